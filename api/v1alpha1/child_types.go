@@ -1,0 +1,206 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ChildSpec says how the cluster is reached: through the Cluster API Cluster
+// that made it, or by a kubeconfig for a cluster made by other means.
+// +kubebuilder:validation:XValidation:rule="has(self.clusterRef) != has(self.kubeConfig)",message="exactly one of clusterRef and kubeConfig must be set"
+type ChildSpec struct {
+	// ClusterRef names the Cluster API Cluster in the same namespace. The agent
+	// creates such a Child for each Cluster, under the Cluster's name.
+	// +optional
+	ClusterRef *LocalReference `json:"clusterRef,omitempty"`
+	// KubeConfig reaches a cluster that Cluster API did not make.
+	// +optional
+	KubeConfig *KubeConfigReference `json:"kubeConfig,omitempty"`
+}
+
+// KubeConfigReference names the Secret that holds a kubeconfig.
+type KubeConfigReference struct {
+	// +required
+	SecretRef SecretKeyReference `json:"secretRef"`
+}
+
+// SecretKeyReference names a Secret in the same namespace, and a key in it.
+type SecretKeyReference struct {
+	// +kubebuilder:validation:MinLength=1
+	// +required
+	Name string `json:"name"`
+	// Key defaults to `value`.
+	// +optional
+	Key string `json:"key,omitempty"`
+}
+
+// ChildStatus is what is known of a child, and what was done to it.
+type ChildStatus struct {
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Identity is recorded on the first contact. A different cluster that
+	// answers later under the same name is never written to.
+	// +optional
+	Identity *ChildIdentity `json:"identity,omitempty"`
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// Layers that were pushed to the child.
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Layers []ChildLayer `json:"layers,omitempty"`
+	// Report is what the child's own agent said last.
+	// +optional
+	Report *Report `json:"report,omitempty"`
+	// Credentials that the child was given.
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Credentials []ChildCredential `json:"credentials,omitempty"`
+	// Version of Kubernetes in the child.
+	// +optional
+	Version string `json:"version,omitempty"`
+	// LastHandledReconcileAt is the value of the reconcile request annotation
+	// that was handled last.
+	// +optional
+	LastHandledReconcileAt string `json:"lastHandledReconcileAt,omitempty"`
+}
+
+// ChildIdentity ties a name to one cluster.
+type ChildIdentity struct {
+	// ClusterUID is the UID of the Cluster API Cluster, empty for a cluster
+	// that Cluster API did not make.
+	// +optional
+	ClusterUID string `json:"clusterUID,omitempty"`
+	// KubeSystemUID is the UID of the kube-system Namespace in the child.
+	KubeSystemUID string `json:"kubeSystemUID"`
+}
+
+// ChildLayer is the record of one layer on one child.
+type ChildLayer struct {
+	// Name of the Layer.
+	Name string `json:"name"`
+	// Revision of the source that was rendered.
+	// +optional
+	Revision string `json:"revision,omitempty"`
+	// Digest of the rendering that was applied completely.
+	// +optional
+	Digest string `json:"digest,omitempty"`
+	// Ready: applied and, where the Layer says wait, healthy.
+	Ready  bool   `json:"ready"`
+	Reason string `json:"reason"`
+	// +optional
+	Message string `json:"message,omitempty"`
+	// Since is when Ready or Reason changed.
+	Since metav1.Time `json:"since"`
+	// VerifiedAt is when every object was last compared with the child.
+	// +optional
+	VerifiedAt *metav1.Time `json:"verifiedAt,omitempty"`
+	// DeletionPolicy as of the last push, followed when the Layer is gone.
+	// +optional
+	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
+	// Inventory of the objects that the layer answers for in this child, in
+	// Flux's id format.
+	// +listType=atomic
+	// +optional
+	Inventory []InventoryEntry `json:"inventory,omitempty"`
+}
+
+// InventoryEntry locates one object: id is <namespace>_<name>_<group>_<Kind>.
+type InventoryEntry struct {
+	ID      string `json:"id"`
+	Version string `json:"v"`
+}
+
+// ChildCredential is a Secret that was handed to the child.
+type ChildCredential struct {
+	Name string `json:"name"`
+	// +optional
+	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
+}
+
+// Report is what an agent says of its own tier and, rolled up, of the tiers
+// below. It is bounded: Tiers has at most 100 rows, those that are not ready
+// first, and the counts always cover all.
+type Report struct {
+	// Agent is the version of the agent.
+	// +optional
+	Agent string `json:"agent,omitempty"`
+	// Revision of the tier's sources, `name=revision` when there are several.
+	// +optional
+	Revision string `json:"revision,omitempty"`
+	Ready    bool   `json:"ready"`
+	Reason   string `json:"reason"`
+	// +optional
+	Message string `json:"message,omitempty"`
+	// Since is when Ready or Reason changed.
+	Since metav1.Time `json:"since"`
+	// Objects that the tier's Kustomizations answer for.
+	Objects int32 `json:"objects"`
+	// Failing names at most ten objects of the tier that are not ready.
+	// +kubebuilder:validation:MaxItems=10
+	// +listType=atomic
+	// +optional
+	Failing []Failure `json:"failing,omitempty"`
+	// Children counts the clusters below, at any depth.
+	// +optional
+	Children *ReportCounts `json:"children,omitempty"`
+	// Tiers has a row for each cluster below, at any depth.
+	// +kubebuilder:validation:MaxItems=100
+	// +listType=atomic
+	// +optional
+	Tiers []TierRow `json:"tiers,omitempty"`
+}
+
+// ReportCounts counts clusters.
+type ReportCounts struct {
+	Total int32 `json:"total"`
+	Ready int32 `json:"ready"`
+}
+
+// TierRow is one cluster below the tier that reports.
+type TierRow struct {
+	// Path of names from the reporting tier down, `<namespace>/<name>` each,
+	// joined by `>`.
+	Path string `json:"path"`
+	// +optional
+	Revision string `json:"revision,omitempty"`
+	Ready    bool   `json:"ready"`
+	Reason   string `json:"reason"`
+	// +optional
+	Message string      `json:"message,omitempty"`
+	Since   metav1.Time `json:"since"`
+	// +optional
+	Version string `json:"version,omitempty"`
+}
+
+// Child is one connected cluster.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=children,categories=all;cascade
+// +kubebuilder:printcolumn:name="Connected",type=string,JSONPath=`.status.conditions[?(@.type=="Connected")].status`
+// +kubebuilder:printcolumn:name="Seeded",type=string,JSONPath=`.status.conditions[?(@.type=="Seeded")].status`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Revision",type=string,JSONPath=`.status.report.revision`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Child struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   ChildSpec   `json:"spec,omitempty"`
+	Status ChildStatus `json:"status,omitempty"`
+}
+
+// ChildList is a list of Children.
+// +kubebuilder:object:root=true
+type ChildList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Child `json:"items"`
+}
+
+func init() {
+	SchemeBuilder.Register(&Child{}, &ChildList{})
+}

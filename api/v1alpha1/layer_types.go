@@ -1,0 +1,239 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// DeletionPolicy says what a child that is no longer selected keeps.
+// +kubebuilder:validation:Enum=Orphan;Delete
+type DeletionPolicy string
+
+const (
+	// DeletionOrphan leaves everything in the child as it is.
+	DeletionOrphan DeletionPolicy = "Orphan"
+	// DeletionDelete removes what the layer applied, protected objects excepted.
+	DeletionDelete DeletionPolicy = "Delete"
+)
+
+// LayerSpec is what is pushed to which clusters.
+type LayerSpec struct {
+	// ClusterSelector selects Cluster API Clusters of this namespace, and
+	// hand-written Children, by label. An empty selector selects nothing.
+	// +required
+	ClusterSelector metav1.LabelSelector `json:"clusterSelector"`
+
+	// ReadyWhen gates the first push: ControlPlaneInitialized, Available, or a
+	// CEL expression over `cluster` that returns a bool. The Cluster must not be
+	// deleting or paused, and its API server must answer, in any case.
+	// +kubebuilder:default=ControlPlaneInitialized
+	// +kubebuilder:validation:MaxLength=4096
+	// +optional
+	ReadyWhen string `json:"readyWhen,omitempty"`
+
+	// SourceRef is the source, in this namespace, that holds Path.
+	// +optional
+	SourceRef *SourceReference `json:"sourceRef,omitempty"`
+
+	// Path of the directory that is rendered once for each child.
+	// +optional
+	Path string `json:"path,omitempty"`
+
+	// PostBuild adds variables to those that come from the Cluster.
+	// +optional
+	PostBuild *PostBuild `json:"postBuild,omitempty"`
+
+	// Agent installs cascade in the child. Omitted, the layer is pushed
+	// without an agent.
+	// +optional
+	Agent *AgentSpec `json:"agent,omitempty"`
+
+	// Credentials are Secrets of this namespace that the child needs, created
+	// there in the agent's namespace.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Credentials []CredentialReference `json:"credentials,omitempty"`
+
+	// Interval at which the layer is verified in each child and drift corrected.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
+	// +kubebuilder:default="10m"
+	// +optional
+	Interval metav1.Duration `json:"interval,omitempty"`
+
+	// Timeout of one push to one child, health included.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
+	// +kubebuilder:default="5m"
+	// +optional
+	Timeout metav1.Duration `json:"timeout,omitempty"`
+
+	// Wait makes the layer ready on a child only when all its objects are.
+	// +optional
+	Wait bool `json:"wait,omitempty"`
+
+	// DependsOn names Layers of this namespace that must be ready on the same
+	// child first.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	DependsOn []LayerReference `json:"dependsOn,omitempty"`
+
+	// Prune removes from a child what the layer no longer declares.
+	// +kubebuilder:default=true
+	// +optional
+	Prune bool `json:"prune"`
+
+	// DeletionPolicy says what a child that is no longer selected keeps.
+	// +kubebuilder:default=Orphan
+	// +optional
+	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
+
+	// Suspend stops pushing this layer; what was pushed stays.
+	// +optional
+	Suspend bool `json:"suspend,omitempty"`
+}
+
+// SourceReference names a source in the same namespace.
+type SourceReference struct {
+	// +kubebuilder:validation:Enum=GitRepository
+	// +required
+	Kind string `json:"kind"`
+	// +kubebuilder:validation:MinLength=1
+	// +required
+	Name string `json:"name"`
+}
+
+// PostBuild has the variables that are substituted after the build, as in a
+// Kustomization. Inline values win over SubstituteFrom, and both win over the
+// variables that come from the Cluster.
+type PostBuild struct {
+	// +optional
+	Substitute map[string]string `json:"substitute,omitempty"`
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	SubstituteFrom []SubstituteReference `json:"substituteFrom,omitempty"`
+}
+
+// SubstituteReference names a ConfigMap or Secret whose data are variables.
+type SubstituteReference struct {
+	// +kubebuilder:validation:Enum=Secret;ConfigMap
+	// +required
+	Kind string `json:"kind"`
+	// +kubebuilder:validation:MinLength=1
+	// +required
+	Name string `json:"name"`
+	// Optional tolerates the absence of the object.
+	// +optional
+	Optional bool `json:"optional,omitempty"`
+}
+
+// AgentSpec describes the agent that is installed in a child.
+type AgentSpec struct {
+	// Image of the agent; by default the parent's own.
+	// +optional
+	Image string `json:"image,omitempty"`
+	// Args are added to the agent's command line.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	Args []string `json:"args,omitempty"`
+}
+
+// CredentialReference hands a Secret to the child.
+type CredentialReference struct {
+	// Name of the Secret in the child, in the agent's namespace.
+	// +kubebuilder:validation:MinLength=1
+	// +required
+	Name string `json:"name"`
+	// SecretRef is the Secret in the Layer's namespace that is copied.
+	// +required
+	SecretRef LocalReference `json:"secretRef"`
+}
+
+// LocalReference names an object in the same namespace.
+type LocalReference struct {
+	// +kubebuilder:validation:MinLength=1
+	// +required
+	Name string `json:"name"`
+}
+
+// LayerReference names another Layer of the same namespace.
+type LayerReference struct {
+	// +kubebuilder:validation:MinLength=1
+	// +required
+	Name string `json:"name"`
+}
+
+// LayerStatus summarises the children; it does not grow with the fleet.
+type LayerStatus struct {
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// Revision of the source that is being pushed.
+	// +optional
+	Revision string `json:"revision,omitempty"`
+	// +optional
+	Children ChildCounts `json:"children,omitempty"`
+	// Failing names at most ten children on which the layer is not ready.
+	// +kubebuilder:validation:MaxItems=10
+	// +listType=atomic
+	// +optional
+	Failing []Failure `json:"failing,omitempty"`
+	// LastHandledReconcileAt is the value of the reconcile request annotation
+	// that was handled last.
+	// +optional
+	LastHandledReconcileAt string `json:"lastHandledReconcileAt,omitempty"`
+}
+
+// ChildCounts counts the children that a Layer selects.
+type ChildCounts struct {
+	Total       int32 `json:"total"`
+	Seeded      int32 `json:"seeded"`
+	Failing     int32 `json:"failing"`
+	Unreachable int32 `json:"unreachable"`
+}
+
+// Failure names something that is not as it should be, and why.
+type Failure struct {
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// Layer is a Kustomization fanned out over clusters.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:categories=all;cascade
+// +kubebuilder:printcolumn:name="Children",type=integer,JSONPath=`.status.children.total`
+// +kubebuilder:printcolumn:name="Seeded",type=integer,JSONPath=`.status.children.seeded`
+// +kubebuilder:printcolumn:name="Revision",type=string,JSONPath=`.status.revision`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Layer struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   LayerSpec   `json:"spec,omitempty"`
+	Status LayerStatus `json:"status,omitempty"`
+}
+
+// LayerList is a list of Layers.
+// +kubebuilder:object:root=true
+type LayerList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Layer `json:"items"`
+}
+
+func init() {
+	SchemeBuilder.Register(&Layer{}, &LayerList{})
+}

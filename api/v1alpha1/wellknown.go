@@ -1,0 +1,66 @@
+package v1alpha1
+
+// Labels and annotations that users and the agent exchange.
+const (
+	// DeletionAnnotation, set to DeletionConfirmed in Git on a protected
+	// object, is the first of the two commits that delete it.
+	DeletionAnnotation = "cascade.dev/deletion"
+	// DeletionConfirmed is the value of DeletionAnnotation that confirms.
+	DeletionConfirmed = "confirmed"
+	// ApprovePruneAnnotation on a Kustomization or Child names the hash of
+	// the one prune plan that may pass the empty and shrink guards.
+	ApprovePruneAnnotation = "cascade.dev/approve-prune"
+	// LayerLabel and ChildLabel are the owner labels of seeded objects: the
+	// Layer ("<namespace>.<name>" of the parent) that pushed the object.
+	LayerLabel = "cascade.dev/layer"
+	// VariablePrefix marks annotations of a Cluster that become variables.
+	VariablePrefix = "vars.cascade.dev/"
+	// AgentNamespace is where a seeded agent lives.
+	AgentNamespace = "cascade-system"
+)
+
+// Finalizer is held by objects whose removal must be answered by an action.
+const Finalizer = "cascade.dev/finalizer"
+
+// Condition types.
+const (
+	// ReadyCondition of a Layer: every selected, reachable child has it. Of a
+	// Child: connected, seeded, and its own agent reports ready.
+	ReadyCondition = "Ready"
+	// ConnectedCondition of a Child: the API server answered the last call
+	// and is the cluster whose identity is recorded.
+	ConnectedCondition = "Connected"
+	// SeededCondition of a Child: every layer that selects it is applied.
+	SeededCondition = "Seeded"
+)
+
+// Reasons, stable because people and alerts match on them.
+const (
+	ReasonSucceeded            = "Succeeded"
+	ReasonProgressing          = "Progressing"
+	ReasonSuspended            = "Suspended"
+	ReasonPaused               = "Paused"
+	ReasonClusterNotReady      = "ClusterNotReady"
+	ReasonClusterDeleting      = "ClusterDeleting"
+	ReasonKubeconfigMissing    = "KubeconfigMissing"
+	ReasonKubeconfigRefused    = "KubeconfigRefused"
+	ReasonUnreachable          = "Unreachable"
+	ReasonIdentityChanged      = "IdentityChanged"
+	ReasonNoLayer              = "NoLayer"
+	ReasonLayerNotReady        = "LayerNotReady"
+	ReasonAgentNotReady        = "AgentNotReady"
+	ReasonReportMissing        = "ReportMissing"
+	ReasonSourceNotReady       = "SourceNotReady"
+	ReasonBuildFailed          = "BuildFailed"
+	ReasonSeedFailed           = "SeedFailed"
+	ReasonCredentialMissing    = "CredentialMissing"
+	ReasonDependencyNotReady   = "DependencyNotReady"
+	ReasonHealthCheckFailed    = "HealthCheckFailed"
+	ReasonPruneBlocked         = "PruneBlocked"
+	ReasonPruneFailed          = "PruneFailed"
+	ReasonInvalidSpec          = "InvalidSpec"
+	ReasonChildrenNotReady     = "ChildrenNotReady"
+	ReasonNoChildren           = "NoChildren"
+	ReasonKustomizationFailing = "KustomizationFailing"
+	ReasonSourceFailing        = "SourceFailing"
+)

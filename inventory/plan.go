@@ -1,0 +1,239 @@
+package inventory
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/fluxcd/pkg/ssa"
+)
+
+// Numbers of the shrink guard: a removal of more than the larger of
+// ShrinkFloor objects and ShrinkPercent of the inventory is held.
+const (
+	ShrinkFloor   = 10
+	ShrinkPercent = 25
+)
+
+// State of an object as the cluster tells it.
+type State int
+
+const (
+	// Unknown: the cluster could not be asked, or gave no clear answer.
+	Unknown State = iota
+	// Absent: the API server said that there is no such object, or that its
+	// kind does not exist.
+	Absent
+	// Present: the object was read.
+	Present
+)
+
+// Live is what was read about one object that may have to be deleted. Every
+// field but State is meaningless unless State is Present.
+type Live struct {
+	State State
+	// Problem explains Unknown.
+	Problem string
+	UID     string
+	// Owned: the owner labels on the live object are the owner's.
+	Owned bool
+	// Exempt: the live object asks not to be pruned.
+	Exempt bool
+	// Confirmed: the live object carries the confirmation of its deletion.
+	Confirmed bool
+	// Deleting: a deletion is already under way.
+	Deleting bool
+	// ClusterSecret: a Secret of Cluster API's type.
+	ClusterSecret bool
+	// OfCluster names the Cluster that the object is a part of and that still
+	// exists; empty for the Cluster itself.
+	OfCluster string
+	// Holds names objects in a Namespace that are protected or that are not
+	// in the inventory.
+	Holds []string
+}
+
+// Facts is everything that a prune plan is made of.
+type Facts struct {
+	// Target names the cluster that the plan is for; it is part of the hash.
+	Target string
+	// Owned is the inventory before the rendering was applied.
+	Owned []Entry
+	// Rendered is what the rendering declares. All of it has been applied.
+	Rendered []Entry
+	// Live has a record for each entry of Owned that Rendered lacks.
+	Live map[Entry]Live
+	// LowerTier: the target is a child, whose sync objects are protected.
+	LowerTier bool
+	// Asked: a person deleted the owner and thereby asked for the removal of
+	// everything; the empty and shrink guards do not apply.
+	Asked bool
+	// Approved is the hash of the plan that a person approved, if any.
+	Approved string
+}
+
+// Delete is one step of a plan. The UID is a precondition of the request.
+type Delete struct {
+	Entry Entry
+	UID   string
+}
+
+// Plan is what may be deleted now, what may not and why, and what the
+// inventory is to remember.
+type Plan struct {
+	// Deletes in the order in which they are to be carried out.
+	Deletes []Delete
+	// Hash identifies the list of deletes, whether or not they are held.
+	Hash string
+	// Held: the empty or shrink guard holds all deletes; Deletes is what an
+	// approval of Hash would release.
+	Held bool
+	// Guard explains Held.
+	Guard string
+	// Protected objects that lack their confirmation.
+	Protected []Entry
+	// Waiting objects go with their Cluster, or are already being deleted.
+	Waiting []Entry
+	// Unknown objects could not be read; Problem has the first cause.
+	Unknown []Entry
+	Problem string
+	// Keep is what the inventory must still hold besides the rendering before
+	// any delete is confirmed.
+	Keep []Entry
+}
+
+// Candidates returns the entries whose live state PlanPrune needs.
+func Candidates(owned, rendered []Entry) []Entry { return Difference(owned, rendered) }
+
+// PlanPrune decides what may be deleted. It is called only after every object
+// of the rendering was applied; a caller that could not apply everything has
+// no plan, hence no deletes.
+func PlanPrune(f Facts) Plan {
+	var p Plan
+	unconfirmed, gone := 0, 0
+	for _, e := range Candidates(f.Owned, f.Rendered) {
+		live := f.Live[e]
+		switch {
+		case live.State == Unknown:
+			p.Unknown = append(p.Unknown, e)
+			if p.Problem == "" {
+				p.Problem = live.Problem
+			}
+		case live.State == Absent, !live.Owned, live.Exempt:
+			// Gone, taken over by another owner, or to be left alone: no
+			// longer ours to answer for.
+			gone++
+			continue
+		case live.Deleting, live.OfCluster != "":
+			p.Waiting = append(p.Waiting, e)
+		case protected(e, live, f.LowerTier) && !live.Confirmed:
+			p.Protected = append(p.Protected, e)
+			unconfirmed++
+		default:
+			p.Deletes = append(p.Deletes, Delete{Entry: e, UID: live.UID})
+			if !live.Confirmed {
+				unconfirmed++
+			}
+		}
+		p.Keep = append(p.Keep, e)
+	}
+	order(p.Deletes)
+	p.Hash = hash(f.Target, p.Deletes)
+
+	if len(p.Deletes) > 0 && !f.Asked && f.Approved != p.Hash {
+		// Entries that are confirmed absent do not make the step look smaller
+		// or the inventory larger than it is.
+		p.Guard = guard(len(f.Owned)-gone, len(f.Rendered), unconfirmed)
+		p.Held = p.Guard != ""
+	}
+	return p
+}
+
+func guard(owned, rendered, unconfirmed int) string {
+	limit := max(ShrinkFloor, owned*ShrinkPercent/100)
+	switch {
+	case unconfirmed == 0:
+		// Each object to be deleted carries a person's confirmation.
+		return ""
+	case rendered == 0:
+		return fmt.Sprintf("nothing is declared any more, but the inventory has %d objects", owned)
+	case unconfirmed > limit:
+		return fmt.Sprintf("%d of %d objects are no longer declared, more than %d", unconfirmed, owned, limit)
+	}
+	return ""
+}
+
+// Blocked reports whether a person has to act before the state can equal Git.
+func (p Plan) Blocked() bool { return p.Held || len(p.Protected) > 0 }
+
+// Message says what is blocked and what to do next; empty if nothing is.
+func (p Plan) Message(owner string) string {
+	var parts []string
+	if p.Held {
+		entries := make([]Entry, 0, len(p.Deletes))
+		for _, d := range p.Deletes {
+			entries = append(entries, d.Entry)
+		}
+		parts = append(parts, fmt.Sprintf("%s; would delete %s; restore them in Git, or run: cascade approve prune %s --hash %s",
+			p.Guard, names(entries, 5), owner, p.Hash))
+	}
+	if len(p.Protected) > 0 {
+		parts = append(parts, fmt.Sprintf("will not delete protected %s; restore them in Git, or commit the annotation %s on each first and remove them in a later commit",
+			names(p.Protected, 5), "cascade.dev/deletion: confirmed"))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// protected reports whether deleting the object may destroy a cluster or data
+// that Git cannot bring back.
+func protected(e Entry, live Live, lowerTier bool) bool {
+	switch {
+	case ProtectedKind(e.Group, e.Kind), live.ClusterSecret, len(live.Holds) > 0:
+		return true
+	case lowerTier && (strings.HasSuffix(e.Group, ".toolkit.fluxcd.io") || e.Group == "cascade.dev"):
+		return true
+	}
+	return false
+}
+
+// ProtectedKind reports whether objects of a kind are protected whatever they
+// contain.
+func ProtectedKind(group, kind string) bool {
+	switch {
+	case group == "cluster.x-k8s.io", strings.HasSuffix(group, ".cluster.x-k8s.io"):
+		return true
+	case group == "apiextensions.k8s.io" && kind == "CustomResourceDefinition":
+		return true
+	case group == "" && (kind == "PersistentVolume" || kind == "PersistentVolumeClaim"):
+		return true
+	}
+	return false
+}
+
+// order sorts deletes against the order of applying, Clusters first of all:
+// Cluster API tears down what belongs to a Cluster by itself.
+func order(deletes []Delete) {
+	sort.SliceStable(deletes, func(i, j int) bool {
+		a, b := deletes[i].Entry, deletes[j].Entry
+		if ca, cb := isCluster(a), isCluster(b); ca != cb {
+			return ca
+		}
+		metas := ssa.SortableMetas{a.metadata(), b.metadata()}
+		return metas.Less(1, 0)
+	})
+}
+
+func isCluster(e Entry) bool { return e.Group == "cluster.x-k8s.io" && e.Kind == "Cluster" }
+
+func hash(target string, deletes []Delete) string {
+	lines := make([]string, 0, len(deletes))
+	for _, d := range deletes {
+		lines = append(lines, d.Entry.ID()+" "+d.UID)
+	}
+	slices.Sort(lines)
+	sum := sha256.Sum256([]byte(target + "\n" + strings.Join(lines, "\n")))
+	return hex.EncodeToString(sum[:8])
+}

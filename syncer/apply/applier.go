@@ -1,0 +1,469 @@
+package apply
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fluxcd/pkg/ssa"
+	ssautil "github.com/fluxcd/pkg/ssa/utils"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+// Numbers of a staged apply.
+const (
+	// stageTimeout bounds the wait for CRDs and namespaces of a stage to become
+	// usable, as Flux does.
+	stageTimeout = 60 * time.Second
+	// stagePoll is how often a stage is looked at. CRDs are established within
+	// a fraction of a second.
+	stagePoll = 200 * time.Millisecond
+	// concurrency of dry runs within a stage, as Flux's --concurrent-ssa.
+	concurrency = 4
+)
+
+// Keys that objects carry to steer the engine, as Flux defines them.
+const (
+	group             = "kustomize.toolkit.fluxcd.io"
+	reconcileKey      = group + "/reconcile"
+	pruneKey          = group + "/prune"
+	ssaKey            = group + "/ssa"
+	forceKey          = group + "/force"
+	disabledValue     = "disabled"
+	enabledValue      = "enabled"
+	ssaIgnore         = "Ignore"
+	ssaMerge          = "Merge"
+	ssaIfNotPresent   = "IfNotPresent"
+	lastAppliedConfig = corev1.LastAppliedConfigAnnotation
+)
+
+// Owner is in whose name objects are applied. The labels <LabelGroup>/name and
+// <LabelGroup>/namespace mark what belongs to it.
+type Owner struct {
+	FieldManager string
+	LabelGroup   string
+	Name         string
+	Namespace    string
+}
+
+// Applier applies for one owner in one cluster. It is safe for concurrent use,
+// but an owner's renderings must be applied one after the other.
+type Applier struct {
+	client  *Cluster
+	manager *ssa.ResourceManager
+	owner   Owner
+}
+
+// New returns an Applier for an owner in a cluster.
+func New(c *Cluster, owner Owner) *Applier {
+	m := ssa.NewResourceManager(c, nil, ssa.Owner{Field: owner.FieldManager, Group: owner.LabelGroup})
+	m.SetConcurrency(concurrency)
+	return &Applier{client: c, manager: m, owner: owner}
+}
+
+// Options of Sync.
+type Options struct {
+	// Owned is the owner's inventory as it is recorded now.
+	Owned []inventory.Entry
+	// Record writes the inventory down durably. It is called before the first
+	// write of an object.
+	Record func(ctx context.Context, entries []inventory.Entry) error
+	// Force re-creates objects whose immutable fields changed.
+	Force bool
+	// Prune removes what the rendering no longer declares. Without it such
+	// objects are forgotten.
+	Prune bool
+	// Target, LowerTier and Approved are passed on to the prune plan.
+	Target    string
+	LowerTier bool
+	Approved  string
+}
+
+// Result of Sync.
+type Result struct {
+	// Changes that were made, in order.
+	Changes *ssa.ChangeSet
+	// Inventory that is to be recorded from now on.
+	Inventory []inventory.Entry
+	// Plan of the prune, and the objects that were deleted.
+	Plan    inventory.Plan
+	Deleted []inventory.Entry
+	// Pending: deletes that have begun and are not confirmed yet.
+	Pending bool
+}
+
+// PruneError: everything was applied, but the prune could not be completed.
+// The inventory of the result still holds what is left.
+type PruneError struct{ Err error }
+
+func (e *PruneError) Error() string { return e.Err.Error() }
+func (e *PruneError) Unwrap() error { return e.Err }
+
+// Sync applies objects, which it may modify, and prunes. On an error the
+// result's inventory is what must stay recorded.
+func (a *Applier) Sync(ctx context.Context, objects []*unstructured.Unstructured, o Options) (Result, error) {
+	a.manager.SetOwnerLabels(objects, a.owner.Name, a.owner.Namespace)
+	rendered := inventory.OfAll(objects)
+	ahead := inventory.Union(o.Owned, rendered)
+	res := Result{Changes: ssa.NewChangeSet(), Inventory: ahead}
+	if !inventory.Equal(ahead, o.Owned) {
+		if err := o.Record(ctx, ahead); err != nil {
+			res.Inventory = o.Owned
+			return res, fmt.Errorf("cannot record inventory ahead of apply: %w", err)
+		}
+	}
+	if err := a.apply(ctx, objects, o.Force, res.Changes); err != nil {
+		return res, redact(err, objects)
+	}
+	if !o.Prune {
+		res.Inventory = inventory.Union(nil, rendered)
+		return res, nil
+	}
+	err := a.prune(ctx, inventory.Facts{
+		Target: o.Target, Owned: ahead, Rendered: rendered, LowerTier: o.LowerTier, Approved: o.Approved,
+	}, &res)
+	if err != nil {
+		return res, &PruneError{Err: err}
+	}
+	return res, nil
+}
+
+// Remove deletes everything that the owner's inventory names, because a person
+// deleted the owner. The result's inventory is what is still there.
+func (a *Applier) Remove(ctx context.Context, owned []inventory.Entry, o Options) (Result, error) {
+	res := Result{Changes: ssa.NewChangeSet(), Inventory: owned}
+	err := a.prune(ctx, inventory.Facts{
+		Target: o.Target, Owned: owned, LowerTier: o.LowerTier, Approved: o.Approved, Asked: true,
+	}, &res)
+	if err != nil {
+		return res, &PruneError{Err: err}
+	}
+	return res, nil
+}
+
+// stages splits objects into Flux's stages: definitions that others need,
+// classes, and the rest.
+func stages(objects []*unstructured.Unstructured) [][]*unstructured.Unstructured {
+	out := make([][]*unstructured.Unstructured, 3)
+	for _, u := range objects {
+		switch {
+		case ssautil.IsClusterDefinition(u):
+			out[0] = append(out[0], u)
+		case ssautil.IsClassDefinition(u):
+			out[1] = append(out[1], u)
+		default:
+			out[2] = append(out[2], u)
+		}
+	}
+	return out
+}
+
+func (a *Applier) apply(ctx context.Context, objects []*unstructured.Unstructured, force bool, changes *ssa.ChangeSet) error {
+	for i, stage := range stages(objects) {
+		if len(stage) == 0 {
+			continue
+		}
+		// Deleting a protected object to change an immutable field could destroy
+		// a cluster, so those are never applied with force.
+		protected, ordinary := partition(stage)
+		for _, part := range []struct {
+			objects []*unstructured.Unstructured
+			options ssa.ApplyOptions
+		}{
+			{protected, options(false, nil)},
+			{ordinary, options(force, map[string]string{forceKey: enabledValue})},
+		} {
+			if len(part.objects) == 0 {
+				continue
+			}
+			set, err := a.manager.ApplyAll(ctx, part.objects, part.options)
+			if err != nil {
+				return err
+			}
+			changes.Append(set.Entries)
+		}
+		if i < 2 {
+			if err := a.await(ctx, inventory.OfAll(stage)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func partition(objects []*unstructured.Unstructured) (protected, ordinary []*unstructured.Unstructured) {
+	for _, u := range objects {
+		gvk := u.GroupVersionKind()
+		if inventory.ProtectedKind(gvk.Group, gvk.Kind) {
+			protected = append(protected, u)
+		} else {
+			ordinary = append(ordinary, u)
+		}
+	}
+	return protected, ordinary
+}
+
+// options are those of Flux's kustomize-controller: the same managers are taken
+// over, the same annotations are removed.
+func options(force bool, forceSelector map[string]string) ssa.ApplyOptions {
+	o := ssa.DefaultApplyOptions()
+	o.Force = force
+	o.ForceSelector = forceSelector
+	o.ExclusionSelector = map[string]string{reconcileKey: disabledValue, ssaKey: ssaIgnore}
+	o.IfNotPresentSelector = map[string]string{ssaKey: ssaIfNotPresent}
+	o.Cleanup = ssa.ApplyCleanupOptions{
+		Annotations: []string{lastAppliedConfig},
+		FieldManagers: []ssa.FieldManager{
+			{Name: "flux-client-side-apply", OperationType: metav1.ManagedFieldsOperationApply, ExactMatch: true},
+			{Name: "kubectl", OperationType: metav1.ManagedFieldsOperationApply},
+			{Name: "kubectl", OperationType: metav1.ManagedFieldsOperationUpdate},
+			{Name: "before-first-apply", OperationType: metav1.ManagedFieldsOperationUpdate},
+			{Name: "kustomize-controller", OperationType: metav1.ManagedFieldsOperationUpdate, ExactMatch: true},
+		},
+		Exclusions: map[string]string{ssaKey: ssaMerge},
+	}
+	return o
+}
+
+// await waits until the objects of a stage are usable by the next.
+func (a *Applier) await(ctx context.Context, entries []inventory.Entry) error {
+	ctx, cancel := context.WithTimeout(ctx, stageTimeout)
+	defer cancel()
+	for {
+		health, err := a.Health(ctx, entries)
+		if err == nil && health.Done() {
+			return nil
+		}
+		timer := time.NewTimer(stagePoll)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			if err == nil {
+				err = errors.New(health.Message())
+			}
+			return fmt.Errorf("cannot go on to the next stage: %w", err)
+		case <-timer.C:
+		}
+	}
+}
+
+func (a *Applier) prune(ctx context.Context, facts inventory.Facts, res *Result) error {
+	candidates := inventory.Candidates(facts.Owned, facts.Rendered)
+	facts.Live = a.read(ctx, candidates, facts.Owned)
+	res.Plan = inventory.PlanPrune(facts)
+	keep := res.Plan.Keep
+	var failures []error
+	if !res.Plan.Held {
+		var begun []inventory.Entry
+		for _, d := range res.Plan.Deletes {
+			if err := a.delete(ctx, d); err != nil {
+				failures = append(failures, err)
+				continue
+			}
+			begun = append(begun, d.Entry)
+		}
+		res.Deleted = begun
+		// An object leaves the inventory when it is confirmed gone; one with a
+		// finalizer stays until then.
+		for e, live := range a.read(ctx, begun, nil) {
+			if live.State == inventory.Absent {
+				keep = slices.DeleteFunc(keep, func(k inventory.Entry) bool { return k == e })
+			} else {
+				res.Pending = true
+			}
+		}
+	}
+	res.Pending = res.Pending || len(res.Plan.Waiting) > 0
+	res.Inventory = inventory.Union(facts.Rendered, keep)
+	if len(res.Plan.Unknown) > 0 {
+		failures = append(failures, fmt.Errorf("cannot tell whether %d objects still exist, the first is %s: %s",
+			len(res.Plan.Unknown), res.Plan.Unknown[0], res.Plan.Problem))
+	}
+	return errors.Join(failures...)
+}
+
+func (a *Applier) delete(ctx context.Context, d inventory.Delete) error {
+	err := a.client.Delete(ctx, d.Entry.Object(),
+		client.PropagationPolicy(metav1.DeletePropagationBackground),
+		client.Preconditions{UID: new(types.UID(d.UID))})
+	switch {
+	case err == nil, apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsConflict(err):
+		return fmt.Errorf("cannot delete %s: it was re-created meanwhile", d.Entry)
+	}
+	return fmt.Errorf("cannot delete %s: %w", d.Entry, err)
+}
+
+// read returns what the cluster says about entries. owned is the whole
+// inventory, against which the content of a Namespace is held.
+func (a *Applier) read(ctx context.Context, entries, owned []inventory.Entry) map[inventory.Entry]inventory.Live {
+	facts := make(map[inventory.Entry]inventory.Live, len(entries))
+	for _, e := range entries {
+		facts[e] = a.readOne(ctx, e, owned)
+	}
+	return facts
+}
+
+func unknown(err error) inventory.Live {
+	return inventory.Live{State: inventory.Unknown, Problem: err.Error()}
+}
+
+func (a *Applier) readOne(ctx context.Context, e inventory.Entry, owned []inventory.Entry) inventory.Live {
+	u := e.Object()
+	err := a.client.Get(ctx, client.ObjectKeyFromObject(u), u)
+	switch {
+	case apierrors.IsNotFound(err):
+		return inventory.Live{State: inventory.Absent}
+	case meta.IsNoMatchError(err):
+		return a.kindGone(ctx, e)
+	case err != nil:
+		return unknown(err)
+	}
+	labels := u.GetLabels()
+	live := inventory.Live{
+		State:     inventory.Present,
+		UID:       string(u.GetUID()),
+		Owned:     labels[a.owner.LabelGroup+"/name"] == a.owner.Name && labels[a.owner.LabelGroup+"/namespace"] == a.owner.Namespace,
+		Exempt:    ssautil.AnyInMetadata(u, map[string]string{pruneKey: disabledValue, reconcileKey: disabledValue, ssaKey: ssaIgnore}),
+		Confirmed: u.GetAnnotations()["cascade.dev/deletion"] == "confirmed",
+		Deleting:  u.GetDeletionTimestamp() != nil,
+	}
+	if e.Group == "" && e.Kind == "Secret" {
+		kind, _, _ := unstructured.NestedString(u.Object, "type")
+		live.ClusterSecret = kind == "cluster.x-k8s.io/secret"
+	}
+	if !live.Owned || live.Exempt || live.Deleting {
+		return live
+	}
+	if name := clusterOf(u); name != "" {
+		cluster := inventory.Entry{Namespace: e.Namespace, Name: name, Group: "cluster.x-k8s.io", Kind: "Cluster"}
+		exists, err := a.clusterExists(ctx, cluster)
+		if err != nil {
+			return unknown(err)
+		}
+		if exists {
+			live.OfCluster = name
+		}
+	}
+	if e.Group == "" && e.Kind == "Namespace" {
+		if live.Holds, err = a.holds(ctx, e.Name, owned); err != nil {
+			return unknown(err)
+		}
+	}
+	return live
+}
+
+// clusterOf names the Cluster that an object of Cluster API or a provider is a
+// part of: core labels and adopts what a Cluster refers to.
+func clusterOf(u *unstructured.Unstructured) string {
+	gvk := u.GroupVersionKind()
+	if gvk.Group == "cluster.x-k8s.io" && gvk.Kind == "Cluster" {
+		return ""
+	}
+	if name := u.GetLabels()["cluster.x-k8s.io/cluster-name"]; name != "" {
+		return name
+	}
+	for _, ref := range u.GetOwnerReferences() {
+		if ref.Kind == "Cluster" && strings.HasPrefix(ref.APIVersion, "cluster.x-k8s.io/") {
+			return ref.Name
+		}
+	}
+	return ""
+}
+
+func (a *Applier) clusterExists(ctx context.Context, e inventory.Entry) (bool, error) {
+	mapping, err := a.client.RESTMapper().RESTMapping(schema.GroupKind{Group: e.Group, Kind: e.Kind})
+	if meta.IsNoMatchError(err) {
+		gone := a.kindGone(ctx, e)
+		if gone.State == inventory.Unknown {
+			return false, errors.New(gone.Problem)
+		}
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot look up kind Cluster: %w", err)
+	}
+	u := &metav1.PartialObjectMetadata{}
+	u.SetGroupVersionKind(mapping.GroupVersionKind)
+	err = a.client.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Name}, u)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot read Cluster %s/%s: %w", e.Namespace, e.Name, err)
+	}
+	return true, nil
+}
+
+// kindGone decides about an object whose kind the API server does not know at
+// the moment. Discovery may be incomplete, so the kind counts as gone only if
+// no CRD declares it and no aggregated API serves its group.
+func (a *Applier) kindGone(ctx context.Context, e inventory.Entry) inventory.Live {
+	crds := &unstructured.UnstructuredList{}
+	crds.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinitionList"})
+	if err := a.client.List(ctx, crds); err != nil {
+		return unknown(fmt.Errorf("cannot list CRDs to tell whether kind %s is gone: %w", e.Kind, err))
+	}
+	for _, crd := range crds.Items {
+		g, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
+		k, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "kind")
+		if g == e.Group && k == e.Kind {
+			return unknown(fmt.Errorf("kind %s is not served although its CRD exists", e.Kind))
+		}
+	}
+	services := &unstructured.UnstructuredList{}
+	services.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIServiceList"})
+	if err := a.client.List(ctx, services); err != nil {
+		return unknown(fmt.Errorf("cannot list APIServices to tell whether kind %s is gone: %w", e.Kind, err))
+	}
+	for _, s := range services.Items {
+		g, _, _ := unstructured.NestedString(s.Object, "spec", "group")
+		if g == e.Group {
+			return unknown(fmt.Errorf("kind %s is not served although APIService %s exists", e.Kind, s.GetName()))
+		}
+	}
+	return inventory.Live{State: inventory.Absent}
+}
+
+// redact takes the values of Secrets out of an error of the API server, which
+// quotes what it refuses.
+func redact(err error, objects []*unstructured.Unstructured) error {
+	text := err.Error()
+	clean := text
+	for _, u := range objects {
+		if !ssautil.IsSecret(u) {
+			continue
+		}
+		for _, field := range []string{"data", "stringData"} {
+			values, _, _ := unstructured.NestedMap(u.Object, field)
+			for _, v := range values {
+				s, _ := v.(string)
+				if len(s) < 4 {
+					continue
+				}
+				clean = strings.ReplaceAll(clean, s, "*****")
+				if plain, decodeErr := base64.StdEncoding.DecodeString(s); decodeErr == nil && len(plain) >= 4 {
+					clean = strings.ReplaceAll(clean, string(plain), "*****")
+				}
+			}
+		}
+	}
+	if clean == text {
+		return err
+	}
+	return errors.New(clean)
+}

@@ -1,0 +1,77 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+)
+
+// Cluster is a connection to one cluster, for reads that must be true and for
+// writes. It caches discovery, not objects, and is safe for concurrent use.
+type Cluster struct {
+	client.Client
+	Config    *rest.Config
+	http      *http.Client
+	discovery discovery.DiscoveryInterface
+}
+
+// Connect makes a connection; nothing is sent yet. Calls are not limited in
+// rate by the client: API servers of today limit fairly by themselves.
+func Connect(config *rest.Config, scheme *runtime.Scheme) (*Cluster, error) {
+	config = rest.CopyConfig(config)
+	config.QPS = -1
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make HTTP client: %w", err)
+	}
+	mapper, err := apiutil.NewDynamicRESTMapper(config, httpClient)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make REST mapper: %w", err)
+	}
+	c, err := client.New(config, client.Options{HTTPClient: httpClient, Mapper: mapper, Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("cannot make client: %w", err)
+	}
+	d, err := discovery.NewDiscoveryClientForConfigAndClient(config, httpClient)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make discovery client: %w", err)
+	}
+	return &Cluster{Client: c, Config: config, http: httpClient, discovery: d}, nil
+}
+
+// Close drops idle connections. Calls that are under way end by themselves.
+func (c *Cluster) Close() { c.http.CloseIdleConnections() }
+
+// Version of Kubernetes that the API server reports.
+func (c *Cluster) Version(ctx context.Context) (string, error) {
+	v, err := c.discovery.ServerVersion()
+	if err != nil {
+		return "", fmt.Errorf("cannot read version: %w", err)
+	}
+	return v.GitVersion, ctx.Err()
+}
+
+// Ready asks the API server's own readiness endpoint.
+func (c *Cluster) Ready(ctx context.Context) error {
+	body, err := c.discovery.RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot reach API server: %w: %s", err, body)
+	}
+	return nil
+}
+
+// resources lists the API resources of every group, all or an error.
+func (c *Cluster) resources() ([]*metav1.APIResourceList, error) {
+	_, lists, err := c.discovery.ServerGroupsAndResources()
+	if err != nil {
+		return nil, fmt.Errorf("cannot discover API resources completely: %w", err)
+	}
+	return lists, nil
+}

@@ -1,0 +1,205 @@
+package render
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"sigs.k8s.io/kustomize/api/konfig"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// Files is a tree of files, as source.Snapshot is one.
+type Files interface {
+	Stat(name string) (dir bool, hash string, err error)
+	ReadDir(name string) ([]source.Entry, error)
+	ReadFile(name string) ([]byte, error)
+}
+
+var errReadOnly = errors.New("the snapshot is read-only")
+
+// fileSystem shows Files to kustomize, rooted at "/", with one file put over
+// it: the kustomization file that the build begins with. Everything that is
+// read through it has passed Check.
+type fileSystem struct {
+	files   Files
+	overlay map[string][]byte
+}
+
+func rooted(name string) string { return path.Clean("/" + filepath.ToSlash(name)) }
+
+func (f *fileSystem) ReadFile(name string) ([]byte, error) {
+	at := rooted(name)
+	data, ok := f.overlay[at]
+	if !ok {
+		var err error
+		if data, err = f.files.ReadFile(at); err != nil {
+			return nil, err
+		}
+	}
+	if err := Check(data); err != nil {
+		return nil, fmt.Errorf("cannot read %s: %w", at, err)
+	}
+	if isKustomization(path.Base(at)) {
+		if err := checkKustomization(data); err != nil {
+			return nil, fmt.Errorf("cannot read %s: %w", at, err)
+		}
+	}
+	return data, nil
+}
+
+func isKustomization(base string) bool {
+	return slices.Contains(konfig.RecognizedKustomizationFileNames(), base)
+}
+
+func (f *fileSystem) Exists(name string) bool {
+	at := rooted(name)
+	if _, ok := f.overlay[at]; ok {
+		return true
+	}
+	_, _, err := f.files.Stat(at)
+	return err == nil
+}
+
+func (f *fileSystem) IsDir(name string) bool {
+	at := rooted(name)
+	if _, ok := f.overlay[at]; ok {
+		return false
+	}
+	dir, _, err := f.files.Stat(at)
+	return err == nil && dir
+}
+
+func (f *fileSystem) CleanedAbs(name string) (filesys.ConfirmedDir, string, error) {
+	at := rooted(name)
+	if f.IsDir(at) {
+		return filesys.ConfirmedDir(at), "", nil
+	}
+	if !f.Exists(at) {
+		return "", "", fmt.Errorf("'%s' doesn't exist in the source", at)
+	}
+	return filesys.ConfirmedDir(path.Dir(at)), path.Base(at), nil
+}
+
+func (f *fileSystem) ReadDir(name string) ([]string, error) {
+	entries, err := f.files.ReadDir(rooted(name))
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(entries))
+	for _, e := range entries {
+		names = append(names, e.Name)
+	}
+	return names, nil
+}
+
+func (f *fileSystem) Glob(pattern string) ([]string, error) {
+	pattern = rooted(pattern)
+	var found []string
+	err := f.Walk("/", func(at string, info fs.FileInfo, err error) error {
+		if err != nil {
+			return err
+		}
+		ok, err := path.Match(pattern, at)
+		if err != nil {
+			return err
+		}
+		if ok {
+			found = append(found, at)
+		}
+		return nil
+	})
+	return found, err
+}
+
+// Walk visits files in lexical order. Symbolic links are left out, as they are
+// from Flux's artifacts.
+func (f *fileSystem) Walk(root string, visit filepath.WalkFunc) error {
+	at := rooted(root)
+	dir, _, err := f.files.Stat(at)
+	if err != nil {
+		return visit(at, nil, err)
+	}
+	err = f.walk(at, dir, visit)
+	if errors.Is(err, filepath.SkipDir) || errors.Is(err, filepath.SkipAll) {
+		return nil
+	}
+	return err
+}
+
+func (f *fileSystem) walk(at string, dir bool, visit filepath.WalkFunc) error {
+	if err := visit(at, fileInfo{name: path.Base(at), dir: dir}, nil); err != nil || !dir {
+		return err
+	}
+	entries, err := f.files.ReadDir(at)
+	if err != nil {
+		return visit(at, fileInfo{name: path.Base(at), dir: dir}, err)
+	}
+	for _, e := range entries {
+		if e.Link {
+			continue
+		}
+		if err := f.walk(path.Join(at, e.Name), e.Dir, visit); err != nil {
+			if errors.Is(err, filepath.SkipDir) {
+				if !e.Dir {
+					return nil
+				}
+				continue
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *fileSystem) Open(name string) (filesys.File, error) {
+	data, err := f.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	return &openFile{Reader: bytes.NewReader(data), info: fileInfo{name: path.Base(rooted(name)), size: int64(len(data))}}, nil
+}
+
+func (f *fileSystem) Create(string) (filesys.File, error) { return nil, errReadOnly }
+func (f *fileSystem) Mkdir(string) error                  { return errReadOnly }
+func (f *fileSystem) MkdirAll(string) error               { return errReadOnly }
+func (f *fileSystem) RemoveAll(string) error              { return errReadOnly }
+func (f *fileSystem) WriteFile(string, []byte) error      { return errReadOnly }
+
+type openFile struct {
+	*bytes.Reader
+	info fileInfo
+}
+
+func (o *openFile) Close() error               { return nil }
+func (o *openFile) Write([]byte) (int, error)  { return 0, errReadOnly }
+func (o *openFile) Stat() (os.FileInfo, error) { return o.info, nil }
+
+type fileInfo struct {
+	name string
+	dir  bool
+	size int64
+}
+
+func (i fileInfo) Name() string       { return i.name }
+func (i fileInfo) Size() int64        { return i.size }
+func (i fileInfo) ModTime() time.Time { return time.Time{} }
+func (i fileInfo) IsDir() bool        { return i.dir }
+func (i fileInfo) Sys() any           { return nil }
+func (i fileInfo) Mode() os.FileMode {
+	if i.dir {
+		return os.ModeDir | 0o555
+	}
+	return 0o444
+}
+
+var _ io.Reader = (*openFile)(nil)

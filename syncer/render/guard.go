@@ -1,0 +1,118 @@
+package render
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Limits of the guard. They are far above what people write and far below
+// what hurts.
+const (
+	// MaxNodes bounds a document after its aliases are expanded.
+	MaxNodes = 1_000_000
+	// MaxDepth bounds the nesting of a document.
+	MaxDepth = 1000
+)
+
+// ErrHostile is wrapped by the errors of Check.
+var ErrHostile = errors.New("refused YAML")
+
+// separator is how kyaml splits a stream into documents, which is not how a
+// YAML parser does: both readings are checked.
+var separator = regexp.MustCompile(`(?m)^---`)
+
+// Check refuses YAML whose aliases form a cycle or expand to more than
+// MaxNodes, and nesting beyond MaxDepth. Syntax errors are not its business:
+// the library that parses the document reports them better.
+func Check(data []byte) error {
+	if !suspect(data) {
+		return nil
+	}
+	if err := checkStream(data); err != nil {
+		return err
+	}
+	if parts := separator.Split(string(data), -1); len(parts) > 1 {
+		for _, part := range parts {
+			if err := checkStream([]byte(part)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// suspect is false for data that cannot hurt: aliases need an anchor, depth
+// needs brackets or indentation.
+func suspect(data []byte) bool {
+	if bytes.IndexByte(data, '&') >= 0 {
+		return true
+	}
+	brackets := bytes.Count(data, []byte("[")) + bytes.Count(data, []byte("{"))
+	if brackets > MaxDepth {
+		return true
+	}
+	indent := bytes.Repeat([]byte(" "), MaxDepth)
+	dashes := bytes.Repeat([]byte("- "), MaxDepth/2)
+	return bytes.Contains(data, indent) || bytes.Contains(data, dashes)
+}
+
+func checkStream(data []byte) error {
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	for {
+		var doc yaml.Node
+		if err := decoder.Decode(&doc); err != nil {
+			return nil // end of the stream, or a syntax error
+		}
+		w := walk{sizes: map[*yaml.Node]int{}, open: map[*yaml.Node]bool{}}
+		if _, err := w.size(&doc, 0); err != nil {
+			return err
+		}
+	}
+}
+
+// walk measures a document as it is after expansion, visiting each node once.
+type walk struct {
+	sizes map[*yaml.Node]int
+	open  map[*yaml.Node]bool
+}
+
+func (w *walk) size(n *yaml.Node, depth int) (int, error) {
+	if depth > MaxDepth {
+		return 0, fmt.Errorf("%w: line %d: nested deeper than %d", ErrHostile, n.Line, MaxDepth)
+	}
+	if w.open[n] {
+		return 0, fmt.Errorf("%w: line %d: anchor %q contains itself", ErrHostile, n.Line, n.Anchor)
+	}
+	if size, ok := w.sizes[n]; ok {
+		return size, nil
+	}
+	w.open[n] = true
+	defer delete(w.open, n)
+	total := 1
+	add := func(child *yaml.Node) error {
+		size, err := w.size(child, depth+1)
+		if err != nil {
+			return err
+		}
+		if total += size; total > MaxNodes {
+			return fmt.Errorf("%w: line %d: expands to more than %d nodes", ErrHostile, n.Line, MaxNodes)
+		}
+		return nil
+	}
+	if n.Kind == yaml.AliasNode {
+		if err := add(n.Alias); err != nil {
+			return 0, err
+		}
+	}
+	for _, child := range n.Content {
+		if err := add(child); err != nil {
+			return 0, err
+		}
+	}
+	w.sizes[n] = total
+	return total, nil
+}

@@ -1,0 +1,60 @@
+package source
+
+import (
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Key names a source object.
+type Key struct {
+	Kind string
+	types.NamespacedName
+}
+
+// Snapshots hands the newest snapshot of each source from the reconciler that
+// fetched it to those that render it: a function call where Flux has an HTTP
+// server. It is safe for concurrent use.
+type Snapshots struct {
+	mu        sync.RWMutex
+	snapshots map[Key]*Snapshot
+	listeners []func(Key)
+}
+
+// NewSnapshots returns an empty store.
+func NewSnapshots() *Snapshots {
+	return &Snapshots{snapshots: map[Key]*Snapshot{}}
+}
+
+// OnChange registers a function that is called, without locks held, after the
+// snapshot of a source changed. It must not block.
+func (s *Snapshots) OnChange(f func(Key)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listeners = append(s.listeners, f)
+}
+
+// Get returns the newest snapshot of a source, nil if there is none yet.
+func (s *Snapshots) Get(key Key) *Snapshot {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.snapshots[key]
+}
+
+// Put records a source's newest snapshot; nil forgets the source.
+func (s *Snapshots) Put(key Key, snapshot *Snapshot) {
+	s.mu.Lock()
+	old := s.snapshots[key]
+	if snapshot == nil {
+		delete(s.snapshots, key)
+	} else {
+		s.snapshots[key] = snapshot
+	}
+	listeners := s.listeners
+	s.mu.Unlock()
+	if snapshot != nil && snapshot != old {
+		for _, f := range listeners {
+			f(key)
+		}
+	}
+}
