@@ -10,17 +10,31 @@ const (
 	// ApprovePruneAnnotation on a Kustomization or Child names the hash of
 	// the one prune plan that may pass the empty and shrink guards.
 	ApprovePruneAnnotation = "cascade.dev/approve-prune"
-	// LayerLabel and ChildLabel are the owner labels of seeded objects: the
-	// Layer ("<namespace>.<name>" of the parent) that pushed the object.
-	LayerLabel = "cascade.dev/layer"
+	// LayerLabelGroup prefixes the owner labels of seeded objects, /name and
+	// /namespace, which name the parent's Layer.
+	LayerLabelGroup = "layer.cascade.dev"
 	// VariablePrefix marks annotations of a Cluster that become variables.
 	VariablePrefix = "vars.cascade.dev/"
 	// AgentNamespace is where a seeded agent lives.
 	AgentNamespace = "cascade-system"
 )
 
-// Finalizer is held by objects whose removal must be answered by an action.
-const Finalizer = "cascade.dev/finalizer"
+// Names of objects in a child, in AgentNamespace.
+const (
+	// VariablesConfigMap has the variables of the Cluster, for substituteFrom.
+	VariablesConfigMap = "cluster-vars"
+	// ReportConfigMap has the report that the child's agent writes.
+	ReportConfigMap = "cascade-report"
+	// ReportKey is the key in ReportConfigMap.
+	ReportKey = "report.json"
+	// SeedConfigMap has the parent's inventories in the child, so that a
+	// rebuilt parent adopts what is there.
+	SeedConfigMap = "cascade-seed"
+	// LeaderLease is held by a working agent.
+	LeaderLease = "cascade-leader"
+	// ParentServiceAccount is who the parent is in the child.
+	ParentServiceAccount = "cascade-parent"
+)
 
 // Condition types.
 const (

@@ -112,9 +112,26 @@ type PruneError struct{ Err error }
 func (e *PruneError) Error() string { return e.Err.Error() }
 func (e *PruneError) Unwrap() error { return e.Err }
 
-// Sync applies objects, which it may modify, and prunes. On an error the
-// result's inventory is what must stay recorded.
-func (a *Applier) Sync(ctx context.Context, objects []*unstructured.Unstructured, o Options) (Result, error) {
+// Phase is a part of a rendering that is applied before the parts after it.
+type Phase struct {
+	Objects []*unstructured.Unstructured
+	// Await lets the next phase begin only when these objects are healthy.
+	Await bool
+}
+
+// WaitError: a phase is applied but not healthy yet. Calling Sync again later
+// goes on.
+type WaitError struct{ Health Health }
+
+func (e *WaitError) Error() string { return "waiting for " + e.Health.Message() }
+
+// Sync applies the phases' objects, which it may modify, and prunes. On an
+// error the result's inventory is what must stay recorded.
+func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (Result, error) {
+	var objects []*unstructured.Unstructured
+	for _, p := range phases {
+		objects = append(objects, p.Objects...)
+	}
 	a.manager.SetOwnerLabels(objects, a.owner.Name, a.owner.Namespace)
 	rendered := inventory.OfAll(objects)
 	ahead := inventory.Union(o.Owned, rendered)
@@ -125,8 +142,21 @@ func (a *Applier) Sync(ctx context.Context, objects []*unstructured.Unstructured
 			return res, fmt.Errorf("cannot record inventory ahead of apply: %w", err)
 		}
 	}
-	if err := a.apply(ctx, objects, o.Force, res.Changes); err != nil {
-		return res, redact(err, objects)
+	for _, p := range phases {
+		entries := inventory.OfAll(p.Objects)
+		if err := a.apply(ctx, p.Objects, o.Force, res.Changes); err != nil {
+			return res, redact(err, p.Objects)
+		}
+		if !p.Await {
+			continue
+		}
+		health, err := a.Health(ctx, entries)
+		if err != nil {
+			return res, err
+		}
+		if !health.Done() {
+			return res, &WaitError{Health: health}
+		}
 	}
 	if !o.Prune {
 		res.Inventory = inventory.Union(nil, rendered)

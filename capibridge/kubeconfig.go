@@ -1,0 +1,115 @@
+package capibridge
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// KubeconfigKey is where the contract puts a kubeconfig in its Secret.
+const KubeconfigKey = "value"
+
+// maxKubeconfig bounds what is parsed at all; real ones have a few KiB.
+const maxKubeconfig = 1 << 20
+
+// KubeconfigSecret is the name of the Secret with a cluster's kubeconfig.
+func KubeconfigSecret(cluster string) string { return cluster + "-kubeconfig" }
+
+// BelongsTo reports whether a kubeconfig Secret is tied to a Cluster: by the
+// cluster-name label or by an owner. A name alone could have been taken by
+// anybody who may write Secrets.
+func BelongsTo(secret *corev1.Secret, c Cluster) bool {
+	if secret.Labels[ClusterNameLabel] == c.Name {
+		return true
+	}
+	for _, ref := range secret.OwnerReferences {
+		if ref.Kind == ClusterKind.Kind && string(ref.UID) == c.UID {
+			return true
+		}
+	}
+	return false
+}
+
+// Kubeconfig makes a client configuration of a kubeconfig's current context. Of
+// all that a kubeconfig can say, it accepts the server's https address and
+// name, inline CA, inline client certificate and key, and an inline token;
+// anything else that is set is refused by name. In particular client-go would
+// read tokenFile while it parses and so hand our own token to another server
+// (threat V4), and would run programs named in exec.
+func Kubeconfig(data []byte) (*rest.Config, error) {
+	if len(data) == 0 {
+		return nil, errors.New("cannot use kubeconfig: it is empty")
+	}
+	if len(data) > maxKubeconfig {
+		return nil, fmt.Errorf("cannot use kubeconfig: %d bytes are more than the limit of %d", len(data), maxKubeconfig)
+	}
+	// Load parses only. It is the rest of clientcmd that touches files.
+	config, err := clientcmd.Load(data)
+	if err != nil {
+		return nil, errors.New("cannot parse kubeconfig: it is not valid YAML of kind Config")
+	}
+	context, ok := config.Contexts[config.CurrentContext]
+	if !ok || context == nil {
+		return nil, fmt.Errorf("cannot use kubeconfig: current context %q does not exist", config.CurrentContext)
+	}
+	cluster, ok := config.Clusters[context.Cluster]
+	if !ok || cluster == nil {
+		return nil, fmt.Errorf("cannot use kubeconfig: cluster %q does not exist", context.Cluster)
+	}
+	user, ok := config.AuthInfos[context.AuthInfo]
+	if !ok || user == nil {
+		return nil, fmt.Errorf("cannot use kubeconfig: user %q does not exist", context.AuthInfo)
+	}
+	if refused := refusedFields(cluster, user); len(refused) > 0 {
+		return nil, fmt.Errorf("cannot use kubeconfig: %s not allowed; it must be self-contained, with inline certificates or an inline token", strings.Join(refused, ", "))
+	}
+	server, err := url.Parse(cluster.Server)
+	if err != nil || server.Scheme != "https" || server.Host == "" || server.User != nil {
+		return nil, errors.New("cannot use kubeconfig: server is not an https URL")
+	}
+	return &rest.Config{
+		Host:        cluster.Server,
+		BearerToken: user.Token,
+		TLSClientConfig: rest.TLSClientConfig{
+			ServerName: cluster.TLSServerName,
+			CAData:     cluster.CertificateAuthorityData,
+			CertData:   user.ClientCertificateData,
+			KeyData:    user.ClientKeyData,
+		},
+	}, nil
+}
+
+// refusedFields names what is set besides the allowed fields.
+func refusedFields(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) []string {
+	var refused []string
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{
+		{"certificate-authority", cluster.CertificateAuthority != ""},
+		{"insecure-skip-tls-verify", cluster.InsecureSkipTLSVerify},
+		{"proxy-url", cluster.ProxyURL != ""},
+		{"client-certificate", user.ClientCertificate != ""},
+		{"client-key", user.ClientKey != ""},
+		{"tokenFile", user.TokenFile != ""},
+		{"exec", user.Exec != nil},
+		{"auth-provider", user.AuthProvider != nil},
+		{"username", user.Username != ""},
+		{"password", user.Password != ""},
+		{"as", user.Impersonate != ""},
+		{"as-uid", user.ImpersonateUID != ""},
+		{"as-groups", len(user.ImpersonateGroups) > 0},
+		{"as-user-extra", len(user.ImpersonateUserExtra) > 0},
+	} {
+		if f.set {
+			refused = append(refused, f.name)
+		}
+	}
+	return refused
+}

@@ -1,0 +1,73 @@
+package capibridge
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+var notInName = regexp.MustCompile(`[^A-Za-z0-9_]`)
+
+// Variables are what a Cluster gives to the renderings of its layers and, as
+// ConfigMap cluster-vars, to the child itself. serverVersion stands in where
+// the Cluster does not state one. Names that the engine cannot substitute have
+// their other characters replaced by an underscore.
+func (c Cluster) Variables(serverVersion string) map[string]string {
+	version := c.Version
+	if version == "" {
+		version = serverVersion
+	}
+	vars := map[string]string{
+		"cluster_name":      c.Name,
+		"cluster_namespace": c.Namespace,
+		"cluster_uid":       c.UID,
+		"cluster_version":   version,
+		"cluster_region":    c.Region,
+		"cluster_provider":  c.Provider,
+		"cluster_endpoint":  c.Endpoint,
+		"pod_cidr":          c.PodCIDR,
+		"service_cidr":      c.ServiceCIDR,
+	}
+	for k, v := range c.TopologyVariables {
+		vars["var_"+variableName(k)] = singleLine(v)
+	}
+	for k, v := range c.Labels {
+		vars["label_"+variableName(k)] = v
+	}
+	// Last, because a person wrote them for this very purpose.
+	for k, v := range c.Annotations {
+		if name, ok := strings.CutPrefix(k, v1alpha1.VariablePrefix); ok && name != "" {
+			vars[variableName(name)] = singleLine(v)
+		}
+	}
+	return vars
+}
+
+// variableName makes a name that substitution accepts.
+func variableName(s string) string {
+	s = notInName.ReplaceAllString(s, "_")
+	if s[0] >= '0' && s[0] <= '9' {
+		s = "_" + s
+	}
+	return s
+}
+
+func singleLine(s string) string { return strings.ReplaceAll(s, "\n", "") }
+
+// plain returns scalars as text; maps and lists are no variables.
+func plain(v any) (string, bool) {
+	switch v := v.(type) {
+	case string:
+		return v, true
+	case bool:
+		return strconv.FormatBool(v), true
+	case int64:
+		return strconv.FormatInt(v, 10), true
+	case float64:
+		return fmt.Sprint(v), true
+	}
+	return "", false
+}

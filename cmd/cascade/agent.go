@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/spf13/cobra"
+	"go.uber.org/zap/zapcore"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/remote"
+	"github.com/cascade-gitops/cascade/syncer"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/render"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// agentOptions are the flags of the agent.
+type agentOptions struct {
+	metricsAddr          string
+	healthAddr           string
+	namespace            string
+	storagePath          string
+	maxPackBytes         int64
+	leaderElection       bool
+	concurrent           int
+	concurrentChildren   int
+	observeInterval      time.Duration
+	noCrossNamespaceRefs bool
+	logLevel             string
+	image                string
+}
+
+func newAgent() *cobra.Command {
+	o := agentOptions{}
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "Run the agent of this tier",
+		Long: "Run the agent of this tier. It finds its cluster as every client does: by KUBECONFIG, or by the\n" +
+			"service account of its pod.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.metricsAddr, "metrics-addr", ":8080", "address that Prometheus scrapes, /metrics; 0 serves none")
+	f.StringVar(&o.healthAddr, "health-addr", ":9440", "address of /healthz and /readyz")
+	f.StringVar(&o.namespace, "namespace", envOr("POD_NAMESPACE", v1alpha1.AgentNamespace), "namespace of the agent itself, for its lease and report")
+	f.StringVar(&o.storagePath, "storage-path", filepath.Join(os.TempDir(), "cascade"), "directory for Git objects; it may be empty after a restart")
+	f.Int64Var(&o.maxPackBytes, "max-pack-bytes", 512<<20, "most bytes that one fetch may receive")
+	f.BoolVar(&o.leaderElection, "enable-leader-election", true, "let only one of several agents of the tier work")
+	f.IntVar(&o.concurrent, "concurrent", 4, "number of sources, and of Kustomizations, that are reconciled at the same time")
+	f.IntVar(&o.concurrentChildren, "concurrent-children", 32, "number of children that are visited at the same time")
+	f.DurationVar(&o.observeInterval, "observe-interval", 15*time.Second, "time between two readings of a child's report")
+	f.BoolVar(&o.noCrossNamespaceRefs, "no-cross-namespace-refs", false, "refuse sources of other namespaces")
+	f.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
+	f.StringVar(&o.image, "agent-image", envOr("CASCADE_IMAGE", "cascade"), "image of agents that are installed in children")
+	return cmd
+}
+
+func envOr(name, otherwise string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return otherwise
+}
+
+func (o agentOptions) run(ctx context.Context) error {
+	level := zapcore.InfoLevel
+	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
+		return fmt.Errorf("cannot use --log-level %q: use debug, info or error", o.logLevel)
+	}
+	logger := zap.New(zap.JSONEncoder(func(c *zapcore.EncoderConfig) { c.EncodeTime = zapcore.ISO8601TimeEncoder }),
+		zap.Level(level), zap.StacktraceLevel(zapcore.PanicLevel))
+	ctrl.SetLogger(logger)
+	klog.SetLogger(logger)
+
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("cannot find the cluster: %w", err)
+	}
+	config.QPS = -1
+	config.UserAgent = "cascade-agent/" + version()
+	// From here on, whatever has no transport of its own has no network.
+	if err := render.DenyNetwork(); err != nil {
+		return err
+	}
+	mgr, err := o.manager(config)
+	if err != nil {
+		return err
+	}
+	if err := o.controllers(ctx, mgr); err != nil {
+		return err
+	}
+	logger.Info("starting", "version", version(), "namespace", o.namespace)
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("cannot run: %w", err)
+	}
+	return nil
+}
+
+func (o agentOptions) manager(config *rest.Config) (ctrl.Manager, error) {
+	lock, err := o.lock(config)
+	if err != nil {
+		return nil, err
+	}
+	ofClusters, err := labels.NewRequirement(capibridge.ClusterNameLabel, selection.Exists, nil)
+	if err != nil {
+		return nil, err
+	}
+	crds := &metav1.PartialObjectMetadata{}
+	crds.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	secrets := &metav1.PartialObjectMetadata{}
+	secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                              newScheme(),
+		Metrics:                             metricsserver.Options{BindAddress: o.metricsAddr},
+		HealthProbeBindAddress:              o.healthAddr,
+		LeaderElection:                      o.leaderElection,
+		LeaderElectionResourceLockInterface: lock,
+		LeaderElectionReleaseOnCancel:       true,
+		Cache: cache.Options{
+			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject: map[client.Object]cache.ByObject{
+				// Only the one that tells of Cluster API, and only the Secrets that
+				// belong to clusters, and of both the metadata only.
+				crds:    {Field: fields.OneTermEqualSelector("metadata.name", remote.ClusterCRD)},
+				secrets: {Label: labels.NewSelector().Add(*ofClusters)},
+			},
+		},
+		Client: client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot set up: %w", err)
+	}
+	for name, add := range map[string]func(string, healthz.Checker) error{"healthz": mgr.AddHealthzCheck, "readyz": mgr.AddReadyzCheck} {
+		if err := add(name, healthz.Ping); err != nil {
+			return nil, fmt.Errorf("cannot set up %s: %w", name, err)
+		}
+	}
+	return mgr, nil
+}
+
+// lock is the lease that the working agent holds. Its identity is the pod's
+// name: a container that is restarted in its pod is still the holder and goes
+// on at once, where a random identity would have to wait for its own ghost.
+func (o agentOptions) lock(config *rest.Config) (resourcelock.Interface, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("cannot read host name: %w", err)
+	}
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make client: %w", err)
+	}
+	return &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: o.namespace, Name: v1alpha1.LeaderLease},
+		Client:     clients.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: envOr("POD_NAME", host)},
+	}, nil
+}
+
+func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
+	local, err := apply.Connect(mgr.GetConfig(), mgr.GetScheme())
+	if err != nil {
+		return err
+	}
+	snapshots := source.NewSnapshots()
+	now := time.Now
+	syncMetrics := syncer.NewMetrics(metrics.Registry)
+
+	//nolint:staticcheck // the old events API is what flux events reads
+	recorder := mgr.GetEventRecorderFor
+	if err := (&syncer.GitRepositories{
+		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Mirrors: source.NewMirrors(o.storagePath, o.maxPackBytes),
+		Snapshots: snapshots, Events: recorder("source-controller"), Metrics: syncMetrics, Now: now,
+	}).SetupWithManager(mgr, o.concurrent); err != nil {
+		return fmt.Errorf("cannot set up %s controller: %w", sourcev1.GitRepositoryKind, err)
+	}
+	if err := (&syncer.Kustomizations{
+		Client: mgr.GetClient(), Cluster: local, Snapshots: snapshots, Events: recorder("kustomize-controller"),
+		Metrics: syncMetrics, Now: now, NoCrossNamespaceRefs: o.noCrossNamespaceRefs,
+	}).SetupWithManager(ctx, mgr, o.concurrent); err != nil {
+		return fmt.Errorf("cannot set up %s controller: %w", kustomizev1.KustomizationKind, err)
+	}
+	children := &remote.Children{
+		Client: mgr.GetClient(), Cluster: local, Snapshots: snapshots, Connections: remote.NewConnections(mgr.GetScheme(), now),
+		Events: recorder("cascade"), Metrics: remote.NewMetrics(metrics.Registry), Now: now,
+		AgentImage: o.image, ObserveInterval: o.observeInterval,
+	}
+	layers := &remote.Layers{Client: mgr.GetClient(), Snapshots: snapshots, Now: now}
+	if err := remote.SetupWithManager(mgr, children, layers, o.concurrentChildren); err != nil {
+		return fmt.Errorf("cannot set up Layer and Child controllers: %w", err)
+	}
+	return mgr.Add(&remote.Reporter{Client: mgr.GetClient(), Cache: mgr.GetCache(), Namespace: o.namespace, Agent: version(), Now: now})
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+func (c *cli) newApprove() *cobra.Command {
+	approve := &cobra.Command{Use: "approve", Short: "Release what is held for a person to decide"}
+	var kind, hash string
+	prune := &cobra.Command{
+		Use:   "prune <name>",
+		Short: "Release one held prune plan",
+		Long: "Release the prune plan of a Kustomization, or of a Child, that is held because too much would be\n" +
+			"deleted. Without --hash it shows what is held. The hash names exactly that list of deletes: should\n" +
+			"the list change, it has to be approved again. Protected objects are never released this way.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			return c.approvePrune(cmd.Context(), cl, kind, client.ObjectKey{Namespace: c.namespace(), Name: args[0]}, hash)
+		},
+	}
+	prune.Flags().StringVar(&kind, "kind", kustomizev1.KustomizationKind, "Kustomization or Child")
+	prune.Flags().StringVar(&hash, "hash", "", "hash of the plan, as the object's condition shows it")
+	c.flags.AddFlags(prune.Flags())
+	approve.AddCommand(prune)
+	return approve
+}
+
+func (c *cli) approvePrune(ctx context.Context, cl client.Client, kind string, key client.ObjectKey, hash string) error {
+	object, held, err := heldPlans(ctx, cl, kind, key)
+	if err != nil {
+		return err
+	}
+	if len(held) == 0 {
+		return fmt.Errorf("cannot approve: %s %s holds no prune plan", kind, key)
+	}
+	if hash == "" {
+		for _, h := range held {
+			fmt.Fprintln(c.streams.Out, h)
+		}
+		return errNotReady
+	}
+	if !strings.Contains(strings.Join(held, "\n"), "--hash "+hash) {
+		return fmt.Errorf("cannot approve %s: the plan that is held now is another; look at it with: cascade approve prune %s -n %s --kind %s", hash, key.Name, key.Namespace, kind)
+	}
+	patch := client.RawPatch("application/merge-patch+json",
+		fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.ApprovePruneAnnotation, hash))
+	if err := cl.Patch(ctx, object, patch); err != nil {
+		return fmt.Errorf("cannot annotate %s %s: %w", kind, key, err)
+	}
+	fmt.Fprintf(c.streams.Out, "✔ approved prune plan %s of %s %s\n", hash, kind, key)
+	return nil
+}
+
+// heldPlans returns the object and the messages of the plans that it holds.
+func heldPlans(ctx context.Context, cl client.Client, kind string, key client.ObjectKey) (client.Object, []string, error) {
+	switch strings.ToLower(kind) {
+	case "kustomization":
+		o := &kustomizev1.Kustomization{}
+		if err := cl.Get(ctx, key, o); err != nil {
+			return nil, nil, fmt.Errorf("cannot read Kustomization %s: %w", key, err)
+		}
+		if cond := meta.FindStatusCondition(o.Status.Conditions, fluxmeta.ReadyCondition); cond != nil && cond.Reason == v1alpha1.ReasonPruneBlocked {
+			return o, []string{cond.Message}, nil
+		}
+		return o, nil, nil
+	case "child":
+		o := &v1alpha1.Child{}
+		if err := cl.Get(ctx, key, o); err != nil {
+			return nil, nil, fmt.Errorf("cannot read Child %s: %w", key, err)
+		}
+		var held []string
+		for _, l := range o.Status.Layers {
+			if l.Reason == v1alpha1.ReasonPruneBlocked {
+				held = append(held, l.Message)
+			}
+		}
+		return o, held, nil
+	}
+	return nil, nil, fmt.Errorf("cannot approve for kind %q: use Kustomization or Child", kind)
+}

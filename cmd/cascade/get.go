@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// getter lists one kind.
+type getter struct {
+	name    string
+	aliases []string
+	list    func() client.ObjectList
+	header  []string
+	row     func(client.Object) []string
+	// status returns the Ready condition's holder.
+	conditions func(client.Object) []metav1.Condition
+}
+
+func getters() []getter {
+	return []getter{{
+		name: "sources", aliases: []string{"source", "gitrepositories", "gitrepo"},
+		list:       func() client.ObjectList { return &sourcev1.GitRepositoryList{} },
+		header:     []string{"REVISION", "SUSPENDED"},
+		conditions: func(o client.Object) []metav1.Condition { return o.(*sourcev1.GitRepository).Status.Conditions },
+		row: func(o client.Object) []string {
+			g := o.(*sourcev1.GitRepository)
+			revision := ""
+			if g.Status.Artifact != nil {
+				revision = g.Status.Artifact.Revision
+			}
+			return []string{shortRevision(revision), truth(g.Spec.Suspend)}
+		},
+	}, {
+		name: "kustomizations", aliases: []string{"kustomization", "ks"},
+		list:       func() client.ObjectList { return &kustomizev1.KustomizationList{} },
+		header:     []string{"REVISION", "SUSPENDED"},
+		conditions: func(o client.Object) []metav1.Condition { return o.(*kustomizev1.Kustomization).Status.Conditions },
+		row: func(o client.Object) []string {
+			k := o.(*kustomizev1.Kustomization)
+			return []string{shortRevision(k.Status.LastAppliedRevision), truth(k.Spec.Suspend)}
+		},
+	}, {
+		name: "layers", aliases: []string{"layer"},
+		list:       func() client.ObjectList { return &v1alpha1.LayerList{} },
+		header:     []string{"REVISION", "CHILDREN"},
+		conditions: func(o client.Object) []metav1.Condition { return o.(*v1alpha1.Layer).Status.Conditions },
+		row: func(o client.Object) []string {
+			l := o.(*v1alpha1.Layer)
+			return []string{shortRevision(l.Status.Revision), fmt.Sprintf("%d/%d", l.Status.Children.Seeded, l.Status.Children.Total)}
+		},
+	}, {
+		name: "children", aliases: []string{"child"},
+		list:       func() client.ObjectList { return &v1alpha1.ChildList{} },
+		header:     []string{"REVISION", "CONNECTED"},
+		conditions: func(o client.Object) []metav1.Condition { return o.(*v1alpha1.Child).Status.Conditions },
+		row: func(o client.Object) []string {
+			c := o.(*v1alpha1.Child)
+			revision := ""
+			if c.Status.Report != nil {
+				revision = c.Status.Report.Revision
+			}
+			connected := "Unknown"
+			if cond := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConnectedCondition); cond != nil {
+				connected = string(cond.Status)
+			}
+			return []string{shortRevision(revision), connected}
+		},
+	}}
+}
+
+func truth(b bool) string {
+	if b {
+		return "True"
+	}
+	return "False"
+}
+
+func (c *cli) newGet() *cobra.Command {
+	var all, noHeader bool
+	var output string
+	cmd := &cobra.Command{
+		Use:   "get [all|sources|kustomizations|layers|children] [name]",
+		Short: "List objects and whether they are ready",
+		Example: "  cascade get all -A\n" +
+			"  cascade get kustomizations apps -n cascade-system -o yaml",
+		Args: cobra.RangeArgs(1, 2),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return []string{"all", "sources", "kustomizations", "layers", "children"}, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			chosen, err := choose(args[0])
+			if err != nil {
+				return err
+			}
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			namespace, name := c.namespace(), ""
+			if all {
+				namespace = ""
+			}
+			if len(args) > 1 {
+				name = args[1]
+			}
+			return c.get(cmd.Context(), cl, chosen, namespace, name, output, noHeader)
+		},
+	}
+	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "list the objects of all namespaces")
+	cmd.Flags().BoolVar(&noHeader, "no-header", false, "leave out the header")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json or yaml instead of a table")
+	c.flags.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func choose(name string) ([]getter, error) {
+	if name == "all" {
+		return getters(), nil
+	}
+	for _, g := range getters() {
+		if name == g.name {
+			return []getter{g}, nil
+		}
+		for _, a := range g.aliases {
+			if name == a {
+				return []getter{g}, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("cannot list %q: use all, sources, kustomizations, layers or children", name)
+}
+
+func (c *cli) get(ctx context.Context, cl client.Client, chosen []getter, namespace, name, output string, noHeader bool) error {
+	var found []client.Object
+	first := true
+	for _, g := range chosen {
+		objects, err := listObjects(ctx, cl, g, namespace, name)
+		if err != nil {
+			return err
+		}
+		found = append(found, objects...)
+		if output != "" || len(objects) == 0 {
+			continue
+		}
+		if !first {
+			fmt.Fprintln(c.streams.Out)
+		}
+		first = false
+		if err := c.printTable(g, objects, namespace == "", len(chosen) > 1, noHeader); err != nil {
+			return err
+		}
+	}
+	if len(found) == 0 {
+		where := "namespace " + namespace
+		if namespace == "" {
+			where = "any namespace"
+		}
+		return fmt.Errorf("found nothing in %s", where)
+	}
+	return c.printObjects(found, output)
+}
+
+func listObjects(ctx context.Context, cl client.Client, g getter, namespace, name string) ([]client.Object, error) {
+	list := g.list()
+	options := []client.ListOption{client.InNamespace(namespace)}
+	if name != "" {
+		options = append(options, client.MatchingFields{"metadata.name": name})
+	}
+	if err := cl.List(ctx, list, options...); err != nil {
+		// A tier without the kind has none of its objects.
+		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("cannot list %s: %w", g.name, err)
+	}
+	items, err := meta.ExtractList(list)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read list of %s: %w", g.name, err)
+	}
+	objects := make([]client.Object, 0, len(items))
+	for _, item := range items {
+		objects = append(objects, item.(client.Object))
+	}
+	return objects, nil
+}
+
+func (c *cli) printTable(g getter, objects []client.Object, withNamespace, withKind, noHeader bool) error {
+	header := append([]string{"NAME"}, g.header...)
+	header = append(header, "READY", "MESSAGE")
+	if withNamespace {
+		header = append([]string{"NAMESPACE"}, header...)
+	}
+	if noHeader {
+		header = nil
+	}
+	rows := make([][]string, 0, len(objects))
+	for _, o := range objects {
+		ready, message := "False", "waiting to be reconciled"
+		if cond := meta.FindStatusCondition(g.conditions(o), v1alpha1.ReadyCondition); cond != nil {
+			ready, message = string(cond.Status), cond.Message
+		}
+		name := o.GetName()
+		if withKind {
+			name = strings.TrimSuffix(strings.TrimSuffix(g.name, "ren"), "s") + "/" + name
+		}
+		row := append([]string{name}, g.row(o)...)
+		row = append(row, ready, oneLine(shortRevision(message)))
+		if withNamespace {
+			row = append([]string{o.GetNamespace()}, row...)
+		}
+		rows = append(rows, row)
+	}
+	return table(c.streams.Out, header, rows)
+}
+
+func (c *cli) printObjects(objects []client.Object, output string) error {
+	switch output {
+	case "":
+		return nil
+	case "json":
+		e := json.NewEncoder(c.streams.Out)
+		e.SetIndent("", "  ")
+		return e.Encode(objects)
+	case "yaml":
+		for _, o := range objects {
+			data, err := yaml.Marshal(o)
+			if err != nil {
+				return fmt.Errorf("cannot print %s: %w", o.GetName(), err)
+			}
+			fmt.Fprintf(c.streams.Out, "---\n%s", data)
+		}
+		return nil
+	}
+	return fmt.Errorf("cannot print as %q: use json or yaml", output)
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fluxcd/pkg/ssa/utils"
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/cascade-gitops/cascade/deploy"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+)
+
+func (c *cli) newInstall() *cobra.Command {
+	var image string
+	var export bool
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "install",
+		Short: "Install the agent in the first tier; all others are seeded",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			crds, err := deploy.CRDs()
+			if err != nil {
+				return err
+			}
+			rights, workload, err := deploy.Agent(image, nil)
+			if err != nil {
+				return err
+			}
+			if export {
+				text, err := utils.ObjectsToYAML(append(append(crds, rights...), workload...))
+				if err != nil {
+					return fmt.Errorf("cannot print manifests: %w", err)
+				}
+				_, err = fmt.Fprint(c.streams.Out, text)
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			return c.install(ctx, [][]*unstructured.Unstructured{crds, rights, workload})
+		},
+	}
+	cmd.Flags().StringVar(&image, "image", envOr("CASCADE_IMAGE", "cascade"), "image of the agent")
+	cmd.Flags().BoolVar(&export, "export", false, "print the manifests instead of applying them")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for the agent to be ready")
+	c.flags.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func (c *cli) install(ctx context.Context, steps [][]*unstructured.Unstructured) error {
+	config, err := c.flags.ToRESTConfig()
+	if err != nil {
+		return fmt.Errorf("cannot load kubeconfig: %w", err)
+	}
+	cluster, err := apply.Connect(config, newScheme())
+	if err != nil {
+		return err
+	}
+	defer cluster.Close()
+	applier := apply.New(cluster, apply.Owner{FieldManager: "cascade-install", LabelGroup: "install.cascade.dev", Name: "cascade", Namespace: "cascade-system"})
+	for i, what := range []string{"CRDs", "namespace and rights", "agent"} {
+		fmt.Fprintf(c.streams.ErrOut, "► applying %s\n", what)
+		_, err := applier.Sync(ctx, []apply.Phase{{Objects: steps[i]}}, apply.Options{
+			Record: func(context.Context, []inventory.Entry) error { return nil },
+		})
+		if err != nil {
+			return fmt.Errorf("cannot apply %s: %w", what, err)
+		}
+		entries := inventory.OfAll(steps[i])
+		var last apply.Health
+		err = wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+			var err error
+			last, err = applier.Health(ctx, entries)
+			return err == nil && last.Done(), nil
+		})
+		if err != nil {
+			return fmt.Errorf("cannot wait for %s: %w: %s", what, err, last.Message())
+		}
+	}
+	fmt.Fprintln(c.streams.Out, "✔ the agent is running")
+	return nil
+}

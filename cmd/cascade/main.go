@@ -1,0 +1,100 @@
+// Command cascade is the agent that runs in every tier, and the command line
+// for the people who run it.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/spf13/cobra"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// errNotReady makes the process exit with 1 after the verb has said why.
+var errNotReady = errors.New("not ready")
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
+	if err := newRoot(streams).ExecuteContext(ctx); err != nil {
+		if !errors.Is(err, errNotReady) {
+			fmt.Fprintf(streams.ErrOut, "✗ %v\n", err)
+		}
+		stop()
+		os.Exit(1) //nolint:gocritic // stop has run
+	}
+}
+
+// newRoot builds the command tree.
+func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
+	c := &cli{streams: streams, flags: genericclioptions.NewConfigFlags(true)}
+	root := &cobra.Command{
+		Use:   "cascade",
+		Short: "Runs a fleet of Kubernetes clusters from Git, tier by tier",
+		Long: "Cascade keeps the cluster that it runs in equal to Git and, once Cluster API has made\n" +
+			"clusters below it, seeds each with an agent of its own that pulls from its own repository.",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetOut(streams.Out)
+	root.SetErr(streams.ErrOut)
+	root.AddCommand(
+		newAgent(),
+		c.newGet(), c.newReconcile(), c.newTree(), c.newApprove(), c.newInstall(), c.newVersion(),
+	)
+	return root
+}
+
+// cli is what the verbs share.
+type cli struct {
+	streams genericiooptions.IOStreams
+	flags   *genericclioptions.ConfigFlags
+}
+
+// client connects to the cluster that the kubeconfig flags name.
+func (c *cli) client() (client.Client, error) {
+	config, err := c.flags.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("cannot load kubeconfig: %w", err)
+	}
+	config.QPS = -1
+	cl, err := client.New(config, client.Options{Scheme: newScheme()})
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to the cluster: %w", err)
+	}
+	return cl, nil
+}
+
+// namespace is the one asked for, or the agent's.
+func (c *cli) namespace() string {
+	if c.flags.Namespace != nil && *c.flags.Namespace != "" {
+		return *c.flags.Namespace
+	}
+	return v1alpha1.AgentNamespace
+}
+
+func newScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme,
+		sourcev1.AddToScheme, kustomizev1.AddToScheme, v1alpha1.AddToScheme,
+	} {
+		utilruntime.Must(add(scheme))
+	}
+	return scheme
+}

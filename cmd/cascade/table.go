@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/cli-runtime/pkg/printers"
+)
+
+// table prints rows in aligned columns, as kubectl does.
+func table(out io.Writer, header []string, rows [][]string) error {
+	w := printers.GetNewTabWriter(out)
+	if header != nil {
+		if _, err := fmt.Fprintln(w, strings.Join(header, "\t")); err != nil {
+			return err
+		}
+	}
+	for _, row := range rows {
+		if _, err := fmt.Fprintln(w, strings.Join(row, "\t")); err != nil {
+			return err
+		}
+	}
+	return w.Flush()
+}
+
+var longHash = regexp.MustCompile(`\b(sha1|sha256):([0-9a-f]{8})[0-9a-f]+`)
+
+// shortRevision cuts hashes, as the flux CLI does.
+func shortRevision(revision string) string { return longHash.ReplaceAllString(revision, "$1:$2") }
+
+// age of a moment, in the form of kubectl.
+func age(t metav1.Time, now time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return duration.HumanDuration(now.Sub(t.Time))
+}
+
+// oneLine makes a message fit a table.
+func oneLine(s string) string {
+	const most = 120
+	s = strings.Join(strings.Fields(s), " ")
+	if r := []rune(s); len(r) > most {
+		return string(r[:most-3]) + "..."
+	}
+	return s
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,325 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// Bounds of a report.
+const (
+	maxTierRows = 100
+	maxFailing  = 10
+)
+
+// agentSilence is how long an agent may not renew its lease before it counts as
+// dead. It renews every few seconds.
+const agentSilence = 45 * time.Second
+
+// readReport reads what the agent of a child says.
+func readReport(ctx context.Context, reader client.Reader) (*v1alpha1.Report, error) {
+	cm := &corev1.ConfigMap{}
+	err := reader.Get(ctx, types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.ReportConfigMap}, cm)
+	if apierrors.IsNotFound(err) {
+		return nil, because(v1alpha1.ReasonReportMissing, errors.New("the agent has not reported yet"))
+	}
+	if err != nil {
+		return nil, because(v1alpha1.ReasonUnreachable, fmt.Errorf("cannot read report: %w", err))
+	}
+	report := &v1alpha1.Report{}
+	if err := json.Unmarshal([]byte(cm.Data[v1alpha1.ReportKey]), report); err != nil {
+		return nil, because(v1alpha1.ReasonReportMissing, fmt.Errorf("cannot parse report: %w", err))
+	}
+	// The child is another trust domain: what it says is cut to its bounds.
+	report.Message = short(report.Message)
+	report.Failing = report.Failing[:min(len(report.Failing), maxFailing)]
+	report.Tiers = report.Tiers[:min(len(report.Tiers), maxTierRows)]
+	for i := range report.Tiers {
+		report.Tiers[i].Message = short(report.Tiers[i].Message)
+	}
+	return report, nil
+}
+
+// agentAlive is an error if the child's agent does not renew its lease.
+func (l *link) agentAlive(ctx context.Context) error {
+	lease := &coordinationv1.Lease{}
+	err := l.cluster().Get(ctx, types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.LeaderLease}, lease)
+	if apierrors.IsNotFound(err) {
+		return because(v1alpha1.ReasonAgentNotReady, errors.New("the agent has not started yet"))
+	}
+	if err != nil {
+		return because(v1alpha1.ReasonUnreachable, fmt.Errorf("cannot read the agent's lease: %w", err))
+	}
+	now := l.now()
+	if l.lease != lease.ResourceVersion {
+		l.lease, l.leaseChanged = lease.ResourceVersion, now
+	}
+	if silent := now.Sub(l.leaseChanged); silent > agentSilence {
+		return because(v1alpha1.ReasonAgentNotReady, fmt.Errorf("the agent has not renewed its lease for %s; see the pods of namespace %s in the child", silent.Round(time.Second), v1alpha1.AgentNamespace))
+	}
+	return nil
+}
+
+// Facts of a tier that its report is made of.
+type Facts struct {
+	Agent          string
+	Kustomizations []kustomizev1.Kustomization
+	Repositories   []sourcev1.GitRepository
+	Children       []v1alpha1.Child
+}
+
+// Compute makes a tier's report. before is the last one, whose Since is kept
+// while Ready and Reason stay as they are.
+func Compute(f Facts, before *v1alpha1.Report, now metav1.Time) *v1alpha1.Report {
+	r := &v1alpha1.Report{Agent: f.Agent, Ready: true, Reason: v1alpha1.ReasonSucceeded, Revision: revisions(f.Repositories)}
+	for _, o := range f.Repositories {
+		if !o.Spec.Suspend {
+			fold(r, v1alpha1.ReasonSourceFailing, "GitRepository", &o, o.Status.Conditions)
+		}
+	}
+	for _, o := range f.Kustomizations {
+		if o.Status.Inventory != nil {
+			r.Objects += int32(len(o.Status.Inventory.Entries))
+		}
+		if o.Spec.Suspend {
+			continue
+		}
+		conditions := o.Status.Conditions
+		if o.Status.ObservedGeneration != o.Generation && meta.IsStatusConditionTrue(conditions, fluxmeta.ReadyCondition) {
+			conditions = nil // true of an earlier generation
+		}
+		fold(r, v1alpha1.ReasonKustomizationFailing, "Kustomization", &o, conditions)
+	}
+	rollUp(r, f.Children)
+	r.Since = now
+	if before != nil && before.Ready == r.Ready && before.Reason == r.Reason {
+		r.Since = before.Since
+	}
+	return r
+}
+
+// fold lets one object's Ready condition count.
+func fold(r *v1alpha1.Report, reason, kind string, o client.Object, conditions []metav1.Condition) {
+	c := meta.FindStatusCondition(conditions, fluxmeta.ReadyCondition)
+	if c != nil && c.Status == metav1.ConditionTrue {
+		return
+	}
+	failure := v1alpha1.Failure{Name: kind + "/" + o.GetNamespace() + "/" + o.GetName(), Reason: v1alpha1.ReasonProgressing}
+	if c != nil {
+		failure.Reason, failure.Message = c.Reason, short(c.Message)
+	}
+	if r.Ready {
+		r.Ready, r.Message = false, failure.Name+": "+failure.Reason
+		if failure.Message != "" {
+			r.Message += ": " + failure.Message
+		}
+		r.Reason = reason
+		if c == nil || c.Status == metav1.ConditionUnknown {
+			r.Reason = v1alpha1.ReasonProgressing
+		}
+	}
+	if len(r.Failing) < maxFailing {
+		r.Failing = append(r.Failing, failure)
+	}
+}
+
+// revisions of a tier's sources: one alone by itself, several by name.
+func revisions(repositories []sourcev1.GitRepository) string {
+	var all []string
+	for _, o := range repositories {
+		if o.Status.Artifact != nil {
+			all = append(all, o.Name+"="+o.Status.Artifact.Revision)
+		}
+	}
+	slices.Sort(all)
+	if len(all) == 1 {
+		_, revision, _ := strings.Cut(all[0], "=")
+		return revision
+	}
+	return strings.Join(all, ",")
+}
+
+// rollUp counts the clusters below and gives each a row, those that are not
+// ready first.
+func rollUp(r *v1alpha1.Report, children []v1alpha1.Child) {
+	if len(children) == 0 {
+		return
+	}
+	counts := &v1alpha1.ReportCounts{}
+	for i := range children {
+		child := &children[i]
+		name := child.Namespace + "/" + child.Name
+		row := Row(child)
+		counts.Total++
+		if row.Ready {
+			counts.Ready++
+		}
+		r.Tiers = append(r.Tiers, row)
+		if below := child.Status.Report; below != nil {
+			if below.Children != nil {
+				counts.Total += below.Children.Total
+				counts.Ready += below.Children.Ready
+			}
+			for _, t := range below.Tiers {
+				t.Path = name + ">" + t.Path
+				r.Tiers = append(r.Tiers, t)
+			}
+		}
+	}
+	r.Children = counts
+	slices.SortStableFunc(r.Tiers, func(a, b v1alpha1.TierRow) int {
+		if a.Ready != b.Ready {
+			if b.Ready {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a.Path, b.Path)
+	})
+	r.Tiers = r.Tiers[:min(len(r.Tiers), maxTierRows)]
+}
+
+// Row of one child.
+func Row(child *v1alpha1.Child) v1alpha1.TierRow {
+	row := v1alpha1.TierRow{
+		Path: child.Namespace + "/" + child.Name, Reason: v1alpha1.ReasonProgressing,
+		Since: child.CreationTimestamp, Version: child.Status.Version,
+	}
+	if c := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ReadyCondition); c != nil {
+		row.Ready, row.Reason, row.Message, row.Since = c.Status == metav1.ConditionTrue, c.Reason, c.Message, c.LastTransitionTime
+	}
+	if row.Ready {
+		row.Message = ""
+	}
+	if child.Status.Report != nil {
+		row.Revision = child.Status.Report.Revision
+	}
+	return row
+}
+
+// Reporter keeps the tier's report in a ConfigMap, for the parent to read. It
+// writes when the report changes, shortly after what changed it.
+type Reporter struct {
+	Client    client.Client
+	Cache     ctrlcache.Cache
+	Namespace string
+	Agent     string
+	Now       func() time.Time
+
+	mu   sync.Mutex
+	last *v1alpha1.Report
+}
+
+// reportPause collects changes that come together.
+const reportPause = 300 * time.Millisecond
+
+// Start writes reports until the context ends. It implements
+// manager.Runnable; only the leader runs it.
+func (r *Reporter) Start(ctx context.Context) error {
+	wake := make(chan struct{}, 1)
+	poke := func() {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	}
+	for _, o := range []client.Object{&kustomizev1.Kustomization{}, &sourcev1.GitRepository{}, &v1alpha1.Child{}} {
+		informer, err := r.Cache.GetInformer(ctx, o)
+		if err != nil {
+			return fmt.Errorf("cannot watch %T for the report: %w", o, err)
+		}
+		registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { poke() }, UpdateFunc: func(_, _ any) { poke() }, DeleteFunc: func(any) { poke() },
+		})
+		if err != nil {
+			return fmt.Errorf("cannot watch %T for the report: %w", o, err)
+		}
+		defer func() { _ = informer.RemoveEventHandler(registration) }()
+	}
+	poke()
+	pause := time.NewTicker(reportPause)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-wake:
+		}
+		if err := r.write(ctx); err != nil {
+			log.FromContext(ctx).Error(err, "cannot write report, trying again")
+			poke()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-pause.C:
+		}
+	}
+}
+
+func (r *Reporter) write(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.last == nil {
+		if last, err := readReport(ctx, r.Client); err == nil {
+			r.last = last
+		}
+	}
+	report, err := r.compute(ctx)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(report)
+	if err != nil {
+		return fmt.Errorf("cannot encode report: %w", err)
+	}
+	if before, _ := json.Marshal(r.last); string(before) == string(text) {
+		return nil
+	}
+	cm := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": map[string]any{"name": v1alpha1.ReportConfigMap, "namespace": r.Namespace},
+		"data":     map[string]any{v1alpha1.ReportKey: string(text)},
+	}}
+	if err := r.Client.Patch(ctx, cm, client.Apply, client.ForceOwnership, client.FieldOwner(statusManager)); err != nil { //nolint:staticcheck // unstructured has no apply configuration
+		return fmt.Errorf("cannot write report: %w", err)
+	}
+	r.last = report
+	return nil
+}
+
+func (r *Reporter) compute(ctx context.Context) (*v1alpha1.Report, error) {
+	kustomizations, repositories, children := &kustomizev1.KustomizationList{}, &sourcev1.GitRepositoryList{}, &v1alpha1.ChildList{}
+	for _, list := range []client.ObjectList{kustomizations, repositories, children} {
+		if err := r.Client.List(ctx, list); err != nil {
+			return nil, fmt.Errorf("cannot list %T for the report: %w", list, err)
+		}
+	}
+	return Compute(Facts{
+		Agent: r.Agent, Kustomizations: kustomizations.Items, Repositories: repositories.Items, Children: children.Items,
+	}, r.last, metav1.NewTime(r.Now().Truncate(time.Second))), nil
+}

@@ -1,0 +1,135 @@
+package syncer
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/kustomize"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kustypes "sigs.k8s.io/kustomize/api/types"
+
+	"github.com/cascade-gitops/cascade/syncer/render"
+)
+
+// build gathers the inputs of a Kustomization's rendering.
+func (r *Kustomizations) build(ctx context.Context, obj *kustomizev1.Kustomization) (render.Build, error) {
+	s := obj.Spec
+	b := render.Build{
+		Path:                    s.Path,
+		TargetNamespace:         s.TargetNamespace,
+		NamePrefix:              s.NamePrefix,
+		NameSuffix:              s.NameSuffix,
+		Components:              s.Components,
+		IgnoreMissingComponents: s.IgnoreMissingComponents,
+	}
+	for _, m := range s.BuildMetadata {
+		b.BuildMetadata = append(b.BuildMetadata, string(m))
+	}
+	for i, p := range s.Patches {
+		if err := render.Check([]byte(p.Patch)); err != nil {
+			return b, fmt.Errorf("cannot use spec.patches[%d]: %w", i, err)
+		}
+		b.Patches = append(b.Patches, kustypes.Patch{Patch: p.Patch, Target: selector(p.Target)})
+	}
+	for _, i := range s.Images {
+		b.Images = append(b.Images, kustypes.Image{Name: i.Name, NewName: i.NewName, NewTag: i.NewTag, Digest: i.Digest})
+	}
+	if m := s.CommonMetadata; m != nil {
+		b.CommonLabels, b.CommonAnnotations = m.Labels, m.Annotations
+	}
+	if s.PostBuild == nil {
+		return b, nil
+	}
+	b.Always = obj.GetSubstituteStrategy() == kustomizev1.SubstituteStrategyAlways
+	b.Variables = map[string]string{}
+	for _, ref := range s.PostBuild.SubstituteFrom {
+		vars, err := Variables(ctx, r.Cluster, obj.Namespace, ref.Kind, ref.Name, ref.Optional)
+		if err != nil {
+			return b, err
+		}
+		maps.Copy(b.Variables, vars)
+	}
+	for k, v := range s.PostBuild.Substitute {
+		b.Variables[k] = singleLine(v)
+	}
+	return b, nil
+}
+
+// Variables reads the data of a ConfigMap or Secret as variables.
+func Variables(ctx context.Context, reader client.Reader, namespace, kind, name string, optional bool) (map[string]string, error) {
+	key := types.NamespacedName{Namespace: namespace, Name: name}
+	vars := map[string]string{}
+	var err error
+	switch kind {
+	case "ConfigMap":
+		o := &corev1.ConfigMap{}
+		err = reader.Get(ctx, key, o)
+		for k, v := range o.Data {
+			vars[k] = singleLine(v)
+		}
+	case "Secret":
+		o := &corev1.Secret{}
+		err = reader.Get(ctx, key, o)
+		for k, v := range o.Data {
+			vars[k] = singleLine(string(v))
+		}
+	default:
+		return nil, fmt.Errorf("cannot substitute from kind %q: use ConfigMap or Secret", kind)
+	}
+	if apierrors.IsNotFound(err) && optional {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("substitute from '%s/%s' error: %w", kind, name, err)
+	}
+	return vars, nil
+}
+
+// singleLine removes newlines, as Flux does: a value must not add lines to the
+// YAML that it is put into.
+func singleLine(v string) string { return strings.ReplaceAll(v, "\n", "") }
+
+func selector(s *kustomize.Selector) *kustypes.Selector {
+	if s == nil {
+		return nil
+	}
+	out := &kustypes.Selector{LabelSelector: s.LabelSelector, AnnotationSelector: s.AnnotationSelector}
+	out.Group, out.Version, out.Kind = s.Group, s.Version, s.Kind
+	out.Name, out.Namespace = s.Name, s.Namespace
+	return out
+}
+
+// unsupportedField names the first field that is set and not supported. To
+// ignore one could apply with more rights, to another cluster, or undecrypted.
+func unsupportedField(obj *kustomizev1.Kustomization) string {
+	s := obj.Spec
+	switch {
+	case s.SourceRef.Kind != sourcev1.GitRepositoryKind:
+		return "sourceRef.kind: " + s.SourceRef.Kind
+	case s.KubeConfig != nil:
+		return "kubeConfig"
+	case s.ServiceAccountName != "":
+		return "serviceAccountName"
+	case s.Decryption != nil:
+		return "decryption"
+	case len(s.HealthChecks) > 0:
+		return "healthChecks"
+	case len(s.HealthCheckExprs) > 0:
+		return "healthCheckExprs"
+	case len(s.Ignore) > 0:
+		return "ignore"
+	}
+	for _, d := range s.DependsOn {
+		if d.ReadyExpr != "" {
+			return "dependsOn.readyExpr"
+		}
+	}
+	return ""
+}

@@ -1,0 +1,73 @@
+package syncer
+
+import (
+	"time"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/prometheus/client_golang/prometheus"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Metrics of the reconcilers. The duration has Flux's name and labels, so that
+// existing dashboards keep working.
+type Metrics struct {
+	duration *prometheus.HistogramVec
+	ready    *prometheus.GaugeVec
+	blocked  *prometheus.GaugeVec
+	objects  *prometheus.GaugeVec
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	labels := []string{"kind", "name", "namespace"}
+	m := &Metrics{
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "gotk_reconcile_duration_seconds",
+			Help:    "The duration in seconds of a GitOps Toolkit resource reconciliation.",
+			Buckets: prometheus.ExponentialBucketsRange(10e-3, 1800, 10),
+		}, labels),
+		ready: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "cascade_resource_ready",
+			Help: "1 if the object is ready, 0 if it is not, by its Ready condition.",
+		}, labels),
+		blocked: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "cascade_prune_blocked",
+			Help: "1 while deletes of the object are held for a person to decide.",
+		}, labels),
+		objects: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "cascade_inventory_objects",
+			Help: "Number of objects in the inventory.",
+		}, labels),
+	}
+	registry.MustRegister(m.duration, m.ready, m.blocked, m.objects)
+	return m
+}
+
+func (m *Metrics) reconciled(kind string, name types.NamespacedName, o conditioned, took time.Duration) {
+	m.duration.WithLabelValues(kind, name.Name, name.Namespace).Observe(took.Seconds())
+	m.ready.WithLabelValues(kind, name.Name, name.Namespace).Set(truth(apimeta.IsStatusConditionTrue(o.GetConditions(), meta.ReadyCondition)))
+	c := apimeta.FindStatusCondition(o.GetConditions(), meta.ReadyCondition)
+	m.blocked.WithLabelValues(kind, name.Name, name.Namespace).Set(truth(c != nil && c.Status == metav1.ConditionFalse && c.Reason == ReasonPruneBlocked))
+}
+
+func (m *Metrics) inventory(kind string, name types.NamespacedName, n int) {
+	m.objects.WithLabelValues(kind, name.Name, name.Namespace).Set(float64(n))
+}
+
+// forget drops the series of an object that is gone.
+func (m *Metrics) forget(kind string, name types.NamespacedName) {
+	for _, v := range []interface {
+		DeletePartialMatch(prometheus.Labels) int
+	}{m.duration, m.ready, m.blocked, m.objects} {
+		v.DeletePartialMatch(prometheus.Labels{"kind": kind, "name": name.Name, "namespace": name.Namespace})
+	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
