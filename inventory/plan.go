@@ -71,6 +71,10 @@ type Facts struct {
 	// Asked: a person deleted the owner and thereby asked for the removal of
 	// everything; the empty and shrink guards do not apply.
 	Asked bool
+	// Undecided: the owner's last plan was held and nobody has decided since.
+	// What was applied meanwhile made the inventory larger, so the numbers of
+	// the shrink guard alone would let the same removal pass now.
+	Undecided bool
 	// Approved is the hash of the plan that a person approved, if any.
 	Approved string
 }
@@ -114,22 +118,36 @@ func Candidates(owned, rendered []Entry) []Entry { return Difference(owned, rend
 func PlanPrune(f Facts) Plan {
 	var p Plan
 	unconfirmed, gone := 0, 0
-	for _, e := range Candidates(f.Owned, f.Rendered) {
+	// inhabited Namespaces hold something that is to stay.
+	inhabited := map[string]bool{}
+	for _, e := range f.Rendered {
+		inhabited[e.Namespace] = true
+	}
+	for _, e := range namespacesLast(Candidates(f.Owned, f.Rendered)) {
 		live := f.Live[e]
 		switch {
 		case live.State == Unknown:
+			inhabited[e.Namespace] = true
 			p.Unknown = append(p.Unknown, e)
 			if p.Problem == "" {
 				p.Problem = live.Problem
 			}
-		case live.State == Absent, !live.Owned, live.Exempt:
-			// Gone, taken over by another owner, or to be left alone: no
-			// longer ours to answer for.
+		case live.State == Absent:
 			gone++
 			continue
-		case live.Deleting, live.OfCluster != "":
+		case !live.Owned, live.Exempt:
+			// Taken over by another owner, or to be left alone: no longer ours
+			// to answer for.
+			inhabited[e.Namespace] = true
+			gone++
+			continue
+		case live.Deleting:
 			p.Waiting = append(p.Waiting, e)
-		case protected(e, live, f.LowerTier) && !live.Confirmed:
+		case live.OfCluster != "":
+			inhabited[e.Namespace] = true
+			p.Waiting = append(p.Waiting, e)
+		case (protected(e, live, f.LowerTier) || isNamespace(e) && inhabited[e.Name]) && !live.Confirmed:
+			inhabited[e.Namespace] = true
 			p.Protected = append(p.Protected, e)
 			unconfirmed++
 		default:
@@ -147,6 +165,9 @@ func PlanPrune(f Facts) Plan {
 		// Entries that are confirmed absent do not make the step look smaller
 		// or the inventory larger than it is.
 		p.Guard = guard(len(f.Owned)-gone, len(f.Rendered), unconfirmed)
+		if p.Guard == "" && f.Undecided && unconfirmed > 0 {
+			p.Guard = "an earlier removal was held and nobody has decided about it"
+		}
 		p.Held = p.Guard != ""
 	}
 	return p
@@ -169,6 +190,12 @@ func guard(owned, rendered, unconfirmed int) string {
 // Blocked reports whether a person has to act before the state can equal Git.
 func (p Plan) Blocked() bool { return p.Held || len(p.Protected) > 0 }
 
+// approveCommand is in the message of every held plan, and in no other.
+const approveCommand = "cascade approve prune "
+
+// AsksForApproval reports whether a message of Plan tells of a held plan.
+func AsksForApproval(message string) bool { return strings.Contains(message, approveCommand) }
+
 // Message says what is blocked and what to do next; empty if nothing is.
 func (p Plan) Message(owner string) string {
 	var parts []string
@@ -177,8 +204,8 @@ func (p Plan) Message(owner string) string {
 		for _, d := range p.Deletes {
 			entries = append(entries, d.Entry)
 		}
-		parts = append(parts, fmt.Sprintf("%s; would delete %s; restore them in Git, or run: cascade approve prune %s --hash %s",
-			p.Guard, names(entries, 5), owner, p.Hash))
+		parts = append(parts, fmt.Sprintf("%s; would delete %s; restore them in Git, or run: %s%s --hash %s",
+			p.Guard, names(entries, 5), approveCommand, owner, p.Hash))
 	}
 	if len(p.Protected) > 0 {
 		parts = append(parts, fmt.Sprintf("will not delete protected %s; restore them in Git, or commit the annotation %s on each first and remove them in a later commit",
@@ -224,6 +251,16 @@ func order(deletes []Delete) {
 		metas := ssa.SortableMetas{a.metadata(), b.metadata()}
 		return metas.Less(1, 0)
 	})
+}
+
+func isNamespace(e Entry) bool { return e.Group == "" && e.Kind == "Namespace" }
+
+// namespacesLast keeps the order otherwise: whether a Namespace may go depends
+// on what happens to its objects.
+func namespacesLast(entries []Entry) []Entry {
+	rank := map[bool]int{true: 1}
+	slices.SortStableFunc(entries, func(a, b Entry) int { return rank[isNamespace(a)] - rank[isNamespace(b)] })
+	return entries
 }
 
 func isCluster(e Entry) bool { return e.Group == "cluster.x-k8s.io" && e.Kind == "Cluster" }

@@ -255,8 +255,9 @@ func (s *seeding) apply(ctx context.Context, applier *apply.Applier, entry *v1al
 	}
 	res, err := applier.Sync(ctx, phases, apply.Options{
 		Owned: owned, Record: note, Prune: s.layer.Spec.Prune, LowerTier: true,
-		Target:   s.child.Status.Identity.KubeSystemUID,
-		Approved: s.child.Annotations[v1alpha1.ApprovePruneAnnotation],
+		Target:    s.child.Status.Identity.KubeSystemUID,
+		Approved:  s.child.Annotations[v1alpha1.ApprovePruneAnnotation],
+		Undecided: entry.Reason == v1alpha1.ReasonPruneBlocked && inventory.AsksForApproval(entry.Message),
 	})
 	entry.Inventory = refsOf(res.Inventory)
 	var waiting *apply.WaitError

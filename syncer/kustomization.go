@@ -280,10 +280,11 @@ func (r *Kustomizations) reconcile(ctx context.Context, obj *kustomizev1.Kustomi
 			progressing(obj, "Applying revision %s", snapshot.Revision)
 			return patchStatus(ctx, r.Client, recorded, obj, kustomizationManager)
 		},
-		Force:    obj.Spec.Force,
-		Prune:    obj.Spec.Prune,
-		Target:   name.String(),
-		Approved: obj.Annotations[v1alpha1.ApprovePruneAnnotation],
+		Force:     obj.Spec.Force,
+		Prune:     obj.Spec.Prune,
+		Target:    name.String(),
+		Approved:  obj.Annotations[v1alpha1.ApprovePruneAnnotation],
+		Undecided: undecided(obj),
 	})
 	obj.Status.Inventory = refs(sync.Inventory)
 	var pruneErr *apply.PruneError
@@ -396,6 +397,12 @@ func (r *Kustomizations) blocked(obj *kustomizev1.Kustomization, sync apply.Resu
 		r.event(obj, corev1.EventTypeWarning, "%s", err)
 	}
 	return ctrl.Result{RequeueAfter: jittered(obj.Spec.Interval.Duration)}, nil
+}
+
+// undecided reports whether the last plan was held for a person to decide.
+func undecided(obj *kustomizev1.Kustomization) bool {
+	c := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition)
+	return c != nil && c.Reason == ReasonPruneBlocked && inventory.AsksForApproval(c.Message)
 }
 
 func (r *Kustomizations) failed(obj *kustomizev1.Kustomization, reason string, err error) (ctrl.Result, error) {

@@ -210,3 +210,8 @@ func (s *Server) HostKey() []byte { return s.hostPEM }
 
 // ClientKey is a private key in PEM that SSH accepts.
 func (s *Server) ClientKey() []byte { return s.clientPEM }
+
+// Login returns the user name and password that HTTP accepts.
+func (s *Server) Login() (username, password string) {
+	return s.options.Username, s.options.Password
+}

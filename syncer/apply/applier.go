@@ -86,10 +86,12 @@ type Options struct {
 	// Prune removes what the rendering no longer declares. Without it such
 	// objects are forgotten.
 	Prune bool
-	// Target, LowerTier and Approved are passed on to the prune plan.
+	// Target, LowerTier, Approved and Undecided are passed on to the prune
+	// plan.
 	Target    string
 	LowerTier bool
 	Approved  string
+	Undecided bool
 }
 
 // Result of Sync.
@@ -163,7 +165,7 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (Result, 
 		return res, nil
 	}
 	err := a.prune(ctx, inventory.Facts{
-		Target: o.Target, Owned: ahead, Rendered: rendered, LowerTier: o.LowerTier, Approved: o.Approved,
+		Target: o.Target, Owned: o.Owned, Rendered: rendered, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided,
 	}, &res)
 	if err != nil {
 		return res, &PruneError{Err: err}

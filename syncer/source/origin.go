@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -17,7 +18,6 @@ import (
 	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
 	gitssh "github.com/go-git/go-git/v5/plumbing/transport/ssh"
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/crypto/ssh/knownhosts"
 )
 
 // Reasons of Error, as Flux's source-controller names them.
@@ -165,34 +165,56 @@ func (o Origin) sshDialer(u *url.URL, endpoint *transport.Endpoint) (*dialer, er
 	if err != nil {
 		return nil, failf(ReasonAuthenticationFailed, "cannot read the private key in identity: %w", err)
 	}
-	check, err := hostKeyCallback(hosts)
-	if err != nil {
+	host := u.Host
+	if u.Port() == "" {
+		host = net.JoinHostPort(u.Hostname(), "22")
+	}
+	if err := trustHost(keys, host, hosts); err != nil {
 		return nil, failf(ReasonAuthenticationFailed, "cannot read known_hosts: %w", err)
 	}
-	keys.HostKeyCallback = check
-	return &dialer{
-		transport: gitssh.NewClient(&ssh.ClientConfig{Timeout: 20 * time.Second}),
-		endpoint:  endpoint,
-		auth:      keys,
-	}, nil
+	return &dialer{transport: gitssh.NewClient(nil), endpoint: endpoint, auth: sshAuth{keys}}, nil
 }
 
-// hostKeyCallback checks host keys against the given lines. The library reads
-// files only.
-func hostKeyCallback(lines []byte) (ssh.HostKeyCallback, error) {
-	f, err := os.CreateTemp("", "known_hosts")
+// sshAuth bounds the time that connecting may take. The transport's own way to
+// set options replaces all of them, the check of the host key included.
+type sshAuth struct{ *gitssh.PublicKeys }
+
+// ClientConfig implements the transport's AuthMethod.
+func (a sshAuth) ClientConfig() (*ssh.ClientConfig, error) {
+	config, err := a.PublicKeys.ClientConfig()
 	if err != nil {
 		return nil, err
+	}
+	config.Timeout = sshTimeout
+	return config, nil
+}
+
+// sshTimeout bounds the connection attempt to an SSH server.
+const sshTimeout = 20 * time.Second
+
+// trustHost makes keys accept the host keys in known_hosts lines and no others,
+// and ask the server for a key of a type that the lines have. The library reads
+// files only.
+func trustHost(keys *gitssh.PublicKeys, host string, lines []byte) error {
+	f, err := os.CreateTemp("", "known_hosts")
+	if err != nil {
+		return err
 	}
 	defer os.Remove(f.Name())
 	if _, err := f.Write(lines); err != nil {
 		f.Close()
-		return nil, err
+		return err
 	}
 	if err := f.Close(); err != nil {
-		return nil, err
+		return err
 	}
-	return knownhosts.New(f.Name())
+	db, err := gitssh.NewKnownHostsDb(f.Name())
+	if err != nil {
+		return err
+	}
+	keys.HostKeyCallback = db.HostKeyCallback()
+	keys.HostKeyAlgorithms = db.HostKeyAlgorithms(host)
+	return nil
 }
 
 func first(m map[string][]byte, keys ...string) []byte {

@@ -1,0 +1,255 @@
+// Package stage sets up everything around Cascade that is not Cascade, for real
+// and on one machine: Git servers with the fleet's repositories, and a
+// management cluster with a node, in which the agent is then installed. What
+// comes below, masters and tenants, is made by the agent through Cluster API.
+//
+// Everything that runs keeps its files below one directory, belongs to this
+// process and ends with it, also if it is killed.
+package stage
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	ssautil "github.com/fluxcd/pkg/ssa/utils"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/e2e/gitserver"
+)
+
+// Image names the programs of this machine to manifests that want an image.
+const Image = "cascade.local/e2e:dev"
+
+// Namespace in which the example fleet keeps everything of a tier.
+const Namespace = v1alpha1.AgentNamespace
+
+// startTimeout bounds the start of one program, on a machine that is busy.
+const startTimeout = 3 * time.Minute
+
+// Options of Start.
+type Options struct {
+	// Run is the directory of everything that runs. It must not exist yet or be
+	// empty, and is removed by Close.
+	Run string
+	// Bin are the directories with the programs, the first wins.
+	Bin []string
+	// Repos is the directory whose directories become repositories.
+	Repos string
+	// Log receives a line for each step; nil drops them.
+	Log func(format string, args ...any)
+}
+
+// Stage is what Start set up.
+type Stage struct {
+	// Git serves the repositories.
+	Git *gitserver.Server
+	// MoM is the first tier.
+	MoM *Tier
+
+	options Options
+	log     func(format string, args ...any)
+}
+
+// Start sets up a stage. It is not ready at once: the agent brings up the tiers
+// below while Git says so.
+func Start(ctx context.Context, o Options) (_ *Stage, err error) {
+	s := &Stage{options: o, log: o.Log}
+	if s.log == nil {
+		s.log = func(string, ...any) {}
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if err := s.git(ctx); err != nil {
+		return nil, err
+	}
+	s.MoM = &Tier{Name: "mom", Dir: filepath.Join(o.Run, "mom"), stage: s}
+	s.log("starting the control plane of the MoM")
+	if err := s.MoM.StartControlPlane(ctx); err != nil {
+		return nil, err
+	}
+	s.log("starting its node")
+	if err := s.MoM.startNode(ctx); err != nil {
+		return nil, err
+	}
+	s.log("installing cascade")
+	if _, err := s.Run(ctx, "cascade", "install", "--kubeconfig", s.MoM.Kubeconfig(), "--image", Image); err != nil {
+		return nil, err
+	}
+	s.log("handing over the credentials of Git, and where it is")
+	if err := s.bootstrap(ctx); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// git starts the servers and pushes each directory as a repository.
+func (s *Stage) git(ctx context.Context) error {
+	var err error
+	s.Git, err = gitserver.Start(context.WithoutCancel(ctx), gitserver.Options{
+		Root: filepath.Join(s.options.Run, "git"), Username: "cascade", Password: rand.Text(),
+	})
+	if err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(s.options.Repos)
+	if err != nil {
+		return fmt.Errorf("cannot list repositories: %w", err)
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		s.log("pushing repository %s", e.Name())
+		if err := s.Git.Create(ctx, e.Name()); err != nil {
+			return err
+		}
+		if _, err := s.Git.CommitDir(ctx, e.Name(), "main", "Begin", filepath.Join(s.options.Repos, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bootstrap does what a person does once: Secrets and the file bootstrap.yaml of
+// the masters' repository.
+func (s *Stage) bootstrap(ctx context.Context) error {
+	c, err := s.MoM.Client()
+	if err != nil {
+		return err
+	}
+	username, password := s.Git.Login()
+	for _, secret := range []*corev1.Secret{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: "git-auth"},
+		StringData: map[string]string{"username": username, "password": password},
+	}, {
+		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: "git-ssh"},
+		StringData: map[string]string{"identity": string(s.Git.ClientKey()), "known_hosts": s.Git.KnownHosts()},
+	}} {
+		if err := c.Create(ctx, secret); err != nil {
+			return fmt.Errorf("cannot create Secret %s: %w", secret.Name, err)
+		}
+	}
+	file := filepath.Join(s.options.Repos, "masters", "bootstrap.yaml")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("cannot read bootstrap manifests: %w", err)
+	}
+	text := strings.NewReplacer(
+		"${git_url}", "http://"+s.Git.HTTPAddress(),
+		"${git_ssh_url}", "ssh://git@"+s.Git.SSHAddress(),
+	).Replace(string(data))
+	return Apply(ctx, c, text)
+}
+
+// Apply creates or updates the objects of a YAML stream.
+func Apply(ctx context.Context, c client.Client, text string) error {
+	objects, err := ssautil.ReadObjects(strings.NewReader(text))
+	if err != nil {
+		return fmt.Errorf("cannot parse manifests: %w", err)
+	}
+	for _, u := range objects {
+		if err := c.Patch(ctx, u, client.Apply, client.ForceOwnership, client.FieldOwner("stage")); err != nil { //nolint:staticcheck // unstructured has no apply configuration
+			return fmt.Errorf("cannot apply %s %s: %w", u.GetKind(), u.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// Program finds one of the programs.
+func (s *Stage) Program(name string) (string, error) {
+	for _, dir := range s.options.Bin {
+		file := filepath.Join(dir, name)
+		if info, err := os.Stat(file); err == nil && !info.IsDir() {
+			return file, nil
+		}
+	}
+	return "", fmt.Errorf("cannot find program %s in %s; build it with: make build-e2e", name, strings.Join(s.options.Bin, ", "))
+}
+
+// Run runs one of the programs to its end and returns what it printed.
+func (s *Stage) Run(ctx context.Context, name string, args ...string) (string, error) {
+	file, err := s.Program(name)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, file, args...)
+	cmd.Env = s.environment()
+	var out, complaints bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaints
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("cannot run %s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(complaints.String()))
+	}
+	return out.String(), nil
+}
+
+// environment tells programs, and through nodes the pods of the local provider,
+// where they run and to whom they belong.
+func (s *Stage) environment() []string {
+	return append(os.Environ(),
+		"CASCADE_E2E_BIN="+strings.Join(s.options.Bin, ":"),
+		"CASCADE_E2E_RUN="+s.options.Run,
+		"CASCADE_E2E_OWNER_PID="+strconv.Itoa(os.Getpid()),
+	)
+}
+
+// Close stops everything and removes the directory.
+func (s *Stage) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	var failures []error
+	// Top down: a tier that is still there would bring back what is below.
+	dirs := []string{filepath.Join(s.options.Run, "mom")}
+	below, _ := filepath.Glob(filepath.Join(s.options.Run, "clusters", "*"))
+	for _, dir := range append(dirs, below...) {
+		failures = append(failures, s.stop(ctx, dir))
+	}
+	// What a provider started while it was stopped.
+	late, _ := filepath.Glob(filepath.Join(s.options.Run, "clusters", "*"))
+	for _, dir := range late {
+		failures = append(failures, s.stop(ctx, dir))
+	}
+	if s.Git != nil {
+		failures = append(failures, s.Git.Close())
+	}
+	return errors.Join(append(failures, os.RemoveAll(s.options.Run))...)
+}
+
+// stop ends a node and its control plane.
+func (s *Stage) stop(ctx context.Context, dir string) error {
+	if _, err := os.Stat(dir); err != nil {
+		return nil
+	}
+	var failures []error
+	if _, err := os.Stat(filepath.Join(dir, "node")); err == nil {
+		_, err := s.Run(ctx, "cascade-local", "node", "stop", "--dir", filepath.Join(dir, "node"))
+		failures = append(failures, err)
+	}
+	_, err := s.Run(ctx, "controlplane", "stop", "--dir", dir)
+	return errors.Join(append(failures, err)...)
+}
+
+// Object returns an empty object for reads.
+func Object(apiVersion, kind string) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetAPIVersion(apiVersion)
+	u.SetKind(kind)
+	return u
+}

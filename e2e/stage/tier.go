@@ -1,0 +1,195 @@
+package stage
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
+)
+
+// Tier is one cluster of the stage.
+type Tier struct {
+	Name string
+	// Dir has the files of the control plane, and of the node below node.
+	Dir   string
+	stage *Stage
+}
+
+// Kubeconfig is the file with the cluster's admin kubeconfig.
+func (t *Tier) Kubeconfig() string { return filepath.Join(t.Dir, "kubeconfig") }
+
+// Config to reach the cluster as its administrator.
+func (t *Tier) Config() (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", t.Kubeconfig())
+	if err != nil {
+		return nil, fmt.Errorf("cannot load kubeconfig of %s: %w", t.Name, err)
+	}
+	config.QPS = -1
+	config.Timeout = 15 * time.Second
+	config.UserAgent = "stage"
+	return config, nil
+}
+
+// Client of the cluster, without a cache.
+func (t *Tier) Client() (client.Client, error) {
+	config, err := t.Config()
+	if err != nil {
+		return nil, err
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, sourcev1.AddToScheme, kustomizev1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to %s: %w", t.Name, err)
+	}
+	return c, nil
+}
+
+// StartControlPlane starts the control plane, or does nothing if it runs. After
+// a kill it comes back with the data, address and certificates that it had.
+func (t *Tier) StartControlPlane(ctx context.Context) error {
+	_, err := t.stage.Run(ctx, "controlplane", "start", "--dir", t.Dir, "--name", t.Name, "--owner-pid", strconv.Itoa(os.Getpid()))
+	return err
+}
+
+func (t *Tier) startNode(ctx context.Context) error {
+	_, err := t.stage.Run(ctx, "cascade-local", "node", "start", "--kubeconfig", t.Kubeconfig(), "--name", t.Name,
+		"--dir", filepath.Join(t.Dir, "node"), "--owner-pid", strconv.Itoa(os.Getpid()), "--bin-dir", strings.Join(t.stage.options.Bin, ":"))
+	return err
+}
+
+// Signal sends a signal to the control plane: SIGKILL loses it, SIGSTOP freezes
+// it and SIGCONT lets it go on.
+func (t *Tier) Signal(signal syscall.Signal) error {
+	pid, err := readPID(filepath.Join(t.Dir, "pid"))
+	if err != nil {
+		return fmt.Errorf("cannot find the control plane of %s: %w", t.Name, err)
+	}
+	if err := syscall.Kill(pid, signal); err != nil {
+		return fmt.Errorf("cannot signal the control plane of %s: %w", t.Name, err)
+	}
+	return nil
+}
+
+func readPID(file string) (int, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		return 0, fmt.Errorf("cannot parse %s: %w", file, err)
+	}
+	return pid, nil
+}
+
+// Child returns the tier that Cluster API made in this one under a name.
+// It fails until the cluster has a kubeconfig.
+func (t *Tier) Child(ctx context.Context, name string) (*Tier, error) {
+	c, err := t.Client()
+	if err != nil {
+		return nil, err
+	}
+	secret := &corev1.Secret{}
+	key := client.ObjectKey{Namespace: Namespace, Name: capibridge.KubeconfigSecret(name)}
+	if err := c.Get(ctx, key, secret); err != nil {
+		return nil, fmt.Errorf("cannot read kubeconfig of %s: %w", name, err)
+	}
+	config, err := clientcmd.Load(secret.Data[capibridge.KubeconfigKey])
+	if err != nil {
+		return nil, fmt.Errorf("cannot parse kubeconfig of %s: %w", name, err)
+	}
+	server, err := url.Parse(config.Clusters[config.Contexts[config.CurrentContext].Cluster].Server)
+	if err != nil {
+		return nil, fmt.Errorf("cannot parse server of %s: %w", name, err)
+	}
+	// The directory of a control plane is known by its port, which nobody else
+	// has as long as it runs.
+	dirs, err := filepath.Glob(filepath.Join(t.stage.options.Run, "clusters", "*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range dirs {
+		port, err := os.ReadFile(filepath.Join(dir, "port"))
+		if err == nil && strings.TrimSpace(string(port)) == server.Port() {
+			return &Tier{Name: name, Dir: dir, stage: t.stage}, nil
+		}
+	}
+	return nil, fmt.Errorf("cannot find the directory of %s: no control plane has port %s", name, server.Port())
+}
+
+// AuditEvent is what the API server recorded of one write.
+type AuditEvent struct {
+	Verb      string `json:"verb"`
+	UserAgent string `json:"userAgent"`
+	User      struct {
+		Username string `json:"username"`
+	} `json:"user"`
+	ObjectRef struct {
+		Resource    string `json:"resource"`
+		Namespace   string `json:"namespace"`
+		Name        string `json:"name"`
+		APIGroup    string `json:"apiGroup"`
+		Subresource string `json:"subresource"`
+	} `json:"objectRef"`
+	ResponseStatus struct {
+		Code int `json:"code"`
+	} `json:"responseStatus"`
+	RequestURI string `json:"requestURI"`
+}
+
+// Audit returns the recorded writes from an offset of the audit log on, and the
+// offset of its end.
+func (t *Tier) Audit(from int64) ([]AuditEvent, int64, error) {
+	f, err := os.Open(filepath.Join(t.Dir, "audit.log"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, nil
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("cannot open audit log of %s: %w", t.Name, err)
+	}
+	defer f.Close()
+	if _, err := f.Seek(from, io.SeekStart); err != nil {
+		return nil, 0, fmt.Errorf("cannot read audit log of %s: %w", t.Name, err)
+	}
+	var events []AuditEvent
+	r := bufio.NewReader(f)
+	for {
+		line, err := r.ReadBytes('\n')
+		if err != nil {
+			return events, from, nil // a line that is still being written counts next time
+		}
+		from += int64(len(line))
+		var e AuditEvent
+		if err := json.Unmarshal(line, &e); err != nil {
+			return nil, 0, fmt.Errorf("cannot parse audit log of %s: %w", t.Name, err)
+		}
+		events = append(events, e)
+	}
+}

@@ -1,0 +1,466 @@
+package inventory
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+var (
+	configMap = Entry{Namespace: "apps", Name: "settings", Kind: "ConfigMap", Version: "v1"}
+	other     = Entry{Namespace: "apps", Name: "other", Kind: "ConfigMap", Version: "v1"}
+	secret    = Entry{Namespace: "fleet", Name: "prod-ca", Kind: "Secret", Version: "v1"}
+	namespace = Entry{Name: "apps", Kind: "Namespace", Version: "v1"}
+	cluster   = Entry{Namespace: "fleet", Name: "prod", Group: "cluster.x-k8s.io", Kind: "Cluster", Version: "v1beta2"}
+	machines  = Entry{Namespace: "fleet", Name: "workers", Group: "infrastructure.cluster.x-k8s.io", Kind: "AWSMachineTemplate", Version: "v1beta2"}
+	crd       = Entry{Name: "things.example.com", Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Version: "v1"}
+	claim     = Entry{Namespace: "apps", Name: "data", Kind: "PersistentVolumeClaim", Version: "v1"}
+	volume    = Entry{Name: "disk", Kind: "PersistentVolume", Version: "v1"}
+	sync      = Entry{Namespace: "cascade-system", Name: "apps", Group: "kustomize.toolkit.fluxcd.io", Kind: "Kustomization", Version: "v1"}
+	layer     = Entry{Namespace: "cascade-system", Name: "base", Group: "cascade.dev", Kind: "Layer", Version: "v1alpha1"}
+	deploy    = Entry{Namespace: "apps", Name: "web", Group: "apps", Kind: "Deployment", Version: "v1"}
+)
+
+// ours is an object as it usually is: there, owned, nothing special.
+var ours = Live{State: Present, UID: "1", Owned: true}
+
+func with(change func(*Live)) Live {
+	l := ours
+	change(&l)
+	return l
+}
+
+// configMaps makes n entries, and their live records.
+func configMaps(n int) ([]Entry, map[Entry]Live) {
+	entries, live := make([]Entry, 0, n), map[Entry]Live{}
+	for i := range n {
+		e := Entry{Namespace: "many", Name: fmt.Sprintf("c%03d", i), Kind: "ConfigMap", Version: "v1"}
+		entries = append(entries, e)
+		live[e] = with(func(l *Live) { l.UID = fmt.Sprintf("u%d", i) })
+	}
+	return entries, live
+}
+
+// outcome is a Plan without its texts, with deletes by name.
+type outcome struct {
+	Deletes   []string
+	Held      bool
+	Protected []Entry
+	Waiting   []Entry
+	Unknown   []Entry
+	Keep      []Entry
+}
+
+func outcomeOf(p Plan) outcome {
+	o := outcome{Held: p.Held, Protected: p.Protected, Waiting: p.Waiting, Unknown: p.Unknown, Keep: p.Keep}
+	for _, d := range p.Deletes {
+		o.Deletes = append(o.Deletes, d.Entry.String())
+	}
+	return o
+}
+
+func TestPlanPrune(t *testing.T) {
+	confirmed := with(func(l *Live) { l.Confirmed = true })
+	for name, tc := range map[string]struct {
+		reason string
+		facts  Facts
+		want   outcome
+	}{
+		"NothingRemoved": {
+			reason: "what is declared is never a candidate",
+			facts:  Facts{Owned: []Entry{configMap}, Rendered: []Entry{configMap}},
+		},
+		"AnotherVersion": {
+			reason: "an object that moves to another API version is the same object; to delete it would delete what Git declares",
+			facts: Facts{
+				Owned:    []Entry{{Namespace: "a", Name: "b", Group: "apps", Kind: "Deployment", Version: "v1beta1"}},
+				Rendered: []Entry{{Namespace: "a", Name: "b", Group: "apps", Kind: "Deployment", Version: "v1"}},
+			},
+		},
+		"Removed": {
+			reason: "the ordinary case must work, or every other case passes for nothing",
+			facts:  Facts{Owned: []Entry{configMap, other}, Rendered: []Entry{other}, Live: map[Entry]Live{configMap: ours}},
+			want:   outcome{Deletes: []string{"ConfigMap/apps/settings"}, Keep: []Entry{configMap}},
+		},
+		"Unknown": {
+			reason: "INV5: an error is not an absence; the entry stays on record",
+			facts:  Facts{Owned: []Entry{configMap, other}, Rendered: []Entry{other}, Live: map[Entry]Live{configMap: {Problem: "timeout"}}},
+			want:   outcome{Unknown: []Entry{configMap}, Keep: []Entry{configMap}},
+		},
+		"NoRecord": {
+			reason: "a candidate that nobody asked the cluster about is unknown, not absent",
+			facts:  Facts{Owned: []Entry{configMap, other}, Rendered: []Entry{other}},
+			want:   outcome{Unknown: []Entry{configMap}, Keep: []Entry{configMap}},
+		},
+		"Absent": {
+			reason: "what is confirmed gone leaves the inventory without a request",
+			facts:  Facts{Owned: []Entry{configMap, other}, Rendered: []Entry{other}, Live: map[Entry]Live{configMap: {State: Absent}}},
+		},
+		"ForeignOwner": {
+			reason: "INV3: another owner took the object over; it is his now",
+			facts: Facts{Owned: []Entry{configMap, other}, Rendered: []Entry{other},
+				Live: map[Entry]Live{configMap: with(func(l *Live) { l.Owned = false })}},
+		},
+		"Exempt": {
+			reason: "prune: disabled on the live object keeps its meaning from Flux",
+			facts: Facts{Owned: []Entry{configMap, other}, Rendered: []Entry{other},
+				Live: map[Entry]Live{configMap: with(func(l *Live) { l.Exempt = true })}},
+		},
+		"Deleting": {
+			reason: "a second request changes nothing, but the entry stays until the object is gone",
+			facts: Facts{Owned: []Entry{configMap, other}, Rendered: []Entry{other},
+				Live: map[Entry]Live{configMap: with(func(l *Live) { l.Deleting = true })}},
+			want: outcome{Waiting: []Entry{configMap}, Keep: []Entry{configMap}},
+		},
+		"ClusterUnconfirmed": {
+			reason: "deleting a Cluster object destroys a real cluster",
+			facts:  Facts{Owned: []Entry{cluster, other}, Rendered: []Entry{other}, Live: map[Entry]Live{cluster: ours}},
+			want:   outcome{Protected: []Entry{cluster}, Keep: []Entry{cluster}},
+		},
+		"ClusterConfirmed": {
+			reason: "two commits of a person are the one way to delete a Cluster",
+			facts:  Facts{Owned: []Entry{cluster, other}, Rendered: []Entry{other}, Live: map[Entry]Live{cluster: confirmed}},
+			want:   outcome{Deletes: []string{"Cluster/fleet/prod"}, Keep: []Entry{cluster}},
+		},
+		"ClusterOfRemovedOwner": {
+			reason: "deleting the Kustomization does not confirm the deletion of its Clusters",
+			facts:  Facts{Owned: []Entry{cluster, configMap}, Asked: true, Live: map[Entry]Live{cluster: ours, configMap: ours}},
+			want:   outcome{Deletes: []string{"ConfigMap/apps/settings"}, Protected: []Entry{cluster}, Keep: []Entry{configMap, cluster}},
+		},
+		"ClusterApproved": {
+			reason: "an approval releases the guards, never the protection",
+			facts: Facts{Owned: []Entry{cluster, other}, Rendered: []Entry{other}, Live: map[Entry]Live{cluster: ours},
+				Approved: hash("", []Delete{{Entry: cluster, UID: "1"}})},
+			want: outcome{Protected: []Entry{cluster}, Keep: []Entry{cluster}},
+		},
+		"ProviderKind": {
+			reason: "every group below cluster.x-k8s.io is protected, whichever provider it is of",
+			facts:  Facts{Owned: []Entry{machines, other}, Rendered: []Entry{other}, Live: map[Entry]Live{machines: ours}},
+			want:   outcome{Protected: []Entry{machines}, Keep: []Entry{machines}},
+		},
+		"Descendant": {
+			reason: "machines and templates are not pruned while their Cluster lives, not even confirmed ones",
+			facts: Facts{Owned: []Entry{machines, other}, Rendered: []Entry{other},
+				Live: map[Entry]Live{machines: with(func(l *Live) { l.OfCluster, l.Confirmed = "prod", true })}},
+			want: outcome{Waiting: []Entry{machines}, Keep: []Entry{machines}},
+		},
+		"ClusterSecret": {
+			reason: "without its CA nobody reaches the cluster ever again",
+			facts: Facts{Owned: []Entry{secret, other}, Rendered: []Entry{other},
+				Live: map[Entry]Live{secret: with(func(l *Live) { l.ClusterSecret = true })}},
+			want: outcome{Protected: []Entry{secret}, Keep: []Entry{secret}},
+		},
+		"Definition": {
+			reason: "a CRD takes all objects of its kind along",
+			facts:  Facts{Owned: []Entry{crd, other}, Rendered: []Entry{other}, Live: map[Entry]Live{crd: ours}},
+			want:   outcome{Protected: []Entry{crd}, Keep: []Entry{crd}},
+		},
+		"Data": {
+			reason: "Git cannot bring back what a volume holds",
+			facts:  Facts{Owned: []Entry{claim, volume, other}, Rendered: []Entry{other}, Live: map[Entry]Live{claim: ours, volume: ours}},
+			want:   outcome{Protected: []Entry{volume, claim}, Keep: []Entry{volume, claim}},
+		},
+		"NamespaceAlone": {
+			reason: "a Namespace with nothing but what goes too is an ordinary object",
+			facts:  Facts{Owned: []Entry{namespace, configMap, layer}, Rendered: []Entry{layer}, Live: map[Entry]Live{namespace: ours, configMap: ours}},
+			want:   outcome{Deletes: []string{"ConfigMap/apps/settings", "Namespace/apps"}, Keep: []Entry{configMap, namespace}},
+		},
+		"NamespaceHolds": {
+			reason: "a Namespace takes along what it holds, also what is not ours",
+			facts: Facts{Owned: []Entry{namespace, layer}, Rendered: []Entry{layer},
+				Live: map[Entry]Live{namespace: with(func(l *Live) { l.Holds = []string{"ConfigMap/apps/foreign"} })}},
+			want: outcome{Protected: []Entry{namespace}, Keep: []Entry{namespace}},
+		},
+		"NamespaceHoldsConfirmed": {
+			reason: "a person may confirm the end of a Namespace as well",
+			facts: Facts{Owned: []Entry{namespace, layer}, Rendered: []Entry{layer},
+				Live: map[Entry]Live{namespace: with(func(l *Live) { l.Holds, l.Confirmed = []string{"ConfigMap/apps/foreign"}, true })}},
+			want: outcome{Deletes: []string{"Namespace/apps"}, Keep: []Entry{namespace}},
+		},
+		"NamespaceOfDeclared": {
+			reason: "INV1: the Namespace is gone from Git, an object in it is not; it must not die with it",
+			facts:  Facts{Owned: []Entry{namespace, configMap}, Rendered: []Entry{configMap}, Live: map[Entry]Live{namespace: ours}},
+			want:   outcome{Protected: []Entry{namespace}, Keep: []Entry{namespace}},
+		},
+		"NamespaceOfExempt": {
+			reason: "an object that asks not to be pruned must not be pruned by way of its Namespace",
+			facts: Facts{Owned: []Entry{namespace, configMap, layer}, Rendered: []Entry{layer},
+				Live: map[Entry]Live{namespace: ours, configMap: with(func(l *Live) { l.Exempt = true })}},
+			want: outcome{Protected: []Entry{namespace}, Keep: []Entry{namespace}},
+		},
+		"NamespaceOfUnknown": {
+			reason: "INV5 holds by way of the Namespace too",
+			facts: Facts{Owned: []Entry{namespace, configMap, layer}, Rendered: []Entry{layer},
+				Live: map[Entry]Live{namespace: ours, configMap: {Problem: "timeout"}}},
+			want: outcome{Unknown: []Entry{configMap}, Protected: []Entry{namespace}, Keep: []Entry{configMap, namespace}},
+		},
+		"NamespaceOfProtected": {
+			reason: "a Secret is protected by its type, which a listing of metadata does not show",
+			facts: Facts{Owned: []Entry{{Name: "fleet", Kind: "Namespace", Version: "v1"}, secret, other}, Rendered: []Entry{other},
+				Live: map[Entry]Live{{Name: "fleet", Kind: "Namespace", Version: "v1"}: ours, secret: with(func(l *Live) { l.ClusterSecret = true })}},
+			want: outcome{Protected: []Entry{secret, {Name: "fleet", Kind: "Namespace", Version: "v1"}},
+				Keep: []Entry{secret, {Name: "fleet", Kind: "Namespace", Version: "v1"}}},
+		},
+		"LowerTier": {
+			reason: "the sync objects of a child decide about everything below it",
+			facts:  Facts{Owned: []Entry{sync, layer, other}, Rendered: []Entry{other}, LowerTier: true, Live: map[Entry]Live{sync: ours, layer: ours}},
+			want:   outcome{Protected: []Entry{sync, layer}, Keep: []Entry{sync, layer}},
+		},
+		"OwnTier": {
+			reason: "in one's own tier a Kustomization is removed like any object, as Flux does",
+			facts:  Facts{Owned: []Entry{sync, other}, Rendered: []Entry{other}, Live: map[Entry]Live{sync: ours}},
+			want:   outcome{Deletes: []string{"Kustomization/cascade-system/apps"}, Keep: []Entry{sync}},
+		},
+		"EmptyRendering": {
+			reason: "an empty directory is far more often an accident than an intention",
+			facts:  Facts{Owned: []Entry{configMap}, Live: map[Entry]Live{configMap: ours}},
+			want:   outcome{Deletes: []string{"ConfigMap/apps/settings"}, Held: true, Keep: []Entry{configMap}},
+		},
+		"EmptyRenderingConfirmed": {
+			reason: "each object carries a person's confirmation: there is nothing left to ask",
+			facts:  Facts{Owned: []Entry{configMap}, Live: map[Entry]Live{configMap: confirmed}},
+			want:   outcome{Deletes: []string{"ConfigMap/apps/settings"}, Keep: []Entry{configMap}},
+		},
+		"EmptyRenderingAsked": {
+			reason: "the owner itself was deleted by a person",
+			facts:  Facts{Owned: []Entry{configMap}, Asked: true, Live: map[Entry]Live{configMap: ours}},
+			want:   outcome{Deletes: []string{"ConfigMap/apps/settings"}, Keep: []Entry{configMap}},
+		},
+		"EmptyRenderingApproved": {
+			reason: "the hash of the exact list releases it",
+			facts: Facts{Owned: []Entry{configMap}, Live: map[Entry]Live{configMap: ours}, Target: "here",
+				Approved: hash("here", []Delete{{Entry: configMap, UID: "1"}})},
+			want: outcome{Deletes: []string{"ConfigMap/apps/settings"}, Keep: []Entry{configMap}},
+		},
+		"EmptyRenderingApprovedElsewhere": {
+			reason: "an approval for one cluster does not count in another, where the same names may be something else",
+			facts: Facts{Owned: []Entry{configMap}, Live: map[Entry]Live{configMap: ours}, Target: "here",
+				Approved: hash("there", []Delete{{Entry: configMap, UID: "1"}})},
+			want: outcome{Deletes: []string{"ConfigMap/apps/settings"}, Held: true, Keep: []Entry{configMap}},
+		},
+		"EmptyRenderingStaleApproval": {
+			reason: "re-created objects are others than those that were approved",
+			facts: Facts{Owned: []Entry{configMap}, Live: map[Entry]Live{configMap: ours},
+				Approved: hash("", []Delete{{Entry: configMap, UID: "0"}})},
+			want: outcome{Deletes: []string{"ConfigMap/apps/settings"}, Held: true, Keep: []Entry{configMap}},
+		},
+		"UndecidedStaysHeld": {
+			reason: "what was applied meanwhile made the inventory larger; the removal that was held must not pass by itself on the next run",
+			facts:  Facts{Owned: []Entry{configMap, other}, Rendered: []Entry{other}, Undecided: true, Live: map[Entry]Live{configMap: ours}},
+			want:   outcome{Deletes: []string{"ConfigMap/apps/settings"}, Held: true, Keep: []Entry{configMap}},
+		},
+		"UndecidedApproved": {
+			reason: "a decision is a decision",
+			facts: Facts{Owned: []Entry{configMap, other}, Rendered: []Entry{other}, Undecided: true, Live: map[Entry]Live{configMap: ours},
+				Approved: hash("", []Delete{{Entry: configMap, UID: "1"}})},
+			want: outcome{Deletes: []string{"ConfigMap/apps/settings"}, Keep: []Entry{configMap}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := PlanPrune(tc.facts)
+			if diff := cmp.Diff(tc.want, outcomeOf(got), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("%s\nPlanPrune(): -want, +got:\n%s", tc.reason, diff)
+			}
+			if got.Blocked() != (got.Held || len(got.Protected) > 0) || (got.Message("o") != "") != got.Blocked() {
+				t.Errorf("%s\nBlocked() = %t, Message() = %q, want a message exactly if it is blocked", tc.reason, got.Blocked(), got.Message("o"))
+			}
+			if AsksForApproval(got.Message("o")) != got.Held {
+				t.Errorf("%s\nAsksForApproval(%q) = %t, want %t", tc.reason, got.Message("o"), !got.Held, got.Held)
+			}
+		})
+	}
+}
+
+func TestShrinkGuard(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason    string
+		inventory int
+		remove    int
+		absent    int
+		confirmed int
+		add       int
+		want      bool
+	}{
+		"TenOfTwelve":        {"up to ten objects pass whatever their share", 12, 10, 0, 0, 0, false},
+		"ElevenOfTwelve":     {"eleven are more than ten, and more than 25 % of twelve", 12, 11, 0, 0, 0, true},
+		"TenOfForty":         {"the larger of both numbers counts: 25 % of forty is ten", 40, 10, 0, 0, 0, false},
+		"ElevenOfForty":      {"one more than both limits", 40, 11, 0, 0, 0, true},
+		"ElevenOfFortyFour":  {"25 % of 44 is eleven: exactly the limit passes", 44, 11, 0, 0, 0, false},
+		"TwelveOfFortyFour":  {"one more than 25 %", 44, 12, 0, 0, 0, true},
+		"QuarterOfAll":       {"exactly 25 % passes", 200, 50, 0, 0, 0, false},
+		"MoreThanAQuarter":   {"one more than 25 % is held", 200, 51, 0, 0, 0, true},
+		"ConfirmedDontCount": {"what a person confirmed on the object is no surprise", 40, 20, 0, 10, 0, false},
+		"AbsentDontCount":    {"objects that are gone already are not deleted", 40, 20, 10, 0, 0, false},
+		"AbsentDontEnlarge":  {"objects that are gone already do not make the inventory larger: twelve of 44, not of 60", 60, 28, 16, 0, 0, true},
+		"AdditionsDontHelp":  {"a wrong path brings other objects in large numbers; they do not make up for those that are lost", 40, 40, 0, 0, 400, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			entries, live := configMaps(tc.inventory)
+			for i, e := range entries[:tc.remove] {
+				l := live[e]
+				switch {
+				case i < tc.absent:
+					l = Live{State: Absent}
+				case i < tc.absent+tc.confirmed:
+					l.Confirmed = true
+				}
+				live[e] = l
+			}
+			rendered := slices.Clone(entries[tc.remove:])
+			for i := range tc.add {
+				rendered = append(rendered, Entry{Namespace: "new", Name: fmt.Sprint("n", i), Kind: "ConfigMap", Version: "v1"})
+			}
+			got := PlanPrune(Facts{Owned: entries, Rendered: rendered, Live: live})
+			if got.Held != tc.want {
+				t.Errorf("%s\nremove %d of %d: Held = %t (%s), want %t", tc.reason, tc.remove, tc.inventory, got.Held, got.Guard, tc.want)
+			}
+		})
+	}
+}
+
+func TestDeleteOrder(t *testing.T) {
+	entries := []Entry{crd, namespace, configMap, deploy, machines, cluster, {Name: "reader", Group: "rbac.authorization.k8s.io", Kind: "ClusterRole", Version: "v1"}}
+	live := map[Entry]Live{}
+	for _, e := range entries {
+		live[e] = with(func(l *Live) { l.Confirmed = true })
+	}
+	var got []string
+	for _, d := range PlanPrune(Facts{Owned: entries, Live: live}).Deletes {
+		got = append(got, d.Entry.Kind)
+	}
+	// The Cluster first, so that Cluster API tears down its parts in its own
+	// order; what others live in and are made of last.
+	want := []string{"Cluster", "AWSMachineTemplate", "Deployment", "ConfigMap", "ClusterRole", "Namespace", "CustomResourceDefinition"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("order of deletes: -want, +got:\n%s", diff)
+	}
+}
+
+// anyFacts draws facts from everything that can be said about objects.
+func anyFacts(r *rand.Rand) Facts {
+	pool := []Entry{configMap, other, secret, namespace, {Name: "fleet", Kind: "Namespace", Version: "v1"}, cluster, machines, crd, claim, volume, sync, layer, deploy}
+	more, _ := configMaps(r.IntN(60))
+	pool = append(pool, more...)
+	f := Facts{Live: map[Entry]Live{}, Asked: r.IntN(4) == 0, LowerTier: r.IntN(2) == 0, Undecided: r.IntN(4) == 0, Target: "here"}
+	coin := func() bool { return r.IntN(3) == 0 }
+	for _, e := range pool {
+		switch r.IntN(4) {
+		case 0:
+			f.Rendered = append(f.Rendered, e)
+		case 1:
+			f.Rendered, f.Owned = append(f.Rendered, e), append(f.Owned, e)
+		default:
+			f.Owned = append(f.Owned, e)
+		}
+		if r.IntN(10) == 0 {
+			continue // nobody asked
+		}
+		f.Live[e] = Live{
+			State: State(r.IntN(3)), UID: fmt.Sprint(r.IntN(1000)), Owned: !coin(), Exempt: coin(), Confirmed: coin(), Deleting: coin(),
+			ClusterSecret: e.Kind == "Secret" && coin(),
+		}
+		if l := f.Live[e]; coin() && e != cluster {
+			l.OfCluster = "prod"
+			f.Live[e] = l
+		}
+		if l := f.Live[e]; e.Kind == "Namespace" && coin() {
+			l.Holds = []string{"x"}
+			f.Live[e] = l
+		}
+	}
+	return f
+}
+
+func TestPlanPruneProperties(t *testing.T) {
+	const seed = 20260901
+	r := rand.New(rand.NewPCG(seed, 1))
+	deletes, held := 0, 0
+	for i := range 5000 {
+		f := anyFacts(r)
+		p := PlanPrune(f)
+		if i%2 == 0 {
+			// Whatever the plan is, its approval changes nothing but Held.
+			f.Approved = p.Hash
+			if approved := PlanPrune(f); approved.Held || !cmp.Equal(approved.Deletes, p.Deletes) {
+				t.Fatalf("seed %d, round %d: approved plan is held (%t) or has other deletes", seed, i, approved.Held)
+			}
+		}
+		rendered, kept := map[Entry]bool{}, map[Entry]bool{}
+		for _, e := range f.Rendered {
+			rendered[e] = true
+		}
+		for _, e := range p.Keep {
+			kept[e] = true
+		}
+		dies := map[string]bool{}
+		for _, d := range p.Deletes {
+			deletes++
+			live := f.Live[d.Entry]
+			switch {
+			case live.State != Present:
+				t.Fatalf("seed %d, round %d: deletes %s, whose state is %d", seed, i, d.Entry, live.State)
+			case rendered[d.Entry]:
+				t.Fatalf("seed %d, round %d: deletes %s, which is declared", seed, i, d.Entry)
+			case !kept[d.Entry]:
+				t.Fatalf("seed %d, round %d: forgets %s before it is gone", seed, i, d.Entry)
+			case !live.Owned, live.Exempt, live.Deleting, live.OfCluster != "":
+				t.Fatalf("seed %d, round %d: deletes %s in spite of %+v", seed, i, d.Entry, live)
+			case protected(d.Entry, live, f.LowerTier) && !live.Confirmed:
+				t.Fatalf("seed %d, round %d: deletes %s, which is protected and not confirmed", seed, i, d.Entry)
+			case d.UID != live.UID:
+				t.Fatalf("seed %d, round %d: delete of %s has UID %s, want %s", seed, i, d.Entry, d.UID, live.UID)
+			}
+			if d.Entry.Kind == "Namespace" && !live.Confirmed {
+				dies[d.Entry.Name] = true
+			}
+		}
+		for _, e := range f.Rendered {
+			if dies[e.Namespace] {
+				t.Fatalf("seed %d, round %d: deletes the Namespace of %s, which is declared", seed, i, e)
+			}
+		}
+		for _, e := range Candidates(f.Owned, f.Rendered) {
+			live := f.Live[e]
+			if live.State == Unknown && !kept[e] {
+				t.Fatalf("seed %d, round %d: forgets %s, whose state is unknown", seed, i, e)
+			}
+			if live.State == Present && live.Owned && !live.Exempt && !kept[e] {
+				t.Fatalf("seed %d, round %d: forgets %s, which is there and ours", seed, i, e)
+			}
+			if live.State == Unknown && dies[e.Namespace] {
+				t.Fatalf("seed %d, round %d: deletes the Namespace of %s, whose state is unknown", seed, i, e)
+			}
+		}
+		if f.Asked && p.Held {
+			t.Fatalf("seed %d, round %d: holds what a person asked for", seed, i)
+		}
+		if p.Held {
+			held++
+		}
+		// Order of the facts is no fact.
+		shuffled := f
+		shuffled.Owned = slices.Clone(f.Owned)
+		r.Shuffle(len(shuffled.Owned), func(a, b int) {
+			shuffled.Owned[a], shuffled.Owned[b] = shuffled.Owned[b], shuffled.Owned[a]
+		})
+		if again := PlanPrune(shuffled); again.Hash != p.Hash || !cmp.Equal(again.Deletes, p.Deletes) {
+			t.Fatalf("seed %d, round %d: another order of the inventory makes another plan", seed, i)
+		}
+		if len(p.Deletes) > 0 {
+			d := p.Deletes[r.IntN(len(p.Deletes))].Entry
+			live := f.Live[d]
+			live.UID += "x"
+			f.Live[d] = live
+			if PlanPrune(f).Hash == p.Hash {
+				t.Fatalf("seed %d, round %d: the hash is the same for another UID of %s", seed, i, d)
+			}
+		}
+	}
+	if deletes == 0 || held == 0 {
+		t.Fatalf("%d deletes and %d held plans: the properties were not tested", deletes, held)
+	}
+}
