@@ -13,10 +13,6 @@ KUBE := k8s.io/component-base/version
 KUBE_LDFLAGS := -s -w -X $(KUBE).gitVersion=$(KUBE_VERSION) -X $(KUBE).gitMajor=1 -X $(KUBE).gitMinor=36
 LDFLAGS := -s -w -X main.releaseVersion=$(VERSION)
 CONTROLLER_GEN := go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.21.0
-STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@2026.1
-
-# Go decides by itself what is out of date; these are for make's own order.
-own := $(shell git ls-files '*.go' '*.yaml' 'go.mod' 'go.sum' 2>/dev/null | grep -v -e '^e2e/controlplane/' -e '^e2e/local/' -e _test.go)
 
 .PHONY: build
 build: ## the cascade binary
@@ -54,3 +50,59 @@ DEMO ?=
 .PHONY: demo
 demo: build-e2e ## the whole cascade on this machine
 	$(BIN)/demo -bin $(BIN) $(if $(filter once,$(DEMO)),-once)
+
+# --- checks -----------------------------------------------------------------
+
+# Packages of the root module that need no control plane.
+UNIT = $(shell go list ./... | grep -v -e '/e2e$$')
+
+.PHONY: test
+test: lint generated build-e2e race unit test-controlplane test-local e2e ## everything that .ci/run runs
+
+.PHONY: unit
+unit: ## tests without a control plane, under the race detector
+	go test -p $(P) -race -timeout 10m $(UNIT)
+
+.PHONY: race
+race: ## the agent with the race detector, for the e2e tests
+	@mkdir -p $(BIN)/race
+	go build -race -p $(P) -o $(BIN)/race/cascade ./cmd/cascade
+
+.PHONY: e2e
+e2e: build-e2e race ## the scenarios on real control planes, agents under the race detector
+	go test -race -count=1 -timeout 40m -v ./e2e
+
+.PHONY: test-controlplane
+test-controlplane: $(BIN)/controlplane
+	cd e2e/controlplane && CONTROLPLANE_BIN=$(BIN)/controlplane go test -p $(P) -timeout 15m ./...
+
+.PHONY: test-local
+test-local: build-e2e
+	cd e2e/local && CONTROLPLANE_BIN=$(BIN)/controlplane go test -race -p $(P) -timeout 20m ./...
+
+.PHONY: lint
+lint: ## formatting and vet, in every module
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not formatted: $$unformatted"; exit 1; }
+	go vet ./...
+	cd e2e/controlplane && go vet ./...
+	cd e2e/local && go vet ./...
+
+.PHONY: generate
+generate: ## CRDs and deepcopy functions
+	$(CONTROLLER_GEN) object paths=./api/... crd paths=./api/... output:crd:dir=deploy/crds
+
+.PHONY: generated
+generated: ## fails if what is checked in is not what generate makes
+	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
+		$(CONTROLLER_GEN) crd paths=./api/... output:crd:dir=$$dir/crds && \
+		$(CONTROLLER_GEN) object paths=./api/... output:object:dir=$$dir/api && \
+		for f in $$dir/crds/*.yaml; do diff -u deploy/crds/$$(basename $$f) $$f || { echo "run: make generate"; exit 1; }; done && \
+		diff -u api/v1alpha1/zz_generated.deepcopy.go $$dir/api/zz_generated.deepcopy.go || { echo "run: make generate"; exit 1; }
+
+.PHONY: bench
+bench: build-e2e ## size and idle cost of the agents of the demo's fleet
+	$(BIN)/demo -bin $(BIN) -once -measure 60s
+
+.PHONY: help
+help:
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | column -t -s $$'\t'

@@ -62,6 +62,9 @@ func Parse(id, version string) (Entry, error) {
 	if err != nil {
 		return Entry{}, fmt.Errorf("cannot parse inventory id %q: %w", id, err)
 	}
+	if m.Name == "" || m.GroupKind.Kind == "" {
+		return Entry{}, fmt.Errorf("cannot parse inventory id %q: it has no name or no kind", id)
+	}
 	return Entry{
 		Namespace: m.Namespace,
 		Name:      m.Name,

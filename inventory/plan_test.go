@@ -379,7 +379,7 @@ func TestPlanPruneProperties(t *testing.T) {
 	const seed = 20260901
 	r := rand.New(rand.NewPCG(seed, 1))
 	deletes, held := 0, 0
-	for i := range 5000 {
+	for i := range 1500 {
 		f := anyFacts(r)
 		p := PlanPrune(f)
 		if i%2 == 0 {

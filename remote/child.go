@@ -430,7 +430,9 @@ func (v *visit) seedAll(ctx context.Context, l *link, cluster capibridge.Cluster
 	}
 	slices.SortFunc(credentials, func(a, b v1alpha1.ChildCredential) int { return strings.Compare(a.Name, b.Name) })
 	v.child.Status.Credentials = slices.CompactFunc(credentials, func(a, b v1alpha1.ChildCredential) bool { return a.Name == b.Name })
-	v.release(ctx, l, selected)
+	if !cluster.Paused {
+		v.release(ctx, l, selected)
+	}
 	v.summarizeLayers(selected)
 	return nil
 }
@@ -477,6 +479,8 @@ func (v *visit) seedOne(ctx context.Context, l *link, cluster capibridge.Cluster
 	if err := l.mint(ctx); err != nil {
 		return because(v1alpha1.ReasonSeedFailed, err)
 	}
+	ctx, cancel := context.WithTimeout(ctx, layer.Spec.Timeout.Duration)
+	defer cancel()
 	verify := (known.inputs != "" && known.requested != s.requested()) || entry.Reason == v1alpha1.ReasonPruneBlocked
 	err := s.seed(ctx, entry, vars, verify)
 	if err == nil || reasonOf(err) == v1alpha1.ReasonPruneBlocked {

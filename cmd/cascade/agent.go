@@ -24,6 +24,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -36,6 +37,13 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// Deadlines in the agent's own cluster: of one call for what is applied, and of
+// a whole reconcile for everything else.
+const (
+	localTimeout     = 30 * time.Second
+	reconcileTimeout = 10 * time.Minute
 )
 
 // agentOptions are the flags of the agent.
@@ -136,6 +144,7 @@ func (o agentOptions) manager(config *rest.Config) (ctrl.Manager, error) {
 	secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                              newScheme(),
+		Controller:                          ctrlconfig.Controller{ReconciliationTimeout: reconcileTimeout},
 		Metrics:                             metricsserver.Options{BindAddress: o.metricsAddr},
 		HealthProbeBindAddress:              o.healthAddr,
 		LeaderElection:                      o.leaderElection,
@@ -183,7 +192,9 @@ func (o agentOptions) lock(config *rest.Config) (resourcelock.Interface, error) 
 }
 
 func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
-	local, err := apply.Connect(mgr.GetConfig(), mgr.GetScheme())
+	config := rest.CopyConfig(mgr.GetConfig())
+	config.Timeout = localTimeout
+	local, err := apply.Connect(config, mgr.GetScheme())
 	if err != nil {
 		return err
 	}

@@ -18,8 +18,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/e2e/stage"
 )
@@ -31,12 +33,14 @@ func main() {
 	bin := flag.String("bin", "bin", "directory of the programs")
 	repos := flag.String("repos", "e2e/testdata/repos", "directory of the repositories")
 	once := flag.Bool("once", false, "end when everything is ready")
+	measure := flag.Duration("measure", 0, "measure the agents at rest for this long, when everything is ready")
 	timeout := flag.Duration("timeout", 10*time.Minute, "how long to wait for everything to be ready")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	log.SetLogger(logr.Discard()) // clients say what matters by their errors
 	d := &demo{start: time.Now(), out: os.Stdout}
-	if err := d.run(ctx, *bin, *repos, *once, *timeout); err != nil && !errors.Is(err, context.Canceled) {
+	if err := d.run(ctx, *bin, *repos, *once, *timeout, *measure); err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintf(os.Stderr, "✗ %v\n", err)
 		stop()
 		os.Exit(1) //nolint:gocritic // stop has run
@@ -52,7 +56,7 @@ func (d *demo) say(format string, args ...any) {
 	fmt.Fprintf(d.out, "%6.1fs  %s\n", time.Since(d.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
-func (d *demo) run(ctx context.Context, bin, repos string, once bool, timeout time.Duration) (err error) {
+func (d *demo) run(ctx context.Context, bin, repos string, once bool, timeout, measure time.Duration) (err error) {
 	bin, err = filepath.Abs(bin)
 	if err != nil {
 		return fmt.Errorf("cannot resolve %s: %w", bin, err)
@@ -61,7 +65,7 @@ func (d *demo) run(ctx context.Context, bin, repos string, once bool, timeout ti
 	if err != nil {
 		return fmt.Errorf("cannot create directory: %w", err)
 	}
-	s, err := stage.Start(ctx, stage.Options{Run: run, Bin: []string{bin}, Repos: repos, Log: d.say})
+	s, err := stage.Start(ctx, stage.Options{Run: run, Bin: []string{bin}, Repos: repos, Bootstrap: filepath.Join(repos, "masters", "bootstrap.yaml"), Log: d.say})
 	if err != nil {
 		return err
 	}
@@ -83,6 +87,11 @@ func (d *demo) run(ctx context.Context, bin, repos string, once bool, timeout ti
 		return err
 	}
 	fmt.Fprintf(d.out, "\nevery tier is ready, after %.0f s\n", time.Since(d.start).Seconds())
+	if measure > 0 {
+		if err := d.measure(ctx, s, measure); err != nil {
+			return err
+		}
+	}
 	if once {
 		return nil
 	}

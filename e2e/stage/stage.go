@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
@@ -48,6 +49,9 @@ type Options struct {
 	Bin []string
 	// Repos is the directory whose directories become repositories.
 	Repos string
+	// Bootstrap is a file of manifests that a person applies once; ${git_url}
+	// and ${git_ssh_url} in it are replaced.
+	Bootstrap string
 	// Log receives a line for each step; nil drops them.
 	Log func(format string, args ...any)
 }
@@ -126,8 +130,7 @@ func (s *Stage) git(ctx context.Context) error {
 	return nil
 }
 
-// bootstrap does what a person does once: Secrets and the file bootstrap.yaml of
-// the masters' repository.
+// bootstrap does what a person does once: Secrets, and the bootstrap manifests.
 func (s *Stage) bootstrap(ctx context.Context) error {
 	c, err := s.MoM.Client()
 	if err != nil {
@@ -145,8 +148,7 @@ func (s *Stage) bootstrap(ctx context.Context) error {
 			return fmt.Errorf("cannot create Secret %s: %w", secret.Name, err)
 		}
 	}
-	file := filepath.Join(s.options.Repos, "masters", "bootstrap.yaml")
-	data, err := os.ReadFile(file)
+	data, err := os.ReadFile(s.options.Bootstrap)
 	if err != nil {
 		return fmt.Errorf("cannot read bootstrap manifests: %w", err)
 	}
@@ -214,17 +216,18 @@ func (s *Stage) environment() []string {
 func (s *Stage) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	var failures []error
-	// Top down: a tier that is still there would bring back what is below.
-	dirs := []string{filepath.Join(s.options.Run, "mom")}
-	below, _ := filepath.Glob(filepath.Join(s.options.Run, "clusters", "*"))
-	for _, dir := range append(dirs, below...) {
-		failures = append(failures, s.stop(ctx, dir))
-	}
-	// What a provider started while it was stopped.
-	late, _ := filepath.Glob(filepath.Join(s.options.Run, "clusters", "*"))
-	for _, dir := range late {
-		failures = append(failures, s.stop(ctx, dir))
+	// Top down: a tier that is still there would bring back what is below. What
+	// a provider was just starting is found by the second round.
+	failures := []error{s.stop(ctx, filepath.Join(s.options.Run, "mom"))}
+	for range 2 {
+		below, _ := filepath.Glob(filepath.Join(s.options.Run, "clusters", "*"))
+		errs := make([]error, len(below))
+		var stops sync.WaitGroup
+		for i, dir := range below {
+			stops.Go(func() { errs[i] = s.stop(ctx, dir) })
+		}
+		stops.Wait()
+		failures = append(failures, errs...)
 	}
 	if s.Git != nil {
 		failures = append(failures, s.Git.Close())
@@ -244,6 +247,16 @@ func (s *Stage) stop(ctx context.Context, dir string) error {
 	}
 	_, err := s.Run(ctx, "controlplane", "stop", "--dir", dir)
 	return errors.Join(append(failures, err)...)
+}
+
+// Logs returns the files that pods wrote, of all tiers.
+func (s *Stage) Logs() []string {
+	var logs []string
+	for _, pattern := range []string{"mom/node/pods/*/*.log", "clusters/*/node/pods/*/*.log"} {
+		found, _ := filepath.Glob(filepath.Join(s.options.Run, pattern))
+		logs = append(logs, found...)
+	}
+	return logs
 }
 
 // Object returns an empty object for reads.

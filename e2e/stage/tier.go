@@ -109,6 +109,28 @@ func readPID(file string) (int, error) {
 	return pid, nil
 }
 
+// Agent returns the process of the tier's agent, 0 if there is none at the
+// moment. It is found by the pod that it belongs to.
+func (t *Tier) Agent() int {
+	pods := filepath.Join(t.Dir, "node", "pods") + string(filepath.Separator)
+	processes, _ := filepath.Glob("/proc/[0-9]*")
+	for _, p := range processes {
+		line, err := os.ReadFile(filepath.Join(p, "cmdline"))
+		if err != nil || !strings.Contains(string(line), "cascade\x00agent\x00") {
+			continue
+		}
+		env, err := os.ReadFile(filepath.Join(p, "environ"))
+		if err != nil || !strings.Contains(string(env), "\x00KUBECONFIG="+pods) && !strings.HasPrefix(string(env), "KUBECONFIG="+pods) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(p))
+		if err == nil {
+			return pid
+		}
+	}
+	return 0
+}
+
 // Child returns the tier that Cluster API made in this one under a name.
 // It fails until the cluster has a kubeconfig.
 func (t *Tier) Child(ctx context.Context, name string) (*Tier, error) {
