@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -197,10 +198,13 @@ func (o *oneTier) killedAtTenPoints(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pid := o.MoM.Agent()
-		if pid == 0 {
-			t.Fatal("the agent is not running")
-		}
+		pid := 0
+		eventually(t, converge, "the agent is running", func(context.Context) error {
+			if pid = o.MoM.Agent(); pid == 0 {
+				return errors.New("it has no process")
+			}
+			return nil
+		})
 		o.revision++
 		o.commit(t, fmt.Sprintf("Revision %d", o.revision), o.write)
 		at := o.killAfter(t, pid, from, writes)
@@ -290,7 +294,6 @@ func (o *oneTier) loses(t *testing.T, message string, change func(dir string) er
 	})
 	o.untouched(t, from)
 	// And it comes back as if nothing had happened.
-	o.revision++
 	o.commit(t, "Declare it again", o.write)
 	o.converged(t)
 }
@@ -316,6 +319,7 @@ func (o *oneTier) removedPath(t *testing.T) {
 		}
 		return nil
 	}, fluxmeta.ArtifactFailedReason)
+	o.commit(t, "Tidy up", func(dir string) error { return os.RemoveAll(filepath.Join(dir, "moved")) })
 }
 
 func (o *oneTier) emptiedBranch(t *testing.T) {
@@ -336,13 +340,6 @@ func (o *oneTier) emptiedBranch(t *testing.T) {
 		}
 	}
 	patchPath("./")
-	o.revision++
-	o.commit(t, "The set alone", func(dir string) error {
-		if err := os.RemoveAll(filepath.Join(dir, "moved")); err != nil {
-			return err
-		}
-		return o.write(dir)
-	})
 	o.converged(t)
 	o.loses(t, "branch emptied", func(dir string) error { return os.RemoveAll(filepath.Join(dir, "set")) }, v1alpha1.ReasonPruneBlocked)
 	patchPath("./set")

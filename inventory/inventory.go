@@ -62,8 +62,8 @@ func Parse(id, version string) (Entry, error) {
 	if err != nil {
 		return Entry{}, fmt.Errorf("cannot parse inventory id %q: %w", id, err)
 	}
-	if m.Name == "" || m.GroupKind.Kind == "" {
-		return Entry{}, fmt.Errorf("cannot parse inventory id %q: it has no name or no kind", id)
+	if m.Name == "" || m.GroupKind.Kind == "" || strings.Contains(m.GroupKind.Group+version, "/") {
+		return Entry{}, fmt.Errorf("cannot parse inventory id %q: it names no object", id)
 	}
 	return Entry{
 		Namespace: m.Namespace,

@@ -33,6 +33,15 @@ var errReadOnly = errors.New("the snapshot is read-only")
 type fileSystem struct {
 	files   Files
 	overlay map[string][]byte
+	// bringsSchema: a kustomization file that was read names an OpenAPI schema.
+	bringsSchema bool
+	// added counts the nodes that aliases add to all that was read: a few
+	// hundred bytes in each of many files would do the harm of one.
+	added int
+	// failed is why the first file was refused or could not be read. kustomize
+	// takes such a file for one that is not there, which would make another
+	// rendering, or another message.
+	failed error
 }
 
 func rooted(name string) string { return path.Clean("/" + filepath.ToSlash(name)) }
@@ -43,18 +52,41 @@ func (f *fileSystem) ReadFile(name string) ([]byte, error) {
 	if !ok {
 		var err error
 		if data, err = f.files.ReadFile(at); err != nil {
-			return nil, err
+			return nil, f.note(err)
 		}
 	}
-	if err := Check(data); err != nil {
-		return nil, fmt.Errorf("cannot read %s: %w", at, err)
-	}
-	if isKustomization(path.Base(at)) {
-		if err := checkKustomization(data); err != nil {
-			return nil, fmt.Errorf("cannot read %s: %w", at, err)
-		}
+	if err := f.check(at, data); err != nil {
+		return nil, f.note(fmt.Errorf("cannot read %s: %w", at, err))
 	}
 	return data, nil
+}
+
+// note keeps an error unless it says that a file is absent.
+func (f *fileSystem) note(err error) error {
+	if f.failed == nil && err != nil && !errors.Is(err, fs.ErrNotExist) {
+		f.failed = err
+	}
+	return err
+}
+
+func (f *fileSystem) check(at string, data []byte) error {
+	added, err := measure(data)
+	if err != nil {
+		return err
+	}
+	f.added += added
+	if isKustomization(path.Base(at)) {
+		added, bringsSchema, err := checkKustomization(data)
+		if err != nil {
+			return err
+		}
+		f.added += added
+		f.bringsSchema = f.bringsSchema || bringsSchema
+	}
+	if f.added > MaxNodes {
+		return fmt.Errorf("%w: aliases add more than %d nodes to the files read so far", ErrHostile, MaxNodes)
+	}
+	return nil
 }
 
 func isKustomization(base string) bool {
@@ -67,7 +99,7 @@ func (f *fileSystem) Exists(name string) bool {
 		return true
 	}
 	_, _, err := f.files.Stat(at)
-	return err == nil
+	return f.note(err) == nil
 }
 
 func (f *fileSystem) IsDir(name string) bool {
@@ -76,7 +108,7 @@ func (f *fileSystem) IsDir(name string) bool {
 		return false
 	}
 	dir, _, err := f.files.Stat(at)
-	return err == nil && dir
+	return f.note(err) == nil && dir
 }
 
 func (f *fileSystem) CleanedAbs(name string) (filesys.ConfirmedDir, string, error) {

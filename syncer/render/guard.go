@@ -12,7 +12,8 @@ import (
 // Limits of the guard. They are far above what people write and far below
 // what hurts.
 const (
-	// MaxNodes bounds a document after its aliases are expanded.
+	// MaxNodes bounds a document after its aliases are expanded, and what
+	// aliases add to all the documents that one rendering reads.
 	MaxNodes = 1_000_000
 	// MaxDepth bounds the nesting of a document.
 	MaxDepth = 1000
@@ -29,48 +30,68 @@ var separator = regexp.MustCompile(`(?m)^---`)
 // MaxNodes, and nesting beyond MaxDepth. Syntax errors are not its business:
 // the library that parses the document reports them better.
 func Check(data []byte) error {
+	_, err := measure(data)
+	return err
+}
+
+// measure is Check, and counts the nodes that aliases add.
+func measure(data []byte) (added int, err error) {
 	if !suspect(data) {
-		return nil
+		return 0, nil
 	}
-	if err := checkStream(data); err != nil {
-		return err
+	if added, err = measureStream(data); err != nil {
+		return 0, err
 	}
-	if parts := separator.Split(string(data), -1); len(parts) > 1 {
-		for _, part := range parts {
-			if err := checkStream([]byte(part)); err != nil {
-				return err
-			}
+	parts := separator.Split(string(data), -1)
+	if len(parts) == 1 {
+		return added, nil
+	}
+	apart := 0
+	for _, part := range parts {
+		n, err := measureStream([]byte(part))
+		if err != nil {
+			return 0, err
 		}
+		apart += n
 	}
-	return nil
+	return max(added, apart), nil
 }
 
 // suspect is false for data that cannot hurt: aliases need an anchor, depth
-// needs brackets or indentation.
+// needs brackets, or indentation and indicators at the beginning of a line.
 func suspect(data []byte) bool {
 	if bytes.IndexByte(data, '&') >= 0 {
 		return true
 	}
 	brackets := bytes.Count(data, []byte("[")) + bytes.Count(data, []byte("{"))
-	if brackets > MaxDepth {
-		return true
+	longest, run := 0, 0
+	for _, c := range data {
+		switch c {
+		// A zero is every other byte of a space in UTF-16.
+		case ' ', '\t', '-', '?', ':', 0:
+			run++
+			longest = max(longest, run)
+		default:
+			run = 0
+		}
 	}
-	indent := bytes.Repeat([]byte(" "), MaxDepth)
-	dashes := bytes.Repeat([]byte("- "), MaxDepth/2)
-	return bytes.Contains(data, indent) || bytes.Contains(data, dashes)
+	// A column opens one level, and a list may begin in the column of its key.
+	return brackets+longest+2 > MaxDepth
 }
 
-func checkStream(data []byte) error {
+func measureStream(data []byte) (added int, err error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	for {
 		var doc yaml.Node
 		if err := decoder.Decode(&doc); err != nil {
-			return nil // end of the stream, or a syntax error
+			return added, nil // end of the stream, or a syntax error
 		}
 		w := walk{sizes: map[*yaml.Node]int{}, open: map[*yaml.Node]bool{}}
-		if _, err := w.size(&doc, 0); err != nil {
-			return err
+		size, err := w.size(&doc, 0)
+		if err != nil {
+			return 0, err
 		}
+		added += size - len(w.sizes)
 	}
 }
 

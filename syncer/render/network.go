@@ -40,32 +40,36 @@ var pathFields = []string{
 	"patchesStrategicMerge",
 }
 
-var remote = regexp.MustCompile(`^([a-zA-Z][a-zA-Z0-9+.-]*:)?//|://|^git::|^[^/\s]+@[^/\s]+:|^(www\.)?(github|gitlab|bitbucket)\.[a-z]+/|[?&](ref|version)=`)
+var remote = regexp.MustCompile(`^([a-zA-Z][a-zA-Z0-9+.-]*:)?//|://|^git::|^[^/\s]+@[^/\s]+:|^(www\.)?(github|gitlab|bitbucket)\.[a-z]+[/:]|[?&](ref|version)=`)
 
 // checkKustomization refuses references to other hosts, with the field's name,
-// and hostile YAML in inline patches, which kustomize parses later on.
-func checkKustomization(data []byte) error {
-	var k map[string]any
-	if err := yaml.Unmarshal(data, &k); err != nil {
-		return nil // kustomize reports it better
+// and hostile YAML in inline patches, which kustomize parses later on. It
+// counts the nodes that aliases add to those, and tells whether the file names
+// an OpenAPI schema.
+func checkKustomization(data []byte) (added int, bringsSchema bool, err error) {
+	var written map[string]any
+	if err := yaml.Unmarshal(data, &written); err != nil {
+		return 0, false, nil // kustomize reports it better
 	}
+	// kustomize takes field names in any case.
+	k := lower(written).(map[string]any)
 	for _, field := range pathFields {
-		items, _ := k[field].([]any)
+		items, _ := k[strings.ToLower(field)].([]any)
 		for i, item := range items {
 			if s, ok := item.(string); ok && isRemote(s) {
-				return fmt.Errorf("%s[%d] %q: %w", field, i, s, errRemote)
+				return 0, false, fmt.Errorf("%s[%d] %q: %w", field, i, s, errRemote)
 			}
 		}
 	}
 	for _, field := range []string{"openapi", "patches", "patchesJson6902", "replacements"} {
-		for i, item := range list(k[field]) {
+		for i, item := range list(k[strings.ToLower(field)]) {
 			if s, ok := item["path"].(string); ok && isRemote(s) {
-				return fmt.Errorf("%s[%d].path %q: %w", field, i, s, errRemote)
+				return 0, false, fmt.Errorf("%s[%d].path %q: %w", field, i, s, errRemote)
 			}
 		}
 	}
 	for _, field := range []string{"configMapGenerator", "secretGenerator"} {
-		for i, item := range list(k[field]) {
+		for i, item := range list(k[strings.ToLower(field)]) {
 			files, _ := item["files"].([]any)
 			envs, _ := item["envs"].([]any)
 			for _, v := range append(append(files, envs...), item["env"]) {
@@ -74,12 +78,32 @@ func checkKustomization(data []byte) error {
 					s = file
 				}
 				if isRemote(s) {
-					return fmt.Errorf("%s[%d] %q: %w", field, i, s, errRemote)
+					return 0, false, fmt.Errorf("%s[%d] %q: %w", field, i, s, errRemote)
 				}
 			}
 		}
 	}
-	return checkStrings(k)
+	added, err = measureStrings(k)
+	return added, k["openapi"] != nil, err
+}
+
+// lower returns a copy with the keys of all maps in lower case.
+func lower(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k, item := range v {
+			out[strings.ToLower(k)] = lower(item)
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i, item := range v {
+			out[i] = lower(item)
+		}
+		return out
+	}
+	return v
 }
 
 func isRemote(s string) bool {
@@ -104,22 +128,24 @@ func list(v any) []map[string]any {
 	return nil
 }
 
-func checkStrings(v any) error {
+func measureStrings(v any) (added int, err error) {
+	var items []any
 	switch v := v.(type) {
 	case string:
-		return Check([]byte(v))
+		return measure([]byte(v))
 	case []any:
-		for _, item := range v {
-			if err := checkStrings(item); err != nil {
-				return err
-			}
-		}
+		items = v
 	case map[string]any:
 		for _, item := range v {
-			if err := checkStrings(item); err != nil {
-				return err
-			}
+			items = append(items, item)
 		}
 	}
-	return nil
+	for _, item := range items {
+		n, err := measureStrings(item)
+		if err != nil {
+			return 0, err
+		}
+		added += n
+	}
+	return added, nil
 }

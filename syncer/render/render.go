@@ -54,8 +54,13 @@ func Render(ctx context.Context, files Files, b Build) ([]*unstructured.Unstruct
 	if isDir, _, err := files.Stat(dir); err != nil || !isDir {
 		return nil, fmt.Errorf("%w: the source has no directory %q", ErrPathNotFound, strings.TrimPrefix(dir, "/"))
 	}
+	schema.Lock()
+	defer schema.Unlock()
 	fsys := &fileSystem{files: files, overlay: map[string][]byte{}}
 	file, manifest, err := kustomization(fsys, dir, b)
+	if fsys.failed != nil {
+		err = fsys.failed
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot generate kustomization: %w", err)
 	}
@@ -63,7 +68,10 @@ func Render(ctx context.Context, files Files, b Build) ([]*unstructured.Unstruct
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	resources, err := fluxkustomize.Build(fsys, dir)
+	resources, err := schema.run(fsys, dir)
+	if fsys.failed != nil {
+		err = fsys.failed
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot build: %w", err)
 	}
@@ -83,16 +91,17 @@ func finish(ctx context.Context, resources resmap.ResMap, b Build) ([]*unstructu
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the build: %w", err)
 	}
+	for _, u := range objects {
+		// Before they are normalised, which drops fields that the kind has not.
+		if ssautil.IsSecret(u) && u.Object["sops"] != nil {
+			return nil, fmt.Errorf("cannot apply Secret %s/%s: it is SOPS encrypted and decryption is not configured", u.GetNamespace(), u.GetName())
+		}
+	}
 	if err := normalize.UnstructuredList(objects); err != nil {
 		return nil, fmt.Errorf("cannot normalise the build: %w", err)
 	}
 	if len(b.CommonLabels) > 0 || len(b.CommonAnnotations) > 0 {
 		ssautil.SetCommonMetadata(objects, b.CommonLabels, b.CommonAnnotations)
-	}
-	for _, u := range objects {
-		if ssautil.IsSecret(u) && u.Object["sops"] != nil {
-			return nil, fmt.Errorf("cannot apply Secret %s/%s: it is SOPS encrypted and decryption is not configured", u.GetNamespace(), u.GetName())
-		}
 	}
 	return objects, nil
 }
@@ -223,24 +232,13 @@ func manifests(fsys *fileSystem, dir string) ([]string, error) {
 		if err != nil {
 			return err
 		}
-		if err := parses(func() error { _, err := factory.SliceFromBytes(data); return err }); err != nil {
+		if err := guarded(func() error { _, err := factory.SliceFromBytes(data); return err }); err != nil {
 			return fmt.Errorf("cannot decode Kubernetes YAML from %s: %w", strings.TrimPrefix(at, "/"), err)
 		}
 		found = append(found, at)
 		return nil
 	})
 	return found, err
-}
-
-// parses turns a panic of kustomize's parser, which invalid objects provoke,
-// into an error.
-func parses(f func() error) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("the parser panicked: %v", r)
-		}
-	}()
-	return f()
 }
 
 // mergeImages overrides images by name. A new name replaces the name; a new

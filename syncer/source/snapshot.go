@@ -21,6 +21,10 @@ import (
 // MaxFileBytes bounds one file of a snapshot.
 const MaxFileBytes = 10 << 20
 
+// MaxEntries bounds the files and directories of a snapshot. A tree that names
+// another many times is small in Git and endless when it is walked.
+const MaxEntries = 500_000
+
 // maxLinks bounds a chain of symbolic links.
 const maxLinks = 10
 
@@ -98,10 +102,13 @@ func (s *Snapshot) ignoreFiles() ([]gitignore.Pattern, error) {
 	s.gen.mu.Lock()
 	var found []string
 	walker := object.NewTreeWalker(s.tree, true, nil)
-	for {
+	for n := 0; ; n++ {
 		name, entry, err := walker.Next()
 		if errors.Is(err, io.EOF) {
 			break
+		}
+		if err == nil && n == MaxEntries {
+			err = failf(ReasonLimitExceeded, "it has more than %d files and directories", MaxEntries)
 		}
 		if err != nil {
 			walker.Close()
@@ -160,8 +167,12 @@ func (s *Snapshot) resolve(name string) (string, *object.TreeEntry, error) {
 		part, rest, _ = strings.Cut(rest, "/")
 		at := path.Join(done, part)
 		entry, err := s.tree.FindEntry(at)
-		if err != nil {
+		if errors.Is(err, object.ErrEntryNotFound) || errors.Is(err, object.ErrDirectoryNotFound) {
 			return "", nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+		}
+		if err != nil {
+			// Not known to be absent: the objects may have been lost.
+			return "", nil, fmt.Errorf("cannot read %s of commit %s: %w", at, s.Commit, err)
 		}
 		if entry.Mode == filemode.Symlink {
 			if links++; links > maxLinks {

@@ -22,7 +22,7 @@ const (
 	firstRestart = 500 * time.Millisecond
 	lastRestart  = 30 * time.Second
 	// A container that ran this long was not crash-looping, so its next restart is quick again.
-	calmRun = 10 * time.Second
+	calmRun = 2 * time.Second
 )
 
 // backoff says how long to wait before the next start of a container: shortly at first, then twice as long each time.

@@ -1,0 +1,113 @@
+package render
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/kustomize/kyaml/kio"
+)
+
+// laughs is YAML of which each level holds the one before it width times.
+func laughs(levels, width int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "a0: &a0 [%s]\n", strings.TrimSuffix(strings.Repeat("x,", width), ","))
+	for i := 1; i < levels; i++ {
+		fmt.Fprintf(&b, "a%d: &a%d [%s]\n", i, i, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i-1), width), ","))
+	}
+	return b.String()
+}
+
+func TestCheck(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason  string
+		yaml    string
+		refused bool
+	}{
+		"Empty":         {"nothing is not hostile", "", false},
+		"Ordinary":      {"what people write", manifest("a", "k", "v"), false},
+		"SelfReference": {"threat V1: kills the process, cannot be recovered from", "data: &a {k: *a}\n", true},
+		"SelfInList":    {"the same by way of a list", "data: &a [1, *a]\n", true},
+		"SelfInKey":     {"an alias may be a key as well", "data: &a {? *a : v}\n", true},
+		"Merge":         {"a merge key is followed like any alias", "data: &a\n  <<: *a\n", true},
+		"Mutual":        {"a longer way round", "a: &a {b: &b {c: *a}}\n", true},
+		"Laughs":        {"threat V2: 389 bytes become gigabytes", laughs(9, 9), true},
+		"FewLaughs":     {"aliases that expand to something reasonable are YAML like any other", laughs(4, 5), false},
+		"Anchors":       {"people share blocks this way", "a: &shared {x: 1}\nb: *shared\nc:\n  <<: *shared\n", false},
+		"Deep":          {"recursion over the depth costs stack", strings.Repeat("[", 2*MaxDepth) + strings.Repeat("]", 2*MaxDepth), true},
+		"DeepMaps":      {"the same with maps", strings.Repeat("{a: ", 2*MaxDepth) + strings.Repeat("}", 2*MaxDepth), true},
+		"DeepBlocks":    {"the same without a bracket, as indentation", deepBlocks(2 * MaxDepth), true},
+		"DeepList":      {"the same in one line, as a list", strings.Repeat("- ", 2*MaxDepth) + "x\n", true},
+		"DeepKeys":      {"the same as keys of keys", strings.Repeat("? ", 2*MaxDepth) + "x\n", true},
+		"DeepMixed":     {"the same in turns", strings.Repeat("- ? ", MaxDepth) + "x\n", true},
+		"DeepTabs":      {"a tab is no indentation: the library refuses it", strings.Repeat("-\t", 2*MaxDepth) + "x\n", false},
+		"DeepHalves":    {"half of it as indentation, half as brackets", deepBlocks(MaxDepth*3/5) + strings.Repeat(" ", MaxDepth*3/5) + strings.Repeat("[", MaxDepth*3/5) + strings.Repeat("]", MaxDepth*3/5) + "\n", true},
+		"DeepEnough":    {"far below the limit", deepBlocks(100), false},
+		"SecondOf":      {"a stream has more than one document", manifest("a") + "---\ndata: &a {k: *a}\n", true},
+		"AfterBroken":   {"kyaml splits before it parses, so a broken document does not protect those after it", "a: [\n---\ndata: &a {k: *a}\n", true},
+		"AfterDots":     {"no reader goes on after dots without a new separator", "a: 1\n...\ndata: &a {k: *a}\n", false},
+		"AfterDotsAnew": {"with one they do", "a: 1\n...\n---\ndata: &a {k: *a}\n", true},
+		"SameLine":      {"a document may begin in the line of its separator", "a: 1\n--- &a {k: *a}\n", true},
+		"InBlockScalar": {
+			"kyaml splits at a separator in a block scalar too, where a YAML parser sees text",
+			"text: |\n  line\n---\ndata: &a {k: *a}\n", true,
+		},
+		"IndentedSeparator": {"an indented separator is text to both", "text: |\n  ---\n  data: &a {k: *a}\n", false},
+		"CarriageReturns":   {"other line ends are line ends too", "a: 1\r\n---\r\ndata: &a {k: *a}\r\n", true},
+		"ByteOrderMark":     {"UTF-16 is YAML too", utf16("data: &a {k: *a}\n"), true},
+		"HTML":              {"generators take files of any kind", "<a href=\"?x=1&y=2\">&amp;</a>\n", false},
+		"Shell":             {"the same", "#!/bin/sh\nexec 2>&1\ncmd && other &\n", false},
+		"Binary":            {"the same", "\x00\x01&\xff\xfe[[[[{{{{\x00", false},
+		"Text":              {"an ampersand in a value is no anchor", "url: http://x/?a=1&b=2\n", false},
+		"Undefined":         {"a syntax error is for the library to report", "a: *nowhere & &\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := Check([]byte(tc.yaml))
+			if got := errors.Is(err, ErrHostile); got != tc.refused || (err != nil && !got) {
+				t.Errorf("%s\nCheck() = %v, want it refused: %t", tc.reason, err, tc.refused)
+			}
+		})
+	}
+}
+
+func deepBlocks(depth int) string {
+	var b strings.Builder
+	for i := range depth {
+		b.WriteString(strings.Repeat(" ", i) + "a:\n")
+	}
+	return b.String()
+}
+
+func utf16(s string) string {
+	out := []byte{0xff, 0xfe}
+	for _, c := range []byte(s) {
+		out = append(out, c, 0)
+	}
+	return string(out)
+}
+
+// FuzzCheck: whatever passes the guard must not crash the process or take it
+// over when kyaml reads it as kustomize does. A recoverable panic is an error of
+// the one rendering and is fine.
+func FuzzCheck(f *testing.F) {
+	for _, seed := range []string{
+		manifest("a", "k", "v"), "data: &a {k: *a}\n", laughs(4, 4), "a: &a\n  <<: *a\n", "a: [\n---\n--- &a {k: *a}\n",
+		"a: 1\n---\n---\t&a {k: *a}\n", "kind: List\nitems:\n- &a {b: 1}\n- *a\n", deepBlocks(20), "? ? ? a\n", "%YAML 1.1\n---\n&a [*a]\n", "!!binary &a\n",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) > 1<<16 {
+			return
+		}
+		added, err := measure(data)
+		if err != nil || added > 10_000 {
+			return
+		}
+		_ = guarded(func() error {
+			_, err := kio.FromBytes(data)
+			return err
+		})
+	})
+}
