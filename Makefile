@@ -12,6 +12,7 @@ KUBE_VERSION := v1.36.3
 KUBE := k8s.io/component-base/version
 KUBE_LDFLAGS := -s -w -X $(KUBE).gitVersion=$(KUBE_VERSION) -X $(KUBE).gitMajor=1 -X $(KUBE).gitMinor=36
 LDFLAGS := -s -w -X main.releaseVersion=$(VERSION)
+STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 CONTROLLER_GEN := go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.21.0
 
 .PHONY: build
@@ -81,9 +82,10 @@ test-local: build-e2e
 	cd e2e/local && CONTROLPLANE_BIN=$(BIN)/controlplane go test -race -p $(P) -timeout 20m ./...
 
 .PHONY: lint
-lint: ## formatting and vet, in every module
+lint: ## formatting, vet and staticcheck
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not formatted: $$unformatted"; exit 1; }
 	go vet ./...
+	$(STATICCHECK) ./...
 	cd e2e/controlplane && go vet ./...
 	cd e2e/local && go vet ./...
 

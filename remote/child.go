@@ -127,7 +127,7 @@ func (r *Children) discover(ctx context.Context, key types.NamespacedName) (ctrl
 
 // errNoClusterAPI: the kind Cluster is not served, which says nothing about
 // whether a Cluster exists.
-var errNoClusterAPI = errors.New("Cluster API is not installed in this tier")
+var errNoClusterAPI = errors.New("kind Cluster is not served: Cluster API is not installed in this tier")
 
 // cluster reads a Cluster from the API server; nil means confirmed absent.
 func (r *Children) cluster(ctx context.Context, key types.NamespacedName) (*unstructured.Unstructured, error) {
@@ -399,10 +399,10 @@ func (v *visit) kubeconfig(ctx context.Context, cluster capibridge.Cluster) ([]b
 		return nil, fmt.Errorf("cannot read Secret %s: %w", name, err)
 	}
 	if v.child.Spec.ClusterRef != nil && !capibridge.BelongsTo(secret, cluster) {
-		return nil, fmt.Errorf("Secret %s does not belong to Cluster %s: it has neither the label %s nor an owner", name, cluster.Name, capibridge.ClusterNameLabel)
+		return nil, fmt.Errorf("cannot use Secret %s: it does not belong to Cluster %s, it has neither the label %s nor an owner", name, cluster.Name, capibridge.ClusterNameLabel)
 	}
 	if len(secret.Data[key]) == 0 {
-		return nil, fmt.Errorf("Secret %s has no key %s", name, key)
+		return nil, fmt.Errorf("cannot use Secret %s: it has no key %s", name, key)
 	}
 	return secret.Data[key], nil
 }

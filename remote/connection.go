@@ -186,7 +186,7 @@ func (l *link) mint(ctx context.Context) error {
 	}
 	c := l.admin
 	for _, u := range parentAccess() {
-		if err := c.Patch(ctx, u, client.Apply, client.ForceOwnership, client.FieldOwner(seedManager)); err != nil { //nolint:staticcheck // unstructured has no apply configuration
+		if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.ForceOwnership, client.FieldOwner(seedManager)); err != nil {
 			return fmt.Errorf("cannot create %s %s for the parent: %w", u.GetKind(), u.GetName(), err)
 		}
 	}

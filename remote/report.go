@@ -305,7 +305,7 @@ func (r *Reporter) write(ctx context.Context) error {
 		"metadata": map[string]any{"name": v1alpha1.ReportConfigMap, "namespace": r.Namespace},
 		"data":     map[string]any{v1alpha1.ReportKey: string(text)},
 	}}
-	if err := r.Client.Patch(ctx, cm, client.Apply, client.ForceOwnership, client.FieldOwner(statusManager)); err != nil { //nolint:staticcheck // unstructured has no apply configuration
+	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(cm), client.ForceOwnership, client.FieldOwner(statusManager)); err != nil {
 		return fmt.Errorf("cannot write report: %w", err)
 	}
 	r.last = report

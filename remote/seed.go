@@ -308,7 +308,7 @@ func (s *seeding) inscribe(ctx context.Context, entry v1alpha1.ChildLayer) error
 		sum := sha256.Sum256([]byte(manager))
 		manager = seedManager + "." + hex.EncodeToString(sum[:8])
 	}
-	err = s.link.cluster().Patch(ctx, cm, client.Apply, client.ForceOwnership, client.FieldOwner(manager)) //nolint:staticcheck // unstructured has no apply configuration
+	err = s.link.cluster().Apply(ctx, client.ApplyConfigurationFromUnstructured(cm), client.ForceOwnership, client.FieldOwner(manager))
 	if err != nil {
 		return fmt.Errorf("cannot write seed record in the child: %w", err)
 	}

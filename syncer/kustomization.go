@@ -330,7 +330,7 @@ func (r *Kustomizations) snapshot(ctx context.Context, obj *kustomizev1.Kustomiz
 		return snapshot, ctrl.Result{}, nil
 	}
 	if repo.Status.Artifact == nil {
-		failing(obj, meta.ArtifactFailedReason, errors.New("Source artifact not found, waiting for it"))
+		failing(obj, meta.ArtifactFailedReason, errors.New("source artifact not found, waiting for it"))
 	}
 	// The source has been fetched by an earlier process, or is being fetched:
 	// its snapshot will wake us.
@@ -510,15 +510,24 @@ func (r *Kustomizations) finalize(ctx context.Context, obj *kustomizev1.Kustomiz
 			return r.failed(obj, meta.PruneFailedReason, err)
 		case res.Plan.Blocked():
 			return r.blocked(obj, res)
-		case len(res.Inventory) > 0:
+		case len(res.Inventory) > 0 && r.waitsForTermination(obj):
 			progressing(obj, "Waiting for %d objects to be deleted", len(res.Inventory))
 			return ctrl.Result{RequeueAfter: deletePoll}, nil
 		}
+		// What is left in the inventory is being deleted: the API server
+		// accepted each of the deletions.
 	}
 	before := obj.DeepCopy()
 	controllerutil.RemoveFinalizer(obj, kustomizev1.KustomizationFinalizer)
 	err = r.Client.Patch(ctx, obj, client.MergeFrom(before), client.FieldOwner(kustomizationManager))
 	return ctrl.Result{}, client.IgnoreNotFound(err)
+}
+
+// waitsForTermination reports whether the Kustomization stays until its objects
+// are gone. After its time-out it goes all the same, as with Flux.
+func (r *Kustomizations) waitsForTermination(obj *kustomizev1.Kustomization) bool {
+	return obj.GetDeletionPolicy() == kustomizev1.DeletionPolicyWaitForTermination &&
+		r.Now().Sub(obj.DeletionTimestamp.Time) < obj.GetTimeout()
 }
 
 // prunesOnDeletion reports whether the objects go with the Kustomization. They

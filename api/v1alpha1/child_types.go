@@ -200,7 +200,3 @@ type ChildList struct {
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []Child `json:"items"`
 }
-
-func init() {
-	SchemeBuilder.Register(&Child{}, &ChildList{})
-}

@@ -1,17 +1,17 @@
 package v1alpha1
 
 import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/scheme"
 )
 
-var (
-	// GroupVersion is the group and version of the kinds in this package.
-	GroupVersion = schema.GroupVersion{Group: "cascade.dev", Version: "v1alpha1"}
+// GroupVersion is the group and version of the kinds in this package.
+var GroupVersion = schema.GroupVersion{Group: "cascade.dev", Version: "v1alpha1"}
 
-	// SchemeBuilder registers the kinds of this package.
-	SchemeBuilder = &scheme.Builder{GroupVersion: GroupVersion}
-
-	// AddToScheme adds the kinds of this package to a scheme.
-	AddToScheme = SchemeBuilder.AddToScheme
-)
+// AddToScheme adds the kinds of this package to a scheme.
+func AddToScheme(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion, &Layer{}, &LayerList{}, &Child{}, &ChildList{})
+	metav1.AddToGroupVersion(scheme, GroupVersion)
+	return nil
+}

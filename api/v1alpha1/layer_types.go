@@ -233,7 +233,3 @@ type LayerList struct {
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []Layer `json:"items"`
 }
-
-func init() {
-	SchemeBuilder.Register(&Layer{}, &LayerList{})
-}

@@ -202,7 +202,7 @@ func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
 	now := time.Now
 	syncMetrics := syncer.NewMetrics(metrics.Registry)
 
-	//nolint:staticcheck // the old events API is what flux events reads
+	//lint:ignore SA1019 flux events reads the old events API
 	recorder := mgr.GetEventRecorderFor
 	if err := (&syncer.GitRepositories{
 		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Mirrors: source.NewMirrors(o.storagePath, o.maxPackBytes),

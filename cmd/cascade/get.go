@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -21,17 +20,17 @@ import (
 // getter lists one kind.
 type getter struct {
 	name    string
+	single  string
 	aliases []string
 	list    func() client.ObjectList
 	header  []string
 	row     func(client.Object) []string
-	// status returns the Ready condition's holder.
 	conditions func(client.Object) []metav1.Condition
 }
 
 func getters() []getter {
 	return []getter{{
-		name: "sources", aliases: []string{"source", "gitrepositories", "gitrepo"},
+		name: "sources", single: "source", aliases: []string{"gitrepositories", "gitrepo"},
 		list:       func() client.ObjectList { return &sourcev1.GitRepositoryList{} },
 		header:     []string{"REVISION", "SUSPENDED"},
 		conditions: func(o client.Object) []metav1.Condition { return o.(*sourcev1.GitRepository).Status.Conditions },
@@ -44,7 +43,7 @@ func getters() []getter {
 			return []string{shortRevision(revision), truth(g.Spec.Suspend)}
 		},
 	}, {
-		name: "kustomizations", aliases: []string{"kustomization", "ks"},
+		name: "kustomizations", single: "kustomization", aliases: []string{"ks"},
 		list:       func() client.ObjectList { return &kustomizev1.KustomizationList{} },
 		header:     []string{"REVISION", "SUSPENDED"},
 		conditions: func(o client.Object) []metav1.Condition { return o.(*kustomizev1.Kustomization).Status.Conditions },
@@ -53,7 +52,7 @@ func getters() []getter {
 			return []string{shortRevision(k.Status.LastAppliedRevision), truth(k.Spec.Suspend)}
 		},
 	}, {
-		name: "layers", aliases: []string{"layer"},
+		name: "layers", single: "layer",
 		list:       func() client.ObjectList { return &v1alpha1.LayerList{} },
 		header:     []string{"REVISION", "CHILDREN"},
 		conditions: func(o client.Object) []metav1.Condition { return o.(*v1alpha1.Layer).Status.Conditions },
@@ -62,7 +61,7 @@ func getters() []getter {
 			return []string{shortRevision(l.Status.Revision), fmt.Sprintf("%d/%d", l.Status.Children.Seeded, l.Status.Children.Total)}
 		},
 	}, {
-		name: "children", aliases: []string{"child"},
+		name: "children", single: "child",
 		list:       func() client.ObjectList { return &v1alpha1.ChildList{} },
 		header:     []string{"REVISION", "CONNECTED"},
 		conditions: func(o client.Object) []metav1.Condition { return o.(*v1alpha1.Child).Status.Conditions },
@@ -131,7 +130,7 @@ func choose(name string) ([]getter, error) {
 		return getters(), nil
 	}
 	for _, g := range getters() {
-		if name == g.name {
+		if name == g.name || name == g.single {
 			return []getter{g}, nil
 		}
 		for _, a := range g.aliases {
@@ -214,7 +213,7 @@ func (c *cli) printTable(g getter, objects []client.Object, withNamespace, withK
 		}
 		name := o.GetName()
 		if withKind {
-			name = strings.TrimSuffix(strings.TrimSuffix(g.name, "ren"), "s") + "/" + name
+			name = g.single + "/" + name
 		}
 		row := append([]string{name}, g.row(o)...)
 		row = append(row, ready, oneLine(shortRevision(message)))

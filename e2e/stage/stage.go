@@ -166,7 +166,7 @@ func Apply(ctx context.Context, c client.Client, text string) error {
 		return fmt.Errorf("cannot parse manifests: %w", err)
 	}
 	for _, u := range objects {
-		if err := c.Patch(ctx, u, client.Apply, client.ForceOwnership, client.FieldOwner("stage")); err != nil { //nolint:staticcheck // unstructured has no apply configuration
+		if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.ForceOwnership, client.FieldOwner("stage")); err != nil {
 			return fmt.Errorf("cannot apply %s %s: %w", u.GetKind(), u.GetName(), err)
 		}
 	}

@@ -22,8 +22,7 @@ import (
 	"github.com/go-git/go-git/v5/storage/filesystem"
 )
 
-// packsPerGeneration bounds the number of packs that incremental fetches pile
-// up before the mirror starts afresh with one.
+// packsPerGeneration is the default of Mirrors.packsMost.
 const packsPerGeneration = 64
 
 // objectCacheBytes is the size of a generation's cache of inflated objects.
@@ -43,6 +42,9 @@ type Reference struct {
 type Mirrors struct {
 	dir          string
 	maxPackBytes int64
+	// packsMost bounds the number of packs that incremental fetches pile up
+	// before a mirror starts afresh with one.
+	packsMost int
 
 	mu      sync.Mutex
 	mirrors map[string]*mirror
@@ -51,7 +53,7 @@ type Mirrors struct {
 // NewMirrors keeps mirrors below dir. A pack of more than maxPackBytes is
 // refused.
 func NewMirrors(dir string, maxPackBytes int64) *Mirrors {
-	return &Mirrors{dir: dir, maxPackBytes: maxPackBytes, mirrors: map[string]*mirror{}}
+	return &Mirrors{dir: dir, maxPackBytes: maxPackBytes, packsMost: packsPerGeneration, mirrors: map[string]*mirror{}}
 }
 
 // Fetch resolves the reference at the origin and returns its snapshot. If the
@@ -65,7 +67,7 @@ func (m *Mirrors) Fetch(ctx context.Context, origin Origin, ref Reference, ignor
 	m.mu.Lock()
 	mir := m.mirrors[origin.key()]
 	if mir == nil {
-		mir = &mirror{dir: filepath.Join(m.dir, origin.key()), maxPackBytes: m.maxPackBytes}
+		mir = &mirror{dir: filepath.Join(m.dir, origin.key()), maxPackBytes: m.maxPackBytes, packsMost: m.packsMost}
 		m.mirrors[origin.key()] = mir
 	}
 	m.mu.Unlock()
@@ -77,6 +79,7 @@ func (m *Mirrors) Fetch(ctx context.Context, origin Origin, ref Reference, ignor
 type mirror struct {
 	dir          string
 	maxPackBytes int64
+	packsMost    int
 
 	mu      sync.Mutex
 	current *generation
@@ -124,7 +127,7 @@ func (m *mirror) obtain(ctx context.Context, dial *dialer, session transport.Upl
 	if m.current != nil && m.current.has(want.commit) {
 		return m.current, nil
 	}
-	if m.current == nil || m.packs >= packsPerGeneration {
+	if m.current == nil || m.packs >= m.packsMost {
 		gen, err := m.newGeneration()
 		if err != nil {
 			return nil, err

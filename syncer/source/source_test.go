@@ -1,0 +1,802 @@
+package source
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cascade-gitops/cascade/e2e/gitserver"
+)
+
+const repository = "team/fleet"
+
+// plenty is a pack limit that no test reaches by chance.
+const plenty = 64 << 20
+
+// origin is a running server with one empty repository.
+type origin struct {
+	*gitserver.Server
+	t    *testing.T
+	root string
+}
+
+func serve(t *testing.T, options gitserver.Options) *origin {
+	t.Helper()
+	options.Root = t.TempDir()
+	s, err := gitserver.Start(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	if err := s.Create(t.Context(), repository); err != nil {
+		t.Fatal(err)
+	}
+	return &origin{Server: s, t: t, root: options.Root}
+}
+
+// commit writes files, where a content that begins with "-> " is a link, and
+// one that is empty is removed.
+func (o *origin) commit(branch string, files map[string]string) string {
+	o.t.Helper()
+	commit, err := o.Commit(o.t.Context(), repository, branch, "change things\n\nfor a reason", func(folder string) error {
+		for name, content := range files {
+			at := filepath.Join(folder, name)
+			if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+				return err
+			}
+			_ = os.Remove(at)
+			var err error
+			if to, link := strings.CutPrefix(content, "-> "); link {
+				err = os.Symlink(to, at)
+			} else if content != "" {
+				err = os.WriteFile(at, []byte(content), 0o644)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return commit
+}
+
+// git runs in the bare repository itself and returns the output.
+func (o *origin) git(input string, args ...string) string {
+	o.t.Helper()
+	cmd := exec.CommandContext(o.t.Context(), "git", append([]string{"--git-dir=" + filepath.Join(o.root, repository+".git")}, args...)...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null",
+		"GIT_AUTHOR_NAME=n", "GIT_AUTHOR_EMAIL=e", "GIT_COMMITTER_NAME=n", "GIT_COMMITTER_EMAIL=e"}
+	cmd.Stdin = strings.NewReader(input)
+	var complaint strings.Builder
+	cmd.Stderr = &complaint
+	out, err := cmd.Output()
+	if err != nil {
+		o.t.Fatalf("git %v: %v: %s", args, err, complaint.String())
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func (o *origin) url() Origin { return Origin{URL: o.HTTPURL(repository)} }
+
+var onMain = Reference{Branch: "main"}
+
+func mirrors(t *testing.T) *Mirrors {
+	t.Helper()
+	return NewMirrors(t.TempDir(), plenty)
+}
+
+func fetch(t *testing.T, m *Mirrors, o Origin, ref Reference, last *Snapshot) *Snapshot {
+	t.Helper()
+	s, err := m.Fetch(t.Context(), o, ref, nil, last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func read(t *testing.T, s *Snapshot, name string) string {
+	t.Helper()
+	data, err := s.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestReferences(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	old := o.commit("main", map[string]string{"a.yaml": "old"})
+	tip := o.commit("main", map[string]string{"a.yaml": "new"})
+	side := o.commit("side", map[string]string{"a.yaml": "side"})
+	o.git("", "tag", "light", old)
+	o.git("", "tag", "-a", "-m", "annotated", "heavy", old)
+	o.git("", "update-ref", "refs/changes/1/head", old)
+	for name, tc := range map[string]struct {
+		reason   string
+		ref      Reference
+		revision string
+		content  string
+		fails    string
+	}{
+		"Branch":         {"the ordinary case", onMain, "main@sha1:" + tip, "new", ""},
+		"OtherBranch":    {"a branch beside", Reference{Branch: "side"}, "side@sha1:" + side, "side", ""},
+		"LightTag":       {"a tag that is a commit", Reference{Tag: "light"}, "light@sha1:" + old, "old", ""},
+		"AnnotatedTag":   {"a tag that is an object of its own: the revision has to name the commit", Reference{Tag: "heavy"}, "heavy@sha1:" + old, "old", ""},
+		"Name":           {"any reference by its full name", Reference{Name: "refs/changes/1/head"}, "refs/changes/1/head@sha1:" + old, "old", ""},
+		"CommitTip":      {"a commit that a branch points to", Reference{Commit: tip}, "sha1:" + tip, "new", ""},
+		"CommitOld":      {"a commit that no reference points to, as a pin does after some time", Reference{Branch: "main", Commit: old}, "main@sha1:" + old, "old", ""},
+		"CommitFirst":    {"Flux's order of precedence: commit, name, tag, branch", Reference{Branch: "side", Tag: "heavy", Name: "refs/heads/side", Commit: tip}, "side@sha1:" + tip, "new", ""},
+		"NameBeforeTag":  {"the same", Reference{Name: "refs/heads/main", Tag: "light"}, "refs/heads/main@sha1:" + tip, "new", ""},
+		"TagFirst":       {"the same", Reference{Tag: "light", Branch: "main"}, "light@sha1:" + old, "old", ""},
+		"DefaultBranch":  {"without a reference it is master, as in Flux", Reference{}, "", "", ReasonGitOperationFailed},
+		"MissingBranch":  {"a typo must not be taken for an empty repository", Reference{Branch: "mian"}, "", "", ReasonGitOperationFailed},
+		"MissingTag":     {"the same for tags", Reference{Tag: "v9"}, "", "", ReasonGitOperationFailed},
+		"MissingCommit":  {"a commit that the server does not have", Reference{Commit: strings.Repeat("1", 40)}, "", "", ReasonGitOperationFailed},
+		"ShortCommit":    {"an abbreviation may mean another commit tomorrow", Reference{Commit: tip[:8]}, "", "", ReasonGitOperationFailed},
+		"BranchOfPrefix": {"part of a name is not the name", Reference{Branch: "mai"}, "", "", ReasonGitOperationFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := mirrors(t).Fetch(t.Context(), o.url(), tc.ref, nil, nil)
+			if tc.fails != "" {
+				if err == nil || ReasonOf(err) != tc.fails {
+					t.Fatalf("%s\nFetch() = %v, %v, want reason %s", tc.reason, s, err, tc.fails)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatalf("%s\nFetch(): %v", tc.reason, err)
+			}
+			if s.Revision != tc.revision || s.Subject != "change things" {
+				t.Errorf("%s\nrevision %q, subject %q, want %q and the first line", tc.reason, s.Revision, s.Subject, tc.revision)
+			}
+			if got := read(t, s, "a.yaml"); got != tc.content {
+				t.Errorf("%s\na.yaml is %q, want %q", tc.reason, got, tc.content)
+			}
+		})
+	}
+}
+
+func TestEmptyRepository(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	if _, err := mirrors(t).Fetch(t.Context(), o.url(), onMain, nil, nil); ReasonOf(err) != ReasonEmptyRepository {
+		t.Errorf("Fetch() = %v, want reason %s: it says what to do, other than a missing branch", err, ReasonEmptyRepository)
+	}
+}
+
+func TestCredentials(t *testing.T) {
+	const password, token = "right-password", "right-token"
+	o := serve(t, gitserver.Options{Username: "user", Password: password, BearerToken: token, TLS: true})
+	o.commit("main", map[string]string{"a.yaml": "1"})
+	secured := func(kv ...string) map[string][]byte {
+		m := map[string][]byte{"ca.crt": o.CA()}
+		for i := 0; i < len(kv); i += 2 {
+			m[kv[i]] = []byte(kv[i+1])
+		}
+		return m
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		secret map[string][]byte
+		fails  string
+	}{
+		"Password":      {"the ordinary case, over TLS with a CA of one's own", secured("username", "user", "password", password), ""},
+		"Token":         {"a bearer token, with the line end that an editor leaves", secured("bearerToken", token+"\n"), ""},
+		"WrongPassword": {"the reason tells people where to look", secured("username", "user", "password", "wrong-password"), ReasonAuthenticationFailed},
+		"WrongToken":    {"the same", secured("bearerToken", "wrong-password"), ReasonAuthenticationFailed},
+		"None":          {"the same", secured(), ReasonAuthenticationFailed},
+		"NoCA":          {"a certificate nobody vouches for is refused, whoever sits behind it", map[string][]byte{"username": []byte("user"), "password": []byte(password)}, ReasonGitOperationFailed},
+		"BrokenCA":      {"a CA that is none must not mean no CA", map[string][]byte{"ca.crt": []byte("x"), "username": []byte("user"), "password": []byte(password)}, ReasonAuthenticationFailed},
+		"BrokenPair":    {"a client certificate without its key", secured("tls.crt", "x"), ReasonAuthenticationFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := mirrors(t).Fetch(t.Context(), Origin{URL: o.HTTPURL(repository), Secret: tc.secret}, onMain, nil, nil)
+			if (err == nil) != (tc.fails == "") || (err != nil && ReasonOf(err) != tc.fails) {
+				t.Fatalf("%s\nFetch(): %v, want reason %q", tc.reason, err, tc.fails)
+			}
+			if err != nil && (strings.Contains(err.Error(), password) || strings.Contains(err.Error(), "wrong-password")) {
+				t.Errorf("%s\nthe error shows a credential: %v", tc.reason, err)
+			}
+		})
+	}
+}
+
+func TestSSH(t *testing.T) {
+	o, stranger := serve(t, gitserver.Options{}), serve(t, gitserver.Options{})
+	commit := o.commit("main", map[string]string{"a.yaml": "1"})
+	_, key, _ := strings.Cut(stranger.KnownHosts(), " ")
+	host, _, _ := strings.Cut(o.KnownHosts(), " ")
+	for name, tc := range map[string]struct {
+		reason string
+		secret map[string][]byte
+		fails  string
+	}{
+		"Known":       {"the ordinary case", map[string][]byte{"identity": o.ClientKey(), "known_hosts": []byte(o.KnownHosts())}, ""},
+		"OtherKey":    {"somebody else answers in the host's name (CVE-2025-23390)", map[string][]byte{"identity": o.ClientKey(), "known_hosts": []byte(host + " " + key)}, ReasonGitOperationFailed},
+		"UnknownHost": {"a host nobody named is not trusted on first use", map[string][]byte{"identity": o.ClientKey(), "known_hosts": []byte(stranger.KnownHosts())}, ReasonGitOperationFailed},
+		"NoHosts":     {"without known_hosts nothing is sent at all", map[string][]byte{"identity": o.ClientKey()}, ReasonAuthenticationFailed},
+		"NoIdentity":  {"nor without a key", map[string][]byte{"known_hosts": []byte(o.KnownHosts())}, ReasonAuthenticationFailed},
+		"BrokenKey":   {"a key that is none", map[string][]byte{"identity": []byte("x"), "known_hosts": []byte(o.KnownHosts())}, ReasonAuthenticationFailed},
+		"BrokenHosts": {"known_hosts that are none", map[string][]byte{"identity": o.ClientKey(), "known_hosts": []byte("x")}, ReasonAuthenticationFailed},
+		"ForeignKey":  {"a key that the server does not accept", map[string][]byte{"identity": stranger.ClientKey(), "known_hosts": []byte(o.KnownHosts())}, ReasonAuthenticationFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := mirrors(t).Fetch(t.Context(), Origin{URL: o.SSHURL(repository), Secret: tc.secret}, onMain, nil, nil)
+			if (err == nil) != (tc.fails == "") || (err != nil && ReasonOf(err) != tc.fails) {
+				t.Fatalf("%s\nFetch(): %v (reason %s), want reason %q", tc.reason, err, ReasonOf(err), tc.fails)
+			}
+			if err == nil && s.Commit != commit {
+				t.Errorf("%s\ncommit %s, want %s", tc.reason, s.Commit, commit)
+			}
+		})
+	}
+}
+
+func TestRefusedURLs(t *testing.T) {
+	for name, tc := range map[string]struct{ reason, url string }{
+		"Password":   {"it would be in the object, in events and in logs", "https://user:hidden-word@127.0.0.1/x"},
+		"File":       {"a path of the agent's own disk", "file:///etc"},
+		"Relative":   {"go-git reads this as a path of the disk", "/etc"},
+		"Git":        {"a protocol without authentication", "git://127.0.0.1/x"},
+		"SCP":        {"Flux does not accept the short form either", "git@127.0.0.1:x"},
+		"Ext":        {"git's way to run a command", "ext::sh -c id"},
+		"DashPath":   {"CVE-2025-21613: reads as an option on the other side", "ssh://git@127.0.0.1/--upload-pack=x"},
+		"DashHost":   {"the same for ssh", "ssh://-oProxyCommand=x/y"},
+		"NoHost":     {"nothing to ask", "https:///x"},
+		"Empty":      {"nothing at all", ""},
+		"Unparsable": {"the error must not repeat what it could not read", "https://hidden-word:%zz@x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := mirrors(t).Fetch(t.Context(), Origin{URL: tc.url}, onMain, nil, nil)
+			if ReasonOf(err) != ReasonURLInvalid || err == nil {
+				t.Errorf("%s\nFetch(%q) = %v, want reason %s", tc.reason, tc.url, err, ReasonURLInvalid)
+			}
+			if err != nil && strings.Contains(err.Error(), "hidden-word") {
+				t.Errorf("%s\nthe error shows the password: %v", tc.reason, err)
+			}
+		})
+	}
+}
+
+func TestRedirects(t *testing.T) {
+	o := serve(t, gitserver.Options{Username: "user", Password: "secret"})
+	o.commit("main", map[string]string{"a.yaml": "1"})
+	secret := map[string][]byte{"username": []byte("user"), "password": []byte("secret")}
+
+	var asked atomic.Int32
+	thief := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { asked.Add(1); w.WriteHeader(404) }))
+	defer thief.Close()
+	away := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, thief.URL+r.URL.RequestURI(), http.StatusFound)
+	}))
+	defer away.Close()
+	_, err := mirrors(t).Fetch(t.Context(), Origin{URL: away.URL + "/x.git", Secret: secret}, onMain, nil, nil)
+	if err == nil || asked.Load() != 0 {
+		t.Errorf("Fetch() = %v, and %d requests at the other host; want none (CVE-2026-41506)", err, asked.Load())
+	}
+
+	// Hosts do redirect from an old name of a repository to its new one.
+	target, _ := url.Parse("http://" + o.HTTPAddress())
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	moved := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/old.git/") {
+			http.Redirect(w, r, strings.Replace(r.URL.RequestURI(), "/old.git/", "/"+repository+".git/", 1), http.StatusMovedPermanently)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	defer moved.Close()
+	if _, err := mirrors(t).Fetch(t.Context(), Origin{URL: moved.URL + "/old.git", Secret: secret}, onMain, nil, nil); err != nil {
+		t.Errorf("Fetch() from a repository that moved on its host: %v", err)
+	}
+}
+
+// random content cannot be compressed.
+func random(t *testing.T, n int) string {
+	t.Helper()
+	data := make([]byte, n)
+	if _, err := rand.Read(data); err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestIncremental(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	o.commit("main", map[string]string{"big": random(t, 300_000), "a.yaml": "1"})
+	target, _ := url.Parse("http://" + o.HTTPAddress())
+	var received atomic.Int64
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.ModifyResponse = func(r *http.Response) error {
+		r.Body = counted{r.Body, &received}
+		return nil
+	}
+	front := httptest.NewServer(proxy)
+	defer front.Close()
+	from := Origin{URL: front.URL + "/" + repository + ".git"}
+	m := mirrors(t)
+
+	first := fetch(t, m, from, onMain, nil)
+	if n := received.Load(); n < 300_000 {
+		t.Fatalf("the first fetch received %d bytes: this measures nothing", n)
+	}
+	before := o.Requests(repository)
+	received.Store(0)
+	if again := fetch(t, m, from, onMain, first); again != first {
+		t.Error("an unchanged repository made a new snapshot")
+	}
+	if after := o.Requests(repository); after.Fetches != before.Fetches || after.Discoveries != before.Discoveries+1 {
+		t.Errorf("an unchanged repository cost %+v after %+v, want one discovery", after, before)
+	}
+	// Another object with the same origin shares what is there.
+	if fetch(t, m, from, onMain, nil); o.Requests(repository).Fetches != before.Fetches {
+		t.Error("a second object of the same origin fetched again")
+	}
+	o.commit("main", map[string]string{"a.yaml": "2"})
+	received.Store(0)
+	second := fetch(t, m, from, onMain, first)
+	if n := received.Load(); n > 20_000 {
+		t.Errorf("a small commit received %d bytes, want only the difference", n)
+	}
+	if got := read(t, second, "a.yaml"); got != "2" {
+		t.Errorf("a.yaml is %q, want 2", got)
+	}
+	if got := read(t, first, "a.yaml"); got != "1" {
+		t.Errorf("a.yaml of the earlier snapshot is %q, want 1: a snapshot does not change", got)
+	}
+	if len(read(t, second, "big")) != 300_000 {
+		t.Error("big is incomplete")
+	}
+	if first.Digest == second.Digest {
+		t.Error("two contents have one digest")
+	}
+}
+
+type counted struct {
+	io.ReadCloser
+	n *atomic.Int64
+}
+
+func (c counted) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+func TestDigest(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	o.commit("main", map[string]string{"a.yaml": "1"})
+	m := mirrors(t)
+	first := fetch(t, m, o.url(), onMain, nil)
+	if _, err := o.Commit(t.Context(), repository, "main", "nothing", nil); err != nil {
+		t.Fatal(err)
+	}
+	second := fetch(t, m, o.url(), onMain, first)
+	if first.Revision == second.Revision || first.Digest != second.Digest {
+		t.Errorf("an empty commit has revision %s and digest %s after %s and %s, want the same digest: nothing has to be applied", second.Revision, second.Digest, first.Revision, first.Digest)
+	}
+}
+
+func TestForcedPush(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	old := o.commit("main", map[string]string{"a.yaml": "1"})
+	o.commit("main", map[string]string{"a.yaml": "2"})
+	m := mirrors(t)
+	second := fetch(t, m, o.url(), onMain, nil)
+	o.git("", "update-ref", "refs/heads/main", old)
+	if got := read(t, fetch(t, m, o.url(), onMain, second), "a.yaml"); got != "1" {
+		t.Errorf("a.yaml is %q after the branch was set back, want 1", got)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	o.commit("main", map[string]string{"big": random(t, 100_000), "a.yaml": "1"})
+	small := NewMirrors(t.TempDir(), 50_000)
+	if _, err := small.Fetch(t.Context(), o.url(), onMain, nil, nil); ReasonOf(err) != ReasonLimitExceeded {
+		t.Errorf("Fetch() = %v, want reason %s", err, ReasonLimitExceeded)
+	}
+	o.commit("main", map[string]string{"big": "", "zeros": strings.Repeat("\x00", MaxFileBytes+1), "full": strings.Repeat("\x00", MaxFileBytes)})
+	// What failed is no obstacle once the cause is gone; and a file of zeros is
+	// small in a pack.
+	s := fetch(t, small, o.url(), onMain, nil)
+	if _, err := s.ReadFile("zeros"); ReasonOf(err) != ReasonLimitExceeded {
+		t.Errorf("ReadFile() of a file above the limit = %v, want reason %s", err, ReasonLimitExceeded)
+	}
+	if got := read(t, s, "full"); len(got) != MaxFileBytes {
+		t.Errorf("a file of exactly the limit has %d bytes", len(got))
+	}
+}
+
+func TestDeadline(t *testing.T) {
+	entered := make(chan struct{})
+	tarpit := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(entered)
+		<-r.Context().Done()
+	}))
+	defer tarpit.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-entered
+		cancel()
+	}()
+	if _, err := mirrors(t).Fetch(ctx, Origin{URL: tarpit.URL + "/x"}, onMain, nil, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("Fetch() = %v, want it to end with its context", err)
+	}
+}
+
+func TestSnapshotFiles(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	o.commit("main", map[string]string{
+		"a.yaml": "a", "dir/b.yaml": "b", "dir/sub/c.yaml": "c",
+		"in": "-> dir/b.yaml", "indir": "-> dir", "chain": "-> in", "dir/up": "-> ../a.yaml",
+		"out": "-> ../../etc/passwd", "absolute": "-> /etc/passwd", "dir/out": "-> ../../x", "circle": "-> circle", "dangling": "-> nowhere",
+		"run.sh": "#!/bin/sh\n",
+	})
+	// A submodule is an entry that names a commit of another repository.
+	tree := o.git("", "ls-tree", "main") + "\n160000 commit " + strings.Repeat("1", 40) + "\tmodule\n"
+	commit := o.git("", "commit-tree", "-m", "with submodule", o.git(tree, "mktree"))
+	o.git("", "update-ref", "refs/heads/main", commit)
+	s := fetch(t, mirrors(t), o.url(), onMain, nil)
+
+	for name, tc := range map[string]struct {
+		reason  string
+		path    string
+		content string
+		absent  bool
+		refused bool
+	}{
+		"File":          {"the ordinary case", "a.yaml", "a", false, false},
+		"Rooted":        {"the root is the repository", "/dir/b.yaml", "b", false, false},
+		"Unclean":       {"paths are cleaned, and never lead out", "../dir/./sub/../b.yaml", "b", false, false},
+		"Link":          {"a link inside of the repository", "in", "b", false, false},
+		"LinkedDir":     {"a link to a directory on the way", "indir/sub/c.yaml", "c", false, false},
+		"Chain":         {"a link to a link", "chain", "b", false, false},
+		"Up":            {"a link upwards, but inside", "dir/up", "a", false, false},
+		"Out":           {"a link that leaves must not be followed, and not be taken for absent", "out", "", false, true},
+		"OutFromBelow":  {"the same from a directory", "dir/out", "", false, true},
+		"Absolute":      {"the same by an absolute path", "absolute", "", false, true},
+		"Circle":        {"a link to itself ends", "circle", "", false, true},
+		"Dangling":      {"a link to nothing", "dangling", "", true, false},
+		"Missing":       {"what is not there", "nowhere", "", true, false},
+		"BelowFile":     {"a file has nothing below it", "a.yaml/x", "", true, false},
+		"Directory":     {"a directory is no file", "dir", "", true, false},
+		"Submodule":     {"a submodule is not fetched; it is as if it were not there", "module", "", true, false},
+		"BelowOfModule": {"nor is what is below", "module/x", "", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			data, err := s.ReadFile(tc.path)
+			if errors.Is(err, fs.ErrNotExist) != tc.absent || (err != nil) != (tc.absent || tc.refused) {
+				t.Fatalf("%s\nReadFile(%q): %v, want absent: %t, refused: %t", tc.reason, tc.path, err, tc.absent, tc.refused)
+			}
+			if string(data) != tc.content {
+				t.Errorf("%s\nReadFile(%q) = %q, want %q", tc.reason, tc.path, data, tc.content)
+			}
+		})
+	}
+	want := []Entry{
+		{Name: "a.yaml"}, {Name: "absolute", Link: true}, {Name: "chain", Link: true}, {Name: "circle", Link: true}, {Name: "dangling", Link: true},
+		{Name: "dir", Dir: true}, {Name: "in", Link: true}, {Name: "indir", Link: true}, {Name: "out", Link: true},
+	}
+	got, err := s.ReadDir("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// run.sh is excluded by Flux's defaults, and so are submodules.
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("ReadDir(): -want, +got:\n%s", diff)
+	}
+	if dir, _, err := s.Stat("indir"); err != nil || !dir {
+		t.Errorf("Stat() of a link to a directory = %t, %v, want a directory", dir, err)
+	}
+	if _, err := s.ReadDir("a.yaml"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("ReadDir() of a file = %v", err)
+	}
+	_, one, _ := s.Stat("a.yaml")
+	_, other, _ := s.Stat("dir/b.yaml")
+	if one == other || one == "" {
+		t.Errorf("Stat() gives hashes %q and %q for two contents", one, other)
+	}
+}
+
+func TestIgnore(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	files := map[string]string{"a.yaml": "a", "pic.jpg": "j", "x/pic.jpg": "j", "x/b.yaml": "b", ".github/c.yaml": "c", "docs/d.yaml": "d"}
+	o.commit("plain", files)
+	o.git("", "symbolic-ref", "HEAD", "refs/heads/plain")
+	o.commit("filed", map[string]string{".sourceignore": "/docs\n", "x/.sourceignore": "b.yaml\n"})
+	spec := "*.yaml\n!/a.yaml\n"
+	for name, tc := range map[string]struct {
+		reason string
+		branch string
+		ignore *string
+		want   []string
+	}{
+		"Defaults":       {"as in Flux: pictures and CI files are no part of a source", "plain", nil, []string{"a.yaml", "docs/d.yaml", "x/b.yaml"}},
+		"Spec":           {"spec.ignore replaces the defaults; a later line may take back an earlier", "plain", &spec, []string{"a.yaml", "pic.jpg", "x/pic.jpg"}},
+		"Files":          {".sourceignore replaces the defaults, each for its own directory", "filed", nil, []string{".github/c.yaml", ".sourceignore", "a.yaml", "pic.jpg", "x/.sourceignore", "x/pic.jpg"}},
+		"SpecAndFiles":   {"both count", "filed", new(string), []string{".github/c.yaml", ".sourceignore", "a.yaml", "pic.jpg", "x/.sourceignore", "x/pic.jpg"}},
+		"SpecEmptyPlain": {"an empty spec.ignore is a way to ignore nothing", "plain", new(string), []string{".github/c.yaml", "a.yaml", "docs/d.yaml", "pic.jpg", "x/b.yaml", "x/pic.jpg"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := mirrors(t).Fetch(t.Context(), o.url(), Reference{Branch: tc.branch}, tc.ignore, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, walk(t, s, "")); diff != "" {
+				t.Errorf("%s\nfiles: -want, +got:\n%s", tc.reason, diff)
+			}
+			for name := range files {
+				_, _, err := s.Stat(name)
+				listed := strings.Contains("\n"+strings.Join(tc.want, "\n")+"\n", "\n"+name+"\n")
+				if (err == nil) != listed {
+					t.Errorf("%s\nStat(%s) = %v, want it as it is listed: %t", tc.reason, name, err, listed)
+				}
+			}
+		})
+	}
+}
+
+func walk(t *testing.T, s *Snapshot, dir string) []string {
+	t.Helper()
+	entries, err := s.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, e := range entries {
+		at := strings.TrimPrefix(dir+"/"+e.Name, "/")
+		if e.Dir {
+			out = append(out, walk(t, s, at)...)
+		} else {
+			out = append(out, at)
+		}
+	}
+	return out
+}
+
+func TestIgnoreChange(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	o.commit("main", map[string]string{"a.yaml": "a"})
+	m := mirrors(t)
+	first := fetch(t, m, o.url(), onMain, nil)
+	all := "*\n"
+	second, err := m.Fetch(t.Context(), o.url(), onMain, &all, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := walk(t, second, ""); len(got) != 0 {
+		t.Errorf("files %v, want none: another spec.ignore is another snapshot of the same commit", got)
+	}
+	if first.Digest == second.Digest {
+		t.Error("two contents have one digest")
+	}
+}
+
+// TestHostileTree: a server may send trees that git itself would not write.
+func TestHostileTree(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	o.commit("main", map[string]string{"a.yaml": "a"})
+	blob := o.git("x: y", "hash-object", "-w", "--stdin")
+	entry := func(mode, name, hash string) string {
+		raw := make([]byte, 20)
+		for i := range raw {
+			_, _ = fmt.Sscanf(hash[2*i:2*i+2], "%02x", &raw[i])
+		}
+		return mode + " " + name + "\x00" + string(raw)
+	}
+	literal := func(content string) string {
+		return o.git(content, "hash-object", "-t", "tree", "-w", "--stdin", "--literally")
+	}
+	follow := func(tree string) {
+		o.git("", "update-ref", "refs/heads/main", o.git("", "commit-tree", "-m", "x", tree))
+	}
+	leaf := literal(entry("100644", "a.yaml", blob))
+	for name, content := range map[string]string{
+		"Parent": entry("40000", "..", leaf), "Dot": entry("40000", ".", leaf), "Git": entry("40000", ".git", leaf), "Slash": entry("100644", "a/../../b", blob),
+	} {
+		t.Run(name, func(t *testing.T) {
+			follow(literal(content))
+			s, err := mirrors(t).Fetch(t.Context(), o.url(), onMain, nil, nil)
+			if err != nil {
+				return // refused as a whole
+			}
+			for _, file := range walk(t, s, "") {
+				if strings.Contains(file, "..") || strings.Contains(file, ".git/") {
+					t.Errorf("the snapshot lists %s", file)
+				}
+			}
+		})
+	}
+	t.Run("Bomb", func(t *testing.T) {
+		// Ten names for one tree, seven times over: some hundred bytes, ten
+		// million files.
+		tree := leaf
+		for range 7 {
+			var b strings.Builder
+			for i := range 10 {
+				b.WriteString(entry("40000", fmt.Sprint("d", i), tree))
+			}
+			tree = literal(b.String())
+		}
+		follow(tree)
+		if _, err := mirrors(t).Fetch(t.Context(), o.url(), onMain, nil, nil); ReasonOf(err) != ReasonLimitExceeded {
+			t.Errorf("Fetch() = %v, want reason %s", err, ReasonLimitExceeded)
+		}
+	})
+}
+
+// TestLostObjects: unknown is not absent. Something that cleans temporary
+// directories must not look like a commit that deleted everything.
+func TestLostObjects(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	o.commit("main", map[string]string{"dir/sub/a.yaml": random(t, 4000)})
+	m := mirrors(t)
+	s := fetch(t, m, o.url(), onMain, nil)
+	if err := os.RemoveAll(m.dir); err != nil {
+		t.Fatal(err)
+	}
+	s.gen.store.ObjectStorage.Close() // forgets open files
+	for _, name := range []string{"dir/sub/a.yaml", "dir/sub"} {
+		if _, err := s.ReadFile(name); err == nil {
+			continue // still in the cache of objects
+		} else if errors.Is(err, fs.ErrNotExist) && name == "dir/sub/a.yaml" {
+			t.Errorf("ReadFile(%s) = %v, want an error that does not say absent", name, err)
+		}
+	}
+}
+
+func TestGenerations(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	o.commit("main", map[string]string{"a.yaml": "0", "big": random(t, 10_000)})
+	m := mirrors(t)
+	m.packsMost = 2
+	kept := fetch(t, m, o.url(), onMain, nil)
+	last := kept
+	for i := range 6 {
+		o.commit("main", map[string]string{"a.yaml": fmt.Sprint(i + 1)})
+		last = fetch(t, m, o.url(), onMain, last)
+		if got := read(t, last, "a.yaml"); got != fmt.Sprint(i+1) {
+			t.Fatalf("a.yaml is %q after commit %d", got, i+1)
+		}
+	}
+	if kept.gen == last.gen {
+		t.Fatal("the mirror did not start afresh: this tests nothing")
+	}
+	if got := read(t, kept, "a.yaml"); got != "0" || len(read(t, kept, "big")) != 10_000 {
+		t.Errorf("a snapshot of an old generation reads %q, want what it always was", got)
+	}
+	dirs := func() int {
+		found, err := filepath.Glob(filepath.Join(m.dir, "*", "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(found)
+	}
+	collect := func(want int) {
+		t.Helper()
+		deadline := time.Now().Add(10 * time.Second)
+		for dirs() != want {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d generations are on disk, want %d", dirs(), want)
+			}
+			runtime.GC()
+			runtime.Gosched()
+		}
+	}
+	collect(2) // the kept one and the current one
+	read(t, kept, "big")
+	runtime.KeepAlive(kept)
+	kept = nil
+	collect(1)
+	read(t, last, "big")
+	runtime.KeepAlive(last)
+	runtime.KeepAlive(m)
+}
+
+func TestLeftOvers(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	o.commit("main", map[string]string{"a.yaml": "1"})
+	dir := t.TempDir()
+	left := filepath.Join(dir, o.url().key(), "9", "objects")
+	if err := os.MkdirAll(left, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := fetch(t, NewMirrors(dir, plenty), o.url(), onMain, nil)
+	if _, err := os.Stat(left); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what a killed process left is still there: %v", err)
+	}
+	if got := read(t, s, "a.yaml"); got != "1" {
+		t.Errorf("a.yaml is %q", got)
+	}
+}
+
+func TestConcurrency(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	content := random(t, 20_000)
+	o.commit("main", map[string]string{"a.yaml": "0", "dir/b": content})
+	m := mirrors(t)
+	m.packsMost = 2
+	s := fetch(t, m, o.url(), onMain, nil)
+	ctx, stop := context.WithCancel(t.Context())
+	var readers, fetchers sync.WaitGroup
+	for range 4 {
+		readers.Go(func() {
+			for ctx.Err() == nil {
+				if data, err := s.ReadFile("dir/b"); err != nil || string(data) != content {
+					t.Errorf("ReadFile() while the mirror fetches: %d bytes, %v", len(data), err)
+					return
+				}
+				if _, err := s.ReadDir("dir"); err != nil {
+					t.Errorf("ReadDir() while the mirror fetches: %v", err)
+					return
+				}
+			}
+		})
+	}
+	for i := range 5 {
+		o.commit("main", map[string]string{"a.yaml": fmt.Sprint(i + 1)})
+		for range 3 {
+			fetchers.Go(func() {
+				if _, err := m.Fetch(t.Context(), o.url(), onMain, nil, nil); err != nil {
+					t.Errorf("Fetch() beside others: %v", err)
+				}
+			})
+		}
+		fetchers.Wait()
+	}
+	stop()
+	readers.Wait()
+}
+
+func TestOtherCredentialIsOtherMirror(t *testing.T) {
+	a := Origin{URL: "https://h/x", Secret: map[string][]byte{"username": []byte("a"), "password": []byte("p")}}
+	for name, b := range map[string]Origin{
+		"Password": {URL: a.URL, Secret: map[string][]byte{"username": []byte("a"), "password": []byte("q")}},
+		"Shifted":  {URL: a.URL, Secret: map[string][]byte{"username": []byte("ap")}},
+		"None":     {URL: a.URL},
+		"URL":      {URL: "https://h/y", Secret: a.Secret},
+	} {
+		if a.key() == b.key() {
+			t.Errorf("%s: two origins share one mirror: one could read what only the other may", name)
+		}
+	}
+}
+
+func TestSnapshots(t *testing.T) {
+	s := NewSnapshots()
+	var told []string
+	s.OnChange(func(k Key) { told = append(told, k.Name) })
+	key := Key{Kind: "GitRepository"}
+	key.Name = "a"
+	one, two := &Snapshot{Revision: "1"}, &Snapshot{Revision: "2"}
+	for _, put := range []*Snapshot{one, one, two, nil} {
+		s.Put(key, put)
+		if s.Get(key) != put {
+			t.Errorf("Get() is not what was put")
+		}
+	}
+	if diff := cmp.Diff([]string{"a", "a"}, told); diff != "" {
+		t.Errorf("listeners were told (twice: of the first, of the change): -want, +got:\n%s", diff)
+	}
+}
