@@ -24,8 +24,8 @@ import (
 	"github.com/cascade-gitops/cascade/e2e/stage"
 )
 
-// TestSync does to one tier's sync what happens to syncs: the process is killed
-// in the middle, and Git loses what it declared.
+// TestSync runs one tier and does to its sync what happens to syncs: the process
+// is killed in the middle, Git loses what it declared, people make mistakes.
 func TestSync(t *testing.T) {
 	s := startSync(t)
 	for _, part := range []struct {
@@ -37,6 +37,11 @@ func TestSync(t *testing.T) {
 		{"RemovedPathDeletesNothing", (*oneTier).removedPath},
 		{"EmptiedBranchDeletesNothing", (*oneTier).emptiedBranch},
 		{"ApprovedPlanIsCarriedOut", (*oneTier).approvedPlan},
+		{"HealthAndDependencies", (*oneTier).healthAndDependencies},
+		{"Suspended", (*oneTier).suspended},
+		{"Pruning", (*oneTier).pruning},
+		{"DeletionPolicies", (*oneTier).deletionPolicies},
+		{"Refusals", (*oneTier).refusals},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.run(s, t) }) {
 			return

@@ -111,6 +111,7 @@ func (o agentOptions) run(ctx context.Context) error {
 	}
 	config.QPS = -1
 	config.UserAgent = "cascade-agent/" + version()
+	config.WarningHandler = rest.NoWarnings{} // of API servers about Flux's finalizer, on each write
 	// From here on, whatever has no transport of its own has no network.
 	if err := render.DenyNetwork(); err != nil {
 		return err

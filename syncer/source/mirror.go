@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 
 	"github.com/go-git/go-billy/v5/osfs"
@@ -45,6 +46,8 @@ type Mirrors struct {
 	// packsMost bounds the number of packs that incremental fetches pile up
 	// before a mirror starts afresh with one.
 	packsMost int
+	// entriesMost bounds the files and directories of a snapshot.
+	entriesMost int
 
 	mu      sync.Mutex
 	mirrors map[string]*mirror
@@ -53,7 +56,7 @@ type Mirrors struct {
 // NewMirrors keeps mirrors below dir. A pack of more than maxPackBytes is
 // refused.
 func NewMirrors(dir string, maxPackBytes int64) *Mirrors {
-	return &Mirrors{dir: dir, maxPackBytes: maxPackBytes, packsMost: packsPerGeneration, mirrors: map[string]*mirror{}}
+	return &Mirrors{dir: dir, maxPackBytes: maxPackBytes, packsMost: packsPerGeneration, entriesMost: MaxEntries, mirrors: map[string]*mirror{}}
 }
 
 // Fetch resolves the reference at the origin and returns its snapshot. If the
@@ -67,7 +70,7 @@ func (m *Mirrors) Fetch(ctx context.Context, origin Origin, ref Reference, ignor
 	m.mu.Lock()
 	mir := m.mirrors[origin.key()]
 	if mir == nil {
-		mir = &mirror{dir: filepath.Join(m.dir, origin.key()), maxPackBytes: m.maxPackBytes, packsMost: m.packsMost}
+		mir = &mirror{dir: filepath.Join(m.dir, origin.key()), maxPackBytes: m.maxPackBytes, packsMost: m.packsMost, entriesMost: m.entriesMost}
 		m.mirrors[origin.key()] = mir
 	}
 	m.mu.Unlock()
@@ -80,6 +83,7 @@ type mirror struct {
 	dir          string
 	maxPackBytes int64
 	packsMost    int
+	entriesMost  int
 
 	mu      sync.Mutex
 	current *generation
@@ -119,7 +123,7 @@ func (m *mirror) snapshot(ctx context.Context, dial *dialer, ref Reference, igno
 	if err != nil {
 		return nil, err
 	}
-	return newSnapshot(gen, want.commit, want.revision, ignore)
+	return newSnapshot(gen, want.commit, want.revision, ignore, m.entriesMost)
 }
 
 // obtain returns a generation that has the commit.
@@ -163,6 +167,13 @@ func (m *mirror) obtain(ctx context.Context, dial *dialer, session transport.Upl
 		for _, c := range m.current.tips() {
 			req.Haves = append(req.Haves, c)
 			req.Shallows = append(req.Shallows, c)
+		}
+		// Without this git sends whole trees: of two commits of which neither is
+		// the parent of the other, as it is with depth 1, it takes what they
+		// share into account only for a thin pack. Every server has it; the
+		// library takes it out of what they advertise, as it does not ask for it.
+		if len(req.Haves) > 0 {
+			_ = req.Capabilities.Set(capability.ThinPack)
 		}
 	}
 	if err := m.receive(ctx, session, req); err != nil {
@@ -212,7 +223,17 @@ func (m *mirror) receive(ctx context.Context, session transport.UploadPackSessio
 	}
 	m.current.mu.Lock()
 	defer m.current.mu.Unlock()
-	return packfile.UpdateObjectStorage(m.current.store, spool)
+	if !req.Capabilities.Supports(capability.ThinPack) {
+		return packfile.UpdateObjectStorage(m.current.store, spool)
+	}
+	// A thin pack has deltas against objects that are here already, so it
+	// cannot be kept as it is.
+	parser, err := packfile.NewParserWithStorage(packfile.NewScanner(spool), m.current.store)
+	if err != nil {
+		return err
+	}
+	_, err = parser.Parse()
+	return err
 }
 
 func (m *mirror) newGeneration() (*generation, error) {
@@ -350,7 +371,7 @@ func connectError(dial *dialer, err error) error {
 	where := fmt.Sprintf("%s://%s", dial.endpoint.Protocol, dial.endpoint.Host)
 	switch {
 	case errors.Is(err, transport.ErrAuthenticationRequired), errors.Is(err, transport.ErrAuthorizationFailed),
-		errors.Is(err, transport.ErrInvalidAuthMethod):
+		errors.Is(err, transport.ErrInvalidAuthMethod), strings.Contains(err.Error(), "ssh: unable to authenticate"):
 		return failf(ReasonAuthenticationFailed, "cannot read the repository at %s: %w; check spec.secretRef", where, err)
 	case errors.Is(err, transport.ErrEmptyRemoteRepository):
 		return failf(ReasonEmptyRepository, "cannot follow the repository at %s: it has no commits yet", where)

@@ -2,6 +2,8 @@ package source
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -57,7 +59,7 @@ type Snapshot struct {
 	matcher gitignore.Matcher
 }
 
-func newSnapshot(gen *generation, commit plumbing.Hash, revision string, ignore *string) (*Snapshot, error) {
+func newSnapshot(gen *generation, commit plumbing.Hash, revision string, ignore *string, entriesMost int) (*Snapshot, error) {
 	c, tree, err := gen.tree(commit)
 	if err != nil {
 		return nil, err
@@ -66,14 +68,14 @@ func newSnapshot(gen *generation, commit plumbing.Hash, revision string, ignore 
 	s := &Snapshot{
 		Revision: revision,
 		Commit:   commit.String(),
-		Digest:   "sha1:" + tree.Hash.String(),
+		Digest:   digest(tree.Hash, ignore),
 		Subject:  subject,
 		Time:     c.Committer.When,
 		gen:      gen,
 		tree:     tree,
 		ignore:   ignore,
 	}
-	patterns, err := s.patterns()
+	patterns, err := s.patterns(entriesMost)
 	if err != nil {
 		return nil, err
 	}
@@ -81,11 +83,20 @@ func newSnapshot(gen *generation, commit plumbing.Hash, revision string, ignore 
 	return s, nil
 }
 
+// digest of a tree and the ignore rules that are not in it.
+func digest(tree plumbing.Hash, ignore *string) string {
+	if ignore == nil {
+		return "sha1:" + tree.String()
+	}
+	sum := sha256.Sum256([]byte(tree.String() + "\n" + *ignore))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
 // patterns are those of spec.ignore and the .sourceignore files, and Flux's
 // defaults where there are neither; version control files always.
-func (s *Snapshot) patterns() ([]gitignore.Pattern, error) {
+func (s *Snapshot) patterns(entriesMost int) ([]gitignore.Pattern, error) {
 	patterns := sourceignore.VCSPatterns(nil)
-	own, err := s.ignoreFiles()
+	own, err := s.ignoreFiles(entriesMost)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +109,7 @@ func (s *Snapshot) patterns() ([]gitignore.Pattern, error) {
 	return append(patterns, sourceignore.DefaultPatterns(nil)...), nil
 }
 
-func (s *Snapshot) ignoreFiles() ([]gitignore.Pattern, error) {
+func (s *Snapshot) ignoreFiles(entriesMost int) ([]gitignore.Pattern, error) {
 	s.gen.mu.Lock()
 	var found []string
 	walker := object.NewTreeWalker(s.tree, true, nil)
@@ -107,8 +118,8 @@ func (s *Snapshot) ignoreFiles() ([]gitignore.Pattern, error) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err == nil && n == MaxEntries {
-			err = failf(ReasonLimitExceeded, "it has more than %d files and directories", MaxEntries)
+		if err == nil && n == entriesMost {
+			err = failf(ReasonLimitExceeded, "it has more than %d files and directories", entriesMost)
 		}
 		if err != nil {
 			walker.Close()

@@ -21,6 +21,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-git/go-billy/v5/osfs"
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/cache"
+	"github.com/go-git/go-git/v5/storage/filesystem"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cascade-gitops/cascade/e2e/gitserver"
@@ -496,13 +500,13 @@ func TestSnapshotFiles(t *testing.T) {
 	}
 	want := []Entry{
 		{Name: "a.yaml"}, {Name: "absolute", Link: true}, {Name: "chain", Link: true}, {Name: "circle", Link: true}, {Name: "dangling", Link: true},
-		{Name: "dir", Dir: true}, {Name: "in", Link: true}, {Name: "indir", Link: true}, {Name: "out", Link: true},
+		{Name: "dir", Dir: true}, {Name: "in", Link: true}, {Name: "indir", Link: true}, {Name: "out", Link: true}, {Name: "run.sh"},
 	}
 	got, err := s.ReadDir("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// run.sh is excluded by Flux's defaults, and so are submodules.
+	// The submodule is left out.
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("ReadDir(): -want, +got:\n%s", diff)
 	}
@@ -640,7 +644,9 @@ func TestHostileTree(t *testing.T) {
 			tree = literal(b.String())
 		}
 		follow(tree)
-		if _, err := mirrors(t).Fetch(t.Context(), o.url(), onMain, nil, nil); ReasonOf(err) != ReasonLimitExceeded {
+		m := mirrors(t)
+		m.entriesMost = 20_000
+		if _, err := m.Fetch(t.Context(), o.url(), onMain, nil, nil); ReasonOf(err) != ReasonLimitExceeded {
 			t.Errorf("Fetch() = %v, want reason %s", err, ReasonLimitExceeded)
 		}
 	})
@@ -653,18 +659,30 @@ func TestLostObjects(t *testing.T) {
 	o.commit("main", map[string]string{"dir/sub/a.yaml": random(t, 4000)})
 	m := mirrors(t)
 	s := fetch(t, m, o.url(), onMain, nil)
+	// Nothing of it is in memory but the root of the tree.
+	s.gen.store = filesystem.NewStorage(osfs.New(filepath.Join(m.dir, o.url().key(), "1")), cache.NewObjectLRU(0))
+	var err error
+	if _, s.tree, err = s.gen.tree(plumbing.NewHash(s.Commit)); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.RemoveAll(m.dir); err != nil {
 		t.Fatal(err)
 	}
-	s.gen.store.ObjectStorage.Close() // forgets open files
-	for _, name := range []string{"dir/sub/a.yaml", "dir/sub"} {
-		if _, err := s.ReadFile(name); err == nil {
-			continue // still in the cache of objects
-		} else if errors.Is(err, fs.ErrNotExist) && name == "dir/sub/a.yaml" {
-			t.Errorf("ReadFile(%s) = %v, want an error that does not say absent", name, err)
+	for name, err := range map[string]error{
+		"ReadFile": second(s.ReadFile("dir/sub/a.yaml")),
+		"ReadDir":  second(s.ReadDir("dir/sub")),
+		"Stat":     second(false, func() error { _, _, err := s.Stat("dir/sub"); return err }()),
+	} {
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s of what was lost: %v, want an error that does not say absent", name, err)
 		}
 	}
+	if _, err := s.ReadFile("nowhere"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("ReadFile of what never was: %v, want it to say absent", err)
+	}
 }
+
+func second[T any](_ T, err error) error { return err }
 
 func TestGenerations(t *testing.T) {
 	o := serve(t, gitserver.Options{})
