@@ -2,7 +2,9 @@ package capibridge
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -31,16 +33,17 @@ func (c Cluster) Variables(serverVersion string) map[string]string {
 		"pod_cidr":          c.PodCIDR,
 		"service_cidr":      c.ServiceCIDR,
 	}
-	for k, v := range c.TopologyVariables {
-		vars["var_"+variableName(k)] = singleLine(v)
+	// In order: two names may become one, and the same of them must always win.
+	for _, k := range slices.Sorted(maps.Keys(c.TopologyVariables)) {
+		vars[variableName("var_"+k)] = singleLine(c.TopologyVariables[k])
 	}
-	for k, v := range c.Labels {
-		vars["label_"+variableName(k)] = v
+	for _, k := range slices.Sorted(maps.Keys(c.Labels)) {
+		vars[variableName("label_"+k)] = c.Labels[k]
 	}
 	// Last, because a person wrote them for this very purpose.
-	for k, v := range c.Annotations {
+	for _, k := range slices.Sorted(maps.Keys(c.Annotations)) {
 		if name, ok := strings.CutPrefix(k, v1alpha1.VariablePrefix); ok && name != "" {
-			vars[variableName(name)] = singleLine(v)
+			vars[variableName(name)] = singleLine(c.Annotations[k])
 		}
 	}
 	return vars

@@ -48,6 +48,7 @@ func TestFleet(t *testing.T) {
 		{"RemovalInOneCommitIsRefused", (*fleet).removalInOneCommit},
 		{"RemovalInTwoCommits", (*fleet).removalInTwoCommits},
 		{"RecreatedClusterIsSeededAfresh", (*fleet).recreatedCluster},
+		{"HandWrittenChildAndItsIdentity", (*fleet).handWrittenChild},
 		{"DetachedFromTheMoM", (*fleet).detached},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.run(f, t) }) {
@@ -410,6 +411,108 @@ func (f *fleet) recreatedCluster(t *testing.T) {
 		t.Fatalf("the recorded identity is %v", child.Status.Identity)
 	}
 }
+
+// handWrittenChild connects a cluster by a kubeconfig instead of through Cluster
+// API, pushes a layer without an agent, and then has the kubeconfig lead to
+// another cluster, to which nothing may be written.
+func (f *fleet) handWrittenChild(t *testing.T) {
+	staging, gamma, alpha := f.tiers["staging"], f.tiers["gamma"], f.tiers["alpha"]
+	f.commit(t, "env-staging", "A layer for clusters made by hand", func(dir string) error {
+		if err := os.Mkdir(filepath.Join(dir, "layers", "handmade"), 0o755); err != nil {
+			return err
+		}
+		text := strings.NewReplacer("name: note", "name: handmade", "cascade-system", "default").Replace(note)
+		return os.WriteFile(filepath.Join(dir, "layers", "handmade", "note.yaml"), []byte(text), 0o644)
+	})
+	c, err := staging.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stage.Apply(t.Context(), c, handmade); err != nil {
+		t.Fatal(err)
+	}
+	lead := func(to *stage.Tier) {
+		t.Helper()
+		kubeconfig, err := os.ReadFile(to.Kubeconfig())
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: stage.Namespace, Name: "handmade"}, Data: map[string][]byte{"value": kubeconfig}}
+		if err := c.Create(t.Context(), secret); apierrors.IsAlreadyExists(err) {
+			err = c.Update(t.Context(), secret)
+			if err != nil {
+				t.Fatal(err)
+			}
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	state := func(reason string) func(ctx context.Context) error {
+		return func(ctx context.Context) error {
+			child := &v1alpha1.Child{}
+			if err := get(ctx, staging, child, stage.Namespace, "handmade"); err != nil {
+				return err
+			}
+			if c := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ReadyCondition); c == nil || c.Reason != reason {
+				return fmt.Errorf("conditions are %s", summary(child.Status.Conditions))
+			}
+			return nil
+		}
+	}
+	lead(gamma)
+	eventually(t, converge, "the layer is in the cluster", state(v1alpha1.ReasonSucceeded))
+	cm := &corev1.ConfigMap{}
+	if err := get(t.Context(), gamma, cm, "default", "handmade"); err != nil || cm.Data["cluster"] != "handmade" {
+		t.Fatalf("the note in gamma is %v, %v", cm.Data, err)
+	}
+
+	lead(alpha)
+	eventually(t, converge, "the swap is noticed", state(v1alpha1.ReasonIdentityChanged))
+	// A new commit for the layer must not reach the wrong cluster either.
+	f.commit(t, "env-staging", "Change the layer", func(dir string) error {
+		return replaceIn(filepath.Join(dir, "layers", "handmade", "note.yaml"), "cluster: ", "cluster: again-")
+	})
+	f.greet(t)
+	f.greeted(t, converge, "gamma")
+	if err := state(v1alpha1.ReasonIdentityChanged)(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := get(t.Context(), alpha, cm, "default", "handmade"); !apierrors.IsNotFound(err) {
+		t.Errorf("the wrong cluster was written to: %v", err)
+	}
+	lead(gamma)
+	eventually(t, bringUp, "the right cluster is followed again", func(ctx context.Context) error {
+		if err := get(ctx, gamma, cm, "default", "handmade"); err != nil {
+			return err
+		}
+		if cm.Data["cluster"] != "again-handmade" {
+			return fmt.Errorf("the note is %v", cm.Data)
+		}
+		return nil
+	})
+}
+
+const handmade = `apiVersion: cascade.dev/v1alpha1
+kind: Child
+metadata:
+  name: handmade
+  namespace: cascade-system
+  labels: {made-by: hand}
+spec:
+  kubeConfig: {secretRef: {name: handmade}}
+---
+apiVersion: cascade.dev/v1alpha1
+kind: Layer
+metadata:
+  name: handmade
+  namespace: cascade-system
+spec:
+  clusterSelector:
+    matchLabels: {made-by: hand}
+  sourceRef: {kind: GitRepository, name: environment}
+  path: ./layers/handmade
+  wait: true
+`
 
 // detached kills the MoM's control plane: the tiers below go on, and when it
 // comes back it touches nothing.

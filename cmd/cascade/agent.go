@@ -55,6 +55,7 @@ type agentOptions struct {
 	maxPackBytes         int64
 	leaderElection       bool
 	concurrent           int
+	concurrentSources    int
 	concurrentChildren   int
 	observeInterval      time.Duration
 	noCrossNamespaceRefs bool
@@ -79,7 +80,8 @@ func newAgent() *cobra.Command {
 	f.StringVar(&o.storagePath, "storage-path", filepath.Join(os.TempDir(), "cascade"), "directory for Git objects; it may be empty after a restart")
 	f.Int64Var(&o.maxPackBytes, "max-pack-bytes", 512<<20, "most bytes that one fetch may receive")
 	f.BoolVar(&o.leaderElection, "enable-leader-election", true, "let only one of several agents of the tier work")
-	f.IntVar(&o.concurrent, "concurrent", 4, "number of sources, and of Kustomizations, that are reconciled at the same time")
+	f.IntVar(&o.concurrent, "concurrent", 4, "number of Kustomizations that are reconciled at the same time")
+	f.IntVar(&o.concurrentSources, "concurrent-sources", 16, "number of sources that are fetched at the same time; they mostly wait for servers, some of which may not answer")
 	f.IntVar(&o.concurrentChildren, "concurrent-children", 32, "number of children that are visited at the same time")
 	f.DurationVar(&o.observeInterval, "observe-interval", 15*time.Second, "time between two readings of a child's report")
 	f.BoolVar(&o.noCrossNamespaceRefs, "no-cross-namespace-refs", false, "refuse sources of other namespaces")
@@ -208,7 +210,7 @@ func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
 	if err := (&syncer.GitRepositories{
 		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Mirrors: source.NewMirrors(o.storagePath, o.maxPackBytes),
 		Snapshots: snapshots, Events: recorder("source-controller"), Metrics: syncMetrics, Now: now,
-	}).SetupWithManager(mgr, o.concurrent); err != nil {
+	}).SetupWithManager(mgr, o.concurrentSources); err != nil {
 		return fmt.Errorf("cannot set up %s controller: %w", sourcev1.GitRepositoryKind, err)
 	}
 	if err := (&syncer.Kustomizations{

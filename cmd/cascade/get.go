@@ -19,12 +19,12 @@ import (
 
 // getter lists one kind.
 type getter struct {
-	name    string
-	single  string
-	aliases []string
-	list    func() client.ObjectList
-	header  []string
-	row     func(client.Object) []string
+	name       string
+	single     string
+	aliases    []string
+	list       func() client.ObjectList
+	header     []string
+	row        func(client.Object) []string
 	conditions func(client.Object) []metav1.Condition
 }
 

@@ -6,13 +6,16 @@ import (
 	"regexp"
 	"strings"
 	"time"
+	"unicode"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
 )
 
-// table prints rows in aligned columns, as kubectl does.
+// table prints rows in aligned columns, as kubectl does. What does not print is
+// left out: some of the text comes from clusters below, which are not to be
+// trusted with a person's terminal.
 func table(out io.Writer, header []string, rows [][]string) error {
 	w := printers.GetNewTabWriter(out)
 	if header != nil {
@@ -21,11 +24,22 @@ func table(out io.Writer, header []string, rows [][]string) error {
 		}
 	}
 	for _, row := range rows {
-		if _, err := fmt.Fprintln(w, strings.Join(row, "\t")); err != nil {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = strings.Map(printable, cell)
+		}
+		if _, err := fmt.Fprintln(w, strings.Join(cells, "\t")); err != nil {
 			return err
 		}
 	}
 	return w.Flush()
+}
+
+func printable(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return -1
 }
 
 var longHash = regexp.MustCompile(`\b(sha1|sha256):([0-9a-f]{8})[0-9a-f]+`)

@@ -1,0 +1,195 @@
+package capibridge
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+func object(t *testing.T, text string) *unstructured.Unstructured {
+	t.Helper()
+	u := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func TestFromObject(t *testing.T) {
+	const head = "metadata: {namespace: fleet, name: prod, uid: \"1\"}\n"
+	for name, tc := range map[string]struct {
+		reason string
+		yaml   string
+		want   Cluster
+	}{
+		"New": {"just created: nothing is known", head, Cluster{}},
+		"Provisioned2": {
+			"v1beta2: phase Provisioned comes before any API server", head + "status: {phase: Provisioned, initialization: {infrastructureProvisioned: true}}\n",
+			Cluster{InfrastructureProvisioned: true},
+		},
+		"Provisioned1": {
+			"v1beta1 says it in another field", head + "status: {phase: Provisioned, infrastructureReady: true}\n",
+			Cluster{InfrastructureProvisioned: true},
+		},
+		"Initialized2": {
+			"v1beta2: the sticky field", head + "status: {initialization: {infrastructureProvisioned: true, controlPlaneInitialized: true}, conditions: [{type: Available, status: \"False\"}]}\n",
+			Cluster{InfrastructureProvisioned: true, ControlPlaneInitialized: true},
+		},
+		"Initialized1": {
+			"v1beta1: the condition is as sticky; controlPlaneReady is not, and is no gate", head + "status: {infrastructureReady: true, controlPlaneReady: false, conditions: [{type: ControlPlaneInitialized, status: \"True\"}]}\n",
+			Cluster{InfrastructureProvisioned: true, ControlPlaneInitialized: true},
+		},
+		"NotInitialized1": {
+			"a control plane that is ready by another contract is not initialised", head + "status: {infrastructureReady: true, controlPlaneReady: true, conditions: [{type: ControlPlaneInitialized, status: \"False\"}]}\n",
+			Cluster{InfrastructureProvisioned: true},
+		},
+		"Available2": {"v1beta2 has its conditions on top", head + "status: {conditions: [{type: Available, status: \"True\"}]}\n", Cluster{Available: true}},
+		"Available1": {"v1beta1 carries the new conditions below", head + "status: {v1beta2: {conditions: [{type: Available, status: \"True\"}]}}\n", Cluster{Available: true}},
+		"Unknown":    {"Unknown is not True", head + "status: {conditions: [{type: Available, status: Unknown}]}\n", Cluster{}},
+		"Paused":     {"by spec", head + "spec: {paused: true}\n", Cluster{Paused: true}},
+		"PausedToo":  {"by annotation, whose value does not matter", "metadata: {namespace: fleet, name: prod, uid: \"1\", annotations: {cluster.x-k8s.io/paused: \"\"}}\n", Cluster{Paused: true, Annotations: map[string]string{"cluster.x-k8s.io/paused": ""}}},
+		"Deleting":   {"a deletion stops every write", "metadata: {namespace: fleet, name: prod, uid: \"1\", deletionTimestamp: \"2026-01-01T00:00:00Z\"}\n", Cluster{Deleting: true}},
+		"Facts": {
+			"everything that becomes a variable",
+			"metadata: {namespace: fleet, name: prod, uid: \"1\", labels: {topology.kubernetes.io/region: eu-west-1}}\n" +
+				"spec:\n  topology: {version: v1.36.3, variables: [{name: size, value: large}, {name: count, value: 3}, {name: ratio, value: 1.5}, {name: on, value: true}, {name: map, value: {a: b}}, {value: x}]}\n" +
+				"  infrastructureRef: {kind: AWSManagedCluster}\n  controlPlaneEndpoint: {host: api.example.com, port: 6443}\n  clusterNetwork: {pods: {cidrBlocks: [10.0.0.0/16, \"fd00::/48\"]}, services: {cidrBlocks: [10.1.0.0/16]}}\n",
+			Cluster{
+				Labels: map[string]string{"topology.kubernetes.io/region": "eu-west-1"}, Region: "eu-west-1", Version: "v1.36.3", Provider: "aws", Endpoint: "api.example.com",
+				PodCIDR: "10.0.0.0/16", ServiceCIDR: "10.1.0.0/16", TopologyVariables: map[string]string{"size": "large", "count": "3", "ratio": "1.5", "on": "true"},
+			},
+		},
+		"Nonsense": {
+			"fields of other types than the contract has are as if they were not there", head + "spec: {paused: \"yes\", topology: {variables: [x, 1]}, clusterNetwork: {pods: {cidrBlocks: x}}}\nstatus: {conditions: [x], initialization: {controlPlaneInitialized: \"true\"}}\n",
+			Cluster{},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.want.Namespace, tc.want.Name, tc.want.UID = "fleet", "prod", "1"
+			got := FromObject(object(t, tc.yaml))
+			if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(Cluster{}, "Object")); diff != "" {
+				t.Errorf("%s\nFromObject(): -want, +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestProvider(t *testing.T) {
+	for kind, want := range map[string]string{
+		"AWSCluster": "aws", "AWSManagedCluster": "aws", "AzureCluster": "azure", "AzureManagedCluster": "azure", "AzureASOManagedCluster": "azure",
+		"LocalCluster": "local", "DockerCluster": "docker", "VSphereCluster": "vsphere", "": "",
+	} {
+		if got := provider(kind); got != want {
+			t.Errorf("provider(%q) = %q, want %q", kind, got, want)
+		}
+	}
+}
+
+func TestGate(t *testing.T) {
+	up := Cluster{InfrastructureProvisioned: true, ControlPlaneInitialized: true, Object: map[string]any{
+		"metadata": map[string]any{"labels": map[string]any{"tier": "prod"}},
+		"status":   map[string]any{"conditions": []any{map[string]any{"type": "Available", "status": "True"}}},
+		"many":     many(3000),
+	}}
+	with := func(change func(*Cluster)) Cluster {
+		c := up
+		change(&c)
+		return c
+	}
+	for name, tc := range map[string]struct {
+		reason  string
+		cluster Cluster
+		when    string
+		want    string
+	}{
+		"Default":          {"the default needs no Available, which comes late and goes stale", up, "", ""},
+		"Named":            {"the default by its name", up, WhenControlPlaneInitialized, ""},
+		"Deleting":         {"a cluster that goes is written to no more, whatever else it is", with(func(c *Cluster) { c.Deleting, c.Paused = true, true }), "", v1alpha1.ReasonClusterDeleting},
+		"Paused":           {"somebody works on it", with(func(c *Cluster) { c.Paused = true }), "", v1alpha1.ReasonPaused},
+		"NoInfrastructure": {"nothing is there", with(func(c *Cluster) { c.InfrastructureProvisioned = false }), "", v1alpha1.ReasonClusterNotReady},
+		"NoControlPlane":   {"no API server is there", with(func(c *Cluster) { c.ControlPlaneInitialized = false }), "", v1alpha1.ReasonClusterNotReady},
+		"NotAvailable":     {"only where a layer asks for it", up, WhenAvailable, v1alpha1.ReasonClusterNotReady},
+		"Available":        {"the same, given", with(func(c *Cluster) { c.Available = true }), WhenAvailable, ""},
+		"Expression":       {"any fact of the Cluster may be asked for", up, `cluster.metadata.labels.tier == "prod" && cluster.status.conditions.exists(c, c.type == "Available" && c.status == "True")`, ""},
+		"ExpressionFalse":  {"a clear no", up, `cluster.metadata.labels.tier == "dev"`, v1alpha1.ReasonClusterNotReady},
+		"ExpressionBefore": {"an expression cannot open the gate of a cluster without an API server", with(func(c *Cluster) { c.ControlPlaneInitialized = false }), "true", v1alpha1.ReasonClusterNotReady},
+		"Syntax":           {"a person has to repair it", up, `cluster.`, v1alpha1.ReasonInvalidSpec},
+		"UnknownVariable":  {"the same", up, `self.x == 1`, v1alpha1.ReasonInvalidSpec},
+		"NoBool":           {"the same", up, `cluster.metadata.labels.tier`, v1alpha1.ReasonInvalidSpec},
+		"MissingField":     {"an error is no yes", up, `cluster.spec.nowhere == 1`, v1alpha1.ReasonInvalidSpec},
+		"Expensive":        {"an expression has a budget, or one Layer stops all", up, `cluster.many.all(a, cluster.many.all(b, cluster.many.all(c, a + b + c >= 0)))`, v1alpha1.ReasonInvalidSpec},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := Gate(tc.cluster, tc.when)
+			if got.Open != (tc.want == "") || got.Reason != tc.want || (got.Message == "") != got.Open {
+				t.Errorf("%s\nGate(%q) = %+v, want reason %q", tc.reason, tc.when, got, tc.want)
+			}
+		})
+	}
+}
+
+func many(n int) []any {
+	out := make([]any, n)
+	for i := range out {
+		out[i] = int64(i)
+	}
+	return out
+}
+
+func TestVariables(t *testing.T) {
+	c := Cluster{
+		Namespace: "fleet", Name: "prod", UID: "1", Provider: "aws",
+		Labels:            map[string]string{"topology.kubernetes.io/zone": "a", "9lives": "cat", "plain": "x", "UPPER-case.x": "y"},
+		Annotations:       map[string]string{v1alpha1.VariablePrefix + "cluster_region": "eu", v1alpha1.VariablePrefix + "2nd": "two\nlines", v1alpha1.VariablePrefix: "no name", "other/annotation": "z"},
+		TopologyVariables: map[string]string{"node.size": "big\nger"},
+		Region:            "us",
+	}
+	want := map[string]string{
+		"cluster_name": "prod", "cluster_namespace": "fleet", "cluster_uid": "1", "cluster_provider": "aws", "cluster_endpoint": "", "pod_cidr": "", "service_cidr": "",
+		"cluster_version":                   "v1.36.3", // of the server, as the Cluster states none
+		"cluster_region":                    "eu",      // what a person wrote for this purpose wins
+		"_2nd":                              "twolines",
+		"label_topology_kubernetes_io_zone": "a", "label_9lives": "cat", "label_plain": "x", "label_UPPER_case_x": "y",
+		"var_node_size": "bigger",
+	}
+	got := c.Variables("v1.36.3")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("Variables(): -want, +got:\n%s", diff)
+	}
+	name := regexp.MustCompile(`^[_[:alpha:]][_[:alpha:][:digit:]]*$`)
+	for k, v := range got {
+		if !name.MatchString(k) || strings.Contains(v, "\n") {
+			t.Errorf("%q=%q: substitution refuses such names, and values must be of one line", k, v)
+		}
+	}
+	c.Version = "v1.37.0"
+	if got := c.Variables("v1.36.3")["cluster_version"]; got != "v1.37.0" {
+		t.Errorf("cluster_version = %q, want what the Cluster states", got)
+	}
+}
+
+// TestVariablesAreStable: names that become one must not take turns, or the
+// rendering changes from one visit to the next.
+func TestVariablesAreStable(t *testing.T) {
+	c := Cluster{Labels: map[string]string{}, Annotations: map[string]string{}, TopologyVariables: map[string]string{}}
+	for i, separator := range []string{".", "-", "/", "_"} {
+		c.Labels["a"+separator+"b"] = fmt.Sprint(i)
+		c.Annotations[v1alpha1.VariablePrefix+"a"+separator+"b"] = fmt.Sprint(i)
+		c.TopologyVariables["a"+separator+"b"] = fmt.Sprint(i)
+	}
+	first := c.Variables("")
+	for range 50 {
+		if again := c.Variables(""); !maps.Equal(first, again) {
+			t.Fatalf("Variables() of one Cluster differ:\n%s", cmp.Diff(first, again))
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package capibridge
+
+import (
+	"encoding/base64"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+var (
+	ca64   = base64.StdEncoding.EncodeToString([]byte("ca"))
+	cert64 = base64.StdEncoding.EncodeToString([]byte("cert"))
+	key64  = base64.StdEncoding.EncodeToString([]byte("key"))
+)
+
+// kubeconfig has the given lines in its cluster and its user.
+func kubeconfig(cluster, user string) string {
+	return "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts:\n- {name: c, context: {cluster: k, user: u}}\n" +
+		"clusters:\n- name: k\n  cluster:\n    " + strings.ReplaceAll(cluster, "\n", "\n    ") + "\n" +
+		"users:\n- name: u\n  user:\n    " + strings.ReplaceAll(user, "\n", "\n    ") + "\n"
+}
+
+const server = "server: https://127.0.0.1:6443"
+
+func TestKubeconfig(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		data   string
+		want   *rest.Config
+	}{
+		"Certificate": {
+			"what Cluster API's control planes write",
+			kubeconfig(server+"\ncertificate-authority-data: "+ca64, "client-certificate-data: "+cert64+"\nclient-key-data: "+key64),
+			&rest.Config{Host: "https://127.0.0.1:6443", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("ca"), CertData: []byte("cert"), KeyData: []byte("key")}},
+		},
+		"Token": {
+			"what managed control planes write",
+			kubeconfig(server, "token: abc"), &rest.Config{Host: "https://127.0.0.1:6443", BearerToken: "abc"},
+		},
+		"ServerName": {
+			"behind a tunnel the name in the certificate is not that of the address",
+			kubeconfig(server+"\ntls-server-name: api.example.com", "token: abc"),
+			&rest.Config{Host: "https://127.0.0.1:6443", BearerToken: "abc", TLSClientConfig: rest.TLSClientConfig{ServerName: "api.example.com"}},
+		},
+		"OthersIgnored": {
+			"users that the current context does not name are not used, whatever they say",
+			kubeconfig(server, "token: abc") + "- name: other\n  user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}}\n",
+			&rest.Config{Host: "https://127.0.0.1:6443", BearerToken: "abc"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Kubeconfig([]byte(tc.data))
+			if err != nil {
+				t.Fatalf("%s\nKubeconfig(): %v", tc.reason, err)
+			}
+			if diff := cmp.Diff(fieldsOf(tc.want), fieldsOf(got)); diff != "" {
+				t.Errorf("%s\nKubeconfig(): -want, +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// fieldsOf are all that may be set; anything else fails the test.
+func fieldsOf(c *rest.Config) map[string]string {
+	out := map[string]string{
+		"host": c.Host, "token": c.BearerToken, "name": c.ServerName, "ca": string(c.CAData), "cert": string(c.CertData), "key": string(c.KeyData),
+	}
+	for name, set := range map[string]bool{
+		"tokenFile": c.BearerTokenFile != "", "exec": c.ExecProvider != nil, "authProvider": c.AuthProvider != nil, "proxy": c.Proxy != nil,
+		"insecure": c.Insecure, "caFile": c.CAFile != "", "certFile": c.CertFile != "", "keyFile": c.KeyFile != "",
+		"username": c.Username != "", "password": c.Password != "", "impersonate": c.Impersonate.UserName+c.Impersonate.UID != "" || len(c.Impersonate.Groups)+len(c.Impersonate.Extra) > 0,
+		"wrap": c.WrapTransport != nil, "transport": c.Transport != nil, "dial": c.Dial != nil,
+	} {
+		if set {
+			out[name] = "set"
+		}
+	}
+	return out
+}
+
+func TestKubeconfigRefused(t *testing.T) {
+	stolen := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(stolen, []byte("our-own-service-account-token"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		data   string
+		names  string
+	}{
+		"TokenFile":       {"threat V4: client-go reads it while it parses, and we would send our own token to his server", kubeconfig(server, "tokenFile: "+stolen), "tokenFile"},
+		"TokenAndFile":    {"the same beside an honest token", kubeconfig(server, "token: abc\ntokenFile: "+stolen), "tokenFile"},
+		"Exec":            {"CVE-2022-24817: runs a program", kubeconfig(server, "exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}"), "exec"},
+		"AuthProvider":    {"runs a program as well", kubeconfig(server, "auth-provider: {name: gcp}"), "auth-provider"},
+		"Proxy":           {"all traffic would go by another host", kubeconfig(server+"\nproxy-url: http://127.0.0.1:1", "token: abc"), "proxy-url"},
+		"Insecure":        {"whoever sits in between could be the cluster", kubeconfig(server+"\ninsecure-skip-tls-verify: true", "token: abc"), "insecure-skip-tls-verify"},
+		"CAFile":          {"a file of the agent's pod", kubeconfig(server+"\ncertificate-authority: "+stolen, "token: abc"), "certificate-authority"},
+		"CertFile":        {"the same", kubeconfig(server, "client-certificate: "+stolen+"\nclient-key-data: "+key64), "client-certificate"},
+		"KeyFile":         {"the same", kubeconfig(server, "client-certificate-data: "+cert64+"\nclient-key: "+stolen), "client-key"},
+		"Username":        {"basic authentication is no longer served", kubeconfig(server, "username: a\npassword: hidden-word"), "username, password"},
+		"Impersonate":     {"the parent is who the cluster says, nobody else", kubeconfig(server, "token: abc\nas: admin"), "as"},
+		"ImpersonateUID":  {"the same", kubeconfig(server, "token: abc\nas-uid: \"1\""), "as-uid"},
+		"ImpersonateMany": {"the same", kubeconfig(server, "token: abc\nas-groups: [a]\nas-user-extra: {a: [b]}"), "as-groups, as-user-extra"},
+		"HTTP":            {"the credential would go in the clear", kubeconfig("server: http://127.0.0.1:6443", "token: abc"), "https"},
+		"NoScheme":        {"client-go would guess one", kubeconfig("server: 127.0.0.1:6443", "token: abc"), "https"},
+		"UserInfo":        {"a credential in the address ends up in logs", kubeconfig("server: https://me:hidden-word@127.0.0.1", "token: abc"), "https"},
+		"NoServer":        {"client-go would fall back to localhost", kubeconfig("tls-server-name: x", "token: abc"), "https"},
+		"NoContext":       {"there is no default", strings.Replace(kubeconfig(server, "token: abc"), "current-context: c", "current-context: d", 1), "context"},
+		"EmptyContext":    {"the same", strings.Replace(kubeconfig(server, "token: abc"), "current-context: c\n", "", 1), "context"},
+		"NoCluster":       {"a context that leads nowhere", strings.Replace(kubeconfig(server, "token: abc"), "cluster: k", "cluster: x", 1), "cluster"},
+		"NoUser":          {"the same", strings.Replace(kubeconfig(server, "token: abc"), "user: u", "user: x", 1), "user"},
+		"Empty":           {"a Secret that is being filled", "", "empty"},
+		"NotYAML":         {"the error must not quote what may be a secret", "hidden-word: [", "not valid"},
+		"OtherKind":       {"some other object", "apiVersion: v1\nkind: Secret\ndata: {value: hidden-word}\n", ""},
+		"Huge":            {"it would be parsed for nothing", kubeconfig(server, "token: abc") + "#" + strings.Repeat("x", maxKubeconfig), "limit"},
+		"Bomb":            {"threat V2: sigs.k8s.io/yaml refuses it, and does so quickly", kubeconfig(server, "token: abc") + bomb(), ""},
+		"Cycle":           {"threat V1", "apiVersion: v1\nkind: Config\nclusters: &a [*a]\n", ""},
+		"Deep":            {"depth costs stack", "apiVersion: v1\nkind: Config\nx: " + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Kubeconfig([]byte(tc.data))
+			if err == nil {
+				t.Fatalf("%s\nKubeconfig() = %v, want it refused", tc.reason, fieldsOf(got))
+			}
+			if !strings.Contains(err.Error(), tc.names) {
+				t.Errorf("%s\nerror %q, want it to name %s", tc.reason, err, tc.names)
+			}
+			if strings.Contains(err.Error(), "hidden-word") || strings.Contains(err.Error(), "our-own") {
+				t.Errorf("%s\nthe error shows a secret: %v", tc.reason, err)
+			}
+		})
+	}
+}
+
+func bomb() string {
+	b := "x0: &x0 [a,a,a,a,a,a,a,a,a]\n"
+	for i := 1; i < 10; i++ {
+		prev, this := "*x"+string(rune('0'+i-1)), "x"+string(rune('0'+i))
+		b += this + ": &" + this + " [" + strings.TrimSuffix(strings.Repeat(prev+",", 9), ",") + "]\n"
+	}
+	return b
+}
+
+// FuzzKubeconfig: whoever may write a Secret writes this.
+func FuzzKubeconfig(f *testing.F) {
+	f.Add([]byte(kubeconfig(server, "token: abc")))
+	f.Add([]byte(kubeconfig(server+"\nproxy-url: http://x", "tokenFile: /etc/hostname")))
+	f.Add([]byte(`{"kind":"Config","apiVersion":"v1","current-context":"c","contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}],"clusters":[{"name":"k","cluster":{"server":"https://x"}}],"users":[{"name":"u","user":{"exec":{"command":"x"}}}]}`))
+	f.Add([]byte("contexts: [null]\nclusters: [null]\nusers: [null]\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		got, err := Kubeconfig(data)
+		if err != nil {
+			return
+		}
+		for name, value := range fieldsOf(got) {
+			if value == "set" {
+				t.Errorf("Kubeconfig() set %s", name)
+			}
+		}
+		if !strings.HasPrefix(strings.ToLower(got.Host), "https://") {
+			t.Errorf("Kubeconfig() has host %q", got.Host)
+		}
+	})
+}
+
+func TestBelongsTo(t *testing.T) {
+	cluster := Cluster{Name: "prod", UID: "1"}
+	for name, tc := range map[string]struct {
+		reason string
+		meta   metav1.ObjectMeta
+		want   bool
+	}{
+		"Label":        {"what every provider sets", metav1.ObjectMeta{Labels: map[string]string{ClusterNameLabel: "prod"}}, true},
+		"OtherLabel":   {"the Secret of a neighbour", metav1.ObjectMeta{Labels: map[string]string{ClusterNameLabel: "dev"}}, false},
+		"Owner":        {"owned by the very Cluster", metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "KubeadmControlPlane", UID: "9"}, {Kind: "Cluster", UID: "1"}}}, true},
+		"FormerOwner":  {"owned by a Cluster of the same name that is gone", metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "Cluster", Name: "prod", UID: "0"}}}, false},
+		"ControlPlane": {"an owner of another kind says nothing by itself", metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "KubeadmControlPlane", UID: "1"}}}, false},
+		"Nothing":      {"a name alone can be taken by anybody", metav1.ObjectMeta{Name: KubeconfigSecret("prod")}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := BelongsTo(&corev1.Secret{ObjectMeta: tc.meta}, cluster); got != tc.want {
+				t.Errorf("%s\nBelongsTo() = %t, want %t", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
