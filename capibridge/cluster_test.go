@@ -61,11 +61,11 @@ func TestFromObject(t *testing.T) {
 		"Facts": {
 			"everything that becomes a variable",
 			"metadata: {namespace: fleet, name: prod, uid: \"1\", labels: {topology.kubernetes.io/region: eu-west-1}}\n" +
-				"spec:\n  topology: {version: v1.36.3, variables: [{name: size, value: large}, {name: count, value: 3}, {name: ratio, value: 1.5}, {name: on, value: true}, {name: map, value: {a: b}}, {value: x}]}\n" +
+				"spec:\n  topology: {version: v1.36.3, variables: [{name: size, value: large}, {name: count, value: 3}, {name: ratio, value: 1.5}, {name: enabled, value: true}, {name: map, value: {a: b}}, {value: x}]}\n" +
 				"  infrastructureRef: {kind: AWSManagedCluster}\n  controlPlaneEndpoint: {host: api.example.com, port: 6443}\n  clusterNetwork: {pods: {cidrBlocks: [10.0.0.0/16, \"fd00::/48\"]}, services: {cidrBlocks: [10.1.0.0/16]}}\n",
 			Cluster{
 				Labels: map[string]string{"topology.kubernetes.io/region": "eu-west-1"}, Region: "eu-west-1", Version: "v1.36.3", Provider: "aws", Endpoint: "api.example.com",
-				PodCIDR: "10.0.0.0/16", ServiceCIDR: "10.1.0.0/16", TopologyVariables: map[string]string{"size": "large", "count": "3", "ratio": "1.5", "on": "true"},
+				PodCIDR: "10.0.0.0/16", ServiceCIDR: "10.1.0.0/16", TopologyVariables: map[string]string{"size": "large", "count": "3", "ratio": "1.5", "enabled": "true"},
 			},
 		},
 		"Nonsense": {

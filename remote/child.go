@@ -640,10 +640,13 @@ func (v *visit) jittered(d time.Duration) time.Duration {
 }
 
 // short bounds a message for a condition.
-func short(s string) string {
-	const most = 2000
+func short(s string) string { return cut(s, 2000) }
+
+// cut bounds a text without leaving half of a letter, which the API server
+// would replace, so that we would never find our own text again.
+func cut(s string, most int) string {
 	if len(s) > most {
-		return s[:most-3] + "..."
+		return strings.ToValidUTF8(s[:most-3], "") + "..."
 	}
 	return s
 }

@@ -32,6 +32,10 @@ import (
 const (
 	maxTierRows = 100
 	maxFailing  = 10
+	// maxRowMessage bounds the message of one of many rows.
+	maxRowMessage = 256
+	// maxReport bounds the whole text; an honest one stays far below.
+	maxReport = 256 << 10
 )
 
 // agentSilence is how long an agent may not renew its lease before it counts as
@@ -48,16 +52,20 @@ func readReport(ctx context.Context, reader client.Reader) (*v1alpha1.Report, er
 	if err != nil {
 		return nil, because(v1alpha1.ReasonUnreachable, fmt.Errorf("cannot read report: %w", err))
 	}
+	// The child is another trust domain: what it says is cut to its bounds.
 	report := &v1alpha1.Report{}
-	if err := json.Unmarshal([]byte(cm.Data[v1alpha1.ReportKey]), report); err != nil {
+	text := cm.Data[v1alpha1.ReportKey]
+	if len(text) > maxReport {
+		return nil, because(v1alpha1.ReasonReportMissing, fmt.Errorf("cannot use report: %d bytes are more than the limit of %d", len(text), maxReport))
+	}
+	if err := json.Unmarshal([]byte(text), report); err != nil {
 		return nil, because(v1alpha1.ReasonReportMissing, fmt.Errorf("cannot parse report: %w", err))
 	}
-	// The child is another trust domain: what it says is cut to its bounds.
 	report.Message = short(report.Message)
 	report.Failing = report.Failing[:min(len(report.Failing), maxFailing)]
 	report.Tiers = report.Tiers[:min(len(report.Tiers), maxTierRows)]
 	for i := range report.Tiers {
-		report.Tiers[i].Message = short(report.Tiers[i].Message)
+		report.Tiers[i].Message = cut(report.Tiers[i].Message, maxRowMessage)
 	}
 	return report, nil
 }
@@ -199,6 +207,9 @@ func rollUp(r *v1alpha1.Report, children []v1alpha1.Child) {
 		return strings.Compare(a.Path, b.Path)
 	})
 	r.Tiers = r.Tiers[:min(len(r.Tiers), maxTierRows)]
+	for i := range r.Tiers {
+		r.Tiers[i].Message = cut(r.Tiers[i].Message, maxRowMessage)
+	}
 }
 
 // Row of one child.
