@@ -261,6 +261,50 @@ func (o *oneTier) pruning(t *testing.T) {
 	}
 }
 
+// inhabitedNamespace: a Namespace goes with what is declared in it, but not while
+// it holds what somebody else put there.
+func (o *oneTier) inhabitedNamespace(t *testing.T) {
+	o.repository(t, "spaces", map[string]string{
+		"set/space.yaml":   "apiVersion: v1\nkind: Namespace\nmetadata: {name: space}\n",
+		"set/inside.yaml":  strings.Replace(configMap("inside", "1"), "{name: inside}", "{name: inside, namespace: space}", 1),
+		"set/outside.yaml": strings.Replace(configMap("outside", "1"), "{name: outside}", "{name: outside, namespace: default}", 1),
+	})
+	o.apply(t, strings.Replace(kustomization("spaces", "spaces", "./set", ""), "  targetNamespace: default\n", "", 1))
+	o.condition(t, "spaces", fluxmeta.ReconciliationSucceededReason)
+	c, err := o.MoM.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	guest := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "space", Name: "guest"}}
+	if err := c.Create(t.Context(), guest); err != nil {
+		t.Fatal(err)
+	}
+	_, err = o.Git.Commit(t.Context(), "spaces", "main", "Drop the namespace", func(dir string) error {
+		return errors.Join(os.Remove(filepath.Join(dir, "set", "space.yaml")), os.Remove(filepath.Join(dir, "set", "inside.yaml")))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if held := o.condition(t, "spaces", syncer.ReasonPruneBlocked); !strings.Contains(held.Message, "Namespace/space") {
+		t.Errorf("the message does not name the Namespace: %s", held.Message)
+	}
+	if err := get(t.Context(), o.MoM, guest, "space", "guest"); err != nil {
+		t.Errorf("the guest is gone: %v", err)
+	}
+	if err := c.Delete(t.Context(), guest); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.Run(t.Context(), "cascade", "reconcile", "kustomization", "spaces", "--kubeconfig", o.MoM.Kubeconfig()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, converge, "the empty Namespace is gone", func(ctx context.Context) error {
+		if err := get(ctx, o.MoM, &corev1.Namespace{}, "", "space"); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is still there: %v", err)
+		}
+		return nil
+	})
+}
+
 // deletionPolicies: what goes with a Kustomization.
 func (o *oneTier) deletionPolicies(t *testing.T) {
 	o.repository(t, "policies", map[string]string{"a/a.yaml": configMap("orphan", "1"), "b/b.yaml": configMap("mirror", "1"), "c/c.yaml": configMap("waits", "1")})

@@ -40,6 +40,7 @@ func TestSync(t *testing.T) {
 		{"HealthAndDependencies", (*oneTier).healthAndDependencies},
 		{"Suspended", (*oneTier).suspended},
 		{"Pruning", (*oneTier).pruning},
+		{"InhabitedNamespaceStays", (*oneTier).inhabitedNamespace},
 		{"DeletionPolicies", (*oneTier).deletionPolicies},
 		{"Refusals", (*oneTier).refusals},
 	} {

@@ -1,0 +1,122 @@
+package deploy
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+func TestCRDs(t *testing.T) {
+	objects, err := CRDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, u := range objects {
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(u.Object, crd, true); err != nil {
+			t.Fatalf("%s is no CRD: %v", u.GetName(), err)
+		}
+		for _, v := range crd.Spec.Versions {
+			if v.Storage && (v.Subresources == nil || v.Subresources.Status == nil) {
+				t.Errorf("%s: version %s has no status subresource, which every write of ours needs", crd.Name, v.Name)
+			}
+		}
+		got = append(got, crd.Spec.Group+" "+crd.Spec.Names.Kind+" "+string(crd.Spec.Scope))
+	}
+	slices.Sort(got)
+	// An agent must not bring kinds that it does not reconcile: they would look
+	// as if they worked.
+	want := []string{
+		"cascade.dev Child Namespaced", "cascade.dev Layer Namespaced",
+		"kustomize.toolkit.fluxcd.io Kustomization Namespaced", "source.toolkit.fluxcd.io GitRepository Namespaced",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("kinds: -want, +got:\n%s", diff)
+	}
+}
+
+func TestAgent(t *testing.T) {
+	rights, workload, err := Agent("registry.example/cascade:v1", []string{"--log-level=debug", "--concurrent=8"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	for _, u := range rights {
+		kinds = append(kinds, u.GetKind())
+	}
+	if diff := cmp.Diff([]string{"Namespace", "ServiceAccount", "ClusterRoleBinding"}, kinds); diff != "" {
+		t.Errorf("what must be there before the Deployment: -want, +got:\n%s", diff)
+	}
+	if len(workload) != 1 {
+		t.Fatalf("%d objects of workload, want the Deployment", len(workload))
+	}
+	d := deployment(t, workload[0])
+	pod := d.Spec.Template.Spec
+	c := pod.Containers[0]
+	if c.Image != "registry.example/cascade:v1" {
+		t.Errorf("image is %q", c.Image)
+	}
+	if got := c.Args[len(c.Args)-2:]; !slices.Equal(got, []string{"--log-level=debug", "--concurrent=8"}) || len(c.Args) < 3 {
+		t.Errorf("args are %q, want the added ones after the agent's own", c.Args)
+	}
+	at := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "CASCADE_IMAGE" })
+	if at < 0 || c.Env[at].Value != c.Image {
+		t.Error("CASCADE_IMAGE is not the image: the agent would seed its children with another")
+	}
+	// What lets it run before a CNI exists, and what an audit asks for.
+	if !pod.HostNetwork || len(pod.Tolerations) != 1 || pod.Tolerations[0].Operator != "Exists" {
+		t.Error("the agent does not run on a node that is not ready for want of a CNI")
+	}
+	s := c.SecurityContext
+	if s == nil || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem || s.RunAsNonRoot == nil || !*s.RunAsNonRoot {
+		t.Errorf("security context is %+v", s)
+	}
+	if pod.ServiceAccountName != rights[1].GetName() || d.Namespace != rights[0].GetName() {
+		t.Error("the Deployment has another account or namespace than what is made for it")
+	}
+}
+
+// TestAgentIsMadeAnew: two layers have two images; what one changed must not
+// show in the other.
+func TestAgentIsMadeAnew(t *testing.T) {
+	if _, _, err := Agent("one", []string{"--one"}); err != nil {
+		t.Fatal(err)
+	}
+	_, workload, err := Agent("two", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := deployment(t, workload[0]).Spec.Template.Spec.Containers[0]
+	if c.Image != "two" || strings.Contains(strings.Join(c.Args, " "), "--one") {
+		t.Errorf("image %q, args %q", c.Image, c.Args)
+	}
+}
+
+func TestConfigureRefuses(t *testing.T) {
+	for name, containers := range map[string][]any{"none": {}, "two": {map[string]any{"name": "a"}, map[string]any{"name": "b"}}} {
+		u := &unstructured.Unstructured{Object: map[string]any{}}
+		if err := unstructured.SetNestedSlice(u.Object, containers, "spec", "template", "spec", "containers"); err != nil {
+			t.Fatal(err)
+		}
+		if err := configure(u, "x", nil); err == nil {
+			t.Errorf("%s: an image was put into a Deployment that is not the agent's", name)
+		}
+	}
+}
+
+func deployment(t *testing.T, u *unstructured.Unstructured) *appsv1.Deployment {
+	t.Helper()
+	d := &appsv1.Deployment{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(u.Object, d, true); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
