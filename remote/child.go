@@ -34,6 +34,9 @@ import (
 const (
 	// progressPause is the pause while something is on its way.
 	progressPause = time.Second
+	// movingPause is the pause while tiers below the child are not ready: what
+	// they report comes up tier by tier.
+	movingPause = 3 * time.Second
 	// waitPause is the pause while something else has to happen first, of which
 	// an event should tell.
 	waitPause = 10 * time.Second
@@ -112,6 +115,9 @@ func (r *Children) forget(key types.NamespacedName) {
 // discover creates the Child of a Cluster that has none.
 func (r *Children) discover(ctx context.Context, key types.NamespacedName) (ctrl.Result, error) {
 	u, err := r.cluster(ctx, key)
+	if errors.Is(err, errNoClusterAPI) {
+		return ctrl.Result{}, nil // a Child that was made by hand is gone
+	}
 	if err != nil || u == nil || u.GetDeletionTimestamp() != nil {
 		return ctrl.Result{}, err
 	}
@@ -471,6 +477,9 @@ func (v *visit) seedOne(ctx context.Context, l *link, cluster capibridge.Cluster
 	inputs := s.inputs()
 	known := v.known(layer.Name)
 	if known.inputs == inputs && s.fresh(*entry) && (entry.Ready || entry.Reason == v1alpha1.ReasonPruneBlocked) {
+		if s.snapshot != nil {
+			entry.Revision = s.snapshot.Revision // of another commit with the same content
+		}
 		if entry.Ready {
 			return nil
 		}
@@ -623,6 +632,8 @@ func (v *visit) observe(ctx context.Context, l *link, selected []*v1alpha1.Layer
 func (v *visit) next() ctrl.Result {
 	c := meta.FindStatusCondition(v.child.Status.Conditions, v1alpha1.ReadyCondition)
 	switch {
+	case c.Status == metav1.ConditionTrue && v.movingBelow():
+		return ctrl.Result{RequeueAfter: v.jittered(min(movingPause, v.ObserveInterval))}
 	case c.Status == metav1.ConditionTrue:
 		return ctrl.Result{RequeueAfter: v.jittered(v.ObserveInterval)}
 	case c.Reason == v1alpha1.ReasonPruneBlocked, c.Reason == v1alpha1.ReasonPaused, c.Reason == v1alpha1.ReasonNoLayer, c.Reason == v1alpha1.ReasonInvalidSpec:
@@ -632,6 +643,13 @@ func (v *visit) next() ctrl.Result {
 		return ctrl.Result{RequeueAfter: v.jittered(min(waitPause, v.ObserveInterval))}
 	}
 	return ctrl.Result{RequeueAfter: progressPause}
+}
+
+// movingBelow reports whether the child says that not all tiers below it are
+// ready, so that its report is about to change.
+func (v *visit) movingBelow() bool {
+	r := v.child.Status.Report
+	return r != nil && r.Children != nil && r.Children.Ready < r.Children.Total
 }
 
 // jittered spreads children that would come back at the same time.

@@ -23,7 +23,6 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/inventory"
-	"github.com/cascade-gitops/cascade/syncer"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -74,7 +73,7 @@ func (r *Children) gather(ctx context.Context, s *seeding) error {
 	}
 	if p := s.layer.Spec.PostBuild; p != nil {
 		for _, ref := range p.SubstituteFrom {
-			vars, err := syncer.Variables(ctx, r.Cluster, s.layer.Namespace, ref.Kind, ref.Name, ref.Optional)
+			vars, err := render.LoadVariables(ctx, r.Cluster, s.layer.Namespace, ref.Kind, ref.Name, ref.Optional)
 			if err != nil {
 				return because(v1alpha1.ReasonBuildFailed, err)
 			}

@@ -4,15 +4,10 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"strings"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/kustomize"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	kustypes "sigs.k8s.io/kustomize/api/types"
 
 	"github.com/cascade-gitops/cascade/syncer/render"
@@ -50,51 +45,15 @@ func (r *Kustomizations) build(ctx context.Context, obj *kustomizev1.Kustomizati
 	b.Always = obj.GetSubstituteStrategy() == kustomizev1.SubstituteStrategyAlways
 	b.Variables = map[string]string{}
 	for _, ref := range s.PostBuild.SubstituteFrom {
-		vars, err := Variables(ctx, r.Cluster, obj.Namespace, ref.Kind, ref.Name, ref.Optional)
+		vars, err := render.LoadVariables(ctx, r.Cluster, obj.Namespace, ref.Kind, ref.Name, ref.Optional)
 		if err != nil {
 			return b, err
 		}
 		maps.Copy(b.Variables, vars)
 	}
-	for k, v := range s.PostBuild.Substitute {
-		b.Variables[k] = singleLine(v)
-	}
+	maps.Copy(b.Variables, s.PostBuild.Substitute)
 	return b, nil
 }
-
-// Variables reads the data of a ConfigMap or Secret as variables.
-func Variables(ctx context.Context, reader client.Reader, namespace, kind, name string, optional bool) (map[string]string, error) {
-	key := types.NamespacedName{Namespace: namespace, Name: name}
-	vars := map[string]string{}
-	var err error
-	switch kind {
-	case "ConfigMap":
-		o := &corev1.ConfigMap{}
-		err = reader.Get(ctx, key, o)
-		for k, v := range o.Data {
-			vars[k] = singleLine(v)
-		}
-	case "Secret":
-		o := &corev1.Secret{}
-		err = reader.Get(ctx, key, o)
-		for k, v := range o.Data {
-			vars[k] = singleLine(string(v))
-		}
-	default:
-		return nil, fmt.Errorf("cannot substitute from kind %q: use ConfigMap or Secret", kind)
-	}
-	if apierrors.IsNotFound(err) && optional {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("substitute from '%s/%s' error: %w", kind, name, err)
-	}
-	return vars, nil
-}
-
-// singleLine removes newlines, as Flux does: a value must not add lines to the
-// YAML that it is put into.
-func singleLine(v string) string { return strings.ReplaceAll(v, "\n", "") }
 
 func selector(s *kustomize.Selector) *kustypes.Selector {
 	if s == nil {

@@ -203,8 +203,10 @@ func byUs(ctx context.Context, files render.Files, k *kustomizev1.Kustomization)
 }
 
 // TestRenderingEqualsFlux compares us with Flux's own library, directory by
-// directory, twice over: what one build loads must not be seen by the next.
+// directory, and us with us once more: what one build loads must not be seen by
+// the next.
 func TestRenderingEqualsFlux(t *testing.T) {
+	want := map[string][]map[string]any{}
 	for round := range 2 {
 		for name, tc := range corpus {
 			t.Run(fmt.Sprint(name, round), func(t *testing.T) {
@@ -213,14 +215,17 @@ func TestRenderingEqualsFlux(t *testing.T) {
 				if err != nil {
 					t.Fatalf("by us: %v", err)
 				}
-				want, err := byFlux(t.Context(), write(t, tc.files), k)
-				if err != nil {
-					t.Fatalf("by Flux: %v", err)
+				if round == 0 {
+					objects, err := byFlux(t.Context(), write(t, tc.files), k)
+					if err != nil {
+						t.Fatalf("by Flux: %v", err)
+					}
+					want[name] = contents(objects)
 				}
-				if diff := cmp.Diff(contents(want), contents(got)); diff != "" {
+				if diff := cmp.Diff(want[name], contents(got)); diff != "" {
 					t.Errorf("objects: -Flux, +us:\n%s", diff)
 				}
-				if len(want) == 0 && !strings.HasPrefix(name, "Empty") {
+				if len(got) == 0 && !strings.HasPrefix(name, "Empty") {
 					t.Error("nothing was built: this compares nothing")
 				}
 			})

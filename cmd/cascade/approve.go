@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -53,7 +55,11 @@ func (c *cli) approvePrune(ctx context.Context, cl client.Client, kind string, k
 		}
 		return errNotReady
 	}
-	if !strings.Contains(strings.Join(held, "\n"), "--hash "+hash) {
+	names := func(message string) bool {
+		m := heldHash.FindStringSubmatch(message)
+		return m != nil && m[1] == hash
+	}
+	if !slices.ContainsFunc(held, names) {
 		return fmt.Errorf("cannot approve %s: the plan that is held now is another; look at it with: cascade approve prune %s -n %s --kind %s", hash, key.Name, key.Namespace, kind)
 	}
 	patch := client.RawPatch("application/merge-patch+json",
@@ -64,6 +70,9 @@ func (c *cli) approvePrune(ctx context.Context, cl client.Client, kind string, k
 	fmt.Fprintf(c.streams.Out, "✔ approved prune plan %s of %s %s\n", hash, kind, key)
 	return nil
 }
+
+// heldHash finds the hash in the message of a held plan.
+var heldHash = regexp.MustCompile(`--hash ([0-9a-f]+)`)
 
 // heldPlans returns the object and the messages of the plans that it holds.
 func heldPlans(ctx context.Context, cl client.Client, kind string, key client.ObjectKey) (client.Object, []string, error) {

@@ -191,6 +191,12 @@ func listObjects(ctx context.Context, cl client.Client, g getter, namespace, nam
 	}
 	objects := make([]client.Object, 0, len(items))
 	for _, item := range items {
+		// The items of a list do not say what they are; people apply what we print.
+		gvk, err := cl.GroupVersionKindFor(item)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read list of %s: %w", g.name, err)
+		}
+		item.GetObjectKind().SetGroupVersionKind(gvk)
 		objects = append(objects, item.(client.Object))
 	}
 	return objects, nil

@@ -261,6 +261,7 @@ func TestApprove(t *testing.T) {
 		"Show":          {"without a hash a person first sees what it is", "Kustomization", "apps", "", false, true},
 		"Stale":         {"another list was held when the person decided", "Kustomization", "apps", "fedcba9876543210", false, false},
 		"Prefix":        {"a part of a hash names no list", "Kustomization", "apps", "0123", false, false},
+		"Word":          {"nor does another word of the message", "Kustomization", "apps", "restore", false, false},
 		"Nothing":       {"nothing is held", "Kustomization", "fine", "0123456789abcdef", false, false},
 		"Protected":     {"protected objects are not released this way", "Kustomization", "protected", "0123456789abcdef", false, false},
 		"Missing":       {"no such object", "Kustomization", "nowhere", "x", false, false},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -471,6 +472,13 @@ func (a *Applier) kindGone(ctx context.Context, e inventory.Entry) inventory.Liv
 	return inventory.Live{State: inventory.Absent}
 }
 
+// without replaces a value in a text, also where it is quoted.
+func without(text, value string) string {
+	quoted := strconv.Quote(value)
+	text = strings.ReplaceAll(text, value, "*****")
+	return strings.ReplaceAll(text, quoted[1:len(quoted)-1], "*****")
+}
+
 // redact takes the values of Secrets out of an error of the API server, which
 // quotes what it refuses.
 func redact(err error, objects []*unstructured.Unstructured) error {
@@ -487,9 +495,9 @@ func redact(err error, objects []*unstructured.Unstructured) error {
 				if len(s) < 4 {
 					continue
 				}
-				clean = strings.ReplaceAll(clean, s, "*****")
+				clean = without(clean, s)
 				if plain, decodeErr := base64.StdEncoding.DecodeString(s); decodeErr == nil && len(plain) >= 4 {
-					clean = strings.ReplaceAll(clean, string(plain), "*****")
+					clean = without(clean, string(plain))
 				}
 			}
 		}

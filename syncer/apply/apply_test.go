@@ -1,0 +1,146 @@
+package apply
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+func object(apiVersion, kind, name string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"name": name}}}
+}
+
+func TestRedact(t *testing.T) {
+	secret := object("v1", "Secret", "s")
+	key := "-----BEGIN KEY-----\nabcdef\n-----END KEY-----\n"
+	secret.Object["data"] = map[string]any{"password": base64.StdEncoding.EncodeToString([]byte("hidden-word")), "key": base64.StdEncoding.EncodeToString([]byte(key)), "broken": "not base64!"}
+	secret.Object["stringData"] = map[string]any{"plain": "plain-word", "short": "a"}
+	for name, tc := range map[string]struct {
+		reason string
+		text   string
+		want   string
+	}{
+		"Plain":   {"CVE-2025-23216: the API server quotes what it refuses", "invalid value hidden-word at x", "invalid value ***** at x"},
+		"Encoded": {"as it is in the object", "invalid aGlkZGVuLXdvcmQ= at x", "invalid ***** at x"},
+		"Quoted":  {"as Go writes a text of several lines", fmt.Sprintf("invalid value: %q", key), `invalid value: "*****"`},
+		"Broken":  {"what cannot be decoded may be the value itself", "illegal base64: not base64!", "illegal base64: *****"},
+		"String":  {"stringData too", "plain-word", "*****"},
+		"Short":   {"a single letter would make the text unreadable and hides nothing", "a b", "a b"},
+		"Nothing": {"an error without a secret stays as it is", "no route to host", "no route to host"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := errors.New(tc.text)
+			got := redact(err, []*unstructured.Unstructured{object("v1", "ConfigMap", "c"), secret})
+			if got.Error() != tc.want {
+				t.Errorf("%s\nredact() = %q, want %q", tc.reason, got, tc.want)
+			}
+			if tc.text == tc.want && !errors.Is(got, err) {
+				t.Errorf("%s\nredact() lost the error's properties", tc.reason)
+			}
+		})
+	}
+}
+
+func TestStages(t *testing.T) {
+	objects := []*unstructured.Unstructured{
+		object("v1", "ConfigMap", "a"), object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "b"), object("v1", "Namespace", "c"),
+		object("storage.k8s.io/v1", "StorageClass", "d"), object("rbac.authorization.k8s.io/v1", "ClusterRole", "e"), object("cluster.x-k8s.io/v1beta2", "ClusterClass", "f"),
+	}
+	var got []string
+	for _, stage := range stages(objects) {
+		var names []string
+		for _, u := range stage {
+			names = append(names, u.GetName())
+		}
+		got = append(got, strings.Join(names, ""))
+	}
+	if diff := cmp.Diff([]string{"bce", "df", "a"}, got); diff != "" {
+		t.Errorf("stages, what others need first: -want, +got:\n%s", diff)
+	}
+}
+
+func TestForceSparesProtected(t *testing.T) {
+	cluster, ordinary := object("cluster.x-k8s.io/v1beta2", "Cluster", "a"), object("batch/v1", "Job", "b")
+	protected, rest := partition([]*unstructured.Unstructured{cluster, ordinary})
+	if len(protected) != 1 || protected[0] != cluster || len(rest) != 1 || rest[0] != ordinary {
+		t.Fatalf("partition() = %v, %v", protected, rest)
+	}
+	// To delete a Cluster and create it again destroys the real one.
+	if o := options(false, nil); o.Force || len(o.ForceSelector) > 0 {
+		t.Error("protected objects are re-created to get around an immutable field")
+	}
+}
+
+func TestClusterOf(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*unstructured.Unstructured)
+		want   string
+	}{
+		"Label": {"core labels what belongs to a Cluster", func(u *unstructured.Unstructured) {
+			u.SetLabels(map[string]string{"cluster.x-k8s.io/cluster-name": "prod"})
+		}, "prod"},
+		"Owner": {"or owns it", func(u *unstructured.Unstructured) {
+			u.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "prod"}})
+		}, "prod"},
+		"OtherOwner": {"a Cluster of another group is something else", func(u *unstructured.Unstructured) {
+			u.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "postgresql.cnpg.io/v1", Kind: "Cluster", Name: "db"}})
+		}, ""},
+		"Nothing": {"an ordinary object", func(*unstructured.Unstructured) {}, ""},
+		"Itself": {"the Cluster is no part of itself, or it could never be deleted", func(u *unstructured.Unstructured) {
+			u.SetGroupVersionKind(schema.GroupVersionKind{Group: "cluster.x-k8s.io", Version: "v1beta2", Kind: "Cluster"})
+			u.SetLabels(map[string]string{"cluster.x-k8s.io/cluster-name": "prod"})
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := object("infrastructure.cluster.x-k8s.io/v1beta2", "LocalMachineTemplate", "x")
+			tc.change(u)
+			if got := clusterOf(u); got != tc.want {
+				t.Errorf("%s\nclusterOf() = %q, want %q", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestAutomatic(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		gvk    schema.GroupVersionKind
+		meta   metav1.ObjectMeta
+		want   bool
+	}{
+		"Owned":          {"made for another object, and gone with it", schema.GroupVersionKind{Kind: "Pod"}, metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Name: "x"}}}, true},
+		"RootCA":         {"in every Namespace", schema.GroupVersionKind{Kind: "ConfigMap"}, metav1.ObjectMeta{Name: "kube-root-ca.crt"}, true},
+		"DefaultAccount": {"in every Namespace", schema.GroupVersionKind{Kind: "ServiceAccount"}, metav1.ObjectMeta{Name: "default"}, true},
+		"Event":          {"says what happened, is nobody's work", schema.GroupVersionKind{Kind: "Event"}, metav1.ObjectMeta{Name: "x"}, true},
+		"Secret":         {"somebody's work", schema.GroupVersionKind{Kind: "Secret"}, metav1.ObjectMeta{Name: "default"}, false},
+		"ConfigMap":      {"somebody's work", schema.GroupVersionKind{Kind: "ConfigMap"}, metav1.ObjectMeta{Name: "mine"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := automatic(tc.gvk, &metav1.PartialObjectMetadata{ObjectMeta: tc.meta}); got != tc.want {
+				t.Errorf("%s\nautomatic() = %t, want %t", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestHealthMessage(t *testing.T) {
+	h := Health{Failed: []string{"bad"}}
+	for i := range 30 {
+		h.InProgress = append(h.InProgress, fmt.Sprint("slow", i))
+	}
+	got := h.Message()
+	if !strings.HasPrefix(got, "bad, slow0") || !strings.HasSuffix(got, "and 21 more") {
+		t.Errorf("Message() = %q, want the failed first, and few", got)
+	}
+	if h.Done() || !(Health{}).Done() {
+		t.Error("Done() is for nothing in progress and nothing failed")
+	}
+}

@@ -1,0 +1,199 @@
+package syncer
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/yaml"
+)
+
+// states are the conditions as type=status/reason.
+func states(conditions []metav1.Condition) map[string]string {
+	out := map[string]string{}
+	for _, c := range conditions {
+		out[c.Type] = string(c.Status) + "/" + c.Reason
+	}
+	return out
+}
+
+func TestConditions(t *testing.T) {
+	err := errors.New("no such file")
+	steps := []struct {
+		reason string
+		do     func(*kustomizev1.Kustomization)
+		want   map[string]string
+	}{
+		{"work that goes on", func(k *kustomizev1.Kustomization) { progressing(k, "Applying") }, map[string]string{"Ready": "Unknown/Progressing", "Reconciling": "True/Progressing"}},
+		{"a failure that is tried again", func(k *kustomizev1.Kustomization) { failing(k, "BuildFailed", err) }, map[string]string{"Ready": "False/BuildFailed", "Reconciling": "True/ProgressingWithRetry"}},
+		{"a failure that only a person can end is not reconciling", func(k *kustomizev1.Kustomization) { stalled(k, "PruneBlocked", err) }, map[string]string{"Ready": "False/PruneBlocked", "Stalled": "True/PruneBlocked"}},
+		{"work again: not stalled any more", func(k *kustomizev1.Kustomization) { progressing(k, "Applying") }, map[string]string{"Ready": "Unknown/Progressing", "Reconciling": "True/Progressing"}},
+		{"success leaves no abnormal condition", func(k *kustomizev1.Kustomization) { ready(k, "ReconciliationSucceeded", "Applied") }, map[string]string{"Ready": "True/ReconciliationSucceeded"}},
+	}
+	k := &kustomizev1.Kustomization{}
+	k.Generation = 7
+	for _, step := range steps {
+		step.do(k)
+		if diff := cmp.Diff(step.want, states(k.Status.Conditions)); diff != "" {
+			t.Errorf("%s: -want, +got:\n%s", step.reason, diff)
+		}
+		for _, c := range k.Status.Conditions {
+			if c.ObservedGeneration != 7 {
+				t.Errorf("%s: %s is of generation %d", step.reason, c.Type, c.ObservedGeneration)
+			}
+		}
+	}
+	failing(k, "BuildFailed", errors.New(strings.Repeat("x", 100_000)))
+	if n := len(k.Status.Conditions[0].Message); n > 32768 {
+		t.Errorf("a message of %d bytes: the API server would refuse the status", n)
+	}
+}
+
+func TestChanged(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*kustomizev1.Kustomization)
+		want   bool
+	}{
+		"Spec": {"a new generation", func(k *kustomizev1.Kustomization) { k.Generation++ }, true},
+		"Request": {"flux reconcile", func(k *kustomizev1.Kustomization) {
+			k.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
+		}, true},
+		"Approval": {"an annotation that was asked for", func(k *kustomizev1.Kustomization) { k.Annotations = map[string]string{"approve": "x"} }, true},
+		"Deletion": {"a deletion has to be answered", func(k *kustomizev1.Kustomization) { k.DeletionTimestamp = &metav1.Time{Time: time.Now()} }, true},
+		"Status":   {"our own write must not wake us", func(k *kustomizev1.Kustomization) { k.Status.LastAppliedRevision = "x"; k.ResourceVersion = "2" }, false},
+		"Other":    {"nor somebody's note", func(k *kustomizev1.Kustomization) { k.Annotations = map[string]string{"note": "x"} }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := &kustomizev1.Kustomization{}
+			after := before.DeepCopy()
+			tc.change(after)
+			if got := changed("approve").Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != tc.want {
+				t.Errorf("%s\nchanged() = %t, want %t", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestBecameReady(t *testing.T) {
+	made := func(change func(*kustomizev1.Kustomization)) *kustomizev1.Kustomization {
+		k := &kustomizev1.Kustomization{}
+		ready(k, "ReconciliationSucceeded", "")
+		k.Status.LastAppliedRevision, k.Status.ObservedGeneration = "1", 1
+		change(k)
+		return k
+	}
+	same := func(*kustomizev1.Kustomization) {}
+	unready := func(k *kustomizev1.Kustomization) { failing(k, "BuildFailed", errors.New("x")) }
+	for name, tc := range map[string]struct {
+		reason        string
+		before, after func(*kustomizev1.Kustomization)
+		want          bool
+	}{
+		"Ready":    {"dependants may go on", unready, same, true},
+		"Revision": {"ready all the time, but now of the new revision", same, func(k *kustomizev1.Kustomization) { k.Status.LastAppliedRevision = "2" }, true},
+		"Observed": {"ready all the time, but now of the new generation", same, func(k *kustomizev1.Kustomization) { k.Status.ObservedGeneration = 2 }, true},
+		"Same":     {"nothing new", same, same, false},
+		"Broken":   {"nobody can go on because of a failure", same, unready, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := becameReady().Update(event.UpdateEvent{ObjectOld: made(tc.before), ObjectNew: made(tc.after)}); got != tc.want {
+				t.Errorf("%s\nbecameReady() = %t, want %t", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+// supported are the fields of a Kustomization that we follow. A field that is
+// neither here nor refused would be ignored, which may apply with more rights,
+// or to another cluster.
+func TestEveryFieldIsFollowedOrRefused(t *testing.T) {
+	supported := map[string]bool{
+		"CommonMetadata": true, "DependsOn": true, "Interval": true, "RetryInterval": true, "Path": true, "PostBuild": true, "Prune": true, "DeletionPolicy": true,
+		"NamePrefix": true, "NameSuffix": true, "Patches": true, "Images": true, "SourceRef": true, "Suspend": true, "TargetNamespace": true, "Timeout": true,
+		"Force": true, "Wait": true, "Components": true, "IgnoreMissingComponents": true, "BuildMetadata": true,
+	}
+	refused := map[string]string{
+		"KubeConfig": "kubeConfig: {secretRef: {name: x}}", "ServiceAccountName": "serviceAccountName: x", "Decryption": "decryption: {provider: sops}",
+		"HealthChecks": "healthChecks: [{kind: Pod, name: x}]", "HealthCheckExprs": "healthCheckExprs: [{kind: X, apiVersion: v1, current: \"true\"}]", "Ignore": "ignore: [{paths: [/x]}]",
+	}
+	spec := reflect.TypeFor[kustomizev1.KustomizationSpec]()
+	for i := range spec.NumField() {
+		name := spec.Field(i).Name
+		text, isRefused := refused[name]
+		if !isRefused {
+			if !supported[name] {
+				t.Errorf("spec.%s of Flux's Kustomization is neither followed nor refused", name)
+			}
+			continue
+		}
+		k := &kustomizev1.Kustomization{}
+		if err := yaml.UnmarshalStrict([]byte(text+"\nsourceRef: {kind: GitRepository, name: x}"), &k.Spec); err != nil {
+			t.Fatal(err)
+		}
+		if got := unsupportedField(k); !strings.EqualFold(got, name) {
+			t.Errorf("unsupportedField() = %q for %s", got, text)
+		}
+	}
+	other := &kustomizev1.Kustomization{}
+	other.Spec.SourceRef.Kind = "Bucket"
+	if unsupportedField(other) == "" {
+		t.Error("a source of a kind that we do not fetch is not refused")
+	}
+	expression := &kustomizev1.Kustomization{}
+	expression.Spec.SourceRef.Kind = "GitRepository"
+	expression.Spec.DependsOn = []kustomizev1.DependencyReference{{Name: "x", ReadyExpr: "true"}}
+	if unsupportedField(expression) == "" {
+		t.Error("dependsOn.readyExpr is not refused")
+	}
+}
+
+func TestEveryGitFieldIsFollowedOrRefused(t *testing.T) {
+	supported := map[string]bool{"URL": true, "SecretRef": true, "Interval": true, "Timeout": true, "Reference": true, "Ignore": true, "Suspend": true}
+	refused := map[string]string{
+		"Provider": "provider: azure", "ServiceAccountName": "serviceAccountName: x", "Verification": "verify: {mode: HEAD, secretRef: {name: x}}", "ProxySecretRef": "proxySecretRef: {name: x}",
+		"RecurseSubmodules": "recurseSubmodules: true", "Include": "include: [{repository: {name: x}}]", "SparseCheckout": "sparseCheckout: [x]",
+	}
+	spec := reflect.TypeFor[sourcev1.GitRepositorySpec]()
+	for i := range spec.NumField() {
+		name := spec.Field(i).Name
+		text, isRefused := refused[name]
+		if !isRefused {
+			if !supported[name] {
+				t.Errorf("spec.%s of Flux's GitRepository is neither followed nor refused", name)
+			}
+			continue
+		}
+		o := &sourcev1.GitRepository{}
+		if err := yaml.UnmarshalStrict([]byte(text), &o.Spec); err != nil {
+			t.Fatal(err)
+		}
+		if unsupportedGitField(o) == "" {
+			t.Errorf("%s is not refused", text)
+		}
+	}
+	o := &sourcev1.GitRepository{}
+	if err := yaml.UnmarshalStrict([]byte("provider: generic\nref: {branch: main}"), &o.Spec); err != nil || unsupportedGitField(o) != "" {
+		t.Errorf("the ordinary case is refused: %q, %v", unsupportedGitField(o), err)
+	}
+	o.Spec.Reference.SemVer = "1.x"
+	if unsupportedGitField(o) == "" {
+		t.Error("ref.semver is not refused")
+	}
+}
+
+func TestJittered(t *testing.T) {
+	for range 1000 {
+		if got := jittered(time.Minute); got < 57*time.Second || got > 63*time.Second {
+			t.Fatalf("jittered(1m) = %s, want within 5 %%", got)
+		}
+	}
+}
