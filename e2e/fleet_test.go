@@ -131,7 +131,7 @@ func (f *fleet) greet(t *testing.T) {
 	before, after := fmt.Sprintf("version %d", f.version), fmt.Sprintf("version %d", f.version+1)
 	f.version++
 	f.commit(t, "apps", "Greet again", func(dir string) error {
-		return replaceIn(filepath.Join(dir, "hello", "config.yaml"), before, after)
+		return replaceIn(filepath.Join(dir, "hello", "deployment.yaml"), before, after)
 	})
 }
 
@@ -150,14 +150,17 @@ func (f *fleet) greeted(t *testing.T, within time.Duration, tenants ...string) {
 	start := time.Now()
 	for _, name := range tenants {
 		eventually(t, within, "the commit to apps reaches "+name, func(ctx context.Context) error {
-			cm := &corev1.ConfigMap{}
-			if err := get(ctx, f.tiers[name], cm, "apps", "hello"); err != nil {
+			d := &appsv1.Deployment{}
+			if err := get(ctx, f.tiers[name], d, "apps", "hello"); err != nil {
 				return err
 			}
-			if got, want := cm.Data["greeting"], f.greeting(f.version, name); got != want {
-				return fmt.Errorf("greeting is %q, want %q", got, want)
+			want := f.greeting(f.version, name)
+			for _, env := range d.Spec.Template.Spec.Containers[0].Env {
+				if env.Value == want {
+					return nil
+				}
 			}
-			return nil
+			return fmt.Errorf("the greeting is not %q", want)
 		})
 	}
 	t.Logf("the commit reached %s within %.1f s", strings.Join(tenants, ", "), time.Since(start).Seconds())

@@ -247,7 +247,7 @@ It keeps running until Ctrl-C. Three things to try, in another terminal:
 
 1. Change every tenant with one commit:
      git clone %[1]s /tmp/apps && cd /tmp/apps
-     sed -i 's/version 1/version 2/' hello/config.yaml && git commit -am 'Greet again' && git push
+     sed -i 's/version 1/version 2/' hello/deployment.yaml && git commit -am 'Greet again' && git push
      %[4]s/cascade tree --kubeconfig %[5]s
 
 2. Kill the MoM; environments and tenants go on (repeat 1), and nothing below is touched:
