@@ -41,11 +41,13 @@ func because(reason string, err error) error { return &reasoned{reason: reason, 
 
 // seeding is one layer on its way into one child.
 type seeding struct {
-	layer    *v1alpha1.Layer
-	child    *v1alpha1.Child
-	link     *link
-	vars     map[string]string
-	snapshot *source.Snapshot
+	layer *v1alpha1.Layer
+	child *v1alpha1.Child
+	link  *link
+	vars  map[string]string
+	// sensitive values among vars.
+	sensitive []string
+	snapshot  *source.Snapshot
 	// image of the agent if the layer names none.
 	image string
 	// credentials are the Secrets to hand over, as they are in the parent.
@@ -78,6 +80,7 @@ func (r *Children) gather(ctx context.Context, s *seeding) error {
 				return because(v1alpha1.ReasonBuildFailed, err)
 			}
 			maps.Copy(s.vars, vars)
+			s.sensitive = append(s.sensitive, render.Sensitive(ref.Kind, vars)...)
 		}
 		maps.Copy(s.vars, p.Substitute)
 	}
@@ -128,7 +131,7 @@ func (s *seeding) phases(ctx context.Context, clusterVars map[string]string) ([]
 	if s.snapshot == nil {
 		return phases, nil
 	}
-	objects, err := render.Render(ctx, s.snapshot, render.Build{Path: s.layer.Spec.Path, Variables: s.vars})
+	objects, err := render.Render(ctx, s.snapshot, render.Build{Path: s.layer.Spec.Path, Variables: s.vars, Sensitive: s.sensitive})
 	if err != nil {
 		return nil, because(v1alpha1.ReasonBuildFailed, err)
 	}
@@ -258,6 +261,7 @@ func (s *seeding) apply(ctx context.Context, applier *apply.Applier, entry *v1al
 		Approved:  s.child.Annotations[v1alpha1.ApprovePruneAnnotation],
 		Undecided: entry.Reason == v1alpha1.ReasonPruneBlocked && inventory.AsksForApproval(entry.Message),
 	})
+	err = render.Mask(err, s.sensitive)
 	entry.Inventory = refsOf(res.Inventory)
 	var waiting *apply.WaitError
 	var prune *apply.PruneError

@@ -50,6 +50,7 @@ func (r *Kustomizations) build(ctx context.Context, obj *kustomizev1.Kustomizati
 			return b, err
 		}
 		maps.Copy(b.Variables, vars)
+		b.Sensitive = append(b.Sensitive, render.Sensitive(ref.Kind, vars)...)
 	}
 	maps.Copy(b.Variables, s.PostBuild.Substitute)
 	return b, nil

@@ -286,6 +286,7 @@ func (r *Kustomizations) reconcile(ctx context.Context, obj *kustomizev1.Kustomi
 		Approved:  obj.Annotations[v1alpha1.ApprovePruneAnnotation],
 		Undecided: undecided(obj),
 	})
+	err = render.Mask(err, build.Sensitive)
 	obj.Status.Inventory = refs(sync.Inventory)
 	var pruneErr *apply.PruneError
 	switch {
@@ -299,6 +300,7 @@ func (r *Kustomizations) reconcile(ctx context.Context, obj *kustomizev1.Kustomi
 	if sync.Plan.Blocked() {
 		return r.blocked(obj, sync)
 	}
+	removeCondition(obj, v1alpha1.PruneBlockedCondition)
 	if obj.Spec.Wait && len(objects) > 0 {
 		wait := r.await(name, obj, snapshot, inventory.OfAll(objects))
 		return r.checkHealth(ctx, obj, snapshot, wait, start, &sync)
@@ -393,6 +395,9 @@ func (r *Kustomizations) blocked(obj *kustomizev1.Kustomization, sync apply.Resu
 	was := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition)
 	isNew := was == nil || was.Reason != ReasonPruneBlocked || was.Message != err.Error()
 	stalled(obj, ReasonPruneBlocked, err)
+	// Of its own, so that a failure of another kind in between does not make us
+	// forget that something is held.
+	setCondition(obj, v1alpha1.PruneBlockedCondition, metav1.ConditionTrue, ReasonPruneBlocked, "%s", err)
 	if isNew {
 		r.event(obj, corev1.EventTypeWarning, "%s", err)
 	}
@@ -401,8 +406,8 @@ func (r *Kustomizations) blocked(obj *kustomizev1.Kustomization, sync apply.Resu
 
 // undecided reports whether the last plan was held for a person to decide.
 func undecided(obj *kustomizev1.Kustomization) bool {
-	c := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition)
-	return c != nil && c.Reason == ReasonPruneBlocked && inventory.AsksForApproval(c.Message)
+	c := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.PruneBlockedCondition)
+	return c != nil && inventory.AsksForApproval(c.Message)
 }
 
 func (r *Kustomizations) failed(obj *kustomizev1.Kustomization, reason string, err error) (ctrl.Result, error) {

@@ -6,8 +6,9 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/prometheus/client_golang/prometheus"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
 // Metrics of the reconcilers. The duration has Flux's name and labels, so that
@@ -48,8 +49,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 func (m *Metrics) reconciled(kind string, name types.NamespacedName, o conditioned, took time.Duration) {
 	m.duration.WithLabelValues(kind, name.Name, name.Namespace).Observe(took.Seconds())
 	m.ready.WithLabelValues(kind, name.Name, name.Namespace).Set(truth(apimeta.IsStatusConditionTrue(o.GetConditions(), meta.ReadyCondition)))
-	c := apimeta.FindStatusCondition(o.GetConditions(), meta.ReadyCondition)
-	m.blocked.WithLabelValues(kind, name.Name, name.Namespace).Set(truth(c != nil && c.Status == metav1.ConditionFalse && c.Reason == ReasonPruneBlocked))
+	m.blocked.WithLabelValues(kind, name.Name, name.Namespace).Set(truth(apimeta.IsStatusConditionTrue(o.GetConditions(), v1alpha1.PruneBlockedCondition)))
 }
 
 func (m *Metrics) inventory(kind string, name types.NamespacedName, n int) {

@@ -44,6 +44,8 @@ const (
 	// ConnectedCondition of a Child: the API server answered the last call
 	// and is the cluster whose identity is recorded.
 	ConnectedCondition = "Connected"
+	// PruneBlockedCondition of a Kustomization is there while deletes are held.
+	PruneBlockedCondition = "PruneBlocked"
 	// SeededCondition of a Child: every layer that selects it is applied.
 	SeededCondition = "Seeded"
 )

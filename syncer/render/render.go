@@ -42,6 +42,8 @@ type Build struct {
 	// nothing is.
 	Variables map[string]string
 	Always    bool
+	// Sensitive values among the variables never stand in an error of Render.
+	Sensitive []string
 	// Lenient puts an empty string for a variable that is neither set nor has
 	// a default, which is an error otherwise.
 	Lenient bool
@@ -50,6 +52,11 @@ type Build struct {
 // Render builds the objects that files and b declare, in kustomize's order. The
 // caller owns them.
 func Render(ctx context.Context, files Files, b Build) ([]*unstructured.Unstructured, error) {
+	objects, err := assemble(ctx, files, b)
+	return objects, Mask(err, b.Sensitive)
+}
+
+func assemble(ctx context.Context, files Files, b Build) ([]*unstructured.Unstructured, error) {
 	dir := rooted(b.Path)
 	if isDir, _, err := files.Stat(dir); err != nil || !isDir {
 		return nil, fmt.Errorf("%w: the source has no directory %q", ErrPathNotFound, strings.TrimPrefix(dir, "/"))

@@ -3,6 +3,9 @@ package render
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,4 +42,39 @@ func LoadVariables(ctx context.Context, reader client.Reader, namespace, kind, n
 		return nil, fmt.Errorf("substitute from '%s/%s' error: %w", kind, name, err)
 	}
 	return vars, nil
+}
+
+// Mask takes sensitive values, which variables brought into a rendering, out of
+// the text of an error that may quote it. The error stays what it is otherwise.
+func Mask(err error, sensitive []string) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	for _, v := range sensitive {
+		// A value of a few letters is no secret, and stands in every message.
+		if len(v) >= 4 {
+			text = strings.ReplaceAll(text, v, "*****")
+		}
+	}
+	if text == err.Error() {
+		return err
+	}
+	return &masked{text: text, err: err}
+}
+
+type masked struct {
+	text string
+	err  error
+}
+
+func (m *masked) Error() string { return m.text }
+func (m *masked) Unwrap() error { return m.err }
+
+// Sensitive returns the values of variables that came from a Secret.
+func Sensitive(kind string, vars map[string]string) []string {
+	if kind != "Secret" {
+		return nil
+	}
+	return slices.Collect(maps.Values(vars))
 }

@@ -94,6 +94,7 @@ type mirror struct {
 // generation is one object store on disk. Its directory is removed when
 // neither the mirror nor any snapshot refers to it any more.
 type generation struct {
+	dir string
 	// mu serialises reads: the storage is not safe for concurrent use.
 	mu    sync.Mutex
 	store *filesystem.Storage
@@ -117,7 +118,10 @@ func (m *mirror) snapshot(ctx context.Context, dial *dialer, ref Reference, igno
 		return nil, err
 	}
 	if last != nil && last.Revision == want.revision && sameIgnore(last.ignore, ignore) {
-		return last, nil
+		if !last.gen.lost() {
+			return last, nil
+		}
+		m.current = nil
 	}
 	gen, err := m.obtain(ctx, dial, session, adv, want)
 	if err != nil {
@@ -248,7 +252,7 @@ func (m *mirror) newGeneration() (*generation, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot create mirror directory: %w", err)
 	}
-	gen := &generation{store: filesystem.NewStorage(osfs.New(dir), cache.NewObjectLRU(objectCacheBytes))}
+	gen := &generation{dir: dir, store: filesystem.NewStorage(osfs.New(dir), cache.NewObjectLRU(objectCacheBytes))}
 	runtime.AddCleanup(gen, func(dir string) { _ = os.RemoveAll(dir) }, dir)
 	return gen, nil
 }
@@ -257,6 +261,13 @@ func (g *generation) has(commit plumbing.Hash) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.store.HasEncodedObject(commit) == nil
+}
+
+// lost reports whether the objects are gone from the disk, which something that
+// cleans temporary directories may have done.
+func (g *generation) lost() bool {
+	_, err := os.Stat(filepath.Join(g.dir, "objects"))
+	return errors.Is(err, os.ErrNotExist)
 }
 
 // remember keeps the commit as a tip, which later fetches build upon.

@@ -680,6 +680,11 @@ func TestLostObjects(t *testing.T) {
 	if _, err := s.ReadFile("nowhere"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("ReadFile of what never was: %v, want it to say absent", err)
 	}
+	// The next fetch brings them back, although the commit is the same.
+	again := fetch(t, m, o.url(), onMain, s)
+	if read(t, again, "dir/sub/a.yaml") == "" {
+		t.Error("the file is empty after the next fetch")
+	}
 }
 
 func second[T any](_ T, err error) error { return err }

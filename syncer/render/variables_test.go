@@ -1,0 +1,50 @@
+package render
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestMask(t *testing.T) {
+	cause := errors.New("cause")
+	for name, c := range map[string]struct {
+		reason    string
+		err       error
+		sensitive []string
+		want      string
+	}{
+		"value":   {"a Secret's value reached the error of a library", fmt.Errorf("cannot parse hunter22: %w", cause), []string{"hunter22"}, "cannot parse *****: cause"},
+		"several": {"each of them, each time", fmt.Errorf("abcd efgh abcd: %w", cause), []string{"abcd", "efgh"}, "***** ***** *****: cause"},
+		"short":   {"a value of a letter would make every message unreadable", fmt.Errorf("a plain message: %w", cause), []string{"a"}, "a plain message: cause"},
+		"none":    {"nothing sensitive, nothing changed", fmt.Errorf("plain: %w", cause), nil, "plain: cause"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := Mask(c.err, c.sensitive)
+			if got.Error() != c.want {
+				t.Errorf("%s: got %q, want %q", c.reason, got, c.want)
+			}
+			if !errors.Is(got, cause) {
+				t.Errorf("the error lost its cause")
+			}
+		})
+	}
+	if Mask(nil, []string{"abcd"}) != nil {
+		t.Error("no error became one")
+	}
+}
+
+// TestRenderMasksSensitiveValues: a value that breaks the YAML it is put into is
+// quoted by the parser.
+func TestRenderMasksSensitiveValues(t *testing.T) {
+	files := tree{"set/a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {k: '${secret}'}\n"}
+	value := "hunter22': [broken"
+	_, err := Render(t.Context(), files, Build{Path: "set", Variables: map[string]string{"secret": value}, Sensitive: []string{value}})
+	if err == nil {
+		t.Fatal("the value did not break anything; the test shows nothing")
+	}
+	if strings.Contains(err.Error(), "hunter22") {
+		t.Errorf("the error quotes the value: %v", err)
+	}
+}
