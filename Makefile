@@ -23,7 +23,7 @@ build: ## the cascade binary
 # --- the surroundings of the demo and the e2e tests ---------------------------
 
 .PHONY: build-e2e
-build-e2e: build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/capi-manager ## everything that the demo runs
+build-e2e: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/capi-manager ## everything that the demo runs
 	go build -p $(P) -o $(BIN)/hello ./e2e/hello
 	go build -p $(P) -o $(BIN)/demo ./e2e/demo
 
@@ -57,8 +57,18 @@ demo: build-e2e ## the whole cascade on this machine
 # Packages of the root module that need no control plane.
 UNIT = $(shell go list ./... | grep -v -e '/e2e$$')
 
+# What is run besides Go: git with git-http-backend, an SSH client, a C compiler
+# for the race detector.
+.PHONY: prerequisites
+prerequisites: ## installs what the tests need from Debian's packages, if it is missing
+	@missing=""; \
+	command -v cc >/dev/null || missing="$$missing gcc libc6-dev"; \
+	command -v ssh >/dev/null || missing="$$missing openssh-client"; \
+	test -x "$$(git --exec-path)/git-http-backend" || missing="$$missing git"; \
+	test -z "$$missing" || { echo "installing$$missing"; apt-get update -q && apt-get install -qy --no-install-recommends $$missing; }
+
 .PHONY: test
-test: lint generated build-e2e race unit test-controlplane test-local e2e ## everything that .ci/run runs
+test: prerequisites lint generated build-e2e race unit test-controlplane test-local e2e ## everything that .ci/run runs
 
 .PHONY: unit
 unit: ## tests without a control plane, under the race detector

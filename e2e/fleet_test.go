@@ -493,6 +493,24 @@ func (f *fleet) handWrittenChild(t *testing.T) {
 		}
 		return nil
 	})
+
+	// No longer selected, and the layer says Delete.
+	child := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: stage.Namespace, Name: "handmade"}}
+	if err := c.Patch(t.Context(), child, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"made-by":"nobody"}}}`))); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, converge, "the layer is taken back", func(ctx context.Context) error {
+		if err := get(ctx, gamma, cm, "default", "handmade"); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the note is still there: %v", err)
+		}
+		if err := get(ctx, staging, child, stage.Namespace, "handmade"); err != nil {
+			return err
+		}
+		if len(child.Status.Layers) > 0 {
+			return fmt.Errorf("layers are %v", child.Status.Layers)
+		}
+		return nil
+	})
 }
 
 const handmade = `apiVersion: cascade.dev/v1alpha1
@@ -515,6 +533,7 @@ spec:
   sourceRef: {kind: GitRepository, name: environment}
   path: ./layers/handmade
   wait: true
+  deletionPolicy: Delete
 `
 
 // detached kills the MoM's control plane: the tiers below go on, and when it

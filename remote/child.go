@@ -225,9 +225,7 @@ func (v *visit) run(ctx context.Context) (ctrl.Result, error) {
 	if !ok {
 		return result, err
 	}
-	if err := v.seedAll(ctx, link, cluster, selected); err != nil {
-		return ctrl.Result{}, err
-	}
+	v.seedAll(ctx, link, cluster, selected)
 	v.observe(ctx, link, selected)
 	return v.next(), nil
 }
@@ -416,7 +414,7 @@ func (v *visit) kubeconfig(ctx context.Context, cluster capibridge.Cluster) ([]b
 // seedAll brings each selected layer into the child and answers for those that
 // no longer select it. A layer that fails does not stop those that do not
 // depend on it.
-func (v *visit) seedAll(ctx context.Context, l *link, cluster capibridge.Cluster, selected []*v1alpha1.Layer) error {
+func (v *visit) seedAll(ctx context.Context, l *link, cluster capibridge.Cluster, selected []*v1alpha1.Layer) {
 	vars := cluster.Variables(l.version)
 	agents := 0
 	var credentials []v1alpha1.ChildCredential
@@ -437,10 +435,9 @@ func (v *visit) seedAll(ctx context.Context, l *link, cluster capibridge.Cluster
 	slices.SortFunc(credentials, func(a, b v1alpha1.ChildCredential) int { return strings.Compare(a.Name, b.Name) })
 	v.child.Status.Credentials = slices.CompactFunc(credentials, func(a, b v1alpha1.ChildCredential) bool { return a.Name == b.Name })
 	if !cluster.Paused {
-		v.release(ctx, l, selected)
+		v.release(ctx, l, cluster, selected)
 	}
 	v.summarizeLayers(selected)
-	return nil
 }
 
 func (v *visit) entry(name string) *v1alpha1.ChildLayer {
@@ -539,7 +536,7 @@ func reasonOf(err error) string {
 // release answers for layers that are recorded in the child but no longer
 // select it. Whether what they applied goes was said by the layer while it
 // still did.
-func (v *visit) release(ctx context.Context, l *link, selected []*v1alpha1.Layer) {
+func (v *visit) release(ctx context.Context, l *link, cluster capibridge.Cluster, selected []*v1alpha1.Layer) {
 	var keep []v1alpha1.ChildLayer
 	for _, entry := range v.child.Status.Layers {
 		if slices.ContainsFunc(selected, func(s *v1alpha1.Layer) bool { return s.Name == entry.Name }) {
@@ -549,7 +546,10 @@ func (v *visit) release(ctx context.Context, l *link, selected []*v1alpha1.Layer
 		if entry.DeletionPolicy != v1alpha1.DeletionDelete {
 			continue
 		}
-		done, err := v.remove(ctx, l, &entry)
+		done, err := false, v.unselected(ctx, cluster, entry.Name)
+		if err == nil {
+			done, err = v.remove(ctx, l, &entry)
+		}
 		if done {
 			continue
 		}
@@ -557,6 +557,22 @@ func (v *visit) release(ctx context.Context, l *link, selected []*v1alpha1.Layer
 		keep = append(keep, entry)
 	}
 	v.child.Status.Layers = keep
+}
+
+// unselected is an error unless the API server itself says that a layer is gone
+// or does not select the cluster: a cache that lags must not delete anything.
+func (v *visit) unselected(ctx context.Context, cluster capibridge.Cluster, name string) error {
+	layer := &v1alpha1.Layer{}
+	err := v.Cluster.Get(ctx, types.NamespacedName{Namespace: v.child.Namespace, Name: name}, layer)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return because(v1alpha1.ReasonProgressing, fmt.Errorf("cannot read Layer %s to tell whether it still selects this cluster: %w", name, err))
+	case layer.DeletionTimestamp.IsZero() && Selects(layer, cluster.Labels):
+		return because(v1alpha1.ReasonProgressing, fmt.Errorf("layer %s selects this cluster again", name))
+	}
+	return nil
 }
 
 func (v *visit) remove(ctx context.Context, l *link, entry *v1alpha1.ChildLayer) (done bool, err error) {

@@ -227,7 +227,7 @@ func client(t *testing.T, s *Server, key []byte, knownHosts string) []string {
 
 func TestSSH(t *testing.T) {
 	if _, err := exec.LookPath("ssh"); err != nil {
-		t.Skip("no ssh")
+		t.Fatalf("the system's ssh client is needed: run make prerequisites: %v", err)
 	}
 	extra, signer, err := privateKey("test", nil)
 	if err != nil {
