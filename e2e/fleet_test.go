@@ -97,6 +97,16 @@ func (f *fleet) everyTierIsReady(t *testing.T) {
 		}
 		return nil
 	})
+	eventually(t, converge, "the layer of the masters counts them", func(ctx context.Context) error {
+		layer := &v1alpha1.Layer{}
+		if err := get(ctx, f.MoM, layer, stage.Namespace, "master"); err != nil {
+			return err
+		}
+		if got, want := layer.Status.Children, (v1alpha1.ChildCounts{Total: 2, Seeded: 2}); got != want {
+			return fmt.Errorf("counts are %+v, conditions are %s", got, summary(layer.Status.Conditions))
+		}
+		return nil
+	})
 	t.Logf("every tier was ready %.1f s after the bootstrap", time.Since(start).Seconds())
 }
 
@@ -341,7 +351,7 @@ func (f *fleet) noDeletes(t *testing.T, tier *stage.Tier, from int64) {
 		t.Fatal(err)
 	}
 	for _, e := range events {
-		if strings.HasPrefix(e.Verb, "delete") && strings.HasPrefix(e.UserAgent, "cascade") {
+		if strings.HasPrefix(e.Verb, "delete") && e.ByAgent() {
 			t.Errorf("%s: %s %s", tier.Name, e.Verb, e.RequestURI)
 		}
 	}

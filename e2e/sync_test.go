@@ -235,7 +235,7 @@ func (o *oneTier) killAfter(t *testing.T, pid int, from int64, writes int) int {
 		}
 		from = next
 		for _, e := range events {
-			if strings.HasPrefix(e.UserAgent, "cascade") && !strings.Contains(e.RequestURI, "dryRun") &&
+			if e.ByAgent() && !strings.Contains(e.RequestURI, "dryRun") &&
 				(e.ObjectRef.Resource == "configmaps" && e.ObjectRef.Namespace == "default" || e.ObjectRef.Resource == "kustomizations") {
 				done++
 			}
@@ -273,7 +273,7 @@ func (o *oneTier) untouched(t *testing.T, from int64) {
 		t.Fatal(err)
 	}
 	for _, e := range events {
-		if strings.HasPrefix(e.Verb, "delete") && strings.HasPrefix(e.UserAgent, "cascade") {
+		if strings.HasPrefix(e.Verb, "delete") && e.ByAgent() {
 			t.Errorf("%s %s", e.Verb, e.RequestURI)
 		}
 	}

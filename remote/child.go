@@ -122,13 +122,26 @@ func (r *Children) discover(ctx context.Context, key types.NamespacedName) (ctrl
 		return ctrl.Result{}, err
 	}
 	child := &v1alpha1.Child{
-		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, Labels: u.GetLabels()},
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, Labels: childLabels(u.GetLabels())},
 		Spec:       v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: key.Name}},
 	}
 	if err := r.Client.Create(ctx, child, client.FieldOwner(statusManager)); err != nil && !apierrors.IsAlreadyExists(err) {
 		return ctrl.Result{}, fmt.Errorf("cannot create Child %s: %w", key, err)
 	}
 	return ctrl.Result{}, nil
+}
+
+// childLabels are a Cluster's labels without those that say to whom the Cluster
+// belongs: a Child belongs to nobody.
+func childLabels(of map[string]string) map[string]string {
+	out := make(map[string]string, len(of))
+	for k, v := range of {
+		domain, _, _ := strings.Cut(k, "/")
+		if domain != v1alpha1.LayerLabelGroup && !strings.HasSuffix(domain, ".toolkit.fluxcd.io") {
+			out[k] = v
+		}
+	}
+	return out
 }
 
 // errNoClusterAPI: the kind Cluster is not served, which says nothing about
@@ -274,14 +287,14 @@ func (v *visit) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool,
 		v.notConnected(metav1.ConditionFalse, v1alpha1.ReasonClusterDeleting, "Cluster is being deleted")
 		return cluster, false, ctrl.Result{RequeueAfter: v.jittered(waitPause)}, nil
 	}
-	if !maps.Equal(v.child.Labels, cluster.Labels) {
+	if labels := childLabels(cluster.Labels); !maps.Equal(v.child.Labels, labels) {
 		before := v.child.DeepCopy()
 		after := v.child.DeepCopy()
-		after.Labels = cluster.Labels
+		after.Labels = labels
 		if err := v.Client.Patch(ctx, after, client.MergeFrom(before), client.FieldOwner(statusManager)); err != nil {
 			return cluster, false, result, client.IgnoreNotFound(err)
 		}
-		v.child.Labels = cluster.Labels
+		v.child.Labels = labels
 	}
 	return cluster, true, result, nil
 }

@@ -193,10 +193,20 @@ type LayerStatus struct {
 }
 
 // ChildCounts counts the children that a Layer selects.
+// The counts have defaults, because a patch of a status that had none carries
+// only those that are not zero.
 type ChildCounts struct {
-	Total       int32 `json:"total"`
-	Seeded      int32 `json:"seeded"`
-	Failing     int32 `json:"failing"`
+	// +kubebuilder:default=0
+	// +optional
+	Total int32 `json:"total"`
+	// +kubebuilder:default=0
+	// +optional
+	Seeded int32 `json:"seeded"`
+	// +kubebuilder:default=0
+	// +optional
+	Failing int32 `json:"failing"`
+	// +kubebuilder:default=0
+	// +optional
 	Unreachable int32 `json:"unreachable"`
 }
 

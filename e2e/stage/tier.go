@@ -186,6 +186,12 @@ type AuditEvent struct {
 	RequestURI string `json:"requestURI"`
 }
 
+// ByAgent reports whether an agent wrote, in its own cluster or as a parent in a
+// child.
+func (e AuditEvent) ByAgent() bool {
+	return strings.HasPrefix(e.UserAgent, "cascade-agent") || strings.HasPrefix(e.UserAgent, "cascade-parent")
+}
+
 // Audit returns the recorded writes from an offset of the audit log on, and the
 // offset of its end.
 func (t *Tier) Audit(from int64) ([]AuditEvent, int64, error) {
