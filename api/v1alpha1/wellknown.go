@@ -63,7 +63,6 @@ const (
 	ReasonUnreachable          = "Unreachable"
 	ReasonIdentityChanged      = "IdentityChanged"
 	ReasonNoLayer              = "NoLayer"
-	ReasonLayerNotReady        = "LayerNotReady"
 	ReasonAgentNotReady        = "AgentNotReady"
 	ReasonReportMissing        = "ReportMissing"
 	ReasonSourceNotReady       = "SourceNotReady"
