@@ -131,11 +131,11 @@ func (s *seeding) phases(ctx context.Context, clusterVars map[string]string) ([]
 	if s.snapshot == nil {
 		return phases, nil
 	}
-	objects, err := render.Render(ctx, s.snapshot, render.Build{Path: s.layer.Spec.Path, Variables: s.vars, Sensitive: s.sensitive})
+	rendering, err := render.Render(ctx, s.snapshot, render.Build{Path: s.layer.Spec.Path, Variables: s.vars, Sensitive: s.sensitive})
 	if err != nil {
 		return nil, because(v1alpha1.ReasonBuildFailed, err)
 	}
-	return append(phases, apply.Phase{Objects: objects}), nil
+	return append(phases, apply.Phase{Objects: rendering.Objects}), nil
 }
 
 func variablesObject(vars map[string]string) *unstructured.Unstructured {

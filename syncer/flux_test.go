@@ -28,6 +28,8 @@ type folder string
 
 func (f folder) at(name string) string { return filepath.Join(string(f), filepath.Clean("/"+name)) }
 
+func (f folder) Rules() string { return "" }
+
 func (f folder) Stat(name string) (bool, string, error) {
 	info, err := os.Stat(f.at(name))
 	if err != nil {
@@ -199,7 +201,11 @@ func byUs(ctx context.Context, files render.Files, k *kustomizev1.Kustomization)
 	if err != nil {
 		return nil, err
 	}
-	return render.Render(ctx, files, build)
+	rendering, err := render.Render(ctx, files, build)
+	if err != nil {
+		return nil, err
+	}
+	return rendering.Objects, nil
 }
 
 // TestRenderingEqualsFlux compares us with Flux's own library, directory by

@@ -260,7 +260,7 @@ func (r *Kustomizations) reconcile(ctx context.Context, obj *kustomizev1.Kustomi
 	if err != nil {
 		return r.failed(obj, meta.BuildFailedReason, err)
 	}
-	objects, err := render.Render(ctx, snapshot, build)
+	rendering, err := render.Render(ctx, snapshot, build)
 	if err != nil {
 		reason := meta.BuildFailedReason
 		if errors.Is(err, render.ErrPathNotFound) {
@@ -273,7 +273,7 @@ func (r *Kustomizations) reconcile(ctx context.Context, obj *kustomizev1.Kustomi
 		return r.failed(obj, meta.ReconciliationFailedReason, err)
 	}
 	recorded := obj.DeepCopy()
-	sync, err := r.applier(obj).Sync(ctx, []apply.Phase{{Objects: objects}}, apply.Options{
+	sync, err := r.applier(obj).Sync(ctx, []apply.Phase{{Objects: rendering.Objects}}, apply.Options{
 		Owned: owned,
 		Record: func(ctx context.Context, ahead []inventory.Entry) error {
 			obj.Status.Inventory = refs(ahead)
@@ -301,8 +301,8 @@ func (r *Kustomizations) reconcile(ctx context.Context, obj *kustomizev1.Kustomi
 		return r.blocked(obj, sync)
 	}
 	removeCondition(obj, v1alpha1.PruneBlockedCondition)
-	if obj.Spec.Wait && len(objects) > 0 {
-		wait := r.await(name, obj, snapshot, inventory.OfAll(objects))
+	if obj.Spec.Wait && len(rendering.Objects) > 0 {
+		wait := r.await(name, obj, snapshot, inventory.OfAll(rendering.Objects))
 		return r.checkHealth(ctx, obj, snapshot, wait, start, &sync)
 	}
 	removeCondition(obj, meta.HealthyCondition)

@@ -2,6 +2,7 @@ package render
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -18,11 +19,17 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
-// Files is a tree of files, as source.Snapshot is one.
+// Files is a tree of files, as source.Snapshot is one. A path that is absent is
+// an fs.ErrNotExist; any other error says that nothing is known.
 type Files interface {
+	// Stat tells what is at a path. The hash of a file stands for its content,
+	// and that of a directory for all that is below it, before ignore rules.
 	Stat(name string) (dir bool, hash string, err error)
 	ReadDir(name string) ([]source.Entry, error)
 	ReadFile(name string) ([]byte, error)
+	// Rules identifies the ignore rules in force: with the same rules, a
+	// directory of the same path and hash lists the same.
+	Rules() string
 }
 
 var errReadOnly = errors.New("the snapshot is read-only")
@@ -31,10 +38,16 @@ var errReadOnly = errors.New("the snapshot is read-only")
 // it: the kustomization file that the build begins with. Everything that is
 // read through it has passed Check.
 type fileSystem struct {
+	ctx     context.Context
 	files   Files
+	reads   *recorder
 	overlay map[string][]byte
+	// contents are the files that were read and have passed.
+	contents map[string][]byte
 	// bringsSchema: a kustomization file that was read names an OpenAPI schema.
 	bringsSchema bool
+	// running: kustomize builds; alone: and no other build runs.
+	running, alone bool
 	// added counts the nodes that aliases add to all that was read: a few
 	// hundred bytes in each of many files would do the harm of one.
 	added int
@@ -42,21 +55,78 @@ type fileSystem struct {
 	// takes such a file for one that is not there, which would make another
 	// rendering, or another message.
 	failed error
+	// refused: failed is what a file's content deserves, and comes again with
+	// the same content.
+	refused bool
+
+	decrypter Decrypter
+	// sealed are the files that the decrypter is to see, by path, with the name
+	// that tells it the format.
+	sealed map[string]string
+	// keys is why something could not be decrypted.
+	keys error
+}
+
+func newFileSystem(ctx context.Context, files Files) *fileSystem {
+	return &fileSystem{ctx: ctx, files: files, reads: newRecorder(files), overlay: map[string][]byte{}, contents: map[string][]byte{}}
 }
 
 func rooted(name string) string { return path.Clean("/" + filepath.ToSlash(name)) }
 
 func (f *fileSystem) ReadFile(name string) ([]byte, error) {
 	at := rooted(name)
-	data, ok := f.overlay[at]
+	if data, ok := f.overlay[at]; ok {
+		return f.checked(at, data)
+	}
+	data, ok := f.contents[at]
 	if !ok {
-		var err error
-		if data, err = f.files.ReadFile(at); err != nil {
+		err := f.ctx.Err()
+		if err == nil {
+			err = f.reads.stat(at)
+		}
+		if err == nil {
+			data, err = f.files.ReadFile(at)
+		}
+		if err != nil {
 			return nil, f.note(err)
 		}
+		if data, err = f.checked(at, data); err != nil {
+			return nil, err
+		}
+		if data, err = f.decrypted(at, data); err != nil {
+			return nil, err
+		}
+		f.contents[at] = data
 	}
+	if isKustomization(path.Base(at)) {
+		return f.kustomization(at, data)
+	}
+	return data, nil
+}
+
+// checked returns data if it may be read.
+func (f *fileSystem) checked(at string, data []byte) ([]byte, error) {
 	if err := f.check(at, data); err != nil {
+		f.refused = f.failed == nil
 		return nil, f.note(fmt.Errorf("cannot read %s: %w", at, err))
+	}
+	if _, ok := f.overlay[at]; ok && isKustomization(path.Base(at)) {
+		return f.kustomization(at, data)
+	}
+	return data, nil
+}
+
+// kustomization returns the content of a kustomization file unless the build
+// must be done alone because of it, and notes what it names that is encrypted.
+func (f *fileSystem) kustomization(at string, data []byte) ([]byte, error) {
+	if f.running && f.bringsSchema && !f.alone {
+		return nil, errBringsSchema
+	}
+	if f.decrypter != nil {
+		if err := f.seal(path.Dir(at), data); err != nil {
+			f.refused = f.failed == nil
+			return nil, f.note(fmt.Errorf("cannot read %s: %w", at, err))
+		}
 	}
 	return data, nil
 }
@@ -98,8 +168,15 @@ func (f *fileSystem) Exists(name string) bool {
 	if _, ok := f.overlay[at]; ok {
 		return true
 	}
-	_, _, err := f.files.Stat(at)
+	_, _, err := f.stat(at)
 	return f.note(err) == nil
+}
+
+func (f *fileSystem) stat(at string) (dir bool, hash string, err error) {
+	if err := f.reads.stat(at); err != nil {
+		return false, "", err
+	}
+	return f.files.Stat(at)
 }
 
 func (f *fileSystem) IsDir(name string) bool {
@@ -107,7 +184,7 @@ func (f *fileSystem) IsDir(name string) bool {
 	if _, ok := f.overlay[at]; ok {
 		return false
 	}
-	dir, _, err := f.files.Stat(at)
+	dir, _, err := f.stat(at)
 	return f.note(err) == nil && dir
 }
 
@@ -123,7 +200,7 @@ func (f *fileSystem) CleanedAbs(name string) (filesys.ConfirmedDir, string, erro
 }
 
 func (f *fileSystem) ReadDir(name string) ([]string, error) {
-	entries, err := f.files.ReadDir(rooted(name))
+	entries, err := f.list(rooted(name))
 	if err != nil {
 		return nil, err
 	}
@@ -132,6 +209,14 @@ func (f *fileSystem) ReadDir(name string) ([]string, error) {
 		names = append(names, e.Name)
 	}
 	return names, nil
+}
+
+func (f *fileSystem) list(at string) ([]source.Entry, error) {
+	if err := f.reads.list(at); err != nil {
+		return nil, f.note(err)
+	}
+	entries, err := f.files.ReadDir(at)
+	return entries, f.note(err)
 }
 
 func (f *fileSystem) Glob(pattern string) ([]string, error) {
@@ -157,9 +242,9 @@ func (f *fileSystem) Glob(pattern string) ([]string, error) {
 // from Flux's artifacts.
 func (f *fileSystem) Walk(root string, visit filepath.WalkFunc) error {
 	at := rooted(root)
-	dir, _, err := f.files.Stat(at)
+	dir, _, err := f.stat(at)
 	if err != nil {
-		return visit(at, nil, err)
+		return visit(at, nil, f.note(err))
 	}
 	err = f.walk(at, dir, visit)
 	if errors.Is(err, filepath.SkipDir) || errors.Is(err, filepath.SkipAll) {
@@ -172,7 +257,7 @@ func (f *fileSystem) walk(at string, dir bool, visit filepath.WalkFunc) error {
 	if err := visit(at, fileInfo{name: path.Base(at), dir: dir}, nil); err != nil || !dir {
 		return err
 	}
-	entries, err := f.files.ReadDir(at)
+	entries, err := f.list(at)
 	if err != nil {
 		return visit(at, fileInfo{name: path.Base(at), dir: dir}, err)
 	}

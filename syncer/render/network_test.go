@@ -100,7 +100,7 @@ func TestInlinePatchIsNoReference(t *testing.T) {
 		"kustomization.yaml": "resources: [x.yaml]\npatchesStrategicMerge:\n- |\n  apiVersion: v1\n  kind: ConfigMap\n  metadata: {name: x}\n  data: {url: \"https://example.com/?a=1&b=2\"}\n",
 		"x.yaml":             manifest("x"),
 	}
-	objects, err := Render(t.Context(), files, Build{})
+	objects, err := objectsOf(Render(t.Context(), files, Build{}))
 	if err != nil || len(objects) != 1 {
 		t.Fatalf("Render() = %d objects, %v, want the patched ConfigMap", len(objects), err)
 	}
@@ -152,7 +152,7 @@ func withoutNetwork(t *testing.T, url string) {
 	}
 	for name, ref := range references {
 		files := below(ref.file(url + "/x.yaml"))
-		if _, err := build(unchecked{&fileSystem{files: files, overlay: map[string][]byte{}}}); err == nil {
+		if _, err := build(unchecked{newFileSystem(t.Context(), files)}); err == nil {
 			t.Errorf("%s: built with a reference that cannot be followed", name)
 		}
 	}

@@ -1,24 +1,19 @@
 package render
 
 import (
-	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"path"
-	"path/filepath"
+	"maps"
+	"slices"
 	"strings"
 
-	fluxkustomize "github.com/fluxcd/pkg/kustomize"
 	"github.com/fluxcd/pkg/ssa/normalize"
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/kustomize/api/konfig"
-	"sigs.k8s.io/kustomize/api/provider"
-	"sigs.k8s.io/kustomize/api/resmap"
+	"sigs.k8s.io/kustomize/api/resource"
 	kustypes "sigs.k8s.io/kustomize/api/types"
-	"sigs.k8s.io/yaml"
 )
 
 // ErrPathNotFound: the source has no such directory.
@@ -47,225 +42,158 @@ type Build struct {
 	// Lenient puts an empty string for a variable that is neither set nor has
 	// a default, which is an error otherwise.
 	Lenient bool
+	// Decrypter decrypts what SOPS encrypted; nil is none.
+	Decrypter Decrypter
+	// Keys identifies what Decrypter decrypts with, for Key. Renderings are not
+	// reused across keys.
+	Keys string
 }
 
-// Render builds the objects that files and b declare, in kustomize's order. The
-// caller owns them.
-func Render(ctx context.Context, files Files, b Build) ([]*unstructured.Unstructured, error) {
-	objects, err := assemble(ctx, files, b)
-	return objects, Mask(err, b.Sensitive)
+// Decrypter decrypts for one build, which calls it from one goroutine.
+type Decrypter interface {
+	// File decrypts a file that a kustomization file names as a source of a
+	// Secret or as a patch, and returns other files as they are. The ending of
+	// name tells the format; it is not always the file's own: the key of a
+	// Secret decides, and what is read for its variables is dotenv if nothing
+	// else is said.
+	File(ctx context.Context, name string, data []byte) ([]byte, error)
+	// Resource decrypts an object in place and returns it, or returns nil when
+	// there is nothing to decrypt. It is called for objects with a `sops` field
+	// and for Secrets.
+	Resource(ctx context.Context, r *resource.Resource) (*resource.Resource, error)
 }
 
-func assemble(ctx context.Context, files Files, b Build) ([]*unstructured.Unstructured, error) {
+// Key identifies the inputs of the build other than files: with the same key and
+// an unchanged ReadSet, Render returns the same again. It holds no values, only
+// a digest of them.
+func (b Build) Key() string {
+	fields := []string{
+		b.Path, b.TargetNamespace, b.NamePrefix, b.NameSuffix, fmt.Sprint(b.IgnoreMissingComponents, b.Always, b.Lenient, b.Decrypter != nil), b.Keys,
+		"components", fmt.Sprint(len(b.Components)),
+	}
+	fields = append(fields, b.Components...)
+	fields = append(fields, "metadata", fmt.Sprint(len(b.BuildMetadata)))
+	fields = append(fields, b.BuildMetadata...)
+	// Patches and images came as JSON, and go to kustomize as YAML.
+	rest, err := json.Marshal(struct {
+		Patches []kustypes.Patch
+		Images  []kustypes.Image
+	}{b.Patches, b.Images})
+	fields = append(fields, string(rest), fmt.Sprint(err))
+	for _, m := range []map[string]string{b.CommonLabels, b.CommonAnnotations, b.Variables} {
+		fields = append(fields, "map", fmt.Sprint(len(m)))
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			fields = append(fields, k, m[k])
+		}
+	}
+	return longDigestOf(fields...)
+}
+
+// Rendering is what a build produced.
+type Rendering struct {
+	// Objects in kustomize's order, normalised. The caller owns them.
+	Objects []*unstructured.Unstructured
+	// Digest of the built YAML, sha256:<hex>, as Flux keeps it in
+	// status.history: after substitution, before commonMetadata and
+	// normalisation.
+	Digest string
+	// Reads tells what the build depends on.
+	Reads *ReadSet
+}
+
+// Error is a failure that comes again while Reads is unchanged and the Build is
+// the same. What can pass by itself, like an unreadable source or a key that
+// could not be fetched, is an error of another type.
+type Error struct {
+	Reads *ReadSet
+	err   error
+}
+
+func (e *Error) Error() string { return e.err.Error() }
+func (e *Error) Unwrap() error { return e.err }
+
+// Render builds the objects that files and b declare.
+func Render(ctx context.Context, files Files, b Build) (*Rendering, error) {
+	fsys := newFileSystem(ctx, files)
+	fsys.decrypter = b.Decrypter
 	dir := rooted(b.Path)
-	if isDir, _, err := files.Stat(dir); err != nil || !isDir {
+	r, err := assemble(ctx, fsys, dir, b)
+	if err == nil {
+		// A failure that nothing was told of would be a rendering of less.
+		err = fsys.failed
+	}
+	if err != nil {
+		err = Mask(err, b.Sensitive)
+		if passing := fsys.failed != nil && !fsys.refused; passing || fsys.keys != nil || ctx.Err() != nil {
+			return nil, err
+		}
+		return nil, &Error{Reads: fsys.reads.set(dir), err: err}
+	}
+	r.Reads = fsys.reads.set(dir)
+	return r, nil
+}
+
+func assemble(ctx context.Context, fsys *fileSystem, dir string, b Build) (*Rendering, error) {
+	isDir, _, err := fsys.stat(dir)
+	if fsys.note(err) != nil && fsys.failed != nil {
+		return nil, fmt.Errorf("cannot find %s: %w", dir, err)
+	}
+	if err != nil || !isDir {
 		return nil, fmt.Errorf("%w: the source has no directory %q", ErrPathNotFound, strings.TrimPrefix(dir, "/"))
 	}
-	schema.Lock()
-	defer schema.Unlock()
-	fsys := &fileSystem{files: files, overlay: map[string][]byte{}}
-	file, manifest, err := kustomization(fsys, dir, b)
+	begin, err := kustomization(fsys, dir, b)
 	if fsys.failed != nil {
 		err = fsys.failed
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot generate kustomization: %w", err)
 	}
-	fsys.overlay[file] = manifest
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	resources, err := schema.run(fsys, dir)
+	built, err := kustomize(fsys, dir, begin)
+	if err != nil && fsys.failed == nil {
+		if blame := begin.blame(fsys); blame != nil {
+			err = blame
+		}
+	}
 	if fsys.failed != nil {
 		err = fsys.failed
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot build: %w", err)
 	}
-	return finish(ctx, resources, b)
+	return finish(ctx, fsys, built, b)
 }
 
-// finish substitutes variables and turns kustomize's resources into objects.
-func finish(ctx context.Context, resources resmap.ResMap, b Build) ([]*unstructured.Unstructured, error) {
-	if err := substitute(ctx, resources, b); err != nil {
+// finish decrypts, substitutes variables, and turns what was built into objects.
+func finish(ctx context.Context, fsys *fileSystem, built []*item, b Build) (*Rendering, error) {
+	if err := edit(ctx, fsys, built, b); err != nil {
 		return nil, err
 	}
-	data, err := resources.AsYaml()
-	if err != nil {
-		return nil, fmt.Errorf("cannot write the build: %w", err)
+	r := &Rendering{Objects: make([]*unstructured.Unstructured, 0, len(built))}
+	var err error
+	if r.Digest, err = digestOfYAML(built); err != nil {
+		return nil, err
 	}
-	objects, err := ssautil.ReadObjects(bytes.NewReader(data))
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the build: %w", err)
+	for _, i := range built {
+		objects, err := i.objects()
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the build: %w", err)
+		}
+		r.Objects = append(r.Objects, objects...)
 	}
-	for _, u := range objects {
+	for _, u := range r.Objects {
 		// Before they are normalised, which drops fields that the kind has not.
 		if ssautil.IsSecret(u) && u.Object["sops"] != nil {
 			return nil, fmt.Errorf("cannot apply Secret %s/%s: it is SOPS encrypted and decryption is not configured", u.GetNamespace(), u.GetName())
 		}
 	}
-	if err := normalize.UnstructuredList(objects); err != nil {
+	if err := normalize.UnstructuredList(r.Objects); err != nil {
 		return nil, fmt.Errorf("cannot normalise the build: %w", err)
 	}
 	if len(b.CommonLabels) > 0 || len(b.CommonAnnotations) > 0 {
-		ssautil.SetCommonMetadata(objects, b.CommonLabels, b.CommonAnnotations)
+		ssautil.SetCommonMetadata(r.Objects, b.CommonLabels, b.CommonAnnotations)
 	}
-	return objects, nil
-}
-
-func substitute(ctx context.Context, resources resmap.ResMap, b Build) error {
-	if len(b.Variables) == 0 && !b.Always {
-		return nil
-	}
-	vars := make(map[string]any, len(b.Variables))
-	for k, v := range b.Variables {
-		vars[k] = v
-	}
-	owner := unstructured.Unstructured{Object: map[string]any{
-		"spec": map[string]any{"postBuild": map[string]any{"substitute": vars}},
-	}}
-	for _, r := range resources.Resources() {
-		// Dry run: the variables are complete, nothing is read from a cluster.
-		out, err := fluxkustomize.SubstituteVariables(ctx, nil, owner, r,
-			fluxkustomize.SubstituteWithDryRun(true),
-			fluxkustomize.SubstituteWithStrict(!b.Lenient),
-			fluxkustomize.SubstituteWithAlways(b.Always))
-		if err != nil {
-			return fmt.Errorf("cannot substitute variables in %s %s: %w", r.GetKind(), r.GetName(), err)
-		}
-		if out == nil {
-			continue
-		}
-		if _, err := resources.Replace(out); err != nil {
-			return fmt.Errorf("cannot substitute variables in %s %s: %w", r.GetKind(), r.GetName(), err)
-		}
-	}
-	return nil
-}
-
-// kustomization returns the name and content of the kustomization file that the
-// build begins with: the one in dir, or one made of the manifests below it,
-// with the fields of b put in as Flux does.
-func kustomization(fsys *fileSystem, dir string, b Build) (string, []byte, error) {
-	file, k, err := findKustomization(fsys, dir)
-	if err != nil {
-		return "", nil, err
-	}
-	if b.TargetNamespace != "" {
-		k.Namespace = b.TargetNamespace
-	}
-	if b.NamePrefix != "" {
-		k.NamePrefix = b.NamePrefix
-	}
-	if b.NameSuffix != "" {
-		k.NameSuffix = b.NameSuffix
-	}
-	k.Patches = append(k.Patches, b.Patches...)
-	for _, c := range b.Components {
-		if isRemote(c) || filepath.IsAbs(c) {
-			return "", nil, fmt.Errorf("component path %q must be local and relative", c)
-		}
-		if b.IgnoreMissingComponents && !fsys.Exists(path.Join(dir, c)) {
-			continue
-		}
-		k.Components = append(k.Components, c)
-	}
-	k.Images = mergeImages(k.Images, b.Images)
-	if len(b.BuildMetadata) > 0 {
-		k.BuildMetadata = b.BuildMetadata
-	}
-	manifest, err := yaml.Marshal(k)
-	return file, manifest, err
-}
-
-func findKustomization(fsys *fileSystem, dir string) (string, *kustypes.Kustomization, error) {
-	k := &kustypes.Kustomization{
-		TypeMeta: kustypes.TypeMeta{APIVersion: kustypes.KustomizationVersion, Kind: kustypes.KustomizationKind},
-	}
-	for _, name := range konfig.RecognizedKustomizationFileNames() {
-		file := path.Join(dir, name)
-		if !fsys.Exists(file) || fsys.IsDir(file) {
-			continue
-		}
-		data, err := fsys.ReadFile(file)
-		if err != nil {
-			return "", nil, err
-		}
-		if err := yaml.Unmarshal(data, k); err != nil {
-			return "", nil, fmt.Errorf("cannot parse %s: %w", file, err)
-		}
-		if len(k.Resources) == 0 {
-			// kustomize refuses a kustomization file that says nothing at all.
-			k.BuildMetadata = []string{"originAnnotations"}
-		}
-		return file, k, nil
-	}
-	found, err := manifests(fsys, dir)
-	if err != nil {
-		return "", nil, err
-	}
-	if len(found) == 0 {
-		// The same, for a directory without manifests.
-		k.Namespace = "_placeholder"
-	}
-	for _, f := range found {
-		k.Resources = append(k.Resources, "./"+strings.TrimPrefix(strings.TrimPrefix(f, dir), "/"))
-	}
-	return path.Join(dir, konfig.DefaultKustomizationFileName()), k, nil
-}
-
-// manifests lists the YAML files below dir, and the directories with a
-// kustomization file of their own, which are not descended into.
-func manifests(fsys *fileSystem, dir string) ([]string, error) {
-	factory := provider.NewDefaultDepProvider().GetResourceFactory()
-	var found []string
-	err := fsys.Walk(dir, func(at string, info fs.FileInfo, err error) error {
-		if err != nil || at == dir {
-			return err
-		}
-		if info.IsDir() {
-			for _, name := range konfig.RecognizedKustomizationFileNames() {
-				if file := path.Join(at, name); fsys.Exists(file) && !fsys.IsDir(file) {
-					found = append(found, at)
-					return filepath.SkipDir
-				}
-			}
-			return nil
-		}
-		if ext := path.Ext(at); ext != ".yaml" && ext != ".yml" {
-			return nil
-		}
-		data, err := fsys.ReadFile(at)
-		if err != nil {
-			return err
-		}
-		if err := guarded(func() error { _, err := factory.SliceFromBytes(data); return err }); err != nil {
-			return fmt.Errorf("cannot decode Kubernetes YAML from %s: %w", strings.TrimPrefix(at, "/"), err)
-		}
-		found = append(found, at)
-		return nil
-	})
-	return found, err
-}
-
-// mergeImages overrides images by name. A new name replaces the name; a new
-// tag and digest replace both, because a stale digest would win over the tag.
-func mergeImages(images, overrides []kustypes.Image) []kustypes.Image {
-	for _, o := range overrides {
-		i := 0
-		for i < len(images) && images[i].Name != o.Name {
-			i++
-		}
-		if i == len(images) {
-			images = append(images, o)
-			continue
-		}
-		if o.NewName != "" {
-			images[i].NewName = o.NewName
-		}
-		if o.NewTag != "" || o.Digest != "" {
-			images[i].NewTag, images[i].Digest = o.NewTag, o.Digest
-		}
-	}
-	return images
+	return r, nil
 }

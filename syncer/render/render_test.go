@@ -25,8 +25,8 @@ func build(fsys filesys.FileSystem) (resources resmap.ResMap, err error) {
 	return resources, err
 }
 
-// names are Kind/namespace/name of objects.
-func names(objects []*unstructured.Unstructured) []string {
+// namesOf are Kind/namespace/name of objects.
+func namesOf(objects []*unstructured.Unstructured) []string {
 	out := []string{}
 	for _, u := range objects {
 		out = append(out, strings.TrimPrefix(fmt.Sprintf("%s/%s/%s", u.GetKind(), u.GetNamespace(), u.GetName()), "/"))
@@ -54,11 +54,11 @@ func TestRenderObjects(t *testing.T) {
 		"ComponentMissed": {"with ignoreMissingComponents an absent one is left out", tree{"a.yaml": manifest("a")}, Build{Components: []string{"nowhere"}, IgnoreMissingComponents: true}, []string{"ConfigMap//a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			objects, err := Render(t.Context(), tc.files, tc.build)
+			objects, err := objectsOf(Render(t.Context(), tc.files, tc.build))
 			if err != nil {
 				t.Fatalf("%s\nRender(): %v", tc.reason, err)
 			}
-			if diff := cmp.Diff(tc.want, names(objects)); diff != "" {
+			if diff := cmp.Diff(tc.want, namesOf(objects)); diff != "" {
 				t.Errorf("%s\nobjects: -want, +got:\n%s", tc.reason, diff)
 			}
 		})
@@ -101,9 +101,9 @@ func TestRenderErrors(t *testing.T) {
 		"AliasOfPatchFile": {"in a patch's file, whose name ends in nothing in particular", tree{"kustomization.yaml": "resources: [a.yaml]\npatches: [{path: p}]\n", "a.yaml": manifest("a"), "p": "data: &a {k: *a}\n"}, Build{}, ErrHostile, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			objects, err := Render(t.Context(), tc.files, tc.build)
+			objects, err := objectsOf(Render(t.Context(), tc.files, tc.build))
 			if err == nil {
-				t.Fatalf("%s\nRender() = %v, want an error", tc.reason, names(objects))
+				t.Fatalf("%s\nRender() = %v, want an error", tc.reason, namesOf(objects))
 			}
 			if tc.is != nil && !errors.Is(err, tc.is) {
 				t.Errorf("%s\nRender(): error %q, want it to be %q", tc.reason, err, tc.is)
@@ -151,7 +151,7 @@ func TestSubstitution(t *testing.T) {
 		"Newline":      {"a value must not add lines to the YAML it is put into", "${v}", map[string]string{"v": "a\nb"}, false, "ab"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			objects, err := Render(t.Context(), tree{"a.yaml": manifest("a", "k", tc.value)}, Build{Variables: tc.vars, Always: tc.always})
+			objects, err := objectsOf(Render(t.Context(), tree{"a.yaml": manifest("a", "k", tc.value)}, Build{Variables: tc.vars, Always: tc.always}))
 			if err != nil {
 				t.Fatalf("%s\nRender(): %v", tc.reason, err)
 			}
@@ -166,7 +166,7 @@ func TestSubstitution(t *testing.T) {
 func TestSubstitutionDisabled(t *testing.T) {
 	for _, field := range []string{"labels", "annotations"} {
 		file := "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n  " + field + ": {kustomize.toolkit.fluxcd.io/substitute: disabled}\ndata: {k: \"${v}\"}\n"
-		objects, err := Render(t.Context(), tree{"a.yaml": file}, Build{Variables: map[string]string{"v": "x"}})
+		objects, err := objectsOf(Render(t.Context(), tree{"a.yaml": file}, Build{Variables: map[string]string{"v": "x"}}))
 		if err != nil {
 			t.Fatalf("%s: Render(): %v", field, err)
 		}
@@ -177,7 +177,7 @@ func TestSubstitutionDisabled(t *testing.T) {
 }
 
 func TestLenient(t *testing.T) {
-	objects, err := Render(t.Context(), tree{"a.yaml": manifest("a", "k", `"<${gone}>"`)}, Build{Always: true, Lenient: true})
+	objects, err := objectsOf(Render(t.Context(), tree{"a.yaml": manifest("a", "k", `"<${gone}>"`)}, Build{Always: true, Lenient: true}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestLenient(t *testing.T) {
 
 func TestCommonMetadata(t *testing.T) {
 	file := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, labels: {l: file, own: x}}\n"
-	objects, err := Render(t.Context(), tree{"a.yaml": file}, Build{CommonLabels: map[string]string{"l": "spec"}, CommonAnnotations: map[string]string{"a": "1"}})
+	objects, err := objectsOf(Render(t.Context(), tree{"a.yaml": file}, Build{CommonLabels: map[string]string{"l": "spec"}, CommonAnnotations: map[string]string{"a": "1"}}))
 	if err != nil {
 		t.Fatal(err)
 	}

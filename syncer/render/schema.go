@@ -1,6 +1,7 @@
 package render
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -10,41 +11,79 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/openapi"
 )
 
-// schema serialises everything that touches kyaml: its OpenAPI schema is a
-// variable of the process, which reading a resource reads and a build with an
-// `openapi:` field replaces, without a lock of its own
-// (kubernetes-sigs/kustomize#3659). Nothing is waited for while it is held.
+// schema guards kyaml's OpenAPI schema, a variable of the process that every
+// build reads and that a build with an `openapi:` field replaces, without a lock
+// that would keep the two apart (kubernetes-sigs/kustomize#3659). Builds read
+// it in parallel; to load or replace it takes the write lock. Nothing is waited
+// for while either is held.
 var schema kyamlSchema
 
 type kyamlSchema struct {
-	sync.Mutex
-	// builtin: what is loaded is the schema of the built-in kinds alone.
-	builtin bool
+	sync.RWMutex
+	// loaded: the schema of the built-in kinds, and nothing else, is in memory.
+	// It costs tens of megabytes, and plain directories do without.
+	loaded bool
 }
 
-// run builds dir. The lock is held by the caller. The schema of the built-in
-// kinds is loaded once and again only after a build that brought its own, so
-// that no build sees another's.
-func (s *kyamlSchema) run(fsys *fileSystem, dir string) (resources resmap.ResMap, err error) {
-	if !s.builtin {
-		openapi.ResetOpenAPI()
-		_ = openapi.Schema()
-		s.builtin = true
-	}
-	defer func() {
-		if fsys.bringsSchema {
-			s.builtin = false
+// errBringsSchema ends a build in parallel that has to be done alone.
+var errBringsSchema = errors.New("the build brings a schema of its own")
+
+// load returns with the read lock held and the built-in schema loaded.
+func (s *kyamlSchema) load() {
+	s.RLock()
+	for !s.loaded {
+		s.RUnlock()
+		s.Lock()
+		if !s.loaded {
+			openapi.ResetOpenAPI()
+			_ = openapi.Schema()
+			s.loaded = true
 		}
-	}()
+		s.Unlock()
+		s.RLock()
+	}
+}
+
+// kustomize builds dir in parallel with others, or alone when it reads a
+// kustomization file that names a schema.
+func kustomize(fsys *fileSystem, dir string, begin *start) ([]*item, error) {
+	fsys.overlay[begin.file] = begin.manifest
+	fsys.running = true
+	schema.load()
+	built, err := run(fsys, dir)
+	schema.RUnlock()
+	if !fsys.bringsSchema {
+		return built, err
+	}
+	schema.Lock()
+	defer schema.Unlock()
+	openapi.ResetOpenAPI()
+	_ = openapi.Schema()
+	schema.loaded = false
+	// What the build leaves behind must not be seen by the next.
+	defer openapi.ResetOpenAPI()
+	fsys.alone = true
+	return run(fsys, dir)
+}
+
+func run(fsys *fileSystem, dir string) ([]*item, error) {
 	options := &krusty.Options{
 		LoadRestrictions: kustypes.LoadRestrictionsNone, // the file system is the restriction
 		PluginConfig:     kustypes.DisabledPluginConfig(),
 	}
-	err = guarded(func() error {
+	var resources resmap.ResMap
+	err := guarded(func() (err error) {
 		resources, err = krusty.MakeKustomizer(options).Run(fsys, dir)
 		return err
 	})
-	return resources, err
+	if err != nil {
+		return nil, err
+	}
+	built := make([]*item, 0, resources.Size())
+	for _, r := range resources.Resources() {
+		built = append(built, &item{resource: r})
+	}
+	return built, nil
 }
 
 // guarded turns a panic of kustomize, which invalid objects provoke, into an

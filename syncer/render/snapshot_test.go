@@ -54,11 +54,11 @@ func TestRenderSnapshot(t *testing.T) {
 		"apps":  {"ConfigMap//a", "ConfigMap//real"},
 		"plain": {"ConfigMap//b"},
 	} {
-		objects, err := Render(t.Context(), snapshot, Build{Path: path})
+		objects, err := objectsOf(Render(t.Context(), snapshot, Build{Path: path}))
 		if err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
-		if diff := cmp.Diff(want, names(objects)); diff != "" {
+		if diff := cmp.Diff(want, namesOf(objects)); diff != "" {
 			t.Errorf("%s: -want, +got:\n%s", path, diff)
 		}
 	}
@@ -89,8 +89,8 @@ func (u unreadable) Stat(name string) (bool, string, error) {
 func TestUnknownIsNotAbsent(t *testing.T) {
 	files := tree{"kustomization.yaml": "resources: [a.yaml, b.yaml]\nnamePrefix: x-\n", "a.yaml": manifest("a"), "b.yaml": manifest("b"), "c/kustomization.yaml": "kind: Component\n"}
 	for name, b := range map[string]Build{"kustomization.yaml": {}, "c": {Components: []string{"c"}, IgnoreMissingComponents: true}} {
-		if objects, err := Render(t.Context(), unreadable{files, name}, b); !errors.Is(err, errDisk) {
-			t.Errorf("Render() while %s cannot be read = %v, %v, want the error", name, names(objects), err)
+		if objects, err := objectsOf(Render(t.Context(), unreadable{files, name}, b)); !errors.Is(err, errDisk) {
+			t.Errorf("Render() while %s cannot be read = %v, %v, want the error", name, namesOf(objects), err)
 		}
 	}
 }

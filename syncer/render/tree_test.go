@@ -2,9 +2,12 @@ package render
 
 import (
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -16,18 +19,21 @@ type tree map[string]string
 
 func (t tree) at(name string) string { return strings.TrimPrefix(path.Clean("/"+name), "/") }
 
+func (t tree) Rules() string { return "" }
+
 func (t tree) Stat(name string) (dir bool, hash string, err error) {
 	at := t.at(name)
 	if content, ok := t[at]; ok {
 		return false, content, nil
 	}
-	if at == "" {
-		return true, "", nil
-	}
-	for file := range t {
-		if strings.HasPrefix(file, at+"/") {
-			return true, "", nil
+	// The hash of a directory is the text of all that is in it.
+	for _, file := range slices.Sorted(maps.Keys(t)) {
+		if at == "" || strings.HasPrefix(file, at+"/") {
+			dir, hash = true, hash+file+"\x00"+t[file]+"\x00"
 		}
+	}
+	if dir || at == "" {
+		return true, hash, nil
 	}
 	return false, "", &fs.PathError{Op: "stat", Path: name, Err: fs.ErrNotExist}
 }
@@ -71,4 +77,12 @@ func manifest(name string, data ...string) string {
 		}
 	}
 	return out
+}
+
+// objectsOf are the objects of a rendering, if there is one.
+func objectsOf(r *Rendering, err error) ([]*unstructured.Unstructured, error) {
+	if err != nil {
+		return nil, err
+	}
+	return r.Objects, nil
 }

@@ -57,6 +57,8 @@ type Snapshot struct {
 	tree    *object.Tree
 	ignore  *string
 	matcher gitignore.Matcher
+	// rules digests the text of what matcher was made of.
+	rules string
 }
 
 func newSnapshot(gen *generation, commit plumbing.Hash, revision string, ignore *string, entriesMost int) (*Snapshot, error) {
@@ -96,10 +98,15 @@ func digest(tree plumbing.Hash, ignore *string) string {
 // defaults where there are neither; version control files always.
 func (s *Snapshot) patterns(entriesMost int) ([]gitignore.Pattern, error) {
 	patterns := sourceignore.VCSPatterns(nil)
-	own, err := s.ignoreFiles(entriesMost)
+	text := sha256.New()
+	own, err := s.ignoreFiles(entriesMost, text)
 	if err != nil {
 		return nil, err
 	}
+	if s.ignore != nil {
+		fmt.Fprintf(text, "spec.ignore %d:%s", len(*s.ignore), *s.ignore)
+	}
+	s.rules = hex.EncodeToString(text.Sum(nil))
 	if s.ignore != nil {
 		return append(append(patterns, own...), sourceignore.ReadPatterns(strings.NewReader(*s.ignore), nil)...), nil
 	}
@@ -109,7 +116,7 @@ func (s *Snapshot) patterns(entriesMost int) ([]gitignore.Pattern, error) {
 	return append(patterns, sourceignore.DefaultPatterns(nil)...), nil
 }
 
-func (s *Snapshot) ignoreFiles(entriesMost int) ([]gitignore.Pattern, error) {
+func (s *Snapshot) ignoreFiles(entriesMost int, text io.Writer) ([]gitignore.Pattern, error) {
 	s.gen.mu.Lock()
 	var found []string
 	walker := object.NewTreeWalker(s.tree, true, nil)
@@ -140,6 +147,7 @@ func (s *Snapshot) ignoreFiles(entriesMost int) ([]gitignore.Pattern, error) {
 		if err != nil {
 			return nil, err
 		}
+		fmt.Fprintf(text, "%d:%s %d:%s", len(name), name, len(data), data)
 		var domain []string
 		if dir := path.Dir(name); dir != "." {
 			domain = strings.Split(dir, "/")
@@ -148,6 +156,10 @@ func (s *Snapshot) ignoreFiles(entriesMost int) ([]gitignore.Pattern, error) {
 	}
 	return patterns, nil
 }
+
+// Rules identifies the ignore rules in force: with equal rules, a directory of
+// the same path and hash lists the same.
+func (s *Snapshot) Rules() string { return s.rules }
 
 // clean makes a path relative to the root, which "" and "." stand for.
 func clean(name string) string {

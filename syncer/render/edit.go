@@ -1,0 +1,182 @@
+package render
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/fluxcd/pkg/envsubst"
+	"sigs.k8s.io/kustomize/api/provider"
+	"sigs.k8s.io/kustomize/api/resource"
+	"sigs.k8s.io/yaml"
+)
+
+// substituteMark is the label or annotation that takes an object out of
+// substitution, with the value "disabled".
+const substituteMark = "kustomize.toolkit.fluxcd.io/substitute"
+
+var variableName = regexp.MustCompile(`^[_[:alpha:]][_[:alpha:][:digit:]]*$`)
+
+// edit decrypts each object and substitutes variables in it, in this order, and
+// object by object, as Flux does: an object that takes the identity of another,
+// at the time, fails the build.
+func edit(ctx context.Context, fsys *fileSystem, built []*item, b Build) error {
+	var vars *variables
+	if len(b.Variables) > 0 || b.Always {
+		vars = newVariables(b)
+	}
+	edits := edits{built: built}
+	for _, i := range built {
+		if i.name() == "" || i.kind() == "" || i.apiVersion() == "" {
+			return errors.New("cannot build: an object has no apiVersion, kind or metadata.name")
+		}
+		if b.Decrypter != nil {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := edits.decrypt(ctx, i, b.Decrypter); err != nil {
+				fsys.keys = err
+				return fmt.Errorf("cannot decrypt %s %s: %w", i.kind(), i.name(), err)
+			}
+		}
+		if vars == nil || i.marked(substituteMark, "disabled") {
+			continue
+		}
+		kind, name := i.kind(), i.name()
+		if err := edits.substitute(i, vars); err != nil {
+			return fmt.Errorf("cannot substitute variables in %s %s: %w", kind, name, err)
+		}
+	}
+	return nil
+}
+
+// edits keeps the identities of the objects while they change.
+type edits struct {
+	built []*item
+	count map[identity]int
+}
+
+// change counts the identities anew after an object changed from what it was,
+// and fails if it is now the same as another.
+func (e *edits) change(i *item, was identity) error {
+	is := i.identity()
+	if e.count == nil {
+		e.count = make(map[identity]int, len(e.built))
+		for _, i := range e.built {
+			e.count[i.identity()]++
+		}
+	} else if is != was {
+		e.count[was]--
+		e.count[is]++
+	}
+	if e.count[is] > 1 {
+		return fmt.Errorf("it is now the same as another object of this build: %s %s", is.kind, is.name)
+	}
+	return nil
+}
+
+func (e *edits) decrypt(ctx context.Context, i *item, d Decrypter) error {
+	sealed := i.kind() == "Secret"
+	if i.resource != nil {
+		sealed = sealed || i.resource.Field("sops") != nil
+	} else {
+		sealed = sealed || i.read[0].Object["sops"] != nil
+	}
+	if !sealed {
+		return nil
+	}
+	was := i.identity()
+	r := i.resource
+	if r == nil {
+		var err error
+		if r, err = provider.NewDefaultDepProvider().GetResourceFactory().FromBytes(i.text); err != nil {
+			return err
+		}
+	}
+	var out *resource.Resource
+	err := guarded(func() (err error) {
+		out, err = d.Resource(ctx, r)
+		return err
+	})
+	if err != nil || out == nil {
+		return err
+	}
+	i.changed(out)
+	return e.change(i, was)
+}
+
+func (e *edits) substitute(i *item, vars *variables) error {
+	if vars.invalid != nil {
+		return vars.invalid
+	}
+	text, err := i.yaml()
+	if err != nil {
+		return err
+	}
+	if quiet(text) && i.settled() {
+		return nil
+	}
+	was := i.identity()
+	out, err := envsubst.Eval(string(text), vars.value)
+	if err != nil {
+		return fmt.Errorf("variable substitution failed: %w", err)
+	}
+	if out == string(text) && i.settled() {
+		return nil
+	}
+	r := i.resource
+	if r == nil {
+		r = &resource.Resource{}
+	}
+	if err := guarded(func() error {
+		data, err := yaml.YAMLToJSON([]byte(out))
+		if err != nil {
+			return err
+		}
+		return r.UnmarshalJSON(data)
+	}); err != nil {
+		return err
+	}
+	i.changed(r)
+	return e.change(i, was)
+}
+
+// settled tells whether reading the object's text and writing it again, which
+// substitution does to every object, cannot change it. It may say no to what
+// would be the same.
+func (i *item) settled() bool {
+	if i.plain {
+		return true
+	}
+	objects, err := i.objects()
+	if err != nil || len(objects) != 1 {
+		return false
+	}
+	return tameTree(objects[0].Object)
+}
+
+// variables are what is put into objects.
+type variables struct {
+	values  map[string]string
+	lenient bool
+	// invalid: a name that no substitution can have.
+	invalid error
+}
+
+func newVariables(b Build) *variables {
+	v := &variables{values: make(map[string]string, len(b.Variables)), lenient: b.Lenient}
+	for name, value := range b.Variables {
+		if !variableName.MatchString(name) {
+			v.invalid = fmt.Errorf("the variable name %q is invalid: it must match %s", name, variableName)
+		}
+		v.values[name] = strings.ReplaceAll(value, "\n", "")
+	}
+	return v
+}
+
+func (v *variables) value(name string) (string, bool) {
+	value, ok := v.values[name]
+	return value, ok || v.lenient
+}

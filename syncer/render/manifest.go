@@ -1,0 +1,4 @@
+package render
+
+// tameTree: see below.
+func tameTree(v any) bool { return false }
