@@ -1,11 +1,9 @@
 package render
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -14,7 +12,6 @@ import (
 	"time"
 
 	"sigs.k8s.io/kustomize/api/konfig"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -32,11 +29,9 @@ type Files interface {
 	Rules() string
 }
 
-var errReadOnly = errors.New("the snapshot is read-only")
-
-// fileSystem shows Files to kustomize, rooted at "/", with one file put over
-// it: the kustomization file that the build begins with. Everything that is
-// read through it has passed Check.
+// fileSystem reads Files for one build, rooted at "/", with one file put over
+// them: the kustomization file that the build begins with. Everything that is
+// read through it has passed Check, and is recorded.
 type fileSystem struct {
 	ctx     context.Context
 	files   Files
@@ -188,54 +183,12 @@ func (f *fileSystem) IsDir(name string) bool {
 	return f.note(err) == nil && dir
 }
 
-func (f *fileSystem) CleanedAbs(name string) (filesys.ConfirmedDir, string, error) {
-	at := rooted(name)
-	if f.IsDir(at) {
-		return filesys.ConfirmedDir(at), "", nil
-	}
-	if !f.Exists(at) {
-		return "", "", fmt.Errorf("'%s' doesn't exist in the source", at)
-	}
-	return filesys.ConfirmedDir(path.Dir(at)), path.Base(at), nil
-}
-
-func (f *fileSystem) ReadDir(name string) ([]string, error) {
-	entries, err := f.list(rooted(name))
-	if err != nil {
-		return nil, err
-	}
-	names := make([]string, 0, len(entries))
-	for _, e := range entries {
-		names = append(names, e.Name)
-	}
-	return names, nil
-}
-
 func (f *fileSystem) list(at string) ([]source.Entry, error) {
 	if err := f.reads.list(at); err != nil {
 		return nil, f.note(err)
 	}
 	entries, err := f.files.ReadDir(at)
 	return entries, f.note(err)
-}
-
-func (f *fileSystem) Glob(pattern string) ([]string, error) {
-	pattern = rooted(pattern)
-	var found []string
-	err := f.Walk("/", func(at string, info fs.FileInfo, err error) error {
-		if err != nil {
-			return err
-		}
-		ok, err := path.Match(pattern, at)
-		if err != nil {
-			return err
-		}
-		if ok {
-			found = append(found, at)
-		}
-		return nil
-	})
-	return found, err
 }
 
 // Walk visits files in lexical order. Symbolic links are left out, as they are
@@ -278,29 +231,6 @@ func (f *fileSystem) walk(at string, dir bool, visit filepath.WalkFunc) error {
 	return nil
 }
 
-func (f *fileSystem) Open(name string) (filesys.File, error) {
-	data, err := f.ReadFile(name)
-	if err != nil {
-		return nil, err
-	}
-	return &openFile{Reader: bytes.NewReader(data), info: fileInfo{name: path.Base(rooted(name)), size: int64(len(data))}}, nil
-}
-
-func (f *fileSystem) Create(string) (filesys.File, error) { return nil, errReadOnly }
-func (f *fileSystem) Mkdir(string) error                  { return errReadOnly }
-func (f *fileSystem) MkdirAll(string) error               { return errReadOnly }
-func (f *fileSystem) RemoveAll(string) error              { return errReadOnly }
-func (f *fileSystem) WriteFile(string, []byte) error      { return errReadOnly }
-
-type openFile struct {
-	*bytes.Reader
-	info fileInfo
-}
-
-func (o *openFile) Close() error               { return nil }
-func (o *openFile) Write([]byte) (int, error)  { return 0, errReadOnly }
-func (o *openFile) Stat() (os.FileInfo, error) { return o.info, nil }
-
 type fileInfo struct {
 	name string
 	dir  bool
@@ -318,5 +248,3 @@ func (i fileInfo) Mode() os.FileMode {
 	}
 	return 0o444
 }
-
-var _ io.Reader = (*openFile)(nil)

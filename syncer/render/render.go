@@ -151,7 +151,12 @@ func assemble(ctx context.Context, fsys *fileSystem, dir string, b Build) (*Rend
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	built, err := kustomize(fsys, dir, begin)
+	schema.RLock()
+	built, err := plain(fsys, dir, begin)
+	schema.RUnlock()
+	if fsys.failed == nil && errors.Is(err, errDoubt) {
+		built, err = kustomize(fsys, dir, begin)
+	}
 	if err != nil && fsys.failed == nil {
 		if blame := begin.blame(fsys); blame != nil {
 			err = blame

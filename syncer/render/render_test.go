@@ -19,7 +19,7 @@ func build(fsys filesys.FileSystem) (resources resmap.ResMap, err error) {
 	err = guarded(func() error {
 		resources, err = krusty.MakeKustomizer(&krusty.Options{
 			LoadRestrictions: kustypes.LoadRestrictionsNone, PluginConfig: kustypes.DisabledPluginConfig(),
-		}).Run(fsys, "/")
+		}).Run(fsys, mountPoint)
 		return err
 	})
 	return resources, err
@@ -77,10 +77,10 @@ func TestRenderErrors(t *testing.T) {
 		"PathMissing":      {"it is not an empty rendering, which would prune everything", tree{"a.yaml": manifest("a")}, Build{Path: "nowhere"}, ErrPathNotFound, "nowhere"},
 		"PathIsFile":       {"a file is no directory", tree{"a.yaml": manifest("a")}, Build{Path: "a.yaml"}, ErrPathNotFound, "a.yaml"},
 		"PathEscapes":      {"a path cannot lead out: it begins at the root again", tree{"a.yaml": manifest("a")}, Build{Path: "../../../etc"}, ErrPathNotFound, "etc"},
-		"ResourceEscapes":  {"CVE-2022-24877: files of the host", tree{"kustomization.yaml": "resources: [../../../etc/passwd]\n"}, Build{}, nil, ""},
-		"ResourceAbsolute": {"the same by an absolute path", tree{"kustomization.yaml": "resources: [/etc/passwd]\n"}, Build{}, nil, ""},
-		"GeneratorEscapes": {"the same by a generator, whose result would be readable", tree{"kustomization.yaml": "configMapGenerator: [{name: x, files: [p=../../../../../../etc/passwd]}]\n"}, Build{}, nil, ""},
-		"PatchEscapes":     {"the same by a patch", tree{"kustomization.yaml": "resources: [a.yaml]\npatches: [{path: /etc/passwd}]\n", "a.yaml": manifest("a")}, Build{}, nil, ""},
+		"ResourceEscapes":  {"CVE-2022-24877: files of the host", tree{"kustomization.yaml": "resources: [../../../etc/passwd]\n"}, Build{}, errOutside, ""},
+		"ResourceAbsolute": {"the same by an absolute path", tree{"kustomization.yaml": "resources: [/etc/passwd]\n"}, Build{}, errOutside, ""},
+		"GeneratorEscapes": {"the same by a generator, whose result would be readable", tree{"kustomization.yaml": "configMapGenerator: [{name: x, files: [p=../../../../../../etc/passwd]}]\n"}, Build{}, errOutside, ""},
+		"PatchEscapes":     {"the same by a patch", tree{"kustomization.yaml": "resources: [a.yaml]\npatches: [{path: /etc/passwd}]\n", "a.yaml": manifest("a")}, Build{}, errOutside, ""},
 		"ResourceMissing":  {"a file that is named has to exist", tree{"kustomization.yaml": "resources: [gone.yaml]\n"}, Build{}, nil, "gone.yaml"},
 		"NotKubernetes":    {"every manifest of a plain directory counts, as in Flux", tree{"a.yaml": "just: text\n"}, Build{}, nil, "a.yaml"},
 		"BrokenYAML":       {"the error names the file", tree{"deep/b.yaml": "a: [\n"}, Build{}, nil, "deep/b.yaml"},

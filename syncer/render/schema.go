@@ -3,6 +3,7 @@ package render
 import (
 	"errors"
 	"fmt"
+	"path"
 	"sync"
 
 	"sigs.k8s.io/kustomize/api/krusty"
@@ -73,7 +74,7 @@ func run(fsys *fileSystem, dir string) ([]*item, error) {
 	}
 	var resources resmap.ResMap
 	err := guarded(func() (err error) {
-		resources, err = krusty.MakeKustomizer(options).Run(fsys, dir)
+		resources, err = krusty.MakeKustomizer(options).Run(mounted{fsys}, path.Join(mountPoint, dir))
 		return err
 	})
 	if err != nil {
