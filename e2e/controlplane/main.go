@@ -13,7 +13,7 @@
 //
 // # Use
 //
-//	controlplane run   --dir DIR [--name NAME] [--secure-port 0] [--service-cidr 10.96.0.0/16] [--owner-pid PID]
+//	controlplane run   --dir DIR [--name NAME] [--secure-port 0] [--service-cidr 10.96.0.0/16] [--owner-pid PID] [--api-only]
 //	controlplane start --dir DIR [the flags of run] [--timeout 60s]
 //	controlplane stop  --dir DIR
 //
@@ -73,7 +73,7 @@ import (
 )
 
 const usage = `usage:
-  controlplane run   --dir DIR [--name NAME] [--secure-port PORT] [--service-cidr CIDR] [--owner-pid PID]
+  controlplane run   --dir DIR [--name NAME] [--secure-port PORT] [--service-cidr CIDR] [--owner-pid PID] [--api-only]
   controlplane start --dir DIR [flags of run] [--timeout 60s]
   controlplane stop  --dir DIR
 `
@@ -125,6 +125,7 @@ type settings struct {
 	port        int
 	serviceCIDR string
 	ownerPID    int
+	apiOnly     bool
 }
 
 // arguments is the command line that makes run use s.
@@ -135,6 +136,7 @@ func (s settings) arguments() []string {
 		fmt.Sprintf("--secure-port=%d", s.port),
 		"--service-cidr=" + s.serviceCIDR,
 		fmt.Sprintf("--owner-pid=%d", s.ownerPID),
+		fmt.Sprintf("--api-only=%t", s.apiOnly),
 	}
 }
 
@@ -151,6 +153,7 @@ func parse(verb string, args []string) (settings, time.Duration, error) {
 		flags.IntVar(&s.port, "secure-port", 0, "port of the API server (default: the one used before, else a free one)")
 		flags.StringVar(&s.serviceCIDR, "service-cidr", "10.96.0.0/16", "range of the Service addresses")
 		flags.IntVar(&s.ownerPID, "owner-pid", 0, "end when this process ends")
+		flags.BoolVar(&s.apiOnly, "api-only", false, "run no controllers and no scheduler, whose requests a benchmark would count")
 		if verb == "start" {
 			flags.DurationVar(&timeout, "timeout", timeout, "how long to wait until usable")
 		}

@@ -165,17 +165,27 @@ func (c *controlPlane) bringUp(ctx context.Context, begin time.Time) error {
 		return err
 	}
 	klog.InfoS("API server serves", "after", time.Since(begin))
+	if c.apiOnly {
+		err = waitServing(ctx, client, "/readyz")
+	} else {
+		err = c.bringUpControllers(ctx, client)
+	}
+	if err != nil {
+		return err
+	}
+	klog.InfoS("Control plane is usable", "after", time.Since(begin), "port", port)
+	return replaceFile(c.dir.ready(), []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644)
+}
+
+// bringUpControllers starts what makes objects live and waits until it does.
+func (c *controlPlane) bringUpControllers(ctx context.Context, client kubernetes.Interface) error {
 	c.start(func() error { return ended("kube-controller-manager", ctx, runControllers(ctx, c.settings)) })
 	scheduler, synced, err := prepareScheduler(ctx, c.settings)
 	if err != nil {
 		return err
 	}
 	c.start(func() error { return ended("kube-scheduler", ctx, scheduler(ctx)) })
-	if err := waitUsable(ctx, client, synced); err != nil {
-		return err
-	}
-	klog.InfoS("Control plane is usable", "after", time.Since(begin), "port", port)
-	return replaceFile(c.dir.ready(), []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644)
+	return waitUsable(ctx, client, synced)
 }
 
 // ended says why a component returned: after ctx ended that is its duty.
