@@ -90,6 +90,9 @@ func (e Entry) GroupVersionKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: e.Group, Version: e.Version, Kind: e.Kind}
 }
 
+// GroupKind of the object.
+func (e Entry) GroupKind() schema.GroupKind { return schema.GroupKind{Group: e.Group, Kind: e.Kind} }
+
 // String is Kind/namespace/name, as people write it.
 func (e Entry) String() string {
 	if e.Namespace == "" {

@@ -598,7 +598,7 @@ func (v *visit) remove(ctx context.Context, l *link, entry *v1alpha1.ChildLayer)
 	}
 	applier := apply.New(l.cluster(), apply.Owner{
 		FieldManager: seedManager, LabelGroup: v1alpha1.LayerLabelGroup, Name: entry.Name, Namespace: v.child.Namespace,
-	})
+	}, nil)
 	res, err := applier.Remove(ctx, owned, apply.Options{Target: v.child.Status.Identity.KubeSystemUID, LowerTier: true})
 	entry.Inventory = refsOf(res.Inventory)
 	switch {

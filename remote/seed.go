@@ -238,7 +238,7 @@ func (s *seeding) fresh(entry v1alpha1.ChildLayer) bool {
 func (s *seeding) applier() *apply.Applier {
 	return apply.New(s.link.cluster(), apply.Owner{
 		FieldManager: seedManager, LabelGroup: v1alpha1.LayerLabelGroup, Name: s.layer.Name, Namespace: s.layer.Namespace,
-	})
+	}, nil)
 }
 
 func (s *seeding) apply(ctx context.Context, applier *apply.Applier, entry *v1alpha1.ChildLayer, phases []apply.Phase, digest string) error {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -46,8 +50,10 @@ const ReasonPruneBlocked = v1alpha1.ReasonPruneBlocked
 // How soon a Kustomization is looked at again.
 const (
 	// healthPoll is the pause between two looks at objects that are getting
-	// healthy.
-	healthPoll = time.Second
+	// healthy, where no event comes before.
+	healthPoll = 5 * time.Second
+	// stagePoll is the same for the definitions that the rest needs.
+	stagePoll = 500 * time.Millisecond
 	// deletePoll is the pause between two looks at objects that are being
 	// deleted.
 	deletePoll = 2 * time.Second
@@ -61,37 +67,44 @@ const (
 	dependencyIndex = "cascade.dependsOn"
 )
 
+// DriftMode is what is done about objects that somebody else changed.
+type DriftMode string
+
+// Modes of drift.
+const (
+	// DriftCorrect applies what is declared again.
+	DriftCorrect DriftMode = "correct"
+	// DriftReport leaves the object as it is and tells.
+	DriftReport DriftMode = "report"
+)
+
 // Kustomizations reconciles Kustomization objects.
 type Kustomizations struct {
 	// Client reads from the cache and writes.
 	Client client.Client
 	// Cluster reads from the API server, and is what is applied to.
-	Cluster   *apply.Cluster
+	Cluster *apply.Cluster
+	// Memo of what was applied to Cluster.
+	Memo      *apply.Memo
 	Snapshots *source.Snapshots
 	Events    record.EventRecorder
 	Metrics   *Metrics
 	Now       func() time.Time
 	// NoCrossNamespaceRefs refuses sources of other namespaces.
 	NoCrossNamespaceRefs bool
+	// Drift is the mode of Kustomizations that do not choose one by annotation.
+	Drift DriftMode
+	// Sweep is the time after which everything is verified by a request for each
+	// object, whatever the memo says.
+	Sweep time.Duration
 
-	mu      sync.Mutex
-	waiting map[types.NamespacedName]healthWait
-}
-
-// healthWait is an applied revision whose objects are not all healthy yet. It
-// is kept in memory only: a restarted process applies again, which changes
-// nothing, and waits again.
-type healthWait struct {
-	revision   string
-	generation int64
-	requested  string
-	since      time.Time
-	entries    []inventory.Entry
+	mu    sync.Mutex
+	known map[types.NamespacedName]*progress
 }
 
 // SetupWithManager registers the reconciler and its indexes.
 func (r *Kustomizations) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int) error {
-	r.waiting = map[types.NamespacedName]healthWait{}
+	r.known = map[types.NamespacedName]*progress{}
 	indexer := mgr.GetFieldIndexer()
 	if err := indexer.IndexField(ctx, &kustomizev1.Kustomization{}, sourceIndex, func(o client.Object) []string {
 		key := sourceKey(o.(*kustomizev1.Kustomization))
@@ -113,23 +126,57 @@ func (r *Kustomizations) SetupWithManager(ctx context.Context, mgr ctrl.Manager,
 		For(&kustomizev1.Kustomization{}, builder.WithPredicates(changed(v1alpha1.ApprovePruneAnnotation))).
 		Watches(&kustomizev1.Kustomization{}, handler.EnqueueRequestsFromMapFunc(r.dependants), builder.WithPredicates(becameReady())).
 		WatchesRawSource(ctrlsource.Func(r.onSnapshot)).
+		WatchesRawSource(ctrlsource.Func(r.onTouch)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: rateLimiter()}).
 		Complete(r)
 }
+
+// Priorities of the queue, for lack of others 0: what a commit changed goes
+// before what only takes note of it.
+const (
+	priorityChanged   = 100
+	priorityUnchanged = -100
+)
 
 // onSnapshot enqueues the Kustomizations of a source that has a new snapshot.
 func (r *Kustomizations) onSnapshot(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	r.Snapshots.OnChange(func(key source.Key) {
 		list := &kustomizev1.KustomizationList{}
-		if err := r.Client.List(ctx, list, client.MatchingFields{sourceIndex: key.Kind + "/" + key.String()}); err != nil {
+		if err := r.Client.List(ctx, list, client.MatchingFields{sourceIndex: key.Kind + "/" + key.String()}, client.UnsafeDisableDeepCopy); err != nil {
 			log.FromContext(ctx).Error(err, "cannot list Kustomizations of source", "source", key.String())
 			return
 		}
+		snapshot := r.Snapshots.Get(key)
 		for i := range list.Items {
-			queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+			name := client.ObjectKeyFromObject(&list.Items[i])
+			priority := priorityChanged
+			if snapshot != nil && r.progress(name).sameFiles(snapshot) {
+				priority = priorityUnchanged
+			}
+			enqueue(queue, name, priority, 0)
 		}
 	})
 	return nil
+}
+
+// onTouch enqueues the Kustomizations of which an object changed in the
+// cluster.
+func (r *Kustomizations) onTouch(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.Memo.OnTouch(func(name types.NamespacedName, object inventory.Entry, dirty bool) {
+		if after, ok := r.progress(name).touched(object, dirty, r.Now()); ok {
+			enqueue(queue, name, priorityChanged, after)
+		}
+	})
+	return nil
+}
+
+func enqueue(queue workqueue.TypedRateLimitingInterface[reconcile.Request], name types.NamespacedName, priority int, after time.Duration) {
+	request := reconcile.Request{NamespacedName: name}
+	if q, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+		q.AddWithOpts(priorityqueue.AddOpts{Priority: &priority, After: after}, request)
+		return
+	}
+	queue.AddAfter(request, after)
 }
 
 func (r *Kustomizations) dependants(ctx context.Context, o client.Object) []reconcile.Request {
@@ -186,12 +233,10 @@ func dependencyKey(k *kustomizev1.Kustomization, d kustomizev1.DependencyReferen
 
 // Reconcile brings one Kustomization's objects into the cluster.
 func (r *Kustomizations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	obj := &kustomizev1.Kustomization{}
-	// From the API server: the inventory must be the one we wrote last.
-	if err := r.Cluster.Get(ctx, req.NamespacedName, obj); err != nil {
+	obj, err := r.read(ctx, req.NamespacedName)
+	if err != nil {
 		if apierrors.IsNotFound(err) {
 			r.forget(req.NamespacedName)
-			r.Metrics.forget(kustomizev1.KustomizationKind, req.NamespacedName)
 			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, fmt.Errorf("cannot read Kustomization %s: %w", req.NamespacedName, err)
@@ -206,6 +251,7 @@ func (r *Kustomizations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 		if err := r.Client.Patch(ctx, obj, client.MergeFrom(before), client.FieldOwner(kustomizationManager)); err != nil {
 			return ctrl.Result{}, client.IgnoreNotFound(err)
 		}
+		r.progress(req.NamespacedName).wrote(obj)
 		before = obj.DeepCopy()
 	}
 	if obj.Spec.Suspend {
@@ -224,11 +270,47 @@ func (r *Kustomizations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	return result, err
 }
 
+// read returns the object as the cache has it, or as the API server has it
+// where the cache lags behind our own last write: the inventory must be the one
+// that we wrote.
+func (r *Kustomizations) read(ctx context.Context, name types.NamespacedName) (*kustomizev1.Kustomization, error) {
+	obj := &kustomizev1.Kustomization{}
+	if err := r.Client.Get(ctx, name, obj); err != nil {
+		return nil, err
+	}
+	if r.progress(name).isPast(obj) {
+		return obj, r.Cluster.Get(ctx, name, obj)
+	}
+	return obj, nil
+}
+
 func (r *Kustomizations) write(ctx context.Context, before, after *kustomizev1.Kustomization) error {
 	if equality.Semantic.DeepEqual(before.Status, after.Status) {
 		return nil
 	}
-	return patchStatus(ctx, r.Client, before, after, kustomizationManager)
+	err := patchStatus(ctx, r.Client, before, after, kustomizationManager)
+	r.progress(client.ObjectKeyFromObject(after)).wrote(after)
+	return err
+}
+
+func (r *Kustomizations) forget(name types.NamespacedName) {
+	r.mu.Lock()
+	delete(r.known, name)
+	r.mu.Unlock()
+	r.Memo.Forget(name)
+	r.Metrics.forget(kustomizev1.KustomizationKind, name)
+}
+
+// progress returns what this process knows of a Kustomization.
+func (r *Kustomizations) progress(name types.NamespacedName) *progress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.known[name]
+	if p == nil {
+		p = &progress{}
+		r.known[name] = p
+	}
+	return p
 }
 
 func (r *Kustomizations) reconcile(ctx context.Context, obj *kustomizev1.Kustomization, start time.Time) (ctrl.Result, error) {
@@ -251,62 +333,176 @@ func (r *Kustomizations) reconcile(ctx context.Context, obj *kustomizev1.Kustomi
 		}
 		return ctrl.Result{RequeueAfter: jittered(dependencyPoll)}, nil
 	}
-	if wait, ok := r.waits(name, obj, snapshot); ok {
-		return r.checkHealth(ctx, obj, snapshot, wait, start, nil)
-	}
-
-	obj.Status.LastAttemptedRevision = snapshot.Revision
 	build, err := r.build(ctx, obj)
 	if err != nil {
 		return r.failed(obj, meta.BuildFailedReason, err)
 	}
-	rendering, err := render.Render(ctx, snapshot, build)
+	known := r.progress(name)
+	if known.sweepDue(start) {
+		r.Memo.Forget(name)
+	}
+	run := &run{
+		obj: obj, known: known, snapshot: snapshot, build: build, key: fmt.Sprintf("%d %s", obj.Generation, build.Key()), start: start,
+	}
+	obj.Status.LastAttemptedRevision = snapshot.Revision
+	if known.settled(run.key, snapshot, obj) && r.Memo.Clean(name, known.remembered()) {
+		return r.checkHealth(ctx, run)
+	}
+	return r.sync(ctx, run)
+}
+
+// run is one reconcile under way.
+type run struct {
+	obj      *kustomizev1.Kustomization
+	known    *progress
+	snapshot *source.Snapshot
+	build    render.Build
+	// key identifies the spec and the inputs of the build besides the files.
+	key   string
+	start time.Time
+	// rendering and sync are nil if nothing had to be rendered or applied.
+	rendering *render.Rendering
+	sync      *apply.Result
+}
+
+// declared lists what is in the cluster on behalf of the object and not exempt.
+func (run *run) declared() []inventory.Entry {
+	if run.sync == nil {
+		list, _ := entries(run.obj.Status.Inventory) // was read before
+		return list
+	}
+	return run.touched(ssa.CreatedAction, ssa.ConfiguredAction, ssa.UnchangedAction)
+}
+
+// changed lists what this reconcile changed.
+func (run *run) changed() []inventory.Entry {
+	return run.touched(ssa.CreatedAction, ssa.ConfiguredAction)
+}
+
+func (run *run) touched(actions ...ssa.Action) []inventory.Entry {
+	if run.sync == nil {
+		return nil
+	}
+	var list []inventory.Entry
+	for _, c := range run.sync.Changes.Entries {
+		if slices.Contains(actions, c.Action) {
+			m := c.ObjMetadata
+			list = append(list, inventory.Entry{
+				Namespace: m.Namespace, Name: m.Name, Group: m.GroupKind.Group, Kind: m.GroupKind.Kind, Version: c.GroupVersion,
+			})
+		}
+	}
+	return list
+}
+
+// sync renders, applies and prunes.
+func (r *Kustomizations) sync(ctx context.Context, run *run) (ctrl.Result, error) {
+	obj := run.obj
+	name := client.ObjectKeyFromObject(obj)
+	rendering, err := render.Render(ctx, run.snapshot, run.build)
 	if err != nil {
+		run.known.unsettle()
 		reason := meta.BuildFailedReason
 		if errors.Is(err, render.ErrPathNotFound) {
 			reason = meta.ArtifactFailedReason
 		}
 		return r.failed(obj, reason, err)
 	}
+	run.rendering = rendering
 	owned, err := entries(obj.Status.Inventory)
 	if err != nil {
 		return r.failed(obj, meta.ReconciliationFailedReason, err)
 	}
 	recorded := obj.DeepCopy()
+	mode := r.driftMode(obj)
 	sync, err := r.applier(obj).Sync(ctx, []apply.Phase{{Objects: rendering.Objects}}, apply.Options{
 		Owned: owned,
 		Record: func(ctx context.Context, ahead []inventory.Entry) error {
 			obj.Status.Inventory = refs(ahead)
-			progressing(obj, "Applying revision %s", snapshot.Revision)
-			return patchStatus(ctx, r.Client, recorded, obj, kustomizationManager)
+			progressing(obj, "Applying revision %s", run.snapshot.Revision)
+			err := patchStatus(ctx, r.Client, recorded, obj, kustomizationManager)
+			run.known.wrote(obj)
+			return err
 		},
 		Force:     obj.Spec.Force,
 		Prune:     obj.Spec.Prune,
 		Target:    name.String(),
 		Approved:  obj.Annotations[v1alpha1.ApprovePruneAnnotation],
 		Undecided: undecided(obj),
+		Report:    mode == DriftReport,
+		Applied:   obj.Status.LastAppliedRevision == run.snapshot.Revision && obj.Status.ObservedGeneration == obj.Generation,
 	})
-	err = render.Mask(err, build.Sensitive)
+	run.sync = &sync
+	err = render.Mask(err, run.build.Sensitive)
 	obj.Status.Inventory = refs(sync.Inventory)
+	run.known.synced(run, err == nil && sync.Complete && !sync.Plan.Blocked() && !sync.Pending && len(sync.Drifted) == 0, r.sweepAt(run.start))
+	r.tell(obj, sync)
+	var waiting *apply.WaitError
 	var pruneErr *apply.PruneError
 	switch {
+	case errors.As(err, &waiting):
+		return r.awaitStage(run, waiting)
 	case errors.As(err, &pruneErr):
-		r.applied(obj, snapshot, sync)
 		return r.failed(obj, meta.PruneFailedReason, err)
 	case err != nil:
 		return r.failed(obj, meta.ReconciliationFailedReason, err)
 	}
-	r.applied(obj, snapshot, sync)
+	r.drifted(obj, mode, sync.Drifted)
 	if sync.Plan.Blocked() {
+		obj.Status.LastAppliedRevision = run.snapshot.Revision
 		return r.blocked(obj, sync)
 	}
 	removeCondition(obj, v1alpha1.PruneBlockedCondition)
-	if obj.Spec.Wait && len(rendering.Objects) > 0 {
-		wait := r.await(name, obj, snapshot, inventory.OfAll(rendering.Objects))
-		return r.checkHealth(ctx, obj, snapshot, wait, start, &sync)
+	return r.checkHealth(ctx, run)
+}
+
+// stageTimeout bounds the wait for the definitions and classes that the rest
+// of a rendering needs, as Flux does.
+const stageTimeout = 60 * time.Second
+
+// awaitStage comes back until an early stage is usable. No worker waits.
+func (r *Kustomizations) awaitStage(run *run, waiting *apply.WaitError) (ctrl.Result, error) {
+	since := run.known.stageSince(run.start)
+	if r.Now().Sub(since) > stageTimeout {
+		return r.failed(run.obj, meta.ReconciliationFailedReason, fmt.Errorf("timeout waiting for: %s", waiting.Health.Message()))
 	}
-	removeCondition(obj, meta.HealthyCondition)
-	return r.succeeded(obj, snapshot, start, &sync)
+	progressing(run.obj, "Waiting for the first objects of revision %s to be usable: %s", run.snapshot.Revision, waiting.Health.Message())
+	return ctrl.Result{RequeueAfter: stagePoll}, nil
+}
+
+// driftMode of a Kustomization: its annotation, or else the agent's mode.
+func (r *Kustomizations) driftMode(obj *kustomizev1.Kustomization) DriftMode {
+	switch mode := DriftMode(obj.Annotations[v1alpha1.DriftAnnotation]); mode {
+	case DriftCorrect, DriftReport:
+		return mode
+	}
+	return r.Drift
+}
+
+// drifted records objects that are left as somebody else made them.
+func (r *Kustomizations) drifted(obj *kustomizev1.Kustomization, mode DriftMode, drifts []apply.Drift) {
+	r.Metrics.drift(client.ObjectKeyFromObject(obj), len(drifts))
+	if mode != DriftReport || len(drifts) == 0 {
+		removeCondition(obj, v1alpha1.DriftedCondition)
+		return
+	}
+	lines := make([]string, 0, len(drifts))
+	for _, d := range drifts {
+		lines = append(lines, d.String())
+	}
+	slices.Sort(lines)
+	text := strings.Join(lines, "\n")
+	was := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.DriftedCondition)
+	setCondition(obj, v1alpha1.DriftedCondition, metav1.ConditionTrue, v1alpha1.ReasonDriftDetected, "%s", text)
+	if now := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.DriftedCondition); was == nil || was.Message != now.Message {
+		r.event(obj, corev1.EventTypeWarning, "%s", text)
+	}
+}
+
+// sweepAt is when everything is to be verified next. It is spread, so that
+// what was applied together is not verified together.
+func (r *Kustomizations) sweepAt(now time.Time) time.Time {
+	return now.Add(r.Sweep + time.Duration(rand.Int64N(int64(r.Sweep)/2+1)))
 }
 
 // snapshot returns what the source holds. Without one, the result says how to
@@ -365,12 +561,11 @@ func waitsForDependency(obj *kustomizev1.Kustomization) bool {
 func (r *Kustomizations) applier(obj *kustomizev1.Kustomization) *apply.Applier {
 	return apply.New(r.Cluster, apply.Owner{
 		FieldManager: objectManager, LabelGroup: ownerGroup, Name: obj.Name, Namespace: obj.Namespace,
-	})
+	}, r.Memo)
 }
 
-// applied records what was applied and tells about changes.
-func (r *Kustomizations) applied(obj *kustomizev1.Kustomization, snapshot *source.Snapshot, sync apply.Result) {
-	obj.Status.LastAppliedRevision = snapshot.Revision
+// tell emits events about what was changed.
+func (r *Kustomizations) tell(obj *kustomizev1.Kustomization, sync apply.Result) {
 	var changes ssa.ChangeSet
 	for _, e := range sync.Changes.Entries {
 		if e.Action == ssa.CreatedAction || e.Action == ssa.ConfiguredAction {
@@ -381,11 +576,11 @@ func (r *Kustomizations) applied(obj *kustomizev1.Kustomization, snapshot *sourc
 		r.event(obj, corev1.EventTypeNormal, "%s", changes.String())
 	}
 	if len(sync.Deleted) > 0 {
-		text := ""
+		lines := make([]string, 0, len(sync.Deleted))
 		for _, e := range sync.Deleted {
-			text += e.String() + " deleted\n"
+			lines = append(lines, e.String()+" deleted")
 		}
-		r.event(obj, corev1.EventTypeNormal, "%s", text)
+		r.event(obj, corev1.EventTypeNormal, "%s", strings.Join(lines, "\n"))
 	}
 }
 
@@ -416,77 +611,57 @@ func (r *Kustomizations) failed(obj *kustomizev1.Kustomization, reason string, e
 	return ctrl.Result{RequeueAfter: obj.GetRetryInterval()}, nil
 }
 
-func (r *Kustomizations) succeeded(obj *kustomizev1.Kustomization, snapshot *source.Snapshot, start time.Time, sync *apply.Result) (ctrl.Result, error) {
-	news := !apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.ReadyCondition) || obj.Status.ObservedGeneration != obj.Generation
+// succeeded records that everything declared is in the cluster.
+func (r *Kustomizations) succeeded(run *run) (ctrl.Result, error) {
+	obj := run.obj
+	wasReady := apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.ReadyCondition) && obj.Status.ObservedGeneration == obj.Generation
+	changed := run.sync != nil && len(run.sync.Deleted) > 0
 	obj.Status.ObservedGeneration = obj.Generation
-	ready(obj, meta.ReconciliationSucceededReason, "Applied revision: %s", snapshot.Revision)
-	next := jittered(obj.Spec.Interval.Duration)
-	if news || (sync != nil && len(sync.Deleted) > 0) {
+	obj.Status.LastAppliedRevision = run.snapshot.Revision
+	ready(obj, meta.ReconciliationSucceededReason, "Applied revision: %s", run.snapshot.Revision)
+	if !wasReady || changed {
 		r.event(obj, corev1.EventTypeNormal, "Reconciliation finished in %s, next run in %s",
-			r.Now().Sub(start).Round(time.Millisecond), obj.Spec.Interval.Duration)
+			r.Now().Sub(run.start).Round(time.Millisecond), obj.Spec.Interval.Duration)
 	}
-	if sync != nil && sync.Pending {
-		next = deletePoll
+	if run.sync != nil && run.sync.Pending {
+		return ctrl.Result{RequeueAfter: deletePoll}, nil
 	}
-	return ctrl.Result{RequeueAfter: next}, nil
+	return ctrl.Result{RequeueAfter: jittered(obj.Spec.Interval.Duration)}, nil
 }
 
-// await begins to wait for the health of what was just applied.
-func (r *Kustomizations) await(name types.NamespacedName, obj *kustomizev1.Kustomization, snapshot *source.Snapshot, entries []inventory.Entry) healthWait {
-	wait := healthWait{
-		revision: snapshot.Revision, generation: obj.Generation,
-		requested: obj.Annotations[meta.ReconcileRequestAnnotation], since: r.Now(), entries: entries,
+// checkHealth looks once at the objects whose health is not known, and
+// returns: no worker waits.
+func (r *Kustomizations) checkHealth(ctx context.Context, run *run) (ctrl.Result, error) {
+	obj := run.obj
+	if !obj.Spec.Wait {
+		removeCondition(obj, meta.HealthyCondition)
+		run.known.noHealth()
+		return r.succeeded(run)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.waiting[name] = wait
-	return wait
-}
-
-// waits returns the wait that is under way, if it is still for what is asked.
-func (r *Kustomizations) waits(name types.NamespacedName, obj *kustomizev1.Kustomization, snapshot *source.Snapshot) (healthWait, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	wait, ok := r.waiting[name]
-	if ok && wait.revision == snapshot.Revision && wait.generation == obj.Generation &&
-		wait.requested == obj.Annotations[meta.ReconcileRequestAnnotation] {
-		return wait, true
-	}
-	delete(r.waiting, name)
-	return healthWait{}, false
-}
-
-func (r *Kustomizations) forget(name types.NamespacedName) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.waiting, name)
-}
-
-// checkHealth looks once and returns; no worker waits.
-func (r *Kustomizations) checkHealth(ctx context.Context, obj *kustomizev1.Kustomization, snapshot *source.Snapshot, wait healthWait, start time.Time, sync *apply.Result) (ctrl.Result, error) {
-	name := client.ObjectKeyFromObject(obj)
-	health, err := r.applier(obj).Health(ctx, wait.entries)
+	pending, since := run.known.await(run, r.Now())
+	health, err := r.applier(obj).Health(ctx, pending)
 	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("cannot check health of Kustomization %s: %w", name, err)
+		return ctrl.Result{}, fmt.Errorf("cannot check health of Kustomization %s: %w", client.ObjectKeyFromObject(obj), err)
 	}
-	took := r.Now().Sub(wait.since)
+	took := r.Now().Sub(since)
 	timeout := obj.GetTimeout()
 	switch {
 	case health.Done():
-		r.forget(name)
+		run.known.healthy()
 		wasHealthy := apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.HealthyCondition)
 		setCondition(obj, meta.HealthyCondition, metav1.ConditionTrue, meta.SucceededReason, "Health check passed")
 		if !wasHealthy {
 			r.event(obj, corev1.EventTypeNormal, "Health check passed in %s", took.Round(time.Millisecond))
 		}
-		return r.succeeded(obj, snapshot, start, sync)
+		return r.succeeded(run)
 	case len(health.Failed) > 0 || took > timeout:
-		r.forget(name)
+		run.known.unhealthy(health.Pending)
 		err := fmt.Errorf("health check failed after %s: %s", took.Round(time.Millisecond), health.Message())
 		setCondition(obj, meta.HealthyCondition, metav1.ConditionFalse, meta.HealthCheckFailedReason, "%s", err)
 		return r.failed(obj, meta.HealthCheckFailedReason, err)
 	}
-	progressing(obj, "Running health checks for revision %s with a timeout of %s", snapshot.Revision, timeout)
+	run.known.waits(health.Pending)
+	progressing(obj, "Running health checks for revision %s with a timeout of %s", run.snapshot.Revision, timeout)
 	setCondition(obj, meta.HealthyCondition, metav1.ConditionUnknown, meta.ProgressingReason, "Running health checks")
 	return ctrl.Result{RequeueAfter: healthPoll}, nil
 }
@@ -507,9 +682,7 @@ func (r *Kustomizations) finalize(ctx context.Context, obj *kustomizev1.Kustomiz
 		}
 		res, err := r.applier(obj).Remove(ctx, owned, apply.Options{Target: client.ObjectKeyFromObject(obj).String()})
 		obj.Status.Inventory = refs(res.Inventory)
-		if len(res.Deleted) > 0 {
-			r.applied(obj, &source.Snapshot{Revision: obj.Status.LastAppliedRevision}, res)
-		}
+		r.tell(obj, res)
 		switch {
 		case err != nil:
 			return r.failed(obj, meta.PruneFailedReason, err)

@@ -18,6 +18,7 @@ type Metrics struct {
 	ready    *prometheus.GaugeVec
 	blocked  *prometheus.GaugeVec
 	objects  *prometheus.GaugeVec
+	drifted  *prometheus.GaugeVec
 }
 
 // NewMetrics registers the metrics.
@@ -42,7 +43,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Help: "Number of objects in the inventory.",
 		}, labels),
 	}
-	registry.MustRegister(m.duration, m.ready, m.blocked, m.objects)
+	m.drifted = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "cascade_drifted_objects",
+		Help: "Number of objects that somebody else changed and that are left so.",
+	}, labels)
+	registry.MustRegister(m.duration, m.ready, m.blocked, m.objects, m.drifted)
 	return m
 }
 
@@ -56,11 +61,15 @@ func (m *Metrics) inventory(kind string, name types.NamespacedName, n int) {
 	m.objects.WithLabelValues(kind, name.Name, name.Namespace).Set(float64(n))
 }
 
+func (m *Metrics) drift(name types.NamespacedName, n int) {
+	m.drifted.WithLabelValues("Kustomization", name.Name, name.Namespace).Set(float64(n))
+}
+
 // forget drops the series of an object that is gone.
 func (m *Metrics) forget(kind string, name types.NamespacedName) {
 	for _, v := range []interface {
 		DeletePartialMatch(prometheus.Labels) int
-	}{m.duration, m.ready, m.blocked, m.objects} {
+	}{m.duration, m.ready, m.blocked, m.objects, m.drifted} {
 		v.DeletePartialMatch(prometheus.Labels{"kind": kind, "name": name.Name, "namespace": name.Namespace})
 	}
 }

@@ -10,6 +10,9 @@ const (
 	// ApprovePruneAnnotation on a Kustomization or Child names the hash of
 	// the one prune plan that may pass the empty and shrink guards.
 	ApprovePruneAnnotation = "cascade.dev/approve-prune"
+	// DriftAnnotation on a Kustomization chooses what is done about drift:
+	// correct or report. Without it the agent's --drift counts.
+	DriftAnnotation = "cascade.dev/drift"
 	// LayerLabelGroup prefixes the owner labels of seeded objects, /name and
 	// /namespace, which name the parent's Layer.
 	LayerLabelGroup = "layer.cascade.dev"
@@ -44,6 +47,9 @@ const (
 	// ConnectedCondition of a Child: the API server answered the last call
 	// and is the cluster whose identity is recorded.
 	ConnectedCondition = "Connected"
+	// DriftedCondition of a Kustomization is there while objects are left as
+	// somebody else changed them.
+	DriftedCondition = "Drifted"
 	// PruneBlockedCondition of a Kustomization is there while deletes are held.
 	PruneBlockedCondition = "PruneBlocked"
 	// SeededCondition of a Child: every layer that selects it is applied.
@@ -72,6 +78,7 @@ const (
 	ReasonDependencyNotReady   = "DependencyNotReady"
 	ReasonHealthCheckFailed    = "HealthCheckFailed"
 	ReasonPruneBlocked         = "PruneBlocked"
+	ReasonDriftDetected        = "DriftDetected"
 	ReasonPruneFailed          = "PruneFailed"
 	ReasonInvalidSpec          = "InvalidSpec"
 	ReasonChildrenNotReady     = "ChildrenNotReady"

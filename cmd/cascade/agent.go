@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/pprof"
 	"os"
 	"path/filepath"
 	"time"
@@ -59,6 +61,8 @@ type agentOptions struct {
 	concurrentChildren   int
 	observeInterval      time.Duration
 	noCrossNamespaceRefs bool
+	drift                string
+	sweep                time.Duration
 	logLevel             string
 	image                string
 }
@@ -85,6 +89,8 @@ func newAgent() *cobra.Command {
 	f.IntVar(&o.concurrentChildren, "concurrent-children", 32, "number of children that are visited at the same time")
 	f.DurationVar(&o.observeInterval, "observe-interval", 15*time.Second, "time between two readings of a child's report")
 	f.BoolVar(&o.noCrossNamespaceRefs, "no-cross-namespace-refs", false, "refuse sources of other namespaces")
+	f.StringVar(&o.drift, "drift", string(syncer.DriftCorrect), "what to do about objects that somebody else changed: correct or report; the annotation cascade.dev/drift overrides it")
+	f.DurationVar(&o.sweep, "sweep-interval", time.Hour, "time after which all objects are verified one by one, besides by watching; 5m at least")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
 	f.StringVar(&o.image, "agent-image", envOr("CASCADE_IMAGE", "cascade"), "image of agents that are installed in children")
 	return cmd
@@ -98,6 +104,12 @@ func envOr(name, otherwise string) string {
 }
 
 func (o agentOptions) run(ctx context.Context) error {
+	if mode := syncer.DriftMode(o.drift); mode != syncer.DriftCorrect && mode != syncer.DriftReport {
+		return fmt.Errorf("cannot use --drift %q: use correct or report", o.drift)
+	}
+	if o.sweep < 5*time.Minute {
+		return fmt.Errorf("cannot use --sweep-interval %s: 5m is the least", o.sweep)
+	}
 	level := zapcore.InfoLevel
 	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
 		return fmt.Errorf("cannot use --log-level %q: use debug, info or error", o.logLevel)
@@ -148,7 +160,7 @@ func (o agentOptions) manager(config *rest.Config) (ctrl.Manager, error) {
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                              newScheme(),
 		Controller:                          ctrlconfig.Controller{ReconciliationTimeout: reconcileTimeout},
-		Metrics:                             metricsserver.Options{BindAddress: o.metricsAddr},
+		Metrics:                             metricsserver.Options{BindAddress: o.metricsAddr, ExtraHandlers: profiles()},
 		HealthProbeBindAddress:              o.healthAddr,
 		LeaderElection:                      o.leaderElection,
 		LeaderElectionResourceLockInterface: lock,
@@ -173,6 +185,17 @@ func (o agentOptions) manager(config *rest.Config) (ctrl.Manager, error) {
 		}
 	}
 	return mgr, nil
+}
+
+// profiles are Go's, beside the metrics, where Flux's controllers have them.
+func profiles() map[string]http.Handler {
+	return map[string]http.Handler{
+		"/debug/pprof/":        http.HandlerFunc(pprof.Index),
+		"/debug/pprof/cmdline": http.HandlerFunc(pprof.Cmdline),
+		"/debug/pprof/profile": http.HandlerFunc(pprof.Profile),
+		"/debug/pprof/symbol":  http.HandlerFunc(pprof.Symbol),
+		"/debug/pprof/trace":   http.HandlerFunc(pprof.Trace),
+	}
 }
 
 // lock is the lease that the working agent holds. Its identity is the pod's
@@ -203,6 +226,10 @@ func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
 	}
 	snapshots := source.NewSnapshots()
 	now := time.Now
+	memo := apply.NewMemo(local, kustomizev1.GroupVersion.Group, now)
+	if err := mgr.Add(memo); err != nil {
+		return fmt.Errorf("cannot set up memo: %w", err)
+	}
 	syncMetrics := syncer.NewMetrics(metrics.Registry)
 
 	//lint:ignore SA1019 flux events reads the old events API
@@ -214,8 +241,9 @@ func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
 		return fmt.Errorf("cannot set up %s controller: %w", sourcev1.GitRepositoryKind, err)
 	}
 	if err := (&syncer.Kustomizations{
-		Client: mgr.GetClient(), Cluster: local, Snapshots: snapshots, Events: recorder("kustomize-controller"),
+		Client: mgr.GetClient(), Cluster: local, Memo: memo, Snapshots: snapshots, Events: recorder("kustomize-controller"),
 		Metrics: syncMetrics, Now: now, NoCrossNamespaceRefs: o.noCrossNamespaceRefs,
+		Drift: syncer.DriftMode(o.drift), Sweep: o.sweep,
 	}).SetupWithManager(ctx, mgr, o.concurrent); err != nil {
 		return fmt.Errorf("cannot set up %s controller: %w", kustomizev1.KustomizationKind, err)
 	}

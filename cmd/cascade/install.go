@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -62,13 +63,15 @@ func (c *cli) install(ctx context.Context, steps [][]*unstructured.Unstructured)
 		return err
 	}
 	defer cluster.Close()
-	applier := apply.New(cluster, apply.Owner{FieldManager: "cascade-install", LabelGroup: "install.cascade.dev", Name: "cascade", Namespace: "cascade-system"})
+	applier := apply.New(cluster, apply.Owner{FieldManager: "cascade-install", LabelGroup: "install.cascade.dev", Name: "cascade", Namespace: "cascade-system"}, nil)
 	for i, what := range []string{"CRDs", "namespace and rights", "agent"} {
 		fmt.Fprintf(c.streams.ErrOut, "► applying %s\n", what)
 		_, err := applier.Sync(ctx, []apply.Phase{{Objects: steps[i]}}, apply.Options{
 			Record: func(context.Context, []inventory.Entry) error { return nil },
 		})
-		if err != nil {
+		// What is not usable yet is waited for below.
+		var waiting *apply.WaitError
+		if err != nil && !errors.As(err, &waiting) {
 			return fmt.Errorf("cannot apply %s: %w", what, err)
 		}
 		entries := inventory.OfAll(steps[i])

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fluxcd/pkg/ssa"
+	"github.com/fluxcd/pkg/ssa/jsondiff"
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,13 +27,12 @@ import (
 
 // Numbers of a staged apply.
 const (
-	// stageTimeout bounds the wait for CRDs and namespaces of a stage to become
-	// usable, as Flux does.
-	stageTimeout = 60 * time.Second
-	// stagePoll is how often a stage is looked at. CRDs are established within
-	// a fraction of a second.
-	stagePoll = 200 * time.Millisecond
-	// concurrency of dry runs within a stage, as Flux's --concurrent-ssa.
+	// stageWait is how long Sync itself waits for CRDs and namespaces of a stage
+	// to become usable; they mostly are within a fraction of a second. After
+	// that the caller comes back.
+	stageWait = time.Second
+	stagePoll = 100 * time.Millisecond
+	// concurrency of requests for one rendering, as Flux's --concurrent-ssa.
 	concurrency = 4
 )
 
@@ -64,15 +64,17 @@ type Owner struct {
 // but an owner's renderings must be applied one after the other.
 type Applier struct {
 	client  *Cluster
+	memo    *Memo
 	manager *ssa.ResourceManager
 	owner   Owner
 }
 
-// New returns an Applier for an owner in a cluster.
-func New(c *Cluster, owner Owner) *Applier {
+// New returns an Applier for an owner in a cluster. Without a memo every object
+// is sent with each Sync.
+func New(c *Cluster, owner Owner, memo *Memo) *Applier {
 	m := ssa.NewResourceManager(c, nil, ssa.Owner{Field: owner.FieldManager, Group: owner.LabelGroup})
 	m.SetConcurrency(concurrency)
-	return &Applier{client: c, manager: m, owner: owner}
+	return &Applier{client: c, memo: memo, manager: m, owner: owner}
 }
 
 // Options of Sync.
@@ -84,6 +86,15 @@ type Options struct {
 	Record func(ctx context.Context, entries []inventory.Entry) error
 	// Force re-creates objects whose immutable fields changed.
 	Force bool
+	// Ignore has fields that others may change without it being drift.
+	Ignore []jsondiff.IgnoreRule
+	// Stages are kinds that are applied after definitions and classes and before
+	// everything else.
+	Stages map[schema.GroupKind]struct{}
+	// Report: objects that were applied before and have drifted are reported in
+	// the result, not corrected. Applied: all of the rendering was.
+	Report  bool
+	Applied bool
 	// Prune removes what the rendering no longer declares. Without it such
 	// objects are forgotten.
 	Prune bool
@@ -99,6 +110,13 @@ type Options struct {
 type Result struct {
 	// Changes that were made, in order.
 	Changes *ssa.ChangeSet
+	// Drifted objects that are left as they are, each with what differs.
+	Drifted []Drift
+	// Remembered is how many objects the memo holds from now on; Complete, that
+	// those are all there is to watch. Then Memo.Clean tells whether another
+	// Sync of the same rendering would do anything.
+	Remembered int
+	Complete   bool
 	// Inventory that is to be recorded from now on.
 	Inventory []inventory.Entry
 	// Plan of the prune, and the objects that were deleted.
@@ -122,8 +140,8 @@ type Phase struct {
 	Await bool
 }
 
-// WaitError: a phase is applied but not healthy yet. Calling Sync again later
-// goes on.
+// WaitError: a phase or a stage is applied but not healthy yet. Calling Sync
+// again later goes on.
 type WaitError struct{ Health Health }
 
 func (e *WaitError) Error() string { return "waiting for " + e.Health.Message() }
@@ -138,7 +156,7 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (Result, 
 	a.manager.SetOwnerLabels(objects, a.owner.Name, a.owner.Namespace)
 	rendered := inventory.OfAll(objects)
 	ahead := inventory.Union(o.Owned, rendered)
-	res := Result{Changes: ssa.NewChangeSet(), Inventory: ahead}
+	res := Result{Changes: ssa.NewChangeSet(), Inventory: ahead, Complete: true}
 	if !inventory.Equal(ahead, o.Owned) {
 		if err := o.Record(ctx, ahead); err != nil {
 			res.Inventory = o.Owned
@@ -147,7 +165,7 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (Result, 
 	}
 	for _, p := range phases {
 		entries := inventory.OfAll(p.Objects)
-		if err := a.apply(ctx, p.Objects, o.Force, res.Changes); err != nil {
+		if err := a.apply(ctx, p.Objects, o, &res); err != nil {
 			return res, redact(err, p.Objects)
 		}
 		if !p.Await {
@@ -187,112 +205,6 @@ func (a *Applier) Remove(ctx context.Context, owned []inventory.Entry, o Options
 	return res, nil
 }
 
-// stages splits objects into Flux's stages: definitions that others need,
-// classes, and the rest.
-func stages(objects []*unstructured.Unstructured) [][]*unstructured.Unstructured {
-	out := make([][]*unstructured.Unstructured, 3)
-	for _, u := range objects {
-		switch {
-		case ssautil.IsClusterDefinition(u):
-			out[0] = append(out[0], u)
-		case ssautil.IsClassDefinition(u):
-			out[1] = append(out[1], u)
-		default:
-			out[2] = append(out[2], u)
-		}
-	}
-	return out
-}
-
-func (a *Applier) apply(ctx context.Context, objects []*unstructured.Unstructured, force bool, changes *ssa.ChangeSet) error {
-	for i, stage := range stages(objects) {
-		if len(stage) == 0 {
-			continue
-		}
-		// Deleting a protected object to change an immutable field could destroy
-		// a cluster, so those are never applied with force.
-		protected, ordinary := partition(stage)
-		for _, part := range []struct {
-			objects []*unstructured.Unstructured
-			options ssa.ApplyOptions
-		}{
-			{protected, options(false, nil)},
-			{ordinary, options(force, map[string]string{forceKey: enabledValue})},
-		} {
-			if len(part.objects) == 0 {
-				continue
-			}
-			set, err := a.manager.ApplyAll(ctx, part.objects, part.options)
-			if err != nil {
-				return err
-			}
-			changes.Append(set.Entries)
-		}
-		if i < 2 {
-			if err := a.await(ctx, inventory.OfAll(stage)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func partition(objects []*unstructured.Unstructured) (protected, ordinary []*unstructured.Unstructured) {
-	for _, u := range objects {
-		gvk := u.GroupVersionKind()
-		if inventory.ProtectedKind(gvk.Group, gvk.Kind) {
-			protected = append(protected, u)
-		} else {
-			ordinary = append(ordinary, u)
-		}
-	}
-	return protected, ordinary
-}
-
-// options are those of Flux's kustomize-controller: the same managers are taken
-// over, the same annotations are removed.
-func options(force bool, forceSelector map[string]string) ssa.ApplyOptions {
-	o := ssa.DefaultApplyOptions()
-	o.Force = force
-	o.ForceSelector = forceSelector
-	o.ExclusionSelector = map[string]string{reconcileKey: disabledValue, ssaKey: ssaIgnore}
-	o.IfNotPresentSelector = map[string]string{ssaKey: ssaIfNotPresent}
-	o.Cleanup = ssa.ApplyCleanupOptions{
-		Annotations: []string{lastAppliedConfig},
-		FieldManagers: []ssa.FieldManager{
-			{Name: "flux-client-side-apply", OperationType: metav1.ManagedFieldsOperationApply, ExactMatch: true},
-			{Name: "kubectl", OperationType: metav1.ManagedFieldsOperationApply},
-			{Name: "kubectl", OperationType: metav1.ManagedFieldsOperationUpdate},
-			{Name: "before-first-apply", OperationType: metav1.ManagedFieldsOperationUpdate},
-			{Name: "kustomize-controller", OperationType: metav1.ManagedFieldsOperationUpdate, ExactMatch: true},
-		},
-		Exclusions: map[string]string{ssaKey: ssaMerge},
-	}
-	return o
-}
-
-// await waits until the objects of a stage are usable by the next.
-func (a *Applier) await(ctx context.Context, entries []inventory.Entry) error {
-	ctx, cancel := context.WithTimeout(ctx, stageTimeout)
-	defer cancel()
-	for {
-		health, err := a.Health(ctx, entries)
-		if err == nil && health.Done() {
-			return nil
-		}
-		timer := time.NewTimer(stagePoll)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			if err == nil {
-				err = errors.New(health.Message())
-			}
-			return fmt.Errorf("cannot go on to the next stage: %w", err)
-		case <-timer.C:
-		}
-	}
-}
-
 func (a *Applier) prune(ctx context.Context, facts inventory.Facts, res *Result) error {
 	candidates := inventory.Candidates(facts.Owned, facts.Rendered)
 	facts.Live = a.read(ctx, candidates, facts.Owned)
@@ -302,6 +214,7 @@ func (a *Applier) prune(ctx context.Context, facts inventory.Facts, res *Result)
 	if !res.Plan.Held {
 		var begun []inventory.Entry
 		for _, d := range res.Plan.Deletes {
+			a.memo.forget(schema.GroupKind{Group: d.Entry.Group, Kind: d.Entry.Kind}, types.NamespacedName{Namespace: d.Entry.Namespace, Name: d.Entry.Name})
 			if err := a.delete(ctx, d); err != nil {
 				failures = append(failures, err)
 				continue

@@ -13,12 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-func object(apiVersion, kind, name string) *unstructured.Unstructured {
+func newObject(apiVersion, kind, name string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"name": name}}}
 }
 
 func TestRedact(t *testing.T) {
-	secret := object("v1", "Secret", "s")
+	secret := newObject("v1", "Secret", "s")
 	key := "-----BEGIN KEY-----\nabcdef\n-----END KEY-----\n"
 	secret.Object["data"] = map[string]any{"password": base64.StdEncoding.EncodeToString([]byte("hidden-word")), "key": base64.StdEncoding.EncodeToString([]byte(key)), "broken": "not base64!"}
 	secret.Object["stringData"] = map[string]any{"plain": "plain-word", "short": "a"}
@@ -37,7 +37,7 @@ func TestRedact(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := errors.New(tc.text)
-			got := redact(err, []*unstructured.Unstructured{object("v1", "ConfigMap", "c"), secret})
+			got := redact(err, []*unstructured.Unstructured{newObject("v1", "ConfigMap", "c"), secret})
 			if got.Error() != tc.want {
 				t.Errorf("%s\nredact() = %q, want %q", tc.reason, got, tc.want)
 			}
@@ -50,31 +50,45 @@ func TestRedact(t *testing.T) {
 
 func TestStages(t *testing.T) {
 	objects := []*unstructured.Unstructured{
-		object("v1", "ConfigMap", "a"), object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "b"), object("v1", "Namespace", "c"),
-		object("storage.k8s.io/v1", "StorageClass", "d"), object("rbac.authorization.k8s.io/v1", "ClusterRole", "e"), object("cluster.x-k8s.io/v1beta2", "ClusterClass", "f"),
+		newObject("v1", "ConfigMap", "a"), newObject("apiextensions.k8s.io/v1", "CustomResourceDefinition", "b"), newObject("v1", "Namespace", "c"),
+		newObject("storage.k8s.io/v1", "StorageClass", "d"), newObject("rbac.authorization.k8s.io/v1", "ClusterRole", "e"), newObject("cluster.x-k8s.io/v1beta2", "ClusterClass", "f"),
 	}
 	var got []string
-	for _, stage := range stages(objects) {
+	for _, stage := range stages(objects, nil) {
 		var names []string
 		for _, u := range stage {
 			names = append(names, u.GetName())
 		}
 		got = append(got, strings.Join(names, ""))
 	}
-	if diff := cmp.Diff([]string{"bce", "df", "a"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"bce", "df", "", "a"}, got); diff != "" {
 		t.Errorf("stages, what others need first: -want, +got:\n%s", diff)
 	}
 }
 
-func TestForceSparesProtected(t *testing.T) {
-	cluster, ordinary := object("cluster.x-k8s.io/v1beta2", "Cluster", "a"), object("batch/v1", "Job", "b")
-	protected, rest := partition([]*unstructured.Unstructured{cluster, ordinary})
-	if len(protected) != 1 || protected[0] != cluster || len(rest) != 1 || rest[0] != ordinary {
-		t.Fatalf("partition() = %v, %v", protected, rest)
-	}
-	// To delete a Cluster and create it again destroys the real one.
-	if o := options(false, nil); o.Force || len(o.ForceSelector) > 0 {
-		t.Error("protected objects are re-created to get around an immutable field")
+func TestMayRecreate(t *testing.T) {
+	cluster, job := newObject("cluster.x-k8s.io/v1beta2", "Cluster", "a"), newObject("batch/v1", "Job", "b")
+	asked := newObject("batch/v1", "Job", "c")
+	asked.SetAnnotations(map[string]string{forceKey: enabledValue})
+	for name, tc := range map[string]struct {
+		reason string
+		object *unstructured.Unstructured
+		live   *Live
+		force  bool
+		want   bool
+	}{
+		"Protected":   {"to delete a Cluster and create it again destroys the real one", cluster, &Live{Force: true}, true, false},
+		"Forced":      {"spec.force", job, &Live{}, true, true},
+		"Declared":    {"the annotation in Git", asked, &Live{}, false, true},
+		"Live":        {"the annotation in the cluster", job, &Live{Force: true}, false, true},
+		"Not asked":   {"nobody wants it", job, &Live{}, false, false},
+		"Not existed": {"there is nothing to delete", job, nil, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := mayRecreate(tc.object, tc.live, Options{Force: tc.force}); got != tc.want {
+				t.Errorf("%s\nmayRecreate() = %t, want %t", tc.reason, got, tc.want)
+			}
+		})
 	}
 }
 
@@ -100,7 +114,7 @@ func TestClusterOf(t *testing.T) {
 		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			u := object("infrastructure.cluster.x-k8s.io/v1beta2", "LocalMachineTemplate", "x")
+			u := newObject("infrastructure.cluster.x-k8s.io/v1beta2", "LocalMachineTemplate", "x")
 			tc.change(u)
 			if got := clusterOf(u); got != tc.want {
 				t.Errorf("%s\nclusterOf() = %q, want %q", tc.reason, got, tc.want)

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/fluxcd/pkg/ssa"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
@@ -20,6 +22,9 @@ type Cluster struct {
 	Config    *rest.Config
 	http      *http.Client
 	discovery discovery.DiscoveryInterface
+	metadata  metadata.Interface
+	takenOver []ssa.FieldManager
+	census    census
 }
 
 // Connect makes a connection; nothing is sent yet. Calls are not limited in
@@ -43,8 +48,16 @@ func Connect(config *rest.Config, scheme *runtime.Scheme) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make discovery client: %w", err)
 	}
-	return &Cluster{Client: c, Config: config, http: httpClient, discovery: d}, nil
+	m, err := metadata.NewForConfigAndClient(metadata.ConfigFor(config), httpClient)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make metadata client: %w", err)
+	}
+	return &Cluster{Client: c, Config: config, http: httpClient, discovery: d, metadata: m, takenOver: takenOverManagers(nil)}, nil
 }
+
+// Override makes applying take over the fields of more managers than kubectl's;
+// a name stands for all that begin with it. It is called before the first use.
+func (c *Cluster) Override(managers []string) { c.takenOver = takenOverManagers(managers) }
 
 // Close drops idle connections. Calls that are under way end by themselves.
 func (c *Cluster) Close() { c.http.CloseIdleConnections() }

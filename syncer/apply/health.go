@@ -18,6 +18,8 @@ type Health struct {
 	// InProgress and Failed objects, each with its status and message.
 	InProgress []string
 	Failed     []string
+	// Pending are the entries of both.
+	Pending []inventory.Entry
 }
 
 // Done: every object is as it should be.
@@ -43,6 +45,7 @@ func (a *Applier) Health(ctx context.Context, entries []inventory.Entry) (Health
 		switch {
 		case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
 			h.InProgress = append(h.InProgress, fmt.Sprintf("%s status: 'NotFound'", e))
+			h.Pending = append(h.Pending, e)
 			continue
 		case err != nil:
 			return h, fmt.Errorf("cannot read %s: %w", e, err)
@@ -50,6 +53,7 @@ func (a *Applier) Health(ctx context.Context, entries []inventory.Entry) (Health
 		result, err := status.Compute(u)
 		if err != nil {
 			h.Failed = append(h.Failed, fmt.Sprintf("%s status: 'Unknown': %v", e, err))
+			h.Pending = append(h.Pending, e)
 			continue
 		}
 		line := fmt.Sprintf("%s status: '%s'", e, result.Status)
@@ -60,8 +64,10 @@ func (a *Applier) Health(ctx context.Context, entries []inventory.Entry) (Health
 		case status.CurrentStatus:
 		case status.FailedStatus:
 			h.Failed = append(h.Failed, line)
+			h.Pending = append(h.Pending, e)
 		default:
 			h.InProgress = append(h.InProgress, line)
+			h.Pending = append(h.Pending, e)
 		}
 	}
 	return h, nil

@@ -1,0 +1,283 @@
+package syncer
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/render"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// Corrections of drift come at once, unless they come again and again: then
+// somebody else insists, and both would keep the API server busy.
+const (
+	// touchDelay collects what happens at the same time.
+	touchDelay = 100 * time.Millisecond
+	// calmAfter is how long nothing may happen for corrections to be quick again.
+	calmAfter = 2 * time.Minute
+	// quickCorrections are not delayed.
+	quickCorrections = 5
+	maxCorrection    = time.Minute
+)
+
+// progress is what this process knows of a Kustomization beyond its status. It
+// is lost with the process, which costs a verification of every object and
+// nothing else. It is safe for concurrent use.
+type progress struct {
+	mu sync.Mutex
+	// version is the resource version of our last write.
+	version string
+	// rendered is nil until a rendering was applied without a remainder.
+	rendered *rendered
+	// sweep is when everything is verified again.
+	sweep time.Time
+	// stage is since when an early stage is waited for.
+	stage time.Time
+	wait  *healthWait
+	// unsure are objects that changed since their health was last looked at.
+	unsure map[inventory.Entry]struct{}
+	// corrections of drift since things were calm, and the last of them.
+	corrections int
+	corrected   time.Time
+}
+
+// rendered is a rendering that was applied, without its objects.
+type rendered struct {
+	key       string
+	reads     *render.ReadSet
+	digest    string
+	inventory []kustomizev1.ResourceRef
+	approved  string
+	// objects that the memo holds of it; settled: nothing but them can call for
+	// another look.
+	objects int
+	settled bool
+}
+
+// healthWait is what is known of the health of what was applied.
+type healthWait struct {
+	// began: every object was looked at, and what is not pending was healthy.
+	began   bool
+	pending []inventory.Entry
+	// since is zero while nothing is waited for.
+	since  time.Time
+	inputs healthInputs
+}
+
+// healthInputs are what a time-out for health is measured from.
+type healthInputs struct {
+	revision   string
+	generation int64
+	requested  string
+}
+
+// wrote notes our own write.
+func (p *progress) wrote(obj *kustomizev1.Kustomization) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.version = obj.ResourceVersion
+}
+
+// isPast reports whether the object was read before our last write.
+func (p *progress) isPast(obj *kustomizev1.Kustomization) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.version == "" || p.version == obj.ResourceVersion {
+		return false
+	}
+	c, err := resourceversion.CompareResourceVersion(obj.ResourceVersion, p.version)
+	return err != nil || c < 0
+}
+
+// sameFiles reports whether everything that the last rendering read is the same
+// in a snapshot. What cannot be read counts as changed.
+func (p *progress) sameFiles(snapshot *source.Snapshot) bool {
+	p.mu.Lock()
+	rendered := p.rendered
+	p.mu.Unlock()
+	if rendered == nil {
+		return false
+	}
+	same, err := rendered.reads.Unchanged(snapshot)
+	return err == nil && same
+}
+
+// settled reports whether the last rendering stands: its inputs are the same,
+// it was applied completely, and what was recorded then is still recorded.
+func (p *progress) settled(key string, snapshot *source.Snapshot, obj *kustomizev1.Kustomization) bool {
+	p.mu.Lock()
+	rendered := p.rendered
+	p.mu.Unlock()
+	return rendered != nil && rendered.settled && rendered.key == key &&
+		obj.Status.Inventory != nil && slices.Equal(rendered.inventory, obj.Status.Inventory.Entries) &&
+		rendered.approved == obj.Annotations[v1alpha1.ApprovePruneAnnotation] &&
+		p.sameFiles(snapshot)
+}
+
+func (p *progress) remembered() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.rendered == nil {
+		return 0
+	}
+	return p.rendered.objects
+}
+
+// digest of the last rendering that was applied.
+func (p *progress) digest() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.rendered == nil {
+		return ""
+	}
+	return p.rendered.digest
+}
+
+// synced notes a rendering that was sent to the cluster.
+func (p *progress) synced(run *run, settled bool, sweep time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rendered = &rendered{
+		key: run.key, reads: run.rendering.Reads, digest: run.rendering.Digest,
+		approved: run.obj.Annotations[v1alpha1.ApprovePruneAnnotation],
+		objects:  run.sync.Remembered, settled: settled,
+	}
+	if run.obj.Status.Inventory != nil {
+		p.rendered.inventory = run.obj.Status.Inventory.Entries
+	}
+	if p.sweep.IsZero() {
+		p.sweep = sweep
+	}
+	if settled {
+		p.stage = time.Time{}
+	}
+}
+
+// unsettle makes the next reconcile render again.
+func (p *progress) unsettle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rendered = nil
+}
+
+// sweepDue reports, once, that everything is to be verified again.
+func (p *progress) sweepDue(now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sweep.IsZero() || now.Before(p.sweep) {
+		return false
+	}
+	p.sweep = time.Time{}
+	return true
+}
+
+// stageSince is since when an early stage is waited for.
+func (p *progress) stageSince(now time.Time) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stage.IsZero() {
+		p.stage = now
+	}
+	return p.stage
+}
+
+// touched notes that an object changed in the cluster. It tells whether and
+// after which time that calls for a reconcile.
+func (p *progress) touched(object inventory.Entry, dirty bool, now time.Time) (time.Duration, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.unsure == nil {
+		p.unsure = map[inventory.Entry]struct{}{}
+	}
+	p.unsure[object] = struct{}{}
+	if !dirty {
+		return touchDelay, p.wait != nil && !p.wait.since.IsZero()
+	}
+	if now.Sub(p.corrected) > calmAfter {
+		p.corrections = 0
+	}
+	p.corrections++
+	p.corrected = now
+	if p.corrections <= quickCorrections {
+		return touchDelay, true
+	}
+	return min(maxCorrection, time.Second<<min(p.corrections-quickCorrections, 6)), true
+}
+
+// await returns the objects whose health has to be looked at, and since when
+// they are waited for: all at first, later those that were not healthy when they
+// were looked at, that were changed by us or by somebody else.
+func (p *progress) await(run *run, now time.Time) (pending []inventory.Entry, since time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wait == nil {
+		p.wait = &healthWait{}
+	}
+	w := p.wait
+	declared := run.declared()
+	if !w.began {
+		w.pending = declared
+	} else {
+		w.pending = append(w.pending, run.changed()...)
+		for e := range p.unsure {
+			w.pending = append(w.pending, e)
+		}
+		wanted := make(map[inventory.Entry]bool, len(declared))
+		for _, e := range declared {
+			wanted[e] = true
+		}
+		w.pending = slices.DeleteFunc(w.pending, func(e inventory.Entry) bool {
+			once := wanted[e]
+			wanted[e] = false
+			return !once
+		})
+	}
+	what := healthInputs{run.snapshot.Revision, run.obj.Generation, run.obj.Annotations[meta.ReconcileRequestAnnotation]}
+	if w.since.IsZero() || w.inputs != what {
+		w.since, w.inputs = now, what
+	}
+	w.began, p.unsure = true, nil
+	return w.pending, w.since
+}
+
+// healthy ends the wait: all objects are as they should be.
+func (p *progress) healthy() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wait != nil {
+		p.wait.pending, p.wait.since = nil, time.Time{}
+	}
+	p.unsure = nil
+}
+
+// unhealthy ends the wait as failed: the next begins with what is left.
+func (p *progress) unhealthy(pending []inventory.Entry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wait != nil {
+		p.wait.pending, p.wait.since = pending, time.Time{}
+	}
+}
+
+// waits for what is left.
+func (p *progress) waits(pending []inventory.Entry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wait != nil {
+		p.wait.pending = pending
+	}
+}
+
+// noHealth: health is not looked at.
+func (p *progress) noHealth() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wait, p.unsure = nil, nil
+}
