@@ -18,7 +18,7 @@ CONTROLLER_GEN := go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.21.0
 .PHONY: build
 build: ## the cascade binary
 	@mkdir -p $(BIN)
-	go build -p $(P) -trimpath -ldflags "$(LDFLAGS)" -o $(BIN)/cascade ./cmd/cascade
+	CGO_ENABLED=0 go build -p $(P) -trimpath -ldflags "$(LDFLAGS)" -o $(BIN)/cascade ./cmd/cascade
 
 # --- the surroundings of the demo and the e2e tests ---------------------------
 

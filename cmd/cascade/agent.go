@@ -226,6 +226,9 @@ func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
 	}
 	snapshots := source.NewSnapshots()
 	now := time.Now
+	if err := mgr.Add(frugal{}); err != nil {
+		return fmt.Errorf("cannot set up memory: %w", err)
+	}
 	memo := apply.NewMemo(local, kustomizev1.GroupVersion.Group, now)
 	if err := mgr.Add(memo); err != nil {
 		return fmt.Errorf("cannot set up memo: %w", err)

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package main
+
+// releaseProgramPages is for Linux.
+func releaseProgramPages() {}

@@ -1,0 +1,151 @@
+package syncer
+
+import (
+	"testing"
+	"time"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/ssa"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+func entry(name string) inventory.Entry {
+	return inventory.Entry{Namespace: "x", Name: name, Group: "apps", Kind: "Deployment", Version: "v1"}
+}
+
+// TestCorrections: drift is corrected at once, unless somebody insists.
+func TestCorrections(t *testing.T) {
+	p := &progress{}
+	now := time.Unix(1000, 0)
+	var got []time.Duration
+	for range 14 {
+		now = now.Add(time.Second)
+		after, ok := p.touched(entry("a"), true, now)
+		if !ok {
+			t.Fatal("drift calls for nothing")
+		}
+		got = append(got, after)
+	}
+	q := touchDelay
+	want := []time.Duration{q, q, q, q, q, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second,
+		time.Minute, time.Minute, time.Minute, time.Minute}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("delays of corrections, one each second: -want, +got:\n%s", diff)
+	}
+	if after, _ := p.touched(entry("a"), true, now.Add(calmAfter+time.Second)); after != touchDelay {
+		t.Errorf("a correction after calm waits %s, want %s", after, touchDelay)
+	}
+}
+
+func TestIsPast(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason        string
+		written, read string
+		want          bool
+	}{
+		"Never written": {"nothing of ours can be missing", "", "5", false},
+		"Same":          {"the cache has our write", "5", "5", false},
+		"Later":         {"somebody wrote after us", "5", "6", false},
+		"Longer":        {"versions are numbers, not texts", "9", "10", false},
+		"Earlier":       {"the cache lags behind", "10", "9", true},
+		"Unknown form":  {"what cannot be compared is read from the API server", "10", "x", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &progress{version: tc.written}
+			obj := &kustomizev1.Kustomization{}
+			obj.ResourceVersion = tc.read
+			if got := p.isPast(obj); got != tc.want {
+				t.Errorf("%s: isPast() = %t, want %t", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestSweepDue(t *testing.T) {
+	p := &progress{}
+	now := time.Unix(1000, 0)
+	if p.sweepDue(now) {
+		t.Error("a sweep is due before anything was applied")
+	}
+	p.sweep = now.Add(time.Minute)
+	if p.sweepDue(now) {
+		t.Error("a sweep is due before its time")
+	}
+	if !p.sweepDue(now.Add(time.Minute)) {
+		t.Error("a sweep is not due at its time")
+	}
+	if p.sweepDue(now.Add(time.Hour)) {
+		t.Error("a sweep is due twice")
+	}
+}
+
+// TestAwait: which objects a look at health asks for.
+func TestAwait(t *testing.T) {
+	p := &progress{}
+	obj := &kustomizev1.Kustomization{}
+	change := func(action ssa.Action, names ...string) *apply.Result {
+		set := ssa.NewChangeSet()
+		for _, name := range names {
+			e := entry(name)
+			c := ssa.ChangeSetEntry{GroupVersion: e.Version, Action: action}
+			c.ObjMetadata.Namespace, c.ObjMetadata.Name, c.ObjMetadata.GroupKind = e.Namespace, e.Name, e.GroupKind()
+			set.Add(c)
+		}
+		return &apply.Result{Changes: set}
+	}
+	names := func(entries []inventory.Entry) string {
+		text := ""
+		for _, e := range entries {
+			text += e.Name
+		}
+		return text
+	}
+	look := func(revision string, sync *apply.Result, now int64) (string, int64) {
+		pending, since := p.await(&run{obj: obj, snapshot: &source.Snapshot{Revision: revision}, sync: sync}, time.Unix(now, 0))
+		return names(pending), since.Unix()
+	}
+	for _, step := range []struct {
+		reason   string
+		revision string
+		sync     *apply.Result
+		now      int64
+		before   func()
+		want     string
+		since    int64
+	}{
+		{"everything is looked at first", "1", change(ssa.CreatedAction, "a", "b", "c"), 10, func() {}, "abc", 10},
+		{"later only what was not healthy", "1", change(ssa.UnchangedAction, "a", "b", "c"), 20, func() { p.waits([]inventory.Entry{entry("b")}) }, "b", 10},
+		{"and what changed meanwhile, each once", "1", change(ssa.UnchangedAction, "a", "b", "c"), 30, func() {
+			p.touched(entry("b"), false, time.Unix(25, 0))
+			p.touched(entry("c"), false, time.Unix(25, 0))
+		}, "bc", 10},
+		{"a new revision is waited for anew, with what is left of the last", "2", change(ssa.UnchangedAction, "a", "b"), 40, func() {}, "b", 40},
+		{"when all are healthy, only changes are looked at", "2", change(ssa.UnchangedAction, "a", "b"), 50, p.healthy, "", 50},
+		{"our own ones as well", "3", change(ssa.ConfiguredAction, "a"), 60, func() {}, "a", 60},
+		{"after a failure what is left, with a time-out of its own", "3", change(ssa.UnchangedAction, "a"), 90, func() { p.unhealthy([]inventory.Entry{entry("a")}) }, "a", 90},
+		{"an object that is no longer declared is not waited for", "4", change(ssa.UnchangedAction, "z"), 100, func() {}, "", 100},
+	} {
+		step.before()
+		got, since := look(step.revision, step.sync, step.now)
+		if got != step.want || since != step.since {
+			t.Fatalf("%s: pending %q since %d, want %q since %d", step.reason, got, since, step.want, step.since)
+		}
+	}
+}
+
+// TestTouchedWhileWaiting: an event ends the pause of a health check, and calls
+// for nothing when nothing is waited for.
+func TestTouchedWhileWaiting(t *testing.T) {
+	p := &progress{}
+	if _, ok := p.touched(entry("a"), false, time.Unix(1, 0)); ok {
+		t.Error("a change of status calls for a reconcile although nobody waits")
+	}
+	p.wait = &healthWait{since: time.Unix(1, 0)}
+	if _, ok := p.touched(entry("a"), false, time.Unix(2, 0)); !ok {
+		t.Error("a change of status does not wake the health check")
+	}
+}
