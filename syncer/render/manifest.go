@@ -40,7 +40,7 @@ func readManifest(data []byte) ([]map[string]any, error) {
 		if root.Kind == yaml.ScalarNode && root.Tag == "!!null" && root.Value == "" {
 			continue
 		}
-		v, err := plainValue(root, false)
+		v, err := plainValue(root, false, false)
 		if err != nil {
 			return nil, err
 		}
@@ -71,8 +71,9 @@ func split(text string) ([]string, error) {
 	}
 }
 
-// plainValue is what a node stands for; flow says that it is inside of brackets.
-func plainValue(n *yaml.Node, flow bool) (any, error) {
+// plainValue is what a node stands for; flow says that it is inside of brackets,
+// and field that it is the value of a field.
+func plainValue(n *yaml.Node, flow, field bool) (any, error) {
 	if n.Anchor != "" || n.Style&yaml.TaggedStyle != 0 {
 		return nil, errDoubt
 	}
@@ -85,11 +86,11 @@ func plainValue(n *yaml.Node, flow bool) (any, error) {
 	}
 	switch n.Kind {
 	case yaml.ScalarNode:
-		return plainScalar(n)
+		return plainScalar(n, field && !flow)
 	case yaml.SequenceNode:
 		list := make([]any, 0, len(n.Content))
 		for _, item := range n.Content {
-			v, err := plainValue(item, flow)
+			v, err := plainValue(item, flow, false)
 			if err != nil {
 				return nil, err
 			}
@@ -99,7 +100,7 @@ func plainValue(n *yaml.Node, flow bool) (any, error) {
 	case yaml.MappingNode:
 		m := make(map[string]any, len(n.Content)/2)
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			key, err := plainValue(n.Content[i], flow)
+			key, err := plainValue(n.Content[i], flow, false)
 			if err != nil {
 				return nil, err
 			}
@@ -110,7 +111,7 @@ func plainValue(n *yaml.Node, flow bool) (any, error) {
 			if _, twice := m[name]; twice {
 				return nil, errDoubt
 			}
-			if m[name], err = plainValue(n.Content[i+1], flow); err != nil {
+			if m[name], err = plainValue(n.Content[i+1], flow, true); err != nil {
 				return nil, err
 			}
 		}
@@ -119,7 +120,9 @@ func plainValue(n *yaml.Node, flow bool) (any, error) {
 	return nil, errDoubt
 }
 
-func plainScalar(n *yaml.Node) (any, error) {
+// plainScalar is what a scalar stands for; block says that it is the value of a
+// field that stands in a line of its own.
+func plainScalar(n *yaml.Node, block bool) (any, error) {
 	switch n.Tag {
 	case "!!str":
 		switch n.Style {
@@ -146,8 +149,12 @@ func plainScalar(n *yaml.Node) (any, error) {
 		}
 	case "!!null":
 		switch n.Value {
-		case "", "~", "null":
+		case "~", "null":
 			return nil, nil
+		case "":
+			if block {
+				return nil, nil
+			}
 		}
 	}
 	return nil, errDoubt
