@@ -34,7 +34,9 @@ const (
 // from memory, without the lock that reading from the disk needs: after each
 // commit a thousand readers ask for the same ones.
 type generation struct {
-	dir      string
+	dir string
+	// owner is kept: whoever reads a snapshot will fetch the next one.
+	owner    *mirror
 	listings *memo[listing]
 	census   *memo[census]
 	// mu serialises reads: the storage is not safe for concurrent use.

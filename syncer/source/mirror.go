@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"weak"
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
@@ -65,8 +66,14 @@ type Mirrors struct {
 	dir    string
 	limits limits
 
-	mu      sync.Mutex
-	mirrors map[string]*mirror
+	// started clears what an earlier process left that did not end in an
+	// orderly way.
+	started sync.Once
+
+	mu sync.Mutex
+	// mirrors live as long as somebody holds a snapshot of theirs: with each
+	// change of a password there is a new one.
+	mirrors map[string]weak.Pointer[mirror]
 }
 
 type limits struct {
@@ -82,7 +89,7 @@ type limits struct {
 // NewMirrors keeps mirrors below dir. A pack of more than maxPackBytes is
 // refused.
 func NewMirrors(dir string, maxPackBytes int64) *Mirrors {
-	return &Mirrors{dir: dir, mirrors: map[string]*mirror{}, limits: limits{
+	return &Mirrors{dir: dir, mirrors: map[string]weak.Pointer[mirror]{}, limits: limits{
 		packBytes: maxPackBytes, inflatedBytes: MaxInflatedBytes, packsMost: packsPerGeneration, entriesMost: MaxEntries,
 	}}
 }
@@ -113,12 +120,21 @@ func (m *Mirrors) mirror(origin Origin) (*mirror, *dialer, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	m.started.Do(func() { err = os.RemoveAll(m.dir) })
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot clear directory of mirrors: %w", err)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	mir := m.mirrors[origin.key()]
+	mir := m.mirrors[origin.key()].Value()
 	if mir == nil {
+		for key, p := range m.mirrors {
+			if p.Value() == nil {
+				delete(m.mirrors, key)
+			}
+		}
 		mir = &mirror{dir: filepath.Join(m.dir, origin.key()), limits: &m.limits, turn: make(chan struct{}, 1)}
-		m.mirrors[origin.key()] = mir
+		m.mirrors[origin.key()] = weak.Make(mir)
 	}
 	return mir, dial, nil
 }
@@ -168,7 +184,6 @@ type mirror struct {
 
 	current *generation
 	packs   int
-	serial  int
 }
 
 func (m *mirror) enter(ctx context.Context) error {
@@ -376,18 +391,16 @@ func rewind(f *os.File) error {
 }
 
 func (m *mirror) newGeneration() (*generation, error) {
-	m.serial++
-	if m.serial == 1 {
-		// Left over by an earlier process that did not end in an orderly way.
-		if err := os.RemoveAll(m.dir); err != nil {
-			return nil, fmt.Errorf("cannot clear mirror directory: %w", err)
-		}
+	if err := os.MkdirAll(m.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot create mirror directory: %w", err)
 	}
-	dir := filepath.Join(m.dir, fmt.Sprint(m.serial))
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	// Of a name that no other has had: that one is removed at its own time.
+	dir, err := os.MkdirTemp(m.dir, "")
+	if err != nil {
 		return nil, fmt.Errorf("cannot create mirror directory: %w", err)
 	}
 	gen := openGeneration(dir)
+	gen.owner = m
 	runtime.AddCleanup(gen, func(dir string) { _ = os.RemoveAll(dir) }, dir)
 	return gen, nil
 }

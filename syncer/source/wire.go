@@ -200,4 +200,3 @@ func (c *complaint) String() string {
 	defer c.mu.Unlock()
 	return strings.TrimSpace(strings.ToValidUTF8(string(c.data), "?"))
 }
-
