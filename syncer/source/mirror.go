@@ -97,7 +97,14 @@ func NewMirrors(dir string, maxPackBytes int64) *Mirrors {
 // Fetch resolves the reference at the origin and returns its snapshot. If the
 // reference still points to what last holds, last is returned and nothing but
 // the list of references was asked for.
-func (m *Mirrors) Fetch(ctx context.Context, origin Origin, ref Reference, options Options, last *Snapshot) (*Snapshot, error) {
+func (m *Mirrors) Fetch(ctx context.Context, origin Origin, ref Reference, options Options, last *Snapshot) (_ *Snapshot, err error) {
+	// The library reads what servers send, and has panicked on it before
+	// (CVE-2025-21614, CVE-2026-33762): a fault of this one repository.
+	defer func() {
+		if p := recover(); p != nil {
+			err = failf(ReasonGitOperationFailed, "cannot read what the server sent: %v", p)
+		}
+	}()
 	mir, dial, err := m.mirror(origin)
 	if err != nil {
 		return nil, err

@@ -145,7 +145,7 @@ func (o Origin) dialer() (*dialer, error) {
 
 // maxReferenceBytes bounds the list of references that a server sends: some
 // hundred thousand.
-const maxReferenceBytes = 64 << 20
+const maxReferenceBytes = 32 << 20
 
 // tlsConfig of the keys in a Secret, by today's names or those that Flux took
 // before. Today's count.
