@@ -55,6 +55,10 @@ type agentOptions struct {
 	namespace            string
 	storagePath          string
 	maxPackBytes         int64
+	artifactAddr         string
+	artifactAdvAddr      string
+	tokenCacheSize       int
+	tokenCacheDuration   time.Duration
 	leaderElection       bool
 	concurrent           int
 	concurrentSources    int
@@ -83,6 +87,10 @@ func newAgent() *cobra.Command {
 	f.StringVar(&o.namespace, "namespace", envOr("POD_NAMESPACE", v1alpha1.AgentNamespace), "namespace of the agent itself, for its lease and report")
 	f.StringVar(&o.storagePath, "storage-path", filepath.Join(os.TempDir(), "cascade"), "directory for Git objects; it may be empty after a restart")
 	f.Int64Var(&o.maxPackBytes, "max-pack-bytes", 512<<20, "most bytes that one fetch may receive")
+	f.StringVar(&o.artifactAddr, "artifact-addr", "", "address that serves packed artifacts to other consumers of sources, e.g. :9090; empty packs and serves none")
+	f.StringVar(&o.artifactAdvAddr, "artifact-adv-addr", "", "host and port in the URLs of artifacts; empty is the Service source-controller in the agent's namespace")
+	f.IntVar(&o.tokenCacheSize, "token-cache-max-size", 100, "most tokens of providers that are kept")
+	f.DurationVar(&o.tokenCacheDuration, "token-cache-max-duration", time.Hour, "longest time that a token of a provider is kept")
 	f.BoolVar(&o.leaderElection, "enable-leader-election", true, "let only one of several agents of the tier work")
 	f.IntVar(&o.concurrent, "concurrent", 4, "number of Kustomizations that are reconciled at the same time")
 	f.IntVar(&o.concurrentSources, "concurrent-sources", 16, "number of sources that are fetched at the same time; they mostly wait for servers, some of which may not answer")
@@ -217,6 +225,19 @@ func (o agentOptions) lock(config *rest.Config) (resourcelock.Interface, error) 
 	}, nil
 }
 
+// storage packs artifacts and serves them, if somebody is to have them.
+func (o agentOptions) storage(mgr ctrl.Manager) (*source.Storage, error) {
+	if o.artifactAddr == "" {
+		return nil, nil
+	}
+	advertised := o.artifactAdvAddr
+	if advertised == "" {
+		advertised = "source-controller." + o.namespace + ".svc.cluster.local."
+	}
+	storage := source.NewStorage(filepath.Join(o.storagePath, "artifacts"), o.artifactAddr, advertised)
+	return storage, mgr.Add(storage)
+}
+
 func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
 	config := rest.CopyConfig(mgr.GetConfig())
 	config.Timeout = localTimeout
@@ -237,9 +258,17 @@ func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
 
 	//lint:ignore SA1019 flux events reads the old events API
 	recorder := mgr.GetEventRecorderFor
+	logins, err := source.NewLogins(o.tokenCacheSize, o.tokenCacheDuration, now)
+	if err != nil {
+		return err
+	}
+	storage, err := o.storage(mgr)
+	if err != nil {
+		return err
+	}
 	if err := (&syncer.GitRepositories{
-		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Mirrors: source.NewMirrors(o.storagePath, o.maxPackBytes),
-		Snapshots: snapshots, Events: recorder("source-controller"), Metrics: syncMetrics, Now: now,
+		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Mirrors: source.NewMirrors(filepath.Join(o.storagePath, "git"), o.maxPackBytes),
+		Snapshots: snapshots, Logins: logins, Storage: storage, Events: recorder("source-controller"), Metrics: syncMetrics, Now: now,
 	}).SetupWithManager(mgr, o.concurrentSources); err != nil {
 		return fmt.Errorf("cannot set up %s controller: %w", sourcev1.GitRepositoryKind, err)
 	}

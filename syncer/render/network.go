@@ -1,33 +1,47 @@
 package render
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"regexp"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // DenyNetwork makes the process unable to reach the network through Go's
 // default transport, and to run programs by name, git above all. kustomize uses
 // both for almost any path field, without a time-out. It changes process-wide
 // state and is called once, first thing, by a program that renders; everything
-// that needs the network has an explicit transport.
+// that needs the network has an explicit transport, or says so by the context
+// of its requests where a library builds its clients from the default one.
 func DenyNetwork() error {
-	http.DefaultTransport = denied{}
+	http.DefaultTransport = &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         dial,
+		ForceAttemptHTTP2:   true,
+		TLSHandshakeTimeout: 10 * time.Second,
+		// A connection of one who may must not be used by one who may not.
+		DisableKeepAlives: true,
+	}
 	if err := os.Setenv("PATH", ""); err != nil {
 		return fmt.Errorf("cannot clear PATH: %w", err)
 	}
 	return nil
 }
 
-type denied struct{}
-
-func (denied) RoundTrip(r *http.Request) (*http.Response, error) {
-	return nil, fmt.Errorf("cannot request %s: rendering has no network", r.URL.Host)
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if !source.NetworkAllowed(ctx) {
+		return nil, fmt.Errorf("cannot connect to %s: rendering has no network", address)
+	}
+	return (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, network, address)
 }
 
 // errRemote is the answer to references that kustomize would follow.

@@ -2,6 +2,8 @@ package source
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -10,135 +12,275 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"weak"
 
-	"github.com/go-git/go-billy/v5/osfs"
 	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/plumbing/cache"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/format/packfile"
-	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/sideband"
 	"github.com/go-git/go-git/v5/plumbing/transport"
-	"github.com/go-git/go-git/v5/storage/filesystem"
 )
 
 // packsPerGeneration is the default of Mirrors.packsMost.
 const packsPerGeneration = 64
 
-// objectCacheBytes is the size of a generation's cache of inflated objects.
-const objectCacheBytes = 1 << 20
+// Options say what of a commit is the snapshot.
+type Options struct {
+	// Ignore has rules beside those in the tree; nil if there are none.
+	Ignore *string
+	// SparseCheckout are directories; nothing else is in the snapshot if there
+	// are any. As in Flux they are prefixes of paths, and each has to exist.
+	SparseCheckout []string
+	// Submodules are fetched and put in their places.
+	Submodules bool
+	// Include has snapshots of other sources to put into this one.
+	Include []Include
+}
 
-// Reference names what to follow; the first that is set counts, in the order
-// Commit, Name, Tag, Branch.
-type Reference struct {
-	Branch string
-	Tag    string
-	Name   string
-	Commit string
+// Include is a part of another source's snapshot and its place in this one.
+type Include struct {
+	Name     string
+	Snapshot *Snapshot
+	// From is a path in that snapshot, To one in the new one.
+	From, To string
+}
+
+// key identifies what is asked for besides the revision.
+func (o Options) key() string {
+	h := sha256.New()
+	if o.Ignore != nil {
+		fmt.Fprintf(h, "ignore %q\n", *o.Ignore)
+	}
+	fmt.Fprintf(h, "sparse %q\nsubmodules %t\n", o.SparseCheckout, o.Submodules)
+	for _, i := range o.Include {
+		fmt.Fprintf(h, "include %q %q %s %s\n", i.From, i.To, i.Snapshot.root.id, i.Snapshot.rules.id)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
 // Mirrors holds one mirror for each origin, in a directory of its own.
 // It is safe for concurrent use.
 type Mirrors struct {
-	dir          string
-	maxPackBytes int64
+	dir    string
+	limits limits
+
+	// started clears what an earlier process left that did not end in an
+	// orderly way.
+	started sync.Once
+
+	mu sync.Mutex
+	// mirrors live as long as somebody holds a snapshot of theirs: with each
+	// change of a password there is a new one.
+	mirrors map[string]weak.Pointer[mirror]
+}
+
+type limits struct {
+	packBytes     int64
+	inflatedBytes int64
 	// packsMost bounds the number of packs that incremental fetches pile up
 	// before a mirror starts afresh with one.
 	packsMost int
 	// entriesMost bounds the files and directories of a snapshot.
 	entriesMost int
-
-	mu      sync.Mutex
-	mirrors map[string]*mirror
 }
 
 // NewMirrors keeps mirrors below dir. A pack of more than maxPackBytes is
 // refused.
 func NewMirrors(dir string, maxPackBytes int64) *Mirrors {
-	return &Mirrors{dir: dir, maxPackBytes: maxPackBytes, packsMost: packsPerGeneration, entriesMost: MaxEntries, mirrors: map[string]*mirror{}}
+	return &Mirrors{dir: dir, mirrors: map[string]weak.Pointer[mirror]{}, limits: limits{
+		packBytes: maxPackBytes, inflatedBytes: MaxInflatedBytes, packsMost: packsPerGeneration, entriesMost: MaxEntries,
+	}}
 }
 
 // Fetch resolves the reference at the origin and returns its snapshot. If the
 // reference still points to what last holds, last is returned and nothing but
 // the list of references was asked for.
-func (m *Mirrors) Fetch(ctx context.Context, origin Origin, ref Reference, ignore *string, last *Snapshot) (*Snapshot, error) {
+func (m *Mirrors) Fetch(ctx context.Context, origin Origin, ref Reference, options Options, last *Snapshot) (_ *Snapshot, err error) {
+	// The library reads what servers send, and has panicked on it before
+	// (CVE-2025-21614, CVE-2026-33762): a fault of this one repository.
+	defer func() {
+		if p := recover(); p != nil {
+			err = failf(ReasonGitOperationFailed, "cannot read what the server sent: %v", p)
+		}
+	}()
+	mir, dial, err := m.mirror(origin)
+	if err != nil {
+		return nil, err
+	}
+	asked := options.key()
+	gen, want, err := mir.obtain(ctx, dial, ref, func(want target) bool {
+		return last != nil && last.git != nil && last.Revision == want.revision && last.git.tag == want.tagObject && last.asked == asked
+	})
+	if err != nil {
+		return nil, err
+	}
+	if gen == nil {
+		return last, nil
+	}
+	return m.snapshot(ctx, origin, gen, want, options)
+}
+
+func (m *Mirrors) mirror(origin Origin) (*mirror, *dialer, error) {
 	dial, err := origin.dialer()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	m.mu.Lock()
-	mir := m.mirrors[origin.key()]
-	if mir == nil {
-		mir = &mirror{dir: filepath.Join(m.dir, origin.key()), maxPackBytes: m.maxPackBytes, packsMost: m.packsMost, entriesMost: m.entriesMost}
-		m.mirrors[origin.key()] = mir
+	m.started.Do(func() { err = os.RemoveAll(m.dir) })
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot clear directory of mirrors: %w", err)
 	}
-	m.mu.Unlock()
-	return mir.snapshot(ctx, dial, ref, ignore, last)
-}
-
-// mirror has the objects of one origin. Its lock is held over network calls:
-// it only ever delays users of the same origin, who would wait anyway.
-type mirror struct {
-	dir          string
-	maxPackBytes int64
-	packsMost    int
-	entriesMost  int
-
-	mu      sync.Mutex
-	current *generation
-	packs   int
-	serial  int
-}
-
-// generation is one object store on disk. Its directory is removed when
-// neither the mirror nor any snapshot refers to it any more.
-type generation struct {
-	dir string
-	// mu serialises reads: the storage is not safe for concurrent use.
-	mu    sync.Mutex
-	store *filesystem.Storage
-}
-
-func (m *mirror) snapshot(ctx context.Context, dial *dialer, ref Reference, ignore *string, last *Snapshot) (*Snapshot, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-
-	session, err := dial.transport.NewUploadPackSession(dial.endpoint, dial.auth)
-	if err != nil {
-		return nil, connectError(dial, err)
-	}
-	defer session.Close()
-	adv, err := session.AdvertisedReferencesContext(ctx)
-	if err != nil {
-		return nil, connectError(dial, err)
-	}
-	want, err := resolve(adv, ref)
-	if err != nil {
-		return nil, err
-	}
-	if last != nil && last.Revision == want.revision && sameIgnore(last.ignore, ignore) {
-		if !last.gen.lost() {
-			return last, nil
+	mir := m.mirrors[origin.key()].Value()
+	if mir == nil {
+		for key, p := range m.mirrors {
+			if p.Value() == nil {
+				delete(m.mirrors, key)
+			}
 		}
-		m.current = nil
+		mir = &mirror{dir: filepath.Join(m.dir, origin.key()), limits: &m.limits, turn: make(chan struct{}, 1)}
+		m.mirrors[origin.key()] = weak.Make(mir)
 	}
-	gen, err := m.obtain(ctx, dial, session, adv, want)
-	if err != nil {
-		return nil, err
-	}
-	return newSnapshot(gen, want.commit, want.revision, ignore, m.entriesMost)
+	return mir, dial, nil
 }
 
-// obtain returns a generation that has the commit.
-func (m *mirror) obtain(ctx context.Context, dial *dialer, session transport.UploadPackSession, adv *packp.AdvRefs, want target) (*generation, error) {
-	if m.current != nil && m.current.has(want.commit) {
-		return m.current, nil
+func (m *Mirrors) snapshot(ctx context.Context, origin Origin, gen *generation, want target, options Options) (*Snapshot, error) {
+	git, err := gen.provenance(want)
+	if err != nil {
+		return nil, err
 	}
-	if m.current == nil || m.packs >= m.packsMost {
+	subject, _, _ := strings.Cut(strings.TrimSpace(git.message), "\n")
+	s := &Snapshot{
+		Revision: want.revision, Commit: want.commit.String(), Subject: subject, Time: git.time,
+		root: gen.nodeOf(filemode.Dir, git.tree), asked: options.key(), git: git,
+	}
+	if _, err := count(s.root, m.limits.entriesMost, 0); err != nil {
+		return nil, fmt.Errorf("cannot walk commit %s: %w", s.Commit, err)
+	}
+	commit := s.root
+	if s.root, err = sparse(commit, options.SparseCheckout); err != nil {
+		return nil, err
+	}
+	if options.Submodules {
+		if s.root, err = m.submodules(ctx, origin, commit, s.root, 0); err != nil {
+			return nil, err
+		}
+	}
+	for _, i := range options.Include {
+		if s.root, err = i.into(s.root); err != nil {
+			return nil, failf(ReasonCopyFailure, "cannot include %s from %q at %q: %w", i.Name, i.From, i.To, err)
+		}
+	}
+	s.Digest = digestOf(s.root, options.Ignore)
+	if s.rules, err = newRules(s, options.Ignore, m.limits.entriesMost); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// mirror has the objects of one origin. Only one fetch at a time uses it: it
+// only ever delays users of the same origin, who would wait anyway, and no
+// longer than their own deadline.
+type mirror struct {
+	dir    string
+	limits *limits
+	// turn is taken while the fields below and the origin are used.
+	turn chan struct{}
+
+	current *generation
+	packs   int
+}
+
+func (m *mirror) enter(ctx context.Context) error {
+	select {
+	case m.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return failf(ReasonGitOperationFailed, "cannot fetch: another fetch of the same repository has not ended: %w", ctx.Err())
+	}
+}
+
+func (m *mirror) leave() { <-m.turn }
+
+// obtain resolves a reference and returns a generation that has what it leads
+// to. It is nil if the caller knows that already.
+func (m *mirror) obtain(ctx context.Context, dial *dialer, ref Reference, known func(target) bool) (*generation, target, error) {
+	if err := m.enter(ctx); err != nil {
+		return nil, target{}, err
+	}
+	defer m.leave()
+	wire, err := dial.connect(ctx, m.limits.packBytes)
+	if err != nil {
+		return nil, target{}, connectError(dial, err)
+	}
+	defer wire.Close()
+	adv, err := wire.references(ctx)
+	if err != nil {
+		return nil, target{}, connectError(dial, err)
+	}
+	targets, err := resolve(adv, ref)
+	if err != nil {
+		return nil, target{}, err
+	}
+	// Tags of one version differ by their build metadata, which has no order:
+	// the newest commit is taken, as in Flux.
+	best, newest := targets[0], int64(-1<<62)
+	for _, t := range targets {
+		if len(targets) == 1 && known(t) {
+			if m.current != nil && !m.current.lost() {
+				return nil, t, nil
+			}
+			m.current = nil
+		}
+		if err := m.receive(ctx, dial, wire, adv, t); err != nil {
+			return nil, target{}, err
+		}
+		if len(targets) == 1 {
+			break
+		}
+		git, err := m.current.provenance(t)
+		if err != nil {
+			return nil, target{}, err
+		}
+		if at := git.time.Unix(); at > newest {
+			best, newest = t, at
+		}
+	}
+	if len(targets) > 1 && known(best) {
+		return nil, best, nil
+	}
+	return m.current, best, nil
+}
+
+// exactly returns a generation that has a commit, without asking the origin if
+// it is here already.
+func (m *mirror) exactly(ctx context.Context, dial *dialer, commit plumbing.Hash) (*generation, error) {
+	if err := m.enter(ctx); err != nil {
+		return nil, err
+	}
+	current := m.current
+	m.leave()
+	if current != nil && !current.lost() && current.has(commit) {
+		return current, nil
+	}
+	gen, _, err := m.obtain(ctx, dial, Reference{Commit: commit.String()}, func(target) bool { return false })
+	return gen, err
+}
+
+// receive sees to it that the current generation has the target.
+func (m *mirror) receive(ctx context.Context, dial *dialer, wire wire, adv *packp.AdvRefs, want target) error {
+	if m.current != nil && m.current.lost() {
+		m.current = nil
+	}
+	if m.current != nil && m.current.has(want.commit) && (want.tagObject.IsZero() || m.current.has(want.tagObject)) {
+		return nil
+	}
+	if m.current == nil || m.packs >= m.limits.packsMost {
 		gen, err := m.newGeneration()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		m.current, m.packs = gen, 0
 	}
@@ -180,18 +322,18 @@ func (m *mirror) obtain(ctx context.Context, dial *dialer, session transport.Upl
 			_ = req.Capabilities.Set(capability.ThinPack)
 		}
 	}
-	if err := m.receive(ctx, session, req); err != nil {
-		return nil, connectError(dial, err)
+	if err := m.unpack(ctx, wire, req); err != nil {
+		return connectError(dial, err)
 	}
 	m.packs++
-	if !m.current.has(want.commit) {
-		return nil, failf(ReasonGitOperationFailed, "cannot find commit %s: the server did not send it; is it on the branch?", want.commit)
+	if !m.current.has(want.commit) || (!want.tagObject.IsZero() && !m.current.has(want.tagObject)) {
+		return failf(ReasonGitOperationFailed, "cannot find commit %s: the server did not send it; is it on the branch?", want.commit)
 	}
-	return m.current, m.current.remember(want.commit)
+	return m.current.remember(want.commit)
 }
 
-func (m *mirror) receive(ctx context.Context, session transport.UploadPackSession, req *packp.UploadPackRequest) (err error) {
-	resp, err := session.UploadPack(ctx, req)
+func (m *mirror) unpack(ctx context.Context, wire wire, req *packp.UploadPackRequest) (err error) {
+	resp, err := wire.pack(ctx, req)
 	if err != nil {
 		if errors.Is(err, transport.ErrEmptyUploadPackRequest) {
 			return nil
@@ -219,11 +361,19 @@ func (m *mirror) receive(ctx context.Context, session transport.UploadPackSessio
 	} else if req.Capabilities.Supports(capability.Sideband) {
 		pack = sideband.NewDemuxer(sideband.Sideband, resp)
 	}
-	if _, err := io.Copy(spool, &limited{r: pack, left: m.maxPackBytes, max: m.maxPackBytes}); err != nil {
+	most := m.limits.packBytes
+	if _, err := io.Copy(spool, &limited{r: pack, left: most, max: most, what: "the repository sent", flag: "raise --max-pack-bytes or shrink it"}); err != nil {
 		return err
 	}
-	if _, err := spool.Seek(0, io.SeekStart); err != nil {
-		return fmt.Errorf("cannot rewind spool file: %w", err)
+	if err := rewind(spool); err != nil {
+		return err
+	}
+	// A shallow pack has each file and directory once; history has more.
+	if err := inspect(ctx, spool, 2*m.limits.entriesMost, m.limits.inflatedBytes); err != nil {
+		return err
+	}
+	if err := rewind(spool); err != nil {
+		return err
 	}
 	m.current.mu.Lock()
 	defer m.current.mu.Unlock()
@@ -240,137 +390,26 @@ func (m *mirror) receive(ctx context.Context, session transport.UploadPackSessio
 	return err
 }
 
-func (m *mirror) newGeneration() (*generation, error) {
-	m.serial++
-	if m.serial == 1 {
-		// Left over by an earlier process that did not end in an orderly way.
-		if err := os.RemoveAll(m.dir); err != nil {
-			return nil, fmt.Errorf("cannot clear mirror directory: %w", err)
-		}
-	}
-	dir := filepath.Join(m.dir, fmt.Sprint(m.serial))
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("cannot create mirror directory: %w", err)
-	}
-	gen := &generation{dir: dir, store: filesystem.NewStorage(osfs.New(dir), cache.NewObjectLRU(objectCacheBytes))}
-	runtime.AddCleanup(gen, func(dir string) { _ = os.RemoveAll(dir) }, dir)
-	return gen, nil
-}
-
-func (g *generation) has(commit plumbing.Hash) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.store.HasEncodedObject(commit) == nil
-}
-
-// lost reports whether the objects are gone from the disk, which something that
-// cleans temporary directories may have done.
-func (g *generation) lost() bool {
-	_, err := os.Stat(filepath.Join(g.dir, "objects"))
-	return errors.Is(err, os.ErrNotExist)
-}
-
-// remember keeps the commit as a tip, which later fetches build upon.
-func (g *generation) remember(commit plumbing.Hash) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	name := plumbing.ReferenceName("refs/cascade/" + commit.String())
-	if err := g.store.SetReference(plumbing.NewHashReference(name, commit)); err != nil {
-		return fmt.Errorf("cannot record commit %s: %w", commit, err)
+func rewind(f *os.File) error {
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return fmt.Errorf("cannot rewind spool file: %w", err)
 	}
 	return nil
 }
 
-func (g *generation) tips() []plumbing.Hash {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	iter, err := g.store.IterReferences()
+func (m *mirror) newGeneration() (*generation, error) {
+	if err := os.MkdirAll(m.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot create mirror directory: %w", err)
+	}
+	// Of a name that no other has had: that one is removed at its own time.
+	dir, err := os.MkdirTemp(m.dir, "")
 	if err != nil {
-		return nil
+		return nil, fmt.Errorf("cannot create mirror directory: %w", err)
 	}
-	var tips []plumbing.Hash
-	_ = iter.ForEach(func(r *plumbing.Reference) error {
-		if r.Type() == plumbing.HashReference {
-			tips = append(tips, r.Hash())
-		}
-		return nil
-	})
-	return tips
-}
-
-func (g *generation) tree(commit plumbing.Hash) (*object.Commit, *object.Tree, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	c, err := object.GetCommit(g.store, commit)
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot read commit %s: %w", commit, err)
-	}
-	t, err := c.Tree()
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot read tree of commit %s: %w", commit, err)
-	}
-	return c, t, nil
-}
-
-// target is a resolved reference: fetch is the hash to ask for, commit what it
-// leads to.
-type target struct {
-	fetch      plumbing.Hash
-	commit     plumbing.Hash
-	revision   string
-	advertised bool
-}
-
-// resolve finds the commit that a reference names. The revision has Flux's
-// form: <branch or tag>@sha1:<commit>, or sha1:<commit> for a bare commit.
-func resolve(adv *packp.AdvRefs, ref Reference) (target, error) {
-	lookup := func(name, shown string) (target, error) {
-		hash, ok := adv.References[name]
-		if !ok {
-			return target{}, failf(ReasonGitOperationFailed, "cannot find reference %s in the repository", name)
-		}
-		t := target{fetch: hash, commit: hash, advertised: true}
-		if peeled, ok := adv.Peeled[name]; ok {
-			t.commit = peeled
-		}
-		t.revision = shown + "@sha1:" + t.commit.String()
-		return t, nil
-	}
-	if len(adv.References) == 0 {
-		return target{}, failf(ReasonEmptyRepository, "cannot follow the repository: it has no commits yet")
-	}
-	branch := ref.Branch
-	if branch == "" {
-		branch = "master"
-	}
-	switch {
-	case ref.Commit != "":
-		if !plumbing.IsHash(ref.Commit) {
-			return target{}, failf(ReasonGitOperationFailed, "cannot follow commit %q: not a full SHA-1", ref.Commit)
-		}
-		commit := plumbing.NewHash(ref.Commit)
-		t := target{commit: commit, revision: "sha1:" + ref.Commit}
-		if ref.Branch != "" {
-			t.revision = ref.Branch + "@sha1:" + ref.Commit
-		}
-		for _, h := range adv.References {
-			if h == commit {
-				t.fetch, t.advertised = h, true
-				return t, nil
-			}
-		}
-		if tip, ok := adv.References["refs/heads/"+branch]; ok {
-			t.fetch = tip
-		} else if adv.Head != nil {
-			t.fetch = *adv.Head
-		}
-		return t, nil
-	case ref.Name != "":
-		return lookup(ref.Name, ref.Name)
-	case ref.Tag != "":
-		return lookup("refs/tags/"+ref.Tag, ref.Tag)
-	}
-	return lookup("refs/heads/"+branch, branch)
+	gen := openGeneration(dir)
+	gen.owner = m
+	runtime.AddCleanup(gen, func(dir string) { _ = os.RemoveAll(dir) }, dir)
+	return gen, nil
 }
 
 func connectError(dial *dialer, err error) error {
@@ -388,18 +427,4 @@ func connectError(dial *dialer, err error) error {
 		return failf(ReasonEmptyRepository, "cannot follow the repository at %s: it has no commits yet", where)
 	}
 	return failf(ReasonGitOperationFailed, "cannot fetch from %s: %w", where, err)
-}
-
-// limited fails when more is read than the pack limit allows.
-type limited struct {
-	r         io.Reader
-	left, max int64
-}
-
-func (l *limited) Read(p []byte) (int, error) {
-	n, err := l.r.Read(p)
-	if l.left -= int64(n); l.left < 0 {
-		return n, failf(ReasonLimitExceeded, "cannot fetch: the repository sent more than %d bytes; raise --max-pack-bytes or shrink it", l.max)
-	}
-	return n, err
 }

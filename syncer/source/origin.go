@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -28,6 +29,8 @@ const (
 	ReasonEmptyRepository      = "EmptyGitRepository"
 	ReasonLimitExceeded        = "LimitExceeded"
 	ReasonUnsupportedField     = "UnsupportedField"
+	ReasonCopyFailure          = "CopyFailure"
+	ReasonInvalidProvider      = "InvalidProviderConfiguration"
 )
 
 // Error is a failure with a stable reason for the object that names the
@@ -61,35 +64,68 @@ type Origin struct {
 	// and password, or bearerToken; identity, known_hosts and password for
 	// SSH; ca.crt, tls.crt and tls.key.
 	Secret map[string][]byte
+	// Login is a credential that a provider gave out for a while; it counts
+	// instead of the one in Secret.
+	Login *Login
+	// Proxy is asked to connect: http, https or socks5, and socks5 only for SSH.
+	// If it is nil, the environment names the proxy of http and https.
+	Proxy *url.URL
 }
 
-// key identifies the mirror: the same URL read with another credential is
-// another origin, because the server may show it something else.
+// Login is a credential that changes while it stands for the same identity.
+type Login struct {
+	Username, Password string
+	// BearerToken counts if it is set.
+	BearerToken string
+	// Identity is equal for logins that may read the same.
+	Identity string
+}
+
+// key identifies the mirror: the same URL read with another credential, or
+// through another proxy, is another origin, because it may show something else.
 func (o Origin) key() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q\n", o.URL)
-	for _, k := range []string{"username", "password", "bearerToken", "identity", "known_hosts", "ca.crt", "caFile", "tls.crt", "tls.key"} {
+	if o.Proxy != nil {
+		fmt.Fprintf(h, "proxy=%q\n", o.Proxy)
+	}
+	keys := []string{"identity", "known_hosts", "ca.crt", "caFile", "tls.crt", "tls.key", "certFile", "keyFile"}
+	if o.Login != nil {
+		fmt.Fprintf(h, "login=%q\n", o.Login.Identity)
+	} else {
+		keys = append([]string{"username", "password", "bearerToken"}, keys...)
+	}
+	for _, k := range keys {
 		fmt.Fprintf(h, "%s=%q\n", k, o.Secret[k])
 	}
 	return hex.EncodeToString(h.Sum(nil)[:12])
 }
 
-// dialer is a transport that is configured for one origin.
+// dialer connects to an origin.
 type dialer struct {
-	transport transport.Transport
-	endpoint  *transport.Endpoint
-	auth      transport.AuthMethod
+	endpoint *transport.Endpoint
+	// One of the two is set.
+	http transport.Transport
+	ssh  *ssh.ClientConfig
+
+	auth  transport.AuthMethod
+	proxy *url.URL
 }
 
+// dialer checks the URL and the credential; it does not connect.
 func (o Origin) dialer() (*dialer, error) {
 	u, err := url.Parse(o.URL)
-	if err != nil || u.Host == "" {
-		return nil, failf(ReasonURLInvalid, "cannot parse URL: use http://, https:// or ssh://[user@]host/path")
+	if err != nil {
+		// The error of the parser repeats the URL, which may have a password.
+		return nil, failf(ReasonURLInvalid, "cannot parse URL")
 	}
-	if _, withPassword := u.User.Password(); withPassword {
-		return nil, failf(ReasonURLInvalid, "cannot use URL: it has a password in it; put it into a Secret and name that in spec.secretRef")
+	if u.Host == "" {
+		return nil, failf(ReasonURLInvalid, "cannot use URL: it has no host")
 	}
-	// The empty argument of an ssh command line, and a host or path that reads
+	if _, ok := u.User.Password(); ok {
+		return nil, failf(ReasonURLInvalid, "cannot use URL: it has a password; put it into a Secret and name that in spec.secretRef")
+	}
+	// What ends as the argument of an ssh command line, and a host or path that reads
 	// as an option, are refused by git hosts in different ways; refuse early.
 	if strings.HasPrefix(u.Host, "-") || strings.HasPrefix(strings.TrimPrefix(u.Path, "/"), "-") {
 		return nil, failf(ReasonURLInvalid, "cannot use URL: host and path must not begin with a dash")
@@ -107,33 +143,52 @@ func (o Origin) dialer() (*dialer, error) {
 	return nil, failf(ReasonURLInvalid, "cannot use URL: scheme %q is not one of http, https, ssh", u.Scheme)
 }
 
-func (o Origin) httpDialer(u *url.URL, endpoint *transport.Endpoint) (*dialer, error) {
-	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca := first(o.Secret, "ca.crt", "caFile"); len(ca) > 0 {
+// maxReferenceBytes bounds the list of references that a server sends: some
+// hundred thousand.
+const maxReferenceBytes = 32 << 20
+
+// tlsConfig of the keys in a Secret, by today's names or those that Flux took
+// before. Today's count.
+func tlsConfig(secret map[string][]byte) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca := first(secret, "ca.crt", "caFile"); len(ca) > 0 {
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(ca) {
 			return nil, failf(ReasonAuthenticationFailed, "cannot use ca.crt: it has no PEM certificate")
 		}
-		tlsConfig.RootCAs = pool
+		config.RootCAs = pool
 	}
-	if cert, key := o.Secret["tls.crt"], o.Secret["tls.key"]; len(cert) > 0 || len(key) > 0 {
+	if cert, key := first(secret, "tls.crt", "certFile"), first(secret, "tls.key", "keyFile"); len(cert) > 0 || len(key) > 0 {
 		pair, err := tls.X509KeyPair(cert, key)
 		if err != nil {
 			return nil, failf(ReasonAuthenticationFailed, "cannot use tls.crt and tls.key: they are not a PEM key pair")
 		}
-		tlsConfig.Certificates = []tls.Certificate{pair}
+		config.Certificates = []tls.Certificate{pair}
 	}
-	client := &http.Client{
+	return config, nil
+}
+
+// newClient returns a client with a transport of its own, whose requests stay
+// at one host.
+func newClient(host *url.URL, config *tls.Config, proxy *url.URL) *http.Client {
+	from := http.ProxyFromEnvironment
+	if proxy != nil {
+		from = http.ProxyURL(proxy)
+	}
+	return &http.Client{
 		Transport: &http.Transport{
-			Proxy:                 http.ProxyFromEnvironment,
-			TLSClientConfig:       tlsConfig,
-			TLSHandshakeTimeout:   10 * time.Second,
-			ResponseHeaderTimeout: 60 * time.Second,
-			MaxIdleConnsPerHost:   2,
-			IdleConnTimeout:       30 * time.Second,
+			Proxy:                  from,
+			DialContext:            (&net.Dialer{Timeout: 20 * time.Second}).DialContext,
+			TLSClientConfig:        config,
+			TLSHandshakeTimeout:    10 * time.Second,
+			ResponseHeaderTimeout:  60 * time.Second,
+			MaxResponseHeaderBytes: 64 << 10,
+			// Who fetches asks a few times in a row and then not for minutes.
+			MaxIdleConnsPerHost: 2,
+			IdleConnTimeout:     10 * time.Second,
 		},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
-			if req.URL.Host != u.Host || (u.Scheme == "https" && req.URL.Scheme != "https") {
+			if req.URL.Host != host.Host || (host.Scheme == "https" && req.URL.Scheme != "https") {
 				return fmt.Errorf("redirect to %s://%s refused: it is another host; name the new URL in spec.url", req.URL.Scheme, req.URL.Host)
 			}
 			if len(via) >= 5 {
@@ -142,14 +197,49 @@ func (o Origin) httpDialer(u *url.URL, endpoint *transport.Endpoint) (*dialer, e
 			return nil
 		},
 	}
-	d := &dialer{transport: githttp.NewClient(client), endpoint: endpoint}
+}
+
+func (o Origin) httpDialer(u *url.URL, endpoint *transport.Endpoint) (*dialer, error) {
+	config, err := tlsConfig(o.Secret)
+	if err != nil {
+		return nil, err
+	}
+	client := newClient(u, config, o.Proxy)
+	client.Transport = bounded{client.Transport}
+	d := &dialer{http: githttp.NewClient(client), endpoint: endpoint}
+	username, password, token := string(o.Secret["username"]), string(o.Secret["password"]), strings.TrimSpace(string(o.Secret["bearerToken"]))
+	if o.Login != nil {
+		username, password, token = o.Login.Username, o.Login.Password, o.Login.BearerToken
+	}
+	if username == "" {
+		username = u.User.Username()
+	}
 	switch {
-	case len(o.Secret["bearerToken"]) > 0:
-		d.auth = &githttp.TokenAuth{Token: strings.TrimSpace(string(o.Secret["bearerToken"]))}
-	case len(o.Secret["username"]) > 0 || len(o.Secret["password"]) > 0:
-		d.auth = &githttp.BasicAuth{Username: string(o.Secret["username"]), Password: string(o.Secret["password"])}
+	case token != "":
+		d.auth = &githttp.TokenAuth{Token: token}
+	case username != "" || password != "":
+		d.auth = &githttp.BasicAuth{Username: username, Password: password}
 	}
 	return d, nil
+}
+
+// bounded limits the answers that are read into memory; packs are limited
+// where they are spooled.
+type bounded struct{ http.RoundTripper }
+
+func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := b.RoundTripper.RoundTrip(req)
+	if err == nil && req.Method == http.MethodGet {
+		res.Body = struct {
+			io.Reader
+			io.Closer
+		}{referencesOf(res.Body), res.Body}
+	}
+	return res, err
+}
+
+func referencesOf(r io.Reader) io.Reader {
+	return &limited{r: r, left: maxReferenceBytes, max: maxReferenceBytes, what: "the list of references has", flag: "delete references that nobody needs"}
 }
 
 func (o Origin) sshDialer(u *url.URL, endpoint *transport.Endpoint) (*dialer, error) {
@@ -157,40 +247,36 @@ func (o Origin) sshDialer(u *url.URL, endpoint *transport.Endpoint) (*dialer, er
 	if len(identity) == 0 || len(hosts) == 0 {
 		return nil, failf(ReasonAuthenticationFailed, "cannot use ssh without a Secret that has the keys identity and known_hosts; name it in spec.secretRef")
 	}
+	if o.Proxy != nil && o.Proxy.Scheme != "socks5" && o.Proxy.Scheme != "socks5h" {
+		return nil, failf(ReasonAuthenticationFailed, "cannot use a proxy of scheme %q for ssh: use socks5", o.Proxy.Scheme)
+	}
 	user := u.User.Username()
 	if user == "" {
 		user = gitssh.DefaultUsername
 	}
 	keys, err := gitssh.NewPublicKeys(user, identity, string(o.Secret["password"]))
+	var locked *ssh.PassphraseMissingError
+	if errors.As(err, &locked) {
+		return nil, failf(ReasonAuthenticationFailed, "cannot read the private key in identity: it is encrypted; put its passphrase into the key password of the Secret")
+	}
 	if err != nil {
 		return nil, failf(ReasonAuthenticationFailed, "cannot read the private key in identity: %w", err)
 	}
-	host := u.Host
-	if u.Port() == "" {
-		host = net.JoinHostPort(u.Hostname(), "22")
+	port := u.Port()
+	if port == "" {
+		port = "22"
 	}
-	if err := trustHost(keys, host, hosts); err != nil {
+	endpoint.Host = net.JoinHostPort(u.Hostname(), port)
+	if err := trustHost(keys, endpoint.Host, hosts); err != nil {
 		return nil, failf(ReasonAuthenticationFailed, "cannot read known_hosts: %w", err)
 	}
-	return &dialer{transport: gitssh.NewClient(nil), endpoint: endpoint, auth: sshAuth{keys}}, nil
-}
-
-// sshAuth bounds the time that connecting may take. The transport's own way to
-// set options replaces all of them, the check of the host key included.
-type sshAuth struct{ *gitssh.PublicKeys }
-
-// ClientConfig implements the transport's AuthMethod.
-func (a sshAuth) ClientConfig() (*ssh.ClientConfig, error) {
-	config, err := a.PublicKeys.ClientConfig()
+	config, err := keys.ClientConfig()
 	if err != nil {
-		return nil, err
+		return nil, failf(ReasonAuthenticationFailed, "cannot read the private key in identity: %w", err)
 	}
-	config.Timeout = sshTimeout
-	return config, nil
+	config.HostKeyAlgorithms = keys.HostKeyAlgorithms
+	return &dialer{ssh: config, endpoint: endpoint, proxy: o.Proxy}, nil
 }
-
-// sshTimeout bounds the connection attempt to an SSH server.
-const sshTimeout = 20 * time.Second
 
 // trustHost makes keys accept the host keys in known_hosts lines and no others,
 // and ask the server for a key of a type that the lines have. The library reads

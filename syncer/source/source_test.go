@@ -21,10 +21,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-git/go-billy/v5/osfs"
-	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/plumbing/cache"
-	"github.com/go-git/go-git/v5/storage/filesystem"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cascade-gitops/cascade/e2e/gitserver"
@@ -112,7 +108,7 @@ func mirrors(t *testing.T) *Mirrors {
 
 func fetch(t *testing.T, m *Mirrors, o Origin, ref Reference, last *Snapshot) *Snapshot {
 	t.Helper()
-	s, err := m.Fetch(t.Context(), o, ref, nil, last)
+	s, err := m.Fetch(t.Context(), o, ref, Options{}, last)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +157,7 @@ func TestReferences(t *testing.T) {
 		"BranchOfPrefix": {"part of a name is not the name", Reference{Branch: "mai"}, "", "", ReasonGitOperationFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := mirrors(t).Fetch(t.Context(), o.url(), tc.ref, nil, nil)
+			s, err := mirrors(t).Fetch(t.Context(), o.url(), tc.ref, Options{}, nil)
 			if tc.fails != "" {
 				if err == nil || ReasonOf(err) != tc.fails {
 					t.Fatalf("%s\nFetch() = %v, %v, want reason %s", tc.reason, s, err, tc.fails)
@@ -183,7 +179,7 @@ func TestReferences(t *testing.T) {
 
 func TestEmptyRepository(t *testing.T) {
 	o := serve(t, gitserver.Options{})
-	if _, err := mirrors(t).Fetch(t.Context(), o.url(), onMain, nil, nil); ReasonOf(err) != ReasonEmptyRepository {
+	if _, err := mirrors(t).Fetch(t.Context(), o.url(), onMain, Options{}, nil); ReasonOf(err) != ReasonEmptyRepository {
 		t.Errorf("Fetch() = %v, want reason %s: it says what to do, other than a missing branch", err, ReasonEmptyRepository)
 	}
 }
@@ -214,7 +210,7 @@ func TestCredentials(t *testing.T) {
 		"BrokenPair":    {"a client certificate without its key", secured("tls.crt", "x"), ReasonAuthenticationFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := mirrors(t).Fetch(t.Context(), Origin{URL: o.HTTPURL(repository), Secret: tc.secret}, onMain, nil, nil)
+			_, err := mirrors(t).Fetch(t.Context(), Origin{URL: o.HTTPURL(repository), Secret: tc.secret}, onMain, Options{}, nil)
 			if (err == nil) != (tc.fails == "") || (err != nil && ReasonOf(err) != tc.fails) {
 				t.Fatalf("%s\nFetch(): %v, want reason %q", tc.reason, err, tc.fails)
 			}
@@ -245,7 +241,7 @@ func TestSSH(t *testing.T) {
 		"ForeignKey":  {"a key that the server does not accept", map[string][]byte{"identity": stranger.ClientKey(), "known_hosts": []byte(o.KnownHosts())}, ReasonAuthenticationFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := mirrors(t).Fetch(t.Context(), Origin{URL: o.SSHURL(repository), Secret: tc.secret}, onMain, nil, nil)
+			s, err := mirrors(t).Fetch(t.Context(), Origin{URL: o.SSHURL(repository), Secret: tc.secret}, onMain, Options{}, nil)
 			if (err == nil) != (tc.fails == "") || (err != nil && ReasonOf(err) != tc.fails) {
 				t.Fatalf("%s\nFetch(): %v (reason %s), want reason %q", tc.reason, err, ReasonOf(err), tc.fails)
 			}
@@ -271,7 +267,7 @@ func TestRefusedURLs(t *testing.T) {
 		"Unparsable": {"the error must not repeat what it could not read", "https://hidden-word:%zz@x"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := mirrors(t).Fetch(t.Context(), Origin{URL: tc.url}, onMain, nil, nil)
+			_, err := mirrors(t).Fetch(t.Context(), Origin{URL: tc.url}, onMain, Options{}, nil)
 			if ReasonOf(err) != ReasonURLInvalid || err == nil {
 				t.Errorf("%s\nFetch(%q) = %v, want reason %s", tc.reason, tc.url, err, ReasonURLInvalid)
 			}
@@ -294,7 +290,7 @@ func TestRedirects(t *testing.T) {
 		http.Redirect(w, r, thief.URL+r.URL.RequestURI(), http.StatusFound)
 	}))
 	defer away.Close()
-	_, err := mirrors(t).Fetch(t.Context(), Origin{URL: away.URL + "/x.git", Secret: secret}, onMain, nil, nil)
+	_, err := mirrors(t).Fetch(t.Context(), Origin{URL: away.URL + "/x.git", Secret: secret}, onMain, Options{}, nil)
 	if err == nil || asked.Load() != 0 {
 		t.Errorf("Fetch() = %v, and %d requests at the other host; want none (CVE-2026-41506)", err, asked.Load())
 	}
@@ -310,7 +306,7 @@ func TestRedirects(t *testing.T) {
 		proxy.ServeHTTP(w, r)
 	}))
 	defer moved.Close()
-	if _, err := mirrors(t).Fetch(t.Context(), Origin{URL: moved.URL + "/old.git", Secret: secret}, onMain, nil, nil); err != nil {
+	if _, err := mirrors(t).Fetch(t.Context(), Origin{URL: moved.URL + "/old.git", Secret: secret}, onMain, Options{}, nil); err != nil {
 		t.Errorf("Fetch() from a repository that moved on its host: %v", err)
 	}
 }
@@ -417,7 +413,7 @@ func TestLimits(t *testing.T) {
 	o := serve(t, gitserver.Options{})
 	o.commit("main", map[string]string{"big": random(t, 100_000), "a.yaml": "1"})
 	small := NewMirrors(t.TempDir(), 50_000)
-	if _, err := small.Fetch(t.Context(), o.url(), onMain, nil, nil); ReasonOf(err) != ReasonLimitExceeded {
+	if _, err := small.Fetch(t.Context(), o.url(), onMain, Options{}, nil); ReasonOf(err) != ReasonLimitExceeded {
 		t.Errorf("Fetch() = %v, want reason %s", err, ReasonLimitExceeded)
 	}
 	o.commit("main", map[string]string{"big": "", "zeros": strings.Repeat("\x00", MaxFileBytes+1), "full": strings.Repeat("\x00", MaxFileBytes)})
@@ -444,7 +440,7 @@ func TestDeadline(t *testing.T) {
 		<-entered
 		cancel()
 	}()
-	if _, err := mirrors(t).Fetch(ctx, Origin{URL: tarpit.URL + "/x"}, onMain, nil, nil); !errors.Is(err, context.Canceled) {
+	if _, err := mirrors(t).Fetch(ctx, Origin{URL: tarpit.URL + "/x"}, onMain, Options{}, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("Fetch() = %v, want it to end with its context", err)
 	}
 }
@@ -529,7 +525,7 @@ func TestIgnore(t *testing.T) {
 	o.commit("plain", files)
 	o.git("", "symbolic-ref", "HEAD", "refs/heads/plain")
 	o.commit("filed", map[string]string{".sourceignore": "/docs\n", "x/.sourceignore": "b.yaml\n"})
-	spec := "*.yaml\n!/a.yaml\n"
+	spec, nothing, back := "*.yaml\n!/a.yaml\n", "!*\n", "*\n!x/b.yaml\n"
 	for name, tc := range map[string]struct {
 		reason string
 		branch string
@@ -540,10 +536,12 @@ func TestIgnore(t *testing.T) {
 		"Spec":           {"spec.ignore replaces the defaults; a later line may take back an earlier", "plain", &spec, []string{"a.yaml", "pic.jpg", "x/pic.jpg"}},
 		"Files":          {".sourceignore replaces the defaults, each for its own directory", "filed", nil, []string{".github/c.yaml", ".sourceignore", "a.yaml", "pic.jpg", "x/.sourceignore", "x/pic.jpg"}},
 		"SpecAndFiles":   {"both count", "filed", new(string), []string{".github/c.yaml", ".sourceignore", "a.yaml", "pic.jpg", "x/.sourceignore", "x/pic.jpg"}},
-		"SpecEmptyPlain": {"an empty spec.ignore is a way to ignore nothing", "plain", new(string), []string{".github/c.yaml", "a.yaml", "docs/d.yaml", "pic.jpg", "x/b.yaml", "x/pic.jpg"}},
+		"SpecEmptyPlain": {"rules without a pattern are none: the defaults stay, as in Flux", "plain", new(string), []string{"a.yaml", "docs/d.yaml", "x/b.yaml"}},
+		"SpecNothing":    {"a pattern that takes nothing is a way to have everything", "plain", &nothing, []string{".github/c.yaml", "a.yaml", "docs/d.yaml", "pic.jpg", "x/b.yaml", "x/pic.jpg"}},
+		"TakenBack":      {"as in Flux and other than in git, a file of an excluded directory may be taken back", "plain", &back, []string{"x/b.yaml"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := mirrors(t).Fetch(t.Context(), o.url(), Reference{Branch: tc.branch}, tc.ignore, nil)
+			s, err := mirrors(t).Fetch(t.Context(), o.url(), Reference{Branch: tc.branch}, Options{Ignore: tc.ignore}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -585,7 +583,7 @@ func TestIgnoreChange(t *testing.T) {
 	m := mirrors(t)
 	first := fetch(t, m, o.url(), onMain, nil)
 	all := "*\n"
-	second, err := m.Fetch(t.Context(), o.url(), onMain, &all, first)
+	second, err := m.Fetch(t.Context(), o.url(), onMain, Options{Ignore: &all}, first)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -621,7 +619,7 @@ func TestHostileTree(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			follow(literal(content))
-			s, err := mirrors(t).Fetch(t.Context(), o.url(), onMain, nil, nil)
+			s, err := mirrors(t).Fetch(t.Context(), o.url(), onMain, Options{}, nil)
 			if err != nil {
 				return // refused as a whole
 			}
@@ -645,8 +643,8 @@ func TestHostileTree(t *testing.T) {
 		}
 		follow(tree)
 		m := mirrors(t)
-		m.entriesMost = 20_000
-		if _, err := m.Fetch(t.Context(), o.url(), onMain, nil, nil); ReasonOf(err) != ReasonLimitExceeded {
+		m.limits.entriesMost = 20_000
+		if _, err := m.Fetch(t.Context(), o.url(), onMain, Options{}, nil); ReasonOf(err) != ReasonLimitExceeded {
 			t.Errorf("Fetch() = %v, want reason %s", err, ReasonLimitExceeded)
 		}
 	})
@@ -660,11 +658,18 @@ func TestLostObjects(t *testing.T) {
 	m := mirrors(t)
 	s := fetch(t, m, o.url(), onMain, nil)
 	// Nothing of it is in memory but the root of the tree.
-	s.gen.store = filesystem.NewStorage(osfs.New(filepath.Join(m.dir, o.url().key(), "1")), cache.NewObjectLRU(0))
-	var err error
-	if _, s.tree, err = s.gen.tree(plumbing.NewHash(s.Commit)); err != nil {
+	fresh := openGeneration(s.git.gen.dir)
+	listed, err := s.root.list()
+	if err != nil {
 		t.Fatal(err)
 	}
+	root := listing{}
+	for _, e := range listed {
+		e.in = fresh
+		root = append(root, e)
+	}
+	fresh.listings.put(s.root.id, root, 1)
+	s.root.in, s.git.gen = fresh, fresh
 	if err := os.RemoveAll(m.dir); err != nil {
 		t.Fatal(err)
 	}
@@ -693,7 +698,7 @@ func TestGenerations(t *testing.T) {
 	o := serve(t, gitserver.Options{})
 	o.commit("main", map[string]string{"a.yaml": "0", "big": random(t, 10_000)})
 	m := mirrors(t)
-	m.packsMost = 2
+	m.limits.packsMost = 2
 	kept := fetch(t, m, o.url(), onMain, nil)
 	last := kept
 	for i := range 6 {
@@ -703,7 +708,7 @@ func TestGenerations(t *testing.T) {
 			t.Fatalf("a.yaml is %q after commit %d", got, i+1)
 		}
 	}
-	if kept.gen == last.gen {
+	if kept.git.gen == last.git.gen {
 		t.Fatal("the mirror did not start afresh: this tests nothing")
 	}
 	if got := read(t, kept, "a.yaml"); got != "0" || len(read(t, kept, "big")) != 10_000 {
@@ -759,7 +764,7 @@ func TestConcurrency(t *testing.T) {
 	content := random(t, 20_000)
 	o.commit("main", map[string]string{"a.yaml": "0", "dir/b": content})
 	m := mirrors(t)
-	m.packsMost = 2
+	m.limits.packsMost = 2
 	s := fetch(t, m, o.url(), onMain, nil)
 	ctx, stop := context.WithCancel(t.Context())
 	var readers, fetchers sync.WaitGroup
@@ -781,7 +786,7 @@ func TestConcurrency(t *testing.T) {
 		o.commit("main", map[string]string{"a.yaml": fmt.Sprint(i + 1)})
 		for range 3 {
 			fetchers.Go(func() {
-				if _, err := m.Fetch(t.Context(), o.url(), onMain, nil, nil); err != nil {
+				if _, err := m.Fetch(t.Context(), o.url(), onMain, Options{}, nil); err != nil {
 					t.Errorf("Fetch() beside others: %v", err)
 				}
 			})

@@ -1,0 +1,191 @@
+package source
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+)
+
+// archive is the content of a tarball. The files are in one unpacked file that
+// has no name any more: it goes with the last snapshot, and nothing is left
+// over however the process ends.
+type archive struct {
+	root  node
+	file  *os.File
+	spans map[id]span
+}
+
+// span is where a file's content is.
+type span struct{ at, size int64 }
+
+func (a *archive) list(node) (listing, error) {
+	return nil, errors.New("it is no directory")
+}
+
+func (a *archive) open(n node) (io.ReadCloser, int64, error) {
+	s, ok := a.spans[n.id]
+	if !ok {
+		return nil, 0, fmt.Errorf("the archive has no content %s", n.id)
+	}
+	return io.NopCloser(io.NewSectionReader(a.file, s.at, s.size)), s.size, nil
+}
+
+// unpack reads a gzipped tarball. As in Flux, links are left out, and a name
+// that leads elsewhere fails the whole. Equal content is kept once.
+func unpack(ctx context.Context, packed io.Reader, dir string, inflatedMost int64, entriesMost int) (_ *archive, err error) {
+	gz, err := gzip.NewReader(contextReader{ctx, packed})
+	if err != nil {
+		return nil, fmt.Errorf("cannot read archive: %w", err)
+	}
+	f, err := os.CreateTemp(dir, "archive")
+	if err != nil {
+		return nil, fmt.Errorf("cannot create file: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+		}
+	}()
+	if err := os.Remove(f.Name()); err != nil {
+		return nil, fmt.Errorf("cannot remove name of file: %w", err)
+	}
+	a := &archive{file: f, spans: map[id]span{}}
+	root := &folder{}
+	inflated := &limited{r: gz, left: inflatedMost, max: inflatedMost, what: "the archive inflates to", flag: "shrink it"}
+	reader := tar.NewReader(inflated)
+	var end int64
+	for entries := 0; ; entries++ {
+		header, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot read archive: %w", err)
+		}
+		if entries > entriesMost {
+			return nil, tooMany(entriesMost)
+		}
+		name, err := inside(header.Name)
+		if err != nil {
+			return nil, err
+		}
+		mode := header.FileInfo().Mode()
+		switch {
+		case header.Typeflag == tar.TypeLink || header.Typeflag == tar.TypeSymlink:
+		case mode.IsDir():
+			if err := root.put(name, nil); err != nil {
+				return nil, err
+			}
+		case mode.IsRegular():
+			h := sha256.New()
+			size, err := io.Copy(io.MultiWriter(f, h), reader)
+			if err != nil {
+				return nil, fmt.Errorf("cannot read %s of archive: %w", name, err)
+			}
+			n := node{mode: filemode.Regular, in: a}
+			if mode&0o111 != 0 {
+				n.mode = filemode.Executable
+			}
+			h.Sum(n.id[:0])
+			if _, ok := a.spans[n.id]; ok {
+				if _, err := f.Seek(end, io.SeekStart); err != nil {
+					return nil, fmt.Errorf("cannot write file: %w", err)
+				}
+			} else {
+				a.spans[n.id] = span{end, size}
+				end += size
+			}
+			if err := root.put(name, &n); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, failf(ReasonArtifactFailed, "cannot unpack %s: it is neither a file nor a directory", name)
+		}
+	}
+	// What follows the end of the tarball has to be a whole stream too.
+	if _, err := io.Copy(io.Discard, inflated); err != nil {
+		return nil, fmt.Errorf("cannot read archive: %w", err)
+	}
+	if a.root, err = root.node(0); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// inside returns the clean path of a name, which must be relative and stay
+// below.
+func inside(name string) (string, error) {
+	if name == "" || strings.HasPrefix(name, "/") || strings.ContainsAny(name, "\\\x00") {
+		return "", failf(ReasonArtifactFailed, "cannot unpack: the name %q is not allowed", name)
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == ".." {
+			return "", failf(ReasonArtifactFailed, "cannot unpack: the name %q leads elsewhere", name)
+		}
+	}
+	return clean(path.Clean(name)), nil
+}
+
+// folder is a directory that is being put together.
+type folder struct {
+	files map[string]node
+	dirs  map[string]*folder
+}
+
+// put records a file, or a directory if n is nil.
+func (f *folder) put(name string, n *node) error {
+	if name == "" {
+		if n != nil {
+			return failf(ReasonArtifactFailed, "cannot unpack: the root is a file")
+		}
+		return nil
+	}
+	part, rest, below := strings.Cut(name, "/")
+	if !below && n != nil {
+		if f.dirs[part] != nil {
+			return failf(ReasonArtifactFailed, "cannot unpack %s: it is a directory and a file", name)
+		}
+		if f.files == nil {
+			f.files = map[string]node{}
+		}
+		f.files[part] = *n
+		return nil
+	}
+	if _, ok := f.files[part]; ok {
+		return failf(ReasonArtifactFailed, "cannot unpack %s: it is a directory and a file", name)
+	}
+	if f.dirs == nil {
+		f.dirs = map[string]*folder{}
+	}
+	if f.dirs[part] == nil {
+		f.dirs[part] = &folder{}
+	}
+	return f.dirs[part].put(rest, n)
+}
+
+func (f *folder) node(depth int) (node, error) {
+	if depth > maxDepth {
+		return node{}, failf(ReasonLimitExceeded, "directories nest more than %d deep", maxDepth)
+	}
+	entries := make(listing, 0, len(f.files)+len(f.dirs))
+	for name, n := range f.files {
+		entries = append(entries, entry{name, n})
+	}
+	for name, d := range f.dirs {
+		n, err := d.node(depth + 1)
+		if err != nil {
+			return node{}, err
+		}
+		entries = append(entries, entry{name, n})
+	}
+	return compose(entries), nil
+}

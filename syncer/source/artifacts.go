@@ -1,0 +1,223 @@
+package source
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"sync"
+	"time"
+	"weak"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/sourceignore/gitignore"
+	"github.com/opencontainers/go-digest"
+)
+
+// ReasonArtifactFailed: an artifact that another controller stored cannot be
+// used.
+const ReasonArtifactFailed = meta.ArtifactFailedReason
+
+// ErrArtifactNotFound: the server does not have the artifact (any more). Its
+// source is being packed again, or was; the caller looks again after a moment.
+var ErrArtifactNotFound = errors.New("artifact not found")
+
+// originRevision is the key of an artifact's metadata that names the revision
+// of what it was made from.
+const originRevision = "org.opencontainers.image.revision"
+
+// Artifacts fetches what other controllers packed, by the URL in the status of
+// a source. Equal digests are fetched and unpacked once, however many objects
+// ask for them; what nobody needs any more is dropped. It is safe for
+// concurrent use.
+type Artifacts struct {
+	dir    string
+	host   string
+	limits limits
+	client *http.Client
+
+	mu       sync.Mutex
+	archives map[string]weak.Pointer[archive]
+	// newest keeps the last snapshot of each source.
+	newest map[Key]*Snapshot
+	// busy has a channel for each digest that is being fetched, closed at the
+	// end.
+	busy map[string]chan struct{}
+}
+
+// NewArtifacts unpacks into files in dir, which have no names there. An archive
+// of more than maxBytes is refused. As in Flux, the environment variable
+// SOURCE_CONTROLLER_LOCALHOST names another host to fetch from.
+func NewArtifacts(dir string, maxBytes int64) *Artifacts {
+	return &Artifacts{
+		dir: dir, host: os.Getenv("SOURCE_CONTROLLER_LOCALHOST"),
+		limits: limits{packBytes: maxBytes, inflatedBytes: MaxInflatedBytes, entriesMost: MaxEntries},
+		client: &http.Client{
+			Transport: &http.Transport{
+				Proxy:                  http.ProxyFromEnvironment,
+				DialContext:            (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+				TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
+				TLSHandshakeTimeout:    10 * time.Second,
+				ResponseHeaderTimeout:  30 * time.Second,
+				MaxResponseHeaderBytes: 64 << 10,
+				MaxIdleConnsPerHost:    4,
+				IdleConnTimeout:        30 * time.Second,
+			},
+			CheckRedirect: func(req *http.Request, via []*http.Request) error {
+				if req.URL.Host != via[0].URL.Host || len(via) >= 5 {
+					return errors.New("redirect refused")
+				}
+				return nil
+			},
+		},
+		archives: map[string]weak.Pointer[archive]{}, newest: map[Key]*Snapshot{}, busy: map[string]chan struct{}{},
+	}
+}
+
+// Fetch returns the snapshot of an artifact that is in the status of the source
+// with this key: the same one as long as the artifact is the same. The error is
+// ErrArtifactNotFound if the server does not have it.
+func (a *Artifacts) Fetch(ctx context.Context, key Key, artifact *meta.Artifact) (*Snapshot, error) {
+	if artifact == nil {
+		return nil, failf(ReasonArtifactFailed, "cannot fetch artifact: %w", ErrArtifactNotFound)
+	}
+	sum, err := digest.Parse(artifact.Digest)
+	if err != nil {
+		return nil, failf(ReasonArtifactFailed, "cannot fetch artifact: its digest %q cannot be read", artifact.Digest)
+	}
+	origin := artifact.Metadata[originRevision]
+	a.mu.Lock()
+	last := a.newest[key]
+	a.mu.Unlock()
+	if last != nil && last.Digest == artifact.Digest && last.Revision == artifact.Revision && last.OriginRevision == origin {
+		return last, nil
+	}
+	content, err := a.archive(ctx, sum, artifact.URL)
+	if err != nil {
+		return nil, err
+	}
+	s := &Snapshot{
+		Revision: artifact.Revision, OriginRevision: origin, Digest: artifact.Digest, Time: artifact.LastUpdateTime.Time,
+		root:  content.root,
+		rules: &rules{id: "none", matcher: gitignore.NewMatcher(nil)}, // whoever packed it has applied them
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.newest[key] = s
+	return s, nil
+}
+
+// Forget drops what is kept for a source that is gone.
+func (a *Artifacts) Forget(key Key) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.newest, key)
+}
+
+// archive returns the content with a digest. Of those that ask at the same
+// time one fetches it and the others wait.
+func (a *Artifacts) archive(ctx context.Context, sum digest.Digest, from string) (*archive, error) {
+	for {
+		a.mu.Lock()
+		if known := a.archives[sum.String()].Value(); known != nil {
+			a.mu.Unlock()
+			return known, nil
+		}
+		running, ok := a.busy[sum.String()]
+		if !ok {
+			done := make(chan struct{})
+			a.busy[sum.String()] = done
+			a.mu.Unlock()
+			content, err := a.get(ctx, sum, from)
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			delete(a.busy, sum.String())
+			close(done)
+			for key, p := range a.archives {
+				if p.Value() == nil {
+					delete(a.archives, key)
+				}
+			}
+			if err == nil {
+				a.archives[sum.String()] = weak.Make(content)
+			}
+			return content, err
+		}
+		a.mu.Unlock()
+		select {
+		case <-running:
+		case <-ctx.Done():
+			return nil, failf(ReasonArtifactFailed, "cannot fetch artifact: %w", ctx.Err())
+		}
+	}
+}
+
+func (a *Artifacts) get(ctx context.Context, sum digest.Digest, from string) (*archive, error) {
+	u, err := url.Parse(from)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return nil, failf(ReasonArtifactFailed, "cannot fetch artifact: its URL is not of scheme http or https")
+	}
+	if a.host != "" {
+		u.Host = a.host
+	}
+	where := u.Redacted()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, failf(ReasonArtifactFailed, "cannot fetch artifact %s: %w", where, err)
+	}
+	res, err := a.client.Do(req)
+	if err != nil {
+		return nil, failf(ReasonArtifactFailed, "cannot fetch artifact: %w", err)
+	}
+	defer res.Body.Close()
+	switch res.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound:
+		return nil, failf(ReasonArtifactFailed, "cannot fetch artifact %s: %w", where, ErrArtifactNotFound)
+	default:
+		return nil, failf(ReasonArtifactFailed, "cannot fetch artifact %s: the server answered %s", where, res.Status)
+	}
+	if err := os.MkdirAll(a.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot create directory: %w", err)
+	}
+	spool, err := os.CreateTemp(a.dir, "artifact")
+	if err != nil {
+		return nil, fmt.Errorf("cannot create spool file: %w", err)
+	}
+	defer spool.Close()
+	if err := os.Remove(spool.Name()); err != nil {
+		return nil, fmt.Errorf("cannot remove name of spool file: %w", err)
+	}
+	verifier := sum.Verifier()
+	most := a.limits.packBytes
+	body := &limited{r: res.Body, left: most, max: most, what: "the artifact has", flag: "raise --max-pack-bytes or shrink it"}
+	if _, err := io.Copy(io.MultiWriter(spool, verifier), body); err != nil {
+		return nil, wrapArtifact(where, err)
+	}
+	// Nothing is unpacked of what is not what was announced.
+	if !verifier.Verified() {
+		return nil, failf(ReasonArtifactFailed, "cannot use artifact %s: its digest is not %s", where, sum)
+	}
+	if err := rewind(spool); err != nil {
+		return nil, err
+	}
+	content, err := unpack(ctx, spool, a.dir, a.limits.inflatedBytes, a.limits.entriesMost)
+	if err != nil {
+		return nil, wrapArtifact(where, err)
+	}
+	return content, nil
+}
+
+func wrapArtifact(where string, err error) error {
+	reason := ReasonArtifactFailed
+	var known *Error
+	if errors.As(err, &known) {
+		reason = known.Reason
+	}
+	return failf(reason, "cannot use artifact %s: %w", where, err)
+}

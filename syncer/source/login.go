@@ -1,0 +1,291 @@
+package source
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fluxcd/pkg/auth"
+	"github.com/fluxcd/pkg/auth/aws"
+	"github.com/fluxcd/pkg/auth/azure"
+	"github.com/fluxcd/pkg/cache"
+	"github.com/golang-jwt/jwt/v5"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Logins gets short-lived credentials from providers and keeps them for most
+// of their life. It is safe for concurrent use.
+type Logins struct {
+	cache *cache.TokenCache
+	now   func() time.Time
+}
+
+// NewLogins keeps at most so many tokens, for at most so long.
+func NewLogins(most int, longest time.Duration, now func() time.Time) (*Logins, error) {
+	// The service account of an object may be asked for a token: what it may
+	// read is between its namespace and the cloud.
+	auth.EnableObjectLevelWorkloadIdentity()
+	tokens, err := cache.NewTokenCache(most, cache.WithMaxDuration(longest))
+	if err != nil {
+		return nil, fmt.Errorf("cannot create token cache: %w", err)
+	}
+	return &Logins{cache: tokens, now: now}, nil
+}
+
+// involved names the object that asks, for the cache's metrics.
+func involved(key Key) cache.InvolvedObject {
+	return cache.InvolvedObject{Kind: key.Kind, Name: key.Name, Namespace: key.Namespace, Operation: cache.OperationReconcile}
+}
+
+// networkKey marks a context.
+type networkKey struct{}
+
+// NetworkAllowed reports whether a request with this context is one of ours
+// through a library that builds its clients from http.DefaultTransport. Whoever
+// replaces that transport lets these pass; the libraries that render have no
+// such context.
+func NetworkAllowed(ctx context.Context) bool { return ctx.Value(networkKey{}) != nil }
+
+// AllowNetwork returns a context for which NetworkAllowed is true.
+func AllowNetwork(ctx context.Context) context.Context {
+	return context.WithValue(ctx, networkKey{}, true)
+}
+
+// Cloud gets a login for a repository at azure (Azure DevOps) or aws
+// (CodeCommit): as the service account, if it has a name, and as the agent
+// otherwise. The client must not read from a cache.
+func (l *Logins) Cloud(ctx context.Context, provider, repository, serviceAccount string, proxy *url.URL, c client.Client, key Key) (*Login, error) {
+	u, err := url.Parse(repository)
+	if err != nil {
+		return nil, failf(ReasonURLInvalid, "cannot parse URL")
+	}
+	options := []auth.Option{
+		auth.WithClient(c), auth.WithServiceAccountNamespace(key.Namespace), auth.WithGitURL(*u), auth.WithCache(*l.cache, involved(key)),
+	}
+	if serviceAccount != "" {
+		options = append(options, auth.WithServiceAccountName(serviceAccount))
+	}
+	if proxy != nil {
+		options = append(options, auth.WithProxyURL(*proxy))
+	}
+	var from auth.GitCredentialsProvider
+	switch provider {
+	case azure.ProviderName:
+		from = azure.Provider{}
+	case aws.ProviderName:
+		from = aws.Provider{}
+	default:
+		return nil, failf(ReasonInvalidProvider, "cannot use spec.provider %q: it is not one of generic, github, azure, aws", provider)
+	}
+	got, err := auth.GetGitCredentials(AllowNetwork(ctx), from, options...)
+	if err != nil {
+		return nil, failf(ReasonAuthenticationFailed, "cannot get a token from provider %s: %w", provider, err)
+	}
+	identity := provider
+	if serviceAccount != "" {
+		identity += "/" + key.Namespace + "/" + serviceAccount
+	}
+	return &Login{Username: got.Username, Password: got.Password, BearerToken: got.BearerToken, Identity: identity}, nil
+}
+
+// Keys of a Secret for a GitHub App, as Flux has them.
+const (
+	appID                = "githubAppID"
+	appClientID          = "githubAppClientID"
+	appInstallationID    = "githubAppInstallationID"
+	appInstallationOwner = "githubAppInstallationOwner"
+	appPrivateKey        = "githubAppPrivateKey"
+	appBaseURL           = "githubAppBaseURL"
+)
+
+// HasGitHubApp reports whether a Secret is for a GitHub App.
+func HasGitHubApp(secret map[string][]byte) bool {
+	return len(secret[appID]) > 0 || len(secret[appClientID]) > 0
+}
+
+// GitHubApp gets a login as an installation of a GitHub App.
+func (l *Logins) GitHubApp(ctx context.Context, secret map[string][]byte, proxy *url.URL, key Key) (*Login, error) {
+	app, err := l.newApp(secret, proxy)
+	if err != nil {
+		return nil, err
+	}
+	identity := app.identity(secret)
+	token, _, err := l.cache.GetOrSet(ctx, "github "+identity, func(ctx context.Context) (cache.Token, error) {
+		return app.token(ctx)
+	}, cache.WithInvolvedObject(key.Kind, key.Name, key.Namespace, cache.OperationReconcile))
+	if err != nil {
+		return nil, failf(ReasonAuthenticationFailed, "cannot get a token of the GitHub App: %w", err)
+	}
+	return &Login{Username: "x-access-token", Password: token.(*installationToken).Token, Identity: identity}, nil
+}
+
+// app asks GitHub's API as an app.
+type app struct {
+	issuer       string
+	installation int64
+	owner        string
+	key          any
+	api          *url.URL
+	client       *http.Client
+	now          func() time.Time
+}
+
+func (l *Logins) newApp(secret map[string][]byte, proxy *url.URL) (*app, error) {
+	text := func(key string) string { return strings.TrimSpace(string(secret[key])) }
+	invalid := func(format string, args ...any) error { return failf(ReasonInvalidProvider, format, args...) }
+	a := &app{issuer: text(appClientID), owner: text(appInstallationOwner), now: l.now}
+	if a.issuer == "" {
+		a.issuer = text(appID)
+		if _, err := strconv.ParseInt(a.issuer, 10, 64); err != nil {
+			return nil, invalid("cannot use the GitHub App: the Secret needs %s, a number, or %s", appID, appClientID)
+		}
+	}
+	switch id := text(appInstallationID); {
+	case (id == "") == (a.owner == ""):
+		return nil, invalid("cannot use the GitHub App: the Secret needs one of %s and %s", appInstallationID, appInstallationOwner)
+	case id != "":
+		var err error
+		if a.installation, err = strconv.ParseInt(id, 10, 64); err != nil {
+			return nil, invalid("cannot use the GitHub App: %s is not a number", appInstallationID)
+		}
+	}
+	key, err := jwt.ParseRSAPrivateKeyFromPEM(secret[appPrivateKey])
+	if err != nil {
+		return nil, invalid("cannot use the GitHub App: %s is not an RSA private key in PEM", appPrivateKey)
+	}
+	a.key = key
+	base := text(appBaseURL)
+	if base == "" {
+		base = "https://api.github.com"
+	}
+	if a.api, err = url.Parse(base); err != nil || (a.api.Scheme != "https" && a.api.Scheme != "http") || a.api.Host == "" {
+		return nil, invalid("cannot use the GitHub App: %s is not a URL of scheme https", appBaseURL)
+	}
+	config, err := tlsConfig(secret)
+	if err != nil {
+		return nil, err
+	}
+	a.client = newClient(a.api, config, proxy)
+	return a, nil
+}
+
+// identity is equal for Secrets that stand for the same installation. It has
+// the private key in it: who does not have it gets no token from the cache.
+func (a *app) identity(secret map[string][]byte) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%q %d %q %q %q", a.issuer, a.installation, a.owner, a.api, secret[appPrivateKey])
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+type installationToken struct {
+	Token   string    `json:"token"`
+	Expires time.Time `json:"expires_at"`
+}
+
+// GetDuration implements cache.Token.
+func (t *installationToken) GetDuration() time.Duration { return time.Until(t.Expires) }
+
+func (a *app) token(ctx context.Context) (*installationToken, error) {
+	defer a.client.CloseIdleConnections()
+	// GitHub allows ten minutes and no time in the future; clocks differ.
+	now := a.now().Truncate(time.Second)
+	signed, err := jwt.NewWithClaims(jwt.SigningMethodRS256, jwt.RegisteredClaims{
+		Issuer: a.issuer, IssuedAt: jwt.NewNumericDate(now.Add(-time.Minute)), ExpiresAt: jwt.NewNumericDate(now.Add(2 * time.Minute)),
+	}).SignedString(a.key)
+	if err != nil {
+		return nil, errors.New("cannot sign the request with the private key")
+	}
+	installation := a.installation
+	if installation == 0 {
+		if installation, err = a.find(ctx, signed); err != nil {
+			return nil, err
+		}
+	}
+	token := &installationToken{}
+	if err := a.ask(ctx, signed, http.MethodPost, fmt.Sprintf("app/installations/%d/access_tokens", installation), token); err != nil {
+		return nil, err
+	}
+	if token.Token == "" {
+		return nil, errors.New("the answer has no token")
+	}
+	return token, nil
+}
+
+// find the installation of the owner, an organisation or a user.
+func (a *app) find(ctx context.Context, signed string) (int64, error) {
+	var problems []error
+	for _, kind := range []string{"orgs", "users"} {
+		var found struct {
+			ID int64 `json:"id"`
+		}
+		err := a.ask(ctx, signed, http.MethodGet, kind+"/"+url.PathEscape(a.owner)+"/installation", &found)
+		if err == nil && found.ID != 0 {
+			return found.ID, nil
+		}
+		problems = append(problems, err)
+	}
+	return 0, fmt.Errorf("cannot find the installation of %q: %w", a.owner, errors.Join(problems...))
+}
+
+func (a *app) ask(ctx context.Context, signed, method, at string, answer any) error {
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(a.api.String(), "/")+"/"+at, http.NoBody)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+signed)
+	req.Header.Set("Accept", "application/vnd.github+json")
+	res, err := a.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	if err != nil {
+		return err
+	}
+	if res.StatusCode/100 != 2 {
+		// What GitHub says is for people; it is short and has no secret in it.
+		var said struct {
+			Message string `json:"message"`
+		}
+		_ = json.Unmarshal(data, &said)
+		return fmt.Errorf("%s /%s: %s %q", method, at, res.Status, said.Message[:min(len(said.Message), 200)])
+	}
+	if err := json.NewDecoder(bytes.NewReader(data)).Decode(answer); err != nil {
+		return errors.New("the answer is not JSON")
+	}
+	return nil
+}
+
+// ProxyOf reads the Secret of a proxy: its address, and username and password
+// if it wants them.
+func ProxyOf(secret map[string][]byte) (*url.URL, error) {
+	address := strings.TrimSpace(string(secret["address"]))
+	u, err := url.Parse(address)
+	if address == "" || err != nil || u.Host == "" {
+		return nil, failf(ReasonAuthenticationFailed, "cannot use the proxy: the Secret needs the key address, a URL such as http://proxy:3128")
+	}
+	switch u.Scheme {
+	case "http", "https", "socks5", "socks5h":
+	default:
+		return nil, failf(ReasonAuthenticationFailed, "cannot use the proxy: scheme %q is not one of http, https, socks5", u.Scheme)
+	}
+	if name, ok := secret["username"]; ok {
+		if password, ok := secret["password"]; ok {
+			u.User = url.UserPassword(string(name), string(password))
+		} else {
+			u.User = url.User(string(name))
+		}
+	}
+	return u, nil
+}

@@ -1,0 +1,154 @@
+package source
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+)
+
+// Reference names what to follow; the first that is set counts, in the order
+// Commit, Name, SemVer, Tag, Branch. Nothing means the branch master.
+type Reference struct {
+	Branch string
+	Tag    string
+	// SemVer is a range of versions; the tag of the highest one in it counts.
+	SemVer string
+	// Name is a full reference name, e.g. refs/pull/1/head.
+	Name   string
+	Commit string
+}
+
+// target is a resolved reference: fetch is the hash to ask for, commit what it
+// leads to.
+type target struct {
+	fetch      plumbing.Hash
+	commit     plumbing.Hash
+	revision   string
+	advertised bool
+	// tag is the name of the tag, if it is one, and tagObject its own object, if
+	// it has one.
+	tag       string
+	tagObject plumbing.Hash
+}
+
+// resolve finds what a reference names. It is more than one target only for
+// tags of versions that differ in nothing but their build metadata: the newest
+// commit of those counts. The revision has Flux's form: <branch or
+// tag>@sha1:<commit>, or sha1:<commit> for a bare commit.
+func resolve(adv *packp.AdvRefs, ref Reference) ([]target, error) {
+	lookup := func(name, shown string) (target, error) {
+		name = strings.TrimSuffix(name, "^{}")
+		hash, ok := adv.References[name]
+		if !ok && name == "HEAD" && adv.Head != nil {
+			hash, ok = *adv.Head, true
+		}
+		if !ok {
+			return target{}, failf(ReasonGitOperationFailed, "cannot find reference %s in the repository", name)
+		}
+		t := target{fetch: hash, commit: hash, advertised: true}
+		if tag, ok := strings.CutPrefix(name, "refs/tags/"); ok {
+			t.tag = tag
+		}
+		if peeled, ok := adv.Peeled[name]; ok {
+			t.commit, t.tagObject = peeled, hash
+		}
+		t.revision = shown + "@sha1:" + t.commit.String()
+		return t, nil
+	}
+	one := func(t target, err error) ([]target, error) {
+		if err != nil {
+			return nil, err
+		}
+		return []target{t}, nil
+	}
+	if len(adv.References) == 0 {
+		return nil, failf(ReasonEmptyRepository, "cannot follow the repository: it has no commits yet")
+	}
+	branch := ref.Branch
+	if branch == "" {
+		branch = "master"
+	}
+	switch {
+	case ref.Commit != "":
+		if !plumbing.IsHash(ref.Commit) {
+			return nil, failf(ReasonGitOperationFailed, "cannot follow commit %q: not a full SHA-1", ref.Commit)
+		}
+		commit := plumbing.NewHash(ref.Commit)
+		t := target{commit: commit, revision: "sha1:" + commit.String()}
+		if ref.Branch != "" {
+			t.revision = ref.Branch + "@sha1:" + commit.String()
+		}
+		for _, h := range adv.References {
+			if h == commit {
+				t.fetch, t.advertised = h, true
+				return []target{t}, nil
+			}
+		}
+		if tip, ok := adv.References["refs/heads/"+branch]; ok {
+			t.fetch = tip
+		} else if adv.Head != nil {
+			t.fetch = *adv.Head
+		}
+		return []target{t}, nil
+	case ref.Name != "":
+		return one(lookup(ref.Name, ref.Name))
+	case ref.SemVer != "":
+		tags, err := highest(adv, ref.SemVer)
+		if err != nil {
+			return nil, err
+		}
+		var targets []target
+		for _, tag := range tags {
+			t, err := lookup("refs/tags/"+tag, tag)
+			if err != nil {
+				return nil, err
+			}
+			targets = append(targets, t)
+		}
+		return targets, nil
+	case ref.Tag != "":
+		return one(lookup("refs/tags/"+ref.Tag, ref.Tag))
+	}
+	return one(lookup("refs/heads/"+branch, branch))
+}
+
+// maxTied bounds the tags of one version whose commits are compared.
+const maxTied = 20
+
+// highest returns the tags of the highest version in a range, sorted. A tag is
+// a version as in Flux: all three numbers, after an optional v.
+func highest(adv *packp.AdvRefs, versions string) ([]string, error) {
+	constraint, err := semver.NewConstraint(versions)
+	if err != nil {
+		return nil, failf(ReasonGitOperationFailed, "cannot read the version range %q in spec.ref.semver: %w", versions, err)
+	}
+	var best *semver.Version
+	var tags []string
+	for name := range adv.References {
+		tag, ok := strings.CutPrefix(name, "refs/tags/")
+		if !ok {
+			continue
+		}
+		v, err := semver.StrictNewVersion(strings.TrimPrefix(tag, "v"))
+		if err != nil || !constraint.Check(v) {
+			continue
+		}
+		switch {
+		case best == nil || v.GreaterThan(best):
+			best, tags = v, []string{tag}
+		case v.Equal(best):
+			tags = append(tags, tag)
+		}
+	}
+	if best == nil {
+		return nil, failf(ReasonGitOperationFailed, "cannot find a tag in the version range %q", versions)
+	}
+	slices.Sort(tags)
+	if len(tags) > maxTied {
+		return nil, failf(ReasonLimitExceeded, "cannot choose a tag: %d tags are of version %s, more than the limit of %d", len(tags), best, maxTied)
+	}
+	return tags, nil
+}
