@@ -1,12 +1,16 @@
 package render
 
 import (
+	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"regexp"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/yaml"
 )
@@ -15,19 +19,43 @@ import (
 // default transport, and to run programs by name, git above all. kustomize uses
 // both for almost any path field, without a time-out. It changes process-wide
 // state and is called once, first thing, by a program that renders; everything
-// that needs the network has an explicit transport.
+// that needs the network has an explicit transport, or a context from
+// PermitNetwork.
 func DenyNetwork() error {
-	http.DefaultTransport = denied{}
+	http.DefaultTransport = deniedTransport()
 	if err := os.Setenv("PATH", ""); err != nil {
 		return fmt.Errorf("cannot clear PATH: %w", err)
 	}
 	return nil
 }
 
-type denied struct{}
+type permit struct{}
 
-func (denied) RoundTrip(r *http.Request) (*http.Response, error) {
-	return nil, fmt.Errorf("cannot request %s: rendering has no network", r.URL.Host)
+// PermitNetwork returns a context whose requests pass DenyNetwork. It is for
+// the libraries of cloud providers, which clone the default transport. A
+// rendering never gets such a context.
+func PermitNetwork(ctx context.Context) context.Context {
+	return context.WithValue(ctx, permit{}, true)
+}
+
+// deniedTransport is a real *http.Transport because libraries assert that the
+// default one is. No connection outlives its request, so that none that was
+// permitted serves a request that is not; HTTP/2 would share them.
+func deniedTransport() *http.Transport {
+	dialer := &net.Dialer{Timeout: 10 * time.Second}
+	return &http.Transport{
+		Proxy: http.ProxyFromEnvironment,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if ctx.Value(permit{}) == nil {
+				return nil, fmt.Errorf("cannot connect to %s: rendering has no network", address)
+			}
+			return dialer.DialContext(ctx, network, address)
+		},
+		DisableKeepAlives:     true,
+		TLSNextProto:          map[string]func(string, *tls.Conn) http.RoundTripper{},
+		TLSHandshakeTimeout:   10 * time.Second,
+		ResponseHeaderTimeout: 30 * time.Second,
+	}
 }
 
 // errRemote is the answer to references that kustomize would follow.
