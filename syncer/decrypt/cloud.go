@@ -115,7 +115,11 @@ func (d *Decryptor) aws(ctx context.Context, key *keyservice.KmsKey, ciphertext 
 		provider = authaws.NewCredentialsProvider(permitted, o...)
 	}
 	kms.NewCredentialsProvider(provider).ApplyToMasterKey(&master)
-	kms.NewHTTPClient(d.options.HTTP).ApplyToMasterKey(&master)
+	// Left to itself, the SDK makes a transport of its own and heeds
+	// AWS_CA_BUNDLE, which it cannot do with any other client.
+	if d.givenHTTP {
+		kms.NewHTTPClient(d.options.HTTP).ApplyToMasterKey(&master)
+	}
 	return master.DecryptContext(ctx)
 }
 
@@ -139,7 +143,7 @@ func parseAzure(value []byte) (*azureCredentials, error) {
 	if err := yaml.Unmarshal(utf8Of(value), c); err != nil {
 		return nil, errors.New("it is not an Azure authentication file")
 	}
-	if _, err := c.credential(&http.Client{}); err != nil {
+	if _, err := c.credential(&http.Client{}, false); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -165,7 +169,9 @@ func utf8Of(value []byte) []byte {
 	return []byte(string(utf16.Decode(units)))
 }
 
-func (c *azureCredentials) credential(transport *http.Client) (azcore.TokenCredential, error) {
+// credential of Entra ID. private: its authority is not one that Entra's public
+// instances know of.
+func (c *azureCredentials) credential(transport *http.Client, private bool) (azcore.TokenCredential, error) {
 	o := azcore.ClientOptions{Transport: transport, Cloud: cloud.AzurePublic}
 	if c.AuthorityHost != "" {
 		o.Cloud = cloud.Configuration{ActiveDirectoryAuthorityHost: c.AuthorityHost, Services: map[cloud.ServiceName]cloud.ServiceConfiguration{}}
@@ -174,16 +180,16 @@ func (c *azureCredentials) credential(transport *http.Client) (azcore.TokenCrede
 	var err error
 	switch {
 	case c.TenantID != "" && c.ClientID != "" && c.ClientSecret != "":
-		credential, err = azidentity.NewClientSecretCredential(c.TenantID, c.ClientID, c.ClientSecret, &azidentity.ClientSecretCredentialOptions{ClientOptions: o})
+		credential, err = azidentity.NewClientSecretCredential(c.TenantID, c.ClientID, c.ClientSecret, &azidentity.ClientSecretCredentialOptions{ClientOptions: o, DisableInstanceDiscovery: private})
 	case c.TenantID != "" && c.ClientID != "" && c.ClientCertificate != "":
 		certificates, key, perr := azidentity.ParseCertificates([]byte(c.ClientCertificate), []byte(c.ClientCertificatePassword))
 		if perr != nil {
 			return nil, errors.New("its clientCertificate cannot be parsed")
 		}
 		credential, err = azidentity.NewClientCertificateCredential(c.TenantID, c.ClientID, certificates, key,
-			&azidentity.ClientCertificateCredentialOptions{ClientOptions: o, SendCertificateChain: c.ClientCertificateSendChain})
+			&azidentity.ClientCertificateCredentialOptions{ClientOptions: o, DisableInstanceDiscovery: private, SendCertificateChain: c.ClientCertificateSendChain})
 	case c.Tenant != "" && c.AppID != "" && c.Password != "":
-		credential, err = azidentity.NewClientSecretCredential(c.Tenant, c.AppID, c.Password, &azidentity.ClientSecretCredentialOptions{ClientOptions: o})
+		credential, err = azidentity.NewClientSecretCredential(c.Tenant, c.AppID, c.Password, &azidentity.ClientSecretCredentialOptions{ClientOptions: o, DisableInstanceDiscovery: private})
 	case c.ClientID != "":
 		credential, err = azidentity.NewManagedIdentityCredential(&azidentity.ManagedIdentityCredentialOptions{ClientOptions: o, ID: azidentity.ClientID(c.ClientID)})
 	default:
@@ -200,7 +206,7 @@ func (d *Decryptor) azure(ctx context.Context, key *keyservice.AzureKeyVaultKey,
 	var credential azcore.TokenCredential
 	var err error
 	if d.keys.azure != nil {
-		credential, err = d.keys.azure.credential(d.options.HTTP)
+		credential, err = d.keys.azure.credential(d.options.HTTP, d.options.skipInstanceDiscovery)
 	} else {
 		var permitted context.Context
 		var o []auth.Option

@@ -181,8 +181,8 @@ func TestFormats(t *testing.T) {
 	}{
 		"YAML":   {reason: "by its ending", file: "values.yaml", format: formats.Yaml, plain: "user: admin\nnested:\n    - a: 1\n    - b: true\n"},
 		"YML":    {reason: "the other ending", file: "values.yml", format: formats.Yaml, plain: "user: admin\n"},
-		"JSON":   {reason: "by its ending", file: "x/values.json", format: formats.Json, plain: "{\n\t\"user\": \"admin\",\n\t\"list\": [\n\t\t1,\n\t\t2\n\t]\n}"},
-		"Docker": {reason: "the key of a pull Secret is JSON", file: ".dockerconfigjson", format: formats.Json, plain: "{\n\t\"auths\": {}\n}"},
+		"JSON":   {reason: "by its ending", file: "x/values.json", format: formats.Json, plain: "{\n\t\"user\": \"admin\",\n\t\"list\": [\n\t\t1,\n\t\t2\n\t]\n}\n"},
+		"Docker": {reason: "the key of a pull Secret is JSON", file: ".dockerconfigjson", format: formats.Json, plain: "{\n\t\"auths\": {}\n}\n"},
 		"Dotenv": {reason: "by its ending", file: "vars.env", format: formats.Dotenv, plain: "USER=admin\nPASS=x=y\n"},
 		"Envs":   {reason: "an envs source may have any name", file: "vars.txt", format: formats.Dotenv, plain: "USER=admin\n"},
 		"INI":    {reason: "by its ending", file: "my.ini", format: formats.Ini, plain: "[db]\nuser = admin\n"},
@@ -256,7 +256,7 @@ func TestKeys(t *testing.T) {
 		"LockedBeside": {reason: "a locked key does not hide the others", data: map[string]string{"a.asc": lockedPGP, "b.asc": pgpSecret}, master: pgpMaster},
 		"NoPGP":        {reason: "nothing given", data: map[string]string{"a.agekey": ageSecret}, master: pgpMaster, want: "no PGP key is given"},
 		"LongDataKey": {reason: "a data key that goes on and on is not read to its end", data: map[string]string{"a.agekey": bomb.String()},
-			master: ageKey(t, bomb.Recipient(), bomb.Recipient().String(), make([]byte, 8<<20)), want: "more than 4096 bytes"},
+			master: ageKey(t, bomb.Recipient(), bomb.Recipient().String(), make([]byte, 8<<10)), want: "more than 4096 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := open(t, tt.data, Options{})
@@ -441,7 +441,7 @@ func TestResource(t *testing.T) {
 		}
 		for key, want := range map[string]string{
 			"a.yaml": "user: admin\n", "b.env": "USER=admin\n", "c.bin": "admin", "d.ini": "[db]\nuser = admin\n",
-			".dockerconfigjson": "{\n\t\"user\": \"admin\"\n}", "plain": "a",
+			".dockerconfigjson": "{\n\t\"user\": \"admin\"\n}\n", "plain": "a",
 		} {
 			data, err := base64.StdEncoding.DecodeString(got.GetDataMap()[key])
 			if err != nil || string(data) != want {

@@ -58,7 +58,8 @@ type Options struct {
 	// Vault is the one server that is asked with a token of this process.
 	Vault Vault
 	// Client creates the tokens of service accounts. Without one, only
-	// credentials from Secrets are used.
+	// credentials from Secrets are used. Tokens of service accounts need
+	// auth.EnableObjectLevelWorkloadIdentity, which the program calls once.
 	Client client.Client
 	// Tokens caches what cloud providers issued. It may be nil.
 	Tokens *cache.TokenCache
@@ -67,7 +68,8 @@ type Options struct {
 	HTTP *http.Client
 
 	// endpoints, in tests.
-	azure, gcp string
+	azure, gcp            string
+	skipInstanceDiscovery bool
 }
 
 // Vault is a server and the token for it.
@@ -76,6 +78,7 @@ type Vault struct{ Address, Token string }
 // Decryptor for one Kustomization. It is safe for concurrent use.
 type Decryptor struct {
 	options        Options
+	givenHTTP      bool
 	name           types.NamespacedName
 	serviceAccount string
 	key            string
@@ -106,10 +109,11 @@ func New(ctx context.Context, reader client.Reader, obj *kustomizev1.Kustomizati
 	}
 	// SOPS has loggers of its own, which write comments of files.
 	logging.SetLevel(logrus.PanicLevel)
-	if o.HTTP == nil {
+	given := o.HTTP != nil
+	if !given {
 		o.HTTP = newHTTPClient()
 	}
-	d := &Decryptor{options: o, name: client.ObjectKeyFromObject(obj), serviceAccount: spec.ServiceAccountName}
+	d := &Decryptor{options: o, givenHTTP: given, name: client.ObjectKeyFromObject(obj), serviceAccount: spec.ServiceAccountName}
 	if d.serviceAccount == "" {
 		d.serviceAccount = o.ServiceAccount
 	}
