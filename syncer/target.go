@@ -216,15 +216,15 @@ type Targets struct {
 	Now    func() time.Time
 
 	mu       sync.Mutex
-	open     map[string]*target
+	open     map[string]*keptTarget
 	most     int           // for tests; mostTargets if 0
 	idle     time.Duration // for tests; targetIdle if 0
 	opened   int           // connections made so far
 	localUID string
 }
 
-// target is a connection that is kept.
-type target struct {
+// keptTarget is a connection that is kept.
+type keptTarget struct {
 	cluster *apply.Cluster
 	used    time.Time
 	uid     string
@@ -460,12 +460,12 @@ func (t *Targets) keep(key string, connect func() (*apply.Cluster, error)) (*app
 	}
 	t.opened++
 	if t.open == nil {
-		t.open = map[string]*target{}
+		t.open = map[string]*keptTarget{}
 	}
 	for most := orDefault(t.most, mostTargets); len(t.open) >= most; {
 		t.drop(t.oldest())
 	}
-	t.open[key] = &target{cluster: c, used: now}
+	t.open[key] = &keptTarget{cluster: c, used: now}
 	return c, nil
 }
 

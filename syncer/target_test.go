@@ -420,7 +420,7 @@ func TestTargetsConfigMap(t *testing.T) {
 			}
 			issued++
 			claims := fmt.Sprintf(`{"sub":"system:serviceaccount:apps:edge","exp":%d}`, time.Now().Add(time.Hour).Unix())
-			request.Status.Token = "eyJhbGciOiJub25lIn0." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".x"
+			request.Status.Token = "eyJhbGciOiJub25lIn0." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".eA"
 			request.Status.ExpirationTimestamp = metav1.NewTime(time.Now().Add(time.Hour))
 			return nil
 		},
