@@ -2,6 +2,7 @@ package render
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -21,27 +22,34 @@ import (
 // both for almost any path field, without a time-out. It changes process-wide
 // state and is called once, first thing, by a program that renders; everything
 // that needs the network has an explicit transport, or says so by the context
-// of its requests where a library builds its clients from the default one.
+// of its requests where a library builds its clients from the default one
+// (source.AllowNetwork). A rendering never gets such a context.
 func DenyNetwork() error {
-	http.DefaultTransport = &http.Transport{
-		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         dial,
-		ForceAttemptHTTP2:   true,
-		TLSHandshakeTimeout: 10 * time.Second,
-		// A connection of one who may must not be used by one who may not.
-		DisableKeepAlives: true,
-	}
+	http.DefaultTransport = deniedTransport()
 	if err := os.Setenv("PATH", ""); err != nil {
 		return fmt.Errorf("cannot clear PATH: %w", err)
 	}
 	return nil
 }
 
-func dial(ctx context.Context, network, address string) (net.Conn, error) {
-	if !source.NetworkAllowed(ctx) {
-		return nil, fmt.Errorf("cannot connect to %s: rendering has no network", address)
+// deniedTransport is a real *http.Transport because libraries assert that the
+// default one is. No connection outlives its request, so that none that was
+// allowed serves a request that is not; HTTP/2 would share them.
+func deniedTransport() *http.Transport {
+	dialer := &net.Dialer{Timeout: 10 * time.Second}
+	return &http.Transport{
+		Proxy: http.ProxyFromEnvironment,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if !source.NetworkAllowed(ctx) {
+				return nil, fmt.Errorf("cannot connect to %s: rendering has no network", address)
+			}
+			return dialer.DialContext(ctx, network, address)
+		},
+		DisableKeepAlives:     true,
+		TLSNextProto:          map[string]func(string, *tls.Conn) http.RoundTripper{},
+		TLSHandshakeTimeout:   10 * time.Second,
+		ResponseHeaderTimeout: 30 * time.Second,
 	}
-	return (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, network, address)
 }
 
 // errRemote is the answer to references that kustomize would follow.

@@ -1,0 +1,303 @@
+package decrypt
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"filippo.io/age"
+	"github.com/ProtonMail/go-crypto/openpgp"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/cache"
+	"github.com/getsops/sops/v3/cmd/sops/formats"
+	"github.com/getsops/sops/v3/logging"
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/kustomize/api/resource"
+)
+
+// Keys of the Secret that spec.decryption.secretRef names, as Flux has them.
+const (
+	pgpExtension   = ".asc"
+	ageExtension   = ".agekey"
+	vaultTokenKey  = "sops.vault-token"
+	awsKey         = "sops.aws-kms"
+	azureKey       = "sops.azure-kv"
+	gcpKey         = "sops.gcp-kms"
+	annotation     = "kustomize.toolkit.fluxcd.io/decrypt"
+	annotationOff  = "disabled"
+	provider       = "sops"
+	maxSize        = 5 << 20
+	keyServiceTime = 30 * time.Second
+)
+
+// Options of New. The zero value grants nothing beyond the object's Secret.
+type Options struct {
+	// AgeSecret has the age keys that are used when the object names no Secret
+	// (--sops-age-secret). Other keys in it are not used.
+	AgeSecret types.NamespacedName
+	// ServiceAccount is used when spec.decryption.serviceAccountName is empty
+	// (--default-decryption-service-account). With neither, key services see
+	// the identity of this process.
+	ServiceAccount string
+	// VaultConfig is the ConfigMap that lists the Vault servers to which a
+	// service account may log in (--sops-vault-configmap).
+	VaultConfig types.NamespacedName
+	// Vault is the one server that is asked with a token of this process.
+	Vault Vault
+	// Client creates the tokens of service accounts. Without one, only
+	// credentials from Secrets are used. Tokens of service accounts need
+	// auth.EnableObjectLevelWorkloadIdentity, which the program calls once.
+	Client client.Client
+	// Tokens caches what cloud providers issued. It may be nil.
+	Tokens *cache.TokenCache
+	// HTTP is used for key services. nil means a client without a limit of
+	// hosts, with time-outs.
+	HTTP *http.Client
+
+	// endpoints, in tests.
+	azure, gcp            string
+	skipInstanceDiscovery bool
+}
+
+// Vault is a server and the token for it.
+type Vault struct{ Address, Token string }
+
+// Decryptor for one Kustomization. It is safe for concurrent use.
+type Decryptor struct {
+	options        Options
+	givenHTTP      bool
+	name           types.NamespacedName
+	serviceAccount string
+	key            string
+	keys           keys
+}
+
+// keys that came from Secrets.
+type keys struct {
+	age        []age.Identity
+	pgp        openpgp.EntityList
+	locked     int // PGP keys that need a passphrase
+	vaultToken string
+	aws        *awsCredentials
+	azure      *azureCredentials
+	gcp        []byte
+}
+
+// New reads the keys that spec.decryption names. It returns nil for an object
+// without decryption; a nil Decryptor decrypts nothing. The error wraps the
+// API server's answer when the Secret cannot be read.
+func New(ctx context.Context, reader client.Reader, obj *kustomizev1.Kustomization, o Options) (*Decryptor, error) {
+	spec := obj.Spec.Decryption
+	if spec == nil {
+		return nil, nil
+	}
+	if spec.Provider != provider {
+		return nil, fmt.Errorf("cannot decrypt with provider %q: %q is the only one", spec.Provider, provider)
+	}
+	// SOPS has loggers of its own, which write comments of files.
+	logging.SetLevel(logrus.PanicLevel)
+	given := o.HTTP != nil
+	if !given {
+		o.HTTP = newHTTPClient()
+	}
+	d := &Decryptor{options: o, givenHTTP: given, name: client.ObjectKeyFromObject(obj), serviceAccount: spec.ServiceAccountName}
+	if d.serviceAccount == "" {
+		d.serviceAccount = o.ServiceAccount
+	}
+	digest := sha256.New()
+	add := func(field string, values ...string) {
+		for _, v := range append([]string{field}, values...) {
+			fmt.Fprintf(digest, "%d:%s", len(v), v)
+		}
+	}
+	add("identity", d.serviceAccount, obj.Namespace, o.VaultConfig.String(), o.Vault.Address, o.Vault.Token)
+	name, ageOnly := o.AgeSecret, true
+	if spec.SecretRef != nil {
+		name, ageOnly = types.NamespacedName{Namespace: obj.Namespace, Name: spec.SecretRef.Name}, false
+	}
+	if name.Name != "" {
+		secret := &corev1.Secret{}
+		if err := reader.Get(ctx, name, secret); err != nil {
+			return nil, fmt.Errorf("cannot get %s decryption Secret '%s': %w", provider, name, err)
+		}
+		for _, key := range slices.Sorted(maps.Keys(secret.Data)) {
+			if ageOnly && path.Ext(key) != ageExtension {
+				continue
+			}
+			add(key, string(secret.Data[key]))
+			if err := d.keys.add(key, secret.Data[key]); err != nil {
+				return nil, fmt.Errorf("failed to import '%s' data from %s decryption Secret '%s': %w", key, provider, name, err)
+			}
+		}
+	}
+	d.key = hex.EncodeToString(digest.Sum(nil))
+	return d, nil
+}
+
+func (k *keys) add(name string, value []byte) (err error) {
+	switch {
+	case path.Ext(name) == pgpExtension:
+		err = k.addPGP(value)
+	case path.Ext(name) == ageExtension:
+		err = k.addAge(value)
+	case name == vaultTokenKey:
+		k.vaultToken = strings.TrimSpace(string(value))
+	case name == awsKey:
+		k.aws, err = parseAWS(value)
+	case name == azureKey:
+		k.azure, err = parseAzure(value)
+	case name == gcpKey:
+		k.gcp, err = parseGCP(value)
+	}
+	return err
+}
+
+// Key identifies the keys and the identity in use, so that a rendering can be
+// reused while it is the same. It is a digest of secrets: not for people's
+// eyes. It does not tell that a key service withdrew a right.
+func (d *Decryptor) Key() string {
+	if d == nil {
+		return ""
+	}
+	return d.key
+}
+
+// File returns the plain content of a file, or data itself if it is not
+// encrypted. name decides the format by its ending: for an entry of a
+// generator's files it is the key, or the path of an entry without one; for
+// envs and patches it is the path. Anything else is binary, or dotenv if it has
+// the marker of that. The content may be anything: the caller checks it as it
+// checks other files.
+func (d *Decryptor) File(ctx context.Context, name string, data []byte) ([]byte, error) {
+	if d == nil {
+		return data, nil
+	}
+	format := formatOf(name)
+	if format == formats.Binary && !bytes.Contains(data, markers[formats.Binary]) {
+		format = formats.Dotenv
+	}
+	if !bytes.Contains(data, markers[format]) {
+		return data, nil
+	}
+	out, err := d.decrypt(ctx, data, format, format)
+	if err != nil {
+		return nil, fmt.Errorf("cannot decrypt file '%s': %w", name, err)
+	}
+	return out, nil
+}
+
+// Resource returns the object with everything in it decrypted: a new one, or r
+// itself if nothing in it is encrypted. r is not changed.
+func (d *Decryptor) Resource(ctx context.Context, r *resource.Resource) (*resource.Resource, error) {
+	if d == nil || r == nil || strings.EqualFold(r.GetAnnotations()[annotation], annotationOff) {
+		return r, nil
+	}
+	if isEncrypted(r) {
+		return d.object(ctx, r)
+	}
+	if r.GetKind() != "Secret" {
+		return r, nil
+	}
+	return d.secretValues(ctx, r)
+}
+
+func isEncrypted(r *resource.Resource) bool {
+	field := r.Field("sops")
+	return !field.IsNilOrEmpty() && !field.Value.Field("mac").IsNilOrEmpty()
+}
+
+func (d *Decryptor) object(ctx context.Context, r *resource.Resource) (*resource.Resource, error) {
+	data, err := r.MarshalJSON()
+	if err != nil {
+		return nil, fmt.Errorf("cannot write '%s/%s' %s: %w", r.GetNamespace(), r.GetName(), r.GetKind(), err)
+	}
+	plain, err := d.decrypt(ctx, data, formats.Json, formats.Json)
+	if err != nil {
+		return nil, fmt.Errorf("failed to decrypt and format '%s/%s' %s data: %w", r.GetNamespace(), r.GetName(), r.GetKind(), err)
+	}
+	out := r.DeepCopy()
+	if err := out.UnmarshalJSON(plain); err != nil {
+		// The parser's error quotes what it cannot read.
+		return nil, fmt.Errorf("failed to unmarshal decrypted '%s/%s' %s to JSON", r.GetNamespace(), r.GetName(), r.GetKind())
+	}
+	return out, nil
+}
+
+func (d *Decryptor) secretValues(ctx context.Context, r *resource.Resource) (*resource.Resource, error) {
+	values := r.GetDataMap()
+	changed := false
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		data, err := base64.StdEncoding.DecodeString(values[key])
+		if err != nil {
+			continue // the API server reports it better
+		}
+		format, ok := detect(data)
+		if !ok {
+			continue
+		}
+		plain, err := d.decrypt(ctx, data, format, formatOf(key))
+		if err != nil {
+			return nil, fmt.Errorf("failed to decrypt and format '%s/%s' Secret field '%s': %w", r.GetNamespace(), r.GetName(), key, err)
+		}
+		values[key], changed = base64.StdEncoding.EncodeToString(plain), true
+	}
+	if !changed {
+		return r, nil
+	}
+	out := r.DeepCopy()
+	out.SetDataMap(values)
+	return out, nil
+}
+
+// Encrypted reports whether an object is a Secret that SOPS encrypted and that
+// is not meant to stay so. Such an object is not applied: the API server would
+// drop the metadata and keep the ciphertext.
+func Encrypted(u *unstructured.Unstructured) bool {
+	if u.GetKind() != "Secret" || u.GetAPIVersion() != "v1" || strings.EqualFold(u.GetAnnotations()[annotation], annotationOff) {
+		return false
+	}
+	_, found, _ := unstructured.NestedFieldNoCopy(u.Object, "sops")
+	return found
+}
+
+// formatOf is the format that a name stands for.
+func formatOf(name string) formats.Format {
+	if strings.HasSuffix(name, corev1.DockerConfigJsonKey) {
+		return formats.Json
+	}
+	return formats.FormatForPath(name)
+}
+
+// markers are in everything that SOPS encrypted. A binary file is a JSON
+// envelope.
+var markers = map[formats.Format][]byte{
+	formats.Binary: []byte(`"mac": "ENC[`),
+	formats.Json:   []byte(`"mac": "ENC[`),
+	formats.Yaml:   []byte("mac: ENC["),
+	formats.Dotenv: []byte("sops_mac=ENC["),
+	formats.Ini:    []byte("[sops]"),
+}
+
+// detect finds out the format of an encrypted value. The marker of INI is last
+// because it may stand in plain text.
+func detect(data []byte) (formats.Format, bool) {
+	for _, format := range []formats.Format{formats.Json, formats.Dotenv, formats.Yaml, formats.Ini} {
+		if bytes.Contains(data, markers[format]) {
+			return format, true
+		}
+	}
+	return 0, false
+}

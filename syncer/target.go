@@ -1,0 +1,501 @@
+package syncer
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/auth"
+	"github.com/fluxcd/pkg/auth/generic"
+	authutils "github.com/fluxcd/pkg/auth/utils"
+	"github.com/fluxcd/pkg/cache"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// TargetAnnotation records on a Kustomization which other cluster it was
+// applied to, as TargetRef writes it. See docs/decisions/006.
+const TargetAnnotation = "cascade.dev/target"
+
+// Numbers of Targets.
+const (
+	// targetTimeout bounds each call to a cluster, as with Flux.
+	targetTimeout = 30 * time.Second
+	// mostTargets connections are kept, the least recently used goes first; one
+	// that was not used for targetIdle goes in any case.
+	mostTargets = 256
+	targetIdle  = 30 * time.Minute
+)
+
+// TargetRef tells where and as whom a Kustomization is applied. It is
+// comparable, and holds references only, no credentials.
+type TargetRef struct {
+	// Kind of the object with the way to the cluster: Secret, ConfigMap, or
+	// empty for the cluster that we run in.
+	Kind string `json:"kind,omitempty"`
+	Name string `json:"name,omitempty"`
+	Key  string `json:"key,omitempty"`
+	// User is impersonated there.
+	User string `json:"user,omitempty"`
+	// Cluster is the UID of its kube-system namespace, once it is known.
+	Cluster string `json:"cluster,omitempty"`
+}
+
+// TargetOf reads where an object is to be applied. account is the default
+// service account.
+func TargetOf(obj *kustomizev1.Kustomization, account string) TargetRef {
+	var ref TargetRef
+	if k := obj.Spec.KubeConfig; k != nil {
+		switch {
+		case k.ConfigMapRef != nil && k.SecretRef == nil:
+			ref.Kind, ref.Name = "ConfigMap", k.ConfigMapRef.Name
+		case k.SecretRef != nil:
+			ref.Kind, ref.Name, ref.Key = "Secret", k.SecretRef.Name, k.SecretRef.Key
+		default:
+			ref.Kind = "Secret" // named nowhere: Get tells
+		}
+	}
+	if obj.Spec.ServiceAccountName != "" {
+		account = obj.Spec.ServiceAccountName
+	}
+	if account != "" {
+		ref.User = serviceAccountUser(obj.Namespace, account)
+	}
+	return ref
+}
+
+func serviceAccountUser(namespace, name string) string {
+	return "system:serviceaccount:" + namespace + ":" + name
+}
+
+// Local reports whether the target is the cluster that we run in.
+func (r TargetRef) Local() bool { return r.Kind == "" }
+
+// Encode writes the reference for TargetAnnotation.
+func (r TargetRef) Encode() string {
+	data, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // a struct of strings
+	}
+	return string(data)
+}
+
+// DecodeTarget reads what Encode wrote.
+func DecodeTarget(text string) (TargetRef, error) {
+	var ref TargetRef
+	if err := json.Unmarshal([]byte(text), &ref); err != nil {
+		return ref, fmt.Errorf("cannot read annotation %s: %w", TargetAnnotation, err)
+	}
+	return ref, nil
+}
+
+// TargetChange is what became of a Kustomization's target since its inventory
+// was written.
+type TargetChange int
+
+const (
+	// TargetSame: the inventory is about this cluster.
+	TargetSame TargetChange = iota
+	// TargetMoved: the inventory is about another cluster, which the recorded
+	// reference leads to. Its objects are pruned there first.
+	TargetMoved
+	// TargetReplaced: the reference is the same and leads to another cluster.
+	// The old one cannot be reached any more; with it the objects are gone, or
+	// out of reach.
+	TargetReplaced
+	// TargetUnrecorded: it is not known which cluster the inventory is about. It
+	// is treated as this one, as Flux would.
+	TargetUnrecorded
+)
+
+// CompareTargets decides by what was recorded, nil if nothing was, and what is
+// wanted now. local is the identity of the cluster that we run in.
+func CompareTargets(recorded *TargetRef, wanted TargetRef, local string) TargetChange {
+	if recorded == nil {
+		if wanted.Local() {
+			return TargetSame // nothing is recorded for the cluster that we run in
+		}
+		return TargetUnrecorded
+	}
+	of := func(r TargetRef) string {
+		if r.Local() {
+			return local
+		}
+		return r.Cluster
+	}
+	before, now := of(*recorded), of(wanted)
+	if before != "" && before == now {
+		return TargetSame
+	}
+	if recorded.Kind == wanted.Kind && recorded.Name == wanted.Name && recorded.Key == wanted.Key {
+		if before == "" || now == "" {
+			return TargetSame
+		}
+		return TargetReplaced
+	}
+	return TargetMoved
+}
+
+// DeletionFacts are what a deleted Kustomization's objects depend on.
+type DeletionFacts struct {
+	Target TargetRef
+	// AccountGone: the API server of the target confirmed that the service
+	// account to impersonate does not exist.
+	AccountGone bool
+	// Problem is why the target cannot be reached, if it cannot.
+	Problem error
+	// Objects that the inventory names.
+	Objects int
+}
+
+// DeletionAnswer is how the deletion of a Kustomization goes on.
+type DeletionAnswer struct {
+	// Release lets the Kustomization go. Otherwise it stays and is retried.
+	Release bool
+	// Prune deletes the objects first.
+	Prune bool
+	// Message is for an event and, while it stays, for the Ready condition.
+	// Empty if there is nothing to tell.
+	Message string
+}
+
+// DecideDeletion keeps Flux's outcome: without the service account the objects
+// are left and the Kustomization goes; with an unreachable cluster it stays. It
+// always says so. Unlike Flux it believes only the target about a service
+// account: for another cluster ours knows nothing.
+func DecideDeletion(f DeletionFacts) DeletionAnswer {
+	switch {
+	case f.Objects == 0:
+		return DeletionAnswer{Release: true}
+	case f.Problem != nil:
+		return DeletionAnswer{Message: fmt.Sprintf(
+			"cannot prune %d objects: %s; to delete the Kustomization and leave them, set spec.deletionPolicy to Orphan", f.Objects, f.Problem)}
+	case f.AccountGone:
+		return DeletionAnswer{Release: true, Message: fmt.Sprintf(
+			"unable to prune objects: %s does not exist; %d objects are left behind", f.Target.User, f.Objects)}
+	}
+	return DeletionAnswer{Prune: true, Release: true}
+}
+
+// Targets holds connections to the clusters that Kustomizations are applied to.
+// It is safe for concurrent use; the lock is never held over a call. Fields are
+// set before the first call of Get.
+type Targets struct {
+	// Local is the cluster that we run in, with our own rights.
+	Local *apply.Cluster
+	// Kubeconfig parses a kubeconfig. It decides what one may contain.
+	Kubeconfig func([]byte) (*rest.Config, error)
+	// ServiceAccount is impersonated where an object names none
+	// (--default-service-account).
+	ServiceAccount string
+	// KubeConfigServiceAccount is used for a ConfigMap that names none
+	// (--default-kubeconfig-service-account).
+	KubeConfigServiceAccount string
+	// Tokens caches what cloud providers issue. Each request to a cluster of a
+	// ConfigMap asks for its token, so there should be one.
+	Tokens *cache.TokenCache
+	Scheme *runtime.Scheme
+	Now    func() time.Time
+
+	mu       sync.Mutex
+	open     map[string]*keptTarget
+	most     int           // for tests; mostTargets if 0
+	idle     time.Duration // for tests; targetIdle if 0
+	opened   int           // connections made so far
+	localUID string
+}
+
+// keptTarget is a connection that is kept.
+type keptTarget struct {
+	cluster *apply.Cluster
+	used    time.Time
+	uid     string
+}
+
+// Get returns the connection for an object: to the cluster of spec.kubeConfig
+// or the one that we run in, as spec.serviceAccountName or the default. It is
+// shared, and stays usable after it left the cache; nobody closes it. Calls of
+// connections to other clusters end after 30 s, so watches need a configuration
+// without that time-out. Errors are for a condition of reason
+// ReconciliationFailed.
+func (t *Targets) Get(ctx context.Context, obj *kustomizev1.Kustomization) (*apply.Cluster, error) {
+	return t.Connect(ctx, obj.Namespace, TargetOf(obj, t.ServiceAccount))
+}
+
+// Connect is Get for a reference of an object in a namespace: one that was
+// recorded, say.
+func (t *Targets) Connect(ctx context.Context, namespace string, ref TargetRef) (*apply.Cluster, error) {
+	base, digest, err := t.base(ctx, namespace, ref)
+	if err != nil || ref.User == "" {
+		return base, err
+	}
+	return t.keep(digest+" as "+ref.User, func() (*apply.Cluster, error) { return base.As(ref.User) })
+}
+
+// Identify fills in which cluster a reference leads to. A cluster that does not
+// let us read its kube-system namespace stays unknown, without an error.
+func (t *Targets) Identify(ctx context.Context, namespace string, ref TargetRef) (TargetRef, error) {
+	base, digest, err := t.base(ctx, namespace, ref)
+	if err != nil {
+		return ref, err
+	}
+	if ref.Cluster = t.known(digest); ref.Cluster != "" {
+		return ref, nil
+	}
+	ns := &metav1.PartialObjectMetadata{}
+	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	err = base.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, ns)
+	if apierrors.IsForbidden(err) {
+		return ref, nil
+	}
+	if err != nil {
+		return ref, fmt.Errorf("cannot identify target cluster: %w", err)
+	}
+	ref.Cluster = string(ns.UID)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if digest == "" {
+		t.localUID = ref.Cluster
+	} else if kept := t.open[digest]; kept != nil {
+		kept.uid = ref.Cluster
+	}
+	return ref, nil
+}
+
+func (t *Targets) known(digest string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if digest == "" {
+		return t.localUID
+	}
+	if kept := t.open[digest]; kept != nil {
+		return kept.uid
+	}
+	return ""
+}
+
+// AccountGone asks the target whether the service account of a reference is
+// confirmed not to exist.
+func (t *Targets) AccountGone(ctx context.Context, namespace, account string, ref TargetRef) (bool, error) {
+	if ref.User == "" {
+		return false, nil
+	}
+	base, _, err := t.base(ctx, namespace, ref)
+	if err != nil {
+		return false, err
+	}
+	err = base.Get(ctx, types.NamespacedName{Namespace: namespace, Name: account}, &corev1.ServiceAccount{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("cannot read ServiceAccount %s/%s of the target cluster: %w", namespace, account, err)
+	}
+	return false, nil
+}
+
+// base is the connection without impersonation, and the digest of what it was
+// made of.
+func (t *Targets) base(ctx context.Context, namespace string, ref TargetRef) (*apply.Cluster, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
+	defer cancel()
+	name := types.NamespacedName{Namespace: namespace, Name: ref.Name}
+	switch {
+	case ref.Local():
+		return t.Local, "", nil
+	case ref.Name == "":
+		return nil, "", errors.New("invalid .spec.kubeConfig, neither .spec.kubeConfig.configMapRef nor .spec.kubeConfig.secretRef is set")
+	case ref.Kind == "ConfigMap":
+		return t.byConfigMap(ctx, name)
+	}
+	return t.bySecret(ctx, name, ref.Key)
+}
+
+func (t *Targets) bySecret(ctx context.Context, name types.NamespacedName, key string) (*apply.Cluster, string, error) {
+	secret := &corev1.Secret{}
+	if err := t.Local.Get(ctx, name, secret); err != nil {
+		return nil, "", fmt.Errorf("unable to read KubeConfig secret '%s' error: %w", name, err)
+	}
+	data, err := kubeconfigOf(secret, key)
+	if err != nil {
+		return nil, "", err
+	}
+	digest := digestOf("Secret", name.String(), string(data))
+	c, err := t.keep(digest, func() (*apply.Cluster, error) {
+		config, err := t.Kubeconfig(data)
+		if err != nil {
+			return nil, fmt.Errorf("invalid KubeConfig in secret '%s': %w", name, err)
+		}
+		return t.connect(config)
+	})
+	return c, digest, err
+}
+
+// kubeconfigOf takes the key that is asked for, or value, or value.yaml.
+func kubeconfigOf(secret *corev1.Secret, key string) ([]byte, error) {
+	keys := []string{"value", "value.yaml"}
+	if key != "" {
+		keys = []string{key}
+	}
+	for _, k := range keys {
+		if data := secret.Data[k]; data != nil {
+			return data, nil
+		}
+	}
+	return nil, fmt.Errorf("KubeConfig secret '%s' does not contain a '%s' key with a kubeconfig", client.ObjectKeyFromObject(secret), keys[0])
+}
+
+func (t *Targets) byConfigMap(ctx context.Context, name types.NamespacedName) (*apply.Cluster, string, error) {
+	cm := &corev1.ConfigMap{}
+	if err := t.Local.Get(ctx, name, cm); err != nil {
+		return nil, "", fmt.Errorf("failed to get configmap %s: %w", name, err)
+	}
+	if err := t.checkConfigMap(cm); err != nil {
+		return nil, "", err
+	}
+	fields := []string{"ConfigMap", name.String(), t.KubeConfigServiceAccount}
+	for _, key := range slices.Sorted(maps.Keys(cm.Data)) {
+		fields = append(fields, key, cm.Data[key])
+	}
+	digest := digestOf(fields...)
+	if c := t.kept(digest); c != nil {
+		return c, digest, nil
+	}
+	var o []auth.Option
+	if t.KubeConfigServiceAccount != "" {
+		// What the ConfigMap names comes later and wins.
+		o = append(o, auth.WithServiceAccountName(t.KubeConfigServiceAccount))
+	}
+	if t.Tokens != nil {
+		o = append(o, auth.WithCache(*t.Tokens, cache.InvolvedObject{
+			Kind: "ConfigMap", Name: name.Name, Namespace: name.Namespace, Operation: kustomizev1.MetricFetchKubeConfig,
+		}))
+	}
+	ref := meta.KubeConfigReference{ConfigMapRef: &meta.LocalObjectReference{Name: name.Name}}
+	config, err := authutils.GetRESTConfig(source.AllowNetwork(ctx), ref, name.Namespace, t.Local, o...)
+	if err != nil {
+		return nil, "", fmt.Errorf("cannot reach the cluster of ConfigMap '%s': %w", name, err)
+	}
+	// Each request renews its token, which takes other requests.
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return permitted{next} })
+	c, err := t.keep(digest, func() (*apply.Cluster, error) { return t.connect(config) })
+	return c, digest, err
+}
+
+// checkConfigMap refuses to send our own token to an address that anybody who
+// writes a ConfigMap chooses, for an audience that he chooses, too.
+func (t *Targets) checkConfigMap(cm *corev1.ConfigMap) error {
+	if cm.Data[meta.KubeConfigKeyProvider] == generic.ProviderName &&
+		cm.Data[meta.KubeConfigKeyServiceAccountName] == "" && t.KubeConfigServiceAccount == "" {
+		return fmt.Errorf("cannot use ConfigMap '%s': with provider %s it must name a %s",
+			client.ObjectKeyFromObject(cm), generic.ProviderName, meta.KubeConfigKeyServiceAccountName)
+	}
+	return nil
+}
+
+// permitted lets the requests of a cloud provider's library reach the network.
+type permitted struct{ next http.RoundTripper }
+
+func (p permitted) RoundTrip(r *http.Request) (*http.Response, error) {
+	return p.next.RoundTrip(r.WithContext(source.AllowNetwork(r.Context())))
+}
+
+func (t *Targets) connect(config *rest.Config) (*apply.Cluster, error) {
+	config = rest.CopyConfig(config)
+	config.Timeout = targetTimeout
+	config.UserAgent = objectManager
+	return apply.Connect(config, t.Scheme)
+}
+
+func digestOf(fields ...string) string {
+	h := sha256.New()
+	for _, f := range fields {
+		fmt.Fprintf(h, "%d:%s", len(f), f)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+func (t *Targets) kept(key string) *apply.Cluster {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if kept := t.open[key]; kept != nil {
+		kept.used = t.Now()
+		return kept.cluster
+	}
+	return nil
+}
+
+// keep returns the connection of a key, made by connect if there is none.
+// connect sends nothing, so it is called with the lock held and once only.
+func (t *Targets) keep(key string, connect func() (*apply.Cluster, error)) (*apply.Cluster, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.Now()
+	t.expire(now)
+	if kept := t.open[key]; kept != nil {
+		kept.used = now
+		return kept.cluster, nil
+	}
+	c, err := connect()
+	if err != nil {
+		return nil, err
+	}
+	t.opened++
+	if t.open == nil {
+		t.open = map[string]*keptTarget{}
+	}
+	for most := orDefault(t.most, mostTargets); len(t.open) >= most; {
+		t.drop(t.oldest())
+	}
+	t.open[key] = &keptTarget{cluster: c, used: now}
+	return c, nil
+}
+
+func (t *Targets) expire(now time.Time) {
+	for key, kept := range t.open {
+		if now.Sub(kept.used) > orDefault(t.idle, targetIdle) {
+			t.drop(key)
+		}
+	}
+}
+
+func (t *Targets) oldest() string {
+	var oldest string
+	for key, kept := range t.open {
+		if oldest == "" || kept.used.Before(t.open[oldest].used) {
+			oldest = key
+		}
+	}
+	return oldest
+}
+
+func (t *Targets) drop(key string) {
+	t.open[key].cluster.Close()
+	delete(t.open, key)
+}
+
+func orDefault[T comparable](value, otherwise T) T {
+	var zero T
+	if value == zero {
+		return otherwise
+	}
+	return value
+}
