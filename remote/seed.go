@@ -24,6 +24,7 @@ import (
 	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/health"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -216,17 +217,17 @@ func (s *seeding) seed(ctx context.Context, entry *v1alpha1.ChildLayer, clusterV
 	if !s.layer.Spec.Wait || entry.Ready {
 		return nil
 	}
-	health, err := applier.Health(ctx, all)
+	found, err := applier.Health(ctx, all, nil)
 	if err != nil {
 		return because(v1alpha1.ReasonUnreachable, err)
 	}
-	switch {
-	case health.Done():
+	switch verdict := health.Judge(found, true); {
+	case verdict == health.Healthy:
 		return nil
-	case len(health.Failed) > 0 || s.now().Sub(entry.VerifiedAt.Time) > s.layer.Spec.Timeout.Duration:
-		return because(v1alpha1.ReasonHealthCheckFailed, errors.New(health.Message()))
+	case verdict == health.Stalled || s.now().Sub(entry.VerifiedAt.Time) > s.layer.Spec.Timeout.Duration:
+		return because(v1alpha1.ReasonHealthCheckFailed, errors.New(found.Message()))
 	}
-	return because(v1alpha1.ReasonProgressing, errors.New("waiting for "+health.Message()))
+	return because(v1alpha1.ReasonProgressing, errors.New("waiting for "+found.Message()))
 }
 
 // fresh reports whether the layer was compared with the child within its

@@ -7,9 +7,9 @@ import (
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/kustomize"
-	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	kustypes "sigs.k8s.io/kustomize/api/types"
 
+	"github.com/cascade-gitops/cascade/syncer/decrypt"
 	"github.com/cascade-gitops/cascade/syncer/render"
 )
 
@@ -39,13 +39,21 @@ func (r *Kustomizations) build(ctx context.Context, obj *kustomizev1.Kustomizati
 	if m := s.CommonMetadata; m != nil {
 		b.CommonLabels, b.CommonAnnotations = m.Labels, m.Annotations
 	}
+	b.Lenient = r.Rules.LenientSubstitution
+	decryptor, err := decrypt.New(ctx, r.Targets.Local, obj, r.Rules.Decryption)
+	if err != nil {
+		return b, err
+	}
+	if decryptor != nil {
+		b.Decrypter, b.Keys = decryptor, decryptor.Key()
+	}
 	if s.PostBuild == nil {
 		return b, nil
 	}
 	b.Always = obj.GetSubstituteStrategy() == kustomizev1.SubstituteStrategyAlways
 	b.Variables = map[string]string{}
 	for _, ref := range s.PostBuild.SubstituteFrom {
-		vars, err := render.LoadVariables(ctx, r.Cluster, obj.Namespace, ref.Kind, ref.Name, ref.Optional)
+		vars, err := render.LoadVariables(ctx, r.Targets.Local, obj.Namespace, ref.Kind, ref.Name, ref.Optional)
 		if err != nil {
 			return b, err
 		}
@@ -64,32 +72,4 @@ func selector(s *kustomize.Selector) *kustypes.Selector {
 	out.Group, out.Version, out.Kind = s.Group, s.Version, s.Kind
 	out.Name, out.Namespace = s.Name, s.Namespace
 	return out
-}
-
-// unsupportedField names the first field that is set and not supported. To
-// ignore one could apply with more rights, to another cluster, or undecrypted.
-func unsupportedField(obj *kustomizev1.Kustomization) string {
-	s := obj.Spec
-	switch {
-	case s.SourceRef.Kind != sourcev1.GitRepositoryKind:
-		return "sourceRef.kind: " + s.SourceRef.Kind
-	case s.KubeConfig != nil:
-		return "kubeConfig"
-	case s.ServiceAccountName != "":
-		return "serviceAccountName"
-	case s.Decryption != nil:
-		return "decryption"
-	case len(s.HealthChecks) > 0:
-		return "healthChecks"
-	case len(s.HealthCheckExprs) > 0:
-		return "healthCheckExprs"
-	case len(s.Ignore) > 0:
-		return "ignore"
-	}
-	for _, d := range s.DependsOn {
-		if d.ReadyExpr != "" {
-			return "dependsOn.readyExpr"
-		}
-	}
-	return ""
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/health"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -41,6 +43,10 @@ type progress struct {
 	// stage is since when an early stage is waited for.
 	stage time.Time
 	wait  *healthWait
+	// vanish are Jobs that the cluster removes when they are done.
+	vanish map[inventory.Entry]bool
+	// left is since when another cluster is being left.
+	left time.Time
 	// unsure are objects that changed since their health was last looked at.
 	unsure map[inventory.Entry]struct{}
 	// corrections of drift since things were calm, and the last of them.
@@ -158,6 +164,48 @@ func (p *progress) synced(run *run, settled bool, sweep time.Time) {
 	if settled {
 		p.stage = time.Time{}
 	}
+	p.vanish = nil
+	for _, u := range run.rendering.Objects {
+		if health.Vanishes(u) {
+			if p.vanish == nil {
+				p.vanish = map[inventory.Entry]bool{}
+			}
+			p.vanish[inventory.Of(u)] = true
+		}
+	}
+}
+
+// vanished marks what is not found because it was done and removed.
+func (p *progress) vanished(found apply.Health) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range found {
+		found[i].Vanishes = found[i].Vanishes || p.vanish[found[i].Entry]
+	}
+}
+
+// leaving is since when another cluster is being left.
+func (p *progress) leaving(now time.Time) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.left.IsZero() {
+		p.left = now
+	}
+	return p.left
+}
+
+// arrived: no other cluster is being left any more.
+func (p *progress) arrived() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.left = time.Time{}
+}
+
+// stageOver ends the wait for an early stage as failed.
+func (p *progress) stageOver() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stage = time.Time{}
 }
 
 // unsettle makes the next reconcile render again.

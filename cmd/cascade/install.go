@@ -78,7 +78,7 @@ func (c *cli) install(ctx context.Context, steps [][]*unstructured.Unstructured)
 		var last apply.Health
 		err = wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 			var err error
-			last, err = applier.Health(ctx, entries)
+			last, err = applier.Health(ctx, entries, nil)
 			return err == nil && last.Done(), nil
 		})
 		if err != nil {

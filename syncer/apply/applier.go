@@ -84,6 +84,9 @@ type Options struct {
 	// Record writes the inventory down durably. It is called before the first
 	// write of an object.
 	Record func(ctx context.Context, entries []inventory.Entry) error
+	// MigrateAPIVersion rewrites what field managers are recorded with, if it is
+	// of another API version than the declared one (Flux's gate of that name).
+	MigrateAPIVersion bool
 	// Force re-creates objects whose immutable fields changed.
 	Force bool
 	// Ignore has fields that others may change without it being drift.
@@ -171,7 +174,7 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (Result, 
 		if !p.Await {
 			continue
 		}
-		health, err := a.Health(ctx, entries)
+		health, err := a.Health(ctx, entries, nil)
 		if err != nil {
 			return res, err
 		}

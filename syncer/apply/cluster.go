@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"sync"
+	"time"
 
 	"github.com/fluxcd/pkg/ssa"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,6 +27,11 @@ type Cluster struct {
 	metadata  metadata.Interface
 	takenOver []ssa.FieldManager
 	census    census
+	answer    struct {
+		sync.Mutex
+		at  time.Time
+		err error
+	}
 }
 
 // Connect makes a connection; nothing is sent yet. Calls are not limited in
@@ -78,6 +85,34 @@ func (c *Cluster) Ready(ctx context.Context) error {
 		return fmt.Errorf("cannot reach API server: %w: %s", err, body)
 	}
 	return nil
+}
+
+// Numbers of Answers.
+const (
+	// answerTimeout bounds the question, which a healthy API server answers in
+	// milliseconds.
+	answerTimeout = 10 * time.Second
+	// answerHolds is how long an answer, or the lack of one, stands.
+	answerHolds = 15 * time.Second
+)
+
+// Answers asks whether the API server is there at all, once for all callers of
+// a while: a cluster that is gone must not hold each of them up.
+func (c *Cluster) Answers(ctx context.Context, now time.Time) error {
+	c.answer.Lock()
+	defer c.answer.Unlock()
+	if now.Sub(c.answer.at) < answerHolds {
+		return c.answer.err
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	c.answer.err = c.Ready(ctx)
+	c.answer.at = now
+	if c.answer.err != nil {
+		// The time that the question took counts as well.
+		c.answer.at = now.Add(answerTimeout)
+	}
+	return c.answer.err
 }
 
 // resources lists the API resources of every group, all or an error.

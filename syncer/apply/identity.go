@@ -3,6 +3,7 @@ package apply
 import (
 	"fmt"
 
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -22,5 +23,9 @@ func (c *Cluster) As(user string) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make client for %s: %w", user, err)
 	}
-	return &Cluster{Client: as, Config: config, http: httpClient, discovery: c.discovery}, nil
+	m, err := metadata.NewForConfigAndClient(metadata.ConfigFor(config), httpClient)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make metadata client for %s: %w", user, err)
+	}
+	return &Cluster{Client: as, Config: config, http: httpClient, discovery: c.discovery, metadata: m, takenOver: c.takenOver}, nil
 }

@@ -3,11 +3,15 @@ package apply
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fluxcd/cli-utils/pkg/object"
@@ -142,10 +146,19 @@ func (a *Applier) applyRank(ctx context.Context, objects []*unstructured.Unstruc
 	outcomes := make([]outcome, len(objects))
 	var workers sync.WaitGroup
 	next := make(chan int)
+	// A cluster that does not answer is not asked for each object anew.
+	var gone atomic.Bool
 	for range min(concurrency, len(objects)) {
 		workers.Go(func() {
 			for i := range next {
+				if gone.Load() {
+					outcomes[i].err = fmt.Errorf("%s was not tried: the API server does not answer", ssautil.FmtUnstructured(objects[i]))
+					continue
+				}
 				outcomes[i] = a.applyOne(ctx, objects[i], o)
+				if unanswered(outcomes[i].err) {
+					gone.Store(true)
+				}
 			}
 		})
 	}
@@ -155,6 +168,12 @@ func (a *Applier) applyRank(ctx context.Context, objects []*unstructured.Unstruc
 	close(next)
 	workers.Wait()
 	return outcomes
+}
+
+// unanswered reports whether a request failed without the API server's word.
+func unanswered(err error) bool {
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // applyOne brings one object into the cluster with as few requests as what is
@@ -182,7 +201,7 @@ func (a *Applier) applyOne(ctx context.Context, u *unstructured.Unstructured, o 
 		}
 	}
 	owner := types.NamespacedName{Namespace: a.owner.Namespace, Name: a.owner.Name}
-	desired := desiredDigest(body, a.how(u, o))
+	desired := desiredDigest(body, a.how(o))
 	if a.memo.clean(gk, name, owner, desired) {
 		return outcome{change: changeOf(u, ssa.UnchangedAction), remembered: true, settled: true}
 	}
@@ -203,7 +222,7 @@ func (a *Applier) applyOne(ctx context.Context, u *unstructured.Unstructured, o 
 	got, err := (*metav1.PartialObjectMetadata)(nil), error(nil)
 	force := mayRecreate(u, live, o)
 	switch {
-	case live != nil && (live.Foreign || len(o.Ignore) > 0):
+	case live != nil && (live.Foreign || len(o.Ignore) > 0 || o.MigrateAPIVersion):
 		action, got, err = a.byLibrary(ctx, u, o, force, mapping.Resource, name)
 	default:
 		got, err = a.client.metadata.Resource(mapping.Resource).Namespace(name.Namespace).Patch(ctx, name.Name, types.ApplyPatchType, body,
@@ -243,11 +262,13 @@ func mayRecreate(u *unstructured.Unstructured, live *Live, o Options) bool {
 }
 
 // how describes what besides its body decides how an object is applied.
-func (a *Applier) how(u *unstructured.Unstructured, o Options) string {
-	if len(o.Ignore) == 0 {
-		return a.owner.FieldManager
+func (a *Applier) how(o Options) string {
+	how := a.owner.FieldManager + " as " + a.client.Config.Impersonate.UserName
+	if len(o.Ignore) > 0 {
+		rules, err := json.Marshal(o.Ignore)
+		how += fmt.Sprintf(" %s %v", rules, err)
 	}
-	return fmt.Sprintf("%s %v", a.owner.FieldManager, o.Ignore)
+	return how
 }
 
 // look tells what is in the cluster under a name; nil if nothing is.
@@ -268,6 +289,7 @@ func (a *Applier) byLibrary(ctx context.Context, u *unstructured.Unstructured, o
 	options := ssa.DefaultApplyOptions()
 	options.Force = force
 	options.DriftIgnoreRules = o.Ignore
+	options.MigrateAPIVersion = o.MigrateAPIVersion
 	options.Cleanup = ssa.ApplyCleanupOptions{
 		Annotations:   leftAnnotations(),
 		Labels:        leftLabels(),
@@ -310,7 +332,7 @@ func (a *Applier) awaitStage(ctx context.Context, stage []*unstructured.Unstruct
 	}
 	begin := time.Now()
 	for {
-		health, err := a.Health(ctx, entries)
+		health, err := a.Health(ctx, entries, nil)
 		if err == nil && health.Done() {
 			for _, e := range entries {
 				a.memo.setReady(e.GroupKind(), a.nameOf(e))
