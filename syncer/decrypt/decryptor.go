@@ -93,7 +93,7 @@ type keys struct {
 	vaultToken string
 	aws        *awsCredentials
 	azure      *azureCredentials
-	gcp        []byte
+	gcp        *gcpCredentials
 }
 
 // New reads the keys that spec.decryption names. It returns nil for an object
