@@ -226,10 +226,16 @@ func (d *Decryptor) azure(ctx context.Context, key *keyservice.AzureKeyVaultKey,
 	return master.DecryptContext(ctx)
 }
 
+// gcpCredentials as written in the Secret.
+type gcpCredentials struct {
+	kind google.CredentialsType
+	data []byte
+}
+
 // parseGCP accepts credentials that are complete in themselves. Other types
 // name files, programs and addresses from which this process would fetch a
 // token, its own among them.
-func parseGCP(value []byte) ([]byte, error) {
+func parseGCP(value []byte) (*gcpCredentials, error) {
 	value = bytes.TrimSpace(value)
 	var written struct {
 		Type string `json:"type"`
@@ -237,15 +243,14 @@ func parseGCP(value []byte) ([]byte, error) {
 	if err := json.Unmarshal(value, &written); err != nil {
 		return nil, errors.New("it is not the JSON of Google credentials")
 	}
-	switch written.Type {
-	case "service_account", "authorized_user":
-	default:
+	kind := google.CredentialsType(written.Type)
+	if kind != google.ServiceAccount && kind != google.AuthorizedUser {
 		return nil, fmt.Errorf("credentials of type %.40q are not accepted; use a service_account key", written.Type)
 	}
-	if _, err := google.CredentialsFromJSON(context.Background(), value, kmsapi.DefaultAuthScopes()...); err != nil { //nolint:staticcheck // the type is checked above
+	if _, err := google.CredentialsFromJSONWithType(context.Background(), value, kind, kmsapi.DefaultAuthScopes()...); err != nil {
 		return nil, errors.New("it is not a complete key of Google credentials")
 	}
-	return value, nil
+	return &gcpCredentials{kind: kind, data: value}, nil
 }
 
 func (d *Decryptor) gcp(ctx context.Context, key *keyservice.GcpKmsKey, ciphertext []byte) ([]byte, error) {
@@ -253,9 +258,9 @@ func (d *Decryptor) gcp(ctx context.Context, key *keyservice.GcpKmsKey, cipherte
 	ctx = context.WithValue(ctx, oauth2.HTTPClient, d.options.HTTP)
 	var tokens oauth2.TokenSource
 	if d.keys.gcp != nil {
-		c, err := google.CredentialsFromJSON(ctx, d.keys.gcp, kmsapi.DefaultAuthScopes()...) //nolint:staticcheck // see parseGCP
+		c, err := google.CredentialsFromJSONWithType(ctx, d.keys.gcp.data, d.keys.gcp.kind, kmsapi.DefaultAuthScopes()...)
 		if err != nil {
-			return nil, errors.New("Google credentials are not complete")
+			return nil, errors.New("the given Google credentials are not complete")
 		}
 		tokens = c.TokenSource
 	} else {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -31,6 +32,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/cascade-gitops/cascade/syncer/render"
 )
 
 // cloudServer is a key service. It answers by path, and records what it was
@@ -292,4 +295,41 @@ func TestGCP(t *testing.T) {
 	o := Options{HTTP: s.Client(), gcp: s.URL}
 	check(t, open(t, map[string]string{gcpKey: string(account) + "\n"}, o), master, "")
 	check(t, open(t, nil, o), master, "no credentials are given")
+}
+
+// TestIdentityIsPermitted: the libraries of cloud providers clone the default
+// transport, which the process denies to everybody else.
+func TestIdentityIsPermitted(t *testing.T) {
+	t.Setenv("PATH", os.Getenv("PATH"))
+	before := http.DefaultTransport
+	t.Cleanup(func() { http.DefaultTransport = before })
+	if err := render.DenyNetwork(); err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(s.Close)
+	c, _ := withTokens(t, "decryptor")
+	d := open(t, nil, Options{Client: c, ServiceAccount: "decryptor"})
+	permitted, o, err := d.identity(t.Context(), "decrypt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var options auth.Options
+	options.Apply(o...)
+	if options.ServiceAccountName != "decryptor" || options.ServiceAccountNamespace != "apps" {
+		t.Errorf("identity is %s/%s", options.ServiceAccountNamespace, options.ServiceAccountName)
+	}
+	for ctx, want := range map[context.Context]bool{permitted: true, t.Context(): false} {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := options.GetHTTPClient().Do(request)
+		if (err == nil) != want {
+			t.Errorf("permitted %t: %v", want, err)
+		}
+		if err == nil {
+			response.Body.Close()
+		}
+	}
 }

@@ -63,8 +63,9 @@ type Options struct {
 	Client client.Client
 	// Tokens caches what cloud providers issued. It may be nil.
 	Tokens *cache.TokenCache
-	// HTTP is used for key services. nil means a client without a limit of
-	// hosts, with time-outs.
+	// HTTP is used for key services. nil means a client of the Decryptor's own,
+	// with time-outs; the AWS SDK then makes its own and heeds AWS_CA_BUNDLE,
+	// which fails with a client that is given.
 	HTTP *http.Client
 
 	// endpoints, in tests.
@@ -93,7 +94,7 @@ type keys struct {
 	vaultToken string
 	aws        *awsCredentials
 	azure      *azureCredentials
-	gcp        []byte
+	gcp        *gcpCredentials
 }
 
 // New reads the keys that spec.decryption names. It returns nil for an object
