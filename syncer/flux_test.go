@@ -197,7 +197,7 @@ func kustomizationOf(t *testing.T, spec string) *kustomizev1.Kustomization {
 }
 
 func byUs(ctx context.Context, files render.Files, k *kustomizev1.Kustomization) ([]*unstructured.Unstructured, error) {
-	build, err := (&Kustomizations{}).build(ctx, k)
+	build, err := (&Kustomizations{Targets: &Targets{}}).build(ctx, k)
 	if err != nil {
 		return nil, err
 	}

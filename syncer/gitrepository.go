@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -54,10 +55,11 @@ type GitRepositories struct {
 	artifacts map[source.Key]*meta.Artifact
 }
 
-// SetupWithManager registers the reconciler.
-func (r *GitRepositories) SetupWithManager(mgr ctrl.Manager, concurrent int) error {
+// SetupWithManager registers the reconciler. shard passes the repositories that
+// this process reconciles.
+func (r *GitRepositories) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
 	return ctrl.NewControllerManagedBy(mgr).
-		For(&sourcev1.GitRepository{}, builder.WithPredicates(changed())).
+		For(&sourcev1.GitRepository{}, builder.WithPredicates(shard, changed())).
 		WatchesRawSource(ctrlsource.Func(r.onSnapshot)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: rateLimiter()}).
 		Complete(r)

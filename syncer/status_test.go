@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/yaml"
 )
 
 // states are the conditions as type=status/reason.
@@ -105,54 +104,27 @@ func TestBecameReady(t *testing.T) {
 		"Broken":   {"nobody can go on because of a failure", same, unready, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := becameReady().Update(event.UpdateEvent{ObjectOld: made(tc.before), ObjectNew: made(tc.after)}); got != tc.want {
+			if got := becameReady(made(tc.before), made(tc.after)); got != tc.want {
 				t.Errorf("%s\nbecameReady() = %t, want %t", tc.reason, got, tc.want)
 			}
 		})
 	}
 }
 
-// supported are the fields of a Kustomization that we follow. A field that is
-// neither here nor refused would be ignored, which may apply with more rights,
-// or to another cluster.
-func TestEveryFieldIsFollowedOrRefused(t *testing.T) {
+// TestEveryFieldIsFollowed: a field that is not known here would be ignored,
+// which may apply with more rights, or to another cluster.
+func TestEveryFieldIsFollowed(t *testing.T) {
 	supported := map[string]bool{
 		"CommonMetadata": true, "DependsOn": true, "Interval": true, "RetryInterval": true, "Path": true, "PostBuild": true, "Prune": true, "DeletionPolicy": true,
 		"NamePrefix": true, "NameSuffix": true, "Patches": true, "Images": true, "SourceRef": true, "Suspend": true, "TargetNamespace": true, "Timeout": true,
 		"Force": true, "Wait": true, "Components": true, "IgnoreMissingComponents": true, "BuildMetadata": true,
-	}
-	refused := map[string]string{
-		"KubeConfig": "kubeConfig: {secretRef: {name: x}}", "ServiceAccountName": "serviceAccountName: x", "Decryption": "decryption: {provider: sops}",
-		"HealthChecks": "healthChecks: [{kind: Pod, name: x}]", "HealthCheckExprs": "healthCheckExprs: [{kind: X, apiVersion: v1, current: \"true\"}]", "Ignore": "ignore: [{paths: [/x]}]",
+		"KubeConfig": true, "ServiceAccountName": true, "Decryption": true, "HealthChecks": true, "HealthCheckExprs": true, "Ignore": true,
 	}
 	spec := reflect.TypeFor[kustomizev1.KustomizationSpec]()
 	for i := range spec.NumField() {
-		name := spec.Field(i).Name
-		text, isRefused := refused[name]
-		if !isRefused {
-			if !supported[name] {
-				t.Errorf("spec.%s of Flux's Kustomization is neither followed nor refused", name)
-			}
-			continue
+		if name := spec.Field(i).Name; !supported[name] {
+			t.Errorf("spec.%s of Flux's Kustomization is not followed", name)
 		}
-		k := &kustomizev1.Kustomization{}
-		if err := yaml.UnmarshalStrict([]byte(text+"\nsourceRef: {kind: GitRepository, name: x}"), &k.Spec); err != nil {
-			t.Fatal(err)
-		}
-		if got := unsupportedField(k); !strings.EqualFold(got, name) {
-			t.Errorf("unsupportedField() = %q for %s", got, text)
-		}
-	}
-	other := &kustomizev1.Kustomization{}
-	other.Spec.SourceRef.Kind = "Bucket"
-	if unsupportedField(other) == "" {
-		t.Error("a source of a kind that we do not fetch is not refused")
-	}
-	expression := &kustomizev1.Kustomization{}
-	expression.Spec.SourceRef.Kind = "GitRepository"
-	expression.Spec.DependsOn = []kustomizev1.DependencyReference{{Name: "x", ReadyExpr: "true"}}
-	if unsupportedField(expression) == "" {
-		t.Error("dependsOn.readyExpr is not refused")
 	}
 }
 

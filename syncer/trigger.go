@@ -46,8 +46,9 @@ const (
 )
 
 // SetupWithManager registers the reconciler and its indexes. configs, if not
-// nil, has the metadata of the ConfigMaps and Secrets that are watched.
-func (r *Kustomizations) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int, configs cache.Cache) error {
+// nil, has the metadata of the ConfigMaps and Secrets that are watched. shard
+// passes the Kustomizations that this process reconciles.
+func (r *Kustomizations) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int, configs cache.Cache, shard predicate.Predicate) error {
 	r.known = map[types.NamespacedName]*progress{}
 	r.watched = map[string]bool{}
 	for name, keys := range map[string]func(*kustomizev1.Kustomization) []string{
@@ -72,7 +73,7 @@ func (r *Kustomizations) SetupWithManager(ctx context.Context, mgr ctrl.Manager,
 		}
 	}
 	b := ctrl.NewControllerManagedBy(mgr).
-		For(&kustomizev1.Kustomization{}, builder.WithPredicates(changed(v1alpha1.ApprovePruneAnnotation, v1alpha1.DriftAnnotation))).
+		For(&kustomizev1.Kustomization{}, builder.WithPredicates(shard, changed(v1alpha1.ApprovePruneAnnotation, v1alpha1.DriftAnnotation))).
 		Watches(&kustomizev1.Kustomization{}, &handler.Funcs{UpdateFunc: r.onDependency}).
 		WatchesRawSource(ctrlsource.Func(r.onSnapshot)).
 		WatchesRawSource(ctrlsource.Func(r.onTouch)).

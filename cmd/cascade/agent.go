@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"time"
 
-	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
-	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
@@ -29,14 +27,12 @@ import (
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/remote"
 	"github.com/cascade-gitops/cascade/syncer"
-	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -65,6 +61,20 @@ type agentOptions struct {
 	concurrentChildren   int
 	observeInterval      time.Duration
 	noCrossNamespaceRefs bool
+	noRemoteBases        bool
+	controllerKinds      []string
+	featureGates         string
+	eventsAddr           string
+	serviceAccount       string
+	decryptionAccount    string
+	kubeconfigAccount    string
+	ageSecret            string
+	vaultConfigMap       string
+	overrideManagers     []string
+	stageKinds           string
+	requeueDependency    time.Duration
+	labelSelector        string
+	configSelector       string
 	drift                string
 	sweep                time.Duration
 	logLevel             string
@@ -97,6 +107,20 @@ func newAgent() *cobra.Command {
 	f.IntVar(&o.concurrentChildren, "concurrent-children", 32, "number of children that are visited at the same time")
 	f.DurationVar(&o.observeInterval, "observe-interval", 15*time.Second, "time between two readings of a child's report")
 	f.BoolVar(&o.noCrossNamespaceRefs, "no-cross-namespace-refs", false, "refuse sources of other namespaces")
+	f.BoolVar(&o.noRemoteBases, "no-remote-bases", true, "refuse references of kustomization files to other hosts and repositories, which cannot be allowed yet")
+	f.StringSliceVar(&o.controllerKinds, "controllers", controllerKinds(), "kinds that this process reconciles; sources of other kinds are read by the URL of their artifact")
+	f.StringVar(&o.featureGates, "feature-gates", "", "Flux's feature gates, as Name=true,Other=false")
+	f.StringVar(&o.eventsAddr, "events-addr", "", "URL of Flux's notification-controller, which events are posted to")
+	f.StringVar(&o.serviceAccount, "default-service-account", "", "service account that Kustomizations without one impersonate")
+	f.StringVar(&o.decryptionAccount, "default-decryption-service-account", "", "service account for key services, of Kustomizations that name none")
+	f.StringVar(&o.kubeconfigAccount, "default-kubeconfig-service-account", "", "service account for clusters of a ConfigMap that names none")
+	f.StringVar(&o.ageSecret, "sops-age-secret", "", "namespace/name of a Secret with age keys, for Kustomizations whose decryption names no Secret")
+	f.StringVar(&o.vaultConfigMap, "sops-vault-configmap", "", "namespace/name of the ConfigMap with the Vault servers that service accounts may log in to")
+	f.StringArrayVar(&o.overrideManagers, "override-manager", nil, "field manager whose fields are taken over from objects, besides kubectl's; may be given several times")
+	f.StringVar(&o.stageKinds, "custom-apply-stage-kinds", "", "kinds that are applied before the rest, as group/Kind,group/Kind")
+	f.DurationVar(&o.requeueDependency, "requeue-dependency", 30*time.Second, "time after which a dependency or source is looked at again, should no event come before")
+	f.StringVar(&o.labelSelector, "watch-label-selector", "", "reconcile only sources and Kustomizations with these labels")
+	f.StringVar(&o.configSelector, "watch-configs-label-selector", "reconcile.fluxcd.io/watch=Enabled", "ConfigMaps and Secrets with these labels wake the Kustomizations that use them when they change")
 	f.StringVar(&o.drift, "drift", string(syncer.DriftCorrect), "what to do about objects that somebody else changed: correct or report; the annotation cascade.dev/drift overrides it")
 	f.DurationVar(&o.sweep, "sweep-interval", time.Hour, "time after which all objects are verified one by one, besides by watching; 5m at least")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
@@ -112,11 +136,8 @@ func envOr(name, otherwise string) string {
 }
 
 func (o agentOptions) run(ctx context.Context) error {
-	if mode := syncer.DriftMode(o.drift); mode != syncer.DriftCorrect && mode != syncer.DriftReport {
-		return fmt.Errorf("cannot use --drift %q: use correct or report", o.drift)
-	}
-	if o.sweep < 5*time.Minute {
-		return fmt.Errorf("cannot use --sweep-interval %s: 5m is the least", o.sweep)
+	if err := o.check(); err != nil {
+		return err
 	}
 	level := zapcore.InfoLevel
 	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
@@ -219,7 +240,7 @@ func (o agentOptions) lock(config *rest.Config) (resourcelock.Interface, error) 
 		return nil, fmt.Errorf("cannot make client: %w", err)
 	}
 	return &resourcelock.LeaseLock{
-		LeaseMeta:  metav1.ObjectMeta{Namespace: o.namespace, Name: v1alpha1.LeaderLease},
+		LeaseMeta:  metav1.ObjectMeta{Namespace: o.namespace, Name: o.lease(v1alpha1.LeaderLease)},
 		Client:     clients.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: envOr("POD_NAME", host)},
 	}, nil
@@ -236,57 +257,4 @@ func (o agentOptions) storage(mgr ctrl.Manager) (*source.Storage, error) {
 	}
 	storage := source.NewStorage(filepath.Join(o.storagePath, "artifacts"), o.artifactAddr, advertised)
 	return storage, mgr.Add(storage)
-}
-
-func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
-	config := rest.CopyConfig(mgr.GetConfig())
-	config.Timeout = localTimeout
-	local, err := apply.Connect(config, mgr.GetScheme())
-	if err != nil {
-		return err
-	}
-	snapshots := source.NewSnapshots()
-	now := time.Now
-	if err := mgr.Add(frugal{}); err != nil {
-		return fmt.Errorf("cannot set up memory: %w", err)
-	}
-	memo := apply.NewMemo(local, kustomizev1.GroupVersion.Group, now)
-	if err := mgr.Add(memo); err != nil {
-		return fmt.Errorf("cannot set up memo: %w", err)
-	}
-	syncMetrics := syncer.NewMetrics(metrics.Registry)
-
-	//lint:ignore SA1019 flux events reads the old events API
-	recorder := mgr.GetEventRecorderFor
-	logins, err := source.NewLogins(o.tokenCacheSize, o.tokenCacheDuration, now)
-	if err != nil {
-		return err
-	}
-	storage, err := o.storage(mgr)
-	if err != nil {
-		return err
-	}
-	if err := (&syncer.GitRepositories{
-		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Mirrors: source.NewMirrors(filepath.Join(o.storagePath, "git"), o.maxPackBytes),
-		Snapshots: snapshots, Logins: logins, Storage: storage, Events: recorder("source-controller"), Metrics: syncMetrics, Now: now,
-	}).SetupWithManager(mgr, o.concurrentSources); err != nil {
-		return fmt.Errorf("cannot set up %s controller: %w", sourcev1.GitRepositoryKind, err)
-	}
-	if err := (&syncer.Kustomizations{
-		Client: mgr.GetClient(), Cluster: local, Memo: memo, Snapshots: snapshots, Events: recorder("kustomize-controller"),
-		Metrics: syncMetrics, Now: now, NoCrossNamespaceRefs: o.noCrossNamespaceRefs,
-		Drift: syncer.DriftMode(o.drift), Sweep: o.sweep,
-	}).SetupWithManager(ctx, mgr, o.concurrent); err != nil {
-		return fmt.Errorf("cannot set up %s controller: %w", kustomizev1.KustomizationKind, err)
-	}
-	children := &remote.Children{
-		Client: mgr.GetClient(), Cluster: local, Snapshots: snapshots, Connections: remote.NewConnections(mgr.GetScheme(), now),
-		Events: recorder("cascade"), Metrics: remote.NewMetrics(metrics.Registry), Now: now,
-		AgentImage: o.image, ObserveInterval: o.observeInterval,
-	}
-	layers := &remote.Layers{Client: mgr.GetClient(), Snapshots: snapshots, Now: now}
-	if err := remote.SetupWithManager(mgr, children, layers, o.concurrentChildren); err != nil {
-		return fmt.Errorf("cannot set up Layer and Child controllers: %w", err)
-	}
-	return mgr.Add(&remote.Reporter{Client: mgr.GetClient(), Cache: mgr.GetCache(), Namespace: o.namespace, Agent: version(), Now: now})
 }

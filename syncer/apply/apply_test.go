@@ -7,10 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/health"
 )
 
 func newObject(apiVersion, kind, name string) *unstructured.Unstructured {
@@ -146,13 +150,17 @@ func TestAutomatic(t *testing.T) {
 }
 
 func TestHealthMessage(t *testing.T) {
-	h := Health{Failed: []string{"bad"}}
+	var h Health
 	for i := range 30 {
-		h.InProgress = append(h.InProgress, fmt.Sprint("slow", i))
+		h = append(h, health.Result{Entry: inventory.Entry{Kind: "Pod", Name: fmt.Sprint("p", i)}, Status: status.InProgressStatus})
 	}
+	h = append(h, health.Result{Entry: inventory.Entry{Kind: "Pod", Name: "well"}, Status: status.CurrentStatus})
 	got := h.Message()
-	if !strings.HasPrefix(got, "bad, slow0") || !strings.HasSuffix(got, "and 21 more") {
-		t.Errorf("Message() = %q, want the failed first, and few", got)
+	if !strings.HasPrefix(got, "Pod/p0 status: 'InProgress', ") || !strings.HasSuffix(got, "and 20 more") || strings.Contains(got, "well") {
+		t.Errorf("Message() = %q, want what is not done, and few of it", got)
+	}
+	if len(h.Pending()) != 30 {
+		t.Errorf("Pending() has %d objects, want 30", len(h.Pending()))
 	}
 	if h.Done() || !(Health{}).Done() {
 		t.Error("Done() is for nothing in progress and nothing failed")

@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/auth"
+	tokencache "github.com/fluxcd/pkg/cache"
+	ssautil "github.com/fluxcd/pkg/ssa/utils"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/remote"
+	"github.com/cascade-gitops/cascade/syncer"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/decrypt"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// layerKind stands for Layers and the children that they are for.
+const layerKind = "Layer"
+
+// controllerKinds that a process may reconcile.
+func controllerKinds() []string {
+	return []string{sourcev1.GitRepositoryKind, kustomizev1.KustomizationKind, layerKind}
+}
+
+func (o agentOptions) reconciles(kind string) bool { return slices.Contains(o.controllerKinds, kind) }
+
+// check refuses flags that cannot be used together or at all.
+func (o agentOptions) check() error {
+	for _, kind := range o.controllerKinds {
+		if !slices.Contains(controllerKinds(), kind) {
+			return fmt.Errorf("cannot use --controllers %q: the kinds are %s", kind, strings.Join(controllerKinds(), ", "))
+		}
+	}
+	switch mode := syncer.DriftMode(o.drift); {
+	case mode != syncer.DriftCorrect && mode != syncer.DriftReport:
+		return fmt.Errorf("cannot use --drift %q: use correct or report", o.drift)
+	case o.sweep < 5*time.Minute:
+		return fmt.Errorf("cannot use --sweep-interval %s: 5m is the least", o.sweep)
+	case o.requeueDependency <= 0:
+		return fmt.Errorf("cannot use --requeue-dependency %s: it must be positive", o.requeueDependency)
+	case o.reconciles(layerKind) && !o.reconciles(sourcev1.GitRepositoryKind):
+		return errors.New("cannot reconcile Layer without GitRepository: layers are rendered from repositories that this process fetches; change --controllers")
+	case !o.noRemoteBases:
+		return errors.New("cannot use --no-remote-bases=false: references to other hosts are not followed; copy the files into the source, or use another source")
+	}
+	return nil
+}
+
+// rules are the flags about Kustomizations.
+func (o agentOptions) rules() (rules syncer.Rules, watchConfigs bool, err error) {
+	rules = syncer.Rules{NoCrossNamespaceRefs: o.noCrossNamespaceRefs, RequeueDependency: o.requeueDependency}
+	watchConfigs = o.configSelector != ""
+	if err := setGates(o.featureGates, gates(&rules, &watchConfigs)); err != nil {
+		return rules, false, err
+	}
+	if rules.Stages, err = ssautil.ParseGroupKindSet(o.stageKinds); err != nil {
+		return rules, false, fmt.Errorf("cannot use --custom-apply-stage-kinds: %w", err)
+	}
+	rules.Decryption = decrypt.Options{
+		ServiceAccount: o.decryptionAccount,
+		Vault:          decrypt.Vault{Address: os.Getenv("VAULT_ADDR"), Token: os.Getenv("VAULT_TOKEN")},
+	}
+	for flag, to := range map[string]struct {
+		text string
+		name *types.NamespacedName
+	}{
+		"sops-age-secret":      {o.ageSecret, &rules.Decryption.AgeSecret},
+		"sops-vault-configmap": {o.vaultConfigMap, &rules.Decryption.VaultConfig},
+	} {
+		if to.text == "" {
+			continue
+		}
+		namespace, name, ok := strings.Cut(to.text, "/")
+		if !ok || namespace == "" || name == "" {
+			return rules, false, fmt.Errorf("cannot use --%s %q: write namespace/name", flag, to.text)
+		}
+		*to.name = types.NamespacedName{Namespace: namespace, Name: name}
+	}
+	return rules, watchConfigs, nil
+}
+
+// shard is the part of the objects that this process reconciles.
+func (o agentOptions) shard() (predicate.Predicate, error) {
+	selector, err := labels.Parse(o.labelSelector)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use --watch-label-selector %q: %w", o.labelSelector, err)
+	}
+	return predicate.NewPredicateFuncs(func(object client.Object) bool { return selector.Matches(labels.Set(object.GetLabels())) }), nil
+}
+
+// lease is the name of the lease that agents with the same part of the objects
+// compete for.
+func (o agentOptions) lease(name string) string {
+	if o.labelSelector == "" {
+		return name
+	}
+	sum := sha256.Sum256([]byte(o.labelSelector))
+	return name + "-" + hex.EncodeToString(sum[:4])
+}
+
+// configs is the cache of the ConfigMaps and Secrets that are watched.
+func (o agentOptions) configs(mgr ctrl.Manager) (cache.Cache, error) {
+	selector, err := labels.Parse(o.configSelector)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use --watch-configs-label-selector %q: %w", o.configSelector, err)
+	}
+	c, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
+		DefaultLabelSelector: selector, DefaultTransform: cache.TransformStripManagedFields(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot set up the cache of configurations: %w", err)
+	}
+	return c, mgr.Add(c)
+}
+
+// recorders returns what events are recorded with, by the name of a controller
+// of Flux.
+func (o agentOptions) recorders(mgr ctrl.Manager) (func(controller string) record.EventRecorder, error) {
+	var posts *syncer.Posts
+	if o.eventsAddr != "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("cannot read host name: %w", err)
+		}
+		if posts, err = syncer.NewPosts(o.eventsAddr, host, nil, metrics.Registry, mgr.GetLogger()); err != nil {
+			return nil, fmt.Errorf("cannot use --events-addr: %w", err)
+		}
+		if err := mgr.Add(posts); err != nil {
+			return nil, fmt.Errorf("cannot set up posts of events: %w", err)
+		}
+	}
+	return func(controller string) record.EventRecorder {
+		//lint:ignore SA1019 flux events reads the old events API
+		recorder := mgr.GetEventRecorderFor(controller)
+		return &syncer.Events{Recorder: recorder, Controller: controller, Scheme: mgr.GetScheme(), Posts: posts, Now: time.Now}
+	}, nil
+}
+
+// controllers sets up what the process reconciles.
+func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
+	// It is a property of Flux's library, which asks a variable of the process.
+	auth.EnableObjectLevelWorkloadIdentity()
+	config := rest.CopyConfig(mgr.GetConfig())
+	config.Timeout = localTimeout
+	local, err := apply.Connect(config, mgr.GetScheme())
+	if err != nil {
+		return err
+	}
+	local.Override(o.overrideManagers)
+	if err := mgr.Add(frugal{}); err != nil {
+		return fmt.Errorf("cannot set up memory: %w", err)
+	}
+	events, err := o.recorders(mgr)
+	if err != nil {
+		return err
+	}
+	snapshots := source.NewSnapshots()
+	measured := syncer.NewMetrics(metrics.Registry)
+	if o.reconciles(sourcev1.GitRepositoryKind) {
+		if err := o.sources(mgr, snapshots, events, measured); err != nil {
+			return fmt.Errorf("cannot set up %s controller: %w", sourcev1.GitRepositoryKind, err)
+		}
+	}
+	if o.reconciles(kustomizev1.KustomizationKind) {
+		if err := o.kustomizations(ctx, mgr, local, snapshots, events, measured); err != nil {
+			return fmt.Errorf("cannot set up %s controller: %w", kustomizev1.KustomizationKind, err)
+		}
+	}
+	if o.reconciles(layerKind) {
+		children := &remote.Children{
+			Client: mgr.GetClient(), Cluster: local, Snapshots: snapshots, Connections: remote.NewConnections(mgr.GetScheme(), time.Now),
+			Events: events("cascade"), Metrics: remote.NewMetrics(metrics.Registry), Now: time.Now,
+			AgentImage: o.image, ObserveInterval: o.observeInterval,
+		}
+		layers := &remote.Layers{Client: mgr.GetClient(), Snapshots: snapshots, Now: time.Now}
+		if err := remote.SetupWithManager(mgr, children, layers, o.concurrentChildren); err != nil {
+			return fmt.Errorf("cannot set up Layer and Child controllers: %w", err)
+		}
+	}
+	return mgr.Add(&remote.Reporter{Client: mgr.GetClient(), Cache: mgr.GetCache(), Namespace: o.namespace, Agent: version(), Now: time.Now})
+}
+
+func (o agentOptions) sources(mgr ctrl.Manager, snapshots *source.Snapshots, events func(string) record.EventRecorder, measured *syncer.Metrics) error {
+	logins, err := source.NewLogins(o.tokenCacheSize, o.tokenCacheDuration, time.Now)
+	if err != nil {
+		return err
+	}
+	storage, err := o.storage(mgr)
+	if err != nil {
+		return err
+	}
+	shard, err := o.shard()
+	if err != nil {
+		return err
+	}
+	return (&syncer.GitRepositories{
+		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Mirrors: source.NewMirrors(filepath.Join(o.storagePath, "git"), o.maxPackBytes),
+		Snapshots: snapshots, Logins: logins, Storage: storage, Events: events("source-controller"), Metrics: measured, Now: time.Now,
+	}).SetupWithManager(mgr, o.concurrentSources, shard)
+}
+
+func (o agentOptions) kustomizations(ctx context.Context, mgr ctrl.Manager, local *apply.Cluster, snapshots *source.Snapshots, events func(string) record.EventRecorder, measured *syncer.Metrics) error {
+	rules, watchConfigs, err := o.rules()
+	if err != nil {
+		return err
+	}
+	memo := apply.NewMemo(local, kustomizev1.GroupVersion.Group, time.Now)
+	if err := mgr.Add(memo); err != nil {
+		return fmt.Errorf("cannot set up memo: %w", err)
+	}
+	tokens, err := tokencache.NewTokenCache(o.tokenCacheSize, tokencache.WithMaxDuration(o.tokenCacheDuration))
+	if err != nil {
+		return fmt.Errorf("cannot set up the cache of tokens: %w", err)
+	}
+	rules.Decryption.Client, rules.Decryption.Tokens = mgr.GetClient(), tokens
+	var configs cache.Cache
+	if watchConfigs {
+		if configs, err = o.configs(mgr); err != nil {
+			return err
+		}
+	}
+	shard, err := o.shard()
+	if err != nil {
+		return err
+	}
+	fetched := map[string]bool{}
+	for _, kind := range o.controllerKinds {
+		fetched[kind] = true
+	}
+	return (&syncer.Kustomizations{
+		Client: mgr.GetClient(),
+		Targets: &syncer.Targets{
+			Local: local, Kubeconfig: capibridge.Kubeconfig, ServiceAccount: o.serviceAccount,
+			KubeConfigServiceAccount: o.kubeconfigAccount, Tokens: tokens, Scheme: mgr.GetScheme(), Now: time.Now,
+		},
+		Memo: memo, Snapshots: snapshots, Fetched: fetched, Artifacts: source.NewArtifacts(filepath.Join(o.storagePath, "others"), o.maxPackBytes),
+		Events: events("kustomize-controller"), Metrics: measured, Now: time.Now, Rules: rules,
+		Drift: syncer.DriftMode(o.drift), Sweep: o.sweep,
+	}).SetupWithManager(ctx, mgr, o.concurrent, configs, shard)
+}
