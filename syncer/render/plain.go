@@ -142,12 +142,18 @@ func (p *plainBuild) file(at string) error {
 	if err := p.fsys.ctx.Err(); err != nil {
 		return errDoubt
 	}
-	data, err := p.fsys.ReadFile(at)
+	data, err := p.fsys.readFile(at)
 	if err != nil {
 		return errDoubt
 	}
 	objects, err := readManifest(data)
+	if err == nil {
+		delete(p.fsys.partly, at)
+	}
 	if err != nil || slices.ContainsFunc(objects, listed) {
+		if err := p.fsys.whole(at, data); err != nil {
+			return errDoubt
+		}
 		return p.unusual(data)
 	}
 	for _, o := range objects {
