@@ -24,6 +24,10 @@ type caesar struct {
 const sealMark = "sealed!"
 
 func (c *caesar) File(_ context.Context, name string, data []byte) ([]byte, error) {
+	if !schema.TryLock() {
+		return nil, errors.New("a lock is held while a key service is asked")
+	}
+	schema.Unlock()
 	c.names = append(c.names, name)
 	if !bytes.Contains(data, []byte(sealMark)) {
 		return data, nil
@@ -32,6 +36,10 @@ func (c *caesar) File(_ context.Context, name string, data []byte) ([]byte, erro
 }
 
 func (c *caesar) Resource(_ context.Context, r *resource.Resource) (*resource.Resource, error) {
+	if !schema.TryLock() {
+		return nil, errors.New("a lock is held while a key service is asked")
+	}
+	schema.Unlock()
 	c.names = append(c.names, r.GetKind()+"/"+r.GetName())
 	if sops := r.Field("sops"); sops != nil {
 		data, err := r.MarshalJSON()
@@ -75,12 +83,12 @@ func TestDecryption(t *testing.T) {
 		"GeneratorFiles": {
 			"the key of a Secret tells the format, or the file's name",
 			tree{"kustomization.yaml": "secretGenerator: [{name: s, files: [config.json=in, app.yaml], options: {disableNameSuffixHash: true}}]\n", "in": "sealed!{}", "app.yaml": "sealed!a: b\n"}, Build{},
-			[]string{"config.json", "app.yaml", "Secret/s"}, map[string]string{"Secret/s/data/config.json": b64("{}"), "Secret/s/data/app.yaml": b64("a: b\n")},
+			[]string{"app.yaml", "config.json", "Secret/s"}, map[string]string{"Secret/s/data/config.json": b64("{}"), "Secret/s/data/app.yaml": b64("a: b\n")},
 		},
 		"GeneratorEnvs": {
 			"variables are dotenv unless the name says otherwise",
 			tree{"kustomization.yaml": "secretGenerator: [{name: s, envs: [vars, more.ini], options: {disableNameSuffixHash: true}}]\n", "vars": "A=sealed!1\n", "more.ini": "B=2\n"}, Build{},
-			[]string{"vars.env", "more.ini", "Secret/s"}, map[string]string{"Secret/s/data/A": b64("1")},
+			[]string{"more.ini", "vars.env", "Secret/s"}, map[string]string{"Secret/s/data/A": b64("1")},
 		},
 		"Patch": {
 			"a patch in a file of a base",

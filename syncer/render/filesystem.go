@@ -60,6 +60,8 @@ type fileSystem struct {
 	// sealed are the files that the decrypter is to see, by path, with the name
 	// that tells it the format.
 	sealed map[string]string
+	// wants: a running build needs a sealed file that was not decrypted yet.
+	wants bool
 	// keys is why something could not be decrypted.
 	keys error
 }
