@@ -98,7 +98,8 @@ func FuzzSubstitution(f *testing.F) {
 		if len(out) > vars.bound(parsed.Root) {
 			t.Errorf("put(%q) made %d bytes, more than the bound of %d", text, len(out), vars.bound(parsed.Root))
 		}
-		if quiet([]byte(text)) && out != text {
+		// A zero ends the text for Flux's library; YAML has none.
+		if quiet([]byte(text)) && out != text && tame(text) {
 			t.Errorf("Eval(%q) = %q, without a variable in it", text, out)
 		}
 		_ = guarded(func() error {
