@@ -230,7 +230,9 @@ func (v *variables) bound(n parse.Node) int {
 			last = v.bound(a)
 			args = min(args+last, 1<<40)
 		}
-		value := len(v.values[n.Param])
+		// Letters can take more bytes in the other case, and bytes that are no
+		// letters become three.
+		value := 3 * len(v.values[n.Param])
 		if !strings.HasPrefix(n.Name, "/") {
 			return max(value, args)
 		}
