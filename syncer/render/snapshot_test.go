@@ -126,7 +126,7 @@ func TestHostileLinks(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	snapshot, err := source.NewMirrors(t.TempDir(), 1<<20).Fetch(t.Context(), source.Origin{URL: server.HTTPURL("fleet")}, source.Reference{Branch: "main"}, nil, nil)
+	snapshot, err := source.NewMirrors(t.TempDir(), 1<<20).Fetch(t.Context(), source.Origin{URL: server.HTTPURL("fleet")}, source.Reference{Branch: "main"}, source.Options{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
