@@ -74,6 +74,17 @@ test: prerequisites lint generated build-e2e race unit test-controlplane test-lo
 unit: ## tests without a control plane, under the race detector
 	go test -p $(P) -race -timeout 10m $(UNIT)
 
+# Each fuzz target runs for FUZZTIME. What they find is kept below testdata/fuzz.
+FUZZTIME ?= 2m
+.PHONY: fuzz
+fuzz: ## all fuzz targets, FUZZTIME each
+	@grep -lE '^func Fuzz' $$(git ls-files '*_test.go') | while read -r file; do \
+		for target in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]*)\(.*/\1/p' $$file); do \
+			echo "$$(dirname $$file): $$target"; \
+			go test -p $(P) ./$$(dirname $$file) -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -parallel $(P); \
+		done; \
+	done
+
 .PHONY: race
 race: ## the agent with the race detector, for the e2e tests
 	@mkdir -p $(BIN)/race

@@ -11,6 +11,18 @@
 //   - no document reaches a YAML library before Check has seen it: an alias
 //     cycle overflows the stack of kyaml, which kills a Go process and cannot
 //     be recovered from.
+//   - what is built equals, byte for byte, what Flux's kustomize-controller
+//     builds, or both fail. Directories of manifests take a short way past
+//     kustomize that is linear in their objects; what is in doubt takes
+//     kustomize's;
+//   - a rendering, and a failure that would come again, says what it read, so
+//     that it is reused while that and the Build are unchanged.
 //
-// Every failure is an error of the one rendering.
+// Builds run in parallel. One that brings an OpenAPI schema runs alone, because
+// kyaml keeps the schema in a variable of the process; nothing else in this
+// process may call kyaml's or kustomize's functions that read it without this
+// package. No lock is held while a Decrypter is asked.
+//
+// Every failure is an error of the one rendering. An *Error is one that comes
+// again; any other may pass by itself.
 package render

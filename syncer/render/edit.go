@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fluxcd/pkg/envsubst"
+	"github.com/fluxcd/pkg/envsubst/parse"
 	"sigs.k8s.io/kustomize/api/provider"
 	"sigs.k8s.io/kustomize/api/resource"
 	"sigs.k8s.io/yaml"
@@ -16,6 +17,19 @@ import (
 // substituteMark is the label or annotation that takes an object out of
 // substitution, with the value "disabled".
 const substituteMark = "kustomize.toolkit.fluxcd.io/substitute"
+
+const (
+	// MaxExpressions bounds the variables in one object, and maxNested those
+	// inside of each other: Flux's library recurses over both.
+	MaxExpressions = 100_000
+	maxNested      = 100
+	// MaxSubstituted bounds the bytes that substitution makes of one object.
+	MaxSubstituted = 32 << 20
+)
+
+// errSubstitution is wrapped by the errors of substitutions that would take over
+// the process.
+var errSubstitution = errors.New("refused substitution")
 
 var variableName = regexp.MustCompile(`^[_[:alpha:]][_[:alpha:][:digit:]]*$`)
 
@@ -119,9 +133,9 @@ func (e *edits) substitute(i *item, vars *variables) error {
 		return nil
 	}
 	was := i.identity()
-	out, err := envsubst.Eval(string(text), vars.value)
+	out, err := vars.put(string(text))
 	if err != nil {
-		return fmt.Errorf("variable substitution failed: %w", err)
+		return err
 	}
 	if out == string(text) && i.settled() {
 		return nil
@@ -174,6 +188,81 @@ func newVariables(b Build) *variables {
 		v.values[name] = strings.ReplaceAll(value, "\n", "")
 	}
 	return v
+}
+
+// put puts the variables into a text.
+func (v *variables) put(text string) (string, error) {
+	if n := strings.Count(text, "$"); n > MaxExpressions {
+		return "", fmt.Errorf("%w: %d variables are more than the limit of %d", errSubstitution, n, MaxExpressions)
+	}
+	if nested(text) > maxNested {
+		return "", fmt.Errorf("%w: variables are nested deeper than %d", errSubstitution, maxNested)
+	}
+	tree, err := parse.Parse(text)
+	if err == nil && v.bound(tree.Root) > MaxSubstituted {
+		return "", fmt.Errorf("%w: it could make more than %d bytes", errSubstitution, MaxSubstituted)
+	}
+	out, err := envsubst.Eval(text, v.value)
+	if err != nil {
+		return "", fmt.Errorf("variable substitution failed: %w", err)
+	}
+	if err := Check([]byte(out)); err != nil {
+		return "", err
+	}
+	return out, nil
+}
+
+// bound is an upper bound of the bytes that a node becomes, and that are needed
+// on the way.
+func (v *variables) bound(n parse.Node) int {
+	switch n := n.(type) {
+	case *parse.TextNode:
+		return len(n.Value)
+	case *parse.ListNode:
+		sum := 0
+		for _, child := range n.Nodes {
+			sum = min(sum+v.bound(child), 1<<40)
+		}
+		return sum
+	case *parse.FuncNode:
+		args, last := 0, 0
+		for _, a := range n.Args {
+			last = v.bound(a)
+			args = min(args+last, 1<<40)
+		}
+		// Letters can take more bytes in the other case, and bytes that are no
+		// letters become three.
+		value := 3 * len(v.values[n.Param])
+		if !strings.HasPrefix(n.Name, "/") {
+			return max(value, args)
+		}
+		times := 1
+		if n.Name == "//" {
+			times = value + 1
+			if pattern, ok := n.Args[0].(*parse.TextNode); ok {
+				times = strings.Count(v.values[n.Param], pattern.Value)
+			}
+		}
+		return max(args, value+min(times*min(last, 1<<20), 1<<40))
+	}
+	return 0
+}
+
+// nested counts how deep variables are inside of each other.
+func nested(text string) int {
+	deepest, depth := 0, 0
+	for i := 0; i < len(text); i++ {
+		switch {
+		case text[i] == '$' && i+1 < len(text) && text[i+1] == '$':
+			i++
+		case text[i] == '$' && i+1 < len(text) && text[i+1] == '{':
+			depth++
+			deepest = max(deepest, depth)
+		case text[i] == '}' && depth > 0:
+			depth--
+		}
+	}
+	return deepest
 }
 
 func (v *variables) value(name string) (string, bool) {

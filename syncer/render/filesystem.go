@@ -39,6 +39,8 @@ type fileSystem struct {
 	overlay map[string][]byte
 	// contents are the files that were read and have passed.
 	contents map[string][]byte
+	// partly are files whose mappings were not looked at yet.
+	partly map[string]bool
 	// bringsSchema: a kustomization file that was read names an OpenAPI schema.
 	bringsSchema bool
 	// running: kustomize builds; alone: and no other build runs.
@@ -58,17 +60,42 @@ type fileSystem struct {
 	// sealed are the files that the decrypter is to see, by path, with the name
 	// that tells it the format.
 	sealed map[string]string
+	// wants: a running build needs a sealed file that was not decrypted yet.
+	wants bool
 	// keys is why something could not be decrypted.
 	keys error
 }
 
 func newFileSystem(ctx context.Context, files Files) *fileSystem {
-	return &fileSystem{ctx: ctx, files: files, reads: newRecorder(files), overlay: map[string][]byte{}, contents: map[string][]byte{}}
+	return &fileSystem{ctx: ctx, files: files, reads: newRecorder(files), overlay: map[string][]byte{}, contents: map[string][]byte{}, partly: map[string]bool{}}
 }
 
 func rooted(name string) string { return path.Clean("/" + filepath.ToSlash(name)) }
 
 func (f *fileSystem) ReadFile(name string) ([]byte, error) {
+	data, err := f.readFile(name)
+	if err != nil {
+		return nil, err
+	}
+	return data, f.whole(rooted(name), data)
+}
+
+// whole makes sure that a file has passed all of Check.
+func (f *fileSystem) whole(at string, data []byte) error {
+	if !f.partly[at] {
+		return nil
+	}
+	delete(f.partly, at)
+	if _, err := dissect(data); err != nil {
+		f.refused = f.failed == nil
+		return f.note(fmt.Errorf("cannot read %s: %w", at, err))
+	}
+	return nil
+}
+
+// readFile is ReadFile for who looks at the mappings of a file himself, or calls
+// whole before someone else does.
+func (f *fileSystem) readFile(name string) ([]byte, error) {
 	at := rooted(name)
 	if data, ok := f.overlay[at]; ok {
 		return f.checked(at, data)
@@ -135,11 +162,16 @@ func (f *fileSystem) note(err error) error {
 }
 
 func (f *fileSystem) check(at string, data []byte) error {
-	added, err := measure(data)
-	if err != nil {
-		return err
+	switch {
+	case suspect(data):
+		added, err := dissect(data)
+		if err != nil {
+			return err
+		}
+		f.added += added
+	case crowded(data):
+		f.partly[at] = true
 	}
-	f.added += added
 	if isKustomization(path.Base(at)) {
 		added, bringsSchema, err := checkKustomization(data)
 		if err != nil {
@@ -148,8 +180,8 @@ func (f *fileSystem) check(at string, data []byte) error {
 		f.added += added
 		f.bringsSchema = f.bringsSchema || bringsSchema
 	}
-	if f.added > MaxNodes {
-		return fmt.Errorf("%w: aliases add more than %d nodes to the files read so far", ErrHostile, MaxNodes)
+	if f.added > MaxAdded {
+		return fmt.Errorf("%w: aliases add more than %d nodes to the files read so far", ErrHostile, MaxAdded)
 	}
 	return nil
 }

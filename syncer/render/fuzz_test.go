@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fluxcd/pkg/envsubst"
+	"github.com/fluxcd/pkg/envsubst/parse"
 	"sigs.k8s.io/yaml"
 )
 
@@ -64,7 +64,9 @@ func FuzzDifferential(f *testing.F) {
 			}
 			c.files["kustomization.yaml"] = k
 		}
-		compare(t, c)
+		// Flux reads its schema anew for each build, which takes a tenth of a
+		// second; these builds cannot bring one of their own.
+		compareWith(t, c, inMemory)
 	})
 }
 
@@ -85,15 +87,20 @@ func FuzzSubstitution(f *testing.F) {
 			return
 		}
 		vars := newVariables(Build{Variables: map[string]string{"a": a, "b": b}})
-		out, err := envsubst.Eval(text, vars.value)
+		out, err := vars.put(text)
 		if err != nil {
 			return
 		}
-		if quiet([]byte(text)) && out != text {
-			t.Errorf("Eval(%q) = %q, without a variable in it", text, out)
+		parsed, err := parse.Parse(text)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if hurts([]byte(out)) {
-			return
+		if len(out) > vars.bound(parsed.Root) {
+			t.Errorf("put(%q) made %d bytes, more than the bound of %d", text, len(out), vars.bound(parsed.Root))
+		}
+		// A zero ends the text for Flux's library; YAML has none.
+		if quiet([]byte(text)) && out != text && tame(text) {
+			t.Errorf("Eval(%q) = %q, without a variable in it", text, out)
 		}
 		_ = guarded(func() error {
 			_, err := yaml.YAMLToJSON([]byte(out))

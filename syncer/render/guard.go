@@ -12,11 +12,17 @@ import (
 // Limits of the guard. They are far above what people write and far below
 // what hurts.
 const (
-	// MaxNodes bounds a document after its aliases are expanded, and what
-	// aliases add to all the documents that one rendering reads.
+	// MaxNodes bounds a document after its aliases are expanded.
 	MaxNodes = 1_000_000
+	// MaxAdded bounds the nodes that aliases add to all that one rendering reads.
+	MaxAdded = 100_000
 	// MaxDepth bounds the nesting of a document.
 	MaxDepth = 1000
+	// MaxKeys bounds the fields of one mapping, and MaxTwice those that are
+	// there more than once: YAML libraries compare each with each, and report
+	// each pair.
+	MaxKeys  = 10_000
+	MaxTwice = 500
 )
 
 // ErrHostile is wrapped by the errors of Check.
@@ -27,8 +33,9 @@ var ErrHostile = errors.New("refused YAML")
 var separator = regexp.MustCompile(`(?m)^---`)
 
 // Check refuses YAML whose aliases form a cycle or expand to more than
-// MaxNodes, and nesting beyond MaxDepth. Syntax errors are not its business:
-// the library that parses the document reports them better.
+// MaxNodes, nesting beyond MaxDepth, and mappings of too many fields. Syntax
+// errors are not its business: the library that parses the document reports
+// them better.
 func Check(data []byte) error {
 	_, err := measure(data)
 	return err
@@ -36,9 +43,19 @@ func Check(data []byte) error {
 
 // measure is Check, and counts the nodes that aliases add.
 func measure(data []byte) (added int, err error) {
-	if !suspect(data) {
+	if !suspect(data) && !crowded(data) {
 		return 0, nil
 	}
+	return dissect(data)
+}
+
+// crowded is false for data that cannot hold a mapping of too many fields.
+func crowded(data []byte) bool {
+	return bytes.Count(data, []byte(":"))+bytes.Count(data, []byte("?")) > MaxTwice
+}
+
+// dissect is measure for data that has to be parsed.
+func dissect(data []byte) (added int, err error) {
 	if added, err = measureStream(data); err != nil {
 		return 0, err
 	}
@@ -124,6 +141,11 @@ func (w *walk) size(n *yaml.Node, depth int) (int, error) {
 		}
 		return nil
 	}
+	if n.Kind == yaml.MappingNode {
+		if err := fields(n); err != nil {
+			return 0, err
+		}
+	}
 	if n.Kind == yaml.AliasNode {
 		if err := add(n.Alias); err != nil {
 			return 0, err
@@ -136,4 +158,23 @@ func (w *walk) size(n *yaml.Node, depth int) (int, error) {
 	}
 	w.sizes[n] = total
 	return total, nil
+}
+
+// fields refuses a mapping of too many fields.
+func fields(n *yaml.Node) error {
+	keys := len(n.Content) / 2
+	if keys > MaxKeys {
+		return fmt.Errorf("%w: line %d: a mapping of more than %d fields", ErrHostile, n.Line, MaxKeys)
+	}
+	if keys <= MaxTwice {
+		return nil
+	}
+	seen := make(map[string]bool, keys)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		seen[n.Content[i].Value] = true
+	}
+	if keys-len(seen) > MaxTwice {
+		return fmt.Errorf("%w: line %d: a mapping with more than %d fields that are there already", ErrHostile, n.Line, MaxTwice)
+	}
+	return nil
 }

@@ -17,7 +17,8 @@ var errDoubt = errors.New("not plain")
 // readManifest reads the documents of a YAML file as kustomize reads, writes,
 // and reads them again, in one step. It knows the part of YAML that nearly all
 // manifests are written in, in which that makes no difference, and returns
-// errDoubt for everything else.
+// errDoubt for everything else. Data must have passed all of Check but for its
+// mappings, which are looked at here.
 func readManifest(data []byte) ([]map[string]any, error) {
 	text := strings.ReplaceAll(string(data), "\r\n", "\n")
 	documents, err := split(text)
@@ -98,6 +99,9 @@ func plainValue(n *yaml.Node, flow, field bool) (any, error) {
 		}
 		return list, nil
 	case yaml.MappingNode:
+		if err := fields(n); err != nil {
+			return nil, err
+		}
 		m := make(map[string]any, len(n.Content)/2)
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			key, err := plainValue(n.Content[i], flow, false)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -109,13 +110,18 @@ func checkKustomization(data []byte) (added int, bringsSchema bool, err error) {
 	return added, k["openapi"] != nil, err
 }
 
-// lower returns a copy with the keys of all maps in lower case.
+// lower returns a copy with the keys of all maps in lower case. Of keys that are
+// then the same, all values are kept, as a list.
 func lower(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		out := make(map[string]any, len(v))
 		for k, item := range v {
-			out[strings.ToLower(k)] = lower(item)
+			k, item = strings.ToLower(k), lower(item)
+			if other, ok := out[k]; ok {
+				item = slices.Concat(items(other), items(item))
+			}
+			out[k] = item
 		}
 		return out
 	case []any:
@@ -126,6 +132,14 @@ func lower(v any) any {
 		return out
 	}
 	return v
+}
+
+// items is a list as it is, and anything else as a list of itself.
+func items(v any) []any {
+	if list, ok := v.([]any); ok {
+		return list
+	}
+	return []any{v}
 }
 
 func isRemote(s string) bool {

@@ -17,8 +17,8 @@ import (
 
 // plainBuild is the short way for what most directories are: manifests, found
 // or listed by kustomization files that do nothing else. kustomize takes time
-// in the square of the number of objects, and an OpenAPI schema of tens of
-// megabytes; here each file is read once, and each object looked at once. The
+// in the square of the number of objects, and needs an OpenAPI schema; here each
+// file is read once, and each object looked at once. The
 // result is the same, and what is in doubt, or fails, is left to kustomize.
 type plainBuild struct {
 	fsys  *fileSystem
@@ -142,12 +142,18 @@ func (p *plainBuild) file(at string) error {
 	if err := p.fsys.ctx.Err(); err != nil {
 		return errDoubt
 	}
-	data, err := p.fsys.ReadFile(at)
+	data, err := p.fsys.readFile(at)
 	if err != nil {
 		return errDoubt
 	}
 	objects, err := readManifest(data)
+	if err == nil {
+		delete(p.fsys.partly, at)
+	}
 	if err != nil || slices.ContainsFunc(objects, listed) {
+		if err := p.fsys.whole(at, data); err != nil {
+			return errDoubt
+		}
 		return p.unusual(data)
 	}
 	for _, o := range objects {

@@ -3,6 +3,7 @@ package render
 import (
 	"errors"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -165,6 +166,18 @@ func TestKey(t *testing.T) {
 		"Always":     {Always: true},
 		"Lenient":    {Lenient: true},
 		"Keys":       {Keys: "k"},
+		"Decrypter":  {Decrypter: &caesar{}},
+	}
+	// A field that is not in the key would have old renderings reused.
+	for i := range reflect.TypeFor[Build]().NumField() {
+		name := reflect.TypeFor[Build]().Field(i).Name
+		set := false
+		for _, b := range builds {
+			set = set || !reflect.ValueOf(b).Field(i).IsZero()
+		}
+		if !set && name != "Sensitive" {
+			t.Errorf("no case sets %s", name)
+		}
 	}
 	seen := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(builds)) {

@@ -123,7 +123,7 @@ func Render(ctx context.Context, files Files, b Build) (*Rendering, error) {
 		err = fsys.failed
 	}
 	if err != nil {
-		err = Mask(err, b.Sensitive)
+		err = shorten(Mask(err, b.Sensitive))
 		if passing := fsys.failed != nil && !fsys.refused; passing || fsys.keys != nil || ctx.Err() != nil {
 			return nil, err
 		}
@@ -131,6 +131,18 @@ func Render(ctx context.Context, files Files, b Build) (*Rendering, error) {
 	}
 	r.Reads = fsys.reads.set(dir)
 	return r, nil
+}
+
+// maxError bounds the text of an error: YAML libraries report every pair of
+// fields with the same name, and kustomize every directory on the way.
+const maxError = 4 << 10
+
+func shorten(err error) error {
+	text := err.Error()
+	if len(text) <= maxError {
+		return err
+	}
+	return &masked{text: strings.ToValidUTF8(text[:maxError], "") + "...", err: err}
 }
 
 func assemble(ctx context.Context, fsys *fileSystem, dir string, b Build) (*Rendering, error) {
