@@ -355,13 +355,15 @@ func (m *mirror) unpack(ctx context.Context, wire wire, req *packp.UploadPackReq
 		_ = spool.Close()
 		_ = os.Remove(spool.Name())
 	}()
-	var pack io.Reader = resp
-	if req.Capabilities.Supports(capability.Sideband64k) {
-		pack = sideband.NewDemuxer(sideband.Sideband64k, resp)
-	} else if req.Capabilities.Supports(capability.Sideband) {
-		pack = sideband.NewDemuxer(sideband.Sideband, resp)
-	}
+	// What the server says beside the pack counts too: it may say it for ever.
 	most := m.limits.packBytes
+	all := most + most/8 + 64<<10
+	var pack io.Reader = &limited{r: resp, left: all, max: all, what: "the repository sent", flag: "raise --max-pack-bytes or shrink it"}
+	if req.Capabilities.Supports(capability.Sideband64k) {
+		pack = sideband.NewDemuxer(sideband.Sideband64k, pack)
+	} else if req.Capabilities.Supports(capability.Sideband) {
+		pack = sideband.NewDemuxer(sideband.Sideband, pack)
+	}
 	if _, err := io.Copy(spool, &limited{r: pack, left: most, max: most, what: "the repository sent", flag: "raise --max-pack-bytes or shrink it"}); err != nil {
 		return err
 	}
