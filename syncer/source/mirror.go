@@ -119,7 +119,7 @@ func (m *Mirrors) Fetch(ctx context.Context, origin Origin, ref Reference, optio
 	if gen == nil {
 		return last, nil
 	}
-	return m.snapshot(ctx, origin, gen, want, options)
+	return m.snapshot(ctx, origin, gen, want, options, last)
 }
 
 func (m *Mirrors) mirror(origin Origin) (*mirror, *dialer, error) {
@@ -146,7 +146,7 @@ func (m *Mirrors) mirror(origin Origin) (*mirror, *dialer, error) {
 	return mir, dial, nil
 }
 
-func (m *Mirrors) snapshot(ctx context.Context, origin Origin, gen *generation, want target, options Options) (*Snapshot, error) {
+func (m *Mirrors) snapshot(ctx context.Context, origin Origin, gen *generation, want target, options Options, last *Snapshot) (*Snapshot, error) {
 	git, err := gen.provenance(want)
 	if err != nil {
 		return nil, err
@@ -174,7 +174,7 @@ func (m *Mirrors) snapshot(ctx context.Context, origin Origin, gen *generation, 
 		}
 	}
 	s.Digest = digestOf(s.root, options.Ignore)
-	if s.rules, err = newRules(s, options.Ignore, m.limits.entriesMost); err != nil {
+	if s.rules, err = newRules(s, options.Ignore, m.limits.entriesMost, last); err != nil {
 		return nil, err
 	}
 	return s, nil
