@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -419,6 +420,7 @@ func connectError(dial *dialer, err error) error {
 	if errors.As(err, &known) {
 		return err
 	}
+	err = worded{err}
 	// The endpoint has no password: URLs with one are refused.
 	where := fmt.Sprintf("%s://%s", dial.endpoint.Protocol, dial.endpoint.Host)
 	switch {
@@ -430,3 +432,12 @@ func connectError(dial *dialer, err error) error {
 	}
 	return failf(ReasonGitOperationFailed, "cannot fetch from %s: %w", where, err)
 }
+
+// worded is an error without our own port, which is another one at each
+// attempt: the same failure has the same words.
+type worded struct{ error }
+
+var ownPort = regexp.MustCompile(`\b(read|write) (tcp[46]?) [^ ]+->`)
+
+func (w worded) Error() string { return ownPort.ReplaceAllString(w.error.Error(), "$1 $2 ") }
+func (w worded) Unwrap() error { return w.error }
