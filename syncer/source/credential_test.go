@@ -160,4 +160,3 @@ func TestSameMessage(t *testing.T) {
 		t.Errorf("one failure has the words %v", seen)
 	}
 }
-
