@@ -15,7 +15,6 @@ import (
 	"weak"
 
 	"github.com/fluxcd/pkg/apis/meta"
-	"github.com/fluxcd/pkg/sourceignore/gitignore"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -104,7 +103,7 @@ func (a *Artifacts) Fetch(ctx context.Context, key Key, artifact *meta.Artifact)
 	s := &Snapshot{
 		Revision: artifact.Revision, OriginRevision: origin, Digest: artifact.Digest, Time: artifact.LastUpdateTime.Time,
 		root:  content.root,
-		rules: &rules{id: "none", matcher: gitignore.NewMatcher(nil)}, // whoever packed it has applied them
+		rules: &rules{id: "none"}, // whoever packed it has applied them
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -37,8 +37,8 @@ type generation struct {
 	dir string
 	// owner is kept: whoever reads a snapshot will fetch the next one.
 	owner    *mirror
-	listings *memo[listing]
-	census   *memo[census]
+	listings *memo[id, listing]
+	census   *memo[id, census]
 	// mu serialises reads: the storage is not safe for concurrent use.
 	mu    sync.Mutex
 	store *filesystem.Storage
@@ -47,14 +47,14 @@ type generation struct {
 func openGeneration(dir string) *generation {
 	return &generation{
 		dir:      dir,
-		listings: newMemo[listing](listedEntries),
-		census:   newMemo[census](countedDirs),
+		listings: newMemo[id, listing](listedEntries),
+		census:   newMemo[id, census](countedDirs),
 		store: filesystem.NewStorageWithOptions(osfs.New(dir), cache.NewObjectLRU(objectCacheBytes),
 			filesystem.Options{KeepDescriptors: true}),
 	}
 }
 
-func (g *generation) counts() *memo[census] { return g.census }
+func (g *generation) counts() *memo[id, census] { return g.census }
 
 func (g *generation) has(hash plumbing.Hash) bool {
 	g.mu.Lock()

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -119,7 +120,7 @@ func (m *Mirrors) Fetch(ctx context.Context, origin Origin, ref Reference, optio
 	if gen == nil {
 		return last, nil
 	}
-	return m.snapshot(ctx, origin, gen, want, options)
+	return m.snapshot(ctx, origin, gen, want, options, last)
 }
 
 func (m *Mirrors) mirror(origin Origin) (*mirror, *dialer, error) {
@@ -146,7 +147,7 @@ func (m *Mirrors) mirror(origin Origin) (*mirror, *dialer, error) {
 	return mir, dial, nil
 }
 
-func (m *Mirrors) snapshot(ctx context.Context, origin Origin, gen *generation, want target, options Options) (*Snapshot, error) {
+func (m *Mirrors) snapshot(ctx context.Context, origin Origin, gen *generation, want target, options Options, last *Snapshot) (*Snapshot, error) {
 	git, err := gen.provenance(want)
 	if err != nil {
 		return nil, err
@@ -174,7 +175,7 @@ func (m *Mirrors) snapshot(ctx context.Context, origin Origin, gen *generation, 
 		}
 	}
 	s.Digest = digestOf(s.root, options.Ignore)
-	if s.rules, err = newRules(s, options.Ignore, m.limits.entriesMost); err != nil {
+	if s.rules, err = newRules(s, options.Ignore, m.limits.entriesMost, last); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -355,13 +356,15 @@ func (m *mirror) unpack(ctx context.Context, wire wire, req *packp.UploadPackReq
 		_ = spool.Close()
 		_ = os.Remove(spool.Name())
 	}()
-	var pack io.Reader = resp
-	if req.Capabilities.Supports(capability.Sideband64k) {
-		pack = sideband.NewDemuxer(sideband.Sideband64k, resp)
-	} else if req.Capabilities.Supports(capability.Sideband) {
-		pack = sideband.NewDemuxer(sideband.Sideband, resp)
-	}
+	// What the server says beside the pack counts too: it may say it for ever.
 	most := m.limits.packBytes
+	all := most + most/8 + 64<<10
+	var pack io.Reader = &limited{r: resp, left: all, max: all, what: "the repository sent", flag: "raise --max-pack-bytes or shrink it"}
+	if req.Capabilities.Supports(capability.Sideband64k) {
+		pack = sideband.NewDemuxer(sideband.Sideband64k, pack)
+	} else if req.Capabilities.Supports(capability.Sideband) {
+		pack = sideband.NewDemuxer(sideband.Sideband, pack)
+	}
 	if _, err := io.Copy(spool, &limited{r: pack, left: most, max: most, what: "the repository sent", flag: "raise --max-pack-bytes or shrink it"}); err != nil {
 		return err
 	}
@@ -417,6 +420,7 @@ func connectError(dial *dialer, err error) error {
 	if errors.As(err, &known) {
 		return err
 	}
+	err = worded{err}
 	// The endpoint has no password: URLs with one are refused.
 	where := fmt.Sprintf("%s://%s", dial.endpoint.Protocol, dial.endpoint.Host)
 	switch {
@@ -428,3 +432,12 @@ func connectError(dial *dialer, err error) error {
 	}
 	return failf(ReasonGitOperationFailed, "cannot fetch from %s: %w", where, err)
 }
+
+// worded is an error without our own port, which is another one at each
+// attempt: the same failure has the same words.
+type worded struct{ error }
+
+var ownPort = regexp.MustCompile(`\b(read|write) (tcp[46]?) [^ ]+->`)
+
+func (w worded) Error() string { return ownPort.ReplaceAllString(w.error.Error(), "$1 $2 ") }
+func (w worded) Unwrap() error { return w.error }

@@ -173,15 +173,17 @@ func TestVerify(t *testing.T) {
 		want   Verification
 		fails  string
 	}{
-		"PGP":        {"the ordinary case", refer("pgp", pgp), keys, ""},
-		"SSH":        {"the other kind", refer("ssh", sshSigned), keys, ""},
-		"Stranger":   {"somebody else's signature", refer("stranger", o.signedCommit(bad.pgp, tree, "", same)), Verification{Head: true, KeyRings: []string{good.keyRing}}, ReasonInvalidCommitSignature},
-		"NoPGPKeys":  {"a signature of a kind that there are no keys for", refer("pgp", pgp), Verification{Head: true, AuthorizedKeys: []string{good.sshKeys}}, ReasonInvalidCommitSignature},
-		"NoSSHKeys":  {"the same", refer("ssh", sshSigned), Verification{Head: true, KeyRings: []string{good.keyRing}}, ReasonInvalidCommitSignature},
-		"Unsigned":   {"no signature at all", Reference{Branch: "main"}, keys, ReasonInvalidCommitSignature},
-		"Changed":    {"one byte of the message", refer("changed", o.signedCommit(good.pgp, tree, "", func(s string) string { return strings.Replace(s, "body", "b0dy", 1) })), keys, ReasonInvalidCommitSignature},
-		"OtherTree":  {"another tree under an old signature", refer("swapped", o.signedCommit(good.pgp, tree, "", func(s string) string { return strings.Replace(s, tree, other, 1) })), keys, ReasonInvalidCommitSignature},
-		"TwoSigs":    {"which of the two counts, readers disagree", refer("twice", o.signedCommit(good.pgp, tree, "", func(s string) string { return strings.Replace(s, "gpgsig ", "gpgsig x\ngpgsig ", 1) })), keys, ReasonInvalidCommitSignature},
+		"PGP":       {"the ordinary case", refer("pgp", pgp), keys, ""},
+		"SSH":       {"the other kind", refer("ssh", sshSigned), keys, ""},
+		"Stranger":  {"somebody else's signature", refer("stranger", o.signedCommit(bad.pgp, tree, "", same)), Verification{Head: true, KeyRings: []string{good.keyRing}}, ReasonInvalidCommitSignature},
+		"NoPGPKeys": {"a signature of a kind that there are no keys for", refer("pgp", pgp), Verification{Head: true, AuthorizedKeys: []string{good.sshKeys}}, ReasonInvalidCommitSignature},
+		"NoSSHKeys": {"the same", refer("ssh", sshSigned), Verification{Head: true, KeyRings: []string{good.keyRing}}, ReasonInvalidCommitSignature},
+		"Unsigned":  {"no signature at all", Reference{Branch: "main"}, keys, ReasonInvalidCommitSignature},
+		"Changed":   {"one byte of the message", refer("changed", o.signedCommit(good.pgp, tree, "", func(s string) string { return strings.Replace(s, "body", "b0dy", 1) })), keys, ReasonInvalidCommitSignature},
+		"OtherTree": {"another tree under an old signature", refer("swapped", o.signedCommit(good.pgp, tree, "", func(s string) string { return strings.Replace(s, tree, other, 1) })), keys, ReasonInvalidCommitSignature},
+		"TwoSigs": {"which of the two counts, readers disagree", refer("twice", o.signedCommit(good.pgp, tree, "", func(s string) string {
+			return strings.Replace(s, "\n\nsubject", "\ngpgsig -----BEGIN PGP SIGNATURE-----\n \n AA==\n -----END PGP SIGNATURE-----\n\nsubject", 1)
+		})), keys, ReasonInvalidCommitSignature},
 		"LateHeader": {"a signature hidden in the message is none", refer("late", o.signedCommit(good.pgp, tree, "", func(s string) string { return strings.Replace(s, "gpgsig ", "\ngpgsig ", 1) })), keys, ReasonInvalidCommitSignature},
 		"Tag":        {"a signed tag of an unsigned commit", tagged("v1", plain, good.pgp), tags, ""},
 		"TagBySSH":   {"the other kind", tagged("v2", plain, good.ssh), tags, ""},
@@ -295,7 +297,7 @@ func TestSparseCheckout(t *testing.T) {
 
 func TestInclude(t *testing.T) {
 	o := serve(t, gitserver.Options{})
-	o.commit("inner", map[string]string{"dir/a.yaml": "a", "dir/skip.yaml": "s", "dir/link": "-> a.yaml", "dir/sub/b.yaml": "b", "pic.jpg": "j", "deep/keep.yaml": "k"})
+	o.commit("inner", map[string]string{"dir/a.yaml": "a", "dir/skip.yaml": "s", "dir/link": "-> a.yaml", "dir/sub/b.yaml": "b", "pic.jpg": "j", "deep/keep.yaml": "k", "deep/low/skip.yaml": "s", "deep/low/z.yaml": "z"})
 	o.git("", "symbolic-ref", "HEAD", "refs/heads/inner")
 	o.commit("main", map[string]string{"dir": "", "pic.jpg": "", "deep": "", "own/x.yaml": "x", "link": "-> own"})
 	o.git("", "update-ref", "-d", "refs/heads/none")
@@ -310,6 +312,7 @@ func TestInclude(t *testing.T) {
 		fails    bool
 	}{
 		"Dir":      {"a directory as it would be packed: no links, nothing ignored", "dir", "in", []string{"in/a.yaml", "in/sub/b.yaml"}, false},
+		"Below":    {"what is ignored further down only", "deep", "in", []string{"in/keep.yaml", "in/low/z.yaml"}, false},
 		"Deep":     {"directories on the way are made", "./dir/sub", "one/two/three", []string{"one/two/three/b.yaml"}, false},
 		"Beside":   {"into a directory that is there", "dir/sub", "own/more", []string{"own/more/b.yaml"}, false},
 		"File":     {"a single file", "dir/a.yaml", "own/a.yaml", []string{"own/a.yaml"}, false},

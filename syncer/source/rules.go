@@ -19,6 +19,9 @@ import (
 // for each path.
 const maxPatterns = 10_000
 
+// matchedPaths bounds the paths whose answer is remembered: about a megabyte.
+const matchedPaths = 16_000
+
 // rules tell which files of a tree are no part of the source. As in Flux, a
 // rule is asked about each file by its whole path, so that a later rule may
 // take back a file of a directory that an earlier one excludes.
@@ -28,6 +31,10 @@ type rules struct {
 	id string
 	// takesBack: there are rules that include again.
 	takesBack bool
+	// matches remembers of paths whether they are excluded. The snapshots of
+	// one source share it while the rules are the same: they are asked about
+	// the same paths after each commit.
+	matches *memo[string, bool]
 
 	mu sync.Mutex
 	// holds remembers of excluded directories whether a file in them is
@@ -38,7 +45,7 @@ type rules struct {
 // newRules reads the rules of a tree: those that version control needs, then
 // the files of rules in the tree, then those of the object. Without either, it
 // is Flux's defaults.
-func newRules(s *Snapshot, own *string, entriesMost int) (*rules, error) {
+func newRules(s *Snapshot, own *string, entriesMost int, last *Snapshot) (*rules, error) {
 	c, err := count(s.root, entriesMost, 0)
 	if err != nil {
 		return nil, fmt.Errorf("cannot walk commit %s: %w", s.Commit, err)
@@ -92,6 +99,11 @@ func newRules(s *Snapshot, own *string, entriesMost int) (*rules, error) {
 		r.id = "default"
 	}
 	r.matcher = sourceignore.NewMatcher(patterns)
+	if last != nil && last.rules.id == r.id && last.rules.matches != nil {
+		r.matches = last.rules.matches
+	} else {
+		r.matches = newMemo[string, bool](2 * matchedPaths)
+	}
 	return r, nil
 }
 
@@ -128,7 +140,20 @@ func rulesBelow(dir node, at string, visit func(at string, n node) error) error 
 // excludes reports whether the rules match the path itself. As in Flux, a
 // directory may be excluded and still have files that are not.
 func (r *rules) excludes(at string, dir bool) bool {
-	return at != "" && r.matcher.Match(strings.Split(at, "/"), dir)
+	if at == "" || r.matches == nil {
+		return false
+	}
+	// A path may be a file in one commit and a directory in the next.
+	key := at
+	if dir {
+		key += "/"
+	}
+	excluded, ok := r.matches.get(key)
+	if !ok {
+		excluded = r.matcher.Match(strings.Split(at, "/"), dir)
+		r.matches.put(key, excluded, 1)
+	}
+	return excluded
 }
 
 // hides reports whether a file is excluded, or a directory is, with all that

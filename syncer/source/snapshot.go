@@ -183,7 +183,3 @@ func (s *Snapshot) ReadFile(name string) ([]byte, error) {
 	}
 	return n.read(at)
 }
-
-func sameIgnore(a, b *string) bool {
-	return (a == nil) == (b == nil) && (a == nil || *a == *b)
-}

@@ -224,7 +224,7 @@ func join(dir, name string) string {
 type census struct{ entries, rules int }
 
 // surveyed is a store that remembers the census of its directories.
-type surveyed interface{ counts() *memo[census] }
+type surveyed interface{ counts() *memo[id, census] }
 
 // count takes the census of a directory. It fails above most entries, at the
 // first of them, however often a tree names another.
@@ -232,7 +232,7 @@ func count(dir node, most, depth int) (census, error) {
 	if depth > maxDepth {
 		return census{}, failf(ReasonLimitExceeded, "directories nest more than %d deep", maxDepth)
 	}
-	var known *memo[census]
+	var known *memo[id, census]
 	if c, ok := dir.in.(surveyed); ok {
 		known = c.counts()
 		if c, ok := known.get(dir.id); ok {
@@ -274,11 +274,11 @@ func tooMany(most int) error {
 
 // memo remembers what was last used, up to a total weight. What is asked for
 // stays; the rest goes when there is no room, a half at a time.
-type memo[V any] struct {
+type memo[K comparable, V any] struct {
 	most int
 
 	mu         sync.Mutex
-	young, old map[id]weighed[V]
+	young, old map[K]weighed[V]
 	weight     int
 }
 
@@ -287,9 +287,11 @@ type weighed[V any] struct {
 	weight int
 }
 
-func newMemo[V any](most int) *memo[V] { return &memo[V]{most: most, young: map[id]weighed[V]{}} }
+func newMemo[K comparable, V any](most int) *memo[K, V] {
+	return &memo[K, V]{most: most, young: map[K]weighed[V]{}}
+}
 
-func (m *memo[V]) get(key id) (V, bool) {
+func (m *memo[K, V]) get(key K) (V, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if w, ok := m.young[key]; ok {
@@ -302,15 +304,15 @@ func (m *memo[V]) get(key id) (V, bool) {
 	return w.value, ok
 }
 
-func (m *memo[V]) put(key id, value V, weight int) {
+func (m *memo[K, V]) put(key K, value V, weight int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.add(key, weighed[V]{value, weight})
 }
 
-func (m *memo[V]) add(key id, w weighed[V]) {
+func (m *memo[K, V]) add(key K, w weighed[V]) {
 	if m.weight += w.weight; m.weight > m.most/2 {
-		m.young, m.old, m.weight = map[id]weighed[V]{}, m.young, w.weight
+		m.young, m.old, m.weight = map[K]weighed[V]{}, m.young, w.weight
 	}
 	m.young[key] = w
 }
