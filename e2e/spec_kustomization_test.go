@@ -275,11 +275,7 @@ func (s *spec) healthCheckExprs(t *testing.T) {
 	phase := func(value string) {
 		t.Helper()
 		u := r.object(t, r.ns+".example.com/v1", "Thing", "thing")
-		c, err := r.MoM.Client()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Status().Patch(t.Context(), u, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"phase":%q}}`, value))); err != nil {
+		if err := r.client.Status().Patch(t.Context(), u, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"phase":%q}}`, value))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -465,12 +461,8 @@ func (s *spec) kubeConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := r.MoM.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "other"}, Data: map[string][]byte{"value.yaml": kubeconfig}}
-	if err := c.Create(t.Context(), secret); err != nil {
+	if err := r.client.Create(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
 	k := r.ready(t, "app")
@@ -481,7 +473,7 @@ func (s *spec) kubeConfig(t *testing.T) {
 	if err := get(t.Context(), other, there, "default", "a"); err != nil || there.Labels["kustomize.toolkit.fluxcd.io/namespace"] != r.ns {
 		t.Errorf("labels %v, %v", there.Labels, err)
 	}
-	if err := get(t.Context(), r.MoM, &corev1.ConfigMap{}, "default", "a"); !apierrors.IsNotFound(err) {
+	if err := r.load(t.Context(), &corev1.ConfigMap{}, "default", "a"); !apierrors.IsNotFound(err) {
 		t.Errorf("it is in the first cluster: %v", err)
 	}
 	r.delete(t, &kustomizev1.Kustomization{}, "app")
@@ -518,7 +510,7 @@ buildMetadata: [originAnnotations]
 		t.Errorf("labels %v, annotations %v", a.GetLabels(), a.GetAnnotations())
 	}
 	web := &appsv1.Deployment{}
-	if err := get(t.Context(), r.MoM, web, r.ns, "pre-slow-post"); err != nil || web.Spec.Template.Spec.Containers[0].Image != "example.com/web:v2" {
+	if err := r.load(t.Context(), web, r.ns, "pre-slow-post"); err != nil || web.Spec.Template.Spec.Containers[0].Image != "example.com/web:v2" {
 		t.Errorf("image %v, %v", web.Spec.Template.Spec.Containers, err)
 	}
 	if diff := cmp.Diff([]string{r.ns + "_pre-a-post__ConfigMap v1", r.ns + "_pre-slow-post_apps_Deployment v1"}, ids(k)); diff != "" {
@@ -620,16 +612,12 @@ func (s *spec) ignore(t *testing.T) {
 	r := s.row(t, map[string]string{"app/a.yaml": cm("a", "", "{ours: a, theirs: a}"), "app/b.yaml": cm("b", "", "{ours: b, theirs: b}")})
 	r.kustomization(t, "app", "ignore: [{paths: [/data/theirs], target: {kind: ConfigMap, name: a}}]")
 	r.ready(t, "app")
-	c, err := r.MoM.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, name := range []string{"a", "b"} {
 		u := stage.Object("v1", "ConfigMap")
 		u.SetNamespace(r.ns)
 		u.SetName(name)
 		u.Object["data"] = map[string]any{"theirs": "changed"}
-		if err := c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(u), client.FieldOwner("autoscaler"), client.ForceOwnership); err != nil {
+		if err := r.client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(u), client.FieldOwner("autoscaler"), client.ForceOwnership); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -792,13 +780,9 @@ func (s *spec) serverSideApplyModes(t *testing.T) {
 		t.Errorf("inventory is %v", got)
 	}
 	r.patch(t, &corev1.ConfigMap{}, "live", `{"metadata":{"annotations":{"kustomize.toolkit.fluxcd.io/reconcile":"Disabled"}}}`)
-	c, err := r.MoM.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, name := range []string{"override", "merge", "absent", "live", "plain"} {
 		u := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: name}}
-		if err := c.Patch(t.Context(), u, client.RawPatch(types.MergePatchType, []byte(`{"data":{"k":"by hand","extra":"by hand"}}`)), client.FieldOwner("kubectl-edit")); err != nil {
+		if err := r.client.Patch(t.Context(), u, client.RawPatch(types.MergePatchType, []byte(`{"data":{"k":"by hand","extra":"by hand"}}`)), client.FieldOwner("kubectl-edit")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -991,12 +975,8 @@ func (s *spec) lockdown(t *testing.T) {
 // restart runs the agent with more flags.
 func (s *spec) restart(t *testing.T, flags ...string) {
 	t.Helper()
-	c, err := s.MoM.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
 	d := stage.Object("apps/v1", "Deployment")
-	if err := get(t.Context(), s.MoM, d, stage.Namespace, "cascade"); err != nil {
+	if err := s.load(t.Context(), d, stage.Namespace, "cascade"); err != nil {
 		t.Fatal(err)
 	}
 	containers, _, err := unstructured.NestedSlice(d.Object, "spec", "template", "spec", "containers")
@@ -1010,12 +990,12 @@ func (s *spec) restart(t *testing.T, flags ...string) {
 	if err := unstructured.SetNestedSlice(d.Object, containers, "spec", "template", "spec", "containers"); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Update(t.Context(), d); err != nil {
+	if err := s.client.Update(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, converge, "the agent runs with its new flags", func(ctx context.Context) error {
 		d := &appsv1.Deployment{}
-		if err := get(ctx, s.MoM, d, stage.Namespace, "cascade"); err != nil {
+		if err := s.load(ctx, d, stage.Namespace, "cascade"); err != nil {
 			return err
 		}
 		if d.Status.ObservedGeneration != d.Generation || d.Status.UpdatedReplicas != 1 || d.Status.ReadyReplicas != 1 || d.Status.Replicas != 1 {

@@ -31,7 +31,9 @@ import (
 // repository of its own.
 type spec struct {
 	oneTier
-	client client.WithWatch
+	// client is one for all rows: to make one asks the API server for all that it
+	// has.
+	client client.Client
 }
 
 func startSpec(t *testing.T) *spec {
@@ -43,7 +45,24 @@ func startSpec(t *testing.T) *spec {
 	}
 	s := &spec{}
 	s.Stage = startStage(t, stage.Options{Repos: repos, Bootstrap: bootstrap})
+	var err error
+	if s.client, err = s.MoM.Client(); err != nil {
+		t.Fatal(err)
+	}
 	return s
+}
+
+// load reads an object.
+func (s *spec) load(ctx context.Context, o client.Object, namespace, name string) error {
+	return s.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, o)
+}
+
+// apply creates or updates the objects of a YAML stream.
+func (s *spec) apply(t *testing.T, text string) {
+	t.Helper()
+	if err := stage.Apply(t.Context(), s.client, text); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // row is one row of the table.
@@ -128,13 +147,9 @@ func (r *row) ask(t *testing.T, o client.Object, name string) string {
 // patch changes an object of the row's namespace as a user would.
 func (r *row) patch(t *testing.T, o client.Object, name, patch string) {
 	t.Helper()
-	c, err := r.MoM.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
 	o.SetNamespace(r.ns)
 	o.SetName(name)
-	if err := c.Patch(t.Context(), o, client.RawPatch(types.MergePatchType, []byte(patch)), client.FieldOwner("somebody")); err != nil {
+	if err := r.client.Patch(t.Context(), o, client.RawPatch(types.MergePatchType, []byte(patch)), client.FieldOwner("somebody")); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -160,18 +175,14 @@ func (r *row) kustomization(t *testing.T, name, spec string) {
 	u := stage.Object("kustomize.toolkit.fluxcd.io/v1", "Kustomization")
 	u.Object["metadata"] = map[string]any{"namespace": r.ns, "name": name}
 	u.Object["spec"] = fields
-	c, err := r.MoM.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(u), client.FieldOwner("user"), client.ForceOwnership); err != nil {
+	if err := r.client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(u), client.FieldOwner("user"), client.ForceOwnership); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func (r *row) read(ctx context.Context, name string) (*kustomizev1.Kustomization, error) {
 	k := &kustomizev1.Kustomization{}
-	return k, get(ctx, r.MoM, k, r.ns, name)
+	return k, r.load(ctx, k, r.ns, name)
 }
 
 // says waits until a condition of a Kustomization has a status, a reason, and a
@@ -247,13 +258,9 @@ func (r *row) handled(t *testing.T, name, at string) *kustomizev1.Kustomization 
 // delete deletes an object of the row's namespace.
 func (r *row) delete(t *testing.T, o client.Object, name string) {
 	t.Helper()
-	c, err := r.MoM.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
 	o.SetNamespace(r.ns)
 	o.SetName(name)
-	if err := c.Delete(t.Context(), o); err != nil {
+	if err := r.client.Delete(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -262,7 +269,7 @@ func (r *row) delete(t *testing.T, o client.Object, name string) {
 func (r *row) gone(t *testing.T, o client.Object, name string) {
 	t.Helper()
 	eventually(t, converge, fmt.Sprintf("%T %s is gone", o, name), func(ctx context.Context) error {
-		if err := get(ctx, r.MoM, o, r.ns, name); !apierrors.IsNotFound(err) {
+		if err := r.load(ctx, o, r.ns, name); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("it is there: %v", err)
 		}
 		return nil
@@ -273,7 +280,7 @@ func (r *row) gone(t *testing.T, o client.Object, name string) {
 func (r *row) data(t *testing.T, name string) map[string]string {
 	t.Helper()
 	cm := &corev1.ConfigMap{}
-	err := get(t.Context(), r.MoM, cm, r.ns, name)
+	err := r.load(t.Context(), cm, r.ns, name)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -291,7 +298,7 @@ func (r *row) has(t *testing.T, name, key, want string) {
 	t.Helper()
 	eventually(t, converge, fmt.Sprintf("ConfigMap %s has %s=%q", name, key, want), func(ctx context.Context) error {
 		cm := &corev1.ConfigMap{}
-		if err := get(ctx, r.MoM, cm, r.ns, name); err != nil {
+		if err := r.load(ctx, cm, r.ns, name); err != nil {
 			return err
 		}
 		if cm.Data[key] != want {
@@ -305,7 +312,7 @@ func (r *row) has(t *testing.T, name, key, want string) {
 func (r *row) object(t *testing.T, apiVersion, kind, name string) *unstructured.Unstructured {
 	t.Helper()
 	u := stage.Object(apiVersion, kind)
-	if err := get(t.Context(), r.MoM, u, r.ns, name); err != nil {
+	if err := r.load(t.Context(), u, r.ns, name); err != nil {
 		t.Fatal(err)
 	}
 	return u
