@@ -23,7 +23,7 @@ build: ## the cascade binary
 # --- the surroundings of the demo and the e2e tests ---------------------------
 
 .PHONY: build-e2e
-build-e2e: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/capi-manager ## everything that the demo runs
+build-e2e: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/capi-manager $(BIN)/flux ## everything that the demo runs
 	go build -p $(P) -o $(BIN)/hello ./e2e/hello
 	go build -p $(P) -o $(BIN)/demo ./e2e/demo
 
@@ -45,6 +45,18 @@ $(BIN)/capi-manager: e2e/local/go.mod e2e/local/go.sum
 		rm -rf $(BIN)/capi && mkdir -p $(BIN)/capi/crd $(BIN)/capi/webhook && \
 		cp -r $$module/config/crd/bases $(BIN)/capi/crd/ && cp $$module/config/webhook/manifests.yaml $(BIN)/capi/webhook/ && \
 		chmod -R u+w $(BIN)/capi
+
+# Its module lacks what it embeds, the manifests of Flux's own installation, so it
+# is built from a copy that has an empty one. All but install and bootstrap works.
+$(BIN)/flux: e2e/fluxcli/go.mod e2e/fluxcli/go.sum
+	@mkdir -p $(BIN)
+	@echo "building the flux CLI; the first time this takes 3 minutes"
+	cd e2e/fluxcli && go mod download github.com/fluxcd/flux2/v2 && \
+		module=$$(go list -m -f '{{.Dir}}' github.com/fluxcd/flux2/v2) version=$$(go list -m -f '{{.Version}}' github.com/fluxcd/flux2/v2) && \
+		copy=$$(mktemp -d) && trap 'rm -rf $$copy' EXIT && \
+		cp -r $$module/go.mod $$module/go.sum $$module/cmd $$module/internal $$module/pkg $$copy/ && chmod -R u+w $$copy && \
+		mkdir -p $$copy/cmd/flux/manifests && touch $$copy/cmd/flux/manifests/none.yaml && \
+		cd $$copy && go build -p $(P) -trimpath -ldflags "-s -w -X main.VERSION=$${version#v}" -o $@ ./cmd/flux
 
 # DEMO=once ends when everything is ready.
 DEMO ?=

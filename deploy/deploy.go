@@ -10,16 +10,52 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
+	"strings"
 
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
 //go:embed crds/*.yaml agent/*.yaml
 var manifests embed.FS
 
-// CRDs of the kinds that an agent reconciles.
-func CRDs() ([]*unstructured.Unstructured, error) { return read("crds") }
+// FluxVersion is the release of Flux whose kinds, as they are in crds, the agent
+// serves. Flux's command line prints it and decides by it what it may use.
+const FluxVersion = "v2.9.5"
+
+// partOf is the label by which Flux's command line finds what belongs to an
+// installation.
+const partOf = "app.kubernetes.io/part-of"
+
+// CRDs of the kinds that an agent reconciles. Flux's own carry the labels that
+// flux check and flux version look for, and by which flux uninstall removes them;
+// ours do not: what Flux's command line removes is Flux's.
+func CRDs() ([]*unstructured.Unstructured, error) {
+	crds, err := read("crds")
+	if err != nil {
+		return nil, err
+	}
+	for _, u := range crds {
+		group, _, err := unstructured.NestedString(u.Object, "spec", "group")
+		if err != nil {
+			return nil, fmt.Errorf("cannot label CRD %s: %w", u.GetName(), err)
+		}
+		if !strings.HasSuffix(group, ".toolkit.fluxcd.io") {
+			continue
+		}
+		labels := u.GetLabels()
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		labels[partOf] = "flux"
+		labels["app.kubernetes.io/instance"] = v1alpha1.AgentNamespace
+		labels["app.kubernetes.io/version"] = FluxVersion
+		u.SetLabels(labels)
+	}
+	return crds, nil
+}
 
 // Agent returns the objects of an agent, split where the first must exist
 // before the second makes sense: namespace and rights, and the Deployment.

@@ -29,6 +29,12 @@ func TestCRDs(t *testing.T) {
 				t.Errorf("%s: version %s has no status subresource, which every write of ours needs", crd.Name, v.Name)
 			}
 		}
+		// flux check finds Flux's kinds by these labels, and flux uninstall would
+		// remove ours with them.
+		flux := strings.HasSuffix(crd.Spec.Group, ".toolkit.fluxcd.io")
+		if labelled := crd.Labels["app.kubernetes.io/part-of"] == "flux" && crd.Labels["app.kubernetes.io/version"] == FluxVersion; labelled != flux {
+			t.Errorf("%s: labels are %v", crd.Name, crd.Labels)
+		}
 		got = append(got, crd.Spec.Group+" "+crd.Spec.Names.Kind+" "+string(crd.Spec.Scope))
 	}
 	slices.Sort(got)

@@ -97,14 +97,19 @@ func eventually(t *testing.T, within time.Duration, what string, f func(ctx cont
 	defer cancel()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
+	var last error
 	for {
 		err := f(ctx)
 		if err == nil {
 			return
 		}
+		// That the time is over is no reason; what was wrong until then is.
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("not within %s: %s: %v", within, what, err)
+			t.Fatalf("not within %s: %s: %v", within, what, last)
 		case <-tick.C:
 		}
 	}

@@ -46,7 +46,7 @@ func (c *cli) newInstall() *cobra.Command {
 			return c.install(ctx, [][]*unstructured.Unstructured{crds, rights, workload})
 		},
 	}
-	cmd.Flags().StringVar(&image, "image", envOr("CASCADE_IMAGE", "cascade"), "image of the agent")
+	cmd.Flags().StringVar(&image, "image", envOr("CASCADE_IMAGE", "cascade:"+version()), "image of the agent, with a tag: flux version asks for one")
 	cmd.Flags().BoolVar(&export, "export", false, "print the manifests instead of applying them")
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for the agent to be ready")
 	c.flags.AddFlags(cmd.Flags())

@@ -131,6 +131,13 @@ func (t *Tier) Agent() int {
 	return 0
 }
 
+// Cluster starts a control plane that no Cluster API knows of. It is empty, and
+// ends with the stage.
+func (s *Stage) Cluster(ctx context.Context, name string) (*Tier, error) {
+	t := &Tier{Name: name, Dir: filepath.Join(s.options.Run, "clusters", name), stage: s}
+	return t, t.StartControlPlane(ctx)
+}
+
 // Child returns the tier that Cluster API made in this one under a name.
 // It fails until the cluster has a kubeconfig.
 func (t *Tier) Child(ctx context.Context, name string) (*Tier, error) {
@@ -173,6 +180,10 @@ type AuditEvent struct {
 	User      struct {
 		Username string `json:"username"`
 	} `json:"user"`
+	// ImpersonatedUser is in whose name the user wrote.
+	ImpersonatedUser struct {
+		Username string `json:"username"`
+	} `json:"impersonatedUser"`
 	ObjectRef struct {
 		Resource    string `json:"resource"`
 		Namespace   string `json:"namespace"`
