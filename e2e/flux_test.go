@@ -229,10 +229,11 @@ var masks = []struct {
 	{regexp.MustCompile(`http://127\.0\.0\.1:\d+`), "http://git"},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(Z| [+-]\d{4} \w+)`), "<time>"},
 	{regexp.MustCompile(`((?:lastReconciledDuration|totalReconciliations|size): ).*`), "$1<masked>"},
-	{regexp.MustCompile(`\b\d+(\.\d)? (B|KiB)\b`), "<size>"},
 	// Tables are as wide as what they show.
 	{regexp.MustCompile(` *\t *`), " | "},
 	{regexp.MustCompile(`(?m) +$| \| $`), ""},
+	// Flux's messages of failures end with a line that is empty.
+	{regexp.MustCompile(`(?m)^[ |]+\n`), ""},
 }
 
 // golden compares what the CLI printed with testdata/flux/<name>.txt.
