@@ -337,8 +337,8 @@ func (o *oneTier) refusals(t *testing.T) {
 		"traversal/kustomization.yml": "resources: [../../../../etc/passwd]\n",
 	})
 	for name, c := range map[string]struct{ path, more, reason string }{
-		"impersonated": {"./ok", "  serviceAccountName: somebody\n", syncer.ReasonUnsupportedField},
-		"elsewhere":    {"./ok", "  kubeConfig: {secretRef: {name: x}}\n", syncer.ReasonUnsupportedField},
+		"impersonated": {"./ok", "  serviceAccountName: somebody\n", fluxmeta.ReconciliationFailedReason},
+		"elsewhere":    {"./ok", "  kubeConfig: {secretRef: {name: x}}\n", fluxmeta.ReconciliationFailedReason},
 		"remote":       {"./remote", "", fluxmeta.BuildFailedReason},
 		"cycle":        {"./cycle", "", fluxmeta.BuildFailedReason},
 		"missing":      {"./missing", "  postBuild: {substitute: {a: b}}\n", fluxmeta.BuildFailedReason},

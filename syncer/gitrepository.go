@@ -162,9 +162,9 @@ func (r *GitRepositories) reconcile(ctx context.Context, key source.Key, obj *so
 	before := obj.DeepCopy()
 	snapshot, artifact, included, failed := r.fetch(ctx, key, obj)
 	if failed != nil {
-		return r.failed(before, obj, failed)
+		return r.failed(ctx, before, obj, failed)
 	}
-	r.succeeded(before, obj, snapshot, artifact, included)
+	r.succeeded(ctx, before, obj, snapshot, artifact, included)
 	r.mu.Lock()
 	if r.artifacts == nil {
 		r.artifacts = map[source.Key]*meta.Artifact{}
@@ -238,7 +238,7 @@ func (r *GitRepositories) fetch(ctx context.Context, key source.Key, obj *source
 	return snapshot, artifact, included, nil
 }
 
-func (r *GitRepositories) succeeded(before, obj *sourcev1.GitRepository, snapshot *source.Snapshot, artifact *meta.Artifact, included []*meta.Artifact) {
+func (r *GitRepositories) succeeded(ctx context.Context, before, obj *sourcev1.GitRepository, snapshot *source.Snapshot, artifact *meta.Artifact, included []*meta.Artifact) {
 	artifact.LastUpdateTime = metav1.NewTime(r.Now())
 	if old := before.Status.Artifact; old != nil && old.Revision == artifact.Revision && old.Digest == artifact.Digest {
 		artifact.LastUpdateTime = old.LastUpdateTime
@@ -258,11 +258,11 @@ func (r *GitRepositories) succeeded(before, obj *sourcev1.GitRepository, snapsho
 	// Events tell what is new, and nothing else.
 	switch {
 	case before.Status.Artifact == nil || before.Status.Artifact.Digest != artifact.Digest:
-		r.event(obj, corev1.EventTypeNormal, "NewArtifact", "stored artifact for commit '%s'", shortened(snapshot.Subject))
+		r.event(ctx, obj, corev1.EventTypeNormal, "NewArtifact", "stored artifact for commit '%s'", shortened(snapshot.Subject))
 	case recovered(before, obj):
-		r.event(obj, corev1.EventTypeNormal, meta.SucceededReason, "stored artifact for commit '%s'", shortened(snapshot.Subject))
+		r.event(ctx, obj, corev1.EventTypeNormal, meta.SucceededReason, "stored artifact for commit '%s'", shortened(snapshot.Subject))
 	case obj.Annotations[meta.ReconcileRequestAnnotation] != before.Status.LastHandledReconcileAt:
-		r.event(obj, corev1.EventTypeNormal, sourcev1.GitOperationSucceedReason, "no changes since last reconciliation: observed revision '%s'", snapshot.Revision)
+		r.event(ctx, obj, corev1.EventTypeNormal, sourcev1.GitOperationSucceedReason, "no changes since last reconciliation: observed revision '%s'", snapshot.Revision)
 	}
 }
 
@@ -286,7 +286,7 @@ func recovered(before, after *sourcev1.GitRepository) bool {
 }
 
 // failed records a failure. The last snapshot stays in use.
-func (r *GitRepositories) failed(before, obj *sourcev1.GitRepository, f *failure) (ctrl.Result, error) {
+func (r *GitRepositories) failed(ctx context.Context, before, obj *sourcev1.GitRepository, f *failure) (ctrl.Result, error) {
 	reason := source.ReasonOf(f.err)
 	status := metav1.ConditionTrue
 	if f.condition == sourcev1.SourceVerifiedCondition {
@@ -302,7 +302,7 @@ func (r *GitRepositories) failed(before, obj *sourcev1.GitRepository, f *failure
 	was := apimeta.FindStatusCondition(before.Status.Conditions, meta.ReadyCondition)
 	is := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition)
 	if was == nil || was.Status != is.Status || was.Reason != is.Reason || was.Message != is.Message {
-		r.event(obj, corev1.EventTypeWarning, reason, "%s", is.Message)
+		r.event(ctx, obj, corev1.EventTypeWarning, reason, "%s", is.Message)
 	}
 	switch {
 	case f.stalls:
@@ -457,13 +457,19 @@ func (r *GitRepositories) verify(ctx context.Context, obj *sourcev1.GitRepositor
 	mode := spec.GetMode()
 	obj.Status.SourceVerificationMode = &mode
 	if c := apimeta.FindStatusCondition(obj.Status.Conditions, sourcev1.SourceVerifiedCondition); c == nil || c.Message != message {
-		r.event(obj, corev1.EventTypeNormal, meta.SucceededReason, "%s", message)
+		r.event(ctx, obj, corev1.EventTypeNormal, meta.SucceededReason, "%s", message)
 	}
 	setCondition(obj, sourcev1.SourceVerifiedCondition, metav1.ConditionTrue, meta.SucceededReason, "%s", message)
 	return nil
 }
 
-func (r *GitRepositories) event(obj *sourcev1.GitRepository, kind, reason, format string, args ...any) {
+func (r *GitRepositories) event(ctx context.Context, obj *sourcev1.GitRepository, kind, reason, format string, args ...any) {
+	// What is worth an event is worth a line: `flux logs` shows those.
+	if message := fmt.Sprintf(format, args...); kind == corev1.EventTypeWarning {
+		log.FromContext(ctx).Error(errors.New(message), "Reconciliation failed")
+	} else {
+		log.FromContext(ctx).Info(message)
+	}
 	annotations := map[string]string{}
 	if obj.Status.Artifact != nil {
 		annotations[sourcev1.GroupVersion.Group+"/revision"] = obj.Status.Artifact.Revision

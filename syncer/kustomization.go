@@ -142,12 +142,17 @@ func (r *Kustomizations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	requested := obj.Annotations[meta.ReconcileRequestAnnotation]
 	if obj.Spec.Suspend {
 		obj.Status.LastHandledReconcileAt = requested
+		// Who depends on it, or waits for it, must not take the suspension for
+		// work that is left.
+		if apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.ReadyCondition) {
+			obj.Status.ObservedGeneration = obj.Generation
+		}
 		return ctrl.Result{}, r.write(ctx, before, obj)
 	}
-	run := &run{obj: obj, known: r.progress(req.NamespacedName), start: start, requested: requested != obj.Status.LastHandledReconcileAt}
+	run := &run{obj: obj, written: before, known: r.progress(req.NamespacedName), start: start, requested: requested != obj.Status.LastHandledReconcileAt}
 	result, err := r.reconcile(ctx, run)
 	obj.Status.LastHandledReconcileAt = requested
-	if werr := r.write(ctx, before, obj); werr != nil {
+	if werr := r.write(ctx, run.written, obj); werr != nil {
 		return ctrl.Result{}, errors.Join(err, werr)
 	}
 	r.Metrics.reconciled(kustomizev1.KustomizationKind, req.NamespacedName, obj, r.Now().Sub(start))

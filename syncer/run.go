@@ -30,9 +30,11 @@ import (
 
 // run is one reconcile of a Kustomization under way.
 type run struct {
-	obj   *kustomizev1.Kustomization
-	known *progress
-	start time.Time
+	obj *kustomizev1.Kustomization
+	// written is the object as the API server has it.
+	written *kustomizev1.Kustomization
+	known   *progress
+	start   time.Time
 	// requested: a person asked for this reconcile.
 	requested bool
 
@@ -151,14 +153,17 @@ func (r *Kustomizations) sync(ctx context.Context, run *run) (ctrl.Result, error
 	if err != nil {
 		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
 	}
-	before := obj.DeepCopy()
 	mode := r.driftMode(obj)
 	sync, err := r.applier(run).Sync(ctx, []apply.Phase{{Objects: run.rendering.Objects}}, apply.Options{
 		Owned: owned,
 		Record: func(ctx context.Context, ahead []inventory.Entry) error {
 			obj.Status.Inventory = refs(ahead)
 			progressing(obj, "Applying revision %s with a timeout of %s", run.snapshot.Revision, obj.GetTimeout())
-			return r.write(ctx, before, obj)
+			if err := r.write(ctx, run.written, obj); err != nil {
+				return err
+			}
+			run.written = obj.DeepCopy()
+			return nil
 		},
 		Force:             obj.Spec.Force,
 		Ignore:            ignoreRules(obj),

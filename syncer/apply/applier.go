@@ -151,7 +151,7 @@ func (e *WaitError) Error() string { return "waiting for " + e.Health.Message() 
 
 // Sync applies the phases' objects, which it may modify, and prunes. On an
 // error the result's inventory is what must stay recorded.
-func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (Result, error) {
+func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Result, err error) {
 	var objects []*unstructured.Unstructured
 	for _, p := range phases {
 		objects = append(objects, p.Objects...)
@@ -159,7 +159,7 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (Result, 
 	a.manager.SetOwnerLabels(objects, a.owner.Name, a.owner.Namespace)
 	rendered := inventory.OfAll(objects)
 	ahead := inventory.Union(o.Owned, rendered)
-	res := Result{Changes: ssa.NewChangeSet(), Inventory: ahead, Complete: true}
+	res = Result{Changes: ssa.NewChangeSet(), Inventory: ahead, Complete: true}
 	if !inventory.Equal(ahead, o.Owned) {
 		if err := o.Record(ctx, ahead); err != nil {
 			res.Inventory = o.Owned
@@ -182,17 +182,41 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (Result, 
 			return res, &WaitError{Health: health}
 		}
 	}
+	defer func() { res.Inventory = inOrder(res.Inventory, res.Changes) }()
 	if !o.Prune {
 		res.Inventory = inventory.Union(nil, rendered)
 		return res, nil
 	}
-	err := a.prune(ctx, inventory.Facts{
+	err = a.prune(ctx, inventory.Facts{
 		Target: o.Target, Owned: o.Owned, Rendered: rendered, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided,
 	}, &res)
 	if err != nil {
 		return res, &PruneError{Err: err}
 	}
 	return res, nil
+}
+
+// inOrder sorts entries as they were applied, which is how people read them, and
+// puts what is left of others behind.
+func inOrder(entries []inventory.Entry, changes *ssa.ChangeSet) []inventory.Entry {
+	rank := make(map[string]int, len(changes.Entries))
+	for i, c := range changes.Entries {
+		rank[c.ObjMetadata.String()] = i - len(changes.Entries)
+	}
+	type ranked struct {
+		entry inventory.Entry
+		rank  int
+	}
+	all := make([]ranked, 0, len(entries))
+	for _, e := range entries {
+		all = append(all, ranked{e, rank[e.ID()]})
+	}
+	slices.SortStableFunc(all, func(a, b ranked) int { return a.rank - b.rank })
+	sorted := make([]inventory.Entry, 0, len(all))
+	for _, r := range all {
+		sorted = append(sorted, r.entry)
+	}
+	return sorted
 }
 
 // Remove deletes everything that the owner's inventory names, because a person
