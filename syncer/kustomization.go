@@ -311,8 +311,11 @@ func undecided(obj *kustomizev1.Kustomization) bool {
 // failed records a failure that is tried again after the retry interval.
 func (r *Kustomizations) failed(ctx context.Context, run *run, reason string, err error) (ctrl.Result, error) {
 	obj := run.obj
-	if run.rendering != nil && run.sync != nil {
-		RecordAttempt(&obj.Status.History, run.attempt(reason, r.Now()))
+	// As with Flux the history begins where applying does.
+	if run.cluster != nil && reason != meta.BuildFailedReason {
+		if attempt := run.attempt(reason, r.Now()); attempt.Digest != "" {
+			RecordAttempt(&obj.Status.History, attempt)
+		}
 	}
 	failing(obj, reason, err)
 	log.FromContext(ctx).Error(err, fmt.Sprintf("Reconciliation failed after %s, next try in %s",
