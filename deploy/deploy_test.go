@@ -58,7 +58,7 @@ func TestAgent(t *testing.T) {
 	for _, u := range rights {
 		kinds = append(kinds, u.GetKind())
 	}
-	if diff := cmp.Diff([]string{"Namespace", "ServiceAccount", "ClusterRoleBinding"}, kinds); diff != "" {
+	if diff := cmp.Diff([]string{"Namespace", "ServiceAccount", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}, kinds); diff != "" {
 		t.Errorf("what must be there before the Deployment: -want, +got:\n%s", diff)
 	}
 	if len(workload) != 1 {

@@ -356,6 +356,15 @@ func (o *oneTier) refusals(t *testing.T) {
 		t.Logf("%s: %s: %s", name, got.Reason, got.Message)
 		o.remove(t, name)
 	}
+	c, err := o.MoM.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// One that decodes nowhere would stop the watch of all the others.
+	endless := strings.Replace(kustomization("endless", "refusals", "./ok", ""), "interval: 10m", "interval: 9999999h", 1)
+	if err := stage.Apply(t.Context(), c, endless); err == nil || !strings.Contains(err.Error(), "cascade-durations") {
+		t.Errorf("an interval that no controller can read is admitted: %v", err)
+	}
 	if got, err := o.read(t.Context(), "refused"); err != nil || got != "" {
 		t.Errorf("a refused Kustomization applied %q, %v", got, err)
 	}

@@ -26,9 +26,6 @@ const (
 	ownerGroup    = "kustomize.toolkit.fluxcd.io"
 )
 
-// ReasonUnsupportedField: the object sets a field that this engine refuses.
-const ReasonUnsupportedField = "UnsupportedField"
-
 // Retries of errors of the API server itself: quick at first, bounded so that
 // the state converges soon after an outage ends.
 const (

@@ -74,6 +74,7 @@ type agentOptions struct {
 	stageKinds           string
 	requeueDependency    time.Duration
 	labelSelector        string
+	profiling            bool
 	configSelector       string
 	drift                string
 	sweep                time.Duration
@@ -123,6 +124,7 @@ func newAgent() *cobra.Command {
 	f.StringVar(&o.configSelector, "watch-configs-label-selector", "reconcile.fluxcd.io/watch=Enabled", "ConfigMaps and Secrets with these labels wake the Kustomizations that use them when they change")
 	f.StringVar(&o.drift, "drift", string(syncer.DriftCorrect), "what to do about objects that somebody else changed: correct or report; the annotation cascade.dev/drift overrides it")
 	f.DurationVar(&o.sweep, "sweep-interval", time.Hour, "time after which all objects are verified one by one, besides by watching; 5m at least")
+	f.BoolVar(&o.profiling, "profiling", false, "serve Go's profiles beside the metrics, /debug/pprof")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
 	f.StringVar(&o.image, "agent-image", envOr("CASCADE_IMAGE", "cascade"), "image of agents that are installed in children")
 	return cmd
@@ -189,7 +191,7 @@ func (o agentOptions) manager(config *rest.Config) (ctrl.Manager, error) {
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                              newScheme(),
 		Controller:                          ctrlconfig.Controller{ReconciliationTimeout: reconcileTimeout},
-		Metrics:                             metricsserver.Options{BindAddress: o.metricsAddr, ExtraHandlers: profiles()},
+		Metrics:                             metricsserver.Options{BindAddress: o.metricsAddr, ExtraHandlers: o.profiles()},
 		HealthProbeBindAddress:              o.healthAddr,
 		LeaderElection:                      o.leaderElection,
 		LeaderElectionResourceLockInterface: lock,
@@ -216,8 +218,12 @@ func (o agentOptions) manager(config *rest.Config) (ctrl.Manager, error) {
 	return mgr, nil
 }
 
-// profiles are Go's, beside the metrics, where Flux's controllers have them.
-func profiles() map[string]http.Handler {
+// profiles are Go's, beside the metrics, where Flux's controllers have them. Who
+// reaches the port can read them, so they are there only if asked for.
+func (o agentOptions) profiles() map[string]http.Handler {
+	if !o.profiling {
+		return nil
+	}
 	return map[string]http.Handler{
 		"/debug/pprof/":        http.HandlerFunc(pprof.Index),
 		"/debug/pprof/cmdline": http.HandlerFunc(pprof.Cmdline),

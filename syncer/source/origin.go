@@ -28,7 +28,6 @@ const (
 	ReasonGitOperationFailed   = "GitOperationFailed"
 	ReasonEmptyRepository      = "EmptyGitRepository"
 	ReasonLimitExceeded        = "LimitExceeded"
-	ReasonUnsupportedField     = "UnsupportedField"
 	ReasonCopyFailure          = "CopyFailure"
 	ReasonInvalidProvider      = "InvalidProviderConfiguration"
 )
