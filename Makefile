@@ -135,7 +135,12 @@ generated: ## fails if what is checked in is not what generate makes
 		diff -u api/v1alpha1/zz_generated.deepcopy.go $$dir/api/zz_generated.deepcopy.go || { echo "run: make generate"; exit 1; }
 
 .PHONY: bench
-bench: build-e2e ## size and idle cost of the agents of the demo's fleet
+bench: build $(BIN)/controlplane ## the cost of syncs, commits, drift and idling; docs/performance.md explains the table
+	go build -p $(P) -o $(BIN)/bench ./e2e/bench
+	$(BIN)/bench -bin $(BIN) -json $(BIN)/bench.json
+
+.PHONY: bench-fleet
+bench-fleet: build-e2e ## size and idle cost of the agents of the demo's fleet
 	$(BIN)/demo -bin $(BIN) -once -measure 60s
 
 .PHONY: help

@@ -42,7 +42,8 @@ func TestCRDs(t *testing.T) {
 	// as if they worked.
 	want := []string{
 		"cascade.dev Child Namespaced", "cascade.dev Layer Namespaced",
-		"kustomize.toolkit.fluxcd.io Kustomization Namespaced", "source.toolkit.fluxcd.io GitRepository Namespaced",
+		"kustomize.toolkit.fluxcd.io Kustomization Namespaced", "source.toolkit.fluxcd.io ExternalArtifact Namespaced",
+		"source.toolkit.fluxcd.io GitRepository Namespaced",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("kinds: -want, +got:\n%s", diff)

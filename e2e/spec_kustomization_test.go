@@ -866,6 +866,7 @@ func (s *spec) pruneExceptions(t *testing.T) {
 	r.patch(t, &corev1.ConfigMap{}, "taken", `{"metadata":{"labels":{"kustomize.toolkit.fluxcd.io/name":"another"}}}`)
 	r.delete(t, &corev1.ConfigMap{}, "missing")
 	r.commit(t, map[string]string{"app/goes.yaml": "", "app/marked.yaml": "", "app/declared.yaml": "", "app/taken.yaml": "", "app/missing.yaml": ""})
+	r.fetched(t) // or what the commit before declares would be corrected first
 	r.kustomization(t, "app", "")
 	k := r.ready(t, "app")
 	r.gone(t, &corev1.ConfigMap{}, "goes")

@@ -80,7 +80,13 @@ type row struct {
 func (s *spec) row(t *testing.T, files map[string]string) *row {
 	t.Helper()
 	_, name, _ := strings.Cut(t.Name(), "/")
-	r := &row{spec: s, ns: strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(name))}
+	return s.begin(t, strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(name)), files)
+}
+
+// begin is row under a name of the caller's.
+func (s *spec) begin(t *testing.T, name string, files map[string]string) *row {
+	t.Helper()
+	r := &row{spec: s, ns: name}
 	if err := s.Git.Create(t.Context(), r.ns); err != nil {
 		t.Fatal(err)
 	}
@@ -133,6 +139,21 @@ func (r *row) commit(t *testing.T, files map[string]string) {
 		r.ask(t, &sourcev1.GitRepository{}, "git")
 	}
 	r.head = head
+}
+
+// fetched waits until the last commit is the source's.
+func (r *row) fetched(t *testing.T) {
+	t.Helper()
+	eventually(t, converge, "the source has the last commit", func(ctx context.Context) error {
+		g := &sourcev1.GitRepository{}
+		if err := r.load(ctx, g, r.ns, "git"); err != nil {
+			return err
+		}
+		if a := g.Status.Artifact; a == nil || !strings.HasSuffix(a.Revision, r.head) {
+			return fmt.Errorf("its artifact is %+v", a)
+		}
+		return nil
+	})
 }
 
 // ask sets a new request for a reconcile and returns it.
