@@ -104,7 +104,7 @@ race: ## the agent with the race detector, for the e2e tests
 
 .PHONY: e2e
 e2e: build-e2e race ## the scenarios on real control planes, agents under the race detector
-	go test -race -count=1 -timeout 40m -v ./e2e
+	go test -race -count=1 -timeout 40m -parallel 40 -v ./e2e
 
 .PHONY: test-controlplane
 test-controlplane: $(BIN)/controlplane

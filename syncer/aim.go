@@ -67,10 +67,10 @@ func (r *Kustomizations) aim(ctx context.Context, run *run) (done bool, result c
 		// owner labels of this Kustomization can only be of that time.
 		kept := obj.Status.Inventory
 		left, result, err := r.leave(ctx, run, TargetRef{Cluster: local.Cluster})
+		obj.Status.Inventory = kept
 		if !left || err != nil {
 			return false, result, err
 		}
-		obj.Status.Inventory = kept
 	case TargetSame:
 	}
 	return true, ctrl.Result{}, r.recordTarget(ctx, run)

@@ -161,8 +161,9 @@ func (p *progress) synced(run *run, settled bool, sweep time.Time) {
 	if p.sweep.IsZero() {
 		p.sweep = sweep
 	}
-	if settled {
-		p.stage = time.Time{}
+	if len(run.changed()) == 0 {
+		// What was touched was not drift: a controller did its work.
+		p.corrections = 0
 	}
 	p.vanish = nil
 	for _, u := range run.rendering.Objects {
@@ -201,7 +202,7 @@ func (p *progress) arrived() {
 	p.left = time.Time{}
 }
 
-// stageOver ends the wait for an early stage as failed.
+// stageOver ends the wait for an early stage.
 func (p *progress) stageOver() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -184,9 +184,11 @@ func (r *Kustomizations) sync(ctx context.Context, run *run) (ctrl.Result, error
 	r.tell(obj, sync)
 	var waiting *apply.WaitError
 	var pruneErr *apply.PruneError
-	switch {
-	case errors.As(err, &waiting):
+	if errors.As(err, &waiting) {
 		return r.awaitStage(ctx, run, waiting)
+	}
+	run.known.stageOver()
+	switch {
 	case errors.As(err, &pruneErr):
 		return r.failed(ctx, run, meta.PruneFailedReason, err)
 	case err != nil:

@@ -161,6 +161,9 @@ func (o agentOptions) run(ctx context.Context) error {
 	if err := render.DenyNetwork(); err != nil {
 		return err
 	}
+	if err := o.awaitFlux(ctx, config, logger); err != nil {
+		return err
+	}
 	mgr, err := o.manager(config)
 	if err != nil {
 		return err

@@ -48,15 +48,18 @@ const (
 // A lost or late watch makes nothing clean that was not clean before: drift is
 // then noticed late, never applied over blindly.
 //
-// It is safe for concurrent use. Run owns its goroutines.
+// It is safe for concurrent use. Start owns its goroutines.
 type Memo struct {
 	cluster  *Cluster
 	group    string
 	selector string
 	now      func() time.Time
 
+	// started is closed when base is set.
+	started chan struct{}
+
 	mu      sync.Mutex
-	base    context.Context // of Run; nil before
+	base    context.Context // of Start; nil before and after
 	running sync.WaitGroup
 	kinds   map[schema.GroupKind]*watched
 	owners  map[types.NamespacedName]*owned
@@ -69,6 +72,8 @@ type watched struct {
 	synced   chan struct{}
 	stop     context.CancelFunc
 	objects  map[types.NamespacedName]*record
+	// late: the first list was waited for, once, and did not come.
+	late bool
 	// unused is since when nothing of the kind is remembered; zero while
 	// something is.
 	unused time.Time
@@ -126,17 +131,17 @@ type Live struct {
 }
 
 // NewMemo returns a Memo for the objects that carry <group>/name as owner
-// label. Until Run is called it remembers nothing.
+// label. Until Start is called it remembers nothing.
 func NewMemo(c *Cluster, group string, now func() time.Time) *Memo {
 	return &Memo{
-		cluster: c, group: group, selector: group + "/name", now: now,
+		cluster: c, group: group, selector: group + "/name", now: now, started: make(chan struct{}),
 		kinds: map[schema.GroupKind]*watched{}, owners: map[types.NamespacedName]*owned{},
 	}
 }
 
 // OnTouch sets the function that is told of an owner when one of its objects
 // changed; dirty, if the change touched what was applied. It must not block.
-// It is called before Run.
+// It is called before Start.
 func (m *Memo) OnTouch(f func(owner types.NamespacedName, object inventory.Entry, dirty bool)) {
 	m.onTouch = f
 }
@@ -146,6 +151,7 @@ func (m *Memo) OnTouch(f func(owner types.NamespacedName, object inventory.Entry
 func (m *Memo) Start(ctx context.Context) error {
 	m.mu.Lock()
 	m.base = ctx
+	close(m.started)
 	m.mu.Unlock()
 	ticker := time.NewTicker(unusedKind / 4)
 	defer ticker.Stop()
@@ -186,6 +192,16 @@ func (m *Memo) watch(ctx context.Context, gk schema.GroupKind, resource schema.G
 	if m == nil {
 		return false
 	}
+	timer := time.NewTimer(firstList)
+	defer timer.Stop()
+	// Whatever applies is started at the same time as the memo.
+	select {
+	case <-m.started:
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return false
+	}
 	m.mu.Lock()
 	k := m.kinds[gk]
 	if k == nil {
@@ -202,20 +218,25 @@ func (m *Memo) watch(ctx context.Context, gk schema.GroupKind, resource schema.G
 			m.reflector(gk, k).RunWithContext(kindCtx)
 		}()
 	}
+	late := k.late
 	m.mu.Unlock()
 	select {
 	case <-k.synced:
 		return true
 	default:
 	}
-	timer := time.NewTimer(firstList)
-	defer timer.Stop()
+	if late {
+		return false
+	}
 	select {
 	case <-k.synced:
 		return true
 	case <-ctx.Done():
 	case <-timer.C:
 		log.FromContext(ctx).Info("the watch of a kind has not begun; its objects are asked for one by one", "kind", gk.String())
+		m.mu.Lock()
+		k.late = true
+		m.mu.Unlock()
 	}
 	return false
 }

@@ -201,7 +201,9 @@ func TestMemoWithoutWatch(t *testing.T) {
 	if m.clean(other, memoName, memoOwner, Digest{1}) {
 		t.Error("an object of a kind that is not watched is remembered")
 	}
-	if m.watch(t.Context(), other, schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if m.watch(ended, other, schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}) {
 		t.Error("a memo that does not run watches")
 	}
 	var none *Memo
