@@ -68,6 +68,10 @@ type Facts struct {
 	Live map[Entry]Live
 	// LowerTier: the target is a child, whose sync objects are protected.
 	LowerTier bool
+	// Moved: the owner is applied to another cluster from now on, and Target is
+	// the one before. Nothing being declared for it is what was asked for; the
+	// shrink guard holds.
+	Moved bool
 	// Asked: a person deleted the owner and thereby asked for the removal of
 	// everything; the empty and shrink guards do not apply.
 	Asked bool
@@ -99,8 +103,10 @@ type Plan struct {
 	Guard string
 	// Protected objects that lack their confirmation.
 	Protected []Entry
-	// Waiting objects go with their Cluster, or are already being deleted.
-	Waiting []Entry
+	// Waiting objects are already being deleted; OfCluster go with their Cluster,
+	// which is still there.
+	Waiting   []Entry
+	OfCluster []Entry
 	// Unknown objects could not be read; Problem has the first cause.
 	Unknown []Entry
 	Problem string
@@ -145,7 +151,7 @@ func PlanPrune(f Facts) Plan {
 			p.Waiting = append(p.Waiting, e)
 		case live.OfCluster != "":
 			inhabited[e.Namespace] = true
-			p.Waiting = append(p.Waiting, e)
+			p.OfCluster = append(p.OfCluster, e)
 		case (protected(e, live, f.LowerTier) || isNamespace(e) && inhabited[e.Name]) && !live.Confirmed:
 			inhabited[e.Namespace] = true
 			p.Protected = append(p.Protected, e)
@@ -164,7 +170,7 @@ func PlanPrune(f Facts) Plan {
 	if len(p.Deletes) > 0 && !f.Asked && f.Approved != p.Hash {
 		// Entries that are confirmed absent do not make the step look smaller
 		// or the inventory larger than it is.
-		p.Guard = guard(len(f.Owned)-gone, len(f.Rendered), unconfirmed)
+		p.Guard = guard(len(f.Owned)-gone, len(f.Rendered), unconfirmed, f.Moved)
 		if p.Guard == "" && f.Undecided && unconfirmed > 0 {
 			p.Guard = "an earlier removal was held and nobody has decided about it"
 		}
@@ -173,13 +179,13 @@ func PlanPrune(f Facts) Plan {
 	return p
 }
 
-func guard(owned, rendered, unconfirmed int) string {
+func guard(owned, rendered, unconfirmed int, moved bool) string {
 	limit := max(ShrinkFloor, owned*ShrinkPercent/100)
 	switch {
 	case unconfirmed == 0:
 		// Each object to be deleted carries a person's confirmation.
 		return ""
-	case rendered == 0:
+	case rendered == 0 && !moved:
 		return fmt.Sprintf("nothing is declared any more, but the inventory has %d objects", owned)
 	case unconfirmed > limit:
 		return fmt.Sprintf("%d of %d objects are no longer declared, more than %d", unconfirmed, owned, limit)

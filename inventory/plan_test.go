@@ -51,12 +51,13 @@ type outcome struct {
 	Held      bool
 	Protected []Entry
 	Waiting   []Entry
+	OfCluster []Entry
 	Unknown   []Entry
 	Keep      []Entry
 }
 
 func outcomeOf(p Plan) outcome {
-	o := outcome{Held: p.Held, Protected: p.Protected, Waiting: p.Waiting, Unknown: p.Unknown, Keep: p.Keep}
+	o := outcome{Held: p.Held, Protected: p.Protected, Waiting: p.Waiting, OfCluster: p.OfCluster, Unknown: p.Unknown, Keep: p.Keep}
 	for _, d := range p.Deletes {
 		o.Deletes = append(o.Deletes, d.Entry.String())
 	}
@@ -146,7 +147,7 @@ func TestPlanPrune(t *testing.T) {
 			reason: "machines and templates are not pruned while their Cluster lives, not even confirmed ones",
 			facts: Facts{Owned: []Entry{machines, other}, Rendered: []Entry{other},
 				Live: map[Entry]Live{machines: with(func(l *Live) { l.OfCluster, l.Confirmed = "prod", true })}},
-			want: outcome{Waiting: []Entry{machines}, Keep: []Entry{machines}},
+			want: outcome{OfCluster: []Entry{machines}, Keep: []Entry{machines}},
 		},
 		"ClusterSecret": {
 			reason: "without its CA nobody reaches the cluster ever again",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
 
@@ -31,7 +33,7 @@ func (r *Kustomizations) aim(ctx context.Context, run *run) (done bool, result c
 	}
 	var recorded *TargetRef
 	if text := obj.Annotations[TargetAnnotation]; text != "" {
-		ref, err := DecodeTarget(text)
+		ref, err := r.recordedTarget(obj, text)
 		if err != nil {
 			return refuse(err)
 		}
@@ -62,18 +64,33 @@ func (r *Kustomizations) aim(ctx context.Context, run *run) (done bool, result c
 		r.event(obj, corev1.EventTypeWarning, nil, "the cluster that %s %s leads to is another one now; what was applied to the former is left behind", run.target.Kind, run.target.Name)
 		obj.Status.Inventory = nil
 	case TargetUnrecorded:
-		// The inventory is about this cluster, as Flux would have it, or about our
-		// own, before spec.kubeConfig was set. What it names there and carries the
-		// owner labels of this Kustomization can only be of that time.
-		kept := obj.Status.Inventory
-		left, result, err := r.leave(ctx, run, TargetRef{Cluster: local.Cluster})
-		obj.Status.Inventory = kept
-		if !left || err != nil {
-			return false, result, err
+		// The inventory is taken to be about this cluster, as with Flux. Only what
+		// this very process applied to our own is known to be of the time before
+		// spec.kubeConfig was set.
+		if owned := r.Memo.Owned(run.name()); len(owned) > 0 {
+			obj.Status.Inventory = refs(owned)
+			left, result, err := r.leave(ctx, run, TargetRef{Cluster: local.Cluster})
+			if !left || err != nil {
+				return false, result, err
+			}
 		}
 	case TargetSame:
 	}
 	return true, ctrl.Result{}, r.recordTarget(ctx, run)
+}
+
+// recordedTarget reads the annotation, which whoever may write the object can
+// write too: it must not lend more rights than the object has.
+func (r *Kustomizations) recordedTarget(obj *kustomizev1.Kustomization, text string) (TargetRef, error) {
+	ref, err := DecodeTarget(text)
+	if err != nil {
+		return ref, err
+	}
+	own := strings.HasPrefix(ref.User, serviceAccountUser(obj.Namespace, ""))
+	if !own && (ref.User != "" || TargetOf(obj, r.Targets.ServiceAccount).User != "") {
+		return ref, fmt.Errorf("cannot use annotation %s: it names a user who is no service account of the namespace; remove it", TargetAnnotation)
+	}
+	return ref, nil
 }
 
 // recordTarget writes down what the inventory is about, ahead of applying.
@@ -109,7 +126,10 @@ func (r *Kustomizations) leave(ctx context.Context, run *run, old TargetRef) (le
 		obj.Status.Inventory = nil
 		return true, ctrl.Result{}, nil
 	}
-	res, err := r.pruneAt(ctx, run, old)
+	res, err := r.pruneAt(ctx, run, old, apply.Options{
+		Target: run.name().String(), LowerTier: !old.Local(), Moved: true,
+		Approved: obj.Annotations[v1alpha1.ApprovePruneAnnotation], Undecided: undecided(obj),
+	})
 	if err == nil {
 		obj.Status.Inventory = refs(res.Inventory)
 		r.tell(obj, res)
@@ -119,6 +139,7 @@ func (r *Kustomizations) leave(ctx context.Context, run *run, old TargetRef) (le
 			return false, result, err
 		case len(res.Inventory) == 0:
 			run.known.arrived()
+			removeCondition(obj, v1alpha1.PruneBlockedCondition)
 			return true, ctrl.Result{}, nil
 		}
 		err = fmt.Errorf("%d objects of the cluster that was applied to before are not gone yet", len(res.Inventory))
@@ -135,7 +156,7 @@ func (r *Kustomizations) leave(ctx context.Context, run *run, old TargetRef) (le
 
 // pruneAt removes the objects of the inventory from the cluster that a recorded
 // reference leads to, if it is still that cluster.
-func (r *Kustomizations) pruneAt(ctx context.Context, run *run, ref TargetRef) (apply.Result, error) {
+func (r *Kustomizations) pruneAt(ctx context.Context, run *run, ref TargetRef, o apply.Options) (apply.Result, error) {
 	obj := run.obj
 	cluster, err := r.Targets.Connect(ctx, obj.Namespace, ref)
 	if err != nil {
@@ -156,7 +177,7 @@ func (r *Kustomizations) pruneAt(ctx context.Context, run *run, ref TargetRef) (
 	if old.cluster, old.memo = cluster, nil; ref.Local() {
 		old.memo = r.Memo
 	}
-	res, err := r.applier(&old).Remove(ctx, owned, apply.Options{Target: run.name().String()})
+	res, err := r.applier(&old).Remove(ctx, owned, o)
 	if err != nil {
 		return apply.Result{}, err
 	}
@@ -194,7 +215,7 @@ func (r *Kustomizations) removeAll(ctx context.Context, run *run) (gone bool, re
 	}
 	ref := TargetOf(obj, r.Targets.ServiceAccount)
 	if text := obj.Annotations[TargetAnnotation]; text != "" {
-		if ref, err = DecodeTarget(text); err != nil {
+		if ref, err = r.recordedTarget(obj, text); err != nil {
 			return stay(meta.PruneFailedReason, err)
 		}
 	}
@@ -220,7 +241,7 @@ func (r *Kustomizations) removeAll(ctx context.Context, run *run) (gone bool, re
 	if !answer.Prune {
 		return true, ctrl.Result{}, nil
 	}
-	res, err := r.pruneAt(ctx, run, ref)
+	res, err := r.pruneAt(ctx, run, ref, apply.Options{Target: run.name().String(), LowerTier: !ref.Local()})
 	if err != nil {
 		return stay(meta.PruneFailedReason, err)
 	}
@@ -230,6 +251,10 @@ func (r *Kustomizations) removeAll(ctx context.Context, run *run) (gone bool, re
 	case res.Plan.Blocked():
 		result, err := r.blocked(obj, res)
 		return false, result, err
+	case len(res.Plan.OfCluster) > 0:
+		// They go with their Cluster; who else would answer for them if it stays?
+		progressing(obj, "Waiting for the Clusters of %d objects to be gone, the first is %s", len(res.Plan.OfCluster), res.Plan.OfCluster[0])
+		return false, ctrl.Result{RequeueAfter: min(obj.GetRetryInterval(), 30*time.Second)}, nil
 	case len(res.Inventory) > 0 && r.waitsForTermination(obj):
 		progressing(obj, "Waiting for %d objects to be deleted", len(res.Inventory))
 		return false, ctrl.Result{RequeueAfter: deletePoll}, nil

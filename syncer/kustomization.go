@@ -24,7 +24,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -111,6 +113,8 @@ type Kustomizations struct {
 	// object, whatever the memo says.
 	Sweep time.Duration
 
+	// shard passes what this process reconciles.
+	shard predicate.Predicate
 	// watched has the kinds of sources, not fetched by us, that are in the cache.
 	watched map[string]bool
 
@@ -127,6 +131,9 @@ func (r *Kustomizations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, fmt.Errorf("cannot read Kustomization %s: %w", req.NamespacedName, err)
+	}
+	if !r.ours(obj) {
+		return ctrl.Result{}, nil // of another shard, woken by a source or a dependency
 	}
 	start := r.Now()
 	before := obj.DeepCopy()
@@ -151,6 +158,8 @@ func (r *Kustomizations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	}
 	run := &run{obj: obj, written: before, known: r.progress(req.NamespacedName), start: start, requested: requested != obj.Status.LastHandledReconcileAt}
 	result, err := r.reconcile(ctx, run)
+	// What made this one urgent is done; the next look is an ordinary one.
+	result.Priority = new(0)
 	obj.Status.LastHandledReconcileAt = requested
 	if werr := r.write(ctx, run.written, obj); werr != nil {
 		return ctrl.Result{}, errors.Join(err, werr)
@@ -182,10 +191,42 @@ func (r *Kustomizations) write(ctx context.Context, before, after *kustomizev1.K
 	if equality.Semantic.DeepEqual(before.Status, after.Status) {
 		return nil
 	}
-	base := &kustomizev1.Kustomization{TypeMeta: after.TypeMeta, ObjectMeta: after.ObjectMeta, Spec: after.Spec, Status: before.Status}
-	err := patchStatus(ctx, r.Client, base, after, kustomizationManager)
-	r.progress(client.ObjectKeyFromObject(after)).wrote(after)
+	base, patched := statusBase(before, after), after.DeepCopy()
+	err := patchStatus(ctx, r.Client, base, patched, kustomizationManager)
+	r.wrote(after, patched)
 	return err
+}
+
+// record writes the status ahead of applying. Unlike write it fails if the
+// object is gone or was changed meanwhile: what is created next must be in an
+// inventory, and of the spec that was read.
+func (r *Kustomizations) record(ctx context.Context, run *run) error {
+	base, patched := statusBase(run.written, run.obj), run.obj.DeepCopy()
+	patch := client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Status().Patch(ctx, patched, patch, client.FieldOwner(kustomizationManager)); err != nil {
+		return fmt.Errorf("cannot write status of %s: %w", run.name(), err)
+	}
+	r.wrote(run.obj, patched)
+	run.written = run.obj.DeepCopy()
+	return nil
+}
+
+// statusBase is what a status patch is made against: nothing but the status
+// differs.
+func statusBase(before, after *kustomizev1.Kustomization) *kustomizev1.Kustomization {
+	return &kustomizev1.Kustomization{TypeMeta: after.TypeMeta, ObjectMeta: *after.ObjectMeta.DeepCopy(), Spec: after.Spec, Status: before.Status}
+}
+
+// wrote takes in the answer to a write: nothing but the resource version. A
+// reconcile goes on with the spec that it began with, whatever has become of it.
+func (r *Kustomizations) wrote(obj, answer *kustomizev1.Kustomization) {
+	obj.ResourceVersion = answer.ResourceVersion
+	r.progress(client.ObjectKeyFromObject(obj)).wrote(obj)
+}
+
+// ours reports whether an object is of the shard that this process reconciles.
+func (r *Kustomizations) ours(o client.Object) bool {
+	return r.shard == nil || r.shard.Generic(event.GenericEvent{Object: o})
 }
 
 // patchMetadata writes finalizers and annotations. The status stays as it is in
@@ -197,8 +238,10 @@ func (r *Kustomizations) patchMetadata(ctx context.Context, before, after *kusto
 	if err := r.Client.Patch(ctx, patched, client.MergeFrom(base), client.FieldOwner(kustomizationManager)); err != nil {
 		return err
 	}
+	generation := after.Generation
 	after.ObjectMeta = patched.ObjectMeta
-	r.progress(client.ObjectKeyFromObject(after)).wrote(after)
+	after.Generation = generation
+	r.wrote(after, patched)
 	return nil
 }
 
@@ -357,10 +400,11 @@ func (r *Kustomizations) succeeded(ctx context.Context, run *run) (ctrl.Result, 
 		}
 		r.event(obj, corev1.EventTypeNormal, more, "%s", message)
 	}
+	next := jittered(obj.Spec.Interval.Duration)
 	if run.sync != nil && run.sync.Pending {
-		return ctrl.Result{RequeueAfter: deletePoll}, nil
+		next = min(next, run.known.deleting(run.start))
 	}
-	return ctrl.Result{RequeueAfter: jittered(obj.Spec.Interval.Duration)}, nil
+	return ctrl.Result{RequeueAfter: next}, nil
 }
 
 func (r *Kustomizations) event(obj *kustomizev1.Kustomization, kind string, more map[string]string, format string, args ...any) {

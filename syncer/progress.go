@@ -45,6 +45,8 @@ type progress struct {
 	wait  *healthWait
 	// vanish are Jobs that the cluster removes when they are done.
 	vanish map[inventory.Entry]bool
+	// deletes is since when objects are being deleted.
+	deletes time.Time
 	// left is since when another cluster is being left.
 	left time.Time
 	// unsure are objects that changed since their health was last looked at.
@@ -165,6 +167,9 @@ func (p *progress) synced(run *run, settled bool, sweep time.Time) {
 		// What was touched was not drift: a controller did its work.
 		p.corrections = 0
 	}
+	if !run.sync.Pending {
+		p.deletes = time.Time{}
+	}
 	p.vanish = nil
 	for _, u := range run.rendering.Objects {
 		if health.Vanishes(u) {
@@ -245,7 +250,7 @@ func (p *progress) touched(object inventory.Entry, dirty bool, now time.Time) (t
 	if p.unsure == nil {
 		p.unsure = map[inventory.Entry]struct{}{}
 	}
-	p.unsure[object] = struct{}{}
+	p.unsure[anyVersion(object)] = struct{}{}
 	if !dirty {
 		return touchDelay, p.wait != nil && !p.wait.since.IsZero()
 	}
@@ -271,22 +276,28 @@ func (p *progress) await(run *run, now time.Time) (pending []inventory.Entry, si
 	}
 	w := p.wait
 	declared := run.declared()
-	if !w.began {
+	// Where nothing tells of changes, everything is looked at.
+	if !w.began || run.memo == nil || run.sync != nil && !run.sync.Complete {
 		w.pending = declared
 	} else {
-		w.pending = append(w.pending, run.changed()...)
-		for e := range p.unsure {
-			w.pending = append(w.pending, e)
-		}
-		wanted := make(map[inventory.Entry]bool, len(declared))
+		wanted := make(map[inventory.Entry]inventory.Entry, len(declared))
 		for _, e := range declared {
-			wanted[e] = true
+			wanted[anyVersion(e)] = e
 		}
-		w.pending = slices.DeleteFunc(w.pending, func(e inventory.Entry) bool {
-			once := wanted[e]
-			wanted[e] = false
-			return !once
-		})
+		var pending []inventory.Entry
+		look := func(e inventory.Entry) {
+			if e, ok := wanted[anyVersion(e)]; ok {
+				pending = append(pending, e)
+				delete(wanted, anyVersion(e))
+			}
+		}
+		for _, e := range append(w.pending, run.changed()...) {
+			look(e)
+		}
+		for e := range p.unsure {
+			look(e)
+		}
+		w.pending = pending
 	}
 	what := healthInputs{run.snapshot.Revision, run.obj.Generation, run.obj.Annotations[meta.ReconcileRequestAnnotation]}
 	if w.since.IsZero() || w.inputs != what {
@@ -303,7 +314,24 @@ func (p *progress) healthy() {
 	if p.wait != nil {
 		p.wait.pending, p.wait.since = nil, time.Time{}
 	}
-	p.unsure = nil
+	// What was touched since the look began stays to be looked at.
+}
+
+// anyVersion is an entry as the same object is known by in every API version.
+func anyVersion(e inventory.Entry) inventory.Entry {
+	e.Version = ""
+	return e
+}
+
+// deleting is when to look again at objects that are being deleted: soon at
+// first, seldom if a finalizer holds them.
+func (p *progress) deleting(now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.deletes.IsZero() || now.Sub(p.deletes) > time.Hour {
+		p.deletes = now
+	}
+	return max(deletePoll, now.Sub(p.deletes)/4)
 }
 
 // unhealthy ends the wait as failed: the next begins with what is left.

@@ -95,7 +95,7 @@ func TestAwait(t *testing.T) {
 			c.ObjMetadata.Namespace, c.ObjMetadata.Name, c.ObjMetadata.GroupKind = e.Namespace, e.Name, e.GroupKind()
 			set.Add(c)
 		}
-		return &apply.Result{Changes: set}
+		return &apply.Result{Changes: set, Complete: true}
 	}
 	names := func(entries []inventory.Entry) string {
 		text := ""
@@ -104,8 +104,9 @@ func TestAwait(t *testing.T) {
 		}
 		return text
 	}
+	memo := &apply.Memo{}
 	look := func(revision string, sync *apply.Result, now int64) (string, int64) {
-		pending, since := p.await(&run{obj: obj, snapshot: &source.Snapshot{Revision: revision}, sync: sync}, time.Unix(now, 0))
+		pending, since := p.await(&run{obj: obj, snapshot: &source.Snapshot{Revision: revision}, sync: sync, memo: memo}, time.Unix(now, 0))
 		return names(pending), since.Unix()
 	}
 	for _, step := range []struct {
@@ -134,6 +135,47 @@ func TestAwait(t *testing.T) {
 		if got != step.want || since != step.since {
 			t.Fatalf("%s: pending %q since %d, want %q since %d", step.reason, got, since, step.want, step.since)
 		}
+	}
+}
+
+// TestAwaitWithoutWatch: where nothing tells of changes, everything is looked at
+// each time; and what is touched during a look is looked at again.
+func TestAwaitWithoutWatch(t *testing.T) {
+	obj := &kustomizev1.Kustomization{}
+	set := ssa.NewChangeSet()
+	c := ssa.ChangeSetEntry{GroupVersion: "v1", Action: ssa.UnchangedAction}
+	c.ObjMetadata.Namespace, c.ObjMetadata.Name, c.ObjMetadata.GroupKind = entry("a").Namespace, "a", entry("a").GroupKind()
+	set.Add(c)
+	for name, tc := range map[string]struct {
+		reason   string
+		memo     *apply.Memo
+		complete bool
+		want     int
+	}{
+		"Remote":    {"another cluster is not watched", nil, true, 1},
+		"Unwatched": {"one of the objects is not", &apply.Memo{}, false, 1},
+		"Watched":   {"nothing was touched", &apply.Memo{}, true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &progress{}
+			look := func() []inventory.Entry {
+				r := &run{obj: obj, snapshot: &source.Snapshot{}, memo: tc.memo, sync: &apply.Result{Changes: set, Complete: tc.complete}}
+				pending, _ := p.await(r, time.Unix(1, 0))
+				return pending
+			}
+			look()
+			p.healthy()
+			if got := look(); len(got) != tc.want {
+				t.Errorf("%s: %v is looked at, want %d objects", tc.reason, got, tc.want)
+			}
+			e := entry("a")
+			e.Version = "v1beta1"
+			p.touched(e, false, time.Unix(2, 0))
+			p.healthy()
+			if got := look(); len(got) != 1 {
+				t.Errorf("what was touched during the look, in another version of its API, is forgotten: %v", got)
+			}
+		})
 	}
 }
 

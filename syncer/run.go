@@ -130,7 +130,12 @@ func (r *Kustomizations) reconcile(ctx context.Context, run *run) (ctrl.Result, 
 	run.target = TargetOf(obj, r.Targets.ServiceAccount)
 	recorded := obj.Annotations[TargetAnnotation]
 	if recorded == "" && run.target.Local() && run.known.settled(run.key, run.snapshot, obj) && r.Memo.Clean(run.name(), run.known.remembered()) {
-		run.cluster, run.memo = r.Targets.Local, r.Memo
+		// Health is read with the rights of the object's service account, not with
+		// ours: expressions would tell a tenant what he may not read.
+		if run.cluster, err = r.Targets.Get(ctx, obj); err != nil {
+			return r.failed(ctx, run, meta.ReconciliationFailedReason, fmt.Errorf("failed to build kube client: %w", err))
+		}
+		run.memo = r.Memo
 		return r.checkHealth(ctx, run)
 	}
 	if run.rendering, err = render.Render(ctx, run.snapshot, run.build); err != nil {
@@ -159,11 +164,7 @@ func (r *Kustomizations) sync(ctx context.Context, run *run) (ctrl.Result, error
 		Record: func(ctx context.Context, ahead []inventory.Entry) error {
 			obj.Status.Inventory = refs(ahead)
 			progressing(obj, "Applying revision %s with a timeout of %s", run.snapshot.Revision, obj.GetTimeout())
-			if err := r.write(ctx, run.written, obj); err != nil {
-				return err
-			}
-			run.written = obj.DeepCopy()
-			return nil
+			return r.record(ctx, run)
 		},
 		Force:             obj.Spec.Force,
 		Ignore:            ignoreRules(obj),
@@ -173,7 +174,9 @@ func (r *Kustomizations) sync(ctx context.Context, run *run) (ctrl.Result, error
 		Target:            run.name().String(),
 		Approved:          obj.Annotations[v1alpha1.ApprovePruneAnnotation],
 		Undecided:         undecided(obj),
+		LowerTier:         !run.target.Local(),
 		Report:            mode == DriftReport,
+		Secretive:         len(run.build.Sensitive) > 0 || run.build.Decrypter != nil,
 		Applied:           obj.Status.LastAppliedRevision == run.snapshot.Revision && obj.Status.ObservedGeneration == obj.Generation,
 	})
 	run.sync = &sync
@@ -238,12 +241,20 @@ func (r *Kustomizations) checkHealth(ctx context.Context, run *run) (ctrl.Result
 		return r.succeeded(ctx, run)
 	}
 	found, err := r.applier(run).Health(ctx, health.Without(pending, run.name()), run.checker)
-	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("cannot check health of Kustomization %s: %w", run.name(), err)
-	}
-	run.known.vanished(found)
 	took := r.Now().Sub(since)
 	timeout := obj.GetTimeout()
+	if err != nil {
+		// Not to know is not to be healthy, and no reason to wait for ever.
+		run.known.waits(pending)
+		if took > timeout {
+			run.known.unhealthy(pending)
+			setCondition(obj, meta.HealthyCondition, metav1.ConditionFalse, meta.HealthCheckFailedReason, "%s", err)
+			return r.failed(ctx, run, meta.HealthCheckFailedReason, fmt.Errorf("health check failed after %s: %w", took.Round(time.Millisecond), err))
+		}
+		progressing(obj, "Running health checks for revision %s with a timeout of %s: %s", run.snapshot.Revision, timeout, err)
+		return ctrl.Result{RequeueAfter: healthPoll}, nil
+	}
+	run.known.vanished(found)
 	verdict := health.Judge(found, !r.Rules.NoFailFast)
 	wasHealthy := apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.HealthyCondition)
 	switch {
@@ -302,7 +313,7 @@ func (r *Kustomizations) find(ctx context.Context, run *run) (ctrl.Result, error
 		return ctrl.Result{}, fmt.Errorf("cannot read %s %s: %w", key.Kind, key.NamespacedName, err)
 	}
 	artifact := o.GetArtifact()
-	if r.Fetched[key.Kind] {
+	if r.Fetched[key.Kind] && r.ours(o.(client.Object)) {
 		if run.snapshot = r.Snapshots.Get(key); run.snapshot != nil {
 			return ctrl.Result{}, nil
 		}

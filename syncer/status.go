@@ -108,7 +108,7 @@ func patchStatus(ctx context.Context, c client.Client, before, after client.Obje
 // jittered spreads intervals by 5 % either way, as Flux does, so that objects
 // that were created together do not stay together.
 func jittered(d time.Duration) time.Duration {
-	return d + time.Duration((rand.Float64()*0.1-0.05)*float64(d))
+	return max(time.Second, d+time.Duration((rand.Float64()*0.1-0.05)*float64(d)))
 }
 
 // changed passes what a reconciler reacts to: a new generation, a request to

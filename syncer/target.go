@@ -43,6 +43,10 @@ const (
 	// that was not used for targetIdle goes in any case.
 	mostTargets = 256
 	targetIdle  = 30 * time.Minute
+	// targetAge is after which a connection is made anew, and the cluster asked who
+	// it is: one of a ConfigMap is found by name, under which it may have been
+	// built again.
+	targetAge = 30 * time.Minute
 )
 
 // TargetRef tells where and as whom a Kustomization is applied. It is
@@ -227,6 +231,7 @@ type Targets struct {
 type keptTarget struct {
 	cluster *apply.Cluster
 	used    time.Time
+	made    time.Time
 	uid     string
 }
 
@@ -436,6 +441,7 @@ func digestOf(fields ...string) string {
 func (t *Targets) kept(key string) *apply.Cluster {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.expire(t.Now())
 	if kept := t.open[key]; kept != nil {
 		kept.used = t.Now()
 		return kept.cluster
@@ -465,13 +471,13 @@ func (t *Targets) keep(key string, connect func() (*apply.Cluster, error)) (*app
 	for most := orDefault(t.most, mostTargets); len(t.open) >= most; {
 		t.drop(t.oldest())
 	}
-	t.open[key] = &keptTarget{cluster: c, used: now}
+	t.open[key] = &keptTarget{cluster: c, used: now, made: now}
 	return c, nil
 }
 
 func (t *Targets) expire(now time.Time) {
 	for key, kept := range t.open {
-		if now.Sub(kept.used) > orDefault(t.idle, targetIdle) {
+		if now.Sub(kept.used) > orDefault(t.idle, targetIdle) || now.Sub(kept.made) > targetAge {
 			t.drop(key)
 		}
 	}

@@ -51,6 +51,7 @@ const (
 func (r *Kustomizations) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int, configs cache.Cache, shard predicate.Predicate) error {
 	r.known = map[types.NamespacedName]*progress{}
 	r.watched = map[string]bool{}
+	r.shard = shard
 	for name, keys := range map[string]func(*kustomizev1.Kustomization) []string{
 		sourceIndex: func(k *kustomizev1.Kustomization) []string {
 			key := sourceKey(k)
@@ -232,7 +233,10 @@ func (r *Kustomizations) onDependency(ctx context.Context, e event.UpdateEvent, 
 	}
 	for i := range list.Items {
 		k := &list.Items[i]
-		if waitsForDependency(k) && (becameReady(before, after) || hasExpression(k)) {
+		// A dependant that has not said yet that it waits is told by its revision.
+		ready := becameReady(before, after)
+		behind := sourceKey(k) == sourceKey(after) && k.Status.LastAppliedRevision != after.Status.LastAppliedRevision
+		if ready && behind || waitsForDependency(k) && (ready || hasExpression(k)) {
 			enqueue(queue, client.ObjectKeyFromObject(k), 0, 0)
 		}
 	}

@@ -98,6 +98,12 @@ type Options struct {
 	// the result, not corrected. Applied: all of the rendering was.
 	Report  bool
 	Applied bool
+	// Secretive: what is declared may hold values of Secrets anywhere, so that
+	// reports name fields only.
+	Secretive bool
+	// Moved: Remove is for a cluster that the owner left, not for an owner that a
+	// person deleted. The shrink guard holds then.
+	Moved bool
 	// Prune removes what the rendering no longer declares. Without it such
 	// objects are forgotten.
 	Prune bool
@@ -183,6 +189,7 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Resu
 		}
 	}
 	defer func() { res.Inventory = inOrder(res.Inventory, res.Changes) }()
+	a.memo.retain(types.NamespacedName{Namespace: a.owner.Namespace, Name: a.owner.Name}, rendered)
 	if !o.Prune {
 		res.Inventory = inventory.Union(nil, rendered)
 		return res, nil
@@ -220,11 +227,12 @@ func inOrder(entries []inventory.Entry, changes *ssa.ChangeSet) []inventory.Entr
 }
 
 // Remove deletes everything that the owner's inventory names, because a person
-// deleted the owner. The result's inventory is what is still there.
+// deleted the owner or applies it elsewhere now. The result's inventory is what
+// is still there.
 func (a *Applier) Remove(ctx context.Context, owned []inventory.Entry, o Options) (Result, error) {
 	res := Result{Changes: ssa.NewChangeSet(), Inventory: owned}
 	err := a.prune(ctx, inventory.Facts{
-		Target: o.Target, Owned: owned, LowerTier: o.LowerTier, Approved: o.Approved, Asked: true,
+		Target: o.Target, Owned: owned, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided, Asked: !o.Moved, Moved: o.Moved,
 	}, &res)
 	if err != nil {
 		return res, &PruneError{Err: err}
@@ -268,17 +276,111 @@ func (a *Applier) prune(ctx context.Context, facts inventory.Facts, res *Result)
 	return errors.Join(failures...)
 }
 
+// delete deletes one object of a plan, if it is still as it was when the plan
+// was made: another owner may have taken it over since, and the resource version
+// holds that it does not in between.
 func (a *Applier) delete(ctx context.Context, d inventory.Delete) error {
-	err := a.client.Delete(ctx, d.Entry.Object(),
-		client.PropagationPolicy(metav1.DeletePropagationBackground),
-		client.Preconditions{UID: new(types.UID(d.UID))})
+	mapping, err := a.client.served(d.Entry)
+	if err != nil {
+		return fmt.Errorf("cannot delete %s: %w", d.Entry, err)
+	}
+	resource := a.client.metadata.Resource(mapping.Resource).Namespace(namespaceOf(mapping, d.Entry))
+	live, err := resource.Get(ctx, d.Entry.Name, metav1.GetOptions{})
 	switch {
-	case err == nil, apierrors.IsNotFound(err):
+	case confirmsAbsence(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("cannot delete %s: %w", d.Entry, err)
+	case string(live.UID) != d.UID:
+		return fmt.Errorf("cannot delete %s: it was re-created meanwhile", d.Entry)
+	case !a.owns(live.Labels):
+		return nil // the next reading finds another owner
+	}
+	err = resource.Delete(ctx, d.Entry.Name, metav1.DeleteOptions{
+		PropagationPolicy: new(metav1.DeletePropagationBackground),
+		Preconditions:     &metav1.Preconditions{UID: new(types.UID(d.UID)), ResourceVersion: new(live.ResourceVersion)},
+	})
+	switch {
+	case err == nil, confirmsAbsence(err):
 		return nil
 	case apierrors.IsConflict(err):
-		return fmt.Errorf("cannot delete %s: it was re-created meanwhile", d.Entry)
+		return fmt.Errorf("cannot delete %s: it was changed meanwhile", d.Entry)
 	}
 	return fmt.Errorf("cannot delete %s: %w", d.Entry, err)
+}
+
+func (a *Applier) owns(labels map[string]string) bool {
+	return labels[a.owner.LabelGroup+"/name"] == a.owner.Name && labels[a.owner.LabelGroup+"/namespace"] == a.owner.Namespace
+}
+
+// confirmsAbsence reports whether an answer says that there is no such object. A
+// 404 that does not come from a kind's own handler says only that the path is
+// not served, as it is when the version of a kind was dropped.
+func confirmsAbsence(err error) bool {
+	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
+
+// served finds the kind of an entry, in the version that is written down or, if
+// that is not served any more, in another.
+func (c *Cluster) served(e inventory.Entry) (*meta.RESTMapping, error) {
+	c.moved.Lock()
+	moved := c.moved.kinds[e.GroupKind()]
+	c.moved.Unlock()
+	if moved != nil {
+		return moved, nil
+	}
+	mapping, err := c.RESTMapper().RESTMapping(e.GroupKind(), e.Version)
+	if meta.IsNoMatchError(err) {
+		return c.RESTMapper().RESTMapping(e.GroupKind())
+	}
+	return mapping, err
+}
+
+// relocate asks the API server for the versions of a kind, after it turned out
+// that the one that the mapper knows is not served any more. It is nil if no
+// version is.
+func (c *Cluster) relocate(gk schema.GroupKind) (*meta.RESTMapping, error) {
+	groups, err := c.discovery.ServerGroups()
+	if err != nil {
+		return nil, fmt.Errorf("cannot discover API groups: %w", err)
+	}
+	for _, g := range groups.Groups {
+		if g.Name != gk.Group {
+			continue
+		}
+		for _, v := range g.Versions {
+			list, err := c.discovery.ServerResourcesForGroupVersion(v.GroupVersion)
+			if err != nil {
+				return nil, fmt.Errorf("cannot discover resources of %s: %w", v.GroupVersion, err)
+			}
+			for _, r := range list.APIResources {
+				if r.Kind != gk.Kind || strings.Contains(r.Name, "/") {
+					continue
+				}
+				gv := schema.GroupVersion{Group: gk.Group, Version: v.Version}
+				found := &meta.RESTMapping{Resource: gv.WithResource(r.Name), GroupVersionKind: gv.WithKind(gk.Kind), Scope: meta.RESTScopeRoot}
+				if r.Namespaced {
+					found.Scope = meta.RESTScopeNamespace
+				}
+				c.moved.Lock()
+				defer c.moved.Unlock()
+				if c.moved.kinds == nil {
+					c.moved.kinds = map[schema.GroupKind]*meta.RESTMapping{}
+				}
+				c.moved.kinds[gk] = found
+				return found, nil
+			}
+		}
+	}
+	return nil, nil
+}
+
+// namespaceOf is the namespace of an entry in requests.
+func namespaceOf(mapping *meta.RESTMapping, e inventory.Entry) string {
+	if mapping.Scope.Name() == meta.RESTScopeNameRoot {
+		return ""
+	}
+	return e.Namespace
 }
 
 // read returns what the cluster says about entries. owned is the whole
@@ -296,10 +398,26 @@ func unknown(err error) inventory.Live {
 }
 
 func (a *Applier) readOne(ctx context.Context, e inventory.Entry, owned []inventory.Entry) inventory.Live {
-	u := e.Object()
-	err := a.client.Get(ctx, client.ObjectKeyFromObject(u), u)
+	mapping, err := a.client.served(e)
+	if meta.IsNoMatchError(err) {
+		return a.kindGone(ctx, e)
+	}
+	if err != nil {
+		return unknown(err)
+	}
+	u, err := a.get(ctx, mapping, e)
+	if apierrors.IsNotFound(err) && !confirmsAbsence(err) {
+		moved, rerr := a.client.relocate(e.GroupKind())
+		switch {
+		case rerr != nil:
+			return unknown(rerr)
+		case moved == nil:
+			return a.kindGone(ctx, e)
+		}
+		u, err = a.get(ctx, moved, e)
+	}
 	switch {
-	case apierrors.IsNotFound(err):
+	case confirmsAbsence(err):
 		return inventory.Live{State: inventory.Absent}
 	case meta.IsNoMatchError(err):
 		return a.kindGone(ctx, e)
@@ -310,7 +428,7 @@ func (a *Applier) readOne(ctx context.Context, e inventory.Entry, owned []invent
 	live := inventory.Live{
 		State:     inventory.Present,
 		UID:       string(u.GetUID()),
-		Owned:     labels[a.owner.LabelGroup+"/name"] == a.owner.Name && labels[a.owner.LabelGroup+"/namespace"] == a.owner.Namespace,
+		Owned:     a.owns(labels),
 		Exempt:    ssautil.AnyInMetadata(u, map[string]string{pruneKey: disabledValue, reconcileKey: disabledValue, ssaKey: ssaIgnore}),
 		Confirmed: u.GetAnnotations()["cascade.dev/deletion"] == "confirmed",
 		Deleting:  u.GetDeletionTimestamp() != nil,
@@ -338,6 +456,27 @@ func (a *Applier) readOne(ctx context.Context, e inventory.Entry, owned []invent
 		}
 	}
 	return live
+}
+
+// get reads an object, or its metadata where that is all that a plan looks at:
+// of every kind but Secret.
+func (a *Applier) get(ctx context.Context, mapping *meta.RESTMapping, e inventory.Entry) (*unstructured.Unstructured, error) {
+	u := e.Object()
+	u.SetGroupVersionKind(mapping.GroupVersionKind)
+	u.SetNamespace(namespaceOf(mapping, e))
+	if ssautil.IsSecret(u) {
+		return u, a.client.Get(ctx, client.ObjectKeyFromObject(u), u)
+	}
+	p, err := a.client.metadata.Resource(mapping.Resource).Namespace(u.GetNamespace()).Get(ctx, e.Name, metav1.GetOptions{})
+	if err != nil {
+		return u, err
+	}
+	u.SetUID(p.UID)
+	u.SetLabels(p.Labels)
+	u.SetAnnotations(p.Annotations)
+	u.SetOwnerReferences(p.OwnerReferences)
+	u.SetDeletionTimestamp(p.DeletionTimestamp)
+	return u, nil
 }
 
 // clusterOf names the Cluster that an object of Cluster API or a provider is a
@@ -373,7 +512,7 @@ func (a *Applier) clusterExists(ctx context.Context, e inventory.Entry) (bool, e
 	u := &metav1.PartialObjectMetadata{}
 	u.SetGroupVersionKind(mapping.GroupVersionKind)
 	err = a.client.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Name}, u)
-	if apierrors.IsNotFound(err) {
+	if confirmsAbsence(err) {
 		return false, nil
 	}
 	if err != nil {
@@ -420,7 +559,7 @@ func without(text, value string) string {
 }
 
 // redact takes the values of Secrets out of an error of the API server, which
-// quotes what it refuses.
+// quotes what it refuses. The error stays what it is otherwise.
 func redact(err error, objects []*unstructured.Unstructured) error {
 	text := err.Error()
 	clean := text
@@ -429,21 +568,46 @@ func redact(err error, objects []*unstructured.Unstructured) error {
 			continue
 		}
 		for _, field := range []string{"data", "stringData"} {
-			values, _, _ := unstructured.NestedMap(u.Object, field)
-			for _, v := range values {
-				s, _ := v.(string)
+			scalars(u.Object[field], func(s string) {
 				if len(s) < 4 {
-					continue
+					return
 				}
 				clean = without(clean, s)
 				if plain, decodeErr := base64.StdEncoding.DecodeString(s); decodeErr == nil && len(plain) >= 4 {
 					clean = without(clean, string(plain))
 				}
-			}
+			})
 		}
 	}
 	if clean == text {
 		return err
 	}
-	return errors.New(clean)
+	return &redacted{text: clean, err: err}
+}
+
+// redacted is an error without the values that its text had.
+type redacted struct {
+	text string
+	err  error
+}
+
+func (r *redacted) Error() string { return r.text }
+func (r *redacted) Unwrap() error { return r.err }
+
+// scalars visits every value in a tree, as it is written. What was declared
+// wrongly, as a number or a map, is as secret as what was declared rightly.
+func scalars(v any, visit func(string)) {
+	switch v := v.(type) {
+	case nil:
+	case map[string]any:
+		for _, item := range v {
+			scalars(item, visit)
+		}
+	case []any:
+		for _, item := range v {
+			scalars(item, visit)
+		}
+	default:
+		visit(fmt.Sprint(v))
+	}
 }

@@ -52,6 +52,25 @@ func TestRedact(t *testing.T) {
 	}
 }
 
+// TestRedactOddValues: what was declared wrongly is as secret; and the error
+// stays what it is.
+func TestRedactOddValues(t *testing.T) {
+	secret := newObject("v1", "Secret", "s")
+	secret.Object["stringData"] = map[string]any{"pin": int64(12345678), "x": map[string]any{"password": "hunter22"}, "ns": "default"}
+	for _, text := range []string{
+		".stringData.pin: expected string, got &value.valueUnstructured{Value:12345678}", ".stringData.x: expected string, got map[password:hunter22]",
+	} {
+		if got := redact(errors.New(text), []*unstructured.Unstructured{secret}).Error(); !strings.Contains(got, "*****") {
+			t.Errorf("redact() = %q", got)
+		}
+	}
+	waiting := &WaitError{Health: Health{{Entry: inventory.Entry{Namespace: "default", Name: "a", Kind: "Pod"}, Status: status.InProgressStatus}}}
+	var got *WaitError
+	if err := redact(waiting, []*unstructured.Unstructured{secret}); !errors.As(err, &got) || strings.Contains(err.Error(), "default") {
+		t.Errorf("redact() = %v, want the same error without the value", err)
+	}
+}
+
 func TestStages(t *testing.T) {
 	objects := []*unstructured.Unstructured{
 		newObject("v1", "ConfigMap", "a"), newObject("apiextensions.k8s.io/v1", "CustomResourceDefinition", "b"), newObject("v1", "Namespace", "c"),

@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/fluxcd/pkg/ssa"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -27,11 +29,20 @@ type Cluster struct {
 	metadata  metadata.Interface
 	takenOver []ssa.FieldManager
 	census    census
-	answer    struct {
+	answer    *answer
+	// moved are kinds that were found in another version than the mapper knows.
+	moved struct {
 		sync.Mutex
-		at  time.Time
-		err error
+		kinds map[schema.GroupKind]*meta.RESTMapping
 	}
+}
+
+// answer of an API server to the question whether it is there. It is shared by
+// all who ask the same one.
+type answer struct {
+	sync.Mutex
+	at  time.Time
+	err error
 }
 
 // Connect makes a connection; nothing is sent yet. Calls are not limited in
@@ -59,7 +70,7 @@ func Connect(config *rest.Config, scheme *runtime.Scheme) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make metadata client: %w", err)
 	}
-	return &Cluster{Client: c, Config: config, http: httpClient, discovery: d, metadata: m, takenOver: takenOverManagers(nil)}, nil
+	return &Cluster{Client: c, Config: config, http: httpClient, discovery: d, metadata: m, takenOver: takenOverManagers(nil), answer: &answer{}}, nil
 }
 
 // Override makes applying take over the fields of more managers than kubectl's;

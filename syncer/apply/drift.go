@@ -51,12 +51,12 @@ func (a *Applier) report(ctx context.Context, u *unstructured.Unstructured, o Op
 		out.drift = &Drift{Subject: out.change.Subject, Paths: []string{"it is gone"}}
 		return out
 	}
-	out.drift = &Drift{Subject: out.change.Subject, Paths: difference(live, declared)}
+	out.drift = &Drift{Subject: out.change.Subject, Paths: difference(live, declared, o.Secretive)}
 	return out
 }
 
 // difference lists what a dry run would change.
-func difference(live, declared *unstructured.Unstructured) []string {
+func difference(live, declared *unstructured.Unstructured, secretive bool) []string {
 	if live == nil || declared == nil {
 		return nil
 	}
@@ -68,7 +68,7 @@ func difference(live, declared *unstructured.Unstructured) []string {
 	if err != nil {
 		return nil
 	}
-	secret := ssautil.IsSecret(live)
+	secret := secretive || ssautil.IsSecret(live)
 	var paths []string
 	for i, op := range patch {
 		if i == driftPaths {

@@ -14,6 +14,7 @@ import (
 	"unique"
 
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -72,6 +73,10 @@ type watched struct {
 	synced   chan struct{}
 	stop     context.CancelFunc
 	objects  map[types.NamespacedName]*record
+	// seen is the newest version that the watch has shown.
+	seen string
+	// refused: the API server does not serve the watch any more.
+	refused bool
 	// late: the first list was waited for, once, and did not come.
 	late bool
 	// unused is since when nothing of the kind is remembered; zero while
@@ -84,6 +89,9 @@ type record struct {
 	live *Live
 	// verified is nil unless the object was applied by this process.
 	verified *verified
+	// applying: a request of ours is under way. What the watch shows meanwhile may
+	// be our own doing, and is judged when the answer is there.
+	applying bool
 }
 
 // verified is an object as the API server answered when it was applied.
@@ -218,8 +226,11 @@ func (m *Memo) watch(ctx context.Context, gk schema.GroupKind, resource schema.G
 			m.reflector(gk, k).RunWithContext(kindCtx)
 		}()
 	}
-	late := k.late
+	late, refused := k.late, k.refused
 	m.mu.Unlock()
+	if refused {
+		return false
+	}
 	select {
 	case <-k.synced:
 		return true
@@ -246,16 +257,34 @@ func (m *Memo) reflector(gk schema.GroupKind, k *watched) *cache.Reflector {
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.LabelSelector = m.selector
-			return client.List(ctx, o)
+			list, err := client.List(ctx, o)
+			m.served(k, err)
+			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.LabelSelector = m.selector
-			return client.Watch(ctx, o)
+			w, err := client.Watch(ctx, o)
+			m.served(k, err)
+			return w, err
 		},
 	}
 	return cache.NewReflectorWithOptions(lw, &metav1.PartialObjectMetadata{}, &kindStore{memo: m, kind: gk, watched: k}, cache.ReflectorOptions{
 		Name: "memo of " + gk.String(), TypeDescription: gk.String(),
 	})
+}
+
+// served notes whether the API server has the kind in the version that is
+// watched. While it has not, nothing of the kind is known to be clean. An API
+// server that does not answer is another matter: it has nothing to say.
+func (m *Memo) served(k *watched, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case err == nil:
+		k.refused = false
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsMethodNotSupported(err):
+		k.refused = true
+	}
 }
 
 // kindStore is what the reflector of a kind writes to.
@@ -303,13 +332,17 @@ func (s *kindStore) set(o any, gone bool) error {
 }
 
 // Replace takes over a complete list, after which what is not in it is gone.
-func (s *kindStore) Replace(list []any, _ string) error {
+func (s *kindStore) Replace(list []any, version string) error {
 	type news struct {
 		owner, object types.NamespacedName
 		dirty         bool
 	}
 	var told []news
 	s.memo.mu.Lock()
+	// Versions that go back are those of a restored backup: what is remembered is
+	// of another history.
+	restored := s.watched.seen != "" && version != "" && newer(s.watched.seen, version)
+	s.watched.seen = version
 	listed := make(map[types.NamespacedName]bool, len(list))
 	for _, o := range list {
 		p, ok := o.(*metav1.PartialObjectMetadata)
@@ -318,7 +351,12 @@ func (s *kindStore) Replace(list []any, _ string) error {
 		}
 		name := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 		listed[name] = true
-		if owner, dirty, tell := s.show(name, p, false); tell {
+		owner, dirty, tell := s.show(name, p, false)
+		if v := s.watched.objects[name].verified; restored && v != nil {
+			s.memo.taint(v)
+			owner, dirty, tell = v.owner, true, true
+		}
+		if tell {
 			told = append(told, news{owner, name, dirty})
 		}
 	}
@@ -327,6 +365,9 @@ func (s *kindStore) Replace(list []any, _ string) error {
 			continue
 		}
 		r.live = nil
+		if r.applying {
+			continue
+		}
 		if r.verified == nil {
 			delete(s.watched.objects, name)
 			continue
@@ -359,12 +400,18 @@ func (s *kindStore) show(name types.NamespacedName, p *metav1.PartialObjectMetad
 	r := s.watched.objects[name]
 	if r == nil {
 		if gone {
+			if newer(p.ResourceVersion, s.watched.seen) {
+				s.watched.seen = p.ResourceVersion
+			}
 			return owner, false, false
 		}
 		r = &record{}
 		s.watched.objects[name] = r
 	}
 	live := s.memo.cluster.liveOf(p)
+	if s.watched.seen == "" || newer(live.Version, s.watched.seen) {
+		s.watched.seen = live.Version
+	}
 	if gone {
 		r.live = nil
 	} else {
@@ -372,9 +419,12 @@ func (s *kindStore) show(name types.NamespacedName, p *metav1.PartialObjectMetad
 	}
 	v := r.verified
 	if v == nil {
-		if gone {
+		if gone && !r.applying {
 			delete(s.watched.objects, name)
 		}
+		return owner, false, false
+	}
+	if r.applying {
 		return owner, false, false
 	}
 	if !newer(live.Version, v.version) {
@@ -382,8 +432,10 @@ func (s *kindStore) show(name types.NamespacedName, p *metav1.PartialObjectMetad
 	}
 	if gone || live.UID != v.uid || live.Deleting || live.Foreign || live.Skip ||
 		live.Generation == 0 || live.Generation != v.generation || metaDigest(v.keys, p.Labels, p.Annotations) != v.meta {
+		// One change and what follows from it are one reason to look.
+		was := v.dirty
 		s.memo.taint(v)
-		return v.owner, true, true
+		return v.owner, true, !was
 	}
 	v.version = live.Version
 	return v.owner, false, true
@@ -424,7 +476,7 @@ func (m *Memo) clean(gk schema.GroupKind, name types.NamespacedName, owner types
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v := m.verified(gk, name)
-	return v != nil && !v.dirty && v.desired == desired && v.owner == owner
+	return v != nil && !v.dirty && v.desired == desired && v.owner == owner && !m.kinds[gk].refused
 }
 
 // applied reports whether the object was applied by this process in just this
@@ -458,6 +510,12 @@ func (m *Memo) remember(gk schema.GroupKind, name, owner types.NamespacedName, d
 		owner: owner, desired: desired, uid: got.UID, version: got.ResourceVersion, generation: got.Generation,
 		keys: keys, meta: metaDigest(keys, got.Labels, got.Annotations),
 	}
+	dirty := false
+	defer func() {
+		if dirty && m.onTouch != nil {
+			m.onTouch(owner, inventory.Entry{Namespace: name.Namespace, Name: name.Name, Group: gk.Group, Kind: gk.Kind}, true)
+		}
+	}()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := m.kinds[gk]
@@ -470,9 +528,16 @@ func (m *Memo) remember(gk schema.GroupKind, name, owner types.NamespacedName, d
 		k.objects[name] = r
 	}
 	m.drop(objectKey{gk, name}, r)
-	// Something may have happened to it between the answer and now.
-	if r.live != nil && newer(r.live.Version, v.version) {
-		v.dirty = r.live.UID != v.uid || r.live.Generation == 0 || r.live.Generation != v.generation || r.live.Deleting || r.live.Foreign
+	r.applying = false
+	// Something may have happened to it between the answer and now: the watch
+	// has shown a later version, or has come past this one and shows nothing.
+	switch answer := m.cluster.liveOf(got); {
+	case answer.Deleting, answer.Skip, answer.Foreign:
+		v.dirty = true
+	case r.live != nil:
+		v.dirty = newer(r.live.Version, v.version)
+	default:
+		v.dirty = k.seen != "" && newer(k.seen, v.version)
 	}
 	r.verified = v
 	o := m.owners[owner]
@@ -483,7 +548,90 @@ func (m *Memo) remember(gk schema.GroupKind, name, owner types.NamespacedName, d
 	o.objects[objectKey{gk, name}] = struct{}{}
 	if v.dirty {
 		o.dirty++
+		dirty = true
 	}
+}
+
+// begin notes that a request to apply an object is under way, until remember or
+// abandon.
+func (m *Memo) begin(gk schema.GroupKind, name types.NamespacedName) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := m.kinds[gk]
+	if k == nil {
+		return
+	}
+	if k.objects[name] == nil {
+		k.objects[name] = &record{}
+	}
+	k.objects[name].applying = true
+}
+
+// abandon ends what begin began without an answer that could be remembered.
+func (m *Memo) abandon(gk schema.GroupKind, name types.NamespacedName) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := m.kinds[gk]
+	if k == nil || k.objects[name] == nil {
+		return
+	}
+	r := k.objects[name]
+	r.applying = false
+	switch {
+	case r.verified != nil:
+		m.taint(r.verified)
+	case r.live == nil:
+		delete(k.objects, name)
+	}
+}
+
+// retain forgets what an owner does not declare any more.
+func (m *Memo) retain(owner types.NamespacedName, declared []inventory.Entry) {
+	if m == nil {
+		return
+	}
+	kept := make(map[objectKey]bool, 2*len(declared))
+	for _, e := range declared {
+		// Objects of a cluster's scope may be declared with a namespace.
+		kept[objectKey{e.GroupKind(), types.NamespacedName{Namespace: e.Namespace, Name: e.Name}}] = true
+		kept[objectKey{e.GroupKind(), types.NamespacedName{Name: e.Name}}] = true
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if o := m.owners[owner]; o != nil {
+		for _, key := range slices.Collect(maps.Keys(o.objects)) {
+			if !kept[key] {
+				m.forgetLocked(key)
+			}
+		}
+	}
+}
+
+// Owned lists what is remembered of an owner: objects that this process applied
+// for it, in the memo's cluster.
+func (m *Memo) Owned(owner types.NamespacedName) []inventory.Entry {
+	if m == nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	o := m.owners[owner]
+	if o == nil {
+		return nil
+	}
+	entries := make([]inventory.Entry, 0, len(o.objects))
+	for key := range o.objects {
+		entries = append(entries, inventory.Entry{
+			Namespace: key.name.Namespace, Name: key.name.Name, Group: key.kind.Group, Kind: key.kind.Kind, Version: m.kinds[key.kind].resource.Version,
+		})
+	}
+	return inventory.Union(nil, entries)
 }
 
 // drop takes an object out of what its owner has. The lock is held.
@@ -552,7 +700,19 @@ func (m *Memo) Clean(owner types.NamespacedName, n int) bool {
 	if o == nil {
 		return n == 0
 	}
-	return len(o.objects) == n && o.dirty == 0
+	if len(o.objects) != n || o.dirty > 0 {
+		return false
+	}
+	for _, k := range m.kinds {
+		if k.refused {
+			for key := range o.objects {
+				if m.kinds[key.kind] == k {
+					return false
+				}
+			}
+		}
+	}
+	return true
 }
 
 // setReady notes that an object of an early stage may be built upon.

@@ -2,10 +2,12 @@ package apply
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -191,6 +193,77 @@ func TestMemoRaces(t *testing.T) {
 	m.remember(memoKind, memoName, memoOwner, Digest{1}, declared(), metadataOf("u", "10", 3, nil))
 	if m.Clean(memoOwner, 1) {
 		t.Error("an object is clean although the watch showed a later write before")
+	}
+}
+
+// TestMemoPassedBy: the watch has come past our own write before its answer is
+// taken in.
+func TestMemoPassedBy(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		events func(*kindStore) error
+	}{
+		"Gone": {"it was deleted meanwhile", func(s *kindStore) error {
+			return errors.Join(s.Add(metadataOf("u", "10", 3, nil)), s.Delete(metadataOf("u", "11", 3, nil)))
+		}},
+		"Relabelled": {"a label was changed meanwhile, which no generation tells", func(s *kindStore) error {
+			return s.Update(metadataOf("u", "11", 3, func(p *metav1.PartialObjectMetadata) { p.Labels["app"] = "b" }))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, s, told := newMemo()
+			if err := tc.events(s); err != nil {
+				t.Fatal(err)
+			}
+			m.remember(memoKind, memoName, memoOwner, Digest{1}, declared(), metadataOf("u", "10", 3, nil))
+			if m.Clean(memoOwner, 1) || len(*told) != 1 {
+				t.Errorf("%s: it is clean, or nobody was told: %v", tc.reason, *told)
+			}
+		})
+	}
+}
+
+// TestMemoRestored: versions go back when etcd is restored from a backup.
+func TestMemoRestored(t *testing.T) {
+	m, s, told := newMemo()
+	if err := s.Replace([]any{metadataOf("u", "900", 2, nil)}, "1000"); err != nil {
+		t.Fatal(err)
+	}
+	m.remember(memoKind, memoName, memoOwner, Digest{1}, declared(), metadataOf("u", "1001", 3, nil))
+	if err := s.Replace([]any{metadataOf("u", "400", 2, nil)}, "500"); err != nil {
+		t.Fatal(err)
+	}
+	if m.Clean(memoOwner, 1) || len(*told) != 1 {
+		t.Errorf("an object of another history is clean; told %v", *told)
+	}
+}
+
+// TestMemoRefused: a kind whose watch the API server refuses is not clean.
+func TestMemoRefused(t *testing.T) {
+	m, s, _ := newMemo()
+	m.remember(memoKind, memoName, memoOwner, Digest{1}, declared(), metadataOf("u", "10", 3, nil))
+	m.served(s.watched, errors.New("connection refused"))
+	if !m.Clean(memoOwner, 1) {
+		t.Error("an API server that does not answer has said something")
+	}
+	m.served(s.watched, apierrors.NewNotFound(schema.GroupResource{Resource: "things"}, ""))
+	if m.Clean(memoOwner, 1) || m.clean(memoKind, memoName, memoOwner, Digest{1}) {
+		t.Error("an object is clean although its kind is not watched any more")
+	}
+}
+
+// TestMemoRetain: what is no longer declared is no longer watched over.
+func TestMemoRetain(t *testing.T) {
+	m, _, _ := newMemo()
+	m.remember(memoKind, memoName, memoOwner, Digest{1}, declared(), metadataOf("u", "10", 3, nil))
+	other := types.NamespacedName{Namespace: memoName.Namespace, Name: "b"}
+	m.remember(memoKind, other, memoOwner, Digest{1}, declared(), metadataOf("v", "11", 1, nil))
+	if owned := m.Owned(memoOwner); len(owned) != 2 {
+		t.Fatalf("Owned() = %v", owned)
+	}
+	m.retain(memoOwner, []inventory.Entry{{Namespace: memoName.Namespace, Name: "b", Group: memoKind.Group, Kind: memoKind.Kind}})
+	if owned := m.Owned(memoOwner); len(owned) != 1 || owned[0].Name != "b" {
+		t.Errorf("Owned() = %v after the other was dropped", owned)
 	}
 }
 

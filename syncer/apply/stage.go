@@ -140,6 +140,8 @@ type outcome struct {
 	remembered bool
 	settled    bool
 	err        error
+	// got is the answer to an apply, if there was one.
+	got *metav1.PartialObjectMetadata
 }
 
 func (a *Applier) applyRank(ctx context.Context, objects []*unstructured.Unstructured, o Options) []outcome {
@@ -205,7 +207,12 @@ func (a *Applier) applyOne(ctx context.Context, u *unstructured.Unstructured, o 
 	if a.memo.clean(gk, name, owner, desired) {
 		return outcome{change: changeOf(u, ssa.UnchangedAction), remembered: true, settled: true}
 	}
-	watched := a.memo.watch(ctx, gk, mapping.Resource)
+	// One watch for all versions of a kind, in the one that the API server prefers.
+	preferred := mapping
+	if any, err := a.client.RESTMapper().RESTMapping(gk); err == nil {
+		preferred = any
+	}
+	watched := a.memo.watch(ctx, gk, preferred.Resource)
 	live, err := a.look(ctx, gk, mapping.Resource, name, watched)
 	if err != nil {
 		return outcome{err: ssaerrors.NewDryRunErr(err, u)}
@@ -218,17 +225,37 @@ func (a *Applier) applyOne(ctx context.Context, u *unstructured.Unstructured, o 
 	if o.Report && live != nil && (o.Applied || a.memo.applied(gk, name, owner, desired)) {
 		return a.report(ctx, u, o)
 	}
+	if watched {
+		a.memo.begin(gk, name)
+	}
+	out := a.settle(ctx, u, live, body, o, mapping.Resource, name)
+	switch {
+	case watched && out.err == nil && out.got != nil:
+		a.memo.remember(gk, name, owner, desired, u, out.got)
+		out.remembered, out.settled = true, true
+	case watched:
+		a.memo.abandon(gk, name)
+	}
+	return out
+}
+
+// settle sends what has to be sent of an object.
+func (a *Applier) settle(ctx context.Context, u *unstructured.Unstructured, live *Live, body []byte, o Options, resource schema.GroupVersionResource, name types.NamespacedName) outcome {
 	action := ssa.CreatedAction
 	got, err := (*metav1.PartialObjectMetadata)(nil), error(nil)
 	force := mayRecreate(u, live, o)
 	switch {
 	case live != nil && (live.Foreign || len(o.Ignore) > 0 || o.MigrateAPIVersion):
-		action, got, err = a.byLibrary(ctx, u, o, force, mapping.Resource, name)
+		action, got, err = a.byLibrary(ctx, u, o, force, resource, name)
+		if err == nil && len(o.Ignore) == 0 {
+			// The fields are ours now. The answer to an apply, which changes nothing
+			// any more, is what can be remembered.
+			got, err = a.send(ctx, resource, name, body)
+		}
 	default:
-		got, err = a.client.metadata.Resource(mapping.Resource).Namespace(name.Namespace).Patch(ctx, name.Name, types.ApplyPatchType, body,
-			metav1.PatchOptions{FieldManager: a.owner.FieldManager, Force: new(true)})
+		got, err = a.send(ctx, resource, name, body)
 		if err != nil && force && ssaerrors.IsImmutableError(err) {
-			action, got, err = a.byLibrary(ctx, u, o, force, mapping.Resource, name)
+			action, got, err = a.byLibrary(ctx, u, o, force, resource, name)
 			break
 		}
 		if err != nil {
@@ -244,12 +271,13 @@ func (a *Applier) applyOne(ctx context.Context, u *unstructured.Unstructured, o 
 	if err != nil {
 		return outcome{err: err}
 	}
-	out := outcome{change: changeOf(u, action)}
-	if watched && got != nil {
-		a.memo.remember(gk, name, owner, desired, u, got)
-		out.remembered, out.settled = true, true
-	}
-	return out
+	return outcome{change: changeOf(u, action), got: got}
+}
+
+// send applies an object by one request.
+func (a *Applier) send(ctx context.Context, resource schema.GroupVersionResource, name types.NamespacedName, body []byte) (*metav1.PartialObjectMetadata, error) {
+	return a.client.metadata.Resource(resource).Namespace(name.Namespace).Patch(ctx, name.Name, types.ApplyPatchType, body,
+		metav1.PatchOptions{FieldManager: a.owner.FieldManager, Force: new(true)})
 }
 
 // mayRecreate reports whether an object may be deleted and created again to
