@@ -54,6 +54,7 @@ func TestKustomizationSpec(t *testing.T) {
 			{"ServiceAccount", (*spec).serviceAccount},
 			{"ServiceAccountGone", (*spec).serviceAccountGone},
 			{"KubeConfig", (*spec).kubeConfig},
+			{"TargetMoves", (*spec).targetMoves},
 			{"Overlay", (*spec).overlay},
 			{"PostBuild", (*spec).postBuild},
 			{"PostBuildWatched", (*spec).postBuildWatched},
@@ -480,6 +481,56 @@ func (s *spec) kubeConfig(t *testing.T) {
 	r.gone(t, &kustomizev1.Kustomization{}, "app")
 	if err := get(t.Context(), other, &corev1.ConfigMap{}, "default", "a"); !apierrors.IsNotFound(err) {
 		t.Errorf("it is still there: %v", err)
+	}
+}
+
+// targetMoves: what is applied to another cluster from now on is pruned in the
+// one before, up to the number that a person has to approve.
+func (s *spec) targetMoves(t *testing.T) {
+	files := map[string]string{"app/a.yaml": cm("moving", "", "{k: v}")}
+	r := s.row(t, files)
+	other, err := r.Cluster(t.Context(), "moved-to")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, err := os.ReadFile(other.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "other"}, Data: map[string][]byte{"value": kubeconfig}}
+	if err := r.client.Create(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	r.kustomization(t, "app", "{targetNamespace: default}")
+	r.ready(t, "app")
+	// Away, and back.
+	r.kustomization(t, "app", "{targetNamespace: default, kubeConfig: {secretRef: {name: other}}}")
+	r.ready(t, "app")
+	if err := get(t.Context(), other, &corev1.ConfigMap{}, "default", "moving"); err != nil {
+		t.Errorf("it is not where it moved to: %v", err)
+	}
+	if err := r.load(t.Context(), &corev1.ConfigMap{}, "default", "moving"); !apierrors.IsNotFound(err) {
+		t.Errorf("it is still where it was: %v", err)
+	}
+	more := map[string]string{}
+	for i := range 12 {
+		more[fmt.Sprintf("app/more-%d.yaml", i)] = cm(fmt.Sprintf("moving-%d", i), "", "{k: v}")
+	}
+	r.commit(t, more)
+	r.ready(t, "app")
+	r.kustomization(t, "app", "{targetNamespace: default, kubeConfig: null}")
+	c := r.says(t, "app", "Ready", "False", "PruneBlocked", "...cascade approve prune")
+	if err := get(t.Context(), other, &corev1.ConfigMap{}, "default", "moving"); err != nil {
+		t.Errorf("a removal that nobody approved was carried out: %v", err)
+	}
+	_, hash, _ := strings.Cut(c.Message, "--hash ")
+	r.patch(t, &kustomizev1.Kustomization{}, "app", fmt.Sprintf(`{"metadata":{"annotations":{"cascade.dev/approve-prune":%q}}}`, strings.Fields(hash)[0]))
+	k := r.ready(t, "app")
+	if len(ids(k)) != 13 || k.Annotations["cascade.dev/target"] != "" {
+		t.Errorf("inventory %v, target %q", ids(k), k.Annotations["cascade.dev/target"])
+	}
+	if err := get(t.Context(), other, &corev1.ConfigMap{}, "default", "moving-3"); !apierrors.IsNotFound(err) {
+		t.Errorf("it is still in the other cluster: %v", err)
 	}
 }
 

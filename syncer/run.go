@@ -294,6 +294,11 @@ func (r *Kustomizations) pending(run *run) ([]inventory.Entry, time.Time, error)
 	return referenced, since, err
 }
 
+// inFluxWords is a message that tools compare, as Flux writes it.
+type inFluxWords string
+
+func (w inFluxWords) Error() string { return string(w) }
+
 // find sets the snapshot of the source. Without one, the result says how to go
 // on.
 func (r *Kustomizations) find(ctx context.Context, run *run) (ctrl.Result, error) {
@@ -324,7 +329,7 @@ func (r *Kustomizations) find(ctx context.Context, run *run) (ctrl.Result, error
 		}
 	}
 	if artifact == nil {
-		failing(obj, meta.ArtifactFailedReason, fmt.Errorf("Source artifact not found, retrying in %s", r.Rules.RequeueDependency)) //nolint:staticcheck // Flux's words
+		failing(obj, meta.ArtifactFailedReason, inFluxWords(fmt.Sprintf("Source artifact not found, retrying in %s", r.Rules.RequeueDependency)))
 		return ctrl.Result{RequeueAfter: jittered(r.Rules.RequeueDependency)}, nil
 	}
 	if run.snapshot, err = r.Artifacts.Fetch(ctx, key, artifact); err == nil {
@@ -332,7 +337,7 @@ func (r *Kustomizations) find(ctx context.Context, run *run) (ctrl.Result, error
 	}
 	run.snapshot = nil
 	if errors.Is(err, source.ErrArtifactNotFound) {
-		failing(obj, meta.ArtifactFailedReason, fmt.Errorf("Source is not ready, artifact not found, retrying in %s", r.Rules.RequeueDependency)) //nolint:staticcheck // Flux's words
+		failing(obj, meta.ArtifactFailedReason, inFluxWords(fmt.Sprintf("Source is not ready, artifact not found, retrying in %s", r.Rules.RequeueDependency)))
 		return ctrl.Result{RequeueAfter: jittered(r.Rules.RequeueDependency)}, nil
 	}
 	return r.failed(ctx, run, meta.ArtifactFailedReason, err)

@@ -125,7 +125,7 @@ func (s *stand) install(ctx context.Context) error {
 		return err
 	}
 	for _, crd := range crds {
-		if err := s.client.Patch(ctx, crd, client.Apply, client.FieldOwner("bench"), client.ForceOwnership); err != nil { //lint:ignore SA1019 for unstructured objects
+		if err := s.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(crd), client.FieldOwner("bench"), client.ForceOwnership); err != nil {
 			return fmt.Errorf("cannot apply CRD %s: %w", crd.GetName(), err)
 		}
 	}
