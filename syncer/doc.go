@@ -6,10 +6,16 @@
 //
 //   - status is written once per reconcile, and only if it changed; the one
 //     write besides is the inventory, ahead of the first object;
-//   - the inventory that a reconcile starts from is read from the API server,
-//     not from the cache, which may lag behind our own last write;
+//   - the inventory that a reconcile starts from is the one that was written
+//     last: the cache is asked first, and the API server where it lags behind;
+//   - a rendering stands while all that it read is unchanged, and nothing is
+//     sent for objects that apply.Memo knows to be as they were applied;
 //   - no reconcile waits for health or for another object: it returns and is
 //     woken, or looks again after a moment;
-//   - a field that this engine does not support yet is refused by name, and
-//     nothing is applied for the object that sets it.
+//   - a spec is carried out with the rights of its service account and in its
+//     own cluster, reads for health included.
+//
+// Failure model: whatever goes wrong ends as a condition with a stable reason on
+// the one object. What this process knows beyond the status is lost with it,
+// which costs one verification of every object.
 package syncer

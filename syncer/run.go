@@ -313,6 +313,7 @@ func (r *Kustomizations) find(ctx context.Context, run *run) (ctrl.Result, error
 	o, err := r.sourceObject(ctx, key)
 	switch {
 	case apierrors.IsNotFound(err), apimeta.IsNoMatchError(err):
+		r.Artifacts.Forget(key)
 		return r.failed(ctx, run, meta.ArtifactFailedReason, fmt.Errorf("source '%s/%s/%s' not found: %w", key.Kind, key.Namespace, key.Name, err))
 	case err != nil:
 		return ctrl.Result{}, fmt.Errorf("cannot read %s %s: %w", key.Kind, key.NamespacedName, err)

@@ -10,7 +10,10 @@
 //     nothing that nobody answers for;
 //   - the inventory shrinks only by entries that the API server confirmed
 //     absent, or that belong to somebody else;
-//   - each delete carries the UID that the plan saw as a precondition;
+//   - each delete is held to the object that the plan saw: its UID, and the
+//     version in which its owner was looked at last;
+//   - an object is absent only if its kind's own handler says so;
+//   - the Memo calls nothing clean that it did not apply and see untouched since;
 //   - objects of protected kinds are never deleted and re-created to get
 //     around an immutable field.
 //

@@ -468,7 +468,7 @@ func (m *Memo) live(gk schema.GroupKind, name types.NamespacedName) *Live {
 	return k.objects[name].live
 }
 
-// Clean reports whether an object is known to be in the cluster as desired.
+// clean reports whether an object is known to be in the cluster as desired.
 func (m *Memo) clean(gk schema.GroupKind, name types.NamespacedName, owner types.NamespacedName, desired Digest) bool {
 	if m == nil {
 		return false
@@ -650,7 +650,7 @@ func (m *Memo) drop(key objectKey, r *record) {
 	r.verified = nil
 }
 
-// Forget drops what is remembered of an object, so that what happens to it is
+// forget drops what is remembered of an object, so that what happens to it is
 // no longer told.
 func (m *Memo) forget(gk schema.GroupKind, name types.NamespacedName) {
 	if m == nil {
@@ -735,17 +735,6 @@ func (m *Memo) isReady(gk schema.GroupKind, name types.NamespacedName) bool {
 	defer m.mu.Unlock()
 	v := m.verified(gk, name)
 	return v != nil && v.ready && !v.dirty
-}
-
-// Objects is the number of objects that are remembered, and of kinds that are
-// watched.
-func (m *Memo) Objects() (objects, kinds int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, o := range m.owners {
-		objects += len(o.objects)
-	}
-	return objects, len(m.kinds)
 }
 
 // liveOf reads metadata of a live object.

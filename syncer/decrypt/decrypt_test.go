@@ -26,7 +26,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	kustomizeprovider "sigs.k8s.io/kustomize/api/provider"
@@ -475,20 +474,6 @@ func TestResource(t *testing.T) {
 			t.Errorf("a value under another key gives %v", err)
 		}
 	})
-}
-
-func TestEncrypted(t *testing.T) {
-	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Secret", "sops": map[string]any{}}}
-	if !Encrypted(u) {
-		t.Error("an encrypted Secret is not seen")
-	}
-	u.SetAnnotations(map[string]string{annotation: "disabled"})
-	if Encrypted(u) {
-		t.Error("an object that shall stay encrypted is reported")
-	}
-	if Encrypted(&unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "sops": "x"}}) {
-		t.Error("a ConfigMap may have such a field")
-	}
 }
 
 // TestHostile: content that would take the process down is an error.

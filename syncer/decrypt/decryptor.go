@@ -22,7 +22,6 @@ import (
 	"github.com/getsops/sops/v3/logging"
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/kustomize/api/resource"
@@ -261,17 +260,6 @@ func (d *Decryptor) secretValues(ctx context.Context, r *resource.Resource) (*re
 	out := r.DeepCopy()
 	out.SetDataMap(values)
 	return out, nil
-}
-
-// Encrypted reports whether an object is a Secret that SOPS encrypted and that
-// is not meant to stay so. Such an object is not applied: the API server would
-// drop the metadata and keep the ciphertext.
-func Encrypted(u *unstructured.Unstructured) bool {
-	if u.GetKind() != "Secret" || u.GetAPIVersion() != "v1" || strings.EqualFold(u.GetAnnotations()[annotation], annotationOff) {
-		return false
-	}
-	_, found, _ := unstructured.NestedFieldNoCopy(u.Object, "sops")
-	return found
 }
 
 // formatOf is the format that a name stands for.

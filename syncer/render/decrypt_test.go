@@ -177,3 +177,16 @@ func TestDecryptionFails(t *testing.T) {
 		})
 	}
 }
+
+// TestMeantToStayEncrypted: without the annotation it is refused, whatever is
+// configured; with it, it is what somebody wants there.
+func TestMeantToStayEncrypted(t *testing.T) {
+	secret := "apiVersion: v1\nkind: Secret\nmetadata: {name: s, annotations: {kustomize.toolkit.fluxcd.io/decrypt: %s}}\nsops: {mac: y}\n"
+	if _, err := Render(t.Context(), tree{"s.yaml": fmt.Sprintf(secret, "enabled")}, Build{}); err == nil {
+		t.Error("an encrypted Secret is applied")
+	}
+	r, err := Render(t.Context(), tree{"s.yaml": fmt.Sprintf(secret, "Disabled")}, Build{})
+	if err != nil || len(r.Objects) != 1 {
+		t.Errorf("a Secret that is to stay encrypted is refused: %v", err)
+	}
+}

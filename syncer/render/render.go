@@ -16,6 +16,9 @@ import (
 	kustypes "sigs.k8s.io/kustomize/api/types"
 )
 
+// decryptKey on an object says that it is to stay encrypted.
+const decryptKey = "kustomize.toolkit.fluxcd.io/decrypt"
+
 // ErrPathNotFound: the source has no such directory.
 var ErrPathNotFound = errors.New("path not found")
 
@@ -202,7 +205,7 @@ func finish(ctx context.Context, fsys *fileSystem, built []*item, b Build) (*Ren
 	}
 	for _, u := range r.Objects {
 		// Before they are normalised, which drops fields that the kind has not.
-		if ssautil.IsSecret(u) && u.Object["sops"] != nil {
+		if ssautil.IsSecret(u) && u.Object["sops"] != nil && !strings.EqualFold(u.GetAnnotations()[decryptKey], "disabled") {
 			return nil, fmt.Errorf("cannot apply Secret %s/%s: it is SOPS encrypted and decryption is not configured", u.GetNamespace(), u.GetName())
 		}
 	}
