@@ -46,12 +46,9 @@ const (
 )
 
 // SetupWithManager registers the reconciler and its indexes. configs, if not
-// nil, has the metadata of the ConfigMaps and Secrets that are watched. shard
-// passes the Kustomizations that this process reconciles.
-func (r *Kustomizations) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int, configs cache.Cache, shard predicate.Predicate) error {
+// nil, has the metadata of the ConfigMaps and Secrets that are watched.
+func (r *Kustomizations) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int, configs cache.Cache) error {
 	r.known = map[types.NamespacedName]*progress{}
-	r.watched = map[string]bool{}
-	r.shard = shard
 	for name, keys := range map[string]func(*kustomizev1.Kustomization) []string{
 		sourceIndex: func(k *kustomizev1.Kustomization) []string {
 			key := sourceKey(k)
@@ -74,25 +71,17 @@ func (r *Kustomizations) SetupWithManager(ctx context.Context, mgr ctrl.Manager,
 		}
 	}
 	b := ctrl.NewControllerManagedBy(mgr).
-		For(&kustomizev1.Kustomization{}, builder.WithPredicates(shard, changed(v1alpha1.ApprovePruneAnnotation, v1alpha1.DriftAnnotation))).
+		For(&kustomizev1.Kustomization{}, builder.WithPredicates(r.Sources.passes(), changed(v1alpha1.ApprovePruneAnnotation, v1alpha1.DriftAnnotation))).
 		Watches(&kustomizev1.Kustomization{}, &handler.Funcs{UpdateFunc: r.onDependency}).
 		WatchesRawSource(ctrlsource.Func(r.onSnapshot)).
 		WatchesRawSource(ctrlsource.Func(r.onTouch)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: rateLimiter()})
-	for _, o := range sourceKinds() {
-		kind := kindOf(o)
-		if r.Fetched[kind] {
-			continue
-		}
-		_, err := mgr.GetRESTMapper().RESTMapping(schema.GroupKind{Group: sourcev1.GroupVersion.Group, Kind: kind}, sourcev1.GroupVersion.Version)
-		if apimeta.IsNoMatchError(err) {
-			continue // until it is installed and the agent starts anew, such sources are asked for each time
-		}
-		if err != nil {
-			return fmt.Errorf("cannot look up kind %s: %w", kind, err)
-		}
-		r.watched[kind] = true
-		b = b.Watches(o, handler.EnqueueRequestsFromMapFunc(r.usersOf(kind)), builder.WithPredicates(newRevision()))
+	others, err := r.Sources.watch(mgr, sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.ExternalArtifactKind)
+	if err != nil {
+		return err
+	}
+	for _, o := range others {
+		b = b.Watches(o, handler.EnqueueRequestsFromMapFunc(r.usersOf(kindOf(o))), builder.WithPredicates(newRevision()))
 	}
 	if configs != nil {
 		for _, kind := range []string{"ConfigMap", "Secret"} {
@@ -104,23 +93,6 @@ func (r *Kustomizations) SetupWithManager(ctx context.Context, mgr ctrl.Manager,
 		}
 	}
 	return b.Complete(r)
-}
-
-// sourceKinds that a Kustomization may name.
-func sourceKinds() []client.Object {
-	return []client.Object{&sourcev1.GitRepository{}, &sourcev1.OCIRepository{}, &sourcev1.Bucket{}, &sourcev1.ExternalArtifact{}}
-}
-
-func kindOf(o client.Object) string {
-	switch o.(type) {
-	case *sourcev1.GitRepository:
-		return sourcev1.GitRepositoryKind
-	case *sourcev1.OCIRepository:
-		return sourcev1.OCIRepositoryKind
-	case *sourcev1.Bucket:
-		return sourcev1.BucketKind
-	}
-	return sourcev1.ExternalArtifactKind
 }
 
 // configKeys are the ConfigMaps and Secrets that an object refers to.
@@ -186,8 +158,8 @@ func (r *Kustomizations) indexed(ctx context.Context, index, key string) []recon
 
 // onSnapshot enqueues the Kustomizations of a source that has a new snapshot.
 func (r *Kustomizations) onSnapshot(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	r.Snapshots.OnChange(func(key source.Key) {
-		snapshot := r.Snapshots.Get(key)
+	r.Sources.Snapshots.OnChange(func(key source.Key) {
+		snapshot := r.Sources.Snapshots.Get(key)
 		for _, request := range r.indexed(ctx, sourceIndex, key.Kind+"/"+key.String()) {
 			priority := priorityChanged
 			if snapshot != nil && r.progress(request.NamespacedName).sameFiles(snapshot) {

@@ -158,43 +158,90 @@ func (o agentOptions) recorders(mgr ctrl.Manager) (func(controller string) recor
 	}, nil
 }
 
-// controllers sets up what the process reconciles.
-func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
-	// It is a property of Flux's library, which asks a variable of the process.
-	auth.EnableObjectLevelWorkloadIdentity()
+// parts are what the controllers of a process share.
+type parts struct {
+	mgr     ctrl.Manager
+	local   *apply.Cluster
+	tokens  *tokencache.TokenCache
+	targets *syncer.Targets
+	finder  *syncer.Finder
+	events  func(controller string) record.EventRecorder
+	metrics *syncer.Metrics
+	rules   syncer.Rules
+	// configs is nil if nobody wants ConfigMaps and Secrets watched.
+	configs cache.Cache
+}
+
+// parts makes what the controllers share.
+func (o agentOptions) parts(mgr ctrl.Manager) (*parts, error) {
 	config := rest.CopyConfig(mgr.GetConfig())
 	config.Timeout = localTimeout
 	local, err := apply.Connect(config, mgr.GetScheme())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	local.Override(o.overrideManagers)
+	p := &parts{mgr: mgr, local: local, metrics: syncer.NewMetrics(metrics.Registry)}
+	var watchConfigs bool
+	if p.rules, watchConfigs, err = o.rules(); err != nil {
+		return nil, err
+	}
+	if watchConfigs {
+		if p.configs, err = o.configs(mgr); err != nil {
+			return nil, err
+		}
+	}
+	if p.events, err = o.recorders(mgr); err != nil {
+		return nil, err
+	}
+	if p.tokens, err = tokencache.NewTokenCache(o.tokenCacheSize, tokencache.WithMaxDuration(o.tokenCacheDuration)); err != nil {
+		return nil, fmt.Errorf("cannot set up the cache of tokens: %w", err)
+	}
+	p.targets = &syncer.Targets{
+		Local: local, Kubeconfig: capibridge.Kubeconfig, ServiceAccount: o.serviceAccount,
+		KubeConfigServiceAccount: o.kubeconfigAccount, Tokens: p.tokens, Scheme: mgr.GetScheme(), Now: time.Now,
+	}
+	shard, err := o.shard()
+	if err != nil {
+		return nil, err
+	}
+	fetched := map[string]bool{}
+	for _, kind := range o.controllerKinds {
+		fetched[kind] = true
+	}
+	p.finder = &syncer.Finder{
+		Client: mgr.GetClient(), Reader: local, Snapshots: source.NewSnapshots(), Fetched: fetched,
+		Artifacts: source.NewArtifacts(filepath.Join(o.storagePath, "others"), o.maxPackBytes), Shard: shard,
+	}
+	return p, nil
+}
+
+// controllers sets up what the process reconciles.
+func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
+	// It is a property of Flux's library, which asks a variable of the process.
+	auth.EnableObjectLevelWorkloadIdentity()
 	if err := mgr.Add(frugal{}); err != nil {
 		return fmt.Errorf("cannot set up memory: %w", err)
 	}
-	events, err := o.recorders(mgr)
+	p, err := o.parts(mgr)
 	if err != nil {
 		return err
 	}
-	snapshots := source.NewSnapshots()
-	measured := syncer.NewMetrics(metrics.Registry)
-	if o.reconciles(sourcev1.GitRepositoryKind) {
-		if err := o.sources(mgr, snapshots, events, measured); err != nil {
-			return fmt.Errorf("cannot set up %s controller: %w", sourcev1.GitRepositoryKind, err)
-		}
+	if err := o.sources(p); err != nil {
+		return fmt.Errorf("cannot set up the controllers of sources: %w", err)
 	}
 	if o.reconciles(kustomizev1.KustomizationKind) {
-		if err := o.kustomizations(ctx, mgr, local, snapshots, events, measured); err != nil {
+		if err := o.kustomizations(ctx, p); err != nil {
 			return fmt.Errorf("cannot set up %s controller: %w", kustomizev1.KustomizationKind, err)
 		}
 	}
 	if o.reconciles(layerKind) {
 		children := &remote.Children{
-			Client: mgr.GetClient(), Cluster: local, Snapshots: snapshots, Connections: remote.NewConnections(mgr.GetScheme(), time.Now),
-			Events: events("cascade"), Metrics: remote.NewMetrics(metrics.Registry), Now: time.Now,
+			Client: mgr.GetClient(), Cluster: p.local, Snapshots: p.finder.Snapshots, Connections: remote.NewConnections(mgr.GetScheme(), time.Now),
+			Events: p.events("cascade"), Metrics: remote.NewMetrics(metrics.Registry), Now: time.Now,
 			AgentImage: o.image, ObserveInterval: o.observeInterval,
 		}
-		layers := &remote.Layers{Client: mgr.GetClient(), Snapshots: snapshots, Now: time.Now}
+		layers := &remote.Layers{Client: mgr.GetClient(), Snapshots: p.finder.Snapshots, Now: time.Now}
 		if err := remote.SetupWithManager(mgr, children, layers, o.concurrentChildren); err != nil {
 			return fmt.Errorf("cannot set up Layer and Child controllers: %w", err)
 		}
@@ -202,61 +249,46 @@ func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
 	return mgr.Add(&remote.Reporter{Client: mgr.GetClient(), Cache: mgr.GetCache(), Namespace: o.namespace, Agent: version(), Now: time.Now})
 }
 
-func (o agentOptions) sources(mgr ctrl.Manager, snapshots *source.Snapshots, events func(string) record.EventRecorder, measured *syncer.Metrics) error {
+// sources sets up the controllers of the kinds of sources that are fetched.
+func (o agentOptions) sources(p *parts) error {
 	logins, err := source.NewLogins(o.tokenCacheSize, o.tokenCacheDuration, time.Now)
 	if err != nil {
 		return err
 	}
-	storage, err := o.storage(mgr)
+	storage, err := o.storage(p.mgr)
 	if err != nil {
 		return err
 	}
-	shard, err := o.shard()
-	if err != nil {
-		return err
+	shared := &syncer.Sources{
+		Client: p.mgr.GetClient(), Reader: p.mgr.GetAPIReader(), Snapshots: p.finder.Snapshots, Logins: logins, Storage: storage,
+		Events: p.events("source-controller"), Metrics: p.metrics, Now: time.Now,
 	}
-	return (&syncer.GitRepositories{
-		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Mirrors: source.NewMirrors(filepath.Join(o.storagePath, "git"), o.maxPackBytes),
-		Snapshots: snapshots, Logins: logins, Storage: storage, Events: events("source-controller"), Metrics: measured, Now: time.Now,
-	}).SetupWithManager(mgr, o.concurrentSources, shard)
-}
-
-func (o agentOptions) kustomizations(ctx context.Context, mgr ctrl.Manager, local *apply.Cluster, snapshots *source.Snapshots, events func(string) record.EventRecorder, measured *syncer.Metrics) error {
-	rules, watchConfigs, err := o.rules()
-	if err != nil {
-		return err
+	kinds := map[string]interface {
+		SetupWithManager(ctrl.Manager, int, predicate.Predicate) error
+	}{
+		sourcev1.GitRepositoryKind: &syncer.GitRepositories{Sources: shared, Mirrors: source.NewMirrors(filepath.Join(o.storagePath, "git"), o.maxPackBytes)},
 	}
-	memo := apply.NewMemo(local, kustomizev1.GroupVersion.Group, time.Now)
-	if err := mgr.Add(memo); err != nil {
-		return fmt.Errorf("cannot set up memo: %w", err)
-	}
-	tokens, err := tokencache.NewTokenCache(o.tokenCacheSize, tokencache.WithMaxDuration(o.tokenCacheDuration))
-	if err != nil {
-		return fmt.Errorf("cannot set up the cache of tokens: %w", err)
-	}
-	rules.Decryption.Client, rules.Decryption.Tokens = mgr.GetClient(), tokens
-	var configs cache.Cache
-	if watchConfigs {
-		if configs, err = o.configs(mgr); err != nil {
+	for kind, reconciler := range kinds {
+		if !o.reconciles(kind) {
+			continue
+		}
+		if err := reconciler.SetupWithManager(p.mgr, o.concurrentSources, p.finder.Shard); err != nil {
 			return err
 		}
 	}
-	shard, err := o.shard()
-	if err != nil {
-		return err
+	return nil
+}
+
+func (o agentOptions) kustomizations(ctx context.Context, p *parts) error {
+	memo := apply.NewMemo(p.local, kustomizev1.GroupVersion.Group, time.Now)
+	if err := p.mgr.Add(memo); err != nil {
+		return fmt.Errorf("cannot set up memo: %w", err)
 	}
-	fetched := map[string]bool{}
-	for _, kind := range o.controllerKinds {
-		fetched[kind] = true
-	}
+	rules := p.rules
+	rules.Decryption.Client, rules.Decryption.Tokens = p.mgr.GetClient(), p.tokens
 	return (&syncer.Kustomizations{
-		Client: mgr.GetClient(),
-		Targets: &syncer.Targets{
-			Local: local, Kubeconfig: capibridge.Kubeconfig, ServiceAccount: o.serviceAccount,
-			KubeConfigServiceAccount: o.kubeconfigAccount, Tokens: tokens, Scheme: mgr.GetScheme(), Now: time.Now,
-		},
-		Memo: memo, Snapshots: snapshots, Fetched: fetched, Artifacts: source.NewArtifacts(filepath.Join(o.storagePath, "others"), o.maxPackBytes),
-		Events: events("kustomize-controller"), Metrics: measured, Now: time.Now, Rules: rules,
+		Client: p.mgr.GetClient(), Targets: p.targets, Memo: memo, Sources: p.finder,
+		Events: p.events("kustomize-controller"), Metrics: p.metrics, Now: time.Now, Rules: rules,
 		Drift: syncer.DriftMode(o.drift), Sweep: o.sweep,
-	}).SetupWithManager(ctx, mgr, o.concurrent, configs, shard)
+	}).SetupWithManager(ctx, p.mgr, o.concurrent, p.configs)
 }
