@@ -22,6 +22,8 @@ type archive struct {
 	root  node
 	file  *os.File
 	spans map[id]span
+	// packed is the tarball itself, if it is kept.
+	packed *spool
 }
 
 // span is where a file's content is.
@@ -39,6 +41,22 @@ func (a *archive) open(n node) (io.ReadCloser, int64, error) {
 	return io.NopCloser(io.NewSectionReader(a.file, s.at, s.size)), s.size, nil
 }
 
+// unnamed returns a new file that has no name in any directory.
+func unnamed(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot create directory: %w", err)
+	}
+	f, err := os.CreateTemp(dir, "unnamed")
+	if err != nil {
+		return nil, fmt.Errorf("cannot create file: %w", err)
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("cannot remove name of file: %w", err)
+	}
+	return f, nil
+}
+
 // unpack reads a gzipped tarball. As in Flux, links are left out, and a name
 // that leads elsewhere fails the whole. Equal content is kept once.
 func unpack(ctx context.Context, packed io.Reader, dir string, inflatedMost int64, entriesMost int) (_ *archive, err error) {
@@ -46,18 +64,15 @@ func unpack(ctx context.Context, packed io.Reader, dir string, inflatedMost int6
 	if err != nil {
 		return nil, fmt.Errorf("cannot read archive: %w", err)
 	}
-	f, err := os.CreateTemp(dir, "archive")
+	f, err := unnamed(dir)
 	if err != nil {
-		return nil, fmt.Errorf("cannot create file: %w", err)
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
 			_ = f.Close()
 		}
 	}()
-	if err := os.Remove(f.Name()); err != nil {
-		return nil, fmt.Errorf("cannot remove name of file: %w", err)
-	}
 	a := &archive{file: f, spans: map[id]span{}}
 	root := &folder{}
 	inflated := &limited{r: gz, left: inflatedMost, max: inflatedMost, what: "the archive inflates to", flag: "shrink it"}

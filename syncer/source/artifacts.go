@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -102,7 +100,8 @@ func (a *Artifacts) Fetch(ctx context.Context, key Key, artifact *meta.Artifact)
 	}
 	s := &Snapshot{
 		Revision: artifact.Revision, OriginRevision: origin, Digest: artifact.Digest, Time: artifact.LastUpdateTime.Time,
-		root:  content.root,
+		Metadata: artifact.Metadata,
+		root:     content.root, packed: content.packed,
 		rules: &rules{id: "none"}, // whoever packed it has applied them
 	}
 	a.mu.Lock()
@@ -181,31 +180,16 @@ func (a *Artifacts) get(ctx context.Context, sum digest.Digest, from string) (*a
 	default:
 		return nil, failf(ReasonArtifactFailed, "cannot fetch artifact %s: the server answered %s", where, res.Status)
 	}
-	if err := os.MkdirAll(a.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("cannot create directory: %w", err)
-	}
-	spool, err := os.CreateTemp(a.dir, "artifact")
+	verifier, most := sum.Verifier(), a.limits.packBytes
+	file, err := newSpool(ctx, a.dir, &limited{r: res.Body, left: most, max: most, what: "the artifact has", flag: "raise --max-pack-bytes or shrink it"}, verifier)
 	if err != nil {
-		return nil, fmt.Errorf("cannot create spool file: %w", err)
-	}
-	defer spool.Close()
-	if err := os.Remove(spool.Name()); err != nil {
-		return nil, fmt.Errorf("cannot remove name of spool file: %w", err)
-	}
-	verifier := sum.Verifier()
-	most := a.limits.packBytes
-	body := &limited{r: res.Body, left: most, max: most, what: "the artifact has", flag: "raise --max-pack-bytes or shrink it"}
-	if _, err := io.Copy(io.MultiWriter(spool, verifier), body); err != nil {
 		return nil, wrapArtifact(where, err)
 	}
 	// Nothing is unpacked of what is not what was announced.
 	if !verifier.Verified() {
 		return nil, failf(ReasonArtifactFailed, "cannot use artifact %s: its digest is not %s", where, sum)
 	}
-	if err := rewind(spool); err != nil {
-		return nil, err
-	}
-	content, err := unpack(ctx, spool, a.dir, a.limits.inflatedBytes, a.limits.entriesMost)
+	content, err := file.unpack(ctx, a.limits)
 	if err != nil {
 		return nil, wrapArtifact(where, err)
 	}
