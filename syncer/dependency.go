@@ -96,6 +96,14 @@ func (DependencyRules) ReleaseExpressions(self *helmv2.HelmRelease) error {
 	return nil
 }
 
+func releaseDependency(obj *helmv2.HelmRelease, d helmv2.DependencyReference) types.NamespacedName {
+	namespace := d.Namespace
+	if namespace == "" {
+		namespace = obj.Namespace
+	}
+	return types.NamespacedName{Namespace: namespace, Name: d.Name}
+}
+
 func compiles(expr, dependency string) error {
 	if expr == "" {
 		return nil

@@ -30,7 +30,6 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/decrypt"
-	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // ReasonPruneBlocked: everything is applied, but deletes are held until a

@@ -10,6 +10,7 @@ import (
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -83,16 +84,23 @@ func (r *Kustomizations) SetupWithManager(ctx context.Context, mgr ctrl.Manager,
 	for _, o := range others {
 		b = b.Watches(o, handler.EnqueueRequestsFromMapFunc(r.usersOf(kindOf(o))), builder.WithPredicates(newRevision()))
 	}
-	if configs != nil {
-		for _, kind := range []string{"ConfigMap", "Secret"} {
-			o := &metav1.PartialObjectMetadata{}
-			o.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: kind})
-			b = b.WatchesRawSource(ctrlsource.Kind(configs, client.Object(o), handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-				return r.indexed(ctx, configIndex, kind+"/"+client.ObjectKeyFromObject(o).String())
-			}), predicate.ResourceVersionChangedPredicate{}))
-		}
-	}
+	watchConfigs(b, configs, func(ctx context.Context, key string) []reconcile.Request { return r.indexed(ctx, configIndex, key) })
 	return b.Complete(r)
+}
+
+// watchConfigs wakes what refers to a ConfigMap or Secret that changed. configs,
+// if not nil, has their metadata.
+func watchConfigs(b *builder.Builder, configs cache.Cache, users func(ctx context.Context, key string) []reconcile.Request) {
+	if configs == nil {
+		return
+	}
+	for _, kind := range []string{"ConfigMap", "Secret"} {
+		o := &metav1.PartialObjectMetadata{}
+		o.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: kind})
+		b.WatchesRawSource(ctrlsource.Kind(configs, client.Object(o), handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+			return users(ctx, kind+"/"+client.ObjectKeyFromObject(o).String())
+		}), predicate.ResourceVersionChangedPredicate{}))
+	}
 }
 
 // configKeys are the ConfigMaps and Secrets that an object refers to.
@@ -144,15 +152,21 @@ func newRevision() predicate.Predicate {
 }
 
 func (r *Kustomizations) indexed(ctx context.Context, index, key string) []reconcile.Request {
-	list := &kustomizev1.KustomizationList{}
-	if err := r.Client.List(ctx, list, client.MatchingFields{index: key}, client.UnsafeDisableDeepCopy); err != nil {
-		log.FromContext(ctx).Error(err, "cannot list Kustomizations", "of", key)
+	return requestsOf(ctx, r.Client, &kustomizev1.KustomizationList{}, index, key)
+}
+
+// requestsOf are for the objects that an index has under a key. list is an
+// empty one of their kind.
+func requestsOf(ctx context.Context, c client.Client, list client.ObjectList, index, key string) []reconcile.Request {
+	if err := c.List(ctx, list, client.MatchingFields{index: key}, client.UnsafeDisableDeepCopy); err != nil {
+		log.FromContext(ctx).Error(err, "cannot list what refers to an object", "object", key)
 		return nil
 	}
-	requests := make([]reconcile.Request, 0, len(list.Items))
-	for i := range list.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-	}
+	var requests []reconcile.Request
+	_ = apimeta.EachListItem(list, func(o runtime.Object) error {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(o.(client.Object))})
+		return nil
+	})
 	return requests
 }
 
