@@ -71,6 +71,9 @@ func (r *GitRepositories) describe(obj *sourcev1.GitRepository) sourceFields {
 	}
 }
 
+// forget has nothing to do: mirrors go with the last snapshot.
+func (r *GitRepositories) forget(source.Key) {}
+
 // fetch gets the snapshot and checks its signature.
 func (r *GitRepositories) fetch(ctx context.Context, key source.Key, obj *sourcev1.GitRepository) (*fetched, *failure) {
 	origin, err := r.origin(ctx, key, obj)

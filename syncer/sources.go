@@ -65,6 +65,8 @@ type sourceObject interface {
 type sourceKind[T sourceObject] interface {
 	// describe tells where an object of the kind has what all of them have.
 	describe(obj T) sourceFields
+	// forget drops what is kept for an object that is gone.
+	forget(key source.Key)
 	// fetch gets the content. It sets the conditions of the steps that it
 	// passes.
 	fetch(ctx context.Context, key source.Key, obj T) (*fetched, *failure)
@@ -103,7 +105,7 @@ type fetched struct {
 
 // indexFile is the artifact of a source that is no tree of files.
 type indexFile struct {
-	name, revision string
+	name, revision, digest string
 	// open returns the content; it is asked for if somebody wants it stored.
 	open func() (io.Reader, error)
 }
@@ -132,11 +134,13 @@ func reconcileSource[T sourceObject](ctx context.Context, s *Sources, kind sourc
 	key := source.Key{Kind: kind.describe(obj).kind, NamespacedName: name}
 	if err := s.Client.Get(ctx, name, obj); err != nil {
 		if apierrors.IsNotFound(err) {
+			kind.forget(key)
 			return ctrl.Result{}, s.forget(key)
 		}
 		return ctrl.Result{}, err
 	}
 	if !obj.GetDeletionTimestamp().IsZero() {
+		kind.forget(key)
 		if err := s.forget(key); err != nil {
 			return ctrl.Result{}, err
 		}
@@ -240,7 +244,7 @@ func fetchSource[T sourceObject](ctx context.Context, s *Sources, kind sourceKin
 func (s *Sources) pack(ctx context.Context, key source.Key, obj sourceObject, fields sourceFields, got *fetched) (*meta.Artifact, *failure) {
 	described := &meta.Artifact{}
 	if got.file != nil {
-		described.Revision, described.Digest, described.Path = got.file.revision, got.file.revision, got.file.name
+		described.Revision, described.Digest, described.Path = got.file.revision, got.file.digest, got.file.name
 	} else {
 		described.Revision, described.Digest, described.Path = got.snapshot.Revision, got.snapshot.Digest, got.snapshot.File
 		described.Metadata = got.snapshot.Metadata

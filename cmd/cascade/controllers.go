@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/auth"
 	tokencache "github.com/fluxcd/pkg/cache"
@@ -40,7 +41,12 @@ const layerKind = "Layer"
 
 // controllerKinds that a process may reconcile.
 func controllerKinds() []string {
-	return []string{sourcev1.GitRepositoryKind, kustomizev1.KustomizationKind, layerKind}
+	return append(sourceKinds(), kustomizev1.KustomizationKind, helmv2.HelmReleaseKind, layerKind)
+}
+
+// sourceKinds that a process may fetch.
+func sourceKinds() []string {
+	return []string{sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.HelmRepositoryKind, sourcev1.HelmChartKind}
 }
 
 func (o agentOptions) reconciles(kind string) bool { return slices.Contains(o.controllerKinds, kind) }
@@ -61,6 +67,8 @@ func (o agentOptions) check() error {
 		return fmt.Errorf("cannot use --requeue-dependency %s: it must be positive", o.requeueDependency)
 	case o.reconciles(layerKind) && !o.reconciles(sourcev1.GitRepositoryKind):
 		return errors.New("cannot reconcile Layer without GitRepository: layers are rendered from repositories that this process fetches; change --controllers")
+	case o.reconciles(sourcev1.HelmChartKind) != o.reconciles(sourcev1.HelmRepositoryKind):
+		return errors.New("cannot reconcile only one of HelmChart and HelmRepository: charts are found in indexes that this process reads; change --controllers")
 	case !o.noRemoteBases:
 		return errors.New("cannot use --no-remote-bases=false: references to other hosts are not followed; copy the files into the source, or use another source")
 	}
@@ -68,14 +76,14 @@ func (o agentOptions) check() error {
 }
 
 // rules are the flags about Kustomizations.
-func (o agentOptions) rules() (rules syncer.Rules, watchConfigs bool, err error) {
+func (o agentOptions) rules() (rules syncer.Rules, releases releaseGates, watchConfigs bool, err error) {
 	rules = syncer.Rules{NoCrossNamespaceRefs: o.noCrossNamespaceRefs, RequeueDependency: o.requeueDependency}
 	watchConfigs = o.configSelector != ""
-	if err := setGates(o.featureGates, gates(&rules, &watchConfigs)); err != nil {
-		return rules, false, err
+	if err := setGates(o.featureGates, gates(&rules, &releases, &watchConfigs)); err != nil {
+		return rules, releases, false, err
 	}
 	if rules.Stages, err = ssautil.ParseGroupKindSet(o.stageKinds); err != nil {
-		return rules, false, fmt.Errorf("cannot use --custom-apply-stage-kinds: %w", err)
+		return rules, releases, false, fmt.Errorf("cannot use --custom-apply-stage-kinds: %w", err)
 	}
 	rules.Decryption = decrypt.Options{
 		ServiceAccount: o.decryptionAccount,
@@ -93,11 +101,11 @@ func (o agentOptions) rules() (rules syncer.Rules, watchConfigs bool, err error)
 		}
 		namespace, name, ok := strings.Cut(to.text, "/")
 		if !ok || namespace == "" || name == "" {
-			return rules, false, fmt.Errorf("cannot use --%s %q: write namespace/name", flag, to.text)
+			return rules, releases, false, fmt.Errorf("cannot use --%s %q: write namespace/name", flag, to.text)
 		}
 		*to.name = types.NamespacedName{Namespace: namespace, Name: name}
 	}
-	return rules, watchConfigs, nil
+	return rules, releases, watchConfigs, nil
 }
 
 // shard is the part of the objects that this process reconciles.
@@ -168,6 +176,8 @@ type parts struct {
 	events  func(controller string) record.EventRecorder
 	metrics *syncer.Metrics
 	rules   syncer.Rules
+	// releases are gates of HelmReleases.
+	releases releaseGates
 	// configs is nil if nobody wants ConfigMaps and Secrets watched.
 	configs cache.Cache
 }
@@ -183,7 +193,7 @@ func (o agentOptions) parts(mgr ctrl.Manager) (*parts, error) {
 	local.Override(o.overrideManagers)
 	p := &parts{mgr: mgr, local: local, metrics: syncer.NewMetrics(metrics.Registry)}
 	var watchConfigs bool
-	if p.rules, watchConfigs, err = o.rules(); err != nil {
+	if p.rules, p.releases, watchConfigs, err = o.rules(); err != nil {
 		return nil, err
 	}
 	if watchConfigs {
