@@ -25,6 +25,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
@@ -256,7 +257,13 @@ func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
 			return fmt.Errorf("cannot set up Layer and Child controllers: %w", err)
 		}
 	}
-	return mgr.Add(&remote.Reporter{Client: mgr.GetClient(), Cache: mgr.GetCache(), Namespace: o.namespace, Agent: version(), Now: time.Now})
+	return mgr.Add(&remote.Reporter{Client: mgr.GetClient(), Cache: mgr.GetCache(), Namespace: o.namespace, Agent: version(), Now: time.Now, Reconciles: o.reconcilesObject})
+}
+
+// reconcilesObject reports whether the kind of an object is reconciled.
+func (o agentOptions) reconcilesObject(object client.Object) bool {
+	gvk, err := apiutil.GVKForObject(object, newScheme())
+	return err == nil && o.reconciles(gvk.Kind)
 }
 
 // sources sets up the controllers of the kinds of sources that are fetched.
