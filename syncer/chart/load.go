@@ -35,9 +35,19 @@ const (
 type Option func(*loading)
 
 type loading struct {
-	fileBytes   int64
-	withSchemas bool
+	fileBytes int64
+	schemas   schemas
 }
+
+// schemas says what becomes of values.schema.json.
+type schemas int
+
+const (
+	checked schemas = iota
+	dropped
+	// kept as it is, in a chart that is only packaged.
+	kept
+)
 
 // WithFileMaxBytes bounds one file of the chart in place of DefaultFileMaxBytes.
 func WithFileMaxBytes(most int64) Option {
@@ -47,14 +57,14 @@ func WithFileMaxBytes(most int64) Option {
 // WithoutSchemas leaves values.schema.json out, for a release that does not use it: a
 // schema that refers to other hosts is then no failure.
 func WithoutSchemas() Option {
-	return func(l *loading) { l.withSchemas = false }
+	return func(l *loading) { l.schemas = dropped }
 }
 
 // Load returns the chart that is in a snapshot: in one directory at its root, as in a
 // packaged chart, or packed as the only file. The caller owns the chart; Helm changes
 // it. The error has the reason ChartPackageError or LimitExceeded.
 func Load(ctx context.Context, s *source.Snapshot, options ...Option) (*helmchart.Chart, error) {
-	l := &loading{fileBytes: DefaultFileMaxBytes, withSchemas: true}
+	l := &loading{fileBytes: DefaultFileMaxBytes}
 	for _, o := range options {
 		o(l)
 	}
@@ -62,7 +72,7 @@ func Load(ctx context.Context, s *source.Snapshot, options ...Option) (*helmchar
 	files, err := packaged(ctx, s, b)
 	if err == nil {
 		var c *helmchart.Chart
-		if c, err = assemble(ctx, files, b, l.withSchemas); err == nil {
+		if c, err = assemble(ctx, files, b, l.schemas); err == nil {
 			return c, nil
 		}
 	}
@@ -113,19 +123,19 @@ func rootOf(s *source.Snapshot) (string, error) {
 // assemble makes a chart of its files. What is packed in it is unpacked here, within
 // the same limits, because Helm has none for all of it; and what Helm's libraries
 // parse is checked before they see it.
-func assemble(ctx context.Context, files []*archive.BufferedFile, b *budget, withSchemas bool) (*helmchart.Chart, error) {
+func assemble(ctx context.Context, files []*archive.BufferedFile, b *budget, what schemas) (*helmchart.Chart, error) {
 	files, err := flatten(ctx, files, b, 0)
 	if err != nil {
 		return nil, err
 	}
-	kept := make([]*archive.BufferedFile, 0, len(files))
+	taken := make([]*archive.BufferedFile, 0, len(files))
 	for _, f := range files {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		dir, name := path.Split(f.Name)
 		if !ownedByChart(dir) {
-			kept = append(kept, f)
+			taken = append(taken, f)
 			continue
 		}
 		switch name {
@@ -134,16 +144,18 @@ func assemble(ctx context.Context, files []*archive.BufferedFile, b *budget, wit
 				return nil, fmt.Errorf("cannot read %s: %w", f.Name, err)
 			}
 		case schemaFile:
-			if !withSchemas {
+			if what == dropped {
 				continue
 			}
-			if err := checkSchema(f.Data); err != nil {
-				return nil, fmt.Errorf("cannot use %s: %w", f.Name, err)
+			if what == checked {
+				if err := checkSchema(f.Data); err != nil {
+					return nil, fmt.Errorf("cannot use %s: %w", f.Name, err)
+				}
 			}
 		}
-		kept = append(kept, f)
+		taken = append(taken, f)
 	}
-	c, err := loader.LoadFiles(kept)
+	c, err := loader.LoadFiles(taken)
 	if err != nil {
 		return nil, err
 	}
@@ -306,4 +318,19 @@ func metadataOf(read func(name string) ([]byte, error)) (*helmchart.Metadata, er
 // readAll is io.ReadAll up to a limit.
 func readAll(r io.Reader, most int64, err error) ([]byte, error) {
 	return io.ReadAll(&capped{r: r, left: most, err: err})
+}
+
+// parseLock reads a lock file; nil if it is empty.
+func parseLock(data []byte) (*helmchart.Lock, error) {
+	if err := render.Check(data); err != nil {
+		return nil, err
+	}
+	var lock *helmchart.Lock
+	if err := yaml.Unmarshal(bytes.TrimPrefix(data, bom), &lock); err != nil {
+		return nil, err
+	}
+	if lock != nil && slices.Contains(lock.Dependencies, nil) {
+		return nil, errors.New("it has an empty dependency")
+	}
+	return lock, nil
 }
