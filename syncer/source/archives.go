@@ -47,6 +47,7 @@ func (a *Archives) Open(ctx context.Context, r io.Reader, about About) (*Snapsho
 	}
 	content, err := file.unpack(ctx, a.limits)
 	if err != nil {
+		file.close()
 		return nil, wrapArtifact(about.File, err)
 	}
 	return &Snapshot{
@@ -91,11 +92,12 @@ func newSpool(ctx context.Context, dir string, r io.Reader, others ...io.Writer)
 
 func (s *spool) reader() *io.SectionReader { return io.NewSectionReader(s.file, 0, s.size) }
 
+func (s *spool) close() { _ = s.file.Close() }
+
 // unpack reads what is in it.
 func (s *spool) unpack(ctx context.Context, l limits) (*archive, error) {
 	content, err := unpack(ctx, s.reader(), s.dir, l.inflatedBytes, l.entriesMost)
 	if err != nil {
-		_ = s.file.Close()
 		return nil, err
 	}
 	content.packed = s

@@ -55,6 +55,8 @@ type Snapshot struct {
 	packed *spool
 	// asked identifies what was asked for besides the revision.
 	asked string
+	// image is kept for those that ask for the same one.
+	image *pull
 	// git is where the commit itself is, for its signature.
 	git *provenance
 }
@@ -72,6 +74,17 @@ func (s *Snapshot) Packed() (*io.SectionReader, bool) {
 		return nil, false
 	}
 	return s.packed.reader(), true
+}
+
+// As returns the same content under another name, for what is made of a source
+// without changing it, a chart from an image for instance.
+func (s *Snapshot) As(about About) (*Snapshot, error) {
+	if err := allowed(about.File); err != nil {
+		return nil, err
+	}
+	as := *s
+	as.Revision, as.OriginRevision, as.File, as.Metadata, as.Time = about.Revision, about.OriginRevision, about.File, about.Metadata, about.Time
+	return &as, nil
 }
 
 // digestOf a tree and the ignore rules that are not in it.
