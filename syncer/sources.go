@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -118,6 +119,8 @@ type failure struct {
 	stalls bool
 	// wait is when to look again, 0 for as soon as the backoff allows.
 	wait time.Duration
+	// expected: it passes by itself, and nobody is to be told.
+	expected bool
 }
 
 // setupSource registers the reconciler of one kind. shard passes the objects
@@ -344,7 +347,11 @@ func (s *Sources) failed(ctx context.Context, before, obj sourceObject, fields s
 	was := apimeta.FindStatusCondition(before.GetConditions(), meta.ReadyCondition)
 	is := apimeta.FindStatusCondition(obj.GetConditions(), meta.ReadyCondition)
 	if was == nil || was.Status != is.Status || was.Reason != is.Reason || was.Message != is.Message {
-		s.event(ctx, obj, corev1.EventTypeWarning, reason, "%s", is.Message)
+		if f.expected {
+			s.event(ctx, obj, eventv1.EventTypeTrace, reason, "%s", is.Message)
+		} else {
+			s.event(ctx, obj, corev1.EventTypeWarning, reason, "%s", is.Message)
+		}
 	}
 	switch {
 	case f.stalls:
