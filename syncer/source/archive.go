@@ -91,14 +91,14 @@ func unpack(ctx context.Context, packed io.Reader, dir string, inflatedMost int6
 		}
 		name, err := inside(header.Name)
 		if err != nil {
-			return nil, err
+			return nil, cannotUnpack(err)
 		}
 		mode := header.FileInfo().Mode()
 		switch {
 		case header.Typeflag == tar.TypeLink || header.Typeflag == tar.TypeSymlink:
 		case mode.IsDir():
 			if err := root.put(name, nil); err != nil {
-				return nil, err
+				return nil, cannotUnpack(err)
 			}
 		case mode.IsRegular():
 			h := sha256.New()
@@ -120,7 +120,7 @@ func unpack(ctx context.Context, packed io.Reader, dir string, inflatedMost int6
 				end += size
 			}
 			if err := root.put(name, &n); err != nil {
-				return nil, err
+				return nil, cannotUnpack(err)
 			}
 		default:
 			return nil, failf(ReasonArtifactFailed, "cannot unpack %s: it is neither a file nor a directory", name)
@@ -136,15 +136,17 @@ func unpack(ctx context.Context, packed io.Reader, dir string, inflatedMost int6
 	return a, nil
 }
 
+func cannotUnpack(err error) error { return failf(ReasonArtifactFailed, "cannot unpack: %w", err) }
+
 // inside returns the clean path of a name, which must be relative and stay
 // below.
 func inside(name string) (string, error) {
 	if name == "" || strings.HasPrefix(name, "/") || strings.ContainsAny(name, "\\\x00") {
-		return "", failf(ReasonArtifactFailed, "cannot unpack: the name %q is not allowed", name)
+		return "", fmt.Errorf("the name %q is not allowed", name)
 	}
 	for part := range strings.SplitSeq(name, "/") {
 		if part == ".." {
-			return "", failf(ReasonArtifactFailed, "cannot unpack: the name %q leads elsewhere", name)
+			return "", fmt.Errorf("the name %q leads elsewhere", name)
 		}
 	}
 	return clean(path.Clean(name)), nil
@@ -160,14 +162,14 @@ type folder struct {
 func (f *folder) put(name string, n *node) error {
 	if name == "" {
 		if n != nil {
-			return failf(ReasonArtifactFailed, "cannot unpack: the root is a file")
+			return errors.New("the root is a file")
 		}
 		return nil
 	}
 	part, rest, below := strings.Cut(name, "/")
 	if !below && n != nil {
 		if f.dirs[part] != nil {
-			return failf(ReasonArtifactFailed, "cannot unpack %s: it is a directory and a file", name)
+			return fmt.Errorf("%s is a directory and a file", name)
 		}
 		if f.files == nil {
 			f.files = map[string]node{}
@@ -176,7 +178,7 @@ func (f *folder) put(name string, n *node) error {
 		return nil
 	}
 	if _, ok := f.files[part]; ok {
-		return failf(ReasonArtifactFailed, "cannot unpack %s: it is a directory and a file", name)
+		return fmt.Errorf("%s is a directory and a file", name)
 	}
 	if f.dirs == nil {
 		f.dirs = map[string]*folder{}

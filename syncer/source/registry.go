@@ -412,12 +412,6 @@ func short(text string, most int) string {
 	return text
 }
 
-// missing reports whether the registry says that it does not have it.
-func missing(err error) bool {
-	var refused *transport.Error
-	return errors.As(err, &refused) && refused.StatusCode == http.StatusNotFound
-}
-
 // registry returns the connection to an origin, with the credential that it has
 // now.
 func (i *Images) registry(ctx context.Context, origin ImageOrigin) (*registry, error) {

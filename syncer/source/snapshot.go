@@ -55,6 +55,9 @@ type Snapshot struct {
 	packed *spool
 	// asked identifies what was asked for besides the revision.
 	asked string
+	// bucket is what the objects were, which spares the next snapshot those that
+	// stayed.
+	bucket *contents
 	// image is kept for those that ask for the same one.
 	image *pull
 	// git is where the commit itself is, for its signature.
