@@ -81,7 +81,7 @@ func (r *HelmRepositories) fetch(ctx context.Context, key source.Key, obj *sourc
 		return nil, &failure{condition: sourcev1.FetchFailedCondition, err: err, stalls: source.ReasonOf(err) == source.ReasonURLInvalid}
 	}
 	return &fetched{
-		file: &indexFile{name: index.File(), revision: index.Revision, digest: index.Digest, open: func() (io.Reader, error) { return index.Artifact(), nil }},
+		file:   &indexFile{name: index.File(), revision: index.Revision, digest: index.Digest, open: func() (io.Reader, error) { return index.Artifact(), nil }},
 		reason: meta.SucceededReason, message: fmt.Sprintf("stored artifact: revision '%s'", index.Revision),
 		eventReason: reasonNewArtifact, event: fmt.Sprintf("stored fetched index of size %s from '%s'", units.HumanSize(float64(index.Size)), repository.URL),
 	}, nil

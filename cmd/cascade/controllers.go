@@ -33,6 +33,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote"
 	"github.com/cascade-gitops/cascade/syncer"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/chart"
 	"github.com/cascade-gitops/cascade/syncer/decrypt"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -280,10 +281,18 @@ func (o agentOptions) sources(p *parts) error {
 		Client: p.mgr.GetClient(), Reader: p.mgr.GetAPIReader(), Snapshots: p.finder.Snapshots, Logins: logins, Storage: storage,
 		Events: p.events("source-controller"), Metrics: p.metrics, Now: time.Now,
 	}
+	dir := func(name string) string { return filepath.Join(o.storagePath, name) }
+	images := source.NewImages(dir("images"), o.maxPackBytes)
+	indexes := chart.NewIndexes(dir("indexes"), o.indexMaxBytes, chart.DefaultIndexCacheBytes)
+	charts := chart.NewCharts(indexes, dir("charts"), chart.Limits{Chart: o.chartMaxBytes, File: o.chartFileMaxBytes})
 	kinds := map[string]interface {
 		SetupWithManager(ctrl.Manager, int, predicate.Predicate) error
 	}{
-		sourcev1.GitRepositoryKind: &syncer.GitRepositories{Sources: shared, Mirrors: source.NewMirrors(filepath.Join(o.storagePath, "git"), o.maxPackBytes)},
+		sourcev1.GitRepositoryKind:  &syncer.GitRepositories{Sources: shared, Mirrors: source.NewMirrors(dir("git"), o.maxPackBytes)},
+		sourcev1.OCIRepositoryKind:  &syncer.OCIRepositories{Sources: shared, Images: images},
+		sourcev1.BucketKind:         &syncer.Buckets{Sources: shared, Buckets: source.NewBuckets(dir("buckets"), o.maxPackBytes)},
+		sourcev1.HelmRepositoryKind: &syncer.HelmRepositories{Sources: shared, Indexes: indexes},
+		sourcev1.HelmChartKind:      &syncer.HelmCharts{Sources: shared, Charts: charts, Images: images, From: p.finder},
 	}
 	for kind, reconciler := range kinds {
 		if !o.reconciles(kind) {

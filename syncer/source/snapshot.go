@@ -219,3 +219,24 @@ func (s *Snapshot) ReadFile(name string) ([]byte, error) {
 	}
 	return n.read(at)
 }
+
+// Files counts the files that the ignore rules leave.
+func (s *Snapshot) Files() (int, error) { return s.files("") }
+
+func (s *Snapshot) files(dir string) (int, error) {
+	entries, err := s.ReadDir(dir)
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for _, e := range entries {
+		below := 1
+		if e.Dir {
+			if below, err = s.files(join(dir, e.Name)); err != nil {
+				return 0, err
+			}
+		}
+		n += below
+	}
+	return n, nil
+}
