@@ -393,6 +393,12 @@ func (a *Applier) read(ctx context.Context, entries, owned []inventory.Entry) ma
 	return facts
 }
 
+// Look returns what the cluster says about one object that may have to be
+// deleted. owned is everything that the owner answers for.
+func (a *Applier) Look(ctx context.Context, e inventory.Entry, owned []inventory.Entry) inventory.Live {
+	return a.readOne(ctx, e, owned)
+}
+
 func unknown(err error) inventory.Live {
 	return inventory.Live{State: inventory.Unknown, Problem: err.Error()}
 }
@@ -588,6 +594,10 @@ func without(text, value string) string {
 	text = strings.ReplaceAll(text, value, "*****")
 	return strings.ReplaceAll(text, quoted[1:len(quoted)-1], "*****")
 }
+
+// Redact takes the values of Secrets among objects out of an error of the API
+// server, which quotes what it refuses. The error stays what it is otherwise.
+func Redact(err error, objects []*unstructured.Unstructured) error { return redact(err, objects) }
 
 // redact takes the values of Secrets out of an error of the API server, which
 // quotes what it refuses. The error stays what it is otherwise.
