@@ -34,6 +34,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/chart"
+	"github.com/cascade-gitops/cascade/syncer/release"
 	"github.com/cascade-gitops/cascade/syncer/decrypt"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -247,6 +248,11 @@ func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
 			return fmt.Errorf("cannot set up %s controller: %w", kustomizev1.KustomizationKind, err)
 		}
 	}
+	if o.reconciles(helmv2.HelmReleaseKind) {
+		if err := o.releases(ctx, p); err != nil {
+			return fmt.Errorf("cannot set up %s controller: %w", helmv2.HelmReleaseKind, err)
+		}
+	}
 	if o.reconciles(layerKind) {
 		children := &remote.Children{
 			Client: mgr.GetClient(), Cluster: p.local, Snapshots: p.finder.Snapshots, Connections: remote.NewConnections(mgr.GetScheme(), time.Now),
@@ -317,4 +323,20 @@ func (o agentOptions) kustomizations(ctx context.Context, p *parts) error {
 		Events: p.events("kustomize-controller"), Metrics: p.metrics, Now: time.Now, Rules: rules,
 		Drift: syncer.DriftMode(o.drift), Sweep: o.sweep,
 	}).SetupWithManager(ctx, p.mgr, o.concurrent, p.configs)
+}
+
+func (o agentOptions) releases(ctx context.Context, p *parts) error {
+	events := p.events("helm-controller")
+	return (&syncer.HelmReleases{
+		Client: p.mgr.GetClient(), Targets: p.targets, Sources: p.finder,
+		Releases: &release.Releases{
+			Events: events, Now: time.Now, OverrideManagers: o.overrideManagers, UseHelm3Defaults: p.releases.helm3Defaults,
+			DefaultToRetryOnFailure: p.releases.retryOnFailure, AllowDNSLookups: p.releases.dnsLookups,
+		},
+		Events: events, Metrics: p.metrics, Now: time.Now, ChartFileBytes: o.chartFileMaxBytes,
+		Rules: syncer.ReleaseRules{
+			NoCrossNamespaceRefs: p.rules.NoCrossNamespaceRefs, RequeueDependency: p.rules.RequeueDependency,
+			ExternalArtifact: p.rules.ExternalArtifact, NoDigestTracking: p.releases.noDigestTracking, Dependencies: p.rules.Dependencies,
+		},
+	}).SetupWithManager(ctx, p.mgr, o.concurrentReleases, p.configs)
 }
