@@ -219,6 +219,37 @@ func snapshots(o *helmv2.HelmRelease) []string {
 	return all
 }
 
+// history waits until a HelmRelease has snapshots, newest first. Flux writes the
+// conditions first and the rest of the status after them.
+func (r *row) history(t *testing.T, name string, want ...string) {
+	t.Helper()
+	eventually(t, converge, fmt.Sprintf("HelmRelease %s has history %q", name, want), func(ctx context.Context) error {
+		o := &helmv2.HelmRelease{}
+		if err := r.load(ctx, o, r.ns, name); err != nil {
+			return err
+		}
+		if got := snapshots(o); !slices.Equal(got, want) {
+			return fmt.Errorf("it has %q", got)
+		}
+		return nil
+	})
+}
+
+// status waits until a HelmRelease's is as wanted.
+func (r *row) status(t *testing.T, name string, wanted func(helmv2.HelmReleaseStatus) bool) {
+	t.Helper()
+	eventually(t, converge, fmt.Sprintf("the status of HelmRelease %s is as wanted", name), func(ctx context.Context) error {
+		o := &helmv2.HelmRelease{}
+		if err := r.load(ctx, o, r.ns, name); err != nil {
+			return err
+		}
+		if !wanted(o.Status) {
+			return fmt.Errorf("it is %+v", o.Status)
+		}
+		return nil
+	})
+}
+
 // storage says what Helm's storage in a namespace has of a release, by the labels
 // of its Secrets.
 func (r *row) storage(t *testing.T, namespace, release string) []string {
