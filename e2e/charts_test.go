@@ -540,7 +540,7 @@ func (a *admission) fixed(t *testing.T) {
 func (a *admission) autoscaler(t *testing.T) {
 	for _, c := range []struct {
 		name, reason, chart, set, kind, after string
-		autoscaler, want                              int64
+		autoscaler, want                      int64
 	}{
 		{"BeginsWithMin", "a new pool has as many as it needs", "cluster-azure", "aks-full", "MachinePool/demo-system", ``, 0, 3},
 		{"SurvivesAnUpgrade", "the number in between is not in Git", "cluster-aws", "self-managed-multi-az", "MachineDeployment/demo-default-a", `version: v1.35.0`, 7, 7},

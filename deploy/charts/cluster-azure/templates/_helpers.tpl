@@ -66,8 +66,8 @@ template:
     securityProfile:
       encryptionAtHost: true
     {{- end }}
-    {{- with $identity.type }}
-    identity: {{ . }}
+    {{- if ne ($identity.type | default "None") "None" }}
+    identity: {{ $identity.type }}
     {{- end }}
     {{- with $identity.ids }}
     userAssignedIdentities:
