@@ -193,8 +193,8 @@ func TestDeletion(t *testing.T) {
 			if kept, begin := u.GetAnnotations()["helm.sh/resource-policy"] == "keep", slices.Contains(begins, u.GetKind()); kept == begin {
 				t.Errorf("%s %s is kept: %t", u.GetKind(), u.GetName(), kept)
 			}
-			if u.GetAnnotations()["cascade.dev/deletion"] != "" {
-				t.Errorf("%s %s may be deleted", u.GetKind(), u.GetName())
+			if confirmed, harmless := u.GetAnnotations()["cascade.dev/deletion"] != "", u.GetKind() == "MachineHealthCheck"; confirmed != harmless {
+				t.Errorf("%s %s may be deleted: %t", u.GetKind(), u.GetName(), confirmed)
 			}
 			if u.GetNamespace() != "fleet" {
 				t.Errorf("%s %s is in namespace %q", u.GetKind(), u.GetName(), u.GetNamespace())

@@ -140,13 +140,14 @@ spec:
 {{/*
 cluster.healthCheck is a MachineHealthCheck. The argument has root, name, selector
 and, for the machines of a pool, pool: of those only a part is replaced at a time,
-which control planes see to themselves.
+which control planes see to themselves. It is confirmed for deletion from the start:
+nothing goes with it.
 */}}
 {{- define "cluster.healthCheck" -}}
 {{- $check := .root.Values.healthCheck -}}
 apiVersion: cluster.x-k8s.io/v1beta2
 kind: MachineHealthCheck
-{{ include "cluster.metadata" (dict "root" .root "name" .name "labels" (include "cluster.label" .root | fromYaml) "confirmed" (and .pool (eq (.pool.deletion | default "") "confirmed"))) }}
+{{ include "cluster.metadata" (dict "root" .root "name" .name "labels" (include "cluster.label" .root | fromYaml) "confirmed" true) }}
 spec:
   clusterName: {{ include "cluster.name" .root }}
   selector:
