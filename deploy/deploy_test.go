@@ -42,8 +42,11 @@ func TestCRDs(t *testing.T) {
 	// as if they worked.
 	want := []string{
 		"cascade.dev Child Namespaced", "cascade.dev Layer Namespaced",
-		"kustomize.toolkit.fluxcd.io Kustomization Namespaced", "source.toolkit.fluxcd.io ExternalArtifact Namespaced",
-		"source.toolkit.fluxcd.io GitRepository Namespaced",
+		"helm.toolkit.fluxcd.io HelmRelease Namespaced",
+		"kustomize.toolkit.fluxcd.io Kustomization Namespaced",
+		"source.toolkit.fluxcd.io Bucket Namespaced", "source.toolkit.fluxcd.io ExternalArtifact Namespaced",
+		"source.toolkit.fluxcd.io GitRepository Namespaced", "source.toolkit.fluxcd.io HelmChart Namespaced",
+		"source.toolkit.fluxcd.io HelmRepository Namespaced", "source.toolkit.fluxcd.io OCIRepository Namespaced",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("kinds: -want, +got:\n%s", diff)
@@ -59,7 +62,7 @@ func TestAgent(t *testing.T) {
 	for _, u := range rights {
 		kinds = append(kinds, u.GetKind())
 	}
-	if diff := cmp.Diff([]string{"Namespace", "ServiceAccount", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}, kinds); diff != "" {
+	if diff := cmp.Diff([]string{"Namespace", "ServiceAccount", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}, kinds); diff != "" {
 		t.Errorf("what must be there before the Deployment: -want, +got:\n%s", diff)
 	}
 	if len(workload) != 1 {

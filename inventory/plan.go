@@ -52,7 +52,7 @@ type Live struct {
 	// exists; empty for the Cluster itself.
 	OfCluster string
 	// Holds names objects in a Namespace that are protected or that are not
-	// in the inventory.
+	// in the inventory, and protected ones that a HelmRelease installed.
 	Holds []string
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -94,17 +95,51 @@ func (l *link) agentAlive(ctx context.Context) error {
 type Facts struct {
 	Agent          string
 	Kustomizations []kustomizev1.Kustomization
-	Repositories   []sourcev1.GitRepository
-	Children       []v1alpha1.Child
+	Releases       []helmv2.HelmRelease
+	// Sources of any kind.
+	Sources  []client.Object
+	Children []v1alpha1.Child
+}
+
+// sourceFacts are what a report says of a source.
+type sourceFacts struct {
+	kind       string
+	suspended  bool
+	conditions []metav1.Condition
+	// revision is empty for what is not a tier's intent but made of it.
+	revision string
+}
+
+func factsOf(o client.Object) sourceFacts {
+	revision := func(a *fluxmeta.Artifact) string {
+		if a == nil {
+			return ""
+		}
+		return a.Revision
+	}
+	switch o := o.(type) {
+	case *sourcev1.GitRepository:
+		return sourceFacts{sourcev1.GitRepositoryKind, o.Spec.Suspend, o.Status.Conditions, revision(o.Status.Artifact)}
+	case *sourcev1.OCIRepository:
+		return sourceFacts{sourcev1.OCIRepositoryKind, o.Spec.Suspend, o.Status.Conditions, revision(o.Status.Artifact)}
+	case *sourcev1.Bucket:
+		return sourceFacts{sourcev1.BucketKind, o.Spec.Suspend, o.Status.Conditions, revision(o.Status.Artifact)}
+	case *sourcev1.HelmChart:
+		return sourceFacts{sourcev1.HelmChartKind, o.Spec.Suspend, o.Status.Conditions, ""}
+	case *sourcev1.HelmRepository:
+		// One of a registry has no status.
+		return sourceFacts{sourcev1.HelmRepositoryKind, o.Spec.Suspend || o.Spec.Type == sourcev1.HelmRepositoryTypeOCI, o.Status.Conditions, ""}
+	}
+	return sourceFacts{suspended: true}
 }
 
 // Compute makes a tier's report. before is the last one, whose Since is kept
 // while Ready and Reason stay as they are.
 func Compute(f Facts, before *v1alpha1.Report, now metav1.Time) *v1alpha1.Report {
-	r := &v1alpha1.Report{Agent: f.Agent, Ready: true, Reason: v1alpha1.ReasonSucceeded, Revision: revisions(f.Repositories)}
-	for _, o := range f.Repositories {
-		if !o.Spec.Suspend {
-			fold(r, v1alpha1.ReasonSourceFailing, "GitRepository", &o, o.Status.Conditions)
+	r := &v1alpha1.Report{Agent: f.Agent, Ready: true, Reason: v1alpha1.ReasonSucceeded, Revision: revisions(f.Sources)}
+	for _, o := range f.Sources {
+		if facts := factsOf(o); !facts.suspended {
+			fold(r, v1alpha1.ReasonSourceFailing, facts.kind, o, facts.conditions)
 		}
 	}
 	for _, o := range f.Kustomizations {
@@ -114,11 +149,15 @@ func Compute(f Facts, before *v1alpha1.Report, now metav1.Time) *v1alpha1.Report
 		if o.Spec.Suspend {
 			continue
 		}
-		conditions := o.Status.Conditions
-		if o.Status.ObservedGeneration != o.Generation && meta.IsStatusConditionTrue(conditions, fluxmeta.ReadyCondition) {
-			conditions = nil // true of an earlier generation
+		fold(r, v1alpha1.ReasonKustomizationFailing, "Kustomization", &o, current(o.Status.Conditions, o.Status.ObservedGeneration == o.Generation))
+	}
+	for _, o := range f.Releases {
+		if o.Status.Inventory != nil {
+			r.Objects += int32(len(o.Status.Inventory.Entries))
 		}
-		fold(r, v1alpha1.ReasonKustomizationFailing, "Kustomization", &o, conditions)
+		if !o.Spec.Suspend {
+			fold(r, v1alpha1.ReasonReleaseFailing, helmv2.HelmReleaseKind, &o, current(o.Status.Conditions, o.Status.ObservedGeneration == o.Generation))
+		}
 	}
 	rollUp(r, f.Children)
 	r.Since = now
@@ -126,6 +165,14 @@ func Compute(f Facts, before *v1alpha1.Report, now metav1.Time) *v1alpha1.Report
 		r.Since = before.Since
 	}
 	return r
+}
+
+// current are the conditions, but for a success of an earlier generation.
+func current(conditions []metav1.Condition, observed bool) []metav1.Condition {
+	if !observed && meta.IsStatusConditionTrue(conditions, fluxmeta.ReadyCondition) {
+		return nil
+	}
+	return conditions
 }
 
 // fold lets one object's Ready condition count.
@@ -154,11 +201,11 @@ func fold(r *v1alpha1.Report, reason, kind string, o client.Object, conditions [
 }
 
 // revisions of a tier's sources: one alone by itself, several by name.
-func revisions(repositories []sourcev1.GitRepository) string {
+func revisions(sources []client.Object) string {
 	var all []string
-	for _, o := range repositories {
-		if o.Status.Artifact != nil {
-			all = append(all, o.Name+"="+o.Status.Artifact.Revision)
+	for _, o := range sources {
+		if revision := factsOf(o).revision; revision != "" {
+			all = append(all, o.GetName()+"="+revision)
 		}
 	}
 	slices.Sort(all)
@@ -238,6 +285,9 @@ type Reporter struct {
 	Namespace string
 	Agent     string
 	Now       func() time.Time
+	// Reconciles reports whether the objects of a kind, of which it gets one, are
+	// reconciled in this tier; nil stands for all.
+	Reconciles func(client.Object) bool
 
 	mu   sync.Mutex
 	last *v1alpha1.Report
@@ -256,7 +306,7 @@ func (r *Reporter) Start(ctx context.Context) error {
 		default:
 		}
 	}
-	for _, o := range []client.Object{&kustomizev1.Kustomization{}, &sourcev1.GitRepository{}, &v1alpha1.Child{}} {
+	for _, o := range r.kinds() {
 		informer, err := r.Cache.GetInformer(ctx, o)
 		if err != nil {
 			return fmt.Errorf("cannot watch %T for the report: %w", o, err)
@@ -323,14 +373,51 @@ func (r *Reporter) write(ctx context.Context) error {
 	return nil
 }
 
-func (r *Reporter) compute(ctx context.Context) (*v1alpha1.Report, error) {
-	kustomizations, repositories, children := &kustomizev1.KustomizationList{}, &sourcev1.GitRepositoryList{}, &v1alpha1.ChildList{}
-	for _, list := range []client.ObjectList{kustomizations, repositories, children} {
-		if err := r.Client.List(ctx, list); err != nil {
-			return nil, fmt.Errorf("cannot list %T for the report: %w", list, err)
+// kinds that the report is made of and that the tier has. Those of sources and
+// HelmReleases are Flux's, and a tier may have installed only some of them.
+func (r *Reporter) kinds() []client.Object {
+	kinds := []client.Object{&kustomizev1.Kustomization{}, &sourcev1.GitRepository{}, &v1alpha1.Child{}}
+	for _, o := range []client.Object{
+		&sourcev1.OCIRepository{}, &sourcev1.Bucket{}, &sourcev1.HelmRepository{}, &sourcev1.HelmChart{}, &helmv2.HelmRelease{},
+	} {
+		if r.Reconciles == nil || r.Reconciles(o) {
+			kinds = append(kinds, o)
 		}
 	}
-	return Compute(Facts{
-		Agent: r.Agent, Kustomizations: kustomizations.Items, Repositories: repositories.Items, Children: children.Items,
-	}, r.last, metav1.NewTime(r.Now().Truncate(time.Second))), nil
+	return kinds
+}
+
+func (r *Reporter) compute(ctx context.Context) (*v1alpha1.Report, error) {
+	f := Facts{Agent: r.Agent}
+	for _, o := range r.kinds() {
+		gvk, err := r.Client.GroupVersionKindFor(o)
+		if err != nil {
+			return nil, fmt.Errorf("cannot list %T for the report: %w", o, err)
+		}
+		created, err := r.Client.Scheme().New(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
+		if err != nil {
+			return nil, fmt.Errorf("cannot list %T for the report: %w", o, err)
+		}
+		list := created.(client.ObjectList)
+		if err := r.Client.List(ctx, list); err != nil {
+			return nil, fmt.Errorf("cannot list %T for the report: %w", o, err)
+		}
+		switch list := list.(type) {
+		case *kustomizev1.KustomizationList:
+			f.Kustomizations = list.Items
+		case *helmv2.HelmReleaseList:
+			f.Releases = list.Items
+		case *v1alpha1.ChildList:
+			f.Children = list.Items
+		default:
+			items, err := meta.ExtractList(list)
+			if err != nil {
+				return nil, fmt.Errorf("cannot read list of %T for the report: %w", o, err)
+			}
+			for _, item := range items {
+				f.Sources = append(f.Sources, item.(client.Object))
+			}
+		}
+	}
+	return Compute(f, r.last, metav1.NewTime(r.Now().Truncate(time.Second))), nil
 }

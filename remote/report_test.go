@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -28,8 +29,8 @@ func ready(status metav1.ConditionStatus, reason, message string) []metav1.Condi
 	return []metav1.Condition{{Type: "Ready", Status: status, Reason: reason, Message: message, LastTransitionTime: start}}
 }
 
-func repositoryAt(name, revision string, conditions []metav1.Condition) sourcev1.GitRepository {
-	o := sourcev1.GitRepository{}
+func repositoryAt(name, revision string, conditions []metav1.Condition) *sourcev1.GitRepository {
+	o := &sourcev1.GitRepository{}
 	o.Namespace, o.Name = "cascade-system", name
 	o.Status.Conditions = conditions
 	if revision != "" {
@@ -43,6 +44,14 @@ func kustomization(name string, objects int, conditions []metav1.Condition) kust
 	o.Namespace, o.Name = "cascade-system", name
 	o.Status.Conditions = conditions
 	o.Status.Inventory = &kustomizev1.ResourceInventory{Entries: make([]kustomizev1.ResourceRef, objects)}
+	return o
+}
+
+func releaseNamed(name string, objects int, conditions []metav1.Condition) helmv2.HelmRelease {
+	o := helmv2.HelmRelease{}
+	o.Namespace, o.Name = "cascade-system", name
+	o.Status.Conditions = conditions
+	o.Status.Inventory = &helmv2.ResourceInventory{Entries: make([]helmv2.ResourceRef, objects)}
 	return o
 }
 
@@ -68,13 +77,26 @@ func TestCompute(t *testing.T) {
 		"Empty": {"a tier that has nothing to do is ready", Facts{Agent: "v1"}, v1alpha1.Report{Agent: "v1", Ready: true, Reason: "Succeeded"}},
 		"Ready": {
 			"one source is named by its revision alone; objects are counted",
-			Facts{Repositories: []sourcev1.GitRepository{repositoryAt("fleet", "main@sha1:1", yes)}, Kustomizations: []kustomizev1.Kustomization{kustomization("a", 3, yes), kustomization("b", 4, yes)}},
+			Facts{Sources: []client.Object{repositoryAt("fleet", "main@sha1:1", yes)}, Kustomizations: []kustomizev1.Kustomization{kustomization("a", 3, yes), kustomization("b", 4, yes)}},
 			v1alpha1.Report{Ready: true, Reason: "Succeeded", Revision: "main@sha1:1", Objects: 7},
 		},
 		"Sources": {
 			"several sources are told apart, in an order that does not change",
-			Facts{Repositories: []sourcev1.GitRepository{repositoryAt("z", "main@sha1:2", yes), repositoryAt("a", "main@sha1:1", yes)}},
+			Facts{Sources: []client.Object{repositoryAt("z", "main@sha1:2", yes), repositoryAt("a", "main@sha1:1", yes)}},
 			v1alpha1.Report{Ready: true, Reason: "Succeeded", Revision: "a=main@sha1:1,z=main@sha1:2"},
+		},
+		"Release": {
+			"a release counts as a Kustomization does",
+			Facts{Releases: []helmv2.HelmRelease{releaseNamed("mesh", 2, ready(metav1.ConditionFalse, "UpgradeFailed", "no"))}},
+			v1alpha1.Report{
+				Reason: "HelmReleaseFailing", Message: "HelmRelease/cascade-system/mesh: UpgradeFailed: no", Objects: 2,
+				Failing: []v1alpha1.Failure{{Name: "HelmRelease/cascade-system/mesh", Reason: "UpgradeFailed", Message: "no"}},
+			},
+		},
+		"Registry": {
+			"a Helm repository that is a registry has no status, and lacks nothing",
+			Facts{Sources: []client.Object{&sourcev1.HelmRepository{Spec: sourcev1.HelmRepositorySpec{Type: "oci"}}}},
+			v1alpha1.Report{Ready: true, Reason: "Succeeded"},
 		},
 		"Failing": {
 			"the first failure is the reason, a person sees it at the top",
@@ -85,7 +107,7 @@ func TestCompute(t *testing.T) {
 		"SourceFirst": {
 			"a source that fails is the cause of what is made of it",
 			Facts{
-				Repositories:   []sourcev1.GitRepository{repositoryAt("fleet", "", ready(metav1.ConditionFalse, "GitOperationFailed", "gone"))},
+				Sources:        []client.Object{repositoryAt("fleet", "", ready(metav1.ConditionFalse, "GitOperationFailed", "gone"))},
 				Kustomizations: []kustomizev1.Kustomization{kustomization("a", 0, ready(metav1.ConditionFalse, "ArtifactFailed", "none"))},
 			},
 			v1alpha1.Report{Reason: "SourceFailing", Message: "GitRepository/cascade-system/fleet: GitOperationFailed: gone", Failing: []v1alpha1.Failure{

@@ -288,10 +288,17 @@ func (r *Kustomizations) prunesOnDeletion(ctx context.Context, obj *kustomizev1.
 			return false, nil
 		}
 	}
+	removed, err := kindRemoved(ctx, r.Targets.Local, "kustomizations."+ownerGroup)
+	return !removed && err == nil, err
+}
+
+// kindRemoved reports whether a kind is being removed, by the name of its
+// definition. Its objects are deleted then without anybody meaning what they
+// stand for.
+func kindRemoved(ctx context.Context, local client.Reader, definition string) (bool, error) {
 	crd := &apiextensionsv1.CustomResourceDefinition{}
-	err := r.Targets.Local.Get(ctx, types.NamespacedName{Name: "kustomizations." + ownerGroup}, crd)
-	if err != nil {
-		return false, fmt.Errorf("cannot read the CRD of Kustomization: %w", err)
+	if err := local.Get(ctx, types.NamespacedName{Name: definition}, crd); err != nil {
+		return false, fmt.Errorf("cannot read CRD %s: %w", definition, err)
 	}
-	return crd.DeletionTimestamp.IsZero(), nil
+	return !crd.DeletionTimestamp.IsZero(), nil
 }

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"time"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/cel"
 	celtypes "github.com/google/cel-go/common/types"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // readyEvaluation is how long a readyExpr may take. Expressions come from
@@ -38,21 +40,8 @@ type DependencyRules struct {
 // ExpressionError if self has to be changed.
 func (r DependencyRules) Check(ctx context.Context, self *kustomizev1.Kustomization, d kustomizev1.DependencyReference, dep *kustomizev1.Kustomization, revision string) error {
 	name := dependencyKey(self, d)
-	if d.ReadyExpr != "" {
-		ready, err := evaluateReady(ctx, d.ReadyExpr, self, dep)
-		if err != nil {
-			return err
-		}
-		if !ready {
-			return fmt.Errorf("dependency '%s' is not ready according to readyExpr eval", name)
-		}
-		if !r.Additive {
-			return nil
-		}
-	}
-	if len(dep.Status.Conditions) == 0 || dep.Status.ObservedGeneration != dep.Generation ||
-		!apimeta.IsStatusConditionTrue(dep.Status.Conditions, meta.ReadyCondition) {
-		return fmt.Errorf("dependency '%s' is not ready", name)
+	if done, err := r.check(ctx, self, d.ReadyExpr, dep, dep.Status.ObservedGeneration, name); done || err != nil {
+		return err
 	}
 	if sourceKey(dep) == sourceKey(self) && dep.Status.LastAppliedRevision != revision {
 		return fmt.Errorf("dependency '%s' revision is not up to date", name)
@@ -60,18 +49,67 @@ func (r DependencyRules) Check(ctx context.Context, self *kustomizev1.Kustomizat
 	return nil
 }
 
+// CheckRelease is Check for HelmReleases, of which the source does not count.
+func (r DependencyRules) CheckRelease(ctx context.Context, self *helmv2.HelmRelease, d helmv2.DependencyReference, dep *helmv2.HelmRelease) error {
+	_, err := r.check(ctx, self, d.ReadyExpr, dep, dep.Status.ObservedGeneration, releaseDependency(self, d))
+	return err
+}
+
+// check is done if an expression answered instead of the built-in rules.
+func (r DependencyRules) check(ctx context.Context, self conditioned, expr string, dep conditioned, observed int64, name types.NamespacedName) (done bool, err error) {
+	if expr != "" {
+		ready, err := evaluateReady(ctx, expr, self, dep)
+		if err != nil {
+			return false, err
+		}
+		if !ready {
+			return false, fmt.Errorf("dependency '%s' is not ready according to readyExpr eval", name)
+		}
+		if !r.Additive {
+			return true, nil
+		}
+	}
+	if observed != dep.GetGeneration() || !apimeta.IsStatusConditionTrue(dep.GetConditions(), meta.ReadyCondition) {
+		return false, fmt.Errorf("dependency '%s' is not ready", name)
+	}
+	return false, nil
+}
+
 // Expressions compiles every readyExpr, so that a mistake in one shows even
 // while an earlier dependency is not ready.
 func (DependencyRules) Expressions(self *kustomizev1.Kustomization) error {
 	for _, d := range self.Spec.DependsOn {
-		if d.ReadyExpr == "" {
-			continue
-		}
-		if _, err := compileReady(d.ReadyExpr, d.Name); err != nil {
+		if err := compiles(d.ReadyExpr, d.Name); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// ReleaseExpressions is Expressions for a HelmRelease.
+func (DependencyRules) ReleaseExpressions(self *helmv2.HelmRelease) error {
+	for _, d := range self.Spec.DependsOn {
+		if err := compiles(d.ReadyExpr, d.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func releaseDependency(obj *helmv2.HelmRelease, d helmv2.DependencyReference) types.NamespacedName {
+	namespace := d.Namespace
+	if namespace == "" {
+		namespace = obj.Namespace
+	}
+	return types.NamespacedName{Namespace: namespace, Name: d.Name}
+}
+
+func compiles(expr, dependency string) error {
+	if expr == "" {
+		return nil
+	}
+	_, err := compileReady(expr, dependency)
+	return err
 }
 
 func compileReady(expr, dependency string) (*cel.Expression, error) {
@@ -82,22 +120,22 @@ func compileReady(expr, dependency string) (*cel.Expression, error) {
 	return e, nil
 }
 
-func evaluateReady(ctx context.Context, expr string, self, dep *kustomizev1.Kustomization) (bool, error) {
-	e, err := compileReady(expr, dep.Name)
+func evaluateReady(ctx context.Context, expr string, self, dep conditioned) (bool, error) {
+	e, err := compileReady(expr, dep.GetName())
 	if err != nil {
 		return false, err
 	}
 	vars := map[string]any{}
-	for name, obj := range map[string]*kustomizev1.Kustomization{"self": self, "dep": dep} {
+	for name, obj := range map[string]conditioned{"self": self, "dep": dep} {
 		if vars[name], err = runtime.DefaultUnstructuredConverter.ToUnstructured(obj); err != nil {
-			return false, fmt.Errorf("cannot read Kustomization %s/%s for readyExpr: %w", obj.Namespace, obj.Name, err)
+			return false, fmt.Errorf("cannot read %s/%s for readyExpr: %w", obj.GetNamespace(), obj.GetName(), err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyEvaluation)
 	defer cancel()
 	ready, err := e.EvaluateBoolean(ctx, vars)
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return false, fmt.Errorf("cannot evaluate readyExpr of dependency %s within %s", dep.Name, readyEvaluation)
+		return false, fmt.Errorf("cannot evaluate readyExpr of dependency %s within %s", dep.GetName(), readyEvaluation)
 	}
 	return ready, err
 }

@@ -77,8 +77,11 @@ func newGitBench(t *testing.T, objects ...client.Object) *gitBench {
 		t.Fatal(err)
 	}
 	b.GitRepositories = &GitRepositories{
-		Client: c, Reader: c, Mirrors: source.NewMirrors(t.TempDir(), 64<<20), Snapshots: source.NewSnapshots(), Logins: logins,
-		Events: b.events, Metrics: NewMetrics(prometheus.NewRegistry()), Now: func() time.Time { return b.now },
+		Sources: &Sources{
+			Client: c, Reader: c, Snapshots: source.NewSnapshots(), Logins: logins,
+			Events: b.events, Metrics: NewMetrics(prometheus.NewRegistry()), Now: func() time.Time { return b.now },
+		},
+		Mirrors: source.NewMirrors(t.TempDir(), 64<<20),
 	}
 	return b
 }

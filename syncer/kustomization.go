@@ -24,15 +24,12 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/decrypt"
-	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // ReasonPruneBlocked: everything is applied, but deletes are held until a
@@ -98,25 +95,17 @@ type Kustomizations struct {
 	Targets *Targets
 	// Memo of what was applied to the local cluster.
 	Memo *apply.Memo
-	// Snapshots of the sources that this process fetches, of the kinds Fetched.
-	Snapshots *source.Snapshots
-	Fetched   map[string]bool
-	// Artifacts fetches those of other sources.
-	Artifacts *source.Artifacts
-	Events    record.EventRecorder
-	Metrics   *Metrics
-	Now       func() time.Time
-	Rules     Rules
+	// Sources finds what is applied. Its shard is that of the Kustomizations, too.
+	Sources *Finder
+	Events  record.EventRecorder
+	Metrics *Metrics
+	Now     func() time.Time
+	Rules   Rules
 	// Drift is the mode of Kustomizations that do not choose one by annotation.
 	Drift DriftMode
 	// Sweep is the time after which everything is verified by a request for each
 	// object, whatever the memo says.
 	Sweep time.Duration
-
-	// shard passes what this process reconciles.
-	shard predicate.Predicate
-	// watched has the kinds of sources, not fetched by us, that are in the cache.
-	watched map[string]bool
 
 	mu    sync.Mutex
 	known map[types.NamespacedName]*progress
@@ -132,7 +121,7 @@ func (r *Kustomizations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 		}
 		return ctrl.Result{}, fmt.Errorf("cannot read Kustomization %s: %w", req.NamespacedName, err)
 	}
-	if !r.ours(obj) {
+	if !r.Sources.ours(obj) {
 		return ctrl.Result{}, nil // of another shard, woken by a source or a dependency
 	}
 	start := r.Now()
@@ -222,11 +211,6 @@ func statusBase(before, after *kustomizev1.Kustomization) *kustomizev1.Kustomiza
 func (r *Kustomizations) wrote(obj, answer *kustomizev1.Kustomization) {
 	obj.ResourceVersion = answer.ResourceVersion
 	r.progress(client.ObjectKeyFromObject(obj)).wrote(obj)
-}
-
-// ours reports whether an object is of the shard that this process reconciles.
-func (r *Kustomizations) ours(o client.Object) bool {
-	return r.shard == nil || r.shard.Generic(event.GenericEvent{Object: o})
 }
 
 // patchMetadata writes finalizers and annotations. The status stays as it is in

@@ -8,6 +8,7 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -33,9 +34,9 @@ const (
 // is lost with the process, which costs a verification of every object and
 // nothing else. It is safe for concurrent use.
 type progress struct {
+	lastWrite
+
 	mu sync.Mutex
-	// version is the resource version of our last write.
-	version string
 	// rendered is nil until a rendering was applied without a remainder.
 	rendered *rendered
 	// sweep is when everything is verified again.
@@ -54,6 +55,31 @@ type progress struct {
 	// corrections of drift since things were calm, and the last of them.
 	corrections int
 	corrected   time.Time
+}
+
+// lastWrite remembers our last write of an object, which the cache may not have
+// yet. It is safe for concurrent use.
+type lastWrite struct {
+	mu      sync.Mutex
+	version string
+}
+
+// wrote notes a write that the API server answered with obj.
+func (w *lastWrite) wrote(obj client.Object) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.version = obj.GetResourceVersion()
+}
+
+// isPast reports whether the object was read before our last write.
+func (w *lastWrite) isPast(obj client.Object) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.version == "" || w.version == obj.GetResourceVersion() {
+		return false
+	}
+	c, err := resourceversion.CompareResourceVersion(obj.GetResourceVersion(), w.version)
+	return err != nil || c < 0
 }
 
 // rendered is a rendering that was applied, without its objects.
@@ -84,24 +110,6 @@ type healthInputs struct {
 	revision   string
 	generation int64
 	requested  string
-}
-
-// wrote notes our own write.
-func (p *progress) wrote(obj *kustomizev1.Kustomization) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.version = obj.ResourceVersion
-}
-
-// isPast reports whether the object was read before our last write.
-func (p *progress) isPast(obj *kustomizev1.Kustomization) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.version == "" || p.version == obj.ResourceVersion {
-		return false
-	}
-	c, err := resourceversion.CompareResourceVersion(obj.ResourceVersion, p.version)
-	return err != nil || c < 0
 }
 
 // sameFiles reports whether everything that the last rendering read is the same

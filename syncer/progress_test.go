@@ -55,7 +55,7 @@ func TestIsPast(t *testing.T) {
 		"Unknown form":  {"what cannot be compared is read from the API server", "10", "x", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &progress{version: tc.written}
+			p := &lastWrite{version: tc.written}
 			obj := &kustomizev1.Kustomization{}
 			obj.ResourceVersion = tc.read
 			if got := p.isPast(obj); got != tc.want {

@@ -13,7 +13,6 @@ import (
 	"github.com/fluxcd/pkg/ssa/jsondiff"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -310,54 +309,28 @@ func (r *Kustomizations) find(ctx context.Context, run *run) (ctrl.Result, error
 	if key.Kind == sourcev1.ExternalArtifactKind && !r.Rules.ExternalArtifact {
 		return r.misconfigured(obj, meta.FeatureGateDisabledReason, errors.New("to use ExternalArtifact sources enable the feature gate ExternalArtifact"))
 	}
-	o, err := r.sourceObject(ctx, key)
+	o, err := r.Sources.object(ctx, key)
 	switch {
-	case apierrors.IsNotFound(err), apimeta.IsNoMatchError(err):
-		r.Artifacts.Forget(key)
+	case errors.Is(err, errSourceNotFound):
 		return r.failed(ctx, run, meta.ArtifactFailedReason, fmt.Errorf("source '%s/%s/%s' not found: %w", key.Kind, key.Namespace, key.Name, err))
 	case err != nil:
-		return ctrl.Result{}, fmt.Errorf("cannot read %s %s: %w", key.Kind, key.NamespacedName, err)
+		return ctrl.Result{}, err
 	}
-	artifact := o.GetArtifact()
-	if r.Fetched[key.Kind] && r.ours(o.(client.Object)) {
-		if run.snapshot = r.Snapshots.Get(key); run.snapshot != nil {
-			return ctrl.Result{}, nil
-		}
-		if artifact != nil {
-			// The source was fetched by an earlier process, and is being fetched
-			// again: its snapshot will wake us.
-			return ctrl.Result{RequeueAfter: jittered(r.Rules.RequeueDependency)}, nil
-		}
-	}
-	if artifact == nil {
-		failing(obj, meta.ArtifactFailedReason, inFluxWords(fmt.Sprintf("Source artifact not found, retrying in %s", r.Rules.RequeueDependency)))
-		return ctrl.Result{RequeueAfter: jittered(r.Rules.RequeueDependency)}, nil
-	}
-	if run.snapshot, err = r.Artifacts.Fetch(ctx, key, artifact); err == nil {
+	run.snapshot, err = r.Sources.snapshot(ctx, key, o)
+	wait := ctrl.Result{RequeueAfter: jittered(r.Rules.RequeueDependency)}
+	switch {
+	case err == nil:
 		return ctrl.Result{}, nil
-	}
-	run.snapshot = nil
-	if errors.Is(err, source.ErrArtifactNotFound) {
+	case errors.Is(err, errFetchedAgain):
+		return wait, nil
+	case errors.Is(err, errNoArtifact):
+		failing(obj, meta.ArtifactFailedReason, inFluxWords(fmt.Sprintf("Source artifact not found, retrying in %s", r.Rules.RequeueDependency)))
+		return wait, nil
+	case errors.Is(err, source.ErrArtifactNotFound):
 		failing(obj, meta.ArtifactFailedReason, inFluxWords(fmt.Sprintf("Source is not ready, artifact not found, retrying in %s", r.Rules.RequeueDependency)))
-		return ctrl.Result{RequeueAfter: jittered(r.Rules.RequeueDependency)}, nil
+		return wait, nil
 	}
 	return r.failed(ctx, run, meta.ArtifactFailedReason, err)
-}
-
-// sourceObject reads a source from the cache, or from the API server if its
-// kind is not watched.
-func (r *Kustomizations) sourceObject(ctx context.Context, key source.Key) (sourcev1.Source, error) {
-	for _, o := range sourceKinds() {
-		if kindOf(o) != key.Kind {
-			continue
-		}
-		reader := client.Reader(r.Targets.Local)
-		if r.Fetched[key.Kind] || r.watched[key.Kind] {
-			reader = r.Client
-		}
-		return o.(sourcev1.Source), reader.Get(ctx, key.NamespacedName, o)
-	}
-	return nil, fmt.Errorf("source `%s` kind '%s' not supported", key.Name, key.Kind)
 }
 
 // dependencies is an error that names the first dependency that is not ready.

@@ -21,6 +21,8 @@ import (
 const (
 	sourceManager        = "source-controller"
 	kustomizationManager = "gotk-kustomize-controller"
+	// releaseManager writes the status of HelmReleases, and HelmCharts.
+	releaseManager = "helm-controller"
 	// objectManager applies the objects of a Kustomization.
 	objectManager = "kustomize-controller"
 	ownerGroup    = "kustomize.toolkit.fluxcd.io"

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/auth"
@@ -66,22 +67,31 @@ type TargetRef struct {
 // TargetOf reads where an object is to be applied. account is the default
 // service account.
 func TargetOf(obj *kustomizev1.Kustomization, account string) TargetRef {
+	return targetOf(obj.Namespace, obj.Spec.KubeConfig, obj.Spec.ServiceAccountName, account)
+}
+
+// TargetOfRelease is TargetOf for a HelmRelease.
+func TargetOfRelease(obj *helmv2.HelmRelease, account string) TargetRef {
+	return targetOf(obj.Namespace, obj.Spec.KubeConfig, obj.Spec.ServiceAccountName, account)
+}
+
+func targetOf(namespace string, k *meta.KubeConfigReference, serviceAccount, account string) TargetRef {
 	var ref TargetRef
-	if k := obj.Spec.KubeConfig; k != nil {
+	if k != nil {
 		switch {
 		case k.ConfigMapRef != nil && k.SecretRef == nil:
 			ref.Kind, ref.Name = "ConfigMap", k.ConfigMapRef.Name
 		case k.SecretRef != nil:
 			ref.Kind, ref.Name, ref.Key = "Secret", k.SecretRef.Name, k.SecretRef.Key
 		default:
-			ref.Kind = "Secret" // named nowhere: Get tells
+			ref.Kind = "Secret" // named nowhere: Connect tells
 		}
 	}
-	if obj.Spec.ServiceAccountName != "" {
-		account = obj.Spec.ServiceAccountName
+	if serviceAccount != "" {
+		account = serviceAccount
 	}
 	if account != "" {
-		ref.User = serviceAccountUser(obj.Namespace, account)
+		ref.User = serviceAccountUser(namespace, account)
 	}
 	return ref
 }

@@ -10,6 +10,7 @@ import (
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -46,12 +47,9 @@ const (
 )
 
 // SetupWithManager registers the reconciler and its indexes. configs, if not
-// nil, has the metadata of the ConfigMaps and Secrets that are watched. shard
-// passes the Kustomizations that this process reconciles.
-func (r *Kustomizations) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int, configs cache.Cache, shard predicate.Predicate) error {
+// nil, has the metadata of the ConfigMaps and Secrets that are watched.
+func (r *Kustomizations) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int, configs cache.Cache) error {
 	r.known = map[types.NamespacedName]*progress{}
-	r.watched = map[string]bool{}
-	r.shard = shard
 	for name, keys := range map[string]func(*kustomizev1.Kustomization) []string{
 		sourceIndex: func(k *kustomizev1.Kustomization) []string {
 			key := sourceKey(k)
@@ -74,53 +72,35 @@ func (r *Kustomizations) SetupWithManager(ctx context.Context, mgr ctrl.Manager,
 		}
 	}
 	b := ctrl.NewControllerManagedBy(mgr).
-		For(&kustomizev1.Kustomization{}, builder.WithPredicates(shard, changed(v1alpha1.ApprovePruneAnnotation, v1alpha1.DriftAnnotation))).
+		For(&kustomizev1.Kustomization{}, builder.WithPredicates(r.Sources.passes(), changed(v1alpha1.ApprovePruneAnnotation, v1alpha1.DriftAnnotation))).
 		Watches(&kustomizev1.Kustomization{}, &handler.Funcs{UpdateFunc: r.onDependency}).
 		WatchesRawSource(ctrlsource.Func(r.onSnapshot)).
 		WatchesRawSource(ctrlsource.Func(r.onTouch)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: rateLimiter()})
-	for _, o := range sourceKinds() {
-		kind := kindOf(o)
-		if r.Fetched[kind] {
-			continue
-		}
-		_, err := mgr.GetRESTMapper().RESTMapping(schema.GroupKind{Group: sourcev1.GroupVersion.Group, Kind: kind}, sourcev1.GroupVersion.Version)
-		if apimeta.IsNoMatchError(err) {
-			continue // until it is installed and the agent starts anew, such sources are asked for each time
-		}
-		if err != nil {
-			return fmt.Errorf("cannot look up kind %s: %w", kind, err)
-		}
-		r.watched[kind] = true
-		b = b.Watches(o, handler.EnqueueRequestsFromMapFunc(r.usersOf(kind)), builder.WithPredicates(newRevision()))
+	others, err := r.Sources.watch(mgr, sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.ExternalArtifactKind)
+	if err != nil {
+		return err
 	}
-	if configs != nil {
-		for _, kind := range []string{"ConfigMap", "Secret"} {
-			o := &metav1.PartialObjectMetadata{}
-			o.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: kind})
-			b = b.WatchesRawSource(ctrlsource.Kind(configs, client.Object(o), handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-				return r.indexed(ctx, configIndex, kind+"/"+client.ObjectKeyFromObject(o).String())
-			}), predicate.ResourceVersionChangedPredicate{}))
-		}
+	for _, o := range others {
+		b = b.Watches(o, handler.EnqueueRequestsFromMapFunc(r.usersOf(kindOf(o))), builder.WithPredicates(newRevision()))
 	}
+	watchConfigs(b, configs, func(ctx context.Context, key string) []reconcile.Request { return r.indexed(ctx, configIndex, key) })
 	return b.Complete(r)
 }
 
-// sourceKinds that a Kustomization may name.
-func sourceKinds() []client.Object {
-	return []client.Object{&sourcev1.GitRepository{}, &sourcev1.OCIRepository{}, &sourcev1.Bucket{}, &sourcev1.ExternalArtifact{}}
-}
-
-func kindOf(o client.Object) string {
-	switch o.(type) {
-	case *sourcev1.GitRepository:
-		return sourcev1.GitRepositoryKind
-	case *sourcev1.OCIRepository:
-		return sourcev1.OCIRepositoryKind
-	case *sourcev1.Bucket:
-		return sourcev1.BucketKind
+// watchConfigs wakes what refers to a ConfigMap or Secret that changed. configs,
+// if not nil, has their metadata.
+func watchConfigs(b *builder.Builder, configs cache.Cache, users func(ctx context.Context, key string) []reconcile.Request) {
+	if configs == nil {
+		return
 	}
-	return sourcev1.ExternalArtifactKind
+	for _, kind := range []string{"ConfigMap", "Secret"} {
+		o := &metav1.PartialObjectMetadata{}
+		o.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: kind})
+		b.WatchesRawSource(ctrlsource.Kind(configs, client.Object(o), handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+			return users(ctx, kind+"/"+client.ObjectKeyFromObject(o).String())
+		}), predicate.ResourceVersionChangedPredicate{}))
+	}
 }
 
 // configKeys are the ConfigMaps and Secrets that an object refers to.
@@ -172,22 +152,28 @@ func newRevision() predicate.Predicate {
 }
 
 func (r *Kustomizations) indexed(ctx context.Context, index, key string) []reconcile.Request {
-	list := &kustomizev1.KustomizationList{}
-	if err := r.Client.List(ctx, list, client.MatchingFields{index: key}, client.UnsafeDisableDeepCopy); err != nil {
-		log.FromContext(ctx).Error(err, "cannot list Kustomizations", "of", key)
+	return requestsOf(ctx, r.Client, &kustomizev1.KustomizationList{}, index, key)
+}
+
+// requestsOf are for the objects that an index has under a key. list is an
+// empty one of their kind.
+func requestsOf(ctx context.Context, c client.Client, list client.ObjectList, index, key string) []reconcile.Request {
+	if err := c.List(ctx, list, client.MatchingFields{index: key}, client.UnsafeDisableDeepCopy); err != nil {
+		log.FromContext(ctx).Error(err, "cannot list what refers to an object", "object", key)
 		return nil
 	}
-	requests := make([]reconcile.Request, 0, len(list.Items))
-	for i := range list.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-	}
+	var requests []reconcile.Request
+	_ = apimeta.EachListItem(list, func(o runtime.Object) error {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(o.(client.Object))})
+		return nil
+	})
 	return requests
 }
 
 // onSnapshot enqueues the Kustomizations of a source that has a new snapshot.
 func (r *Kustomizations) onSnapshot(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	r.Snapshots.OnChange(func(key source.Key) {
-		snapshot := r.Snapshots.Get(key)
+	r.Sources.Snapshots.OnChange(func(key source.Key) {
+		snapshot := r.Sources.Snapshots.Get(key)
 		for _, request := range r.indexed(ctx, sourceIndex, key.Kind+"/"+key.String()) {
 			priority := priorityChanged
 			if snapshot != nil && r.progress(request.NamespacedName).sameFiles(snapshot) {

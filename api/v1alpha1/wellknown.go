@@ -84,5 +84,6 @@ const (
 	ReasonChildrenNotReady     = "ChildrenNotReady"
 	ReasonNoChildren           = "NoChildren"
 	ReasonKustomizationFailing = "KustomizationFailing"
+	ReasonReleaseFailing       = "HelmReleaseFailing"
 	ReasonSourceFailing        = "SourceFailing"
 )

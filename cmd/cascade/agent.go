@@ -58,7 +58,11 @@ type agentOptions struct {
 	leaderElection       bool
 	concurrent           int
 	concurrentSources    int
+	concurrentReleases   int
 	concurrentChildren   int
+	indexMaxBytes        int64
+	chartMaxBytes        int64
+	chartFileMaxBytes    int64
 	observeInterval      time.Duration
 	noCrossNamespaceRefs bool
 	noRemoteBases        bool
@@ -105,6 +109,10 @@ func newAgent() *cobra.Command {
 	f.BoolVar(&o.leaderElection, "enable-leader-election", true, "let only one of several agents of the tier work")
 	f.IntVar(&o.concurrent, "concurrent", 4, "number of Kustomizations that are reconciled at the same time")
 	f.IntVar(&o.concurrentSources, "concurrent-sources", 16, "number of sources that are fetched at the same time; they mostly wait for servers, some of which may not answer")
+	f.IntVar(&o.concurrentReleases, "concurrent-releases", 8, "number of HelmReleases that are reconciled at the same time; one that waits for its objects to be ready takes a place")
+	f.Int64Var(&o.indexMaxBytes, "helm-index-max-size", 50<<20, "most bytes of the index of a Helm repository")
+	f.Int64Var(&o.chartMaxBytes, "helm-chart-max-size", 10<<20, "most bytes of a packaged chart")
+	f.Int64Var(&o.chartFileMaxBytes, "helm-chart-file-max-size", 5<<20, "most bytes of one file of a chart")
 	f.IntVar(&o.concurrentChildren, "concurrent-children", 32, "number of children that are visited at the same time")
 	f.DurationVar(&o.observeInterval, "observe-interval", 15*time.Second, "time between two readings of a child's report")
 	f.BoolVar(&o.noCrossNamespaceRefs, "no-cross-namespace-refs", false, "refuse sources of other namespaces")
@@ -112,7 +120,7 @@ func newAgent() *cobra.Command {
 	f.StringSliceVar(&o.controllerKinds, "controllers", controllerKinds(), "kinds that this process reconciles; sources of other kinds are read by the URL of their artifact")
 	f.StringVar(&o.featureGates, "feature-gates", "", "Flux's feature gates, as Name=true,Other=false")
 	f.StringVar(&o.eventsAddr, "events-addr", "", "URL of Flux's notification-controller, which events are posted to")
-	f.StringVar(&o.serviceAccount, "default-service-account", "", "service account that Kustomizations without one impersonate")
+	f.StringVar(&o.serviceAccount, "default-service-account", "", "service account that Kustomizations and HelmReleases without one impersonate")
 	f.StringVar(&o.decryptionAccount, "default-decryption-service-account", "", "service account for key services, of Kustomizations that name none")
 	f.StringVar(&o.kubeconfigAccount, "default-kubeconfig-service-account", "", "service account for clusters of a ConfigMap that names none")
 	f.StringVar(&o.ageSecret, "sops-age-secret", "", "namespace/name of a Secret with age keys, for Kustomizations whose decryption names no Secret")
@@ -120,8 +128,8 @@ func newAgent() *cobra.Command {
 	f.StringArrayVar(&o.overrideManagers, "override-manager", nil, "field manager whose fields are taken over from objects, besides kubectl's; may be given several times")
 	f.StringVar(&o.stageKinds, "custom-apply-stage-kinds", "", "kinds that are applied before the rest, as group/Kind,group/Kind")
 	f.DurationVar(&o.requeueDependency, "requeue-dependency", 30*time.Second, "time after which a dependency or source is looked at again, should no event come before")
-	f.StringVar(&o.labelSelector, "watch-label-selector", "", "reconcile only sources and Kustomizations with these labels")
-	f.StringVar(&o.configSelector, "watch-configs-label-selector", "reconcile.fluxcd.io/watch=Enabled", "ConfigMaps and Secrets with these labels wake the Kustomizations that use them when they change")
+	f.StringVar(&o.labelSelector, "watch-label-selector", "", "reconcile only sources, Kustomizations and HelmReleases with these labels")
+	f.StringVar(&o.configSelector, "watch-configs-label-selector", "reconcile.fluxcd.io/watch=Enabled", "ConfigMaps and Secrets with these labels wake the Kustomizations and HelmReleases that use them when they change")
 	f.StringVar(&o.drift, "drift", string(syncer.DriftCorrect), "what to do about objects that somebody else changed: correct or report; the annotation cascade.dev/drift overrides it")
 	f.DurationVar(&o.sweep, "sweep-interval", time.Hour, "time after which all objects are verified one by one, besides by watching; 5m at least")
 	f.BoolVar(&o.profiling, "profiling", false, "serve Go's profiles beside the metrics, /debug/pprof")

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	"github.com/spf13/cobra"
@@ -22,7 +23,7 @@ func (c *cli) newApprove() *cobra.Command {
 	prune := &cobra.Command{
 		Use:   "prune <name>",
 		Short: "Release one held prune plan",
-		Long: "Release the prune plan of a Kustomization, or of a Child, that is held because too much would be\n" +
+		Long: "Release the prune plan of a Kustomization, a HelmRelease or a Child that is held because too much would be\n" +
 			"deleted. Without --hash it shows what is held. The hash names exactly that list of deletes: should\n" +
 			"the list change, it has to be approved again. Protected objects are never released this way.",
 		Args: cobra.ExactArgs(1),
@@ -34,7 +35,7 @@ func (c *cli) newApprove() *cobra.Command {
 			return c.approvePrune(cmd.Context(), cl, kind, client.ObjectKey{Namespace: c.namespace(), Name: args[0]}, hash)
 		},
 	}
-	prune.Flags().StringVar(&kind, "kind", kustomizev1.KustomizationKind, "Kustomization or Child")
+	prune.Flags().StringVar(&kind, "kind", kustomizev1.KustomizationKind, "Kustomization, HelmRelease or Child")
 	prune.Flags().StringVar(&hash, "hash", "", "hash of the plan, as the object's condition shows it")
 	c.flags.AddFlags(prune.Flags())
 	approve.AddCommand(prune)
@@ -86,6 +87,15 @@ func heldPlans(ctx context.Context, cl client.Client, kind string, key client.Ob
 			return o, []string{cond.Message}, nil
 		}
 		return o, nil, nil
+	case "helmrelease", "hr":
+		o := &helmv2.HelmRelease{}
+		if err := cl.Get(ctx, key, o); err != nil {
+			return nil, nil, fmt.Errorf("cannot read HelmRelease %s: %w", key, err)
+		}
+		if cond := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.PruneBlockedCondition); cond != nil {
+			return o, []string{cond.Message}, nil
+		}
+		return o, nil, nil
 	case "child":
 		o := &v1alpha1.Child{}
 		if err := cl.Get(ctx, key, o); err != nil {
@@ -99,5 +109,5 @@ func heldPlans(ctx context.Context, cl client.Client, kind string, key client.Ob
 		}
 		return o, held, nil
 	}
-	return nil, nil, fmt.Errorf("cannot approve for kind %q: use Kustomization or Child", kind)
+	return nil, nil, fmt.Errorf("cannot approve for kind %q: use Kustomization, HelmRelease or Child", kind)
 }

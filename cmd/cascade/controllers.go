@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/auth"
 	tokencache "github.com/fluxcd/pkg/cache"
@@ -24,6 +25,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
@@ -31,6 +33,8 @@ import (
 	"github.com/cascade-gitops/cascade/remote"
 	"github.com/cascade-gitops/cascade/syncer"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/chart"
+	"github.com/cascade-gitops/cascade/syncer/release"
 	"github.com/cascade-gitops/cascade/syncer/decrypt"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -40,7 +44,12 @@ const layerKind = "Layer"
 
 // controllerKinds that a process may reconcile.
 func controllerKinds() []string {
-	return []string{sourcev1.GitRepositoryKind, kustomizev1.KustomizationKind, layerKind}
+	return append(sourceKinds(), kustomizev1.KustomizationKind, helmv2.HelmReleaseKind, layerKind)
+}
+
+// sourceKinds that a process may fetch.
+func sourceKinds() []string {
+	return []string{sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.HelmRepositoryKind, sourcev1.HelmChartKind}
 }
 
 func (o agentOptions) reconciles(kind string) bool { return slices.Contains(o.controllerKinds, kind) }
@@ -61,6 +70,8 @@ func (o agentOptions) check() error {
 		return fmt.Errorf("cannot use --requeue-dependency %s: it must be positive", o.requeueDependency)
 	case o.reconciles(layerKind) && !o.reconciles(sourcev1.GitRepositoryKind):
 		return errors.New("cannot reconcile Layer without GitRepository: layers are rendered from repositories that this process fetches; change --controllers")
+	case o.reconciles(sourcev1.HelmChartKind) != o.reconciles(sourcev1.HelmRepositoryKind):
+		return errors.New("cannot reconcile only one of HelmChart and HelmRepository: charts are found in indexes that this process reads; change --controllers")
 	case !o.noRemoteBases:
 		return errors.New("cannot use --no-remote-bases=false: references to other hosts are not followed; copy the files into the source, or use another source")
 	}
@@ -68,14 +79,14 @@ func (o agentOptions) check() error {
 }
 
 // rules are the flags about Kustomizations.
-func (o agentOptions) rules() (rules syncer.Rules, watchConfigs bool, err error) {
+func (o agentOptions) rules() (rules syncer.Rules, releases releaseGates, watchConfigs bool, err error) {
 	rules = syncer.Rules{NoCrossNamespaceRefs: o.noCrossNamespaceRefs, RequeueDependency: o.requeueDependency}
 	watchConfigs = o.configSelector != ""
-	if err := setGates(o.featureGates, gates(&rules, &watchConfigs)); err != nil {
-		return rules, false, err
+	if err := setGates(o.featureGates, gates(&rules, &releases, &watchConfigs)); err != nil {
+		return rules, releases, false, err
 	}
 	if rules.Stages, err = ssautil.ParseGroupKindSet(o.stageKinds); err != nil {
-		return rules, false, fmt.Errorf("cannot use --custom-apply-stage-kinds: %w", err)
+		return rules, releases, false, fmt.Errorf("cannot use --custom-apply-stage-kinds: %w", err)
 	}
 	rules.Decryption = decrypt.Options{
 		ServiceAccount: o.decryptionAccount,
@@ -93,11 +104,11 @@ func (o agentOptions) rules() (rules syncer.Rules, watchConfigs bool, err error)
 		}
 		namespace, name, ok := strings.Cut(to.text, "/")
 		if !ok || namespace == "" || name == "" {
-			return rules, false, fmt.Errorf("cannot use --%s %q: write namespace/name", flag, to.text)
+			return rules, releases, false, fmt.Errorf("cannot use --%s %q: write namespace/name", flag, to.text)
 		}
 		*to.name = types.NamespacedName{Namespace: namespace, Name: name}
 	}
-	return rules, watchConfigs, nil
+	return rules, releases, watchConfigs, nil
 }
 
 // shard is the part of the objects that this process reconciles.
@@ -158,105 +169,174 @@ func (o agentOptions) recorders(mgr ctrl.Manager) (func(controller string) recor
 	}, nil
 }
 
-// controllers sets up what the process reconciles.
-func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
-	// It is a property of Flux's library, which asks a variable of the process.
-	auth.EnableObjectLevelWorkloadIdentity()
+// parts are what the controllers of a process share.
+type parts struct {
+	mgr     ctrl.Manager
+	local   *apply.Cluster
+	tokens  *tokencache.TokenCache
+	targets *syncer.Targets
+	finder  *syncer.Finder
+	events  func(controller string) record.EventRecorder
+	metrics *syncer.Metrics
+	rules   syncer.Rules
+	// releases are gates of HelmReleases.
+	releases releaseGates
+	// configs is nil if nobody wants ConfigMaps and Secrets watched.
+	configs cache.Cache
+}
+
+// parts makes what the controllers share.
+func (o agentOptions) parts(mgr ctrl.Manager) (*parts, error) {
 	config := rest.CopyConfig(mgr.GetConfig())
 	config.Timeout = localTimeout
 	local, err := apply.Connect(config, mgr.GetScheme())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	local.Override(o.overrideManagers)
-	if err := mgr.Add(frugal{}); err != nil {
-		return fmt.Errorf("cannot set up memory: %w", err)
+	p := &parts{mgr: mgr, local: local, metrics: syncer.NewMetrics(metrics.Registry)}
+	var watchConfigs bool
+	if p.rules, p.releases, watchConfigs, err = o.rules(); err != nil {
+		return nil, err
 	}
-	events, err := o.recorders(mgr)
-	if err != nil {
-		return err
-	}
-	snapshots := source.NewSnapshots()
-	measured := syncer.NewMetrics(metrics.Registry)
-	if o.reconciles(sourcev1.GitRepositoryKind) {
-		if err := o.sources(mgr, snapshots, events, measured); err != nil {
-			return fmt.Errorf("cannot set up %s controller: %w", sourcev1.GitRepositoryKind, err)
-		}
-	}
-	if o.reconciles(kustomizev1.KustomizationKind) {
-		if err := o.kustomizations(ctx, mgr, local, snapshots, events, measured); err != nil {
-			return fmt.Errorf("cannot set up %s controller: %w", kustomizev1.KustomizationKind, err)
-		}
-	}
-	if o.reconciles(layerKind) {
-		children := &remote.Children{
-			Client: mgr.GetClient(), Cluster: local, Snapshots: snapshots, Connections: remote.NewConnections(mgr.GetScheme(), time.Now),
-			Events: events("cascade"), Metrics: remote.NewMetrics(metrics.Registry), Now: time.Now,
-			AgentImage: o.image, ObserveInterval: o.observeInterval,
-		}
-		layers := &remote.Layers{Client: mgr.GetClient(), Snapshots: snapshots, Now: time.Now}
-		if err := remote.SetupWithManager(mgr, children, layers, o.concurrentChildren); err != nil {
-			return fmt.Errorf("cannot set up Layer and Child controllers: %w", err)
-		}
-	}
-	return mgr.Add(&remote.Reporter{Client: mgr.GetClient(), Cache: mgr.GetCache(), Namespace: o.namespace, Agent: version(), Now: time.Now})
-}
-
-func (o agentOptions) sources(mgr ctrl.Manager, snapshots *source.Snapshots, events func(string) record.EventRecorder, measured *syncer.Metrics) error {
-	logins, err := source.NewLogins(o.tokenCacheSize, o.tokenCacheDuration, time.Now)
-	if err != nil {
-		return err
-	}
-	storage, err := o.storage(mgr)
-	if err != nil {
-		return err
-	}
-	shard, err := o.shard()
-	if err != nil {
-		return err
-	}
-	return (&syncer.GitRepositories{
-		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Mirrors: source.NewMirrors(filepath.Join(o.storagePath, "git"), o.maxPackBytes),
-		Snapshots: snapshots, Logins: logins, Storage: storage, Events: events("source-controller"), Metrics: measured, Now: time.Now,
-	}).SetupWithManager(mgr, o.concurrentSources, shard)
-}
-
-func (o agentOptions) kustomizations(ctx context.Context, mgr ctrl.Manager, local *apply.Cluster, snapshots *source.Snapshots, events func(string) record.EventRecorder, measured *syncer.Metrics) error {
-	rules, watchConfigs, err := o.rules()
-	if err != nil {
-		return err
-	}
-	memo := apply.NewMemo(local, kustomizev1.GroupVersion.Group, time.Now)
-	if err := mgr.Add(memo); err != nil {
-		return fmt.Errorf("cannot set up memo: %w", err)
-	}
-	tokens, err := tokencache.NewTokenCache(o.tokenCacheSize, tokencache.WithMaxDuration(o.tokenCacheDuration))
-	if err != nil {
-		return fmt.Errorf("cannot set up the cache of tokens: %w", err)
-	}
-	rules.Decryption.Client, rules.Decryption.Tokens = mgr.GetClient(), tokens
-	var configs cache.Cache
 	if watchConfigs {
-		if configs, err = o.configs(mgr); err != nil {
-			return err
+		if p.configs, err = o.configs(mgr); err != nil {
+			return nil, err
 		}
+	}
+	if p.events, err = o.recorders(mgr); err != nil {
+		return nil, err
+	}
+	if p.tokens, err = tokencache.NewTokenCache(o.tokenCacheSize, tokencache.WithMaxDuration(o.tokenCacheDuration)); err != nil {
+		return nil, fmt.Errorf("cannot set up the cache of tokens: %w", err)
+	}
+	p.targets = &syncer.Targets{
+		Local: local, Kubeconfig: capibridge.Kubeconfig, ServiceAccount: o.serviceAccount,
+		KubeConfigServiceAccount: o.kubeconfigAccount, Tokens: p.tokens, Scheme: mgr.GetScheme(), Now: time.Now,
 	}
 	shard, err := o.shard()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	fetched := map[string]bool{}
 	for _, kind := range o.controllerKinds {
 		fetched[kind] = true
 	}
+	p.finder = &syncer.Finder{
+		Client: mgr.GetClient(), Reader: local, Snapshots: source.NewSnapshots(), Fetched: fetched,
+		Artifacts: source.NewArtifacts(filepath.Join(o.storagePath, "others"), o.maxPackBytes), Shard: shard,
+	}
+	return p, nil
+}
+
+// controllers sets up what the process reconciles.
+func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
+	// It is a property of Flux's library, which asks a variable of the process.
+	auth.EnableObjectLevelWorkloadIdentity()
+	if err := mgr.Add(frugal{}); err != nil {
+		return fmt.Errorf("cannot set up memory: %w", err)
+	}
+	p, err := o.parts(mgr)
+	if err != nil {
+		return err
+	}
+	if err := o.sources(p); err != nil {
+		return fmt.Errorf("cannot set up the controllers of sources: %w", err)
+	}
+	if o.reconciles(kustomizev1.KustomizationKind) {
+		if err := o.kustomizations(ctx, p); err != nil {
+			return fmt.Errorf("cannot set up %s controller: %w", kustomizev1.KustomizationKind, err)
+		}
+	}
+	if o.reconciles(helmv2.HelmReleaseKind) {
+		if err := o.releases(ctx, p); err != nil {
+			return fmt.Errorf("cannot set up %s controller: %w", helmv2.HelmReleaseKind, err)
+		}
+	}
+	if o.reconciles(layerKind) {
+		children := &remote.Children{
+			Client: mgr.GetClient(), Cluster: p.local, Snapshots: p.finder.Snapshots, Connections: remote.NewConnections(mgr.GetScheme(), time.Now),
+			Events: p.events("cascade"), Metrics: remote.NewMetrics(metrics.Registry), Now: time.Now,
+			AgentImage: o.image, ObserveInterval: o.observeInterval,
+		}
+		layers := &remote.Layers{Client: mgr.GetClient(), Snapshots: p.finder.Snapshots, Now: time.Now}
+		if err := remote.SetupWithManager(mgr, children, layers, o.concurrentChildren); err != nil {
+			return fmt.Errorf("cannot set up Layer and Child controllers: %w", err)
+		}
+	}
+	return mgr.Add(&remote.Reporter{Client: mgr.GetClient(), Cache: mgr.GetCache(), Namespace: o.namespace, Agent: version(), Now: time.Now, Reconciles: o.reconcilesObject})
+}
+
+// reconcilesObject reports whether the kind of an object is reconciled.
+func (o agentOptions) reconcilesObject(object client.Object) bool {
+	gvk, err := apiutil.GVKForObject(object, newScheme())
+	return err == nil && o.reconciles(gvk.Kind)
+}
+
+// sources sets up the controllers of the kinds of sources that are fetched.
+func (o agentOptions) sources(p *parts) error {
+	logins, err := source.NewLogins(o.tokenCacheSize, o.tokenCacheDuration, time.Now)
+	if err != nil {
+		return err
+	}
+	storage, err := o.storage(p.mgr)
+	if err != nil {
+		return err
+	}
+	shared := &syncer.Sources{
+		Client: p.mgr.GetClient(), Reader: p.mgr.GetAPIReader(), Snapshots: p.finder.Snapshots, Logins: logins, Storage: storage,
+		Events: p.events("source-controller"), Metrics: p.metrics, Now: time.Now,
+	}
+	dir := func(name string) string { return filepath.Join(o.storagePath, name) }
+	images := source.NewImages(dir("images"), o.maxPackBytes)
+	indexes := chart.NewIndexes(dir("indexes"), o.indexMaxBytes, chart.DefaultIndexCacheBytes)
+	charts := chart.NewCharts(indexes, dir("charts"), chart.Limits{Chart: o.chartMaxBytes, File: o.chartFileMaxBytes})
+	kinds := map[string]interface {
+		SetupWithManager(ctrl.Manager, int, predicate.Predicate) error
+	}{
+		sourcev1.GitRepositoryKind:  &syncer.GitRepositories{Sources: shared, Mirrors: source.NewMirrors(dir("git"), o.maxPackBytes)},
+		sourcev1.OCIRepositoryKind:  &syncer.OCIRepositories{Sources: shared, Images: images},
+		sourcev1.BucketKind:         &syncer.Buckets{Sources: shared, Buckets: source.NewBuckets(dir("buckets"), o.maxPackBytes)},
+		sourcev1.HelmRepositoryKind: &syncer.HelmRepositories{Sources: shared, Indexes: indexes},
+		sourcev1.HelmChartKind:      &syncer.HelmCharts{Sources: shared, Charts: charts, Images: images, From: p.finder},
+	}
+	for kind, reconciler := range kinds {
+		if !o.reconciles(kind) {
+			continue
+		}
+		if err := reconciler.SetupWithManager(p.mgr, o.concurrentSources, p.finder.Shard); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o agentOptions) kustomizations(ctx context.Context, p *parts) error {
+	memo := apply.NewMemo(p.local, kustomizev1.GroupVersion.Group, time.Now)
+	if err := p.mgr.Add(memo); err != nil {
+		return fmt.Errorf("cannot set up memo: %w", err)
+	}
+	rules := p.rules
+	rules.Decryption.Client, rules.Decryption.Tokens = p.mgr.GetClient(), p.tokens
 	return (&syncer.Kustomizations{
-		Client: mgr.GetClient(),
-		Targets: &syncer.Targets{
-			Local: local, Kubeconfig: capibridge.Kubeconfig, ServiceAccount: o.serviceAccount,
-			KubeConfigServiceAccount: o.kubeconfigAccount, Tokens: tokens, Scheme: mgr.GetScheme(), Now: time.Now,
-		},
-		Memo: memo, Snapshots: snapshots, Fetched: fetched, Artifacts: source.NewArtifacts(filepath.Join(o.storagePath, "others"), o.maxPackBytes),
-		Events: events("kustomize-controller"), Metrics: measured, Now: time.Now, Rules: rules,
+		Client: p.mgr.GetClient(), Targets: p.targets, Memo: memo, Sources: p.finder,
+		Events: p.events("kustomize-controller"), Metrics: p.metrics, Now: time.Now, Rules: rules,
 		Drift: syncer.DriftMode(o.drift), Sweep: o.sweep,
-	}).SetupWithManager(ctx, mgr, o.concurrent, configs, shard)
+	}).SetupWithManager(ctx, p.mgr, o.concurrent, p.configs)
+}
+
+func (o agentOptions) releases(ctx context.Context, p *parts) error {
+	events := p.events("helm-controller")
+	return (&syncer.HelmReleases{
+		Client: p.mgr.GetClient(), Targets: p.targets, Sources: p.finder,
+		Releases: &release.Releases{
+			Events: events, Now: time.Now, OverrideManagers: o.overrideManagers, UseHelm3Defaults: p.releases.helm3Defaults,
+			DefaultToRetryOnFailure: p.releases.retryOnFailure, AllowDNSLookups: p.releases.dnsLookups,
+		},
+		Events: events, Metrics: p.metrics, Now: time.Now, ChartFileBytes: o.chartFileMaxBytes,
+		Rules: syncer.ReleaseRules{
+			NoCrossNamespaceRefs: p.rules.NoCrossNamespaceRefs, RequeueDependency: p.rules.RequeueDependency,
+			ExternalArtifact: p.rules.ExternalArtifact, NoDigestTracking: p.releases.noDigestTracking, Dependencies: p.rules.Dependencies,
+		},
+	}).SetupWithManager(ctx, p.mgr, o.concurrentReleases, p.configs)
 }

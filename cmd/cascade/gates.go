@@ -10,12 +10,19 @@ import (
 	"github.com/cascade-gitops/cascade/syncer"
 )
 
+// releaseGates are those of Flux's helm-controller alone.
+type releaseGates struct{ helm3Defaults, retryOnFailure, dnsLookups, noDigestTracking bool }
+
 // gates are the feature gates of Flux's controllers. Each sets what it changes
 // here; nil is accepted and changes nothing, for the reason that stands beside
 // it in docs/flux-compatibility.md.
-func gates(rules *syncer.Rules, watchConfigs *bool) map[string]func(on bool) {
+func gates(rules *syncer.Rules, releases *releaseGates, watchConfigs *bool) map[string]func(on bool) {
 	return map[string]func(bool){
 		"AdditiveCELDependencyCheck":     func(on bool) { rules.Dependencies.Additive = on },
+		"UseHelm3Defaults":               func(on bool) { releases.helm3Defaults = on },
+		"DefaultToRetryOnFailure":        func(on bool) { releases.retryOnFailure = on },
+		"AllowDNSLookups":                func(on bool) { releases.dnsLookups = on },
+		"DisableChartDigestTracking":     func(on bool) { releases.noDigestTracking = on },
 		"ExternalArtifact":               func(on bool) { rules.ExternalArtifact = on },
 		"StrictPostBuildSubstitutions":   func(on bool) { rules.LenientSubstitution = !on },
 		"DisableFailFastBehavior":        func(on bool) { rules.NoFailFast = on },
@@ -28,6 +35,10 @@ func gates(rules *syncer.Rules, watchConfigs *bool) map[string]func(on bool) {
 		"CancelHealthCheckOnNewRevision": nil,
 		"DirectSourceFetch":              nil,
 		"ObjectLevelWorkloadIdentity":    nil,
+		"OOMWatch":                       nil,
+		"AdoptLegacyReleases":            nil,
+		"DetectDrift":                    nil,
+		"CorrectDrift":                   nil,
 	}
 }
 

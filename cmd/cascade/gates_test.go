@@ -24,7 +24,7 @@ func TestSetGates(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rules, watch := syncer.Rules{}, true
-			err := setGates(tc.text, gates(&rules, &watch))
+			err := setGates(tc.text, gates(&rules, &releaseGates{}, &watch))
 			if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 				t.Fatalf("%s: error %v, want one about %q", tc.reason, err, tc.err)
 			}

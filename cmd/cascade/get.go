@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"github.com/spf13/cobra"
@@ -26,58 +29,88 @@ type getter struct {
 	header     []string
 	row        func(client.Object) []string
 	conditions func(client.Object) []metav1.Condition
+	// source: the kind is one of the sources.
+	source bool
 }
 
+// sourceGetter lists one kind of source.
+func sourceGetter(name, single string, list func() client.ObjectList, suspended func(client.Object) bool, aliases ...string) getter {
+	return getter{
+		name: name, single: single, list: list, aliases: aliases, header: []string{"REVISION", "SUSPENDED"}, source: true,
+		conditions: func(o client.Object) []metav1.Condition { return o.(conditioned).GetConditions() },
+		row: func(o client.Object) []string {
+			revision := ""
+			if a := o.(sourcev1.Source).GetArtifact(); a != nil {
+				revision = a.Revision
+			}
+			return []string{shortRevision(revision), truth(suspended(o))}
+		},
+	}
+}
+
+type conditioned interface{ GetConditions() []metav1.Condition }
+
 func getters() []getter {
-	return []getter{{
-		name: "sources", single: "source", aliases: []string{"gitrepositories", "gitrepo"},
-		list:       func() client.ObjectList { return &sourcev1.GitRepositoryList{} },
-		header:     []string{"REVISION", "SUSPENDED"},
-		conditions: func(o client.Object) []metav1.Condition { return o.(*sourcev1.GitRepository).Status.Conditions },
-		row: func(o client.Object) []string {
-			g := o.(*sourcev1.GitRepository)
-			revision := ""
-			if g.Status.Artifact != nil {
-				revision = g.Status.Artifact.Revision
-			}
-			return []string{shortRevision(revision), truth(g.Spec.Suspend)}
-		},
-	}, {
-		name: "kustomizations", single: "kustomization", aliases: []string{"ks"},
-		list:       func() client.ObjectList { return &kustomizev1.KustomizationList{} },
-		header:     []string{"REVISION", "SUSPENDED"},
-		conditions: func(o client.Object) []metav1.Condition { return o.(*kustomizev1.Kustomization).Status.Conditions },
-		row: func(o client.Object) []string {
-			k := o.(*kustomizev1.Kustomization)
-			return []string{shortRevision(k.Status.LastAppliedRevision), truth(k.Spec.Suspend)}
-		},
-	}, {
-		name: "layers", single: "layer",
-		list:       func() client.ObjectList { return &v1alpha1.LayerList{} },
-		header:     []string{"REVISION", "CHILDREN"},
-		conditions: func(o client.Object) []metav1.Condition { return o.(*v1alpha1.Layer).Status.Conditions },
-		row: func(o client.Object) []string {
-			l := o.(*v1alpha1.Layer)
-			return []string{shortRevision(l.Status.Revision), fmt.Sprintf("%d/%d", l.Status.Children.Seeded, l.Status.Children.Total)}
-		},
-	}, {
-		name: "children", single: "child",
-		list:       func() client.ObjectList { return &v1alpha1.ChildList{} },
-		header:     []string{"REVISION", "CONNECTED"},
-		conditions: func(o client.Object) []metav1.Condition { return o.(*v1alpha1.Child).Status.Conditions },
-		row: func(o client.Object) []string {
-			c := o.(*v1alpha1.Child)
-			revision := ""
-			if c.Status.Report != nil {
-				revision = c.Status.Report.Revision
-			}
-			connected := "Unknown"
-			if cond := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConnectedCondition); cond != nil {
-				connected = string(cond.Status)
-			}
-			return []string{shortRevision(revision), connected}
-		},
-	}}
+	return []getter{
+		sourceGetter("gitrepositories", "gitrepository", func() client.ObjectList { return &sourcev1.GitRepositoryList{} },
+			func(o client.Object) bool { return o.(*sourcev1.GitRepository).Spec.Suspend }, "gitrepo", "git"),
+		sourceGetter("ocirepositories", "ocirepository", func() client.ObjectList { return &sourcev1.OCIRepositoryList{} },
+			func(o client.Object) bool { return o.(*sourcev1.OCIRepository).Spec.Suspend }, "ocirepo", "oci"),
+		sourceGetter("buckets", "bucket", func() client.ObjectList { return &sourcev1.BucketList{} },
+			func(o client.Object) bool { return o.(*sourcev1.Bucket).Spec.Suspend }),
+		sourceGetter("helmrepositories", "helmrepository", func() client.ObjectList { return &sourcev1.HelmRepositoryList{} },
+			func(o client.Object) bool { return o.(*sourcev1.HelmRepository).Spec.Suspend }, "helmrepo"),
+		sourceGetter("helmcharts", "helmchart", func() client.ObjectList { return &sourcev1.HelmChartList{} },
+			func(o client.Object) bool { return o.(*sourcev1.HelmChart).Spec.Suspend }, "hc", "chart"),
+		{
+			name: "kustomizations", single: "kustomization", aliases: []string{"ks"},
+			list:       func() client.ObjectList { return &kustomizev1.KustomizationList{} },
+			header:     []string{"REVISION", "SUSPENDED"},
+			conditions: func(o client.Object) []metav1.Condition { return o.(*kustomizev1.Kustomization).Status.Conditions },
+			row: func(o client.Object) []string {
+				k := o.(*kustomizev1.Kustomization)
+				return []string{shortRevision(k.Status.LastAppliedRevision), truth(k.Spec.Suspend)}
+			},
+		}, {
+			name: "helmreleases", single: "helmrelease", aliases: []string{"hr"},
+			list:       func() client.ObjectList { return &helmv2.HelmReleaseList{} },
+			header:     []string{"REVISION", "SUSPENDED"},
+			conditions: func(o client.Object) []metav1.Condition { return o.(*helmv2.HelmRelease).Status.Conditions },
+			row: func(o client.Object) []string {
+				h := o.(*helmv2.HelmRelease)
+				revision := h.Status.LastAttemptedRevision
+				if last := h.Status.History.Latest(); last != nil {
+					revision = last.ChartVersion
+				}
+				return []string{revision, truth(h.Spec.Suspend)}
+			},
+		}, {
+			name: "layers", single: "layer",
+			list:       func() client.ObjectList { return &v1alpha1.LayerList{} },
+			header:     []string{"REVISION", "CHILDREN"},
+			conditions: func(o client.Object) []metav1.Condition { return o.(*v1alpha1.Layer).Status.Conditions },
+			row: func(o client.Object) []string {
+				l := o.(*v1alpha1.Layer)
+				return []string{shortRevision(l.Status.Revision), fmt.Sprintf("%d/%d", l.Status.Children.Seeded, l.Status.Children.Total)}
+			},
+		}, {
+			name: "children", single: "child",
+			list:       func() client.ObjectList { return &v1alpha1.ChildList{} },
+			header:     []string{"REVISION", "CONNECTED"},
+			conditions: func(o client.Object) []metav1.Condition { return o.(*v1alpha1.Child).Status.Conditions },
+			row: func(o client.Object) []string {
+				c := o.(*v1alpha1.Child)
+				revision := ""
+				if c.Status.Report != nil {
+					revision = c.Status.Report.Revision
+				}
+				connected := "Unknown"
+				if cond := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConnectedCondition); cond != nil {
+					connected = string(cond.Status)
+				}
+				return []string{shortRevision(revision), connected}
+			},
+		}}
 }
 
 func truth(b bool) string {
@@ -91,13 +124,13 @@ func (c *cli) newGet() *cobra.Command {
 	var all, noHeader bool
 	var output string
 	cmd := &cobra.Command{
-		Use:   "get [all|sources|kustomizations|layers|children] [name]",
+		Use:   "get [all|sources|kustomizations|helmreleases|layers|children] [name]",
 		Short: "List objects and whether they are ready",
 		Example: "  cascade get all -A\n" +
 			"  cascade get kustomizations apps -n cascade-system -o yaml",
 		Args: cobra.RangeArgs(1, 2),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return []string{"all", "sources", "kustomizations", "layers", "children"}, cobra.ShellCompDirectiveNoFileComp
+			return listable(), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			chosen, err := choose(args[0])
@@ -125,9 +158,21 @@ func (c *cli) newGet() *cobra.Command {
 	return cmd
 }
 
+// listable are the words for what can be listed.
+func listable() []string {
+	words := []string{"all", "sources"}
+	for _, g := range getters() {
+		words = append(words, g.name)
+	}
+	return words
+}
+
 func choose(name string) ([]getter, error) {
 	if name == "all" {
 		return getters(), nil
+	}
+	if name == "sources" || name == "source" {
+		return slices.DeleteFunc(getters(), func(g getter) bool { return !g.source }), nil
 	}
 	for _, g := range getters() {
 		if name == g.name || name == g.single {
@@ -139,7 +184,7 @@ func choose(name string) ([]getter, error) {
 			}
 		}
 	}
-	return nil, fmt.Errorf("cannot list %q: use all, sources, kustomizations, layers or children", name)
+	return nil, fmt.Errorf("cannot list %q: use %s", name, strings.Join(listable(), ", "))
 }
 
 func (c *cli) get(ctx context.Context, cl client.Client, chosen []getter, namespace, name, output string, noHeader bool) error {

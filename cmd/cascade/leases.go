@@ -3,10 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
-	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,11 +22,14 @@ const leasePoll = 5 * time.Second
 // fluxLeases are those of the controllers whose work this process does.
 func (o agentOptions) fluxLeases() []string {
 	var names []string
-	if o.reconciles(sourcev1.GitRepositoryKind) {
+	if slices.ContainsFunc(sourceKinds(), o.reconciles) {
 		names = append(names, "source-controller-leader-election")
 	}
 	if o.reconciles(kustomizev1.KustomizationKind) {
 		names = append(names, "kustomize-controller-leader-election")
+	}
+	if o.reconciles(helmv2.HelmReleaseKind) {
+		names = append(names, "helm-controller-leader-election")
 	}
 	return names
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -210,7 +211,7 @@ func TestUnknownKinds(t *testing.T) {
 			}
 		}
 	}
-	for _, kind := range []string{"source", "git", "Kustomization", "ks", "layer", "child"} {
+	for _, kind := range []string{"source", "git", "Kustomization", "ks", "layer", "child", "hr", "oci", "bucket", "helmrepo", "chart"} {
 		if _, err := newSubject(kind, client.ObjectKey{Name: "x"}); err != nil {
 			t.Errorf("newSubject(%s): %v", kind, err)
 		}
@@ -224,16 +225,27 @@ func TestSubjectSource(t *testing.T) {
 	}
 	ref := &k.object.(*kustomizev1.Kustomization).Spec.SourceRef
 	*ref = kustomizev1.CrossNamespaceSourceReference{Kind: "GitRepository", Name: "fleet"}
-	if got := k.source(); got == nil || *got != (client.ObjectKey{Namespace: "team", Name: "fleet"}) {
+	if got := k.source(); got == nil || *got != (sourceRef{"GitRepository", client.ObjectKey{Namespace: "team", Name: "fleet"}}) {
 		t.Errorf("source() = %v, want the one of the same namespace", got)
 	}
 	ref.Namespace = "other"
-	if got := k.source(); got == nil || got.Namespace != "other" {
+	if got := k.source(); got == nil || got.key.Namespace != "other" {
 		t.Errorf("source() = %v, want the one of the namespace that is named", got)
 	}
 	ref.Kind = "OCIRepository"
-	if got := k.source(); got != nil {
-		t.Errorf("source() = %v, want none: the kind is not ours", got)
+	if got := k.source(); got == nil || got.kind != "OCIRepository" {
+		t.Errorf("source() = %v, want one of the kind that is named", got)
+	}
+	h, err := newSubject("hr", client.ObjectKey{Namespace: "team", Name: "mesh"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := h.source(); got != nil {
+		t.Errorf("source() = %v, want none: its chart has not been made yet", got)
+	}
+	h.object.(*helmv2.HelmRelease).Status.HelmChart = "charts/team-mesh"
+	if got := h.source(); got == nil || *got != (sourceRef{"HelmChart", client.ObjectKey{Namespace: "charts", Name: "team-mesh"}}) {
+		t.Errorf("source() = %v, want the chart that it made", got)
 	}
 }
 
@@ -329,7 +341,7 @@ func TestCommands(t *testing.T) {
 		"Export":      {"manifests for those who install by other means", []string{"install", "--export", "--image", "registry/cascade:v1"}, "image: registry/cascade:v1", ""},
 		"UnknownVerb": {"a typo is an error", []string{"gett"}, "", "gett"},
 		"UnknownKind": {"before any cluster is asked", []string{"get", "pods"}, "", "use all, sources"},
-		"ReconcileIt": {"the same", []string{"reconcile", "pod", "x"}, "", "use source, kustomization"},
+		"ReconcileIt": {"the same", []string{"reconcile", "pod", "x"}, "", "use kustomization, helmrelease"},
 		"NoName":      {"what is missing is said", []string{"approve", "prune"}, "", "1 arg"},
 		"LogLevel":    {"flags are checked before anything starts", []string{"agent", "--log-level", "loud"}, "", "debug, info or error"},
 	} {

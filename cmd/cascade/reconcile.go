@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -24,46 +25,90 @@ type subject struct {
 	// state returns what was handled last, the conditions, and the revision.
 	state func() (handled string, conditions []metav1.Condition, revision string)
 	// source that the object is made of, if it has one.
-	source func() *client.ObjectKey
+	source func() *sourceRef
+}
+
+// sourceRef names a source.
+type sourceRef struct {
+	kind string
+	key  client.ObjectKey
+}
+
+func inNamespace(namespace, otherwise, name string) client.ObjectKey {
+	if namespace == "" {
+		namespace = otherwise
+	}
+	return client.ObjectKey{Namespace: namespace, Name: name}
+}
+
+// sourceSubject is a source, of which handled returns what was handled last.
+func sourceSubject(o client.Object, key client.ObjectKey, handled func() string) *subject {
+	o.SetNamespace(key.Namespace)
+	o.SetName(key.Name)
+	return &subject{object: o, state: func() (string, []metav1.Condition, string) {
+		revision := ""
+		if a := o.(sourcev1.Source).GetArtifact(); a != nil {
+			revision = a.Revision
+		}
+		return handled(), o.(conditioned).GetConditions(), revision
+	}}
 }
 
 func newSubject(kind string, key client.ObjectKey) (*subject, error) {
 	switch strings.ToLower(kind) {
 	case "source", "gitrepository", "gitrepo", "git":
 		o := &sourcev1.GitRepository{}
+		return sourceSubject(o, key, func() string { return o.Status.LastHandledReconcileAt }), nil
+	case "ocirepository", "ocirepo", "oci":
+		o := &sourcev1.OCIRepository{}
+		return sourceSubject(o, key, func() string { return o.Status.LastHandledReconcileAt }), nil
+	case "bucket":
+		o := &sourcev1.Bucket{}
+		return sourceSubject(o, key, func() string { return o.Status.LastHandledReconcileAt }), nil
+	case "helmrepository", "helmrepo":
+		o := &sourcev1.HelmRepository{}
+		return sourceSubject(o, key, func() string { return o.Status.LastHandledReconcileAt }), nil
+	case "helmchart", "hc", "chart":
+		o := &sourcev1.HelmChart{}
+		s := sourceSubject(o, key, func() string { return o.Status.LastHandledReconcileAt })
+		s.source = func() *sourceRef {
+			return &sourceRef{o.Spec.SourceRef.Kind, client.ObjectKey{Namespace: o.Namespace, Name: o.Spec.SourceRef.Name}}
+		}
+		return s, nil
+	case "helmrelease", "hr":
+		o := &helmv2.HelmRelease{}
 		o.Namespace, o.Name = key.Namespace, key.Name
 		return &subject{object: o, state: func() (string, []metav1.Condition, string) {
-			revision := ""
-			if o.Status.Artifact != nil {
-				revision = o.Status.Artifact.Revision
+			return o.Status.LastHandledReconcileAt, o.Status.Conditions, o.Status.LastAttemptedRevision
+		}, source: func() *sourceRef {
+			if ref := o.Spec.ChartRef; ref != nil {
+				return &sourceRef{ref.Kind, inNamespace(ref.Namespace, o.Namespace, ref.Name)}
 			}
-			return o.Status.LastHandledReconcileAt, o.Status.Conditions, revision
+			namespace, name := o.Status.GetHelmChart()
+			if name == "" {
+				return nil
+			}
+			return &sourceRef{sourcev1.HelmChartKind, client.ObjectKey{Namespace: namespace, Name: name}}
 		}}, nil
 	case "kustomization", "ks":
 		o := &kustomizev1.Kustomization{}
 		o.Namespace, o.Name = key.Namespace, key.Name
 		return &subject{object: o, state: func() (string, []metav1.Condition, string) {
 			return o.Status.LastHandledReconcileAt, o.Status.Conditions, o.Status.LastAppliedRevision
-		}, source: func() *client.ObjectKey {
+		}, source: func() *sourceRef {
 			ref := o.Spec.SourceRef
-			if ref.Kind != sourcev1.GitRepositoryKind {
-				return nil
-			}
-			if ref.Namespace == "" {
-				ref.Namespace = o.Namespace
-			}
-			return &client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
+			return &sourceRef{ref.Kind, inNamespace(ref.Namespace, o.Namespace, ref.Name)}
 		}}, nil
 	case "layer":
 		o := &v1alpha1.Layer{}
 		o.Namespace, o.Name = key.Namespace, key.Name
 		return &subject{object: o, state: func() (string, []metav1.Condition, string) {
 			return o.Status.LastHandledReconcileAt, o.Status.Conditions, o.Status.Revision
-		}, source: func() *client.ObjectKey {
+		}, source: func() *sourceRef {
 			if o.Spec.SourceRef == nil {
 				return nil
 			}
-			return &client.ObjectKey{Namespace: o.Namespace, Name: o.Spec.SourceRef.Name}
+			return &sourceRef{sourcev1.GitRepositoryKind, client.ObjectKey{Namespace: o.Namespace, Name: o.Spec.SourceRef.Name}}
 		}}, nil
 	case "child":
 		o := &v1alpha1.Child{}
@@ -76,14 +121,14 @@ func newSubject(kind string, key client.ObjectKey) (*subject, error) {
 			return o.Status.LastHandledReconcileAt, o.Status.Conditions, revision
 		}}, nil
 	}
-	return nil, fmt.Errorf("cannot reconcile kind %q: use source, kustomization, layer or child", kind)
+	return nil, fmt.Errorf("cannot reconcile kind %q: use kustomization, helmrelease, layer, child, or a kind of source: gitrepository, ocirepository, bucket, helmrepository, helmchart", kind)
 }
 
 func (c *cli) newReconcile() *cobra.Command {
 	var withSource bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use:   "reconcile <source|kustomization|layer|child> <name>",
+		Use:   "reconcile <kustomization|helmrelease|layer|child|kind of source> <name>",
 		Short: "Reconcile an object now and wait for the result",
 		Example: "  cascade reconcile kustomization apps --with-source\n" +
 			"  cascade reconcile source fleet -n cascade-system",
@@ -107,11 +152,7 @@ func (c *cli) newReconcile() *cobra.Command {
 				if s.source == nil || s.source() == nil {
 					return fmt.Errorf("cannot reconcile the source of %s %s: it has none", args[0], key)
 				}
-				src, err := newSubject("source", *s.source())
-				if err != nil {
-					return err
-				}
-				if err := c.reconcile(ctx, cl, "source", src, "fetched revision"); err != nil {
+				if err := c.reconcileSource(ctx, cl, *s.source()); err != nil {
 					return err
 				}
 			}
@@ -122,6 +163,26 @@ func (c *cli) newReconcile() *cobra.Command {
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait")
 	c.flags.AddFlags(cmd.Flags())
 	return cmd
+}
+
+// reconcileSource reconciles a source, and before it what it is made from.
+func (c *cli) reconcileSource(ctx context.Context, cl client.Client, ref sourceRef) error {
+	s, err := newSubject(ref.kind, ref.key)
+	if err != nil {
+		return err
+	}
+	if err := cl.Get(ctx, ref.key, s.object); err != nil {
+		return fmt.Errorf("cannot read %s %s: %w", ref.kind, ref.key, err)
+	}
+	if r, ok := s.object.(*sourcev1.HelmRepository); ok && r.Spec.Type == sourcev1.HelmRepositoryTypeOCI {
+		return nil // it is only looked up by its charts
+	}
+	if s.source != nil {
+		if err := c.reconcileSource(ctx, cl, *s.source()); err != nil {
+			return err
+		}
+	}
+	return c.reconcile(ctx, cl, strings.ToLower(ref.kind), s, "fetched revision")
 }
 
 func (c *cli) reconcile(ctx context.Context, cl client.Client, kind string, s *subject, done string) error {

@@ -393,6 +393,12 @@ func (a *Applier) read(ctx context.Context, entries, owned []inventory.Entry) ma
 	return facts
 }
 
+// Look returns what the cluster says about one object that may have to be
+// deleted. owned is everything that the owner answers for.
+func (a *Applier) Look(ctx context.Context, e inventory.Entry, owned []inventory.Entry) inventory.Live {
+	return a.readOne(ctx, e, owned)
+}
+
 func unknown(err error) inventory.Live {
 	return inventory.Live{State: inventory.Unknown, Problem: err.Error()}
 }
@@ -450,21 +456,52 @@ func (a *Applier) readOne(ctx context.Context, e inventory.Entry, owned []invent
 			live.OfCluster = name
 		}
 	}
-	if e.Group == "" && e.Kind == "Namespace" {
-		if live.Holds, err = a.holds(ctx, e.Name, owned); err != nil {
-			return unknown(err)
-		}
+	switch {
+	case e.Group == "" && e.Kind == "Namespace":
+		live.Holds, err = a.holds(ctx, e.Name, owned)
+	case isRelease(e):
+		live.Holds, err = released(u)
+	}
+	if err != nil {
+		return unknown(err)
 	}
 	return live
 }
 
+func isRelease(e inventory.Entry) bool {
+	return e.Group == "helm.toolkit.fluxcd.io" && e.Kind == "HelmRelease"
+}
+
+// released names the protected objects that a HelmRelease installed, by its
+// inventory: they would go with it.
+func released(u *unstructured.Unstructured) ([]string, error) {
+	recorded, _, err := unstructured.NestedSlice(u.Object, "status", "inventory", "entries")
+	if err != nil {
+		return nil, fmt.Errorf("cannot read inventory of HelmRelease %s/%s: %w", u.GetNamespace(), u.GetName(), err)
+	}
+	var holds []string
+	for _, r := range recorded {
+		ref, _ := r.(map[string]any)
+		id, _ := ref["id"].(string)
+		version, _ := ref["v"].(string)
+		e, err := inventory.Parse(id, version)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read inventory of HelmRelease %s/%s: %w", u.GetNamespace(), u.GetName(), err)
+		}
+		if inventory.ProtectedKind(e.Group, e.Kind) {
+			holds = append(holds, e.String())
+		}
+	}
+	return holds, nil
+}
+
 // get reads an object, or its metadata where that is all that a plan looks at:
-// of every kind but Secret.
+// of every kind but Secret and HelmRelease.
 func (a *Applier) get(ctx context.Context, mapping *meta.RESTMapping, e inventory.Entry) (*unstructured.Unstructured, error) {
 	u := e.Object()
 	u.SetGroupVersionKind(mapping.GroupVersionKind)
 	u.SetNamespace(namespaceOf(mapping, e))
-	if ssautil.IsSecret(u) {
+	if ssautil.IsSecret(u) || isRelease(e) {
 		return u, a.client.Get(ctx, client.ObjectKeyFromObject(u), u)
 	}
 	p, err := a.client.metadata.Resource(mapping.Resource).Namespace(u.GetNamespace()).Get(ctx, e.Name, metav1.GetOptions{})
@@ -557,6 +594,10 @@ func without(text, value string) string {
 	text = strings.ReplaceAll(text, value, "*****")
 	return strings.ReplaceAll(text, quoted[1:len(quoted)-1], "*****")
 }
+
+// Redact takes the values of Secrets among objects out of an error of the API
+// server, which quotes what it refuses. The error stays what it is otherwise.
+func Redact(err error, objects []*unstructured.Unstructured) error { return redact(err, objects) }
 
 // redact takes the values of Secrets out of an error of the API server, which
 // quotes what it refuses. The error stays what it is otherwise.

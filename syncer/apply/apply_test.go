@@ -185,3 +185,34 @@ func TestHealthMessage(t *testing.T) {
 		t.Error("Done() is for nothing in progress and nothing failed")
 	}
 }
+
+func TestReleased(t *testing.T) {
+	release := func(ids ...string) *unstructured.Unstructured {
+		u := newObject("helm.toolkit.fluxcd.io/v2", "HelmRelease", "prod")
+		var list []any
+		for _, id := range ids {
+			list = append(list, map[string]any{"id": id, "v": "v1"})
+		}
+		u.Object["status"] = map[string]any{"inventory": map[string]any{"entries": list}}
+		return u
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		object *unstructured.Unstructured
+		want   []string
+		fails  bool
+	}{
+		"New":      {"nothing is installed yet", newObject("helm.toolkit.fluxcd.io/v2", "HelmRelease", "prod"), nil, false},
+		"Harmless": {"Git brings a ConfigMap back", release("apps_settings__ConfigMap"), nil, false},
+		"Cluster":  {"it would go with its release", release("apps_settings__ConfigMap", "fleet_prod_cluster.x-k8s.io_Cluster"), []string{"Cluster/fleet/prod"}, false},
+		"Data":     {"so would what is in a volume", release("apps_db__PersistentVolumeClaim"), []string{"PersistentVolumeClaim/apps/db"}, false},
+		"Odd":      {"what cannot be read may be anything", release("nonsense"), nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := released(tc.object)
+			if diff := cmp.Diff(tc.want, got); diff != "" || (err != nil) != tc.fails {
+				t.Errorf("%s: error %v; -want, +got:\n%s", tc.reason, err, diff)
+			}
+		})
+	}
+}

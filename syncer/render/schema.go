@@ -46,6 +46,15 @@ func (s *kyamlSchema) load() {
 	}
 }
 
+// WithSchema runs kustomize outside a rendering, in a post renderer say, with the
+// schema of the built-in kinds and in parallel with builds. What f runs must not
+// replace the schema. A panic becomes an error.
+func WithSchema(f func() error) error {
+	schema.load()
+	defer schema.RUnlock()
+	return guarded(f)
+}
+
 // kustomize builds dir, and begins again when it came to something that has to
 // be done first.
 func kustomize(fsys *fileSystem, dir string, begin *start) ([]*item, error) {

@@ -22,6 +22,8 @@ type archive struct {
 	root  node
 	file  *os.File
 	spans map[id]span
+	// packed is the tarball itself, if it is kept.
+	packed *spool
 }
 
 // span is where a file's content is.
@@ -39,6 +41,22 @@ func (a *archive) open(n node) (io.ReadCloser, int64, error) {
 	return io.NopCloser(io.NewSectionReader(a.file, s.at, s.size)), s.size, nil
 }
 
+// unnamed returns a new file that has no name in any directory.
+func unnamed(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot create directory: %w", err)
+	}
+	f, err := os.CreateTemp(dir, "unnamed")
+	if err != nil {
+		return nil, fmt.Errorf("cannot create file: %w", err)
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("cannot remove name of file: %w", err)
+	}
+	return f, nil
+}
+
 // unpack reads a gzipped tarball. As in Flux, links are left out, and a name
 // that leads elsewhere fails the whole. Equal content is kept once.
 func unpack(ctx context.Context, packed io.Reader, dir string, inflatedMost int64, entriesMost int) (_ *archive, err error) {
@@ -46,18 +64,15 @@ func unpack(ctx context.Context, packed io.Reader, dir string, inflatedMost int6
 	if err != nil {
 		return nil, fmt.Errorf("cannot read archive: %w", err)
 	}
-	f, err := os.CreateTemp(dir, "archive")
+	f, err := unnamed(dir)
 	if err != nil {
-		return nil, fmt.Errorf("cannot create file: %w", err)
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
 			_ = f.Close()
 		}
 	}()
-	if err := os.Remove(f.Name()); err != nil {
-		return nil, fmt.Errorf("cannot remove name of file: %w", err)
-	}
 	a := &archive{file: f, spans: map[id]span{}}
 	root := &folder{}
 	inflated := &limited{r: gz, left: inflatedMost, max: inflatedMost, what: "the archive inflates to", flag: "shrink it"}
@@ -76,14 +91,14 @@ func unpack(ctx context.Context, packed io.Reader, dir string, inflatedMost int6
 		}
 		name, err := inside(header.Name)
 		if err != nil {
-			return nil, err
+			return nil, cannotUnpack(err)
 		}
 		mode := header.FileInfo().Mode()
 		switch {
 		case header.Typeflag == tar.TypeLink || header.Typeflag == tar.TypeSymlink:
 		case mode.IsDir():
 			if err := root.put(name, nil); err != nil {
-				return nil, err
+				return nil, cannotUnpack(err)
 			}
 		case mode.IsRegular():
 			h := sha256.New()
@@ -105,7 +120,7 @@ func unpack(ctx context.Context, packed io.Reader, dir string, inflatedMost int6
 				end += size
 			}
 			if err := root.put(name, &n); err != nil {
-				return nil, err
+				return nil, cannotUnpack(err)
 			}
 		default:
 			return nil, failf(ReasonArtifactFailed, "cannot unpack %s: it is neither a file nor a directory", name)
@@ -121,15 +136,17 @@ func unpack(ctx context.Context, packed io.Reader, dir string, inflatedMost int6
 	return a, nil
 }
 
+func cannotUnpack(err error) error { return failf(ReasonArtifactFailed, "cannot unpack: %w", err) }
+
 // inside returns the clean path of a name, which must be relative and stay
 // below.
 func inside(name string) (string, error) {
 	if name == "" || strings.HasPrefix(name, "/") || strings.ContainsAny(name, "\\\x00") {
-		return "", failf(ReasonArtifactFailed, "cannot unpack: the name %q is not allowed", name)
+		return "", fmt.Errorf("the name %q is not allowed", name)
 	}
 	for part := range strings.SplitSeq(name, "/") {
 		if part == ".." {
-			return "", failf(ReasonArtifactFailed, "cannot unpack: the name %q leads elsewhere", name)
+			return "", fmt.Errorf("the name %q leads elsewhere", name)
 		}
 	}
 	return clean(path.Clean(name)), nil
@@ -145,14 +162,14 @@ type folder struct {
 func (f *folder) put(name string, n *node) error {
 	if name == "" {
 		if n != nil {
-			return failf(ReasonArtifactFailed, "cannot unpack: the root is a file")
+			return errors.New("the root is a file")
 		}
 		return nil
 	}
 	part, rest, below := strings.Cut(name, "/")
 	if !below && n != nil {
 		if f.dirs[part] != nil {
-			return failf(ReasonArtifactFailed, "cannot unpack %s: it is a directory and a file", name)
+			return fmt.Errorf("%s is a directory and a file", name)
 		}
 		if f.files == nil {
 			f.files = map[string]node{}
@@ -161,7 +178,7 @@ func (f *folder) put(name string, n *node) error {
 		return nil
 	}
 	if _, ok := f.files[part]; ok {
-		return failf(ReasonArtifactFailed, "cannot unpack %s: it is a directory and a file", name)
+		return fmt.Errorf("%s is a directory and a file", name)
 	}
 	if f.dirs == nil {
 		f.dirs = map[string]*folder{}

@@ -4,15 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"sync"
 	"time"
-	"weak"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/opencontainers/go-digest"
@@ -40,13 +37,11 @@ type Artifacts struct {
 	limits limits
 	client *http.Client
 
-	mu       sync.Mutex
-	archives map[string]weak.Pointer[archive]
+	archives pool[archive]
+
+	mu sync.Mutex
 	// newest keeps the last snapshot of each source.
 	newest map[Key]*Snapshot
-	// busy has a channel for each digest that is being fetched, closed at the
-	// end.
-	busy map[string]chan struct{}
 }
 
 // NewArtifacts unpacks into files in dir, which have no names there. An archive
@@ -74,7 +69,7 @@ func NewArtifacts(dir string, maxBytes int64) *Artifacts {
 				return nil
 			},
 		},
-		archives: map[string]weak.Pointer[archive]{}, newest: map[Key]*Snapshot{}, busy: map[string]chan struct{}{},
+		newest: map[Key]*Snapshot{},
 	}
 }
 
@@ -96,13 +91,18 @@ func (a *Artifacts) Fetch(ctx context.Context, key Key, artifact *meta.Artifact)
 	if last != nil && last.Digest == artifact.Digest && last.Revision == artifact.Revision && last.OriginRevision == origin {
 		return last, nil
 	}
-	content, err := a.archive(ctx, sum, artifact.URL)
+	content, err := a.archives.obtain(ctx, sum.String(), func() (*archive, error) { return a.get(ctx, sum, artifact.URL) })
 	if err != nil {
+		var known *Error
+		if !errors.As(err, &known) {
+			err = failf(ReasonArtifactFailed, "cannot fetch artifact: %w", err)
+		}
 		return nil, err
 	}
 	s := &Snapshot{
 		Revision: artifact.Revision, OriginRevision: origin, Digest: artifact.Digest, Time: artifact.LastUpdateTime.Time,
-		root:  content.root,
+		Metadata: artifact.Metadata,
+		root:     content.root, packed: content.packed,
 		rules: &rules{id: "none"}, // whoever packed it has applied them
 	}
 	a.mu.Lock()
@@ -116,44 +116,6 @@ func (a *Artifacts) Forget(key Key) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.newest, key)
-}
-
-// archive returns the content with a digest. Of those that ask at the same
-// time one fetches it and the others wait.
-func (a *Artifacts) archive(ctx context.Context, sum digest.Digest, from string) (*archive, error) {
-	for {
-		a.mu.Lock()
-		if known := a.archives[sum.String()].Value(); known != nil {
-			a.mu.Unlock()
-			return known, nil
-		}
-		running, ok := a.busy[sum.String()]
-		if !ok {
-			done := make(chan struct{})
-			a.busy[sum.String()] = done
-			a.mu.Unlock()
-			content, err := a.get(ctx, sum, from)
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			delete(a.busy, sum.String())
-			close(done)
-			for key, p := range a.archives {
-				if p.Value() == nil {
-					delete(a.archives, key)
-				}
-			}
-			if err == nil {
-				a.archives[sum.String()] = weak.Make(content)
-			}
-			return content, err
-		}
-		a.mu.Unlock()
-		select {
-		case <-running:
-		case <-ctx.Done():
-			return nil, failf(ReasonArtifactFailed, "cannot fetch artifact: %w", ctx.Err())
-		}
-	}
 }
 
 func (a *Artifacts) get(ctx context.Context, sum digest.Digest, from string) (*archive, error) {
@@ -181,32 +143,19 @@ func (a *Artifacts) get(ctx context.Context, sum digest.Digest, from string) (*a
 	default:
 		return nil, failf(ReasonArtifactFailed, "cannot fetch artifact %s: the server answered %s", where, res.Status)
 	}
-	if err := os.MkdirAll(a.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("cannot create directory: %w", err)
-	}
-	spool, err := os.CreateTemp(a.dir, "artifact")
+	verifier, most := sum.Verifier(), a.limits.packBytes
+	file, err := newSpool(ctx, a.dir, &limited{r: res.Body, left: most, max: most, what: "the artifact has", flag: "raise --max-pack-bytes or shrink it"}, verifier)
 	if err != nil {
-		return nil, fmt.Errorf("cannot create spool file: %w", err)
-	}
-	defer spool.Close()
-	if err := os.Remove(spool.Name()); err != nil {
-		return nil, fmt.Errorf("cannot remove name of spool file: %w", err)
-	}
-	verifier := sum.Verifier()
-	most := a.limits.packBytes
-	body := &limited{r: res.Body, left: most, max: most, what: "the artifact has", flag: "raise --max-pack-bytes or shrink it"}
-	if _, err := io.Copy(io.MultiWriter(spool, verifier), body); err != nil {
 		return nil, wrapArtifact(where, err)
 	}
 	// Nothing is unpacked of what is not what was announced.
 	if !verifier.Verified() {
+		file.close()
 		return nil, failf(ReasonArtifactFailed, "cannot use artifact %s: its digest is not %s", where, sum)
 	}
-	if err := rewind(spool); err != nil {
-		return nil, err
-	}
-	content, err := unpack(ctx, spool, a.dir, a.limits.inflatedBytes, a.limits.entriesMost)
+	content, err := file.unpack(ctx, a.limits)
 	if err != nil {
+		file.close()
 		return nil, wrapArtifact(where, err)
 	}
 	return content, nil

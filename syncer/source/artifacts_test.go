@@ -301,10 +301,10 @@ func TestArtifacts(t *testing.T) {
 	a.Forget(keyOf("b"))
 	runtime.GC()
 	runtime.GC()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.archives) != 2 {
-		t.Errorf("%d archives are known, want 2", len(a.archives))
+	a.archives.mu.Lock()
+	defer a.archives.mu.Unlock()
+	if known := len(a.archives.kept); known != 2 {
+		t.Errorf("%d archives are known, want 2", known)
 	}
 }
 

@@ -18,7 +18,9 @@ import (
 	"github.com/fluxcd/pkg/auth"
 	"github.com/fluxcd/pkg/auth/aws"
 	"github.com/fluxcd/pkg/auth/azure"
+	"github.com/fluxcd/pkg/auth/gcp"
 	"github.com/fluxcd/pkg/cache"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"github.com/golang-jwt/jwt/v5"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -69,15 +71,7 @@ func (l *Logins) Cloud(ctx context.Context, provider, repository, serviceAccount
 	if err != nil {
 		return nil, failf(ReasonURLInvalid, "cannot parse URL")
 	}
-	options := []auth.Option{
-		auth.WithClient(c), auth.WithServiceAccountNamespace(key.Namespace), auth.WithGitURL(*u), auth.WithCache(*l.cache, involved(key)),
-	}
-	if serviceAccount != "" {
-		options = append(options, auth.WithServiceAccountName(serviceAccount))
-	}
-	if proxy != nil {
-		options = append(options, auth.WithProxyURL(*proxy))
-	}
+	options := append(l.options(serviceAccount, proxy, c, key), auth.WithGitURL(*u))
 	var from auth.GitCredentialsProvider
 	switch provider {
 	case azure.ProviderName:
@@ -91,11 +85,60 @@ func (l *Logins) Cloud(ctx context.Context, provider, repository, serviceAccount
 	if err != nil {
 		return nil, failf(ReasonAuthenticationFailed, "cannot get a token from provider %s: %w", provider, err)
 	}
-	identity := provider
-	if serviceAccount != "" {
-		identity += "/" + key.Namespace + "/" + serviceAccount
+	return &Login{Username: got.Username, Password: got.Password, BearerToken: got.BearerToken, Identity: identityOf(provider, serviceAccount, key)}, nil
+}
+
+// options of the library for one object, which asks as a service account of its
+// namespace or, without one, as the agent.
+func (l *Logins) options(serviceAccount string, proxy *url.URL, c client.Client, key Key) []auth.Option {
+	options := []auth.Option{
+		auth.WithClient(c), auth.WithServiceAccountNamespace(key.Namespace), auth.WithCache(*l.cache, involved(key)),
 	}
-	return &Login{Username: got.Username, Password: got.Password, BearerToken: got.BearerToken, Identity: identity}, nil
+	if serviceAccount != "" {
+		options = append(options, auth.WithServiceAccountName(serviceAccount))
+	}
+	if proxy != nil {
+		options = append(options, auth.WithProxyURL(*proxy))
+	}
+	return options
+}
+
+// identityOf is equal for objects that ask a provider as the same one.
+func identityOf(provider, serviceAccount string, key Key) string {
+	if serviceAccount == "" {
+		return provider
+	}
+	return provider + "/" + key.Namespace + "/" + serviceAccount
+}
+
+// Registry gets a login for images at aws, azure or gcp, for a repository with
+// the scheme oci: as the service account, if it has a name, and as the agent
+// otherwise. The client must not read from a cache.
+func (l *Logins) Registry(ctx context.Context, provider, repository, serviceAccount string, proxy *url.URL, c client.Client, key Key) (*Login, error) {
+	at, ok := strings.CutPrefix(repository, sourcev1.OCIRepositoryPrefix)
+	if !ok {
+		return nil, failf(ReasonURLInvalid, "cannot use URL: it must be in the form oci://<domain>/<org>/<repo>")
+	}
+	var from auth.ArtifactRegistryCredentialsProvider
+	switch provider {
+	case aws.ProviderName:
+		from = aws.Provider{}
+	case azure.ProviderName:
+		from = azure.Provider{}
+	case gcp.ProviderName:
+		from = gcp.Provider{}
+	default:
+		return nil, failf(ReasonInvalidProvider, "cannot use spec.provider %q: it is not one of generic, aws, azure, gcp", provider)
+	}
+	got, err := auth.GetArtifactRegistryCredentials(AllowNetwork(ctx), from, at, l.options(serviceAccount, proxy, c, key)...)
+	if err != nil {
+		return nil, failf(ReasonAuthenticationFailed, "cannot get a credential from provider %s: %w", provider, err)
+	}
+	config, err := got.Authorization()
+	if err != nil {
+		return nil, failf(ReasonAuthenticationFailed, "cannot read the credential of provider %s: %w", provider, err)
+	}
+	return &Login{Username: config.Username, Password: config.Password, BearerToken: config.RegistryToken, Identity: identityOf(provider, serviceAccount, key)}, nil
 }
 
 // Keys of a Secret for a GitHub App, as Flux has them.

@@ -155,6 +155,7 @@ func (m *Mirrors) snapshot(ctx context.Context, origin Origin, gen *generation, 
 	subject, _, _ := strings.Cut(strings.TrimSpace(git.message), "\n")
 	s := &Snapshot{
 		Revision: want.revision, Commit: want.commit.String(), Subject: subject, Time: git.time,
+		File: want.commit.String() + ".tar.gz",
 		root: gen.nodeOf(filemode.Dir, git.tree), asked: options.key(), git: git,
 	}
 	if _, err := count(s.root, m.limits.entriesMost, 0); err != nil {

@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/go-git/go-git/v5/plumbing/transport"
 	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
@@ -30,6 +29,12 @@ const (
 	ReasonLimitExceeded        = "LimitExceeded"
 	ReasonCopyFailure          = "CopyFailure"
 	ReasonInvalidProvider      = "InvalidProviderConfiguration"
+	ReasonInvalidSTS           = "InvalidSTSConfiguration"
+	ReasonReadFailed           = "ReadOperationFailed"
+	ReasonImagePullFailed      = "OCIArtifactPullFailed"
+	ReasonImageLayerFailed     = "OCIArtifactLayerOperationFailed"
+	ReasonVerificationFailed   = "VerificationError"
+	ReasonBucketFailed         = "BucketOperationFailed"
 )
 
 // Error is a failure with a stable reason for the object that names the
@@ -167,6 +172,22 @@ func tlsConfig(secret map[string][]byte) (*tls.Config, error) {
 	return config, nil
 }
 
+// systemTLS is tlsConfig with the certificates of the system beside those in
+// the Secret, as Flux has it for registries and buckets.
+func systemTLS(secret map[string][]byte) (*tls.Config, error) {
+	config, err := tlsConfig(secret)
+	if err != nil || config.RootCAs == nil {
+		return config, err
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		return config, nil // it has those of the Secret
+	}
+	pool.AppendCertsFromPEM(first(secret, "ca.crt", "caFile"))
+	config.RootCAs = pool
+	return config, nil
+}
+
 // newClient returns a client with a transport of its own, whose requests stay
 // at one host.
 func newClient(host *url.URL, config *tls.Config, proxy *url.URL) *http.Client {
@@ -175,17 +196,7 @@ func newClient(host *url.URL, config *tls.Config, proxy *url.URL) *http.Client {
 		from = http.ProxyURL(proxy)
 	}
 	return &http.Client{
-		Transport: &http.Transport{
-			Proxy:                  from,
-			DialContext:            (&net.Dialer{Timeout: 20 * time.Second}).DialContext,
-			TLSClientConfig:        config,
-			TLSHandshakeTimeout:    10 * time.Second,
-			ResponseHeaderTimeout:  60 * time.Second,
-			MaxResponseHeaderBytes: 64 << 10,
-			// Who fetches asks a few times in a row and then not for minutes.
-			MaxIdleConnsPerHost: 2,
-			IdleConnTimeout:     10 * time.Second,
-		},
+		Transport: transportTo(config, from),
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			if req.URL.Host != host.Host || (host.Scheme == "https" && req.URL.Scheme != "https") {
 				return fmt.Errorf("redirect to %s://%s refused: it is another host; name the new URL in spec.url", req.URL.Scheme, req.URL.Host)

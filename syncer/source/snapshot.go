@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"io/fs"
 	"path"
 	"strings"
@@ -32,11 +33,16 @@ type Snapshot struct {
 	// OriginRevision is the revision of what the source was made from, if its
 	// artifact tells (org.opencontainers.image.revision); empty otherwise.
 	OriginRevision string
-	// Commit is the full SHA-1 in Git, empty for an archive.
+	// Commit is the full SHA-1 in Git, empty for what is no commit.
 	Commit string
 	// Digest identifies the content: two commits with the same tree and ignore
-	// rules share it.
+	// rules share it. Of what came as one file it is the digest of that file.
 	Digest string
+	// File is the name that Storage gives to the snapshot's archive.
+	File string
+	// Metadata goes into the artifact of the source, e.g. the annotations of an
+	// image's manifest. It is never changed.
+	Metadata map[string]string
 	// Subject is the first line of the commit's message.
 	Subject string
 	// Time of the commit.
@@ -44,8 +50,16 @@ type Snapshot struct {
 
 	root  node
 	rules *rules
+	// packed is the file that the snapshot came as, nil if Storage has to pack
+	// it.
+	packed *spool
 	// asked identifies what was asked for besides the revision.
 	asked string
+	// bucket is what the objects were, which spares the next snapshot those that
+	// stayed.
+	bucket *contents
+	// image is kept for those that ask for the same one.
+	image *pull
 	// git is where the commit itself is, for its signature.
 	git *provenance
 }
@@ -53,6 +67,28 @@ type Snapshot struct {
 // Rules identifies the ignore rules in force. Where two snapshots have the same
 // Rules, directories with the same hash at the same path have the same listing.
 func (s *Snapshot) Rules() string { return s.rules.id }
+
+// Packed returns the file that the snapshot came as, a packaged chart for
+// instance: each call another reader of the same bytes, which may be read as long
+// as anybody likes and is not closed. It is false for what did not come as a
+// file.
+func (s *Snapshot) Packed() (*io.SectionReader, bool) {
+	if s.packed == nil {
+		return nil, false
+	}
+	return s.packed.reader(), true
+}
+
+// As returns the same content under another name, for what is made of a source
+// without changing it, a chart from an image for instance.
+func (s *Snapshot) As(about About) (*Snapshot, error) {
+	if err := allowed(about.File); err != nil {
+		return nil, err
+	}
+	as := *s
+	as.Revision, as.OriginRevision, as.File, as.Metadata, as.Time = about.Revision, about.OriginRevision, about.File, about.Metadata, about.Time
+	return &as, nil
+}
 
 // digestOf a tree and the ignore rules that are not in it.
 func digestOf(root node, ignore *string) string {
@@ -182,4 +218,25 @@ func (s *Snapshot) ReadFile(name string) ([]byte, error) {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 	}
 	return n.read(at)
+}
+
+// Files counts the files that the ignore rules leave.
+func (s *Snapshot) Files() (int, error) { return s.files("") }
+
+func (s *Snapshot) files(dir string) (int, error) {
+	entries, err := s.ReadDir(dir)
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for _, e := range entries {
+		below := 1
+		if e.Dir {
+			if below, err = s.files(join(dir, e.Name)); err != nil {
+				return 0, err
+			}
+		}
+		n += below
+	}
+	return n, nil
 }

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 )
 
@@ -31,12 +32,24 @@ const (
 	directoryMode  = 0o750
 )
 
+// latest is the name of the link to the newest artifact, for the kinds whose
+// status has its URL.
+func latest(kind string) string {
+	switch kind {
+	case sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.HelmChartKind:
+		return "latest.tar.gz"
+	case sourcev1.HelmRepositoryKind:
+		return "index.yaml"
+	}
+	return ""
+}
+
 // artifactsKept is how many archives of one source are kept: the current one,
 // and the one that a consumer may be about to fetch.
 const artifactsKept = 2
 
-// Storage packs snapshots for consumers outside this process and serves them
-// under the URLs that Flux's source-controller uses. It is safe for concurrent
+// Storage packs snapshots for consumers outside this process and serves them,
+// and other artifacts, under the URLs that Flux's source-controller uses. It is safe for concurrent
 // use; calls for one source must not overlap.
 type Storage struct {
 	dir        string
@@ -67,20 +80,111 @@ func (s *Storage) Put(ctx context.Context, key Key, snapshot *Snapshot) (*meta.A
 	last, ok := s.packed[key]
 	s.mu.Unlock()
 	if ok && last.snapshot == snapshot {
-		if info, err := os.Lstat(filepath.Join(s.dir, last.artifact.Path)); err == nil && info.Mode().IsRegular() && info.Size() == *last.artifact.Size {
-			return last.artifact.DeepCopy(), nil
+		if stored := s.Stored(key); stored != nil {
+			return stored, nil
 		}
 	}
-	at := path.Join(folderOf(key), snapshot.Commit+".tar.gz")
-	digest, size, err := s.write(ctx, at, snapshot)
+	artifact, err := s.store(key, snapshot.File, snapshot.Revision, func(w io.Writer) error {
+		if file, ok := snapshot.Packed(); ok {
+			_, err := io.Copy(w, contextReader{ctx, file})
+			return err
+		}
+		return Pack(ctx, w, snapshot)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot pack revision %s: %w", snapshot.Revision, err)
 	}
-	artifact := meta.Artifact{Path: at, URL: s.url(at), Revision: snapshot.Revision, Digest: digest, Size: &size}
+	artifact.Metadata = snapshot.Metadata
 	s.mu.Lock()
-	s.packed[key] = packed{snapshot, artifact}
+	s.packed[key] = packed{snapshot, *artifact}
 	s.mu.Unlock()
-	return artifact.DeepCopy(), s.collect(at)
+	return artifact.DeepCopy(), nil
+}
+
+// PutFile stores what is read from content as the artifact of a source, under a
+// plain name that ends in .yaml, .tgz or .tar.gz, and returns the artifact
+// without a time.
+func (s *Storage) PutFile(ctx context.Context, key Key, name, revision string, content io.Reader) (*meta.Artifact, error) {
+	artifact, err := s.store(key, name, revision, func(w io.Writer) error {
+		_, err := io.Copy(w, contextReader{ctx, content})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot store revision %s: %w", revision, err)
+	}
+	s.mu.Lock()
+	s.packed[key] = packed{nil, *artifact}
+	s.mu.Unlock()
+	return artifact.DeepCopy(), nil
+}
+
+// Stored returns the artifact that was last put of a source, without a time; nil
+// if there is none or its file is gone.
+func (s *Storage) Stored(key Key) *meta.Artifact {
+	s.mu.Lock()
+	last, ok := s.packed[key]
+	s.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	if info, err := os.Lstat(filepath.Join(s.dir, last.artifact.Path)); err != nil || !info.Mode().IsRegular() || info.Size() != *last.artifact.Size {
+		return nil
+	}
+	return last.artifact.DeepCopy()
+}
+
+// Latest returns the URL that always leads to the newest artifact of a source,
+// as it is in its status; empty for the kinds that have none.
+func (s *Storage) Latest(key Key) string {
+	name := latest(key.Kind)
+	if name == "" {
+		return ""
+	}
+	return s.url(path.Join(folderOf(key), name))
+}
+
+// store writes a file, makes it the newest one, and removes those that are too
+// old.
+func (s *Storage) store(key Key, name, revision string, write func(io.Writer) error) (*meta.Artifact, error) {
+	if err := allowed(name); err != nil {
+		return nil, err
+	}
+	if name == latest(key.Kind) {
+		return nil, failf(ReasonArtifactFailed, "cannot store an artifact as %q: it is the name of the newest one", name)
+	}
+	at := path.Join(folderOf(key), name)
+	digest, size, err := s.write(at, write)
+	if err != nil {
+		return nil, err
+	}
+	keep := []string{name}
+	if link := latest(key.Kind); link != "" {
+		if err := s.link(path.Join(folderOf(key), link), name); err != nil {
+			return nil, fmt.Errorf("cannot make %s the latest: %w", name, err)
+		}
+		keep = append(keep, link)
+	}
+	if err := s.collect(folderOf(key), keep); err != nil {
+		return nil, err
+	}
+	return &meta.Artifact{Path: at, URL: s.url(at), Revision: revision, Digest: digest, Size: &size}, nil
+}
+
+// link makes a symbolic link to a file beside it, in place of the one that was
+// there.
+func (s *Storage) link(at, name string) error {
+	target := filepath.Join(s.dir, at)
+	if to, err := os.Readlink(target); err == nil && to == name {
+		return nil
+	}
+	next := filepath.Join(filepath.Dir(target), ".link")
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(name, next); err != nil {
+		return err
+	}
+	return os.Rename(next, target)
 }
 
 // Remove deletes what is packed of a source.
@@ -103,7 +207,7 @@ func (s *Storage) url(at string) string {
 	return "http://" + s.advertised + "/" + at
 }
 
-func (s *Storage) write(ctx context.Context, at string, snapshot *Snapshot) (digest string, size int64, err error) {
+func (s *Storage) write(at string, write func(io.Writer) error) (digest string, size int64, err error) {
 	target := filepath.Join(s.dir, at)
 	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
 		return "", 0, err
@@ -119,7 +223,7 @@ func (s *Storage) write(ctx context.Context, at string, snapshot *Snapshot) (dig
 		}
 	}()
 	h := sha256.New()
-	if err := Pack(ctx, io.MultiWriter(f, h), snapshot); err != nil {
+	if err := write(io.MultiWriter(f, h)); err != nil {
 		return "", 0, err
 	}
 	if size, err = f.Seek(0, io.SeekCurrent); err != nil {
@@ -134,16 +238,16 @@ func (s *Storage) write(ctx context.Context, at string, snapshot *Snapshot) (dig
 	return "sha256:" + hex.EncodeToString(h.Sum(nil)), size, nil
 }
 
-// collect removes all archives beside the one at this path but the newest.
-func (s *Storage) collect(at string) error {
-	dir := filepath.Join(s.dir, path.Dir(at))
+// collect removes all files of a folder beside those to keep but the newest.
+func (s *Storage) collect(folder string, keep []string) error {
+	dir := filepath.Join(s.dir, folder)
 	files, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("cannot list artifacts: %w", err)
 	}
 	var others []fs.FileInfo
 	for _, f := range files {
-		if info, err := f.Info(); err == nil && f.Name() != path.Base(at) {
+		if info, err := f.Info(); err == nil && !slices.Contains(keep, f.Name()) {
 			others = append(others, info)
 		}
 	}
@@ -160,7 +264,22 @@ func (s *Storage) collect(at string) error {
 	return nil
 }
 
-// ServeHTTP implements http.Handler. It serves archives and nothing else: no
+// servedType is the media type of a file by its name; empty if a file of this
+// name is not served.
+func servedType(name string) string {
+	if name != path.Base(name) || strings.HasPrefix(name, ".") || strings.ContainsAny(name, "\\\x00") {
+		return ""
+	}
+	switch {
+	case strings.HasSuffix(name, ".tar.gz"), strings.HasSuffix(name, ".tgz"):
+		return "application/gzip"
+	case strings.HasSuffix(name, ".yaml"):
+		return "application/yaml"
+	}
+	return ""
+}
+
+// ServeHTTP implements http.Handler. It serves artifacts and nothing else: no
 // listings, nothing outside of the directory, whatever links are in it.
 func (s *Storage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
@@ -169,7 +288,8 @@ func (s *Storage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	name := strings.TrimPrefix(r.URL.Path, "/")
-	if !fs.ValidPath(name) || strings.Count(name, "/") != 3 || !strings.HasSuffix(name, ".tar.gz") || strings.HasPrefix(path.Base(name), ".") {
+	media := servedType(path.Base(name))
+	if !fs.ValidPath(name) || strings.Count(name, "/") != 3 || media == "" {
 		http.NotFound(w, r)
 		return
 	}
@@ -190,7 +310,7 @@ func (s *Storage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	w.Header().Set("Content-Type", "application/gzip")
+	w.Header().Set("Content-Type", media)
 	http.ServeContent(w, r, "", info.ModTime(), f)
 }
 

@@ -1,0 +1,296 @@
+package chart
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"sync"
+
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// DefaultIndexMaxBytes bounds the index of a repository, as in Flux.
+const DefaultIndexMaxBytes = 50 << 20
+
+// DefaultIndexCacheBytes bounds what all indexes together have in memory.
+const DefaultIndexCacheBytes = 64 << 20
+
+// Indexes reads the indexes of http(s) repositories. Objects that name the same
+// repository with the same credential share one index: it is asked for once by
+// those that ask at the same time, transferred only when the server says that it
+// is another one, and parsed only when it really is. Indexes go with the last
+// object that uses them. It is safe for concurrent use.
+type Indexes struct {
+	dir      string
+	maxBytes int64
+	cacheMax int64
+	// parsing has room for those that parse at the same time.
+	parsing chan struct{}
+	asking  flights[*Index]
+
+	mu     sync.Mutex
+	shared map[string]*shared
+	users  map[source.Key]map[string]struct{}
+	turn   int64
+	counts IndexCounts
+}
+
+// IndexCounts tells what was done since the start.
+type IndexCounts struct {
+	// Requests for an index, and those after which it was transferred.
+	Requests, Downloads int64
+	// Parses of an index, and those because there was no room to keep it.
+	Parses, Reloads int64
+}
+
+// shared is one repository.
+type shared struct {
+	key    string
+	url    *url.URL
+	client *http.Client
+	users  map[source.Key]struct{}
+	// used is the turn in which the index was last asked for.
+	used int64
+
+	index *Index
+	// etag and modified are what the server said of it.
+	etag, modified string
+}
+
+// NewIndexes keeps files in dir, which have no names there. An index of more than
+// maxBytes is refused; above cacheBytes in memory, those that were not used for the
+// longest time are read from their files again.
+func NewIndexes(dir string, maxBytes, cacheBytes int64) *Indexes {
+	return &Indexes{
+		dir: dir, maxBytes: maxBytes, cacheMax: cacheBytes, parsing: make(chan struct{}, 2),
+		shared: map[string]*shared{}, users: map[source.Key]map[string]struct{}{},
+	}
+}
+
+// Counts returns what was done so far.
+func (x *Indexes) Counts() IndexCounts {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.counts
+}
+
+// Fetch asks the server for the index of a repository, for the source with this
+// key, and keeps it for that source in place of what it used before. The same
+// pointer is returned as long as the index is the same.
+func (x *Indexes) Fetch(ctx context.Context, user source.Key, r Repository) (*Index, error) {
+	s, err := x.use(user, r)
+	if err != nil {
+		return nil, err
+	}
+	x.retain(user, map[string]bool{s.key: true})
+	return x.ask(ctx, s)
+}
+
+// get is Fetch without asking the server for what is there already, and without an
+// end to the use of other repositories.
+func (x *Indexes) get(ctx context.Context, s *shared) (*Index, error) {
+	x.mu.Lock()
+	index := s.index
+	x.mu.Unlock()
+	if index != nil {
+		return index, nil
+	}
+	return x.ask(ctx, s)
+}
+
+// Forget drops what is kept for a source that is gone.
+func (x *Indexes) Forget(user source.Key) { x.retain(user, nil) }
+
+// retain ends the use of all repositories but these.
+func (x *Indexes) retain(user source.Key, keep map[string]bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for key := range x.users[user] {
+		if keep[key] {
+			continue
+		}
+		delete(x.users[user], key)
+		delete(x.shared[key].users, user)
+		if len(x.shared[key].users) == 0 {
+			delete(x.shared, key)
+		}
+	}
+	if len(x.users[user]) == 0 {
+		delete(x.users, user)
+	}
+}
+
+// use registers that a source uses a repository.
+func (x *Indexes) use(user source.Key, r Repository) (*shared, error) {
+	u, err := r.parse()
+	if err != nil {
+		return nil, err
+	}
+	if u.Scheme == OCI {
+		return nil, failf(source.ReasonURLInvalid, "cannot fetch index of Helm repository: a registry has none")
+	}
+	key := r.key()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := x.shared[key]
+	if s == nil {
+		client, err := r.client(u)
+		if err != nil {
+			return nil, err
+		}
+		s = &shared{key: key, url: u, client: client, users: map[source.Key]struct{}{}}
+		x.shared[key] = s
+	}
+	s.users[user] = struct{}{}
+	if x.users[user] == nil {
+		x.users[user] = map[string]struct{}{}
+	}
+	x.users[user][key] = struct{}{}
+	x.turn++
+	s.used = x.turn
+	return s, nil
+}
+
+// ask the server, or wait for another one that does.
+func (x *Indexes) ask(ctx context.Context, s *shared) (*Index, error) {
+	none := func() (*Index, bool) { return nil, false }
+	index, err := x.asking.do(ctx, s.key, none, func() (*Index, error) { return x.fetch(ctx, s) })
+	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return nil, failf(ReasonFailed, "cannot fetch index of Helm repository %s: %w", shown(s.url), err)
+	}
+	return index, err
+}
+
+func (x *Indexes) fetch(ctx context.Context, s *shared) (*Index, error) {
+	x.mu.Lock()
+	known, header := s.index, http.Header{"Accept-Encoding": {"gzip"}}
+	if known != nil && s.etag != "" {
+		header.Set("If-None-Match", s.etag)
+	}
+	if known != nil && s.modified != "" {
+		header.Set("If-Modified-Since", s.modified)
+	}
+	x.counts.Requests++
+	x.mu.Unlock()
+	res, err := get(ctx, s.client, indexURL(s.url), header)
+	if err != nil {
+		return nil, failf(ReasonFailed, "cannot fetch index of Helm repository: %w", err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode == http.StatusNotModified {
+		return known, nil
+	}
+	raw, size, revision, err := x.spool(ctx, s, res)
+	if err != nil {
+		return nil, err
+	}
+	defer raw.Close()
+	index := known
+	if known == nil || known.Revision != revision {
+		if index, err = x.parse(ctx, raw, size, revision); err != nil {
+			return nil, err
+		}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.counts.Downloads++
+	s.index, s.etag, s.modified = index, res.Header.Get("ETag"), res.Header.Get("Last-Modified")
+	x.shrink(s)
+	return index, nil
+}
+
+// spool writes the body into a file while it computes the digest.
+func (x *Indexes) spool(ctx context.Context, s *shared, res *http.Response) (_ *os.File, size int64, revision string, err error) {
+	body, err := inflated(res)
+	if err != nil {
+		return nil, 0, "", failf(ReasonFailed, "cannot fetch %s: %w", shown(indexURL(s.url)), err)
+	}
+	raw, err := unnamed(x.dir)
+	if err != nil {
+		return nil, 0, "", err
+	}
+	h := sha256.New()
+	limit := limitf("the index of Helm repository %s has more than %d bytes; raise --helm-index-max-size or shrink it", shown(s.url), x.maxBytes)
+	size, err = io.Copy(io.MultiWriter(raw, h), &capped{r: body, left: x.maxBytes, err: limit})
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		_ = raw.Close()
+		if errors.Is(err, limit) {
+			return nil, 0, "", err
+		}
+		return nil, 0, "", failf(ReasonFailed, "cannot fetch %s: %w", shown(indexURL(s.url)), err)
+	}
+	return raw, size, "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
+}
+
+func (x *Indexes) parse(ctx context.Context, raw io.ReaderAt, size int64, revision string) (*Index, error) {
+	select {
+	case x.parsing <- struct{}{}:
+	case <-ctx.Done():
+		return nil, wrapIndex(ctx.Err())
+	}
+	defer func() { <-x.parsing }()
+	x.mu.Lock()
+	x.counts.Parses++
+	x.mu.Unlock()
+	index, err := parse(ctx, raw, size, revision, x.dir)
+	if err != nil {
+		return nil, wrapIndex(err)
+	}
+	return index, nil
+}
+
+// shrink makes room for an index: those that were not used for the longest time
+// stay in their files only.
+func (x *Indexes) shrink(keep *shared) {
+	for {
+		var total int64
+		var oldest *shared
+		for _, s := range x.shared {
+			if s.index == nil {
+				continue
+			}
+			weight := s.index.resident()
+			if total += weight; weight > 0 && s != keep && (oldest == nil || s.used < oldest.used) {
+				oldest = s
+			}
+		}
+		if total <= x.cacheMax || oldest == nil {
+			return
+		}
+		oldest.index.charts.Store(nil)
+	}
+}
+
+// versions of a chart in the index of a repository, the newest first.
+func (x *Indexes) versions(ctx context.Context, s *shared, name string) ([]entry, error) {
+	index, err := x.get(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	reloaded := index.resident() == 0
+	entries, ok, err := index.versions(ctx, name)
+	if err != nil {
+		return nil, failf(ReasonPull, "%w", err)
+	}
+	if reloaded {
+		x.mu.Lock()
+		x.counts.Reloads++
+		x.shrink(s)
+		x.mu.Unlock()
+	}
+	switch {
+	case !ok:
+		return nil, failf(ReasonReference, "Helm repository %s has no chart '%s'", shown(s.url), name)
+	case len(entries) == 0:
+		return nil, failf(ReasonReference, "Helm repository %s has no version of chart '%s'", shown(s.url), name)
+	}
+	return entries, nil
+}

@@ -1,0 +1,347 @@
+package syncer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/cascade-gitops/cascade/syncer/chart"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// Reasons of a HelmChart without a chart, besides those of package chart.
+const (
+	reasonSourceUnavailable     = "SourceUnavailable"
+	reasonUnsupportedSourceKind = "UnsupportedSourceKind"
+	reasonNoSourceArtifact      = "NoSourceArtifact"
+)
+
+// sourcePoll is when a chart whose source has nothing yet is looked at again;
+// its source wakes it before.
+const sourcePoll = 30 * time.Second
+
+// HelmCharts reconciles HelmChart objects into snapshots of packaged charts.
+type HelmCharts struct {
+	*Sources
+	Charts *chart.Charts
+	Images *source.Images
+	// From finds the sources that charts are in.
+	From *Finder
+
+	mu     sync.Mutex
+	builds map[source.Key]*chart.Build
+}
+
+// SetupWithManager registers the reconciler and its index. shard passes the
+// charts that this process reconciles.
+func (r *HelmCharts) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
+	err := mgr.GetFieldIndexer().IndexField(context.Background(), &sourcev1.HelmChart{}, sourceIndex, func(o client.Object) []string {
+		c := o.(*sourcev1.HelmChart)
+		return []string{c.Spec.SourceRef.Kind + "/" + c.Namespace + "/" + c.Spec.SourceRef.Name}
+	})
+	if err != nil {
+		return fmt.Errorf("cannot index HelmCharts: %w", err)
+	}
+	b := setupSource(mgr, &sourcev1.HelmChart{}, concurrent, shard).
+		Watches(&sourcev1.HelmRepository{}, r.wakes(sourcev1.HelmRepositoryKind), builder.WithPredicates(newRevision())).
+		WatchesRawSource(ctrlsource.Func(r.onSnapshot))
+	others, err := r.From.watch(mgr, sourcev1.GitRepositoryKind, sourcev1.BucketKind)
+	if err != nil {
+		return err
+	}
+	for _, o := range others {
+		b = b.Watches(o, r.wakes(kindOf(o)), builder.WithPredicates(newRevision()))
+	}
+	return b.Complete(r)
+}
+
+// wakes the charts of a source.
+func (r *HelmCharts) wakes(kind string) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		return r.users(ctx, kind, client.ObjectKeyFromObject(o))
+	})
+}
+
+func (r *HelmCharts) users(ctx context.Context, kind string, name types.NamespacedName) []reconcile.Request {
+	return requestsOf(ctx, r.Client, &sourcev1.HelmChartList{}, sourceIndex, kind+"/"+name.String())
+}
+
+// onSnapshot enqueues the charts in a source that has a new snapshot.
+func (r *HelmCharts) onSnapshot(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.Snapshots.OnChange(func(key source.Key) {
+		if key.Kind == sourcev1.HelmChartKind {
+			return
+		}
+		for _, request := range r.users(ctx, key.Kind, key.NamespacedName) {
+			enqueue(queue, request.NamespacedName, priorityChanged, 0)
+		}
+	})
+	return nil
+}
+
+// Reconcile makes one chart.
+func (r *HelmCharts) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	return reconcileSource(ctx, r.Sources, r, &sourcev1.HelmChart{}, req.NamespacedName)
+}
+
+func (r *HelmCharts) describe(obj *sourcev1.HelmChart) sourceFields {
+	return sourceFields{
+		kind: sourcev1.HelmChartKind, suspend: obj.Spec.Suspend,
+		artifact: &obj.Status.Artifact, observed: &obj.Status.ObservedGeneration, handled: &obj.Status.LastHandledReconcileAt, url: &obj.Status.URL,
+	}
+}
+
+func (r *HelmCharts) forget(key source.Key) {
+	r.Charts.Forget(key)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.builds, key)
+}
+
+func (r *HelmCharts) fetch(ctx context.Context, key source.Key, obj *sourcev1.HelmChart) (*fetched, *failure) {
+	if obj.Spec.Verify == nil {
+		removeCondition(obj, sourcev1.SourceVerifiedCondition)
+	}
+	build, failed := r.build(ctx, key, obj)
+	if failed != nil {
+		return nil, failed
+	}
+	removeCondition(obj, sourcev1.FetchFailedCondition, sourcev1.BuildFailedCondition)
+	if obj.Spec.Verify != nil {
+		r.verified(ctx, obj, "verified signature of version "+build.Version)
+	}
+	r.mu.Lock()
+	if r.builds == nil {
+		r.builds = map[source.Key]*chart.Build{}
+	}
+	r.builds[key] = build
+	r.mu.Unlock()
+	return &fetched{
+		snapshot: build.Snapshot, reason: build.Reason(), message: build.Summary(), eventReason: build.Reason(), event: build.Summary(),
+		observe: func() {
+			obj.Status.ObservedChartName = build.Name
+			obj.Status.ObservedValuesFiles = nil
+			if obj.Spec.IgnoreMissingValuesFiles {
+				obj.Status.ObservedValuesFiles = build.ValuesFiles
+			}
+		},
+	}, nil
+}
+
+// build makes the chart from the source that the object names.
+func (r *HelmCharts) build(ctx context.Context, key source.Key, obj *sourcev1.HelmChart) (*chart.Build, *failure) {
+	ref := obj.Spec.SourceRef
+	from := source.Key{Kind: ref.Kind, NamespacedName: types.NamespacedName{Namespace: obj.Namespace, Name: ref.Name}}
+	spec := r.spec(key, obj)
+	var build *chart.Build
+	var err error
+	switch ref.Kind {
+	case sourcev1.HelmRepositoryKind:
+		repo := &sourcev1.HelmRepository{}
+		if err := r.Client.Get(ctx, from.NamespacedName, repo); err != nil {
+			return nil, unavailable(err)
+		}
+		if repo.Spec.Type != sourcev1.HelmRepositoryTypeOCI {
+			if repo.Status.Artifact == nil {
+				return nil, noArtifact(from)
+			}
+			obj.Status.ObservedSourceArtifactRevision = repo.Status.Artifact.Revision
+		}
+		build, err = r.fromRepository(ctx, key, obj, repo, spec)
+	case sourcev1.GitRepositoryKind, sourcev1.BucketKind:
+		o, ferr := r.From.object(ctx, from)
+		if ferr != nil {
+			return nil, unavailable(ferr)
+		}
+		snapshot, ferr := r.From.snapshot(ctx, from, o)
+		switch {
+		case errors.Is(ferr, errNoArtifact), errors.Is(ferr, errFetchedAgain), errors.Is(ferr, source.ErrArtifactNotFound):
+			return nil, noArtifact(from)
+		case ferr != nil:
+			return nil, unavailable(ferr)
+		}
+		obj.Status.ObservedSourceArtifactRevision = snapshot.Revision
+		build, err = r.Charts.FromSnapshot(ctx, snapshot, spec, obj.Spec.ReconcileStrategy == sourcev1.ReconcileStrategyRevision,
+			func(ctx context.Context, url string) (chart.Repository, error) {
+				return r.dependencyRepository(ctx, key, url)
+			})
+	default:
+		return nil, &failure{
+			condition: sourcev1.FetchFailedCondition, stalls: true,
+			err: &source.Error{Reason: reasonUnsupportedSourceKind, Err: fmt.Errorf("failed to get source: unsupported source kind '%s', must be one of: %v", ref.Kind,
+				[]string{sourcev1.HelmRepositoryKind, sourcev1.GitRepositoryKind, sourcev1.BucketKind})},
+		}
+	}
+	if err == nil {
+		return build, nil
+	}
+	reason := source.ReasonOf(err)
+	f := &failure{condition: sourcev1.FetchFailedCondition, err: err, stalls: chart.Final(reason) || reason == source.ReasonURLInvalid}
+	if !chart.OfBuild(reason) {
+		removeCondition(obj, sourcev1.BuildFailedCondition)
+		return nil, f
+	}
+	removeCondition(obj, sourcev1.FetchFailedCondition)
+	f.condition = sourcev1.BuildFailedCondition
+	if reason == chart.ReasonVerification {
+		setCondition(obj, sourcev1.SourceVerifiedCondition, metav1.ConditionFalse, sourcev1.VerificationError, "%s", err)
+	}
+	return nil, f
+}
+
+func unavailable(err error) *failure {
+	return &failure{
+		condition: sourcev1.FetchFailedCondition,
+		err:       &source.Error{Reason: reasonSourceUnavailable, Err: fmt.Errorf("failed to get source: %w", err)},
+	}
+}
+
+// noArtifact: the source will have one soon, and wakes the chart then.
+func noArtifact(from source.Key) *failure {
+	return &failure{
+		condition: sourcev1.FetchFailedCondition, wait: sourcePoll, expected: true,
+		err: &source.Error{Reason: reasonNoSourceArtifact, Err: fmt.Errorf("no artifact available for %s source '%s'", from.Kind, from.Name)},
+	}
+}
+
+// spec of the chart. What was built last is remembered, or else told by the
+// status.
+func (r *HelmCharts) spec(key source.Key, obj *sourcev1.HelmChart) chart.Spec {
+	r.mu.Lock()
+	last := r.builds[key]
+	r.mu.Unlock()
+	if last == nil && obj.Status.Artifact != nil {
+		last = &chart.Build{Name: obj.Status.ObservedChartName, Version: obj.Status.Artifact.Revision, Inputs: obj.Status.Artifact.Metadata[chart.InputsKey]}
+	}
+	return chart.Spec{
+		User: key, Chart: obj.Spec.Chart, Version: obj.Spec.Version,
+		ValuesFiles: obj.Spec.ValuesFiles, IgnoreMissingValues: obj.Spec.IgnoreMissingValuesFiles,
+		Generation: obj.Generation, Changed: obj.Generation != obj.Status.ObservedGeneration, Last: last,
+	}
+}
+
+func (r *HelmCharts) fromRepository(ctx context.Context, key source.Key, obj *sourcev1.HelmChart, repo *sourcev1.HelmRepository, spec chart.Spec) (*chart.Build, error) {
+	repository, err := r.chartRepository(ctx, key, repo)
+	if err != nil {
+		return nil, err
+	}
+	var verify chart.Verify
+	if v := obj.Spec.Verify; v != nil {
+		verify = func(ctx context.Context, at, digest string) error {
+			registry, ok := repository.Registry.(*chartRegistry)
+			if !ok {
+				return errors.New("signatures of charts are verified in registries only")
+			}
+			want := &sourcev1.OCIRepositoryVerification{
+				Provider: v.Provider, SecretRef: v.SecretRef, MatchOIDCIdentity: v.MatchOIDCIdentity,
+			}
+			provider, err := r.checkSignature(ctx, obj.Namespace, want, registry.at(at), source.Image{Revision: digest, Digest: digest})
+			if err != nil {
+				return fmt.Errorf("failed to verify the signature using provider '%s': %w", provider, err)
+			}
+			return nil
+		}
+	}
+	return r.Charts.FromRepository(ctx, repository, spec, verify)
+}
+
+// chartRepository is a repository, or the registry that stands for one.
+func (r *HelmCharts) chartRepository(ctx context.Context, key source.Key, repo *sourcev1.HelmRepository) (chart.Repository, error) {
+	repository, err := r.repository(ctx, repo)
+	if err != nil || repo.Spec.Type != sourcev1.HelmRepositoryTypeOCI {
+		return repository, err
+	}
+	origin, err := r.imageOrigin(ctx, key, registryAccess{
+		url: repository.URL, provider: repo.Spec.Provider, secret: repo.Spec.SecretRef, certificates: repo.Spec.CertSecretRef, insecure: repo.Spec.Insecure,
+	})
+	repository.Registry = &chartRegistry{images: r.Images, origin: origin}
+	return repository, err
+}
+
+// dependencyRepository is the repository of a dependency, with the credential of
+// the HelmRepository of the namespace that has the same URL.
+func (r *HelmCharts) dependencyRepository(ctx context.Context, key source.Key, url string) (chart.Repository, error) {
+	list := &sourcev1.HelmRepositoryList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(key.Namespace)); err != nil {
+		return chart.Repository{}, fmt.Errorf("cannot list HelmRepositories: %w", err)
+	}
+	for i := range list.Items {
+		if normal, err := chart.NormalizeURL(list.Items[i].Spec.URL); err == nil && normal == url {
+			return r.chartRepository(ctx, key, &list.Items[i])
+		}
+	}
+	repository := chart.Repository{URL: url}
+	if strings.HasPrefix(url, sourcev1.OCIRepositoryPrefix) {
+		repository.Registry = &chartRegistry{images: r.Images, origin: source.ImageOrigin{URL: url}}
+	}
+	return repository, nil
+}
+
+// chartRegistry reads charts from a registry.
+type chartRegistry struct {
+	images *source.Images
+	origin source.ImageOrigin
+}
+
+// at is the origin for one repository of the registry.
+func (c *chartRegistry) at(repository string) source.ImageOrigin {
+	origin := c.origin
+	origin.URL = sourcev1.OCIRepositoryPrefix + repository
+	return origin
+}
+
+func (c *chartRegistry) Identity() string { return c.origin.Identity() }
+
+func (c *chartRegistry) Tags(ctx context.Context, repository string) ([]string, error) {
+	return c.images.Tags(ctx, c.at(repository))
+}
+
+func (c *chartRegistry) Resolve(ctx context.Context, repository, tag string) (string, error) {
+	image, err := c.images.Resolve(ctx, c.at(repository), source.ImageReference{Tag: tag}, source.ChartMediaType)
+	return image.Digest, err
+}
+
+func (c *chartRegistry) Pull(ctx context.Context, repository, reference string) (io.ReadCloser, error) {
+	ref := source.ImageReference{Tag: reference}
+	if strings.HasPrefix(reference, "sha256:") {
+		ref = source.ImageReference{Digest: reference}
+	}
+	origin := c.at(repository)
+	image, err := c.images.Resolve(ctx, origin, ref, source.ChartMediaType)
+	if err != nil {
+		return nil, err
+	}
+	snapshot, err := c.images.Fetch(ctx, origin, image, source.ImageOptions{MediaType: source.ChartMediaType, Copy: true}, nil)
+	if err != nil {
+		return nil, err
+	}
+	packed, ok := snapshot.Packed()
+	if !ok {
+		return nil, fmt.Errorf("cannot read chart %s@%s: it is no file", repository, image.Digest)
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{packed, held{snapshot}}, nil
+}
+
+// held keeps what is read until it is closed.
+type held struct{ snapshot *source.Snapshot }
+
+func (held) Close() error { return nil }

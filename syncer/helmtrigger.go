@@ -1,0 +1,128 @@
+package syncer
+
+import (
+	"context"
+	"fmt"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// SetupWithManager registers the reconciler and its indexes. configs, if not
+// nil, has the metadata of the ConfigMaps and Secrets that are watched.
+func (r *HelmReleases) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int, configs cache.Cache) error {
+	r.written = map[types.NamespacedName]*lastWrite{}
+	for name, keys := range map[string]func(*helmv2.HelmRelease) []string{
+		sourceIndex: func(h *helmv2.HelmRelease) []string {
+			key := chartKey(h)
+			return []string{key.Kind + "/" + key.String()}
+		},
+		dependencyIndex: func(h *helmv2.HelmRelease) []string {
+			var keys []string
+			for _, d := range h.Spec.DependsOn {
+				keys = append(keys, releaseDependency(h, d).String())
+			}
+			return keys
+		},
+		configIndex: releaseConfigKeys,
+	} {
+		err := mgr.GetFieldIndexer().IndexField(ctx, &helmv2.HelmRelease{}, name, func(o client.Object) []string {
+			return keys(o.(*helmv2.HelmRelease))
+		})
+		if err != nil {
+			return fmt.Errorf("cannot index HelmReleases: %w", err)
+		}
+	}
+	b := ctrl.NewControllerManagedBy(mgr).
+		For(&helmv2.HelmRelease{}, builder.WithPredicates(r.Sources.passes(), changed(v1alpha1.ApprovePruneAnnotation))).
+		Watches(&helmv2.HelmRelease{}, &handler.Funcs{UpdateFunc: r.onDependency}).
+		WatchesRawSource(ctrlsource.Func(r.onSnapshot)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: rateLimiter()})
+	others, err := r.Sources.watch(mgr, sourcev1.HelmChartKind, sourcev1.OCIRepositoryKind, sourcev1.ExternalArtifactKind)
+	if err != nil {
+		return err
+	}
+	for _, o := range others {
+		kind := kindOf(o)
+		b = b.Watches(o, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+			return r.indexed(ctx, sourceIndex, kind+"/"+client.ObjectKeyFromObject(o).String())
+		}), builder.WithPredicates(newRevision()))
+	}
+	watchConfigs(b, configs, func(ctx context.Context, key string) []reconcile.Request { return r.indexed(ctx, configIndex, key) })
+	return b.Complete(r)
+}
+
+// releaseConfigKeys are the ConfigMaps and Secrets that an object refers to.
+func releaseConfigKeys(h *helmv2.HelmRelease) []string {
+	key := func(kind, name string) string { return kind + "/" + h.Namespace + "/" + name }
+	var keys []string
+	for _, ref := range h.Spec.ValuesFrom {
+		keys = append(keys, key(ref.Kind, ref.Name))
+	}
+	if ref := TargetOfRelease(h, ""); !ref.Local() {
+		keys = append(keys, key(ref.Kind, ref.Name))
+	}
+	return keys
+}
+
+func (r *HelmReleases) indexed(ctx context.Context, index, key string) []reconcile.Request {
+	return requestsOf(ctx, r.Client, &helmv2.HelmReleaseList{}, index, key)
+}
+
+// onSnapshot enqueues the HelmReleases of a chart that has a new snapshot.
+func (r *HelmReleases) onSnapshot(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.Sources.Snapshots.OnChange(func(key source.Key) {
+		for _, request := range r.indexed(ctx, sourceIndex, key.Kind+"/"+key.String()) {
+			enqueue(queue, request.NamespacedName, priorityChanged, 0)
+		}
+	})
+	return nil
+}
+
+// onDependency wakes those that wait for a HelmRelease.
+func (r *HelmReleases) onDependency(ctx context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	before, ok1 := e.ObjectOld.(*helmv2.HelmRelease)
+	after, ok2 := e.ObjectNew.(*helmv2.HelmRelease)
+	if !ok1 || !ok2 {
+		return
+	}
+	isReady := func(h *helmv2.HelmRelease) bool {
+		return apimeta.IsStatusConditionTrue(h.Status.Conditions, meta.ReadyCondition) && h.Status.ObservedGeneration == h.Generation
+	}
+	becameReady := !isReady(before) && isReady(after)
+	for _, request := range r.indexed(ctx, dependencyIndex, client.ObjectKeyFromObject(after).String()) {
+		waiting := &helmv2.HelmRelease{}
+		if err := r.Client.Get(ctx, request.NamespacedName, waiting, client.UnsafeDisableDeepCopy); err != nil {
+			continue
+		}
+		c := apimeta.FindStatusCondition(waiting.Status.Conditions, meta.ReadyCondition)
+		if c == nil || c.Reason != meta.DependencyNotReadyReason {
+			continue
+		}
+		// Any change may be what an expression waits for.
+		expression := false
+		for _, d := range waiting.Spec.DependsOn {
+			expression = expression || d.ReadyExpr != ""
+		}
+		if becameReady || expression {
+			enqueue(queue, request.NamespacedName, 0, 0)
+		}
+	}
+}

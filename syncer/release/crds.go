@@ -1,0 +1,153 @@
+package release
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	v2 "github.com/fluxcd/helm-controller/api/v2"
+	"helm.sh/helm/v4/pkg/action"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
+	chartutil "helm.sh/helm/v4/pkg/chart/v2/util"
+	"helm.sh/helm/v4/pkg/kube"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/cli-runtime/pkg/resource"
+
+	"github.com/cascade-gitops/cascade/syncer/render"
+)
+
+// definitionWait is how long new definitions may take to be served.
+const definitionWait = 60 * time.Second
+
+// applyDefinitions applies the CRDs of the crds directories of a chart by a
+// policy. They are no part of the release: Helm deletes none of them, ever.
+func applyDefinitions(cfg *action.Configuration, obj *v2.HelmRelease, policy v2.CRDsPolicy, c *chart.Chart, values map[string]any, serverSide bool, wait kube.WaitStrategy) error {
+	if policy == "" {
+		policy = v2.Create
+	}
+	switch {
+	case policy != v2.Skip && policy != v2.Create && policy != v2.CreateReplace:
+		return fmt.Errorf("invalid CRD upgrade policy '%s', valid values are '%s', '%s' or '%s'", policy, v2.Skip, v2.Create, v2.CreateReplace)
+	case len(c.CRDObjects()) == 0 || policy == v2.Skip:
+		return nil
+	}
+	// Which subcharts count is known after this only.
+	if err := chartutil.ProcessDependencies(c, values); err != nil {
+		return fmt.Errorf("failed to process chart dependencies: %w", err)
+	}
+	definitions, err := buildDefinitions(cfg, obj, c)
+	if err != nil || len(definitions) == 0 {
+		return err
+	}
+	cfg.Logger().Info(fmt.Sprintf("applying CustomResourceDefinition(s) with policy %s", policy))
+	var applied kube.ResourceList
+	if policy == v2.Create {
+		applied, err = createDefinitions(cfg, definitions, serverSide)
+	} else {
+		applied, err = replaceDefinitions(cfg, definitions, serverSide)
+	}
+	if err != nil || len(applied) == 0 {
+		return err
+	}
+	waiter, err := cfg.KubeClient.GetWaiter(wait)
+	if err != nil {
+		return fmt.Errorf("failed to create CustomResourceDefinition waiter: %w", err)
+	}
+	if err := waiter.Wait(applied, definitionWait); err != nil {
+		return fmt.Errorf("failed to wait for CustomResourceDefinition(s): %w", err)
+	}
+	cfg.Logger().Info(fmt.Sprintf("successfully applied %d CustomResourceDefinition(s)", len(applied)))
+	return nil
+}
+
+// buildDefinitions reads the CRDs and marks them as this HelmRelease's. Whatever
+// else lies in the directories is left out: it would be applied once and
+// forgotten.
+func buildDefinitions(cfg *action.Configuration, obj *v2.HelmRelease, c *chart.Chart) (kube.ResourceList, error) {
+	var definitions kube.ResourceList
+	var others []string
+	for _, file := range c.CRDObjects() {
+		if err := render.Check(file.File.Data); err != nil {
+			return nil, fmt.Errorf("failed to parse CustomResourceDefinitions from %s: %w", file.Name, err)
+		}
+		built, err := cfg.KubeClient.Build(bytes.NewReader(file.File.Data), false)
+		if err != nil {
+			return nil, fmt.Errorf("failed to parse CustomResourceDefinitions from %s: %w", file.Name, err)
+		}
+		for _, info := range built {
+			if gvk := info.Mapping.GroupVersionKind; gvk.Group != "apiextensions.k8s.io" || gvk.Kind != "CustomResourceDefinition" {
+				others = append(others, entryOf(info).String())
+				continue
+			}
+			definitions = append(definitions, info)
+		}
+	}
+	if len(others) > 0 {
+		cfg.Logger().Warn("ignoring what is no CustomResourceDefinition in the crds directory of the chart; it belongs into templates", "objects", strings.Join(others, ", "))
+	}
+	accessor := meta.NewAccessor()
+	return definitions, definitions.Visit(func(info *resource.Info, err error) error {
+		if err != nil {
+			return err
+		}
+		labels, err := accessor.Labels(info.Object)
+		if err != nil {
+			return err
+		}
+		merged := originLabels(obj)
+		for k, v := range labels {
+			if _, ours := merged[k]; !ours {
+				merged[k] = v
+			}
+		}
+		return accessor.SetLabels(info.Object, merged)
+	})
+}
+
+// createDefinitions creates those that are not there yet.
+func createDefinitions(cfg *action.Configuration, definitions kube.ResourceList, serverSide bool) (kube.ResourceList, error) {
+	var created kube.ResourceList
+	for i, info := range definitions {
+		res, err := cfg.KubeClient.Create(definitions[i:i+1], kube.ClientCreateOptionServerSideApply(serverSide, serverSide))
+		switch {
+		case apierrors.IsAlreadyExists(err):
+			cfg.Logger().Info(fmt.Sprintf("CustomResourceDefinition %s is already present. Skipping.", info.Name))
+		case err != nil:
+			return nil, fmt.Errorf("failed to create CustomResourceDefinition %s: %w", info.Name, err)
+		}
+		if res != nil {
+			created = append(created, res.Created...)
+		}
+	}
+	return created, nil
+}
+
+// replaceDefinitions creates those that are not there and replaces the others.
+func replaceDefinitions(cfg *action.Configuration, definitions kube.ResourceList, serverSide bool) (kube.ResourceList, error) {
+	var there kube.ResourceList
+	for _, info := range definitions {
+		live := *info
+		switch err := live.Get(); {
+		case apierrors.IsNotFound(err):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("failed to get CustomResourceDefinition %s: %w", info.Name, err)
+		}
+		there = append(there, &live)
+	}
+	options := []kube.ClientUpdateOption{kube.ClientUpdateOptionServerSideApply(serverSide, serverSide)}
+	if !serverSide {
+		options = append(options, kube.ClientUpdateOptionForceReplace(true))
+	}
+	res, err := cfg.KubeClient.Update(there, definitions, options...)
+	if err != nil {
+		return nil, fmt.Errorf("failed to update CustomResourceDefinition(s): %w", err)
+	}
+	if res == nil {
+		return nil, errors.New("failed to update CustomResourceDefinition(s): Helm reports nothing")
+	}
+	return append(res.Created, res.Updated...), nil
+}

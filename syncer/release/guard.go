@@ -1,0 +1,270 @@
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	v2 "github.com/fluxcd/helm-controller/api/v2"
+	"helm.sh/helm/v4/pkg/kube"
+	helmrelease "helm.sh/helm/v4/pkg/release/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/resource"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+)
+
+// Labels that say which HelmRelease an object belongs to, and annotations of
+// Helm that say which release.
+const (
+	ownerName        = "helm.toolkit.fluxcd.io/name"
+	ownerNamespace   = "helm.toolkit.fluxcd.io/namespace"
+	releaseName      = "meta.helm.sh/release-name"
+	releaseNamespace = "meta.helm.sh/release-namespace"
+	clusterGroup     = "cluster.x-k8s.io"
+)
+
+// Verdict on an object that is to be deleted.
+type Verdict int
+
+const (
+	// Deletable: nothing speaks against it.
+	Deletable Verdict = iota
+	// Gone: there is no such object.
+	Gone
+	// Foreign: it belongs to somebody else by now.
+	Foreign
+	// Held: it carries a cluster or data, and nobody confirmed its deletion; or
+	// nobody knows what it is.
+	Held
+	// WithCluster: a template of a Cluster that exists. It goes with it, later.
+	WithCluster
+)
+
+// Doomed is what is known of an object that is to be deleted.
+type Doomed struct {
+	Entry inventory.Entry
+	// Live is what the cluster says.
+	Live inventory.Live
+	// Ours: its labels name this HelmRelease. Others: they, or Helm's annotations,
+	// name another.
+	Ours, Others bool
+	// OwnCluster: the Cluster that it is a part of is one of the release's.
+	OwnCluster bool
+	// Hook: the chart declares it as passing.
+	Hook bool
+}
+
+// Judge decides whether an object may be deleted. It is pure.
+func Judge(d Doomed) Verdict {
+	e, live := d.Entry, d.Live
+	carriesCluster := e.Group == clusterGroup || strings.HasSuffix(e.Group, "."+clusterGroup)
+	isProtected := inventory.ProtectedKind(e.Group, e.Kind) || live.ClusterSecret || len(live.Holds) > 0 ||
+		// What a Namespace holds is known of our own only.
+		e.Group == "" && e.Kind == "Namespace" && (!d.Ours || live.Exempt)
+	switch {
+	case live.State == inventory.Unknown:
+		return Held
+	case live.State == inventory.Absent:
+		return Gone
+	case d.Others:
+		return Foreign
+	case live.Deleting:
+		return Deletable
+	case live.OfCluster != "" && strings.HasSuffix(e.Kind, "Template") && (d.OwnCluster || !live.Confirmed):
+		return WithCluster
+	case live.Confirmed, d.Hook && !carriesCluster && !live.ClusterSecret:
+		return Deletable
+	case isProtected:
+		return Held
+	}
+	return Deletable
+}
+
+// guard reads what Judge needs. It is for one HelmRelease in one cluster.
+type guard struct {
+	cluster *apply.Cluster
+	applier *apply.Applier
+	obj     *v2.HelmRelease
+	// name and namespace of the release.
+	name, namespace string
+	// release are the objects of the release as it is now.
+	release []inventory.Entry
+}
+
+func newGuard(c *apply.Cluster, obj *v2.HelmRelease, name, namespace string) *guard {
+	owner := apply.Owner{FieldManager: fieldManager, LabelGroup: v2.GroupVersion.Group, Name: obj.Name, Namespace: obj.Namespace}
+	return &guard{cluster: c, applier: apply.New(c, owner, nil), obj: obj, name: name, namespace: namespace}
+}
+
+// look reads an object that is to be deleted.
+func (g *guard) look(ctx context.Context, e inventory.Entry, hook bool) Doomed {
+	d := Doomed{Entry: e, Hook: hook}
+	d.Live = g.applier.Look(ctx, e, g.release)
+	if d.Live.State != inventory.Present || d.Live.Owned {
+		d.Ours = d.Live.Owned
+		d.OwnCluster = slices.ContainsFunc(g.release, func(c inventory.Entry) bool {
+			return isCluster(c) && c.Name == d.Live.OfCluster && c.Namespace == e.Namespace
+		})
+		return d
+	}
+	// Whose it is decides: nobody's is ours if our release has it.
+	o := &metav1.PartialObjectMetadata{}
+	o.SetGroupVersionKind(e.GroupVersionKind())
+	switch err := g.cluster.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Name}, o); {
+	case apierrors.IsNotFound(err):
+		d.Live = inventory.Live{State: inventory.Absent}
+		return d
+	case err != nil:
+		d.Live = inventory.Live{State: inventory.Unknown, Problem: err.Error()}
+		return d
+	}
+	owner, release := o.Labels[ownerName], o.Annotations[releaseName]
+	d.Others = owner != "" && (owner != g.obj.Name || o.Labels[ownerNamespace] != g.obj.Namespace) ||
+		release != "" && (release != g.name || o.Annotations[releaseNamespace] != g.namespace)
+	return d
+}
+
+// sentence sorts objects that are to be deleted by what may happen to them.
+type sentence struct {
+	deletable, foreign, held, withCluster []inventory.Entry
+	// unknown is why one of held is, if that is because it could not be read.
+	unknown string
+}
+
+func (s *sentence) add(d Doomed) Verdict {
+	v := Judge(d)
+	switch v {
+	case Deletable:
+		s.deletable = append(s.deletable, d.Entry)
+	case Foreign:
+		s.foreign = append(s.foreign, d.Entry)
+	case Held:
+		s.held = append(s.held, d.Entry)
+		if s.unknown == "" {
+			s.unknown = d.Live.Problem
+		}
+	case WithCluster:
+		s.withCluster = append(s.withCluster, d.Entry)
+	case Gone:
+	}
+	return v
+}
+
+// kept are what stays in the inventory.
+func (s *sentence) kept() []inventory.Entry {
+	return slices.Concat(s.held, s.withCluster)
+}
+
+// has reports whether an object is one of those that stay.
+func (s *sentence) has(e inventory.Entry) bool {
+	return slices.Contains(s.held, e) || slices.Contains(s.withCluster, e) || slices.Contains(s.foreign, e)
+}
+
+// message says what is held and what to do next; empty if nothing is.
+func (s *sentence) message() string {
+	if len(s.held) == 0 {
+		return ""
+	}
+	if s.unknown != "" {
+		return fmt.Sprintf("will not delete %s: it cannot be read: %s", names(s.held), s.unknown)
+	}
+	return fmt.Sprintf("will not delete protected %s; restore them in the chart or its values, or set the annotation %s: %s on each and remove them after that",
+		names(s.held), v1alpha1.DeletionAnnotation, v1alpha1.DeletionConfirmed)
+}
+
+// names lists a few of many.
+func names(entries []inventory.Entry) string {
+	const most = 5
+	var b strings.Builder
+	for i, e := range entries {
+		if i == most {
+			fmt.Fprintf(&b, " and %d more", len(entries)-most)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(e.String())
+	}
+	return b.String()
+}
+
+// judgeAll judges each of entries.
+func (g *guard) judgeAll(ctx context.Context, entries []inventory.Entry) *sentence {
+	s := &sentence{}
+	for _, e := range entries {
+		s.add(g.look(ctx, e, false))
+	}
+	return s
+}
+
+// confirm sets the confirmation of its deletion on an object, in the name of a
+// person who set it on the HelmRelease.
+func (g *guard) confirm(ctx context.Context, e inventory.Entry) error {
+	o := &metav1.PartialObjectMetadata{}
+	o.SetGroupVersionKind(e.GroupVersionKind())
+	o.Namespace, o.Name = e.Namespace, e.Name
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.DeletionAnnotation, v1alpha1.DeletionConfirmed)
+	err := g.cluster.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldManager))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("cannot confirm deletion of %s: %w", e, err)
+	}
+	return nil
+}
+
+// delete deletes an object that was judged deletable, if it is still the one.
+func (g *guard) delete(ctx context.Context, e inventory.Entry) error {
+	o := &metav1.PartialObjectMetadata{}
+	o.SetGroupVersionKind(e.GroupVersionKind())
+	if err := g.cluster.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Name}, o); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	err := g.cluster.Delete(ctx, o, client.PropagationPolicy(metav1.DeletePropagationBackground),
+		client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})
+	if err = client.IgnoreNotFound(err); err != nil {
+		return fmt.Errorf("cannot delete %s: %w", e, err)
+	}
+	return nil
+}
+
+// sift takes out of a list of Helm's what may not be deleted.
+func (g *guard) sift(ctx context.Context, list kube.ResourceList) (kube.ResourceList, *sentence) {
+	s := &sentence{}
+	var may kube.ResourceList
+	for _, info := range list {
+		switch s.add(g.look(ctx, entryOf(info), isHook(info))) {
+		case Deletable, Gone:
+			may = append(may, info)
+		case Held, WithCluster, Foreign:
+		}
+	}
+	return may, s
+}
+
+func entryOf(info *resource.Info) inventory.Entry {
+	gvk := info.Mapping.GroupVersionKind
+	e := inventory.Entry{Name: info.Name, Group: gvk.Group, Kind: gvk.Kind, Version: gvk.Version}
+	if info.Mapping.Scope.Name() != meta.RESTScopeNameRoot {
+		e.Namespace = info.Namespace
+	}
+	return e
+}
+
+func isCluster(e inventory.Entry) bool { return e.Group == clusterGroup && e.Kind == "Cluster" }
+
+func isHook(info *resource.Info) bool {
+	annotations, err := meta.NewAccessor().Annotations(info.Object)
+	return err == nil && annotations[helmrelease.HookAnnotation] != ""
+}
+
+// errHeld is wrapped by errors of actions that a person has to release.
+var errHeld = errors.New("deletion is held")

@@ -1,0 +1,169 @@
+package release
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"helm.sh/helm/v4/pkg/kube"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/resource"
+)
+
+// kubeClient is Helm's client of Kubernetes for one action, with these
+// differences: what may not be deleted is not; waiting is Flux's and ends with
+// the context; whether the cluster is there is asked once for all; a panic is an
+// error; the values of Secrets are in no error.
+type kubeClient struct {
+	*kube.Client
+	ctx     context.Context
+	session *session
+	guard   *guard
+	logs    *logs
+	now     func() time.Time
+	// readers judge objects that are waited for, before kstatus does.
+	readers readers
+	// uninstalling: an object that must stay stops the action.
+	uninstalling bool
+	// spared is what the action would have deleted.
+	spared *sentence
+}
+
+var (
+	_ kube.Interface            = (*kubeClient)(nil)
+	_ kube.InterfaceWaitOptions = (*kubeClient)(nil)
+)
+
+func newKubeClient(ctx context.Context, s *session, g *guard, l *logs, namespace string, custom readers, now func() time.Time) *kubeClient {
+	c := &kube.Client{Factory: s, Namespace: namespace}
+	//lint:ignore SA1019 the legacy waiter looks at nothing else
+	c.WaitContext = ctx
+	c.SetLogger(l)
+	return &kubeClient{Client: c, ctx: ctx, session: s, guard: g, logs: l, now: now, readers: custom, spared: &sentence{}}
+}
+
+// IsReachable implements kube.Interface.
+func (k *kubeClient) IsReachable() error {
+	if err := k.ctx.Err(); err != nil {
+		return err
+	}
+	if err := k.session.cluster.Answers(k.ctx, k.now()); err != nil {
+		return fmt.Errorf("kubernetes cluster unreachable: %w", err)
+	}
+	return nil
+}
+
+// Build implements kube.Interface.
+func (k *kubeClient) Build(r io.Reader, validate bool) (list kube.ResourceList, err error) {
+	defer recovered(&err)
+	return k.Client.Build(r, validate)
+}
+
+// Create implements kube.Interface.
+func (k *kubeClient) Create(list kube.ResourceList, o ...kube.ClientCreateOption) (res *kube.Result, err error) {
+	defer recovered(&err)
+	if err := k.ctx.Err(); err != nil {
+		return nil, err
+	}
+	k.hide(list)
+	res, err = k.Client.Create(list, o...)
+	return res, k.logs.redact(err)
+}
+
+// Update implements kube.Interface. What is in originals and not in targets any
+// more is deleted by it, except for what must stay.
+func (k *kubeClient) Update(originals, targets kube.ResourceList, o ...kube.ClientUpdateOption) (res *kube.Result, err error) {
+	// Helm reads the result of an update that failed.
+	res = &kube.Result{}
+	defer recovered(&err)
+	if err := k.ctx.Err(); err != nil {
+		return res, err
+	}
+	k.hide(targets)
+	if dropped := originals.Difference(targets); len(dropped) > 0 {
+		may, s := k.guard.sift(k.ctx, dropped)
+		k.spare(s)
+		going := map[*resource.Info]bool{}
+		for _, info := range may {
+			going[info] = true
+		}
+		wanted := originals.Intersect(targets)
+		originals = originals.Filter(func(info *resource.Info) bool { return going[info] || wanted.Contains(info) })
+	}
+	got, err := k.Client.Update(originals, targets, o...)
+	if got != nil {
+		res = got
+	}
+	return res, k.logs.redact(err)
+}
+
+// Delete implements kube.Interface.
+func (k *kubeClient) Delete(list kube.ResourceList, policy metav1.DeletionPropagation) (res *kube.Result, errs []error) {
+	defer func() {
+		if r := recover(); r != nil {
+			errs = append(errs, fmt.Errorf("helm panicked: %v", r))
+		}
+	}()
+	may, s := k.guard.sift(k.ctx, list)
+	k.spare(s)
+	hooks := len(list) > 0 && isHook(list[0])
+	if len(s.held) > 0 && (k.uninstalling || hooks) {
+		return nil, []error{fmt.Errorf("%w: %s", errHeld, s.message())}
+	}
+	if len(may) == 0 {
+		return &kube.Result{}, nil
+	}
+	return k.Client.Delete(may, policy)
+}
+
+func (k *kubeClient) spare(s *sentence) {
+	k.spared.held = append(k.spared.held, s.held...)
+	k.spared.withCluster = append(k.spared.withCluster, s.withCluster...)
+	k.spared.foreign = append(k.spared.foreign, s.foreign...)
+	if k.spared.unknown == "" {
+		k.spared.unknown = s.unknown
+	}
+}
+
+// hide keeps the values of Secrets out of what is told about the action.
+func (k *kubeClient) hide(list kube.ResourceList) {
+	var secrets []*unstructured.Unstructured
+	for _, info := range list {
+		if gvk := info.Mapping.GroupVersionKind; gvk.Group != "" || gvk.Kind != "Secret" {
+			continue
+		}
+		if content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(info.Object); err == nil {
+			u := &unstructured.Unstructured{Object: content}
+			u.SetAPIVersion("v1")
+			u.SetKind("Secret")
+			secrets = append(secrets, u)
+		}
+	}
+	if len(secrets) > 0 {
+		k.logs.hide(secrets)
+	}
+}
+
+// GetWaiter implements kube.Interface.
+func (k *kubeClient) GetWaiter(s kube.WaitStrategy) (kube.Waiter, error) {
+	return k.GetWaiterWithOptions(s)
+}
+
+// GetWaiterWithOptions implements kube.InterfaceWaitOptions.
+func (k *kubeClient) GetWaiterWithOptions(s kube.WaitStrategy, o ...kube.WaitOption) (kube.Waiter, error) {
+	if s == kube.LegacyStrategy {
+		return k.Client.GetWaiterWithOptions(s, o...)
+	}
+	return &waiter{ctx: k.ctx, cluster: k.session.cluster, readers: k.readers, spared: k.spared, hooksOnly: s == kube.HookOnlyStrategy}, nil
+}
+
+// recovered turns a panic, which an object of a hostile chart may provoke, into
+// an error. It is deferred.
+func recovered(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("helm panicked: %v", r)
+	}
+}

@@ -1,0 +1,98 @@
+package release
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+
+	v2 "github.com/fluxcd/helm-controller/api/v2"
+	ssautil "github.com/fluxcd/pkg/ssa/utils"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/kube"
+	helmrelease "helm.sh/helm/v4/pkg/release/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/render"
+)
+
+// objectsOf reads the manifest of a release, with the namespaces that Helm leaves
+// out where they are the release's. Hooks are no part of it. The warnings are
+// about kinds of which nobody knows whether they have a namespace.
+func objectsOf(rel *helmrelease.Release, mapper meta.RESTMapper) (objects []*unstructured.Unstructured, warnings []string, err error) {
+	if err := render.Check([]byte(rel.Manifest)); err != nil {
+		return nil, nil, fmt.Errorf("cannot read manifest of release %s/%s.v%d: %w", rel.Namespace, rel.Name, rel.Version, err)
+	}
+	objects, err = ssautil.ReadObjects(strings.NewReader(rel.Manifest))
+	if err != nil {
+		return nil, nil, fmt.Errorf("failed to parse manifest: %w", err)
+	}
+	objects = slices.DeleteFunc(objects, func(u *unstructured.Unstructured) bool {
+		_, hook := u.GetAnnotations()[helmrelease.HookAnnotation]
+		return hook
+	})
+	for _, u := range objects {
+		if u.GetNamespace() != "" {
+			continue
+		}
+		gvk := u.GroupVersionKind()
+		mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+		switch {
+		case err != nil:
+			w := fmt.Sprintf("failed to determine if %s is namespace scoped, skipping namespace: %s", gvk.Kind, err)
+			if !slices.Contains(warnings, w) {
+				warnings = append(warnings, w)
+			}
+		case mapping.Scope.Name() == meta.RESTScopeNameNamespace:
+			u.SetNamespace(rel.Namespace)
+		}
+	}
+	return objects, warnings, nil
+}
+
+// definitionsOf are the objects of the crds directories of a chart.
+func definitionsOf(c *chart.Chart) ([]*unstructured.Unstructured, error) {
+	var found []*unstructured.Unstructured
+	for _, crd := range c.CRDObjects() {
+		if err := render.Check(crd.File.Data); err != nil {
+			return nil, fmt.Errorf("failed to parse CRD %s: %w", crd.Name, err)
+		}
+		objects, err := ssautil.ReadObjects(bytes.NewReader(crd.File.Data))
+		if err != nil {
+			return nil, fmt.Errorf("failed to parse CRD %s: %w", crd.Name, err)
+		}
+		found = append(found, objects...)
+	}
+	return found, nil
+}
+
+// keptByPolicy reports whether Helm leaves an object behind when the release goes.
+func keptByPolicy(u *unstructured.Unstructured) bool {
+	return strings.EqualFold(strings.TrimSpace(u.GetAnnotations()[kube.ResourcePolicyAnno]), kube.KeepPolicy)
+}
+
+// entriesOf reads a recorded inventory. What cannot be read is left out: it names
+// nothing that could be asked for.
+func entriesOf(i *v2.ResourceInventory) []inventory.Entry {
+	if i == nil {
+		return nil
+	}
+	var entries []inventory.Entry
+	for _, ref := range i.Entries {
+		if e, err := inventory.Parse(ref.ID, ref.Version); err == nil {
+			entries = append(entries, e)
+		}
+	}
+	return entries
+}
+
+// refsOf is the record of entries, in their order.
+func refsOf(entries []inventory.Entry) *v2.ResourceInventory {
+	refs := make([]v2.ResourceRef, 0, len(entries))
+	for _, e := range entries {
+		refs = append(refs, v2.ResourceRef{ID: e.ID(), Version: e.Version})
+	}
+	return &v2.ResourceInventory{Entries: refs}
+}

@@ -1,0 +1,140 @@
+package release
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	v2 "github.com/fluxcd/helm-controller/api/v2"
+	"helm.sh/helm/v4/pkg/postrenderer"
+	"sigs.k8s.io/kustomize/api/builtins"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/provider"
+	"sigs.k8s.io/kustomize/api/resmap"
+	kustypes "sigs.k8s.io/kustomize/api/types"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/kustomize/kyaml/resid"
+
+	"github.com/cascade-gitops/cascade/syncer/render"
+)
+
+// chain runs post renderers one after the other, on manifests that it has looked
+// at first: kustomize's YAML parser does not survive hostile ones.
+type chain struct {
+	steps []func([]byte) ([]byte, error)
+	// budget is told how much there is.
+	budget *budget
+}
+
+var _ postrenderer.PostRenderer = (*chain)(nil)
+
+// postRenderers are the declared ones, then the common metadata, and last what
+// marks each object as one of this HelmRelease.
+func postRenderers(obj *v2.HelmRelease, b *budget) *chain {
+	c := &chain{budget: b}
+	for _, r := range obj.Spec.PostRenderers {
+		if r.Kustomize != nil {
+			c.steps = append(c.steps, kustomize(r.Kustomize))
+		}
+	}
+	if m := obj.Spec.CommonMetadata; m != nil && (m.Labels != nil || m.Annotations != nil) {
+		c.steps = append(c.steps, func(data []byte) ([]byte, error) { return mark(data, m.Labels, m.Annotations) })
+	}
+	c.steps = append(c.steps, func(data []byte) ([]byte, error) { return mark(data, originLabels(obj), nil) })
+	return c
+}
+
+func originLabels(obj *v2.HelmRelease) map[string]string {
+	return map[string]string{ownerName: obj.Name, ownerNamespace: obj.Namespace}
+}
+
+// Run implements Helm's PostRenderer.
+func (c *chain) Run(manifests *bytes.Buffer) (*bytes.Buffer, error) {
+	data := manifests.Bytes()
+	for _, step := range c.steps {
+		// Each time: a patch may bring YAML of its own.
+		if err := c.budget.output(len(data)); err != nil {
+			return nil, err
+		}
+		if err := render.Check(data); err != nil {
+			return nil, fmt.Errorf("cannot read rendered manifests: %w", err)
+		}
+		err := render.WithSchema(func() (err error) {
+			data, err = step(data)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return bytes.NewBuffer(data), nil
+}
+
+// kustomize applies patches and images.
+func kustomize(k *v2.Kustomize) func([]byte) ([]byte, error) {
+	return func(data []byte) ([]byte, error) {
+		const input = "helm-output.yaml"
+		build := kustypes.Kustomization{
+			TypeMeta:  kustypes.TypeMeta{APIVersion: kustypes.KustomizationVersion, Kind: kustypes.KustomizationKind},
+			Resources: []string{input},
+		}
+		for _, i := range k.Images {
+			build.Images = append(build.Images, kustypes.Image{Name: i.Name, NewName: i.NewName, NewTag: i.NewTag, Digest: i.Digest})
+		}
+		for _, p := range k.Patches {
+			if err := render.Check([]byte(p.Patch)); err != nil {
+				return nil, fmt.Errorf("cannot read patch of post renderer: %w", err)
+			}
+			patch := kustypes.Patch{Patch: p.Patch}
+			if t := p.Target; t != nil {
+				patch.Target = &kustypes.Selector{
+					ResId: resid.ResId{
+						Gvk:  resid.Gvk{Group: t.Group, Version: t.Version, Kind: t.Kind},
+						Name: t.Name, Namespace: t.Namespace,
+					},
+					LabelSelector: t.LabelSelector, AnnotationSelector: t.AnnotationSelector,
+				}
+			}
+			build.Patches = append(build.Patches, patch)
+		}
+		file, err := json.Marshal(build)
+		if err != nil {
+			return nil, err
+		}
+		fs := filesys.MakeFsInMemory()
+		for name, content := range map[string][]byte{input: data, "kustomization.yaml": file} {
+			if err := fs.WriteFile(name, content); err != nil {
+				return nil, err
+			}
+		}
+		built, err := krusty.MakeKustomizer(&krusty.Options{
+			LoadRestrictions: kustypes.LoadRestrictionsNone, // there is nothing else in the file system
+			PluginConfig:     kustypes.DisabledPluginConfig(),
+		}).Run(fs, ".")
+		if err != nil {
+			return nil, err
+		}
+		return built.AsYaml()
+	}
+}
+
+// mark sets labels and annotations on every object.
+func mark(data []byte, labels, annotations map[string]string) ([]byte, error) {
+	objects, err := resmap.NewFactory(provider.NewDefaultDepProvider().GetResourceFactory()).NewResMapFromBytes(data)
+	if err != nil {
+		return nil, err
+	}
+	if labels != nil {
+		t := builtins.LabelTransformerPlugin{Labels: labels, FieldSpecs: []kustypes.FieldSpec{{Path: "metadata/labels", CreateIfNotPresent: true}}}
+		if err := t.Transform(objects); err != nil {
+			return nil, err
+		}
+	}
+	if annotations != nil {
+		t := builtins.AnnotationsTransformerPlugin{Annotations: annotations, FieldSpecs: []kustypes.FieldSpec{{Path: "metadata/annotations", CreateIfNotPresent: true}}}
+		if err := t.Transform(objects); err != nil {
+			return nil, err
+		}
+	}
+	return objects.AsYaml()
+}

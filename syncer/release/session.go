@@ -1,0 +1,210 @@
+package release
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"helm.sh/helm/v4/pkg/action"
+	"helm.sh/helm/v4/pkg/chart/common"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/resource"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/kubectl/pkg/validation"
+
+	"helm.sh/helm/v4/pkg/kube"
+
+	"github.com/cascade-gitops/cascade/syncer/apply"
+)
+
+// Numbers of sessions.
+const (
+	// requestTimeout bounds each request that Helm makes without a context. None
+	// of them is a watch.
+	requestTimeout = 30 * time.Second
+	// mostSessions are kept, the least recently used goes first.
+	mostSessions = 256
+	// versionHolds is how long the version of an API server is taken to stay.
+	versionHolds = 10 * time.Minute
+)
+
+// session is what Helm needs to act on one cluster as one user. It is made once
+// and shared by all releases there: clients, discovery, the mapper of kinds.
+type session struct {
+	cluster   *apply.Cluster
+	config    *rest.Config
+	discovery discovery.CachedDiscoveryInterface
+	clientset *kubernetes.Clientset
+	dynamic   dynamic.Interface
+
+	mu      sync.Mutex
+	used    time.Time
+	version *common.KubeVersion
+	asked   time.Time
+	apis    common.VersionSet
+}
+
+// sessions by connection. A connection that is made anew has a new one.
+type sessions struct {
+	mu   sync.Mutex
+	open map[*apply.Cluster]*session
+}
+
+// of returns the session of a connection, which costs no request.
+func (s *sessions) of(c *apply.Cluster, now time.Time) (*session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if known := s.open[c]; known != nil {
+		known.used = now
+		return known, nil
+	}
+	made, err := open(c)
+	if err != nil {
+		return nil, err
+	}
+	made.used = now
+	if s.open == nil {
+		s.open = map[*apply.Cluster]*session{}
+	}
+	if len(s.open) >= mostSessions {
+		var oldest *apply.Cluster
+		for c, known := range s.open {
+			if oldest == nil || known.used.Before(s.open[oldest].used) {
+				oldest = c
+			}
+		}
+		delete(s.open, oldest)
+	}
+	s.open[c] = made
+	return made, nil
+}
+
+func open(c *apply.Cluster) (*session, error) {
+	config := rest.CopyConfig(c.Config)
+	if config.Timeout == 0 || config.Timeout > requestTimeout {
+		config.Timeout = requestTimeout
+	}
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make HTTP client for Helm: %w", err)
+	}
+	clientset, err := kubernetes.NewForConfigAndClient(config, httpClient)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make clients for Helm: %w", err)
+	}
+	dynamicClient, err := dynamic.NewForConfigAndClient(config, httpClient)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make dynamic client for Helm: %w", err)
+	}
+	return &session{
+		cluster: c, config: config, clientset: clientset, dynamic: dynamicClient,
+		discovery: memory.NewMemCacheClient(clientset.Discovery()),
+	}, nil
+}
+
+// capabilities tells templates what the cluster is and serves. The list of APIs
+// is asked for anew if the chart looks at it, because what serves a new API may
+// have been installed a moment ago.
+func (s *session) capabilities(c *chart.Chart, values map[string]any, now time.Time) (*common.Capabilities, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.version == nil || now.Sub(s.asked) > versionHolds {
+		v, err := s.discovery.ServerVersion()
+		if err != nil {
+			return nil, fmt.Errorf("could not get server version from Kubernetes: %w", err)
+		}
+		s.version, s.asked = &common.KubeVersion{Version: v.GitVersion, Major: v.Major, Minor: v.Minor}, now
+	}
+	if s.apis == nil || mentions(c, values, "Capabilities") {
+		s.discovery.Invalidate()
+		apis, err := action.GetVersionSet(s.discovery)
+		if err != nil {
+			return nil, err
+		}
+		s.apis = apis
+	}
+	return &common.Capabilities{
+		KubeVersion: *s.version, APIVersions: s.apis, HelmVersion: common.DefaultCapabilities.HelmVersion,
+	}, nil
+}
+
+// mentions reports whether a word is in a template of the chart, or in a value,
+// which may be a template too.
+func mentions(c *chart.Chart, values map[string]any, word string) bool {
+	for _, t := range c.Templates {
+		if strings.Contains(string(t.Data), word) {
+			return true
+		}
+	}
+	for _, d := range c.Dependencies() {
+		if mentions(d, nil, word) {
+			return true
+		}
+	}
+	return inValue(values, word) || inValue(c.Values, word)
+}
+
+func inValue(v any, word string) bool {
+	switch v := v.(type) {
+	case string:
+		return strings.Contains(v, word)
+	case map[string]any:
+		for _, item := range v {
+			if inValue(item, word) {
+				return true
+			}
+		}
+	case []any:
+		for _, item := range v {
+			if inValue(item, word) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+var (
+	_ genericclioptions.RESTClientGetter = (*session)(nil)
+	_ kube.Factory                       = (*session)(nil)
+)
+
+// ToRESTConfig implements the getter of clients that Helm asks for.
+func (s *session) ToRESTConfig() (*rest.Config, error) { return s.config, nil }
+
+// ToDiscoveryClient implements the getter.
+func (s *session) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error) {
+	return s.discovery, nil
+}
+
+// ToRESTMapper implements the getter: the connection's own mapper, which finds
+// new kinds by itself.
+func (s *session) ToRESTMapper() (meta.RESTMapper, error) { return s.cluster.RESTMapper(), nil }
+
+// ToRawKubeConfigLoader implements the getter. There is no file behind it.
+func (s *session) ToRawKubeConfigLoader() clientcmd.ClientConfig {
+	return clientcmd.NewDefaultClientConfig(*clientcmdapi.NewConfig(), &clientcmd.ConfigOverrides{})
+}
+
+// DynamicClient implements the factory of clients that Helm asks for.
+func (s *session) DynamicClient() (dynamic.Interface, error) { return s.dynamic, nil }
+
+// KubernetesClientSet implements the factory.
+func (s *session) KubernetesClientSet() (*kubernetes.Clientset, error) { return s.clientset, nil }
+
+// NewBuilder implements the factory.
+func (s *session) NewBuilder() *resource.Builder { return resource.NewBuilder(s) }
+
+// Validator implements the factory. API servers validate what they are sent, all
+// that are supported do; kubectl's validator would find that out by reading
+// their OpenAPI documents, and then do nothing either.
+func (s *session) Validator(string) (validation.Schema, error) { return validation.NullSchema{}, nil }

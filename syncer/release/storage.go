@@ -1,0 +1,197 @@
+package release
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	v2 "github.com/fluxcd/helm-controller/api/v2"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
+	helmreleaser "helm.sh/helm/v4/pkg/release"
+	"helm.sh/helm/v4/pkg/release/common"
+	helmrelease "helm.sh/helm/v4/pkg/release/v1"
+	"helm.sh/helm/v4/pkg/storage"
+	"helm.sh/helm/v4/pkg/storage/driver"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// largestRelease bounds what a release's Secret may expand to. Helm compresses
+// it, and whoever may write Secrets of the namespace can write a bomb.
+const largestRelease = 64 << 20
+
+// secretName is where Helm's storage keeps a revision, as any client of Helm
+// finds it.
+func secretName(name string, version int) string {
+	return fmt.Sprintf("%s.%s.v%d", storage.HelmStorageType, name, version)
+}
+
+// revision of a release in the storage, by its metadata.
+type revision struct {
+	version int
+	stamp   string
+}
+
+// revisions lists what there is of a release without reading it, the newest
+// first: one request of a few hundred bytes for each revision.
+func revisions(ctx context.Context, c client.Reader, namespace, name string) ([]revision, error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
+	if err := c.List(ctx, list, client.InNamespace(namespace), client.MatchingLabels{"owner": "helm", "name": name}); err != nil {
+		return nil, err
+	}
+	var found []revision
+	for i := range list.Items {
+		o := &list.Items[i]
+		version, err := strconv.Atoi(o.Labels["version"])
+		if err != nil || o.Name != secretName(name, version) {
+			continue // not a revision that Helm would find by its key
+		}
+		found = append(found, revision{version: version, stamp: o.Name + "/" + string(o.UID) + "/" + o.ResourceVersion})
+	}
+	slices.SortFunc(found, func(a, b revision) int { return b.version - a.version })
+	return found, nil
+}
+
+// stampOf identifies the state of all revisions.
+func stampOf(found []revision) string {
+	stamps := make([]string, 0, len(found))
+	for _, r := range found {
+		stamps = append(stamps, r.stamp)
+	}
+	return strings.Join(stamps, " ")
+}
+
+// boundedSecrets refuses Secrets that expand to more than a release can be.
+type boundedSecrets struct {
+	typedcorev1.SecretInterface
+}
+
+func (b boundedSecrets) Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.Secret, error) {
+	s, err := b.SecretInterface.Get(ctx, name, o)
+	if err != nil {
+		return nil, err
+	}
+	return s, checkExpansion(s)
+}
+
+func (b boundedSecrets) List(ctx context.Context, o metav1.ListOptions) (*corev1.SecretList, error) {
+	list, err := b.SecretInterface.List(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		if err := checkExpansion(&list.Items[i]); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// checkExpansion reads through what Helm would read into memory. Data that is no
+// release at all is for Helm to report.
+func checkExpansion(s *corev1.Secret) error {
+	data, err := base64.StdEncoding.DecodeString(string(s.Data["release"]))
+	if err != nil {
+		return nil
+	}
+	z, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return nil
+	}
+	if n, _ := io.Copy(io.Discard, io.LimitReader(z, largestRelease+1)); n > largestRelease {
+		return fmt.Errorf("cannot read release from Secret %s/%s: it expands to more than %d MiB", s.Namespace, s.Name, largestRelease>>20)
+	}
+	return nil
+}
+
+// observer is Helm's storage with a witness of what was really written: the
+// actions of Helm may return something else. It also puts a chart that was
+// rendered under guard back to what it was before it is written.
+type observer struct {
+	driver.Driver
+	// original is what the storage is to hold instead of the chart that was
+	// rendered; nil if nothing was rendered.
+	rendered, original *chart.Chart
+	wrote              func(*helmrelease.Release)
+}
+
+func (o *observer) Create(key string, rel helmreleaser.Releaser) error {
+	return o.write(rel, func(rel helmreleaser.Releaser) error { return o.Driver.Create(key, rel) })
+}
+
+func (o *observer) Update(key string, rel helmreleaser.Releaser) error {
+	return o.write(rel, func(rel helmreleaser.Releaser) error { return o.Driver.Update(key, rel) })
+}
+
+func (o *observer) Delete(key string) (helmreleaser.Releaser, error) {
+	rel, err := o.Driver.Delete(key)
+	if err != nil {
+		return nil, err
+	}
+	if r, ok := rel.(*helmrelease.Release); ok && o.wrote != nil {
+		o.wrote(r)
+	}
+	return rel, nil
+}
+
+func (o *observer) write(rel helmreleaser.Releaser, write func(helmreleaser.Releaser) error) error {
+	r, ok := rel.(*helmrelease.Release)
+	if !ok {
+		return fmt.Errorf("cannot store release: it is a %T", rel)
+	}
+	kept := r
+	if o.rendered != nil && r.Chart == o.rendered {
+		plain := *r
+		plain.Chart = o.original
+		kept = &plain
+	}
+	if err := write(kept); err != nil {
+		return err
+	}
+	if o.wrote != nil {
+		o.wrote(kept)
+	}
+	return nil
+}
+
+// typed is a release of the storage in the only form that there is today.
+func typed(rel helmreleaser.Releaser, err error) (*helmrelease.Release, error) {
+	if err != nil {
+		return nil, err
+	}
+	r, ok := rel.(*helmrelease.Release)
+	if !ok {
+		return nil, fmt.Errorf("only the Chart API v2 is supported, this is a %T", rel)
+	}
+	if r.Info == nil {
+		r.Info = &helmrelease.Info{Status: common.StatusUnknown}
+	}
+	return r, nil
+}
+
+// rollbackTarget looks at the revision that a failed release would go back to.
+func rollbackTarget(s *storage.Storage, previous *v2.Snapshot) (RollbackTarget, error) {
+	if previous == nil {
+		return TargetMissing, nil
+	}
+	rel, err := typed(s.Get(previous.Name, previous.Version))
+	switch {
+	case errors.Is(err, driver.ErrReleaseNotFound):
+		return TargetCorrupt, nil
+	case err != nil:
+		return TargetIntact, fmt.Errorf("cannot verify previous release to roll back to: %w", err)
+	case verify(previous, rel) != nil:
+		return TargetCorrupt, nil
+	}
+	return TargetIntact, nil
+}

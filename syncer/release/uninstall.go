@@ -1,0 +1,206 @@
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	v2 "github.com/fluxcd/helm-controller/api/v2"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	"helm.sh/helm/v4/pkg/release/common"
+	helmrelease "helm.sh/helm/v4/pkg/release/v1"
+	"helm.sh/helm/v4/pkg/storage/driver"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+// clusterPoll is the pause between two looks at Clusters that are being torn
+// down, which takes minutes.
+const clusterPoll = 15 * time.Second
+
+// Uninstall removes the release of an object that is being deleted. The object
+// may go when the outcome says nothing and there is no error. Chart and values of
+// the request are not looked at. Whether there is a cluster to act on, and a user
+// to act as, is for the caller to find out.
+func (r *Releases) Uninstall(ctx context.Context, req Request) (out Outcome, err error) {
+	obj := req.Object
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("release panicked: %v", p)
+			req.Log.Error(err, "cannot uninstall release", "stack", string(debug.Stack()))
+			conditions.MarkFalse(obj, meta.ReadyCondition, v2.UninstallFailedReason, "%s", err)
+		}
+	}()
+	if obj.Status.StorageNamespace == "" || obj.Status.History.Latest() == nil {
+		obj.Status.ClearHistory()
+		obj.Status.StorageNamespace = ""
+		return Outcome{}, nil // it never had a release
+	}
+	n, err := r.begin(req)
+	if err != nil {
+		conditions.MarkFalse(obj, meta.ReadyCondition, v2.UninstallFailedReason, "failed to build REST client getter to uninstall release: %s", err)
+		return Outcome{}, err
+	}
+	out, err = n.uninstall(ctx)
+	if err != nil || out != (Outcome{}) {
+		return out, err
+	}
+	obj.Status.ClearHistory()
+	obj.Status.StorageNamespace = ""
+	r.Forget(obj.UID)
+	return Outcome{}, nil
+}
+
+// leave uninstalls a release that the object does not point at any more.
+func (n *run) leave(ctx context.Context) (Outcome, error) {
+	out, err := n.uninstall(ctx)
+	if err != nil || out != (Outcome{}) {
+		return out, err
+	}
+	n.obj.Status.ClearHistory()
+	n.obj.Status.ClearFailures()
+	n.obj.Status.StorageNamespace = ""
+	return Outcome{Again: true}, nil
+}
+
+// uninstall removes the release that the history is about, if all of it may go:
+// with one object that must stay nothing is touched.
+func (n *run) uninstall(ctx context.Context) (Outcome, error) {
+	obj := n.obj
+	before := obj.Status.History.Latest().DeepCopy()
+	// The release is where it was made, not where it is declared now.
+	n.name, n.namespace, n.storageNamespace = before.Name, before.Namespace, obj.Status.StorageNamespace
+	n.guard.name, n.guard.namespace = n.name, n.namespace
+	out, err := n.clear(ctx)
+	if err != nil {
+		conditions.MarkFalse(obj, meta.ReadyCondition, v2.UninstallFailedReason, "%s", err)
+		return Outcome{}, err
+	}
+	if out != (Outcome{}) {
+		return out, nil
+	}
+	defer n.summarize()
+	h := n.helm(ctx, func(rel *helmrelease.Release) { replace(obj, rel, always(v2.ReleaseActionUninstall)) })
+	rel, err := h.uninstall(before.Name)
+	err = h.logs.redact(err)
+	switch {
+	case errors.Is(err, driver.ErrReleaseNotFound):
+		conditions.MarkFalse(obj, v2.ReleasedCondition, v2.UninstallSucceededReason,
+			"Release %s was not found, assuming it is uninstalled", before.FullReleaseName())
+		return Outcome{}, nil
+	case err != nil && obj.GetUninstall().KeepHistory && strings.Contains(err.Error(), "is already deleted"):
+		conditions.MarkFalse(obj, v2.ReleasedCondition, v2.UninstallSucceededReason,
+			"Release %s was already uninstalled", before.FullReleaseName())
+		return Outcome{}, nil
+	}
+	err = outcomeOf(rel, err, before, obj)
+	latest := obj.Status.History.Latest()
+	what := fmt.Sprintf("for release %s with chart %s", latest.FullReleaseName(), latest.VersionedChartName())
+	if err != nil {
+		obj.Status.Failures++
+		message := fmt.Sprintf("Helm uninstall failed %s: %s", what, strings.TrimSpace(n.text(err)))
+		conditions.MarkFalse(obj, v2.ReleasedCondition, v2.UninstallFailedReason, "%s", message)
+		n.event(about(latest), corev1.EventTypeWarning, v2.UninstallFailedReason, h.logs.after(message))
+		return Outcome{}, err
+	}
+	message := "Helm uninstall succeeded " + what
+	obj.Status.Inventory = nil
+	conditions.MarkFalse(obj, v2.ReleasedCondition, v2.UninstallSucceededReason, "%s", message)
+	n.event(about(latest), corev1.EventTypeNormal, v2.UninstallSucceededReason, message)
+	return Outcome{}, nil
+}
+
+// clear makes sure that all objects of a release may go, and lets Clusters go
+// first: Cluster API tears down what belongs to one by itself, in its own order,
+// and cannot if that is taken away underneath. An outcome means not yet.
+func (n *run) clear(ctx context.Context) (Outcome, error) {
+	_, rel, err := n.newest(ctx)
+	if err != nil {
+		return Outcome{}, fmt.Errorf("cannot read release %s/%s to uninstall it: %w", n.namespace, n.name, err)
+	}
+	var entries []inventory.Entry
+	if rel != nil && rel.Info.Status != common.StatusUninstalled {
+		objects, _, err := objectsOf(rel, n.session.cluster.RESTMapper())
+		if err != nil {
+			return Outcome{}, err
+		}
+		entries = goingOf(objects)
+		left, err := n.leftoversOf(rel)
+		if err != nil {
+			return Outcome{}, err
+		}
+		n.found.leftovers = left
+	}
+	entries = inventory.Union(entries, n.found.leftovers)
+	n.guard.release = entries
+	var s *sentence
+	for range 2 {
+		s = n.guard.judgeAll(ctx, entries)
+		if s.unknown != "" || len(s.held) == 0 || n.obj.Annotations[v1alpha1.DeletionAnnotation] != v1alpha1.DeletionConfirmed {
+			break
+		}
+		// The confirmation on the HelmRelease is one for each of its objects.
+		for _, e := range s.held {
+			if err := n.guard.confirm(ctx, e); err != nil {
+				return Outcome{}, err
+			}
+		}
+	}
+	if message := s.message(); message != "" {
+		n.hold(message)
+		conditions.Delete(n.obj, meta.ReconcilingCondition)
+		return Outcome{Held: true}, nil
+	}
+	n.unhold()
+	if out, err := n.dismantle(ctx, s); err != nil || out != (Outcome{}) {
+		return out, err
+	}
+	for _, e := range n.found.leftovers {
+		if err := n.guard.delete(ctx, e); err != nil {
+			return Outcome{}, err
+		}
+	}
+	return Outcome{}, nil
+}
+
+// goingOf are the objects that go with a release.
+func goingOf(objects []*unstructured.Unstructured) []inventory.Entry {
+	var going []inventory.Entry
+	for _, u := range objects {
+		if !keptByPolicy(u) {
+			going = append(going, inventory.Of(u))
+		}
+	}
+	return going
+}
+
+// dismantle deletes the Clusters of a release and waits for their end.
+func (n *run) dismantle(ctx context.Context, s *sentence) (Outcome, error) {
+	var waiting []inventory.Entry
+	for _, e := range s.deletable {
+		if isCluster(e) {
+			if err := n.guard.delete(ctx, e); err != nil {
+				return Outcome{}, err
+			}
+			waiting = append(waiting, e)
+		}
+	}
+	// Templates that go with a Cluster of another owner: it needs them.
+	waiting = append(waiting, s.withCluster...)
+	if len(waiting) == 0 {
+		return Outcome{}, nil
+	}
+	if still := n.guard.judgeAll(ctx, waiting); len(still.deletable)+len(still.kept()) == 0 {
+		return Outcome{Again: true}, nil // their templates were judged before
+	}
+	conditions.MarkReconciling(n.obj, meta.ProgressingReason, "Waiting for the end of %s", names(waiting))
+	conditions.MarkUnknown(n.obj, meta.ReadyCondition, meta.ProgressingReason, "Waiting for the end of %s", names(waiting))
+	return Outcome{After: clusterPoll}, nil
+}

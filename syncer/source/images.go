@@ -1,0 +1,372 @@
+package source
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/Masterminds/semver/v3"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// maxMetadataBytes bounds the annotations of a manifest: they go into the
+// status of an object.
+const maxMetadataBytes = 64 << 10
+
+// ChartMediaType is what Helm gives to the layer that is a packaged chart.
+const ChartMediaType = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
+
+// ImageReference names an image; the first that is set counts, in the order
+// Digest, SemVer, Tag. Nothing means the tag latest.
+type ImageReference struct {
+	Tag string
+	// SemVer is a range of versions; the tag of the highest one in it counts, of
+	// those that match SemVerFilter, a regular expression, if there is one.
+	SemVer, SemVerFilter string
+	Digest               string
+}
+
+// Image is an image at one digest.
+type Image struct {
+	// Revision in Flux's form: <tag>@sha256:<hex>, or sha256:<hex>.
+	Revision string
+	// Digest of the manifest, which the tag had when it was looked up.
+	Digest string
+}
+
+// ImageOptions say what of an image is the snapshot.
+type ImageOptions struct {
+	// MediaType of the layer, of which the first counts; the first of all if it
+	// is empty.
+	MediaType string
+	// Copy keeps the layer as the file that it is.
+	Copy bool
+	// Ignore has rules beside those in the layer, nil if there are none. A layer
+	// that is kept as a file has no rules.
+	Ignore *string
+	// MaxBytes refuses a larger layer; 0 stands for the limit of Images.
+	MaxBytes int64
+}
+
+// content identifies what is fetched.
+func (o ImageOptions) content() string {
+	return fmt.Sprintf("%q %t %d", o.MediaType, o.Copy, o.MaxBytes)
+}
+
+func (o ImageOptions) key() string {
+	h := sha256.New()
+	fmt.Fprintln(h, o.content())
+	if o.Ignore != nil {
+		fmt.Fprintf(h, "ignore %q\n", *o.Ignore)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// Images makes snapshots of images in registries. What several objects name at
+// the same origin is fetched once, and dropped when nobody has it any more. It
+// is safe for concurrent use.
+//
+// A registry may be hostile: whatever it sends is limited, nothing is unpacked
+// whose digest is not the one that was asked for, and the credential stays at
+// its site.
+type Images struct {
+	dir    string
+	limits limits
+
+	registries pool[registry]
+	pulls      pool[pull]
+}
+
+// NewImages keeps files in dir, which have no names there. A layer of more than
+// maxBytes is refused.
+func NewImages(dir string, maxBytes int64) *Images {
+	return &Images{dir: dir, limits: limits{packBytes: maxBytes, inflatedBytes: MaxInflatedBytes, entriesMost: MaxEntries}}
+}
+
+// pull is a layer that was fetched, and what its manifest says.
+type pull struct {
+	annotations map[string]string
+	root        node
+	digest      string
+	packed      *spool
+	// registry is kept: whoever has the image will ask for the next one.
+	registry *registry
+}
+
+// do runs an operation at a registry. A fault of the library, which reads what a
+// registry sends, is a fault of this one image.
+func (i *Images) do(ctx context.Context, origin ImageOrigin, reason string, f func(ctx context.Context, r *registry) error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = failf(reason, "cannot read what the registry sent: %v", p)
+		}
+		if err != nil {
+			// The library remembers failures to log in.
+			i.registries.forget(origin.key())
+		}
+	}()
+	r, err := i.registry(ctx, origin)
+	if err != nil {
+		return err
+	}
+	return f(boundedAnswers(ctx, false), r)
+}
+
+// imageError has the reason of the cause if that is more telling.
+func imageError(reason, what string, err error) error {
+	err = said(err)
+	var known *Error
+	if errors.As(err, &known) {
+		switch known.Reason {
+		case ReasonLimitExceeded, ReasonAuthenticationFailed, ReasonURLInvalid:
+			reason = known.Reason
+		}
+	}
+	return failf(reason, "%s: %w", what, err)
+}
+
+// Resolve finds the image that a reference names. Only the registry's answer to
+// a HEAD, if it gives one, is fetched. The media type is that of the layer that
+// will be used: the tags of charts write a version's plus as an underscore.
+func (i *Images) Resolve(ctx context.Context, origin ImageOrigin, ref ImageReference, mediaType string) (Image, error) {
+	if ref.Digest != "" {
+		repo, err := origin.repository()
+		if err != nil {
+			return Image{}, err
+		}
+		if _, err := v1.NewHash(ref.Digest); err != nil {
+			return Image{}, failf(ReasonImagePullFailed, "cannot follow digest %q of %s: it is not of the form sha256:<hex>", ref.Digest, repo)
+		}
+		return Image{Revision: ref.Digest, Digest: ref.Digest}, nil
+	}
+	var found Image
+	err := i.do(ctx, origin, ReasonImagePullFailed, func(ctx context.Context, r *registry) error {
+		tag := cmp.Or(ref.Tag, name.DefaultTag)
+		if ref.SemVer != "" {
+			tags, err := r.puller.List(ctx, r.repo)
+			if err != nil {
+				return imageError(ReasonReadFailed, fmt.Sprintf("cannot list the tags of %s", r.repo), err)
+			}
+			if tag, err = newest(tags, ref, mediaType); err != nil {
+				return err
+			}
+		}
+		// A tag that is none is a path of the registry's choice.
+		at, err := name.NewTag(r.repo.Name()+":"+tag, name.StrictValidation)
+		if err != nil {
+			return failf(ReasonImagePullFailed, "cannot follow tag %q of %s: it is not allowed", short(tag, 200), r.repo)
+		}
+		at.Repository = r.repo
+		var digest v1.Hash
+		if head, err := r.puller.Head(ctx, at); err == nil {
+			digest = head.Digest
+		} else {
+			if ctx.Err() != nil {
+				return imageError(ReasonImagePullFailed, fmt.Sprintf("cannot find image %s", at), err)
+			}
+			// Some answer only a GET.
+			got, err := r.puller.Get(ctx, at)
+			if err != nil {
+				return imageError(ReasonImagePullFailed, fmt.Sprintf("cannot find image %s", at), err)
+			}
+			digest = got.Digest
+		}
+		found = Image{Revision: tag + "@" + digest.String(), Digest: digest.String()}
+		return nil
+	})
+	return found, err
+}
+
+// newest returns the tag of the highest version in a range.
+func newest(tags []string, ref ImageReference, mediaType string) (string, error) {
+	constraint, err := semver.NewConstraint(ref.SemVer)
+	if err != nil {
+		return "", failf(ReasonReadFailed, "cannot read the version range %q in spec.ref.semver: %w", ref.SemVer, err)
+	}
+	filter, err := regexp.Compile(ref.SemVerFilter)
+	if err != nil {
+		return "", failf(ReasonReadFailed, "cannot read spec.ref.semverFilter: %w", err)
+	}
+	var best *semver.Version
+	var found string
+	for _, tag := range tags {
+		if !filter.MatchString(tag) {
+			continue
+		}
+		written := tag
+		if mediaType == ChartMediaType {
+			written = strings.ReplaceAll(tag, "_", "+")
+		}
+		v, err := semver.NewVersion(written)
+		if err != nil || strings.Count(written, ".") < 2 || !constraint.Check(v) {
+			continue
+		}
+		// Build metadata has no order; of equal versions the same one is taken
+		// each time.
+		if best == nil || v.GreaterThan(best) || (v.Equal(best) && tag > found) {
+			best, found = v, tag
+		}
+	}
+	if best == nil {
+		return "", failf(ReasonReadFailed, "cannot find a tag in the version range %q", ref.SemVer)
+	}
+	return found, nil
+}
+
+// Tags lists the tags of a repository in the order of the registry.
+func (i *Images) Tags(ctx context.Context, origin ImageOrigin) ([]string, error) {
+	var tags []string
+	err := i.do(ctx, origin, ReasonReadFailed, func(ctx context.Context, r *registry) (err error) {
+		if tags, err = r.puller.List(ctx, r.repo); err != nil {
+			return imageError(ReasonReadFailed, fmt.Sprintf("cannot list the tags of %s", r.repo), err)
+		}
+		return nil
+	})
+	return tags, err
+}
+
+// Fetch returns the snapshot of a layer. If last is of the same image with the
+// same options it is returned, and nothing is asked for.
+func (i *Images) Fetch(ctx context.Context, origin ImageOrigin, image Image, options ImageOptions, last *Snapshot) (*Snapshot, error) {
+	asked := "image " + options.key()
+	if last != nil && last.Revision == image.Revision && last.asked == asked {
+		return last, nil
+	}
+	var got *pull
+	err := i.do(ctx, origin, ReasonImagePullFailed, func(ctx context.Context, r *registry) (err error) {
+		got, err = i.pulls.obtain(ctx, origin.key()+" "+image.Digest+" "+options.content(), func() (*pull, error) {
+			return i.pull(ctx, r, image, options)
+		})
+		if err != nil {
+			return imageError(ReasonOf(err), fmt.Sprintf("cannot fetch image %s@%s", r.repo, image.Digest), err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &Snapshot{
+		Revision: image.Revision, OriginRevision: got.annotations[originRevision], Digest: got.digest,
+		File: image.Digest + ".tar.gz", Metadata: got.annotations,
+		root: got.root, rules: &rules{id: "none"}, packed: got.packed, asked: asked, image: got,
+	}
+	if created, err := time.Parse(time.RFC3339, got.annotations["org.opencontainers.image.created"]); err == nil {
+		s.Time = created
+	}
+	if options.Copy {
+		return s, nil
+	}
+	s.Digest = digestOf(s.root, options.Ignore)
+	if last != nil && last.rules == nil {
+		last = nil
+	}
+	if s.rules, err = newRules(s, options.Ignore, i.limits.entriesMost, last); err != nil {
+		return nil, imageError(ReasonImageLayerFailed, fmt.Sprintf("cannot use image %s", image.Digest), err)
+	}
+	return s, nil
+}
+
+func (i *Images) pull(ctx context.Context, r *registry, image Image, options ImageOptions) (*pull, error) {
+	descriptor, err := r.puller.Get(ctx, r.repo.Digest(image.Digest))
+	if err != nil {
+		return nil, failf(ReasonImagePullFailed, "cannot fetch manifest: %w", said(err))
+	}
+	img, err := descriptor.Image()
+	if err != nil {
+		return nil, failf(ReasonImagePullFailed, "cannot read manifest: %w", said(err))
+	}
+	manifest, err := img.Manifest()
+	if err != nil {
+		return nil, failf(ReasonImageLayerFailed, "cannot read manifest: %w", said(err))
+	}
+	size := 0
+	for k, v := range manifest.Annotations {
+		if size += len(k) + len(v); size > maxMetadataBytes {
+			return nil, failf(ReasonLimitExceeded, "the annotations of the manifest have more than %d bytes", maxMetadataBytes)
+		}
+	}
+	layer, err := choose(manifest, options.MediaType)
+	if err != nil {
+		return nil, err
+	}
+	most := i.limits.packBytes
+	if options.MaxBytes > 0 {
+		most = min(most, options.MaxBytes)
+	}
+	if layer.Size > most {
+		return nil, failf(ReasonLimitExceeded, "the layer has %d bytes, more than the limit of %d", layer.Size, most)
+	}
+	content, err := img.LayerByDigest(layer.Digest)
+	if err != nil {
+		return nil, failf(ReasonImageLayerFailed, "cannot find layer %s: %w", layer.Digest, said(err))
+	}
+	body, err := content.Compressed()
+	if err != nil {
+		return nil, failf(ReasonImageLayerFailed, "cannot fetch layer %s: %w", layer.Digest, said(err))
+	}
+	defer body.Close()
+	// The library checks size and digest at the end.
+	file, err := newSpool(ctx, i.dir, &limited{r: body, left: most, max: most, what: "the layer has", flag: "shrink it"})
+	if err != nil {
+		return nil, layerError(layer.Digest, err)
+	}
+	got := &pull{annotations: manifest.Annotations, registry: r}
+	unpacked, err := file.unpack(ctx, i.limits)
+	switch {
+	case err == nil:
+		got.root = unpacked.root
+	case options.Copy && ctx.Err() == nil && ReasonOf(err) != ReasonLimitExceeded:
+		// It is not for us, and nobody said that it has to be a tarball.
+		got.root = node{mode: filemode.Dir, in: opaque{failf(ReasonImageLayerFailed, "cannot unpack layer %s: %w", layer.Digest, err)}}
+	default:
+		file.close()
+		return nil, layerError(layer.Digest, err)
+	}
+	if options.Copy {
+		got.packed, got.digest = file, file.digest
+	} else {
+		unpacked.packed = nil
+		file.close()
+	}
+	return got, nil
+}
+
+// choose finds the layer in a manifest.
+func choose(manifest *v1.Manifest, mediaType string) (v1.Descriptor, error) {
+	if len(manifest.Layers) == 0 {
+		return v1.Descriptor{}, failf(ReasonImageLayerFailed, "the image has no layers")
+	}
+	if mediaType == "" {
+		return manifest.Layers[0], nil
+	}
+	for _, layer := range manifest.Layers {
+		if string(layer.MediaType) == mediaType {
+			return layer, nil
+		}
+	}
+	return v1.Descriptor{}, failf(ReasonImageLayerFailed, "the image has no layer with media type '%s'", mediaType)
+}
+
+func layerError(digest v1.Hash, err error) error {
+	reason := ReasonImageLayerFailed
+	if ReasonOf(err) == ReasonLimitExceeded {
+		reason = ReasonLimitExceeded
+	}
+	return failf(reason, "cannot use layer %s: %w", digest, said(err))
+}
+
+// opaque is a directory that nobody can read, for what is only kept as a file.
+type opaque struct{ err error }
+
+func (o opaque) list(node) (listing, error) { return nil, o.err }
+
+func (o opaque) open(node) (io.ReadCloser, int64, error) { return nil, 0, o.err }

@@ -1,0 +1,194 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	awsauth "github.com/fluxcd/pkg/auth/aws"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/minio/minio-go/v7/pkg/s3utils"
+)
+
+// s3 is a bucket of a server that speaks S3.
+type s3 struct {
+	core *minio.Core
+	name string
+	idle func()
+}
+
+func (o BucketOrigin) openS3(ctx context.Context) (bucket, error) {
+	if o.Secret != nil && (len(o.Secret["accesskey"]) == 0 || len(o.Secret["secretkey"]) == 0) {
+		return nil, failf(ReasonAuthenticationFailed, "cannot use the Secret: it needs the keys accesskey and secretkey")
+	}
+	if err := o.checkSTS(); err != nil {
+		return nil, err
+	}
+	proxy := http.ProxyFromEnvironment
+	if o.Proxy != nil {
+		proxy = http.ProxyURL(o.Proxy)
+	}
+	config, err := systemTLS(o.Certificates)
+	if err != nil {
+		return nil, err
+	}
+	transport := transportTo(config, proxy)
+	transport.MaxIdleConnsPerHost = parallelObjects
+	options := &minio.Options{
+		Region: o.Region, Secure: !o.Insecure, MaxRetries: 3,
+		Transport: modest{transport},
+	}
+	closers := []func(){transport.CloseIdleConnections}
+	switch {
+	case o.Secret != nil:
+		options.Creds = credentials.NewStaticV4(string(o.Secret["accesskey"]), string(o.Secret["secretkey"]), "")
+	case o.Provider == sourcev1.BucketProviderAmazon:
+		got, err := awsauth.NewCredentialsProvider(AllowNetwork(ctx), o.Workload.options(o)...).Retrieve(ctx)
+		if err != nil {
+			return nil, failf(ReasonAuthenticationFailed, "cannot get a credential from provider aws: %w", err)
+		}
+		options.Creds = credentials.NewStaticV4(got.AccessKeyID, got.SecretAccessKey, got.SessionToken)
+	case o.STS != nil:
+		config, err := systemTLS(o.STS.Certificates)
+		if err != nil {
+			return nil, err
+		}
+		sts := transportTo(config, proxy)
+		closers = append(closers, sts.CloseIdleConnections)
+		options.Creds = credentials.New(&credentials.LDAPIdentity{
+			Client: &http.Client{Transport: modest{sts}, Timeout: 30 * time.Second}, STSEndpoint: o.STS.Endpoint,
+			LDAPUsername: string(o.STS.Secret["username"]), LDAPPassword: string(o.STS.Secret["password"]),
+		})
+	}
+	core, err := minio.NewCore(o.Endpoint, options)
+	if err != nil {
+		return nil, failf(ReasonURLInvalid, "cannot use spec.endpoint %q: %w", o.Endpoint, err)
+	}
+	return &s3{core: core, name: o.Bucket, idle: func() {
+		for _, c := range closers {
+			c()
+		}
+	}}, nil
+}
+
+// checkSTS refuses combinations as Flux does.
+func (o BucketOrigin) checkSTS() error {
+	sts := o.STS
+	if sts == nil {
+		return nil
+	}
+	provider := o.Provider
+	if provider == "" {
+		provider = sourcev1.BucketProviderGeneric
+	}
+	switch {
+	case provider == sourcev1.BucketProviderAmazon && sts.Provider == sourcev1.STSProviderAmazon:
+		if sts.Secret != nil {
+			return failf(ReasonInvalidSTS, "spec.sts.secretRef is not required for the '%s' STS provider", sts.Provider)
+		}
+		if sts.Certificates != nil {
+			return failf(ReasonInvalidSTS, "spec.sts.certSecretRef is not required for the '%s' STS provider", sts.Provider)
+		}
+	case provider == sourcev1.BucketProviderGeneric && sts.Provider == sourcev1.STSProviderLDAP:
+		if sts.Secret != nil && (len(sts.Secret["username"]) == 0 || len(sts.Secret["password"]) == 0) {
+			return failf(ReasonAuthenticationFailed, "cannot use the Secret of spec.sts: it needs the keys username and password")
+		}
+	case provider == sourcev1.BucketProviderAmazon, provider == sourcev1.BucketProviderGeneric:
+		return failf(ReasonInvalidSTS, "STS provider '%s' is not supported for '%s' bucket provider", sts.Provider, provider)
+	default:
+		return failf(ReasonInvalidSTS, "STS configuration is not supported for '%s' bucket provider", provider)
+	}
+	u, err := url.Parse(sts.Endpoint)
+	if err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
+		return failf(ReasonURLInvalid, "cannot use spec.sts.endpoint: it is not a URL of scheme https")
+	}
+	return nil
+}
+
+// maxListBytes bounds one answer that is not an object.
+const maxListBytes = 16 << 20
+
+// modest bounds the answers that a library reads into memory.
+type modest struct{ http.RoundTripper }
+
+func (m modest) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := m.RoundTripper.RoundTrip(req)
+	if err != nil {
+		return nil, worded{err}
+	}
+	// An object is asked for by its name alone.
+	if res.StatusCode != http.StatusOK || req.Method != http.MethodGet || req.URL.RawQuery != "" {
+		res.Body = struct {
+			io.Reader
+			io.Closer
+		}{&limited{r: res.Body, left: maxListBytes, max: maxListBytes, what: "the list of objects has", flag: "use another server"}, res.Body}
+	}
+	return res, nil
+}
+
+func (s *s3) exists(ctx context.Context) error {
+	ok, err := s.core.BucketExists(ctx, s.name)
+	if err != nil {
+		return s.error(err)
+	}
+	if !ok {
+		return errors.New("bucket not found")
+	}
+	return nil
+}
+
+func (s *s3) list(ctx context.Context, prefix string, visit func(blob) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for o := range s.core.ListObjectsIter(ctx, s.name, minio.ListObjectsOptions{
+		Recursive: true, Prefix: prefix, UseV1: s3utils.IsGoogleEndpoint(*s.core.EndpointURL()),
+	}) {
+		if o.Err != nil {
+			return s.error(o.Err)
+		}
+		if err := visit(blob{key: o.Key, etag: o.ETag, size: o.Size}); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func (s *s3) open(ctx context.Context, o blob) (io.ReadCloser, blob, error) {
+	body, info, _, err := s.core.GetObject(ctx, s.name, o.key, minio.GetObjectOptions{})
+	if err != nil {
+		return nil, blob{}, s.error(err)
+	}
+	return body, blob{key: o.key, etag: info.ETag, size: info.Size}, nil
+}
+
+func (s *s3) close() { s.idle() }
+
+// error in few words: the library's have what the server sent.
+func (s *s3) error(err error) error {
+	var known *Error
+	var refused minio.ErrorResponse
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.As(err, &refused):
+		if refused.Code == minio.NoSuchKey {
+			return errNoObject
+		}
+		words := []string{short(refused.Code, 60)}
+		if refused.Message != "" {
+			words = append(words, short(refused.Message, 200))
+		}
+		if refused.StatusCode == http.StatusForbidden || refused.StatusCode == http.StatusUnauthorized {
+			words = append(words, "check spec.secretRef")
+		}
+		return fmt.Errorf("the server answered %s", strings.Join(words, ": "))
+	}
+	return said(err)
+}
