@@ -46,6 +46,9 @@ func (c *Charts) FromSnapshot(ctx context.Context, s *source.Snapshot, spec Spec
 		return nil, err
 	}
 	inputs, err := l.inputs(hash, m)
+	if known := (*source.Error)(nil); errors.As(err, &known) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, wrap(ReasonPackage, fmt.Sprintf("cannot read chart at path '%s'", spec.Chart), err)
 	}
@@ -161,7 +164,7 @@ func (l *local) inputs(hash string, m *helmchart.Metadata) (string, error) {
 	for _, name := range l.files {
 		_, hash, err := l.s.Stat(clean(name))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return "", err
+			return "", failf(ReasonValues, "cannot read values file '%s': %w", name, err)
 		}
 		parts = append(parts, "values", name, hash)
 	}
