@@ -282,7 +282,7 @@ func TestSigstoreRoots(t *testing.T) {
 	}
 }
 
-func policy(level string) []byte {
+func trustPolicy(level string) []byte {
 	return fmt.Appendf(nil, `{"version":"1.0","trustPolicies":[{"name":"all","registryScopes":["*"],"signatureVerification":{"level":%q},"trustStores":["ca:any"],"trustedIdentities":["*"]}]}`, level)
 }
 
@@ -322,18 +322,18 @@ func TestNotation(t *testing.T) {
 			want   bool
 			fails  string
 		}{
-			"Signed":   {"the ordinary case", []testhelper.RSACertTuple{owner}, jws, map[string][]byte{"trustpolicy.json": policy("strict"), "ca.crt": inPEM(owner.Cert)}, true, ""},
-			"COSE":     {"another envelope", []testhelper.RSACertTuple{owner}, cose, map[string][]byte{"trustpolicy.json": policy("strict"), "ca.pem": inPEM(owner.Cert)}, true, ""},
-			"Second":   {"one of two is good", []testhelper.RSACertTuple{stranger, owner}, jws, map[string][]byte{"trustpolicy.json": policy("strict"), "ca.crt": inPEM(owner.Cert)}, true, ""},
-			"None":     {"nobody signed", nil, jws, map[string][]byte{"trustpolicy.json": policy("strict"), "ca.crt": inPEM(owner.Cert)}, false, ReasonVerificationFailed},
-			"Stranger": {"somebody else signed", []testhelper.RSACertTuple{stranger}, jws, map[string][]byte{"trustpolicy.json": policy("strict"), "ca.crt": inPEM(owner.Cert)}, false, ReasonVerificationFailed},
-			"Audit":    {"who signed is only logged", []testhelper.RSACertTuple{stranger}, jws, map[string][]byte{"trustpolicy.json": policy("audit"), "ca.crt": inPEM(owner.Cert)}, false, ""},
-			"Skip":     {"nobody has to look", nil, jws, map[string][]byte{"trustpolicy.json": policy("skip"), "ca.crt": inPEM(owner.Cert)}, false, ""},
+			"Signed":   {"the ordinary case", []testhelper.RSACertTuple{owner}, jws, map[string][]byte{"trustpolicy.json": trustPolicy("strict"), "ca.crt": inPEM(owner.Cert)}, true, ""},
+			"COSE":     {"another envelope", []testhelper.RSACertTuple{owner}, cose, map[string][]byte{"trustpolicy.json": trustPolicy("strict"), "ca.pem": inPEM(owner.Cert)}, true, ""},
+			"Second":   {"one of two is good", []testhelper.RSACertTuple{stranger, owner}, jws, map[string][]byte{"trustpolicy.json": trustPolicy("strict"), "ca.crt": inPEM(owner.Cert)}, true, ""},
+			"None":     {"nobody signed", nil, jws, map[string][]byte{"trustpolicy.json": trustPolicy("strict"), "ca.crt": inPEM(owner.Cert)}, false, ReasonVerificationFailed},
+			"Stranger": {"somebody else signed", []testhelper.RSACertTuple{stranger}, jws, map[string][]byte{"trustpolicy.json": trustPolicy("strict"), "ca.crt": inPEM(owner.Cert)}, false, ReasonVerificationFailed},
+			"Audit":    {"who signed is only logged", []testhelper.RSACertTuple{stranger}, jws, map[string][]byte{"trustpolicy.json": trustPolicy("audit"), "ca.crt": inPEM(owner.Cert)}, false, ""},
+			"Skip":     {"nobody has to look", nil, jws, map[string][]byte{"trustpolicy.json": trustPolicy("skip"), "ca.crt": inPEM(owner.Cert)}, false, ""},
 			"NoPolicy": {"half a Secret", []testhelper.RSACertTuple{owner}, jws, map[string][]byte{"ca.crt": inPEM(owner.Cert)}, false, ReasonVerificationFailed},
 			"Broken":   {"a policy that is none", []testhelper.RSACertTuple{owner}, jws, map[string][]byte{"trustpolicy.json": []byte("s3cret"), "ca.crt": inPEM(owner.Cert)}, false, ReasonVerificationFailed},
-			"Level":    {"a level that is none", []testhelper.RSACertTuple{owner}, jws, map[string][]byte{"trustpolicy.json": policy("x"), "ca.crt": inPEM(owner.Cert)}, false, ReasonVerificationFailed},
-			"NoCert":   {"no certificates", []testhelper.RSACertTuple{owner}, jws, map[string][]byte{"trustpolicy.json": policy("strict")}, false, ReasonVerificationFailed},
-			"BadCert":  {"a certificate that is none", []testhelper.RSACertTuple{owner}, jws, map[string][]byte{"trustpolicy.json": policy("strict"), "ca.crt": []byte("s3cret")}, false, ReasonVerificationFailed},
+			"Level":    {"a level that is none", []testhelper.RSACertTuple{owner}, jws, map[string][]byte{"trustpolicy.json": trustPolicy("x"), "ca.crt": inPEM(owner.Cert)}, false, ReasonVerificationFailed},
+			"NoCert":   {"no certificates", []testhelper.RSACertTuple{owner}, jws, map[string][]byte{"trustpolicy.json": trustPolicy("strict")}, false, ReasonVerificationFailed},
+			"BadCert":  {"a certificate that is none", []testhelper.RSACertTuple{owner}, jws, map[string][]byte{"trustpolicy.json": trustPolicy("strict"), "ca.crt": []byte("s3cret")}, false, ReasonVerificationFailed},
 			"NoSecret": {"no Secret", []testhelper.RSACertTuple{owner}, jws, nil, false, ReasonVerificationFailed},
 		} {
 			t.Run(server.name+name, func(t *testing.T) {
