@@ -46,6 +46,7 @@ func TestCharts(t *testing.T) {
 	a := startAdmission(t)
 	t.Run("Sets", a.sets)
 	t.Run("Changes", a.changes)
+	t.Run("EveryValue", a.everyValue)
 	t.Run("WhatCannotBeChanged", a.fixed)
 	t.Run("TheAutoscalersNumberStays", a.autoscaler)
 	t.Run("TemplatesAreGuarded", a.guarded)
@@ -349,14 +350,14 @@ func (a *admission) namespace(t *testing.T) string {
 }
 
 // apply sends an object as Helm does, and has fields that nobody knows refused.
-func (a *admission) apply(ctx context.Context, u *unstructured.Unstructured, manager string) (*unstructured.Unstructured, error) {
+func (a *admission) apply(ctx context.Context, u *unstructured.Unstructured, dryRun ...string) (*unstructured.Unstructured, error) {
 	data, err := u.MarshalJSON()
 	if err != nil {
 		return nil, err
 	}
 	force := true
 	applied, err := a.of(u).Patch(ctx, u.GetName(), types.ApplyPatchType, data,
-		metav1.PatchOptions{FieldManager: manager, Force: &force, FieldValidation: metav1.FieldValidationStrict})
+		metav1.PatchOptions{FieldManager: "helm", Force: &force, FieldValidation: metav1.FieldValidationStrict, DryRun: dryRun})
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", u.GetKind(), u.GetName(), err)
 	}
@@ -388,19 +389,28 @@ func embedded(u *unstructured.Unstructured) []*unstructured.Unstructured {
 // render renders a chart for a release named demo, with what is embedded.
 func (a *admission) render(t *testing.T, chart, namespace string, values map[string]any) []*unstructured.Unstructured {
 	t.Helper()
+	all, err := a.tryRender(t, chart, namespace, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func (a *admission) tryRender(t *testing.T, chart, namespace string, values map[string]any) ([]*unstructured.Unstructured, error) {
+	t.Helper()
 	c, err := charts.Load(filepath.Join(a.charts, chart))
 	if err != nil {
 		t.Fatal(err)
 	}
 	r, err := charts.Render(c, "demo", namespace, values)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	var all []*unstructured.Unstructured
 	for _, u := range r.Objects {
 		all = append(append(all, u), embedded(u)...)
 	}
-	return all
+	return all, nil
 }
 
 func (a *admission) values(t *testing.T, chart string) map[string]map[string]any {
@@ -426,7 +436,7 @@ func (a *admission) sets(t *testing.T) {
 				generations := map[string]int64{}
 				for range 2 {
 					for _, u := range objects {
-						applied, err := a.apply(t.Context(), u, "helm")
+						applied, err := a.apply(t.Context(), u)
 						if err != nil {
 							t.Error(err)
 							continue
@@ -463,14 +473,14 @@ func (a *admission) changes(t *testing.T) {
 			namespace := a.namespace(t)
 			was := map[string]*unstructured.Unstructured{}
 			for _, u := range a.render(t, change.Chart, namespace, base) {
-				applied, err := a.apply(t.Context(), u, "helm")
+				applied, err := a.apply(t.Context(), u)
 				if err != nil {
 					t.Fatal(err)
 				}
 				was[u.GetKind()+"/"+u.GetName()] = applied
 			}
 			for _, u := range a.render(t, change.Chart, namespace, charts.Merge(base, over)) {
-				applied, err := a.apply(t.Context(), u, "helm")
+				applied, err := a.apply(t.Context(), u)
 				if err != nil {
 					t.Errorf("%s: %v", change.Reason, err)
 					continue
@@ -481,6 +491,74 @@ func (a *admission) changes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// everyValue: each value that the schemas do not say cannot be changed is changed,
+// alone, in a cluster that is there.
+func (a *admission) everyValue(t *testing.T) {
+	tried, left := map[string]bool{}, map[string]bool{}
+	for _, chart := range charts.Names() {
+		s, err := charts.LoadSchema(filepath.Join(a.charts, chart))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sets := a.values(t, chart)
+		for _, name := range slices.Sorted(maps.Keys(sets)) {
+			base := sets[name]
+			namespace := a.namespace(t)
+			before := a.render(t, chart, namespace, base)
+			for _, u := range before {
+				if _, err := a.apply(t.Context(), u); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.EachLeaf(chart, base, func(path []string, kind string, leaf charts.Schema) {
+				id := kind + ": " + strings.Join(path, ".")
+				if path[0] == "pools" {
+					id = kind + " pool: " + strings.Join(path[2:], ".")
+				}
+				if path[0] == "global" || leaf.Fixed(kind) || tried[id] {
+					return
+				}
+				left[id] = true
+				for _, value := range others(leaf, charts.At(base, path)) {
+					after, err := a.tryRender(t, chart, namespace, charts.Merge(base, charts.Nest(path, value)))
+					if err != nil {
+						continue // it does not go with the others
+					}
+					tried[id] = true
+					delete(left, id)
+					for _, u := range after {
+						if slices.ContainsFunc(before, func(b *unstructured.Unstructured) bool { return reflect.DeepEqual(b.Object, u.Object) }) {
+							continue
+						}
+						if _, err := a.apply(t.Context(), u, metav1.DryRunAll); err != nil {
+							t.Errorf("%s %s: %s becomes %v: %v", chart, name, strings.Join(path, "."), value, err)
+						}
+					}
+				}
+			})
+		}
+	}
+	t.Logf("%d values are changed; not tried, as they do not go alone: %s", len(tried), strings.Join(slices.Sorted(maps.Keys(left)), ", "))
+	if len(tried) < 200 {
+		t.Errorf("only %d values were changed", len(tried))
+	}
+}
+
+// others are values that a schema allows besides the one that is there.
+func others(leaf charts.Schema, current any) []any {
+	if current == nil {
+		current = leaf.Default
+	}
+	candidates := slices.Concat(leaf.Enum, leaf.Examples)
+	switch number := current.(type) {
+	case bool:
+		candidates = append(candidates, !number)
+	case float64:
+		candidates = append(candidates, number+1)
+	}
+	return slices.DeleteFunc(candidates, func(v any) bool { return reflect.DeepEqual(v, current) })
 }
 
 // fixed: what the schemas say cannot be changed is refused before anything of it
@@ -518,13 +596,13 @@ func (a *admission) fixed(t *testing.T) {
 			}
 			namespace := a.namespace(t)
 			for _, u := range a.render(t, c.chart, namespace, base) {
-				if _, err := a.apply(t.Context(), u, "helm"); err != nil {
+				if _, err := a.apply(t.Context(), u); err != nil {
 					t.Fatal(err)
 				}
 			}
 			var refusals []string
 			for _, u := range a.render(t, c.chart, namespace, charts.Merge(base, over)) {
-				if _, err := a.apply(t.Context(), u, "helm"); err != nil {
+				if _, err := a.apply(t.Context(), u); err != nil {
 					refusals = append(refusals, err.Error())
 				}
 			}
@@ -555,7 +633,7 @@ func (a *admission) autoscaler(t *testing.T) {
 			apply := func(values map[string]any) {
 				t.Helper()
 				for _, u := range a.render(t, c.chart, namespace, values) {
-					applied, err := a.apply(t.Context(), u, "helm")
+					applied, err := a.apply(t.Context(), u)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -597,21 +675,21 @@ func (a *admission) guarded(t *testing.T) {
 				if u.GetKind() != c.kind {
 					continue
 				}
-				if _, err := a.apply(t.Context(), u, "helm"); err != nil {
+				if _, err := a.apply(t.Context(), u); err != nil {
 					t.Fatal(err)
 				}
 				edited := u.DeepCopy()
 				if err := unstructured.SetNestedField(edited.Object, "Other.large", "spec", "template", "spec", c.field); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := a.apply(t.Context(), edited, "helm"); err == nil || !strings.Contains(err.Error(), "immutable") {
+				if _, err := a.apply(t.Context(), edited); err == nil || !strings.Contains(err.Error(), "immutable") {
 					t.Errorf("an edit of a template is admitted: %v", err)
 				}
 				unknown := u.DeepCopy()
 				if err := unstructured.SetNestedField(unknown.Object, "x", "spec", "template", "spec", "unknown"); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := a.apply(t.Context(), unknown, "helm"); err == nil {
+				if _, err := a.apply(t.Context(), unknown); err == nil {
 					t.Error("a field that nobody knows is admitted")
 				}
 			}

@@ -1,7 +1,6 @@
 package charts
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -15,95 +14,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// schema is what a values.schema.json says of one value.
-type schema struct {
-	Type                 any               `json:"type"`
-	Description          string            `json:"description"`
-	Default              any               `json:"default"`
-	Enum                 []any             `json:"enum"`
-	Minimum              *float64          `json:"minimum"`
-	Maximum              *float64          `json:"maximum"`
-	Properties           map[string]schema `json:"properties"`
-	AdditionalProperties json.RawMessage   `json:"additionalProperties"`
-	Ref                  string            `json:"$ref"`
-	Definitions          map[string]schema `json:"definitions"`
-	order                []string
-}
-
-// UnmarshalJSON keeps the order of properties, which is that of the README, and
-// takes true and false for a schema of anything.
-func (s *schema) UnmarshalJSON(data []byte) error {
-	if bytes.Equal(data, []byte("true")) || bytes.Equal(data, []byte("false")) {
-		return nil
-	}
-	type plain schema
-	if err := json.Unmarshal(data, (*plain)(s)); err != nil {
-		return err
-	}
-	var object map[string]json.RawMessage
-	if err := json.Unmarshal(data, &object); err != nil {
-		return err
-	}
-	decoder := json.NewDecoder(bytes.NewReader(object["properties"]))
-	for depth, key := 0, true; ; {
-		token, err := decoder.Token()
-		if err != nil {
-			return nil // the end, or no properties
-		}
-		switch token := token.(type) {
-		case json.Delim:
-			if token == '{' || token == '[' {
-				depth++
-			} else {
-				depth--
-			}
-			key = depth == 1
-		case string:
-			if depth == 1 && key {
-				s.order = append(s.order, token)
-				key = false
-				continue
-			}
-			key = depth == 1
-		default:
-			key = depth == 1
-		}
-	}
-}
-
-func load(t *testing.T, chart string) schema {
+func load(t *testing.T, chart string) Schema {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(dir(chart), "values.schema.json"))
+	s, err := LoadSchema(dir(chart))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var s schema
-	if err := json.Unmarshal(data, &s); err != nil {
-		t.Fatal(err)
-	}
 	return s
-}
-
-// pool is the schema of one pool, nil if a chart has none.
-func (s schema) pool() *schema {
-	if p, found := s.Definitions["pool"]; found {
-		return &p
-	}
-	return nil
-}
-
-// leaves calls f for each value that an object of a schema may have, with its path.
-// Blocks are gone into, also those that are not there.
-func (s schema) leaves(path []string, f func(path []string, leaf schema)) {
-	for _, name := range s.order {
-		p := s.Properties[name]
-		below := append(slices.Clone(path), name)
-		if len(p.Properties) > 0 {
-			p.leaves(below, f)
-			continue
-		}
-		f(below, p)
-	}
 }
 
 // TestDefaults: a default that a schema states is the one that templates have, and
@@ -112,17 +29,16 @@ func TestDefaults(t *testing.T) {
 	tried := map[string]bool{}
 	each(t, func(t *testing.T, chart string, values map[string]any, r Rendering) {
 		s := load(t, chart)
-		kind := fmt.Sprint(chart, at(values, []string{"controlPlane", "type"}))
-		try := func(path []string, leaf schema) {
+		s.EachLeaf(chart, values, func(path []string, kind string, leaf Schema) {
 			// Once for each kind of cluster and pool is enough.
-			id := kind + strings.Join(path, ".")
-			if path[0] == "pools" && len(path) > 1 {
-				id = fmt.Sprint(kind, at(values, []string{"pools", path[1], "type"}), strings.Join(path[2:], "."))
+			id := kind + ": " + strings.Join(path, ".")
+			if path[0] == "pools" {
+				id = kind + ": " + strings.Join(path[2:], ".")
 			}
-			if leaf.Default == nil || tried[id] || at(values, path) != nil {
+			if leaf.Default == nil || tried[id] || At(values, path) != nil {
 				return
 			}
-			with, err := tryRender(t, chart, "demo", Merge(values, nest(path, leaf.Default)))
+			with, err := tryRender(t, chart, "demo", Merge(values, Nest(path, leaf.Default)))
 			if err != nil {
 				return // the value does not go with the others
 			}
@@ -130,13 +46,7 @@ func TestDefaults(t *testing.T) {
 			if diff := Diff(r.Objects, with.Objects); len(diff) > 0 {
 				t.Errorf("the default of %s is not %v: %q", strings.Join(path, "."), leaf.Default, diff)
 			}
-		}
-		s.leaves(nil, try)
-		if pools, found := values["pools"].(map[string]any); found {
-			for name := range pools {
-				s.pool().leaves([]string{"pools", name}, try)
-			}
-		}
+		})
 		c, err := Load(dir(chart))
 		if err != nil {
 			t.Fatal(err)
@@ -152,24 +62,6 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// at returns the value at a path, nil if there is none.
-func at(values map[string]any, path []string) any {
-	value, found := values[path[0]]
-	if !found || len(path) == 1 {
-		return value
-	}
-	below, _ := value.(map[string]any)
-	return at(below, path[1:])
-}
-
-// nest returns values that have one at a path.
-func nest(path []string, value any) map[string]any {
-	if len(path) > 1 {
-		value = nest(path[1:], value)
-	}
-	return map[string]any{path[0]: value}
-}
-
 // TestReadme: the tables of the READMEs are those of the schemas. -update writes
 // them.
 func TestReadme(t *testing.T) {
@@ -182,7 +74,7 @@ func TestReadme(t *testing.T) {
 			}
 			s := load(t, chart)
 			tables := map[string]string{"values": table(s, nil)}
-			if pool := s.pool(); pool != nil {
+			if pool := s.Pool(); pool != nil {
 				tables["pool"] = table(*pool, nil)
 			}
 			text := string(data)
@@ -209,10 +101,10 @@ func TestReadme(t *testing.T) {
 }
 
 // table is a Markdown table of the values of a schema.
-func table(s schema, path []string) string {
+func table(s Schema, path []string) string {
 	var b strings.Builder
 	b.WriteString("| value | default | |\n|---|---|---|\n")
-	s.leaves(path, func(path []string, leaf schema) {
+	s.Leaves(path, func(path []string, leaf Schema) {
 		if path[0] == "global" {
 			return
 		}
