@@ -524,6 +524,54 @@ func TestFetchIndex(t *testing.T) {
 	}
 }
 
+// TestRefusedIndex: an index that was refused is not parsed again, nor transferred again
+// if the server can tell; a better one is taken.
+func TestRefusedIndex(t *testing.T) {
+	server := startRepository(t)
+	server.add(t, chartFiles("a", "a", "1.0.0"))
+	good := server.files["index.yaml"]
+	server.put("index.yaml", []byte("<html>"))
+	x := NewIndexes(t.TempDir(), DefaultIndexMaxBytes, DefaultIndexCacheBytes)
+	for range 3 {
+		if _, err := x.Fetch(t.Context(), user("a"), Repository{URL: server.URL}); err == nil || source.ReasonOf(err) != ReasonIndexation {
+			t.Errorf("Fetch() = %v, want reason %s", err, ReasonIndexation)
+		}
+	}
+	if want := (IndexCounts{Requests: 3, Downloads: 1, Parses: 1}); x.Counts() != want {
+		t.Errorf("indexes did %+v, want %+v", x.Counts(), want)
+	}
+	server.handle = func(w http.ResponseWriter, r *http.Request) bool {
+		_, _ = io.WriteString(w, "<html>") // without an ETag
+		return true
+	}
+	for range 2 {
+		if _, err := x.Fetch(t.Context(), user("a"), Repository{URL: server.URL}); err == nil {
+			t.Error("no error")
+		}
+	}
+	if want := (IndexCounts{Requests: 5, Downloads: 3, Parses: 1}); x.Counts() != want {
+		t.Errorf("indexes did %+v, want %+v", x.Counts(), want)
+	}
+	server.handle = nil
+	server.put("index.yaml", good)
+	first, err := x.Fetch(t.Context(), user("a"), Repository{URL: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A bad one leaves the good one, which is taken up when it is there again.
+	server.put("index.yaml", []byte("<html>"))
+	if _, err := x.Fetch(t.Context(), user("a"), Repository{URL: server.URL}); err == nil {
+		t.Error("no error")
+	}
+	server.put("index.yaml", good)
+	if again, err := x.Fetch(t.Context(), user("a"), Repository{URL: server.URL}); err != nil || again != first {
+		t.Errorf("Fetch() = %p, %v, want %p", again, err, first)
+	}
+	if want := (IndexCounts{Requests: 8, Downloads: 6, Parses: 3}); x.Counts() != want {
+		t.Errorf("indexes did %+v, want %+v", x.Counts(), want)
+	}
+}
+
 // TestCompressedIndex: an index may be compressed for the way.
 func TestCompressedIndex(t *testing.T) {
 	server := startRepository(t)

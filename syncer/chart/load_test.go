@@ -328,7 +328,7 @@ func TestPackAgain(t *testing.T) {
 			for _, name := range slices.Collect(maps.Keys(files)) {
 				headers = append(headers, tar.Header{Typeflag: tar.TypeReg, Name: name, Linkname: files[name], Mode: 0o644})
 			}
-			_, read, err := untar(t.Context(), bytes.NewReader(tarball(t, headers...)), newBudget(DefaultFileMaxBytes))
+			_, read, err := untar(t.Context(), bytes.NewReader(tarball(t, headers...)), newBudget(DefaultFileMaxBytes), nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -95,7 +95,7 @@ func (l *local) metadata() (*helmchart.Metadata, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, files, err := untar(l.ctx, bytes.NewReader(data), newBudget(l.charts.limits.File))
+	_, files, err := untar(l.ctx, bytes.NewReader(data), newBudget(l.charts.limits.File), identity)
 	if err != nil {
 		return nil, err
 	}
@@ -358,7 +358,7 @@ func (l *local) load(at string, b *budget) (*helmchart.Chart, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, files, err := untar(l.ctx, bytes.NewReader(data), b)
+	_, files, err := untar(l.ctx, bytes.NewReader(data), b, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -472,7 +472,7 @@ func (l *local) distant(d *helmchart.Dependency, access map[string]Repository, b
 	if err != nil {
 		return nil, nil, err
 	}
-	files, err := packaged(l.ctx, build.Snapshot, b)
+	files, err := packaged(l.ctx, build.Snapshot, b, nil)
 	if err != nil {
 		return nil, nil, err
 	}
