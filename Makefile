@@ -26,7 +26,7 @@ build: ## the cascade binary
 # --- the surroundings of the demo and the e2e tests ---------------------------
 
 .PHONY: build-e2e
-build-e2e: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/capi-manager $(BIN)/flux ## everything that the demo runs
+build-e2e: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/capi-manager $(BIN)/flux $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure ## everything that the demo runs
 	go build -p $(P) -o $(BIN)/hello ./e2e/hello
 	go build -p $(P) -o $(BIN)/demo ./e2e/demo
 
@@ -60,6 +60,28 @@ $(BIN)/flux: e2e/fluxcli/go.mod e2e/fluxcli/go.sum
 		cp -r $$module/go.mod $$module/go.sum $$module/cmd $$module/internal $$module/pkg $$copy/ && chmod -R u+w $$copy && \
 		mkdir -p $$copy/cmd/flux/manifests && touch $$copy/cmd/flux/manifests/none.yaml && \
 		cd $$copy && go build -p $(P) -trimpath -ldflags "-s -w -X main.VERSION=$${version#v}" -o $@ ./cmd/flux
+
+# What the API server of a management cluster admits: definitions and webhooks of
+# Cluster API and of the providers, from their modules.
+$(BIN)/providers/webhooks: e2e/providers/main.go e2e/providers/go.mod e2e/providers/go.sum
+	@mkdir -p $(BIN)/providers/aws
+	@echo "building the webhooks of Cluster API and its provider for AWS; the first time this takes 2 minutes"
+	cd e2e/providers && go build -p $(P) -o $@ . && \
+		capi=$$(go list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api) aws=$$(go list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api-provider-aws/v2) && \
+		for part in core:. bootstrap:bootstrap/kubeadm controlplane:controlplane/kubeadm; do \
+			mkdir -p $(BIN)/providers/$${part%:*} && \
+			cp $$capi/$${part#*:}/config/crd/bases/*.yaml $$capi/$${part#*:}/config/webhook/manifests.yaml $(BIN)/providers/$${part%:*}/; \
+		done && \
+		cp $$aws/config/crd/bases/*.yaml $$aws/config/webhook/manifests.yaml $(BIN)/providers/aws/ && \
+		chmod -R u+w $(BIN)/providers
+
+$(BIN)/providers/webhooks-azure: e2e/providers/azure/main.go e2e/providers/azure/go.mod e2e/providers/azure/go.sum
+	@mkdir -p $(BIN)/providers/azure
+	@echo "building the webhooks of the provider for Azure; the first time this takes 2 minutes"
+	cd e2e/providers/azure && go build -p $(P) -o $@ . && \
+		azure=$$(go list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api-provider-azure) && \
+		cp $$azure/config/crd/bases/*.yaml $$azure/config/aso/crds.yaml $$azure/config/webhook/manifests.yaml $(BIN)/providers/azure/ && \
+		chmod -R u+w $(BIN)/providers
 
 # DEMO=once ends when everything is ready.
 DEMO ?=
@@ -124,6 +146,8 @@ lint: ## formatting, vet and staticcheck
 	$(STATICCHECK) ./...
 	cd e2e/controlplane && go vet ./...
 	cd e2e/local && go vet ./...
+	cd e2e/providers && go vet ./...
+	cd e2e/providers/azure && go vet ./...
 
 .PHONY: generate
 generate: ## CRDs and deepcopy functions

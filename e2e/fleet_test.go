@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	appsv1 "k8s.io/api/apps/v1"
@@ -48,6 +49,7 @@ func TestFleet(t *testing.T) {
 		{"RemovalInOneCommitIsRefused", (*fleet).removalInOneCommit},
 		{"RemovalInTwoCommits", (*fleet).removalInTwoCommits},
 		{"RecreatedClusterIsSeededAfresh", (*fleet).recreatedCluster},
+		{"ReleasedTenant", (*fleet).releasedTenant},
 		{"HandWrittenChildAndItsIdentity", (*fleet).handWrittenChild},
 		{"DetachedFromTheMoM", (*fleet).detached},
 	} {
@@ -70,7 +72,7 @@ type fleet struct {
 func startFleet(t *testing.T) *fleet {
 	t.Helper()
 	repos := filepath.Join("testdata", "repos")
-	s := startStage(t, stage.Options{Repos: repos, Bootstrap: filepath.Join(repos, "masters", "bootstrap.yaml")})
+	s := startStage(t, stage.Options{Repos: repos, Charts: filepath.Join("..", "deploy", "charts"), Bootstrap: filepath.Join(repos, "masters", "bootstrap.yaml")})
 	return &fleet{Stage: s, tiers: map[string]*stage.Tier{"mom": s.MoM}, version: 1}
 }
 
@@ -181,19 +183,38 @@ func (f *fleet) commitToApps(t *testing.T) {
 	f.greeted(t, converge, "alpha", "beta", "gamma")
 }
 
-// tenantFile is the declaration of a tenant, made of an existing one.
-func tenantFile(t *testing.T, env, from, name string) string {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join("testdata", "repos", "env-"+env, "tenants", from+".yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.ReplaceAll(string(data), "name: "+from, "name: "+name)
-}
+// deltaObjects is the declaration of a tenant by its Cluster API objects, where the
+// repositories have HelmReleases of a chart.
+const deltaObjects = `apiVersion: cluster.x-k8s.io/v1beta2
+kind: Cluster
+metadata:
+  name: delta
+  namespace: cascade-system
+  labels:
+    cascade.dev/tier: tenant
+    environment: staging
+  annotations:
+    vars.cascade.dev/git_url: ${git_url}
+spec:
+  infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: LocalCluster, name: delta}
+  controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: LocalControlPlane, name: delta}
+---
+apiVersion: infrastructure.cluster.x-k8s.io/v1alpha1
+kind: LocalCluster
+metadata:
+  name: delta
+  namespace: cascade-system
+---
+apiVersion: controlplane.cluster.x-k8s.io/v1alpha1
+kind: LocalControlPlane
+metadata:
+  name: delta
+  namespace: cascade-system
+`
 
 func (f *fleet) declareDelta(t *testing.T, annotation string) {
 	t.Helper()
-	text := tenantFile(t, "staging", "gamma", "delta")
+	text := deltaObjects
 	if annotation != "" {
 		text = strings.Replace(text, "  annotations:\n", "  annotations:\n    "+annotation+"\n", 1)
 	}
@@ -423,6 +444,127 @@ func (f *fleet) recreatedCluster(t *testing.T) {
 	if child.Status.Identity == nil || child.Status.Identity.KubeSystemUID == f.deltaUID {
 		t.Fatalf("the recorded identity is %v", child.Status.Identity)
 	}
+}
+
+// releasedTenant does with a tenant that is a HelmRelease what the parts before did
+// with one that is a Cluster: it comes by a commit, changes by one, does not go by
+// one, and goes by two.
+func (f *fleet) releasedTenant(t *testing.T) {
+	staging := f.tiers["staging"]
+	tenant := filepath.Join("tenants", "epsilon.yaml")
+	declaration, err := os.ReadFile(filepath.Join("testdata", "repos", "env-staging", "tenants", "gamma.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.ReplaceAll(string(declaration), "name: gamma", "name: epsilon")
+	declare := func(message, before, after string) {
+		t.Helper()
+		if !strings.Contains(text, before) {
+			t.Fatalf("the declaration does not have %q", before)
+		}
+		text = strings.Replace(text, before, after, 1)
+		f.commit(t, "env-staging", message, func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, tenant), []byte(text), 0o644)
+		})
+	}
+	remove := func() {
+		t.Helper()
+		f.commit(t, "env-staging", "Remove tenant epsilon", func(dir string) error { return os.Remove(filepath.Join(dir, tenant)) })
+	}
+	release := func(ctx context.Context) (*helmv2.HelmRelease, error) {
+		hr := &helmv2.HelmRelease{}
+		return hr, get(ctx, staging, hr, stage.Namespace, "epsilon")
+	}
+
+	declare("Declare tenant epsilon", "", "")
+	epsilon := f.await(t, staging, "epsilon")
+	f.greeted(t, converge, "epsilon")
+	identity := kubeSystem(t, epsilon)
+
+	// A value is a label of the Cluster, and with it a variable of layers.
+	declare("Name the owner of epsilon", "    variables:\n", "    annotations: {example.com/owner: team-e}\n    variables:\n")
+	eventually(t, converge, "the value arrives", func(ctx context.Context) error {
+		u, err := f.cluster(ctx, "epsilon")
+		if err != nil {
+			return err
+		}
+		if u.GetAnnotations()["example.com/owner"] != "team-e" {
+			return fmt.Errorf("annotations are %v", u.GetAnnotations())
+		}
+		return nil
+	})
+	if now := kubeSystem(t, epsilon); now != identity {
+		t.Fatalf("the cluster has the identity %s, it had %s", now, identity)
+	}
+
+	_, from, err := staging.Audit(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove()
+	eventually(t, converge, "the removal is refused", func(ctx context.Context) error {
+		_, c, err := f.tenants(ctx)
+		if err != nil {
+			return err
+		}
+		if c.Reason != v1alpha1.ReasonPruneBlocked || !strings.Contains(c.Message, "HelmRelease/cascade-system/epsilon") {
+			return fmt.Errorf("Ready is %s: %s: %s", c.Status, c.Reason, c.Message)
+		}
+		return nil
+	})
+	f.greet(t)
+	f.greeted(t, converge, "gamma", "epsilon")
+	if u, err := f.cluster(t.Context(), "epsilon"); err != nil || u.GetDeletionTimestamp() != nil {
+		t.Fatalf("Cluster epsilon is being deleted, or gone: %v", err)
+	}
+	f.noDeletes(t, staging, from)
+
+	declare("Confirm the deletion of epsilon", "metadata:\n", "metadata:\n  annotations: {cascade.dev/deletion: confirmed}\n")
+	eventually(t, converge, "the confirmation arrives", func(ctx context.Context) error {
+		hr, err := release(ctx)
+		if err != nil {
+			return err
+		}
+		if hr.Annotations[v1alpha1.DeletionAnnotation] != v1alpha1.DeletionConfirmed {
+			return fmt.Errorf("annotations are %v", hr.Annotations)
+		}
+		return nil
+	})
+	start := time.Now()
+	remove()
+	eventually(t, bringUp, "the cluster is gone", func(ctx context.Context) error {
+		if _, err := f.cluster(ctx, "epsilon"); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("Cluster: %v", err)
+		}
+		if err := get(ctx, staging, &v1alpha1.Child{}, stage.Namespace, "epsilon"); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("Child: %v", err)
+		}
+		if _, err := release(ctx); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("HelmRelease: %v", err)
+		}
+		if _, err := os.Stat(epsilon.Dir); !os.IsNotExist(err) {
+			return fmt.Errorf("directory of the control plane: %v", err)
+		}
+		_, c, err := f.tenants(ctx)
+		if err != nil {
+			return err
+		}
+		if c.Status != metav1.ConditionTrue {
+			return fmt.Errorf("Ready of the Kustomization is %s: %s: %s", c.Status, c.Reason, c.Message)
+		}
+		return nil
+	})
+	t.Logf("the cluster was gone %.1f s after the commit", time.Since(start).Seconds())
+	eventually(t, bringUp, "nothing of it is left", func(ctx context.Context) error {
+		for _, kind := range []struct{ version, kind string }{
+			{"infrastructure.cluster.x-k8s.io/v1alpha1", "LocalCluster"}, {"controlplane.cluster.x-k8s.io/v1alpha1", "LocalControlPlane"},
+		} {
+			if err := get(ctx, staging, stage.Object(kind.version, kind.kind), stage.Namespace, "epsilon"); !apierrors.IsNotFound(err) {
+				return fmt.Errorf("%s: %v", kind.kind, err)
+			}
+		}
+		return nil
+	})
 }
 
 // handWrittenChild connects a cluster by a kubeconfig instead of through Cluster

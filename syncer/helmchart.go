@@ -251,11 +251,8 @@ func (r *HelmCharts) fromRepository(ctx context.Context, key source.Key, obj *so
 			want := &sourcev1.OCIRepositoryVerification{
 				Provider: v.Provider, SecretRef: v.SecretRef, MatchOIDCIdentity: v.MatchOIDCIdentity,
 			}
-			provider, err := r.checkSignature(ctx, obj.Namespace, want, registry.at(at), source.Image{Revision: digest, Digest: digest})
-			if err != nil {
-				return fmt.Errorf("failed to verify the signature using provider '%s': %w", provider, err)
-			}
-			return nil
+			_, err := r.checkSignature(ctx, r.Images, obj.Namespace, want, registry.at(at), source.Image{Revision: digest, Digest: digest})
+			return err
 		}
 	}
 	return r.Charts.FromRepository(ctx, repository, spec, verify)

@@ -32,6 +32,7 @@ const clusters = 5
 func main() {
 	bin := flag.String("bin", "bin", "directory of the programs")
 	repos := flag.String("repos", "e2e/testdata/repos", "directory of the repositories")
+	charts := flag.String("charts", "deploy/charts", "directory of the charts that repository base gets")
 	once := flag.Bool("once", false, "end when everything is ready")
 	measure := flag.Duration("measure", 0, "measure the agents at rest for this long, when everything is ready")
 	timeout := flag.Duration("timeout", 10*time.Minute, "how long to wait for everything to be ready")
@@ -40,7 +41,7 @@ func main() {
 	defer stop()
 	log.SetLogger(logr.Discard()) // clients say what matters by their errors
 	d := &demo{start: time.Now(), out: os.Stdout}
-	if err := d.run(ctx, *bin, *repos, *once, *timeout, *measure); err != nil && !errors.Is(err, context.Canceled) {
+	if err := d.run(ctx, *bin, *repos, *charts, *once, *timeout, *measure); err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintf(os.Stderr, "✗ %v\n", err)
 		stop()
 		os.Exit(1) //nolint:gocritic // stop has run
@@ -56,7 +57,7 @@ func (d *demo) say(format string, args ...any) {
 	fmt.Fprintf(d.out, "%6.1fs  %s\n", time.Since(d.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
-func (d *demo) run(ctx context.Context, bin, repos string, once bool, timeout, measure time.Duration) (err error) {
+func (d *demo) run(ctx context.Context, bin, repos, charts string, once bool, timeout, measure time.Duration) (err error) {
 	bin, err = filepath.Abs(bin)
 	if err != nil {
 		return fmt.Errorf("cannot resolve %s: %w", bin, err)
@@ -65,7 +66,7 @@ func (d *demo) run(ctx context.Context, bin, repos string, once bool, timeout, m
 	if err != nil {
 		return fmt.Errorf("cannot create directory: %w", err)
 	}
-	s, err := stage.Start(ctx, stage.Options{Run: run, Bin: []string{bin}, Repos: repos, Bootstrap: filepath.Join(repos, "masters", "bootstrap.yaml"), Log: d.say})
+	s, err := stage.Start(ctx, stage.Options{Run: run, Bin: []string{bin}, Repos: repos, Charts: charts, Bootstrap: filepath.Join(repos, "masters", "bootstrap.yaml"), Log: d.say})
 	if err != nil {
 		return err
 	}
@@ -260,7 +261,7 @@ It keeps running until Ctrl-C. Three things to try, in another terminal:
      git rm tenants/gamma.yaml && git commit -m 'Drop gamma' && git push
      (the Kustomization tenants of the master staging says PruneBlocked; undo with: git revert --no-edit HEAD && git push)
    In two commits it goes:
-     sed -i '0,/  annotations:/s//  annotations:\n    cascade.dev\/deletion: confirmed/' tenants/gamma.yaml && git commit -am 'Confirm' && git push
+     sed -i 's/^  name: gamma$/&\n  annotations:\n    cascade.dev\/deletion: confirmed/' tenants/gamma.yaml && git commit -am 'Confirm' && git push
      git rm tenants/gamma.yaml && git commit -m 'Drop gamma' && git push
 `, remote("apps"), remote("env-staging"), "", bin, s.MoM.Kubeconfig(), strings.TrimSpace(string(pid)), s.MoM.Dir, os.Getpid())
 }

@@ -37,6 +37,9 @@ const Image = "cascade.local/e2e:dev"
 // Namespace in which the example fleet keeps everything of a tier.
 const Namespace = v1alpha1.AgentNamespace
 
+// chartRepository is the repository that has the charts.
+const chartRepository = "base"
+
 // startTimeout bounds the start of one program, on a machine that is busy.
 const startTimeout = 3 * time.Minute
 
@@ -49,6 +52,9 @@ type Options struct {
 	Bin []string
 	// Repos is the directory whose directories become repositories.
 	Repos string
+	// Charts is a directory of charts, which are put into repository base, below
+	// charts; empty: none are.
+	Charts string
 	// Bootstrap is a file of manifests that a person applies once; ${git_url}
 	// and ${git_ssh_url} in it are replaced.
 	Bootstrap string
@@ -123,7 +129,16 @@ func (s *Stage) git(ctx context.Context) error {
 		if err := s.Git.Create(ctx, e.Name()); err != nil {
 			return err
 		}
-		if _, err := s.Git.CommitDir(ctx, e.Name(), "main", "Begin", filepath.Join(s.options.Repos, e.Name())); err != nil {
+		_, err := s.Git.Commit(ctx, e.Name(), "main", "Begin", func(tree string) error {
+			if err := os.CopyFS(tree, os.DirFS(filepath.Join(s.options.Repos, e.Name()))); err != nil {
+				return err
+			}
+			if e.Name() != chartRepository || s.options.Charts == "" {
+				return nil
+			}
+			return os.CopyFS(filepath.Join(tree, "charts"), os.DirFS(s.options.Charts))
+		})
+		if err != nil {
 			return err
 		}
 	}

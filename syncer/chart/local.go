@@ -46,6 +46,9 @@ func (c *Charts) FromSnapshot(ctx context.Context, s *source.Snapshot, spec Spec
 		return nil, err
 	}
 	inputs, err := l.inputs(hash, m)
+	if known := (*source.Error)(nil); errors.As(err, &known) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, wrap(ReasonPackage, fmt.Sprintf("cannot read chart at path '%s'", spec.Chart), err)
 	}
@@ -92,7 +95,7 @@ func (l *local) metadata() (*helmchart.Metadata, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, files, err := untar(l.ctx, bytes.NewReader(data), newBudget(l.charts.limits.File))
+	_, files, err := untar(l.ctx, bytes.NewReader(data), newBudget(l.charts.limits.File), identity)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +164,7 @@ func (l *local) inputs(hash string, m *helmchart.Metadata) (string, error) {
 	for _, name := range l.files {
 		_, hash, err := l.s.Stat(clean(name))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return "", err
+			return "", failf(ReasonValues, "cannot read values file '%s': %w", name, err)
 		}
 		parts = append(parts, "values", name, hash)
 	}
@@ -355,7 +358,7 @@ func (l *local) load(at string, b *budget) (*helmchart.Chart, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, files, err := untar(l.ctx, bytes.NewReader(data), b)
+	_, files, err := untar(l.ctx, bytes.NewReader(data), b, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -363,20 +366,28 @@ func (l *local) load(at string, b *budget) (*helmchart.Chart, error) {
 }
 
 // complete adds the dependencies that the chart does not bring along. Under which alias
-// and condition they are used is decided when the chart is rendered.
+// and condition they are used is decided when the chart is rendered; only of several
+// versions of one chart, which would be in the same place, each gets its alias now.
 func (l *local) complete(chart *helmchart.Chart, access map[string]Repository, b *budget) (added int, parts []*source.Snapshot, err error) {
-	wanted := chart.Metadata.Dependencies
-	if chart.Lock != nil {
-		wanted = chart.Lock.Dependencies
-	}
 	brought, done := chart.Dependencies(), map[string]bool{}
+	wanted := wantedCharts(chart)
+	kinds := map[string]map[string]bool{}
 	for _, d := range wanted {
+		if kinds[d.Name] == nil {
+			kinds[d.Name] = map[string]bool{}
+		}
+		kinds[d.Name][d.Version+" "+d.Repository] = true
+	}
+	for _, d := range wanted {
+		as := d.Name
+		if d.Alias != "" && len(kinds[d.Name]) > 1 {
+			as = d.Alias
+		}
 		there := slices.ContainsFunc(brought, func(c *helmchart.Chart) bool { return c.Name() == d.Name || d.Alias != "" && c.Name() == d.Alias })
-		same := fmt.Sprintf("%q %q %q", d.Name, d.Version, d.Repository)
-		if there || done[same] {
+		if there || done[as] {
 			continue
 		}
-		done[same] = true
+		done[as] = true
 		kind := "remote"
 		var sub *helmchart.Chart
 		if at, ok := l.pathOf(d); ok {
@@ -391,10 +402,31 @@ func (l *local) complete(chart *helmchart.Chart, access map[string]Repository, b
 		if err != nil {
 			return 0, nil, wrap(ReasonDependency, fmt.Sprintf("failed to add %s dependency '%s'", kind, d.Name), err)
 		}
+		if as != d.Name {
+			sub.Metadata.Name = as
+		}
 		chart.AddDependency(sub)
 		added++
 	}
 	return added, parts, nil
+}
+
+// wantedCharts are the dependencies as the lock file has them, with the aliases of
+// Chart.yaml, which a lock file does not have.
+func wantedCharts(chart *helmchart.Chart) []*helmchart.Dependency {
+	named := chart.Metadata.Dependencies
+	if chart.Lock == nil {
+		return named
+	}
+	locked := make([]*helmchart.Dependency, 0, len(chart.Lock.Dependencies))
+	for i, d := range chart.Lock.Dependencies {
+		copied := *d
+		if i < len(named) && named[i].Name == d.Name && copied.Alias == "" {
+			copied.Alias = named[i].Alias
+		}
+		locked = append(locked, &copied)
+	}
+	return locked
 }
 
 // nearby loads a dependency that is in the same source.
@@ -440,7 +472,7 @@ func (l *local) distant(d *helmchart.Dependency, access map[string]Repository, b
 	if err != nil {
 		return nil, nil, err
 	}
-	files, err := packaged(l.ctx, build.Snapshot, b)
+	files, err := packaged(l.ctx, build.Snapshot, b, nil)
 	if err != nil {
 		return nil, nil, err
 	}
