@@ -496,7 +496,7 @@ func (a *admission) changes(t *testing.T) {
 // everyValue: each value that the schemas do not say cannot be changed is changed,
 // alone, in a cluster that is there.
 func (a *admission) everyValue(t *testing.T) {
-	tried, left := map[string]bool{}, map[string]bool{}
+	tried := map[string]bool{}
 	for _, chart := range charts.Names() {
 		s, err := charts.LoadSchema(filepath.Join(a.charts, chart))
 		if err != nil {
@@ -520,14 +520,12 @@ func (a *admission) everyValue(t *testing.T) {
 				if path[0] == "global" || leaf.Fixed(kind) || tried[id] {
 					return
 				}
-				left[id] = true
 				for _, value := range others(leaf, charts.At(base, path)) {
 					after, err := a.tryRender(t, chart, namespace, charts.Merge(base, charts.Nest(path, value)))
 					if err != nil {
 						continue // it does not go with the others
 					}
 					tried[id] = true
-					delete(left, id)
 					for _, u := range after {
 						if slices.ContainsFunc(before, func(b *unstructured.Unstructured) bool { return reflect.DeepEqual(b.Object, u.Object) }) {
 							continue
@@ -540,7 +538,7 @@ func (a *admission) everyValue(t *testing.T) {
 			})
 		}
 	}
-	t.Logf("%d values are changed; not tried, as they do not go alone: %s", len(tried), strings.Join(slices.Sorted(maps.Keys(left)), ", "))
+	t.Logf("%d values are changed", len(tried))
 	if len(tried) < 200 {
 		t.Errorf("only %d values were changed", len(tried))
 	}
