@@ -14,6 +14,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -154,8 +156,8 @@ type reporter interface {
 	GetConditions() []metav1.Condition
 }
 
-// tells waits until a condition of an object has a status, a reason, and a
-// message that begins or, with a leading "...", goes on like this. It must be
+// tells waits until a condition of an object has a status, a reason ("" is any),
+// and a message that begins or, with a leading "...", goes on like this. It must be
 // about the generation that is there. The object is read into o.
 func (r *row) tells(t *testing.T, o reporter, name, kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
 	t.Helper()
@@ -165,7 +167,7 @@ func (r *row) tells(t *testing.T, o reporter, name, kind string, status metav1.C
 			return err
 		}
 		c := meta.FindStatusCondition(o.GetConditions(), kind)
-		if c == nil || c.Status != status || c.Reason != reason || c.ObservedGeneration != o.GetGeneration() {
+		if c == nil || c.Status != status || reason != "" && c.Reason != reason || c.ObservedGeneration != o.GetGeneration() {
 			return fmt.Errorf("conditions are %s", summary(o.GetConditions()))
 		}
 		rest, anywhere := strings.CutPrefix(message, "...")
@@ -333,7 +335,8 @@ func (r *row) absent(t *testing.T, o client.Object, namespace, name string) {
 	}
 }
 
-// artifact waits until a source has an artifact of a revision.
+// artifact waits until a source is ready and has an artifact of a revision; "" is
+// any.
 func (r *row) artifact(t *testing.T, o interface {
 	reporter
 	GetArtifact() *fluxmeta.Artifact
@@ -346,7 +349,12 @@ func (r *row) artifact(t *testing.T, o interface {
 		}
 		c := meta.FindStatusCondition(o.GetConditions(), fluxmeta.ReadyCondition)
 		a := o.GetArtifact()
-		if c == nil || c.Status != metav1.ConditionTrue || c.ObservedGeneration != o.GetGeneration() || a == nil || a.Revision != revision {
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+		if err != nil {
+			return err
+		}
+		observed, _, _ := unstructured.NestedInt64(fields, "status", "observedGeneration")
+		if c == nil || c.Status != metav1.ConditionTrue || observed != o.GetGeneration() || a == nil || revision != "" && a.Revision != revision {
 			return fmt.Errorf("artifact %+v, conditions are %s", a, summary(o.GetConditions()))
 		}
 		found = a

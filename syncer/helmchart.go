@@ -171,7 +171,9 @@ func (r *HelmCharts) build(ctx context.Context, key source.Key, obj *sourcev1.He
 		}
 		snapshot, ferr := r.From.snapshot(ctx, from, o)
 		switch {
-		case errors.Is(ferr, errNoArtifact), errors.Is(ferr, errFetchedAgain), errors.Is(ferr, source.ErrArtifactNotFound):
+		case errors.Is(ferr, errFetchedAgain):
+			return nil, &failure{passing: true, wait: jittered(sourcePoll)}
+		case errors.Is(ferr, errNoArtifact), errors.Is(ferr, source.ErrArtifactNotFound):
 			return nil, noArtifact(from)
 		case ferr != nil:
 			return nil, unavailable(ferr)
@@ -251,11 +253,8 @@ func (r *HelmCharts) fromRepository(ctx context.Context, key source.Key, obj *so
 			want := &sourcev1.OCIRepositoryVerification{
 				Provider: v.Provider, SecretRef: v.SecretRef, MatchOIDCIdentity: v.MatchOIDCIdentity,
 			}
-			provider, err := r.checkSignature(ctx, obj.Namespace, want, registry.at(at), source.Image{Revision: digest, Digest: digest})
-			if err != nil {
-				return fmt.Errorf("failed to verify the signature using provider '%s': %w", provider, err)
-			}
-			return nil
+			_, err := r.checkSignature(ctx, r.Images, obj.Namespace, want, registry.at(at), source.Image{Revision: digest, Digest: digest})
+			return err
 		}
 	}
 	return r.Charts.FromRepository(ctx, repository, spec, verify)

@@ -95,25 +95,45 @@ func (r *OCIRepositories) verify(ctx context.Context, obj *sourcev1.OCIRepositor
 		obj.Status.Artifact != nil && obj.Status.Artifact.Revision == image.Revision {
 		return nil
 	}
-	provider, err := r.checkSignature(ctx, obj.Namespace, spec, origin, image)
+	signed, err := r.checkSignature(ctx, r.Images, obj.Namespace, spec, origin, image)
 	if err != nil {
-		return &failure{
-			condition: sourcev1.SourceVerifiedCondition,
-			err:       &source.Error{Reason: sourcev1.VerificationError, Err: fmt.Errorf("failed to verify the signature using provider '%s': %w", provider, err)},
-		}
+		return &failure{condition: sourcev1.SourceVerifiedCondition, err: err}
 	}
-	r.verified(ctx, obj, fmt.Sprintf("verified signature of revision %s", image.Revision))
+	if signed {
+		r.verified(ctx, obj, fmt.Sprintf("verified signature of revision %s", image.Revision))
+	}
 	return nil
 }
 
-// checkSignature is an error if an image is not signed as it has to be. It
-// names the provider as Flux does.
-func (s *Sources) checkSignature(ctx context.Context, namespace string, spec *sourcev1.OCIRepositoryVerification, origin source.ImageOrigin, image source.Image) (provider string, err error) {
-	provider = spec.Provider
-	if spec.SecretRef == nil && provider == "cosign" {
-		provider = "cosign keyless"
+// checkSignature is an error if an image is not signed as it has to be. It is
+// false if the policy for it asks for nothing.
+func (s *Sources) checkSignature(ctx context.Context, images *source.Images, namespace string, spec *sourcev1.OCIRepositoryVerification, origin source.ImageOrigin, image source.Image) (bool, error) {
+	want := source.ImageVerification{Provider: spec.Provider}
+	for _, match := range spec.MatchOIDCIdentity {
+		want.Identities = append(want.Identities, source.SignerIdentity{Issuer: match.Issuer, Subject: match.Subject})
 	}
-	return provider, errors.New("signatures cannot be verified yet")
+	var err error
+	if ref := spec.SecretRef; ref != nil {
+		if want.Secret, err = s.secret(ctx, namespace, ref.Name, sourcev1.VerificationError); err != nil {
+			return false, err
+		}
+		if want.Secret == nil {
+			want.Secret = map[string][]byte{} // it has no key, which is not the same as no Secret
+		}
+	}
+	if ref := spec.TrustedRootSecretRef; ref != nil {
+		secret, err := s.secret(ctx, namespace, ref.Name, sourcev1.VerificationError)
+		if err != nil {
+			return false, err
+		}
+		if want.TrustedRoot = secret[trustedRootKey]; len(want.TrustedRoot) == 0 {
+			return false, &source.Error{
+				Reason: sourcev1.VerificationError,
+				Err:    fmt.Errorf("failed to read trusted root from secret '%s/%s': it has no key %s", namespace, ref.Name, trustedRootKey),
+			}
+		}
+	}
+	return images.Verify(ctx, origin, image, want)
 }
 
 // trustedRootKey is the key of a Secret with a trusted root of Sigstore.

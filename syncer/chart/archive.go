@@ -67,8 +67,9 @@ func inside(name string) (string, error) {
 }
 
 // untar returns the files of a packaged chart, without the name of the directory
-// that they are in, sorted by name. As in a snapshot, links are left out.
-func untar(ctx context.Context, packed io.Reader, b *budget) (folder string, files []*archive.BufferedFile, err error) {
+// that they are in, sorted by name. As in a snapshot, links are left out. Without a
+// function that says which files to keep, all are.
+func untar(ctx context.Context, packed io.Reader, b *budget, keep func(name string) bool) (folder string, files []*archive.BufferedFile, err error) {
 	gz, err := gzip.NewReader(packed)
 	if err != nil {
 		return "", nil, fmt.Errorf("it is no gzipped archive: %w", err)
@@ -118,6 +119,9 @@ func untar(ctx context.Context, packed io.Reader, b *budget) (folder string, fil
 		if err := b.take(name, header.Size); err != nil {
 			return "", nil, err
 		}
+		if keep != nil && !keep(name) {
+			continue
+		}
 		data := make([]byte, header.Size)
 		if _, err := io.ReadFull(r, data); err != nil {
 			return "", nil, fmt.Errorf("cannot read %s of archive: %w", name, err)
@@ -128,7 +132,7 @@ func untar(ctx context.Context, packed io.Reader, b *budget) (folder string, fil
 	if _, err := io.Copy(io.Discard, stream); err != nil {
 		return "", nil, fmt.Errorf("cannot read archive: %w", err)
 	}
-	if len(files) == 0 {
+	if len(seen) == 0 {
 		return "", nil, errors.New("the archive has no files")
 	}
 	for name := range seen {
@@ -141,6 +145,9 @@ func untar(ctx context.Context, packed io.Reader, b *budget) (folder string, fil
 	sortFiles(files)
 	return folder, files, nil
 }
+
+// identity is true for the files that say who a chart is.
+func identity(name string) bool { return name == chartFile || name == requirementsFile }
 
 func sortFiles(files []*archive.BufferedFile) {
 	slices.SortFunc(files, func(a, b *archive.BufferedFile) int { return strings.Compare(a.Name, b.Name) })

@@ -250,7 +250,7 @@ func (c *Charts) FromRepository(ctx context.Context, r Repository, spec Spec, ve
 // load returns a chart that is only packaged again.
 func (c *Charts) load(ctx context.Context, s *source.Snapshot) (*helmchart.Chart, error) {
 	b := newBudget(c.limits.File)
-	files, err := packaged(ctx, s, b)
+	files, err := packaged(ctx, s, b, nil)
 	if err == nil {
 		var chart *helmchart.Chart
 		if chart, err = assemble(ctx, files, b, kept); err == nil {
@@ -405,7 +405,7 @@ func (c *Charts) download(ctx context.Context, at found) ([]byte, error) {
 
 // fetched makes a snapshot of a packaged chart as it is.
 func (c *Charts) fetched(ctx context.Context, data []byte, version string) (*Build, error) {
-	_, files, err := untar(ctx, bytes.NewReader(data), newBudget(c.limits.File))
+	_, files, err := untar(ctx, bytes.NewReader(data), newBudget(c.limits.File), identity)
 	if err != nil {
 		return nil, err
 	}

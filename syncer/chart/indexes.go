@@ -58,6 +58,11 @@ type shared struct {
 	used int64
 
 	index *Index
+	// refused is why the newest index, of this revision, was not taken: that it is
+	// fetched again makes it no better. The revision is empty if it was not read to
+	// its end.
+	refused         error
+	refusedRevision string
 	// etag and modified are what the server said of it.
 	etag, modified string
 }
@@ -168,11 +173,11 @@ func (x *Indexes) ask(ctx context.Context, s *shared) (*Index, error) {
 
 func (x *Indexes) fetch(ctx context.Context, s *shared) (*Index, error) {
 	x.mu.Lock()
-	known, header := s.index, http.Header{"Accept-Encoding": {"gzip"}}
-	if known != nil && s.etag != "" {
+	known, refused, refusedRevision, header := s.index, s.refused, s.refusedRevision, http.Header{"Accept-Encoding": {"gzip"}}
+	if s.etag != "" {
 		header.Set("If-None-Match", s.etag)
 	}
-	if known != nil && s.modified != "" {
+	if s.modified != "" {
 		header.Set("If-Modified-Since", s.modified)
 	}
 	x.counts.Requests++
@@ -183,23 +188,36 @@ func (x *Indexes) fetch(ctx context.Context, s *shared) (*Index, error) {
 	}
 	defer res.Body.Close()
 	if res.StatusCode == http.StatusNotModified {
+		if refused != nil {
+			return nil, refused
+		}
 		return known, nil
 	}
 	raw, size, revision, err := x.spool(ctx, s, res)
-	if err != nil {
-		return nil, err
-	}
-	defer raw.Close()
 	index := known
-	if known == nil || known.Revision != revision {
-		if index, err = x.parse(ctx, raw, size, revision); err != nil {
-			return nil, err
+	if err == nil {
+		defer raw.Close()
+		switch {
+		case known != nil && known.Revision == revision:
+		case refused != nil && refusedRevision == revision:
+			err = refused
+		default:
+			index, err = x.parse(ctx, raw, size, revision)
 		}
 	}
+	// What is wrong with an index stays wrong until it is another one.
+	lasting := err == nil || ctx.Err() == nil && (source.ReasonOf(err) == ReasonIndexation || source.ReasonOf(err) == source.ReasonLimitExceeded)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.counts.Downloads++
-	s.index, s.etag, s.modified = index, res.Header.Get("ETag"), res.Header.Get("Last-Modified")
+	if !lasting {
+		return nil, err
+	}
+	s.etag, s.modified, s.refused, s.refusedRevision = res.Header.Get("ETag"), res.Header.Get("Last-Modified"), err, revision
+	if err != nil {
+		return nil, err
+	}
+	s.index = index
 	x.shrink(s)
 	return index, nil
 }

@@ -69,7 +69,7 @@ func Load(ctx context.Context, s *source.Snapshot, options ...Option) (*helmchar
 		o(l)
 	}
 	b := newBudget(l.fileBytes)
-	files, err := packaged(ctx, s, b)
+	files, err := packaged(ctx, s, b, nil)
 	if err == nil {
 		var c *helmchart.Chart
 		if c, err = assemble(ctx, files, b, l.schemas); err == nil {
@@ -88,8 +88,9 @@ func wrap(reason, doing string, err error) error {
 	return failf(reason, "%s: %w", doing, err)
 }
 
-// packaged returns the files of the chart in a snapshot.
-func packaged(ctx context.Context, s *source.Snapshot, b *budget) ([]*archive.BufferedFile, error) {
+// packaged returns the files of the chart in a snapshot, of one that is a file those
+// to keep.
+func packaged(ctx context.Context, s *source.Snapshot, b *budget, keep func(name string) bool) ([]*archive.BufferedFile, error) {
 	root, err := rootOf(s)
 	if err != nil {
 		return nil, err
@@ -99,7 +100,7 @@ func packaged(ctx context.Context, s *source.Snapshot, b *budget) ([]*archive.Bu
 		if err != nil {
 			return nil, err
 		}
-		_, files, err := untar(ctx, bytes.NewReader(data), b)
+		_, files, err := untar(ctx, bytes.NewReader(data), b, keep)
 		return files, err
 	}
 	return collect(ctx, s, root, nil, b)
@@ -112,7 +113,7 @@ func rootOf(s *source.Snapshot) (string, error) {
 		return "", err
 	}
 	if slices.ContainsFunc(entries, func(e source.Entry) bool { return e.Name == chartFile }) {
-		return "", errors.New("Chart.yaml is at the root; put the directory of the chart into the archive, and not what is in it")
+		return "", errors.New("the root has Chart.yaml; put the directory of the chart into the archive, and not what is in it")
 	}
 	if len(entries) != 1 {
 		return "", fmt.Errorf("there are %d files and directories at the root, and a chart is one directory", len(entries))
@@ -197,7 +198,7 @@ func flatten(ctx context.Context, files []*archive.BufferedFile, b *budget, dept
 			flat = append(flat, f)
 			continue
 		}
-		_, packed, err := untar(ctx, bytes.NewReader(f.Data), b)
+		_, packed, err := untar(ctx, bytes.NewReader(f.Data), b, nil)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read %s: %w", f.Name, err)
 		}
@@ -270,7 +271,7 @@ func metadata(ctx context.Context, s *source.Snapshot) (*helmchart.Metadata, err
 		return nil, err
 	}
 	if dir, _, err := s.Stat(root); err != nil || !dir {
-		files, err := packaged(ctx, s, newBudget(DefaultFileMaxBytes))
+		files, err := packaged(ctx, s, newBudget(DefaultFileMaxBytes), identity)
 		if err != nil {
 			return nil, err
 		}

@@ -17,6 +17,9 @@ var packTime = time.Unix(0, 0).UTC()
 
 // pack returns a packaged chart. The same chart is the same bytes.
 func pack(c *helmchart.Chart, dir string) ([]byte, error) {
+	if err := distinct(c); err != nil {
+		return nil, err
+	}
 	settle(c)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot create directory: %w", err)
@@ -41,6 +44,22 @@ func pack(c *helmchart.Chart, dir string) ([]byte, error) {
 		return nil, err
 	}
 	return data.Bytes(), nil
+}
+
+// distinct refuses two charts in one place: in an archive one would be written over
+// the other.
+func distinct(c *helmchart.Chart) error {
+	seen := map[string]bool{}
+	for _, sub := range c.Dependencies() {
+		if seen[sub.Name()] {
+			return fmt.Errorf("chart '%s' has two charts with the name '%s'", c.Name(), sub.Name())
+		}
+		seen[sub.Name()] = true
+		if err := distinct(sub); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // settle takes from a chart what differs from one packaging to the next.

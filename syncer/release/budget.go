@@ -23,7 +23,7 @@ const (
 	// renderTime bounds rendering, not what comes after.
 	renderTime = 30 * time.Second
 	// mostSteps bounds the turns of ranges and the calls of templates.
-	mostSteps = 5_000_000
+	mostSteps = 1_000_000
 	// mostWork bounds the bytes that templates write and their functions return,
 	// and the values that they look at, added up.
 	mostWork = 256 << 20
@@ -34,6 +34,8 @@ const (
 	// deepestValue bounds the nesting of what templates build. What contains itself
 	// is infinitely deep, and would end the process when it is printed.
 	deepestValue = 1000
+	// deepestCall bounds how templates call each other.
+	deepestCall = 500
 	// keyWork is what making a key or hashing a password costs: some of these are
 	// a second of work.
 	keyWork = mostWork / 64
@@ -49,7 +51,9 @@ type budget struct {
 
 	mu          sync.Mutex
 	steps, work int64
-	exceeded    error
+	// depth of templates that call each other.
+	depth    int
+	exceeded error
 	// given are the values that Helm gave to the templates, by address: a template
 	// that passes all of them around does not pay for them each time. It is nil
 	// from when a template changes one.
@@ -146,7 +150,7 @@ func (b *budget) functions(dns bool, lookup any) template.FuncMap {
 		all[name] = b.paid(name, f)
 	}
 	maps.Copy(all, template.FuncMap{
-		enterFunc: b.enter, tickFunc: b.tick, printFunc: b.print, tplFunc: b.tpl, "lookup": lookup,
+		beginFunc: b.begin, enterFunc: b.enter, leaveFunc: b.leave, tickFunc: b.tick, printFunc: b.print, tplFunc: b.tpl, "lookup": lookup,
 	})
 	return all
 }
@@ -158,14 +162,32 @@ var helms = set(`fail include tpl required lookup toToml mustToToml fromToml toY
 
 func (b *budget) tick(text int) (string, error) { return "", b.spend(1, int64(max(text, 0))) }
 
-// enter begins a template with what Helm gives it.
-func (b *budget) enter(text int, dot any) (string, error) {
+// begin notes what Helm gives to a template.
+func (b *budget) begin(dot any) string {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.given != nil {
 		note(b.given, dot, 0)
 	}
+	return ""
+}
+
+// enter begins a template, leave ends it. Templates call each other by include,
+// tpl and template, and none of these knows how deep the others are.
+func (b *budget) enter(text int) (string, error) {
+	b.mu.Lock()
+	if b.depth++; b.depth > deepestCall && b.exceeded == nil {
+		b.exceeded = exceeds("its templates call each other deeper than %d", deepestCall)
+	}
 	b.mu.Unlock()
 	return b.tick(text)
+}
+
+func (b *budget) leave() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.depth--
+	return ""
 }
 
 // note remembers the maps of a value by address.
@@ -216,8 +238,11 @@ func (b *budget) print(v any) (string, error) {
 		return "<no value>", nil
 	case r.Kind() == reflect.Chan || r.Kind() == reflect.Func:
 		return "", fmt.Errorf("can't print a value of type %s", r.Type())
-	case r.CanAddr() && !isStringer(r.Type()) && isStringer(reflect.PointerTo(r.Type())):
-		r = r.Addr()
+	case !isStringer(r.Type()) && isStringer(reflect.PointerTo(r.Type())):
+		// It mostly is a field, of which text/template would take the address.
+		p := reflect.New(r.Type())
+		p.Elem().Set(r)
+		r = p
 	}
 	s := fmt.Sprint(r.Interface())
 	return s, b.spend(0, int64(len(s)))

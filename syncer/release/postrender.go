@@ -34,7 +34,7 @@ func postRenderers(obj *v2.HelmRelease, b *budget) *chain {
 	c := &chain{budget: b}
 	for _, r := range obj.Spec.PostRenderers {
 		if r.Kustomize != nil {
-			c.steps = append(c.steps, kustomize(r.Kustomize))
+			c.steps = append(c.steps, edit(r.Kustomize))
 		}
 	}
 	if m := obj.Spec.CommonMetadata; m != nil && (m.Labels != nil || m.Annotations != nil) {
@@ -70,8 +70,8 @@ func (c *chain) Run(manifests *bytes.Buffer) (*bytes.Buffer, error) {
 	return bytes.NewBuffer(data), nil
 }
 
-// kustomize applies patches and images.
-func kustomize(k *v2.Kustomize) func([]byte) ([]byte, error) {
+// edit applies patches and images.
+func edit(k *v2.Kustomize) func([]byte) ([]byte, error) {
 	return func(data []byte) ([]byte, error) {
 		const input = "helm-output.yaml"
 		build := kustypes.Kustomization{

@@ -178,8 +178,9 @@ var (
 	_ kube.Factory                       = (*session)(nil)
 )
 
-// ToRESTConfig implements the getter of clients that Helm asks for.
-func (s *session) ToRESTConfig() (*rest.Config, error) { return s.config, nil }
+// ToRESTConfig implements the getter of clients that Helm asks for. Each gets a
+// copy: the builder of requests writes into it what they are about.
+func (s *session) ToRESTConfig() (*rest.Config, error) { return rest.CopyConfig(s.config), nil }
 
 // ToDiscoveryClient implements the getter.
 func (s *session) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error) {

@@ -11,23 +11,29 @@ import (
 
 // Functions that guarded templates call.
 const (
+	beginFunc = "cascadeBegin"
 	enterFunc = "cascadeEnter"
+	leaveFunc = "cascadeLeave"
 	tickFunc  = "cascadeTick"
 	printFunc = "cascadePrint"
 	tplFunc   = "cascadeTpl"
 )
 
-// deepest is how far the blocks of a template may be nested: Go's parser goes
-// down with them.
-const deepest = 1000
+// How far blocks and parentheses of a template may be nested. Go's parser goes
+// down with each of them, and so does each call of the template.
+const (
+	deepestBlock = 200
+	deepestParen = 50
+)
 
-var errTooDeep = fmt.Errorf("template is nested deeper than %d", deepest)
+var errTooDeep = errors.New("template is nested too deep")
 
 // guardTemplate rewrites a template so that it reports what it does, and does the
 // same otherwise: at the beginning and with each turn of a range, with each call
 // of a template, with each value that it prints. It works on the text, because
-// what text/template parses cannot be written back as it was.
-func guardTemplate(src string, enter bool) (string, error) {
+// what text/template parses cannot be written back as it was. file: it is one of
+// the chart, which Helm itself may render.
+func guardTemplate(src string, file bool) (string, error) {
 	actions, err := actionsOf(src)
 	if err != nil {
 		return "", err
@@ -36,17 +42,27 @@ func guardTemplate(src string, enter bool) (string, error) {
 		return "", err
 	}
 	var out strings.Builder
-	if enter {
-		fmt.Fprintf(&out, "{{%s %d .}}", enterFunc, len(src))
-	} else {
-		fmt.Fprintf(&out, "{{%s %d}}", tickFunc, len(src))
+	if file {
+		fmt.Fprintf(&out, "{{%s .}}", beginFunc)
 	}
+	fmt.Fprintf(&out, "{{%s %d}}", enterFunc, len(src))
 	at := 0
 	for _, a := range actions {
 		out.WriteString(src[at:a.from])
+		if a.leaves {
+			left := ""
+			if strings.HasPrefix(src[a.from:], "{{-") {
+				left = "- "
+			}
+			out.WriteString("{{" + left + leaveFunc + "}}")
+		}
 		out.WriteString(guardTpl(src[a.from:a.to], a.prints))
 		if a.counts {
-			out.WriteString("{{" + tickFunc + " " + strconv.Itoa(a.body))
+			call := enterFunc
+			if a.keyword == "range" {
+				call = tickFunc
+			}
+			out.WriteString("{{" + call + " " + strconv.Itoa(a.body))
 			if a.trims {
 				out.WriteString(" -")
 			}
@@ -56,6 +72,7 @@ func guardTemplate(src string, enter bool) (string, error) {
 		at = a.to
 	}
 	out.WriteString(src[at:])
+	out.WriteString("{{" + leaveFunc + "}}")
 	return out.String(), nil
 }
 
@@ -71,6 +88,8 @@ type templateAction struct {
 	// counts: a body of so many bytes follows, which may run many times.
 	counts bool
 	body   int
+	// leaves: it ends the body of a template.
+	leaves bool
 }
 
 var keywords = map[string]bool{
@@ -128,6 +147,7 @@ func actionsOf(src string) ([]templateAction, error) {
 
 // endOfAction is where the action ends whose inside begins at a position.
 func endOfAction(src string, at int) (int, error) {
+	depth := 0
 	for at < len(src) {
 		switch c := src[at]; {
 		case strings.HasPrefix(src[at:], "}}"):
@@ -139,6 +159,15 @@ func endOfAction(src string, at int) (int, error) {
 			}
 			at = end
 		default:
+			switch c {
+			case '(':
+				depth++
+			case ')':
+				depth--
+			}
+			if depth > deepestParen {
+				return 0, errTooDeep
+			}
 			at++
 		}
 	}
@@ -205,9 +234,10 @@ func matchBlocks(src string, actions []templateAction) error {
 			last := open[len(open)-1]
 			open = open[:len(open)-1]
 			depth -= last.branches
+			actions[i].leaves = actions[last.action].keyword == "define" || actions[last.action].keyword == "block"
 			actions[last.action].body = a.from - actions[last.action].to
 		}
-		if depth > deepest {
+		if depth > deepestBlock {
 			return errTooDeep
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"net/url"
 	"path"
 	"slices"
@@ -50,7 +51,7 @@ type BucketOrigin struct {
 	// secretkey; serviceaccount; accountKey, sasKey, or clientId with tenantId,
 	// clientSecret, clientCertificate and others.
 	Secret map[string][]byte
-	// Certificates has ca.crt, tls.crt and tls.key, for S3.
+	// Certificates has ca.crt, tls.crt and tls.key.
 	Certificates map[string][]byte
 	// Proxy is asked to connect. If it is nil, the environment names it.
 	Proxy *url.URL
@@ -137,8 +138,11 @@ type blob struct {
 	generation int64
 }
 
-// errNoObject: there is no such object.
-var errNoObject = errors.New("object not found")
+// There is no such object, or bucket.
+var (
+	errNoObject = errors.New("object not found")
+	errNoBucket = errors.New("bucket not found")
+)
 
 // bucket is one that is being read. Errors tell no secrets, not even in a URL.
 type bucket interface {
@@ -162,6 +166,21 @@ func (o BucketOrigin) open(ctx context.Context) (bucket, error) {
 		return o.openS3(ctx)
 	}
 	return nil, failf(ReasonInvalidProvider, "cannot use spec.provider %q: it is not one of generic, aws, gcp, azure", o.Provider)
+}
+
+// transport to the server.
+func (o BucketOrigin) transport() (*http.Transport, error) {
+	config, err := systemTLS(o.Certificates)
+	if err != nil {
+		return nil, err
+	}
+	proxy := http.ProxyFromEnvironment
+	if o.Proxy != nil {
+		proxy = http.ProxyURL(o.Proxy)
+	}
+	transport := transportTo(config, proxy)
+	transport.MaxIdleConnsPerHost = parallelObjects
+	return transport, nil
 }
 
 // Buckets makes snapshots of buckets. Objects are fetched when their ETag is
@@ -333,7 +352,17 @@ func (b *Buckets) pull(ctx context.Context, from bucket, origin BucketOrigin, in
 	left.Store(b.limits.packBytes)
 	// write copies content into a place of its own.
 	write := func(r io.Reader, size int64) (node, span, error) {
-		if size < 0 || left.Add(-size) < 0 {
+		if size < 0 {
+			// The server does not tell.
+			most := left.Load()
+			whole, err := newSpool(ctx, b.dir, &limited{r: r, left: most, max: most, what: "the objects have", flag: "use a prefix"})
+			if err != nil {
+				return node{}, span{}, err
+			}
+			defer whole.close()
+			r, size = whole.reader(), whole.size
+		}
+		if left.Add(-size) < 0 {
 			return node{}, span{}, failf(ReasonLimitExceeded, "the objects have more than %d bytes", b.limits.packBytes)
 		}
 		s := span{end.Add(size) - size, size}

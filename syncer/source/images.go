@@ -84,12 +84,16 @@ type Images struct {
 
 	registries pool[registry]
 	pulls      pool[pull]
+	sigstore   sigstore
 }
 
 // NewImages keeps files in dir, which have no names there. A layer of more than
 // maxBytes is refused.
 func NewImages(dir string, maxBytes int64) *Images {
-	return &Images{dir: dir, limits: limits{packBytes: maxBytes, inflatedBytes: MaxInflatedBytes, entriesMost: MaxEntries}}
+	return &Images{
+		dir: dir, limits: limits{packBytes: maxBytes, inflatedBytes: MaxInflatedBytes, entriesMost: MaxEntries},
+		sigstore: sigstore{now: time.Now, fetch: fetchRoots},
+	}
 }
 
 // pull is a layer that was fetched, and what its manifest says.

@@ -31,19 +31,13 @@ func (o BucketOrigin) openS3(ctx context.Context) (bucket, error) {
 	if err := o.checkSTS(); err != nil {
 		return nil, err
 	}
-	proxy := http.ProxyFromEnvironment
-	if o.Proxy != nil {
-		proxy = http.ProxyURL(o.Proxy)
-	}
-	config, err := systemTLS(o.Certificates)
+	transport, err := o.transport()
 	if err != nil {
 		return nil, err
 	}
-	transport := transportTo(config, proxy)
-	transport.MaxIdleConnsPerHost = parallelObjects
 	options := &minio.Options{
 		Region: o.Region, Secure: !o.Insecure, MaxRetries: 3,
-		Transport: modest{transport},
+		Transport: modest{transport, func(req *http.Request) bool { return req.URL.RawQuery == "" }},
 	}
 	closers := []func(){transport.CloseIdleConnections}
 	switch {
@@ -60,10 +54,10 @@ func (o BucketOrigin) openS3(ctx context.Context) (bucket, error) {
 		if err != nil {
 			return nil, err
 		}
-		sts := transportTo(config, proxy)
+		sts := transportTo(config, transport.Proxy)
 		closers = append(closers, sts.CloseIdleConnections)
 		options.Creds = credentials.New(&credentials.LDAPIdentity{
-			Client: &http.Client{Transport: modest{sts}, Timeout: 30 * time.Second}, STSEndpoint: o.STS.Endpoint,
+			Client: &http.Client{Transport: modest{sts, nil}, Timeout: 30 * time.Second}, STSEndpoint: o.STS.Endpoint,
 			LDAPUsername: string(o.STS.Secret["username"]), LDAPPassword: string(o.STS.Secret["password"]),
 		})
 	}
@@ -116,15 +110,19 @@ func (o BucketOrigin) checkSTS() error {
 const maxListBytes = 16 << 20
 
 // modest bounds the answers that a library reads into memory.
-type modest struct{ http.RoundTripper }
+type modest struct {
+	inner http.RoundTripper
+	// object reports whether a GET is for the content of an object; nil if none
+	// is.
+	object func(*http.Request) bool
+}
 
 func (m modest) RoundTrip(req *http.Request) (*http.Response, error) {
-	res, err := m.RoundTripper.RoundTrip(req)
+	res, err := m.inner.RoundTrip(req)
 	if err != nil {
 		return nil, worded{err}
 	}
-	// An object is asked for by its name alone.
-	if res.StatusCode != http.StatusOK || req.Method != http.MethodGet || req.URL.RawQuery != "" {
+	if res.StatusCode != http.StatusOK || req.Method != http.MethodGet || m.object == nil || !m.object(req) {
 		res.Body = struct {
 			io.Reader
 			io.Closer
@@ -139,7 +137,7 @@ func (s *s3) exists(ctx context.Context) error {
 		return s.error(err)
 	}
 	if !ok {
-		return errors.New("bucket not found")
+		return errNoBucket
 	}
 	return nil
 }

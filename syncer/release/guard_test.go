@@ -1,0 +1,80 @@
+package release
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+func TestJudge(t *testing.T) {
+	entry := func(group, kind string) inventory.Entry {
+		return inventory.Entry{Namespace: "fleet", Name: "prod", Group: group, Kind: kind, Version: "v1"}
+	}
+	cluster, machines := entry(clusterGroup, "Cluster"), entry(clusterGroup, "MachineDeployment")
+	template := entry("infrastructure.cluster.x-k8s.io", "AWSMachineTemplate")
+	configMap, secret, claim, crd := entry("", "ConfigMap"), entry("", "Secret"), entry("", "PersistentVolumeClaim"), entry("apiextensions.k8s.io", "CustomResourceDefinition")
+	namespace := inventory.Entry{Name: "apps", Kind: "Namespace", Version: "v1"}
+	present := inventory.Live{State: inventory.Present, Owned: true}
+	with := func(change func(*inventory.Live)) inventory.Live {
+		l := present
+		change(&l)
+		return l
+	}
+	confirmed := with(func(l *inventory.Live) { l.Confirmed = true })
+	ofCluster := with(func(l *inventory.Live) { l.OfCluster = "prod" })
+	for name, tc := range map[string]struct {
+		reason string
+		doomed Doomed
+		want   Verdict
+	}{
+		"Ordinary":       {"the chart brings it back", Doomed{Entry: configMap, Live: present, Ours: true}, Deletable},
+		"Unknown":        {"unknown is not absent, and not harmless", Doomed{Entry: configMap}, Held},
+		"Gone":           {"there is nothing to delete", Doomed{Entry: cluster, Live: inventory.Live{State: inventory.Absent}}, Gone},
+		"Foreign":        {"another release took it over", Doomed{Entry: configMap, Live: present, Others: true}, Foreign},
+		"ForeignCluster": {"that somebody confirmed its end is no business of ours", Doomed{Entry: cluster, Live: confirmed, Others: true}, Foreign},
+		"Unlabelled":     {"the helm CLI installed it, and it is in the manifest", Doomed{Entry: configMap, Live: inventory.Live{State: inventory.Present}}, Deletable},
+		"Cluster":        {"a real cluster is at its other end", Doomed{Entry: cluster, Live: present, Ours: true}, Held},
+		"ClusterOther":   {"also where nobody labelled it", Doomed{Entry: cluster, Live: inventory.Live{State: inventory.Present}}, Held},
+		"Confirmed":      {"a person confirmed it", Doomed{Entry: cluster, Live: confirmed, Ours: true}, Deletable},
+		"Deleting":       {"it is being deleted already", Doomed{Entry: cluster, Live: with(func(l *inventory.Live) { l.Deleting = true }), Ours: true}, Deletable},
+		"Definition":     {"all objects of its kind go with it", Doomed{Entry: crd, Live: present, Ours: true}, Held},
+		"Data":           {"nobody brings it back", Doomed{Entry: claim, Live: present, Ours: true}, Held},
+		"Kubeconfig":     {"the way to a cluster", Doomed{Entry: secret, Live: with(func(l *inventory.Live) { l.ClusterSecret = true }), Ours: true}, Held},
+		"Secret":         {"another Secret is not", Doomed{Entry: secret, Live: present, Ours: true}, Deletable},
+		"Namespace":      {"it is empty but for the release", Doomed{Entry: namespace, Live: present, Ours: true}, Deletable},
+		"NamespaceHolds": {"what others have in it would go", Doomed{Entry: namespace, Live: with(func(l *inventory.Live) { l.Holds = []string{"ConfigMap/apps/x"} }), Ours: true}, Held},
+		"NamespaceOther": {"nobody looked into it", Doomed{Entry: namespace, Live: inventory.Live{State: inventory.Present}}, Held},
+		"NamespaceExempt": {"nor into one that asks to be left alone", Doomed{Entry: namespace, Live: with(func(l *inventory.Live) { l.Exempt = true }), Ours: true},
+			Held},
+		"OldTemplate":   {"each change of a template leaves one behind: no reason to ask anybody", Doomed{Entry: template, Live: ofCluster, Ours: true, OwnCluster: true}, WithCluster},
+		"OldTemplateOk": {"the Cluster needs it as long as it is there, whatever anybody confirmed", Doomed{Entry: template, Live: with(func(l *inventory.Live) { l.OfCluster, l.Confirmed = "prod", true }), Ours: true, OwnCluster: true}, WithCluster},
+		"PoolTemplate":  {"a release of one pool has to be able to go", Doomed{Entry: template, Live: with(func(l *inventory.Live) { l.OfCluster, l.Confirmed = "prod", true }), Ours: true}, Deletable},
+		"LastTemplate":  {"without its Cluster it asks like all of them", Doomed{Entry: template, Live: present, Ours: true}, Held},
+		"Machines":      {"machines that run are no leftover", Doomed{Entry: machines, Live: ofCluster, Ours: true, OwnCluster: true}, Held},
+		"MachinesOk":    {"a person wants them gone", Doomed{Entry: machines, Live: with(func(l *inventory.Live) { l.OfCluster, l.Confirmed = "prod", true }), Ours: true, OwnCluster: true}, Deletable},
+		"Hook":          {"the chart itself declares it as passing", Doomed{Entry: claim, Live: present, Ours: true, Hook: true}, Deletable},
+		"HookCluster":   {"a hook is no way to delete a cluster", Doomed{Entry: cluster, Live: present, Ours: true, Hook: true}, Held},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := Judge(tc.doomed); got != tc.want {
+				t.Errorf("%s\nJudge(%+v) = %d, want %d", tc.reason, tc.doomed, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestHeldMessage(t *testing.T) {
+	s := &sentence{}
+	if s.message() != "" {
+		t.Errorf("message() of nothing is %q", s.message())
+	}
+	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
+		s.add(Doomed{Entry: inventory.Entry{Namespace: "fleet", Name: name, Group: clusterGroup, Kind: "Cluster"}, Live: inventory.Live{State: inventory.Present}})
+	}
+	for _, want := range []string{"Cluster/fleet/a", "and 2 more", "cascade.dev/deletion: confirmed"} {
+		if !strings.Contains(s.message(), want) {
+			t.Errorf("message() = %q, want %q in it", s.message(), want)
+		}
+	}
+}

@@ -1,0 +1,322 @@
+package source
+
+import (
+	"context"
+	"crypto"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/sigstore/cosign/v3/pkg/cosign"
+	ocisignature "github.com/sigstore/cosign/v3/pkg/oci/signature"
+	rekorclient "github.com/sigstore/rekor/pkg/client"
+	rekor "github.com/sigstore/rekor/pkg/generated/client"
+	"github.com/sigstore/sigstore-go/pkg/bundle"
+	"github.com/sigstore/sigstore-go/pkg/root"
+	"github.com/sigstore/sigstore-go/pkg/tuf"
+	"github.com/sigstore/sigstore-go/pkg/verify"
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
+	"github.com/sigstore/sigstore/pkg/signature"
+	"github.com/theupdateframework/go-tuf/v2/metadata/fetcher"
+)
+
+// cosign looks for one signature that is good: a bundle that refers to the
+// image, as cosign writes them since version 3, or one of those at the tag that
+// stands for it. The library's own functions are not used to find them: they
+// inflate without bounds, and verify on goroutines that nobody recovers.
+func (i *Images) cosign(ctx context.Context, r *registry, at name.Digest, v ImageVerification) error {
+	checks, err := i.checks(ctx, r, v)
+	if err != nil {
+		return err
+	}
+	digest, err := v1.NewHash(at.DigestStr())
+	if err != nil {
+		return err
+	}
+	bundles, problem := r.bundles(ctx, at)
+	problems := []error{problem}
+	for _, b := range bundles {
+		for _, check := range checks {
+			err := verifyBundle(ctx, check, digest, b)
+			if err == nil {
+				return nil
+			}
+			problems = append(problems, err)
+		}
+	}
+	signatures, problem := r.signatures(ctx, at)
+	problems = append(problems, problem)
+	for _, s := range signatures {
+		for _, check := range checks {
+			// The digest has to be in what was signed: a signature of another image
+			// may have been put at this tag.
+			check.ClaimVerifier = cosign.SimpleClaimVerifier
+			_, err := cosign.VerifyImageSignature(ctx, ocisignature.New(static.NewLayer(s.payload, s.layer.MediaType), s.layer), digest, &check)
+			if err == nil {
+				return nil
+			}
+			problems = append(problems, err)
+		}
+	}
+	if err := errors.Join(problems...); err != nil {
+		var known *Error
+		if errors.As(err, &known) || ctx.Err() != nil {
+			return err
+		}
+		return fmt.Errorf("no matching signatures were found for '%s': %s", at, short(err.Error(), 500))
+	}
+	return fmt.Errorf("no signatures were found for '%s'", at)
+}
+
+// checks are the options of the library, one for each key or identity.
+func (i *Images) checks(ctx context.Context, r *registry, v ImageVerification) ([]cosign.CheckOpts, error) {
+	var checks []cosign.CheckOpts
+	if v.Secret != nil {
+		for _, file := range slices.Sorted(maps.Keys(v.Secret)) {
+			if !strings.HasSuffix(file, ".pub") {
+				continue
+			}
+			key, err := cryptoutils.UnmarshalPEMToPublicKey(v.Secret[file])
+			if err != nil {
+				return nil, fmt.Errorf("%s of the Secret is not a public key in PEM", file)
+			}
+			verifier, err := signature.LoadVerifier(key, crypto.SHA256)
+			if err != nil {
+				return nil, fmt.Errorf("cannot use the public key %s of the Secret: %w", file, err)
+			}
+			checks = append(checks, cosign.CheckOpts{SigVerifier: verifier, Offline: true, IgnoreTlog: true, MaxWorkers: 1})
+		}
+		if len(checks) == 0 {
+			return nil, errors.New("the Secret has no public key; it needs one under a name that ends in .pub")
+		}
+		return checks, nil
+	}
+	trusted, log, err := i.trusted(ctx, r, v)
+	if err != nil {
+		return nil, err
+	}
+	base := cosign.CheckOpts{TrustedMaterial: trusted, RekorClient: log, MaxWorkers: 1}
+	for _, id := range v.Identities {
+		check := base
+		check.Identities = []cosign.Identity{{IssuerRegExp: id.Issuer, SubjectRegExp: id.Subject}}
+		checks = append(checks, check)
+	}
+	if len(checks) == 0 {
+		checks = append(checks, base)
+	}
+	return checks, nil
+}
+
+// trusted is whom to believe, and the log to ask about a signature that does not
+// have its entry with it.
+func (i *Images) trusted(ctx context.Context, r *registry, v ImageVerification) (root.TrustedMaterial, *rekor.Rekor, error) {
+	log := "https://rekor.sigstore.dev"
+	var trusted root.TrustedMaterial
+	var err error
+	if v.TrustedRoot != nil {
+		own, err := root.NewTrustedRootFromJSON(v.TrustedRoot)
+		if err != nil {
+			return nil, nil, errors.New("trusted_root.json of the Secret cannot be read")
+		}
+		trusted, log = own, ""
+		logs := own.RekorLogs()
+		for _, id := range slices.Sorted(maps.Keys(logs)) {
+			if log = logs[id].BaseURL; log != "" {
+				break
+			}
+		}
+	} else if trusted, err = i.sigstore.get(ctx); err != nil {
+		return nil, nil, fmt.Errorf("cannot get the roots of Sigstore: %w", err)
+	}
+	if log == "" {
+		return trusted, nil, nil
+	}
+	if u, err := url.Parse(log); err != nil || u.Host == "" {
+		return nil, nil, errors.New("the address of the log in trusted_root.json is not a URL")
+	}
+	config := r.guard.inner.(*http.Transport).TLSClientConfig.Clone()
+	config.InsecureSkipVerify = false
+	client, err := rekorclient.GetRekorClient(log, rekorclient.WithUserAgent("cascade"), rekorclient.WithTLSConfig(config))
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot ask the log of signatures: %w", err)
+	}
+	return trusted, client, nil
+}
+
+// bundles that refer to an image. Others refer to it too: what is no bundle is
+// passed over.
+func (r *registry) bundles(ctx context.Context, at name.Digest) ([]*bundle.Bundle, error) {
+	found, err := r.referrers(ctx, at)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list what refers to the image: %w", said(err))
+	}
+	var bundles []*bundle.Bundle
+	for _, descriptor := range found {
+		img, manifest, err := r.image(ctx, r.repo.Digest(descriptor.Digest.String()))
+		if ReasonOf(err) == ReasonLimitExceeded || ctx.Err() != nil {
+			return nil, err
+		}
+		if err != nil || len(manifest.Layers) != 1 || !strings.HasPrefix(string(manifest.Layers[0].MediaType), "application/vnd.dev.sigstore.bundle") {
+			continue
+		}
+		data, err := small(img, manifest.Layers[0])
+		if ReasonOf(err) == ReasonLimitExceeded {
+			return nil, err
+		}
+		b := &bundle.Bundle{}
+		if err != nil || b.UnmarshalJSON(data) != nil || !b.MinVersion("v0.3") {
+			continue
+		}
+		bundles = append(bundles, b)
+	}
+	return bundles, nil
+}
+
+func verifyBundle(ctx context.Context, check cosign.CheckOpts, digest v1.Hash, b *bundle.Bundle) error {
+	if b.GetDsseEnvelope() == nil {
+		return errors.New("a bundle has no DSSE envelope")
+	}
+	sum, err := hex.DecodeString(digest.Hex)
+	if err != nil {
+		return err
+	}
+	check.NewBundleFormat = true
+	_, err = cosign.VerifyNewBundle(ctx, &check, verify.WithArtifactDigest(digest.Algorithm, sum), b)
+	return err
+}
+
+// signed is what was signed, and the layer with the signature in its
+// annotations.
+type signed struct {
+	payload []byte
+	layer   v1.Descriptor
+}
+
+// signatures at the tag that stands for an image.
+func (r *registry) signatures(ctx context.Context, at name.Digest) ([]signed, error) {
+	img, manifest, err := r.image(ctx, r.repo.Tag(strings.Replace(at.DigestStr(), ":", "-", 1)+".sig"))
+	var refused *transport.Error
+	if errors.As(err, &refused) && refused.StatusCode == http.StatusNotFound {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot fetch signatures: %w", said(err))
+	}
+	var found []signed
+	for _, layer := range manifest.Layers {
+		payload, err := small(img, layer)
+		if err != nil {
+			return nil, fmt.Errorf("cannot fetch signature: %w", said(err))
+		}
+		found = append(found, signed{payload, layer})
+	}
+	return found, nil
+}
+
+// Sigstore's roots are fetched again when they are a day old, and after a
+// failure not before a minute.
+const (
+	rootsFresh = 24 * time.Hour
+	rootsRetry = time.Minute
+)
+
+// sigstore has the roots of the public Sigstore, from when they are needed.
+type sigstore struct {
+	now   func() time.Time
+	fetch func(ctx context.Context) (root.TrustedMaterial, error)
+
+	mu      sync.Mutex
+	busy    chan struct{}
+	roots   root.TrustedMaterial
+	fetched time.Time
+	failed  error
+	tried   time.Time
+}
+
+func (s *sigstore) get(ctx context.Context) (root.TrustedMaterial, error) {
+	for {
+		s.mu.Lock()
+		now := s.now()
+		if s.roots != nil && now.Sub(s.fetched) < rootsFresh {
+			defer s.mu.Unlock()
+			return s.roots, nil
+		}
+		if s.failed != nil && now.Sub(s.tried) < rootsRetry {
+			defer s.mu.Unlock()
+			if s.roots != nil {
+				return s.roots, nil
+			}
+			return nil, s.failed
+		}
+		if s.busy == nil {
+			break
+		}
+		busy := s.busy
+		s.mu.Unlock()
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	done := make(chan struct{})
+	s.busy = done
+	s.mu.Unlock()
+	roots, err := func() (roots root.TrustedMaterial, err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("cannot read what was sent: %v", p)
+			}
+		}()
+		return s.fetch(ctx)
+	}()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy = nil
+	close(done)
+	now := s.now()
+	if err != nil {
+		// Whoever had no time does not count for others.
+		if ctx.Err() == nil {
+			s.failed, s.tried = err, now
+		}
+		if s.roots != nil {
+			return s.roots, nil
+		}
+		return nil, err
+	}
+	s.roots, s.fetched, s.failed = roots, now, nil
+	return roots, nil
+}
+
+// fetchRoots by The Update Framework, beginning with the root that the library
+// has.
+func fetchRoots(ctx context.Context) (root.TrustedMaterial, error) {
+	inner := transportTo(nil, http.ProxyFromEnvironment)
+	defer inner.CloseIdleConnections()
+	get := fetcher.NewDefaultFetcher()
+	get.SetHTTPUserAgent("cascade")
+	get.SetHTTPClient(&http.Client{Transport: during{ctx, inner}, Timeout: 30 * time.Second})
+	return root.FetchTrustedRootWithOptions(tuf.DefaultOptions().WithFetcher(get).WithDisableLocalCache())
+}
+
+// during gives requests a context where the library has none.
+type during struct {
+	ctx   context.Context
+	inner http.RoundTripper
+}
+
+func (d during) RoundTrip(req *http.Request) (*http.Response, error) {
+	return d.inner.RoundTrip(req.WithContext(d.ctx))
+}
