@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"helm.sh/helm/v4/pkg/chart/v2/lint"
+	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
 	sigsyaml "sigs.k8s.io/yaml"
 )
 
@@ -253,6 +255,23 @@ func TestNames(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestLint: helm lint has nothing to say.
+func TestLint(t *testing.T) {
+	for _, name := range Names() {
+		sets, err := Sets(dir(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for s, v := range sets {
+			for _, m := range lint.RunAll(dir(name), v, "fleet").Messages {
+				if m.Severity > support.InfoSev {
+					t.Errorf("%s with %s: %v", name, s, m)
+				}
+			}
+		}
+	}
 }
 
 // TestSharedTemplates: what charts share is the same in all of them.
