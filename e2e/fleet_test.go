@@ -476,12 +476,14 @@ func (f *fleet) releasedTenant(t *testing.T) {
 		return hr, get(ctx, staging, hr, stage.Namespace, "epsilon")
 	}
 
+	start := time.Now()
 	declare("Declare tenant epsilon", "", "")
 	epsilon := f.await(t, staging, "epsilon")
 	f.greeted(t, converge, "epsilon")
+	t.Logf("the tenant was ready %.1f s after the commit", time.Since(start).Seconds())
 	identity := kubeSystem(t, epsilon)
 
-	// A value is a label of the Cluster, and with it a variable of layers.
+	start = time.Now()
 	declare("Name the owner of epsilon", "    variables:\n", "    annotations: {example.com/owner: team-e}\n    variables:\n")
 	eventually(t, converge, "the value arrives", func(ctx context.Context) error {
 		u, err := f.cluster(ctx, "epsilon")
@@ -493,6 +495,7 @@ func (f *fleet) releasedTenant(t *testing.T) {
 		}
 		return nil
 	})
+	t.Logf("the value arrived %.1f s after the commit", time.Since(start).Seconds())
 	if now := kubeSystem(t, epsilon); now != identity {
 		t.Fatalf("the cluster has the identity %s, it had %s", now, identity)
 	}
@@ -501,6 +504,7 @@ func (f *fleet) releasedTenant(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	start = time.Now()
 	remove()
 	eventually(t, converge, "the removal is refused", func(ctx context.Context) error {
 		_, c, err := f.tenants(ctx)
@@ -512,6 +516,7 @@ func (f *fleet) releasedTenant(t *testing.T) {
 		}
 		return nil
 	})
+	t.Logf("the removal was refused %.1f s after the commit", time.Since(start).Seconds())
 	f.greet(t)
 	f.greeted(t, converge, "gamma", "epsilon")
 	if u, err := f.cluster(t.Context(), "epsilon"); err != nil || u.GetDeletionTimestamp() != nil {
@@ -530,7 +535,7 @@ func (f *fleet) releasedTenant(t *testing.T) {
 		}
 		return nil
 	})
-	start := time.Now()
+	start = time.Now()
 	remove()
 	eventually(t, bringUp, "the cluster is gone", func(ctx context.Context) error {
 		if _, err := f.cluster(ctx, "epsilon"); !apierrors.IsNotFound(err) {

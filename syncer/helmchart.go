@@ -171,7 +171,9 @@ func (r *HelmCharts) build(ctx context.Context, key source.Key, obj *sourcev1.He
 		}
 		snapshot, ferr := r.From.snapshot(ctx, from, o)
 		switch {
-		case errors.Is(ferr, errNoArtifact), errors.Is(ferr, errFetchedAgain), errors.Is(ferr, source.ErrArtifactNotFound):
+		case errors.Is(ferr, errFetchedAgain):
+			return nil, &failure{passing: true, wait: jittered(sourcePoll)}
+		case errors.Is(ferr, errNoArtifact), errors.Is(ferr, source.ErrArtifactNotFound):
 			return nil, noArtifact(from)
 		case ferr != nil:
 			return nil, unavailable(ferr)

@@ -210,11 +210,16 @@ type refusal struct {
 	stalls bool
 	// wait is when to look again, 0 for as soon as the backoff allows.
 	wait time.Duration
+	// passing: it is known to end by itself, and the status stays as it is.
+	passing bool
 }
 
 // refuse records why nothing was done.
 func (r *HelmReleases) refuse(ctx context.Context, run *releaseRun, f *refusal) (ctrl.Result, error) {
 	obj := run.obj
+	if f.passing {
+		return ctrl.Result{RequeueAfter: f.wait}, nil
+	}
 	was := apimeta.FindStatusCondition(run.before.Status.Conditions, meta.ReadyCondition)
 	message := f.err.Error()
 	if f.stalls {
@@ -385,7 +390,7 @@ func (r *HelmReleases) find(ctx context.Context, obj *helmv2.HelmRelease) (*sour
 		return snapshot, from, nil
 	case errors.Is(err, errFetchedAgain):
 		// Nothing is known to be wrong: what was ready stays so until then.
-		return nil, nil, &refusal{reason: reasonSourceNotReady, err: fmt.Errorf("%s '%s' is being fetched again", key.Kind, key.NamespacedName), wait: wait}
+		return nil, nil, &refusal{passing: true, wait: wait}
 	case errors.Is(err, source.ErrArtifactNotFound):
 		return nil, nil, &refusal{reason: meta.ArtifactFailedReason, err: inFluxWords(fmt.Sprintf("Source not ready: artifact not found. Retrying in %s", r.Rules.RequeueDependency)), wait: wait}
 	}

@@ -121,6 +121,8 @@ type failure struct {
 	wait time.Duration
 	// expected: it passes by itself, and nobody is to be told.
 	expected bool
+	// passing: besides, the status stays as it is.
+	passing bool
 }
 
 // setupSource registers the reconciler of one kind. shard passes the objects
@@ -332,6 +334,9 @@ func recovered(before, after sourceObject) bool {
 
 // failed records a failure. The last snapshot stays in use.
 func (s *Sources) failed(ctx context.Context, before, obj sourceObject, fields sourceFields, f *failure) (ctrl.Result, error) {
+	if f.passing {
+		return ctrl.Result{RequeueAfter: f.wait}, nil
+	}
 	reason := source.ReasonOf(f.err)
 	status := metav1.ConditionTrue
 	if f.condition == sourcev1.SourceVerifiedCondition {

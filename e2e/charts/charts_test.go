@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"helm.sh/helm/v4/pkg/chart/v2/lint"
+	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
 	sigsyaml "sigs.k8s.io/yaml"
 )
 
@@ -160,6 +162,8 @@ func TestBadValues(t *testing.T) {
 		{"ManagedWithoutEKS", "only EKS manages", "cluster-aws", "self-managed", `pools: {default: {type: managed}}`, "pools.default.type is managed, which only EKS has"},
 		{"SpotPriceWithoutSpot", "a price of nothing", "cluster-aws", "self-managed", `pools: {default: {spotMaxPrice: "1"}}`, "pools.default.spotMaxPrice is set, but spot is not"},
 		{"ProvisionedDiskWithoutIOPS", "io2 is sold by them", "cluster-aws", "self-managed", `pools: {default: {disk: {type: io2}}}`, "missing property 'iops'"},
+		{"ThroughputOfIO2", "only gp3 sells it", "cluster-aws", "self-managed", `pools: {default: {disk: {type: io2, iops: 3000, throughput: 250}}}`, "a disk of type io2 has no throughput"},
+		{"IdentitiesOfNone", "whose identities", "cluster-azure", "self-managed", `pools: {default: {identity: {ids: [/subscriptions/a/resourceGroups/b/providers/c]}}}`, "an identity with ids is of type UserAssigned"},
 		{"PrivateWithPublicCIDRs", "either or", "cluster-aws", "eks", `network: {private: true, publicCIDRs: [192.0.2.0/24]}`, "network.private says that there is no public endpoint"},
 		{"VPCWithoutSubnets", "a VPC that is there has subnets", "cluster-aws", "eks", `network: {vpc: {id: vpc-0123456789abcdef0}}`, "name its subnets in network.subnets too"},
 		{"VPCTwice", "it is there, or it is made", "cluster-aws", "eks-private", `network: {vpc: {cidr: 10.0.0.0/16}}`, "cidr and availabilityZones are for one that is to be made"},
@@ -251,6 +255,23 @@ func TestNames(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestLint: helm lint has nothing to say.
+func TestLint(t *testing.T) {
+	for _, name := range Names() {
+		sets, err := Sets(dir(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for s, v := range sets {
+			for _, m := range lint.RunAll(dir(name), v, "fleet").Messages {
+				if m.Severity > support.InfoSev {
+					t.Errorf("%s with %s: %v", name, s, m)
+				}
+			}
+		}
+	}
 }
 
 // TestSharedTemplates: what charts share is the same in all of them.

@@ -127,7 +127,9 @@ func (s Schema) EachLeaf(chart string, values map[string]any, f func(path []stri
 		control, _ = s.Properties["controlPlane"].Properties["type"].Default.(string)
 	}
 	s.Leaves(nil, func(path []string, leaf Schema) {
-		if path[0] != "pools" {
+		// A block of another type of control plane may not be there.
+		other := path[0] == "controlPlane" && path[1] != "type" && path[1] != control
+		if path[0] != "pools" && !other {
 			f(path, chart+" "+control, leaf)
 		}
 	})

@@ -113,7 +113,7 @@ func rootOf(s *source.Snapshot) (string, error) {
 		return "", err
 	}
 	if slices.ContainsFunc(entries, func(e source.Entry) bool { return e.Name == chartFile }) {
-		return "", errors.New("Chart.yaml is at the root; put the directory of the chart into the archive, and not what is in it")
+		return "", errors.New("the root has Chart.yaml; put the directory of the chart into the archive, and not what is in it")
 	}
 	if len(entries) != 1 {
 		return "", fmt.Errorf("there are %d files and directories at the root, and a chart is one directory", len(entries))

@@ -184,7 +184,7 @@ func TestLoadHostile(t *testing.T) {
 		"drive":              {"a drive of another system", tarball(t, chartYAML, file("c/c:/x", "x")), ReasonPackage, "leads elsewhere"},
 		"file beside":        {"a file that is in no chart", tarball(t, chartYAML, file("x", "x")), ReasonPackage, "2 files and directories at the root"},
 		"two charts":         {"two directories", tarball(t, chartYAML, file("d/Chart.yaml", "x")), ReasonPackage, "2 files and directories at the root"},
-		"at the root":        {"no directory", tarball(t, file("Chart.yaml", "x")), ReasonPackage, "Chart.yaml is at the root"},
+		"at the root":        {"no directory", tarball(t, file("Chart.yaml", "x")), ReasonPackage, "the root has Chart.yaml"},
 		"no Chart.yaml":      {"no chart", tarball(t, file("c/values.yaml", "x: 1")), ReasonPackage, "Chart.yaml file is missing"},
 		"empty":              {"nothing", tarball(t), ReasonPackage, "0 files"},
 		"name up":            {"the name is part of paths (CVE-2024-25620)", tgz(t, with("Chart.yaml", "apiVersion: v2\nname: ..\nversion: 1.0.0\n")), ReasonPackage, "not allowed"},

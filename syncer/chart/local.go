@@ -14,6 +14,7 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 	helmchart "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/ignore"
 
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -61,15 +62,15 @@ func (c *Charts) FromSnapshot(ctx context.Context, s *source.Snapshot, spec Spec
 	if spec.is(m.Name, version) {
 		return spec.Last, nil
 	}
-	access, err := l.access(m)
+	found, err := l.access(m)
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range access {
-		used[r.key()] = true
+	for _, a := range found {
+		used[a.key()] = true
 	}
-	key := digestOf("local", inputs, version, fmt.Sprintf("%t %q", spec.IgnoreMissingValues, l.files), l.accessKey(access))
-	return c.make(ctx, key, func() (*Build, error) { return l.build(version, inputs, access) })
+	key := digestOf("local", inputs, version, fmt.Sprintf("%t %q", spec.IgnoreMissingValues, l.files), accessKey(found))
+	return c.make(ctx, key, func() (*Build, error) { return l.build(version, inputs, found) })
 }
 
 // clean makes a path relative to the root of a source, which it cannot leave.
@@ -132,9 +133,11 @@ func (l *local) inputs(hash string, m *helmchart.Metadata) (string, error) {
 	if l.isDir {
 		parts = append(parts, l.s.Rules())
 	}
-	b := newBudget(l.charts.limits.File)
 	follow := func(dir string) error {
-		return links(l.ctx, l.s, dir, b, 0, func(name, hash string) { parts = append(parts, "link", name, hash) })
+		// What is wrong with the rules is found out when they are used.
+		rules, _ := helmRules(l.s, dir)
+		w := &linked{ctx: l.ctx, s: l.s, root: dir, rules: rules, b: newBudget(0), found: func(name, hash string) { parts = append(parts, "link", name, hash) }}
+		return w.dir("", 0)
 	}
 	if l.isDir {
 		if err := follow(l.at); err != nil {
@@ -171,32 +174,44 @@ func (l *local) inputs(hash string, m *helmchart.Metadata) (string, error) {
 	return digestOf(parts...), nil
 }
 
-// links calls found for each link below a directory, with the hash of what it leads
-// to, which the directory's own hash does not cover.
-func links(ctx context.Context, s *source.Snapshot, dir string, b *budget, depth int, found func(name, hash string)) error {
+// linked finds the links below a directory, with the hash of what they lead to, which
+// the directory's own hash does not cover.
+type linked struct {
+	ctx   context.Context
+	s     *source.Snapshot
+	root  string
+	rules *ignore.Rules
+	b     *budget
+	found func(name, hash string)
+}
+
+func (w *linked) dir(at string, depth int) error {
 	if depth > maxTreeDepth {
 		return limitf("the directories of the chart nest more than %d deep", maxTreeDepth)
 	}
-	entries, err := s.ReadDir(dir)
+	entries, err := w.s.ReadDir(path.Join(w.root, at))
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if err := ctx.Err(); err != nil {
+		if err := w.ctx.Err(); err != nil {
 			return err
 		}
-		name, into := path.Join(dir, e.Name), e.Dir
-		if err := b.take(name, 0); err != nil {
+		name, into := path.Join(at, e.Name), e.Dir
+		if w.rules != nil && w.rules.Ignore(name, kind(into)) {
+			continue
+		}
+		if err := w.b.take(name, 0); err != nil {
 			return err
 		}
 		if e.Link {
 			var hash string
 			// Whether a link that leads nowhere matters is found out later.
-			into, hash, _ = s.Stat(name)
-			found(name, hash)
+			into, hash, _ = w.s.Stat(path.Join(w.root, name))
+			w.found(path.Join(w.root, name), hash)
 		}
 		if into {
-			if err := links(ctx, s, name, b, depth+1, found); err != nil {
+			if err := w.dir(name, depth+1); err != nil {
 				return err
 			}
 		}
@@ -238,9 +253,16 @@ func (l *local) pathOf(d *helmchart.Dependency) (string, bool) {
 	return clean("/" + path.Join(l.at, u.Host, u.Path)), true
 }
 
+// access is a repository that a dependency names, or why there is none.
+type access struct {
+	Repository
+	err error
+}
+
 // access looks up the repositories of the dependencies that are not in the source, by
-// their normalized URLs.
-func (l *local) access(m *helmchart.Metadata) (map[string]Repository, error) {
+// their normalized URLs. It matters that one cannot be had only if the chart does not
+// bring along what is in it.
+func (l *local) access(m *helmchart.Metadata) (map[string]access, error) {
 	if !l.isDir {
 		return nil, nil
 	}
@@ -248,32 +270,30 @@ func (l *local) access(m *helmchart.Metadata) (map[string]Repository, error) {
 	if err != nil {
 		return nil, failf(ReasonDependency, "%w", err)
 	}
-	access := map[string]Repository{}
+	found := map[string]access{}
 	for _, d := range named {
 		if _, ok := l.pathOf(d); ok {
 			continue
 		}
 		at, err := dependencyURL(d)
 		if err != nil {
-			continue // it may be in charts/ already
-		}
-		if _, ok := access[at]; ok {
 			continue
 		}
-		r, err := l.repositories(l.ctx, at)
-		if err != nil {
-			return nil, failf(ReasonDependency, "failed to get chart repository for dependency '%s': %w", d.Name, err)
+		if _, ok := found[at]; !ok {
+			r, err := l.repositories(l.ctx, at)
+			found[at] = access{r, err}
 		}
-		access[at] = r
 	}
-	return access, nil
+	return found, nil
 }
 
 // accessKey keeps apart what was made with different credentials.
-func (l *local) accessKey(access map[string]Repository) string {
+func accessKey(found map[string]access) string {
 	var keys []string
-	for _, r := range access {
-		keys = append(keys, r.key())
+	for _, a := range found {
+		if a.err == nil {
+			keys = append(keys, a.key())
+		}
 	}
 	slices.Sort(keys)
 	return strings.Join(keys, ",")
@@ -289,7 +309,7 @@ func dependencyURL(d *helmchart.Dependency) (string, error) {
 	return NormalizeURL(d.Repository)
 }
 
-func (l *local) build(version, inputs string, access map[string]Repository) (*Build, error) {
+func (l *local) build(version, inputs string, from map[string]access) (*Build, error) {
 	if !l.isDir && len(l.files) == 0 {
 		data, err := l.packed()
 		if err == nil {
@@ -330,7 +350,7 @@ func (l *local) build(version, inputs string, access map[string]Repository) (*Bu
 		}
 	}
 	if l.isDir {
-		if build.Dependencies, build.parts, err = l.complete(chart, access, b); err != nil {
+		if build.Dependencies, build.parts, err = l.complete(chart, from, b); err != nil {
 			return nil, err
 		}
 	}
@@ -368,7 +388,7 @@ func (l *local) load(at string, b *budget) (*helmchart.Chart, error) {
 // complete adds the dependencies that the chart does not bring along. Under which alias
 // and condition they are used is decided when the chart is rendered; only of several
 // versions of one chart, which would be in the same place, each gets its alias now.
-func (l *local) complete(chart *helmchart.Chart, access map[string]Repository, b *budget) (added int, parts []*source.Snapshot, err error) {
+func (l *local) complete(chart *helmchart.Chart, from map[string]access, b *budget) (added int, parts []*source.Snapshot, err error) {
 	brought, done := chart.Dependencies(), map[string]bool{}
 	wanted := wantedCharts(chart)
 	kinds := map[string]map[string]bool{}
@@ -395,7 +415,7 @@ func (l *local) complete(chart *helmchart.Chart, access map[string]Repository, b
 			sub, err = l.nearby(d, at, b)
 		} else {
 			var part *source.Snapshot
-			if sub, part, err = l.distant(d, access, b); err == nil {
+			if sub, part, err = l.distant(d, from, b); err == nil {
 				parts = append(parts, part)
 			}
 		}
@@ -431,7 +451,7 @@ func wantedCharts(chart *helmchart.Chart) []*helmchart.Dependency {
 
 // nearby loads a dependency that is in the same source.
 func (l *local) nearby(d *helmchart.Dependency, at string, b *budget) (*helmchart.Chart, error) {
-	if at == l.at || strings.HasPrefix(l.at+"/", at+"/") {
+	if at == "" || strings.HasPrefix(l.at+"/", at+"/") {
 		return nil, fmt.Errorf("the chart at '/%s' has the chart that depends on it in it (reference '%s')", at, d.Repository)
 	}
 	sub, err := l.load(at, b)
@@ -459,16 +479,19 @@ func (l *local) nearby(d *helmchart.Dependency, at string, b *budget) (*helmchar
 }
 
 // distant fetches a dependency from a repository.
-func (l *local) distant(d *helmchart.Dependency, access map[string]Repository, b *budget) (*helmchart.Chart, *source.Snapshot, error) {
+func (l *local) distant(d *helmchart.Dependency, from map[string]access, b *budget) (*helmchart.Chart, *source.Snapshot, error) {
 	at, err := dependencyURL(d)
 	if err != nil {
 		return nil, nil, err
 	}
-	found, err := l.charts.find(l.ctx, l.spec.User, access[at], d.Name, d.Version, nil)
+	if err := from[at].err; err != nil {
+		return nil, nil, fmt.Errorf("failed to get its repository: %w", err)
+	}
+	chart, err := l.charts.find(l.ctx, l.spec.User, from[at].Repository, d.Name, d.Version, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	build, err := l.charts.pull(l.ctx, found)
+	build, err := l.charts.pull(l.ctx, chart)
 	if err != nil {
 		return nil, nil, err
 	}

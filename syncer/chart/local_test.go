@@ -126,7 +126,8 @@ func TestFromSnapshot(t *testing.T) {
 		small("charts/around", local("around", "file://..")),
 		small("charts/wrong", strings.Replace(local("wrong", "file://../lib"), ">=0.1.0", ">=2", 1)),
 		small("charts/vendored", remote("vendored", "https://unreachable.invalid/", ""), "charts/redis/Chart.yaml", "apiVersion: v2\nname: redis\nversion: 1.0.0\n"),
-		small("charts/tgz", remote("tgz", "https://unreachable.invalid/", ""), "charts/redis-1.0.0.tgz", string(tgz(t, chartFiles("redis", "redis", "1.0.0")))),
+		small("charts/denied", remote("denied", "https://denied.invalid/", "")),
+		small("charts/tgz", remote("tgz", "https://denied.invalid/", ""), "charts/redis-1.0.0.tgz", string(tgz(t, chartFiles("redis", "redis", "1.0.0")))),
 		small("charts/remote", remote("remote", server.URL, "")),
 		small("charts/locked", remote("locked", server.URL, ""), "Chart.lock", "dependencies:\n- name: redis\n  version: 1.2.3\n  repository: "+server.URL+"\ndigest: x\ngenerated: \"2020-01-01T00:00:00Z\"\n"),
 		small("charts/v1", "name: v1\nversion: 0.1.0\n", "requirements.yaml", "dependencies:\n- {name: redis, version: 1.9.0, repository: "+server.URL+"}\n"),
@@ -152,7 +153,12 @@ func TestFromSnapshot(t *testing.T) {
 		},
 	))
 	charts := newCharts(t)
-	repositories := func(_ context.Context, at string) (Repository, error) { return Repository{URL: at}, nil }
+	repositories := func(_ context.Context, at string) (Repository, error) {
+		if strings.Contains(at, "denied.invalid") {
+			return Repository{}, errors.New("the Secret is not there")
+		}
+		return Repository{URL: at}, nil
+	}
 	hash := snapshot.Commit[:12]
 	for name, c := range map[string]struct {
 		reason     string
@@ -193,6 +199,7 @@ func TestFromSnapshot(t *testing.T) {
 		"local around":    {"a chart that depends on what it is in", "charts/around", false, nil, false, ReasonDependency, "in it", ""},
 		"local version":   {"the version has to be in the range", "charts/wrong", false, nil, false, ReasonDependency, "can't get a valid version for constraint '>=2'", ""},
 		"vendored":        {"what is there is not fetched", "charts/vendored", false, nil, false, "0.1.0", "0.1.0", ""},
+		"denied":          {"a repository without its credential", "charts/denied", false, nil, false, ReasonDependency, "the Secret is not there", ""},
 		"vendored tgz":    {"packed as well", "charts/tgz", false, nil, false, "0.1.0", "redis@1.0.0/crds/crd.yaml", ""},
 		"remote":          {"a dependency in a repository", "charts/remote", false, nil, false, "0.1.0", "redis@1.9.0/templates/a.yaml", ""},
 		"locked":          {"the lock file says which", "charts/locked", false, nil, false, "0.1.0", "redis@1.2.3/templates/a.yaml", ""},

@@ -62,6 +62,13 @@ and machine, which is a pool or a control plane, and the default instanceProfile
 {{- define "aws.machineTemplateSpec" -}}
 {{- $machine := .machine -}}
 {{- $disk := $machine.disk | default dict -}}
+{{- $type := $disk.type | default "gp3" -}}
+{{- if and $disk.throughput (ne $type "gp3") -}}
+{{- fail (printf "a disk of type %s has no throughput, which only gp3 has" $type) -}}
+{{- end -}}
+{{- if and $disk.iops (eq $type "gp2") -}}
+{{- fail "a disk of type gp2 has no iops" -}}
+{{- end -}}
 template:
   spec:
     instanceType: {{ $machine.instanceType }}
@@ -91,7 +98,7 @@ template:
     {{- end }}
     rootVolume:
       size: {{ $disk.size | default 80 | int }}
-      type: {{ $disk.type | default "gp3" }}
+      type: {{ $type }}
       {{- with $disk.iops }}
       iops: {{ . | int }}
       {{- end }}

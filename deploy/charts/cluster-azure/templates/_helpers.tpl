@@ -18,6 +18,13 @@ AKS has it by default.
 {{- end -}}
 {{- end -}}
 
+{{/* azure.checkIdentity fails if an identity names others without being one of them. */}}
+{{- define "azure.checkIdentity" -}}
+{{- if and .ids (ne (.type | default "") "UserAssigned") -}}
+{{- fail "an identity with ids is of type UserAssigned" -}}
+{{- end -}}
+{{- end -}}
+
 {{/*
 azure.machineTemplateSpec is the spec of an AzureMachineTemplate. The argument has
 root and machine, which is a pool or a control plane, and role: node or
@@ -27,6 +34,7 @@ control-plane.
 {{- $machine := .machine -}}
 {{- $disk := $machine.disk | default dict -}}
 {{- $identity := $machine.identity | default dict -}}
+{{- include "azure.checkIdentity" $identity -}}
 template:
   spec:
     vmSize: {{ $machine.vmSize }}
