@@ -297,4 +297,3 @@ func (h *helmSpec) targetGone(t *testing.T) {
 	r.gone(t, &helmv2.HelmRelease{}, "unreachable")
 	r.patch(t, cluster, "down", `{"metadata":{"finalizers":null}}`)
 }
-
