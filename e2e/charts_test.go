@@ -138,8 +138,8 @@ func (a *admission) warned() []string {
 	return slices.Compact(warnings)
 }
 
-// manifests reads the objects of the files of a provider.
-func manifests(t *testing.T, bin, provider, pattern string) []*unstructured.Unstructured {
+// providerManifests reads the objects of the files of a provider.
+func providerManifests(t *testing.T, bin, provider, pattern string) []*unstructured.Unstructured {
 	t.Helper()
 	dir := filepath.Join(bin, "providers", provider)
 	if provider == "local" {
@@ -174,7 +174,7 @@ func (a *admission) define(t *testing.T, bin string) {
 	var installs sync.WaitGroup
 	for provider, p := range providers {
 		wanted := slices.Clone(p.definitions)
-		for _, u := range manifests(t, bin, provider, "*.yaml") {
+		for _, u := range providerManifests(t, bin, provider, "*.yaml") {
 			plural, _, _ := unstructured.NestedString(u.Object, "spec", "names", "plural")
 			i := slices.IndexFunc(wanted, func(w string) bool { return w == plural || w == u.GetName() })
 			if u.GetKind() != "CustomResourceDefinition" || i < 0 {
@@ -233,7 +233,7 @@ func (a *admission) guard(t *testing.T, bin, dir, kubeconfig string) {
 		if p.program == "" {
 			continue
 		}
-		for _, u := range manifests(t, bin, provider, "manifests.yaml") {
+		for _, u := range providerManifests(t, bin, provider, "manifests.yaml") {
 			u.SetName(provider + "-" + u.GetName())
 			hooks, _, err := unstructured.NestedSlice(u.Object, "webhooks")
 			if err != nil {
