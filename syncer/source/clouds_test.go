@@ -83,13 +83,15 @@ func newCloud(t *testing.T, names ...string) *sky {
 			return
 		}
 		defer there.Close()
-		w.WriteHeader(http.StatusOK)
-		here, _, err := http.NewResponseController(w).Hijack()
+		here, begun, err := http.NewResponseController(w).Hijack()
 		if err != nil {
 			return
 		}
 		defer here.Close()
-		go func() { _, _ = io.Copy(there, here) }()
+		if _, err := io.WriteString(here, "HTTP/1.1 200 OK\r\n\r\n"); err != nil {
+			return
+		}
+		go func() { _, _ = io.Copy(there, begun) }()
 		_, _ = io.Copy(here, there)
 	}))
 	t.Cleanup(proxy.Close)

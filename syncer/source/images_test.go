@@ -224,16 +224,12 @@ func TestImages(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Errorf("files %v are left over, %v", left, err)
 	}
-	// Nobody needs the images any more.
-	s, other, next = nil, nil, nil
-	runtime.GC()
-	runtime.GC()
-	pullImage(t, i, ImageOrigin{URL: d.origin().URL, Insecure: true, Secrets: []map[string][]byte{{"x": nil}}}, ImageReference{Digest: first}, ImageOptions{}, nil)
-	i.pulls.mu.Lock()
-	defer i.pulls.mu.Unlock()
-	if kept := len(i.pulls.kept); kept > 1 {
-		t.Errorf("%d images are kept, want 1", kept)
+	// Nobody needs the first image any more.
+	s, other = nil, nil
+	if pulls, connections := alive(&i.pulls, 1), alive(&i.registries, 1); pulls != 1 || connections != 1 {
+		t.Errorf("%d images and %d connections are kept, want those of the one snapshot", pulls, connections)
 	}
+	runtime.KeepAlive(next)
 }
 
 // TestImagePackedAsFlux: what an image becomes is what source-controller stores.
