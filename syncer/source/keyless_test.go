@@ -13,6 +13,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"math/big"
@@ -24,9 +25,13 @@ import (
 	ct "github.com/google/certificate-transparency-go"
 	cttls "github.com/google/certificate-transparency-go/tls"
 	"github.com/google/certificate-transparency-go/x509util"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/sigstore/rekor/pkg/util"
 	"github.com/sigstore/sigstore-go/pkg/root"
 	"github.com/sigstore/sigstore-go/pkg/testing/ca"
 	"github.com/sigstore/sigstore/pkg/cryptoutils"
+	"github.com/sigstore/sigstore/pkg/signature"
+	"github.com/sigstore/sigstore/pkg/signature/options"
 )
 
 // ownSigstore gives out certificates to whoever asks, and logs that it did.
@@ -59,7 +64,7 @@ func (s *ownSigstore) trustedRoot() *root.TrustedRoot {
 	log := func(key *ecdsa.PrivateKey) map[string]*root.TransparencyLog {
 		id := s.id(key)
 		return map[string]*root.TransparencyLog{hex.EncodeToString(id[:]): {
-			ID: id[:], ValidityPeriodStart: since, ValidityPeriodEnd: until, HashFunc: crypto.SHA256, PublicKey: key.Public(), SignatureHashFunc: crypto.SHA256,
+			BaseURL: "https://log.invalid", ID: id[:], ValidityPeriodStart: since, ValidityPeriodEnd: until, HashFunc: crypto.SHA256, PublicKey: key.Public(), SignatureHashFunc: crypto.SHA256,
 		}}
 	}
 	trusted, err := root.NewTrustedRoot(root.TrustedRootMediaType01, []root.CertificateAuthority{&root.FulcioCertificateAuthority{
@@ -164,6 +169,61 @@ func (s *ownSigstore) sign(d *docker, of, claimed, subject, issuer string) {
 	})
 }
 
+// signBundle is sign as cosign does it since version 3.
+func (s *ownSigstore) signBundle(d *docker, of v1.Image, claimed, subject, issuer string) {
+	s.t.Helper()
+	key, certificate := s.certificate(subject, issuer)
+	env := envelope(s.t, key, claimed)
+	var parts struct {
+		Payload    []byte
+		Signatures []struct{ Sig string }
+	}
+	if err := json.Unmarshal(env, &parts); err != nil {
+		s.t.Fatal(err)
+	}
+	body := fmt.Appendf(nil, `{"apiVersion":"0.0.1","kind":"dsse","spec":{"envelopeHash":{"algorithm":"sha256","value":"%x"},"payloadHash":{"algorithm":"sha256","value":"%x"},"signatures":[{"signature":%q,"verifier":%q}]}}`,
+		sha256.Sum256(env), sha256.Sum256(parts.Payload), parts.Signatures[0].Sig, base64.StdEncoding.EncodeToString(certificate))
+	id, now := s.id(s.rekor), time.Now().Unix()
+	canonical, err := json.Marshal(map[string]any{"body": base64.StdEncoding.EncodeToString(body), "integratedTime": now, "logIndex": 0, "logID": hex.EncodeToString(id[:])})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	// The log has one entry.
+	top := sha256.Sum256(append([]byte{0}, body...))
+	checkpoint, err := util.CreateSignedCheckpoint(util.Checkpoint{Origin: "log.invalid", Size: 1, Hash: top[:]})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	signer, err := signature.LoadSigner(s.rekor, crypto.SHA256)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := checkpoint.Sign("log.invalid", signer, options.WithContext(s.t.Context())); err != nil {
+		s.t.Fatal(err)
+	}
+	note, err := checkpoint.MarshalText()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	block, _ := pem.Decode(certificate)
+	data, err := json.Marshal(map[string]any{
+		"mediaType": sigstoreBundleType, "dsseEnvelope": env,
+		"verificationMaterial": map[string]any{
+			"certificate": map[string]any{"rawBytes": block.Bytes},
+			"tlogEntries": []any{map[string]any{
+				"logIndex": "0", "logId": map[string]any{"keyId": id[:]}, "kindVersion": map[string]any{"kind": "dsse", "version": "0.0.1"}, "integratedTime": fmt.Sprint(now),
+				"inclusionPromise":  map[string]any{"signedEntryTimestamp": signedBy(s.t, s.rekor, canonical)},
+				"inclusionProof":    map[string]any{"logIndex": "0", "rootHash": top[:], "treeSize": "1", "checkpoint": map[string]any{"envelope": string(note)}},
+				"canonicalizedBody": body,
+			}},
+		},
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	d.pushReferrer(of, sigstoreBundleType, data)
+}
+
 func TestCosignKeyless(t *testing.T) {
 	own, foreign := newOwnSigstore(t), newOwnSigstore(t)
 	trusted, err := own.trustedRoot().MarshalJSON()
@@ -192,25 +252,36 @@ func TestCosignKeyless(t *testing.T) {
 		"Broken":  {"roots that are none", own, me, "", right, []byte("s3cret"), ReasonVerificationFailed},
 		"Regexp":  {"an identity that cannot be read", own, me, "", []SignerIdentity{{Issuer: "(", Subject: "("}}, trusted, ReasonVerificationFailed},
 	} {
-		t.Run(name, func(t *testing.T) {
-			d := newDocker(t, httptest.NewServer)
-			digest := d.push("latest", image(t, nil, fluxLayer(t, map[string]string{"a": name})))
-			claimed := digest
-			if tc.claims != "" {
-				claimed = tc.claims
-			}
-			tc.by.t = t
-			tc.by.sign(d, digest, claimed, tc.who, issuer)
-			i := NewImages(t.TempDir(), plenty)
-			i.sigstore.fetch = func(context.Context) (root.TrustedMaterial, error) { return own.trustedRoot(), nil }
-			ok, err := i.Verify(t.Context(), d.origin(), Image{Digest: digest}, ImageVerification{Provider: "cosign", Identities: tc.ids, TrustedRoot: tc.trust})
-			if ok != (tc.fails == "") || (err != nil) != (tc.fails != "") || (err != nil && ReasonOf(err) != tc.fails) {
-				t.Errorf("%s: Verify() = %t, %v, want %q", tc.reason, ok, err, tc.fails)
-			}
-			if err != nil && (strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "cosign keyless")) {
-				t.Errorf("%s: the error is %v", tc.reason, err)
-			}
-		})
+		for _, form := range []string{"Old", "Bundle"} {
+			t.Run(name+form, func(t *testing.T) {
+				d := newDocker(t, httptest.NewServer)
+				img := image(t, nil, fluxLayer(t, map[string]string{"a": name}))
+				digest := d.push("latest", img)
+				claimed := digest
+				if tc.claims != "" {
+					claimed = tc.claims
+				}
+				tc.by.t = t
+				if form == "Old" {
+					tc.by.sign(d, digest, claimed, tc.who, issuer)
+				} else {
+					tc.by.signBundle(d, img, claimed, tc.who, issuer)
+				}
+				fails := tc.fails
+				if form == "Bundle" && tc.ids == nil {
+					fails = ReasonVerificationFailed // as in Flux, a bundle has to be somebody's
+				}
+				i := NewImages(t.TempDir(), plenty)
+				i.sigstore.fetch = func(context.Context) (root.TrustedMaterial, error) { return own.trustedRoot(), nil }
+				ok, err := i.Verify(t.Context(), d.origin(), Image{Digest: digest}, ImageVerification{Provider: "cosign", Identities: tc.ids, TrustedRoot: tc.trust})
+				if ok != (fails == "") || (err != nil) != (fails != "") || (err != nil && ReasonOf(err) != fails) {
+					t.Errorf("%s: Verify() = %t, %v, want %q", tc.reason, ok, err, fails)
+				}
+				if err != nil && (strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "cosign keyless")) {
+					t.Errorf("%s: the error is %v", tc.reason, err)
+				}
+			})
+		}
 	}
 	d := newDocker(t, httptest.NewServer)
 	digest := d.push("latest", image(t, nil, fluxLayer(t, map[string]string{"a": "1"})))
