@@ -238,11 +238,15 @@ func (g *guard) delete(ctx context.Context, e inventory.Entry) error {
 	return nil
 }
 
-// sift takes out of a list of Helm's what may not be deleted.
+// sift takes out of a list of Helm's what may not be deleted, and what the chart
+// itself says is to be left behind.
 func (g *guard) sift(ctx context.Context, list kube.ResourceList) (kube.ResourceList, *sentence) {
 	s := &sentence{}
 	var may kube.ResourceList
 	for _, info := range list {
+		if policy := annotationsOf(info)[kube.ResourcePolicyAnno]; isKeep(policy) {
+			continue
+		}
 		switch s.add(g.look(ctx, entryOf(info), isHook(info))) {
 		case Deletable, Gone:
 			may = append(may, info)
@@ -263,10 +267,18 @@ func entryOf(info *resource.Info) inventory.Entry {
 
 func isCluster(e inventory.Entry) bool { return e.Group == clusterGroup && e.Kind == "Cluster" }
 
-func isHook(info *resource.Info) bool {
+func isHook(info *resource.Info) bool { return annotationsOf(info)[helmrelease.HookAnnotation] != "" }
+
+func annotationsOf(info *resource.Info) map[string]string {
 	annotations, err := meta.NewAccessor().Annotations(info.Object)
-	return err == nil && annotations[helmrelease.HookAnnotation] != ""
+	if err != nil {
+		return nil
+	}
+	return annotations
 }
+
+// isKeep reads Helm's resource policy.
+func isKeep(policy string) bool { return strings.EqualFold(strings.TrimSpace(policy), kube.KeepPolicy) }
 
 // errHeld is wrapped by errors of actions that a person has to release.
 var errHeld = errors.New("deletion is held")

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
@@ -62,6 +63,14 @@ type known struct {
 	stored          *Stored
 	// leftovers are objects of earlier revisions that are still to go.
 	leftovers []inventory.Entry
+}
+
+// Conditions are the types of conditions that Sync and Uninstall set.
+func Conditions() []string {
+	return []string{
+		meta.ReadyCondition, meta.ReconcilingCondition, meta.StalledCondition, v2.ReleasedCondition, v2.RemediatedCondition,
+		v2.TestSuccessCondition, v2.DriftedCondition, v1alpha1.PruneBlockedCondition,
+	}
 }
 
 // Request is one HelmRelease, whose sources are ready.
@@ -224,8 +233,11 @@ func (n *run) loop(ctx context.Context, want Desired) (Outcome, error) {
 		if slices.Contains(n.done, next.class()) {
 			return n.pause(), nil
 		}
-		if next == Correct {
+		switch next {
+		case Correct:
 			n.tellDrift(diff)
+		case Test:
+			n.forgive()
 		}
 		if err := n.announce(ctx, next); err != nil {
 			return Outcome{}, err
@@ -325,7 +337,7 @@ func (n *run) protected(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	s := n.guard.judgeAll(ctx, inventory.OfAll(objects))
+	s := n.guard.judgeAll(ctx, goingOf(objects))
 	carries := slices.ContainsFunc(s.deletable, func(e inventory.Entry) bool { return inventory.ProtectedKind(e.Group, e.Kind) })
 	return carries || len(s.kept()) > 0, nil
 }
@@ -441,7 +453,17 @@ func (n *run) leftoversOf(rel *helmrelease.Release) ([]inventory.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return inventory.Difference(recorded, has), nil
+	// Where nobody knows whether a kind has a namespace, it may be missing.
+	anywhere := map[inventory.Entry]bool{}
+	for _, e := range has {
+		if e.Namespace == "" {
+			anywhere[inventory.Entry{Group: e.Group, Kind: e.Kind, Name: e.Name}] = true
+		}
+	}
+	left := inventory.Difference(recorded, has)
+	return slices.DeleteFunc(left, func(e inventory.Entry) bool {
+		return anywhere[inventory.Entry{Group: e.Group, Kind: e.Kind, Name: e.Name}]
+	}), nil
 }
 
 // contents are the objects that a release answers for: of its manifest, and the
