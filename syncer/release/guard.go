@@ -228,7 +228,9 @@ func (g *guard) delete(ctx context.Context, e inventory.Entry) error {
 	if err := g.cluster.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Name}, o); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	err := g.cluster.Delete(ctx, o, client.PropagationPolicy(metav1.DeletePropagationBackground),
+	// The answer may be the object, if something holds it: any kind is understood
+	// as unstructured only.
+	err := g.cluster.Delete(ctx, e.Object(), client.PropagationPolicy(metav1.DeletePropagationBackground),
 		client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})
 	if err = client.IgnoreNotFound(err); err != nil {
 		return fmt.Errorf("cannot delete %s: %w", e, err)

@@ -172,6 +172,7 @@ func (r *Releases) Sync(ctx context.Context, req Request) (out Outcome, err erro
 	obj.Status.LastAttemptedGeneration = obj.Generation
 	obj.Status.LastAttemptedRevision, obj.Status.LastAttemptedRevisionDigest = want.ChartVersion, req.OCIDigest
 	obj.Status.LastAttemptedConfigDigest = want.ConfigDigest.String()
+	//lint:ignore SA1019 what engines of before left there is to go
 	obj.Status.LastAttemptedValuesChecksum, obj.Status.LastReleaseRevision = "", 0
 	return n.loop(ctx, want)
 }
