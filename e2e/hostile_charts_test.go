@@ -283,7 +283,9 @@ func (h *helmSpec) hostileRedirects(t *testing.T) {
 	t.Cleanup(charts.Close)
 	t.Cleanup(registry.Close)
 	charts.Fault(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, url+r.URL.Path, http.StatusFound) }))
-	registry.Fault(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, url+r.URL.Path, http.StatusTemporaryRedirect) }))
+	registry.Fault(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, url+r.URL.Path, http.StatusTemporaryRedirect)
+	}))
 	realm := origins.StartRegistry(login)
 	t.Cleanup(realm.Close)
 	realm.Fault(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -43,7 +43,7 @@ import (
 // source-controller v1.9.5 as well; the digests of artifacts are those that it made.
 func TestSourceSpec(t *testing.T) {
 	h := startHelmSpec(t)
-	h.restart(t, "--artifact-addr=$(POD_IP):9090", "--artifact-adv-addr=$(POD_IP):9090")
+	h.restart(t, "--artifact-addr=$(POD_IP):9090", "--artifact-adv-addr=$(POD_IP):9090", "--feature-gates=ExternalArtifact=true")
 	t.Run("Rows", func(t *testing.T) {
 		for _, r := range []struct {
 			name string
@@ -78,6 +78,7 @@ func TestSourceSpec(t *testing.T) {
 			{"ReleaseFromGit", (*helmSpec).releaseFromGit},
 			{"ReleaseFromBucket", (*helmSpec).releaseFromBucket},
 			{"ReleaseFromOCIChart", (*helmSpec).releaseFromOCIChart},
+			{"ReleaseFromExternalArtifact", (*helmSpec).releaseFromExternalArtifact},
 			{"SourcesSuspended", (*helmSpec).sourcesSuspended},
 			{"SourcesDeleted", (*helmSpec).sourcesDeleted},
 		} {
@@ -898,6 +899,32 @@ func (h *helmSpec) releaseFromHelmChart(t *testing.T) {
 	r.delete(t, &helmv2.HelmRelease{}, "web")
 	r.gone(t, &helmv2.HelmRelease{}, "web")
 	r.artifact(t, &sourcev1.HelmChart{}, "chart", "1.1.0")
+}
+
+// releaseFromExternalArtifact: what a third party names, it has from a HelmChart
+// here.
+func (h *helmSpec) releaseFromExternalArtifact(t *testing.T) {
+	r := h.row(t)
+	r.make(t, "HelmChart", "chart", "{chart: app, version: 1.0.0, interval: 10m, sourceRef: {kind: HelmRepository, name: charts}}")
+	a := r.artifact(t, &sourcev1.HelmChart{}, "chart", "1.0.0").DeepCopy()
+	r.release(t, "web", "{chart: null, chartRef: {kind: ExternalArtifact, name: made}}")
+	r.releaseTells(t, "web", "Ready", "False", "ArtifactFailed", "could not get Source object: ")
+	e := &sourcev1.ExternalArtifact{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "made"}}
+	if err := r.client.Create(t.Context(), e); err != nil {
+		t.Fatal(err)
+	}
+	a.Revision = "latest@" + a.Digest
+	e.Status.Artifact = a
+	e.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: "True", Reason: "Succeeded", LastTransitionTime: metav1.Now()}}
+	if err := r.client.Status().Update(t.Context(), e); err != nil {
+		t.Fatal(err)
+	}
+	r.request(t, "web")
+	o := r.released(t, "web", 1)
+	if s := o.Status.History.Latest(); s.ChartVersion != "1.0.0+"+strings.TrimPrefix(a.Digest, "sha256:")[:12] || s.OCIDigest != a.Revision {
+		t.Errorf("snapshot %+v", s)
+	}
+	r.has(t, "web-settings", "color", "red")
 }
 
 func (h *helmSpec) releaseFromGit(t *testing.T) {
