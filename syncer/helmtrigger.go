@@ -51,7 +51,7 @@ func (r *HelmReleases) SetupWithManager(ctx context.Context, mgr ctrl.Manager, c
 		}
 	}
 	b := ctrl.NewControllerManagedBy(mgr).
-		For(&helmv2.HelmRelease{}, builder.WithPredicates(r.Sources.passes(), changed(v1alpha1.ApprovePruneAnnotation))).
+		For(&helmv2.HelmRelease{}, builder.WithPredicates(r.Sources.passes(), changed(v1alpha1.DeletionAnnotation))).
 		Watches(&helmv2.HelmRelease{}, &handler.Funcs{UpdateFunc: r.onDependency}).
 		WatchesRawSource(ctrlsource.Func(r.onSnapshot)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: rateLimiter()})

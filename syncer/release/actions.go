@@ -27,7 +27,7 @@ type helm struct {
 
 // helm prepares an action. wrote sees what is really written to the storage.
 func (n *run) helm(ctx context.Context, wrote func(*helmrelease.Release)) *helm {
-	h := &helm{run: n, logs: newLogs(n.log, n.Now)}
+	h := &helm{run: n, logs: newLogs(n.log, n.Now, n.req.Redact)}
 	h.client = newKubeClient(ctx, n.session, n.guard, h.logs, n.namespace, n.readers, n.Now)
 	h.watch = &observer{Driver: n.driver(), wrote: wrote}
 	releases := storage.Init(h.watch)
