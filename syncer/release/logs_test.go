@@ -14,7 +14,7 @@ import (
 
 func TestLogs(t *testing.T) {
 	now := at
-	l := newLogs(logr.Discard(), func() time.Time { now = now.Add(time.Second); return now })
+	l := newLogs(logr.Discard(), func() time.Time { now = now.Add(time.Second); return now }, nil)
 	if got := l.after("failed"); got != "failed" {
 		t.Errorf("after() without lines is %q", got)
 	}
@@ -44,7 +44,7 @@ func TestLogs(t *testing.T) {
 }
 
 func TestLogsHideSecrets(t *testing.T) {
-	l := newLogs(logr.Discard(), time.Now)
+	l := newLogs(logr.Discard(), time.Now, nil)
 	slog.New(l).Error("patch failed", "error", errors.New(`invalid value "hunter2-secret" of data.p`))
 	l.hide([]*unstructured.Unstructured{{Object: map[string]any{"apiVersion": "v1", "kind": "Secret", "stringData": map[string]any{"p": "hunter2-secret"}}}})
 	if got := l.String(); strings.Contains(got, "hunter2") || !strings.Contains(got, "*****") {

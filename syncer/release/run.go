@@ -211,7 +211,7 @@ func (n *run) loop(ctx context.Context, want Desired) (Outcome, error) {
 			return Outcome{}, fmt.Errorf("atomic release canceled: %w", err)
 		}
 		state, reason, diff, err := n.look(ctx, want)
-		if err != nil {
+		if err = n.redacted(err); err != nil {
 			conditions.MarkFalse(n.obj, meta.ReadyCondition, "StateError", "Could not determine release state: %s", err)
 			return Outcome{}, fmt.Errorf("cannot determine release state: %w", err)
 		}
@@ -242,7 +242,7 @@ func (n *run) loop(ctx context.Context, want Desired) (Outcome, error) {
 		if err := n.announce(ctx, next); err != nil {
 			return Outcome{}, err
 		}
-		if err := n.take(ctx, next, diff); err != nil {
+		if err := n.redacted(n.take(ctx, next, diff)); err != nil {
 			if retry := n.obj.GetActiveRetry(n.DefaultToRetryOnFailure); retry != nil {
 				n.log.Error(err, "failed to run '"+string(next)+"' action")
 				return n.retry(retry), nil
@@ -376,7 +376,7 @@ func (n *run) look(ctx context.Context, want Desired) (State, string, jsondiff.D
 	case err != nil && !set.HasChanges():
 		return "", "", nil, fmt.Errorf("unable to determine cluster state: %w", err)
 	case err != nil:
-		n.log.Error(err, "diff of release against cluster state completed with error")
+		n.log.Error(n.redacted(err), "diff of release against cluster state completed with error")
 	}
 	if set.HasChanges() {
 		return Drifted, "", set, nil
@@ -453,17 +453,24 @@ func (n *run) leftoversOf(rel *helmrelease.Release) ([]inventory.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Where nobody knows whether a kind has a namespace, it may be missing.
-	anywhere := map[inventory.Entry]bool{}
-	for _, e := range has {
-		if e.Namespace == "" {
-			anywhere[inventory.Entry{Group: e.Group, Kind: e.Kind, Name: e.Name}] = true
-		}
+	return dropped(recorded, has), nil
+}
+
+// dropped are the recorded objects that a release does not have any more. One of
+// which it was not known whether it has a namespace, now or when it was recorded,
+// is the one of the same name: unknown is not absent.
+func dropped(recorded, has []inventory.Entry) []inventory.Entry {
+	unplaced := func(e inventory.Entry) inventory.Entry {
+		return inventory.Entry{Group: e.Group, Kind: e.Kind, Name: e.Name}
 	}
-	left := inventory.Difference(recorded, has)
-	return slices.DeleteFunc(left, func(e inventory.Entry) bool {
-		return anywhere[inventory.Entry{Group: e.Group, Kind: e.Kind, Name: e.Name}]
-	}), nil
+	same := map[inventory.Entry]bool{}
+	for _, e := range has {
+		same[unplaced(e)] = same[unplaced(e)] || e.Namespace == ""
+	}
+	return slices.DeleteFunc(inventory.Difference(recorded, has), func(e inventory.Entry) bool {
+		nowhere, known := same[unplaced(e)]
+		return known && (nowhere || e.Namespace == "")
+	})
 }
 
 // contents are the objects that a release answers for: of its manifest, and the
@@ -563,6 +570,22 @@ func (n *run) text(err error) string {
 	}
 	return n.req.Redact(err.Error())
 }
+
+// redacted is an error whose text is without secrets.
+func (n *run) redacted(err error) error {
+	if err == nil || n.req.Redact == nil {
+		return err
+	}
+	return &redacted{n.text(err), err}
+}
+
+type redacted struct {
+	text string
+	err  error
+}
+
+func (r *redacted) Error() string { return r.text }
+func (r *redacted) Unwrap() error { return r.err }
 
 // errNoLatest: there is no release that could be acted on.
 var errNoLatest = errors.New("no latest release")
