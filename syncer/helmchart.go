@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"sync"
 	"time"
@@ -41,6 +40,8 @@ type HelmCharts struct {
 	*Sources
 	Charts *chart.Charts
 	Images *source.Images
+	// ChartBytes bounds a chart from a registry.
+	ChartBytes int64
 	// From finds the sources that charts are in.
 	From *Finder
 
@@ -239,38 +240,37 @@ func (r *HelmCharts) spec(key source.Key, obj *sourcev1.HelmChart) chart.Spec {
 }
 
 func (r *HelmCharts) fromRepository(ctx context.Context, key source.Key, obj *sourcev1.HelmChart, repo *sourcev1.HelmRepository, spec chart.Spec) (*chart.Build, error) {
-	repository, err := r.chartRepository(ctx, key, repo)
+	repository, origin, err := r.chartRepository(ctx, key, repo)
 	if err != nil {
 		return nil, err
 	}
 	var verify chart.Verify
 	if v := obj.Spec.Verify; v != nil {
 		verify = func(ctx context.Context, at, digest string) error {
-			registry, ok := repository.Registry.(*chartRegistry)
-			if !ok {
-				return errors.New("signatures of charts are verified in registries only")
-			}
+			origin := origin
+			origin.URL = sourcev1.OCIRepositoryPrefix + at
 			want := &sourcev1.OCIRepositoryVerification{
 				Provider: v.Provider, SecretRef: v.SecretRef, MatchOIDCIdentity: v.MatchOIDCIdentity,
 			}
-			_, err := r.checkSignature(ctx, r.Images, obj.Namespace, want, registry.at(at), source.Image{Revision: digest, Digest: digest})
+			_, err := r.checkSignature(ctx, r.Images, obj.Namespace, want, origin, source.Image{Revision: digest, Digest: digest})
 			return err
 		}
 	}
 	return r.Charts.FromRepository(ctx, repository, spec, verify)
 }
 
-// chartRepository is a repository, or the registry that stands for one.
-func (r *HelmCharts) chartRepository(ctx context.Context, key source.Key, repo *sourcev1.HelmRepository) (chart.Repository, error) {
+// chartRepository is a repository, or the registry that stands for one and what
+// it is read with.
+func (r *HelmCharts) chartRepository(ctx context.Context, key source.Key, repo *sourcev1.HelmRepository) (chart.Repository, source.ImageOrigin, error) {
 	repository, err := r.repository(ctx, repo)
 	if err != nil || repo.Spec.Type != sourcev1.HelmRepositoryTypeOCI {
-		return repository, err
+		return repository, source.ImageOrigin{}, err
 	}
 	origin, err := r.imageOrigin(ctx, key, registryAccess{
 		url: repository.URL, provider: repo.Spec.Provider, secret: repo.Spec.SecretRef, certificates: repo.Spec.CertSecretRef, insecure: repo.Spec.Insecure,
 	})
-	repository.Registry = &chartRegistry{images: r.Images, origin: origin}
-	return repository, err
+	repository.Registry = chart.NewRegistry(r.Images, origin, r.ChartBytes)
+	return repository, origin, err
 }
 
 // dependencyRepository is the repository of a dependency, with the credential of
@@ -282,65 +282,13 @@ func (r *HelmCharts) dependencyRepository(ctx context.Context, key source.Key, u
 	}
 	for i := range list.Items {
 		if normal, err := chart.NormalizeURL(list.Items[i].Spec.URL); err == nil && normal == url {
-			return r.chartRepository(ctx, key, &list.Items[i])
+			repository, _, err := r.chartRepository(ctx, key, &list.Items[i])
+			return repository, err
 		}
 	}
 	repository := chart.Repository{URL: url}
 	if strings.HasPrefix(url, sourcev1.OCIRepositoryPrefix) {
-		repository.Registry = &chartRegistry{images: r.Images, origin: source.ImageOrigin{URL: url}}
+		repository.Registry = chart.NewRegistry(r.Images, source.ImageOrigin{}, r.ChartBytes)
 	}
 	return repository, nil
 }
-
-// chartRegistry reads charts from a registry.
-type chartRegistry struct {
-	images *source.Images
-	origin source.ImageOrigin
-}
-
-// at is the origin for one repository of the registry.
-func (c *chartRegistry) at(repository string) source.ImageOrigin {
-	origin := c.origin
-	origin.URL = sourcev1.OCIRepositoryPrefix + repository
-	return origin
-}
-
-func (c *chartRegistry) Identity() string { return c.origin.Identity() }
-
-func (c *chartRegistry) Tags(ctx context.Context, repository string) ([]string, error) {
-	return c.images.Tags(ctx, c.at(repository))
-}
-
-func (c *chartRegistry) Resolve(ctx context.Context, repository, tag string) (string, error) {
-	image, err := c.images.Resolve(ctx, c.at(repository), source.ImageReference{Tag: tag}, source.ChartMediaType)
-	return image.Digest, err
-}
-
-func (c *chartRegistry) Pull(ctx context.Context, repository, reference string) (io.ReadCloser, error) {
-	ref := source.ImageReference{Tag: reference}
-	if strings.HasPrefix(reference, "sha256:") {
-		ref = source.ImageReference{Digest: reference}
-	}
-	origin := c.at(repository)
-	image, err := c.images.Resolve(ctx, origin, ref, source.ChartMediaType)
-	if err != nil {
-		return nil, err
-	}
-	snapshot, err := c.images.Fetch(ctx, origin, image, source.ImageOptions{MediaType: source.ChartMediaType, Copy: true}, nil)
-	if err != nil {
-		return nil, err
-	}
-	packed, ok := snapshot.Packed()
-	if !ok {
-		return nil, fmt.Errorf("cannot read chart %s@%s: it is no file", repository, image.Digest)
-	}
-	return struct {
-		io.Reader
-		io.Closer
-	}{packed, held{snapshot}}, nil
-}
-
-// held keeps what is read until it is closed.
-type held struct{ snapshot *source.Snapshot }
-
-func (held) Close() error { return nil }

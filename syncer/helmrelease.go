@@ -266,7 +266,9 @@ func (r *HelmReleases) reconcile(ctx context.Context, run *releaseRun) (ctrl.Res
 func soon(obj *helmv2.HelmRelease, o release.Outcome) ctrl.Result {
 	switch {
 	case o.Again:
-		return ctrl.Result{RequeueAfter: time.Millisecond}
+		// Not at once: what fails, is remedied and fails again would never rest.
+		//lint:ignore SA1019 nothing else asks for the pauses of the rate limiter
+		return ctrl.Result{Requeue: true}
 	case o.After > 0:
 		return ctrl.Result{RequeueAfter: jittered(o.After)}
 	case o.Stalled:
@@ -298,7 +300,7 @@ func (r *HelmReleases) gather(ctx context.Context, run *releaseRun) (*release.Re
 	secrets := &secretReader{Client: r.Client, reader: r.Targets.Local}
 	values, err := chartutil.ChartValuesFromReferences(ctx, log.FromContext(ctx), secrets, obj.Namespace, obj.GetValues(), obj.Spec.ValuesFrom...)
 	if err != nil {
-		return nil, &refusal{reason: reasonValuesError, err: err, event: true}
+		return nil, &refusal{reason: reasonValuesError, err: valuesError(err), event: true}
 	}
 	about, err := chart.Describe(ctx, snapshot)
 	if err != nil {
@@ -330,11 +332,37 @@ func (r *HelmReleases) gather(ctx context.Context, run *releaseRun) (*release.Re
 	}, nil
 }
 
-// load returns the chart. A schema that nobody asks for is left out: that it is
-// of no use is no failure then.
+// valuesError is an error about values that does not quote a Secret: what is
+// wrong with its content is told by the parsers with a part of it.
+func valuesError(err error) error {
+	var ref *chartutil.ErrValuesReference
+	if !errors.As(err, &ref) || ref.Kind != "Secret" || ref.Err == nil {
+		return err
+	}
+	switch ref.Reason {
+	case chartutil.ErrValuesDataRead:
+		return fmt.Errorf("%w: it is not a map in YAML", withoutCause(ref))
+	case chartutil.ErrValueMerge:
+		return fmt.Errorf("%w: it is not in the syntax of helm's --set; set literal: true to take it as it is", withoutCause(ref))
+	}
+	return err
+}
+
+func withoutCause(ref *chartutil.ErrValuesReference) error {
+	plain := *ref
+	plain.Err = nil
+	return &plain
+}
+
+// load returns the chart for the action that is under way. A schema that it does
+// not ask for is left out: that it is of no use is no failure then.
 func (r *HelmReleases) load(ctx context.Context, obj *helmv2.HelmRelease, snapshot *source.Snapshot) (*helmchart.Chart, error) {
 	options := []chart.Option{chart.WithFileMaxBytes(r.ChartFileBytes)}
-	if obj.GetInstall().DisableSchemaValidation && obj.GetUpgrade().DisableSchemaValidation {
+	unchecked := obj.GetUpgrade().DisableSchemaValidation
+	if obj.Status.LastAttemptedReleaseAction == helmv2.ReleaseActionInstall {
+		unchecked = obj.GetInstall().DisableSchemaValidation
+	}
+	if unchecked {
 		options = append(options, chart.WithoutSchemas())
 	}
 	return chart.Load(ctx, snapshot, options...)

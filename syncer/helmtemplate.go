@@ -70,7 +70,11 @@ func (r *HelmReleases) template(ctx context.Context, run *releaseRun) *refusal {
 	r.Events.Eventf(obj, eventv1.EventTypeTrace, "HelmChart"+strings.ToUpper(action[:1])+action[1:], "%s HelmChart/%s/%s with SourceRef '%s/%s/%s'",
 		strings.ToUpper(action[:1])+action[1:], name.Namespace, name.Name, want.Spec.SourceRef.Kind, name.Namespace, want.Spec.SourceRef.Name)
 	obj.Status.HelmChart = name.String()
-	return nil
+	// The cache does not have it yet. What is made of it will wake us.
+	return &refusal{
+		reason: reasonSourceNotReady, wait: jittered(r.Rules.RequeueDependency),
+		err: fmt.Errorf("%s '%s' is not ready: latest generation of object has not been reconciled", sourcev1.HelmChartKind, name),
+	}
 }
 
 func (r *HelmReleases) applyTemplate(ctx context.Context, want *sourcev1.HelmChart) error {

@@ -5,10 +5,9 @@ import (
 	"fmt"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-
-	"github.com/fluxcd/pkg/apis/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -18,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -51,7 +51,7 @@ func (r *HelmReleases) SetupWithManager(ctx context.Context, mgr ctrl.Manager, c
 		}
 	}
 	b := ctrl.NewControllerManagedBy(mgr).
-		For(&helmv2.HelmRelease{}, builder.WithPredicates(r.Sources.passes(), changed(v1alpha1.ApprovePruneAnnotation))).
+		For(&helmv2.HelmRelease{}, builder.WithPredicates(r.Sources.passes(), changed(v1alpha1.DeletionAnnotation))).
 		Watches(&helmv2.HelmRelease{}, &handler.Funcs{UpdateFunc: r.onDependency}).
 		WatchesRawSource(ctrlsource.Func(r.onSnapshot)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: rateLimiter()})
@@ -59,14 +59,35 @@ func (r *HelmReleases) SetupWithManager(ctx context.Context, mgr ctrl.Manager, c
 	if err != nil {
 		return err
 	}
+	// Those that this process fetches as well: a release waits for the status of
+	// its chart, which is written after the snapshot is handed over.
+	for _, o := range []client.Object{&sourcev1.HelmChart{}, &sourcev1.OCIRepository{}} {
+		if r.Sources.Fetched[kindOf(o)] {
+			others = append(others, o)
+		}
+	}
 	for _, o := range others {
 		kind := kindOf(o)
 		b = b.Watches(o, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.indexed(ctx, sourceIndex, kind+"/"+client.ObjectKeyFromObject(o).String())
-		}), builder.WithPredicates(newRevision()))
+		}), builder.WithPredicates(predicate.Or(newRevision(), becameUsable())))
 	}
 	watchConfigs(b, configs, func(ctx context.Context, key string) []reconcile.Request { return r.indexed(ctx, configIndex, key) })
 	return b.Complete(r)
+}
+
+// becameUsable passes charts of which sourceReady may say something else than
+// before.
+func becameUsable() predicate.Predicate {
+	usable := func(o client.Object) bool {
+		from, ok := o.(sourcev1.Source)
+		return ok && sourceReady(source.Key{Kind: kindOf(o)}, from) == nil
+	}
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		DeleteFunc: func(event.DeleteEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool { return usable(e.ObjectNew) && !usable(e.ObjectOld) },
+	}
 }
 
 // releaseConfigKeys are the ConfigMaps and Secrets that an object refers to.

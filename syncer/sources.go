@@ -238,8 +238,8 @@ func fetchSource[T sourceObject](ctx context.Context, s *Sources, kind sourceKin
 	s.artifacts[key] = artifact.DeepCopy()
 	s.mu.Unlock()
 	if got.snapshot != nil {
-		// After the status: whoever is woken by the snapshot finds it consistent
-		// soon; nobody relies on the order.
+		// Whoever is woken by the status finds the snapshot; who is woken by the
+		// snapshot may find an old status.
 		s.Snapshots.Put(key, got.snapshot)
 	}
 	return ctrl.Result{RequeueAfter: jittered(obj.GetRequeueAfter())}, nil

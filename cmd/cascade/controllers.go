@@ -34,8 +34,8 @@ import (
 	"github.com/cascade-gitops/cascade/syncer"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/chart"
-	"github.com/cascade-gitops/cascade/syncer/release"
 	"github.com/cascade-gitops/cascade/syncer/decrypt"
+	"github.com/cascade-gitops/cascade/syncer/release"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
@@ -298,7 +298,7 @@ func (o agentOptions) sources(p *parts) error {
 		sourcev1.OCIRepositoryKind:  &syncer.OCIRepositories{Sources: shared, Images: images},
 		sourcev1.BucketKind:         &syncer.Buckets{Sources: shared, Buckets: source.NewBuckets(dir("buckets"), o.maxPackBytes)},
 		sourcev1.HelmRepositoryKind: &syncer.HelmRepositories{Sources: shared, Indexes: indexes},
-		sourcev1.HelmChartKind:      &syncer.HelmCharts{Sources: shared, Charts: charts, Images: images, From: p.finder},
+		sourcev1.HelmChartKind:      &syncer.HelmCharts{Sources: shared, Charts: charts, Images: images, ChartBytes: o.chartMaxBytes, From: p.finder},
 	}
 	for kind, reconciler := range kinds {
 		if !o.reconciles(kind) {

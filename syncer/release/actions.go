@@ -9,11 +9,15 @@ import (
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
 	"helm.sh/helm/v4/pkg/action"
+	"helm.sh/helm/v4/pkg/chart/common/util"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/release/common"
 	helmrelease "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage"
 	"helm.sh/helm/v4/pkg/storage/driver"
+
+	charts "github.com/cascade-gitops/cascade/syncer/chart"
+	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // helm runs one action of Helm's.
@@ -27,7 +31,7 @@ type helm struct {
 
 // helm prepares an action. wrote sees what is really written to the storage.
 func (n *run) helm(ctx context.Context, wrote func(*helmrelease.Release)) *helm {
-	h := &helm{run: n, logs: newLogs(n.log, n.Now)}
+	h := &helm{run: n, logs: newLogs(n.log, n.Now, n.req.Redact)}
 	h.client = newKubeClient(ctx, n.session, n.guard, h.logs, n.namespace, n.readers, n.Now)
 	h.watch = &observer{Driver: n.driver(), wrote: wrote}
 	releases := storage.Init(h.watch)
@@ -57,6 +61,14 @@ func (h *helm) prepare(ctx context.Context) (c *chart.Chart, values map[string]a
 	original.Metadata.Version = h.req.Chart.Version
 	if !h.skipsSchema() {
 		if err := checkSchemas(original); err != nil {
+			return nil, nil, nil, err
+		}
+		// Values that cannot be merged are reported by Helm.
+		merged, err := util.CoalesceValues(copyChart(original), copyValues(h.req.Values))
+		if err == nil {
+			err = charts.CheckValidation(original, merged)
+		}
+		if source.ReasonOf(err) == source.ReasonLimitExceeded {
 			return nil, nil, nil, err
 		}
 	}

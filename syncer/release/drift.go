@@ -54,6 +54,9 @@ func drift(ctx context.Context, c *apply.Cluster, obj *v2.HelmRelease, rel *helm
 		options = append(options, ignored)
 	}
 	set, err := jsondiff.UnstructuredList(ctx, client.NewDryRunClient(c), objects, options...)
+	if err != nil {
+		err = apply.Redact(err, objects)
+	}
 	return set, errors.Join(append(problems, err)...)
 }
 

@@ -54,36 +54,43 @@ type Doomed struct {
 	Entry inventory.Entry
 	// Live is what the cluster says.
 	Live inventory.Live
-	// Ours: its labels name this HelmRelease. Others: they, or Helm's annotations,
-	// name another.
-	Ours, Others bool
+	// Ours: its labels name this HelmRelease. Marked: they say nothing, and Helm's
+	// annotations name the release, or it was made as a hook. Others: one of them
+	// names another.
+	Ours, Marked, Others bool
 	// OwnCluster: the Cluster that it is a part of is one of the release's.
 	OwnCluster bool
-	// Hook: the chart declares it as passing.
+	// Hook: the chart declares it as passing, and so it was made.
 	Hook bool
+	// LowerTier: it is in a cluster that is not the agent's own.
+	LowerTier bool
 }
 
 // Judge decides whether an object may be deleted. It is pure.
 func Judge(d Doomed) Verdict {
 	e, live := d.Entry, d.Live
-	carriesCluster := e.Group == clusterGroup || strings.HasSuffix(e.Group, "."+clusterGroup)
-	isProtected := inventory.ProtectedKind(e.Group, e.Kind) || live.ClusterSecret || len(live.Holds) > 0 ||
-		// What a Namespace holds is known of our own only.
-		e.Group == "" && e.Kind == "Namespace" && (!d.Ours || live.Exempt)
+	// Whatever the chart says of it, others are lost with it: clusters, what
+	// is in a Namespace, which is known of our own only, and what a lower tier
+	// follows.
+	carriesOthers := e.Group == clusterGroup || strings.HasSuffix(e.Group, "."+clusterGroup) || live.ClusterSecret || len(live.Holds) > 0 ||
+		e.Group == "" && e.Kind == "Namespace" && (!d.Ours || live.Exempt) ||
+		d.LowerTier && (strings.HasSuffix(e.Group, ".toolkit.fluxcd.io") || e.Group == v1alpha1.GroupVersion.Group)
 	switch {
 	case live.State == inventory.Unknown:
 		return Held
 	case live.State == inventory.Absent:
 		return Gone
-	case d.Others:
+	case d.Others, !d.Ours && !d.Marked:
+		// That a release has the name of an object in its manifest, which whoever
+		// may write its Secret can put there, does not make the object its own.
 		return Foreign
 	case live.Deleting:
 		return Deletable
 	case live.OfCluster != "" && strings.HasSuffix(e.Kind, "Template") && (d.OwnCluster || !live.Confirmed):
 		return WithCluster
-	case live.Confirmed, d.Hook && !carriesCluster && !live.ClusterSecret:
+	case live.Confirmed:
 		return Deletable
-	case isProtected:
+	case carriesOthers, !d.Hook && inventory.ProtectedKind(e.Group, e.Kind):
 		return Held
 	}
 	return Deletable
@@ -107,16 +114,20 @@ func newGuard(c *apply.Cluster, obj *v2.HelmRelease, name, namespace string) *gu
 
 // look reads an object that is to be deleted.
 func (g *guard) look(ctx context.Context, e inventory.Entry, hook bool) Doomed {
-	d := Doomed{Entry: e, Hook: hook}
+	d := Doomed{Entry: e, LowerTier: g.obj.Spec.KubeConfig != nil}
 	d.Live = g.applier.Look(ctx, e, g.release)
-	if d.Live.State != inventory.Present || d.Live.Owned {
-		d.Ours = d.Live.Owned
+	if d.Live.State != inventory.Present {
+		return d
+	}
+	if d.Live.Owned {
+		d.Ours = true
 		d.OwnCluster = slices.ContainsFunc(g.release, func(c inventory.Entry) bool {
 			return isCluster(c) && c.Name == d.Live.OfCluster && c.Namespace == e.Namespace
 		})
-		return d
+		if !hook {
+			return d
+		}
 	}
-	// Whose it is decides: nobody's is ours if our release has it.
 	o := &metav1.PartialObjectMetadata{}
 	o.SetGroupVersionKind(e.GroupVersionKind())
 	switch err := g.cluster.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Name}, o); {
@@ -127,9 +138,15 @@ func (g *guard) look(ctx context.Context, e inventory.Entry, hook bool) Doomed {
 		d.Live = inventory.Live{State: inventory.Unknown, Problem: err.Error()}
 		return d
 	}
+	// Something else may have had the name before it became that of a hook.
+	d.Hook = hook && o.Annotations[helmrelease.HookAnnotation] != ""
+	if d.Ours {
+		return d
+	}
 	owner, release := o.Labels[ownerName], o.Annotations[releaseName]
 	d.Others = owner != "" && (owner != g.obj.Name || o.Labels[ownerNamespace] != g.obj.Namespace) ||
 		release != "" && (release != g.name || o.Annotations[releaseNamespace] != g.namespace)
+	d.Marked = release != "" || d.Hook
 	return d
 }
 
@@ -228,7 +245,9 @@ func (g *guard) delete(ctx context.Context, e inventory.Entry) error {
 	if err := g.cluster.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Name}, o); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	err := g.cluster.Delete(ctx, o, client.PropagationPolicy(metav1.DeletePropagationBackground),
+	// The answer may be the object, if something holds it: any kind is understood
+	// as unstructured only.
+	err := g.cluster.Delete(ctx, e.Object(), client.PropagationPolicy(metav1.DeletePropagationBackground),
 		client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})
 	if err = client.IgnoreNotFound(err); err != nil {
 		return fmt.Errorf("cannot delete %s: %w", e, err)
@@ -236,11 +255,15 @@ func (g *guard) delete(ctx context.Context, e inventory.Entry) error {
 	return nil
 }
 
-// sift takes out of a list of Helm's what may not be deleted.
+// sift takes out of a list of Helm's what may not be deleted, and what the chart
+// itself says is to be left behind.
 func (g *guard) sift(ctx context.Context, list kube.ResourceList) (kube.ResourceList, *sentence) {
 	s := &sentence{}
 	var may kube.ResourceList
 	for _, info := range list {
+		if policy := annotationsOf(info)[kube.ResourcePolicyAnno]; isKeep(policy) {
+			continue
+		}
 		switch s.add(g.look(ctx, entryOf(info), isHook(info))) {
 		case Deletable, Gone:
 			may = append(may, info)
@@ -261,10 +284,18 @@ func entryOf(info *resource.Info) inventory.Entry {
 
 func isCluster(e inventory.Entry) bool { return e.Group == clusterGroup && e.Kind == "Cluster" }
 
-func isHook(info *resource.Info) bool {
+func isHook(info *resource.Info) bool { return annotationsOf(info)[helmrelease.HookAnnotation] != "" }
+
+func annotationsOf(info *resource.Info) map[string]string {
 	annotations, err := meta.NewAccessor().Annotations(info.Object)
-	return err == nil && annotations[helmrelease.HookAnnotation] != ""
+	if err != nil {
+		return nil
+	}
+	return annotations
 }
+
+// isKeep reads Helm's resource policy.
+func isKeep(policy string) bool { return strings.EqualFold(strings.TrimSpace(policy), kube.KeepPolicy) }
 
 // errHeld is wrapped by errors of actions that a person has to release.
 var errHeld = errors.New("deletion is held")

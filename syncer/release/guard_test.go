@@ -28,23 +28,26 @@ func TestJudge(t *testing.T) {
 		doomed Doomed
 		want   Verdict
 	}{
-		"Ordinary":       {"the chart brings it back", Doomed{Entry: configMap, Live: present, Ours: true}, Deletable},
-		"Unknown":        {"unknown is not absent, and not harmless", Doomed{Entry: configMap}, Held},
-		"Gone":           {"there is nothing to delete", Doomed{Entry: cluster, Live: inventory.Live{State: inventory.Absent}}, Gone},
-		"Foreign":        {"another release took it over", Doomed{Entry: configMap, Live: present, Others: true}, Foreign},
-		"ForeignCluster": {"that somebody confirmed its end is no business of ours", Doomed{Entry: cluster, Live: confirmed, Others: true}, Foreign},
-		"Unlabelled":     {"the helm CLI installed it, and it is in the manifest", Doomed{Entry: configMap, Live: inventory.Live{State: inventory.Present}}, Deletable},
-		"Cluster":        {"a real cluster is at its other end", Doomed{Entry: cluster, Live: present, Ours: true}, Held},
-		"ClusterOther":   {"also where nobody labelled it", Doomed{Entry: cluster, Live: inventory.Live{State: inventory.Present}}, Held},
-		"Confirmed":      {"a person confirmed it", Doomed{Entry: cluster, Live: confirmed, Ours: true}, Deletable},
-		"Deleting":       {"it is being deleted already", Doomed{Entry: cluster, Live: with(func(l *inventory.Live) { l.Deleting = true }), Ours: true}, Deletable},
-		"Definition":     {"all objects of its kind go with it", Doomed{Entry: crd, Live: present, Ours: true}, Held},
-		"Data":           {"nobody brings it back", Doomed{Entry: claim, Live: present, Ours: true}, Held},
-		"Kubeconfig":     {"the way to a cluster", Doomed{Entry: secret, Live: with(func(l *inventory.Live) { l.ClusterSecret = true }), Ours: true}, Held},
-		"Secret":         {"another Secret is not", Doomed{Entry: secret, Live: present, Ours: true}, Deletable},
-		"Namespace":      {"it is empty but for the release", Doomed{Entry: namespace, Live: present, Ours: true}, Deletable},
-		"NamespaceHolds": {"what others have in it would go", Doomed{Entry: namespace, Live: with(func(l *inventory.Live) { l.Holds = []string{"ConfigMap/apps/x"} }), Ours: true}, Held},
-		"NamespaceOther": {"nobody looked into it", Doomed{Entry: namespace, Live: inventory.Live{State: inventory.Present}}, Held},
+		"Ordinary":        {"the chart brings it back", Doomed{Entry: configMap, Live: present, Ours: true}, Deletable},
+		"Unknown":         {"unknown is not absent, and not harmless", Doomed{Entry: configMap}, Held},
+		"Gone":            {"there is nothing to delete", Doomed{Entry: cluster, Live: inventory.Live{State: inventory.Absent}}, Gone},
+		"Foreign":         {"another release took it over", Doomed{Entry: configMap, Live: present, Others: true}, Foreign},
+		"ForeignCluster":  {"that somebody confirmed its end is no business of ours", Doomed{Entry: cluster, Live: confirmed, Others: true}, Foreign},
+		"Unlabelled":      {"the helm CLI installed it, and it is in the manifest", Doomed{Entry: configMap, Live: inventory.Live{State: inventory.Present}, Marked: true}, Deletable},
+		"Unmarked":        {"that a manifest has its name makes nothing the release's", Doomed{Entry: configMap, Live: inventory.Live{State: inventory.Present}}, Foreign},
+		"UnmarkedHook":    {"nor does a hook of its name", Doomed{Entry: secret, Live: inventory.Live{State: inventory.Present}}, Foreign},
+		"Cluster":         {"a real cluster is at its other end", Doomed{Entry: cluster, Live: present, Ours: true}, Held},
+		"ClusterOther":    {"also where nobody labelled it", Doomed{Entry: cluster, Live: inventory.Live{State: inventory.Present}, Marked: true}, Held},
+		"ClusterUnmarked": {"a confirmation was not for whoever has its name in a manifest", Doomed{Entry: cluster, Live: inventory.Live{State: inventory.Present, Confirmed: true}}, Foreign},
+		"Confirmed":       {"a person confirmed it", Doomed{Entry: cluster, Live: confirmed, Ours: true}, Deletable},
+		"Deleting":        {"it is being deleted already", Doomed{Entry: cluster, Live: with(func(l *inventory.Live) { l.Deleting = true }), Ours: true}, Deletable},
+		"Definition":      {"all objects of its kind go with it", Doomed{Entry: crd, Live: present, Ours: true}, Held},
+		"Data":            {"nobody brings it back", Doomed{Entry: claim, Live: present, Ours: true}, Held},
+		"Kubeconfig":      {"the way to a cluster", Doomed{Entry: secret, Live: with(func(l *inventory.Live) { l.ClusterSecret = true }), Ours: true}, Held},
+		"Secret":          {"another Secret is not", Doomed{Entry: secret, Live: present, Ours: true}, Deletable},
+		"Namespace":       {"it is empty but for the release", Doomed{Entry: namespace, Live: present, Ours: true}, Deletable},
+		"NamespaceHolds":  {"what others have in it would go", Doomed{Entry: namespace, Live: with(func(l *inventory.Live) { l.Holds = []string{"ConfigMap/apps/x"} }), Ours: true}, Held},
+		"NamespaceOther":  {"nobody looked into it", Doomed{Entry: namespace, Live: inventory.Live{State: inventory.Present}, Marked: true}, Held},
 		"NamespaceExempt": {"nor into one that asks to be left alone", Doomed{Entry: namespace, Live: with(func(l *inventory.Live) { l.Exempt = true }), Ours: true},
 			Held},
 		"OldTemplate":   {"each change of a template leaves one behind: no reason to ask anybody", Doomed{Entry: template, Live: ofCluster, Ours: true, OwnCluster: true}, WithCluster},
@@ -54,7 +57,14 @@ func TestJudge(t *testing.T) {
 		"Machines":      {"machines that run are no leftover", Doomed{Entry: machines, Live: ofCluster, Ours: true, OwnCluster: true}, Held},
 		"MachinesOk":    {"a person wants them gone", Doomed{Entry: machines, Live: with(func(l *inventory.Live) { l.OfCluster, l.Confirmed = "prod", true }), Ours: true, OwnCluster: true}, Deletable},
 		"Hook":          {"the chart itself declares it as passing", Doomed{Entry: claim, Live: present, Ours: true, Hook: true}, Deletable},
-		"HookCluster":   {"a hook is no way to delete a cluster", Doomed{Entry: cluster, Live: present, Ours: true, Hook: true}, Held},
+		"HookTurned":    {"the chart declares it as passing now; it was made to stay", Doomed{Entry: claim, Live: present, Ours: true}, Held},
+		"HookNamespace": {"all that is in it would go before each upgrade", Doomed{Entry: namespace, Live: with(func(l *inventory.Live) { l.Holds = []string{"Cluster/apps/prod"} }), Ours: true, Hook: true},
+			Held},
+		"HookNamespaceOther": {"nobody looked into it", Doomed{Entry: namespace, Live: inventory.Live{State: inventory.Present}, Marked: true, Hook: true}, Held},
+		"HookRelease":        {"the clusters of the release would go with it", Doomed{Entry: entry("helm.toolkit.fluxcd.io", "HelmRelease"), Live: with(func(l *inventory.Live) { l.Holds = []string{"Cluster/apps/prod"} }), Ours: true, Hook: true}, Held},
+		"LowerTier":          {"a whole tier follows it", Doomed{Entry: entry("kustomize.toolkit.fluxcd.io", "Kustomization"), Live: present, Ours: true, LowerTier: true}, Held},
+		"SameTier":           {"it asks for itself", Doomed{Entry: entry("kustomize.toolkit.fluxcd.io", "Kustomization"), Live: present, Ours: true}, Deletable},
+		"HookCluster":        {"a hook is no way to delete a cluster", Doomed{Entry: cluster, Live: present, Ours: true, Hook: true}, Held},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := Judge(tc.doomed); got != tc.want {
@@ -70,7 +80,7 @@ func TestHeldMessage(t *testing.T) {
 		t.Errorf("message() of nothing is %q", s.message())
 	}
 	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
-		s.add(Doomed{Entry: inventory.Entry{Namespace: "fleet", Name: name, Group: clusterGroup, Kind: "Cluster"}, Live: inventory.Live{State: inventory.Present}})
+		s.add(Doomed{Entry: inventory.Entry{Namespace: "fleet", Name: name, Group: clusterGroup, Kind: "Cluster"}, Live: inventory.Live{State: inventory.Present}, Ours: true})
 	}
 	for _, want := range []string{"Cluster/fleet/a", "and 2 more", "cascade.dev/deletion: confirmed"} {
 		if !strings.Contains(s.message(), want) {

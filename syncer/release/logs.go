@@ -35,6 +35,8 @@ type attr struct {
 type lines struct {
 	to  logr.Logger
 	now func() time.Time
+	// values takes out the secrets among the values of the release; it may be nil.
+	values func(string) string
 
 	mu   sync.Mutex
 	kept []line
@@ -49,8 +51,8 @@ type line struct {
 	count    int
 }
 
-func newLogs(to logr.Logger, now func() time.Time) *logs {
-	return &logs{lines: &lines{to: to, now: now}}
+func newLogs(to logr.Logger, now func() time.Time, values func(string) string) *logs {
+	return &logs{lines: &lines{to: to, now: now, values: values}}
 }
 
 // hide takes the values of Secrets out of what is told from now on, also out of
@@ -154,6 +156,9 @@ func (l *lines) add(text string) {
 }
 
 func (l *lines) clean(text string) string {
+	if l.values != nil {
+		text = l.values(text)
+	}
 	if len(l.secret) == 0 {
 		return text
 	}

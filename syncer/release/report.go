@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
@@ -143,7 +144,7 @@ func (n *run) release(ctx context.Context, a Action) error {
 	err := h.logs.redact(run(ctx))
 	obj.Status.LastAttemptedReleaseActionDuration = &metav1.Duration{Duration: n.Now().Sub(start)}
 	wrote.record(obj, action)
-	n.inventory(wrote.newest, h.client.spared)
+	n.inventory(wrote.newest, h.client.spared, err != nil)
 	if err != nil {
 		n.releaseFailed(a, h, err)
 		if wrote.newest == nil {
@@ -210,7 +211,7 @@ func (n *run) unlock(ctx context.Context) error {
 	what := fmt.Sprintf("Helm release %s with chart %s in %s state", latest.FullReleaseName(), latest.VersionedChartName(), was)
 	if err != nil {
 		n.obj.Status.Failures++
-		message := fmt.Sprintf("Unlock of %s failed: %s", what, strings.TrimSpace(err.Error()))
+		message := fmt.Sprintf("Unlock of %s failed: %s", what, strings.TrimSpace(n.text(err)))
 		conditions.MarkFalse(n.obj, v2.ReleasedCondition, reasonPendingRelease, "%s", message)
 		n.event(about(latest), corev1.EventTypeWarning, reasonPendingRelease, message)
 		return err
@@ -289,7 +290,7 @@ func (n *run) correct(ctx context.Context, diff jsondiff.DiffSet) {
 			partly, done = "partially ", "\n\nSuccessful corrections:\n"+changes.String()
 		}
 		n.event(about(latest), corev1.EventTypeWarning, reasonDriftCorrectionFailed,
-			fmt.Sprintf("Failed to %scorrect cluster state of release %s:\n%s%s", partly, latest.FullReleaseName(), err, done))
+			fmt.Sprintf("Failed to %scorrect cluster state of release %s:\n%s%s", partly, latest.FullReleaseName(), n.text(err), done))
 	case len(changes.Entries) > 0:
 		n.event(about(latest), corev1.EventTypeNormal, reasonDriftCorrected,
 			fmt.Sprintf("Cluster state of release %s has been corrected:\n%s", latest.FullReleaseName(), changes))
@@ -318,7 +319,7 @@ func (n *run) rollback(ctx context.Context) error {
 		}
 	})
 	err := h.logs.redact(h.rollback(to))
-	n.inventory(newest, h.client.spared)
+	n.inventory(newest, h.client.spared, err != nil)
 	meta := n.token(to)
 	what := fmt.Sprintf("Helm rollback to previous release %s with chart %s", to.FullReleaseName(), to.VersionedChartName())
 	if err != nil {
@@ -378,8 +379,9 @@ func outcomeOf(rel *helmrelease.Release, err error, before *v2.Snapshot, obj *v2
 	return err
 }
 
-// inventory records what the release answers for, after an action wrote it.
-func (n *run) inventory(rel *helmrelease.Release, spared *sentence) {
+// inventory records what the release answers for, after an action wrote it. One
+// that failed may not have come to its deletions.
+func (n *run) inventory(rel *helmrelease.Release, spared *sentence, failed bool) {
 	if rel == nil {
 		return
 	}
@@ -391,19 +393,27 @@ func (n *run) inventory(rel *helmrelease.Release, spared *sentence) {
 	if len(warnings) > 0 {
 		n.Events.Eventf(n.obj, corev1.EventTypeWarning, v2.NamespaceCheckSkippedReason, "%s", strings.Join(warnings, "; "))
 	}
-	left := inventory.Difference(inventory.Union(n.found.leftovers, spared.kept()), has)
-	n.obj.Status.Inventory = refsOf(append(has, left...))
+	left := inventory.Union(n.found.leftovers, spared.kept())
+	if failed {
+		left = inventory.Union(left, undeleted(entriesOf(n.obj.Status.Inventory)))
+	}
+	n.obj.Status.Inventory = refsOf(append(has, dropped(left, has)...))
+}
+
+// undeleted are the recorded objects that a failed action may have left behind.
+// Definitions are not among them: those of a chart are never deleted, and one of
+// a manifest is recorded when it is spared.
+func undeleted(recorded []inventory.Entry) []inventory.Entry {
+	return slices.DeleteFunc(slices.Clone(recorded), func(e inventory.Entry) bool {
+		return e.Group == "apiextensions.k8s.io" && e.Kind == "CustomResourceDefinition"
+	})
 }
 
 // settle makes the conditions say that the release is as declared.
 func (n *run) settle() {
+	n.forgive()
 	obj := n.obj
 	latest := obj.Status.History.Latest()
-	if conditions.IsTrue(obj, v2.RemediatedCondition) {
-		// What it was rolled back to is what is declared now.
-		renameCondition(obj, v2.RemediatedCondition, v2.ReleasedCondition, v2.UpgradeSucceededReason,
-			fmt.Sprintf(upgraded, latest.FullReleaseName(), latest.VersionedChartName()))
-	}
 	if !conditions.IsReady(obj) || !conditions.IsTrue(obj, v2.ReleasedCondition) {
 		reason, format := "", ""
 		switch conditions.GetReason(obj, v2.ReleasedCondition) {
@@ -418,6 +428,15 @@ func (n *run) settle() {
 	}
 	if obj.GetDriftDetection().MustDetectChanges() {
 		conditions.MarkFalse(obj, v2.DriftedCondition, v2.NoDriftDetectedReason, "No drift detected against the cluster state")
+	}
+}
+
+// forgive takes a remedy to be a success: what the release was rolled back to is
+// what is declared now.
+func (n *run) forgive() {
+	if latest := n.obj.Status.History.Latest(); conditions.IsTrue(n.obj, v2.RemediatedCondition) {
+		renameCondition(n.obj, v2.RemediatedCondition, v2.ReleasedCondition, v2.UpgradeSucceededReason,
+			fmt.Sprintf(upgraded, latest.FullReleaseName(), latest.VersionedChartName()))
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
@@ -62,6 +63,14 @@ type known struct {
 	stored          *Stored
 	// leftovers are objects of earlier revisions that are still to go.
 	leftovers []inventory.Entry
+}
+
+// Conditions are the types of conditions that Sync and Uninstall set.
+func Conditions() []string {
+	return []string{
+		meta.ReadyCondition, meta.ReconcilingCondition, meta.StalledCondition, v2.ReleasedCondition, v2.RemediatedCondition,
+		v2.TestSuccessCondition, v2.DriftedCondition, v1alpha1.PruneBlockedCondition,
+	}
 }
 
 // Request is one HelmRelease, whose sources are ready.
@@ -172,6 +181,7 @@ func (r *Releases) Sync(ctx context.Context, req Request) (out Outcome, err erro
 	obj.Status.LastAttemptedGeneration = obj.Generation
 	obj.Status.LastAttemptedRevision, obj.Status.LastAttemptedRevisionDigest = want.ChartVersion, req.OCIDigest
 	obj.Status.LastAttemptedConfigDigest = want.ConfigDigest.String()
+	//lint:ignore SA1019 what engines of before left there is to go
 	obj.Status.LastAttemptedValuesChecksum, obj.Status.LastReleaseRevision = "", 0
 	return n.loop(ctx, want)
 }
@@ -201,7 +211,7 @@ func (n *run) loop(ctx context.Context, want Desired) (Outcome, error) {
 			return Outcome{}, fmt.Errorf("atomic release canceled: %w", err)
 		}
 		state, reason, diff, err := n.look(ctx, want)
-		if err != nil {
+		if err = n.redacted(err); err != nil {
 			conditions.MarkFalse(n.obj, meta.ReadyCondition, "StateError", "Could not determine release state: %s", err)
 			return Outcome{}, fmt.Errorf("cannot determine release state: %w", err)
 		}
@@ -223,13 +233,16 @@ func (n *run) loop(ctx context.Context, want Desired) (Outcome, error) {
 		if slices.Contains(n.done, next.class()) {
 			return n.pause(), nil
 		}
-		if next == Correct {
+		switch next {
+		case Correct:
 			n.tellDrift(diff)
+		case Test:
+			n.forgive()
 		}
 		if err := n.announce(ctx, next); err != nil {
 			return Outcome{}, err
 		}
-		if err := n.take(ctx, next, diff); err != nil {
+		if err := n.redacted(n.take(ctx, next, diff)); err != nil {
 			if retry := n.obj.GetActiveRetry(n.DefaultToRetryOnFailure); retry != nil {
 				n.log.Error(err, "failed to run '"+string(next)+"' action")
 				return n.retry(retry), nil
@@ -324,7 +337,7 @@ func (n *run) protected(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	s := n.guard.judgeAll(ctx, inventory.OfAll(objects))
+	s := n.guard.judgeAll(ctx, goingOf(objects))
 	carries := slices.ContainsFunc(s.deletable, func(e inventory.Entry) bool { return inventory.ProtectedKind(e.Group, e.Kind) })
 	return carries || len(s.kept()) > 0, nil
 }
@@ -363,7 +376,7 @@ func (n *run) look(ctx context.Context, want Desired) (State, string, jsondiff.D
 	case err != nil && !set.HasChanges():
 		return "", "", nil, fmt.Errorf("unable to determine cluster state: %w", err)
 	case err != nil:
-		n.log.Error(err, "diff of release against cluster state completed with error")
+		n.log.Error(n.redacted(err), "diff of release against cluster state completed with error")
 	}
 	if set.HasChanges() {
 		return Drifted, "", set, nil
@@ -440,7 +453,24 @@ func (n *run) leftoversOf(rel *helmrelease.Release) ([]inventory.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return inventory.Difference(recorded, has), nil
+	return dropped(recorded, has), nil
+}
+
+// dropped are the recorded objects that a release does not have any more. One of
+// which it was not known whether it has a namespace, now or when it was recorded,
+// is the one of the same name: unknown is not absent.
+func dropped(recorded, has []inventory.Entry) []inventory.Entry {
+	unplaced := func(e inventory.Entry) inventory.Entry {
+		return inventory.Entry{Group: e.Group, Kind: e.Kind, Name: e.Name}
+	}
+	same := map[inventory.Entry]bool{}
+	for _, e := range has {
+		same[unplaced(e)] = same[unplaced(e)] || e.Namespace == ""
+	}
+	return slices.DeleteFunc(inventory.Difference(recorded, has), func(e inventory.Entry) bool {
+		nowhere, known := same[unplaced(e)]
+		return known && (nowhere || e.Namespace == "")
+	})
 }
 
 // contents are the objects that a release answers for: of its manifest, and the
@@ -540,6 +570,22 @@ func (n *run) text(err error) string {
 	}
 	return n.req.Redact(err.Error())
 }
+
+// redacted is an error whose text is without secrets.
+func (n *run) redacted(err error) error {
+	if err == nil || n.req.Redact == nil {
+		return err
+	}
+	return &redacted{n.text(err), err}
+}
+
+type redacted struct {
+	text string
+	err  error
+}
+
+func (r *redacted) Error() string { return r.text }
+func (r *redacted) Unwrap() error { return r.err }
 
 // errNoLatest: there is no release that could be acted on.
 var errNoLatest = errors.New("no latest release")

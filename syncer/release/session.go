@@ -31,8 +31,11 @@ const (
 	// requestTimeout bounds each request that Helm makes without a context. None
 	// of them is a watch.
 	requestTimeout = 30 * time.Second
-	// mostSessions are kept, the least recently used goes first.
+	// mostSessions are kept, the least recently used goes first; and none that
+	// nobody used for sessionHolds: a connection whose token was renewed is
+	// another one, and the one before is of no more use.
 	mostSessions = 256
+	sessionHolds = time.Hour
 	// versionHolds is how long the version of an API server is taken to stay.
 	versionHolds = 10 * time.Minute
 )
@@ -74,6 +77,11 @@ func (s *sessions) of(c *apply.Cluster, now time.Time) (*session, error) {
 	made.used = now
 	if s.open == nil {
 		s.open = map[*apply.Cluster]*session{}
+	}
+	for c, known := range s.open {
+		if now.Sub(known.used) > sessionHolds {
+			delete(s.open, c)
+		}
 	}
 	if len(s.open) >= mostSessions {
 		var oldest *apply.Cluster

@@ -75,12 +75,6 @@ func (o ImageOrigin) key() string {
 	return hex.EncodeToString(h.Sum(nil)[:12])
 }
 
-// Identity is equal for origins at any URL that are read with the same credential.
-func (o ImageOrigin) Identity() string {
-	o.URL = ""
-	return o.key()
-}
-
 // repository reads the URL.
 func (o ImageOrigin) repository() (name.Repository, error) {
 	invalid := func(format string, args ...any) (name.Repository, error) {
