@@ -130,6 +130,7 @@ var helmMasks = []struct {
 	{regexp.MustCompile(`sha256:[0-9a-f]{8}\b`), "sha256:<short>"},
 	{regexp.MustCompile(`\b[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}`), "<time>"},
 	{regexp.MustCompile(`[\d.]+m?s\b`), "<duration>"},
+	{regexp.MustCompile(`modifiedAt=\d+`), "modifiedAt=<time>"},
 }
 
 // printed compares what a CLI printed with testdata/flux/helm-<name>.txt.

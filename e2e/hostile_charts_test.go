@@ -91,8 +91,13 @@ func (r *helmRow) refuses(t *testing.T, o reporter, name string) {
 			return err
 		}
 		c := meta.FindStatusCondition(o.GetConditions(), "Ready")
-		if c == nil || c.Status != "False" || c.Reason == "" || c.Message == "" || c.Reason == "SourceNotReady" && strings.Contains(c.Message, "has not been reconciled") {
+		if c == nil || c.Status != "False" || c.Reason == "" || c.Message == "" {
 			return fmt.Errorf("conditions are %s", summary(o.GetConditions()))
+		}
+		for _, passing := range []string{"has not been reconciled", "does not have an artifact", "HelmChart.source.toolkit.fluxcd.io"} {
+			if strings.Contains(c.Message, passing) {
+				return fmt.Errorf("conditions are %s", summary(o.GetConditions()))
+			}
 		}
 		for _, secret := range []string{"root:x:", "hunter2", "panic", "goroutine"} {
 			if strings.Contains(c.Message, secret) {

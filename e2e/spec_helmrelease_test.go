@@ -113,14 +113,16 @@ func TestHelmReleaseSpec(t *testing.T) {
 func (h *helmSpec) lockdownReleases(t *testing.T) {
 	r := &helmRow{row: &row{spec: h.spec, ns: "lockdown-release"}, h: h}
 	r.apply(t, r.fill("apiVersion: v1\nkind: Namespace\nmetadata: {name: $ns}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: $ns-owner}\n---\n"+
-		"apiVersion: source.toolkit.fluxcd.io/v1\nkind: HelmRepository\nmetadata: {name: charts, namespace: $ns-owner}\nspec: {url: \""+h.charts.URL()+"\", interval: 10m}\n"))
+		"apiVersion: source.toolkit.fluxcd.io/v1\nkind: HelmRepository\nmetadata: {name: charts, namespace: $ns-owner}\nspec: {url: \""+h.charts.URL()+"\", interval: 10m}\n---\n"+
+		"apiVersion: source.toolkit.fluxcd.io/v1\nkind: HelmChart\nmetadata: {name: app, namespace: $ns-owner}\nspec: {chart: app, version: 1.0.0, interval: 10m, sourceRef: {kind: HelmRepository, name: charts}}\n"))
 	r.make(t, "HelmRepository", "charts", "{url: \""+h.charts.URL()+"\", interval: 10m}")
-	r.release(t, "web", "chart: {spec: {sourceRef: {namespace: $ns-owner}}}")
+	r.release(t, "web", "{chart: null, chartRef: {kind: HelmChart, name: app, namespace: $ns-owner}}")
 	r.released(t, "web", 1)
 	h.restart(t, "--no-cross-namespace-refs=true", "--default-service-account=nobody")
 	r.ask(t, &helmv2.HelmRelease{}, "web")
-	r.releaseTells(t, "web", "Stalled", "True", "AccessDenied", "")
-	r.releaseTells(t, "web", "Ready", "False", "AccessDenied", "")
+	message := "cross-namespace references are not allowed: cannot access HelmChart " + r.ns + "-owner/app"
+	r.releaseTells(t, "web", "Stalled", "True", "AccessDenied", message)
+	r.releaseTells(t, "web", "Ready", "False", "AccessDenied", message)
 	r.has(t, "web-settings", "color", "red")
 	r.release(t, "own", "{}")
 	r.releaseTells(t, "own", "Ready", "False", "", "...system:serviceaccount:"+r.ns+":nobody")
