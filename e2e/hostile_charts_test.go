@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 
@@ -94,7 +95,7 @@ func (r *helmRow) refuses(t *testing.T, o reporter, name string) {
 		if c == nil || c.Status != "False" || c.Reason == "" || c.Message == "" {
 			return fmt.Errorf("conditions are %s", summary(o.GetConditions()))
 		}
-		for _, passing := range []string{"has not been reconciled", "does not have an artifact", "HelmChart.source.toolkit.fluxcd.io"} {
+		for _, passing := range []string{"has not been reconciled", "does not have an artifact", "HelmChart.source.toolkit.fluxcd.io", "Source artifact not found"} {
 			if strings.Contains(c.Message, passing) {
 				return fmt.Errorf("conditions are %s", summary(o.GetConditions()))
 			}
@@ -315,7 +316,6 @@ func (h *helmSpec) hostileRedirects(t *testing.T) {
 func (h *helmSpec) hostileArtifacts(t *testing.T) {
 	r := h.row(t)
 	layers := map[string][]byte{
-		"bomb":     origins.TarballOf(origins.Entry{Header: tar.Header{Name: "a.yaml", Mode: 0o644, Typeflag: tar.TypeReg}, Content: bytes.Repeat([]byte("a: b\n"), 120<<20)}),
 		"absolute": origins.TarballOf(file("/etc/cascade-was-here", "x")),
 		"above":    origins.TarballOf(file("../../cascade-was-here", "x")),
 		"noise":    []byte("this is no archive"),
@@ -329,6 +329,14 @@ func (h *helmSpec) hostileArtifacts(t *testing.T) {
 	for name := range layers {
 		r.refuses(t, &sourcev1.OCIRepository{}, name)
 	}
+	// A file may be there that nobody can use: the one that reads it is told.
+	bomb := origins.TarballOf(origins.Entry{Header: tar.Header{Name: "a.yaml", Mode: 0o644, Typeflag: tar.TypeReg}, Content: bytes.Repeat([]byte("a: b\n"), 40<<20)})
+	if _, err := h.registry.PushLayers(r.ns+"-bomb", "latest", origins.Layer{MediaType: origins.FluxContent, Content: bomb}); err != nil {
+		t.Fatal(err)
+	}
+	r.make(t, "OCIRepository", "bomb", "{insecure: true, url: \""+h.registry.URL(r.ns+"-bomb")+"\", interval: 10m}")
+	r.kustomization(t, "bomb", "{sourceRef: {kind: OCIRepository, name: bomb}, path: ./}")
+	r.refuses(t, &kustomizev1.Kustomization{}, "bomb")
 	// A key of a bucket is a path, for those who take it for one.
 	r.bucketOf(t, "above", map[string]string{"../../cascade-was-here": "x", "a/../../../b.yaml": "x"})
 	r.refuses(t, &sourcev1.Bucket{}, "above")
