@@ -126,8 +126,6 @@ func (h *helmSpec) hostileArchives(t *testing.T) {
 	archives := map[string][]byte{
 		"absolute": origins.TarballOf(file("absolute/Chart.yaml", origins.Chart{Name: "absolute", Version: "1.0.0"}.Metadata()), file("/etc/cascade-was-here", "x")),
 		"above":    origins.TarballOf(file("above/Chart.yaml", origins.Chart{Name: "above", Version: "1.0.0"}.Metadata()), file("above/../../cascade-was-here", "x")),
-		"link": origins.TarballOf(file("link/Chart.yaml", origins.Chart{Name: "link", Version: "1.0.0"}.Metadata()),
-			origins.Entry{Header: tar.Header{Name: "link/values.yaml", Linkname: "/etc/passwd", Typeflag: tar.TypeSymlink}}),
 		"bomb": origins.TarballOf(file("bomb/Chart.yaml", origins.Chart{Name: "bomb", Version: "1.0.0"}.Metadata()),
 			origins.Entry{Header: tar.Header{Name: "bomb/values.yaml", Mode: 0o644, Typeflag: tar.TypeReg}, Content: bytes.Repeat([]byte("a: b\n"), 60<<20)}),
 		"many":    origins.TarballOf(many...),
@@ -139,6 +137,11 @@ func (h *helmSpec) hostileArchives(t *testing.T) {
 	for name, archive := range archives {
 		charts.AddArchive(origins.Chart{Name: name, Version: "1.0.0"}, name+"-1.0.0.tgz", archive)
 	}
+	link := origins.Chart{Name: "link", Version: "1.0.0"}
+	charts.AddArchive(link, "link-1.0.0.tgz", origins.TarballOf(file("link/Chart.yaml", link.Metadata()),
+		file("link/templates/a.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: linked}\ndata: {k: {{ .Files.Get \"passwd\" | quote }}}\n"),
+		origins.Entry{Header: tar.Header{Name: "link/passwd", Linkname: "/etc/passwd", Typeflag: tar.TypeSymlink}},
+		origins.Entry{Header: tar.Header{Name: "link/values.yaml", Linkname: "/etc/passwd", Typeflag: tar.TypeLink}}))
 	r.make(t, "HelmRepository", "hostile", "{url: \""+charts.URL()+"\", interval: 10m}")
 	for name := range archives {
 		r.release(t, name, "chart: {spec: {chart: "+name+", sourceRef: {name: hostile}}}")
@@ -149,6 +152,12 @@ func (h *helmSpec) hostileArchives(t *testing.T) {
 	}
 	if _, err := os.Stat("/etc/cascade-was-here"); err == nil {
 		t.Error("a file outside was written")
+	}
+	// A link is no file, whatever it leads to.
+	r.release(t, "link", "chart: {spec: {chart: link, sourceRef: {name: hostile}}}")
+	r.released(t, "link", 1)
+	if got := r.data(t, "linked")["k"]; got != "" {
+		t.Errorf("a link was followed: %q", got)
 	}
 }
 
@@ -230,7 +239,7 @@ func (h *helmSpec) hostileIndex(t *testing.T) {
 		"aliases": func(w http.ResponseWriter) {
 			_, _ = io.WriteString(w, "apiVersion: v1\nentries: &a {app: *a}\n")
 		},
-		"null":  func(w http.ResponseWriter) { _, _ = io.WriteString(w, "apiVersion: v1\nentries: {app: [null]}\n") },
+		"nulls": func(w http.ResponseWriter) { _, _ = io.WriteString(w, "apiVersion: v1\nentries: {app: [null]}\n") },
 		"empty": func(http.ResponseWriter) {},
 	} {
 		charts := origins.StartCharts(origins.Login{})
@@ -242,7 +251,7 @@ func (h *helmSpec) hostileIndex(t *testing.T) {
 		r.refuses(t, &sourcev1.HelmRepository{}, name)
 	}
 	// An entry that is none is no chart.
-	r.release(t, "web", "chart: {spec: {sourceRef: {name: \"null\"}}}")
+	r.release(t, "web", "chart: {spec: {sourceRef: {name: nulls}}}")
 	r.refuses(t, &helmv2.HelmRelease{}, "web")
 }
 
