@@ -26,7 +26,7 @@ build: ## the cascade binary
 # --- the surroundings of the demo and the e2e tests ---------------------------
 
 .PHONY: build-e2e
-build-e2e: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/capi-manager $(BIN)/flux $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure ## everything that the demo runs
+build-e2e: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/capi-manager $(BIN)/flux $(BIN)/helm $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure ## everything that the demo runs
 	go build -p $(P) -o $(BIN)/hello ./e2e/hello
 	go build -p $(P) -o $(BIN)/demo ./e2e/demo
 
@@ -82,6 +82,11 @@ $(BIN)/providers/webhooks-azure: e2e/providers/azure/main.go e2e/providers/azure
 		azure=$$(go list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api-provider-azure) && \
 		cp $$azure/config/crd/bases/*.yaml $$azure/config/aso/crds.yaml $$azure/config/webhook/manifests.yaml $(BIN)/providers/azure/ && \
 		chmod -R u+w $(BIN)/providers
+
+$(BIN)/helm: e2e/helmcli/go.mod e2e/helmcli/go.sum
+	@mkdir -p $(BIN)
+	@echo "building the helm CLI"
+	cd e2e/helmcli && go build -p $(P) -o $@ helm.sh/helm/v4/cmd/helm
 
 # DEMO=once ends when everything is ready.
 DEMO ?=

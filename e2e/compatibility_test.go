@@ -36,7 +36,11 @@ func TestCompatibilityTable(t *testing.T) {
 	if len(named) < 80 {
 		t.Fatalf("only %d tests are named: the table is written in another way than it is read", len(named))
 	}
-	for test, file := range map[string]string{"TestKustomizationSpec/Rows/": "spec_kustomization_test.go", "TestFlux/": "flux_test.go", "TestTakeover/": "takeover_test.go"} {
+	for test, file := range map[string]string{
+		"TestKustomizationSpec/Rows/": "spec_kustomization_test.go", "TestFlux/": "flux_test.go", "TestTakeover/": "takeover_test.go",
+		"TestHelmReleaseSpec/Rows/": "spec_helmrelease_test.go", "TestSourceSpec/Rows/": "spec_source_test.go", "TestHelmCLI/": "helm_cli_test.go",
+		"TestHelmTakeover/": "takeover_helm_test.go", "TestHelmSafety/": "helm_safety_test.go", "TestHostileCharts/": "hostile_charts_test.go",
+	} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

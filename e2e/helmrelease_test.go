@@ -84,7 +84,10 @@ type helmRow struct {
 // own are in the repository before that.
 func (h *helmSpec) row(t *testing.T, charts ...origins.Chart) *helmRow {
 	t.Helper()
-	_, name, _ := strings.Cut(t.Name(), "/")
+	_, name, isPart := strings.Cut(t.Name(), "/")
+	if !isPart {
+		name = t.Name()
+	}
 	r := &helmRow{row: &row{spec: h.spec, ns: strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(name))}, h: h}
 	for _, c := range charts {
 		for name, text := range c.Files {

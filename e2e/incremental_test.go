@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/e2e/stage"
 )
 
 // Sizes of the fleet of TestIncremental.
@@ -159,10 +160,15 @@ func (b *books) each(ctx context.Context, f func(*kustomizev1.Kustomization) err
 	return nil
 }
 
-// passes is how often the agent that runs has reconciled each Kustomization, by
-// its own metrics.
+// passes is how often the agent that runs has reconciled each Kustomization.
 func (b *books) passes(ctx context.Context) (map[string]int, error) {
-	pid := b.MoM.Agent()
+	return passes(ctx, b.MoM, "Kustomization", b.ns)
+}
+
+// passes is how often the agent of a tier has reconciled each object of a kind, by
+// its own metrics.
+func passes(ctx context.Context, tier *stage.Tier, kind, ns string) (map[string]int, error) {
+	pid := tier.Agent()
 	if pid == 0 {
 		return nil, errors.New("the agent has no process")
 	}
@@ -188,13 +194,13 @@ func (b *books) passes(ctx context.Context) (map[string]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	passes := map[string]int{}
-	for _, m := range regexp.MustCompile(`(?m)^gotk_reconcile_duration_seconds_count{kind="Kustomization",name="([^"]*)",namespace="`+b.ns+`"} (\S+)$`).FindAllSubmatch(text, -1) {
-		if passes[string(m[1])], err = strconv.Atoi(string(m[2])); err != nil {
+	counts := map[string]int{}
+	for _, m := range regexp.MustCompile(`(?m)^gotk_reconcile_duration_seconds_count{kind="`+kind+`",name="([^"]*)",namespace="`+ns+`"} (\S+)$`).FindAllSubmatch(text, -1) {
+		if counts[string(m[1])], err = strconv.Atoi(string(m[2])); err != nil {
 			return nil, err
 		}
 	}
-	return passes, nil
+	return counts, nil
 }
 
 // passed waits until every Kustomization was reconciled n more times.
@@ -223,11 +229,18 @@ func (b *books) passed(t *testing.T, n int) {
 // of those that say so, and of events, by verb and resource, whoever asked.
 func (b *books) count(t *testing.T) map[string]int {
 	t.Helper()
-	text, err := b.kube.RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
+	return served(t, b.kube, "configmaps", "deployments", "services", "serviceaccounts", "kustomizations", "gitrepositories", "events")
+}
+
+// served is what the API server has served so far of some resources, by verb and
+// resource, whoever asked.
+func served(t *testing.T, kube *kubernetes.Clientset, resources ...string) map[string]int {
+	t.Helper()
+	text, err := kube.RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
 	if err != nil {
 		t.Fatalf("cannot read the API server's metrics: %v", err)
 	}
-	served := map[string]int{}
+	counts := map[string]int{}
 	label := func(line, name string) string {
 		_, rest, _ := strings.Cut(line, name+`="`)
 		value, _, _ := strings.Cut(rest, `"`)
@@ -239,16 +252,16 @@ func (b *books) count(t *testing.T) map[string]int {
 		}
 		verb, resource := label(line, ",verb"), label(line, ",resource")
 		// A watch ends after some minutes and is begun anew, whatever happens.
-		if verb == "WATCH" || !slices.Contains([]string{"configmaps", "deployments", "services", "serviceaccounts", "kustomizations", "gitrepositories", "events"}, resource) {
+		if verb == "WATCH" || !slices.Contains(resources, resource) {
 			continue
 		}
 		n, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
 		if err != nil {
 			t.Fatalf("cannot parse %q: %v", line, err)
 		}
-		served[verb+" "+resource] += int(n)
+		counts[verb+" "+resource] += int(n)
 	}
-	return served
+	return counts
 }
 
 // since is what the API server served since the last balance.

@@ -76,7 +76,12 @@ func TestReleaseEngine(t *testing.T) {
 		"DriftIsToldOf":                driftIsToldOf,
 		"DefinitionsThenTheirObjects":  definitionsThenTheirObjects,
 		"DefinitionsAreNeverLeftovers": definitionsAreNeverLeftovers,
+		"KeptByThePolicyOfTheChart":    keptByThePolicyOfTheChart,
 		"ManyReleasesShareDiscovery":   manyReleasesShareDiscovery,
+		"EditedStorageDeletesNothing":  editedStorageDeletesNothing,
+		"HookTakesNoName":              hookTakesNoName,
+		"HookEndsNoNamespace":          hookEndsNoNamespace,
+		"FailureForgetsNothing":        failureForgetsNothing,
 		"ChangedTargetMovesTheRelease": changedTargetMovesTheRelease,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -872,6 +877,22 @@ func definitionsAreNeverLeftovers(t *testing.T, r *engineRow) {
 	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
 	if err := r.client.Get(t.Context(), client.ObjectKey{Name: "things.second.example.com"}, crd); err != nil {
 		t.Errorf("the definition is gone with the release: %v", err)
+	}
+}
+
+func keptByThePolicyOfTheChart(t *testing.T, r *engineRow) {
+	kept := strings.Replace(prod, "{name: prod}", "{name: prod, annotations: {helm.sh/resource-policy: keep}}", 1)
+	r.use("1.0.0", map[string]string{"settings": settings, "prod": kept})
+	r.mustSync(t)
+	r.use("1.1.0", map[string]string{"settings": settings})
+	r.mustSync(t)
+	if r.there(t, "cluster.x-k8s.io", "Cluster", "prod") == nil || conditions.Has(r.obj, v1alpha1.PruneBlockedCondition) {
+		t.Errorf("what the chart leaves behind is no question\n%s", r.tell())
+	}
+	r.use("1.2.0", map[string]string{"settings": settings, "prod": kept})
+	r.mustSync(t)
+	if out, err := r.releases.Uninstall(t.Context(), r.request()); err != nil || out != (release.Outcome{}) || r.there(t, "cluster.x-k8s.io", "Cluster", "prod") == nil {
+		t.Errorf("Uninstall() = %+v, %v\n%s", out, err, r.tell())
 	}
 }
 

@@ -105,6 +105,25 @@ func TestHelmReleaseSpec(t *testing.T) {
 			})
 		}
 	})
+	// It starts the agent anew, with other flags.
+	t.Run("Lockdown", h.lockdownReleases)
+}
+
+// lockdownReleases: the flags of Flux's multi-tenancy lockdown.
+func (h *helmSpec) lockdownReleases(t *testing.T) {
+	r := &helmRow{row: &row{spec: h.spec, ns: "lockdown-release"}, h: h}
+	r.apply(t, r.fill("apiVersion: v1\nkind: Namespace\nmetadata: {name: $ns}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: $ns-owner}\n---\n"+
+		"apiVersion: source.toolkit.fluxcd.io/v1\nkind: HelmRepository\nmetadata: {name: charts, namespace: $ns-owner}\nspec: {url: \""+h.charts.URL()+"\", interval: 10m}\n"))
+	r.make(t, "HelmRepository", "charts", "{url: \""+h.charts.URL()+"\", interval: 10m}")
+	r.release(t, "web", "chart: {spec: {sourceRef: {namespace: $ns-owner}}}")
+	r.released(t, "web", 1)
+	h.restart(t, "--no-cross-namespace-refs=true", "--default-service-account=nobody")
+	r.ask(t, &helmv2.HelmRelease{}, "web")
+	r.releaseTells(t, "web", "Stalled", "True", "AccessDenied", "")
+	r.releaseTells(t, "web", "Ready", "False", "AccessDenied", "")
+	r.has(t, "web-settings", "color", "red")
+	r.release(t, "own", "{}")
+	r.releaseTells(t, "own", "Ready", "False", "", "...system:serviceaccount:"+r.ns+":nobody")
 }
 
 // refused is an object that the API server takes nobody from.

@@ -1,6 +1,6 @@
 // Command bench measures the agent from outside, at sizes at which the cost of
-// a commit shows: many Kustomizations on one repository, and one Kustomization
-// of many objects.
+// a commit shows: many Kustomizations on one repository, one Kustomization of many
+// objects, and many HelmReleases of one chart.
 //
 // It starts an API server without controllers, a Git server and the agent, all
 // as processes of this machine, drives them through the Kubernetes API and Git,
@@ -40,6 +40,7 @@ func run(ctx context.Context, args []string) error {
 	out := flags.String("json", "", "file for the results of every run")
 	kustomizations := flags.Int("kustomizations", 1000, "number of Kustomizations of the first shape, of 8 objects each")
 	large := flags.Int("objects", 5000, "number of objects of the one Kustomization of the second shape")
+	releases := flags.Int("releases", 300, "number of HelmReleases of one chart, of 8 objects each")
 	repeat := flags.Int("repeat", 3, "runs of each step that can be repeated")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -61,6 +62,13 @@ func run(ctx context.Context, args []string) error {
 		results = append(results, more...)
 		if err != nil {
 			return fmt.Errorf("cannot measure %s: %w", w.name, err)
+		}
+	}
+	if *releases > 0 {
+		more, err := measureReleases(ctx, programs, *releases, *repeat)
+		results = append(results, more...)
+		if err != nil {
+			return fmt.Errorf("cannot measure releases: %w", err)
 		}
 	}
 	fmt.Print(table(results))

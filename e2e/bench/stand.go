@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -54,14 +55,15 @@ type stand struct {
 	log     *os.File
 	stopped func() error
 
-	// What the API server says of the Kustomizations, by name.
+	// What the API server says of the Kustomizations or HelmReleases, by name.
 	mu    sync.Mutex
 	seen  map[string]state
 	news  chan struct{}
 	ended chan struct{}
 }
 
-// state of a Kustomization as far as steps wait for it.
+// state of a Kustomization or HelmRelease as far as steps wait for it; the revision
+// of a HelmRelease is its chart's version.
 type state struct {
 	ready    bool
 	revision string
@@ -98,7 +100,7 @@ func setUp(ctx context.Context, programs string) (*stand, error) {
 	s.config.QPS = -1
 	s.config.UserAgent = "bench"
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, sourcev1.AddToScheme, kustomizev1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, sourcev1.AddToScheme, kustomizev1.AddToScheme, helmv2.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return s, err
 		}
@@ -135,7 +137,12 @@ func (s *stand) install(ctx context.Context) error {
 		}
 	}
 	return wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, startLimit, true, func(ctx context.Context) (bool, error) {
-		return s.client.List(ctx, &kustomizev1.KustomizationList{}) == nil && s.client.List(ctx, &sourcev1.GitRepositoryList{}) == nil, nil
+		for _, list := range []client.ObjectList{&kustomizev1.KustomizationList{}, &sourcev1.GitRepositoryList{}, &sourcev1.HelmRepositoryList{}, &helmv2.HelmReleaseList{}} {
+			if s.client.List(ctx, list) != nil {
+				return false, nil
+			}
+		}
+		return true, nil
 	})
 }
 

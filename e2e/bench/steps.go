@@ -43,6 +43,9 @@ type result struct {
 	PeakRSS  float64            `json:"peakRss"`
 	RSS      float64            `json:"rss"`
 	Anon     float64            `json:"rssAnon"`
+	// Charts and Indexes are what was downloaded from the chart repository.
+	Charts  int `json:"charts,omitempty"`
+	Indexes int `json:"indexes,omitempty"`
 }
 
 // measure runs all steps of a workload on a stand of its own.
@@ -262,8 +265,8 @@ func (s *stand) requestAt(ctx context.Context, u *unstructured.Unstructured, val
 // table has the median of the runs of each step.
 func table(results []result) string {
 	var b strings.Builder
-	b.WriteString("| workload | step | runs | all | applied | requests | writes | CPU | API server's CPU | peak RSS | RSS (anonymous) | other CPU |\n")
-	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| workload | step | runs | all | applied | requests | writes | CPU | API server's CPU | peak RSS | RSS (anonymous) | charts, indexes | other CPU |\n")
+	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for len(results) > 0 {
 		first := results[0]
 		n := 1
@@ -277,10 +280,11 @@ func table(results []result) string {
 		if a := of(func(r result) float64 { return r.Applied }); a > 0 {
 			applied = fmt.Sprintf("%.2f s", a)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %d | %.1f s | %s | %.0f | %.0f | %.1f s | %.1f s | %.0f MB | %.0f (%.0f) MB | %.1f s |\n", first.Workload, first.Step, n,
+		fmt.Fprintf(&b, "| %s | %s | %d | %.1f s | %s | %.0f | %.0f | %.1f s | %.1f s | %.0f MB | %.0f (%.0f) MB | %.0f, %.0f | %.1f s |\n", first.Workload, first.Step, n,
 			of(func(r result) float64 { return r.Seconds }), applied, of(func(r result) float64 { return r.Requests }), of(func(r result) float64 { return r.Writes }),
 			of(func(r result) float64 { return r.CPU }), of(func(r result) float64 { return r.Server }), of(func(r result) float64 { return r.PeakRSS }),
-			of(func(r result) float64 { return r.RSS }), of(func(r result) float64 { return r.Anon }), of(func(r result) float64 { return r.Other }))
+			of(func(r result) float64 { return r.RSS }), of(func(r result) float64 { return r.Anon }),
+			of(func(r result) float64 { return float64(r.Charts) }), of(func(r result) float64 { return float64(r.Indexes) }), of(func(r result) float64 { return r.Other }))
 	}
 	return b.String()
 }

@@ -274,6 +274,75 @@ func TestLint(t *testing.T) {
 	}
 }
 
+// TestExamples: what READMEs and documents show as values is accepted.
+func TestExamples(t *testing.T) {
+	block := regexp.MustCompile("(?s)```yaml\n(.*?)```")
+	for _, name := range Names() {
+		data, err := os.ReadFile(filepath.Join(dir(name), "README.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown := 0
+		for _, m := range block.FindAllStringSubmatch(string(data), -1) {
+			if text, found := strings.CutPrefix(m[1], "# values\n"); found {
+				render(t, name, values(t, text))
+				shown++
+			}
+		}
+		if shown == 0 {
+			t.Errorf("the README of %s shows no values", name)
+		}
+	}
+	data, err := os.ReadFile(filepath.Join("..", "..", "docs", "clusters.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := 0
+	for _, m := range block.FindAllStringSubmatch(string(data), -1) {
+		if !strings.Contains(m[1], "kind: HelmRelease") {
+			continue
+		}
+		release := values(t, m[1])
+		name, _ := At(release, []string{"spec", "chart", "spec", "chart"}).(string)
+		of, _ := At(release, []string{"spec", "values"}).(map[string]any)
+		render(t, filepath.Base(name), of)
+		shown++
+	}
+	if shown == 0 {
+		t.Error("docs/clusters.md shows no HelmRelease")
+	}
+}
+
+// TestTestedVersions: what the charts say that they are written for is what they
+// are tested with.
+func TestTestedVersions(t *testing.T) {
+	tested := map[string]string{}
+	for _, file := range []string{"go.mod", "azure/go.mod"} {
+		data, err := os.ReadFile(filepath.Join("..", "providers", filepath.FromSlash(file)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)sigs\.k8s\.io/(cluster-api[a-z-]*)(?:/v2)? (v\d+\.\d+)\.\d+$`).FindAllStringSubmatch(string(data), -1) {
+			tested[m[1]] = m[2]
+		}
+	}
+	for _, name := range []string{"cluster-aws", "cluster-azure"} {
+		c, err := Load(dir(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stated := 0
+		for module, version := range c.Metadata.Annotations {
+			if stated++; tested[module] != version {
+				t.Errorf("%s is written for %s %s, and tested with %q", name, module, version, tested[module])
+			}
+		}
+		if stated != 2 {
+			t.Errorf("%s states %d versions", name, stated)
+		}
+	}
+}
+
 // TestSharedTemplates: what charts share is the same in all of them.
 func TestSharedTemplates(t *testing.T) {
 	for file, charts := range map[string][]string{"_names.tpl": Names(), "_machines.tpl": {"cluster-aws", "cluster-azure"}} {

@@ -1,3 +1,4 @@
+// Pins the helm CLI, which the e2e tests run unmodified on what the agent released.
 module github.com/cascade-gitops/cascade/e2e/helmcli
 
 go 1.26.0

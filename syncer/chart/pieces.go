@@ -24,7 +24,7 @@ const (
 	// maxWhole bounds an index that is in no form that can be read in pieces.
 	maxWhole = 1 << 20
 	// maxVersions bounds the versions of all charts, with the names.
-	maxVersions = 250_000
+	maxVersions = 100_000
 )
 
 // errOdd is wrapped by the errors for YAML that cannot be read in pieces. It may

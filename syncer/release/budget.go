@@ -43,11 +43,19 @@ const (
 	mostLooked = 10_000
 )
 
+// limits are those of a rendering that is counted, for tests to lower.
+type limits struct {
+	steps, work int64
+	// text is the longest that one function returns, and the largest value.
+	text int64
+}
+
 // budget holds what rendering one chart may cost. A template that exceeds it ends
 // with an error.
 type budget struct {
 	ctx    context.Context
 	cancel context.CancelFunc
+	limits limits
 
 	mu          sync.Mutex
 	steps, work int64
@@ -61,7 +69,7 @@ type budget struct {
 }
 
 func newBudget(ctx context.Context) *budget {
-	b := &budget{given: map[uintptr]bool{}}
+	b := &budget{given: map[uintptr]bool{}, limits: limits{steps: mostSteps, work: mostWork, text: longestString}}
 	b.ctx, b.cancel = context.WithTimeout(ctx, renderTime)
 	return b
 }
@@ -95,10 +103,10 @@ func (b *budget) spend(steps, work int64) error {
 		switch {
 		case b.ctx.Err() != nil:
 			b.exceeded = exceeds("rendering takes longer than %s", renderTime)
-		case b.steps > mostSteps:
-			b.exceeded = exceeds("its templates take more than %d steps", mostSteps)
-		case work < 0 || b.work > mostWork:
-			b.exceeded = exceeds("its templates produce more than %d MiB", mostWork>>20)
+		case b.steps > b.limits.steps:
+			b.exceeded = exceeds("its templates take more than %d steps", b.limits.steps)
+		case work < 0 || b.work > b.limits.work:
+			b.exceeded = exceeds("its templates produce more than %d MiB", b.limits.work>>20)
 		}
 	}
 	return b.exceeded
@@ -300,8 +308,8 @@ func (b *budget) measure(v any, depth int) (int64, error) {
 	var cost int64 = 1
 	add := func(item any) error {
 		n, err := b.measure(item, depth+1)
-		if cost += n; err == nil && cost > longestString {
-			err = exceeds("its templates build a value of more than %d MiB", longestString>>20)
+		if cost += n; err == nil && cost > b.limits.text {
+			err = exceeds("its templates build a value of more than %d MiB", b.limits.text>>20)
 		}
 		return err
 	}
@@ -398,10 +406,10 @@ func (b *budget) before(name string, args []reflect.Value, variadic bool) error 
 		}
 		b.mu.Unlock()
 	}
-	if size := grows(name, values); size > longestString {
+	if size := grows(name, values); size > b.limits.text {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.exceeded = exceeds("function %s of a template would return more than %d MiB", name, longestString>>20)
+		b.exceeded = exceeds("function %s of a template would return more than %d MiB", name, b.limits.text>>20)
 		return b.exceeded
 	}
 	return nil

@@ -40,7 +40,7 @@ const (
 	Deletable Verdict = iota
 	// Gone: there is no such object.
 	Gone
-	// Foreign: it belongs to somebody else by now.
+	// Foreign: it belongs to somebody else by now, or is left behind on purpose.
 	Foreign
 	// Held: it carries a cluster or data, and nobody confirmed its deletion; or
 	// nobody knows what it is.
@@ -58,6 +58,8 @@ type Doomed struct {
 	// annotations name the release, or it was made as a hook. Others: one of them
 	// names another.
 	Ours, Marked, Others bool
+	// Kept: it has Helm's policy to keep it.
+	Kept bool
 	// OwnCluster: the Cluster that it is a part of is one of the release's.
 	OwnCluster bool
 	// Hook: the chart declares it as passing, and so it was made.
@@ -80,7 +82,7 @@ func Judge(d Doomed) Verdict {
 		return Held
 	case live.State == inventory.Absent:
 		return Gone
-	case d.Others, !d.Ours && !d.Marked:
+	case d.Others, d.Kept, !d.Ours && !d.Marked:
 		// That a release has the name of an object in its manifest, which whoever
 		// may write its Secret can put there, does not make the object its own.
 		return Foreign
@@ -115,37 +117,21 @@ func newGuard(c *apply.Cluster, obj *v2.HelmRelease, name, namespace string) *gu
 // look reads an object that is to be deleted.
 func (g *guard) look(ctx context.Context, e inventory.Entry, hook bool) Doomed {
 	d := Doomed{Entry: e, LowerTier: g.obj.Spec.KubeConfig != nil}
-	d.Live = g.applier.Look(ctx, e, g.release)
-	if d.Live.State != inventory.Present {
-		return d
-	}
+	var labels, annotations map[string]string
+	d.Live, labels, annotations = g.applier.Look(ctx, e, g.release)
+	d.Kept = isKeep(annotations[kube.ResourcePolicyAnno])
+	// Something else may have had the name before it became that of a hook.
+	d.Hook = hook && annotations[helmrelease.HookAnnotation] != ""
 	if d.Live.Owned {
 		d.Ours = true
 		d.OwnCluster = slices.ContainsFunc(g.release, func(c inventory.Entry) bool {
 			return isCluster(c) && c.Name == d.Live.OfCluster && c.Namespace == e.Namespace
 		})
-		if !hook {
-			return d
-		}
-	}
-	o := &metav1.PartialObjectMetadata{}
-	o.SetGroupVersionKind(e.GroupVersionKind())
-	switch err := g.cluster.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Name}, o); {
-	case apierrors.IsNotFound(err):
-		d.Live = inventory.Live{State: inventory.Absent}
-		return d
-	case err != nil:
-		d.Live = inventory.Live{State: inventory.Unknown, Problem: err.Error()}
 		return d
 	}
-	// Something else may have had the name before it became that of a hook.
-	d.Hook = hook && o.Annotations[helmrelease.HookAnnotation] != ""
-	if d.Ours {
-		return d
-	}
-	owner, release := o.Labels[ownerName], o.Annotations[releaseName]
-	d.Others = owner != "" && (owner != g.obj.Name || o.Labels[ownerNamespace] != g.obj.Namespace) ||
-		release != "" && (release != g.name || o.Annotations[releaseNamespace] != g.namespace)
+	owner, release := labels[ownerName], annotations[releaseName]
+	d.Others = owner != "" && (owner != g.obj.Name || labels[ownerNamespace] != g.obj.Namespace) ||
+		release != "" && (release != g.name || annotations[releaseNamespace] != g.namespace)
 	d.Marked = release != "" || d.Hook
 	return d
 }
@@ -245,7 +231,9 @@ func (g *guard) delete(ctx context.Context, e inventory.Entry) error {
 	if err := g.cluster.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Name}, o); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	err := g.cluster.Delete(ctx, o, client.PropagationPolicy(metav1.DeletePropagationBackground),
+	// The answer may be the object, if something holds it: any kind is understood
+	// as unstructured only.
+	err := g.cluster.Delete(ctx, e.Object(), client.PropagationPolicy(metav1.DeletePropagationBackground),
 		client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})
 	if err = client.IgnoreNotFound(err); err != nil {
 		return fmt.Errorf("cannot delete %s: %w", e, err)
@@ -253,11 +241,15 @@ func (g *guard) delete(ctx context.Context, e inventory.Entry) error {
 	return nil
 }
 
-// sift takes out of a list of Helm's what may not be deleted.
+// sift takes out of a list of Helm's what may not be deleted, and what the chart
+// itself says is to be left behind.
 func (g *guard) sift(ctx context.Context, list kube.ResourceList) (kube.ResourceList, *sentence) {
 	s := &sentence{}
 	var may kube.ResourceList
 	for _, info := range list {
+		if policy := annotationsOf(info)[kube.ResourcePolicyAnno]; isKeep(policy) {
+			continue
+		}
 		switch s.add(g.look(ctx, entryOf(info), isHook(info))) {
 		case Deletable, Gone:
 			may = append(may, info)
@@ -278,10 +270,18 @@ func entryOf(info *resource.Info) inventory.Entry {
 
 func isCluster(e inventory.Entry) bool { return e.Group == clusterGroup && e.Kind == "Cluster" }
 
-func isHook(info *resource.Info) bool {
+func isHook(info *resource.Info) bool { return annotationsOf(info)[helmrelease.HookAnnotation] != "" }
+
+func annotationsOf(info *resource.Info) map[string]string {
 	annotations, err := meta.NewAccessor().Annotations(info.Object)
-	return err == nil && annotations[helmrelease.HookAnnotation] != ""
+	if err != nil {
+		return nil
+	}
+	return annotations
 }
+
+// isKeep reads Helm's resource policy.
+func isKeep(policy string) bool { return strings.EqualFold(strings.TrimSpace(policy), kube.KeepPolicy) }
 
 // errHeld is wrapped by errors of actions that a person has to release.
 var errHeld = errors.New("deletion is held")

@@ -70,7 +70,7 @@ func definitionsOf(c *chart.Chart) ([]*unstructured.Unstructured, error) {
 
 // keptByPolicy reports whether Helm leaves an object behind when the release goes.
 func keptByPolicy(u *unstructured.Unstructured) bool {
-	return strings.EqualFold(strings.TrimSpace(u.GetAnnotations()[kube.ResourcePolicyAnno]), kube.KeepPolicy)
+	return isKeep(u.GetAnnotations()[kube.ResourcePolicyAnno])
 }
 
 // entriesOf reads a recorded inventory. What cannot be read is left out: it names

@@ -7,7 +7,8 @@ import (
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
 	"helm.sh/helm/v4/pkg/postrenderer"
-	"sigs.k8s.io/kustomize/api/builtins"
+	"sigs.k8s.io/kustomize/api/filters/annotations"
+	"sigs.k8s.io/kustomize/api/filters/labels"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/provider"
 	"sigs.k8s.io/kustomize/api/resmap"
@@ -119,20 +120,20 @@ func edit(k *v2.Kustomize) func([]byte) ([]byte, error) {
 }
 
 // mark sets labels and annotations on every object.
-func mark(data []byte, labels, annotations map[string]string) ([]byte, error) {
+func mark(data []byte, set, annotate map[string]string) ([]byte, error) {
 	objects, err := resmap.NewFactory(provider.NewDefaultDepProvider().GetResourceFactory()).NewResMapFromBytes(data)
 	if err != nil {
 		return nil, err
 	}
-	if labels != nil {
-		t := builtins.LabelTransformerPlugin{Labels: labels, FieldSpecs: []kustypes.FieldSpec{{Path: "metadata/labels", CreateIfNotPresent: true}}}
-		if err := t.Transform(objects); err != nil {
+	if set != nil {
+		at := kustypes.FsSlice{{Path: "metadata/labels", CreateIfNotPresent: true}}
+		if err := objects.ApplyFilter(labels.Filter{Labels: set, FsSlice: at}); err != nil {
 			return nil, err
 		}
 	}
-	if annotations != nil {
-		t := builtins.AnnotationsTransformerPlugin{Annotations: annotations, FieldSpecs: []kustypes.FieldSpec{{Path: "metadata/annotations", CreateIfNotPresent: true}}}
-		if err := t.Transform(objects); err != nil {
+	if annotate != nil {
+		at := kustypes.FsSlice{{Path: "metadata/annotations", CreateIfNotPresent: true}}
+		if err := objects.ApplyFilter(annotations.Filter{Annotations: annotate, FsSlice: at}); err != nil {
 			return nil, err
 		}
 	}

@@ -411,13 +411,9 @@ func undeleted(recorded []inventory.Entry) []inventory.Entry {
 
 // settle makes the conditions say that the release is as declared.
 func (n *run) settle() {
+	n.forgive()
 	obj := n.obj
 	latest := obj.Status.History.Latest()
-	if conditions.IsTrue(obj, v2.RemediatedCondition) {
-		// What it was rolled back to is what is declared now.
-		renameCondition(obj, v2.RemediatedCondition, v2.ReleasedCondition, v2.UpgradeSucceededReason,
-			fmt.Sprintf(upgraded, latest.FullReleaseName(), latest.VersionedChartName()))
-	}
 	if !conditions.IsReady(obj) || !conditions.IsTrue(obj, v2.ReleasedCondition) {
 		reason, format := "", ""
 		switch conditions.GetReason(obj, v2.ReleasedCondition) {
@@ -432,6 +428,15 @@ func (n *run) settle() {
 	}
 	if obj.GetDriftDetection().MustDetectChanges() {
 		conditions.MarkFalse(obj, v2.DriftedCondition, v2.NoDriftDetectedReason, "No drift detected against the cluster state")
+	}
+}
+
+// forgive takes a remedy to be a success: what the release was rolled back to is
+// what is declared now.
+func (n *run) forgive() {
+	if latest := n.obj.Status.History.Latest(); conditions.IsTrue(n.obj, v2.RemediatedCondition) {
+		renameCondition(n.obj, v2.RemediatedCondition, v2.ReleasedCondition, v2.UpgradeSucceededReason,
+			fmt.Sprintf(upgraded, latest.FullReleaseName(), latest.VersionedChartName()))
 	}
 }
 

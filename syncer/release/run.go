@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
@@ -62,6 +63,14 @@ type known struct {
 	stored          *Stored
 	// leftovers are objects of earlier revisions that are still to go.
 	leftovers []inventory.Entry
+}
+
+// Conditions are the types of conditions that Sync and Uninstall set.
+func Conditions() []string {
+	return []string{
+		meta.ReadyCondition, meta.ReconcilingCondition, meta.StalledCondition, v2.ReleasedCondition, v2.RemediatedCondition,
+		v2.TestSuccessCondition, v2.DriftedCondition, v1alpha1.PruneBlockedCondition,
+	}
 }
 
 // Request is one HelmRelease, whose sources are ready.
@@ -172,6 +181,7 @@ func (r *Releases) Sync(ctx context.Context, req Request) (out Outcome, err erro
 	obj.Status.LastAttemptedGeneration = obj.Generation
 	obj.Status.LastAttemptedRevision, obj.Status.LastAttemptedRevisionDigest = want.ChartVersion, req.OCIDigest
 	obj.Status.LastAttemptedConfigDigest = want.ConfigDigest.String()
+	//lint:ignore SA1019 what engines of before left there is to go
 	obj.Status.LastAttemptedValuesChecksum, obj.Status.LastReleaseRevision = "", 0
 	return n.loop(ctx, want)
 }
@@ -223,8 +233,11 @@ func (n *run) loop(ctx context.Context, want Desired) (Outcome, error) {
 		if slices.Contains(n.done, next.class()) {
 			return n.pause(), nil
 		}
-		if next == Correct {
+		switch next {
+		case Correct:
 			n.tellDrift(diff)
+		case Test:
+			n.forgive()
 		}
 		if err := n.announce(ctx, next); err != nil {
 			return Outcome{}, err
@@ -324,7 +337,7 @@ func (n *run) protected(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	s := n.guard.judgeAll(ctx, inventory.OfAll(objects))
+	s := n.guard.judgeAll(ctx, goingOf(objects))
 	carries := slices.ContainsFunc(s.deletable, func(e inventory.Entry) bool { return inventory.ProtectedKind(e.Group, e.Kind) })
 	return carries || len(s.kept()) > 0, nil
 }

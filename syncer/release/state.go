@@ -165,9 +165,10 @@ func resetsFailures(obj *v2.HelmRelease, want Desired) (why string, reset bool) 
 		return "generation differs from last attempt", true
 	case s.LastAttemptedRevision != want.ChartVersion:
 		return "chart version differs from last attempt", true
-	case s.LastAttemptedConfigDigest != "" && !want.sameValues(s.LastAttemptedConfigDigest),
-		// Of the time before digests there is a SHA-1 only: as good as other values.
-		s.LastAttemptedConfigDigest == "" && s.LastAttemptedValuesChecksum != "":
+	case s.LastAttemptedConfigDigest != "" && !want.sameValues(s.LastAttemptedConfigDigest):
+		return "values differ from last attempt", true
+	//lint:ignore SA1019 of the time before digests there is a SHA-1: as good as other values
+	case s.LastAttemptedConfigDigest == "" && s.LastAttemptedValuesChecksum != "":
 		return "values differ from last attempt", true
 	case requested:
 		return "reset requested through annotation", true

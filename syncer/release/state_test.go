@@ -137,9 +137,6 @@ func TestResetsFailures(t *testing.T) {
 		"Generation": {"the spec changed", func(o *v2.HelmRelease) { o.Generation++ }, true},
 		"Version":    {"the chart changed", func(o *v2.HelmRelease) { o.Status.LastAttemptedRevision = "0.9.0" }, true},
 		"Values":     {"a ConfigMap with values changed", func(o *v2.HelmRelease) { o.Status.LastAttemptedConfigDigest = noValues }, true},
-		"Checksum": {"of the time before digests", func(o *v2.HelmRelease) {
-			o.Status.LastAttemptedConfigDigest, o.Status.LastAttemptedValuesChecksum = "", "abc"
-		}, true},
 		"Asked": {"a person asked, by both annotations", func(o *v2.HelmRelease) {
 			o.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "1", v2.ResetRequestAnnotation: "1"}
 		}, true},

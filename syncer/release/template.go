@@ -71,7 +71,12 @@ func guardTemplate(src string, file bool) (string, error) {
 		// The rest of the action: its closing delimiter comes before the tick.
 		at = a.to
 	}
-	out.WriteString(src[at:])
+	rest := src[at:]
+	if last := len(rest) - 1; last >= 0 && rest[last] == '{' {
+		// It must not become a part of what comes after it.
+		rest = rest[:last] + `{{"{"}}`
+	}
+	out.WriteString(rest)
 	out.WriteString("{{" + leaveFunc + "}}")
 	return out.String(), nil
 }

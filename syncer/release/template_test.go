@@ -81,6 +81,8 @@ var ordinary = map[string]string{
 	"emptyAction":  "{{ }}",
 	"notANumber":   `{{ add "x" .Values.map }}`,
 	"nilPointer":   "{{ .Values.a.b.c }}",
+	"brace":        "a {",
+	"braces":       "{ } {{ 1 }}} {",
 	"unicode":      "{{ $größe := 1 }}ä{{ $größe }}{{ \"ö\" | repeat 3 }}",
 	"digit":        "{{ 1 | add 2 }}{{ -3 }}{{- 4 }}{{ 5 -}}",
 	"newline":      "{{\n  .Values.a\n  | upper\n}}\n{{-\n.Values.a\n-}}\nx",
@@ -232,6 +234,7 @@ func TestHostileTemplates(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := chartOf(map[string]string{"x": tc.text})
 			b := newBudget(t.Context())
+			b.limits = limits{steps: mostSteps / 20, work: mostWork / 4, text: longestString / 8}
 			b.guard(c)
 			top, err := util.ToRenderValues(c, tc.values, common.ReleaseOptions{Name: "web"}, common.DefaultCapabilities)
 			if err != nil {

@@ -1,0 +1,138 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// releases is the size of TestHelmCounts.
+const releases = 30
+
+// TestHelmCounts counts what many releases of one chart cost: at the repository,
+// and at the API server when nothing changes.
+func TestHelmCounts(t *testing.T) {
+	h := startHelmSpec(t)
+	r := h.row(t)
+	before := h.charts.Count("GET", "/index.yaml", 200)
+	if o, _ := r.indexed(t, "charts"); o == nil {
+		t.Fatal("there is no index")
+	}
+	indexes := h.charts.Count("GET", "/index.yaml", 200)
+	if indexes-before > 1 {
+		t.Errorf("the index was downloaded %d times", indexes-before)
+	}
+	for i := range releases {
+		r.release(t, fmt.Sprintf("web-%02d", i), "{interval: 10s, chart: {spec: {interval: 10m}}}")
+	}
+	r.all(t, "1.0.0")
+	if got := h.charts.Count("GET", "/app-1.0.0.tgz", 200); got != 1 {
+		t.Errorf("the chart was downloaded %d times for %d releases", got, releases)
+	}
+	if got := h.charts.Count("GET", "/index.yaml", 200); got != indexes {
+		t.Errorf("the index was downloaded %d more times for %d releases", got-indexes, releases)
+	}
+
+	// An interval in which nothing changes.
+	config, err := r.MoM.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.passed(t, 1) // what the first leaves to be done is done
+	resources := []string{"secrets", "configmaps", "helmreleases", "helmcharts", "helmrepositories", "events"}
+	from, counted := r.begun(t), served(t, kube, resources...)
+	const rounds = 2
+	r.passed(t, rounds)
+	requests := 0
+	for key, n := range served(t, kube, resources...) {
+		if n -= counted[key]; n > 0 {
+			t.Logf("%s: %d", key, n)
+			requests += n
+		}
+	}
+	// Other parts of the agent ask as well, for its report and the like.
+	if most := releases * (rounds + 1); requests > most {
+		t.Errorf("%d requests in %d rounds of %d releases, want at most %d", requests, rounds, releases, most)
+	}
+	for _, e := range r.writes(t, from) {
+		if e.ObjectRef.Resource != "events" {
+			t.Errorf("the agent wrote without a reason: %s %s", e.Verb, e.RequestURI)
+		}
+	}
+
+	// Another chart in the repository is one more index, and no more charts; one
+	// that is wanted is one more chart.
+	h.charts.Add(app("other", "1.0.0"))
+	r.answered(t, &sourcev1.HelmRepository{}, "charts")
+	if got := h.charts.Count("GET", "/index.yaml", 200) - indexes; got != 1 {
+		t.Errorf("the index was downloaded %d more times", got)
+	}
+	// An index that is as it was is not sent again.
+	r.answered(t, &sourcev1.HelmRepository{}, "charts")
+	if got, not := h.charts.Count("GET", "/index.yaml", 200)-indexes, h.charts.Count("GET", "/index.yaml", 304); got != 1 || not == 0 {
+		t.Errorf("the index was downloaded %d more times, and was unchanged %d times", got, not)
+	}
+	if got := h.charts.Count("GET", "/app-1.0.0.tgz", 200); got != 1 {
+		t.Errorf("the chart was downloaded %d times", got)
+	}
+	for i := range releases {
+		r.release(t, fmt.Sprintf("web-%02d", i), "{interval: 10m, chart: {spec: {interval: 10m, version: 1.1.0}}}")
+	}
+	r.all(t, "1.1.0")
+	if got := h.charts.Count("GET", "/app-1.1.0.tgz", 200); got != 1 {
+		t.Errorf("the next chart was downloaded %d times for %d releases", got, releases)
+	}
+}
+
+// all waits until every release is ready with a chart.
+func (r *row) all(t *testing.T, version string) {
+	t.Helper()
+	eventually(t, 2*converge, "every release is ready with chart "+version, func(ctx context.Context) error {
+		list := &helmv2.HelmReleaseList{}
+		if err := r.client.List(ctx, list, client.InNamespace(r.ns)); err != nil {
+			return err
+		}
+		if len(list.Items) != releases {
+			return fmt.Errorf("%d releases are there", len(list.Items))
+		}
+		for _, o := range list.Items {
+			if s := o.Status.History.Latest(); s == nil || s.ChartVersion != version || !meta.IsStatusConditionTrue(o.Status.Conditions, fluxmeta.ReadyCondition) {
+				return fmt.Errorf("%s has %s, conditions are %s", o.Name, snapshots(&o), summary(o.Status.Conditions))
+			}
+		}
+		return nil
+	})
+}
+
+// passed waits until every release was reconciled n more times.
+func (r *helmRow) passed(t *testing.T, n int) {
+	t.Helper()
+	var before map[string]int
+	eventually(t, converge, "the agent tells its passes", func(ctx context.Context) (err error) {
+		before, err = passes(ctx, r.MoM, "HelmRelease", r.ns)
+		return err
+	})
+	eventually(t, converge, fmt.Sprintf("every release is reconciled %d more times", n), func(ctx context.Context) error {
+		now, err := passes(ctx, r.MoM, "HelmRelease", r.ns)
+		if err != nil {
+			return err
+		}
+		for i := range releases {
+			if name := fmt.Sprintf("web-%02d", i); now[name] < before[name]+n {
+				return fmt.Errorf("%s was %d times, and %d before", name, now[name], before[name])
+			}
+		}
+		return nil
+	})
+}

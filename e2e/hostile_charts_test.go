@@ -1,0 +1,333 @@
+package e2e
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/cascade-gitops/cascade/e2e/origins"
+)
+
+// memoryBound is the most that the agent may come to while it is served hostile
+// charts and indexes, with the race detector, which takes several times what the
+// agent takes without.
+const memoryBound = 2 << 30
+
+// TestHostileCharts: charts, indexes and registries of somebody who means harm. Each
+// ends as a named reason on the object that named it, within bounds of memory; a
+// release that has nothing to do with it is upgraded meanwhile.
+func TestHostileCharts(t *testing.T) {
+	h := startHelmSpec(t)
+	pid := h.MoM.Agent()
+	if pid == 0 {
+		t.Fatal("the agent has no process")
+	}
+	good := h.row(t)
+	good.release(t, "good", "{}")
+	good.released(t, "good", 1)
+	for _, part := range []struct {
+		name string
+		run  func(*helmSpec, *testing.T)
+	}{
+		{"Archives", (*helmSpec).hostileArchives},
+		{"Charts", (*helmSpec).hostileCharts},
+		{"Paths", (*helmSpec).hostilePaths},
+		{"Index", (*helmSpec).hostileIndex},
+		{"Redirects", (*helmSpec).hostileRedirects},
+		{"Artifacts", (*helmSpec).hostileArtifacts},
+	} {
+		t.Run(part.name, func(t *testing.T) {
+			t.Cleanup(func() {
+				if got := h.MoM.Agent(); got != pid {
+					t.Errorf("the agent was process %d and is %d", pid, got)
+				}
+			})
+			part.run(h, t)
+		})
+		version := len(good.storage(t, good.ns, "good")) + 1
+		good.release(t, "good", fmt.Sprintf("{maxHistory: 0, values: {settings: {color: c%d}}}", version))
+		good.released(t, "good", version)
+	}
+	peak, err := peakMemory(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the agent's peak is %d MB", peak>>20)
+	if peak > memoryBound {
+		t.Errorf("the agent came to %d MB, at most %d are allowed", peak>>20, memoryBound>>20)
+	}
+}
+
+// peakMemory of a process, in bytes.
+func peakMemory(pid int) (int64, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(data), "VmHWM:")
+	kB, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+	return kB << 10, err
+}
+
+// refuses waits until an object says that it failed, and why.
+func (r *helmRow) refuses(t *testing.T, o reporter, name string) {
+	t.Helper()
+	eventually(t, converge, fmt.Sprintf("%T %s is refused", o, name), func(ctx context.Context) error {
+		if err := r.load(ctx, o, r.ns, name); err != nil {
+			return err
+		}
+		c := meta.FindStatusCondition(o.GetConditions(), "Ready")
+		if c == nil || c.Status != "False" || c.Reason == "" || c.Message == "" || c.Reason == "SourceNotReady" && strings.Contains(c.Message, "has not been reconciled") {
+			return fmt.Errorf("conditions are %s", summary(o.GetConditions()))
+		}
+		for _, secret := range []string{"root:x:", "hunter2", "panic", "goroutine"} {
+			if strings.Contains(c.Message, secret) {
+				t.Errorf("%s: the message has %q: %s", name, secret, c.Message)
+			}
+		}
+		t.Logf("%s: %s: %.300s", name, c.Reason, c.Message)
+		return nil
+	})
+}
+
+func file(name, text string) origins.Entry {
+	return origins.Entry{Header: tar.Header{Name: name, Mode: 0o644, Typeflag: tar.TypeReg}, Content: []byte(text)}
+}
+
+// hostileArchives are no charts, whatever their names say.
+func (h *helmSpec) hostileArchives(t *testing.T) {
+	r := h.row(t)
+	charts := origins.StartCharts(origins.Login{})
+	t.Cleanup(charts.Close)
+	many := []origins.Entry{file("many/Chart.yaml", origins.Chart{Name: "many", Version: "1.0.0"}.Metadata())}
+	for i := range 60000 {
+		many = append(many, file(fmt.Sprintf("many/templates/%d.yaml", i), "a: b\n"))
+	}
+	archives := map[string][]byte{
+		"absolute": origins.TarballOf(file("absolute/Chart.yaml", origins.Chart{Name: "absolute", Version: "1.0.0"}.Metadata()), file("/etc/cascade-was-here", "x")),
+		"above":    origins.TarballOf(file("above/Chart.yaml", origins.Chart{Name: "above", Version: "1.0.0"}.Metadata()), file("above/../../cascade-was-here", "x")),
+		"link": origins.TarballOf(file("link/Chart.yaml", origins.Chart{Name: "link", Version: "1.0.0"}.Metadata()),
+			origins.Entry{Header: tar.Header{Name: "link/values.yaml", Linkname: "/etc/passwd", Typeflag: tar.TypeSymlink}}),
+		"bomb": origins.TarballOf(file("bomb/Chart.yaml", origins.Chart{Name: "bomb", Version: "1.0.0"}.Metadata()),
+			origins.Entry{Header: tar.Header{Name: "bomb/values.yaml", Mode: 0o644, Typeflag: tar.TypeReg}, Content: bytes.Repeat([]byte("a: b\n"), 60<<20)}),
+		"many":    origins.TarballOf(many...),
+		"dots":    origins.TarballOf(file("../Chart.yaml", origins.Chart{Name: "dots", Version: "1.0.0"}.Metadata())),
+		"nothing": origins.Tarball(nil),
+		"noise":   []byte("this is no archive"),
+		"short":   origins.Chart{Name: "short", Version: "1.0.0"}.Pack()[:40],
+	}
+	for name, archive := range archives {
+		charts.AddArchive(origins.Chart{Name: name, Version: "1.0.0"}, name+"-1.0.0.tgz", archive)
+	}
+	r.make(t, "HelmRepository", "hostile", "{url: \""+charts.URL()+"\", interval: 10m}")
+	for name := range archives {
+		r.release(t, name, "chart: {spec: {chart: "+name+", sourceRef: {name: hostile}}}")
+	}
+	for name := range archives {
+		o := &helmv2.HelmRelease{}
+		r.refuses(t, o, name)
+	}
+	if _, err := os.Stat("/etc/cascade-was-here"); err == nil {
+		t.Error("a file outside was written")
+	}
+}
+
+// hostileCharts are charts that cost more than they should when they are rendered
+// or checked, or that reach for what is not theirs.
+func (h *helmSpec) hostileCharts(t *testing.T) {
+	elsewhere := origins.StartCharts(origins.Login{})
+	t.Cleanup(elsewhere.Close)
+	values := "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+	for i := 1; i < 12; i++ {
+		values += fmt.Sprintf("a%[1]d: &a%[1]d [%[2]s]\n", i, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d, ", i-1), 10), ", "))
+	}
+	deep := strings.Repeat(`{"properties":{"a":`, 20000) + "{}" + strings.Repeat("}}", 20000)
+	charts := map[string]map[string]string{
+		"endless":       {"templates/a.yaml": `{{ define "a" }}{{ include "a" . }}{{ end }}{{ include "a" . }}`},
+		"huge":          {"templates/a.yaml": `{{ range until 2000000 }}{{ range until 2000000 }}# more and more{{ end }}{{ end }}`},
+		"aliases":       {"values.yaml": values, "templates/a.yaml": "a: {{ .Values.a11 }}\n"},
+		"cycle":         {"values.yaml": "a: &a {b: *a}\n", "templates/a.yaml": "a: {{ .Values.a }}\n"},
+		"schema":        {"values.yaml": "a: {}\n", "values.schema.json": `{"$ref": "#/definitions/a", "definitions": {"a": {"allOf": [{"$ref": "#/definitions/b"}]}, "b": {"allOf": [{"$ref": "#/definitions/a"}]}}}`},
+		"schema-deep":   {"values.yaml": "a: {}\n", "values.schema.json": deep},
+		"schema-remote": {"values.yaml": "a: {}\n", "values.schema.json": `{"$ref": "` + elsewhere.URL() + `/schema.json"}`},
+		"schema-file":   {"values.yaml": "a: {}\n", "values.schema.json": `{"$ref": "file:///etc/passwd"}`},
+		"alias-object":  {"templates/a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: &a {k: *a}\n"},
+		"files":         {"templates/a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {k: {{ required \"no such file\" (.Files.Get \"/etc/passwd\") | quote }}}\n"},
+	}
+	var all []origins.Chart
+	for name, files := range charts {
+		all = append(all, origins.Chart{Name: name, Version: "1.0.0", Files: files})
+	}
+	r := h.row(t, all...)
+	for name := range charts {
+		r.release(t, name, "{timeout: 20s, chart: {spec: {chart: "+name+"}}}")
+	}
+	for name := range charts {
+		r.refuses(t, &helmv2.HelmRelease{}, name)
+	}
+	if asked := elsewhere.Requests(); len(asked) != 0 {
+		t.Errorf("a schema had the agent ask %+v", asked)
+	}
+}
+
+// hostilePaths reach out of their source.
+func (h *helmSpec) hostilePaths(t *testing.T) {
+	r := h.gitRow(t, inTree("charts/app", app("app", "1.0.0")))
+	for name, spec := range map[string]string{
+		"values-above":    "{chart: ./charts/app, valuesFiles: [../../../../../../../../etc/passwd], interval: 10m, sourceRef: {kind: GitRepository, name: git}}",
+		"values-absolute": "{chart: ./charts/app, valuesFiles: [/etc/passwd], interval: 10m, sourceRef: {kind: GitRepository, name: git}}",
+		"chart-above":     "{chart: ../../../../../../../../etc, interval: 10m, sourceRef: {kind: GitRepository, name: git}}",
+		"chart-absolute":  "{chart: /etc, interval: 10m, sourceRef: {kind: GitRepository, name: git}}",
+	} {
+		r.make(t, "HelmChart", name, spec)
+		r.refuses(t, &sourcev1.HelmChart{}, name)
+	}
+	r.commit(t, map[string]string{"charts/parent/Chart.yaml": "apiVersion: v2\nname: parent\nversion: 1.0.0\ndependencies: [{name: etc, version: 1.0.0, repository: \"file://../../../../../../../etc\"}]\n"})
+	r.fetched(t)
+	r.make(t, "HelmChart", "dependency-above", "{chart: ./charts/parent, interval: 10m, sourceRef: {kind: GitRepository, name: git}}")
+	r.refuses(t, &sourcev1.HelmChart{}, "dependency-above")
+}
+
+// hostileIndex: more than anybody has, and less than YAML.
+func (h *helmSpec) hostileIndex(t *testing.T) {
+	r := h.row(t)
+	begin := "apiVersion: v1\nentries:\n  app:\n"
+	line := "  - {apiVersion: v2, name: app, version: 1.0.%d, urls: [app.tgz], description: " + strings.Repeat("x", 900) + "}\n"
+	write := func(w http.ResponseWriter, size int) {
+		n, _ := io.WriteString(w, begin)
+		for i := 0; n < size; i++ {
+			more, err := fmt.Fprintf(w, line, i)
+			if err != nil {
+				return // a client that had enough
+			}
+			n += more
+		}
+	}
+	for name, answer := range map[string]func(http.ResponseWriter){
+		"fifty":   func(w http.ResponseWriter) { write(w, 51<<20) },
+		"endless": func(w http.ResponseWriter) { write(w, 1<<40) },
+		"deep":    func(w http.ResponseWriter) { _, _ = io.WriteString(w, strings.Repeat("[", 100000)) },
+		"aliases": func(w http.ResponseWriter) {
+			_, _ = io.WriteString(w, "apiVersion: v1\nentries: &a {app: *a}\n")
+		},
+		"null":  func(w http.ResponseWriter) { _, _ = io.WriteString(w, "apiVersion: v1\nentries: {app: [null]}\n") },
+		"empty": func(http.ResponseWriter) {},
+	} {
+		charts := origins.StartCharts(origins.Login{})
+		t.Cleanup(charts.Close)
+		charts.Fault(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w) }))
+		r.make(t, "HelmRepository", name, "{url: \""+charts.URL()+"\", interval: 10m, timeout: 20s}")
+	}
+	for _, name := range []string{"fifty", "endless", "deep", "aliases", "empty"} {
+		r.refuses(t, &sourcev1.HelmRepository{}, name)
+	}
+	// An entry that is none is no chart.
+	r.release(t, "web", "chart: {spec: {sourceRef: {name: \"null\"}}}")
+	r.refuses(t, &helmv2.HelmRelease{}, "web")
+}
+
+// thief is a server that keeps what it is sent.
+type thief struct {
+	*httptest.Server
+	mu    sync.Mutex
+	taken []string
+}
+
+func steal(t *testing.T) *thief {
+	t.Helper()
+	s := &thief{}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if a := r.Header.Get("Authorization") + r.Header.Get("Cookie"); a != "" {
+			s.taken = append(s.taken, r.Method+" "+r.URL.String()+": "+a)
+		}
+		_ = json.NewEncoder(w).Encode(map[string]string{"token": "t"})
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *thief) empty(t *testing.T) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, what := range s.taken {
+		t.Errorf("another server was sent %s", what)
+	}
+}
+
+// hostileRedirects: the credentials of one server are not for another, whoever says
+// so.
+func (h *helmSpec) hostileRedirects(t *testing.T) {
+	r := h.row(t)
+	login := origins.Login{Username: "cascade", Password: "hunter2hunter2"}
+	other := steal(t)
+	// The other host by another name, so that no library takes it for the same.
+	url := strings.Replace(other.URL, "127.0.0.1", "localhost", 1)
+	charts, registry := origins.StartCharts(login), origins.StartRegistry(login)
+	t.Cleanup(charts.Close)
+	t.Cleanup(registry.Close)
+	charts.Fault(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, url+r.URL.Path, http.StatusFound) }))
+	registry.Fault(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, url+r.URL.Path, http.StatusTemporaryRedirect)
+	}))
+	realm := origins.StartRegistry(login)
+	t.Cleanup(realm.Close)
+	realm.Fault(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="`+url+`/token",service="registry"`)
+		w.WriteHeader(http.StatusUnauthorized)
+	}))
+	r.apply(t, r.fill(fmt.Sprintf(basicAuth, "login", login.Password)))
+	r.make(t, "HelmRepository", "redirect", "{url: \""+charts.URL()+"\", interval: 10m, secretRef: {name: login}}")
+	r.refuses(t, &sourcev1.HelmRepository{}, "redirect")
+	for name, address := range map[string]string{"redirected": registry.Address(), "realm": realm.Address()} {
+		r.dockerConfig(t, name, address, login.Password)
+		r.make(t, "OCIRepository", name, "{insecure: true, url: \"oci://"+address+"/app\", interval: 10m, timeout: 20s, secretRef: {name: "+name+"}}")
+		r.refuses(t, &sourcev1.OCIRepository{}, name)
+		r.make(t, "HelmRepository", name, "{type: oci, insecure: true, url: \"oci://"+address+"\", secretRef: {name: "+name+"}}")
+		r.make(t, "HelmChart", name, "{chart: app, version: 1.0.0, interval: 10m, sourceRef: {kind: HelmRepository, name: "+name+"}}")
+		r.refuses(t, &sourcev1.HelmChart{}, name)
+	}
+	other.empty(t)
+}
+
+// hostileArtifacts come from registries and buckets.
+func (h *helmSpec) hostileArtifacts(t *testing.T) {
+	r := h.row(t)
+	layers := map[string][]byte{
+		"bomb":     origins.TarballOf(origins.Entry{Header: tar.Header{Name: "a.yaml", Mode: 0o644, Typeflag: tar.TypeReg}, Content: bytes.Repeat([]byte("a: b\n"), 120<<20)}),
+		"absolute": origins.TarballOf(file("/etc/cascade-was-here", "x")),
+		"above":    origins.TarballOf(file("../../cascade-was-here", "x")),
+		"noise":    []byte("this is no archive"),
+	}
+	for name, layer := range layers {
+		if _, err := h.registry.PushLayers(r.ns+"-"+name, "latest", origins.Layer{MediaType: origins.FluxContent, Content: layer}); err != nil {
+			t.Fatal(err)
+		}
+		r.make(t, "OCIRepository", name, "{insecure: true, url: \""+h.registry.URL(r.ns+"-"+name)+"\", interval: 10m}")
+	}
+	for name := range layers {
+		r.refuses(t, &sourcev1.OCIRepository{}, name)
+	}
+	// A key of a bucket is a path, for those who take it for one.
+	r.bucketOf(t, "above", map[string]string{"../../cascade-was-here": "x", "a/../../../b.yaml": "x"})
+	r.refuses(t, &sourcev1.Bucket{}, "above")
+	if _, err := os.Stat("/etc/cascade-was-here"); err == nil {
+		t.Error("a file outside was written")
+	}
+}
