@@ -79,7 +79,7 @@ func TestReleaseEngine(t *testing.T) {
 		"KeptByThePolicyOfTheChart":    keptByThePolicyOfTheChart,
 		"ManyReleasesShareDiscovery":   manyReleasesShareDiscovery,
 		"EditedStorageDeletesNothing":  editedStorageDeletesNothing,
-		"HookTakesNoName":              hookTakesNoName,
+		"HookDeletesNothingElse":       hookDeletesNothingElse,
 		"HookEndsNoNamespace":          hookEndsNoNamespace,
 		"FailureForgetsNothing":        failureForgetsNothing,
 		"ChangedTargetMovesTheRelease": changedTargetMovesTheRelease,
