@@ -78,6 +78,10 @@ func TestReleaseEngine(t *testing.T) {
 		"DefinitionsAreNeverLeftovers": definitionsAreNeverLeftovers,
 		"KeptByThePolicyOfTheChart":    keptByThePolicyOfTheChart,
 		"ManyReleasesShareDiscovery":   manyReleasesShareDiscovery,
+		"EditedStorageDeletesNothing":  editedStorageDeletesNothing,
+		"HookDeletesNothingElse":       hookDeletesNothingElse,
+		"HookEndsNoNamespace":          hookEndsNoNamespace,
+		"FailureForgetsNothing":        failureForgetsNothing,
 		"ChangedTargetMovesTheRelease": changedTargetMovesTheRelease,
 	} {
 		t.Run(name, func(t *testing.T) {

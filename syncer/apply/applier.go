@@ -394,9 +394,14 @@ func (a *Applier) read(ctx context.Context, entries, owned []inventory.Entry) ma
 }
 
 // Look returns what the cluster says about one object that may have to be
-// deleted. owned is everything that the owner answers for.
-func (a *Applier) Look(ctx context.Context, e inventory.Entry, owned []inventory.Entry) inventory.Live {
-	return a.readOne(ctx, e, owned)
+// deleted, and the labels and annotations of one that is present. owned is
+// everything that the owner answers for.
+func (a *Applier) Look(ctx context.Context, e inventory.Entry, owned []inventory.Entry) (live inventory.Live, labels, annotations map[string]string) {
+	live, u := a.examine(ctx, e, owned)
+	if live.State != inventory.Present {
+		return live, nil, nil
+	}
+	return live, u.GetLabels(), u.GetAnnotations()
 }
 
 func unknown(err error) inventory.Live {
@@ -404,31 +409,37 @@ func unknown(err error) inventory.Live {
 }
 
 func (a *Applier) readOne(ctx context.Context, e inventory.Entry, owned []inventory.Entry) inventory.Live {
+	live, _ := a.examine(ctx, e, owned)
+	return live
+}
+
+// examine returns the object, too, if it is present.
+func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []inventory.Entry) (inventory.Live, *unstructured.Unstructured) {
 	mapping, err := a.client.served(e)
 	if meta.IsNoMatchError(err) {
-		return a.kindGone(ctx, e)
+		return a.kindGone(ctx, e), nil
 	}
 	if err != nil {
-		return unknown(err)
+		return unknown(err), nil
 	}
 	u, err := a.get(ctx, mapping, e)
 	if apierrors.IsNotFound(err) && !confirmsAbsence(err) {
 		moved, rerr := a.client.relocate(e.GroupKind())
 		switch {
 		case rerr != nil:
-			return unknown(rerr)
+			return unknown(rerr), nil
 		case moved == nil:
-			return a.kindGone(ctx, e)
+			return a.kindGone(ctx, e), nil
 		}
 		u, err = a.get(ctx, moved, e)
 	}
 	switch {
 	case confirmsAbsence(err):
-		return inventory.Live{State: inventory.Absent}
+		return inventory.Live{State: inventory.Absent}, nil
 	case meta.IsNoMatchError(err):
-		return a.kindGone(ctx, e)
+		return a.kindGone(ctx, e), nil
 	case err != nil:
-		return unknown(err)
+		return unknown(err), nil
 	}
 	labels := u.GetLabels()
 	live := inventory.Live{
@@ -444,13 +455,13 @@ func (a *Applier) readOne(ctx context.Context, e inventory.Entry, owned []invent
 		live.ClusterSecret = kind == "cluster.x-k8s.io/secret"
 	}
 	if !live.Owned || live.Exempt || live.Deleting {
-		return live
+		return live, u
 	}
 	if name := clusterOf(u); name != "" {
 		cluster := inventory.Entry{Namespace: e.Namespace, Name: name, Group: "cluster.x-k8s.io", Kind: "Cluster"}
 		exists, err := a.clusterExists(ctx, cluster)
 		if err != nil {
-			return unknown(err)
+			return unknown(err), nil
 		}
 		if exists {
 			live.OfCluster = name
@@ -463,9 +474,9 @@ func (a *Applier) readOne(ctx context.Context, e inventory.Entry, owned []invent
 		live.Holds, err = released(u)
 	}
 	if err != nil {
-		return unknown(err)
+		return unknown(err), nil
 	}
-	return live
+	return live, u
 }
 
 func isRelease(e inventory.Entry) bool {

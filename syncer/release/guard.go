@@ -40,7 +40,7 @@ const (
 	Deletable Verdict = iota
 	// Gone: there is no such object.
 	Gone
-	// Foreign: it belongs to somebody else by now.
+	// Foreign: it belongs to somebody else by now, or is left behind on purpose.
 	Foreign
 	// Held: it carries a cluster or data, and nobody confirmed its deletion; or
 	// nobody knows what it is.
@@ -58,6 +58,8 @@ type Doomed struct {
 	// annotations name the release, or it was made as a hook. Others: one of them
 	// names another.
 	Ours, Marked, Others bool
+	// Kept: it has Helm's policy to keep it.
+	Kept bool
 	// OwnCluster: the Cluster that it is a part of is one of the release's.
 	OwnCluster bool
 	// Hook: the chart declares it as passing, and so it was made.
@@ -80,7 +82,7 @@ func Judge(d Doomed) Verdict {
 		return Held
 	case live.State == inventory.Absent:
 		return Gone
-	case d.Others, !d.Ours && !d.Marked:
+	case d.Others, d.Kept, !d.Ours && !d.Marked:
 		// That a release has the name of an object in its manifest, which whoever
 		// may write its Secret can put there, does not make the object its own.
 		return Foreign
@@ -115,37 +117,21 @@ func newGuard(c *apply.Cluster, obj *v2.HelmRelease, name, namespace string) *gu
 // look reads an object that is to be deleted.
 func (g *guard) look(ctx context.Context, e inventory.Entry, hook bool) Doomed {
 	d := Doomed{Entry: e, LowerTier: g.obj.Spec.KubeConfig != nil}
-	d.Live = g.applier.Look(ctx, e, g.release)
-	if d.Live.State != inventory.Present {
-		return d
-	}
+	var labels, annotations map[string]string
+	d.Live, labels, annotations = g.applier.Look(ctx, e, g.release)
+	d.Kept = isKeep(annotations[kube.ResourcePolicyAnno])
+	// Something else may have had the name before it became that of a hook.
+	d.Hook = hook && annotations[helmrelease.HookAnnotation] != ""
 	if d.Live.Owned {
 		d.Ours = true
 		d.OwnCluster = slices.ContainsFunc(g.release, func(c inventory.Entry) bool {
 			return isCluster(c) && c.Name == d.Live.OfCluster && c.Namespace == e.Namespace
 		})
-		if !hook {
-			return d
-		}
-	}
-	o := &metav1.PartialObjectMetadata{}
-	o.SetGroupVersionKind(e.GroupVersionKind())
-	switch err := g.cluster.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Name}, o); {
-	case apierrors.IsNotFound(err):
-		d.Live = inventory.Live{State: inventory.Absent}
-		return d
-	case err != nil:
-		d.Live = inventory.Live{State: inventory.Unknown, Problem: err.Error()}
 		return d
 	}
-	// Something else may have had the name before it became that of a hook.
-	d.Hook = hook && o.Annotations[helmrelease.HookAnnotation] != ""
-	if d.Ours {
-		return d
-	}
-	owner, release := o.Labels[ownerName], o.Annotations[releaseName]
-	d.Others = owner != "" && (owner != g.obj.Name || o.Labels[ownerNamespace] != g.obj.Namespace) ||
-		release != "" && (release != g.name || o.Annotations[releaseNamespace] != g.namespace)
+	owner, release := labels[ownerName], annotations[releaseName]
+	d.Others = owner != "" && (owner != g.obj.Name || labels[ownerNamespace] != g.obj.Namespace) ||
+		release != "" && (release != g.name || annotations[releaseNamespace] != g.namespace)
 	d.Marked = release != "" || d.Hook
 	return d
 }

@@ -35,6 +35,7 @@ func TestJudge(t *testing.T) {
 		"ForeignCluster":  {"that somebody confirmed its end is no business of ours", Doomed{Entry: cluster, Live: confirmed, Others: true}, Foreign},
 		"Unlabelled":      {"the helm CLI installed it, and it is in the manifest", Doomed{Entry: configMap, Live: inventory.Live{State: inventory.Present}, Marked: true}, Deletable},
 		"Unmarked":        {"that a manifest has its name makes nothing the release's", Doomed{Entry: configMap, Live: inventory.Live{State: inventory.Present}}, Foreign},
+		"Kept":            {"the chart asked to leave it behind, whenever it is looked at", Doomed{Entry: configMap, Live: present, Ours: true, Kept: true}, Foreign},
 		"UnmarkedHook":    {"nor does a hook of its name", Doomed{Entry: secret, Live: inventory.Live{State: inventory.Present}}, Foreign},
 		"Cluster":         {"a real cluster is at its other end", Doomed{Entry: cluster, Live: present, Ours: true}, Held},
 		"ClusterOther":    {"also where nobody labelled it", Doomed{Entry: cluster, Live: inventory.Live{State: inventory.Present}, Marked: true}, Held},
