@@ -217,7 +217,7 @@ func (h *helmSpec) upgrade(t *testing.T) {
 	}
 	// The order of values does not.
 	r.release(t, "web", "{chart: {spec: {version: 1.1.0}}, values: {objects: [], settings: {color: blue}}}")
-	o = r.released(t, "web", 4)
+	r.released(t, "web", 4)
 	r.release(t, "web", "{chart: {spec: {version: 1.1.0}}, values: {settings: {color: blue}, objects: []}}")
 	r.request(t, "web")
 	r.released(t, "web", 4)
@@ -932,7 +932,7 @@ func (h *helmSpec) namespaces(t *testing.T) {
 		t.Errorf("the storage namespace is %q", o.Status.StorageNamespace)
 	}
 	r.release(t, "made", "{targetNamespace: $ns-made, install: {createNamespace: true}}")
-	o = r.released(t, "made", 1)
+	r.released(t, "made", 1)
 	r.history(t, "made", r.ns+"-made/"+r.ns+"-made-made.v1 deployed app@1.0.0")
 	if diff := cmp.Diff([]string{"v1 deployed"}, r.storage(t, r.ns, r.ns+"-made-made")); diff != "" {
 		t.Errorf("storage: -want, +got:\n%s", diff)
