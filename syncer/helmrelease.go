@@ -304,7 +304,7 @@ func (r *HelmReleases) gather(ctx context.Context, run *releaseRun) (*release.Re
 	}
 	about, err := chart.Describe(ctx, snapshot)
 	if err != nil {
-		return nil, &refusal{reason: meta.ArtifactFailedReason, err: fmt.Errorf("Could not load chart: %w", err), event: true} //nolint:staticcheck // Flux's words
+		return nil, &refusal{reason: meta.ArtifactFailedReason, err: inFluxWords("Could not load chart: " + err.Error()), event: true}
 	}
 	var ociDigest string
 	if hasDigest(from) {
@@ -422,7 +422,7 @@ func (r *HelmReleases) find(ctx context.Context, obj *helmv2.HelmRelease) (*sour
 	case errors.Is(err, source.ErrArtifactNotFound):
 		return nil, nil, &refusal{reason: meta.ArtifactFailedReason, err: inFluxWords(fmt.Sprintf("Source not ready: artifact not found. Retrying in %s", r.Rules.RequeueDependency)), wait: wait}
 	}
-	return nil, nil, &refusal{reason: meta.ArtifactFailedReason, err: fmt.Errorf("Could not load chart: %w", err), event: true} //nolint:staticcheck // Flux's words
+	return nil, nil, &refusal{reason: meta.ArtifactFailedReason, err: inFluxWords("Could not load chart: " + err.Error()), event: true}
 }
 
 // access refuses charts of other namespaces, if they are not allowed.
