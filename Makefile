@@ -167,7 +167,7 @@ generated: ## fails if what is checked in is not what generate makes
 		diff -u api/v1alpha1/zz_generated.deepcopy.go $$dir/api/zz_generated.deepcopy.go || { echo "run: make generate"; exit 1; }
 
 .PHONY: bench
-bench: build $(BIN)/controlplane ## the cost of syncs, commits, drift and idling; docs/performance.md explains the table
+bench: build $(BIN)/controlplane ## the cost of syncs, commits, drift, releases and idling; docs/performance.md explains the table
 	go build -p $(P) -o $(BIN)/bench ./e2e/bench
 	$(BIN)/bench -bin $(BIN) -json $(BIN)/bench.json
 

@@ -30,7 +30,7 @@ func TestHelmCounts(t *testing.T) {
 		t.Errorf("the index was downloaded %d times", indexes-before)
 	}
 	for i := range releases {
-		r.release(t, fmt.Sprintf("web-%02d", i), "{interval: 10s, chart: {spec: {interval: 10m}}}")
+		r.release(t, fmt.Sprintf("web-%02d", i), "{interval: 5s, chart: {spec: {interval: 10m}}}")
 	}
 	r.all(t, "1.0.0")
 	if got := h.charts.Count("GET", "/app-1.0.0.tgz", 200); got != 1 {

@@ -97,6 +97,8 @@ func TestHelmReleaseSpec(t *testing.T) {
 			{"SchemaValidation", (*helmSpec).schemaValidation},
 			{"PreserveValues", (*helmSpec).preserveValues},
 			{"ForceUpgrade", (*helmSpec).forceUpgrade},
+			{"CleanupOnFail", (*helmSpec).cleanupOnFail},
+			{"WaitForJobs", (*helmSpec).waitForJobs},
 			{"Inventory", (*helmSpec).inventory},
 		} {
 			t.Run(r.name, func(t *testing.T) {
@@ -1289,6 +1291,32 @@ func (h *helmSpec) forceUpgrade(t *testing.T) {
 	if got := by(); got != "Apply" {
 		t.Errorf("the object was written by %q", got)
 	}
+}
+
+// cleanupOnFail: what a failed upgrade added goes, and what a failed rollback did.
+func (h *helmSpec) cleanupOnFail(t *testing.T) {
+	r := h.row(t)
+	added := "values: {objects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: added-%s}}, " + slowDeployment + "]}"
+	for _, name := range []string{"kept", "cleaned"} {
+		r.release(t, name, "{}")
+		r.released(t, name, 1)
+	}
+	r.release(t, "kept", "{timeout: 3s, "+fmt.Sprintf(added, "kept")+"}")
+	r.releaseTells(t, "kept", "Stalled", "True", "RetriesExceeded", "Failed to upgrade after 1 attempt(s)")
+	r.object(t, "v1", "ConfigMap", "added-kept")
+	r.release(t, "cleaned", "{timeout: 3s, upgrade: {cleanupOnFail: true}, "+strings.ReplaceAll(fmt.Sprintf(added, "cleaned"), "name: slow}", "name: slower}")+"}")
+	r.releaseTells(t, "cleaned", "Stalled", "True", "RetriesExceeded", "Failed to upgrade after 1 attempt(s)")
+	r.absent(t, &corev1.ConfigMap{}, r.ns, "added-cleaned")
+}
+
+// waitForJobs: a Job that does not end is waited for, or not.
+func (h *helmSpec) waitForJobs(t *testing.T) {
+	r := h.row(t)
+	job := "values: {objects: [{apiVersion: batch/v1, kind: Job, metadata: {name: %s}, spec: {template: {spec: {restartPolicy: Never, containers: [{name: run, image: 'cascade.local/e2e:dev', command: [sleep, '1000000']}]}}}}]}"
+	r.release(t, "waiting", "{timeout: 3s, "+fmt.Sprintf(job, "waiting")+"}")
+	r.releaseTells(t, "waiting", "Ready", "False", "InstallFailed", "...Job/"+r.ns+"/waiting status: 'InProgress'")
+	r.release(t, "free", "{timeout: 1m, install: {disableWaitForJobs: true}, waitStrategy: {name: legacy}, "+fmt.Sprintf(job, "free")+"}")
+	r.released(t, "free", 1)
 }
 
 // inventory is what the last release made, and what is in it no more goes.
