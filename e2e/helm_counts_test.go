@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
@@ -38,6 +39,15 @@ func TestHelmCounts(t *testing.T) {
 	}
 	if got := h.charts.Count("GET", "/index.yaml", 200); got != indexes {
 		t.Errorf("the index was downloaded %d more times for %d releases", got-indexes, releases)
+	}
+	for name, want := range map[string]string{"cascade_helm_index_parses_total": "1", "cascade_helm_index_downloads_total": "1", "cascade_helm_chart_downloads_total": "1"} {
+		text, err := agentMetrics(t.Context(), r.MoM)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), "\n"+name+" "+want+"\n") {
+			t.Errorf("the agent's metrics do not say %s %s", name, want)
+		}
 	}
 
 	// An interval in which nothing changes.

@@ -165,9 +165,8 @@ func (b *books) passes(ctx context.Context) (map[string]int, error) {
 	return passes(ctx, b.MoM, "Kustomization", b.ns)
 }
 
-// passes is how often the agent of a tier has reconciled each object of a kind, by
-// its own metrics.
-func passes(ctx context.Context, tier *stage.Tier, kind, ns string) (map[string]int, error) {
+// agentMetrics are those of the agent of a tier.
+func agentMetrics(ctx context.Context, tier *stage.Tier) ([]byte, error) {
 	pid := tier.Agent()
 	if pid == 0 {
 		return nil, errors.New("the agent has no process")
@@ -190,7 +189,13 @@ func passes(ctx context.Context, tier *stage.Tier, kind, ns string) (map[string]
 		return nil, err
 	}
 	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
+	return io.ReadAll(response.Body)
+}
+
+// passes is how often the agent of a tier has reconciled each object of a kind, by
+// its own metrics.
+func passes(ctx context.Context, tier *stage.Tier, kind, ns string) (map[string]int, error) {
+	text, err := agentMetrics(ctx, tier)
 	if err != nil {
 		return nil, err
 	}

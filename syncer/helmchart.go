@@ -203,7 +203,8 @@ func (r *HelmCharts) build(ctx context.Context, key source.Key, obj *sourcev1.He
 	removeCondition(obj, sourcev1.FetchFailedCondition)
 	f.condition = sourcev1.BuildFailedCondition
 	if reason == chart.ReasonVerification {
-		setCondition(obj, sourcev1.SourceVerifiedCondition, metav1.ConditionFalse, sourcev1.VerificationError, "%s", err)
+		f.ready = sourcev1.VerificationError
+		setCondition(obj, sourcev1.SourceVerifiedCondition, metav1.ConditionFalse, f.ready, "%s", err)
 	}
 	return nil, f
 }

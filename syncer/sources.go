@@ -119,6 +119,8 @@ type failure struct {
 	stalls bool
 	// wait is when to look again, 0 for as soon as the backoff allows.
 	wait time.Duration
+	// ready is the reason of the Ready condition, where it is not that of err.
+	ready string
 	// expected: it passes by itself, and nobody is to be told.
 	expected bool
 	// passing: besides, the status stays as it is.
@@ -343,6 +345,9 @@ func (s *Sources) failed(ctx context.Context, before, obj sourceObject, fields s
 		status = metav1.ConditionFalse
 	}
 	setCondition(obj, f.condition, status, reason, "%s", f.err)
+	if f.ready != "" {
+		reason = f.ready
+	}
 	if f.stalls {
 		stalled(obj, reason, f.err)
 		*fields.observed = obj.GetGeneration()

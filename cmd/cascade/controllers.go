@@ -18,6 +18,7 @@ import (
 	tokencache "github.com/fluxcd/pkg/cache"
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -291,6 +292,7 @@ func (o agentOptions) sources(p *parts) error {
 	images := source.NewImages(dir("images"), o.maxPackBytes)
 	indexes := chart.NewIndexes(dir("indexes"), o.indexMaxBytes, chart.DefaultIndexCacheBytes)
 	charts := chart.NewCharts(indexes, dir("charts"), chart.Limits{Chart: o.chartMaxBytes, File: o.chartFileMaxBytes})
+	countCharts(metrics.Registry, indexes, charts)
 	kinds := map[string]interface {
 		SetupWithManager(ctrl.Manager, int, predicate.Predicate) error
 	}{
@@ -309,6 +311,22 @@ func (o agentOptions) sources(p *parts) error {
 		}
 	}
 	return nil
+}
+
+// countCharts registers what indexes and charts cost.
+func countCharts(registry prometheus.Registerer, indexes *chart.Indexes, charts *chart.Charts) {
+	for _, c := range []struct {
+		name, help string
+		count      func() int64
+	}{
+		{"cascade_helm_index_requests_total", "Requests for the index of a Helm repository.", func() int64 { return indexes.Counts().Requests }},
+		{"cascade_helm_index_downloads_total", "Indexes of Helm repositories that were transferred.", func() int64 { return indexes.Counts().Downloads }},
+		{"cascade_helm_index_parses_total", "Indexes of Helm repositories that were parsed.", func() int64 { return indexes.Counts().Parses }},
+		{"cascade_helm_chart_downloads_total", "Charts that were downloaded.", func() int64 { return charts.Counts().Downloads }},
+		{"cascade_helm_charts_packaged_total", "Charts that were packaged here.", func() int64 { return charts.Counts().Packaged }},
+	} {
+		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: c.name, Help: c.help}, func() float64 { return float64(c.count()) }))
+	}
 }
 
 func (o agentOptions) kustomizations(ctx context.Context, p *parts) error {

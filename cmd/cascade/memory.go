@@ -12,8 +12,7 @@ import (
 // the environment overrides it.
 const gcPercent = 50
 
-// Times after which pages of the program that were needed only for a while are
-// given back.
+// Times after which memory that was needed only for a while is given back.
 const (
 	firstRelease = 15 * time.Second
 	nextRelease  = 30 * time.Minute
@@ -34,6 +33,8 @@ func (frugal) Start(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
+			// What setting up left behind is garbage now, between what is in use.
+			debug.FreeOSMemory()
 			releaseProgramPages()
 			timer.Reset(nextRelease)
 		}
