@@ -52,12 +52,13 @@ type HelmCharts struct {
 // SetupWithManager registers the reconciler and its index. shard passes the
 // charts that this process reconciles.
 func (r *HelmCharts) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
-	err := mgr.GetFieldIndexer().IndexField(context.Background(), &sourcev1.HelmChart{}, sourceIndex, func(o client.Object) []string {
-		c := o.(*sourcev1.HelmChart)
-		return []string{c.Spec.SourceRef.Kind + "/" + c.Namespace + "/" + c.Spec.SourceRef.Name}
+	err := addIndexes(context.Background(), mgr, &sourcev1.HelmChart{}, map[string]func(*sourcev1.HelmChart) []string{
+		sourceIndex: func(c *sourcev1.HelmChart) []string {
+			return []string{c.Spec.SourceRef.Kind + "/" + c.Namespace + "/" + c.Spec.SourceRef.Name}
+		},
 	})
 	if err != nil {
-		return fmt.Errorf("cannot index HelmCharts: %w", err)
+		return err
 	}
 	b := setupSource(mgr, &sourcev1.HelmChart{}, concurrent, shard).
 		Watches(&sourcev1.HelmRepository{}, r.wakes(sourcev1.HelmRepositoryKind), builder.WithPredicates(newRevision())).

@@ -2,7 +2,6 @@ package syncer
 
 import (
 	"context"
-	"fmt"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	"github.com/fluxcd/pkg/apis/meta"
@@ -29,7 +28,7 @@ import (
 // nil, has the metadata of the ConfigMaps and Secrets that are watched.
 func (r *HelmReleases) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int, configs cache.Cache) error {
 	r.written = map[types.NamespacedName]*lastWrite{}
-	for name, keys := range map[string]func(*helmv2.HelmRelease) []string{
+	err := addIndexes(ctx, mgr, &helmv2.HelmRelease{}, map[string]func(*helmv2.HelmRelease) []string{
 		sourceIndex: func(h *helmv2.HelmRelease) []string {
 			key := chartKey(h)
 			return []string{key.Kind + "/" + key.String()}
@@ -42,13 +41,9 @@ func (r *HelmReleases) SetupWithManager(ctx context.Context, mgr ctrl.Manager, c
 			return keys
 		},
 		configIndex: releaseConfigKeys,
-	} {
-		err := mgr.GetFieldIndexer().IndexField(ctx, &helmv2.HelmRelease{}, name, func(o client.Object) []string {
-			return keys(o.(*helmv2.HelmRelease))
-		})
-		if err != nil {
-			return fmt.Errorf("cannot index HelmReleases: %w", err)
-		}
+	})
+	if err != nil {
+		return err
 	}
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&helmv2.HelmRelease{}, builder.WithPredicates(r.Sources.passes(), changed(v1alpha1.DeletionAnnotation))).

@@ -46,11 +46,21 @@ const (
 	priorityUnchanged = -100
 )
 
+// addIndexes makes the cache find the objects of a kind by what they refer to.
+func addIndexes[T client.Object](ctx context.Context, mgr ctrl.Manager, kind T, indexes map[string]func(T) []string) error {
+	for name, keys := range indexes {
+		if err := mgr.GetFieldIndexer().IndexField(ctx, kind, name, func(o client.Object) []string { return keys(o.(T)) }); err != nil {
+			return fmt.Errorf("cannot index %T: %w", kind, err)
+		}
+	}
+	return nil
+}
+
 // SetupWithManager registers the reconciler and its indexes. configs, if not
 // nil, has the metadata of the ConfigMaps and Secrets that are watched.
 func (r *Kustomizations) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int, configs cache.Cache) error {
 	r.known = map[types.NamespacedName]*progress{}
-	for name, keys := range map[string]func(*kustomizev1.Kustomization) []string{
+	err := addIndexes(ctx, mgr, &kustomizev1.Kustomization{}, map[string]func(*kustomizev1.Kustomization) []string{
 		sourceIndex: func(k *kustomizev1.Kustomization) []string {
 			key := sourceKey(k)
 			return []string{key.Kind + "/" + key.String()}
@@ -63,13 +73,9 @@ func (r *Kustomizations) SetupWithManager(ctx context.Context, mgr ctrl.Manager,
 			return keys
 		},
 		configIndex: configKeys,
-	} {
-		err := mgr.GetFieldIndexer().IndexField(ctx, &kustomizev1.Kustomization{}, name, func(o client.Object) []string {
-			return keys(o.(*kustomizev1.Kustomization))
-		})
-		if err != nil {
-			return fmt.Errorf("cannot index Kustomizations: %w", err)
-		}
+	})
+	if err != nil {
+		return err
 	}
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&kustomizev1.Kustomization{}, builder.WithPredicates(r.Sources.passes(), changed(v1alpha1.ApprovePruneAnnotation, v1alpha1.DriftAnnotation))).

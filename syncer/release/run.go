@@ -23,7 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
-	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
@@ -63,14 +62,6 @@ type known struct {
 	stored          *Stored
 	// leftovers are objects of earlier revisions that are still to go.
 	leftovers []inventory.Entry
-}
-
-// Conditions are the types of conditions that Sync and Uninstall set.
-func Conditions() []string {
-	return []string{
-		meta.ReadyCondition, meta.ReconcilingCondition, meta.StalledCondition, v2.ReleasedCondition, v2.RemediatedCondition,
-		v2.TestSuccessCondition, v2.DriftedCondition, v1alpha1.PruneBlockedCondition,
-	}
 }
 
 // Request is one HelmRelease, whose sources are ready.
