@@ -25,10 +25,13 @@ build: ## the cascade binary
 
 # --- the surroundings of the demo and the e2e tests ---------------------------
 
-.PHONY: build-e2e
-build-e2e: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/capi-manager $(BIN)/flux $(BIN)/helm $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure ## everything that the demo runs
+.PHONY: build-demo
+build-demo: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/capi-manager ## everything that the demo runs
 	go build -p $(P) -o $(BIN)/hello ./e2e/hello
 	go build -p $(P) -o $(BIN)/demo ./e2e/demo
+
+.PHONY: build-e2e
+build-e2e: build-demo $(BIN)/flux $(BIN)/helm $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure ## everything that the tests run
 
 $(BIN)/controlplane: $(shell git ls-files e2e/controlplane 2>/dev/null | grep -v _test.go)
 	@mkdir -p $(BIN)
@@ -91,7 +94,7 @@ $(BIN)/helm: e2e/helmcli/go.mod e2e/helmcli/go.sum
 # DEMO=once ends when everything is ready.
 DEMO ?=
 .PHONY: demo
-demo: build-e2e ## the whole cascade on this machine
+demo: build-demo ## the whole cascade on this machine
 	$(BIN)/demo -bin $(BIN) $(if $(filter once,$(DEMO)),-once)
 
 # --- checks -----------------------------------------------------------------
@@ -172,7 +175,7 @@ bench: build $(BIN)/controlplane ## the cost of syncs, commits, drift, releases 
 	$(BIN)/bench -bin $(BIN) -json $(BIN)/bench.json
 
 .PHONY: bench-fleet
-bench-fleet: build-e2e ## size and idle cost of the agents of the demo's fleet
+bench-fleet: build-demo ## size and idle cost of the agents of the demo's fleet
 	$(BIN)/demo -bin $(BIN) -once -measure 60s
 
 .PHONY: help

@@ -168,17 +168,7 @@ func listOf(group, kind string) *unstructured.UnstructuredList {
 // what is new.
 func soon(t *testing.T, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(converge)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	eventually(t, converge, "what is new is served", func(context.Context) error { return check() })
 }
 
 // engineRow is one HelmRelease in a namespace, with a connection of its own.
