@@ -2,7 +2,9 @@ package apply
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -73,7 +75,7 @@ type Applier struct {
 // is sent with each Sync.
 func New(c *Cluster, owner Owner, memo *Memo) *Applier {
 	m := ssa.NewResourceManager(c, nil, ssa.Owner{Field: owner.FieldManager, Group: owner.LabelGroup})
-	m.SetConcurrency(concurrency)
+	m.SetConcurrency(c.parallel)
 	return &Applier{client: c, memo: memo, manager: m, owner: owner}
 }
 
@@ -113,6 +115,11 @@ type Options struct {
 	LowerTier bool
 	Approved  string
 	Undecided bool
+	// Begun is how many phases an earlier call for the same rendering applied, as
+	// its WaitError told. They are not applied again.
+	Begun int
+	// bodies are those of the phase at hand, if it is frozen.
+	bodies map[*unstructured.Unstructured][]byte
 }
 
 // Result of Sync.
@@ -147,11 +154,55 @@ type Phase struct {
 	Objects []*unstructured.Unstructured
 	// Await lets the next phase begin only when these objects are healthy.
 	Await bool
+	// bodies are what is sent of the objects of a frozen phase.
+	bodies map[*unstructured.Unstructured][]byte
+	digest string
+}
+
+// Freeze labels the objects for their owner and encodes them, once for any
+// number of clusters. They must not be modified from then on.
+func (p Phase) Freeze(owner Owner) (Phase, error) {
+	h := sha256.New()
+	bodies := make(map[*unstructured.Unstructured][]byte, len(p.Objects))
+	for _, u := range p.Objects {
+		ssautil.RemoveCABundleFromCRD(u)
+		owner.label(u)
+		body, err := encode(u)
+		if err != nil {
+			return p, err
+		}
+		bodies[u] = body
+		h.Write(body)
+		h.Write([]byte{'\n'})
+	}
+	p.bodies, p.digest = bodies, hex.EncodeToString(h.Sum(nil))
+	return p, nil
+}
+
+// Digest identifies the objects of a frozen phase; it is empty for others.
+func (p Phase) Digest() string { return p.digest }
+
+// label marks an object as the owner's. One that is marked is not touched: it
+// may be shared.
+func (o Owner) label(u *unstructured.Unstructured) {
+	labels := u.GetLabels()
+	if labels[o.LabelGroup+"/name"] == o.Name && labels[o.LabelGroup+"/namespace"] == o.Namespace {
+		return
+	}
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[o.LabelGroup+"/name"], labels[o.LabelGroup+"/namespace"] = o.Name, o.Namespace
+	u.SetLabels(labels)
 }
 
 // WaitError: a phase or a stage is applied but not healthy yet. Calling Sync
-// again later goes on.
-type WaitError struct{ Health Health }
+// again later, with Begun as option, goes on.
+type WaitError struct {
+	Health Health
+	// Begun is how many phases are applied.
+	Begun int
+}
 
 func (e *WaitError) Error() string { return "waiting for " + e.Health.Message() }
 
@@ -162,7 +213,9 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Resu
 	for _, p := range phases {
 		objects = append(objects, p.Objects...)
 	}
-	a.manager.SetOwnerLabels(objects, a.owner.Name, a.owner.Namespace)
+	for _, u := range objects {
+		a.owner.label(u)
+	}
 	rendered := inventory.OfAll(objects)
 	ahead := inventory.Union(o.Owned, rendered)
 	res = Result{Changes: ssa.NewChangeSet(), Inventory: ahead, Complete: true}
@@ -172,20 +225,28 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Resu
 			return res, fmt.Errorf("cannot record inventory ahead of apply: %w", err)
 		}
 	}
-	for _, p := range phases {
-		entries := inventory.OfAll(p.Objects)
-		if err := a.apply(ctx, p.Objects, o, &res); err != nil {
-			return res, redact(err, p.Objects)
+	for i, p := range phases {
+		if i < o.Begun-1 {
+			continue // it was waited for
+		}
+		if o.bodies = p.bodies; i >= o.Begun {
+			if err := a.apply(ctx, p.Objects, o, &res); err != nil {
+				var waiting *WaitError
+				if errors.As(err, &waiting) {
+					waiting.Begun = i
+				}
+				return res, redact(err, p.Objects)
+			}
 		}
 		if !p.Await {
 			continue
 		}
-		health, err := a.Health(ctx, entries, nil)
+		health, err := a.Health(ctx, inventory.OfAll(p.Objects), nil)
 		if err != nil {
 			return res, err
 		}
 		if !health.Done() {
-			return res, &WaitError{Health: health}
+			return res, &WaitError{Health: health, Begun: i + 1}
 		}
 	}
 	defer func() { res.Inventory = inOrder(res.Inventory, res.Changes) }()
