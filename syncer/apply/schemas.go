@@ -136,7 +136,7 @@ func (k *kinds) ask(ctx context.Context, expected *served) (*served, error) {
 	}
 	var bodies [2][]byte
 	for i, root := range []string{"/api", "/apis"} {
-		body, tag, err := k.get(ctx, root, tags[i])
+		body, tag, err := k.get(ctx, root, tags[i], false)
 		if err != nil {
 			return nil, err
 		}
@@ -158,11 +158,11 @@ func (k *kinds) ask(ctx context.Context, expected *served) (*served, error) {
 			continue
 		}
 		var err error
-		if bodies[i], _, err = k.get(ctx, root, ""); err != nil {
+		if bodies[i], tags[i], err = k.get(ctx, root, "", true); err != nil {
 			return nil, err
 		}
 	}
-	n := &served{tag: tag}
+	n := &served{tag: tags[0] + " " + tags[1]}
 	var groups []*restmapper.APIGroupResources
 	for _, body := range bodies {
 		var list apidiscovery.APIGroupDiscoveryList
@@ -194,9 +194,10 @@ func (k *kinds) ask(ctx context.Context, expected *served) (*served, error) {
 	return k.schemas.keep(n), nil
 }
 
-// get reads one root. The body is nil if it is what tag stands for; an answer
-// without a tag is not of the type that was asked for.
-func (k *kinds) get(ctx context.Context, root, tag string) (body []byte, found string, err error) {
+// get reads one root. Unless it is wanted, the body is nil if it is what tag or
+// another known tag stands for; an answer without a tag is not of the type that
+// was asked for.
+func (k *kinds) get(ctx context.Context, root, tag string, wanted bool) (body []byte, found string, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(k.host, "/")+root, nil)
 	if err != nil {
 		return nil, "", err
@@ -216,7 +217,7 @@ func (k *kinds) get(ctx context.Context, root, tag string) (body []byte, found s
 		return nil, tag, nil
 	case response.StatusCode != http.StatusOK:
 		return nil, "", fmt.Errorf("%s: %s", root, response.Status)
-	case found != tag && k.schemas.has(found):
+	case !wanted && k.schemas.has(found):
 		return nil, found, nil
 	}
 	if body, err = io.ReadAll(io.LimitReader(response.Body, discoveryMost)); err != nil {
