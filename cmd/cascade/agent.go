@@ -172,11 +172,15 @@ func (o agentOptions) run(ctx context.Context) error {
 	if err := o.awaitFlux(ctx, config, logger); err != nil {
 		return err
 	}
-	mgr, err := o.manager(config)
+	lock, err := o.lock(config)
 	if err != nil {
 		return err
 	}
-	if err := o.controllers(ctx, mgr); err != nil {
+	mgr, err := o.manager(config, lock)
+	if err != nil {
+		return err
+	}
+	if err := o.controllers(ctx, mgr, o.fence(lock)); err != nil {
 		return err
 	}
 	logger.Info("starting", "version", version(), "namespace", o.namespace)
@@ -186,11 +190,7 @@ func (o agentOptions) run(ctx context.Context) error {
 	return nil
 }
 
-func (o agentOptions) manager(config *rest.Config) (ctrl.Manager, error) {
-	lock, err := o.lock(config)
-	if err != nil {
-		return nil, err
-	}
+func (o agentOptions) manager(config *rest.Config, lock resourcelock.Interface) (ctrl.Manager, error) {
 	ofClusters, err := labels.NewRequirement(capibridge.ClusterNameLabel, selection.Exists, nil)
 	if err != nil {
 		return nil, err
@@ -247,7 +247,7 @@ func (o agentOptions) profiles() map[string]http.Handler {
 // lock is the lease that the working agent holds. Its identity is the pod's
 // name: a container that is restarted in its pod is still the holder and goes
 // on at once, where a random identity would have to wait for its own ghost.
-func (o agentOptions) lock(config *rest.Config) (resourcelock.Interface, error) {
+func (o agentOptions) lock(config *rest.Config) (*heldLease, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("cannot read host name: %w", err)
@@ -256,11 +256,19 @@ func (o agentOptions) lock(config *rest.Config) (resourcelock.Interface, error) 
 	if err != nil {
 		return nil, fmt.Errorf("cannot make client: %w", err)
 	}
-	return &resourcelock.LeaseLock{
+	return newHeldLease(&resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: o.namespace, Name: o.lease(v1alpha1.LeaderLease)},
 		Client:     clients.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: envOr("POD_NAME", host)},
-	}, nil
+	}, time.Now), nil
+}
+
+// fence is asked before each delete. Without a lease there is nothing to lose.
+func (o agentOptions) fence(lock *heldLease) func() error {
+	if !o.leaderElection {
+		return nil
+	}
+	return lock.MayDelete
 }
 
 // storage packs artifacts and serves them, if somebody is to have them.

@@ -30,6 +30,8 @@ type Cluster struct {
 	takenOver []ssa.FieldManager
 	census    census
 	answer    *answer
+	// fence is asked before each delete; nil lets all pass.
+	fence func() error
 	// moved are kinds that were found in another version than the mapper knows.
 	moved struct {
 		sync.Mutex
