@@ -14,6 +14,7 @@ import (
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -51,6 +52,9 @@ const (
 
 // statusManager is the field manager of the status of our own kinds.
 const statusManager = "cascade"
+
+// layerCRD is the name of the definition of Layers.
+const layerCRD = "layers.cascade.dev"
 
 // periodic is the priority of a visit that nothing called for. New children, and
 // those that something happened to, come first.
@@ -753,11 +757,25 @@ func (v *visit) unselected(ctx context.Context, cluster capibridge.Cluster, name
 	err := v.Cluster.Get(ctx, types.NamespacedName{Namespace: v.child.Namespace, Name: name}, layer)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil
+		return v.layersStand(ctx)
 	case err != nil:
 		return because(v1alpha1.ReasonProgressing, fmt.Errorf("cannot read Layer %s to tell whether it still selects this cluster: %w", name, err))
 	case layer.DeletionTimestamp.IsZero() && Selects(layer, cluster.Labels):
 		return because(v1alpha1.ReasonProgressing, fmt.Errorf("layer %s selects this cluster again", name))
+	}
+	return nil
+}
+
+// layersStand is an error unless the kind Layer itself is there to stay: when its
+// definition is deleted all Layers are gone, and nobody meant what they applied.
+func (v *visit) layersStand(ctx context.Context) error {
+	crd := &metav1.PartialObjectMetadata{}
+	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	if err := v.Cluster.Get(ctx, types.NamespacedName{Name: layerCRD}, crd); err != nil {
+		return because(v1alpha1.ReasonProgressing, fmt.Errorf("cannot tell whether the kind Layer is being removed: %w", err))
+	}
+	if !crd.DeletionTimestamp.IsZero() {
+		return because(v1alpha1.ReasonProgressing, errors.New("the kind Layer is being removed; what layers applied stays"))
 	}
 	return nil
 }

@@ -173,11 +173,15 @@ func (o agentOptions) run(ctx context.Context) error {
 		return err
 	}
 	reporter := &remote.Reporter{Namespace: o.namespace, Agent: version(), Now: time.Now, Reconciles: o.reconcilesObject}
-	mgr, err := o.manager(config, reporter)
+	lock, err := o.lock(config, reporter)
 	if err != nil {
 		return err
 	}
-	if err := o.controllers(ctx, mgr, reporter); err != nil {
+	mgr, err := o.manager(config, lock)
+	if err != nil {
+		return err
+	}
+	if err := o.controllers(ctx, mgr, reporter, o.fence(lock)); err != nil {
 		return err
 	}
 	logger.Info("starting", "version", version(), "namespace", o.namespace)
@@ -187,11 +191,7 @@ func (o agentOptions) run(ctx context.Context) error {
 	return nil
 }
 
-func (o agentOptions) manager(config *rest.Config, reporter *remote.Reporter) (ctrl.Manager, error) {
-	lock, err := o.lock(config, reporter)
-	if err != nil {
-		return nil, err
-	}
+func (o agentOptions) manager(config *rest.Config, lock resourcelock.Interface) (ctrl.Manager, error) {
 	ofClusters, err := labels.NewRequirement(capibridge.ClusterNameLabel, selection.Exists, nil)
 	if err != nil {
 		return nil, err
@@ -248,7 +248,7 @@ func (o agentOptions) profiles() map[string]http.Handler {
 // lock is the lease that the working agent holds. Its identity is the pod's
 // name: a container that is restarted in its pod is still the holder and goes
 // on at once, where a random identity would have to wait for its own ghost.
-func (o agentOptions) lock(config *rest.Config, reporter *remote.Reporter) (resourcelock.Interface, error) {
+func (o agentOptions) lock(config *rest.Config, reporter *remote.Reporter) (*heldLease, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("cannot read host name: %w", err)
@@ -257,11 +257,11 @@ func (o agentOptions) lock(config *rest.Config, reporter *remote.Reporter) (reso
 	if err != nil {
 		return nil, fmt.Errorf("cannot make client: %w", err)
 	}
-	return &reportingLock{reporter: reporter, LeaseLock: &resourcelock.LeaseLock{
+	return newHeldLease(&reportingLock{reporter: reporter, LeaseLock: &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: o.namespace, Name: o.lease(v1alpha1.LeaderLease)},
 		Client:     clients.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: envOr("POD_NAME", host)},
-	}}, nil
+	}}, time.Now), nil
 }
 
 // reportingLock tells with each renewal of the lease, which is written anyway,
@@ -277,6 +277,14 @@ func (l *reportingLock) Update(ctx context.Context, record resourcelock.LeaderEl
 		l.Labels = map[string]string{v1alpha1.ReportLabel: digest}
 	}
 	return l.LeaseLock.Update(ctx, record)
+}
+
+// fence is asked before each delete. Without a lease there is nothing to lose.
+func (o agentOptions) fence(lock *heldLease) func() error {
+	if !o.leaderElection {
+		return nil
+	}
+	return lock.MayDelete
 }
 
 // storage packs artifacts and serves them, if somebody is to have them.

@@ -285,11 +285,13 @@ func (a *Applier) send(ctx context.Context, resource schema.GroupVersionResource
 }
 
 // mayRecreate reports whether an object may be deleted and created again to
-// change an immutable field. That of a protected kind never is: it could
-// destroy a cluster.
+// change an immutable field. What is protected never is: it could destroy a
+// cluster.
 func mayRecreate(u *unstructured.Unstructured, live *Live, o Options) bool {
 	gk := u.GroupVersionKind().GroupKind()
-	return live != nil && !inventory.ProtectedKind(gk.Group, gk.Kind) &&
+	kind, _, _ := unstructured.NestedString(u.Object, "type")
+	ofCluster := ssautil.IsSecret(u) && kind == clusterSecret || u.GetLabels()[clusterName] != ""
+	return live != nil && !inventory.ProtectedKind(gk.Group, gk.Kind) && !ofCluster && !ssautil.IsNamespace(u) && !isSync(inventory.Of(u)) &&
 		(o.Force || live.Force || ssautil.AnyInMetadata(u, forceSelector()))
 }
 
