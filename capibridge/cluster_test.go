@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
@@ -62,10 +63,10 @@ func TestFromObject(t *testing.T) {
 			"everything that becomes a variable",
 			"metadata: {namespace: fleet, name: prod, uid: \"1\", labels: {topology.kubernetes.io/region: eu-west-1}}\n" +
 				"spec:\n  topology: {version: v1.36.3, variables: [{name: size, value: large}, {name: count, value: 3}, {name: ratio, value: 1.5}, {name: enabled, value: true}, {name: map, value: {a: b}}, {value: x}]}\n" +
-				"  infrastructureRef: {kind: AWSManagedCluster}\n  controlPlaneEndpoint: {host: api.example.com, port: 6443}\n  clusterNetwork: {pods: {cidrBlocks: [10.0.0.0/16, \"fd00::/48\"]}, services: {cidrBlocks: [10.1.0.0/16]}}\n",
+				"  infrastructureRef: {kind: AWSManagedCluster, name: prod}\n  controlPlaneEndpoint: {host: api.example.com, port: 6443}\n  clusterNetwork: {pods: {cidrBlocks: [10.0.0.0/16, \"fd00::/48\"]}, services: {cidrBlocks: [10.1.0.0/16]}}\n",
 			Cluster{
 				Labels: map[string]string{"topology.kubernetes.io/region": "eu-west-1"}, Region: "eu-west-1", Version: "v1.36.3", Provider: "aws", Endpoint: "api.example.com",
-				PodCIDR: "10.0.0.0/16", ServiceCIDR: "10.1.0.0/16", TopologyVariables: map[string]string{"size": "large", "count": "3", "ratio": "1.5", "enabled": "true"},
+				PodCIDR: "10.0.0.0/16", ServiceCIDR: "10.1.0.0/16", TopologyVariables: map[string]string{"size": "large", "count": "3", "ratio": "1.5", "enabled": "true", "map": `{"a":"b"}`}, Infrastructure: Reference{Kind: "AWSManagedCluster", Namespace: "fleet", Name: "prod"},
 			},
 		},
 		"Nonsense": {
@@ -75,6 +76,9 @@ func TestFromObject(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.want.Namespace, tc.want.Name, tc.want.UID = "fleet", "prod", "1"
+			if tc.want.RemoteConnection == "" {
+				tc.want.RemoteConnection = metav1.ConditionUnknown
+			}
 			got := FromObject(object(t, tc.yaml))
 			if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(Cluster{}, "Object")); diff != "" {
 				t.Errorf("%s\nFromObject(): -want, +got:\n%s", tc.reason, diff)

@@ -1,6 +1,7 @@
 package capibridge
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"regexp"
@@ -33,6 +34,10 @@ func (c Cluster) Variables(serverVersion string) map[string]string {
 		"pod_cidr":          c.PodCIDR,
 		"service_cidr":      c.ServiceCIDR,
 	}
+	if c.Class != "" {
+		_, vars["cluster_class"], _ = strings.Cut(c.Class, "/")
+	}
+	maps.Copy(vars, c.Provided)
 	// In order: two names may become one, and the same of them must always win.
 	for _, k := range slices.Sorted(maps.Keys(c.TopologyVariables)) {
 		vars[variableName("var_"+k)] = singleLine(c.TopologyVariables[k])
@@ -60,9 +65,13 @@ func variableName(s string) string {
 
 func singleLine(s string) string { return strings.ReplaceAll(s, "\n", "") }
 
-// plain returns scalars as text; maps and lists are no variables.
-func plain(v any) (string, bool) {
+// text of a value: scalars as they are, lists and maps as JSON, which in YAML is
+// the same list or map again. JSON of Go has its keys in order and no line
+// breaks.
+func text(v any) (string, bool) {
 	switch v := v.(type) {
+	case nil:
+		return "", false
 	case string:
 		return v, true
 	case bool:
@@ -72,5 +81,11 @@ func plain(v any) (string, bool) {
 	case float64:
 		return fmt.Sprint(v), true
 	}
-	return "", false
+	var out strings.Builder
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
+		return "", false
+	}
+	return strings.TrimSuffix(out.String(), "\n"), true
 }
