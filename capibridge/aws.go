@@ -79,6 +79,7 @@ func (a awsAdapter) facts(c Cluster, have objects) Facts {
 		return f
 	}
 	f.Identity = a.identity(c, fields.identity, have)
+	f.Infrastructure, f.ControlPlane = f.Infrastructure.blockedBy(f.Identity), f.ControlPlane.blockedBy(f.Identity)
 	arns := append(fields.arns, f.Identity.Principal)
 	if f.Identity.Form == IdentityController || f.Identity.Form == IdentityWorkload {
 		arns = fields.arns // of the controller, which may be of another account
@@ -245,7 +246,7 @@ func (a awsAdapter) identity(c Cluster, ref Reference, have objects) Identity {
 		default:
 			why = unknown(HealthUnreadable, "%s is of no kind of identity that this agent knows", link)
 		}
-		refused := Identity{Object: link, Form: identity.Form}
+		refused := Identity{Object: link, Form: identity.Form, Refused: true}
 		switch {
 		case !ok:
 			identity.Message = why.Message
@@ -255,6 +256,9 @@ func (a awsAdapter) identity(c Cluster, ref Reference, have objects) Identity {
 		case len(allowed.NamespaceList) > 0 && !slices.Contains(allowed.NamespaceList, c.Namespace) && isEmpty(allowed.Selector):
 			identity = refused
 			identity.Message = link.String() + " does not allow namespace " + c.Namespace + " to use it; add it to spec.allowedNamespaces"
+		}
+		if s := identity.Source; s != nil && s.Refused && !identity.Refused {
+			identity.Refused, identity.Message = true, s.Message
 		}
 		found = &identity
 	}

@@ -71,6 +71,7 @@ func (a azureAdapter) facts(c Cluster, have objects) Facts {
 	}
 	f.Region = fields.location
 	f.Identity = azureIdentity(c, fields, have)
+	f.Infrastructure, f.ControlPlane = f.Infrastructure.blockedBy(f.Identity), f.ControlPlane.blockedBy(f.Identity)
 	for name, value := range map[string]string{
 		"cluster_subscription":   fields.subscription,
 		"cluster_resource_group": fields.resourceGroup,
@@ -306,7 +307,7 @@ func azureIdentity(c Cluster, fields azureCluster, have objects) Identity {
 		identity.SecretNamespace, identity.SecretName = named.Spec.ClientSecret.Namespace, named.Spec.ClientSecret.Name
 	}
 	// What may not be used from here is not shown here either.
-	refused := Identity{Object: fields.identity, Form: identity.Form}
+	refused := Identity{Object: fields.identity, Form: identity.Form, Refused: true}
 	switch allowed := named.Spec.AllowedNamespaces; {
 	case allowed == nil:
 		refused.Message = fields.identity.String() + " allows no namespace to use it; set spec.allowedNamespaces"

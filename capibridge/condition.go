@@ -83,7 +83,7 @@ func failureOf(u *unstructured.Unstructured, deprecated conditions, summaries ..
 	for _, at := range [][]string{{"status"}, {"status", "deprecated", "v1beta1"}} {
 		f := Failure{
 			Reason:  stringAt(u, append(append([]string{}, at...), "failureReason")...),
-			Message: stringAt(u, append(append([]string{}, at...), "failureMessage")...),
+			Message: plainly(stringAt(u, append(append([]string{}, at...), "failureMessage")...)),
 		}
 		if !f.IsZero() {
 			return f
@@ -94,7 +94,7 @@ func failureOf(u *unstructured.Unstructured, deprecated conditions, summaries ..
 		if !c.failed() {
 			continue
 		}
-		f := Failure{Reason: c.reason, Message: c.message}
+		f := Failure{Reason: c.reason, Message: plainly(c.message)}
 		if f.IsZero() {
 			f.Reason = c.kind
 		}

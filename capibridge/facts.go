@@ -104,14 +104,19 @@ type Identity struct {
 	SecretName      string
 	// Source is what a role is assumed by.
 	Source *Identity
-	// Message says why the form is unknown, or that the identity may not be used
-	// from here.
+	// Refused says that the identity, or one of its sources, may not be used from
+	// the namespace of the Cluster.
+	Refused bool
+	// Message says why the form is unknown, or who refuses.
 	Message string
 }
 
 // Secretless reports whether nothing that is valid for long has to be handed
 // over for the identity to work. It is false if that is not known.
 func (i Identity) Secretless() bool {
+	if i.Refused {
+		return false
+	}
 	switch i.Form {
 	case IdentityRole:
 		return i.Source == nil || i.Source.Secretless()
@@ -144,6 +149,16 @@ func (f Facts) Into(c Cluster) Cluster {
 	}
 	c.Provided = f.Variables
 	return c
+}
+
+// blockedBy is the health of what cannot come into being because its provider may
+// not act. Providers say so in a status only where they got far enough to write
+// one.
+func (h Health) blockedBy(i Identity) Health {
+	if h.Reason == HealthProvisioning && i.Refused {
+		return no(HealthFailed, "%s", i.Message)
+	}
+	return h
 }
 
 // unknown is a Health that nobody can tell.

@@ -67,7 +67,7 @@ func controlPlaneHealth(c Cluster, have objects) Health {
 		return why
 	}
 	s := standingOf(u, "controlPlaneInitialized")
-	available, _ := s.current.find("Available")
+	available, says := s.current.find("Available")
 	switch {
 	case u.GetDeletionTimestamp() != nil:
 		return no(HealthDeleting, "%s is being deleted", ref)
@@ -79,9 +79,9 @@ func controlPlaneHealth(c Cluster, have objects) Health {
 		return no(HealthNotAvailable, "%s", s.saysOf(ref, s.current, "Available"))
 	// A provider of contract v1beta1 has no Available, and that of the Cluster
 	// stays true whatever happens; the two fields are all there is.
-	case available.status == "" && s.notReady && s.failed():
+	case !says && s.notReady && s.failed():
 		return no(HealthFailed, "%s", s.says(ref))
-	case available.status == "" && s.notReady:
+	case !says && s.notReady:
 		return no(HealthNotAvailable, "%s", s.says(ref))
 	case s.updating():
 		return yes(HealthUpdating, "%s is being changed", ref)
@@ -171,11 +171,18 @@ var requestID = regexp.MustCompile(`(?i)\b(request|correlation)[ _-]?id: ?[0-9a-
 // maxMessage bounds what is taken over from a provider.
 const maxMessage = 512
 
-func say(ref Reference, reason, message string) string {
+// plainly is a provider's message in one line that is the same as long as it says
+// the same.
+func plainly(message string) string {
 	message = strings.Join(strings.Fields(requestID.ReplaceAllString(message, "")), " ")
 	if len(message) > maxMessage {
 		message = strings.ToValidUTF8(message[:maxMessage], "") + "..."
 	}
+	return message
+}
+
+func say(ref Reference, reason, message string) string {
+	message = plainly(message)
 	switch {
 	case reason == "" && message == "":
 		return ref.String() + " is not ready"

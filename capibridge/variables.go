@@ -23,7 +23,9 @@ func (c Cluster) Variables(serverVersion string) map[string]string {
 	if version == "" {
 		version = serverVersion
 	}
-	vars := map[string]string{
+	vars := map[string]string{}
+	maps.Copy(vars, c.Provided)
+	maps.Copy(vars, map[string]string{
 		"cluster_name":      c.Name,
 		"cluster_namespace": c.Namespace,
 		"cluster_uid":       c.UID,
@@ -33,11 +35,10 @@ func (c Cluster) Variables(serverVersion string) map[string]string {
 		"cluster_endpoint":  c.Endpoint,
 		"pod_cidr":          c.PodCIDR,
 		"service_cidr":      c.ServiceCIDR,
-	}
+	})
 	if c.Class != "" {
 		_, vars["cluster_class"], _ = strings.Cut(c.Class, "/")
 	}
-	maps.Copy(vars, c.Provided)
 	// In order: two names may become one, and the same of them must always win.
 	for _, k := range slices.Sorted(maps.Keys(c.TopologyVariables)) {
 		vars[variableName("var_"+k)] = singleLine(c.TopologyVariables[k])
