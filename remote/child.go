@@ -26,6 +26,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/remote/providers"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -58,6 +59,9 @@ type Children struct {
 	Now         func() time.Time
 	// AgentImage is installed in children whose layer names none.
 	AgentImage string
+	// Providers makes what layers say in spec.providers; the layers of all
+	// children share it.
+	Providers *providers.Library
 	// ObserveInterval is the time between two readings of a report.
 	ObserveInterval time.Duration
 
@@ -479,7 +483,7 @@ func (v *visit) seedOne(ctx context.Context, l *link, cluster capibridge.Cluster
 	}
 	s := &seeding{
 		layer: layer, child: v.child, link: l, vars: maps.Clone(vars), image: v.AgentImage, now: v.Now,
-		record: v.record,
+		components: components{library: v.Providers}, record: v.record,
 	}
 	if err := v.gather(ctx, s); err != nil {
 		return err

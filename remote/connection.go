@@ -73,6 +73,8 @@ type link struct {
 
 	failures  int
 	notBefore time.Time
+	// progress of layers that are not completely pushed yet, by name.
+	progress map[string]progress
 	// lease of the child's agent as it was seen to change last, by our clock:
 	// the clocks of two clusters cannot be compared.
 	lease        string

@@ -53,6 +53,8 @@ type seeding struct {
 	image string
 	// credentials are the Secrets to hand over, as they are in the parent.
 	credentials []*corev1.Secret
+	// components is what spec.providers is made of.
+	components components
 	// record writes the Child's status durably.
 	record func(ctx context.Context) error
 	now    func() time.Time
@@ -73,6 +75,9 @@ func (r *Children) gather(ctx context.Context, s *seeding) error {
 			return because(v1alpha1.ReasonCredentialMissing, fmt.Errorf("cannot read Secret %s: %w", name, err))
 		}
 		s.credentials = append(s.credentials, secret)
+	}
+	if err := r.gatherComponents(ctx, s); err != nil {
+		return err
 	}
 	if p := s.layer.Spec.PostBuild; p != nil {
 		for _, ref := range p.SubstituteFrom {
@@ -101,6 +106,7 @@ func (s *seeding) inputs() string {
 	for _, c := range s.credentials {
 		_ = e.Encode(c.Data)
 	}
+	s.components.identify(e)
 	return hex.EncodeToString(h.Sum(nil))
 }
 
@@ -108,7 +114,8 @@ func (s *seeding) requested() string { return s.layer.Annotations[fluxmeta.Recon
 
 // phases renders the layer in the order in which it is pushed: CRDs, then
 // namespace, rights, credentials and variables, then the agent, then what Git
-// holds for the child, its sources and Kustomizations above all.
+// holds for the child, its sources and Kustomizations above all. Providers come
+// between: the agent tells how it is going, and what Git holds may need them.
 func (s *seeding) phases(ctx context.Context, clusterVars map[string]string) ([]apply.Phase, error) {
 	var crds, ground, workload []*unstructured.Unstructured
 	if agent := s.layer.Spec.Agent; agent != nil {
@@ -129,6 +136,11 @@ func (s *seeding) phases(ctx context.Context, clusterVars map[string]string) ([]
 		ground = append(ground, credentialObject(s.layer.Spec.Credentials[i].Name, c))
 	}
 	phases := []apply.Phase{{Objects: crds, Await: true}, {Objects: ground}, {Objects: workload, Await: true}}
+	providers, err := s.providerPhases()
+	if err != nil {
+		return nil, err
+	}
+	phases = append(phases, providers...)
 	if s.snapshot == nil {
 		return phases, nil
 	}
@@ -174,6 +186,9 @@ func digestOf(phases []apply.Phase) (string, error) {
 				return "", fmt.Errorf("cannot encode %s %s: %w", u.GetKind(), u.GetName(), err)
 			}
 		}
+		if p.Packed != nil {
+			_ = e.Encode(p.Packed.Digest())
+		}
 	}
 	return "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
 }
@@ -191,11 +206,10 @@ func (s *seeding) seed(ctx context.Context, entry *v1alpha1.ChildLayer, clusterV
 	if err != nil {
 		return err
 	}
-	var objects []*unstructured.Unstructured
+	var all []inventory.Entry
 	for _, p := range phases {
-		objects = append(objects, p.Objects...)
+		all = append(all, p.Entries()...)
 	}
-	all := inventory.OfAll(objects)
 	applier := s.applier()
 	if entry.Digest == "" && len(entry.Inventory) == 0 {
 		if err := s.adopt(ctx, entry); err != nil {
@@ -256,17 +270,21 @@ func (s *seeding) apply(ctx context.Context, applier *apply.Applier, entry *v1al
 		}
 		return s.inscribe(ctx, *entry)
 	}
+	s.resume(phases, digest)
 	res, err := applier.Sync(ctx, phases, apply.Options{
 		Owned: owned, Record: note, Prune: s.layer.Spec.Prune, LowerTier: true,
 		Target:    s.child.Status.Identity.KubeSystemUID,
 		Approved:  s.child.Annotations[v1alpha1.ApprovePruneAnnotation],
 		Undecided: entry.Reason == v1alpha1.ReasonPruneBlocked && inventory.AsksForApproval(entry.Message),
 	})
+	s.advance(phases, digest, res)
 	err = render.Mask(err, s.sensitive)
 	entry.Inventory = refsOf(res.Inventory)
 	var waiting *apply.WaitError
 	var prune *apply.PruneError
 	switch {
+	case errors.As(err, &waiting) && waiting.Phase != "":
+		return because(v1alpha1.ReasonProviderNotReady, err)
 	case errors.As(err, &waiting):
 		return because(v1alpha1.ReasonAgentNotReady, err)
 	case errors.As(err, &prune):

@@ -32,6 +32,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/remote"
+	"github.com/cascade-gitops/cascade/remote/providers"
 	"github.com/cascade-gitops/cascade/syncer"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/chart"
@@ -258,7 +259,7 @@ func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
 		children := &remote.Children{
 			Client: mgr.GetClient(), Cluster: p.local, Snapshots: p.finder.Snapshots, Connections: remote.NewConnections(mgr.GetScheme(), time.Now),
 			Events: p.events("cascade"), Metrics: remote.NewMetrics(metrics.Registry), Now: time.Now,
-			AgentImage: o.image, ObserveInterval: o.observeInterval,
+			AgentImage: o.image, ObserveInterval: o.observeInterval, Providers: providers.NewLibrary(),
 		}
 		layers := &remote.Layers{Client: mgr.GetClient(), Snapshots: p.finder.Snapshots, Now: time.Now}
 		if err := remote.SetupWithManager(mgr, children, layers, o.concurrentChildren); err != nil {

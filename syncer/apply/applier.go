@@ -133,6 +133,9 @@ type Result struct {
 	Deleted []inventory.Entry
 	// Pending: deletes that have begun and are not confirmed yet.
 	Pending bool
+	// Done is how many phases are in place, with all that was waited for;
+	// Applied is how many of them were sent completely, at most one more.
+	Done, Applied int
 }
 
 // PruneError: everything was applied, but the prune could not be completed.
@@ -144,26 +147,83 @@ func (e *PruneError) Unwrap() error { return e.Err }
 
 // Phase is a part of a rendering that is applied before the parts after it.
 type Phase struct {
+	// Name stands in errors about the phase; it may be empty.
+	Name    string
 	Objects []*unstructured.Unstructured
-	// Await lets the next phase begin only when these objects are healthy.
+	// Packed are further objects, nil if there are none.
+	Packed *Packed
+	// Await lets the next phase begin only when the objects are healthy and
+	// Check, if there is one, has nothing to wait for.
 	Await bool
+	Check func(ctx context.Context, c *Cluster) (Health, error)
+	// Applied: the objects were applied and are not sent again. Await says
+	// whether they are waited for.
+	Applied bool
+}
+
+// Entries of all objects of the phase.
+func (p Phase) Entries() []inventory.Entry {
+	entries := inventory.OfAll(p.Objects)
+	if p.Packed == nil {
+		return entries
+	}
+	return append(entries, p.Packed.Entries()...)
+}
+
+// all the objects of a phase, which the caller may modify.
+func (p Phase) all() ([]*unstructured.Unstructured, error) {
+	if p.Packed == nil {
+		return p.Objects, nil
+	}
+	objects, err := p.Packed.Objects()
+	return append(objects, p.Objects...), err
 }
 
 // WaitError: a phase or a stage is applied but not healthy yet. Calling Sync
 // again later goes on.
-type WaitError struct{ Health Health }
+type WaitError struct {
+	// Phase is the name of the phase, if it has one.
+	Phase  string
+	Health Health
+}
 
-func (e *WaitError) Error() string { return "waiting for " + e.Health.Message() }
+func (e *WaitError) Error() string {
+	if e.Phase != "" {
+		return "waiting for " + e.Phase + ": " + e.Health.Message()
+	}
+	return "waiting for " + e.Health.Message()
+}
+
+// inPhase names the phase in an error.
+func inPhase(name string, err error) error {
+	var waiting *WaitError
+	switch {
+	case name == "":
+		return err
+	case errors.As(err, &waiting):
+		waiting.Phase = name
+		return err
+	}
+	return fmt.Errorf("cannot apply %s: %w", name, err)
+}
 
 // Sync applies the phases' objects, which it may modify, and prunes. On an
 // error the result's inventory is what must stay recorded.
 func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Result, err error) {
-	var objects []*unstructured.Unstructured
+	var rendered []inventory.Entry
+	provided := map[string]bool{}
 	for _, p := range phases {
-		objects = append(objects, p.Objects...)
+		a.manager.SetOwnerLabels(p.Objects, a.owner.Name, a.owner.Namespace)
+		rendered = append(rendered, p.Entries()...)
+		for _, name := range providersOf(p.Objects) {
+			provided[name] = true
+		}
+		if p.Packed != nil {
+			for _, name := range p.Packed.providers {
+				provided[name] = true
+			}
+		}
 	}
-	a.manager.SetOwnerLabels(objects, a.owner.Name, a.owner.Namespace)
-	rendered := inventory.OfAll(objects)
 	ahead := inventory.Union(o.Owned, rendered)
 	res = Result{Changes: ssa.NewChangeSet(), Inventory: ahead, Complete: true}
 	if !inventory.Equal(ahead, o.Owned) {
@@ -173,20 +233,10 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Resu
 		}
 	}
 	for _, p := range phases {
-		entries := inventory.OfAll(p.Objects)
-		if err := a.apply(ctx, p.Objects, o, &res); err != nil {
-			return res, redact(err, p.Objects)
+		if err := a.phase(ctx, p, o, &res); err != nil {
+			return res, inPhase(p.Name, err)
 		}
-		if !p.Await {
-			continue
-		}
-		health, err := a.Health(ctx, entries, nil)
-		if err != nil {
-			return res, err
-		}
-		if !health.Done() {
-			return res, &WaitError{Health: health}
-		}
+		res.Done++
 	}
 	defer func() { res.Inventory = inOrder(res.Inventory, res.Changes) }()
 	a.memo.retain(types.NamespacedName{Namespace: a.owner.Namespace, Name: a.owner.Name}, rendered)
@@ -196,11 +246,37 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Resu
 	}
 	err = a.prune(ctx, inventory.Facts{
 		Target: o.Target, Owned: o.Owned, Rendered: rendered, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided,
-	}, &res)
+	}, provided, &res)
 	if err != nil {
 		return res, &PruneError{Err: err}
 	}
 	return res, nil
+}
+
+// phase applies one phase and waits for it.
+func (a *Applier) phase(ctx context.Context, p Phase, o Options, res *Result) error {
+	if !p.Applied {
+		objects, err := p.all()
+		if err != nil {
+			return err
+		}
+		a.manager.SetOwnerLabels(objects, a.owner.Name, a.owner.Namespace)
+		if err := a.apply(ctx, objects, o, res); err != nil {
+			return redact(err, objects)
+		}
+	}
+	res.Applied++
+	if !p.Await {
+		return nil
+	}
+	health, err := a.Health(ctx, p.Entries(), nil)
+	if err == nil && health.Done() && p.Check != nil {
+		health, err = p.Check(ctx, a.client)
+	}
+	if err == nil && !health.Done() {
+		err = &WaitError{Health: health}
+	}
+	return err
 }
 
 // inOrder sorts entries as they were applied, which is how people read them, and
@@ -233,16 +309,19 @@ func (a *Applier) Remove(ctx context.Context, owned []inventory.Entry, o Options
 	res := Result{Changes: ssa.NewChangeSet(), Inventory: owned}
 	err := a.prune(ctx, inventory.Facts{
 		Target: o.Target, Owned: owned, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided, Asked: !o.Moved, Moved: o.Moved,
-	}, &res)
+	}, nil, &res)
 	if err != nil {
 		return res, &PruneError{Err: err}
 	}
 	return res, nil
 }
 
-func (a *Applier) prune(ctx context.Context, facts inventory.Facts, res *Result) error {
+// prune deletes what is not rendered any more. provided are the providers of
+// Cluster API of which the rendering has components.
+func (a *Applier) prune(ctx context.Context, facts inventory.Facts, provided map[string]bool, res *Result) error {
 	candidates := inventory.Candidates(facts.Owned, facts.Rendered)
 	facts.Live = a.read(ctx, candidates, facts.Owned)
+	a.needed(ctx, facts.Live, provided)
 	res.Plan = inventory.PlanPrune(facts)
 	keep := res.Plan.Keep
 	var failures []error
@@ -449,6 +528,7 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 		Exempt:    ssautil.AnyInMetadata(u, map[string]string{pruneKey: disabledValue, reconcileKey: disabledValue, ssaKey: ssaIgnore}),
 		Confirmed: u.GetAnnotations()["cascade.dev/deletion"] == "confirmed",
 		Deleting:  u.GetDeletionTimestamp() != nil,
+		Provider:  labels[providerLabel],
 	}
 	if e.Group == "" && e.Kind == "Secret" {
 		kind, _, _ := unstructured.NestedString(u.Object, "type")
