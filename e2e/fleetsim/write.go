@@ -164,6 +164,9 @@ func (f *Fleet) compute(w write, body []byte, live *content, managed *managedSet
 			return failed(err)
 		}
 		after = &unstructured.Unstructured{Object: object}
+		if w.operation == opControl {
+			after.SetGroupVersionKind(gvk)
+		}
 		if w.operation == opCreate || w.operation == opReplace {
 			if err := w.check(after); err != nil {
 				return failed(err)
