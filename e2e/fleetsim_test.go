@@ -608,4 +608,3 @@ func kindConformance(t *testing.T, get stepOf, post stepTo, patch patchTo, ssa s
 		post("DeploymentWithoutSelector", "/apis/apps/v1/namespaces/conform/deployments", `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d"},"spec":{"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`, "a selector is required"),
 	)
 }
-
