@@ -174,6 +174,7 @@ func (r *Kustomizations) sync(ctx context.Context, run *run) (ctrl.Result, error
 		Approved:          obj.Annotations[v1alpha1.ApprovePruneAnnotation],
 		Undecided:         undecided(obj),
 		LowerTier:         !run.target.Local(),
+		Claimed:           r.claims(run.name(), run.target),
 		Report:            mode == DriftReport,
 		Secretive:         len(run.build.Sensitive) > 0 || run.build.Decrypter != nil,
 		Applied:           obj.Status.LastAppliedRevision == run.snapshot.Revision && obj.Status.ObservedGeneration == obj.Generation,

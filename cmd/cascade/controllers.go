@@ -187,7 +187,7 @@ type parts struct {
 }
 
 // parts makes what the controllers share.
-func (o agentOptions) parts(mgr ctrl.Manager) (*parts, error) {
+func (o agentOptions) parts(mgr ctrl.Manager, fence func() error) (*parts, error) {
 	config := rest.CopyConfig(mgr.GetConfig())
 	config.Timeout = localTimeout
 	local, err := apply.Connect(config, mgr.GetScheme())
@@ -195,6 +195,7 @@ func (o agentOptions) parts(mgr ctrl.Manager) (*parts, error) {
 		return nil, err
 	}
 	local.Override(o.overrideManagers)
+	local.Fence(fence)
 	p := &parts{mgr: mgr, local: local, metrics: syncer.NewMetrics(metrics.Registry)}
 	var watchConfigs bool
 	if p.rules, p.releases, watchConfigs, err = o.rules(); err != nil {
@@ -231,13 +232,14 @@ func (o agentOptions) parts(mgr ctrl.Manager) (*parts, error) {
 }
 
 // controllers sets up what the process reconciles.
-func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
+// fence is asked before each delete.
+func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager, reporter *remote.Reporter, fence func() error) error {
 	// It is a property of Flux's library, which asks a variable of the process.
 	auth.EnableObjectLevelWorkloadIdentity()
 	if err := mgr.Add(frugal{}); err != nil {
 		return fmt.Errorf("cannot set up memory: %w", err)
 	}
-	p, err := o.parts(mgr)
+	p, err := o.parts(mgr, fence)
 	if err != nil {
 		return err
 	}
@@ -256,16 +258,17 @@ func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
 	}
 	if o.reconciles(layerKind) {
 		children := &remote.Children{
-			Client: mgr.GetClient(), Cluster: p.local, Snapshots: p.finder.Snapshots, Connections: remote.NewConnections(mgr.GetScheme(), time.Now),
+			Client: mgr.GetClient(), Cache: mgr.GetCache(), Cluster: p.local, Snapshots: p.finder.Snapshots, Connections: remote.NewConnections(ctx, mgr.GetScheme(), time.Now),
 			Events: p.events("cascade"), Metrics: remote.NewMetrics(metrics.Registry), Now: time.Now,
 			AgentImage: o.image, ObserveInterval: o.observeInterval,
 		}
-		layers := &remote.Layers{Client: mgr.GetClient(), Snapshots: p.finder.Snapshots, Now: time.Now}
+		layers := &remote.Layers{Client: mgr.GetClient(), Reader: p.local, Snapshots: p.finder.Snapshots, Now: time.Now}
 		if err := remote.SetupWithManager(mgr, children, layers, o.concurrentChildren); err != nil {
 			return fmt.Errorf("cannot set up Layer and Child controllers: %w", err)
 		}
 	}
-	return mgr.Add(&remote.Reporter{Client: mgr.GetClient(), Cache: mgr.GetCache(), Namespace: o.namespace, Agent: version(), Now: time.Now, Reconciles: o.reconcilesObject})
+	reporter.Client, reporter.Cache = mgr.GetClient(), mgr.GetCache()
+	return mgr.Add(reporter)
 }
 
 // reconcilesObject reports whether the kind of an object is reconciled.

@@ -84,6 +84,9 @@ func (k *kubeClient) Update(originals, targets kube.ResourceList, o ...kube.Clie
 	}
 	k.hide(targets)
 	if dropped := originals.Difference(targets); len(dropped) > 0 {
+		if err := k.guard.cluster.MayDelete(); err != nil {
+			return res, err
+		}
 		may, s := k.guard.sift(k.ctx, dropped)
 		k.spare(s)
 		going := map[*resource.Info]bool{}
@@ -107,6 +110,9 @@ func (k *kubeClient) Delete(list kube.ResourceList, policy metav1.DeletionPropag
 			errs = append(errs, fmt.Errorf("helm panicked: %v", r))
 		}
 	}()
+	if err := k.guard.cluster.MayDelete(); err != nil {
+		return nil, []error{err}
+	}
 	may, s := k.guard.sift(k.ctx, list)
 	k.spare(s)
 	hooks := len(list) > 0 && isHook(list[0])
