@@ -25,9 +25,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -71,8 +74,9 @@ type stand struct {
 	mu   sync.Mutex
 	seen map[string]state
 	news chan struct{}
-	// ended is closed when the watch is over.
-	ended chan struct{}
+	// ended is closed when the watch is over, failure says why.
+	ended   chan struct{}
+	failure error
 }
 
 // state of a child as far as steps wait for it.
@@ -412,7 +416,15 @@ func (s *stand) Close() error {
 
 // follow keeps seen up to date until the context ends.
 func (s *stand) follow(ctx context.Context) error {
-	w, err := s.client.Watch(ctx, &v1alpha1.ChildList{}, client.InNamespace(namespace))
+	list := &v1alpha1.ChildList{}
+	if err := s.client.List(ctx, list, client.InNamespace(namespace)); err != nil {
+		return fmt.Errorf("cannot list Children: %w", err)
+	}
+	w, err := watchtools.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return s.client.Watch(ctx, &v1alpha1.ChildList{}, client.InNamespace(namespace), &client.ListOptions{Raw: &o})
+		},
+	})
 	if err != nil {
 		return fmt.Errorf("cannot watch Children: %w", err)
 	}
@@ -420,32 +432,36 @@ func (s *stand) follow(ctx context.Context) error {
 	go func() {
 		defer close(s.ended)
 		for event := range w.ResultChan() {
-			child, ok := event.Object.(*v1alpha1.Child)
-			if !ok {
-				continue
-			}
-			now := state{
-				ready:     meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ReadyCondition),
-				connected: meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ConnectedCondition),
-				at:        time.Now(),
-			}
-			if len(child.Status.Layers) > 0 {
-				now.revision = child.Status.Layers[0].Revision
-			}
-			s.mu.Lock()
-			// The time at which it came to this, not of the last event.
-			if was := s.seen[child.Name]; was.ready == now.ready && was.connected == now.connected && was.revision == now.revision {
-				now.at = was.at
-			}
-			s.seen[child.Name] = now
-			s.mu.Unlock()
-			select {
-			case s.news <- struct{}{}:
-			default:
+			if child, ok := event.Object.(*v1alpha1.Child); ok {
+				s.saw(child)
+			} else {
+				s.failure = fmt.Errorf("cannot follow Children: %s: %+v", event.Type, event.Object)
 			}
 		}
 	}()
 	return nil
+}
+
+func (s *stand) saw(child *v1alpha1.Child) {
+	now := state{
+		ready:     meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ReadyCondition),
+		connected: meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ConnectedCondition),
+		at:        time.Now(),
+	}
+	if len(child.Status.Layers) > 0 {
+		now.revision = child.Status.Layers[0].Revision
+	}
+	s.mu.Lock()
+	// The time at which it came to this, not of the last event.
+	if was := s.seen[child.Name]; was.ready == now.ready && was.connected == now.connected && was.revision == now.revision {
+		now.at = was.at
+	}
+	s.seen[child.Name] = now
+	s.mu.Unlock()
+	select {
+	case s.news <- struct{}{}:
+	default:
+	}
 }
 
 // await returns when the named children are as asked, with the times at which
@@ -468,7 +484,7 @@ func (s *stand) await(ctx context.Context, names []string, what string, ok func(
 		select {
 		case <-s.news:
 		case <-s.ended:
-			return nil, errors.New("the watch of Children ended")
+			return nil, errors.Join(errors.New("the watch of Children ended"), s.failure)
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-timer.C:

@@ -138,7 +138,7 @@ func measureLarge(ctx context.Context, o options) (results []result, err error) 
 func (s *stand) close(failure error) error {
 	if failure != nil && s.log != nil {
 		if text, err := os.ReadFile(s.log.Name()); err == nil {
-			fmt.Fprintf(os.Stderr, "the agent's log ends with:\n%s\n", text[max(0, len(text)-8000):])
+			fmt.Fprintf(os.Stderr, "the agent's log ends with:\n%s\n", text[max(0, len(text)-2000):])
 		}
 	}
 	return s.Close()

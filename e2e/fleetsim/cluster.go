@@ -10,6 +10,7 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -119,7 +120,7 @@ func (c *Cluster) begin() {
 	c.log, c.oldest = nil, c.current()
 	for _, b := range c.fleet.base {
 		r := &record{
-			kind: b.kind, name: b.name, content: b.content, managed: b.managed, times: []int64{c.created},
+			kind: b.kind, name: b.name, content: b.content, managed: b.managed, times: slices.Repeat([]int64{c.created}, len(b.managed.entries)),
 			uid: c.newUID(b.kind.Kind, "", b.name), version: c.next(), generation: 1, created: c.created,
 		}
 		c.objects[r.kind.key("", r.name)] = r
@@ -153,6 +154,10 @@ func (s *store) base() ([]record, error) {
 		base = append(base, record{kind: k, name: name, content: content, managed: s.managedSet(nil)})
 		return nil
 	}
+	named := []metav1.ManagedFieldsEntry{{
+		Manager: "kube-apiserver", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
+		FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:labels":{".":{},"f:kubernetes.io/metadata.name":{}}}}`)},
+	}}
 	for _, name := range []string{"default", "kube-node-lease", "kube-public", "kube-system"} {
 		if err := add(builtin("Namespace"), name, map[string]any{
 			"labels": map[string]any{"kubernetes.io/metadata.name": name},
@@ -160,6 +165,7 @@ func (s *store) base() ([]record, error) {
 		}); err != nil {
 			return nil, err
 		}
+		base[len(base)-1].managed = s.managedSet(named)
 	}
 	rule := func(verbs, groups, resources []any) map[string]any {
 		return map[string]any{"verbs": verbs, "apiGroups": groups, "resources": resources}

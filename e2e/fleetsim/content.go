@@ -106,6 +106,8 @@ type store struct {
 	kinds    interner[kind]
 }
 
+const managedKey = `"managedFields":`
+
 // content makes an object of a kind shared. It takes the object over.
 func (s *store) content(k *kind, object map[string]any) (*content, error) {
 	m, ok := object["metadata"].(map[string]any)
@@ -135,9 +137,14 @@ func (s *store) content(k *kind, object map[string]any) (*content, error) {
 		if first < 0 {
 			break
 		}
-		c.body = append(c.body, text[:first]...)
+		before, after := text[:first], text[first+len(marks[kind])+2:]
+		if kind == holeManaged {
+			// The key belongs to the hole: an object without managers has none.
+			before, after = bytes.TrimSuffix(before, []byte(managedKey)), bytes.TrimPrefix(after, []byte(","))
+		}
+		c.body = append(c.body, before...)
 		c.holes = append(c.holes, hole{at: uint32(len(c.body)), kind: kind})
-		text = text[first+len(marks[kind])+2:]
+		text = after
 	}
 	c.body = bytes.Clone(append(c.body, text...))
 	h := sha256.New()
@@ -179,7 +186,10 @@ func (c *content) object() (map[string]any, error) {
 	text = append(text, '{')
 	from := uint32(0)
 	for _, h := range c.holes {
-		text = append(append(text, c.body[from:h.at]...), "null"...)
+		text = append(text, c.body[from:h.at]...)
+		if h.kind != holeManaged {
+			text = append(text, "null"...)
+		}
 		from = h.at
 	}
 	text = append(text, c.body[from:]...)
@@ -188,7 +198,7 @@ func (c *content) object() (map[string]any, error) {
 		return nil, fmt.Errorf("cannot decode object: %w", err)
 	}
 	if m, ok := object["metadata"].(map[string]any); ok {
-		for _, key := range []string{"creationTimestamp", "generation", "managedFields", "resourceVersion", "uid"} {
+		for _, key := range []string{"creationTimestamp", "generation", "resourceVersion", "uid"} {
 			if m[key] == nil {
 				delete(m, key)
 			}
@@ -362,7 +372,10 @@ func (r *record) at(now renewal) uint64 {
 }
 
 func (r *record) appendManaged(b []byte) []byte {
-	b = append(b, '[')
+	if len(r.managed.entries) == 0 {
+		return b
+	}
+	b = append(append(b, managedKey...), '[')
 	for i, e := range r.managed.entries {
 		if i > 0 {
 			b = append(b, ',')
@@ -370,7 +383,7 @@ func (r *record) appendManaged(b []byte) []byte {
 		b = append(append(b, e.text...), `,"time":`...)
 		b = append(appendTime(b, r.times[i]), '}')
 	}
-	return append(b, ']')
+	return append(b, ']', ',')
 }
 
 func appendTime(b []byte, unix int64) []byte {

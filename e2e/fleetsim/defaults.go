@@ -57,8 +57,10 @@ func (k *kind) complete(version string, object part) error {
 	if m := child(object, "metadata"); m != nil && m["creationTimestamp"] == nil {
 		delete(m, "creationTimestamp")
 	}
-	if status := child(object, "status"); status != nil && len(status) == 0 {
-		delete(object, "status")
+	for _, key := range []string{"spec", "status"} {
+		if c := child(object, key); c != nil && len(c) == 0 {
+			delete(object, key)
+		}
 	}
 	k.defaults(object)
 	return nil
@@ -338,7 +340,8 @@ func (k *kind) rules(before, after part, exists bool) field.ErrorList {
 		}
 	case "RoleBinding", "ClusterRoleBinding":
 		if exists && !same("roleRef") {
-			errs = append(errs, field.Invalid(field.NewPath("roleRef"), after["roleRef"], "cannot change roleRef"))
+			ref := child(after, "roleRef")
+			errs = append(errs, field.Invalid(field.NewPath("roleRef"), struct{ APIGroup, Kind, Name any }{ref["apiGroup"], ref["kind"], ref["name"]}, "cannot change roleRef"))
 		}
 	case "Deployment":
 		selector := field.NewPath("spec").Child("selector")

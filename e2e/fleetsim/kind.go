@@ -189,49 +189,49 @@ func (objectVersion) New(gvk schema.GroupVersionKind) (runtime.Object, error) {
 // builtinKinds are those of kube-apiserver that fleets use.
 var builtinKinds = func() []*kind {
 	core, apps, rbac, admission := corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion, rbacv1.SchemeGroupVersion, admissionregistrationv1.SchemeGroupVersion
-	add := func(gv schema.GroupVersion, name, plural string, k kind) *kind {
+	add := func(gv schema.GroupVersion, name, plural string, k *kind) *kind {
 		k.Group, k.Kind, k.List, k.Plural = gv.Group, name, name+"List", plural
 		k.Singular = strings.ToLower(name)
 		k.versions, k.stored = []string{gv.Version}, gv.Version
-		return &k
+		return k
 	}
 	return []*kind{
-		add(core, "ConfigMap", "configmaps", kind{Namespaced: true, Short: []string{"cm"}}),
-		add(core, "Endpoints", "endpoints", kind{Namespaced: true, Short: []string{"ep"}}),
-		add(core, "Event", "events", kind{Namespaced: true, Short: []string{"ev"}}),
-		add(core, "LimitRange", "limitranges", kind{Namespaced: true, Short: []string{"limits"}}),
-		add(core, "Namespace", "namespaces", kind{Status: true, Short: []string{"ns"}, Returned: true}),
-		add(core, "Node", "nodes", kind{Status: true, Short: []string{"no"}, Returned: true}),
-		add(core, "PersistentVolumeClaim", "persistentvolumeclaims", kind{Namespaced: true, Status: true, Short: []string{"pvc"}, Returned: true}),
-		add(core, "PersistentVolume", "persistentvolumes", kind{Status: true, Short: []string{"pv"}, Returned: true}),
-		add(core, "Pod", "pods", kind{Namespaced: true, Status: true, Generation: true, Short: []string{"po"}, Categories: []string{"all"}, Returned: true}),
-		add(core, "ResourceQuota", "resourcequotas", kind{Namespaced: true, Status: true, Short: []string{"quota"}, Returned: true}),
-		add(core, "Secret", "secrets", kind{Namespaced: true}),
-		add(core, "ServiceAccount", "serviceaccounts", kind{Namespaced: true, Short: []string{"sa"}, Returned: true, subresources: []subresource{
+		add(core, "ConfigMap", "configmaps", &kind{Namespaced: true, Short: []string{"cm"}}),
+		add(core, "Endpoints", "endpoints", &kind{Namespaced: true, Short: []string{"ep"}}),
+		add(core, "Event", "events", &kind{Namespaced: true, Short: []string{"ev"}}),
+		add(core, "LimitRange", "limitranges", &kind{Namespaced: true, Short: []string{"limits"}}),
+		add(core, "Namespace", "namespaces", &kind{Status: true, Short: []string{"ns"}, Returned: true}),
+		add(core, "Node", "nodes", &kind{Status: true, Short: []string{"no"}, Returned: true}),
+		add(core, "PersistentVolumeClaim", "persistentvolumeclaims", &kind{Namespaced: true, Status: true, Short: []string{"pvc"}, Returned: true}),
+		add(core, "PersistentVolume", "persistentvolumes", &kind{Status: true, Short: []string{"pv"}, Returned: true}),
+		add(core, "Pod", "pods", &kind{Namespaced: true, Status: true, Generation: true, Short: []string{"po"}, Categories: []string{"all"}, Returned: true}),
+		add(core, "ResourceQuota", "resourcequotas", &kind{Namespaced: true, Status: true, Short: []string{"quota"}, Returned: true}),
+		add(core, "Secret", "secrets", &kind{Namespaced: true}),
+		add(core, "ServiceAccount", "serviceaccounts", &kind{Namespaced: true, Short: []string{"sa"}, Returned: true, subresources: []subresource{
 			{"token", "authentication.k8s.io", "v1", "TokenRequest", []string{"create"}}}}),
-		add(core, "Service", "services", kind{Namespaced: true, Status: true, Short: []string{"svc"}, Categories: []string{"all"}, Returned: true}),
-		add(admission, "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", kind{Generation: true, Categories: []string{"api-extensions"}}),
-		add(admission, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", kind{Status: true, Generation: true, Categories: []string{"api-extensions"}}),
-		add(admission, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", kind{Generation: true, Categories: []string{"api-extensions"}}),
-		add(admission, "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", kind{Generation: true, Categories: []string{"api-extensions"}}),
-		add(apiextensionsv1.SchemeGroupVersion, "CustomResourceDefinition", "customresourcedefinitions", kind{Status: true, Generation: true, Short: []string{"crd", "crds"}, Categories: []string{"api-extensions"}}),
-		add(apps, "DaemonSet", "daemonsets", kind{Namespaced: true, Status: true, Generation: true, Short: []string{"ds"}, Categories: []string{"all"}}),
-		add(apps, "Deployment", "deployments", kind{Namespaced: true, Status: true, Generation: true, Short: []string{"deploy"}, Categories: []string{"all"}}),
-		add(apps, "ReplicaSet", "replicasets", kind{Namespaced: true, Status: true, Generation: true, Short: []string{"rs"}, Categories: []string{"all"}}),
-		add(apps, "StatefulSet", "statefulsets", kind{Namespaced: true, Status: true, Generation: true, Short: []string{"sts"}, Categories: []string{"all"}}),
-		add(batchv1.SchemeGroupVersion, "CronJob", "cronjobs", kind{Namespaced: true, Status: true, Generation: true, Short: []string{"cj"}, Categories: []string{"all"}}),
-		add(batchv1.SchemeGroupVersion, "Job", "jobs", kind{Namespaced: true, Status: true, Generation: true, Categories: []string{"all"}}),
-		add(coordinationv1.SchemeGroupVersion, "Lease", "leases", kind{Namespaced: true}),
-		add(networkingv1.SchemeGroupVersion, "IngressClass", "ingressclasses", kind{Generation: true}),
-		add(networkingv1.SchemeGroupVersion, "Ingress", "ingresses", kind{Namespaced: true, Status: true, Generation: true, Short: []string{"ing"}}),
-		add(networkingv1.SchemeGroupVersion, "NetworkPolicy", "networkpolicies", kind{Namespaced: true, Generation: true, Short: []string{"netpol"}}),
-		add(policyv1.SchemeGroupVersion, "PodDisruptionBudget", "poddisruptionbudgets", kind{Namespaced: true, Status: true, Generation: true, Short: []string{"pdb"}}),
-		add(rbac, "ClusterRoleBinding", "clusterrolebindings", kind{}),
-		add(rbac, "ClusterRole", "clusterroles", kind{}),
-		add(rbac, "RoleBinding", "rolebindings", kind{Namespaced: true}),
-		add(rbac, "Role", "roles", kind{Namespaced: true}),
-		add(schedulingv1.SchemeGroupVersion, "PriorityClass", "priorityclasses", kind{Generation: true, Short: []string{"pc"}}),
-		add(storagev1.SchemeGroupVersion, "StorageClass", "storageclasses", kind{Short: []string{"sc"}}),
+		add(core, "Service", "services", &kind{Namespaced: true, Status: true, Short: []string{"svc"}, Categories: []string{"all"}, Returned: true}),
+		add(admission, "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", &kind{Generation: true, Categories: []string{"api-extensions"}}),
+		add(admission, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", &kind{Status: true, Generation: true, Categories: []string{"api-extensions"}}),
+		add(admission, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", &kind{Generation: true, Categories: []string{"api-extensions"}}),
+		add(admission, "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", &kind{Generation: true, Categories: []string{"api-extensions"}}),
+		add(apiextensionsv1.SchemeGroupVersion, "CustomResourceDefinition", "customresourcedefinitions", &kind{Status: true, Generation: true, Short: []string{"crd", "crds"}, Categories: []string{"api-extensions"}}),
+		add(apps, "DaemonSet", "daemonsets", &kind{Namespaced: true, Status: true, Generation: true, Short: []string{"ds"}, Categories: []string{"all"}}),
+		add(apps, "Deployment", "deployments", &kind{Namespaced: true, Status: true, Generation: true, Short: []string{"deploy"}, Categories: []string{"all"}}),
+		add(apps, "ReplicaSet", "replicasets", &kind{Namespaced: true, Status: true, Generation: true, Short: []string{"rs"}, Categories: []string{"all"}}),
+		add(apps, "StatefulSet", "statefulsets", &kind{Namespaced: true, Status: true, Generation: true, Short: []string{"sts"}, Categories: []string{"all"}}),
+		add(batchv1.SchemeGroupVersion, "CronJob", "cronjobs", &kind{Namespaced: true, Status: true, Generation: true, Short: []string{"cj"}, Categories: []string{"all"}}),
+		add(batchv1.SchemeGroupVersion, "Job", "jobs", &kind{Namespaced: true, Status: true, Generation: true, Categories: []string{"all"}}),
+		add(coordinationv1.SchemeGroupVersion, "Lease", "leases", &kind{Namespaced: true}),
+		add(networkingv1.SchemeGroupVersion, "IngressClass", "ingressclasses", &kind{Generation: true}),
+		add(networkingv1.SchemeGroupVersion, "Ingress", "ingresses", &kind{Namespaced: true, Status: true, Generation: true, Short: []string{"ing"}}),
+		add(networkingv1.SchemeGroupVersion, "NetworkPolicy", "networkpolicies", &kind{Namespaced: true, Generation: true, Short: []string{"netpol"}}),
+		add(policyv1.SchemeGroupVersion, "PodDisruptionBudget", "poddisruptionbudgets", &kind{Namespaced: true, Status: true, Generation: true, Short: []string{"pdb"}}),
+		add(rbac, "ClusterRoleBinding", "clusterrolebindings", &kind{}),
+		add(rbac, "ClusterRole", "clusterroles", &kind{}),
+		add(rbac, "RoleBinding", "rolebindings", &kind{Namespaced: true}),
+		add(rbac, "Role", "roles", &kind{Namespaced: true}),
+		add(schedulingv1.SchemeGroupVersion, "PriorityClass", "priorityclasses", &kind{Generation: true, Short: []string{"pc"}}),
+		add(storagev1.SchemeGroupVersion, "StorageClass", "storageclasses", &kind{Short: []string{"sc"}}),
 	}
 }()
 

@@ -123,6 +123,9 @@ func (r *request) list() answer {
 		found = found[:limit]
 	}
 	text, _ := json.Marshal(meta) // our own type
+	if r.kind.custom != nil && !r.partial && meta.Continue == "" {
+		text = append([]byte(`{"continue":"",`), text[1:]...) // as they are there
+	}
 	now := r.now()
 	kind, apiVersion, item := r.kind.List, r.kind.apiVersion(r.version), form{version: r.version, untyped: r.kind.custom == nil}
 	if r.partial {
@@ -247,13 +250,19 @@ func (r *request) patch() answer {
 		return answer{err: err}
 	}
 	contentType, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
-	accepted := []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType), string(types.ApplyCBORPatchType)}
+	accepted := []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType)}
 	if r.kind.custom != nil {
 		accepted = slices.DeleteFunc(accepted, func(t string) bool { return t == string(types.StrategicMergePatchType) })
 	}
 	op := operation(contentType)
-	if !slices.Contains(accepted, contentType) || contentType == string(types.ApplyCBORPatchType) {
-		return answer{err: unsupported(accepted...)}
+	if !slices.Contains(accepted, contentType) {
+		if r.kind.custom != nil {
+			return answer{err: unsupported(accepted...)}
+		}
+		return answer{err: &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
+			Message: "415: Unsupported Media Type", Details: &metav1.StatusDetails{},
+		}}}
 	}
 	w := r.write(op, r.body)
 	before := r.record()
@@ -300,7 +309,7 @@ func (r *request) finish(w write, o outcome, before *record, dry bool) answer {
 		return answer{err: o.err}
 	}
 	if before != nil {
-		if err := expect(before, o.uid, o.version, r.now()); err != nil {
+		if err := w.expect(before, o, r.now()); err != nil {
 			return answer{err: err}
 		}
 	}
@@ -326,9 +335,14 @@ func (r *request) finish(w write, o outcome, before *record, dry bool) answer {
 }
 
 // expect holds an object against what a writer believes of it.
-func expect(o *record, uid, version string, now renewal) *apierrors.StatusError {
+func (w *write) expect(o *record, made outcome, now renewal) *apierrors.StatusError {
+	uid, version := made.uid, made.version
 	conflict := func(text string) *apierrors.StatusError {
 		return apierrors.NewConflict(o.kind.resource(), o.name, fmt.Errorf("%s", text))
+	}
+	if uid != "" && uid != o.uid.String() && w.operation == opApply {
+		changed := field.Invalid(field.NewPath("metadata", "uid"), uid, immutable)
+		return apierrors.NewInvalid(o.kind.gvk(w.version).GroupKind(), o.name, field.ErrorList{changed, changed}) // it says so twice
 	}
 	if uid != "" && uid != o.uid.String() {
 		return conflict(fmt.Sprintf("Precondition failed: UID in precondition: %s, UID in object meta: %s", uid, o.uid))
@@ -364,11 +378,12 @@ func (r *request) delete() answer {
 		return r.notFound()
 	}
 	if p := options.Preconditions; p != nil {
+		recorded := schema.GroupResource{Group: r.kind.Group, Resource: r.kind.Kind}
 		if p.UID != nil && string(*p.UID) != o.uid.String() {
-			return answer{err: apierrors.NewConflict(r.kind.resource(), o.name, fmt.Errorf("Precondition failed: UID in precondition: %s, UID in object meta: %s", *p.UID, o.uid))}
+			return answer{err: apierrors.NewConflict(recorded, o.name, fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, o.uid))}
 		}
 		if version := strconv.FormatUint(o.at(r.now()), 10); p.ResourceVersion != nil && *p.ResourceVersion != version {
-			return answer{err: apierrors.NewConflict(r.kind.resource(), o.name, fmt.Errorf("Precondition failed: ResourceVersion in precondition: %s, ResourceVersion in object meta: %s", *p.ResourceVersion, version))}
+			return answer{err: apierrors.NewConflict(recorded, o.name, fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, version))}
 		}
 	}
 	if len(options.DryRun) > 0 {
@@ -415,7 +430,7 @@ func (r *request) deleteAll() answer {
 // token issues a token for a ServiceAccount.
 func (r *request) token() answer {
 	if r.Method != http.MethodPost {
-		return answer{err: apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, strings.ToLower(r.Method), schema.GroupResource{}, "", "", 0, true)}
+		return r.notAllowed()
 	}
 	account := r.record()
 	if account == nil {
@@ -435,6 +450,7 @@ func (r *request) token() answer {
 	}
 	r.changed = true
 	r.cluster.issue(account, request)
+	request.UID = types.UID(account.uid.String())
 	request.Kind, request.APIVersion = "TokenRequest", "authentication.k8s.io/v1"
 	text, _ := json.Marshal(request) // a type of Kubernetes
 	return answer{code: http.StatusCreated, body: text}

@@ -257,7 +257,7 @@ func (r *request) admit(w http.ResponseWriter) (a answer, served bool) {
 	r.kind = c.catalog.served[schema.GroupVersionResource{Group: r.action.group, Version: r.version, Resource: r.action.resource}]
 	if r.kind == nil || r.kind.Namespaced && r.action.namespace == "" && r.action.name != "" ||
 		!r.kind.Namespaced && r.action.namespace != "" && r.kind.Kind != "Namespace" {
-		return notServed(), false
+		return r.notServed(), false
 	}
 	if err := r.negotiate(); err != nil {
 		return answer{err: err}, false
@@ -268,6 +268,20 @@ func (r *request) admit(w http.ResponseWriter) (a answer, served bool) {
 // notServed is how kube-apiserver answers for a path that is nothing.
 func notServed() answer {
 	return answer{code: http.StatusNotFound, contentType: "text/plain; charset=utf-8", body: []byte("404 page not found\n"), header: map[string]string{"X-Content-Type-Options": "nosniff"}}
+}
+
+// notServed is how an API of kube-apiserver itself answers for a resource that it
+// does not have; those of custom ones are nothing.
+func (r *request) notServed() answer {
+	if !slices.ContainsFunc(builtinKinds, func(k *kind) bool { return k.Group == r.action.group }) {
+		return notServed()
+	}
+	return answer{err: apierrors.NewGenericServerResponse(http.StatusNotFound, "", schema.GroupResource{}, "", "", 0, false)}
+}
+
+// notAllowed is the answer for a method that a resource does not have.
+func (r *request) notAllowed() answer {
+	return answer{err: apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, "", schema.GroupResource{}, "", "", 0, false)}
 }
 
 func (r *request) forbidden() *apierrors.StatusError {
@@ -334,14 +348,15 @@ func (r *request) negotiate() *apierrors.StatusError {
 			return nil
 		}
 	}
+	s := metav1.Status{Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable}
 	types := []string{jsonType, "application/yaml", runtime.ContentTypeProtobuf}
 	if r.kind.custom != nil {
-		types = types[:2]
+		s.Message = "only the following media types are accepted: " + strings.Join(types[:2], ", ")
+	} else {
+		s.Message = "406: Not Acceptable\n\nAvailable representations: " + strings.Join(types, ", ")
+		s.Details = &metav1.StatusDetails{}
 	}
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
-		Message: "only the following media types are accepted: " + strings.Join(types, ", "),
-	}}
+	return &apierrors.StatusError{ErrStatus: s}
 }
 
 // account counts a request.
@@ -386,7 +401,7 @@ func (r *request) answer() answer {
 		return r.token()
 	case a.sub == "status" && status, a.sub == "":
 	default:
-		return notServed()
+		return r.notServed()
 	}
 	switch {
 	case a.verb == "get":
@@ -404,7 +419,7 @@ func (r *request) answer() answer {
 	case a.sub == "" && a.verb == "deletecollection":
 		return r.deleteAll()
 	}
-	return answer{err: apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, strings.ToLower(r.Method), schema.GroupResource{}, "", "", 0, true)}
+	return r.notAllowed()
 }
 
 type connKey struct{}

@@ -143,7 +143,7 @@ func (f *Fleet) compute(w write, body []byte, live *content, managed *managedSet
 		if err := yaml.Unmarshal(body, &patch.Object); err != nil {
 			return failed(apierrors.NewBadRequest(fmt.Sprintf("error decoding YAML: %v", err)))
 		}
-		if err := w.check(patch); err != nil {
+		if err := w.check(patch, body); err != nil {
 			return failed(err)
 		}
 		out.uid, out.version = string(patch.GetUID()), patch.GetResourceVersion()
@@ -168,7 +168,7 @@ func (f *Fleet) compute(w write, body []byte, live *content, managed *managedSet
 			after.SetGroupVersionKind(gvk)
 		}
 		if w.operation == opCreate || w.operation == opReplace {
-			if err := w.check(after); err != nil {
+			if err := w.check(after, body); err != nil {
 				return failed(err)
 			}
 		}
@@ -186,7 +186,7 @@ func (f *Fleet) compute(w write, body []byte, live *content, managed *managedSet
 		}
 		after = manager.UpdateNoErrors(before.DeepCopy(), after, w.manager).(*unstructured.Unstructured)
 	}
-	if live == nil && w.namespace != "" {
+	if (live == nil || after.GetNamespace() == "") && w.namespace != "" {
 		after.SetNamespace(w.namespace)
 	}
 	if after.GetName() == "" {
@@ -214,18 +214,21 @@ func (f *Fleet) compute(w write, body []byte, live *content, managed *managedSet
 }
 
 // check holds an object of a request against its address.
-func (w *write) check(u *unstructured.Unstructured) error {
+func (w *write) check(u *unstructured.Unstructured, body []byte) error {
 	gvk := w.kind.gvk(w.version)
 	got := u.GroupVersionKind()
 	switch {
 	case u.GetKind() == "" && u.GetAPIVersion() == "" && w.kind.custom == nil && w.operation != opApply:
 		u.SetGroupVersionKind(gvk) // the address says it
 	case u.GetKind() == "":
-		return apierrors.NewBadRequest("Object 'Kind' is missing in the request body")
+		return w.unrecognized("Kind", body)
 	case u.GetAPIVersion() == "":
-		return apierrors.NewBadRequest("Object 'apiVersion' is missing in the request body")
-	case got.GroupVersion() != gvk.GroupVersion() && w.operation == opApply:
-		return apierrors.NewBadRequest(fmt.Sprintf("Incorrect version specified in apply patch. Specified patch version: %s, expected: %s", got.GroupVersion(), gvk.GroupVersion()))
+		return w.unrecognized("apiVersion", body)
+	case got != gvk && w.operation == opApply:
+		return apierrors.NewBadRequest("invalid object type: " + got.String())
+	case got.GroupVersion() != gvk.GroupVersion() && w.kind.custom == nil && !typedScheme.Recognizes(got):
+		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: no kind %q is registered for version %q in scheme \"pkg/runtime/scheme.go:111\"",
+			gvk.Kind, gvk.Version, gvk.Kind, got.Kind, got.GroupVersion()))
 	case got.GroupVersion() != gvk.GroupVersion():
 		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", got.GroupVersion(), gvk.GroupVersion()))
 	case got.Kind != gvk.Kind:
@@ -248,6 +251,16 @@ func (w *write) check(u *unstructured.Unstructured) error {
 		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", name, w.name))
 	}
 	return nil
+}
+
+// unrecognized is how kube-apiserver refuses a body that does not say what it is.
+func (w *write) unrecognized(missing string, body []byte) error {
+	const most = 30
+	summary := string(body)
+	if len(summary) > most {
+		summary = summary[:most] + " ..."
+	}
+	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): Object '%s' is missing in '%s' (%s)", w.kind.Kind, missing, body, summary))
 }
 
 // changed is the object that a write other than an apply asks for.
