@@ -154,7 +154,13 @@ func (h *hub) tell(t *testing.T) {
 	out, err := h.Run(ctx, "cascade", "get", "all", "-A", "--kubeconfig", h.tier.Kubeconfig())
 	t.Logf("cascade get all: %v\n%s", err, out)
 	data, err := os.ReadFile(h.agent.Log)
-	t.Logf("the end of the agent's log: %v\n%s", err, data[max(0, len(data)-8000):])
+	var errors []string
+	for line := range strings.Lines(string(data)) {
+		if !strings.Contains(line, `"level":"info"`) {
+			errors = append(errors, line)
+		}
+	}
+	t.Logf("errors in the agent's log: %v\n%s", err, strings.Join(errors[max(0, len(errors)-20):], ""))
 }
 
 func (h *hub) apply(t *testing.T, u *unstructured.Unstructured) {

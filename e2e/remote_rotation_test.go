@@ -357,8 +357,8 @@ func TestRotationLeak(t *testing.T) {
 		p.revoke(t, current)
 		if i%10 == 0 {
 			p.dismiss(t)
-			sha := y.commit(t, map[string]string{"app/note.yaml": noteNamed("note", "version", fmt.Sprint(i))})
-			p.has(t, "note", "version", fmt.Sprint(i))
+			sha := y.commit(t, map[string]string{"app/note.yaml": noteNamed("note", "version", fmt.Sprint(i+1))})
+			p.has(t, "note", "version", fmt.Sprint(i+1))
 			y.ready(t, "c", sha)
 		}
 		current = next

@@ -254,8 +254,11 @@ func (e AuditEvent) Credential() string {
 // ByAgent reports whether an agent wrote, in its own cluster or as a parent in a
 // child.
 func (e AuditEvent) ByAgent() bool {
-	return strings.HasPrefix(e.UserAgent, "cascade-agent") || strings.HasPrefix(e.UserAgent, "cascade-parent")
+	return strings.HasPrefix(e.UserAgent, "cascade-agent") || e.ByParent()
 }
+
+// ByParent reports whether an agent asked as a parent in a child.
+func (e AuditEvent) ByParent() bool { return strings.HasPrefix(e.UserAgent, "cascade-parent") }
 
 // Audit returns what was recorded from an offset of the audit log on, and the
 // offset of its end.
