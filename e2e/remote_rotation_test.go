@@ -299,8 +299,8 @@ func deletion(h *hub, t *testing.T) {
 			}
 			return client.IgnoreNotFound(err)
 		})
-		took := time.Since(deleted)
-		slowest = max(slowest, took)
+		gone := time.Now()
+		slowest = max(slowest, gone.Sub(deleted))
 		metrics, err := h.agent.Read(t.Context(), "/metrics")
 		if err != nil {
 			t.Fatal(err)
@@ -314,14 +314,20 @@ func deletion(h *hub, t *testing.T) {
 				return p.client.Get(ctx, client.ObjectKey{Name: "kube-system"}, &corev1.Namespace{})
 			})
 		}
-		// A commit and a visit of the Cluster's key would write, if anything did.
+		// A commit would write, and make the Child come back, if anything did.
 		y.fetched(t, y.commit(t, content(-1)))
+		if _, err := y.child(t.Context(), name); !apierrors.IsNotFound(err) {
+			t.Errorf("the Child of a Cluster that is being deleted is there, or cannot be read: %v", err)
+		}
 		y.release(t, name)
 		late := 0
-		for _, e := range p.writes(t, from) {
-			if e.Received.After(deleted) {
+		for _, e := range p.requests(t, from) {
+			switch {
+			case e.Writes() && e.Received.After(deleted):
 				late++
 				t.Logf("%s: %s %s was received %.3f s after the deletion", name, e.Verb, e.RequestURI, e.Received.Sub(deleted).Seconds())
+			case e.Received.After(gone) && revive == nil:
+				t.Errorf("%s was asked %.3f s after its Child had gone: %s %s", name, e.Received.Sub(gone).Seconds(), e.Verb, e.RequestURI)
 			}
 		}
 		if late > 1 {

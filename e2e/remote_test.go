@@ -11,6 +11,8 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -43,6 +45,7 @@ func TestRemote(t *testing.T) {
 	}{
 		{"Life", life},
 		{"Identity", identities},
+		{"IdentityOfARebuiltServer", rebuiltServer},
 		{"NotReadyServers", notReadyServers},
 		{"LostTokens", lostTokens},
 		{"Layers", layers},
@@ -406,6 +409,51 @@ func identities(h *hub, t *testing.T) {
 			t.Errorf("the wrong cluster was asked for a token")
 		}
 	}
+}
+
+// rebuiltServer is a control plane that lost its data and was built again in the
+// same place: address, authorities and administrator are those of before.
+func rebuiltServer(h *hub, t *testing.T) {
+	y := h.yard(t, "rebuilt", map[string]string{"app/note.yaml": noteNamed("note", "version", "1")})
+	p := h.plane(t, "rebuilt")
+	y.layer(t, "app", "c")
+	y.declare(t, "c")
+	y.report(t, "c", initialized)
+	y.handOver(t, "c", p.kubeconfig(t, func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo) {}))
+	recorded := y.ready(t, "c", "").Status.Identity
+
+	p.rebuild(t)
+	from := p.now(t)
+	sha := y.commit(t, map[string]string{"app/note.yaml": noteNamed("note", "version", "2")})
+	y.fetched(t, sha)
+	y.visit(t, "c")
+	child := y.says(t, "c", v1alpha1.ConnectedCondition, v1alpha1.ReasonIdentityChanged, recorded.KubeSystemUID)
+	if *child.Status.Identity != *recorded {
+		t.Errorf("the identity is %v, it was %v", child.Status.Identity, recorded)
+	}
+	y.visit(t, "c")
+	p.untouched(t, from)
+	// A person says that this is intended.
+	if err := y.client.Delete(t.Context(), child); err != nil {
+		t.Fatal(err)
+	}
+	p.has(t, "note", "version", "2")
+	y.ready(t, "c", sha)
+}
+
+// rebuild ends a control plane and starts it again without its data.
+func (p *plane) rebuild(t *testing.T) {
+	t.Helper()
+	if err := p.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(p.Dir, "etcd")); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.StartControlPlane(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.connect(t)
 }
 
 func (y *yard) child1(t *testing.T, name string) *v1alpha1.Child {

@@ -99,9 +99,12 @@ func (t *Tier) StartControlPlane(ctx context.Context) error {
 // StartNode gives the cluster a node, on which its pods run as processes.
 func (t *Tier) StartNode(ctx context.Context) error { return t.startNode(ctx) }
 
+// Stop ends the cluster. It keeps its data, for another start.
+func (t *Tier) Stop(ctx context.Context) error { return t.stage.stop(ctx, t.Dir) }
+
 // Remove ends the cluster and forgets its data: a later start is a new cluster.
 func (t *Tier) Remove(ctx context.Context) error {
-	return errors.Join(t.stage.stop(ctx, t.Dir), os.RemoveAll(t.Dir))
+	return errors.Join(t.Stop(ctx), os.RemoveAll(t.Dir))
 }
 
 func (t *Tier) startNode(ctx context.Context) error {
