@@ -675,9 +675,21 @@ type history struct {
 	warnings []corev1.Event
 }
 
-// keep begins a history. It ends with the test.
+// keep begins a history, of layers that are in place. It ends with the test.
 func (y *yard) keep(t *testing.T) *history {
 	t.Helper()
+	eventually(t, converge, "layers say that they are in place", func(ctx context.Context) error {
+		list := &v1alpha1.LayerList{}
+		if err := y.client.List(ctx, list, client.InNamespace(y.namespace)); err != nil {
+			return err
+		}
+		for _, layer := range list.Items {
+			if !meta.IsStatusConditionTrue(layer.Status.Conditions, v1alpha1.ReadyCondition) {
+				return fmt.Errorf("conditions of layer %s are %s", layer.Name, summary(layer.Status.Conditions))
+			}
+		}
+		return nil
+	})
 	h := &history{}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var ended sync.WaitGroup

@@ -33,7 +33,7 @@ func TestRemoteAtRest(t *testing.T) {
 	})
 	y.version = "v1beta1"
 	username, password := h.Git.Login()
-	y.push(t, map[string]string{"armed/sync.yaml": fmt.Sprintf(armed, h.Git.HTTPURL("rest"))})
+	y.commit(t, map[string]string{"armed/sync.yaml": fmt.Sprintf(armed, h.Git.HTTPURL("rest"))})
 	y.define(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {name: for-child}, stringData: {username: %q, password: %q}}", username, password))
 	pushed := h.plane(t, "pushed")
 	armed := h.plane(t, "armed", "--audit-reads", "--token-cache=0s")

@@ -301,13 +301,18 @@ func deletion(h *hub, t *testing.T) {
 		})
 		gone := time.Now()
 		slowest = max(slowest, gone.Sub(deleted))
-		metrics, err := h.agent.Read(t.Context(), "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if strings.Contains(metrics, `name="`+name+`",namespace="`+y.namespace+`"`) || strings.Contains(metrics, `namespace="`+y.namespace+`",name="`+name+`"`) {
-			t.Errorf("%s is still among the metrics", name)
-		}
+		eventually(t, converge, name+" is not among the metrics", func(ctx context.Context) error {
+			metrics, err := h.agent.Read(ctx, "/metrics")
+			if err != nil {
+				return err
+			}
+			for line := range strings.Lines(metrics) {
+				if strings.Contains(line, `"`+name+`"`) && strings.Contains(line, `"`+y.namespace+`"`) {
+					return errors.New(line)
+				}
+			}
+			return nil
+		})
 		if revive != nil {
 			revive()
 			eventually(t, converge, "the control plane answers", func(ctx context.Context) error {
