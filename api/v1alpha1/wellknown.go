@@ -18,6 +18,12 @@ const (
 	LayerLabelGroup = "layer.cascade.dev"
 	// VariablePrefix marks annotations of a Cluster that become variables.
 	VariablePrefix = "vars.cascade.dev/"
+	// ReportLabel on the agent's Lease is the digest of its report, so that
+	// a parent that reads the one knows whether to read the other.
+	ReportLabel = "cascade.dev/report"
+	// ExpiresAnnotation on a Secret that is handed to children says when what it
+	// holds lapses, in RFC 3339, where the Secret does not tell by itself.
+	ExpiresAnnotation = "cascade.dev/expires-at"
 	// AgentNamespace is where a seeded agent lives.
 	AgentNamespace = "cascade-system"
 )
@@ -33,10 +39,22 @@ const (
 	// SeedConfigMap has the parent's inventories in the child, so that a
 	// rebuilt parent adopts what is there.
 	SeedConfigMap = "cascade-seed"
+	// FirstSyncConfigMap has the record of the tier's first sync: its state, and what
+	// people said about Clusters.
+	FirstSyncConfigMap = "cascade-first-sync"
 	// LeaderLease is held by a working agent.
 	LeaderLease = "cascade-leader"
 	// ParentServiceAccount is who the parent is in the child.
 	ParentServiceAccount = "cascade-parent"
+)
+
+// States of a tier's first sync, in FirstSyncConfigMap.
+const (
+	// FirstSyncAdopt: Clusters that do not exist are created after a person said
+	// that they are new.
+	FirstSyncAdopt = "adopt"
+	// FirstSyncSettled: Clusters are created without asking.
+	FirstSyncSettled = "settled"
 )
 
 // Condition types.
@@ -52,8 +70,17 @@ const (
 	DriftedCondition = "Drifted"
 	// PruneBlockedCondition of a Kustomization is there while deletes are held.
 	PruneBlockedCondition = "PruneBlocked"
+	// CreateHeldCondition of a Kustomization or HelmRelease is there while Clusters
+	// are not created, lest they be built twice.
+	CreateHeldCondition = "CreateHeld"
 	// SeededCondition of a Child: every layer that selects it is applied.
 	SeededCondition = "Seeded"
+	// ClusterSeededCondition is SeededCondition on the Cluster API Cluster, for
+	// its spec.availabilityGates.
+	ClusterSeededCondition = "cascade.dev/Seeded"
+	// CredentialsExpiringCondition of a Child is there while a credential that
+	// it was given has used two thirds of its life.
+	CredentialsExpiringCondition = "CredentialsExpiring"
 )
 
 // Reasons, stable because people and alerts match on them.
@@ -67,6 +94,7 @@ const (
 	ReasonKubeconfigMissing    = "KubeconfigMissing"
 	ReasonKubeconfigRefused    = "KubeconfigRefused"
 	ReasonUnreachable          = "Unreachable"
+	ReasonUnauthorized         = "Unauthorized"
 	ReasonIdentityChanged      = "IdentityChanged"
 	ReasonNoLayer              = "NoLayer"
 	ReasonAgentNotReady        = "AgentNotReady"
@@ -75,9 +103,12 @@ const (
 	ReasonBuildFailed          = "BuildFailed"
 	ReasonSeedFailed           = "SeedFailed"
 	ReasonCredentialMissing    = "CredentialMissing"
+	ReasonCredentialsExpiring  = "CredentialsExpiring"
+	ReasonCredentialsLapsed    = "CredentialsLapsed"
 	ReasonDependencyNotReady   = "DependencyNotReady"
 	ReasonHealthCheckFailed    = "HealthCheckFailed"
 	ReasonPruneBlocked         = "PruneBlocked"
+	ReasonCreateHeld           = "CreateHeld"
 	ReasonDriftDetected        = "DriftDetected"
 	ReasonPruneFailed          = "PruneFailed"
 	ReasonInvalidSpec          = "InvalidSpec"

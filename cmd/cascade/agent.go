@@ -84,6 +84,7 @@ type agentOptions struct {
 	sweep                time.Duration
 	logLevel             string
 	image                string
+	firstSync            string
 }
 
 func newAgent() *cobra.Command {
@@ -113,8 +114,8 @@ func newAgent() *cobra.Command {
 	f.Int64Var(&o.indexMaxBytes, "helm-index-max-size", 50<<20, "most bytes of the index of a Helm repository")
 	f.Int64Var(&o.chartMaxBytes, "helm-chart-max-size", 10<<20, "most bytes of a packaged chart")
 	f.Int64Var(&o.chartFileMaxBytes, "helm-chart-file-max-size", 5<<20, "most bytes of one file of a chart")
-	f.IntVar(&o.concurrentChildren, "concurrent-children", 32, "number of children that are visited at the same time")
-	f.DurationVar(&o.observeInterval, "observe-interval", 15*time.Second, "time between two readings of a child's report")
+	f.IntVar(&o.concurrentChildren, "concurrent-children", 64, "number of children that are pushed to at the same time")
+	f.DurationVar(&o.observeInterval, "observe-interval", 45*time.Second, "time between two questions to a child that is ready: whether it is there, and what its agent reports")
 	f.BoolVar(&o.noCrossNamespaceRefs, "no-cross-namespace-refs", false, "refuse sources of other namespaces")
 	f.BoolVar(&o.noRemoteBases, "no-remote-bases", true, "refuse references of kustomization files to other hosts and repositories, which cannot be allowed yet")
 	f.StringSliceVar(&o.controllerKinds, "controllers", controllerKinds(), "kinds that this process reconciles; sources of other kinds are read by the URL of their artifact")
@@ -134,6 +135,7 @@ func newAgent() *cobra.Command {
 	f.DurationVar(&o.sweep, "sweep-interval", time.Hour, "time after which all objects are verified one by one, besides by watching; 5m at least")
 	f.BoolVar(&o.profiling, "profiling", false, "serve Go's profiles beside the metrics, /debug/pprof")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
+	f.StringVar(&o.firstSync, "first-sync", firstSyncAdopt, "what to do about Clusters that Git declares and that do not exist, in a tier that has nothing on record: adopt holds them until a person says that they are new, create creates them")
 	f.StringVar(&o.image, "agent-image", envOr("CASCADE_IMAGE", "cascade"), "image of agents that are installed in children")
 	return cmd
 }
@@ -172,11 +174,16 @@ func (o agentOptions) run(ctx context.Context) error {
 	if err := o.awaitFlux(ctx, config, logger); err != nil {
 		return err
 	}
-	mgr, err := o.manager(config)
+	reporter := &remote.Reporter{Namespace: o.namespace, Agent: version(), Now: time.Now, Reconciles: o.reconcilesObject}
+	lock, err := o.lock(config, reporter)
 	if err != nil {
 		return err
 	}
-	if err := o.controllers(ctx, mgr); err != nil {
+	mgr, err := o.manager(config, lock)
+	if err != nil {
+		return err
+	}
+	if err := o.controllers(ctx, mgr, reporter, o.fence(lock)); err != nil {
 		return err
 	}
 	logger.Info("starting", "version", version(), "namespace", o.namespace)
@@ -186,11 +193,7 @@ func (o agentOptions) run(ctx context.Context) error {
 	return nil
 }
 
-func (o agentOptions) manager(config *rest.Config) (ctrl.Manager, error) {
-	lock, err := o.lock(config)
-	if err != nil {
-		return nil, err
-	}
+func (o agentOptions) manager(config *rest.Config, lock resourcelock.Interface) (ctrl.Manager, error) {
 	ofClusters, err := labels.NewRequirement(capibridge.ClusterNameLabel, selection.Exists, nil)
 	if err != nil {
 		return nil, err
@@ -247,7 +250,7 @@ func (o agentOptions) profiles() map[string]http.Handler {
 // lock is the lease that the working agent holds. Its identity is the pod's
 // name: a container that is restarted in its pod is still the holder and goes
 // on at once, where a random identity would have to wait for its own ghost.
-func (o agentOptions) lock(config *rest.Config) (resourcelock.Interface, error) {
+func (o agentOptions) lock(config *rest.Config, reporter *remote.Reporter) (*heldLease, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("cannot read host name: %w", err)
@@ -256,11 +259,34 @@ func (o agentOptions) lock(config *rest.Config) (resourcelock.Interface, error) 
 	if err != nil {
 		return nil, fmt.Errorf("cannot make client: %w", err)
 	}
-	return &resourcelock.LeaseLock{
+	return newHeldLease(&reportingLock{reporter: reporter, LeaseLock: &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: o.namespace, Name: o.lease(v1alpha1.LeaderLease)},
 		Client:     clients.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: envOr("POD_NAME", host)},
-	}, nil
+	}}, time.Now), nil
+}
+
+// reportingLock tells with each renewal of the lease, which is written anyway,
+// whether the report has changed.
+type reportingLock struct {
+	*resourcelock.LeaseLock
+	reporter *remote.Reporter
+}
+
+// Update renews the lease.
+func (l *reportingLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if digest := l.reporter.Digest(); digest != "" {
+		l.Labels = map[string]string{v1alpha1.ReportLabel: digest}
+	}
+	return l.LeaseLock.Update(ctx, record)
+}
+
+// fence is asked before each delete. Without a lease there is nothing to lose.
+func (o agentOptions) fence(lock *heldLease) func() error {
+	if !o.leaderElection {
+		return nil
+	}
+	return lock.MayDelete
 }
 
 // storage packs artifacts and serves them, if somebody is to have them.
