@@ -169,6 +169,31 @@ race: ## the agent with the race detector, for the e2e tests
 e2e: build-e2e race ## the scenarios on real control planes, agents under the race detector
 	go test -race -count=1 -timeout 40m -parallel 40 -v ./e2e
 
+# The long forms of tests that `make e2e` runs in short. How often they do what they
+# do, a variable says: make rotation CASCADE_ROTATIONS=600.
+export CASCADE_ROTATIONS CASCADE_RECREATIONS CASCADE_DELETIONS CASCADE_LEAK_ROTATIONS
+REMOTE = go test -race -count=1 -timeout 60m -v ./e2e -run
+
+.PHONY: rotation
+rotation: CASCADE_ROTATIONS ?= 60
+rotation: build-e2e race ## a kubeconfig that is replaced every 10 s for 10 minutes, under load
+	$(REMOTE) '^TestRemote$$/^Rotation$$'
+
+.PHONY: recreation
+recreation: CASCADE_RECREATIONS ?= 50
+recreation: build-e2e race ## 50 clusters, one after the other, of one name
+	$(REMOTE) '^TestRemote$$/^Recreation$$'
+
+.PHONY: deletion
+deletion: CASCADE_DELETIONS ?= 100
+deletion: build-e2e race ## 100 clusters that are deleted in the middle of a push, half of them dead
+	$(REMOTE) '^TestRemote$$/^Deletion$$'
+
+.PHONY: leak
+leak: CASCADE_LEAK_ROTATIONS ?= 1000
+leak: build-e2e race ## the size of an agent before and after 1000 rotations
+	$(REMOTE) '^TestRotationLeak$$'
+
 .PHONY: test-controlplane
 test-controlplane: $(BIN)/controlplane
 	cd e2e/controlplane && CONTROLPLANE_BIN=$(BIN)/controlplane go test -p $(P) -timeout 15m ./...
