@@ -148,6 +148,12 @@ race: ## the agent with the race detector, for the e2e tests
 e2e: build-e2e race ## the scenarios on real control planes, agents under the race detector
 	go test -race -count=1 -timeout 40m -parallel 40 -v ./e2e
 
+# CASCADE_ARMOUR_SEED repeats a walk.
+OPERATIONS ?= 2000
+.PHONY: armour
+armour: build-e2e race ## a long random walk through what people and faults do to a fleet in Git
+	CASCADE_ARMOUR_OPERATIONS=$(OPERATIONS) go test -race -count=1 -timeout 120m -v -run '^TestArmour$$' ./e2e
+
 .PHONY: test-controlplane
 test-controlplane: $(BIN)/controlplane
 	cd e2e/controlplane && CONTROLPLANE_BIN=$(BIN)/controlplane go test -p $(P) -timeout 15m ./...
