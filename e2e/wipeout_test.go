@@ -29,10 +29,12 @@ import (
 // and what is like it: to Git, to sources, to Kustomizations and HelmReleases, to
 // the cluster itself. Each time a Cluster is at stake, with its infrastructure,
 // control plane, identity and the keys of that, and workloads. Each time the agent
-// asks for no delete, nothing is gone, and an object says why.
+// asks for no delete, nothing is gone, and an object says why. Before that it is seen
+// that the API server would refuse.
 func TestWipeOut(t *testing.T) {
 	t.Parallel()
 	a := startArmour(t)
+	t.Run("Wall", a.wall)
 	turns := make(chan struct{}, 12)
 	t.Run("Inputs", func(t *testing.T) {
 		for _, input := range wipeOuts {
