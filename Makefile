@@ -194,6 +194,12 @@ leak: CASCADE_LEAK_ROTATIONS ?= 1000
 leak: build-e2e race ## the size of an agent before and after 1000 rotations
 	$(REMOTE) '^TestRotationLeak$$'
 
+# CASCADE_ARMOUR_SEED repeats a walk.
+OPERATIONS ?= 2000
+.PHONY: armour
+armour: build-e2e race ## a long random walk through what people and faults do to a fleet in Git
+	CASCADE_ARMOUR_OPERATIONS=$(OPERATIONS) go test -race -count=1 -timeout 120m -v -run '^TestArmour$$' ./e2e
+
 .PHONY: test-controlplane
 test-controlplane: $(BIN)/controlplane
 	cd e2e/controlplane && CONTROLPLANE_BIN=$(BIN)/controlplane go test -p $(P) -timeout 15m ./...

@@ -188,7 +188,9 @@ func (r *Kustomizations) sync(ctx context.Context, run *run) (ctrl.Result, error
 	err = render.Mask(err, run.build.Sensitive)
 	obj.Status.Inventory = refs(sync.Inventory)
 	r.FirstSync.Note(kustomizev1.KustomizationKind, run.name(), sync.Creation)
-	settled := err == nil && sync.Complete && !sync.Creation.Blocked() && !sync.Plan.Blocked() && !sync.Pending && len(sync.Drifted) == 0 && run.memo != nil
+	// What goes with a Cluster is looked at again: nothing tells when that is gone.
+	settled := err == nil && sync.Complete && !sync.Creation.Blocked() && !sync.Plan.Blocked() && !sync.Pending &&
+		len(sync.Plan.OfCluster) == 0 && len(sync.Drifted) == 0 && run.memo != nil
 	run.known.synced(run, settled, r.sweepAt(run.start))
 	r.tell(obj, sync)
 	var waiting *apply.WaitError

@@ -503,6 +503,10 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 	if err != nil {
 		return unknown(err), nil
 	}
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace && e.Namespace == "" {
+		// Written down ahead of an apply that could not succeed.
+		return inventory.Live{State: inventory.Absent}, nil
+	}
 	u, err := a.get(ctx, mapping, e)
 	if apierrors.IsNotFound(err) && !confirmsAbsence(err) {
 		moved, rerr := a.client.relocate(e.GroupKind())

@@ -75,7 +75,8 @@ func (a *Applier) prune(ctx context.Context, facts inventory.Facts, claimed Clai
 			}
 		}
 	}
-	res.Pending = res.Pending || len(res.Plan.Waiting) > 0 || len(res.Plan.Queued) > 0
+	res.Pending = res.Pending || len(res.Plan.Waiting) > 0 || len(res.Plan.Queued) > 0 || len(res.Plan.Claimed) > 0 ||
+		len(res.Deleted) > 0 && len(res.Plan.OfCluster) > 0 // whose Cluster may be gone by now
 	res.Inventory = inventory.Union(facts.Rendered, keep)
 	if len(res.Plan.Unknown) > 0 {
 		failures = append(failures, fmt.Errorf("cannot tell whether %d objects still exist, the first is %s: %s",
