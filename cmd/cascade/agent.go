@@ -84,6 +84,7 @@ type agentOptions struct {
 	sweep                time.Duration
 	logLevel             string
 	image                string
+	firstSync            string
 }
 
 func newAgent() *cobra.Command {
@@ -134,6 +135,7 @@ func newAgent() *cobra.Command {
 	f.DurationVar(&o.sweep, "sweep-interval", time.Hour, "time after which all objects are verified one by one, besides by watching; 5m at least")
 	f.BoolVar(&o.profiling, "profiling", false, "serve Go's profiles beside the metrics, /debug/pprof")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
+	f.StringVar(&o.firstSync, "first-sync", firstSyncAdopt, "what to do about Clusters that Git declares and that do not exist, in a tier that has nothing on record: adopt holds them until a person says that they are new, create creates them")
 	f.StringVar(&o.image, "agent-image", envOr("CASCADE_IMAGE", "cascade"), "image of agents that are installed in children")
 	return cmd
 }

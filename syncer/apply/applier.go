@@ -106,6 +106,9 @@ type Options struct {
 	// Moved: Remove is for a cluster that the owner left, not for an owner that a
 	// person deleted. The shrink guard holds then.
 	Moved bool
+	// FirstSync is what the tier knows of the Clusters of the rendering. Nil: any
+	// may be created.
+	FirstSync *inventory.FirstSync
 	// Prune removes what the rendering no longer declares. Without it such
 	// objects are forgotten.
 	Prune bool
@@ -123,6 +126,8 @@ type Options struct {
 	// Claimed is asked about objects that would be deleted; nil knows of no other
 	// owner.
 	Claimed Claims
+	// creation is what FirstSync comes to.
+	creation *inventory.Creation
 }
 
 // Claims names an owner that answers for an object besides the one that asks,
@@ -147,6 +152,9 @@ type Result struct {
 	Deleted []inventory.Entry
 	// Pending: deletes that have begun and are not confirmed yet.
 	Pending bool
+	// Creation is what was not applied, lest a cluster be built twice. While it is
+	// blocked, nothing is pruned. It is nil if nothing was looked for.
+	Creation *inventory.Creation
 }
 
 // PruneError: everything was applied, but the prune could not be completed.
@@ -224,8 +232,13 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Resu
 		a.owner.label(u)
 	}
 	rendered := inventory.OfAll(objects)
-	ahead := inventory.Union(o.Owned, rendered)
-	res = Result{Changes: ssa.NewChangeSet(), Inventory: ahead, Complete: true}
+	res = Result{Changes: ssa.NewChangeSet(), Inventory: o.Owned, Complete: true}
+	if res.Creation, err = a.Creation(ctx, objects, o.FirstSync); err != nil {
+		return res, err
+	}
+	o.creation = res.Creation
+	ahead := inventory.Union(o.Owned, inventory.OfAll(withoutHeld(objects, o.creation)))
+	res.Inventory = ahead
 	if !inventory.Equal(ahead, o.Owned) {
 		if err := o.Record(ctx, ahead); err != nil {
 			res.Inventory = o.Owned
@@ -236,8 +249,9 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Resu
 		if i < o.Begun-1 {
 			continue // it was waited for
 		}
+		may := withoutHeld(p.Objects, o.creation)
 		if o.bodies = p.bodies; i >= o.Begun {
-			if err := a.apply(ctx, p.Objects, o, &res); err != nil {
+			if err := a.apply(ctx, may, o, &res); err != nil {
 				var waiting *WaitError
 				if errors.As(err, &waiting) {
 					waiting.Begun = i
@@ -248,7 +262,7 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Resu
 		if !p.Await {
 			continue
 		}
-		health, err := a.Health(ctx, inventory.OfAll(p.Objects), nil)
+		health, err := a.Health(ctx, inventory.OfAll(may), nil)
 		if err != nil {
 			return res, err
 		}
@@ -258,6 +272,10 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Resu
 	}
 	defer func() { res.Inventory = inOrder(res.Inventory, res.Changes) }()
 	a.memo.retain(types.NamespacedName{Namespace: a.owner.Namespace, Name: a.owner.Name}, rendered)
+	if res.Creation.Blocked() {
+		// What is not applied completely is not pruned.
+		return res, nil
+	}
 	if !o.Prune {
 		res.Inventory = inventory.Union(nil, rendered)
 		return res, nil

@@ -229,6 +229,17 @@ func (a *Applier) applyOne(ctx context.Context, u *unstructured.Unstructured, o 
 	if o.Report && live != nil && (o.Applied || a.memo.applied(gk, name, owner, desired)) {
 		return a.report(ctx, u, o)
 	}
+	if live == nil && !o.creation.MayCreate(inventory.Of(u)) {
+		return outcome{err: fmt.Errorf("cannot apply %s: it has gone since it was looked for, and is not to be created", ssautil.FmtUnstructured(u))}
+	}
+	if live != nil && gk == clusterKind {
+		// Applying creates what is not there. A Cluster that goes at this very moment,
+		// to another management cluster perhaps, must not be built again by that.
+		u = pin(u, live)
+		if body, err = encode(u); err != nil {
+			return outcome{err: err}
+		}
+	}
 	if watched {
 		a.memo.begin(gk, name)
 	}
@@ -312,6 +323,9 @@ func (a *Applier) look(ctx context.Context, gk schema.GroupKind, resource schema
 	}
 	if live := a.memo.live(gk, name); live != nil {
 		return live, nil
+	}
+	if gk == clusterKind {
+		return a.client.read(ctx, resource, name.Namespace, name.Name) // exactly, whatever it costs
 	}
 	return a.client.peek(ctx, resource, name.Namespace, name.Name, a.memo.selector, a.memo.now())
 }
