@@ -639,8 +639,13 @@ func (t *Tier) onCluster(o any, gone bool) {
 	if t.seen[name] = mark; gone {
 		delete(t.seen, name)
 	}
-	if t.settled {
+	switch {
+	case t.settled:
 		t.mark(name, mark, gone)
+	case !gone && mark == "" && t.standing(name) == inventory.Approved:
+		// What was allowed has come about. Should it go, somebody is asked again.
+		t.pending[name] = inventory.Adopted
+		t.poke()
 	}
 	if gone || !was || before != mark {
 		t.tell(name)
