@@ -3,7 +3,9 @@ package apply
 import (
 	"context"
 	"fmt"
+	"slices"
 
+	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -22,6 +24,9 @@ func (a *Applier) Creation(ctx context.Context, objects []*unstructured.Unstruct
 	if record == nil {
 		return nil, nil
 	}
+	objects = slices.DeleteFunc(slices.Clone(objects), func(u *unstructured.Unstructured) bool {
+		return ssautil.AnyInMetadata(u, skipSelector()) // it is not applied in any case
+	})
 	fleet := inventory.FleetOf(objects)
 	live := map[types.NamespacedName]inventory.ClusterLive{}
 	for _, name := range fleet.Clusters {
