@@ -157,9 +157,11 @@ func (r *Kustomizations) sync(ctx context.Context, run *run) (ctrl.Result, error
 	if err != nil {
 		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
 	}
-	record, err := r.FirstSync.For(ctx, run.rendering.Objects)
-	if err != nil {
-		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
+	var record *inventory.FirstSync
+	if run.target.Local() { // what is on record is about the Clusters of this tier
+		if record, err = r.FirstSync.For(ctx, run.rendering.Objects); err != nil {
+			return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
+		}
 	}
 	mode := r.driftMode(obj)
 	sync, err := r.applier(run).Sync(ctx, []apply.Phase{{Objects: run.rendering.Objects}}, apply.Options{
