@@ -245,10 +245,13 @@ func asoReady(u *unstructured.Unstructured) condition {
 
 // asoInfrastructureHealth: what was ready is not gone because it is being changed.
 func asoInfrastructureHealth(c Cluster, own Health) Health {
-	if own.Reason == HealthProvisioning && c.InfrastructureProvisioned {
-		return yes(HealthUpdating, "%s", own.Message)
+	switch {
+	case own.Reason != HealthProvisioning || !c.InfrastructureProvisioned:
+		return own
+	case c.Paused:
+		return yes(HealthReady, "")
 	}
-	return own
+	return yes(HealthUpdating, "%s", own.Message)
 }
 
 // azureManagedHealth knows of Azure's own word on whether AKS is available.
