@@ -165,7 +165,11 @@ func read(ctx context.Context, reader Reader, c Cluster, ref Reference) (*readin
 			return &reading{why: unknown(HealthForbidden, "cannot read %s: it is in another namespace than its Cluster", ref)}, nil
 		}
 	}
-	mapping, err := reader.RESTMapper().RESTMapping(ref.groupKind())
+	var versions []string
+	if ref.Version != "" {
+		versions = append(versions, ref.Version)
+	}
+	mapping, err := reader.RESTMapper().RESTMapping(ref.groupKind(), versions...)
 	if meta.IsNoMatchError(err) {
 		return &reading{why: unknown(HealthNotServed, "cannot read %s: the API server has no such kind; is its provider installed?", ref)}, nil
 	}
