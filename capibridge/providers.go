@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	awsv1 "sigs.k8s.io/cluster-api-provider-aws/v2/api/v1beta2"
+	azurev1 "sigs.k8s.io/cluster-api-provider-azure/api/v1beta1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -148,6 +150,26 @@ func typed[T any](o objects, ref Reference) (object *T, why Health, ok bool) {
 	return object, Health{}, true
 }
 
+// mappingOf prefers the version that the reference names, or that the types are of,
+// and is content with what there is.
+func mappingOf(mapper meta.RESTMapper, ref Reference) (*meta.RESTMapping, error) {
+	version := ref.Version
+	if version == "" && (ref.Group == infrastructureGroup || ref.Group == controlPlaneGroup) {
+		switch {
+		case strings.HasPrefix(ref.Kind, "AWS"):
+			version = awsv1.GroupVersion.Version
+		case strings.HasPrefix(ref.Kind, "Azure"):
+			version = azurev1.GroupVersion.Version
+		}
+	}
+	if version != "" {
+		if mapping, err := mapper.RESTMapping(ref.groupKind(), version); err == nil || !meta.IsNoMatchError(err) {
+			return mapping, err
+		}
+	}
+	return mapper.RESTMapping(ref.groupKind())
+}
+
 // builtIn says that a group is one of Kubernetes' own: these have no dot, or end
 // with k8s.io, except for what is developed beside it, in x-k8s.io.
 func builtIn(group string) bool {
@@ -165,11 +187,7 @@ func read(ctx context.Context, reader Reader, c Cluster, ref Reference) (*readin
 			return &reading{why: unknown(HealthForbidden, "cannot read %s: it is in another namespace than its Cluster", ref)}, nil
 		}
 	}
-	var versions []string
-	if ref.Version != "" {
-		versions = append(versions, ref.Version)
-	}
-	mapping, err := reader.RESTMapper().RESTMapping(ref.groupKind(), versions...)
+	mapping, err := mappingOf(reader.RESTMapper(), ref)
 	if meta.IsNoMatchError(err) {
 		return &reading{why: unknown(HealthNotServed, "cannot read %s: the API server has no such kind; is its provider installed?", ref)}, nil
 	}

@@ -30,13 +30,21 @@ type memory struct {
 	// fail is asked before each read.
 	fail  func(kind, name string) error
 	mapAs func(gk schema.GroupKind) (*meta.RESTMapping, error)
-	reads int
+	// serves are the versions of each kind, the preferred one first; all that are
+	// asked for if there are none.
+	serves []string
+	reads  int
+	asked  map[string]string // the version that each kind was read in
 }
 
 func (m *memory) Get(_ context.Context, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
 	m.reads++
 	u := obj.(*unstructured.Unstructured)
 	gvk := u.GroupVersionKind()
+	if m.asked == nil {
+		m.asked = map[string]string{}
+	}
+	m.asked[gvk.Kind] = gvk.Version
 	if m.fail != nil {
 		if err := m.fail(gvk.Kind, key.Name); err != nil {
 			return err
@@ -59,7 +67,7 @@ type mapper struct {
 	m *memory
 }
 
-func (r mapper) RESTMapping(gk schema.GroupKind, _ ...string) (*meta.RESTMapping, error) {
+func (r mapper) RESTMapping(gk schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
 	if r.m.mapAs != nil {
 		if mapping, err := r.m.mapAs(gk); mapping != nil || err != nil {
 			return mapping, err
@@ -69,7 +77,52 @@ func (r mapper) RESTMapping(gk schema.GroupKind, _ ...string) (*meta.RESTMapping
 	if strings.HasPrefix(gk.Kind, "AWSCluster") && strings.HasSuffix(gk.Kind, "Identity") {
 		scope = meta.RESTScopeRoot
 	}
-	return &meta.RESTMapping{GroupVersionKind: gk.WithVersion("v1beta2"), Scope: scope}, nil
+	version := append(slices.Clone(r.m.serves), "v1")[0]
+	if len(versions) > 0 {
+		version = versions[0]
+		if len(r.m.serves) > 0 && !slices.Contains(r.m.serves, version) {
+			return nil, &meta.NoKindMatchError{GroupKind: gk, SearchedVersions: versions}
+		}
+	}
+	return &meta.RESTMapping{GroupVersionKind: gk.WithVersion(version), Scope: scope}, nil
+}
+
+// TestDescribeVersions: objects are read in the version that the types are of
+// while it is served, and in any other after that.
+func TestDescribeVersions(t *testing.T) {
+	lives, err := shapes.Lives()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		reason, life string
+		serves       []string
+		want         map[string]string
+	}{
+		"Known":     {"the one of the types, not the preferred one", "aws-eks", []string{"v1beta3", "v1beta2"}, map[string]string{"AWSManagedCluster": "v1beta2", "AWSManagedControlPlane": "v1beta2", "AWSClusterRoleIdentity": "v1beta2"}},
+		"Later":     {"what is served, when that is gone", "aws-eks", []string{"v1beta3"}, map[string]string{"AWSManagedCluster": "v1beta3", "AWSManagedControlPlane": "v1beta3", "AWSClusterRoleIdentity": "v1beta3"}},
+		"Azure":     {"another provider, another version", "azure-managed", []string{"v1", "v1beta1"}, map[string]string{"AzureManagedCluster": "v1beta1", "AzureManagedControlPlane": "v1beta1", "AzureClusterIdentity": "v1beta1"}},
+		"Contract":  {"kinds without types: the preferred one", "local", []string{"v1alpha2", "v1alpha1"}, map[string]string{"LocalCluster": "v1alpha2", "LocalControlPlane": "v1alpha2"}},
+		"Operator":  {"that which the control plane writes; the preferred one is the oldest", "azure-aks", []string{"v1api20210501", "v1api20240901", "v1beta1"}, map[string]string{"ManagedCluster": "v1api20240901", "AzureASOManagedCluster": "v1beta1", "AzureASOManagedControlPlane": "v1beta1", "Secret": "v1api20210501"}},
+		"Operator2": {"or what there is", "azure-aks", []string{"v1api20210501", "v1beta1"}, map[string]string{"ManagedCluster": "v1api20210501", "AzureASOManagedCluster": "v1beta1", "AzureASOManagedControlPlane": "v1beta1", "Secret": "v1api20210501"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := slices.IndexFunc(lives, func(l shapes.Life) bool { return l.Name == tc.life })
+			stage := lives[i].Stages[0]
+			m := &memory{objects: stage.Objects, serves: tc.serves}
+			if _, err := new(capibridge.Providers).Describe(t.Context(), m, capibridge.FromObject(stage.Cluster())); err != nil {
+				t.Fatal(err)
+			}
+			delete(m.asked, "AWSClusterControllerIdentity")
+			if tc.life == "aws-eks" {
+				delete(m.asked, "Secret")
+				delete(m.asked, "ServiceAccount")
+			}
+			if diff := cmp.Diff(tc.want, m.asked); diff != "" {
+				t.Errorf("%s\nversions: -want, +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
 }
 
 // TestShapes compares what is said about clusters at each stage of their lives

@@ -9,7 +9,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -175,6 +177,8 @@ func startProviders(t *testing.T) *providerTier {
 	config.QPS = -1
 	p := &providerTier{config: config}
 	p.client = p.connect(t)
+	start := time.Now()
+	defer func() { t.Logf("the definitions took %s", time.Since(start)) }()
 	p.define(t, bin, map[string]any{
 		"strategy": "Webhook",
 		"webhook": map[string]any{"conversionReviewVersions": []any{"v1"}, "clientConfig": map[string]any{
@@ -189,6 +193,7 @@ func startProviders(t *testing.T) *providerTier {
 func (p *providerTier) define(t *testing.T, bin string, conversion map[string]any) {
 	t.Helper()
 	var names []string
+	var installs sync.WaitGroup
 	for provider, d := range lifeDefinitions {
 		missing := slices.Clone(d.names)
 		for _, u := range providerManifests(t, bin, provider, "*.yaml") {
@@ -207,14 +212,17 @@ func (p *providerTier) define(t *testing.T, bin string, conversion map[string]an
 			if d.contract != nil {
 				u.SetLabels(d.contract)
 			}
-			if err := p.client.Create(t.Context(), u); err != nil {
-				t.Fatalf("cannot create definition %s: %v", u.GetName(), err)
-			}
+			installs.Go(func() {
+				if err := p.client.Create(t.Context(), u); err != nil {
+					t.Errorf("cannot create definition %s: %v", u.GetName(), err)
+				}
+			})
 		}
 		if len(missing) > 0 {
 			t.Fatalf("no definition of %v", missing)
 		}
 	}
+	installs.Wait()
 	eventually(t, converge, "the definitions are established", func(ctx context.Context) error {
 		for _, name := range names {
 			u := &unstructured.Unstructured{}
