@@ -125,7 +125,7 @@ func (f *fleet) providersOfMasters(t *testing.T) {
 // webhooks answer, when the test says so.
 func TestLayerProviders(t *testing.T) {
 	t.Parallel()
-	p := startProviders(t)
+	p := startLayerProviders(t)
 	for _, part := range []struct {
 		name string
 		run  func(*provided, *testing.T)
@@ -235,7 +235,7 @@ metadata:
 spec: {kubeConfig: {secretRef: {name: cloud}}}
 `
 
-func startProviders(t *testing.T) *provided {
+func startLayerProviders(t *testing.T) *provided {
 	t.Helper()
 	registry := origins.StartRegistry(origins.Login{})
 	t.Cleanup(registry.Close)
