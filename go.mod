@@ -80,7 +80,7 @@ require (
 	k8s.io/klog/v2 v2.140.0
 	k8s.io/kubectl v0.37.0
 	oras.land/oras-go/v2 v2.6.1
-	sigs.k8s.io/cluster-api v1.13.6
+	sigs.k8s.io/cluster-api v1.13.6 // indirect
 	sigs.k8s.io/cluster-api-provider-aws/v2 v2.13.0
 	sigs.k8s.io/cluster-api-provider-azure v1.23.0
 	sigs.k8s.io/controller-runtime v0.25.2
