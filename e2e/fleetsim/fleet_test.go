@@ -154,7 +154,7 @@ func TestSeeding(t *testing.T) {
 	if err := api.Get(ctx, client.ObjectKey{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.LeaderLease}, lease); err != nil {
 		t.Fatal(err)
 	}
-	if lease.Spec.RenewTime == nil || lease.Annotations[reportAnnotation] == "" {
+	if lease.Spec.RenewTime == nil || lease.Labels[v1alpha1.ReportLabel] == "" {
 		t.Errorf("lease is %+v", lease)
 	}
 }
