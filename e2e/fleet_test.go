@@ -42,6 +42,7 @@ func TestFleet(t *testing.T) {
 		run  func(*fleet, *testing.T)
 	}{
 		{"EveryTierIsReady", (*fleet).everyTierIsReady},
+		{"ProvidersOfMasters", (*fleet).providersOfMasters},
 		{"NoCredentialForAParent", (*fleet).noCredentialForAParent},
 		{"CommitToAppsReachesEveryTenant", (*fleet).commitToApps},
 		{"CommitMakesATenant", (*fleet).commitMakesATenant},
@@ -72,7 +73,8 @@ type fleet struct {
 func startFleet(t *testing.T) *fleet {
 	t.Helper()
 	repos := filepath.Join("testdata", "repos")
-	s := startStage(t, stage.Options{Repos: repos, Charts: filepath.Join("..", "deploy", "charts"), Bootstrap: filepath.Join(repos, "masters", "bootstrap.yaml")})
+	s := startStage(t, stage.Options{Repos: repos, Charts: filepath.Join("..", "deploy", "charts"),
+		Components: filepath.Join("..", "bin", "components", "local"), Bootstrap: filepath.Join(repos, "masters", "bootstrap.yaml")})
 	return &fleet{Stage: s, tiers: map[string]*stage.Tier{"mom": s.MoM}, version: 1}
 }
 

@@ -32,6 +32,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/remote/providers"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -77,6 +78,9 @@ type Children struct {
 	Now         func() time.Time
 	// AgentImage is installed in children whose layer names none.
 	AgentImage string
+	// Providers makes what layers say in spec.providers; the layers of all
+	// children share it.
+	Providers *providers.Library
 	// ObserveInterval is the time between two questions to a child.
 	ObserveInterval time.Duration
 
@@ -105,9 +109,8 @@ type layerNotes struct {
 	requested string
 	// due is when the layer is compared with the child again.
 	due time.Time
-	// digest of a rendering that was begun, and how many of its phases are applied.
-	digest string
-	begun  int
+	// progress of a push that is not complete.
+	progress progress
 }
 
 // notesOf returns what is known of a child. Only its visits use it.

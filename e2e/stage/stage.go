@@ -38,8 +38,8 @@ const Image = "cascade.local/e2e:dev"
 // Namespace in which the example fleet keeps everything of a tier.
 const Namespace = v1alpha1.AgentNamespace
 
-// chartRepository is the repository that has the charts.
-const chartRepository = "base"
+// baseRepository is the repository that has the charts and the component manifests.
+const baseRepository = "base"
 
 // startTimeout bounds the start of one program, on a machine that is busy.
 const startTimeout = 3 * time.Minute
@@ -57,6 +57,9 @@ type Options struct {
 	// Charts is a directory of charts, which are put into repository base, below
 	// charts; empty: none are.
 	Charts string
+	// Components is a directory of component manifests, which are put into
+	// repository base, below components; empty: none are.
+	Components string
 	// Bootstrap is a file of manifests that a person applies once; ${git_url}
 	// and ${git_ssh_url} in it are replaced.
 	Bootstrap string
@@ -178,10 +181,15 @@ func (s *Stage) git(ctx context.Context) error {
 			if err := os.CopyFS(tree, os.DirFS(filepath.Join(s.options.Repos, e.Name()))); err != nil {
 				return err
 			}
-			if e.Name() != chartRepository || s.options.Charts == "" {
-				return nil
+			for name, dir := range map[string]string{"charts": s.options.Charts, "components": s.options.Components} {
+				if e.Name() != baseRepository || dir == "" {
+					continue
+				}
+				if err := os.CopyFS(filepath.Join(tree, name), os.DirFS(dir)); err != nil {
+					return err
+				}
 			}
-			return os.CopyFS(filepath.Join(tree, "charts"), os.DirFS(s.options.Charts))
+			return nil
 		})
 		if err != nil {
 			return err
