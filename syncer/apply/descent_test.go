@@ -9,7 +9,7 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 )
 
-func object(t *testing.T, text string) *unstructured.Unstructured {
+func parsed(t *testing.T, text string) *unstructured.Unstructured {
 	t.Helper()
 	u := &unstructured.Unstructured{}
 	if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
@@ -39,7 +39,7 @@ func TestReferredTo(t *testing.T) {
 		"NoTopology":     {"a Cluster without a class uses none", "{}", inventory.Entry{Namespace: "fleet"}, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := object(t, head+tc.spec)
+			c := parsed(t, head+tc.spec)
 			got := refersTo(c, tc.of)
 			if tc.class != "" {
 				got = usesClass(c, tc.of.Namespace, tc.class)
@@ -67,7 +67,7 @@ func TestReadsSecret(t *testing.T) {
 		"Nothing":        {"an identity without a spec", "kind: AWSClusterControllerIdentity", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := readsSecret(object(t, tc.identity), secret); got != tc.want {
+			if got := readsSecret(parsed(t, tc.identity), secret); got != tc.want {
 				t.Errorf("%s: readsSecret() = %t, want %t", tc.reason, got, tc.want)
 			}
 		})
@@ -76,10 +76,10 @@ func TestReadsSecret(t *testing.T) {
 
 func TestUserOf(t *testing.T) {
 	static := inventory.Entry{Name: "keys", Group: infrastructure, Kind: "AWSClusterStaticIdentity", Version: "v1beta2"}
-	role := *object(t, "apiVersion: infrastructure.cluster.x-k8s.io/v1beta2\nkind: AWSClusterRoleIdentity\nmetadata: {name: role}\nspec: {sourceIdentityRef: {kind: AWSClusterStaticIdentity, name: keys}}")
-	itself := *object(t, "apiVersion: infrastructure.cluster.x-k8s.io/v1beta2\nkind: AWSClusterStaticIdentity\nmetadata: {name: keys}\nspec: {sourceIdentityRef: {kind: AWSClusterStaticIdentity, name: keys}}")
+	role := *parsed(t, "apiVersion: infrastructure.cluster.x-k8s.io/v1beta2\nkind: AWSClusterRoleIdentity\nmetadata: {name: role}\nspec: {sourceIdentityRef: {kind: AWSClusterStaticIdentity, name: keys}}")
+	itself := *parsed(t, "apiVersion: infrastructure.cluster.x-k8s.io/v1beta2\nkind: AWSClusterStaticIdentity\nmetadata: {name: keys}\nspec: {sourceIdentityRef: {kind: AWSClusterStaticIdentity, name: keys}}")
 	user := func(ref string) unstructured.Unstructured {
-		return *object(t, "apiVersion: infrastructure.cluster.x-k8s.io/v1beta2\nkind: AWSCluster\nmetadata: {name: prod-x, namespace: fleet, labels: {cluster.x-k8s.io/cluster-name: prod}}\nspec: {identityRef: "+ref+"}")
+		return *parsed(t, "apiVersion: infrastructure.cluster.x-k8s.io/v1beta2\nkind: AWSCluster\nmetadata: {name: prod-x, namespace: fleet, labels: {cluster.x-k8s.io/cluster-name: prod}}\nspec: {identityRef: "+ref+"}")
 	}
 	for name, tc := range map[string]struct {
 		reason string
@@ -112,12 +112,12 @@ func TestLeaves(t *testing.T) {
 		"Waits":        {"it deletes, too", "{prune: false, deletionPolicy: WaitForTermination}", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := leaves(object(t, "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nspec: "+tc.spec)); got != tc.want {
+			if got := leaves(parsed(t, "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nspec: "+tc.spec)); got != tc.want {
 				t.Errorf("%s: leaves() = %t, want %t", tc.reason, got, tc.want)
 			}
 		})
 	}
-	if leaves(object(t, "apiVersion: helm.toolkit.fluxcd.io/v2\nkind: HelmRelease\nspec: {suspend: true}")) {
+	if leaves(parsed(t, "apiVersion: helm.toolkit.fluxcd.io/v2\nkind: HelmRelease\nspec: {suspend: true}")) {
 		t.Error("a suspended HelmRelease may be resumed to be deleted")
 	}
 }
