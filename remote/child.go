@@ -13,16 +13,21 @@ import (
 
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
@@ -41,15 +46,25 @@ const (
 	// waitPause is the pause while something else has to happen first, of which
 	// an event should tell.
 	waitPause = 10 * time.Second
+	// stalePause is the pause until the cache has our own last write.
+	stalePause = 20 * time.Millisecond
 )
 
 // statusManager is the field manager of the status of our own kinds.
 const statusManager = "cascade"
 
-// Children reconciles Child objects: one visit to one cluster each time.
+// periodic is the priority of a visit that nothing called for. New children, and
+// those that something happened to, come first.
+const periodic = handler.LowPriority
+
+// Children reconciles Child objects: one visit to one cluster each time. At
+// rest a visit sends nothing to the API server of this tier, and the child is
+// asked one question, off the workers of the queue.
 type Children struct {
-	// Client reads from the cache and writes.
+	// Client reads from the cache and writes. Cache has what is watched of Clusters
+	// and of their Secrets.
 	Client client.Client
+	Cache  client.Reader
 	// Cluster reads from the API server of this tier.
 	Cluster     *apply.Cluster
 	Snapshots   *source.Snapshots
@@ -57,31 +72,70 @@ type Children struct {
 	Events      record.EventRecorder
 	Metrics     *Metrics
 	Now         func() time.Time
-	// AgentImage is installed in children whose layer names none.
-	AgentImage string
 	// Providers makes what layers say in spec.providers; the layers of all
 	// children share it.
 	Providers *providers.Library
-	// ObserveInterval is the time between two readings of a report.
+	// AgentImage is installed in children whose layer names none.
+	AgentImage string
+	// ObserveInterval is the time between two questions to a child.
 	ObserveInterval time.Duration
 
-	mu     sync.Mutex
-	seeded map[types.NamespacedName]map[string]seededInputs
+	clusters clusters
+	handed   handed
+	contents contents
+	manifest manifest
+
+	mu    sync.Mutex
+	notes map[types.NamespacedName]*notes
 }
 
-// seededInputs is what a layer was made of when it was found to be in place.
-// It is kept in memory only: without it the layer is rendered and its digest
-// compared, which writes nothing either.
-type seededInputs struct {
+// notes are what is known of a child besides its status, in memory only. Without
+// them layers are rendered and their digests compared, which writes nothing either.
+type notes struct {
+	// written is the version of our last write of the Child.
+	written string
+	layers  map[string]*layerNotes
+}
+
+// layerNotes are about one layer on one child.
+type layerNotes struct {
+	// inputs are what the layer was made of when it was found to be in place, and
+	// requested what somebody had asked for by then.
 	inputs    string
 	requested string
+	// due is when the layer is compared with the child again.
+	due time.Time
+	// digest of a rendering that was begun, and how many of its phases are applied.
+	digest string
+	begun  int
+}
+
+// notesOf returns what is known of a child. Only its visits use it.
+func (r *Children) notesOf(key types.NamespacedName) *notes {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.notes == nil {
+		r.notes = map[types.NamespacedName]*notes{}
+	}
+	n := r.notes[key]
+	if n == nil {
+		n = &notes{layers: map[string]*layerNotes{}}
+		r.notes[key] = n
+	}
+	return n
+}
+
+func (n *notes) of(layer string) *layerNotes {
+	if n.layers[layer] == nil {
+		n.layers[layer] = &layerNotes{}
+	}
+	return n.layers[layer]
 }
 
 // Reconcile visits one child.
 func (r *Children) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	child := &v1alpha1.Child{}
-	// From the API server: the inventories must be the ones we wrote last.
-	err := r.Cluster.Get(ctx, req.NamespacedName, child)
+	err := r.Client.Get(ctx, req.NamespacedName, child)
 	if apierrors.IsNotFound(err) {
 		r.forget(req.NamespacedName)
 		return r.discover(ctx, req.NamespacedName)
@@ -93,7 +147,12 @@ func (r *Children) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		r.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
-	v := &visit{Children: r, child: child, recorded: child.DeepCopy()}
+	notes := r.notesOf(req.NamespacedName)
+	if isBefore(child, notes.written) {
+		// The inventories must be the ones that we wrote last.
+		return ctrl.Result{RequeueAfter: stalePause}, nil
+	}
+	v := &visit{Children: r, child: child, recorded: child.DeepCopy(), notes: notes}
 	result, err := v.run(ctx)
 	if v.gone {
 		r.forget(req.NamespacedName)
@@ -108,12 +167,22 @@ func (r *Children) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	return result, err
 }
 
+// isBefore reports whether an object was read before a write that the API server
+// answered with version.
+func isBefore(o client.Object, version string) bool {
+	if version == "" || version == o.GetResourceVersion() {
+		return false
+	}
+	c, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), version)
+	return err != nil || c < 0
+}
+
 func (r *Children) forget(key types.NamespacedName) {
 	r.Connections.Forget(key)
 	r.Metrics.forget(key)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.seeded, key)
+	delete(r.notes, key)
 }
 
 // discover creates the Child of a Cluster that has none.
@@ -152,27 +221,48 @@ func childLabels(of map[string]string) map[string]string {
 // whether a Cluster exists.
 var errNoClusterAPI = errors.New("kind Cluster is not served: Cluster API is not installed in this tier")
 
-// cluster reads a Cluster from the API server; nil means confirmed absent.
+// cluster reads a Cluster; nil means confirmed absent.
 func (r *Children) cluster(ctx context.Context, key types.NamespacedName) (*unstructured.Unstructured, error) {
-	mapping, err := r.Cluster.RESTMapper().RESTMapping(capibridge.ClusterKind)
-	if meta.IsNoMatchError(err) {
+	gvk, ok := r.clusters.watched()
+	if !ok {
 		return nil, errNoClusterAPI
 	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot look up kind Cluster: %w", err)
-	}
 	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(mapping.GroupVersionKind)
+	u.SetGroupVersionKind(gvk)
+	err := r.Cache.Get(ctx, key, u)
+	if err == nil || !apierrors.IsNotFound(err) {
+		return u, err
+	}
+	// A cache may lag, or have lost its watch. What follows from an absence
+	// follows from what the API server says.
 	err = r.Cluster.Get(ctx, key, u)
 	switch {
-	case apierrors.IsNotFound(err):
+	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
 		return nil, nil
-	case meta.IsNoMatchError(err):
+	case meta.IsNoMatchError(err), apierrors.IsNotFound(err):
 		return nil, errNoClusterAPI
 	case err != nil:
 		return nil, fmt.Errorf("cannot read Cluster %s: %w", key, err)
 	}
 	return u, nil
+}
+
+// clusters tells of which version Clusters are watched, if they are.
+type clusters struct {
+	mu  sync.Mutex
+	gvk schema.GroupVersionKind
+}
+
+func (c *clusters) watch(gvk schema.GroupVersionKind) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gvk = gvk
+}
+
+func (c *clusters) watched() (gvk schema.GroupVersionKind, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.gvk, !c.gvk.Empty()
 }
 
 // visit is one reconcile of one child.
@@ -181,6 +271,9 @@ type visit struct {
 	child *v1alpha1.Child
 	// recorded is the Child as the API server has it.
 	recorded *v1alpha1.Child
+	notes    *notes
+	// object is the Cluster, nil for a child that has none.
+	object *unstructured.Unstructured
 	// gone: the Child was deleted.
 	gone bool
 }
@@ -199,6 +292,8 @@ func (v *visit) record(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot write status of Child %s/%s: %w", v.child.Namespace, v.child.Name, err)
 	}
+	v.child.ResourceVersion = after.ResourceVersion
+	v.notes.written = after.ResourceVersion
 	v.recorded = v.child.DeepCopy()
 	return nil
 }
@@ -238,12 +333,23 @@ func (v *visit) run(ctx context.Context) (ctrl.Result, error) {
 		v.notConnected(metav1.ConditionFalse, base.Reason, "%s", base.Message)
 		return ctrl.Result{RequeueAfter: v.jittered(waitPause)}, nil
 	}
-	link, ok, result, err := v.dial(ctx, cluster)
+	l := v.Connections.link(v.key())
+	// What is on its way ends when the child is forgotten.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.life, cancel)()
+	q, found, ok, result, err := v.connect(ctx, l, cluster, selected)
 	if !ok {
 		return result, err
 	}
-	v.seedAll(ctx, link, cluster, selected)
-	v.observe(ctx, link, selected)
+	v.seedAll(ctx, l, q, cluster, selected)
+	if l.life.Err() != nil {
+		return ctrl.Result{}, nil // forgotten meanwhile: what failed did so for that
+	}
+	v.observe(found, selected)
+	if err := v.publish(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
 	return v.next(), nil
 }
 
@@ -264,32 +370,28 @@ func (v *visit) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool,
 	if err != nil {
 		return cluster, false, result, err
 	}
-	if u == nil {
-		// Confirmed absent. The records go without any contact: there is nothing
-		// left to contact.
+	if u == nil || u.GetDeletionTimestamp() != nil {
+		// The records go without any contact: there is nothing left to contact, or
+		// will not be, and Cluster API takes down what there is.
 		v.gone = true
+		v.Connections.Forget(v.key())
 		err := v.Client.Delete(ctx, v.child, client.Preconditions{UID: &v.child.UID})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			return cluster, false, result, fmt.Errorf("cannot delete Child %s of a Cluster that is gone: %w", v.key(), err)
+			return cluster, false, result, fmt.Errorf("cannot delete Child %s of a Cluster that goes: %w", v.key(), err)
 		}
 		return cluster, false, result, nil
 	}
+	v.object = u
 	cluster = capibridge.FromObject(u)
 	if id := v.child.Status.Identity; id != nil && id.ClusterUID != "" && id.ClusterUID != cluster.UID {
 		// Re-created under the same name: another cluster, which has nothing yet.
 		v.Children.forget(v.key())
+		v.notes = v.notesOf(v.key())
 		v.child.Status = v1alpha1.ChildStatus{}
 		if err := v.record(ctx); err != nil {
 			return cluster, false, result, err
 		}
 		v.Events.Eventf(v.child, corev1.EventTypeNormal, "ClusterRecreated", "Cluster was re-created, it is seeded afresh")
-	}
-	if cluster.Deleting {
-		v.Children.forget(v.key())
-		v.child.Status.Layers, v.child.Status.Report, v.child.Status.Credentials = nil, nil, nil
-		meta.RemoveStatusCondition(&v.child.Status.Conditions, v1alpha1.SeededCondition)
-		v.notConnected(metav1.ConditionFalse, v1alpha1.ReasonClusterDeleting, "Cluster is being deleted")
-		return cluster, false, ctrl.Result{RequeueAfter: v.jittered(waitPause)}, nil
 	}
 	if labels := childLabels(cluster.Labels); !maps.Equal(v.child.Labels, labels) {
 		before := v.child.DeepCopy()
@@ -363,76 +465,137 @@ func inOrder(layers []*v1alpha1.Layer) []*v1alpha1.Layer {
 	return out
 }
 
-// dial connects to the child and makes sure that it is the one it was.
-func (v *visit) dial(ctx context.Context, cluster capibridge.Cluster) (l *link, ok bool, result ctrl.Result, err error) {
-	kubeconfig, err := v.kubeconfig(ctx, cluster)
+// connect asks the child who it is and what its agent says, and makes sure that
+// it is the one it was. ok is false if the visit ends here; it goes on with
+// the answer.
+func (v *visit) connect(ctx context.Context, l *link, cluster capibridge.Cluster, selected []*v1alpha1.Layer) (q question, a *answer, ok bool, result ctrl.Result, err error) {
+	ref := v.kubeconfigRef(cluster)
+	source, err := v.kubeconfigSource(ctx, ref)
 	if err != nil {
-		v.notConnected(metav1.ConditionFalse, v1alpha1.ReasonKubeconfigMissing, "%s", err)
-		return nil, false, ctrl.Result{RequeueAfter: v.jittered(waitPause)}, nil
-	}
-	l = v.Connections.link(v.key())
-	if err := l.use(kubeconfig); err != nil {
-		v.notConnected(metav1.ConditionFalse, v1alpha1.ReasonKubeconfigRefused, "%s", err)
-		return nil, false, ctrl.Result{RequeueAfter: v.jittered(waitPause)}, nil
-	}
-	uid, err := l.identify(ctx)
-	if err != nil {
-		if !errors.Is(err, errBackingOff) {
-			v.notConnected(metav1.ConditionFalse, v1alpha1.ReasonUnreachable, "%s", err)
-		}
-		return nil, false, ctrl.Result{RequeueAfter: max(l.notBefore.Sub(v.Now()), 100*time.Millisecond)}, nil
+		return q, nil, false, result, err
 	}
 	id := v.child.Status.Identity
-	if id != nil && id.KubeSystemUID != uid {
-		v.notConnected(metav1.ConditionFalse, v1alpha1.ReasonIdentityChanged,
-			"the API server belongs to another cluster: kube-system has UID %s, recorded is %s; nothing is written to it. If this is intended, delete this Child to have the cluster seeded afresh", uid, id.KubeSystemUID)
-		return nil, false, ctrl.Result{RequeueAfter: v.jittered(waitPause)}, nil
+	ready := meta.IsStatusConditionTrue(v.child.Status.Conditions, v1alpha1.ReadyCondition)
+	q = question{
+		source: source, agent: slices.ContainsFunc(selected, hasAgent), urgent: !ready,
+		read: func(ctx context.Context) (*rest.Config, error) { return v.kubeconfig(ctx, ref, cluster) },
+	}
+	if id != nil {
+		q.recorded = id.KubeSystemUID
+	}
+	a, wait := l.ask(q)
+	if a == nil {
+		return q, nil, false, ctrl.Result{RequeueAfter: wait}, nil
+	}
+	if a.err != nil {
+		if !a.passing {
+			v.notConnected(metav1.ConditionFalse, reasonOf(a.err), "%s", a.err)
+		}
+		return q, nil, false, ctrl.Result{RequeueAfter: max(l.notBefore.Sub(v.Now()), 100*time.Millisecond)}, nil
+	}
+	if id != nil && id.KubeSystemUID != a.identity {
+		v.identityChanged(a.identity)
+		return q, nil, false, ctrl.Result{RequeueAfter: v.jittered(waitPause)}, nil
 	}
 	if id == nil {
-		v.child.Status.Identity = &v1alpha1.ChildIdentity{ClusterUID: cluster.UID, KubeSystemUID: uid}
-		// Durable before the first write to the child.
-		if err := v.record(ctx); err != nil {
-			return nil, false, result, err
+		if err := v.meet(ctx, l, cluster, a.identity); err != nil {
+			return q, nil, false, result, err
 		}
+		q.recorded = a.identity
 	}
-	if l.version == "" {
-		if l.version, err = l.cluster().Version(ctx); err != nil {
-			l.failed()
-			v.notConnected(metav1.ConditionFalse, v1alpha1.ReasonUnreachable, "%s", err)
-			return nil, false, ctrl.Result{RequeueAfter: progressPause}, nil
-		}
-	}
-	v.child.Status.Version = l.version
+	v.child.Status.Version = a.version
 	v.condition(v1alpha1.ConnectedCondition, metav1.ConditionTrue, v1alpha1.ReasonSucceeded, "API server answers, its identity is the recorded one")
-	return l, true, result, nil
+	return q, a, true, result, nil
 }
 
-func (v *visit) kubeconfig(ctx context.Context, cluster capibridge.Cluster) ([]byte, error) {
-	name, key := capibridge.KubeconfigSecret(cluster.Name), capibridge.KubeconfigKey
-	if ref := v.child.Spec.KubeConfig; ref != nil {
-		name = ref.SecretRef.Name
-		if ref.SecretRef.Key != "" {
-			key = ref.SecretRef.Key
+func hasAgent(layer *v1alpha1.Layer) bool { return layer.Spec.Agent != nil }
+
+func (v *visit) identityChanged(uid string) {
+	v.notConnected(metav1.ConditionFalse, v1alpha1.ReasonIdentityChanged,
+		"the API server belongs to another cluster: kube-system has UID %s, recorded is %s; nothing is written to it. If this is intended, delete this Child to have the cluster seeded afresh",
+		uid, v.child.Status.Identity.KubeSystemUID)
+}
+
+// meet records who a child is, durably before the first write to it.
+func (v *visit) meet(ctx context.Context, l *link, cluster capibridge.Cluster, uid string) error {
+	id := &v1alpha1.ChildIdentity{ClusterUID: cluster.UID, KubeSystemUID: uid}
+	records, err := l.inscriptions(ctx)
+	if err != nil {
+		return err
+	}
+	for _, found := range records {
+		if found.ClusterUID != "" && found.ClusterUID != cluster.UID {
+			id.SeededAs = found.ClusterUID
 		}
 	}
+	v.child.Status.Identity = id
+	return v.record(ctx)
+}
+
+// kubeconfigRef says where the kubeconfig is.
+func (v *visit) kubeconfigRef(cluster capibridge.Cluster) v1alpha1.SecretKeyReference {
+	if own := v.child.Spec.KubeConfig; own != nil {
+		ref := own.SecretRef
+		if ref.Key == "" {
+			ref.Key = capibridge.KubeconfigKey
+		}
+		return ref
+	}
+	return v1alpha1.SecretKeyReference{Name: capibridge.KubeconfigSecret(cluster.Name), Key: capibridge.KubeconfigKey}
+}
+
+// kubeconfigSource identifies the kubeconfig that there is now. Secrets of
+// Cluster API are watched; others are looked at.
+func (v *visit) kubeconfigSource(ctx context.Context, ref v1alpha1.SecretKeyReference) (string, error) {
+	secret := &metav1.PartialObjectMetadata{}
+	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+	name := types.NamespacedName{Namespace: v.child.Namespace, Name: ref.Name}
+	err := error(apierrors.NewNotFound(corev1.Resource("secrets"), ref.Name))
+	if v.child.Spec.ClusterRef != nil {
+		err = v.Cache.Get(ctx, name, secret)
+	}
+	if apierrors.IsNotFound(err) {
+		err = v.Cluster.Get(ctx, name, secret)
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return "", fmt.Errorf("cannot read Secret %s: %w", name, err)
+	}
+	return fmt.Sprintf("%s/%s %s %s", ref.Name, ref.Key, secret.UID, secret.ResourceVersion), nil
+}
+
+// kubeconfig reads the kubeconfig from the API server.
+func (v *visit) kubeconfig(ctx context.Context, ref v1alpha1.SecretKeyReference, cluster capibridge.Cluster) (*rest.Config, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	secret := &corev1.Secret{}
-	if err := v.Cluster.Get(ctx, types.NamespacedName{Namespace: v.child.Namespace, Name: name}, secret); err != nil {
-		return nil, fmt.Errorf("cannot read Secret %s: %w", name, err)
+	missing := func(format string, args ...any) error {
+		return because(v1alpha1.ReasonKubeconfigMissing, fmt.Errorf(format, args...))
+	}
+	if err := v.Cluster.Get(ctx, types.NamespacedName{Namespace: v.child.Namespace, Name: ref.Name}, secret); err != nil {
+		return nil, missing("cannot read Secret %s: %w", ref.Name, err)
 	}
 	if v.child.Spec.ClusterRef != nil && !capibridge.BelongsTo(secret, cluster) {
-		return nil, fmt.Errorf("cannot use Secret %s: it does not belong to Cluster %s, it has neither the label %s nor an owner", name, cluster.Name, capibridge.ClusterNameLabel)
+		return nil, missing("cannot use Secret %s: it does not belong to Cluster %s, it has neither the label %s nor an owner", ref.Name, cluster.Name, capibridge.ClusterNameLabel)
 	}
-	if len(secret.Data[key]) == 0 {
-		return nil, fmt.Errorf("cannot use Secret %s: it has no key %s", name, key)
+	if len(secret.Data[ref.Key]) == 0 {
+		return nil, missing("cannot use Secret %s: it has no key %s", ref.Name, ref.Key)
 	}
-	return secret.Data[key], nil
+	config, err := capibridge.Kubeconfig(secret.Data[ref.Key])
+	if err != nil {
+		return nil, because(v1alpha1.ReasonKubeconfigRefused, err)
+	}
+	return config, nil
 }
 
 // seedAll brings each selected layer into the child and answers for those that
 // no longer select it. A layer that fails does not stop those that do not
 // depend on it.
-func (v *visit) seedAll(ctx context.Context, l *link, cluster capibridge.Cluster, selected []*v1alpha1.Layer) {
-	vars := cluster.Variables(l.version)
+func (v *visit) seedAll(ctx context.Context, l *link, q question, cluster capibridge.Cluster, selected []*v1alpha1.Layer) {
+	vars := cluster.Variables(v.child.Status.Version)
+	if id := v.child.Status.Identity; id.SeededAs != "" {
+		vars["cluster_uid"] = id.SeededAs
+	}
+	push := &push{visit: v, link: l, question: q, cluster: cluster, vars: vars}
 	agents := 0
 	var credentials []v1alpha1.ChildCredential
 	for _, layer := range selected {
@@ -443,18 +606,21 @@ func (v *visit) seedAll(ctx context.Context, l *link, cluster capibridge.Cluster
 			agents++
 		}
 		entry := v.entry(layer.Name)
-		err := v.seedOne(ctx, l, cluster, layer, entry, vars, agents)
+		given, err := push.layer(ctx, layer, entry, agents)
 		settle(entry, err, metav1.NewTime(v.Now()))
-		for _, c := range layer.Spec.Credentials {
-			credentials = append(credentials, v1alpha1.ChildCredential{Name: c.Name})
-		}
+		credentials = append(credentials, given...)
 	}
-	slices.SortFunc(credentials, func(a, b v1alpha1.ChildCredential) int { return strings.Compare(a.Name, b.Name) })
-	v.child.Status.Credentials = slices.CompactFunc(credentials, func(a, b v1alpha1.ChildCredential) bool { return a.Name == b.Name })
+	v.hold(credentials)
 	if !cluster.Paused {
-		v.release(ctx, l, cluster, selected)
+		push.release(ctx, selected)
 	}
 	v.summarizeLayers(selected)
+}
+
+// hold records the credentials that the child was given.
+func (v *visit) hold(credentials []v1alpha1.ChildCredential) {
+	slices.SortFunc(credentials, func(a, b v1alpha1.ChildCredential) int { return strings.Compare(a.Name, b.Name) })
+	v.child.Status.Credentials = slices.CompactFunc(credentials, func(a, b v1alpha1.ChildCredential) bool { return a.Name == b.Name })
 }
 
 func (v *visit) entry(name string) *v1alpha1.ChildLayer {
@@ -468,66 +634,76 @@ func (v *visit) entry(name string) *v1alpha1.ChildLayer {
 	return &(*layers)[len(*layers)-1]
 }
 
-func (v *visit) seedOne(ctx context.Context, l *link, cluster capibridge.Cluster, layer *v1alpha1.Layer, entry *v1alpha1.ChildLayer, vars map[string]string, agents int) error {
-	if verdict := capibridge.Gate(cluster, layer.Spec.ReadyWhen); !verdict.Open {
-		return because(verdict.Reason, errors.New(verdict.Message))
+// push is what a visit does to its child.
+type push struct {
+	*visit
+	link     *link
+	question question
+	cluster  capibridge.Cluster
+	vars     map[string]string
+	// verified: the child said during this visit who it is.
+	verified bool
+}
+
+// layer brings one layer into the child.
+func (p *push) layer(ctx context.Context, layer *v1alpha1.Layer, entry *v1alpha1.ChildLayer, agents int) ([]v1alpha1.ChildCredential, error) {
+	if verdict := capibridge.Gate(p.cluster, layer.Spec.ReadyWhen); !verdict.Open {
+		return nil, because(verdict.Reason, errors.New(verdict.Message))
 	}
 	if layer.Spec.Agent != nil && agents > 1 {
-		return because(v1alpha1.ReasonInvalidSpec, errors.New("another layer already installs the agent in this child; remove spec.agent from one of them"))
+		return nil, because(v1alpha1.ReasonInvalidSpec, errors.New("another layer already installs the agent in this child; remove spec.agent from one of them"))
 	}
 	for _, d := range layer.Spec.DependsOn {
-		i := slices.IndexFunc(v.child.Status.Layers, func(e v1alpha1.ChildLayer) bool { return e.Name == d.Name })
-		if i < 0 || !v.child.Status.Layers[i].Ready {
-			return because(v1alpha1.ReasonDependencyNotReady, fmt.Errorf("layer %s is not ready on this child", d.Name))
+		i := slices.IndexFunc(p.child.Status.Layers, func(e v1alpha1.ChildLayer) bool { return e.Name == d.Name })
+		if i < 0 || !p.child.Status.Layers[i].Ready {
+			return nil, because(v1alpha1.ReasonDependencyNotReady, fmt.Errorf("layer %s is not ready on this child", d.Name))
 		}
 	}
-	s := &seeding{
-		layer: layer, child: v.child, link: l, vars: maps.Clone(vars), image: v.AgentImage, now: v.Now,
-		components: components{library: v.Providers}, record: v.record,
+	s := &seeding{push: p, layer: layer, vars: maps.Clone(p.vars), notes: p.notes.of(layer.Name)}
+	if err := p.gather(ctx, s); err != nil {
+		return nil, err
 	}
-	if err := v.gather(ctx, s); err != nil {
-		return err
+	given := s.given()
+	err := s.bring(ctx, entry)
+	if apierrors.IsUnauthorized(err) {
+		// The token was revoked, or lapsed in the middle. The kubeconfig is the way
+		// back, which nobody needs to see.
+		p.link.drop()
+		p.verified = false
+		err = s.bring(ctx, entry)
 	}
-	inputs := s.inputs()
-	known := v.known(layer.Name)
-	if known.inputs == inputs && s.fresh(*entry) && (entry.Ready || entry.Reason == v1alpha1.ReasonPruneBlocked) {
-		if s.snapshot != nil {
-			entry.Revision = s.snapshot.Revision // of another commit with the same content
+	return given, err
+}
+
+// ensure makes sure, before anything is written, that the child is who it was, and
+// that the parent may do what it is about to do.
+func (p *push) ensure(ctx context.Context, role string, rules []rbacv1.PolicyRule) error {
+	if !p.verified {
+		if p.link.caller() == nil {
+			if err := p.link.reread(ctx, p.question); err != nil {
+				return err
+			}
 		}
-		if entry.Ready {
-			return nil
+		err := p.link.verify(ctx)
+		if apierrors.IsUnauthorized(err) {
+			p.link.drop()
+			if err = p.link.reread(ctx, p.question); err == nil {
+				err = p.link.verify(ctx)
+			}
 		}
-		return because(entry.Reason, errors.New(entry.Message))
+		if err != nil {
+			return because(v1alpha1.ReasonUnreachable, err)
+		}
+		if recorded := p.child.Status.Identity.KubeSystemUID; p.link.identity != recorded {
+			p.identityChanged(p.link.identity)
+			return because(v1alpha1.ReasonIdentityChanged, fmt.Errorf("another cluster answers: kube-system has UID %s, recorded is %s", p.link.identity, recorded))
+		}
+		p.verified = true
 	}
-	if err := l.mint(ctx); err != nil {
+	if err := p.link.admit(ctx, p.question, role, rules); err != nil {
 		return because(v1alpha1.ReasonSeedFailed, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, layer.Spec.Timeout.Duration)
-	defer cancel()
-	verify := (known.inputs != "" && known.requested != s.requested()) || entry.Reason == v1alpha1.ReasonPruneBlocked
-	err := s.seed(ctx, entry, vars, verify)
-	if err == nil || reasonOf(err) == v1alpha1.ReasonPruneBlocked {
-		v.know(layer.Name, seededInputs{inputs: inputs, requested: s.requested()})
-	}
-	return err
-}
-
-func (v *visit) known(layer string) seededInputs {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.seeded[v.key()][layer]
-}
-
-func (v *visit) know(layer string, in seededInputs) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.seeded == nil {
-		v.seeded = map[types.NamespacedName]map[string]seededInputs{}
-	}
-	if v.seeded[v.key()] == nil {
-		v.seeded[v.key()] = map[string]seededInputs{}
-	}
-	v.seeded[v.key()][layer] = in
+	return nil
 }
 
 // settle writes the outcome into the layer's record.
@@ -553,27 +729,25 @@ func reasonOf(err error) string {
 // release answers for layers that are recorded in the child but no longer
 // select it. Whether what they applied goes was said by the layer while it
 // still did.
-func (v *visit) release(ctx context.Context, l *link, cluster capibridge.Cluster, selected []*v1alpha1.Layer) {
+func (p *push) release(ctx context.Context, selected []*v1alpha1.Layer) {
 	var keep []v1alpha1.ChildLayer
-	for _, entry := range v.child.Status.Layers {
+	for _, entry := range p.child.Status.Layers {
 		if slices.ContainsFunc(selected, func(s *v1alpha1.Layer) bool { return s.Name == entry.Name }) {
 			keep = append(keep, entry)
 			continue
 		}
-		if entry.DeletionPolicy != v1alpha1.DeletionDelete {
-			continue
-		}
-		done, err := false, v.unselected(ctx, cluster, entry.Name)
+		done, err := false, p.unselected(ctx, p.cluster, entry.Name)
 		if err == nil {
-			done, err = v.remove(ctx, l, &entry)
+			done, err = p.remove(ctx, &entry)
 		}
 		if done {
+			delete(p.notes.layers, entry.Name)
 			continue
 		}
-		settle(&entry, err, metav1.NewTime(v.Now()))
+		settle(&entry, err, metav1.NewTime(p.Now()))
 		keep = append(keep, entry)
 	}
-	v.child.Status.Layers = keep
+	p.child.Status.Layers = keep
 }
 
 // unselected is an error unless the API server itself says that a layer is gone
@@ -592,28 +766,87 @@ func (v *visit) unselected(ctx context.Context, cluster capibridge.Cluster, name
 	return nil
 }
 
-func (v *visit) remove(ctx context.Context, l *link, entry *v1alpha1.ChildLayer) (done bool, err error) {
-	owned, err := entriesOf(entry.Inventory)
-	if err != nil {
+// remove takes back what a layer applied, if that is asked for, and the rights
+// that the parent had for it.
+func (p *push) remove(ctx context.Context, entry *v1alpha1.ChildLayer) (done bool, err error) {
+	role := layerRole(p.child.Namespace, entry.Name)
+	if entry.DeletionPolicy == v1alpha1.DeletionDelete && len(entry.Inventory) > 0 {
+		owned, err := entriesOf(entry.Inventory)
+		if err != nil {
+			return false, err
+		}
+		if err := p.ensure(ctx, baseRole, baseRights()); err != nil {
+			return false, err
+		}
+		// What a Namespace holds, and which kinds are gone, takes more rights than
+		// those of the layer.
+		cluster, err := p.link.administrator(ctx, p.question)
+		if err != nil {
+			return false, err
+		}
+		res, err := apply.New(cluster, ownerOf(p.child.Namespace, entry.Name), nil).Remove(ctx, owned, apply.Options{
+			Target: p.child.Status.Identity.KubeSystemUID, LowerTier: true, Approved: p.child.Annotations[v1alpha1.ApprovePruneAnnotation],
+		})
+		entry.Inventory = refsOf(res.Inventory)
+		switch {
+		case err != nil:
+			return false, because(v1alpha1.ReasonPruneFailed, err)
+		case res.Plan.Blocked():
+			return false, because(v1alpha1.ReasonPruneBlocked, errors.New(res.Plan.Message(p.child.Name)))
+		case len(res.Inventory) > 0:
+			return false, because(v1alpha1.ReasonProgressing, fmt.Errorf("waiting for %d objects to be deleted", len(res.Inventory)))
+		}
+	}
+	if err := p.ensure(ctx, baseRole, baseRights()); err != nil {
 		return false, err
 	}
-	if err := l.mint(ctx); err != nil {
-		return false, err
-	}
-	applier := apply.New(l.cluster(), apply.Owner{
-		FieldManager: seedManager, LabelGroup: v1alpha1.LayerLabelGroup, Name: entry.Name, Namespace: v.child.Namespace,
-	}, nil)
-	res, err := applier.Remove(ctx, owned, apply.Options{Target: v.child.Status.Identity.KubeSystemUID, LowerTier: true})
-	entry.Inventory = refsOf(res.Inventory)
-	switch {
-	case err != nil:
-		return false, because(v1alpha1.ReasonPruneFailed, err)
-	case res.Plan.Blocked():
-		return false, because(v1alpha1.ReasonPruneBlocked, errors.New(res.Plan.Message(v.child.Name)))
-	case len(res.Inventory) > 0:
-		return false, because(v1alpha1.ReasonProgressing, fmt.Errorf("waiting for %d objects to be deleted", len(res.Inventory)))
+	if err := p.link.revoke(ctx, p.question, role); err != nil {
+		return false, because(v1alpha1.ReasonSeedFailed, err)
 	}
 	return true, nil
+}
+
+// publish says on the Cluster whether the child is seeded, for those who made
+// that a part of its availability.
+func (v *visit) publish(ctx context.Context) error {
+	seeded := meta.FindStatusCondition(v.child.Status.Conditions, v1alpha1.SeededCondition)
+	if v.object == nil || seeded == nil {
+		return nil
+	}
+	path := []string{"status", "conditions"}
+	if gvk := v.object.GroupVersionKind(); gvk.Version == "v1beta1" {
+		path = []string{"status", "v1beta2", "conditions"}
+	}
+	list, _, _ := unstructured.NestedSlice(v.object.Object, path...)
+	since := seeded.LastTransitionTime.UTC().Format(time.RFC3339)
+	for _, item := range list {
+		c, _ := item.(map[string]any)
+		if c["type"] != v1alpha1.ClusterSeededCondition {
+			continue
+		}
+		if c["status"] == string(seeded.Status) {
+			if c["reason"] == seeded.Reason && c["message"] == seeded.Message {
+				return nil
+			}
+			since, _ = c["lastTransitionTime"].(string)
+		}
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{}}
+	u.SetGroupVersionKind(v.object.GroupVersionKind())
+	u.SetNamespace(v.object.GetNamespace())
+	u.SetName(v.object.GetName())
+	u.SetUID(v.object.GetUID())
+	condition := map[string]any{
+		"type": v1alpha1.ClusterSeededCondition, "status": string(seeded.Status), "reason": seeded.Reason, "message": seeded.Message, "lastTransitionTime": since,
+	}
+	if err := unstructured.SetNestedSlice(u.Object, []any{condition}, path...); err != nil {
+		return fmt.Errorf("cannot set condition of Cluster %s: %w", v.key(), err)
+	}
+	err := v.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.ForceOwnership, client.FieldOwner(statusManager))
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("cannot publish condition %s on Cluster %s: %w", v1alpha1.ClusterSeededCondition, v.key(), err)
+	}
+	return nil
 }
 
 func (v *visit) summarizeLayers(selected []*v1alpha1.Layer) {
@@ -634,26 +867,24 @@ func (v *visit) summarizeLayers(selected []*v1alpha1.Layer) {
 	v.condition(v1alpha1.SeededCondition, metav1.ConditionTrue, v1alpha1.ReasonSucceeded, "all %d layers are in place", len(selected))
 }
 
-// observe reads the report of the child's agent and sums up.
-func (v *visit) observe(ctx context.Context, l *link, selected []*v1alpha1.Layer) {
+// observe sums up, with what the child's agent said.
+func (v *visit) observe(found *answer, selected []*v1alpha1.Layer) {
 	seeded := meta.FindStatusCondition(v.child.Status.Conditions, v1alpha1.SeededCondition)
-	withAgent := slices.ContainsFunc(selected, func(layer *v1alpha1.Layer) bool { return layer.Spec.Agent != nil })
+	connected := meta.FindStatusCondition(v.child.Status.Conditions, v1alpha1.ConnectedCondition)
+	withAgent := slices.ContainsFunc(selected, hasAgent)
+	v.child.Status.Report = nil
 	if withAgent {
-		report, err := readReport(ctx, l.cluster())
-		if err == nil {
-			v.child.Status.Report = report
-			err = l.agentAlive(ctx)
-		}
-		if err != nil && seeded.Status == metav1.ConditionTrue {
-			v.condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, reasonOf(err), "%s", err)
-			return
-		}
-	} else {
-		v.child.Status.Report = nil
+		v.child.Status.Report = found.agent.report
 	}
+	v.warn()
 	switch report := v.child.Status.Report; {
+	case connected.Status != metav1.ConditionTrue: // it turned out to be another cluster
 	case seeded.Status != metav1.ConditionTrue:
 		v.condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, seeded.Reason, "%s", seeded.Message)
+	case withAgent && found.agent.err != nil:
+		v.condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, reasonOf(found.agent.err), "%s", found.agent.err)
+	case withAgent && report == nil:
+		v.condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonAgentNotReady, "the agent has not been asked yet")
 	case withAgent && !report.Ready:
 		v.condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, report.Reason, "%s", report.Message)
 	default:
@@ -668,7 +899,7 @@ func (v *visit) next() ctrl.Result {
 	case c.Status == metav1.ConditionTrue && v.movingBelow():
 		return ctrl.Result{RequeueAfter: v.jittered(min(movingPause, v.ObserveInterval))}
 	case c.Status == metav1.ConditionTrue:
-		return ctrl.Result{RequeueAfter: v.jittered(v.ObserveInterval)}
+		return ctrl.Result{RequeueAfter: v.jittered(v.ObserveInterval), Priority: new(periodic)}
 	case c.Reason == v1alpha1.ReasonPruneBlocked, c.Reason == v1alpha1.ReasonPaused, c.Reason == v1alpha1.ReasonNoLayer, c.Reason == v1alpha1.ReasonInvalidSpec:
 		return ctrl.Result{RequeueAfter: v.jittered(v.ObserveInterval)}
 	case v.Now().Sub(c.LastTransitionTime.Time) > time.Minute:
@@ -687,7 +918,7 @@ func (v *visit) movingBelow() bool {
 
 // jittered spreads children that would come back at the same time.
 func (v *visit) jittered(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
+	return time.Duration(float64(d) * (0.8 + 0.2*rand.Float64()))
 }
 
 // short bounds a message for a condition.

@@ -11,8 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -114,90 +112,6 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-func TestBackoff(t *testing.T) {
-	now := start.Time
-	l := NewConnections(runtime.NewScheme(), func() time.Time { return now }).link(types.NamespacedName{Name: "a"})
-	var got []time.Duration
-	for range 12 {
-		l.failed()
-		got = append(got, l.notBefore.Sub(now))
-		if _, err := l.identify(t.Context()); !errors.Is(err, errBackingOff) {
-			t.Fatalf("identify() after a failure = %v, want it to wait without a call", err)
-		}
-		now = l.notBefore
-	}
-	want := []time.Duration{2, 4, 8, 16, 30, 30, 30, 30, 30, 30, 30, 30}
-	for i := range want {
-		want[i] *= time.Second
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("pauses after failures in a row: -want, +got:\n%s", diff)
-	}
-	for range 100 {
-		l.failed()
-	}
-	if wait := l.notBefore.Sub(now); wait != maxBackoff {
-		t.Errorf("pause after very many failures = %s, want %s", wait, maxBackoff)
-	}
-}
-
-func TestConnectionsAreSeparate(t *testing.T) {
-	c := NewConnections(runtime.NewScheme(), time.Now)
-	a, b := types.NamespacedName{Namespace: "x", Name: "a"}, types.NamespacedName{Namespace: "y", Name: "a"}
-	first := c.link(a)
-	if first == c.link(b) || first != c.link(a) {
-		t.Error("one link for each child, and the same for the same")
-	}
-	c.Forget(a)
-	if first == c.link(a) {
-		t.Error("a forgotten child is connected anew")
-	}
-	c.Forget(types.NamespacedName{Name: "nobody"})
-}
-
-func kubeconfigFor(host, token string) []byte {
-	return []byte("apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n" +
-		"clusters: [{name: k, cluster: {server: \"https://" + host + "\"}}]\nusers: [{name: u, user: {token: " + token + "}}]\n")
-}
-
-func TestUse(t *testing.T) {
-	now := start.Time
-	l := NewConnections(runtime.NewScheme(), func() time.Time { return now }).link(types.NamespacedName{Name: "a"})
-	if err := l.use(kubeconfigFor("127.0.0.1:1", "one")); err != nil {
-		t.Fatal(err)
-	}
-	first := l.cluster()
-	if err := l.use(kubeconfigFor("127.0.0.1:1", "one")); err != nil || l.cluster() != first {
-		t.Errorf("the same kubeconfig made a new connection (%v)", err)
-	}
-	if first.Config.Timeout != callTimeout {
-		t.Errorf("calls to a child end after %s, want %s", first.Config.Timeout, callTimeout)
-	}
-	l.failed()
-	l.minted, l.renewAt, l.version = first, now.Add(time.Hour), "v1"
-	if err := l.use(kubeconfigFor("127.0.0.1:1", "two")); err != nil {
-		t.Fatal(err)
-	}
-	if l.minted != nil || l.cluster() == first || l.version != "" || !l.notBefore.IsZero() {
-		t.Error("a rotated kubeconfig must replace everything: the token of the old one may belong to another cluster")
-	}
-	second := l.cluster()
-	if err := l.use([]byte("x")); err == nil {
-		t.Error("a refused kubeconfig is used")
-	}
-	if l.cluster() != second {
-		t.Error("a refused kubeconfig cut the connection that works")
-	}
-	l.minted, l.renewAt = first, now.Add(time.Hour)
-	if l.cluster() != first {
-		t.Error("a minted token is not used while it is fresh")
-	}
-	now = now.Add(time.Hour)
-	if l.cluster() != second {
-		t.Error("a minted token is used after it was to be renewed; the kubeconfig is the way back")
-	}
-}
-
 func configMap(name string, data map[string]any) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}, "data": data}}
 }
@@ -241,8 +155,10 @@ func TestInputs(t *testing.T) {
 	fresh := func() *seeding {
 		l := layerOn("base")
 		l.UID, l.Generation = "1", 1
-		return &seeding{layer: l, child: &v1alpha1.Child{}, vars: map[string]string{"a": "1"}, image: "x",
-			credentials: []*corev1.Secret{{Data: map[string][]byte{"k": []byte("v")}}}}
+		secret := &corev1.Secret{}
+		secret.ResourceVersion = "1"
+		v := &visit{Children: &Children{AgentImage: "x"}, child: &v1alpha1.Child{}}
+		return &seeding{push: &push{visit: v}, layer: l, vars: map[string]string{"a": "1"}, content: "c", credentials: []credential{{"auth", secret}}}
 	}
 	base := fresh().inputs()
 	if fresh().inputs() != base {
@@ -250,8 +166,10 @@ func TestInputs(t *testing.T) {
 	}
 	for name, change := range map[string]func(*seeding){
 		"variables":   func(s *seeding) { s.vars["a"] = "2" },
-		"image":       func(s *seeding) { s.image = "y" },
-		"credentials": func(s *seeding) { s.credentials[0].Data["k"] = []byte("w") },
+		"image":       func(s *seeding) { s.AgentImage = "y" },
+		"content":     func(s *seeding) { s.content = "d" },
+		"credentials": func(s *seeding) { s.credentials[0].secret.ResourceVersion = "2" },
+		"name":        func(s *seeding) { s.credentials[0].name = "other" },
 		"generation":  func(s *seeding) { s.layer.Generation = 2 },
 		"layer":       func(s *seeding) { s.layer.UID = "2" },
 		"request":     func(s *seeding) { s.layer.Annotations = map[string]string{"reconcile.fluxcd.io/requestedAt": "now"} },
@@ -262,19 +180,6 @@ func TestInputs(t *testing.T) {
 		if s.inputs() == base {
 			t.Errorf("another %s is not seen", name)
 		}
-	}
-}
-
-func TestFresh(t *testing.T) {
-	l := layerOn("base")
-	l.Spec.Interval.Duration = time.Minute
-	s := &seeding{layer: l, now: func() time.Time { return start.Time }}
-	at := func(d time.Duration) v1alpha1.ChildLayer {
-		when := later(-d)
-		return v1alpha1.ChildLayer{VerifiedAt: &when}
-	}
-	if !s.fresh(at(59*time.Second)) || s.fresh(at(time.Minute)) || s.fresh(v1alpha1.ChildLayer{}) {
-		t.Error("a layer is fresh for its interval after it was verified, and never before")
 	}
 }
 

@@ -6,79 +6,85 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
 
-// Numbers of a connection. The time-out is Cluster API's own for its cluster
-// cache.
+// Numbers of a connection. Time-out, threshold and pause are those of Cluster
+// API's own cluster cache.
 const (
+	// callTimeout bounds each call, connecting included.
 	callTimeout = 10 * time.Second
-	// tokenLife is asked for; the API server may shorten it.
-	tokenLife = time.Hour
-	// A child that failed is left alone for minBackoff, doubling to maxBackoff:
-	// never longer, so that it is found soon after it comes back.
-	minBackoff = 2 * time.Second
-	maxBackoff = 30 * time.Second
+	// breakAfter failures in a row a child is only probed at breakPause; until
+	// then the next try comes soon. The pause never grows, so that a child is
+	// found within it when it is back.
+	breakAfter = 5
+	breakPause = 30 * time.Second
+	retryPause = time.Second
+	// idleAfter closes connections that nobody uses: at rest a child is asked
+	// once in a while, and a thousand idle connections cost more than
+	// connecting anew.
+	idleAfter = 5 * time.Second
+	// patience is how long a probe keeps its place among those that run. One that
+	// takes longer waits on, but no healthy child waits for its place.
+	patience = time.Second
+	// probes that run at the same time, and those that outlasted patience.
+	mostProbes     = 64
+	mostSlowProbes = 1024
 )
 
-// seedManager is the field manager of everything that a parent writes into a
-// child.
-const seedManager = "cascade-seed"
-
-// errBackingOff is returned without a call while a child's breaker is open.
-var errBackingOff = errors.New("last call failed, next one not before its time")
-
-// Connections holds a connection for each child. A child is only ever visited
-// by one goroutine at a time, so the lock guards the map alone and is never held
-// over a network call.
+// Connections is the pool of connections to children. What is asked of a child
+// at rest is asked by a goroutine for each, not by the workers of the queue, so that
+// children that do not answer keep nobody waiting. The lock guards the map
+// alone and is never held over a network call.
 type Connections struct {
-	scheme *runtime.Scheme
-	now    func() time.Time
+	scheme  *runtime.Scheme
+	now     func() time.Time
+	schemas *apply.Schemas
+	// life ends all calls.
+	life context.Context
 
-	mu    sync.Mutex
-	links map[types.NamespacedName]*link
+	quick, slow chan struct{}
+
+	mu       sync.Mutex
+	links    map[types.NamespacedName]*link
+	answered func(key types.NamespacedName, urgent bool)
 }
 
-// NewConnections returns an empty pool.
-func NewConnections(scheme *runtime.Scheme, now func() time.Time) *Connections {
-	return &Connections{scheme: scheme, now: now, links: map[types.NamespacedName]*link{}}
+// NewConnections returns an empty pool. All calls end with life.
+func NewConnections(life context.Context, scheme *runtime.Scheme, now func() time.Time) *Connections {
+	return &Connections{
+		scheme: scheme, now: now, schemas: apply.NewSchemas(), life: life,
+		quick: make(chan struct{}, mostProbes), slow: make(chan struct{}, mostSlowProbes),
+		links: map[types.NamespacedName]*link{},
+	}
 }
 
-// link is the connection to one child.
-type link struct {
-	scheme *runtime.Scheme
-	now    func() time.Time
+// onAnswer sets what is called when a probe ended.
+func (c *Connections) onAnswer(f func(key types.NamespacedName, urgent bool)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answered = f
+}
 
-	// digest of the kubeconfig that admin was made of.
-	digest string
-	admin  *apply.Cluster
-	// minted replaces admin until renewAt; then it is minted anew.
-	minted  *apply.Cluster
-	renewAt time.Time
-	version string
-
-	failures  int
-	notBefore time.Time
-	// progress of layers that are not completely pushed yet, by name.
-	progress map[string]progress
-	// lease of the child's agent as it was seen to change last, by our clock:
-	// the clocks of two clusters cannot be compared.
-	lease        string
-	leaseChanged time.Time
+// wake calls for a visit to a child.
+func (c *Connections) wake(key types.NamespacedName, urgent bool) {
+	c.mu.Lock()
+	answered := c.answered
+	c.mu.Unlock()
+	if answered != nil {
+		answered(key, urgent)
+	}
 }
 
 func (c *Connections) link(key types.NamespacedName) *link {
@@ -86,158 +92,243 @@ func (c *Connections) link(key types.NamespacedName) *link {
 	defer c.mu.Unlock()
 	l := c.links[key]
 	if l == nil {
-		l = &link{scheme: c.scheme, now: c.now}
+		l = &link{pool: c, key: key}
+		l.life, l.end = context.WithCancel(c.life)
 		c.links[key] = l
 	}
 	return l
 }
 
-// Forget closes the connection to a child and drops what is known of it.
+// Forget ends the calls to a child that are on their way, closes its connection
+// and drops what is known of it.
 func (c *Connections) Forget(key types.NamespacedName) {
 	c.mu.Lock()
 	l := c.links[key]
 	delete(c.links, key)
 	c.mu.Unlock()
 	if l != nil {
-		l.close()
+		l.end()
+		l.hangUp()
 	}
 }
 
-func (l *link) close() {
-	for _, c := range []*apply.Cluster{l.admin, l.minted} {
-		if c != nil {
-			c.Close()
+// enter waits for a place among the probes. The place is given up when the
+// returned function is called, or exchanged for one among the slow ones after a
+// moment; suspects begin there.
+func (c *Connections) enter(ctx context.Context, suspect bool) (leave func(), err error) {
+	take := func(places chan struct{}) error {
+		select {
+		case places <- struct{}{}:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
-	l.admin, l.minted = nil, nil
+	if suspect {
+		if err := take(c.slow); err != nil {
+			return nil, err
+		}
+		return func() { <-c.slow }, nil
+	}
+	if err := take(c.quick); err != nil {
+		return nil, err
+	}
+	var once sync.Once
+	free := func() { once.Do(func() { <-c.quick }) }
+	timer := time.AfterFunc(patience, free)
+	return func() { timer.Stop(); free() }, nil
 }
 
-// use makes the link follow a kubeconfig. A changed one, after a rotation of
-// credentials or a move of the endpoint, replaces everything at once.
-func (l *link) use(kubeconfig []byte) error {
-	sum := sha256.Sum256(kubeconfig)
-	digest := hex.EncodeToString(sum[:])
-	if l.admin != nil && l.digest == digest {
-		return nil
+// link is the connection to one child. A child is visited by one goroutine at a
+// time, and a probe only runs while no visit uses the link: ask hands it over.
+// What the lock guards is read by others as well.
+type link struct {
+	pool *Connections
+	key  types.NamespacedName
+	life context.Context
+	end  context.CancelFunc
+
+	mu      sync.Mutex
+	probing bool
+	answer  *answer
+
+	// source of the kubeconfig that is used, and what of it says who is asked:
+	// server, name and CA.
+	source   string
+	endpoint string
+	host     string
+	tls      rest.TLSClientConfig
+	// admin is nil once there is a token and the kubeconfig is not needed.
+	admin *caller
+	// minted speaks with the parent's own token until it has to be renewed.
+	minted           *caller
+	renewAt, expires time.Time
+	// rights that the parent's roles have, by name of the role, as far as is known.
+	rights map[string]string
+
+	// identity and version as the API server told them since the endpoint is
+	// what it is.
+	identity, version string
+	versionStale      bool
+
+	failures  int
+	notBefore time.Time
+	// answered is when the API server did so last, and tried is the kubeconfig
+	// that was used last.
+	answered time.Time
+	tried    string
+	agent    agentFacts
+}
+
+// caller speaks to an API server as one user.
+type caller struct {
+	base      *url.URL
+	http      *http.Client
+	transport *http.Transport
+}
+
+func (c *caller) close() {
+	if c != nil {
+		c.transport.CloseIdleConnections()
 	}
-	config, err := capibridge.Kubeconfig(kubeconfig)
+}
+
+// authorized sends a token with each request.
+type authorized struct {
+	next  http.RoundTripper
+	token string
+}
+
+func (a *authorized) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("User-Agent", userAgent)
+	if a.token != "" {
+		r.Header.Set("Authorization", "Bearer "+a.token)
+	}
+	return a.next.RoundTrip(r)
+}
+
+// userAgent of all calls to children, which audit logs show.
+const userAgent = "cascade-parent"
+
+// calls makes a caller. Requests follow each other, for which HTTP/1.1 does and
+// needs a fraction of the memory; there is no proxy, whatever the environment
+// says, unless the kubeconfig has one that was allowed.
+func calls(config *rest.Config) (*caller, error) {
+	base, err := url.Parse(config.Host)
+	if err != nil {
+		return nil, errors.New("cannot use kubeconfig: server is not a URL")
+	}
+	tlsConfig, err := rest.TLSConfigFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use kubeconfig: %w", err)
+	}
+	if tlsConfig != nil {
+		tlsConfig.NextProtos = []string{"http/1.1"}
+	}
+	transport := &http.Transport{
+		Proxy:               config.Proxy,
+		DialContext:         (&net.Dialer{Timeout: callTimeout}).DialContext,
+		TLSClientConfig:     tlsConfig,
+		TLSHandshakeTimeout: callTimeout,
+		IdleConnTimeout:     idleAfter,
+		MaxIdleConnsPerHost: 1,
+	}
+	return &caller{
+		base: base, transport: transport,
+		http: &http.Client{Transport: &authorized{next: transport, token: config.BearerToken}, Timeout: callTimeout},
+	}, nil
+}
+
+// do sends one request; an error of the result is one of API machinery.
+func (c *caller) do(ctx context.Context, verb, path string, body any, content rest.ClientContentConfig) rest.Result {
+	r := rest.NewRequestWithClient(c.base, "", content, c.http).Verb(verb).AbsPath(path)
+	if body != nil {
+		r = r.SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body)
+	}
+	return r.MaxRetries(1).Do(ctx)
+}
+
+// hangUp closes what is open. Calls end with the link's life.
+func (l *link) hangUp() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.admin.close()
+	l.minted.close()
+}
+
+// use makes the link follow a kubeconfig. Rotated credentials for the same
+// server and CA leave the minted token as it is; another server or CA may be
+// another cluster, so everything is found out anew.
+func (l *link) use(config *rest.Config, source string) error {
+	admin, err := calls(config)
 	if err != nil {
 		return err
 	}
-	config.Timeout = callTimeout
-	config.UserAgent = "cascade-parent"
-	admin, err := apply.Connect(config, l.scheme)
-	if err != nil {
-		return err
+	endpoint := endpointOf(config)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.admin.close()
+	if l.endpoint != endpoint {
+		l.minted.close()
+		l.minted = nil
+		l.identity, l.version, l.versionStale, l.rights = "", "", false, nil
+		l.failures, l.notBefore = 0, time.Time{}
+		l.endpoint = endpoint
 	}
-	l.close()
-	l.admin, l.digest, l.version = admin, digest, ""
-	l.failures, l.notBefore = 0, time.Time{}
+	l.admin, l.source, l.host, l.tls = admin, source, config.Host, config.TLSClientConfig
+	l.tls.CertData, l.tls.KeyData = nil, nil
 	return nil
 }
 
-// cluster is the connection to use now.
-func (l *link) cluster() *apply.Cluster {
-	if l.minted != nil && l.now().Before(l.renewAt) {
+// endpointOf identifies who a kubeconfig speaks to.
+func endpointOf(config *rest.Config) string {
+	h := sha256.New()
+	for _, part := range []string{config.Host, config.ServerName, string(config.CAData)} {
+		fmt.Fprintf(h, "%d:%s", len(part), part)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// caller is who to speak as now; nil if the kubeconfig has to be read first.
+func (l *link) caller() *caller {
+	if l.minted != nil && l.pool.now().Before(l.expires) {
 		return l.minted
 	}
 	return l.admin
 }
 
-// identify asks the child who it is; it is also the probe of its API server.
-func (l *link) identify(ctx context.Context) (string, error) {
-	if l.now().Before(l.notBefore) {
-		return "", errBackingOff
-	}
-	uid, err := kubeSystemUID(ctx, l.cluster())
-	if apierrors.IsUnauthorized(err) && l.minted != nil {
-		// The minted token lapsed or was revoked; the kubeconfig is the way back.
-		l.minted.Close()
-		l.minted = nil
-		uid, err = kubeSystemUID(ctx, l.admin)
-	}
-	if err != nil {
-		l.failed()
-		return "", err
-	}
-	l.failures, l.notBefore = 0, time.Time{}
-	return uid, nil
+// drop forgets the minted token: it lapsed, or was revoked.
+func (l *link) drop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.minted.close()
+	l.minted = nil
 }
 
-func kubeSystemUID(ctx context.Context, c *apply.Cluster) (string, error) {
-	ns := &corev1.Namespace{}
-	if err := c.Get(ctx, types.NamespacedName{Name: "kube-system"}, ns); err != nil {
-		return "", fmt.Errorf("cannot read namespace kube-system: %w", err)
+// cluster is the connection for a push, as the parent's own account or, where as
+// is given, as that caller.
+func (l *link) cluster(as *caller) (*apply.Cluster, error) {
+	if as == nil {
+		return nil, errors.New("cannot connect: there are no credentials")
 	}
-	return string(ns.UID), nil
+	return apply.Attach(as.base.String(), as.http, l.pool.scheme, l.pool.schemas)
 }
 
-// failed opens the breaker.
+// failed counts a failure and says when to try again. Who answers then has to
+// say who he is.
 func (l *link) failed() {
-	wait := min(minBackoff<<min(l.failures, 8), maxBackoff)
+	l.identity = ""
 	l.failures++
-	l.notBefore = l.now().Add(wait)
+	pause := retryPause
+	if l.failures >= breakAfter {
+		pause = breakPause
+	}
+	// Children that failed together do not come back together.
+	l.notBefore = l.pool.now().Add(time.Duration(float64(pause) * (0.7 + 0.3*rand.Float64())))
 }
 
-// mint makes sure that the parent has a ServiceAccount of its own in the child
-// and a fresh token of it, so that the cluster's admin kubeconfig is not used
-// again until the token lapses.
-func (l *link) mint(ctx context.Context) error {
-	if l.minted != nil && l.now().Before(l.renewAt) {
-		return nil
-	}
-	c := l.admin
-	for _, u := range parentAccess() {
-		if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.ForceOwnership, client.FieldOwner(seedManager)); err != nil {
-			return fmt.Errorf("cannot create %s %s for the parent: %w", u.GetKind(), u.GetName(), err)
-		}
-	}
-	seconds := int64(tokenLife.Seconds())
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
-	account := &corev1.ServiceAccount{}
-	account.Namespace, account.Name = v1alpha1.AgentNamespace, v1alpha1.ParentServiceAccount
-	if err := c.SubResource("token").Create(ctx, account, request); err != nil {
-		return fmt.Errorf("cannot request a token for the parent: %w", err)
-	}
-	config := rest.CopyConfig(c.Config)
-	config.BearerToken = request.Status.Token
-	config.CertData, config.KeyData = nil, nil
-	minted, err := apply.Connect(config, l.scheme)
-	if err != nil {
-		return err
-	}
-	if l.minted != nil {
-		l.minted.Close()
-	}
-	l.minted = minted
-	now := l.now()
-	l.renewAt = now.Add(request.Status.ExpirationTimestamp.Sub(now) * 2 / 3)
-	return nil
-}
-
-// parentAccess are the objects that let the parent into a child. A layer may
-// hold any kind, and rights that the writer does not have himself cannot be
-// given, so the parent is an administrator of its children, as Cluster API
-// made it in the first place.
-func parentAccess() []*unstructured.Unstructured {
-	labels := map[string]any{"app.kubernetes.io/name": "cascade"}
-	return []*unstructured.Unstructured{
-		{Object: map[string]any{
-			"apiVersion": "v1", "kind": "Namespace",
-			"metadata": map[string]any{"name": v1alpha1.AgentNamespace, "labels": labels},
-		}},
-		{Object: map[string]any{
-			"apiVersion": "v1", "kind": "ServiceAccount",
-			"metadata":                     map[string]any{"name": v1alpha1.ParentServiceAccount, "namespace": v1alpha1.AgentNamespace, "labels": labels},
-			"automountServiceAccountToken": false,
-		}},
-		{Object: map[string]any{
-			"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-			"metadata": map[string]any{"name": v1alpha1.ParentServiceAccount, "labels": labels},
-			"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-			"subjects": []any{map[string]any{
-				"kind": "ServiceAccount", "name": v1alpha1.ParentServiceAccount, "namespace": v1alpha1.AgentNamespace,
-			}},
-		}},
-	}
+// succeeded closes the breaker.
+func (l *link) succeeded() {
+	l.failures, l.notBefore, l.answered = 0, time.Time{}, l.pool.now()
 }

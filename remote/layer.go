@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,12 +23,36 @@ import (
 )
 
 // Layers keeps the status of Layer objects: it counts what the visits to the
-// children found. The pushing itself is done child by child.
+// children found. The pushing itself is done child by child; Layers wakes the
+// children when something changed that a layer hands over.
 type Layers struct {
-	Client    client.Client
+	Client client.Client
+	// Reader reads from the API server of this tier.
+	Reader    client.Reader
 	Snapshots *source.Snapshots
-	Now       func() time.Time
+	// Wake makes a child be visited.
+	Wake func(child types.NamespacedName)
+	Now  func() time.Time
+
+	mu   sync.Mutex
+	seen map[types.NamespacedName]layerSeen
 }
+
+// layerSeen is what is known of a layer since the process began.
+type layerSeen struct {
+	// counted is when the children were counted last, and versions those of the
+	// Secrets and ConfigMaps that the layer names.
+	counted  time.Time
+	versions string
+}
+
+const (
+	// countPause is between two counts of the children of a layer, while they
+	// change by the hundred.
+	countPause = time.Second
+	// handedPause is between two looks at what a layer hands over.
+	handedPause = 15 * time.Second
+)
 
 func layerSource(layer *v1alpha1.Layer) source.Key {
 	return source.Key{Kind: layer.Spec.SourceRef.Kind, NamespacedName: types.NamespacedName{Namespace: layer.Namespace, Name: layer.Spec.SourceRef.Name}}
@@ -35,11 +62,21 @@ func layerSource(layer *v1alpha1.Layer) source.Key {
 func (r *Layers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	layer := &v1alpha1.Layer{}
 	if err := r.Client.Get(ctx, req.NamespacedName, layer); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.forget(req.NamespacedName)
+		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+	if wait := r.early(req.NamespacedName); wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, nil
+	}
 	children := &v1alpha1.ChildList{}
-	if err := r.Client.List(ctx, children, client.InNamespace(layer.Namespace)); err != nil {
+	if err := r.Client.List(ctx, children, client.InNamespace(layer.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return ctrl.Result{}, fmt.Errorf("cannot list Children: %w", err)
+	}
+	result, err := r.look(ctx, layer, children.Items)
+	if err != nil {
+		return ctrl.Result{}, err
 	}
 	before := layer.DeepCopy()
 	if layer.Spec.SourceRef != nil {
@@ -51,12 +88,81 @@ func (r *Layers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	layer.Status.ObservedGeneration = layer.Generation
 	layer.Status.LastHandledReconcileAt = layer.Annotations[fluxmeta.ReconcileRequestAnnotation]
 	if equality.Semantic.DeepEqual(before.Status, layer.Status) {
-		return ctrl.Result{}, nil
+		return result, nil
 	}
 	if err := r.Client.Status().Patch(ctx, layer, client.MergeFrom(before), client.FieldOwner(statusManager)); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(fmt.Errorf("cannot write status of Layer %s: %w", req.NamespacedName, err))
 	}
-	return ctrl.Result{}, nil
+	return result, nil
+}
+
+func (r *Layers) forget(layer types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.seen, layer)
+}
+
+// early is how long to wait before the children are counted again; zero counts
+// now.
+func (r *Layers) early(layer types.NamespacedName) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.Now()
+	seen := r.seen[layer]
+	if wait := countPause - now.Sub(seen.counted); wait > 0 {
+		return wait
+	}
+	if r.seen == nil {
+		r.seen = map[types.NamespacedName]layerSeen{}
+	}
+	seen.counted = now
+	r.seen[layer] = seen
+	return 0
+}
+
+// look finds out whether what a layer hands over has changed, and wakes its
+// children then. It looks again after a while: there are few such objects, but
+// a watch of all Secrets would hold them all.
+func (r *Layers) look(ctx context.Context, layer *v1alpha1.Layer, children []v1alpha1.Child) (ctrl.Result, error) {
+	var versions []string
+	see := func(kind, name string) error {
+		o := &metav1.PartialObjectMetadata{}
+		o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind))
+		err := r.Reader.Get(ctx, types.NamespacedName{Namespace: layer.Namespace, Name: name}, o)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("cannot read %s %s/%s: %w", kind, layer.Namespace, name, err)
+		}
+		versions = append(versions, kind+"/"+name+"="+o.ResourceVersion)
+		return nil
+	}
+	for _, c := range given(layer) {
+		if err := see("Secret", c.SecretRef.Name); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	if b := layer.Spec.PostBuild; b != nil {
+		for _, ref := range b.SubstituteFrom {
+			if err := see(ref.Kind, ref.Name); err != nil {
+				return ctrl.Result{}, err
+			}
+		}
+	}
+	if len(versions) == 0 {
+		return ctrl.Result{}, nil
+	}
+	key, now := client.ObjectKeyFromObject(layer), strings.Join(versions, " ")
+	r.mu.Lock()
+	seen := r.seen[key]
+	changed := seen.versions != "" && seen.versions != now
+	seen.versions = now
+	r.seen[key] = seen
+	r.mu.Unlock()
+	for i := range children {
+		if changed && Selects(layer, children[i].Labels) {
+			r.Wake(client.ObjectKeyFromObject(&children[i]))
+		}
+	}
+	return ctrl.Result{RequeueAfter: handedPause}, nil
 }
 
 // summarize counts the children that a layer selects and names at most ten of

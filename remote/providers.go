@@ -5,16 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/remote/providers"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/health"
@@ -23,11 +24,11 @@ import (
 
 // components is what spec.providers of one layer is made of.
 type components struct {
-	library  *providers.Library
 	wanted   []providers.Wanted
 	snapshot *source.Snapshot
 	// secrets to hand over, by what wants them and in its order.
 	secrets map[string][]*corev1.Secret
+	sets    []*providers.Set
 }
 
 // componentSource is the source of the component manifests, false if the layer
@@ -48,7 +49,7 @@ func componentSource(layer *v1alpha1.Layer) (source.Key, bool) {
 }
 
 // gatherComponents finds the snapshot and reads the Secrets of the providers.
-func (r *Children) gatherComponents(ctx context.Context, s *seeding) error {
+func (p *push) gatherComponents(ctx context.Context, s *seeding) error {
 	key, named := componentSource(s.layer)
 	if !named {
 		return nil
@@ -58,7 +59,7 @@ func (r *Children) gatherComponents(ctx context.Context, s *seeding) error {
 	}
 	c := &s.components
 	c.wanted = providers.List(s.layer.Spec.Providers)
-	if c.snapshot = r.Snapshots.Get(key); c.snapshot == nil {
+	if c.snapshot = p.Snapshots.Get(key); c.snapshot == nil {
 		return because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("%s %s, which has the component manifests, has not been fetched yet", key.Kind, key.Name))
 	}
 	c.secrets = map[string][]*corev1.Secret{}
@@ -66,7 +67,7 @@ func (r *Children) gatherComponents(ctx context.Context, s *seeding) error {
 		for _, ref := range w.Credentials {
 			secret := &corev1.Secret{}
 			name := types.NamespacedName{Namespace: s.layer.Namespace, Name: ref.SecretRef.Name}
-			if err := r.Cluster.Get(ctx, name, secret); err != nil {
+			if err := p.handed.Get(ctx, name, secret); err != nil {
 				return because(v1alpha1.ReasonCredentialMissing, fmt.Errorf("cannot read Secret %s for %s: %w", name, w.Label, err))
 			}
 			c.secrets[w.Label] = append(c.secrets[w.Label], secret)
@@ -84,7 +85,7 @@ func (c *components) identify(e *json.Encoder) {
 	_ = e.Encode(c.snapshot.Digest)
 	for _, w := range c.wanted {
 		for _, secret := range c.secrets[w.Label] {
-			_ = e.Encode(secret.Data)
+			_ = e.Encode([]any{secret.UID, secret.ResourceVersion})
 		}
 	}
 }
@@ -96,9 +97,10 @@ func (s *seeding) providerPhases() ([]apply.Phase, error) {
 	if len(c.wanted) == 0 {
 		return nil, nil
 	}
-	sets, err := c.library.Sets(providers.Order{
+	var err error
+	c.sets, err = s.Providers.Sets(providers.Order{
 		Files: c.snapshot, Content: c.snapshot.Digest, Root: s.layer.Spec.Providers.Path,
-		Wanted: c.wanted, Variables: s.vars, Sensitive: s.sensitive,
+		Wanted: c.wanted, Owner: ownerOf(s.layer.Namespace, s.layer.Name), Variables: s.vars, Sensitive: s.sensitive,
 	})
 	switch {
 	case errors.Is(err, providers.ErrContract):
@@ -106,18 +108,37 @@ func (s *seeding) providerPhases() ([]apply.Phase, error) {
 	case err != nil:
 		return nil, because(v1alpha1.ReasonBuildFailed, err)
 	}
-	phases := make([]apply.Phase, 0, len(sets))
-	for _, set := range sets {
-		p := apply.Phase{Name: set.String(), Packed: set.Objects, Await: true, Check: answering(set.Probes)}
+	phases := make([]apply.Phase, 0, 3*len(c.sets))
+	for _, set := range c.sets {
+		handed := apply.Phase{Name: "credentials of " + set.Label}
 		for i, secret := range c.secrets[set.Label] {
 			u := credentialObject(set.Credentials[i].Name, secret)
 			u.SetNamespace(set.Namespace)
-			p.Objects = append(p.Objects, u)
+			handed.Objects = append(handed.Objects, u)
 		}
-		phases = append(phases, p)
+		rest := set.Phase
+		rest.Check = answering(set.Probes)
+		phases = append(phases, set.Ground, handed, rest)
 	}
 	return phases, nil
 }
+
+// rights that the parent needs to ask whether webhooks answer.
+func (c *components) rights() []rbacv1.PolicyRule {
+	var rules []rbacv1.PolicyRule
+	for _, set := range c.sets {
+		for _, p := range set.Probes {
+			rules = append(rules, rbacv1.PolicyRule{
+				APIGroups: []string{p.Kind.Group}, Resources: []string{p.Resource}, ResourceNames: []string{providers.ProbeName}, Verbs: []string{"create", "patch"},
+			})
+		}
+	}
+	return rules
+}
+
+// isProvider reports whether an entry is one of clusterctl's inventory: with it
+// goes all that works on the provider's kinds.
+func isProvider(e inventory.Entry) bool { return e.Group == "clusterctl.cluster.x-k8s.io" }
 
 // answering asks the API server for something at which it has to call each
 // webhook. A Deployment is available before the certificate of its webhook has
@@ -130,7 +151,7 @@ func answering(probes []providers.Probe) func(ctx context.Context, c *apply.Clus
 	return func(ctx context.Context, c *apply.Cluster) (apply.Health, error) {
 		var waiting apply.Health
 		for _, p := range probes {
-			err := c.Create(ctx, p.Object(), client.DryRunAll, client.FieldOwner(seedManager))
+			err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(p.Object()), client.DryRunAll, client.FieldOwner(seedManager), client.ForceOwnership)
 			if err != nil && !meta.IsNoMatchError(err) && apierrors.ReasonForError(err) == "" {
 				return nil, fmt.Errorf("cannot reach API server: %w", err)
 			}
@@ -147,46 +168,4 @@ func answering(probes []providers.Probe) func(ctx context.Context, c *apply.Clus
 func silent(err error) bool {
 	return apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) ||
 		apierrors.IsServerTimeout(err) || apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
-}
-
-// progress of a layer that is on its way into a child. It is kept in memory:
-// without it what is there is applied again, which changes nothing.
-type progress struct {
-	digest, requested, identity string
-	done, applied               int
-	since                       time.Time
-}
-
-// resume marks the phases that need not be sent again, because they were, of
-// the same rendering and a short time ago.
-func (s *seeding) resume(phases []apply.Phase, digest string) {
-	p, ok := s.link.progress[s.layer.Name]
-	if !ok || p.digest != digest || p.requested != s.requested() || p.identity != s.child.Status.Identity.KubeSystemUID ||
-		s.now().Sub(p.since) >= s.layer.Spec.Interval.Duration || p.applied > len(phases) {
-		delete(s.link.progress, s.layer.Name)
-		return
-	}
-	for i := range phases[:p.applied] {
-		phases[i].Applied = true
-		phases[i].Await = phases[i].Await && i >= p.done
-	}
-}
-
-// advance notes how far a push came.
-func (s *seeding) advance(phases []apply.Phase, digest string, res apply.Result) {
-	if res.Done == len(phases) || res.Applied == 0 {
-		delete(s.link.progress, s.layer.Name)
-		return
-	}
-	if s.link.progress == nil {
-		s.link.progress = map[string]progress{}
-	}
-	since := s.now()
-	if p, ok := s.link.progress[s.layer.Name]; ok {
-		since = p.since
-	}
-	s.link.progress[s.layer.Name] = progress{
-		digest: digest, requested: s.requested(), identity: s.child.Status.Identity.KubeSystemUID,
-		done: res.Done, applied: res.Applied, since: since,
-	}
 }

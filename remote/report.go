@@ -2,8 +2,9 @@ package remote
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,9 +15,7 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -43,19 +42,10 @@ const (
 // dead. It renews every few seconds.
 const agentSilence = 45 * time.Second
 
-// readReport reads what the agent of a child says.
-func readReport(ctx context.Context, reader client.Reader) (*v1alpha1.Report, error) {
-	cm := &corev1.ConfigMap{}
-	err := reader.Get(ctx, types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.ReportConfigMap}, cm)
-	if apierrors.IsNotFound(err) {
-		return nil, because(v1alpha1.ReasonReportMissing, errors.New("the agent has not reported yet"))
-	}
-	if err != nil {
-		return nil, because(v1alpha1.ReasonUnreachable, fmt.Errorf("cannot read report: %w", err))
-	}
-	// The child is another trust domain: what it says is cut to its bounds.
+// parseReport reads what the agent of a child says. The child is another trust
+// domain: what it says is cut to its bounds.
+func parseReport(text string) (*v1alpha1.Report, error) {
 	report := &v1alpha1.Report{}
-	text := cm.Data[v1alpha1.ReportKey]
 	if len(text) > maxReport {
 		return nil, because(v1alpha1.ReasonReportMissing, fmt.Errorf("cannot use report: %d bytes are more than the limit of %d", len(text), maxReport))
 	}
@@ -69,26 +59,6 @@ func readReport(ctx context.Context, reader client.Reader) (*v1alpha1.Report, er
 		report.Tiers[i].Message = cut(report.Tiers[i].Message, maxRowMessage)
 	}
 	return report, nil
-}
-
-// agentAlive is an error if the child's agent does not renew its lease.
-func (l *link) agentAlive(ctx context.Context) error {
-	lease := &coordinationv1.Lease{}
-	err := l.cluster().Get(ctx, types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.LeaderLease}, lease)
-	if apierrors.IsNotFound(err) {
-		return because(v1alpha1.ReasonAgentNotReady, errors.New("the agent has not started yet"))
-	}
-	if err != nil {
-		return because(v1alpha1.ReasonUnreachable, fmt.Errorf("cannot read the agent's lease: %w", err))
-	}
-	now := l.now()
-	if l.lease != lease.ResourceVersion {
-		l.lease, l.leaseChanged = lease.ResourceVersion, now
-	}
-	if silent := now.Sub(l.leaseChanged); silent > agentSilence {
-		return because(v1alpha1.ReasonAgentNotReady, fmt.Errorf("the agent has not renewed its lease for %s; see the pods of namespace %s in the child", silent.Round(time.Second), v1alpha1.AgentNamespace))
-	}
-	return nil
 }
 
 // Facts of a tier that its report is made of.
@@ -289,8 +259,16 @@ type Reporter struct {
 	// reconciled in this tier; nil stands for all.
 	Reconciles func(client.Object) bool
 
-	mu   sync.Mutex
-	last *v1alpha1.Report
+	mu     sync.Mutex
+	last   *v1alpha1.Report
+	digest string
+}
+
+// Digest identifies the report that was written last; empty before the first.
+func (r *Reporter) Digest() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.digest
 }
 
 // reportPause collects changes that come together.
@@ -343,11 +321,10 @@ func (r *Reporter) Start(ctx context.Context) error {
 func (r *Reporter) write(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.last == nil {
-		if last, err := readReport(ctx, r.Client); err == nil {
-			r.last = last
+		cm := &corev1.ConfigMap{}
+		if err := r.Client.Get(ctx, types.NamespacedName{Namespace: r.Namespace, Name: v1alpha1.ReportConfigMap}, cm); err == nil {
+			r.last, _ = parseReport(cm.Data[v1alpha1.ReportKey])
 		}
 	}
 	report, err := r.compute(ctx)
@@ -358,7 +335,10 @@ func (r *Reporter) write(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot encode report: %w", err)
 	}
+	sum := sha256.Sum256(text)
+	digest := hex.EncodeToString(sum[:8])
 	if before, _ := json.Marshal(r.last); string(before) == string(text) {
+		r.wrote(report, digest)
 		return nil
 	}
 	cm := &unstructured.Unstructured{Object: map[string]any{
@@ -369,8 +349,15 @@ func (r *Reporter) write(ctx context.Context) error {
 	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(cm), client.ForceOwnership, client.FieldOwner(statusManager)); err != nil {
 		return fmt.Errorf("cannot write report: %w", err)
 	}
-	r.last = report
+	r.wrote(report, digest)
 	return nil
+}
+
+// wrote remembers what stands in the ConfigMap now.
+func (r *Reporter) wrote(report *v1alpha1.Report, digest string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last, r.digest = report, digest
 }
 
 // kinds that the report is made of and that the tier has. Those of sources and
@@ -399,7 +386,8 @@ func (r *Reporter) compute(ctx context.Context) (*v1alpha1.Report, error) {
 			return nil, fmt.Errorf("cannot list %T for the report: %w", o, err)
 		}
 		list := created.(client.ObjectList)
-		if err := r.Client.List(ctx, list); err != nil {
+		// Only read: a copy of each of thousands of objects would be made for a sum.
+		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("cannot list %T for the report: %w", o, err)
 		}
 		switch list := list.(type) {

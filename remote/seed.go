@@ -9,19 +9,22 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
+	"slices"
 	"time"
 
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	fluxmeta "github.com/fluxcd/pkg/apis/meta"
-
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/health"
@@ -42,69 +45,81 @@ func because(reason string, err error) error { return &reasoned{reason: reason, 
 
 // seeding is one layer on its way into one child.
 type seeding struct {
+	*push
 	layer *v1alpha1.Layer
-	child *v1alpha1.Child
-	link  *link
 	vars  map[string]string
+	notes *layerNotes
 	// sensitive values among vars.
 	sensitive []string
 	snapshot  *source.Snapshot
-	// image of the agent if the layer names none.
-	image string
-	// credentials are the Secrets to hand over, as they are in the parent.
-	credentials []*corev1.Secret
+	// content identifies what the layer reads of the snapshot.
+	content string
+	// credentials are what is handed over, as it is in the parent.
+	credentials []credential
 	// components is what spec.providers is made of.
 	components components
-	// record writes the Child's status durably.
-	record func(ctx context.Context) error
-	now    func() time.Time
+}
+
+// credential is a Secret that is handed over, under a name in the child.
+type credential struct {
+	name   string
+	secret *corev1.Secret
 }
 
 // gather reads what the layer is made of.
-func (r *Children) gather(ctx context.Context, s *seeding) error {
+func (p *push) gather(ctx context.Context, s *seeding) error {
 	if ref := s.layer.Spec.SourceRef; ref != nil {
-		key := layerSource(s.layer)
-		if s.snapshot = r.Snapshots.Get(key); s.snapshot == nil {
+		if s.snapshot = p.Snapshots.Get(layerSource(s.layer)); s.snapshot == nil {
 			return because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("%s %s has not been fetched yet", ref.Kind, ref.Name))
 		}
+		s.content = p.contents.of(s.layer, s.snapshot)
 	}
-	for _, c := range s.layer.Spec.Credentials {
+	for _, c := range given(s.layer) {
 		secret := &corev1.Secret{}
 		name := types.NamespacedName{Namespace: s.layer.Namespace, Name: c.SecretRef.Name}
-		if err := r.Cluster.Get(ctx, name, secret); err != nil {
+		if err := p.handed.Get(ctx, name, secret); err != nil {
 			return because(v1alpha1.ReasonCredentialMissing, fmt.Errorf("cannot read Secret %s: %w", name, err))
 		}
-		s.credentials = append(s.credentials, secret)
+		s.credentials = append(s.credentials, credential{c.Name, secret})
 	}
-	if err := r.gatherComponents(ctx, s); err != nil {
+	if err := p.gatherComponents(ctx, s); err != nil {
 		return err
 	}
-	if p := s.layer.Spec.PostBuild; p != nil {
-		for _, ref := range p.SubstituteFrom {
-			vars, err := render.LoadVariables(ctx, r.Cluster, s.layer.Namespace, ref.Kind, ref.Name, ref.Optional)
+	if b := s.layer.Spec.PostBuild; b != nil {
+		for _, ref := range b.SubstituteFrom {
+			vars, err := render.LoadVariables(ctx, &p.handed, s.layer.Namespace, ref.Kind, ref.Name, ref.Optional)
 			if err != nil {
 				return because(v1alpha1.ReasonBuildFailed, err)
 			}
 			maps.Copy(s.vars, vars)
 			s.sensitive = append(s.sensitive, render.Sensitive(ref.Kind, vars)...)
 		}
-		maps.Copy(s.vars, p.Substitute)
+		maps.Copy(s.vars, b.Substitute)
 	}
 	return nil
 }
+
+// given are the Secrets that a layer hands over: its credentials, and the keys
+// that its agent decrypts with.
+func given(layer *v1alpha1.Layer) []v1alpha1.CredentialReference {
+	all := layer.Spec.Credentials
+	if agent := layer.Spec.Agent; agent != nil && agent.Decryption != nil {
+		all = append(slices.Clone(all), v1alpha1.CredentialReference{Name: decryptionSecret, SecretRef: agent.Decryption.SecretRef})
+	}
+	return all
+}
+
+// decryptionSecret has the keys of a child's agent.
+const decryptionSecret = "cascade-decryption"
 
 // inputs identifies everything that the rendering depends on.
 func (s *seeding) inputs() string {
 	h := sha256.New()
 	e := json.NewEncoder(h)
-	revision := ""
-	if s.snapshot != nil {
-		revision = s.snapshot.Digest
-	}
-	_ = e.Encode([]any{s.layer.UID, s.layer.Generation, s.requested(), revision, s.vars, s.image,
+	_ = e.Encode([]any{s.layer.UID, s.layer.Generation, s.requested(), s.content, s.vars, s.AgentImage,
 		s.child.Annotations[v1alpha1.ApprovePruneAnnotation]})
 	for _, c := range s.credentials {
-		_ = e.Encode(c.Data)
+		_ = e.Encode([]any{c.name, c.secret.UID, c.secret.ResourceVersion})
 	}
 	s.components.identify(e)
 	return hex.EncodeToString(h.Sum(nil))
@@ -112,35 +127,35 @@ func (s *seeding) inputs() string {
 
 func (s *seeding) requested() string { return s.layer.Annotations[fluxmeta.ReconcileRequestAnnotation] }
 
+func ownerOf(namespace, layer string) apply.Owner {
+	return apply.Owner{FieldManager: seedManager, LabelGroup: v1alpha1.LayerLabelGroup, Name: layer, Namespace: namespace}
+}
+
 // phases renders the layer in the order in which it is pushed: CRDs, then
 // namespace, rights, credentials and variables, then the agent, then what Git
 // holds for the child, its sources and Kustomizations above all. Providers come
 // between: the agent tells how it is going, and what Git holds may need them.
-func (s *seeding) phases(ctx context.Context, clusterVars map[string]string) ([]apply.Phase, error) {
-	var crds, ground, workload []*unstructured.Unstructured
-	if agent := s.layer.Spec.Agent; agent != nil {
-		image := agent.Image
-		if image == "" {
-			image = s.image
+func (s *seeding) phases(ctx context.Context) ([]apply.Phase, error) {
+	var phases []apply.Phase
+	var own []*unstructured.Unstructured
+	var workload apply.Phase
+	if s.layer.Spec.Agent != nil {
+		m, err := s.manifest.of(s.layer, s.AgentImage)
+		if err != nil {
+			return nil, because(v1alpha1.ReasonBuildFailed, err)
 		}
-		var err error
-		if crds, err = deploy.CRDs(); err != nil {
-			return nil, err
-		}
-		if ground, workload, err = deploy.Agent(image, agent.Args); err != nil {
-			return nil, err
-		}
-		ground = append(ground, variablesObject(clusterVars))
+		phases, workload = append(phases, m.definitions, m.ground), m.workload
+		own = append(own, variablesObject(s.push.vars))
 	}
-	for i, c := range s.credentials {
-		ground = append(ground, credentialObject(s.layer.Spec.Credentials[i].Name, c))
+	for _, c := range s.credentials {
+		own = append(own, credentialObject(c.name, c.secret))
 	}
-	phases := []apply.Phase{{Objects: crds, Await: true}, {Objects: ground}, {Objects: workload, Await: true}}
-	providers, err := s.providerPhases()
+	phases = append(phases, apply.Phase{Objects: own}, workload)
+	provided, err := s.providerPhases()
 	if err != nil {
 		return nil, err
 	}
-	phases = append(phases, providers...)
+	phases = append(phases, provided...)
 	if s.snapshot == nil {
 		return phases, nil
 	}
@@ -148,6 +163,7 @@ func (s *seeding) phases(ctx context.Context, clusterVars map[string]string) ([]
 	if err != nil {
 		return nil, because(v1alpha1.ReasonBuildFailed, err)
 	}
+	s.contents.note(s.layer, s.snapshot, s.content, rendering.Reads)
 	return append(phases, apply.Phase{Objects: rendering.Objects}), nil
 }
 
@@ -181,85 +197,176 @@ func digestOf(phases []apply.Phase) (string, error) {
 	h := sha256.New()
 	e := json.NewEncoder(h)
 	for _, p := range phases {
+		if d := p.Digest(); d != "" {
+			h.Write([]byte(d))
+			continue
+		}
 		for _, u := range p.Objects {
 			if err := e.Encode(u.Object); err != nil {
 				return "", fmt.Errorf("cannot encode %s %s: %w", u.GetKind(), u.GetName(), err)
 			}
 		}
-		if p.Packed != nil {
-			_ = e.Encode(p.Packed.Digest())
-		}
 	}
 	return "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// seed brings the layer into the child and returns nil once it is there and,
+// bring brings the layer into the child and returns nil once it is there and,
 // where the layer says wait, healthy. entry is the layer's record in the
 // Child's status and is kept current. What is known to be there already is not
-// applied again before the layer's interval has passed, unless verify says so.
-func (s *seeding) seed(ctx context.Context, entry *v1alpha1.ChildLayer, clusterVars map[string]string, verify bool) error {
-	phases, err := s.phases(ctx, clusterVars)
+// applied again before the layer's interval has passed, unless somebody asks.
+func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
+	ctx, cancel := context.WithTimeout(ctx, s.layer.Spec.Timeout.Duration)
+	defer cancel()
+	inputs, now := s.inputs(), s.Now()
+	settled := entry.Ready || entry.Reason == v1alpha1.ReasonPruneBlocked
+	if s.notes.inputs == inputs && settled && now.Before(s.notes.due) {
+		if s.snapshot != nil {
+			entry.Revision = s.snapshot.Revision // of another commit with the same content
+		}
+		if entry.Ready {
+			return nil
+		}
+		return because(entry.Reason, errors.New(entry.Message))
+	}
+	phases, err := s.phases(ctx)
 	if err != nil {
 		return err
 	}
 	digest, err := digestOf(phases)
 	if err != nil {
-		return err
+		return because(v1alpha1.ReasonSeedFailed, err)
 	}
-	var all []inventory.Entry
-	for _, p := range phases {
-		all = append(all, p.Entries()...)
-	}
-	applier := s.applier()
 	if entry.Digest == "" && len(entry.Inventory) == 0 {
-		if err := s.adopt(ctx, entry); err != nil {
+		if err := s.adopt(ctx, entry, digest); err != nil {
 			return err
 		}
 	}
-	if entry.Digest != digest {
+	asked := s.notes.inputs != "" && s.notes.requested != s.requested()
+	switch {
+	case entry.Digest != digest:
 		entry.Ready = false
-		verify = true
+	case s.notes.inputs == "" && settled && entry.Ready:
+		// After a restart, what is recorded is taken as it is. When it is compared
+		// with the child is spread over the interval.
+		s.notes.due = now.Add(time.Duration(rand.Float64() * float64(s.layer.Spec.Interval.Duration)))
 	}
-	if verify || !s.fresh(*entry) {
-		if err := s.apply(ctx, applier, entry, phases, digest); err != nil {
+	if entry.Digest != digest || asked || !now.Before(s.notes.due) || entry.Reason == v1alpha1.ReasonPruneBlocked {
+		err := s.apply(ctx, entry, phases, digest)
+		if err != nil && reasonOf(err) != v1alpha1.ReasonPruneBlocked {
+			return err
+		}
+		s.notes.due = now.Add(s.jittered(s.layer.Spec.Interval.Duration))
+		s.notes.inputs, s.notes.requested = inputs, s.requested()
+		if err != nil {
 			return err
 		}
 	}
+	s.notes.inputs, s.notes.requested = inputs, s.requested()
 	if s.snapshot != nil {
 		entry.Revision = s.snapshot.Revision
 	}
 	if !s.layer.Spec.Wait || entry.Ready {
 		return nil
 	}
-	found, err := applier.Health(ctx, all, nil)
+	return s.await(ctx, entry, phases)
+}
+
+// await is nil once every object of the layer is healthy.
+func (s *seeding) await(ctx context.Context, entry *v1alpha1.ChildLayer, phases []apply.Phase) error {
+	objects := objectsOf(phases)
+	if err := s.ensure(ctx, s.role(), s.rights(objects, entry)); err != nil {
+		return err
+	}
+	cluster, err := s.link.cluster(s.link.caller())
 	if err != nil {
 		return because(v1alpha1.ReasonUnreachable, err)
+	}
+	found, err := apply.New(cluster, ownerOf(s.layer.Namespace, s.layer.Name), nil).Health(ctx, inventory.OfAll(objects), nil)
+	if err != nil {
+		return because(v1alpha1.ReasonUnreachable, err)
+	}
+	waited := time.Duration(0)
+	if entry.Reason == v1alpha1.ReasonProgressing || entry.Reason == v1alpha1.ReasonHealthCheckFailed {
+		waited = s.Now().Sub(entry.Since.Time)
 	}
 	switch verdict := health.Judge(found, true); {
 	case verdict == health.Healthy:
 		return nil
-	case verdict == health.Stalled || s.now().Sub(entry.VerifiedAt.Time) > s.layer.Spec.Timeout.Duration:
+	case verdict == health.Stalled || waited > s.layer.Spec.Timeout.Duration, entry.Reason == v1alpha1.ReasonHealthCheckFailed:
 		return because(v1alpha1.ReasonHealthCheckFailed, errors.New(found.Message()))
 	}
 	return because(v1alpha1.ReasonProgressing, errors.New("waiting for "+found.Message()))
 }
 
-// fresh reports whether the layer was compared with the child within its
-// interval.
-func (s *seeding) fresh(entry v1alpha1.ChildLayer) bool {
-	return entry.VerifiedAt != nil && s.now().Sub(entry.VerifiedAt.Time) < s.layer.Spec.Interval.Duration
+func objectsOf(phases []apply.Phase) []*unstructured.Unstructured {
+	var objects []*unstructured.Unstructured
+	for _, p := range phases {
+		objects = append(objects, p.Objects...)
+	}
+	return objects
 }
 
-func (s *seeding) applier() *apply.Applier {
-	return apply.New(s.link.cluster(), apply.Owner{
-		FieldManager: seedManager, LabelGroup: v1alpha1.LayerLabelGroup, Name: s.layer.Name, Namespace: s.layer.Namespace,
-	}, nil)
+func (s *seeding) role() string { return layerRole(s.layer.Namespace, s.layer.Name) }
+
+// rights that the layer needs, with what it left behind.
+func (s *seeding) rights(objects []*unstructured.Unstructured, entry *v1alpha1.ChildLayer) []rbacv1.PolicyRule {
+	owned, _ := entriesOf(entry.Inventory) // one that cannot be read is reported where it is used
+	return append(rights(objects, owned, s.resources(objects)), s.components.rights()...)
 }
 
-func (s *seeding) apply(ctx context.Context, applier *apply.Applier, entry *v1alpha1.ChildLayer, phases []apply.Phase, digest string) error {
+// resources names the resource of a kind: as a definition of the layer says, or
+// as the child serves it.
+func (s *seeding) resources(objects []*unstructured.Unstructured) resourceOf {
+	defined := map[schema.GroupKind]string{}
+	for _, u := range objects {
+		if ssautil.IsCRD(u) {
+			group, _, _ := unstructured.NestedString(u.Object, "spec", "group")
+			kind, _, _ := unstructured.NestedString(u.Object, "spec", "names", "kind")
+			defined[schema.GroupKind{Group: group, Kind: kind}], _, _ = unstructured.NestedString(u.Object, "spec", "names", "plural")
+		}
+	}
+	var mapper meta.RESTMapper
+	return func(gk schema.GroupKind) (string, bool) {
+		if r := defined[gk]; r != "" {
+			return r, true
+		}
+		if mapper == nil {
+			cluster, err := s.link.cluster(s.link.caller())
+			if err != nil {
+				return "", false
+			}
+			mapper = cluster.RESTMapper()
+		}
+		m, err := mapper.RESTMapping(gk)
+		if err != nil {
+			return "", false
+		}
+		return m.Resource.Resource, true
+	}
+}
+
+func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases []apply.Phase, digest string) error {
 	owned, err := entriesOf(entry.Inventory)
 	if err != nil {
 		return because(v1alpha1.ReasonSeedFailed, err)
+	}
+	objects := objectsOf(phases)
+	if err := s.ensure(ctx, s.role(), s.rights(objects, entry)); err != nil {
+		return err
+	}
+	as := s.link.caller()
+	if s.layer.Spec.Prune && slices.ContainsFunc(inventory.Candidates(owned, inventory.OfAll(objects)), seenByNoAccount) {
+		// Whether a Namespace may go depends on all that is in it, and whether a
+		// definition or what works on its kind may on their objects, which the
+		// parent's own account may not see.
+		if _, err := s.link.administrator(ctx, s.question); err != nil {
+			return because(v1alpha1.ReasonSeedFailed, err)
+		}
+		as = s.link.admin
+	}
+	cluster, err := s.link.cluster(as)
+	if err != nil {
+		return because(v1alpha1.ReasonUnreachable, err)
 	}
 	note := func(ctx context.Context, entries []inventory.Entry) error {
 		entry.Inventory = refsOf(entries)
@@ -268,34 +375,44 @@ func (s *seeding) apply(ctx context.Context, applier *apply.Applier, entry *v1al
 		if err := s.record(ctx); err != nil {
 			return err
 		}
-		return s.inscribe(ctx, *entry)
+		return s.inscribe(ctx, cluster, *entry)
 	}
-	s.resume(phases, digest)
-	res, err := applier.Sync(ctx, phases, apply.Options{
+	if s.notes.digest != digest {
+		s.notes.digest, s.notes.begun = digest, 0
+	}
+	res, err := apply.New(cluster, ownerOf(s.layer.Namespace, s.layer.Name), nil).Sync(ctx, phases, apply.Options{
 		Owned: owned, Record: note, Prune: s.layer.Spec.Prune, LowerTier: true,
 		Target:    s.child.Status.Identity.KubeSystemUID,
 		Approved:  s.child.Annotations[v1alpha1.ApprovePruneAnnotation],
 		Undecided: entry.Reason == v1alpha1.ReasonPruneBlocked && inventory.AsksForApproval(entry.Message),
+		Begun:     s.notes.begun,
 	})
-	s.advance(phases, digest, res)
 	err = render.Mask(err, s.sensitive)
 	entry.Inventory = refsOf(res.Inventory)
 	var waiting *apply.WaitError
 	var prune *apply.PruneError
 	switch {
-	case errors.As(err, &waiting) && waiting.Phase != "":
-		return because(v1alpha1.ReasonProviderNotReady, err)
 	case errors.As(err, &waiting):
+		s.notes.begun = waiting.Begun
+		if waiting.Phase != "" {
+			return because(v1alpha1.ReasonProviderNotReady, err)
+		}
 		return because(v1alpha1.ReasonAgentNotReady, err)
 	case errors.As(err, &prune):
 		return because(v1alpha1.ReasonPruneFailed, err)
 	case err != nil:
 		return because(v1alpha1.ReasonSeedFailed, err)
 	}
+	s.notes.digest, s.notes.begun = "", 0
 	entry.Digest = digest
-	entry.VerifiedAt = &metav1.Time{Time: s.now()}
 	entry.DeletionPolicy = s.layer.Spec.DeletionPolicy
-	if err := s.inscribe(ctx, *entry); err != nil {
+	if s.snapshot != nil {
+		entry.Revision = s.snapshot.Revision
+	}
+	if err := s.inscribe(ctx, cluster, *entry); err != nil {
+		return because(v1alpha1.ReasonSeedFailed, err)
+	}
+	if err := s.link.resign(ctx); err != nil {
 		return because(v1alpha1.ReasonSeedFailed, err)
 	}
 	if res.Plan.Blocked() {
@@ -304,18 +421,28 @@ func (s *seeding) apply(ctx context.Context, applier *apply.Applier, entry *v1al
 	return nil
 }
 
+// seenByNoAccount: it takes an administrator to tell whether the object may go.
+func seenByNoAccount(e inventory.Entry) bool {
+	return e.Group == "" && e.Kind == "Namespace" || e.Group == "apiextensions.k8s.io" || isProvider(e)
+}
+
 // inscription is a layer's record in the child itself. A parent that lost its
 // own adopts it and rewrites nothing.
 type inscription struct {
 	Revision  string                    `json:"revision,omitempty"`
 	Digest    string                    `json:"digest,omitempty"`
 	Inventory []v1alpha1.InventoryEntry `json:"inventory"`
+	// ClusterUID is the variable cluster_uid, which a parent that lost the Cluster
+	// and got it back from a backup would give another value.
+	ClusterUID string `json:"clusterUID,omitempty"`
+	// err is why the record cannot be used.
+	err error
 }
 
 func (s *seeding) inscriptionKey() string { return s.layer.Namespace + "." + s.layer.Name }
 
-func (s *seeding) inscribe(ctx context.Context, entry v1alpha1.ChildLayer) error {
-	text, err := json.Marshal(inscription{Revision: entry.Revision, Digest: entry.Digest, Inventory: entry.Inventory})
+func (s *seeding) inscribe(ctx context.Context, cluster *apply.Cluster, entry v1alpha1.ChildLayer) error {
+	text, err := json.Marshal(inscription{Revision: entry.Revision, Digest: entry.Digest, Inventory: entry.Inventory, ClusterUID: s.push.vars["cluster_uid"]})
 	if err != nil {
 		return fmt.Errorf("cannot encode seed record: %w", err)
 	}
@@ -330,34 +457,60 @@ func (s *seeding) inscribe(ctx context.Context, entry v1alpha1.ChildLayer) error
 		sum := sha256.Sum256([]byte(manager))
 		manager = seedManager + "." + hex.EncodeToString(sum[:8])
 	}
-	err = s.link.cluster().Apply(ctx, client.ApplyConfigurationFromUnstructured(cm), client.ForceOwnership, client.FieldOwner(manager))
+	err = cluster.Apply(ctx, client.ApplyConfigurationFromUnstructured(cm), client.ForceOwnership, client.FieldOwner(manager))
 	if err != nil {
 		return fmt.Errorf("cannot write seed record in the child: %w", err)
 	}
 	return nil
 }
 
-func (s *seeding) adopt(ctx context.Context, entry *v1alpha1.ChildLayer) error {
+// inscriptions reads the records of all layers in the child.
+func (l *link) inscriptions(ctx context.Context) (map[string]inscription, error) {
 	cm := &corev1.ConfigMap{}
-	err := s.link.cluster().Get(ctx, types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.SeedConfigMap}, cm)
+	path := "/api/v1/namespaces/" + v1alpha1.AgentNamespace + "/configmaps/" + v1alpha1.SeedConfigMap
+	err := l.caller().do(ctx, "GET", path, nil, plainContent()).Into(cm)
 	if apierrors.IsNotFound(err) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return because(v1alpha1.ReasonUnreachable, fmt.Errorf("cannot read seed record in the child: %w", err))
+		return nil, fmt.Errorf("cannot read seed record in the child: %w", err)
 	}
-	text, ok := cm.Data[s.inscriptionKey()]
+	records := map[string]inscription{}
+	for key, text := range cm.Data {
+		var found inscription
+		if err := json.Unmarshal([]byte(text), &found); err != nil {
+			found.err = fmt.Errorf("cannot parse seed record %s in the child: %w; repair or delete the key in ConfigMap %s/%s",
+				key, err, v1alpha1.AgentNamespace, v1alpha1.SeedConfigMap)
+		}
+		records[key] = found
+	}
+	return records, nil
+}
+
+// adopt takes over the child's own record of a layer that we have none of. What
+// is in place as it is rendered now is only to be compared with the child when
+// it would be anyway.
+func (s *seeding) adopt(ctx context.Context, entry *v1alpha1.ChildLayer, digest string) error {
+	if s.link.caller() == nil {
+		if err := s.link.reread(ctx, s.question); err != nil {
+			return err
+		}
+	}
+	records, err := s.link.inscriptions(ctx)
+	if err != nil {
+		return because(v1alpha1.ReasonSeedFailed, err)
+	}
+	found, ok := records[s.inscriptionKey()]
 	if !ok {
 		return nil
 	}
-	var found inscription
-	if err := json.Unmarshal([]byte(text), &found); err != nil {
-		return because(v1alpha1.ReasonSeedFailed, fmt.Errorf("cannot parse seed record of layer %s in the child: %w; repair or delete its key in ConfigMap %s/%s",
-			s.layer.Name, err, v1alpha1.AgentNamespace, v1alpha1.SeedConfigMap))
+	if found.err != nil {
+		return because(v1alpha1.ReasonSeedFailed, found.err)
 	}
 	entry.Inventory, entry.Digest, entry.Revision = found.Inventory, found.Digest, found.Revision
-	if found.Digest != "" {
-		entry.VerifiedAt = &metav1.Time{Time: s.now()}
+	if found.Digest == digest {
+		s.notes.due = s.Now().Add(time.Duration(rand.Float64() * float64(s.layer.Spec.Interval.Duration)))
+		entry.DeletionPolicy = s.layer.Spec.DeletionPolicy
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -38,13 +39,16 @@ const ClusterCRD = "clusters.cluster.x-k8s.io"
 // their kubeconfig Secrets are watched from the moment that Cluster API is
 // installed in the tier, which may be never.
 func SetupWithManager(mgr ctrl.Manager, children *Children, layers *Layers, concurrent int) error {
+	children.handed.Reader, children.handed.now = children.Cluster, children.Now
+	layers.Wake = func(child types.NamespacedName) { children.Connections.wake(child, true) }
 	c, err := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Child{}, builder.WithPredicates(relevant())).
 		Watches(&v1alpha1.Layer{}, handler.EnqueueRequestsFromMapFunc(children.inNamespace), builder.WithPredicates(relevant())).
 		WatchesRawSource(ctrlsource.Func(children.onSnapshot)).
+		WatchesRawSource(ctrlsource.Func(children.onAnswer)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: concurrent,
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, maxBackoff),
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, breakPause),
 		}).
 		Build(children)
 	if err != nil {
@@ -56,7 +60,22 @@ func SetupWithManager(mgr ctrl.Manager, children *Children, layers *Layers, conc
 		Complete(layers); err != nil {
 		return err
 	}
-	return mgr.Add(&clusterWatch{mgr: mgr, controller: c})
+	return mgr.Add(&clusterWatch{mgr: mgr, controller: c, children: children})
+}
+
+// onAnswer lets the end of a probe call for a visit. Those that are only due
+// stand behind those that something happened to.
+func (r *Children) onAnswer(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.Connections.onAnswer(func(key types.NamespacedName, urgent bool) {
+		request := reconcile.Request{NamespacedName: key}
+		byPriority, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request])
+		if !ok || urgent {
+			queue.Add(request)
+			return
+		}
+		byPriority.AddWithOpts(priorityqueue.AddOpts{Priority: new(periodic)}, request)
+	})
+	return nil
 }
 
 // relevant passes changes of spec, labels, and the annotations that ask for
@@ -73,7 +92,7 @@ func relevant() predicate.Predicate {
 
 func (r *Children) inNamespace(ctx context.Context, o client.Object) []reconcile.Request {
 	list := &v1alpha1.ChildList{}
-	if err := r.Client.List(ctx, list, client.InNamespace(o.GetNamespace())); err != nil {
+	if err := r.Client.List(ctx, list, client.InNamespace(o.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
 		log.FromContext(ctx).Error(err, "cannot list Children", "namespace", o.GetNamespace())
 		return nil
 	}
@@ -124,6 +143,7 @@ func (r *Children) onSnapshot(ctx context.Context, queue workqueue.TypedRateLimi
 type clusterWatch struct {
 	mgr        ctrl.Manager
 	controller controller.Controller
+	children   *Children
 }
 
 var _ manager.LeaderElectionRunnable = &clusterWatch{}
@@ -174,15 +194,36 @@ func (w *clusterWatch) Start(ctx context.Context) error {
 		}
 		u := &unstructured.Unstructured{}
 		u.SetGroupVersionKind(mapping.GroupVersionKind)
-		if err := w.controller.Watch(ctrlsource.Kind(w.mgr.GetCache(), u, &handler.TypedEnqueueRequestForObject[*unstructured.Unstructured]{})); err != nil {
+		if err := w.controller.Watch(ctrlsource.Kind(w.mgr.GetCache(), u, &handler.TypedEnqueueRequestForObject[*unstructured.Unstructured]{}, w.children.hangUp())); err != nil {
 			return fmt.Errorf("cannot watch Clusters: %w", err)
 		}
+		w.children.clusters.watch(mapping.GroupVersionKind)
 		secrets := &metav1.PartialObjectMetadata{}
 		secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
 		if err := w.controller.Watch(ctrlsource.Kind(w.mgr.GetCache(), secrets, handler.TypedEnqueueRequestsFromMapFunc(ofCluster))); err != nil {
 			return fmt.Errorf("cannot watch kubeconfig Secrets: %w", err)
 		}
 		return nil
+	}
+}
+
+// hangUp ends what is on its way to a cluster in the moment that its deletion is
+// seen, rather than when the visit that is under way is done. It passes every event
+// on.
+func (r *Children) hangUp() predicate.TypedPredicate[*unstructured.Unstructured] {
+	see := func(u *unstructured.Unstructured) bool {
+		if u.GetDeletionTimestamp() != nil {
+			r.Connections.Forget(client.ObjectKeyFromObject(u))
+		}
+		return true
+	}
+	return predicate.TypedFuncs[*unstructured.Unstructured]{
+		CreateFunc: func(e event.TypedCreateEvent[*unstructured.Unstructured]) bool { return see(e.Object) },
+		UpdateFunc: func(e event.TypedUpdateEvent[*unstructured.Unstructured]) bool { return see(e.ObjectNew) },
+		DeleteFunc: func(e event.TypedDeleteEvent[*unstructured.Unstructured]) bool {
+			r.Connections.Forget(client.ObjectKeyFromObject(e.Object))
+			return true
+		},
 	}
 }
 

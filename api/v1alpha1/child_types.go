@@ -75,6 +75,11 @@ type ChildIdentity struct {
 	ClusterUID string `json:"clusterUID,omitempty"`
 	// KubeSystemUID is the UID of the kube-system Namespace in the child.
 	KubeSystemUID string `json:"kubeSystemUID"`
+	// SeededAs is the UID of the Cluster under which the child was seeded first,
+	// if it was another one: a Cluster that is restored from a backup gets a new UID.
+	// Its variable cluster_uid stays what it was, and so does what is made of it.
+	// +optional
+	SeededAs string `json:"seededAs,omitempty"`
 }
 
 // ChildLayer is the record of one layer on one child.
@@ -94,9 +99,6 @@ type ChildLayer struct {
 	Message string `json:"message,omitempty"`
 	// Since is when Ready or Reason changed.
 	Since metav1.Time `json:"since"`
-	// VerifiedAt is when every object was last compared with the child.
-	// +optional
-	VerifiedAt *metav1.Time `json:"verifiedAt,omitempty"`
 	// DeletionPolicy as of the last push, followed when the Layer is gone.
 	// +optional
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
@@ -116,8 +118,12 @@ type InventoryEntry struct {
 // ChildCredential is a Secret that was handed to the child.
 type ChildCredential struct {
 	Name string `json:"name"`
+	// ExpiresAt is when what the Secret holds lapses, as far as that is known.
 	// +optional
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
+	// RenewAt is when two thirds of its life are over.
+	// +optional
+	RenewAt *metav1.Time `json:"renewAt,omitempty"`
 }
 
 // Report is what an agent says of its own tier and, rolled up, of the tiers

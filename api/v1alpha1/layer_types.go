@@ -146,6 +146,19 @@ type AgentSpec struct {
 	// +listType=atomic
 	// +optional
 	Args []string `json:"args,omitempty"`
+	// Decryption hands the child the keys of what its repositories hold
+	// encrypted.
+	// +optional
+	Decryption *AgentDecryption `json:"decryption,omitempty"`
+}
+
+// AgentDecryption is the first secret of a child, with which it reads all others.
+type AgentDecryption struct {
+	// SecretRef is a Secret in the Layer's namespace with age keys, each under a
+	// key that ends in .agekey, as for a Kustomization. It is copied to the child,
+	// where the agent uses it for every Kustomization that names none.
+	// +required
+	SecretRef LocalReference `json:"secretRef"`
 }
 
 // CredentialReference hands a Secret to the child.

@@ -18,6 +18,12 @@ const (
 	LayerLabelGroup = "layer.cascade.dev"
 	// VariablePrefix marks annotations of a Cluster that become variables.
 	VariablePrefix = "vars.cascade.dev/"
+	// ReportLabel on the agent's Lease is the digest of its report, so that
+	// a parent that reads the one knows whether to read the other.
+	ReportLabel = "cascade.dev/report"
+	// ExpiresAnnotation on a Secret that is handed to children says when what it
+	// holds lapses, in RFC 3339, where the Secret does not tell by itself.
+	ExpiresAnnotation = "cascade.dev/expires-at"
 	// AgentNamespace is where a seeded agent lives.
 	AgentNamespace = "cascade-system"
 )
@@ -54,6 +60,12 @@ const (
 	PruneBlockedCondition = "PruneBlocked"
 	// SeededCondition of a Child: every layer that selects it is applied.
 	SeededCondition = "Seeded"
+	// ClusterSeededCondition is SeededCondition on the Cluster API Cluster, for
+	// its spec.availabilityGates.
+	ClusterSeededCondition = "cascade.dev/Seeded"
+	// CredentialsExpiringCondition of a Child is there while a credential that
+	// it was given has used two thirds of its life.
+	CredentialsExpiringCondition = "CredentialsExpiring"
 )
 
 // Reasons, stable because people and alerts match on them.
@@ -67,6 +79,7 @@ const (
 	ReasonKubeconfigMissing    = "KubeconfigMissing"
 	ReasonKubeconfigRefused    = "KubeconfigRefused"
 	ReasonUnreachable          = "Unreachable"
+	ReasonUnauthorized         = "Unauthorized"
 	ReasonIdentityChanged      = "IdentityChanged"
 	ReasonNoLayer              = "NoLayer"
 	ReasonAgentNotReady        = "AgentNotReady"
@@ -77,6 +90,8 @@ const (
 	ReasonBuildFailed          = "BuildFailed"
 	ReasonSeedFailed           = "SeedFailed"
 	ReasonCredentialMissing    = "CredentialMissing"
+	ReasonCredentialsExpiring  = "CredentialsExpiring"
+	ReasonCredentialsLapsed    = "CredentialsLapsed"
 	ReasonDependencyNotReady   = "DependencyNotReady"
 	ReasonHealthCheckFailed    = "HealthCheckFailed"
 	ReasonPruneBlocked         = "PruneBlocked"

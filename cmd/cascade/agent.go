@@ -113,8 +113,8 @@ func newAgent() *cobra.Command {
 	f.Int64Var(&o.indexMaxBytes, "helm-index-max-size", 50<<20, "most bytes of the index of a Helm repository")
 	f.Int64Var(&o.chartMaxBytes, "helm-chart-max-size", 10<<20, "most bytes of a packaged chart")
 	f.Int64Var(&o.chartFileMaxBytes, "helm-chart-file-max-size", 5<<20, "most bytes of one file of a chart")
-	f.IntVar(&o.concurrentChildren, "concurrent-children", 32, "number of children that are visited at the same time")
-	f.DurationVar(&o.observeInterval, "observe-interval", 15*time.Second, "time between two readings of a child's report")
+	f.IntVar(&o.concurrentChildren, "concurrent-children", 64, "number of children that are pushed to at the same time")
+	f.DurationVar(&o.observeInterval, "observe-interval", 45*time.Second, "time between two questions to a child that is ready: whether it is there, and what its agent reports")
 	f.BoolVar(&o.noCrossNamespaceRefs, "no-cross-namespace-refs", false, "refuse sources of other namespaces")
 	f.BoolVar(&o.noRemoteBases, "no-remote-bases", true, "refuse references of kustomization files to other hosts and repositories, which cannot be allowed yet")
 	f.StringSliceVar(&o.controllerKinds, "controllers", controllerKinds(), "kinds that this process reconciles; sources of other kinds are read by the URL of their artifact")
@@ -172,11 +172,12 @@ func (o agentOptions) run(ctx context.Context) error {
 	if err := o.awaitFlux(ctx, config, logger); err != nil {
 		return err
 	}
-	mgr, err := o.manager(config)
+	reporter := &remote.Reporter{Namespace: o.namespace, Agent: version(), Now: time.Now, Reconciles: o.reconcilesObject}
+	mgr, err := o.manager(config, reporter)
 	if err != nil {
 		return err
 	}
-	if err := o.controllers(ctx, mgr); err != nil {
+	if err := o.controllers(ctx, mgr, reporter); err != nil {
 		return err
 	}
 	logger.Info("starting", "version", version(), "namespace", o.namespace)
@@ -186,8 +187,8 @@ func (o agentOptions) run(ctx context.Context) error {
 	return nil
 }
 
-func (o agentOptions) manager(config *rest.Config) (ctrl.Manager, error) {
-	lock, err := o.lock(config)
+func (o agentOptions) manager(config *rest.Config, reporter *remote.Reporter) (ctrl.Manager, error) {
+	lock, err := o.lock(config, reporter)
 	if err != nil {
 		return nil, err
 	}
@@ -247,7 +248,7 @@ func (o agentOptions) profiles() map[string]http.Handler {
 // lock is the lease that the working agent holds. Its identity is the pod's
 // name: a container that is restarted in its pod is still the holder and goes
 // on at once, where a random identity would have to wait for its own ghost.
-func (o agentOptions) lock(config *rest.Config) (resourcelock.Interface, error) {
+func (o agentOptions) lock(config *rest.Config, reporter *remote.Reporter) (resourcelock.Interface, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("cannot read host name: %w", err)
@@ -256,11 +257,26 @@ func (o agentOptions) lock(config *rest.Config) (resourcelock.Interface, error) 
 	if err != nil {
 		return nil, fmt.Errorf("cannot make client: %w", err)
 	}
-	return &resourcelock.LeaseLock{
+	return &reportingLock{reporter: reporter, LeaseLock: &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: o.namespace, Name: o.lease(v1alpha1.LeaderLease)},
 		Client:     clients.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: envOr("POD_NAME", host)},
-	}, nil
+	}}, nil
+}
+
+// reportingLock tells with each renewal of the lease, which is written anyway,
+// whether the report has changed.
+type reportingLock struct {
+	*resourcelock.LeaseLock
+	reporter *remote.Reporter
+}
+
+// Update renews the lease.
+func (l *reportingLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if digest := l.reporter.Digest(); digest != "" {
+		l.Labels = map[string]string{v1alpha1.ReportLabel: digest}
+	}
+	return l.LeaseLock.Update(ctx, record)
 }
 
 // storage packs artifacts and serves them, if somebody is to have them.

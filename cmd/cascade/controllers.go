@@ -232,7 +232,7 @@ func (o agentOptions) parts(mgr ctrl.Manager) (*parts, error) {
 }
 
 // controllers sets up what the process reconciles.
-func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
+func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager, reporter *remote.Reporter) error {
 	// It is a property of Flux's library, which asks a variable of the process.
 	auth.EnableObjectLevelWorkloadIdentity()
 	if err := mgr.Add(frugal{}); err != nil {
@@ -257,16 +257,17 @@ func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager) error {
 	}
 	if o.reconciles(layerKind) {
 		children := &remote.Children{
-			Client: mgr.GetClient(), Cluster: p.local, Snapshots: p.finder.Snapshots, Connections: remote.NewConnections(mgr.GetScheme(), time.Now),
+			Client: mgr.GetClient(), Cache: mgr.GetCache(), Cluster: p.local, Snapshots: p.finder.Snapshots, Connections: remote.NewConnections(ctx, mgr.GetScheme(), time.Now),
 			Events: p.events("cascade"), Metrics: remote.NewMetrics(metrics.Registry), Now: time.Now,
 			AgentImage: o.image, ObserveInterval: o.observeInterval, Providers: providers.NewLibrary(),
 		}
-		layers := &remote.Layers{Client: mgr.GetClient(), Snapshots: p.finder.Snapshots, Now: time.Now}
+		layers := &remote.Layers{Client: mgr.GetClient(), Reader: p.local, Snapshots: p.finder.Snapshots, Now: time.Now}
 		if err := remote.SetupWithManager(mgr, children, layers, o.concurrentChildren); err != nil {
 			return fmt.Errorf("cannot set up Layer and Child controllers: %w", err)
 		}
 	}
-	return mgr.Add(&remote.Reporter{Client: mgr.GetClient(), Cache: mgr.GetCache(), Namespace: o.namespace, Agent: version(), Now: time.Now, Reconciles: o.reconcilesObject})
+	reporter.Client, reporter.Cache = mgr.GetClient(), mgr.GetCache()
+	return mgr.Add(reporter)
 }
 
 // reconcilesObject reports whether the kind of an object is reconciled.

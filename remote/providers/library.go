@@ -37,7 +37,9 @@ type Set struct {
 	Wanted
 	// Namespace in which the provider works.
 	Namespace string
-	Objects   *apply.Packed
+	// Ground has the namespace and Phase everything else, both frozen: what is
+	// handed over comes between.
+	Ground, Phase apply.Phase
 	// Probes tell whether the webhooks answer.
 	Probes []Probe
 }
@@ -50,6 +52,8 @@ type Order struct {
 	// Root is the directory that is laid out like a local repository.
 	Root   string
 	Wanted []Wanted
+	// Owner of the objects, of which their labels tell.
+	Owner apply.Owner
 	// Variables that may be used, and those of their values that must not stand
 	// in an error.
 	Variables map[string]string
@@ -149,7 +153,7 @@ func (l *Library) set(o Order, root string, w Wanted) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	depends := []string{o.Content, file, w.String(), w.Deletion}
+	depends := []string{o.Owner.Namespace, o.Owner.Name, o.Owner.LabelGroup, o.Content, file, w.String(), w.Deletion}
 	for _, name := range uses {
 		if value, ok := o.Variables[name]; ok {
 			depends = append(depends, name+"="+value)
@@ -174,7 +178,7 @@ func (l *Library) set(o Order, root string, w Wanted) (*Set, error) {
 		l.mu.Lock()
 		l.made++
 		l.mu.Unlock()
-		return assemble(w, objects, annotations)
+		return assemble(o.Owner, w, objects, annotations)
 	})
 	if err != nil {
 		return nil, err

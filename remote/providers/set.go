@@ -23,7 +23,7 @@ import (
 const providerLabel = "cluster.x-k8s.io/provider"
 
 // assemble makes a set of the objects of a file, which become its own.
-func assemble(w Wanted, objects []*unstructured.Unstructured, annotations map[string]string) (*Set, error) {
+func assemble(owner apply.Owner, w Wanted, objects []*unstructured.Unstructured, annotations map[string]string) (*Set, error) {
 	set := &Set{Wanted: w}
 	set.Credentials = nil
 	var err error
@@ -55,7 +55,19 @@ func assemble(w Wanted, objects []*unstructured.Unstructured, annotations map[st
 	if w.Deletion != "" {
 		ssautil.SetCommonMetadata(objects, nil, map[string]string{v1alpha1.DeletionAnnotation: w.Deletion})
 	}
-	set.Objects, err = apply.Pack(objects)
+	ground := apply.Phase{Name: w.String()}
+	rest := apply.Phase{Name: w.String(), Await: true}
+	for _, u := range objects {
+		if isNamespace(u) {
+			ground.Objects = append(ground.Objects, u)
+		} else {
+			rest.Objects = append(rest.Objects, u)
+		}
+	}
+	if set.Ground, err = ground.Freeze(owner); err != nil {
+		return nil, err
+	}
+	set.Phase, err = rest.Freeze(owner)
 	return set, err
 }
 
@@ -64,7 +76,7 @@ func assemble(w Wanted, objects []*unstructured.Unstructured, annotations map[st
 func namespaceOf(objects []*unstructured.Unstructured) (string, error) {
 	var names []string
 	for _, u := range objects {
-		if u.GetKind() == "Namespace" && u.GroupVersionKind().Group == "" {
+		if isNamespace(u) {
 			names = append(names, u.GetName())
 		}
 	}
@@ -72,6 +84,10 @@ func namespaceOf(objects []*unstructured.Unstructured) (string, error) {
 		return "", fmt.Errorf("cannot tell the namespace of the provider: its components must have one object of kind Namespace, they have %d", len(names))
 	}
 	return names[0], nil
+}
+
+func isNamespace(u *unstructured.Unstructured) bool {
+	return u.GetKind() == "Namespace" && u.GroupVersionKind().Group == ""
 }
 
 // inventoryOf are the objects by which clusterctl knows what is installed. The
@@ -98,20 +114,25 @@ func inventoryOf(w Wanted, namespace string) ([]*unstructured.Unstructured, erro
 }
 
 // Probe is an empty object that one webhook configuration has an opinion about.
-// To ask the API server for a dry run of its creation makes it call the webhook.
+// A dry run of its creation makes the API server call the webhook.
 type Probe struct {
 	// Webhook is the configuration.
 	Webhook inventory.Entry
 	Kind    schema.GroupVersionKind
+	// Resource is the name of the kind in rules.
+	Resource string
 	// Namespace of the object; empty for a kind that has none.
 	Namespace string
 }
+
+// ProbeName is the name of all probes.
+const ProbeName = "cascade-probe"
 
 // Object is what is sent.
 func (p Probe) Object() *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(p.Kind)
-	u.SetName("cascade-probe")
+	u.SetName(ProbeName)
 	u.SetNamespace(p.Namespace)
 	return u
 }
@@ -213,7 +234,7 @@ func (r rule) probe(definitions []definition, namespace string) (Probe, bool) {
 			!slices.Contains(r.resources, d.plural) && !slices.Contains(r.resources, "*") && !slices.Contains(r.resources, "*/*") {
 			continue
 		}
-		p := Probe{Kind: schema.GroupVersionKind{Group: d.group, Version: r.versions[0], Kind: d.kind}}
+		p := Probe{Kind: schema.GroupVersionKind{Group: d.group, Version: r.versions[0], Kind: d.kind}, Resource: d.plural}
 		if d.namespaced {
 			p.Namespace = namespace
 		}

@@ -2,7 +2,9 @@ package apply
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -73,7 +75,7 @@ type Applier struct {
 // is sent with each Sync.
 func New(c *Cluster, owner Owner, memo *Memo) *Applier {
 	m := ssa.NewResourceManager(c, nil, ssa.Owner{Field: owner.FieldManager, Group: owner.LabelGroup})
-	m.SetConcurrency(concurrency)
+	m.SetConcurrency(c.parallel)
 	return &Applier{client: c, memo: memo, manager: m, owner: owner}
 }
 
@@ -113,6 +115,11 @@ type Options struct {
 	LowerTier bool
 	Approved  string
 	Undecided bool
+	// Begun is how many phases an earlier call for the same rendering applied, as
+	// its WaitError told. They are not applied again.
+	Begun int
+	// bodies are those of the phase at hand, if it is frozen.
+	bodies map[*unstructured.Unstructured][]byte
 }
 
 // Result of Sync.
@@ -133,9 +140,6 @@ type Result struct {
 	Deleted []inventory.Entry
 	// Pending: deletes that have begun and are not confirmed yet.
 	Pending bool
-	// Done is how many phases are in place, with all that was waited for;
-	// Applied is how many of them were sent completely, at most one more.
-	Done, Applied int
 }
 
 // PruneError: everything was applied, but the prune could not be completed.
@@ -150,41 +154,76 @@ type Phase struct {
 	// Name stands in errors about the phase; it may be empty.
 	Name    string
 	Objects []*unstructured.Unstructured
-	// Packed are further objects, nil if there are none.
-	Packed *Packed
-	// Await lets the next phase begin only when the objects are healthy and
+	// Await lets the next phase begin only when these objects are healthy, and
 	// Check, if there is one, has nothing to wait for.
 	Await bool
 	Check func(ctx context.Context, c *Cluster) (Health, error)
-	// Applied: the objects were applied and are not sent again. Await says
-	// whether they are waited for.
-	Applied bool
+	// bodies are what is sent of the objects of a frozen phase.
+	bodies map[*unstructured.Unstructured][]byte
+	digest string
 }
 
-// Entries of all objects of the phase.
-func (p Phase) Entries() []inventory.Entry {
-	entries := inventory.OfAll(p.Objects)
-	if p.Packed == nil {
-		return entries
+// Freeze labels the objects for their owner and encodes them, once for any
+// number of clusters. They must not be modified from then on, and the schemas
+// of definitions, which are large, are in what is sent alone.
+func (p Phase) Freeze(owner Owner) (Phase, error) {
+	h := sha256.New()
+	bodies := make(map[*unstructured.Unstructured][]byte, len(p.Objects))
+	for _, u := range p.Objects {
+		ssautil.RemoveCABundleFromCRD(u)
+		owner.label(u)
+		body, err := encode(u)
+		if err != nil {
+			return p, err
+		}
+		bodies[u] = body
+		slim(u)
+		h.Write(body)
+		h.Write([]byte{'\n'})
 	}
-	return append(entries, p.Packed.Entries()...)
+	p.bodies, p.digest = bodies, hex.EncodeToString(h.Sum(nil))
+	return p, nil
 }
 
-// all the objects of a phase, which the caller may modify.
-func (p Phase) all() ([]*unstructured.Unstructured, error) {
-	if p.Packed == nil {
-		return p.Objects, nil
+// slim takes out of a definition what only the API server reads.
+func slim(u *unstructured.Unstructured) {
+	if !ssautil.IsCRD(u) {
+		return
 	}
-	objects, err := p.Packed.Objects()
-	return append(objects, p.Objects...), err
+	versions, _, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "versions")
+	list, _ := versions.([]any)
+	for _, v := range list {
+		if version, ok := v.(map[string]any); ok {
+			delete(version, "schema")
+		}
+	}
+}
+
+// Digest identifies the objects of a frozen phase; it is empty for others.
+func (p Phase) Digest() string { return p.digest }
+
+// label marks an object as the owner's. One that is marked is not touched: it
+// may be shared.
+func (o Owner) label(u *unstructured.Unstructured) {
+	labels := u.GetLabels()
+	if labels[o.LabelGroup+"/name"] == o.Name && labels[o.LabelGroup+"/namespace"] == o.Namespace {
+		return
+	}
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[o.LabelGroup+"/name"], labels[o.LabelGroup+"/namespace"] = o.Name, o.Namespace
+	u.SetLabels(labels)
 }
 
 // WaitError: a phase or a stage is applied but not healthy yet. Calling Sync
-// again later goes on.
+// again later, with Begun as option, goes on.
 type WaitError struct {
 	// Phase is the name of the phase, if it has one.
 	Phase  string
 	Health Health
+	// Begun is how many phases are applied.
+	Begun int
 }
 
 func (e *WaitError) Error() string {
@@ -198,7 +237,7 @@ func (e *WaitError) Error() string {
 func inPhase(name string, err error) error {
 	var waiting *WaitError
 	switch {
-	case name == "":
+	case err == nil, name == "":
 		return err
 	case errors.As(err, &waiting):
 		waiting.Phase = name
@@ -210,20 +249,14 @@ func inPhase(name string, err error) error {
 // Sync applies the phases' objects, which it may modify, and prunes. On an
 // error the result's inventory is what must stay recorded.
 func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Result, err error) {
-	var rendered []inventory.Entry
-	provided := map[string]bool{}
+	var objects []*unstructured.Unstructured
 	for _, p := range phases {
-		a.manager.SetOwnerLabels(p.Objects, a.owner.Name, a.owner.Namespace)
-		rendered = append(rendered, p.Entries()...)
-		for _, name := range providersOf(p.Objects) {
-			provided[name] = true
-		}
-		if p.Packed != nil {
-			for _, name := range p.Packed.providers {
-				provided[name] = true
-			}
-		}
+		objects = append(objects, p.Objects...)
 	}
+	for _, u := range objects {
+		a.owner.label(u)
+	}
+	rendered := inventory.OfAll(objects)
 	ahead := inventory.Union(o.Owned, rendered)
 	res = Result{Changes: ssa.NewChangeSet(), Inventory: ahead, Complete: true}
 	if !inventory.Equal(ahead, o.Owned) {
@@ -232,11 +265,17 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Resu
 			return res, fmt.Errorf("cannot record inventory ahead of apply: %w", err)
 		}
 	}
-	for _, p := range phases {
-		if err := a.phase(ctx, p, o, &res); err != nil {
+	provided := map[string]bool{}
+	for i, p := range phases {
+		for _, u := range p.Objects {
+			provided[u.GetLabels()[providerLabel]] = true
+		}
+		if i < o.Begun-1 {
+			continue // it was waited for
+		}
+		if err := a.phase(ctx, i, p, o, &res); err != nil {
 			return res, inPhase(p.Name, err)
 		}
-		res.Done++
 	}
 	defer func() { res.Inventory = inOrder(res.Inventory, res.Changes) }()
 	a.memo.retain(types.NamespacedName{Namespace: a.owner.Namespace, Name: a.owner.Name}, rendered)
@@ -253,28 +292,26 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Resu
 	return res, nil
 }
 
-// phase applies one phase and waits for it.
-func (a *Applier) phase(ctx context.Context, p Phase, o Options, res *Result) error {
-	if !p.Applied {
-		objects, err := p.all()
-		if err != nil {
-			return err
-		}
-		a.manager.SetOwnerLabels(objects, a.owner.Name, a.owner.Namespace)
-		if err := a.apply(ctx, objects, o, res); err != nil {
-			return redact(err, objects)
+// phase applies a phase, unless that was done, and waits for it.
+func (a *Applier) phase(ctx context.Context, i int, p Phase, o Options, res *Result) error {
+	if o.bodies = p.bodies; i >= o.Begun {
+		if err := a.apply(ctx, p.Objects, o, res); err != nil {
+			var waiting *WaitError
+			if errors.As(err, &waiting) {
+				waiting.Begun = i
+			}
+			return redact(err, p.Objects)
 		}
 	}
-	res.Applied++
 	if !p.Await {
 		return nil
 	}
-	health, err := a.Health(ctx, p.Entries(), nil)
+	health, err := a.Health(ctx, inventory.OfAll(p.Objects), nil)
 	if err == nil && health.Done() && p.Check != nil {
 		health, err = p.Check(ctx, a.client)
 	}
 	if err == nil && !health.Done() {
-		err = &WaitError{Health: health}
+		err = &WaitError{Health: health, Begun: i + 1}
 	}
 	return err
 }

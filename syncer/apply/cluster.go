@@ -27,9 +27,13 @@ type Cluster struct {
 	http      *http.Client
 	discovery discovery.DiscoveryInterface
 	metadata  metadata.Interface
+	// kinds is nil for a connection that discovers for itself.
+	kinds     *kinds
 	takenOver []ssa.FieldManager
-	census    census
-	answer    *answer
+	// parallel is the most calls for one rendering at the same time.
+	parallel int
+	census   census
+	answer   *answer
 	// moved are kinds that were found in another version than the mapper knows.
 	moved struct {
 		sync.Mutex
@@ -58,6 +62,27 @@ func Connect(config *rest.Config, scheme *runtime.Scheme) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make REST mapper: %w", err)
 	}
+	return connect(config, httpClient, mapper, scheme)
+}
+
+// Attach makes a connection over an HTTP client that knows how to authenticate
+// and how long to wait. Its calls follow each other, so that there is never
+// more than one on its way, and what the cluster serves is shared through
+// schemas. Nothing is sent yet. Closing the HTTP client's connections is its
+// owner's.
+func Attach(host string, httpClient *http.Client, scheme *runtime.Scheme, schemas *Schemas) (*Cluster, error) {
+	config := &rest.Config{Host: host, QPS: -1}
+	mapper := &kinds{schemas: schemas, http: httpClient, host: host}
+	c, err := connect(config, httpClient, mapper, scheme)
+	if err != nil {
+		return nil, err
+	}
+	mapper.legacy = c.discovery
+	c.kinds, c.parallel = mapper, 1
+	return c, nil
+}
+
+func connect(config *rest.Config, httpClient *http.Client, mapper meta.RESTMapper, scheme *runtime.Scheme) (*Cluster, error) {
 	c, err := client.New(config, client.Options{HTTPClient: httpClient, Mapper: mapper, Scheme: scheme})
 	if err != nil {
 		return nil, fmt.Errorf("cannot make client: %w", err)
@@ -70,7 +95,10 @@ func Connect(config *rest.Config, scheme *runtime.Scheme) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make metadata client: %w", err)
 	}
-	return &Cluster{Client: c, Config: config, http: httpClient, discovery: d, metadata: m, takenOver: takenOverManagers(nil), answer: &answer{}}, nil
+	return &Cluster{
+		Client: c, Config: config, http: httpClient, discovery: d, metadata: m, takenOver: takenOverManagers(nil),
+		parallel: concurrency, answer: &answer{},
+	}, nil
 }
 
 // Override makes applying take over the fields of more managers than kubectl's;
@@ -127,7 +155,10 @@ func (c *Cluster) Answers(ctx context.Context, now time.Time) error {
 }
 
 // resources lists the API resources of every group, all or an error.
-func (c *Cluster) resources() ([]*metav1.APIResourceList, error) {
+func (c *Cluster) resources(ctx context.Context) ([]*metav1.APIResourceList, error) {
+	if c.kinds != nil {
+		return c.kinds.resources(ctx)
+	}
 	_, lists, err := c.discovery.ServerGroupsAndResources()
 	if err != nil {
 		return nil, fmt.Errorf("cannot discover API resources completely: %w", err)

@@ -68,7 +68,7 @@ func (a *Applier) Health(ctx context.Context, entries []inventory.Entry, checker
 	errs := make([]error, len(entries))
 	var workers sync.WaitGroup
 	next := make(chan int)
-	for range min(concurrency, len(entries)) {
+	for range min(a.client.parallel, len(entries)) {
 		workers.Go(func() {
 			for i := range next {
 				results[i], errs[i] = a.healthOf(ctx, entries[i], checker)

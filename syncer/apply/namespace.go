@@ -21,7 +21,7 @@ const heldMost = 5
 // objects, and objects that are not in the inventory. What controllers make by
 // themselves does not count: it has an owner, or comes with every Namespace.
 func (a *Applier) holds(ctx context.Context, namespace string, owned []inventory.Entry) ([]string, error) {
-	kinds, err := a.kindsIn()
+	kinds, err := a.kindsIn(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -73,8 +73,8 @@ func automatic(gvk schema.GroupVersionKind, o *metav1.PartialObjectMetadata) boo
 // kindsIn lists the kinds of objects that can be in a Namespace, each once. It
 // asks for the API resources of every group: a group that does not answer is an
 // error, because what it serves is unknown.
-func (a *Applier) kindsIn() ([]schema.GroupVersionKind, error) {
-	groups, err := a.client.resources()
+func (a *Applier) kindsIn(ctx context.Context) ([]schema.GroupVersionKind, error) {
+	groups, err := a.client.resources(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"github.com/fluxcd/cli-utils/pkg/object"
 	"github.com/fluxcd/pkg/ssa"
 	ssaerrors "github.com/fluxcd/pkg/ssa/errors"
@@ -25,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/health"
 )
 
 // failuresShown bounds an error text.
@@ -150,7 +152,7 @@ func (a *Applier) applyRank(ctx context.Context, objects []*unstructured.Unstruc
 	next := make(chan int)
 	// A cluster that does not answer is not asked for each object anew.
 	var gone atomic.Bool
-	for range min(concurrency, len(objects)) {
+	for range min(a.client.parallel, len(objects)) {
 		workers.Go(func() {
 			for i := range next {
 				if gone.Load() {
@@ -183,13 +185,15 @@ func unanswered(err error) bool {
 // server validates an apply before it writes, so that no dry run has to go
 // before it.
 func (a *Applier) applyOne(ctx context.Context, u *unstructured.Unstructured, o Options) outcome {
-	ssautil.RemoveCABundleFromCRD(u)
 	if ssautil.AnyInMetadata(u, skipSelector()) {
 		return outcome{change: changeOf(u, ssa.SkippedAction), settled: true}
 	}
-	body, err := encode(u)
-	if err != nil {
-		return outcome{err: err}
+	body, err := o.bodies[u], error(nil)
+	if body == nil {
+		ssautil.RemoveCABundleFromCRD(u)
+		if body, err = encode(u); err != nil {
+			return outcome{err: err}
+		}
 	}
 	gk := u.GroupVersionKind().GroupKind()
 	mapping, err := a.client.RESTMapper().RESTMapping(gk, u.GroupVersionKind().Version)
@@ -314,6 +318,13 @@ func (a *Applier) look(ctx context.Context, gk schema.GroupKind, resource schema
 // an apply: for objects of which fields of other managers are taken over, that
 // have fields to be ignored, or that have to be re-created.
 func (a *Applier) byLibrary(ctx context.Context, u *unstructured.Unstructured, o Options, force bool, resource schema.GroupVersionResource, name types.NamespacedName) (ssa.Action, *metav1.PartialObjectMetadata, error) {
+	if body := o.bodies[u]; body != nil {
+		// The object is shared, and has not all that the body has.
+		u = &unstructured.Unstructured{}
+		if err := u.UnmarshalJSON(body); err != nil {
+			return "", nil, fmt.Errorf("cannot decode what is sent: %w", err)
+		}
+	}
 	options := ssa.DefaultApplyOptions()
 	options.Force = force
 	options.DriftIgnoreRules = o.Ignore
@@ -360,7 +371,7 @@ func (a *Applier) awaitStage(ctx context.Context, stage []*unstructured.Unstruct
 	}
 	begin := time.Now()
 	for {
-		health, err := a.Health(ctx, entries, nil)
+		health, err := a.usable(ctx, stage, entries)
 		if err == nil && health.Done() {
 			for _, e := range entries {
 				a.memo.setReady(e.GroupKind(), a.nameOf(e))
@@ -378,6 +389,67 @@ func (a *Applier) awaitStage(ctx context.Context, stage []*unstructured.Unstruct
 		case <-timer.C:
 		}
 	}
+}
+
+// usable is the health of the entries of a stage. A definition is usable when
+// its kinds are served, which one question answers for all of them where
+// discovery is shared; definitions themselves are large to read.
+func (a *Applier) usable(ctx context.Context, stage []*unstructured.Unstructured, entries []inventory.Entry) (Health, error) {
+	if a.client.kinds == nil {
+		return a.Health(ctx, entries, nil)
+	}
+	definitions := map[inventory.Entry]*unstructured.Unstructured{}
+	for _, u := range stage {
+		if ssautil.IsCRD(u) {
+			definitions[inventory.Of(u)] = u
+		}
+	}
+	var found Health
+	var others []inventory.Entry
+	var now *served
+	for _, e := range entries {
+		u := definitions[e]
+		if u == nil {
+			others = append(others, e)
+			continue
+		}
+		if now == nil {
+			var err error
+			if now, err = a.client.kinds.now(ctx, true); err != nil {
+				return nil, err
+			}
+		}
+		result := health.Result{Entry: e, Status: status.CurrentStatus}
+		if missing := now.lacks(u); missing != "" {
+			result.Status, result.Message = status.InProgressStatus, missing+" is not served yet"
+		}
+		found = append(found, result)
+	}
+	if len(others) == 0 {
+		return found, nil
+	}
+	rest, err := a.Health(ctx, others, nil)
+	return append(found, rest...), err
+}
+
+// lacks names a kind and version that a definition declares and that is not
+// served.
+func (s *served) lacks(crd *unstructured.Unstructured) string {
+	group, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
+	kind, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "kind")
+	versions, _, _ := unstructured.NestedFieldNoCopy(crd.Object, "spec", "versions") // with large schemas
+	list, _ := versions.([]any)
+	for _, v := range list {
+		version, _ := v.(map[string]any)
+		name, _ := version["name"].(string)
+		if version["served"] != true {
+			continue
+		}
+		if _, err := s.mapper.RESTMapping(schema.GroupKind{Group: group, Kind: kind}, name); err != nil {
+			return kind + "." + group + "/" + name
+		}
+	}
+	return ""
 }
 
 // nameOf is the name under which the memo knows an object.

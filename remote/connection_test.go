@@ -1,0 +1,429 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// far is a child's API server as far as probes need one. What it admits and says
+// is changed by tests.
+type far struct {
+	*httptest.Server
+	mu       sync.Mutex
+	uid      string
+	tokens   map[string]bool // accepted, true for the administrator's
+	minted   int
+	life     int64
+	lease    string
+	report   string
+	digest   string
+	account  bool
+	silent   chan struct{}
+	requests []string
+}
+
+func newFar(t *testing.T) *far {
+	t.Helper()
+	f := &far{uid: "one", tokens: map[string]bool{"admin": true}, life: 3600, account: true, lease: "1", digest: "d1", report: `{"ready":true,"reason":"Succeeded"}`}
+	f.Server = httptest.NewTLSServer(f)
+	t.Cleanup(f.Close)
+	return f
+}
+
+func (f *far) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.requests = append(f.requests, r.Method+" "+r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:])
+	if f.silent != nil {
+		silent := f.silent
+		f.mu.Unlock()
+		select {
+		case <-silent:
+		case <-r.Context().Done():
+		}
+		f.mu.Lock()
+		return
+	}
+	status := func(code int, reason metav1.StatusReason) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(code), Reason: reason})
+	}
+	if _, ok := f.tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]; !ok {
+		status(http.StatusUnauthorized, metav1.StatusReasonUnauthorized)
+		return
+	}
+	say := func(apiVersion, kind string, o any) {
+		text, _ := json.Marshal(o)
+		fields := map[string]any{}
+		_ = json.Unmarshal(text, &fields)
+		fields["apiVersion"], fields["kind"] = apiVersion, kind
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(fields)
+	}
+	switch path := r.URL.Path; {
+	case path == "/readyz":
+		_, _ = w.Write([]byte("ok"))
+	case path == "/version":
+		say("", "", map[string]any{"gitVersion": "v1.36.3"})
+	case strings.HasSuffix(path, "/namespaces/kube-system"):
+		say("v1", "Namespace", corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: types.UID(f.uid)}})
+	case strings.HasSuffix(path, "/token"):
+		if !f.account {
+			status(http.StatusNotFound, metav1.StatusReasonNotFound)
+			return
+		}
+		f.minted++
+		token := fmt.Sprint("minted-", f.minted)
+		f.tokens[token] = false
+		say("authentication.k8s.io/v1", "TokenRequest", authenticationv1.TokenRequest{
+			Spec:   authenticationv1.TokenRequestSpec{ExpirationSeconds: &f.life},
+			Status: authenticationv1.TokenRequestStatus{Token: token, ExpirationTimestamp: metav1.Unix(0, 0)}, // a clock that is wrong by decades
+		})
+	case strings.HasSuffix(path, "/"+v1alpha1.LeaderLease):
+		say("coordination.k8s.io/v1", "Lease", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{ResourceVersion: f.lease, Labels: map[string]string{v1alpha1.ReportLabel: f.digest}}})
+	case strings.HasSuffix(path, "/"+v1alpha1.ReportConfigMap):
+		say("v1", "ConfigMap", corev1.ConfigMap{Data: map[string]string{v1alpha1.ReportKey: f.report}})
+	default:
+		status(http.StatusNotFound, metav1.StatusReasonNotFound)
+	}
+}
+
+// asked returns what was asked for since the last call.
+func (f *far) asked() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := strings.Join(f.requests, ", ")
+	f.requests = nil
+	return out
+}
+
+func (f *far) change(change func(*far)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(f)
+}
+
+// near is the parent's side of one child.
+type near struct {
+	*link
+	pool  *Connections
+	clock *clock
+	woken chan bool
+	// token in the kubeconfig Secret, and how often the Secret was read.
+	token string
+	reads int
+	q     question
+}
+
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+func newNear(t *testing.T, f *far) *near {
+	t.Helper()
+	n := &near{clock: &clock{now: start.Time}, woken: make(chan bool, 10), token: "admin"}
+	n.pool = NewConnections(t.Context(), runtime.NewScheme(), n.clock.Now)
+	n.pool.onAnswer(func(_ types.NamespacedName, urgent bool) { n.woken <- urgent })
+	n.link = n.pool.link(types.NamespacedName{Namespace: "fleet", Name: "a"})
+	pool := f.Certificate()
+	n.q = question{source: "s1", recorded: "one", agent: true, read: func(context.Context) (*rest.Config, error) {
+		n.reads++
+		return &rest.Config{Host: f.URL, BearerToken: n.token, TLSClientConfig: rest.TLSClientConfig{CAData: pemOf(pool.Raw)}}, nil
+	}}
+	return n
+}
+
+// answer asks and waits for the probe, as a visit does that is woken.
+func (n *near) answered(t *testing.T) *answer {
+	t.Helper()
+	a, wait := n.ask(n.q)
+	if a != nil {
+		return a
+	}
+	if wait > 0 {
+		t.Fatalf("ask() waits %s", wait)
+	}
+	<-n.woken
+	if a, _ = n.ask(n.q); a == nil {
+		t.Fatal("ask() has no answer after the probe")
+	}
+	return a
+}
+
+func (n *near) good(t *testing.T) *answer {
+	t.Helper()
+	a := n.answered(t)
+	if a.err != nil {
+		t.Fatalf("answer is %v", a.err)
+	}
+	return a
+}
+
+func expect(t *testing.T, what, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: requests are\n %s\nwant\n %s", what, got, want)
+	}
+}
+
+func TestProbe(t *testing.T) {
+	f := newFar(t)
+	n := newNear(t, f)
+	a := n.good(t)
+	expect(t, "the first contact", f.asked(), "GET readyz, GET kube-system, GET version, POST token, GET cascade-leader, GET cascade-report")
+	if a.identity != "one" || a.version != "v1.36.3" || a.agent.report == nil || !a.agent.report.Ready {
+		t.Errorf("answer is %+v", a)
+	}
+	if n.admin != nil {
+		t.Error("the administrator's credentials are kept although there is a token")
+	}
+	n.clock.add(time.Minute)
+	n.good(t)
+	expect(t, "at rest", f.asked(), "GET version, GET cascade-leader")
+	n.clock.add(time.Minute)
+	n.good(t)
+	expect(t, "at rest", f.asked(), "GET cascade-leader")
+
+	f.change(func(f *far) { f.digest, f.lease, f.report = "d2", "2", `{"ready":false,"reason":"X"}` })
+	n.clock.add(time.Minute)
+	if a := n.good(t); a.agent.report.Ready {
+		t.Error("a new report is not read")
+	}
+	expect(t, "after a report", f.asked(), "GET cascade-leader, GET cascade-report")
+
+	n.clock.add(time.Minute)
+	if a := n.good(t); reasonOf(a.agent.err) != v1alpha1.ReasonAgentNotReady {
+		t.Errorf("an agent that is silent is %v", a.agent.err)
+	}
+	if n.reads != 1 {
+		t.Errorf("the kubeconfig was read %d times, want once", n.reads)
+	}
+}
+
+func TestProbeRenewsAtTwoThirds(t *testing.T) {
+	f := newFar(t)
+	f.life = 600
+	n := newNear(t, f)
+	n.good(t)
+	n.clock.add(399 * time.Second)
+	n.good(t)
+	if f.minted != 1 {
+		t.Errorf("%d tokens before two thirds of the life", f.minted)
+	}
+	n.clock.add(2 * time.Second)
+	n.good(t)
+	if f.minted != 2 || n.reads != 1 {
+		t.Errorf("%d tokens, kubeconfig read %d times; want the second token by the first", f.minted, n.reads)
+	}
+	// The parent slept through the end of the token.
+	n.clock.add(time.Hour)
+	f.change(func(f *far) { f.tokens = map[string]bool{"admin": true} })
+	n.good(t)
+	if n.reads != 2 {
+		t.Errorf("the kubeconfig was read %d times, want twice: it is the way back", n.reads)
+	}
+}
+
+// TestRotationIsSilent: tokens that are refused, revoked or rotated are replaced
+// within the probe that finds out.
+func TestRotationIsSilent(t *testing.T) {
+	f := newFar(t)
+	n := newNear(t, f)
+	n.good(t)
+	f.change(func(f *far) { f.tokens = map[string]bool{"second": true} })
+	n.token = "second"
+	n.clock.add(time.Minute)
+	f.asked()
+	n.good(t)
+	expect(t, "a token that was revoked", f.asked(), "GET version, GET readyz, GET kube-system, GET version, POST token, GET cascade-leader")
+
+	// Rotated credentials for the same server leave the token alone.
+	n.q.source = "s2"
+	n.clock.add(time.Minute)
+	n.good(t) // the version is asked for after a renewal
+	f.asked()
+	n.q.source = "s3"
+	n.clock.add(time.Minute)
+	n.good(t)
+	expect(t, "a rotated kubeconfig", f.asked(), "GET cascade-leader")
+	if n.failures != 0 {
+		t.Errorf("%d failures were counted", n.failures)
+	}
+}
+
+func TestRefusedCredentials(t *testing.T) {
+	f := newFar(t)
+	n := newNear(t, f)
+	n.token = "nobody's"
+	a := n.answered(t)
+	if reasonOf(a.err) != v1alpha1.ReasonUnauthorized || a.passing {
+		t.Errorf("answer is %v, passing %t", a.err, a.passing)
+	}
+	if n.reads != 2 {
+		t.Errorf("the kubeconfig was read %d times, want once more than at first", n.reads)
+	}
+	// A new kubeconfig is tried at once, whatever the breaker says.
+	n.token, n.q.source = "admin", "s2"
+	n.good(t)
+}
+
+func TestAnotherCluster(t *testing.T) {
+	f := newFar(t)
+	n := newNear(t, f)
+	f.uid = "two"
+	if a := n.good(t); a.identity != "two" {
+		t.Errorf("identity is %q", a.identity)
+	}
+	expect(t, "another cluster", f.asked(), "GET readyz, GET kube-system, GET version")
+}
+
+func TestBreaker(t *testing.T) {
+	f := newFar(t)
+	n := newNear(t, f)
+	n.good(t)
+	f.Close()
+	var pauses []time.Duration
+	for i := range 8 {
+		n.clock.add(time.Minute)
+		a := n.answered(t)
+		if a.err == nil || reasonOf(a.err) != v1alpha1.ReasonUnreachable {
+			t.Fatalf("answer of a server that is gone is %v", a.err)
+		}
+		if want := i == 0; a.passing != want {
+			t.Errorf("failure %d is passing: %t, want %t: the first refused connection may be a restart", i+1, a.passing, want)
+		}
+		pauses = append(pauses, n.notBefore.Sub(n.clock.Now()))
+		if a, wait := n.ask(n.q); a != nil || wait != pauses[i] {
+			t.Errorf("ask() while the breaker waits = %v, %s", a, wait)
+		}
+	}
+	for i, p := range pauses {
+		limit := retryPause
+		if i+1 >= breakAfter {
+			limit = breakPause
+		}
+		if p > limit || p < limit*7/10 {
+			t.Errorf("pause after failure %d is %s, want up to %s", i+1, p, limit)
+		}
+	}
+}
+
+// TestForgetEndsCalls: a cluster that is being deleted is not spoken to any more,
+// not even by the calls that are on their way.
+func TestForgetEndsCalls(t *testing.T) {
+	f := newFar(t)
+	f.silent = make(chan struct{})
+	defer close(f.silent)
+	n := newNear(t, f)
+	if a, wait := n.ask(n.q); a != nil || wait != 0 {
+		t.Fatal("ask() did not begin a probe")
+	}
+	for f.asked() == "" {
+		time.Sleep(time.Millisecond)
+	}
+	life := n.life
+	n.pool.Forget(n.key)
+	<-life.Done()
+	if n.pool.link(n.key) == n.link {
+		t.Error("a forgotten child is connected anew")
+	}
+	// The probe ended: its place is free.
+	for range mostProbes {
+		leave, err := n.pool.enter(t.Context(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer leave()
+	}
+}
+
+// TestSlowProbesGiveUpTheirPlace: any number of children that do not answer keep
+// nobody waiting.
+func TestSlowProbesGiveUpTheirPlace(t *testing.T) {
+	pool := NewConnections(t.Context(), runtime.NewScheme(), time.Now)
+	for range 3 * mostProbes {
+		if _, err := pool.enter(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestUse(t *testing.T) {
+	n := newNear(t, newFar(t))
+	config := func(host, token string) *rest.Config { return &rest.Config{Host: host, BearerToken: token} }
+	if err := n.use(config("https://127.0.0.1:1", "one"), "s1"); err != nil {
+		t.Fatal(err)
+	}
+	minted, err := calls(config("https://127.0.0.1:1", "minted"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.minted, n.expires, n.identity, n.rights = minted, n.clock.Now().Add(time.Hour), "one", map[string]string{"a": "b"}
+	if err := n.use(config("https://127.0.0.1:1", "two"), "s2"); err != nil {
+		t.Fatal(err)
+	}
+	if n.caller() != minted || n.identity != "one" {
+		t.Error("rotated credentials for the same server replace the parent's own token")
+	}
+	if err := n.use(config("https://127.0.0.1:2", "two"), "s3"); err != nil {
+		t.Fatal(err)
+	}
+	if n.minted != nil || n.identity != "" || n.rights != nil {
+		t.Error("another server may be another cluster: nothing that is known of the old one holds")
+	}
+	n.minted, n.expires = minted, n.clock.Now().Add(time.Minute)
+	n.clock.add(time.Minute)
+	if n.caller() == minted {
+		t.Error("a token is used after its life")
+	}
+	if _, err := n.cluster(nil); err == nil {
+		t.Error("a connection without credentials")
+	}
+}
+
+func TestCallTimeout(t *testing.T) {
+	c, err := calls(&rest.Config{Host: "https://127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.http.Timeout != callTimeout {
+		t.Errorf("calls to a child end after %s, want %s", c.http.Timeout, callTimeout)
+	}
+	if c.transport.Proxy != nil {
+		t.Error("a proxy of the environment sees what is sent to children")
+	}
+	if _, err := calls(&rest.Config{Host: "https://a b"}); err == nil {
+		t.Error("a host that is none is accepted")
+	}
+}

@@ -1,0 +1,322 @@
+package apply
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	apidiscovery "k8s.io/api/apidiscovery/v2"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/restmapper"
+)
+
+const (
+	// discoveryType asks for all groups and resources in one answer, which API
+	// servers give since Kubernetes 1.30.
+	discoveryType = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+	// discoveryMost bounds one answer; thousands of kinds stay far below.
+	discoveryMost = 32 << 20
+	// schemasMost is how many different schemas are kept for clusters that come.
+	// A connection keeps its own as long as it lives.
+	schemasMost = 64
+)
+
+// Schemas shares what API servers serve between connections to many clusters.
+// Clusters of one version of Kubernetes with the same definitions give
+// the same answer under the same entity tag, so that it is transferred, decoded
+// and kept once. It is safe for concurrent use; no lock is held over a call.
+type Schemas struct {
+	mu    sync.Mutex
+	known []*served // most recently used first
+}
+
+// served is what an API server serves at one moment. It is immutable.
+type served struct {
+	// tag is the entity tags of both answers, empty if the server gave none.
+	tag    string
+	lists  []*metav1.APIResourceList
+	stale  []string
+	mapper meta.RESTMapper
+}
+
+// NewSchemas returns an empty store.
+func NewSchemas() *Schemas { return &Schemas{} }
+
+// find returns the schema with a tag, nil if it is not known.
+func (s *Schemas) find(tag string) *served {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, k := range s.known {
+		if k.tag == tag {
+			copy(s.known[1:], s.known[:i])
+			s.known[0] = k
+			return k
+		}
+	}
+	return nil
+}
+
+// keep remembers a schema, or returns the one that another connection was
+// quicker to remember.
+func (s *Schemas) keep(n *served) *served {
+	if n.tag == "" {
+		return n
+	}
+	if k := s.find(n.tag); k != nil {
+		return k
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known = slices.Insert(s.known, 0, n)
+	s.known = s.known[:min(len(s.known), schemasMost)]
+	return n
+}
+
+// likely is the schema that a cluster that nothing is known of has: that of the
+// cluster before.
+func (s *Schemas) likely() *served {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.known) == 0 {
+		return nil
+	}
+	return s.known[0]
+}
+
+// kinds is a RESTMapper of one cluster. It asks the API server when it is first
+// needed and whenever a kind is not known, which an API server that
+// serves what it served before answers without a body.
+type kinds struct {
+	schemas *Schemas
+	http    *http.Client
+	host    string
+	legacy  discovery.DiscoveryInterface
+
+	mu      sync.Mutex
+	current *served
+}
+
+var _ meta.RESTMapper = &kinds{}
+
+// now returns what the cluster serves; fresh asks it again.
+func (k *kinds) now(ctx context.Context, fresh bool) (*served, error) {
+	k.mu.Lock()
+	current := k.current
+	k.mu.Unlock()
+	if current != nil && !fresh {
+		return current, nil
+	}
+	expected := current
+	if expected == nil {
+		expected = k.schemas.likely()
+	}
+	found, err := k.ask(ctx, expected)
+	if err != nil {
+		return nil, fmt.Errorf("cannot discover API resources: %w", err)
+	}
+	k.mu.Lock()
+	k.current = found
+	k.mu.Unlock()
+	return found, nil
+}
+
+// ask asks for the groups and resources of the two roots. expected may be nil.
+func (k *kinds) ask(ctx context.Context, expected *served) (*served, error) {
+	var tags [2]string
+	if expected != nil {
+		tags[0], tags[1], _ = strings.Cut(expected.tag, " ")
+	}
+	var bodies [2][]byte
+	for i, root := range []string{"/api", "/apis"} {
+		body, tag, err := k.get(ctx, root, tags[i], false)
+		if err != nil {
+			return nil, err
+		}
+		if tag == "" {
+			return k.unaggregated()
+		}
+		bodies[i], tags[i] = body, tag
+	}
+	tag := tags[0] + " " + tags[1]
+	if known := k.schemas.find(tag); known != nil {
+		return known, nil
+	}
+	if expected != nil && expected.tag == tag {
+		return k.schemas.keep(expected), nil
+	}
+	// One of the two may be unchanged, and its content is not kept.
+	for i, root := range []string{"/api", "/apis"} {
+		if bodies[i] != nil {
+			continue
+		}
+		var err error
+		if bodies[i], tags[i], err = k.get(ctx, root, "", true); err != nil {
+			return nil, err
+		}
+	}
+	n := &served{tag: tags[0] + " " + tags[1]}
+	var groups []*restmapper.APIGroupResources
+	for _, body := range bodies {
+		var list apidiscovery.APIGroupDiscoveryList
+		if err := json.Unmarshal(body, &list); err != nil {
+			return nil, fmt.Errorf("cannot parse answer: %w", err)
+		}
+		found, byVersion, failed := discovery.SplitGroupsAndResources(list)
+		for gv := range failed {
+			n.stale = append(n.stale, gv.String())
+		}
+		for _, g := range found.Groups {
+			group := &restmapper.APIGroupResources{Group: g, VersionedResources: map[string][]metav1.APIResource{}}
+			for _, v := range g.Versions {
+				resources := byVersion[schema.GroupVersion{Group: g.Name, Version: v.Version}]
+				if resources == nil {
+					continue
+				}
+				group.VersionedResources[v.Version] = resources.APIResources
+				n.lists = append(n.lists, resources)
+			}
+			groups = append(groups, group)
+		}
+	}
+	n.mapper = restmapper.NewDiscoveryRESTMapper(groups)
+	if len(n.stale) > 0 {
+		// It changes without a change of definitions: not for others.
+		return n, nil
+	}
+	return k.schemas.keep(n), nil
+}
+
+// get reads one root. Unless it is wanted, the body is nil if it is what tag or
+// another known tag stands for; an answer without a tag is not of the type that
+// was asked for.
+func (k *kinds) get(ctx context.Context, root, tag string, wanted bool) (body []byte, found string, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(k.host, "/")+root, nil)
+	if err != nil {
+		return nil, "", err
+	}
+	request.Header.Set("Accept", discoveryType+",application/json")
+	if tag != "" {
+		request.Header.Set("If-None-Match", tag)
+	}
+	response, err := k.http.Do(request)
+	if err != nil {
+		return nil, "", err
+	}
+	defer response.Body.Close()
+	found = response.Header.Get("ETag")
+	switch {
+	case response.StatusCode == http.StatusNotModified:
+		return nil, tag, nil
+	case response.StatusCode != http.StatusOK:
+		return nil, "", fmt.Errorf("%s: %s", root, response.Status)
+	case !wanted && k.schemas.has(found):
+		return nil, found, nil
+	}
+	if body, err = io.ReadAll(io.LimitReader(response.Body, discoveryMost)); err != nil {
+		return nil, "", err
+	}
+	return body, found, nil
+}
+
+// has reports whether an answer with a tag was decoded before. The other
+// answer may differ; then this one is read once more.
+func (s *Schemas) has(tag string) bool {
+	if tag == "" {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.known, func(k *served) bool {
+		core, rest, _ := strings.Cut(k.tag, " ")
+		return core == tag || rest == tag
+	})
+}
+
+// unaggregated discovers group by group, from API servers before 1.30.
+func (k *kinds) unaggregated() (*served, error) {
+	groups, err := restmapper.GetAPIGroupResources(k.legacy)
+	if err != nil {
+		return nil, err
+	}
+	n := &served{mapper: restmapper.NewDiscoveryRESTMapper(groups)}
+	for _, g := range groups {
+		for version, resources := range g.VersionedResources {
+			gv := schema.GroupVersion{Group: g.Group.Name, Version: version}
+			n.lists = append(n.lists, &metav1.APIResourceList{GroupVersion: gv.String(), APIResources: resources})
+		}
+	}
+	slices.SortFunc(n.lists, func(a, b *metav1.APIResourceList) int { return strings.Compare(a.GroupVersion, b.GroupVersion) })
+	return n, nil
+}
+
+// resources lists the API resources of every group as they are now, all or an
+// error.
+func (k *kinds) resources(ctx context.Context) ([]*metav1.APIResourceList, error) {
+	s, err := k.now(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	if len(s.stale) > 0 {
+		return nil, fmt.Errorf("cannot discover API resources completely: %s does not answer", strings.Join(s.stale, ", "))
+	}
+	return s.lists, nil
+}
+
+// lookup asks the mapper, and once more after the API server was asked again if
+// something is not known. The mapper's methods have no context; the client's
+// time-out bounds the calls.
+func lookup[T any](k *kinds, f func(meta.RESTMapper) (T, error)) (T, error) {
+	var none T
+	s, err := k.now(context.Background(), false)
+	if err != nil {
+		return none, err
+	}
+	found, err := f(s.mapper)
+	if !meta.IsNoMatchError(err) {
+		return found, err
+	}
+	again, aerr := k.now(context.Background(), true)
+	if aerr != nil {
+		return none, aerr
+	}
+	if again == s {
+		return found, err
+	}
+	return f(again.mapper)
+}
+
+func (k *kinds) KindFor(resource schema.GroupVersionResource) (schema.GroupVersionKind, error) {
+	return lookup(k, func(m meta.RESTMapper) (schema.GroupVersionKind, error) { return m.KindFor(resource) })
+}
+
+func (k *kinds) KindsFor(resource schema.GroupVersionResource) ([]schema.GroupVersionKind, error) {
+	return lookup(k, func(m meta.RESTMapper) ([]schema.GroupVersionKind, error) { return m.KindsFor(resource) })
+}
+
+func (k *kinds) ResourceFor(input schema.GroupVersionResource) (schema.GroupVersionResource, error) {
+	return lookup(k, func(m meta.RESTMapper) (schema.GroupVersionResource, error) { return m.ResourceFor(input) })
+}
+
+func (k *kinds) ResourcesFor(input schema.GroupVersionResource) ([]schema.GroupVersionResource, error) {
+	return lookup(k, func(m meta.RESTMapper) ([]schema.GroupVersionResource, error) { return m.ResourcesFor(input) })
+}
+
+func (k *kinds) RESTMapping(gk schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
+	return lookup(k, func(m meta.RESTMapper) (*meta.RESTMapping, error) { return m.RESTMapping(gk, versions...) })
+}
+
+func (k *kinds) RESTMappings(gk schema.GroupKind, versions ...string) ([]*meta.RESTMapping, error) {
+	return lookup(k, func(m meta.RESTMapper) ([]*meta.RESTMapping, error) { return m.RESTMappings(gk, versions...) })
+}
+
+func (k *kinds) ResourceSingularizer(resource string) (string, error) {
+	return lookup(k, func(m meta.RESTMapper) (string, error) { return m.ResourceSingularizer(resource) })
+}

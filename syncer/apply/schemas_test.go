@@ -1,0 +1,206 @@
+package apply
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	apidiscovery "k8s.io/api/apidiscovery/v2"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// discovering is an API server as far as discovery goes.
+type discovering struct {
+	mu      sync.Mutex
+	tag     string
+	kinds   []string // of group x.dev/v1
+	stale   bool
+	bodies  int
+	replies int
+}
+
+func (d *discovering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.replies++
+	tag, list := `"core"`, apidiscovery.APIGroupDiscoveryList{}
+	version := apidiscovery.APIVersionDiscovery{Version: "v1", Freshness: apidiscovery.DiscoveryFreshnessCurrent}
+	add := func(kind string) {
+		version.Resources = append(version.Resources, apidiscovery.APIResourceDiscovery{
+			Resource: strings.ToLower(kind) + "s", Scope: apidiscovery.ScopeNamespace, Verbs: []string{"get", "list"},
+			ResponseKind: &metav1.GroupVersionKind{Kind: kind, Version: "v1"},
+		})
+	}
+	group := apidiscovery.APIGroupDiscovery{}
+	switch {
+	case r.URL.Path == "/c/a/api":
+		add("ConfigMap")
+	case r.URL.Path == "/c/a/apis":
+		tag, group.Name = d.tag, "x.dev"
+		for _, k := range d.kinds {
+			add(k)
+		}
+		if d.stale {
+			version.Freshness = apidiscovery.DiscoveryFreshnessStale
+		}
+	default:
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("ETag", tag)
+	if r.Header.Get("If-None-Match") == tag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	d.bodies++
+	group.Versions = []apidiscovery.APIVersionDiscovery{version}
+	list.Items = []apidiscovery.APIGroupDiscovery{group}
+	_ = json.NewEncoder(w).Encode(list)
+}
+
+func (d *discovering) serve(tag string, kinds ...string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.tag, d.kinds = fmt.Sprintf("%q", tag), kinds
+}
+
+func attach(t *testing.T, d *discovering, schemas *Schemas) *Cluster {
+	t.Helper()
+	s := httptest.NewServer(d)
+	t.Cleanup(s.Close)
+	c, err := Attach(s.URL+"/c/a", s.Client(), scheme.Scheme, schemas)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func mapped(t *testing.T, c *Cluster, kind string) bool {
+	t.Helper()
+	m, err := c.RESTMapper().RESTMapping(schema.GroupKind{Group: "x.dev", Kind: kind})
+	if err != nil && !meta.IsNoMatchError(err) {
+		t.Fatal(err)
+	}
+	return err == nil && m.Resource.Resource == strings.ToLower(kind)+"s"
+}
+
+func TestSchemasAreShared(t *testing.T) {
+	schemas := NewSchemas()
+	first := &discovering{}
+	first.serve("one", "Thing")
+	a := attach(t, first, schemas)
+	if !mapped(t, a, "Thing") || first.bodies != 2 {
+		t.Fatalf("%d bodies, want two", first.bodies)
+	}
+	if !mapped(t, a, "Thing") || first.replies != 2 {
+		t.Errorf("%d requests for what is known", first.replies)
+	}
+	for range 5 {
+		second := &discovering{}
+		second.serve("one", "Thing")
+		b := attach(t, second, schemas)
+		if !mapped(t, b, "Thing") || second.bodies != 0 || second.replies != 2 {
+			t.Errorf("another cluster that serves the same: %d bodies in %d replies, want none in two", second.bodies, second.replies)
+		}
+		if a.kinds.current != b.kinds.current {
+			t.Error("two clusters that serve the same keep two schemas")
+		}
+	}
+}
+
+func TestSchemasFollowDefinitions(t *testing.T) {
+	schemas := NewSchemas()
+	d := &discovering{}
+	d.serve("one", "Thing")
+	c := attach(t, d, schemas)
+	if mapped(t, c, "Gadget") {
+		t.Error("a kind that is not served is mapped")
+	}
+	d.serve("two", "Thing", "Gadget")
+	if !mapped(t, c, "Gadget") {
+		t.Error("a kind that appeared is not found")
+	}
+	// One that has the old definitions comes after one that has the new ones.
+	old := &discovering{}
+	old.serve("one", "Thing")
+	if o := attach(t, old, schemas); !mapped(t, o, "Thing") || mapped(t, o, "Gadget") {
+		t.Error("a cluster is taken for another")
+	}
+	d.serve("three", "Thing")
+	if _, err := c.kinds.now(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	if mapped(t, c, "Gadget") {
+		t.Error("a kind that went is mapped after discovery was asked again")
+	}
+}
+
+func TestStaleGroupIsNotAbsent(t *testing.T) {
+	d := &discovering{stale: true}
+	d.serve("one", "Thing")
+	schemas := NewSchemas()
+	c := attach(t, d, schemas)
+	if _, err := c.resources(t.Context()); err == nil {
+		t.Error("resources() is complete although a group does not answer")
+	}
+	if len(schemas.known) != 0 {
+		t.Error("what one cluster could not tell is kept for others")
+	}
+}
+
+func TestLacks(t *testing.T) {
+	d := &discovering{}
+	d.serve("one", "Thing")
+	c := attach(t, d, NewSchemas())
+	crd := func(kind string, served bool) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+			"group": "x.dev", "names": map[string]any{"kind": kind}, "versions": []any{map[string]any{"name": "v1", "served": served}},
+		}}}
+	}
+	s, err := c.kinds.now(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		reason string
+		crd    *unstructured.Unstructured
+		want   string
+	}{
+		{"served", crd("Thing", true), ""},
+		{"not yet served", crd("Gadget", true), "Gadget.x.dev/v1"},
+		{"never to be served", crd("Gadget", false), ""},
+	} {
+		if got := s.lacks(tc.crd); got != tc.want {
+			t.Errorf("%s: lacks() = %q, want %q", tc.reason, got, tc.want)
+		}
+	}
+}
+
+func TestFreeze(t *testing.T) {
+	owner := Owner{LabelGroup: "x.dev", Name: "base", Namespace: "fleet"}
+	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "a"}}}
+	p, err := Phase{Objects: []*unstructured.Unstructured{u}}.Freeze(owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(p.bodies[u]), `"x.dev/name":"base"`) {
+		t.Errorf("body is %s", p.bodies[u])
+	}
+	labels := u.Object["metadata"].(map[string]any)["labels"].(map[string]any)
+	labels["mark"] = "the very map"
+	owner.label(u)
+	if u.Object["metadata"].(map[string]any)["labels"].(map[string]any)["mark"] == nil {
+		t.Error("an object that is shared and labelled is written to")
+	}
+	if p.Digest() == "" || (Phase{}).Digest() != "" {
+		t.Error("only a frozen phase has a digest")
+	}
+}
