@@ -31,7 +31,7 @@ build-demo: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/
 	go build -p $(P) -o $(BIN)/demo ./e2e/demo
 
 .PHONY: build-e2e
-build-e2e: build-demo $(BIN)/flux $(BIN)/helm $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure $(BIN)/components/published ## everything that the tests run
+build-e2e: build-demo $(BIN)/flux $(BIN)/helm $(BIN)/clusterctl $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure $(BIN)/components/published ## everything that the tests run
 
 $(BIN)/controlplane: $(shell git ls-files e2e/controlplane 2>/dev/null | grep -v _test.go)
 	@mkdir -p $(BIN)
@@ -106,6 +106,15 @@ $(BIN)/components/published: $(COMPONENTS) e2e/providers/go.mod e2e/providers/az
 			-aws $$(module e2e/providers sigs.k8s.io/cluster-api-provider-aws/v2) \
 			-azure $$(module e2e/providers/azure sigs.k8s.io/cluster-api-provider-azure)
 	@touch $@
+
+# clusterctl of the same Cluster API, with what its own go.mod says.
+$(BIN)/clusterctl: e2e/local/go.mod e2e/local/go.sum
+	@mkdir -p $(BIN)
+	@echo "building clusterctl; the first time this takes 2 minutes"
+	module=$$(cd e2e/local && go list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api) && \
+		copy=$$(mktemp -d) && trap 'chmod -R u+w $$copy; rm -rf $$copy' EXIT && \
+		cp -r $$module/. $$copy/ && chmod -R u+w $$copy && \
+		cd $$copy && go build -p $(P) -trimpath -ldflags "-s -w" -o $@ ./cmd/clusterctl
 
 $(BIN)/helm: e2e/helmcli/go.mod e2e/helmcli/go.sum
 	@mkdir -p $(BIN)

@@ -5,10 +5,12 @@ import (
 	"maps"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
@@ -62,11 +64,70 @@ func TestFromObject(t *testing.T) {
 			"everything that becomes a variable",
 			"metadata: {namespace: fleet, name: prod, uid: \"1\", labels: {topology.kubernetes.io/region: eu-west-1}}\n" +
 				"spec:\n  topology: {version: v1.36.3, variables: [{name: size, value: large}, {name: count, value: 3}, {name: ratio, value: 1.5}, {name: enabled, value: true}, {name: map, value: {a: b}}, {value: x}]}\n" +
-				"  infrastructureRef: {kind: AWSManagedCluster}\n  controlPlaneEndpoint: {host: api.example.com, port: 6443}\n  clusterNetwork: {pods: {cidrBlocks: [10.0.0.0/16, \"fd00::/48\"]}, services: {cidrBlocks: [10.1.0.0/16]}}\n",
+				"  infrastructureRef: {kind: AWSManagedCluster, name: prod}\n  controlPlaneEndpoint: {host: api.example.com, port: 6443}\n  clusterNetwork: {pods: {cidrBlocks: [10.0.0.0/16, \"fd00::/48\"]}, services: {cidrBlocks: [10.1.0.0/16]}}\n",
 			Cluster{
 				Labels: map[string]string{"topology.kubernetes.io/region": "eu-west-1"}, Region: "eu-west-1", Version: "v1.36.3", Provider: "aws", Endpoint: "api.example.com",
-				PodCIDR: "10.0.0.0/16", ServiceCIDR: "10.1.0.0/16", TopologyVariables: map[string]string{"size": "large", "count": "3", "ratio": "1.5", "enabled": "true"},
+				PodCIDR: "10.0.0.0/16", ServiceCIDR: "10.1.0.0/16", TopologyVariables: map[string]string{"size": "large", "count": "3", "ratio": "1.5", "enabled": "true", "map": `{"a":"b"}`}, Infrastructure: Reference{Kind: "AWSManagedCluster", Namespace: "fleet", Name: "prod"},
 			},
+		},
+		"Moved": {
+			"clusterctl deletes here what lives on elsewhere", "metadata: {namespace: fleet, name: prod, uid: \"1\", deletionTimestamp: \"2026-01-01T00:00:00Z\", annotations: {clusterctl.cluster.x-k8s.io/delete-for-move: \"\"}}\n",
+			Cluster{Moved: true, Deleting: true, Annotations: map[string]string{"clusterctl.cluster.x-k8s.io/delete-for-move": ""}},
+		},
+		"MoveBlocked": {
+			"a controller has not let go yet", "metadata: {namespace: fleet, name: prod, uid: \"1\", annotations: {clusterctl.cluster.x-k8s.io/block-move: \"\"}}\n",
+			Cluster{MoveBlocked: true, Annotations: map[string]string{"clusterctl.cluster.x-k8s.io/block-move": ""}},
+		},
+		"Changing2": {
+			"machines are replaced", head + "status: {conditions: [{type: RollingOut, status: \"True\"}, {type: Remediating, status: \"True\"}, {type: RemoteConnectionProbe, status: \"False\"}]}\n",
+			Cluster{RollingOut: true, Remediating: true, RemoteConnection: metav1.ConditionFalse},
+		},
+		"Changing1": {
+			"the same in a Cluster of v1beta1", head + "status: {conditions: [{type: Ready, status: \"True\"}], v1beta2: {conditions: [{type: RollingOut, status: \"True\"}, {type: Remediating, status: \"True\"}, {type: RemoteConnectionProbe, status: \"True\"}]}}\n",
+			Cluster{RollingOut: true, Remediating: true, RemoteConnection: metav1.ConditionTrue},
+		},
+		"Failed2": {
+			"Available says nothing of it", head + "status: {conditions: [{type: Available, status: \"True\"}], deprecated: {v1beta1: {failureReason: CreateError, failureMessage: no quota}}}\n",
+			Cluster{Available: true, Failure: Failure{"CreateError", "no quota"}},
+		},
+		"Failed1": {
+			"the same in v1beta1", head + "status: {failureMessage: no quota, v1beta2: {conditions: [{type: Available, status: \"True\"}]}}\n",
+			Cluster{Available: true, Failure: Failure{"", "no quota"}},
+		},
+		"FailedCondition2": {
+			"a condition of severity Error is one as well; Info and Warning are progress",
+			head + "status: {conditions: [{type: Available, status: \"True\"}], deprecated: {v1beta1: {conditions: [{type: Ready, status: \"False\", severity: Error, reason: Summed}, {type: InfrastructureReady, status: \"False\", severity: Info, reason: Creating}, {type: TopologyReconciled, status: \"False\", severity: Error, reason: Broken, message: template is gone}]}}}\n",
+			Cluster{Available: true, Failure: Failure{"Broken", "template is gone"}},
+		},
+		"FailedCondition1": {
+			"the same in v1beta1", head + "status: {conditions: [{type: Ready, status: \"False\", severity: Error}, {type: ControlPlaneInitialized, status: \"True\"}], v1beta2: {conditions: [{type: Available, status: \"True\"}]}}\n",
+			Cluster{Available: true, ControlPlaneInitialized: true, Failure: Failure{Reason: "Ready"}},
+		},
+		"OldCluster": {
+			"before Cluster API 1.9 there is one list, of contract v1beta1", head + "status: {conditions: [{type: ControlPlaneInitialized, status: \"True\"}, {type: Ready, status: \"False\", severity: Warning, reason: x}]}\n",
+			Cluster{ControlPlaneInitialized: true},
+		},
+		"References2": {
+			"v1beta2 names the group",
+			head + "spec: {infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: AzureCluster, name: a}, controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: KubeadmControlPlane, name: b}, topology: {classRef: {name: tenant}, version: v1.36.0}}\n",
+			Cluster{
+				Infrastructure: Reference{"infrastructure.cluster.x-k8s.io", "AzureCluster", "fleet", "a"}, ControlPlane: Reference{"controlplane.cluster.x-k8s.io", "KubeadmControlPlane", "fleet", "b"},
+				Provider: "azure", Class: "fleet/tenant", Version: "v1.36.0",
+			},
+		},
+		"References1": {
+			"v1beta1 names a version, and may name a namespace",
+			head + "spec: {infrastructureRef: {apiVersion: infrastructure.cluster.x-k8s.io/v1beta1, kind: AzureCluster, name: a, namespace: other}, controlPlaneRef: {apiVersion: controlplane.cluster.x-k8s.io/v1beta1, kind: KubeadmControlPlane, name: b}, topology: {class: tenant, classNamespace: classes}}\n",
+			Cluster{
+				Infrastructure: Reference{"infrastructure.cluster.x-k8s.io", "AzureCluster", "other", "a"}, ControlPlane: Reference{"controlplane.cluster.x-k8s.io", "KubeadmControlPlane", "fleet", "b"},
+				Provider: "azure", Class: "classes/tenant",
+			},
+		},
+		"Overrides": {
+			"what the control plane or a pool has instead is there beside; what only looks like it does not win",
+			head + "spec: {topology: {variables: [{name: size, value: s}, {name: worker_a_zone, value: mine}, {name: none, value: null}, {name: html, value: {a: \"<b>\"}}], controlPlane: {variables: {overrides: [{name: size, value: l}]}}, " +
+				"workers: {machineDeployments: [{name: a, variables: {overrides: [{name: zone, value: z}, {name: tags, value: [x, 1]}]}}], machinePools: [{name: b, variables: {overrides: [{name: size, value: m}]}}]}}}\n",
+			Cluster{TopologyVariables: map[string]string{"size": "s", "controlplane_size": "l", "worker_a_zone": "mine", "worker_a_tags": `["x",1]`, "worker_b_size": "m", "html": `{"a":"<b>"}`}},
 		},
 		"Nonsense": {
 			"fields of other types than the contract has are as if they were not there", head + "spec: {paused: \"yes\", topology: {variables: [x, 1]}, clusterNetwork: {pods: {cidrBlocks: x}}}\nstatus: {conditions: [x], initialization: {controlPlaneInitialized: \"true\"}}\n",
@@ -75,6 +136,9 @@ func TestFromObject(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.want.Namespace, tc.want.Name, tc.want.UID = "fleet", "prod", "1"
+			if tc.want.RemoteConnection == "" {
+				tc.want.RemoteConnection = metav1.ConditionUnknown
+			}
 			got := FromObject(object(t, tc.yaml))
 			if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(Cluster{}, "Object")); diff != "" {
 				t.Errorf("%s\nFromObject(): -want, +got:\n%s", tc.reason, diff)
@@ -86,7 +150,7 @@ func TestFromObject(t *testing.T) {
 func TestProvider(t *testing.T) {
 	for kind, want := range map[string]string{
 		"AWSCluster": "aws", "AWSManagedCluster": "aws", "AzureCluster": "azure", "AzureManagedCluster": "azure", "AzureASOManagedCluster": "azure",
-		"LocalCluster": "local", "DockerCluster": "docker", "VSphereCluster": "vsphere", "": "",
+		"AWSManagedControlPlane": "aws", "LocalCluster": "local", "DockerCluster": "docker", "VSphereCluster": "vsphere", "": "",
 	} {
 		if got := provider(kind); got != want {
 			t.Errorf("provider(%q) = %q, want %q", kind, got, want)
@@ -105,6 +169,7 @@ func TestGate(t *testing.T) {
 		change(&c)
 		return c
 	}
+	var gates Gates
 	for name, tc := range map[string]struct {
 		reason  string
 		cluster Cluster
@@ -129,11 +194,50 @@ func TestGate(t *testing.T) {
 		"Expensive":        {"an expression has a budget, or one Layer stops all", up, `cluster.many.all(a, cluster.many.all(b, cluster.many.all(c, a + b + c >= 0)))`, v1alpha1.ReasonInvalidSpec},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := Gate(tc.cluster, tc.when)
+			got := gates.Gate(tc.cluster, tc.when)
+			if again := gates.Gate(tc.cluster, tc.when); again != got {
+				t.Errorf("%s\nGate(%q) = %+v, and then %+v", tc.reason, tc.when, got, again)
+			}
+			if once := Gate(tc.cluster, tc.when); once != got {
+				t.Errorf("%s\nGate(%q) = %+v, and of other Gates %+v", tc.reason, tc.when, got, once)
+			}
 			if got.Open != (tc.want == "") || got.Reason != tc.want || (got.Message == "") != got.Open {
 				t.Errorf("%s\nGate(%q) = %+v, want reason %q", tc.reason, tc.when, got, tc.want)
 			}
 		})
+	}
+}
+
+// TestGatesCompileOnce: thousands of clusters are decided about by the same few
+// expressions, by many goroutines at once.
+func TestGatesCompileOnce(t *testing.T) {
+	up := Cluster{InfrastructureProvisioned: true, ControlPlaneInitialized: true, Object: map[string]any{"metadata": map[string]any{"name": "a"}}}
+	var gates Gates
+	if v := gates.Gate(up, `cluster.metadata.name == "a"`); !v.Open {
+		t.Fatalf("Gate() = %+v", v)
+	}
+	first, err := gates.compile(`cluster.metadata.name == "a"`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := gates.compile(`cluster.metadata.name == "a"`)
+	if err != nil || again != first {
+		t.Errorf("compile() made another program (%v)", err)
+	}
+	var all sync.WaitGroup
+	for worker := range 8 {
+		all.Go(func() {
+			for i := range 2 * maxPrograms {
+				if v := gates.Gate(up, fmt.Sprintf(`cluster.metadata.name == "a" && %d >= 0`, (i+worker)%(maxPrograms+50))); !v.Open {
+					t.Errorf("Gate() = %+v", v)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := gates.programs.Len(); n > maxPrograms {
+		t.Errorf("%d programs are kept, more than %d", n, maxPrograms)
 	}
 }
 
@@ -152,12 +256,16 @@ func TestVariables(t *testing.T) {
 		Annotations:       map[string]string{v1alpha1.VariablePrefix + "cluster_region": "eu", v1alpha1.VariablePrefix + "2nd": "two\nlines", v1alpha1.VariablePrefix: "no name", "other/annotation": "z"},
 		TopologyVariables: map[string]string{"node.size": "big\nger"},
 		Region:            "us",
+		Class:             "classes/tenant",
+		Provided:          map[string]string{"cluster_account": "123", "cluster_name": "not this"},
 	}
 	want := map[string]string{
 		"cluster_name": "prod", "cluster_namespace": "fleet", "cluster_uid": "1", "cluster_provider": "aws", "cluster_endpoint": "", "pod_cidr": "", "service_cidr": "",
 		"cluster_version":                   "v1.36.3", // of the server, as the Cluster states none
 		"cluster_region":                    "eu",      // what a person wrote for this purpose wins
 		"_2nd":                              "twolines",
+		"cluster_class":                     "tenant",
+		"cluster_account":                   "123", // of the provider
 		"label_topology_kubernetes_io_zone": "a", "label_9lives": "cat", "label_plain": "x", "label_UPPER_case_x": "y",
 		"var_node_size": "bigger",
 	}
@@ -192,4 +300,35 @@ func TestVariablesAreStable(t *testing.T) {
 			t.Fatalf("Variables() of one Cluster differ:\n%s", cmp.Diff(first, again))
 		}
 	}
+}
+
+// FuzzFromObject: whoever may create Clusters writes them, and an API server of
+// another version, or one without a schema, lets pass what it likes.
+func FuzzFromObject(f *testing.F) {
+	for _, seed := range []string{
+		`{"spec":{"paused":true,"infrastructureRef":{"apiVersion":"a/b","kind":"AWSCluster","name":"x"},"topology":{"class":"c","variables":[{"name":"a","value":{"b":[1,2.5,null,true]}}]}}}`,
+		`{"status":{"conditions":[{"type":"Ready","status":"False","severity":"Error"},1,null],"v1beta2":{"conditions":{}},"deprecated":{"v1beta1":{"failureMessage":1}}}}`,
+		`{"metadata":{"annotations":{"vars.cascade.dev/1":"\n"},"labels":{"9":"x"}},"spec":{"topology":{"workers":{"machineDeployments":[{"variables":{"overrides":[{"name":"","value":1}]}}]}}}}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	name := regexp.MustCompile(`^[_[:alpha:]][_[:alpha:][:digit:]]*$`)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		u := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(data, &u.Object); err != nil || u.Object == nil {
+			return
+		}
+		c := FromObject(u)
+		if c.Provider != "" && c.Infrastructure.IsZero() {
+			t.Errorf("provider %q of no infrastructure", c.Provider)
+		}
+		for k, v := range c.Variables("") {
+			if !name.MatchString(k) || strings.Contains(v, "\n") && !strings.HasPrefix(k, "label_") {
+				t.Errorf("%q=%q: substitution refuses such names, and values must be of one line", k, v)
+			}
+		}
+		if word, _ := c.State(Facts{}); word == "" {
+			t.Error("State() has no word")
+		}
+	})
 }

@@ -3,7 +3,9 @@ package capibridge
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,7 +44,19 @@ func BelongsTo(secret *corev1.Secret, c Cluster) bool {
 // anything else that is set is refused by name. In particular client-go would
 // read tokenFile while it parses and so hand our own token to another server
 // (threat V4), and would run programs named in exec.
-func Kubeconfig(data []byte) (*rest.Config, error) {
+func Kubeconfig(data []byte) (*rest.Config, error) { return Allowed{}.Kubeconfig(data) }
+
+// Allowed is what a kubeconfig may have besides what Kubeconfig accepts. The
+// zero value allows nothing.
+type Allowed struct {
+	// ProxyURL lets a kubeconfig send the traffic to its cluster by a proxy
+	// (proxy-url), an http, https or socks5 URL without a password. The proxy
+	// sees which server is talked to, and can be anywhere.
+	ProxyURL bool
+}
+
+// Kubeconfig makes a client configuration, as the function of that name does.
+func (a Allowed) Kubeconfig(data []byte) (*rest.Config, error) {
 	if len(data) == 0 {
 		return nil, errors.New("cannot use kubeconfig: it is empty")
 	}
@@ -66,16 +80,25 @@ func Kubeconfig(data []byte) (*rest.Config, error) {
 	if !ok || user == nil {
 		return nil, fmt.Errorf("cannot use kubeconfig: user %q does not exist", context.AuthInfo)
 	}
-	if refused := refusedFields(cluster, user); len(refused) > 0 {
+	if refused := a.refusedFields(cluster, user); len(refused) > 0 {
 		return nil, fmt.Errorf("cannot use kubeconfig: %s not allowed; it must be self-contained, with inline certificates or an inline token", strings.Join(refused, ", "))
 	}
 	server, err := url.Parse(cluster.Server)
 	if err != nil || server.Scheme != "https" || server.Host == "" || server.User != nil {
 		return nil, errors.New("cannot use kubeconfig: server is not an https URL")
 	}
+	var proxy func(*http.Request) (*url.URL, error)
+	if cluster.ProxyURL != "" {
+		by, err := url.Parse(cluster.ProxyURL)
+		if err != nil || !slices.Contains([]string{"http", "https", "socks5"}, by.Scheme) || by.Host == "" || by.User != nil {
+			return nil, errors.New("cannot use kubeconfig: proxy-url is not an http, https or socks5 URL without a user")
+		}
+		proxy = http.ProxyURL(by)
+	}
 	return &rest.Config{
 		Host:        cluster.Server,
 		BearerToken: user.Token,
+		Proxy:       proxy,
 		TLSClientConfig: rest.TLSClientConfig{
 			ServerName: cluster.TLSServerName,
 			CAData:     cluster.CertificateAuthorityData,
@@ -86,7 +109,7 @@ func Kubeconfig(data []byte) (*rest.Config, error) {
 }
 
 // refusedFields names what is set besides the allowed fields.
-func refusedFields(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) []string {
+func (a Allowed) refusedFields(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) []string {
 	var refused []string
 	for _, f := range []struct {
 		name string
@@ -94,7 +117,7 @@ func refusedFields(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) [
 	}{
 		{"certificate-authority", cluster.CertificateAuthority != ""},
 		{"insecure-skip-tls-verify", cluster.InsecureSkipTLSVerify},
-		{"proxy-url", cluster.ProxyURL != ""},
+		{"proxy-url", cluster.ProxyURL != "" && !a.ProxyURL},
 		{"client-certificate", user.ClientCertificate != ""},
 		{"client-key", user.ClientKey != ""},
 		{"tokenFile", user.TokenFile != ""},

@@ -2,6 +2,7 @@ package capibridge
 
 import (
 	"encoding/base64"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -145,6 +146,43 @@ func bomb() string {
 		b += this + ": &" + this + " [" + strings.TrimSuffix(strings.Repeat(prev+",", 9), ",") + "]\n"
 	}
 	return b
+}
+
+func TestKubeconfigWithProxy(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		data   string
+		want   string
+	}{
+		"HTTP":     {"allowed by a flag", kubeconfig(server+"\nproxy-url: http://proxy.example.com:3128", "token: abc"), "http://proxy.example.com:3128"},
+		"SOCKS":    {"the same", kubeconfig(server+"\nproxy-url: socks5://proxy.example.com:1080", "token: abc"), "socks5://proxy.example.com:1080"},
+		"None":     {"allowed is not required", kubeconfig(server, "token: abc"), ""},
+		"Password": {"errors would show it", kubeconfig(server+"\nproxy-url: http://me:hidden-word@proxy", "token: abc"), "refused"},
+		"File":     {"no proxy", kubeconfig(server+"\nproxy-url: file:///etc/passwd", "token: abc"), "refused"},
+		"Broken":   {"the same", kubeconfig(server+"\nproxy-url: \"http://[hidden-word\"", "token: abc"), "refused"},
+		"Others":   {"nothing else is allowed with it", kubeconfig(server+"\nproxy-url: http://proxy\ninsecure-skip-tls-verify: true", "token: abc"), "refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Allowed{ProxyURL: true}.Kubeconfig([]byte(tc.data))
+			if err != nil {
+				if tc.want != "refused" || strings.Contains(err.Error(), "hidden-word") {
+					t.Errorf("%s\nKubeconfig(): %v", tc.reason, err)
+				}
+				return
+			}
+			proxy := ""
+			if got.Proxy != nil {
+				u, err := got.Proxy(&http.Request{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				proxy = u.String()
+			}
+			if proxy != tc.want {
+				t.Errorf("%s\nKubeconfig() uses proxy %q, want %q", tc.reason, proxy, tc.want)
+			}
+		})
+	}
 }
 
 // FuzzKubeconfig: whoever may write a Secret writes this.

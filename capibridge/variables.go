@@ -1,6 +1,7 @@
 package capibridge
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"regexp"
@@ -22,7 +23,9 @@ func (c Cluster) Variables(serverVersion string) map[string]string {
 	if version == "" {
 		version = serverVersion
 	}
-	vars := map[string]string{
+	vars := map[string]string{}
+	maps.Copy(vars, c.Provided)
+	maps.Copy(vars, map[string]string{
 		"cluster_name":      c.Name,
 		"cluster_namespace": c.Namespace,
 		"cluster_uid":       c.UID,
@@ -32,6 +35,9 @@ func (c Cluster) Variables(serverVersion string) map[string]string {
 		"cluster_endpoint":  c.Endpoint,
 		"pod_cidr":          c.PodCIDR,
 		"service_cidr":      c.ServiceCIDR,
+	})
+	if c.Class != "" {
+		_, vars["cluster_class"], _ = strings.Cut(c.Class, "/")
 	}
 	// In order: two names may become one, and the same of them must always win.
 	for _, k := range slices.Sorted(maps.Keys(c.TopologyVariables)) {
@@ -60,9 +66,13 @@ func variableName(s string) string {
 
 func singleLine(s string) string { return strings.ReplaceAll(s, "\n", "") }
 
-// plain returns scalars as text; maps and lists are no variables.
-func plain(v any) (string, bool) {
+// text of a value: scalars as they are, lists and maps as JSON, which in YAML is
+// the same list or map again. JSON of Go has its keys in order and no line
+// breaks.
+func text(v any) (string, bool) {
 	switch v := v.(type) {
+	case nil:
+		return "", false
 	case string:
 		return v, true
 	case bool:
@@ -72,5 +82,11 @@ func plain(v any) (string, bool) {
 	case float64:
 		return fmt.Sprint(v), true
 	}
-	return "", false
+	var out strings.Builder
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
+		return "", false
+	}
+	return strings.TrimSuffix(out.String(), "\n"), true
 }

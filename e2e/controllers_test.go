@@ -146,8 +146,9 @@ func prepare(t *testing.T, c client.Client, s *stage.Stage) {
 	})
 }
 
-// agent runs a process of the agent against a tier until the test ends.
-func agent(t *testing.T, s *stage.Stage, tier *stage.Tier, name string, args ...string) {
+// agent runs a process of the agent against a tier until the test ends, or it is
+// killed.
+func agent(t *testing.T, s *stage.Stage, tier *stage.Tier, name string, args ...string) (kill func()) {
 	t.Helper()
 	program, err := s.Program("cascade")
 	if err != nil {
@@ -181,6 +182,13 @@ func agent(t *testing.T, s *stage.Stage, tier *stage.Tier, name string, args ...
 			t.Logf("log of the agent for %s:\n%s", name, text)
 		}
 	})
+	return func() {
+		t.Helper()
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait() // by a signal, as it was told
+	}
 }
 
 // address is one on which nothing listens.

@@ -48,8 +48,11 @@ type Live struct {
 	Deleting bool
 	// ClusterSecret: a Secret of Cluster API's type.
 	ClusterSecret bool
-	// OfCluster names the Cluster that the object is a part of and that still
-	// exists; empty for the Cluster itself.
+	// Credential names the identity of Cluster API that reads this Secret to
+	// reach its cloud.
+	Credential string
+	// OfCluster names the Cluster that the object is a part of, or needed by, and
+	// that still exists; empty for the Cluster itself.
 	OfCluster string
 	// Provider is the provider of Cluster API that the object is a component of.
 	Provider string
@@ -57,9 +60,19 @@ type Live struct {
 	// nothing of the provider is declared any more: without its components
 	// nobody would take down what that object stands for.
 	NeededBy string
+	// Guarded: the live object is marked as protected, or is the owner itself.
+	Guarded bool
 	// Holds names objects in a Namespace that are protected or that are not
-	// in the inventory, and protected ones that a HelmRelease installed.
+	// in the inventory, and protected ones that would go with a Kustomization or
+	// HelmRelease.
 	Holds []string
+	// Carries is how many objects would go with a Kustomization or HelmRelease.
+	Carries int
+	// Claimed names another owner that answers for the object as well.
+	Claimed string
+	// Recreated: it has the owner's labels, and the owner never applied it. A
+	// person brought it back, from a backup say.
+	Recreated bool
 }
 
 // Facts is everything that a prune plan is made of.
@@ -70,6 +83,9 @@ type Facts struct {
 	Owned []Entry
 	// Rendered is what the rendering declares. All of it has been applied.
 	Rendered []Entry
+	// Provided are the providers of Cluster API of which the rendering has
+	// components.
+	Provided map[string]bool
 	// Live has a record for each entry of Owned that Rendered lacks.
 	Live map[Entry]Live
 	// LowerTier: the target is a child, whose sync objects are protected.
@@ -87,12 +103,17 @@ type Facts struct {
 	Undecided bool
 	// Approved is the hash of the plan that a person approved, if any.
 	Approved string
+	// InFlight names a Cluster that is being torn down already, if one is.
+	InFlight string
 }
 
 // Delete is one step of a plan. The UID is a precondition of the request.
 type Delete struct {
 	Entry Entry
 	UID   string
+	// Confirmed: the step is in the plan only because the live object carries the
+	// confirmation. It must still do so when the step is carried out.
+	Confirmed bool
 }
 
 // Plan is what may be deleted now, what may not and why, and what the
@@ -114,9 +135,13 @@ type Plan struct {
 	Needed   []Entry
 	NeededBy string
 	// Waiting objects are already being deleted; OfCluster go with their Cluster,
-	// which is still there.
+	// which is still there; Queued are Clusters whose turn comes when the one that
+	// is being torn down is gone; Claimed have another owner besides, who may let
+	// go of them later.
 	Waiting   []Entry
 	OfCluster []Entry
+	Queued    []Entry
+	Claimed   []Entry
 	// Unknown objects could not be read; Problem has the first cause.
 	Unknown []Entry
 	Problem string
@@ -133,7 +158,7 @@ func Candidates(owned, rendered []Entry) []Entry { return Difference(owned, rend
 // no plan, hence no deletes.
 func PlanPrune(f Facts) Plan {
 	var p Plan
-	unconfirmed, gone := 0, 0
+	var c counts
 	// inhabited Namespaces hold something that is to stay.
 	inhabited := map[string]bool{}
 	for _, e := range f.Rendered {
@@ -149,14 +174,18 @@ func PlanPrune(f Facts) Plan {
 				p.Problem = live.Problem
 			}
 		case live.State == Absent:
-			gone++
+			c.gone++
 			continue
-		case !live.Owned, live.Exempt:
-			// Taken over by another owner, or to be left alone: no longer ours
-			// to answer for.
+		case !live.Owned, live.Exempt, live.Recreated:
+			// Taken over by another owner, to be left alone, or made by somebody
+			// else: no longer ours to answer for.
 			inhabited[e.Namespace] = true
-			gone++
+			c.gone++
 			continue
+		case live.Claimed != "":
+			inhabited[e.Namespace] = true
+			p.Claimed = append(p.Claimed, e)
+			c.gone++
 		case live.Deleting:
 			p.Waiting = append(p.Waiting, e)
 		case live.OfCluster != "":
@@ -166,15 +195,21 @@ func PlanPrune(f Facts) Plan {
 			inhabited[e.Namespace] = true
 			p.Needed = append(p.Needed, e)
 			p.NeededBy = live.NeededBy
-			unconfirmed++
+			c.unconfirmed++
 		case (protected(e, live, f.LowerTier) || isNamespace(e) && inhabited[e.Name]) && !live.Confirmed:
 			inhabited[e.Namespace] = true
 			p.Protected = append(p.Protected, e)
-			unconfirmed++
+			c.carried += live.Carries
+			c.unconfirmed += 1 + live.Carries
 		default:
-			p.Deletes = append(p.Deletes, Delete{Entry: e, UID: live.UID})
+			p.Deletes = append(p.Deletes, Delete{Entry: e, UID: live.UID, Confirmed: live.Confirmed})
+			c.carried += live.Carries
 			if !live.Confirmed {
-				unconfirmed++
+				c.unconfirmed += 1 + live.Carries
+				c.unasked++
+			}
+			if isNamespace(e) && !live.Confirmed {
+				c.namespaces++
 			}
 		}
 		p.Keep = append(p.Keep, e)
@@ -182,28 +217,69 @@ func PlanPrune(f Facts) Plan {
 	order(p.Deletes)
 	p.Hash = hash(f.Target, p.Deletes)
 
-	if len(p.Deletes) > 0 && !f.Asked && f.Approved != p.Hash {
-		// Entries that are confirmed absent do not make the step look smaller
-		// or the inventory larger than it is.
-		p.Guard = guard(len(f.Owned)-gone, len(f.Rendered), unconfirmed, f.Moved)
-		if p.Guard == "" && f.Undecided && unconfirmed > 0 {
-			p.Guard = "an earlier removal was held and nobody has decided about it"
-		}
+	if len(p.Deletes) > 0 && f.Approved != p.Hash {
+		p.Guard = c.guard(f, p)
 		p.Held = p.Guard != ""
+	}
+	if !p.Held {
+		p.queue(f.InFlight)
 	}
 	return p
 }
 
-func guard(owned, rendered, unconfirmed int, moved bool) string {
+// queue leaves one Cluster among the deletes, and none while another is being
+// torn down: should it all be a mistake, there is time to see it.
+func (p *Plan) queue(inFlight string) {
+	p.Deletes = slices.DeleteFunc(p.Deletes, func(d Delete) bool {
+		if !isCluster(d.Entry) {
+			return false
+		}
+		if inFlight == "" {
+			inFlight = d.Entry.String()
+			return false
+		}
+		p.Queued = append(p.Queued, d.Entry)
+		return true
+	})
+}
+
+// counts of a plan.
+type counts struct {
+	// gone are entries of the inventory that are nobody's or somebody else's by
+	// now. They do not make the step look smaller or the inventory larger than it
+	// is.
+	gone int
+	// carried are objects that are not in the inventory and would go with one of
+	// it.
+	carried int
+	// unconfirmed objects would be lost, or are protected from it; unasked are
+	// those of them that the plan deletes, namespaces the Namespaces among these.
+	unconfirmed, unasked, namespaces int
+}
+
+// guard says why the deletes of a plan are held; empty if they are not.
+func (c counts) guard(f Facts, p Plan) string {
+	owned := len(f.Owned) - c.gone + c.carried
 	limit := max(ShrinkFloor, owned*ShrinkPercent/100)
+	isDeclared := slices.ContainsFunc(f.Rendered, isNamespace)
 	switch {
-	case unconfirmed == 0:
+	case c.unasked == 0:
 		// Each object to be deleted carries a person's confirmation.
 		return ""
-	case rendered == 0 && !moved:
+	case len(p.Protected) > 0:
+		// What stands beside a cluster or data is needed as long as that is
+		// there, and lost for the same reason.
+		return fmt.Sprintf("%d protected objects are no longer declared either", len(p.Protected))
+	case f.Asked:
+		return ""
+	case len(f.Rendered) == 0 && !f.Moved:
 		return fmt.Sprintf("nothing is declared any more, but the inventory has %d objects", owned)
-	case unconfirmed > limit:
-		return fmt.Sprintf("%d of %d objects are no longer declared, more than %d", unconfirmed, owned, limit)
+	case c.unconfirmed > limit:
+		return fmt.Sprintf("%d of %d objects are no longer declared, more than %d", c.unconfirmed, owned, limit)
+	case c.namespaces > 1 && !isDeclared && !f.Moved:
+		return fmt.Sprintf("none of %d Namespaces is declared any more", c.namespaces)
+	case f.Undecided:
+		return "an earlier removal was held and nobody has decided about it"
 	}
 	return ""
 }
@@ -243,10 +319,27 @@ func (p Plan) Message(owner string) string {
 // that Git cannot bring back.
 func protected(e Entry, live Live, lowerTier bool) bool {
 	switch {
-	case ProtectedKind(e.Group, e.Kind), live.ClusterSecret, len(live.Holds) > 0:
+	case ProtectedKind(e.Group, e.Kind), ofAgent(e), live.ClusterSecret, live.Credential != "", live.Guarded, len(live.Holds) > 0:
 		return true
 	case lowerTier && (strings.HasSuffix(e.Group, ".toolkit.fluxcd.io") || e.Group == "cascade.dev"):
 		return true
+	}
+	return false
+}
+
+// ofAgent reports whether an object belongs to an agent: without it nothing that
+// Git says reaches the cluster any more, not even its own return.
+func ofAgent(e Entry) bool {
+	const namespace, name = "cascade-system", "cascade"
+	switch e.Group + "/" + e.Kind {
+	case "/Namespace":
+		return e.Name == namespace
+	case "apps/Deployment", "/ServiceAccount":
+		return e.Namespace == namespace && e.Name == name
+	case "rbac.authorization.k8s.io/ClusterRoleBinding":
+		return e.Name == name
+	case "admissionregistration.k8s.io/ValidatingAdmissionPolicy", "admissionregistration.k8s.io/ValidatingAdmissionPolicyBinding":
+		return strings.HasPrefix(e.Name, name+"-")
 	}
 	return false
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -11,18 +12,22 @@ import (
 )
 
 var (
-	configMap = Entry{Namespace: "apps", Name: "settings", Kind: "ConfigMap", Version: "v1"}
-	other     = Entry{Namespace: "apps", Name: "other", Kind: "ConfigMap", Version: "v1"}
-	secret    = Entry{Namespace: "fleet", Name: "prod-ca", Kind: "Secret", Version: "v1"}
-	namespace = Entry{Name: "apps", Kind: "Namespace", Version: "v1"}
-	cluster   = Entry{Namespace: "fleet", Name: "prod", Group: "cluster.x-k8s.io", Kind: "Cluster", Version: "v1beta2"}
-	machines  = Entry{Namespace: "fleet", Name: "workers", Group: "infrastructure.cluster.x-k8s.io", Kind: "AWSMachineTemplate", Version: "v1beta2"}
-	crd       = Entry{Name: "things.example.com", Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Version: "v1"}
-	claim     = Entry{Namespace: "apps", Name: "data", Kind: "PersistentVolumeClaim", Version: "v1"}
-	volume    = Entry{Name: "disk", Kind: "PersistentVolume", Version: "v1"}
-	sync      = Entry{Namespace: "cascade-system", Name: "apps", Group: "kustomize.toolkit.fluxcd.io", Kind: "Kustomization", Version: "v1"}
-	layer     = Entry{Namespace: "cascade-system", Name: "base", Group: "cascade.dev", Kind: "Layer", Version: "v1alpha1"}
-	deploy    = Entry{Namespace: "apps", Name: "web", Group: "apps", Kind: "Deployment", Version: "v1"}
+	configMap  = Entry{Namespace: "apps", Name: "settings", Kind: "ConfigMap", Version: "v1"}
+	other      = Entry{Namespace: "apps", Name: "other", Kind: "ConfigMap", Version: "v1"}
+	secret     = Entry{Namespace: "fleet", Name: "prod-ca", Kind: "Secret", Version: "v1"}
+	namespace  = Entry{Name: "apps", Kind: "Namespace", Version: "v1"}
+	cluster    = Entry{Namespace: "fleet", Name: "prod", Group: "cluster.x-k8s.io", Kind: "Cluster", Version: "v1beta2"}
+	machines   = Entry{Namespace: "fleet", Name: "workers", Group: "infrastructure.cluster.x-k8s.io", Kind: "AWSMachineTemplate", Version: "v1beta2"}
+	crd        = Entry{Name: "things.example.com", Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Version: "v1"}
+	claim      = Entry{Namespace: "apps", Name: "data", Kind: "PersistentVolumeClaim", Version: "v1"}
+	volume     = Entry{Name: "disk", Kind: "PersistentVolume", Version: "v1"}
+	sync       = Entry{Namespace: "cascade-system", Name: "apps", Group: "kustomize.toolkit.fluxcd.io", Kind: "Kustomization", Version: "v1"}
+	layer      = Entry{Namespace: "cascade-system", Name: "base", Group: "cascade.dev", Kind: "Layer", Version: "v1alpha1"}
+	cluster2   = Entry{Namespace: "fleet", Name: "test", Group: "cluster.x-k8s.io", Kind: "Cluster", Version: "v1beta2"}
+	namespace2 = Entry{Name: "more", Kind: "Namespace", Version: "v1"}
+	agent      = Entry{Namespace: "cascade-system", Name: "cascade", Group: "apps", Kind: "Deployment", Version: "v1"}
+	wall       = Entry{Name: "cascade-clusters", Group: "admissionregistration.k8s.io", Kind: "ValidatingAdmissionPolicy", Version: "v1"}
+	deploy     = Entry{Namespace: "apps", Name: "web", Group: "apps", Kind: "Deployment", Version: "v1"}
 )
 
 // ours is an object as it usually is: there, owned, nothing special.
@@ -52,12 +57,14 @@ type outcome struct {
 	Protected []Entry
 	Waiting   []Entry
 	OfCluster []Entry
+	Queued    []Entry
+	Claimed   []Entry
 	Unknown   []Entry
 	Keep      []Entry
 }
 
 func outcomeOf(p Plan) outcome {
-	o := outcome{Held: p.Held, Protected: p.Protected, Waiting: p.Waiting, OfCluster: p.OfCluster, Unknown: p.Unknown, Keep: p.Keep}
+	o := outcome{Held: p.Held, Protected: p.Protected, Waiting: p.Waiting, OfCluster: p.OfCluster, Queued: p.Queued, Claimed: p.Claimed, Unknown: p.Unknown, Keep: p.Keep}
 	for _, d := range p.Deletes {
 		o.Deletes = append(o.Deletes, d.Entry.String())
 	}
@@ -128,9 +135,92 @@ func TestPlanPrune(t *testing.T) {
 			want:   outcome{Deletes: []string{"Cluster/fleet/prod"}, Keep: []Entry{cluster}},
 		},
 		"ClusterOfRemovedOwner": {
-			reason: "deleting the Kustomization does not confirm the deletion of its Clusters",
+			reason: "deleting the Kustomization does not confirm the deletion of its Clusters, and what stands beside one is needed as long",
 			facts:  Facts{Owned: []Entry{cluster, configMap}, Asked: true, Live: map[Entry]Live{cluster: ours, configMap: ours}},
-			want:   outcome{Deletes: []string{"ConfigMap/apps/settings"}, Protected: []Entry{cluster}, Keep: []Entry{configMap, cluster}},
+			want:   outcome{Deletes: []string{"ConfigMap/apps/settings"}, Held: true, Protected: []Entry{cluster}, Keep: []Entry{configMap, cluster}},
+		},
+		"BesideProtected": {
+			reason: "a lost directory would delete the workloads and keep the cluster",
+			facts:  Facts{Owned: []Entry{cluster, configMap, other}, Rendered: []Entry{other}, Live: map[Entry]Live{cluster: ours, configMap: ours}},
+			want:   outcome{Deletes: []string{"ConfigMap/apps/settings"}, Held: true, Protected: []Entry{cluster}, Keep: []Entry{configMap, cluster}},
+		},
+		"BesideProtectedApproved": {
+			reason: "a person may release the rest, and only that",
+			facts: Facts{Owned: []Entry{cluster, configMap, other}, Rendered: []Entry{other}, Live: map[Entry]Live{cluster: ours, configMap: ours},
+				Approved: hash("", []Delete{{Entry: configMap, UID: "1"}})},
+			want: outcome{Deletes: []string{"ConfigMap/apps/settings"}, Protected: []Entry{cluster}, Keep: []Entry{configMap, cluster}},
+		},
+		"ConfirmedBesideProtected": {
+			reason: "who confirmed one has confirmed that one, whatever becomes of the other",
+			facts:  Facts{Owned: []Entry{cluster, claim, other}, Rendered: []Entry{other}, Live: map[Entry]Live{cluster: confirmed, claim: ours}},
+			want:   outcome{Deletes: []string{"Cluster/fleet/prod"}, Protected: []Entry{claim}, Keep: []Entry{claim, cluster}},
+		},
+		"ClustersOneByOne": {
+			reason: "a confirmation on all of them, by a common annotation say, leaves time to see the mistake after the first",
+			facts:  Facts{Owned: []Entry{cluster, cluster2, other}, Rendered: []Entry{other}, Live: map[Entry]Live{cluster: confirmed, cluster2: confirmed}},
+			want:   outcome{Deletes: []string{"Cluster/fleet/test"}, Queued: []Entry{cluster}, Keep: []Entry{cluster, cluster2}},
+		},
+		"ClusterInFlight": {
+			reason: "also where another owner has begun to delete one",
+			facts: Facts{Owned: []Entry{cluster, configMap, other}, Rendered: []Entry{other}, InFlight: "Cluster/fleet/test",
+				Live: map[Entry]Live{cluster: confirmed, configMap: ours}},
+			want: outcome{Deletes: []string{"ConfigMap/apps/settings"}, Queued: []Entry{cluster}, Keep: []Entry{configMap, cluster}},
+		},
+		"Claimed": {
+			reason: "INV1: another Kustomization declares it, and all share one field manager; it stays on record until that one takes it or lets go",
+			facts: Facts{Owned: []Entry{configMap, other}, Rendered: []Entry{other},
+				Live: map[Entry]Live{configMap: with(func(l *Live) { l.Claimed = "Kustomization/a/b" })}},
+			want: outcome{Claimed: []Entry{configMap}, Keep: []Entry{configMap}},
+		},
+		"Recreated": {
+			reason: "INV3: a backup brings the owner labels back, and with them what a person wants to have",
+			facts: Facts{Owned: []Entry{configMap, other}, Rendered: []Entry{other},
+				Live: map[Entry]Live{configMap: with(func(l *Live) { l.Recreated = true })}},
+		},
+		"Credential": {
+			reason: "the keys of a cloud are needed to take down what was built with them",
+			facts: Facts{Owned: []Entry{secret, other}, Rendered: []Entry{other},
+				Live: map[Entry]Live{secret: with(func(l *Live) { l.Credential = "AWSClusterStaticIdentity/prod" })}},
+			want: outcome{Protected: []Entry{secret}, Keep: []Entry{secret}},
+		},
+		"Marked": {
+			reason: "a Namespace with the label, or a Kustomization that declares itself",
+			facts: Facts{Owned: []Entry{namespace, sync, other}, Rendered: []Entry{other},
+				Live: map[Entry]Live{namespace: with(func(l *Live) { l.Guarded = true }), sync: with(func(l *Live) { l.Guarded = true })}},
+			want: outcome{Protected: []Entry{sync, namespace}, Keep: []Entry{sync, namespace}},
+		},
+		"Agent": {
+			reason: "without its agent a cluster hears of no later commit, not even of the one that brings the agent back",
+			facts:  Facts{Owned: []Entry{agent, wall, other}, Rendered: []Entry{other}, Live: map[Entry]Live{agent: ours, wall: ours}},
+			want:   outcome{Protected: []Entry{wall, agent}, Keep: []Entry{wall, agent}},
+		},
+		"KustomizationOfMany": {
+			reason: "one line in a list of Kustomizations is all that an application is made of; it counts as what goes with it",
+			facts: Facts{Owned: []Entry{sync, other}, Rendered: []Entry{other},
+				Live: map[Entry]Live{sync: with(func(l *Live) { l.Carries = 30 })}},
+			want: outcome{Deletes: []string{"Kustomization/cascade-system/apps"}, Held: true, Keep: []Entry{sync}},
+		},
+		"KustomizationOfFew": {
+			reason: "small ones go as with Flux",
+			facts: Facts{Owned: []Entry{sync, other}, Rendered: []Entry{other},
+				Live: map[Entry]Live{sync: with(func(l *Live) { l.Carries = 9 })}},
+			want: outcome{Deletes: []string{"Kustomization/cascade-system/apps"}, Keep: []Entry{sync}},
+		},
+		"KustomizationOfManyConfirmed": {
+			reason: "with its confirmation it is no surprise",
+			facts: Facts{Owned: []Entry{sync, other}, Rendered: []Entry{other},
+				Live: map[Entry]Live{sync: with(func(l *Live) { l.Carries, l.Confirmed = 30, true })}},
+			want: outcome{Deletes: []string{"Kustomization/cascade-system/apps"}, Keep: []Entry{sync}},
+		},
+		"AllNamespaces": {
+			reason: "when every Namespace goes at once, a base was lost and not an application",
+			facts:  Facts{Owned: []Entry{namespace, namespace2, layer}, Rendered: []Entry{layer}, Live: map[Entry]Live{namespace: ours, namespace2: ours}},
+			want:   outcome{Deletes: []string{"Namespace/more", "Namespace/apps"}, Held: true, Keep: []Entry{namespace, namespace2}},
+		},
+		"OneOfTheNamespaces": {
+			reason: "an application that goes takes its Namespace along",
+			facts:  Facts{Owned: []Entry{namespace, namespace2, layer}, Rendered: []Entry{namespace2, layer}, Live: map[Entry]Live{namespace: ours}},
+			want:   outcome{Deletes: []string{"Namespace/apps"}, Keep: []Entry{namespace}},
 		},
 		"ClusterApproved": {
 			reason: "an approval releases the guards, never the protection",
@@ -343,11 +433,14 @@ func TestDeleteOrder(t *testing.T) {
 
 // anyFacts draws facts from everything that can be said about objects.
 func anyFacts(r *rand.Rand) Facts {
-	pool := []Entry{configMap, other, secret, namespace, {Name: "fleet", Kind: "Namespace", Version: "v1"}, cluster, machines, crd, claim, volume, sync, layer, deploy}
+	pool := []Entry{configMap, other, secret, namespace, namespace2, cluster2, agent, {Name: "fleet", Kind: "Namespace", Version: "v1"}, cluster, machines, crd, claim, volume, sync, layer, deploy}
 	more, _ := configMaps(r.IntN(60))
 	pool = append(pool, more...)
 	f := Facts{Live: map[Entry]Live{}, Asked: r.IntN(4) == 0, LowerTier: r.IntN(2) == 0, Undecided: r.IntN(4) == 0, Target: "here"}
 	coin := func() bool { return r.IntN(3) == 0 }
+	if coin() {
+		f.InFlight = "Cluster/fleet/another"
+	}
 	for _, e := range pool {
 		switch r.IntN(4) {
 		case 0:
@@ -362,9 +455,17 @@ func anyFacts(r *rand.Rand) Facts {
 		}
 		f.Live[e] = Live{
 			State: State(r.IntN(3)), UID: fmt.Sprint(r.IntN(1000)), Owned: !coin(), Exempt: coin(), Confirmed: coin(), Deleting: coin(),
-			ClusterSecret: e.Kind == "Secret" && coin(),
+			ClusterSecret: e.Kind == "Secret" && coin(), Recreated: r.IntN(10) == 0, Guarded: r.IntN(10) == 0,
 		}
-		if l := f.Live[e]; coin() && e != cluster {
+		if l := f.Live[e]; r.IntN(10) == 0 {
+			l.Claimed = "Kustomization/a/b"
+			f.Live[e] = l
+		}
+		if l := f.Live[e]; isSyncKind(e) {
+			l.Carries = r.IntN(40)
+			f.Live[e] = l
+		}
+		if l := f.Live[e]; coin() && !isCluster(e) {
 			l.OfCluster = "prod"
 			f.Live[e] = l
 		}
@@ -376,6 +477,8 @@ func anyFacts(r *rand.Rand) Facts {
 	return f
 }
 
+func isSyncKind(e Entry) bool { return e.Kind == "Kustomization" }
+
 func TestPlanPruneProperties(t *testing.T) {
 	const seed = 20260901
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -386,7 +489,7 @@ func TestPlanPruneProperties(t *testing.T) {
 		if i%2 == 0 {
 			// Whatever the plan is, its approval changes nothing but Held.
 			f.Approved = p.Hash
-			if approved := PlanPrune(f); approved.Held || !cmp.Equal(approved.Deletes, p.Deletes) {
+			if approved := PlanPrune(f); approved.Held || approved.Hash != p.Hash || len(approved.Deletes)+len(approved.Queued) != len(p.Deletes)+len(p.Queued) {
 				t.Fatalf("seed %d, round %d: approved plan is held (%t) or has other deletes", seed, i, approved.Held)
 			}
 		}
@@ -408,7 +511,7 @@ func TestPlanPruneProperties(t *testing.T) {
 				t.Fatalf("seed %d, round %d: deletes %s, which is declared", seed, i, d.Entry)
 			case !kept[d.Entry]:
 				t.Fatalf("seed %d, round %d: forgets %s before it is gone", seed, i, d.Entry)
-			case !live.Owned, live.Exempt, live.Deleting, live.OfCluster != "":
+			case !live.Owned, live.Exempt, live.Deleting, live.Recreated, live.Claimed != "", live.OfCluster != "":
 				t.Fatalf("seed %d, round %d: deletes %s in spite of %+v", seed, i, d.Entry, live)
 			case protected(d.Entry, live, f.LowerTier) && !live.Confirmed:
 				t.Fatalf("seed %d, round %d: deletes %s, which is protected and not confirmed", seed, i, d.Entry)
@@ -429,15 +532,26 @@ func TestPlanPruneProperties(t *testing.T) {
 			if live.State == Unknown && !kept[e] {
 				t.Fatalf("seed %d, round %d: forgets %s, whose state is unknown", seed, i, e)
 			}
-			if live.State == Present && live.Owned && !live.Exempt && !kept[e] {
+			if live.State == Present && live.Owned && !live.Exempt && !live.Recreated && !kept[e] {
 				t.Fatalf("seed %d, round %d: forgets %s, which is there and ours", seed, i, e)
 			}
 			if live.State == Unknown && dies[e.Namespace] {
 				t.Fatalf("seed %d, round %d: deletes the Namespace of %s, whose state is unknown", seed, i, e)
 			}
 		}
-		if f.Asked && p.Held {
+		if f.Asked && p.Held && len(p.Protected) == 0 {
 			t.Fatalf("seed %d, round %d: holds what a person asked for", seed, i)
+		}
+		clusters := 0
+		for _, d := range p.Deletes {
+			if live := f.Live[d.Entry]; isCluster(d.Entry) {
+				clusters++
+			} else if !p.Held && len(p.Protected) > 0 && !live.Confirmed && f.Approved != p.Hash {
+				t.Fatalf("seed %d, round %d: deletes %s beside what is protected", seed, i, d.Entry)
+			}
+		}
+		if !p.Held && (clusters > 1 || clusters > 0 && f.InFlight != "") {
+			t.Fatalf("seed %d, round %d: deletes %d Clusters at once", seed, i, clusters)
 		}
 		if p.Held {
 			held++
@@ -448,7 +562,7 @@ func TestPlanPruneProperties(t *testing.T) {
 		r.Shuffle(len(shuffled.Owned), func(a, b int) {
 			shuffled.Owned[a], shuffled.Owned[b] = shuffled.Owned[b], shuffled.Owned[a]
 		})
-		if again := PlanPrune(shuffled); again.Hash != p.Hash || !cmp.Equal(again.Deletes, p.Deletes) {
+		if again, same := PlanPrune(shuffled), PlanPrune(f); again.Hash != p.Hash || !cmp.Equal(again.Deletes, same.Deletes) {
 			t.Fatalf("seed %d, round %d: another order of the inventory makes another plan", seed, i)
 		}
 		if len(p.Deletes) > 0 {
@@ -463,5 +577,40 @@ func TestPlanPruneProperties(t *testing.T) {
 	}
 	if deletes == 0 || held == 0 {
 		t.Fatalf("%d deletes and %d held plans: the properties were not tested", deletes, held)
+	}
+}
+
+// TestNeeded: what works on objects that exist is not deleted, whatever a person
+// confirmed or approved, and is a reason to look.
+func TestNeeded(t *testing.T) {
+	needed := func(confirmed bool) Live {
+		return with(func(l *Live) {
+			l.Provider, l.NeededBy, l.Confirmed = "infrastructure-aws", "AWSCluster/fleet/prod", confirmed
+		})
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		live   Live
+		want   []Entry
+	}{
+		"Needed":    {"a controller of objects that exist", needed(false), []Entry{deploy}},
+		"Confirmed": {"the confirmation was about the provider, not about what it holds", needed(true), []Entry{deploy}},
+		"Free":      {"nothing of its kinds is left", with(func(l *Live) { l.Provider = "infrastructure-aws" }), nil},
+		"Foreign":   {"another owner has taken it over", with(func(l *Live) { l.NeededBy, l.Owned = "AWSCluster/fleet/prod", false }), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			facts := Facts{Owned: []Entry{deploy, configMap}, Rendered: []Entry{configMap}, Live: map[Entry]Live{deploy: tc.live}}
+			facts.Approved = PlanPrune(facts).Hash
+			p := PlanPrune(facts)
+			if diff := cmp.Diff(tc.want, p.Needed); diff != "" {
+				t.Errorf("%s\nPlanPrune(): needed: -want, +got:\n%s", tc.reason, diff)
+			}
+			if kept := slices.Contains(p.Keep, deploy); tc.want != nil && (len(p.Deletes) > 0 || !kept || !p.Blocked()) {
+				t.Errorf("%s\nPlanPrune() deletes %v, keeps it: %v, is blocked: %v", tc.reason, p.Deletes, kept, p.Blocked())
+			}
+			if said := strings.Contains(p.Message("x"), "AWSCluster/fleet/prod"); said != (tc.want != nil) {
+				t.Errorf("%s\nMessage() = %q", tc.reason, p.Message("x"))
+			}
+		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -52,6 +53,9 @@ const (
 
 // statusManager is the field manager of the status of our own kinds.
 const statusManager = "cascade"
+
+// layerCRD is the name of the definition of Layers.
+const layerCRD = "layers.cascade.dev"
 
 // periodic is the priority of a visit that nothing called for. New children, and
 // those that something happened to, come first.
@@ -108,6 +112,8 @@ type layerNotes struct {
 	// digest of a rendering that was begun, and how many of its phases are applied.
 	digest string
 	begun  int
+	// advanced is when that number grew last.
+	advanced time.Time
 }
 
 // notesOf returns what is known of a child. Only its visits use it.
@@ -757,11 +763,25 @@ func (v *visit) unselected(ctx context.Context, cluster capibridge.Cluster, name
 	err := v.Cluster.Get(ctx, types.NamespacedName{Namespace: v.child.Namespace, Name: name}, layer)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil
+		return v.layersStand(ctx)
 	case err != nil:
 		return because(v1alpha1.ReasonProgressing, fmt.Errorf("cannot read Layer %s to tell whether it still selects this cluster: %w", name, err))
 	case layer.DeletionTimestamp.IsZero() && Selects(layer, cluster.Labels):
 		return because(v1alpha1.ReasonProgressing, fmt.Errorf("layer %s selects this cluster again", name))
+	}
+	return nil
+}
+
+// layersStand is an error unless the kind Layer itself is there to stay: when its
+// definition is deleted all Layers are gone, and nobody meant what they applied.
+func (v *visit) layersStand(ctx context.Context) error {
+	crd := &metav1.PartialObjectMetadata{}
+	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	if err := v.Cluster.Get(ctx, types.NamespacedName{Name: layerCRD}, crd); err != nil {
+		return because(v1alpha1.ReasonProgressing, fmt.Errorf("cannot tell whether the kind Layer is being removed: %w", err))
+	}
+	if !crd.DeletionTimestamp.IsZero() {
+		return because(v1alpha1.ReasonProgressing, errors.New("the kind Layer is being removed; what layers applied stays"))
 	}
 	return nil
 }
@@ -892,6 +912,19 @@ func (v *visit) observe(found *answer, selected []*v1alpha1.Layer) {
 	}
 }
 
+// advanced is when a layer came further last, or since if that was later.
+func (n *notes) advanced(since time.Time) time.Time {
+	if n == nil {
+		return since
+	}
+	for _, layer := range n.layers {
+		if layer.advanced.After(since) {
+			since = layer.advanced
+		}
+	}
+	return since
+}
+
 // next says when to come back.
 func (v *visit) next() ctrl.Result {
 	c := meta.FindStatusCondition(v.child.Status.Conditions, v1alpha1.ReadyCondition)
@@ -902,7 +935,7 @@ func (v *visit) next() ctrl.Result {
 		return ctrl.Result{RequeueAfter: v.jittered(v.ObserveInterval), Priority: new(periodic)}
 	case c.Reason == v1alpha1.ReasonPruneBlocked, c.Reason == v1alpha1.ReasonPaused, c.Reason == v1alpha1.ReasonNoLayer, c.Reason == v1alpha1.ReasonInvalidSpec:
 		return ctrl.Result{RequeueAfter: v.jittered(v.ObserveInterval)}
-	case v.Now().Sub(c.LastTransitionTime.Time) > time.Minute:
+	case v.Now().Sub(v.notes.advanced(c.LastTransitionTime.Time)) > time.Minute:
 		// Not ready for a while: whatever it is, it does not change by the second.
 		return ctrl.Result{RequeueAfter: v.jittered(min(waitPause, v.ObserveInterval))}
 	}

@@ -114,6 +114,7 @@ func (s *seeding) providerPhases() ([]apply.Phase, error) {
 		for i, secret := range c.secrets[set.Label] {
 			u := credentialObject(set.Credentials[i].Name, secret)
 			u.SetNamespace(set.Namespace)
+			set.Own(u)
 			handed.Objects = append(handed.Objects, u)
 		}
 		rest := set.Phase

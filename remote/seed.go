@@ -393,6 +393,9 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 	var prune *apply.PruneError
 	switch {
 	case errors.As(err, &waiting):
+		if waiting.Begun > s.notes.begun {
+			s.notes.advanced = s.Now()
+		}
 		s.notes.begun = waiting.Begun
 		if waiting.Phase != "" {
 			return because(v1alpha1.ReasonProviderNotReady, err)

@@ -127,7 +127,7 @@ func (r *Kustomizations) leave(ctx context.Context, run *run, old TargetRef) (le
 		return true, ctrl.Result{}, nil
 	}
 	res, err := r.pruneAt(ctx, run, old, apply.Options{
-		Target: run.name().String(), LowerTier: !old.Local(), Moved: true,
+		Target: run.name().String(), LowerTier: !old.Local(), Moved: true, Claimed: r.claims(run.name(), old),
 		Approved: obj.Annotations[v1alpha1.ApprovePruneAnnotation], Undecided: undecided(obj),
 	})
 	if err == nil {
@@ -241,7 +241,10 @@ func (r *Kustomizations) removeAll(ctx context.Context, run *run) (gone bool, re
 	if !answer.Prune {
 		return true, ctrl.Result{}, nil
 	}
-	res, err := r.pruneAt(ctx, run, ref, apply.Options{Target: run.name().String(), LowerTier: !ref.Local()})
+	res, err := r.pruneAt(ctx, run, ref, apply.Options{
+		Target: run.name().String(), LowerTier: !ref.Local(), Claimed: r.claims(run.name(), ref),
+		Approved: obj.Annotations[v1alpha1.ApprovePruneAnnotation],
+	})
 	if err != nil {
 		return stay(meta.PruneFailedReason, err)
 	}
@@ -251,6 +254,9 @@ func (r *Kustomizations) removeAll(ctx context.Context, run *run) (gone bool, re
 	case res.Plan.Blocked():
 		result, err := r.blocked(obj, res)
 		return false, result, err
+	case len(res.Plan.Queued) > 0:
+		progressing(obj, "Waiting for another Cluster to be gone before %d are deleted, the first is %s", len(res.Plan.Queued), res.Plan.Queued[0])
+		return false, ctrl.Result{RequeueAfter: min(obj.GetRetryInterval(), 30*time.Second)}, nil
 	case len(res.Plan.OfCluster) > 0:
 		// They go with their Cluster; who else would answer for them if it stays?
 		progressing(obj, "Waiting for the Clusters of %d objects to be gone, the first is %s", len(res.Plan.OfCluster), res.Plan.OfCluster[0])

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/syncer/chart"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
 	"github.com/cascade-gitops/cascade/syncer/release"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -67,10 +68,12 @@ type HelmReleases struct {
 	// Sources finds charts. Its shard is that of the HelmReleases, too.
 	Sources  *Finder
 	Releases *release.Releases
-	Events   record.EventRecorder
-	Metrics  *Metrics
-	Now      func() time.Time
-	Rules    ReleaseRules
+	// FirstSync is what the tier knows of its Clusters. It may be nil.
+	FirstSync *firstsync.Tier
+	Events    record.EventRecorder
+	Metrics   *Metrics
+	Now       func() time.Time
+	Rules     ReleaseRules
 	// ChartFileBytes bounds a file of a chart.
 	ChartFileBytes int64
 
@@ -195,6 +198,7 @@ func (r *HelmReleases) forget(name types.NamespacedName) {
 	r.mu.Lock()
 	delete(r.written, name)
 	r.mu.Unlock()
+	r.FirstSync.Note(helmv2.HelmReleaseKind, name, nil)
 	r.Metrics.forget(helmv2.HelmReleaseKind, name)
 }
 
@@ -256,7 +260,8 @@ func (r *HelmReleases) reconcile(ctx context.Context, run *releaseRun) (ctrl.Res
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if !outcome.Again {
+	r.FirstSync.Note(helmv2.HelmReleaseKind, client.ObjectKeyFromObject(obj), outcome.Creation)
+	if !outcome.Again && !outcome.Creation.Blocked() {
 		obj.Status.ObservedGeneration = obj.Generation
 	}
 	return soon(obj, outcome), nil
@@ -273,6 +278,8 @@ func soon(obj *helmv2.HelmRelease, o release.Outcome) ctrl.Result {
 		return ctrl.Result{RequeueAfter: jittered(o.After)}
 	case o.Stalled:
 		return ctrl.Result{}
+	case o.Creation.Blocked():
+		return ctrl.Result{RequeueAfter: jittered(min(obj.GetRequeueAfter(), heldPoll))}
 	}
 	return ctrl.Result{RequeueAfter: jittered(obj.GetRequeueAfter())}
 }
@@ -324,7 +331,7 @@ func (r *HelmReleases) gather(ctx context.Context, run *releaseRun) (*release.Re
 		return nil, &refusal{reason: reasonRESTClientError, err: err}
 	}
 	return &release.Request{
-		Object: obj, OCIDigest: ociDigest, Values: values, Cluster: cluster, Redact: secrets.redact, Log: log.FromContext(ctx),
+		Object: obj, OCIDigest: ociDigest, Values: values, Cluster: cluster, Redact: secrets.redact, Log: log.FromContext(ctx), FirstSync: r.FirstSync,
 		Chart: release.Chart{
 			Name: about.Name, Version: about.Version, AppVersion: about.AppVersion,
 			Load: func(ctx context.Context) (*helmchart.Chart, error) { return r.load(ctx, obj, snapshot) },

@@ -49,6 +49,7 @@ func (r *HelmReleases) SetupWithManager(ctx context.Context, mgr ctrl.Manager, c
 		For(&helmv2.HelmRelease{}, builder.WithPredicates(r.Sources.passes(), changed(v1alpha1.DeletionAnnotation))).
 		Watches(&helmv2.HelmRelease{}, &handler.Funcs{UpdateFunc: r.onDependency}).
 		WatchesRawSource(ctrlsource.Func(r.onSnapshot)).
+		WatchesRawSource(onRelease(r.FirstSync, helmv2.HelmReleaseKind)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: rateLimiter()})
 	others, err := r.Sources.watch(mgr, sourcev1.HelmChartKind, sourcev1.OCIRepositoryKind, sourcev1.ExternalArtifactKind)
 	if err != nil {

@@ -30,6 +30,7 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/decrypt"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
 
 // ReasonPruneBlocked: everything is applied, but deletes are held until a
@@ -47,6 +48,9 @@ const (
 	healthPoll = 5 * time.Second
 	// stagePoll is the same for the definitions that the rest needs.
 	stagePoll = 500 * time.Millisecond
+	// heldPoll is the pause between two looks at Clusters that are held, where no
+	// event comes before: nothing tells of what a Cluster refers to.
+	heldPoll = time.Minute
 	// deletePoll is the pause between two looks at objects that are being
 	// deleted.
 	deletePoll = 2 * time.Second
@@ -95,6 +99,8 @@ type Kustomizations struct {
 	Targets *Targets
 	// Memo of what was applied to the local cluster.
 	Memo *apply.Memo
+	// FirstSync is what the tier knows of its Clusters. It may be nil.
+	FirstSync *firstsync.Tier
 	// Sources finds what is applied. Its shard is that of the Kustomizations, too.
 	Sources *Finder
 	Events  record.EventRecorder
@@ -234,6 +240,7 @@ func (r *Kustomizations) forget(name types.NamespacedName) {
 	delete(r.known, name)
 	r.mu.Unlock()
 	r.Memo.Forget(name)
+	r.FirstSync.Note(kustomizev1.KustomizationKind, name, nil)
 	r.Metrics.forget(kustomizev1.KustomizationKind, name)
 }
 
@@ -327,6 +334,20 @@ func (r *Kustomizations) blocked(obj *kustomizev1.Kustomization, sync apply.Resu
 		r.event(obj, corev1.EventTypeWarning, nil, "%s", err)
 	}
 	return ctrl.Result{RequeueAfter: jittered(obj.Spec.Interval.Duration)}, nil
+}
+
+// held records that Clusters are not created, lest they be built twice. Everything
+// that does not belong to them has been applied.
+func (r *Kustomizations) held(obj *kustomizev1.Kustomization, sync apply.Result) (ctrl.Result, error) {
+	err := errors.New(sync.Creation.Message())
+	was := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.CreateHeldCondition)
+	isNew := was == nil || was.Message != err.Error()
+	stalled(obj, v1alpha1.ReasonCreateHeld, err)
+	setCondition(obj, v1alpha1.CreateHeldCondition, metav1.ConditionTrue, v1alpha1.ReasonCreateHeld, "%s", err)
+	if isNew {
+		r.event(obj, corev1.EventTypeWarning, nil, "%s", err)
+	}
+	return ctrl.Result{RequeueAfter: jittered(min(obj.Spec.Interval.Duration, heldPoll))}, nil
 }
 
 // undecided reports whether the last plan was held for a person to decide.

@@ -157,6 +157,10 @@ func (r *Kustomizations) sync(ctx context.Context, run *run) (ctrl.Result, error
 	if err != nil {
 		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
 	}
+	record, err := r.FirstSync.For(ctx, run.rendering.Objects)
+	if err != nil {
+		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
+	}
 	mode := r.driftMode(obj)
 	sync, err := r.applier(run).Sync(ctx, []apply.Phase{{Objects: run.rendering.Objects}}, apply.Options{
 		Owned: owned,
@@ -169,11 +173,13 @@ func (r *Kustomizations) sync(ctx context.Context, run *run) (ctrl.Result, error
 		Ignore:            ignoreRules(obj),
 		Stages:            r.Rules.Stages,
 		MigrateAPIVersion: r.Rules.MigrateAPIVersion,
+		FirstSync:         record,
 		Prune:             obj.Spec.Prune,
 		Target:            run.name().String(),
 		Approved:          obj.Annotations[v1alpha1.ApprovePruneAnnotation],
 		Undecided:         undecided(obj),
 		LowerTier:         !run.target.Local(),
+		Claimed:           r.claims(run.name(), run.target),
 		Report:            mode == DriftReport,
 		Secretive:         len(run.build.Sensitive) > 0 || run.build.Decrypter != nil,
 		Applied:           obj.Status.LastAppliedRevision == run.snapshot.Revision && obj.Status.ObservedGeneration == obj.Generation,
@@ -181,7 +187,8 @@ func (r *Kustomizations) sync(ctx context.Context, run *run) (ctrl.Result, error
 	run.sync = &sync
 	err = render.Mask(err, run.build.Sensitive)
 	obj.Status.Inventory = refs(sync.Inventory)
-	settled := err == nil && sync.Complete && !sync.Plan.Blocked() && !sync.Pending && len(sync.Drifted) == 0 && run.memo != nil
+	r.FirstSync.Note(kustomizev1.KustomizationKind, run.name(), sync.Creation)
+	settled := err == nil && sync.Complete && !sync.Creation.Blocked() && !sync.Plan.Blocked() && !sync.Pending && len(sync.Drifted) == 0 && run.memo != nil
 	run.known.synced(run, settled, r.sweepAt(run.start))
 	r.tell(obj, sync)
 	var waiting *apply.WaitError
@@ -197,6 +204,10 @@ func (r *Kustomizations) sync(ctx context.Context, run *run) (ctrl.Result, error
 		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
 	}
 	r.drifted(obj, mode, sync.Drifted)
+	if sync.Creation.Blocked() {
+		return r.held(obj, sync)
+	}
+	removeCondition(obj, v1alpha1.CreateHeldCondition)
 	if sync.Plan.Blocked() {
 		obj.Status.LastAppliedRevision, obj.Status.LastAppliedOriginRevision = run.snapshot.Revision, run.snapshot.OriginRevision
 		return r.blocked(obj, sync)

@@ -437,7 +437,13 @@ func (t *Targets) connect(config *rest.Config) (*apply.Cluster, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout = targetTimeout
 	config.UserAgent = objectManager
-	return apply.Connect(config, t.Scheme)
+	c, err := apply.Connect(config, t.Scheme)
+	if err != nil {
+		return nil, err
+	}
+	// Who may not delete here may not delete there.
+	c.Fence(t.Local.MayDelete)
+	return c, nil
 }
 
 func digestOf(fields ...string) string {

@@ -29,6 +29,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
@@ -82,6 +83,7 @@ func (r *Kustomizations) SetupWithManager(ctx context.Context, mgr ctrl.Manager,
 		Watches(&kustomizev1.Kustomization{}, &handler.Funcs{UpdateFunc: r.onDependency}).
 		WatchesRawSource(ctrlsource.Func(r.onSnapshot)).
 		WatchesRawSource(ctrlsource.Func(r.onTouch)).
+		WatchesRawSource(onRelease(r.FirstSync, kustomizev1.KustomizationKind)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: rateLimiter()})
 	others, err := r.Sources.watch(mgr, sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.ExternalArtifactKind)
 	if err != nil {
@@ -200,6 +202,14 @@ func (r *Kustomizations) onTouch(_ context.Context, queue workqueue.TypedRateLim
 		}
 	})
 	return nil
+}
+
+// onRelease enqueues what holds Clusters back when there is news of them.
+func onRelease(tier *firstsync.Tier, kind string) ctrlsource.Source {
+	return ctrlsource.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		tier.OnRelease(kind, func(name types.NamespacedName) { enqueue(queue, name, priorityChanged, touchDelay) })
+		return nil
+	})
 }
 
 func enqueue(queue workqueue.TypedRateLimitingInterface[reconcile.Request], name types.NamespacedName, priority int, after time.Duration) {

@@ -39,10 +39,22 @@ const (
 	// SeedConfigMap has the parent's inventories in the child, so that a
 	// rebuilt parent adopts what is there.
 	SeedConfigMap = "cascade-seed"
+	// FirstSyncConfigMap has the record of the tier's first sync: its state, and what
+	// people said about Clusters.
+	FirstSyncConfigMap = "cascade-first-sync"
 	// LeaderLease is held by a working agent.
 	LeaderLease = "cascade-leader"
 	// ParentServiceAccount is who the parent is in the child.
 	ParentServiceAccount = "cascade-parent"
+)
+
+// States of a tier's first sync, in FirstSyncConfigMap.
+const (
+	// FirstSyncAdopt: Clusters that do not exist are created after a person said
+	// that they are new.
+	FirstSyncAdopt = "adopt"
+	// FirstSyncSettled: Clusters are created without asking.
+	FirstSyncSettled = "settled"
 )
 
 // Condition types.
@@ -58,6 +70,9 @@ const (
 	DriftedCondition = "Drifted"
 	// PruneBlockedCondition of a Kustomization is there while deletes are held.
 	PruneBlockedCondition = "PruneBlocked"
+	// CreateHeldCondition of a Kustomization or HelmRelease is there while Clusters
+	// are not created, lest they be built twice.
+	CreateHeldCondition = "CreateHeld"
 	// SeededCondition of a Child: every layer that selects it is applied.
 	SeededCondition = "Seeded"
 	// ClusterSeededCondition is SeededCondition on the Cluster API Cluster, for
@@ -95,6 +110,7 @@ const (
 	ReasonDependencyNotReady   = "DependencyNotReady"
 	ReasonHealthCheckFailed    = "HealthCheckFailed"
 	ReasonPruneBlocked         = "PruneBlocked"
+	ReasonCreateHeld           = "CreateHeld"
 	ReasonDriftDetected        = "DriftDetected"
 	ReasonPruneFailed          = "PruneFailed"
 	ReasonInvalidSpec          = "InvalidSpec"

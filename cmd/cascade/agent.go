@@ -84,6 +84,7 @@ type agentOptions struct {
 	sweep                time.Duration
 	logLevel             string
 	image                string
+	firstSync            string
 }
 
 func newAgent() *cobra.Command {
@@ -134,6 +135,7 @@ func newAgent() *cobra.Command {
 	f.DurationVar(&o.sweep, "sweep-interval", time.Hour, "time after which all objects are verified one by one, besides by watching; 5m at least")
 	f.BoolVar(&o.profiling, "profiling", false, "serve Go's profiles beside the metrics, /debug/pprof")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
+	f.StringVar(&o.firstSync, "first-sync", firstSyncAdopt, "what to do about Clusters that Git declares and that do not exist, in a tier that has nothing on record: adopt holds them until a person says that they are new, create creates them")
 	f.StringVar(&o.image, "agent-image", envOr("CASCADE_IMAGE", "cascade"), "image of agents that are installed in children")
 	return cmd
 }
@@ -173,11 +175,15 @@ func (o agentOptions) run(ctx context.Context) error {
 		return err
 	}
 	reporter := &remote.Reporter{Namespace: o.namespace, Agent: version(), Now: time.Now, Reconciles: o.reconcilesObject}
-	mgr, err := o.manager(config, reporter)
+	lock, err := o.lock(config, reporter)
 	if err != nil {
 		return err
 	}
-	if err := o.controllers(ctx, mgr, reporter); err != nil {
+	mgr, err := o.manager(config, lock)
+	if err != nil {
+		return err
+	}
+	if err := o.controllers(ctx, mgr, reporter, o.fence(lock)); err != nil {
 		return err
 	}
 	logger.Info("starting", "version", version(), "namespace", o.namespace)
@@ -187,11 +193,7 @@ func (o agentOptions) run(ctx context.Context) error {
 	return nil
 }
 
-func (o agentOptions) manager(config *rest.Config, reporter *remote.Reporter) (ctrl.Manager, error) {
-	lock, err := o.lock(config, reporter)
-	if err != nil {
-		return nil, err
-	}
+func (o agentOptions) manager(config *rest.Config, lock resourcelock.Interface) (ctrl.Manager, error) {
 	ofClusters, err := labels.NewRequirement(capibridge.ClusterNameLabel, selection.Exists, nil)
 	if err != nil {
 		return nil, err
@@ -248,7 +250,7 @@ func (o agentOptions) profiles() map[string]http.Handler {
 // lock is the lease that the working agent holds. Its identity is the pod's
 // name: a container that is restarted in its pod is still the holder and goes
 // on at once, where a random identity would have to wait for its own ghost.
-func (o agentOptions) lock(config *rest.Config, reporter *remote.Reporter) (resourcelock.Interface, error) {
+func (o agentOptions) lock(config *rest.Config, reporter *remote.Reporter) (*heldLease, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("cannot read host name: %w", err)
@@ -257,11 +259,11 @@ func (o agentOptions) lock(config *rest.Config, reporter *remote.Reporter) (reso
 	if err != nil {
 		return nil, fmt.Errorf("cannot make client: %w", err)
 	}
-	return &reportingLock{reporter: reporter, LeaseLock: &resourcelock.LeaseLock{
+	return newHeldLease(&reportingLock{reporter: reporter, LeaseLock: &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: o.namespace, Name: o.lease(v1alpha1.LeaderLease)},
 		Client:     clients.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: envOr("POD_NAME", host)},
-	}}, nil
+	}}, time.Now), nil
 }
 
 // reportingLock tells with each renewal of the lease, which is written anyway,
@@ -277,6 +279,14 @@ func (l *reportingLock) Update(ctx context.Context, record resourcelock.LeaderEl
 		l.Labels = map[string]string{v1alpha1.ReportLabel: digest}
 	}
 	return l.LeaseLock.Update(ctx, record)
+}
+
+// fence is asked before each delete. Without a lease there is nothing to lose.
+func (o agentOptions) fence(lock *heldLease) func() error {
+	if !o.leaderElection {
+		return nil
+	}
+	return lock.MayDelete
 }
 
 // storage packs artifacts and serves them, if somebody is to have them.

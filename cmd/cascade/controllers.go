@@ -19,6 +19,8 @@ import (
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -30,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/remote"
 	"github.com/cascade-gitops/cascade/remote/providers"
@@ -37,6 +40,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/chart"
 	"github.com/cascade-gitops/cascade/syncer/decrypt"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
 	"github.com/cascade-gitops/cascade/syncer/release"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -74,6 +78,8 @@ func (o agentOptions) check() error {
 		return errors.New("cannot reconcile Layer without GitRepository: layers are rendered from repositories that this process fetches; change --controllers")
 	case o.reconciles(sourcev1.HelmChartKind) != o.reconciles(sourcev1.HelmRepositoryKind):
 		return errors.New("cannot reconcile only one of HelmChart and HelmRepository: charts are found in indexes that this process reads; change --controllers")
+	case o.firstSync != firstSyncAdopt && o.firstSync != firstSyncCreate:
+		return fmt.Errorf("cannot use --first-sync %q: use adopt or create", o.firstSync)
 	case !o.noRemoteBases:
 		return errors.New("cannot use --no-remote-bases=false: references to other hosts are not followed; copy the files into the source, or use another source")
 	}
@@ -183,12 +189,14 @@ type parts struct {
 	rules   syncer.Rules
 	// releases are gates of HelmReleases.
 	releases releaseGates
+	// firstSync is nil if nothing is applied.
+	firstSync *firstsync.Tier
 	// configs is nil if nobody wants ConfigMaps and Secrets watched.
 	configs cache.Cache
 }
 
 // parts makes what the controllers share.
-func (o agentOptions) parts(mgr ctrl.Manager) (*parts, error) {
+func (o agentOptions) parts(mgr ctrl.Manager, fence func() error) (*parts, error) {
 	config := rest.CopyConfig(mgr.GetConfig())
 	config.Timeout = localTimeout
 	local, err := apply.Connect(config, mgr.GetScheme())
@@ -196,6 +204,7 @@ func (o agentOptions) parts(mgr ctrl.Manager) (*parts, error) {
 		return nil, err
 	}
 	local.Override(o.overrideManagers)
+	local.Fence(fence)
 	p := &parts{mgr: mgr, local: local, metrics: syncer.NewMetrics(metrics.Registry)}
 	var watchConfigs bool
 	if p.rules, p.releases, watchConfigs, err = o.rules(); err != nil {
@@ -232,14 +241,18 @@ func (o agentOptions) parts(mgr ctrl.Manager) (*parts, error) {
 }
 
 // controllers sets up what the process reconciles.
-func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager, reporter *remote.Reporter) error {
+// fence is asked before each delete.
+func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager, reporter *remote.Reporter, fence func() error) error {
 	// It is a property of Flux's library, which asks a variable of the process.
 	auth.EnableObjectLevelWorkloadIdentity()
 	if err := mgr.Add(frugal{}); err != nil {
 		return fmt.Errorf("cannot set up memory: %w", err)
 	}
-	p, err := o.parts(mgr)
+	p, err := o.parts(mgr, fence)
 	if err != nil {
+		return err
+	}
+	if p.firstSync, err = o.tier(mgr); err != nil {
 		return err
 	}
 	if err := o.sources(p); err != nil {
@@ -268,6 +281,43 @@ func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager, reporte
 	}
 	reporter.Client, reporter.Cache = mgr.GetClient(), mgr.GetCache()
 	return mgr.Add(reporter)
+}
+
+// Values of --first-sync.
+const (
+	firstSyncAdopt  = "adopt"
+	firstSyncCreate = "create"
+)
+
+// tier sets up what is known of the tier's Clusters; nil if the process applies
+// nothing.
+func (o agentOptions) tier(mgr ctrl.Manager) (*firstsync.Tier, error) {
+	var kinds []string
+	for _, kind := range []string{kustomizev1.KustomizationKind, helmv2.HelmReleaseKind} {
+		if o.reconciles(kind) {
+			kinds = append(kinds, kind)
+		}
+	}
+	if len(kinds) == 0 {
+		return nil, nil
+	}
+	records, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
+		ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {
+			Namespaces: map[string]cache.Config{o.namespace: {}}, Field: fields.OneTermEqualSelector("metadata.name", v1alpha1.FirstSyncConfigMap),
+		}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot set up the cache of the first sync: %w", err)
+	}
+	tier := &firstsync.Tier{
+		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Records: records,
+		Namespace: o.namespace, Create: o.firstSync == firstSyncCreate, Kinds: kinds,
+	}
+	if err := errors.Join(mgr.Add(records), mgr.Add(tier)); err != nil {
+		return nil, fmt.Errorf("cannot set up the first sync: %w", err)
+	}
+	return tier, nil
 }
 
 // reconcilesObject reports whether the kind of an object is reconciled.
@@ -339,7 +389,7 @@ func (o agentOptions) kustomizations(ctx context.Context, p *parts) error {
 	rules := p.rules
 	rules.Decryption.Client, rules.Decryption.Tokens = p.mgr.GetClient(), p.tokens
 	return (&syncer.Kustomizations{
-		Client: p.mgr.GetClient(), Targets: p.targets, Memo: memo, Sources: p.finder,
+		Client: p.mgr.GetClient(), Targets: p.targets, Memo: memo, FirstSync: p.firstSync, Sources: p.finder,
 		Events: p.events("kustomize-controller"), Metrics: p.metrics, Now: time.Now, Rules: rules,
 		Drift: syncer.DriftMode(o.drift), Sweep: o.sweep,
 	}).SetupWithManager(ctx, p.mgr, o.concurrent, p.configs)
@@ -348,7 +398,7 @@ func (o agentOptions) kustomizations(ctx context.Context, p *parts) error {
 func (o agentOptions) releases(ctx context.Context, p *parts) error {
 	events := p.events("helm-controller")
 	return (&syncer.HelmReleases{
-		Client: p.mgr.GetClient(), Targets: p.targets, Sources: p.finder,
+		Client: p.mgr.GetClient(), Targets: p.targets, FirstSync: p.firstSync, Sources: p.finder,
 		Releases: &release.Releases{
 			Events: events, Now: time.Now, OverrideManagers: o.overrideManagers, UseHelm3Defaults: p.releases.helm3Defaults,
 			DefaultToRetryOnFailure: p.releases.retryOnFailure, AllowDNSLookups: p.releases.dnsLookups,

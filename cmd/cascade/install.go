@@ -17,19 +17,29 @@ import (
 )
 
 func (c *cli) newInstall() *cobra.Command {
-	var image string
+	var image, firstSync string
 	var export bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "install",
 		Short: "Install the agent in the first tier; all others are seeded",
-		Args:  cobra.NoArgs,
+		Long: "Install the agent in the first tier; all others are seeded. A tier of which nothing is on record\n" +
+			"creates no Cluster before a person says that it is new, because the same cluster may run already,\n" +
+			"built by a management cluster that was lost. --first-sync=create says that this tier never had one.",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if firstSync != firstSyncAdopt && firstSync != firstSyncCreate {
+				return fmt.Errorf("cannot use --first-sync %q: use adopt or create", firstSync)
+			}
 			crds, err := deploy.CRDs()
 			if err != nil {
 				return err
 			}
-			rights, workload, err := deploy.Agent(image, nil)
+			var args []string
+			if firstSync != firstSyncAdopt {
+				args = append(args, "--first-sync="+firstSync)
+			}
+			rights, workload, err := deploy.Agent(image, args)
 			if err != nil {
 				return err
 			}
@@ -47,6 +57,7 @@ func (c *cli) newInstall() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&image, "image", envOr("CASCADE_IMAGE", "cascade:"+version()), "image of the agent, with a tag: flux version asks for one")
+	cmd.Flags().StringVar(&firstSync, "first-sync", firstSyncAdopt, "adopt, or create for a tier that never had a Cluster")
 	cmd.Flags().BoolVar(&export, "export", false, "print the manifests instead of applying them")
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for the agent to be ready")
 	c.flags.AddFlags(cmd.Flags())

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -30,6 +31,8 @@ type tier struct {
 	Since    metav1.Time `json:"since"`
 	Version  string      `json:"version,omitempty"`
 	Children []*tier     `json:"children,omitempty"`
+	// Held is what is not created before a person decides, of this tier only.
+	Held []string `json:"held,omitempty"`
 	// Unlisted clusters below are counted but have no row: a report is bounded.
 	Unlisted int `json:"unlisted,omitempty"`
 }
@@ -54,7 +57,7 @@ func (c *cli) newTree() *cobra.Command {
 			}
 			switch output {
 			case "":
-				return printTree(c.streams.Out, root, time.Now())
+				return errors.Join(printTree(c.streams.Out, root, time.Now()), printHeld(c.streams.Out, root.Held))
 			case "json":
 				e := json.NewEncoder(c.streams.Out)
 				e.SetIndent("", "  ")
@@ -98,6 +101,13 @@ func loadTree(ctx context.Context, cl client.Client, namespace string) (*tier, e
 		root.Children = append(root.Children, childTier(&children.Items[i]))
 	}
 	sortTiers(root)
+	held, err := heldCreations(ctx, cl)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range held {
+		root.Held = append(root.Held, h.String())
+	}
 	return root, nil
 }
 

@@ -61,6 +61,8 @@ func runControllers(ctx context.Context, s settings) error {
 		"--profiling=false",
 		"--root-ca-file=" + s.dir.pki("ca.crt"),
 		"--service-account-private-key-file=" + s.dir.pki("service-account.key"),
+		// As everywhere: each controller is somebody, whom admission can tell apart.
+		"--use-service-account-credentials=true",
 		"--service-cluster-ip-range=" + s.serviceCIDR,
 		// The defaults (20 and 30) are for a shared server; here they would
 		// only make the deletion of a namespace slow.

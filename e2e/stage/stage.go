@@ -19,6 +19,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
@@ -92,23 +93,46 @@ func Start(ctx context.Context, o Options) (_ *Stage, err error) {
 		return nil, err
 	}
 	s.MoM = &Tier{Name: "mom", Dir: filepath.Join(o.Run, "mom"), stage: s}
-	s.log("starting the control plane of the MoM")
-	if err := s.MoM.StartControlPlane(ctx); err != nil {
-		return nil, err
-	}
-	s.log("starting its node")
-	if err := s.MoM.startNode(ctx); err != nil {
-		return nil, err
-	}
-	s.log("installing cascade")
-	if _, err := s.Run(ctx, "cascade", "install", "--kubeconfig", s.MoM.Kubeconfig(), "--image", Image); err != nil {
-		return nil, err
-	}
-	s.log("handing over the credentials of Git, and where it is")
-	if err := s.bootstrap(ctx); err != nil {
+	// A stage never had a Cluster.
+	if err := s.SetUp(ctx, "--first-sync=create"); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// SetUp makes the MoM, and does in it what a person does: installs the agent, and
+// says where Git is.
+func (s *Stage) SetUp(ctx context.Context, installFlags ...string) error {
+	s.log("starting the control plane of the MoM")
+	if err := s.MoM.StartControlPlane(ctx); err != nil {
+		return err
+	}
+	s.log("starting its node")
+	if err := s.MoM.startNode(ctx); err != nil {
+		return err
+	}
+	s.log("installing cascade")
+	install := append([]string{"install", "--kubeconfig", s.MoM.Kubeconfig(), "--image", Image}, installFlags...)
+	if _, err := s.Run(ctx, "cascade", install...); err != nil {
+		return err
+	}
+	s.log("handing over the credentials of Git, and where it is")
+	return s.bootstrap(ctx)
+}
+
+// Lose destroys the MoM: its control plane is killed, its node and pods with it,
+// and all of its data is deleted.
+func (s *Stage) Lose(ctx context.Context) error {
+	if err := s.MoM.Signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	if err := s.stop(ctx, s.MoM.Dir); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(s.MoM.Dir); err != nil {
+		return fmt.Errorf("cannot delete the MoM: %w", err)
+	}
+	return nil
 }
 
 // git starts the servers and pushes each directory as a repository.

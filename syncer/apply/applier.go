@@ -106,6 +106,9 @@ type Options struct {
 	// Moved: Remove is for a cluster that the owner left, not for an owner that a
 	// person deleted. The shrink guard holds then.
 	Moved bool
+	// FirstSync is what the tier knows of the Clusters of the rendering. Nil: any
+	// may be created.
+	FirstSync *inventory.FirstSync
 	// Prune removes what the rendering no longer declares. Without it such
 	// objects are forgotten.
 	Prune bool
@@ -120,7 +123,17 @@ type Options struct {
 	Begun int
 	// bodies are those of the phase at hand, if it is frozen.
 	bodies map[*unstructured.Unstructured][]byte
+	// Claimed is asked about objects that would be deleted; nil knows of no other
+	// owner.
+	Claimed Claims
+
+	// creation is what FirstSync comes to.
+	creation *inventory.Creation
 }
+
+// Claims names an owner that answers for an object besides the one that asks,
+// "" if there is none. Except is no answer either.
+type Claims func(ctx context.Context, e, except inventory.Entry) (string, error)
 
 // Result of Sync.
 type Result struct {
@@ -140,6 +153,9 @@ type Result struct {
 	Deleted []inventory.Entry
 	// Pending: deletes that have begun and are not confirmed yet.
 	Pending bool
+	// Creation is what was not applied, lest a cluster be built twice. While it is
+	// blocked, nothing is pruned. It is nil if nothing was looked for.
+	Creation *inventory.Creation
 }
 
 // PruneError: everything was applied, but the prune could not be completed.
@@ -257,8 +273,13 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Resu
 		a.owner.label(u)
 	}
 	rendered := inventory.OfAll(objects)
-	ahead := inventory.Union(o.Owned, rendered)
-	res = Result{Changes: ssa.NewChangeSet(), Inventory: ahead, Complete: true}
+	res = Result{Changes: ssa.NewChangeSet(), Inventory: o.Owned, Complete: true}
+	if res.Creation, err = a.Creation(ctx, objects, o.FirstSync); err != nil {
+		return res, err
+	}
+	o.creation = res.Creation
+	ahead := inventory.Union(o.Owned, inventory.OfAll(withoutHeld(objects, o.creation)))
+	res.Inventory = ahead
 	if !inventory.Equal(ahead, o.Owned) {
 		if err := o.Record(ctx, ahead); err != nil {
 			res.Inventory = o.Owned
@@ -270,6 +291,7 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Resu
 		for _, u := range p.Objects {
 			provided[u.GetLabels()[providerLabel]] = true
 		}
+		p.Objects = withoutHeld(p.Objects, o.creation)
 		if i < o.Begun-1 {
 			continue // it was waited for
 		}
@@ -279,13 +301,17 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Resu
 	}
 	defer func() { res.Inventory = inOrder(res.Inventory, res.Changes) }()
 	a.memo.retain(types.NamespacedName{Namespace: a.owner.Namespace, Name: a.owner.Name}, rendered)
+	if res.Creation.Blocked() {
+		// What is not applied completely is not pruned.
+		return res, nil
+	}
 	if !o.Prune {
 		res.Inventory = inventory.Union(nil, rendered)
 		return res, nil
 	}
 	err = a.prune(ctx, inventory.Facts{
-		Target: o.Target, Owned: o.Owned, Rendered: rendered, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided,
-	}, provided, &res)
+		Target: o.Target, Owned: o.Owned, Rendered: rendered, Provided: provided, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided,
+	}, o.Claimed, &res)
 	if err != nil {
 		return res, &PruneError{Err: err}
 	}
@@ -346,83 +372,11 @@ func (a *Applier) Remove(ctx context.Context, owned []inventory.Entry, o Options
 	res := Result{Changes: ssa.NewChangeSet(), Inventory: owned}
 	err := a.prune(ctx, inventory.Facts{
 		Target: o.Target, Owned: owned, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided, Asked: !o.Moved, Moved: o.Moved,
-	}, nil, &res)
+	}, o.Claimed, &res)
 	if err != nil {
 		return res, &PruneError{Err: err}
 	}
 	return res, nil
-}
-
-// prune deletes what is not rendered any more. provided are the providers of
-// Cluster API of which the rendering has components.
-func (a *Applier) prune(ctx context.Context, facts inventory.Facts, provided map[string]bool, res *Result) error {
-	candidates := inventory.Candidates(facts.Owned, facts.Rendered)
-	facts.Live = a.read(ctx, candidates, facts.Owned)
-	a.needed(ctx, facts.Live, provided)
-	res.Plan = inventory.PlanPrune(facts)
-	keep := res.Plan.Keep
-	var failures []error
-	if !res.Plan.Held {
-		var begun []inventory.Entry
-		for _, d := range res.Plan.Deletes {
-			a.memo.forget(schema.GroupKind{Group: d.Entry.Group, Kind: d.Entry.Kind}, types.NamespacedName{Namespace: d.Entry.Namespace, Name: d.Entry.Name})
-			if err := a.delete(ctx, d); err != nil {
-				failures = append(failures, err)
-				continue
-			}
-			begun = append(begun, d.Entry)
-		}
-		res.Deleted = begun
-		// An object leaves the inventory when it is confirmed gone; one with a
-		// finalizer stays until then.
-		for e, live := range a.read(ctx, begun, nil) {
-			if live.State == inventory.Absent {
-				keep = slices.DeleteFunc(keep, func(k inventory.Entry) bool { return k == e })
-			} else {
-				res.Pending = true
-			}
-		}
-	}
-	res.Pending = res.Pending || len(res.Plan.Waiting) > 0
-	res.Inventory = inventory.Union(facts.Rendered, keep)
-	if len(res.Plan.Unknown) > 0 {
-		failures = append(failures, fmt.Errorf("cannot tell whether %d objects still exist, the first is %s: %s",
-			len(res.Plan.Unknown), res.Plan.Unknown[0], res.Plan.Problem))
-	}
-	return errors.Join(failures...)
-}
-
-// delete deletes one object of a plan, if it is still as it was when the plan
-// was made: another owner may have taken it over since, and the resource version
-// holds that it does not in between.
-func (a *Applier) delete(ctx context.Context, d inventory.Delete) error {
-	mapping, err := a.client.served(d.Entry)
-	if err != nil {
-		return fmt.Errorf("cannot delete %s: %w", d.Entry, err)
-	}
-	resource := a.client.metadata.Resource(mapping.Resource).Namespace(namespaceOf(mapping, d.Entry))
-	live, err := resource.Get(ctx, d.Entry.Name, metav1.GetOptions{})
-	switch {
-	case confirmsAbsence(err):
-		return nil
-	case err != nil:
-		return fmt.Errorf("cannot delete %s: %w", d.Entry, err)
-	case string(live.UID) != d.UID:
-		return fmt.Errorf("cannot delete %s: it was re-created meanwhile", d.Entry)
-	case !a.owns(live.Labels):
-		return nil // the next reading finds another owner
-	}
-	err = resource.Delete(ctx, d.Entry.Name, metav1.DeleteOptions{
-		PropagationPolicy: new(metav1.DeletePropagationBackground),
-		Preconditions:     &metav1.Preconditions{UID: new(types.UID(d.UID)), ResourceVersion: new(live.ResourceVersion)},
-	})
-	switch {
-	case err == nil, confirmsAbsence(err):
-		return nil
-	case apierrors.IsConflict(err):
-		return fmt.Errorf("cannot delete %s: it was changed meanwhile", d.Entry)
-	}
-	return fmt.Errorf("cannot delete %s: %w", d.Entry, err)
 }
 
 func (a *Applier) owns(labels map[string]string) bool {
@@ -501,10 +455,11 @@ func namespaceOf(mapping *meta.RESTMapping, e inventory.Entry) string {
 
 // read returns what the cluster says about entries. owned is the whole
 // inventory, against which the content of a Namespace is held.
-func (a *Applier) read(ctx context.Context, entries, owned []inventory.Entry) map[inventory.Entry]inventory.Live {
+func (a *Applier) read(ctx context.Context, entries, owned []inventory.Entry, claimed Claims) map[inventory.Entry]inventory.Live {
 	facts := make(map[inventory.Entry]inventory.Live, len(entries))
+	k := &kin{claimed: claimed}
 	for _, e := range entries {
-		facts[e] = a.readOne(ctx, e, owned)
+		facts[e], _ = a.examine(ctx, e, owned, k)
 	}
 	return facts
 }
@@ -513,7 +468,7 @@ func (a *Applier) read(ctx context.Context, entries, owned []inventory.Entry) ma
 // deleted, and the labels and annotations of one that is present. owned is
 // everything that the owner answers for.
 func (a *Applier) Look(ctx context.Context, e inventory.Entry, owned []inventory.Entry) (live inventory.Live, labels, annotations map[string]string) {
-	live, u := a.examine(ctx, e, owned)
+	live, u := a.examine(ctx, e, owned, &kin{})
 	if live.State != inventory.Present {
 		return live, nil, nil
 	}
@@ -524,13 +479,9 @@ func unknown(err error) inventory.Live {
 	return inventory.Live{State: inventory.Unknown, Problem: err.Error()}
 }
 
-func (a *Applier) readOne(ctx context.Context, e inventory.Entry, owned []inventory.Entry) inventory.Live {
-	live, _ := a.examine(ctx, e, owned)
-	return live
-}
-
-// examine returns the object, too, if it is present.
-func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []inventory.Entry) (inventory.Live, *unstructured.Unstructured) {
+// examine returns the object, too, if it is present. k is shared by the objects
+// of one plan.
+func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []inventory.Entry, k *kin) (inventory.Live, *unstructured.Unstructured) {
 	mapping, err := a.client.served(e)
 	if meta.IsNoMatchError(err) {
 		return a.kindGone(ctx, e), nil
@@ -562,33 +513,34 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 		State:     inventory.Present,
 		UID:       string(u.GetUID()),
 		Owned:     a.owns(labels),
-		Exempt:    ssautil.AnyInMetadata(u, map[string]string{pruneKey: disabledValue, reconcileKey: disabledValue, ssaKey: ssaIgnore}),
-		Confirmed: u.GetAnnotations()["cascade.dev/deletion"] == "confirmed",
+		Recreated: !a.applied(u),
+		Claimed:   a.others(labels),
+		Guarded:   labels[protectedLabel] == "true" || a.isOwner(e),
+		Exempt:    isExempt(labels, u.GetAnnotations()),
+		Confirmed: u.GetAnnotations()[deletionKey] == confirmedValue,
 		Deleting:  u.GetDeletionTimestamp() != nil,
 		Provider:  labels[providerLabel],
 	}
 	if e.Group == "" && e.Kind == "Secret" {
 		kind, _, _ := unstructured.NestedString(u.Object, "type")
-		live.ClusterSecret = kind == "cluster.x-k8s.io/secret"
+		live.ClusterSecret = kind == clusterSecret
 	}
 	if !live.Owned || live.Exempt || live.Deleting {
 		return live, u
 	}
-	if name := clusterOf(u); name != "" {
-		cluster := inventory.Entry{Namespace: e.Namespace, Name: name, Group: "cluster.x-k8s.io", Kind: "Cluster"}
-		exists, err := a.clusterExists(ctx, cluster)
-		if err != nil {
+	if k.claimed != nil && live.Claimed == "" {
+		if live.Claimed, err = k.claimed(ctx, e, inventory.Entry{}); err != nil {
 			return unknown(err), nil
 		}
-		if exists {
-			live.OfCluster = name
-		}
+	}
+	if live.OfCluster, live.Credential, err = a.neededBy(ctx, e, u, k); err != nil {
+		return unknown(err), nil
 	}
 	switch {
 	case e.Group == "" && e.Kind == "Namespace":
 		live.Holds, err = a.holds(ctx, e.Name, owned)
-	case isRelease(e):
-		live.Holds, err = released(u)
+	case isSync(e):
+		live.Holds, live.Carries, err = a.carries(ctx, e, u, k.claimed)
 	}
 	if err != nil {
 		return unknown(err), nil
@@ -596,40 +548,13 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 	return live, u
 }
 
-func isRelease(e inventory.Entry) bool {
-	return e.Group == "helm.toolkit.fluxcd.io" && e.Kind == "HelmRelease"
-}
-
-// released names the protected objects that a HelmRelease installed, by its
-// inventory: they would go with it.
-func released(u *unstructured.Unstructured) ([]string, error) {
-	recorded, _, err := unstructured.NestedSlice(u.Object, "status", "inventory", "entries")
-	if err != nil {
-		return nil, fmt.Errorf("cannot read inventory of HelmRelease %s/%s: %w", u.GetNamespace(), u.GetName(), err)
-	}
-	var holds []string
-	for _, r := range recorded {
-		ref, _ := r.(map[string]any)
-		id, _ := ref["id"].(string)
-		version, _ := ref["v"].(string)
-		e, err := inventory.Parse(id, version)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read inventory of HelmRelease %s/%s: %w", u.GetNamespace(), u.GetName(), err)
-		}
-		if inventory.ProtectedKind(e.Group, e.Kind) {
-			holds = append(holds, e.String())
-		}
-	}
-	return holds, nil
-}
-
 // get reads an object, or its metadata where that is all that a plan looks at:
-// of every kind but Secret and HelmRelease.
+// of every kind but Secret, Kustomization and HelmRelease.
 func (a *Applier) get(ctx context.Context, mapping *meta.RESTMapping, e inventory.Entry) (*unstructured.Unstructured, error) {
 	u := e.Object()
 	u.SetGroupVersionKind(mapping.GroupVersionKind)
 	u.SetNamespace(namespaceOf(mapping, e))
-	if ssautil.IsSecret(u) || isRelease(e) {
+	if ssautil.IsSecret(u) || isSync(e) {
 		return u, a.client.Get(ctx, client.ObjectKeyFromObject(u), u)
 	}
 	p, err := a.client.metadata.Resource(mapping.Resource).Namespace(u.GetNamespace()).Get(ctx, e.Name, metav1.GetOptions{})
@@ -641,49 +566,8 @@ func (a *Applier) get(ctx context.Context, mapping *meta.RESTMapping, e inventor
 	u.SetAnnotations(p.Annotations)
 	u.SetOwnerReferences(p.OwnerReferences)
 	u.SetDeletionTimestamp(p.DeletionTimestamp)
+	u.SetManagedFields(p.ManagedFields)
 	return u, nil
-}
-
-// clusterOf names the Cluster that an object of Cluster API or a provider is a
-// part of: core labels and adopts what a Cluster refers to.
-func clusterOf(u *unstructured.Unstructured) string {
-	gvk := u.GroupVersionKind()
-	if gvk.Group == "cluster.x-k8s.io" && gvk.Kind == "Cluster" {
-		return ""
-	}
-	if name := u.GetLabels()["cluster.x-k8s.io/cluster-name"]; name != "" {
-		return name
-	}
-	for _, ref := range u.GetOwnerReferences() {
-		if ref.Kind == "Cluster" && strings.HasPrefix(ref.APIVersion, "cluster.x-k8s.io/") {
-			return ref.Name
-		}
-	}
-	return ""
-}
-
-func (a *Applier) clusterExists(ctx context.Context, e inventory.Entry) (bool, error) {
-	mapping, err := a.client.RESTMapper().RESTMapping(schema.GroupKind{Group: e.Group, Kind: e.Kind})
-	if meta.IsNoMatchError(err) {
-		gone := a.kindGone(ctx, e)
-		if gone.State == inventory.Unknown {
-			return false, errors.New(gone.Problem)
-		}
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("cannot look up kind Cluster: %w", err)
-	}
-	u := &metav1.PartialObjectMetadata{}
-	u.SetGroupVersionKind(mapping.GroupVersionKind)
-	err = a.client.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Name}, u)
-	if confirmsAbsence(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("cannot read Cluster %s/%s: %w", e.Namespace, e.Name, err)
-	}
-	return true, nil
 }
 
 // kindGone decides about an object whose kind the API server does not know at

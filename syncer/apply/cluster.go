@@ -34,6 +34,8 @@ type Cluster struct {
 	parallel int
 	census   census
 	answer   *answer
+	// fence is asked before each delete; nil lets all pass.
+	fence func() error
 	// moved are kinds that were found in another version than the mapper knows.
 	moved struct {
 		sync.Mutex

@@ -27,5 +27,8 @@ func (c *Cluster) As(user string) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make metadata client for %s: %w", user, err)
 	}
-	return &Cluster{Client: as, Config: config, http: httpClient, discovery: c.discovery, metadata: m, kinds: c.kinds, takenOver: c.takenOver, parallel: c.parallel, answer: c.answer}, nil
+	return &Cluster{
+		Client: as, Config: config, http: httpClient, discovery: c.discovery, metadata: m, kinds: c.kinds, takenOver: c.takenOver,
+		parallel: c.parallel, answer: c.answer, fence: c.fence,
+	}, nil
 }

@@ -229,6 +229,17 @@ func (a *Applier) applyOne(ctx context.Context, u *unstructured.Unstructured, o 
 	if o.Report && live != nil && (o.Applied || a.memo.applied(gk, name, owner, desired)) {
 		return a.report(ctx, u, o)
 	}
+	if live == nil && !o.creation.MayCreate(inventory.Of(u)) {
+		return outcome{err: fmt.Errorf("cannot apply %s: it has gone since it was looked for, and is not to be created", ssautil.FmtUnstructured(u))}
+	}
+	if live != nil && gk == clusterKind {
+		// Applying creates what is not there. A Cluster that goes at this very moment,
+		// to another management cluster perhaps, must not be built again by that.
+		u = pin(u, live)
+		if body, err = encode(u); err != nil {
+			return outcome{err: err}
+		}
+	}
 	if watched {
 		a.memo.begin(gk, name)
 	}
@@ -285,11 +296,13 @@ func (a *Applier) send(ctx context.Context, resource schema.GroupVersionResource
 }
 
 // mayRecreate reports whether an object may be deleted and created again to
-// change an immutable field. That of a protected kind never is: it could
-// destroy a cluster.
+// change an immutable field. What is protected never is: it could destroy a
+// cluster.
 func mayRecreate(u *unstructured.Unstructured, live *Live, o Options) bool {
 	gk := u.GroupVersionKind().GroupKind()
-	return live != nil && !inventory.ProtectedKind(gk.Group, gk.Kind) &&
+	kind, _, _ := unstructured.NestedString(u.Object, "type")
+	ofCluster := ssautil.IsSecret(u) && kind == clusterSecret || u.GetLabels()[clusterName] != ""
+	return live != nil && !inventory.ProtectedKind(gk.Group, gk.Kind) && !ofCluster && !ssautil.IsNamespace(u) && !isSync(inventory.Of(u)) &&
 		(o.Force || live.Force || ssautil.AnyInMetadata(u, forceSelector()))
 }
 
@@ -310,6 +323,9 @@ func (a *Applier) look(ctx context.Context, gk schema.GroupKind, resource schema
 	}
 	if live := a.memo.live(gk, name); live != nil {
 		return live, nil
+	}
+	if gk == clusterKind {
+		return a.client.read(ctx, resource, name.Namespace, name.Name) // exactly, whatever it costs
 	}
 	return a.client.peek(ctx, resource, name.Namespace, name.Name, a.memo.selector, a.memo.now())
 }

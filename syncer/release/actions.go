@@ -27,12 +27,17 @@ type helm struct {
 	logs   *logs
 	cfg    *action.Configuration
 	watch  *observer
+	// rehearsal: an install or upgrade is rendered and not carried out. What it
+	// would make is in rehearsed.
+	rehearsal bool
+	rehearsed *helmrelease.Release
 }
 
 // helm prepares an action. wrote sees what is really written to the storage.
 func (n *run) helm(ctx context.Context, wrote func(*helmrelease.Release)) *helm {
 	h := &helm{run: n, logs: newLogs(n.log, n.Now, n.req.Redact)}
 	h.client = newKubeClient(ctx, n.session, n.guard, h.logs, n.namespace, n.readers, n.Now)
+	h.client.firstSync = n.req.FirstSync
 	h.watch = &observer{Driver: n.driver(), wrote: wrote}
 	releases := storage.Init(h.watch)
 	releases.SetLogger(nil)
@@ -136,9 +141,13 @@ func (h *helm) install(ctx context.Context) (err error) {
 	if err := h.capable(c, values); err != nil {
 		return err
 	}
+	if h.rehearsal {
+		i.DryRunStrategy = action.DryRunServer
+	}
 	// Without a context of its own: it would leave the work behind in a goroutine.
 	// The client ends it with ours.
-	_, err = i.Run(c, values)
+	rel, err := i.Run(c, values)
+	h.rehearsed, err = typed(rel, err)
 	return b.explain(err)
 }
 
@@ -183,7 +192,11 @@ func (h *helm) upgrade(ctx context.Context) (err error) {
 	if err := h.capable(c, values); err != nil {
 		return err
 	}
-	_, err = u.Run(h.name, c, values)
+	if h.rehearsal {
+		u.DryRunStrategy = action.DryRunServer
+	}
+	rel, err := u.Run(h.name, c, values)
+	h.rehearsed, err = typed(rel, err)
 	return b.explain(err)
 }
 

@@ -31,6 +31,9 @@ const (
 func (a Action) releases() bool { return a == Install || a == Upgrade }
 func (a Action) remedies() bool { return a == Rollback || a == Uninstall }
 
+// creates reports whether an action may create objects of the release.
+func (a Action) creates() bool { return a.releases() || a == Rollback || a == Correct }
+
 // class is what of each is done once only in one go: Flux's types of actions.
 func (a Action) class() Action {
 	switch {

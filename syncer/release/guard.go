@@ -74,7 +74,8 @@ func Judge(d Doomed) Verdict {
 	// Whatever the chart says of it, others are lost with it: clusters, what
 	// is in a Namespace, which is known of our own only, and what a lower tier
 	// follows.
-	carriesOthers := e.Group == clusterGroup || strings.HasSuffix(e.Group, "."+clusterGroup) || live.ClusterSecret || len(live.Holds) > 0 ||
+	carriesOthers := e.Group == clusterGroup || strings.HasSuffix(e.Group, "."+clusterGroup) || live.ClusterSecret ||
+		live.Credential != "" || live.Guarded || len(live.Holds) > 0 ||
 		e.Group == "" && e.Kind == "Namespace" && (!d.Ours || live.Exempt) ||
 		d.LowerTier && (strings.HasSuffix(e.Group, ".toolkit.fluxcd.io") || e.Group == v1alpha1.GroupVersion.Group)
 	switch {
@@ -230,6 +231,9 @@ func (g *guard) delete(ctx context.Context, e inventory.Entry) error {
 	o.SetGroupVersionKind(e.GroupVersionKind())
 	if err := g.cluster.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Name}, o); err != nil {
 		return client.IgnoreNotFound(err)
+	}
+	if err := g.cluster.MayDelete(); err != nil {
+		return fmt.Errorf("cannot delete %s: %w", e, err)
 	}
 	// The answer may be the object, if something holds it: any kind is understood
 	// as unstructured only.

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/resource"
+
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
 
 // kubeClient is Helm's client of Kubernetes for one action, with these
@@ -24,6 +26,8 @@ type kubeClient struct {
 	guard   *guard
 	logs    *logs
 	now     func() time.Time
+	// firstSync is what the tier knows of its Clusters. It may be nil.
+	firstSync *firstsync.Tier
 	// readers judge objects that are waited for, before kstatus does.
 	readers readers
 	// uninstalling: an object that must stay stops the action.
@@ -69,6 +73,9 @@ func (k *kubeClient) Create(list kube.ResourceList, o ...kube.ClientCreateOption
 		return nil, err
 	}
 	k.hide(list)
+	if err := k.mayCreate(list); err != nil {
+		return nil, err
+	}
 	res, err = k.Client.Create(list, o...)
 	return res, k.logs.redact(err)
 }
@@ -83,7 +90,13 @@ func (k *kubeClient) Update(originals, targets kube.ResourceList, o ...kube.Clie
 		return res, err
 	}
 	k.hide(targets)
+	if err := k.mayCreate(targets); err != nil {
+		return res, err
+	}
 	if dropped := originals.Difference(targets); len(dropped) > 0 {
+		if err := k.guard.cluster.MayDelete(); err != nil {
+			return res, err
+		}
 		may, s := k.guard.sift(k.ctx, dropped)
 		k.spare(s)
 		going := map[*resource.Info]bool{}
@@ -107,6 +120,9 @@ func (k *kubeClient) Delete(list kube.ResourceList, policy metav1.DeletionPropag
 			errs = append(errs, fmt.Errorf("helm panicked: %v", r))
 		}
 	}()
+	if err := k.guard.cluster.MayDelete(); err != nil {
+		return nil, []error{err}
+	}
 	may, s := k.guard.sift(k.ctx, list)
 	k.spare(s)
 	hooks := len(list) > 0 && isHook(list[0])

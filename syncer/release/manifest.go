@@ -22,17 +22,22 @@ import (
 // out where they are the release's. Hooks are no part of it. The warnings are
 // about kinds of which nobody knows whether they have a namespace.
 func objectsOf(rel *helmrelease.Release, mapper meta.RESTMapper) (objects []*unstructured.Unstructured, warnings []string, err error) {
-	if err := render.Check([]byte(rel.Manifest)); err != nil {
+	objects, warnings, err = objectsIn(rel, rel.Manifest, mapper)
+	return slices.DeleteFunc(objects, func(u *unstructured.Unstructured) bool {
+		_, hook := u.GetAnnotations()[helmrelease.HookAnnotation]
+		return hook
+	}), warnings, err
+}
+
+// objectsIn reads a text of a release as objectsOf does, hooks included.
+func objectsIn(rel *helmrelease.Release, text string, mapper meta.RESTMapper) (objects []*unstructured.Unstructured, warnings []string, err error) {
+	if err := render.Check([]byte(text)); err != nil {
 		return nil, nil, fmt.Errorf("cannot read manifest of release %s/%s.v%d: %w", rel.Namespace, rel.Name, rel.Version, err)
 	}
-	objects, err = ssautil.ReadObjects(strings.NewReader(rel.Manifest))
+	objects, err = ssautil.ReadObjects(strings.NewReader(text))
 	if err != nil {
 		return nil, nil, fmt.Errorf("failed to parse manifest: %w", err)
 	}
-	objects = slices.DeleteFunc(objects, func(u *unstructured.Unstructured) bool {
-		_, hook := u.GetAnnotations()[helmrelease.HookAnnotation]
-		return hook
-	})
 	for _, u := range objects {
 		if u.GetNamespace() != "" {
 			continue

@@ -23,8 +23,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
 
 // fieldManager of the objects of releases.
@@ -83,6 +85,8 @@ type Request struct {
 	Redact func(string) string
 	// Log may be the zero value.
 	Log logr.Logger
+	// FirstSync is what the tier knows of its Clusters. It may be nil.
+	FirstSync *firstsync.Tier
 }
 
 // Outcome is when to look at a HelmRelease again.
@@ -96,6 +100,9 @@ type Outcome struct {
 	// Held: a person has to decide about a deletion. It is looked at again at the
 	// interval.
 	Held bool
+	// Creation is what keeps the release from being made: it would create Clusters
+	// that may exist already. It is nil if nothing does.
+	Creation *inventory.Creation
 }
 
 // run is one call for one HelmRelease.
@@ -211,6 +218,9 @@ func (n *run) loop(ctx context.Context, want Desired) (Outcome, error) {
 			return Outcome{}, err
 		}
 		n.log.V(1).Info("decided", "state", state, "reason", reason, "action", next)
+		if !next.creates() {
+			conditions.Delete(n.obj, v1alpha1.CreateHeldCondition)
+		}
 		switch next {
 		case Stall:
 			return n.stall(why), nil
@@ -224,6 +234,16 @@ func (n *run) loop(ctx context.Context, want Desired) (Outcome, error) {
 		if slices.Contains(n.done, next.class()) {
 			return n.pause(), nil
 		}
+		held, err := n.creation(ctx, next, diff)
+		if err != nil {
+			conditions.MarkFalse(n.obj, meta.ReadyCondition, "StateError", "%s", err)
+			return Outcome{}, err
+		}
+		if held.Blocked() {
+			n.holdCreation(held)
+			return Outcome{Creation: held}, nil
+		}
+		conditions.Delete(n.obj, v1alpha1.CreateHeldCondition)
 		switch next {
 		case Correct:
 			n.tellDrift(diff)

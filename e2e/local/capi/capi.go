@@ -237,6 +237,7 @@ func adapt(object *unstructured.Unstructured, base, bundle string) error {
 		labels = map[string]string{}
 	}
 	labels["cluster.x-k8s.io/provider"] = "cluster-api"
+	labels["clusterctl.cluster.x-k8s.io"] = "" // as clusterctl marks what it installs, and looks for when it moves
 	switch object.GetKind() {
 	case "CustomResourceDefinition":
 		labels["cluster.x-k8s.io/v1beta1"] = "v1beta1"

@@ -53,9 +53,11 @@ func (r *controlPlanes) Reconcile(ctx context.Context, request ctrl.Request) (ct
 		return ctrl.Result{}, nil // Cluster API makes the Cluster the owner, which wakes this again
 	}
 
-	// Recorded before anything runs, so that nothing runs without a record of it.
+	// Recorded before anything runs, so that nothing runs without a record of it. The id is in the spec, as clouds' are:
+	// status is lost when an object is restored, and the UID is another one then.
 	before := object.deepCopy()
 	controllerutil.AddFinalizer(object, controlPlaneFinalizer)
+	object.Spec.ID = id(object)
 	if err := patchObject(ctx, r.client, object, before); err != nil {
 		return ctrl.Result{}, err
 	}

@@ -1,0 +1,123 @@
+package capibridge
+
+import (
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"k8s.io/client-go/rest"
+)
+
+// CredentialForm is how a kubeconfig proves who it is.
+type CredentialForm string
+
+// Forms of the credential in a kubeconfig.
+const (
+	// CredentialNone is there if a kubeconfig has neither token nor certificate.
+	CredentialNone CredentialForm = "None"
+	// CredentialCertificate is a client certificate.
+	CredentialCertificate CredentialForm = "ClientCertificate"
+	// CredentialEKS is a presigned request to AWS's token service, which EKS
+	// makes to find out who asks.
+	CredentialEKS CredentialForm = "EKSToken"
+	// CredentialJWT is a signed token: of a service account, or of Entra.
+	CredentialJWT CredentialForm = "JWT"
+	// CredentialToken is a token that does not say what it is.
+	CredentialToken CredentialForm = "Token"
+)
+
+// Credential is what can be told of the credential in a kubeconfig.
+type Credential struct {
+	Form CredentialForm
+	// IssuedAt and ExpiresAt are zero if the credential does not say. Nothing is
+	// verified: a clock may be read from them, no right.
+	IssuedAt  time.Time
+	ExpiresAt time.Time
+}
+
+const (
+	eksPrefix = "k8s-aws-v1."
+	// eksLife counts from the date in the request. X-Amz-Expires, which says 60
+	// seconds, is heeded by neither EKS nor the token service.
+	eksLife = 15 * time.Minute
+	eksDate = "20060102T150405Z"
+)
+
+// CredentialOf tells when the credential of a client configuration expires. If
+// there are two, a token and a certificate, it is the one that expires first. It
+// reads what Kubeconfig returned: nothing in it is looked up or verified, and
+// what cannot be read has no dates.
+func CredentialOf(config *rest.Config) Credential {
+	found := Credential{Form: CredentialNone}
+	if len(config.CertData) > 0 {
+		found = ofCertificate(config.CertData)
+	}
+	if config.BearerToken != "" {
+		token := ofToken(config.BearerToken)
+		if found.ExpiresAt.IsZero() || (!token.ExpiresAt.IsZero() && token.ExpiresAt.Before(found.ExpiresAt)) {
+			found = token
+		}
+	}
+	return found
+}
+
+// ofCertificate reads the first certificate, which is the client's own; those of
+// its issuers may follow.
+func ofCertificate(data []byte) Credential {
+	c := Credential{Form: CredentialCertificate}
+	for {
+		var block *pem.Block
+		if block, data = pem.Decode(data); block == nil {
+			return c
+		}
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		if cert, err := x509.ParseCertificate(block.Bytes); err == nil {
+			c.IssuedAt, c.ExpiresAt = cert.NotBefore, cert.NotAfter
+		}
+		return c
+	}
+}
+
+func ofToken(token string) Credential {
+	if presigned, ok := strings.CutPrefix(token, eksPrefix); ok {
+		return ofEKS(presigned)
+	}
+	claims := jwt.RegisteredClaims{}
+	if _, _, err := jwt.NewParser().ParseUnverified(token, &claims); err != nil {
+		return Credential{Form: CredentialToken}
+	}
+	c := Credential{Form: CredentialJWT}
+	if claims.IssuedAt != nil {
+		c.IssuedAt = claims.IssuedAt.UTC()
+	}
+	if claims.ExpiresAt != nil {
+		c.ExpiresAt = claims.ExpiresAt.UTC()
+	}
+	return c
+}
+
+func ofEKS(presigned string) Credential {
+	c := Credential{Form: CredentialEKS}
+	request, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(presigned, "="))
+	if err != nil {
+		return c
+	}
+	u, err := url.Parse(string(request))
+	if err != nil {
+		return c
+	}
+	for name, values := range u.Query() {
+		if strings.EqualFold(name, "X-Amz-Date") && len(values) > 0 {
+			if at, err := time.Parse(eksDate, values[0]); err == nil {
+				c.IssuedAt, c.ExpiresAt = at, at.Add(eksLife)
+			}
+		}
+	}
+	return c
+}

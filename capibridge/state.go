@@ -1,0 +1,79 @@
+package capibridge
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// Words for the state of a cluster, for people.
+const (
+	StateMoved        = "Moved"
+	StateDeleting     = "Deleting"
+	StatePaused       = "Paused"
+	StateFailed       = "Failed"
+	StateProvisioning = "Provisioning"
+	StateStarting     = "Starting"
+	StateStopped      = "Stopped"
+	StateUnreachable  = "Unreachable"
+	StateRemediating  = "Remediating"
+	StateRollingOut   = "RollingOut"
+	StateDegraded     = "Degraded"
+	StateUnavailable  = "Unavailable"
+	StateAvailable    = "Available"
+)
+
+// State is the one word for a cluster that a person wants to read first, and a
+// sentence if there is more to say. What a provider says of it is in f, whose
+// zero value says nothing. Nothing is decided by it: it may be stale, as what it
+// is made of.
+func (c Cluster) State(f Facts) (word, detail string) {
+	switch {
+	case c.Moved:
+		return StateMoved, "the Cluster was moved to another management cluster"
+	case c.Deleting:
+		return StateDeleting, ""
+	case c.Paused && c.MoveBlocked:
+		return StatePaused, "a move waits for the provider to let go of it"
+	case c.Paused:
+		return StatePaused, ""
+	}
+	for _, h := range []Health{f.ControlPlane, f.Infrastructure} {
+		switch h.Reason {
+		case HealthFailed:
+			return StateFailed, h.Message
+		case HealthStopped:
+			return StateStopped, h.Message
+		}
+	}
+	switch {
+	// A failure from before the cluster came up is in the way; a later one may
+	// be of something that it goes on without.
+	case !c.Failure.IsZero() && !c.ControlPlaneInitialized:
+		return StateFailed, say(Reference{Kind: "Cluster", Name: c.Name}, c.Failure.Reason, c.Failure.Message)
+	case !c.InfrastructureProvisioned:
+		return StateProvisioning, detailOf(f.Infrastructure, f.ControlPlane)
+	case !c.ControlPlaneInitialized:
+		return StateStarting, detailOf(f.ControlPlane, f.Infrastructure)
+	case f.ControlPlane.Status == metav1.ConditionFalse:
+		return StateUnavailable, f.ControlPlane.Message
+	case c.RemoteConnection == metav1.ConditionFalse:
+		return StateUnreachable, "Cluster API does not reach the API server"
+	case c.Remediating:
+		return StateRemediating, ""
+	case c.RollingOut, f.ControlPlane.Reason == HealthUpdating:
+		return StateRollingOut, f.ControlPlane.Message
+	case f.ControlPlane.Reason == HealthDegraded, f.Infrastructure.Reason == HealthDegraded:
+		return StateDegraded, detailOf(f.ControlPlane, f.Infrastructure)
+	case !c.Failure.IsZero():
+		return StateDegraded, say(Reference{Kind: "Cluster", Name: c.Name}, c.Failure.Reason, c.Failure.Message)
+	case !c.Available:
+		return StateUnavailable, ""
+	}
+	return StateAvailable, ""
+}
+
+func detailOf(healths ...Health) string {
+	for _, h := range healths {
+		if h.Message != "" {
+			return h.Message
+		}
+	}
+	return ""
+}

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
+)
+
+func (c *cli) newApproveCreate() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "create [<namespace>/<name>...]",
+		Short: "Let Clusters be created that are held because they may run already",
+		Long: "Say of Clusters that they are new, or to be built again, so that they are created. Without names it\n" +
+			"shows what is held. A Cluster that runs already must not be approved: that builds it a second time.\n" +
+			"Restore its saved state instead (docs/rebuild.md); then there is nothing to approve.",
+		Example: "  cascade approve create\n" +
+			"  cascade approve create fleet/alpha fleet/beta\n" +
+			"  cascade approve create --all",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			names, err := clusterNames(args)
+			if err != nil {
+				return err
+			}
+			if all && len(names) > 0 {
+				return fmt.Errorf("cannot use --all with names: it stands for all that are held")
+			}
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			return c.approveCreate(cmd.Context(), cl, c.namespace(), names, all)
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "show the Clusters that are held, and approve each of them")
+	c.flags.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func (c *cli) newApproveFirstSync() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "first-sync",
+		Short: "End the first sync of a tier: Clusters are created without asking from then on",
+		Long: "End the first sync of a tier. It ends by itself when everything that Git declares is applied and all\n" +
+			"Clusters are there; this is for a tier in which that does not come about, because something is\n" +
+			"suspended or fails that has nothing to do with Clusters. It is refused while Clusters are held.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			return c.approveFirstSync(cmd.Context(), cl, c.namespace())
+		},
+	}
+	c.flags.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func clusterNames(args []string) ([]types.NamespacedName, error) {
+	var names []types.NamespacedName
+	for _, arg := range args {
+		namespace, name, ok := strings.Cut(arg, "/")
+		if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+			return nil, fmt.Errorf("cannot use %q: write namespace/name of a Cluster", arg)
+		}
+		names = append(names, types.NamespacedName{Namespace: namespace, Name: name})
+	}
+	return names, nil
+}
+
+// heldCreation is an owner that does not create Clusters.
+type heldCreation struct {
+	owner, message string
+}
+
+func (h heldCreation) String() string { return h.owner + ": " + h.message }
+
+func (c *cli) approveCreate(ctx context.Context, cl client.Client, namespace string, names []types.NamespacedName, all bool) error {
+	held, err := heldCreations(ctx, cl)
+	if err != nil {
+		return err
+	}
+	var waiting []types.NamespacedName
+	for _, h := range held {
+		waiting = append(waiting, inventory.HeldByMessage(h.message)...)
+	}
+	if len(names) == 0 {
+		if len(held) == 0 {
+			fmt.Fprintln(c.streams.Out, "no Cluster is held in this tier")
+			return nil
+		}
+		for _, h := range held {
+			fmt.Fprintln(c.streams.Out, h)
+		}
+		if !all {
+			return errNotReady
+		}
+		names = waiting
+	}
+	for _, name := range names {
+		if !slices.Contains(waiting, name) {
+			return fmt.Errorf("cannot approve Cluster %s: it is not held; look at what is with: cascade approve create", name)
+		}
+	}
+	patch, err := firstsync.ApprovalPatch(names)
+	if err != nil {
+		return err
+	}
+	if err := writeFirstSync(ctx, cl, namespace, patch); err != nil {
+		return err
+	}
+	for _, name := range names {
+		fmt.Fprintf(c.streams.Out, "✔ approved creation of Cluster %s\n", name)
+	}
+	return nil
+}
+
+func (c *cli) approveFirstSync(ctx context.Context, cl client.Client, namespace string) error {
+	held, err := heldCreations(ctx, cl)
+	if err != nil {
+		return err
+	}
+	for _, h := range held {
+		if len(inventory.HeldByMessage(h.message)) > 0 {
+			return fmt.Errorf("cannot end the first sync: %s", h)
+		}
+	}
+	cm := &corev1.ConfigMap{}
+	if err := cl.Get(ctx, types.NamespacedName{Namespace: namespace, Name: v1alpha1.FirstSyncConfigMap}, cm); err != nil {
+		return firstSyncError(namespace, err)
+	}
+	patch, err := firstsync.SettlementPatch(cm, "a person said so")
+	if err != nil {
+		return err
+	}
+	if err := writeFirstSync(ctx, cl, namespace, patch); err != nil {
+		return err
+	}
+	fmt.Fprintln(c.streams.Out, "✔ the first sync is over: Clusters are created without asking")
+	return nil
+}
+
+func writeFirstSync(ctx context.Context, cl client.Client, namespace string, patch []byte) error {
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.FirstSyncConfigMap}}
+	if err := cl.Patch(ctx, cm, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return firstSyncError(namespace, err)
+	}
+	return nil
+}
+
+func firstSyncError(namespace string, err error) error {
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("cannot find ConfigMap %s/%s: no agent has run here, or it runs in another namespace (-n)", namespace, v1alpha1.FirstSyncConfigMap)
+	}
+	return fmt.Errorf("cannot write ConfigMap %s/%s: %w", namespace, v1alpha1.FirstSyncConfigMap, err)
+}
+
+// heldCreations are the Kustomizations and HelmReleases that do not create Clusters,
+// in all namespaces.
+func heldCreations(ctx context.Context, cl client.Client) ([]heldCreation, error) {
+	var held []heldCreation
+	add := func(kind, namespace, name string, conditions []metav1.Condition) {
+		if c := meta.FindStatusCondition(conditions, v1alpha1.CreateHeldCondition); c != nil {
+			held = append(held, heldCreation{kind + "/" + namespace + "/" + name, c.Message})
+		}
+	}
+	kustomizations := &kustomizev1.KustomizationList{}
+	if err := cl.List(ctx, kustomizations); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("cannot list Kustomizations: %w", err)
+	}
+	for i := range kustomizations.Items {
+		k := &kustomizations.Items[i]
+		add(kustomizev1.KustomizationKind, k.Namespace, k.Name, k.Status.Conditions)
+	}
+	releases := &helmv2.HelmReleaseList{}
+	if err := cl.List(ctx, releases); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("cannot list HelmReleases: %w", err)
+	}
+	for i := range releases.Items {
+		h := &releases.Items[i]
+		add(helmv2.HelmReleaseKind, h.Namespace, h.Name, h.Status.Conditions)
+	}
+	slices.SortFunc(held, func(a, b heldCreation) int { return strings.Compare(a.owner, b.owner) })
+	return held, nil
+}
+
+// printHeld tells, below the tree, what this tier waits for.
+func printHeld(out io.Writer, held []string) error {
+	if len(held) == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintln(out, "\nheld in this tier, for a person to decide:"); err != nil {
+		return err
+	}
+	for _, line := range held {
+		if _, err := fmt.Fprintln(out, "  "+line); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,465 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	ssautil "github.com/fluxcd/pkg/ssa/utils"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/e2e/stage"
+)
+
+// TestFirstSync takes a tier through its life: nothing on record, one Cluster that
+// is approved, one that is restored piece by piece, settled, one that is moved away,
+// and the record lost. The definitions of Cluster API are there, its controllers are
+// not: what counts is which objects are created. The parts build on each other.
+func TestFirstSync(t *testing.T) {
+	t.Parallel()
+	f := startFirstSync(t)
+	for _, part := range []struct {
+		name string
+		run  func(*firstSync, *testing.T)
+	}{
+		{"NothingOnRecordHoldsAll", (*firstSync).nothingOnRecord},
+		{"HeldTierPrunesNothing", (*firstSync).prunesNothing},
+		{"ApprovalSurvivesTheAgent", (*firstSync).approval},
+		{"RestoredPieceByPiece", (*firstSync).restored},
+		{"SettledTierAsksNobody", (*firstSync).settled},
+		{"MovedClusterIsNotBuiltAgain", (*firstSync).moved},
+		{"LostRecordOfAnOldTierHoldsNothing", (*firstSync).recordLost},
+	} {
+		if !t.Run(part.name, func(t *testing.T) { part.run(f, t) }) {
+			return
+		}
+	}
+}
+
+type firstSync struct {
+	*oneTier
+	// whole is the test that the parts are of: what it starts outlives them.
+	whole *testing.T
+	tier  *stage.Tier
+	c     client.Client
+	kill  func()
+}
+
+func startFirstSync(t *testing.T) *firstSync {
+	t.Helper()
+	repos := t.TempDir()
+	bootstrap := filepath.Join(repos, "bootstrap.yaml")
+	if err := os.WriteFile(bootstrap, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f := &firstSync{whole: t, oneTier: &oneTier{Stage: startStage(t, stage.Options{Repos: repos, Bootstrap: bootstrap})}}
+	var err error
+	if f.tier, err = f.Cluster(t.Context(), "first"); err != nil {
+		t.Fatal(err)
+	}
+	if f.c, err = f.tier.Client(); err != nil {
+		t.Fatal(err)
+	}
+	prepare(t, f.c, f.Stage)
+	definitions(t, f.c)
+	if err := f.Git.Create(t.Context(), "fleet"); err != nil {
+		t.Fatal(err)
+	}
+	f.put(t, "fleet", map[string]string{
+		"fleet/a.yaml": clusterText("a"), "fleet/b.yaml": clusterText("b"),
+		"fleet/keep.yaml": configMap("keep", "1"), "fleet/drop.yaml": configMap("drop", "1"),
+	})
+	for _, text := range []string{
+		fmt.Sprintf("apiVersion: source.toolkit.fluxcd.io/v1\nkind: GitRepository\nmetadata: {name: fleet, namespace: cascade-system}\n"+
+			"spec: {url: %q, ref: {branch: main}, secretRef: {name: git-auth}, interval: 1s}\n", f.Git.HTTPURL("fleet")),
+		kustomization("fleet", "fleet", "./fleet", ""),
+	} {
+		if err := stage.Apply(t.Context(), f.c, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.start()
+	return f
+}
+
+// definitions installs those of Cluster API and of the local provider.
+func definitions(t *testing.T, c client.Client) {
+	t.Helper()
+	for _, file := range []string{
+		filepath.Join("..", "bin", "capi", "crd", "bases", "cluster.x-k8s.io_clusters.yaml"),
+		filepath.Join("local", "config", "crd", "localclusters.yaml"), filepath.Join("local", "config", "crd", "localcontrolplanes.yaml"),
+	} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects, err := ssautil.ReadObjects(strings.NewReader(string(text)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, u := range objects {
+			if err := c.Create(t.Context(), u); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	eventually(t, converge, "the kinds of Cluster API are served", func(ctx context.Context) error {
+		for _, kind := range clusterKinds {
+			list := &unstructured.UnstructuredList{}
+			list.SetAPIVersion(kind[0])
+			list.SetKind(kind[1] + "List")
+			if err := c.List(ctx, list); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// clusterKinds are what a cluster is declared with.
+var clusterKinds = [][2]string{
+	{"cluster.x-k8s.io/v1beta2", "Cluster"}, {"infrastructure.cluster.x-k8s.io/v1alpha1", "LocalCluster"}, {"controlplane.cluster.x-k8s.io/v1alpha1", "LocalControlPlane"},
+}
+
+func clusterText(name string) string {
+	return strings.ReplaceAll(`apiVersion: cluster.x-k8s.io/v1beta2
+kind: Cluster
+metadata: {name: NAME, namespace: default}
+spec:
+  infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: LocalCluster, name: NAME}
+  controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: LocalControlPlane, name: NAME}
+---
+apiVersion: infrastructure.cluster.x-k8s.io/v1alpha1
+kind: LocalCluster
+metadata: {name: NAME, namespace: default}
+---
+apiVersion: controlplane.cluster.x-k8s.io/v1alpha1
+kind: LocalControlPlane
+metadata: {name: NAME, namespace: default}
+`, "NAME", name)
+}
+
+// start starts the agent, as it is installed if nobody says otherwise.
+func (f *firstSync) start() {
+	f.whole.Helper()
+	f.kill = agent(f.whole, f.Stage, f.tier, "first", "--controllers=GitRepository,Kustomization")
+}
+
+// held waits until the Kustomization holds Clusters back, and says these texts.
+func (f *firstSync) held(t *testing.T, texts ...string) string {
+	t.Helper()
+	message := ""
+	eventually(t, converge, "the Kustomization says "+strings.Join(texts, ", "), func(ctx context.Context) error {
+		k := &kustomizev1.Kustomization{}
+		if err := f.c.Get(ctx, client.ObjectKey{Namespace: stage.Namespace, Name: "fleet"}, k); err != nil {
+			return err
+		}
+		ready := meta.FindStatusCondition(k.Status.Conditions, fluxmeta.ReadyCondition)
+		if ready == nil || ready.Reason != v1alpha1.ReasonCreateHeld {
+			return fmt.Errorf("conditions are %s", summary(k.Status.Conditions))
+		}
+		message = ready.Message
+		for _, text := range texts {
+			if !strings.Contains(message, text) {
+				return fmt.Errorf("it says %s", message)
+			}
+		}
+		return nil
+	})
+	return message
+}
+
+func (f *firstSync) ready(t *testing.T) *kustomizev1.Kustomization {
+	t.Helper()
+	k := &kustomizev1.Kustomization{}
+	eventually(t, converge, "the Kustomization is ready", func(ctx context.Context) error {
+		if err := f.c.Get(ctx, client.ObjectKey{Namespace: stage.Namespace, Name: "fleet"}, k); err != nil {
+			return err
+		}
+		if !meta.IsStatusConditionTrue(k.Status.Conditions, fluxmeta.ReadyCondition) || meta.FindStatusCondition(k.Status.Conditions, v1alpha1.CreateHeldCondition) != nil {
+			return fmt.Errorf("conditions are %s", summary(k.Status.Conditions))
+		}
+		return nil
+	})
+	return k
+}
+
+// look asks the agent to look now: nothing else tells it of what a Cluster refers to.
+func (f *firstSync) look(t *testing.T) {
+	t.Helper()
+	k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: stage.Namespace, Name: "fleet"}}
+	f.patch(t, k, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, fluxmeta.ReconcileRequestAnnotation, t.Name()))
+}
+
+func (f *firstSync) patch(t *testing.T, o client.Object, patch string) {
+	t.Helper()
+	if err := f.c.Patch(t.Context(), o, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// parts returns the UIDs of the objects of a cluster that are there, by kind.
+func (f *firstSync) parts(ctx context.Context, name string) (map[string]string, error) {
+	there := map[string]string{}
+	for _, kind := range clusterKinds {
+		u := stage.Object(kind[0], kind[1])
+		err := f.c.Get(ctx, client.ObjectKey{Namespace: "default", Name: name}, u)
+		if err == nil {
+			there[kind[1]] = string(u.GetUID())
+		} else if !apierrors.IsNotFound(err) {
+			return nil, err
+		}
+	}
+	return there, nil
+}
+
+func (f *firstSync) has(t *testing.T, name string, want int) map[string]string {
+	t.Helper()
+	there, err := f.parts(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(there) != want {
+		t.Fatalf("of cluster %s there are %v", name, there)
+	}
+	return there
+}
+
+// created waits until all of a cluster is there.
+func (f *firstSync) created(t *testing.T, name string) {
+	t.Helper()
+	eventually(t, converge, "cluster "+name+" is created", func(ctx context.Context) error {
+		there, err := f.parts(ctx, name)
+		if err != nil {
+			return err
+		}
+		if len(there) != len(clusterKinds) {
+			return fmt.Errorf("of it there are %v", there)
+		}
+		return nil
+	})
+}
+
+func (f *firstSync) cascade(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	return f.Run(t.Context(), "cascade", append(args, "--kubeconfig", f.tier.Kubeconfig())...)
+}
+
+func (f *firstSync) record(ctx context.Context) (map[string]string, error) {
+	cm := &corev1.ConfigMap{}
+	err := f.c.Get(ctx, client.ObjectKey{Namespace: stage.Namespace, Name: v1alpha1.FirstSyncConfigMap}, cm)
+	return cm.Data, err
+}
+
+// recorded waits until the record says something.
+func (f *firstSync) recorded(t *testing.T, key, value string) {
+	t.Helper()
+	eventually(t, converge, fmt.Sprintf("the record says %s=%s", key, value), func(ctx context.Context) error {
+		data, err := f.record(ctx)
+		if err != nil {
+			return err
+		}
+		if data[key] != value {
+			return fmt.Errorf("it is %v", data)
+		}
+		return nil
+	})
+}
+
+func (f *firstSync) configMap(ctx context.Context, name string) error {
+	return f.c.Get(ctx, client.ObjectKey{Namespace: "default", Name: name}, &corev1.ConfigMap{})
+}
+
+func (f *firstSync) nothingOnRecord(t *testing.T) {
+	f.held(t, "Cluster/default/a, Cluster/default/b", "nobody has said whether it is new", "cascade approve create default/a default/b")
+	f.has(t, "a", 0)
+	f.has(t, "b", 0)
+	if err := f.configMap(t.Context(), "keep"); err != nil {
+		t.Errorf("what has nothing to do with Clusters was not applied: %v", err)
+	}
+	k := &kustomizev1.Kustomization{}
+	if err := f.c.Get(t.Context(), client.ObjectKey{Namespace: stage.Namespace, Name: "fleet"}, k); err != nil {
+		t.Fatal(err)
+	}
+	if got := ids(k); len(got) != 2 {
+		t.Errorf("the inventory is %v", got)
+	}
+	f.recorded(t, "state", v1alpha1.FirstSyncAdopt)
+	out, err := f.cascade(t, "approve", "create")
+	if err == nil || !strings.Contains(out, "Kustomization/cascade-system/fleet: not created: Cluster/default/a") {
+		t.Errorf("approve create: %v\n%s", err, out)
+	}
+	if _, err := f.cascade(t, "approve", "create", "default/z"); err == nil || !strings.Contains(err.Error(), "it is not held") {
+		t.Errorf("a Cluster was approved that nobody declared: %v", err)
+	}
+	if _, err := f.cascade(t, "approve", "first-sync"); err == nil || !strings.Contains(err.Error(), "cannot end the first sync") {
+		t.Errorf("the first sync was ended while Clusters are held: %v", err)
+	}
+}
+
+func (f *firstSync) prunesNothing(t *testing.T) {
+	f.put(t, "fleet", map[string]string{"fleet/drop.yaml": "", "fleet/more.yaml": configMap("more", "1")})
+	eventually(t, converge, "the commit is applied", func(ctx context.Context) error { return f.configMap(ctx, "more") })
+	f.held(t, "default/a")
+	if err := f.configMap(t.Context(), "drop"); err != nil {
+		t.Errorf("it was pruned: %v", err)
+	}
+}
+
+func (f *firstSync) approval(t *testing.T) {
+	f.kill()
+	if _, err := f.cascade(t, "approve", "create", "default/a"); err != nil {
+		t.Fatal(err)
+	}
+	f.recorded(t, "default_a", "approved")
+	f.start()
+	f.created(t, "a")
+	message := f.held(t, "cascade approve create default/b")
+	if strings.Contains(message, "default/a") {
+		t.Errorf("it still asks for a: %s", message)
+	}
+	f.has(t, "b", 0)
+	f.recorded(t, "default_a", "adopted")
+}
+
+func (f *firstSync) restored(t *testing.T) {
+	saved, err := ssautil.ReadObjects(strings.NewReader(clusterText("b")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As clusterctl does: the Cluster first, paused, and what belongs to it later.
+	cluster, plane := saved[0], saved[2]
+	for _, set := range []struct {
+		in     *unstructured.Unstructured
+		value  any
+		fields []string
+	}{{cluster, true, []string{"spec", "paused"}}, {plane, "saved", []string{"spec", "id"}}} {
+		if err := unstructured.SetNestedField(set.in.Object, set.value, set.fields...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.c.Create(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	f.held(t, "not touched: Cluster/default/b", "being restored")
+	f.has(t, "b", 1)
+	// Whoever does it in another order is not punished for it.
+	f.patch(t, cluster, `{"spec":{"paused":null}}`)
+	f.held(t, "it lacks LocalCluster/default/b, LocalControlPlane/default/b")
+	f.has(t, "b", 1)
+	for _, u := range saved[1:] {
+		if err := f.c.Create(t.Context(), u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := f.has(t, "b", 3)
+	f.look(t)
+	k := f.ready(t)
+	if got := ids(k); len(got) != 8 {
+		t.Errorf("the inventory is %v", got)
+	}
+	if now := f.has(t, "b", 3); !maps.Equal(now, before) {
+		t.Errorf("objects of b are %v, they were %v", now, before)
+	}
+	if err := f.c.Get(t.Context(), client.ObjectKeyFromObject(plane), plane); err != nil {
+		t.Fatal(err)
+	}
+	if id, _, _ := unstructured.NestedString(plane.Object, "spec", "id"); id != "saved" || plane.GetLabels()["kustomize.toolkit.fluxcd.io/name"] != "fleet" {
+		t.Errorf("the control plane has id %q and labels %v", id, plane.GetLabels())
+	}
+	if err := f.configMap(t.Context(), "drop"); !apierrors.IsNotFound(err) {
+		t.Errorf("what was dropped is not pruned: %v", err)
+	}
+}
+
+func (f *firstSync) settled(t *testing.T) {
+	f.recorded(t, "state", v1alpha1.FirstSyncSettled)
+	f.put(t, "fleet", map[string]string{"fleet/c.yaml": clusterText("c")})
+	f.created(t, "c")
+	f.ready(t)
+	data, err := f.record(t.Context())
+	if err != nil || len(data) != 2 {
+		t.Errorf("the record is %v, %v", data, err)
+	}
+}
+
+// moved does to a Cluster what clusterctl move does, after which it runs from
+// another management cluster.
+func (f *firstSync) moved(t *testing.T) {
+	cluster := stage.Object(clusterKinds[0][0], clusterKinds[0][1])
+	cluster.SetNamespace("default")
+	cluster.SetName("c")
+	f.patch(t, cluster, `{"spec":{"paused":true},"metadata":{"finalizers":["test/finalizer"]}}`)
+	f.recorded(t, "default_c", "paused")
+	f.patch(t, cluster, `{"metadata":{"annotations":{"clusterctl.cluster.x-k8s.io/delete-for-move":""}}}`)
+	for i := len(clusterKinds) - 1; i >= 0; i-- {
+		u := stage.Object(clusterKinds[i][0], clusterKinds[i][1])
+		u.SetNamespace("default")
+		u.SetName("c")
+		if err := f.c.Delete(t.Context(), u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.patch(t, cluster, `{"metadata":{"finalizers":null}}`)
+	f.held(t, "not created again: Cluster/default/c", "moved to another management cluster", "cascade approve create default/c")
+	eventually(t, converge, "it is gone", func(ctx context.Context) error {
+		if err := f.c.Get(ctx, client.ObjectKeyFromObject(cluster), cluster); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is there: %v", err)
+		}
+		return nil
+	})
+	f.recorded(t, "default_c", "moving")
+	// Neither a commit nor a restart brings it back.
+	f.put(t, "fleet", map[string]string{"fleet/keep.yaml": configMap("keep", "2")})
+	eventually(t, converge, "the commit is applied", func(ctx context.Context) error {
+		cm := &corev1.ConfigMap{}
+		if err := f.c.Get(ctx, client.ObjectKey{Namespace: "default", Name: "keep"}, cm); err != nil {
+			return err
+		}
+		if cm.Data["value"] != "2" {
+			return errors.New("it has the value of before")
+		}
+		return nil
+	})
+	f.kill()
+	f.start()
+	f.put(t, "fleet", map[string]string{"fleet/last.yaml": configMap("last", "1")})
+	eventually(t, converge, "the commit after the restart is applied", func(ctx context.Context) error { return f.configMap(ctx, "last") })
+	f.held(t, "Cluster/default/c")
+	if there, err := f.parts(t.Context(), "c"); err != nil || there["Cluster"] != "" {
+		t.Fatalf("of c there are %v, %v", there, err)
+	}
+	if _, err := f.cascade(t, "approve", "create", "--all"); err != nil {
+		t.Fatal(err)
+	}
+	f.created(t, "c")
+	f.ready(t)
+	f.recorded(t, "default_c", "")
+}
+
+func (f *firstSync) recordLost(t *testing.T) {
+	f.kill()
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: stage.Namespace, Name: v1alpha1.FirstSyncConfigMap}}
+	if err := f.c.Delete(t.Context(), cm); err != nil {
+		t.Fatal(err)
+	}
+	f.start()
+	f.recorded(t, "state", v1alpha1.FirstSyncSettled)
+	f.put(t, "fleet", map[string]string{"fleet/d.yaml": clusterText("d")})
+	f.created(t, "d")
+	f.ready(t)
+}

@@ -1,0 +1,482 @@
+package inventory
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Standing is what a tier has on record about one Cluster.
+type Standing string
+
+// Standings. They are written down as they are here.
+const (
+	// Approved: a person said that it is new, or to be built again.
+	Approved Standing = "approved"
+	// Adopted: it was there, with everything that it refers to, when it was
+	// looked at first.
+	Adopted Standing = "adopted"
+	// LastPaused and LastMoving: so it was when it was last seen. clusterctl pauses
+	// what it moves to another management cluster, and marks it before it deletes it.
+	LastPaused Standing = "paused"
+	LastMoving Standing = "moving"
+)
+
+// FirstSync is what a tier knows about its Clusters, besides what is there. A
+// management cluster that lost its state looks like a new one, and Git declares
+// the Clusters of both: whoever creates them there builds every cluster a second
+// time. So a tier creates none before somebody said for each of those that are
+// missing whether it is new.
+type FirstSync struct {
+	// Settled: all Clusters that Git declared were there once, or a person said
+	// that none of them ever existed. From then on Clusters are created without asking.
+	Settled bool
+	// Clusters that something is on record about.
+	Clusters map[types.NamespacedName]Standing
+	// Seen are those that the watch of Clusters shows. It was looked at before the
+	// cluster is asked: one that is seen and is not found has just gone, and how it
+	// went is not known yet.
+	Seen map[types.NamespacedName]bool
+}
+
+// departed reports whether the standing is one in which a Cluster that is gone
+// is probably run from elsewhere.
+func (s Standing) departed() bool { return s == LastPaused || s == LastMoving }
+
+// Open reports whether a Cluster may be created whatever the cluster says, so that
+// it need not be asked.
+func (f *FirstSync) Open(name types.NamespacedName) bool {
+	return f.Settled && !f.Seen[name] && !f.Clusters[name].departed()
+}
+
+// ClusterLive is what was read about one Cluster.
+type ClusterLive struct {
+	State State
+	// Problem explains Unknown.
+	Problem string
+	Paused  bool
+	// Missing are objects that it refers to and that are confirmed absent.
+	Missing []string
+}
+
+// Why a Cluster is held.
+type Why int
+
+// Reasons for a hold.
+const (
+	// NotAsked: it does not exist, and nobody said that it is new.
+	NotAsked Why = iota
+	// Restoring: it exists and is paused, as it is while its saved state is being
+	// restored.
+	Restoring
+	// Incomplete: it exists, and something that it refers to does not.
+	Incomplete
+	// Departed: it is gone and was paused or being moved when it was last seen.
+	Departed
+	// Vanished: it is gone since a moment ago, and how is not known yet.
+	Vanished
+)
+
+// HeldCluster is one that is not created, nor what belongs to it.
+type HeldCluster struct {
+	Name types.NamespacedName
+	Why  Why
+	// Missing, for Incomplete.
+	Missing []string
+}
+
+// Creation is what of a rendering may not be applied now, because it would build
+// a cluster that may exist already.
+type Creation struct {
+	Held []HeldCluster
+	// Loose objects are held as well: they may be a part of a Cluster, and none that
+	// is there refers to them.
+	Loose []Entry
+	// Adopted are Clusters that are found complete and are not on record yet.
+	Adopted []types.NamespacedName
+
+	withheld map[string]bool
+	// create has the Clusters that may be created.
+	create map[types.NamespacedName]bool
+}
+
+// Blocked reports whether anything is held.
+func (c *Creation) Blocked() bool { return c != nil && (len(c.Held) > 0 || len(c.Loose) > 0) }
+
+// Withholds reports whether an object may not be applied.
+func (c *Creation) Withholds(e Entry) bool { return c != nil && c.withheld[e.ID()] }
+
+// MayCreate reports whether an object may be created, should it not exist.
+// Everything but a Cluster may.
+func (c *Creation) MayCreate(e Entry) bool {
+	return c == nil || !isCluster(e) || c.create[types.NamespacedName{Namespace: e.Namespace, Name: e.Name}]
+}
+
+// Names of the held Clusters.
+func (c *Creation) Names() []types.NamespacedName {
+	if c == nil {
+		return nil
+	}
+	names := make([]types.NamespacedName, 0, len(c.Held))
+	for _, h := range c.Held {
+		names = append(names, h.Name)
+	}
+	return names
+}
+
+// Fleet is the part of a rendering that is Cluster API's, and who belongs to whom.
+type Fleet struct {
+	// Clusters that are declared, or that something declared belongs to.
+	Clusters []types.NamespacedName
+	// Loose objects could be a part of a Cluster, and nothing says of which.
+	Loose []Entry
+
+	members []member
+}
+
+type member struct {
+	entry Entry
+	// of are the Clusters that it belongs to.
+	of map[types.NamespacedName]bool
+}
+
+// clusterGroups have the objects of which clusters are built. Others of Cluster
+// API (add-ons, addresses, hooks) build none.
+var clusterGroups = []string{"cluster.x-k8s.io", "infrastructure.cluster.x-k8s.io", "controlplane.cluster.x-k8s.io", "bootstrap.cluster.x-k8s.io"}
+
+// inert kinds build nothing by themselves.
+func inert(e Entry) bool {
+	return e.Namespace == "" || strings.HasSuffix(e.Kind, "Template") || strings.HasSuffix(e.Kind, "Class") || strings.HasSuffix(e.Kind, "Identity")
+}
+
+// FleetOf finds what belongs to which Cluster: by label, by spec.clusterName, by
+// owner, and by what a Cluster and its parts refer to.
+func FleetOf(objects []*unstructured.Unstructured) Fleet {
+	var f Fleet
+	byRef := map[reference]int{}
+	refs := map[int][]reference{}
+	for _, u := range objects {
+		e := Of(u)
+		if !slices.Contains(clusterGroups, e.Group) {
+			continue
+		}
+		i := len(f.members)
+		f.members = append(f.members, member{entry: e, of: namedBy(u)})
+		byRef[reference{e.Namespace, e.Kind, e.Name}] = i
+		spec, _, _ := unstructured.NestedMap(u.Object, "spec")
+		refs[i] = referencesOf(spec, e.Namespace)
+	}
+	// What something refers to belongs to whom that belongs to. It settles after as
+	// many rounds as the longest chain has links.
+	for changed := true; changed; {
+		changed = false
+		for i, list := range refs {
+			for _, ref := range list {
+				j, ok := byRef[ref]
+				if !ok || isCluster(f.members[j].entry) {
+					continue
+				}
+				for name := range f.members[i].of {
+					if !f.members[j].of[name] {
+						f.members[j].of[name] = true
+						changed = true
+					}
+				}
+			}
+		}
+	}
+	all := map[types.NamespacedName]bool{}
+	for _, m := range f.members {
+		for name := range m.of {
+			all[name] = true
+		}
+		if len(m.of) == 0 && !inert(m.entry) {
+			f.Loose = append(f.Loose, m.entry)
+		}
+	}
+	for name := range all {
+		f.Clusters = append(f.Clusters, name)
+	}
+	slices.SortFunc(f.Clusters, compareNames)
+	return f
+}
+
+func compareNames(a, b types.NamespacedName) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+}
+
+// namedBy are the Clusters that an object itself names.
+func namedBy(u *unstructured.Unstructured) map[types.NamespacedName]bool {
+	of := map[types.NamespacedName]bool{}
+	add := func(name string) {
+		if name != "" {
+			of[types.NamespacedName{Namespace: u.GetNamespace(), Name: name}] = true
+		}
+	}
+	if isCluster(Of(u)) {
+		add(u.GetName())
+		return of
+	}
+	add(u.GetLabels()["cluster.x-k8s.io/cluster-name"])
+	name, _, _ := unstructured.NestedString(u.Object, "spec", "clusterName")
+	add(name)
+	for _, ref := range u.GetOwnerReferences() {
+		if ref.Kind == "Cluster" && strings.HasPrefix(ref.APIVersion, "cluster.x-k8s.io/") {
+			add(ref.Name)
+		}
+	}
+	return of
+}
+
+// reference to an object of Cluster API. Kinds of different providers have
+// different names, so the group adds nothing.
+type reference struct{ namespace, kind, name string }
+
+// referencesOf finds whatever looks like a reference, at any depth.
+func referencesOf(v any, namespace string) []reference {
+	var found []reference
+	switch v := v.(type) {
+	case map[string]any:
+		kind, _ := v["kind"].(string)
+		name, _ := v["name"].(string)
+		if kind != "" && name != "" {
+			in := namespace
+			if n, _ := v["namespace"].(string); n != "" {
+				in = n
+			}
+			found = append(found, reference{in, kind, name})
+		}
+		for _, item := range v {
+			found = append(found, referencesOf(item, namespace)...)
+		}
+	case []any:
+		for _, item := range v {
+			found = append(found, referencesOf(item, namespace)...)
+		}
+	}
+	return found
+}
+
+// RefersTo reports whether a Cluster refers to an object.
+func RefersTo(cluster *unstructured.Unstructured, e Entry) bool {
+	spec, _, _ := unstructured.NestedMap(cluster.Object, "spec")
+	return slices.Contains(referencesOf(spec, cluster.GetNamespace()), reference{e.Namespace, e.Kind, e.Name})
+}
+
+// LooseLive is what was read about a loose object.
+type LooseLive struct {
+	State State
+	// Of is the Cluster that is there and refers to it, if any.
+	Of *types.NamespacedName
+}
+
+// PlanCreation decides what of a rendering may be applied. live has every Cluster
+// of the fleet for which the record is not open, loose every loose object if the
+// tier is not settled; an answer that is missing counts as unknown. It is an error
+// not to know whether a Cluster exists: neither to hold nor to create it would be
+// right.
+func PlanCreation(f Fleet, record *FirstSync, live map[types.NamespacedName]ClusterLive, loose map[Entry]LooseLive) (*Creation, error) {
+	c := &Creation{withheld: map[string]bool{}, create: map[types.NamespacedName]bool{}}
+	held := map[types.NamespacedName]bool{}
+	for _, name := range f.Clusters {
+		if record.Open(name) {
+			c.create[name] = true
+			continue
+		}
+		is := live[name]
+		why, hold := judgeCreation(record, name, is)
+		switch {
+		case is.State == Unknown:
+			return nil, fmt.Errorf("cannot tell whether Cluster %s exists: %s", name, cmp.Or(is.Problem, "it was not asked for"))
+		case hold:
+			held[name] = true
+			c.Held = append(c.Held, HeldCluster{Name: name, Why: why, Missing: is.Missing})
+		case is.State == Absent:
+			c.create[name] = true
+		case !record.Settled && record.Clusters[name] != Adopted && len(is.Missing) == 0 && !is.Paused:
+			c.Adopted = append(c.Adopted, name)
+		}
+	}
+	for _, m := range f.members {
+		if len(m.of) == 0 {
+			continue
+		}
+		all := true
+		for name := range m.of {
+			all = all && held[name]
+		}
+		if all {
+			c.withheld[m.entry.ID()] = true
+		}
+	}
+	if record.Settled {
+		return c, nil
+	}
+	for _, e := range f.Loose {
+		is := loose[e]
+		switch {
+		case is.State == Unknown:
+			return nil, fmt.Errorf("cannot tell whether %s exists", e)
+		case is.State == Present, is.Of != nil && mayBuild(record, *is.Of):
+			continue
+		}
+		c.withheld[e.ID()] = true
+		c.Loose = append(c.Loose, e)
+	}
+	return c, nil
+}
+
+func mayBuild(record *FirstSync, name types.NamespacedName) bool {
+	return record.Clusters[name] == Approved || record.Clusters[name] == Adopted
+}
+
+// judgeCreation decides about one Cluster whose state is known.
+func judgeCreation(record *FirstSync, name types.NamespacedName, is ClusterLive) (why Why, hold bool) {
+	standing := record.Clusters[name]
+	switch {
+	case standing == Approved:
+		return 0, false
+	case is.State == Absent && !record.Settled:
+		return NotAsked, true
+	case is.State == Absent && standing.departed(), record.Settled && standing == LastMoving:
+		return Departed, true
+	case is.State == Absent && record.Seen[name]:
+		return Vanished, true
+	case is.State == Absent, record.Settled, standing == Adopted:
+		return 0, false
+	case is.Paused:
+		return Restoring, true
+	case len(is.Missing) > 0:
+		return Incomplete, true
+	}
+	return 0, false
+}
+
+// approveCreateCommand is in the message of every Creation that holds Clusters.
+const approveCreateCommand = "cascade approve create "
+
+// mostNamed bounds the list of Clusters in a message. When those have been decided
+// about, the next are named.
+const mostNamed = 200
+
+// Message says what is held and what to do next; empty if nothing is.
+func (c *Creation) Message() string {
+	if !c.Blocked() {
+		return ""
+	}
+	by := map[Why][]HeldCluster{}
+	named := c.Held[:min(len(c.Held), mostNamed)]
+	for _, h := range named {
+		by[h.Why] = append(by[h.Why], h)
+	}
+	var parts, commands []string
+	say := func(why Why, format string) {
+		var list []string
+		for _, h := range by[why] {
+			text := "Cluster/" + h.Name.String()
+			if len(h.Missing) > 0 {
+				text += " (it lacks " + strings.Join(h.Missing, ", ") + ")"
+			}
+			list = append(list, text)
+			if why != Vanished {
+				commands = append(commands, h.Name.String())
+			}
+		}
+		if len(list) > 0 {
+			parts = append(parts, fmt.Sprintf(format, strings.Join(list, ", ")))
+		}
+	}
+	say(NotAsked, "not created: %s: it does not exist here, and nobody has said whether it is new or runs already")
+	say(Restoring, "not touched: %s: it is paused, as it is while its saved state is being restored")
+	say(Incomplete, "not touched: %s: its saved state is not restored completely")
+	say(Departed, "not created again: %s: it was paused or being moved to another management cluster when it was last seen")
+	say(Vanished, "not created again: %s: it has just gone, and how is being found out")
+	if more := len(c.Held) - len(named); more > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more Clusters", more))
+	}
+	if len(c.Loose) > 0 {
+		parts = append(parts, fmt.Sprintf("not created: %s: no Cluster that is there refers to it", names(c.Loose, 5)))
+	}
+	if len(commands) > 0 {
+		parts = append(parts, "restore the saved state of what runs already (docs/rebuild.md); for what is to be built, run: "+approveCreateCommand+strings.Join(commands, " "))
+	} else if len(c.Loose) > 0 {
+		parts = append(parts, "when all Clusters of this tier are there, run: cascade approve first-sync")
+	}
+	return strings.Join(parts, "; ")
+}
+
+// HeldByMessage are the Clusters that a Message asks a person about.
+func HeldByMessage(message string) []types.NamespacedName {
+	_, list, ok := strings.Cut(message, approveCreateCommand)
+	if !ok {
+		return nil
+	}
+	var held []types.NamespacedName
+	for _, word := range strings.Fields(list) {
+		namespace, name, ok := strings.Cut(word, "/")
+		if !ok || namespace == "" || name == "" {
+			break
+		}
+		held = append(held, types.NamespacedName{Namespace: namespace, Name: name})
+	}
+	return held
+}
+
+// Owner is a Kustomization or HelmRelease as far as settling a tier depends on it.
+type Owner struct {
+	Entry Entry
+	// Ready: everything that it declares is applied.
+	Ready bool
+	// Inventory is what it applied; Elsewhere, that this is in another cluster.
+	Inventory []Entry
+	Elsewhere bool
+}
+
+// Settles reports whether the first sync of a tier is over: everything that Git
+// declares is applied, there are Clusters among it, and all of them are there.
+// What is not ready, is suspended, or was declared a moment ago and is not among
+// the owners yet, may still have Clusters to declare.
+func Settles(owners []Owner, exists func(types.NamespacedName) bool) bool {
+	known := map[string]bool{}
+	kinds := map[string]bool{}
+	for _, o := range owners {
+		known[o.Entry.ID()] = true
+		kinds[o.Entry.Kind] = true
+	}
+	clusters := 0
+	for _, o := range owners {
+		if !o.Ready {
+			return false
+		}
+		if o.Elsewhere {
+			continue
+		}
+		for _, e := range o.Inventory {
+			if kinds[e.Kind] && strings.HasSuffix(e.Group, ".toolkit.fluxcd.io") && !known[e.ID()] {
+				return false
+			}
+		}
+		for _, name := range ClustersAmong(o.Inventory) {
+			if !exists(name) {
+				return false
+			}
+			clusters++
+		}
+	}
+	return clusters > 0
+}
+
+// ClustersAmong are the names of the Clusters in an inventory.
+func ClustersAmong(entries []Entry) []types.NamespacedName {
+	var found []types.NamespacedName
+	for _, e := range entries {
+		if isCluster(e) {
+			found = append(found, types.NamespacedName{Namespace: e.Namespace, Name: e.Name})
+		}
+	}
+	return found
+}

@@ -1,0 +1,211 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+// Creation finds out what of objects may not be applied, because it would build a
+// cluster that may exist already. record is what the tier knows of the Clusters of
+// the objects; it must have been read before. Where it leaves no doubt, nothing is
+// asked.
+func (a *Applier) Creation(ctx context.Context, objects []*unstructured.Unstructured, record *inventory.FirstSync) (*inventory.Creation, error) {
+	if record == nil {
+		return nil, nil
+	}
+	fleet := inventory.FleetOf(objects)
+	live := map[types.NamespacedName]inventory.ClusterLive{}
+	for _, name := range fleet.Clusters {
+		if record.Open(name) {
+			continue
+		}
+		live[name] = a.clusterLive(ctx, name, record)
+	}
+	var loose map[inventory.Entry]inventory.LooseLive
+	if !record.Settled && len(fleet.Loose) > 0 {
+		var err error
+		if loose, err = a.looseLive(ctx, fleet.Loose); err != nil {
+			return nil, err
+		}
+	}
+	return inventory.PlanCreation(fleet, record, live, loose)
+}
+
+func clusterEntry(name types.NamespacedName) inventory.Entry {
+	return inventory.Entry{Namespace: name.Namespace, Name: name.Name, Group: clusterGroup, Kind: "Cluster"}
+}
+
+// clusterLive reads one Cluster. One that the memo shows in a settled tier is not
+// asked for: that it cannot be created by applying it is seen to there.
+func (a *Applier) clusterLive(ctx context.Context, name types.NamespacedName, record *inventory.FirstSync) inventory.ClusterLive {
+	e := clusterEntry(name)
+	if record.Settled && a.memo != nil && a.memo.live(e.GroupKind(), name) != nil {
+		return inventory.ClusterLive{State: inventory.Present}
+	}
+	u, state, err := a.fetch(ctx, e)
+	switch {
+	case err != nil:
+		return inventory.ClusterLive{Problem: err.Error()}
+	case state != inventory.Present:
+		return inventory.ClusterLive{State: state}
+	}
+	is := inventory.ClusterLive{State: inventory.Present}
+	paused, _, _ := unstructured.NestedBool(u.Object, "spec", "paused")
+	_, annotated := u.GetAnnotations()[clusterGroup+"/paused"]
+	is.Paused = paused || annotated
+	if record.Settled {
+		return is
+	}
+	for _, field := range []string{"infrastructureRef", "controlPlaneRef"} {
+		ref, ok := referenceIn(u, field)
+		if !ok {
+			continue
+		}
+		switch there := a.exists(ctx, ref); there.State {
+		case inventory.Unknown:
+			return inventory.ClusterLive{Problem: there.Problem}
+		case inventory.Absent:
+			is.Missing = append(is.Missing, ref.String())
+		}
+	}
+	return is
+}
+
+// referenceIn reads a reference of a Cluster, of either contract.
+func referenceIn(u *unstructured.Unstructured, field string) (inventory.Entry, bool) {
+	ref, _, _ := unstructured.NestedMap(u.Object, "spec", field)
+	text := func(key string) string { s, _ := ref[key].(string); return s }
+	e := inventory.Entry{Namespace: u.GetNamespace(), Name: text("name"), Kind: text("kind"), Group: text("apiGroup")}
+	if gv, err := schema.ParseGroupVersion(text("apiVersion")); err == nil && e.Group == "" {
+		e.Group, e.Version = gv.Group, gv.Version
+	}
+	return e, e.Name != "" && e.Kind != "" && e.Group != ""
+}
+
+// fetch reads a whole object. Without an error the state is Present or Absent.
+func (a *Applier) fetch(ctx context.Context, e inventory.Entry) (*unstructured.Unstructured, inventory.State, error) {
+	gone := func() (*unstructured.Unstructured, inventory.State, error) {
+		if is := a.kindGone(ctx, e); is.State == inventory.Unknown {
+			return nil, is.State, fmt.Errorf("cannot read %s: %s", e, is.Problem)
+		}
+		return nil, inventory.Absent, nil
+	}
+	mapping, err := a.client.served(e)
+	if meta.IsNoMatchError(err) {
+		return gone()
+	}
+	if err != nil {
+		return nil, inventory.Unknown, fmt.Errorf("cannot read %s: %w", e, err)
+	}
+	u := e.Object()
+	u.SetGroupVersionKind(mapping.GroupVersionKind)
+	err = a.client.Get(ctx, client.ObjectKeyFromObject(u), u)
+	switch {
+	case confirmsAbsence(err):
+		return nil, inventory.Absent, nil
+	case meta.IsNoMatchError(err):
+		return gone()
+	case err != nil:
+		return nil, inventory.Unknown, fmt.Errorf("cannot read %s: %w", e, err)
+	}
+	return u, inventory.Present, nil
+}
+
+// exists asks for the metadata of an object.
+func (a *Applier) exists(ctx context.Context, e inventory.Entry) inventory.Live {
+	mapping, err := a.client.served(e)
+	if meta.IsNoMatchError(err) {
+		return a.kindGone(ctx, e)
+	}
+	if err != nil {
+		return unknown(err)
+	}
+	_, err = a.client.metadata.Resource(mapping.Resource).Namespace(namespaceOf(mapping, e)).Get(ctx, e.Name, metav1.GetOptions{})
+	switch {
+	case confirmsAbsence(err):
+		return inventory.Live{State: inventory.Absent}
+	case err != nil:
+		return unknown(fmt.Errorf("cannot read %s: %w", e, err))
+	}
+	return inventory.Live{State: inventory.Present}
+}
+
+// looseLive looks at objects of which nothing says to which Cluster they belong,
+// and at the Clusters of their namespaces, which may refer to them.
+func (a *Applier) looseLive(ctx context.Context, entries []inventory.Entry) (map[inventory.Entry]inventory.LooseLive, error) {
+	clusters := map[string]*unstructured.UnstructuredList{}
+	out := map[inventory.Entry]inventory.LooseLive{}
+	for _, e := range entries {
+		is := a.exists(ctx, e)
+		if is.State == inventory.Unknown {
+			return nil, fmt.Errorf("cannot tell whether %s exists: %s", e, is.Problem)
+		}
+		out[e] = inventory.LooseLive{State: is.State}
+		if is.State == inventory.Present {
+			continue
+		}
+		list, ok := clusters[e.Namespace]
+		if !ok {
+			var err error
+			if list, err = a.clustersIn(ctx, e.Namespace); err != nil {
+				return nil, err
+			}
+			clusters[e.Namespace] = list
+		}
+		for i := range list.Items {
+			if inventory.RefersTo(&list.Items[i], e) {
+				name := client.ObjectKeyFromObject(&list.Items[i])
+				out[e] = inventory.LooseLive{State: is.State, Of: &name}
+				break
+			}
+		}
+	}
+	return out, nil
+}
+
+func (a *Applier) clustersIn(ctx context.Context, namespace string) (*unstructured.UnstructuredList, error) {
+	list := &unstructured.UnstructuredList{}
+	mapping, err := a.client.RESTMapper().RESTMapping(schema.GroupKind{Group: clusterGroup, Kind: "Cluster"})
+	if meta.IsNoMatchError(err) {
+		return list, nil // what may refer to it cannot be there; then it is held
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot look up kind Cluster: %w", err)
+	}
+	list.SetGroupVersionKind(mapping.GroupVersionKind)
+	if err := a.client.List(ctx, list, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("cannot list Clusters in namespace %s: %w", namespace, err)
+	}
+	return list, nil
+}
+
+// withheld splits off what must not be applied.
+func withoutHeld(objects []*unstructured.Unstructured, c *inventory.Creation) []*unstructured.Unstructured {
+	if !c.Blocked() {
+		return objects
+	}
+	var may []*unstructured.Unstructured
+	for _, u := range objects {
+		if !c.Withholds(inventory.Of(u)) {
+			may = append(may, u)
+		}
+	}
+	return may
+}
+
+// pin makes an apply of an object fail that is not there any more, or is another
+// one by now: the API server creates nothing that has a UID.
+func pin(u *unstructured.Unstructured, live *Live) *unstructured.Unstructured {
+	pinned := u.DeepCopy()
+	pinned.SetUID(live.UID)
+	return pinned
+}

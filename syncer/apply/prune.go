@@ -1,0 +1,196 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	ssautil "github.com/fluxcd/pkg/ssa/utils"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+// oneByOne is how long the tear-down of one Cluster delays the next. A cloud that
+// refuses it must not hold all others for ever.
+const oneByOne = 15 * time.Minute
+
+// Keys that say whether an object may be deleted.
+const (
+	deletionKey    = "cascade.dev/deletion"
+	confirmedValue = "confirmed"
+	protectedLabel = "cascade.dev/protected"
+)
+
+// Fence sets what is asked before each delete: an error says that this process
+// is not the one that may. It is called before the first use.
+func (c *Cluster) Fence(may func() error) { c.fence = may }
+
+// MayDelete is an error if this process lost the right to delete: it was paused,
+// say, and another has taken over meanwhile.
+func (c *Cluster) MayDelete() error {
+	if c.fence == nil {
+		return nil
+	}
+	return c.fence()
+}
+
+// prune makes a plan and carries it out.
+func (a *Applier) prune(ctx context.Context, facts inventory.Facts, claimed Claims, res *Result) error {
+	facts.Live = a.read(ctx, inventory.Candidates(facts.Owned, facts.Rendered), facts.Owned, claimed)
+	a.needed(ctx, facts.Live, facts.Provided)
+	var err error
+	if facts.InFlight, err = a.inFlight(ctx, facts.Live); err != nil {
+		return err
+	}
+	res.Plan = inventory.PlanPrune(facts)
+	keep := res.Plan.Keep
+	var failures []error
+	if !res.Plan.Held {
+		var begun []inventory.Entry
+		for _, d := range res.Plan.Deletes {
+			a.memo.forget(schema.GroupKind{Group: d.Entry.Group, Kind: d.Entry.Kind}, types.NamespacedName{Namespace: d.Entry.Namespace, Name: d.Entry.Name})
+			if err := a.delete(ctx, d); err != nil {
+				failures = append(failures, err)
+				continue
+			}
+			begun = append(begun, d.Entry)
+		}
+		res.Deleted = begun
+		// An object leaves the inventory when it is confirmed gone; one with a
+		// finalizer stays until then.
+		for e, live := range a.read(ctx, begun, nil, nil) {
+			if live.State == inventory.Absent {
+				keep = slices.DeleteFunc(keep, func(k inventory.Entry) bool { return k == e })
+			} else {
+				res.Pending = true
+			}
+		}
+	}
+	res.Pending = res.Pending || len(res.Plan.Waiting) > 0 || len(res.Plan.Queued) > 0
+	res.Inventory = inventory.Union(facts.Rendered, keep)
+	if len(res.Plan.Unknown) > 0 {
+		failures = append(failures, fmt.Errorf("cannot tell whether %d objects still exist, the first is %s: %s",
+			len(res.Plan.Unknown), res.Plan.Unknown[0], res.Plan.Problem))
+	}
+	return errors.Join(failures...)
+}
+
+// inFlight names a Cluster that is being torn down, if there is one and another
+// is to be deleted. Where not all may be seen, only their own namespaces count.
+func (a *Applier) inFlight(ctx context.Context, live map[inventory.Entry]inventory.Live) (string, error) {
+	var next []inventory.Entry
+	for e, l := range live {
+		if isCluster(e) && l.State == inventory.Present && l.Confirmed && !l.Deleting {
+			next = append(next, e)
+		}
+	}
+	if len(next) == 0 {
+		return "", nil
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(clusterKind.WithVersion(next[0].Version).GroupVersion().WithKind("ClusterList"))
+	if mapping, err := a.client.served(next[0]); err == nil {
+		list.SetGroupVersionKind(mapping.GroupVersionKind.GroupVersion().WithKind("ClusterList"))
+	}
+	err := a.client.List(ctx, list)
+	if apierrors.IsForbidden(err) {
+		err = a.client.List(ctx, list, client.InNamespace(next[0].Namespace))
+	}
+	if err != nil {
+		return "", fmt.Errorf("cannot list Clusters to tell whether one is being torn down: %w", err)
+	}
+	for i := range list.Items {
+		o := &list.Items[i]
+		if o.DeletionTimestamp != nil && a.now().Sub(o.DeletionTimestamp.Time) < oneByOne {
+			return "Cluster/" + o.Namespace + "/" + o.Name, nil
+		}
+	}
+	return "", nil
+}
+
+func (a *Applier) now() time.Time {
+	if a.memo != nil {
+		return a.memo.now()
+	}
+	return time.Now()
+}
+
+// delete deletes one object of a plan, if it is still as it was when the plan
+// was made: another owner may have taken it over since, or a person may have
+// thought again, and the resource version holds that neither happens in between.
+func (a *Applier) delete(ctx context.Context, d inventory.Delete) error {
+	mapping, err := a.client.served(d.Entry)
+	if err != nil {
+		return fmt.Errorf("cannot delete %s: %w", d.Entry, err)
+	}
+	resource := a.client.metadata.Resource(mapping.Resource).Namespace(namespaceOf(mapping, d.Entry))
+	live, err := resource.Get(ctx, d.Entry.Name, metav1.GetOptions{})
+	switch {
+	case confirmsAbsence(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("cannot delete %s: %w", d.Entry, err)
+	case string(live.UID) != d.UID:
+		return fmt.Errorf("cannot delete %s: it was re-created meanwhile", d.Entry)
+	case !a.owns(live.Labels):
+		return nil // the next reading finds another owner
+	case d.Confirmed && live.Annotations[deletionKey] != confirmedValue:
+		return fmt.Errorf("cannot delete %s: its confirmation was taken back meanwhile", d.Entry)
+	case isExempt(live.Labels, live.Annotations):
+		return nil // the next reading finds it exempt
+	}
+	if err := a.client.MayDelete(); err != nil {
+		return fmt.Errorf("cannot delete %s: %w", d.Entry, err)
+	}
+	err = resource.Delete(ctx, d.Entry.Name, metav1.DeleteOptions{
+		PropagationPolicy: new(metav1.DeletePropagationBackground),
+		Preconditions:     &metav1.Preconditions{UID: new(types.UID(d.UID)), ResourceVersion: new(live.ResourceVersion)},
+	})
+	switch {
+	case err == nil, confirmsAbsence(err):
+		return nil
+	case apierrors.IsConflict(err):
+		return fmt.Errorf("cannot delete %s: it was changed meanwhile", d.Entry)
+	}
+	return fmt.Errorf("cannot delete %s: %w", d.Entry, err)
+}
+
+// isExempt reports whether an object asks not to be pruned.
+func isExempt(labels, annotations map[string]string) bool {
+	u := &unstructured.Unstructured{Object: map[string]any{}}
+	u.SetLabels(labels)
+	u.SetAnnotations(annotations)
+	return ssautil.AnyInMetadata(u, map[string]string{pruneKey: disabledValue, reconcileKey: disabledValue, ssaKey: ssaIgnore})
+}
+
+// applied reports whether the owner's field manager ever wrote the object. An
+// object that was brought back from a backup has the owner's labels only.
+func (a *Applier) applied(u *unstructured.Unstructured) bool {
+	return slices.ContainsFunc(u.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool { return f.Manager == a.owner.FieldManager })
+}
+
+// isOwner reports whether an object is the one that prunes: a Kustomization that
+// declares itself, as flux bootstrap makes one.
+func (a *Applier) isOwner(e inventory.Entry) bool {
+	return isSync(e) && e.Group == a.owner.LabelGroup && e.Namespace == a.owner.Namespace && e.Name == a.owner.Name
+}
+
+// others names an owner of another sort that put its labels on the object.
+func (a *Applier) others(labels map[string]string) string {
+	for _, g := range []struct{ group, kind string }{
+		{group, "Kustomization"}, {"helm.toolkit.fluxcd.io", "HelmRelease"}, {"layer.cascade.dev", "Layer"}, {"install.cascade.dev", "installation"},
+	} {
+		if name := labels[g.group+"/name"]; name != "" && g.group != a.owner.LabelGroup {
+			return g.kind + "/" + labels[g.group+"/namespace"] + "/" + name
+		}
+	}
+	return ""
+}

@@ -1,0 +1,154 @@
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	v2 "github.com/fluxcd/helm-controller/api/v2"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	"github.com/fluxcd/pkg/ssa/jsondiff"
+	"helm.sh/helm/v4/pkg/kube"
+	helmrelease "helm.sh/helm/v4/pkg/release/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+// creation finds out whether an action would create Clusters that may exist
+// already. A release is made as a whole or not at all, so none of it is then. nil
+// says that there is nothing against it.
+func (n *run) creation(ctx context.Context, next Action, diff jsondiff.DiffSet) (*inventory.Creation, error) {
+	if !next.creates() {
+		return nil, nil
+	}
+	// Rendering is done for this alone, so it is left out where no Cluster is in
+	// doubt. The client that creates objects looks once more in any case.
+	if quiet, err := n.req.FirstSync.Quiet(ctx); quiet || err != nil {
+		return nil, err
+	}
+	objects, err := n.objectsAfter(ctx, next, diff)
+	if err != nil {
+		// The action will fail of the same, and says so in its own words.
+		n.log.V(1).Info("cannot tell what an action would create", "action", next, "reason", n.text(err))
+		return nil, nil
+	}
+	record, err := n.req.FirstSync.For(ctx, objects)
+	if err != nil {
+		return nil, err
+	}
+	return n.guard.applier.Creation(ctx, objects, record)
+}
+
+// objectsAfter are the objects that an action would apply.
+func (n *run) objectsAfter(ctx context.Context, next Action, diff jsondiff.DiffSet) ([]*unstructured.Unstructured, error) {
+	mapper := n.session.cluster.RESTMapper()
+	switch next {
+	case Correct:
+		var objects []*unstructured.Unstructured
+		for _, d := range diff {
+			if u, ok := d.DesiredObject.(*unstructured.Unstructured); ok && d.Type == jsondiff.DiffTypeCreate {
+				objects = append(objects, u)
+			}
+		}
+		return objects, nil
+	case Rollback:
+		to := n.obj.Status.History.Previous(n.obj.GetUpgrade().GetRemediation().MustIgnoreTestFailures(n.obj.GetTest().IgnoreFailures))
+		if to == nil {
+			return nil, errNoLatest
+		}
+		rel, err := typed(n.driver().Get(secretName(to.Name, to.Version)))
+		if err != nil {
+			return nil, err
+		}
+		objects, _, err := objectsOf(rel, mapper)
+		return objects, err
+	}
+	rel, err := n.rehearse(ctx, next)
+	if err != nil {
+		return nil, err
+	}
+	objects, _, err := objectsOf(rel, mapper)
+	if err != nil {
+		return nil, err
+	}
+	for _, hook := range rel.Hooks {
+		hooked, _, err := objectsIn(rel, hook.Manifest, mapper)
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, hooked...)
+	}
+	return objects, nil
+}
+
+// rehearse renders what an install or upgrade would make. It writes nothing but
+// the definitions of the chart, without which the rest may not be understood.
+func (n *run) rehearse(ctx context.Context, next Action) (*helmrelease.Release, error) {
+	before := n.obj.Status.LastAttemptedReleaseAction
+	defer func() { n.obj.Status.LastAttemptedReleaseAction = before }()
+	h := n.helm(ctx, func(*helmrelease.Release) {})
+	h.rehearsal = true
+	run := h.upgrade
+	n.obj.Status.LastAttemptedReleaseAction = v2.ReleaseActionUpgrade
+	if next == Install {
+		run, n.obj.Status.LastAttemptedReleaseAction = h.install, v2.ReleaseActionInstall
+	}
+	if err := h.logs.redact(run(ctx)); err != nil {
+		return nil, err
+	}
+	if h.rehearsed == nil {
+		return nil, errors.New("the rendering is empty")
+	}
+	return h.rehearsed, nil
+}
+
+// holdCreation records that a release waits for a person.
+func (n *run) holdCreation(c *inventory.Creation) {
+	obj, message := n.obj, c.Message()
+	isNew := conditions.GetMessage(obj, v1alpha1.CreateHeldCondition) != message
+	conditions.Delete(obj, meta.ReconcilingCondition)
+	conditions.MarkTrue(obj, v1alpha1.CreateHeldCondition, v1alpha1.ReasonCreateHeld, "%s", message)
+	conditions.MarkFalse(obj, meta.ReadyCondition, v1alpha1.ReasonCreateHeld, "%s", message)
+	conditions.MarkStalled(obj, v1alpha1.ReasonCreateHeld, "%s", message)
+	if isNew {
+		n.Events.Eventf(obj, corev1.EventTypeWarning, v1alpha1.ReasonCreateHeld, "%s", message)
+	}
+}
+
+// errCreateHeld is wrapped by errors of actions that would build a cluster that may
+// exist already.
+var errCreateHeld = errors.New("creation is held")
+
+// mayCreate is an error if one of the objects is not to be created. It is asked
+// right before: what was looked at when the action began may have gone since.
+func (k *kubeClient) mayCreate(list kube.ResourceList) error {
+	var objects []*unstructured.Unstructured
+	for _, info := range list {
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(info.Object)
+		if err != nil {
+			continue // not of Cluster API, whose objects have no other form
+		}
+		u := &unstructured.Unstructured{Object: content}
+		u.SetGroupVersionKind(info.Mapping.GroupVersionKind)
+		u.SetName(info.Name)
+		u.SetNamespace(entryOf(info).Namespace)
+		objects = append(objects, u)
+	}
+	record, err := k.firstSync.For(k.ctx, objects)
+	if err != nil {
+		return err
+	}
+	c, err := k.guard.applier.Creation(k.ctx, objects, record)
+	if err != nil {
+		return err
+	}
+	if c.Blocked() {
+		return fmt.Errorf("%w: %s", errCreateHeld, c.Message())
+	}
+	return nil
+}
