@@ -20,9 +20,9 @@ import (
 
 // Numbers of a Library.
 const (
-	// remembered bounds the sets and failures that are kept. A set takes a few
-	// hundred kilobytes, and a tier has a few for each of its layers.
-	remembered = 64
+	// remembered bounds the sets and failures that are kept. The largest set takes
+	// a few megabytes, and a tier has some for each of its few layers.
+	remembered = 32
 	// perused bounds what is remembered about files.
 	perused = 256
 )

@@ -2,6 +2,7 @@ package apply
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -202,5 +203,49 @@ func TestFreeze(t *testing.T) {
 	}
 	if p.Digest() == "" || (Phase{}).Digest() != "" {
 		t.Error("only a frozen phase has a digest")
+	}
+}
+
+// TestFreezeDefinition: a schema is sent and not kept, but what tells whether the
+// kinds are served is.
+func TestFreezeDefinition(t *testing.T) {
+	u := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "things.x.dev"},
+		"spec": map[string]any{
+			"group": "x.dev", "names": map[string]any{"kind": "Thing", "plural": "things"},
+			"versions": []any{map[string]any{"name": "v1", "served": true, "schema": map[string]any{"openAPIV3Schema": map[string]any{"description": "large"}}}},
+		},
+	}}
+	p, err := Phase{Objects: []*unstructured.Unstructured{u}}.Freeze(Owner{LabelGroup: "x.dev", Name: "base", Namespace: "fleet"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(p.bodies[u]), `"openAPIV3Schema":{"description":"large"}`) {
+		t.Errorf("body is %s", p.bodies[u])
+	}
+	version := u.Object["spec"].(map[string]any)["versions"].([]any)[0].(map[string]any)
+	if version["schema"] != nil || version["name"] != "v1" || version["served"] != true {
+		t.Errorf("what is kept of the version is %v", version)
+	}
+}
+
+func TestInPhase(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, phase string
+		err           error
+		want          string
+	}{
+		"Waiting": {"what is waited for is part of something that has a name", "core v1.13.4", &WaitError{}, "waiting for core v1.13.4: "},
+		"Failing": {"so is what fails", "core v1.13.4", errors.New("refused"), "cannot apply core v1.13.4: refused"},
+		"Unnamed": {"a phase without a name adds nothing", "", errors.New("refused"), "refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := inPhase(tc.phase, tc.err); got.Error() != tc.want || !errors.Is(got, tc.err) {
+				t.Errorf("%s\ninPhase() = %v, want %q", tc.reason, got, tc.want)
+			}
+		})
+	}
+	if err := inPhase("core", nil); err != nil {
+		t.Errorf("inPhase(nil) = %v", err)
 	}
 }
