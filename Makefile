@@ -86,6 +86,15 @@ $(BIN)/providers/webhooks-azure: e2e/providers/azure/main.go e2e/providers/azure
 		cp $$azure/config/crd/bases/*.yaml $$azure/config/aso/crds.yaml $$azure/config/webhook/manifests.yaml $(BIN)/providers/azure/ && \
 		chmod -R u+w $(BIN)/providers
 
+# clusterctl of the same Cluster API, with what its own go.mod says.
+$(BIN)/clusterctl: e2e/local/go.mod e2e/local/go.sum
+	@mkdir -p $(BIN)
+	@echo "building clusterctl; the first time this takes 2 minutes"
+	module=$$(cd e2e/local && go list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api) && \
+		copy=$$(mktemp -d) && trap 'chmod -R u+w $$copy; rm -rf $$copy' EXIT && \
+		cp -r $$module/. $$copy/ && chmod -R u+w $$copy && \
+		cd $$copy && go build -p $(P) -trimpath -ldflags "-s -w" -o $@ ./cmd/clusterctl
+
 # Component manifests: those that the projects publish with their releases, built
 # from the modules, and those of the example fleet.
 COMPONENTS := e2e/components/main.go $(wildcard e2e/local/config/*.yaml e2e/local/config/*/*.yaml)
@@ -106,15 +115,6 @@ $(BIN)/components/published: $(COMPONENTS) e2e/providers/go.mod e2e/providers/az
 			-aws $$(module e2e/providers sigs.k8s.io/cluster-api-provider-aws/v2) \
 			-azure $$(module e2e/providers/azure sigs.k8s.io/cluster-api-provider-azure)
 	@touch $@
-
-# clusterctl of the same Cluster API, with what its own go.mod says.
-$(BIN)/clusterctl: e2e/local/go.mod e2e/local/go.sum
-	@mkdir -p $(BIN)
-	@echo "building clusterctl; the first time this takes 2 minutes"
-	module=$$(cd e2e/local && go list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api) && \
-		copy=$$(mktemp -d) && trap 'chmod -R u+w $$copy; rm -rf $$copy' EXIT && \
-		cp -r $$module/. $$copy/ && chmod -R u+w $$copy && \
-		cd $$copy && go build -p $(P) -trimpath -ldflags "-s -w" -o $@ ./cmd/clusterctl
 
 $(BIN)/helm: e2e/helmcli/go.mod e2e/helmcli/go.sum
 	@mkdir -p $(BIN)
@@ -168,6 +168,37 @@ race: ## the agent with the race detector, for the e2e tests
 .PHONY: e2e
 e2e: build-e2e race ## the scenarios on real control planes, agents under the race detector
 	go test -race -count=1 -timeout 40m -parallel 40 -v ./e2e
+
+# The long forms of tests that `make e2e` runs in short. How often they do what they
+# do, a variable says: make rotation CASCADE_ROTATIONS=600.
+export CASCADE_ROTATIONS CASCADE_RECREATIONS CASCADE_DELETIONS CASCADE_LEAK_ROTATIONS
+REMOTE = go test -race -count=1 -timeout 60m -v ./e2e -run
+
+.PHONY: rotation
+rotation: CASCADE_ROTATIONS ?= 60
+rotation: build-e2e race ## a kubeconfig that is replaced every 10 s for 10 minutes, under load
+	$(REMOTE) '^TestRemote$$/^Rotation$$'
+
+.PHONY: recreation
+recreation: CASCADE_RECREATIONS ?= 50
+recreation: build-e2e race ## 50 clusters, one after the other, of one name
+	$(REMOTE) '^TestRemote$$/^Recreation$$'
+
+.PHONY: deletion
+deletion: CASCADE_DELETIONS ?= 100
+deletion: build-e2e race ## 100 clusters that are deleted in the middle of a push, half of them dead
+	$(REMOTE) '^TestRemote$$/^Deletion$$'
+
+.PHONY: leak
+leak: CASCADE_LEAK_ROTATIONS ?= 1000
+leak: build-e2e race ## the size of an agent before and after 1000 rotations
+	$(REMOTE) '^TestRotationLeak$$'
+
+# CASCADE_ARMOUR_SEED repeats a walk.
+OPERATIONS ?= 2000
+.PHONY: armour
+armour: build-e2e race ## a long random walk through what people and faults do to a fleet in Git
+	CASCADE_ARMOUR_OPERATIONS=$(OPERATIONS) go test -race -count=1 -timeout 120m -v -run '^TestArmour$$' ./e2e
 
 .PHONY: test-controlplane
 test-controlplane: $(BIN)/controlplane

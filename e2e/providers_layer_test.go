@@ -119,13 +119,13 @@ func (f *fleet) providersOfMasters(t *testing.T) {
 	}
 }
 
-// TestProviders seeds an API server with Cluster API and the provider for AWS, as
+// TestLayerProviders seeds an API server with Cluster API and the provider for AWS, as
 // their projects publish them, from an artifact that is pinned by its digest.
 // Nothing runs there but what the test starts: Deployments become available, and
 // webhooks answer, when the test says so.
-func TestProviders(t *testing.T) {
+func TestLayerProviders(t *testing.T) {
 	t.Parallel()
-	p := startProviders(t)
+	p := startLayerProviders(t)
 	for _, part := range []struct {
 		name string
 		run  func(*provided, *testing.T)
@@ -235,7 +235,7 @@ metadata:
 spec: {kubeConfig: {secretRef: {name: cloud}}}
 `
 
-func startProviders(t *testing.T) *provided {
+func startLayerProviders(t *testing.T) *provided {
 	t.Helper()
 	registry := origins.StartRegistry(origins.Login{})
 	t.Cleanup(registry.Close)

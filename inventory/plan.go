@@ -54,14 +54,14 @@ type Live struct {
 	// OfCluster names the Cluster that the object is a part of, or needed by, and
 	// that still exists; empty for the Cluster itself.
 	OfCluster string
+	// Guarded: the live object is marked as protected, or is the owner itself.
+	Guarded bool
 	// Provider is the provider of Cluster API that the object is a component of.
 	Provider string
 	// NeededBy names an object of the provider's kinds that still exists, while
 	// nothing of the provider is declared any more: without its components
 	// nobody would take down what that object stands for.
 	NeededBy string
-	// Guarded: the live object is marked as protected, or is the owner itself.
-	Guarded bool
 	// Holds names objects in a Namespace that are protected or that are not
 	// in the inventory, and protected ones that would go with a Kustomization or
 	// HelmRelease.
@@ -83,9 +83,6 @@ type Facts struct {
 	Owned []Entry
 	// Rendered is what the rendering declares. All of it has been applied.
 	Rendered []Entry
-	// Provided are the providers of Cluster API of which the rendering has
-	// components.
-	Provided map[string]bool
 	// Live has a record for each entry of Owned that Rendered lacks.
 	Live map[Entry]Live
 	// LowerTier: the target is a child, whose sync objects are protected.

@@ -76,11 +76,11 @@ type Children struct {
 	Events      record.EventRecorder
 	Metrics     *Metrics
 	Now         func() time.Time
+	// AgentImage is installed in children whose layer names none.
+	AgentImage string
 	// Providers makes what layers say in spec.providers; the layers of all
 	// children share it.
 	Providers *providers.Library
-	// AgentImage is installed in children whose layer names none.
-	AgentImage string
 	// ObserveInterval is the time between two questions to a child.
 	ObserveInterval time.Duration
 
@@ -109,11 +109,8 @@ type layerNotes struct {
 	requested string
 	// due is when the layer is compared with the child again.
 	due time.Time
-	// digest of a rendering that was begun, and how many of its phases are applied.
-	digest string
-	begun  int
-	// advanced is when that number grew last.
-	advanced time.Time
+	// progress of a push that is not complete.
+	progress progress
 }
 
 // notesOf returns what is known of a child. Only its visits use it.
@@ -912,14 +909,14 @@ func (v *visit) observe(found *answer, selected []*v1alpha1.Layer) {
 	}
 }
 
-// advanced is when a layer came further last, or since if that was later.
-func (n *notes) advanced(since time.Time) time.Time {
+// grew is when a push came further last, or since if that was later.
+func (n *notes) grew(since time.Time) time.Time {
 	if n == nil {
 		return since
 	}
 	for _, layer := range n.layers {
-		if layer.advanced.After(since) {
-			since = layer.advanced
+		if layer.progress.grew.After(since) {
+			since = layer.progress.grew
 		}
 	}
 	return since
@@ -935,7 +932,7 @@ func (v *visit) next() ctrl.Result {
 		return ctrl.Result{RequeueAfter: v.jittered(v.ObserveInterval), Priority: new(periodic)}
 	case c.Reason == v1alpha1.ReasonPruneBlocked, c.Reason == v1alpha1.ReasonPaused, c.Reason == v1alpha1.ReasonNoLayer, c.Reason == v1alpha1.ReasonInvalidSpec:
 		return ctrl.Result{RequeueAfter: v.jittered(v.ObserveInterval)}
-	case v.Now().Sub(v.notes.advanced(c.LastTransitionTime.Time)) > time.Minute:
+	case v.Now().Sub(v.notes.grew(c.LastTransitionTime.Time)) > time.Minute:
 		// Not ready for a while: whatever it is, it does not change by the second.
 		return ctrl.Result{RequeueAfter: v.jittered(min(waitPause, v.ObserveInterval))}
 	}

@@ -5,17 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/remote/providers"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/health"
@@ -28,7 +28,8 @@ type components struct {
 	snapshot *source.Snapshot
 	// secrets to hand over, by what wants them and in its order.
 	secrets map[string][]*corev1.Secret
-	sets    []*providers.Set
+	// asked are objects that webhooks are asked about.
+	asked []*unstructured.Unstructured
 }
 
 // componentSource is the source of the component manifests, false if the layer
@@ -97,10 +98,9 @@ func (s *seeding) providerPhases() ([]apply.Phase, error) {
 	if len(c.wanted) == 0 {
 		return nil, nil
 	}
-	var err error
-	c.sets, err = s.Providers.Sets(providers.Order{
+	sets, err := s.Providers.Sets(providers.Order{
 		Files: c.snapshot, Content: c.snapshot.Digest, Root: s.layer.Spec.Providers.Path,
-		Wanted: c.wanted, Owner: ownerOf(s.layer.Namespace, s.layer.Name), Variables: s.vars, Sensitive: s.sensitive,
+		Wanted: c.wanted, Variables: s.vars, Sensitive: s.sensitive,
 	})
 	switch {
 	case errors.Is(err, providers.ErrContract):
@@ -108,38 +108,23 @@ func (s *seeding) providerPhases() ([]apply.Phase, error) {
 	case err != nil:
 		return nil, because(v1alpha1.ReasonBuildFailed, err)
 	}
-	phases := make([]apply.Phase, 0, 3*len(c.sets))
-	for _, set := range c.sets {
-		handed := apply.Phase{Name: "credentials of " + set.Label}
+	c.asked = nil
+	phases := make([]apply.Phase, 0, len(sets))
+	for _, set := range sets {
+		for _, probe := range set.Probes {
+			c.asked = append(c.asked, probe.Object())
+		}
+		p := apply.Phase{Name: set.String(), Packed: set.Objects, Await: true, Check: answering(set.Probes)}
 		for i, secret := range c.secrets[set.Label] {
 			u := credentialObject(set.Credentials[i].Name, secret)
 			u.SetNamespace(set.Namespace)
 			set.Own(u)
-			handed.Objects = append(handed.Objects, u)
+			p.Objects = append(p.Objects, u)
 		}
-		rest := set.Phase
-		rest.Check = answering(set.Probes)
-		phases = append(phases, set.Ground, handed, rest)
+		phases = append(phases, p)
 	}
 	return phases, nil
 }
-
-// rights that the parent needs to ask whether webhooks answer.
-func (c *components) rights() []rbacv1.PolicyRule {
-	var rules []rbacv1.PolicyRule
-	for _, set := range c.sets {
-		for _, p := range set.Probes {
-			rules = append(rules, rbacv1.PolicyRule{
-				APIGroups: []string{p.Kind.Group}, Resources: []string{p.Resource}, ResourceNames: []string{providers.ProbeName}, Verbs: []string{"create", "patch"},
-			})
-		}
-	}
-	return rules
-}
-
-// isProvider reports whether an entry is one of clusterctl's inventory: with it
-// goes all that works on the provider's kinds.
-func isProvider(e inventory.Entry) bool { return e.Group == "clusterctl.cluster.x-k8s.io" }
 
 // answering asks the API server for something at which it has to call each
 // webhook. A Deployment is available before the certificate of its webhook has
@@ -152,7 +137,7 @@ func answering(probes []providers.Probe) func(ctx context.Context, c *apply.Clus
 	return func(ctx context.Context, c *apply.Cluster) (apply.Health, error) {
 		var waiting apply.Health
 		for _, p := range probes {
-			err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(p.Object()), client.DryRunAll, client.FieldOwner(seedManager), client.ForceOwnership)
+			err := c.Create(ctx, p.Object(), client.DryRunAll, client.FieldOwner(seedManager))
 			if err != nil && !meta.IsNoMatchError(err) && apierrors.ReasonForError(err) == "" {
 				return nil, fmt.Errorf("cannot reach API server: %w", err)
 			}
@@ -169,4 +154,48 @@ func answering(probes []providers.Probe) func(ctx context.Context, c *apply.Clus
 func silent(err error) bool {
 	return apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) ||
 		apierrors.IsServerTimeout(err) || apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
+}
+
+// progress of a layer that is on its way into a child. It is kept in memory:
+// without it what is there is applied again, which changes nothing.
+type progress struct {
+	digest, requested, identity string
+	done, applied               int
+	since                       time.Time
+	// grew is when done or applied was less.
+	grew time.Time
+}
+
+// resume marks the phases that need not be sent again, because they were, of
+// the same rendering and a short time ago.
+func (s *seeding) resume(phases []apply.Phase, digest string) {
+	p := s.notes.progress
+	if p.digest != digest || p.requested != s.requested() || p.identity != s.child.Status.Identity.KubeSystemUID ||
+		s.Now().Sub(p.since) >= s.layer.Spec.Interval.Duration || p.applied > len(phases) {
+		s.notes.progress = progress{}
+		return
+	}
+	for i := range phases[:p.applied] {
+		phases[i].Applied = true
+		phases[i].Await = phases[i].Await && i >= p.done
+	}
+}
+
+// advance notes how far a push came.
+func (s *seeding) advance(phases []apply.Phase, digest string, res apply.Result) {
+	if res.Done == len(phases) || res.Applied == 0 {
+		s.notes.progress = progress{}
+		return
+	}
+	since, grew := s.Now(), s.Now()
+	if before := s.notes.progress; !before.since.IsZero() {
+		since = before.since
+		if before.done == res.Done && before.applied == res.Applied {
+			grew = before.grew
+		}
+	}
+	s.notes.progress = progress{
+		digest: digest, requested: s.requested(), identity: s.child.Status.Identity.KubeSystemUID,
+		done: res.Done, applied: res.Applied, since: since, grew: grew,
+	}
 }

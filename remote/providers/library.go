@@ -20,9 +20,9 @@ import (
 
 // Numbers of a Library.
 const (
-	// remembered bounds the sets and failures that are kept. The largest set takes
-	// a few megabytes, and a tier has some for each of its few layers.
-	remembered = 32
+	// remembered bounds the sets and failures that are kept. A set takes a few
+	// hundred kilobytes, and a tier has a few for each of its layers.
+	remembered = 64
 	// perused bounds what is remembered about files.
 	perused = 256
 )
@@ -37,9 +37,7 @@ type Set struct {
 	Wanted
 	// Namespace in which the provider works.
 	Namespace string
-	// Ground has the namespace and Phase everything else, both frozen: what is
-	// handed over comes between.
-	Ground, Phase apply.Phase
+	Objects   *apply.Packed
 	// Probes tell whether the webhooks answer.
 	Probes []Probe
 }
@@ -52,8 +50,6 @@ type Order struct {
 	// Root is the directory that is laid out like a local repository.
 	Root   string
 	Wanted []Wanted
-	// Owner of the objects, of which their labels tell.
-	Owner apply.Owner
 	// Variables that may be used, and those of their values that must not stand
 	// in an error.
 	Variables map[string]string
@@ -153,7 +149,7 @@ func (l *Library) set(o Order, root string, w Wanted) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	depends := []string{o.Owner.Namespace, o.Owner.Name, o.Owner.LabelGroup, o.Content, file, w.String(), w.Deletion}
+	depends := []string{o.Content, file, w.String(), w.Deletion}
 	for _, name := range uses {
 		if value, ok := o.Variables[name]; ok {
 			depends = append(depends, name+"="+value)
@@ -178,7 +174,7 @@ func (l *Library) set(o Order, root string, w Wanted) (*Set, error) {
 		l.mu.Lock()
 		l.made++
 		l.mu.Unlock()
-		return assemble(o.Owner, w, objects, annotations)
+		return assemble(w, objects, annotations)
 	})
 	if err != nil {
 		return nil, err

@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/render"
 )
 
@@ -138,7 +137,7 @@ func named(coreVersion, provider, version string) *v1alpha1.ProvidersSpec {
 }
 
 func order(files Files, spec *v1alpha1.ProvidersSpec, variables map[string]string) Order {
-	return Order{Files: files, Content: "sha1:1", Root: "./c/", Wanted: List(spec), Owner: apply.Owner{LabelGroup: "layer.example.com", Namespace: "fleet", Name: "master"}, Variables: variables, Sensitive: slices.Collect(maps.Values(variables))}
+	return Order{Files: files, Content: "sha1:1", Root: "./c/", Wanted: List(spec), Variables: variables, Sensitive: slices.Collect(maps.Values(variables))}
 }
 
 // TestSets compares what providers become with golden files: order, labels, what
@@ -172,7 +171,11 @@ func TestSets(t *testing.T) {
 				for _, p := range set.Probes {
 					fmt.Fprintf(&out, "# %s: %s in %q\n", p.Webhook, p.Kind, p.Namespace)
 				}
-				for _, u := range append(slices.Clone(set.Ground.Objects), set.Phase.Objects...) {
+				objects, err := set.Objects.Objects()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, u := range objects {
 					if u.GetName() == "providers.clusterctl.cluster.x-k8s.io" {
 						delete(u.Object, "spec") // as Cluster API has it
 					}
@@ -284,7 +287,6 @@ func TestOnce(t *testing.T) {
 			s.Infrastructure[0].ServiceAccountAnnotations = map[string]string{"a": "b"}
 			o.Wanted = List(s)
 		}, 1},
-		"Owner": {"another layer, whose labels are others", func(o *Order) { o.Owner.Name = "other" }, 2},
 		"Credentials": {"what is handed over is no part of what is shared", func(o *Order) {
 			s := named("v1.13.4", "cloud", "v1.13.0")
 			s.Infrastructure[0].Credentials = []v1alpha1.CredentialReference{{Name: "a"}}
@@ -298,7 +300,7 @@ func TestOnce(t *testing.T) {
 		if made := l.made - before; made != tc.made {
 			t.Errorf("%s: %s: %d sets were made, want %d", name, tc.reason, made, tc.made)
 		}
-		if same := got[1].Phase.Digest() == first[1].Phase.Digest(); same != (name == "Content" || name == "Credentials") {
+		if same := got[1].Objects.Digest() == first[1].Objects.Digest(); same != (name == "Content" || name == "Credentials") {
 			t.Errorf("%s: %s: same digest is %v", name, tc.reason, same)
 		}
 		if n := len(got[1].Credentials); n != map[string]int{"Credentials": 1}[name] {

@@ -23,7 +23,7 @@ import (
 const providerLabel = "cluster.x-k8s.io/provider"
 
 // assemble makes a set of the objects of a file, which become its own.
-func assemble(owner apply.Owner, w Wanted, objects []*unstructured.Unstructured, annotations map[string]string) (*Set, error) {
+func assemble(w Wanted, objects []*unstructured.Unstructured, annotations map[string]string) (*Set, error) {
 	set := &Set{Wanted: w}
 	set.Credentials = nil
 	var err error
@@ -51,19 +51,7 @@ func assemble(owner apply.Owner, w Wanted, objects []*unstructured.Unstructured,
 		objects = append(objects, more...)
 	}
 	w.Own(objects...)
-	ground := apply.Phase{Name: w.String()}
-	rest := apply.Phase{Name: w.String(), Await: true}
-	for _, u := range objects {
-		if isNamespace(u) {
-			ground.Objects = append(ground.Objects, u)
-		} else {
-			rest.Objects = append(rest.Objects, u)
-		}
-	}
-	if set.Ground, err = ground.Freeze(owner); err != nil {
-		return nil, err
-	}
-	set.Phase, err = rest.Freeze(owner)
+	set.Objects, err = apply.Pack(objects)
 	return set, err
 }
 
@@ -78,8 +66,8 @@ func (w Wanted) Own(objects ...*unstructured.Unstructured) {
 		annotations = map[string]string{v1alpha1.DeletionAnnotation: w.Deletion}
 	}
 	for _, u := range objects {
-		// The definition of its inventory is clusterctl's.
 		if u.GetName() == inventoryDefinition {
+			// Of all providers: it is no definition of this one's.
 			ssautil.SetCommonMetadata([]*unstructured.Unstructured{u}, nil, annotations)
 			continue
 		}
@@ -87,6 +75,7 @@ func (w Wanted) Own(objects ...*unstructured.Unstructured) {
 	}
 }
 
+// inventoryDefinition defines clusterctl's inventory.
 const inventoryDefinition = "providers.clusterctl.cluster.x-k8s.io"
 
 // namespaceOf is the namespace that the components bring: as for clusterctl, there
@@ -94,7 +83,7 @@ const inventoryDefinition = "providers.clusterctl.cluster.x-k8s.io"
 func namespaceOf(objects []*unstructured.Unstructured) (string, error) {
 	var names []string
 	for _, u := range objects {
-		if isNamespace(u) {
+		if u.GetKind() == "Namespace" && u.GroupVersionKind().Group == "" {
 			names = append(names, u.GetName())
 		}
 	}
@@ -102,10 +91,6 @@ func namespaceOf(objects []*unstructured.Unstructured) (string, error) {
 		return "", fmt.Errorf("cannot tell the namespace of the provider: its components must have one object of kind Namespace, they have %d", len(names))
 	}
 	return names[0], nil
-}
-
-func isNamespace(u *unstructured.Unstructured) bool {
-	return u.GetKind() == "Namespace" && u.GroupVersionKind().Group == ""
 }
 
 // inventoryOf are the objects by which clusterctl knows what is installed. The
@@ -132,25 +117,20 @@ func inventoryOf(w Wanted, namespace string) ([]*unstructured.Unstructured, erro
 }
 
 // Probe is an empty object that one webhook configuration has an opinion about.
-// A dry run of its creation makes the API server call the webhook.
+// To ask the API server for a dry run of its creation makes it call the webhook.
 type Probe struct {
 	// Webhook is the configuration.
 	Webhook inventory.Entry
 	Kind    schema.GroupVersionKind
-	// Resource is the name of the kind in rules.
-	Resource string
 	// Namespace of the object; empty for a kind that has none.
 	Namespace string
 }
-
-// ProbeName is the name of all probes.
-const ProbeName = "cascade-probe"
 
 // Object is what is sent.
 func (p Probe) Object() *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(p.Kind)
-	u.SetName(ProbeName)
+	u.SetName("cascade-probe")
 	u.SetNamespace(p.Namespace)
 	return u
 }
@@ -252,7 +232,7 @@ func (r rule) probe(definitions []definition, namespace string) (Probe, bool) {
 			!slices.Contains(r.resources, d.plural) && !slices.Contains(r.resources, "*") && !slices.Contains(r.resources, "*/*") {
 			continue
 		}
-		p := Probe{Kind: schema.GroupVersionKind{Group: d.group, Version: r.versions[0], Kind: d.kind}, Resource: d.plural}
+		p := Probe{Kind: schema.GroupVersionKind{Group: d.group, Version: r.versions[0], Kind: d.kind}}
 		if d.namespaced {
 			p.Namespace = namespace
 		}

@@ -118,9 +118,6 @@ type Options struct {
 	LowerTier bool
 	Approved  string
 	Undecided bool
-	// Begun is how many phases an earlier call for the same rendering applied, as
-	// its WaitError told. They are not applied again.
-	Begun int
 	// bodies are those of the phase at hand, if it is frozen.
 	bodies map[*unstructured.Unstructured][]byte
 	// Claimed is asked about objects that would be deleted; nil knows of no other
@@ -156,6 +153,9 @@ type Result struct {
 	// Creation is what was not applied, lest a cluster be built twice. While it is
 	// blocked, nothing is pruned. It is nil if nothing was looked for.
 	Creation *inventory.Creation
+	// Done is how many phases are in place, with all that was waited for;
+	// Applied is how many of them were sent completely, at most one more.
+	Done, Applied int
 }
 
 // PruneError: everything was applied, but the prune could not be completed.
@@ -170,18 +170,22 @@ type Phase struct {
 	// Name stands in errors about the phase; it may be empty.
 	Name    string
 	Objects []*unstructured.Unstructured
-	// Await lets the next phase begin only when these objects are healthy, and
+	// Packed are further objects, nil if there are none.
+	Packed *Packed
+	// Await lets the next phase begin only when the objects are healthy and
 	// Check, if there is one, has nothing to wait for.
 	Await bool
 	Check func(ctx context.Context, c *Cluster) (Health, error)
+	// Applied: the objects were applied and are not sent again. Await says
+	// whether they are waited for.
+	Applied bool
 	// bodies are what is sent of the objects of a frozen phase.
 	bodies map[*unstructured.Unstructured][]byte
 	digest string
 }
 
 // Freeze labels the objects for their owner and encodes them, once for any
-// number of clusters. They must not be modified from then on, and the schemas
-// of definitions, which are large, are in what is sent alone.
+// number of clusters. They must not be modified from then on.
 func (p Phase) Freeze(owner Owner) (Phase, error) {
 	h := sha256.New()
 	bodies := make(map[*unstructured.Unstructured][]byte, len(p.Objects))
@@ -193,26 +197,11 @@ func (p Phase) Freeze(owner Owner) (Phase, error) {
 			return p, err
 		}
 		bodies[u] = body
-		slim(u)
 		h.Write(body)
 		h.Write([]byte{'\n'})
 	}
 	p.bodies, p.digest = bodies, hex.EncodeToString(h.Sum(nil))
 	return p, nil
-}
-
-// slim takes out of a definition what only the API server reads.
-func slim(u *unstructured.Unstructured) {
-	if !ssautil.IsCRD(u) {
-		return
-	}
-	versions, _, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "versions")
-	list, _ := versions.([]any)
-	for _, v := range list {
-		if version, ok := v.(map[string]any); ok {
-			delete(version, "schema")
-		}
-	}
 }
 
 // Digest identifies the objects of a frozen phase; it is empty for others.
@@ -232,14 +221,30 @@ func (o Owner) label(u *unstructured.Unstructured) {
 	u.SetLabels(labels)
 }
 
+// Entries of all objects of the phase.
+func (p Phase) Entries() []inventory.Entry {
+	entries := inventory.OfAll(p.Objects)
+	if p.Packed == nil {
+		return entries
+	}
+	return append(entries, p.Packed.Entries()...)
+}
+
+// all the objects of a phase, which the caller may modify.
+func (p Phase) all() ([]*unstructured.Unstructured, error) {
+	if p.Packed == nil {
+		return p.Objects, nil
+	}
+	objects, err := p.Packed.Objects()
+	return append(objects, p.Objects...), err
+}
+
 // WaitError: a phase or a stage is applied but not healthy yet. Calling Sync
-// again later, with Begun as option, goes on.
+// again later goes on.
 type WaitError struct {
 	// Phase is the name of the phase, if it has one.
 	Phase  string
 	Health Health
-	// Begun is how many phases are applied.
-	Begun int
 }
 
 func (e *WaitError) Error() string {
@@ -253,7 +258,7 @@ func (e *WaitError) Error() string {
 func inPhase(name string, err error) error {
 	var waiting *WaitError
 	switch {
-	case err == nil, name == "":
+	case name == "":
 		return err
 	case errors.As(err, &waiting):
 		waiting.Phase = name
@@ -266,19 +271,29 @@ func inPhase(name string, err error) error {
 // error the result's inventory is what must stay recorded.
 func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Result, err error) {
 	var objects []*unstructured.Unstructured
+	var rendered, packed []inventory.Entry
+	provided := map[string]bool{}
 	for _, p := range phases {
+		for _, u := range p.Objects {
+			a.owner.label(u)
+		}
 		objects = append(objects, p.Objects...)
+		rendered = append(rendered, p.Entries()...)
+		providers := providersOf(p.Objects)
+		if p.Packed != nil {
+			packed = append(packed, p.Packed.Entries()...)
+			providers = append(providers, p.Packed.providers...)
+		}
+		for _, name := range providers {
+			provided[name] = true
+		}
 	}
-	for _, u := range objects {
-		a.owner.label(u)
-	}
-	rendered := inventory.OfAll(objects)
 	res = Result{Changes: ssa.NewChangeSet(), Inventory: o.Owned, Complete: true}
 	if res.Creation, err = a.Creation(ctx, objects, o.FirstSync); err != nil {
 		return res, err
 	}
 	o.creation = res.Creation
-	ahead := inventory.Union(o.Owned, inventory.OfAll(withoutHeld(objects, o.creation)))
+	ahead := inventory.Union(o.Owned, append(packed, inventory.OfAll(withoutHeld(objects, o.creation))...))
 	res.Inventory = ahead
 	if !inventory.Equal(ahead, o.Owned) {
 		if err := o.Record(ctx, ahead); err != nil {
@@ -286,18 +301,12 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Resu
 			return res, fmt.Errorf("cannot record inventory ahead of apply: %w", err)
 		}
 	}
-	provided := map[string]bool{}
-	for i, p := range phases {
-		for _, u := range p.Objects {
-			provided[u.GetLabels()[providerLabel]] = true
-		}
+	for _, p := range phases {
 		p.Objects = withoutHeld(p.Objects, o.creation)
-		if i < o.Begun-1 {
-			continue // it was waited for
-		}
-		if err := a.phase(ctx, i, p, o, &res); err != nil {
+		if err := a.phase(ctx, p, o, &res); err != nil {
 			return res, inPhase(p.Name, err)
 		}
+		res.Done++
 	}
 	defer func() { res.Inventory = inOrder(res.Inventory, res.Changes) }()
 	a.memo.retain(types.NamespacedName{Namespace: a.owner.Namespace, Name: a.owner.Name}, rendered)
@@ -310,34 +319,39 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Resu
 		return res, nil
 	}
 	err = a.prune(ctx, inventory.Facts{
-		Target: o.Target, Owned: o.Owned, Rendered: rendered, Provided: provided, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided,
-	}, o.Claimed, &res)
+		Target: o.Target, Owned: o.Owned, Rendered: rendered, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided,
+	}, o.Claimed, provided, &res)
 	if err != nil {
 		return res, &PruneError{Err: err}
 	}
 	return res, nil
 }
 
-// phase applies a phase, unless that was done, and waits for it.
-func (a *Applier) phase(ctx context.Context, i int, p Phase, o Options, res *Result) error {
-	if o.bodies = p.bodies; i >= o.Begun {
-		if err := a.apply(ctx, p.Objects, o, res); err != nil {
-			var waiting *WaitError
-			if errors.As(err, &waiting) {
-				waiting.Begun = i
-			}
-			return redact(err, p.Objects)
+// phase applies one phase and waits for it.
+func (a *Applier) phase(ctx context.Context, p Phase, o Options, res *Result) error {
+	if !p.Applied {
+		objects, err := p.all()
+		if err != nil {
+			return err
+		}
+		for _, u := range objects {
+			a.owner.label(u)
+		}
+		o.bodies = p.bodies
+		if err := a.apply(ctx, objects, o, res); err != nil {
+			return redact(err, objects)
 		}
 	}
+	res.Applied++
 	if !p.Await {
 		return nil
 	}
-	health, err := a.Health(ctx, inventory.OfAll(p.Objects), nil)
+	health, err := a.Health(ctx, p.Entries(), nil)
 	if err == nil && health.Done() && p.Check != nil {
 		health, err = p.Check(ctx, a.client)
 	}
 	if err == nil && !health.Done() {
-		err = &WaitError{Health: health, Begun: i + 1}
+		err = &WaitError{Health: health}
 	}
 	return err
 }
@@ -372,7 +386,7 @@ func (a *Applier) Remove(ctx context.Context, owned []inventory.Entry, o Options
 	res := Result{Changes: ssa.NewChangeSet(), Inventory: owned}
 	err := a.prune(ctx, inventory.Facts{
 		Target: o.Target, Owned: owned, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided, Asked: !o.Moved, Moved: o.Moved,
-	}, o.Claimed, &res)
+	}, o.Claimed, nil, &res)
 	if err != nil {
 		return res, &PruneError{Err: err}
 	}
@@ -488,6 +502,10 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 	}
 	if err != nil {
 		return unknown(err), nil
+	}
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace && e.Namespace == "" {
+		// Written down ahead of an apply that could not succeed.
+		return inventory.Live{State: inventory.Absent}, nil
 	}
 	u, err := a.get(ctx, mapping, e)
 	if apierrors.IsNotFound(err) && !confirmsAbsence(err) {

@@ -12,10 +12,6 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 )
 
-// providerLabel names the provider that an object is a component of, as
-// clusterctl and the providers' own manifests set it.
-const providerLabel = "cluster.x-k8s.io/provider"
-
 var crdResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
 // needed completes the facts about components of providers of which nothing is

@@ -10,12 +10,15 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	apidiscovery "k8s.io/api/apidiscovery/v2"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/cascade-gitops/cascade/inventory"
 )
 
 // discovering is an API server as far as discovery goes.
@@ -206,29 +209,6 @@ func TestFreeze(t *testing.T) {
 	}
 }
 
-// TestFreezeDefinition: a schema is sent and not kept, but what tells whether the
-// kinds are served is.
-func TestFreezeDefinition(t *testing.T) {
-	u := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "things.x.dev"},
-		"spec": map[string]any{
-			"group": "x.dev", "names": map[string]any{"kind": "Thing", "plural": "things"},
-			"versions": []any{map[string]any{"name": "v1", "served": true, "schema": map[string]any{"openAPIV3Schema": map[string]any{"description": "large"}}}},
-		},
-	}}
-	p, err := Phase{Objects: []*unstructured.Unstructured{u}}.Freeze(Owner{LabelGroup: "x.dev", Name: "base", Namespace: "fleet"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(p.bodies[u]), `"openAPIV3Schema":{"description":"large"}`) {
-		t.Errorf("body is %s", p.bodies[u])
-	}
-	version := u.Object["spec"].(map[string]any)["versions"].([]any)[0].(map[string]any)
-	if version["schema"] != nil || version["name"] != "v1" || version["served"] != true {
-		t.Errorf("what is kept of the version is %v", version)
-	}
-}
-
 func TestInPhase(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason, phase string
@@ -245,7 +225,62 @@ func TestInPhase(t *testing.T) {
 			}
 		})
 	}
-	if err := inPhase("core", nil); err != nil {
-		t.Errorf("inPhase(nil) = %v", err)
+}
+
+// TestPacked: what is unpacked is what was packed, each time anew, and what is known
+// without unpacking is enough to tell what it is.
+func TestPacked(t *testing.T) {
+	objects := []*unstructured.Unstructured{
+		{Object: map[string]any{
+			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+			"metadata": map[string]any{"name": "things.x.dev", "labels": map[string]any{"cluster.x-k8s.io/provider": "infrastructure-x"}},
+			"spec": map[string]any{
+				"group": "x.dev", "names": map[string]any{"kind": "Thing", "plural": "things"},
+				"versions": []any{map[string]any{"name": "v1", "schema": map[string]any{"minimum": int64(1), "description": "<large>"}}},
+			},
+		}},
+		{Object: map[string]any{
+			"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": map[string]any{"name": "b", "namespace": "n"},
+			"roleRef": map[string]any{"kind": "Role", "name": "r"},
+		}},
+		{Object: map[string]any{
+			"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "s", "namespace": "n"}, "data": map[string]any{"k": "djE="},
+		}},
+	}
+	p, err := Pack(objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		got, err := p.Objects()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(objects, got); diff != "" {
+			t.Fatalf("Objects(): -want, +got:\n%s", diff)
+		}
+		got[0].SetName("changed")
+	}
+	if diff := cmp.Diff(inventory.OfAll(objects), p.Entries()); diff != "" {
+		t.Errorf("Entries(): -want, +got:\n%s", diff)
+	}
+	want := []*unstructured.Unstructured{
+		{Object: map[string]any{
+			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "things.x.dev"},
+			"spec": map[string]any{"group": "x.dev", "names": map[string]any{"kind": "Thing", "plural": "things"}},
+		}},
+		objects[1],
+		{Object: map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "s", "namespace": "n"}}},
+	}
+	if diff := cmp.Diff(want, p.Outline()); diff != "" {
+		t.Errorf("Outline(): -want, +got:\n%s", diff)
+	}
+	objects[2].Object["data"] = map[string]any{"k": "djI="}
+	other, err := Pack(objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other.Digest() == p.Digest() {
+		t.Error("other content has the same digest")
 	}
 }

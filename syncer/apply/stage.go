@@ -334,13 +334,6 @@ func (a *Applier) look(ctx context.Context, gk schema.GroupKind, resource schema
 // an apply: for objects of which fields of other managers are taken over, that
 // have fields to be ignored, or that have to be re-created.
 func (a *Applier) byLibrary(ctx context.Context, u *unstructured.Unstructured, o Options, force bool, resource schema.GroupVersionResource, name types.NamespacedName) (ssa.Action, *metav1.PartialObjectMetadata, error) {
-	if body := o.bodies[u]; body != nil {
-		// The object is shared, and has not all that the body has.
-		u = &unstructured.Unstructured{}
-		if err := u.UnmarshalJSON(body); err != nil {
-			return "", nil, fmt.Errorf("cannot decode what is sent: %w", err)
-		}
-	}
 	options := ssa.DefaultApplyOptions()
 	options.Force = force
 	options.DriftIgnoreRules = o.Ignore

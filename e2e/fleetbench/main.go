@@ -1,0 +1,103 @@
+// Command fleetbench measures the agent of a tier with many children, from
+// outside: what it takes to seed them all, to do nothing, to find them again after
+// a restart, and to bring a change to each, also while a part of them is dead.
+//
+// It starts an API server without controllers as the hub, with the definitions of
+// Cluster API and of Cascade; a Git server with the layer; the children as
+// package fleetsim simulates them, in one process; and the agent. It drives them
+// through Kubernetes' API and Git, and reads CPU and memory from /proc. All four
+// share the processors of the machine: "others" is what everything but the agent
+// used, the simulation's part is told besides.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	log.SetLogger(logr.Discard())
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "fleetbench:", err)
+		os.Exit(1)
+	}
+}
+
+// options of the benchmark.
+type options struct {
+	programs string
+	children int
+	large    int
+	rest     time.Duration
+	settle   time.Duration
+	dead     []float64
+	repeat   int
+	latency  time.Duration
+	profiles string
+	args     []string
+}
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("fleetbench", flag.ContinueOnError)
+	var o options
+	bin := flags.String("bin", "bin", "folder with the programs")
+	out := flags.String("json", "", "file for the results")
+	flags.IntVar(&o.children, "children", 1000, "number of children")
+	flags.IntVar(&o.large, "large", 5000, "number of children of a second fleet, of which only rest is measured; 0 is none")
+	flags.DurationVar(&o.rest, "rest", 3*time.Minute, "how long rest is measured")
+	flags.DurationVar(&o.settle, "settle", 20*time.Second, "pause before each measurement")
+	dead := flags.String("dead", "0.1,0.5", "parts of the children that are black holes while changes are measured")
+	flags.IntVar(&o.repeat, "repeat", 3, "changes of each kind; the median counts")
+	flags.DurationVar(&o.latency, "latency", 0, "latency of every answer of a child")
+	flags.StringVar(&o.profiles, "profiles", "", "folder for profiles of the agent: CPU while it seeds, heap and goroutines at rest")
+	agent := flags.String("agent-args", "", "more arguments of the agent, separated by spaces")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	var err error
+	if o.programs, err = filepath.Abs(*bin); err != nil {
+		return err
+	}
+	for part := range strings.SplitSeq(*dead, ",") {
+		if part == "" {
+			continue
+		}
+		f, err := strconv.ParseFloat(part, 64)
+		if err != nil || f <= 0 || f >= 1 {
+			return fmt.Errorf("cannot use -dead %q: parts are between 0 and 1", *dead)
+		}
+		o.dead = append(o.dead, f)
+	}
+	o.args = strings.Fields(*agent)
+	results, err := measure(ctx, o)
+	if err == nil && o.large > 0 {
+		var more []result
+		more, err = measureLarge(ctx, o)
+		results = append(results, more...)
+	}
+	fmt.Print(table(results))
+	if *out != "" {
+		data, jerr := json.MarshalIndent(results, "", "  ")
+		if jerr != nil {
+			return jerr
+		}
+		if werr := os.WriteFile(*out, append(data, '\n'), 0o644); werr != nil {
+			return werr
+		}
+	}
+	return err
+}

@@ -1,0 +1,379 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/e2e/fleetsim"
+	"github.com/cascade-gitops/cascade/e2e/gauge"
+)
+
+// result of one step. Times are in seconds, memory in MB.
+type result struct {
+	Children int     `json:"children"`
+	Dead     int     `json:"dead"`
+	Step     string  `json:"step"`
+	Seconds  float64 `json:"seconds"`
+	// P50, P99 and Last are of the time until a healthy child was done.
+	P50  float64 `json:"p50,omitempty"`
+	P99  float64 `json:"p99,omitempty"`
+	Last float64 `json:"last,omitempty"`
+	// CPU time of the agent, of the simulation, of the hub's API server, and of
+	// everything besides.
+	CPU   float64 `json:"cpuSeconds"`
+	Sim   float64 `json:"simCpuSeconds"`
+	Hub   float64 `json:"hubCpuSeconds"`
+	Other float64 `json:"otherCpuSeconds"`
+	// RSS of the agent at the end, and its peak.
+	RSS     float64 `json:"rss"`
+	PeakRSS float64 `json:"peakRss"`
+	SimRSS  float64 `json:"simRss"`
+	// Requests to the children and to the hub, and the writes among them. A token
+	// request is none.
+	ToChildren     int `json:"toChildren"`
+	ChildWrites    int `json:"childWrites"`
+	ToHub          int `json:"toHub"`
+	HubWrites      int `json:"hubWrites"`
+	Goroutines     int `json:"goroutines"`
+	ChildrenByVerb map[string]int
+	HubByVerb      map[string]int
+	// ChildPerHour and HubPerHour are requests for each child, of a step that does
+	// nothing.
+	ChildPerHour float64 `json:"childPerHour,omitempty"`
+	HubPerHour   float64 `json:"hubPerHour,omitempty"`
+	// Milli is the agent's use of a processor, in thousandths.
+	Milli float64 `json:"milliCores,omitempty"`
+}
+
+// measure runs all steps on one fleet.
+func measure(ctx context.Context, o options) (results []result, err error) {
+	s, err := setUp(ctx, o, o.children)
+	if s != nil {
+		defer func() { err = errors.Join(err, s.close(err)) }()
+	}
+	if err != nil {
+		return nil, err
+	}
+	add := func(r result, err error) error {
+		if err != nil {
+			return err
+		}
+		tell(r)
+		results = append(results, r)
+		return nil
+	}
+	if err := add(s.seed(ctx)); err != nil {
+		return results, err
+	}
+	if err := pause(ctx, o.settle); err != nil {
+		return results, err
+	}
+	if err := add(s.rest(ctx)); err != nil {
+		return results, err
+	}
+	if err := add(s.restart(ctx)); err != nil {
+		return results, err
+	}
+	for range o.repeat {
+		if err := pause(ctx, o.settle); err != nil {
+			return results, err
+		}
+		if err := add(s.change(ctx, nil)); err != nil {
+			return results, err
+		}
+	}
+	for _, part := range o.dead {
+		dead, err := s.kill(ctx, part)
+		if err != nil {
+			return results, err
+		}
+		for range o.repeat {
+			if err := pause(ctx, o.settle); err != nil {
+				return results, err
+			}
+			if err := add(s.change(ctx, dead)); err != nil {
+				return results, err
+			}
+		}
+		if err := add(s.recover(ctx, dead)); err != nil {
+			return results, err
+		}
+	}
+	return results, nil
+}
+
+// measureLarge seeds a larger fleet and measures it at rest.
+func measureLarge(ctx context.Context, o options) (results []result, err error) {
+	s, err := setUp(ctx, o, o.large)
+	if s != nil {
+		defer func() { err = errors.Join(err, s.close(err)) }()
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, step := range []func(context.Context) (result, error){s.seed, s.rest} {
+		r, err := step(ctx)
+		if err != nil {
+			return results, err
+		}
+		tell(r)
+		results = append(results, r)
+		if err := pause(ctx, o.settle); err != nil {
+			return results, err
+		}
+	}
+	return results, nil
+}
+
+// close ends the stand; after a failure it shows the end of the agent's log.
+func (s *stand) close(failure error) error {
+	if failure != nil && s.log != nil {
+		if text, err := os.ReadFile(s.log.Name()); err == nil {
+			fmt.Fprintf(os.Stderr, "the agent's log ends with:\n%s\n", text[max(0, len(text)-2000):])
+		}
+	}
+	return s.Close()
+}
+
+func tell(r result) {
+	fmt.Fprintf(os.Stderr, "%d children, %d dead, %s: %.1f s (p50 %.1f, p99 %.1f, last %.1f), CPU %.1f s, simulation %.1f s, hub %.1f s, RSS %.0f MB (peak %.0f), %d requests to children (%d writes), %d to the hub (%d writes), other CPU %.1f s\n",
+		r.Children, r.Dead, r.Step, r.Seconds, r.P50, r.P99, r.Last, r.CPU, r.Sim, r.Hub, r.RSS, r.PeakRSS, r.ToChildren, r.ChildWrites, r.ToHub, r.HubWrites, r.Other)
+}
+
+// cost runs f and fills in what it took. own are requests to the hub that are
+// the benchmark's.
+func (s *stand) cost(ctx context.Context, r *result, own map[string]int, f func() error) error {
+	if err := s.control.Reset(ctx); err != nil {
+		return err
+	}
+	hubBefore, err := gauge.Requests(ctx, s.config)
+	if err != nil {
+		return err
+	}
+	pids := []int{s.fleet.Process.Pid, s.hub}
+	agentBefore := time.Duration(0)
+	if s.agent != nil {
+		if agentBefore, err = gauge.CPU(s.agent.Process.Pid); err != nil {
+			return err
+		}
+		if err := gauge.ResetPeak(s.agent.Process.Pid); err != nil {
+			return err
+		}
+	}
+	read := func() (times []time.Duration, err error) {
+		for _, pid := range pids {
+			t, err := gauge.CPU(pid)
+			if err != nil {
+				return nil, err
+			}
+			times = append(times, t)
+		}
+		all, err := gauge.Machine()
+		return append(times, all), err
+	}
+	before, err := read()
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	if err := f(); err != nil {
+		return err
+	}
+	r.Seconds = time.Since(begin).Seconds()
+	after, err := read()
+	if err != nil {
+		return err
+	}
+	agent, err := gauge.CPU(s.agent.Process.Pid)
+	if err != nil {
+		return err
+	}
+	r.CPU = (agent - agentBefore).Seconds()
+	r.Sim, r.Hub = (after[0] - before[0]).Seconds(), (after[1] - before[1]).Seconds()
+	r.Other = (after[2] - before[2]).Seconds() - r.CPU - r.Sim - r.Hub
+	for field, to := range map[string]*float64{"VmHWM": &r.PeakRSS, "VmRSS": &r.RSS} {
+		if *to, err = gauge.Memory(s.agent.Process.Pid, field); err != nil {
+			return err
+		}
+	}
+	if r.SimRSS, err = gauge.Memory(s.fleet.Process.Pid, "VmRSS"); err != nil {
+		return err
+	}
+	if r.ChildrenByVerb, err = s.control.Counts(ctx); err != nil {
+		return err
+	}
+	for key, n := range r.ChildrenByVerb {
+		r.ToChildren += n
+		verb, resource, _ := strings.Cut(key, " ")
+		if slices.Contains([]string{"create", "update", "patch", "delete", "deletecollection"}, verb) && resource != "serviceaccounts/token" {
+			r.ChildWrites += n
+		}
+	}
+	hub, err := gauge.Requests(ctx, s.config)
+	if err != nil {
+		return err
+	}
+	r.HubByVerb = map[string]int{}
+	for key, n := range hub {
+		n := int(n-hubBefore[key]) - own[key]
+		if n <= 0 {
+			continue
+		}
+		r.HubByVerb[key] = n
+		r.ToHub += n
+		if verb, _, _ := strings.Cut(key, " "); verb != "GET" && verb != "LIST" {
+			r.HubWrites += n
+		}
+	}
+	return nil
+}
+
+func (s *stand) result(step string) result { return result{Children: len(s.names), Step: step} }
+
+// spread fills in how long the children took.
+func (r *result) spread(begin time.Time, times []time.Time) {
+	var took []float64
+	for _, t := range times {
+		took = append(took, max(0, t.Sub(begin).Seconds()))
+	}
+	slices.Sort(took)
+	at := func(part float64) float64 { return took[min(int(part*float64(len(took))), len(took)-1)] }
+	r.P50, r.P99, r.Last = at(0.5), at(0.99), took[len(took)-1]
+}
+
+// seed starts the agent for the first time and waits until every child is ready.
+func (s *stand) seed(ctx context.Context) (result, error) {
+	r := s.result("seed")
+	profiled := make(chan error, 1)
+	err := s.cost(ctx, &r, nil, func() error {
+		begin := time.Now()
+		if err := s.startAgent(); err != nil {
+			return err
+		}
+		go func() {
+			if err := pause(ctx, 3*time.Second); err != nil {
+				profiled <- err
+				return
+			}
+			profiled <- s.profile(ctx, fmt.Sprintf("seed-%d-cpu", len(s.names)), "profile?seconds=10")
+		}()
+		times, err := s.await(ctx, s.names, "ready", func(c state) bool { return c.ready })
+		if err != nil {
+			return err
+		}
+		r.spread(begin, times)
+		return nil
+	})
+	return r, errors.Join(err, <-profiled)
+}
+
+// rest measures what the agent does when there is nothing to do.
+func (s *stand) rest(ctx context.Context) (result, error) {
+	r := s.result("rest")
+	n := fmt.Sprint(len(s.names))
+	err := errors.Join(s.profile(ctx, "rest-"+n+"-heap", "heap?gc=1"), s.profile(ctx, "rest-"+n+"-goroutines", "goroutine"))
+	if err != nil {
+		return r, err
+	}
+	err = s.cost(ctx, &r, nil, func() error { return pause(ctx, s.options.rest) })
+	hours := r.Seconds / 3600
+	r.ChildPerHour = float64(r.ToChildren) / float64(r.Children) / hours
+	r.HubPerHour = float64(r.ToHub) / float64(r.Children) / hours
+	r.Milli = r.CPU / r.Seconds * 1000
+	return r, err
+}
+
+// restart ends the agent and starts another, which is done when it has looked at
+// the agent of every child.
+func (s *stand) restart(ctx context.Context) (result, error) {
+	r := s.result("restart")
+	s.stopAgent()
+	return r, s.cost(ctx, &r, nil, func() error {
+		if err := s.startAgent(); err != nil {
+			return err
+		}
+		for {
+			n, err := s.control.Reached(ctx, "get leases")
+			if err != nil || n == len(s.names) {
+				return err
+			}
+			if err := pause(ctx, 100*time.Millisecond); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// change commits one line and waits until every child that is not dead has it.
+func (s *stand) change(ctx context.Context, dead []string) (result, error) {
+	r := s.result("change")
+	r.Dead = len(dead)
+	var healthy []string
+	for _, name := range s.names {
+		if !slices.Contains(dead, name) {
+			healthy = append(healthy, name)
+		}
+	}
+	commit, err := s.commit(ctx, strconv.FormatInt(time.Now().UnixNano(), 10))
+	if err != nil {
+		return r, err
+	}
+	return r, s.cost(ctx, &r, map[string]int{"PATCH gitrepositories": 1}, func() error {
+		begin := time.Now()
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, fluxmeta.ReconcileRequestAnnotation, commit)
+		if err := s.client.Patch(ctx, s.gitRepository(), client.RawPatch("application/merge-patch+json", []byte(patch))); err != nil {
+			return err
+		}
+		times, err := s.await(ctx, healthy, "changed", func(c state) bool { return c.ready && strings.HasSuffix(c.revision, commit) })
+		if err != nil {
+			return err
+		}
+		r.spread(begin, times)
+		return nil
+	})
+}
+
+// kill makes a part of the children black holes, and returns when the hub says so
+// of all of them.
+func (s *stand) kill(ctx context.Context, part float64) ([]string, error) {
+	plan := fleetsim.Plan(1, s.names, fleetsim.Share{Part: part, Faults: fleetsim.Faults{BlackHole: true}})
+	var dead []string
+	for name := range plan {
+		dead = append(dead, name)
+	}
+	slices.Sort(dead)
+	if err := s.control.SetFaults(ctx, dead, fleetsim.Faults{BlackHole: true}); err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	_, err := s.await(ctx, dead, "unreachable", func(c state) bool { return !c.connected })
+	fmt.Fprintf(os.Stderr, "%d children are dead; the hub says so of all after %.1f s\n", len(dead), time.Since(begin).Seconds())
+	return dead, err
+}
+
+// recover lets dead children answer again and waits until they are ready.
+func (s *stand) recover(ctx context.Context, dead []string) (result, error) {
+	r := s.result("recover")
+	r.Dead = len(dead)
+	return r, s.cost(ctx, &r, nil, func() error {
+		begin := time.Now()
+		if err := s.control.SetFaults(ctx, dead, fleetsim.Faults{Latency: s.options.latency}); err != nil {
+			return err
+		}
+		times, err := s.await(ctx, s.names, "ready", func(c state) bool { return c.ready && c.connected })
+		if err != nil {
+			return err
+		}
+		r.spread(begin, times)
+		return nil
+	})
+}

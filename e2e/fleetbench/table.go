@@ -1,0 +1,58 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// table has the median of the runs of each step, and what was aimed at.
+func table(results []result) string {
+	var b strings.Builder
+	b.WriteString("| children | dead | step | runs | all | p50 | p99 | agent's CPU | simulation's | hub's | RSS | peak RSS | to children (writes) | to hub (writes) | other CPU |\n")
+	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
+	for rest := results; len(rest) > 0; {
+		first, n := rest[0], 1
+		for n < len(rest) && rest[n].Step == first.Step && rest[n].Dead == first.Dead && rest[n].Children == first.Children {
+			n++
+		}
+		runs := rest[:n]
+		rest = rest[n:]
+		of := func(f func(result) float64) float64 { return median(runs, f) }
+		fmt.Fprintf(&b, "| %d | %d | %s | %d | %.1f s | %.1f s | %.1f s | %.1f s | %.1f s | %.1f s | %.0f MB | %.0f MB | %.0f (%.0f) | %.0f (%.0f) | %.1f s |\n", first.Children, first.Dead, first.Step, n,
+			of(func(r result) float64 { return r.Seconds }), of(func(r result) float64 { return r.P50 }), of(func(r result) float64 { return r.P99 }),
+			of(func(r result) float64 { return r.CPU }), of(func(r result) float64 { return r.Sim }), of(func(r result) float64 { return r.Hub }),
+			of(func(r result) float64 { return r.RSS }), of(func(r result) float64 { return r.PeakRSS }),
+			of(func(r result) float64 { return float64(r.ToChildren) }), of(func(r result) float64 { return float64(r.ChildWrites) }),
+			of(func(r result) float64 { return float64(r.ToHub) }), of(func(r result) float64 { return float64(r.HubWrites) }), of(func(r result) float64 { return r.Other }))
+	}
+	b.WriteString("\n")
+	for _, r := range results {
+		if r.Step == "rest" {
+			fmt.Fprintf(&b, "%d children at rest: %.1f requests for each child and hour, %.1f to the hub, %.1f thousandths of a processor\n", r.Children, r.ChildPerHour, r.HubPerHour, r.Milli)
+		}
+	}
+	healthy := median(slices.DeleteFunc(slices.Clone(results), func(r result) bool { return r.Step != "change" || r.Dead > 0 }), func(r result) float64 { return r.P99 })
+	var said []int
+	for _, r := range results {
+		if r.Step != "change" || r.Dead == 0 || slices.Contains(said, r.Dead) || healthy == 0 {
+			continue
+		}
+		said = append(said, r.Dead)
+		dead := median(slices.DeleteFunc(slices.Clone(results), func(o result) bool { return o.Step != "change" || o.Dead != r.Dead }), func(r result) float64 { return r.P99 })
+		fmt.Fprintf(&b, "%d of %d dead: p99 of the healthy is %.2f times that without dead ones\n", r.Dead, r.Children, dead/healthy)
+	}
+	return b.String()
+}
+
+func median(runs []result, f func(result) float64) float64 {
+	if len(runs) == 0 {
+		return 0
+	}
+	values := make([]float64, 0, len(runs))
+	for _, r := range runs {
+		values = append(values, f(r))
+	}
+	slices.Sort(values)
+	return values[len(values)/2]
+}

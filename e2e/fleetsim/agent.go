@@ -1,0 +1,136 @@
+package fleetsim
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// Names of what an agent reports with. The annotation is here because only the
+// agent and its parent use it.
+const (
+	reportAnnotation = "cascade.dev/report"
+	agentDeployment  = "cascade"
+	agentManager     = "cascade"
+)
+
+// agent is what the agent of a cluster does about a write: it answers for the
+// sync objects at once, and reports. The cluster is locked.
+func (c *Cluster) agent(before, after *record) {
+	installed := c.objects[builtin("Deployment").key(v1alpha1.AgentNamespace, agentDeployment)]
+	if installed == nil {
+		return
+	}
+	started := after.kind.Kind == "Deployment" && after.name == agentDeployment && after.namespace == v1alpha1.AgentNamespace
+	switch {
+	case started:
+		for _, o := range c.objects {
+			c.reconcile(o)
+		}
+	case synced(after.kind) && (before == nil || before.content.intent != after.content.intent):
+		c.reconcile(after)
+	default:
+		return
+	}
+	c.report()
+}
+
+// synced reports whether an agent reconciles objects of a kind.
+func synced(k *kind) bool {
+	return strings.HasSuffix(k.Group, ".toolkit.fluxcd.io") && slices.Contains([]string{"GitRepository", "OCIRepository", "Kustomization"}, k.Kind)
+}
+
+// reconcile says of a sync object that it is in place. Its revision follows from
+// what it asks for, so that clusters of one layer have the same.
+func (c *Cluster) reconcile(r *record) {
+	if !synced(r.kind) {
+		return
+	}
+	generation := r.generation
+	since := c.fleet.since()
+	revision := revisionOf(r.content)
+	c.control(r, agentManager, "status", "reconcile", func(o map[string]any) {
+		status := part{"observedGeneration": generation, "conditions": []any{
+			part{"type": "Ready", "status": "True", "reason": "Succeeded", "message": "in place", "lastTransitionTime": since, "observedGeneration": generation},
+		}}
+		if r.kind.Kind == "Kustomization" {
+			status["lastAppliedRevision"] = revision
+		} else {
+			status["artifact"] = part{
+				"revision": revision, "digest": "sha256:" + hex.EncodeToString(make([]byte, 32)), "lastUpdateTime": since,
+				"path": "", "url": "", "size": int64(0),
+			}
+		}
+		o["status"] = status
+	})
+}
+
+func revisionOf(c *content) string {
+	return "main@sha1:" + hex.EncodeToString(c.intent[:]) + strings.Repeat("0", 24)
+}
+
+// report writes what the agent says of its tier, and the lease that it holds.
+func (c *Cluster) report() {
+	report := v1alpha1.Report{Agent: "fleetsim", Ready: true, Reason: v1alpha1.ReasonSucceeded, Since: metav1.NewTime(c.fleet.start.UTC().Truncate(time.Second))}
+	var revisions []string
+	for _, o := range c.objects {
+		switch {
+		case !synced(o.kind):
+		case o.kind.Kind == "Kustomization":
+			report.Objects++
+		default:
+			revisions = append(revisions, o.name+"="+revisionOf(o.content))
+		}
+	}
+	slices.Sort(revisions)
+	report.Revision = strings.Join(revisions, ",")
+	if len(revisions) == 1 {
+		_, report.Revision, _ = strings.Cut(revisions[0], "=")
+	}
+	text, _ := json.Marshal(report) // our own type
+	sum := sha256.Sum256(text)
+	c.ensure(builtin("ConfigMap"), v1alpha1.ReportConfigMap, part{"data": part{v1alpha1.ReportKey: string(text)}})
+	lease := c.ensure(builtin("Lease"), v1alpha1.LeaderLease, part{
+		"annotations": part{reportAnnotation: "sha256:" + hex.EncodeToString(sum[:])},
+		"spec": part{
+			"holderIdentity": "cascade-simulated", "leaseDurationSeconds": int64(15), "leaseTransitions": int64(0),
+			"acquireTime": c.fleet.start.UTC().Format(metav1.RFC3339Micro), "renewTime": marks[holeRenewed],
+		},
+	})
+	if lease != nil && !lease.renewing {
+		renewing := *lease
+		renewing.renewing = true
+		c.objects[lease.kind.key(lease.namespace, lease.name)] = &renewing
+	}
+}
+
+// ensure creates or replaces an object of the agent's namespace.
+func (c *Cluster) ensure(k *kind, name string, with part) *record {
+	object := part{"metadata": part{"name": name, "namespace": v1alpha1.AgentNamespace}}
+	for key, v := range with {
+		if key == "annotations" {
+			child(object, "metadata")[key] = v
+		} else {
+			object[key] = v
+		}
+	}
+	content, err := c.fleet.store.content(k, object)
+	if err != nil {
+		c.fleet.complain(err)
+		return nil
+	}
+	w := write{kind: k, version: k.stored, operation: opControl, namespace: v1alpha1.AgentNamespace, name: name, manager: agentManager}
+	o := outcome{content: content, managed: c.fleet.store.managedSet([]metav1.ManagedFieldsEntry{{
+		Manager: agentManager, Operation: metav1.ManagedFieldsOperationApply, APIVersion: k.apiVersion(k.stored), FieldsType: "FieldsV1",
+		FieldsV1: &metav1.FieldsV1{Raw: []byte(`{}`)},
+	}})}
+	r, _ := c.commit(w, o, c.objects[k.key(w.namespace, name)], false)
+	return r
+}

@@ -1,0 +1,122 @@
+// Package gauge reads what benchmarks measure: CPU time and memory of processes
+// from /proc, and the requests that an API server has served from its metrics.
+// It needs Linux.
+package gauge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+)
+
+// clockTicks per second in /proc (USER_HZ on Linux).
+const clockTicks = 100
+
+// CPU is the time that a process has used.
+func CPU(pid int) (time.Duration, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The name of the program, in brackets, may have spaces.
+	_, rest, _ := strings.Cut(string(data), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("cannot parse /proc/%d/stat", pid)
+	}
+	user, err1 := strconv.Atoi(fields[11])
+	sys, err2 := strconv.Atoi(fields[12])
+	return time.Duration(user+sys) * time.Second / clockTicks, errors.Join(err1, err2)
+}
+
+// Machine is the time that all processors of the machine were busy.
+func Machine() (time.Duration, error) {
+	data, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, err
+	}
+	line, _, _ := strings.Cut(string(data), "\n")
+	total := 0
+	for i, field := range strings.Fields(line) {
+		// user nice system idle iowait irq softirq
+		if i == 0 || i == 4 || i == 5 || i > 7 {
+			continue
+		}
+		n, err := strconv.Atoi(field)
+		if err != nil {
+			return 0, fmt.Errorf("cannot parse /proc/stat: %w", err)
+		}
+		total += n
+	}
+	return time.Duration(total) * time.Second / clockTicks, nil
+}
+
+// Memory reads a field of /proc/PID/status, such as VmRSS, in MB.
+func Memory(pid int, field string) (float64, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.SplitSeq(string(data), "\n") {
+		if rest, ok := strings.CutPrefix(line, field+":"); ok {
+			kB, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+			return kB * 1024 / 1e6, err
+		}
+	}
+	return 0, fmt.Errorf("cannot find %s of process %d", field, pid)
+}
+
+// ResetPeak makes the process's VmHWM begin anew.
+func ResetPeak(pid int) error {
+	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0o200)
+}
+
+// Requests reads what an API server has served, as "VERB resource", watches
+// excepted.
+func Requests(ctx context.Context, config *rest.Config) (map[string]float64, error) {
+	config = rest.CopyConfig(config)
+	config.NegotiatedSerializer = clientgoscheme.Codecs.WithoutConversion()
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	c, err := rest.UnversionedRESTClientForConfigAndClient(config, httpClient)
+	if err != nil {
+		return nil, err
+	}
+	body, err := c.Get().AbsPath("/metrics").Stream(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read metrics: %w", err)
+	}
+	defer body.Close()
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(body)
+	if err != nil {
+		return nil, fmt.Errorf("cannot parse metrics: %w", err)
+	}
+	counts := map[string]float64{}
+	for _, m := range families["apiserver_request_total"].GetMetric() {
+		labels := map[string]string{}
+		for _, l := range m.Label {
+			labels[l.GetName()] = l.GetValue()
+		}
+		if labels["verb"] == "WATCH" || labels["resource"] == "" {
+			continue
+		}
+		key := labels["verb"] + " " + labels["resource"]
+		if labels["subresource"] != "" {
+			key += "/" + labels["subresource"]
+		}
+		counts[key] += m.GetCounter().GetValue()
+	}
+	return counts, nil
+}
