@@ -550,11 +550,17 @@ func (p *provided) nothingTwice(t *testing.T) {
 	writes, _ := p.writes(t, 0)
 	objects := 0
 	for what, n := range writes {
-		if strings.Contains(what, stage.Namespace) || strings.HasPrefix(what, "create") {
-			continue // the parent's own records, and its token
+		if strings.Contains(what, stage.Namespace) || strings.HasPrefix(what, "create") || strings.Contains(what, "/cascade-parent") {
+			continue // the parent's own records, its rights and its token
 		}
 		objects++
-		if n > 1 {
+		most := 1
+		if strings.Contains(what, "customresourcedefinitions") || strings.Contains(what, "clusterroles") {
+			// If the definitions of a provider are not served within a second the
+			// next visit goes on with them, and they share a stage with the roles.
+			most = 5
+		}
+		if n > most {
 			t.Errorf("%d times: %s", n, what)
 		}
 	}

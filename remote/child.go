@@ -955,6 +955,19 @@ func (v *visit) observe(found *answer, selected []*v1alpha1.Layer) {
 	}
 }
 
+// grew is when a push came further last, or since if that was later.
+func (n *notes) grew(since time.Time) time.Time {
+	if n == nil {
+		return since
+	}
+	for _, layer := range n.layers {
+		if layer.progress.grew.After(since) {
+			since = layer.progress.grew
+		}
+	}
+	return since
+}
+
 // next says when to come back.
 func (v *visit) next() ctrl.Result {
 	c := meta.FindStatusCondition(v.child.Status.Conditions, v1alpha1.ReadyCondition)
@@ -965,7 +978,7 @@ func (v *visit) next() ctrl.Result {
 		return ctrl.Result{RequeueAfter: v.jittered(v.ObserveInterval), Priority: new(periodic)}
 	case c.Reason == v1alpha1.ReasonPruneBlocked, c.Reason == v1alpha1.ReasonPaused, c.Reason == v1alpha1.ReasonNoLayer, c.Reason == v1alpha1.ReasonInvalidSpec:
 		return ctrl.Result{RequeueAfter: v.jittered(v.ObserveInterval)}
-	case v.Now().Sub(c.LastTransitionTime.Time) > time.Minute:
+	case v.Now().Sub(v.notes.grew(c.LastTransitionTime.Time)) > time.Minute:
 		// Not ready for a while: whatever it is, it does not change by the second.
 		return ctrl.Result{RequeueAfter: v.jittered(min(waitPause, v.ObserveInterval))}
 	}

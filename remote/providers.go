@@ -118,6 +118,7 @@ func (s *seeding) providerPhases() ([]apply.Phase, error) {
 		for i, secret := range c.secrets[set.Label] {
 			u := credentialObject(set.Credentials[i].Name, secret)
 			u.SetNamespace(set.Namespace)
+			set.Own(u)
 			p.Objects = append(p.Objects, u)
 		}
 		phases = append(phases, p)
@@ -161,6 +162,8 @@ type progress struct {
 	digest, requested, identity string
 	done, applied               int
 	since                       time.Time
+	// grew is when done or applied was less.
+	grew time.Time
 }
 
 // resume marks the phases that need not be sent again, because they were, of
@@ -184,12 +187,15 @@ func (s *seeding) advance(phases []apply.Phase, digest string, res apply.Result)
 		s.notes.progress = progress{}
 		return
 	}
-	since := s.Now()
-	if !s.notes.progress.since.IsZero() {
-		since = s.notes.progress.since
+	since, grew := s.Now(), s.Now()
+	if before := s.notes.progress; !before.since.IsZero() {
+		since = before.since
+		if before.done == res.Done && before.applied == res.Applied {
+			grew = before.grew
+		}
 	}
 	s.notes.progress = progress{
 		digest: digest, requested: s.requested(), identity: s.child.Status.Identity.KubeSystemUID,
-		done: res.Done, applied: res.Applied, since: since,
+		done: res.Done, applied: res.Applied, since: since, grew: grew,
 	}
 }

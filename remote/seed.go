@@ -313,14 +313,9 @@ func (s *seeding) permit(ctx context.Context, phases []apply.Phase) error {
 	var objects []*unstructured.Unstructured
 	for _, p := range phases {
 		objects = append(objects, p.Objects...)
-		if p.Packed == nil {
-			continue
+		if p.Packed != nil {
+			objects = append(objects, p.Packed.Outline()...)
 		}
-		packed, err := p.Packed.Objects()
-		if err != nil {
-			return because(v1alpha1.ReasonSeedFailed, err)
-		}
-		objects = append(objects, packed...)
 	}
 	objects = append(objects, s.components.asked...)
 	if s.link.caller() == nil {

@@ -36,8 +36,6 @@ func assemble(w Wanted, objects []*unstructured.Unstructured, annotations map[st
 	labels := map[string]string{clusterctlv1.ClusterctlLabel: ""}
 	if w.Type == "" {
 		labels[clusterctlv1.ClusterctlCoreLabel] = clusterctlv1.ClusterctlCoreLabelCertManagerValue
-	} else {
-		labels[providerLabel] = w.Label
 	}
 	ssautil.SetCommonMetadata(objects, labels, nil)
 	for _, u := range objects {
@@ -52,12 +50,33 @@ func assemble(w Wanted, objects []*unstructured.Unstructured, annotations map[st
 		}
 		objects = append(objects, more...)
 	}
-	if w.Deletion != "" {
-		ssautil.SetCommonMetadata(objects, nil, map[string]string{v1alpha1.DeletionAnnotation: w.Deletion})
-	}
+	w.Own(objects...)
 	set.Objects, err = apply.Pack(objects)
 	return set, err
 }
+
+// Own marks objects as the provider's: they stay as long as it is needed, and may
+// go when that is confirmed.
+func (w Wanted) Own(objects ...*unstructured.Unstructured) {
+	var labels, annotations map[string]string
+	if w.Type != "" {
+		labels = map[string]string{providerLabel: w.Label}
+	}
+	if w.Deletion != "" {
+		annotations = map[string]string{v1alpha1.DeletionAnnotation: w.Deletion}
+	}
+	for _, u := range objects {
+		if u.GetName() == inventoryDefinition {
+			// Of all providers: it is no definition of this one's.
+			ssautil.SetCommonMetadata([]*unstructured.Unstructured{u}, nil, annotations)
+			continue
+		}
+		ssautil.SetCommonMetadata([]*unstructured.Unstructured{u}, labels, annotations)
+	}
+}
+
+// inventoryDefinition defines clusterctl's inventory.
+const inventoryDefinition = "providers.clusterctl.cluster.x-k8s.io"
 
 // namespaceOf is the namespace that the components bring: as for clusterctl, there
 // is one.
@@ -87,7 +106,7 @@ func inventoryOf(w Wanted, namespace string) ([]*unstructured.Unstructured, erro
 	}
 	objects = append(objects, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": clusterctlv1.GroupVersion.String(), "kind": "Provider",
-		"metadata":     map[string]any{"name": w.Label, "namespace": namespace, "labels": map[string]any{providerLabel: w.Label}},
+		"metadata":     map[string]any{"name": w.Label, "namespace": namespace},
 		"providerName": w.Name, "type": string(w.Type), "version": w.Version,
 	}})
 	ssautil.SetCommonMetadata(objects, map[string]string{

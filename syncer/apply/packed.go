@@ -10,6 +10,7 @@ import (
 	"io"
 	"slices"
 
+	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/cascade-gitops/cascade/inventory"
@@ -23,11 +24,15 @@ type Packed struct {
 	digest    string
 	entries   []inventory.Entry
 	providers []string
+	outline   []*unstructured.Unstructured
 }
 
 // Pack packs objects, which it does not change or keep.
 func Pack(objects []*unstructured.Unstructured) (*Packed, error) {
 	p := &Packed{entries: inventory.OfAll(objects), providers: providersOf(objects)}
+	for _, u := range objects {
+		p.outline = append(p.outline, outlineOf(u))
+	}
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
 	h := sha256.New()
@@ -49,6 +54,28 @@ func (p *Packed) Digest() string { return p.digest }
 
 // Entries of the objects. The caller must not change them.
 func (p *Packed) Entries() []inventory.Entry { return p.entries }
+
+// Outline are the objects as far as it takes to know what they are and who may
+// write them: names, what a definition defines, and what a binding binds. The
+// caller must not modify them.
+func (p *Packed) Outline() []*unstructured.Unstructured { return p.outline }
+
+func outlineOf(u *unstructured.Unstructured) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{}
+	o.SetAPIVersion(u.GetAPIVersion())
+	o.SetKind(u.GetKind())
+	o.SetName(u.GetName())
+	o.SetNamespace(u.GetNamespace())
+	for _, path := range [][]string{{"spec", "group"}, {"spec", "names"}, {"roleRef"}} {
+		if path[0] == "spec" && !ssautil.IsCRD(u) {
+			continue
+		}
+		if value, ok, err := unstructured.NestedFieldCopy(u.Object, path...); ok && err == nil {
+			_ = unstructured.SetNestedField(o.Object, value, path...) // into a map that was just made
+		}
+	}
+	return o
+}
 
 // Objects unpacks: each call gives objects of its own.
 func (p *Packed) Objects() ([]*unstructured.Unstructured, error) {
