@@ -498,11 +498,11 @@ func rightsConformance(get stepOf, post stepTo, patch patchTo, keep func(exchang
 			`"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"parent"},"subjects":[{"kind":"ServiceAccount","name":"parent","namespace":"conform"}]}`, "defaults of a binding"),
 		with(as(get("AllowedGet", "/api/v1/namespaces/conform/configmaps/a", "a right")), func(s *exchange) { s.until = `"name":"a"` }),
 		as(get("AllowedByName", "/api/v1/namespaces/kube-system", "a right to one name")),
-		with(as(post("AskForAccess", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"get","resource":"namespaces","name":"default"}}}`, "a right that one does not have")), func(s *step) { s.without = []string{"metadata"} }),
-		with(as(post("AskForAllowedAccess", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"get","resource":"namespaces","name":"kube-system"}}}`, "a right that one has")), func(s *step) {
+		with(as(post("AskForAccess", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"get","resource":"namespaces","name":"default"}}}`, "a right that one does not have")), func(s *exchange) { s.without = []string{"metadata"} }),
+		with(as(post("AskForAllowedAccess", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"get","resource":"namespaces","name":"kube-system"}}}`, "a right that one has")), func(s *exchange) {
 			s.without = []string{"metadata", "status.reason"} // the names of roles and bindings
 		}),
-		with(as(post("AskWhoOneIs", "/apis/authentication.k8s.io/v1/selfsubjectreviews", `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`, "who the token is")), func(s *step) {
+		with(as(post("AskWhoOneIs", "/apis/authentication.k8s.io/v1/selfsubjectreviews", `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`, "who the token is")), func(s *exchange) {
 			s.without = []string{"metadata", "status.userInfo.extra"}
 		}),
 		as(get("ForbiddenByName", "/api/v1/namespaces/default", "no right to another name")),
