@@ -198,6 +198,7 @@ metadata:
   annotations:
     vars.cascade.dev/git_url: ${git_url}
 spec:
+  availabilityGates: [{conditionType: cascade.dev/Seeded}]
   infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: LocalCluster, name: delta}
   controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: LocalControlPlane, name: delta}
 ---
@@ -243,6 +244,25 @@ func (f *fleet) commitMakesATenant(t *testing.T) {
 		}
 		if d.Status.AvailableReplicas != 1 {
 			return fmt.Errorf("%d replicas are available", d.Status.AvailableReplicas)
+		}
+		return nil
+	})
+	eventually(t, bringUp, "Cluster API takes the seeded cluster for available", func(ctx context.Context) error {
+		u, err := f.cluster(ctx, "delta")
+		if err != nil {
+			return err
+		}
+		conditions, _, err := unstructured.NestedSlice(u.Object, "status", "conditions")
+		if err != nil {
+			return err
+		}
+		state := map[any]any{}
+		for _, c := range conditions {
+			c := c.(map[string]any)
+			state[c["type"]] = c["status"]
+		}
+		if state[v1alpha1.ClusterSeededCondition] != "True" || state["Available"] != "True" {
+			return fmt.Errorf("conditions are %v", conditions)
 		}
 		return nil
 	})

@@ -70,7 +70,7 @@ type exchange struct {
 	keep string
 	// only these fields of the answer are compared, by a path of keys.
 	only []string
-	// without these fields, by a path of keys; * is any.
+	// without these fields, by a path of keys, of every item of a list.
 	without []string
 	// until is what the answer must contain before it counts: the real server
 	// does some things a moment later.
@@ -282,16 +282,10 @@ func drop(v any, path []string) {
 			delete(o, path[0])
 			return
 		}
-		if path[0] == "*" {
-			for _, c := range o {
-				drop(c, path[1:])
-			}
-			return
-		}
 		drop(o[path[0]], path[1:])
 	case []any:
 		for _, c := range o {
-			drop(c, path[1:])
+			drop(c, path)
 		}
 	}
 }
@@ -504,6 +498,13 @@ func rightsConformance(get stepOf, post stepTo, patch patchTo, keep func(exchang
 			`"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"parent"},"subjects":[{"kind":"ServiceAccount","name":"parent","namespace":"conform"}]}`, "defaults of a binding"),
 		with(as(get("AllowedGet", "/api/v1/namespaces/conform/configmaps/a", "a right")), func(s *exchange) { s.until = `"name":"a"` }),
 		as(get("AllowedByName", "/api/v1/namespaces/kube-system", "a right to one name")),
+		with(as(post("AskForAccess", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"get","resource":"namespaces","name":"default"}}}`, "a right that one does not have")), func(s *exchange) { s.without = []string{"metadata"} }),
+		with(as(post("AskForAllowedAccess", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"get","resource":"namespaces","name":"kube-system"}}}`, "a right that one has")), func(s *exchange) {
+			s.without = []string{"metadata", "status.reason"} // the names of roles and bindings
+		}),
+		with(as(post("AskWhoOneIs", "/apis/authentication.k8s.io/v1/selfsubjectreviews", `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`, "who the token is")), func(s *exchange) {
+			s.without = []string{"metadata", "status.userInfo.extra"}
+		}),
 		as(get("ForbiddenByName", "/api/v1/namespaces/default", "no right to another name")),
 		as(get("ForbiddenSubresource", "/api/v1/namespaces/kube-system/status", "no right to the subresource")),
 		as(patch("ForbiddenCreateByApply", "/api/v1/namespaces/conform/configmaps/new?fieldManager=one", applyType, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"new"}}`, "to apply what is not there is to create it")),
@@ -562,7 +563,8 @@ func kindConformance(t *testing.T, get stepOf, post stepTo, patch patchTo, ssa s
 		with(get("CustomList", layers, "a list of nothing"), func(s *exchange) { s.until = "LayerList" }),
 		get("CustomAbsent", layers+"/a", "no such object"),
 		get("CustomUnknownVersion", "/apis/cascade.dev/v1/namespaces/conform/layers", "no such version"),
-		post("CustomInvalid", layers, layer("a", `{"clusterSelector":{},"deletionPolicy":"Maybe","interval":"soon"}`), "the schema does not allow it"),
+		post("CustomInvalid", layers, layer("a", `{"clusterSelector":{},"deletionPolicy":"Maybe"}`), "the schema does not allow it"),
+		post("CustomMalformed", layers, layer("a", `{"clusterSelector":{},"interval":"soon"}`), "the schema does not match it"),
 		post("CustomIncomplete", layers, layer("a", `{"wait":true}`), "the schema requires more"),
 		post("CustomWithoutKind", layers, `{"metadata":{"name":"a"}}`, "a custom resource must say what it is"),
 		keep(post("CustomCreate", layers, layer("a", spec+`,"unknown":1}`), "defaults, and without what is unknown"), "layer"),

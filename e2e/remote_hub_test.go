@@ -483,11 +483,8 @@ func (p *plane) connect(t *testing.T) {
 // provider is the account of the provider in each child, and its namespace.
 const provider = "provider"
 
-// users are how the audit log names the provider's account and the parent's.
-var (
-	providerUser = "system:serviceaccount:" + provider + ":" + provider
-	parentUser   = "system:serviceaccount:" + v1alpha1.AgentNamespace + ":" + v1alpha1.ParentServiceAccount
-)
+// parentUser is how the audit log names the parent's account.
+var parentUser = "system:serviceaccount:" + v1alpha1.AgentNamespace + ":" + v1alpha1.ParentServiceAccount
 
 // login is a credential that a provider handed out.
 type login struct {

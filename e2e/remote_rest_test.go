@@ -43,8 +43,8 @@ func TestRemoteAtRest(t *testing.T) {
 	y.layer(t, "pushed", "pushed")
 	y.layer(t, "armed", "armed", "agent: {args: [--observe-interval=1s]}", "credentials: [{name: git-auth, secretRef: {name: for-child}}]", "wait: true")
 	planes := map[string]*plane{"pushed": pushed, "armed": armed}
-	steps(t,
-		step{"DiscoverV1beta1", func(t *testing.T) {
+	acts(t,
+		act{"DiscoverV1beta1", func(t *testing.T) {
 			for name := range planes {
 				y.declare(t, name)
 				y.patch(t, y.cluster(t, name), map[string]any{"metadata": map[string]any{"labels": map[string]any{"region": "eu"}}})
@@ -57,7 +57,7 @@ func TestRemoteAtRest(t *testing.T) {
 				y.handOver(t, name, planes[name].issue(t).kubeconfig)
 			}
 		}},
-		step{"Seeded", func(t *testing.T) {
+		act{"Seeded", func(t *testing.T) {
 			pushed.has(t, "note", "cluster", "pushed")
 			y.ready(t, "pushed", "")
 			y.ready(t, "armed", "")
@@ -96,7 +96,7 @@ func TestRemoteAtRest(t *testing.T) {
 				y.quiet(t, p, name)
 			}
 		}},
-		step{"RestartWritesNothing", func(t *testing.T) {
+		act{"RestartWritesNothing", func(t *testing.T) {
 			from := map[string]int64{}
 			for name, p := range planes {
 				from[name] = p.now(t)
@@ -110,7 +110,7 @@ func TestRemoteAtRest(t *testing.T) {
 				t.Logf("%s: %d requests after the restart", name, len(p.byParent(t, from[name])))
 			}
 		}},
-		step{"LostRecordsAreAdopted", func(t *testing.T) {
+		act{"LostRecordsAreAdopted", func(t *testing.T) {
 			for name, p := range planes {
 				from := p.now(t)
 				before := y.child1(t, name)

@@ -131,6 +131,7 @@ func recreation(h *hub, t *testing.T) {
 			p.has(t, strings.TrimSuffix(strings.TrimPrefix(note, "app/"), ".yaml"), "uid", uid)
 		}
 		took := time.Since(start)
+		t.Logf("cluster %d had its layer %.1f s after it was ready", i, took.Seconds())
 		slowest = max(slowest, took)
 		var identity *string
 		eventually(t, converge, "the new cluster is ready", func(ctx context.Context) error {

@@ -59,12 +59,12 @@ func TestRemote(t *testing.T) {
 	}
 }
 
-// steps runs parts of a story; one that fails ends it, unless it only looked.
-func steps(t *testing.T, parts ...any) {
+// acts runs parts of a story; one that fails ends it, unless it only looked.
+func acts(t *testing.T, parts ...any) {
 	t.Helper()
 	for _, part := range parts {
 		switch part := part.(type) {
-		case step:
+		case act:
 			if !t.Run(part.name, part.run) {
 				return
 			}
@@ -74,14 +74,14 @@ func steps(t *testing.T, parts ...any) {
 	}
 }
 
-// step of a story, without which the next cannot be.
-type step struct {
+// act of a story, without which the next cannot be.
+type act struct {
 	name string
 	run  func(*testing.T)
 }
 
 // look at how far the story came. It changes nothing.
-type look step
+type look act
 
 // life follows one cluster from its declaration on, stage by stage, as providers
 // make them.
@@ -94,8 +94,8 @@ func life(h *hub, t *testing.T) {
 	p := h.plane(t, "life")
 	y.layer(t, "app", "life")
 	credential := p.issue(t)
-	steps(t,
-		step{"DiscoverV1beta2", func(t *testing.T) {
+	acts(t,
+		act{"DiscoverV1beta2", func(t *testing.T) {
 			// Some providers put a URL here, or nothing that can be reached.
 			cluster := y.declare(t, "life", `controlPlaneEndpoint: {host: "https://0123.example.invalid", port: 443}`, `availabilityGates: [{conditionType: cascade.dev/Seeded}]`)
 			child := y.says(t, "life", v1alpha1.ConnectedCondition, v1alpha1.ReasonClusterNotReady, "infrastructure")
@@ -109,15 +109,15 @@ func life(h *hub, t *testing.T) {
 				t.Errorf("the Cluster has finalizers %v", got)
 			}
 		}},
-		step{"GateProvisionedWithoutServer", func(t *testing.T) {
+		act{"GateProvisionedWithoutServer", func(t *testing.T) {
 			y.report(t, "life", map[string]any{"phase": "Provisioned", "initialization": map[string]any{"infrastructureProvisioned": true}})
 			y.says(t, "life", v1alpha1.ConnectedCondition, v1alpha1.ReasonClusterNotReady, "control plane")
 		}},
-		step{"GateKubeconfigMissing", func(t *testing.T) {
+		act{"GateKubeconfigMissing", func(t *testing.T) {
 			y.report(t, "life", initialized)
 			y.says(t, "life", v1alpha1.ConnectedCondition, v1alpha1.ReasonKubeconfigMissing, capibridge.KubeconfigSecret("life"))
 		}},
-		step{"DialSecretOfNobodyRefused", func(t *testing.T) {
+		act{"DialSecretOfNobodyRefused", func(t *testing.T) {
 			for name, labels := range map[string]map[string]string{"Nobody": nil, "Neighbour": {capibridge.ClusterNameLabel: "neighbour"}} {
 				y.handOver(t, "life", credential.kubeconfig, func(s *corev1.Secret) { s.Labels = labels })
 				y.visit(t, "life")
@@ -129,7 +129,7 @@ func life(h *hub, t *testing.T) {
 			})
 			y.says(t, "life", v1alpha1.ConnectedCondition, v1alpha1.ReasonKubeconfigMissing, "key value")
 		}},
-		step{"DialKubeconfigRefused", func(t *testing.T) {
+		act{"DialKubeconfigRefused", func(t *testing.T) {
 			for word, change := range map[string]func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo){
 				"exec": func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
 					*u = clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{APIVersion: "client.authentication.k8s.io/v1", Command: "aws-iam-authenticator", InteractiveMode: clientcmdapi.NeverExecInteractiveMode}}
@@ -154,7 +154,7 @@ func life(h *hub, t *testing.T) {
 				t.Errorf("the cluster was asked %d times before there was a kubeconfig, first for %s", len(got), got[0].RequestURI)
 			}
 		}},
-		step{"DialByTheKubeconfigAlone", func(t *testing.T) {
+		act{"DialByTheKubeconfigAlone", func(t *testing.T) {
 			// The type differs by provider: this is AKS's.
 			if err := y.client.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: y.namespace, Name: capibridge.KubeconfigSecret("life")}}); err != nil {
 				t.Fatal(err)
@@ -183,7 +183,7 @@ func life(h *hub, t *testing.T) {
 		look{"MintUsesTheAdministratorOnce", func(t *testing.T) { p.minted(t, 0) }},
 		look{"MintLeastRights", func(t *testing.T) { leastRights(t, p) }},
 		look{"SeededOnTheCluster", func(t *testing.T) { y.seeded(t, "life", metav1.ConditionTrue) }},
-		step{"GateAvailable", func(t *testing.T) {
+		act{"GateAvailable", func(t *testing.T) {
 			y.layer(t, "late", "life", "readyWhen: Available")
 			y.says(t, "life", v1alpha1.SeededCondition, v1alpha1.ReasonClusterNotReady, "Available")
 			y.seeded(t, "life", metav1.ConditionFalse)
@@ -195,14 +195,14 @@ func life(h *hub, t *testing.T) {
 			y.ready(t, "life", "")
 			y.seeded(t, "life", metav1.ConditionTrue)
 		}},
-		step{"GateExpression", func(t *testing.T) {
+		act{"GateExpression", func(t *testing.T) {
 			y.layer(t, "cel", "life", `readyWhen: "'blue' in cluster.metadata.labels"`)
 			y.says(t, "life", v1alpha1.SeededCondition, v1alpha1.ReasonClusterNotReady, "blue")
 			p.hasNot(t, "cel")
 			y.patch(t, y.cluster(t, "life"), map[string]any{"metadata": map[string]any{"labels": map[string]any{"blue": "yes"}}})
 			p.has(t, "cel", "cluster", "life")
 		}},
-		step{"PausedIsNotPushed", func(t *testing.T) {
+		act{"PausedIsNotPushed", func(t *testing.T) {
 			y.ready(t, "life", "")
 			y.patch(t, y.cluster(t, "life"), map[string]any{"spec": map[string]any{"paused": true}})
 			y.says(t, "life", v1alpha1.ReadyCondition, v1alpha1.ReasonPaused)
@@ -218,12 +218,12 @@ func life(h *hub, t *testing.T) {
 			p.has(t, "note", "version", "2")
 			y.ready(t, "life", sha)
 		}},
-		step{"UnselectedOrphan", func(t *testing.T) {
+		act{"UnselectedOrphan", func(t *testing.T) {
 			y.patch(t, layerNamed(y, "late"), map[string]any{"spec": map[string]any{"clusterSelector": map[string]any{"matchLabels": map[string]any{"cluster": "nobody"}}}})
 			y.forgets(t, "life", "late")
 			p.has(t, "late", "cluster", "life")
 		}},
-		step{"UnselectedDelete", func(t *testing.T) {
+		act{"UnselectedDelete", func(t *testing.T) {
 			y.patch(t, layerNamed(y, "cel"), map[string]any{"spec": map[string]any{"deletionPolicy": "Delete"}})
 			eventually(t, converge, "the policy is recorded", func(ctx context.Context) error {
 				child, err := y.child(ctx, "life")
@@ -529,8 +529,8 @@ func lostTokens(h *hub, t *testing.T) {
 	y.handOver(t, "c", credential.kubeconfig)
 	y.ready(t, "c", "")
 	said := y.keep(t)
-	steps(t,
-		step{"RevokedIsMintedAnew", func(t *testing.T) {
+	acts(t,
+		act{"RevokedIsMintedAnew", func(t *testing.T) {
 			p.dismiss(t)
 			from := p.now(t)
 			sha := y.commit(t, map[string]string{"app/note.yaml": noteNamed("note", "version", "2")})
@@ -545,7 +545,7 @@ func lostTokens(h *hub, t *testing.T) {
 				t.Error("no token was refused; the test does not see what it is about")
 			}
 		}},
-		step{"RotatedKeepsTheMintedToken", func(t *testing.T) {
+		act{"RotatedKeepsTheMintedToken", func(t *testing.T) {
 			next := p.issue(t)
 			from := p.now(t)
 			y.handOver(t, "c", next.kubeconfig)
@@ -560,7 +560,7 @@ func lostTokens(h *hub, t *testing.T) {
 				}
 			}
 		}},
-		step{"BothLost", func(t *testing.T) {
+		act{"BothLost", func(t *testing.T) {
 			next := p.issue(t)
 			p.revoke(t, credential)
 			p.dismiss(t)
@@ -575,7 +575,7 @@ func lostTokens(h *hub, t *testing.T) {
 				t.Error(c)
 			}
 		}},
-		step{"RightsTakenAwayAreGrantedAnew", func(t *testing.T) {
+		act{"RightsTakenAwayAreGrantedAnew", func(t *testing.T) {
 			for i, all := range []bool{false, true} {
 				roles := &rbacv1.ClusterRoleList{}
 				if err := p.client.List(t.Context(), roles); err != nil {
@@ -644,8 +644,8 @@ func layers(h *hub, t *testing.T) {
 			return nil
 		}
 	}
-	steps(t,
-		step{"DependencyWaits", func(t *testing.T) {
+	acts(t,
+		act{"DependencyWaits", func(t *testing.T) {
 			y.says(t, "c", v1alpha1.SeededCondition, v1alpha1.ReasonBuildFailed, "broken")
 			eventually(t, converge, "layer top waits", func(ctx context.Context) error {
 				child, err := y.child(ctx, "c")
@@ -676,7 +676,7 @@ func layers(h *hub, t *testing.T) {
 				p.has(t, "app", key, want)
 			}
 		}},
-		step{"Credentials", func(t *testing.T) {
+		act{"Credentials", func(t *testing.T) {
 			eventually(t, converge, "the Secret is handed over", handed("one"))
 			y.define(t, `{apiVersion: v1, kind: Secret, metadata: {name: original}, stringData: {word: two}}`)
 			eventually(t, 2*converge, "the new content is handed over", handed("two"))
@@ -684,7 +684,7 @@ func layers(h *hub, t *testing.T) {
 				t.Errorf("recorded are %v", got)
 			}
 		}},
-		step{"CredentialsThatLapse", func(t *testing.T) {
+		act{"CredentialsThatLapse", func(t *testing.T) {
 			secret := &corev1.Secret{}
 			if err := y.client.Get(t.Context(), client.ObjectKey{Namespace: y.namespace, Name: "original"}, secret); err != nil {
 				t.Fatal(err)
@@ -756,7 +756,7 @@ func layers(h *hub, t *testing.T) {
 				}
 			}
 		}},
-		step{"LostChildIsAdopted", func(t *testing.T) {
+		act{"LostChildIsAdopted", func(t *testing.T) {
 			y.ready(t, "c", "")
 			before := y.child1(t, "c")
 			from := p.now(t)
@@ -835,8 +835,8 @@ func unreachable(h *hub, t *testing.T) {
 			t.Error("the Cluster is being deleted")
 		}
 	}
-	steps(t,
-		step{"Frozen", func(t *testing.T) {
+	acts(t,
+		act{"Frozen", func(t *testing.T) {
 			if err := p.Signal(syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
@@ -848,15 +848,15 @@ func unreachable(h *hub, t *testing.T) {
 			y.request(t, &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: y.namespace, Name: "c"}})
 			lost(t)
 		}},
-		step{"Thawed", func(t *testing.T) { y.ready(t, "c", "") }},
-		step{"Killed", func(t *testing.T) {
+		act{"Thawed", func(t *testing.T) { y.ready(t, "c", "") }},
+		act{"Killed", func(t *testing.T) {
 			if err := p.Signal(syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
 			y.request(t, &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: y.namespace, Name: "c"}})
 			lost(t)
 		}},
-		step{"Back", func(t *testing.T) {
+		act{"Back", func(t *testing.T) {
 			if err := p.StartControlPlane(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -882,11 +882,11 @@ func byHand(h *hub, t *testing.T) {
 		}
 	}
 	y.define(t, "{apiVersion: cascade.dev/v1alpha1, kind: Child, metadata: {name: mine, labels: {cluster: mine}}, spec: {kubeConfig: {secretRef: {name: mine, key: config}}}}")
-	steps(t,
-		step{"KubeconfigMissing", func(t *testing.T) {
+	acts(t,
+		act{"KubeconfigMissing", func(t *testing.T) {
 			y.says(t, "mine", v1alpha1.ConnectedCondition, v1alpha1.ReasonKubeconfigMissing, "mine")
 		}},
-		step{"Seeded", func(t *testing.T) {
+		act{"Seeded", func(t *testing.T) {
 			handOver(right.issue(t).kubeconfig)
 			y.visit(t, "mine")
 			right.has(t, "note", "cluster", "mine")
@@ -896,7 +896,7 @@ func byHand(h *hub, t *testing.T) {
 			}
 			right.minted(t, 0)
 		}},
-		step{"RevokedIsMintedAnew", func(t *testing.T) {
+		act{"RevokedIsMintedAnew", func(t *testing.T) {
 			said := y.keep(t)
 			right.dismiss(t)
 			sha := y.commit(t, map[string]string{"app/note.yaml": noteNamed("note", "cluster", "${cluster_name}", "version", "2")})
@@ -906,7 +906,7 @@ func byHand(h *hub, t *testing.T) {
 				t.Error(c)
 			}
 		}},
-		step{"IdentityChanged", func(t *testing.T) {
+		act{"IdentityChanged", func(t *testing.T) {
 			handOver(wrong.issue(t).kubeconfig)
 			y.visit(t, "mine")
 			y.says(t, "mine", v1alpha1.ConnectedCondition, v1alpha1.ReasonIdentityChanged)
@@ -919,7 +919,7 @@ func byHand(h *hub, t *testing.T) {
 			y.ready(t, "mine", sha)
 			wrong.untouched(t, 0)
 		}},
-		step{"RemovedByHand", func(t *testing.T) {
+		act{"RemovedByHand", func(t *testing.T) {
 			from := right.now(t)
 			if err := y.client.Delete(t.Context(), y.child1(t, "mine")); err != nil {
 				t.Fatal(err)

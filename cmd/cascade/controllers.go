@@ -272,7 +272,7 @@ func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager, reporte
 		children := &remote.Children{
 			Client: mgr.GetClient(), Cache: mgr.GetCache(), Cluster: p.local, Snapshots: p.finder.Snapshots, Connections: remote.NewConnections(ctx, mgr.GetScheme(), time.Now),
 			Events: p.events("cascade"), Metrics: remote.NewMetrics(metrics.Registry), Now: time.Now,
-			AgentImage: o.image, ObserveInterval: o.observeInterval, Providers: providers.NewLibrary(),
+			AgentImage: o.image, ObserveInterval: o.observeInterval, Bridge: &capibridge.Providers{}, Providers: providers.NewLibrary(),
 		}
 		layers := &remote.Layers{Client: mgr.GetClient(), Reader: p.local, Snapshots: p.finder.Snapshots, Now: time.Now}
 		if err := remote.SetupWithManager(mgr, children, layers, o.concurrentChildren); err != nil {

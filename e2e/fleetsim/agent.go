@@ -13,12 +13,10 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
-// Names of what an agent reports with. The annotation is here because only the
-// agent and its parent use it.
+// Names of an agent.
 const (
-	reportAnnotation = "cascade.dev/report"
-	agentDeployment  = "cascade"
-	agentManager     = "cascade"
+	agentDeployment = "cascade"
+	agentManager    = "cascade"
 )
 
 // agent is what the agent of a cluster does about a write: it answers for the
@@ -98,7 +96,7 @@ func (c *Cluster) report() {
 	sum := sha256.Sum256(text)
 	c.ensure(builtin("ConfigMap"), v1alpha1.ReportConfigMap, part{"data": part{v1alpha1.ReportKey: string(text)}})
 	lease := c.ensure(builtin("Lease"), v1alpha1.LeaderLease, part{
-		"annotations": part{reportAnnotation: "sha256:" + hex.EncodeToString(sum[:])},
+		"labels": part{v1alpha1.ReportLabel: hex.EncodeToString(sum[:16])},
 		"spec": part{
 			"holderIdentity": "cascade-simulated", "leaseDurationSeconds": int64(15), "leaseTransitions": int64(0),
 			"acquireTime": c.fleet.start.UTC().Format(metav1.RFC3339Micro), "renewTime": marks[holeRenewed],
@@ -115,7 +113,7 @@ func (c *Cluster) report() {
 func (c *Cluster) ensure(k *kind, name string, with part) *record {
 	object := part{"metadata": part{"name": name, "namespace": v1alpha1.AgentNamespace}}
 	for key, v := range with {
-		if key == "annotations" {
+		if key == "labels" {
 			child(object, "metadata")[key] = v
 		} else {
 			object[key] = v

@@ -57,10 +57,8 @@ func (k *kind) complete(version string, object part) error {
 	if m := child(object, "metadata"); m != nil && m["creationTimestamp"] == nil {
 		delete(m, "creationTimestamp")
 	}
-	for _, key := range []string{"spec", "status"} {
-		if c := child(object, key); c != nil && len(c) == 0 {
-			delete(object, key)
-		}
+	if spec := child(object, "spec"); spec != nil && len(spec) == 0 {
+		delete(object, "spec")
 	}
 	k.defaults(object)
 	return nil
@@ -209,7 +207,6 @@ func podDefaults(pod part) {
 			setDefault(child(v, source), key, int64(420))
 		}
 	}
-	hostNetwork, _ := pod["hostNetwork"].(bool)
 	for _, c := range append(children(pod, "containers"), children(pod, "initContainers")...) {
 		setDefault(c, "terminationMessagePath", "/dev/termination-log")
 		setDefault(c, "terminationMessagePolicy", "File")
@@ -224,9 +221,6 @@ func podDefaults(pod part) {
 		}
 		for _, port := range children(c, "ports") {
 			setDefault(port, "protocol", "TCP")
-			if hostNetwork {
-				setDefault(port, "hostPort", port["containerPort"])
-			}
 		}
 		for _, env := range children(c, "env") {
 			setDefault(child(child(env, "valueFrom"), "fieldRef"), "apiVersion", "v1")
@@ -265,6 +259,10 @@ func (k *kind) initialStatus(o part) {
 		o["status"] = part{"acceptedNames": part{"kind": "", "plural": ""}, "conditions": nil, "storedVersions": stored}
 	case "Service":
 		o["status"] = part{"loadBalancer": part{}}
+	default:
+		if k.custom == nil {
+			o["status"] = part{}
+		}
 	}
 }
 
@@ -346,7 +344,9 @@ func (k *kind) rules(before, after part, exists bool) field.ErrorList {
 	case "Deployment":
 		selector := field.NewPath("spec").Child("selector")
 		if child(child(after, "spec"), "selector") == nil {
-			errs = append(errs, field.Required(selector, ""))
+			labels := child(child(child(child(after, "spec"), "template"), "metadata"), "labels")
+			errs = append(errs, field.Required(selector, ""),
+				field.Invalid(field.NewPath("spec", "template", "metadata", "labels"), labels, "`selector` does not match template `labels`"))
 		}
 		if was := child(child(before, "spec"), "selector"); exists && !apiequality.Semantic.DeepEqual(was, child(child(after, "spec"), "selector")) {
 			errs = append(errs, field.Invalid(selector, child(child(after, "spec"), "selector"), immutable))

@@ -178,7 +178,10 @@ func (c *catalog) in(group, version string) []*kind {
 }
 
 func (k *kind) verbs() []string {
-	if k.custom != nil {
+	switch {
+	case k.Review:
+		return allVerbs[:1]
+	case k.custom != nil:
 		return customVerbs
 	}
 	return allVerbs

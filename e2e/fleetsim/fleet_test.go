@@ -3,9 +3,11 @@ package fleetsim
 import (
 	"context"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -13,10 +15,16 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/deploy"
 )
+
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard())
+	os.Exit(m.Run())
+}
 
 func startFleet(t *testing.T, o Options) *Fleet {
 	t.Helper()
@@ -154,7 +162,7 @@ func TestSeeding(t *testing.T) {
 	if err := api.Get(ctx, client.ObjectKey{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.LeaderLease}, lease); err != nil {
 		t.Fatal(err)
 	}
-	if lease.Spec.RenewTime == nil || lease.Annotations[reportAnnotation] == "" {
+	if lease.Spec.RenewTime == nil || lease.Labels[v1alpha1.ReportLabel] == "" {
 		t.Errorf("lease is %+v", lease)
 	}
 }

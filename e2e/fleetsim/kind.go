@@ -11,6 +11,8 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -52,6 +54,8 @@ type kind struct {
 	stored   string
 	// subresources besides, with their kinds, for discovery.
 	subresources []subresource
+	// Review: objects are questions, which are answered and not kept.
+	Review bool
 
 	// custom is nil for built-in kinds.
 	custom *customKind
@@ -219,6 +223,10 @@ var builtinKinds = func() []*kind {
 		add(apps, "Deployment", "deployments", &kind{Namespaced: true, Status: true, Generation: true, Short: []string{"deploy"}, Categories: []string{"all"}}),
 		add(apps, "ReplicaSet", "replicasets", &kind{Namespaced: true, Status: true, Generation: true, Short: []string{"rs"}, Categories: []string{"all"}}),
 		add(apps, "StatefulSet", "statefulsets", &kind{Namespaced: true, Status: true, Generation: true, Short: []string{"sts"}, Categories: []string{"all"}}),
+		add(schema.GroupVersion{Group: "apiregistration.k8s.io", Version: "v1"}, "APIService", "apiservices", &kind{Status: true, Generation: true, Categories: []string{"api-extensions"}}),
+		add(authenticationv1.SchemeGroupVersion, "SelfSubjectReview", "selfsubjectreviews", &kind{Review: true}),
+		add(authorizationv1.SchemeGroupVersion, "SelfSubjectAccessReview", "selfsubjectaccessreviews", &kind{Review: true}),
+		add(authorizationv1.SchemeGroupVersion, "SelfSubjectRulesReview", "selfsubjectrulesreviews", &kind{Review: true}),
 		add(batchv1.SchemeGroupVersion, "CronJob", "cronjobs", &kind{Namespaced: true, Status: true, Generation: true, Short: []string{"cj"}, Categories: []string{"all"}}),
 		add(batchv1.SchemeGroupVersion, "Job", "jobs", &kind{Namespaced: true, Status: true, Generation: true, Categories: []string{"all"}}),
 		add(coordinationv1.SchemeGroupVersion, "Lease", "leases", &kind{Namespaced: true}),

@@ -72,8 +72,10 @@ type conn struct {
 	network atomic.Pointer[network]
 	closing sync.Once
 	closed  chan struct{}
-	// stash has what arrived while the way was a black hole.
-	stash []byte
+	// reading is held by who reads; stash has what arrived while the way was a
+	// black hole.
+	reading sync.Mutex
+	stash   []byte
 	// deadline of reads, which waiting in a hole must not lose.
 	mu       sync.Mutex
 	deadline time.Time
@@ -95,6 +97,8 @@ func (c *conn) gate() <-chan struct{} {
 }
 
 func (c *conn) Read(b []byte) (int, error) {
+	c.reading.Lock()
+	defer c.reading.Unlock()
 	if len(c.stash) == 0 {
 		n, err := c.TCPConn.Read(b)
 		gate := c.gate()
@@ -132,12 +136,6 @@ const (
 
 // hold keeps what arrives until the gate opens, and ends when the client goes.
 func (c *conn) hold(gate <-chan struct{}) error {
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		_ = c.TCPConn.SetReadDeadline(c.deadline)
-	}()
-	buffer := make([]byte, 4096)
 	for {
 		select {
 		case <-gate:
@@ -146,29 +144,59 @@ func (c *conn) hold(gate <-chan struct{}) error {
 			return net.ErrClosed
 		default:
 		}
-		if err := c.TCPConn.SetReadDeadline(time.Now().Add(holdPoll)); err != nil {
+		if err := c.keep(holdPoll); err != nil {
 			return err
-		}
-		n, err := c.TCPConn.Read(buffer)
-		c.stash = append(c.stash, buffer[:n]...)
-		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-			return err
-		}
-		if len(c.stash) > maxStash {
-			return net.ErrClosed
 		}
 	}
 }
 
+// keep reads for a while into the stash. It fails when the client has gone.
+func (c *conn) keep(d time.Duration) error {
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		_ = c.TCPConn.SetReadDeadline(c.deadline)
+	}()
+	if err := c.TCPConn.SetReadDeadline(time.Now().Add(d)); err != nil {
+		return err
+	}
+	buffer := make([]byte, 4096)
+	n, err := c.TCPConn.Read(buffer)
+	c.stash = append(c.stash, buffer[:n]...)
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	if len(c.stash) > maxStash {
+		return net.ErrClosed
+	}
+	return nil
+}
+
 func (c *conn) Write(b []byte) (int, error) {
-	if gate := c.gate(); gate != nil {
+	gate := c.gate()
+	if gate == nil {
+		return c.TCPConn.Write(b)
+	}
+	tick := time.NewTicker(holdPoll)
+	defer tick.Stop()
+	for {
 		select {
 		case <-gate:
+			return c.TCPConn.Write(b)
 		case <-c.closed:
 			return 0, net.ErrClosed
+		case <-tick.C:
+		}
+		// Unless somebody reads, nobody else sees the client go.
+		if !c.reading.TryLock() {
+			continue
+		}
+		err := c.keep(time.Millisecond)
+		c.reading.Unlock()
+		if err != nil {
+			return 0, err
 		}
 	}
-	return c.TCPConn.Write(b)
 }
 
 func (c *conn) SetReadDeadline(t time.Time) error {

@@ -397,6 +397,10 @@ func (r *request) answer() answer {
 	r.action = a
 	status := r.kind.statusOf(r.version)
 	switch {
+	case r.kind.Review && a.verb == "create" && a.sub == "" && a.name == "":
+		return r.review()
+	case r.kind.Review:
+		return r.notAllowed()
 	case a.sub == "token" && r.kind.Kind == "ServiceAccount":
 		return r.token()
 	case a.sub == "status" && status, a.sub == "":

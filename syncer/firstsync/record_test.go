@@ -84,6 +84,8 @@ func TestMarkOf(t *testing.T) {
 		{"not paused any more", false, nil, ""},
 		{"paused by annotation, with no value", nil, map[string]string{"cluster.x-k8s.io/paused": ""}, inventory.LastPaused},
 		{"marked for a move, which pauses as well", true, map[string]string{"clusterctl.cluster.x-k8s.io/delete-for-move": ""}, inventory.LastMoving},
+		{"a confirmed deletion is no move", true, map[string]string{"cascade.dev/deletion": "confirmed"}, ""},
+		{"a move of what was confirmed is", true, map[string]string{"cascade.dev/deletion": "confirmed", "clusterctl.cluster.x-k8s.io/delete-for-move": ""}, inventory.LastMoving},
 		{"a field of the wrong type is no pause", "true", nil, ""},
 	} {
 		u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{}}}

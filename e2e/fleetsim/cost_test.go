@@ -1,0 +1,120 @@
+package fleetsim
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strconv"
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// TestOutcomesAreComputedOnce: what the second cluster is asked is known from the
+// first.
+func TestOutcomesAreComputedOnce(t *testing.T) {
+	f := startFleet(t, Options{})
+	objects := agentObjects(t)
+	seed := func(name string) {
+		api := clientOf(t, addCluster(t, f, name), Certificate)
+		for _, u := range objects {
+			if err := apply(t.Context(), api, u); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	seed("a")
+	before := f.Stats()
+	seed("b")
+	after := f.Stats()
+	if after.Outcomes != before.Outcomes {
+		t.Errorf("%d outcomes more", after.Outcomes-before.Outcomes)
+	}
+	// The names of the kinds that the base has are in its UIDs only.
+	if after.Contents != before.Contents || after.Catalogs != before.Catalogs {
+		t.Errorf("the second cluster has %d contents and %d catalogs of its own", after.Contents-before.Contents, after.Catalogs-before.Catalogs)
+	}
+}
+
+// TestClusterIsSmall bounds what a seeded cluster costs while nobody asks it
+// anything.
+func TestClusterIsSmall(t *testing.T) {
+	const clusters, most = 100, 20 << 10
+	f := startFleet(t, Options{})
+	template := addCluster(t, f, "template")
+	api := clientOf(t, template, Certificate)
+	for _, u := range agentObjects(t) {
+		if err := apply(t.Context(), api, u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	// The same writes without the network, whose connections have their own cost.
+	seed := func(c *Cluster, name string) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, r := range template.objects {
+			if c.objects[r.kind.key(r.namespace, r.name)] != nil {
+				continue
+			}
+			w := write{kind: r.kind, version: r.kind.stored, namespace: r.namespace, name: r.name}
+			if _, err := c.commit(w, outcome{content: r.content, managed: r.managed}, nil, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// What every cluster has for itself.
+		for i := range 6 {
+			object := part{"metadata": part{"name": fmt.Sprint("own", i), "namespace": "default"}, "data": part{"cluster": name, "more": name + strconv.Itoa(i)}}
+			content, err := f.store.content(builtin("ConfigMap"), object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := write{kind: builtin("ConfigMap"), version: "v1", namespace: "default", name: fmt.Sprint("own", i)}
+			if _, err := c.commit(w, outcome{content: content, managed: f.store.managedSet(nil)}, nil, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	before := heap()
+	for i := range clusters {
+		name := fmt.Sprint("c", i)
+		seed(addCluster(t, f, name), name)
+	}
+	each := (heap() - before) / clusters
+	t.Logf("%d bytes for each of %d clusters with %d objects", each, clusters, f.Stats().Objects/(clusters+1))
+	if each > most {
+		t.Errorf("a cluster takes %d bytes, want at most %d", each, most)
+	}
+}
+
+// BenchmarkApply is the cost of an apply that other clusters saw before, with the
+// client and TLS in the same process.
+func BenchmarkApply(b *testing.B) {
+	f, err := Start(Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	t := &testing.T{}
+	objects := agentObjects(t)
+	c, err := f.Add("c")
+	if err != nil {
+		b.Fatal(err)
+	}
+	api := clientOf(t, c, Certificate)
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, u := range objects {
+			if err := api.Apply(context.Background(), client.ApplyConfigurationFromUnstructured(u), client.ForceOwnership, client.FieldOwner("seed")); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*len(objects)), "µs/apply")
+}
