@@ -26,12 +26,12 @@ build: ## the cascade binary
 # --- the surroundings of the demo and the e2e tests ---------------------------
 
 .PHONY: build-demo
-build-demo: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/capi-manager ## everything that the demo runs
+build-demo: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/capi-manager $(BIN)/components/local ## everything that the demo runs
 	go build -p $(P) -o $(BIN)/hello ./e2e/hello
 	go build -p $(P) -o $(BIN)/demo ./e2e/demo
 
 .PHONY: build-e2e
-build-e2e: build-demo $(BIN)/flux $(BIN)/helm $(BIN)/clusterctl $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure ## everything that the tests run
+build-e2e: build-demo $(BIN)/flux $(BIN)/helm $(BIN)/clusterctl $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure $(BIN)/components/published ## everything that the tests run
 
 $(BIN)/controlplane: $(shell git ls-files e2e/controlplane 2>/dev/null | grep -v _test.go)
 	@mkdir -p $(BIN)
@@ -95,6 +95,27 @@ $(BIN)/clusterctl: e2e/local/go.mod e2e/local/go.sum
 		cp -r $$module/. $$copy/ && chmod -R u+w $$copy && \
 		cd $$copy && go build -p $(P) -trimpath -ldflags "-s -w" -o $@ ./cmd/clusterctl
 
+# Component manifests: those that the projects publish with their releases, built
+# from the modules, and those of the example fleet.
+COMPONENTS := e2e/components/main.go $(wildcard e2e/local/config/*.yaml e2e/local/config/*/*.yaml)
+
+$(BIN)/components/local: $(COMPONENTS) e2e/local/go.mod
+	@mkdir -p $(BIN)/components
+	capi=$$(cd e2e/local && go list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api) && \
+		go run -p $(P) ./e2e/components -out $(BIN)/components -cluster-api $$capi -local e2e/local/config
+	@touch $@
+
+$(BIN)/components/published: $(COMPONENTS) e2e/providers/go.mod e2e/providers/azure/go.mod
+	@mkdir -p $(BIN)/components
+	cd e2e/providers && go mod download sigs.k8s.io/cluster-api sigs.k8s.io/cluster-api-provider-aws/v2
+	cd e2e/providers/azure && go mod download sigs.k8s.io/cluster-api-provider-azure
+	module() { (cd "$$1" && go list -m -f '{{.Dir}}' "$$2"); } && \
+		go run -p $(P) ./e2e/components -out $(BIN)/components -local e2e/local/config \
+			-cluster-api $$(module e2e/providers sigs.k8s.io/cluster-api) \
+			-aws $$(module e2e/providers sigs.k8s.io/cluster-api-provider-aws/v2) \
+			-azure $$(module e2e/providers/azure sigs.k8s.io/cluster-api-provider-azure)
+	@touch $@
+
 $(BIN)/helm: e2e/helmcli/go.mod e2e/helmcli/go.sum
 	@mkdir -p $(BIN)
 	@echo "building the helm CLI"
@@ -147,6 +168,37 @@ race: ## the agent with the race detector, for the e2e tests
 .PHONY: e2e
 e2e: build-e2e race ## the scenarios on real control planes, agents under the race detector
 	go test -race -count=1 -timeout 40m -parallel 40 -v ./e2e
+
+# The long forms of tests that `make e2e` runs in short. How often they do what they
+# do, a variable says: make rotation CASCADE_ROTATIONS=600.
+export CASCADE_ROTATIONS CASCADE_RECREATIONS CASCADE_DELETIONS CASCADE_LEAK_ROTATIONS
+REMOTE = go test -race -count=1 -timeout 60m -v ./e2e -run
+
+.PHONY: rotation
+rotation: CASCADE_ROTATIONS ?= 60
+rotation: build-e2e race ## a kubeconfig that is replaced every 10 s for 10 minutes, under load
+	$(REMOTE) '^TestRemote$$/^Rotation$$'
+
+.PHONY: recreation
+recreation: CASCADE_RECREATIONS ?= 50
+recreation: build-e2e race ## 50 clusters, one after the other, of one name
+	$(REMOTE) '^TestRemote$$/^Recreation$$'
+
+.PHONY: deletion
+deletion: CASCADE_DELETIONS ?= 100
+deletion: build-e2e race ## 100 clusters that are deleted in the middle of a push, half of them dead
+	$(REMOTE) '^TestRemote$$/^Deletion$$'
+
+.PHONY: leak
+leak: CASCADE_LEAK_ROTATIONS ?= 1000
+leak: build-e2e race ## the size of an agent before and after 1000 rotations
+	$(REMOTE) '^TestRotationLeak$$'
+
+# CASCADE_ARMOUR_SEED repeats a walk.
+OPERATIONS ?= 2000
+.PHONY: armour
+armour: build-e2e race ## a long random walk through what people and faults do to a fleet in Git
+	CASCADE_ARMOUR_OPERATIONS=$(OPERATIONS) go test -race -count=1 -timeout 120m -v -run '^TestArmour$$' ./e2e
 
 .PHONY: test-controlplane
 test-controlplane: $(BIN)/controlplane

@@ -20,7 +20,9 @@ import (
 //   - status.ready and status.initialized of AzureASOManagedControlPlane are false
 //     whenever an object of Azure is being changed, cannot be changed, or the
 //     Cluster is paused; AKS answers meanwhile. What AKS does is said by the
-//     ManagedCluster of Azure Service Operator, not by the control plane;
+//     ManagedCluster of Azure Service Operator, not by the control plane. It is
+//     read in the version that the control plane writes it in: API servers prefer
+//     the oldest of the operator's versions, by the way that they are named;
 //   - the kubeconfig is an Opaque Secret with certificates or, where local
 //     accounts are disabled, with a token of Entra;
 //   - an AKS cluster can be switched off, and is ready all the same;
@@ -145,7 +147,7 @@ func asoFields(c Cluster, aso *azurev1.AzureASOManagedControlPlane, have objects
 	if aks == nil {
 		return fields
 	}
-	fields.managedCluster = Reference{Group: asoManagedClusterGroup, Kind: "ManagedCluster", Namespace: c.Namespace, Name: aks.GetName()}
+	fields.managedCluster = Reference{Group: asoManagedClusterGroup, Version: aks.GroupVersionKind().Version, Kind: "ManagedCluster", Namespace: c.Namespace, Name: aks.GetName()}
 	fields.location = stringAt(aks, "spec", "location")
 	fields.resourceGroup = stringAt(aks, "spec", "owner", "name")
 	credential := aks.GetAnnotations()[asoCredentialAnnotation]
@@ -245,10 +247,13 @@ func asoReady(u *unstructured.Unstructured) condition {
 
 // asoInfrastructureHealth: what was ready is not gone because it is being changed.
 func asoInfrastructureHealth(c Cluster, own Health) Health {
-	if own.Reason == HealthProvisioning && c.InfrastructureProvisioned {
-		return yes(HealthUpdating, "%s", own.Message)
+	switch {
+	case own.Reason != HealthProvisioning || !c.InfrastructureProvisioned:
+		return own
+	case c.Paused:
+		return yes(HealthReady, "")
 	}
-	return own
+	return yes(HealthUpdating, "%s", own.Message)
 }
 
 // azureManagedHealth knows of Azure's own word on whether AKS is available.

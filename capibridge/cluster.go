@@ -91,10 +91,13 @@ type Failure struct {
 // IsZero reports whether there is no failure.
 func (f Failure) IsZero() bool { return f == Failure{} }
 
-// Reference names an object of a provider. Its version is not part of it: what
-// counts is which the API server serves.
+// Reference names an object of a provider.
 type Reference struct {
-	Group     string
+	Group string
+	// Version to read it in, if it is not just the one that the API server
+	// prefers. Those that v1beta1 of Cluster API refers to are not heeded: they
+	// may be served no longer.
+	Version   string
 	Kind      string
 	Namespace string
 	Name      string

@@ -155,7 +155,7 @@ func (f Facts) Into(c Cluster) Cluster {
 // not act. Providers say so in a status only where they got far enough to write
 // one.
 func (h Health) blockedBy(i Identity) Health {
-	if h.Reason == HealthProvisioning && i.Refused {
+	if i.Refused && (h.Reason == HealthProvisioning || h.Reason == HealthFailed) {
 		return no(HealthFailed, "%s", i.Message)
 	}
 	return h

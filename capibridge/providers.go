@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	awsv1 "sigs.k8s.io/cluster-api-provider-aws/v2/api/v1beta2"
+	azurev1 "sigs.k8s.io/cluster-api-provider-azure/api/v1beta1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -99,11 +101,12 @@ const (
 )
 
 // objects are what was read, or why it was not.
-type objects map[Reference]reading
+type objects map[Reference]*reading
 
 type reading struct {
 	object *unstructured.Unstructured
 	why    Health // if there is no object
+	typed  any    // the object, once it has been asked for as such
 }
 
 // get returns an object, or nil and why there is none.
@@ -135,11 +138,36 @@ func typed[T any](o objects, ref Reference) (object *T, why Health, ok bool) {
 	if u == nil {
 		return nil, why, false
 	}
+	r := o[ref]
+	if object, ok := r.typed.(*T); ok {
+		return object, Health{}, true
+	}
 	object = new(T)
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, object); err != nil {
 		return nil, unknown(HealthUnreadable, "cannot read %s: %s; it may be of a version that this agent does not know", ref, err), false
 	}
+	r.typed = object
 	return object, Health{}, true
+}
+
+// mappingOf prefers the version that the reference names, or that the types are of,
+// and is content with what there is.
+func mappingOf(mapper meta.RESTMapper, ref Reference) (*meta.RESTMapping, error) {
+	version := ref.Version
+	if version == "" && (ref.Group == infrastructureGroup || ref.Group == controlPlaneGroup) {
+		switch {
+		case strings.HasPrefix(ref.Kind, "AWS"):
+			version = awsv1.GroupVersion.Version
+		case strings.HasPrefix(ref.Kind, "Azure"):
+			version = azurev1.GroupVersion.Version
+		}
+	}
+	if version != "" {
+		if mapping, err := mapper.RESTMapping(ref.groupKind(), version); err == nil || !meta.IsNoMatchError(err) {
+			return mapping, err
+		}
+	}
+	return mapper.RESTMapping(ref.groupKind())
 }
 
 // builtIn says that a group is one of Kubernetes' own: these have no dot, or end
@@ -148,23 +176,23 @@ func builtIn(group string) bool {
 	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
 }
 
-func read(ctx context.Context, reader Reader, c Cluster, ref Reference) (reading, error) {
+func read(ctx context.Context, reader Reader, c Cluster, ref Reference) (*reading, error) {
 	if ref == c.Infrastructure || ref == c.ControlPlane {
 		// Whoever may write a Cluster must not have the agent read for him what he
 		// may not read himself.
 		switch {
 		case builtIn(ref.Group):
-			return reading{why: unknown(HealthNotServed, "cannot read %s: group %q is not that of a provider", ref, ref.Group)}, nil
+			return &reading{why: unknown(HealthNotServed, "cannot read %s: group %q is not that of a provider", ref, ref.Group)}, nil
 		case ref.Namespace != c.Namespace:
-			return reading{why: unknown(HealthForbidden, "cannot read %s: it is in another namespace than its Cluster", ref)}, nil
+			return &reading{why: unknown(HealthForbidden, "cannot read %s: it is in another namespace than its Cluster", ref)}, nil
 		}
 	}
-	mapping, err := reader.RESTMapper().RESTMapping(ref.groupKind())
+	mapping, err := mappingOf(reader.RESTMapper(), ref)
 	if meta.IsNoMatchError(err) {
-		return reading{why: unknown(HealthNotServed, "cannot read %s: the API server has no such kind; is its provider installed?", ref)}, nil
+		return &reading{why: unknown(HealthNotServed, "cannot read %s: the API server has no such kind; is its provider installed?", ref)}, nil
 	}
 	if err != nil {
-		return reading{}, fmt.Errorf("cannot tell which version of %s is served: %w", ref.groupKind(), err)
+		return nil, fmt.Errorf("cannot tell which version of %s is served: %w", ref.groupKind(), err)
 	}
 	key := client.ObjectKey{Name: ref.Name}
 	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
@@ -175,11 +203,14 @@ func read(ctx context.Context, reader Reader, c Cluster, ref Reference) (reading
 	err = reader.Get(ctx, key, u)
 	switch {
 	case err == nil:
-		return reading{object: u}, nil
+		return &reading{object: u}, nil
+	case apierrors.IsNotFound(err) && apierrors.IsUnexpectedServerError(err):
+		// Not this object but its kind was not found, which the mapper learns later.
+		return &reading{why: unknown(HealthNotServed, "cannot read %s: the API server has no such kind any more; is its provider installed?", ref)}, nil
 	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
-		return reading{why: unknown(HealthNotFound, "%s does not exist", ref)}, nil
+		return &reading{why: unknown(HealthNotFound, "%s does not exist", ref)}, nil
 	case apierrors.IsForbidden(err):
-		return reading{why: unknown(HealthForbidden, "cannot read %s: the agent has no right to", ref)}, nil
+		return &reading{why: unknown(HealthForbidden, "cannot read %s: the agent has no right to", ref)}, nil
 	}
-	return reading{}, fmt.Errorf("cannot read %s of Cluster %s: %w", ref, c.Name, err)
+	return nil, fmt.Errorf("cannot read %s of Cluster %s: %w", ref, c.Name, err)
 }

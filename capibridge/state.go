@@ -16,6 +16,7 @@ const (
 	StateRollingOut   = "RollingOut"
 	StateDegraded     = "Degraded"
 	StateUnavailable  = "Unavailable"
+	StateInitialized  = "Initialized"
 	StateAvailable    = "Available"
 )
 
@@ -64,7 +65,7 @@ func (c Cluster) State(f Facts) (word, detail string) {
 	case !c.Failure.IsZero():
 		return StateDegraded, say(Reference{Kind: "Cluster", Name: c.Name}, c.Failure.Reason, c.Failure.Message)
 	case !c.Available:
-		return StateUnavailable, ""
+		return StateInitialized, "Cluster API does not say yet that the Cluster is Available"
 	}
 	return StateAvailable, ""
 }

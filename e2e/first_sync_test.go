@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
@@ -42,6 +43,7 @@ func TestFirstSync(t *testing.T) {
 		{"RestoredPieceByPiece", (*firstSync).restored},
 		{"SettledTierAsksNobody", (*firstSync).settled},
 		{"MovedClusterIsNotBuiltAgain", (*firstSync).moved},
+		{"MovedClusterOfARelease", (*firstSync).movedRelease},
 		{"LostRecordOfAnOldTierHoldsNothing", (*firstSync).recordLost},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.run(f, t) }) {
@@ -156,7 +158,7 @@ metadata: {name: NAME, namespace: default}
 // start starts the agent, as it is installed if nobody says otherwise.
 func (f *firstSync) start() {
 	f.whole.Helper()
-	f.kill = agent(f.whole, f.Stage, f.tier, "first", "--controllers=GitRepository,Kustomization")
+	f.kill = agent(f.whole, f.Stage, f.tier, "first", "--controllers=GitRepository,HelmRepository,HelmChart,Kustomization,HelmRelease")
 }
 
 // held waits until the Kustomization holds Clusters back, and says these texts.
@@ -397,32 +399,37 @@ func (f *firstSync) settled(t *testing.T) {
 	}
 }
 
-// moved does to a Cluster what clusterctl move does, after which it runs from
+// leave does to a Cluster what clusterctl move does, after which it runs from
 // another management cluster.
-func (f *firstSync) moved(t *testing.T) {
+func (f *firstSync) leave(t *testing.T, name string) {
+	t.Helper()
 	cluster := stage.Object(clusterKinds[0][0], clusterKinds[0][1])
 	cluster.SetNamespace("default")
-	cluster.SetName("c")
+	cluster.SetName(name)
 	f.patch(t, cluster, `{"spec":{"paused":true},"metadata":{"finalizers":["test/finalizer"]}}`)
-	f.recorded(t, "default_c", "paused")
+	f.recorded(t, "default_"+name, "paused")
 	f.patch(t, cluster, `{"metadata":{"annotations":{"clusterctl.cluster.x-k8s.io/delete-for-move":""}}}`)
 	for i := len(clusterKinds) - 1; i >= 0; i-- {
 		u := stage.Object(clusterKinds[i][0], clusterKinds[i][1])
 		u.SetNamespace("default")
-		u.SetName("c")
+		u.SetName(name)
 		if err := f.c.Delete(t.Context(), u); err != nil {
 			t.Fatal(err)
 		}
 	}
 	f.patch(t, cluster, `{"metadata":{"finalizers":null}}`)
-	f.held(t, "not created again: Cluster/default/c", "moved to another management cluster", "cascade approve create default/c")
 	eventually(t, converge, "it is gone", func(ctx context.Context) error {
 		if err := f.c.Get(ctx, client.ObjectKeyFromObject(cluster), cluster); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("it is there: %v", err)
 		}
 		return nil
 	})
-	f.recorded(t, "default_c", "moving")
+	f.recorded(t, "default_"+name, "moving")
+}
+
+func (f *firstSync) moved(t *testing.T) {
+	f.leave(t, "c")
+	f.held(t, "not created again: Cluster/default/c", "moved to another management cluster", "cascade approve create default/c")
 	// Neither a commit nor a restart brings it back.
 	f.put(t, "fleet", map[string]string{"fleet/keep.yaml": configMap("keep", "2")})
 	eventually(t, converge, "the commit is applied", func(ctx context.Context) error {
@@ -449,6 +456,84 @@ func (f *firstSync) moved(t *testing.T) {
 	f.created(t, "c")
 	f.ready(t)
 	f.recorded(t, "default_c", "")
+}
+
+// movedRelease does the same to a Cluster of a HelmRelease, which is not upgraded
+// then, nor is its drift corrected.
+func (f *firstSync) movedRelease(t *testing.T) {
+	f.put(t, "fleet", map[string]string{
+		"charts/r/Chart.yaml":             "apiVersion: v2\nname: r\nversion: 0.1.0\n",
+		"charts/r/values.yaml":            "value: one\n",
+		"charts/r/templates/cluster.yaml": clusterText("r"),
+		"charts/r/templates/config.yaml":  strings.Replace(configMap("r", "1"), "\"1\"", "{{ .Values.value }}", 1),
+	})
+	hr := &helmv2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "r"}}
+	err := stage.Apply(t.Context(), f.c, `apiVersion: helm.toolkit.fluxcd.io/v2
+kind: HelmRelease
+metadata: {name: r, namespace: default}
+spec:
+  interval: 10m
+  chart: {spec: {chart: ./charts/r, sourceRef: {kind: GitRepository, name: fleet, namespace: cascade-system}, interval: 1s}}
+  install: {disableWait: true}
+  upgrade: {disableWait: true}
+  driftDetection: {mode: enabled}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	says := func(reason, text string) {
+		t.Helper()
+		eventually(t, converge, "the release says "+reason, func(ctx context.Context) error {
+			if err := f.c.Get(ctx, client.ObjectKeyFromObject(hr), hr); err != nil {
+				return err
+			}
+			ready := meta.FindStatusCondition(hr.Status.Conditions, fluxmeta.ReadyCondition)
+			if ready == nil || ready.Reason != reason || !strings.Contains(ready.Message, text) {
+				return fmt.Errorf("conditions are %s", summary(hr.Status.Conditions))
+			}
+			return nil
+		})
+	}
+	has := func(value string, revisions int) {
+		t.Helper()
+		cm := &corev1.ConfigMap{}
+		if err := f.c.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "r"}, cm); err != nil || cm.Data["value"] != value {
+			t.Errorf("its ConfigMap has %v, %v", cm.Data, err)
+		}
+		if latest := hr.Status.History.Latest(); latest == nil || latest.Version != revisions {
+			t.Errorf("its history begins with %+v", latest)
+		}
+		if there, err := f.parts(t.Context(), "r"); err != nil || (there["Cluster"] != "") != (hr.Status.Conditions != nil && meta.IsStatusConditionTrue(hr.Status.Conditions, fluxmeta.ReadyCondition)) {
+			t.Errorf("of its cluster there are %v, %v", there, err)
+		}
+	}
+	says(helmv2.InstallSucceededReason, "")
+	f.created(t, "r")
+	has("one", 1)
+
+	f.leave(t, "r")
+	f.patch(t, hr, `{"spec":{"values":{"value":"two"}}}`)
+	says(v1alpha1.ReasonCreateHeld, "not created again: Cluster/default/r")
+	has("one", 1)
+	if hr.Status.UpgradeFailures != 0 || hr.Status.ObservedGeneration == hr.Generation {
+		t.Errorf("what is held counts as a failure, or as seen: %+v", hr.Status)
+	}
+	if _, err := f.cascade(t, "approve", "create", "default/r"); err != nil {
+		t.Fatal(err)
+	}
+	says(helmv2.UpgradeSucceededReason, "")
+	f.created(t, "r")
+	has("two", 2)
+
+	f.leave(t, "r")
+	f.patch(t, hr, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, fluxmeta.ReconcileRequestAnnotation, "drift"))
+	says(v1alpha1.ReasonCreateHeld, "not created again: Cluster/default/r")
+	has("two", 2)
+	if _, err := f.cascade(t, "approve", "create", "--all"); err != nil {
+		t.Fatal(err)
+	}
+	f.created(t, "r")
+	says(helmv2.UpgradeSucceededReason, "")
 }
 
 func (f *firstSync) recordLost(t *testing.T) {

@@ -42,6 +42,7 @@ func TestFleet(t *testing.T) {
 		run  func(*fleet, *testing.T)
 	}{
 		{"EveryTierIsReady", (*fleet).everyTierIsReady},
+		{"ProvidersOfMasters", (*fleet).providersOfMasters},
 		{"NoCredentialForAParent", (*fleet).noCredentialForAParent},
 		{"CommitToAppsReachesEveryTenant", (*fleet).commitToApps},
 		{"CommitMakesATenant", (*fleet).commitMakesATenant},
@@ -72,7 +73,8 @@ type fleet struct {
 func startFleet(t *testing.T) *fleet {
 	t.Helper()
 	repos := filepath.Join("testdata", "repos")
-	s := startStage(t, stage.Options{Repos: repos, Charts: filepath.Join("..", "deploy", "charts"), Bootstrap: filepath.Join(repos, "masters", "bootstrap.yaml")})
+	s := startStage(t, stage.Options{Repos: repos, Charts: filepath.Join("..", "deploy", "charts"),
+		Components: filepath.Join("..", "bin", "components", "local"), Bootstrap: filepath.Join(repos, "masters", "bootstrap.yaml")})
 	return &fleet{Stage: s, tiers: map[string]*stage.Tier{"mom": s.MoM}, version: 1}
 }
 
@@ -196,6 +198,7 @@ metadata:
   annotations:
     vars.cascade.dev/git_url: ${git_url}
 spec:
+  availabilityGates: [{conditionType: cascade.dev/Seeded}]
   infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: LocalCluster, name: delta}
   controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: LocalControlPlane, name: delta}
 ---
@@ -241,6 +244,25 @@ func (f *fleet) commitMakesATenant(t *testing.T) {
 		}
 		if d.Status.AvailableReplicas != 1 {
 			return fmt.Errorf("%d replicas are available", d.Status.AvailableReplicas)
+		}
+		return nil
+	})
+	eventually(t, bringUp, "Cluster API takes the seeded cluster for available", func(ctx context.Context) error {
+		u, err := f.cluster(ctx, "delta")
+		if err != nil {
+			return err
+		}
+		conditions, _, err := unstructured.NestedSlice(u.Object, "status", "conditions")
+		if err != nil {
+			return err
+		}
+		state := map[any]any{}
+		for _, c := range conditions {
+			c := c.(map[string]any)
+			state[c["type"]] = c["status"]
+		}
+		if state[v1alpha1.ClusterSeededCondition] != "True" || state["Available"] != "True" {
+			return fmt.Errorf("conditions are %v", conditions)
 		}
 		return nil
 	})

@@ -53,8 +53,8 @@ func TestFleetsimIsFaithful(t *testing.T) {
 	}
 }
 
-// step is one request.
-type step struct {
+// exchange is one request.
+type exchange struct {
 	name   string
 	reason string
 	method string
@@ -156,7 +156,7 @@ func simulatedServer(t *testing.T) *server {
 }
 
 // ask sends a request until the answer counts.
-func (s *server) ask(t *testing.T, q step) asked {
+func (s *server) ask(t *testing.T, q exchange) asked {
 	t.Helper()
 	var code int
 	var contentType string
@@ -203,7 +203,7 @@ func (s *server) ask(t *testing.T, q step) asked {
 	return a
 }
 
-func (s *server) send(ctx context.Context, q step) (int, string, []byte, error) {
+func (s *server) send(ctx context.Context, q exchange) (int, string, []byte, error) {
 	c := s.admin
 	if q.as != "" {
 		c = s.anonymous
@@ -348,36 +348,36 @@ const (
 )
 
 // conformance is the table of requests, in order.
-func conformance(t *testing.T) []step {
+func conformance(t *testing.T) []exchange {
 	t.Helper()
 	const cms = "/api/v1/namespaces/conform/configmaps"
-	get := func(name, path, reason string) step {
-		return step{name: name, method: "GET", path: path, reason: reason}
+	get := func(name, path, reason string) exchange {
+		return exchange{name: name, method: "GET", path: path, reason: reason}
 	}
-	post := func(name, path, body, reason string) step {
-		return step{name: name, method: "POST", path: path, body: body, reason: reason}
+	post := func(name, path, body, reason string) exchange {
+		return exchange{name: name, method: "POST", path: path, body: body, reason: reason}
 	}
-	patch := func(name, path, contentType, body, reason string) step {
-		return step{name: name, method: "PATCH", path: path, contentType: contentType, body: body, reason: reason}
+	patch := func(name, path, contentType, body, reason string) exchange {
+		return exchange{name: name, method: "PATCH", path: path, contentType: contentType, body: body, reason: reason}
 	}
-	ssa := func(name, path, body, reason string) step { return patch(name, path, applyType, body, reason) }
-	keep := func(s step, as string) step { s.keep = as; return s }
-	with := func(s step, f func(*step)) step { f(&s); return s }
+	ssa := func(name, path, body, reason string) exchange { return patch(name, path, applyType, body, reason) }
+	keep := func(s exchange, as string) exchange { s.keep = as; return s }
+	with := func(s exchange, f func(*exchange)) exchange { f(&s); return s }
 	cm := func(name, rest string) string {
 		return fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},%s}`, name, rest)
 	}
-	steps := []step{
-		with(get("Version", "/version", "the version of Kubernetes"), func(s *step) { s.only = []string{"major", "minor", "gitVersion"} }),
+	steps := []exchange{
+		with(get("Version", "/version", "the version of Kubernetes"), func(s *exchange) { s.only = []string{"major", "minor", "gitVersion"} }),
 		get("Readyz", "/readyz", "a server that is ready"),
 		get("UnknownPath", "/nope", "no such path"),
 		get("UnknownCoreKind", "/api/v1/nopes", "no such kind"),
 		get("UnknownGroup", "/apis/nope.example.com/v1/nopes", "no such group"),
 		get("UnknownVersion", "/apis/apps/v9/deployments", "no such version"),
-		with(get("Anonymous", cms, "somebody without a credential"), func(s *step) { s.as = "nobody" }),
-		with(get("WrongToken", cms, "a credential that is none"), func(s *step) { s.as = "wrong" }),
-		with(get("AnonymousVersion", "/version", "everybody may know the version"), func(s *step) { s.as, s.only = "nobody", []string{"gitVersion"} }),
+		with(get("Anonymous", cms, "somebody without a credential"), func(s *exchange) { s.as = "nobody" }),
+		with(get("WrongToken", cms, "a credential that is none"), func(s *exchange) { s.as = "wrong" }),
+		with(get("AnonymousVersion", "/version", "everybody may know the version"), func(s *exchange) { s.as, s.only = "nobody", []string{"gitVersion"} }),
 		get("Group", "/apis/coordination.k8s.io", "discovery of a group with one kind and version"),
-		with(get("CoreVersions", "/api", "discovery of the core"), func(s *step) { s.without = []string{"serverAddressByClientCIDRs.serverAddress"} }),
+		with(get("CoreVersions", "/api", "discovery of the core"), func(s *exchange) { s.without = []string{"serverAddressByClientCIDRs.serverAddress"} }),
 
 		get("AbsentNamespace", "/api/v1/namespaces/conform", "not created yet"),
 		post("CreateInAbsentNamespace", cms, cm("a", `"data":{"k":"v"}`), "the namespace is missing"),
@@ -395,13 +395,13 @@ func conformance(t *testing.T) []step {
 		post("CreateOtherVersion", cms, `{"apiVersion":"apps/v1","kind":"ConfigMap","metadata":{"name":"b"}}`, "another API version than the address has"),
 		post("CreateInOtherNamespace", cms, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"b","namespace":"default"}}`, "another namespace than the address has"),
 		post("CreateWithVersion", cms, cm("b", `"data":{}`), "an empty map is none"),
-		with(post("CreateOfUnknownType", cms, "x", "a body of no known type"), func(s *step) { s.contentType = "text/plain" }),
-		with(post("CreateYAML", cms, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: yaml}\ndata: {k: v}\n", "YAML"), func(s *step) { s.contentType = "application/yaml" }),
+		with(post("CreateOfUnknownType", cms, "x", "a body of no known type"), func(s *exchange) { s.contentType = "text/plain" }),
+		with(post("CreateYAML", cms, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: yaml}\ndata: {k: v}\n", "YAML"), func(s *exchange) { s.contentType = "application/yaml" }),
 		post("CreateDryRun", cms+"?dryRun=All", cm("dry", `"data":{"k":"v"}`), "nothing is written"),
 		get("GetDryRun", cms+"/dry", "nothing was written"),
 		get("Get", cms+"/a", "what was created"),
-		with(get("GetMetadata", cms+"/a", "metadata only"), func(s *step) { s.accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1" }),
-		with(get("GetUnacceptable", cms+"/a", "no form that the server has"), func(s *step) { s.accept = "text/html" }),
+		with(get("GetMetadata", cms+"/a", "metadata only"), func(s *exchange) { s.accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1" }),
+		with(get("GetUnacceptable", cms+"/a", "no form that the server has"), func(s *exchange) { s.accept = "text/html" }),
 
 		ssa("ApplyNew", cms+"/s?fieldManager=one", cm("s", `"data":{"k":"v","l":"w"}`), "an apply creates"),
 		ssa("ApplySame", cms+"/s?fieldManager=one", cm("s", `"data":{"k":"v","l":"w"}`), "an apply that changes nothing"),
@@ -443,7 +443,7 @@ func conformance(t *testing.T) []step {
 		get("ListByName", cms+"?fieldSelector=metadata.name%3Da", "by name"),
 		keep(get("ListPage", cms+"?limit=2", "the first page"), "page"),
 		get("ListNextPage", cms+"?limit=2&continue=$page-continue", "the next page"),
-		with(get("ListMetadata", cms, "metadata only"), func(s *step) {
+		with(get("ListMetadata", cms, "metadata only"), func(s *exchange) {
 			s.accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 		}),
 		{name: "PostToObject", method: "POST", path: cms + "/a", body: cm("a", `"data":{}`), reason: "not a collection"},
@@ -472,19 +472,19 @@ func conformance(t *testing.T) []step {
 }
 
 type (
-	stepOf  = func(name, path, reason string) step
-	stepTo  = func(name, path, body, reason string) step
-	patchTo = func(name, path, contentType, body, reason string) step
+	stepOf  = func(name, path, reason string) exchange
+	stepTo  = func(name, path, body, reason string) exchange
+	patchTo = func(name, path, contentType, body, reason string) exchange
 )
 
 // rightsConformance is about ServiceAccounts, their tokens and what they may do.
-func rightsConformance(get stepOf, post stepTo, patch patchTo, keep func(step, string) step, with func(step, func(*step)) step) []step {
+func rightsConformance(get stepOf, post stepTo, patch patchTo, keep func(exchange, string) exchange, with func(exchange, func(*exchange)) exchange) []exchange {
 	const accounts = "/api/v1/namespaces/conform/serviceaccounts"
 	const rbac = "/apis/rbac.authorization.k8s.io/v1"
-	as := func(s step) step { return with(s, func(s *step) { s.as = "$account-token" }) }
-	return []step{
+	as := func(s exchange) exchange { return with(s, func(s *exchange) { s.as = "$account-token" }) }
+	return []exchange{
 		post("CreateAccount", accounts, `{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"parent"}}`, "an account"),
-		with(keep(post("RequestToken", accounts+"/parent/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"expirationSeconds":3600}}`, "a token"), "account"), func(s *step) { s.without = []string{"metadata.managedFields"} }),
+		with(keep(post("RequestToken", accounts+"/parent/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"expirationSeconds":3600}}`, "a token"), "account"), func(s *exchange) { s.without = []string{"metadata.managedFields"} }),
 		post("RequestShortToken", accounts+"/parent/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"expirationSeconds":60}}`, "ten minutes at least"),
 		post("RequestTokenOfNobody", accounts+"/none/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}`, "no such account"),
 		as(get("ForbiddenGet", "/api/v1/namespaces/conform/configmaps/a", "no right yet")),
@@ -496,13 +496,13 @@ func rightsConformance(get stepOf, post stepTo, patch patchTo, keep func(step, s
 			`{"apiGroups":["rbac.authorization.k8s.io"],"resources":["clusterroles","clusterrolebindings"],"verbs":["create","patch","get"]}]}`, "rights"),
 		post("CreateClusterRoleBinding", rbac+"/clusterrolebindings", `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"name":"parent"},`+
 			`"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"parent"},"subjects":[{"kind":"ServiceAccount","name":"parent","namespace":"conform"}]}`, "defaults of a binding"),
-		with(as(get("AllowedGet", "/api/v1/namespaces/conform/configmaps/a", "a right")), func(s *step) { s.until = `"name":"a"` }),
+		with(as(get("AllowedGet", "/api/v1/namespaces/conform/configmaps/a", "a right")), func(s *exchange) { s.until = `"name":"a"` }),
 		as(get("AllowedByName", "/api/v1/namespaces/kube-system", "a right to one name")),
-		with(as(post("AskForAccess", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"get","resource":"namespaces","name":"default"}}}`, "a right that one does not have")), func(s *step) { s.without = []string{"metadata"} }),
-		with(as(post("AskForAllowedAccess", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"get","resource":"namespaces","name":"kube-system"}}}`, "a right that one has")), func(s *step) {
+		with(as(post("AskForAccess", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"get","resource":"namespaces","name":"default"}}}`, "a right that one does not have")), func(s *exchange) { s.without = []string{"metadata"} }),
+		with(as(post("AskForAllowedAccess", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"get","resource":"namespaces","name":"kube-system"}}}`, "a right that one has")), func(s *exchange) {
 			s.without = []string{"metadata", "status.reason"} // the names of roles and bindings
 		}),
-		with(as(post("AskWhoOneIs", "/apis/authentication.k8s.io/v1/selfsubjectreviews", `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`, "who the token is")), func(s *step) {
+		with(as(post("AskWhoOneIs", "/apis/authentication.k8s.io/v1/selfsubjectreviews", `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`, "who the token is")), func(s *exchange) {
 			s.without = []string{"metadata", "status.userInfo.extra"}
 		}),
 		as(get("ForbiddenByName", "/api/v1/namespaces/default", "no right to another name")),
@@ -517,13 +517,13 @@ func rightsConformance(get stepOf, post stepTo, patch patchTo, keep func(step, s
 			`{"apiGroups":[""],"resources":["configmaps"],"verbs":["get"]}]}`, "what one has may be given")),
 		patch("ChangeRoleRef", rbac+"/clusterrolebindings/parent", mergeType, `{"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"view"}}`, "it cannot be changed"),
 		{name: "DeleteAccount", method: "DELETE", path: accounts + "/parent", reason: "the answer is the account"},
-		with(as(get("GetAsDeleted", "/api/v1/namespaces/conform/configmaps/a", "the token lapsed with its account")), func(s *step) { s.until = "Unauthorized" }),
+		with(as(get("GetAsDeleted", "/api/v1/namespaces/conform/configmaps/a", "the token lapsed with its account")), func(s *exchange) { s.until = "Unauthorized" }),
 	}
 }
 
 // kindConformance is about definitions, custom resources and what agents are made
 // of.
-func kindConformance(t *testing.T, get stepOf, post stepTo, patch patchTo, ssa stepTo, keep func(step, string) step, with func(step, func(*step)) step) []step {
+func kindConformance(t *testing.T, get stepOf, post stepTo, patch patchTo, ssa stepTo, keep func(exchange, string) exchange, with func(exchange, func(*exchange)) exchange) []exchange {
 	t.Helper()
 	const definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	const layers = "/apis/cascade.dev/v1alpha1/namespaces/conform/layers"
@@ -542,12 +542,12 @@ func kindConformance(t *testing.T, get stepOf, post stepTo, patch patchTo, ssa s
 	if err != nil {
 		t.Fatal(err)
 	}
-	steps := []step{get("UndefinedKind", layers, "not defined yet")}
+	steps := []exchange{get("UndefinedKind", layers, "not defined yet")}
 	for _, crd := range crds {
 		name := crd.GetName()
 		steps = append(steps,
 			ssa("Define/"+name, definitions+"/"+name+"?fieldManager=seed&force=true", encode(crd.Object), "a definition"),
-			with(get("Established/"+name, definitions+"/"+name, "it is established a moment later"), func(s *step) { s.until = `"InitialNamesAccepted"` }),
+			with(get("Established/"+name, definitions+"/"+name, "it is established a moment later"), func(s *exchange) { s.until = `"InitialNamesAccepted"` }),
 		)
 	}
 	layer := func(name, spec string) string {
@@ -555,12 +555,12 @@ func kindConformance(t *testing.T, get stepOf, post stepTo, patch patchTo, ssa s
 	}
 	const spec = `{"clusterSelector":{"matchLabels":{"a":"b"}}`
 	steps = append(steps,
-		with(get("DefinedGroup", "/apis/cascade.dev", "discovery of a custom group"), func(s *step) { s.until = `"v1alpha1"` }),
-		with(get("DefinedVersion", "/apis/cascade.dev/v1alpha1", "discovery of a custom version"), func(s *step) {
+		with(get("DefinedGroup", "/apis/cascade.dev", "discovery of a custom group"), func(s *exchange) { s.until = `"v1alpha1"` }),
+		with(get("DefinedVersion", "/apis/cascade.dev/v1alpha1", "discovery of a custom version"), func(s *exchange) {
 			s.until, s.without = `"layers/status"`, []string{"resources.storageVersionHash"}
 		}),
-		with(get("DefinedVersions", "/apis/source.toolkit.fluxcd.io", "a group with several kinds"), func(s *step) { s.until = `"v1"` }),
-		with(get("CustomList", layers, "a list of nothing"), func(s *step) { s.until = "LayerList" }),
+		with(get("DefinedVersions", "/apis/source.toolkit.fluxcd.io", "a group with several kinds"), func(s *exchange) { s.until = `"v1"` }),
+		with(get("CustomList", layers, "a list of nothing"), func(s *exchange) { s.until = "LayerList" }),
 		get("CustomAbsent", layers+"/a", "no such object"),
 		get("CustomUnknownVersion", "/apis/cascade.dev/v1/namespaces/conform/layers", "no such version"),
 		post("CustomInvalid", layers, layer("a", `{"clusterSelector":{},"deletionPolicy":"Maybe"}`), "the schema does not allow it"),
@@ -582,12 +582,12 @@ func kindConformance(t *testing.T, get stepOf, post stepTo, patch patchTo, ssa s
 		patch("CustomStatusOfNothing", layers+"/none/status", mergeType, `{"status":{}}`, "no such object"),
 		patch("CustomStrategic", layers+"/b", "application/strategic-merge-patch+json", `{}`, "not for custom resources"),
 		get("CustomItems", layers, "custom items have their type"),
-		with(get("CustomMetadata", layers, "metadata only"), func(s *step) {
+		with(get("CustomMetadata", layers, "metadata only"), func(s *exchange) {
 			s.accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 		}),
 		get("Watch", layers+"?watch=true&resourceVersion=$layer-version&timeoutSeconds=1", "everything since a version"),
-		step{name: "CustomDelete", method: "DELETE", path: layers + "/a", reason: "it goes"},
-		step{name: "CustomDeleteAll", method: "DELETE", path: layers + "?labelSelector=x%3Dy", reason: "what is selected goes"},
+		exchange{name: "CustomDelete", method: "DELETE", path: layers + "/a", reason: "it goes"},
+		exchange{name: "CustomDeleteAll", method: "DELETE", path: layers + "?labelSelector=x%3Dy", reason: "what is selected goes"},
 		get("CustomGone", layers+"/b", "it is gone"),
 	)
 	plural := map[string]string{
@@ -605,7 +605,7 @@ func kindConformance(t *testing.T, get stepOf, post stepTo, patch patchTo, ssa s
 		path = fmt.Sprintf(path, u.GetName())
 		steps = append(steps,
 			ssa("Agent/"+u.GetKind()+"/"+u.GetName(), path+"?fieldManager=seed&force=true", encode(u.Object), "what an agent is made of"),
-			with(ssa("AgentAgain/"+u.GetKind()+"/"+u.GetName(), path+"?fieldManager=seed&force=true", encode(u.Object), "nothing changes"), func(s *step) {
+			with(ssa("AgentAgain/"+u.GetKind()+"/"+u.GetName(), path+"?fieldManager=seed&force=true", encode(u.Object), "nothing changes"), func(s *exchange) {
 				if u.GetKind() != "Deployment" { // which controllers of the simulation answered for
 					return
 				}

@@ -56,6 +56,12 @@ type Live struct {
 	OfCluster string
 	// Guarded: the live object is marked as protected, or is the owner itself.
 	Guarded bool
+	// Provider is the provider of Cluster API that the object is a component of.
+	Provider string
+	// NeededBy names an object of the provider's kinds that still exists, while
+	// nothing of the provider is declared any more: without its components
+	// nobody would take down what that object stands for.
+	NeededBy string
 	// Holds names objects in a Namespace that are protected or that are not
 	// in the inventory, and protected ones that would go with a Kustomization or
 	// HelmRelease.
@@ -121,6 +127,10 @@ type Plan struct {
 	Guard string
 	// Protected objects that lack their confirmation.
 	Protected []Entry
+	// Needed are components of a provider that objects of its kinds still need,
+	// whatever confirmation they have; NeededBy names one of those.
+	Needed   []Entry
+	NeededBy string
 	// Waiting objects are already being deleted; OfCluster go with their Cluster,
 	// which is still there; Queued are Clusters whose turn comes when the one that
 	// is being torn down is gone; Claimed have another owner besides, who may let
@@ -178,6 +188,11 @@ func PlanPrune(f Facts) Plan {
 		case live.OfCluster != "":
 			inhabited[e.Namespace] = true
 			p.OfCluster = append(p.OfCluster, e)
+		case live.NeededBy != "":
+			inhabited[e.Namespace] = true
+			p.Needed = append(p.Needed, e)
+			p.NeededBy = live.NeededBy
+			c.unconfirmed++
 		case (protected(e, live, f.LowerTier) || isNamespace(e) && inhabited[e.Name]) && !live.Confirmed:
 			inhabited[e.Namespace] = true
 			p.Protected = append(p.Protected, e)
@@ -267,7 +282,7 @@ func (c counts) guard(f Facts, p Plan) string {
 }
 
 // Blocked reports whether a person has to act before the state can equal Git.
-func (p Plan) Blocked() bool { return p.Held || len(p.Protected) > 0 }
+func (p Plan) Blocked() bool { return p.Held || len(p.Protected) > 0 || len(p.Needed) > 0 }
 
 // approveCommand is in the message of every held plan, and in no other.
 const approveCommand = "cascade approve prune "
@@ -289,6 +304,10 @@ func (p Plan) Message(owner string) string {
 	if len(p.Protected) > 0 {
 		parts = append(parts, fmt.Sprintf("will not delete protected %s; restore them in Git, or commit the annotation %s on each first and remove them in a later commit",
 			names(p.Protected, 5), "cascade.dev/deletion: confirmed"))
+	}
+	if len(p.Needed) > 0 {
+		parts = append(parts, fmt.Sprintf("will not delete %s while there is %s, which needs the provider; restore the provider in Git, or delete the objects of its kinds first",
+			names(p.Needed, 5), p.NeededBy))
 	}
 	return strings.Join(parts, "; ")
 }

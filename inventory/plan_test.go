@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -576,5 +577,40 @@ func TestPlanPruneProperties(t *testing.T) {
 	}
 	if deletes == 0 || held == 0 {
 		t.Fatalf("%d deletes and %d held plans: the properties were not tested", deletes, held)
+	}
+}
+
+// TestNeeded: what works on objects that exist is not deleted, whatever a person
+// confirmed or approved, and is a reason to look.
+func TestNeeded(t *testing.T) {
+	needed := func(confirmed bool) Live {
+		return with(func(l *Live) {
+			l.Provider, l.NeededBy, l.Confirmed = "infrastructure-aws", "AWSCluster/fleet/prod", confirmed
+		})
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		live   Live
+		want   []Entry
+	}{
+		"Needed":    {"a controller of objects that exist", needed(false), []Entry{deploy}},
+		"Confirmed": {"the confirmation was about the provider, not about what it holds", needed(true), []Entry{deploy}},
+		"Free":      {"nothing of its kinds is left", with(func(l *Live) { l.Provider = "infrastructure-aws" }), nil},
+		"Foreign":   {"another owner has taken it over", with(func(l *Live) { l.NeededBy, l.Owned = "AWSCluster/fleet/prod", false }), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			facts := Facts{Owned: []Entry{deploy, configMap}, Rendered: []Entry{configMap}, Live: map[Entry]Live{deploy: tc.live}}
+			facts.Approved = PlanPrune(facts).Hash
+			p := PlanPrune(facts)
+			if diff := cmp.Diff(tc.want, p.Needed); diff != "" {
+				t.Errorf("%s\nPlanPrune(): needed: -want, +got:\n%s", tc.reason, diff)
+			}
+			if kept := slices.Contains(p.Keep, deploy); tc.want != nil && (len(p.Deletes) > 0 || !kept || !p.Blocked()) {
+				t.Errorf("%s\nPlanPrune() deletes %v, keeps it: %v, is blocked: %v", tc.reason, p.Deletes, kept, p.Blocked())
+			}
+			if said := strings.Contains(p.Message("x"), "AWSCluster/fleet/prod"); said != (tc.want != nil) {
+				t.Errorf("%s\nMessage() = %q", tc.reason, p.Message("x"))
+			}
+		})
 	}
 }

@@ -38,10 +38,11 @@ const rightsWait = 3 * time.Second
 // resourceOf names the resource of a kind, if it is known.
 type resourceOf func(gk schema.GroupKind) (resource string, ok bool)
 
-// rights are the rules that the parent needs in a child to push these objects
-// and to answer for these entries: each object by its name. Roles and bindings can be given away only by who has what they
+// rights are the rules that the parent needs in a child to push these objects:
+// each object by its name. To delete is not among them: what is pruned is looked at
+// and removed with the kubeconfig. Roles and bindings can be given away only by who has what they
 // say, so the rules name those that layers declare.
-func rights(objects []*unstructured.Unstructured, entries []inventory.Entry, resource resourceOf) []rbacv1.PolicyRule {
+func rights(objects []*unstructured.Unstructured, resource resourceOf) []rbacv1.PolicyRule {
 	type of struct{ group, resource string }
 	names := map[of]map[string]bool{}
 	add := func(group, resource, name string) {
@@ -60,14 +61,11 @@ func rights(objects []*unstructured.Unstructured, entries []inventory.Entry, res
 		}
 		granted[k][name] = true
 	}
-	for _, e := range inventory.Union(inventory.OfAll(objects), entries) {
+	for _, e := range inventory.OfAll(objects) {
 		if r, ok := resource(e.GroupKind()); ok {
 			add(e.Group, r, e.Name)
 			if e.Group == rbacv1.GroupName && (r == "roles" || r == "clusterroles") {
 				give("escalate", r, e.Name)
-			}
-			if cluster, ok := resource(schema.GroupKind{Group: "cluster.x-k8s.io", Kind: "Cluster"}); ok && inventory.ProtectedKind(e.Group, e.Kind) && e.Group != "" {
-				give("get", cluster+"."+"cluster.x-k8s.io", "")
 			}
 		}
 	}
@@ -90,17 +88,12 @@ func rights(objects []*unstructured.Unstructured, entries []inventory.Entry, res
 	var rules []rbacv1.PolicyRule
 	for k, of := range names {
 		rules = append(rules,
-			rbacv1.PolicyRule{APIGroups: []string{k.group}, Resources: []string{k.resource}, ResourceNames: sorted(of), Verbs: []string{"delete", "get", "patch"}},
+			rbacv1.PolicyRule{APIGroups: []string{k.group}, Resources: []string{k.resource}, ResourceNames: sorted(of), Verbs: []string{"get", "patch"}},
 			// The name of what does not exist cannot be asked for.
 			rbacv1.PolicyRule{APIGroups: []string{k.group}, Resources: []string{k.resource}, Verbs: []string{"create"}})
 	}
 	for k, of := range granted {
-		rule := rbacv1.PolicyRule{APIGroups: []string{rbacv1.GroupName}, Resources: []string{k.resource}, ResourceNames: sorted(of), Verbs: []string{k.verb}}
-		if k.verb == "get" {
-			gr := schema.ParseGroupResource(k.resource)
-			rule = rbacv1.PolicyRule{APIGroups: []string{gr.Group}, Resources: []string{gr.Resource}, Verbs: []string{"get"}}
-		}
-		rules = append(rules, rule)
+		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{rbacv1.GroupName}, Resources: []string{k.resource}, ResourceNames: sorted(of), Verbs: []string{k.verb}})
 	}
 	slices.SortFunc(rules, func(a, b rbacv1.PolicyRule) int {
 		return cmp.Or(slices.Compare(a.APIGroups, b.APIGroups), slices.Compare(a.Resources, b.Resources), slices.Compare(a.Verbs, b.Verbs), slices.Compare(a.ResourceNames, b.ResourceNames))

@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/cascade-gitops/cascade/deploy"
-	"github.com/cascade-gitops/cascade/inventory"
 )
 
 func pemOf(der []byte) []byte {
@@ -48,8 +47,7 @@ func TestRights(t *testing.T) {
 		variablesObject(map[string]string{"a": "b"}),
 		{Object: map[string]any{"apiVersion": "x.dev/v1", "kind": "Unserved", "metadata": map[string]any{"name": "x", "namespace": "y"}}},
 	})
-	left := []inventory.Entry{{Namespace: "old", Name: "left-behind", Kind: "ConfigMap", Version: "v1"}}
-	got, err := yaml.Marshal(rights(objects, left, plural))
+	got, err := yaml.Marshal(rights(objects, plural))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +70,7 @@ func TestRightsAreOfNamesOnly(t *testing.T) {
 	object := func(apiVersion, kind, name string) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"name": name, "namespace": "n"}}}
 	}
-	for _, r := range rights([]*unstructured.Unstructured{object("v1", "Secret", "a"), object("v1", "Secret", "b"), object("rbac.authorization.k8s.io/v1", "Role", "r")}, nil, plural) {
+	for _, r := range rights([]*unstructured.Unstructured{object("v1", "Secret", "a"), object("v1", "Secret", "b"), object("rbac.authorization.k8s.io/v1", "Role", "r")}, plural) {
 		for _, list := range [][]string{r.APIGroups, r.Resources, r.Verbs, r.ResourceNames} {
 			if slices.Contains(list, rbacv1.ResourceAll) {
 				t.Errorf("a rule for everything: %v", r)

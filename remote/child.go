@@ -32,6 +32,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/remote/providers"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -77,9 +78,16 @@ type Children struct {
 	Now         func() time.Time
 	// AgentImage is installed in children whose layer names none.
 	AgentImage string
+	// Providers makes what layers say in spec.providers; the layers of all
+	// children share it.
+	Providers *providers.Library
 	// ObserveInterval is the time between two questions to a child.
 	ObserveInterval time.Duration
 
+	// Bridge knows what the objects of providers say about a cluster.
+	Bridge *capibridge.Providers
+
+	gates    capibridge.Gates
 	clusters clusters
 	handed   handed
 	contents contents
@@ -95,6 +103,11 @@ type notes struct {
 	// written is the version of our last write of the Child.
 	written string
 	layers  map[string]*layerNotes
+	// described is what the provider said of the Cluster as of a version of it,
+	// and since when that holds.
+	described string
+	since     time.Time
+	facts     capibridge.Facts
 }
 
 // layerNotes are about one layer on one child.
@@ -105,9 +118,8 @@ type layerNotes struct {
 	requested string
 	// due is when the layer is compared with the child again.
 	due time.Time
-	// digest of a rendering that was begun, and how many of its phases are applied.
-	digest string
-	begun  int
+	// progress of a push that is not complete.
+	progress progress
 }
 
 // notesOf returns what is known of a child. Only its visits use it.
@@ -328,9 +340,18 @@ func (v *visit) run(ctx context.Context) (ctrl.Result, error) {
 		v.notConnected(metav1.ConditionUnknown, v1alpha1.ReasonNoLayer, "no Layer of namespace %s selects this cluster", v.child.Namespace)
 		return ctrl.Result{}, nil
 	}
-	base := capibridge.Gate(cluster, capibridge.WhenControlPlaneInitialized)
+	facts, err := v.describe(ctx, cluster)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	cluster = facts.Into(cluster)
+	base := v.gates.Gate(cluster, capibridge.WhenControlPlaneInitialized)
 	if !base.Open && base.Reason != v1alpha1.ReasonPaused {
-		v.notConnected(metav1.ConditionFalse, base.Reason, "%s", base.Message)
+		message := base.Message
+		if _, detail := cluster.State(facts); detail != "" {
+			message += ": " + detail
+		}
+		v.notConnected(metav1.ConditionFalse, base.Reason, "%s", message)
 		return ctrl.Result{RequeueAfter: v.jittered(waitPause)}, nil
 	}
 	l := v.Connections.link(v.key())
@@ -403,6 +424,31 @@ func (v *visit) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool,
 		v.child.Labels = labels
 	}
 	return cluster, true, result, nil
+}
+
+// describeAgain is how long what a provider says holds without a change of the
+// Cluster. Its state is seen on the Cluster; where it is does not change.
+const describeAgain = time.Hour
+
+// describe returns what the provider's objects say about the Cluster. They are
+// read when the Cluster has changed: it does when they do in any way that matters.
+func (v *visit) describe(ctx context.Context, cluster capibridge.Cluster) (capibridge.Facts, error) {
+	if v.object == nil {
+		return capibridge.Facts{}, nil
+	}
+	n := v.notes
+	if n.described == v.object.GetResourceVersion() && v.Now().Sub(n.since) < describeAgain {
+		return n.facts, nil
+	}
+	found, err := v.Bridge.Describe(ctx, v.Cluster, cluster)
+	if err != nil && n.described == "" {
+		// Without it what renders its variables would change.
+		return found, fmt.Errorf("cannot describe Cluster %s: %w", v.key(), err)
+	}
+	if err == nil {
+		n.described, n.since, n.facts = v.object.GetResourceVersion(), v.Now(), found
+	}
+	return n.facts, nil
 }
 
 // selected returns the layers that select the child, those that others depend
@@ -541,6 +587,9 @@ func (v *visit) kubeconfigRef(cluster capibridge.Cluster) v1alpha1.SecretKeyRefe
 		}
 		return ref
 	}
+	if from := v.notes.facts.Kubeconfig; from.Secret != "" {
+		return v1alpha1.SecretKeyReference{Name: from.Secret, Key: from.Key}
+	}
 	return v1alpha1.SecretKeyReference{Name: capibridge.KubeconfigSecret(cluster.Name), Key: capibridge.KubeconfigKey}
 }
 
@@ -647,7 +696,7 @@ type push struct {
 
 // layer brings one layer into the child.
 func (p *push) layer(ctx context.Context, layer *v1alpha1.Layer, entry *v1alpha1.ChildLayer, agents int) ([]v1alpha1.ChildCredential, error) {
-	if verdict := capibridge.Gate(p.cluster, layer.Spec.ReadyWhen); !verdict.Open {
+	if verdict := p.gates.Gate(p.cluster, layer.Spec.ReadyWhen); !verdict.Open {
 		return nil, because(verdict.Reason, errors.New(verdict.Message))
 	}
 	if layer.Spec.Agent != nil && agents > 1 {
@@ -906,6 +955,19 @@ func (v *visit) observe(found *answer, selected []*v1alpha1.Layer) {
 	}
 }
 
+// grew is when a push came further last, or since if that was later.
+func (n *notes) grew(since time.Time) time.Time {
+	if n == nil {
+		return since
+	}
+	for _, layer := range n.layers {
+		if layer.progress.grew.After(since) {
+			since = layer.progress.grew
+		}
+	}
+	return since
+}
+
 // next says when to come back.
 func (v *visit) next() ctrl.Result {
 	c := meta.FindStatusCondition(v.child.Status.Conditions, v1alpha1.ReadyCondition)
@@ -916,7 +978,7 @@ func (v *visit) next() ctrl.Result {
 		return ctrl.Result{RequeueAfter: v.jittered(v.ObserveInterval), Priority: new(periodic)}
 	case c.Reason == v1alpha1.ReasonPruneBlocked, c.Reason == v1alpha1.ReasonPaused, c.Reason == v1alpha1.ReasonNoLayer, c.Reason == v1alpha1.ReasonInvalidSpec:
 		return ctrl.Result{RequeueAfter: v.jittered(v.ObserveInterval)}
-	case v.Now().Sub(c.LastTransitionTime.Time) > time.Minute:
+	case v.Now().Sub(v.notes.grew(c.LastTransitionTime.Time)) > time.Minute:
 		// Not ready for a while: whatever it is, it does not change by the second.
 		return ctrl.Result{RequeueAfter: v.jittered(min(waitPause, v.ObserveInterval))}
 	}

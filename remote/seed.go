@@ -16,7 +16,6 @@ import (
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -56,6 +55,8 @@ type seeding struct {
 	content string
 	// credentials are what is handed over, as it is in the parent.
 	credentials []credential
+	// components is what spec.providers is made of.
+	components components
 }
 
 // credential is a Secret that is handed over, under a name in the child.
@@ -79,6 +80,9 @@ func (p *push) gather(ctx context.Context, s *seeding) error {
 			return because(v1alpha1.ReasonCredentialMissing, fmt.Errorf("cannot read Secret %s: %w", name, err))
 		}
 		s.credentials = append(s.credentials, credential{c.Name, secret})
+	}
+	if err := p.gatherComponents(ctx, s); err != nil {
+		return err
 	}
 	if b := s.layer.Spec.PostBuild; b != nil {
 		for _, ref := range b.SubstituteFrom {
@@ -116,6 +120,7 @@ func (s *seeding) inputs() string {
 	for _, c := range s.credentials {
 		_ = e.Encode([]any{c.name, c.secret.UID, c.secret.ResourceVersion})
 	}
+	s.components.identify(e)
 	return hex.EncodeToString(h.Sum(nil))
 }
 
@@ -127,7 +132,8 @@ func ownerOf(namespace, layer string) apply.Owner {
 
 // phases renders the layer in the order in which it is pushed: CRDs, then
 // namespace, rights, credentials and variables, then the agent, then what Git
-// holds for the child, its sources and Kustomizations above all.
+// holds for the child, its sources and Kustomizations above all. Providers come
+// between: the agent tells how it is going, and what Git holds may need them.
 func (s *seeding) phases(ctx context.Context) ([]apply.Phase, error) {
 	var phases []apply.Phase
 	var own []*unstructured.Unstructured
@@ -144,6 +150,11 @@ func (s *seeding) phases(ctx context.Context) ([]apply.Phase, error) {
 		own = append(own, credentialObject(c.name, c.secret))
 	}
 	phases = append(phases, apply.Phase{Objects: own}, workload)
+	providers, err := s.providerPhases()
+	if err != nil {
+		return nil, err
+	}
+	phases = append(phases, providers...)
 	if s.snapshot == nil {
 		return phases, nil
 	}
@@ -193,6 +204,9 @@ func digestOf(phases []apply.Phase) (string, error) {
 			if err := e.Encode(u.Object); err != nil {
 				return "", fmt.Errorf("cannot encode %s %s: %w", u.GetKind(), u.GetName(), err)
 			}
+		}
+		if p.Packed != nil {
+			_ = e.Encode(p.Packed.Digest())
 		}
 	}
 	return "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
@@ -261,15 +275,14 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 
 // await is nil once every object of the layer is healthy.
 func (s *seeding) await(ctx context.Context, entry *v1alpha1.ChildLayer, phases []apply.Phase) error {
-	objects := objectsOf(phases)
-	if err := s.ensure(ctx, s.role(), s.rights(objects, entry)); err != nil {
+	if err := s.permit(ctx, phases); err != nil {
 		return err
 	}
 	cluster, err := s.link.cluster(s.link.caller())
 	if err != nil {
 		return because(v1alpha1.ReasonUnreachable, err)
 	}
-	found, err := apply.New(cluster, ownerOf(s.layer.Namespace, s.layer.Name), nil).Health(ctx, inventory.OfAll(objects), nil)
+	found, err := apply.New(cluster, ownerOf(s.layer.Namespace, s.layer.Name), nil).Health(ctx, declared(phases), nil)
 	if err != nil {
 		return because(v1alpha1.ReasonUnreachable, err)
 	}
@@ -286,20 +299,31 @@ func (s *seeding) await(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 	return because(v1alpha1.ReasonProgressing, errors.New("waiting for "+found.Message()))
 }
 
-func objectsOf(phases []apply.Phase) []*unstructured.Unstructured {
+// declared are the entries of all phases.
+func declared(phases []apply.Phase) []inventory.Entry {
+	var entries []inventory.Entry
+	for _, p := range phases {
+		entries = append(entries, p.Entries()...)
+	}
+	return entries
+}
+
+// permit makes sure that the parent may push the phases.
+func (s *seeding) permit(ctx context.Context, phases []apply.Phase) error {
 	var objects []*unstructured.Unstructured
 	for _, p := range phases {
 		objects = append(objects, p.Objects...)
+		if p.Packed != nil {
+			objects = append(objects, p.Packed.Outline()...)
+		}
 	}
-	return objects
-}
-
-func (s *seeding) role() string { return layerRole(s.layer.Namespace, s.layer.Name) }
-
-// rights that the layer needs, with what it left behind.
-func (s *seeding) rights(objects []*unstructured.Unstructured, entry *v1alpha1.ChildLayer) []rbacv1.PolicyRule {
-	owned, _ := entriesOf(entry.Inventory) // one that cannot be read is reported where it is used
-	return rights(objects, owned, s.resources(objects))
+	objects = append(objects, s.components.asked...)
+	if s.link.caller() == nil {
+		if err := s.link.reread(ctx, s.question); err != nil {
+			return err
+		}
+	}
+	return s.ensure(ctx, layerRole(s.layer.Namespace, s.layer.Name), rights(objects, s.resources(objects)))
 }
 
 // resources names the resource of a kind: as a definition of the layer says, or
@@ -338,14 +362,13 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 	if err != nil {
 		return because(v1alpha1.ReasonSeedFailed, err)
 	}
-	objects := objectsOf(phases)
-	if err := s.ensure(ctx, s.role(), s.rights(objects, entry)); err != nil {
+	if err := s.permit(ctx, phases); err != nil {
 		return err
 	}
 	as := s.link.caller()
-	if s.layer.Spec.Prune && slices.ContainsFunc(inventory.Candidates(owned, inventory.OfAll(objects)), isNamespace) {
-		// Whether a Namespace may go depends on all that is in it, which the
-		// parent's own account may not see.
+	if s.layer.Spec.Prune && len(inventory.Candidates(owned, declared(phases))) > 0 {
+		// Whether something may go depends on what it holds and what needs it,
+		// which the parent's own account may not see.
 		if _, err := s.link.administrator(ctx, s.question); err != nil {
 			return because(v1alpha1.ReasonSeedFailed, err)
 		}
@@ -364,30 +387,28 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 		}
 		return s.inscribe(ctx, cluster, *entry)
 	}
-	if s.notes.digest != digest {
-		s.notes.digest, s.notes.begun = digest, 0
-	}
+	s.resume(phases, digest)
 	res, err := apply.New(cluster, ownerOf(s.layer.Namespace, s.layer.Name), nil).Sync(ctx, phases, apply.Options{
 		Owned: owned, Record: note, Prune: s.layer.Spec.Prune, LowerTier: true,
 		Target:    s.child.Status.Identity.KubeSystemUID,
 		Approved:  s.child.Annotations[v1alpha1.ApprovePruneAnnotation],
 		Undecided: entry.Reason == v1alpha1.ReasonPruneBlocked && inventory.AsksForApproval(entry.Message),
-		Begun:     s.notes.begun,
 	})
+	s.advance(phases, digest, res)
 	err = render.Mask(err, s.sensitive)
 	entry.Inventory = refsOf(res.Inventory)
 	var waiting *apply.WaitError
 	var prune *apply.PruneError
 	switch {
+	case errors.As(err, &waiting) && waiting.Phase != "":
+		return because(v1alpha1.ReasonProviderNotReady, err)
 	case errors.As(err, &waiting):
-		s.notes.begun = waiting.Begun
 		return because(v1alpha1.ReasonAgentNotReady, err)
 	case errors.As(err, &prune):
 		return because(v1alpha1.ReasonPruneFailed, err)
 	case err != nil:
 		return because(v1alpha1.ReasonSeedFailed, err)
 	}
-	s.notes.digest, s.notes.begun = "", 0
 	entry.Digest = digest
 	entry.DeletionPolicy = s.layer.Spec.DeletionPolicy
 	if s.snapshot != nil {
@@ -404,8 +425,6 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 	}
 	return nil
 }
-
-func isNamespace(e inventory.Entry) bool { return e.Group == "" && e.Kind == "Namespace" }
 
 // inscription is a layer's record in the child itself. A parent that lost its
 // own adopts it and rewrites nothing.

@@ -126,7 +126,8 @@ func (r *Children) onSnapshot(ctx context.Context, queue workqueue.TypedRateLimi
 		}
 		for i := range layers.Items {
 			layer := &layers.Items[i]
-			if layer.Spec.SourceRef == nil || layerSource(layer) != key {
+			from, provided := componentSource(layer)
+			if (layer.Spec.SourceRef == nil || layerSource(layer) != key) && (!provided || from != key) {
 				continue
 			}
 			for _, request := range r.inNamespace(ctx, layer) {

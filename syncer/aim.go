@@ -252,7 +252,9 @@ func (r *Kustomizations) removeAll(ctx context.Context, run *run) (gone bool, re
 	r.tell(obj, res)
 	switch {
 	case res.Plan.Blocked():
+		// Confirmations on the objects, and the end of the kind, wake nobody.
 		result, err := r.blocked(obj, res)
+		result.RequeueAfter = min(result.RequeueAfter, blockedPoll)
 		return false, result, err
 	case len(res.Plan.Queued) > 0:
 		progressing(obj, "Waiting for another Cluster to be gone before %d are deleted, the first is %s", len(res.Plan.Queued), res.Plan.Queued[0])

@@ -330,8 +330,12 @@ func (r *HelmReleases) gather(ctx context.Context, run *releaseRun) (*release.Re
 	if err != nil {
 		return nil, &refusal{reason: reasonRESTClientError, err: err}
 	}
+	firstSync := r.FirstSync
+	if obj.Spec.KubeConfig != nil {
+		firstSync = nil // what is on record is about the Clusters of this tier
+	}
 	return &release.Request{
-		Object: obj, OCIDigest: ociDigest, Values: values, Cluster: cluster, Redact: secrets.redact, Log: log.FromContext(ctx), FirstSync: r.FirstSync,
+		Object: obj, OCIDigest: ociDigest, Values: values, Cluster: cluster, Redact: secrets.redact, Log: log.FromContext(ctx), FirstSync: firstSync,
 		Chart: release.Chart{
 			Name: about.Name, Version: about.Version, AppVersion: about.AppVersion,
 			Load: func(ctx context.Context) (*helmchart.Chart, error) { return r.load(ctx, obj, snapshot) },

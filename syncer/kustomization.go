@@ -54,6 +54,8 @@ const (
 	// deletePoll is the pause between two looks at objects that are being
 	// deleted.
 	deletePoll = 2 * time.Second
+	// blockedPoll is the pause of a deleted Kustomization whose objects are held.
+	blockedPoll = 30 * time.Second
 )
 
 // stageTimeout bounds the wait for the definitions and classes that the rest

@@ -157,9 +157,11 @@ func (r *Kustomizations) sync(ctx context.Context, run *run) (ctrl.Result, error
 	if err != nil {
 		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
 	}
-	record, err := r.FirstSync.For(ctx, run.rendering.Objects)
-	if err != nil {
-		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
+	var record *inventory.FirstSync
+	if run.target.Local() { // what is on record is about the Clusters of this tier
+		if record, err = r.FirstSync.For(ctx, run.rendering.Objects); err != nil {
+			return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
+		}
 	}
 	mode := r.driftMode(obj)
 	sync, err := r.applier(run).Sync(ctx, []apply.Phase{{Objects: run.rendering.Objects}}, apply.Options{
@@ -188,7 +190,9 @@ func (r *Kustomizations) sync(ctx context.Context, run *run) (ctrl.Result, error
 	err = render.Mask(err, run.build.Sensitive)
 	obj.Status.Inventory = refs(sync.Inventory)
 	r.FirstSync.Note(kustomizev1.KustomizationKind, run.name(), sync.Creation)
-	settled := err == nil && sync.Complete && !sync.Creation.Blocked() && !sync.Plan.Blocked() && !sync.Pending && len(sync.Drifted) == 0 && run.memo != nil
+	// What goes with a Cluster is looked at again: nothing tells when that is gone.
+	settled := err == nil && sync.Complete && !sync.Creation.Blocked() && !sync.Plan.Blocked() && !sync.Pending &&
+		len(sync.Plan.OfCluster) == 0 && len(sync.Drifted) == 0 && run.memo != nil
 	run.known.synced(run, settled, r.sweepAt(run.start))
 	r.tell(obj, sync)
 	var waiting *apply.WaitError

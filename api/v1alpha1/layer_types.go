@@ -47,6 +47,11 @@ type LayerSpec struct {
 	// +optional
 	Agent *AgentSpec `json:"agent,omitempty"`
 
+	// Providers installs Cluster API in the child, with the providers that are
+	// named and no other, before Path is applied.
+	// +optional
+	Providers *ProvidersSpec `json:"providers,omitempty"`
+
 	// Credentials are Secrets of this namespace that the child needs, created
 	// there in the agent's namespace.
 	// +kubebuilder:validation:MaxItems=64
@@ -158,7 +163,8 @@ type AgentDecryption struct {
 
 // CredentialReference hands a Secret to the child.
 type CredentialReference struct {
-	// Name of the Secret in the child, in the agent's namespace.
+	// Name of the Secret in the child, in the namespace of what needs it: the
+	// agent's, or the provider's.
 	// +kubebuilder:validation:MinLength=1
 	// +required
 	Name string `json:"name"`

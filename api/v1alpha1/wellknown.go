@@ -98,6 +98,8 @@ const (
 	ReasonIdentityChanged      = "IdentityChanged"
 	ReasonNoLayer              = "NoLayer"
 	ReasonAgentNotReady        = "AgentNotReady"
+	ReasonProviderNotReady     = "ProviderNotReady"
+	ReasonContractMismatch     = "ContractMismatch"
 	ReasonReportMissing        = "ReportMissing"
 	ReasonSourceNotReady       = "SourceNotReady"
 	ReasonBuildFailed          = "BuildFailed"

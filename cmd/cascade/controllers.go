@@ -35,6 +35,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/remote"
+	"github.com/cascade-gitops/cascade/remote/providers"
 	"github.com/cascade-gitops/cascade/syncer"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/chart"
@@ -271,7 +272,7 @@ func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager, reporte
 		children := &remote.Children{
 			Client: mgr.GetClient(), Cache: mgr.GetCache(), Cluster: p.local, Snapshots: p.finder.Snapshots, Connections: remote.NewConnections(ctx, mgr.GetScheme(), time.Now),
 			Events: p.events("cascade"), Metrics: remote.NewMetrics(metrics.Registry), Now: time.Now,
-			AgentImage: o.image, ObserveInterval: o.observeInterval,
+			AgentImage: o.image, ObserveInterval: o.observeInterval, Bridge: &capibridge.Providers{}, Providers: providers.NewLibrary(),
 		}
 		layers := &remote.Layers{Client: mgr.GetClient(), Reader: p.local, Snapshots: p.finder.Snapshots, Now: time.Now}
 		if err := remote.SetupWithManager(mgr, children, layers, o.concurrentChildren); err != nil {

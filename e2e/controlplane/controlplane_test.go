@@ -363,6 +363,63 @@ func checkAudit(t *testing.T, dir layout) {
 	}
 }
 
+// TestAuditReads asks with the token of an account, before and after its end.
+func TestAuditReads(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	i := newInstance(t)
+	i.start("--api-only", "--audit-reads", "--token-cache=0s")
+	client := i.client()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "reader"}}
+	within(t, 20*time.Second, "account", func() bool {
+		_, err := client.CoreV1().ServiceAccounts("default").Create(ctx, account, metav1.CreateOptions{})
+		return err == nil
+	})
+	token, err := client.CoreV1().ServiceAccounts("default").CreateToken(ctx, "reader", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := rest.AnonymousClientConfig(i.config())
+	config.BearerToken = token.Status.Token
+	reader := kubernetes.NewForConfigOrDie(config)
+	if _, err := reader.CoreV1().ConfigMaps("default").Get(ctx, "first", metav1.GetOptions{}); !apierrors.IsForbidden(err) {
+		t.Fatalf("the account that may do nothing got %v", err)
+	}
+	if err := client.CoreV1().ServiceAccounts("default").Delete(ctx, "reader", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reader.CoreV1().ConfigMaps("default").Get(ctx, "second", metav1.GetOptions{}); !apierrors.IsUnauthorized(err) {
+		t.Errorf("the token of an account that is gone got %v", err)
+	}
+	if _, err := client.CoreV1().ConfigMaps("default").Get(ctx, "third", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(i.dir.auditLog())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		var event struct {
+			Verb      string
+			User      struct{ Username string }
+			ObjectRef struct{ Resource, Name string }
+			Response  struct{ Code int } `json:"responseStatus"`
+		}
+		if err := json.Unmarshal([]byte(line), &event); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		if event.ObjectRef.Resource == "configmaps" && event.Verb == "get" {
+			got[event.ObjectRef.Name] = fmt.Sprintf("%s %d", event.User.Username, event.Response.Code)
+		}
+	}
+	for name, want := range map[string]string{"first": "system:serviceaccount:default:reader 403", "second": " 401", "third": ""} {
+		if got[name] != want {
+			t.Errorf("the reading of %s is recorded as %q, want %q", name, got[name], want)
+		}
+	}
+}
+
 func TestOwner(t *testing.T) {
 	i := newInstance(t)
 	parent := exec.Command("sleep", "300")

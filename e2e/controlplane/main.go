@@ -13,7 +13,7 @@
 //
 // # Use
 //
-//	controlplane run   --dir DIR [--name NAME] [--secure-port 0] [--service-cidr 10.96.0.0/16] [--owner-pid PID] [--api-only]
+//	controlplane run   --dir DIR [--name NAME] [--secure-port 0] [--service-cidr 10.96.0.0/16] [--owner-pid PID] [--api-only] [--audit-reads] [--token-cache 10s]
 //	controlplane start --dir DIR [the flags of run] [--timeout 60s]
 //	controlplane stop  --dir DIR
 //
@@ -26,7 +26,7 @@
 //
 //	DIR/kubeconfig         administrator, certificates embedded, context NAME
 //	DIR/port               port of the API server
-//	DIR/audit.log          one JSON line per write (see auditPolicy)
+//	DIR/audit.log          one JSON line per write, or per request (see auditPolicy)
 //	DIR/log                output of a detached run, appended
 //	DIR/pid                process id; the process holds a lock on this file
 //	DIR/ready              process id, written when that process became usable
@@ -73,7 +73,7 @@ import (
 )
 
 const usage = `usage:
-  controlplane run   --dir DIR [--name NAME] [--secure-port PORT] [--service-cidr CIDR] [--owner-pid PID] [--api-only]
+  controlplane run   --dir DIR [--name NAME] [--secure-port PORT] [--service-cidr CIDR] [--owner-pid PID] [--api-only] [--audit-reads] [--token-cache 10s]
   controlplane start --dir DIR [flags of run] [--timeout 60s]
   controlplane stop  --dir DIR
 `
@@ -126,6 +126,8 @@ type settings struct {
 	serviceCIDR string
 	ownerPID    int
 	apiOnly     bool
+	auditReads  bool
+	tokenCache  time.Duration
 }
 
 // arguments is the command line that makes run use s.
@@ -137,6 +139,8 @@ func (s settings) arguments() []string {
 		"--service-cidr=" + s.serviceCIDR,
 		fmt.Sprintf("--owner-pid=%d", s.ownerPID),
 		fmt.Sprintf("--api-only=%t", s.apiOnly),
+		fmt.Sprintf("--audit-reads=%t", s.auditReads),
+		fmt.Sprintf("--token-cache=%s", s.tokenCache),
 	}
 }
 
@@ -154,6 +158,8 @@ func parse(verb string, args []string) (settings, time.Duration, error) {
 		flags.StringVar(&s.serviceCIDR, "service-cidr", "10.96.0.0/16", "range of the Service addresses")
 		flags.IntVar(&s.ownerPID, "owner-pid", 0, "end when this process ends")
 		flags.BoolVar(&s.apiOnly, "api-only", false, "run no controllers and no scheduler, whose requests a benchmark would count")
+		flags.BoolVar(&s.auditReads, "audit-reads", false, "record reads and refused logins too, but no reads of the control plane itself and its administrator")
+		flags.DurationVar(&s.tokenCache, "token-cache", 10*time.Second, "how long a token that was found valid is not looked at again; 0 refuses a revoked one at once")
 		if verb == "start" {
 			flags.DurationVar(&timeout, "timeout", timeout, "how long to wait until usable")
 		}

@@ -66,7 +66,8 @@ func (d *demo) run(ctx context.Context, bin, repos, charts string, once bool, ti
 	if err != nil {
 		return fmt.Errorf("cannot create directory: %w", err)
 	}
-	s, err := stage.Start(ctx, stage.Options{Run: run, Bin: []string{bin}, Repos: repos, Charts: charts, Bootstrap: filepath.Join(repos, "masters", "bootstrap.yaml"), Log: d.say})
+	s, err := stage.Start(ctx, stage.Options{Run: run, Bin: []string{bin}, Repos: repos, Charts: charts, Components: filepath.Join(bin, "components", "local"),
+		Bootstrap: filepath.Join(repos, "masters", "bootstrap.yaml"), Log: d.say})
 	if err != nil {
 		return err
 	}

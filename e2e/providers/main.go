@@ -1,6 +1,6 @@
 // Command providers serves the admission webhooks of Cluster API, of its kubeadm
-// providers and of its provider for AWS, as they are in the modules, and nothing
-// else of them: there is no controller that would work on what is admitted. The
+// providers and of its provider for AWS, and the conversions of Cluster API's own
+// kinds, as they are in the modules, and nothing else of them: there is no controller that would work on what is admitted. The
 // provider for Azure, which is made for another version of the libraries, has a
 // command of its own.
 //
@@ -13,6 +13,7 @@ import (
 	"os"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	infrav1 "sigs.k8s.io/cluster-api-provider-aws/v2/api/v1beta2"
 	eksbootstrapv1 "sigs.k8s.io/cluster-api-provider-aws/v2/bootstrap/eks/api/v1beta2"
@@ -24,6 +25,7 @@ import (
 	aws "sigs.k8s.io/cluster-api-provider-aws/v2/webhooks"
 	kubeadmbootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	kubeadmcontrolplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
+	clusterv1beta1 "sigs.k8s.io/cluster-api/api/core/v1beta1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	kubeadmbootstrap "sigs.k8s.io/cluster-api/bootstrap/kubeadm/webhooks"
 	kubeadmcontrolplane "sigs.k8s.io/cluster-api/controlplane/kubeadm/webhooks"
@@ -48,7 +50,7 @@ func run(port int, certificates string) error {
 	ctrl.SetLogger(zap.New())
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, clusterv1.AddToScheme, kubeadmbootstrapv1.AddToScheme, kubeadmcontrolplanev1.AddToScheme,
+		clientgoscheme.AddToScheme, clusterv1.AddToScheme, clusterv1beta1.AddToScheme, kubeadmbootstrapv1.AddToScheme, kubeadmcontrolplanev1.AddToScheme,
 		infrav1.AddToScheme, expinfrav1.AddToScheme, ekscontrolplanev1.AddToScheme, eksbootstrapv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
@@ -67,6 +69,15 @@ func run(port int, certificates string) error {
 	if err != nil {
 		return fmt.Errorf("cannot make manager: %w", err)
 	}
+	// References of v1beta1 have a version, for which Cluster API's manager asks the
+	// labels of definitions; here it is the one that is served.
+	clusterv1beta1.SetAPIVersionGetter(func(kind schema.GroupKind) (string, error) {
+		mapping, err := manager.GetRESTMapper().RESTMapping(kind)
+		if err != nil {
+			return "", fmt.Errorf("cannot tell which version of %s is served: %w", kind, err)
+		}
+		return mapping.GroupVersionKind.GroupVersion().String(), nil
+	})
 	for _, w := range []interface {
 		SetupWebhookWithManager(ctrl.Manager) error
 	}{

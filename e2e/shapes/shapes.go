@@ -127,7 +127,9 @@ func read(data []byte) (Life, error) {
 		stage := Stage{Name: s.Name}
 		for _, o := range now {
 			o = runtime.DeepCopyJSON(numbers(o).(map[string]any))
-			date(o)
+			if status, ok := o["status"].(map[string]any); ok {
+				date(status, false)
+			}
 			stage.Objects = append(stage.Objects, &unstructured.Unstructured{Object: o})
 		}
 		life.Stages = append(life.Stages, stage)
@@ -183,29 +185,25 @@ func mergeConditions(old, changed []any) []any {
 }
 
 // date completes conditions with what is the same in all of them. Those of
-// contract v1beta2 have a message, if only an empty one.
-func date(object map[string]any) {
-	status, _ := object["status"].(map[string]any)
-	var walk func(at map[string]any)
-	walk = func(at map[string]any) {
-		for key, value := range at {
-			if below, ok := value.(map[string]any); ok {
-				walk(below)
-			}
-			list, _ := value.([]any)
-			if key != "conditions" {
-				continue
-			}
-			for _, item := range list {
-				c := item.(map[string]any)
-				c["lastTransitionTime"] = when
-				if _, ok := c["message"]; !ok && c["reason"] != nil {
-					c["message"] = ""
-				}
+// contract v1beta2 have a message, if only an empty one; those of v1beta1 must not
+// have an empty one.
+func date(at map[string]any, deprecated bool) {
+	for key, value := range at {
+		if below, ok := value.(map[string]any); ok {
+			date(below, deprecated || key == "deprecated")
+		}
+		list, _ := value.([]any)
+		if key != "conditions" {
+			continue
+		}
+		for _, item := range list {
+			c := item.(map[string]any)
+			c["lastTransitionTime"] = when
+			if _, ok := c["message"]; !ok && !deprecated && c["severity"] == nil && c["reason"] != nil {
+				c["message"] = ""
 			}
 		}
 	}
-	walk(status)
 }
 
 // numbers are whole in objects, as an API server sends them.

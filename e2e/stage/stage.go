@@ -38,8 +38,8 @@ const Image = "cascade.local/e2e:dev"
 // Namespace in which the example fleet keeps everything of a tier.
 const Namespace = v1alpha1.AgentNamespace
 
-// chartRepository is the repository that has the charts.
-const chartRepository = "base"
+// baseRepository is the repository that has the charts and the component manifests.
+const baseRepository = "base"
 
 // startTimeout bounds the start of one program, on a machine that is busy.
 const startTimeout = 3 * time.Minute
@@ -51,11 +51,15 @@ type Options struct {
 	Run string
 	// Bin are the directories with the programs, the first wins.
 	Bin []string
-	// Repos is the directory whose directories become repositories.
+	// Repos is the directory whose directories become repositories; empty: there
+	// are none until somebody creates them.
 	Repos string
 	// Charts is a directory of charts, which are put into repository base, below
 	// charts; empty: none are.
 	Charts string
+	// Components is a directory of component manifests, which are put into
+	// repository base, below components; empty: none are.
+	Components string
 	// Bootstrap is a file of manifests that a person applies once; ${git_url}
 	// and ${git_ssh_url} in it are replaced.
 	Bootstrap string
@@ -72,15 +76,35 @@ type Stage struct {
 
 	options Options
 	log     func(format string, args ...any)
+
+	mu     sync.Mutex
+	agents []*Agent
+}
+
+// Open sets up a stage without a first tier: Git servers with what Repos has, if
+// it is given. Clusters come by Cluster, agents by StartAgent.
+func Open(ctx context.Context, o Options) (_ *Stage, err error) {
+	s := newStage(o)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	return s, s.git(ctx)
+}
+
+func newStage(o Options) *Stage {
+	s := &Stage{options: o, log: o.Log}
+	if s.log == nil {
+		s.log = func(string, ...any) {}
+	}
+	return s
 }
 
 // Start sets up a stage. It is not ready at once: the agent brings up the tiers
 // below while Git says so.
 func Start(ctx context.Context, o Options) (_ *Stage, err error) {
-	s := &Stage{options: o, log: o.Log}
-	if s.log == nil {
-		s.log = func(string, ...any) {}
-	}
+	s := newStage(o)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -138,7 +162,7 @@ func (s *Stage) git(ctx context.Context) error {
 	s.Git, err = gitserver.Start(context.WithoutCancel(ctx), gitserver.Options{
 		Root: filepath.Join(s.options.Run, "git"), Username: "cascade", Password: rand.Text(),
 	})
-	if err != nil {
+	if err != nil || s.options.Repos == "" {
 		return err
 	}
 	entries, err := os.ReadDir(s.options.Repos)
@@ -157,10 +181,15 @@ func (s *Stage) git(ctx context.Context) error {
 			if err := os.CopyFS(tree, os.DirFS(filepath.Join(s.options.Repos, e.Name()))); err != nil {
 				return err
 			}
-			if e.Name() != chartRepository || s.options.Charts == "" {
-				return nil
+			for name, dir := range map[string]string{"charts": s.options.Charts, "components": s.options.Components} {
+				if e.Name() != baseRepository || dir == "" {
+					continue
+				}
+				if err := os.CopyFS(filepath.Join(tree, name), os.DirFS(dir)); err != nil {
+					return err
+				}
 			}
-			return os.CopyFS(filepath.Join(tree, "charts"), os.DirFS(s.options.Charts))
+			return nil
 		})
 		if err != nil {
 			return err
@@ -255,6 +284,12 @@ func (s *Stage) environment() []string {
 func (s *Stage) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
+	s.mu.Lock()
+	agents := s.agents
+	s.mu.Unlock()
+	for _, a := range agents {
+		a.Kill()
+	}
 	// Top down: a tier that is still there would bring back what is below. What
 	// a provider was just starting is found by the second round.
 	failures := []error{s.stop(ctx, filepath.Join(s.options.Run, "mom"))}
@@ -288,10 +323,10 @@ func (s *Stage) stop(ctx context.Context, dir string) error {
 	return errors.Join(append(failures, err)...)
 }
 
-// Logs returns the files that pods wrote, of all tiers.
+// Logs returns the files that pods and agents wrote, of all tiers.
 func (s *Stage) Logs() []string {
 	var logs []string
-	for _, pattern := range []string{"mom/node/pods/*/*.log", "clusters/*/node/pods/*/*.log"} {
+	for _, pattern := range []string{"mom/node/pods/*/*.log", "clusters/*/node/pods/*/*.log", "clusters/*/agent.log"} {
 		found, _ := filepath.Glob(filepath.Join(s.options.Run, pattern))
 		logs = append(logs, found...)
 	}

@@ -36,6 +36,8 @@ type Tier struct {
 	// Dir has the files of the control plane, and of the node below node.
 	Dir   string
 	stage *Stage
+	// flags of the control plane besides those that every one has.
+	flags []string
 }
 
 // Kubeconfig is the file with the cluster's admin kubeconfig.
@@ -59,13 +61,27 @@ func (t *Tier) Client() (client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	return t.connect(config)
+}
+
+// Watcher is a client whose calls last until their context ends.
+func (t *Tier) Watcher() (client.WithWatch, error) {
+	config, err := t.Config()
+	if err != nil {
+		return nil, err
+	}
+	config.Timeout = 0
+	return t.connect(config)
+}
+
+func (t *Tier) connect(config *rest.Config) (client.WithWatch, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, sourcev1.AddToScheme, kustomizev1.AddToScheme, helmv2.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}
 	}
-	c, err := client.New(config, client.Options{Scheme: scheme})
+	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to %s: %w", t.Name, err)
 	}
@@ -75,8 +91,20 @@ func (t *Tier) Client() (client.Client, error) {
 // StartControlPlane starts the control plane, or does nothing if it runs. After
 // a kill it comes back with the data, address and certificates that it had.
 func (t *Tier) StartControlPlane(ctx context.Context) error {
-	_, err := t.stage.Run(ctx, "controlplane", "start", "--dir", t.Dir, "--name", t.Name, "--owner-pid", strconv.Itoa(os.Getpid()))
+	args := []string{"start", "--dir", t.Dir, "--name", t.Name, "--owner-pid", strconv.Itoa(os.Getpid())}
+	_, err := t.stage.Run(ctx, "controlplane", append(args, t.flags...)...)
 	return err
+}
+
+// StartNode gives the cluster a node, on which its pods run as processes.
+func (t *Tier) StartNode(ctx context.Context) error { return t.startNode(ctx) }
+
+// Stop ends the cluster. It keeps its data, for another start.
+func (t *Tier) Stop(ctx context.Context) error { return t.stage.stop(ctx, t.Dir) }
+
+// Remove ends the cluster and forgets its data: a later start is a new cluster.
+func (t *Tier) Remove(ctx context.Context) error {
+	return errors.Join(t.Stop(ctx), os.RemoveAll(t.Dir))
 }
 
 func (t *Tier) startNode(ctx context.Context) error {
@@ -132,10 +160,10 @@ func (t *Tier) Agent() int {
 	return 0
 }
 
-// Cluster starts a control plane that no Cluster API knows of. It is empty, and
-// ends with the stage.
-func (s *Stage) Cluster(ctx context.Context, name string) (*Tier, error) {
-	t := &Tier{Name: name, Dir: filepath.Join(s.options.Run, "clusters", name), stage: s}
+// Cluster starts a control plane that no Cluster API knows of, with these flags
+// besides. It is empty, and ends with the stage.
+func (s *Stage) Cluster(ctx context.Context, name string, flags ...string) (*Tier, error) {
+	t := &Tier{Name: name, Dir: filepath.Join(s.options.Run, "clusters", name), stage: s, flags: flags}
 	return t, t.StartControlPlane(ctx)
 }
 
@@ -174,12 +202,15 @@ func (t *Tier) Child(ctx context.Context, name string) (*Tier, error) {
 	return nil, fmt.Errorf("cannot find the directory of %s: no control plane has port %s", name, server.Port())
 }
 
-// AuditEvent is what the API server recorded of one write.
+// AuditEvent is what the API server recorded of one write, or of one request if
+// the control plane runs with --audit-reads.
 type AuditEvent struct {
 	Verb      string `json:"verb"`
 	UserAgent string `json:"userAgent"`
 	User      struct {
 		Username string `json:"username"`
+		// Extra has, for a token of a ServiceAccount, its id; see Credential.
+		Extra map[string][]string `json:"extra"`
 	} `json:"user"`
 	// ImpersonatedUser is in whose name the user wrote.
 	ImpersonatedUser struct {
@@ -196,15 +227,43 @@ type AuditEvent struct {
 		Code int `json:"code"`
 	} `json:"responseStatus"`
 	RequestURI string `json:"requestURI"`
+	// Received is when the request came, by the clock of this machine.
+	Received time.Time `json:"requestReceivedTimestamp"`
+}
+
+// Writes reports whether the request could have changed anything. A review
+// asks, and a token is handed out, by a request that creates and stores nothing.
+func (e AuditEvent) Writes() bool {
+	switch e.Verb {
+	case "create":
+		return e.ObjectRef.Subresource != "token" && e.ObjectRef.APIGroup != "authorization.k8s.io" && e.ObjectRef.APIGroup != "authentication.k8s.io"
+	case "update", "patch", "delete", "deletecollection":
+		return true
+	}
+	return false
+}
+
+// Credential is the id of the token that the request came with (jti), empty if
+// it was none of a ServiceAccount.
+func (e AuditEvent) Credential() string {
+	for _, id := range e.User.Extra["authentication.kubernetes.io/credential-id"] {
+		if jti, ok := strings.CutPrefix(id, "JTI="); ok {
+			return jti
+		}
+	}
+	return ""
 }
 
 // ByAgent reports whether an agent wrote, in its own cluster or as a parent in a
 // child.
 func (e AuditEvent) ByAgent() bool {
-	return strings.HasPrefix(e.UserAgent, "cascade-agent") || strings.HasPrefix(e.UserAgent, "cascade-parent")
+	return strings.HasPrefix(e.UserAgent, "cascade-agent") || e.ByParent()
 }
 
-// Audit returns the recorded writes from an offset of the audit log on, and the
+// ByParent reports whether an agent asked as a parent in a child.
+func (e AuditEvent) ByParent() bool { return strings.HasPrefix(e.UserAgent, "cascade-parent") }
+
+// Audit returns what was recorded from an offset of the audit log on, and the
 // offset of its end.
 func (t *Tier) Audit(from int64) ([]AuditEvent, int64, error) {
 	f, err := os.Open(filepath.Join(t.Dir, "audit.log"))

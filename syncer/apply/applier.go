@@ -118,9 +118,6 @@ type Options struct {
 	LowerTier bool
 	Approved  string
 	Undecided bool
-	// Begun is how many phases an earlier call for the same rendering applied, as
-	// its WaitError told. They are not applied again.
-	Begun int
 	// bodies are those of the phase at hand, if it is frozen.
 	bodies map[*unstructured.Unstructured][]byte
 	// Claimed is asked about objects that would be deleted; nil knows of no other
@@ -156,6 +153,9 @@ type Result struct {
 	// Creation is what was not applied, lest a cluster be built twice. While it is
 	// blocked, nothing is pruned. It is nil if nothing was looked for.
 	Creation *inventory.Creation
+	// Done is how many phases are in place, with all that was waited for;
+	// Applied is how many of them were sent completely, at most one more.
+	Done, Applied int
 }
 
 // PruneError: everything was applied, but the prune could not be completed.
@@ -167,9 +167,18 @@ func (e *PruneError) Unwrap() error { return e.Err }
 
 // Phase is a part of a rendering that is applied before the parts after it.
 type Phase struct {
+	// Name stands in errors about the phase; it may be empty.
+	Name    string
 	Objects []*unstructured.Unstructured
-	// Await lets the next phase begin only when these objects are healthy.
+	// Packed are further objects, nil if there are none.
+	Packed *Packed
+	// Await lets the next phase begin only when the objects are healthy and
+	// Check, if there is one, has nothing to wait for.
 	Await bool
+	Check func(ctx context.Context, c *Cluster) (Health, error)
+	// Applied: the objects were applied and are not sent again. Await says
+	// whether they are waited for.
+	Applied bool
 	// bodies are what is sent of the objects of a frozen phase.
 	bodies map[*unstructured.Unstructured][]byte
 	digest string
@@ -212,33 +221,79 @@ func (o Owner) label(u *unstructured.Unstructured) {
 	u.SetLabels(labels)
 }
 
-// WaitError: a phase or a stage is applied but not healthy yet. Calling Sync
-// again later, with Begun as option, goes on.
-type WaitError struct {
-	Health Health
-	// Begun is how many phases are applied.
-	Begun int
+// Entries of all objects of the phase.
+func (p Phase) Entries() []inventory.Entry {
+	entries := inventory.OfAll(p.Objects)
+	if p.Packed == nil {
+		return entries
+	}
+	return append(entries, p.Packed.Entries()...)
 }
 
-func (e *WaitError) Error() string { return "waiting for " + e.Health.Message() }
+// all the objects of a phase, which the caller may modify.
+func (p Phase) all() ([]*unstructured.Unstructured, error) {
+	if p.Packed == nil {
+		return p.Objects, nil
+	}
+	objects, err := p.Packed.Objects()
+	return append(objects, p.Objects...), err
+}
+
+// WaitError: a phase or a stage is applied but not healthy yet. Calling Sync
+// again later goes on.
+type WaitError struct {
+	// Phase is the name of the phase, if it has one.
+	Phase  string
+	Health Health
+}
+
+func (e *WaitError) Error() string {
+	if e.Phase != "" {
+		return "waiting for " + e.Phase + ": " + e.Health.Message()
+	}
+	return "waiting for " + e.Health.Message()
+}
+
+// inPhase names the phase in an error.
+func inPhase(name string, err error) error {
+	var waiting *WaitError
+	switch {
+	case name == "":
+		return err
+	case errors.As(err, &waiting):
+		waiting.Phase = name
+		return err
+	}
+	return fmt.Errorf("cannot apply %s: %w", name, err)
+}
 
 // Sync applies the phases' objects, which it may modify, and prunes. On an
 // error the result's inventory is what must stay recorded.
 func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Result, err error) {
 	var objects []*unstructured.Unstructured
+	var rendered, packed []inventory.Entry
+	provided := map[string]bool{}
 	for _, p := range phases {
+		for _, u := range p.Objects {
+			a.owner.label(u)
+		}
 		objects = append(objects, p.Objects...)
+		rendered = append(rendered, p.Entries()...)
+		providers := providersOf(p.Objects)
+		if p.Packed != nil {
+			packed = append(packed, p.Packed.Entries()...)
+			providers = append(providers, p.Packed.providers...)
+		}
+		for _, name := range providers {
+			provided[name] = true
+		}
 	}
-	for _, u := range objects {
-		a.owner.label(u)
-	}
-	rendered := inventory.OfAll(objects)
 	res = Result{Changes: ssa.NewChangeSet(), Inventory: o.Owned, Complete: true}
 	if res.Creation, err = a.Creation(ctx, objects, o.FirstSync); err != nil {
 		return res, err
 	}
 	o.creation = res.Creation
-	ahead := inventory.Union(o.Owned, inventory.OfAll(withoutHeld(objects, o.creation)))
+	ahead := inventory.Union(o.Owned, append(packed, inventory.OfAll(withoutHeld(objects, o.creation))...))
 	res.Inventory = ahead
 	if !inventory.Equal(ahead, o.Owned) {
 		if err := o.Record(ctx, ahead); err != nil {
@@ -246,30 +301,12 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Resu
 			return res, fmt.Errorf("cannot record inventory ahead of apply: %w", err)
 		}
 	}
-	for i, p := range phases {
+	for _, p := range phases {
 		p.Objects = withoutHeld(p.Objects, o.creation)
-		if i < o.Begun-1 {
-			continue // it was waited for
+		if err := a.phase(ctx, p, o, &res); err != nil {
+			return res, inPhase(p.Name, err)
 		}
-		if o.bodies = p.bodies; i >= o.Begun {
-			if err := a.apply(ctx, p.Objects, o, &res); err != nil {
-				var waiting *WaitError
-				if errors.As(err, &waiting) {
-					waiting.Begun = i
-				}
-				return res, redact(err, p.Objects)
-			}
-		}
-		if !p.Await {
-			continue
-		}
-		health, err := a.Health(ctx, inventory.OfAll(p.Objects), nil)
-		if err != nil {
-			return res, err
-		}
-		if !health.Done() {
-			return res, &WaitError{Health: health, Begun: i + 1}
-		}
+		res.Done++
 	}
 	defer func() { res.Inventory = inOrder(res.Inventory, res.Changes) }()
 	a.memo.retain(types.NamespacedName{Namespace: a.owner.Namespace, Name: a.owner.Name}, rendered)
@@ -283,11 +320,40 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Resu
 	}
 	err = a.prune(ctx, inventory.Facts{
 		Target: o.Target, Owned: o.Owned, Rendered: rendered, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided,
-	}, o.Claimed, &res)
+	}, o.Claimed, provided, &res)
 	if err != nil {
 		return res, &PruneError{Err: err}
 	}
 	return res, nil
+}
+
+// phase applies one phase and waits for it.
+func (a *Applier) phase(ctx context.Context, p Phase, o Options, res *Result) error {
+	if !p.Applied {
+		objects, err := p.all()
+		if err != nil {
+			return err
+		}
+		for _, u := range objects {
+			a.owner.label(u)
+		}
+		o.bodies = p.bodies
+		if err := a.apply(ctx, objects, o, res); err != nil {
+			return redact(err, objects)
+		}
+	}
+	res.Applied++
+	if !p.Await {
+		return nil
+	}
+	health, err := a.Health(ctx, p.Entries(), nil)
+	if err == nil && health.Done() && p.Check != nil {
+		health, err = p.Check(ctx, a.client)
+	}
+	if err == nil && !health.Done() {
+		err = &WaitError{Health: health}
+	}
+	return err
 }
 
 // inOrder sorts entries as they were applied, which is how people read them, and
@@ -320,7 +386,7 @@ func (a *Applier) Remove(ctx context.Context, owned []inventory.Entry, o Options
 	res := Result{Changes: ssa.NewChangeSet(), Inventory: owned}
 	err := a.prune(ctx, inventory.Facts{
 		Target: o.Target, Owned: owned, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided, Asked: !o.Moved, Moved: o.Moved,
-	}, o.Claimed, &res)
+	}, o.Claimed, nil, &res)
 	if err != nil {
 		return res, &PruneError{Err: err}
 	}
@@ -437,6 +503,10 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 	if err != nil {
 		return unknown(err), nil
 	}
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace && e.Namespace == "" {
+		// Written down ahead of an apply that could not succeed.
+		return inventory.Live{State: inventory.Absent}, nil
+	}
 	u, err := a.get(ctx, mapping, e)
 	if apierrors.IsNotFound(err) && !confirmsAbsence(err) {
 		moved, rerr := a.client.relocate(e.GroupKind())
@@ -467,6 +537,7 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 		Exempt:    isExempt(labels, u.GetAnnotations()),
 		Confirmed: u.GetAnnotations()[deletionKey] == confirmedValue,
 		Deleting:  u.GetDeletionTimestamp() != nil,
+		Provider:  labels[providerLabel],
 	}
 	if e.Group == "" && e.Kind == "Secret" {
 		kind, _, _ := unstructured.NestedString(u.Object, "type")

@@ -3,7 +3,9 @@ package apply
 import (
 	"context"
 	"fmt"
+	"slices"
 
+	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -22,6 +24,9 @@ func (a *Applier) Creation(ctx context.Context, objects []*unstructured.Unstruct
 	if record == nil {
 		return nil, nil
 	}
+	objects = slices.DeleteFunc(slices.Clone(objects), func(u *unstructured.Unstructured) bool {
+		return ssautil.AnyInMetadata(u, skipSelector()) // it is not applied in any case
+	})
 	fleet := inventory.FleetOf(objects)
 	live := map[types.NamespacedName]inventory.ClusterLive{}
 	for _, name := range fleet.Clusters {
@@ -41,7 +46,7 @@ func (a *Applier) Creation(ctx context.Context, objects []*unstructured.Unstruct
 }
 
 func clusterEntry(name types.NamespacedName) inventory.Entry {
-	return inventory.Entry{Namespace: name.Namespace, Name: name.Name, Group: clusterGroup, Kind: "Cluster"}
+	return inventory.Entry{Namespace: name.Namespace, Name: name.Name, Group: clusterGroup, Kind: clusterKind.Kind}
 }
 
 // clusterLive reads one Cluster. One that the memo shows in a settled tier is not
@@ -174,7 +179,7 @@ func (a *Applier) looseLive(ctx context.Context, entries []inventory.Entry) (map
 
 func (a *Applier) clustersIn(ctx context.Context, namespace string) (*unstructured.UnstructuredList, error) {
 	list := &unstructured.UnstructuredList{}
-	mapping, err := a.client.RESTMapper().RESTMapping(schema.GroupKind{Group: clusterGroup, Kind: "Cluster"})
+	mapping, err := a.client.RESTMapper().RESTMapping(clusterKind)
 	if meta.IsNoMatchError(err) {
 		return list, nil // what may refer to it cannot be there; then it is held
 	}

@@ -81,6 +81,8 @@ func (a *Applier) neededBy(ctx context.Context, e inventory.Entry, u *unstructur
 	case isSecret:
 		return a.credentialOf(ctx, e, k)
 	case strings.HasSuffix(e.Kind, identitySuffix):
+		// Its own namespace, not that of its Kustomization's targetNamespace.
+		e.Namespace = u.GetNamespace()
 		ofCluster, err := a.identifies(ctx, e, k)
 		return ofCluster, "", err
 	}

@@ -42,9 +42,11 @@ func (c *Cluster) MayDelete() error {
 	return c.fence()
 }
 
-// prune makes a plan and carries it out.
-func (a *Applier) prune(ctx context.Context, facts inventory.Facts, claimed Claims, res *Result) error {
+// prune makes a plan and carries it out. provided are the providers of Cluster
+// API of which the rendering has components.
+func (a *Applier) prune(ctx context.Context, facts inventory.Facts, claimed Claims, provided map[string]bool, res *Result) error {
 	facts.Live = a.read(ctx, inventory.Candidates(facts.Owned, facts.Rendered), facts.Owned, claimed)
+	a.needed(ctx, facts.Live, provided)
 	var err error
 	if facts.InFlight, err = a.inFlight(ctx, facts.Live); err != nil {
 		return err
@@ -73,7 +75,8 @@ func (a *Applier) prune(ctx context.Context, facts inventory.Facts, claimed Clai
 			}
 		}
 	}
-	res.Pending = res.Pending || len(res.Plan.Waiting) > 0 || len(res.Plan.Queued) > 0
+	res.Pending = res.Pending || len(res.Plan.Waiting) > 0 || len(res.Plan.Queued) > 0 || len(res.Plan.Claimed) > 0 ||
+		len(res.Deleted) > 0 && len(res.Plan.OfCluster) > 0 // whose Cluster may be gone by now
 	res.Inventory = inventory.Union(facts.Rendered, keep)
 	if len(res.Plan.Unknown) > 0 {
 		failures = append(failures, fmt.Errorf("cannot tell whether %d objects still exist, the first is %s: %s",

@@ -2,6 +2,7 @@ package apply
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -9,12 +10,15 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	apidiscovery "k8s.io/api/apidiscovery/v2"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/cascade-gitops/cascade/inventory"
 )
 
 // discovering is an API server as far as discovery goes.
@@ -202,5 +206,81 @@ func TestFreeze(t *testing.T) {
 	}
 	if p.Digest() == "" || (Phase{}).Digest() != "" {
 		t.Error("only a frozen phase has a digest")
+	}
+}
+
+func TestInPhase(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, phase string
+		err           error
+		want          string
+	}{
+		"Waiting": {"what is waited for is part of something that has a name", "core v1.13.4", &WaitError{}, "waiting for core v1.13.4: "},
+		"Failing": {"so is what fails", "core v1.13.4", errors.New("refused"), "cannot apply core v1.13.4: refused"},
+		"Unnamed": {"a phase without a name adds nothing", "", errors.New("refused"), "refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := inPhase(tc.phase, tc.err); got.Error() != tc.want || !errors.Is(got, tc.err) {
+				t.Errorf("%s\ninPhase() = %v, want %q", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+// TestPacked: what is unpacked is what was packed, each time anew, and what is known
+// without unpacking is enough to tell what it is.
+func TestPacked(t *testing.T) {
+	objects := []*unstructured.Unstructured{
+		{Object: map[string]any{
+			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+			"metadata": map[string]any{"name": "things.x.dev", "labels": map[string]any{"cluster.x-k8s.io/provider": "infrastructure-x"}},
+			"spec": map[string]any{
+				"group": "x.dev", "names": map[string]any{"kind": "Thing", "plural": "things"},
+				"versions": []any{map[string]any{"name": "v1", "schema": map[string]any{"minimum": int64(1), "description": "<large>"}}},
+			},
+		}},
+		{Object: map[string]any{
+			"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": map[string]any{"name": "b", "namespace": "n"},
+			"roleRef": map[string]any{"kind": "Role", "name": "r"},
+		}},
+		{Object: map[string]any{
+			"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "s", "namespace": "n"}, "data": map[string]any{"k": "djE="},
+		}},
+	}
+	p, err := Pack(objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		got, err := p.Objects()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(objects, got); diff != "" {
+			t.Fatalf("Objects(): -want, +got:\n%s", diff)
+		}
+		got[0].SetName("changed")
+	}
+	if diff := cmp.Diff(inventory.OfAll(objects), p.Entries()); diff != "" {
+		t.Errorf("Entries(): -want, +got:\n%s", diff)
+	}
+	want := []*unstructured.Unstructured{
+		{Object: map[string]any{
+			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "things.x.dev"},
+			"spec": map[string]any{"group": "x.dev", "names": map[string]any{"kind": "Thing", "plural": "things"}},
+		}},
+		objects[1],
+		{Object: map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "s", "namespace": "n"}}},
+	}
+	if diff := cmp.Diff(want, p.Outline()); diff != "" {
+		t.Errorf("Outline(): -want, +got:\n%s", diff)
+	}
+	objects[2].Object["data"] = map[string]any{"k": "djI="}
+	other, err := Pack(objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other.Digest() == p.Digest() {
+		t.Error("other content has the same digest")
 	}
 }

@@ -79,6 +79,9 @@ func markOf(u *unstructured.Unstructured) inventory.Standing {
 	if _, ok := annotations["clusterctl.cluster.x-k8s.io/delete-for-move"]; ok {
 		return inventory.LastMoving
 	}
+	if annotations[v1alpha1.DeletionAnnotation] == v1alpha1.DeletionConfirmed {
+		return "" // when it goes, that is what a person wanted
+	}
 	paused, _, _ := unstructured.NestedBool(u.Object, "spec", "paused")
 	if _, ok := annotations["cluster.x-k8s.io/paused"]; ok || paused {
 		return inventory.LastPaused

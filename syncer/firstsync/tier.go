@@ -439,7 +439,7 @@ func (t *Tier) take(cm *corev1.ConfigMap) {
 	news := settled && !t.settled
 	var changed []types.NamespacedName
 	for name, s := range clusters {
-		if t.clusters[name] != s {
+		if t.standing(name) != s { // what we wrote ourselves is no news
 			changed = append(changed, name)
 		}
 	}

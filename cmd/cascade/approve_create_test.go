@@ -1,0 +1,145 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+func heldCondition(message string) []metav1.Condition {
+	return []metav1.Condition{{Type: v1alpha1.CreateHeldCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCreateHeld, Message: message}}
+}
+
+// heldTier has a Kustomization and a HelmRelease that hold Clusters, and one that
+// does not.
+func heldTier(more ...client.Object) client.Client {
+	objects := append([]client.Object{
+		&kustomizev1.Kustomization{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "clusters"},
+			Status:     kustomizev1.KustomizationStatus{Conditions: heldCondition("not created: Cluster/fleet/a, Cluster/fleet/b: it does not exist here; for what is to be built, run: cascade approve create fleet/a fleet/b")},
+		},
+		&kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "apps"}},
+		&helmv2.HelmRelease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c"},
+			Status:     helmv2.HelmReleaseStatus{Conditions: heldCondition("not created: Cluster/fleet/c: it does not exist here; for what is to be built, run: cascade approve create fleet/c")},
+		},
+	}, more...)
+	return fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).Build()
+}
+
+func openRecord() *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.FirstSyncConfigMap},
+		Data:       map[string]string{"state": v1alpha1.FirstSyncAdopt},
+	}
+}
+
+func recordedIn(t *testing.T, cl client.Client) map[string]string {
+	t.Helper()
+	cm := &corev1.ConfigMap{}
+	if err := cl.Get(t.Context(), types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.FirstSyncConfigMap}, cm); err != nil {
+		t.Fatal(err)
+	}
+	return cm.Data
+}
+
+func TestApproveCreate(t *testing.T) {
+	for _, c := range []struct {
+		reason   string
+		args     []string
+		all      bool
+		err, out string
+		approved string
+	}{
+		{"without names it shows what is held", nil, false, errNotReady.Error(), "HelmRelease/fleet/c: not created: Cluster/fleet/c", ""},
+		{"one of them", []string{"fleet/b"}, false, "", "✔ approved creation of Cluster fleet/b", "fleet_b"},
+		{"several, of several owners", []string{"fleet/a", "fleet/c"}, false, "", "✔ approved creation of Cluster fleet/c", "fleet_a fleet_c"},
+		{"all, which are shown", nil, true, "", "Kustomization/fleet/clusters: not created", "fleet_a fleet_b fleet_c"},
+		{"what is not held is not approved, nor anything beside it", []string{"fleet/a", "fleet/z"}, false, "it is not held", "", ""},
+		{"a name without a namespace", []string{"a"}, false, "write namespace/name", "", ""},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			streams, _, out, _ := genericiooptions.NewTestIOStreams()
+			cl := heldTier(openRecord())
+			names, err := clusterNames(c.args)
+			if err == nil {
+				err = (&cli{streams: streams}).approveCreate(t.Context(), cl, v1alpha1.AgentNamespace, names, c.all)
+			}
+			if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+				t.Errorf("error is %v", err)
+			}
+			if !strings.Contains(out.String(), c.out) {
+				t.Errorf("it says %s", out)
+			}
+			var approved []string
+			data := recordedIn(t, cl)
+			for _, key := range []string{"fleet_a", "fleet_b", "fleet_c", "fleet_z"} {
+				if data[key] == "approved" {
+					approved = append(approved, key)
+				}
+			}
+			if got := strings.Join(approved, " "); got != c.approved {
+				t.Errorf("approved are %q", got)
+			}
+		})
+	}
+}
+
+func TestApproveCreateWithoutAgent(t *testing.T) {
+	streams, _, _, _ := genericiooptions.NewTestIOStreams()
+	c := &cli{streams: streams}
+	names, err := clusterNames([]string{"fleet/a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.approveCreate(t.Context(), heldTier(), v1alpha1.AgentNamespace, names, false); err == nil || !strings.Contains(err.Error(), "no agent has run here") {
+		t.Errorf("error is %v", err)
+	}
+}
+
+func TestApproveFirstSync(t *testing.T) {
+	streams, _, _, _ := genericiooptions.NewTestIOStreams()
+	c := &cli{streams: streams}
+	held := heldTier(openRecord())
+	if err := c.approveFirstSync(t.Context(), held, v1alpha1.AgentNamespace); err == nil || !strings.Contains(err.Error(), "cannot end the first sync") {
+		t.Errorf("it was ended while Clusters are held: %v", err)
+	}
+	if state := recordedIn(t, held)["state"]; state != v1alpha1.FirstSyncAdopt {
+		t.Errorf("the state is %s", state)
+	}
+	free := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(openRecord()).Build()
+	if err := c.approveFirstSync(t.Context(), free, v1alpha1.AgentNamespace); err != nil {
+		t.Fatal(err)
+	}
+	if state := recordedIn(t, free)["state"]; state != v1alpha1.FirstSyncSettled {
+		t.Errorf("the state is %s", state)
+	}
+}
+
+// TestTreeTellsWhatIsHeld: a person who looks at the fleet sees what the tier waits
+// for, and what to do.
+func TestTreeTellsWhatIsHeld(t *testing.T) {
+	root, err := loadTree(t.Context(), heldTier(), v1alpha1.AgentNamespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := printHeld(&out, root.Held); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"held in this tier", "cascade approve create fleet/a fleet/b", "HelmRelease/fleet/c"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it does not say %q:\n%s", want, out.String())
+		}
+	}
+}

@@ -1,0 +1,169 @@
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// Agent is a process of the agent that runs beside its cluster instead of in a
+// pod of it, where a test decides how and when it runs.
+type Agent struct {
+	// Log is the file with its output, of all agents of the tier.
+	Log string
+
+	metrics string
+	cmd     *exec.Cmd
+	ended   chan struct{}
+}
+
+// StartAgent runs the agent of a tier, as its administrator, with these flags
+// besides those that it needs here. It returns when the agent is ready. The
+// agent ends with the stage.
+func (t *Tier) StartAgent(ctx context.Context, flags ...string) (*Agent, error) {
+	program, err := t.stage.Program("cascade")
+	if err != nil {
+		return nil, err
+	}
+	health, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	a := &Agent{Log: filepath.Join(t.Dir, "agent.log"), ended: make(chan struct{})}
+	if a.metrics, err = freeAddress(); err != nil {
+		return nil, err
+	}
+	output, err := os.OpenFile(a.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open log of the agent: %w", err)
+	}
+	defer output.Close()
+	a.cmd = exec.Command(program, append([]string{
+		"agent", "--metrics-addr", a.metrics, "--profiling", "--health-addr", health, "--enable-leader-election=false",
+		"--agent-image", Image, "--storage-path", filepath.Join(t.Dir, "storage"),
+	}, flags...)...)
+	a.cmd.Env = append(t.stage.environment(), "KUBECONFIG="+t.Kubeconfig())
+	a.cmd.Stdout, a.cmd.Stderr = output, output
+	// If this process is killed, the agent goes with it.
+	a.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := a.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("cannot start the agent: %w", err)
+	}
+	go func() {
+		defer close(a.ended)
+		_ = a.cmd.Wait() // its log says why it ended
+	}()
+	t.stage.mu.Lock()
+	t.stage.agents = append(t.stage.agents, a)
+	t.stage.mu.Unlock()
+	return a, a.awaitReady(ctx, "http://"+health+"/readyz")
+}
+
+func (a *Agent) awaitReady(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		if answer, err := http.DefaultClient.Do(request); err == nil {
+			_ = answer.Body.Close()
+			if answer.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-a.ended:
+			return fmt.Errorf("cannot start the agent: it ended; see %s", a.Log)
+		case <-ctx.Done():
+			return fmt.Errorf("cannot start the agent: it is not ready within %s; see %s", startTimeout, a.Log)
+		case <-tick.C:
+		}
+	}
+}
+
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("cannot find a free port: %w", err)
+	}
+	return l.Addr().String(), l.Close()
+}
+
+// PID of the process.
+func (a *Agent) PID() int { return a.cmd.Process.Pid }
+
+// Running reports whether the process has not ended.
+func (a *Agent) Running() bool {
+	select {
+	case <-a.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// Kill ends the process without any notice and waits until it is gone.
+func (a *Agent) Kill() {
+	_ = a.cmd.Process.Kill() // fails only if it ended by itself
+	<-a.ended
+}
+
+// Profile reads one of Go's profiles, as its name and query say.
+func (a *Agent) Profile(ctx context.Context, profile string) (string, error) {
+	return a.Read(ctx, "/debug/pprof/"+profile)
+}
+
+// Metric reads a gauge that the agent shows to Prometheus, the sum of its series.
+func (a *Agent) Metric(ctx context.Context, name string) (float64, error) {
+	body, err := a.Read(ctx, "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(body))
+	if err != nil {
+		return 0, fmt.Errorf("cannot parse metrics of the agent: %w", err)
+	}
+	if families[name] == nil {
+		return 0, fmt.Errorf("cannot find metric %s of the agent", name)
+	}
+	sum := 0.0
+	for _, m := range families[name].GetMetric() {
+		sum += m.GetGauge().GetValue()
+	}
+	return sum, nil
+}
+
+// Read asks the agent's port for metrics and profiles for a path.
+func (a *Agent) Read(ctx context.Context, path string) (_ string, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.metrics+path, nil)
+	if err != nil {
+		return "", err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", fmt.Errorf("cannot ask the agent for %s: %w", path, err)
+	}
+	defer func() { err = errors.Join(err, answer.Body.Close()) }()
+	if answer.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("cannot ask the agent for %s: status %d", path, answer.StatusCode)
+	}
+	body, err := io.ReadAll(answer.Body)
+	return string(body), err
+}

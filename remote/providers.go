@@ -1,0 +1,201 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/providers"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/health"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// components is what spec.providers of one layer is made of.
+type components struct {
+	wanted   []providers.Wanted
+	snapshot *source.Snapshot
+	// secrets to hand over, by what wants them and in its order.
+	secrets map[string][]*corev1.Secret
+	// asked are objects that webhooks are asked about.
+	asked []*unstructured.Unstructured
+}
+
+// componentSource is the source of the component manifests, false if the layer
+// names no providers.
+func componentSource(layer *v1alpha1.Layer) (source.Key, bool) {
+	spec := layer.Spec.Providers
+	if spec == nil {
+		return source.Key{}, false
+	}
+	ref := spec.SourceRef
+	if ref == nil {
+		ref = layer.Spec.SourceRef
+	}
+	if ref == nil {
+		return source.Key{}, true
+	}
+	return source.Key{Kind: ref.Kind, NamespacedName: types.NamespacedName{Namespace: layer.Namespace, Name: ref.Name}}, true
+}
+
+// gatherComponents finds the snapshot and reads the Secrets of the providers.
+func (p *push) gatherComponents(ctx context.Context, s *seeding) error {
+	key, named := componentSource(s.layer)
+	if !named {
+		return nil
+	}
+	if key.Name == "" {
+		return because(v1alpha1.ReasonInvalidSpec, errors.New("spec.providers has no source: set spec.providers.sourceRef or spec.sourceRef"))
+	}
+	c := &s.components
+	c.wanted = providers.List(s.layer.Spec.Providers)
+	if c.snapshot = p.Snapshots.Get(key); c.snapshot == nil {
+		return because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("%s %s, which has the component manifests, has not been fetched yet", key.Kind, key.Name))
+	}
+	c.secrets = map[string][]*corev1.Secret{}
+	for _, w := range c.wanted {
+		for _, ref := range w.Credentials {
+			secret := &corev1.Secret{}
+			name := types.NamespacedName{Namespace: s.layer.Namespace, Name: ref.SecretRef.Name}
+			if err := p.handed.Get(ctx, name, secret); err != nil {
+				return because(v1alpha1.ReasonCredentialMissing, fmt.Errorf("cannot read Secret %s for %s: %w", name, w.Label, err))
+			}
+			c.secrets[w.Label] = append(c.secrets[w.Label], secret)
+		}
+	}
+	return nil
+}
+
+// identify writes down all that the rendering of the providers depends on besides
+// the layer and its variables.
+func (c *components) identify(e *json.Encoder) {
+	if c.snapshot == nil {
+		return
+	}
+	_ = e.Encode(c.snapshot.Digest)
+	for _, w := range c.wanted {
+		for _, secret := range c.secrets[w.Label] {
+			_ = e.Encode([]any{secret.UID, secret.ResourceVersion})
+		}
+	}
+}
+
+// providerPhases are the providers that the layer names: each is a phase, which
+// is in place before the next begins.
+func (s *seeding) providerPhases() ([]apply.Phase, error) {
+	c := &s.components
+	if len(c.wanted) == 0 {
+		return nil, nil
+	}
+	sets, err := s.Providers.Sets(providers.Order{
+		Files: c.snapshot, Content: c.snapshot.Digest, Root: s.layer.Spec.Providers.Path,
+		Wanted: c.wanted, Variables: s.vars, Sensitive: s.sensitive,
+	})
+	switch {
+	case errors.Is(err, providers.ErrContract):
+		return nil, because(v1alpha1.ReasonContractMismatch, err)
+	case err != nil:
+		return nil, because(v1alpha1.ReasonBuildFailed, err)
+	}
+	c.asked = nil
+	phases := make([]apply.Phase, 0, len(sets))
+	for _, set := range sets {
+		for _, probe := range set.Probes {
+			c.asked = append(c.asked, probe.Object())
+		}
+		p := apply.Phase{Name: set.String(), Packed: set.Objects, Await: true, Check: answering(set.Probes)}
+		for i, secret := range c.secrets[set.Label] {
+			u := credentialObject(set.Credentials[i].Name, secret)
+			u.SetNamespace(set.Namespace)
+			set.Own(u)
+			p.Objects = append(p.Objects, u)
+		}
+		phases = append(phases, p)
+	}
+	return phases, nil
+}
+
+// answering asks the API server for something at which it has to call each
+// webhook. A Deployment is available before the certificate of its webhook has
+// reached the configuration by which it is called, and until then nothing of
+// its kinds can be written.
+func answering(probes []providers.Probe) func(ctx context.Context, c *apply.Cluster) (apply.Health, error) {
+	if len(probes) == 0 {
+		return nil
+	}
+	return func(ctx context.Context, c *apply.Cluster) (apply.Health, error) {
+		var waiting apply.Health
+		for _, p := range probes {
+			err := c.Create(ctx, p.Object(), client.DryRunAll, client.FieldOwner(seedManager))
+			if err != nil && !meta.IsNoMatchError(err) && apierrors.ReasonForError(err) == "" {
+				return nil, fmt.Errorf("cannot reach API server: %w", err)
+			}
+			if silent(err) {
+				waiting = append(waiting, health.Result{Entry: p.Webhook, Status: status.InProgressStatus, Message: err.Error()})
+			}
+		}
+		return waiting, nil
+	}
+}
+
+// silent reports whether an answer says that a webhook was not heard. Any other
+// refusal is a webhook's word, or the API server's after it asked.
+func silent(err error) bool {
+	return apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) ||
+		apierrors.IsServerTimeout(err) || apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
+}
+
+// progress of a layer that is on its way into a child. It is kept in memory:
+// without it what is there is applied again, which changes nothing.
+type progress struct {
+	digest, requested, identity string
+	done, applied               int
+	since                       time.Time
+	// grew is when done or applied was less.
+	grew time.Time
+}
+
+// resume marks the phases that need not be sent again, because they were, of
+// the same rendering and a short time ago.
+func (s *seeding) resume(phases []apply.Phase, digest string) {
+	p := s.notes.progress
+	if p.digest != digest || p.requested != s.requested() || p.identity != s.child.Status.Identity.KubeSystemUID ||
+		s.Now().Sub(p.since) >= s.layer.Spec.Interval.Duration || p.applied > len(phases) {
+		s.notes.progress = progress{}
+		return
+	}
+	for i := range phases[:p.applied] {
+		phases[i].Applied = true
+		phases[i].Await = phases[i].Await && i >= p.done
+	}
+}
+
+// advance notes how far a push came.
+func (s *seeding) advance(phases []apply.Phase, digest string, res apply.Result) {
+	if res.Done == len(phases) || res.Applied == 0 {
+		s.notes.progress = progress{}
+		return
+	}
+	since, grew := s.Now(), s.Now()
+	if before := s.notes.progress; !before.since.IsZero() {
+		since = before.since
+		if before.done == res.Done && before.applied == res.Applied {
+			grew = before.grew
+		}
+	}
+	s.notes.progress = progress{
+		digest: digest, requested: s.requested(), identity: s.child.Status.Identity.KubeSystemUID,
+		done: res.Done, applied: res.Applied, since: since, grew: grew,
+	}
+}

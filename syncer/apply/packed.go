@@ -1,0 +1,115 @@
+package apply
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+
+	ssautil "github.com/fluxcd/pkg/ssa/utils"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+// Packed is a list of objects that many clusters get. It takes little memory
+// while nobody applies it, and what identifies it is known without unpacking.
+// It is immutable and safe for concurrent use.
+type Packed struct {
+	data      []byte
+	digest    string
+	entries   []inventory.Entry
+	providers []string
+	outline   []*unstructured.Unstructured
+}
+
+// Pack packs objects, which it does not change or keep.
+func Pack(objects []*unstructured.Unstructured) (*Packed, error) {
+	p := &Packed{entries: inventory.OfAll(objects), providers: providersOf(objects)}
+	for _, u := range objects {
+		p.outline = append(p.outline, outlineOf(u))
+	}
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	h := sha256.New()
+	e := json.NewEncoder(io.MultiWriter(z, h))
+	for _, u := range objects {
+		if err := e.Encode(u.Object); err != nil {
+			return nil, fmt.Errorf("cannot encode %s %s: %w", u.GetKind(), u.GetName(), err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		return nil, fmt.Errorf("cannot pack objects: %w", err)
+	}
+	p.data, p.digest = bytes.Clone(packed.Bytes()), "sha256:"+hex.EncodeToString(h.Sum(nil))
+	return p, nil
+}
+
+// Digest identifies the content.
+func (p *Packed) Digest() string { return p.digest }
+
+// Entries of the objects. The caller must not change them.
+func (p *Packed) Entries() []inventory.Entry { return p.entries }
+
+// Outline are the objects as far as it takes to know what they are and who may
+// write them: names, what a definition defines, and what a binding binds. The
+// caller must not modify them.
+func (p *Packed) Outline() []*unstructured.Unstructured { return p.outline }
+
+func outlineOf(u *unstructured.Unstructured) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{}
+	o.SetAPIVersion(u.GetAPIVersion())
+	o.SetKind(u.GetKind())
+	o.SetName(u.GetName())
+	o.SetNamespace(u.GetNamespace())
+	for _, path := range [][]string{{"spec", "group"}, {"spec", "names"}, {"roleRef"}} {
+		if path[0] == "spec" && !ssautil.IsCRD(u) {
+			continue
+		}
+		if value, ok, err := unstructured.NestedFieldCopy(u.Object, path...); ok && err == nil {
+			_ = unstructured.SetNestedField(o.Object, value, path...) // into a map that was just made
+		}
+	}
+	return o
+}
+
+// Objects unpacks: each call gives objects of its own.
+func (p *Packed) Objects() ([]*unstructured.Unstructured, error) {
+	z, err := gzip.NewReader(bytes.NewReader(p.data))
+	if err != nil {
+		return nil, fmt.Errorf("cannot unpack objects: %w", err)
+	}
+	text, err := io.ReadAll(z)
+	if err != nil {
+		return nil, fmt.Errorf("cannot unpack objects: %w", err)
+	}
+	objects := make([]*unstructured.Unstructured, 0, len(p.entries))
+	for line := range bytes.Lines(text) {
+		u := &unstructured.Unstructured{}
+		if err := u.UnmarshalJSON(line); err != nil {
+			return nil, fmt.Errorf("cannot unpack objects: %w", err)
+		}
+		objects = append(objects, u)
+	}
+	return objects, nil
+}
+
+// providerLabel names the provider that an object is a component of, as
+// clusterctl and the providers' own manifests set it.
+const providerLabel = "cluster.x-k8s.io/provider"
+
+// providersOf are the providers that objects are components of, sorted.
+func providersOf(objects []*unstructured.Unstructured) []string {
+	var providers []string
+	for _, u := range objects {
+		if p := u.GetLabels()[providerLabel]; p != "" && !slices.Contains(providers, p) {
+			providers = append(providers, p)
+		}
+	}
+	slices.Sort(providers)
+	return providers
+}
