@@ -235,8 +235,17 @@ bench: build $(BIN)/controlplane ## the cost of syncs, commits, drift, releases 
 	go build -p $(P) -o $(BIN)/bench ./e2e/bench
 	$(BIN)/bench -bin $(BIN) -json $(BIN)/bench.json
 
+# CHILDREN and LARGE are sizes; with CHILDREN=100 LARGE=0 it takes a few minutes.
+CHILDREN ?= 1000
+LARGE ?= 5000
 .PHONY: bench-fleet
-bench-fleet: build-demo ## size and idle cost of the agents of the demo's fleet
+bench-fleet: build $(BIN)/controlplane $(BIN)/capi-manager ## what a tier with many children costs, simulated; docs/performance.md explains the table
+	go build -p $(P) -o $(BIN)/fleetsim ./e2e/fleetsim/cmd
+	go build -p $(P) -o $(BIN)/fleetbench ./e2e/fleetbench
+	ulimit -n $$(ulimit -Hn) && $(BIN)/fleetbench -bin $(BIN) -children $(CHILDREN) -large $(LARGE) -json $(BIN)/fleetbench.json
+
+.PHONY: bench-demo
+bench-demo: build-demo ## size and idle cost of the agents of the demo's fleet
 	$(BIN)/demo -bin $(BIN) -once -measure 60s
 
 .PHONY: help

@@ -18,8 +18,6 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,8 +38,6 @@ const (
 	repository = "mono"
 	startLimit = 2 * time.Minute
 	stepLimit  = 15 * time.Minute
-	// clockTicks per second in /proc (USER_HZ on Linux).
-	clockTicks = 100
 )
 
 // stand is what is measured and what it works on.
@@ -254,105 +250,6 @@ func (s *stand) await(ctx context.Context, n int, ok func(state) bool) error {
 			return fmt.Errorf("only %d of %d Kustomizations came so far within %s", done, n, stepLimit)
 		}
 	}
-}
-
-// requests reads what the API server has served, by verb and resource, watches
-// excepted.
-func (s *stand) requests(ctx context.Context) (map[string]float64, error) {
-	httpClient, err := rest.HTTPClientFor(s.config)
-	if err != nil {
-		return nil, err
-	}
-	c, err := rest.UnversionedRESTClientForConfigAndClient(unversioned(s.config), httpClient)
-	if err != nil {
-		return nil, err
-	}
-	body, err := c.Get().AbsPath("/metrics").Stream(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read metrics: %w", err)
-	}
-	defer body.Close()
-	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(body)
-	if err != nil {
-		return nil, fmt.Errorf("cannot parse metrics: %w", err)
-	}
-	counts := map[string]float64{}
-	for _, m := range families["apiserver_request_total"].GetMetric() {
-		labels := map[string]string{}
-		for _, l := range m.Label {
-			labels[l.GetName()] = l.GetValue()
-		}
-		if labels["verb"] != "WATCH" && labels["resource"] != "" {
-			counts[labels["verb"]+" "+labels["resource"]] += m.GetCounter().GetValue()
-		}
-	}
-	return counts, nil
-}
-
-func unversioned(config *rest.Config) *rest.Config {
-	config = rest.CopyConfig(config)
-	config.NegotiatedSerializer = clientgoscheme.Codecs.WithoutConversion()
-	return config
-}
-
-// cpu is the time that a process has used.
-func cpu(pid int) (time.Duration, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	// The name of the program, in brackets, may have spaces.
-	_, rest, _ := strings.Cut(string(data), ") ")
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("cannot parse /proc/%d/stat", pid)
-	}
-	user, err1 := strconv.Atoi(fields[11])
-	sys, err2 := strconv.Atoi(fields[12])
-	return time.Duration(user+sys) * time.Second / clockTicks, errors.Join(err1, err2)
-}
-
-// machine is the time that all processors of the machine were busy.
-func machine() (time.Duration, error) {
-	data, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return 0, err
-	}
-	line, _, _ := strings.Cut(string(data), "\n")
-	total := 0
-	for i, field := range strings.Fields(line) {
-		// user nice system idle iowait irq softirq
-		if i == 0 || i == 4 || i == 5 || i > 7 {
-			continue
-		}
-		n, err := strconv.Atoi(field)
-		if err != nil {
-			return 0, fmt.Errorf("cannot parse /proc/stat: %w", err)
-		}
-		total += n
-	}
-	return time.Duration(total) * time.Second / clockTicks, nil
-}
-
-// memory reads fields of /proc/PID/status, in MB.
-func memory(pid int, field string) (float64, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.SplitSeq(string(data), "\n") {
-		if rest, ok := strings.CutPrefix(line, field+":"); ok {
-			kB, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
-			return kB * 1024 / 1e6, err
-		}
-	}
-	return 0, fmt.Errorf("cannot find %s of process %d", field, pid)
-}
-
-// resetPeak makes VmHWM begin anew.
-func resetPeak(pid int) error {
-	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0o200)
 }
 
 func (s *stand) gitRepository() *unstructured.Unstructured {

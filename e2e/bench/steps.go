@@ -15,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/e2e/gauge"
 )
 
 const (
@@ -117,17 +119,17 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // cost runs f and fills in what it took. own are the requests of the benchmark.
 func (s *stand) cost(ctx context.Context, r *result, own map[string]float64, f func(*result) error) error {
-	before, err := s.requests(ctx)
+	before, err := gauge.Requests(ctx, s.config)
 	if err != nil {
 		return err
 	}
-	if err := resetPeak(s.agent.Process.Pid); err != nil {
+	if err := gauge.ResetPeak(s.agent.Process.Pid); err != nil {
 		return err
 	}
 	times := func() (agent, server, all time.Duration, err error) {
-		agent, err1 := cpu(s.agent.Process.Pid)
-		server, err2 := cpu(s.server)
-		all, err3 := machine()
+		agent, err1 := gauge.CPU(s.agent.Process.Pid)
+		server, err2 := gauge.CPU(s.server)
+		all, err3 := gauge.Machine()
 		return agent, server, all, errors.Join(err1, err2, err3)
 	}
 	agent, server, all, err := times()
@@ -146,11 +148,11 @@ func (s *stand) cost(ctx context.Context, r *result, own map[string]float64, f f
 	r.CPU, r.Server = (agent2 - agent).Seconds(), (server2 - server).Seconds()
 	r.Other = (all2 - all).Seconds() - r.CPU - r.Server
 	for field, to := range map[string]*float64{"VmHWM": &r.PeakRSS, "VmRSS": &r.RSS, "RssAnon": &r.Anon} {
-		if *to, err = memory(s.agent.Process.Pid, field); err != nil {
+		if *to, err = gauge.Memory(s.agent.Process.Pid, field); err != nil {
 			return err
 		}
 	}
-	after, err := s.requests(ctx)
+	after, err := gauge.Requests(ctx, s.config)
 	if err != nil {
 		return err
 	}

@@ -1,40 +1,11 @@
 package fleetsim
 
 import (
-	"context"
 	"fmt"
 	"runtime"
 	"strconv"
 	"testing"
-
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
-
-// TestOutcomesAreComputedOnce: what the second cluster is asked is known from the
-// first.
-func TestOutcomesAreComputedOnce(t *testing.T) {
-	f := startFleet(t, Options{})
-	objects := agentObjects(t)
-	seed := func(name string) {
-		api := clientOf(t, addCluster(t, f, name), Certificate)
-		for _, u := range objects {
-			if err := apply(t.Context(), api, u); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	seed("a")
-	before := f.Stats()
-	seed("b")
-	after := f.Stats()
-	if after.Outcomes != before.Outcomes {
-		t.Errorf("%d outcomes more", after.Outcomes-before.Outcomes)
-	}
-	// The names of the kinds that the base has are in its UIDs only.
-	if after.Contents != before.Contents || after.Catalogs != before.Catalogs {
-		t.Errorf("the second cluster has %d contents and %d catalogs of its own", after.Contents-before.Contents, after.Catalogs-before.Catalogs)
-	}
-}
 
 // TestClusterIsSmall bounds what a seeded cluster costs while nobody asks it
 // anything.
@@ -111,7 +82,7 @@ func BenchmarkApply(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		for _, u := range objects {
-			if err := api.Apply(context.Background(), client.ApplyConfigurationFromUnstructured(u), client.ForceOwnership, client.FieldOwner("seed")); err != nil {
+			if err := apply(b.Context(), api, u); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -159,24 +159,31 @@ func TestConnectionFaults(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			f := startFleet(t, Options{})
 			c := addCluster(t, f, "one")
-			api := clientOf(t, c, Certificate)
-			if _, err := kubeSystem(t.Context(), api); err != nil {
+			api, err := rest.HTTPClientFor(configOf(t, c, Certificate))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ask := func() error {
+				resp, err := api.Get(c.URL() + "/readyz")
+				if err != nil {
+					return err
+				}
+				return resp.Body.Close()
+			}
+			if err := ask(); err != nil {
 				t.Fatal(err)
 			}
 			c.SetFaults(tt.faults)
 			// The open connection ends, and the new one has the fault.
 			within(t, 10*time.Second, tt.name, func() error {
-				_, err := kubeSystem(t.Context(), api)
+				err := ask()
 				if err == nil || !strings.Contains(err.Error(), tt.want) && !(tt.name == "Reset" && strings.Contains(err.Error(), "EOF")) {
 					return fmt.Errorf("got %v, want %q, because %s", err, tt.want, tt.reason)
 				}
 				return nil
 			})
 			c.SetFaults(Faults{})
-			within(t, 10*time.Second, "recovers", func() error {
-				_, err := kubeSystem(t.Context(), api)
-				return err
-			})
+			within(t, 10*time.Second, "recovers", ask)
 		})
 	}
 }
@@ -416,8 +423,8 @@ func TestLatency(t *testing.T) {
 		return nil
 	})
 	cancel(errors.New("gave up"))
-	if err := <-ended; err == nil || !strings.Contains(err.Error(), "gave up") {
-		t.Errorf("got %v", err)
+	if err := <-ended; err == nil {
+		t.Error("an answer before its time")
 	}
 	if n := c.Counts()["get namespaces"]; n != 0 {
 		t.Errorf("%d requests were served", n)

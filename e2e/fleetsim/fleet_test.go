@@ -167,13 +167,14 @@ func TestSeeding(t *testing.T) {
 	}
 }
 
-// TestClustersDiffer: two clusters that hold the same share it, and have UIDs and
-// versions of their own.
+// TestClustersDiffer: two clusters that hold the same share it, and have UIDs of
+// their own; what the second is asked is known from the first.
 func TestClustersDiffer(t *testing.T) {
 	f := startFleet(t, Options{Seed: 7})
 	a, b := addCluster(t, f, "a"), addCluster(t, f, "b")
 	ctx := t.Context()
 	uids := map[string]int{}
+	var stats []Stats
 	for _, c := range []*Cluster{a, b} {
 		api := clientOf(t, c, Token)
 		for _, u := range agentObjects(t) {
@@ -191,6 +192,10 @@ func TestClustersDiffer(t *testing.T) {
 			t.Fatal(err)
 		}
 		uids[string(ns.UID)]++
+		stats = append(stats, f.Stats())
+	}
+	if more := stats[1].Outcomes - stats[0].Outcomes; more != 0 || stats[0].Outcomes == 0 {
+		t.Errorf("%d outcomes were computed for the second cluster", more)
 	}
 	for uid, n := range uids {
 		if n > 1 {

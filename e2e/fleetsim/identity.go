@@ -106,7 +106,8 @@ func (c *Cluster) identity() string { return fmt.Sprintf("%s/%d", c.Name, c.inca
 // The cluster is locked.
 func (c *Cluster) authenticate(r *http.Request) *user {
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
-		if u := c.byCertificate(r.TLS.PeerCertificates[0]); u != nil {
+		connection, _ := r.Context().Value(connKey{}).(*conn)
+		if u := c.byCertificate(r.TLS.PeerCertificates[0], connection); u != nil {
 			return u
 		}
 		if r.Header.Get("Authorization") == "" {
@@ -150,10 +151,19 @@ func (c *Cluster) lapsed(issued int64) bool {
 	return life > 0 && c.now().Sub(time.Unix(issued, 0)) >= life
 }
 
-// byCertificate accepts what clientCertificate made.
-func (c *Cluster) byCertificate(cert *x509.Certificate) *user {
+// byCertificate accepts what Kubeconfig issued. A signature is checked once for
+// each connection.
+func (c *Cluster) byCertificate(cert *x509.Certificate, connection *conn) *user {
 	now := c.now()
-	if cert.CheckSignatureFrom(c.fleet.ca.cert) != nil || now.After(cert.NotAfter) || c.lapsed(cert.NotBefore.Add(certificateSlack).Unix()) {
+	if connection == nil || connection.signed.Load() != cert {
+		if cert.CheckSignatureFrom(c.fleet.ca.cert) != nil {
+			return nil
+		}
+		if connection != nil {
+			connection.signed.Store(cert)
+		}
+	}
+	if now.After(cert.NotAfter) || c.lapsed(cert.NotBefore.Add(certificateSlack).Unix()) {
 		return nil
 	}
 	var identity string

@@ -1,6 +1,7 @@
 package fleetsim
 
 import (
+	"crypto/x509"
 	"errors"
 	"net"
 	"os"
@@ -70,6 +71,8 @@ func (n *network) open() int {
 type conn struct {
 	*net.TCPConn
 	network atomic.Pointer[network]
+	// signed is the client's certificate, once its signature was found good.
+	signed  atomic.Pointer[x509.Certificate]
 	closing sync.Once
 	closed  chan struct{}
 	// reading is held by who reads; stash has what arrived while the way was a
