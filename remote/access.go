@@ -161,7 +161,7 @@ func (l *link) admit(ctx context.Context, q question, role string, rules []rbacv
 		return err
 	}
 	objects := roleObjects(role, rules)
-	if _, known := l.rights[baseRole]; !known {
+	if _, known := l.rights[baseRole]; !known || l.minted == nil {
 		objects = append(append(accountObjects(), roleObjects(baseRole, baseRights())...), objects...)
 	}
 	if err := grant(ctx, admin, objects); err != nil {

@@ -171,8 +171,10 @@ func (r *Children) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		r.forget(req.NamespacedName)
 		return ctrl.Result{}, err
 	}
-	child.Status.ObservedGeneration = child.Generation
-	child.Status.LastHandledReconcileAt = child.Annotations[fluxmeta.ReconcileRequestAnnotation]
+	if !v.asking {
+		child.Status.ObservedGeneration = child.Generation
+		child.Status.LastHandledReconcileAt = child.Annotations[fluxmeta.ReconcileRequestAnnotation]
+	}
 	if rerr := v.record(ctx); rerr != nil {
 		return ctrl.Result{}, errors.Join(err, rerr)
 	}
@@ -287,8 +289,9 @@ type visit struct {
 	notes    *notes
 	// object is the Cluster, nil for a child that has none.
 	object *unstructured.Unstructured
-	// gone: the Child was deleted.
-	gone bool
+	// gone: the Child was deleted. asking: the visit only began to find out how the
+	// child is; another will handle what somebody may have asked for.
+	gone, asking bool
 }
 
 // record writes the status if it changed.
@@ -532,9 +535,11 @@ func (v *visit) connect(ctx context.Context, l *link, cluster capibridge.Cluster
 	}
 	a, wait := l.ask(q)
 	if a == nil {
+		v.asking = true
 		return q, nil, false, ctrl.Result{RequeueAfter: wait}, nil
 	}
 	if a.err != nil {
+		v.asking = a.passing
 		if !a.passing {
 			v.notConnected(metav1.ConditionFalse, reasonOf(a.err), "%s", a.err)
 		}
@@ -716,11 +721,20 @@ func (p *push) layer(ctx context.Context, layer *v1alpha1.Layer, entry *v1alpha1
 	}
 	given := s.given()
 	err := s.bring(ctx, entry)
-	if apierrors.IsUnauthorized(err) {
-		// The token was revoked, or lapsed in the middle. The kubeconfig is the way
-		// back, which nobody needs to see.
-		p.link.drop()
-		p.verified = false
+	// Twice, as one of the two may come of the other.
+	for range 2 {
+		switch {
+		case apierrors.IsUnauthorized(err):
+			// The token was revoked, or lapsed in the middle. The kubeconfig is the way
+			// back, which nobody needs to see.
+			p.link.drop()
+			p.verified = false
+		case apierrors.IsForbidden(err) && p.link.rights != nil:
+			// Somebody took away what the parent was granted.
+			p.link.rights = nil
+		default:
+			return given, err
+		}
 		err = s.bring(ctx, entry)
 	}
 	return given, err
@@ -729,6 +743,17 @@ func (p *push) layer(ctx context.Context, layer *v1alpha1.Layer, entry *v1alpha1
 // ensure makes sure, before anything is written, that the child is who it was, and
 // that the parent may do what it is about to do.
 func (p *push) ensure(ctx context.Context, role string, rules []rbacv1.PolicyRule) error {
+	if err := p.recognize(ctx); err != nil {
+		return err
+	}
+	if err := p.link.admit(ctx, p.question, role, rules); err != nil {
+		return because(v1alpha1.ReasonSeedFailed, err)
+	}
+	return nil
+}
+
+// recognize makes sure that the child is who it was, once in a visit.
+func (p *push) recognize(ctx context.Context) error {
 	if !p.verified {
 		if p.link.caller() == nil {
 			if err := p.link.reread(ctx, p.question); err != nil {
@@ -750,9 +775,6 @@ func (p *push) ensure(ctx context.Context, role string, rules []rbacv1.PolicyRul
 			return because(v1alpha1.ReasonIdentityChanged, fmt.Errorf("another cluster answers: kube-system has UID %s, recorded is %s", p.link.identity, recorded))
 		}
 		p.verified = true
-	}
-	if err := p.link.admit(ctx, p.question, role, rules); err != nil {
-		return because(v1alpha1.ReasonSeedFailed, err)
 	}
 	return nil
 }

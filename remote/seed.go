@@ -13,6 +13,8 @@ import (
 	"slices"
 	"time"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	corev1 "k8s.io/api/core/v1"
@@ -163,7 +165,17 @@ func (s *seeding) phases(ctx context.Context) ([]apply.Phase, error) {
 		return nil, because(v1alpha1.ReasonBuildFailed, err)
 	}
 	s.contents.note(s.layer, s.snapshot, s.content, rendering.Reads)
-	return append(phases, apply.Phase{Objects: rendering.Objects}), nil
+	// Sources before what asks for them.
+	var first, then []*unstructured.Unstructured
+	for _, u := range rendering.Objects {
+		switch u.GroupVersionKind().Group {
+		case kustomizev1.GroupVersion.Group, helmv2.GroupVersion.Group:
+			then = append(then, u)
+		default:
+			first = append(first, u)
+		}
+	}
+	return append(phases, apply.Phase{Objects: first}, apply.Phase{Objects: then}), nil
 }
 
 func variablesObject(vars map[string]string) *unstructured.Unstructured {
@@ -221,6 +233,9 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 	defer cancel()
 	inputs, now := s.inputs(), s.Now()
 	settled := entry.Ready || entry.Reason == v1alpha1.ReasonPruneBlocked
+	if entry.Digest != "" {
+		entry.DeletionPolicy = s.layer.Spec.DeletionPolicy // of what is there, as of now
+	}
 	if s.notes.inputs == inputs && settled && now.Before(s.notes.due) {
 		if s.snapshot != nil {
 			entry.Revision = s.snapshot.Revision // of another commit with the same content
@@ -281,7 +296,8 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 
 // await is nil once every object of the layer is healthy.
 func (s *seeding) await(ctx context.Context, entry *v1alpha1.ChildLayer, phases []apply.Phase) error {
-	if err := s.permit(ctx, phases); err != nil {
+	// The rights were granted when the layer was pushed. Nothing is written to look.
+	if err := s.recognize(ctx); err != nil {
 		return err
 	}
 	cluster, err := s.link.cluster(s.link.caller())
@@ -289,6 +305,9 @@ func (s *seeding) await(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 		return because(v1alpha1.ReasonUnreachable, err)
 	}
 	found, err := apply.New(cluster, ownerOf(s.layer.Namespace, s.layer.Name), nil).Health(ctx, slices.DeleteFunc(declared(phases), still), nil)
+	if apierrors.IsForbidden(err) {
+		return s.permit(ctx, phases)
+	}
 	if err != nil {
 		return because(v1alpha1.ReasonUnreachable, err)
 	}
@@ -341,12 +360,18 @@ func (s *seeding) permit(ctx context.Context, phases []apply.Phase) error {
 			return err
 		}
 	}
-	return s.ensure(ctx, layerRole(s.layer.Namespace, s.layer.Name), rights(objects, s.resources(objects)))
+	var unsure error
+	rules := rights(objects, s.resources(objects, &unsure))
+	if unsure != nil {
+		return because(v1alpha1.ReasonUnreachable, unsure)
+	}
+	return s.ensure(ctx, layerRole(s.layer.Namespace, s.layer.Name), rules)
 }
 
 // resources names the resource of a kind: as a definition of the layer says, or
-// as the child serves it.
-func (s *seeding) resources(objects []*unstructured.Unstructured) resourceOf {
+// as the child serves it. What the child could not tell is in unsure: a kind that is
+// not known is not one that does not exist.
+func (s *seeding) resources(objects []*unstructured.Unstructured, unsure *error) resourceOf {
 	defined := map[schema.GroupKind]string{}
 	for _, u := range objects {
 		if ssautil.IsCRD(u) {
@@ -363,12 +388,16 @@ func (s *seeding) resources(objects []*unstructured.Unstructured) resourceOf {
 		if mapper == nil {
 			cluster, err := s.link.cluster(s.link.caller())
 			if err != nil {
+				*unsure = err
 				return "", false
 			}
 			mapper = cluster.RESTMapper()
 		}
 		m, err := mapper.RESTMapping(gk)
 		if err != nil {
+			if !meta.IsNoMatchError(err) {
+				*unsure = err
+			}
 			return "", false
 		}
 		return m.Resource.Resource, true

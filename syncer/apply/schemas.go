@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	apidiscovery "k8s.io/api/apidiscovery/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -239,7 +240,7 @@ func (k *kinds) get(ctx context.Context, root, tag string, wanted bool) (body []
 	case response.StatusCode == http.StatusNotModified:
 		return nil, tag, nil
 	case response.StatusCode != http.StatusOK:
-		return nil, "", fmt.Errorf("%s: %s", root, response.Status)
+		return nil, "", apierrors.NewGenericServerResponse(response.StatusCode, http.MethodGet, schema.GroupResource{}, "", root+": "+response.Status, 0, false)
 	case !wanted && k.schemas.has(found):
 		return nil, found, nil
 	}
