@@ -144,7 +144,7 @@ func (d declaration) file(name string) string {
 	}
 	values := fmt.Sprintf("settings: {color: %q}", fmt.Sprint(d.revision))
 	if !d.empty {
-		values += fmt.Sprintf(", objects: [{apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, metadata: {name: %s}, spec: {paused: true}}]", name)
+		values += fmt.Sprintf(", objects: [{apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, metadata: {name: %s}, spec: {clusterNetwork: {serviceDomain: cluster.local}}}]", name)
 	}
 	return fmt.Sprintf(`apiVersion: helm.toolkit.fluxcd.io/v2
 kind: HelmRelease
@@ -403,7 +403,8 @@ func (w *walk) opRecreate(t *testing.T) string {
 	return w.person(t, v1alpha1.DeletionAnnotation, v1alpha1.DeletionConfirmed)
 }
 
-// opMove deletes a Cluster as clusterctl move does.
+// opMove deletes a Cluster as clusterctl move does. What is declared of it is not
+// created again before a person says so, which settling does.
 func (w *walk) opMove(t *testing.T) string {
 	return w.person(t, "clusterctl.cluster.x-k8s.io/delete-for-move", "")
 }
@@ -519,6 +520,11 @@ func (w *walk) dealtWith(ctx context.Context) error {
 			return err
 		}
 		c := meta.FindStatusCondition(k.Status.Conditions, fluxmeta.ReadyCondition)
+		if c != nil && c.Reason == v1alpha1.ReasonCreateHeld {
+			// It may have been done by now, which is told by an error.
+			_, err := w.Run(ctx, "cascade", "approve", "create", "--all", "--kubeconfig", w.MoM.Kubeconfig())
+			return errors.Join(err, fmt.Errorf("%s: conditions are %s", dir, summary(k.Status.Conditions)))
+		}
 		if c == nil || !strings.HasSuffix(k.Status.LastAttemptedRevision, w.head) || c.Status != metav1.ConditionTrue && c.Reason != blocked {
 			return fmt.Errorf("%s: at %s, of %s, conditions are %s", dir, k.Status.LastAttemptedRevision, w.head, summary(k.Status.Conditions))
 		}

@@ -72,7 +72,6 @@ func clusterOf(name, metadata string) string {
 kind: Cluster
 metadata: {name: %[1]s%[2]s}
 spec:
-  paused: true
   infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: AWSCluster, name: %[1]s}
   controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: AWSManagedControlPlane, name: %[1]s}
 `, name, metadata)

@@ -62,7 +62,7 @@ spec:
 `
 
 // precious are values of a release that has a Cluster.
-const precious = "objects: [{apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, metadata: {name: precious%s}, spec: {paused: true}}]"
+const precious = "objects: [{apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, metadata: {name: precious%s}, spec: {clusterNetwork: {serviceDomain: cluster.local}}}]"
 
 const confirmed = ", annotations: {cascade.dev/deletion: confirmed}"
 

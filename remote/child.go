@@ -118,8 +118,9 @@ type layerNotes struct {
 	requested string
 	// due is when the layer is compared with the child again.
 	due time.Time
-	// progress of a push that is not complete.
+	// progress of a push that is not complete, and what was sent by one that was.
 	progress progress
+	sent     apply.Sent
 }
 
 // notesOf returns what is known of a child. Only its visits use it.
@@ -644,6 +645,7 @@ func (v *visit) seedAll(ctx context.Context, l *link, q question, cluster capibr
 	if id := v.child.Status.Identity; id.SeededAs != "" {
 		vars["cluster_uid"] = id.SeededAs
 	}
+	l.kinds.Doubt()
 	push := &push{visit: v, link: l, question: q, cluster: cluster, vars: vars}
 	agents := 0
 	var credentials []v1alpha1.ChildCredential

@@ -170,6 +170,7 @@ type link struct {
 	// what it is.
 	identity, version string
 	versionStale      bool
+	kinds             apply.Kinds
 
 	failures  int
 	notBefore time.Time
@@ -312,7 +313,7 @@ func (l *link) cluster(as *caller) (*apply.Cluster, error) {
 	if as == nil {
 		return nil, errors.New("cannot connect: there are no credentials")
 	}
-	return apply.Attach(as.base.String(), as.http, l.pool.scheme, l.pool.schemas)
+	return apply.Attach(as.base.String(), as.http, l.pool.scheme, l.pool.schemas, &l.kinds)
 }
 
 // failed counts a failure and says when to try again. Who answers then has to

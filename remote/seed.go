@@ -253,7 +253,13 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 		s.notes.due = now.Add(time.Duration(rand.Float64() * float64(s.layer.Spec.Interval.Duration)))
 	}
 	if entry.Digest != digest || asked || !now.Before(s.notes.due) || entry.Reason == v1alpha1.ReasonPruneBlocked {
-		err := s.apply(ctx, entry, phases, digest)
+		// A change sends what changed. Everything is compared with the child when that
+		// is due, or asked for.
+		known := s.notes.sent
+		if asked || !now.Before(s.notes.due) || entry.Reason == v1alpha1.ReasonPruneBlocked {
+			known = nil
+		}
+		err := s.apply(ctx, entry, phases, digest, known)
 		if err != nil && reasonOf(err) != v1alpha1.ReasonPruneBlocked {
 			return err
 		}
@@ -282,7 +288,7 @@ func (s *seeding) await(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 	if err != nil {
 		return because(v1alpha1.ReasonUnreachable, err)
 	}
-	found, err := apply.New(cluster, ownerOf(s.layer.Namespace, s.layer.Name), nil).Health(ctx, declared(phases), nil)
+	found, err := apply.New(cluster, ownerOf(s.layer.Namespace, s.layer.Name), nil).Health(ctx, slices.DeleteFunc(declared(phases), still), nil)
 	if err != nil {
 		return because(v1alpha1.ReasonUnreachable, err)
 	}
@@ -306,6 +312,18 @@ func declared(phases []apply.Phase) []inventory.Entry {
 		entries = append(entries, p.Entries()...)
 	}
 	return entries
+}
+
+// still reports whether an object is as it should be by being there: it has no
+// status, or one that was waited for when it was applied.
+func still(e inventory.Entry) bool {
+	switch e.Group {
+	case "rbac.authorization.k8s.io", "admissionregistration.k8s.io", "apiextensions.k8s.io":
+		return true
+	case "":
+		return e.Kind == "ConfigMap" || e.Kind == "Secret" || e.Kind == "ServiceAccount" || e.Kind == "Namespace"
+	}
+	return false
 }
 
 // permit makes sure that the parent may push the phases.
@@ -357,7 +375,7 @@ func (s *seeding) resources(objects []*unstructured.Unstructured) resourceOf {
 	}
 }
 
-func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases []apply.Phase, digest string) error {
+func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases []apply.Phase, digest string, known apply.Sent) error {
 	owned, err := entriesOf(entry.Inventory)
 	if err != nil {
 		return because(v1alpha1.ReasonSeedFailed, err)
@@ -388,11 +406,13 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 		return s.inscribe(ctx, cluster, *entry)
 	}
 	s.resume(phases, digest)
+	s.notes.sent = nil // what is there is known again when all of it is
 	res, err := apply.New(cluster, ownerOf(s.layer.Namespace, s.layer.Name), nil).Sync(ctx, phases, apply.Options{
 		Owned: owned, Record: note, Prune: s.layer.Spec.Prune, LowerTier: true,
 		Target:    s.child.Status.Identity.KubeSystemUID,
 		Approved:  s.child.Annotations[v1alpha1.ApprovePruneAnnotation],
 		Undecided: entry.Reason == v1alpha1.ReasonPruneBlocked && inventory.AsksForApproval(entry.Message),
+		Sent:      known,
 	})
 	s.advance(phases, digest, res)
 	err = render.Mask(err, s.sensitive)
@@ -409,6 +429,7 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 	case err != nil:
 		return because(v1alpha1.ReasonSeedFailed, err)
 	}
+	s.notes.sent = res.Sent
 	entry.Digest = digest
 	entry.DeletionPolicy = s.layer.Spec.DeletionPolicy
 	if s.snapshot != nil {

@@ -118,6 +118,9 @@ type Options struct {
 	LowerTier bool
 	Approved  string
 	Undecided bool
+	// Sent are objects as they were applied before, which are not applied again.
+	// It is for clusters whose calls follow each other.
+	Sent Sent
 	// bodies are those of the phase at hand, if it is frozen.
 	bodies map[*unstructured.Unstructured][]byte
 	// Claimed is asked about objects that would be deleted; nil knows of no other
@@ -132,8 +135,21 @@ type Options struct {
 // "" if there is none. Except is no answer either.
 type Claims func(ctx context.Context, e, except inventory.Entry) (string, error)
 
+// Sent is a set of objects as they were applied, in a few bytes each.
+type Sent map[[8]byte]struct{}
+
+func sentKey(u *unstructured.Unstructured, body []byte) (key [8]byte) {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\n", inventory.Of(u).ID())
+	h.Write(body)
+	copy(key[:], h.Sum(nil))
+	return key
+}
+
 // Result of Sync.
 type Result struct {
+	// Sent are all objects that are as they were applied, by this call or before.
+	Sent Sent
 	// Changes that were made, in order.
 	Changes *ssa.ChangeSet
 	// Drifted objects that are left as they are, each with what differs.
@@ -288,7 +304,7 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (res Resu
 			provided[name] = true
 		}
 	}
-	res = Result{Changes: ssa.NewChangeSet(), Inventory: o.Owned, Complete: true}
+	res = Result{Changes: ssa.NewChangeSet(), Inventory: o.Owned, Complete: true, Sent: Sent{}}
 	if res.Creation, err = a.Creation(ctx, objects, o.FirstSync); err != nil {
 		return res, err
 	}

@@ -70,11 +70,11 @@ func Connect(config *rest.Config, scheme *runtime.Scheme) (*Cluster, error) {
 // Attach makes a connection over an HTTP client that knows how to authenticate
 // and how long to wait. Its calls follow each other, so that there is never
 // more than one on its way, and what the cluster serves is shared through
-// schemas. Nothing is sent yet. Closing the HTTP client's connections is its
+// schemas and remembered in known. Nothing is sent yet. Closing the HTTP client's connections is its
 // owner's.
-func Attach(host string, httpClient *http.Client, scheme *runtime.Scheme, schemas *Schemas) (*Cluster, error) {
+func Attach(host string, httpClient *http.Client, scheme *runtime.Scheme, schemas *Schemas, known *Kinds) (*Cluster, error) {
 	config := &rest.Config{Host: host, QPS: -1}
-	mapper := &kinds{schemas: schemas, http: httpClient, host: host}
+	mapper := &kinds{schemas: schemas, http: httpClient, host: host, known: known}
 	c, err := connect(config, httpClient, mapper, scheme)
 	if err != nil {
 		return nil, err

@@ -170,7 +170,7 @@ func refersTo(c *unstructured.Unstructured, e inventory.Entry) bool {
 	for _, field := range []string{"infrastructureRef", "controlPlaneRef"} {
 		kind, _, _ := unstructured.NestedString(c.Object, "spec", field, "kind")
 		name, _, _ := unstructured.NestedString(c.Object, "spec", field, "name")
-		if kind == e.Kind && name == e.Name {
+		if name != "" && kind == e.Kind && name == e.Name {
 			return true
 		}
 	}

@@ -91,26 +91,51 @@ func (s *Schemas) likely() *served {
 	return s.known[0]
 }
 
+// Kinds is what one cluster is known to serve. Who connects to it again and again
+// keeps it. The zero value knows nothing; it is safe for concurrent use.
+type Kinds struct {
+	mu      sync.Mutex
+	current *served
+	// missed: something was looked for in current, and in what the API server
+	// said then, in vain.
+	missed bool
+}
+
+// Doubt makes what was not there be looked for again.
+func (k *Kinds) Doubt() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.missed = false
+}
+
+func (k *Kinds) get() (current *served, missed bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.current, k.missed
+}
+
+func (k *Kinds) set(current *served, missed bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.current, k.missed = current, missed
+}
+
 // kinds is a RESTMapper of one cluster. It asks the API server when it is first
-// needed and whenever a kind is not known, which an API server that
+// needed and once when a kind is not known, which an API server that
 // serves what it served before answers without a body.
 type kinds struct {
 	schemas *Schemas
 	http    *http.Client
 	host    string
 	legacy  discovery.DiscoveryInterface
-
-	mu      sync.Mutex
-	current *served
+	known   *Kinds
 }
 
 var _ meta.RESTMapper = &kinds{}
 
 // now returns what the cluster serves; fresh asks it again.
 func (k *kinds) now(ctx context.Context, fresh bool) (*served, error) {
-	k.mu.Lock()
-	current := k.current
-	k.mu.Unlock()
+	current, _ := k.known.get()
 	if current != nil && !fresh {
 		return current, nil
 	}
@@ -122,9 +147,7 @@ func (k *kinds) now(ctx context.Context, fresh bool) (*served, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot discover API resources: %w", err)
 	}
-	k.mu.Lock()
-	k.current = found
-	k.mu.Unlock()
+	k.known.set(found, false)
 	return found, nil
 }
 
@@ -280,17 +303,20 @@ func lookup[T any](k *kinds, f func(meta.RESTMapper) (T, error)) (T, error) {
 		return none, err
 	}
 	found, err := f(s.mapper)
-	if !meta.IsNoMatchError(err) {
+	if _, missed := k.known.get(); missed || !meta.IsNoMatchError(err) {
 		return found, err
 	}
 	again, aerr := k.now(context.Background(), true)
 	if aerr != nil {
 		return none, aerr
 	}
-	if again == s {
-		return found, err
+	if again != s {
+		found, err = f(again.mapper)
 	}
-	return f(again.mapper)
+	if meta.IsNoMatchError(err) {
+		k.known.set(again, true)
+	}
+	return found, err
 }
 
 func (k *kinds) KindFor(resource schema.GroupVersionResource) (schema.GroupVersionKind, error) {

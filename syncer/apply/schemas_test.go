@@ -80,7 +80,7 @@ func attach(t *testing.T, d *discovering, schemas *Schemas) *Cluster {
 	t.Helper()
 	s := httptest.NewServer(d)
 	t.Cleanup(s.Close)
-	c, err := Attach(s.URL+"/c/a", s.Client(), scheme.Scheme, schemas)
+	c, err := Attach(s.URL+"/c/a", s.Client(), scheme.Scheme, schemas, &Kinds{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestSchemasAreShared(t *testing.T) {
 		if !mapped(t, b, "Thing") || second.bodies != 0 || second.replies != 2 {
 			t.Errorf("another cluster that serves the same: %d bodies in %d replies, want none in two", second.bodies, second.replies)
 		}
-		if a.kinds.current != b.kinds.current {
+		if a.kinds.known.current != b.kinds.known.current {
 			t.Error("two clusters that serve the same keep two schemas")
 		}
 	}
@@ -129,6 +129,11 @@ func TestSchemasFollowDefinitions(t *testing.T) {
 		t.Error("a kind that is not served is mapped")
 	}
 	d.serve("two", "Thing", "Gadget")
+	asked := d.replies
+	if mapped(t, c, "Gadget") || d.replies != asked {
+		t.Error("what is not there is asked for again and again")
+	}
+	c.kinds.known.Doubt()
 	if !mapped(t, c, "Gadget") {
 		t.Error("a kind that appeared is not found")
 	}

@@ -103,8 +103,12 @@ func ranks(objects []*unstructured.Unstructured) [][]*unstructured.Unstructured 
 func (a *Applier) apply(ctx context.Context, objects []*unstructured.Unstructured, o Options, res *Result) error {
 	for i, stage := range stages(objects, o.Stages) {
 		var failed Failures
+		var fresh []*unstructured.Unstructured
 		for _, rank := range ranks(stage) {
-			for _, out := range a.applyRank(ctx, rank, o) {
+			for i, out := range a.applyRank(ctx, rank, o) {
+				if _, before := o.Sent[out.sent]; !before {
+					fresh = append(fresh, rank[i])
+				}
 				if out.err != nil {
 					failed = append(failed, out.err)
 					continue
@@ -114,6 +118,9 @@ func (a *Applier) apply(ctx context.Context, objects []*unstructured.Unstructure
 				}
 				if out.remembered {
 					res.Remembered++
+				}
+				if out.sent != [8]byte{} {
+					res.Sent[out.sent] = struct{}{}
 				}
 				res.Complete = res.Complete && out.settled
 				res.Changes.Add(out.change)
@@ -126,7 +133,7 @@ func (a *Applier) apply(ctx context.Context, objects []*unstructured.Unstructure
 			return failed
 		}
 		if i < 2 {
-			if err := a.awaitStage(ctx, stage); err != nil {
+			if err := a.awaitStage(ctx, fresh); err != nil {
 				return err
 			}
 		}
@@ -142,6 +149,8 @@ type outcome struct {
 	remembered bool
 	settled    bool
 	err        error
+	// sent identifies the object as it was applied, now or before.
+	sent [8]byte
 	// got is the answer to an apply, if there was one.
 	got *metav1.PartialObjectMetadata
 }
@@ -195,6 +204,13 @@ func (a *Applier) applyOne(ctx context.Context, u *unstructured.Unstructured, o 
 			return outcome{err: err}
 		}
 	}
+	var sent [8]byte
+	if a.client.kinds != nil {
+		sent = sentKey(u, body)
+		if _, ok := o.Sent[sent]; ok {
+			return outcome{change: changeOf(u, ssa.UnchangedAction), sent: sent}
+		}
+	}
 	gk := u.GroupVersionKind().GroupKind()
 	mapping, err := a.client.RESTMapper().RESTMapping(gk, u.GroupVersionKind().Version)
 	if err != nil {
@@ -244,6 +260,9 @@ func (a *Applier) applyOne(ctx context.Context, u *unstructured.Unstructured, o 
 		a.memo.begin(gk, name)
 	}
 	out := a.settle(ctx, u, live, body, o, mapping.Resource, name)
+	if out.err == nil {
+		out.sent = sent
+	}
 	switch {
 	case watched && out.err == nil && out.got != nil:
 		a.memo.remember(gk, name, owner, desired, u, out.got)
