@@ -74,9 +74,11 @@ type stand struct {
 	mu   sync.Mutex
 	seen map[string]state
 	news chan struct{}
-	// ended is closed when the watch is over, failure says why.
-	ended   chan struct{}
-	failure error
+	// unfollow ends the watch of the children; ended is closed then, and failure
+	// says why it ended by itself.
+	unfollow context.CancelFunc
+	ended    chan struct{}
+	failure  error
 }
 
 // state of a child as far as steps wait for it.
@@ -115,6 +117,7 @@ func setUp(ctx context.Context, o options, children int) (*stand, error) {
 	if err := s.declare(ctx, kubeconfigs); err != nil {
 		return s, err
 	}
+	ctx, s.unfollow = context.WithCancel(ctx)
 	return s, s.follow(ctx)
 }
 
@@ -397,6 +400,9 @@ func freeAddress() (string, error) {
 // Close ends everything that was started.
 func (s *stand) Close() error {
 	var errs []error
+	if s.unfollow != nil {
+		s.unfollow()
+	}
 	s.stopAgent()
 	if s.log != nil {
 		errs = append(errs, s.log.Close())

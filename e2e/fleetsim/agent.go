@@ -127,7 +127,7 @@ func (c *Cluster) ensure(k *kind, name string, with part) *record {
 	w := write{kind: k, version: k.stored, operation: opControl, namespace: v1alpha1.AgentNamespace, name: name, manager: agentManager}
 	o := outcome{content: content, managed: c.fleet.store.managedSet([]metav1.ManagedFieldsEntry{{
 		Manager: agentManager, Operation: metav1.ManagedFieldsOperationApply, APIVersion: k.apiVersion(k.stored), FieldsType: "FieldsV1",
-		FieldsV1: &metav1.FieldsV1{Raw: []byte(`{}`)},
+		FieldsV1: metav1.NewFieldsV1(`{}`),
 	}})}
 	r, _ := c.commit(w, o, c.objects[k.key(w.namespace, name)], false)
 	return r

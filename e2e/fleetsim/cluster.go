@@ -156,7 +156,7 @@ func (s *store) base() ([]record, error) {
 	}
 	named := []metav1.ManagedFieldsEntry{{
 		Manager: "kube-apiserver", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
-		FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:labels":{".":{},"f:kubernetes.io/metadata.name":{}}}}`)},
+		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{".":{},"f:kubernetes.io/metadata.name":{}}}}`),
 	}}
 	for _, name := range []string{"default", "kube-node-lease", "kube-public", "kube-system"} {
 		if err := add(builtin("Namespace"), name, map[string]any{

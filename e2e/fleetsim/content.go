@@ -391,12 +391,3 @@ func appendTime(b []byte, unix int64) []byte {
 	b = time.Unix(unix, 0).UTC().AppendFormat(b, time.RFC3339)
 	return append(b, '"')
 }
-
-// typed returns the object with everything, for a computation.
-func (r *record) object(version string, now renewal) (map[string]any, error) {
-	var object map[string]any
-	if err := utiljson.Unmarshal(r.append(nil, form{version: version}, now), &object); err != nil {
-		return nil, fmt.Errorf("cannot decode object: %w", err)
-	}
-	return object, nil
-}

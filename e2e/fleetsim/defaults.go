@@ -13,8 +13,8 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	names "k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/api/validation/path"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
@@ -270,7 +270,7 @@ func (k *kind) initialStatus(o part) {
 func (k *kind) nameRule() apivalidation.ValidateNameFunc {
 	switch {
 	case k.Group == rbacGroup:
-		return func(name string, prefix bool) []string { return path.IsValidPathSegmentName(name) }
+		return func(name string, prefix bool) []string { return names.IsPathSegmentName(name) }
 	case k.Kind == "Namespace":
 		return apivalidation.NameIsDNSLabel
 	case k.Kind == "Service":

@@ -44,7 +44,6 @@ type request struct {
 	kind    *kind
 	version string
 	body    []byte
-	form    form
 	// partial: the client wants metadata only.
 	partial bool
 	changed bool
