@@ -32,6 +32,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/remote/providers"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -873,13 +874,14 @@ func (p *push) remove(ctx context.Context, entry *v1alpha1.ChildLayer) (done boo
 		}
 		res, err := apply.New(cluster, ownerOf(p.child.Namespace, entry.Name), nil).Remove(ctx, owned, apply.Options{
 			Target: p.child.Status.Identity.KubeSystemUID, LowerTier: true, Approved: p.child.Annotations[v1alpha1.ApprovePruneAnnotation],
+			Undecided: entry.Reason == v1alpha1.ReasonPruneBlocked && inventory.AsksForApproval(entry.Message),
 		})
 		entry.Inventory = refsOf(res.Inventory)
 		switch {
 		case err != nil:
 			return false, because(v1alpha1.ReasonPruneFailed, err)
 		case res.Plan.Blocked():
-			return false, because(v1alpha1.ReasonPruneBlocked, errors.New(res.Plan.Message(p.child.Name)))
+			return false, because(v1alpha1.ReasonPruneBlocked, errors.New(res.Plan.Message(p.named())))
 		case len(res.Inventory) > 0:
 			return false, because(v1alpha1.ReasonProgressing, fmt.Errorf("waiting for %d objects to be deleted", len(res.Inventory)))
 		}
@@ -891,6 +893,11 @@ func (p *push) remove(ctx context.Context, entry *v1alpha1.ChildLayer) (done boo
 		return false, because(v1alpha1.ReasonSeedFailed, err)
 	}
 	return true, nil
+}
+
+// named is how the command line names the child.
+func (v *visit) named() string {
+	return fmt.Sprintf("%s -n %s --kind Child", v.child.Name, v.child.Namespace)
 }
 
 // publish says on the Cluster whether the child is seeded, for those who made

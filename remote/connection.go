@@ -53,6 +53,9 @@ type Connections struct {
 	schemas *apply.Schemas
 	// life ends all calls.
 	life context.Context
+	// Fence is asked before each delete in a child; nil lets all pass. It is set
+	// before the first use.
+	Fence func() error
 
 	quick, slow chan struct{}
 
@@ -313,7 +316,12 @@ func (l *link) cluster(as *caller) (*apply.Cluster, error) {
 	if as == nil {
 		return nil, errors.New("cannot connect: there are no credentials")
 	}
-	return apply.Attach(as.base.String(), as.http, l.pool.scheme, l.pool.schemas, &l.kinds)
+	c, err := apply.Attach(as.base.String(), as.http, l.pool.scheme, l.pool.schemas, &l.kinds)
+	if err != nil {
+		return nil, err
+	}
+	c.Fence(l.pool.Fence)
+	return c, nil
 }
 
 // failed counts a failure and says when to try again. Who answers then has to

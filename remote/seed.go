@@ -471,7 +471,7 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 		return because(v1alpha1.ReasonSeedFailed, err)
 	}
 	if res.Plan.Blocked() {
-		return because(v1alpha1.ReasonPruneBlocked, errors.New(res.Plan.Message(fmt.Sprintf("%s -n %s --kind Child", s.child.Name, s.child.Namespace))))
+		return because(v1alpha1.ReasonPruneBlocked, errors.New(res.Plan.Message(s.named())))
 	}
 	return nil
 }

@@ -269,8 +269,10 @@ func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager, reporte
 		}
 	}
 	if o.reconciles(layerKind) {
+		connections := remote.NewConnections(ctx, mgr.GetScheme(), time.Now)
+		connections.Fence = fence
 		children := &remote.Children{
-			Client: mgr.GetClient(), Cache: mgr.GetCache(), Cluster: p.local, Snapshots: p.finder.Snapshots, Connections: remote.NewConnections(ctx, mgr.GetScheme(), time.Now),
+			Client: mgr.GetClient(), Cache: mgr.GetCache(), Cluster: p.local, Snapshots: p.finder.Snapshots, Connections: connections,
 			Events: p.events("cascade"), Metrics: remote.NewMetrics(metrics.Registry), Now: time.Now,
 			AgentImage: o.image, ObserveInterval: o.observeInterval, Bridge: &capibridge.Providers{}, Providers: providers.NewLibrary(),
 		}
