@@ -285,6 +285,12 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 		}
 	}
 	s.notes.inputs, s.notes.requested = inputs, s.requested()
+	if s.notes.sent == nil {
+		// It is what an earlier process applied, so a change need not send all of it.
+		if s.notes.sent, err = apply.SentOf(ownerOf(s.layer.Namespace, s.layer.Name), phases); err != nil {
+			return because(v1alpha1.ReasonSeedFailed, err)
+		}
+	}
 	if s.snapshot != nil {
 		entry.Revision = s.snapshot.Revision
 	}

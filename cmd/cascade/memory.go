@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"runtime/debug"
+	"runtime/metrics"
 	"time"
 )
 
@@ -16,7 +17,21 @@ const gcPercent = 50
 const (
 	firstRelease = 15 * time.Second
 	nextRelease  = 30 * time.Minute
+	// A burst of work leaves memory that is free but not given back. It is looked
+	// for every minute, and given back when it is worth it.
+	spareLook  = time.Minute
+	spareBytes = 16 << 20
 )
+
+// spare is memory of the heap that is free and not given back.
+func spare() uint64 {
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}}
+	metrics.Read(sample)
+	if sample[0].Value.Kind() != metrics.KindUint64 {
+		return 0
+	}
+	return sample[0].Value.Uint64()
+}
 
 // frugal keeps the process's memory small. Start returns when the context ends.
 type frugal struct{}
@@ -28,15 +43,21 @@ func (frugal) Start(ctx context.Context) error {
 	}
 	timer := time.NewTimer(firstRelease)
 	defer timer.Stop()
+	due := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
+			timer.Reset(spareLook)
+			now := time.Now()
+			if now.Before(due) && spare() < spareBytes {
+				continue
+			}
+			due = now.Add(nextRelease)
 			// What setting up left behind is garbage now, between what is in use.
 			debug.FreeOSMemory()
 			releaseProgramPages()
-			timer.Reset(nextRelease)
 		}
 	}
 }

@@ -146,6 +146,26 @@ func sentKey(u *unstructured.Unstructured, body []byte) (key [8]byte) {
 	return key
 }
 
+// SentOf is what phases are that an owner is known to have applied as they are,
+// in an earlier process say. What is packed is left out.
+func SentOf(owner Owner, phases []Phase) (Sent, error) {
+	sent := Sent{}
+	for _, p := range phases {
+		for _, u := range p.Objects {
+			body, err := p.bodies[u], error(nil)
+			if body == nil {
+				ssautil.RemoveCABundleFromCRD(u)
+				owner.label(u)
+				if body, err = encode(u); err != nil {
+					return nil, err
+				}
+			}
+			sent[sentKey(u, body)] = struct{}{}
+		}
+	}
+	return sent, nil
+}
+
 // Result of Sync.
 type Result struct {
 	// Sent are all objects that are as they were applied, by this call or before.
