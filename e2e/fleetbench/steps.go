@@ -83,6 +83,15 @@ func measure(ctx context.Context, o options) (results []result, err error) {
 	if err := add(s.restart(ctx)); err != nil {
 		return results, err
 	}
+	if err := pause(ctx, o.settle); err != nil {
+		return results, err
+	}
+	// The new process does not know yet what it would have to compare with.
+	first, err := s.change(ctx, nil)
+	first.Step = "first change"
+	if err := add(first, err); err != nil {
+		return results, err
+	}
 	for range o.repeat {
 		if err := pause(ctx, o.settle); err != nil {
 			return results, err
