@@ -104,8 +104,8 @@ type notes struct {
 	// written is the version of our last write of the Child.
 	written string
 	layers  map[string]*layerNotes
-	// described is what the provider said of the Cluster as of a version of it,
-	// and since when that holds.
+	// facts are what the provider said of the Cluster as it was described, and
+	// since when that holds.
 	described string
 	since     time.Time
 	facts     capibridge.Facts
@@ -442,7 +442,10 @@ func (v *visit) describe(ctx context.Context, cluster capibridge.Cluster) (capib
 		return capibridge.Facts{}, nil
 	}
 	n := v.notes
-	if n.described == v.object.GetResourceVersion() && v.Now().Sub(n.since) < describeAgain {
+	// Whatever else is written to a Cluster, our own condition for one, does not count.
+	state := fmt.Sprint(v.object.GetGeneration(), cluster.InfrastructureProvisioned, cluster.ControlPlaneInitialized,
+		cluster.Available, cluster.RollingOut, cluster.Remediating, cluster.RemoteConnection, cluster.Failure)
+	if n.described == state && v.Now().Sub(n.since) < describeAgain {
 		return n.facts, nil
 	}
 	found, err := v.Bridge.Describe(ctx, v.Cluster, cluster)
@@ -451,7 +454,7 @@ func (v *visit) describe(ctx context.Context, cluster capibridge.Cluster) (capib
 		return found, fmt.Errorf("cannot describe Cluster %s: %w", v.key(), err)
 	}
 	if err == nil {
-		n.described, n.since, n.facts = v.object.GetResourceVersion(), v.Now(), found
+		n.described, n.since, n.facts = state, v.Now(), found
 	}
 	return n.facts, nil
 }
