@@ -441,7 +441,9 @@ func (b *books) restart(t *testing.T) {
 			t.Errorf("%s: %d, want at most 2", key, n)
 		}
 	}
-	b.served["GET configmaps"]++ // its report, of which it does not know what it last said
+	// Its report, of which it does not know what it last said, and the record of
+	// the first sync.
+	b.served["GET configmaps"] += 2
 	b.balance(t, exactly, nil)
 	for object, version := range b.versions(t) {
 		if version != before[object] {
