@@ -765,8 +765,9 @@ func (p *push) recognize(ctx context.Context) error {
 			}
 		}
 		err := p.link.verify(ctx)
-		if apierrors.IsUnauthorized(err) {
+		if apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) {
 			p.link.drop()
+			p.link.rights = nil
 			if err = p.link.reread(ctx, p.question); err == nil {
 				err = p.link.verify(ctx)
 			}

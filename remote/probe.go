@@ -123,6 +123,12 @@ func (l *link) inquire(ctx context.Context, q question) *answer {
 				err = l.reach(ctx, q)
 			}
 		}
+		if apierrors.IsForbidden(err) && l.minted != nil {
+			// Somebody took away what the parent was granted.
+			if err = l.regrant(ctx, q); err == nil {
+				err = l.reach(ctx, q)
+			}
+		}
 	}
 	a := &answer{at: l.pool.now(), identity: l.identity, version: l.version, agent: l.agent}
 	if err == nil {
@@ -141,6 +147,21 @@ func (l *link) inquire(ctx context.Context, q question) *answer {
 	}
 	a.err = err
 	return a
+}
+
+// regrant gives the parent's account back what it needs to ask, as the
+// administrator of a cluster that is the recorded one.
+func (l *link) regrant(ctx context.Context, q question) error {
+	l.drop()
+	l.identity, l.rights = "", nil
+	admin, err := l.administrator(ctx, q)
+	if err != nil {
+		return err
+	}
+	if err := l.verify(ctx); err != nil || l.identity != q.recorded {
+		return err
+	}
+	return grant(ctx, admin, append(accountObjects(), roleObjects(baseRole, baseRights())...))
 }
 
 // follow makes sure that there are credentials of the kubeconfig that there is
