@@ -138,7 +138,8 @@ func startSmallFleet(t *testing.T) *fleet {
 			t.Fatal(err)
 		}
 	}
-	s := startStage(t, stage.Options{Repos: repos, Charts: filepath.Join("..", "deploy", "charts"), Bootstrap: filepath.Join(repos, "masters", "bootstrap.yaml")})
+	s := startStage(t, stage.Options{Repos: repos, Charts: filepath.Join("..", "deploy", "charts"),
+		Components: filepath.Join("..", "bin", "components", "local"), Bootstrap: filepath.Join(repos, "masters", "bootstrap.yaml")})
 	f := &fleet{Stage: s, tiers: map[string]*stage.Tier{"mom": s.MoM}, version: 1}
 	f.await(t, f.MoM, "production")
 	f.await(t, f.MoM, "staging")
