@@ -36,6 +36,7 @@ type far struct {
 	digest   string
 	account  bool
 	silent   chan struct{}
+	arrived  chan struct{}
 	requests []string
 }
 
@@ -54,6 +55,7 @@ func (f *far) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f.silent != nil {
 		silent := f.silent
 		f.mu.Unlock()
+		f.arrived <- struct{}{}
 		select {
 		case <-silent:
 		case <-r.Context().Done():
@@ -343,15 +345,13 @@ func TestBreaker(t *testing.T) {
 // not even by the calls that are on their way.
 func TestForgetEndsCalls(t *testing.T) {
 	f := newFar(t)
-	f.silent = make(chan struct{})
+	f.silent, f.arrived = make(chan struct{}), make(chan struct{}, 10)
 	defer close(f.silent)
 	n := newNear(t, f)
 	if a, wait := n.ask(n.q); a != nil || wait != 0 {
 		t.Fatal("ask() did not begin a probe")
 	}
-	for f.asked() == "" {
-		time.Sleep(time.Millisecond)
-	}
+	<-f.arrived
 	life := n.life
 	n.pool.Forget(n.key)
 	<-life.Done()
