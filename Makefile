@@ -239,7 +239,7 @@ bench: build $(BIN)/controlplane ## the cost of syncs, commits, drift, releases 
 CHILDREN ?= 1000
 LARGE ?= 5000
 .PHONY: bench-fleet
-bench-fleet: build $(BIN)/controlplane $(BIN)/capi-manager ## what a tier with many children costs, simulated; docs/performance.md explains the table
+bench-fleet: build $(BIN)/controlplane $(BIN)/capi-manager $(BIN)/components/local ## what a tier with many children costs, simulated; docs/performance.md explains the table
 	go build -p $(P) -o $(BIN)/fleetsim ./e2e/fleetsim/cmd
 	go build -p $(P) -o $(BIN)/fleetbench ./e2e/fleetbench
 	ulimit -n $$(ulimit -Hn) && $(BIN)/fleetbench -bin $(BIN) -children $(CHILDREN) -large $(LARGE) -json $(BIN)/fleetbench.json

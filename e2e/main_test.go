@@ -21,9 +21,9 @@ import (
 // machine was is not what they are about.
 const (
 	// bringUp covers clusters that come up or go away.
-	bringUp = 5 * time.Minute
+	bringUp = 8 * time.Minute
 	// converge covers one commit.
-	converge = 90 * time.Second
+	converge = 4 * time.Minute
 )
 
 func TestMain(m *testing.M) {

@@ -223,7 +223,8 @@ func (l *link) revoke(ctx context.Context, q question, role string) error {
 func grant(ctx context.Context, admin *apply.Cluster, objects []*unstructured.Unstructured) error {
 	for _, u := range objects {
 		write := func() error {
-			return admin.Apply(ctx, client.ApplyConfigurationFromUnstructured(u.DeepCopy()), client.ForceOwnership, client.FieldOwner(accessManager))
+			_, err := admin.Write(ctx, u, accessManager)
+			return err
 		}
 		err := write()
 		if apierrors.IsInvalid(err) && u.GetKind() == "ClusterRoleBinding" {

@@ -50,6 +50,8 @@ const (
 	waitPause = 10 * time.Second
 	// stalePause is the pause until the cache has our own last write.
 	stalePause = 20 * time.Millisecond
+	// madeHolds is how long the cache may take to show a Child that we created.
+	madeHolds = 2 * time.Second
 )
 
 // statusManager is the field manager of the status of our own kinds.
@@ -101,6 +103,8 @@ type Children struct {
 // notes are what is known of a child besides its status, in memory only. Without
 // them layers are rendered and their digests compared, which writes nothing either.
 type notes struct {
+	// made is when the Child was created, if we did that.
+	made time.Time
 	// written is the version of our last write of the Child.
 	written string
 	layers  map[string]*layerNotes
@@ -151,6 +155,9 @@ func (r *Children) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	child := &v1alpha1.Child{}
 	err := r.Client.Get(ctx, req.NamespacedName, child)
 	if apierrors.IsNotFound(err) {
+		if r.isMade(req.NamespacedName) {
+			return ctrl.Result{RequeueAfter: stalePause}, nil
+		}
 		r.forget(req.NamespacedName)
 		return r.discover(ctx, req.NamespacedName)
 	}
@@ -217,7 +224,17 @@ func (r *Children) discover(ctx context.Context, key types.NamespacedName) (ctrl
 	if err := r.Client.Create(ctx, child, client.FieldOwner(statusManager)); err != nil && !apierrors.IsAlreadyExists(err) {
 		return ctrl.Result{}, fmt.Errorf("cannot create Child %s: %w", key, err)
 	}
+	r.notesOf(key).made = r.Now()
 	return ctrl.Result{}, nil
+}
+
+// isMade reports whether a Child was created a moment ago, so that the cache may not
+// have it yet.
+func (r *Children) isMade(key types.NamespacedName) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.notes[key]
+	return n != nil && r.Now().Sub(n.made) < madeHolds
 }
 
 // childLabels are a Cluster's labels without those that say to whom the Cluster
@@ -572,7 +589,7 @@ func (v *visit) identityChanged(uid string) {
 		uid, v.child.Status.Identity.KubeSystemUID)
 }
 
-// meet records who a child is, durably before the first write to it.
+// meet notes who a child is. It is recorded before the first write to the child.
 func (v *visit) meet(ctx context.Context, l *link, cluster capibridge.Cluster, uid string) error {
 	id := &v1alpha1.ChildIdentity{ClusterUID: cluster.UID, KubeSystemUID: uid}
 	records, err := l.inscriptions(ctx)
@@ -585,7 +602,7 @@ func (v *visit) meet(ctx context.Context, l *link, cluster capibridge.Cluster, u
 		}
 	}
 	v.child.Status.Identity = id
-	return v.record(ctx)
+	return nil
 }
 
 // kubeconfigRef says where the kubeconfig is.

@@ -259,6 +259,9 @@ type Reporter struct {
 	// reconciled in this tier; nil stands for all.
 	Reconciles func(client.Object) bool
 
+	// kinds that the report is made of, once it was found out which the tier has.
+	kinds []client.Object
+
 	mu     sync.Mutex
 	last   *v1alpha1.Report
 	digest string
@@ -284,7 +287,7 @@ func (r *Reporter) Start(ctx context.Context) error {
 		default:
 		}
 	}
-	for _, o := range r.kinds() {
+	for _, o := range r.made() {
 		informer, err := r.Cache.GetInformer(ctx, o)
 		if err != nil {
 			return fmt.Errorf("cannot watch %T for the report: %w", o, err)
@@ -360,23 +363,27 @@ func (r *Reporter) wrote(report *v1alpha1.Report, digest string) {
 	r.last, r.digest = report, digest
 }
 
-// kinds that the report is made of and that the tier has. Those of sources and
-// HelmReleases are Flux's, and a tier may have installed only some of them.
-func (r *Reporter) kinds() []client.Object {
-	kinds := []client.Object{&kustomizev1.Kustomization{}, &sourcev1.GitRepository{}, &v1alpha1.Child{}}
+// made are the kinds that the report is made of and that the tier has. Those of
+// sources and HelmReleases are Flux's, and a tier may have installed only some of
+// them.
+func (r *Reporter) made() []client.Object {
+	if r.kinds != nil {
+		return r.kinds
+	}
+	r.kinds = []client.Object{&kustomizev1.Kustomization{}, &sourcev1.GitRepository{}, &v1alpha1.Child{}}
 	for _, o := range []client.Object{
 		&sourcev1.OCIRepository{}, &sourcev1.Bucket{}, &sourcev1.HelmRepository{}, &sourcev1.HelmChart{}, &helmv2.HelmRelease{},
 	} {
 		if r.Reconciles == nil || r.Reconciles(o) {
-			kinds = append(kinds, o)
+			r.kinds = append(r.kinds, o)
 		}
 	}
-	return kinds
+	return r.kinds
 }
 
 func (r *Reporter) compute(ctx context.Context) (*v1alpha1.Report, error) {
 	f := Facts{Agent: r.Agent}
-	for _, o := range r.kinds() {
+	for _, o := range r.made() {
 		gvk, err := r.Client.GroupVersionKindFor(o)
 		if err != nil {
 			return nil, fmt.Errorf("cannot list %T for the report: %w", o, err)

@@ -16,14 +16,12 @@ import (
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
-	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -354,11 +352,10 @@ func still(e inventory.Entry) bool {
 // permit makes sure that the parent may push the phases.
 func (s *seeding) permit(ctx context.Context, phases []apply.Phase) error {
 	var objects []*unstructured.Unstructured
+	defined := map[schema.GroupKind]string{}
 	for _, p := range phases {
-		objects = append(objects, p.Objects...)
-		if p.Packed != nil {
-			objects = append(objects, p.Packed.Outline()...)
-		}
+		objects = append(objects, p.Outline()...)
+		maps.Copy(defined, p.Defines())
 	}
 	objects = append(objects, s.components.asked...)
 	if s.link.caller() == nil {
@@ -367,25 +364,17 @@ func (s *seeding) permit(ctx context.Context, phases []apply.Phase) error {
 		}
 	}
 	var unsure error
-	rules := rights(objects, s.resources(objects, &unsure))
+	rules := rights(objects, s.resources(defined, &unsure))
 	if unsure != nil {
 		return because(v1alpha1.ReasonUnreachable, unsure)
 	}
 	return s.ensure(ctx, layerRole(s.layer.Namespace, s.layer.Name), rules)
 }
 
-// resources names the resource of a kind: as a definition of the layer says, or
-// as the child serves it. What the child could not tell is in unsure: a kind that is
+// resources names the resource of a kind: as a definition of the layer says, in
+// defined, or as the child serves it. What the child could not tell is in unsure: a kind that is
 // not known is not one that does not exist.
-func (s *seeding) resources(objects []*unstructured.Unstructured, unsure *error) resourceOf {
-	defined := map[schema.GroupKind]string{}
-	for _, u := range objects {
-		if ssautil.IsCRD(u) {
-			group, _, _ := unstructured.NestedString(u.Object, "spec", "group")
-			kind, _, _ := unstructured.NestedString(u.Object, "spec", "names", "kind")
-			defined[schema.GroupKind{Group: group, Kind: kind}], _, _ = unstructured.NestedString(u.Object, "spec", "names", "plural")
-		}
-	}
+func (s *seeding) resources(defined map[schema.GroupKind]string, unsure *error) resourceOf {
 	var mapper meta.RESTMapper
 	return func(gk schema.GroupKind) (string, bool) {
 		if r := defined[gk]; r != "" {
@@ -410,10 +399,40 @@ func (s *seeding) resources(objects []*unstructured.Unstructured, unsure *error)
 	}
 }
 
+// survey looks at a child that gets a layer for the first time. It needs more
+// rights than those of the layer, which the kubeconfig gives that the child was
+// just reached with.
+func (s *seeding) survey(ctx context.Context, owned []inventory.Entry, phases []apply.Phase) (*apply.Survey, error) {
+	if len(owned) > 0 || s.link.admin == nil {
+		return nil, nil
+	}
+	cluster, err := s.link.cluster(s.link.admin)
+	if err != nil {
+		return nil, because(v1alpha1.ReasonUnreachable, err)
+	}
+	survey, err := cluster.Survey(ctx, phases)
+	if err != nil {
+		return nil, because(v1alpha1.ReasonUnreachable, err)
+	}
+	return survey, nil
+}
+
 func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases []apply.Phase, digest string, known apply.Sent) error {
 	owned, err := entriesOf(entry.Inventory)
 	if err != nil {
 		return because(v1alpha1.ReasonSeedFailed, err)
+	}
+	survey, err := s.survey(ctx, owned, phases)
+	if err != nil {
+		return err
+	}
+	// Who the child is, and what it is about to get, is on record before the first
+	// write to it.
+	if ahead := inventory.Union(owned, declared(phases)); s.recorded.Status.Identity == nil || !inventory.Equal(ahead, owned) {
+		entry.Inventory = refsOf(ahead)
+		if err := s.record(ctx); err != nil {
+			return because(v1alpha1.ReasonSeedFailed, err)
+		}
 	}
 	if err := s.permit(ctx, phases); err != nil {
 		return err
@@ -448,6 +467,7 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 		Approved:  s.child.Annotations[v1alpha1.ApprovePruneAnnotation],
 		Undecided: entry.Reason == v1alpha1.ReasonPruneBlocked && inventory.AsksForApproval(entry.Message),
 		Sent:      known,
+		Survey:    survey,
 	})
 	s.advance(phases, digest, res)
 	err = render.Mask(err, s.sensitive)
@@ -513,8 +533,7 @@ func (s *seeding) inscribe(ctx context.Context, cluster *apply.Cluster, entry v1
 		sum := sha256.Sum256([]byte(manager))
 		manager = seedManager + "." + hex.EncodeToString(sum[:8])
 	}
-	err = cluster.Apply(ctx, client.ApplyConfigurationFromUnstructured(cm), client.ForceOwnership, client.FieldOwner(manager))
-	if err != nil {
+	if _, err := cluster.Write(ctx, cm, manager); err != nil {
 		return fmt.Errorf("cannot write seed record in the child: %w", err)
 	}
 	return nil

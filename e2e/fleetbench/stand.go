@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,12 +12,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -32,7 +35,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"golang.org/x/sync/errgroup"
 
@@ -190,20 +192,18 @@ func (s *stand) declare(ctx context.Context, kubeconfigs [][]byte) error {
 	if err != nil {
 		return err
 	}
-	files, err := filepath.Glob(filepath.Join(s.options.programs, "capi", "crd", "bases", "cluster.x-k8s.io_clusters.yaml"))
-	if err != nil || len(files) == 0 {
-		return fmt.Errorf("cannot find the definitions of Cluster API in %s; build them with: make build-demo", s.options.programs)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
+	for _, file := range []string{
+		"capi/crd/bases/cluster.x-k8s.io_clusters.yaml", "components/local/infrastructure-local/v0.1.0/infrastructure-components.yaml",
+	} {
+		text, err := os.ReadFile(filepath.Join(s.options.programs, file))
 		if err != nil {
-			return err
+			return fmt.Errorf("cannot find the definitions of Cluster API; build them with: make build-demo: %w", err)
 		}
-		u := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal(text, &u.Object); err != nil {
+		objects, err := ssautil.ReadObjects(bytes.NewReader(text))
+		if err != nil {
 			return fmt.Errorf("cannot parse %s: %w", file, err)
 		}
-		crds = append(crds, u)
+		crds = append(crds, slices.DeleteFunc(objects, func(u *unstructured.Unstructured) bool { return !ssautil.IsCRD(u) })...)
 	}
 	for _, crd := range crds {
 		if err := s.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(crd), client.FieldOwner("fleetbench"), client.ForceOwnership); err != nil {
@@ -216,7 +216,10 @@ func (s *stand) declare(ctx context.Context, kubeconfigs [][]byte) error {
 		}
 	}
 	if err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, startLimit, true, func(ctx context.Context) (bool, error) {
-		for _, list := range []client.ObjectList{&v1alpha1.ChildList{}, &sourcev1.GitRepositoryList{}, clusterList()} {
+		for _, list := range []client.ObjectList{
+			&v1alpha1.ChildList{}, &sourcev1.GitRepositoryList{}, listOf("cluster.x-k8s.io/v1beta2", "Cluster"),
+			listOf("infrastructure.cluster.x-k8s.io/v1alpha1", "LocalCluster"), listOf("controlplane.cluster.x-k8s.io/v1alpha1", "LocalControlPlane"),
+		} {
 			if s.client.List(ctx, list) != nil {
 				return false, nil
 			}
@@ -244,10 +247,10 @@ func (s *stand) declare(ctx context.Context, kubeconfigs [][]byte) error {
 	})
 }
 
-func clusterList() *unstructured.UnstructuredList {
+func listOf(apiVersion, kind string) *unstructured.UnstructuredList {
 	list := &unstructured.UnstructuredList{}
-	list.SetAPIVersion("cluster.x-k8s.io/v1beta2")
-	list.SetKind("ClusterList")
+	list.SetAPIVersion(apiVersion)
+	list.SetKind(kind + "List")
 	return list
 }
 
@@ -257,16 +260,31 @@ func (s *stand) declareCluster(ctx context.Context, name string, kubeconfig []by
 		"metadata": map[string]any{"name": name, "namespace": namespace, "labels": map[string]any{"cascade.dev/tier": "tenant"}},
 		"spec": map[string]any{
 			"clusterNetwork":    map[string]any{"pods": map[string]any{"cidrBlocks": []any{"10.244.0.0/16"}}, "services": map[string]any{"cidrBlocks": []any{"10.96.0.0/16"}}},
-			"infrastructureRef": map[string]any{"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "SimulatedCluster", "name": name},
-			"controlPlaneRef":   map[string]any{"apiGroup": "controlplane.cluster.x-k8s.io", "kind": "SimulatedControlPlane", "name": name},
+			"infrastructureRef": map[string]any{"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "LocalCluster", "name": name},
+			"controlPlaneRef":   map[string]any{"apiGroup": "controlplane.cluster.x-k8s.io", "kind": "LocalControlPlane", "name": name},
 		},
 	}}
-	if err := s.client.Create(ctx, cluster); err != nil {
-		return fmt.Errorf("cannot create Cluster %s: %w", name, err)
+	owned := func(kind, group string) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": group + ".cluster.x-k8s.io/v1alpha1", "kind": kind,
+			"metadata": map[string]any{"name": name, "namespace": namespace, "labels": map[string]any{"cluster.x-k8s.io/cluster-name": name}},
+			"spec":     map[string]any{"controlPlaneEndpoint": map[string]any{"host": "127.0.0.1", "port": int64(6443)}},
+		}}
 	}
-	status := `{"status":{"initialization":{"infrastructureProvisioned":true,"controlPlaneInitialized":true},"phase":"Provisioned"}}`
-	if err := s.client.Status().Patch(ctx, cluster, client.RawPatch("application/merge-patch+json", []byte(status))); err != nil {
-		return fmt.Errorf("cannot write status of Cluster %s: %w", name, err)
+	for _, part := range []struct {
+		object *unstructured.Unstructured
+		status string
+	}{
+		{owned("LocalCluster", "infrastructure"), `{"status":{"initialization":{"provisioned":true}}}`},
+		{owned("LocalControlPlane", "controlplane"), `{"status":{"initialization":{"controlPlaneInitialized":true},"version":"v1.36.3"}}`},
+		{cluster, `{"status":{"initialization":{"infrastructureProvisioned":true,"controlPlaneInitialized":true},"phase":"Provisioned"}}`},
+	} {
+		if err := s.client.Create(ctx, part.object); err != nil {
+			return fmt.Errorf("cannot create %s %s: %w", part.object.GetKind(), name, err)
+		}
+		if err := s.client.Status().Patch(ctx, part.object, client.RawPatch("application/merge-patch+json", []byte(part.status))); err != nil {
+			return fmt.Errorf("cannot write status of %s %s: %w", part.object.GetKind(), name, err)
+		}
 	}
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-kubeconfig", Labels: map[string]string{"cluster.x-k8s.io/cluster-name": name}},

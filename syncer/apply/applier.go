@@ -121,6 +121,8 @@ type Options struct {
 	// Sent are objects as they were applied before, which are not applied again.
 	// It is for clusters whose calls follow each other.
 	Sent Sent
+	// Survey is what there was in the cluster a moment ago, if that was looked for.
+	Survey *Survey
 	// bodies are those of the phase at hand, if it is frozen.
 	bodies map[*unstructured.Unstructured][]byte
 	// Claimed is asked about objects that would be deleted; nil knows of no other
@@ -264,6 +266,29 @@ func (p Phase) Entries() []inventory.Entry {
 		return entries
 	}
 	return append(entries, p.Packed.Entries()...)
+}
+
+// Outline are the objects of the phase, those that are packed as far as it takes
+// to know what they are and who may write them. They must not be modified.
+func (p Phase) Outline() []*unstructured.Unstructured {
+	if p.Packed == nil {
+		return p.Objects
+	}
+	return append(slices.Clone(p.Objects), p.Packed.Outline()...)
+}
+
+// Defines are the kinds that definitions of the phase define, with the names of
+// their resources.
+func (p Phase) Defines() map[schema.GroupKind]string {
+	defined := map[schema.GroupKind]string{}
+	for _, u := range p.Outline() {
+		if ssautil.IsCRD(u) {
+			group, _, _ := unstructured.NestedString(u.Object, "spec", "group")
+			kind, _, _ := unstructured.NestedString(u.Object, "spec", "names", "kind")
+			defined[schema.GroupKind{Group: group, Kind: kind}], _, _ = unstructured.NestedString(u.Object, "spec", "names", "plural")
+		}
+	}
+	return defined
 }
 
 // all the objects of a phase, which the caller may modify.

@@ -10,8 +10,10 @@ import (
 	"github.com/fluxcd/pkg/ssa"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -126,6 +128,25 @@ func (c *Cluster) Ready(ctx context.Context) error {
 		return fmt.Errorf("cannot reach API server: %w: %s", err, body)
 	}
 	return nil
+}
+
+// Write applies one object by one request, and takes fields that it names from
+// other managers. Of the answer only the metadata is decoded.
+func (c *Cluster) Write(ctx context.Context, u *unstructured.Unstructured, manager string) (*metav1.PartialObjectMetadata, error) {
+	mapping, err := c.RESTMapper().RESTMapping(u.GroupVersionKind().GroupKind(), u.GroupVersionKind().Version)
+	if err != nil {
+		return nil, err
+	}
+	body, err := encode(u)
+	if err != nil {
+		return nil, err
+	}
+	return c.send(ctx, mapping.Resource, client.ObjectKeyFromObject(u), body, manager)
+}
+
+func (c *Cluster) send(ctx context.Context, resource schema.GroupVersionResource, name types.NamespacedName, body []byte, manager string) (*metav1.PartialObjectMetadata, error) {
+	return c.metadata.Resource(resource).Namespace(name.Namespace).Patch(ctx, name.Name, types.ApplyPatchType, body,
+		metav1.PatchOptions{FieldManager: manager, Force: new(true)})
 }
 
 // Numbers of Answers.

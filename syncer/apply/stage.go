@@ -233,7 +233,7 @@ func (a *Applier) applyOne(ctx context.Context, u *unstructured.Unstructured, o 
 		preferred = any
 	}
 	watched := a.memo.watch(ctx, gk, preferred.Resource)
-	live, err := a.look(ctx, gk, mapping.Resource, name, watched)
+	live, err := a.look(ctx, gk, mapping.Resource, name, watched, o.Survey)
 	if err != nil {
 		return outcome{err: ssaerrors.NewDryRunErr(err, u)}
 	}
@@ -310,8 +310,7 @@ func (a *Applier) settle(ctx context.Context, u *unstructured.Unstructured, live
 
 // send applies an object by one request.
 func (a *Applier) send(ctx context.Context, resource schema.GroupVersionResource, name types.NamespacedName, body []byte) (*metav1.PartialObjectMetadata, error) {
-	return a.client.metadata.Resource(resource).Namespace(name.Namespace).Patch(ctx, name.Name, types.ApplyPatchType, body,
-		metav1.PatchOptions{FieldManager: a.owner.FieldManager, Force: new(true)})
+	return a.client.send(ctx, resource, name, body, a.owner.FieldManager)
 }
 
 // mayRecreate reports whether an object may be deleted and created again to
@@ -336,7 +335,10 @@ func (a *Applier) how(o Options) string {
 }
 
 // look tells what is in the cluster under a name; nil if nothing is.
-func (a *Applier) look(ctx context.Context, gk schema.GroupKind, resource schema.GroupVersionResource, name types.NamespacedName, watched bool) (*Live, error) {
+func (a *Applier) look(ctx context.Context, gk schema.GroupKind, resource schema.GroupVersionResource, name types.NamespacedName, watched bool, survey *Survey) (*Live, error) {
+	if live, known := survey.find(resource, name.Namespace, name.Name); known {
+		return live, nil
+	}
 	if !watched {
 		return a.client.read(ctx, resource, name.Namespace, name.Name)
 	}
