@@ -39,7 +39,7 @@ import (
 // CASCADE_ARMOUR_OPERATIONS is how many operations, CASCADE_ARMOUR_SEED repeats a
 // walk.
 func TestArmour(t *testing.T) {
-	t.Parallel()
+	alongside(t)
 	operations, seed := 150, time.Now().UnixNano()
 	for name, set := range map[string]func(n int64){
 		"CASCADE_ARMOUR_OPERATIONS": func(n int64) { operations = int(n) }, "CASCADE_ARMOUR_SEED": func(n int64) { seed = n },

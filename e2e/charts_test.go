@@ -43,7 +43,7 @@ import (
 // the definitions and the admission webhooks of Cluster API and of its providers,
 // unmodified. Nothing works on what is admitted.
 func TestCharts(t *testing.T) {
-	t.Parallel()
+	alongside(t)
 	a := startAdmission(t)
 	t.Run("Sets", a.sets)
 	t.Run("Changes", a.changes)

@@ -28,6 +28,7 @@ import (
 // it finds by the URL in their status, as with Flux's controllers; and what a
 // third party writes as an ExternalArtifact is applied too.
 func TestControllers(t *testing.T) {
+	alongside(t)
 	repos := t.TempDir()
 	bootstrap := filepath.Join(repos, "bootstrap.yaml")
 	if err := os.WriteFile(bootstrap, nil, 0o644); err != nil {

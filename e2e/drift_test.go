@@ -38,6 +38,7 @@ const (
 // TestDrift changes what is declared, 200 times in six ways, and watches it come
 // back; meanwhile somebody fights for one object of another Kustomization.
 func TestDrift(t *testing.T) {
+	alongside(t)
 	d := startDrift(t)
 	t.Run("Report", d.report)
 	t.Run("Meanwhile", func(t *testing.T) {

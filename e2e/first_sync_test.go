@@ -31,7 +31,7 @@ import (
 // and the record lost. The definitions of Cluster API are there, its controllers are
 // not: what counts is which objects are created. The parts build on each other.
 func TestFirstSync(t *testing.T) {
-	t.Parallel()
+	alongside(t)
 	f := startFirstSync(t)
 	for _, part := range []struct {
 		name string

@@ -36,6 +36,7 @@ import (
 // does to it what happens to fleets. The parts build on each other's state, so
 // one that fails ends the test.
 func TestFleet(t *testing.T) {
+	alongside(t)
 	f := startFleet(t)
 	for _, part := range []struct {
 		name string

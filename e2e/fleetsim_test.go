@@ -30,7 +30,7 @@ import (
 // real API server, one after the other, and compares the answers. What the
 // benchmark of the fleet says rests on this.
 func TestFleetsimIsFaithful(t *testing.T) {
-	t.Parallel()
+	alongside(t)
 	real, simulated := realServer(t), simulatedServer(t)
 	steps := conformance(t)
 	if len(steps) < 60 {

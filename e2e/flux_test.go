@@ -31,6 +31,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // and compares what it prints with what it prints for Flux's own controllers.
 // The verbs share one tier, so each leaves it as it was.
 func TestFlux(t *testing.T) {
+	alongside(t)
 	f := startFlux(t)
 	for _, verb := range []struct {
 		name string

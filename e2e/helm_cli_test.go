@@ -23,6 +23,7 @@ import (
 // with what they print for Flux's own controllers. The parts share one tier, so
 // each leaves it as it was.
 func TestHelmCLI(t *testing.T) {
+	alongside(t)
 	c := startHelmCLI(t)
 	for _, part := range []struct {
 		name string

@@ -20,6 +20,7 @@ const releases = 30
 // TestHelmCounts counts what many releases of one chart cost: at the repository,
 // and at the API server when nothing changes.
 func TestHelmCounts(t *testing.T) {
+	alongside(t)
 	h := startHelmSpec(t)
 	r := h.row(t)
 	before := h.charts.Count("GET", "/index.yaml", 200)

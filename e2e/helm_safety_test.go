@@ -20,6 +20,7 @@ import (
 // happens to its HelmRelease, the agent asks for no deletion of the Cluster until a
 // person confirmed it. Parts run one by one, as each reads the audit log.
 func TestHelmSafety(t *testing.T) {
+	alongside(t)
 	h := startHelmSpec(t)
 	h.apply(t, clusterKind)
 	eventually(t, converge, "Clusters are served", func(ctx context.Context) error {

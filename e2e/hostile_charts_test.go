@@ -32,6 +32,7 @@ const memoryBound = 1 << 30
 // ends as a named reason on the object that named it, within bounds of memory; a
 // release that has nothing to do with it is upgraded meanwhile.
 func TestHostileCharts(t *testing.T) {
+	alongside(t)
 	h := startHelmSpec(t)
 	pid := h.MoM.Agent()
 	if pid == 0 {

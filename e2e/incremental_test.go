@@ -37,6 +37,7 @@ const (
 // request and a restart cost. Every part is counted from where the one before
 // it ended, so that what comes late is found by the next.
 func TestIncremental(t *testing.T) {
+	alongside(t)
 	b := startBooks(t)
 	for _, part := range []struct {
 		name string

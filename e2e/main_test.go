@@ -26,6 +26,20 @@ const (
 	converge = 4 * time.Minute
 )
 
+// together is how many tests have control planes at the same time: most of the
+// time of each is waiting, and more of them would wait for each other.
+const together = 6
+
+var places = make(chan struct{}, together)
+
+// alongside lets a test run beside others.
+func alongside(t *testing.T) {
+	t.Helper()
+	t.Parallel()
+	places <- struct{}{}
+	t.Cleanup(func() { <-places })
+}
+
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
 	os.Exit(m.Run())

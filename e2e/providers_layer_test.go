@@ -124,7 +124,7 @@ func (f *fleet) providersOfMasters(t *testing.T) {
 // Nothing runs there but what the test starts: Deployments become available, and
 // webhooks answer, when the test says so.
 func TestLayerProviders(t *testing.T) {
-	t.Parallel()
+	alongside(t)
 	p := startLayerProviders(t)
 	for _, part := range []struct {
 		name string

@@ -52,7 +52,7 @@ var lifeDefinitions = map[string]struct {
 // asks what they mean: of Clusters of v1beta2, and of v1beta1 as Cluster API's own
 // conversion has them.
 func TestProviders(t *testing.T) {
-	t.Parallel()
+	alongside(t)
 	p := startProviders(t)
 	lives, err := shapes.Lives()
 	if err != nil {

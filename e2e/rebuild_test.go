@@ -30,7 +30,7 @@ import (
 // nor touched, and people are told what the MoM waits for; with the saved state
 // restored everything is as it was.
 func TestRebuiltMoM(t *testing.T) {
-	t.Parallel()
+	alongside(t)
 	f := startSmallFleet(t)
 	below := []string{"production", "staging", "alpha"}
 	saved := f.save(t)

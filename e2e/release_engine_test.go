@@ -51,6 +51,7 @@ import (
 // real API server without controllers: what is never deleted, what an interval
 // costs, and what hostile charts come to.
 func TestReleaseEngine(t *testing.T) {
+	alongside(t)
 	e := startEngine(t)
 	for name, run := range map[string]func(*testing.T, *engineRow){
 		"InSyncCostsOneList":           inSyncCostsOneList,

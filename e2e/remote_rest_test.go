@@ -24,7 +24,7 @@ const observeInterval = 2 * time.Second
 // own. It counts what they are asked when nothing happens, restarts the parent's
 // agent, and takes the records away.
 func TestRemoteAtRest(t *testing.T) {
-	t.Parallel()
+	alongside(t)
 	h := startHub(t, "v1beta1", "--observe-interval", observeInterval.String())
 	y := h.yard(t, "rest", map[string]string{
 		"pushed/note.yaml": noteNamed("note", "cluster", "${cluster_name}"),

@@ -347,7 +347,7 @@ func deletion(h *hub, t *testing.T) {
 // TestRotationLeak replaces kubeconfigs, by others of the same server and by such
 // of another name of it. CASCADE_LEAK_ROTATIONS says how often.
 func TestRotationLeak(t *testing.T) {
-	t.Parallel()
+	alongside(t)
 	n := times(t, "CASCADE_LEAK_ROTATIONS", 50)
 	h := startHub(t, "v1beta2")
 	y := h.yard(t, "leak", map[string]string{"app/note.yaml": noteNamed("note", "version", "0")})

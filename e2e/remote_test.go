@@ -37,7 +37,7 @@ import (
 // TestRemote has one agent and many clusters, to each of which something else
 // happens at the same time. The parts have a namespace each.
 func TestRemote(t *testing.T) {
-	t.Parallel()
+	alongside(t)
 	h := startHub(t, "v1beta2")
 	for _, part := range []struct {
 		name string

@@ -35,6 +35,7 @@ import (
 // helm-controller v1.6.4 and source-controller v1.9.5 as well, but for ReleaseMoves:
 // it looks for what the release had in the namespace that it moves to.
 func TestHelmReleaseSpec(t *testing.T) {
+	alongside(t)
 	h := startHelmSpec(t)
 	t.Run("Rows", func(t *testing.T) {
 		for _, r := range []struct {

@@ -29,6 +29,7 @@ import (
 // sooner on purpose, SecretsAreMasked, which it does from v1.10 on, and NotDecrypted,
 // where it loses the marks of encryption before it looks for them.
 func TestKustomizationSpec(t *testing.T) {
+	alongside(t)
 	s := startSpec(t)
 	t.Run("Rows", func(t *testing.T) {
 		for _, r := range []struct {

@@ -42,6 +42,7 @@ import (
 // by row, and what is applied from them. Every row was seen to pass with Flux's own
 // source-controller v1.9.5 as well; the digests of artifacts are those that it made.
 func TestSourceSpec(t *testing.T) {
+	alongside(t)
 	h := startHelmSpec(t)
 	h.restart(t, "--artifact-addr=$(POD_IP):9090", "--artifact-adv-addr=$(POD_IP):9090", "--feature-gates=ExternalArtifact=true")
 	t.Run("Rows", func(t *testing.T) {

@@ -27,6 +27,7 @@ import (
 // TestSync runs one tier and does to its sync what happens to syncs: the process
 // is killed in the middle, Git loses what it declared, people make mistakes.
 func TestSync(t *testing.T) {
+	alongside(t)
 	s := startSync(t)
 	for _, part := range []struct {
 		name string

@@ -41,6 +41,7 @@ func takeoverCharts(t *testing.T) *origins.Charts {
 // recorded from them: HelmReleases and sources with their status, Helm's storage,
 // and what was released.
 func TestHelmTakeover(t *testing.T) {
+	alongside(t)
 	charts := takeoverCharts(t)
 	repos := t.TempDir()
 	bootstrap := filepath.Join(repos, "bootstrap.yaml")

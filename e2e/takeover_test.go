@@ -32,6 +32,7 @@ import (
 // the agent. What they made is a fixture that was recorded from them, with field
 // managers, labels, inventories and status.
 func TestTakeover(t *testing.T) {
+	alongside(t)
 	o := startTakeover(t)
 	for _, part := range []struct {
 		name string

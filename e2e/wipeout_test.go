@@ -32,7 +32,7 @@ import (
 // asks for no delete, nothing is gone, and an object says why. Before that it is seen
 // that the API server would refuse.
 func TestWipeOut(t *testing.T) {
-	t.Parallel()
+	alongside(t)
 	a := startArmour(t)
 	t.Run("Wall", a.wall)
 	turns := make(chan struct{}, 12)
