@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
+	"errors"
 	"net/url"
 	"strings"
 	"time"
@@ -89,17 +90,22 @@ func ofToken(token string) Credential {
 		return ofEKS(presigned)
 	}
 	claims := jwt.RegisteredClaims{}
-	if _, _, err := jwt.NewParser().ParseUnverified(token, &claims); err != nil {
+	if _, _, err := jwt.NewParser().ParseUnverified(token, &claims); err != nil && !errors.Is(err, jwt.ErrTokenUnverifiable) {
 		return Credential{Form: CredentialToken}
 	}
-	c := Credential{Form: CredentialJWT}
-	if claims.IssuedAt != nil {
-		c.IssuedAt = claims.IssuedAt.UTC()
-	}
-	if claims.ExpiresAt != nil {
-		c.ExpiresAt = claims.ExpiresAt.UTC()
+	c := Credential{Form: CredentialJWT, IssuedAt: dateOf(claims.IssuedAt), ExpiresAt: dateOf(claims.ExpiresAt)}
+	if c.ExpiresAt.Before(c.IssuedAt) {
+		c.IssuedAt, c.ExpiresAt = time.Time{}, time.Time{}
 	}
 	return c
+}
+
+// dateOf is zero for what is not there, or cannot be a date that somebody meant.
+func dateOf(d *jwt.NumericDate) time.Time {
+	if d == nil || d.Year() < 1970 || d.Year() > 9999 {
+		return time.Time{}
+	}
+	return d.UTC()
 }
 
 func ofEKS(presigned string) Credential {

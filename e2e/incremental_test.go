@@ -403,13 +403,26 @@ func (b *books) requests(t *testing.T) {
 }
 
 // interval: where nothing changed nothing is written, and no object is asked
-// for. Two passes, as the first may have begun before.
+// for. Two passes, as the first may have begun before. A watch that broke on a
+// machine without time for it is begun anew by a list, but not each time.
 func (b *books) interval(t *testing.T) {
-	b.passed(t, 2)
-	if grown := b.since(t); len(grown) > 0 {
-		t.Errorf("the API server served %v", grown)
+	const tries = 3
+	for try := 1; ; try++ {
+		b.passed(t, 2)
+		grown := b.since(t)
+		b.balance(t, nil, nil)
+		if len(grown) == 0 {
+			return
+		}
+		lists := true
+		for key := range grown {
+			lists = lists && strings.HasPrefix(key, "LIST ")
+		}
+		if !lists || try == tries {
+			t.Fatalf("the API server served %v", grown)
+		}
+		t.Logf("the API server served %v; once more", grown)
 	}
-	b.balance(t, nil, nil)
 }
 
 // restart: a killed agent knows nothing any more. It verifies each object by one

@@ -182,7 +182,7 @@ func (l *link) admit(ctx context.Context, q question, role string, rules []rbacv
 
 // administrator is the connection with the kubeconfig's own credentials.
 func (l *link) administrator(ctx context.Context, q question) (*apply.Cluster, error) {
-	if l.admin == nil {
+	if l.admin == nil || l.lapsed() {
 		if err := l.reread(ctx, q); err != nil {
 			return nil, err
 		}

@@ -87,6 +87,8 @@ type Children struct {
 	// ObserveInterval is the time between two questions to a child.
 	ObserveInterval time.Duration
 
+	// Allowed is what kubeconfigs may have besides an address and credentials.
+	Allowed capibridge.Allowed
 	// Bridge knows what the objects of providers say about a cluster.
 	Bridge *capibridge.Providers
 
@@ -656,7 +658,7 @@ func (v *visit) kubeconfig(ctx context.Context, ref v1alpha1.SecretKeyReference,
 	if len(secret.Data[ref.Key]) == 0 {
 		return nil, missing("cannot use Secret %s: it has no key %s", ref.Name, ref.Key)
 	}
-	config, err := capibridge.Kubeconfig(secret.Data[ref.Key])
+	config, err := v.Allowed.Kubeconfig(secret.Data[ref.Key])
 	if err != nil {
 		return nil, because(v1alpha1.ReasonKubeconfigRefused, err)
 	}

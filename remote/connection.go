@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
 
@@ -161,8 +162,11 @@ type link struct {
 	endpoint string
 	host     string
 	tls      rest.TLSClientConfig
-	// admin is nil once there is a token and the kubeconfig is not needed.
-	admin *caller
+	proxy    func(*http.Request) (*url.URL, error)
+	// admin is nil once there is a token and the kubeconfig is not needed. lapses is
+	// when its credential does, if it says so.
+	admin  *caller
+	lapses time.Time
 	// minted speaks with the parent's own token until it has to be renewed.
 	minted           *caller
 	renewAt, expires time.Time
@@ -280,7 +284,8 @@ func (l *link) use(config *rest.Config, source string) error {
 		l.failures, l.notBefore = 0, time.Time{}
 		l.endpoint = endpoint
 	}
-	l.admin, l.source, l.host, l.tls = admin, source, config.Host, config.TLSClientConfig
+	l.admin, l.source, l.host, l.tls, l.proxy = admin, source, config.Host, config.TLSClientConfig, config.Proxy
+	l.lapses = capibridge.CredentialOf(config).ExpiresAt
 	l.tls.CertData, l.tls.KeyData = nil, nil
 	return nil
 }

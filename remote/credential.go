@@ -1,10 +1,6 @@
 package remote
 
 import (
-	"crypto/x509"
-	"encoding/base64"
-	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"strings"
 	"time"
@@ -12,8 +8,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
 )
 
 // given lists what the child holds of this layer, with when it lapses.
@@ -41,47 +39,18 @@ func lifeOf(secret *corev1.Secret) (begins, ends time.Time) {
 			return secret.CreationTimestamp.UTC(), ends.UTC().Truncate(time.Second)
 		}
 	}
-	sooner := func(b, e time.Time) {
-		if !e.IsZero() && (ends.IsZero() || e.Before(ends)) {
-			begins, ends = b.UTC().Truncate(time.Second), e.UTC().Truncate(time.Second)
+	sooner := func(config rest.Config) {
+		if c := capibridge.CredentialOf(&config); !c.ExpiresAt.IsZero() && (ends.IsZero() || c.ExpiresAt.Before(ends)) {
+			begins, ends = c.IssuedAt.UTC().Truncate(time.Second), c.ExpiresAt.UTC().Truncate(time.Second)
 		}
 	}
 	for _, key := range []string{corev1.TLSCertKey, "certFile", "clientCert"} {
-		if block, _ := pem.Decode(secret.Data[key]); block != nil {
-			if cert, err := x509.ParseCertificate(block.Bytes); err == nil {
-				sooner(cert.NotBefore, cert.NotAfter)
-			}
-		}
+		sooner(rest.Config{TLSClientConfig: rest.TLSClientConfig{CertData: secret.Data[key]}})
 	}
 	for _, key := range []string{"token", "bearerToken", "password"} {
-		sooner(lifeOfToken(string(secret.Data[key])))
+		sooner(rest.Config{BearerToken: string(secret.Data[key])})
 	}
 	return begins, ends
-}
-
-// lifeOfToken reads the claims of a JSON web token; it is for who it is given to
-// to verify it.
-func lifeOfToken(token string) (begins, ends time.Time) {
-	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
-		return begins, ends
-	}
-	raw, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return begins, ends
-	}
-	var claims struct {
-		Begins float64 `json:"iat"`
-		Ends   float64 `json:"exp"`
-	}
-	const farthest = 253402300799 // the last second of the year 9999
-	if json.Unmarshal(raw, &claims) != nil || claims.Ends <= 0 || claims.Ends > farthest || claims.Begins < 0 || claims.Begins > claims.Ends {
-		return begins, ends
-	}
-	if claims.Begins > 0 {
-		begins = time.Unix(int64(claims.Begins), 0)
-	}
-	return begins, time.Unix(int64(claims.Ends), 0)
 }
 
 // warn says which credentials of the child have used two thirds of their life:

@@ -141,7 +141,11 @@ func (l *link) inquire(ctx context.Context, q question) *answer {
 	a.passing = l.failures == 1 && !l.answered.IsZero() && !(errors.As(err, &timeout) && timeout.Timeout())
 	switch {
 	case apierrors.IsUnauthorized(err):
-		err = because(v1alpha1.ReasonUnauthorized, fmt.Errorf("%w; the credentials of Secret %s are refused: renew them", err, q.source))
+		lapsed := ""
+		if l.lapsed() {
+			lapsed = ", they lapsed at " + l.lapses.UTC().Format(time.RFC3339)
+		}
+		err = because(v1alpha1.ReasonUnauthorized, fmt.Errorf("%w; the credentials of Secret %s are refused%s: renew them", err, q.source, lapsed))
 	case reasonOf(err) == v1alpha1.ReasonSeedFailed: // none of ours
 		err = because(v1alpha1.ReasonUnreachable, err)
 	}
@@ -167,11 +171,15 @@ func (l *link) regrant(ctx context.Context, q question) error {
 // follow makes sure that there are credentials of the kubeconfig that there is
 // now.
 func (l *link) follow(ctx context.Context, q question) error {
-	if l.source == q.source && l.caller() != nil {
+	if as := l.caller(); l.source == q.source && as != nil && (as != l.admin || !l.lapsed()) {
 		return nil
 	}
 	return l.reread(ctx, q)
 }
+
+// lapsed reports whether the kubeconfig that was read last is known not to be good
+// any more, by our clock. There may be another one by now.
+func (l *link) lapsed() bool { return !l.lapses.IsZero() && !l.pool.now().Before(l.lapses) }
 
 func (l *link) reread(ctx context.Context, q question) error {
 	config, err := q.read(ctx)
@@ -295,7 +303,7 @@ func (l *link) renew(ctx context.Context) error {
 	if s := got.Spec.ExpirationSeconds; s != nil && *s > 0 {
 		life = min(life, time.Duration(*s)*time.Second)
 	}
-	minted, err := calls(&rest.Config{Host: l.host, TLSClientConfig: l.tls, BearerToken: got.Status.Token})
+	minted, err := calls(&rest.Config{Host: l.host, TLSClientConfig: l.tls, Proxy: l.proxy, BearerToken: got.Status.Token})
 	if err != nil {
 		return err
 	}

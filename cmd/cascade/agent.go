@@ -60,6 +60,7 @@ type agentOptions struct {
 	concurrentSources    int
 	concurrentReleases   int
 	concurrentChildren   int
+	kubeconfigs          capibridge.Allowed
 	indexMaxBytes        int64
 	chartMaxBytes        int64
 	chartFileMaxBytes    int64
@@ -116,6 +117,7 @@ func newAgent() *cobra.Command {
 	f.Int64Var(&o.chartFileMaxBytes, "helm-chart-file-max-size", 5<<20, "most bytes of one file of a chart")
 	f.IntVar(&o.concurrentChildren, "concurrent-children", 64, "number of children that are pushed to at the same time")
 	f.DurationVar(&o.observeInterval, "observe-interval", 45*time.Second, "time between two questions to a child that is ready: whether it is there, and what its agent reports")
+	f.BoolVar(&o.kubeconfigs.ProxyURL, "allow-kubeconfig-proxy", false, "let kubeconfigs of children and of spec.kubeConfig send the traffic to their clusters by the proxy that they name")
 	f.BoolVar(&o.noCrossNamespaceRefs, "no-cross-namespace-refs", false, "refuse sources of other namespaces")
 	f.BoolVar(&o.noRemoteBases, "no-remote-bases", true, "refuse references of kustomization files to other hosts and repositories, which cannot be allowed yet")
 	f.StringSliceVar(&o.controllerKinds, "controllers", controllerKinds(), "kinds that this process reconciles; sources of other kinds are read by the URL of their artifact")

@@ -222,7 +222,7 @@ func (o agentOptions) parts(mgr ctrl.Manager, fence func() error) (*parts, error
 		return nil, fmt.Errorf("cannot set up the cache of tokens: %w", err)
 	}
 	p.targets = &syncer.Targets{
-		Local: local, Kubeconfig: capibridge.Kubeconfig, ServiceAccount: o.serviceAccount,
+		Local: local, Kubeconfig: o.kubeconfigs.Kubeconfig, ServiceAccount: o.serviceAccount,
 		KubeConfigServiceAccount: o.kubeconfigAccount, Tokens: p.tokens, Scheme: mgr.GetScheme(), Now: time.Now,
 	}
 	shard, err := o.shard()
@@ -274,7 +274,7 @@ func (o agentOptions) controllers(ctx context.Context, mgr ctrl.Manager, reporte
 		children := &remote.Children{
 			Client: mgr.GetClient(), Cache: mgr.GetCache(), Cluster: p.local, Snapshots: p.finder.Snapshots, Connections: connections,
 			Events: p.events("cascade"), Metrics: remote.NewMetrics(metrics.Registry), Now: time.Now,
-			AgentImage: o.image, ObserveInterval: o.observeInterval, Bridge: &capibridge.Providers{}, Providers: providers.NewLibrary(),
+			AgentImage: o.image, ObserveInterval: o.observeInterval, Bridge: &capibridge.Providers{}, Allowed: o.kubeconfigs, Providers: providers.NewLibrary(),
 		}
 		layers := &remote.Layers{Client: mgr.GetClient(), Reader: p.local, Snapshots: p.finder.Snapshots, Now: time.Now}
 		if err := remote.SetupWithManager(mgr, children, layers, o.concurrentChildren); err != nil {
