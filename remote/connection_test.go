@@ -427,3 +427,32 @@ func TestCallTimeout(t *testing.T) {
 		t.Error("a host that is none is accepted")
 	}
 }
+
+// TestLapsedKubeconfig: who has no token of his own goes by the clock, and does not
+// wait until the child refuses him.
+func TestLapsedKubeconfig(t *testing.T) {
+	f := newFar(t)
+	n := newNear(t, f)
+	first := webToken(fmt.Sprintf(`{"iat":%d,"exp":%d}`, start.Unix(), start.Add(15*time.Minute).Unix()))
+	n.token = first
+	f.change(func(f *far) { f.account, f.tokens = false, map[string]bool{first: true} })
+	n.good(t)
+	n.clock.add(time.Minute)
+	n.good(t)
+	if n.reads != 1 {
+		t.Errorf("the kubeconfig was read %d times while its token was good", n.reads)
+	}
+	n.clock.add(15 * time.Minute)
+	n.token = "second"
+	f.change(func(f *far) { f.tokens = map[string]bool{"second": true} })
+	f.asked()
+	n.good(t)
+	expect(t, "a token that lapsed", f.asked(), "POST token, GET cascade-leader")
+
+	n.token, n.q.source = first, "s2"
+	n.clock.add(time.Minute)
+	a := n.answered(t)
+	if want := "they lapsed at " + start.Add(15*time.Minute).UTC().Format(time.RFC3339); a.err == nil || !strings.Contains(a.err.Error(), want) {
+		t.Errorf("answer is %v, want it to say %q", a.err, want)
+	}
+}
