@@ -1030,7 +1030,7 @@ const slowDeployment = "{apiVersion: apps/v1, kind: Deployment, metadata: {name:
 
 func (h *helmSpec) waitTimeout(t *testing.T) {
 	r := h.row(t)
-	r.release(t, "web", "{timeout: 3s, values: {objects: ["+slowDeployment+"]}}")
+	r.release(t, "web", "{timeout: 20s, values: {objects: ["+slowDeployment+"]}}")
 	r.releaseTells(t, "web", "Ready", "False", "InstallFailed", "...Deployment/"+r.ns+"/slow status: 'InProgress'")
 	r.releaseTells(t, "web", "Stalled", "True", "RetriesExceeded", "Failed to install after 1 attempt(s)")
 }
