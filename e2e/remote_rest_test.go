@@ -219,8 +219,8 @@ func (y *yard) quiet(t *testing.T, p *plane, name string) {
 		}
 		return nil
 	})
-	// Visits are spread by a tenth of the interval.
-	if most := int(float64(last.Sub(first))/(0.9*float64(observeInterval))) + 1; total > most {
+	// Visits are spread by a fifth of the interval.
+	if most := int(float64(last.Sub(first))/(0.8*float64(observeInterval))) + 1; total > most {
 		t.Errorf("%s was asked %d times within %s, at most %d requests are due: %v", name, total, last.Sub(first), most, asked)
 	}
 	for request := range asked {
