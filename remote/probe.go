@@ -346,9 +346,9 @@ func (l *link) hear(ctx context.Context, urgent bool) error {
 		}
 		f.report, f.digest, f.err = report, digest, err
 	}
-	if silent := now.Sub(f.changed); silent > agentSilence {
-		f.err = because(v1alpha1.ReasonAgentNotReady, fmt.Errorf("the agent has not renewed its lease for %s; see the pods of namespace %s in the child",
-			silent.Round(time.Second), v1alpha1.AgentNamespace))
+	if now.Sub(f.changed) > agentSilence {
+		f.err = because(v1alpha1.ReasonAgentNotReady, fmt.Errorf("the agent has not renewed its lease since %s; see the pods of namespace %s in the child",
+			f.changed.UTC().Format(time.RFC3339), v1alpha1.AgentNamespace))
 	}
 	return nil
 }

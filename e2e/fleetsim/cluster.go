@@ -80,6 +80,10 @@ const (
 // an agent renews its lease.
 const period = 2 * time.Second
 
+// paced is by how much resource versions move on in a period: more than there are
+// writes, which move them on by one each, so that each period shows.
+const paced = 1 << 10
+
 // now is the cluster's time.
 func (c *Cluster) now() time.Time {
 	return c.fleet.now().Add(c.currentFaults().Skew)
@@ -96,7 +100,7 @@ func (c *Cluster) currentFaults() Faults {
 // that a lease has a higher one with every period without any work.
 func (c *Cluster) renewal() renewal {
 	at := c.fleet.now().Truncate(period)
-	return renewal{version: uint64(at.Unix() / int64(period/time.Second)), at: at.Add(c.currentFaults().Skew)}
+	return renewal{version: uint64(at.Unix() / int64(period/time.Second) * paced), at: at.Add(c.currentFaults().Skew)}
 }
 
 // next is the version of the next write.
