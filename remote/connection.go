@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -34,8 +35,8 @@ const (
 	retryPause = time.Second
 	// idleAfter closes connections that nobody uses: at rest a child is asked
 	// once in a while, and a thousand idle connections cost more than
-	// connecting anew.
-	idleAfter = 5 * time.Second
+	// connecting anew, for which the session is kept.
+	idleAfter = time.Second
 	// patience is how long a probe keeps its place among those that run. One that
 	// takes longer waits on, but no healthy child waits for its place.
 	patience = time.Second
@@ -233,6 +234,8 @@ func calls(config *rest.Config) (*caller, error) {
 	}
 	if tlsConfig != nil {
 		tlsConfig.NextProtos = []string{"http/1.1"}
+		// Of this caller alone: a server takes who a client is from its session.
+		tlsConfig.ClientSessionCache = tls.NewLRUClientSessionCache(1)
 	}
 	transport := &http.Transport{
 		Proxy:               config.Proxy,

@@ -158,7 +158,7 @@ func (s *seeding) phases(ctx context.Context) ([]apply.Phase, error) {
 	if s.snapshot == nil {
 		return phases, nil
 	}
-	rendering, err := render.Render(ctx, s.snapshot, render.Build{Path: s.layer.Spec.Path, Variables: s.vars, Sensitive: s.sensitive})
+	rendering, err := render.Render(ctx, s.snapshot, render.Build{Path: s.layer.Spec.Path, Variables: s.vars, Sensitive: s.sensitive, NoDigest: true})
 	if err != nil {
 		return nil, because(v1alpha1.ReasonBuildFailed, err)
 	}

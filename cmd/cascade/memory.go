@@ -15,11 +15,12 @@ const gcPercent = 50
 
 // Times after which memory that was needed only for a while is given back.
 const (
-	firstRelease = 15 * time.Second
+	firstRelease = 2 * time.Second
 	nextRelease  = 30 * time.Minute
 	// A burst of work leaves memory that is free but not given back. It is looked
-	// for every minute, and given back when it is worth it.
-	spareLook  = time.Minute
+	// for again and again, and given back when it is worth it. Pages of the program that
+	// only the burst used are given back in any case.
+	spareLook  = 15 * time.Second
 	spareBytes = 16 << 20
 )
 
@@ -50,13 +51,11 @@ func (frugal) Start(ctx context.Context) error {
 			return nil
 		case <-timer.C:
 			timer.Reset(spareLook)
-			now := time.Now()
-			if now.Before(due) && spare() < spareBytes {
-				continue
+			if now := time.Now(); !now.Before(due) || spare() >= spareBytes {
+				due = now.Add(nextRelease)
+				// What setting up left behind is garbage now, between what is in use.
+				debug.FreeOSMemory()
 			}
-			due = now.Add(nextRelease)
-			// What setting up left behind is garbage now, between what is in use.
-			debug.FreeOSMemory()
 			releaseProgramPages()
 		}
 	}

@@ -39,13 +39,45 @@ type Schemas struct {
 	known []*served // most recently used first
 }
 
-// served is what an API server serves at one moment. It is immutable.
+// served is what an API server serves at one moment. It does not change, and is safe
+// for concurrent use.
 type served struct {
 	// tag is the entity tags of both answers, empty if the server gave none.
 	tag    string
 	lists  []*metav1.APIResourceList
 	stale  []string
 	mapper meta.RESTMapper
+
+	// found are mappings that were looked up: the mapper goes over all versions of a
+	// group each time.
+	mu    sync.Mutex
+	found map[schema.GroupVersionKind]*meta.RESTMapping
+}
+
+// mapping finds a kind in a version, or in the preferred one if that is empty.
+func (s *served) mapping(gk schema.GroupKind, version string) (*meta.RESTMapping, error) {
+	key := gk.WithVersion(version)
+	s.mu.Lock()
+	known := s.found[key]
+	s.mu.Unlock()
+	if known != nil {
+		return known, nil
+	}
+	var versions []string
+	if version != "" {
+		versions = append(versions, version)
+	}
+	m, err := s.mapper.RESTMapping(gk, versions...)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.found == nil {
+		s.found = map[schema.GroupVersionKind]*meta.RESTMapping{}
+	}
+	s.found[key] = m
+	return m, nil
 }
 
 // NewSchemas returns an empty store.
@@ -297,13 +329,16 @@ func (k *kinds) resources(ctx context.Context) ([]*metav1.APIResourceList, error
 // lookup asks the mapper, and once more after the API server was asked again if
 // something is not known. The mapper's methods have no context; the client's
 // time-out bounds the calls.
-func lookup[T any](k *kinds, f func(meta.RESTMapper) (T, error)) (T, error) {
+func lookup[T any](k *kinds, f func(*served) (T, error)) (T, error) {
 	var none T
 	s, err := k.now(context.Background(), false)
 	if err != nil {
 		return none, err
 	}
-	found, err := f(s.mapper)
+	found, err := f(s)
+	if err == nil {
+		return found, nil
+	}
 	if _, missed := k.known.get(); missed || !meta.IsNoMatchError(err) {
 		return found, err
 	}
@@ -312,7 +347,7 @@ func lookup[T any](k *kinds, f func(meta.RESTMapper) (T, error)) (T, error) {
 		return none, aerr
 	}
 	if again != s {
-		found, err = f(again.mapper)
+		found, err = f(again)
 	}
 	if meta.IsNoMatchError(err) {
 		k.known.set(again, true)
@@ -321,29 +356,32 @@ func lookup[T any](k *kinds, f func(meta.RESTMapper) (T, error)) (T, error) {
 }
 
 func (k *kinds) KindFor(resource schema.GroupVersionResource) (schema.GroupVersionKind, error) {
-	return lookup(k, func(m meta.RESTMapper) (schema.GroupVersionKind, error) { return m.KindFor(resource) })
+	return lookup(k, func(s *served) (schema.GroupVersionKind, error) { return s.mapper.KindFor(resource) })
 }
 
 func (k *kinds) KindsFor(resource schema.GroupVersionResource) ([]schema.GroupVersionKind, error) {
-	return lookup(k, func(m meta.RESTMapper) ([]schema.GroupVersionKind, error) { return m.KindsFor(resource) })
+	return lookup(k, func(s *served) ([]schema.GroupVersionKind, error) { return s.mapper.KindsFor(resource) })
 }
 
 func (k *kinds) ResourceFor(input schema.GroupVersionResource) (schema.GroupVersionResource, error) {
-	return lookup(k, func(m meta.RESTMapper) (schema.GroupVersionResource, error) { return m.ResourceFor(input) })
+	return lookup(k, func(s *served) (schema.GroupVersionResource, error) { return s.mapper.ResourceFor(input) })
 }
 
 func (k *kinds) ResourcesFor(input schema.GroupVersionResource) ([]schema.GroupVersionResource, error) {
-	return lookup(k, func(m meta.RESTMapper) ([]schema.GroupVersionResource, error) { return m.ResourcesFor(input) })
+	return lookup(k, func(s *served) ([]schema.GroupVersionResource, error) { return s.mapper.ResourcesFor(input) })
 }
 
 func (k *kinds) RESTMapping(gk schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
-	return lookup(k, func(m meta.RESTMapper) (*meta.RESTMapping, error) { return m.RESTMapping(gk, versions...) })
+	if len(versions) > 1 {
+		return lookup(k, func(s *served) (*meta.RESTMapping, error) { return s.mapper.RESTMapping(gk, versions...) })
+	}
+	return lookup(k, func(s *served) (*meta.RESTMapping, error) { return s.mapping(gk, strings.Join(versions, "")) })
 }
 
 func (k *kinds) RESTMappings(gk schema.GroupKind, versions ...string) ([]*meta.RESTMapping, error) {
-	return lookup(k, func(m meta.RESTMapper) ([]*meta.RESTMapping, error) { return m.RESTMappings(gk, versions...) })
+	return lookup(k, func(s *served) ([]*meta.RESTMapping, error) { return s.mapper.RESTMappings(gk, versions...) })
 }
 
 func (k *kinds) ResourceSingularizer(resource string) (string, error) {
-	return lookup(k, func(m meta.RESTMapper) (string, error) { return m.ResourceSingularizer(resource) })
+	return lookup(k, func(s *served) (string, error) { return s.mapper.ResourceSingularizer(resource) })
 }

@@ -45,6 +45,9 @@ type Build struct {
 	// Lenient puts an empty string for a variable that is neither set nor has
 	// a default, which is an error otherwise.
 	Lenient bool
+	// NoDigest leaves the digest of the rendering empty: it takes the text of every
+	// object, which nothing else may need.
+	NoDigest bool
 	// Decrypter decrypts what SOPS encrypted; nil is none.
 	Decrypter Decrypter
 	// Keys identifies what Decrypter decrypts with, for Key. Renderings are not
@@ -192,9 +195,11 @@ func finish(ctx context.Context, fsys *fileSystem, built []*item, b Build) (*Ren
 		return nil, err
 	}
 	r := &Rendering{Objects: make([]*unstructured.Unstructured, 0, len(built))}
-	var err error
-	if r.Digest, err = digestOfYAML(built); err != nil {
-		return nil, err
+	if !b.NoDigest {
+		var err error
+		if r.Digest, err = digestOfYAML(built); err != nil {
+			return nil, err
+		}
 	}
 	for _, i := range built {
 		objects, err := i.objects()
