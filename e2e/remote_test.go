@@ -49,6 +49,7 @@ func TestRemote(t *testing.T) {
 		{"NotReadyServers", notReadyServers},
 		{"LostTokens", lostTokens},
 		{"Layers", layers},
+		{"Inhabited", inhabited},
 		{"Unreachable", unreachable},
 		{"ByHand", byHand},
 		{"Rotation", rotation},
@@ -245,6 +246,46 @@ func life(h *hub, t *testing.T) {
 			p.has(t, "note", "version", "2")
 		}},
 	)
+}
+
+// inhabited is a cluster that has some of what a layer brings. That is found out by
+// one list, and what a person exempted is left alone.
+func inhabited(h *hub, t *testing.T) {
+	files := map[string]string{}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		files["app/"+name+".yaml"] = noteNamed(name, "by", "git")
+	}
+	y := h.yard(t, "inhabited", files)
+	p := h.plane(t, "inhabited", "--audit-reads")
+	for name, annotations := range map[string]map[string]string{"a": {"kustomize.toolkit.fluxcd.io/reconcile": "disabled"}, "b": nil} {
+		if err := p.client.Create(t.Context(), &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: annotations}, Data: map[string]string{"by": "hand"},
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	y.layer(t, "app", "inhabited")
+	from := p.now(t)
+	y.declare(t, "inhabited")
+	y.report(t, "inhabited", initialized)
+	y.handOver(t, "inhabited", p.issue(t).kubeconfig)
+	y.ready(t, "inhabited", "")
+	for name, want := range map[string]string{"a": "hand", "b": "git", "c": "git", "d": "git"} {
+		p.has(t, name, "by", want)
+	}
+	lists := 0
+	for _, e := range p.requests(t, from) {
+		switch {
+		case e.ObjectRef.Resource != "configmaps" || e.ObjectRef.Namespace != "default":
+		case e.Verb == "list":
+			lists++
+		case e.Verb == "get":
+			t.Errorf("%s was asked for, although there was a list", e.ObjectRef.Name)
+		}
+	}
+	if lists != 1 {
+		t.Errorf("ConfigMaps were listed %d times", lists)
+	}
 }
 
 func layerNamed(y *yard, name string) *v1alpha1.Layer {
