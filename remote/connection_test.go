@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -454,5 +455,21 @@ func TestLapsedKubeconfig(t *testing.T) {
 	a := n.answered(t)
 	if want := "they lapsed at " + start.Add(15*time.Minute).UTC().Format(time.RFC3339); a.err == nil || !strings.Contains(a.err.Error(), want) {
 		t.Errorf("answer is %v, want it to say %q", a.err, want)
+	}
+}
+
+// TestFenceHoldsInChildren: an agent that lost its lease deletes nothing in children
+// either.
+func TestFenceHoldsInChildren(t *testing.T) {
+	n := newNear(t, newFar(t))
+	lost := errors.New("the lease is lost")
+	n.pool.Fence = func() error { return lost }
+	n.good(t)
+	cluster, err := n.cluster(n.minted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cluster.MayDelete(); !errors.Is(err, lost) {
+		t.Errorf("MayDelete() is %v", err)
 	}
 }
