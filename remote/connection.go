@@ -310,12 +310,14 @@ func (l *link) caller() *caller {
 	return l.admin
 }
 
-// drop forgets the minted token: it lapsed, or was revoked.
+// drop forgets all credentials: they lapsed, or were revoked. The kubeconfig has
+// to be read again.
 func (l *link) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.minted.close()
-	l.minted = nil
+	l.admin.close()
+	l.minted, l.admin = nil, nil
 }
 
 // cluster is the connection for a push, as the parent's own account or, where as
