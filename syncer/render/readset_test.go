@@ -167,6 +167,7 @@ func TestKey(t *testing.T) {
 		"Lenient":    {Lenient: true},
 		"Keys":       {Keys: "k"},
 		"Decrypter":  {Decrypter: &caesar{}},
+		"NoDigest":   {NoDigest: true},
 	}
 	// A field that is not in the key would have old renderings reused.
 	for i := range reflect.TypeFor[Build]().NumField() {

@@ -74,7 +74,7 @@ type Decrypter interface {
 // a digest of them.
 func (b Build) Key() string {
 	fields := []string{
-		b.Path, b.TargetNamespace, b.NamePrefix, b.NameSuffix, fmt.Sprint(b.IgnoreMissingComponents, b.Always, b.Lenient, b.Decrypter != nil), b.Keys,
+		b.Path, b.TargetNamespace, b.NamePrefix, b.NameSuffix, fmt.Sprint(b.IgnoreMissingComponents, b.Always, b.Lenient, b.Decrypter != nil, b.NoDigest), b.Keys,
 		"components", fmt.Sprint(len(b.Components)),
 	}
 	fields = append(fields, b.Components...)
