@@ -14,18 +14,27 @@ import (
 	"github.com/cascade-gitops/cascade/capibridge"
 )
 
-// given lists what the child holds of this layer, with when it lapses.
+// given lists what the child holds of this layer, with when it lapses: what is handed
+// to a provider by the name of both.
 func (s *seeding) given() []v1alpha1.ChildCredential {
 	var list []v1alpha1.ChildCredential
-	for _, c := range s.credentials {
-		g := v1alpha1.ChildCredential{Name: c.name}
-		if begins, ends := lifeOf(c.secret); !ends.IsZero() {
+	add := func(name string, secret *corev1.Secret) {
+		g := v1alpha1.ChildCredential{Name: name}
+		if begins, ends := lifeOf(secret); !ends.IsZero() {
 			g.ExpiresAt = &metav1.Time{Time: ends}
 			if !begins.IsZero() {
 				g.RenewAt = &metav1.Time{Time: begins.Add(ends.Sub(begins) * 2 / 3)}
 			}
 		}
 		list = append(list, g)
+	}
+	for _, c := range s.credentials {
+		add(c.name, c.secret)
+	}
+	for _, w := range s.components.wanted {
+		for i, secret := range s.components.secrets[w.Label] {
+			add(w.Label+"/"+w.Credentials[i].Name, secret)
+		}
 	}
 	return list
 }

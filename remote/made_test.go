@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/providers"
 )
 
 func certificate(t *testing.T, from, to time.Time) []byte {
@@ -120,5 +122,27 @@ func TestHanded(t *testing.T) {
 	}
 	if len(h.read) > 2 {
 		t.Errorf("%d objects are kept", len(h.read))
+	}
+}
+
+// TestGiven: what a provider is handed is listed beside what the agent is.
+func TestGiven(t *testing.T) {
+	lapses := corev1.Secret{Data: map[string][]byte{"token": []byte(webToken(`{"iat":0,"exp":90}`))}}
+	s := &seeding{
+		credentials: []credential{{name: "git-auth", secret: &corev1.Secret{}}},
+		components: components{
+			wanted: []providers.Wanted{
+				{Label: "cluster-api"},
+				{Label: "infrastructure-aws", Credentials: []v1alpha1.CredentialReference{{Name: "keys"}, {Name: "token"}}},
+			},
+			secrets: map[string][]*corev1.Secret{"infrastructure-aws": {{}, &lapses}},
+		},
+	}
+	at := func(seconds int64) *metav1.Time { return &metav1.Time{Time: time.Unix(seconds, 0).UTC()} }
+	want := []v1alpha1.ChildCredential{
+		{Name: "git-auth"}, {Name: "infrastructure-aws/keys"}, {Name: "infrastructure-aws/token", ExpiresAt: at(90), RenewAt: at(60)},
+	}
+	if diff := cmp.Diff(want, s.given()); diff != "" {
+		t.Errorf("given(): -want, +got:\n%s", diff)
 	}
 }

@@ -117,6 +117,8 @@ type InventoryEntry struct {
 
 // ChildCredential is a Secret that was handed to the child.
 type ChildCredential struct {
+	// Name of the Secret in the child; of one that a provider is handed, behind the
+	// provider's label: infrastructure-aws/credentials.
 	Name string `json:"name"`
 	// ExpiresAt is when what the Secret holds lapses, as far as that is known.
 	// +optional
