@@ -175,16 +175,21 @@ func (d *drift) trials(t *testing.T) {
 func (d *drift) trial(ctx context.Context, way spoil, name string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, correctedIn)
 	defer cancel()
-	object := stage.Object(way.apiVersion, way.kind)
-	if err := d.watcher.Get(ctx, client.ObjectKey{Namespace: d.ns, Name: name}, object); err != nil {
-		return 0, err
-	}
-	declared := declaredPart(object)
+	// Of the version of the list, not of the object: that may be older than what
+	// the API server remembers.
 	list := &unstructured.UnstructuredList{}
 	list.SetAPIVersion(way.apiVersion)
 	list.SetKind(way.kind + "List")
-	watcher, err := d.watcher.Watch(ctx, list, client.InNamespace(d.ns), client.MatchingFields{"metadata.name": name},
-		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: object.GetResourceVersion()}})
+	if err := d.watcher.List(ctx, list, client.InNamespace(d.ns), client.MatchingFields{"metadata.name": name}); err != nil {
+		return 0, err
+	}
+	if len(list.Items) != 1 {
+		return 0, fmt.Errorf("there are %d", len(list.Items))
+	}
+	object := &list.Items[0]
+	declared := declaredPart(object)
+	watcher, err := d.watcher.Watch(ctx, list.DeepCopy(), client.InNamespace(d.ns), client.MatchingFields{"metadata.name": name},
+		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: list.GetResourceVersion()}})
 	if err != nil {
 		return 0, err
 	}
