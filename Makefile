@@ -167,7 +167,7 @@ race: ## the agent with the race detector, for the e2e tests
 
 .PHONY: e2e
 e2e: build-e2e race ## the scenarios on real control planes, agents under the race detector
-	go test -race -count=1 -timeout 40m -parallel 48 -v ./e2e
+	go test -race -count=1 -timeout 40m -parallel 40 -v ./e2e
 
 # The long forms of tests that `make e2e` runs in short. How often they do what they
 # do, a variable says: make rotation CASCADE_ROTATIONS=600.

@@ -28,7 +28,7 @@ const (
 
 // together is how many tests have control planes at the same time: most of the
 // time of each is waiting, and more of them would wait for each other.
-const together = 5
+const together = 4
 
 var places = make(chan struct{}, together)
 
