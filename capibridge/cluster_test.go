@@ -198,7 +198,7 @@ func TestGate(t *testing.T) {
 			if again := gates.Gate(tc.cluster, tc.when); again != got {
 				t.Errorf("%s\nGate(%q) = %+v, and then %+v", tc.reason, tc.when, got, again)
 			}
-			if once := Gate(tc.cluster, tc.when); once != got {
+			if once := new(Gates).Gate(tc.cluster, tc.when); once != got {
 				t.Errorf("%s\nGate(%q) = %+v, and of other Gates %+v", tc.reason, tc.when, got, once)
 			}
 			if got.Open != (tc.want == "") || got.Reason != tc.want || (got.Message == "") != got.Open {

@@ -82,9 +82,6 @@ func (g *Gates) Gate(c Cluster, readyWhen string) Verdict {
 	return Verdict{Open: true}
 }
 
-// Gate decides as Gates does, and keeps nothing.
-func Gate(c Cluster, readyWhen string) Verdict { return new(Gates).Gate(c, readyWhen) }
-
 func (g *Gates) evaluate(expression string, cluster map[string]any) (bool, error) {
 	program, err := g.compile(expression)
 	if err != nil {

@@ -38,15 +38,7 @@ func BelongsTo(secret *corev1.Secret, c Cluster) bool {
 	return false
 }
 
-// Kubeconfig makes a client configuration of a kubeconfig's current context. Of
-// all that a kubeconfig can say, it accepts the server's https address and
-// name, inline CA, inline client certificate and key, and an inline token;
-// anything else that is set is refused by name. In particular client-go would
-// read tokenFile while it parses and so hand our own token to another server
-// (threat V4), and would run programs named in exec.
-func Kubeconfig(data []byte) (*rest.Config, error) { return Allowed{}.Kubeconfig(data) }
-
-// Allowed is what a kubeconfig may have besides what Kubeconfig accepts. The
+// Allowed is what a kubeconfig may have besides an address and credentials. The
 // zero value allows nothing.
 type Allowed struct {
 	// ProxyURL lets a kubeconfig send the traffic to its cluster by a proxy
@@ -55,7 +47,12 @@ type Allowed struct {
 	ProxyURL bool
 }
 
-// Kubeconfig makes a client configuration, as the function of that name does.
+// Kubeconfig makes a client configuration of a kubeconfig's current context. Of
+// all that a kubeconfig can say, it accepts the server's https address and
+// name, inline CA, inline client certificate and key, an inline token, and what is
+// allowed; anything else that is set is refused by name. In particular client-go
+// would read tokenFile while it parses and so hand our own token to another server
+// (threat V4), and would run programs named in exec.
 func (a Allowed) Kubeconfig(data []byte) (*rest.Config, error) {
 	if len(data) == 0 {
 		return nil, errors.New("cannot use kubeconfig: it is empty")

@@ -56,7 +56,7 @@ func TestKubeconfig(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Kubeconfig([]byte(tc.data))
+			got, err := Allowed{}.Kubeconfig([]byte(tc.data))
 			if err != nil {
 				t.Fatalf("%s\nKubeconfig(): %v", tc.reason, err)
 			}
@@ -125,7 +125,7 @@ func TestKubeconfigRefused(t *testing.T) {
 		"Deep":            {"depth costs stack", "apiVersion: v1\nkind: Config\nx: " + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Kubeconfig([]byte(tc.data))
+			got, err := Allowed{}.Kubeconfig([]byte(tc.data))
 			if err == nil {
 				t.Fatalf("%s\nKubeconfig() = %v, want it refused", tc.reason, fieldsOf(got))
 			}
@@ -192,7 +192,7 @@ func FuzzKubeconfig(f *testing.F) {
 	f.Add([]byte(`{"kind":"Config","apiVersion":"v1","current-context":"c","contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}],"clusters":[{"name":"k","cluster":{"server":"https://x"}}],"users":[{"name":"u","user":{"exec":{"command":"x"}}}]}`))
 	f.Add([]byte("contexts: [null]\nclusters: [null]\nusers: [null]\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		got, err := Kubeconfig(data)
+		got, err := Allowed{}.Kubeconfig(data)
 		if err != nil {
 			return
 		}
