@@ -496,7 +496,7 @@ func rightsConformance(get stepOf, post stepTo, patch patchTo, keep func(exchang
 			`{"apiGroups":["rbac.authorization.k8s.io"],"resources":["clusterroles","clusterrolebindings"],"verbs":["create","patch","get"]}]}`, "rights"),
 		post("CreateClusterRoleBinding", rbac+"/clusterrolebindings", `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"name":"parent"},`+
 			`"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"parent"},"subjects":[{"kind":"ServiceAccount","name":"parent","namespace":"conform"}]}`, "defaults of a binding"),
-		with(as(get("AllowedGet", "/api/v1/namespaces/conform/configmaps/a", "a right")), func(s *exchange) { s.until = `"name":"a"` }),
+		with(as(get("AllowedGet", "/api/v1/namespaces/conform/configmaps/a", "a right")), func(s *exchange) { s.until = `"resourceVersion"` }),
 		as(get("AllowedByName", "/api/v1/namespaces/kube-system", "a right to one name")),
 		with(as(post("AskForAccess", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"get","resource":"namespaces","name":"default"}}}`, "a right that one does not have")), func(s *exchange) { s.without = []string{"metadata"} }),
 		with(as(post("AskForAllowedAccess", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"get","resource":"namespaces","name":"kube-system"}}}`, "a right that one has")), func(s *exchange) {

@@ -209,7 +209,7 @@ func newTargets(t *testing.T, s *apiServer, objects ...client.Object) (*Targets,
 	local := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(testrestmapper.TestOnlyStaticRESTMapper(scheme)).WithObjects(objects...).Build()
 	return &Targets{
 		Local:      &apply.Cluster{Client: local, Config: &rest.Config{Host: s.URL, BearerToken: "ours", TLSClientConfig: rest.TLSClientConfig{CAData: s.ca()}}},
-		Kubeconfig: capibridge.Kubeconfig, Scheme: scheme, Now: func() time.Time { return now },
+		Kubeconfig: capibridge.Allowed{}.Kubeconfig, Scheme: scheme, Now: func() time.Time { return now },
 	}, &now
 }
 
