@@ -110,6 +110,26 @@ func TestRemoteAtRest(t *testing.T) {
 				t.Logf("%s: %d requests after the restart", name, len(p.byParent(t, from[name])))
 			}
 		}},
+		act{"RestartWithoutSourceWritesNothing", func(t *testing.T) {
+			fleet := object("source.toolkit.fluxcd.io/v1", "GitRepository", y.namespace, "fleet")
+			from := map[string]int64{}
+			for name, p := range planes {
+				from[name] = p.now(t)
+			}
+			// What is suspended is not fetched after a start either.
+			y.patch(t, fleet, map[string]any{"spec": map[string]any{"suspend": true}})
+			h.agent.Kill()
+			h.startAgent(t)
+			for name := range planes {
+				y.visit(t, name)
+			}
+			y.patch(t, fleet, map[string]any{"spec": map[string]any{"suspend": nil}})
+			for name, p := range planes {
+				y.visit(t, name)
+				y.ready(t, name, "")
+				p.parentWrote(t, from[name])
+			}
+		}},
 		act{"LostRecordsAreAdopted", func(t *testing.T) {
 			for name, p := range planes {
 				from := p.now(t)

@@ -50,6 +50,9 @@ const (
 	waitPause = 10 * time.Second
 	// stalePause is the pause until the cache has our own last write.
 	stalePause = 20 * time.Millisecond
+	// sourceWait is how long a source may take after a start until a layer that is in
+	// place is said to lack it.
+	sourceWait = 45 * time.Second
 	// madeHolds is how long the cache may take to show a Child that we created.
 	madeHolds = 2 * time.Second
 )
@@ -105,6 +108,8 @@ type Children struct {
 // notes are what is known of a child besides its status, in memory only. Without
 // them layers are rendered and their digests compared, which writes nothing either.
 type notes struct {
+	// began is when these notes did: with the process, or with the child.
+	began time.Time
 	// made is when the Child was created, if we did that.
 	made time.Time
 	// written is the version of our last write of the Child.
@@ -139,7 +144,7 @@ func (r *Children) notesOf(key types.NamespacedName) *notes {
 	}
 	n := r.notes[key]
 	if n == nil {
-		n = &notes{layers: map[string]*layerNotes{}}
+		n = &notes{began: r.Now(), layers: map[string]*layerNotes{}}
 		r.notes[key] = n
 	}
 	return n
@@ -740,6 +745,11 @@ func (p *push) layer(ctx context.Context, layer *v1alpha1.Layer, entry *v1alpha1
 	}
 	s := &seeding{push: p, layer: layer, vars: maps.Clone(p.vars), notes: p.notes.of(layer.Name)}
 	if err := p.gather(ctx, s); err != nil {
+		if entry.Ready && reasonOf(err) == v1alpha1.ReasonSourceNotReady && p.Now().Sub(p.notes.began) < sourceWait {
+			// A process that has just begun has not fetched anything. What is in place is so
+			// all the same.
+			return p.child.Status.Credentials, nil
+		}
 		return nil, err
 	}
 	given := s.given()

@@ -260,7 +260,7 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 	switch {
 	case entry.Digest != digest:
 		entry.Ready = false
-	case s.notes.inputs == "" && settled && entry.Ready:
+	case s.notes.inputs == "" && (entry.Ready || unsent(entry.Reason)):
 		// After a restart, what is recorded is taken as it is. When it is compared
 		// with the child is spread over the interval.
 		s.notes.due = now.Add(time.Duration(rand.Float64() * float64(s.layer.Spec.Interval.Duration)))
@@ -296,6 +296,17 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 		return nil
 	}
 	return s.await(ctx, entry, phases)
+}
+
+// unsent reports whether a layer that is not ready for this reason was not sent
+// since it was in place: something that comes before or after was wrong.
+func unsent(reason string) bool {
+	switch reason {
+	case v1alpha1.ReasonSourceNotReady, v1alpha1.ReasonCredentialMissing, v1alpha1.ReasonDependencyNotReady, v1alpha1.ReasonClusterNotReady,
+		v1alpha1.ReasonPaused, v1alpha1.ReasonBuildFailed, v1alpha1.ReasonProgressing, v1alpha1.ReasonHealthCheckFailed:
+		return true
+	}
+	return false
 }
 
 // await is nil once every object of the layer is healthy.
