@@ -811,7 +811,7 @@ func (s *stake) releasedInGit(t *testing.T) {
 	s.commit(t, map[string]string{"root/web.yaml": gitRelease(fmt.Sprintf(precious, "")), "root/a.yaml": cm("root", "", "{}")})
 	s.kustomization(t, "root", "")
 	s.ready(t, "root")
-	s.helmRow.released(t, "web", 1)
+	s.helmRow.released(t, "web", anyRevision)
 	s.from, s.uids = s.begun(t), s.there(t)
 	if _, ok := s.uids["Cluster/precious"]; !ok {
 		t.Fatalf("no Cluster is at stake, only %v", s.uids)
