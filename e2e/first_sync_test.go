@@ -45,6 +45,7 @@ func TestFirstSync(t *testing.T) {
 		{"MovedClusterIsNotBuiltAgain", (*firstSync).moved},
 		{"MovedClusterOfARelease", (*firstSync).movedRelease},
 		{"LostRecordOfAnOldTierHoldsNothing", (*firstSync).recordLost},
+		{"TargetsOwnRecordCounts", (*firstSync).otherTier},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.run(f, t) }) {
 			return
@@ -216,10 +217,14 @@ func (f *firstSync) patch(t *testing.T, o client.Object, patch string) {
 
 // parts returns the UIDs of the objects of a cluster that are there, by kind.
 func (f *firstSync) parts(ctx context.Context, name string) (map[string]string, error) {
+	return partsOf(ctx, f.c, name)
+}
+
+func partsOf(ctx context.Context, c client.Client, name string) (map[string]string, error) {
 	there := map[string]string{}
 	for _, kind := range clusterKinds {
 		u := stage.Object(kind[0], kind[1])
-		err := f.c.Get(ctx, client.ObjectKey{Namespace: "default", Name: name}, u)
+		err := c.Get(ctx, client.ObjectKey{Namespace: "default", Name: name}, u)
 		if err == nil {
 			there[kind[1]] = string(u.GetUID())
 		} else if !apierrors.IsNotFound(err) {
@@ -244,8 +249,13 @@ func (f *firstSync) has(t *testing.T, name string, want int) map[string]string {
 // created waits until all of a cluster is there.
 func (f *firstSync) created(t *testing.T, name string) {
 	t.Helper()
+	createdIn(t, f.c, name)
+}
+
+func createdIn(t *testing.T, c client.Client, name string) {
+	t.Helper()
 	eventually(t, converge, "cluster "+name+" is created", func(ctx context.Context) error {
-		there, err := f.parts(ctx, name)
+		there, err := partsOf(ctx, c, name)
 		if err != nil {
 			return err
 		}
@@ -547,4 +557,88 @@ func (f *firstSync) recordLost(t *testing.T) {
 	f.put(t, "fleet", map[string]string{"fleet/d.yaml": clusterText("d")})
 	f.created(t, "d")
 	f.ready(t)
+}
+
+// otherTier applies to another tier by spec.kubeConfig: what counts is what that one
+// has on record, and a person decides there.
+func (f *firstSync) otherTier(t *testing.T) {
+	other, err := f.Cluster(t.Context(), "first-other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := other.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	definitions(t, c)
+	if err := stage.Apply(t.Context(), c, "apiVersion: v1\nkind: Namespace\nmetadata: {name: cascade-system}\n---\n"+
+		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: cascade-first-sync, namespace: cascade-system}\ndata: {state: adopt}\n"); err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, err := os.ReadFile(other.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, namespace := range []string{stage.Namespace, "default"} {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "way"}, Data: map[string][]byte{"value": kubeconfig}}
+		if err := f.c.Create(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.put(t, "fleet", map[string]string{"other/z.yaml": clusterText("z"), "other/note.yaml": configMap("other", "1")})
+	if err := stage.Apply(t.Context(), f.c, kustomization("other", "fleet", "./other", "  kubeConfig: {secretRef: {name: way}}\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := stage.Apply(t.Context(), f.c, `apiVersion: helm.toolkit.fluxcd.io/v2
+kind: HelmRelease
+metadata: {name: other, namespace: default}
+spec:
+  interval: 10m
+  kubeConfig: {secretRef: {name: way}}
+  chart: {spec: {chart: ./charts/r, sourceRef: {kind: GitRepository, name: fleet, namespace: cascade-system}, interval: 1s}}
+  install: {disableWait: true}
+`); err != nil {
+		t.Fatal(err)
+	}
+	k, hr := &kustomizev1.Kustomization{}, &helmv2.HelmRelease{}
+	is := func(o client.Object, namespace string, conditions *[]metav1.Condition, status metav1.ConditionStatus, text string) {
+		t.Helper()
+		eventually(t, converge, fmt.Sprintf("%T other is Ready=%s and says %s", o, status, text), func(ctx context.Context) error {
+			if err := f.c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "other"}, o); err != nil {
+				return err
+			}
+			ready := meta.FindStatusCondition(*conditions, fluxmeta.ReadyCondition)
+			if ready == nil || ready.Status != status || !strings.Contains(ready.Message, text) {
+				return fmt.Errorf("conditions are %s", summary(*conditions))
+			}
+			return nil
+		})
+	}
+	is(k, stage.Namespace, &k.Status.Conditions, metav1.ConditionFalse, "cascade approve create --pushed default/z")
+	is(hr, "default", &hr.Status.Conditions, metav1.ConditionFalse, "cascade approve create --pushed default/r")
+	for _, name := range []string{"z", "r"} {
+		if there, err := partsOf(t.Context(), c, name); err != nil || len(there) > 0 {
+			t.Errorf("of cluster %s there are %v, %v", name, there, err)
+		}
+	}
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "other"}, &corev1.ConfigMap{}); err != nil {
+		t.Errorf("what has nothing to do with Clusters was not applied: %v", err)
+	}
+	if data, err := f.record(t.Context()); err != nil || data["default_z"] != "" {
+		t.Errorf("the record of the own tier is %v, %v", data, err)
+	}
+	// A person decides where the Clusters are, or are not.
+	if _, err := f.cascade(t, "approve", "create", "default/z"); err == nil || !strings.Contains(err.Error(), "it is not held") {
+		t.Errorf("it was approved in the tier that pushes: %v", err)
+	}
+	if out, err := f.Run(t.Context(), "cascade", "approve", "create", "--pushed", "default/z", "default/r", "--kubeconfig", other.Kubeconfig()); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, o := range []client.Object{k, hr} {
+		f.patch(t, o, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, fluxmeta.ReconcileRequestAnnotation, "approved"))
+	}
+	createdIn(t, c, "z")
+	createdIn(t, c, "r")
+	is(k, stage.Namespace, &k.Status.Conditions, metav1.ConditionTrue, "")
+	is(hr, "default", &hr.Status.Conditions, metav1.ConditionTrue, "")
 }

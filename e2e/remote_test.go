@@ -49,6 +49,7 @@ func TestRemote(t *testing.T) {
 		{"NotReadyServers", notReadyServers},
 		{"LostTokens", lostTokens},
 		{"Layers", layers},
+		{"PushedClusters", pushedClusters},
 		{"Inhabited", inhabited},
 		{"Unreachable", unreachable},
 		{"ByHand", byHand},

@@ -41,6 +41,9 @@ type FirstSync struct {
 	// cluster is asked: one that is seen and is not found has just gone, and how it
 	// went is not known yet.
 	Seen map[types.NamespacedName]bool
+	// Elsewhere: it is about another tier than the one that applies, in which a person
+	// has to decide.
+	Elsewhere bool
 }
 
 // departed reports whether the standing is one in which a Cluster that is gone
@@ -99,7 +102,8 @@ type Creation struct {
 	// Adopted are Clusters that are found complete and are not on record yet.
 	Adopted []types.NamespacedName
 
-	withheld map[string]bool
+	elsewhere bool
+	withheld  map[string]bool
 	// create has the Clusters that may be created.
 	create map[types.NamespacedName]bool
 }
@@ -137,6 +141,9 @@ type Fleet struct {
 
 	members []member
 }
+
+// Empty reports whether nothing of it could build a cluster.
+func (f Fleet) Empty() bool { return len(f.Clusters)+len(f.Loose) == 0 }
 
 type member struct {
 	entry Entry
@@ -280,7 +287,7 @@ type LooseLive struct {
 // not to know whether a Cluster exists: neither to hold nor to create it would be
 // right.
 func PlanCreation(f Fleet, record *FirstSync, live map[types.NamespacedName]ClusterLive, loose map[Entry]LooseLive) (*Creation, error) {
-	c := &Creation{withheld: map[string]bool{}, create: map[types.NamespacedName]bool{}}
+	c := &Creation{elsewhere: record.Elsewhere, withheld: map[string]bool{}, create: map[types.NamespacedName]bool{}}
 	held := map[types.NamespacedName]bool{}
 	for _, name := range f.Clusters {
 		if record.Open(name) {
@@ -359,6 +366,12 @@ func judgeCreation(record *FirstSync, name types.NamespacedName, is ClusterLive)
 // approveCreateCommand is in the message of every Creation that holds Clusters.
 const approveCreateCommand = "cascade approve create "
 
+// Of Clusters of another tier, the record is there.
+const (
+	run      = "run: "
+	runThere = "run, with the kubeconfig of the cluster that they are applied to: "
+)
+
 // mostNamed bounds the list of Clusters in a message. When those have been decided
 // about, the next are named.
 const mostNamed = 200
@@ -401,15 +414,19 @@ func (c *Creation) Message() string {
 	if len(c.Loose) > 0 {
 		parts = append(parts, fmt.Sprintf("not created: %s: no Cluster that is there refers to it", names(c.Loose, 5)))
 	}
+	how, command := run, approveCreateCommand
+	if c.elsewhere {
+		how, command = runThere, approveCreateCommand+"--pushed "
+	}
 	if len(commands) > 0 {
-		parts = append(parts, "restore the saved state of what runs already (docs/rebuild.md); for what is to be built, run: "+approveCreateCommand+strings.Join(commands, " "))
+		parts = append(parts, "restore the saved state of what runs already (docs/rebuild.md); for what is to be built, "+how+command+strings.Join(commands, " "))
 	} else if len(c.Loose) > 0 {
-		parts = append(parts, "when all Clusters of this tier are there, run: cascade approve first-sync")
+		parts = append(parts, "when all Clusters are there, "+how+"cascade approve first-sync")
 	}
 	return strings.Join(parts, "; ")
 }
 
-// HeldByMessage are the Clusters that a Message asks a person about.
+// HeldByMessage are the Clusters of this tier that a Message asks a person about.
 func HeldByMessage(message string) []types.NamespacedName {
 	_, list, ok := strings.Cut(message, approveCreateCommand)
 	if !ok {

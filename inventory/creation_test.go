@@ -342,3 +342,20 @@ func TestCreationMessageIsBounded(t *testing.T) {
 		t.Errorf("%d bytes, %d names: %s", len(message), len(HeldByMessage(message)), message[:200])
 	}
 }
+
+// TestCreationElsewhere: what is held in another tier is decided about there, not in
+// the one that says so.
+func TestCreationElsewhere(t *testing.T) {
+	e := Entry{Namespace: "fleet", Name: "a", Group: "cluster.x-k8s.io", Kind: "Cluster", Version: "v1beta2"}
+	c, err := PlanCreation(FleetOf([]*unstructured.Unstructured{e.Object()}), &FirstSync{Elsewhere: true}, map[types.NamespacedName]ClusterLive{{Namespace: "fleet", Name: "a"}: {State: Absent}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	message := c.Message()
+	if want := "run, with the kubeconfig of the cluster that they are applied to: cascade approve create --pushed fleet/a"; !strings.HasSuffix(message, want) {
+		t.Errorf("it says %s", message)
+	}
+	if names := HeldByMessage(message); len(names) > 0 {
+		t.Errorf("this tier is asked about %v", names)
+	}
+}

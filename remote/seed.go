@@ -26,6 +26,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
 	"github.com/cascade-gitops/cascade/syncer/health"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -57,6 +58,8 @@ type seeding struct {
 	credentials []credential
 	// components is what spec.providers is made of.
 	components components
+	// settled: all Clusters that the layer declares were there once.
+	settled bool
 }
 
 // credential is a Secret that is handed over, under a name in the child.
@@ -437,6 +440,10 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 	if err != nil {
 		return err
 	}
+	firstSync, err := s.firstSync(ctx, phases)
+	if err != nil {
+		return err
+	}
 	// Who the child is, and what it is about to get, is on record before the first
 	// write to it.
 	if ahead := inventory.Union(owned, declared(phases)); s.recorded.Status.Identity == nil || !inventory.Equal(ahead, owned) {
@@ -449,9 +456,10 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 		return err
 	}
 	as := s.link.caller()
-	if s.layer.Spec.Prune && len(inventory.Candidates(owned, declared(phases))) > 0 {
-		// Whether something may go depends on what it holds and what needs it,
-		// which the parent's own account may not see.
+	if s.layer.Spec.Prune && len(inventory.Candidates(owned, declared(phases))) > 0 || firstSync != nil && !firstSync.Settled {
+		// Whether something may go depends on what it holds and what needs it, and
+		// whether a Cluster is there completely on what it refers to, which the
+		// parent's own account may not see.
 		if _, err := s.link.administrator(ctx, s.question); err != nil {
 			return because(v1alpha1.ReasonSeedFailed, err)
 		}
@@ -477,6 +485,7 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 		Target:    s.child.Status.Identity.KubeSystemUID,
 		Approved:  s.child.Annotations[v1alpha1.ApprovePruneAnnotation],
 		Undecided: entry.Reason == v1alpha1.ReasonPruneBlocked && inventory.AsksForApproval(entry.Message),
+		FirstSync: firstSync,
 		Sent:      known,
 		Survey:    survey,
 	})
@@ -496,6 +505,13 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 		return because(v1alpha1.ReasonSeedFailed, err)
 	}
 	s.notes.sent = res.Sent
+	if res.Creation.Blocked() {
+		if err := s.link.resign(ctx); err != nil {
+			return because(v1alpha1.ReasonSeedFailed, err)
+		}
+		return because(v1alpha1.ReasonCreateHeld, errors.New(res.Creation.Message()))
+	}
+	s.settled = s.settled || len(inventory.ClustersAmong(declared(phases))) > 0
 	entry.Digest = digest
 	entry.DeletionPolicy = s.layer.Spec.DeletionPolicy
 	if s.snapshot != nil {
@@ -513,6 +529,47 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 	return nil
 }
 
+// firstSyncCreate, among the arguments of a layer's agent, says that a child that has
+// no records never had a Cluster.
+const firstSyncCreate = "--first-sync=create"
+
+// firstSync is what the child has on record about the Clusters that the layer
+// declares; nil if it declares none. A management cluster that is pushed to may have
+// been lost and set up anew, like any other: what runs already must not be built
+// again by whoever comes first.
+func (s *seeding) firstSync(ctx context.Context, phases []apply.Phase) (*inventory.FirstSync, error) {
+	var objects []*unstructured.Unstructured
+	for _, p := range phases {
+		objects = append(objects, p.Objects...)
+	}
+	if inventory.FleetOf(objects).Empty() {
+		return nil, nil
+	}
+	// The parent's own account does not see the record of the child's agent.
+	admin, err := s.link.administrator(ctx, s.question)
+	if err != nil {
+		return nil, err
+	}
+	record, err := firstsync.Read(ctx, admin)
+	if err != nil {
+		return nil, because(v1alpha1.ReasonSeedFailed, err)
+	}
+	if record == nil {
+		record = &inventory.FirstSync{Elsewhere: true}
+	}
+	layers, err := s.link.inscriptions(ctx)
+	if err != nil {
+		return nil, because(v1alpha1.ReasonSeedFailed, err)
+	}
+	mine := layers[s.inscriptionKey()]
+	if mine.err != nil {
+		return nil, because(v1alpha1.ReasonSeedFailed, mine.err)
+	}
+	s.settled = mine.Settled
+	record.Settled = record.Settled || s.settled || s.layer.Spec.Agent != nil && slices.Contains(s.layer.Spec.Agent.Args, firstSyncCreate)
+	return record, nil
+}
+
 // inscription is a layer's record in the child itself. A parent that lost its
 // own adopts it and rewrites nothing.
 type inscription struct {
@@ -522,6 +579,9 @@ type inscription struct {
 	// ClusterUID is the variable cluster_uid, which a parent that lost the Cluster
 	// and got it back from a backup would give another value.
 	ClusterUID string `json:"clusterUID,omitempty"`
+	// Settled: all Clusters that the layer declares were there once, or might be made.
+	// It is lost with them.
+	Settled bool `json:"settled,omitempty"`
 	// err is why the record cannot be used.
 	err error
 }
@@ -529,7 +589,7 @@ type inscription struct {
 func (s *seeding) inscriptionKey() string { return s.layer.Namespace + "." + s.layer.Name }
 
 func (s *seeding) inscribe(ctx context.Context, cluster *apply.Cluster, entry v1alpha1.ChildLayer) error {
-	text, err := json.Marshal(inscription{Revision: entry.Revision, Digest: entry.Digest, Inventory: entry.Inventory, ClusterUID: s.push.vars["cluster_uid"]})
+	text, err := json.Marshal(inscription{Revision: entry.Revision, Digest: entry.Digest, Inventory: entry.Inventory, ClusterUID: s.push.vars["cluster_uid"], Settled: s.settled})
 	if err != nil {
 		return fmt.Errorf("cannot encode seed record: %w", err)
 	}

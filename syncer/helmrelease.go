@@ -260,7 +260,11 @@ func (r *HelmReleases) reconcile(ctx context.Context, run *releaseRun) (ctrl.Res
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	r.FirstSync.Note(helmv2.HelmReleaseKind, client.ObjectKeyFromObject(obj), outcome.Creation)
+	noted := outcome.Creation
+	if obj.Spec.KubeConfig != nil {
+		noted = nil // it is not about the Clusters of this tier
+	}
+	r.FirstSync.Note(helmv2.HelmReleaseKind, client.ObjectKeyFromObject(obj), noted)
 	if !outcome.Again && !outcome.Creation.Blocked() {
 		obj.Status.ObservedGeneration = obj.Generation
 	}
@@ -330,9 +334,9 @@ func (r *HelmReleases) gather(ctx context.Context, run *releaseRun) (*release.Re
 	if err != nil {
 		return nil, &refusal{reason: reasonRESTClientError, err: err}
 	}
-	firstSync := r.FirstSync
+	firstSync := firstsync.Keeper(r.FirstSync)
 	if obj.Spec.KubeConfig != nil {
-		firstSync = nil // what is on record is about the Clusters of this tier
+		firstSync = firstsync.Other{Reader: cluster}
 	}
 	return &release.Request{
 		Object: obj, OCIDigest: ociDigest, Values: values, Cluster: cluster, Redact: secrets.redact, Log: log.FromContext(ctx), FirstSync: firstSync,

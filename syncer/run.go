@@ -22,6 +22,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
 	"github.com/cascade-gitops/cascade/syncer/health"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -157,11 +158,13 @@ func (r *Kustomizations) sync(ctx context.Context, run *run) (ctrl.Result, error
 	if err != nil {
 		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
 	}
-	var record *inventory.FirstSync
-	if run.target.Local() { // what is on record is about the Clusters of this tier
-		if record, err = r.FirstSync.For(ctx, run.rendering.Objects); err != nil {
-			return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
-		}
+	tier := firstsync.Keeper(r.FirstSync)
+	if !run.target.Local() {
+		tier = firstsync.Other{Reader: run.cluster}
+	}
+	record, err := tier.For(ctx, run.rendering.Objects)
+	if err != nil {
+		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
 	}
 	mode := r.driftMode(obj)
 	sync, err := r.applier(run).Sync(ctx, []apply.Phase{{Objects: run.rendering.Objects}}, apply.Options{
@@ -189,7 +192,11 @@ func (r *Kustomizations) sync(ctx context.Context, run *run) (ctrl.Result, error
 	run.sync = &sync
 	err = render.Mask(err, run.build.Sensitive)
 	obj.Status.Inventory = refs(sync.Inventory)
-	r.FirstSync.Note(kustomizev1.KustomizationKind, run.name(), sync.Creation)
+	noted := sync.Creation
+	if !run.target.Local() {
+		noted = nil // it is not about the Clusters of this tier
+	}
+	r.FirstSync.Note(kustomizev1.KustomizationKind, run.name(), noted)
 	// What goes with a Cluster is looked at again: nothing tells when that is gone.
 	settled := err == nil && sync.Complete && !sync.Creation.Blocked() && !sync.Plan.Blocked() && !sync.Pending &&
 		len(sync.Plan.OfCluster) == 0 && len(sync.Drifted) == 0 && run.memo != nil

@@ -23,16 +23,19 @@ import (
 )
 
 func (c *cli) newApproveCreate() *cobra.Command {
-	var all bool
+	var all, pushed bool
 	cmd := &cobra.Command{
 		Use:   "create [<namespace>/<name>...]",
 		Short: "Let Clusters be created that are held because they may run already",
 		Long: "Say of Clusters that they are new, or to be built again, so that they are created. Without names it\n" +
 			"shows what is held. A Cluster that runs already must not be approved: that builds it a second time.\n" +
-			"Restore its saved state instead (docs/rebuild.md); then there is nothing to approve.",
+			"Restore its saved state instead (docs/rebuild.md); then there is nothing to approve.\n\n" +
+			"What a Layer of a parent, or a Kustomization or HelmRelease with spec.kubeConfig, applies to this\n" +
+			"cluster is held where those are, and approved here, with --pushed.",
 		Example: "  cascade approve create\n" +
 			"  cascade approve create fleet/alpha fleet/beta\n" +
-			"  cascade approve create --all",
+			"  cascade approve create --all\n" +
+			"  cascade approve create --pushed fleet/alpha --kubeconfig <of the cluster that is pushed to>",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			names, err := clusterNames(args)
 			if err != nil {
@@ -41,14 +44,21 @@ func (c *cli) newApproveCreate() *cobra.Command {
 			if all && len(names) > 0 {
 				return fmt.Errorf("cannot use --all with names: it stands for all that are held")
 			}
+			if pushed && len(names) == 0 {
+				return fmt.Errorf("cannot approve what is pushed here without names: they are in the message of who pushes it")
+			}
 			cl, err := c.client()
 			if err != nil {
 				return err
+			}
+			if pushed {
+				return c.approvePushed(cmd.Context(), cl, c.namespace(), names)
 			}
 			return c.approveCreate(cmd.Context(), cl, c.namespace(), names, all)
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "show the Clusters that are held, and approve each of them")
+	cmd.Flags().BoolVar(&pushed, "pushed", false, "the named Clusters are held by a parent that pushes them here, or by another cluster with spec.kubeConfig")
 	c.flags.AddFlags(cmd.Flags())
 	return cmd
 }
@@ -126,9 +136,31 @@ func (c *cli) approveCreate(ctx context.Context, cl client.Client, namespace str
 	if err := writeFirstSync(ctx, cl, namespace, patch); err != nil {
 		return err
 	}
+	c.approved(names)
+	return nil
+}
+
+func (c *cli) approved(names []types.NamespacedName) {
 	for _, name := range names {
 		fmt.Fprintf(c.streams.Out, "✔ approved creation of Cluster %s\n", name)
 	}
+}
+
+// approvePushed approves what nothing in this tier holds. Without an agent in it
+// there is no record yet.
+func (c *cli) approvePushed(ctx context.Context, cl client.Client, namespace string, names []types.NamespacedName) error {
+	patch, err := firstsync.ApprovalPatch(names)
+	if err != nil {
+		return err
+	}
+	record := firstsync.NewRecord(namespace, "a person approved Clusters that are pushed here")
+	if err := cl.Create(ctx, record); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("cannot create ConfigMap %s/%s: %w", namespace, record.Name, err)
+	}
+	if err := writeFirstSync(ctx, cl, namespace, patch); err != nil {
+		return err
+	}
+	c.approved(names)
 	return nil
 }
 

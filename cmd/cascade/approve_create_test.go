@@ -107,6 +107,24 @@ func TestApproveCreateWithoutAgent(t *testing.T) {
 	}
 }
 
+// TestApprovePushed: what a parent pushes is held there, and approved here, where
+// there may be no agent and no record.
+func TestApprovePushed(t *testing.T) {
+	for reason, cl := range map[string]client.Client{"without an agent": heldTier(), "with one": heldTier(openRecord())} {
+		streams, _, out, _ := genericiooptions.NewTestIOStreams()
+		names, err := clusterNames([]string{"fleet/z"})
+		if err == nil {
+			err = (&cli{streams: streams}).approvePushed(t.Context(), cl, v1alpha1.AgentNamespace, names)
+		}
+		if data := recordedIn(t, cl); err != nil || data["fleet_z"] != "approved" || data["state"] != v1alpha1.FirstSyncAdopt {
+			t.Errorf("%s: the record is %v, %v", reason, data, err)
+		}
+		if want := "✔ approved creation of Cluster fleet/z\n"; out.String() != want {
+			t.Errorf("%s: it says %s", reason, out)
+		}
+	}
+}
+
 func TestApproveFirstSync(t *testing.T) {
 	streams, _, _, _ := genericiooptions.NewTestIOStreams()
 	c := &cli{streams: streams}

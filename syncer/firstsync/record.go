@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -42,6 +43,16 @@ func recordOf(cm *corev1.ConfigMap) (settled bool, clusters map[types.Namespaced
 		}
 	}
 	return cm.Data[stateKey] == v1alpha1.FirstSyncSettled, clusters
+}
+
+// NewRecord is that of a tier of which nothing is on record.
+func NewRecord(namespace, why string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: v1alpha1.FirstSyncConfigMap, Labels: map[string]string{"app.kubernetes.io/name": "cascade"},
+		},
+		Data: map[string]string{stateKey: v1alpha1.FirstSyncAdopt, whyKey: why},
+	}
 }
 
 // ApprovalPatch is a merge patch that says of Clusters that they may be created.

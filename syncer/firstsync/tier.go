@@ -93,14 +93,13 @@ func (t *Tier) init() {
 	})
 }
 
-// For returns what is known of the Clusters that objects are about. It waits for
-// the record.
+// For implements Keeper. It waits for the record.
 func (t *Tier) For(ctx context.Context, objects []*unstructured.Unstructured) (*inventory.FirstSync, error) {
 	if t == nil {
 		return nil, nil
 	}
 	fleet := inventory.FleetOf(objects)
-	if len(fleet.Clusters)+len(fleet.Loose) == 0 {
+	if fleet.Empty() {
 		return nil, nil
 	}
 	t.init()
@@ -123,8 +122,7 @@ func (t *Tier) For(ctx context.Context, objects []*unstructured.Unstructured) (*
 	return f, nil
 }
 
-// Quiet reports whether no Cluster is on record, of a tier that is settled. Then
-// only one that goes at this very moment may not be created. It waits for the record.
+// Quiet implements Keeper. It waits for the record.
 func (t *Tier) Quiet(ctx context.Context) (bool, error) {
 	if t == nil {
 		return true, nil
@@ -331,12 +329,8 @@ func (t *Tier) begin(ctx context.Context) (*corev1.ConfigMap, error) {
 	if err != nil {
 		return nil, err
 	}
-	cm := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: t.Namespace, Name: v1alpha1.FirstSyncConfigMap, Labels: map[string]string{"app.kubernetes.io/name": "cascade"},
-		},
-		Data: map[string]string{stateKey: state, whyKey: why},
-	}
+	cm := NewRecord(t.Namespace, why)
+	cm.Data[stateKey] = state
 	if err := t.Client.Create(ctx, cm, client.FieldOwner(fieldManager)); err != nil {
 		return nil, fmt.Errorf("cannot create ConfigMap %s: %w", cm.Name, err)
 	}

@@ -23,7 +23,7 @@ import (
 // already. A release is made as a whole or not at all, so none of it is then. nil
 // says that there is nothing against it.
 func (n *run) creation(ctx context.Context, next Action, diff jsondiff.DiffSet) (*inventory.Creation, error) {
-	if !next.creates() {
+	if !next.creates() || n.req.FirstSync == nil {
 		return nil, nil
 	}
 	// Rendering is done for this alone, so it is left out where no Cluster is in
@@ -127,6 +127,9 @@ var errCreateHeld = errors.New("creation is held")
 // mayCreate is an error if one of the objects is not to be created. It is asked
 // right before: what was looked at when the action began may have gone since.
 func (k *kubeClient) mayCreate(list kube.ResourceList) error {
+	if k.firstSync == nil {
+		return nil
+	}
 	var objects []*unstructured.Unstructured
 	for _, info := range list {
 		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(info.Object)

@@ -26,8 +26,8 @@ type kubeClient struct {
 	guard   *guard
 	logs    *logs
 	now     func() time.Time
-	// firstSync is what the tier knows of its Clusters. It may be nil.
-	firstSync *firstsync.Tier
+	// firstSync is what is known of the Clusters of the cluster. It may be nil.
+	firstSync firstsync.Keeper
 	// readers judge objects that are waited for, before kstatus does.
 	readers readers
 	// uninstalling: an object that must stay stops the action.

@@ -85,8 +85,8 @@ type Request struct {
 	Redact func(string) string
 	// Log may be the zero value.
 	Log logr.Logger
-	// FirstSync is what the tier knows of its Clusters. It may be nil.
-	FirstSync *firstsync.Tier
+	// FirstSync is what is known of the Clusters where the release is made. It may be nil.
+	FirstSync firstsync.Keeper
 }
 
 // Outcome is when to look at a HelmRelease again.

@@ -1,0 +1,68 @@
+package firstsync
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+// TestOther: what the record of another tier comes to here.
+func TestOther(t *testing.T) {
+	record := func(data map[string]string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.FirstSyncConfigMap}, Data: data}
+	}
+	for _, c := range []struct {
+		reason string
+		record *corev1.ConfigMap
+		err    error
+		// known: something is on record. quiet: nothing could be held. open: Cluster
+		// n/a may be created without asking.
+		known, quiet, open, fails bool
+	}{
+		{reason: "Flux's targets have no record, and nothing is held there", quiet: true},
+		{reason: "nor where it may not be read", err: apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "x", nil), quiet: true},
+		{reason: "to not know is an error", err: errors.New("connection refused"), fails: true},
+		{reason: "a new tier holds", record: record(map[string]string{stateKey: v1alpha1.FirstSyncAdopt}), known: true},
+		{reason: "a record that nobody understands holds", record: record(nil), known: true},
+		{reason: "a settled one does not", record: record(map[string]string{stateKey: v1alpha1.FirstSyncSettled}), known: true, quiet: true, open: true},
+		{reason: "but for what was moved away", record: record(map[string]string{stateKey: v1alpha1.FirstSyncSettled, "n_a": string(inventory.LastMoving)}), known: true},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			b := fake.NewClientBuilder()
+			if c.record != nil {
+				b = b.WithObjects(c.record)
+			}
+			if c.err != nil {
+				b = b.WithInterceptorFuncs(interceptor.Funcs{Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+					return c.err
+				}})
+			}
+			o := Other{Reader: b.Build()}
+			got, err := o.For(t.Context(), []*unstructured.Unstructured{cluster("a", false)})
+			if (err != nil) != c.fails || (got != nil) != c.known {
+				t.Fatalf("it is %v, %v", got, err)
+			}
+			if got != nil && (!got.Elsewhere || got.Open(key("a")) != c.open) {
+				t.Errorf("it is %+v", got)
+			}
+			if quiet, err := o.Quiet(t.Context()); (err != nil) != c.fails || quiet != c.quiet {
+				t.Errorf("quiet is %v, %v", quiet, err)
+			}
+			if got, err := o.For(t.Context(), nil); got != nil || err != nil {
+				t.Errorf("without Clusters it is %v, %v", got, err)
+			}
+		})
+	}
+}
