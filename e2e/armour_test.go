@@ -13,9 +13,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/e2e/stage"
 )
 
@@ -23,6 +25,31 @@ import (
 // provider for AWS, but without their controllers: what becomes of the objects is
 // nobody's doing but the agent's.
 type armour struct{ *helmSpec }
+
+// guarded waits until the label that protects a Namespace has a value; empty if it is
+// not there.
+func (a *armour) guarded(t *testing.T, namespace, value string) {
+	t.Helper()
+	eventually(t, converge, fmt.Sprintf("Namespace %s is labelled %q", namespace, value), func(ctx context.Context) error {
+		ns := &corev1.Namespace{}
+		if err := a.client.Get(ctx, client.ObjectKey{Name: namespace}, ns); err != nil {
+			return err
+		}
+		if got := ns.Labels[v1alpha1.ProtectedLabel]; got != value {
+			return fmt.Errorf("it is labelled %q", got)
+		}
+		return nil
+	})
+}
+
+// unguard says of a Namespace that it is not protected, as a person would.
+func (a *armour) unguard(t *testing.T, namespace string) {
+	t.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	if err := a.client.Patch(t.Context(), ns, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:"false"}}}`, v1alpha1.ProtectedLabel))); err != nil {
+		t.Fatal(err)
+	}
+}
 
 func startArmour(t *testing.T) *armour {
 	t.Helper()
@@ -268,6 +295,7 @@ func (a *armour) wallNamespace(t *testing.T) {
 		r.made(t, "apiVersion: cluster.x-k8s.io/v1beta2\nkind: ClusterClass\nmetadata: {name: class}\nspec: {infrastructure: {templateRef: {apiVersion: x/v1, kind: X, name: x}}, controlPlane: {templateRef: {apiVersion: x/v1, kind: X, name: x}}}\n"),
 	}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.ns}}
+	a.unguard(t, r.ns)
 	if err := r.client.Delete(t.Context(), ns); err != nil {
 		t.Fatal(err)
 	}

@@ -947,11 +947,18 @@ func (s *stake) forcedRecreation(t *testing.T) {
 	s.refused(t, "app", "ReconciliationFailed")
 }
 
-// namespaceDeleted: kubectl delete namespace. Workloads go, as they do without us;
-// the Cluster and what it needs do not, nor does the Kustomization.
+// namespaceDeleted: kubectl delete namespace. It is refused; the agent has labelled
+// what has a Cluster. If a person insists that it is not protected, workloads go, as
+// they do without us; the Cluster and what it needs do not, nor does the Kustomization.
 func (s *stake) namespaceDeleted(t *testing.T) {
 	s.declare(t, "")
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.ns}}
+	s.a.guarded(t, s.ns, "true")
+	if err := s.client.Delete(t.Context(), ns); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "is protected by the label") {
+		t.Fatalf("the delete is answered with %v", err)
+	}
+	s.spared(t)
+	s.a.unguard(t, s.ns)
 	if err := s.client.Delete(t.Context(), ns); err != nil {
 		t.Fatal(err)
 	}
@@ -982,6 +989,7 @@ func (s *stake) manyConfirmedAtOnce(t *testing.T) {
 	s.commit(t, map[string]string{"app/a.yaml": cm("a", "", "{}"), "app/one.yaml": clusterOf("one", held), "app/two.yaml": clusterOf("two", held), "app/three.yaml": clusterOf("three", held)})
 	s.kustomization(t, "app", "{interval: 2s}")
 	s.ready(t, "app")
+	s.a.guarded(t, s.ns, "true")
 	s.commit(t, map[string]string{"app/one.yaml": "", "app/two.yaml": "", "app/three.yaml": ""})
 	deleting := func(ctx context.Context) (names []string, err error) {
 		l := clusterList()
@@ -1019,6 +1027,7 @@ func (s *stake) manyConfirmedAtOnce(t *testing.T) {
 		}
 		return nil
 	})
+	s.a.guarded(t, s.ns, "")
 }
 
 // discoveryPartial: an aggregated API does not answer, so nobody knows what is in

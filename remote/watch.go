@@ -35,9 +35,9 @@ import (
 // there.
 const ClusterCRD = "clusters.cluster.x-k8s.io"
 
-// SetupWithManager registers the reconcilers of Layer and Child. Clusters and
-// their kubeconfig Secrets are watched from the moment that Cluster API is
-// installed in the tier, which may be never.
+// SetupWithManager registers the reconcilers of Layer and Child, and that of the
+// Namespaces with Clusters. Clusters and their kubeconfig Secrets are watched from the
+// moment that Cluster API is installed in the tier, which may be never.
 func SetupWithManager(mgr ctrl.Manager, children *Children, layers *Layers, concurrent int) error {
 	children.handed.Reader, children.handed.now = children.Cluster, children.Now
 	layers.Wake = func(child types.NamespacedName) { children.Connections.wake(child, true) }
@@ -60,7 +60,11 @@ func SetupWithManager(mgr ctrl.Manager, children *Children, layers *Layers, conc
 		Complete(layers); err != nil {
 		return err
 	}
-	return mgr.Add(&clusterWatch{mgr: mgr, controller: c, children: children})
+	guard, err := namespaces{children}.setUp(mgr)
+	if err != nil {
+		return err
+	}
+	return mgr.Add(&clusterWatch{mgr: mgr, controller: c, guard: guard, children: children})
 }
 
 // onAnswer lets the end of a probe call for a visit. Those that are only due
@@ -141,9 +145,10 @@ func (r *Children) onSnapshot(ctx context.Context, queue workqueue.TypedRateLimi
 
 // clusterWatch begins to watch Clusters when their CRD appears.
 type clusterWatch struct {
-	mgr        ctrl.Manager
-	controller controller.Controller
-	children   *Children
+	mgr ctrl.Manager
+	// controller is that of Children, guard that of Namespaces.
+	controller, guard controller.Controller
+	children          *Children
 }
 
 var _ manager.LeaderElectionRunnable = &clusterWatch{}
@@ -198,6 +203,9 @@ func (w *clusterWatch) Start(ctx context.Context) error {
 			return fmt.Errorf("cannot watch Clusters: %w", err)
 		}
 		w.children.clusters.watch(mapping.GroupVersionKind)
+		if err := w.guard.Watch(ofClusters(w.mgr.GetCache(), u)); err != nil {
+			return fmt.Errorf("cannot watch Clusters: %w", err)
+		}
 		secrets := &metav1.PartialObjectMetadata{}
 		secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
 		if err := w.controller.Watch(ctrlsource.Kind(w.mgr.GetCache(), secrets, handler.TypedEnqueueRequestsFromMapFunc(ofCluster))); err != nil {

@@ -7,6 +7,10 @@ const (
 	DeletionAnnotation = "cascade.dev/deletion"
 	// DeletionConfirmed is the value of DeletionAnnotation that confirms.
 	DeletionConfirmed = "confirmed"
+	// ProtectedLabel, "true" on a Namespace, keeps the API server from deleting it.
+	// Namespaces that have a Cluster get it from the agent, unless it is there with
+	// another value.
+	ProtectedLabel = "cascade.dev/protected"
 	// ApprovePruneAnnotation on a Kustomization or Child names the hash of
 	// the one prune plan that may pass the empty and shrink guards.
 	ApprovePruneAnnotation = "cascade.dev/approve-prune"

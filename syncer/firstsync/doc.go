@@ -8,6 +8,9 @@
 // and one that exists is left alone until it is complete. When everything that Git
 // declares is applied and there, the tier is settled, for good.
 //
+// Clusters that are applied to another tier, by a Layer or spec.kubeConfig, are judged
+// by what is on record there ([Read], [Other]): what this tier knows would outlive them.
+//
 // The record is one ConfigMap in the agent's namespace: it shares the fate of the
 // Clusters, so that it is lost when they are, and never without them. People and
 // agents write different keys of it.

@@ -1,0 +1,125 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// guardManager is the field manager of the label that protects a Namespace.
+const guardManager = "cascade-guard"
+
+// namespaces labels the Namespaces that have a Cluster, so that the API server
+// refuses to delete them (deploy/agent/wall.yaml). Without that, the keys and
+// workloads beside a Cluster would be gone by the time that its own delete is refused.
+// The label goes with the last Cluster. Any other value is a person's, and stays.
+type namespaces struct{ *Children }
+
+// setUp registers the reconciler of Namespaces. Clusters are to be watched by it as
+// well, once there may be any.
+func (n namespaces) setUp(mgr ctrl.Manager) (controller.Controller, error) {
+	labelled := func(o client.Object) bool { return o.GetLabels()[v1alpha1.ProtectedLabel] == "true" }
+	return ctrl.NewControllerManagedBy(mgr).Named("namespace").
+		For(&corev1.Namespace{}, builder.OnlyMetadata, builder.WithPredicates(predicate.Funcs{
+			// The last Cluster may have gone while nobody looked.
+			CreateFunc: func(e event.CreateEvent) bool { return labelled(e.Object) },
+			UpdateFunc: func(e event.UpdateEvent) bool { return labelled(e.ObjectOld) && !labelled(e.ObjectNew) },
+			DeleteFunc: func(event.DeleteEvent) bool { return false },
+		})).
+		Build(n)
+}
+
+// ofClusters asks for the Namespace of a Cluster that came or went.
+func ofClusters(watched cache.Cache, of *unstructured.Unstructured) ctrlsource.Source {
+	return ctrlsource.Kind(watched, of, handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, u *unstructured.Unstructured) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: u.GetNamespace()}}}
+	}), predicate.TypedFuncs[*unstructured.Unstructured]{
+		UpdateFunc: func(event.TypedUpdateEvent[*unstructured.Unstructured]) bool { return false },
+	})
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (n namespaces) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	if err := n.Cache.Get(ctx, request.NamespacedName, namespace); err != nil || namespace.DeletionTimestamp != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	kind, ok := n.clusters.watched()
+	if !ok {
+		return reconcile.Result{}, nil // nobody knows whether there are Clusters
+	}
+	seen := &unstructured.UnstructuredList{}
+	seen.SetGroupVersionKind(kind)
+	if err := n.Cache.List(ctx, seen, client.InNamespace(namespace.Name), client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
+		return reconcile.Result{}, fmt.Errorf("cannot list Clusters in namespace %s: %w", namespace.Name, err)
+	}
+	value, set := namespace.Labels[v1alpha1.ProtectedLabel]
+	switch inhabited := len(seen.Items) > 0; {
+	case inhabited && !set:
+		return reconcile.Result{}, n.label(ctx, namespace, map[string]any{v1alpha1.ProtectedLabel: "true"})
+	case !inhabited && value == "true":
+		return reconcile.Result{}, n.unlabel(ctx, namespace)
+	}
+	return reconcile.Result{}, nil
+}
+
+// label applies the labels that are ours, to this Namespace and no other of its name.
+func (n namespaces) label(ctx context.Context, namespace *metav1.PartialObjectMetadata, labels map[string]any) error {
+	u := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": namespace.Name, "uid": string(namespace.UID), "labels": labels},
+	}}
+	err := n.Cluster.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(guardManager))
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil // a person was faster, or it is another one
+	}
+	if err != nil {
+		return fmt.Errorf("cannot label Namespace %s: %w", namespace.Name, err)
+	}
+	return nil
+}
+
+// unlabel takes our label back if the API server, and not the cache alone, has no
+// Cluster in the Namespace.
+func (n namespaces) unlabel(ctx context.Context, namespace *metav1.PartialObjectMetadata) error {
+	kind, _ := n.clusters.watched()
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(kind)
+	if err := n.Cluster.List(ctx, list, client.InNamespace(namespace.Name), client.Limit(1)); err != nil {
+		return fmt.Errorf("cannot list Clusters in namespace %s: %w", namespace.Name, err)
+	}
+	if len(list.Items) > 0 {
+		return nil
+	}
+	// Who set the label is not in the cache.
+	live := &metav1.PartialObjectMetadata{}
+	live.SetGroupVersionKind(namespace.GroupVersionKind())
+	if err := n.Cluster.Get(ctx, client.ObjectKeyFromObject(namespace), live); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	ours := slices.ContainsFunc(live.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == guardManager })
+	if live.UID != namespace.UID || !ours {
+		return nil
+	}
+	return n.label(ctx, live, nil)
+}
