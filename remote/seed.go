@@ -58,7 +58,7 @@ type seeding struct {
 	credentials []credential
 	// components is what spec.providers is made of.
 	components components
-	// settled: all Clusters that the layer declares were there once.
+	// settled is that of the inscription.
 	settled bool
 }
 
@@ -579,8 +579,8 @@ type inscription struct {
 	// ClusterUID is the variable cluster_uid, which a parent that lost the Cluster
 	// and got it back from a backup would give another value.
 	ClusterUID string `json:"clusterUID,omitempty"`
-	// Settled: all Clusters that the layer declares were there once, or might be made.
-	// It is lost with them.
+	// Settled: the layer was applied with all the Clusters that it declares. From then
+	// on it creates Clusters without asking.
 	Settled bool `json:"settled,omitempty"`
 	// err is why the record cannot be used.
 	err error
