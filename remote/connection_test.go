@@ -2,13 +2,18 @@ package remote
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -471,5 +476,41 @@ func TestFenceHoldsInChildren(t *testing.T) {
 	}
 	if err := cluster.MayDelete(); !errors.Is(err, lost) {
 		t.Errorf("MayDelete() is %v", err)
+	}
+}
+
+// TestSteady: a server that does not answer is said not to in the same words each
+// time, whatever ended the call.
+func TestSteady(t *testing.T) {
+	const server = "https://child.example.com:6443"
+	call := func(path string, err error) error {
+		return fmt.Errorf("cannot read: %w", &url.Error{Op: "Get", URL: server + path, Err: err})
+	}
+	read := func(port int, err error) error {
+		return &net.OpError{Op: "read", Net: "tcp", Source: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: port}, Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 6443}, Err: err}
+	}
+	expired := func(now string) error {
+		return x509.CertificateInvalidError{Cert: &x509.Certificate{NotAfter: time.Unix(1e9, 0)}, Reason: x509.Expired, Detail: "current time " + now}
+	}
+	other := fmt.Errorf("cannot read: %w", &url.Error{Op: "Get", URL: "https://hub.example.com/api", Err: context.DeadlineExceeded})
+	for _, c := range []struct {
+		reason    string
+		a, b      error
+		want      string
+		untouched bool
+	}{
+		{reason: "one limit or another", a: call("/readyz", context.DeadlineExceeded), b: call("/apis/leases", read(1, os.ErrDeadlineExceeded)), want: "no answer within 10s"},
+		{reason: "one port or another", a: call("/readyz", read(1, syscall.ECONNRESET)), b: call("/readyz", read(2, syscall.ECONNRESET)), want: "connection reset by peer"},
+		{reason: "one time or another", a: call("/readyz", expired("one")), b: call("/readyz", expired("two")), want: "to 2001-09-09T01:46:40Z only"},
+		{reason: "an answer is said as it is", a: errors.New("forbidden"), b: errors.New("forbidden"), want: "forbidden", untouched: true},
+		{reason: "another server's silence is not this one's", a: other, b: other, want: "hub.example.com", untouched: true},
+	} {
+		a, b := steady(c.a, server), steady(c.b, server)
+		if a.Error() != b.Error() || !strings.Contains(a.Error(), c.want) {
+			t.Errorf("%s: %q and %q", c.reason, a, b)
+		}
+		if !errors.Is(a, c.a) || (a == c.a) != c.untouched {
+			t.Errorf("%s: it became %#v", c.reason, a)
+		}
 	}
 }

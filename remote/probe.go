@@ -2,10 +2,13 @@ package remote
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
+	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -147,10 +150,47 @@ func (l *link) inquire(ctx context.Context, q question) *answer {
 		}
 		err = because(v1alpha1.ReasonUnauthorized, fmt.Errorf("%w; the credentials of Secret %s are refused%s: renew them", err, q.source, lapsed))
 	case reasonOf(err) == v1alpha1.ReasonSeedFailed: // none of ours
-		err = because(v1alpha1.ReasonUnreachable, err)
+		err = because(v1alpha1.ReasonUnreachable, steady(err, l.host))
 	}
 	a.err = err
 	return a
+}
+
+// unanswered is a failure of a call that got no answer.
+type unanswered struct {
+	text string
+	err  error
+}
+
+func (e *unanswered) Error() string { return e.text }
+func (e *unanswered) Unwrap() error { return e.err }
+
+// steady says in the same words each time that a server does not answer. Which of
+// several time limits ended a call, which call it was, from which port it came and when
+// is by chance, and what is said anew is written down anew, for as long as the server
+// is dead.
+func steady(err error, server string) error {
+	var call *url.Error
+	if !errors.As(err, &call) || !strings.HasPrefix(call.URL, server) {
+		return err
+	}
+	why := ""
+	var timeout net.Error
+	var invalid x509.CertificateInvalidError
+	var op *net.OpError
+	switch {
+	case errors.As(err, &timeout) && timeout.Timeout():
+		why = fmt.Sprintf("no answer within %s", callTimeout)
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		why = fmt.Sprintf("its certificate is good from %s to %s only", invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
+	case errors.As(err, &op):
+		bare := *op
+		bare.Source = nil
+		why = bare.Error()
+	default:
+		return err
+	}
+	return &unanswered{fmt.Sprintf("cannot reach %s: %s", server, why), err}
 }
 
 // regrant gives the parent's account back what it needs to ask, as the

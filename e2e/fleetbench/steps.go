@@ -77,7 +77,7 @@ func measure(ctx context.Context, o options) (results []result, err error) {
 	if err := pause(ctx, o.settle); err != nil {
 		return results, err
 	}
-	if err := add(s.rest(ctx)); err != nil {
+	if err := add(s.rest(ctx, nil)); err != nil {
 		return results, err
 	}
 	if err := add(s.restart(ctx)); err != nil {
@@ -92,26 +92,31 @@ func measure(ctx context.Context, o options) (results []result, err error) {
 	if err := add(first, err); err != nil {
 		return results, err
 	}
-	for range o.repeat {
+	// What is remembered of a change stays, so rest is measured once more.
+	changes := func(dead []string) error {
+		for range o.repeat {
+			if err := pause(ctx, o.settle); err != nil {
+				return err
+			}
+			if err := add(s.change(ctx, dead)); err != nil {
+				return err
+			}
+		}
 		if err := pause(ctx, o.settle); err != nil {
-			return results, err
+			return err
 		}
-		if err := add(s.change(ctx, nil)); err != nil {
-			return results, err
-		}
+		return add(s.rest(ctx, dead))
+	}
+	if err := changes(nil); err != nil {
+		return results, err
 	}
 	for _, part := range o.dead {
 		dead, err := s.kill(ctx, part)
 		if err != nil {
 			return results, err
 		}
-		for range o.repeat {
-			if err := pause(ctx, o.settle); err != nil {
-				return results, err
-			}
-			if err := add(s.change(ctx, dead)); err != nil {
-				return results, err
-			}
+		if err := changes(dead); err != nil {
+			return results, err
 		}
 		if err := add(s.recover(ctx, dead)); err != nil {
 			return results, err
@@ -129,7 +134,8 @@ func measureLarge(ctx context.Context, o options) (results []result, err error) 
 	if err != nil {
 		return nil, err
 	}
-	for _, step := range []func(context.Context) (result, error){s.seed, s.rest} {
+	rest := func(ctx context.Context) (result, error) { return s.rest(ctx, nil) }
+	for _, step := range []func(context.Context) (result, error){s.seed, rest} {
 		r, err := step(ctx)
 		if err != nil {
 			return results, err
@@ -286,9 +292,10 @@ func (s *stand) seed(ctx context.Context) (result, error) {
 }
 
 // rest measures what the agent does when there is nothing to do.
-func (s *stand) rest(ctx context.Context) (result, error) {
+func (s *stand) rest(ctx context.Context, dead []string) (result, error) {
 	r := s.result("rest")
-	n := fmt.Sprint(len(s.names))
+	r.Dead = len(dead)
+	n := fmt.Sprintf("%d-%d", len(s.names), r.Dead)
 	err := errors.Join(s.profile(ctx, "rest-"+n+"-heap", "heap?gc=1"), s.profile(ctx, "rest-"+n+"-goroutines", "goroutine"))
 	if err != nil {
 		return r, err

@@ -29,20 +29,32 @@ func table(results []result) string {
 	b.WriteString("\n")
 	for _, r := range results {
 		if r.Step == "rest" {
-			fmt.Fprintf(&b, "%d children at rest: %.1f requests for each child and hour, %.1f to the hub, %.1f thousandths of a processor\n", r.Children, r.ChildPerHour, r.HubPerHour, r.Milli)
+			fmt.Fprintf(&b, "%d children at rest, %d dead: %.1f requests for each child and hour, %.1f to the hub, %.1f thousandths of a processor\n", r.Children, r.Dead, r.ChildPerHour, r.HubPerHour, r.Milli)
 		}
 	}
-	healthy := median(slices.DeleteFunc(slices.Clone(results), func(r result) bool { return r.Step != "change" || r.Dead > 0 }), func(r result) float64 { return r.P99 })
 	var said []int
 	for _, r := range results {
-		if r.Step != "change" || r.Dead == 0 || slices.Contains(said, r.Dead) || healthy == 0 {
+		if r.Step != "change" || r.Dead == 0 || slices.Contains(said, r.Dead) {
 			continue
 		}
 		said = append(said, r.Dead)
-		dead := median(slices.DeleteFunc(slices.Clone(results), func(o result) bool { return o.Step != "change" || o.Dead != r.Dead }), func(r result) float64 { return r.P99 })
-		fmt.Fprintf(&b, "%d of %d dead: p99 of the healthy is %.2f times that without dead ones\n", r.Dead, r.Children, dead/healthy)
+		ratio := func(step string, f func(result) float64) float64 {
+			return median(runsOf(results, r.Children, r.Dead, step), f) / median(runsOf(results, r.Children, 0, step), f)
+		}
+		fmt.Fprintf(&b, "%d of %d dead, against none: p99 of the healthy %.2f, peak RSS of a change %.2f, RSS at rest after it %.2f\n", r.Dead, r.Children,
+			ratio("change", func(r result) float64 { return r.P99 }), ratio("change", func(r result) float64 { return r.PeakRSS }), ratio("rest", func(r result) float64 { return r.RSS }))
 	}
 	return b.String()
+}
+
+// runsOf a step. Of several rests it is the last, which follows changes as those with
+// dead children do.
+func runsOf(results []result, children, dead int, step string) []result {
+	runs := slices.DeleteFunc(slices.Clone(results), func(r result) bool { return r.Children != children || r.Dead != dead || r.Step != step })
+	if step == "rest" && len(runs) > 1 {
+		runs = runs[len(runs)-1:]
+	}
+	return runs
 }
 
 func median(runs []result, f func(result) float64) float64 {
