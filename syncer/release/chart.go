@@ -19,18 +19,6 @@ type Chart struct {
 	Load func(context.Context) (*chart.Chart, error)
 }
 
-// ChartOf is a chart that is loaded already. version replaces its own, which an
-// artifact's digest may be a part of; empty keeps it.
-func ChartOf(c *chart.Chart, version string) Chart {
-	if version == "" {
-		version = c.Metadata.Version
-	}
-	return Chart{
-		Name: c.Name(), Version: version, AppVersion: c.AppVersion(),
-		Load: func(context.Context) (*chart.Chart, error) { return c, nil },
-	}
-}
-
 // TrackedVersion is the version of a chart that came as an OCI artifact of a
 // revision, or as an ExternalArtifact whose revision has a digest: part of the
 // digest is appended, so that a tag that moved is another version. digest is
