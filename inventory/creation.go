@@ -120,6 +120,9 @@ func (c *Creation) MayCreate(e Entry) bool {
 	return c == nil || !isCluster(e) || c.create[types.NamespacedName{Namespace: e.Namespace, Name: e.Name}]
 }
 
+// Elsewhere reports whether it is about the Clusters of another tier.
+func (c *Creation) Elsewhere() bool { return c != nil && c.elsewhere }
+
 // Names of the held Clusters.
 func (c *Creation) Names() []types.NamespacedName {
 	if c == nil {
@@ -366,12 +369,6 @@ func judgeCreation(record *FirstSync, name types.NamespacedName, is ClusterLive)
 // approveCreateCommand is in the message of every Creation that holds Clusters.
 const approveCreateCommand = "cascade approve create "
 
-// Of Clusters of another tier, the record is there.
-const (
-	run      = "run: "
-	runThere = "run, with the kubeconfig of the cluster that they are applied to: "
-)
-
 // mostNamed bounds the list of Clusters in a message. When those have been decided
 // about, the next are named.
 const mostNamed = 200
@@ -414,9 +411,9 @@ func (c *Creation) Message() string {
 	if len(c.Loose) > 0 {
 		parts = append(parts, fmt.Sprintf("not created: %s: no Cluster that is there refers to it", names(c.Loose, 5)))
 	}
-	how, command := run, approveCreateCommand
-	if c.elsewhere {
-		how, command = runThere, approveCreateCommand+"--pushed "
+	how, command := "run: ", approveCreateCommand
+	if c.elsewhere { // a person decides where the record is
+		how, command = "run, with the kubeconfig of the cluster that they are applied to: ", approveCreateCommand+"--pushed "
 	}
 	if len(commands) > 0 {
 		parts = append(parts, "restore the saved state of what runs already (docs/rebuild.md); for what is to be built, "+how+command+strings.Join(commands, " "))

@@ -260,11 +260,7 @@ func (r *HelmReleases) reconcile(ctx context.Context, run *releaseRun) (ctrl.Res
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	noted := outcome.Creation
-	if obj.Spec.KubeConfig != nil {
-		noted = nil // it is not about the Clusters of this tier
-	}
-	r.FirstSync.Note(helmv2.HelmReleaseKind, client.ObjectKeyFromObject(obj), noted)
+	r.FirstSync.Note(helmv2.HelmReleaseKind, client.ObjectKeyFromObject(obj), outcome.Creation)
 	if !outcome.Again && !outcome.Creation.Blocked() {
 		obj.Status.ObservedGeneration = obj.Generation
 	}

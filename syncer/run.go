@@ -192,11 +192,7 @@ func (r *Kustomizations) sync(ctx context.Context, run *run) (ctrl.Result, error
 	run.sync = &sync
 	err = render.Mask(err, run.build.Sensitive)
 	obj.Status.Inventory = refs(sync.Inventory)
-	noted := sync.Creation
-	if !run.target.Local() {
-		noted = nil // it is not about the Clusters of this tier
-	}
-	r.FirstSync.Note(kustomizev1.KustomizationKind, run.name(), noted)
+	r.FirstSync.Note(kustomizev1.KustomizationKind, run.name(), sync.Creation)
 	// What goes with a Cluster is looked at again: nothing tells when that is gone.
 	settled := err == nil && sync.Complete && !sync.Creation.Blocked() && !sync.Plan.Blocked() && !sync.Pending &&
 		len(sync.Plan.OfCluster) == 0 && len(sync.Drifted) == 0 && run.memo != nil

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -64,5 +65,25 @@ func TestOther(t *testing.T) {
 				t.Errorf("without Clusters it is %v, %v", got, err)
 			}
 		})
+	}
+}
+
+// TestNoteOfAnotherTier: what is found or held elsewhere leaves no trace in the
+// record of this tier, and wakes nobody here.
+func TestNoteOfAnotherTier(t *testing.T) {
+	tier := newTier(t)
+	for name, is := range map[string]inventory.ClusterLive{"there": {State: inventory.Present}, "absent": {State: inventory.Absent}} {
+		for _, elsewhere := range []bool{false, true} {
+			c, err := inventory.PlanCreation(inventory.FleetOf([]*unstructured.Unstructured{cluster(name, false)}),
+				&inventory.FirstSync{Elsewhere: elsewhere}, map[types.NamespacedName]inventory.ClusterLive{key(name): is}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			clear(tier.pending)
+			tier.Note("Kustomization", key("owner"), c)
+			if traces := len(tier.pending) + len(tier.holders); (traces == 0) != elsewhere {
+				t.Errorf("%s, elsewhere %t: pending is %v, holders are %v", name, elsewhere, tier.pending, tier.holders)
+			}
+		}
 	}
 }

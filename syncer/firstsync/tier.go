@@ -147,7 +147,8 @@ func (t *Tier) standing(name types.NamespacedName) inventory.Standing {
 }
 
 // Note takes in what came of a sync of an owner: Clusters that were found complete,
-// and those that it holds back, of which a change wakes it.
+// and those that it holds back, of which a change wakes it. What is about another
+// tier is nothing to this one.
 func (t *Tier) Note(kind string, name types.NamespacedName, c *inventory.Creation) {
 	if t == nil {
 		return
@@ -156,6 +157,9 @@ func (t *Tier) Note(kind string, name types.NamespacedName, c *inventory.Creatio
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h := holder{kind, name}
+	if c.Elsewhere() {
+		c = nil
+	}
 	if !c.Blocked() {
 		delete(t.holders, h)
 	} else {
