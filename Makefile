@@ -1,5 +1,6 @@
-# `make demo` shows the cascade; `make test` runs all tests. Both build what is
-# missing. See README.md.
+# `make demo` shows the cascade; `make test` runs what must be green before anything
+# lands, `make test-all` all tests. Each builds what is missing. See README.md and
+# docs/testing.md.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -12,26 +13,29 @@ KUBE_VERSION := v1.36.3
 KUBE := k8s.io/component-base/version
 KUBE_LDFLAGS := -s -w -X $(KUBE).gitVersion=$(KUBE_VERSION) -X $(KUBE).gitMajor=1 -X $(KUBE).gitMinor=36
 LDFLAGS := -s -w -X main.releaseVersion=$(VERSION)
+# What is built from our modules without the race detector is built, and vetted, in one
+# way: what it depends on is compiled once for all of it.
+STATIC := CGO_ENABLED=0 GOFLAGS=-trimpath
 # The library for buckets of Google Cloud can speak gRPC through a service mesh; we
 # do not, and it costs a megabyte of memory.
 TAGS := disable_grpc_modules
-STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
-CONTROLLER_GEN := go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.21.0
 
 .PHONY: build
 build: ## the cascade binary
 	@mkdir -p $(BIN)
-	CGO_ENABLED=0 go build -p $(P) -tags $(TAGS) -trimpath -ldflags "$(LDFLAGS)" -o $(BIN)/cascade ./cmd/cascade
+	$(STATIC) go build -p $(P) -tags $(TAGS) -ldflags "$(LDFLAGS)" -o $(BIN)/cascade ./cmd/cascade
 
 # --- the surroundings of the demo and the e2e tests ---------------------------
 
 .PHONY: build-demo
 build-demo: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/capi-manager $(BIN)/components/local ## everything that the demo runs
-	go build -p $(P) -o $(BIN)/hello ./e2e/hello
-	go build -p $(P) -o $(BIN)/demo ./e2e/demo
+	$(STATIC) go build -C e2e -p $(P) -o $(BIN)/ ./hello ./demo
+
+.PHONY: build-landing
+build-landing: build-demo $(BIN)/flux $(BIN)/providers/aws ## what the tests of make test run
 
 .PHONY: build-e2e
-build-e2e: build-demo $(BIN)/flux $(BIN)/helm $(BIN)/clusterctl $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure $(BIN)/components/published ## everything that the tests run
+build-e2e: build-landing $(BIN)/helm $(BIN)/clusterctl $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure $(BIN)/components/published ## everything that the tests run
 
 $(BIN)/controlplane: $(shell git ls-files e2e/controlplane 2>/dev/null | grep -v _test.go)
 	@mkdir -p $(BIN)
@@ -66,22 +70,26 @@ $(BIN)/flux: e2e/fluxcli/go.mod e2e/fluxcli/go.sum
 
 # What the API server of a management cluster admits: definitions and webhooks of
 # Cluster API and of the providers, from their modules.
-$(BIN)/providers/webhooks: e2e/providers/main.go e2e/providers/go.mod e2e/providers/go.sum
-	@mkdir -p $(BIN)/providers/aws
-	@echo "building the webhooks of Cluster API and its provider for AWS; the first time this takes 2 minutes"
-	cd e2e/providers && go build -p $(P) -o $@ . && \
+$(BIN)/providers/aws: e2e/webhooks/go.mod e2e/webhooks/go.sum
+	@mkdir -p $@
+	cd e2e/webhooks && go mod download sigs.k8s.io/cluster-api sigs.k8s.io/cluster-api-provider-aws/v2 && \
 		capi=$$(go list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api) aws=$$(go list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api-provider-aws/v2) && \
 		for part in core:. bootstrap:bootstrap/kubeadm controlplane:controlplane/kubeadm; do \
 			mkdir -p $(BIN)/providers/$${part%:*} && \
 			cp $$capi/$${part#*:}/config/crd/bases/*.yaml $$capi/$${part#*:}/config/webhook/manifests.yaml $(BIN)/providers/$${part%:*}/; \
 		done && \
-		cp $$aws/config/crd/bases/*.yaml $$aws/config/webhook/manifests.yaml $(BIN)/providers/aws/ && \
+		cp $$aws/config/crd/bases/*.yaml $$aws/config/webhook/manifests.yaml $@/ && \
 		chmod -R u+w $(BIN)/providers
+	@touch $@
 
-$(BIN)/providers/webhooks-azure: e2e/providers/azure/main.go e2e/providers/azure/go.mod e2e/providers/azure/go.sum
+$(BIN)/providers/webhooks: e2e/webhooks/main.go e2e/webhooks/go.mod e2e/webhooks/go.sum $(BIN)/providers/aws
+	@echo "building the webhooks of Cluster API and its provider for AWS; the first time this takes 2 minutes"
+	cd e2e/webhooks && go build -p $(P) -o $@ .
+
+$(BIN)/providers/webhooks-azure: e2e/webhooks/azure/main.go e2e/webhooks/azure/go.mod e2e/webhooks/azure/go.sum
 	@mkdir -p $(BIN)/providers/azure
 	@echo "building the webhooks of the provider for Azure; the first time this takes 2 minutes"
-	cd e2e/providers/azure && go build -p $(P) -o $@ . && \
+	cd e2e/webhooks/azure && go build -p $(P) -o $@ . && \
 		azure=$$(go list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api-provider-azure) && \
 		cp $$azure/config/crd/bases/*.yaml $$azure/config/aso/crds.yaml $$azure/config/webhook/manifests.yaml $(BIN)/providers/azure/ && \
 		chmod -R u+w $(BIN)/providers
@@ -102,18 +110,18 @@ COMPONENTS := e2e/components/main.go $(wildcard e2e/local/config/*.yaml e2e/loca
 $(BIN)/components/local: $(COMPONENTS) e2e/local/go.mod
 	@mkdir -p $(BIN)/components
 	capi=$$(cd e2e/local && go list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api) && \
-		go run -p $(P) ./e2e/components -out $(BIN)/components -cluster-api $$capi -local e2e/local/config
+		$(STATIC) go run -C e2e -p $(P) ./components -out $(BIN)/components -cluster-api $$capi -local local/config
 	@touch $@
 
-$(BIN)/components/published: $(COMPONENTS) e2e/providers/go.mod e2e/providers/azure/go.mod
+$(BIN)/components/published: $(COMPONENTS) e2e/webhooks/go.mod e2e/webhooks/azure/go.mod
 	@mkdir -p $(BIN)/components
-	cd e2e/providers && go mod download sigs.k8s.io/cluster-api sigs.k8s.io/cluster-api-provider-aws/v2
-	cd e2e/providers/azure && go mod download sigs.k8s.io/cluster-api-provider-azure
+	cd e2e/webhooks && go mod download sigs.k8s.io/cluster-api sigs.k8s.io/cluster-api-provider-aws/v2
+	cd e2e/webhooks/azure && go mod download sigs.k8s.io/cluster-api-provider-azure
 	module() { (cd "$$1" && go list -m -f '{{.Dir}}' "$$2"); } && \
-		go run -p $(P) ./e2e/components -out $(BIN)/components -local e2e/local/config \
-			-cluster-api $$(module e2e/providers sigs.k8s.io/cluster-api) \
-			-aws $$(module e2e/providers sigs.k8s.io/cluster-api-provider-aws/v2) \
-			-azure $$(module e2e/providers/azure sigs.k8s.io/cluster-api-provider-azure)
+		$(STATIC) go run -C e2e -p $(P) ./components -out $(BIN)/components -local local/config \
+			-cluster-api $$(module e2e/webhooks sigs.k8s.io/cluster-api) \
+			-aws $$(module e2e/webhooks sigs.k8s.io/cluster-api-provider-aws/v2) \
+			-azure $$(module e2e/webhooks/azure sigs.k8s.io/cluster-api-provider-azure)
 	@touch $@
 
 $(BIN)/helm: e2e/helmcli/go.mod e2e/helmcli/go.sum
@@ -129,8 +137,11 @@ demo: build-demo ## the whole cascade on this machine
 
 # --- checks -----------------------------------------------------------------
 
-# Packages of the root module that need no control plane.
-UNIT = $(shell go list ./... | grep -v -e '/e2e$$')
+# The modules of the repository: the product's, and that of the end-to-end tests. Those
+# that only build other people's programs are below e2e/, too.
+MODULES := . e2e
+PROGRAMS := e2e/controlplane e2e/local
+WEBHOOKS := e2e/webhooks e2e/webhooks/azure
 
 # What is run besides Go: git with git-http-backend, an SSH client, a C compiler
 # for the race detector.
@@ -142,12 +153,32 @@ prerequisites: ## installs what the tests need from Debian's packages, if it is 
 	test -x "$$(git --exec-path)/git-http-backend" || missing="$$missing git"; \
 	test -z "$$missing" || { echo "installing$$missing"; apt-get update -q && apt-get install -qy --no-install-recommends $$missing; }
 
+# In this order failures show early: what reads the sources, what runs without a
+# control plane, and then the scenarios.
 .PHONY: test
-test: prerequisites lint generated build-e2e race unit test-controlplane test-local e2e ## everything that .ci/run runs
+test: prerequisites ## what must be green before anything lands: lint, generated, units, and the scenarios that e2e/scenarios.txt marks
+	$(MAKE) lint
+	$(MAKE) generated
+	$(MAKE) unit
+	$(MAKE) landing
 
+.PHONY: test-all
+test-all: prerequisites ## everything but the long forms
+	$(MAKE) lint
+	$(MAKE) generated
+	$(MAKE) unit
+	for module in $(WEBHOOKS); do go vet -C $$module ./...; done
+	$(MAKE) test-controlplane
+	$(MAKE) test-local
+	$(MAKE) e2e
+
+# go test does not see what the tests of the charts read outside of their module: their
+# result is never taken from its cache.
 .PHONY: unit
 unit: ## tests without a control plane, under the race detector
-	go test -p $(P) -race -timeout 10m $(UNIT)
+	go test -p $(P) -race -timeout 10m ./...
+	go test -C e2e -p $(P) -race -timeout 10m $$(cd e2e && go list ./... | grep -v -e '/e2e/charts$$' $(SUITES:%=-e '/e2e/%$$'))
+	go test -C e2e -p $(P) -race -timeout 10m -count=1 ./charts
 
 # Each fuzz target runs for FUZZTIME. What they find is kept below testdata/fuzz.
 FUZZTIME ?= 2m
@@ -156,7 +187,7 @@ fuzz: ## all fuzz targets, FUZZTIME each
 	@grep -lE '^func Fuzz' $$(git ls-files '*_test.go') | while read -r file; do \
 		for target in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]*)\(.*/\1/p' $$file); do \
 			echo "$$(dirname $$file): $$target"; \
-			go test -p $(P) ./$$(dirname $$file) -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -parallel $(P); \
+			(cd $$(dirname $$file) && go test -p $(P) . -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -parallel $(P)); \
 		done; \
 	done
 
@@ -165,74 +196,101 @@ race: ## the agent with the race detector, for the e2e tests
 	@mkdir -p $(BIN)/race
 	go build -race -p $(P) -tags $(TAGS) -o $(BIN)/race/cascade ./cmd/cascade
 
-.PHONY: e2e
-e2e: build-e2e race ## the scenarios on real control planes, agents under the race detector
-	go test -race -count=1 -timeout 40m -parallel 40 -v ./e2e
+# A suite is a directory with a file main_test.go. make e2e SUITES=flux RUN=TestSync
+# runs one test.
+SUITES ?= $(patsubst e2e/%/main_test.go,%,$(wildcard e2e/*/main_test.go))
+RUN ?=
+RUN_SUITES = $(STATIC) go build -C e2e -p $(P) -o $(BIN)/suites-runner ./suites && $(BIN)/suites-runner -p $(P)
 
-# The long forms of tests that `make e2e` runs in short. How often they do what they
-# do, a variable says: make rotation CASCADE_ROTATIONS=600.
+.PHONY: landing
+landing: build-landing race ## the scenarios of make test
+	$(RUN_SUITES) -landing -names $(BIN)/landing.txt
+
+.PHONY: e2e
+e2e: build-e2e race ## all scenarios on real control planes, agents under the race detector
+	$(RUN_SUITES) -names $(BIN)/tests.txt -run '$(RUN)' $(SUITES)
+
+# The names of all tests, of the units as go test lists them, and of the scenarios as
+# the last make test-all ran them. make test-names OLD=list compares them with a list
+# of another commit: a test that is not there any more must be in the file of renames.
+.PHONY: test-names
+test-names: ## the names of all tests, in bin/test-names.txt
+	@test -f $(BIN)/tests.txt || { echo "run: make test-all"; exit 1; }
+	for module in $(MODULES); do go test -C $$module -p $(P) -race -list . ./...; done > $(BIN)/test-names.txt
+	cat $(BIN)/tests.txt >> $(BIN)/test-names.txt
+	$(if $(OLD),go run -C e2e ./suites compare -renamed testdata/renamed-tests.txt $(abspath $(OLD)) $(BIN)/test-names.txt)
+
+# The long forms of tests that `make test-all` runs in short. How often they do what
+# they do, a variable says: make rotation CASCADE_ROTATIONS=600.
 export CASCADE_ROTATIONS CASCADE_RECREATIONS CASCADE_DELETIONS CASCADE_LEAK_ROTATIONS
-REMOTE = go test -race -count=1 -timeout 60m -v ./e2e -run
+LONG = go test -C e2e -race -count=1 -timeout 60m -v
 
 .PHONY: rotation
 rotation: CASCADE_ROTATIONS ?= 60
 rotation: build-e2e race ## a kubeconfig that is replaced every 10 s for 10 minutes, under load
-	$(REMOTE) '^TestRemote$$/^Rotation$$'
+	$(LONG) -run '^TestRemote$$/^Rotation$$' ./children
 
 .PHONY: recreation
 recreation: CASCADE_RECREATIONS ?= 50
 recreation: build-e2e race ## 50 clusters, one after the other, of one name
-	$(REMOTE) '^TestRemote$$/^Recreation$$'
+	$(LONG) -run '^TestRemote$$/^Recreation$$' ./children
 
 .PHONY: deletion
 deletion: CASCADE_DELETIONS ?= 100
 deletion: build-e2e race ## 100 clusters that are deleted in the middle of a push, half of them dead
-	$(REMOTE) '^TestRemote$$/^Deletion$$'
+	$(LONG) -run '^TestRemote$$/^Deletion$$' ./children
 
 .PHONY: leak
 leak: CASCADE_LEAK_ROTATIONS ?= 1000
 leak: build-e2e race ## the size of an agent before and after 1000 rotations
-	$(REMOTE) '^TestRotationLeak$$'
+	$(LONG) -run '^TestRotationLeak$$' ./children
 
 # CASCADE_ARMOUR_SEED repeats a walk.
 OPERATIONS ?= 2000
 .PHONY: armour
 armour: build-e2e race ## a long random walk through what people and faults do to a fleet in Git
-	CASCADE_ARMOUR_OPERATIONS=$(OPERATIONS) go test -race -count=1 -timeout 120m -v -run '^TestArmour$$' ./e2e
+	CASCADE_ARMOUR_OPERATIONS=$(OPERATIONS) $(LONG) -timeout 120m -run '^TestArmour$$' ./safety
 
 .PHONY: test-controlplane
-test-controlplane: $(BIN)/controlplane
+test-controlplane: $(BIN)/controlplane ## the control plane of the tests
 	cd e2e/controlplane && CONTROLPLANE_BIN=$(BIN)/controlplane go test -p $(P) -timeout 15m ./...
 
 .PHONY: test-local
-test-local: build-e2e
+test-local: build-demo ## the local provider and its nodes
 	cd e2e/local && CONTROLPLANE_BIN=$(BIN)/controlplane go test -race -p $(P) -timeout 20m ./...
 
+# Programs that check are built once, for their version.
+STATICCHECK := $(BIN)/staticcheck-v0.8.2
+CONTROLLER_GEN := $(BIN)/controller-gen-v0.21.0
+
+$(STATICCHECK):
+	GOBIN=$(BIN) go install honnef.co/go/tools/cmd/staticcheck@v0.8.2
+	mv $(BIN)/staticcheck $@
+
+$(CONTROLLER_GEN):
+	GOBIN=$(BIN) go install sigs.k8s.io/controller-tools/cmd/controller-gen@v0.21.0
+	mv $(BIN)/controller-gen $@
+
 .PHONY: lint
-lint: ## formatting, vet and staticcheck
+lint: $(STATICCHECK) ## formatting, vet and staticcheck
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not formatted: $$unformatted"; exit 1; }
-	go vet ./...
-	$(STATICCHECK) ./...
-	cd e2e/controlplane && go vet ./...
-	cd e2e/local && go vet ./...
-	cd e2e/providers && go vet ./...
-	cd e2e/providers/azure && go vet ./...
+	for module in $(MODULES); do $(STATIC) go vet -C $$module ./... && (cd $$module && $(STATIC) $(STATICCHECK) ./...); done
+	for module in $(PROGRAMS); do go vet -C $$module ./...; done
 
 .PHONY: generate
-generate: ## CRDs and deepcopy functions
+generate: $(CONTROLLER_GEN) ## CRDs and deepcopy functions
 	$(CONTROLLER_GEN) object paths=./api/... crd paths=./api/... output:crd:dir=deploy/crds
 
 .PHONY: generated
-generated: ## fails if what is checked in is not what generate makes
+generated: $(CONTROLLER_GEN) ## fails if what is checked in is not what generate makes
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
-		$(CONTROLLER_GEN) crd paths=./api/... output:crd:dir=$$dir/crds && \
-		$(CONTROLLER_GEN) object paths=./api/... output:object:dir=$$dir/api && \
+		$(CONTROLLER_GEN) crd object paths=./api/... output:crd:dir=$$dir/crds output:object:dir=$$dir/api && \
 		for f in $$dir/crds/*.yaml; do diff -u deploy/crds/$$(basename $$f) $$f || { echo "run: make generate"; exit 1; }; done && \
 		diff -u api/v1alpha1/zz_generated.deepcopy.go $$dir/api/zz_generated.deepcopy.go || { echo "run: make generate"; exit 1; }
 
 .PHONY: bench
 bench: build $(BIN)/controlplane ## the cost of syncs, commits, drift, releases and idling; docs/performance.md explains the table
-	go build -p $(P) -o $(BIN)/bench ./e2e/bench
+	$(STATIC) go build -C e2e -p $(P) -o $(BIN)/bench ./bench
 	$(BIN)/bench -bin $(BIN) -json $(BIN)/bench.json
 
 # CHILDREN and LARGE are sizes; with CHILDREN=100 LARGE=0 it takes a few minutes.
@@ -240,8 +298,8 @@ CHILDREN ?= 1000
 LARGE ?= 5000
 .PHONY: bench-fleet
 bench-fleet: build $(BIN)/controlplane $(BIN)/capi-manager $(BIN)/components/local ## what a tier with many children costs, simulated; docs/performance.md explains the table
-	go build -p $(P) -o $(BIN)/fleetsim ./e2e/fleetsim/cmd
-	go build -p $(P) -o $(BIN)/fleetbench ./e2e/fleetbench
+	$(STATIC) go build -C e2e -p $(P) -o $(BIN)/fleetsim ./fleetsim/cmd
+	$(STATIC) go build -C e2e -p $(P) -o $(BIN)/fleetbench ./fleetbench
 	ulimit -n $$(ulimit -Hn) && $(BIN)/fleetbench -bin $(BIN) -children $(CHILDREN) -large $(LARGE) -json $(BIN)/fleetbench.json
 
 .PHONY: bench-demo

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	awsv1 "sigs.k8s.io/cluster-api-provider-aws/v2/api/v1beta2"
 	eksv1 "sigs.k8s.io/cluster-api-provider-aws/v2/controlplane/eks/api/v1beta2"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 )
 
 // awsAdapter reads AWSCluster and, of EKS, AWSManagedCluster and
@@ -33,16 +35,16 @@ const (
 	awsRoleAnnotation  = "eks.amazonaws.com/role-arn"
 )
 
-func (a awsAdapter) bootstrapSecret() Reference {
-	return Reference{Kind: "Secret", Namespace: a.namespace, Name: awsBootstrapSecret}
+func (a awsAdapter) bootstrapSecret() clusterapi.Reference {
+	return clusterapi.Reference{Kind: "Secret", Namespace: a.namespace, Name: awsBootstrapSecret}
 }
 
-func (a awsAdapter) serviceAccount() Reference {
-	return Reference{Kind: "ServiceAccount", Namespace: a.namespace, Name: awsServiceAccount}
+func (a awsAdapter) serviceAccount() clusterapi.Reference {
+	return clusterapi.Reference{Kind: "ServiceAccount", Namespace: a.namespace, Name: awsServiceAccount}
 }
 
-func (a awsAdapter) wants(c Cluster, have objects) []Reference {
-	refs := []Reference{c.Infrastructure, c.ControlPlane}
+func (a awsAdapter) wants(c Cluster, have objects) []clusterapi.Reference {
+	refs := []clusterapi.Reference{c.Infrastructure, c.ControlPlane}
 	if !have.all(refs...) {
 		return refs
 	}
@@ -69,7 +71,7 @@ func (a awsAdapter) facts(c Cluster, have objects) Facts {
 	}
 	if c.ControlPlane.Kind == eksv1.AWSManagedControlPlaneKind {
 		f.ControlPlane = eksHealth(c, have)
-		f.Kubeconfig = KubeconfigSource{Secret: KubeconfigSecret(c.Name), Key: KubeconfigKey, Life: eksLife}
+		f.Kubeconfig = KubeconfigSource{Secret: clusterapi.KubeconfigSecret(c.Name), Key: clusterapi.KubeconfigKey, Life: eksLife}
 		if c.Infrastructure == c.ControlPlane { // the kind was its own infrastructure once
 			f.Infrastructure = f.ControlPlane
 		}
@@ -103,7 +105,7 @@ type awsCluster struct {
 	region, partition, vpc, eksName, oidcProvider string
 	// arns of what belongs to the cluster; any of them has the account.
 	arns     []string
-	identity Reference
+	identity clusterapi.Reference
 }
 
 // awsFields come from the control plane of EKS, or else from the infrastructure.
@@ -170,17 +172,17 @@ func upgradedByItself(eks *eksv1.AWSManagedControlPlane) bool {
 	return runs.Major() > wanted.Major() || runs.Major() == wanted.Major() && runs.Minor() > wanted.Minor()
 }
 
-func awsIdentity(ref *awsv1.AWSIdentityReference) Reference {
+func awsIdentity(ref *awsv1.AWSIdentityReference) clusterapi.Reference {
 	if ref == nil || ref.Kind == "" || ref.Name == "" {
-		return Reference{}
+		return clusterapi.Reference{}
 	}
-	return Reference{Group: infrastructureGroup, Kind: string(ref.Kind), Name: ref.Name}
+	return clusterapi.Reference{Group: clusterapi.InfrastructureGroup, Kind: string(ref.Kind), Name: ref.Name}
 }
 
 // identityChain are the identities from the one that the cluster names to the
 // last that is known: roles are assumed by another one. loop says that the last
 // is to be assumed by one of those before it.
-func identityChain(ref Reference, have objects) (chain []Reference, loop bool) {
+func identityChain(ref clusterapi.Reference, have objects) (chain []clusterapi.Reference, loop bool) {
 	for !ref.IsZero() {
 		if slices.Contains(chain, ref) {
 			return chain, true
@@ -191,28 +193,33 @@ func identityChain(ref Reference, have objects) (chain []Reference, loop bool) {
 	return chain, false
 }
 
-// controllersOwn says that in the end it is the controller's own credentials: no
-// identity is named, or the last one is a role without a source, or it is named.
-func controllersOwn(chain []Reference) bool {
+// controllersOwn reports whether the chain ends with the controller's own credentials:
+// no identity is named, the last one is a role without a source, or the last one is the
+// controller's identity.
+func controllersOwn(chain []clusterapi.Reference) bool {
 	return len(chain) == 0 || chain[len(chain)-1].Kind != string(awsv1.ClusterStaticIdentityKind)
 }
 
-func sourceOf(ref Reference, have objects) Reference {
+func sourceOf(ref clusterapi.Reference, have objects) clusterapi.Reference {
 	if ref.Kind != string(awsv1.ClusterRoleIdentityKind) {
-		return Reference{}
+		return clusterapi.Reference{}
 	}
 	role, _, ok := typed[awsv1.AWSClusterRoleIdentity](have, ref)
 	if !ok {
-		return Reference{}
+		return clusterapi.Reference{}
 	}
 	return awsIdentity(role.Spec.SourceIdentityRef)
 }
 
 // identity follows the chain to where the credentials live.
-func (a awsAdapter) identity(c Cluster, ref Reference, have objects) Identity {
+func (a awsAdapter) identity(c Cluster, ref clusterapi.Reference, have objects) Identity {
 	chain, loop := identityChain(ref, have)
 	if loop {
-		return Identity{Object: ref, Form: IdentityUnknown, Message: "the roles of " + ref.String() + " assume each other; correct spec.sourceIdentityRef"}
+		return Identity{
+			Object:  ref,
+			Form:    IdentityUnknown,
+			Message: "the roles of " + ref.String() + " assume each other; correct spec.sourceIdentityRef",
+		}
 	}
 	var found *Identity
 	if controllersOwn(chain) {
@@ -290,8 +297,8 @@ func (a awsAdapter) controller(have objects) *Identity {
 	return &Identity{Form: IdentityInstanceProfile}
 }
 
-// blank says that a key of a Secret is not there or has only space in it, as it
-// has where the provider is installed without credentials.
+// blank reports whether a key of a Secret is missing or has only space in it, as it has
+// where the provider is installed without credentials.
 func blank(secret *unstructured.Unstructured, key string) bool {
 	return strings.TrimSpace(decoded(secret, key)) == ""
 }

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	azurev1 "sigs.k8s.io/cluster-api-provider-azure/api/v1beta1"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 )
 
 // azureAdapter reads AzureCluster and, of AKS, AzureASOManagedControlPlane and
@@ -40,8 +42,8 @@ const (
 	asoGlobalSecret    = "aso-controller-settings"
 )
 
-func (a azureAdapter) wants(c Cluster, have objects) []Reference {
-	refs := []Reference{c.Infrastructure, c.ControlPlane}
+func (a azureAdapter) wants(c Cluster, have objects) []clusterapi.Reference {
+	refs := []clusterapi.Reference{c.Infrastructure, c.ControlPlane}
 	if !have.all(refs...) {
 		return refs
 	}
@@ -92,10 +94,10 @@ func (a azureAdapter) facts(c Cluster, have objects) Facts {
 type azureCluster struct {
 	subscription, location, resourceGroup, vnet, oidcIssuer string
 	// identity, or else secret, if it is one of Azure Service Operator.
-	identity Reference
-	secret   Reference
+	identity clusterapi.Reference
+	secret   clusterapi.Reference
 	// managedCluster is AKS as Azure Service Operator has it.
-	managedCluster Reference
+	managedCluster clusterapi.Reference
 }
 
 // azureFields come from the control plane of AKS, or else from the
@@ -147,7 +149,13 @@ func asoFields(c Cluster, aso *azurev1.AzureASOManagedControlPlane, have objects
 	if aks == nil {
 		return fields
 	}
-	fields.managedCluster = Reference{Group: asoManagedClusterGroup, Version: aks.GroupVersionKind().Version, Kind: "ManagedCluster", Namespace: c.Namespace, Name: aks.GetName()}
+	fields.managedCluster = clusterapi.Reference{
+		Group:     asoManagedClusterGroup,
+		Version:   aks.GroupVersionKind().Version,
+		Kind:      "ManagedCluster",
+		Namespace: c.Namespace,
+		Name:      aks.GetName(),
+	}
 	fields.location = stringAt(aks, "spec", "location")
 	fields.resourceGroup = stringAt(aks, "spec", "owner", "name")
 	credential := aks.GetAnnotations()[asoCredentialAnnotation]
@@ -161,7 +169,7 @@ func asoFields(c Cluster, aso *azurev1.AzureASOManagedControlPlane, have objects
 	if credential == "" {
 		credential = asoNamespaceSecret
 	}
-	fields.secret = Reference{Kind: "Secret", Namespace: c.Namespace, Name: credential}
+	fields.secret = clusterapi.Reference{Kind: "Secret", Namespace: c.Namespace, Name: credential}
 	if live, _ := have.get(fields.managedCluster); live != nil {
 		if subscription, group := idOf(stringAt(live, "status", "id")); subscription != "" {
 			fields.subscription, fields.resourceGroup = subscription, group
@@ -193,9 +201,9 @@ func idOf(id string) (subscription, group string) {
 }
 
 // aksHealth is the health of AKS as Azure Service Operator has it.
-func aksHealth(c Cluster, ref Reference, have objects) Health {
+func aksHealth(c Cluster, ref clusterapi.Reference, have objects) Health {
 	own := controlPlaneHealth(c, have)
-	object, why := have.get(c.ControlPlane)
+	object, _ := have.get(c.ControlPlane) // own says why there is none
 	if object == nil || own.Reason == HealthDeleting {
 		return own
 	}
@@ -272,11 +280,16 @@ func azureManagedHealth(c Cluster, have objects, own Health) Health {
 	return own
 }
 
-func azureIdentityRef(c Cluster, ref *corev1.ObjectReference) Reference {
+func azureIdentityRef(c Cluster, ref *corev1.ObjectReference) clusterapi.Reference {
 	if ref == nil || ref.Name == "" {
-		return Reference{}
+		return clusterapi.Reference{}
 	}
-	r := Reference{Group: infrastructureGroup, Kind: azurev1.AzureClusterIdentityKind, Namespace: ref.Namespace, Name: ref.Name}
+	r := clusterapi.Reference{
+		Group:     clusterapi.InfrastructureGroup,
+		Kind:      azurev1.AzureClusterIdentityKind,
+		Namespace: ref.Namespace,
+		Name:      ref.Name,
+	}
 	if r.Namespace == "" {
 		r.Namespace = c.Namespace
 	}
@@ -288,7 +301,10 @@ func azureIdentity(c Cluster, fields azureCluster, have objects) Identity {
 		return asoIdentity(fields.secret, have)
 	}
 	if fields.identity.IsZero() {
-		return Identity{Form: IdentityController, Message: "no identity is named, so the provider uses its own, which it will not do for long; set spec.identityRef"}
+		return Identity{
+			Form:    IdentityController,
+			Message: "no identity is named, so the provider uses its own, which it will not do for long; set spec.identityRef",
+		}
 	}
 	named, why, ok := typed[azurev1.AzureClusterIdentity](have, fields.identity)
 	if !ok {
@@ -317,7 +333,8 @@ func azureIdentity(c Cluster, fields azureCluster, have objects) Identity {
 	case allowed == nil:
 		refused.Message = fields.identity.String() + " allows no namespace to use it; set spec.allowedNamespaces"
 		return refused
-	case (allowed.Selector == nil || isEmpty(*allowed.Selector)) && len(allowed.NamespaceList) > 0 && !slices.Contains(allowed.NamespaceList, c.Namespace):
+	case (allowed.Selector == nil || isEmpty(*allowed.Selector)) && len(allowed.NamespaceList) > 0 &&
+		!slices.Contains(allowed.NamespaceList, c.Namespace):
 		refused.Message = fields.identity.String() + " does not allow namespace " + c.Namespace + " to use it; add it to spec.allowedNamespaces"
 		return refused
 	}
@@ -326,11 +343,15 @@ func azureIdentity(c Cluster, fields azureCluster, have objects) Identity {
 
 // asoIdentity tells from the keys of a Secret what Azure Service Operator does
 // with it. What is secret in it is not looked at.
-func asoIdentity(ref Reference, have objects) Identity {
+func asoIdentity(ref clusterapi.Reference, have objects) Identity {
 	secret, why := have.get(ref)
 	if secret == nil {
 		if why.Reason == HealthNotFound && ref.Name == asoNamespaceSecret {
-			return Identity{Form: IdentityController, Message: "no credential is named, and the namespace has none, so that of Azure Service Operator is used, in Secret " + asoGlobalSecret + " of its namespace"}
+			return Identity{
+				Form: IdentityController,
+				Message: "no credential is named, and the namespace has none, so that of Azure Service Operator is used, in Secret " +
+					asoGlobalSecret + " of its namespace",
+			}
 		}
 		return Identity{Form: IdentityUnknown, SecretNamespace: ref.Namespace, SecretName: ref.Name, Message: why.Message}
 	}

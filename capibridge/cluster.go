@@ -5,20 +5,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-)
 
-// ClusterKind is the kind of Cluster API's Clusters; the version is whatever
-// the API server prefers.
-var ClusterKind = schema.GroupKind{Group: "cluster.x-k8s.io", Kind: "Cluster"}
-
-const (
-	// ClusterNameLabel is on the objects that belong to a Cluster.
-	ClusterNameLabel = "cluster.x-k8s.io/cluster-name"
-
-	pausedAnnotation        = "cluster.x-k8s.io/paused"
-	deleteForMoveAnnotation = "clusterctl.cluster.x-k8s.io/delete-for-move"
-	blockMoveAnnotation     = "clusterctl.cluster.x-k8s.io/block-move"
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 )
 
 // Cluster is what Cluster API says about one cluster.
@@ -34,8 +22,7 @@ type Cluster struct {
 	// Moved is set on what clusterctl deletes here after it has created it in
 	// another management cluster: the cluster itself lives on.
 	Moved bool
-	// MoveBlocked says that a controller has not let go of the Cluster yet, for
-	// a move that waits for it.
+	// MoveBlocked: a controller still uses the Cluster, and a move waits for it.
 	MoveBlocked bool
 	// InfrastructureProvisioned and ControlPlaneInitialized are sticky: once
 	// true they never become false again.
@@ -50,13 +37,13 @@ type Cluster struct {
 	// RemoteConnection is whether Cluster API itself reaches the API server, and
 	// is as stale as Available. Unknown if it does not say.
 	RemoteConnection metav1.ConditionStatus
-	// Failure is what a provider of contract v1beta1 gave up on. Available
-	// stays true with it.
+	// Failure is a failure that a provider of contract v1beta1 does not retry.
+	// Available stays true with it.
 	Failure Failure
 
 	// Infrastructure and ControlPlane are the objects of the providers.
-	Infrastructure Reference
-	ControlPlane   Reference
+	Infrastructure clusterapi.Reference
+	ControlPlane   clusterapi.Reference
 
 	// Class of a managed topology as namespace/name, else empty.
 	Class string
@@ -81,8 +68,8 @@ type Cluster struct {
 	Object map[string]any
 }
 
-// Failure says what went wrong, in the words of whoever says it. Without reason
-// and message there is none.
+// Failure has the reason and message of the object that reports it. Without both there
+// is no failure.
 type Failure struct {
 	Reason  string
 	Message string
@@ -91,30 +78,8 @@ type Failure struct {
 // IsZero reports whether there is no failure.
 func (f Failure) IsZero() bool { return f == Failure{} }
 
-// Reference names an object of a provider.
-type Reference struct {
-	Group string
-	// Version to read it in, if it is not just the one that the API server
-	// prefers. Those that v1beta1 of Cluster API refers to are not heeded: they
-	// may be served no longer.
-	Version   string
-	Kind      string
-	Namespace string
-	Name      string
-}
-
-// IsZero reports whether nothing is referred to.
-func (r Reference) IsZero() bool { return r == Reference{} }
-
-func (r Reference) groupKind() schema.GroupKind {
-	return schema.GroupKind{Group: r.Group, Kind: r.Kind}
-}
-
-// String names the object for people.
-func (r Reference) String() string { return r.Kind + " " + r.Name }
-
-// FromObject reads a Cluster of contract v1beta1 or v1beta2. What is not of the
-// type that the contract has is as if it were not there.
+// FromObject reads a Cluster of contract v1beta1 or v1beta2. A field that has another
+// type than the contract says counts as not set.
 func FromObject(u *unstructured.Unstructured) Cluster {
 	c := Cluster{
 		Namespace:   u.GetNamespace(),
@@ -125,10 +90,8 @@ func FromObject(u *unstructured.Unstructured) Cluster {
 		Deleting:    u.GetDeletionTimestamp() != nil,
 		Object:      u.Object,
 	}
-	_, c.Moved = c.Annotations[deleteForMoveAnnotation]
-	_, c.MoveBlocked = c.Annotations[blockMoveAnnotation]
-	_, annotated := c.Annotations[pausedAnnotation]
-	c.Paused = boolAt(u, "spec", "paused") || annotated
+	c.Moved, c.MoveBlocked = clusterapi.IsMoved(u), clusterapi.IsMoveBlocked(u)
+	c.Paused = clusterapi.IsPaused(u)
 
 	current, deprecated := conditionsOf(u)
 	c.InfrastructureProvisioned = boolAt(u, "status", "initialization", "infrastructureProvisioned") ||
@@ -141,8 +104,8 @@ func FromObject(u *unstructured.Unstructured) Cluster {
 	c.RemoteConnection = current.status("RemoteConnectionProbe")
 	c.Failure = failureOf(u, deprecated, "Ready", "ControlPlaneReady", "InfrastructureReady")
 
-	c.Infrastructure = referenceAt(u, "spec", "infrastructureRef")
-	c.ControlPlane = referenceAt(u, "spec", "controlPlaneRef")
+	c.Infrastructure = unversioned(clusterapi.InfrastructureOf(u))
+	c.ControlPlane = unversioned(clusterapi.ControlPlaneOf(u))
 	c.Class = class(u)
 	c.Version = stringAt(u, "spec", "topology", "version")
 	c.Provider = provider(c.Infrastructure.Kind)
@@ -165,21 +128,15 @@ func provider(kind string) string {
 }
 
 func class(u *unstructured.Unstructured) string {
-	name, namespace := stringAt(u, "spec", "topology", "classRef", "name"), stringAt(u, "spec", "topology", "classRef", "namespace")
-	if name == "" {
-		name, namespace = stringAt(u, "spec", "topology", "class"), stringAt(u, "spec", "topology", "classNamespace")
-	}
-	if name == "" {
+	class := clusterapi.ClassOf(u)
+	if class.Name == "" {
 		return ""
 	}
-	if namespace == "" {
-		namespace = u.GetNamespace()
-	}
-	return namespace + "/" + name
+	return class.String()
 }
 
-// topologyVariables have the overrides first, so that a variable of the cluster
-// whose name is made to look like one wins.
+// topologyVariables sets the overrides first. A variable of the cluster with the name of
+// an override wins.
 func topologyVariables(u *unstructured.Unstructured) map[string]string {
 	vars := map[string]string{}
 	add := func(prefix string, list []any) {
@@ -203,22 +160,10 @@ func topologyVariables(u *unstructured.Unstructured) map[string]string {
 	return vars
 }
 
-// referenceAt reads a reference of v1beta2, which has a group, or of v1beta1,
-// which has a version and may name a namespace.
-func referenceAt(u *unstructured.Unstructured, fields ...string) Reference {
-	at := func(field string) string { return stringAt(u, append(append([]string{}, fields...), field)...) }
-	r := Reference{Group: at("apiGroup"), Kind: at("kind"), Namespace: at("namespace"), Name: at("name")}
-	if r.Kind == "" || r.Name == "" {
-		return Reference{}
-	}
-	if r.Group == "" {
-		if group, _, ok := strings.Cut(at("apiVersion"), "/"); ok {
-			r.Group = group
-		}
-	}
-	if r.Namespace == "" {
-		r.Namespace = u.GetNamespace()
-	}
+// unversioned is a reference without the version that v1beta1 of Cluster API names: the
+// API server may no longer serve that version.
+func unversioned(r clusterapi.Reference) clusterapi.Reference {
+	r.Version = ""
 	return r
 }
 

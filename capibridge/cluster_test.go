@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
@@ -67,7 +68,7 @@ func TestFromObject(t *testing.T) {
 				"  infrastructureRef: {kind: AWSManagedCluster, name: prod}\n  controlPlaneEndpoint: {host: api.example.com, port: 6443}\n  clusterNetwork: {pods: {cidrBlocks: [10.0.0.0/16, \"fd00::/48\"]}, services: {cidrBlocks: [10.1.0.0/16]}}\n",
 			Cluster{
 				Labels: map[string]string{"topology.kubernetes.io/region": "eu-west-1"}, Region: "eu-west-1", Version: "v1.36.3", Provider: "aws", Endpoint: "api.example.com",
-				PodCIDR: "10.0.0.0/16", ServiceCIDR: "10.1.0.0/16", TopologyVariables: map[string]string{"size": "large", "count": "3", "ratio": "1.5", "enabled": "true", "map": `{"a":"b"}`}, Infrastructure: Reference{Kind: "AWSManagedCluster", Namespace: "fleet", Name: "prod"},
+				PodCIDR: "10.0.0.0/16", ServiceCIDR: "10.1.0.0/16", TopologyVariables: map[string]string{"size": "large", "count": "3", "ratio": "1.5", "enabled": "true", "map": `{"a":"b"}`}, Infrastructure: clusterapi.Reference{Kind: "AWSManagedCluster", Namespace: "fleet", Name: "prod"},
 			},
 		},
 		"Moved": {
@@ -111,7 +112,7 @@ func TestFromObject(t *testing.T) {
 			"v1beta2 names the group",
 			head + "spec: {infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: AzureCluster, name: a}, controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: KubeadmControlPlane, name: b}, topology: {classRef: {name: tenant}, version: v1.36.0}}\n",
 			Cluster{
-				Infrastructure: Reference{Group: "infrastructure.cluster.x-k8s.io", Kind: "AzureCluster", Namespace: "fleet", Name: "a"}, ControlPlane: Reference{Group: "controlplane.cluster.x-k8s.io", Kind: "KubeadmControlPlane", Namespace: "fleet", Name: "b"},
+				Infrastructure: clusterapi.Reference{Group: "infrastructure.cluster.x-k8s.io", Kind: "AzureCluster", Namespace: "fleet", Name: "a"}, ControlPlane: clusterapi.Reference{Group: "controlplane.cluster.x-k8s.io", Kind: "KubeadmControlPlane", Namespace: "fleet", Name: "b"},
 				Provider: "azure", Class: "fleet/tenant", Version: "v1.36.0",
 			},
 		},
@@ -119,7 +120,7 @@ func TestFromObject(t *testing.T) {
 			"v1beta1 names a version, and may name a namespace",
 			head + "spec: {infrastructureRef: {apiVersion: infrastructure.cluster.x-k8s.io/v1beta1, kind: AzureCluster, name: a, namespace: other}, controlPlaneRef: {apiVersion: controlplane.cluster.x-k8s.io/v1beta1, kind: KubeadmControlPlane, name: b}, topology: {class: tenant, classNamespace: classes}}\n",
 			Cluster{
-				Infrastructure: Reference{Group: "infrastructure.cluster.x-k8s.io", Kind: "AzureCluster", Namespace: "other", Name: "a"}, ControlPlane: Reference{Group: "controlplane.cluster.x-k8s.io", Kind: "KubeadmControlPlane", Namespace: "fleet", Name: "b"},
+				Infrastructure: clusterapi.Reference{Group: "infrastructure.cluster.x-k8s.io", Kind: "AzureCluster", Namespace: "other", Name: "a"}, ControlPlane: clusterapi.Reference{Group: "controlplane.cluster.x-k8s.io", Kind: "KubeadmControlPlane", Namespace: "fleet", Name: "b"},
 				Provider: "azure", Class: "classes/tenant",
 			},
 		},
@@ -286,7 +287,7 @@ func TestVariables(t *testing.T) {
 }
 
 // TestVariablesAreStable: names that become one must not take turns, or the
-// rendering changes from one visit to the next.
+// rendering changes from one reconcile to the next.
 func TestVariablesAreStable(t *testing.T) {
 	c := Cluster{Labels: map[string]string{}, Annotations: map[string]string{}, TopologyVariables: map[string]string{}}
 	for i, separator := range []string{".", "-", "/", "_"} {

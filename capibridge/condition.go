@@ -76,9 +76,9 @@ func (cs conditions) status(kind string) metav1.ConditionStatus {
 
 func (cs conditions) is(kind string) bool { return cs.status(kind) == metav1.ConditionTrue }
 
-// failureOf is what a provider of contract v1beta1 says that it gave up on: in a
-// field for that, or in conditions of severity Error, of which those named come
-// after those that they sum up.
+// failureOf is a failure that a provider of contract v1beta1 does not retry. It is in a
+// field for that, or in conditions of severity Error. The conditions that are named sum
+// up others, so they come last.
 func failureOf(u *unstructured.Unstructured, deprecated conditions, summaries ...string) Failure {
 	for _, at := range [][]string{{"status"}, {"status", "deprecated", "v1beta1"}} {
 		f := Failure{

@@ -1,13 +1,13 @@
-// Package capibridge turns what Cluster API says into facts about clusters:
-// whether one may be pushed to, how it is reached, which variables it gives, and
-// what its provider says of it.
+// Package capibridge turns objects of Cluster API into facts about clusters: whether
+// layers may be pushed to a cluster, where its kubeconfig is, which variables it gives,
+// and what its provider reports about it.
 //
 // It reads Clusters without their Go types, in whichever version is served, so
 // that a tier runs without Cluster API and with any version of the contract. The
 // objects of providers are read by adapters: one for any provider that keeps the
 // contract, one for AWS and one for Azure. An adapter is pure; Providers reads
-// for it. What cannot be read is Unknown, never gone, and hinders nothing else:
-// facts explain, the gate and the probe of the API server decide.
+// for it. A fact that cannot be read is Unknown, never absent, and stops nothing: the
+// gate and the probe of the API server decide about a push, facts explain.
 //
 // Facts it builds on (Cluster API v1.13):
 //
@@ -17,13 +17,11 @@
 //     it is a gate only where a Layer asks for it, and never a reason to delete;
 //   - the kubeconfig is the Secret <cluster>-kubeconfig, key value, and nothing
 //     else: prefixes and types differ between providers;
-//   - providers of contract v1beta1, as those of EKS and AKS are, have nothing that
-//     would make a Cluster unavailable again: their failures are in fields and
-//     conditions of their own;
+//   - providers of contract v1beta1, such as those of EKS and AKS, cannot make a Cluster
+//     unavailable again: they report failures in fields and conditions of their own;
 //   - controlPlaneEndpoint may hold a URL (EKS), so addresses come from the
 //     kubeconfig.
 //
-// A kubeconfig is hostile input: Kubeconfig accepts a list of fields and
-// refuses the rest before client-go, which reads files while it parses, sees
-// it.
+// A kubeconfig is hostile input. Kubeconfig accepts a list of fields and refuses the
+// rest before it passes the text to client-go, which reads files while it parses.
 package capibridge

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// CredentialForm is how a kubeconfig proves who it is.
+// CredentialForm is how a kubeconfig authenticates.
 type CredentialForm string
 
 // Forms of the credential in a kubeconfig.
@@ -22,8 +22,8 @@ const (
 	CredentialNone CredentialForm = "None"
 	// CredentialCertificate is a client certificate.
 	CredentialCertificate CredentialForm = "ClientCertificate"
-	// CredentialEKS is a presigned request to AWS's token service, which EKS
-	// makes to find out who asks.
+	// CredentialEKS is a presigned request to AWS's token service. EKS sends it to
+	// learn the identity of the caller.
 	CredentialEKS CredentialForm = "EKSToken"
 	// CredentialJWT is a signed token: of a service account, or of Entra.
 	CredentialJWT CredentialForm = "JWT"
@@ -34,8 +34,8 @@ const (
 // Credential is what can be told of the credential in a kubeconfig.
 type Credential struct {
 	Form CredentialForm
-	// IssuedAt and ExpiresAt are zero if the credential does not say. Nothing is
-	// verified: a clock may be read from them, no right.
+	// IssuedAt and ExpiresAt are zero if the credential does not say. They are not
+	// verified: they tell when to renew, and grant nothing.
 	IssuedAt  time.Time
 	ExpiresAt time.Time
 }
@@ -100,7 +100,7 @@ func ofToken(token string) Credential {
 	return c
 }
 
-// dateOf is zero for what is not there, or cannot be a date that somebody meant.
+// dateOf is zero for a date that is missing or not plausible.
 func dateOf(d *jwt.NumericDate) time.Time {
 	if d == nil || d.Year() < 1970 || d.Year() > 9999 {
 		return time.Time{}

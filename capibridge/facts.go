@@ -5,6 +5,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 )
 
 // Reasons of a Health. People and alerts match on them.
@@ -93,7 +95,7 @@ const (
 // Identity is what a provider's controllers act as for a cluster.
 type Identity struct {
 	// Object that says so; zero if it is the controller's own without one.
-	Object Reference
+	Object clusterapi.Reference
 	Form   IdentityForm
 	// Principal is the ARN of the role, or the ID of the client.
 	Principal string
@@ -122,6 +124,7 @@ func (i Identity) Secretless() bool {
 		return i.Source == nil || i.Source.Secretless()
 	case IdentityNone, IdentityInstanceProfile, IdentityWorkload, IdentityManaged:
 		return true
+	case IdentityUnknown, IdentityStatic, IdentityCertificate, IdentityController:
 	}
 	return false
 }

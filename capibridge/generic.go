@@ -6,14 +6,16 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 )
 
 // genericAdapter reads what Cluster API's contract, v1beta1 or v1beta2, asks of
 // every provider.
 type genericAdapter struct{}
 
-func (genericAdapter) wants(c Cluster, _ objects) []Reference {
-	return []Reference{c.Infrastructure, c.ControlPlane}
+func (genericAdapter) wants(c Cluster, _ objects) []clusterapi.Reference {
+	return []clusterapi.Reference{c.Infrastructure, c.ControlPlane}
 }
 
 func (genericAdapter) facts(c Cluster, have objects) Facts {
@@ -135,7 +137,7 @@ func (s standing) updating() bool {
 }
 
 // says names the failure, or else the first condition that is not met.
-func (s standing) says(ref Reference) string {
+func (s standing) says(ref clusterapi.Reference) string {
 	if s.failed() {
 		return say(ref, s.failure.Reason, s.failure.Message)
 	}
@@ -159,7 +161,7 @@ func goesOn(c condition) bool {
 	return true
 }
 
-func (s standing) saysOf(ref Reference, of conditions, kind string) string {
+func (s standing) saysOf(ref clusterapi.Reference, of conditions, kind string) string {
 	c, _ := of.find(kind)
 	return say(ref, c.reason, c.message)
 }
@@ -181,7 +183,7 @@ func plainly(message string) string {
 	return message
 }
 
-func say(ref Reference, reason, message string) string {
+func say(ref clusterapi.Reference, reason, message string) string {
 	message = plainly(message)
 	switch {
 	case reason == "" && message == "":

@@ -12,26 +12,22 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-)
 
-// KubeconfigKey is where the contract puts a kubeconfig in its Secret.
-const KubeconfigKey = "value"
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+)
 
 // maxKubeconfig bounds what is parsed at all; real ones have a few KiB.
 const maxKubeconfig = 1 << 20
-
-// KubeconfigSecret is the name of the Secret with a cluster's kubeconfig.
-func KubeconfigSecret(cluster string) string { return cluster + "-kubeconfig" }
 
 // BelongsTo reports whether a kubeconfig Secret is tied to a Cluster: by the
 // cluster-name label or by an owner. A name alone could have been taken by
 // anybody who may write Secrets.
 func BelongsTo(secret *corev1.Secret, c Cluster) bool {
-	if secret.Labels[ClusterNameLabel] == c.Name {
+	if secret.Labels[clusterapi.ClusterNameLabel] == c.Name {
 		return true
 	}
 	for _, ref := range secret.OwnerReferences {
-		if ref.Kind == ClusterKind.Kind && string(ref.UID) == c.UID {
+		if ref.Kind == clusterapi.Cluster && string(ref.UID) == c.UID {
 			return true
 		}
 	}
@@ -78,7 +74,8 @@ func (a Allowed) Kubeconfig(data []byte) (*rest.Config, error) {
 		return nil, fmt.Errorf("cannot use kubeconfig: user %q does not exist", context.AuthInfo)
 	}
 	if refused := a.refusedFields(cluster, user); len(refused) > 0 {
-		return nil, fmt.Errorf("cannot use kubeconfig: %s not allowed; it must be self-contained, with inline certificates or an inline token", strings.Join(refused, ", "))
+		return nil, fmt.Errorf("cannot use kubeconfig: %s not allowed; "+
+			"it must be self-contained, with inline certificates or an inline token", strings.Join(refused, ", "))
 	}
 	server, err := url.Parse(cluster.Server)
 	if err != nil || server.Scheme != "https" || server.Host == "" || server.User != nil {

@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 )
 
 var (
@@ -214,12 +216,12 @@ func TestBelongsTo(t *testing.T) {
 		meta   metav1.ObjectMeta
 		want   bool
 	}{
-		"Label":        {"what every provider sets", metav1.ObjectMeta{Labels: map[string]string{ClusterNameLabel: "prod"}}, true},
-		"OtherLabel":   {"the Secret of a neighbour", metav1.ObjectMeta{Labels: map[string]string{ClusterNameLabel: "dev"}}, false},
+		"Label":        {"what every provider sets", metav1.ObjectMeta{Labels: map[string]string{clusterapi.ClusterNameLabel: "prod"}}, true},
+		"OtherLabel":   {"the Secret of a neighbour", metav1.ObjectMeta{Labels: map[string]string{clusterapi.ClusterNameLabel: "dev"}}, false},
 		"Owner":        {"owned by the very Cluster", metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "KubeadmControlPlane", UID: "9"}, {Kind: "Cluster", UID: "1"}}}, true},
 		"FormerOwner":  {"owned by a Cluster of the same name that is gone", metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "Cluster", Name: "prod", UID: "0"}}}, false},
 		"ControlPlane": {"an owner of another kind says nothing by itself", metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "KubeadmControlPlane", UID: "1"}}}, false},
-		"Nothing":      {"a name alone can be taken by anybody", metav1.ObjectMeta{Name: KubeconfigSecret("prod")}, false},
+		"Nothing":      {"a name alone can be taken by anybody", metav1.ObjectMeta{Name: clusterapi.KubeconfigSecret("prod")}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := BelongsTo(&corev1.Secret{ObjectMeta: tc.meta}, cluster); got != tc.want {

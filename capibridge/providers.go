@@ -12,6 +12,8 @@ import (
 	awsv1 "sigs.k8s.io/cluster-api-provider-aws/v2/api/v1beta2"
 	azurev1 "sigs.k8s.io/cluster-api-provider-azure/api/v1beta1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 )
 
 // Reader reads single objects of the management cluster. Unstructured ones are
@@ -62,7 +64,7 @@ func (p *Providers) Describe(ctx context.Context, reader Reader, c Cluster) (Fac
 	}
 	f := a.facts(c, have)
 	if f.Kubeconfig.Secret == "" {
-		f.Kubeconfig.Secret, f.Kubeconfig.Key = KubeconfigSecret(c.Name), KubeconfigKey
+		f.Kubeconfig.Secret, f.Kubeconfig.Key = clusterapi.KubeconfigSecret(c.Name), clusterapi.KubeconfigKey
 	}
 	return f, nil
 }
@@ -71,16 +73,16 @@ func (p *Providers) Describe(ctx context.Context, reader Reader, c Cluster) (Fac
 type adapter interface {
 	// wants names the objects that it reads, given those that it has. What it
 	// names again is not read again.
-	wants(c Cluster, have objects) []Reference
+	wants(c Cluster, have objects) []clusterapi.Reference
 	facts(c Cluster, have objects) Facts
 }
 
 // adapter by the kinds that the Cluster refers to. An infrastructure that is not
 // known, a control plane that is not known: neither hinders the other.
 func (p *Providers) adapter(c Cluster) adapter {
-	for _, ref := range []Reference{c.ControlPlane, c.Infrastructure} {
+	for _, ref := range []clusterapi.Reference{c.ControlPlane, c.Infrastructure} {
 		switch {
-		case ref.Group != infrastructureGroup && ref.Group != controlPlaneGroup:
+		case ref.Group != clusterapi.InfrastructureGroup && ref.Group != clusterapi.ControlPlaneGroup:
 		case strings.HasPrefix(ref.Kind, "AWS"):
 			namespace := p.AWSNamespace
 			if namespace == "" {
@@ -94,14 +96,8 @@ func (p *Providers) adapter(c Cluster) adapter {
 	return genericAdapter{}
 }
 
-// Groups that the kinds of the known providers are in.
-const (
-	infrastructureGroup = "infrastructure.cluster.x-k8s.io"
-	controlPlaneGroup   = "controlplane.cluster.x-k8s.io"
-)
-
 // objects are what was read, or why it was not.
-type objects map[Reference]*reading
+type objects map[clusterapi.Reference]*reading
 
 type reading struct {
 	object *unstructured.Unstructured
@@ -110,7 +106,7 @@ type reading struct {
 }
 
 // get returns an object, or nil and why there is none.
-func (o objects) get(ref Reference) (*unstructured.Unstructured, Health) {
+func (o objects) get(ref clusterapi.Reference) (*unstructured.Unstructured, Health) {
 	if ref.IsZero() {
 		return nil, unknown(HealthNotReferenced, "Cluster does not refer to one")
 	}
@@ -122,7 +118,7 @@ func (o objects) get(ref Reference) (*unstructured.Unstructured, Health) {
 }
 
 // all reports whether each of these has been read, or failed to be.
-func (o objects) all(refs ...Reference) bool {
+func (o objects) all(refs ...clusterapi.Reference) bool {
 	for _, ref := range refs {
 		if _, ok := o[ref]; !ok && !ref.IsZero() {
 			return false
@@ -133,7 +129,7 @@ func (o objects) all(refs ...Reference) bool {
 
 // typed fills an object of a provider's own type. ok is false if there is none,
 // or if it cannot be understood, which why says.
-func typed[T any](o objects, ref Reference) (object *T, why Health, ok bool) {
+func typed[T any](o objects, ref clusterapi.Reference) (object *T, why Health, ok bool) {
 	u, why := o.get(ref)
 	if u == nil {
 		return nil, why, false
@@ -152,9 +148,9 @@ func typed[T any](o objects, ref Reference) (object *T, why Health, ok bool) {
 
 // mappingOf prefers the version that the reference names, or that the types are of,
 // and is content with what there is.
-func mappingOf(mapper meta.RESTMapper, ref Reference) (*meta.RESTMapping, error) {
+func mappingOf(mapper meta.RESTMapper, ref clusterapi.Reference) (*meta.RESTMapping, error) {
 	version := ref.Version
-	if version == "" && (ref.Group == infrastructureGroup || ref.Group == controlPlaneGroup) {
+	if version == "" && (ref.Group == clusterapi.InfrastructureGroup || ref.Group == clusterapi.ControlPlaneGroup) {
 		switch {
 		case strings.HasPrefix(ref.Kind, "AWS"):
 			version = awsv1.GroupVersion.Version
@@ -163,11 +159,11 @@ func mappingOf(mapper meta.RESTMapper, ref Reference) (*meta.RESTMapping, error)
 		}
 	}
 	if version != "" {
-		if mapping, err := mapper.RESTMapping(ref.groupKind(), version); err == nil || !meta.IsNoMatchError(err) {
+		if mapping, err := mapper.RESTMapping(ref.GroupKind(), version); err == nil || !meta.IsNoMatchError(err) {
 			return mapping, err
 		}
 	}
-	return mapper.RESTMapping(ref.groupKind())
+	return mapper.RESTMapping(ref.GroupKind())
 }
 
 // builtIn says that a group is one of Kubernetes' own: these have no dot, or end
@@ -176,7 +172,7 @@ func builtIn(group string) bool {
 	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
 }
 
-func read(ctx context.Context, reader Reader, c Cluster, ref Reference) (*reading, error) {
+func read(ctx context.Context, reader Reader, c Cluster, ref clusterapi.Reference) (*reading, error) {
 	if ref == c.Infrastructure || ref == c.ControlPlane {
 		// Whoever may write a Cluster must not have the agent read for him what he
 		// may not read himself.
@@ -192,7 +188,7 @@ func read(ctx context.Context, reader Reader, c Cluster, ref Reference) (*readin
 		return &reading{why: unknown(HealthNotServed, "cannot read %s: the API server has no such kind; is its provider installed?", ref)}, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot tell which version of %s is served: %w", ref.groupKind(), err)
+		return nil, fmt.Errorf("cannot tell which version of %s is served: %w", ref.GroupKind(), err)
 	}
 	key := client.ObjectKey{Name: ref.Name}
 	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
@@ -206,7 +202,9 @@ func read(ctx context.Context, reader Reader, c Cluster, ref Reference) (*readin
 		return &reading{object: u}, nil
 	case apierrors.IsNotFound(err) && apierrors.IsUnexpectedServerError(err):
 		// Not this object but its kind was not found, which the mapper learns later.
-		return &reading{why: unknown(HealthNotServed, "cannot read %s: the API server has no such kind any more; is its provider installed?", ref)}, nil
+		return &reading{
+			why: unknown(HealthNotServed, "cannot read %s: the API server has no such kind any more; is its provider installed?", ref),
+		}, nil
 	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
 		return &reading{why: unknown(HealthNotFound, "%s does not exist", ref)}, nil
 	case apierrors.IsForbidden(err):

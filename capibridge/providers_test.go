@@ -18,8 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/capibridge"
-	"github.com/cascade-gitops/cascade/e2e/shapes"
+	"github.com/cascade-gitops/cascade/capibridge/shapes"
 )
 
 var update = flag.Bool("update", false, "write what is there into the golden files")
@@ -286,11 +287,12 @@ func TestDescribeUnknown(t *testing.T) {
 				t.Fatalf("%s\nDescribe(): %v", tc.reason, err)
 			}
 			got := shapes.Answers(c, f)
-			if f.ControlPlane.Status != tc.want.Status || f.ControlPlane.Reason != tc.want.Reason || f.Infrastructure.Reason != tc.infra || f.Identity.Form != tc.form ||
+			if f.ControlPlane.Status != tc.want.Status || f.ControlPlane.Reason != tc.want.Reason || f.Infrastructure.Reason != tc.infra ||
+				f.Identity.Form != tc.form ||
 				f.Variables["cluster_account"] != tc.account || !strings.Contains(got, tc.says) {
 				t.Errorf("%s\nwant control plane %s %s, infrastructure %s, identity %s, account %q, and %q; got\n%s", tc.reason, tc.want.Status, tc.want.Reason, tc.infra, tc.form, tc.account, tc.says, got)
 			}
-			if f.Kubeconfig.Secret != capibridge.KubeconfigSecret(c.Name) || f.Kubeconfig.Key != capibridge.KubeconfigKey {
+			if f.Kubeconfig.Secret != clusterapi.KubeconfigSecret(c.Name) || f.Kubeconfig.Key != clusterapi.KubeconfigKey {
 				t.Errorf("%s\nkubeconfig in %+v", tc.reason, f.Kubeconfig)
 			}
 			if tc.memory.reads > 6 {

@@ -1,6 +1,10 @@
 package capibridge
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+)
 
 // Words for the state of a cluster, for people.
 const (
@@ -47,7 +51,7 @@ func (c Cluster) State(f Facts) (word, detail string) {
 	// A failure from before the cluster came up is in the way; a later one may
 	// be of something that it goes on without.
 	case !c.Failure.IsZero() && !c.ControlPlaneInitialized:
-		return StateFailed, say(Reference{Kind: "Cluster", Name: c.Name}, c.Failure.Reason, c.Failure.Message)
+		return StateFailed, say(clusterapi.Reference{Kind: "Cluster", Name: c.Name}, c.Failure.Reason, c.Failure.Message)
 	case !c.InfrastructureProvisioned:
 		return StateProvisioning, detailOf(f.Infrastructure, f.ControlPlane)
 	case !c.ControlPlaneInitialized:
@@ -63,7 +67,7 @@ func (c Cluster) State(f Facts) (word, detail string) {
 	case f.ControlPlane.Reason == HealthDegraded, f.Infrastructure.Reason == HealthDegraded:
 		return StateDegraded, detailOf(f.ControlPlane, f.Infrastructure)
 	case !c.Failure.IsZero():
-		return StateDegraded, say(Reference{Kind: "Cluster", Name: c.Name}, c.Failure.Reason, c.Failure.Message)
+		return StateDegraded, say(clusterapi.Reference{Kind: "Cluster", Name: c.Name}, c.Failure.Reason, c.Failure.Message)
 	case !c.Available:
 		return StateInitialized, "Cluster API does not say yet that the Cluster is Available"
 	}

@@ -6,8 +6,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 )
 
 // Standing is what a tier has on record about one Cluster.
@@ -135,11 +139,12 @@ func (c *Creation) Names() []types.NamespacedName {
 	return names
 }
 
-// Fleet is the part of a rendering that is Cluster API's, and who belongs to whom.
+// Fleet has the objects of Cluster API in a rendering, and which Cluster each belongs
+// to.
 type Fleet struct {
 	// Clusters that are declared, or that something declared belongs to.
 	Clusters []types.NamespacedName
-	// Loose objects could be a part of a Cluster, and nothing says of which.
+	// Loose objects could be a part of a Cluster, but nothing names the Cluster.
 	Loose []Entry
 
 	members []member
@@ -154,34 +159,29 @@ type member struct {
 	of map[types.NamespacedName]bool
 }
 
-// clusterGroups have the objects of which clusters are built. Others of Cluster
-// API (add-ons, addresses, hooks) build none.
-var clusterGroups = []string{"cluster.x-k8s.io", "infrastructure.cluster.x-k8s.io", "controlplane.cluster.x-k8s.io", "bootstrap.cluster.x-k8s.io"}
-
 // inert kinds build nothing by themselves.
 func inert(e Entry) bool {
-	return e.Namespace == "" || strings.HasSuffix(e.Kind, "Template") || strings.HasSuffix(e.Kind, "Class") || strings.HasSuffix(e.Kind, "Identity")
+	return e.Namespace == "" || clusterapi.IsTemplate(e.Kind) || clusterapi.IsClass(e.Kind) || clusterapi.IsIdentity(e.Kind)
 }
 
 // FleetOf finds what belongs to which Cluster: by label, by spec.clusterName, by
 // owner, and by what a Cluster and its parts refer to.
 func FleetOf(objects []*unstructured.Unstructured) Fleet {
 	var f Fleet
-	byRef := map[reference]int{}
-	refs := map[int][]reference{}
+	byRef := map[clusterapi.Reference]int{}
+	refs := map[int][]clusterapi.Reference{}
 	for _, u := range objects {
 		e := Of(u)
-		if !slices.Contains(clusterGroups, e.Group) {
+		if !clusterapi.BuildsClusters(e.Group) {
 			continue
 		}
 		i := len(f.members)
 		f.members = append(f.members, member{entry: e, of: namedBy(u)})
-		byRef[reference{e.Namespace, e.Kind, e.Name}] = i
-		spec, _, _ := unstructured.NestedMap(u.Object, "spec")
-		refs[i] = referencesOf(spec, e.Namespace)
+		byRef[clusterapi.Named(e.Namespace, e.Kind, e.Name)] = i
+		refs[i] = clusterapi.ReferencesOf(u)
 	}
-	// What something refers to belongs to whom that belongs to. It settles after as
-	// many rounds as the longest chain has links.
+	// An object belongs to the Cluster of what refers to it. The loop ends after as many
+	// rounds as the longest chain has links.
 	for changed := true; changed; {
 		changed = false
 		for i, list := range refs {
@@ -222,59 +222,10 @@ func compareNames(a, b types.NamespacedName) int {
 // namedBy are the Clusters that an object itself names.
 func namedBy(u *unstructured.Unstructured) map[types.NamespacedName]bool {
 	of := map[types.NamespacedName]bool{}
-	add := func(name string) {
-		if name != "" {
-			of[types.NamespacedName{Namespace: u.GetNamespace(), Name: name}] = true
-		}
-	}
-	if isCluster(Of(u)) {
-		add(u.GetName())
-		return of
-	}
-	add(u.GetLabels()["cluster.x-k8s.io/cluster-name"])
-	name, _, _ := unstructured.NestedString(u.Object, "spec", "clusterName")
-	add(name)
-	for _, ref := range u.GetOwnerReferences() {
-		if ref.Kind == "Cluster" && strings.HasPrefix(ref.APIVersion, "cluster.x-k8s.io/") {
-			add(ref.Name)
-		}
+	for _, name := range clusterapi.ClustersOf(u) {
+		of[types.NamespacedName{Namespace: u.GetNamespace(), Name: name}] = true
 	}
 	return of
-}
-
-// reference to an object of Cluster API. Kinds of different providers have
-// different names, so the group adds nothing.
-type reference struct{ namespace, kind, name string }
-
-// referencesOf finds whatever looks like a reference, at any depth.
-func referencesOf(v any, namespace string) []reference {
-	var found []reference
-	switch v := v.(type) {
-	case map[string]any:
-		kind, _ := v["kind"].(string)
-		name, _ := v["name"].(string)
-		if kind != "" && name != "" {
-			in := namespace
-			if n, _ := v["namespace"].(string); n != "" {
-				in = n
-			}
-			found = append(found, reference{in, kind, name})
-		}
-		for _, item := range v {
-			found = append(found, referencesOf(item, namespace)...)
-		}
-	case []any:
-		for _, item := range v {
-			found = append(found, referencesOf(item, namespace)...)
-		}
-	}
-	return found
-}
-
-// RefersTo reports whether a Cluster refers to an object.
-func RefersTo(cluster *unstructured.Unstructured, e Entry) bool {
-	spec, _, _ := unstructured.NestedMap(cluster.Object, "spec")
-	return slices.Contains(referencesOf(spec, cluster.GetNamespace()), reference{e.Namespace, e.Kind, e.Name})
 }
 
 // LooseLive is what was read about a loose object.
@@ -284,11 +235,10 @@ type LooseLive struct {
 	Of *types.NamespacedName
 }
 
-// PlanCreation decides what of a rendering may be applied. live has every Cluster
-// of the fleet for which the record is not open, loose every loose object if the
-// tier is not settled; an answer that is missing counts as unknown. It is an error
-// not to know whether a Cluster exists: neither to hold nor to create it would be
-// right.
+// PlanCreation decides what of a rendering may be applied. live has every Cluster of
+// the fleet for which the record is not open, and loose has every loose object if the
+// tier is not settled. A missing entry counts as unknown. PlanCreation fails if it is
+// unknown whether a Cluster exists: neither to hold nor to create it would be right.
 func PlanCreation(f Fleet, record *FirstSync, live map[types.NamespacedName]ClusterLive, loose map[Entry]LooseLive) (*Creation, error) {
 	c := &Creation{elsewhere: record.Elsewhere, withheld: map[string]bool{}, create: map[types.NamespacedName]bool{}}
 	held := map[types.NamespacedName]bool{}
@@ -366,12 +316,31 @@ func judgeCreation(record *FirstSync, name types.NamespacedName, is ClusterLive)
 	return 0, false
 }
 
-// approveCreateCommand is in the message of every Creation that holds Clusters.
-const approveCreateCommand = "cascade approve create "
-
-// mostNamed bounds the list of Clusters in a message. When those have been decided
-// about, the next are named.
+// mostNamed bounds the list of Clusters in a message. The message names the next
+// Clusters when a person has decided about these.
 const mostNamed = 200
+
+// Hold lists what a person has to decide about; nil if nothing is held.
+func (c *Creation) Hold() *v1alpha1.HeldCreate {
+	if !c.Blocked() {
+		return nil
+	}
+	return &v1alpha1.HeldCreate{Clusters: c.askable(), Elsewhere: c.elsewhere}
+}
+
+// askable are the Clusters that a person can decide about, as far as they are
+// named, in the order of the reasons for which they are held.
+func (c *Creation) askable() []string {
+	var names []string
+	for _, why := range []Why{NotAsked, Restoring, Incomplete, Departed} {
+		for _, h := range c.Held[:min(len(c.Held), mostNamed)] {
+			if h.Why == why {
+				names = append(names, h.Name.String())
+			}
+		}
+	}
+	return names
+}
 
 // Message says what is held and what to do next; empty if nothing is.
 func (c *Creation) Message() string {
@@ -383,7 +352,7 @@ func (c *Creation) Message() string {
 	for _, h := range named {
 		by[h.Why] = append(by[h.Why], h)
 	}
-	var parts, commands []string
+	var parts []string
 	say := func(why Why, format string) {
 		var list []string
 		for _, h := range by[why] {
@@ -392,9 +361,6 @@ func (c *Creation) Message() string {
 				text += " (it lacks " + strings.Join(h.Missing, ", ") + ")"
 			}
 			list = append(list, text)
-			if why != Vanished {
-				commands = append(commands, h.Name.String())
-			}
 		}
 		if len(list) > 0 {
 			parts = append(parts, fmt.Sprintf(format, strings.Join(list, ", ")))
@@ -409,51 +375,37 @@ func (c *Creation) Message() string {
 		parts = append(parts, fmt.Sprintf("and %d more Clusters", more))
 	}
 	if len(c.Loose) > 0 {
-		parts = append(parts, fmt.Sprintf("not created: %s: no Cluster that is there refers to it", names(c.Loose, 5)))
+		parts = append(parts, fmt.Sprintf("not created: %s: no Cluster that is there refers to it", Names(c.Loose)))
 	}
-	how, command := "run: ", approveCreateCommand
+	commands := c.askable()
+	how, command := "run: ", "cascade approve create "
 	if c.elsewhere { // a person decides where the record is
-		how, command = "run, with the kubeconfig of the cluster that they are applied to: ", approveCreateCommand+"--pushed "
+		how, command = "run, with the kubeconfig of the cluster that they are applied to: ", command+"--pushed "
 	}
 	if len(commands) > 0 {
-		parts = append(parts, "restore the saved state of what runs already (docs/rebuild.md); for what is to be built, "+how+command+strings.Join(commands, " "))
+		parts = append(parts, "restore the saved state of what runs already (docs/rebuild.md); for what is to be built, "+
+			how+command+strings.Join(commands, " "))
 	} else if len(c.Loose) > 0 {
 		parts = append(parts, "when all Clusters are there, "+how+"cascade approve first-sync")
 	}
 	return strings.Join(parts, "; ")
 }
 
-// HeldByMessage are the Clusters of this tier that a Message asks a person about.
-func HeldByMessage(message string) []types.NamespacedName {
-	_, list, ok := strings.Cut(message, approveCreateCommand)
-	if !ok {
-		return nil
-	}
-	var held []types.NamespacedName
-	for _, word := range strings.Fields(list) {
-		namespace, name, ok := strings.Cut(word, "/")
-		if !ok || namespace == "" || name == "" {
-			break
-		}
-		held = append(held, types.NamespacedName{Namespace: namespace, Name: name})
-	}
-	return held
-}
-
-// Owner is a Kustomization or HelmRelease as far as settling a tier depends on it.
+// Owner has the facts about a Kustomization or HelmRelease on which the end of the
+// first sync depends.
 type Owner struct {
 	Entry Entry
 	// Ready: everything that it declares is applied.
 	Ready bool
-	// Inventory is what it applied; Elsewhere, that this is in another cluster.
+	// Inventory is what it applied. Elsewhere: it applies to another cluster.
 	Inventory []Entry
 	Elsewhere bool
 }
 
 // Settles reports whether the first sync of a tier is over: everything that Git
-// declares is applied, there are Clusters among it, and all of them are there.
-// What is not ready, is suspended, or was declared a moment ago and is not among
-// the owners yet, may still have Clusters to declare.
+// declares is applied, it includes Clusters, and all of these exist.
+// An owner that is not ready, is suspended, or was declared a moment ago and is not
+// among the owners yet, may still declare Clusters.
 func Settles(owners []Owner, exists func(types.NamespacedName) bool) bool {
 	known := map[string]bool{}
 	kinds := map[string]bool{}

@@ -32,9 +32,11 @@ const fleetText = `
   infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: XCluster, name: a-net},
   controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: XControlPlane, name: a-cp}}}
 ---
-{apiVersion: infrastructure.cluster.x-k8s.io/v1, kind: XCluster, metadata: {namespace: ns, name: a-net}, spec: {identityRef: {kind: XIdentity, name: id}}}
+{apiVersion: infrastructure.cluster.x-k8s.io/v1, kind: XCluster, metadata: {namespace: ns, name: a-net},
+  spec: {identityRef: {kind: XIdentity, name: id}}}
 ---
-{apiVersion: controlplane.cluster.x-k8s.io/v1, kind: XControlPlane, metadata: {namespace: ns, name: a-cp}, spec: {machineTemplate: {infrastructureRef: {kind: XMachineTemplate, name: shared}}}}
+{apiVersion: controlplane.cluster.x-k8s.io/v1, kind: XControlPlane, metadata: {namespace: ns, name: a-cp},
+  spec: {machineTemplate: {infrastructureRef: {kind: XMachineTemplate, name: shared}}}}
 ---
 {apiVersion: infrastructure.cluster.x-k8s.io/v1, kind: XMachineTemplate, metadata: {namespace: ns, name: shared}}
 ---
@@ -43,9 +45,11 @@ const fleetText = `
 {apiVersion: cluster.x-k8s.io/v1beta1, kind: Cluster, metadata: {namespace: ns, name: b}, spec: {
   controlPlaneRef: {apiVersion: controlplane.cluster.x-k8s.io/v1, kind: XControlPlane, name: b-cp}}}
 ---
-{apiVersion: controlplane.cluster.x-k8s.io/v1, kind: XControlPlane, metadata: {namespace: ns, name: b-cp}, spec: {machineTemplate: {infrastructureRef: {kind: XMachineTemplate, name: shared}}}}
+{apiVersion: controlplane.cluster.x-k8s.io/v1, kind: XControlPlane, metadata: {namespace: ns, name: b-cp},
+  spec: {machineTemplate: {infrastructureRef: {kind: XMachineTemplate, name: shared}}}}
 ---
-{apiVersion: cluster.x-k8s.io/v1beta2, kind: MachineDeployment, metadata: {namespace: ns, name: b-md}, spec: {clusterName: b, template: {spec: {bootstrap: {configRef: {kind: XConfigTemplate, name: b-md}}}}}}
+{apiVersion: cluster.x-k8s.io/v1beta2, kind: MachineDeployment, metadata: {namespace: ns, name: b-md},
+  spec: {clusterName: b, template: {spec: {bootstrap: {configRef: {kind: XConfigTemplate, name: b-md}}}}}}
 ---
 {apiVersion: bootstrap.cluster.x-k8s.io/v1, kind: XConfigTemplate, metadata: {namespace: ns, name: b-md}}
 ---
@@ -176,8 +180,10 @@ func TestPlanCreation(t *testing.T) {
 			if (len(got.Adopted) == 1) != c.adopted {
 				t.Errorf("adopted are %v", got.Adopted)
 			}
-			if asked := HeldByMessage(message); got.Blocked() && !strings.Contains(c.want, "just gone") && !slices.Equal(asked, named("a")) {
-				t.Errorf("a person is asked about %v", asked)
+			if hold := got.Hold(); got.Blocked() && !strings.Contains(c.want, "just gone") && !slices.Equal(hold.Clusters, []string{named("a")[0].String()}) {
+				t.Errorf("a person is asked about %v", hold.Clusters)
+			} else if (hold != nil) != got.Blocked() {
+				t.Errorf("held are %v", hold)
 			}
 		})
 	}
@@ -338,8 +344,8 @@ func TestCreationMessageIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	message := c.Message()
-	if len(message) > 20000 || !strings.Contains(message, "and 800 more Clusters") || len(HeldByMessage(message)) != mostNamed {
-		t.Errorf("%d bytes, %d names: %s", len(message), len(HeldByMessage(message)), message[:200])
+	if len(message) > 20000 || !strings.Contains(message, "and 800 more Clusters") || len(c.Hold().Clusters) != mostNamed {
+		t.Errorf("%d bytes, %d names: %s", len(message), len(c.Hold().Clusters), message[:200])
 	}
 }
 
@@ -355,7 +361,7 @@ func TestCreationElsewhere(t *testing.T) {
 	if want := "run, with the kubeconfig of the cluster that they are applied to: cascade approve create --pushed fleet/a"; !strings.HasSuffix(message, want) {
 		t.Errorf("it says %s", message)
 	}
-	if names := HeldByMessage(message); len(names) > 0 {
-		t.Errorf("this tier is asked about %v", names)
+	if hold := c.Hold(); !hold.Elsewhere || !slices.Equal(hold.Clusters, []string{"fleet/a"}) {
+		t.Errorf("this tier is asked about %v", hold)
 	}
 }

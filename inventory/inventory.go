@@ -1,16 +1,16 @@
-// Package inventory knows what an owner answers for and decides what may be
-// deleted when a new rendering no longer declares it.
+// Package inventory holds the entries of the objects that an owner applied, and decides
+// which objects may be deleted when a new rendering no longer declares them.
 //
 // It is pure: facts in, plan out. Callers read the facts from the cluster and
 // carry the plan out. The invariants it guards are:
 //
-//   - nothing whose state is unknown is deleted, and nothing unknown is
-//     forgotten: an entry leaves the inventory only when its object is
-//     confirmed absent or belongs to somebody else;
+//   - an object whose state is unknown is not deleted, and its entry stays: an entry
+//     leaves the inventory only when its object is confirmed absent or has another
+//     owner;
 //   - an object that carries a real cluster or data is deleted only after a
 //     person confirmed it on the object itself;
-//   - a rendering that shrank by surprise deletes nothing until a person
-//     approves exactly the list that would be deleted.
+//   - when a rendering lacks much of what the inventory has, nothing is deleted until
+//     a person approves exactly the list of deletes.
 package inventory
 
 import (
@@ -153,7 +153,9 @@ func sorted(byID map[string]Entry) []Entry {
 	return entries
 }
 
-func names(entries []Entry, most int) string {
+// Names lists a few of many entries for a message.
+func Names(entries []Entry) string {
+	const most = 5
 	var b strings.Builder
 	for i, e := range entries {
 		if i == most {

@@ -8,7 +8,11 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+
 	"github.com/fluxcd/pkg/ssa"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 )
 
 // Numbers of the shrink guard: a removal of more than the larger of
@@ -18,11 +22,11 @@ const (
 	ShrinkPercent = 25
 )
 
-// State of an object as the cluster tells it.
+// State of an object by the API server.
 type State int
 
 const (
-	// Unknown: the cluster could not be asked, or gave no clear answer.
+	// Unknown: the request failed, or its result decides nothing.
 	Unknown State = iota
 	// Absent: the API server said that there is no such object, or that its
 	// kind does not exist.
@@ -59,23 +63,22 @@ type Live struct {
 	// Provider is the provider of Cluster API that the object is a component of.
 	Provider string
 	// NeededBy names an object of the provider's kinds that still exists, while
-	// nothing of the provider is declared any more: without its components
-	// nobody would take down what that object stands for.
+	// nothing of the provider is declared any more. Without the provider's components
+	// nothing would take down what that object stands for.
 	NeededBy string
-	// Holds names objects in a Namespace that are protected or that are not
-	// in the inventory, and protected ones that would go with a Kustomization or
-	// HelmRelease.
+	// Holds names objects in a Namespace that are protected or not in the inventory,
+	// and protected objects that would be deleted with a Kustomization or HelmRelease.
 	Holds []string
-	// Carries is how many objects would go with a Kustomization or HelmRelease.
+	// Carries is how many objects would be deleted with a Kustomization or HelmRelease.
 	Carries int
-	// Claimed names another owner that answers for the object as well.
+	// Claimed names another owner that has the object in its inventory.
 	Claimed string
-	// Recreated: it has the owner's labels, and the owner never applied it. A
-	// person brought it back, from a backup say.
+	// Recreated: it has the owner's labels, but the owner never applied it. A person
+	// restored it, for instance from a backup.
 	Recreated bool
 }
 
-// Facts is everything that a prune plan is made of.
+// Facts is the input of a prune plan.
 type Facts struct {
 	// Target names the cluster that the plan is for; it is part of the hash.
 	Target string
@@ -87,20 +90,20 @@ type Facts struct {
 	Live map[Entry]Live
 	// LowerTier: the target is a child, whose sync objects are protected.
 	LowerTier bool
-	// Moved: the owner is applied to another cluster from now on, and Target is
-	// the one before. Nothing being declared for it is what was asked for; the
-	// shrink guard holds.
+	// Moved: the owner is applied to another cluster from now on, and Target is the
+	// previous one. It is intended that nothing is declared for Target, so the empty
+	// guard does not apply; the shrink guard does.
 	Moved bool
 	// Asked: a person deleted the owner and thereby asked for the removal of
 	// everything; the empty and shrink guards do not apply.
 	Asked bool
-	// Undecided: the owner's last plan was held and nobody has decided since.
-	// What was applied meanwhile made the inventory larger, so the numbers of
-	// the shrink guard alone would let the same removal pass now.
+	// Undecided: the owner's last plan was held and nobody has decided since. Applies
+	// in the meantime made the inventory larger, so by its numbers alone the shrink
+	// guard would let the same removal pass now.
 	Undecided bool
 	// Approved is the hash of the plan that a person approved, if any.
 	Approved string
-	// InFlight names a Cluster that is being torn down already, if one is.
+	// InFlight names a Cluster that is being deleted already, if there is one.
 	InFlight string
 }
 
@@ -113,8 +116,8 @@ type Delete struct {
 	Confirmed bool
 }
 
-// Plan is what may be deleted now, what may not and why, and what the
-// inventory is to remember.
+// Plan lists what may be deleted now, what may not and why, and what the inventory
+// must keep.
 type Plan struct {
 	// Deletes in the order in which they are to be carried out.
 	Deletes []Delete
@@ -131,10 +134,10 @@ type Plan struct {
 	// whatever confirmation they have; NeededBy names one of those.
 	Needed   []Entry
 	NeededBy string
-	// Waiting objects are already being deleted; OfCluster go with their Cluster,
-	// which is still there; Queued are Clusters whose turn comes when the one that
-	// is being torn down is gone; Claimed have another owner besides, who may let
-	// go of them later.
+	// Waiting objects are already being deleted. OfCluster are deleted after their
+	// Cluster, which still exists. Queued are Clusters that are deleted when the one
+	// before them is gone. Claimed have another owner as well, which may drop them
+	// later.
 	Waiting   []Entry
 	OfCluster []Entry
 	Queued    []Entry
@@ -150,9 +153,9 @@ type Plan struct {
 // Candidates returns the entries whose live state PlanPrune needs.
 func Candidates(owned, rendered []Entry) []Entry { return Difference(owned, rendered) }
 
-// PlanPrune decides what may be deleted. It is called only after every object
-// of the rendering was applied; a caller that could not apply everything has
-// no plan, hence no deletes.
+// PlanPrune decides what may be deleted. Callers call it only after they applied
+// every object of the rendering. A caller that could not apply everything has no
+// plan, hence no deletes.
 func PlanPrune(f Facts) Plan {
 	var p Plan
 	var c counts
@@ -174,8 +177,8 @@ func PlanPrune(f Facts) Plan {
 			c.gone++
 			continue
 		case !live.Owned, live.Exempt, live.Recreated:
-			// Taken over by another owner, to be left alone, or made by somebody
-			// else: no longer ours to answer for.
+			// Another owner took the object over or created it, or it asks not to be
+			// pruned: the entry leaves the inventory.
 			inhabited[e.Namespace] = true
 			c.gone++
 			continue
@@ -224,8 +227,8 @@ func PlanPrune(f Facts) Plan {
 	return p
 }
 
-// queue leaves one Cluster among the deletes, and none while another is being
-// torn down: should it all be a mistake, there is time to see it.
+// queue leaves one Cluster among the deletes, and none while another is being deleted.
+// If it is all a mistake, a person has time to notice it.
 func (p *Plan) queue(inFlight string) {
 	p.Deletes = slices.DeleteFunc(p.Deletes, func(d Delete) bool {
 		if !isCluster(d.Entry) {
@@ -242,12 +245,11 @@ func (p *Plan) queue(inFlight string) {
 
 // counts of a plan.
 type counts struct {
-	// gone are entries of the inventory that are nobody's or somebody else's by
-	// now. They do not make the step look smaller or the inventory larger than it
-	// is.
+	// gone are entries of the inventory whose objects are absent or have another owner.
+	// They count neither as deletes nor as a part of the inventory.
 	gone int
-	// carried are objects that are not in the inventory and would go with one of
-	// it.
+	// carried are objects that are not in the inventory and would be deleted with an
+	// object that is.
 	carried int
 	// unconfirmed objects would be lost, or are protected from it; unasked are
 	// those of them that the plan deletes, namespaces the Namespaces among these.
@@ -264,8 +266,8 @@ func (c counts) guard(f Facts, p Plan) string {
 		// Each object to be deleted carries a person's confirmation.
 		return ""
 	case len(p.Protected) > 0:
-		// What stands beside a cluster or data is needed as long as that is
-		// there, and lost for the same reason.
+		// The objects beside a cluster or data are needed as long as that exists, and
+		// were lost from Git for the same reason.
 		return fmt.Sprintf("%d protected objects are no longer declared either", len(p.Protected))
 	case f.Asked:
 		return ""
@@ -281,14 +283,27 @@ func (c counts) guard(f Facts, p Plan) string {
 	return ""
 }
 
-// Blocked reports whether a person has to act before the state can equal Git.
+// Blocked reports whether a person has to act before the cluster can equal Git.
 func (p Plan) Blocked() bool { return p.Held || len(p.Protected) > 0 || len(p.Needed) > 0 }
 
-// approveCommand is in the message of every held plan, and in no other.
-const approveCommand = "cascade approve prune "
+// Hold is what a person has to decide about; nil if nothing is.
+func (p Plan) Hold() *v1alpha1.HeldPrune {
+	if !p.Blocked() {
+		return nil
+	}
+	hold := &v1alpha1.HeldPrune{Protected: int32(len(p.Protected) + len(p.Needed))}
+	if p.Held {
+		hold.Hash, hold.Deletes = p.Hash, int32(len(p.Deletes))
+	}
+	return hold
+}
 
-// AsksForApproval reports whether a message of Plan tells of a held plan.
-func AsksForApproval(message string) bool { return strings.Contains(message, approveCommand) }
+// Undecided reports whether the owner's last plan was held and nobody has decided.
+// blocked: the owner's status says that deletes are held. hold is the status's record
+// of them. If it is nil, the plan is not known, and so nobody has decided about it.
+func Undecided(blocked bool, hold *v1alpha1.HeldPrune) bool {
+	return blocked && (hold == nil || hold.Hash != "")
+}
 
 // Message says what is blocked and what to do next; empty if nothing is.
 func (p Plan) Message(owner string) string {
@@ -298,36 +313,37 @@ func (p Plan) Message(owner string) string {
 		for _, d := range p.Deletes {
 			entries = append(entries, d.Entry)
 		}
-		parts = append(parts, fmt.Sprintf("%s; would delete %s; restore them in Git, or run: %s%s --hash %s",
-			p.Guard, names(entries, 5), approveCommand, owner, p.Hash))
+		parts = append(parts, fmt.Sprintf("%s; would delete %s; restore them in Git, or run: cascade approve prune %s --hash %s",
+			p.Guard, Names(entries), owner, p.Hash))
 	}
 	if len(p.Protected) > 0 {
-		parts = append(parts, fmt.Sprintf("will not delete protected %s; restore them in Git, or commit the annotation %s on each first and remove them in a later commit",
-			names(p.Protected, 5), "cascade.dev/deletion: confirmed"))
+		parts = append(parts, fmt.Sprintf("will not delete protected %s; "+
+			"restore them in Git, or commit the annotation %s on each first and remove them in a later commit",
+			Names(p.Protected), v1alpha1.DeletionAnnotation+": "+v1alpha1.DeletionConfirmed))
 	}
 	if len(p.Needed) > 0 {
-		parts = append(parts, fmt.Sprintf("will not delete %s while there is %s, which needs the provider; restore the provider in Git, or delete the objects of its kinds first",
-			names(p.Needed, 5), p.NeededBy))
+		parts = append(parts, fmt.Sprintf("will not delete %s while there is %s, which needs the provider; "+
+			"restore the provider in Git, or delete the objects of its kinds first", Names(p.Needed), p.NeededBy))
 	}
 	return strings.Join(parts, "; ")
 }
 
-// protected reports whether deleting the object may destroy a cluster or data
-// that Git cannot bring back.
+// protected reports whether deleting the object may destroy a cluster or data that Git
+// does not have.
 func protected(e Entry, live Live, lowerTier bool) bool {
 	switch {
 	case ProtectedKind(e.Group, e.Kind), ofAgent(e), live.ClusterSecret, live.Credential != "", live.Guarded, len(live.Holds) > 0:
 		return true
-	case lowerTier && (strings.HasSuffix(e.Group, ".toolkit.fluxcd.io") || e.Group == "cascade.dev"):
+	case lowerTier && (strings.HasSuffix(e.Group, ".toolkit.fluxcd.io") || e.Group == v1alpha1.Group):
 		return true
 	}
 	return false
 }
 
-// ofAgent reports whether an object belongs to an agent: without it nothing that
-// Git says reaches the cluster any more, not even its own return.
+// ofAgent reports whether an object belongs to an agent. Without the agent no commit
+// reaches the cluster, not even the one that declares the agent again.
 func ofAgent(e Entry) bool {
-	const namespace, name = "cascade-system", "cascade"
+	const namespace, name = v1alpha1.AgentNamespace, v1alpha1.AgentName
 	switch e.Group + "/" + e.Kind {
 	case "/Namespace":
 		return e.Name == namespace
@@ -345,7 +361,7 @@ func ofAgent(e Entry) bool {
 // contain.
 func ProtectedKind(group, kind string) bool {
 	switch {
-	case group == "cluster.x-k8s.io", strings.HasSuffix(group, ".cluster.x-k8s.io"):
+	case clusterapi.IsGroup(group):
 		return true
 	case group == "apiextensions.k8s.io" && kind == "CustomResourceDefinition":
 		return true
@@ -355,8 +371,8 @@ func ProtectedKind(group, kind string) bool {
 	return false
 }
 
-// order sorts deletes against the order of applying, Clusters first of all:
-// Cluster API tears down what belongs to a Cluster by itself.
+// order sorts deletes in reverse order of applying, after the Clusters: Cluster API
+// itself takes down what belongs to a Cluster.
 func order(deletes []Delete) {
 	sort.SliceStable(deletes, func(i, j int) bool {
 		a, b := deletes[i].Entry, deletes[j].Entry
@@ -370,15 +386,15 @@ func order(deletes []Delete) {
 
 func isNamespace(e Entry) bool { return e.Group == "" && e.Kind == "Namespace" }
 
-// namespacesLast keeps the order otherwise: whether a Namespace may go depends
-// on what happens to its objects.
+// namespacesLast keeps the order otherwise. Whether a Namespace may be deleted depends
+// on the decisions about its objects.
 func namespacesLast(entries []Entry) []Entry {
 	rank := map[bool]int{true: 1}
 	slices.SortStableFunc(entries, func(a, b Entry) int { return rank[isNamespace(a)] - rank[isNamespace(b)] })
 	return entries
 }
 
-func isCluster(e Entry) bool { return e.Group == "cluster.x-k8s.io" && e.Kind == "Cluster" }
+func isCluster(e Entry) bool { return clusterapi.IsCluster(e.GroupKind()) }
 
 func hash(target string, deletes []Delete) string {
 	lines := make([]string, 0, len(deletes))

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
@@ -64,7 +66,10 @@ type outcome struct {
 }
 
 func outcomeOf(p Plan) outcome {
-	o := outcome{Held: p.Held, Protected: p.Protected, Waiting: p.Waiting, OfCluster: p.OfCluster, Queued: p.Queued, Claimed: p.Claimed, Unknown: p.Unknown, Keep: p.Keep}
+	o := outcome{
+		Held: p.Held, Protected: p.Protected, Waiting: p.Waiting, OfCluster: p.OfCluster,
+		Queued: p.Queued, Claimed: p.Claimed, Unknown: p.Unknown, Keep: p.Keep,
+	}
 	for _, d := range p.Deletes {
 		o.Deletes = append(o.Deletes, d.Entry.String())
 	}
@@ -157,8 +162,11 @@ func TestPlanPrune(t *testing.T) {
 		},
 		"ClustersOneByOne": {
 			reason: "a confirmation on all of them, by a common annotation say, leaves time to see the mistake after the first",
-			facts:  Facts{Owned: []Entry{cluster, cluster2, other}, Rendered: []Entry{other}, Live: map[Entry]Live{cluster: confirmed, cluster2: confirmed}},
-			want:   outcome{Deletes: []string{"Cluster/fleet/test"}, Queued: []Entry{cluster}, Keep: []Entry{cluster, cluster2}},
+			facts: Facts{
+				Owned: []Entry{cluster, cluster2, other}, Rendered: []Entry{other},
+				Live: map[Entry]Live{cluster: confirmed, cluster2: confirmed},
+			},
+			want: outcome{Deletes: []string{"Cluster/fleet/test"}, Queued: []Entry{cluster}, Keep: []Entry{cluster, cluster2}},
 		},
 		"ClusterInFlight": {
 			reason: "also where another owner has begun to delete one",
@@ -190,7 +198,7 @@ func TestPlanPrune(t *testing.T) {
 			want: outcome{Protected: []Entry{sync, namespace}, Keep: []Entry{sync, namespace}},
 		},
 		"Agent": {
-			reason: "without its agent a cluster hears of no later commit, not even of the one that brings the agent back",
+			reason: "without its agent a cluster gets no later commit, not even the one that brings the agent back",
 			facts:  Facts{Owned: []Entry{agent, wall, other}, Rendered: []Entry{other}, Live: map[Entry]Live{agent: ours, wall: ours}},
 			want:   outcome{Protected: []Entry{wall, agent}, Keep: []Entry{wall, agent}},
 		},
@@ -214,8 +222,11 @@ func TestPlanPrune(t *testing.T) {
 		},
 		"AllNamespaces": {
 			reason: "when every Namespace goes at once, a base was lost and not an application",
-			facts:  Facts{Owned: []Entry{namespace, namespace2, layer}, Rendered: []Entry{layer}, Live: map[Entry]Live{namespace: ours, namespace2: ours}},
-			want:   outcome{Deletes: []string{"Namespace/more", "Namespace/apps"}, Held: true, Keep: []Entry{namespace, namespace2}},
+			facts: Facts{
+				Owned: []Entry{namespace, namespace2, layer}, Rendered: []Entry{layer},
+				Live: map[Entry]Live{namespace: ours, namespace2: ours},
+			},
+			want: outcome{Deletes: []string{"Namespace/more", "Namespace/apps"}, Held: true, Keep: []Entry{namespace, namespace2}},
 		},
 		"OneOfTheNamespaces": {
 			reason: "an application that goes takes its Namespace along",
@@ -257,8 +268,11 @@ func TestPlanPrune(t *testing.T) {
 		},
 		"NamespaceAlone": {
 			reason: "a Namespace with nothing but what goes too is an ordinary object",
-			facts:  Facts{Owned: []Entry{namespace, configMap, layer}, Rendered: []Entry{layer}, Live: map[Entry]Live{namespace: ours, configMap: ours}},
-			want:   outcome{Deletes: []string{"ConfigMap/apps/settings", "Namespace/apps"}, Keep: []Entry{configMap, namespace}},
+			facts: Facts{
+				Owned: []Entry{namespace, configMap, layer}, Rendered: []Entry{layer},
+				Live: map[Entry]Live{namespace: ours, configMap: ours},
+			},
+			want: outcome{Deletes: []string{"ConfigMap/apps/settings", "Namespace/apps"}, Keep: []Entry{configMap, namespace}},
 		},
 		"NamespaceHolds": {
 			reason: "a Namespace takes along what it holds, also what is not ours",
@@ -298,8 +312,11 @@ func TestPlanPrune(t *testing.T) {
 		},
 		"LowerTier": {
 			reason: "the sync objects of a child decide about everything below it",
-			facts:  Facts{Owned: []Entry{sync, layer, other}, Rendered: []Entry{other}, LowerTier: true, Live: map[Entry]Live{sync: ours, layer: ours}},
-			want:   outcome{Protected: []Entry{sync, layer}, Keep: []Entry{sync, layer}},
+			facts: Facts{
+				Owned: []Entry{sync, layer, other}, Rendered: []Entry{other}, LowerTier: true,
+				Live: map[Entry]Live{sync: ours, layer: ours},
+			},
+			want: outcome{Protected: []Entry{sync, layer}, Keep: []Entry{sync, layer}},
 		},
 		"OwnTier": {
 			reason: "in one's own tier a Kustomization is removed like any object, as Flux does",
@@ -359,8 +376,12 @@ func TestPlanPrune(t *testing.T) {
 			if got.Blocked() != (got.Held || len(got.Protected) > 0) || (got.Message("o") != "") != got.Blocked() {
 				t.Errorf("%s\nBlocked() = %t, Message() = %q, want a message exactly if it is blocked", tc.reason, got.Blocked(), got.Message("o"))
 			}
-			if AsksForApproval(got.Message("o")) != got.Held {
-				t.Errorf("%s\nAsksForApproval(%q) = %t, want %t", tc.reason, got.Message("o"), !got.Held, got.Held)
+			hold := got.Hold()
+			if (hold != nil) != got.Blocked() || hold != nil && ((hold.Hash != "") != got.Held) {
+				t.Errorf("%s\nHold() = %v, want a hash exactly if the plan is held", tc.reason, hold)
+			}
+			if Undecided(got.Blocked(), hold) != got.Held {
+				t.Errorf("%s\nUndecided(%t, %v) = %t, want %t", tc.reason, got.Blocked(), hold, !got.Held, got.Held)
 			}
 		})
 	}
@@ -489,7 +510,8 @@ func TestPlanPruneProperties(t *testing.T) {
 		if i%2 == 0 {
 			// Whatever the plan is, its approval changes nothing but Held.
 			f.Approved = p.Hash
-			if approved := PlanPrune(f); approved.Held || approved.Hash != p.Hash || len(approved.Deletes)+len(approved.Queued) != len(p.Deletes)+len(p.Queued) {
+			if approved := PlanPrune(f); approved.Held || approved.Hash != p.Hash ||
+				len(approved.Deletes)+len(approved.Queued) != len(p.Deletes)+len(p.Queued) {
 				t.Fatalf("seed %d, round %d: approved plan is held (%t) or has other deletes", seed, i, approved.Held)
 			}
 		}
@@ -610,6 +632,28 @@ func TestNeeded(t *testing.T) {
 			}
 			if said := strings.Contains(p.Message("x"), "AWSCluster/fleet/prod"); said != (tc.want != nil) {
 				t.Errorf("%s\nMessage() = %q", tc.reason, p.Message("x"))
+			}
+		})
+	}
+}
+
+// TestUndecided: what is not known of a blocked owner was not decided about.
+func TestUndecided(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason  string
+		blocked bool
+		hold    *v1alpha1.HeldPrune
+		want    bool
+	}{
+		"Free":      {"nothing is held", false, nil, false},
+		"Stale":     {"the record stayed after the condition went", false, &v1alpha1.HeldPrune{Hash: "ab"}, false},
+		"Held":      {"a plan waits for its approval", true, &v1alpha1.HeldPrune{Hash: "ab", Deletes: 3}, true},
+		"Protected": {"nothing waits for an approval, only for confirmations", true, &v1alpha1.HeldPrune{Protected: 1}, false},
+		"Unknown":   {"an agent of a version without this record held something, or somebody took the record away", true, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := Undecided(tc.blocked, tc.hold); got != tc.want {
+				t.Errorf("%s\nUndecided() = %t, want %t", tc.reason, got, tc.want)
 			}
 		})
 	}

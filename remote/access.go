@@ -27,21 +27,21 @@ import (
 // child.
 const seedManager = "cascade-seed"
 
-// accessManager is the field manager of what lets the parent in. It is another one,
-// because a layer may declare the same namespace, with more labels.
+// accessManager is the field manager of the parent's account and rights. It is not
+// seedManager, because a layer may declare the same namespace with more labels.
 const accessManager = "cascade-access"
 
-// rightsWait is how long a granted right may take to be known to the API server
-// that granted it.
+// rightsWait is how long the API server may take to honour a right that was granted.
 const rightsWait = 3 * time.Second
 
 // resourceOf names the resource of a kind, if it is known.
 type resourceOf func(gk schema.GroupKind) (resource string, ok bool)
 
 // rights are the rules that the parent needs in a child to push these objects:
-// each object by its name. To delete is not among them: what is pruned is looked at
-// and removed with the kubeconfig. Roles and bindings can be given away only by who has what they
-// say, so the rules name those that layers declare.
+// each object by its name. To delete is not among them: the parent prunes with the
+// kubeconfig. RBAC lets a user write a role or a binding only if the user has the
+// rights in it, or may escalate or bind; the rules grant these for the roles and
+// bindings that layers declare.
 func rights(objects []*unstructured.Unstructured, resource resourceOf) []rbacv1.PolicyRule {
 	type of struct{ group, resource string }
 	names := map[of]map[string]bool{}
@@ -52,10 +52,10 @@ func rights(objects []*unstructured.Unstructured, resource resourceOf) []rbacv1.
 		}
 		names[k][name] = true
 	}
-	type grant struct{ verb, resource string }
-	granted := map[grant]map[string]bool{}
+	type permission struct{ verb, resource string }
+	granted := map[permission]map[string]bool{}
 	give := func(verb, resource, name string) {
-		k := grant{verb, resource}
+		k := permission{verb, resource}
 		if granted[k] == nil {
 			granted[k] = map[string]bool{}
 		}
@@ -89,7 +89,7 @@ func rights(objects []*unstructured.Unstructured, resource resourceOf) []rbacv1.
 	for k, of := range names {
 		rules = append(rules,
 			rbacv1.PolicyRule{APIGroups: []string{k.group}, Resources: []string{k.resource}, ResourceNames: sorted(of), Verbs: []string{"get", "patch"}},
-			// The name of what does not exist cannot be asked for.
+			// RBAC cannot restrict creation to a name.
 			rbacv1.PolicyRule{APIGroups: []string{k.group}, Resources: []string{k.resource}, Verbs: []string{"create"}})
 	}
 	for k, of := range granted {
@@ -113,8 +113,8 @@ func sorted(set map[string]bool) []string {
 // baseRole is the name of the role that every parent needs, and of its account.
 const baseRole = v1alpha1.ParentServiceAccount
 
-// baseRights are what reading the agent's report and telling who the child is
-// take, and to tell whether a kind is gone or only does not answer.
+// baseRights let the parent read the identity of the child and the report of its
+// agent, and tell a kind that is gone from one that is not served at the moment.
 func baseRights() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"namespaces"}, ResourceNames: []string{"kube-system"}, Verbs: []string{"get"}},
@@ -145,10 +145,10 @@ func digestOfRules(rules []rbacv1.PolicyRule) (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// admit makes sure that the parent has an account of its own in the child, with
-// these rights for one layer, and a token of it. It needs the kubeconfig when the
-// account or its rights are not there, and reads it then.
-func (l *link) admit(ctx context.Context, q question, role string, rules []rbacv1.PolicyRule) error {
+// grant makes sure that the parent has an account of its own in the child with these
+// rights for one layer, and a token of the account. If the account or its rights are
+// missing, grant reads the kubeconfig and creates them.
+func (l *link) grant(ctx context.Context, q probeRequest, role string, rules []rbacv1.PolicyRule) error {
 	digest, err := digestOfRules(rules)
 	if err != nil {
 		return err
@@ -164,10 +164,10 @@ func (l *link) admit(ctx context.Context, q question, role string, rules []rbacv
 	if _, known := l.rights[baseRole]; !known || l.minted == nil {
 		objects = append(append(accountObjects(), roleObjects(baseRole, baseRights())...), objects...)
 	}
-	if err := grant(ctx, admin, objects); err != nil {
+	if err := writeAccess(ctx, admin, objects); err != nil {
 		return err
 	}
-	if err := l.resign(ctx); err != nil {
+	if err := l.dropAdmin(ctx); err != nil {
 		return err
 	}
 	if err := l.allowed(ctx, rules[len(rules)-1]); err != nil {
@@ -180,8 +180,8 @@ func (l *link) admit(ctx context.Context, q question, role string, rules []rbacv
 	return nil
 }
 
-// administrator is the connection with the kubeconfig's own credentials.
-func (l *link) administrator(ctx context.Context, q question) (*apply.Cluster, error) {
+// administrator connects with the kubeconfig's own credentials.
+func (l *link) administrator(ctx context.Context, q probeRequest) (*apply.Cluster, error) {
 	if l.admin == nil || l.lapsed() {
 		if err := l.reread(ctx, q); err != nil {
 			return nil, err
@@ -190,8 +190,8 @@ func (l *link) administrator(ctx context.Context, q question) (*apply.Cluster, e
 	return l.cluster(l.admin)
 }
 
-// resign goes back from the administrator's credentials to a token.
-func (l *link) resign(ctx context.Context) error {
+// dropAdmin goes back from the administrator's credentials to a token.
+func (l *link) dropAdmin(ctx context.Context) error {
 	if l.minted == nil {
 		return l.renew(ctx)
 	}
@@ -202,8 +202,8 @@ func (l *link) resign(ctx context.Context) error {
 	return nil
 }
 
-// revoke takes back the rights for a layer that is not pushed any more.
-func (l *link) revoke(ctx context.Context, q question, role string) error {
+// revoke deletes the parent's rights for a layer that is no longer pushed.
+func (l *link) revoke(ctx context.Context, q probeRequest, role string) error {
 	admin, err := l.administrator(ctx, q)
 	if err != nil {
 		return err
@@ -216,11 +216,11 @@ func (l *link) revoke(ctx context.Context, q question, role string) error {
 		}
 	}
 	delete(l.rights, role)
-	return l.resign(ctx)
+	return l.dropAdmin(ctx)
 }
 
-// grant writes accounts, roles and bindings, as the cluster's administrator.
-func grant(ctx context.Context, admin *apply.Cluster, objects []*unstructured.Unstructured) error {
+// writeAccess writes accounts, roles and bindings as the cluster's administrator.
+func writeAccess(ctx context.Context, admin *apply.Cluster, objects []*unstructured.Unstructured) error {
 	for _, u := range objects {
 		write := func() error {
 			_, err := admin.Write(ctx, u, accessManager)
@@ -228,8 +228,7 @@ func grant(ctx context.Context, admin *apply.Cluster, objects []*unstructured.Un
 		}
 		err := write()
 		if apierrors.IsInvalid(err) && u.GetKind() == "ClusterRoleBinding" {
-			// The role of a binding cannot be changed. That of an earlier release was
-			// another.
+			// The role of a binding is immutable, and an earlier release bound another one.
 			if err = client.IgnoreNotFound(admin.Delete(ctx, u.DeepCopy())); err == nil {
 				err = write()
 			}
@@ -241,7 +240,7 @@ func grant(ctx context.Context, admin *apply.Cluster, objects []*unstructured.Un
 	return nil
 }
 
-// allowed waits until the API server lets the parent do what it was granted.
+// allowed waits until the API server honours a right that the parent was granted.
 func (l *link) allowed(ctx context.Context, rule rbacv1.PolicyRule) error {
 	ctx, cancel := context.WithTimeout(ctx, rightsWait)
 	defer cancel()
@@ -278,8 +277,10 @@ func (l *link) allowed(ctx context.Context, rule rbacv1.PolicyRule) error {
 	}
 }
 
-// accessLabels are on what lets the parent in.
-func accessLabels() map[string]any { return map[string]any{"app.kubernetes.io/name": "cascade"} }
+// accessLabels are on the parent's account and on its rights.
+func accessLabels() map[string]any {
+	return map[string]any{"app.kubernetes.io/name": v1alpha1.AgentName}
+}
 
 // accountObjects are the parent's account in a child, and its namespace.
 func accountObjects() []*unstructured.Unstructured {

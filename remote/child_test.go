@@ -32,8 +32,8 @@ func TestInOrder(t *testing.T) {
 		layers []*v1alpha1.Layer
 		want   []string
 	}{
-		"ByName":   {"an order that does not change from visit to visit", []*v1alpha1.Layer{layerOn("c"), layerOn("a"), layerOn("b")}, []string{"a", "b", "c"}},
-		"Depends":  {"a layer comes after those it depends on, so that one visit may do both", []*v1alpha1.Layer{layerOn("a", "b"), layerOn("b", "c"), layerOn("c")}, []string{"c", "b", "a"}},
+		"ByName":   {"an order that does not change from one run to the next", []*v1alpha1.Layer{layerOn("c"), layerOn("a"), layerOn("b")}, []string{"a", "b", "c"}},
+		"Depends":  {"a layer comes after those it depends on, so that one run may do both", []*v1alpha1.Layer{layerOn("a", "b"), layerOn("b", "c"), layerOn("c")}, []string{"c", "b", "a"}},
 		"Outside":  {"a dependency that does not select this child cannot hold up the order; it will be found not ready", []*v1alpha1.Layer{layerOn("a", "elsewhere"), layerOn("b")}, []string{"a", "b"}},
 		"Itself":   {"a layer that depends on itself ends", []*v1alpha1.Layer{layerOn("a", "a"), layerOn("b")}, []string{"b", "a"}},
 		"Cycle":    {"a cycle ends, and the others come first", []*v1alpha1.Layer{layerOn("a", "b"), layerOn("b", "a"), layerOn("z")}, []string{"z", "a", "b"}},
@@ -78,7 +78,7 @@ func TestSelects(t *testing.T) {
 	}
 }
 
-func TestSettle(t *testing.T) {
+func TestRecordOutcome(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		before v1alpha1.ChildLayer
@@ -99,14 +99,14 @@ func TestSettle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := tc.before
-			settle(&got, tc.err, later(time.Hour))
+			recordOutcome(&got, tc.err, later(time.Hour))
 			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("%s\nsettle(): -want, +got:\n%s", tc.reason, diff)
+				t.Errorf("%s\nrecordOutcome(): -want, +got:\n%s", tc.reason, diff)
 			}
 		})
 	}
 	long := v1alpha1.ChildLayer{}
-	settle(&long, errors.New(strings.Repeat("ü", 50_000)), start)
+	recordOutcome(&long, errors.New(strings.Repeat("ü", 50_000)), start)
 	if len(long.Message) > 2000 || strings.ContainsRune(long.Message, '\uFFFD') {
 		t.Errorf("a message of %d bytes is kept, or cut in the middle of a letter: ...%q", len(long.Message), long.Message[max(0, len(long.Message)-8):])
 	}
@@ -157,8 +157,8 @@ func TestInputs(t *testing.T) {
 		l.UID, l.Generation = "1", 1
 		secret := &corev1.Secret{}
 		secret.ResourceVersion = "1"
-		v := &visit{Children: &Children{AgentImage: "x"}, child: &v1alpha1.Child{}}
-		return &seeding{push: &push{visit: v}, layer: l, vars: map[string]string{"a": "1"}, content: "c", credentials: []credential{{"auth", secret}}}
+		current := &run{Children: &Children{AgentImage: "x"}, child: &v1alpha1.Child{}}
+		return &seeding{push: &push{run: current}, layer: l, vars: map[string]string{"a": "1"}, content: "c", credentials: []credential{{"auth", secret}}}
 	}
 	base := fresh().inputs()
 	if fresh().inputs() != base {
@@ -223,7 +223,7 @@ func TestSummarize(t *testing.T) {
 		"All":         {"in place everywhere", []v1alpha1.Child{child("a", connected(metav1.ConditionTrue, "Succeeded"), seeded)}, false, v1alpha1.ChildCounts{Total: 1, Seeded: 1}, nil, metav1.ConditionTrue, v1alpha1.ReasonSucceeded},
 		"Failing":     {"one child fails; it is named with its reason", []v1alpha1.Child{child("b", nil, seeded), child("a", nil, failing)}, false, v1alpha1.ChildCounts{Total: 2, Seeded: 1, Failing: 1}, []string{"a BuildFailed"}, metav1.ConditionFalse, v1alpha1.ReasonChildrenNotReady},
 		"Unreachable": {"INV8: a child that was seeded once and is lost is not in place now", []v1alpha1.Child{child("a", connected(metav1.ConditionFalse, "Unreachable"), seeded)}, false, v1alpha1.ChildCounts{Total: 1, Unreachable: 1}, []string{"a Unreachable"}, metav1.ConditionFalse, v1alpha1.ReasonChildrenNotReady},
-		"Waiting":     {"a child that nobody has visited is on its way", []v1alpha1.Child{child("a", nil)}, false, v1alpha1.ChildCounts{Total: 1}, []string{"a Progressing"}, metav1.ConditionFalse, v1alpha1.ReasonChildrenNotReady},
+		"Waiting":     {"a child that was not reconciled yet is on its way", []v1alpha1.Child{child("a", nil)}, false, v1alpha1.ChildCounts{Total: 1}, []string{"a Progressing"}, metav1.ConditionFalse, v1alpha1.ReasonChildrenNotReady},
 		"Suspended":   {"a suspended layer is not ready, whatever its children are", []v1alpha1.Child{child("a", nil, seeded)}, true, v1alpha1.ChildCounts{Total: 1, Seeded: 1}, nil, metav1.ConditionFalse, v1alpha1.ReasonSuspended},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -27,33 +26,33 @@ import (
 const (
 	// callTimeout bounds each call, connecting included.
 	callTimeout = 10 * time.Second
-	// breakAfter failures in a row a child is only probed at breakPause; until
-	// then the next try comes soon. The pause never grows, so that a child is
-	// found within it when it is back.
+	// After breakAfter failures in a row a child is probed every breakPause; before
+	// that, every retryPause. The pause never grows, so a child that is back is found
+	// within it.
 	breakAfter = 5
 	breakPause = 30 * time.Second
 	retryPause = time.Second
-	// idleAfter closes connections that nobody uses: at rest a child is asked
-	// once in a while, and a thousand idle connections cost more than
-	// connecting anew, for which the session is kept.
+	// idleAfter closes idle connections: at rest a child gets a request once in a
+	// while. A thousand idle connections cost more than connecting again, which resumes
+	// the TLS session.
 	idleAfter = time.Second
-	// patience is how long a probe keeps its place among those that run. One that
-	// takes longer waits on, but no healthy child waits for its place.
+	// patience is how long a probe holds one of the mostProbes places. A probe that
+	// takes longer goes on without it, so that healthy children need not wait.
 	patience = time.Second
-	// probes that run at the same time, and those that outlasted patience.
+	// mostProbes run at the same time, besides mostSlowProbes of children that failed.
 	mostProbes     = 64
 	mostSlowProbes = 1024
 )
 
-// Connections is the pool of connections to children. What is asked of a child
-// at rest is asked by a goroutine for each, not by the workers of the queue, so that
-// children that do not answer keep nobody waiting. The lock guards the map
-// alone and is never held over a network call.
+// Connections is the pool of connections to children. A goroutine for each child
+// probes it, not a worker of the queue, so a child that does not respond delays no
+// other. The lock guards the map alone and is never held over a network call.
 type Connections struct {
 	scheme  *runtime.Scheme
 	now     func() time.Time
+	random  func() float64
 	schemas *apply.Schemas
-	// life ends all calls.
+	// life ends all calls when it ends.
 	life context.Context
 	// Fence is asked before each delete in a child; nil lets all pass. It is set
 	// before the first use.
@@ -61,34 +60,35 @@ type Connections struct {
 
 	quick, slow chan struct{}
 
-	mu       sync.Mutex
-	links    map[types.NamespacedName]*link
-	answered func(key types.NamespacedName, urgent bool)
+	mu     sync.Mutex
+	links  map[types.NamespacedName]*link
+	probed func(key types.NamespacedName, urgent bool)
 }
 
-// NewConnections returns an empty pool. All calls end with life.
-func NewConnections(life context.Context, scheme *runtime.Scheme, now func() time.Time) *Connections {
+// NewConnections returns an empty pool. All calls end with life. random returns numbers
+// in [0, 1) and is safe for concurrent use.
+func NewConnections(life context.Context, scheme *runtime.Scheme, now func() time.Time, random func() float64) *Connections {
 	return &Connections{
-		scheme: scheme, now: now, schemas: apply.NewSchemas(), life: life,
+		scheme: scheme, now: now, random: random, schemas: apply.NewSchemas(), life: life,
 		quick: make(chan struct{}, mostProbes), slow: make(chan struct{}, mostSlowProbes),
 		links: map[types.NamespacedName]*link{},
 	}
 }
 
-// onAnswer sets what is called when a probe ended.
-func (c *Connections) onAnswer(f func(key types.NamespacedName, urgent bool)) {
+// onProbe sets what is called when a probe ended.
+func (c *Connections) onProbe(f func(key types.NamespacedName, urgent bool)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.answered = f
+	c.probed = f
 }
 
-// wake calls for a visit to a child.
+// wake calls for a reconcile of a child.
 func (c *Connections) wake(key types.NamespacedName, urgent bool) {
 	c.mu.Lock()
-	answered := c.answered
+	probed := c.probed
 	c.mu.Unlock()
-	if answered != nil {
-		answered(key, urgent)
+	if probed != nil {
+		probed(key, urgent)
 	}
 }
 
@@ -117,9 +117,9 @@ func (c *Connections) Forget(key types.NamespacedName) {
 	}
 }
 
-// enter waits for a place among the probes. The place is given up when the
-// returned function is called, or exchanged for one among the slow ones after a
-// moment; suspects begin there.
+// enter waits for a place among the probes. The returned function frees the place;
+// patience frees it earlier. A suspect, a child that failed last, takes a place among
+// the slow probes.
 func (c *Connections) enter(ctx context.Context, suspect bool) (leave func(), err error) {
 	take := func(places chan struct{}) error {
 		select {
@@ -144,9 +144,9 @@ func (c *Connections) enter(ctx context.Context, suspect bool) (leave func(), er
 	return func() { timer.Stop(); free() }, nil
 }
 
-// link is the connection to one child. A child is visited by one goroutine at a
-// time, and a probe only runs while no visit uses the link: ask hands it over.
-// What the lock guards is read by others as well.
+// link is the connection to one child. One goroutine at a time reconciles a child,
+// and a probe runs only while no run uses the link: ask passes the link on. Other
+// goroutines read what the lock guards.
 type link struct {
 	pool *Connections
 	key  types.NamespacedName
@@ -155,41 +155,41 @@ type link struct {
 
 	mu      sync.Mutex
 	probing bool
-	answer  *answer
+	result  *probeResult
 
-	// source of the kubeconfig that is used, and what of it says who is asked:
-	// server, name and CA.
+	// source of the kubeconfig that is used, and endpoint, which identifies its server,
+	// server name and CA.
 	source   string
 	endpoint string
 	host     string
 	tls      rest.TLSClientConfig
 	proxy    func(*http.Request) (*url.URL, error)
-	// admin is nil once there is a token and the kubeconfig is not needed. lapses is
-	// when its credential does, if it says so.
+	// admin uses the credential of the kubeconfig; it is nil once there is a token.
+	// lapses is when that credential expires, if it says so.
 	admin  *caller
 	lapses time.Time
-	// minted speaks with the parent's own token until it has to be renewed.
+	// minted uses the parent's own token until the token has to be renewed.
 	minted           *caller
 	renewAt, expires time.Time
-	// rights that the parent's roles have, by name of the role, as far as is known.
+	// rights are digests of the rules that the parent's roles have, by name of the role,
+	// as far as is known.
 	rights map[string]string
 
-	// identity and version as the API server told them since the endpoint is
-	// what it is.
+	// identity and version are those that the API server at the endpoint returned.
 	identity, version string
 	versionStale      bool
 	kinds             apply.Kinds
 
 	failures  int
 	notBefore time.Time
-	// answered is when the API server did so last, and tried is the kubeconfig
+	// responded is when the API server last responded, and tried is the kubeconfig
 	// that was used last.
-	answered time.Time
-	tried    string
-	agent    agentFacts
+	responded time.Time
+	tried     string
+	agent     agentFacts
 }
 
-// caller speaks to an API server as one user.
+// caller sends requests to an API server as one user.
 type caller struct {
 	base      *url.URL
 	http      *http.Client
@@ -220,9 +220,9 @@ func (a *authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 // userAgent of all calls to children, which audit logs show.
 const userAgent = "cascade-parent"
 
-// calls makes a caller. Requests follow each other, for which HTTP/1.1 does and
-// needs a fraction of the memory; there is no proxy, whatever the environment
-// says, unless the kubeconfig has one that was allowed.
+// calls makes a caller. Requests follow each other, so HTTP/1.1 suffices, with a
+// fraction of the memory of HTTP/2. The proxy settings of the environment are
+// ignored; a proxy of the kubeconfig is used if it was allowed.
 func calls(config *rest.Config) (*caller, error) {
 	base, err := url.Parse(config.Host)
 	if err != nil {
@@ -234,7 +234,7 @@ func calls(config *rest.Config) (*caller, error) {
 	}
 	if tlsConfig != nil {
 		tlsConfig.NextProtos = []string{"http/1.1"}
-		// Of this caller alone: a server takes who a client is from its session.
+		// Not shared: a server takes the identity of a client from its session.
 		tlsConfig.ClientSessionCache = tls.NewLRUClientSessionCache(1)
 	}
 	transport := &http.Transport{
@@ -251,7 +251,7 @@ func calls(config *rest.Config) (*caller, error) {
 	}, nil
 }
 
-// do sends one request; an error of the result is one of API machinery.
+// do sends one request. The error in the result is one of apimachinery.
 func (c *caller) do(ctx context.Context, verb, path string, body any, content rest.ClientContentConfig) rest.Result {
 	r := rest.NewRequestWithClient(c.base, "", content, c.http).Verb(verb).AbsPath(path)
 	if body != nil {
@@ -260,7 +260,7 @@ func (c *caller) do(ctx context.Context, verb, path string, body any, content re
 	return r.MaxRetries(1).Do(ctx)
 }
 
-// hangUp closes what is open. Calls end with the link's life.
+// hangUp closes open connections. Calls end with the link's life.
 func (l *link) hangUp() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -268,9 +268,9 @@ func (l *link) hangUp() {
 	l.minted.close()
 }
 
-// use makes the link follow a kubeconfig. Rotated credentials for the same
-// server and CA leave the minted token as it is; another server or CA may be
-// another cluster, so everything is found out anew.
+// use makes the link follow a kubeconfig. Rotated credentials for the same server
+// and CA keep the minted token. Another server or CA may be another cluster, so
+// everything that was learned is dropped.
 func (l *link) use(config *rest.Config, source string) error {
 	admin, err := calls(config)
 	if err != nil {
@@ -293,7 +293,7 @@ func (l *link) use(config *rest.Config, source string) error {
 	return nil
 }
 
-// endpointOf identifies who a kubeconfig speaks to.
+// endpointOf identifies the API server of a kubeconfig.
 func endpointOf(config *rest.Config) string {
 	h := sha256.New()
 	for _, part := range []string{config.Host, config.ServerName, string(config.CAData)} {
@@ -302,7 +302,7 @@ func endpointOf(config *rest.Config) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// caller is who to speak as now; nil if the kubeconfig has to be read first.
+// caller returns the caller to use now; nil if the kubeconfig has to be read first.
 func (l *link) caller() *caller {
 	if l.minted != nil && l.pool.now().Before(l.expires) {
 		return l.minted
@@ -310,8 +310,8 @@ func (l *link) caller() *caller {
 	return l.admin
 }
 
-// drop forgets all credentials: they lapsed, or were revoked. The kubeconfig has
-// to be read again.
+// drop forgets all credentials, because they expired or were revoked. The
+// kubeconfig has to be read again.
 func (l *link) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -320,8 +320,7 @@ func (l *link) drop() {
 	l.minted, l.admin = nil, nil
 }
 
-// cluster is the connection for a push, as the parent's own account or, where as
-// is given, as that caller.
+// cluster returns the connection that a push uses, with the credentials of as.
 func (l *link) cluster(as *caller) (*apply.Cluster, error) {
 	if as == nil {
 		return nil, errors.New("cannot connect: there are no credentials")
@@ -334,8 +333,8 @@ func (l *link) cluster(as *caller) (*apply.Cluster, error) {
 	return c, nil
 }
 
-// failed counts a failure and says when to try again. Who answers then has to
-// say who he is.
+// failed counts a failure and sets when to try again. The next probe reads the
+// identity of the cluster again.
 func (l *link) failed() {
 	l.identity = ""
 	l.failures++
@@ -344,10 +343,10 @@ func (l *link) failed() {
 		pause = breakPause
 	}
 	// Children that failed together do not come back together.
-	l.notBefore = l.pool.now().Add(time.Duration(float64(pause) * (0.7 + 0.3*rand.Float64())))
+	l.notBefore = l.pool.now().Add(time.Duration(float64(pause) * (0.7 + 0.3*l.pool.random())))
 }
 
 // succeeded closes the breaker.
 func (l *link) succeeded() {
-	l.failures, l.notBefore, l.answered = 0, time.Time{}, l.pool.now()
+	l.failures, l.notBefore, l.responded = 0, time.Time{}, l.pool.now()
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -32,18 +33,18 @@ import (
 // is changed by tests.
 type far struct {
 	*httptest.Server
-	mu       sync.Mutex
-	uid      string
-	tokens   map[string]bool // accepted, true for the administrator's
-	minted   int
-	life     int64
-	lease    string
-	report   string
-	digest   string
-	account  bool
-	silent   chan struct{}
-	arrived  chan struct{}
-	requests []string
+	mu         sync.Mutex
+	uid        string
+	tokens     map[string]bool // accepted, true for the administrator's
+	minted     int
+	life       int64
+	lease      string
+	report     string
+	digest     string
+	account    bool
+	notReached chan struct{}
+	arrived    chan struct{}
+	requests   []string
 }
 
 func newFar(t *testing.T) *far {
@@ -58,12 +59,12 @@ func (f *far) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.requests = append(f.requests, r.Method+" "+r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:])
-	if f.silent != nil {
-		silent := f.silent
+	if f.notReached != nil {
+		notReached := f.notReached
 		f.mu.Unlock()
 		f.arrived <- struct{}{}
 		select {
-		case <-silent:
+		case <-notReached:
 		case <-r.Context().Done():
 		}
 		f.mu.Lock()
@@ -138,7 +139,7 @@ type near struct {
 	// token in the kubeconfig Secret, and how often the Secret was read.
 	token string
 	reads int
-	q     question
+	q     probeRequest
 }
 
 type clock struct {
@@ -161,19 +162,19 @@ func (c *clock) add(d time.Duration) {
 func newNear(t *testing.T, f *far) *near {
 	t.Helper()
 	n := &near{clock: &clock{now: start.Time}, woken: make(chan bool, 10), token: "admin"}
-	n.pool = NewConnections(t.Context(), runtime.NewScheme(), n.clock.Now)
-	n.pool.onAnswer(func(_ types.NamespacedName, urgent bool) { n.woken <- urgent })
+	n.pool = NewConnections(t.Context(), runtime.NewScheme(), n.clock.Now, rand.Float64)
+	n.pool.onProbe(func(_ types.NamespacedName, urgent bool) { n.woken <- urgent })
 	n.link = n.pool.link(types.NamespacedName{Namespace: "fleet", Name: "a"})
 	pool := f.Certificate()
-	n.q = question{source: "s1", recorded: "one", agent: true, read: func(context.Context) (*rest.Config, error) {
+	n.q = probeRequest{source: "s1", recorded: "one", agent: true, read: func(context.Context) (*rest.Config, error) {
 		n.reads++
 		return &rest.Config{Host: f.URL, BearerToken: n.token, TLSClientConfig: rest.TLSClientConfig{CAData: pemOf(pool.Raw)}}, nil
 	}}
 	return n
 }
 
-// answer asks and waits for the probe, as a visit does that is woken.
-func (n *near) answered(t *testing.T) *answer {
+// probed starts a probe and waits for its result, as a run does that is woken.
+func (n *near) probed(t *testing.T) *probeResult {
 	t.Helper()
 	a, wait := n.ask(n.q)
 	if a != nil {
@@ -184,16 +185,16 @@ func (n *near) answered(t *testing.T) *answer {
 	}
 	<-n.woken
 	if a, _ = n.ask(n.q); a == nil {
-		t.Fatal("ask() has no answer after the probe")
+		t.Fatal("ask() has no result after the probe")
 	}
 	return a
 }
 
-func (n *near) good(t *testing.T) *answer {
+func (n *near) good(t *testing.T) *probeResult {
 	t.Helper()
-	a := n.answered(t)
+	a := n.probed(t)
 	if a.err != nil {
-		t.Fatalf("answer is %v", a.err)
+		t.Fatalf("result is %v", a.err)
 	}
 	return a
 }
@@ -211,7 +212,7 @@ func TestProbe(t *testing.T) {
 	a := n.good(t)
 	expect(t, "the first contact", f.asked(), "GET readyz, GET kube-system, GET version, POST token, GET cascade-leader, GET cascade-report")
 	if a.identity != "one" || a.version != "v1.36.3" || a.agent.report == nil || !a.agent.report.Ready {
-		t.Errorf("answer is %+v", a)
+		t.Errorf("result is %+v", a)
 	}
 	if n.admin != nil {
 		t.Error("the administrator's credentials are kept although there is a token")
@@ -294,9 +295,9 @@ func TestRefusedCredentials(t *testing.T) {
 	f := newFar(t)
 	n := newNear(t, f)
 	n.token = "nobody's"
-	a := n.answered(t)
+	a := n.probed(t)
 	if reasonOf(a.err) != v1alpha1.ReasonUnauthorized || a.passing {
-		t.Errorf("answer is %v, passing %t", a.err, a.passing)
+		t.Errorf("result is %v, passing %t", a.err, a.passing)
 	}
 	if n.reads != 2 {
 		t.Errorf("the kubeconfig was read %d times, want once more than at first", n.reads)
@@ -324,9 +325,9 @@ func TestBreaker(t *testing.T) {
 	var pauses []time.Duration
 	for i := range 8 {
 		n.clock.add(time.Minute)
-		a := n.answered(t)
+		a := n.probed(t)
 		if a.err == nil || reasonOf(a.err) != v1alpha1.ReasonUnreachable {
-			t.Fatalf("answer of a server that is gone is %v", a.err)
+			t.Fatalf("the result of a server that is gone is %v", a.err)
 		}
 		if want := i == 0; a.passing != want {
 			t.Errorf("failure %d is passing: %t, want %t: the first refused connection may be a restart", i+1, a.passing, want)
@@ -351,8 +352,8 @@ func TestBreaker(t *testing.T) {
 // not even by the calls that are on their way.
 func TestForgetEndsCalls(t *testing.T) {
 	f := newFar(t)
-	f.silent, f.arrived = make(chan struct{}), make(chan struct{}, 10)
-	defer close(f.silent)
+	f.notReached, f.arrived = make(chan struct{}), make(chan struct{}, 10)
+	defer close(f.notReached)
 	n := newNear(t, f)
 	if a, wait := n.ask(n.q); a != nil || wait != 0 {
 		t.Fatal("ask() did not begin a probe")
@@ -377,7 +378,7 @@ func TestForgetEndsCalls(t *testing.T) {
 // TestSlowProbesGiveUpTheirPlace: any number of children that do not answer keep
 // nobody waiting.
 func TestSlowProbesGiveUpTheirPlace(t *testing.T) {
-	pool := NewConnections(t.Context(), runtime.NewScheme(), time.Now)
+	pool := NewConnections(t.Context(), runtime.NewScheme(), time.Now, rand.Float64)
 	for range 3 * mostProbes {
 		if _, err := pool.enter(t.Context(), false); err != nil {
 			t.Fatal(err)
@@ -457,9 +458,9 @@ func TestLapsedKubeconfig(t *testing.T) {
 
 	n.token, n.q.source = first, "s2"
 	n.clock.add(time.Minute)
-	a := n.answered(t)
+	a := n.probed(t)
 	if want := "they lapsed at " + start.Add(15*time.Minute).UTC().Format(time.RFC3339); a.err == nil || !strings.Contains(a.err.Error(), want) {
-		t.Errorf("answer is %v, want it to say %q", a.err, want)
+		t.Errorf("result is %v, want it to say %q", a.err, want)
 	}
 }
 
@@ -502,7 +503,7 @@ func TestSteady(t *testing.T) {
 		{reason: "one limit or another", a: call("/readyz", context.DeadlineExceeded), b: call("/apis/leases", read(1, os.ErrDeadlineExceeded)), want: "no answer within 10s"},
 		{reason: "one port or another", a: call("/readyz", read(1, syscall.ECONNRESET)), b: call("/readyz", read(2, syscall.ECONNRESET)), want: "connection reset by peer"},
 		{reason: "one time or another", a: call("/readyz", expired("one")), b: call("/readyz", expired("two")), want: "to 2001-09-09T01:46:40Z only"},
-		{reason: "an answer is said as it is", a: errors.New("forbidden"), b: errors.New("forbidden"), want: "forbidden", untouched: true},
+		{reason: "a response is reported as it is", a: errors.New("forbidden"), b: errors.New("forbidden"), want: "forbidden", untouched: true},
 		{reason: "another server's silence is not this one's", a: other, b: other, want: "hub.example.com", untouched: true},
 	} {
 		a, b := steady(c.a, server), steady(c.b, server)

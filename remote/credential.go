@@ -14,9 +14,9 @@ import (
 	"github.com/cascade-gitops/cascade/capibridge"
 )
 
-// given lists what the child holds of this layer, with when it lapses: what is handed
-// to a provider by the name of both.
-func (s *seeding) given() []v1alpha1.ChildCredential {
+// delivered lists the Secrets that the child gets from this layer, with their expiry.
+// The name of a provider's Secret has the provider in front.
+func (s *seeding) delivered() []v1alpha1.ChildCredential {
 	var list []v1alpha1.ChildCredential
 	add := func(name string, secret *corev1.Secret) {
 		g := v1alpha1.ChildCredential{Name: name}
@@ -39,9 +39,9 @@ func (s *seeding) given() []v1alpha1.ChildCredential {
 	return list
 }
 
-// lifeOf tells when what a Secret holds begins and ceases to be good: as its
-// annotation says, or the certificate or token in it that lapses first. Both are
-// zero if nothing tells. Times are whole seconds.
+// lifeOf returns when the content of a Secret begins and ends to be valid: by its
+// annotation, or by the certificate or token in it that expires first. Both are zero
+// if neither says. Times are whole seconds.
 func lifeOf(secret *corev1.Secret) (begins, ends time.Time) {
 	if text := secret.Annotations[v1alpha1.ExpiresAnnotation]; text != "" {
 		if ends, err := time.Parse(time.RFC3339, text); err == nil {
@@ -62,13 +62,13 @@ func lifeOf(secret *corev1.Secret) (begins, ends time.Time) {
 	return begins, ends
 }
 
-// warn says which credentials of the child have used two thirds of their life:
-// whoever renews them in this tier has not done so.
-func (v *visit) warn() {
-	now := v.Now()
+// warn sets a condition that names the credentials of the child that have used two
+// thirds of their life: nobody has renewed them in this tier.
+func (r *run) warn() {
+	now := r.Now()
 	var late []string
 	lapsed := false
-	for _, c := range v.child.Status.Credentials {
+	for _, c := range r.child.Status.Credentials {
 		switch {
 		case c.ExpiresAt == nil:
 		case !now.Before(c.ExpiresAt.Time):
@@ -78,17 +78,17 @@ func (v *visit) warn() {
 			late = append(late, fmt.Sprintf("%s lapses at %s", c.Name, c.ExpiresAt.UTC().Format(time.RFC3339)))
 		}
 	}
-	before := meta.FindStatusCondition(v.child.Status.Conditions, v1alpha1.CredentialsExpiringCondition)
+	before := meta.FindStatusCondition(r.child.Status.Conditions, v1alpha1.CredentialsExpiringCondition)
 	if len(late) == 0 {
-		meta.RemoveStatusCondition(&v.child.Status.Conditions, v1alpha1.CredentialsExpiringCondition)
+		meta.RemoveStatusCondition(&r.child.Status.Conditions, v1alpha1.CredentialsExpiringCondition)
 		return
 	}
 	reason := v1alpha1.ReasonCredentialsExpiring
 	if lapsed {
 		reason = v1alpha1.ReasonCredentialsLapsed
 	}
-	v.condition(v1alpha1.CredentialsExpiringCondition, metav1.ConditionTrue, reason, "%s; renew the Secrets that they are copied from", strings.Join(late, ", "))
+	r.condition(v1alpha1.CredentialsExpiringCondition, metav1.ConditionTrue, reason, "%s; renew the Secrets that they are copied from", strings.Join(late, ", "))
 	if before == nil || before.Reason != reason {
-		v.Events.Eventf(v.child, corev1.EventTypeWarning, reason, "%s; renew the Secrets that they are copied from", strings.Join(late, ", "))
+		r.Events.Eventf(r.child, corev1.EventTypeWarning, reason, "%s; renew the Secrets that they are copied from", strings.Join(late, ", "))
 	}
 }

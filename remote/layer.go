@@ -22,15 +22,15 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
-// Layers keeps the status of Layer objects: it counts what the visits to the
-// children found. The pushing itself is done child by child; Layers wakes the
-// children when something changed that a layer hands over.
+// Layers keeps the status of Layer objects: it counts in which state the layer is on
+// each child. Children pushes, child by child; Layers wakes the children when a Secret
+// or ConfigMap that a layer refers to has changed.
 type Layers struct {
 	Client client.Client
 	// Reader reads from the API server of this tier.
 	Reader    client.Reader
 	Snapshots *source.Snapshots
-	// Wake makes a child be visited.
+	// Wake calls for a reconcile of a child.
 	Wake func(child types.NamespacedName)
 	Now  func() time.Time
 
@@ -50,8 +50,8 @@ const (
 	// countPause is between two counts of the children of a layer, while they
 	// change by the hundred.
 	countPause = time.Second
-	// handedPause is between two looks at what a layer hands over.
-	handedPause = 15 * time.Second
+	// referencePause is between two looks at the Secrets and ConfigMaps of a layer.
+	referencePause = 15 * time.Second
 )
 
 func layerSource(layer *v1alpha1.Layer) source.Key {
@@ -120,9 +120,9 @@ func (r *Layers) early(layer types.NamespacedName) time.Duration {
 	return 0
 }
 
-// look finds out whether what a layer hands over has changed, and wakes its
-// children then. It looks again after a while: there are few such objects, but
-// a watch of all Secrets would hold them all.
+// look finds out whether a Secret or ConfigMap that a layer refers to has changed,
+// and wakes the children then. It polls: there are few such objects, but a watch
+// would hold all Secrets in memory.
 func (r *Layers) look(ctx context.Context, layer *v1alpha1.Layer, children []v1alpha1.Child) (ctrl.Result, error) {
 	var versions []string
 	see := func(kind, name string) error {
@@ -135,7 +135,7 @@ func (r *Layers) look(ctx context.Context, layer *v1alpha1.Layer, children []v1a
 		versions = append(versions, kind+"/"+name+"="+o.ResourceVersion)
 		return nil
 	}
-	for _, c := range given(layer) {
+	for _, c := range credentialsOf(layer) {
 		if err := see("Secret", c.SecretRef.Name); err != nil {
 			return ctrl.Result{}, err
 		}
@@ -162,7 +162,7 @@ func (r *Layers) look(ctx context.Context, layer *v1alpha1.Layer, children []v1a
 			r.Wake(client.ObjectKeyFromObject(&children[i]))
 		}
 	}
-	return ctrl.Result{RequeueAfter: handedPause}, nil
+	return ctrl.Result{RequeueAfter: referencePause}, nil
 }
 
 // summarize counts the children that a layer selects and names at most ten of

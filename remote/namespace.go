@@ -28,9 +28,10 @@ import (
 const guardManager = "cascade-guard"
 
 // namespaces labels the Namespaces that have a Cluster, so that the API server
-// refuses to delete them (deploy/agent/wall.yaml). Without that, the keys and
-// workloads beside a Cluster would be gone by the time that its own delete is refused.
-// The label goes with the last Cluster. Any other value is a person's, and stays.
+// refuses to delete them (deploy/agent/wall.yaml). Without the label, deleting a Namespace
+// would delete the keys and workloads beside a Cluster before the API server refuses to
+// delete the Cluster. The label is removed with the last Cluster. Any other value of the
+// label was set by a person, and stays.
 type namespaces struct{ *Children }
 
 // setUp registers the reconciler of Namespaces. Clusters are to be watched by it as
@@ -99,8 +100,8 @@ func (n namespaces) label(ctx context.Context, namespace *metav1.PartialObjectMe
 	return nil
 }
 
-// unlabel takes our label back if the API server, and not the cache alone, has no
-// Cluster in the Namespace.
+// unlabel removes our label if the API server, and not only the cache, has no Cluster in
+// the Namespace.
 func (n namespaces) unlabel(ctx context.Context, namespace *metav1.PartialObjectMetadata) error {
 	kind, _ := n.clusters.watched()
 	list := &metav1.PartialObjectMetadataList{}
@@ -111,7 +112,7 @@ func (n namespaces) unlabel(ctx context.Context, namespace *metav1.PartialObject
 	if len(list.Items) > 0 {
 		return nil
 	}
-	// Who set the label is not in the cache.
+	// The cache does not have the field manager of the label.
 	live := &metav1.PartialObjectMetadata{}
 	live.SetGroupVersionKind(namespace.GroupVersionKind())
 	if err := n.Cluster.Get(ctx, client.ObjectKeyFromObject(namespace), live); err != nil {

@@ -26,16 +26,16 @@ import (
 const (
 	// probeTimeout bounds all calls of a probe together.
 	probeTimeout = 25 * time.Second
-	// answerHolds is how long a visit may act upon an answer.
-	answerHolds = 5 * time.Second
+	// resultHolds is how long a run may act upon the result of a probe.
+	resultHolds = 5 * time.Second
 	// tokenLife is asked for; the API server may shorten it.
 	tokenLife = time.Hour
 	// tokenMargin before its end a token is not used any more.
 	tokenMargin = 30 * time.Second
 )
 
-// question is what a visit wants to know of a child.
-type question struct {
+// probeRequest is what a run wants to know of a child.
+type probeRequest struct {
 	// source identifies the kubeconfig that there is now, and read reads it.
 	source string
 	read   func(ctx context.Context) (*rest.Config, error)
@@ -43,17 +43,17 @@ type question struct {
 	recorded string
 	// agent: the child is to have an agent, which reports.
 	agent bool
-	// urgent: the visit is not a periodic one.
+	// urgent: the run is not a periodic one.
 	urgent bool
 }
 
-// answer is what a probe found.
-type answer struct {
+// probeResult is what a probe found.
+type probeResult struct {
 	at time.Time
-	// err has a reason. passing: it may well be gone with the next try, soon.
+	// err has a reason. passing: the next probe, soon, may well succeed.
 	err     error
 	passing bool
-	// identity and version of the cluster that answered.
+	// identity and version of the cluster that responded.
 	identity, version string
 	agent             agentFacts
 }
@@ -61,8 +61,8 @@ type answer struct {
 // agentFacts are what is known of a child's agent. The report is only read when
 // the lease says that it changed.
 type agentFacts struct {
-	// lease as it was seen to change last, by our clock: the clocks of two
-	// clusters cannot be compared.
+	// lease is its resource version, and changed is when, by our clock, that was last
+	// seen to change: the clocks of two clusters cannot be compared.
 	lease   string
 	changed time.Time
 	// digest of the report that was read last.
@@ -72,18 +72,18 @@ type agentFacts struct {
 	err error
 }
 
-// ask returns the answer of a probe that ended, or begins one. Without an
-// answer the visit ends, and the child is visited again when the probe is done,
-// or after wait if that is not zero.
-func (l *link) ask(q question) (a *answer, wait time.Duration) {
+// ask returns the result of a probe that ended, or starts a probe. Without a result
+// the run ends, and the child is reconciled again when the probe is done, or after
+// wait if that is not zero.
+func (l *link) ask(q probeRequest) (a *probeResult, wait time.Duration) {
 	now := l.pool.now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.probing {
 		return nil, 0
 	}
-	a, l.answer = l.answer, nil
-	if a != nil && now.Sub(a.at) < answerHolds && (a.err != nil || l.source == q.source) {
+	a, l.result = l.result, nil
+	if a != nil && now.Sub(a.at) < resultHolds && (a.err != nil || l.source == q.source) {
 		return a, 0
 	}
 	if wait := l.notBefore.Sub(now); wait > 0 && l.tried == q.source {
@@ -95,22 +95,22 @@ func (l *link) ask(q question) (a *answer, wait time.Duration) {
 }
 
 // probe is owned by the link: it ends with the link's life.
-func (l *link) probe(q question) {
+func (l *link) probe(q probeRequest) {
 	ctx, cancel := context.WithTimeout(l.life, probeTimeout)
 	defer cancel()
-	a := l.inquire(ctx, q)
+	a := l.runProbe(ctx, q)
 	l.mu.Lock()
-	l.probing, l.answer = false, a
+	l.probing, l.result = false, a
 	l.mu.Unlock()
 	if l.life.Err() == nil {
 		l.pool.wake(l.key, q.urgent || a.err != nil)
 	}
 }
 
-func (l *link) inquire(ctx context.Context, q question) *answer {
+func (l *link) runProbe(ctx context.Context, q probeRequest) *probeResult {
 	leave, err := l.pool.enter(ctx, l.failures > 0)
 	if err != nil {
-		return &answer{at: l.pool.now(), err: because(v1alpha1.ReasonUnreachable, err), passing: true}
+		return &probeResult{at: l.pool.now(), err: because(v1alpha1.ReasonUnreachable, err), passing: true}
 	}
 	defer leave()
 	l.tried = q.source
@@ -118,8 +118,8 @@ func (l *link) inquire(ctx context.Context, q question) *answer {
 	if err == nil {
 		err = l.reach(ctx, q)
 		if apierrors.IsUnauthorized(err) {
-			// The token lapsed or was revoked, or the kubeconfig was rotated a moment
-			// ago. What is in the Secret now is the way back.
+			// The token expired or was revoked, or the kubeconfig was rotated a moment
+			// ago. The Secret has the credential that counts now.
 			l.drop()
 			l.identity = ""
 			if err = l.reread(ctx, q); err == nil {
@@ -133,15 +133,15 @@ func (l *link) inquire(ctx context.Context, q question) *answer {
 			}
 		}
 	}
-	a := &answer{at: l.pool.now(), identity: l.identity, version: l.version, agent: l.agent}
+	a := &probeResult{at: l.pool.now(), identity: l.identity, version: l.version, agent: l.agent}
 	if err == nil {
 		l.succeeded()
 		return a
 	}
 	l.failed()
-	// One refused connection may be a restart; ten seconds of silence are not.
+	// One refused connection may be a restart of the API server; a time-out is not.
 	var timeout net.Error
-	a.passing = l.failures == 1 && !l.answered.IsZero() && !(errors.As(err, &timeout) && timeout.Timeout())
+	a.passing = l.failures == 1 && !l.responded.IsZero() && !(errors.As(err, &timeout) && timeout.Timeout())
 	switch {
 	case apierrors.IsUnauthorized(err):
 		lapsed := ""
@@ -156,19 +156,19 @@ func (l *link) inquire(ctx context.Context, q question) *answer {
 	return a
 }
 
-// unanswered is a failure of a call that got no answer.
-type unanswered struct {
+// noResponse is a failure of a call that got no response.
+type noResponse struct {
 	text string
 	err  error
 }
 
-func (e *unanswered) Error() string { return e.text }
-func (e *unanswered) Unwrap() error { return e.err }
+func (e *noResponse) Error() string { return e.text }
+func (e *noResponse) Unwrap() error { return e.err }
 
-// steady says in the same words each time that a server does not answer. Which of
-// several time limits ended a call, which call it was, from which port it came and when
-// is by chance, and what is said anew is written down anew, for as long as the server
-// is dead.
+// steady words the error of a server that does not respond the same way each time.
+// Which time limit ended which call, and from which port it came, is by chance. An
+// error that varied would be a new write to the status of the Child in every probe
+// of a dead server.
 func steady(err error, server string) error {
 	var call *url.Error
 	if !errors.As(err, &call) || !strings.HasPrefix(call.URL, server) {
@@ -190,12 +190,12 @@ func steady(err error, server string) error {
 	default:
 		return err
 	}
-	return &unanswered{fmt.Sprintf("cannot reach %s: %s", server, why), err}
+	return &noResponse{fmt.Sprintf("cannot reach %s: %s", server, why), err}
 }
 
-// regrant gives the parent's account back what it needs to ask, as the
-// administrator of a cluster that is the recorded one.
-func (l *link) regrant(ctx context.Context, q question) error {
+// regrant writes the parent's account and its base role again, as administrator, if
+// the cluster is the recorded one.
+func (l *link) regrant(ctx context.Context, q probeRequest) error {
 	l.drop()
 	l.identity, l.rights = "", nil
 	admin, err := l.administrator(ctx, q)
@@ -205,23 +205,22 @@ func (l *link) regrant(ctx context.Context, q question) error {
 	if err := l.verify(ctx); err != nil || l.identity != q.recorded {
 		return err
 	}
-	return grant(ctx, admin, append(accountObjects(), roleObjects(baseRole, baseRights())...))
+	return writeAccess(ctx, admin, append(accountObjects(), roleObjects(baseRole, baseRights())...))
 }
 
-// follow makes sure that there are credentials of the kubeconfig that there is
-// now.
-func (l *link) follow(ctx context.Context, q question) error {
+// follow makes sure that the link has credentials from the present kubeconfig.
+func (l *link) follow(ctx context.Context, q probeRequest) error {
 	if as := l.caller(); l.source == q.source && as != nil && (as != l.admin || !l.lapsed()) {
 		return nil
 	}
 	return l.reread(ctx, q)
 }
 
-// lapsed reports whether the kubeconfig that was read last is known not to be good
-// any more, by our clock. There may be another one by now.
+// lapsed reports whether the credential of the kubeconfig that was read last has
+// expired, by our clock. The Secret may have another one by now.
 func (l *link) lapsed() bool { return !l.lapses.IsZero() && !l.pool.now().Before(l.lapses) }
 
-func (l *link) reread(ctx context.Context, q question) error {
+func (l *link) reread(ctx context.Context, q probeRequest) error {
 	config, err := q.read(ctx)
 	if err != nil {
 		return err
@@ -229,15 +228,16 @@ func (l *link) reread(ctx context.Context, q question) error {
 	return l.use(config, q.source)
 }
 
-// reach asks the API server, which also shows that it is there: who it is if
-// that is not known, what its agent says otherwise.
-func (l *link) reach(ctx context.Context, q question) error {
+// reach sends a request to the API server, which also shows that the server is
+// there. The request reads the identity of the cluster if that is not known, and the
+// lease of its agent otherwise.
+func (l *link) reach(ctx context.Context, q probeRequest) error {
 	asked, err := l.identify(ctx)
 	if err != nil {
 		return err
 	}
 	if q.recorded != l.identity {
-		return nil // it is for the visit to say what comes of that
+		return nil // the run decides what follows
 	}
 	if l.minted == nil || !l.pool.now().Before(l.renewAt) {
 		// Where the account does not exist yet, the next push creates it.
@@ -252,11 +252,11 @@ func (l *link) reach(ctx context.Context, q question) error {
 		}
 		return l.verify(ctx)
 	}
-	return l.hear(ctx, q.urgent)
+	return l.readLease(ctx, q.urgent)
 }
 
-// identify finds out who answers, once for each connection, and what it runs,
-// as often as tokens are renewed. asked: the API server was asked who it is.
+// identify reads the identity of the cluster once for each connection, and its
+// version whenever a token is renewed. asked: the identity was read just now.
 func (l *link) identify(ctx context.Context) (asked bool, err error) {
 	if l.identity == "" {
 		asked = true
@@ -359,9 +359,10 @@ func (l *link) renew(ctx context.Context) error {
 	return nil
 }
 
-// hear reads what the child's agent says: its lease shows that it is alive and,
-// some seconds late, whether there is a new report. Who is urgent looks himself.
-func (l *link) hear(ctx context.Context, urgent bool) error {
+// readLease reads the lease of the child's agent. The lease shows that the agent is
+// alive and, some seconds late, whether there is a new report. An urgent run does not
+// wait for the lease: it reads the report each time.
+func (l *link) readLease(ctx context.Context, urgent bool) error {
 	lease := &coordinationv1.Lease{}
 	path := "/apis/coordination.k8s.io/v1/namespaces/" + v1alpha1.AgentNamespace + "/leases/" + v1alpha1.LeaderLease
 	err := l.caller().do(ctx, "GET", path, nil, plainContent()).Into(lease)
@@ -380,7 +381,7 @@ func (l *link) hear(ctx context.Context, urgent bool) error {
 	}
 	digest := lease.Labels[v1alpha1.ReportLabel]
 	if f.report == nil || urgent || digest == "" || digest != f.digest {
-		report, err := l.report(ctx)
+		report, err := l.readReport(ctx)
 		if err != nil && reasonOf(err) != v1alpha1.ReasonReportMissing {
 			return err
 		}
@@ -393,7 +394,7 @@ func (l *link) hear(ctx context.Context, urgent bool) error {
 	return nil
 }
 
-func (l *link) report(ctx context.Context) (*v1alpha1.Report, error) {
+func (l *link) readReport(ctx context.Context) (*v1alpha1.Report, error) {
 	cm := &corev1.ConfigMap{}
 	path := "/api/v1/namespaces/" + v1alpha1.AgentNamespace + "/configmaps/" + v1alpha1.ReportConfigMap
 	err := l.caller().do(ctx, "GET", path, nil, plainContent()).Into(cm)

@@ -22,13 +22,13 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
-// components is what spec.providers of one layer is made of.
+// components is what spec.providers of one layer is rendered from.
 type components struct {
 	wanted   []providers.Wanted
 	snapshot *source.Snapshot
-	// secrets to hand over, by what wants them and in its order.
+	// secrets to deliver, by the provider that needs them and in its order.
 	secrets map[string][]*corev1.Secret
-	// asked are objects that webhooks are asked about.
+	// asked are the objects of which the creation is tried, so that webhooks are called.
 	asked []*unstructured.Unstructured
 }
 
@@ -68,7 +68,7 @@ func (p *push) gatherComponents(ctx context.Context, s *seeding) error {
 		for _, ref := range w.Credentials {
 			secret := &corev1.Secret{}
 			name := types.NamespacedName{Namespace: s.layer.Namespace, Name: ref.SecretRef.Name}
-			if err := p.handed.Get(ctx, name, secret); err != nil {
+			if err := p.references.Get(ctx, name, secret); err != nil {
 				return because(v1alpha1.ReasonCredentialMissing, fmt.Errorf("cannot read Secret %s for %s: %w", name, w.Label, err))
 			}
 			c.secrets[w.Label] = append(c.secrets[w.Label], secret)
@@ -77,8 +77,8 @@ func (p *push) gatherComponents(ctx context.Context, s *seeding) error {
 	return nil
 }
 
-// identify writes down all that the rendering of the providers depends on besides
-// the layer and its variables.
+// identify encodes all that the rendering of the providers depends on besides the
+// layer and its variables.
 func (c *components) identify(e *json.Encoder) {
 	if c.snapshot == nil {
 		return
@@ -114,7 +114,7 @@ func (s *seeding) providerPhases() ([]apply.Phase, error) {
 		for _, probe := range set.Probes {
 			c.asked = append(c.asked, probe.Object())
 		}
-		p := apply.Phase{Name: set.String(), Packed: set.Objects, Await: true, Check: answering(set.Probes)}
+		p := apply.Phase{Name: set.String(), Packed: set.Objects, Await: true, Check: webhooksRespond(set.Probes)}
 		for i, secret := range c.secrets[set.Label] {
 			u := credentialObject(set.Credentials[i].Name, secret)
 			u.SetNamespace(set.Namespace)
@@ -126,11 +126,10 @@ func (s *seeding) providerPhases() ([]apply.Phase, error) {
 	return phases, nil
 }
 
-// answering asks the API server for something at which it has to call each
-// webhook. A Deployment is available before the certificate of its webhook has
-// reached the configuration by which it is called, and until then nothing of
-// its kinds can be written.
-func answering(probes []providers.Probe) func(ctx context.Context, c *apply.Cluster) (apply.Health, error) {
+// webhooksRespond makes the API server call each webhook, by a dry run. A Deployment
+// is available before the CA bundle of its webhook is in the webhook configuration,
+// and until then no object of its kinds can be written.
+func webhooksRespond(probes []providers.Probe) func(ctx context.Context, c *apply.Cluster) (apply.Health, error) {
 	if len(probes) == 0 {
 		return nil
 	}
@@ -141,7 +140,7 @@ func answering(probes []providers.Probe) func(ctx context.Context, c *apply.Clus
 			if err != nil && !meta.IsNoMatchError(err) && apierrors.ReasonForError(err) == "" {
 				return nil, fmt.Errorf("cannot reach API server: %w", err)
 			}
-			if silent(err) {
+			if notReached(err) {
 				waiting = append(waiting, health.Result{Entry: p.Webhook, Status: status.InProgressStatus, Message: err.Error()})
 			}
 		}
@@ -149,25 +148,26 @@ func answering(probes []providers.Probe) func(ctx context.Context, c *apply.Clus
 	}
 }
 
-// silent reports whether an answer says that a webhook was not heard. Any other
-// refusal is a webhook's word, or the API server's after it asked.
-func silent(err error) bool {
+// notReached reports whether an error says that the API server could not reach a
+// webhook. Any other refusal is the decision of a webhook, or of the API server after
+// it called them.
+func notReached(err error) bool {
 	return apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) ||
 		apierrors.IsServerTimeout(err) || apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
 }
 
-// progress of a layer that is on its way into a child. It is kept in memory:
-// without it what is there is applied again, which changes nothing.
+// progress of a push that is not complete. It is kept in memory: without it the layer
+// is applied from the start again, which changes nothing.
 type progress struct {
 	digest, requested, identity string
 	done, applied               int
 	since                       time.Time
-	// grew is when done or applied was less.
+	// grew is when done or applied last increased.
 	grew time.Time
 }
 
-// resume marks the phases that need not be sent again, because they were, of
-// the same rendering and a short time ago.
+// resume marks the phases that need not be sent again, because the same rendering of
+// them was sent a short time ago.
 func (s *seeding) resume(phases []apply.Phase, digest string) {
 	p := s.notes.progress
 	if p.digest != digest || p.requested != s.requested() || p.identity != s.child.Status.Identity.KubeSystemUID ||
@@ -181,7 +181,7 @@ func (s *seeding) resume(phases []apply.Phase, digest string) {
 	}
 }
 
-// advance notes how far a push came.
+// advance notes the progress of a push.
 func (s *seeding) advance(phases []apply.Phase, digest string, res apply.Result) {
 	if res.Done == len(phases) || res.Applied == 0 {
 		s.notes.progress = progress{}

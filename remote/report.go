@@ -34,7 +34,7 @@ const (
 	maxFailing  = 10
 	// maxRowMessage bounds the message of one of many rows.
 	maxRowMessage = 256
-	// maxReport bounds the whole text; an honest one stays far below.
+	// maxReport bounds the whole text; reports of our agents stay far below.
 	maxReport = 256 << 10
 )
 
@@ -42,8 +42,8 @@ const (
 // dead. It renews every few seconds.
 const agentSilence = 45 * time.Second
 
-// parseReport reads what the agent of a child says. The child is another trust
-// domain: what it says is cut to its bounds.
+// parseReport reads the report of a child's agent. The child is another trust domain, so
+// all fields are cut to their bounds.
 func parseReport(text string) (*v1alpha1.Report, error) {
 	report := &v1alpha1.Report{}
 	if len(text) > maxReport {
@@ -61,7 +61,7 @@ func parseReport(text string) (*v1alpha1.Report, error) {
 	return report, nil
 }
 
-// Facts of a tier that its report is made of.
+// Facts of a tier that its report is computed from.
 type Facts struct {
 	Agent          string
 	Kustomizations []kustomizev1.Kustomization
@@ -76,7 +76,7 @@ type sourceFacts struct {
 	kind       string
 	suspended  bool
 	conditions []metav1.Condition
-	// revision is empty for what is not a tier's intent but made of it.
+	// revision is empty for a source that is derived from another one.
 	revision string
 }
 
@@ -145,7 +145,7 @@ func current(conditions []metav1.Condition, observed bool) []metav1.Condition {
 	return conditions
 }
 
-// fold lets one object's Ready condition count.
+// fold adds one object's Ready condition to the report.
 func fold(r *v1alpha1.Report, reason, kind string, o client.Object, conditions []metav1.Condition) {
 	c := meta.FindStatusCondition(conditions, fluxmeta.ReadyCondition)
 	if c != nil && c.Status == metav1.ConditionTrue {
@@ -259,7 +259,7 @@ type Reporter struct {
 	// reconciled in this tier; nil stands for all.
 	Reconciles func(client.Object) bool
 
-	// kinds that the report is made of, once it was found out which the tier has.
+	// kinds that the report is computed from, once it was found out which the tier has.
 	kinds []client.Object
 
 	mu     sync.Mutex
@@ -287,7 +287,7 @@ func (r *Reporter) Start(ctx context.Context) error {
 		default:
 		}
 	}
-	for _, o := range r.made() {
+	for _, o := range r.served() {
 		informer, err := r.Cache.GetInformer(ctx, o)
 		if err != nil {
 			return fmt.Errorf("cannot watch %T for the report: %w", o, err)
@@ -363,10 +363,10 @@ func (r *Reporter) wrote(report *v1alpha1.Report, digest string) {
 	r.last, r.digest = report, digest
 }
 
-// made are the kinds that the report is made of and that the tier has. Those of
+// served are the kinds that the report is computed from and that the tier has. Those of
 // sources and HelmReleases are Flux's, and a tier may have installed only some of
 // them.
-func (r *Reporter) made() []client.Object {
+func (r *Reporter) served() []client.Object {
 	if r.kinds != nil {
 		return r.kinds
 	}
@@ -383,7 +383,7 @@ func (r *Reporter) made() []client.Object {
 
 func (r *Reporter) compute(ctx context.Context) (*v1alpha1.Report, error) {
 	f := Facts{Agent: r.Agent}
-	for _, o := range r.made() {
+	for _, o := range r.served() {
 		gvk, err := r.Client.GroupVersionKindFor(o)
 		if err != nil {
 			return nil, fmt.Errorf("cannot list %T for the report: %w", o, err)

@@ -220,7 +220,7 @@ func TestRow(t *testing.T) {
 		child  v1alpha1.Child
 		want   v1alpha1.TierRow
 	}{
-		"New":   {"nobody has visited it yet", childNamed("a", nil), v1alpha1.TierRow{Path: "fleet/a", Reason: "Progressing", Since: start}},
+		"New":   {"it was not reconciled yet", childNamed("a", nil), v1alpha1.TierRow{Path: "fleet/a", Reason: "Progressing", Since: start}},
 		"Ready": {"a message of success is noise", childNamed("a", ready(metav1.ConditionTrue, "Succeeded", "connected")), v1alpha1.TierRow{Path: "fleet/a", Ready: true, Reason: "Succeeded", Since: start}},
 		"Not":   {"the message says what to do", childNamed("a", ready(metav1.ConditionFalse, "Unreachable", "no route")), v1alpha1.TierRow{Path: "fleet/a", Reason: "Unreachable", Message: "no route", Since: start}},
 		"Maybe": {"unknown is not ready", childNamed("a", ready(metav1.ConditionUnknown, "NoLayer", "none")), v1alpha1.TierRow{Path: "fleet/a", Reason: "NoLayer", Message: "none", Since: start}},

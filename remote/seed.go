@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -32,7 +31,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
-// reasoned is a failure of a layer on a child with its stable reason.
+// reasoned is a failure of a layer on a child, with its stable reason.
 type reasoned struct {
 	reason string
 	err    error
@@ -43,7 +42,7 @@ func (e *reasoned) Unwrap() error { return e.err }
 
 func because(reason string, err error) error { return &reasoned{reason: reason, err: err} }
 
-// seeding is one layer on its way into one child.
+// seeding is the push of one layer into one child.
 type seeding struct {
 	*push
 	layer *v1alpha1.Layer
@@ -54,21 +53,21 @@ type seeding struct {
 	snapshot  *source.Snapshot
 	// content identifies what the layer reads of the snapshot.
 	content string
-	// credentials are what is handed over, as it is in the parent.
+	// credentials are the Secrets to deliver, as they are in the parent.
 	credentials []credential
-	// components is what spec.providers is made of.
+	// components are what spec.providers is rendered from.
 	components components
-	// settled is that of the inscription.
+	// settled is that of the layer's record in the child.
 	settled bool
 }
 
-// credential is a Secret that is handed over, under a name in the child.
+// credential is a Secret that is delivered under a name in the child.
 type credential struct {
 	name   string
 	secret *corev1.Secret
 }
 
-// gather reads what the layer is made of.
+// gather reads what the layer is rendered from.
 func (p *push) gather(ctx context.Context, s *seeding) error {
 	if ref := s.layer.Spec.SourceRef; ref != nil {
 		if s.snapshot = p.Snapshots.Get(layerSource(s.layer)); s.snapshot == nil {
@@ -76,10 +75,10 @@ func (p *push) gather(ctx context.Context, s *seeding) error {
 		}
 		s.content = p.contents.of(s.layer, s.snapshot)
 	}
-	for _, c := range given(s.layer) {
+	for _, c := range credentialsOf(s.layer) {
 		secret := &corev1.Secret{}
 		name := types.NamespacedName{Namespace: s.layer.Namespace, Name: c.SecretRef.Name}
-		if err := p.handed.Get(ctx, name, secret); err != nil {
+		if err := p.references.Get(ctx, name, secret); err != nil {
 			return because(v1alpha1.ReasonCredentialMissing, fmt.Errorf("cannot read Secret %s: %w", name, err))
 		}
 		s.credentials = append(s.credentials, credential{c.Name, secret})
@@ -89,7 +88,7 @@ func (p *push) gather(ctx context.Context, s *seeding) error {
 	}
 	if b := s.layer.Spec.PostBuild; b != nil {
 		for _, ref := range b.SubstituteFrom {
-			vars, err := render.LoadVariables(ctx, &p.handed, s.layer.Namespace, ref.Kind, ref.Name, ref.Optional)
+			vars, err := render.LoadVariables(ctx, &p.references, s.layer.Namespace, ref.Kind, ref.Name, ref.Optional)
 			if err != nil {
 				return because(v1alpha1.ReasonBuildFailed, err)
 			}
@@ -101,9 +100,9 @@ func (p *push) gather(ctx context.Context, s *seeding) error {
 	return nil
 }
 
-// given are the Secrets that a layer hands over: its credentials, and the keys
+// credentialsOf are the Secrets that a layer delivers: its credentials, and the keys
 // that its agent decrypts with.
-func given(layer *v1alpha1.Layer) []v1alpha1.CredentialReference {
+func credentialsOf(layer *v1alpha1.Layer) []v1alpha1.CredentialReference {
 	all := layer.Spec.Credentials
 	if agent := layer.Spec.Agent; agent != nil && agent.Decryption != nil {
 		all = append(slices.Clone(all), v1alpha1.CredentialReference{Name: decryptionSecret, SecretRef: agent.Decryption.SecretRef})
@@ -133,10 +132,11 @@ func ownerOf(namespace, layer string) apply.Owner {
 	return apply.Owner{FieldManager: seedManager, LabelGroup: v1alpha1.LayerLabelGroup, Name: layer, Namespace: namespace}
 }
 
-// phases renders the layer in the order in which it is pushed: CRDs, then
-// namespace, rights, credentials and variables, then the agent, then what Git
-// holds for the child, its sources and Kustomizations above all. Providers come
-// between: the agent tells how it is going, and what Git holds may need them.
+// phases renders the layer in the order in which it is pushed: CRDs; namespace,
+// rights, credentials and variables; the agent; the providers; what Git declares for
+// the child, its sources before the rest. The agent comes before the providers, so
+// that it reports their progress. They come before the objects of Git, which may need
+// them.
 func (s *seeding) phases(ctx context.Context) ([]apply.Phase, error) {
 	var phases []apply.Phase
 	var own []*unstructured.Unstructured
@@ -166,7 +166,7 @@ func (s *seeding) phases(ctx context.Context) ([]apply.Phase, error) {
 		return nil, because(v1alpha1.ReasonBuildFailed, err)
 	}
 	s.contents.note(s.layer, s.snapshot, s.content, rendering.Reads)
-	// Sources before what asks for them.
+	// Sources come before the objects that refer to them.
 	var first, then []*unstructured.Unstructured
 	for _, u := range rendering.Objects {
 		switch u.GroupVersionKind().Group {
@@ -225,19 +225,19 @@ func digestOf(phases []apply.Phase) (string, error) {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// bring brings the layer into the child and returns nil once it is there and,
-// where the layer says wait, healthy. entry is the layer's record in the
-// Child's status and is kept current. What is known to be there already is not
-// applied again before the layer's interval has passed, unless somebody asks.
+// bring pushes the layer into the child. It returns nil once the layer is in place
+// and, where the layer says wait, healthy. It keeps entry current, the layer's entry
+// in the Child's status. A layer that is known to be in place is not applied again
+// before its interval has passed, unless a reconcile is requested.
 func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 	ctx, cancel := context.WithTimeout(ctx, s.layer.Spec.Timeout.Duration)
 	defer cancel()
 	inputs, now := s.inputs(), s.Now()
-	settled := entry.Ready || entry.Reason == v1alpha1.ReasonPruneBlocked
+	decided := entry.Ready || entry.Reason == v1alpha1.ReasonPruneBlocked
 	if entry.Digest != "" {
-		entry.DeletionPolicy = s.layer.Spec.DeletionPolicy // of what is there, as of now
+		entry.DeletionPolicy = s.layer.Spec.DeletionPolicy // the present policy counts for what is in place
 	}
-	if s.notes.inputs == inputs && settled && now.Before(s.notes.due) {
+	if s.notes.inputs == inputs && decided && now.Before(s.notes.due) {
 		if s.snapshot != nil {
 			entry.Revision = s.snapshot.Revision // of another commit with the same content
 		}
@@ -264,13 +264,13 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 	case entry.Digest != digest:
 		entry.Ready = false
 	case s.notes.inputs == "" && (entry.Ready || unsent(entry.Reason)):
-		// After a restart, what is recorded is taken as it is. When it is compared
-		// with the child is spread over the interval.
-		s.notes.due = now.Add(time.Duration(rand.Float64() * float64(s.layer.Spec.Interval.Duration)))
+		// After a restart the record counts. The comparisons with the children are spread
+		// over the interval.
+		s.notes.due = now.Add(time.Duration(s.Rand() * float64(s.layer.Spec.Interval.Duration)))
 	}
 	if entry.Digest != digest || asked || !now.Before(s.notes.due) || entry.Reason == v1alpha1.ReasonPruneBlocked {
-		// A change sends what changed. Everything is compared with the child when that
-		// is due, or asked for.
+		// A change sends only what changed. A comparison of everything with the child is
+		// made when it is due or requested.
 		known := s.notes.sent
 		if asked || !now.Before(s.notes.due) || entry.Reason == v1alpha1.ReasonPruneBlocked {
 			known = nil
@@ -287,7 +287,7 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 	}
 	s.notes.inputs, s.notes.requested = inputs, s.requested()
 	if s.notes.sent == nil {
-		// It is what an earlier process applied, so a change need not send all of it.
+		// An earlier process applied these phases, so a change need not send all of them.
 		if s.notes.sent, err = apply.SentOf(ownerOf(s.layer.Namespace, s.layer.Name), phases); err != nil {
 			return because(v1alpha1.ReasonSeedFailed, err)
 		}
@@ -301,8 +301,8 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 	return s.await(ctx, entry, phases)
 }
 
-// unsent reports whether a layer that is not ready for this reason was not sent
-// since it was in place: something that comes before or after was wrong.
+// unsent reports whether a layer with this reason was not pushed since it was in
+// place: what failed comes before the push or after it.
 func unsent(reason string) bool {
 	switch reason {
 	case v1alpha1.ReasonSourceNotReady, v1alpha1.ReasonCredentialMissing, v1alpha1.ReasonDependencyNotReady, v1alpha1.ReasonClusterNotReady,
@@ -314,7 +314,7 @@ func unsent(reason string) bool {
 
 // await is nil once every object of the layer is healthy.
 func (s *seeding) await(ctx context.Context, entry *v1alpha1.ChildLayer, phases []apply.Phase) error {
-	// The rights were granted when the layer was pushed. Nothing is written to look.
+	// The rights were granted when the layer was pushed. Reading health writes nothing.
 	if err := s.recognize(ctx); err != nil {
 		return err
 	}
@@ -322,7 +322,7 @@ func (s *seeding) await(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 	if err != nil {
 		return because(v1alpha1.ReasonUnreachable, err)
 	}
-	found, err := apply.New(cluster, ownerOf(s.layer.Namespace, s.layer.Name), nil).Health(ctx, slices.DeleteFunc(declared(phases), still), nil)
+	found, err := apply.New(cluster, ownerOf(s.layer.Namespace, s.layer.Name), nil, s.Now).Health(ctx, slices.DeleteFunc(declared(phases), still), nil)
 	if apierrors.IsForbidden(err) {
 		return s.permit(ctx, phases)
 	}
@@ -351,8 +351,8 @@ func declared(phases []apply.Phase) []inventory.Entry {
 	return entries
 }
 
-// still reports whether an object is as it should be by being there: it has no
-// status, or one that was waited for when it was applied.
+// still reports whether an object is healthy because it exists: it has no status, or
+// a status that the apply waited for.
 func still(e inventory.Entry) bool {
 	switch e.Group {
 	case "rbac.authorization.k8s.io", "admissionregistration.k8s.io", "apiextensions.k8s.io":
@@ -363,7 +363,7 @@ func still(e inventory.Entry) bool {
 	return false
 }
 
-// permit makes sure that the parent may push the phases.
+// permit makes sure that the parent has the rights to push the phases.
 func (s *seeding) permit(ctx context.Context, phases []apply.Phase) error {
 	var objects []*unstructured.Unstructured
 	defined := map[schema.GroupKind]string{}
@@ -373,7 +373,7 @@ func (s *seeding) permit(ctx context.Context, phases []apply.Phase) error {
 	}
 	objects = append(objects, s.components.asked...)
 	if s.link.caller() == nil {
-		if err := s.link.reread(ctx, s.question); err != nil {
+		if err := s.link.reread(ctx, s.request); err != nil {
 			return err
 		}
 	}
@@ -385,9 +385,9 @@ func (s *seeding) permit(ctx context.Context, phases []apply.Phase) error {
 	return s.ensure(ctx, layerRole(s.layer.Namespace, s.layer.Name), rules)
 }
 
-// resources names the resource of a kind: as a definition of the layer says, in
-// defined, or as the child serves it. What the child could not tell is in unsure: a kind that is
-// not known is not one that does not exist.
+// resources names the resource of a kind, from the definitions of the layer or from
+// the discovery of the child. unsure is set if discovery failed: a kind that could
+// not be looked up may exist.
 func (s *seeding) resources(defined map[schema.GroupKind]string, unsure *error) resourceOf {
 	var mapper meta.RESTMapper
 	return func(gk schema.GroupKind) (string, bool) {
@@ -413,9 +413,9 @@ func (s *seeding) resources(defined map[schema.GroupKind]string, unsure *error) 
 	}
 }
 
-// survey looks at a child that gets a layer for the first time. It needs more
-// rights than those of the layer, which the kubeconfig gives that the child was
-// just reached with.
+// survey reads what is in a child that gets a layer for the first time. That takes
+// more rights than the layer has, so it uses the kubeconfig, with which the child was
+// just reached.
 func (s *seeding) survey(ctx context.Context, owned []inventory.Entry, phases []apply.Phase) (*apply.Survey, error) {
 	if len(owned) > 0 || s.link.admin == nil {
 		return nil, nil
@@ -444,11 +444,11 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 	if err != nil {
 		return err
 	}
-	// Who the child is, and what it is about to get, is on record before the first
-	// write to it.
+	// The identity of the child and the inventory ahead are recorded before the first
+	// write to the child.
 	if ahead := inventory.Union(owned, declared(phases)); s.recorded.Status.Identity == nil || !inventory.Equal(ahead, owned) {
 		entry.Inventory = refsOf(ahead)
-		if err := s.record(ctx); err != nil {
+		if err := s.writeStatus(ctx); err != nil {
 			return because(v1alpha1.ReasonSeedFailed, err)
 		}
 	}
@@ -457,10 +457,10 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 	}
 	as := s.link.caller()
 	if s.layer.Spec.Prune && len(inventory.Candidates(owned, declared(phases))) > 0 || firstSync != nil && !firstSync.Settled {
-		// Whether something may go depends on what it holds and what needs it, and
-		// whether a Cluster is there completely on what it refers to, which the
-		// parent's own account may not see.
-		if _, err := s.link.administrator(ctx, s.question); err != nil {
+		// A prune plan depends on what an object holds and on what needs it. Whether a
+		// Cluster is complete depends on the objects that it refers to. The parent's own
+		// account may read neither.
+		if _, err := s.link.administrator(ctx, s.request); err != nil {
 			return because(v1alpha1.ReasonSeedFailed, err)
 		}
 		as = s.link.admin
@@ -471,20 +471,20 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 	}
 	note := func(ctx context.Context, entries []inventory.Entry) error {
 		entry.Inventory = refsOf(entries)
-		// Both copies, ours first: either alone suffices to answer for what is
-		// about to be created.
-		if err := s.record(ctx); err != nil {
+		// Both copies, ours first. Either alone suffices to find what is about to be
+		// created.
+		if err := s.writeStatus(ctx); err != nil {
 			return err
 		}
-		return s.inscribe(ctx, cluster, *entry)
+		return s.writeRecord(ctx, cluster, *entry)
 	}
 	s.resume(phases, digest)
-	s.notes.sent = nil // what is there is known again when all of it is
-	res, err := apply.New(cluster, ownerOf(s.layer.Namespace, s.layer.Name), nil).Sync(ctx, phases, apply.Options{
+	s.notes.sent = nil // not known until this push is complete
+	res, err := apply.New(cluster, ownerOf(s.layer.Namespace, s.layer.Name), nil, s.Now).Sync(ctx, phases, apply.Options{
 		Owned: owned, Record: note, Prune: s.layer.Spec.Prune, LowerTier: true,
 		Target:    s.child.Status.Identity.KubeSystemUID,
 		Approved:  s.child.Annotations[v1alpha1.ApprovePruneAnnotation],
-		Undecided: entry.Reason == v1alpha1.ReasonPruneBlocked && inventory.AsksForApproval(entry.Message),
+		Undecided: undecided(entry),
 		FirstSync: firstSync,
 		Sent:      known,
 		Survey:    survey,
@@ -506,9 +506,10 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 	}
 	s.notes.sent = res.Sent
 	if res.Creation.Blocked() {
-		if err := s.link.resign(ctx); err != nil {
+		if err := s.link.dropAdmin(ctx); err != nil {
 			return because(v1alpha1.ReasonSeedFailed, err)
 		}
+		entry.Held = &v1alpha1.Held{Create: res.Creation.Hold()}
 		return because(v1alpha1.ReasonCreateHeld, errors.New(res.Creation.Message()))
 	}
 	s.settled = s.settled || len(inventory.ClustersAmong(declared(phases))) > 0
@@ -517,26 +518,27 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, phases 
 	if s.snapshot != nil {
 		entry.Revision = s.snapshot.Revision
 	}
-	if err := s.inscribe(ctx, cluster, *entry); err != nil {
+	if err := s.writeRecord(ctx, cluster, *entry); err != nil {
 		return because(v1alpha1.ReasonSeedFailed, err)
 	}
-	if err := s.link.resign(ctx); err != nil {
+	if err := s.link.dropAdmin(ctx); err != nil {
 		return because(v1alpha1.ReasonSeedFailed, err)
 	}
 	if res.Plan.Blocked() {
+		entry.Held = &v1alpha1.Held{Prune: res.Plan.Hold()}
 		return because(v1alpha1.ReasonPruneBlocked, errors.New(res.Plan.Message(s.named())))
 	}
 	return nil
 }
 
-// firstSyncCreate, among the arguments of a layer's agent, says that a child that has
-// no records never had a Cluster.
+// firstSyncCreate, among the arguments of a layer's agent, says that a child without
+// records never had a Cluster.
 const firstSyncCreate = "--first-sync=create"
 
-// firstSync is what the child has on record about the Clusters that the layer
-// declares; nil if it declares none. A management cluster that is pushed to may have
-// been lost and set up anew, like any other: what runs already must not be built
-// again by whoever comes first.
+// firstSync reads the child's record of the first sync, for the Clusters that the
+// layer declares; nil if it declares none. A management cluster that a parent pushes
+// to may have been lost and rebuilt. Then the push must not create Clusters that run
+// already.
 func (s *seeding) firstSync(ctx context.Context, phases []apply.Phase) (*inventory.FirstSync, error) {
 	var objects []*unstructured.Unstructured
 	for _, p := range phases {
@@ -545,8 +547,8 @@ func (s *seeding) firstSync(ctx context.Context, phases []apply.Phase) (*invento
 	if inventory.FleetOf(objects).Empty() {
 		return nil, nil
 	}
-	// The parent's own account does not see the record of the child's agent.
-	admin, err := s.link.administrator(ctx, s.question)
+	// The parent's own account may not read the record of the child's agent.
+	admin, err := s.link.administrator(ctx, s.request)
 	if err != nil {
 		return nil, err
 	}
@@ -557,11 +559,11 @@ func (s *seeding) firstSync(ctx context.Context, phases []apply.Phase) (*invento
 	if record == nil {
 		record = &inventory.FirstSync{Elsewhere: true}
 	}
-	layers, err := s.link.inscriptions(ctx)
+	layers, err := s.link.layerRecords(ctx)
 	if err != nil {
 		return nil, because(v1alpha1.ReasonSeedFailed, err)
 	}
-	mine := layers[s.inscriptionKey()]
+	mine := layers[s.recordKey()]
 	if mine.err != nil {
 		return nil, because(v1alpha1.ReasonSeedFailed, mine.err)
 	}
@@ -570,36 +572,36 @@ func (s *seeding) firstSync(ctx context.Context, phases []apply.Phase) (*invento
 	return record, nil
 }
 
-// inscription is a layer's record in the child itself. A parent that lost its
-// own adopts it and rewrites nothing.
-type inscription struct {
+// layerRecord is a layer's record in the child itself. A parent that lost its own
+// record adopts it and rewrites nothing.
+type layerRecord struct {
 	Revision  string                    `json:"revision,omitempty"`
 	Digest    string                    `json:"digest,omitempty"`
 	Inventory []v1alpha1.InventoryEntry `json:"inventory"`
-	// ClusterUID is the variable cluster_uid, which a parent that lost the Cluster
-	// and got it back from a backup would give another value.
+	// ClusterUID is the variable cluster_uid. In a parent that restored the Cluster
+	// from a backup the Cluster has another UID.
 	ClusterUID string `json:"clusterUID,omitempty"`
 	// Settled: the layer was applied with all the Clusters that it declares. From then
-	// on it creates Clusters without asking.
+	// on its Clusters are created without approval.
 	Settled bool `json:"settled,omitempty"`
 	// err is why the record cannot be used.
 	err error
 }
 
-func (s *seeding) inscriptionKey() string { return s.layer.Namespace + "." + s.layer.Name }
+func (s *seeding) recordKey() string { return s.layer.Namespace + "." + s.layer.Name }
 
-func (s *seeding) inscribe(ctx context.Context, cluster *apply.Cluster, entry v1alpha1.ChildLayer) error {
-	text, err := json.Marshal(inscription{Revision: entry.Revision, Digest: entry.Digest, Inventory: entry.Inventory, ClusterUID: s.push.vars["cluster_uid"], Settled: s.settled})
+func (s *seeding) writeRecord(ctx context.Context, cluster *apply.Cluster, entry v1alpha1.ChildLayer) error {
+	text, err := json.Marshal(layerRecord{Revision: entry.Revision, Digest: entry.Digest, Inventory: entry.Inventory, ClusterUID: s.push.vars["cluster_uid"], Settled: s.settled})
 	if err != nil {
 		return fmt.Errorf("cannot encode seed record: %w", err)
 	}
 	cm := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap",
 		"metadata": map[string]any{"name": v1alpha1.SeedConfigMap, "namespace": v1alpha1.AgentNamespace},
-		"data":     map[string]any{s.inscriptionKey(): string(text)},
+		"data":     map[string]any{s.recordKey(): string(text)},
 	}}
 	// A manager for each layer, so that each owns its key only.
-	manager := seedManager + "." + s.inscriptionKey()
+	manager := seedManager + "." + s.recordKey()
 	if len(manager) > 128 {
 		sum := sha256.Sum256([]byte(manager))
 		manager = seedManager + "." + hex.EncodeToString(sum[:8])
@@ -610,8 +612,8 @@ func (s *seeding) inscribe(ctx context.Context, cluster *apply.Cluster, entry v1
 	return nil
 }
 
-// inscriptions reads the records of all layers in the child.
-func (l *link) inscriptions(ctx context.Context) (map[string]inscription, error) {
+// layerRecords reads the records of all layers in the child.
+func (l *link) layerRecords(ctx context.Context) (map[string]layerRecord, error) {
 	cm := &corev1.ConfigMap{}
 	path := "/api/v1/namespaces/" + v1alpha1.AgentNamespace + "/configmaps/" + v1alpha1.SeedConfigMap
 	err := l.caller().do(ctx, "GET", path, nil, plainContent()).Into(cm)
@@ -621,9 +623,9 @@ func (l *link) inscriptions(ctx context.Context) (map[string]inscription, error)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read seed record in the child: %w", err)
 	}
-	records := map[string]inscription{}
+	records := map[string]layerRecord{}
 	for key, text := range cm.Data {
-		var found inscription
+		var found layerRecord
 		if err := json.Unmarshal([]byte(text), &found); err != nil {
 			found.err = fmt.Errorf("cannot parse seed record %s in the child: %w; repair or delete the key in ConfigMap %s/%s",
 				key, err, v1alpha1.AgentNamespace, v1alpha1.SeedConfigMap)
@@ -633,20 +635,20 @@ func (l *link) inscriptions(ctx context.Context) (map[string]inscription, error)
 	return records, nil
 }
 
-// adopt takes over the child's own record of a layer that we have none of. What
-// is in place as it is rendered now is only to be compared with the child when
-// it would be anyway.
+// adopt takes the child's own record of a layer if the Child's status has none. If
+// the record has the digest of the present rendering, the next comparison with the
+// child is made at a random time within the interval.
 func (s *seeding) adopt(ctx context.Context, entry *v1alpha1.ChildLayer, digest string) error {
 	if s.link.caller() == nil {
-		if err := s.link.reread(ctx, s.question); err != nil {
+		if err := s.link.reread(ctx, s.request); err != nil {
 			return err
 		}
 	}
-	records, err := s.link.inscriptions(ctx)
+	records, err := s.link.layerRecords(ctx)
 	if err != nil {
 		return because(v1alpha1.ReasonSeedFailed, err)
 	}
-	found, ok := records[s.inscriptionKey()]
+	found, ok := records[s.recordKey()]
 	if !ok {
 		return nil
 	}
@@ -655,7 +657,7 @@ func (s *seeding) adopt(ctx context.Context, entry *v1alpha1.ChildLayer, digest 
 	}
 	entry.Inventory, entry.Digest, entry.Revision = found.Inventory, found.Digest, found.Revision
 	if found.Digest == digest {
-		s.notes.due = s.Now().Add(time.Duration(rand.Float64() * float64(s.layer.Spec.Interval.Duration)))
+		s.notes.due = s.Now().Add(time.Duration(s.Rand() * float64(s.layer.Spec.Interval.Duration)))
 		entry.DeletionPolicy = s.layer.Spec.DeletionPolicy
 	}
 	return nil

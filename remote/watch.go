@@ -26,26 +26,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
-
-// ClusterCRD is the name of the CRD whose presence means that Cluster API is
-// there.
-const ClusterCRD = "clusters.cluster.x-k8s.io"
 
 // SetupWithManager registers the reconcilers of Layer and Child, and that of the
 // Namespaces with Clusters. Clusters and their kubeconfig Secrets are watched from the
 // moment that Cluster API is installed in the tier, which may be never.
 func SetupWithManager(mgr ctrl.Manager, children *Children, layers *Layers, concurrent int) error {
-	children.handed.Reader, children.handed.now = children.Cluster, children.Now
+	children.references.Reader, children.references.now = children.Cluster, children.Now
 	layers.Wake = func(child types.NamespacedName) { children.Connections.wake(child, true) }
 	c, err := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Child{}, builder.WithPredicates(relevant())).
 		Watches(&v1alpha1.Layer{}, handler.EnqueueRequestsFromMapFunc(children.inNamespace), builder.WithPredicates(relevant())).
 		WatchesRawSource(ctrlsource.Func(children.onSnapshot)).
-		WatchesRawSource(ctrlsource.Func(children.onAnswer)).
+		WatchesRawSource(ctrlsource.Func(children.onProbe)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: concurrent,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, breakPause),
@@ -67,10 +63,10 @@ func SetupWithManager(mgr ctrl.Manager, children *Children, layers *Layers, conc
 	return mgr.Add(&clusterWatch{mgr: mgr, controller: c, guard: guard, children: children})
 }
 
-// onAnswer lets the end of a probe call for a visit. Those that are only due
-// stand behind those that something happened to.
-func (r *Children) onAnswer(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	r.Connections.onAnswer(func(key types.NamespacedName, urgent bool) {
+// onProbe makes the end of a probe call for a reconcile. Children that are only due
+// queue behind those with an event.
+func (r *Children) onProbe(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.Connections.onProbe(func(key types.NamespacedName, urgent bool) {
 		request := reconcile.Request{NamespacedName: key}
 		byPriority, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request])
 		if !ok || urgent {
@@ -166,7 +162,7 @@ func (w *clusterWatch) Start(ctx context.Context) error {
 		return fmt.Errorf("cannot watch CRDs: %w", err)
 	}
 	saw := func(o any) {
-		if m, ok := o.(*metav1.PartialObjectMetadata); ok && m.Name == ClusterCRD {
+		if m, ok := o.(*metav1.PartialObjectMetadata); ok && m.Name == clusterapi.ClusterCRD {
 			select {
 			case appeared <- struct{}{}:
 			default:
@@ -187,7 +183,7 @@ func (w *clusterWatch) Start(ctx context.Context) error {
 		case <-appeared:
 		}
 		// A CRD is served a moment after it appears.
-		mapping, err := w.mgr.GetRESTMapper().RESTMapping(capibridge.ClusterKind)
+		mapping, err := w.mgr.GetRESTMapper().RESTMapping(clusterapi.ClusterKind)
 		if err != nil {
 			time.AfterFunc(500*time.Millisecond, func() {
 				select {
@@ -215,9 +211,8 @@ func (w *clusterWatch) Start(ctx context.Context) error {
 	}
 }
 
-// hangUp ends what is on its way to a cluster in the moment that its deletion is
-// seen, rather than when the visit that is under way is done. It passes every event
-// on.
+// hangUp ends the calls to a cluster as soon as its deletion is seen, rather than at
+// the end of the run. It passes every event on.
 func (r *Children) hangUp() predicate.TypedPredicate[*unstructured.Unstructured] {
 	see := func(u *unstructured.Unstructured) bool {
 		if u.GetDeletionTimestamp() != nil {
@@ -236,8 +231,8 @@ func (r *Children) hangUp() predicate.TypedPredicate[*unstructured.Unstructured]
 }
 
 func ofCluster(_ context.Context, o *metav1.PartialObjectMetadata) []reconcile.Request {
-	cluster := o.Labels[capibridge.ClusterNameLabel]
-	if o.Name != capibridge.KubeconfigSecret(cluster) {
+	cluster, ok := clusterapi.ClusterOfKubeconfig(o)
+	if !ok {
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.Namespace, Name: cluster}}}

@@ -97,6 +97,9 @@ type ChildLayer struct {
 	Reason string `json:"reason"`
 	// +optional
 	Message string `json:"message,omitempty"`
+	// Held is what the layer does not do in this child until a person decides.
+	// +optional
+	Held *Held `json:"held,omitempty"`
 	// Since is when Ready or Reason changed.
 	Since metav1.Time `json:"since"`
 	// DeletionPolicy as of the last push, followed when the Layer is gone.

@@ -7,7 +7,7 @@ import (
 )
 
 // GroupVersion is the group and version of the kinds in this package.
-var GroupVersion = schema.GroupVersion{Group: "cascade.dev", Version: "v1alpha1"}
+var GroupVersion = schema.GroupVersion{Group: Group, Version: "v1alpha1"}
 
 // AddToScheme adds the kinds of this package to a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {

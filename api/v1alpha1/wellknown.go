@@ -1,5 +1,12 @@
 package v1alpha1
 
+// Group is the API group of our kinds.
+const Group = "cascade.dev"
+
+// AgentName is the name of the agent's objects, and what they have as their
+// app.kubernetes.io/name.
+const AgentName = "cascade"
+
 // Labels and annotations that users and the agent exchange.
 const (
 	// DeletionAnnotation, set to DeletionConfirmed in Git on a protected
@@ -14,12 +21,18 @@ const (
 	// ApprovePruneAnnotation on a Kustomization or Child names the hash of
 	// the one prune plan that may pass the empty and shrink guards.
 	ApprovePruneAnnotation = "cascade.dev/approve-prune"
+	// HeldAnnotation on a Kustomization or HelmRelease is what it holds until a
+	// person decides: Held in JSON, with the apiVersion that it is written in. The
+	// agent writes it.
+	HeldAnnotation = "cascade.dev/held"
 	// DriftAnnotation on a Kustomization chooses what is done about drift:
 	// correct or report. Without it the agent's --drift counts.
 	DriftAnnotation = "cascade.dev/drift"
 	// LayerLabelGroup prefixes the owner labels of seeded objects, /name and
 	// /namespace, which name the parent's Layer.
 	LayerLabelGroup = "layer.cascade.dev"
+	// InstallLabelGroup does so for the objects of `cascade install`.
+	InstallLabelGroup = "install.cascade.dev"
 	// VariablePrefix marks annotations of a Cluster that become variables.
 	VariablePrefix = "vars.cascade.dev/"
 	// ReportLabel on the agent's Lease is the digest of its report, so that
@@ -28,6 +41,9 @@ const (
 	// ExpiresAnnotation on a Secret that is handed to children says when what it
 	// holds lapses, in RFC 3339, where the Secret does not tell by itself.
 	ExpiresAnnotation = "cascade.dev/expires-at"
+	// InputsAnnotation in the metadata of a chart's artifact identifies what the
+	// chart was made of.
+	InputsAnnotation = "cascade.dev/inputs"
 	// AgentNamespace is where a seeded agent lives.
 	AgentNamespace = "cascade-system"
 )

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -52,16 +51,14 @@ func (c *cli) approvePrune(ctx context.Context, cl client.Client, kind string, k
 	}
 	if hash == "" {
 		for _, h := range held {
-			fmt.Fprintln(c.streams.Out, h)
+			fmt.Fprintln(c.streams.Out, h.message)
 		}
 		return errNotReady
 	}
-	names := func(message string) bool {
-		m := heldHash.FindStringSubmatch(message)
-		return m != nil && m[1] == hash
-	}
-	if !slices.ContainsFunc(held, names) {
-		return fmt.Errorf("cannot approve %s: the plan that is held now is another; look at it with: cascade approve prune %s -n %s --kind %s", hash, key.Name, key.Namespace, kind)
+	// An agent of a version that recorded no hash compares the one that it is given.
+	if !slices.ContainsFunc(held, func(h heldPlan) bool { return h.plan == nil || h.plan.Hash == hash }) {
+		return fmt.Errorf("cannot approve %s: the plan that is held now is another; "+
+			"look at it with: cascade approve prune %s -n %s --kind %s", hash, key.Name, key.Namespace, kind)
 	}
 	patch := client.RawPatch("application/merge-patch+json",
 		fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.ApprovePruneAnnotation, hash))
@@ -72,19 +69,25 @@ func (c *cli) approvePrune(ctx context.Context, cl client.Client, kind string, k
 	return nil
 }
 
-// heldHash finds the hash in the message of a held plan.
-var heldHash = regexp.MustCompile(`--hash ([0-9a-f]+)`)
+// heldPlan is a plan of deletes that an object holds.
+type heldPlan struct {
+	message string
+	// plan is nil if the agent did not record it.
+	plan *v1alpha1.HeldPrune
+}
 
-// heldPlans returns the object and the messages of the plans that it holds.
-func heldPlans(ctx context.Context, cl client.Client, kind string, key client.ObjectKey) (client.Object, []string, error) {
+// heldPlans returns the object and the plans that it holds.
+func heldPlans(ctx context.Context, cl client.Client, kind string, key client.ObjectKey) (client.Object, []heldPlan, error) {
 	switch strings.ToLower(kind) {
 	case "kustomization":
 		o := &kustomizev1.Kustomization{}
 		if err := cl.Get(ctx, key, o); err != nil {
 			return nil, nil, fmt.Errorf("cannot read Kustomization %s: %w", key, err)
 		}
-		if cond := meta.FindStatusCondition(o.Status.Conditions, fluxmeta.ReadyCondition); cond != nil && cond.Reason == v1alpha1.ReasonPruneBlocked {
-			return o, []string{cond.Message}, nil
+		cond := meta.FindStatusCondition(o.Status.Conditions, fluxmeta.ReadyCondition)
+		if cond != nil && cond.Reason == v1alpha1.ReasonPruneBlocked {
+			held, _ := v1alpha1.HeldOf(o)
+			return o, []heldPlan{{cond.Message, held.Prune}}, nil
 		}
 		return o, nil, nil
 	case "helmrelease", "hr":
@@ -93,7 +96,8 @@ func heldPlans(ctx context.Context, cl client.Client, kind string, key client.Ob
 			return nil, nil, fmt.Errorf("cannot read HelmRelease %s: %w", key, err)
 		}
 		if cond := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.PruneBlockedCondition); cond != nil {
-			return o, []string{cond.Message}, nil
+			// Its objects are confirmed in Git; there is no plan that a hash releases.
+			return o, []heldPlan{{cond.Message, &v1alpha1.HeldPrune{}}}, nil
 		}
 		return o, nil, nil
 	case "child":
@@ -101,11 +105,16 @@ func heldPlans(ctx context.Context, cl client.Client, kind string, key client.Ob
 		if err := cl.Get(ctx, key, o); err != nil {
 			return nil, nil, fmt.Errorf("cannot read Child %s: %w", key, err)
 		}
-		var held []string
+		var held []heldPlan
 		for _, l := range o.Status.Layers {
-			if l.Reason == v1alpha1.ReasonPruneBlocked {
-				held = append(held, l.Message)
+			if l.Reason != v1alpha1.ReasonPruneBlocked {
+				continue
 			}
+			plan := heldPlan{message: l.Message}
+			if l.Held != nil {
+				plan.plan = l.Held.Prune
+			}
+			held = append(held, plan)
 		}
 		return o, held, nil
 	}

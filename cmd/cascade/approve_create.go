@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
 
@@ -58,7 +57,8 @@ func (c *cli) newApproveCreate() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "show the Clusters that are held, and approve each of them")
-	cmd.Flags().BoolVar(&pushed, "pushed", false, "the named Clusters are held by a parent that pushes them here, or by another cluster with spec.kubeConfig")
+	cmd.Flags().BoolVar(&pushed, "pushed", false,
+		"the named Clusters are held by a parent that pushes them here, or by another cluster with spec.kubeConfig")
 	c.flags.AddFlags(cmd.Flags())
 	return cmd
 }
@@ -98,6 +98,10 @@ func clusterNames(args []string) ([]types.NamespacedName, error) {
 // heldCreation is an owner that does not create Clusters.
 type heldCreation struct {
 	owner, message string
+	// clusters are those that a person can decide about here. known is false if the
+	// agent did not record which they are.
+	clusters []types.NamespacedName
+	known    bool
 }
 
 func (h heldCreation) String() string { return h.owner + ": " + h.message }
@@ -108,8 +112,12 @@ func (c *cli) approveCreate(ctx context.Context, cl client.Client, namespace str
 		return err
 	}
 	var waiting []types.NamespacedName
+	unknown := ""
 	for _, h := range held {
-		waiting = append(waiting, inventory.HeldByMessage(h.message)...)
+		waiting = append(waiting, h.clusters...)
+		if !h.known {
+			unknown = h.owner
+		}
 	}
 	if len(names) == 0 {
 		if len(held) == 0 {
@@ -122,10 +130,14 @@ func (c *cli) approveCreate(ctx context.Context, cl client.Client, namespace str
 		if !all {
 			return errNotReady
 		}
+		if unknown != "" {
+			return fmt.Errorf("cannot tell which Clusters %s holds: "+
+				"its agent is of a version that does not record them; name them, or upgrade the agent", unknown)
+		}
 		names = waiting
 	}
 	for _, name := range names {
-		if !slices.Contains(waiting, name) {
+		if unknown == "" && !slices.Contains(waiting, name) {
 			return fmt.Errorf("cannot approve Cluster %s: it is not held; look at what is with: cascade approve create", name)
 		}
 	}
@@ -170,7 +182,7 @@ func (c *cli) approveFirstSync(ctx context.Context, cl client.Client, namespace 
 		return err
 	}
 	for _, h := range held {
-		if len(inventory.HeldByMessage(h.message)) > 0 {
+		if len(h.clusters) > 0 || !h.known {
 			return fmt.Errorf("cannot end the first sync: %s", h)
 		}
 	}
@@ -199,7 +211,8 @@ func writeFirstSync(ctx context.Context, cl client.Client, namespace string, pat
 
 func firstSyncError(namespace string, err error) error {
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("cannot find ConfigMap %s/%s: no agent has run here, or it runs in another namespace (-n)", namespace, v1alpha1.FirstSyncConfigMap)
+		return fmt.Errorf("cannot find ConfigMap %s/%s: no agent has run here, or it runs in another namespace (-n)",
+			namespace, v1alpha1.FirstSyncConfigMap)
 	}
 	return fmt.Errorf("cannot write ConfigMap %s/%s: %w", namespace, v1alpha1.FirstSyncConfigMap, err)
 }
@@ -208,10 +221,23 @@ func firstSyncError(namespace string, err error) error {
 // in all namespaces.
 func heldCreations(ctx context.Context, cl client.Client) ([]heldCreation, error) {
 	var held []heldCreation
-	add := func(kind, namespace, name string, conditions []metav1.Condition) {
-		if c := meta.FindStatusCondition(conditions, v1alpha1.CreateHeldCondition); c != nil {
-			held = append(held, heldCreation{kind + "/" + namespace + "/" + name, c.Message})
+	add := func(kind string, o client.Object, conditions []metav1.Condition) error {
+		c := meta.FindStatusCondition(conditions, v1alpha1.CreateHeldCondition)
+		if c == nil {
+			return nil
 		}
+		h := heldCreation{owner: kind + "/" + client.ObjectKeyFromObject(o).String(), message: c.Message}
+		if record, _ := v1alpha1.HeldOf(o); record.Create != nil {
+			h.known = true
+			if !record.Create.Elsewhere {
+				var err error
+				if h.clusters, err = clusterNames(record.Create.Clusters); err != nil {
+					return fmt.Errorf("cannot read annotation %s of %s: %w", v1alpha1.HeldAnnotation, h.owner, err)
+				}
+			}
+		}
+		held = append(held, h)
+		return nil
 	}
 	kustomizations := &kustomizev1.KustomizationList{}
 	if err := cl.List(ctx, kustomizations); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
@@ -219,7 +245,9 @@ func heldCreations(ctx context.Context, cl client.Client) ([]heldCreation, error
 	}
 	for i := range kustomizations.Items {
 		k := &kustomizations.Items[i]
-		add(kustomizev1.KustomizationKind, k.Namespace, k.Name, k.Status.Conditions)
+		if err := add(kustomizev1.KustomizationKind, k, k.Status.Conditions); err != nil {
+			return nil, err
+		}
 	}
 	releases := &helmv2.HelmReleaseList{}
 	if err := cl.List(ctx, releases); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
@@ -227,7 +255,9 @@ func heldCreations(ctx context.Context, cl client.Client) ([]heldCreation, error
 	}
 	for i := range releases.Items {
 		h := &releases.Items[i]
-		add(helmv2.HelmReleaseKind, h.Namespace, h.Name, h.Status.Conditions)
+		if err := add(helmv2.HelmReleaseKind, h, h.Status.Conditions); err != nil {
+			return nil, err
+		}
 	}
 	slices.SortFunc(held, func(a, b heldCreation) int { return strings.Compare(a.owner, b.owner) })
 	return held, nil

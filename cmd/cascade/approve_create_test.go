@@ -17,13 +17,15 @@ import (
 )
 
 func heldCondition(message string) []metav1.Condition {
-	return []metav1.Condition{{Type: v1alpha1.CreateHeldCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCreateHeld, Message: message}}
+	return []metav1.Condition{{
+		Type: v1alpha1.CreateHeldCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCreateHeld, Message: message,
+	}}
 }
 
 // heldTier has a Kustomization and a HelmRelease that hold Clusters, and one that
 // does not.
 func heldTier(more ...client.Object) client.Client {
-	objects := append([]client.Object{
+	owners := []client.Object{
 		&kustomizev1.Kustomization{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "clusters"},
 			Status:     kustomizev1.KustomizationStatus{Conditions: heldCondition("not created: Cluster/fleet/a, Cluster/fleet/b: it does not exist here; for what is to be built, run: cascade approve create fleet/a fleet/b")},
@@ -33,7 +35,13 @@ func heldTier(more ...client.Object) client.Client {
 			ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c"},
 			Status:     helmv2.HelmReleaseStatus{Conditions: heldCondition("not created: Cluster/fleet/c: it does not exist here; for what is to be built, run: cascade approve create fleet/c")},
 		},
-	}, more...)
+	}
+	for i, clusters := range [][]string{{"fleet/a", "fleet/b"}, nil, {"fleet/c"}} {
+		if clusters != nil {
+			v1alpha1.SetHeld(owners[i], v1alpha1.Held{Create: &v1alpha1.HeldCreate{Clusters: clusters}})
+		}
+	}
+	objects := append(owners, more...)
 	return fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).Build()
 }
 
@@ -47,7 +55,8 @@ func openRecord() *corev1.ConfigMap {
 func recordedIn(t *testing.T, cl client.Client) map[string]string {
 	t.Helper()
 	cm := &corev1.ConfigMap{}
-	if err := cl.Get(t.Context(), types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.FirstSyncConfigMap}, cm); err != nil {
+	key := types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.FirstSyncConfigMap}
+	if err := cl.Get(t.Context(), key, cm); err != nil {
 		t.Fatal(err)
 	}
 	return cm.Data
@@ -92,6 +101,31 @@ func TestApproveCreate(t *testing.T) {
 				t.Errorf("approved are %q", got)
 			}
 		})
+	}
+}
+
+// TestApproveCreateOfOlderAgent: an agent that does not record which Clusters it
+// holds is still told about those that a person names.
+func TestApproveCreateOfOlderAgent(t *testing.T) {
+	streams, _, _, _ := genericiooptions.NewTestIOStreams()
+	c := &cli{streams: streams}
+	older := &kustomizev1.Kustomization{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "older"},
+		Status:     kustomizev1.KustomizationStatus{Conditions: heldCondition("not created: Cluster/fleet/z; run: cascade approve create fleet/z")},
+	}
+	cl := heldTier(openRecord(), older)
+	if err := c.approveCreate(t.Context(), cl, v1alpha1.AgentNamespace, nil, true); err == nil || !strings.Contains(err.Error(), "Kustomization/fleet/older") {
+		t.Errorf("all are approved, of which some are not known: %v", err)
+	}
+	if err := c.approveFirstSync(t.Context(), cl, v1alpha1.AgentNamespace); err == nil {
+		t.Error("the first sync was ended while Clusters may be held")
+	}
+	names, err := clusterNames([]string{"fleet/z"})
+	if err == nil {
+		err = c.approveCreate(t.Context(), cl, v1alpha1.AgentNamespace, names, false)
+	}
+	if data := recordedIn(t, cl); err != nil || data["fleet_z"] != "approved" {
+		t.Errorf("the record is %v, %v", data, err)
 	}
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
@@ -280,19 +278,16 @@ func (c *cli) printObjects(objects []client.Object, output string) error {
 	switch output {
 	case "":
 		return nil
-	case "json":
-		e := json.NewEncoder(c.streams.Out)
-		e.SetIndent("", "  ")
-		return e.Encode(objects)
 	case "yaml":
 		for _, o := range objects {
-			data, err := yaml.Marshal(o)
-			if err != nil {
-				return fmt.Errorf("cannot print %s: %w", o.GetName(), err)
+			if _, err := fmt.Fprintln(c.streams.Out, "---"); err != nil {
+				return err
 			}
-			fmt.Fprintf(c.streams.Out, "---\n%s", data)
+			if err := printAs(c.streams.Out, output, o); err != nil {
+				return err
+			}
 		}
 		return nil
 	}
-	return fmt.Errorf("cannot print as %q: use json or yaml", output)
+	return printAs(c.streams.Out, output, objects)
 }

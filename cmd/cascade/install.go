@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/fluxcd/pkg/ssa/utils"
@@ -11,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/agent"
 	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
@@ -28,15 +32,15 @@ func (c *cli) newInstall() *cobra.Command {
 			"built by a management cluster that was lost. --first-sync=create says that this tier never had one.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if firstSync != firstSyncAdopt && firstSync != firstSyncCreate {
-				return fmt.Errorf("cannot use --first-sync %q: use adopt or create", firstSync)
+			if err := agent.CheckFirstSync(firstSync); err != nil {
+				return err
 			}
 			crds, err := deploy.CRDs()
 			if err != nil {
 				return err
 			}
 			var args []string
-			if firstSync != firstSyncAdopt {
+			if firstSync != agent.FirstSyncAdopt {
 				args = append(args, "--first-sync="+firstSync)
 			}
 			rights, workload, err := deploy.Agent(image, args)
@@ -56,8 +60,9 @@ func (c *cli) newInstall() *cobra.Command {
 			return c.install(ctx, [][]*unstructured.Unstructured{crds, rights, workload})
 		},
 	}
-	cmd.Flags().StringVar(&image, "image", envOr("CASCADE_IMAGE", "cascade:"+version()), "image of the agent, with a tag: flux version asks for one")
-	cmd.Flags().StringVar(&firstSync, "first-sync", firstSyncAdopt, "adopt, or create for a tier that never had a Cluster")
+	cmd.Flags().StringVar(&image, "image", cmp.Or(os.Getenv("CASCADE_IMAGE"), "cascade:"+version()),
+		"image of the agent, with a tag: flux version asks for one")
+	cmd.Flags().StringVar(&firstSync, "first-sync", agent.FirstSyncAdopt, "adopt, or create for a tier that never had a Cluster")
 	cmd.Flags().BoolVar(&export, "export", false, "print the manifests instead of applying them")
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for the agent to be ready")
 	c.flags.AddFlags(cmd.Flags())
@@ -74,7 +79,10 @@ func (c *cli) install(ctx context.Context, steps [][]*unstructured.Unstructured)
 		return err
 	}
 	defer cluster.Close()
-	applier := apply.New(cluster, apply.Owner{FieldManager: "cascade-install", LabelGroup: "install.cascade.dev", Name: "cascade", Namespace: "cascade-system"}, nil)
+	applier := apply.New(cluster, apply.Owner{
+		FieldManager: "cascade-install", LabelGroup: v1alpha1.InstallLabelGroup,
+		Name: v1alpha1.AgentName, Namespace: v1alpha1.AgentNamespace,
+	}, nil, c.now)
 	for i, what := range []string{"CRDs", "namespace and rights", "agent"} {
 		fmt.Fprintf(c.streams.ErrOut, "► applying %s\n", what)
 		_, err := applier.Sync(ctx, []apply.Phase{{Objects: steps[i]}}, apply.Options{

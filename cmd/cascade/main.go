@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -25,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/agent"
 )
 
 // errNotReady makes the process exit with 1 after the verb has said why.
@@ -45,7 +48,7 @@ func main() {
 
 // newRoot builds the command tree.
 func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
-	c := &cli{streams: streams, flags: genericclioptions.NewConfigFlags(true)}
+	c := &cli{streams: streams, flags: genericclioptions.NewConfigFlags(true), now: time.Now}
 	root := &cobra.Command{
 		Use:   "cascade",
 		Short: "Runs a fleet of Kubernetes clusters from Git, tier by tier",
@@ -57,7 +60,7 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
 	root.AddCommand(
-		newAgent(),
+		agent.New(agent.Program{Version: version(), Scheme: newScheme, Now: time.Now, Rand: rand.Float64}),
 		c.newGet(), c.newReconcile(), c.newTree(), c.newApprove(), c.newInstall(), c.newVersion(),
 	)
 	return root
@@ -67,6 +70,7 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 type cli struct {
 	streams genericiooptions.IOStreams
 	flags   *genericclioptions.ConfigFlags
+	now     func() time.Time
 }
 
 // client connects to the cluster that the kubeconfig flags name.

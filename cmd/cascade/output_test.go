@@ -85,7 +85,10 @@ func fleet(t *testing.T) []client.Object {
 		},
 	}
 	return []client.Object{
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.ReportConfigMap}, Data: map[string]string{v1alpha1.ReportKey: string(report)}},
+		&corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.ReportConfigMap},
+			Data:       map[string]string{v1alpha1.ReportKey: string(report)},
+		},
 		child("masters", "aws", conditions("Ready", metav1.ConditionTrue, "Succeeded", "connected, seeded and in sync", 2*time.Hour), aws),
 		child("masters", "azure", conditions("Ready", metav1.ConditionFalse, "Unreachable", "cannot read namespace kube-system: dial timeout", 30*time.Second), nil),
 		child("masters", "new", nil, nil),
@@ -145,7 +148,7 @@ func objects() []client.Object {
 func newCLI(t *testing.T) (*cli, *bytes.Buffer) {
 	t.Helper()
 	var out bytes.Buffer
-	return &cli{streams: genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &out}, flags: genericclioptions.NewConfigFlags(true)}, &out
+	return &cli{streams: genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &out}, flags: genericclioptions.NewConfigFlags(true), now: time.Now}, &out
 }
 
 func TestGet(t *testing.T) {
@@ -253,12 +256,16 @@ func TestApprove(t *testing.T) {
 	const plan = "nothing is declared any more; would delete ConfigMap/a/b; restore them in Git, or run: cascade approve prune apps --hash 0123456789abcdef"
 	k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "apps"}}
 	k.Status.Conditions = conditions("Ready", metav1.ConditionFalse, v1alpha1.ReasonPruneBlocked, plan, 0)
+	older := k.DeepCopy()
+	older.Name = "older"
+	v1alpha1.SetHeld(k, v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Hash: "0123456789abcdef", Deletes: 1}})
 	fine := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "fine"}}
 	fine.Status.Conditions = conditions("Ready", metav1.ConditionTrue, "ReconciliationSucceeded", "", 0)
 	protected := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "protected"}}
 	protected.Status.Conditions = conditions("Ready", metav1.ConditionFalse, v1alpha1.ReasonPruneBlocked, "will not delete protected Cluster/fleet/prod", 0)
+	v1alpha1.SetHeld(protected, v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Protected: 1}})
 	c := child("ns", "shop", nil, nil)
-	c.Status.Layers = []v1alpha1.ChildLayer{{Name: "a", Ready: true}, {Name: "b", Reason: v1alpha1.ReasonPruneBlocked, Message: plan}}
+	c.Status.Layers = []v1alpha1.ChildLayer{{Name: "a", Ready: true}, {Name: "b", Reason: v1alpha1.ReasonPruneBlocked, Message: plan, Held: &v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Hash: "0123456789abcdef", Deletes: 1}}}}
 	for name, tc := range map[string]struct {
 		reason   string
 		kind     string
@@ -270,6 +277,7 @@ func TestApprove(t *testing.T) {
 		"Kustomization": {"the exact list", "Kustomization", "apps", "0123456789abcdef", true, false},
 		"LowerCase":     {"kinds are written in any case", "kustomization", "apps", "0123456789abcdef", true, false},
 		"Child":         {"a plan of one of its layers", "Child", "shop", "0123456789abcdef", true, false},
+		"Older":         {"an agent that records no hash compares the one that it is given", "Kustomization", "older", "0123456789abcdef", true, false},
 		"Show":          {"without a hash a person first sees what it is", "Kustomization", "apps", "", false, true},
 		"Stale":         {"another list was held when the person decided", "Kustomization", "apps", "fedcba9876543210", false, false},
 		"Prefix":        {"a part of a hash names no list", "Kustomization", "apps", "0123", false, false},
@@ -279,7 +287,8 @@ func TestApprove(t *testing.T) {
 		"Missing":       {"no such object", "Kustomization", "nowhere", "x", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(k.DeepCopy(), fine.DeepCopy(), protected.DeepCopy(), c.DeepCopy()).Build()
+			cl := fake.NewClientBuilder().WithScheme(newScheme()).
+				WithObjects(k.DeepCopy(), older.DeepCopy(), fine.DeepCopy(), protected.DeepCopy(), c.DeepCopy()).Build()
 			cli, out := newCLI(t)
 			key := client.ObjectKey{Namespace: "ns", Name: tc.name}
 			err := cli.approvePrune(t.Context(), cl, tc.kind, key, tc.hash)

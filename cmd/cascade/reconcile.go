@@ -121,7 +121,8 @@ func newSubject(kind string, key client.ObjectKey) (*subject, error) {
 			return o.Status.LastHandledReconcileAt, o.Status.Conditions, revision
 		}}, nil
 	}
-	return nil, fmt.Errorf("cannot reconcile kind %q: use kustomization, helmrelease, layer, child, or a kind of source: gitrepository, ocirepository, bucket, helmrepository, helmchart", kind)
+	return nil, fmt.Errorf("cannot reconcile kind %q: use kustomization, helmrelease, layer, child, "+
+		"or a kind of source: gitrepository, ocirepository, bucket, helmrepository, helmchart", kind)
 }
 
 func (c *cli) newReconcile() *cobra.Command {
@@ -187,7 +188,7 @@ func (c *cli) reconcileSource(ctx context.Context, cl client.Client, ref sourceR
 
 func (c *cli) reconcile(ctx context.Context, cl client.Client, kind string, s *subject, done string) error {
 	key := client.ObjectKeyFromObject(s.object)
-	token := time.Now().Format(time.RFC3339Nano)
+	token := c.now().Format(time.RFC3339Nano)
 	patch := client.RawPatch("application/merge-patch+json",
 		fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, fluxmeta.ReconcileRequestAnnotation, token))
 	fmt.Fprintf(c.streams.ErrOut, "► annotating %s %s\n", kind, key)

@@ -16,6 +16,10 @@ import (
 // table prints rows in aligned columns, as kubectl does. What does not print is
 // left out: some of the text comes from clusters below, which are not to be
 // trusted with a person's terminal.
+//
+// The columns are aligned by cli-runtime's tab writer. Its TablePrinter pads the
+// header by bytes, so that the branches of a tree shift it, and drops errors of
+// writing.
 func table(out io.Writer, header []string, rows [][]string) error {
 	w := printers.GetNewTabWriter(out)
 	if header != nil {

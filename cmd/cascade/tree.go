@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote"
@@ -55,22 +54,10 @@ func (c *cli) newTree() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch output {
-			case "":
-				return errors.Join(printTree(c.streams.Out, root, time.Now()), printHeld(c.streams.Out, root.Held))
-			case "json":
-				e := json.NewEncoder(c.streams.Out)
-				e.SetIndent("", "  ")
-				return e.Encode(root)
-			case "yaml":
-				data, err := yaml.Marshal(root)
-				if err != nil {
-					return err
-				}
-				_, err = c.streams.Out.Write(data)
-				return err
+			if output == "" {
+				return errors.Join(printTree(c.streams.Out, root, c.now()), printHeld(c.streams.Out, root.Held))
 			}
-			return fmt.Errorf("cannot print as %q: use json or yaml", output)
+			return printAs(c.streams.Out, output, root)
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json or yaml instead of a tree")
@@ -174,7 +161,8 @@ func printTree(out io.Writer, root *tier, now time.Time) error {
 			ready = "True"
 		}
 		rows = append(rows, []string{
-			lead + branch + t.Name, orDash(shortRevision(t.Revision)), ready, t.Reason, age(t.Since, now), orDash(t.Version), oneLine(shortRevision(t.Message)),
+			lead + branch + t.Name, orDash(shortRevision(t.Revision)), ready, t.Reason,
+			age(t.Since, now), orDash(t.Version), oneLine(shortRevision(t.Message)),
 		})
 		switch branch {
 		case "├─ ":

@@ -69,11 +69,11 @@ func measureReleases(ctx context.Context, programs string, releases, repeat int)
 	}
 	n := float64(releases)
 	if err := step("install", map[string]float64{"POST helmreleases": n, "POST helmrepositories": 1}, func() error {
-		if err := s.client.Create(ctx, chartRepository(charts.URL())); err != nil {
+		if err := s.Client.Create(ctx, chartRepository(charts.URL())); err != nil {
 			return err
 		}
 		for i := range releases {
-			if err := s.client.Create(ctx, helmRelease(i)); err != nil {
+			if err := s.Client.Create(ctx, helmRelease(i)); err != nil {
 				return err
 			}
 		}
@@ -97,7 +97,7 @@ func measureReleases(ctx context.Context, programs string, releases, repeat int)
 	if err := step("upgrade", map[string]float64{"PATCH helmreleases": n}, func() error {
 		for i := range releases {
 			patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"chart":{"spec":{"version":"1.1.0"}}}}`))
-			if err := s.client.Patch(ctx, helmRelease(i), patch); err != nil {
+			if err := s.Client.Patch(ctx, helmRelease(i), patch); err != nil {
 				return err
 			}
 		}
@@ -110,35 +110,20 @@ func measureReleases(ctx context.Context, programs string, releases, repeat int)
 
 // followReleases is follow for HelmReleases.
 func (s *stand) followReleases(ctx context.Context) error {
-	w, err := s.client.Watch(ctx, &helmv2.HelmReleaseList{}, client.InNamespace(system))
-	if err != nil {
-		return fmt.Errorf("cannot watch HelmReleases: %w", err)
-	}
-	s.ended = make(chan struct{})
-	go func() {
-		defer close(s.ended)
-		for event := range w.ResultChan() {
-			o, ok := event.Object.(*helmv2.HelmRelease)
-			if !ok {
-				continue
-			}
-			now := state{
-				ready:   meta.IsStatusConditionTrue(o.Status.Conditions, fluxmeta.ReadyCondition) && o.Status.ObservedGeneration == o.Generation,
-				handled: o.Status.LastHandledReconcileAt,
-			}
-			if latest := o.Status.History.Latest(); latest != nil {
-				now.revision = latest.ChartVersion
-			}
-			s.mu.Lock()
-			s.seen[o.Name] = now
-			s.mu.Unlock()
-			select {
-			case s.news <- struct{}{}:
-			default:
-			}
+	return s.followList(ctx, &helmv2.HelmReleaseList{}, func(object client.Object) (now state, ok bool) {
+		o, ok := object.(*helmv2.HelmRelease)
+		if !ok {
+			return now, false
 		}
-	}()
-	return nil
+		now = state{
+			ready:   meta.IsStatusConditionTrue(o.Status.Conditions, fluxmeta.ReadyCondition) && o.Status.ObservedGeneration == o.Generation,
+			handled: o.Status.LastHandledReconcileAt,
+		}
+		if latest := o.Status.History.Latest(); latest != nil {
+			now.revision = latest.ChartVersion
+		}
+		return now, true
+	})
 }
 
 func chartRepository(url string) *unstructured.Unstructured {

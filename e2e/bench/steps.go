@@ -119,16 +119,16 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // cost runs f and fills in what it took. own are the requests of the benchmark.
 func (s *stand) cost(ctx context.Context, r *result, own map[string]float64, f func(*result) error) error {
-	before, err := gauge.Requests(ctx, s.config)
+	before, err := gauge.Requests(ctx, s.Config)
 	if err != nil {
 		return err
 	}
-	if err := gauge.ResetPeak(s.agent.Process.Pid); err != nil {
+	if err := gauge.ResetPeak(s.Agent.Process.Pid); err != nil {
 		return err
 	}
 	times := func() (agent, server, all time.Duration, err error) {
-		agent, err1 := gauge.CPU(s.agent.Process.Pid)
-		server, err2 := gauge.CPU(s.server)
+		agent, err1 := gauge.CPU(s.Agent.Process.Pid)
+		server, err2 := gauge.CPU(s.Server)
 		all, err3 := gauge.Machine()
 		return agent, server, all, errors.Join(err1, err2, err3)
 	}
@@ -148,11 +148,11 @@ func (s *stand) cost(ctx context.Context, r *result, own map[string]float64, f f
 	r.CPU, r.Server = (agent2 - agent).Seconds(), (server2 - server).Seconds()
 	r.Other = (all2 - all).Seconds() - r.CPU - r.Server
 	for field, to := range map[string]*float64{"VmHWM": &r.PeakRSS, "VmRSS": &r.RSS, "RssAnon": &r.Anon} {
-		if *to, err = gauge.Memory(s.agent.Process.Pid, field); err != nil {
+		if *to, err = gauge.Memory(s.Agent.Process.Pid, field); err != nil {
 			return err
 		}
 	}
-	after, err := gauge.Requests(ctx, s.config)
+	after, err := gauge.Requests(ctx, s.Config)
 	if err != nil {
 		return err
 	}
@@ -172,16 +172,16 @@ func (s *stand) cost(ctx context.Context, r *result, own map[string]float64, f f
 }
 
 func (s *stand) commit(ctx context.Context, message string, change func(dir string) error) (string, error) {
-	return s.git.Commit(ctx, repository, "main", message, change)
+	return s.Git.Commit(ctx, repository, "main", message, change)
 }
 
 // sync creates the source and the Kustomizations and waits until all are ready.
 func (s *stand) sync(ctx context.Context, w workload) error {
-	if err := s.client.Create(ctx, s.gitRepository()); err != nil {
+	if err := s.Client.Create(ctx, s.GitRepository(system, repository)); err != nil {
 		return err
 	}
 	for i := range w.kustomizations {
-		if err := s.client.Create(ctx, kustomization(i)); err != nil {
+		if err := s.Client.Create(ctx, kustomization(i)); err != nil {
 			return err
 		}
 	}
@@ -197,7 +197,7 @@ func (s *stand) change(ctx context.Context, w workload, r *result) error {
 		return err
 	}
 	begin := time.Now()
-	if err := s.request(ctx, s.gitRepository()); err != nil {
+	if err := s.request(ctx, s.GitRepository(system, repository)); err != nil {
 		return err
 	}
 	if err := s.value(ctx, i, value); err != nil {
@@ -211,7 +211,7 @@ func (s *stand) change(ctx context.Context, w workload, r *result) error {
 func (s *stand) value(ctx context.Context, i int, want string) error {
 	ctx, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
-	watcher, err := s.client.Watch(ctx, &corev1.ConfigMapList{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": app(i) + "-settings"})
+	watcher, err := s.Client.Watch(ctx, &corev1.ConfigMapList{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": app(i) + "-settings"})
 	if err != nil {
 		return err
 	}
@@ -240,12 +240,12 @@ func (s *stand) drift(ctx context.Context, w workload, r *result) error {
 	i := rand.IntN(w.kustomizations)
 	c := &corev1.ConfigMap{}
 	name := client.ObjectKey{Namespace: namespace, Name: app(i) + "-settings"}
-	if err := s.client.Get(ctx, name, c); err != nil {
+	if err := s.Client.Get(ctx, name, c); err != nil {
 		return err
 	}
 	was := c.Data["revision"]
 	begin := time.Now()
-	if err := s.client.Patch(ctx, c, client.RawPatch("application/merge-patch+json", []byte(`{"data":{"revision":"drifted"}}`))); err != nil {
+	if err := s.Client.Patch(ctx, c, client.RawPatch("application/merge-patch+json", []byte(`{"data":{"revision":"drifted"}}`))); err != nil {
 		return err
 	}
 	if err := s.value(ctx, i, was); err != nil {
@@ -261,7 +261,7 @@ func (s *stand) request(ctx context.Context, u *unstructured.Unstructured) error
 
 func (s *stand) requestAt(ctx context.Context, u *unstructured.Unstructured, value string) error {
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, meta.ReconcileRequestAnnotation, value)
-	return s.client.Patch(ctx, u, client.RawPatch("application/merge-patch+json", []byte(patch)))
+	return s.Client.Patch(ctx, u, client.RawPatch("application/merge-patch+json", []byte(patch)))
 }
 
 // table has the median of the runs of each step.

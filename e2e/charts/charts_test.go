@@ -318,7 +318,7 @@ func TestExamples(t *testing.T) {
 func TestTestedVersions(t *testing.T) {
 	tested := map[string]string{}
 	for _, file := range []string{"go.mod", "azure/go.mod"} {
-		data, err := os.ReadFile(filepath.Join("..", "providers", filepath.FromSlash(file)))
+		data, err := os.ReadFile(filepath.Join("..", "webhooks", filepath.FromSlash(file)))
 		if err != nil {
 			t.Fatal(err)
 		}

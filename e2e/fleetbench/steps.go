@@ -151,8 +151,8 @@ func measureLarge(ctx context.Context, o options) (results []result, err error) 
 
 // close ends the stand; after a failure it shows the end of the agent's log.
 func (s *stand) close(failure error) error {
-	if failure != nil && s.log != nil {
-		if text, err := os.ReadFile(s.log.Name()); err == nil {
+	if failure != nil && s.Log != nil {
+		if text, err := os.ReadFile(s.Log.Name()); err == nil {
 			fmt.Fprintf(os.Stderr, "the agent's log ends with:\n%s\n", text[max(0, len(text)-2000):])
 		}
 	}
@@ -170,17 +170,17 @@ func (s *stand) cost(ctx context.Context, r *result, own map[string]int, f func(
 	if err := s.control.Reset(ctx); err != nil {
 		return err
 	}
-	hubBefore, err := gauge.Requests(ctx, s.config)
+	hubBefore, err := gauge.Requests(ctx, s.Config)
 	if err != nil {
 		return err
 	}
-	pids := []int{s.fleet.Process.Pid, s.hub}
+	pids := []int{s.fleet.Process.Pid, s.Server}
 	agentBefore := time.Duration(0)
-	if s.agent != nil {
-		if agentBefore, err = gauge.CPU(s.agent.Process.Pid); err != nil {
+	if s.Agent != nil {
+		if agentBefore, err = gauge.CPU(s.Agent.Process.Pid); err != nil {
 			return err
 		}
-		if err := gauge.ResetPeak(s.agent.Process.Pid); err != nil {
+		if err := gauge.ResetPeak(s.Agent.Process.Pid); err != nil {
 			return err
 		}
 	}
@@ -208,7 +208,7 @@ func (s *stand) cost(ctx context.Context, r *result, own map[string]int, f func(
 	if err != nil {
 		return err
 	}
-	agent, err := gauge.CPU(s.agent.Process.Pid)
+	agent, err := gauge.CPU(s.Agent.Process.Pid)
 	if err != nil {
 		return err
 	}
@@ -216,7 +216,7 @@ func (s *stand) cost(ctx context.Context, r *result, own map[string]int, f func(
 	r.Sim, r.Hub = (after[0] - before[0]).Seconds(), (after[1] - before[1]).Seconds()
 	r.Other = (after[2] - before[2]).Seconds() - r.CPU - r.Sim - r.Hub
 	for field, to := range map[string]*float64{"VmHWM": &r.PeakRSS, "VmRSS": &r.RSS} {
-		if *to, err = gauge.Memory(s.agent.Process.Pid, field); err != nil {
+		if *to, err = gauge.Memory(s.Agent.Process.Pid, field); err != nil {
 			return err
 		}
 	}
@@ -233,7 +233,7 @@ func (s *stand) cost(ctx context.Context, r *result, own map[string]int, f func(
 			r.ChildWrites += n
 		}
 	}
-	hub, err := gauge.Requests(ctx, s.config)
+	hub, err := gauge.Requests(ctx, s.Config)
 	if err != nil {
 		return err
 	}
@@ -312,7 +312,7 @@ func (s *stand) rest(ctx context.Context, dead []string) (result, error) {
 // the agent of every child.
 func (s *stand) restart(ctx context.Context) (result, error) {
 	r := s.result("restart")
-	s.stopAgent()
+	s.StopAgent()
 	return r, s.cost(ctx, &r, nil, func() error {
 		if err := s.startAgent(); err != nil {
 			return err
@@ -346,7 +346,7 @@ func (s *stand) change(ctx context.Context, dead []string) (result, error) {
 	return r, s.cost(ctx, &r, map[string]int{"PATCH gitrepositories": 1}, func() error {
 		begin := time.Now()
 		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, fluxmeta.ReconcileRequestAnnotation, commit)
-		if err := s.client.Patch(ctx, s.gitRepository(), client.RawPatch("application/merge-patch+json", []byte(patch))); err != nil {
+		if err := s.Client.Patch(ctx, s.GitRepository(namespace, repository), client.RawPatch("application/merge-patch+json", []byte(patch))); err != nil {
 			return err
 		}
 		times, err := s.await(ctx, healthy, "changed", func(c state) bool { return c.ready && strings.HasSuffix(c.revision, commit) })

@@ -29,7 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/e2e/gitserver"
+	"github.com/cascade-gitops/cascade/syncer/source/gitserver"
 )
 
 // Image names the programs of this machine to manifests that want an image.

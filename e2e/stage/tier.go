@@ -26,8 +26,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/capibridge"
 )
 
 // Tier is one cluster of the stage.
@@ -175,11 +175,11 @@ func (t *Tier) Child(ctx context.Context, name string) (*Tier, error) {
 		return nil, err
 	}
 	secret := &corev1.Secret{}
-	key := client.ObjectKey{Namespace: Namespace, Name: capibridge.KubeconfigSecret(name)}
+	key := client.ObjectKey{Namespace: Namespace, Name: clusterapi.KubeconfigSecret(name)}
 	if err := c.Get(ctx, key, secret); err != nil {
 		return nil, fmt.Errorf("cannot read kubeconfig of %s: %w", name, err)
 	}
-	config, err := clientcmd.Load(secret.Data[capibridge.KubeconfigKey])
+	config, err := clientcmd.Load(secret.Data[clusterapi.KubeconfigKey])
 	if err != nil {
 		return nil, fmt.Errorf("cannot parse kubeconfig of %s: %w", name, err)
 	}

@@ -15,8 +15,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/render"
 )
 
-// ErrContract is wrapped by the error of a provider that core does not work
-// with.
+// ErrContract is wrapped by the error of a provider that core does not work with.
 var ErrContract = errors.New("contract of Cluster API")
 
 // metadataFile says which contract each series of releases implements.
@@ -50,8 +49,8 @@ func contractOf(files Files, root string, w Wanted) (string, error) {
 	return series.Contract, nil
 }
 
-// compatible are the contracts that core works with if it implements one: its
-// own, and with v1beta2 v1beta1, until Cluster API ends that.
+// compatible are the contracts that core works with: its own, and v1beta1 if its own is
+// v1beta2, until Cluster API ends that.
 func compatible(core string) []string {
 	if core == "v1beta2" {
 		return []string{"v1beta1", "v1beta2"}

@@ -23,8 +23,8 @@ const (
 	// remembered bounds the sets and failures that are kept. A set takes a few
 	// hundred kilobytes, and a tier has a few for each of its layers.
 	remembered = 64
-	// perused bounds what is remembered about files.
-	perused = 256
+	// rememberedFiles bounds what is remembered about files.
+	rememberedFiles = 256
 )
 
 // Files of a source at one revision.
@@ -32,17 +32,17 @@ type Files interface {
 	ReadFile(name string) ([]byte, error)
 }
 
-// Set is what one Wanted is made of. It is immutable, and shared.
+// Set has the objects of one Wanted. It is immutable, and shared.
 type Set struct {
 	Wanted
 	// Namespace in which the provider works.
 	Namespace string
 	Objects   *apply.Packed
-	// Probes tell whether the webhooks answer.
+	// Probes tell whether the webhooks respond.
 	Probes []Probe
 }
 
-// Order is what is asked of a Library.
+// Order is a request to a Library.
 type Order struct {
 	Files Files
 	// Content identifies what is in Files.
@@ -64,13 +64,13 @@ type Library struct {
 	uses   *lru.Cache
 	checks *lru.Cache
 	sets   *lru.Cache
-	// made counts sets that were made, for tests.
-	made int
+	// built counts sets that were built, for tests.
+	built int
 }
 
 // NewLibrary returns an empty library.
 func NewLibrary() *Library {
-	return &Library{uses: lru.New(perused), checks: lru.New(perused), sets: lru.New(remembered)}
+	return &Library{uses: lru.New(rememberedFiles), checks: lru.New(rememberedFiles), sets: lru.New(remembered)}
 }
 
 // work is something that is done once; others wait for it.
@@ -80,7 +80,7 @@ type work[T any] struct {
 	err    error
 }
 
-// lastingError is a failure that comes again.
+// lastingError is a permanent failure: the same input fails again.
 type lastingError struct{ err error }
 
 func (e *lastingError) Error() string { return e.err.Error() }
@@ -88,8 +88,8 @@ func (e *lastingError) Unwrap() error { return e.err }
 
 func lasting(err error) error { return &lastingError{err} }
 
-// once does work under a key unless it was done, and does what may pass again
-// next time.
+// once does the work of a key once. A failure that may pass is forgotten, so that the
+// next call does the work again.
 func once[T any](mu *sync.Mutex, cache *lru.Cache, key string, do func() (T, error)) (T, error) {
 	mu.Lock()
 	found, ok := cache.Get(key)
@@ -111,8 +111,8 @@ func once[T any](mu *sync.Mutex, cache *lru.Cache, key string, do func() (T, err
 	return w.result, w.err
 }
 
-// Sets returns the sets of an order, as it wants them. All are found to be
-// possible before the first is returned.
+// Sets returns the sets of an order, in its order. It checks all contracts before it
+// renders the first set.
 func (l *Library) Sets(o Order) ([]*Set, error) {
 	root := strings.TrimPrefix(path.Clean("/"+o.Root), "/")
 	names := []string{"contract", o.Content, root}
@@ -137,8 +137,8 @@ func (l *Library) Sets(o Order) ([]*Set, error) {
 
 func (l *Library) set(o Order, root string, w Wanted) (*Set, error) {
 	file := path.Join(w.dir(root), w.file)
-	// The names of the variables are little; the text is read again when a set is
-	// made of it.
+	// Only the names of the variables are remembered; the text is read again when a set
+	// is built from it.
 	uses, err := once(&l.mu, l.uses, keyOf([]string{o.Content, file}), func() ([]string, error) {
 		c, err := load(o.Files, file)
 		if err != nil {
@@ -172,7 +172,7 @@ func (l *Library) set(o Order, root string, w Wanted) (*Set, error) {
 			return nil, lasting(fmt.Errorf("%s: %w", file, err))
 		}
 		l.mu.Lock()
-		l.made++
+		l.built++
 		l.mu.Unlock()
 		return assemble(w, objects, annotations)
 	})
@@ -182,7 +182,7 @@ func (l *Library) set(o Order, root string, w Wanted) (*Set, error) {
 	if len(w.Credentials) == 0 {
 		return set, nil
 	}
-	// What is handed over is no part of what is shared.
+	// Credentials are no part of what is shared.
 	with := *set
 	with.Credentials = w.Credentials
 	return &with, nil

@@ -270,8 +270,8 @@ func TestOnce(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	if l.made != 2 {
-		t.Errorf("%d sets were made for children that differ in variables that are not used, want 2", l.made)
+	if l.built != 2 {
+		t.Errorf("%d sets were made for children that differ in variables that are not used, want 2", l.built)
 	}
 	first := ask(order(files, spec, map[string]string{"CLOUD_CREDENTIALS": "YQ=="}))
 	for name, tc := range map[string]struct {
@@ -287,17 +287,17 @@ func TestOnce(t *testing.T) {
 			s.Infrastructure[0].ServiceAccountAnnotations = map[string]string{"a": "b"}
 			o.Wanted = List(s)
 		}, 1},
-		"Credentials": {"what is handed over is no part of what is shared", func(o *Order) {
+		"Credentials": {"credentials are no part of what is shared", func(o *Order) {
 			s := named("v1.13.4", "cloud", "v1.13.0")
 			s.Infrastructure[0].Credentials = []v1alpha1.CredentialReference{{Name: "a"}}
 			o.Wanted = List(s)
 		}, 0},
 	} {
-		before := l.made
+		before := l.built
 		o := order(files, spec, map[string]string{"CLOUD_CREDENTIALS": "YQ=="})
 		tc.change(&o)
 		got := ask(o)
-		if made := l.made - before; made != tc.made {
+		if made := l.built - before; made != tc.made {
 			t.Errorf("%s: %s: %d sets were made, want %d", name, tc.reason, made, tc.made)
 		}
 		if same := got[1].Objects.Digest() == first[1].Objects.Digest(); same != (name == "Content" || name == "Credentials") {

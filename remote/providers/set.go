@@ -13,16 +13,13 @@ import (
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/cluster-api/cmd/clusterctl/config"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
 
-// providerLabel is on everything that belongs to a provider; the providers' own
-// manifests set it, too.
-const providerLabel = "cluster.x-k8s.io/provider"
-
-// assemble makes a set of the objects of a file, which become its own.
+// assemble builds a set from the objects of a file. It modifies the objects.
 func assemble(w Wanted, objects []*unstructured.Unstructured, annotations map[string]string) (*Set, error) {
 	set := &Set{Wanted: w}
 	set.Credentials = nil
@@ -55,19 +52,19 @@ func assemble(w Wanted, objects []*unstructured.Unstructured, annotations map[st
 	return set, err
 }
 
-// Own marks objects as the provider's: they stay as long as it is needed, and may
-// go when that is confirmed.
+// Own marks objects as the provider's. They are not pruned while the provider is needed,
+// and may be pruned when that is confirmed.
 func (w Wanted) Own(objects ...*unstructured.Unstructured) {
 	var labels, annotations map[string]string
 	if w.Type != "" {
-		labels = map[string]string{providerLabel: w.Label}
+		labels = map[string]string{clusterapi.ProviderLabel: w.Label}
 	}
 	if w.Deletion != "" {
 		annotations = map[string]string{v1alpha1.DeletionAnnotation: w.Deletion}
 	}
 	for _, u := range objects {
-		if u.GetName() == inventoryDefinition {
-			// Of all providers: it is no definition of this one's.
+		if u.GetName() == clusterapi.ProviderCRD {
+			// It belongs to all providers, so it gets no label of this one.
 			ssautil.SetCommonMetadata([]*unstructured.Unstructured{u}, nil, annotations)
 			continue
 		}
@@ -75,11 +72,8 @@ func (w Wanted) Own(objects ...*unstructured.Unstructured) {
 	}
 }
 
-// inventoryDefinition defines clusterctl's inventory.
-const inventoryDefinition = "providers.clusterctl.cluster.x-k8s.io"
-
-// namespaceOf is the namespace that the components bring: as for clusterctl, there
-// is one.
+// namespaceOf is the namespace among the components. As for clusterctl, there must be
+// exactly one.
 func namespaceOf(objects []*unstructured.Unstructured) (string, error) {
 	var names []string
 	for _, u := range objects {
@@ -93,7 +87,7 @@ func namespaceOf(objects []*unstructured.Unstructured) (string, error) {
 	return names[0], nil
 }
 
-// inventoryOf are the objects by which clusterctl knows what is installed. The
+// inventoryOf are the objects in which clusterctl records what is installed. The
 // definition of their kind comes with core.
 func inventoryOf(w Wanted, namespace string) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
@@ -116,8 +110,8 @@ func inventoryOf(w Wanted, namespace string) ([]*unstructured.Unstructured, erro
 	return objects, nil
 }
 
-// Probe is an empty object that one webhook configuration has an opinion about.
-// To ask the API server for a dry run of its creation makes it call the webhook.
+// Probe is an empty object to which one webhook configuration applies. A dry run of its
+// creation makes the API server call the webhook.
 type Probe struct {
 	// Webhook is the configuration.
 	Webhook inventory.Entry
@@ -141,8 +135,8 @@ type definition struct {
 	namespaced          bool
 }
 
-// probesOf finds for each webhook configuration a kind among the definitions at
-// whose creation it is called. One that has none is not probed.
+// probesOf finds for each webhook configuration a kind among the definitions whose
+// creation calls the webhook. A configuration without such a kind is not probed.
 func probesOf(objects []*unstructured.Unstructured, namespace string) ([]Probe, error) {
 	var definitions []definition
 	for _, u := range objects {

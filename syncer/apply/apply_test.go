@@ -14,7 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/directive"
 	"github.com/cascade-gitops/cascade/syncer/health"
+	"github.com/cascade-gitops/cascade/syncer/observed"
 )
 
 func newObject(apiVersion, kind, name string) *unstructured.Unstructured {
@@ -41,12 +43,12 @@ func TestRedact(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := errors.New(tc.text)
-			got := redact(err, []*unstructured.Unstructured{newObject("v1", "ConfigMap", "c"), secret})
+			got := Redact(err, []*unstructured.Unstructured{newObject("v1", "ConfigMap", "c"), secret})
 			if got.Error() != tc.want {
-				t.Errorf("%s\nredact() = %q, want %q", tc.reason, got, tc.want)
+				t.Errorf("%s\nRedact() = %q, want %q", tc.reason, got, tc.want)
 			}
 			if tc.text == tc.want && !errors.Is(got, err) {
-				t.Errorf("%s\nredact() lost the error's properties", tc.reason)
+				t.Errorf("%s\nRedact() lost the error's properties", tc.reason)
 			}
 		})
 	}
@@ -60,14 +62,14 @@ func TestRedactOddValues(t *testing.T) {
 	for _, text := range []string{
 		".stringData.pin: expected string, got &value.valueUnstructured{Value:12345678}", ".stringData.x: expected string, got map[password:hunter22]",
 	} {
-		if got := redact(errors.New(text), []*unstructured.Unstructured{secret}).Error(); !strings.Contains(got, "*****") {
-			t.Errorf("redact() = %q", got)
+		if got := Redact(errors.New(text), []*unstructured.Unstructured{secret}).Error(); !strings.Contains(got, "*****") {
+			t.Errorf("Redact() = %q", got)
 		}
 	}
 	waiting := &WaitError{Health: Health{{Entry: inventory.Entry{Namespace: "default", Name: "a", Kind: "Pod"}, Status: status.InProgressStatus}}}
 	var got *WaitError
-	if err := redact(waiting, []*unstructured.Unstructured{secret}); !errors.As(err, &got) || strings.Contains(err.Error(), "default") {
-		t.Errorf("redact() = %v, want the same error without the value", err)
+	if err := Redact(waiting, []*unstructured.Unstructured{secret}); !errors.As(err, &got) || strings.Contains(err.Error(), "default") {
+		t.Errorf("Redact() = %v, want the same error without the value", err)
 	}
 }
 
@@ -92,55 +94,24 @@ func TestStages(t *testing.T) {
 func TestMayRecreate(t *testing.T) {
 	cluster, job := newObject("cluster.x-k8s.io/v1beta2", "Cluster", "a"), newObject("batch/v1", "Job", "b")
 	asked := newObject("batch/v1", "Job", "c")
-	asked.SetAnnotations(map[string]string{forceKey: enabledValue})
+	asked.SetAnnotations(map[string]string{directive.Group + "/force": "enabled"})
 	for name, tc := range map[string]struct {
 		reason string
 		object *unstructured.Unstructured
-		live   *Live
+		live   *observed.Object
 		force  bool
 		want   bool
 	}{
-		"Protected":   {"to delete a Cluster and create it again destroys the real one", cluster, &Live{Force: true}, true, false},
-		"Forced":      {"spec.force", job, &Live{}, true, true},
-		"Declared":    {"the annotation in Git", asked, &Live{}, false, true},
-		"Live":        {"the annotation in the cluster", job, &Live{Force: true}, false, true},
-		"Not asked":   {"nobody wants it", job, &Live{}, false, false},
+		"Protected":   {"to delete a Cluster and create it again destroys the real one", cluster, &observed.Object{Force: true}, true, false},
+		"Forced":      {"spec.force", job, &observed.Object{}, true, true},
+		"Declared":    {"the annotation in Git", asked, &observed.Object{}, false, true},
+		"Live":        {"the annotation in the cluster", job, &observed.Object{Force: true}, false, true},
+		"Not asked":   {"nobody wants it", job, &observed.Object{}, false, false},
 		"Not existed": {"there is nothing to delete", job, nil, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := mayRecreate(tc.object, tc.live, Options{Force: tc.force}); got != tc.want {
 				t.Errorf("%s\nmayRecreate() = %t, want %t", tc.reason, got, tc.want)
-			}
-		})
-	}
-}
-
-func TestClusterOf(t *testing.T) {
-	for name, tc := range map[string]struct {
-		reason string
-		change func(*unstructured.Unstructured)
-		want   string
-	}{
-		"Label": {"core labels what belongs to a Cluster", func(u *unstructured.Unstructured) {
-			u.SetLabels(map[string]string{"cluster.x-k8s.io/cluster-name": "prod"})
-		}, "prod"},
-		"Owner": {"or owns it", func(u *unstructured.Unstructured) {
-			u.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "prod"}})
-		}, "prod"},
-		"OtherOwner": {"a Cluster of another group is something else", func(u *unstructured.Unstructured) {
-			u.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "postgresql.cnpg.io/v1", Kind: "Cluster", Name: "db"}})
-		}, ""},
-		"Nothing": {"an ordinary object", func(*unstructured.Unstructured) {}, ""},
-		"Itself": {"the Cluster is no part of itself, or it could never be deleted", func(u *unstructured.Unstructured) {
-			u.SetGroupVersionKind(schema.GroupVersionKind{Group: "cluster.x-k8s.io", Version: "v1beta2", Kind: "Cluster"})
-			u.SetLabels(map[string]string{"cluster.x-k8s.io/cluster-name": "prod"})
-		}, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			u := newObject("infrastructure.cluster.x-k8s.io/v1beta2", "LocalMachineTemplate", "x")
-			tc.change(u)
-			if got := clusterOf(u); got != tc.want {
-				t.Errorf("%s\nclusterOf() = %q, want %q", tc.reason, got, tc.want)
 			}
 		})
 	}
@@ -220,5 +191,26 @@ func TestRecorded(t *testing.T) {
 				t.Errorf("%s: error %v; -want, +got:\n%s", tc.reason, err, diff)
 			}
 		})
+	}
+}
+
+func TestRanks(t *testing.T) {
+	objects := []*unstructured.Unstructured{
+		newObject("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "h"), newObject("apps/v1", "Deployment", "d"),
+		newObject("v1", "ConfigMap", "c"), newObject("v1", "ServiceAccount", "a"), newObject("v1", "ConfigMap", "b"),
+		newObject("example.com/v1", "Widget", "g"), newObject("example.com/v1", "Gadget", "f"), newObject("policy/v1", "PodDisruptionBudget", "e"),
+	}
+	got := ""
+	for _, rank := range ranks(objects) {
+		for _, u := range rank {
+			got += u.GetName()
+		}
+		got += " "
+	}
+	if want := "a bc d e fg h "; got != want {
+		t.Errorf("ranks() = %q, want %q: Flux's order, split where the rank of the kind changes", got, want)
+	}
+	if objects[0].GetName() != "h" {
+		t.Error("ranks() sorted the caller's list")
 	}
 }

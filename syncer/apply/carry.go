@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 )
 
@@ -25,8 +26,8 @@ func isSync(e inventory.Entry) bool {
 }
 
 // carries counts what goes with a Kustomization or HelmRelease, and with those
-// that it declares, and names what of that is protected. What another owner
-// answers for stays: that of one which has only got another name, say.
+// that it declares, and names what of that is protected. An object that another
+// owner answers for stays, as it does when a Kustomization was only renamed.
 func (a *Applier) carries(ctx context.Context, e inventory.Entry, u *unstructured.Unstructured, claimed Claims) (holds []string, objects int, err error) {
 	seen := map[string]bool{e.ID(): true}
 	for queue := []*unstructured.Unstructured{u}; len(queue) > 0; queue = queue[1:] {
@@ -48,7 +49,7 @@ func (a *Applier) carries(ctx context.Context, e inventory.Entry, u *unstructure
 				}
 			}
 			objects++
-			lower := elsewhere && (strings.HasSuffix(c.Group, ".toolkit.fluxcd.io") || c.Group == "cascade.dev")
+			lower := elsewhere && (strings.HasSuffix(c.Group, ".toolkit.fluxcd.io") || c.Group == v1alpha1.Group)
 			if inventory.ProtectedKind(c.Group, c.Kind) || lower {
 				holds = append(holds, c.String())
 			}
@@ -71,8 +72,9 @@ func (a *Applier) carries(ctx context.Context, e inventory.Entry, u *unstructure
 	return holds, objects, nil
 }
 
-// leaves reports whether the end of a Kustomization or HelmRelease leaves what it
-// applied. A HelmRelease that is suspended now may be resumed to be deleted.
+// leaves reports whether a Kustomization or HelmRelease that is deleted leaves
+// what it applied. A HelmRelease that is suspended now may be resumed to be
+// deleted.
 func leaves(u *unstructured.Unstructured) bool {
 	if u.GroupVersionKind().Group != group {
 		return false

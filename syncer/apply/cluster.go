@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fluxcd/pkg/ssa"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -19,7 +18,12 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/cascade-gitops/cascade/syncer/observed"
 )
+
+// concurrency of requests for one rendering, as Flux's --concurrent-ssa.
+const concurrency = 4
 
 // Cluster is a connection to one cluster, for reads that must be true and for
 // writes. It caches discovery, not objects, and is safe for concurrent use.
@@ -30,24 +34,19 @@ type Cluster struct {
 	discovery discovery.DiscoveryInterface
 	metadata  metadata.Interface
 	// kinds is nil for a connection that discovers for itself.
-	kinds     *kinds
-	takenOver []ssa.FieldManager
+	kinds *kinds
 	// parallel is the most calls for one rendering at the same time.
 	parallel int
-	census   census
-	answer   *answer
+	reader   *observed.Reader
+	answer   *readiness
 	// fence is asked before each delete; nil lets all pass.
 	fence func() error
-	// moved are kinds that were found in another version than the mapper knows.
-	moved struct {
-		sync.Mutex
-		kinds map[schema.GroupKind]*meta.RESTMapping
-	}
+	moved relocated
 }
 
-// answer of an API server to the question whether it is there. It is shared by
-// all who ask the same one.
-type answer struct {
+// readiness is the last answer of an API server to the question whether it is
+// there. All connections to that API server share it.
+type readiness struct {
 	sync.Mutex
 	at  time.Time
 	err error
@@ -70,10 +69,10 @@ func Connect(config *rest.Config, scheme *runtime.Scheme) (*Cluster, error) {
 }
 
 // Attach makes a connection over an HTTP client that knows how to authenticate
-// and how long to wait. Its calls follow each other, so that there is never
-// more than one on its way, and what the cluster serves is shared through
-// schemas and remembered in known. Nothing is sent yet. Closing the HTTP client's connections is its
-// owner's.
+// and how long to wait. Its calls follow each other: there is never more than
+// one on its way. What the cluster serves is shared through schemas and
+// remembered in known. Nothing is sent yet. The owner of the HTTP client closes
+// its connections.
 func Attach(host string, httpClient *http.Client, scheme *runtime.Scheme, schemas *Schemas, known *Kinds) (*Cluster, error) {
 	config := &rest.Config{Host: host, QPS: -1}
 	mapper := &kinds{schemas: schemas, http: httpClient, host: host, known: known}
@@ -100,14 +99,18 @@ func connect(config *rest.Config, httpClient *http.Client, mapper meta.RESTMappe
 		return nil, fmt.Errorf("cannot make metadata client: %w", err)
 	}
 	return &Cluster{
-		Client: c, Config: config, http: httpClient, discovery: d, metadata: m, takenOver: takenOverManagers(nil),
-		parallel: concurrency, answer: &answer{},
+		Client: c, Config: config, http: httpClient, discovery: d, metadata: m, reader: observed.NewReader(m),
+		parallel: concurrency, answer: &readiness{},
 	}, nil
 }
 
-// Override makes applying take over the fields of more managers than kubectl's;
-// a name stands for all that begin with it. It is called before the first use.
-func (c *Cluster) Override(managers []string) { c.takenOver = takenOverManagers(managers) }
+// Override adds field managers whose fields are taken over by applying, besides
+// kubectl's. A name stands for all that begin with it. It is called before the
+// first use.
+func (c *Cluster) Override(managers []string) { c.reader.Override(managers) }
+
+// Reader reads the metadata of the cluster's objects.
+func (c *Cluster) Reader() *observed.Reader { return c.reader }
 
 // Close drops idle connections. Calls that are under way end by themselves.
 func (c *Cluster) Close() { c.http.CloseIdleConnections() }
@@ -158,8 +161,8 @@ const (
 	answerHolds = 15 * time.Second
 )
 
-// Answers asks whether the API server is there at all, once for all callers of
-// a while: a cluster that is gone must not hold each of them up.
+// Answers asks whether the API server is there at all. Callers share an answer
+// for a while: a cluster that is gone must not delay each of them.
 func (c *Cluster) Answers(ctx context.Context, now time.Time) error {
 	c.answer.Lock()
 	defer c.answer.Unlock()

@@ -5,27 +5,29 @@ import (
 	"fmt"
 	"slices"
 
-	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/directive"
+	"github.com/cascade-gitops/cascade/syncer/memo"
+	"github.com/cascade-gitops/cascade/syncer/observed"
 )
 
-// Creation finds out what of objects may not be applied, because it would build a
-// cluster that may exist already. record is what the tier knows of the Clusters of
-// the objects; it must have been read before. Where it leaves no doubt, nothing is
-// asked.
+// Creation decides which objects may not be applied because they would build a
+// cluster that may exist already. record is what the tier knows of the Clusters
+// of the objects; the caller reads it before. The cluster is asked only where
+// the record leaves a doubt.
 func (a *Applier) Creation(ctx context.Context, objects []*unstructured.Unstructured, record *inventory.FirstSync) (*inventory.Creation, error) {
 	if record == nil {
 		return nil, nil
 	}
 	objects = slices.DeleteFunc(slices.Clone(objects), func(u *unstructured.Unstructured) bool {
-		return ssautil.AnyInMetadata(u, skipSelector()) // it is not applied in any case
+		return directive.Selects(directive.Skip(), u) // it is not applied in any case
 	})
 	fleet := inventory.FleetOf(objects)
 	live := map[types.NamespacedName]inventory.ClusterLive{}
@@ -46,14 +48,15 @@ func (a *Applier) Creation(ctx context.Context, objects []*unstructured.Unstruct
 }
 
 func clusterEntry(name types.NamespacedName) inventory.Entry {
-	return inventory.Entry{Namespace: name.Namespace, Name: name.Name, Group: clusterGroup, Kind: clusterKind.Kind}
+	return inventory.Entry{Namespace: name.Namespace, Name: name.Name, Group: clusterapi.Group, Kind: clusterapi.Cluster}
 }
 
-// clusterLive reads one Cluster. One that the memo shows in a settled tier is not
-// asked for: that it cannot be created by applying it is seen to there.
+// clusterLive reads one Cluster. In a settled tier a Cluster that the memo
+// shows is not read: applying it is pinned to its UID, so that it cannot be
+// created.
 func (a *Applier) clusterLive(ctx context.Context, name types.NamespacedName, record *inventory.FirstSync) inventory.ClusterLive {
 	e := clusterEntry(name)
-	if record.Settled && a.memo != nil && a.memo.live(e.GroupKind(), name) != nil {
+	if record.Settled && a.memo.Live(memo.Object{Kind: e.GroupKind(), Name: name}) != nil {
 		return inventory.ClusterLive{State: inventory.Present}
 	}
 	u, state, err := a.fetch(ctx, e)
@@ -63,18 +66,16 @@ func (a *Applier) clusterLive(ctx context.Context, name types.NamespacedName, re
 	case state != inventory.Present:
 		return inventory.ClusterLive{State: state}
 	}
-	is := inventory.ClusterLive{State: inventory.Present}
-	paused, _, _ := unstructured.NestedBool(u.Object, "spec", "paused")
-	_, annotated := u.GetAnnotations()[clusterGroup+"/paused"]
-	is.Paused = paused || annotated
+	is := inventory.ClusterLive{State: inventory.Present, Paused: clusterapi.IsPaused(u)}
 	if record.Settled {
 		return is
 	}
-	for _, field := range []string{"infrastructureRef", "controlPlaneRef"} {
-		ref, ok := referenceIn(u, field)
-		if !ok {
+	for _, part := range clusterapi.PartsOf(u) {
+		if part.Group == "" {
 			continue
 		}
+		// Parts are in the namespace of their Cluster, whatever the reference says.
+		ref := inventory.Entry{Namespace: u.GetNamespace(), Name: part.Name, Group: part.Group, Kind: part.Kind, Version: part.Version}
 		switch there := a.exists(ctx, ref); there.State {
 		case inventory.Unknown:
 			return inventory.ClusterLive{Problem: there.Problem}
@@ -85,21 +86,10 @@ func (a *Applier) clusterLive(ctx context.Context, name types.NamespacedName, re
 	return is
 }
 
-// referenceIn reads a reference of a Cluster, of either contract.
-func referenceIn(u *unstructured.Unstructured, field string) (inventory.Entry, bool) {
-	ref, _, _ := unstructured.NestedMap(u.Object, "spec", field)
-	text := func(key string) string { s, _ := ref[key].(string); return s }
-	e := inventory.Entry{Namespace: u.GetNamespace(), Name: text("name"), Kind: text("kind"), Group: text("apiGroup")}
-	if gv, err := schema.ParseGroupVersion(text("apiVersion")); err == nil && e.Group == "" {
-		e.Group, e.Version = gv.Group, gv.Version
-	}
-	return e, e.Name != "" && e.Kind != "" && e.Group != ""
-}
-
 // fetch reads a whole object. Without an error the state is Present or Absent.
 func (a *Applier) fetch(ctx context.Context, e inventory.Entry) (*unstructured.Unstructured, inventory.State, error) {
 	gone := func() (*unstructured.Unstructured, inventory.State, error) {
-		if is := a.kindGone(ctx, e); is.State == inventory.Unknown {
+		if is := a.client.kindGone(ctx, e); is.State == inventory.Unknown {
 			return nil, is.State, fmt.Errorf("cannot read %s: %s", e, is.Problem)
 		}
 		return nil, inventory.Absent, nil
@@ -129,7 +119,7 @@ func (a *Applier) fetch(ctx context.Context, e inventory.Entry) (*unstructured.U
 func (a *Applier) exists(ctx context.Context, e inventory.Entry) inventory.Live {
 	mapping, err := a.client.served(e)
 	if meta.IsNoMatchError(err) {
-		return a.kindGone(ctx, e)
+		return a.client.kindGone(ctx, e)
 	}
 	if err != nil {
 		return unknown(err)
@@ -167,7 +157,7 @@ func (a *Applier) looseLive(ctx context.Context, entries []inventory.Entry) (map
 			clusters[e.Namespace] = list
 		}
 		for i := range list.Items {
-			if inventory.RefersTo(&list.Items[i], e) {
+			if clusterapi.RefersTo(&list.Items[i], e.Namespace, e.Kind, e.Name) {
 				name := client.ObjectKeyFromObject(&list.Items[i])
 				out[e] = inventory.LooseLive{State: is.State, Of: &name}
 				break
@@ -179,7 +169,7 @@ func (a *Applier) looseLive(ctx context.Context, entries []inventory.Entry) (map
 
 func (a *Applier) clustersIn(ctx context.Context, namespace string) (*unstructured.UnstructuredList, error) {
 	list := &unstructured.UnstructuredList{}
-	mapping, err := a.client.RESTMapper().RESTMapping(clusterKind)
+	mapping, err := a.client.RESTMapper().RESTMapping(clusterapi.ClusterKind)
 	if meta.IsNoMatchError(err) {
 		return list, nil // what may refer to it cannot be there; then it is held
 	}
@@ -193,7 +183,7 @@ func (a *Applier) clustersIn(ctx context.Context, namespace string) (*unstructur
 	return list, nil
 }
 
-// withheld splits off what must not be applied.
+// withoutHeld leaves out what must not be applied.
 func withoutHeld(objects []*unstructured.Unstructured, c *inventory.Creation) []*unstructured.Unstructured {
 	if !c.Blocked() {
 		return objects
@@ -207,9 +197,10 @@ func withoutHeld(objects []*unstructured.Unstructured, c *inventory.Creation) []
 	return may
 }
 
-// pin makes an apply of an object fail that is not there any more, or is another
-// one by now: the API server creates nothing that has a UID.
-func pin(u *unstructured.Unstructured, live *Live) *unstructured.Unstructured {
+// pin sets the UID of the live object. The API server refuses to apply it if
+// the object has gone or is another one by now, because it creates nothing that
+// has a UID.
+func pin(u *unstructured.Unstructured, live *observed.Object) *unstructured.Unstructured {
 	pinned := u.DeepCopy()
 	pinned.SetUID(live.UID)
 	return pinned

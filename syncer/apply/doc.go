@@ -2,7 +2,11 @@
 // owner no longer declares.
 //
 // An Applier works on one cluster, for one owner. Sync is the whole way of a
-// rendering: inventory ahead, staged server-side apply, prune plan, deletes.
+// rendering, and a run is one call of it. Its steps are: hold creations that are
+// in doubt, record the inventory ahead, apply phase by phase and stage by stage,
+// prune. What a call needs to know beyond its options is kept in the run; the
+// Applier itself has no state.
+//
 // Invariants:
 //
 //   - before the first write the inventory names everything that may be
@@ -13,7 +17,7 @@
 //   - each delete is held to the object that the plan saw: its UID, and the
 //     version in which its owner was looked at last;
 //   - an object is absent only if its kind's own handler says so;
-//   - the Memo calls nothing clean that it did not apply and see untouched since;
+//   - an object that memo.Memo knows to be clean costs no request;
 //   - objects of protected kinds are never deleted and re-created to get
 //     around an immutable field.
 //

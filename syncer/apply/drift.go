@@ -9,6 +9,8 @@ import (
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	"github.com/wI2L/jsondiff"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/cascade-gitops/cascade/syncer/directive"
 )
 
 // Bounds of a drift's description.
@@ -36,9 +38,9 @@ func (d Drift) String() string {
 }
 
 // report compares the live object with a dry run and changes nothing.
-func (a *Applier) report(ctx context.Context, u *unstructured.Unstructured, o Options) outcome {
-	entry, live, declared, err := a.manager.Diff(ctx, u, ssa.DiffOptions{
-		Exclusions: skipSelector(), IfNotPresentSelector: ifNotPresentSelector(), DriftIgnoreRules: o.Ignore,
+func (r *run) report(ctx context.Context, u *unstructured.Unstructured) outcome {
+	entry, live, declared, err := r.library.Diff(ctx, u, ssa.DiffOptions{
+		Exclusions: directive.Skip(), IfNotPresentSelector: directive.IfNotPresent(), DriftIgnoreRules: r.options.Ignore,
 	})
 	if err != nil {
 		return outcome{err: err}
@@ -51,7 +53,7 @@ func (a *Applier) report(ctx context.Context, u *unstructured.Unstructured, o Op
 		out.drift = &Drift{Subject: out.change.Subject, Paths: []string{"it is gone"}}
 		return out
 	}
-	out.drift = &Drift{Subject: out.change.Subject, Paths: difference(live, declared, o.Secretive)}
+	out.drift = &Drift{Subject: out.change.Subject, Paths: difference(live, declared, r.options.Secretive)}
 	return out
 }
 

@@ -28,7 +28,7 @@ func (c *Cluster) As(user string) (*Cluster, error) {
 		return nil, fmt.Errorf("cannot make metadata client for %s: %w", user, err)
 	}
 	return &Cluster{
-		Client: as, Config: config, http: httpClient, discovery: c.discovery, metadata: m, kinds: c.kinds, takenOver: c.takenOver,
+		Client: as, Config: config, http: httpClient, discovery: c.discovery, metadata: m, kinds: c.kinds, reader: c.reader.For(m),
 		parallel: c.parallel, answer: c.answer, fence: c.fence,
 	}, nil
 }

@@ -54,8 +54,8 @@ func (a *Applier) holds(ctx context.Context, namespace string, owned []inventory
 	return held, nil
 }
 
-// automatic reports whether an object was made by a controller on behalf of
-// another object or of the Namespace itself.
+// automatic reports whether a controller created an object on behalf of another
+// object or of the Namespace itself.
 func automatic(gvk schema.GroupVersionKind, o *metav1.PartialObjectMetadata) bool {
 	switch {
 	case len(o.OwnerReferences) > 0:

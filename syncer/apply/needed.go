@@ -9,16 +9,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/inventory"
 )
 
 var crdResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// needed completes the facts about components of providers of which nothing is
-// declared any more: as long as there are objects of a provider's kinds, its
-// controllers, rights and webhooks are needed to take down what these stand for.
-// Those of provided are still declared; what a new version of them leaves out
-// may go.
+// needed completes the facts about components of providers that are no longer
+// declared. As long as objects of a provider's kinds exist, its controllers,
+// rights and webhooks are needed to take down what these objects stand for. The
+// providers in provided are still declared: a component that a new version of
+// theirs leaves out may go.
 func (a *Applier) needed(ctx context.Context, facts map[inventory.Entry]inventory.Live, provided map[string]bool) {
 	type answer struct {
 		by  string
@@ -46,7 +47,7 @@ func (a *Applier) needed(ctx context.Context, facts map[inventory.Entry]inventor
 // objectOf names an object of the kinds that a provider's definitions make; empty
 // if there is none.
 func (a *Applier) objectOf(ctx context.Context, provider string) (string, error) {
-	crds, err := a.client.metadata.Resource(crdResource).List(ctx, metav1.ListOptions{LabelSelector: providerLabel + "=" + provider})
+	crds, err := a.client.metadata.Resource(crdResource).List(ctx, metav1.ListOptions{LabelSelector: clusterapi.ProviderLabel + "=" + provider})
 	if err != nil {
 		return "", fmt.Errorf("cannot list the definitions of provider %s: %w", provider, err)
 	}

@@ -13,12 +13,13 @@ import (
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/inventory"
 )
 
 // Packed is a list of objects that many clusters get. It takes little memory
-// while nobody applies it, and what identifies it is known without unpacking.
-// It is immutable and safe for concurrent use.
+// while it is not applied. Its digest and its entries are known without
+// unpacking. It is immutable and safe for concurrent use.
 type Packed struct {
 	data      []byte
 	digest    string
@@ -98,15 +99,11 @@ func (p *Packed) Objects() ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
-// providerLabel names the provider that an object is a component of, as
-// clusterctl and the providers' own manifests set it.
-const providerLabel = "cluster.x-k8s.io/provider"
-
 // providersOf are the providers that objects are components of, sorted.
 func providersOf(objects []*unstructured.Unstructured) []string {
 	var providers []string
 	for _, u := range objects {
-		if p := u.GetLabels()[providerLabel]; p != "" && !slices.Contains(providers, p) {
+		if p := u.GetLabels()[clusterapi.ProviderLabel]; p != "" && !slices.Contains(providers, p) {
 			providers = append(providers, p)
 		}
 	}

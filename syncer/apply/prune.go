@@ -7,34 +7,29 @@ import (
 	"slices"
 	"time"
 
-	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/directive"
+	"github.com/cascade-gitops/cascade/syncer/memo"
 )
 
-// oneByOne is how long the tear-down of one Cluster delays the next. A cloud that
-// refuses it must not hold all others for ever.
+// oneByOne is how long the tear-down of one Cluster delays the next. A
+// tear-down that the cloud refuses must not block all others for ever.
 const oneByOne = 15 * time.Minute
 
-// Keys that say whether an object may be deleted.
-const (
-	deletionKey    = "cascade.dev/deletion"
-	confirmedValue = "confirmed"
-	protectedLabel = "cascade.dev/protected"
-)
-
-// Fence sets what is asked before each delete: an error says that this process
-// is not the one that may. It is called before the first use.
+// Fence sets the function that is called before each delete. Its error says
+// that this process may not delete. It is called before the first use.
 func (c *Cluster) Fence(may func() error) { c.fence = may }
 
-// MayDelete is an error if this process lost the right to delete: it was paused,
-// say, and another has taken over meanwhile.
+// MayDelete returns an error if this process lost the right to delete. It may
+// have been paused while another process took over.
 func (c *Cluster) MayDelete() error {
 	if c.fence == nil {
 		return nil
@@ -57,7 +52,7 @@ func (a *Applier) prune(ctx context.Context, facts inventory.Facts, claimed Clai
 	if !res.Plan.Held {
 		var begun []inventory.Entry
 		for _, d := range res.Plan.Deletes {
-			a.memo.forget(schema.GroupKind{Group: d.Entry.Group, Kind: d.Entry.Kind}, types.NamespacedName{Namespace: d.Entry.Namespace, Name: d.Entry.Name})
+			a.memo.Drop(memo.Object{Kind: d.Entry.GroupKind(), Name: types.NamespacedName{Namespace: d.Entry.Namespace, Name: d.Entry.Name}})
 			if err := a.delete(ctx, d); err != nil {
 				failures = append(failures, err)
 				continue
@@ -98,7 +93,7 @@ func (a *Applier) inFlight(ctx context.Context, live map[inventory.Entry]invento
 		return "", nil
 	}
 	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(clusterKind.WithVersion(next[0].Version).GroupVersion().WithKind("ClusterList"))
+	list.SetGroupVersionKind(clusterapi.ClusterKind.WithVersion(next[0].Version).GroupVersion().WithKind("ClusterList"))
 	if mapping, err := a.client.served(next[0]); err == nil {
 		list.SetGroupVersionKind(mapping.GroupVersionKind.GroupVersion().WithKind("ClusterList"))
 	}
@@ -118,16 +113,10 @@ func (a *Applier) inFlight(ctx context.Context, live map[inventory.Entry]invento
 	return "", nil
 }
 
-func (a *Applier) now() time.Time {
-	if a.memo != nil {
-		return a.memo.now()
-	}
-	return time.Now()
-}
-
-// delete deletes one object of a plan, if it is still as it was when the plan
-// was made: another owner may have taken it over since, or a person may have
-// thought again, and the resource version holds that neither happens in between.
+// delete deletes one object of a plan if it is still what the plan saw. Another
+// owner may have taken it over since, or a person may have withdrawn a
+// confirmation. The precondition on the resource version rules out that either
+// happens between the check and the delete.
 func (a *Applier) delete(ctx context.Context, d inventory.Delete) error {
 	mapping, err := a.client.served(d.Entry)
 	if err != nil {
@@ -142,11 +131,11 @@ func (a *Applier) delete(ctx context.Context, d inventory.Delete) error {
 		return fmt.Errorf("cannot delete %s: %w", d.Entry, err)
 	case string(live.UID) != d.UID:
 		return fmt.Errorf("cannot delete %s: it was re-created meanwhile", d.Entry)
-	case !a.owns(live.Labels):
+	case !a.owner.owns(live.Labels):
 		return nil // the next reading finds another owner
-	case d.Confirmed && live.Annotations[deletionKey] != confirmedValue:
+	case d.Confirmed && live.Annotations[v1alpha1.DeletionAnnotation] != v1alpha1.DeletionConfirmed:
 		return fmt.Errorf("cannot delete %s: its confirmation was taken back meanwhile", d.Entry)
-	case isExempt(live.Labels, live.Annotations):
+	case directive.Keeps(live.Labels, live.Annotations):
 		return nil // the next reading finds it exempt
 	}
 	if err := a.client.MayDelete(); err != nil {
@@ -165,22 +154,14 @@ func (a *Applier) delete(ctx context.Context, d inventory.Delete) error {
 	return fmt.Errorf("cannot delete %s: %w", d.Entry, err)
 }
 
-// isExempt reports whether an object asks not to be pruned.
-func isExempt(labels, annotations map[string]string) bool {
-	u := &unstructured.Unstructured{Object: map[string]any{}}
-	u.SetLabels(labels)
-	u.SetAnnotations(annotations)
-	return ssautil.AnyInMetadata(u, map[string]string{pruneKey: disabledValue, reconcileKey: disabledValue, ssaKey: ssaIgnore})
-}
-
 // applied reports whether the owner's field manager ever wrote the object. An
 // object that was brought back from a backup has the owner's labels only.
 func (a *Applier) applied(u *unstructured.Unstructured) bool {
 	return slices.ContainsFunc(u.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool { return f.Manager == a.owner.FieldManager })
 }
 
-// isOwner reports whether an object is the one that prunes: a Kustomization that
-// declares itself, as flux bootstrap makes one.
+// isOwner reports whether an object is the one that prunes. flux bootstrap
+// creates a Kustomization that declares itself.
 func (a *Applier) isOwner(e inventory.Entry) bool {
 	return isSync(e) && e.Group == a.owner.LabelGroup && e.Namespace == a.owner.Namespace && e.Name == a.owner.Name
 }
@@ -188,7 +169,7 @@ func (a *Applier) isOwner(e inventory.Entry) bool {
 // others names an owner of another sort that put its labels on the object.
 func (a *Applier) others(labels map[string]string) string {
 	for _, g := range []struct{ group, kind string }{
-		{group, "Kustomization"}, {"helm.toolkit.fluxcd.io", "HelmRelease"}, {"layer.cascade.dev", "Layer"}, {"install.cascade.dev", "installation"},
+		{group, "Kustomization"}, {releaseGroup, "HelmRelease"}, {v1alpha1.LayerLabelGroup, "Layer"}, {v1alpha1.InstallLabelGroup, "installation"},
 	} {
 		if name := labels[g.group+"/name"]; name != "" && g.group != a.owner.LabelGroup {
 			return g.kind + "/" + labels[g.group+"/namespace"] + "/" + name

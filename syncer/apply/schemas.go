@@ -25,8 +25,8 @@ const (
 	discoveryType = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 	// discoveryMost bounds one answer; thousands of kinds stay far below.
 	discoveryMost = 32 << 20
-	// schemasMost is how many different schemas are kept for clusters that come.
-	// A connection keeps its own as long as it lives.
+	// schemasMost is how many different schemas are kept for later connections. A
+	// connection keeps its own as long as it lives.
 	schemasMost = 64
 )
 
@@ -97,8 +97,8 @@ func (s *Schemas) find(tag string) *served {
 	return nil
 }
 
-// keep remembers a schema, or returns the one that another connection was
-// quicker to remember.
+// keep remembers a schema. If another connection remembered the same one first,
+// keep returns that.
 func (s *Schemas) keep(n *served) *served {
 	if n.tag == "" {
 		return n
@@ -113,8 +113,8 @@ func (s *Schemas) keep(n *served) *served {
 	return n
 }
 
-// likely is the schema that a cluster that nothing is known of has: that of the
-// cluster before.
+// likely is the best guess for a cluster of which nothing is known: the schema
+// that was used last.
 func (s *Schemas) likely() *served {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,17 +124,18 @@ func (s *Schemas) likely() *served {
 	return s.known[0]
 }
 
-// Kinds is what one cluster is known to serve. Who connects to it again and again
-// keeps it. The zero value knows nothing; it is safe for concurrent use.
+// Kinds is what one cluster is known to serve. A caller that connects to the
+// cluster repeatedly keeps it. The zero value knows nothing; it is safe for
+// concurrent use.
 type Kinds struct {
 	mu      sync.Mutex
 	current *served
-	// missed: something was looked for in current, and in what the API server
-	// said then, in vain.
+	// missed: a kind was found neither in current nor in a fresh answer of the API
+	// server.
 	missed bool
 }
 
-// Doubt makes what was not there be looked for again.
+// Doubt lets kinds that were missing be looked up again.
 func (k *Kinds) Doubt() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -153,9 +154,9 @@ func (k *Kinds) set(current *served, missed bool) {
 	k.current, k.missed = current, missed
 }
 
-// kinds is a RESTMapper of one cluster. It asks the API server when it is first
-// needed and once when a kind is not known, which an API server that
-// serves what it served before answers without a body.
+// kinds is a RESTMapper of one cluster. It asks the API server at first use,
+// and once more when a kind is not known. An API server that serves the same as
+// before answers that without a body.
 type kinds struct {
 	schemas *Schemas
 	http    *http.Client
@@ -244,15 +245,15 @@ func (k *kinds) ask(ctx context.Context, expected *served) (*served, error) {
 	}
 	n.mapper = restmapper.NewDiscoveryRESTMapper(groups)
 	if len(n.stale) > 0 {
-		// It changes without a change of definitions: not for others.
+		// A stale answer changes without a change of definitions, so that it is not
+		// shared.
 		return n, nil
 	}
 	return k.schemas.keep(n), nil
 }
 
-// get reads one root. Unless it is wanted, the body is nil if it is what tag or
-// another known tag stands for; an answer without a tag is not of the type that
-// was asked for.
+// get reads one root. The body is nil if its tag is known, unless wanted is
+// set. An answer without a tag is not of the type that was asked for.
 func (k *kinds) get(ctx context.Context, root, tag string, wanted bool) (body []byte, found string, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(k.host, "/")+root, nil)
 	if err != nil {
@@ -326,8 +327,8 @@ func (k *kinds) resources(ctx context.Context) ([]*metav1.APIResourceList, error
 	return s.lists, nil
 }
 
-// lookup asks the mapper, and once more after the API server was asked again if
-// something is not known. The mapper's methods have no context; the client's
+// lookup asks the mapper. If a kind is not known, lookup asks the API server
+// anew and tries once more. The mapper's methods have no context; the client's
 // time-out bounds the calls.
 func lookup[T any](k *kinds, f func(*served) (T, error)) (T, error) {
 	var none T

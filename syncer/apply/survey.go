@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/cascade-gitops/cascade/syncer/observed"
 )
 
 const (
@@ -19,14 +21,21 @@ const (
 	surveyMost = 100
 )
 
-// Survey is what there was in a cluster where many objects are about to be applied
-// for the first time: little, most of the time. The nil Survey knows nothing.
-type Survey struct {
-	places map[place]map[string]*Live
+// place is a kind in a namespace.
+type place struct {
+	resource  schema.GroupVersionResource
+	namespace string
 }
 
-// Survey lists the metadata of what is where the phases have several objects.
-// What the caller may not list, and places that are full, are left out.
+// Survey is what there was in a cluster before many objects are applied to it
+// for the first time. Mostly that is little. The nil Survey knows nothing.
+type Survey struct {
+	places map[place]map[string]*observed.Object
+}
+
+// Survey lists the metadata of the objects in each place in which the phases
+// have several objects. It leaves out places that the caller may not list and
+// places with too many objects.
 func (c *Cluster) Survey(ctx context.Context, phases []Phase) (*Survey, error) {
 	several := map[place]int{}
 	brought := map[schema.GroupKind]string{}
@@ -48,7 +57,7 @@ func (c *Cluster) Survey(ctx context.Context, phases []Phase) (*Survey, error) {
 			several[place{resource: mapping.Resource, namespace: namespaceOf(mapping, e)}]++
 		}
 	}
-	s := &Survey{places: map[place]map[string]*Live{}}
+	s := &Survey{places: map[place]map[string]*observed.Object{}}
 	for at, n := range several {
 		if n < surveyAfter {
 			continue
@@ -63,18 +72,18 @@ func (c *Cluster) Survey(ctx context.Context, phases []Phase) (*Survey, error) {
 		if list.Continue != "" {
 			continue
 		}
-		objects := make(map[string]*Live, len(list.Items))
+		objects := make(map[string]*observed.Object, len(list.Items))
 		for i := range list.Items {
-			objects[list.Items[i].Name] = c.liveOf(&list.Items[i])
+			objects[list.Items[i].Name] = c.reader.Of(&list.Items[i])
 		}
 		s.places[at] = objects
 	}
 	return s, nil
 }
 
-// find tells what there was under a name, nil if nothing, and whether it was
-// looked for.
-func (s *Survey) find(resource schema.GroupVersionResource, namespace, name string) (live *Live, known bool) {
+// find returns what there was under a name, nil if there was nothing. known is
+// false if the survey did not look there.
+func (s *Survey) find(resource schema.GroupVersionResource, namespace, name string) (live *observed.Object, known bool) {
 	if s == nil {
 		return nil, false
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -55,5 +56,5 @@ func fresh(t *testing.T, url string) *Applier {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(c, Owner{FieldManager: "m", LabelGroup: group, Name: "n", Namespace: "ns"}, nil)
+	return New(c, Owner{FieldManager: "m", LabelGroup: group, Name: "n", Namespace: "ns"}, nil, time.Now)
 }

@@ -20,11 +20,15 @@ import (
 
 	helmchart "helm.sh/helm/v4/pkg/chart/v2"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/digest"
+	"github.com/cascade-gitops/cascade/syncer/flight"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
-// Charts makes packaged charts. Objects that ask for the same share one snapshot,
-// which goes with the last that holds it. It is safe for concurrent use.
+// Charts packages charts. Objects that ask for the same chart share one
+// snapshot, which is freed when the last of them drops it. It is safe for
+// concurrent use.
 type Charts struct {
 	indexes *Indexes
 	// archives keeps what was downloaded and what was packaged.
@@ -32,10 +36,10 @@ type Charts struct {
 	dir      string
 	limits   Limits
 
-	making flights[*Build]
+	making flight.Group[*Build]
 
 	mu     sync.Mutex
-	made   map[string]made
+	builds map[string]weakBuild
 	counts ChartCounts
 }
 
@@ -52,15 +56,15 @@ type ChartCounts struct {
 	Packaged int64
 }
 
-// made is a build as long as somebody holds its snapshot.
-type made struct {
+// weakBuild is a build that lasts as long as something holds its snapshot.
+type weakBuild struct {
 	build    Build
 	snapshot weak.Pointer[source.Snapshot]
 	parts    []weak.Pointer[source.Snapshot]
 }
 
-func remember(b *Build) made {
-	m := made{build: *b, snapshot: weak.Make(b.Snapshot)}
+func remember(b *Build) weakBuild {
+	m := weakBuild{build: *b, snapshot: weak.Make(b.Snapshot)}
 	m.build.Snapshot, m.build.parts = nil, nil
 	for _, p := range b.parts {
 		m.parts = append(m.parts, weak.Make(p))
@@ -68,8 +72,8 @@ func remember(b *Build) made {
 	return m
 }
 
-// recall returns the build, without a snapshot if nobody holds that any more.
-func (m made) recall() *Build {
+// recall returns the build, without its snapshot if that was freed.
+func (m weakBuild) recall() *Build {
 	b := m.build
 	b.Snapshot = m.snapshot.Value()
 	for _, p := range m.parts {
@@ -80,14 +84,14 @@ func (m made) recall() *Build {
 	return &b
 }
 
-// NewCharts finds charts in indexes, and keeps files in dir, which have no names
-// there once they are complete.
+// NewCharts finds charts in indexes, and keeps files in dir. A file has no name
+// there once it is complete.
 func NewCharts(indexes *Indexes, dir string, limits Limits) *Charts {
 	return &Charts{
 		indexes: indexes, dir: dir, limits: limits,
 		// What is packaged here may be a little larger than what was fetched.
 		archives: source.NewArchives(dir, limits.Chart+limits.File, maxInflated+limits.File+maxFiles*2048),
-		made:     map[string]made{},
+		builds:   map[string]weakBuild{},
 	}
 }
 
@@ -115,10 +119,10 @@ type Spec struct {
 	IgnoreMissingValues bool
 	// Generation of the HelmChart: it is in the version if there are values files.
 	Generation int64
-	// Changed: the spec is not the one that Last was made by.
+	// Changed: the spec is not the one that Last was built by.
 	Changed bool
-	// Last is what was made last; nil if nothing was. Without its snapshot it is what
-	// the status of the HelmChart tells of it: Name, Version and Inputs.
+	// Last is the last build; nil if there was none. Without its snapshot it has
+	// what the status of the HelmChart records: Name, Version and Inputs.
 	Last *Build
 }
 
@@ -134,18 +138,15 @@ type Build struct {
 	Dependencies int
 	// Packaged: the chart is not the file that was fetched.
 	Packaged bool
-	// Inputs identifies what a chart from another source was made of, whatever the
-	// revision; empty for one from a repository. It is also in the metadata of the
-	// artifact, under InputsKey.
+	// Inputs identifies the content that a chart from another source was built
+	// from, whatever the revision. It is empty for a chart from a repository. The
+	// metadata of the artifact has it as v1alpha1.InputsAnnotation.
 	Inputs string
 
-	// parts are downloads that went into the chart: what is made of the same again
-	// finds them as long as somebody holds the build.
+	// parts are downloads that went into the chart. Another build from the same
+	// downloads finds them as long as this build is held.
 	parts []*source.Snapshot
 }
-
-// InputsKey is the key of Build.Inputs in the metadata of an artifact.
-const InputsKey = "cascade.dev/inputs"
 
 // Summary says what was done, in Flux's words.
 func (b *Build) Summary() string {
@@ -168,8 +169,8 @@ func (b *Build) Reason() string {
 	return "ChartPullSucceeded"
 }
 
-// is reports whether the last build stands for a chart of this name and version: as in
-// Flux, such a chart is not made again.
+// is reports whether the last build is of a chart of this name and version. As
+// in Flux, such a chart is not built again.
 func (s Spec) is(name, version string) bool {
 	return s.Last != nil && !s.Changed && s.Last.Snapshot != nil && s.Last.Name == name && s.Last.Version == version
 }
@@ -188,9 +189,9 @@ type found struct {
 // repository is without a scheme.
 type Verify func(ctx context.Context, repository, digest string) error
 
-// FromRepository finds a chart in a repository, and downloads it unless somebody has
-// it. What verify says counts for the very manifest that is downloaded; it is nil where
-// no signature is asked for.
+// FromRepository finds a chart in a repository, and downloads it unless a
+// snapshot of it is held. verify checks the very manifest that is downloaded;
+// it is nil where no signature is asked for.
 func (c *Charts) FromRepository(ctx context.Context, r Repository, spec Spec, verify Verify) (*Build, error) {
 	if err := checkName(spec.Chart, spec.Version); err != nil {
 		return nil, err
@@ -219,7 +220,7 @@ func (c *Charts) FromRepository(ctx context.Context, r Repository, spec Spec, ve
 	if err != nil || len(files) == 0 {
 		return plain, authentication(err)
 	}
-	key := digestOf("values", plain.Snapshot.Digest, version, fmt.Sprintf("%t %q", spec.IgnoreMissingValues, files))
+	key := digest.Of("values", plain.Snapshot.Digest, version, fmt.Sprintf("%t %q", spec.IgnoreMissingValues, files)).Hex()
 	return c.make(ctx, key, func() (*Build, error) {
 		chart, err := c.load(ctx, plain.Snapshot)
 		if err != nil {
@@ -318,7 +319,7 @@ func (c *Charts) find(ctx context.Context, user source.Key, r Repository, name, 
 	}
 	return found{
 		name: name, version: e.version, digest: sha256Of(e.digest),
-		key: digestOf("http", s.key, from.String(), e.version, e.digest),
+		key: digest.Of("http", s.key, from.String(), e.version, e.digest).Hex(),
 		get: func(ctx context.Context) (io.ReadCloser, error) {
 			res, err := get(ctx, s.client, from, http.Header{"Accept-Encoding": {"identity"}})
 			if err != nil {
@@ -331,7 +332,8 @@ func (c *Charts) find(ctx context.Context, user source.Key, r Repository, name, 
 
 func (c *Charts) findTag(ctx context.Context, r Repository, u *url.URL, name, version string, verify Verify) (found, error) {
 	repository := u.Host + path.Join("/", u.Path, name)
-	// A registry may have very many tags: nobody asks for them who knows the version.
+	// A registry may have very many tags: they are not listed if the version is
+	// exact.
 	if _, err := parseVersion(version); err != nil {
 		tags, err := r.Registry.Tags(ctx, repository)
 		if err != nil {
@@ -353,7 +355,7 @@ func (c *Charts) findTag(ctx context.Context, r Repository, u *url.URL, name, ve
 		reference = digest
 	}
 	return found{
-		name: path.Base(name), version: version, key: digestOf("oci", r.key(), repository, reference),
+		name: path.Base(name), version: version, key: digest.Of("oci", r.key(), repository, reference).Hex(),
 		get: func(ctx context.Context) (io.ReadCloser, error) { return r.Registry.Pull(ctx, repository, reference) },
 	}, nil
 }
@@ -438,19 +440,19 @@ func (c *Charts) finish(ctx context.Context, chart *helmchart.Chart, build *Buil
 func (c *Charts) open(ctx context.Context, data []byte, build *Build) (*Build, error) {
 	about := source.About{Revision: build.Version, File: build.Name + "-" + build.Version + ".tgz"}
 	if build.Inputs != "" {
-		about.Metadata = map[string]string{InputsKey: build.Inputs}
+		about.Metadata = map[string]string{v1alpha1.InputsAnnotation: build.Inputs}
 	}
 	var err error
 	build.Snapshot, err = c.archives.Open(ctx, bytes.NewReader(data), about)
 	return build, err
 }
 
-// make returns the build of this key if somebody holds it, or makes it.
+// make returns the build of this key if it is held, or builds it.
 func (c *Charts) make(ctx context.Context, key string, get func() (*Build, error)) (*Build, error) {
-	return c.making.do(ctx, key, func() (*Build, bool) {
+	return c.making.Do(ctx, key, func() (*Build, bool) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		build := c.made[key].recall()
+		build := c.builds[key].recall()
 		return build, build.Snapshot != nil
 	}, func() (*Build, error) {
 		build, err := get()
@@ -459,20 +461,12 @@ func (c *Charts) make(ctx context.Context, key string, get func() (*Build, error
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		for key, m := range c.made {
+		for key, m := range c.builds {
 			if m.snapshot.Value() == nil {
-				delete(c.made, key)
+				delete(c.builds, key)
 			}
 		}
-		c.made[key] = remember(build)
+		c.builds[key] = remember(build)
 		return build, nil
 	})
-}
-
-func digestOf(parts ...string) string {
-	h := sha256.New()
-	for _, p := range parts {
-		fmt.Fprintf(h, "%q\n", p)
-	}
-	return hex.EncodeToString(h.Sum(nil))
 }

@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -590,31 +589,5 @@ func TestCompressedIndex(t *testing.T) {
 	index, err := NewIndexes(t.TempDir(), DefaultIndexMaxBytes, DefaultIndexCacheBytes).Fetch(t.Context(), user("a"), Repository{URL: server.URL})
 	if err != nil || index.Revision != "sha256:"+sum(data) {
 		t.Errorf("Fetch() = %+v, %v", index, err)
-	}
-}
-
-// TestFlight: who gives up does not make the others fail.
-func TestFlight(t *testing.T) {
-	var f flights[int]
-	none := func() (int, bool) { return 0, false }
-	ctx, cancel := context.WithCancel(t.Context())
-	started := make(chan struct{})
-	first := make(chan error)
-	go func() {
-		_, err := f.do(ctx, "k", none, func() (int, error) { close(started); <-ctx.Done(); return 0, ctx.Err() })
-		first <- err
-	}()
-	<-started
-	second := make(chan int)
-	go func() {
-		n, _ := f.do(t.Context(), "k", none, func() (int, error) { return 2, nil })
-		second <- n
-	}()
-	cancel()
-	if err := <-first; !errors.Is(err, context.Canceled) {
-		t.Errorf("the first: %v", err)
-	}
-	if n := <-second; n != 2 {
-		t.Errorf("the second got %d, want 2", n)
 	}
 }

@@ -19,10 +19,10 @@ const (
 	maxPairs = 500_000
 )
 
-// CheckValidation refuses values for which the validation against the schemas of a
-// chart, and of the charts in it, would hardly end: nothing stops it once it runs. The
-// values are those that are validated, with the defaults of the chart merged in. The
-// error has the reason LimitExceeded.
+// CheckValidation refuses values whose validation against the schemas of a
+// chart, and of the charts in it, would hardly end: nothing stops a validation
+// once it runs. The values are the merged ones that are validated. The error
+// has the reason LimitExceeded.
 func CheckValidation(c *helmchart.Chart, values map[string]any) error {
 	if len(c.Schema) > 0 {
 		schema, err := jsonschema.UnmarshalJSON(bytes.NewReader(c.Schema))

@@ -96,8 +96,8 @@ type builder struct {
 	charts map[string]*listed
 	now    *listed
 	count  int
-	// spooled has each version as it will be in the artifact; nil if nobody needs
-	// that.
+	// spooled has each version as it will be in the artifact; nil if no artifact is
+	// written.
 	spooled *bufio.Writer
 	at      int64
 }
@@ -147,9 +147,9 @@ func (b *builder) version(v *repo.ChartVersion) error {
 	if err != nil {
 		return nil
 	}
-	made := version{entry: entry{version: v.Version, digest: v.Digest, created: v.Created}, parsed: parsed}
+	added := version{entry: entry{version: v.Version, digest: v.Digest, created: v.Created}, parsed: parsed}
 	if len(v.URLs) > 0 {
-		made.url = v.URLs[0]
+		added.url = v.URLs[0]
 	}
 	if b.spooled != nil {
 		data, err := json.MarshalIndent(v, "      ", "  ")
@@ -163,10 +163,10 @@ func (b *builder) version(v *repo.ChartVersion) error {
 		if _, err := b.spooled.Write(data); err != nil {
 			return fmt.Errorf("cannot write file: %w", err)
 		}
-		made.at, made.size = b.at, int64(len(data))
-		b.at += made.size
+		added.at, added.size = b.at, int64(len(data))
+		b.at += added.size
 	}
-	b.now.versions = append(b.now.versions, made)
+	b.now.versions = append(b.now.versions, added)
 	return nil
 }
 
@@ -264,7 +264,7 @@ func (b *builder) read(raw io.ReaderAt, size int64, spool *os.File) (head *repo.
 		}
 		return nil, err
 	}
-	// What counts for an index of usual size is what Helm makes of it.
+	// Helm itself parses an index of usual size, so that the result is Helm's.
 	var data bytes.Buffer
 	if _, err := io.Copy(&data, whole()); err != nil {
 		return nil, err

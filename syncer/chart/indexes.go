@@ -11,6 +11,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/cascade-gitops/cascade/syncer/flight"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
@@ -31,7 +32,7 @@ type Indexes struct {
 	cacheMax int64
 	// parsing has room for those that parse at the same time.
 	parsing chan struct{}
-	asking  flights[*Index]
+	asking  flight.Group[*Index]
 
 	mu     sync.Mutex
 	shared map[string]*shared
@@ -58,9 +59,9 @@ type shared struct {
 	used int64
 
 	index *Index
-	// refused is why the newest index, of this revision, was not taken: that it is
-	// fetched again makes it no better. The revision is empty if it was not read to
-	// its end.
+	// refused is why the newest index, of this revision, was not taken. It is not
+	// parsed again while the revision is the same. The revision is empty if the
+	// index was not read to its end.
 	refused         error
 	refusedRevision string
 	// etag and modified are what the server said of it.
@@ -161,10 +162,10 @@ func (x *Indexes) use(user source.Key, r Repository) (*shared, error) {
 	return s, nil
 }
 
-// ask the server, or wait for another one that does.
+// ask asks the server, or waits for another caller that does.
 func (x *Indexes) ask(ctx context.Context, s *shared) (*Index, error) {
 	none := func() (*Index, bool) { return nil, false }
-	index, err := x.asking.do(ctx, s.key, none, func() (*Index, error) { return x.fetch(ctx, s) })
+	index, err := x.asking.Do(ctx, s.key, none, func() (*Index, error) { return x.fetch(ctx, s) })
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return nil, failf(ReasonFailed, "cannot fetch index of Helm repository %s: %w", shown(s.url), err)
 	}
@@ -205,7 +206,7 @@ func (x *Indexes) fetch(ctx context.Context, s *shared) (*Index, error) {
 			index, err = x.parse(ctx, raw, size, revision)
 		}
 	}
-	// What is wrong with an index stays wrong until it is another one.
+	// An index with an error keeps it until the server has another one.
 	lasting := err == nil || ctx.Err() == nil && (source.ReasonOf(err) == ReasonIndexation || source.ReasonOf(err) == source.ReasonLimitExceeded)
 	x.mu.Lock()
 	defer x.mu.Unlock()

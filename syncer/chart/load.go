@@ -20,7 +20,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
-// Names of the files that are more than files.
+// Names of the files that have a meaning of their own.
 const (
 	chartFile  = "Chart.yaml"
 	lockFile   = "Chart.lock"
@@ -39,7 +39,7 @@ type loading struct {
 	schemas   schemas
 }
 
-// schemas says what becomes of values.schema.json.
+// schemas says what is done with values.schema.json.
 type schemas int
 
 const (
@@ -223,7 +223,7 @@ func flatten(ctx context.Context, files []*archive.BufferedFile, b *budget, dept
 // nesting is how many charts a file is in, at most.
 func nesting(name string) int { return strings.Count("/"+name, "/charts/") }
 
-// checkLocks refuses what nobody looks for afterwards.
+// checkLocks refuses errors in lock files, which no later step would find.
 func checkLocks(c *helmchart.Chart) error {
 	if c.Lock != nil && slices.Contains(c.Lock.Dependencies, nil) {
 		return fmt.Errorf("the lock file of chart %q has an empty dependency", c.Name())
@@ -256,7 +256,8 @@ type About struct {
 	Name, Version, AppVersion string
 }
 
-// Describe reads who a chart in a snapshot is, and not the chart.
+// Describe reads name and version of a chart in a snapshot, without loading the
+// chart.
 func Describe(ctx context.Context, s *source.Snapshot) (About, error) {
 	m, err := metadata(ctx, s)
 	if err != nil {
@@ -289,7 +290,7 @@ func find(files []*archive.BufferedFile, name string) ([]byte, error) {
 	return nil, fs.ErrNotExist
 }
 
-// metadataOf reads what says who a chart is, also as it was before Helm 3.
+// metadataOf reads the metadata of a chart, also in the form of before Helm 3.
 func metadataOf(read func(name string) ([]byte, error)) (*helmchart.Metadata, error) {
 	m := &helmchart.Metadata{}
 	for _, name := range []string{chartFile, requirementsFile} {

@@ -6,26 +6,26 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/url"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/Masterminds/semver/v3"
 	helmchart "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/ignore"
 
+	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
-// Repositories returns the repository with a normalized URL, with the credential that
-// whoever asks for the chart may use: a dependency names no credential.
+// Repositories returns the repository with a normalized URL. Its credential is
+// one that the object that asks for the chart may use, because a dependency
+// names none.
 type Repositories func(ctx context.Context, normalized string) (Repository, error)
 
-// FromSnapshot packages a chart that is in another source: in a directory, or packed.
-// With byRevision the version has the revision of the source as its metadata, but that
-// of the last build as long as nothing changed that the chart is made of.
+// FromSnapshot packages a chart that is in another source: in a directory, or
+// packed. With byRevision the version has the revision of the source as its
+// metadata. As long as the inputs of the chart are the same, it keeps the
+// revision of the last build.
 func (c *Charts) FromSnapshot(ctx context.Context, s *source.Snapshot, spec Spec, byRevision bool, repositories Repositories) (*Build, error) {
 	l := &local{charts: c, ctx: ctx, s: s, spec: spec, files: wanted(spec.ValuesFiles), at: clean(spec.Chart), repositories: repositories}
 	used := map[string]bool{}
@@ -69,7 +69,7 @@ func (c *Charts) FromSnapshot(ctx context.Context, s *source.Snapshot, spec Spec
 	for _, a := range found {
 		used[a.key()] = true
 	}
-	key := digestOf("local", inputs, version, fmt.Sprintf("%t %q", spec.IgnoreMissingValues, l.files), accessKey(found))
+	key := digest.Of("local", inputs, version, fmt.Sprintf("%t %q", spec.IgnoreMissingValues, l.files), accessKey(found)).Hex()
 	return c.make(ctx, key, func() (*Build, error) { return l.build(version, inputs, found) })
 }
 
@@ -125,16 +125,17 @@ func (l *local) suffix(byRevision bool) string {
 	return strings.Join(parts, ".")
 }
 
-// inputs identifies what the chart is made of: its directory with what links in it lead
-// to, the values files, and the dependencies in the source. Where those are the same,
-// the chart is, whatever else a commit changed.
+// inputs identifies the content that the chart is built from: its directory
+// with the targets of links, the values files, and the dependencies in the
+// source. The chart is the same as long as those are, whatever else a commit
+// changed.
 func (l *local) inputs(hash string, m *helmchart.Metadata) (string, error) {
 	parts := []string{"1", l.at, hash}
 	if l.isDir {
 		parts = append(parts, l.s.Rules())
 	}
 	follow := func(dir string) error {
-		// What is wrong with the rules is found out when they are used.
+		// An error in the rules is reported when they are used.
 		rules, _ := helmRules(l.s, dir)
 		w := &linked{ctx: l.ctx, s: l.s, root: dir, rules: rules, b: newBudget(0), found: func(name, hash string) { parts = append(parts, "link", name, hash) }}
 		return w.dir("", 0)
@@ -171,7 +172,7 @@ func (l *local) inputs(hash string, m *helmchart.Metadata) (string, error) {
 		}
 		parts = append(parts, "values", name, hash)
 	}
-	return digestOf(parts...), nil
+	return digest.Quoted(parts...).Hex(), nil
 }
 
 // linked finds the links below a directory, with the hash of what they lead to, which
@@ -206,7 +207,8 @@ func (w *linked) dir(at string, depth int) error {
 		}
 		if e.Link {
 			var hash string
-			// Whether a link that leads nowhere matters is found out later.
+			// A link without a target is an error only if the chart needs it, which a later
+			// step finds out.
 			into, hash, _ = w.s.Stat(path.Join(w.root, name))
 			w.found(path.Join(w.root, name), hash)
 		}
@@ -217,96 +219,6 @@ func (w *linked) dir(at string, depth int) error {
 		}
 	}
 	return nil
-}
-
-// named are the dependencies that the chart and its lock file name.
-func (l *local) named(m *helmchart.Metadata) ([]*helmchart.Dependency, error) {
-	all := slices.Clone(m.Dependencies)
-	for _, name := range []string{lockFile, requirementsLockFile} {
-		data, err := l.s.ReadFile(path.Join(l.at, name))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		lock, err := parseLock(data)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read %s: %w", name, err)
-		}
-		if lock != nil {
-			all = append(all, lock.Dependencies...)
-		}
-	}
-	return all, nil
-}
-
-// pathOf returns where in the source a dependency is; false for one that is not.
-func (l *local) pathOf(d *helmchart.Dependency) (string, bool) {
-	if d.Repository == "" {
-		return clean(path.Join(l.at, "charts", d.Name)), true
-	}
-	u, err := url.Parse(d.Repository)
-	if err != nil || u.Scheme != "file" {
-		return "", false
-	}
-	return clean("/" + path.Join(l.at, u.Host, u.Path)), true
-}
-
-// access is a repository that a dependency names, or why there is none.
-type access struct {
-	Repository
-	err error
-}
-
-// access looks up the repositories of the dependencies that are not in the source, by
-// their normalized URLs. It matters that one cannot be had only if the chart does not
-// bring along what is in it.
-func (l *local) access(m *helmchart.Metadata) (map[string]access, error) {
-	if !l.isDir {
-		return nil, nil
-	}
-	named, err := l.named(m)
-	if err != nil {
-		return nil, failf(ReasonDependency, "%w", err)
-	}
-	found := map[string]access{}
-	for _, d := range named {
-		if _, ok := l.pathOf(d); ok {
-			continue
-		}
-		at, err := dependencyURL(d)
-		if err != nil {
-			continue
-		}
-		if _, ok := found[at]; !ok {
-			r, err := l.repositories(l.ctx, at)
-			found[at] = access{r, err}
-		}
-	}
-	return found, nil
-}
-
-// accessKey keeps apart what was made with different credentials.
-func accessKey(found map[string]access) string {
-	var keys []string
-	for _, a := range found {
-		if a.err == nil {
-			keys = append(keys, a.key())
-		}
-	}
-	slices.Sort(keys)
-	return strings.Join(keys, ",")
-}
-
-func dependencyURL(d *helmchart.Dependency) (string, error) {
-	switch {
-	case strings.HasPrefix(d.Repository, "@"), strings.HasPrefix(d.Repository, "alias:"):
-		return "", fmt.Errorf("aliased repository dependency is not supported: %s", d.Repository)
-	case !strings.HasPrefix(d.Repository, "http://") && !strings.HasPrefix(d.Repository, "https://") && !strings.HasPrefix(d.Repository, OCI+"://"):
-		return "", errors.New("invalid dependency repository URL: its scheme is not one of http, https, oci, file")
-	}
-	return NormalizeURL(d.Repository)
 }
 
 func (l *local) build(version, inputs string, from map[string]access) (*Build, error) {
@@ -383,122 +295,4 @@ func (l *local) load(at string, b *budget) (*helmchart.Chart, error) {
 		return nil, err
 	}
 	return assemble(l.ctx, files, b, kept)
-}
-
-// complete adds the dependencies that the chart does not bring along. Under which alias
-// and condition they are used is decided when the chart is rendered; only of several
-// versions of one chart, which would be in the same place, each gets its alias now.
-func (l *local) complete(chart *helmchart.Chart, from map[string]access, b *budget) (added int, parts []*source.Snapshot, err error) {
-	brought, done := chart.Dependencies(), map[string]bool{}
-	wanted := wantedCharts(chart)
-	kinds := map[string]map[string]bool{}
-	for _, d := range wanted {
-		if kinds[d.Name] == nil {
-			kinds[d.Name] = map[string]bool{}
-		}
-		kinds[d.Name][d.Version+" "+d.Repository] = true
-	}
-	for _, d := range wanted {
-		as := d.Name
-		if d.Alias != "" && len(kinds[d.Name]) > 1 {
-			as = d.Alias
-		}
-		there := slices.ContainsFunc(brought, func(c *helmchart.Chart) bool { return c.Name() == d.Name || d.Alias != "" && c.Name() == d.Alias })
-		if there || done[as] {
-			continue
-		}
-		done[as] = true
-		kind := "remote"
-		var sub *helmchart.Chart
-		if at, ok := l.pathOf(d); ok {
-			kind = "local"
-			sub, err = l.nearby(d, at, b)
-		} else {
-			var part *source.Snapshot
-			if sub, part, err = l.distant(d, from, b); err == nil {
-				parts = append(parts, part)
-			}
-		}
-		if err != nil {
-			return 0, nil, wrap(ReasonDependency, fmt.Sprintf("failed to add %s dependency '%s'", kind, d.Name), err)
-		}
-		if as != d.Name {
-			sub.Metadata.Name = as
-		}
-		chart.AddDependency(sub)
-		added++
-	}
-	return added, parts, nil
-}
-
-// wantedCharts are the dependencies as the lock file has them, with the aliases of
-// Chart.yaml, which a lock file does not have.
-func wantedCharts(chart *helmchart.Chart) []*helmchart.Dependency {
-	named := chart.Metadata.Dependencies
-	if chart.Lock == nil {
-		return named
-	}
-	locked := make([]*helmchart.Dependency, 0, len(chart.Lock.Dependencies))
-	for i, d := range chart.Lock.Dependencies {
-		copied := *d
-		if i < len(named) && named[i].Name == d.Name && copied.Alias == "" {
-			copied.Alias = named[i].Alias
-		}
-		locked = append(locked, &copied)
-	}
-	return locked
-}
-
-// nearby loads a dependency that is in the same source.
-func (l *local) nearby(d *helmchart.Dependency, at string, b *budget) (*helmchart.Chart, error) {
-	if at == "" || strings.HasPrefix(l.at+"/", at+"/") {
-		return nil, fmt.Errorf("the chart at '/%s' has the chart that depends on it in it (reference '%s')", at, d.Repository)
-	}
-	sub, err := l.load(at, b)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("no chart found at '/%s' (reference '%s')", at, d.Repository)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("failed to load chart from '/%s' (reference '%s'): %w", at, d.Repository, err)
-	}
-	if d.Version == "" {
-		return sub, nil
-	}
-	constraint, err := semver.NewConstraint(d.Version)
-	if err != nil {
-		return nil, fmt.Errorf("invalid version/constraint format '%s': %w", d.Version, err)
-	}
-	version, err := semver.NewVersion(sub.Metadata.Version)
-	if err != nil {
-		return nil, err
-	}
-	if !constraint.Check(version) {
-		return nil, fmt.Errorf("can't get a valid version for constraint '%s': the chart has version %s", d.Version, version)
-	}
-	return sub, nil
-}
-
-// distant fetches a dependency from a repository.
-func (l *local) distant(d *helmchart.Dependency, from map[string]access, b *budget) (*helmchart.Chart, *source.Snapshot, error) {
-	at, err := dependencyURL(d)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := from[at].err; err != nil {
-		return nil, nil, fmt.Errorf("failed to get its repository: %w", err)
-	}
-	chart, err := l.charts.find(l.ctx, l.spec.User, from[at].Repository, d.Name, d.Version, nil)
-	if err != nil {
-		return nil, nil, err
-	}
-	build, err := l.charts.pull(l.ctx, chart)
-	if err != nil {
-		return nil, nil, err
-	}
-	files, err := packaged(l.ctx, build.Snapshot, b, nil)
-	if err != nil {
-		return nil, nil, err
-	}
-	sub, err := assemble(l.ctx, files, b, kept)
-	return sub, build.Snapshot, err
 }

@@ -11,10 +11,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+
 	helmchart "helm.sh/helm/v4/pkg/chart/v2"
 
-	"github.com/cascade-gitops/cascade/e2e/gitserver"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/source/gitserver"
 )
 
 // gitRepository makes snapshots of commits.
@@ -299,7 +301,7 @@ func TestOnlyOwnChanges(t *testing.T) {
 	}
 
 	// After a restart what the status tells of the last build is enough.
-	spec.Last = &Build{Name: last.Name, Version: last.Version, Inputs: last.Snapshot.Metadata[InputsKey]}
+	spec.Last = &Build{Name: last.Name, Version: last.Version, Inputs: last.Snapshot.Metadata[v1alpha1.InputsAnnotation]}
 	again, err := newCharts(t).FromSnapshot(t.Context(), git.commit(map[string]string{"other": "q"}), spec, true, noRepositories)
 	if err != nil || again.Version != last.Version || again.Snapshot.Digest != last.Snapshot.Digest {
 		t.Errorf("after a restart: %+v, %v, want version %s", again, err, last.Version)

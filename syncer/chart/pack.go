@@ -11,8 +11,8 @@ import (
 	chartutil "helm.sh/helm/v4/pkg/chart/v2/util"
 )
 
-// packTime is when all files of a packaged chart were made: with the time of
-// packaging, the same chart would be another file each time.
+// packTime is the modification time of all files of a packaged chart. With the
+// time of packaging, the same chart would be another file each time.
 var packTime = time.Unix(0, 0).UTC()
 
 // pack returns a packaged chart. The same chart is the same bytes.
@@ -20,7 +20,7 @@ func pack(c *helmchart.Chart, dir string) ([]byte, error) {
 	if err := distinct(c); err != nil {
 		return nil, err
 	}
-	settle(c)
+	normalize(c)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot create directory: %w", err)
 	}
@@ -62,8 +62,8 @@ func distinct(c *helmchart.Chart) error {
 	return nil
 }
 
-// settle takes from a chart what differs from one packaging to the next.
-func settle(c *helmchart.Chart) {
+// normalize removes from a chart what differs from one packaging to the next.
+func normalize(c *helmchart.Chart) {
 	c.ModTime, c.SchemaModTime = packTime, packTime
 	if c.Lock != nil && c.Lock.Generated.IsZero() {
 		c.Lock.Generated = packTime
@@ -79,7 +79,7 @@ func settle(c *helmchart.Chart) {
 	}
 	sortCharts(c)
 	for _, sub := range c.Dependencies() {
-		settle(sub)
+		normalize(sub)
 	}
 }
 

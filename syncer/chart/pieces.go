@@ -27,8 +27,8 @@ const (
 	maxVersions = 100_000
 )
 
-// errOdd is wrapped by the errors for YAML that cannot be read in pieces. It may
-// be correct YAML all the same.
+// errOdd is wrapped by errors for YAML that cannot be read in pieces, but may
+// be correct.
 var errOdd = errors.New("it is not in the form that `helm repo index` writes")
 
 // sink takes an index apart.

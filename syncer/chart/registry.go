@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
@@ -17,8 +18,8 @@ type images struct {
 	most   int64
 }
 
-// NewRegistry reads charts from a registry with the credential of an origin, whose URL
-// does not count. A chart of more than maxBytes is refused.
+// NewRegistry reads charts from a registry with the credential of an origin.
+// The URL of the origin is not used. A chart of more than maxBytes is refused.
 func NewRegistry(from *source.Images, origin source.ImageOrigin, maxBytes int64) Registry {
 	return &images{images: from, origin: origin, most: maxBytes}
 }
@@ -32,7 +33,7 @@ func (i *images) Identity() string {
 	if o.Proxy != nil {
 		proxy = o.Proxy.String()
 	}
-	return digestOf(fmt.Sprintf("%q", o.Secrets), fmt.Sprintf("%q", o.Certificates), login, proxy, fmt.Sprint(o.Insecure))
+	return digest.Of(fmt.Sprintf("%q", o.Secrets), fmt.Sprintf("%q", o.Certificates), login, proxy, fmt.Sprint(o.Insecure)).Hex()
 }
 
 func (i *images) at(repository string) source.ImageOrigin {

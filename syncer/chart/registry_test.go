@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
@@ -80,7 +81,7 @@ func (r *ociRegistry) push(t testing.TB, repository, tag string, packaged []byte
 }
 
 func ociRepository(t testing.TB, r *ociRegistry) Repository {
-	images := source.NewImages(t.TempDir(), 64<<20)
+	images := source.NewImages(t.TempDir(), 64<<20, time.Now)
 	return Repository{URL: "oci://" + r.host() + "/charts/", Registry: NewRegistry(images, source.ImageOrigin{Insecure: true}, DefaultChartMaxBytes)}
 }
 

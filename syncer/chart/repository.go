@@ -28,7 +28,7 @@ type Repository struct {
 	// ca.crt, tls.crt and tls.key in the way that Flux took them before.
 	Secret map[string][]byte
 	// Certificate has the data of the Secret for TLS: ca.crt, tls.crt and tls.key.
-	// If it is set, the same keys of Secret do not count.
+	// If it is set, the same keys of Secret are not used.
 	Certificate map[string][]byte
 	// PassCredentials sends username and password also to other hosts that the
 	// index names.
@@ -47,7 +47,7 @@ type Registry interface {
 	// Resolve returns the digest of what a tag stands for.
 	Resolve(ctx context.Context, repository, tag string) (digest string, err error)
 	// Pull returns the layer that has the chart. The reference is a tag, or the
-	// digest of a manifest. Whoever calls closes the reader.
+	// digest of a manifest. The caller closes the reader.
 	Pull(ctx context.Context, repository, reference string) (io.ReadCloser, error)
 }
 
@@ -234,8 +234,8 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("cannot fetch %s: the server answered %s", e.where, e.status)
 }
 
-// get asks for a URL. The answer has the status 200, or 304 if the header asks for
-// it. Who calls closes the body.
+// get asks for a URL. The answer has the status 200, or 304 if the header asks
+// for it. The caller closes the body.
 func get(ctx context.Context, client *http.Client, u *url.URL, header http.Header) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {

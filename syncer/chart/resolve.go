@@ -12,7 +12,7 @@ import (
 // chartName is what Flux takes as the name of a chart in a repository.
 var chartName = regexp.MustCompile(`^([-a-z0-9]+/?\.?)+$`)
 
-// maxName bounds a name and a version: nobody needs longer ones.
+// maxName bounds a name and a version.
 const maxName = 512
 
 func checkName(name, version string) error {

@@ -1,30 +1,29 @@
 // Package firstsync keeps, durably, what a tier knows about its Clusters, so that
 // no cluster is built a second time.
 //
-// A management cluster that was lost and set up anew has no records, while Git
-// declares the same Clusters as before, and they run. Seen from inside, it is no
-// different from one that never had a Cluster. So a tier begins unsettled: a
-// Cluster that does not exist is not created before a person said that it is new,
-// and one that exists is left alone until it is complete. When everything that Git
-// declares is applied and there, the tier is settled, for good.
+// A management cluster that was lost and rebuilt has no records. Git declares the same
+// Clusters as before, and they still run. From inside, the tier looks like one that
+// never had a Cluster. So each tier begins with a first sync. During the first sync the
+// agent creates a Cluster that does not exist only after a person approved it, and it
+// does not touch a Cluster that exists until that is complete. The first sync is settled
+// when everything that Git declares is applied and exists. It stays settled.
 //
-// Clusters that are applied to another tier, by a Layer or spec.kubeConfig, are judged
-// by what is on record there ([Read], [Other]): what this tier knows would outlive them.
+// A Layer or spec.kubeConfig applies Clusters to another tier. For these the record of
+// that tier counts ([Read], [Other]): a record in this tier would outlive them.
 //
-// The record is one ConfigMap in the agent's namespace: it shares the fate of the
-// Clusters, so that it is lost when they are, and never without them. People and
-// agents write different keys of it.
+// The record is one ConfigMap in the agent's namespace. It lies in the same etcd as the
+// Clusters, so it is lost when they are, and never without them. People and agents
+// write different keys of it.
 //
 // Invariants:
-//   - Nobody gets an answer before the record was read, or made, and the Clusters
-//     that are there were seen.
-//   - A record that is missing is made from what is there: inventories with Clusters
-//     and Children that were connected are those of a tier that is settled already.
-//   - What a person wrote is taken back by nobody but by what it allowed having come
-//     about.
+//   - No caller gets a decision before the agent has read or created the record and
+//     has seen the Clusters that exist.
+//   - The agent creates a missing record from what exists: a tier that has inventories
+//     with Clusters, or Children that were connected, is settled already.
+//   - An approval that a person wrote stays until the Cluster that it allows exists.
 //
-// Failure model: while the record cannot be read nothing of Cluster API is applied,
-// and the owners say so. A mark that cannot be written counts in this process and is
-// written later; should the process end before that, a Cluster that was moved away
-// in just these moments is created again.
+// Failure model: while the record cannot be read, no object of Cluster API is applied,
+// and the conditions of the owners say so. A mark that cannot be written counts in this
+// process and is written later. If the process ends before that, a Cluster that was
+// moved away in the meantime is created again.
 package firstsync

@@ -14,13 +14,13 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 )
 
-// Keeper answers what is on record of a tier's Clusters.
+// Keeper reads the record of a tier's Clusters.
 type Keeper interface {
-	// For the Clusters that objects are about; nil if there are none, or any may be
-	// created.
+	// For returns the record for the Clusters among objects and of objects; nil if
+	// there are none, or if all may be created.
 	For(ctx context.Context, objects []*unstructured.Unstructured) (*inventory.FirstSync, error)
-	// Quiet reports whether no Cluster is on record, of a tier that is settled. Then
-	// only one that goes at this very moment may not be created.
+	// Quiet reports whether the tier is settled and has no Cluster on record. Then
+	// every Cluster may be created, except one that is being deleted at this moment.
 	Quiet(ctx context.Context) (bool, error)
 }
 
@@ -29,8 +29,8 @@ var (
 	_ Keeper = Other{}
 )
 
-// Read returns what is on record in another tier about its Clusters; nil if it has
-// no record, or none that the caller may read.
+// Read returns another tier's record of its Clusters; nil if the tier has no record,
+// or if the caller may not read it.
 func Read(ctx context.Context, reader client.Reader) (*inventory.FirstSync, error) {
 	name := types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.FirstSyncConfigMap}
 	cm := &corev1.ConfigMap{}
@@ -45,9 +45,9 @@ func Read(ctx context.Context, reader client.Reader) (*inventory.FirstSync, erro
 	return &inventory.FirstSync{Settled: settled, Clusters: clusters, Elsewhere: true}, nil
 }
 
-// Other answers for another tier, by its own record. Where there is none, nothing is
-// held: Flux applies to clusters that never heard of one. It may be used concurrently
-// if its reader may.
+// Other reads the record of another tier. If that tier has no record, nothing is held:
+// Flux applies to clusters that never had one. Other is safe for concurrent use if its
+// reader is.
 type Other struct {
 	// Reader of that tier's API server.
 	Reader client.Reader

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 )
@@ -28,8 +29,8 @@ func nameOf(key string) (types.NamespacedName, bool) {
 	return types.NamespacedName{Namespace: namespace, Name: name}, ok && namespace != "" && name != ""
 }
 
-// record is what the ConfigMap says. What it says of a Cluster and nobody
-// understands is left out: then the Cluster is held if in doubt.
+// recordOf reads the ConfigMap. A value of a Cluster that is not known is left out:
+// then the Cluster is held if in doubt.
 func recordOf(cm *corev1.ConfigMap) (settled bool, clusters map[types.NamespacedName]inventory.Standing) {
 	clusters = map[types.NamespacedName]inventory.Standing{}
 	for key, value := range cm.Data {
@@ -45,17 +46,17 @@ func recordOf(cm *corev1.ConfigMap) (settled bool, clusters map[types.Namespaced
 	return cm.Data[stateKey] == v1alpha1.FirstSyncSettled, clusters
 }
 
-// NewRecord is that of a tier of which nothing is on record.
+// NewRecord is the first record of a tier.
 func NewRecord(namespace, why string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: v1alpha1.FirstSyncConfigMap, Labels: map[string]string{"app.kubernetes.io/name": "cascade"},
+			Namespace: namespace, Name: v1alpha1.FirstSyncConfigMap, Labels: map[string]string{"app.kubernetes.io/name": v1alpha1.AgentName},
 		},
 		Data: map[string]string{stateKey: v1alpha1.FirstSyncAdopt, whyKey: why},
 	}
 }
 
-// ApprovalPatch is a merge patch that says of Clusters that they may be created.
+// ApprovalPatch is a merge patch that approves the creation of Clusters.
 func ApprovalPatch(names []types.NamespacedName) ([]byte, error) {
 	data := map[string]*string{}
 	for _, name := range names {
@@ -64,8 +65,8 @@ func ApprovalPatch(names []types.NamespacedName) ([]byte, error) {
 	return patchOf(data)
 }
 
-// SettlementPatch is a merge patch that ends the first sync of a tier whose record
-// is as given. What was noted meanwhile is of no more use.
+// SettlementPatch is a merge patch that ends the first sync of a tier with the given
+// record. It removes the values that only the first sync needs.
 func SettlementPatch(cm *corev1.ConfigMap, why string) ([]byte, error) {
 	data := map[string]*string{stateKey: new(v1alpha1.FirstSyncSettled), whyKey: &why}
 	for key, value := range cm.Data {
@@ -84,24 +85,22 @@ func patchOf(data map[string]*string) ([]byte, error) {
 	return patch, nil
 }
 
-// markOf is the standing that a Cluster has once it is gone, by how it is now.
+// markOf is the standing that a Cluster gets when it is deleted in its present state.
 func markOf(u *unstructured.Unstructured) inventory.Standing {
-	annotations := u.GetAnnotations()
-	if _, ok := annotations["clusterctl.cluster.x-k8s.io/delete-for-move"]; ok {
+	if clusterapi.IsMoved(u) {
 		return inventory.LastMoving
 	}
-	if annotations[v1alpha1.DeletionAnnotation] == v1alpha1.DeletionConfirmed {
+	if u.GetAnnotations()[v1alpha1.DeletionAnnotation] == v1alpha1.DeletionConfirmed {
 		return "" // when it goes, that is what a person wanted
 	}
-	paused, _, _ := unstructured.NestedBool(u.Object, "spec", "paused")
-	if _, ok := annotations["cluster.x-k8s.io/paused"]; ok || paused {
+	if clusterapi.IsPaused(u) {
 		return inventory.LastPaused
 	}
 	return ""
 }
 
-// noted is what the record is to say of a Cluster that is there with a mark, or
-// was when it was last seen, in a settled tier. change is false if it says so.
+// noted is the standing to record, in a settled tier, for a Cluster that exists or was
+// last seen with a mark. change is false if the record has it already.
 func noted(is, mark inventory.Standing, gone bool) (want inventory.Standing, change bool) {
 	if gone && mark == "" && is == inventory.Approved {
 		return is, false // it may come back; that is what was approved

@@ -221,7 +221,7 @@ func TestRecordIsMadeAgain(t *testing.T) {
 	if err := tier.Reader.Get(t.Context(), client.ObjectKeyFromObject(cm), cm); err != nil || cm.Data[stateKey] != v1alpha1.FirstSyncAdopt {
 		t.Errorf("the record is %v, %v", cm.Data, err)
 	}
-	// Unsettled: who is found complete is on record, and a pause is not.
+	// During the first sync a Cluster that is found complete is recorded, and a pause is not.
 	tier.onCluster(cluster("p", true), false)
 	c, err := inventory.PlanCreation(inventory.FleetOf([]*unstructured.Unstructured{cluster("a", false)}), &inventory.FirstSync{},
 		map[types.NamespacedName]inventory.ClusterLive{key("a"): {State: inventory.Present}}, nil)

@@ -48,7 +48,8 @@ type Result struct {
 	Vanishes bool
 }
 
-// Current: the object is as it should be, or was and is gone.
+// Current: the object is as it should be, or it is a Job that vanished after it
+// finished.
 func (r Result) Current() bool {
 	return r.Status == status.CurrentStatus || r.Status == status.NotFoundStatus && r.Vanishes
 }
@@ -71,8 +72,7 @@ type Checker struct {
 // New compiles the expressions of spec.healthCheckExprs. An error is about the
 // expressions and final: reason ReasonInvalidExpression.
 func New(exprs []kustomize.CustomHealthCheck) (*Checker, error) {
-	// The order is Flux's: expressions cannot change how a Job is seen, but may
-	// for everything else.
+	// The order is Flux's: expressions decide about every kind but Job.
 	readers := []engine.StatusReader{statusreaders.NewCustomJobStatusReader(podKinds{})}
 	if len(exprs) > 0 {
 		byExpression, err := cel.NewStatusReader(exprs)
@@ -125,9 +125,9 @@ func Vanishes(u *unstructured.Unstructured) bool {
 	return err == nil && set
 }
 
-// Pods selects the pods, in the object's namespace, that tell whether an
-// object in progress has failed. It is nil for objects that are not looked at
-// that way: kstatus does so for StatefulSets and ReplicaSets only.
+// Pods selects the pods, in the object's namespace, that tell whether an object
+// in progress has failed. It is nil for most kinds: kstatus looks at the pods
+// of StatefulSets and ReplicaSets only.
 func Pods(u *unstructured.Unstructured) labels.Selector {
 	switch u.GroupVersionKind().GroupKind() {
 	case schema.GroupKind{Group: "apps", Kind: "StatefulSet"}, schema.GroupKind{Group: "apps", Kind: "ReplicaSet"}:

@@ -60,8 +60,8 @@ func TimeoutError(results []Result) error {
 	return list("timeout waiting for", results, func(r Result) bool { return !r.Current() })
 }
 
-// longest text in bytes. A condition's message may have 32 768 characters, and
-// a status that is refused for its length would tell nothing at all.
+// longest text in bytes. A condition's message may have 32 768 characters. The
+// API server would refuse a status with a longer one.
 const longest = 16 << 10
 
 func list(what string, results []Result, named func(Result) bool) error {

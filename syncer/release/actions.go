@@ -9,80 +9,100 @@ import (
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
 	"helm.sh/helm/v4/pkg/action"
-	"helm.sh/helm/v4/pkg/chart/common/util"
-	chart "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/release/common"
 	helmrelease "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage"
 	"helm.sh/helm/v4/pkg/storage/driver"
 
-	charts "github.com/cascade-gitops/cascade/syncer/chart"
-	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/release/sandbox"
 )
 
-// helm runs one action of Helm's.
+// helm runs one action of Helm's in a cluster. It is an actor.
 type helm struct {
 	*run
-	client *kubeClient
-	logs   *logs
-	cfg    *action.Configuration
-	watch  *observer
+	session *session
+	client  *kubeClient
+	logs    *logs
+	cfg     *action.Configuration
+	watch   *observer
 	// rehearsal: an install or upgrade is rendered and not carried out. What it
 	// would make is in rehearsed.
 	rehearsal bool
 	rehearsed *helmrelease.Release
 }
 
-// helm prepares an action. wrote sees what is really written to the storage.
-func (n *run) helm(ctx context.Context, wrote func(*helmrelease.Release)) *helm {
-	h := &helm{run: n, logs: newLogs(n.log, n.Now, n.req.Redact)}
-	h.client = newKubeClient(ctx, n.session, n.guard, h.logs, n.namespace, n.readers, n.Now)
+var _ actor = (*helm)(nil)
+
+// newHelm prepares an action. wrote sees what is really written to the storage.
+func newHelm(ctx context.Context, n *run, s *session, custom readers, wrote func(*helmrelease.Release)) *helm {
+	h := &helm{run: n, session: s, logs: newLogs(n.log, n.Now, n.req.Redact)}
+	h.client = newKubeClient(ctx, s, n.guard, h.logs, n.namespace, custom, n.Now)
 	h.client.firstSync = n.req.FirstSync
-	h.watch = &observer{Driver: n.driver(), wrote: wrote}
+	h.watch = &observer{Driver: helmStore{s}.driver(n.storageNamespace), wrote: wrote}
 	releases := storage.Init(h.watch)
 	releases.SetLogger(nil)
 	h.cfg = action.NewConfiguration(action.ConfigurationSetLogger(h.logs))
-	h.cfg.RESTClientGetter = n.session
+	h.cfg.RESTClientGetter = s
 	h.cfg.KubeClient = h.client
 	h.cfg.Releases = releases
 	h.cfg.HookOutputFunc = func(_, _, _ string) io.Writer { return io.Discard }
 	return h
 }
 
-// driver is Helm's storage of the release.
-func (n *run) driver() *driver.Secrets {
-	d := driver.NewSecrets(boundedSecrets{n.session.clientset.CoreV1().Secrets(n.storageNamespace)})
-	d.SetLogger(nil)
-	return d
+func (h *helm) spared() *verdicts { return h.client.spared }
+
+func (h *helm) withLogs(message string) string { return h.logs.after(message) }
+
+// end turns a panic of Helm into an error, and takes the values of Secrets out
+// of an error. Actions defer it.
+func (h *helm) end(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("helm panicked: %v", r)
+	}
+	*err = h.logs.redact(*err)
 }
 
-// prepare loads the chart for rendering it under guard.
-func (h *helm) prepare(ctx context.Context) (c *chart.Chart, values map[string]any, b *budget, err error) {
+// rehearse renders what an install or upgrade would make. It writes nothing but
+// the definitions of the chart: without them the API server may not know the
+// kinds of the rest.
+func (h *helm) rehearse(ctx context.Context, next Action) (*helmrelease.Release, error) {
+	h.rehearsal = true
+	run := h.upgrade
+	if next == Install {
+		run = h.install
+	}
+	if err := run(ctx); err != nil {
+		return nil, err
+	}
+	if h.rehearsed == nil {
+		return nil, errors.New("the rendering is empty")
+	}
+	return h.rehearsed, nil
+}
+
+// render loads the chart and calls f with what Helm is to render instead of it.
+func (h *helm) render(ctx context.Context, crds definitions, f func(sandbox.Rendering) error) error {
 	loaded, err := h.req.Chart.Load(ctx)
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("cannot load chart: %w", err)
+		return fmt.Errorf("cannot load chart: %w", err)
 	}
-	original := copyChart(loaded)
-	original.Metadata.Version = h.req.Chart.Version
-	if !h.skipsSchema() {
-		if err := checkSchemas(original); err != nil {
-			return nil, nil, nil, err
+	return sandbox.Render(ctx, sandbox.Request{
+		Chart: loaded, Version: h.req.Chart.Version, Values: h.req.Values, SkipSchemas: h.skipsSchema(), DNS: h.AllowDNSLookups,
+		Cluster:       sandbox.Cluster{Mapper: h.session.cluster.RESTMapper(), Objects: h.session.dynamic},
+		PostRenderers: postRenderers(h.obj),
+	}, func(r sandbox.Rendering) error {
+		h.cfg.CustomTemplateFuncs = r.Functions
+		h.watch.rendered, h.watch.original = r.Chart, r.Original
+		if err := crds.apply(h.cfg, h.obj, r.Chart, r.Values); err != nil {
+			return fmt.Errorf("failed to apply CustomResourceDefinitions: %w", err)
 		}
-		// Values that cannot be merged are reported by Helm.
-		merged, err := util.CoalesceValues(copyChart(original), copyValues(h.req.Values))
-		if err == nil {
-			err = charts.CheckValidation(original, merged)
+		// What the cluster can do is asked after definitions were applied.
+		var err error
+		if h.cfg.Capabilities, err = h.session.capabilities(r.Chart, r.Values, h.Now()); err != nil {
+			return err
 		}
-		if source.ReasonOf(err) == source.ReasonLimitExceeded {
-			return nil, nil, nil, err
-		}
-	}
-	b = newBudget(ctx)
-	c = copyChart(original)
-	b.guard(c)
-	h.cfg.CustomTemplateFuncs = b.functions(h.AllowDNSLookups, h.session.lookup(ctx, b))
-	h.watch.rendered, h.watch.original = c, original
-	return c, copyValues(h.req.Values), b, nil
+		return f(r)
+	})
 }
 
 func (h *helm) skipsSchema() bool {
@@ -90,12 +110,6 @@ func (h *helm) skipsSchema() bool {
 		return h.obj.GetInstall().DisableSchemaValidation
 	}
 	return h.obj.GetUpgrade().DisableSchemaValidation
-}
-
-// capable sets what the cluster can do, after definitions were applied.
-func (h *helm) capable(c *chart.Chart, values map[string]any) (err error) {
-	h.cfg.Capabilities, err = h.session.capabilities(c, values, h.Now())
-	return err
 }
 
 // postRenderStrategy says what is sent to post renderers.
@@ -110,7 +124,7 @@ func (h *helm) postRenderStrategy() action.PostRenderStrategy {
 }
 
 func (h *helm) install(ctx context.Context) (err error) {
-	defer recovered(&err)
+	defer h.end(&err)
 	spec := h.obj.GetInstall()
 	i := action.NewInstall(h.cfg)
 	i.ServerSideApply = !h.UseHelm3Defaults
@@ -130,29 +144,22 @@ func (h *helm) install(ctx context.Context) (err error) {
 	i.Devel, i.SkipCRDs = true, true
 	i.CreateNamespace = spec.CreateNamespace && h.obj.Spec.TargetNamespace != ""
 	i.EnableDNS = h.AllowDNSLookups
-	c, values, b, err := h.prepare(ctx)
-	if err != nil {
-		return err
-	}
-	i.PostRenderer, i.PostRenderStrategy = postRenderers(h.obj, b), h.postRenderStrategy()
-	if err := applyDefinitions(h.cfg, h.obj, spec.CRDs, c, values, i.ServerSideApply, i.WaitStrategy); err != nil {
-		return fmt.Errorf("failed to apply CustomResourceDefinitions: %w", err)
-	}
-	if err := h.capable(c, values); err != nil {
-		return err
-	}
 	if h.rehearsal {
 		i.DryRunStrategy = action.DryRunServer
 	}
-	// Without a context of its own: it would leave the work behind in a goroutine.
-	// The client ends it with ours.
-	rel, err := i.Run(c, values)
-	h.rehearsed, err = typed(rel, err)
-	return b.explain(err)
+	crds := definitions{policy: spec.CRDs, serverSide: i.ServerSideApply, wait: i.WaitStrategy}
+	return h.render(ctx, crds, func(r sandbox.Rendering) error {
+		i.PostRenderer, i.PostRenderStrategy = r.PostRenderer, h.postRenderStrategy()
+		// Run gets no context: with one, Helm would leave the work behind in a
+		// goroutine when it ends. The Kubernetes client ends the work with ours.
+		rel, err := i.Run(r.Chart, r.Values)
+		h.rehearsed, err = typed(rel, err)
+		return err
+	})
 }
 
 func (h *helm) upgrade(ctx context.Context) (err error) {
-	defer recovered(&err)
+	defer h.end(&err)
 	spec := h.obj.GetUpgrade()
 	u := action.NewUpgrade(h.cfg)
 	serverSide, err := h.serverSide(spec.ServerSideApply, func() (*helmrelease.Release, error) {
@@ -181,27 +188,20 @@ func (h *helm) upgrade(ctx context.Context) (err error) {
 	u.CleanupOnFail = spec.CleanupOnFail
 	u.Devel = true
 	u.EnableDNS = h.AllowDNSLookups
-	c, values, b, err := h.prepare(ctx)
-	if err != nil {
-		return err
-	}
-	u.PostRenderer, u.PostRenderStrategy = postRenderers(h.obj, b), h.postRenderStrategy()
-	if err := applyDefinitions(h.cfg, h.obj, spec.CRDs, c, values, serverSide, u.WaitStrategy); err != nil {
-		return fmt.Errorf("failed to apply CustomResourceDefinitions: %w", err)
-	}
-	if err := h.capable(c, values); err != nil {
-		return err
-	}
 	if h.rehearsal {
 		u.DryRunStrategy = action.DryRunServer
 	}
-	rel, err := u.Run(h.name, c, values)
-	h.rehearsed, err = typed(rel, err)
-	return b.explain(err)
+	crds := definitions{policy: spec.CRDs, serverSide: serverSide, wait: u.WaitStrategy}
+	return h.render(ctx, crds, func(r sandbox.Rendering) error {
+		u.PostRenderer, u.PostRenderStrategy = r.PostRenderer, h.postRenderStrategy()
+		rel, err := u.Run(h.name, r.Chart, r.Values)
+		h.rehearsed, err = typed(rel, err)
+		return err
+	})
 }
 
-// serverSide resolves how objects are applied: as declared, or as the revision
-// was that of returns.
+// serverSide resolves how objects are applied: as declared or, for auto, as the
+// revision was applied that of returns.
 func (h *helm) serverSide(mode v2.ServerSideApplyMode, of func() (*helmrelease.Release, error)) (bool, error) {
 	switch mode {
 	case v2.ServerSideApplyEnabled:
@@ -219,7 +219,7 @@ func (h *helm) serverSide(mode v2.ServerSideApplyMode, of func() (*helmrelease.R
 }
 
 func (h *helm) rollback(to *v2.Snapshot) (err error) {
-	defer recovered(&err)
+	defer h.end(&err)
 	spec := h.obj.GetRollback()
 	serverSide, err := h.serverSide(spec.ServerSideApply, func() (*helmrelease.Release, error) {
 		return typed(h.cfg.Releases.Get(to.Name, to.Version))
@@ -256,15 +256,15 @@ func (h *helm) test() (rel *helmrelease.Release, err error) {
 		t.Filters[by] = append(t.Filters[by], f.Name)
 	}
 	tested, after, err := t.Run(h.name)
-	// It deletes hooks whose logs nobody asked for any more; as with Flux that is
-	// no part of the result.
+	// after deletes hooks whose logs are not needed any more. As in Flux, its error
+	// is not part of the result.
 	_ = after()
 	return typed(tested, err)
 }
 
 // uninstall removes the newest revision of a release, and returns it.
 func (h *helm) uninstall(name string) (rel *helmrelease.Release, err error) {
-	defer recovered(&err)
+	defer h.end(&err)
 	spec := h.obj.GetUninstall()
 	h.client.uninstalling = true
 	u := action.NewUninstall(h.cfg)

@@ -22,9 +22,17 @@ import (
 // definitionWait is how long new definitions may take to be served.
 const definitionWait = 60 * time.Second
 
-// applyDefinitions applies the CRDs of the crds directories of a chart by a
-// policy. They are no part of the release: Helm deletes none of them, ever.
-func applyDefinitions(cfg *action.Configuration, obj *v2.HelmRelease, policy v2.CRDsPolicy, c *chart.Chart, values map[string]any, serverSide bool, wait kube.WaitStrategy) error {
+// definitions says how the CRDs of the crds directories of a chart are applied.
+// They are no part of the release: Helm deletes none of them, ever.
+type definitions struct {
+	policy     v2.CRDsPolicy
+	serverSide bool
+	wait       kube.WaitStrategy
+}
+
+// apply applies the definitions of a chart by their policy.
+func (d definitions) apply(cfg *action.Configuration, obj *v2.HelmRelease, c *chart.Chart, values map[string]any) error {
+	policy := d.policy
 	if policy == "" {
 		policy = v2.Create
 	}
@@ -38,21 +46,21 @@ func applyDefinitions(cfg *action.Configuration, obj *v2.HelmRelease, policy v2.
 	if err := chartutil.ProcessDependencies(c, values); err != nil {
 		return fmt.Errorf("failed to process chart dependencies: %w", err)
 	}
-	definitions, err := buildDefinitions(cfg, obj, c)
-	if err != nil || len(definitions) == 0 {
+	list, err := buildDefinitions(cfg, obj, c)
+	if err != nil || len(list) == 0 {
 		return err
 	}
 	cfg.Logger().Info(fmt.Sprintf("applying CustomResourceDefinition(s) with policy %s", policy))
 	var applied kube.ResourceList
 	if policy == v2.Create {
-		applied, err = createDefinitions(cfg, definitions, serverSide)
+		applied, err = createDefinitions(cfg, list, d.serverSide)
 	} else {
-		applied, err = replaceDefinitions(cfg, definitions, serverSide)
+		applied, err = replaceDefinitions(cfg, list, d.serverSide)
 	}
 	if err != nil || len(applied) == 0 {
 		return err
 	}
-	waiter, err := cfg.KubeClient.GetWaiter(wait)
+	waiter, err := cfg.KubeClient.GetWaiter(d.wait)
 	if err != nil {
 		return fmt.Errorf("failed to create CustomResourceDefinition waiter: %w", err)
 	}
@@ -63,11 +71,11 @@ func applyDefinitions(cfg *action.Configuration, obj *v2.HelmRelease, policy v2.
 	return nil
 }
 
-// buildDefinitions reads the CRDs and marks them as this HelmRelease's. Whatever
-// else lies in the directories is left out: it would be applied once and
-// forgotten.
+// buildDefinitions reads the CRDs and marks them as this HelmRelease's. Other
+// objects in the directories are left out: Helm would apply them once and
+// forget them.
 func buildDefinitions(cfg *action.Configuration, obj *v2.HelmRelease, c *chart.Chart) (kube.ResourceList, error) {
-	var definitions kube.ResourceList
+	var found kube.ResourceList
 	var others []string
 	for _, file := range c.CRDObjects() {
 		if err := render.Check(file.File.Data); err != nil {
@@ -82,14 +90,14 @@ func buildDefinitions(cfg *action.Configuration, obj *v2.HelmRelease, c *chart.C
 				others = append(others, entryOf(info).String())
 				continue
 			}
-			definitions = append(definitions, info)
+			found = append(found, info)
 		}
 	}
 	if len(others) > 0 {
 		cfg.Logger().Warn("ignoring what is no CustomResourceDefinition in the crds directory of the chart; it belongs into templates", "objects", strings.Join(others, ", "))
 	}
 	accessor := meta.NewAccessor()
-	return definitions, definitions.Visit(func(info *resource.Info, err error) error {
+	return found, found.Visit(func(info *resource.Info, err error) error {
 		if err != nil {
 			return err
 		}
@@ -108,10 +116,10 @@ func buildDefinitions(cfg *action.Configuration, obj *v2.HelmRelease, c *chart.C
 }
 
 // createDefinitions creates those that are not there yet.
-func createDefinitions(cfg *action.Configuration, definitions kube.ResourceList, serverSide bool) (kube.ResourceList, error) {
+func createDefinitions(cfg *action.Configuration, list kube.ResourceList, serverSide bool) (kube.ResourceList, error) {
 	var created kube.ResourceList
-	for i, info := range definitions {
-		res, err := cfg.KubeClient.Create(definitions[i:i+1], kube.ClientCreateOptionServerSideApply(serverSide, serverSide))
+	for i, info := range list {
+		res, err := cfg.KubeClient.Create(list[i:i+1], kube.ClientCreateOptionServerSideApply(serverSide, serverSide))
 		switch {
 		case apierrors.IsAlreadyExists(err):
 			cfg.Logger().Info(fmt.Sprintf("CustomResourceDefinition %s is already present. Skipping.", info.Name))
@@ -126,9 +134,9 @@ func createDefinitions(cfg *action.Configuration, definitions kube.ResourceList,
 }
 
 // replaceDefinitions creates those that are not there and replaces the others.
-func replaceDefinitions(cfg *action.Configuration, definitions kube.ResourceList, serverSide bool) (kube.ResourceList, error) {
+func replaceDefinitions(cfg *action.Configuration, list kube.ResourceList, serverSide bool) (kube.ResourceList, error) {
 	var there kube.ResourceList
-	for _, info := range definitions {
+	for _, info := range list {
 		live := *info
 		switch err := live.Get(); {
 		case apierrors.IsNotFound(err):
@@ -142,7 +150,7 @@ func replaceDefinitions(cfg *action.Configuration, definitions kube.ResourceList
 	if !serverSide {
 		options = append(options, kube.ClientUpdateOptionForceReplace(true))
 	}
-	res, err := cfg.KubeClient.Update(there, definitions, options...)
+	res, err := cfg.KubeClient.Update(there, list, options...)
 	if err != nil {
 		return nil, fmt.Errorf("failed to update CustomResourceDefinition(s): %w", err)
 	}

@@ -19,21 +19,37 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 )
 
+// holdCreation ends the call if an action would create Clusters that may exist
+// already.
+func (n *run) holdCreation(ctx context.Context, next Action, diff jsondiff.DiffSet) (*Outcome, error) {
+	held, err := n.creation(ctx, next, diff)
+	if err != nil {
+		conditions.MarkFalse(n.obj, meta.ReadyCondition, "StateError", "%s", err)
+		return nil, err
+	}
+	if held.Blocked() {
+		n.markCreationHeld(held)
+		return &Outcome{Creation: held}, nil
+	}
+	conditions.Delete(n.obj, v1alpha1.CreateHeldCondition)
+	return nil, nil
+}
+
 // creation finds out whether an action would create Clusters that may exist
-// already. A release is made as a whole or not at all, so none of it is then. nil
-// says that there is nothing against it.
+// already. A release is applied as a whole or not at all, so that one such
+// Cluster holds all of it. nil means that nothing is held.
 func (n *run) creation(ctx context.Context, next Action, diff jsondiff.DiffSet) (*inventory.Creation, error) {
 	if !next.creates() || n.req.FirstSync == nil {
 		return nil, nil
 	}
-	// Rendering is done for this alone, so it is left out where no Cluster is in
-	// doubt. The client that creates objects looks once more in any case.
+	// The release is rendered for this alone, which is left out where no Cluster is
+	// in doubt. The client that creates objects checks once more in any case.
 	if quiet, err := n.req.FirstSync.Quiet(ctx); quiet || err != nil {
 		return nil, err
 	}
 	objects, err := n.objectsAfter(ctx, next, diff)
 	if err != nil {
-		// The action will fail of the same, and says so in its own words.
+		// The action will fail for the same reason, and reports it.
 		n.log.V(1).Info("cannot tell what an action would create", "action", next, "reason", n.text(err))
 		return nil, nil
 	}
@@ -41,12 +57,11 @@ func (n *run) creation(ctx context.Context, next Action, diff jsondiff.DiffSet) 
 	if err != nil {
 		return nil, err
 	}
-	return n.guard.applier.Creation(ctx, objects, record)
+	return n.guard.facts.Creation(ctx, objects, record)
 }
 
 // objectsAfter are the objects that an action would apply.
 func (n *run) objectsAfter(ctx context.Context, next Action, diff jsondiff.DiffSet) ([]*unstructured.Unstructured, error) {
-	mapper := n.session.cluster.RESTMapper()
 	switch next {
 	case Correct:
 		var objects []*unstructured.Unstructured
@@ -61,23 +76,23 @@ func (n *run) objectsAfter(ctx context.Context, next Action, diff jsondiff.DiffS
 		if to == nil {
 			return nil, errNoLatest
 		}
-		rel, err := typed(n.driver().Get(secretName(to.Name, to.Version)))
+		rel, err := n.store.read(n.storageNamespace, to.Name, to.Version)
 		if err != nil {
 			return nil, err
 		}
-		objects, _, err := objectsOf(rel, mapper)
+		objects, _, err := objectsOf(rel, n.mapper)
 		return objects, err
 	}
 	rel, err := n.rehearse(ctx, next)
 	if err != nil {
 		return nil, err
 	}
-	objects, _, err := objectsOf(rel, mapper)
+	objects, _, err := objectsOf(rel, n.mapper)
 	if err != nil {
 		return nil, err
 	}
 	for _, hook := range rel.Hooks {
-		hooked, _, err := objectsIn(rel, hook.Manifest, mapper)
+		hooked, _, err := objectsIn(rel, hook.Manifest, n.mapper)
 		if err != nil {
 			return nil, err
 		}
@@ -86,29 +101,20 @@ func (n *run) objectsAfter(ctx context.Context, next Action, diff jsondiff.DiffS
 	return objects, nil
 }
 
-// rehearse renders what an install or upgrade would make. It writes nothing but
-// the definitions of the chart, without which the rest may not be understood.
+// rehearse renders what an install or upgrade would make. The attempt does not
+// count as one.
 func (n *run) rehearse(ctx context.Context, next Action) (*helmrelease.Release, error) {
 	before := n.obj.Status.LastAttemptedReleaseAction
 	defer func() { n.obj.Status.LastAttemptedReleaseAction = before }()
-	h := n.helm(ctx, func(*helmrelease.Release) {})
-	h.rehearsal = true
-	run := h.upgrade
 	n.obj.Status.LastAttemptedReleaseAction = v2.ReleaseActionUpgrade
 	if next == Install {
-		run, n.obj.Status.LastAttemptedReleaseAction = h.install, v2.ReleaseActionInstall
+		n.obj.Status.LastAttemptedReleaseAction = v2.ReleaseActionInstall
 	}
-	if err := h.logs.redact(run(ctx)); err != nil {
-		return nil, err
-	}
-	if h.rehearsed == nil {
-		return nil, errors.New("the rendering is empty")
-	}
-	return h.rehearsed, nil
+	return n.helm(ctx, func(*helmrelease.Release) {}).rehearse(ctx, next)
 }
 
-// holdCreation records that a release waits for a person.
-func (n *run) holdCreation(c *inventory.Creation) {
+// markCreationHeld records that a release waits for a person.
+func (n *run) markCreationHeld(c *inventory.Creation) {
 	obj, message := n.obj, c.Message()
 	isNew := conditions.GetMessage(obj, v1alpha1.CreateHeldCondition) != message
 	conditions.Delete(obj, meta.ReconcilingCondition)
@@ -124,8 +130,9 @@ func (n *run) holdCreation(c *inventory.Creation) {
 // exist already.
 var errCreateHeld = errors.New("creation is held")
 
-// mayCreate is an error if one of the objects is not to be created. It is asked
-// right before: what was looked at when the action began may have gone since.
+// mayCreate is an error if one of the objects is not to be created. It is
+// called right before the create: an object that existed when the action began
+// may have gone since.
 func (k *kubeClient) mayCreate(list kube.ResourceList) error {
 	if k.firstSync == nil {
 		return nil
@@ -146,7 +153,7 @@ func (k *kubeClient) mayCreate(list kube.ResourceList) error {
 	if err != nil {
 		return err
 	}
-	c, err := k.guard.applier.Creation(k.ctx, objects, record)
+	c, err := k.guard.facts.Creation(k.ctx, objects, record)
 	if err != nil {
 		return err
 	}

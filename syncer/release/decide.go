@@ -34,7 +34,8 @@ func (a Action) remedies() bool { return a == Rollback || a == Uninstall }
 // creates reports whether an action may create objects of the release.
 func (a Action) creates() bool { return a.releases() || a == Rollback || a == Correct }
 
-// class is what of each is done once only in one go: Flux's types of actions.
+// class groups actions as Flux does. One call carries out one action of each
+// class at most.
 func (a Action) class() Action {
 	switch {
 	case a.releases():
@@ -55,11 +56,11 @@ const (
 type RollbackTarget int
 
 const (
-	// TargetIntact: it is in the storage as it was made.
+	// TargetIntact: the storage has it as it was recorded.
 	TargetIntact RollbackTarget = iota
 	// TargetMissing: there never was one.
 	TargetMissing
-	// TargetCorrupt: it is gone from the storage, or is not what was made.
+	// TargetCorrupt: it is gone from the storage, or is not what was recorded.
 	TargetCorrupt
 )
 
@@ -87,7 +88,7 @@ type Facts struct {
 	InstallExhausted, UpgradeExhausted bool
 	// Corrects: drift is to be corrected, not only told of.
 	Corrects bool
-	// Target is looked at for a failed release to be rolled back only.
+	// Target is set only if a failed release is to be rolled back.
 	Target RollbackTarget
 	// Protected: the release has objects that no remediation may delete.
 	Protected bool
@@ -129,7 +130,7 @@ func Decide(f Facts) (Action, string) {
 func decideFailed(f Facts) (Action, string) {
 	switch {
 	case f.Retry, f.Remedy == nil, f.Remedy.Failures <= 0, f.Forced:
-		// Without a count the conditions of the failure have changed since.
+		// A count of zero means that something changed since the failure.
 		return Upgrade, ""
 	case f.Remedy.Exhausted && !f.Remedy.Last:
 		return Stall, ReasonRetriesExceeded
@@ -142,7 +143,7 @@ func decideFailed(f Facts) (Action, string) {
 	case f.Protected && f.Remedy.Exhausted:
 		return Stall, ReasonRetriesExceeded
 	case f.Protected:
-		// Never uninstalled to start over: tried again in place.
+		// It is never uninstalled to start over. It is tried again in place.
 		return Upgrade, ""
 	}
 	return Uninstall, ""

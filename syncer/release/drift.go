@@ -24,9 +24,20 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
 
-// drift compares the objects of a release with the cluster, by a dry run of each.
-// Where both a set and an error come back, the set is what could be told.
-func drift(ctx context.Context, c *apply.Cluster, obj *v2.HelmRelease, rel *helmrelease.Release, overridden []string) (jsondiff.DiffSet, error) {
+// clusterDrifts compares with a cluster.
+type clusterDrifts struct {
+	cluster *apply.Cluster
+	obj     *v2.HelmRelease
+	// overridden are managers whose fields are taken over before.
+	overridden []string
+}
+
+var _ drifts = clusterDrifts{}
+
+// compare compares the objects of a release with the cluster, by a dry run of
+// each. Where both a set and an error come back, the set is what could be told.
+func (d clusterDrifts) compare(ctx context.Context, rel *helmrelease.Release) (jsondiff.DiffSet, error) {
+	c := d.cluster
 	objects, warnings, err := objectsOf(rel, c.RESTMapper())
 	if err != nil {
 		return nil, err
@@ -40,7 +51,7 @@ func drift(ctx context.Context, c *apply.Cluster, obj *v2.HelmRelease, rel *helm
 	}
 	for _, u := range objects {
 		markForHelm(u, rel)
-		if err := takeOver(ctx, c, u, overridden); err != nil {
+		if err := takeOver(ctx, c, u, d.overridden); err != nil {
 			return nil, fmt.Errorf("failed to clean-up disallowed field managers: %w", err)
 		}
 	}
@@ -50,7 +61,7 @@ func drift(ctx context.Context, c *apply.Cluster, obj *v2.HelmRelease, rel *helm
 		jsondiff.Rationalize(true),
 		jsondiff.Graceful(true),
 	}
-	if ignored := ignoreRules(obj.GetDriftDetection().Ignore); len(ignored) > 0 {
+	if ignored := ignoreRules(d.obj.GetDriftDetection().Ignore); len(ignored) > 0 {
 		options = append(options, ignored)
 	}
 	set, err := jsondiff.UnstructuredList(ctx, client.NewDryRunClient(c), objects, options...)
@@ -90,8 +101,8 @@ func markForHelm(u *unstructured.Unstructured, rel *helmrelease.Release) {
 	u.SetAnnotations(annotations)
 }
 
-// takeOver moves the fields of managers that nobody but us may have
-// (--override-manager), before they are compared.
+// takeOver moves the fields of the managers in --override-manager to ours
+// before objects are compared.
 func takeOver(ctx context.Context, c *apply.Cluster, u *unstructured.Unstructured, managers []string) error {
 	if len(managers) == 0 {
 		return nil
@@ -119,7 +130,8 @@ func takeOver(ctx context.Context, c *apply.Cluster, u *unstructured.Unstructure
 }
 
 // correct brings drifted objects back, in the order in which kinds are applied.
-func correct(ctx context.Context, c *apply.Cluster, set jsondiff.DiffSet) (*ssa.ChangeSet, error) {
+func (d clusterDrifts) correct(ctx context.Context, set jsondiff.DiffSet) (*ssa.ChangeSet, error) {
+	c := d.cluster
 	changes := ssa.NewChangeSet()
 	var problems []error
 	for _, kind := range []jsondiff.DiffType{jsondiff.DiffTypeCreate, jsondiff.DiffTypeUpdate} {
@@ -160,8 +172,9 @@ func correctOne(ctx context.Context, c *apply.Cluster, d *jsondiff.Diff) (ssa.Ac
 	return ssa.ConfiguredAction, nil
 }
 
-// clean takes what a Secret holds out of an error about it: the last part of what
-// the API server says about an invalid object is the reason, the rest may quote.
+// clean takes the values of a Secret out of an error about it. Of a message of
+// the API server about an invalid object, only the last part is kept: the rest
+// may quote the object.
 func clean(u client.Object, err error) error {
 	if u.GetObjectKind().GroupVersionKind().Kind != "Secret" {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
 	"helm.sh/helm/v4/pkg/kube"
@@ -13,10 +14,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
@@ -29,7 +32,6 @@ const (
 	ownerNamespace   = "helm.toolkit.fluxcd.io/namespace"
 	releaseName      = "meta.helm.sh/release-name"
 	releaseNamespace = "meta.helm.sh/release-namespace"
-	clusterGroup     = "cluster.x-k8s.io"
 )
 
 // Verdict on an object that is to be deleted.
@@ -40,56 +42,56 @@ const (
 	Deletable Verdict = iota
 	// Gone: there is no such object.
 	Gone
-	// Foreign: it belongs to somebody else by now, or is left behind on purpose.
+	// Foreign: it has another owner by now, or is left behind on purpose.
 	Foreign
-	// Held: it carries a cluster or data, and nobody confirmed its deletion; or
-	// nobody knows what it is.
+	// Held: it carries a cluster or data and its deletion is not confirmed, or it
+	// could not be read.
 	Held
 	// WithCluster: a template of a Cluster that exists. It goes with it, later.
 	WithCluster
 )
 
-// Doomed is what is known of an object that is to be deleted.
-type Doomed struct {
+// Candidate is what is known of an object that is to be deleted.
+type Candidate struct {
 	Entry inventory.Entry
 	// Live is what the cluster says.
 	Live inventory.Live
-	// Ours: its labels name this HelmRelease. Marked: they say nothing, and Helm's
-	// annotations name the release, or it was made as a hook. Others: one of them
-	// names another.
+	// Ours: its labels name this HelmRelease. Marked: it has no such labels, and
+	// Helm's annotations name the release or mark it as a hook. Others: labels or
+	// annotations name another owner.
 	Ours, Marked, Others bool
 	// Kept: it has Helm's policy to keep it.
 	Kept bool
-	// OwnCluster: the Cluster that it is a part of is one of the release's.
+	// OwnCluster: it is a part of a Cluster of the same release.
 	OwnCluster bool
-	// Hook: the chart declares it as passing, and so it was made.
+	// Hook: the chart declares it as a hook, and it was created as one.
 	Hook bool
 	// LowerTier: it is in a cluster that is not the agent's own.
 	LowerTier bool
 }
 
 // Judge decides whether an object may be deleted. It is pure.
-func Judge(d Doomed) Verdict {
+func Judge(d Candidate) Verdict {
 	e, live := d.Entry, d.Live
-	// Whatever the chart says of it, others are lost with it: clusters, what
-	// is in a Namespace, which is known of our own only, and what a lower tier
-	// follows.
-	carriesOthers := e.Group == clusterGroup || strings.HasSuffix(e.Group, "."+clusterGroup) || live.ClusterSecret ||
+	// The chart does not matter here, because the deletion takes others along: a
+	// cluster, what is in a Namespace (which is known only of a Namespace of our
+	// own), or what a lower tier follows.
+	carriesOthers := clusterapi.IsGroup(e.Group) || live.ClusterSecret ||
 		live.Credential != "" || live.Guarded || len(live.Holds) > 0 ||
 		e.Group == "" && e.Kind == "Namespace" && (!d.Ours || live.Exempt) ||
-		d.LowerTier && (strings.HasSuffix(e.Group, ".toolkit.fluxcd.io") || e.Group == v1alpha1.GroupVersion.Group)
+		d.LowerTier && (strings.HasSuffix(e.Group, ".toolkit.fluxcd.io") || e.Group == v1alpha1.Group)
 	switch {
 	case live.State == inventory.Unknown:
 		return Held
 	case live.State == inventory.Absent:
 		return Gone
 	case d.Others, d.Kept, !d.Ours && !d.Marked:
-		// That a release has the name of an object in its manifest, which whoever
-		// may write its Secret can put there, does not make the object its own.
+		// A release does not own an object just because its manifest names it. Anybody
+		// who may write the release's Secret can put a name there.
 		return Foreign
 	case live.Deleting:
 		return Deletable
-	case live.OfCluster != "" && strings.HasSuffix(e.Kind, "Template") && (d.OwnCluster || !live.Confirmed):
+	case live.OfCluster != "" && clusterapi.IsTemplate(e.Kind) && (d.OwnCluster || !live.Confirmed):
 		return WithCluster
 	case live.Confirmed:
 		return Deletable
@@ -99,10 +101,30 @@ func Judge(d Doomed) Verdict {
 	return Deletable
 }
 
+// finder is how a guard finds out about objects.
+type finder interface {
+	Look(ctx context.Context, e inventory.Entry, owned []inventory.Entry) (live inventory.Live, labels, annotations map[string]string)
+	Creation(ctx context.Context, objects []*unstructured.Unstructured, record *inventory.FirstSync) (*inventory.Creation, error)
+}
+
+// guarded is a cluster, as far as a guard changes it.
+type guarded interface {
+	Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error
+	Patch(ctx context.Context, o client.Object, patch client.Patch, opts ...client.PatchOption) error
+	Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error
+	// MayDelete is an error if this process lost the right to delete.
+	MayDelete() error
+}
+
+var (
+	_ finder  = (*apply.Applier)(nil)
+	_ guarded = (*apply.Cluster)(nil)
+)
+
 // guard reads what Judge needs. It is for one HelmRelease in one cluster.
 type guard struct {
-	cluster *apply.Cluster
-	applier *apply.Applier
+	cluster guarded
+	facts   finder
 	obj     *v2.HelmRelease
 	// name and namespace of the release.
 	name, namespace string
@@ -110,18 +132,18 @@ type guard struct {
 	release []inventory.Entry
 }
 
-func newGuard(c *apply.Cluster, obj *v2.HelmRelease, name, namespace string) *guard {
+func newGuard(c *apply.Cluster, obj *v2.HelmRelease, name, namespace string, now func() time.Time) *guard {
 	owner := apply.Owner{FieldManager: fieldManager, LabelGroup: v2.GroupVersion.Group, Name: obj.Name, Namespace: obj.Namespace}
-	return &guard{cluster: c, applier: apply.New(c, owner, nil), obj: obj, name: name, namespace: namespace}
+	return &guard{cluster: c, facts: apply.New(c, owner, nil, now), obj: obj, name: name, namespace: namespace}
 }
 
 // look reads an object that is to be deleted.
-func (g *guard) look(ctx context.Context, e inventory.Entry, hook bool) Doomed {
-	d := Doomed{Entry: e, LowerTier: g.obj.Spec.KubeConfig != nil}
+func (g *guard) look(ctx context.Context, e inventory.Entry, hook bool) Candidate {
+	d := Candidate{Entry: e, LowerTier: g.obj.Spec.KubeConfig != nil}
 	var labels, annotations map[string]string
-	d.Live, labels, annotations = g.applier.Look(ctx, e, g.release)
+	d.Live, labels, annotations = g.facts.Look(ctx, e, g.release)
 	d.Kept = isKeep(annotations[kube.ResourcePolicyAnno])
-	// Something else may have had the name before it became that of a hook.
+	// Another object may have had the name before the hook.
 	d.Hook = hook && annotations[helmrelease.HookAnnotation] != ""
 	if d.Live.Owned {
 		d.Ours = true
@@ -137,14 +159,14 @@ func (g *guard) look(ctx context.Context, e inventory.Entry, hook bool) Doomed {
 	return d
 }
 
-// sentence sorts objects that are to be deleted by what may happen to them.
-type sentence struct {
+// verdicts sorts objects that are to be deleted by what may happen to them.
+type verdicts struct {
 	deletable, foreign, held, withCluster []inventory.Entry
 	// unknown is why one of held is, if that is because it could not be read.
 	unknown string
 }
 
-func (s *sentence) add(d Doomed) Verdict {
+func (s *verdicts) add(d Candidate) Verdict {
 	v := Judge(d)
 	switch v {
 	case Deletable:
@@ -164,55 +186,38 @@ func (s *sentence) add(d Doomed) Verdict {
 }
 
 // kept are what stays in the inventory.
-func (s *sentence) kept() []inventory.Entry {
+func (s *verdicts) kept() []inventory.Entry {
 	return slices.Concat(s.held, s.withCluster)
 }
 
 // has reports whether an object is one of those that stay.
-func (s *sentence) has(e inventory.Entry) bool {
+func (s *verdicts) has(e inventory.Entry) bool {
 	return slices.Contains(s.held, e) || slices.Contains(s.withCluster, e) || slices.Contains(s.foreign, e)
 }
 
 // message says what is held and what to do next; empty if nothing is.
-func (s *sentence) message() string {
+func (s *verdicts) message() string {
 	if len(s.held) == 0 {
 		return ""
 	}
 	if s.unknown != "" {
-		return fmt.Sprintf("will not delete %s: it cannot be read: %s", names(s.held), s.unknown)
+		return fmt.Sprintf("will not delete %s: it cannot be read: %s", inventory.Names(s.held), s.unknown)
 	}
 	return fmt.Sprintf("will not delete protected %s; restore them in the chart or its values, or set the annotation %s: %s on each and remove them after that",
-		names(s.held), v1alpha1.DeletionAnnotation, v1alpha1.DeletionConfirmed)
-}
-
-// names lists a few of many.
-func names(entries []inventory.Entry) string {
-	const most = 5
-	var b strings.Builder
-	for i, e := range entries {
-		if i == most {
-			fmt.Fprintf(&b, " and %d more", len(entries)-most)
-			break
-		}
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString(e.String())
-	}
-	return b.String()
+		inventory.Names(s.held), v1alpha1.DeletionAnnotation, v1alpha1.DeletionConfirmed)
 }
 
 // judgeAll judges each of entries.
-func (g *guard) judgeAll(ctx context.Context, entries []inventory.Entry) *sentence {
-	s := &sentence{}
+func (g *guard) judgeAll(ctx context.Context, entries []inventory.Entry) *verdicts {
+	s := &verdicts{}
 	for _, e := range entries {
 		s.add(g.look(ctx, e, false))
 	}
 	return s
 }
 
-// confirm sets the confirmation of its deletion on an object, in the name of a
-// person who set it on the HelmRelease.
+// confirm confirms the deletion of an object. A person confirmed it on the
+// HelmRelease.
 func (g *guard) confirm(ctx context.Context, e inventory.Entry) error {
 	o := &metav1.PartialObjectMetadata{}
 	o.SetGroupVersionKind(e.GroupVersionKind())
@@ -225,7 +230,8 @@ func (g *guard) confirm(ctx context.Context, e inventory.Entry) error {
 	return nil
 }
 
-// delete deletes an object that was judged deletable, if it is still the one.
+// delete deletes an object that was judged deletable, if it is still the same
+// object.
 func (g *guard) delete(ctx context.Context, e inventory.Entry) error {
 	o := &metav1.PartialObjectMetadata{}
 	o.SetGroupVersionKind(e.GroupVersionKind())
@@ -247,8 +253,8 @@ func (g *guard) delete(ctx context.Context, e inventory.Entry) error {
 
 // sift takes out of a list of Helm's what may not be deleted, and what the chart
 // itself says is to be left behind.
-func (g *guard) sift(ctx context.Context, list kube.ResourceList) (kube.ResourceList, *sentence) {
-	s := &sentence{}
+func (g *guard) sift(ctx context.Context, list kube.ResourceList) (kube.ResourceList, *verdicts) {
+	s := &verdicts{}
 	var may kube.ResourceList
 	for _, info := range list {
 		if policy := annotationsOf(info)[kube.ResourcePolicyAnno]; isKeep(policy) {
@@ -272,7 +278,7 @@ func entryOf(info *resource.Info) inventory.Entry {
 	return e
 }
 
-func isCluster(e inventory.Entry) bool { return e.Group == clusterGroup && e.Kind == "Cluster" }
+func isCluster(e inventory.Entry) bool { return clusterapi.IsCluster(e.GroupKind()) }
 
 func isHook(info *resource.Info) bool { return annotationsOf(info)[helmrelease.HookAnnotation] != "" }
 

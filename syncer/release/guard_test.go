@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/inventory"
 )
 
@@ -11,7 +12,7 @@ func TestJudge(t *testing.T) {
 	entry := func(group, kind string) inventory.Entry {
 		return inventory.Entry{Namespace: "fleet", Name: "prod", Group: group, Kind: kind, Version: "v1"}
 	}
-	cluster, machines := entry(clusterGroup, "Cluster"), entry(clusterGroup, "MachineDeployment")
+	cluster, machines := entry(clusterapi.Group, "Cluster"), entry(clusterapi.Group, "MachineDeployment")
 	template := entry("infrastructure.cluster.x-k8s.io", "AWSMachineTemplate")
 	configMap, secret, claim, crd := entry("", "ConfigMap"), entry("", "Secret"), entry("", "PersistentVolumeClaim"), entry("apiextensions.k8s.io", "CustomResourceDefinition")
 	namespace := inventory.Entry{Name: "apps", Kind: "Namespace", Version: "v1"}
@@ -24,64 +25,64 @@ func TestJudge(t *testing.T) {
 	confirmed := with(func(l *inventory.Live) { l.Confirmed = true })
 	ofCluster := with(func(l *inventory.Live) { l.OfCluster = "prod" })
 	for name, tc := range map[string]struct {
-		reason string
-		doomed Doomed
-		want   Verdict
+		reason    string
+		candidate Candidate
+		want      Verdict
 	}{
-		"Ordinary":        {"the chart brings it back", Doomed{Entry: configMap, Live: present, Ours: true}, Deletable},
-		"Unknown":         {"unknown is not absent, and not harmless", Doomed{Entry: configMap}, Held},
-		"Gone":            {"there is nothing to delete", Doomed{Entry: cluster, Live: inventory.Live{State: inventory.Absent}}, Gone},
-		"Foreign":         {"another release took it over", Doomed{Entry: configMap, Live: present, Others: true}, Foreign},
-		"ForeignCluster":  {"that somebody confirmed its end is no business of ours", Doomed{Entry: cluster, Live: confirmed, Others: true}, Foreign},
-		"Unlabelled":      {"the helm CLI installed it, and it is in the manifest", Doomed{Entry: configMap, Live: inventory.Live{State: inventory.Present}, Marked: true}, Deletable},
-		"Unmarked":        {"that a manifest has its name makes nothing the release's", Doomed{Entry: configMap, Live: inventory.Live{State: inventory.Present}}, Foreign},
-		"Kept":            {"the chart asked to leave it behind, whenever it is looked at", Doomed{Entry: configMap, Live: present, Ours: true, Kept: true}, Foreign},
-		"UnmarkedHook":    {"nor does a hook of its name", Doomed{Entry: secret, Live: inventory.Live{State: inventory.Present}}, Foreign},
-		"Cluster":         {"a real cluster is at its other end", Doomed{Entry: cluster, Live: present, Ours: true}, Held},
-		"ClusterOther":    {"also where nobody labelled it", Doomed{Entry: cluster, Live: inventory.Live{State: inventory.Present}, Marked: true}, Held},
-		"ClusterUnmarked": {"a confirmation was not for whoever has its name in a manifest", Doomed{Entry: cluster, Live: inventory.Live{State: inventory.Present, Confirmed: true}}, Foreign},
-		"Confirmed":       {"a person confirmed it", Doomed{Entry: cluster, Live: confirmed, Ours: true}, Deletable},
-		"Deleting":        {"it is being deleted already", Doomed{Entry: cluster, Live: with(func(l *inventory.Live) { l.Deleting = true }), Ours: true}, Deletable},
-		"Definition":      {"all objects of its kind go with it", Doomed{Entry: crd, Live: present, Ours: true}, Held},
-		"Data":            {"nobody brings it back", Doomed{Entry: claim, Live: present, Ours: true}, Held},
-		"Kubeconfig":      {"the way to a cluster", Doomed{Entry: secret, Live: with(func(l *inventory.Live) { l.ClusterSecret = true }), Ours: true}, Held},
-		"Secret":          {"another Secret is not", Doomed{Entry: secret, Live: present, Ours: true}, Deletable},
-		"Namespace":       {"it is empty but for the release", Doomed{Entry: namespace, Live: present, Ours: true}, Deletable},
-		"NamespaceHolds":  {"what others have in it would go", Doomed{Entry: namespace, Live: with(func(l *inventory.Live) { l.Holds = []string{"ConfigMap/apps/x"} }), Ours: true}, Held},
-		"NamespaceOther":  {"nobody looked into it", Doomed{Entry: namespace, Live: inventory.Live{State: inventory.Present}, Marked: true}, Held},
-		"NamespaceExempt": {"nor into one that asks to be left alone", Doomed{Entry: namespace, Live: with(func(l *inventory.Live) { l.Exempt = true }), Ours: true},
+		"Ordinary":        {"the chart brings it back", Candidate{Entry: configMap, Live: present, Ours: true}, Deletable},
+		"Unknown":         {"unknown is not absent, and not harmless", Candidate{Entry: configMap}, Held},
+		"Gone":            {"there is nothing to delete", Candidate{Entry: cluster, Live: inventory.Live{State: inventory.Absent}}, Gone},
+		"Foreign":         {"another release took it over", Candidate{Entry: configMap, Live: present, Others: true}, Foreign},
+		"ForeignCluster":  {"that somebody confirmed its end is no business of ours", Candidate{Entry: cluster, Live: confirmed, Others: true}, Foreign},
+		"Unlabelled":      {"the helm CLI installed it, and it is in the manifest", Candidate{Entry: configMap, Live: inventory.Live{State: inventory.Present}, Marked: true}, Deletable},
+		"Unmarked":        {"that a manifest has its name makes nothing the release's", Candidate{Entry: configMap, Live: inventory.Live{State: inventory.Present}}, Foreign},
+		"Kept":            {"the chart asked to leave it behind, whenever it is looked at", Candidate{Entry: configMap, Live: present, Ours: true, Kept: true}, Foreign},
+		"UnmarkedHook":    {"nor does a hook of its name", Candidate{Entry: secret, Live: inventory.Live{State: inventory.Present}}, Foreign},
+		"Cluster":         {"a real cluster is at its other end", Candidate{Entry: cluster, Live: present, Ours: true}, Held},
+		"ClusterOther":    {"also where nobody labelled it", Candidate{Entry: cluster, Live: inventory.Live{State: inventory.Present}, Marked: true}, Held},
+		"ClusterUnmarked": {"a confirmation was not for whoever has its name in a manifest", Candidate{Entry: cluster, Live: inventory.Live{State: inventory.Present, Confirmed: true}}, Foreign},
+		"Confirmed":       {"a person confirmed it", Candidate{Entry: cluster, Live: confirmed, Ours: true}, Deletable},
+		"Deleting":        {"it is being deleted already", Candidate{Entry: cluster, Live: with(func(l *inventory.Live) { l.Deleting = true }), Ours: true}, Deletable},
+		"Definition":      {"all objects of its kind go with it", Candidate{Entry: crd, Live: present, Ours: true}, Held},
+		"Data":            {"nobody brings it back", Candidate{Entry: claim, Live: present, Ours: true}, Held},
+		"Kubeconfig":      {"the way to a cluster", Candidate{Entry: secret, Live: with(func(l *inventory.Live) { l.ClusterSecret = true }), Ours: true}, Held},
+		"Secret":          {"another Secret is not", Candidate{Entry: secret, Live: present, Ours: true}, Deletable},
+		"Namespace":       {"it is empty but for the release", Candidate{Entry: namespace, Live: present, Ours: true}, Deletable},
+		"NamespaceHolds":  {"what others have in it would go", Candidate{Entry: namespace, Live: with(func(l *inventory.Live) { l.Holds = []string{"ConfigMap/apps/x"} }), Ours: true}, Held},
+		"NamespaceOther":  {"nobody looked into it", Candidate{Entry: namespace, Live: inventory.Live{State: inventory.Present}, Marked: true}, Held},
+		"NamespaceExempt": {"nor into one that asks to be left alone", Candidate{Entry: namespace, Live: with(func(l *inventory.Live) { l.Exempt = true }), Ours: true},
 			Held},
-		"OldTemplate":   {"each change of a template leaves one behind: no reason to ask anybody", Doomed{Entry: template, Live: ofCluster, Ours: true, OwnCluster: true}, WithCluster},
-		"OldTemplateOk": {"the Cluster needs it as long as it is there, whatever anybody confirmed", Doomed{Entry: template, Live: with(func(l *inventory.Live) { l.OfCluster, l.Confirmed = "prod", true }), Ours: true, OwnCluster: true}, WithCluster},
-		"PoolTemplate":  {"a release of one pool has to be able to go", Doomed{Entry: template, Live: with(func(l *inventory.Live) { l.OfCluster, l.Confirmed = "prod", true }), Ours: true}, Deletable},
-		"LastTemplate":  {"without its Cluster it asks like all of them", Doomed{Entry: template, Live: present, Ours: true}, Held},
-		"Machines":      {"machines that run are no leftover", Doomed{Entry: machines, Live: ofCluster, Ours: true, OwnCluster: true}, Held},
-		"MachinesOk":    {"a person wants them gone", Doomed{Entry: machines, Live: with(func(l *inventory.Live) { l.OfCluster, l.Confirmed = "prod", true }), Ours: true, OwnCluster: true}, Deletable},
-		"Hook":          {"the chart itself declares it as passing", Doomed{Entry: claim, Live: present, Ours: true, Hook: true}, Deletable},
-		"HookTurned":    {"the chart declares it as passing now; it was made to stay", Doomed{Entry: claim, Live: present, Ours: true}, Held},
-		"HookNamespace": {"all that is in it would go before each upgrade", Doomed{Entry: namespace, Live: with(func(l *inventory.Live) { l.Holds = []string{"Cluster/apps/prod"} }), Ours: true, Hook: true},
+		"OldTemplate":   {"each change of a template leaves one behind: no reason to ask anybody", Candidate{Entry: template, Live: ofCluster, Ours: true, OwnCluster: true}, WithCluster},
+		"OldTemplateOk": {"the Cluster needs it as long as it is there, whatever anybody confirmed", Candidate{Entry: template, Live: with(func(l *inventory.Live) { l.OfCluster, l.Confirmed = "prod", true }), Ours: true, OwnCluster: true}, WithCluster},
+		"PoolTemplate":  {"a release of one pool has to be able to go", Candidate{Entry: template, Live: with(func(l *inventory.Live) { l.OfCluster, l.Confirmed = "prod", true }), Ours: true}, Deletable},
+		"LastTemplate":  {"without its Cluster it asks like all of them", Candidate{Entry: template, Live: present, Ours: true}, Held},
+		"Machines":      {"machines that run are no leftover", Candidate{Entry: machines, Live: ofCluster, Ours: true, OwnCluster: true}, Held},
+		"MachinesOk":    {"a person wants them gone", Candidate{Entry: machines, Live: with(func(l *inventory.Live) { l.OfCluster, l.Confirmed = "prod", true }), Ours: true, OwnCluster: true}, Deletable},
+		"Hook":          {"the chart itself declares it as passing", Candidate{Entry: claim, Live: present, Ours: true, Hook: true}, Deletable},
+		"HookTurned":    {"the chart declares it as passing now; it was made to stay", Candidate{Entry: claim, Live: present, Ours: true}, Held},
+		"HookNamespace": {"all that is in it would go before each upgrade", Candidate{Entry: namespace, Live: with(func(l *inventory.Live) { l.Holds = []string{"Cluster/apps/prod"} }), Ours: true, Hook: true},
 			Held},
-		"HookNamespaceOther": {"nobody looked into it", Doomed{Entry: namespace, Live: inventory.Live{State: inventory.Present}, Marked: true, Hook: true}, Held},
-		"HookRelease":        {"the clusters of the release would go with it", Doomed{Entry: entry("helm.toolkit.fluxcd.io", "HelmRelease"), Live: with(func(l *inventory.Live) { l.Holds = []string{"Cluster/apps/prod"} }), Ours: true, Hook: true}, Held},
-		"LowerTier":          {"a whole tier follows it", Doomed{Entry: entry("kustomize.toolkit.fluxcd.io", "Kustomization"), Live: present, Ours: true, LowerTier: true}, Held},
-		"SameTier":           {"it asks for itself", Doomed{Entry: entry("kustomize.toolkit.fluxcd.io", "Kustomization"), Live: present, Ours: true}, Deletable},
-		"HookCluster":        {"a hook is no way to delete a cluster", Doomed{Entry: cluster, Live: present, Ours: true, Hook: true}, Held},
+		"HookNamespaceOther": {"nobody looked into it", Candidate{Entry: namespace, Live: inventory.Live{State: inventory.Present}, Marked: true, Hook: true}, Held},
+		"HookRelease":        {"the clusters of the release would go with it", Candidate{Entry: entry("helm.toolkit.fluxcd.io", "HelmRelease"), Live: with(func(l *inventory.Live) { l.Holds = []string{"Cluster/apps/prod"} }), Ours: true, Hook: true}, Held},
+		"LowerTier":          {"a whole tier follows it", Candidate{Entry: entry("kustomize.toolkit.fluxcd.io", "Kustomization"), Live: present, Ours: true, LowerTier: true}, Held},
+		"SameTier":           {"it asks for itself", Candidate{Entry: entry("kustomize.toolkit.fluxcd.io", "Kustomization"), Live: present, Ours: true}, Deletable},
+		"HookCluster":        {"a hook is no way to delete a cluster", Candidate{Entry: cluster, Live: present, Ours: true, Hook: true}, Held},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := Judge(tc.doomed); got != tc.want {
-				t.Errorf("%s\nJudge(%+v) = %d, want %d", tc.reason, tc.doomed, got, tc.want)
+			if got := Judge(tc.candidate); got != tc.want {
+				t.Errorf("%s\nJudge(%+v) = %d, want %d", tc.reason, tc.candidate, got, tc.want)
 			}
 		})
 	}
 }
 
 func TestHeldMessage(t *testing.T) {
-	s := &sentence{}
+	s := &verdicts{}
 	if s.message() != "" {
 		t.Errorf("message() of nothing is %q", s.message())
 	}
 	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
-		s.add(Doomed{Entry: inventory.Entry{Namespace: "fleet", Name: name, Group: clusterGroup, Kind: "Cluster"}, Live: inventory.Live{State: inventory.Present}, Ours: true})
+		s.add(Candidate{Entry: inventory.Entry{Namespace: "fleet", Name: name, Group: clusterapi.Group, Kind: "Cluster"}, Live: inventory.Live{State: inventory.Present}, Ours: true})
 	}
 	for _, want := range []string{"Cluster/fleet/a", "and 2 more", "cascade.dev/deletion: confirmed"} {
 		if !strings.Contains(s.message(), want) {

@@ -16,9 +16,9 @@ import (
 )
 
 // kubeClient is Helm's client of Kubernetes for one action, with these
-// differences: what may not be deleted is not; waiting is Flux's and ends with
-// the context; whether the cluster is there is asked once for all; a panic is an
-// error; the values of Secrets are in no error.
+// differences. It does not delete what the guard holds. It waits as Flux does,
+// and no longer than its context. Connections share the question whether the
+// cluster answers. A panic becomes an error. Errors have no values of Secrets.
 type kubeClient struct {
 	*kube.Client
 	ctx     context.Context
@@ -33,7 +33,7 @@ type kubeClient struct {
 	// uninstalling: an object that must stay stops the action.
 	uninstalling bool
 	// spared is what the action would have deleted.
-	spared *sentence
+	spared *verdicts
 }
 
 var (
@@ -46,7 +46,7 @@ func newKubeClient(ctx context.Context, s *session, g *guard, l *logs, namespace
 	//lint:ignore SA1019 the legacy waiter looks at nothing else
 	c.WaitContext = ctx
 	c.SetLogger(l)
-	return &kubeClient{Client: c, ctx: ctx, session: s, guard: g, logs: l, now: now, readers: custom, spared: &sentence{}}
+	return &kubeClient{Client: c, ctx: ctx, session: s, guard: g, logs: l, now: now, readers: custom, spared: &verdicts{}}
 }
 
 // IsReachable implements kube.Interface.
@@ -80,8 +80,8 @@ func (k *kubeClient) Create(list kube.ResourceList, o ...kube.ClientCreateOption
 	return res, k.logs.redact(err)
 }
 
-// Update implements kube.Interface. What is in originals and not in targets any
-// more is deleted by it, except for what must stay.
+// Update implements kube.Interface. It deletes the objects of originals that
+// are not in targets, except for those that must stay.
 func (k *kubeClient) Update(originals, targets kube.ResourceList, o ...kube.ClientUpdateOption) (res *kube.Result, err error) {
 	// Helm reads the result of an update that failed.
 	res = &kube.Result{}
@@ -135,7 +135,7 @@ func (k *kubeClient) Delete(list kube.ResourceList, policy metav1.DeletionPropag
 	return k.Client.Delete(may, policy)
 }
 
-func (k *kubeClient) spare(s *sentence) {
+func (k *kubeClient) spare(s *verdicts) {
 	k.spared.held = append(k.spared.held, s.held...)
 	k.spared.withCluster = append(k.spared.withCluster, s.withCluster...)
 	k.spared.foreign = append(k.spared.foreign, s.foreign...)
@@ -144,7 +144,7 @@ func (k *kubeClient) spare(s *sentence) {
 	}
 }
 
-// hide keeps the values of Secrets out of what is told about the action.
+// hide keeps the values of Secrets out of logs and errors of the action.
 func (k *kubeClient) hide(list kube.ResourceList) {
 	var secrets []*unstructured.Unstructured
 	for _, info := range list {

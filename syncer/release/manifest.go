@@ -18,9 +18,9 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/render"
 )
 
-// objectsOf reads the manifest of a release, with the namespaces that Helm leaves
-// out where they are the release's. Hooks are no part of it. The warnings are
-// about kinds of which nobody knows whether they have a namespace.
+// objectsOf reads the manifest of a release, without its hooks. Objects without
+// a namespace get that of the release. The warnings are about kinds of which it
+// is not known whether they have a namespace.
 func objectsOf(rel *helmrelease.Release, mapper meta.RESTMapper) (objects []*unstructured.Unstructured, warnings []string, err error) {
 	objects, warnings, err = objectsIn(rel, rel.Manifest, mapper)
 	return slices.DeleteFunc(objects, func(u *unstructured.Unstructured) bool {
@@ -78,8 +78,8 @@ func keptByPolicy(u *unstructured.Unstructured) bool {
 	return isKeep(u.GetAnnotations()[kube.ResourcePolicyAnno])
 }
 
-// entriesOf reads a recorded inventory. What cannot be read is left out: it names
-// nothing that could be asked for.
+// entriesOf reads a recorded inventory. An entry that cannot be read is left
+// out, because it names no object.
 func entriesOf(i *v2.ResourceInventory) []inventory.Entry {
 	if i == nil {
 		return nil

@@ -1,12 +1,10 @@
 package release
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
-	"helm.sh/helm/v4/pkg/postrenderer"
 	"sigs.k8s.io/kustomize/api/filters/annotations"
 	"sigs.k8s.io/kustomize/api/filters/labels"
 	"sigs.k8s.io/kustomize/api/krusty"
@@ -16,63 +14,31 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/kustomize/kyaml/resid"
 
+	"github.com/cascade-gitops/cascade/syncer/release/sandbox"
 	"github.com/cascade-gitops/cascade/syncer/render"
 )
 
-// chain runs post renderers one after the other, on manifests that it has looked
-// at first: kustomize's YAML parser does not survive hostile ones.
-type chain struct {
-	steps []func([]byte) ([]byte, error)
-	// budget is told how much there is.
-	budget *budget
-}
-
-var _ postrenderer.PostRenderer = (*chain)(nil)
-
 // postRenderers are the declared ones, then the common metadata, and last what
 // marks each object as one of this HelmRelease.
-func postRenderers(obj *v2.HelmRelease, b *budget) *chain {
-	c := &chain{budget: b}
+func postRenderers(obj *v2.HelmRelease) []sandbox.PostRenderer {
+	var steps []sandbox.PostRenderer
 	for _, r := range obj.Spec.PostRenderers {
 		if r.Kustomize != nil {
-			c.steps = append(c.steps, edit(r.Kustomize))
+			steps = append(steps, edit(r.Kustomize))
 		}
 	}
 	if m := obj.Spec.CommonMetadata; m != nil && (m.Labels != nil || m.Annotations != nil) {
-		c.steps = append(c.steps, func(data []byte) ([]byte, error) { return mark(data, m.Labels, m.Annotations) })
+		steps = append(steps, func(data []byte) ([]byte, error) { return mark(data, m.Labels, m.Annotations) })
 	}
-	c.steps = append(c.steps, func(data []byte) ([]byte, error) { return mark(data, originLabels(obj), nil) })
-	return c
+	return append(steps, func(data []byte) ([]byte, error) { return mark(data, originLabels(obj), nil) })
 }
 
 func originLabels(obj *v2.HelmRelease) map[string]string {
 	return map[string]string{ownerName: obj.Name, ownerNamespace: obj.Namespace}
 }
 
-// Run implements Helm's PostRenderer.
-func (c *chain) Run(manifests *bytes.Buffer) (*bytes.Buffer, error) {
-	data := manifests.Bytes()
-	for _, step := range c.steps {
-		// Each time: a patch may bring YAML of its own.
-		if err := c.budget.output(len(data)); err != nil {
-			return nil, err
-		}
-		if err := render.Check(data); err != nil {
-			return nil, fmt.Errorf("cannot read rendered manifests: %w", err)
-		}
-		err := render.WithSchema(func() (err error) {
-			data, err = step(data)
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return bytes.NewBuffer(data), nil
-}
-
 // edit applies patches and images.
-func edit(k *v2.Kustomize) func([]byte) ([]byte, error) {
+func edit(k *v2.Kustomize) sandbox.PostRenderer {
 	return func(data []byte) ([]byte, error) {
 		const input = "helm-output.yaml"
 		build := kustypes.Kustomization{

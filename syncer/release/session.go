@@ -9,6 +9,7 @@ import (
 	"helm.sh/helm/v4/pkg/action"
 	"helm.sh/helm/v4/pkg/chart/common"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/kube"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/resource"
@@ -21,8 +22,6 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/kubectl/pkg/validation"
 
-	"helm.sh/helm/v4/pkg/kube"
-
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
 
@@ -31,16 +30,16 @@ const (
 	// requestTimeout bounds each request that Helm makes without a context. None
 	// of them is a watch.
 	requestTimeout = 30 * time.Second
-	// mostSessions are kept, the least recently used goes first; and none that
-	// nobody used for sessionHolds: a connection whose token was renewed is
-	// another one, and the one before is of no more use.
+	// mostSessions are kept; the least recently used goes first. A session that was
+	// not used for sessionHolds goes as well: a renewed token makes another
+	// connection, and the session of the one before is useless.
 	mostSessions = 256
 	sessionHolds = time.Hour
 	// versionHolds is how long the version of an API server is taken to stay.
 	versionHolds = 10 * time.Minute
 )
 
-// session is what Helm needs to act on one cluster as one user. It is made once
+// session is what Helm needs to act on one cluster as one user. It is opened
 // and shared by all releases there: clients, discovery, the mapper of kinds.
 type session struct {
 	cluster   *apply.Cluster
@@ -56,7 +55,7 @@ type session struct {
 	apis    common.VersionSet
 }
 
-// sessions by connection. A connection that is made anew has a new one.
+// sessions by connection. A new connection has a new session.
 type sessions struct {
 	mu   sync.Mutex
 	open map[*apply.Cluster]*session
@@ -70,11 +69,11 @@ func (s *sessions) of(c *apply.Cluster, now time.Time) (*session, error) {
 		known.used = now
 		return known, nil
 	}
-	made, err := open(c)
+	opened, err := open(c)
 	if err != nil {
 		return nil, err
 	}
-	made.used = now
+	opened.used = now
 	if s.open == nil {
 		s.open = map[*apply.Cluster]*session{}
 	}
@@ -92,8 +91,8 @@ func (s *sessions) of(c *apply.Cluster, now time.Time) (*session, error) {
 		}
 		delete(s.open, oldest)
 	}
-	s.open[c] = made
-	return made, nil
+	s.open[c] = opened
+	return opened, nil
 }
 
 func open(c *apply.Cluster) (*session, error) {
@@ -187,7 +186,7 @@ var (
 )
 
 // ToRESTConfig implements the getter of clients that Helm asks for. Each gets a
-// copy: the builder of requests writes into it what they are about.
+// copy, because the builder of requests writes into it.
 func (s *session) ToRESTConfig() (*rest.Config, error) { return rest.CopyConfig(s.config), nil }
 
 // ToDiscoveryClient implements the getter.
@@ -213,7 +212,7 @@ func (s *session) KubernetesClientSet() (*kubernetes.Clientset, error) { return 
 // NewBuilder implements the factory.
 func (s *session) NewBuilder() *resource.Builder { return resource.NewBuilder(s) }
 
-// Validator implements the factory. API servers validate what they are sent, all
-// that are supported do; kubectl's validator would find that out by reading
-// their OpenAPI documents, and then do nothing either.
+// Validator implements the factory. All supported API servers validate what
+// they are sent. kubectl's validator would read their OpenAPI documents to find
+// that out, and then do nothing.
 func (s *session) Validator(string) (validation.Schema, error) { return validation.NullSchema{}, nil }

@@ -12,6 +12,8 @@ import (
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	helmrelease "helm.sh/helm/v4/pkg/release/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	partdigest "github.com/cascade-gitops/cascade/syncer/digest"
 )
 
 // longest is what Helm allows for the name of a release, hashed how much of the
@@ -21,8 +23,8 @@ const (
 	hashed  = 12
 )
 
-// ShortName is the name of the release for the name that is declared: what is
-// too long is cut, and made unique by a hash.
+// ShortName is the name of the release for the declared name. A name that is
+// too long is cut, and ends with a hash that keeps it unique.
 func ShortName(name string) string {
 	if len(name) <= longest {
 		return name
@@ -37,8 +39,9 @@ func ConfigDigest(values map[string]any) digest.Digest {
 	return chartutil.DigestValues(digest.SHA256, values)
 }
 
-// observed is a release as its digest is taken: the fields, their names and their
-// order are those of helm-controller, so that a release is the same for both.
+// observed is the part of a release of which the digest is taken. The fields,
+// their names and their order are those of helm-controller, so that both take
+// the same digest.
 type observed struct {
 	Name          string             `json:"name"`
 	Version       int                `json:"version"`
@@ -151,25 +154,25 @@ func selected(name string, filters []v2.Filter) bool {
 	return wanted || !any
 }
 
-// digestOf is the digest of a part of a spec, as JSON.
-func digestOf(v any) string {
-	digester := digest.SHA256.Digester()
-	if err := json.NewEncoder(digester.Hash()).Encode(v); err != nil {
+// partDigest is the digest of a part of a spec; empty if it cannot be written.
+func partDigest(v any) string {
+	sum, err := partdigest.JSON(v)
+	if err != nil {
 		return ""
 	}
-	return digester.Digest().String()
+	return sum.String()
 }
 
 func postRenderersDigest(obj *v2.HelmRelease) string {
 	if obj.Spec.PostRenderers == nil {
 		return ""
 	}
-	return digestOf(obj.Spec.PostRenderers)
+	return partDigest(obj.Spec.PostRenderers)
 }
 
 func commonMetadataDigest(obj *v2.HelmRelease) string {
 	if obj.Spec.CommonMetadata == nil {
 		return ""
 	}
-	return digestOf(obj.Spec.CommonMetadata)
+	return partDigest(obj.Spec.CommonMetadata)
 }

@@ -19,11 +19,12 @@ const (
 	Absent State = "Absent"
 	// Locked: an action began and never ended.
 	Locked State = "Locked"
-	// Unmanaged: somebody else made the release or changed it.
+	// Unmanaged: another client of Helm installed the release or changed it.
 	Unmanaged State = "Unmanaged"
 	// Failed: the last action on it failed, or its tests did.
 	Failed State = "Failed"
-	// OutOfSync: it was made of another chart, of other values or in another way.
+	// OutOfSync: it was installed from another chart, with other values or in
+	// another way.
 	OutOfSync State = "OutOfSync"
 	// Untested: it is as declared, and its tests have not run.
 	Untested State = "Untested"
@@ -38,7 +39,7 @@ type Stored struct {
 	Name, Namespace string
 	Version         int
 	Status          common.Status
-	// Chart that it was made of.
+	// Chart that it was installed from.
 	ChartName, ChartVersion string
 	// Unverified is why it is not what status.history says that it is; nil if it
 	// is, or if status.history is empty or too old to tell.
@@ -92,8 +93,8 @@ func StateOf(obj *v2.HelmRelease, stored *Stored, want Desired) (state State, re
 	case !want.sameValues(latest.ConfigDigest):
 		return OutOfSync, "release config values changed", nil
 	}
-	// How it was made is compared for a new generation only: the digests are
-	// written at the end of each action.
+	// Post renderers and metadata are compared for a new generation only, because
+	// their digests are written at the end of each action.
 	if obj.Status.ObservedGeneration != obj.Generation {
 		switch {
 		case postRenderersDigest(obj) != obj.Status.ObservedPostRenderersDigest:
@@ -113,8 +114,8 @@ func StateOf(obj *v2.HelmRelease, stored *Stored, want Desired) (state State, re
 	return InSync, "", nil
 }
 
-// sameValues compares the values with a digest that was recorded, of whatever
-// algorithm the engine of that time was told to use.
+// sameValues compares the values with a recorded digest, which may be of
+// another algorithm.
 func (d Desired) sameValues(recorded string) bool {
 	if recorded == d.ConfigDigest.String() {
 		return recorded != ""
@@ -153,9 +154,8 @@ func targetChanged(obj *v2.HelmRelease, chartName string) (what string, changed 
 	return "", false
 }
 
-// resetsFailures reports whether something changed since the last attempt that
-// makes another worth while, so that failures are counted anew. It marks a
-// request for a reset as handled.
+// resetsFailures reports whether something changed since the last attempt, so
+// that failures are counted anew. It marks a request for a reset as handled.
 func resetsFailures(obj *v2.HelmRelease, want Desired) (why string, reset bool) {
 	// Always asked first: a request is handled once, whatever else has changed.
 	requested := v2.ShouldHandleResetRequest(obj)

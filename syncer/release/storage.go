@@ -5,14 +5,12 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strconv"
 	"strings"
 
-	v2 "github.com/fluxcd/helm-controller/api/v2"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	helmreleaser "helm.sh/helm/v4/pkg/release"
 	"helm.sh/helm/v4/pkg/release/common"
@@ -26,7 +24,8 @@ import (
 )
 
 // largestRelease bounds what a release's Secret may expand to. Helm compresses
-// it, and whoever may write Secrets of the namespace can write a bomb.
+// it, so that anybody who may write Secrets of the namespace can write one that
+// expands without end.
 const largestRelease = 64 << 20
 
 // secretName is where Helm's storage keeps a revision, as any client of Helm
@@ -71,6 +70,26 @@ func stampOf(found []revision) string {
 	return strings.Join(stamps, " ")
 }
 
+// helmStore is Helm's storage in the Secrets of a cluster.
+type helmStore struct{ *session }
+
+var _ store = helmStore{}
+
+func (s helmStore) revisions(ctx context.Context, namespace, name string) ([]revision, error) {
+	return revisions(ctx, s.cluster, namespace, name)
+}
+
+func (s helmStore) read(namespace, name string, version int) (*helmrelease.Release, error) {
+	return typed(s.driver(namespace).Get(secretName(name, version)))
+}
+
+// driver is the storage in the form that Helm's actions take.
+func (s helmStore) driver(namespace string) *driver.Secrets {
+	d := driver.NewSecrets(boundedSecrets{s.clientset.CoreV1().Secrets(namespace)})
+	d.SetLogger(nil)
+	return d
+}
+
 // boundedSecrets refuses Secrets that expand to more than a release can be.
 type boundedSecrets struct {
 	typedcorev1.SecretInterface
@@ -97,8 +116,8 @@ func (b boundedSecrets) List(ctx context.Context, o metav1.ListOptions) (*corev1
 	return list, nil
 }
 
-// checkExpansion reads through what Helm would read into memory. Data that is no
-// release at all is for Helm to report.
+// checkExpansion reads through what Helm would read into memory. Helm reports
+// data that is not a release at all.
 func checkExpansion(s *corev1.Secret) error {
 	data, err := base64.StdEncoding.DecodeString(string(s.Data["release"]))
 	if err != nil {
@@ -114,9 +133,9 @@ func checkExpansion(s *corev1.Secret) error {
 	return nil
 }
 
-// observer is Helm's storage with a witness of what was really written: the
-// actions of Helm may return something else. It also puts a chart that was
-// rendered under guard back to what it was before it is written.
+// observer is Helm's storage that reports what was really written: the actions
+// of Helm may return something else. It also stores the original of a chart
+// that was rendered in the sandbox.
 type observer struct {
 	driver.Driver
 	// original is what the storage is to hold instead of the chart that was
@@ -177,21 +196,4 @@ func typed(rel helmreleaser.Releaser, err error) (*helmrelease.Release, error) {
 		r.Info = &helmrelease.Info{Status: common.StatusUnknown}
 	}
 	return r, nil
-}
-
-// rollbackTarget looks at the revision that a failed release would go back to.
-func rollbackTarget(s *storage.Storage, previous *v2.Snapshot) (RollbackTarget, error) {
-	if previous == nil {
-		return TargetMissing, nil
-	}
-	rel, err := typed(s.Get(previous.Name, previous.Version))
-	switch {
-	case errors.Is(err, driver.ErrReleaseNotFound):
-		return TargetCorrupt, nil
-	case err != nil:
-		return TargetIntact, fmt.Errorf("cannot verify previous release to roll back to: %w", err)
-	case verify(previous, rel) != nil:
-		return TargetCorrupt, nil
-	}
-	return TargetIntact, nil
 }

@@ -26,9 +26,9 @@ import (
 const clusterPoll = 15 * time.Second
 
 // Uninstall removes the release of an object that is being deleted. The object
-// may go when the outcome says nothing and there is no error. Chart and values of
-// the request are not looked at. Whether there is a cluster to act on, and a user
-// to act as, is for the caller to find out.
+// may go when the outcome is empty and there is no error. Chart and values of
+// the request are not used. The caller has found the cluster to act on and the
+// user to act as.
 func (r *Releases) Uninstall(ctx context.Context, req Request) (out Outcome, err error) {
 	obj := req.Object
 	defer func() {
@@ -43,7 +43,7 @@ func (r *Releases) Uninstall(ctx context.Context, req Request) (out Outcome, err
 		obj.Status.StorageNamespace = ""
 		return Outcome{}, nil // it never had a release
 	}
-	n, err := r.begin(req)
+	n, err := r.begin(req, nil)
 	if err != nil {
 		conditions.MarkFalse(obj, meta.ReadyCondition, v2.UninstallFailedReason, "failed to build REST client getter to uninstall release: %s", err)
 		return Outcome{}, err
@@ -70,12 +70,13 @@ func (n *run) leave(ctx context.Context) (Outcome, error) {
 	return Outcome{Again: true}, nil
 }
 
-// uninstall removes the release that the history is about, if all of it may go:
-// with one object that must stay nothing is touched.
+// uninstall removes the release that the history is about, if all of its
+// objects may go. If one must stay, uninstall touches nothing.
 func (n *run) uninstall(ctx context.Context) (Outcome, error) {
 	obj := n.obj
 	before := obj.Status.History.Latest().DeepCopy()
-	// The release is where it was made, not where it is declared now.
+	// The release is where it was installed, which may not be where it is declared
+	// now.
 	n.name, n.namespace, n.storageNamespace = before.Name, before.Namespace, obj.Status.StorageNamespace
 	n.guard.name, n.guard.namespace = n.name, n.namespace
 	out, err := n.clear(ctx)
@@ -89,7 +90,6 @@ func (n *run) uninstall(ctx context.Context) (Outcome, error) {
 	defer n.summarize()
 	h := n.helm(ctx, func(rel *helmrelease.Release) { replace(obj, rel, always(v2.ReleaseActionUninstall)) })
 	rel, err := h.uninstall(before.Name)
-	err = h.logs.redact(err)
 	switch {
 	case errors.Is(err, driver.ErrReleaseNotFound):
 		conditions.MarkFalse(obj, v2.ReleasedCondition, v2.UninstallSucceededReason,
@@ -107,7 +107,7 @@ func (n *run) uninstall(ctx context.Context) (Outcome, error) {
 		obj.Status.Failures++
 		message := fmt.Sprintf("Helm uninstall failed %s: %s", what, strings.TrimSpace(n.text(err)))
 		conditions.MarkFalse(obj, v2.ReleasedCondition, v2.UninstallFailedReason, "%s", message)
-		n.event(about(latest), corev1.EventTypeWarning, v2.UninstallFailedReason, h.logs.after(message))
+		n.event(about(latest), corev1.EventTypeWarning, v2.UninstallFailedReason, h.withLogs(message))
 		return Outcome{}, err
 	}
 	message := "Helm uninstall succeeded " + what
@@ -117,9 +117,10 @@ func (n *run) uninstall(ctx context.Context) (Outcome, error) {
 	return Outcome{}, nil
 }
 
-// clear makes sure that all objects of a release may go, and lets Clusters go
-// first: Cluster API tears down what belongs to one by itself, in its own order,
-// and cannot if that is taken away underneath. An outcome means not yet.
+// clear makes sure that all objects of a release may go, and deletes Clusters
+// first. Cluster API tears down by itself what belongs to a Cluster, in its own
+// order, and cannot do so if those objects are deleted before. An outcome means
+// that the release cannot be uninstalled yet.
 func (n *run) clear(ctx context.Context) (Outcome, error) {
 	_, rel, err := n.newest(ctx)
 	if err != nil {
@@ -127,7 +128,7 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 	}
 	var entries []inventory.Entry
 	if rel != nil && rel.Info.Status != common.StatusUninstalled {
-		objects, _, err := objectsOf(rel, n.session.cluster.RESTMapper())
+		objects, _, err := objectsOf(rel, n.mapper)
 		if err != nil {
 			return Outcome{}, err
 		}
@@ -140,13 +141,13 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 	}
 	entries = inventory.Union(entries, n.found.leftovers)
 	n.guard.release = entries
-	var s *sentence
+	var s *verdicts
 	for range 2 {
 		s = n.guard.judgeAll(ctx, entries)
 		if s.unknown != "" || len(s.held) == 0 || n.obj.Annotations[v1alpha1.DeletionAnnotation] != v1alpha1.DeletionConfirmed {
 			break
 		}
-		// The confirmation on the HelmRelease is one for each of its objects.
+		// A confirmation on the HelmRelease confirms each of its objects.
 		for _, e := range s.held {
 			if err := n.guard.confirm(ctx, e); err != nil {
 				return Outcome{}, err
@@ -182,7 +183,7 @@ func goingOf(objects []*unstructured.Unstructured) []inventory.Entry {
 }
 
 // dismantle deletes the Clusters of a release and waits for their end.
-func (n *run) dismantle(ctx context.Context, s *sentence) (Outcome, error) {
+func (n *run) dismantle(ctx context.Context, s *verdicts) (Outcome, error) {
 	var waiting []inventory.Entry
 	for _, e := range s.deletable {
 		if isCluster(e) {
@@ -192,7 +193,7 @@ func (n *run) dismantle(ctx context.Context, s *sentence) (Outcome, error) {
 			waiting = append(waiting, e)
 		}
 	}
-	// Templates that go with a Cluster of another owner: it needs them.
+	// A Cluster of another owner still needs these templates.
 	waiting = append(waiting, s.withCluster...)
 	if len(waiting) == 0 {
 		return Outcome{}, nil
@@ -200,7 +201,7 @@ func (n *run) dismantle(ctx context.Context, s *sentence) (Outcome, error) {
 	if still := n.guard.judgeAll(ctx, waiting); len(still.deletable)+len(still.kept()) == 0 {
 		return Outcome{Again: true}, nil // their templates were judged before
 	}
-	conditions.MarkReconciling(n.obj, meta.ProgressingReason, "Waiting for the end of %s", names(waiting))
-	conditions.MarkUnknown(n.obj, meta.ReadyCondition, meta.ProgressingReason, "Waiting for the end of %s", names(waiting))
+	conditions.MarkReconciling(n.obj, meta.ProgressingReason, "Waiting for the end of %s", inventory.Names(waiting))
+	conditions.MarkUnknown(n.obj, meta.ReadyCondition, meta.ProgressingReason, "Waiting for the end of %s", inventory.Names(waiting))
 	return Outcome{After: clusterPoll}, nil
 }

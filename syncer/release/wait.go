@@ -26,8 +26,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/cascade-gitops/cascade/syncer/apply"
 )
 
 // waitPoll is the pause between two looks at what is waited for.
@@ -55,19 +53,20 @@ func waitStrategy(obj *v2.HelmRelease, disabled, helm3 bool) kube.WaitStrategy {
 // waiter waits as Flux does, by polling kstatus. It ends with its context.
 type waiter struct {
 	ctx     context.Context
-	cluster *apply.Cluster
+	cluster client.Client
 	readers readers
-	// spared is what was to be deleted and stays: nobody waits for its end.
-	spared *sentence
-	// hooksOnly: nothing is waited for but hooks.
+	// spared are objects that were to be deleted and stay. The waiter does not wait
+	// for their end.
+	spared *verdicts
+	// hooksOnly: the waiter waits for hooks only.
 	hooksOnly bool
 }
 
 var _ kube.Waiter = (*waiter)(nil)
 
 // WatchUntilReady implements kube.Waiter, for hooks: Jobs and Pods have to end,
-// everything else is ready at once. A hook that failed may yet succeed, so its
-// time is not cut short.
+// everything else is ready at once. A hook that failed may still succeed, so
+// that the waiter does not give up early.
 func (w *waiter) WatchUntilReady(list kube.ResourceList, timeout time.Duration) error {
 	return w.wait(list, timeout, false, statusreaders.NewCustomJobStatusReader, newPodReader, newReadyReader)
 }
@@ -154,14 +153,14 @@ func (w *waiter) WaitForDelete(list kube.ResourceList, timeout time.Duration) er
 	return nil
 }
 
-// newReadyReader takes every object to be ready.
+// newReadyReader reads every object as ready.
 func newReadyReader(mapper meta.RESTMapper) engine.StatusReader {
 	return kstatusreaders.NewGenericStatusReader(mapper, func(*unstructured.Unstructured) (*status.Result, error) {
 		return &status.Result{Status: status.CurrentStatus, Message: "Resource is current"}, nil
 	})
 }
 
-// podReader takes a Pod to be ready when it ended well, as Helm does for hooks.
+// podReader reads a Pod as ready when it has succeeded, as Helm does for hooks.
 type podReader struct{ engine.StatusReader }
 
 func newPodReader(mapper meta.RESTMapper) engine.StatusReader {

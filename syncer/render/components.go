@@ -21,10 +21,9 @@ const MaxComponents = 16 << 20
 // spaced finds variables with blanks around the name, which clusterctl takes.
 var spaced = regexp.MustCompile(`\$\{[ \t]*([A-Za-z0-9_]+)[ \t]*\}`)
 
-// Components is a file of manifests with variables in it, as Cluster API's
-// providers publish them. Unlike in a Kustomization the variables are put into
-// the text before it is parsed, which the files rely on: the text is not YAML
-// before that. It is immutable.
+// Components is a file of manifests with variables in it, as providers of Cluster API
+// publish them. The variables are expanded before the text is parsed, unlike in a
+// Kustomization: the text is not YAML before that. Components is immutable.
 type Components struct {
 	text string
 	// needs are the variables without a default, and uses all of them.
@@ -35,8 +34,8 @@ type Components struct {
 // objects depend on the values of no others.
 func (c *Components) Uses() []string { return c.uses }
 
-// LoadComponents reads a file of component manifests. What fails will fail
-// again with the same files if the error is an *Error.
+// LoadComponents reads a file of component manifests. An *Error comes again with the same
+// files.
 func LoadComponents(files interface {
 	ReadFile(name string) ([]byte, error)
 }, name string) (*Components, error) {
@@ -64,8 +63,8 @@ func LoadComponents(files interface {
 	return c, nil
 }
 
-// mentions collects the variables below a node. One is needed unless the first
-// mention of it says something to take instead, as clusterctl has it.
+// mentions collects the variables below a node. As in clusterctl, a variable is needed
+// unless its first mention has a default.
 func mentions(n parse.Node, needs, uses map[string]bool) {
 	switch n := n.(type) {
 	case *parse.ListNode:
@@ -159,8 +158,8 @@ func (c *Components) Objects(values map[string]string) ([]*unstructured.Unstruct
 	return objects, nil
 }
 
-// filled makes the keys of a Secret that are set to nothing, as of credentials
-// that a role makes unnecessary, keys with no content: the pod mounts them.
+// filled sets the keys of a Secret that have a null value to empty content. Credentials
+// that a role replaces are null, and the pod mounts the keys all the same.
 func filled(u *unstructured.Unstructured) {
 	if !ssautil.IsSecret(u) {
 		return

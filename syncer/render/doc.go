@@ -4,7 +4,7 @@
 // The input is hostile. Invariants, each with tests:
 //
 //   - no file outside the snapshot is read, and nothing is written to disk:
-//     kustomize runs on a file system made of the snapshot;
+//     kustomize runs on a file system that reads the snapshot;
 //   - no network: references to other hosts are refused by name, and
 //     DenyNetwork takes away the default transport and the git binary that
 //     kustomize would use for those it finds by itself;
@@ -12,17 +12,16 @@
 //     cycle overflows the stack of kyaml, which kills a Go process and cannot
 //     be recovered from.
 //   - what is built equals, byte for byte, what Flux's kustomize-controller
-//     builds, or both fail. Directories of manifests take a short way past
-//     kustomize that is linear in their objects; what is in doubt takes
-//     kustomize's;
-//   - a rendering, and a failure that would come again, says what it read, so
-//     that it is reused while that and the Build are unchanged.
+//     builds, or both fail. Directories of manifests are built without kustomize, in
+//     time linear in their objects; in doubt kustomize builds them;
+//   - a rendering, and a permanent failure, has the set of what it read, so that it is
+//     reused while that and the Build are unchanged.
 //
 // Builds run in parallel. One that brings an OpenAPI schema runs alone, because
 // kyaml keeps the schema in a variable of the process; nothing else in this
 // process may call kyaml's or kustomize's functions that read it without this
 // package. No lock is held while a Decrypter is asked.
 //
-// Every failure is an error of the one rendering. An *Error is one that comes
-// again; any other may pass by itself.
+// Every failure is an error of the one rendering. An *Error is permanent: the same input
+// fails again. Any other error may pass by itself.
 package render

@@ -27,15 +27,15 @@ const (
 	MaxSubstituted = 32 << 20
 )
 
-// errSubstitution is wrapped by the errors of substitutions that would take over
-// the process.
+// errSubstitution is wrapped by the errors of substitutions that would exhaust the
+// process.
 var errSubstitution = errors.New("refused substitution")
 
 var variableName = regexp.MustCompile(`^[_[:alpha:]][_[:alpha:][:digit:]]*$`)
 
-// edit decrypts each object and substitutes variables in it, in this order, and
-// object by object, as Flux does: an object that takes the identity of another,
-// at the time, fails the build.
+// edit decrypts each object and then substitutes variables in it, object by object, as
+// Flux does. An object that takes the identity that another has at that moment fails the
+// build.
 func edit(ctx context.Context, fsys *fileSystem, built []*item, b Build) error {
 	var vars *variables
 	if len(b.Variables) > 0 || b.Always {
@@ -129,7 +129,7 @@ func (e *edits) substitute(i *item, vars *variables) error {
 	if err != nil {
 		return err
 	}
-	if quiet(text) && i.settled() {
+	if quiet(text) && i.canonical() {
 		return nil
 	}
 	was := i.identity()
@@ -137,7 +137,7 @@ func (e *edits) substitute(i *item, vars *variables) error {
 	if err != nil {
 		return err
 	}
-	if out == string(text) && i.settled() {
+	if out == string(text) && i.canonical() {
 		return nil
 	}
 	r := i.resource
@@ -157,10 +157,10 @@ func (e *edits) substitute(i *item, vars *variables) error {
 	return e.change(i, was)
 }
 
-// settled tells whether reading the object's text and writing it again, which
-// substitution does to every object, cannot change it. It may say no to what
-// would be the same.
-func (i *item) settled() bool {
+// canonical reports whether decoding the object's text and encoding it again, which
+// substitution does to every object, is known not to change it. It may report false
+// for an object that would stay the same.
+func (i *item) canonical() bool {
 	if i.plain {
 		return true
 	}

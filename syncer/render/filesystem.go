@@ -29,9 +29,9 @@ type Files interface {
 	Rules() string
 }
 
-// fileSystem reads Files for one build, rooted at "/", with one file put over
-// them: the kustomization file that the build begins with. Everything that is
-// read through it has passed Check, and is recorded.
+// fileSystem reads Files for one build, rooted at "/". The kustomization file that the
+// build begins with replaces the one in Files. Everything that is read through
+// fileSystem has passed Check, and is recorded.
 type fileSystem struct {
 	ctx     context.Context
 	files   Files
@@ -45,15 +45,14 @@ type fileSystem struct {
 	bringsSchema bool
 	// running: kustomize builds; alone: and no other build runs.
 	running, alone bool
-	// added counts the nodes that aliases add to all that was read: a few
-	// hundred bytes in each of many files would do the harm of one.
+	// added counts the nodes that aliases add in all files that were read: many files
+	// with a few aliases each do as much harm as one with many.
 	added int
-	// failed is why the first file was refused or could not be read. kustomize
-	// takes such a file for one that is not there, which would make another
-	// rendering, or another message.
+	// failed is why the first file was refused or could not be read. kustomize treats
+	// such a file as absent, which would give another rendering or another message.
 	failed error
-	// refused: failed is what a file's content deserves, and comes again with
-	// the same content.
+	// refused: failed is about the content of a file, and is permanent while the
+	// content is the same.
 	refused bool
 
 	decrypter Decrypter
@@ -93,8 +92,8 @@ func (f *fileSystem) whole(at string, data []byte) error {
 	return nil
 }
 
-// readFile is ReadFile for who looks at the mappings of a file himself, or calls
-// whole before someone else does.
+// readFile is ReadFile for callers that check the mappings of a file themselves, or that
+// call whole before they pass the file on.
 func (f *fileSystem) readFile(name string) ([]byte, error) {
 	at := rooted(name)
 	if data, ok := f.overlay[at]; ok {
@@ -223,7 +222,7 @@ func (f *fileSystem) list(at string) ([]source.Entry, error) {
 	return entries, f.note(err)
 }
 
-// Walk visits files in lexical order. Symbolic links are left out, as they are
+// Walk calls visit for each file in lexical order. Symbolic links are left out, as they are
 // from Flux's artifacts.
 func (f *fileSystem) Walk(root string, visit filepath.WalkFunc) error {
 	at := rooted(root)

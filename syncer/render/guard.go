@@ -9,8 +9,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Limits of the guard. They are far above what people write and far below
-// what hurts.
+// Limits of the guard. They are far above what people write, and far below what harms the
+// process.
 const (
 	// MaxNodes bounds a document after its aliases are expanded.
 	MaxNodes = 1_000_000
@@ -32,10 +32,9 @@ var ErrHostile = errors.New("refused YAML")
 // YAML parser does: both readings are checked.
 var separator = regexp.MustCompile(`(?m)^---`)
 
-// Check refuses YAML whose aliases form a cycle or expand to more than
-// MaxNodes, nesting beyond MaxDepth, and mappings of too many fields. Syntax
-// errors are not its business: the library that parses the document reports
-// them better.
+// Check refuses YAML whose aliases form a cycle or expand to more than MaxNodes, nesting
+// beyond MaxDepth, and mappings of too many fields. It ignores syntax errors: the library
+// that parses the document reports them better.
 func Check(data []byte) error {
 	_, err := measure(data)
 	return err
@@ -74,7 +73,7 @@ func dissect(data []byte) (added int, err error) {
 	return max(added, apart), nil
 }
 
-// suspect is false for data that cannot hurt: aliases need an anchor, depth
+// suspect is false for data that cannot do harm: aliases need an anchor, depth
 // needs brackets, or indentation and indicators at the beginning of a line.
 func suspect(data []byte) bool {
 	if bytes.IndexByte(data, '&') >= 0 {

@@ -129,15 +129,6 @@ func digestOfYAML(built []*item) (string, error) {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// longDigestOf is a digest of strings, which cannot be confused with each other.
-func longDigestOf(parts ...string) string {
-	h := sha256.New()
-	for _, p := range parts {
-		fmt.Fprintf(h, "%d:%s", len(p), p)
-	}
-	return "sha256:" + hex.EncodeToString(h.Sum(nil))
-}
-
 // quiet tells whether text cannot hold a variable.
 func quiet(text []byte) bool { return bytes.IndexByte(text, '$') < 0 }
 

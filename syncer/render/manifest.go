@@ -10,8 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// errDoubt says that a short way may not give what kustomize gives. Whoever gets
-// it takes the long way.
+// errDoubt says that the shortcut may not give what kustomize gives. The caller then
+// builds with kustomize.
 var errDoubt = errors.New("not plain")
 
 // readManifest reads the documents of a YAML file as kustomize reads, writes,

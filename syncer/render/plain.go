@@ -15,11 +15,11 @@ import (
 	kustypes "sigs.k8s.io/kustomize/api/types"
 )
 
-// plainBuild is the short way for what most directories are: manifests, found
-// or listed by kustomization files that do nothing else. kustomize takes time
-// in the square of the number of objects, and needs an OpenAPI schema; here each
-// file is read once, and each object looked at once. The
-// result is the same, and what is in doubt, or fails, is left to kustomize.
+// plainBuild builds directories of manifests, which most directories are, and
+// kustomization files that only list resources, without kustomize. kustomize takes time
+// in the square of the number of objects and needs an OpenAPI schema; plainBuild reads
+// each file and each object once. The result is the same. What is in doubt, or fails, is
+// left to kustomize.
 type plainBuild struct {
 	fsys  *fileSystem
 	built []*item
@@ -211,7 +211,7 @@ func (p *plainBuild) unusual(data []byte) error {
 	return nil
 }
 
-// add takes an object in if kustomize would do nothing to it.
+// add adds an object if kustomize would leave it unchanged.
 func (p *plainBuild) add(i *item) error {
 	o := i.read[0]
 	if !ordinaryObject(o.Object) {

@@ -1,12 +1,13 @@
 package render
 
 import (
-	"crypto/sha256"
 	"errors"
 	"io/fs"
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/cascade-gitops/cascade/syncer/digest"
 )
 
 // ReadSet is everything that a build read, listed or looked for in the source,
@@ -26,23 +27,11 @@ type read struct {
 	path string
 	// listed: the names in a directory, rather than what is at a path.
 	listed bool
-	found  digest
+	found  digest.Short
 }
 
-type digest [16]byte
-
-func digestOf(parts ...string) (d digest) {
-	h := sha256.New()
-	for _, p := range parts {
-		h.Write([]byte(p))
-		h.Write([]byte{0})
-	}
-	copy(d[:], h.Sum(nil))
-	return d
-}
-
-// Unchanged tells whether all that was read is the same in files. The error is
-// one of reading files; then nothing is known.
+// Unchanged reports whether all that was read is the same in files. It fails if files
+// cannot be read.
 func (r *ReadSet) Unchanged(files Files) (bool, error) {
 	if r.tree != "" && r.rules == files.Rules() {
 		dir, hash, err := files.Stat(r.root)
@@ -62,7 +51,7 @@ func (r *ReadSet) Unchanged(files Files) (bool, error) {
 	return true, nil
 }
 
-func (r *ReadSet) look(files Files, read read) (digest, error) {
+func (r *ReadSet) look(files Files, read read) (digest.Short, error) {
 	if read.listed {
 		d, _, err := names(files, read.path)
 		return d, err
@@ -82,28 +71,28 @@ func (r *ReadSet) Paths() []string {
 }
 
 // stat digests what is at a path: nothing, a directory, or a file's content.
-func stat(files Files, at string) (digest, error) {
+func stat(files Files, at string) (digest.Short, error) {
 	dir, hash, err := files.Stat(at)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return digestOf("absent"), nil
+		return digest.Of("absent").Short(), nil
 	case err != nil:
-		return digest{}, err
+		return digest.Short{}, err
 	case dir:
-		return digestOf("directory"), nil
+		return digest.Of("directory").Short(), nil
 	}
-	return digestOf("file", hash), nil
+	return digest.Of("file", hash).Short(), nil
 }
 
 // names digests the names in a directory, and tells whether it holds a symbolic
 // link.
-func names(files Files, at string) (d digest, links bool, err error) {
+func names(files Files, at string) (d digest.Short, links bool, err error) {
 	entries, err := files.ReadDir(at)
 	if errors.Is(err, fs.ErrNotExist) {
-		return digestOf("absent"), false, nil
+		return digest.Of("absent").Short(), false, nil
 	}
 	if err != nil {
-		return digest{}, false, err
+		return digest.Short{}, false, err
 	}
 	parts := []string{"listing"}
 	for _, e := range entries {
@@ -116,23 +105,23 @@ func names(files Files, at string) (d digest, links bool, err error) {
 		}
 		parts = append(parts, kind, e.Name)
 	}
-	return digestOf(parts...), links, nil
+	return digest.Of(parts...).Short(), links, nil
 }
 
 // recorder collects the reads of one build.
 type recorder struct {
 	files Files
-	seen  map[string]digest
+	seen  map[string]digest.Short
 	lists map[string]listing
 }
 
 type listing struct {
-	found digest
+	found digest.Short
 	links bool
 }
 
 func newRecorder(files Files) *recorder {
-	return &recorder{files: files, seen: map[string]digest{}, lists: map[string]listing{}}
+	return &recorder{files: files, seen: map[string]digest.Short{}, lists: map[string]listing{}}
 }
 
 // stat records what is at a path, once.

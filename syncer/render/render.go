@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/kustomize/api/resource"
 	kustypes "sigs.k8s.io/kustomize/api/types"
+
+	"github.com/cascade-gitops/cascade/syncer/digest"
 )
 
 // decryptKey on an object says that it is to stay encrypted.
@@ -40,7 +42,7 @@ type Build struct {
 	// nothing is.
 	Variables map[string]string
 	Always    bool
-	// Sensitive values among the variables never stand in an error of Render.
+	// Sensitive are values among the variables that no error of Render contains.
 	Sensitive []string
 	// Lenient puts an empty string for a variable that is neither set nor has
 	// a default, which is an error otherwise.
@@ -92,7 +94,7 @@ func (b Build) Key() string {
 			fields = append(fields, k, m[k])
 		}
 	}
-	return longDigestOf(fields...)
+	return digest.Of(fields...).String()
 }
 
 // Rendering is what a build produced.
@@ -107,8 +109,8 @@ type Rendering struct {
 	Reads *ReadSet
 }
 
-// Error is a failure that comes again while Reads is unchanged and the Build is
-// the same. What can pass by itself, like an unreadable source or a key that
+// Error is a permanent failure: it comes again while Reads is unchanged and the Build is
+// the same. A failure that can pass by itself, such as an unreadable source or a key that
 // could not be fetched, is an error of another type.
 type Error struct {
 	Reads *ReadSet
@@ -125,7 +127,7 @@ func Render(ctx context.Context, files Files, b Build) (*Rendering, error) {
 	dir := rooted(b.Path)
 	r, err := assemble(ctx, fsys, dir, b)
 	if err == nil {
-		// A failure that nothing was told of would be a rendering of less.
+		// Without this error the rendering would lack objects.
 		err = fsys.failed
 	}
 	if err != nil {

@@ -89,7 +89,7 @@ func attempt(fsys *fileSystem, dir string) ([]*item, error) {
 	openapi.ResetOpenAPI()
 	_ = openapi.Schema()
 	schema.loaded = false
-	// What the build leaves behind must not be seen by the next.
+	// The next build must not see the schema of this one.
 	defer openapi.ResetOpenAPI()
 	return run(fsys, dir)
 }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/cascade-gitops/cascade/e2e/gitserver"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/source/gitserver"
 )
 
 // TestRenderSnapshot renders what a real repository holds.

@@ -15,9 +15,9 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 )
 
-// archive is the content of a tarball. The files are in one unpacked file that
-// has no name any more: it goes with the last snapshot, and nothing is left
-// over however the process ends.
+// archive is the content of a tarball. The files are in one unpacked file without a
+// name. The kernel removes it with the last snapshot, or with the process, however that
+// ends.
 type archive struct {
 	root  node
 	file  *os.File

@@ -65,9 +65,8 @@ func allowed(name string) error {
 	return nil
 }
 
-// spool is a whole file from somewhere else, on disk and without a name: it goes
-// with the last that refers to it, and nothing is left over however the process
-// ends.
+// spool is a whole downloaded file, on disk and without a name. The kernel removes it
+// with the last reference, or with the process, however that ends.
 type spool struct {
 	file   *os.File
 	dir    string

@@ -19,8 +19,8 @@ import (
 // used.
 const ReasonArtifactFailed = meta.ArtifactFailedReason
 
-// ErrArtifactNotFound: the server does not have the artifact (any more). Its
-// source is being packed again, or was; the caller looks again after a moment.
+// ErrArtifactNotFound: the server does not have the artifact, or no longer has it. Its
+// source is being packed again, or has been. The caller tries again after a moment.
 var ErrArtifactNotFound = errors.New("artifact not found")
 
 // originRevision is the key of an artifact's metadata that names the revision
@@ -148,7 +148,8 @@ func (a *Artifacts) get(ctx context.Context, sum digest.Digest, from string) (*a
 	if err != nil {
 		return nil, wrapArtifact(where, err)
 	}
-	// Nothing is unpacked of what is not what was announced.
+	// An artifact whose content does not match its announced digest is not
+	// unpacked.
 	if !verifier.Verified() {
 		file.close()
 		return nil, failf(ReasonArtifactFailed, "cannot use artifact %s: its digest is not %s", where, sum)

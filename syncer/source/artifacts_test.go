@@ -29,7 +29,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/cascade-gitops/cascade/e2e/gitserver"
+	"github.com/cascade-gitops/cascade/syncer/source/gitserver"
 )
 
 // checkout writes a commit's files with the modes that Flux gives them.

@@ -7,7 +7,7 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/cascade-gitops/cascade/e2e/gitserver"
+	"github.com/cascade-gitops/cascade/syncer/source/gitserver"
 )
 
 // thousand is a repository of 1000 directories with 3 files each.

@@ -11,16 +11,12 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"path"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/fluxcd/pkg/auth"
 	"github.com/fluxcd/pkg/sourceignore"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
-	"github.com/go-git/go-git/v5/plumbing/filemode"
-	"golang.org/x/sync/errgroup"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -58,7 +54,7 @@ type BucketOrigin struct {
 	// STS gives out credentials for S3, if there is no Secret; nil if it is not
 	// set.
 	STS *BucketSTS
-	// Workload is who asks a cloud if there is no Secret.
+	// Workload asks a cloud where there is no Secret.
 	Workload *Workload
 }
 
@@ -71,8 +67,8 @@ type BucketSTS struct {
 	Certificates map[string][]byte
 }
 
-// Workload is one that a cloud knows without a password: the service account of
-// an object or, without a name, the agent.
+// Workload authenticates to a cloud without a password: it is the service account of an
+// object or, without a name, the agent.
 type Workload struct {
 	Logins         *Logins
 	ServiceAccount string
@@ -148,7 +144,7 @@ var (
 type bucket interface {
 	// exists fails if the bucket cannot be read.
 	exists(ctx context.Context) error
-	// list visits the objects below a prefix until visit fails.
+	// list calls visit for each object below a prefix, until visit fails.
 	list(ctx context.Context, prefix string, visit func(blob) error) error
 	// open returns what is there now, which may be another object than the one
 	// that was listed.
@@ -247,7 +243,7 @@ func (b *Buckets) Fetch(ctx context.Context, origin BucketOrigin, ignore *string
 		return nil, bucketError(err, "cannot fetch bucket '%s'", origin.Bucket)
 	}
 	return &Snapshot{
-		Revision: got.revision, Digest: digestOf(got.root, nil), File: strings.TrimPrefix(got.revision, "sha256:") + ".tar.gz",
+		Revision: got.revision, Digest: treeDigest(got.root, nil), File: strings.TrimPrefix(got.revision, "sha256:") + ".tar.gz",
 		root: got.root, rules: &rules{id: "none"}, bucket: got,
 	}, nil
 }
@@ -334,140 +330,6 @@ func (b *Buckets) index(ctx context.Context, from bucket, origin BucketOrigin, i
 		return nil
 	})
 	return index, rulesFile, err
-}
-
-// pull fetches what is not in last.
-func (b *Buckets) pull(ctx context.Context, from bucket, origin BucketOrigin, index map[string]blob, rulesFile []byte, last *Snapshot) (_ *contents, err error) {
-	f, err := unnamed(b.dir)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			_ = f.Close()
-		}
-	}()
-	here := &archive{file: f, spans: map[id]span{}}
-	var end, left atomic.Int64
-	left.Store(b.limits.packBytes)
-	// write copies content into a place of its own.
-	write := func(r io.Reader, size int64) (node, span, error) {
-		if size < 0 {
-			// The server does not tell.
-			most := left.Load()
-			whole, err := newSpool(ctx, b.dir, &limited{r: r, left: most, max: most, what: "the objects have", flag: "use a prefix"})
-			if err != nil {
-				return node{}, span{}, err
-			}
-			defer whole.close()
-			r, size = whole.reader(), whole.size
-		}
-		if left.Add(-size) < 0 {
-			return node{}, span{}, failf(ReasonLimitExceeded, "the objects have more than %d bytes", b.limits.packBytes)
-		}
-		s := span{end.Add(size) - size, size}
-		h := sha256.New()
-		n, err := io.Copy(io.MultiWriter(io.NewOffsetWriter(f, s.at), h), io.LimitReader(contextReader{ctx, r}, size))
-		if err != nil {
-			return node{}, span{}, err
-		}
-		if n != size {
-			return node{}, span{}, fmt.Errorf("%d bytes were sent of %d", n, size)
-		}
-		to := node{mode: filemode.Regular, in: here}
-		h.Sum(to.id[:0])
-		return to, s, nil
-	}
-
-	got := &contents{place: origin.place(), objects: make(map[string]stored, len(index))}
-	keys := slices.Sorted(maps.Keys(index))
-	kept := map[string]stored{}
-	if last != nil && last.bucket != nil && last.bucket.place == got.place {
-		for _, key := range keys {
-			if s, ok := last.bucket.objects[key]; ok && s.etag == index[key].etag && s.etag != "" {
-				kept[key] = s
-			}
-		}
-	}
-	crowded := len(storesOf(kept)) >= storesMost
-	type result struct {
-		blob blob
-		node node
-		span span
-		gone bool
-	}
-	results := make([]result, len(keys))
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.SetLimit(parallelObjects)
-	for i, key := range keys {
-		if s, ok := kept[key]; ok && !crowded {
-			results[i] = result{blob: index[key], node: s.node}
-			continue
-		}
-		group.Go(func() (err error) {
-			defer func() {
-				if p := recover(); p != nil {
-					err = fmt.Errorf("cannot fetch object %q: %v", key, p)
-				}
-			}()
-			if groupCtx.Err() != nil {
-				return groupCtx.Err()
-			}
-			var body io.ReadCloser
-			now := index[key]
-			if s, ok := kept[key]; ok {
-				body, now.size, err = s.node.in.open(s.node)
-			} else {
-				body, now, err = from.open(groupCtx, now)
-			}
-			if errors.Is(err, errNoObject) {
-				results[i].gone = true
-				return nil
-			}
-			if err != nil {
-				return fmt.Errorf("cannot fetch object %q: %w", key, err)
-			}
-			defer body.Close()
-			n, s, err := write(body, now.size)
-			if err != nil {
-				return fmt.Errorf("cannot fetch object %q: %w", key, err)
-			}
-			results[i] = result{blob: now, node: n, span: s}
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	root, final := &folder{}, make(map[string]blob, len(keys))
-	for i, key := range keys {
-		r := results[i]
-		if r.gone {
-			continue
-		}
-		if r.node.in == here {
-			here.spans[r.node.id] = r.span
-		}
-		final[key] = r.blob
-		got.objects[key] = stored{r.blob.etag, r.node}
-		if err := root.put(clean(key), &r.node); err != nil {
-			return nil, err
-		}
-	}
-	// Flux keeps the file of rules too, though it is no part of the revision.
-	if rulesFile != nil {
-		n, s, err := write(bytes.NewReader(rulesFile), int64(len(rulesFile)))
-		if err != nil {
-			return nil, err
-		}
-		here.spans[n.id] = s
-		if err := root.put(path.Base(sourceignore.IgnoreFile), &n); err != nil {
-			return nil, err
-		}
-	}
-	got.revision = revisionOf(final)
-	got.root, err = root.node(0)
-	return got, err
 }
 
 // storesOf are the files that objects have their content in.

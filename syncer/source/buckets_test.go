@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/pem"
+	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
@@ -18,35 +19,31 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
 )
 
-// shelf is a server of S3 in this process, in front of which a test may put what
-// it likes.
+// shelf is a server of S3 with one bucket, of which it knows what this package asks:
+// whether the bucket is there, the list of its objects, and an object. In front of it
+// a test may put what it likes.
 type shelf struct {
-	t       *testing.T
-	backend *s3mem.Backend
-	server  *httptest.Server
-	front   func(w http.ResponseWriter, r *http.Request) (done bool)
+	t      *testing.T
+	server *httptest.Server
+	front  func(w http.ResponseWriter, r *http.Request) (done bool)
 
 	mu       sync.Mutex
+	objects  map[string]string
 	requests []string
 }
 
 func newShelf(t *testing.T, start func(http.Handler) *httptest.Server) *shelf {
 	t.Helper()
-	s := &shelf{t: t, backend: s3mem.New()}
-	if err := s.backend.CreateBucket("fleet"); err != nil {
-		t.Fatal(err)
-	}
-	behind := gofakes3.New(s.backend, gofakes3.WithTimeSkewLimit(0)).Server()
+	s := &shelf{t: t, objects: map[string]string{}}
 	s.server = start(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		s.requests = append(s.requests, r.Method+" "+r.URL.Path)
@@ -55,19 +52,84 @@ func newShelf(t *testing.T, start func(http.Handler) *httptest.Server) *shelf {
 		if front != nil && front(w, r) {
 			return
 		}
-		behind.ServeHTTP(w, r)
+		s.serve(w, r)
 	}))
 	t.Cleanup(s.server.Close)
 	return s
 }
 
-func (s *shelf) put(files map[string]string) {
-	s.t.Helper()
-	for key, content := range files {
-		if _, err := s.backend.PutObject("fleet", key, map[string]string{"Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT"}, strings.NewReader(content), int64(len(content)), nil); err != nil {
-			s.t.Fatal(err)
+// serve answers as S3 does, as far as this package asks.
+func (s *shelf) serve(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	bucket, key, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	content, exists := s.objects[key]
+	switch {
+	case bucket != "fleet":
+		refuse(w, http.StatusNotFound, "NoSuchBucket")
+	case r.Method == http.MethodHead && key == "":
+	case r.Method == http.MethodGet && key == "" && r.URL.Query().Get("list-type") == "2":
+		s.list(w, r.URL.Query().Get("prefix"))
+	case r.Method == http.MethodGet && exists:
+		w.Header().Set("ETag", etag(content))
+		w.Header().Set("Last-Modified", "Fri, 02 Jan 2026 03:04:05 GMT")
+		w.Header().Set("Content-Length", strconv.Itoa(len(content)))
+		_, _ = io.WriteString(w, content)
+	case r.Method == http.MethodGet && key != "":
+		refuse(w, http.StatusNotFound, "NoSuchKey")
+	default:
+		s.t.Errorf("S3 is asked for what the test does not know: %s %s", r.Method, r.URL)
+		refuse(w, http.StatusNotImplemented, "NotImplemented")
+	}
+}
+
+func etag(content string) string {
+	sum := md5.Sum([]byte(content))
+	return `"` + hex.EncodeToString(sum[:]) + `"`
+}
+
+func refuse(w http.ResponseWriter, status int, code string) {
+	w.Header().Set("Content-Type", "application/xml")
+	w.WriteHeader(status)
+	_, _ = fmt.Fprintf(w, `<?xml version="1.0" encoding="UTF-8"?><Error><Code>%s</Code><Message>%[1]s</Message></Error>`, code)
+}
+
+func (s *shelf) list(w http.ResponseWriter, prefix string) {
+	type object struct {
+		Key, LastModified, ETag string
+		Size                    int
+	}
+	answer := struct {
+		XMLName      xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ ListBucketResult"`
+		Name, Prefix string
+		KeyCount     int
+		IsTruncated  bool
+		EncodingType string
+		Contents     []object
+	}{Name: "fleet", Prefix: prefix, EncodingType: "url"}
+	for _, key := range slices.Sorted(maps.Keys(s.objects)) {
+		if strings.HasPrefix(key, prefix) {
+			content := s.objects[key]
+			answer.Contents = append(answer.Contents, object{Key: url.QueryEscape(key), LastModified: "2026-01-02T03:04:05.000Z", ETag: etag(content), Size: len(content)})
 		}
 	}
+	answer.KeyCount = len(answer.Contents)
+	w.Header().Set("Content-Type", "application/xml")
+	if err := xml.NewEncoder(w).Encode(answer); err != nil {
+		s.t.Errorf("cannot list the bucket: %v", err)
+	}
+}
+
+func (s *shelf) put(files map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.Copy(s.objects, files)
+}
+
+func (s *shelf) remove(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.objects, key)
 }
 
 // fetched returns the objects that were fetched since the last call.
@@ -150,9 +212,7 @@ func TestBucket(t *testing.T) {
 	files["a.yaml"], files["new.yaml"] = "3", "4"
 	delete(files, "logo.png")
 	s.put(map[string]string{"a.yaml": "3", "new.yaml": "4"})
-	if _, err := s.backend.DeleteObject("fleet", "logo.png"); err != nil {
-		t.Fatal(err)
-	}
+	s.remove("logo.png")
 	next := pullBucket(t, b, s.origin(), nil, first)
 	if got := s.fetched(); !slices.Equal(got, []string{"a.yaml", "new.yaml"}) {
 		t.Errorf("%q were fetched, want what has changed", got)
@@ -234,7 +294,7 @@ func TestBucketRules(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if tc.rules != nil {
 				s.put(map[string]string{".sourceignore": *tc.rules})
-				defer func() { _, _ = s.backend.DeleteObject("fleet", ".sourceignore") }()
+				defer s.remove(".sourceignore")
 			}
 			o := s.origin()
 			o.Prefix = tc.prefix

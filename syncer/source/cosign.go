@@ -154,8 +154,7 @@ func (i *Images) trusted(ctx context.Context, r *registry, v ImageVerification) 
 	return trusted, client, nil
 }
 
-// bundles that refer to an image. Others refer to it too: what is no bundle is
-// passed over.
+// bundles that refer to an image. Referrers that are no bundles are skipped.
 func (r *registry) bundles(ctx context.Context, at name.Digest) ([]*bundle.Bundle, error) {
 	found, err := r.referrers(ctx, at)
 	if err != nil {
@@ -287,7 +286,7 @@ func (s *sigstore) get(ctx context.Context) (root.TrustedMaterial, error) {
 	close(done)
 	now := s.now()
 	if err != nil {
-		// Whoever had no time does not count for others.
+		// A caller that ran out of time does not fail the others.
 		if ctx.Err() == nil {
 			s.failed, s.tried = err, now
 		}

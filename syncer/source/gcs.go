@@ -32,12 +32,12 @@ func (o BucketOrigin) openGCS(ctx context.Context) (bucket, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A file that is kept compressed is what it says that it is, inflated.
+	// A file that is stored compressed is returned inflated.
 	transport.DisableCompression = true
 	inner := modest{transport, func(req *http.Request) bool { return req.URL.Query().Get("alt") == "media" }}
 	client := &http.Client{Transport: inner}
 	options := []option.ClientOption{option.WithHTTPClient(client), option.WithUserAgent("cascade")}
-	// As Google's clients have it, an emulator knows nobody.
+	// As in Google's clients, an emulator is called without a credential.
 	if emulator := os.Getenv("STORAGE_EMULATOR_HOST"); emulator != "" {
 		if !strings.Contains(emulator, "://") {
 			emulator = "http://" + emulator

@@ -20,7 +20,7 @@ import (
 )
 
 // Bounds of what a generation keeps in memory: bytes of inflated objects,
-// entries of directories, and directories whose census is known.
+// entries of directories, and directories whose usage is known.
 const (
 	objectCacheBytes = 1 << 20
 	listedEntries    = 64 << 10
@@ -35,10 +35,11 @@ const (
 // commit a thousand readers ask for the same ones.
 type generation struct {
 	dir string
-	// owner is kept: whoever reads a snapshot will fetch the next one.
+	// owner keeps the mirror alive: the reader of a snapshot will fetch the next
+	// one.
 	owner    *mirror
-	listings *memo[id, listing]
-	census   *memo[id, census]
+	listings *recent[id, listing]
+	usage    *recent[id, usage]
 	// mu serialises reads: the storage is not safe for concurrent use.
 	mu    sync.Mutex
 	store *filesystem.Storage
@@ -47,14 +48,14 @@ type generation struct {
 func openGeneration(dir string) *generation {
 	return &generation{
 		dir:      dir,
-		listings: newMemo[id, listing](listedEntries),
-		census:   newMemo[id, census](countedDirs),
+		listings: newRecent[id, listing](listedEntries),
+		usage:    newRecent[id, usage](countedDirs),
 		store: filesystem.NewStorageWithOptions(osfs.New(dir), cache.NewObjectLRU(objectCacheBytes),
 			filesystem.Options{KeepDescriptors: true}),
 	}
 }
 
-func (g *generation) counts() *memo[id, census] { return g.census }
+func (g *generation) counts() *recent[id, usage] { return g.usage }
 
 func (g *generation) has(hash plumbing.Hash) bool {
 	g.mu.Lock()

@@ -17,7 +17,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/cascade-gitops/cascade/e2e/gitserver"
+	"github.com/cascade-gitops/cascade/syncer/source/gitserver"
 )
 
 // pkt is one line of the pack protocol.

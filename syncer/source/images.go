@@ -88,11 +88,11 @@ type Images struct {
 }
 
 // NewImages keeps files in dir, which have no names there. A layer of more than
-// maxBytes is refused.
-func NewImages(dir string, maxBytes int64) *Images {
+// maxBytes is refused. now tells the age of the roots of trust that are kept.
+func NewImages(dir string, maxBytes int64, now func() time.Time) *Images {
 	return &Images{
 		dir: dir, limits: limits{packBytes: maxBytes, inflatedBytes: MaxInflatedBytes, entriesMost: MaxEntries},
-		sigstore: sigstore{now: time.Now, fetch: fetchRoots},
+		sigstore: sigstore{now: now, fetch: fetchRoots},
 	}
 }
 
@@ -102,7 +102,8 @@ type pull struct {
 	root        node
 	digest      string
 	packed      *spool
-	// registry is kept: whoever has the image will ask for the next one.
+	// registry keeps the connections: the holder of the image will ask for the next
+	// one.
 	registry *registry
 }
 
@@ -269,7 +270,7 @@ func (i *Images) Fetch(ctx context.Context, origin ImageOrigin, image Image, opt
 	if options.Copy {
 		return s, nil
 	}
-	s.Digest = digestOf(s.root, options.Ignore)
+	s.Digest = treeDigest(s.root, options.Ignore)
 	if last != nil && last.rules == nil {
 		last = nil
 	}
@@ -329,7 +330,7 @@ func (i *Images) pull(ctx context.Context, r *registry, image Image, options Ima
 	case err == nil:
 		got.root = unpacked.root
 	case options.Copy && ctx.Err() == nil && ReasonOf(err) != ReasonLimitExceeded:
-		// It is not for us, and nobody said that it has to be a tarball.
+		// The layer is kept as a file, which need not be a tarball.
 		got.root = node{mode: filemode.Dir, in: opaque{failf(ReasonImageLayerFailed, "cannot unpack layer %s: %w", layer.Digest, err)}}
 	default:
 		file.close()
@@ -368,7 +369,8 @@ func layerError(digest v1.Hash, err error) error {
 	return failf(reason, "cannot use layer %s: %w", digest, said(err))
 }
 
-// opaque is a directory that nobody can read, for what is only kept as a file.
+// opaque is a directory that cannot be read, for a layer that is only kept as a
+// file.
 type opaque struct{ err error }
 
 func (o opaque) list(node) (listing, error) { return nil, o.err }

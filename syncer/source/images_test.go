@@ -174,7 +174,7 @@ func TestImages(t *testing.T) {
 		"org.opencontainers.image.revision": "main@sha1:aa", "org.opencontainers.image.created": "2026-01-02T03:04:05Z",
 	}, fluxLayer(t, map[string]string{"a.yaml": "1", "dir/b.yaml": "2", "logo.png": "x"})))
 	dir := filepath.Join(t.TempDir(), "images")
-	i := NewImages(dir, plenty)
+	i := NewImages(dir, plenty, time.Now)
 	s := pullImage(t, i, d.origin(), ImageReference{Tag: "v1.0.0"}, ImageOptions{}, nil)
 	if s.Revision != "v1.0.0@"+first || s.OriginRevision != "main@sha1:aa" || s.Metadata["org.opencontainers.image.created"] == "" || s.File != first+".tar.gz" ||
 		!s.Time.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) {
@@ -247,7 +247,7 @@ func TestImagePackedAsFlux(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d.push("latest", image(t, nil, fluxLayer(t, tc.files)))
-			s := pullImage(t, NewImages(t.TempDir(), plenty), d.origin(), ImageReference{}, ImageOptions{Ignore: tc.ignore}, nil)
+			s := pullImage(t, NewImages(t.TempDir(), plenty, time.Now), d.origin(), ImageReference{}, ImageOptions{Ignore: tc.ignore}, nil)
 			dir := t.TempDir()
 			if err := os.Chmod(dir, directoryMode); err != nil {
 				t.Fatal(err)
@@ -274,7 +274,7 @@ func TestImageLayers(t *testing.T) {
 	d := newDocker(t, httptest.NewServer)
 	chart := filesOf(t, map[string]string{"podinfo/Chart.yaml": "name: podinfo"})
 	digest := d.push("6.6.1", image(t, map[string]string{"k": "v"}, static.NewLayer([]byte("# readme"), readmeType), static.NewLayer(chart, ChartMediaType)))
-	i := NewImages(t.TempDir(), plenty)
+	i := NewImages(t.TempDir(), plenty, time.Now)
 	s := pullImage(t, i, d.origin(), ImageReference{Tag: "6.6.1"}, ImageOptions{MediaType: ChartMediaType, Copy: true}, nil)
 	file, ok := s.Packed()
 	if !ok {
@@ -353,7 +353,7 @@ func TestImageVersions(t *testing.T) {
 	for _, tag := range []string{"1.0.0", "1.1.0"} {
 		d.push(tag, image(t, nil, fluxLayer(t, map[string]string{"tag": tag})))
 	}
-	i := NewImages(t.TempDir(), plenty)
+	i := NewImages(t.TempDir(), plenty, time.Now)
 	if s := pullImage(t, i, d.origin(), ImageReference{SemVer: "1.x", Tag: "1.0.0"}, ImageOptions{}, nil); read(t, s, "tag") != "1.1.0" {
 		t.Errorf("%s is followed, want the range before the tag", s.Revision)
 	}
@@ -385,7 +385,7 @@ func TestImageCredentials(t *testing.T) {
 		http.Error(w, `{"errors":[{"code":"UNAUTHORIZED","message":"who are you"}]}`, http.StatusUnauthorized)
 		return true
 	})
-	i := NewImages(t.TempDir(), plenty)
+	i := NewImages(t.TempDir(), plenty, time.Now)
 	login := &Login{Username: "me", Password: "first", Identity: "cloud"}
 	for name, tc := range map[string]struct {
 		reason string
@@ -461,7 +461,7 @@ func TestImageTokens(t *testing.T) {
 		w.WriteHeader(http.StatusUnauthorized)
 		return true
 	})
-	i := NewImages(t.TempDir(), plenty)
+	i := NewImages(t.TempDir(), plenty, time.Now)
 	o := d.origin()
 	o.Secrets = []map[string][]byte{dockerConfig(t, d.host, "me", "first")}
 	s := pullImage(t, i, o, ImageReference{}, ImageOptions{}, nil)
@@ -496,7 +496,7 @@ func TestImageTLS(t *testing.T) {
 		"NoCA":     {"no certificate in it", ImageOrigin{URL: d.origin().URL, Certificates: map[string][]byte{"ca.crt": []byte("x")}}, ReasonAuthenticationFailed, "ca.crt"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			found, err := NewImages(t.TempDir(), plenty).Resolve(t.Context(), tc.origin, ImageReference{}, "")
+			found, err := NewImages(t.TempDir(), plenty, time.Now).Resolve(t.Context(), tc.origin, ImageReference{}, "")
 			if (err != nil) != (tc.fails != "") || (err != nil && (ReasonOf(err) != tc.fails || !strings.Contains(err.Error(), tc.says))) {
 				t.Errorf("%s: Resolve() = %v, want %q %q", tc.reason, err, tc.fails, tc.says)
 			}
@@ -519,7 +519,7 @@ func TestImageURLs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, ref := range []ImageReference{{}, {Digest: sumOf(nil)}} {
-				_, err := NewImages(t.TempDir(), 1).Resolve(t.Context(), ImageOrigin{URL: tc.url}, ref, "")
+				_, err := NewImages(t.TempDir(), 1, time.Now).Resolve(t.Context(), ImageOrigin{URL: tc.url}, ref, "")
 				if ReasonOf(err) != tc.fails || strings.Contains(err.Error(), "s3cret") {
 					t.Errorf("%s: Resolve() = %v, want %s", tc.reason, err, tc.fails)
 				}
@@ -673,7 +673,7 @@ func TestHostileRegistries(t *testing.T) {
 			d.between(tc.front)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			i := NewImages(t.TempDir(), plenty)
+			i := NewImages(t.TempDir(), plenty, time.Now)
 			i.limits.inflatedBytes = 10_000_000
 			o := d.origin()
 			o.Secrets = []map[string][]byte{dockerConfig(t, d.host, "me", "s3cret")}
@@ -727,7 +727,7 @@ func TestRedirectedLayer(t *testing.T) {
 	})
 	o := d.origin()
 	o.Secrets = []map[string][]byte{dockerConfig(t, d.host, "me", "s3cret")}
-	if s := pullImage(t, NewImages(t.TempDir(), plenty), o, ImageReference{}, ImageOptions{}, nil); read(t, s, "a") != "1" {
+	if s := pullImage(t, NewImages(t.TempDir(), plenty, time.Now), o, ImageReference{}, ImageOptions{}, nil); read(t, s, "a") != "1" {
 		t.Error("the layer is another one")
 	}
 }
@@ -756,7 +756,7 @@ func TestImageProxy(t *testing.T) {
 	}
 	// The name is known to the proxy alone.
 	o := ImageOrigin{URL: "oci://registry.invalid:80/org/app", Insecure: true, Proxy: u}
-	found, err := NewImages(t.TempDir(), plenty).Resolve(t.Context(), o, ImageReference{}, "")
+	found, err := NewImages(t.TempDir(), plenty, time.Now).Resolve(t.Context(), o, ImageReference{}, "")
 	if err != nil || found.Digest != digest || through == 0 {
 		t.Errorf("Resolve() through a proxy = %v, %v, %d requests", found, err, through)
 	}
@@ -775,7 +775,7 @@ func TestImageDeadline(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	if _, err := NewImages(t.TempDir(), plenty).Resolve(ctx, d.origin(), ImageReference{}, ""); !errors.Is(err, context.Canceled) || ReasonOf(err) != ReasonImagePullFailed {
+	if _, err := NewImages(t.TempDir(), plenty, time.Now).Resolve(ctx, d.origin(), ImageReference{}, ""); !errors.Is(err, context.Canceled) || ReasonOf(err) != ReasonImagePullFailed {
 		t.Errorf("Resolve() of a registry that does not answer = %v (%s)", err, ReasonOf(err))
 	}
 }

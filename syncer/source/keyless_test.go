@@ -271,7 +271,7 @@ func TestCosignKeyless(t *testing.T) {
 				if form == "Bundle" && tc.ids == nil {
 					fails = ReasonVerificationFailed // as in Flux, a bundle has to be somebody's
 				}
-				i := NewImages(t.TempDir(), plenty)
+				i := NewImages(t.TempDir(), plenty, time.Now)
 				i.sigstore.fetch = func(context.Context) (root.TrustedMaterial, error) { return own.trustedRoot(), nil }
 				ok, err := i.Verify(t.Context(), d.origin(), Image{Digest: digest}, ImageVerification{Provider: "cosign", Identities: tc.ids, TrustedRoot: tc.trust})
 				if ok != (fails == "") || (err != nil) != (fails != "") || (err != nil && ReasonOf(err) != fails) {
@@ -285,7 +285,7 @@ func TestCosignKeyless(t *testing.T) {
 	}
 	d := newDocker(t, httptest.NewServer)
 	digest := d.push("latest", image(t, nil, fluxLayer(t, map[string]string{"a": "1"})))
-	i := NewImages(t.TempDir(), plenty)
+	i := NewImages(t.TempDir(), plenty, time.Now)
 	down := errors.New("the network is down")
 	i.sigstore.fetch = func(context.Context) (root.TrustedMaterial, error) { return nil, down }
 	if ok, err := i.Verify(t.Context(), d.origin(), Image{Digest: digest}, ImageVerification{Provider: "cosign", Identities: right}); ok || !errors.Is(err, down) || ReasonOf(err) != ReasonVerificationFailed {

@@ -19,9 +19,9 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/cascade-gitops/cascade/e2e/gitserver"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/source/gitserver"
 )
 
 // deny does to the process what the agent does first of all, for one test.

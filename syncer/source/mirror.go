@@ -175,7 +175,7 @@ func (m *Mirrors) snapshot(ctx context.Context, origin Origin, gen *generation, 
 			return nil, failf(ReasonCopyFailure, "cannot include %s from %q at %q: %w", i.Name, i.From, i.To, err)
 		}
 	}
-	s.Digest = digestOf(s.root, options.Ignore)
+	s.Digest = treeDigest(s.root, options.Ignore)
 	if s.rules, err = newRules(s, options.Ignore, m.limits.entriesMost, last); err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 )
 
 // TestOwnTransports: where Go's default transport is denied to what has no leave,
@@ -32,7 +33,7 @@ func TestOwnTransports(t *testing.T) {
 		}
 		return (&net.Dialer{}).DialContext(ctx, network, address)
 	}}
-	i, b := NewImages(t.TempDir(), plenty), NewBuckets(t.TempDir(), plenty)
+	i, b := NewImages(t.TempDir(), plenty, time.Now), NewBuckets(t.TempDir(), plenty)
 	pullImage(t, i, images.origin(), ImageReference{}, ImageOptions{}, nil)
 	if ok, err := i.Verify(t.Context(), images.origin(), Image{Digest: digest}, ImageVerification{Provider: "cosign", Secret: map[string][]byte{"a.pub": public}}); !ok || err != nil {
 		t.Errorf("Verify() = %t, %v", ok, err)

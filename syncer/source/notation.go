@@ -31,7 +31,8 @@ import (
 // trustPolicyFile of a Secret.
 const trustPolicyFile = "trustpolicy.json"
 
-// signatureAttempts are made before an image counts as not signed, as in Flux.
+// signatureAttempts is how often signatures are asked for before an image
+// counts as not signed, as in Flux.
 const signatureAttempts = 3
 
 // notate verifies an image by the trust policy and the certificates in the

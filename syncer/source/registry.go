@@ -199,7 +199,7 @@ func transportTo(config *tls.Config, proxy func(*http.Request) (*url.URL, error)
 		TLSHandshakeTimeout:    10 * time.Second,
 		ResponseHeaderTimeout:  60 * time.Second,
 		MaxResponseHeaderBytes: 64 << 10,
-		// Who fetches asks a few times in a row and then not for minutes.
+		// A fetch makes a few requests in a row, and the next one comes after minutes.
 		MaxIdleConnsPerHost: 4,
 		IdleConnTimeout:     10 * time.Second,
 	}
@@ -276,11 +276,11 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, worded{err}
 	}
-	body := &answer{ReadCloser: res.Body, left: maxAnswerBytes}
+	body := &boundedBody{ReadCloser: res.Body, left: maxAnswerBytes}
 	switch {
 	case !own && res.StatusCode/100 != 2:
-		// What others say is nobody's business: it may be an answer that was not
-		// meant for the outside.
+		// The body of another site's error is dropped: an internal server may have sent
+		// it, and an error message would show it outside.
 		body.left = 0
 		body.silent = true
 	case !own && secret:
@@ -298,17 +298,17 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// answer is a body with bounds.
-type answer struct {
+// boundedBody is the body of a response, with bounds.
+type boundedBody struct {
 	io.ReadCloser
-	// left bytes of this answer; without bounds if it is negative.
+	// left bytes of this response; without bounds if it is negative.
 	left int64
 	// silent: it ends at its bound and does not fail.
 	silent bool
 	all    *budget
 }
 
-func (a *answer) Read(p []byte) (int, error) {
+func (a *boundedBody) Read(p []byte) (int, error) {
 	if a.silent {
 		return 0, io.EOF
 	}
@@ -341,8 +341,8 @@ func sameSite(a, b string) bool {
 	if net.ParseIP(a) != nil || net.ParseIP(b) != nil {
 		return false
 	}
-	// A suffix that nobody has listed, such as a cluster's own domain, says
-	// nothing about who is below it.
+	// A suffix that is not listed, such as a cluster's own domain, says nothing
+	// about who owns the names below it.
 	if suffix, listed := publicsuffix.PublicSuffix(a); !listed && !strings.Contains(suffix, ".") {
 		return false
 	}
@@ -354,8 +354,8 @@ func sameSite(a, b string) bool {
 	return err == nil && site == other
 }
 
-// said is an error of the library, in few words and without what must not be
-// told: answers at length, and URLs with a signature.
+// said is an error of the library in few words, without long responses and without URLs
+// that have a signature.
 func said(err error) error {
 	var known *Error
 	var refused *transport.Error
@@ -374,7 +374,7 @@ func said(err error) error {
 		if refused.StatusCode == http.StatusUnauthorized || refused.StatusCode == http.StatusForbidden {
 			words += "; check spec.secretRef"
 		}
-		return &answered{words, err}
+		return &rephrased{words, err}
 	case errors.As(err, &failed):
 		where := "the registry"
 		if u, err := url.Parse(failed.URL); err == nil {
@@ -384,21 +384,21 @@ func said(err error) error {
 		if errors.Is(err, errPlain) && !errors.Is(failed, errPlain) {
 			words += "; " + errPlain.Error()
 		}
-		return &answered{words, err}
+		return &rephrased{words, err}
 	}
-	return &answered{short(worded{err}.Error(), 500), err}
+	return &rephrased{short(worded{err}.Error(), 500), err}
 }
 
-// answered is an error in other words.
-type answered struct {
+// rephrased is an error in other words.
+type rephrased struct {
 	words string
 	err   error
 }
 
-func (a *answered) Error() string { return a.words }
-func (a *answered) Unwrap() error { return a.err }
+func (a *rephrased) Error() string { return a.words }
+func (a *rephrased) Unwrap() error { return a.err }
 
-// short cuts what a server says to so many printable characters.
+// short cuts a text of a server to so many printable characters.
 func short(text string, most int) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

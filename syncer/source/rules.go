@@ -19,7 +19,7 @@ import (
 // for each path.
 const maxPatterns = 10_000
 
-// matchedPaths bounds the paths whose answer is remembered: about a megabyte.
+// matchedPaths bounds the paths of which the match is remembered: about a megabyte.
 const matchedPaths = 16_000
 
 // rules tell which files of a tree are no part of the source. As in Flux, a
@@ -34,7 +34,7 @@ type rules struct {
 	// matches remembers of paths whether they are excluded. The snapshots of
 	// one source share it while the rules are the same: they are asked about
 	// the same paths after each commit.
-	matches *memo[string, bool]
+	matches *recent[string, bool]
 
 	mu sync.Mutex
 	// holds remembers of excluded directories whether a file in them is
@@ -102,12 +102,12 @@ func newRules(s *Snapshot, own *string, entriesMost int, last *Snapshot) (*rules
 	if last != nil && last.rules.id == r.id && last.rules.matches != nil {
 		r.matches = last.rules.matches
 	} else {
-		r.matches = newMemo[string, bool](2 * matchedPaths)
+		r.matches = newRecent[string, bool](2 * matchedPaths)
 	}
 	return r, nil
 }
 
-// rulesBelow visits the directories that have a file of rules, a directory
+// rulesBelow calls visit for each directory that has a file of rules, a directory
 // before those in it. What has none below it is not walked.
 func rulesBelow(dir node, at string, visit func(at string, n node) error) error {
 	entries, err := dir.list()

@@ -21,7 +21,8 @@ type ImageVerification struct {
 	// trustpolicy.json and certificates named *.crt or *.pem for notation. Without
 	// it cosign trusts certificates that Sigstore gave to one of the Identities.
 	Secret map[string][]byte
-	// Identities are who may have signed without a key; anybody if there are none.
+	// Identities may have signed without a key. Without any, every signer is
+	// accepted.
 	Identities []SignerIdentity
 	// TrustedRoot is a trusted_root.json to use instead of the public Sigstore.
 	TrustedRoot []byte

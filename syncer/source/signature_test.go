@@ -21,21 +21,24 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	dockerregistry "github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/notaryproject/notation-core-go/testhelper"
 	"github.com/notaryproject/notation-go"
 	notationregistry "github.com/notaryproject/notation-go/registry"
 	"github.com/notaryproject/notation-go/signer"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/sigstore/sigstore-go/pkg/root"
 	"github.com/sigstore/sigstore/pkg/cryptoutils"
 	"github.com/sigstore/sigstore/pkg/signature"
 	"github.com/sigstore/sigstore/pkg/signature/dsse"
-	oras "oras.land/oras-go/v2/registry/remote"
 )
 
 const sigstoreBundleType = "application/vnd.dev.sigstore.bundle.v0.3+json"
@@ -192,7 +195,7 @@ func TestCosignKeys(t *testing.T) {
 				img := image(t, nil, fluxLayer(t, map[string]string{"a": name}))
 				digest := d.push("latest", img)
 				tc.sign(d, img, digest)
-				ok, err := NewImages(t.TempDir(), plenty).Verify(t.Context(), d.origin(), Image{Revision: "latest@" + digest, Digest: digest}, ImageVerification{Provider: "cosign", Secret: tc.secret})
+				ok, err := NewImages(t.TempDir(), plenty, time.Now).Verify(t.Context(), d.origin(), Image{Revision: "latest@" + digest, Digest: digest}, ImageVerification{Provider: "cosign", Secret: tc.secret})
 				if (tc.fails == "") != ok || (err != nil) != (tc.fails != "") || (err != nil && (ReasonOf(err) != tc.fails || !strings.Contains(err.Error(), tc.says))) {
 					t.Errorf("%s: Verify() = %t, %v (%s), want %q %q", tc.reason, ok, err, ReasonOf(err), tc.fails, tc.says)
 				}
@@ -215,7 +218,7 @@ func TestSignatureServerFails(t *testing.T) {
 		}
 		return false
 	})
-	i, at := NewImages(t.TempDir(), plenty), Image{Digest: digest}
+	i, at := NewImages(t.TempDir(), plenty, time.Now), Image{Digest: digest}
 	if ok, err := i.Verify(t.Context(), d.origin(), at, ImageVerification{Provider: "cosign", Secret: map[string][]byte{"a.pub": public}}); ok || ReasonOf(err) != ReasonVerificationFailed || !strings.Contains(err.Error(), "403") {
 		t.Errorf("Verify() without access to signatures = %t, %v", ok, err)
 	}
@@ -286,6 +289,45 @@ func trustPolicy(level string) []byte {
 	return fmt.Appendf(nil, `{"version":"1.0","trustPolicies":[{"name":"all","registryScopes":["*"],"signatureVerification":{"level":%q},"trustStores":["ca:any"],"trustedIdentities":["*"]}]}`, level)
 }
 
+// notarySignatures puts what notation signs into a registry. It does nothing else.
+type notarySignatures struct {
+	notationregistry.Repository
+	d *docker
+}
+
+func (s notarySignatures) Resolve(_ context.Context, sum string) (ocispec.Descriptor, error) {
+	ref, err := name.NewDigest(s.d.host + "/org/app@" + sum)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	got, err := remote.Head(ref)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	return ocispec.Descriptor{MediaType: string(got.MediaType), Digest: digest.Digest(got.Digest.String()), Size: got.Size}, nil
+}
+
+// PushSignature pushes a manifest that refers to the image, as notation does.
+func (s notarySignatures) PushSignature(_ context.Context, mediaType string, blob []byte, subject ocispec.Descriptor, annotations map[string]string) (envelope, manifest ocispec.Descriptor, err error) {
+	s.d.t.Helper()
+	sum, err := v1.NewHash(subject.Digest.String())
+	if err != nil {
+		return envelope, manifest, err
+	}
+	img, err := mutate.AppendLayers(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), notationregistry.ArtifactTypeNotation),
+		static.NewLayer(blob, types.MediaType(mediaType)))
+	if err != nil {
+		return envelope, manifest, err
+	}
+	img = mutate.Annotations(img, annotations).(v1.Image)
+	img = mutate.Subject(img, v1.Descriptor{MediaType: types.MediaType(subject.MediaType), Digest: sum, Size: subject.Size}).(v1.Image)
+	if sum, err = img.Digest(); err != nil {
+		return envelope, manifest, err
+	}
+	s.d.push("signature-"+sum.Hex[:12], img)
+	return envelope, manifest, nil
+}
+
 func TestNotation(t *testing.T) {
 	owner := testhelper.GetRSASelfSignedSigningCertTuple("owner")
 	stranger := testhelper.GetRSASelfSignedSigningCertTuple("stranger")
@@ -298,12 +340,7 @@ func TestNotation(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		repo, err := oras.NewRepository(d.host + "/org/app")
-		if err != nil {
-			t.Fatal(err)
-		}
-		repo.PlainHTTP = true
-		if _, err := notation.Sign(t.Context(), s, notationregistry.NewRepository(repo), notation.SignOptions{
+		if _, err := notation.Sign(t.Context(), s, notarySignatures{d: d}, notation.SignOptions{
 			SignerSignOptions: notation.SignerSignOptions{SignatureMediaType: mediaType}, ArtifactReference: d.host + "/org/app@" + digest,
 		}); err != nil {
 			t.Fatal(err)
@@ -342,7 +379,7 @@ func TestNotation(t *testing.T) {
 				for _, by := range tc.by {
 					sign(t, d, digest, by, tc.kind)
 				}
-				ok, err := NewImages(t.TempDir(), plenty).Verify(t.Context(), d.origin(), Image{Digest: digest}, ImageVerification{Provider: "notation", Secret: tc.secret})
+				ok, err := NewImages(t.TempDir(), plenty, time.Now).Verify(t.Context(), d.origin(), Image{Digest: digest}, ImageVerification{Provider: "notation", Secret: tc.secret})
 				if ok != tc.want || (err != nil) != (tc.fails != "") || (err != nil && ReasonOf(err) != tc.fails) {
 					t.Errorf("%s: Verify() = %t, %v, want %t %q", tc.reason, ok, err, tc.want, tc.fails)
 				}

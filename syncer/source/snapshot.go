@@ -30,7 +30,7 @@ type Entry struct {
 type Snapshot struct {
 	// Revision in Flux's form, e.g. main@sha1:<commit>.
 	Revision string
-	// OriginRevision is the revision of what the source was made from, if its
+	// OriginRevision is the revision of what the source was built from, if its
 	// artifact tells (org.opencontainers.image.revision); empty otherwise.
 	OriginRevision string
 	// Commit is the full SHA-1 in Git, empty for what is no commit.
@@ -90,8 +90,8 @@ func (s *Snapshot) As(about About) (*Snapshot, error) {
 	return &as, nil
 }
 
-// digestOf a tree and the ignore rules that are not in it.
-func digestOf(root node, ignore *string) string {
+// treeDigest is the digest of a tree and of the ignore rules that are not in it.
+func treeDigest(root node, ignore *string) string {
 	kind := "sha1"
 	if len(root.id.String()) != 40 {
 		kind = "sha256"

@@ -12,9 +12,9 @@ type Key struct {
 	types.NamespacedName
 }
 
-// Snapshots hands the newest snapshot of each source from the reconciler that
-// fetched it to those that render it: a function call where Flux has an HTTP
-// server. It is safe for concurrent use.
+// Snapshots passes the newest snapshot of each source from the reconciler that fetched it
+// to those that render it, by a function call; Flux has an HTTP server for that. It is
+// safe for concurrent use.
 type Snapshots struct {
 	mu        sync.RWMutex
 	snapshots map[Key]*Snapshot

@@ -23,7 +23,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/cascade-gitops/cascade/e2e/gitserver"
+	"github.com/cascade-gitops/cascade/syncer/source/gitserver"
 )
 
 const repository = "team/fleet"

@@ -126,9 +126,9 @@ func compose(entries listing) node {
 }
 
 // graft returns the directory with another node at a clean path below it.
-// Directories that are missing on the way are made. Like a rename, it replaces
-// a file by a file and an empty directory by a directory, and refuses anything
-// else that is there.
+// Directories that are missing on the way are created. Like a rename, it
+// replaces a file by a file and an empty directory by a directory, and refuses
+// anything else that is there.
 func graft(root node, at string, n node) (node, error) {
 	name, rest, below := strings.Cut(at, "/")
 	if name == "" {
@@ -219,20 +219,20 @@ func join(dir, name string) string {
 	return dir + "/" + name
 }
 
-// census counts what is below a directory: all entries, and the files with
+// usage is what there is below a directory: all entries, and the files with
 // ignore rules.
-type census struct{ entries, rules int }
+type usage struct{ entries, rules int }
 
-// surveyed is a store that remembers the census of its directories.
-type surveyed interface{ counts() *memo[id, census] }
+// surveyed is a store that remembers the usage of its directories.
+type surveyed interface{ counts() *recent[id, usage] }
 
-// count takes the census of a directory. It fails above most entries, at the
+// count finds the usage of a directory. It fails above most entries, at the
 // first of them, however often a tree names another.
-func count(dir node, most, depth int) (census, error) {
+func count(dir node, most, depth int) (usage, error) {
 	if depth > maxDepth {
-		return census{}, failf(ReasonLimitExceeded, "directories nest more than %d deep", maxDepth)
+		return usage{}, failf(ReasonLimitExceeded, "directories nest more than %d deep", maxDepth)
 	}
-	var known *memo[id, census]
+	var known *recent[id, usage]
 	if c, ok := dir.in.(surveyed); ok {
 		known = c.counts()
 		if c, ok := known.get(dir.id); ok {
@@ -244,9 +244,9 @@ func count(dir node, most, depth int) (census, error) {
 	}
 	entries, err := dir.list()
 	if err != nil {
-		return census{}, err
+		return usage{}, err
 	}
-	c := census{entries: len(entries)}
+	c := usage{entries: len(entries)}
 	for _, e := range entries {
 		if e.dir() {
 			below, err := count(e.node, most, depth+1)
@@ -272,9 +272,9 @@ func tooMany(most int) error {
 	return failf(ReasonLimitExceeded, "it has more than %d files and directories", most)
 }
 
-// memo remembers what was last used, up to a total weight. What is asked for
+// recent remembers what was last used, up to a total weight. What is asked for
 // stays; the rest goes when there is no room, a half at a time.
-type memo[K comparable, V any] struct {
+type recent[K comparable, V any] struct {
 	most int
 
 	mu         sync.Mutex
@@ -287,11 +287,11 @@ type weighed[V any] struct {
 	weight int
 }
 
-func newMemo[K comparable, V any](most int) *memo[K, V] {
-	return &memo[K, V]{most: most, young: map[K]weighed[V]{}}
+func newRecent[K comparable, V any](most int) *recent[K, V] {
+	return &recent[K, V]{most: most, young: map[K]weighed[V]{}}
 }
 
-func (m *memo[K, V]) get(key K) (V, bool) {
+func (m *recent[K, V]) get(key K) (V, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if w, ok := m.young[key]; ok {
@@ -304,13 +304,13 @@ func (m *memo[K, V]) get(key K) (V, bool) {
 	return w.value, ok
 }
 
-func (m *memo[K, V]) put(key K, value V, weight int) {
+func (m *recent[K, V]) put(key K, value V, weight int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.add(key, weighed[V]{value, weight})
 }
 
-func (m *memo[K, V]) add(key K, w weighed[V]) {
+func (m *recent[K, V]) add(key K, w weighed[V]) {
 	if m.weight += w.weight; m.weight > m.most/2 {
 		m.young, m.old, m.weight = map[K]weighed[V]{}, m.young, w.weight
 	}

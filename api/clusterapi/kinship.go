@@ -1,0 +1,174 @@
+package clusterapi
+
+import (
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// KubeconfigSecret is the name of the Secret with a Cluster's kubeconfig.
+func KubeconfigSecret(cluster string) string { return cluster + kubeconfigSuffix }
+
+// ClusterOfKubeconfig names the Cluster whose kubeconfig a Secret holds: the one that
+// its label names, if the Secret has the name that goes with it. It is in the
+// namespace of the Secret.
+func ClusterOfKubeconfig(secret metav1.Object) (cluster string, ok bool) {
+	cluster = secret.GetLabels()[ClusterNameLabel]
+	if cluster == "" || secret.GetName() != KubeconfigSecret(cluster) {
+		return "", false
+	}
+	return cluster, true
+}
+
+// ClusterOf names the Cluster that an object is a part of, by its label or else by
+// its owner; empty if neither names one, and for a Cluster itself. Core sets both on
+// what a Cluster refers to.
+func ClusterOf(u *unstructured.Unstructured) string {
+	if IsCluster(u.GroupVersionKind().GroupKind()) {
+		return ""
+	}
+	if name := u.GetLabels()[ClusterNameLabel]; name != "" {
+		return name
+	}
+	return OwnerOf(u, Cluster)
+}
+
+// ClustersOf names every Cluster that an object itself names: by its label, by
+// spec.clusterName and by its owners. A Cluster names itself.
+func ClustersOf(u *unstructured.Unstructured) []string {
+	if IsCluster(u.GroupVersionKind().GroupKind()) {
+		return []string{u.GetName()}
+	}
+	var names []string
+	add := func(name string) {
+		if name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	add(u.GetLabels()[ClusterNameLabel])
+	name, _, _ := unstructured.NestedString(u.Object, "spec", "clusterName")
+	add(name)
+	for _, ref := range u.GetOwnerReferences() {
+		if isOwner(ref, Cluster) {
+			add(ref.Name)
+		}
+	}
+	return names
+}
+
+// OwnerOf names the first owner of an object that is of a core kind; empty if it has
+// none.
+func OwnerOf(o metav1.Object, kind string) string {
+	for _, ref := range o.GetOwnerReferences() {
+		if isOwner(ref, kind) {
+			return ref.Name
+		}
+	}
+	return ""
+}
+
+func isOwner(ref metav1.OwnerReference, kind string) bool {
+	return ref.Kind == kind && strings.HasPrefix(ref.APIVersion, Group+"/")
+}
+
+// HasPart reports whether a Cluster has an object as its infrastructure or control
+// plane. Both are in the namespace of the Cluster, whatever the reference says.
+func HasPart(cluster *unstructured.Unstructured, namespace, kind, name string) bool {
+	return cluster.GetNamespace() == namespace && slices.ContainsFunc(PartsOf(cluster), func(r Reference) bool {
+		return r.Kind == kind && r.Name == name
+	})
+}
+
+// RefersTo reports whether a Cluster refers to an object anywhere in its spec.
+func RefersTo(cluster *unstructured.Unstructured, namespace, kind, name string) bool {
+	return slices.Contains(ReferencesOf(cluster), Named(namespace, kind, name))
+}
+
+// ClassOf names the ClusterClass of a Cluster with a managed topology, as v1beta2 or
+// as v1beta1 writes it; zero if it has none.
+func ClassOf(cluster *unstructured.Unstructured) types.NamespacedName {
+	at := func(fields ...string) string {
+		s, _, _ := unstructured.NestedString(cluster.Object, append([]string{"spec", "topology"}, fields...)...)
+		return s
+	}
+	class := types.NamespacedName{Namespace: at("classRef", "namespace"), Name: at("classRef", "name")}
+	if class.Name == "" {
+		class = types.NamespacedName{Namespace: at("classNamespace"), Name: at("class")}
+	}
+	if class.Name == "" {
+		return types.NamespacedName{}
+	}
+	if class.Namespace == "" {
+		class.Namespace = cluster.GetNamespace()
+	}
+	return class
+}
+
+// IsPaused reports whether the reconciliation of a Cluster is stopped, by its spec or
+// by annotation. clusterctl pauses what it moves or restores.
+func IsPaused(cluster *unstructured.Unstructured) bool {
+	paused, _, _ := unstructured.NestedBool(cluster.Object, "spec", "paused")
+	_, annotated := cluster.GetAnnotations()[PausedAnnotation]
+	return paused || annotated
+}
+
+// IsMoved reports whether clusterctl deletes an object here because it has created
+// it in another management cluster. What the object stands for lives on.
+func IsMoved(o metav1.Object) bool {
+	_, ok := o.GetAnnotations()[DeleteForMoveAnnotation]
+	return ok
+}
+
+// IsMoveBlocked reports whether a controller keeps clusterctl from moving an object.
+func IsMoveBlocked(o metav1.Object) bool {
+	_, ok := o.GetAnnotations()[BlockMoveAnnotation]
+	return ok
+}
+
+// Fields of spec by which one object names an identity: a cluster or control plane
+// the identity that it uses, an identity the one behind it.
+const (
+	IdentityField       = "identityRef"
+	SourceIdentityField = "sourceIdentityRef"
+)
+
+// NamesIdentity reports whether a field of an object's spec refers to an identity.
+// Identities of some kinds have no namespace; then any reference by name fits.
+func NamesIdentity(u *unstructured.Unstructured, field, namespace, kind, name string) bool {
+	ref, found, _ := unstructured.NestedStringMap(u.Object, "spec", field)
+	if !found {
+		return false
+	}
+	in := ref["namespace"]
+	if in == "" {
+		in = u.GetNamespace()
+	}
+	return ref["kind"] == kind && ref["name"] == name && (namespace == "" || in == namespace)
+}
+
+// ReadsSecret reports whether an identity has its keys in a Secret. AWS writes
+// secretRef and means a Secret beside its controller, Azure clientSecret, vSphere
+// secretName.
+func ReadsSecret(identity *unstructured.Unstructured, namespace, name string) bool {
+	spec, _, _ := unstructured.NestedMap(identity.Object, "spec")
+	for _, field := range []string{"secretRef", "clientSecret", "secretName"} {
+		switch ref := spec[field].(type) {
+		case string:
+			if ref == name && (identity.GetNamespace() == "" || identity.GetNamespace() == namespace) {
+				return true
+			}
+		case map[string]any:
+			in, _ := ref["namespace"].(string)
+			if in == "" {
+				in = identity.GetNamespace()
+			}
+			if ref["name"] == name && (in == "" || in == namespace) {
+				return true
+			}
+		}
+	}
+	return false
+}

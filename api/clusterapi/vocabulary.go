@@ -1,0 +1,98 @@
+package clusterapi
+
+import (
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// API groups.
+const (
+	// Group of the core kinds: Cluster, ClusterClass, Machine and so on.
+	Group = "cluster.x-k8s.io"
+	// InfrastructureGroup, ControlPlaneGroup and BootstrapGroup have the kinds of
+	// the providers.
+	InfrastructureGroup = "infrastructure." + Group
+	ControlPlaneGroup   = "controlplane." + Group
+	BootstrapGroup      = "bootstrap." + Group
+	// clusterctlGroup has the inventory of clusterctl and prefixes its annotations.
+	clusterctlGroup = "clusterctl." + Group
+)
+
+// Core kinds that other packages name.
+const (
+	Cluster      = "Cluster"
+	ClusterClass = "ClusterClass"
+)
+
+// ClusterKind is the kind Cluster. The version is whatever the API server prefers.
+var ClusterKind = schema.GroupKind{Group: Group, Kind: Cluster}
+
+// Names of CustomResourceDefinitions.
+const (
+	// ClusterCRD defines Cluster: where it is, Cluster API is installed.
+	ClusterCRD = "clusters." + Group
+	// ProviderCRD defines Provider, the kind of clusterctl's inventory.
+	ProviderCRD = "providers." + clusterctlGroup
+)
+
+// Labels.
+const (
+	// ClusterNameLabel names the Cluster that an object belongs to.
+	ClusterNameLabel = Group + "/cluster-name"
+	// ProviderLabel names the provider that an object is a component of. clusterctl
+	// and the manifests of the providers set it.
+	ProviderLabel = Group + "/provider"
+)
+
+// Annotations. Of the first three, only the presence counts.
+const (
+	// PausedAnnotation stops the reconciliation of an object.
+	PausedAnnotation = Group + "/paused"
+	// DeleteForMoveAnnotation is on an object that clusterctl deletes here after it
+	// has created it in another management cluster.
+	DeleteForMoveAnnotation = clusterctlGroup + "/delete-for-move"
+	// BlockMoveAnnotation makes clusterctl wait before it moves an object.
+	BlockMoveAnnotation = clusterctlGroup + "/block-move"
+)
+
+// Secrets.
+const (
+	// SecretType is the type of the Secrets that core and the control plane
+	// providers make. Not all of them use it.
+	SecretType = Group + "/secret"
+	// KubeconfigKey is the key of the kubeconfig in its Secret.
+	KubeconfigKey = "value"
+
+	kubeconfigSuffix = "-kubeconfig"
+)
+
+// IsGroup reports whether a group is Cluster API's or that of a provider.
+func IsGroup(group string) bool { return group == Group || strings.HasSuffix(group, "."+Group) }
+
+// BuildsClusters reports whether the objects of a group are what clusters are built
+// of. The other groups of Cluster API (add-ons, addresses, hooks) build none.
+func BuildsClusters(group string) bool {
+	return slices.Contains([]string{Group, InfrastructureGroup, ControlPlaneGroup, BootstrapGroup}, group)
+}
+
+// IsCluster reports whether a kind is Cluster.
+func IsCluster(kind schema.GroupKind) bool { return kind == ClusterKind }
+
+// The contract asks providers to choose the names of kinds by their roles.
+
+// IsTemplate reports whether other objects are made after those of a kind.
+func IsTemplate(kind string) bool { return strings.HasSuffix(kind, "Template") }
+
+// IsClass reports whether objects of a kind describe a class of clusters.
+func IsClass(kind string) bool { return strings.HasSuffix(kind, "Class") }
+
+// IsIdentity reports whether objects of a kind hold or lead to cloud credentials.
+func IsIdentity(kind string) bool { return strings.HasSuffix(kind, "Identity") }
+
+// MayNameIdentity reports whether objects of a provider's kind may refer to an
+// identity: its clusters and its control planes do.
+func MayNameIdentity(kind string) bool {
+	return strings.HasSuffix(kind, Cluster) || strings.HasSuffix(kind, "ControlPlane")
+}

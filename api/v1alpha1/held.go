@@ -1,0 +1,98 @@
+package v1alpha1
+
+import (
+	"encoding/json"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Held is what an owner of objects does not do until a person decides. The status
+// of our own kinds has it as a field. Kustomizations and HelmReleases, whose status
+// is Flux's, have it in HeldAnnotation. Messages of conditions say the same to
+// people; nothing reads them. See docs/decisions/017.
+type Held struct {
+	// Prune is the plan of deletes that waits. It is there as long as the condition
+	// PruneBlocked.
+	// +optional
+	Prune *HeldPrune `json:"prune,omitempty"`
+	// Create are the Clusters that wait. It is there as long as the condition
+	// CreateHeld.
+	// +optional
+	Create *HeldCreate `json:"create,omitempty"`
+}
+
+// HeldPrune is a plan of deletes of which not everything may be carried out.
+type HeldPrune struct {
+	// Hash names the list of deletes that an approval releases. It is empty if there
+	// is nothing to approve: what waits is protected, and has to be confirmed in Git.
+	// +optional
+	Hash string `json:"hash,omitempty"`
+	// Deletes is how many objects an approval would delete.
+	// +optional
+	Deletes int32 `json:"deletes,omitempty"`
+	// Protected is how many objects wait for their confirmation in Git.
+	// +optional
+	Protected int32 `json:"protected,omitempty"`
+}
+
+// HeldCreate are Clusters that are not created, lest they be built twice.
+type HeldCreate struct {
+	// Clusters that a person has to decide about, as namespace/name. When these are
+	// decided about, the next are named.
+	// +kubebuilder:validation:MaxItems=200
+	// +listType=atomic
+	// +optional
+	Clusters []string `json:"clusters,omitempty"`
+	// Elsewhere: they are Clusters of the tier that is applied to, and it is decided
+	// there.
+	// +optional
+	Elsewhere bool `json:"elsewhere,omitempty"`
+}
+
+// heldAnnotation is the form of Held in HeldAnnotation.
+type heldAnnotation struct {
+	// APIVersion is the version of this API in which the rest is written.
+	APIVersion string `json:"apiVersion"`
+	Held       `json:",inline"`
+}
+
+// HeldOf reads HeldAnnotation. known is false if there is none, or none that this
+// version understands: what the object holds has to be taken for unknown then, not
+// for nothing.
+func HeldOf(o metav1.Object) (held Held, known bool) {
+	text := o.GetAnnotations()[HeldAnnotation]
+	if text == "" {
+		return Held{}, false
+	}
+	var written heldAnnotation
+	if err := json.Unmarshal([]byte(text), &written); err != nil || written.APIVersion != GroupVersion.String() {
+		return Held{}, false
+	}
+	return written.Held, true
+}
+
+// SetHeld writes HeldAnnotation, or removes it if nothing is held. It reports
+// whether the object changed.
+func SetHeld(o metav1.Object, held Held) (changed bool) {
+	annotations := o.GetAnnotations()
+	if held == (Held{}) {
+		_, changed = annotations[HeldAnnotation]
+		delete(annotations, HeldAnnotation)
+		o.SetAnnotations(annotations)
+		return changed
+	}
+	text, err := json.Marshal(heldAnnotation{APIVersion: GroupVersion.String(), Held: held})
+	if err != nil {
+		panic(fmt.Sprintf("cannot write %s: %v", HeldAnnotation, err)) // a struct of texts and numbers
+	}
+	if annotations[HeldAnnotation] == string(text) {
+		return false
+	}
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[HeldAnnotation] = string(text)
+	o.SetAnnotations(annotations)
+	return true
+}

@@ -1,0 +1,128 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/cascade-gitops/cascade/remote"
+	"github.com/cascade-gitops/cascade/syncer/render"
+)
+
+// Program is what the agent gets from the program that it runs in.
+type Program struct {
+	// Version of the binary.
+	Version string
+	// Scheme has every kind that the agent reads or writes as a Go type. Each call
+	// returns another one.
+	Scheme func() *runtime.Scheme
+	// Now is the clock.
+	Now func() time.Time
+	// Rand returns numbers in [0, 1), which spread what would happen at once. It is safe
+	// for concurrent use.
+	Rand func() float64
+}
+
+// options are the flags of the agent, in groups.
+type options struct {
+	serving     serving
+	logging     logging
+	place       place
+	storage     storage
+	tokens      tokens
+	election    election
+	sharding    sharding
+	concurrency concurrency
+	references  references
+	gates       gates
+	applying    applying
+	kustomize   kustomize
+	decryption  decryption
+	helm        helm
+	targets     targets
+	configs     configs
+	recorders   recorders
+	firstSync   firstSync
+	children    children
+}
+
+// group is a group of flags.
+type group interface {
+	bind(*pflag.FlagSet)
+	// check refuses flags that cannot be used together or at all.
+	check() error
+}
+
+func (o *options) groups() []group {
+	return []group{
+		&o.sharding, &o.kustomize, &o.references, &o.firstSync, &o.logging, &o.serving, &o.place, &o.storage, &o.tokens, &o.election,
+		&o.concurrency, &o.gates, &o.applying, &o.decryption, &o.helm, &o.targets, &o.configs, &o.recorders, &o.children,
+	}
+}
+
+// New returns the command that runs the agent.
+func New(p Program) *cobra.Command {
+	o := &options{}
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "Run the agent of this tier",
+		Long: "Run the agent of this tier. It finds its cluster as every client does: by KUBECONFIG, or by the\n" +
+			"service account of its pod.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), p) },
+	}
+	for _, g := range o.groups() {
+		g.bind(cmd.Flags())
+	}
+	return cmd
+}
+
+// run is the agent's life, until the context ends.
+func (o *options) run(ctx context.Context, p Program) error {
+	for _, g := range o.groups() {
+		if err := g.check(); err != nil {
+			return err
+		}
+	}
+	logger := o.logging.build()
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("cannot find the cluster: %w", err)
+	}
+	config.QPS = -1
+	config.UserAgent = "cascade-agent/" + p.Version
+	config.WarningHandler = rest.NoWarnings{} // of API servers about Flux's finalizer, on each write
+	// From here on, whatever has no transport of its own has no network.
+	if err := render.DenyNetwork(); err != nil {
+		return err
+	}
+	if err := awaitFlux(ctx, config, o.place.namespace, o.sharding.fluxLeases(), p.Now, logger); err != nil {
+		return err
+	}
+	reporter := &remote.Reporter{
+		Namespace: o.place.namespace, Agent: p.Version, Now: p.Now, Reconciles: o.sharding.reconcilesObjects(p.Scheme()),
+	}
+	lock, err := o.election.build(config, o.place.namespace, o.sharding.lease, reporter, p.Now)
+	if err != nil {
+		return err
+	}
+	mgr, err := newManager(config, p.Scheme(), o.serving, o.election, lock)
+	if err != nil {
+		return err
+	}
+	w := &wiring{options: o, program: p, mgr: mgr, fence: o.election.fence(lock)}
+	if err := w.wire(ctx, reporter); err != nil {
+		return err
+	}
+	logger.Info("starting", "version", p.Version, "namespace", o.place.namespace)
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("cannot run: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,53 @@
+package agent
+
+import (
+	"fmt"
+	"time"
+
+	ssautil "github.com/fluxcd/pkg/ssa/utils"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"github.com/cascade-gitops/cascade/syncer/apply"
+)
+
+// localTimeout is the deadline of one call to the agent's own cluster.
+const localTimeout = 30 * time.Second
+
+// applying is how objects are applied.
+type applying struct {
+	overrideManagers []string
+	stageKinds       string
+}
+
+func (a *applying) bind(f *pflag.FlagSet) {
+	f.StringArrayVar(&a.overrideManagers, "override-manager", nil,
+		"field manager whose fields are taken over from objects, besides kubectl's; may be given several times")
+	f.StringVar(&a.stageKinds, "custom-apply-stage-kinds", "", "kinds that are applied before the rest, as group/Kind,group/Kind")
+}
+
+func (*applying) check() error { return nil }
+
+// build connects to the agent's own cluster. fence is asked before each delete.
+func (a *applying) build(config *rest.Config, scheme *runtime.Scheme, fence func() error) (*apply.Cluster, error) {
+	config = rest.CopyConfig(config)
+	config.Timeout = localTimeout
+	local, err := apply.Connect(config, scheme)
+	if err != nil {
+		return nil, err
+	}
+	local.Override(a.overrideManagers)
+	local.Fence(fence)
+	return local, nil
+}
+
+// stages are the kinds that are applied before the rest.
+func (a *applying) stages() (map[schema.GroupKind]struct{}, error) {
+	kinds, err := ssautil.ParseGroupKindSet(a.stageKinds)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use --custom-apply-stage-kinds: %w", err)
+	}
+	return kinds, nil
+}

@@ -1,0 +1,55 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/syncer/decrypt"
+)
+
+// decryption is what Kustomizations decrypt with that do not say.
+type decryption struct {
+	account        string
+	ageSecret      string
+	vaultConfigMap string
+}
+
+func (d *decryption) bind(f *pflag.FlagSet) {
+	f.StringVar(&d.account, "default-decryption-service-account", "", "service account for key services, of Kustomizations that name none")
+	f.StringVar(&d.ageSecret, "sops-age-secret", "",
+		"namespace/name of a Secret with age keys, for Kustomizations whose decryption names no Secret")
+	f.StringVar(&d.vaultConfigMap, "sops-vault-configmap", "",
+		"namespace/name of the ConfigMap with the Vault servers that service accounts may log in to")
+}
+
+func (*decryption) check() error { return nil }
+
+// build returns the options of decryption, but for its client and tokens. The server
+// of Vault that nobody names is in the environment, as Vault's own clients have it.
+func (d *decryption) build() (decrypt.Options, error) {
+	o := decrypt.Options{
+		ServiceAccount: d.account,
+		Vault:          decrypt.Vault{Address: os.Getenv("VAULT_ADDR"), Token: os.Getenv("VAULT_TOKEN")},
+	}
+	for _, to := range []struct {
+		flag, text string
+		name       *types.NamespacedName
+	}{
+		{"sops-age-secret", d.ageSecret, &o.AgeSecret},
+		{"sops-vault-configmap", d.vaultConfigMap, &o.VaultConfig},
+	} {
+		if to.text == "" {
+			continue
+		}
+		namespace, name, ok := strings.Cut(to.text, "/")
+		if !ok || namespace == "" || name == "" {
+			return decrypt.Options{}, fmt.Errorf("cannot use --%s %q: write namespace/name", to.flag, to.text)
+		}
+		*to.name = types.NamespacedName{Namespace: namespace, Name: name}
+	}
+	return o, nil
+}

@@ -1,0 +1,72 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// leaseDuration is after how long others may take a lease over that was not
+// renewed; it is controller-runtime's. Beyond leaseTrust nothing is deleted any
+// more: a request takes time.
+const (
+	leaseDuration = 15 * time.Second
+	leaseTrust    = leaseDuration - 3*time.Second
+)
+
+// heldLease is the lease of the working agent, which knows when it was renewed
+// last. A process that was paused goes on where it was, before the leader election
+// notices that the lease is gone; deletes must not. It is safe for concurrent use.
+type heldLease struct {
+	resourcelock.Interface
+	now func() time.Time
+
+	mu      sync.Mutex
+	renewed time.Time
+}
+
+func newHeldLease(lock resourcelock.Interface, now func() time.Time) *heldLease {
+	return &heldLease{Interface: lock, now: now}
+}
+
+// Create implements resourcelock.Interface.
+func (l *heldLease) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return l.write(r, func() error { return l.Interface.Create(ctx, r) })
+}
+
+// Update implements resourcelock.Interface.
+func (l *heldLease) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return l.write(r, func() error { return l.Interface.Update(ctx, r) })
+}
+
+// write notes when a write that makes us the holder was begun: others count from
+// when it arrived, which is later.
+func (l *heldLease) write(r resourcelock.LeaderElectionRecord, send func() error) error {
+	begun := l.now()
+	if err := send(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.renewed = begun; r.HolderIdentity != l.Identity() {
+		l.renewed = time.Time{} // given back
+	}
+	return nil
+}
+
+// errLeaseLost is an error of deletes of a process that does not know whether it
+// still is the one that works.
+var errLeaseLost = errors.New("this agent's lease was not renewed in time, another may be at work")
+
+// MayDelete is an error if the lease may be another's by now.
+func (l *heldLease) MayDelete() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.renewed.IsZero() || l.now().Sub(l.renewed) > leaseTrust {
+		return errLeaseLost
+	}
+	return nil
+}

@@ -1,0 +1,43 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+func TestFluxHolder(t *testing.T) {
+	now := time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
+	lease := func(namespace, name, holder string, ago time.Duration) *coordinationv1.Lease {
+		renewed := metav1.NewMicroTime(now.Add(-ago))
+		return &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: &renewed, LeaseDurationSeconds: new(int32(35))},
+		}
+	}
+	const kustomize, source = "kustomize-controller-leader-election", "source-controller-leader-election"
+	for name, tc := range map[string]struct {
+		reason string
+		lease  *coordinationv1.Lease
+		kinds  []string
+		want   string
+	}{
+		"Held":      {"Flux works", lease("flux-system", kustomize, "pod", time.Second), controllerKinds(), "flux-system/" + kustomize},
+		"Own place": {"Flux works in our namespace", lease("cascade-system", source, "pod", time.Second), controllerKinds(), "cascade-system/" + source},
+		"Released":  {"it was scaled to zero in an orderly way", lease("flux-system", kustomize, "", time.Second), controllerKinds(), ""},
+		"Lapsed":    {"it was killed a while ago", lease("flux-system", kustomize, "pod", time.Minute), controllerKinds(), ""},
+		"Its part":  {"Flux fetches the sources, and we apply them", lease("flux-system", source, "pod", time.Second), []string{"Kustomization"}, ""},
+		"Elsewhere": {"somebody's lease of that name in another namespace", lease("default", kustomize, "pod", time.Second), controllerKinds(), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			shard := sharding{kinds: tc.kinds}
+			got, err := fluxHolder(t.Context(), fake.NewClientset(tc.lease), []string{"cascade-system", "flux-system"}, shard.fluxLeases(), now)
+			if err != nil || got != tc.want {
+				t.Errorf("%s: fluxHolder() = %q, %v, want %q", tc.reason, got, err, tc.want)
+			}
+		})
+	}
+}

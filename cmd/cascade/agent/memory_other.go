@@ -1,0 +1,6 @@
+//go:build !linux
+
+package agent
+
+// releaseProgramPages is for Linux.
+func releaseProgramPages() {}

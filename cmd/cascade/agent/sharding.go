@@ -1,0 +1,114 @@
+package agent
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+)
+
+// layerKind stands for Layers and the children that they are for.
+const layerKind = "Layer"
+
+// controllerKinds that a process may reconcile.
+func controllerKinds() []string {
+	return append(sourceKinds(), kustomizev1.KustomizationKind, helmv2.HelmReleaseKind, layerKind)
+}
+
+// sourceKinds that a process may fetch.
+func sourceKinds() []string {
+	return []string{
+		sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.HelmRepositoryKind, sourcev1.HelmChartKind,
+	}
+}
+
+// sharding is the part of the tier's objects that this process reconciles: those
+// of some kinds, with some labels.
+type sharding struct {
+	kinds    []string
+	selector string
+}
+
+func (s *sharding) bind(f *pflag.FlagSet) {
+	f.StringSliceVar(&s.kinds, "controllers", controllerKinds(),
+		"kinds that this process reconciles; sources of other kinds are read by the URL of their artifact")
+	f.StringVar(&s.selector, "watch-label-selector", "", "reconcile only sources, Kustomizations and HelmReleases with these labels")
+}
+
+func (s *sharding) check() error {
+	for _, kind := range s.kinds {
+		if !slices.Contains(controllerKinds(), kind) {
+			return fmt.Errorf("cannot use --controllers %q: the kinds are %s", kind, strings.Join(controllerKinds(), ", "))
+		}
+	}
+	switch {
+	case s.reconciles(layerKind) && !s.reconciles(sourcev1.GitRepositoryKind):
+		return errors.New("cannot reconcile Layer without GitRepository: " +
+			"layers are rendered from repositories that this process fetches; change --controllers")
+	case s.reconciles(sourcev1.HelmChartKind) != s.reconciles(sourcev1.HelmRepositoryKind):
+		return errors.New("cannot reconcile only one of HelmChart and HelmRepository: " +
+			"charts are found in indexes that this process reads; change --controllers")
+	}
+	return nil
+}
+
+func (s *sharding) reconciles(kind string) bool { return slices.Contains(s.kinds, kind) }
+
+// of returns those of kinds that are reconciled.
+func (s *sharding) of(kinds ...string) []string {
+	return slices.DeleteFunc(kinds, func(kind string) bool { return !s.reconciles(kind) })
+}
+
+// reconcilesObjects reports of an object whether its kind is reconciled.
+func (s *sharding) reconcilesObjects(scheme *runtime.Scheme) func(client.Object) bool {
+	return func(object client.Object) bool {
+		gvk, err := apiutil.GVKForObject(object, scheme)
+		return err == nil && s.reconciles(gvk.Kind)
+	}
+}
+
+// build makes the predicate that only the objects with the labels pass.
+func (s *sharding) build() (predicate.Predicate, error) {
+	selector, err := labels.Parse(s.selector)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use --watch-label-selector %q: %w", s.selector, err)
+	}
+	return predicate.NewPredicateFuncs(func(object client.Object) bool { return selector.Matches(labels.Set(object.GetLabels())) }), nil
+}
+
+// lease is the name of the lease that agents with the same part of the objects
+// compete for.
+func (s *sharding) lease(name string) string {
+	if s.selector == "" {
+		return name
+	}
+	sum := sha256.Sum256([]byte(s.selector))
+	return name + "-" + hex.EncodeToString(sum[:4])
+}
+
+// fluxLeases are those of the controllers of Flux whose work this process does.
+func (s *sharding) fluxLeases() []string {
+	var names []string
+	if slices.ContainsFunc(sourceKinds(), s.reconciles) {
+		names = append(names, "source-controller-leader-election")
+	}
+	if s.reconciles(kustomizev1.KustomizationKind) {
+		names = append(names, "kustomize-controller-leader-election")
+	}
+	if s.reconciles(helmv2.HelmReleaseKind) {
+		names = append(names, "helm-controller-leader-election")
+	}
+	return names
+}

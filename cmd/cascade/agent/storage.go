@@ -1,0 +1,46 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// storage is where sources are kept, and to whom else they are served.
+type storage struct {
+	path           string
+	maxPackBytes   int64
+	addr           string
+	advertisedAddr string
+}
+
+func (s *storage) bind(f *pflag.FlagSet) {
+	f.StringVar(&s.path, "storage-path", filepath.Join(os.TempDir(), "cascade"), "directory for Git objects; it may be empty after a restart")
+	f.Int64Var(&s.maxPackBytes, "max-pack-bytes", 512<<20, "most bytes that one fetch may receive")
+	f.StringVar(&s.addr, "artifact-addr", "",
+		"address that serves packed artifacts to other consumers of sources, e.g. :9090; empty packs and serves none")
+	f.StringVar(&s.advertisedAddr, "artifact-adv-addr", "",
+		"host and port in the URLs of artifacts; empty is the Service source-controller in the agent's namespace")
+}
+
+func (*storage) check() error { return nil }
+
+// dir is a directory of the storage.
+func (s *storage) dir(name string) string { return filepath.Join(s.path, name) }
+
+// build packs artifacts and serves them, if somebody is to have them.
+func (s *storage) build(mgr ctrl.Manager, namespace string) (*source.Storage, error) {
+	if s.addr == "" {
+		return nil, nil
+	}
+	advertised := s.advertisedAddr
+	if advertised == "" {
+		advertised = "source-controller." + namespace + ".svc.cluster.local."
+	}
+	served := source.NewStorage(s.dir("artifacts"), s.addr, advertised)
+	return served, mgr.Add(served)
+}

@@ -1,0 +1,244 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/cascade-gitops/cascade/syncer/memo"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/auth"
+	tokencache "github.com/fluxcd/pkg/cache"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/remote"
+	"github.com/cascade-gitops/cascade/remote/providers"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/decrypt"
+	"github.com/cascade-gitops/cascade/syncer/depend"
+	"github.com/cascade-gitops/cascade/syncer/fetch"
+	"github.com/cascade-gitops/cascade/syncer/find"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
+	"github.com/cascade-gitops/cascade/syncer/helmrelease"
+	"github.com/cascade-gitops/cascade/syncer/kustomization"
+	"github.com/cascade-gitops/cascade/syncer/metrics"
+	"github.com/cascade-gitops/cascade/syncer/release"
+	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/target"
+	"github.com/cascade-gitops/cascade/syncer/wake"
+)
+
+// wiring puts the built parts together. It is used once.
+type wiring struct {
+	options *options
+	program Program
+	mgr     ctrl.Manager
+	// fence is asked before each delete; nil lets all pass.
+	fence func() error
+
+	shared
+}
+
+// shared are the parts that several controllers have.
+type shared struct {
+	local    *apply.Cluster
+	tokens   *tokencache.TokenCache
+	targets  *target.Targets
+	finder   *find.Finder
+	events   func(controller string) record.EventRecorder
+	metrics  *metrics.Metrics
+	features features
+	// stages are the kinds that are applied before the rest.
+	stages map[schema.GroupKind]struct{}
+	// decryption lacks its client and tokens.
+	decryption decrypt.Options
+	// firstSync is nil if nothing is applied.
+	firstSync *firstsync.Tier
+	// configs is nil if nobody wants ConfigMaps and Secrets watched.
+	configs cache.Cache
+}
+
+// wire sets up what the process reconciles, and the report about it.
+func (w *wiring) wire(ctx context.Context, reporter *remote.Reporter) error {
+	// It is a property of Flux's library, which asks a variable of the process.
+	auth.EnableObjectLevelWorkloadIdentity()
+	if err := w.mgr.Add(frugal{now: w.program.Now}); err != nil {
+		return fmt.Errorf("cannot set up memory: %w", err)
+	}
+	if err := w.share(); err != nil {
+		return err
+	}
+	if err := w.sources(); err != nil {
+		return fmt.Errorf("cannot set up the controllers of sources: %w", err)
+	}
+	for _, of := range []struct {
+		kind, name string
+		setUp      func(context.Context) error
+	}{
+		{kustomizev1.KustomizationKind, kustomizev1.KustomizationKind + " controller", w.kustomizations},
+		{helmv2.HelmReleaseKind, helmv2.HelmReleaseKind + " controller", w.releases},
+		{layerKind, "Layer and Child controllers", w.children},
+	} {
+		if !w.options.sharding.reconciles(of.kind) {
+			continue
+		}
+		if err := of.setUp(ctx); err != nil {
+			return fmt.Errorf("cannot set up %s: %w", of.name, err)
+		}
+	}
+	reporter.Client, reporter.Cache = w.mgr.GetClient(), w.mgr.GetCache()
+	return w.mgr.Add(reporter)
+}
+
+// share makes the shared parts.
+func (w *wiring) share() error {
+	o, mgr, now := w.options, w.mgr, w.program.Now
+	var err error
+	if w.local, err = o.applying.build(mgr.GetConfig(), mgr.GetScheme(), w.fence); err != nil {
+		return err
+	}
+	w.metrics = metrics.New(ctrlmetrics.Registry)
+	if w.features, err = o.gates.build(o.configs.watched()); err != nil {
+		return err
+	}
+	if w.stages, err = o.applying.stages(); err != nil {
+		return err
+	}
+	if w.decryption, err = o.decryption.build(); err != nil {
+		return err
+	}
+	if w.features.watchConfigs {
+		if w.configs, err = o.configs.build(mgr); err != nil {
+			return err
+		}
+	}
+	if w.events, err = o.recorders.build(mgr, now); err != nil {
+		return err
+	}
+	if w.tokens, err = o.tokens.build(); err != nil {
+		return err
+	}
+	w.targets = o.targets.build(w.local, w.tokens, mgr.GetScheme(), now)
+	shard, err := o.sharding.build()
+	if err != nil {
+		return err
+	}
+	fetched := map[string]bool{}
+	for _, kind := range o.sharding.kinds {
+		fetched[kind] = true
+	}
+	w.finder = &find.Finder{
+		Client: mgr.GetClient(), Reader: w.local, Snapshots: source.NewSnapshots(), Fetched: fetched,
+		Artifacts: source.NewArtifacts(o.storage.dir("others"), o.storage.maxPackBytes), Shard: shard,
+	}
+	w.firstSync, err = o.firstSync.build(mgr, o.place.namespace, o.sharding.of(kustomizev1.KustomizationKind, helmv2.HelmReleaseKind))
+	return err
+}
+
+// sources sets up the controllers of the kinds of sources that are fetched.
+func (w *wiring) sources() error {
+	o, mgr := w.options, w.mgr
+	logins, err := o.tokens.logins(w.program.Now)
+	if err != nil {
+		return err
+	}
+	storage, err := o.storage.build(mgr, o.place.namespace)
+	if err != nil {
+		return err
+	}
+	all := &fetch.Sources{
+		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Snapshots: w.finder.Snapshots, Logins: logins, Storage: storage,
+		Events: w.events("source-controller"), Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(),
+	}
+	dir, most := o.storage.dir, o.storage.maxPackBytes
+	images := source.NewImages(dir("images"), most, w.program.Now)
+	indexes, charts := o.helm.build(dir, ctrlmetrics.Registry)
+	kinds := map[string]interface {
+		SetupWithManager(ctrl.Manager, int, predicate.Predicate) error
+	}{
+		sourcev1.GitRepositoryKind:  &fetch.GitRepositories{Sources: all, Mirrors: source.NewMirrors(dir("git"), most)},
+		sourcev1.OCIRepositoryKind:  &fetch.OCIRepositories{Sources: all, Images: images},
+		sourcev1.BucketKind:         &fetch.Buckets{Sources: all, Buckets: source.NewBuckets(dir("buckets"), most)},
+		sourcev1.HelmRepositoryKind: &fetch.HelmRepositories{Sources: all, Indexes: indexes},
+		sourcev1.HelmChartKind: &fetch.HelmCharts{
+			Sources: all, Charts: charts, Images: images, ChartBytes: o.helm.chartBytes, From: w.finder,
+		},
+	}
+	for kind, reconciler := range kinds {
+		if !o.sharding.reconciles(kind) {
+			continue
+		}
+		if err := reconciler.SetupWithManager(mgr, o.concurrency.sources, w.finder.Shard); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *wiring) kustomizations(ctx context.Context) error {
+	o, mgr, f := w.options, w.mgr, w.features
+	clean := memo.New(w.local.Reader(), kustomizev1.GroupVersion.Group, w.program.Now)
+	if err := mgr.Add(clean); err != nil {
+		return fmt.Errorf("cannot set up memo: %w", err)
+	}
+	decryption := w.decryption
+	decryption.Client, decryption.Tokens = mgr.GetClient(), w.tokens
+	return (&kustomization.Reconciler{
+		Client: mgr.GetClient(), Targets: w.targets, Memo: clean, FirstSync: w.firstSync, Sources: w.finder,
+		Events: w.events("kustomize-controller"), Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(), Random: w.program.Rand,
+		Drift: kustomization.DriftMode(o.kustomize.drift), Sweep: o.kustomize.sweep,
+		Rules: kustomization.Rules{
+			NoCrossNamespaceRefs: o.references.noCrossNamespace, RequeueDependency: o.references.requeue, Stages: w.stages,
+			ExternalArtifact: f.externalArtifact, LenientSubstitution: f.lenientSubstitution, NoFailFast: f.noFailFast,
+			MigrateAPIVersion: f.migrateAPIVersion, NoCommitStatusEvent: f.noCommitStatusEvent,
+			Dependencies: w.dependencies(), Decryption: decryption,
+		},
+	}).SetupWithManager(ctx, mgr, o.concurrency.kustomizations, w.configs)
+}
+
+func (w *wiring) releases(ctx context.Context) error {
+	o, mgr, f := w.options, w.mgr, w.features
+	events := w.events("helm-controller")
+	return (&helmrelease.Reconciler{
+		Client: mgr.GetClient(), Targets: w.targets, FirstSync: w.firstSync, Sources: w.finder,
+		Releases: &release.Releases{
+			Events: events, Now: w.program.Now, OverrideManagers: o.applying.overrideManagers, UseHelm3Defaults: f.helm3Defaults,
+			DefaultToRetryOnFailure: f.retryOnFailure, AllowDNSLookups: f.dnsLookups,
+		},
+		Events: events, Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(), ChartFileBytes: o.helm.chartFileBytes,
+		Rules: helmrelease.Rules{
+			NoCrossNamespaceRefs: o.references.noCrossNamespace, RequeueDependency: o.references.requeue,
+			ExternalArtifact: f.externalArtifact, NoDigestTracking: f.noDigestTracking, Dependencies: w.dependencies(),
+		},
+	}).SetupWithManager(ctx, mgr, o.concurrency.releases, w.configs)
+}
+
+// dependencies are the rules of spec.dependsOn.
+func (w *wiring) dependencies() depend.Rules {
+	return depend.Rules{Additive: w.features.additiveDependencies}
+}
+
+// jitter spreads what would be reconciled at once.
+func (w *wiring) jitter() wake.Jitter { return wake.NewJitter(w.program.Rand) }
+
+func (w *wiring) children(ctx context.Context) error {
+	o, mgr, now := w.options, w.mgr, w.program.Now
+	connections := remote.NewConnections(ctx, mgr.GetScheme(), now, w.program.Rand)
+	connections.Fence = w.fence
+	children := &remote.Children{
+		Client: mgr.GetClient(), Cache: mgr.GetCache(), Cluster: w.local, Snapshots: w.finder.Snapshots, Connections: connections,
+		Events: w.events("cascade"), Metrics: remote.NewMetrics(ctrlmetrics.Registry), Now: now, Rand: w.program.Rand,
+		AgentImage: o.children.image, ObserveInterval: o.children.interval, Bridge: &capibridge.Providers{}, Allowed: o.targets.kubeconfigs,
+		Providers: providers.NewLibrary(),
+	}
+	layers := &remote.Layers{Client: mgr.GetClient(), Reader: w.local, Snapshots: w.finder.Snapshots, Now: now}
+	return remote.SetupWithManager(mgr, children, layers, o.concurrency.children)
+}

@@ -1,6 +1,0 @@
-//go:build !linux
-
-package main
-
-// releaseProgramPages is for Linux.
-func releaseProgramPages() {}

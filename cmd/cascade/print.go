@@ -1,0 +1,31 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"sigs.k8s.io/yaml"
+)
+
+// printAs prints a value as json or yaml.
+//
+// cli-runtime's PrintFlags print objects of Kubernetes only, which a tier of a tree
+// is not. Several objects are a List there, where we print an array that scripts
+// read, and in YAML its first object has no separator before it.
+func printAs(out io.Writer, output string, v any) error {
+	switch output {
+	case "json":
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		return e.Encode(v)
+	case "yaml":
+		data, err := yaml.Marshal(v)
+		if err != nil {
+			return fmt.Errorf("cannot print: %w", err)
+		}
+		_, err = out.Write(data)
+		return err
+	}
+	return fmt.Errorf("cannot print as %q: use json or yaml", output)
+}

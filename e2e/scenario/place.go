@@ -1,0 +1,139 @@
+package scenario
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cascade-gitops/cascade/e2e/scenario/plan"
+)
+
+// together is how many tests have control planes at the same time, on this machine and
+// whatever suites they are of: most of the time of each is waiting, and more of them
+// would wait for each other.
+const together = 4
+
+// Alongside lets a test with control planes run beside others. It waits for one of the
+// places of the machine; those that take longest, as scenarios.txt says, go first,
+// because what is begun last decides when all is done. A place is a file lock, so
+// that it ends with the process that has it.
+func Alongside(t *testing.T) {
+	t.Helper()
+	t.Parallel()
+	tests, err := plan.Read(Path(t, "e2e", plan.File))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := queue{dir: filepath.Join(os.TempDir(), fmt.Sprintf("cascade-e2e-places-%d", os.Getuid())), places: together}
+	name, _, _ := strings.Cut(t.Name(), "/")
+	begin, tick := time.Now(), time.NewTicker(100*time.Millisecond)
+	defer tick.Stop()
+	waiting, err := q.enter(tests[name].Seconds, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		place, err := q.take(waiting)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if place != nil {
+			t.Cleanup(func() { _ = place.Close() })
+			t.Attr(plan.Waited, fmt.Sprintf("%.1f", time.Since(begin).Seconds()))
+			return
+		}
+		select {
+		case <-t.Context().Done():
+			t.Fatal("the test ended before it had a place")
+		case <-tick.C:
+		}
+	}
+}
+
+// queue gives out places between processes. Below dir, place-N is locked by who has
+// place N, and waiting/ has a locked file for each who waits, whose names sort by who
+// goes first. Only who holds the lock of dir/order looks at them.
+type queue struct {
+	dir    string
+	places int
+}
+
+// enter lines up a test of which it is known how long it takes; 0 is not known.
+func (q queue) enter(seconds int, name string) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Join(q.dir, "waiting"), 0o700); err != nil {
+		return nil, fmt.Errorf("cannot wait for a place: %w", err)
+	}
+	order, err := lock(filepath.Join(q.dir, "order"), syscall.LOCK_EX)
+	if err != nil {
+		return nil, err
+	}
+	defer order.Close()
+	return lock(filepath.Join(q.dir, "waiting", fmt.Sprintf("%06d-%s-%d", 999_999-seconds, name, os.Getpid())), syscall.LOCK_EX|syscall.LOCK_NB)
+}
+
+// take returns a place, or nil if there is none or it is another's turn.
+func (q queue) take(waiting *os.File) (*os.File, error) {
+	order, err := lock(filepath.Join(q.dir, "order"), syscall.LOCK_EX)
+	if err != nil {
+		return nil, err
+	}
+	defer order.Close()
+	entries, err := os.ReadDir(filepath.Join(q.dir, "waiting"))
+	if err != nil {
+		return nil, fmt.Errorf("cannot see who waits for a place: %w", err)
+	}
+	for _, e := range entries { // sorted by name
+		file := filepath.Join(q.dir, "waiting", e.Name())
+		if file == waiting.Name() {
+			break
+		}
+		left, err := lock(file, syscall.LOCK_EX|syscall.LOCK_NB)
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, nil // it is alive, and goes first
+		}
+		if err != nil {
+			return nil, err
+		}
+		// Its process was killed.
+		if err := errors.Join(os.Remove(file), left.Close()); err != nil {
+			return nil, fmt.Errorf("cannot remove who does not wait any more: %w", err)
+		}
+	}
+	for n := range q.places {
+		place, err := lock(filepath.Join(q.dir, fmt.Sprintf("place-%d", n)), syscall.LOCK_EX|syscall.LOCK_NB)
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := errors.Join(os.Remove(waiting.Name()), waiting.Close()); err != nil {
+			return nil, fmt.Errorf("cannot take a place: %w", errors.Join(err, place.Close()))
+		}
+		return place, nil
+	}
+	return nil, nil
+}
+
+// lock opens a file and locks it until it is closed.
+func lock(name string, how int) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open a lock: %w", err)
+	}
+	for {
+		err = syscall.Flock(int(f.Fd()), how)
+		if !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot lock %s: %w", name, errors.Join(err, f.Close()))
+	}
+	return f, nil
+}

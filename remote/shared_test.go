@@ -1,0 +1,148 @@
+package remote
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"math/big"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/providers"
+)
+
+func certificate(t *testing.T, from, to time.Time) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: from, NotAfter: to}, &x509.Certificate{SerialNumber: big.NewInt(1)}, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pemOf(der)
+}
+
+func webToken(claims string) string {
+	return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".sig"
+}
+
+func TestLifeOf(t *testing.T) {
+	at := func(seconds int64) time.Time { return time.Unix(seconds, 0).UTC() }
+	for name, tc := range map[string]struct {
+		reason       string
+		secret       corev1.Secret
+		begins, ends time.Time
+	}{
+		"Nothing": {"a password says nothing", corev1.Secret{Data: map[string][]byte{"password": []byte("x")}}, time.Time{}, time.Time{}},
+		"Annotation": {
+			"who made the Secret may say it, and is believed before anything else",
+			corev1.Secret{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Unix(10, 0), Annotations: map[string]string{v1alpha1.ExpiresAnnotation: "1970-01-01T00:01:40Z"}}, Data: map[string][]byte{"token": []byte(webToken(`{"exp":5}`))}},
+			at(10), at(100),
+		},
+		"BadAnnotation": {"what is not a time says nothing", corev1.Secret{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.ExpiresAnnotation: "soon"}}}, time.Time{}, time.Time{}},
+		"Token":         {"a token has it written in it", corev1.Secret{Data: map[string][]byte{"bearerToken": []byte(webToken(`{"iat":10,"exp":100}`))}}, at(10), at(100)},
+		"Certificate":   {"so has a certificate", corev1.Secret{Data: map[string][]byte{"tls.crt": certificate(t, at(10), at(100))}}, at(10), at(100)},
+		"Sooner":        {"of two, what lapses first counts", corev1.Secret{Data: map[string][]byte{"tls.crt": certificate(t, at(10), at(100)), "token": []byte(webToken(`{"iat":20,"exp":50}`))}}, at(20), at(50)},
+		"Hostile":       {"numbers that are no times say nothing", corev1.Secret{Data: map[string][]byte{"token": []byte(webToken(`{"iat":9e99,"exp":1e99}`))}}, time.Time{}, time.Time{}},
+		"Backwards":     {"a life that ends before it begins is none", corev1.Secret{Data: map[string][]byte{"token": []byte(webToken(`{"iat":100,"exp":50}`))}}, time.Time{}, time.Time{}},
+		"Rubbish":       {"a token of three parts may be something else", corev1.Secret{Data: map[string][]byte{"token": []byte("a.b.c")}}, time.Time{}, time.Time{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if begins, ends := lifeOf(&tc.secret); !begins.Equal(tc.begins) || !ends.Equal(tc.ends) {
+				t.Errorf("%s: lifeOf() = %s to %s, want %s to %s", tc.reason, begins, ends, tc.begins, tc.ends)
+			}
+		})
+	}
+}
+
+// counted answers each Get with a Secret or ConfigMap, and counts.
+type counted struct {
+	client.Reader
+	mu    sync.Mutex
+	reads int
+	none  bool
+}
+
+func (c *counted) Get(_ context.Context, name types.NamespacedName, into client.Object, _ ...client.GetOption) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reads++
+	if c.none {
+		return apierrors.NewNotFound(corev1.Resource("secrets"), name.Name)
+	}
+	into.SetName(name.Name)
+	return nil
+}
+
+func TestReferenceCache(t *testing.T) {
+	now := start.Time
+	from := &counted{}
+	h := &referenceCache{Reader: from, now: func() time.Time { return now }}
+	get := func(name string, into client.Object) error {
+		return h.Get(t.Context(), types.NamespacedName{Namespace: "fleet", Name: name}, into)
+	}
+	for range 3 {
+		secret := &corev1.Secret{}
+		if err := get("a", secret); err != nil || secret.Name != "a" {
+			t.Fatalf("Get() = %v, %q", err, secret.Name)
+		}
+	}
+	if from.reads != 1 {
+		t.Errorf("%d reads of one Secret for three children", from.reads)
+	}
+	if err := get("a", &corev1.ConfigMap{}); err != nil || from.reads != 2 {
+		t.Errorf("a ConfigMap of the same name is another object: %v, %d reads", err, from.reads)
+	}
+	now = now.Add(referenceHolds)
+	if err := get("a", &corev1.Secret{}); err != nil || from.reads != 3 {
+		t.Errorf("a Secret that was read a while ago is read again: %v, %d reads", err, from.reads)
+	}
+	from.none = true
+	for range 2 {
+		if err := get("b", &corev1.Secret{}); !apierrors.IsNotFound(err) {
+			t.Errorf("Get() of nothing = %v", err)
+		}
+	}
+	if from.reads != 5 {
+		t.Errorf("what is not there may appear any moment: %d reads", from.reads)
+	}
+	if len(h.read) > 2 {
+		t.Errorf("%d objects are kept", len(h.read))
+	}
+}
+
+// TestDelivered: the credentials of a provider are listed beside those of the agent.
+func TestDelivered(t *testing.T) {
+	lapses := corev1.Secret{Data: map[string][]byte{"token": []byte(webToken(`{"iat":0,"exp":90}`))}}
+	s := &seeding{
+		credentials: []credential{{name: "git-auth", secret: &corev1.Secret{}}},
+		components: components{
+			wanted: []providers.Wanted{
+				{Label: "cluster-api"},
+				{Label: "infrastructure-aws", Credentials: []v1alpha1.CredentialReference{{Name: "keys"}, {Name: "token"}}},
+			},
+			secrets: map[string][]*corev1.Secret{"infrastructure-aws": {{}, &lapses}},
+		},
+	}
+	at := func(seconds int64) *metav1.Time { return &metav1.Time{Time: time.Unix(seconds, 0).UTC()} }
+	want := []v1alpha1.ChildCredential{
+		{Name: "git-auth"}, {Name: "infrastructure-aws/keys"}, {Name: "infrastructure-aws/token", ExpiresAt: at(90), RenewAt: at(60)},
+	}
+	if diff := cmp.Diff(want, s.delivered()); diff != "" {
+		t.Errorf("given(): -want, +got:\n%s", diff)
+	}
+}

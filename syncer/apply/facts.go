@@ -1,0 +1,140 @@
+package apply
+
+import (
+	"context"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+
+	ssautil "github.com/fluxcd/pkg/ssa/utils"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/directive"
+)
+
+// read returns what the cluster says about entries. owned is the whole
+// inventory: the content of a Namespace is compared with it.
+func (a *Applier) read(ctx context.Context, entries, owned []inventory.Entry, claimed Claims) map[inventory.Entry]inventory.Live {
+	facts := make(map[inventory.Entry]inventory.Live, len(entries))
+	k := &lookups{claimed: claimed}
+	for _, e := range entries {
+		facts[e], _ = a.examine(ctx, e, owned, k)
+	}
+	return facts
+}
+
+// Look returns what the cluster says about one object that may have to be
+// deleted, and the labels and annotations of one that is present. owned is
+// everything that the owner answers for.
+func (a *Applier) Look(ctx context.Context, e inventory.Entry, owned []inventory.Entry) (live inventory.Live, labels, annotations map[string]string) {
+	live, u := a.examine(ctx, e, owned, &lookups{})
+	if live.State != inventory.Present {
+		return live, nil, nil
+	}
+	return live, u.GetLabels(), u.GetAnnotations()
+}
+
+func unknown(err error) inventory.Live {
+	return inventory.Live{State: inventory.Unknown, Problem: err.Error()}
+}
+
+// examine returns what the cluster says about one entry, and the object if it
+// is present. The objects of one plan share k.
+func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []inventory.Entry, k *lookups) (inventory.Live, *unstructured.Unstructured) {
+	mapping, err := a.client.served(e)
+	if meta.IsNoMatchError(err) {
+		return a.client.kindGone(ctx, e), nil
+	}
+	if err != nil {
+		return unknown(err), nil
+	}
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace && e.Namespace == "" {
+		// Written down ahead of an apply that could not succeed.
+		return inventory.Live{State: inventory.Absent}, nil
+	}
+	u, err := a.get(ctx, mapping, e)
+	if apierrors.IsNotFound(err) && !confirmsAbsence(err) {
+		moved, rerr := a.client.relocate(e.GroupKind())
+		switch {
+		case rerr != nil:
+			return unknown(rerr), nil
+		case moved == nil:
+			return a.client.kindGone(ctx, e), nil
+		}
+		u, err = a.get(ctx, moved, e)
+	}
+	switch {
+	case confirmsAbsence(err):
+		return inventory.Live{State: inventory.Absent}, nil
+	case meta.IsNoMatchError(err):
+		return a.client.kindGone(ctx, e), nil
+	case err != nil:
+		return unknown(err), nil
+	}
+	labels := u.GetLabels()
+	live := inventory.Live{
+		State:     inventory.Present,
+		UID:       string(u.GetUID()),
+		Owned:     a.owner.owns(labels),
+		Recreated: !a.applied(u),
+		Claimed:   a.others(labels),
+		Guarded:   labels[v1alpha1.ProtectedLabel] == "true" || a.isOwner(e),
+		Exempt:    directive.Keeps(labels, u.GetAnnotations()),
+		Confirmed: u.GetAnnotations()[v1alpha1.DeletionAnnotation] == v1alpha1.DeletionConfirmed,
+		Deleting:  u.GetDeletionTimestamp() != nil,
+		Provider:  labels[clusterapi.ProviderLabel],
+	}
+	if e.Group == "" && e.Kind == "Secret" {
+		kind, _, _ := unstructured.NestedString(u.Object, "type")
+		live.ClusterSecret = kind == clusterapi.SecretType
+	}
+	if !live.Owned || live.Exempt || live.Deleting {
+		return live, u
+	}
+	if k.claimed != nil && live.Claimed == "" {
+		if live.Claimed, err = k.claimed(ctx, e, inventory.Entry{}); err != nil {
+			return unknown(err), nil
+		}
+	}
+	if live.OfCluster, live.Credential, err = a.neededBy(ctx, e, u, k); err != nil {
+		return unknown(err), nil
+	}
+	switch {
+	case e.Group == "" && e.Kind == "Namespace":
+		live.Holds, err = a.holds(ctx, e.Name, owned)
+	case isSync(e):
+		live.Holds, live.Carries, err = a.carries(ctx, e, u, k.claimed)
+	}
+	if err != nil {
+		return unknown(err), nil
+	}
+	return live, u
+}
+
+// get reads an object. A plan looks at more than metadata of Secrets,
+// Kustomizations and HelmReleases only, so of other kinds get reads the
+// metadata.
+func (a *Applier) get(ctx context.Context, mapping *meta.RESTMapping, e inventory.Entry) (*unstructured.Unstructured, error) {
+	u := e.Object()
+	u.SetGroupVersionKind(mapping.GroupVersionKind)
+	u.SetNamespace(namespaceOf(mapping, e))
+	if ssautil.IsSecret(u) || isSync(e) {
+		return u, a.client.Get(ctx, client.ObjectKeyFromObject(u), u)
+	}
+	p, err := a.client.metadata.Resource(mapping.Resource).Namespace(u.GetNamespace()).Get(ctx, e.Name, metav1.GetOptions{})
+	if err != nil {
+		return u, err
+	}
+	u.SetUID(p.UID)
+	u.SetLabels(p.Labels)
+	u.SetAnnotations(p.Annotations)
+	u.SetOwnerReferences(p.OwnerReferences)
+	u.SetDeletionTimestamp(p.DeletionTimestamp)
+	u.SetManagedFields(p.ManagedFields)
+	return u, nil
+}

@@ -1,0 +1,142 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+// confirmsAbsence reports whether an answer says that there is no such object. A
+// 404 that does not come from a kind's own handler says only that the path is
+// not served, as it is when the version of a kind was dropped.
+func confirmsAbsence(err error) bool {
+	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
+
+// relocated are kinds that were found in another version than the mapper knows.
+// The zero value has none; it is safe for concurrent use.
+type relocated struct {
+	mu    sync.Mutex // guards kinds
+	kinds map[schema.GroupKind]*meta.RESTMapping
+}
+
+func (r *relocated) get(gk schema.GroupKind) *meta.RESTMapping {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.kinds[gk]
+}
+
+func (r *relocated) set(gk schema.GroupKind, mapping *meta.RESTMapping) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.kinds == nil {
+		r.kinds = map[schema.GroupKind]*meta.RESTMapping{}
+	}
+	r.kinds[gk] = mapping
+}
+
+// served finds the kind of an entry, in the version that is written down or, if
+// that is not served any more, in another.
+func (c *Cluster) served(e inventory.Entry) (*meta.RESTMapping, error) {
+	if moved := c.moved.get(e.GroupKind()); moved != nil {
+		return moved, nil
+	}
+	mapping, err := c.RESTMapper().RESTMapping(e.GroupKind(), e.Version)
+	if meta.IsNoMatchError(err) {
+		return c.RESTMapper().RESTMapping(e.GroupKind())
+	}
+	return mapping, err
+}
+
+// relocate asks the API server for the versions of a kind, after it turned out
+// that the one that the mapper knows is not served any more. It is nil if no
+// version is.
+func (c *Cluster) relocate(gk schema.GroupKind) (*meta.RESTMapping, error) {
+	groups, err := c.discovery.ServerGroups()
+	if err != nil {
+		return nil, fmt.Errorf("cannot discover API groups: %w", err)
+	}
+	for _, g := range groups.Groups {
+		if g.Name != gk.Group {
+			continue
+		}
+		for _, v := range g.Versions {
+			found, err := c.mappingIn(v, gk)
+			if err != nil {
+				return nil, err
+			}
+			if found != nil {
+				c.moved.set(gk, found)
+				return found, nil
+			}
+		}
+	}
+	return nil, nil
+}
+
+// mappingIn asks the API server for a kind in one version; nil if it has none.
+func (c *Cluster) mappingIn(v metav1.GroupVersionForDiscovery, gk schema.GroupKind) (*meta.RESTMapping, error) {
+	list, err := c.discovery.ServerResourcesForGroupVersion(v.GroupVersion)
+	if err != nil {
+		return nil, fmt.Errorf("cannot discover resources of %s: %w", v.GroupVersion, err)
+	}
+	for _, r := range list.APIResources {
+		if r.Kind != gk.Kind || strings.Contains(r.Name, "/") {
+			continue
+		}
+		gv := schema.GroupVersion{Group: gk.Group, Version: v.Version}
+		found := &meta.RESTMapping{Resource: gv.WithResource(r.Name), GroupVersionKind: gv.WithKind(gk.Kind), Scope: meta.RESTScopeRoot}
+		if r.Namespaced {
+			found.Scope = meta.RESTScopeNamespace
+		}
+		return found, nil
+	}
+	return nil, nil
+}
+
+// namespaceOf is the namespace of an entry in requests.
+func namespaceOf(mapping *meta.RESTMapping, e inventory.Entry) string {
+	if mapping.Scope.Name() == meta.RESTScopeNameRoot {
+		return ""
+	}
+	return e.Namespace
+}
+
+// kindGone decides about an object whose kind the API server does not know at
+// the moment. Discovery may be incomplete, so the kind counts as gone only if
+// no CRD declares it and no aggregated API serves its group.
+func (c *Cluster) kindGone(ctx context.Context, e inventory.Entry) inventory.Live {
+	crds := &unstructured.UnstructuredList{}
+	crds.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinitionList"})
+	if err := c.List(ctx, crds); err != nil {
+		return unknown(fmt.Errorf("cannot list CRDs to tell whether kind %s is gone: %w", e.Kind, err))
+	}
+	for _, crd := range crds.Items {
+		g, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
+		k, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "kind")
+		if g == e.Group && k == e.Kind {
+			return unknown(fmt.Errorf("kind %s is not served although its CRD exists", e.Kind))
+		}
+	}
+	services := &unstructured.UnstructuredList{}
+	services.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIServiceList"})
+	if err := c.List(ctx, services); err != nil {
+		return unknown(fmt.Errorf("cannot list APIServices to tell whether kind %s is gone: %w", e.Kind, err))
+	}
+	for _, s := range services.Items {
+		g, _, _ := unstructured.NestedString(s.Object, "spec", "group")
+		if g == e.Group {
+			return unknown(fmt.Errorf("kind %s is not served although APIService %s exists", e.Kind, s.GetName()))
+		}
+	}
+	return inventory.Live{State: inventory.Absent}
+}

@@ -1,0 +1,318 @@
+package apply
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+
+	"github.com/fluxcd/cli-utils/pkg/object"
+	"github.com/fluxcd/pkg/ssa"
+	ssaerrors "github.com/fluxcd/pkg/ssa/errors"
+	ssautil "github.com/fluxcd/pkg/ssa/utils"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/digest"
+	"github.com/cascade-gitops/cascade/syncer/directive"
+	"github.com/cascade-gitops/cascade/syncer/memo"
+	"github.com/cascade-gitops/cascade/syncer/observed"
+)
+
+// item is one object on its way into the cluster.
+type item struct {
+	object  *unstructured.Unstructured
+	body    []byte
+	key     memo.Object
+	mapping *meta.RESTMapping
+	// desired identifies what is asked for: the body, and how it is applied.
+	desired digest.Short
+	// live is what is in the cluster, nil if nothing is; watched, that the memo
+	// would notice a change of it.
+	live    *observed.Object
+	watched bool
+}
+
+// outcome of one object. complete: nothing has to be asked about it before its
+// next change.
+type outcome struct {
+	change     ssa.ChangeSetEntry
+	drift      *Drift
+	remembered bool
+	complete   bool
+	err        error
+	// sent identifies the object as it was applied, now or before.
+	sent sentKey
+	// got is the answer to an apply, if there was one.
+	got *metav1.PartialObjectMetadata
+}
+
+// add takes an outcome that is no error into the result.
+func (res *Result) add(out outcome) {
+	if out.drift != nil {
+		res.Drifted = append(res.Drifted, *out.drift)
+	}
+	if out.remembered {
+		res.Remembered++
+	}
+	if out.sent != (sentKey{}) {
+		res.Sent[out.sent] = struct{}{}
+	}
+	res.Complete = res.Complete && out.complete
+	res.Changes.Add(out.change)
+}
+
+// applyRank applies objects that do not depend on each other.
+func (r *run) applyRank(ctx context.Context, objects []*unstructured.Unstructured, bodies bodies) []outcome {
+	outcomes := make([]outcome, len(objects))
+	var workers sync.WaitGroup
+	next := make(chan int)
+	// A cluster that does not answer is not asked for each object anew.
+	var gone atomic.Bool
+	for range min(r.client.parallel, len(objects)) {
+		workers.Go(func() {
+			for i := range next {
+				if gone.Load() {
+					outcomes[i].err = fmt.Errorf("%s was not tried: the API server does not answer", ssautil.FmtUnstructured(objects[i]))
+					continue
+				}
+				outcomes[i] = r.applyOne(ctx, objects[i], bodies)
+				if unanswered(outcomes[i].err) {
+					gone.Store(true)
+				}
+			}
+		})
+	}
+	for i := range objects {
+		next <- i
+	}
+	close(next)
+	workers.Wait()
+	return outcomes
+}
+
+// unanswered reports whether a request failed without the API server's word.
+func unanswered(err error) bool {
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// applyOne brings one object into the cluster with as few requests as what is
+// known allows: none if it is as desired, one apply in the usual case. The API
+// server validates an apply before it writes, so that no dry run has to go
+// before it.
+func (r *run) applyOne(ctx context.Context, u *unstructured.Unstructured, bodies bodies) outcome {
+	if directive.Selects(directive.Skip(), u) {
+		return outcome{change: changeOf(u, ssa.SkippedAction), complete: true}
+	}
+	body, err := bodies.of(u)
+	if err != nil {
+		return outcome{err: err}
+	}
+	var sent sentKey
+	if r.client.kinds != nil {
+		sent = sentKeyOf(u, body)
+		if _, ok := r.options.Sent[sent]; ok {
+			return outcome{change: changeOf(u, ssa.UnchangedAction), sent: sent}
+		}
+	}
+	it, err := r.locate(u, body)
+	if err != nil {
+		return outcome{err: err}
+	}
+	if r.memo.Matches(it.key, r.owner.key(), it.desired) {
+		return outcome{change: changeOf(u, ssa.UnchangedAction), remembered: true, complete: true}
+	}
+	if err := r.observe(ctx, it); err != nil {
+		return outcome{err: ssaerrors.NewDryRunErr(err, u)}
+	}
+	switch {
+	case it.live != nil && (it.live.Skip || directive.Selects(directive.IfNotPresent(), u)):
+		// What a person exempts is not watched: the exemption may end any time.
+		r.memo.Drop(it.key)
+		return outcome{change: changeOf(u, ssa.SkippedAction)}
+	case it.live != nil && r.options.Report && (r.options.Applied || r.memo.Applied(it.key, r.owner.key(), it.desired)):
+		return r.report(ctx, u)
+	case it.live == nil && !r.res.Creation.MayCreate(inventory.Of(u)):
+		return outcome{err: fmt.Errorf("cannot apply %s: it has gone since it was looked for, and is not to be created", ssautil.FmtUnstructured(u))}
+	}
+	out := r.write(ctx, it)
+	if out.err == nil {
+		out.sent = sent
+	}
+	return out
+}
+
+// locate finds where an object is to be, and identifies what is asked for.
+func (r *run) locate(u *unstructured.Unstructured, body []byte) (*item, error) {
+	gvk := u.GroupVersionKind()
+	mapping, err := r.client.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		return nil, ssaerrors.NewDryRunErr(err, u)
+	}
+	name := types.NamespacedName{Name: u.GetName()}
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+		if name.Namespace = u.GetNamespace(); name.Namespace == "" {
+			return nil, fmt.Errorf("%s namespace not specified: set metadata.namespace, or spec.targetNamespace", ssautil.FmtUnstructured(u))
+		}
+	}
+	return &item{
+		object: u, body: body, key: memo.Object{Kind: gvk.GroupKind(), Name: name}, mapping: mapping,
+		desired: digest.Of(body, []byte(r.how())).Short(),
+	}, nil
+}
+
+// how describes what besides its body decides how an object is applied.
+func (r *run) how() string {
+	how := r.owner.FieldManager + " as " + r.client.Config.Impersonate.UserName
+	if len(r.options.Ignore) > 0 {
+		rules, err := json.Marshal(r.options.Ignore)
+		how += fmt.Sprintf(" %s %v", rules, err)
+	}
+	return how
+}
+
+// observe finds out what is in the cluster under the name of an item. An item of
+// which the memo is to remember something is watched from before that.
+func (r *run) observe(ctx context.Context, it *item) (err error) {
+	// One watch for all versions of a kind, in the one that the API server prefers.
+	preferred := it.mapping
+	if any, err := r.client.RESTMapper().RESTMapping(it.key.Kind); err == nil {
+		preferred = any
+	}
+	it.watched = r.memo.Watch(ctx, it.key.Kind, preferred.Resource)
+	it.live, err = r.look(ctx, it)
+	return err
+}
+
+// look tells what is in the cluster under a name; nil if nothing is.
+func (r *run) look(ctx context.Context, it *item) (*observed.Object, error) {
+	resource, name := it.mapping.Resource, it.key.Name
+	if live, known := r.options.Survey.find(resource, name.Namespace, name.Name); known {
+		return live, nil
+	}
+	if it.watched {
+		if live := r.memo.Live(it.key); live != nil {
+			return live, nil
+		}
+	}
+	if !it.watched || it.key.Kind == clusterapi.ClusterKind { // a Cluster exactly, whatever it costs
+		return r.client.reader.Get(ctx, resource, name.Namespace, name.Name)
+	}
+	return r.client.reader.GetWithout(ctx, resource, name.Namespace, name.Name, r.memo.Label(), r.now())
+}
+
+// write sends an item and has the memo remember the answer.
+func (r *run) write(ctx context.Context, it *item) outcome {
+	if it.live != nil && it.key.Kind == clusterapi.ClusterKind {
+		// Applying creates what is not there. A Cluster that goes at this very moment,
+		// to another management cluster perhaps, must not be built again by that.
+		var err error
+		it.object = pin(it.object, it.live)
+		if it.body, err = encode(it.object); err != nil {
+			return outcome{err: err}
+		}
+	}
+	if !it.watched {
+		return r.send(ctx, it)
+	}
+	r.memo.Begin(it.key)
+	out := r.send(ctx, it)
+	if out.err != nil || out.got == nil {
+		r.memo.Abandon(it.key)
+		return out
+	}
+	r.memo.Remember(it.key, r.owner.key(), it.desired, it.object, out.got)
+	out.remembered, out.complete = true, true
+	return out
+}
+
+// send sends what has to be sent of an item.
+func (r *run) send(ctx context.Context, it *item) outcome {
+	o, force := r.options, mayRecreate(it.object, it.live, r.options)
+	if it.live != nil && (it.live.Foreign || len(o.Ignore) > 0 || o.MigrateAPIVersion) {
+		action, got, err := r.byLibrary(ctx, it, force)
+		if err == nil && len(o.Ignore) == 0 {
+			// The fields are ours now. The answer to an apply, which changes nothing
+			// any more, is what can be remembered.
+			got, err = r.patch(ctx, it)
+		}
+		return sentOutcome(it, action, got, err)
+	}
+	got, err := r.patch(ctx, it)
+	switch {
+	case err != nil && force && ssaerrors.IsImmutableError(err):
+		action, got, err := r.byLibrary(ctx, it, force)
+		return sentOutcome(it, action, got, err)
+	case err != nil:
+		return outcome{err: ssaerrors.NewDryRunErr(err, it.object)}
+	case it.live == nil:
+		return sentOutcome(it, ssa.CreatedAction, got, nil)
+	case it.live.UID == got.UID && it.live.Version == got.ResourceVersion:
+		return sentOutcome(it, ssa.UnchangedAction, got, nil)
+	}
+	return sentOutcome(it, ssa.ConfiguredAction, got, nil)
+}
+
+func sentOutcome(it *item, action ssa.Action, got *metav1.PartialObjectMetadata, err error) outcome {
+	if err != nil {
+		return outcome{err: err}
+	}
+	return outcome{change: changeOf(it.object, action), got: got}
+}
+
+// patch applies an item by one request.
+func (r *run) patch(ctx context.Context, it *item) (*metav1.PartialObjectMetadata, error) {
+	return r.client.send(ctx, it.mapping.Resource, it.key.Name, it.body, r.owner.FieldManager)
+}
+
+// byLibrary applies an item by a live read, a dry run and, if that differs, an
+// apply. It is for objects of which fields of other managers are taken over, that
+// have fields to be ignored, or that have to be re-created.
+func (r *run) byLibrary(ctx context.Context, it *item, force bool) (ssa.Action, *metav1.PartialObjectMetadata, error) {
+	options := ssa.DefaultApplyOptions()
+	options.Force = force
+	options.DriftIgnoreRules = r.options.Ignore
+	options.MigrateAPIVersion = r.options.MigrateAPIVersion
+	options.Cleanup = r.client.reader.Cleanup()
+	set, err := r.library.ApplyAll(ctx, []*unstructured.Unstructured{it.object}, options)
+	if err != nil {
+		return "", nil, err
+	}
+	name := it.key.Name
+	got, err := r.client.metadata.Resource(it.mapping.Resource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	if err != nil {
+		// It was applied; what has become of it is seen the next time.
+		return set.Entries[0].Action, nil, nil
+	}
+	return set.Entries[0].Action, got, nil
+}
+
+// mayRecreate reports whether an object may be deleted and created again to
+// change an immutable field. What is protected never is: it could destroy a
+// cluster.
+func mayRecreate(u *unstructured.Unstructured, live *observed.Object, o Options) bool {
+	gk := u.GroupVersionKind().GroupKind()
+	kind, _, _ := unstructured.NestedString(u.Object, "type")
+	ofCluster := ssautil.IsSecret(u) && kind == clusterapi.SecretType || u.GetLabels()[clusterapi.ClusterNameLabel] != ""
+	return live != nil && !inventory.ProtectedKind(gk.Group, gk.Kind) && !ofCluster && !ssautil.IsNamespace(u) && !isSync(inventory.Of(u)) &&
+		(o.Force || live.Force || directive.Selects(directive.Force(), u))
+}
+
+func changeOf(u *unstructured.Unstructured, action ssa.Action) ssa.ChangeSetEntry {
+	return ssa.ChangeSetEntry{
+		ObjMetadata:  object.UnstructuredToObjMetadata(u),
+		GroupVersion: u.GroupVersionKind().Version,
+		Subject:      ssautil.FmtUnstructured(u),
+		Action:       action,
+	}
+}

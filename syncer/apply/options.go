@@ -1,0 +1,100 @@
+package apply
+
+import (
+	"context"
+
+	"github.com/fluxcd/pkg/ssa"
+	"github.com/fluxcd/pkg/ssa/jsondiff"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+// Options of Sync.
+type Options struct {
+	// Owned is the owner's inventory as it is recorded now.
+	Owned []inventory.Entry
+	// Record writes the inventory down durably. It is called before the first
+	// write of an object.
+	Record func(ctx context.Context, entries []inventory.Entry) error
+	// MigrateAPIVersion rewrites the entries of field managers that have another
+	// API version than the declared one (Flux's gate of that name).
+	MigrateAPIVersion bool
+	// Force re-creates objects whose immutable fields changed.
+	Force bool
+	// Ignore has fields that others may change without it being drift.
+	Ignore []jsondiff.IgnoreRule
+	// Stages are kinds that are applied after definitions and classes and before
+	// everything else.
+	Stages map[schema.GroupKind]struct{}
+	// Report: objects that were applied before and have drifted are reported in the
+	// result, not corrected. Applied: the whole rendering was applied before.
+	Report  bool
+	Applied bool
+	// Secretive: any declared object may hold values of Secrets, so that reports
+	// name fields only.
+	Secretive bool
+	// Moved: Remove is called because the owner moved to another cluster, and not
+	// because a person deleted the owner. The shrink guard applies then.
+	Moved bool
+	// FirstSync is what the tier knows of the Clusters of the rendering. Nil: any
+	// may be created.
+	FirstSync *inventory.FirstSync
+	// Prune removes what the rendering no longer declares. Without it such
+	// objects are forgotten.
+	Prune bool
+	// Target, LowerTier, Approved and Undecided are passed on to the prune
+	// plan.
+	Target    string
+	LowerTier bool
+	Approved  string
+	Undecided bool
+	// Sent are objects as they were applied before. They are not applied again. It
+	// is for connections that make one call at a time.
+	Sent Sent
+	// Survey is what there was in the cluster a moment ago; nil if no survey was
+	// made.
+	Survey *Survey
+	// Claimed is asked about objects that would be deleted; nil knows of no other
+	// owner.
+	Claimed Claims
+}
+
+// Claims names another owner that answers for an object, "" if there is none.
+// An owner does not count if it is the one that asks, or except.
+type Claims func(ctx context.Context, e, except inventory.Entry) (string, error)
+
+// Result of Sync.
+type Result struct {
+	// Sent are all objects that are as they were applied, by this call or before.
+	Sent Sent
+	// Changes that were made, in order.
+	Changes *ssa.ChangeSet
+	// Drifted objects that are left as they are, each with what differs.
+	Drifted []Drift
+	// Remembered is how many objects the memo has from now on. Complete: these are
+	// all objects that have to be watched, so that Memo.Clean tells whether another
+	// Sync of the same rendering would do anything.
+	Remembered int
+	Complete   bool
+	// Inventory that is to be recorded from now on.
+	Inventory []inventory.Entry
+	// Plan of the prune, and the objects that were deleted.
+	Plan    inventory.Plan
+	Deleted []inventory.Entry
+	// Pending: deletes have begun and are not confirmed yet.
+	Pending bool
+	// Creation says what was not applied because it might build a cluster twice.
+	// While it is blocked, nothing is pruned. It is nil if FirstSync was.
+	Creation *inventory.Creation
+	// Done is how many phases are in place, with all that was waited for;
+	// Applied is how many of them were sent completely, at most one more.
+	Done, Applied int
+}
+
+// PruneError: everything was applied, but the prune could not be completed.
+// The inventory of the result still holds what is left.
+type PruneError struct{ Err error }
+
+func (e *PruneError) Error() string { return e.Err.Error() }
+func (e *PruneError) Unwrap() error { return e.Err }

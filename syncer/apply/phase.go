@@ -1,0 +1,127 @@
+package apply
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+
+	ssautil "github.com/fluxcd/pkg/ssa/utils"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+// Phase is a part of a rendering that is applied before the parts after it.
+type Phase struct {
+	// Name stands in errors about the phase; it may be empty.
+	Name    string
+	Objects []*unstructured.Unstructured
+	// Packed are further objects, nil if there are none.
+	Packed *Packed
+	// Await lets the next phase begin only when the objects are healthy and
+	// Check, if there is one, has nothing to wait for.
+	Await bool
+	Check func(ctx context.Context, c *Cluster) (Health, error)
+	// Applied: the objects were applied and are not sent again. Await says
+	// whether they are waited for.
+	Applied bool
+	// bodies are what is sent of the objects of a frozen phase.
+	bodies bodies
+	digest string
+}
+
+// Freeze labels the objects for their owner and encodes them, once for any
+// number of clusters. They must not be modified from then on.
+func (p Phase) Freeze(owner Owner) (Phase, error) {
+	h := sha256.New()
+	encoded := make(bodies, len(p.Objects))
+	for _, u := range p.Objects {
+		ssautil.RemoveCABundleFromCRD(u)
+		owner.label(u)
+		body, err := encode(u)
+		if err != nil {
+			return p, err
+		}
+		encoded[u] = body
+		h.Write(body)
+		h.Write([]byte{'\n'})
+	}
+	p.bodies, p.digest = encoded, hex.EncodeToString(h.Sum(nil))
+	return p, nil
+}
+
+// Digest identifies the objects of a frozen phase; it is empty for others.
+func (p Phase) Digest() string { return p.digest }
+
+// Entries of all objects of the phase.
+func (p Phase) Entries() []inventory.Entry {
+	entries := inventory.OfAll(p.Objects)
+	if p.Packed == nil {
+		return entries
+	}
+	return append(entries, p.Packed.Entries()...)
+}
+
+// Outline are the objects of the phase, those that are packed as far as it takes
+// to know what they are and who may write them. They must not be modified.
+func (p Phase) Outline() []*unstructured.Unstructured {
+	if p.Packed == nil {
+		return p.Objects
+	}
+	return append(slices.Clone(p.Objects), p.Packed.Outline()...)
+}
+
+// Defines are the kinds that definitions of the phase define, with the names of
+// their resources.
+func (p Phase) Defines() map[schema.GroupKind]string {
+	defined := map[schema.GroupKind]string{}
+	for _, u := range p.Outline() {
+		if ssautil.IsCRD(u) {
+			group, _, _ := unstructured.NestedString(u.Object, "spec", "group")
+			kind, _, _ := unstructured.NestedString(u.Object, "spec", "names", "kind")
+			defined[schema.GroupKind{Group: group, Kind: kind}], _, _ = unstructured.NestedString(u.Object, "spec", "names", "plural")
+		}
+	}
+	return defined
+}
+
+// all the objects of a phase, which the caller may modify.
+func (p Phase) all() ([]*unstructured.Unstructured, error) {
+	if p.Packed == nil {
+		return p.Objects, nil
+	}
+	objects, err := p.Packed.Objects()
+	return append(objects, p.Objects...), err
+}
+
+// WaitError: a phase or a stage is applied but not healthy yet. Calling Sync
+// again later goes on.
+type WaitError struct {
+	// Phase is the name of the phase, if it has one.
+	Phase  string
+	Health Health
+}
+
+func (e *WaitError) Error() string {
+	if e.Phase != "" {
+		return "waiting for " + e.Phase + ": " + e.Health.Message()
+	}
+	return "waiting for " + e.Health.Message()
+}
+
+// inPhase names the phase in an error.
+func inPhase(name string, err error) error {
+	var waiting *WaitError
+	switch {
+	case name == "":
+		return err
+	case errors.As(err, &waiting):
+		waiting.Phase = name
+		return err
+	}
+	return fmt.Errorf("cannot apply %s: %w", name, err)
+}

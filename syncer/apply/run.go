@@ -1,0 +1,157 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/fluxcd/pkg/ssa"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+// run is one call of Sync. Its steps are taken one after the other, and each
+// leaves in the result what the ones before it did.
+type run struct {
+	*Applier
+	options Options
+	phases  []Phase
+	// objects are those of all phases but for the packed ones, packed the entries
+	// of these, rendered the entries of both.
+	objects  []*unstructured.Unstructured
+	packed   []inventory.Entry
+	rendered []inventory.Entry
+	// provided are the providers of Cluster API of which the rendering has
+	// components.
+	provided map[string]bool
+	res      Result
+}
+
+// begin labels the objects of the phases and gathers what they have.
+func (a *Applier) begin(phases []Phase, o Options) *run {
+	r := &run{
+		Applier: a, options: o, phases: phases, provided: map[string]bool{},
+		res: Result{Changes: ssa.NewChangeSet(), Inventory: o.Owned, Complete: true, Sent: Sent{}},
+	}
+	for _, p := range phases {
+		for _, u := range p.Objects {
+			a.owner.label(u)
+		}
+		r.objects = append(r.objects, p.Objects...)
+		r.rendered = append(r.rendered, p.Entries()...)
+		providers := providersOf(p.Objects)
+		if p.Packed != nil {
+			r.packed = append(r.packed, p.Packed.Entries()...)
+			providers = append(providers, p.Packed.providers...)
+		}
+		for _, name := range providers {
+			r.provided[name] = true
+		}
+	}
+	return r
+}
+
+// holdCreation decides which Clusters must not be created.
+func (r *run) holdCreation(ctx context.Context) (err error) {
+	r.res.Creation, err = r.Creation(ctx, r.objects, r.options.FirstSync)
+	return err
+}
+
+// recordAhead writes down everything that may be created, before anything is.
+func (r *run) recordAhead(ctx context.Context) error {
+	owned := r.options.Owned
+	ahead := inventory.Union(owned, append(r.packed, inventory.OfAll(withoutHeld(r.objects, r.res.Creation))...))
+	if !inventory.Equal(ahead, owned) {
+		if err := r.options.Record(ctx, ahead); err != nil {
+			return fmt.Errorf("cannot record inventory ahead of apply: %w", err)
+		}
+	}
+	r.res.Inventory = ahead
+	return nil
+}
+
+// applyPhases applies one phase after the other and waits for each.
+func (r *run) applyPhases(ctx context.Context) error {
+	for _, p := range r.phases {
+		p.Objects = withoutHeld(p.Objects, r.res.Creation)
+		if err := r.phase(ctx, p); err != nil {
+			return inPhase(p.Name, err)
+		}
+		r.res.Done++
+	}
+	return nil
+}
+
+// phase applies one phase and waits for it.
+func (r *run) phase(ctx context.Context, p Phase) error {
+	if !p.Applied {
+		objects, err := p.all()
+		if err != nil {
+			return err
+		}
+		for _, u := range objects {
+			r.owner.label(u)
+		}
+		if err := r.stages(ctx, objects, p.bodies); err != nil {
+			return Redact(err, objects)
+		}
+	}
+	r.res.Applied++
+	if !p.Await {
+		return nil
+	}
+	health, err := r.Health(ctx, p.Entries(), nil)
+	if err == nil && health.Done() && p.Check != nil {
+		health, err = p.Check(ctx, r.client)
+	}
+	if err == nil && !health.Done() {
+		err = &WaitError{Health: health}
+	}
+	return err
+}
+
+// pruneRest removes what the rendering no longer declares, or forgets it. What
+// is not applied completely is not pruned.
+func (r *run) pruneRest(ctx context.Context) error {
+	defer func() { r.res.Inventory = inOrder(r.res.Inventory, r.res.Changes) }()
+	r.memo.Retain(r.owner.key(), r.rendered)
+	o := r.options
+	switch {
+	case r.res.Creation.Blocked():
+		return nil
+	case !o.Prune:
+		r.res.Inventory = inventory.Union(nil, r.rendered)
+		return nil
+	}
+	err := r.prune(ctx, inventory.Facts{
+		Target: o.Target, Owned: o.Owned, Rendered: r.rendered, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided,
+	}, o.Claimed, r.provided, &r.res)
+	if err != nil {
+		return &PruneError{Err: err}
+	}
+	return nil
+}
+
+// inOrder sorts entries as they were applied, which is how people read them, and
+// puts what is left of others behind.
+func inOrder(entries []inventory.Entry, changes *ssa.ChangeSet) []inventory.Entry {
+	rank := make(map[string]int, len(changes.Entries))
+	for i, c := range changes.Entries {
+		rank[c.ObjMetadata.String()] = i - len(changes.Entries)
+	}
+	type ranked struct {
+		entry inventory.Entry
+		rank  int
+	}
+	all := make([]ranked, 0, len(entries))
+	for _, e := range entries {
+		all = append(all, ranked{e, rank[e.ID()]})
+	}
+	slices.SortStableFunc(all, func(a, b ranked) int { return a.rank - b.rank })
+	sorted := make([]inventory.Entry, 0, len(all))
+	for _, r := range all {
+		sorted = append(sorted, r.entry)
+	}
+	return sorted
+}

@@ -1,0 +1,331 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+
+	"github.com/fluxcd/pkg/ssa"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/directive"
+	"github.com/cascade-gitops/cascade/syncer/observed"
+)
+
+var apps = Owner{FieldManager: "kustomize-controller", LabelGroup: group, Name: "apps", Namespace: "flux-system"}
+
+func annotate(key, value string) func(*unstructured.Unstructured) {
+	return func(u *unstructured.Unstructured) { u.SetAnnotations(map[string]string{key: value}) }
+}
+
+// changes is what was done to which object.
+func changes(set *ssa.ChangeSet) string {
+	var done []string
+	for _, c := range set.Entries {
+		done = append(done, c.ObjMetadata.Name+" "+c.Action.String())
+	}
+	return strings.Join(done, ", ")
+}
+
+func noRecord(context.Context, []inventory.Entry) error { return nil }
+
+// TestApplyObject: what is done with one object, by what is in the cluster.
+func TestApplyObject(t *testing.T) {
+	invalid := apierrors.NewInvalid(schema.GroupKind{Group: "batch", Kind: "Job"}, "a", nil)
+	for name, tc := range map[string]struct {
+		reason   string
+		declared *unstructured.Unstructured
+		declare  func(*unstructured.Unstructured)
+		live     func(*unstructured.Unstructured)
+		there    bool
+		refuse   *apierrors.StatusError
+		done     string
+		writes   int
+		fails    string
+	}{
+		"Created":    {reason: "there is nothing", declared: anObject("ConfigMap", "a", nil), done: "a created", writes: 1},
+		"Configured": {reason: "it is not as declared", declared: anObject("ConfigMap", "a", nil), there: true, declare: func(u *unstructured.Unstructured) { u.Object["data"] = map[string]any{"k": "v"} }, done: "a configured", writes: 1},
+		"Skipped":    {reason: "a person takes it over in Git", declared: anObject("ConfigMap", "a", nil), declare: annotate(directive.Group+"/reconcile", "disabled"), there: true, done: "a skipped"},
+		"Exempted":   {reason: "or in the cluster", declared: anObject("ConfigMap", "a", nil), there: true, live: annotate(directive.Group+"/reconcile", "disabled"), done: "a skipped"},
+		"Once":       {reason: "it is to be created once only", declared: anObject("ConfigMap", "a", nil), declare: annotate(directive.Group+"/ssa", "IfNotPresent"), there: true, done: "a skipped"},
+		"Refused":    {reason: "the API server refuses it", declared: anObject("Job", "a", nil), refuse: invalid, writes: 1, fails: "Job/x/a"},
+		"Nowhere":    {reason: "it has to be in a namespace", declared: anObject("ConfigMap", "a", nil), declare: func(u *unstructured.Unstructured) { u.SetNamespace("") }, fails: "namespace not specified"},
+		"Unknown":    {reason: "the kind is not served", declared: newObject("example.com/v1", "Widget", "a"), fails: "no matches for kind"},
+		"Cluster":    {reason: "a Cluster that is there is applied as the one that it is", declared: anObject("Cluster", "a", nil), there: true, done: "a unchanged", writes: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer()
+			a := s.applier(t)
+			if tc.there {
+				s.put(anObject(tc.declared.GetKind(), "a", &apps), tc.live)
+			}
+			if tc.refuse != nil {
+				s.refuses["PATCH a"] = tc.refuse
+			}
+			u := tc.declared.DeepCopy()
+			if tc.declare != nil {
+				tc.declare(u)
+			}
+			res, err := a.Sync(t.Context(), []Phase{{Objects: []*unstructured.Unstructured{u}}}, Options{Record: noRecord})
+			if (err != nil) != (tc.fails != "") || err != nil && !strings.Contains(err.Error(), tc.fails) {
+				t.Fatalf("%s: Sync() = %v, want %q", tc.reason, err, tc.fails)
+			}
+			if got := changes(res.Changes); got != tc.done || len(s.requests) != tc.writes {
+				t.Errorf("%s: did %q by %v, want %q by %d writes", tc.reason, got, s.requests, tc.done, tc.writes)
+			}
+		})
+	}
+}
+
+// TestApplyPinned: a Cluster that goes while it is applied is not built again.
+func TestApplyPinned(t *testing.T) {
+	s := newServer()
+	r := s.applier(t).begin(nil, Options{})
+	it, err := r.locate(anObject("Cluster", "a", nil), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	it.live = &observed.Object{UID: "gone"}
+	if out := r.write(t.Context(), it); out.err == nil || !strings.Contains(out.err.Error(), "uid mismatch") || len(s.objects) != 0 {
+		t.Errorf("write() = %+v, and there are %d objects", out, len(s.objects))
+	}
+}
+
+// TestSyncSteps: the inventory is ahead of every write, and a step that fails
+// leaves what has to stay recorded.
+func TestSyncSteps(t *testing.T) {
+	refused := errors.New("the status cannot be written")
+	config := func(name string) *unstructured.Unstructured { return anObject("ConfigMap", name, nil) }
+	for name, tc := range map[string]struct {
+		reason  string
+		phases  []Phase
+		owned   []inventory.Entry
+		record  error
+		refuse  string
+		options Options
+		writes  string
+		records string
+		left    string
+		done    int
+		fails   bool
+	}{
+		"New": {reason: "what is created is on record before", phases: []Phase{{Objects: []*unstructured.Unstructured{config("a")}}},
+			writes: "PATCH a", records: "a", left: "a", done: 1},
+		"Same": {reason: "nothing has to be recorded", phases: []Phase{{Objects: []*unstructured.Unstructured{config("a")}}},
+			owned: []inventory.Entry{inventory.Of(config("a"))}, writes: "PATCH a", left: "a", done: 1},
+		"Unrecorded": {reason: "nothing is created that nobody answers for", phases: []Phase{{Objects: []*unstructured.Unstructured{config("a")}}},
+			record: refused, records: "a", fails: true},
+		"Fails": {reason: "both inventories stay until all is applied", phases: []Phase{{Objects: []*unstructured.Unstructured{config("a"), config("b")}}},
+			owned: []inventory.Entry{inventory.Of(config("old"))}, refuse: "PATCH b", writes: "PATCH a PATCH b", records: "a b old", left: "a b old", options: Options{Prune: true}, fails: true},
+		"Phases": {reason: "a phase that fails ends the others", phases: []Phase{{Name: "first", Objects: []*unstructured.Unstructured{config("a")}}, {Objects: []*unstructured.Unstructured{config("b")}}},
+			refuse: "PATCH a", writes: "PATCH a", records: "a b", left: "a b", fails: true},
+		"Stages": {reason: "a namespace goes before what is in it", phases: []Phase{{Objects: []*unstructured.Unstructured{config("a"), anObject("Namespace", "x", nil)}}},
+			refuse: "PATCH x", writes: "PATCH x", records: "x a", left: "x a", fails: true},
+		"Forgotten": {reason: "without pruning the rest is left", phases: []Phase{{Objects: []*unstructured.Unstructured{config("a")}}},
+			owned: []inventory.Entry{inventory.Of(config("old"))}, writes: "PATCH a", records: "a old", left: "a", done: 1},
+		"Pruned": {reason: "with it the rest goes", phases: []Phase{{Objects: []*unstructured.Unstructured{config("a")}}},
+			owned: []inventory.Entry{inventory.Of(config("old"))}, options: Options{Prune: true}, writes: "PATCH a DELETE old", records: "a old", left: "a", done: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer()
+			a := s.applier(t)
+			a.client.parallel = 1
+			for _, e := range tc.owned {
+				s.put(anObject(e.Kind, e.Name, &apps), nil)
+			}
+			if tc.refuse != "" {
+				s.refuses[tc.refuse] = apierrors.NewForbidden(schema.GroupResource{}, "it", errors.New("no right"))
+			}
+			recorded := ""
+			o := tc.options
+			o.Owned = tc.owned
+			o.Record = func(_ context.Context, entries []inventory.Entry) error {
+				if len(s.requests) > 0 {
+					t.Errorf("%s: %v was sent before the inventory was recorded", tc.reason, s.requests)
+				}
+				recorded = namesOf(entries)
+				return tc.record
+			}
+			res, err := a.Sync(t.Context(), tc.phases, o)
+			if (err != nil) != tc.fails || tc.record != nil && !errors.Is(err, tc.record) {
+				t.Errorf("%s: Sync() = %v", tc.reason, err)
+			}
+			if got := strings.Join(s.requests, " "); got != tc.writes {
+				t.Errorf("%s: sent %q, want %q", tc.reason, got, tc.writes)
+			}
+			if recorded != tc.records || namesOf(res.Inventory) != tc.left || res.Done != tc.done {
+				t.Errorf("%s: recorded %q, left %q after %d phases; want %q, %q, %d", tc.reason, recorded, namesOf(res.Inventory), res.Done, tc.records, tc.left, tc.done)
+			}
+		})
+	}
+}
+
+// TestPrune: what is deleted of what is no longer declared.
+func TestPrune(t *testing.T) {
+	owned := func(kind, name string) *unstructured.Unstructured { return anObject(kind, name, &apps) }
+	for name, tc := range map[string]struct {
+		reason  string
+		object  *unstructured.Unstructured
+		live    func(*unstructured.Unstructured)
+		absent  bool
+		refuse  string
+		fence   error
+		claimed string
+		deleted string
+		left    string
+		held    bool
+		pending bool
+		fails   string
+	}{
+		"Deleted":   {reason: "nothing speaks against it", object: owned("ConfigMap", "old"), deleted: "old", left: "", pending: false},
+		"Absent":    {reason: "somebody was quicker", object: owned("ConfigMap", "old"), absent: true},
+		"Finalizer": {reason: "it stays on record until it is gone", object: owned("ConfigMap", "old"), live: func(u *unstructured.Unstructured) { u.SetFinalizers([]string{"x.io/y"}) }, deleted: "old", left: "old", pending: true},
+		"Foreign":   {reason: "another owner took it over", object: owned("ConfigMap", "old"), live: func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{group + "/name": "other"}) }},
+		"Exempt":    {reason: "a person keeps it", object: owned("ConfigMap", "old"), live: annotate(directive.Group+"/prune", "disabled")},
+		"Claimed":   {reason: "another inventory has it", object: owned("ConfigMap", "old"), claimed: "Kustomization/x/y", left: "old", pending: true},
+		"Protected": {reason: "a real cluster is at its other end", object: owned("Cluster", "old"), left: "old", held: true},
+		"Confirmed": {reason: "a person confirmed it", object: owned("Cluster", "old"), live: annotate(v1alpha1.DeletionAnnotation, v1alpha1.DeletionConfirmed), deleted: "old"},
+		"Unread":    {reason: "unknown is not absent", object: owned("ConfigMap", "old"), refuse: "GET old", left: "old", fails: "cannot tell whether 1 objects still exist"},
+		"Refused":   {reason: "the API server refuses", object: owned("ConfigMap", "old"), refuse: "DELETE old", left: "old", fails: "cannot delete ConfigMap/x/old"},
+		"Fenced":    {reason: "another process may have taken over", object: owned("ConfigMap", "old"), fence: errors.New("paused"), left: "old", fails: "paused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer()
+			a := s.applier(t)
+			a.client.Fence(func() error { return tc.fence })
+			if !tc.absent {
+				s.put(tc.object, tc.live)
+			}
+			if tc.refuse != "" {
+				s.refuses[tc.refuse] = apierrors.NewForbidden(schema.GroupResource{}, "old", errors.New("no right"))
+			}
+			e := inventory.Of(tc.object)
+			res := Result{Changes: ssa.NewChangeSet()}
+			claims := func(context.Context, inventory.Entry, inventory.Entry) (string, error) { return tc.claimed, nil }
+			err := a.prune(t.Context(), inventory.Facts{Owned: []inventory.Entry{e}, Rendered: nil, Asked: tc.object.GetKind() != clusterapi.ClusterKind.Kind}, claims, nil, &res)
+			if (err != nil) != (tc.fails != "") || err != nil && !strings.Contains(err.Error(), tc.fails) {
+				t.Errorf("%s: prune() = %v, want %q", tc.reason, err, tc.fails)
+			}
+			if namesOf(res.Deleted) != tc.deleted || namesOf(res.Inventory) != tc.left || (len(res.Plan.Protected) > 0) != tc.held || res.Pending != tc.pending {
+				t.Errorf("%s: deleted %q, left %q, protected %t, pending %t: %+v", tc.reason, namesOf(res.Deleted), namesOf(res.Inventory), len(res.Plan.Protected) > 0, res.Pending, res.Plan)
+			}
+		})
+	}
+}
+
+// TestDeleteMeanwhile: a delete is of the object that the plan saw.
+func TestDeleteMeanwhile(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		uid    types.UID
+		change func(*unstructured.Unstructured)
+		want   string
+		there  bool
+	}{
+		"Same":        {"it is as it was", "1", nil, "", false},
+		"Re-created":  {"the same name, another object", "2", nil, "re-created meanwhile", true},
+		"Taken":       {"another owner took it over", "1", func(u *unstructured.Unstructured) { u.SetLabels(nil) }, "", true},
+		"Unconfirmed": {"a person thought again", "1", func(u *unstructured.Unstructured) { u.SetAnnotations(nil) }, "taken back meanwhile", true},
+		"Exempted": {"or keeps it now", "1", func(u *unstructured.Unstructured) {
+			u.SetAnnotations(map[string]string{v1alpha1.DeletionAnnotation: v1alpha1.DeletionConfirmed, directive.Group + "/prune": "disabled"})
+		}, "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer()
+			a := s.applier(t)
+			u := anObject("Cluster", "old", &apps)
+			u.SetUID(tc.uid)
+			u.SetAnnotations(map[string]string{v1alpha1.DeletionAnnotation: v1alpha1.DeletionConfirmed})
+			s.put(u, tc.change)
+			err := a.delete(t.Context(), inventory.Delete{Entry: inventory.Of(u), UID: "1", Confirmed: true})
+			if (err != nil) != (tc.want != "") || err != nil && !strings.Contains(err.Error(), tc.want) || (len(s.objects) == 1) != tc.there {
+				t.Errorf("%s: delete() = %v with %d objects left", tc.reason, err, len(s.objects))
+			}
+		})
+	}
+}
+
+// TestInFlight: Clusters are torn down one after the other, unless one hangs.
+func TestInFlight(t *testing.T) {
+	now := time.Unix(100_000, 0)
+	for name, tc := range map[string]struct {
+		reason string
+		since  time.Duration
+		want   string
+	}{
+		"None":  {"no other is being deleted", -1, ""},
+		"One":   {"one is", time.Minute, "Cluster/x/other"},
+		"Hangs": {"a cloud that refuses it must not hold all others for ever", 2 * oneByOne, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer()
+			a := s.applier(t)
+			a.now = func() time.Time { return now }
+			s.put(anObject("Cluster", "other", nil), func(u *unstructured.Unstructured) {
+				if tc.since >= 0 {
+					u.SetDeletionTimestamp(&metav1.Time{Time: now.Add(-tc.since)})
+				}
+			})
+			e := inventory.Of(anObject("Cluster", "old", nil))
+			got, err := a.inFlight(t.Context(), map[inventory.Entry]inventory.Live{e: {State: inventory.Present, Confirmed: true}})
+			if err != nil || got != tc.want {
+				t.Errorf("%s: inFlight() = %q, %v; want %q", tc.reason, got, err, tc.want)
+			}
+		})
+	}
+}
+
+// TestHealth: what the next phase waits for.
+func TestHealth(t *testing.T) {
+	ready := func(u *unstructured.Unstructured) {
+		u.Object["spec"] = map[string]any{"replicas": int64(1), "selector": map[string]any{"matchLabels": map[string]any{"app": "a"}}}
+		u.Object["status"] = map[string]any{"replicas": int64(1), "updatedReplicas": int64(1), "readyReplicas": int64(1), "availableReplicas": int64(1),
+			"conditions": []any{map[string]any{"type": "Available", "status": "True"}}}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		object *unstructured.Unstructured
+		live   func(*unstructured.Unstructured)
+		absent bool
+		code   int
+		wait   string
+		fails  bool
+	}{
+		"Ready":     {reason: "nothing is waited for", object: anObject("ConfigMap", "a", nil)},
+		"Available": {reason: "a Deployment has its pods", object: anObject("Deployment", "a", nil), live: ready},
+		"Deleting":  {reason: "it is about to go", object: anObject("ConfigMap", "a", nil), live: func(u *unstructured.Unstructured) { u.SetDeletionTimestamp(&metav1.Time{Time: time.Unix(1, 0)}) }, wait: "ConfigMap/x/a status: 'Terminating'"},
+		"Absent":    {reason: "it is not there", object: anObject("ConfigMap", "a", nil), absent: true, wait: "ConfigMap/x/a status: 'NotFound'"},
+		"Forbidden": {reason: "who may not read it waits for it", object: anObject("ConfigMap", "a", nil), code: http.StatusForbidden, wait: "ConfigMap/x/a status"},
+		"Broken":    {reason: "an API server that fails says nothing of health", object: anObject("ConfigMap", "a", nil), code: http.StatusInternalServerError, fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer()
+			a := s.applier(t)
+			if !tc.absent {
+				s.put(tc.object, tc.live)
+			}
+			if tc.code != 0 {
+				s.refuses["GET a"] = &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: int32(tc.code), Message: "no", Reason: map[int]metav1.StatusReason{
+					http.StatusForbidden: metav1.StatusReasonForbidden, http.StatusInternalServerError: metav1.StatusReasonInternalError,
+				}[tc.code]}}
+			}
+			r := a.begin(nil, Options{})
+			err := r.phase(t.Context(), Phase{Objects: []*unstructured.Unstructured{tc.object}, Applied: true, Await: true})
+			var waiting *WaitError
+			if errors.As(err, &waiting) != (tc.wait != "") || (err != nil) != (tc.wait != "" || tc.fails) || tc.wait != "" && !strings.Contains(err.Error(), tc.wait) {
+				t.Errorf("%s: phase() = %v, want %q", tc.reason, err, tc.wait)
+			}
+		})
+	}
+}

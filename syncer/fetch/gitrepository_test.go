@@ -1,0 +1,430 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cascade-gitops/cascade/syncer/metrics"
+	"github.com/cascade-gitops/cascade/syncer/wake"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/yaml"
+
+	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/source/gitserver"
+)
+
+// gitBench has a reconciler of GitRepositories with a real Git server, and
+// counts what it writes.
+type gitBench struct {
+	*GitRepositories
+	t        *testing.T
+	server   *gitserver.Server
+	events   *record.FakeRecorder
+	now      time.Time
+	patches  int
+	statuses int
+}
+
+func newGitBench(t *testing.T, objects ...client.Object) *gitBench {
+	t.Helper()
+	server, err := gitserver.Start(t.Context(), gitserver.Options{Root: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, sourcev1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := &gitBench{t: t, server: server, events: record.NewFakeRecorder(100), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&sourcev1.GitRepository{}).WithInterceptorFuncs(interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			b.patches++
+			return c.Patch(ctx, obj, patch, opts...)
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			b.statuses++
+			return c.SubResource(sub).Patch(ctx, obj, patch, opts...)
+		},
+	}).Build()
+	logins, err := source.NewLogins(10, time.Hour, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.GitRepositories = &GitRepositories{
+		Sources: &Sources{
+			Client: c, Reader: c, Snapshots: source.NewSnapshots(), Logins: logins,
+			Events: b.events, Metrics: metrics.New(prometheus.NewRegistry()), Now: func() time.Time { return b.now }, Jitter: wake.NewJitter(func() float64 { return 0.5 }),
+		},
+		Mirrors: source.NewMirrors(t.TempDir(), 64<<20),
+	}
+	return b
+}
+
+func (b *gitBench) commit(name, branch, file, content string) string {
+	b.t.Helper()
+	_ = b.server.Create(b.t.Context(), name) // it may be there
+	commit, err := b.server.Commit(b.t.Context(), name, branch, "a subject of more than fifty characters, which events do not show whole", func(folder string) error {
+		return os.WriteFile(filepath.Join(folder, file), []byte(content), 0o644)
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return commit
+}
+
+// declare creates an object or changes its spec.
+func (b *gitBench) declare(name, spec string) {
+	b.t.Helper()
+	obj := &sourcev1.GitRepository{}
+	obj.Namespace, obj.Name = "ns", name
+	err := b.Client.Get(b.t.Context(), client.ObjectKeyFromObject(obj), obj)
+	if client.IgnoreNotFound(err) != nil {
+		b.t.Fatal(err)
+	}
+	obj.Spec = sourcev1.GitRepositorySpec{}
+	if yerr := yaml.UnmarshalStrict([]byte("interval: 1m\n"+spec), &obj.Spec); yerr != nil {
+		b.t.Fatal(yerr)
+	}
+	obj.Generation++
+	if apierrors.IsNotFound(err) {
+		err = b.Client.Create(b.t.Context(), obj)
+	} else {
+		err = b.Client.Update(b.t.Context(), obj)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *gitBench) get(name string) *sourcev1.GitRepository {
+	b.t.Helper()
+	obj := &sourcev1.GitRepository{}
+	if err := b.Client.Get(b.t.Context(), types.NamespacedName{Namespace: "ns", Name: name}, obj); err != nil {
+		b.t.Fatal(err)
+	}
+	return obj
+}
+
+// run reconciles once and returns the conditions and the events.
+func (b *gitBench) run(name string) (map[string]string, []string, ctrl.Result, error) {
+	b.t.Helper()
+	b.patches, b.statuses = 0, 0
+	b.now = b.now.Add(time.Minute)
+	result, err := b.Reconcile(b.t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "ns", Name: name}})
+	var events []string
+	for len(b.events.Events) > 0 {
+		events = append(events, <-b.events.Events)
+	}
+	obj := &sourcev1.GitRepository{}
+	if gerr := b.Client.Get(b.t.Context(), types.NamespacedName{Namespace: "ns", Name: name}, obj); gerr != nil {
+		return nil, events, result, err
+	}
+	return states(obj.Status.Conditions), events, result, err
+}
+
+func (b *gitBench) want(name, reason string, wantStates map[string]string, wantEvents ...string) {
+	b.t.Helper()
+	got, events, _, _ := b.run(name)
+	if diff := cmp.Diff(wantStates, got); diff != "" {
+		b.t.Errorf("%s\nconditions: -want, +got:\n%s", reason, diff)
+	}
+	if len(events) != len(wantEvents) {
+		b.t.Fatalf("%s\nevents %q, want %q", reason, events, wantEvents)
+	}
+	for i := range events {
+		if !strings.HasPrefix(events[i], wantEvents[i]) {
+			b.t.Errorf("%s\nevent %q, want %q", reason, events[i], wantEvents[i])
+		}
+	}
+	if b.statuses > 1 {
+		b.t.Errorf("%s\n%d status patches, want one at most", reason, b.statuses)
+	}
+}
+
+var (
+	good    = map[string]string{"Ready": "True/Succeeded", "ArtifactInStorage": "True/Succeeded"}
+	subject = "'a subject of more than fifty characters, which eve...'"
+)
+
+func with(base map[string]string, more ...string) map[string]string {
+	out := map[string]string{}
+	for k, v := range base {
+		out[k] = v
+	}
+	for i := 0; i < len(more); i += 2 {
+		out[more[i]] = more[i+1]
+	}
+	return out
+}
+
+func failedWith(condition, reason string, more ...string) map[string]string {
+	return with(map[string]string{"Ready": "False/" + reason, "Reconciling": "True/ProgressingWithRetry", condition: "True/" + reason}, more...)
+}
+
+func TestGitRepositoryLife(t *testing.T) {
+	b := newGitBench(t)
+	commit := b.commit("fleet", "main", "a.yaml", "1")
+	b.declare("fleet", "url: "+b.server.HTTPURL("fleet")+"\nref: {branch: main}\nignore: \"*.md\"\n")
+	b.want("fleet", "the first time", good, "Normal NewArtifact stored artifact for commit "+subject)
+	obj := b.get("fleet")
+	if obj.Finalizers == nil || obj.Finalizers[0] != "finalizers.fluxcd.io" || b.patches != 1 {
+		t.Errorf("finalizers %v after %d patches", obj.Finalizers, b.patches)
+	}
+	a := obj.Status.Artifact
+	if a == nil || a.Revision != "main@sha1:"+commit || a.Path != "gitrepository/ns/fleet/"+commit+".tar.gz" || a.Digest == "" || *obj.Status.ObservedIgnore != "*.md" || obj.Status.ObservedGeneration != obj.Generation {
+		t.Errorf("status %+v is not as Flux has it", obj.Status)
+	}
+	if m := apimeta.FindStatusCondition(obj.Status.Conditions, "Ready").Message; m != "stored artifact for revision 'main@sha1:"+commit+"'" {
+		t.Errorf("message %q", m)
+	}
+	b.want("fleet", "nothing changed: nothing is written, no event either", good)
+	if b.patches+b.statuses != 0 {
+		t.Errorf("%d patches when nothing changed", b.patches+b.statuses)
+	}
+	obj = b.get("fleet")
+	obj.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
+	if err := b.Client.Update(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+	b.want("fleet", "somebody asked: they get an answer", good, "Normal GitOperationSucceeded no changes since last reconciliation: observed revision 'main@sha1:"+commit+"'")
+	if got := b.get("fleet").Status.LastHandledReconcileAt; got != "now" || b.statuses != 1 {
+		t.Errorf("lastHandledReconcileAt %q after %d status patches", got, b.statuses)
+	}
+	before := b.Snapshots.Get(gitKey("fleet"))
+	b.declare("fleet", "url: http://127.0.0.1:1/none\nref: {branch: main}\n")
+	failing := failedWith("FetchFailed", "GitOperationFailed", "ArtifactInStorage", "True/Succeeded")
+	b.want("fleet", "the server is away", failing, "Warning GitOperationFailed cannot fetch from http://127.0.0.1")
+	b.want("fleet", "it still is: that was said", failing)
+	if b.patches+b.statuses != 0 || b.Snapshots.Get(gitKey("fleet")) != before || b.get("fleet").Status.Artifact == nil {
+		t.Errorf("%d patches for the same failure, or the last snapshot is gone", b.patches+b.statuses)
+	}
+	b.declare("fleet", "url: "+b.server.HTTPURL("fleet")+"\nref: {branch: main}\nignore: \"*.md\"\n")
+	b.want("fleet", "it is back", good, "Normal Succeeded stored artifact for commit "+subject)
+	next := b.commit("fleet", "main", "a.yaml", "2")
+	b.want("fleet", "a new commit", good, "Normal NewArtifact")
+	if got := b.get("fleet").Status.Artifact; got.Revision != "main@sha1:"+next || !got.LastUpdateTime.Time.After(a.LastUpdateTime.Time) {
+		t.Errorf("artifact %+v", got)
+	}
+	b.declare("fleet", "url: "+b.server.HTTPURL("fleet")+"\nsuspend: true\nref: {branch: gone}\n")
+	b.want("fleet", "suspended: nothing is touched", good)
+	if b.patches+b.statuses != 0 {
+		t.Errorf("%d patches of a suspended object", b.patches+b.statuses)
+	}
+	b.declare("fleet", "url: git@127.0.0.1:x\n")
+	b.want("fleet", "only a change of the object ends this", map[string]string{
+		"Ready": "False/URLInvalid", "Stalled": "True/URLInvalid", "FetchFailed": "True/URLInvalid", "ArtifactInStorage": "True/Succeeded",
+	}, "Warning URLInvalid")
+	if obj := b.get("fleet"); obj.Status.ObservedGeneration != obj.Generation {
+		t.Error("a stalled object does not show that its generation was seen")
+	}
+	if err := b.Client.Delete(t.Context(), b.get("fleet")); err != nil {
+		t.Fatal(err)
+	}
+	b.run("fleet")
+	if err := b.Client.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "fleet"}, &sourcev1.GitRepository{}); !apierrors.IsNotFound(err) || b.Snapshots.Get(gitKey("fleet")) != nil {
+		t.Errorf("after the deletion: %v, want it to be gone with its snapshot", err)
+	}
+}
+
+func gitKey(name string) source.Key {
+	return source.Key{Kind: "GitRepository", NamespacedName: types.NamespacedName{Namespace: "ns", Name: name}}
+}
+
+func TestGitRepositoryParts(t *testing.T) {
+	b := newGitBench(t)
+	b.commit("fleet", "main", "a.yaml", "1")
+	b.commit("shared", "main", "s.yaml", "1")
+	url := "url: " + b.server.HTTPURL("fleet") + "\nref: {branch: main}\n"
+	shared := "url: " + b.server.HTTPURL("shared") + "\nref: {branch: main}\n"
+	b.declare("fleet", url+"include: [{repository: {name: shared}}]\n")
+	unavailable := func(reason string) map[string]string { return failedWith("IncludeUnavailable", reason) }
+	b.want("fleet", "what is included is not there", unavailable("NotFound"), "Warning NotFound could not get resource for include 'shared'")
+	b.declare("shared", shared)
+	b.want("fleet", "it is, but was not fetched yet", unavailable("NoArtifact"), "Warning NoArtifact no artifact available for include 'shared'")
+	if _, _, result, err := b.run("fleet"); err != nil || result.RequeueAfter != includePoll {
+		t.Errorf("Reconcile() = %v, %v, want to look again after %s", result, err, includePoll)
+	}
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer queue.ShutDown()
+	if err := b.onSnapshot(t.Context(), queue); err != nil {
+		t.Fatal(err)
+	}
+	b.want("shared", "fetched", good, "Normal NewArtifact")
+	if queue.Len() != 1 {
+		t.Fatalf("%d requests are queued, want that of the repository that includes", queue.Len())
+	}
+	b.want("fleet", "woken by what it includes", good, "Normal NewArtifact")
+	obj := b.get("fleet")
+	if len(obj.Status.IncludedArtifacts) != 1 || obj.Status.IncludedArtifacts[0].Revision != b.get("shared").Status.Artifact.Revision || len(obj.Status.ObservedInclude) != 1 {
+		t.Errorf("status %+v does not show what is included", obj.Status)
+	}
+	if data, err := b.Snapshots.Get(gitKey("fleet")).ReadFile("shared/s.yaml"); err != nil || string(data) != "1" {
+		t.Errorf("shared/s.yaml is %q, %v", data, err)
+	}
+	b.commit("shared", "main", "s.yaml", "2")
+	b.want("shared", "a new commit", good, "Normal NewArtifact")
+	b.want("fleet", "what is included changed", good, "Normal NewArtifact")
+	b.declare("shared", shared+"include: [{repository: {name: fleet}}]\n")
+	b.want("shared", "each would grow by the other", failedWith("IncludeUnavailable", "IncludeCycle", "ArtifactInStorage", "True/Succeeded"), "Warning IncludeCycle")
+	b.declare("fleet", url+"include: [{repository: {name: shared}, toPath: a.yaml}]\n")
+	b.declare("shared", shared)
+	b.want("fleet", "something is there already", failedWith("StorageOperationFailed", "CopyFailure", "ArtifactInStorage", "True/Succeeded"), "Warning CopyFailure")
+	b.declare("fleet", url+"sparseCheckout: [gone]\n")
+	b.want("fleet", "a directory that is not there", failedWith("FetchFailed", "GitOperationFailed", "ArtifactInStorage", "True/Succeeded"), "Warning GitOperationFailed")
+	b.declare("fleet", url+"sparseCheckout: [a.yaml]\nrecurseSubmodules: true\n")
+	b.want("fleet", "all is well", good, "Normal NewArtifact")
+	if obj := b.get("fleet"); !obj.Status.ObservedRecurseSubmodules || len(obj.Status.ObservedSparseCheckout) != 1 || obj.Status.IncludedArtifacts != nil || obj.Status.ObservedInclude != nil {
+		t.Errorf("status %+v does not show what was asked for", obj.Status)
+	}
+}
+
+func TestGitRepositoryCredentials(t *testing.T) {
+	secret := func(name string, data map[string]string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, StringData: nil, Data: func() map[string][]byte {
+			out := map[string][]byte{}
+			for k, v := range data {
+				out[k] = []byte(v)
+			}
+			return out
+		}()}
+	}
+	b := newGitBench(t, secret("plain", map[string]string{"username": "u", "password": "hidden-word"}),
+		secret("app", map[string]string{"githubAppID": "1", "githubAppInstallationID": "2", "githubAppPrivateKey": "hidden-word"}), secret("empty", nil),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "bare"}})
+	b.commit("fleet", "main", "a.yaml", "1")
+	url := "url: " + b.server.HTTPURL("fleet") + "\nref: {branch: main}\n"
+	for name, tc := range map[string]struct {
+		reason, spec, fails string
+		stalls              bool
+		condition           string
+	}{
+		"NoSecret":      {"a name that is not there", "secretRef: {name: none}", "AuthenticationFailed", false, ""},
+		"NoProxy":       {"the same for the proxy", "proxySecretRef: {name: none}", "AuthenticationFailed", false, ""},
+		"EmptyProxy":    {"a proxy without an address", "proxySecretRef: {name: empty}", "AuthenticationFailed", false, ""},
+		"AppAlone":      {"a GitHub App needs its provider", "secretRef: {name: app}", "InvalidProviderConfiguration", false, ""},
+		"GitHubNone":    {"the provider needs a Secret: only the object can change that", "provider: github", "InvalidProviderConfiguration", true, ""},
+		"GitHubPlain":   {"of a GitHub App; the Secret may change", "provider: github\nsecretRef: {name: plain}", "InvalidProviderConfiguration", false, ""},
+		"GitHubKey":     {"with a private key", "provider: github\nsecretRef: {name: app}", "InvalidProviderConfiguration", false, ""},
+		"AWSElsewhere":  {"CodeCommit is at its own hosts", "provider: aws", "AuthenticationFailed", false, ""},
+		"NoAccount":     {"a service account that is not there", "provider: azure\nserviceAccountName: none", "AuthenticationFailed", false, ""},
+		"BareAccount":   {"a service account without an identity", "provider: azure\nserviceAccountName: bare", "AuthenticationFailed", false, ""},
+		"NoVerifyKeys":  {"no Secret with keys", "verify: {mode: HEAD, secretRef: {name: none}}", "VerificationError", false, "SourceVerified"},
+		"NotSigned":     {"a commit that nobody signed", "verify: {mode: HEAD, secretRef: {name: plain}}", "InvalidCommitSignature", false, "SourceVerified"},
+		"TagOfBranch":   {"a branch has no tag", "verify: {mode: Tag, secretRef: {name: plain}}", "InvalidVerificationMode", true, "SourceVerified"},
+		"LowerCaseMode": {"the old name of HEAD", "verify: {mode: head, secretRef: {name: plain}}", "InvalidCommitSignature", false, "SourceVerified"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			object := strings.ToLower(name)
+			b.declare(object, url+tc.spec+"\n")
+			got, events, result, err := b.run(object)
+			want := map[string]string{"Ready": "False/" + tc.fails, "FetchFailed": "True/" + tc.fails}
+			if tc.condition != "" {
+				delete(want, "FetchFailed")
+				want[tc.condition] = "False/" + tc.fails
+			}
+			if tc.stalls {
+				want["Stalled"] = "True/" + tc.fails
+			} else {
+				want["Reconciling"] = "True/ProgressingWithRetry"
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s\nconditions: -want, +got:\n%s\n%q", tc.reason, diff, events)
+			}
+			if (err != nil) == tc.stalls || result.RequeueAfter != 0 {
+				t.Errorf("%s\nReconcile() = %v, %v, want to try again only if that may help", tc.reason, result, err)
+			}
+			if b.Snapshots.Get(gitKey(object)) != nil {
+				t.Errorf("%s\nthere is a snapshot all the same", tc.reason)
+			}
+			if strings.Contains(fmt.Sprint(events, err), "hidden-word") {
+				t.Errorf("%s\na credential is shown: %q, %v", tc.reason, events, err)
+			}
+		})
+	}
+}
+
+func TestGitRepositoryStorage(t *testing.T) {
+	b := newGitBench(t)
+	dir := t.TempDir()
+	b.Storage = source.NewStorage(dir, "", "artifacts.example:80")
+	commit := b.commit("fleet", "main", "a.yaml", "1")
+	b.declare("fleet", "url: "+b.server.HTTPURL("fleet")+"\nref: {branch: main}\n")
+	b.want("fleet", "packed for others", good, "Normal NewArtifact")
+	a := b.get("fleet").Status.Artifact
+	if a.URL != "http://artifacts.example:80/gitrepository/ns/fleet/"+commit+".tar.gz" || !strings.HasPrefix(a.Digest, "sha256:") || a.Size == nil {
+		t.Fatalf("artifact %+v is not as Flux has it", a)
+	}
+	server := httptest.NewServer(b.Storage)
+	defer server.Close()
+	res, err := http.Get(server.URL + "/" + a.Path)
+	if err != nil || res.StatusCode != http.StatusOK || res.ContentLength != *a.Size {
+		t.Errorf("GET of the artifact = %v, %v", res, err)
+	}
+	if err == nil {
+		_ = res.Body.Close()
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	b.want("fleet", "the storage was lost: packed again, and nothing to tell", good)
+	if b.statuses != 0 {
+		t.Errorf("%d status patches for the same artifact", b.statuses)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.commit("fleet", "main", "a.yaml", "2")
+	b.want("fleet", "the storage cannot be written", failedWith("StorageOperationFailed", "ArchiveOperationFailed", "ArtifactInStorage", "True/Succeeded", "ArtifactOutdated", "True/NewRevision"), "Warning ArchiveOperationFailed")
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	b.want("fleet", "it can again", good, "Normal NewArtifact")
+	if err := b.Client.Delete(t.Context(), b.get("fleet")); err != nil {
+		t.Fatal(err)
+	}
+	b.run("fleet")
+	if _, err := os.Stat(filepath.Join(dir, "gitrepository/ns/fleet")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the artifacts of a deleted object: %v", err)
+	}
+}
+
+// states are the conditions as type=status/reason.
+func states(conditions []metav1.Condition) map[string]string {
+	out := map[string]string{}
+	for _, c := range conditions {
+		out[c.Type] = string(c.Status) + "/" + c.Reason
+	}
+	return out
+}

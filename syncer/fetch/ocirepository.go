@@ -1,0 +1,187 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/status"
+)
+
+// OCIRepositories reconciles OCIRepository objects into snapshots.
+type OCIRepositories struct {
+	*Sources
+	Images *source.Images
+}
+
+// SetupWithManager registers the reconciler. shard passes the repositories that
+// this process reconciles.
+func (r *OCIRepositories) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
+	return setupSource(mgr, &sourcev1.OCIRepository{}, concurrent, shard).Complete(r)
+}
+
+// Reconcile fetches one repository.
+func (r *OCIRepositories) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	return reconcileSource(ctx, r.Sources, r, &sourcev1.OCIRepository{}, req.NamespacedName)
+}
+
+func (r *OCIRepositories) describe(obj *sourcev1.OCIRepository) sourceFields {
+	return sourceFields{
+		kind: sourcev1.OCIRepositoryKind, suspend: obj.Spec.Suspend, timeout: obj.Spec.Timeout,
+		artifact: &obj.Status.Artifact, observed: &obj.Status.ObservedGeneration, handled: &obj.Status.LastHandledReconcileAt, url: &obj.Status.URL,
+	}
+}
+
+// forget has nothing to do: images go with the last snapshot.
+func (r *OCIRepositories) forget(source.Key) {}
+
+func (r *OCIRepositories) fetch(ctx context.Context, key source.Key, obj *sourcev1.OCIRepository) (*fetched, *failure) {
+	failed := func(err error) (*fetched, *failure) {
+		return nil, &failure{condition: sourcev1.FetchFailedCondition, err: err, stalls: source.ReasonOf(err) == source.ReasonURLInvalid}
+	}
+	origin, err := r.imageOrigin(ctx, key, registryAccess{
+		url: obj.Spec.URL, provider: obj.Spec.Provider, secret: obj.Spec.SecretRef, account: obj.Spec.ServiceAccountName,
+		certificates: obj.Spec.CertSecretRef, proxy: obj.Spec.ProxySecretRef, insecure: obj.Spec.Insecure,
+	})
+	if err != nil {
+		return failed(err)
+	}
+	image, err := r.Images.Resolve(ctx, origin, imageReference(obj), obj.GetLayerMediaType())
+	if err != nil {
+		return failed(err)
+	}
+	if f := r.verify(ctx, obj, origin, image); f != nil {
+		return nil, f
+	}
+	snapshot, err := r.Images.Fetch(ctx, origin, image, source.ImageOptions{
+		MediaType: obj.GetLayerMediaType(), Copy: obj.GetLayerOperation() == sourcev1.OCILayerCopy, Ignore: obj.Spec.Ignore,
+	}, r.Snapshots.Get(key))
+	if err != nil {
+		return failed(err)
+	}
+	status.RemoveCondition(obj, sourcev1.FetchFailedCondition)
+	event := fmt.Sprintf("stored artifact with revision '%s' from '%s'", snapshot.Revision, obj.Spec.URL)
+	if from := snapshot.Metadata["org.opencontainers.image.source"]; from != "" && snapshot.OriginRevision != "" {
+		event += fmt.Sprintf(", origin source '%s', origin revision '%s'", from, snapshot.OriginRevision)
+	}
+	return &fetched{
+		snapshot: snapshot,
+		reason:   meta.SucceededReason, message: fmt.Sprintf("stored artifact for digest '%s'", snapshot.Revision),
+		eventReason: reasonNewArtifact, event: event,
+		observe: func() {
+			obj.Status.ObservedIgnore = obj.Spec.Ignore
+			obj.Status.ObservedLayerSelector = obj.Spec.LayerSelector
+		},
+	}, nil
+}
+
+// verify checks the signature of an image that is new, or that was not found to
+// be signed, or after a change of the object. What has a digest does not change.
+func (r *OCIRepositories) verify(ctx context.Context, obj *sourcev1.OCIRepository, origin source.ImageOrigin, image source.Image) *failure {
+	spec := obj.Spec.Verify
+	if spec == nil {
+		status.RemoveCondition(obj, sourcev1.SourceVerifiedCondition)
+		return nil
+	}
+	known := apimeta.FindStatusCondition(obj.Status.Conditions, sourcev1.SourceVerifiedCondition)
+	if known != nil && known.Status == metav1.ConditionTrue && known.ObservedGeneration == obj.Generation &&
+		obj.Status.Artifact != nil && obj.Status.Artifact.Revision == image.Revision {
+		return nil
+	}
+	signed, err := r.checkSignature(ctx, r.Images, obj.Namespace, spec, origin, image)
+	if err != nil {
+		return &failure{condition: sourcev1.SourceVerifiedCondition, err: err}
+	}
+	if signed {
+		r.verified(ctx, obj, fmt.Sprintf("verified signature of revision %s", image.Revision))
+	}
+	return nil
+}
+
+// checkSignature is an error if an image is not signed as it has to be. It is
+// false if the policy for it asks for nothing.
+func (s *Sources) checkSignature(ctx context.Context, images *source.Images, namespace string, spec *sourcev1.OCIRepositoryVerification, origin source.ImageOrigin, image source.Image) (bool, error) {
+	want := source.ImageVerification{Provider: spec.Provider}
+	for _, match := range spec.MatchOIDCIdentity {
+		want.Identities = append(want.Identities, source.SignerIdentity{Issuer: match.Issuer, Subject: match.Subject})
+	}
+	var err error
+	if ref := spec.SecretRef; ref != nil {
+		if want.Secret, err = s.secret(ctx, namespace, ref.Name, sourcev1.VerificationError); err != nil {
+			return false, err
+		}
+		if want.Secret == nil {
+			want.Secret = map[string][]byte{} // it has no key, which is not the same as no Secret
+		}
+	}
+	if ref := spec.TrustedRootSecretRef; ref != nil {
+		secret, err := s.secret(ctx, namespace, ref.Name, sourcev1.VerificationError)
+		if err != nil {
+			return false, err
+		}
+		if want.TrustedRoot = secret[trustedRootKey]; len(want.TrustedRoot) == 0 {
+			return false, &source.Error{
+				Reason: sourcev1.VerificationError,
+				Err:    fmt.Errorf("failed to read trusted root from secret '%s/%s': it has no key %s", namespace, ref.Name, trustedRootKey),
+			}
+		}
+	}
+	return images.Verify(ctx, origin, image, want)
+}
+
+// trustedRootKey is the key of a Secret with a trusted root of Sigstore.
+const trustedRootKey = "trusted_root.json"
+
+func imageReference(obj *sourcev1.OCIRepository) source.ImageReference {
+	ref := obj.Spec.Reference
+	if ref == nil {
+		return source.ImageReference{}
+	}
+	return source.ImageReference{Tag: ref.Tag, SemVer: ref.SemVer, SemVerFilter: ref.SemverFilter, Digest: ref.Digest}
+}
+
+// registryAccess is what an object says of the way to a registry.
+type registryAccess struct {
+	url, provider               string
+	secret, certificates, proxy *meta.LocalObjectReference
+	account                     string
+	insecure                    bool
+}
+
+// imageOrigin gathers what a registry is read with: the Secrets that the object
+// and its service account name, or else what the provider gives.
+func (s *Sources) imageOrigin(ctx context.Context, key source.Key, a registryAccess) (source.ImageOrigin, error) {
+	origin := source.ImageOrigin{URL: a.url, Insecure: a.insecure}
+	var err error
+	if origin.Proxy, err = s.proxy(ctx, key.Namespace, a.proxy); err != nil {
+		return origin, err
+	}
+	if ref := a.certificates; ref != nil {
+		if origin.Certificates, err = s.secret(ctx, key.Namespace, ref.Name, source.ReasonAuthenticationFailed); err != nil {
+			return origin, err
+		}
+	}
+	secrets, err := s.pullSecrets(ctx, key.Namespace, a.secret, a.account)
+	if err != nil {
+		return origin, err
+	}
+	for _, secret := range secrets {
+		origin.Secrets = append(origin.Secrets, secret.Data)
+	}
+	if len(secrets) > 0 || a.provider == "" || a.provider == sourcev1.GenericOCIProvider {
+		return origin, nil
+	}
+	origin.Login, err = s.Logins.Registry(ctx, a.provider, a.url, a.account, origin.Proxy, uncached{s.Client, s.Reader}, key)
+	if err != nil && !errors.As(err, new(*source.Error)) {
+		err = &source.Error{Reason: source.ReasonAuthenticationFailed, Err: err}
+	}
+	return origin, err
+}

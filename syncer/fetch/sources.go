@@ -1,0 +1,470 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/cascade-gitops/cascade/syncer/metrics"
+	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/status"
+	"github.com/cascade-gitops/cascade/syncer/wake"
+)
+
+// Sources is what the reconcilers of all kinds of sources share. Each of them
+// brings its objects' content into Snapshots, and into Storage if consumers
+// outside are served. What they do alike is here: finalizer, suspension,
+// status, conditions, events and the next look.
+type Sources struct {
+	// Client reads from the cache and writes.
+	Client client.Client
+	// Reader reads Secrets and ServiceAccounts from the API server.
+	Reader    client.Reader
+	Snapshots *source.Snapshots
+	// Logins gets credentials from providers.
+	Logins *source.Logins
+	// Storage packs snapshots for consumers outside; nil if there are none.
+	Storage *source.Storage
+	Events  record.EventRecorder
+	Metrics *metrics.Metrics
+	Now     func() time.Time
+	// Jitter spreads the intervals.
+	Jitter wake.Jitter
+
+	mu sync.Mutex
+	// artifacts has the artifact of each snapshot that was handed over.
+	artifacts map[source.Key]*meta.Artifact
+}
+
+// sourceObject is an object of any kind of source that is fetched.
+type sourceObject interface {
+	status.Object
+	sourcev1.Source
+}
+
+// sourceKind is what the reconciler of one kind does in its own way.
+type sourceKind[T sourceObject] interface {
+	// describe tells where an object of the kind has what all of them have.
+	describe(obj T) sourceFields
+	// forget drops what is kept for an object that is gone.
+	forget(key source.Key)
+	// fetch gets the content. It sets the conditions of the steps that it
+	// passes.
+	fetch(ctx context.Context, key source.Key, obj T) (*fetched, *failure)
+}
+
+// sourceFields point into an object.
+type sourceFields struct {
+	kind     string
+	suspend  bool
+	timeout  *metav1.Duration
+	artifact **meta.Artifact
+	observed *int64
+	handled  *string
+	// url is nil for kinds whose status has none.
+	url *string
+}
+
+// sourceTimeout bounds a fetch of an object that does not say.
+const sourceTimeout = 60 * time.Second
+
+// fetched is what came of a fetch.
+type fetched struct {
+	// snapshot is nil for an index, which is no tree of files.
+	snapshot *source.Snapshot
+	// file is stored instead of a snapshot.
+	file *indexFile
+	// reason and message are of the conditions that say what is stored.
+	reason, message string
+	// event tells of something new, eventReason is what it is for.
+	eventReason, event string
+	// same, if there is one, answers a request that found nothing new.
+	sameReason, same string
+	// observe records in the status what the content was made of.
+	observe func()
+}
+
+// indexFile is the artifact of a source that is no tree of files.
+type indexFile struct {
+	name, revision, digest string
+	// open returns the content; it is asked for if somebody wants it stored.
+	open func() (io.Reader, error)
+}
+
+// failure is an error, the condition that shows it, and how it ends.
+type failure struct {
+	condition string
+	err       error
+	// stalls: only a change of the object can end it.
+	stalls bool
+	// wait is when to look again, 0 for as soon as the backoff allows.
+	wait time.Duration
+	// ready is the reason of the Ready condition, where it is not that of err.
+	ready string
+	// expected: it passes by itself, and nobody is to be told.
+	expected bool
+	// passing: besides, the status stays as it is.
+	passing bool
+}
+
+// setupSource registers the reconciler of one kind. shard passes the objects
+// that this process reconciles. It returns the builder for what else wakes them.
+func setupSource(mgr ctrl.Manager, obj client.Object, concurrent int, shard predicate.Predicate) *builder.Builder {
+	return ctrl.NewControllerManagedBy(mgr).
+		For(obj, builder.WithPredicates(shard, wake.Changed())).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: wake.RateLimiter()})
+}
+
+// reconcileSource brings one object up to date. obj is an empty one to read
+// into.
+func reconcileSource[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], obj T, name types.NamespacedName) (ctrl.Result, error) {
+	key := source.Key{Kind: kind.describe(obj).kind, NamespacedName: name}
+	if err := s.Client.Get(ctx, name, obj); err != nil {
+		if apierrors.IsNotFound(err) {
+			kind.forget(key)
+			return ctrl.Result{}, s.forget(key)
+		}
+		return ctrl.Result{}, err
+	}
+	if !obj.GetDeletionTimestamp().IsZero() {
+		kind.forget(key)
+		if err := s.forget(key); err != nil {
+			return ctrl.Result{}, err
+		}
+		return ctrl.Result{}, s.release(ctx, obj)
+	}
+	before := obj.DeepCopyObject().(T)
+	if controllerutil.AddFinalizer(obj, sourcev1.SourceFinalizer) {
+		if err := s.patchMetadata(ctx, before, obj); err != nil {
+			return ctrl.Result{}, client.IgnoreNotFound(err)
+		}
+	}
+	fields := kind.describe(obj)
+	if fields.suspend {
+		return ctrl.Result{}, nil
+	}
+	start := s.Now()
+	before = obj.DeepCopyObject().(T)
+	result, err := fetchSource(ctx, s, kind, key, before, obj)
+	*fields.handled = obj.GetAnnotations()[meta.ReconcileRequestAnnotation]
+	if !equality.Semantic.DeepEqual(before, obj) {
+		if perr := status.Patch(ctx, s.Client, before, obj, status.SourceManager); perr != nil {
+			return ctrl.Result{}, errors.Join(err, perr)
+		}
+	}
+	s.Metrics.Reconciled(key.Kind, name, obj, s.Now().Sub(start))
+	return result, err
+}
+
+// release takes the finalizer off.
+func (s *Sources) release(ctx context.Context, obj sourceObject) error {
+	before := obj.DeepCopyObject().(client.Object)
+	if !controllerutil.RemoveFinalizer(obj, sourcev1.SourceFinalizer) {
+		return nil
+	}
+	return client.IgnoreNotFound(s.patchMetadata(ctx, before, obj))
+}
+
+// patchMetadata writes the finalizer; a list, so nobody else's change to it may
+// be lost.
+func (s *Sources) patchMetadata(ctx context.Context, before, after client.Object) error {
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	return s.Client.Patch(ctx, after, patch, client.FieldOwner(status.SourceManager))
+}
+
+func (s *Sources) forget(key source.Key) error {
+	s.Snapshots.Put(key, nil)
+	s.Metrics.Forget(key.Kind, key.NamespacedName)
+	s.mu.Lock()
+	delete(s.artifacts, key)
+	s.mu.Unlock()
+	if s.Storage != nil {
+		return s.Storage.Remove(key)
+	}
+	return nil
+}
+
+// artifactOf is the artifact of the snapshot that was handed over last, nil if
+// there is none.
+func (s *Sources) artifactOf(key source.Key) *meta.Artifact {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.artifacts[key].DeepCopy()
+}
+
+func fetchSource[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], key source.Key, before, obj T) (ctrl.Result, error) {
+	status.RemoveCondition(obj, sourcev1.StorageOperationFailedCondition)
+	if apimeta.IsStatusConditionFalse(obj.GetConditions(), sourcev1.SourceVerifiedCondition) {
+		status.RemoveCondition(obj, sourcev1.SourceVerifiedCondition)
+	}
+	fields := kind.describe(obj)
+	timeout := sourceTimeout
+	if fields.timeout != nil {
+		timeout = fields.timeout.Duration
+	}
+	fetching, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	got, failed := kind.fetch(fetching, key, obj)
+	if failed != nil {
+		return s.failed(ctx, before, obj, fields, failed)
+	}
+	artifact, failed := s.pack(ctx, key, obj, fields, got)
+	if failed != nil {
+		return s.failed(ctx, before, obj, fields, failed)
+	}
+	s.succeeded(ctx, before, obj, fields, got, artifact)
+	s.mu.Lock()
+	if s.artifacts == nil {
+		s.artifacts = map[source.Key]*meta.Artifact{}
+	}
+	s.artifacts[key] = artifact.DeepCopy()
+	s.mu.Unlock()
+	if got.snapshot != nil {
+		// Whoever is woken by the status finds the snapshot; who is woken by the
+		// snapshot may find an old status.
+		s.Snapshots.Put(key, got.snapshot)
+	}
+	return ctrl.Result{RequeueAfter: s.Jitter(obj.GetRequeueAfter())}, nil
+}
+
+// pack stores what was fetched, if somebody wants it packed, and describes it.
+func (s *Sources) pack(ctx context.Context, key source.Key, obj sourceObject, fields sourceFields, got *fetched) (*meta.Artifact, *failure) {
+	described := &meta.Artifact{}
+	if got.file != nil {
+		described.Revision, described.Digest, described.Path = got.file.revision, got.file.digest, got.file.name
+	} else {
+		described.Revision, described.Digest, described.Path = got.snapshot.Revision, got.snapshot.Digest, got.snapshot.File
+		described.Metadata = got.snapshot.Metadata
+	}
+	if s.Storage == nil {
+		described.Path = path.Join(strings.ToLower(key.Kind), key.Namespace, key.Name, described.Path)
+		return described, nil
+	}
+	artifact, err := s.store(ctx, key, got)
+	if err != nil {
+		if old := obj.GetArtifact(); old != nil && old.Revision != described.Revision {
+			status.SetCondition(obj, sourcev1.ArtifactOutdatedCondition, metav1.ConditionTrue, "NewRevision", "new upstream revision '%s'", described.Revision)
+		}
+		return nil, &failure{
+			condition: sourcev1.StorageOperationFailedCondition,
+			err:       &source.Error{Reason: sourcev1.ArchiveOperationFailedReason, Err: err},
+		}
+	}
+	if fields.url != nil {
+		*fields.url = s.Storage.Latest(key)
+	}
+	return artifact, nil
+}
+
+func (s *Sources) store(ctx context.Context, key source.Key, got *fetched) (*meta.Artifact, error) {
+	if got.file == nil {
+		return s.Storage.Put(ctx, key, got.snapshot)
+	}
+	if stored := s.Storage.Stored(key); stored != nil && stored.Revision == got.file.revision {
+		return stored, nil
+	}
+	content, err := got.file.open()
+	if err != nil {
+		return nil, err
+	}
+	return s.Storage.PutFile(ctx, key, got.file.name, got.file.revision, content)
+}
+
+func (s *Sources) succeeded(ctx context.Context, before, obj sourceObject, fields sourceFields, got *fetched, artifact *meta.Artifact) {
+	old := before.GetArtifact()
+	artifact.LastUpdateTime = metav1.NewTime(s.Now())
+	if old != nil && old.Revision == artifact.Revision && old.Digest == artifact.Digest {
+		artifact.LastUpdateTime = old.LastUpdateTime
+	}
+	*fields.artifact = artifact
+	if got.observe != nil {
+		got.observe()
+	}
+	*fields.observed = obj.GetGeneration()
+	status.RemoveCondition(obj, sourcev1.FetchFailedCondition, sourcev1.BuildFailedCondition, sourcev1.ArtifactOutdatedCondition)
+	status.SetCondition(obj, sourcev1.ArtifactInStorageCondition, metav1.ConditionTrue, got.reason, "%s", got.message)
+	status.MarkReady(obj, got.reason, "%s", got.message)
+
+	// Events tell what is new, and nothing else.
+	switch {
+	case old == nil || old.Digest != artifact.Digest:
+		s.event(ctx, obj, corev1.EventTypeNormal, got.eventReason, "%s", got.event)
+	case recovered(before, obj):
+		reason := got.eventReason
+		if reason == reasonNewArtifact {
+			reason = meta.SucceededReason
+		}
+		s.event(ctx, obj, corev1.EventTypeNormal, reason, "%s", got.event)
+	case got.same != "" && obj.GetAnnotations()[meta.ReconcileRequestAnnotation] != *fields.handled:
+		s.event(ctx, obj, corev1.EventTypeNormal, got.sameReason, "%s", got.same)
+	}
+}
+
+// reasonNewArtifact is of the event that tells of new content.
+const reasonNewArtifact = "NewArtifact"
+
+// recovered reports whether a failure that there was is gone.
+func recovered(before, after sourceObject) bool {
+	failed := []string{
+		sourcev1.FetchFailedCondition, sourcev1.IncludeUnavailableCondition, sourcev1.BuildFailedCondition, sourcev1.StorageOperationFailedCondition,
+	}
+	return apimeta.IsStatusConditionFalse(before.GetConditions(), sourcev1.SourceVerifiedCondition) ||
+		slices.ContainsFunc(failed, func(kind string) bool {
+			return apimeta.IsStatusConditionTrue(before.GetConditions(), kind) && !apimeta.IsStatusConditionTrue(after.GetConditions(), kind)
+		})
+}
+
+// failed records a failure. The last snapshot stays in use.
+func (s *Sources) failed(ctx context.Context, before, obj sourceObject, fields sourceFields, f *failure) (ctrl.Result, error) {
+	if f.passing {
+		return ctrl.Result{RequeueAfter: f.wait}, nil
+	}
+	reason := source.ReasonOf(f.err)
+	truth := metav1.ConditionTrue
+	if f.condition == sourcev1.SourceVerifiedCondition {
+		truth = metav1.ConditionFalse
+	}
+	status.SetCondition(obj, f.condition, truth, reason, "%s", f.err)
+	if f.ready != "" {
+		reason = f.ready
+	}
+	if f.stalls {
+		status.MarkStalled(obj, reason, f.err)
+		*fields.observed = obj.GetGeneration()
+	} else {
+		status.MarkFailing(obj, reason, f.err)
+	}
+	was := apimeta.FindStatusCondition(before.GetConditions(), meta.ReadyCondition)
+	is := apimeta.FindStatusCondition(obj.GetConditions(), meta.ReadyCondition)
+	if was == nil || was.Status != is.Status || was.Reason != is.Reason || was.Message != is.Message {
+		if f.expected {
+			s.event(ctx, obj, eventv1.EventTypeTrace, reason, "%s", is.Message)
+		} else {
+			s.event(ctx, obj, corev1.EventTypeWarning, reason, "%s", is.Message)
+		}
+	}
+	switch {
+	case f.stalls:
+		return ctrl.Result{}, nil
+	case f.wait > 0:
+		return ctrl.Result{RequeueAfter: f.wait}, nil
+	}
+	return ctrl.Result{}, fmt.Errorf("cannot fetch %s %s/%s: %w", fields.kind, obj.GetNamespace(), obj.GetName(), f.err)
+}
+
+func (s *Sources) event(ctx context.Context, obj sourceObject, kind, reason, format string, args ...any) {
+	// What is worth an event is worth a line: `flux logs` shows those.
+	if message := fmt.Sprintf(format, args...); kind == corev1.EventTypeWarning {
+		log.FromContext(ctx).Error(errors.New(message), "Reconciliation failed")
+	} else {
+		log.FromContext(ctx).Info(message)
+	}
+	annotations := map[string]string{}
+	if artifact := obj.GetArtifact(); artifact != nil {
+		annotations[sourcev1.GroupVersion.Group+"/revision"] = artifact.Revision
+		annotations[sourcev1.GroupVersion.Group+"/digest"] = artifact.Digest
+	}
+	s.Events.AnnotatedEventf(obj, annotations, kind, reason, format, args...)
+}
+
+// uncached is a client that asks the API server: what is read once in a while
+// is not worth a watch of all there is.
+type uncached struct {
+	client.Client
+	reader client.Reader
+}
+
+func (u uncached) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+	return u.reader.Get(ctx, key, obj, opts...)
+}
+
+// secret reads the data of a Secret. The failure is of the given reason.
+func (s *Sources) secret(ctx context.Context, namespace, name, reason string) (map[string][]byte, error) {
+	secret := &corev1.Secret{}
+	key := client.ObjectKey{Namespace: namespace, Name: name}
+	if err := s.Reader.Get(ctx, key, secret); err != nil {
+		return nil, &source.Error{Reason: reason, Err: fmt.Errorf("cannot read Secret %s: %w", key, err)}
+	}
+	return secret.Data, nil
+}
+
+// shortened is a text as Flux shows it in an event.
+func shortened(text string) string {
+	const most = 50
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most]) + "..."
+	}
+	return text
+}
+
+// verified records a signature that was checked, and tells if it is new.
+func (s *Sources) verified(ctx context.Context, obj sourceObject, message string) {
+	if c := apimeta.FindStatusCondition(obj.GetConditions(), sourcev1.SourceVerifiedCondition); c == nil || c.Message != message {
+		s.event(ctx, obj, corev1.EventTypeNormal, meta.SucceededReason, "%s", message)
+	}
+	status.SetCondition(obj, sourcev1.SourceVerifiedCondition, metav1.ConditionTrue, meta.SucceededReason, "%s", message)
+}
+
+// pullSecrets are the image pull secrets of an object: the one that it names,
+// and those of its service account.
+func (s *Sources) pullSecrets(ctx context.Context, namespace string, ref *meta.LocalObjectReference, account string) ([]corev1.Secret, error) {
+	var names []string
+	if ref != nil {
+		names = append(names, ref.Name)
+	}
+	if account != "" {
+		key := types.NamespacedName{Namespace: namespace, Name: account}
+		found := &corev1.ServiceAccount{}
+		if err := s.Reader.Get(ctx, key, found); err != nil {
+			return nil, &source.Error{Reason: source.ReasonAuthenticationFailed, Err: fmt.Errorf("cannot read ServiceAccount %s: %w", key, err)}
+		}
+		for _, secret := range found.ImagePullSecrets {
+			names = append(names, secret.Name)
+		}
+	}
+	secrets := make([]corev1.Secret, len(names))
+	for i, name := range names {
+		key := types.NamespacedName{Namespace: namespace, Name: name}
+		if err := s.Reader.Get(ctx, key, &secrets[i]); err != nil {
+			return nil, &source.Error{Reason: source.ReasonAuthenticationFailed, Err: fmt.Errorf("cannot read Secret %s: %w", key, err)}
+		}
+	}
+	return secrets, nil
+}
+
+// proxy reads the Secret of spec.proxySecretRef; nil if there is none.
+func (s *Sources) proxy(ctx context.Context, namespace string, ref *meta.LocalObjectReference) (*url.URL, error) {
+	if ref == nil {
+		return nil, nil
+	}
+	secret, err := s.secret(ctx, namespace, ref.Name, source.ReasonAuthenticationFailed)
+	if err != nil {
+		return nil, err
+	}
+	return source.ProxyOf(secret)
+}

@@ -1,0 +1,156 @@
+// Package find finds the snapshot of a source for those who apply it, whoever
+// fetches it: this process, or another one that serves its artifacts.
+//
+// Invariants: a source of another namespace is found like any other; whether it
+// may be used is decided by the caller. A snapshot is of the artifact that the
+// source's status names, or newer.
+//
+// Failure model: an error is about the source and wraps one of this package's, if
+// the caller is expected to wait for an event.
+package find
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// Errors of Finder. Whatever else goes wrong is an error about the source.
+var (
+	// ErrSourceNotFound: there is no such object, or no such kind.
+	ErrSourceNotFound = errors.New("source not found")
+	// ErrNoArtifact: the source has not been fetched yet.
+	ErrNoArtifact = errors.New("source has no artifact")
+	// ErrFetchedAgain: the source was fetched by an earlier process, and is
+	// being fetched again; its snapshot wakes who waits for it.
+	ErrFetchedAgain = errors.New("source is being fetched again")
+)
+
+// Finder finds the snapshots of sources, whoever fetches them: this process,
+// or another one that serves its artifacts. It is safe for concurrent use.
+type Finder struct {
+	// Client reads from the cache, Reader from the API server.
+	Client client.Client
+	Reader client.Reader
+	// Snapshots of the sources that this process fetches, of the kinds Fetched.
+	Snapshots *source.Snapshots
+	Fetched   map[string]bool
+	// Artifacts fetches those of other sources.
+	Artifacts *source.Artifacts
+	// Shard passes what this process reconciles; nil passes everything.
+	Shard predicate.Predicate
+
+	// watched has the kinds of sources, not fetched by us, that are in the cache.
+	watched map[string]bool
+}
+
+// Ours reports whether an object is of the shard that this process reconciles.
+func (f *Finder) Ours(o client.Object) bool {
+	return f.Shard == nil || f.Shard.Generic(event.GenericEvent{Object: o})
+}
+
+// Passes is the shard as a predicate.
+func (f *Finder) Passes() predicate.Predicate { return predicate.NewPredicateFuncs(f.Ours) }
+
+// Watch returns an object of each of the kinds that others fetch, so that the
+// caller may watch it. Of a kind that is not installed there is nothing to
+// watch until the agent starts anew; such sources are asked for each time. It
+// is called before anything is found.
+func (f *Finder) Watch(mgr ctrl.Manager, kinds ...string) ([]client.Object, error) {
+	if f.watched == nil {
+		f.watched = map[string]bool{}
+	}
+	var objects []client.Object
+	for _, o := range sourceKinds() {
+		kind := KindOf(o)
+		if f.Fetched[kind] || !slices.Contains(kinds, kind) {
+			continue
+		}
+		_, err := mgr.GetRESTMapper().RESTMapping(schema.GroupKind{Group: sourcev1.GroupVersion.Group, Kind: kind}, sourcev1.GroupVersion.Version)
+		if apimeta.IsNoMatchError(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot look up kind %s: %w", kind, err)
+		}
+		f.watched[kind] = true
+		objects = append(objects, o)
+	}
+	return objects, nil
+}
+
+// Cached reports whether the cache has the sources of a kind.
+func (f *Finder) Cached(kind string) bool { return f.Fetched[kind] || f.watched[kind] }
+
+// sourceKinds that have a snapshot.
+func sourceKinds() []client.Object {
+	return []client.Object{&sourcev1.GitRepository{}, &sourcev1.OCIRepository{}, &sourcev1.Bucket{}, &sourcev1.ExternalArtifact{}, &sourcev1.HelmChart{}}
+}
+
+// KindOf is the kind of a source that has a snapshot.
+func KindOf(o client.Object) string {
+	switch o.(type) {
+	case *sourcev1.GitRepository:
+		return sourcev1.GitRepositoryKind
+	case *sourcev1.OCIRepository:
+		return sourcev1.OCIRepositoryKind
+	case *sourcev1.Bucket:
+		return sourcev1.BucketKind
+	case *sourcev1.HelmChart:
+		return sourcev1.HelmChartKind
+	}
+	return sourcev1.ExternalArtifactKind
+}
+
+// Object reads a source from the cache, or from the API server if its kind is
+// not watched.
+func (f *Finder) Object(ctx context.Context, key source.Key) (sourcev1.Source, error) {
+	for _, o := range sourceKinds() {
+		if KindOf(o) != key.Kind {
+			continue
+		}
+		reader := f.Reader
+		if f.Cached(key.Kind) {
+			reader = f.Client
+		}
+		err := reader.Get(ctx, key.NamespacedName, o)
+		if apierrors.IsNotFound(err) || apimeta.IsNoMatchError(err) {
+			f.Artifacts.Forget(key)
+			return nil, fmt.Errorf("%w: %w", ErrSourceNotFound, err)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot read %s %s: %w", key.Kind, key.NamespacedName, err)
+		}
+		return o.(sourcev1.Source), nil
+	}
+	return nil, fmt.Errorf("source `%s` kind '%s' not supported", key.Name, key.Kind)
+}
+
+// Snapshot of a source that was read.
+func (f *Finder) Snapshot(ctx context.Context, key source.Key, o sourcev1.Source) (*source.Snapshot, error) {
+	artifact := o.GetArtifact()
+	if f.Fetched[key.Kind] && f.Ours(o.(client.Object)) {
+		if snapshot := f.Snapshots.Get(key); snapshot != nil {
+			return snapshot, nil
+		}
+		if artifact != nil {
+			return nil, ErrFetchedAgain
+		}
+	}
+	if artifact == nil {
+		return nil, ErrNoArtifact
+	}
+	return f.Artifacts.Fetch(ctx, key, artifact)
+}

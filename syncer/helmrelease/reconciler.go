@@ -1,0 +1,146 @@
+package helmrelease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/cascade-gitops/cascade/syncer/depend"
+	"github.com/cascade-gitops/cascade/syncer/find"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
+	"github.com/cascade-gitops/cascade/syncer/metrics"
+	"github.com/cascade-gitops/cascade/syncer/release"
+	"github.com/cascade-gitops/cascade/syncer/status"
+	"github.com/cascade-gitops/cascade/syncer/target"
+	"github.com/cascade-gitops/cascade/syncer/wake"
+)
+
+// Reasons of a HelmRelease that is not ready, as Flux's helm-controller names
+// them.
+const (
+	reasonSourceNotReady   = "SourceNotReady"
+	reasonValuesError      = "ValuesError"
+	reasonChartMutateError = "ChartMutateError"
+	reasonRESTClientError  = "RESTClientError"
+	reasonAccessDenied     = "AccessDenied"
+)
+
+// Rules are the flags and feature gates of Flux's helm-controller that
+// change what reconciling a HelmRelease means, but for those of the actions,
+// which release.Releases has.
+type Rules struct {
+	// NoCrossNamespaceRefs refuses charts of other namespaces.
+	NoCrossNamespaceRefs bool
+	// RequeueDependency is how long an event is waited for that should come, of
+	// a chart or a dependency. It must be set.
+	RequeueDependency time.Duration
+	// ExternalArtifact and NoDigestTracking are the gates ExternalArtifact and
+	// DisableChartDigestTracking.
+	ExternalArtifact, NoDigestTracking bool
+
+	Dependencies depend.Rules
+}
+
+// Reconciler reconciles HelmRelease objects.
+type Reconciler struct {
+	// Client reads from the cache and writes.
+	Client client.Client
+	// Targets has the clusters that releases are installed in; what the cache
+	// will not do for is read from its Local one.
+	Targets *target.Targets
+	// Sources finds charts. Its shard is that of the HelmReleases, too.
+	Sources *find.Finder
+	// Releases installs, upgrades and uninstalls.
+	Releases Releases
+	// FirstSync is what the tier knows of its Clusters. It may be nil.
+	FirstSync *firstsync.Tier
+	Events    record.EventRecorder
+	Metrics   *metrics.Metrics
+	Now       func() time.Time
+	// Jitter spreads the intervals.
+	Jitter wake.Jitter
+	Rules  Rules
+	// ChartFileBytes bounds a file of a chart.
+	ChartFileBytes int64
+
+	store *status.Store[*helmv2.HelmRelease]
+}
+
+// Releases carries out what a release needs next. *release.Releases is one.
+type Releases interface {
+	// Sync brings a release to what is asked for, by one action at most.
+	Sync(context.Context, release.Request) (release.Outcome, error)
+	// Uninstall removes a release. The outcome is zero when it is gone.
+	Uninstall(context.Context, release.Request) (release.Outcome, error)
+	// Forget drops what is kept for an object that is gone.
+	Forget(uid types.UID)
+}
+
+// open makes the store; it is called before the first reconcile.
+func (r *Reconciler) open() {
+	r.store = &status.Store[*helmv2.HelmRelease]{
+		Client: r.Client, Live: r.Targets.Local, Manager: status.HelmManager,
+		New:        func() *helmv2.HelmRelease { return &helmv2.HelmRelease{} },
+		Meta:       func(o *helmv2.HelmRelease) *metav1.ObjectMeta { return &o.ObjectMeta },
+		CopyStatus: func(to, from *helmv2.HelmRelease) { to.Status = *from.Status.DeepCopy() },
+	}
+}
+
+// Reconcile brings one release into its cluster.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	obj, err := r.store.Read(ctx, req.NamespacedName)
+	if err != nil {
+		if apierrors.IsNotFound(err) {
+			r.forget(req.NamespacedName)
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, fmt.Errorf("cannot read HelmRelease %s: %w", req.NamespacedName, err)
+	}
+	if !r.Sources.Ours(obj) {
+		return ctrl.Result{}, nil // of another shard, woken by a chart or a dependency
+	}
+	start := r.Now()
+	run := &run{Record: r.store.Record(obj)}
+	requested := obj.Annotations[meta.ReconcileRequestAnnotation]
+	if !obj.DeletionTimestamp.IsZero() {
+		result, err := r.finalize(ctx, run)
+		return result, errors.Join(err, run.Write(ctx))
+	}
+	if controllerutil.AddFinalizer(obj, helmv2.HelmReleaseFinalizer) {
+		if err := run.WriteMetadata(ctx); err != nil {
+			return ctrl.Result{}, client.IgnoreNotFound(err)
+		}
+	}
+	if obj.Spec.Suspend {
+		obj.Status.LastHandledReconcileAt = requested
+		return ctrl.Result{}, run.Write(ctx)
+	}
+	result, err := r.reconcile(ctx, run)
+	obj.Status.LastHandledReconcileAt = requested
+	if werr := errors.Join(run.WriteHeld(ctx, run.held()), run.Write(ctx)); werr != nil {
+		return ctrl.Result{}, errors.Join(err, werr)
+	}
+	r.Metrics.Reconciled(helmv2.HelmReleaseKind, req.NamespacedName, obj, r.Now().Sub(start))
+	if obj.Status.Inventory != nil {
+		r.Metrics.Inventory(helmv2.HelmReleaseKind, req.NamespacedName, len(obj.Status.Inventory.Entries))
+	}
+	return result, err
+}
+
+func (r *Reconciler) forget(name types.NamespacedName) {
+	r.store.Forget(name)
+	r.FirstSync.Note(helmv2.HelmReleaseKind, name, nil)
+	r.Metrics.Forget(helmv2.HelmReleaseKind, name)
+}

@@ -1,0 +1,168 @@
+package helmrelease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/depend"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
+	"github.com/cascade-gitops/cascade/syncer/release"
+	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/status"
+)
+
+// run is one reconcile of a HelmRelease under way: the object, and what each step
+// found for those that follow.
+type run struct {
+	*status.Record[*helmv2.HelmRelease]
+
+	// from is the source of the chart, snapshot its content: set by find.
+	from     sourcev1.Source
+	snapshot *source.Snapshot
+	// values, chart and ociDigest are what is released: set by build. redact takes
+	// out of a text what Secrets had among the values.
+	values    map[string]any
+	chart     release.Chart
+	ociDigest string
+	redact    func(string) string
+	// cluster is what is released to, firstSync what is on record of its Clusters:
+	// set by aim.
+	cluster   *apply.Cluster
+	firstSync firstsync.Keeper
+	// creation is what apply held back.
+	creation *inventory.Creation
+}
+
+// held is what a person has to decide about: what was on record, or what apply held
+// back by now.
+func (run *run) held() v1alpha1.Held {
+	held, _ := v1alpha1.HeldOf(run.Obj)
+	if run.creation.Blocked() {
+		held.Create = run.creation.Hold()
+	}
+	return held
+}
+
+// step finds what the later ones need, or refuses.
+type step func(context.Context, *run) *refusal
+
+// reconcile takes the steps of a release in Flux's order. One that refuses ends
+// the reconcile.
+func (r *Reconciler) reconcile(ctx context.Context, run *run) (ctrl.Result, error) {
+	for _, step := range []step{r.check, r.template, r.depend, r.find, r.build, r.aim} {
+		if refused := step(ctx, run); refused != nil {
+			return r.refuse(ctx, run, refused)
+		}
+	}
+	return r.apply(ctx, run)
+}
+
+// check refuses what only a change of the object can mend.
+func (r *Reconciler) check(_ context.Context, run *run) *refusal {
+	obj := run.Obj
+	if obj.HasChartRef() == obj.HasChartTemplate() {
+		return &refusal{reason: "InvalidChartReference", err: errors.New("invalid Chart reference: set one of spec.chart and spec.chartRef"), stalls: true, event: true}
+	}
+	if err := depend.Compile(dependencies(obj)); err != nil {
+		return &refusal{reason: meta.InvalidCELExpressionReason, err: fmt.Errorf("%s: %w", status.Terminal, err), stalls: true, event: true}
+	}
+	return nil
+}
+
+// apply lets the release take its next action, and says when to look again.
+func (r *Reconciler) apply(ctx context.Context, run *run) (ctrl.Result, error) {
+	obj := run.Obj
+	outcome, err := r.Releases.Sync(ctx, release.Request{
+		Object: obj, OCIDigest: run.ociDigest, Values: run.values, Cluster: run.cluster, Redact: run.redact, Log: log.FromContext(ctx),
+		FirstSync: run.firstSync, Chart: run.chart, Save: run.Write,
+	})
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	run.creation = outcome.Creation
+	r.FirstSync.Note(helmv2.HelmReleaseKind, client.ObjectKeyFromObject(obj), outcome.Creation)
+	if !outcome.Again && !outcome.Creation.Blocked() {
+		obj.Status.ObservedGeneration = obj.Generation
+	}
+	return r.soon(obj, outcome), nil
+}
+
+// soon is when a release is looked at again.
+func (r *Reconciler) soon(obj *helmv2.HelmRelease, o release.Outcome) ctrl.Result {
+	switch {
+	case o.Again:
+		// Not at once: what fails, is remedied and fails again would never rest.
+		//lint:ignore SA1019 nothing else asks for the pauses of the rate limiter
+		return ctrl.Result{Requeue: true}
+	case o.After > 0:
+		return ctrl.Result{RequeueAfter: r.Jitter(o.After)}
+	case o.Stalled:
+		return ctrl.Result{}
+	case o.Creation.Blocked():
+		return ctrl.Result{RequeueAfter: r.Jitter(min(obj.GetRequeueAfter(), heldPoll))}
+	}
+	return ctrl.Result{RequeueAfter: r.Jitter(obj.GetRequeueAfter())}
+}
+
+// refusal ends a reconciliation before the release was looked at.
+type refusal struct {
+	reason string
+	err    error
+	// event is recorded with the reason.
+	event bool
+	// kind of the event; a warning, if it is empty.
+	kind string
+	// stalls: only a change of the object can end it.
+	stalls bool
+	// wait is when to look again, 0 for as soon as the backoff allows.
+	wait time.Duration
+	// passing: it is known to end by itself, and the status stays as it is.
+	passing bool
+}
+
+// refuse records why nothing was done.
+func (r *Reconciler) refuse(ctx context.Context, run *run, f *refusal) (ctrl.Result, error) {
+	obj := run.Obj
+	if f.passing {
+		return ctrl.Result{RequeueAfter: f.wait}, nil
+	}
+	was := apimeta.FindStatusCondition(run.Written().Status.Conditions, meta.ReadyCondition)
+	message := f.err.Error()
+	if f.stalls {
+		status.MarkStalled(obj, f.reason, f.err)
+		obj.Status.ObservedGeneration = obj.Generation
+	} else {
+		status.MarkFailing(obj, f.reason, f.err)
+	}
+	if f.event && (was == nil || was.Reason != f.reason || was.Message != message) {
+		kind := f.kind
+		if kind == "" {
+			kind = corev1.EventTypeWarning
+		}
+		r.Events.Event(obj, kind, f.reason, message)
+	}
+	switch {
+	case f.stalls:
+		return ctrl.Result{}, nil
+	case f.wait > 0:
+		log.FromContext(ctx).Info(message)
+		return ctrl.Result{RequeueAfter: f.wait}, nil
+	}
+	return ctrl.Result{}, fmt.Errorf("cannot release HelmRelease %s/%s: %w", obj.Namespace, obj.Name, f.err)
+}

@@ -1,0 +1,60 @@
+package helmrelease
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cascade-gitops/cascade/syncer/wake"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/chartutil"
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/cascade-gitops/cascade/syncer/release"
+)
+
+func TestSoon(t *testing.T) {
+	soon := (&Reconciler{Jitter: wake.NewJitter(func() float64 { return 0 })}).soon
+	obj := &helmv2.HelmRelease{Spec: helmv2.HelmReleaseSpec{Interval: metav1.Duration{Duration: time.Hour}}}
+	if got := soon(obj, release.Outcome{Again: true}); got.RequeueAfter != 0 || got.IsZero() {
+		t.Errorf("soon(again) = %+v, want the pauses of the rate limiter: a release that fails for ever must not keep a worker busy", got)
+	}
+	if got := soon(obj, release.Outcome{Stalled: true}); !got.IsZero() {
+		t.Errorf("soon(stalled) = %+v, want nothing", got)
+	}
+	for name, o := range map[string]release.Outcome{"done": {}, "held": {Held: true}} {
+		if got := soon(obj, o); got.RequeueAfter < 50*time.Minute {
+			t.Errorf("soon(%s) = %+v, want the interval", name, got)
+		}
+	}
+}
+
+func TestValuesErrorTellsNoSecret(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, value string
+		ref           meta.ValuesReference
+		want          string
+	}{
+		"Comma":  {"what follows a comma is a key for --set", "sesame,hunter2", meta.ValuesReference{TargetPath: "password"}, "literal: true"},
+		"Anchor": {"the parser names the alias", "password: *hunter2", meta.ValuesReference{}, "not a map in YAML"},
+		"Key":    {"the name of a key is no secret", "x", meta.ValuesReference{ValuesKey: "other"}, "'other'"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "s"}, Data: map[string][]byte{"values.yaml": []byte(tc.value)}}
+			tc.ref.Kind, tc.ref.Name = "Secret", "s"
+			_, err := chartutil.ChartValuesFromReferences(t.Context(), logr.Discard(), fake.NewClientBuilder().WithObjects(secret).Build(), "apps", nil, tc.ref)
+			if err == nil {
+				t.Fatalf("%s: the values were taken", tc.reason)
+			}
+			got := valuesError(err).Error()
+			if strings.Contains(got, "hunter2") || !strings.Contains(got, tc.want) || !strings.Contains(got, "apps/s") {
+				t.Errorf("%s: valuesError() = %q", tc.reason, got)
+			}
+		})
+	}
+}

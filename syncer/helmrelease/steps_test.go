@@ -1,0 +1,434 @@
+package helmrelease
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/find"
+	"github.com/cascade-gitops/cascade/syncer/metrics"
+	"github.com/cascade-gitops/cascade/syncer/release"
+	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/target"
+	"github.com/cascade-gitops/cascade/syncer/wake"
+)
+
+// noon is when the steps are taken.
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// fakeReleases answers instead of Helm.
+type fakeReleases struct {
+	sync      func(context.Context, release.Request) (release.Outcome, error)
+	uninstall func() (release.Outcome, error)
+}
+
+func (f *fakeReleases) Sync(ctx context.Context, r release.Request) (release.Outcome, error) {
+	return f.sync(ctx, r)
+}
+
+func (f *fakeReleases) Uninstall(context.Context, release.Request) (release.Outcome, error) {
+	return f.uninstall()
+}
+
+func (f *fakeReleases) Forget(types.UID) {}
+
+// steps has a reconciler without a control plane, and one HelmRelease in it.
+type steps struct {
+	*Reconciler
+	*run
+	client client.Client
+	events *record.FakeRecorder
+	helm   *fakeReleases
+}
+
+// take reads what the test declares into a run, as Reconcile does.
+func take(t *testing.T, obj *helmv2.HelmRelease, objects ...client.Object) *steps {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, helmv2.AddToScheme, sourcev1.AddToScheme, apiextensionsv1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kind := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "helmreleases.helm.toolkit.fluxcd.io"}}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(objects, obj, kind)...).WithStatusSubresource(&helmv2.HelmRelease{}).Build()
+	s := &steps{client: c, events: record.NewFakeRecorder(100), helm: &fakeReleases{}}
+	now := func() time.Time { return noon }
+	s.Reconciler = &Reconciler{
+		Client: c, Events: s.events, Metrics: metrics.New(prometheus.NewRegistry()), Releases: s.helm,
+		Targets: &target.Targets{Local: &apply.Cluster{Client: c}, Now: now},
+		Sources: &find.Finder{
+			Client: c, Reader: c, Snapshots: source.NewSnapshots(), Fetched: map[string]bool{sourcev1.HelmChartKind: true, sourcev1.OCIRepositoryKind: true},
+			Artifacts: source.NewArtifacts(t.TempDir(), 1<<20),
+		},
+		Now: now, Jitter: wake.NewJitter(func() float64 { return 0.5 }), Rules: Rules{RequeueDependency: 30 * time.Second}, ChartFileBytes: 1 << 20,
+	}
+	s.open()
+	read, err := s.store.Read(t.Context(), client.ObjectKeyFromObject(obj))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.run = &run{Record: s.store.Record(read)}
+	return s
+}
+
+// shop is a HelmRelease of namespace apps with a chart of an OCIRepository.
+func shop(change func(*helmv2.HelmRelease)) *helmv2.HelmRelease {
+	h := &helmv2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "shop", Generation: 1, Finalizers: []string{helmv2.HelmReleaseFinalizer}}}
+	h.Spec.Interval = metav1.Duration{Duration: time.Hour}
+	h.Spec.ChartRef = &helmv2.CrossNamespaceSourceReference{Kind: sourcev1.OCIRepositoryKind, Name: "shop"}
+	if change != nil {
+		change(h)
+	}
+	return h
+}
+
+// image is the OCIRepository of the chart; ready has an artifact.
+func image(ready bool) *sourcev1.OCIRepository {
+	o := &sourcev1.OCIRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "shop", Generation: 1}}
+	if ready {
+		o.Status.ObservedGeneration = 1
+		o.Status.Artifact = &meta.Artifact{Revision: "1.0.0@sha256:0000000000000000000000000000000000000000000000000000000000000000"}
+	}
+	return o
+}
+
+// chartOf is the snapshot of a packaged chart.
+func chartOf(t *testing.T, metadata string) *source.Snapshot {
+	t.Helper()
+	var data bytes.Buffer
+	zip := gzip.NewWriter(&data)
+	files := tar.NewWriter(zip)
+	err := files.WriteHeader(&tar.Header{Name: "shop/Chart.yaml", Mode: 0o644, Size: int64(len(metadata))})
+	if err == nil {
+		_, err = files.Write([]byte(metadata))
+	}
+	if err := errors.Join(err, files.Close(), zip.Close()); err != nil {
+		t.Fatal(err)
+	}
+	about := source.About{Revision: "1.0.0@sha256:" + "0000000000000000000000000000000000000000000000000000000000000000", File: "shop.tgz"}
+	snapshot, err := source.NewArchives(t.TempDir(), 1<<20, 1<<20).Open(t.Context(), &data, about)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return snapshot
+}
+
+// expect compares a refusal: its reason, empty if the next step follows, and whether
+// it stalls, passes by itself, and is tried again after a while.
+func expect(t *testing.T, reason string, got *refusal, want string, stalls bool, wait time.Duration) {
+	t.Helper()
+	switch {
+	case (got == nil) != (want == ""):
+		t.Fatalf("%s: refused: %+v, want %q", reason, got, want)
+	case got == nil:
+	case got.passing && want == "passing":
+	case got.reason != want, got.stalls != stalls, got.wait != wait:
+		t.Errorf("%s: refused with %s (stalls: %t, again after %s): %v; want %s (%t, %s)", reason, got.reason, got.stalls, got.wait, got.err, want, stalls, wait)
+	}
+}
+
+func TestCheckStep(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		obj    func(*helmv2.HelmRelease)
+		want   string
+	}{
+		"Fine":      {"one chart", nil, ""},
+		"NoChart":   {"only a change of the object helps", func(h *helmv2.HelmRelease) { h.Spec.ChartRef = nil }, "InvalidChartReference"},
+		"TwoCharts": {"so does this", func(h *helmv2.HelmRelease) { h.Spec.Chart = &helmv2.HelmChartTemplate{} }, "InvalidChartReference"},
+		"Expression": {"a mistake shows while the dependency is not there", func(h *helmv2.HelmRelease) {
+			h.Spec.DependsOn = []helmv2.DependencyReference{{Name: "base", ReadyExpr: "dep."}}
+		}, meta.InvalidCELExpressionReason},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(tc.obj))
+			expect(t, tc.reason, s.check(t.Context(), s.run), tc.want, tc.want != "", 0)
+		})
+	}
+}
+
+func TestFindStep(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason   string
+		obj      func(*helmv2.HelmRelease)
+		source   client.Object
+		snapshot bool
+		rules    Rules
+		want     string
+		stalls   bool
+		wait     time.Duration
+	}{
+		"Found":    {"the chart that this process fetched", nil, image(true), true, Rules{}, "", false, 0},
+		"Missing":  {"no such source", nil, nil, false, Rules{}, meta.ArtifactFailedReason, false, 0},
+		"NotReady": {"it will be fetched and wakes us", nil, image(false), false, Rules{}, reasonSourceNotReady, false, 30 * time.Second},
+		"Restart":  {"an earlier process fetched it: what was ready stays ready", nil, image(true), false, Rules{}, "passing", false, 0},
+		"Lockdown": {"a chart of another namespace", func(h *helmv2.HelmRelease) { h.Spec.ChartRef.Namespace = "other" }, nil, false, Rules{NoCrossNamespaceRefs: true}, reasonAccessDenied, true, 0},
+		"Gate":     {"a kind that a gate has to allow", func(h *helmv2.HelmRelease) { h.Spec.ChartRef.Kind = sourcev1.ExternalArtifactKind }, nil, false, Rules{}, reasonAccessDenied, true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var objects []client.Object
+			if tc.source != nil {
+				objects = append(objects, tc.source)
+			}
+			s := take(t, shop(tc.obj), objects...)
+			tc.rules.RequeueDependency = 30 * time.Second
+			s.Rules = tc.rules
+			if tc.snapshot {
+				s.Sources.Snapshots.Put(chartKey(s.Obj), &source.Snapshot{Revision: "1.0.0"})
+			}
+			expect(t, tc.reason, s.Reconciler.find(t.Context(), s.run), tc.want, tc.stalls, tc.wait)
+			if (s.run.snapshot != nil) != (tc.want == "") {
+				t.Errorf("%s: the snapshot is %v", tc.reason, s.run.snapshot)
+			}
+		})
+	}
+}
+
+func TestDependStep(t *testing.T) {
+	on := func(h *helmv2.HelmRelease) { h.Spec.DependsOn = []helmv2.DependencyReference{{Name: "base"}} }
+	base := func(truth metav1.ConditionStatus) *helmv2.HelmRelease {
+		h := shop(func(h *helmv2.HelmRelease) { h.Name = "base" })
+		h.Status.ObservedGeneration = 1
+		h.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: truth, Reason: "x"}}
+		return h
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		obj    func(*helmv2.HelmRelease)
+		base   client.Object
+		want   string
+	}{
+		"None":     {"it depends on nothing", nil, nil, ""},
+		"Ready":    {"released and healthy", on, base(metav1.ConditionTrue), ""},
+		"Missing":  {"it may come with the next commit", on, nil, meta.DependencyNotReadyReason},
+		"NotReady": {"it is waited for", on, base(metav1.ConditionFalse), meta.DependencyNotReadyReason},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var objects []client.Object
+			if tc.base != nil {
+				objects = append(objects, tc.base)
+			}
+			s := take(t, shop(tc.obj), objects...)
+			wait := 30 * time.Second
+			if tc.want == "" {
+				wait = 0
+			}
+			expect(t, tc.reason, s.Reconciler.depend(t.Context(), s.run), tc.want, false, wait)
+		})
+	}
+}
+
+func TestBuildStep(t *testing.T) {
+	const metadata = "apiVersion: v2\nname: shop\nversion: 1.0.0\nappVersion: \"7\"\n"
+	from := func(name string, optional bool) func(*helmv2.HelmRelease) {
+		return func(h *helmv2.HelmRelease) {
+			h.Spec.ValuesFrom = []meta.ValuesReference{{Kind: "Secret", Name: name, Optional: optional}}
+		}
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "values"}, Data: map[string][]byte{"values.yaml": []byte("password: hunter2\n")}}
+	for name, tc := range map[string]struct {
+		reason, metadata string
+		obj              func(*helmv2.HelmRelease)
+		rules            Rules
+		want, version    string
+	}{
+		"Chart":     {"what a tag leads to may change, so the digest is a part of the version", metadata, nil, Rules{}, "", "1.0.0+000000000000"},
+		"Untracked": {"unless a gate says otherwise", metadata, nil, Rules{NoDigestTracking: true}, "", "1.0.0"},
+		"Values":    {"values of a Secret", metadata, from("values", false), Rules{NoDigestTracking: true}, "", "1.0.0"},
+		"Missing":   {"values that are declared must be there", metadata, from("gone", false), Rules{}, reasonValuesError, ""},
+		"Optional":  {"unless they may be missing", metadata, from("gone", true), Rules{NoDigestTracking: true}, "", "1.0.0"},
+		"Broken":    {"a chart that is none", "name: [", nil, Rules{}, meta.ArtifactFailedReason, ""},
+		"NoVersion": {"a version that is none", "apiVersion: v2\nname: shop\nversion: x\n", nil, Rules{}, meta.ArtifactFailedReason, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(tc.obj), secret)
+			s.Rules = tc.rules
+			s.run.snapshot, s.run.from = chartOf(t, tc.metadata), image(true)
+			expect(t, tc.reason, s.Reconciler.build(t.Context(), s.run), tc.want, false, 0)
+			if s.run.chart.Version != tc.version {
+				t.Errorf("%s: the version is %q, want %q", tc.reason, s.run.chart.Version, tc.version)
+			}
+			if text := s.run.redact("it says hunter2"); name == "Values" && text != "it says *****" {
+				t.Errorf("%s: a message says %q", tc.reason, text)
+			}
+		})
+	}
+}
+
+func TestAimStep(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		obj    func(*helmv2.HelmRelease)
+		want   string
+	}{
+		"Here": {"the cluster that we run in", nil, ""},
+		"NoKubeconfig": {"the way to another cluster is missing", func(h *helmv2.HelmRelease) {
+			h.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "gone"}}
+		}, reasonRESTClientError},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(tc.obj))
+			expect(t, tc.reason, s.Reconciler.aim(t.Context(), s.run), tc.want, false, 0)
+			if (s.run.cluster != nil) != (tc.want == "") {
+				t.Errorf("%s: the cluster is %v", tc.reason, s.run.cluster)
+			}
+		})
+	}
+}
+
+// TestApplyStep: what follows from what a release did, health included, which is a
+// part of its action.
+func TestApplyStep(t *testing.T) {
+	held := &inventory.Creation{Held: []inventory.HeldCluster{{Name: types.NamespacedName{Namespace: "fleet", Name: "alpha"}}}}
+	for name, tc := range map[string]struct {
+		reason   string
+		outcome  release.Outcome
+		err      error
+		observed int64
+		after    time.Duration
+		clusters int
+	}{
+		"Done":     {"it is as asked for", release.Outcome{}, nil, 1, time.Hour, 0},
+		"Again":    {"another action follows, after the pause of the queue", release.Outcome{Again: true}, nil, 0, 0, 0},
+		"After":    {"a failure is tried again when its strategy says", release.Outcome{After: time.Minute}, nil, 1, time.Minute, 0},
+		"Stalled":  {"only a change of the object helps", release.Outcome{Stalled: true}, nil, 1, 0, 0},
+		"Held":     {"a person has to decide about a deletion", release.Outcome{Held: true}, nil, 1, time.Hour, 0},
+		"Creation": {"a person has to decide about Clusters", release.Outcome{Creation: held}, nil, 0, heldPoll, 1},
+		"Error":    {"the API server did not answer", release.Outcome{}, errors.New("no answer"), 0, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(nil))
+			s.helm.sync = func(context.Context, release.Request) (release.Outcome, error) {
+				if tc.outcome.Creation.Blocked() {
+					s.Obj.Status.Conditions = []metav1.Condition{{Type: v1alpha1.CreateHeldCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCreateHeld}}
+				}
+				return tc.outcome, tc.err
+			}
+			result, err := s.Reconciler.apply(t.Context(), s.run)
+			if (err != nil) != (tc.err != nil) || result.RequeueAfter != tc.after || s.Obj.Status.ObservedGeneration != tc.observed {
+				t.Errorf("%s: %+v, %v, generation %d is observed", tc.reason, result, err, s.Obj.Status.ObservedGeneration)
+			}
+			if err := s.WriteHeld(t.Context(), s.held()); err != nil {
+				t.Fatal(err)
+			}
+			on, _ := v1alpha1.HeldOf(s.Obj)
+			if (on.Create != nil) != (tc.clusters > 0) {
+				t.Errorf("%s: on record is %v", tc.reason, s.Obj.Annotations)
+			}
+		})
+	}
+}
+
+func TestUninstallStep(t *testing.T) {
+	deleted := func(change func(*helmv2.HelmRelease)) func(*helmv2.HelmRelease) {
+		return func(h *helmv2.HelmRelease) {
+			h.DeletionTimestamp = &metav1.Time{Time: noon}
+			h.Status.StorageNamespace = "apps"
+			if change != nil {
+				change(h)
+			}
+		}
+	}
+	kubeconfig := func(h *helmv2.HelmRelease) {
+		h.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "gone"}}
+	}
+	for name, tc := range map[string]struct {
+		reason  string
+		obj     func(*helmv2.HelmRelease)
+		outcome release.Outcome
+		err     error
+		asked   bool
+		gone    bool
+		events  int
+	}{
+		"Gone":      {"what it installed goes with it", deleted(nil), release.Outcome{}, nil, true, true, 0},
+		"Never":     {"nothing was installed", deleted(func(h *helmv2.HelmRelease) { h.Status.StorageNamespace = "" }), release.Outcome{}, nil, false, true, 0},
+		"Suspended": {"a deletion takes nothing along", deleted(func(h *helmv2.HelmRelease) { h.Spec.Suspend = true }), release.Outcome{}, nil, false, true, 0},
+		"Held":      {"a person has to confirm: it stays", deleted(nil), release.Outcome{Held: true}, nil, true, false, 0},
+		"Error":     {"it stays and is tried again", deleted(nil), release.Outcome{}, errors.New("denied"), true, false, 0},
+		"NoWay":     {"the way to its cluster is gone: it goes, and the user is told", deleted(kubeconfig), release.Outcome{}, nil, false, true, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(tc.obj))
+			asked := false
+			s.helm.uninstall = func() (release.Outcome, error) {
+				asked = true
+				return tc.outcome, tc.err
+			}
+			if _, err := s.finalize(t.Context(), s.run); (err != nil) != (tc.err != nil) {
+				t.Fatalf("%s: %v", tc.reason, err)
+			}
+			if asked != tc.asked {
+				t.Errorf("%s: it was uninstalled: %t", tc.reason, asked)
+			}
+			if gone := len(s.Obj.Finalizers) == 0; gone != tc.gone || len(s.events.Events) != tc.events {
+				t.Errorf("%s: the HelmRelease may go: %t; %d events", tc.reason, gone, len(s.events.Events))
+			}
+		})
+	}
+}
+
+// TestRefuseStep: what a refusal leaves on record, and who is told.
+func TestRefuseStep(t *testing.T) {
+	why := errors.New("no such chart")
+	for name, tc := range map[string]struct {
+		reason string
+		f      refusal
+		says   string
+		after  time.Duration
+		err    bool
+		events int
+	}{
+		"Retried": {"by the pauses of the queue", refusal{reason: "ArtifactFailed", err: why, event: true}, "False/ArtifactFailed", 0, true, 1},
+		"Waits":   {"until something wakes it", refusal{reason: "SourceNotReady", err: why, wait: time.Minute}, "False/SourceNotReady", time.Minute, false, 0},
+		"Stalls":  {"until the object changes", refusal{reason: "AccessDenied", err: why, stalls: true, event: true}, "False/AccessDenied", 0, false, 1},
+		"Passes":  {"nothing is known to be wrong", refusal{passing: true, wait: time.Minute}, "", time.Minute, false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(nil))
+			result, err := s.refuse(t.Context(), s.run, &tc.f)
+			if (err != nil) != tc.err || result.RequeueAfter != tc.after || len(s.events.Events) != tc.events {
+				t.Errorf("%s: %+v, %v, %d events", tc.reason, result, err, len(s.events.Events))
+			}
+			if err := s.Write(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			got := &helmv2.HelmRelease{}
+			if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(s.Obj), got); err != nil {
+				t.Fatal(err)
+			}
+			says := ""
+			if c := apimeta.FindStatusCondition(got.Status.Conditions, meta.ReadyCondition); c != nil {
+				says = string(c.Status) + "/" + c.Reason
+			}
+			if says != tc.says {
+				t.Errorf("%s: on record is %q, want %q", tc.reason, says, tc.says)
+			}
+		})
+	}
+}

@@ -1,0 +1,118 @@
+package helmrelease
+
+import (
+	"context"
+	"time"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/depend"
+	"github.com/cascade-gitops/cascade/syncer/find"
+	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/target"
+	"github.com/cascade-gitops/cascade/syncer/wake"
+)
+
+// heldPoll is the pause between two looks at Clusters that are held, where no
+// event comes before: nothing tells of what a Cluster refers to.
+const heldPoll = time.Minute
+
+// SetupWithManager registers the reconciler and its indexes. configs, if not
+// nil, has the metadata of the ConfigMaps and Secrets that are watched.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int, configs cache.Cache) error {
+	r.open()
+	err := wake.AddIndexes(ctx, mgr, &helmv2.HelmRelease{}, map[string]func(*helmv2.HelmRelease) []string{
+		wake.SourceIndex:     func(h *helmv2.HelmRelease) []string { return []string{wake.SourceKey(chartKey(h))} },
+		wake.DependencyIndex: func(h *helmv2.HelmRelease) []string { return depend.Keys(dependencies(h)) },
+		wake.ConfigIndex:     configKeys,
+	})
+	if err != nil {
+		return err
+	}
+	index := r.index()
+	b := ctrl.NewControllerManagedBy(mgr).
+		For(&helmv2.HelmRelease{}, builder.WithPredicates(r.Sources.Passes(), wake.Changed(v1alpha1.DeletionAnnotation))).
+		Watches(&helmv2.HelmRelease{}, &handler.Funcs{UpdateFunc: r.onDependency}).
+		WatchesRawSource(index.OnSnapshot(r.Sources.Snapshots, wake.Urgent)).
+		WatchesRawSource(wake.OnRelease(r.FirstSync, helmv2.HelmReleaseKind)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: wake.RateLimiter()})
+	others, err := r.Sources.Watch(mgr, sourcev1.HelmChartKind, sourcev1.OCIRepositoryKind, sourcev1.ExternalArtifactKind)
+	if err != nil {
+		return err
+	}
+	// Those that this process fetches as well: a release waits for the status of
+	// its chart, which is written after the snapshot is handed over.
+	for _, o := range []client.Object{&sourcev1.HelmChart{}, &sourcev1.OCIRepository{}} {
+		if r.Sources.Fetched[find.KindOf(o)] {
+			others = append(others, o)
+		}
+	}
+	for _, o := range others {
+		b = b.Watches(o, index.UsersOf(find.KindOf(o)), builder.WithPredicates(predicate.Or(wake.NewArtifact(), becameUsable())))
+	}
+	index.WatchConfigs(b, configs)
+	return b.Complete(r)
+}
+
+// index finds HelmReleases by what they refer to.
+func (r *Reconciler) index() wake.Index {
+	return wake.Index{Client: r.Client, List: func() client.ObjectList { return &helmv2.HelmReleaseList{} }}
+}
+
+// becameUsable passes charts of which sourceReady may say something else than
+// before.
+func becameUsable() predicate.Predicate {
+	usable := func(o client.Object) bool {
+		from, ok := o.(sourcev1.Source)
+		return ok && sourceReady(source.Key{Kind: find.KindOf(o)}, from) == nil
+	}
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		DeleteFunc: func(event.DeleteEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool { return usable(e.ObjectNew) && !usable(e.ObjectOld) },
+	}
+}
+
+// configKeys are the ConfigMaps and Secrets that an object refers to.
+func configKeys(h *helmv2.HelmRelease) []string {
+	var keys []string
+	for _, ref := range h.Spec.ValuesFrom {
+		keys = append(keys, wake.ConfigKey(ref.Kind, h.Namespace, ref.Name))
+	}
+	if ref := target.OfRelease(h, ""); !ref.Local() {
+		keys = append(keys, wake.ConfigKey(ref.Kind, h.Namespace, ref.Name))
+	}
+	return keys
+}
+
+// onDependency wakes those that wait for a HelmRelease.
+func (r *Reconciler) onDependency(ctx context.Context, e event.UpdateEvent, queue wake.Queue) {
+	before, ok1 := e.ObjectOld.(*helmv2.HelmRelease)
+	after, ok2 := e.ObjectNew.(*helmv2.HelmRelease)
+	if !ok1 || !ok2 {
+		return
+	}
+	ready := !isReady(before) && isReady(after)
+	r.index().Each(ctx, wake.DependencyIndex, client.ObjectKeyFromObject(after).String(), func(o client.Object) {
+		waiting := o.(*helmv2.HelmRelease)
+		if depend.Waits(waiting) && (ready || depend.HasExpression(dependencies(waiting))) {
+			wake.Enqueue(queue, client.ObjectKeyFromObject(waiting), 0, 0)
+		}
+	})
+}
+
+func isReady(h *helmv2.HelmRelease) bool {
+	return apimeta.IsStatusConditionTrue(h.Status.Conditions, meta.ReadyCondition) && h.Status.ObservedGeneration == h.Generation
+}

@@ -1,0 +1,143 @@
+package helmrelease
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/cascade-gitops/cascade/syncer/release"
+	"github.com/cascade-gitops/cascade/syncer/target"
+)
+
+// finalize uninstalls the release of a HelmRelease that is deleted, and lets it
+// go.
+func (r *Reconciler) finalize(ctx context.Context, run *run) (ctrl.Result, error) {
+	obj := run.Obj
+	if !controllerutil.ContainsFinalizer(obj, helmv2.HelmReleaseFinalizer) {
+		return ctrl.Result{}, nil
+	}
+	if !obj.Spec.Suspend {
+		if gone, result, err := r.uninstall(ctx, run); !gone {
+			return result, err
+		}
+		if err := r.deleteTemplate(ctx, obj); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	if err := run.Write(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
+	r.Releases.Forget(obj.UID)
+	controllerutil.RemoveFinalizer(obj, helmv2.HelmReleaseFinalizer)
+	return ctrl.Result{}, client.IgnoreNotFound(run.WriteMetadata(ctx))
+}
+
+// uninstall removes the release of a HelmRelease that is deleted. gone: the
+// HelmRelease may go.
+func (r *Reconciler) uninstall(ctx context.Context, run *run) (gone bool, result ctrl.Result, err error) {
+	obj := run.Obj
+	if obj.Status.StorageNamespace == "" {
+		return true, ctrl.Result{}, nil // never installed
+	}
+	stay := func(err error) (bool, ctrl.Result, error) {
+		result, err := r.refuse(ctx, run, &refusal{reason: helmv2.UninstallFailedReason, err: err, event: true})
+		return false, result, err
+	}
+	leave := func(why string) (bool, ctrl.Result, error) {
+		r.Events.Eventf(obj, corev1.EventTypeWarning, helmv2.UninstallFailedReason, "skipping Helm release uninstallation: %s; what it installed is left behind", why)
+		return true, ctrl.Result{}, nil
+	}
+	switch removed, err := target.KindRemoved(ctx, r.Targets.Local, "helmreleases."+helmv2.GroupVersion.Group); {
+	case err != nil:
+		return stay(err)
+	case removed:
+		return leave("the kind HelmRelease itself is being removed")
+	}
+	switch why, err := r.clusterGone(ctx, obj); {
+	case err != nil:
+		return stay(err)
+	case why != "":
+		return leave(why)
+	}
+	at := target.OfRelease(obj, r.Targets.ServiceAccount)
+	account := at.User[strings.LastIndex(at.User, ":")+1:]
+	switch missing, err := r.Targets.AccountGone(ctx, obj.Namespace, account, at); {
+	case err != nil:
+		return stay(fmt.Errorf("failed to confirm ServiceAccount '%s' can be used to uninstall release: %w", account, err))
+	case missing:
+		return leave(fmt.Sprintf("the ServiceAccount %s does not exist", at.User))
+	}
+	cluster, err := r.Targets.Connect(ctx, obj.Namespace, at)
+	if err == nil && !at.Local() {
+		err = cluster.Answers(ctx, r.Now())
+	}
+	if err != nil {
+		return stay(fmt.Errorf("failed to build REST client getter to uninstall release: %w", err))
+	}
+	outcome, err := r.Releases.Uninstall(ctx, release.Request{
+		Object: obj, Cluster: cluster, Save: run.Write, Log: log.FromContext(ctx),
+	})
+	switch {
+	case err != nil:
+		return false, ctrl.Result{}, err
+	case outcome != (release.Outcome{}):
+		return false, r.soon(obj, outcome), nil
+	}
+	return true, ctrl.Result{}, nil
+}
+
+// clusterGone tells why nothing can be uninstalled in another cluster: the way
+// to it is gone, or Cluster API is taking it down, and with it all that is
+// installed there.
+func (r *Reconciler) clusterGone(ctx context.Context, obj *helmv2.HelmRelease) (string, error) {
+	ref := target.OfRelease(obj, "")
+	if ref.Local() {
+		return "", nil
+	}
+	name := types.NamespacedName{Namespace: obj.Namespace, Name: ref.Name}
+	way := &metav1.PartialObjectMetadata{}
+	way.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(ref.Kind))
+	switch err := r.Targets.Local.Get(ctx, name, way); {
+	case apierrors.IsNotFound(err):
+		return fmt.Sprintf("the %s %s with the way to its cluster does not exist", ref.Kind, name), nil
+	case err != nil:
+		return "", fmt.Errorf("cannot read %s %s: %w", ref.Kind, name, err)
+	}
+	cluster, ok := clusterapi.ClusterOfKubeconfig(way)
+	if !ok || ref.Kind != "Secret" {
+		return "", nil
+	}
+	name.Name = cluster
+	o := &metav1.PartialObjectMetadata{}
+	mapping, err := r.Targets.Local.RESTMapper().RESTMapping(clusterapi.ClusterKind)
+	if apimeta.IsNoMatchError(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("cannot look up kind Cluster: %w", err)
+	}
+	o.SetGroupVersionKind(mapping.GroupVersionKind)
+	switch err := r.Targets.Local.Get(ctx, name, o); {
+	case apierrors.IsNotFound(err):
+		return fmt.Sprintf("the Cluster %s does not exist", name), nil
+	case err != nil:
+		return "", fmt.Errorf("cannot read Cluster %s: %w", name, err)
+	case !o.DeletionTimestamp.IsZero():
+		return fmt.Sprintf("the Cluster %s is being deleted", name), nil
+	}
+	return "", nil
+}

@@ -1,0 +1,110 @@
+package kustomization
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cascade-gitops/cascade/syncer/target"
+)
+
+// aim sets the cluster that is applied to, and takes what was applied to
+// another before out of that.
+func (r *Reconciler) aim(ctx context.Context, run *run) *end {
+	obj := run.Obj
+	refuse := func(err error) *end { return r.failed(ctx, run, meta.ReconciliationFailedReason, err) }
+	var err error
+	if run.cluster, err = r.Targets.Get(ctx, obj); err != nil {
+		return refuse(fmt.Errorf("failed to build kube client: %w", err))
+	}
+	if run.rendering == nil {
+		// Health is read with the rights of the object's service account, not with
+		// ours: expressions would tell a tenant what he may not read.
+		run.memo = r.Memo
+		return nil
+	}
+	var recorded *target.Ref
+	if text := obj.Annotations[target.Annotation]; text != "" {
+		ref, err := r.recordedTarget(obj, text)
+		if err != nil {
+			return refuse(err)
+		}
+		recorded = &ref
+	}
+	if run.target.Local() {
+		run.memo = r.Memo
+		if recorded == nil {
+			return nil
+		}
+	} else if err := run.cluster.Answers(ctx, r.Now()); err != nil {
+		return refuse(err)
+	}
+	local, err := r.Targets.Identify(ctx, obj.Namespace, target.Ref{})
+	if err != nil {
+		return refuse(err)
+	}
+	if run.target, err = r.Targets.Identify(ctx, obj.Namespace, run.target); err != nil {
+		return refuse(err)
+	}
+	switch target.Compare(recorded, run.target, local.Cluster) {
+	case target.Moved:
+		if end := r.leave(ctx, run, *recorded); end != nil {
+			return end
+		}
+	case target.Replaced:
+		r.event(obj, corev1.EventTypeWarning, nil, "the cluster that %s %s leads to is another one now; what was applied to the former is left behind", run.target.Kind, run.target.Name)
+		obj.Status.Inventory = nil
+	case target.Unrecorded:
+		// The inventory is taken to be about this cluster, as with Flux. Only what
+		// this very process applied to our own is known to be of the time before
+		// spec.kubeConfig was set.
+		if owned := r.Memo.Owned(run.name()); len(owned) > 0 {
+			obj.Status.Inventory = refs(owned)
+			if end := r.leave(ctx, run, target.Ref{Cluster: local.Cluster}); end != nil {
+				return end
+			}
+		}
+	case target.Same:
+	}
+	if err := r.recordTarget(ctx, run); err != nil {
+		return &end{err: err}
+	}
+	return nil
+}
+
+// recordedTarget reads the annotation, which whoever may write the object can
+// write too: it must not lend more rights than the object has.
+func (r *Reconciler) recordedTarget(obj *kustomizev1.Kustomization, text string) (target.Ref, error) {
+	ref, err := target.Decode(text)
+	if err != nil {
+		return ref, err
+	}
+	own := strings.HasPrefix(ref.User, target.User(obj.Namespace, ""))
+	if !own && (ref.User != "" || target.Of(obj, r.Targets.ServiceAccount).User != "") {
+		return ref, fmt.Errorf("cannot use annotation %s: it names a user who is no service account of the namespace; remove it", target.Annotation)
+	}
+	return ref, nil
+}
+
+// recordTarget writes down what the inventory is about, ahead of applying.
+func (r *Reconciler) recordTarget(ctx context.Context, run *run) error {
+	switch want := run.target.Encode(); {
+	case run.target.Local() && run.Obj.Annotations[target.Annotation] == "", !run.target.Local() && run.Obj.Annotations[target.Annotation] == want:
+		return nil
+	case run.target.Local():
+		delete(run.Obj.Annotations, target.Annotation)
+	default:
+		if run.Obj.Annotations == nil {
+			run.Obj.Annotations = map[string]string{}
+		}
+		run.Obj.Annotations[target.Annotation] = want
+	}
+	if err := run.WriteMetadata(ctx); err != nil {
+		return fmt.Errorf("cannot record target of Kustomization %s: %w", run.name(), err)
+	}
+	return nil
+}

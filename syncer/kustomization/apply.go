@@ -1,0 +1,137 @@
+package kustomization
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/ssa/jsondiff"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
+	"github.com/cascade-gitops/cascade/syncer/render"
+	"github.com/cascade-gitops/cascade/syncer/status"
+)
+
+// apply applies what was rendered, if anything was, and prunes.
+func (r *Reconciler) apply(ctx context.Context, run *run) *end {
+	if run.rendering == nil {
+		return nil
+	}
+	obj := run.Obj
+	owned, err := entries(obj.Status.Inventory)
+	if err != nil {
+		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
+	}
+	tier := firstsync.Keeper(r.FirstSync)
+	if !run.target.Local() {
+		tier = firstsync.Other{Reader: run.cluster}
+	}
+	record, err := tier.For(ctx, run.rendering.Objects)
+	if err != nil {
+		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
+	}
+	mode := r.driftMode(obj)
+	sync, err := r.applierOf(run).Sync(ctx, []apply.Phase{{Objects: run.rendering.Objects}}, r.options(run, owned, record))
+	run.sync = &sync
+	err = render.Mask(err, run.inputs.Sensitive)
+	obj.Status.Inventory = refs(sync.Inventory)
+	r.FirstSync.Note(kustomizev1.KustomizationKind, run.name(), sync.Creation)
+	// What goes with a Cluster is looked at again: nothing tells when that is gone.
+	final := err == nil && sync.Complete && !sync.Creation.Blocked() && !sync.Plan.Blocked() && !sync.Pending &&
+		len(sync.Plan.OfCluster) == 0 && len(sync.Drifted) == 0 && run.memo != nil
+	run.known.synced(run, final, r.sweepAt(run.start))
+	r.tell(obj, sync)
+	var waiting *apply.WaitError
+	var pruneErr *apply.PruneError
+	if errors.As(err, &waiting) {
+		return r.awaitStage(ctx, run, waiting)
+	}
+	run.known.stageOver()
+	switch {
+	case errors.As(err, &pruneErr):
+		return r.failed(ctx, run, meta.PruneFailedReason, err)
+	case err != nil:
+		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
+	}
+	r.drifted(obj, mode, sync.Drifted)
+	if sync.Creation.Blocked() {
+		return r.held(run, sync)
+	}
+	status.RemoveCondition(obj, v1alpha1.CreateHeldCondition)
+	if sync.Plan.Blocked() {
+		obj.Status.LastAppliedRevision, obj.Status.LastAppliedOriginRevision = run.snapshot.Revision, run.snapshot.OriginRevision
+		return r.blocked(run, sync)
+	}
+	status.RemoveCondition(obj, v1alpha1.PruneBlockedCondition)
+	return nil
+}
+
+// options of applying what was rendered.
+func (r *Reconciler) options(run *run, owned []inventory.Entry, record *inventory.FirstSync) apply.Options {
+	obj := run.Obj
+	return apply.Options{
+		Owned: owned,
+		Record: func(ctx context.Context, ahead []inventory.Entry) error {
+			obj.Status.Inventory = refs(ahead)
+			status.MarkProgressing(obj, "Applying revision %s with a timeout of %s", run.snapshot.Revision, obj.GetTimeout())
+			return run.WriteAhead(ctx)
+		},
+		Force:             obj.Spec.Force,
+		Ignore:            ignoreRules(obj),
+		Stages:            r.Rules.Stages,
+		MigrateAPIVersion: r.Rules.MigrateAPIVersion,
+		FirstSync:         record,
+		Prune:             obj.Spec.Prune,
+		Target:            run.name().String(),
+		Approved:          obj.Annotations[v1alpha1.ApprovePruneAnnotation],
+		Undecided:         run.undecided(),
+		LowerTier:         !run.target.Local(),
+		Claimed:           r.claims.Except(run.name(), run.target),
+		Report:            r.driftMode(obj) == DriftReport,
+		Secretive:         len(run.inputs.Sensitive) > 0 || run.inputs.Decrypter != nil,
+		Applied:           obj.Status.LastAppliedRevision == run.snapshot.Revision && obj.Status.ObservedGeneration == obj.Generation,
+	}
+}
+
+func ignoreRules(obj *kustomizev1.Kustomization) []jsondiff.IgnoreRule {
+	var rules []jsondiff.IgnoreRule
+	for _, rule := range obj.Spec.Ignore {
+		out := jsondiff.IgnoreRule{Paths: rule.Paths}
+		if t := rule.Target; t != nil {
+			out.Selector = &jsondiff.Selector{
+				Group: t.Group, Version: t.Version, Kind: t.Kind, Name: t.Name, Namespace: t.Namespace,
+				AnnotationSelector: t.AnnotationSelector, LabelSelector: t.LabelSelector,
+			}
+		}
+		rules = append(rules, out)
+	}
+	return rules
+}
+
+func (r *Reconciler) applierOf(run *run) applier {
+	return r.applier(run.cluster, apply.Owner{
+		FieldManager: status.ObjectManager, LabelGroup: kustomizev1.GroupVersion.Group, Name: run.Obj.Name, Namespace: run.Obj.Namespace,
+	}, run.memo)
+}
+
+// awaitStage comes back until an early stage is usable. No worker waits.
+func (r *Reconciler) awaitStage(ctx context.Context, run *run, waiting *apply.WaitError) *end {
+	if r.Now().Sub(run.known.stageSince(run.start)) > stageTimeout {
+		run.known.stageOver()
+		return r.failed(ctx, run, meta.ReconciliationFailedReason, fmt.Errorf("timeout waiting for: [%s]", waiting.Health.Message()))
+	}
+	status.MarkProgressing(run.Obj, "Waiting for the first objects of revision %s to be usable: %s", run.snapshot.Revision, waiting.Health.Message())
+	return again(stagePoll)
+}
+
+// sweepAt is when everything is to be verified next. It is spread, so that
+// what was applied together is not verified together.
+func (r *Reconciler) sweepAt(now time.Time) time.Time {
+	return now.Add(r.Sweep + time.Duration(r.Random()*float64(r.Sweep/2)))
+}

@@ -1,0 +1,132 @@
+package kustomization
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/status"
+	"github.com/cascade-gitops/cascade/syncer/target"
+)
+
+// finalize answers the deletion of a Kustomization by its deletion policy.
+func (r *Reconciler) finalize(ctx context.Context, run *run) (ctrl.Result, error) {
+	obj := run.Obj
+	if !controllerutil.ContainsFinalizer(obj, kustomizev1.KustomizationFinalizer) {
+		return ctrl.Result{}, nil
+	}
+	prune, err := r.prunesOnDeletion(ctx, obj)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if prune {
+		if end := r.removeAll(ctx, run); end != nil {
+			return end.result, end.err
+		}
+	}
+	r.Memo.Forget(run.name())
+	controllerutil.RemoveFinalizer(obj, kustomizev1.KustomizationFinalizer)
+	return ctrl.Result{}, client.IgnoreNotFound(run.WriteMetadata(ctx))
+}
+
+// removeAll deletes what a deleted Kustomization applied. It ends the reconcile
+// unless the Kustomization may go.
+func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
+	obj := run.Obj
+	stay := func(reason string, err error) *end { return r.failed(ctx, run, reason, err) }
+	var err error
+	ref := target.Of(obj, r.Targets.ServiceAccount)
+	if text := obj.Annotations[target.Annotation]; text != "" {
+		if ref, err = r.recordedTarget(obj, text); err != nil {
+			return stay(meta.PruneFailedReason, err)
+		}
+	}
+	owned, err := entries(obj.Status.Inventory)
+	if err != nil {
+		return stay(meta.PruneFailedReason, err)
+	}
+	account := obj.Spec.ServiceAccountName
+	if account == "" {
+		account = r.Targets.ServiceAccount
+	}
+	facts := target.DeletionFacts{Target: ref, Objects: len(owned)}
+	if facts.AccountGone, facts.Problem = r.Targets.AccountGone(ctx, obj.Namespace, account, ref); facts.Problem == nil {
+		_, facts.Problem = r.Targets.Connect(ctx, obj.Namespace, ref)
+	}
+	answer := target.DecideDeletion(facts)
+	if answer.Message != "" && answer.Release {
+		r.event(obj, corev1.EventTypeWarning, nil, "%s", answer.Message)
+	}
+	if !answer.Release {
+		return stay(meta.PruneFailedReason, errors.New(answer.Message))
+	}
+	if !answer.Prune {
+		return nil
+	}
+	res, err := r.pruneAt(ctx, run, ref, apply.Options{
+		Target: run.name().String(), LowerTier: !ref.Local(), Claimed: r.claims.Except(run.name(), ref),
+		Approved: obj.Annotations[v1alpha1.ApprovePruneAnnotation],
+	})
+	if err != nil {
+		return stay(meta.PruneFailedReason, err)
+	}
+	obj.Status.Inventory = refs(res.Inventory)
+	r.tell(obj, res)
+	switch {
+	case res.Plan.Blocked():
+		// Confirmations on the objects, and the end of the kind, wake nobody.
+		end := r.blocked(run, res)
+		end.result.RequeueAfter = min(end.result.RequeueAfter, blockedPoll)
+		return end
+	case len(res.Plan.Queued) > 0:
+		status.MarkProgressing(obj, "Waiting for another Cluster to be gone before %d are deleted, the first is %s", len(res.Plan.Queued), res.Plan.Queued[0])
+		return again(min(obj.GetRetryInterval(), 30*time.Second))
+	case len(res.Plan.OfCluster) > 0:
+		// They go with their Cluster; who else would answer for them if it stays?
+		status.MarkProgressing(obj, "Waiting for the Clusters of %d objects to be gone, the first is %s", len(res.Plan.OfCluster), res.Plan.OfCluster[0])
+		return again(min(obj.GetRetryInterval(), 30*time.Second))
+	case len(res.Inventory) > 0 && r.waitsForTermination(obj):
+		status.MarkProgressing(obj, "Waiting for %d objects to be deleted", len(res.Inventory))
+		return again(deletePoll)
+	case len(res.Inventory) > 0 && obj.GetDeletionPolicy() == kustomizev1.DeletionPolicyWaitForTermination:
+		r.event(obj, corev1.EventTypeWarning, nil, "failed to wait for resources termination: %d objects are still being deleted", len(res.Inventory))
+	}
+	// What is left in the inventory is being deleted: the API server accepted
+	// each of the deletions.
+	return nil
+}
+
+// waitsForTermination reports whether the Kustomization stays until its objects
+// are gone. After its time-out it goes all the same, as with Flux.
+func (r *Reconciler) waitsForTermination(obj *kustomizev1.Kustomization) bool {
+	return obj.GetDeletionPolicy() == kustomizev1.DeletionPolicyWaitForTermination &&
+		r.Now().Sub(obj.DeletionTimestamp.Time) < obj.GetTimeout()
+}
+
+// prunesOnDeletion reports whether the objects go with the Kustomization. They
+// never do when the kind itself is being removed: losing the CRDs must not
+// take the workloads along.
+func (r *Reconciler) prunesOnDeletion(ctx context.Context, obj *kustomizev1.Kustomization) (bool, error) {
+	if obj.Spec.Suspend || obj.Status.Inventory == nil {
+		return false, nil
+	}
+	switch obj.GetDeletionPolicy() {
+	case kustomizev1.DeletionPolicyOrphan:
+		return false, nil
+	case kustomizev1.DeletionPolicyMirrorPrune:
+		if !obj.Spec.Prune {
+			return false, nil
+		}
+	}
+	removed, err := target.KindRemoved(ctx, r.Targets.Local, "kustomizations."+kustomizev1.GroupVersion.Group)
+	return !removed && err == nil, err
+}

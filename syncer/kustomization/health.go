@@ -1,0 +1,84 @@
+package kustomization
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/health"
+	"github.com/cascade-gitops/cascade/syncer/status"
+)
+
+// health looks once at the objects whose health is not known, and returns: no
+// worker waits. It ends the reconcile unless all of them are healthy, or nobody
+// asks.
+func (r *Reconciler) health(ctx context.Context, run *run) *end {
+	obj := run.Obj
+	pending, since, err := r.pending(run)
+	if err != nil {
+		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
+	}
+	if !obj.Spec.Wait && len(obj.Spec.HealthChecks) == 0 || obj.Spec.Wait && len(run.declared()) == 0 {
+		run.known.noHealth()
+		status.RemoveCondition(obj, meta.HealthyCondition)
+		return nil
+	}
+	found, err := r.applierOf(run).Health(ctx, health.Without(pending, run.name()), run.checker)
+	took := r.Now().Sub(since)
+	timeout := obj.GetTimeout()
+	if err != nil {
+		// Not to know is not to be healthy, and no reason to wait for ever.
+		run.known.waits(pending)
+		if took > timeout {
+			run.known.unhealthy(pending)
+			status.SetCondition(obj, meta.HealthyCondition, metav1.ConditionFalse, meta.HealthCheckFailedReason, "%s", err)
+			return r.failed(ctx, run, meta.HealthCheckFailedReason, fmt.Errorf("health check failed after %s: %w", took.Round(time.Millisecond), err))
+		}
+		status.MarkProgressing(obj, "Running health checks for revision %s with a timeout of %s: %s", run.snapshot.Revision, timeout, err)
+		return again(healthPoll)
+	}
+	run.known.vanished(found)
+	verdict := health.Judge(found, !r.Rules.NoFailFast)
+	wasHealthy := apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.HealthyCondition)
+	switch {
+	case verdict == health.Healthy:
+		run.known.healthy()
+		message := fmt.Sprintf("Health check passed in %s", took.Round(time.Millisecond))
+		if !wasHealthy || len(run.changed()) > 0 {
+			status.SetCondition(obj, meta.HealthyCondition, metav1.ConditionTrue, meta.SucceededReason, "%s", message)
+			r.event(obj, corev1.EventTypeNormal, nil, "%s", message)
+		}
+		return nil
+	case verdict == health.Stalled || took > timeout:
+		run.known.unhealthy(found.Pending())
+		why := health.TimeoutError(found)
+		if verdict == health.Stalled {
+			why = health.StalledError(found)
+		}
+		status.SetCondition(obj, meta.HealthyCondition, metav1.ConditionFalse, meta.HealthCheckFailedReason, "%s", why)
+		return r.failed(ctx, run, meta.HealthCheckFailedReason, fmt.Errorf("health check failed after %s: %w", took.Round(time.Millisecond), why))
+	}
+	run.known.waits(found.Pending())
+	status.MarkProgressing(obj, "Running health checks for revision %s with a timeout of %s", run.snapshot.Revision, timeout)
+	status.SetCondition(obj, meta.HealthyCondition, metav1.ConditionUnknown, meta.ProgressingReason,
+		"Running health checks for revision %s with a timeout of %s", run.snapshot.Revision, timeout)
+	return again(min(healthPoll, max(time.Second, timeout-took)))
+}
+
+// pending are the objects whose health has to be looked at, and since when they
+// are waited for.
+func (r *Reconciler) pending(run *run) ([]inventory.Entry, time.Time, error) {
+	if run.Obj.Spec.Wait || len(run.Obj.Spec.HealthChecks) == 0 {
+		pending, since := run.known.await(run, r.Now())
+		return pending, since, nil
+	}
+	referenced, err := health.Referenced(run.Obj.Spec.HealthChecks)
+	_, since := run.known.await(run, r.Now())
+	return referenced, since, err
+}

@@ -1,0 +1,180 @@
+package kustomization
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/ssa"
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/status"
+)
+
+// end is how a reconcile ends. Its conditions are set.
+type end struct {
+	result ctrl.Result
+	err    error
+}
+
+// again ends a reconcile that looks again after a while.
+func again(after time.Duration) *end { return &end{result: ctrl.Result{RequeueAfter: after}} }
+
+// drifted records objects that are left as somebody else made them.
+func (r *Reconciler) drifted(obj *kustomizev1.Kustomization, mode DriftMode, drifts []apply.Drift) {
+	r.Metrics.Drifted(client.ObjectKeyFromObject(obj), len(drifts))
+	if mode != DriftReport || len(drifts) == 0 {
+		status.RemoveCondition(obj, v1alpha1.DriftedCondition)
+		return
+	}
+	lines := make([]string, 0, len(drifts))
+	for _, d := range drifts {
+		lines = append(lines, d.String())
+	}
+	slices.Sort(lines)
+	text := strings.Join(lines, "\n")
+	was := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.DriftedCondition)
+	status.SetCondition(obj, v1alpha1.DriftedCondition, metav1.ConditionTrue, v1alpha1.ReasonDriftDetected, "%s", text)
+	if now := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.DriftedCondition); was == nil || was.Message != now.Message {
+		r.event(obj, corev1.EventTypeWarning, nil, "%s", text)
+	}
+}
+
+// tell emits events about what was changed.
+func (r *Reconciler) tell(obj *kustomizev1.Kustomization, sync apply.Result) {
+	var changes ssa.ChangeSet
+	for _, e := range sync.Changes.Entries {
+		if e.Action == ssa.CreatedAction || e.Action == ssa.ConfiguredAction {
+			changes.Add(e)
+		}
+	}
+	if len(changes.Entries) > 0 {
+		r.event(obj, corev1.EventTypeNormal, nil, "%s", changes.String())
+	}
+	if len(sync.Deleted) > 0 {
+		lines := make([]string, 0, len(sync.Deleted))
+		for _, e := range sync.Deleted {
+			lines = append(lines, e.String()+" deleted")
+		}
+		r.event(obj, corev1.EventTypeNormal, nil, "%s", strings.Join(lines, "\n"))
+	}
+}
+
+// blocked records deletes that are held. Everything else has been done.
+func (r *Reconciler) blocked(run *run, sync apply.Result) *end {
+	obj := run.Obj
+	run.held.Prune = sync.Plan.Hold()
+	err := errors.New(sync.Plan.Message(fmt.Sprintf("%s -n %s", obj.Name, obj.Namespace)))
+	was := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition)
+	isNew := was == nil || was.Reason != v1alpha1.ReasonPruneBlocked || was.Message != err.Error()
+	status.MarkStalled(obj, v1alpha1.ReasonPruneBlocked, err)
+	// Of its own, so that a failure of another kind in between does not make us
+	// forget that something is held.
+	status.SetCondition(obj, v1alpha1.PruneBlockedCondition, metav1.ConditionTrue, v1alpha1.ReasonPruneBlocked, "%s", err)
+	if isNew {
+		r.event(obj, corev1.EventTypeWarning, nil, "%s", err)
+	}
+	return again(r.Jitter(obj.Spec.Interval.Duration))
+}
+
+// held records that Clusters are not created, lest they be built twice. Everything
+// that does not belong to them has been applied.
+func (r *Reconciler) held(run *run, sync apply.Result) *end {
+	obj := run.Obj
+	run.held.Create = sync.Creation.Hold()
+	err := errors.New(sync.Creation.Message())
+	was := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.CreateHeldCondition)
+	isNew := was == nil || was.Message != err.Error()
+	status.MarkStalled(obj, v1alpha1.ReasonCreateHeld, err)
+	status.SetCondition(obj, v1alpha1.CreateHeldCondition, metav1.ConditionTrue, v1alpha1.ReasonCreateHeld, "%s", err)
+	if isNew {
+		r.event(obj, corev1.EventTypeWarning, nil, "%s", err)
+	}
+	return again(r.Jitter(min(obj.Spec.Interval.Duration, heldPoll)))
+}
+
+// failed records a failure that is tried again after the retry interval.
+func (r *Reconciler) failed(ctx context.Context, run *run, reason string, err error) *end {
+	obj := run.Obj
+	// As with Flux the history begins where applying does.
+	if run.cluster != nil && reason != meta.BuildFailedReason {
+		if attempt := run.attempt(reason, r.Now()); attempt.Digest != "" {
+			status.RecordAttempt(&obj.Status.History, attempt)
+		}
+	}
+	status.MarkFailing(obj, reason, err)
+	log.FromContext(ctx).Error(err, fmt.Sprintf("Reconciliation failed after %s, next try in %s",
+		r.Now().Sub(run.start).Round(time.Millisecond), obj.GetRetryInterval()), "revision", obj.Status.LastAttemptedRevision)
+	r.event(obj, corev1.EventTypeWarning, nil, "%s", err)
+	return again(obj.GetRetryInterval())
+}
+
+// misconfigured records a failure that only a change of the object ends.
+func (r *Reconciler) misconfigured(obj *kustomizev1.Kustomization, reason string, err error) *end {
+	known := apimeta.FindStatusCondition(obj.Status.Conditions, meta.StalledCondition)
+	status.MarkStalled(obj, reason, err)
+	obj.Status.ObservedGeneration = obj.Generation
+	if known == nil || known.Message != err.Error() {
+		r.event(obj, corev1.EventTypeWarning, nil, "%s", err)
+	}
+	return &end{}
+}
+
+// succeeded records that everything declared is in the cluster.
+func (r *Reconciler) succeeded(ctx context.Context, run *run) *end {
+	obj := run.Obj
+	wasReady := apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.ReadyCondition) && obj.Status.ObservedGeneration == obj.Generation
+	news := !wasReady || run.requested || len(run.changed()) > 0 || run.sync != nil && len(run.sync.Deleted) > 0
+	attempt := run.attempt(meta.ReconciliationSucceededReason, r.Now())
+	attempt.Requested = run.requested || len(run.changed()) > 0
+	status.RecordAttempt(&obj.Status.History, attempt)
+	obj.Status.ObservedGeneration = obj.Generation
+	obj.Status.LastAppliedRevision, obj.Status.LastAppliedOriginRevision = run.snapshot.Revision, run.snapshot.OriginRevision
+	status.MarkReady(obj, meta.ReconciliationSucceededReason, "Applied revision: %s", run.snapshot.Revision)
+	message := fmt.Sprintf("Reconciliation finished in %s, next run in %s", r.Now().Sub(run.start).Round(time.Millisecond), obj.Spec.Interval.Duration)
+	if news {
+		log.FromContext(ctx).Info(message, "revision", run.snapshot.Revision)
+	}
+	if !wasReady || len(run.changed()) > 0 || run.sync != nil && len(run.sync.Deleted) > 0 {
+		var more map[string]string
+		if !r.Rules.NoCommitStatusEvent {
+			more = map[string]string{kustomizev1.GroupVersion.Group + "/commit_status": "update"}
+		}
+		r.event(obj, corev1.EventTypeNormal, more, "%s", message)
+	}
+	next := r.Jitter(obj.Spec.Interval.Duration)
+	if run.sync != nil && run.sync.Pending {
+		next = min(next, run.known.deleting(run.start))
+	}
+	return again(next)
+}
+
+func (r *Reconciler) event(obj *kustomizev1.Kustomization, kind string, more map[string]string, format string, args ...any) {
+	reason := meta.ProgressingReason
+	if c := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition); c != nil {
+		reason = c.Reason
+	}
+	annotations := map[string]string{}
+	for k, v := range more {
+		annotations[k] = v
+	}
+	if obj.Status.LastAttemptedRevision != "" {
+		annotations[kustomizev1.GroupVersion.Group+"/revision"] = obj.Status.LastAttemptedRevision
+	}
+	if obj.Status.LastAppliedOriginRevision != "" && obj.Status.LastAppliedRevision == obj.Status.LastAttemptedRevision {
+		annotations[kustomizev1.GroupVersion.Group+"/originRevision"] = obj.Status.LastAppliedOriginRevision
+	}
+	r.Events.AnnotatedEventf(obj, annotations, kind, reason, format, args...)
+}

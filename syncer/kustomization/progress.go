@@ -1,0 +1,339 @@
+package kustomization
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cascade-gitops/cascade/syncer/wake"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/health"
+	"github.com/cascade-gitops/cascade/syncer/render"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// Corrections of drift come at once, unless they come again and again: then
+// somebody else insists, and both would keep the API server busy.
+const (
+	// calmAfter is how long nothing may happen for corrections to be quick again.
+	calmAfter = 2 * time.Minute
+	// quickCorrections are not delayed.
+	quickCorrections = 5
+	maxCorrection    = time.Minute
+)
+
+// progress is what this process knows of a Kustomization beyond its status. It
+// is lost with the process, which costs a verification of every object and
+// nothing else. It is safe for concurrent use.
+type progress struct {
+	mu sync.Mutex
+	// rendered is nil until a rendering was applied without a remainder.
+	rendered *rendered
+	// sweep is when everything is verified again.
+	sweep time.Time
+	// stage is since when an early stage is waited for.
+	stage time.Time
+	wait  *healthWait
+	// vanish are Jobs that the cluster removes when they are done.
+	vanish map[inventory.Entry]bool
+	// deletes is since when objects are being deleted.
+	deletes time.Time
+	// left is since when another cluster is being left.
+	left time.Time
+	// unsure are objects that changed since their health was last looked at.
+	unsure map[inventory.Entry]struct{}
+	// corrections of drift since things were calm, and the last of them.
+	corrections int
+	corrected   time.Time
+}
+
+// rendered is a rendering that was applied, without its objects.
+type rendered struct {
+	key       string
+	reads     *render.ReadSet
+	digest    string
+	inventory []kustomizev1.ResourceRef
+	approved  string
+	// objects that the memo holds of it; final: nothing but them can call for
+	// another look.
+	objects int
+	final   bool
+}
+
+// healthWait is what is known of the health of what was applied.
+type healthWait struct {
+	// began: every object was looked at, and what is not pending was healthy.
+	began   bool
+	pending []inventory.Entry
+	// since is zero while nothing is waited for.
+	since  time.Time
+	inputs healthInputs
+}
+
+// healthInputs are what a time-out for health is measured from.
+type healthInputs struct {
+	revision   string
+	generation int64
+	requested  string
+}
+
+// sameFiles reports whether everything that the last rendering read is the same
+// in a snapshot. What cannot be read counts as changed.
+func (p *progress) sameFiles(snapshot *source.Snapshot) bool {
+	p.mu.Lock()
+	rendered := p.rendered
+	p.mu.Unlock()
+	if rendered == nil {
+		return false
+	}
+	same, err := rendered.reads.Unchanged(snapshot)
+	return err == nil && same
+}
+
+// stands reports whether the last rendering is still the right one: its inputs are the same,
+// it was applied completely, and what was recorded then is still recorded.
+func (p *progress) stands(key string, snapshot *source.Snapshot, obj *kustomizev1.Kustomization) bool {
+	p.mu.Lock()
+	rendered := p.rendered
+	p.mu.Unlock()
+	return rendered != nil && rendered.final && rendered.key == key &&
+		obj.Status.Inventory != nil && slices.Equal(rendered.inventory, obj.Status.Inventory.Entries) &&
+		rendered.approved == obj.Annotations[v1alpha1.ApprovePruneAnnotation] &&
+		p.sameFiles(snapshot)
+}
+
+func (p *progress) remembered() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.rendered == nil {
+		return 0
+	}
+	return p.rendered.objects
+}
+
+// digest of the last rendering that was applied.
+func (p *progress) digest() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.rendered == nil {
+		return ""
+	}
+	return p.rendered.digest
+}
+
+// synced notes a rendering that was sent to the cluster.
+func (p *progress) synced(run *run, final bool, sweep time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rendered = &rendered{
+		key: run.key, reads: run.rendering.Reads, digest: run.rendering.Digest,
+		approved: run.Obj.Annotations[v1alpha1.ApprovePruneAnnotation],
+		objects:  run.sync.Remembered, final: final,
+	}
+	if run.Obj.Status.Inventory != nil {
+		p.rendered.inventory = run.Obj.Status.Inventory.Entries
+	}
+	if p.sweep.IsZero() {
+		p.sweep = sweep
+	}
+	if len(run.changed()) == 0 {
+		// What was touched was not drift: a controller did its work.
+		p.corrections = 0
+	}
+	if !run.sync.Pending {
+		p.deletes = time.Time{}
+	}
+	p.vanish = nil
+	for _, u := range run.rendering.Objects {
+		if health.Vanishes(u) {
+			if p.vanish == nil {
+				p.vanish = map[inventory.Entry]bool{}
+			}
+			p.vanish[inventory.Of(u)] = true
+		}
+	}
+}
+
+// vanished marks what is not found because it was done and removed.
+func (p *progress) vanished(found apply.Health) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range found {
+		found[i].Vanishes = found[i].Vanishes || p.vanish[found[i].Entry]
+	}
+}
+
+// leaving is since when another cluster is being left.
+func (p *progress) leaving(now time.Time) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.left.IsZero() {
+		p.left = now
+	}
+	return p.left
+}
+
+// arrived: no other cluster is being left any more.
+func (p *progress) arrived() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.left = time.Time{}
+}
+
+// stageOver ends the wait for an early stage.
+func (p *progress) stageOver() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stage = time.Time{}
+}
+
+// invalidate makes the next reconcile render again.
+func (p *progress) invalidate() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rendered = nil
+}
+
+// sweepDue reports, once, that everything is to be verified again.
+func (p *progress) sweepDue(now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sweep.IsZero() || now.Before(p.sweep) {
+		return false
+	}
+	p.sweep = time.Time{}
+	return true
+}
+
+// stageSince is since when an early stage is waited for.
+func (p *progress) stageSince(now time.Time) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stage.IsZero() {
+		p.stage = now
+	}
+	return p.stage
+}
+
+// touched notes that an object changed in the cluster. It tells whether and
+// after which time that calls for a reconcile.
+func (p *progress) touched(object inventory.Entry, dirty bool, now time.Time) (time.Duration, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.unsure == nil {
+		p.unsure = map[inventory.Entry]struct{}{}
+	}
+	p.unsure[anyVersion(object)] = struct{}{}
+	if !dirty {
+		return wake.TouchDelay, p.wait != nil && !p.wait.since.IsZero()
+	}
+	if now.Sub(p.corrected) > calmAfter {
+		p.corrections = 0
+	}
+	p.corrections++
+	p.corrected = now
+	if p.corrections <= quickCorrections {
+		return wake.TouchDelay, true
+	}
+	return min(maxCorrection, time.Second<<min(p.corrections-quickCorrections, 6)), true
+}
+
+// await returns the objects whose health has to be looked at, and since when
+// they are waited for: all at first, later those that were not healthy when they
+// were looked at, that were changed by us or by somebody else.
+func (p *progress) await(run *run, now time.Time) (pending []inventory.Entry, since time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wait == nil {
+		p.wait = &healthWait{}
+	}
+	w := p.wait
+	declared := run.declared()
+	// Where nothing tells of changes, everything is looked at.
+	if !w.began || run.memo == nil || run.sync != nil && !run.sync.Complete {
+		w.pending = declared
+	} else {
+		wanted := make(map[inventory.Entry]inventory.Entry, len(declared))
+		for _, e := range declared {
+			wanted[anyVersion(e)] = e
+		}
+		var pending []inventory.Entry
+		look := func(e inventory.Entry) {
+			if e, ok := wanted[anyVersion(e)]; ok {
+				pending = append(pending, e)
+				delete(wanted, anyVersion(e))
+			}
+		}
+		for _, e := range append(w.pending, run.changed()...) {
+			look(e)
+		}
+		for e := range p.unsure {
+			look(e)
+		}
+		w.pending = pending
+	}
+	what := healthInputs{run.snapshot.Revision, run.Obj.Generation, run.Obj.Annotations[meta.ReconcileRequestAnnotation]}
+	if w.since.IsZero() || w.inputs != what {
+		w.since, w.inputs = now, what
+	}
+	w.began, p.unsure = true, nil
+	return w.pending, w.since
+}
+
+// healthy ends the wait: all objects are as they should be.
+func (p *progress) healthy() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wait != nil {
+		p.wait.pending, p.wait.since = nil, time.Time{}
+	}
+	// What was touched since the look began stays to be looked at.
+}
+
+// anyVersion is an entry as the same object is known by in every API version.
+func anyVersion(e inventory.Entry) inventory.Entry {
+	e.Version = ""
+	return e
+}
+
+// deleting is when to look again at objects that are being deleted: soon at
+// first, seldom if a finalizer holds them.
+func (p *progress) deleting(now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.deletes.IsZero() || now.Sub(p.deletes) > time.Hour {
+		p.deletes = now
+	}
+	return max(deletePoll, now.Sub(p.deletes)/4)
+}
+
+// unhealthy ends the wait as failed: the next begins with what is left.
+func (p *progress) unhealthy(pending []inventory.Entry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wait != nil {
+		p.wait.pending, p.wait.since = pending, time.Time{}
+	}
+}
+
+// waits for what is left.
+func (p *progress) waits(pending []inventory.Entry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wait != nil {
+		p.wait.pending = pending
+	}
+}
+
+// noHealth: health is not looked at.
+func (p *progress) noHealth() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wait, p.unsure = nil, nil
+}

@@ -1,0 +1,179 @@
+package kustomization
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cascade-gitops/cascade/syncer/status"
+
+	"github.com/cascade-gitops/cascade/syncer/wake"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/ssa"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/memo"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+func entry(name string) inventory.Entry {
+	return inventory.Entry{Namespace: "x", Name: name, Group: "apps", Kind: "Deployment", Version: "v1"}
+}
+
+// recordOf is the record of an object that nobody writes.
+func recordOf(obj *kustomizev1.Kustomization) *status.Record[*kustomizev1.Kustomization] {
+	return &status.Record[*kustomizev1.Kustomization]{Obj: obj}
+}
+
+// TestCorrections: drift is corrected at once, unless somebody insists.
+func TestCorrections(t *testing.T) {
+	p := &progress{}
+	now := time.Unix(1000, 0)
+	var got []time.Duration
+	for range 14 {
+		now = now.Add(time.Second)
+		after, ok := p.touched(entry("a"), true, now)
+		if !ok {
+			t.Fatal("drift calls for nothing")
+		}
+		got = append(got, after)
+	}
+	q := wake.TouchDelay
+	want := []time.Duration{q, q, q, q, q, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second,
+		time.Minute, time.Minute, time.Minute, time.Minute}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("delays of corrections, one each second: -want, +got:\n%s", diff)
+	}
+	if after, _ := p.touched(entry("a"), true, now.Add(calmAfter+time.Second)); after != wake.TouchDelay {
+		t.Errorf("a correction after calm waits %s, want %s", after, wake.TouchDelay)
+	}
+}
+
+func TestSweepDue(t *testing.T) {
+	p := &progress{}
+	now := time.Unix(1000, 0)
+	if p.sweepDue(now) {
+		t.Error("a sweep is due before anything was applied")
+	}
+	p.sweep = now.Add(time.Minute)
+	if p.sweepDue(now) {
+		t.Error("a sweep is due before its time")
+	}
+	if !p.sweepDue(now.Add(time.Minute)) {
+		t.Error("a sweep is not due at its time")
+	}
+	if p.sweepDue(now.Add(time.Hour)) {
+		t.Error("a sweep is due twice")
+	}
+}
+
+// TestAwait: which objects a look at health asks for.
+func TestAwait(t *testing.T) {
+	p := &progress{}
+	obj := &kustomizev1.Kustomization{}
+	change := func(action ssa.Action, names ...string) *apply.Result {
+		set := ssa.NewChangeSet()
+		for _, name := range names {
+			e := entry(name)
+			c := ssa.ChangeSetEntry{GroupVersion: e.Version, Action: action}
+			c.ObjMetadata.Namespace, c.ObjMetadata.Name, c.ObjMetadata.GroupKind = e.Namespace, e.Name, e.GroupKind()
+			set.Add(c)
+		}
+		return &apply.Result{Changes: set, Complete: true}
+	}
+	names := func(entries []inventory.Entry) string {
+		text := ""
+		for _, e := range entries {
+			text += e.Name
+		}
+		return text
+	}
+	none := &memo.Memo{}
+	look := func(revision string, sync *apply.Result, now int64) (string, int64) {
+		pending, since := p.await(&run{Record: recordOf(obj), snapshot: &source.Snapshot{Revision: revision}, sync: sync, memo: none}, time.Unix(now, 0))
+		return names(pending), since.Unix()
+	}
+	for _, step := range []struct {
+		reason   string
+		revision string
+		sync     *apply.Result
+		now      int64
+		before   func()
+		want     string
+		since    int64
+	}{
+		{"everything is looked at first", "1", change(ssa.CreatedAction, "a", "b", "c"), 10, func() {}, "abc", 10},
+		{"later only what was not healthy", "1", change(ssa.UnchangedAction, "a", "b", "c"), 20, func() { p.waits([]inventory.Entry{entry("b")}) }, "b", 10},
+		{"and what changed meanwhile, each once", "1", change(ssa.UnchangedAction, "a", "b", "c"), 30, func() {
+			p.touched(entry("b"), false, time.Unix(25, 0))
+			p.touched(entry("c"), false, time.Unix(25, 0))
+		}, "bc", 10},
+		{"a new revision is waited for anew, with what is left of the last", "2", change(ssa.UnchangedAction, "a", "b"), 40, func() {}, "b", 40},
+		{"when all are healthy, only changes are looked at", "2", change(ssa.UnchangedAction, "a", "b"), 50, p.healthy, "", 50},
+		{"our own ones as well", "3", change(ssa.ConfiguredAction, "a"), 60, func() {}, "a", 60},
+		{"after a failure what is left, with a time-out of its own", "3", change(ssa.UnchangedAction, "a"), 90, func() { p.unhealthy([]inventory.Entry{entry("a")}) }, "a", 90},
+		{"an object that is no longer declared is not waited for", "4", change(ssa.UnchangedAction, "z"), 100, func() {}, "", 100},
+	} {
+		step.before()
+		got, since := look(step.revision, step.sync, step.now)
+		if got != step.want || since != step.since {
+			t.Fatalf("%s: pending %q since %d, want %q since %d", step.reason, got, since, step.want, step.since)
+		}
+	}
+}
+
+// TestAwaitWithoutWatch: where nothing tells of changes, everything is looked at
+// each time; and what is touched during a look is looked at again.
+func TestAwaitWithoutWatch(t *testing.T) {
+	obj := &kustomizev1.Kustomization{}
+	set := ssa.NewChangeSet()
+	c := ssa.ChangeSetEntry{GroupVersion: "v1", Action: ssa.UnchangedAction}
+	c.ObjMetadata.Namespace, c.ObjMetadata.Name, c.ObjMetadata.GroupKind = entry("a").Namespace, "a", entry("a").GroupKind()
+	set.Add(c)
+	for name, tc := range map[string]struct {
+		reason   string
+		memo     *memo.Memo
+		complete bool
+		want     int
+	}{
+		"Remote":    {"another cluster is not watched", nil, true, 1},
+		"Unwatched": {"one of the objects is not", &memo.Memo{}, false, 1},
+		"Watched":   {"nothing was touched", &memo.Memo{}, true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &progress{}
+			look := func() []inventory.Entry {
+				r := &run{Record: recordOf(obj), snapshot: &source.Snapshot{}, memo: tc.memo, sync: &apply.Result{Changes: set, Complete: tc.complete}}
+				pending, _ := p.await(r, time.Unix(1, 0))
+				return pending
+			}
+			look()
+			p.healthy()
+			if got := look(); len(got) != tc.want {
+				t.Errorf("%s: %v is looked at, want %d objects", tc.reason, got, tc.want)
+			}
+			e := entry("a")
+			e.Version = "v1beta1"
+			p.touched(e, false, time.Unix(2, 0))
+			p.healthy()
+			if got := look(); len(got) != 1 {
+				t.Errorf("what was touched during the look, in another version of its API, is forgotten: %v", got)
+			}
+		})
+	}
+}
+
+// TestTouchedWhileWaiting: an event ends the pause of a health check, and calls
+// for nothing when nothing is waited for.
+func TestTouchedWhileWaiting(t *testing.T) {
+	p := &progress{}
+	if _, ok := p.touched(entry("a"), false, time.Unix(1, 0)); ok {
+		t.Error("a change of status calls for a reconcile although nobody waits")
+	}
+	p.wait = &healthWait{since: time.Unix(1, 0)}
+	if _, ok := p.touched(entry("a"), false, time.Unix(2, 0)); !ok {
+		t.Error("a change of status does not wake the health check")
+	}
+}

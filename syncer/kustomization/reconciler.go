@@ -1,0 +1,202 @@
+package kustomization
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/claim"
+	"github.com/cascade-gitops/cascade/syncer/decrypt"
+	"github.com/cascade-gitops/cascade/syncer/depend"
+	"github.com/cascade-gitops/cascade/syncer/find"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
+	"github.com/cascade-gitops/cascade/syncer/health"
+	"github.com/cascade-gitops/cascade/syncer/memo"
+	"github.com/cascade-gitops/cascade/syncer/metrics"
+	"github.com/cascade-gitops/cascade/syncer/status"
+	"github.com/cascade-gitops/cascade/syncer/target"
+	"github.com/cascade-gitops/cascade/syncer/wake"
+)
+
+// DriftMode is what is done about objects that somebody else changed.
+type DriftMode string
+
+// Modes of drift.
+const (
+	// DriftCorrect applies what is declared again.
+	DriftCorrect DriftMode = "correct"
+	// DriftReport leaves the object as it is and tells.
+	DriftReport DriftMode = "report"
+)
+
+// Rules are the flags and feature gates of Flux's kustomize-controller that
+// change what reconciling a Kustomization means. The zero value is Flux's
+// default, but for fields that must be set.
+type Rules struct {
+	// NoCrossNamespaceRefs refuses sources of other namespaces.
+	NoCrossNamespaceRefs bool
+	// RequeueDependency is how long an event is waited for that should come, of
+	// a source or a dependency. It must be set.
+	RequeueDependency time.Duration
+	// Stages are kinds that are applied before everything but definitions and
+	// classes.
+	Stages map[schema.GroupKind]struct{}
+	// Gates of that name.
+	ExternalArtifact, LenientSubstitution, NoFailFast, MigrateAPIVersion, NoCommitStatusEvent bool
+
+	Dependencies depend.Rules
+	Decryption   decrypt.Options
+}
+
+// Reconciler reconciles Kustomization objects.
+type Reconciler struct {
+	// Client reads from the cache and writes.
+	Client client.Client
+	// Targets has the clusters that are applied to; its Local one is read from
+	// where the cache will not do.
+	Targets *target.Targets
+	// Memo of what was applied to the local cluster.
+	Memo *memo.Memo
+	// FirstSync is what the tier knows of its Clusters. It may be nil.
+	FirstSync *firstsync.Tier
+	// Sources finds what is applied. Its shard is that of the Kustomizations, too.
+	Sources *find.Finder
+	Events  record.EventRecorder
+	Metrics *metrics.Metrics
+	Now     func() time.Time
+	// Jitter spreads the intervals, and Random the sweeps: it returns numbers from 0
+	// to 1 and is safe for concurrent use.
+	Jitter wake.Jitter
+	Random func() float64
+	Rules  Rules
+	// Drift is the mode of Kustomizations that do not choose one by annotation.
+	Drift DriftMode
+	// Sweep is the time after which everything is verified by a request for each
+	// object, whatever the memo says.
+	Sweep time.Duration
+
+	store  *status.Store[*kustomizev1.Kustomization]
+	claims claim.Claims
+	// applier is apply.New but in tests of the steps.
+	applier func(*apply.Cluster, apply.Owner, *memo.Memo) applier
+
+	mu    sync.Mutex
+	known map[types.NamespacedName]*progress
+}
+
+// applier is what a reconcile needs of apply.Applier.
+type applier interface {
+	Sync(context.Context, []apply.Phase, apply.Options) (apply.Result, error)
+	Remove(context.Context, []inventory.Entry, apply.Options) (apply.Result, error)
+	Health(context.Context, []inventory.Entry, *health.Checker) (apply.Health, error)
+}
+
+// open makes what the reconciler keeps; it is called before the first reconcile.
+func (r *Reconciler) open() {
+	r.known = map[types.NamespacedName]*progress{}
+	r.claims = claim.Claims{Client: r.Client, ServiceAccount: r.Targets.ServiceAccount}
+	r.applier = func(c *apply.Cluster, owner apply.Owner, memo *memo.Memo) applier {
+		return apply.New(c, owner, memo, r.Now)
+	}
+	r.store = &status.Store[*kustomizev1.Kustomization]{
+		Client: r.Client, Live: r.Targets.Local, Manager: status.KustomizationManager,
+		New:        func() *kustomizev1.Kustomization { return &kustomizev1.Kustomization{} },
+		Meta:       func(o *kustomizev1.Kustomization) *metav1.ObjectMeta { return &o.ObjectMeta },
+		CopyStatus: func(to, from *kustomizev1.Kustomization) { to.Status = *from.Status.DeepCopy() },
+	}
+}
+
+// Reconcile brings one Kustomization's objects into the cluster.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	obj, err := r.store.Read(ctx, req.NamespacedName)
+	if err != nil {
+		if apierrors.IsNotFound(err) {
+			r.forget(req.NamespacedName)
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, fmt.Errorf("cannot read Kustomization %s: %w", req.NamespacedName, err)
+	}
+	if !r.Sources.Ours(obj) {
+		return ctrl.Result{}, nil // of another shard, woken by a source or a dependency
+	}
+	requested := obj.Annotations[meta.ReconcileRequestAnnotation]
+	run := newRun(r.store.Record(obj), r.progress(req.NamespacedName), r.Now())
+	if !obj.DeletionTimestamp.IsZero() {
+		result, err := r.finalize(ctx, run)
+		return result, errors.Join(err, run.WriteHeld(ctx, run.held), run.Write(ctx))
+	}
+	if controllerutil.AddFinalizer(obj, kustomizev1.KustomizationFinalizer) {
+		if err := run.WriteMetadata(ctx); err != nil {
+			return ctrl.Result{}, client.IgnoreNotFound(err)
+		}
+	}
+	if obj.Spec.Suspend {
+		obj.Status.LastHandledReconcileAt = requested
+		// Who depends on it, or waits for it, must not take the suspension for
+		// work that is left.
+		if apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.ReadyCondition) {
+			obj.Status.ObservedGeneration = obj.Generation
+		}
+		return ctrl.Result{}, run.Write(ctx)
+	}
+	result, err := r.reconcile(ctx, run)
+	// What made this one urgent is done; the next look is an ordinary one.
+	result.Priority = new(0)
+	obj.Status.LastHandledReconcileAt = requested
+	if werr := errors.Join(run.WriteHeld(ctx, run.held), run.Write(ctx)); werr != nil {
+		return ctrl.Result{}, errors.Join(err, werr)
+	}
+	r.Metrics.Reconciled(kustomizev1.KustomizationKind, req.NamespacedName, obj, r.Now().Sub(run.start))
+	if obj.Status.Inventory != nil {
+		r.Metrics.Inventory(kustomizev1.KustomizationKind, req.NamespacedName, len(obj.Status.Inventory.Entries))
+	}
+	return result, err
+}
+
+func (r *Reconciler) forget(name types.NamespacedName) {
+	r.mu.Lock()
+	delete(r.known, name)
+	r.mu.Unlock()
+	r.store.Forget(name)
+	r.Memo.Forget(name)
+	r.FirstSync.Note(kustomizev1.KustomizationKind, name, nil)
+	r.Metrics.Forget(kustomizev1.KustomizationKind, name)
+}
+
+// progress returns what this process knows of a Kustomization.
+func (r *Reconciler) progress(name types.NamespacedName) *progress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.known[name]
+	if p == nil {
+		p = &progress{}
+		r.known[name] = p
+	}
+	return p
+}
+
+// driftMode of a Kustomization: its annotation, or else the agent's mode.
+func (r *Reconciler) driftMode(obj *kustomizev1.Kustomization) DriftMode {
+	switch mode := DriftMode(obj.Annotations[v1alpha1.DriftAnnotation]); mode {
+	case DriftCorrect, DriftReport:
+		return mode
+	}
+	return r.Drift
+}

@@ -1,0 +1,41 @@
+package kustomization
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fluxcd/pkg/apis/meta"
+
+	"github.com/cascade-gitops/cascade/syncer/render"
+	"github.com/cascade-gitops/cascade/syncer/target"
+)
+
+// render renders the snapshot, unless the last rendering stands and everything that
+// it declares is known to be in the cluster.
+func (r *Reconciler) render(ctx context.Context, run *run) *end {
+	obj := run.Obj
+	if run.known.sweepDue(run.start) {
+		r.Memo.Forget(run.name())
+	}
+	obj.Status.LastAttemptedRevision = run.snapshot.Revision
+	run.target = target.Of(obj, r.Targets.ServiceAccount)
+	if r.stands(run) {
+		return nil
+	}
+	var err error
+	if run.rendering, err = render.Render(ctx, run.snapshot, run.inputs); err != nil {
+		run.known.invalidate()
+		if errors.Is(err, render.ErrPathNotFound) {
+			return r.failed(ctx, run, meta.ArtifactFailedReason, fmt.Errorf("kustomization %w", err))
+		}
+		return r.failed(ctx, run, meta.BuildFailedReason, err)
+	}
+	return nil
+}
+
+// stands reports whether nothing has to be rendered or applied.
+func (r *Reconciler) stands(run *run) bool {
+	return run.Obj.Annotations[target.Annotation] == "" && run.target.Local() &&
+		run.known.stands(run.key, run.snapshot, run.Obj) && r.Memo.Clean(run.name(), run.known.remembered())
+}

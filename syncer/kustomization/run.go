@@ -1,0 +1,169 @@
+package kustomization
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/ssa"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/depend"
+	"github.com/cascade-gitops/cascade/syncer/health"
+	"github.com/cascade-gitops/cascade/syncer/memo"
+	"github.com/cascade-gitops/cascade/syncer/render"
+	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/status"
+	"github.com/cascade-gitops/cascade/syncer/target"
+)
+
+// run is one reconcile of a Kustomization under way.
+type run struct {
+	*status.Record[*kustomizev1.Kustomization]
+
+	known *progress
+	start time.Time
+	// requested: a person asked for this reconcile.
+	requested bool
+
+	// held is what a person has to decide about, as far as it was on record when
+	// the reconcile began; apply, aim and finalize bring it up to date.
+	held v1alpha1.Held
+
+	// checker judges health: set by check.
+	checker *health.Checker
+	// snapshot is what is to be applied: set by find.
+	snapshot *source.Snapshot
+	// inputs are those of the rendering, besides the files: set by build.
+	inputs render.Build
+	// key identifies the spec and the inputs of the build besides the files.
+	key string
+	// rendering is nil if the last one stands: set by render.
+	rendering *render.Rendering
+	// cluster is what is applied to, memo what is known of it: nil for clusters
+	// that we do not watch. target leads to the cluster. Set by aim.
+	cluster *apply.Cluster
+	memo    *memo.Memo
+	target  target.Ref
+	// sync is nil if nothing had to be applied: set by apply.
+	sync *apply.Result
+}
+
+// newRun begins a reconcile of an object that was read.
+func newRun(record *status.Record[*kustomizev1.Kustomization], known *progress, now time.Time) *run {
+	held, _ := v1alpha1.HeldOf(record.Obj)
+	return &run{
+		Record: record, known: known, start: now, held: held,
+		requested: record.Obj.Annotations[meta.ReconcileRequestAnnotation] != record.Obj.Status.LastHandledReconcileAt,
+	}
+}
+
+// undecided reports whether the last plan was held for a person to decide.
+func (run *run) undecided() bool {
+	blocked := apimeta.IsStatusConditionTrue(run.Obj.Status.Conditions, v1alpha1.PruneBlockedCondition)
+	return inventory.Undecided(blocked, run.held.Prune)
+}
+
+func (run *run) name() types.NamespacedName { return client.ObjectKeyFromObject(run.Obj) }
+
+// declared lists what is in the cluster on behalf of the object and not exempt.
+func (run *run) declared() []inventory.Entry {
+	if run.sync == nil {
+		list, _ := entries(run.Obj.Status.Inventory) // was read before
+		return list
+	}
+	return run.touched(ssa.CreatedAction, ssa.ConfiguredAction, ssa.UnchangedAction)
+}
+
+// changed lists what this reconcile changed.
+func (run *run) changed() []inventory.Entry {
+	return run.touched(ssa.CreatedAction, ssa.ConfiguredAction)
+}
+
+func (run *run) touched(actions ...ssa.Action) []inventory.Entry {
+	if run.sync == nil {
+		return nil
+	}
+	var list []inventory.Entry
+	for _, c := range run.sync.Changes.Entries {
+		if slices.Contains(actions, c.Action) {
+			m := c.ObjMetadata
+			list = append(list, inventory.Entry{
+				Namespace: m.Namespace, Name: m.Name, Group: m.GroupKind.Group, Kind: m.GroupKind.Kind, Version: c.GroupVersion,
+			})
+		}
+	}
+	return list
+}
+
+// attempt is what goes into the history.
+func (run *run) attempt(reason string, now time.Time) status.Attempt {
+	digest := run.known.digest()
+	if run.rendering != nil {
+		digest = run.rendering.Digest
+	}
+	return status.Attempt{
+		Digest: digest, Status: reason, At: now, Took: now.Sub(run.start),
+		Revision: run.snapshot.Revision, OriginRevision: run.snapshot.OriginRevision, Requested: run.requested,
+	}
+}
+
+// step does its part of a reconcile, or ends it.
+type step func(context.Context, *run) *end
+
+// reconcile takes the steps in Flux's order.
+func (r *Reconciler) reconcile(ctx context.Context, run *run) (ctrl.Result, error) {
+	for _, step := range []step{r.check, r.find, r.depend, r.build, r.render, r.aim, r.apply, r.health} {
+		if end := step(ctx, run); end != nil {
+			return end.result, end.err
+		}
+	}
+	end := r.succeeded(ctx, run)
+	return end.result, end.err
+}
+
+// check refuses expressions that only a change of the object can mend.
+func (r *Reconciler) check(_ context.Context, run *run) *end {
+	var err error
+	if run.checker, err = health.New(run.Obj.Spec.HealthCheckExprs); err == nil {
+		err = depend.Compile(dependencies(run.Obj))
+	}
+	if err != nil {
+		return r.misconfigured(run.Obj, meta.InvalidCELExpressionReason, fmt.Errorf("%s: %w", status.Terminal, err))
+	}
+	return nil
+}
+
+func entries(i *kustomizev1.ResourceInventory) ([]inventory.Entry, error) {
+	if i == nil {
+		return nil, nil
+	}
+	out := make([]inventory.Entry, 0, len(i.Entries))
+	for _, ref := range i.Entries {
+		e, err := inventory.Parse(ref.ID, ref.Version)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read status.inventory: %w", err)
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+func refs(entries []inventory.Entry) *kustomizev1.ResourceInventory {
+	out := &kustomizev1.ResourceInventory{Entries: make([]kustomizev1.ResourceRef, 0, len(entries))}
+	for _, e := range entries {
+		out.Entries = append(out.Entries, kustomizev1.ResourceRef{ID: e.ID(), Version: e.Version})
+	}
+	return out
+}

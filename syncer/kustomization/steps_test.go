@@ -1,0 +1,610 @@
+package kustomization
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	kstatus "github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/kustomize"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/ssa"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/find"
+	"github.com/cascade-gitops/cascade/syncer/health"
+	"github.com/cascade-gitops/cascade/syncer/memo"
+	"github.com/cascade-gitops/cascade/syncer/metrics"
+	"github.com/cascade-gitops/cascade/syncer/render"
+	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/target"
+	"github.com/cascade-gitops/cascade/syncer/wake"
+)
+
+// noon is when the steps are taken.
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+const revision = "main@sha1:2"
+
+// fakeApplier answers for a cluster.
+type fakeApplier struct {
+	sync   func(context.Context, apply.Options) (apply.Result, error)
+	remove func(apply.Options) (apply.Result, error)
+	health func([]inventory.Entry) (apply.Health, error)
+}
+
+func (f *fakeApplier) Sync(ctx context.Context, _ []apply.Phase, o apply.Options) (apply.Result, error) {
+	return f.sync(ctx, o)
+}
+
+func (f *fakeApplier) Remove(_ context.Context, _ []inventory.Entry, o apply.Options) (apply.Result, error) {
+	return f.remove(o)
+}
+
+func (f *fakeApplier) Health(_ context.Context, entries []inventory.Entry, _ *health.Checker) (apply.Health, error) {
+	return f.health(entries)
+}
+
+// steps has a reconciler without a control plane, and one Kustomization in it.
+type steps struct {
+	*Reconciler
+	*run
+	client client.Client
+	events *record.FakeRecorder
+	// cluster answers for every cluster that is applied to.
+	cluster *fakeApplier
+	now     time.Time
+}
+
+// take reads what the test declares into a run, as Reconcile does.
+func take(t *testing.T, obj *kustomizev1.Kustomization, objects ...client.Object) *steps {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, kustomizev1.AddToScheme, helmv2.AddToScheme, sourcev1.AddToScheme, apiextensionsv1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "here"}}
+	kind := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "kustomizations.kustomize.toolkit.fluxcd.io"}}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(objects, obj, system, kind)...).
+		WithStatusSubresource(&kustomizev1.Kustomization{}).Build()
+	s := &steps{client: c, events: record.NewFakeRecorder(100), cluster: &fakeApplier{}, now: noon}
+	local := &apply.Cluster{Client: c}
+	s.Reconciler = &Reconciler{
+		Client: c, Memo: memo.New(nil, kustomizev1.GroupVersion.Group, time.Now), Events: s.events, Metrics: metrics.New(prometheus.NewRegistry()),
+		Targets: &target.Targets{Local: local, Now: func() time.Time { return s.now }},
+		Sources: &find.Finder{
+			Client: c, Reader: c, Snapshots: source.NewSnapshots(), Fetched: map[string]bool{sourcev1.GitRepositoryKind: true},
+			Artifacts: source.NewArtifacts(t.TempDir(), 1<<20),
+		},
+		Now: func() time.Time { return s.now }, Jitter: wake.NewJitter(func() float64 { return 0.5 }), Random: func() float64 { return 0 },
+		Drift: DriftCorrect, Sweep: time.Hour, Rules: Rules{RequeueDependency: 30 * time.Second},
+	}
+	s.open()
+	s.applier = func(*apply.Cluster, apply.Owner, *memo.Memo) applier { return s.cluster }
+	read, err := s.store.Read(t.Context(), client.ObjectKeyFromObject(obj))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.run = newRun(s.store.Record(read), s.progress(client.ObjectKeyFromObject(obj)), s.now)
+	s.snapshot = &source.Snapshot{Revision: revision}
+	return s
+}
+
+// shop is a Kustomization of namespace apps.
+func shop(change func(*kustomizev1.Kustomization)) *kustomizev1.Kustomization {
+	k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "apps", Name: "shop", Generation: 1, Finalizers: []string{kustomizev1.KustomizationFinalizer},
+	}}
+	k.Spec.Interval, k.Spec.RetryInterval = metav1.Duration{Duration: time.Hour}, &metav1.Duration{Duration: time.Minute}
+	k.Spec.Timeout, k.Spec.Prune = &metav1.Duration{Duration: 5 * time.Minute}, true
+	k.Spec.SourceRef = kustomizev1.CrossNamespaceSourceReference{Kind: sourcev1.GitRepositoryKind, Name: "fleet"}
+	if change != nil {
+		change(k)
+	}
+	return k
+}
+
+func git(artifact bool) *sourcev1.GitRepository {
+	o := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "fleet"}}
+	if artifact {
+		o.Status.Artifact = &meta.Artifact{Revision: revision}
+	}
+	return o
+}
+
+// says is what the Ready condition says, as status/reason.
+func (s *steps) says() string {
+	c := apimeta.FindStatusCondition(s.Obj.Status.Conditions, meta.ReadyCondition)
+	if c == nil {
+		return ""
+	}
+	return string(c.Status) + "/" + c.Reason
+}
+
+// want is how a step ends.
+type want struct {
+	// goes: the next step follows.
+	goes bool
+	says string
+	// after is when the object is looked at again.
+	after  time.Duration
+	events int
+}
+
+// expect compares how a step ended.
+func (s *steps) expect(t *testing.T, reason string, end *end, w want) {
+	t.Helper()
+	if (end == nil) != w.goes {
+		t.Fatalf("%s: the step ended as %+v, want it to go on: %t", reason, end, w.goes)
+	}
+	if s.says() != w.says {
+		t.Errorf("%s: it says %q, want %q", reason, s.says(), w.says)
+	}
+	if end != nil && end.result.RequeueAfter != w.after {
+		t.Errorf("%s: looked at again after %s, want %s", reason, end.result.RequeueAfter, w.after)
+	}
+	if len(s.events.Events) != w.events {
+		t.Errorf("%s: %d events, want %d", reason, len(s.events.Events), w.events)
+	}
+}
+
+func TestFindStep(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason   string
+		obj      func(*kustomizev1.Kustomization)
+		source   client.Object
+		snapshot bool
+		rules    func(*Rules)
+		want     want
+	}{
+		"Found":   {"the snapshot that this process fetched", nil, git(true), true, nil, want{goes: true}},
+		"Missing": {"no such source: tried again, the user is told", nil, nil, false, nil, want{says: "False/ArtifactFailed", after: time.Minute, events: 1}},
+		"NotYet":  {"the source will be fetched and wakes us", nil, git(false), false, nil, want{says: "False/ArtifactFailed", after: 30 * time.Second}},
+		"Restart": {"an earlier process fetched it: what was ready stays ready", nil, git(true), false, nil, want{after: 30 * time.Second}},
+		"Lockdown": {"a source of another namespace is refused", func(k *kustomizev1.Kustomization) { k.Spec.SourceRef.Namespace = "other" }, nil, false,
+			func(r *Rules) { r.NoCrossNamespaceRefs = true }, want{says: "False/AccessDenied", events: 1}},
+		"Gate": {"a kind that a gate has to allow", func(k *kustomizev1.Kustomization) { k.Spec.SourceRef.Kind = sourcev1.ExternalArtifactKind }, nil, false,
+			nil, want{says: "False/FeatureGateDisabled", events: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var objects []client.Object
+			if tc.source != nil {
+				objects = append(objects, tc.source)
+			}
+			s := take(t, shop(tc.obj), objects...)
+			s.snapshot = nil
+			if tc.rules != nil {
+				tc.rules(&s.Rules)
+			}
+			if tc.snapshot {
+				s.Sources.Snapshots.Put(sourceKey(s.Obj), &source.Snapshot{Revision: revision})
+			}
+			end := s.Reconciler.find(t.Context(), s.run)
+			s.expect(t, tc.reason, end, tc.want)
+			if (s.snapshot != nil) != tc.want.goes {
+				t.Errorf("%s: the snapshot is %v", tc.reason, s.snapshot)
+			}
+		})
+	}
+}
+
+func TestDependStep(t *testing.T) {
+	base := func(ready bool, applied string) *kustomizev1.Kustomization {
+		k := shop(func(k *kustomizev1.Kustomization) { k.Name = "base" })
+		k.Status.ObservedGeneration, k.Status.LastAppliedRevision = 1, applied
+		truth := metav1.ConditionFalse
+		if ready {
+			truth = metav1.ConditionTrue
+		}
+		k.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: truth, Reason: "x"}}
+		return k
+	}
+	on := func(k *kustomizev1.Kustomization) {
+		k.Spec.DependsOn = []kustomizev1.DependencyReference{{Name: "base"}}
+	}
+	waiting := want{says: "False/DependencyNotReady", after: 30 * time.Second, events: 1}
+	for name, tc := range map[string]struct {
+		reason string
+		obj    func(*kustomizev1.Kustomization)
+		base   client.Object
+		want   want
+	}{
+		"None":     {"it depends on nothing", nil, nil, want{goes: true}},
+		"Ready":    {"at the same revision", on, base(true, revision), want{goes: true}},
+		"Missing":  {"it may come with the next commit", on, nil, waiting},
+		"NotReady": {"it is waited for", on, base(false, revision), waiting},
+		"Behind":   {"it is ready for the commit before", on, base(true, "main@sha1:1"), waiting},
+		"Still": {"who waits already says so once", func(k *kustomizev1.Kustomization) {
+			on(k)
+			k.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: meta.DependencyNotReadyReason}}
+		}, base(false, revision), want{says: "False/DependencyNotReady", after: 30 * time.Second}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var objects []client.Object
+			if tc.base != nil {
+				objects = append(objects, tc.base)
+			}
+			s := take(t, shop(tc.obj), objects...)
+			s.expect(t, tc.reason, s.Reconciler.depend(t.Context(), s.run), tc.want)
+		})
+	}
+}
+
+func TestBuildStep(t *testing.T) {
+	from := func(kind, name string, optional bool) func(*kustomizev1.Kustomization) {
+		return func(k *kustomizev1.Kustomization) {
+			k.Spec.PostBuild = &kustomizev1.PostBuild{
+				Substitute:     map[string]string{"region": "own"},
+				SubstituteFrom: []kustomizev1.SubstituteReference{{Kind: kind, Name: name, Optional: optional}},
+			}
+		}
+	}
+	vars := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "vars"}, Data: map[string]string{"region": "shared", "size": "3"}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "keys"}, Data: map[string][]byte{"password": []byte("hunter2")}}
+	failed := want{says: "False/BuildFailed", after: time.Minute, events: 1}
+	for name, tc := range map[string]struct {
+		reason    string
+		obj       func(*kustomizev1.Kustomization)
+		want      want
+		variables map[string]string
+		sensitive bool
+	}{
+		"Plain":     {"nothing but the files", nil, want{goes: true}, nil, false},
+		"Variables": {"the spec's own win", from("ConfigMap", "vars", false), want{goes: true}, map[string]string{"region": "own", "size": "3"}, false},
+		"Secret":    {"its values must not be told", from("Secret", "keys", false), want{goes: true}, map[string]string{"region": "own", "password": "hunter2"}, true},
+		"Missing":   {"a variable that is declared must be there", from("ConfigMap", "gone", false), failed, nil, false},
+		"Optional":  {"unless it may be missing", from("ConfigMap", "gone", true), want{goes: true}, map[string]string{"region": "own"}, false},
+		"Patch":     {"a document that would end the process", func(k *kustomizev1.Kustomization) { k.Spec.Patches = []kustomize.Patch{{Patch: "a: &a [*a]"}} }, failed, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(tc.obj), vars, secret)
+			end := s.Reconciler.build(t.Context(), s.run)
+			s.expect(t, tc.reason, end, tc.want)
+			if len(s.run.inputs.Variables) != len(tc.variables) {
+				t.Errorf("%s: variables are %v", tc.reason, s.run.inputs.Variables)
+			}
+			for key, value := range tc.variables {
+				if s.run.inputs.Variables[key] != value {
+					t.Errorf("%s: variables are %v", tc.reason, s.run.inputs.Variables)
+				}
+			}
+			if (len(s.run.inputs.Sensitive) > 0) != tc.sensitive {
+				t.Errorf("%s: sensitive are %d values", tc.reason, len(s.run.inputs.Sensitive))
+			}
+		})
+	}
+}
+
+func TestAimStep(t *testing.T) {
+	elsewhere := target.Ref{Kind: "Secret", Name: "gone", Cluster: "there"}
+	recorded := func(k *kustomizev1.Kustomization) {
+		k.Annotations = map[string]string{target.Annotation: elsewhere.Encode()}
+		k.Status.Inventory = refs([]inventory.Entry{entry("a")})
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		obj    func(*kustomizev1.Kustomization)
+		// late is how long the object has tried already.
+		late  time.Duration
+		want  want
+		check func(*steps) string
+	}{
+		"Here": {"the cluster that we run in", nil, 0, want{goes: true}, nil},
+		"NoKubeconfig": {"the way to another cluster is missing", func(k *kustomizev1.Kustomization) {
+			k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "gone"}}
+		}, 0, want{says: "False/ReconciliationFailed", after: time.Minute, events: 1}, nil},
+		"Forged": {"an annotation must not lend the rights of another account", func(k *kustomizev1.Kustomization) {
+			k.Annotations = map[string]string{target.Annotation: target.Ref{User: "system:serviceaccount:kube-system:admin"}.Encode()}
+		}, 0, want{says: "False/ReconciliationFailed", after: time.Minute, events: 1}, nil},
+		"Leaving": {"what was applied to another cluster goes first", recorded, 0, want{says: "False/PruneFailed", after: 10 * time.Second},
+			func(s *steps) string {
+				if s.Obj.Status.Inventory == nil || s.Obj.Annotations[target.Annotation] == "" {
+					return "what is left there is forgotten"
+				}
+				return ""
+			}},
+		"Left": {"after its time-out it is left there, and the user is told", recorded, 6 * time.Minute, want{goes: true, events: 1},
+			func(s *steps) string {
+				if s.Obj.Status.Inventory != nil || s.Obj.Annotations[target.Annotation] != "" {
+					return "the other cluster is still on record"
+				}
+				return ""
+			}},
+		"NothingLeft": {"an empty inventory has nothing to prune", func(k *kustomizev1.Kustomization) {
+			recorded(k)
+			k.Status.Inventory = nil
+		}, 0, want{goes: true}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(tc.obj))
+			s.run.rendering, s.run.target = &render.Rendering{}, target.Of(s.Obj, "")
+			if tc.late > 0 {
+				s.run.known.leaving(s.now)
+				s.now = s.now.Add(tc.late)
+			}
+			end := s.Reconciler.aim(t.Context(), s.run)
+			s.expect(t, tc.reason, end, tc.want)
+			if tc.check != nil {
+				if problem := tc.check(s); problem != "" {
+					t.Errorf("%s: %s", tc.reason, problem)
+				}
+			}
+		})
+	}
+}
+
+func TestApplyStep(t *testing.T) {
+	a, b := entry("a"), entry("b")
+	done := func() apply.Result {
+		return apply.Result{Changes: ssa.NewChangeSet(), Inventory: []inventory.Entry{a}, Complete: true}
+	}
+	held := inventory.Plan{Held: true, Hash: "0123456789abcdef", Guard: "too much", Deletes: []inventory.Delete{{Entry: b}}}
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*apply.Result) error
+		want   want
+		hold   v1alpha1.Held
+	}{
+		"Applied":  {"health is next", func(*apply.Result) error { return nil }, want{goes: true, says: "Unknown/Progressing"}, v1alpha1.Held{}},
+		"Refused":  {"the API server refused an object", func(*apply.Result) error { return errors.New("denied") }, want{says: "False/ReconciliationFailed", after: time.Minute, events: 1}, v1alpha1.Held{}},
+		"Unpruned": {"deletes failed", func(*apply.Result) error { return &apply.PruneError{Err: errors.New("denied")} }, want{says: "False/PruneFailed", after: time.Minute, events: 1}, v1alpha1.Held{}},
+		"Stage": {"the definitions are not usable yet: no worker waits", func(*apply.Result) error { return &apply.WaitError{} },
+			want{says: "Unknown/Progressing", after: stagePoll}, v1alpha1.Held{}},
+		"Held": {"a person has to decide about deletes", func(r *apply.Result) error { r.Plan = held; return nil },
+			want{says: "False/PruneBlocked", after: time.Hour, events: 1}, v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Hash: held.Hash, Deletes: 1}}},
+		"Protected": {"what is protected waits for its confirmation", func(r *apply.Result) error { r.Plan = inventory.Plan{Protected: []inventory.Entry{b}}; return nil },
+			want{says: "False/PruneBlocked", after: time.Hour, events: 1}, v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Protected: 1}}},
+		"Creation": {"a person has to decide about Clusters", func(r *apply.Result) error {
+			r.Creation = &inventory.Creation{Held: []inventory.HeldCluster{{Name: types.NamespacedName{Namespace: "fleet", Name: "alpha"}}}}
+			return nil
+		}, want{says: "False/CreateHeld", after: time.Minute, events: 1}, v1alpha1.Held{Create: &v1alpha1.HeldCreate{Clusters: []string{"fleet/alpha"}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(nil))
+			s.run.rendering = &render.Rendering{Digest: "sha256:x"}
+			s.run.cluster = s.Targets.Local
+			s.cluster.sync = func(ctx context.Context, o apply.Options) (apply.Result, error) {
+				if err := o.Record(ctx, []inventory.Entry{a, b}); err != nil {
+					t.Errorf("the inventory is not recorded: %v", err)
+				}
+				ahead := &kustomizev1.Kustomization{}
+				if err := s.client.Get(ctx, client.ObjectKeyFromObject(s.Obj), ahead); err != nil {
+					t.Fatal(err)
+				}
+				if ahead.Status.Inventory == nil || len(ahead.Status.Inventory.Entries) != 2 {
+					t.Errorf("%s: before the first write the inventory is %v", tc.reason, ahead.Status.Inventory)
+				}
+				res := done()
+				return res, tc.change(&res)
+			}
+			end := s.Reconciler.apply(t.Context(), s.run)
+			s.expect(t, tc.reason, end, tc.want)
+			if err := s.WriteHeld(t.Context(), s.run.held); err != nil {
+				t.Fatal(err)
+			}
+			if got, _ := v1alpha1.HeldOf(s.Obj); !sameHeld(got, tc.hold) {
+				t.Errorf("%s: on record is %v, want %v", tc.reason, s.Obj.Annotations, tc.hold)
+			}
+		})
+	}
+}
+
+func sameHeld(a, b v1alpha1.Held) bool {
+	x, y := &metav1.ObjectMeta{}, &metav1.ObjectMeta{}
+	v1alpha1.SetHeld(x, a)
+	v1alpha1.SetHeld(y, b)
+	return x.Annotations[v1alpha1.HeldAnnotation] == y.Annotations[v1alpha1.HeldAnnotation]
+}
+
+// TestUndecidedStep: what was held is still held after a restart, an upgrade from an
+// agent that recorded nothing but conditions, and after the record was taken away.
+func TestUndecidedStep(t *testing.T) {
+	blocked := func(k *kustomizev1.Kustomization) {
+		k.Status.Conditions = []metav1.Condition{{
+			Type: v1alpha1.PruneBlockedCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonPruneBlocked,
+			Message: "2 of 3 objects are no longer declared, more than 1; would delete ConfigMap/apps/a; restore them in Git, or run: cascade approve prune shop -n apps --hash 0123456789abcdef",
+		}}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		obj    func(*kustomizev1.Kustomization)
+		want   bool
+	}{
+		"Free":  {"nothing was held", nil, false},
+		"Older": {"the status of an agent that had no record", blocked, true},
+		"Held": {"the plan is on record", func(k *kustomizev1.Kustomization) {
+			blocked(k)
+			v1alpha1.SetHeld(k, v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Hash: "0123456789abcdef", Deletes: 2}})
+		}, true},
+		"Protected": {"only confirmations are waited for", func(k *kustomizev1.Kustomization) {
+			blocked(k)
+			v1alpha1.SetHeld(k, v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Protected: 2}})
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(tc.obj))
+			s.run.rendering, s.run.cluster = &render.Rendering{}, s.Targets.Local
+			s.cluster.sync = func(_ context.Context, o apply.Options) (apply.Result, error) {
+				if o.Undecided != tc.want {
+					t.Errorf("%s: undecided: %t", tc.reason, o.Undecided)
+				}
+				return apply.Result{Changes: ssa.NewChangeSet(), Complete: true}, nil
+			}
+			s.Reconciler.apply(t.Context(), s.run)
+		})
+	}
+}
+
+func TestPruneStep(t *testing.T) {
+	a, b := entry("a"), entry("b")
+	deleted := func(change func(*kustomizev1.Kustomization)) func(*kustomizev1.Kustomization) {
+		return func(k *kustomizev1.Kustomization) {
+			k.DeletionTimestamp = &metav1.Time{Time: noon}
+			k.Status.Inventory = refs([]inventory.Entry{a, b})
+			if change != nil {
+				change(k)
+			}
+		}
+	}
+	policy := func(p string) func(*kustomizev1.Kustomization) {
+		return func(k *kustomizev1.Kustomization) { k.Spec.DeletionPolicy = p }
+	}
+	none := apply.Result{Changes: ssa.NewChangeSet()}
+	left := apply.Result{Changes: ssa.NewChangeSet(), Inventory: []inventory.Entry{a}}
+	held := left
+	held.Plan = inventory.Plan{Protected: []inventory.Entry{a}}
+	for name, tc := range map[string]struct {
+		reason  string
+		obj     func(*kustomizev1.Kustomization)
+		result  apply.Result
+		err     error
+		removed bool
+		gone    bool
+		says    string
+		after   time.Duration
+	}{
+		"Pruned":    {"its objects go with it", deleted(nil), none, nil, true, true, "", 0},
+		"Orphan":    {"what it applied stays", deleted(policy(kustomizev1.DeletionPolicyOrphan)), none, nil, false, true, "", 0},
+		"NoPrune":   {"who never prunes does not begin with it", deleted(func(k *kustomizev1.Kustomization) { k.Spec.Prune = false }), none, nil, false, true, "", 0},
+		"Suspended": {"a deletion takes nothing along", deleted(func(k *kustomizev1.Kustomization) { k.Spec.Suspend = true }), none, nil, false, true, "", 0},
+		"Protected": {"a person has to confirm", deleted(nil), held, nil, true, false, "False/PruneBlocked", blockedPoll},
+		"Failed":    {"it stays and is tried again", deleted(nil), none, errors.New("denied"), true, false, "False/PruneFailed", time.Minute},
+		"Accepted":  {"what the API server accepted is not waited for", deleted(nil), left, nil, true, true, "", 0},
+		"Waits":     {"unless the policy says so", deleted(policy(kustomizev1.DeletionPolicyWaitForTermination)), left, nil, true, false, "Unknown/Progressing", deletePoll},
+		"Unreachable": {"the way to its cluster is missing: nothing is forgotten", deleted(func(k *kustomizev1.Kustomization) {
+			k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "gone"}}
+		}), none, nil, false, false, "False/PruneFailed", time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(tc.obj))
+			removed := false
+			s.cluster.remove = func(apply.Options) (apply.Result, error) {
+				removed = true
+				return tc.result, tc.err
+			}
+			result, err := s.finalize(t.Context(), s.run)
+			if err != nil {
+				t.Fatalf("%s: %v", tc.reason, err)
+			}
+			if removed != tc.removed {
+				t.Errorf("%s: objects were pruned: %t", tc.reason, removed)
+			}
+			if gone := len(s.Obj.Finalizers) == 0; gone != tc.gone {
+				t.Errorf("%s: the Kustomization may go: %t", tc.reason, gone)
+			}
+			if s.says() != tc.says || result.RequeueAfter != tc.after {
+				t.Errorf("%s: it says %q and is looked at after %s, want %q and %s", tc.reason, s.says(), result.RequeueAfter, tc.says, tc.after)
+			}
+		})
+	}
+}
+
+func TestHealthStep(t *testing.T) {
+	a := entry("a")
+	is := func(s kstatus.Status) func([]inventory.Entry) (apply.Health, error) {
+		return func([]inventory.Entry) (apply.Health, error) { return apply.Health{{Entry: a, Status: s}}, nil }
+	}
+	broken := func([]inventory.Entry) (apply.Health, error) { return nil, errors.New("no answer") }
+	waits := func(k *kustomizev1.Kustomization) { k.Spec.Wait = true }
+	for name, tc := range map[string]struct {
+		reason string
+		obj    func(*kustomizev1.Kustomization)
+		health func([]inventory.Entry) (apply.Health, error)
+		// late is how long it was waited for already.
+		late    time.Duration
+		want    want
+		healthy metav1.ConditionStatus
+	}{
+		"Nobody":   {"nobody asks for health", nil, broken, 0, want{goes: true}, ""},
+		"Healthy":  {"all are as they should be", waits, is(kstatus.CurrentStatus), 0, want{goes: true, events: 1}, metav1.ConditionTrue},
+		"Progress": {"it is looked at again, no worker waits", waits, is(kstatus.InProgressStatus), 0, want{says: "Unknown/Progressing", after: healthPoll}, metav1.ConditionUnknown},
+		"Failed":   {"what failed is not waited for", waits, is(kstatus.FailedStatus), 0, want{says: "False/HealthCheckFailed", after: time.Minute, events: 1}, metav1.ConditionFalse},
+		"Late":     {"nor what takes longer than spec.timeout", waits, is(kstatus.InProgressStatus), 6 * time.Minute, want{says: "False/HealthCheckFailed", after: time.Minute, events: 1}, metav1.ConditionFalse},
+		"Unknown":  {"not to know is not to be healthy", waits, broken, 0, want{says: "Unknown/Progressing", after: healthPoll}, ""},
+		"NoAnswer": {"and no reason to wait for ever", waits, broken, 6 * time.Minute, want{says: "False/HealthCheckFailed", after: time.Minute, events: 1}, metav1.ConditionFalse},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(tc.obj))
+			s.Obj.Status.Inventory = refs([]inventory.Entry{a})
+			s.cluster.health = tc.health
+			if tc.late > 0 {
+				s.run.known.await(s.run, s.now)
+				s.now = s.now.Add(tc.late)
+			}
+			s.expect(t, tc.reason, s.Reconciler.health(t.Context(), s.run), tc.want)
+			c := apimeta.FindStatusCondition(s.Obj.Status.Conditions, meta.HealthyCondition)
+			if c == nil && tc.healthy != "" || c != nil && c.Status != tc.healthy {
+				t.Errorf("%s: the condition Healthy is %v, want %q", tc.reason, c, tc.healthy)
+			}
+		})
+	}
+}
+
+// TestRecordStep: what a reconcile that went through leaves on record.
+func TestRecordStep(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason  string
+		obj     func(*kustomizev1.Kustomization)
+		changed bool
+		events  int
+	}{
+		"First": {"it was not ready before", nil, false, 1},
+		"Same": {"an interval without a change is no news", func(k *kustomizev1.Kustomization) {
+			k.Status.ObservedGeneration, k.Status.LastAppliedRevision = 1, revision
+			k.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: meta.ReconciliationSucceededReason, Message: "Applied revision: " + revision, ObservedGeneration: 1}}
+			k.Status.History = meta.History{{Digest: "sha256:x", LastReconciledStatus: meta.ReconciliationSucceededReason, Metadata: map[string]string{"revision": revision}}}
+		}, false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(tc.obj))
+			s.run.rendering = &render.Rendering{Digest: "sha256:x"}
+			before := s.Obj.ResourceVersion
+			end := s.succeeded(t.Context(), s.run)
+			if err := errors.Join(end.err, s.WriteHeld(t.Context(), s.run.held), s.Write(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			got := &kustomizev1.Kustomization{}
+			if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(s.Obj), got); err != nil {
+				t.Fatal(err)
+			}
+			if got.Status.LastAppliedRevision != revision || got.Status.ObservedGeneration != 1 || len(got.Status.History) != 1 {
+				t.Errorf("%s: on record is %+v", tc.reason, got.Status)
+			}
+			if len(s.events.Events) != tc.events || (got.ResourceVersion != before) != (tc.events > 0) {
+				t.Errorf("%s: %d events, version %s after %s", tc.reason, len(s.events.Events), got.ResourceVersion, before)
+			}
+			if end.result.RequeueAfter != time.Hour {
+				t.Errorf("%s: looked at again after %s", tc.reason, end.result.RequeueAfter)
+			}
+		})
+	}
+	s := take(t, shop(nil))
+	if end := s.failed(t.Context(), s.run, meta.BuildFailedReason, errors.New("no such file")); end.result.RequeueAfter != time.Minute || len(s.Obj.Status.History) != 0 {
+		t.Errorf("a failure before applying: %+v, history %v", end, s.Obj.Status.History)
+	}
+	if c := apimeta.FindStatusCondition(s.Obj.Status.Conditions, meta.ReadyCondition); !strings.Contains(c.Message, "no such file") {
+		t.Errorf("the failure is not told: %v", c)
+	}
+}

@@ -1,0 +1,155 @@
+package kustomization
+
+import (
+	"context"
+	"time"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/depend"
+	"github.com/cascade-gitops/cascade/syncer/find"
+	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/wake"
+)
+
+// How soon a Kustomization is looked at again.
+const (
+	// healthPoll is the pause between two looks at objects that are getting
+	// healthy, where no event comes before.
+	healthPoll = 5 * time.Second
+	// stagePoll is the same for the definitions that the rest needs.
+	stagePoll = 500 * time.Millisecond
+	// heldPoll is the pause between two looks at Clusters that are held, where no
+	// event comes before: nothing tells of what a Cluster refers to.
+	heldPoll = time.Minute
+	// deletePoll is the pause between two looks at objects that are being
+	// deleted.
+	deletePoll = 2 * time.Second
+	// blockedPoll is the pause of a deleted Kustomization whose objects are held.
+	blockedPoll = 30 * time.Second
+)
+
+// stageTimeout bounds the wait for the definitions and classes that the rest
+// of a rendering needs, as Flux does.
+const stageTimeout = 60 * time.Second
+
+// SetupWithManager registers the reconciler and its indexes. configs, if not
+// nil, has the metadata of the ConfigMaps and Secrets that are watched.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int, configs cache.Cache) error {
+	r.open()
+	err := wake.AddIndexes(ctx, mgr, &kustomizev1.Kustomization{}, map[string]func(*kustomizev1.Kustomization) []string{
+		wake.SourceIndex:     func(k *kustomizev1.Kustomization) []string { return []string{wake.SourceKey(sourceKey(k))} },
+		wake.DependencyIndex: func(k *kustomizev1.Kustomization) []string { return depend.Keys(dependencies(k)) },
+		wake.ConfigIndex:     configKeys,
+	})
+	if err != nil {
+		return err
+	}
+	index := r.index()
+	b := ctrl.NewControllerManagedBy(mgr).
+		For(&kustomizev1.Kustomization{}, builder.WithPredicates(r.Sources.Passes(), wake.Changed(v1alpha1.ApprovePruneAnnotation, v1alpha1.DriftAnnotation))).
+		Watches(&kustomizev1.Kustomization{}, &handler.Funcs{UpdateFunc: r.onDependency}).
+		WatchesRawSource(index.OnSnapshot(r.Sources.Snapshots, r.urgency)).
+		WatchesRawSource(ctrlsource.Func(r.onTouch)).
+		WatchesRawSource(wake.OnRelease(r.FirstSync, kustomizev1.KustomizationKind)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: wake.RateLimiter()})
+	others, err := r.Sources.Watch(mgr, sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.ExternalArtifactKind)
+	if err != nil {
+		return err
+	}
+	for _, o := range others {
+		b = b.Watches(o, index.UsersOf(find.KindOf(o)), builder.WithPredicates(wake.NewArtifact()))
+	}
+	index.WatchConfigs(b, configs)
+	return b.Complete(r)
+}
+
+// index finds Kustomizations by what they refer to.
+func (r *Reconciler) index() wake.Index {
+	return wake.Index{Client: r.Client, List: func() client.ObjectList { return &kustomizev1.KustomizationList{} }}
+}
+
+// urgency puts who reads what a snapshot changed before who only takes note of it.
+func (r *Reconciler) urgency(request reconcile.Request, snapshot *source.Snapshot) int {
+	if snapshot != nil && r.progress(request.NamespacedName).sameFiles(snapshot) {
+		return wake.PriorityUnchanged
+	}
+	return wake.PriorityChanged
+}
+
+// configKeys are the ConfigMaps and Secrets that an object refers to.
+func configKeys(k *kustomizev1.Kustomization) []string {
+	key := func(kind, name string) string { return wake.ConfigKey(kind, k.Namespace, name) }
+	var keys []string
+	if k.Spec.PostBuild != nil {
+		for _, ref := range k.Spec.PostBuild.SubstituteFrom {
+			keys = append(keys, key(ref.Kind, ref.Name))
+		}
+	}
+	if d := k.Spec.Decryption; d != nil && d.SecretRef != nil {
+		keys = append(keys, key("Secret", d.SecretRef.Name))
+	}
+	if c := k.Spec.KubeConfig; c != nil {
+		if c.SecretRef != nil {
+			keys = append(keys, key("Secret", c.SecretRef.Name))
+		}
+		if c.ConfigMapRef != nil {
+			keys = append(keys, key("ConfigMap", c.ConfigMapRef.Name))
+		}
+	}
+	return keys
+}
+
+// onTouch enqueues the Kustomizations of which an object changed in the
+// cluster.
+func (r *Reconciler) onTouch(_ context.Context, queue wake.Queue) error {
+	r.Memo.OnTouch(func(name types.NamespacedName, object inventory.Entry, dirty bool) {
+		if after, ok := r.progress(name).touched(object, dirty, r.Now()); ok {
+			wake.Enqueue(queue, name, wake.PriorityChanged, after)
+		}
+	})
+	return nil
+}
+
+// onDependency wakes those that wait for a Kustomization.
+func (r *Reconciler) onDependency(ctx context.Context, e event.UpdateEvent, queue wake.Queue) {
+	before, ok1 := e.ObjectOld.(*kustomizev1.Kustomization)
+	after, ok2 := e.ObjectNew.(*kustomizev1.Kustomization)
+	if !ok1 || !ok2 {
+		return
+	}
+	ready := becameReady(before, after)
+	r.index().Each(ctx, wake.DependencyIndex, client.ObjectKeyFromObject(after).String(), func(o client.Object) {
+		k := o.(*kustomizev1.Kustomization)
+		// A dependant that has not said yet that it waits is told by its revision.
+		behind := sourceKey(k) == sourceKey(after) && k.Status.LastAppliedRevision != after.Status.LastAppliedRevision
+		if ready && behind || depend.Waits(k) && (ready || depend.HasExpression(dependencies(k))) {
+			wake.Enqueue(queue, client.ObjectKeyFromObject(k), 0, 0)
+		}
+	})
+}
+
+// becameReady reports an update after which a dependant may go on.
+func becameReady(before, after *kustomizev1.Kustomization) bool {
+	if !apimeta.IsStatusConditionTrue(after.Status.Conditions, meta.ReadyCondition) {
+		return false
+	}
+	return !apimeta.IsStatusConditionTrue(before.Status.Conditions, meta.ReadyCondition) ||
+		before.Status.LastAppliedRevision != after.Status.LastAppliedRevision ||
+		before.Status.ObservedGeneration != after.Status.ObservedGeneration
+}

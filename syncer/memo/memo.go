@@ -1,0 +1,156 @@
+package memo
+
+import (
+	"context"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/digest"
+	"github.com/cascade-gitops/cascade/syncer/observed"
+)
+
+// Memo remembers what is clean in one cluster. It is safe for concurrent use, and
+// Start owns its goroutines. The nil Memo and the zero Memo know nothing.
+type Memo struct {
+	label   string
+	now     func() time.Time
+	records records
+	watches watches
+}
+
+// Object names an object of a cluster.
+type Object struct {
+	Kind schema.GroupKind
+	Name types.NamespacedName
+}
+
+// New returns a Memo for the objects that carry <group>/name as owner label.
+// Until Start is called it remembers nothing.
+func New(r *observed.Reader, group string, now func() time.Time) *Memo {
+	m := &Memo{label: group + "/name", now: now}
+	m.records.init(r, now)
+	m.watches.init(r, m.label, &m.records)
+	return m
+}
+
+// Label is the owner label by which objects are watched.
+func (m *Memo) Label() string { return m.label }
+
+// Now is the time of the memo's clock.
+func (m *Memo) Now() time.Time { return m.now() }
+
+// OnTouch sets the function that is told of an owner when one of its objects
+// changed; dirty, if the change touched what was applied. It must not block.
+// It is called before Start.
+func (m *Memo) OnTouch(f func(owner types.NamespacedName, object inventory.Entry, dirty bool)) {
+	m.records.onTouch = f
+}
+
+// Start watches until the context ends and returns when all of its goroutines
+// have. It implements controller-runtime's Runnable.
+func (m *Memo) Start(ctx context.Context) error {
+	m.watches.run(ctx)
+	return nil
+}
+
+// Watch makes sure that a kind is watched and waits for the first list. It
+// reports whether what the watch shows can be relied upon.
+func (m *Memo) Watch(ctx context.Context, gk schema.GroupKind, resource schema.GroupVersionResource) bool {
+	return m != nil && m.watches.watch(ctx, gk, resource)
+}
+
+// Live returns what the watch shows of an object; nil if it shows nothing.
+func (m *Memo) Live(o Object) *observed.Object {
+	if m == nil {
+		return nil
+	}
+	return m.records.live(o)
+}
+
+// Matches reports whether an object is known to be in the cluster as desired.
+func (m *Memo) Matches(o Object, owner types.NamespacedName, desired digest.Short) bool {
+	return m != nil && m.records.matches(o, owner, desired)
+}
+
+// Applied reports whether the object was applied by this process in just this
+// form, whatever has become of it since.
+func (m *Memo) Applied(o Object, owner types.NamespacedName, desired digest.Short) bool {
+	return m != nil && m.records.applied(o, owner, desired)
+}
+
+// Begin notes that a request to apply an object is under way, until Remember or
+// Abandon.
+func (m *Memo) Begin(o Object) {
+	if m != nil {
+		m.records.begin(o)
+	}
+}
+
+// Remember records the answer to an apply. Kinds that are not watched are not
+// remembered.
+func (m *Memo) Remember(o Object, owner types.NamespacedName, desired digest.Short, asked *unstructured.Unstructured, got *metav1.PartialObjectMetadata) {
+	if m != nil {
+		m.records.remember(o, owner, desired, asked, got)
+	}
+}
+
+// Abandon ends what Begin began without an answer that could be remembered.
+func (m *Memo) Abandon(o Object) {
+	if m != nil {
+		m.records.abandon(o)
+	}
+}
+
+// SetReady notes that an object of an early stage may be built upon.
+func (m *Memo) SetReady(o Object) {
+	if m != nil {
+		m.records.setReady(o)
+	}
+}
+
+// Ready reports whether SetReady was called for an object that was not touched
+// since.
+func (m *Memo) Ready(o Object) bool { return m != nil && m.records.ready(o) }
+
+// Drop forgets what is remembered of an object, so that what happens to it is
+// no longer told.
+func (m *Memo) Drop(o Object) {
+	if m != nil {
+		m.records.dropObject(o)
+	}
+}
+
+// Retain forgets what an owner does not declare any more.
+func (m *Memo) Retain(owner types.NamespacedName, declared []inventory.Entry) {
+	if m != nil {
+		m.records.retain(owner, declared)
+	}
+}
+
+// Forget drops everything that is remembered of an owner's objects: they are
+// verified anew with the next apply.
+func (m *Memo) Forget(owner types.NamespacedName) {
+	if m != nil {
+		m.records.forget(owner)
+	}
+}
+
+// Owned lists what is remembered of an owner: objects that this process applied
+// for it, in the memo's cluster.
+func (m *Memo) Owned(owner types.NamespacedName) []inventory.Entry {
+	if m == nil {
+		return nil
+	}
+	return m.records.owned(owner)
+}
+
+// Clean reports whether n objects of an owner are remembered and all of them
+// are as they were applied.
+func (m *Memo) Clean(owner types.NamespacedName, n int) bool {
+	return m != nil && m.records.clean(owner, n)
+}

@@ -1,0 +1,323 @@
+package memo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/digest"
+	"github.com/cascade-gitops/cascade/syncer/directive"
+	"github.com/cascade-gitops/cascade/syncer/observed"
+)
+
+var (
+	memoKind   = schema.GroupKind{Group: "apps", Kind: "Deployment"}
+	memoName   = types.NamespacedName{Namespace: "x", Name: "a"}
+	memoObject = Object{memoKind, memoName}
+	memoOwner  = types.NamespacedName{Namespace: "flux-system", Name: "apps"}
+)
+
+// touches collects what a memo tells.
+type touches []string
+
+// newMemo returns a memo that shows one kind as watched, without an API server.
+func newMemo() (*Memo, *store, *touches) {
+	m := New(observed.NewReader(nil), directive.Group, time.Now)
+	told := &touches{}
+	m.OnTouch(func(owner types.NamespacedName, e inventory.Entry, dirty bool) {
+		*told = append(*told, fmt.Sprintf("%s %s %t", owner.Name, e, dirty))
+	})
+	k := &watched{
+		kind:   m.records.open(memoKind, schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}),
+		synced: make(chan struct{}), stop: func() {},
+	}
+	m.watches.kinds[memoKind] = k
+	return m, &store{records: &m.records, watched: k}, told
+}
+
+func metadataOf(uid, version string, generation int64, change func(*metav1.PartialObjectMetadata)) *metav1.PartialObjectMetadata {
+	p := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: memoName.Namespace, Name: memoName.Name, UID: types.UID(uid), ResourceVersion: version, Generation: generation,
+		Labels:        map[string]string{"app": "a", "foreign": "1"},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kustomize-controller", Operation: metav1.ManagedFieldsOperationApply}},
+	}}
+	if change != nil {
+		change(p)
+	}
+	return p
+}
+
+func declared() *unstructured.Unstructured {
+	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "a"}}}
+	u.SetLabels(map[string]string{"app": "a"})
+	return u
+}
+
+func TestMemo(t *testing.T) {
+	desired := digest.Short{1}
+	for name, tc := range map[string]struct {
+		reason string
+		// first is the answer to the apply.
+		first *metav1.PartialObjectMetadata
+		event func(*store) error
+		clean bool
+		tells string
+	}{
+		"Own write": {
+			reason: "the watch shows what we wrote ourselves",
+			event:  func(s *store) error { return s.Add(metadataOf("u", "10", 3, nil)) }, clean: true,
+		},
+		"Before our write": {
+			reason: "the watch lags behind",
+			event:  func(s *store) error { return s.Update(metadataOf("u", "9", 2, nil)) }, clean: true,
+		},
+		"Status": {
+			reason: "a controller writes status: nothing that was applied changed, but its health may have",
+			event:  func(s *store) error { return s.Update(metadataOf("u", "11", 3, nil)) }, clean: true, tells: "apps Deployment/x/a false",
+		},
+		"Spec": {
+			reason: "somebody edits the object",
+			event:  func(s *store) error { return s.Update(metadataOf("u", "11", 4, nil)) }, tells: "apps Deployment/x/a true",
+		},
+		"Label of others": {
+			reason: "a label that was not asked for is none of our business",
+			event: func(s *store) error {
+				return s.Update(metadataOf("u", "11", 3, func(p *metav1.PartialObjectMetadata) { p.Labels["foreign"] = "2" }))
+			}, clean: true, tells: "apps Deployment/x/a false",
+		},
+		"Label of ours": {
+			reason: "a label that was asked for is changed without a new generation",
+			event: func(s *store) error {
+				return s.Update(metadataOf("u", "11", 3, func(p *metav1.PartialObjectMetadata) { p.Labels["app"] = "b" }))
+			}, tells: "apps Deployment/x/a true",
+		},
+		"Deleted": {
+			reason: "somebody deletes it, or strips the owner label, after which the watch no longer shows it",
+			event:  func(s *store) error { return s.Delete(metadataOf("u", "11", 3, nil)) }, tells: "apps Deployment/x/a true",
+		},
+		"Re-created": {
+			reason: "the same name, another object",
+			event:  func(s *store) error { return s.Add(metadataOf("w", "11", 3, nil)) }, tells: "apps Deployment/x/a true",
+		},
+		"Edited with kubectl": {
+			reason: "kubectl's fields have to be taken over, even if the generation were the same",
+			event: func(s *store) error {
+				return s.Update(metadataOf("u", "11", 3, func(p *metav1.PartialObjectMetadata) {
+					p.ManagedFields = append(p.ManagedFields, metav1.ManagedFieldsEntry{Manager: "kubectl-edit", Operation: metav1.ManagedFieldsOperationUpdate})
+				}))
+			}, tells: "apps Deployment/x/a true",
+		},
+		"Without generation": {
+			reason: "kinds like ConfigMap have no generation: any write is looked at",
+			first:  metadataOf("u", "10", 0, nil),
+			event:  func(s *store) error { return s.Update(metadataOf("u", "11", 0, nil)) }, tells: "apps Deployment/x/a true",
+		},
+		"Exempted": {
+			reason: "a person asks that it be left alone: the next look decides",
+			event: func(s *store) error {
+				return s.Update(metadataOf("u", "11", 3, func(p *metav1.PartialObjectMetadata) {
+					p.Annotations = map[string]string{directive.Group + "/reconcile": "Disabled"}
+				}))
+			}, tells: "apps Deployment/x/a true",
+		},
+		"Listed anew": {
+			reason: "the watch was interrupted and nothing happened meanwhile",
+			event:  func(s *store) error { return s.Replace([]any{metadataOf("u", "10", 3, nil)}, "12") }, clean: true,
+		},
+		"Missing in a list": {
+			reason: "it was deleted while the watch was interrupted",
+			event:  func(s *store) error { return s.Replace(nil, "12") }, tells: "apps Deployment/x/a true",
+		},
+		"Foreign object": {
+			reason: "an object that was never applied by us is nothing to tell about",
+			event: func(s *store) error {
+				return s.Add(metadataOf("z", "12", 1, func(p *metav1.PartialObjectMetadata) { p.Name = "other" }))
+			}, clean: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, store, told := newMemo()
+			first := tc.first
+			if first == nil {
+				first = metadataOf("u", "10", 3, nil)
+			}
+			m.Remember(memoObject, memoOwner, desired, declared(), first)
+			if !m.Matches(memoObject, memoOwner, desired) || !m.Clean(memoOwner, 1) {
+				t.Fatal("what was just applied is not clean")
+			}
+			if m.Matches(memoObject, memoOwner, digest.Short{2}) {
+				t.Error("an object is clean although something else is asked for now")
+			}
+			if m.Matches(memoObject, types.NamespacedName{Name: "other"}, desired) {
+				t.Error("an object is clean for somebody who did not apply it")
+			}
+			if err := tc.event(store); err != nil {
+				t.Fatal(err)
+			}
+			if got := m.Matches(memoObject, memoOwner, desired); got != tc.clean {
+				t.Errorf("%s: Matches() = %t, want %t", tc.reason, got, tc.clean)
+			}
+			if got := m.Clean(memoOwner, 1); got != tc.clean {
+				t.Errorf("%s: Clean() = %t, want %t", tc.reason, got, tc.clean)
+			}
+			var want touches
+			if tc.tells != "" {
+				want = touches{tc.tells}
+			}
+			if fmt.Sprint(*told) != fmt.Sprint(want) {
+				t.Errorf("%s: told %v, want %v", tc.reason, *told, want)
+			}
+			// Applied again, it is clean again, however often it was touched.
+			m.Remember(memoObject, memoOwner, desired, declared(), metadataOf("w", "20", 5, nil))
+			if !m.Clean(memoOwner, 1) {
+				t.Errorf("%s: not clean after it was applied again", tc.reason)
+			}
+			m.Forget(memoOwner)
+			if m.Clean(memoOwner, 1) || !m.Clean(memoOwner, 0) {
+				t.Errorf("%s: something is remembered of an owner that was forgotten", tc.reason)
+			}
+		})
+	}
+}
+
+// TestMemoRaces: the event of somebody's write arrives before the answer to
+// our own, earlier one is taken in.
+func TestMemoRaces(t *testing.T) {
+	m, store, _ := newMemo()
+	if err := store.Add(metadataOf("u", "12", 4, nil)); err != nil {
+		t.Fatal(err)
+	}
+	m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), metadataOf("u", "10", 3, nil))
+	if m.Clean(memoOwner, 1) {
+		t.Error("an object is clean although the watch showed a later write before")
+	}
+}
+
+// TestMemoPassedBy: the watch has come past our own write before its answer is
+// taken in.
+func TestMemoPassedBy(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		events func(*store) error
+	}{
+		"Gone": {"it was deleted meanwhile", func(s *store) error {
+			return errors.Join(s.Add(metadataOf("u", "10", 3, nil)), s.Delete(metadataOf("u", "11", 3, nil)))
+		}},
+		"Relabelled": {"a label was changed meanwhile, which no generation tells", func(s *store) error {
+			return s.Update(metadataOf("u", "11", 3, func(p *metav1.PartialObjectMetadata) { p.Labels["app"] = "b" }))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, s, told := newMemo()
+			if err := tc.events(s); err != nil {
+				t.Fatal(err)
+			}
+			m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), metadataOf("u", "10", 3, nil))
+			if m.Clean(memoOwner, 1) || len(*told) != 1 {
+				t.Errorf("%s: it is clean, or nobody was told: %v", tc.reason, *told)
+			}
+		})
+	}
+}
+
+// TestMemoRestored: versions go back when etcd is restored from a backup.
+func TestMemoRestored(t *testing.T) {
+	m, s, told := newMemo()
+	if err := s.Replace([]any{metadataOf("u", "900", 2, nil)}, "1000"); err != nil {
+		t.Fatal(err)
+	}
+	m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), metadataOf("u", "1001", 3, nil))
+	if err := s.Replace([]any{metadataOf("u", "400", 2, nil)}, "500"); err != nil {
+		t.Fatal(err)
+	}
+	if m.Clean(memoOwner, 1) || len(*told) != 1 {
+		t.Errorf("an object of another history is clean; told %v", *told)
+	}
+}
+
+// TestMemoRefused: a kind whose watch the API server refuses is not clean.
+func TestMemoRefused(t *testing.T) {
+	m, s, _ := newMemo()
+	m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), metadataOf("u", "10", 3, nil))
+	m.watches.served(s.watched.kind, errors.New("connection refused"))
+	if !m.Clean(memoOwner, 1) {
+		t.Error("an API server that does not answer has said something")
+	}
+	m.watches.served(s.watched.kind, apierrors.NewNotFound(schema.GroupResource{Resource: "things"}, ""))
+	if m.Clean(memoOwner, 1) || m.Matches(memoObject, memoOwner, digest.Short{1}) {
+		t.Error("an object is clean although its kind is not watched any more")
+	}
+}
+
+// TestMemoRetain: what is no longer declared is no longer watched over.
+func TestMemoRetain(t *testing.T) {
+	m, _, _ := newMemo()
+	m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), metadataOf("u", "10", 3, nil))
+	other := types.NamespacedName{Namespace: memoName.Namespace, Name: "b"}
+	m.Remember(Object{memoKind, other}, memoOwner, digest.Short{1}, declared(), metadataOf("v", "11", 1, nil))
+	if owned := m.Owned(memoOwner); len(owned) != 2 {
+		t.Fatalf("Owned() = %v", owned)
+	}
+	m.Retain(memoOwner, []inventory.Entry{{Namespace: memoName.Namespace, Name: "b", Group: memoKind.Group, Kind: memoKind.Kind}})
+	if owned := m.Owned(memoOwner); len(owned) != 1 || owned[0].Name != "b" {
+		t.Errorf("Owned() = %v after the other was dropped", owned)
+	}
+}
+
+func TestMemoWithoutWatch(t *testing.T) {
+	m, _, _ := newMemo()
+	other := schema.GroupKind{Kind: "ConfigMap"}
+	m.Remember(Object{other, memoName}, memoOwner, digest.Short{1}, declared(), metadataOf("u", "10", 3, nil))
+	if m.Matches(Object{other, memoName}, memoOwner, digest.Short{1}) {
+		t.Error("an object of a kind that is not watched is remembered")
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if m.Watch(ended, other, schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}) {
+		t.Error("a memo that does not run watches")
+	}
+	var none *Memo
+	if none.Matches(memoObject, memoOwner, digest.Short{}) || none.Clean(memoOwner, 0) || none.Watch(context.Background(), memoKind, schema.GroupVersionResource{}) {
+		t.Error("no memo knows something")
+	}
+	none.Forget(memoOwner)
+	none.Drop(memoObject)
+}
+
+// TestMemoDropsUnused: a kind of which nothing is remembered is watched for a
+// while longer, and then no more.
+func TestMemoDropsUnused(t *testing.T) {
+	m, s, _ := newMemo()
+	now := time.Unix(0, 0)
+	m.records.now = func() time.Time { return now }
+	watched := func() bool {
+		m.watches.dropUnused()
+		return m.watches.kinds[memoKind] == s.watched
+	}
+	m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), metadataOf("u", "10", 3, nil))
+	now = now.Add(2 * unusedKind)
+	if !watched() {
+		t.Fatal("a kind is not watched any more although an object of it is remembered")
+	}
+	m.Forget(memoOwner)
+	if !watched() {
+		t.Fatal("a kind is dropped at once")
+	}
+	now = now.Add(unusedKind + time.Second)
+	if watched() {
+		t.Error("a kind is watched for ever although nothing of it is remembered")
+	}
+	m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), metadataOf("u", "10", 3, nil))
+	if m.Matches(memoObject, memoOwner, digest.Short{1}) {
+		t.Error("an object of a kind that is not watched any more is remembered")
+	}
+}

@@ -1,0 +1,375 @@
+package memo
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/digest"
+	"github.com/cascade-gitops/cascade/syncer/observed"
+)
+
+// unusedKind is how long a kind of which nothing is remembered any more is
+// still watched.
+const unusedKind = 10 * time.Minute
+
+// records compares what was asked for of objects with what the watch shows of
+// them. The zero value has none.
+type records struct {
+	reader  *observed.Reader
+	now     func() time.Time
+	onTouch func(owner types.NamespacedName, object inventory.Entry, dirty bool)
+
+	mu sync.Mutex // guards kinds and owners, and everything in them
+	// kinds are those that are watched.
+	kinds  map[schema.GroupKind]*kind
+	owners map[types.NamespacedName]*owner
+}
+
+// kind is a kind that is watched. All fields but group and resource are guarded
+// by the lock of records.
+type kind struct {
+	group    schema.GroupKind
+	resource schema.GroupVersionResource
+	objects  map[types.NamespacedName]*record
+	// seen is the newest version that the watch has shown.
+	seen string
+	// refused: the API server does not serve the watch any more.
+	refused bool
+	// unused is since when nothing of the kind is remembered; zero while
+	// something is.
+	unused time.Time
+}
+
+// record of one object. live is nil while the watch does not show it.
+type record struct {
+	live *observed.Object
+	// verified is nil unless the object was applied by this process.
+	verified *verified
+	// applying: a request of ours is under way. What the watch shows meanwhile may
+	// be our own doing, and is judged when the answer is there.
+	applying bool
+}
+
+// verified is an object as the API server answered when it was applied.
+type verified struct {
+	owner      types.NamespacedName
+	desired    digest.Short
+	uid        types.UID
+	version    string
+	generation int64
+	// keys are the labels and annotations that were asked for, values the digest
+	// of the values that they had in the answer.
+	keys   digest.Keys
+	values uint64
+	ready  bool
+	dirty  bool
+}
+
+// owner is what is known of the objects of one owner. dirty counts those that
+// were touched.
+type owner struct {
+	objects map[Object]struct{}
+	dirty   int
+}
+
+// touch is a change of an object of an owner. dirty: it touched what was applied.
+type touch struct {
+	owner  types.NamespacedName
+	object inventory.Entry
+	dirty  bool
+}
+
+func (r *records) init(reader *observed.Reader, now func() time.Time) {
+	r.reader, r.now = reader, now
+	r.kinds, r.owners = map[schema.GroupKind]*kind{}, map[types.NamespacedName]*owner{}
+}
+
+// tell tells the listener of touches. The lock is not held.
+func (r *records) tell(touches ...touch) {
+	if r.onTouch == nil {
+		return
+	}
+	for _, t := range touches {
+		r.onTouch(t.owner, t.object, t.dirty)
+	}
+}
+
+// open adds a kind that is watched from now on.
+func (r *records) open(gk schema.GroupKind, resource schema.GroupVersionResource) *kind {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k := &kind{group: gk, resource: resource, objects: map[types.NamespacedName]*record{}}
+	r.kinds[gk] = k
+	return k
+}
+
+// dropUnused forgets a kind of which nothing was remembered for a while, and
+// reports whether it did.
+func (r *records) dropUnused(k *kind) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, o := range k.objects {
+		if o.verified != nil {
+			k.unused = time.Time{}
+			return false
+		}
+	}
+	switch now := r.now(); {
+	case k.unused.IsZero():
+		k.unused = now
+	case now.Sub(k.unused) > unusedKind:
+		delete(r.kinds, k.group)
+		return true
+	}
+	return false
+}
+
+// setRefused notes whether the API server serves the watch of a kind.
+func (r *records) setRefused(k *kind, refused bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k.refused = refused
+}
+
+func (r *records) isRefused(k *kind) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return k.refused
+}
+
+// record returns the record of an object; nil if there is none. The lock is held.
+func (r *records) record(o Object) *record {
+	if k := r.kinds[o.Kind]; k != nil {
+		return k.objects[o.Name]
+	}
+	return nil
+}
+
+// verified returns what was verified of an object; nil if nothing was. The lock
+// is held.
+func (r *records) verified(o Object) *verified {
+	if known := r.record(o); known != nil {
+		return known.verified
+	}
+	return nil
+}
+
+func (r *records) live(o Object) *observed.Object {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known := r.record(o); known != nil {
+		return known.live
+	}
+	return nil
+}
+
+func (r *records) matches(o Object, owner types.NamespacedName, desired digest.Short) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := r.verified(o)
+	return v != nil && !v.dirty && v.desired == desired && v.owner == owner && !r.kinds[o.Kind].refused
+}
+
+func (r *records) applied(o Object, owner types.NamespacedName, desired digest.Short) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := r.verified(o)
+	return v != nil && v.desired == desired && v.owner == owner
+}
+
+func (r *records) begin(o Object) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k := r.kinds[o.Kind]
+	if k == nil {
+		return
+	}
+	if k.objects[o.Name] == nil {
+		k.objects[o.Name] = &record{}
+	}
+	k.objects[o.Name].applying = true
+}
+
+func (r *records) abandon(o Object) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.record(o)
+	if known == nil {
+		return
+	}
+	known.applying = false
+	switch {
+	case known.verified != nil:
+		r.taint(known.verified)
+	case known.live == nil:
+		delete(r.kinds[o.Kind].objects, o.Name)
+	}
+}
+
+func (r *records) remember(o Object, by types.NamespacedName, desired digest.Short, asked *unstructured.Unstructured, got *metav1.PartialObjectMetadata) {
+	keys := digest.KeysOf(asked)
+	v := &verified{
+		owner: by, desired: desired, uid: got.UID, version: got.ResourceVersion, generation: got.Generation,
+		keys: keys, values: keys.Values(got.Labels, got.Annotations),
+	}
+	if r.rememberLocking(o, v, r.reader.Of(got)) {
+		r.tell(touch{by, inventory.Entry{Namespace: o.Name.Namespace, Name: o.Name.Name, Group: o.Kind.Group, Kind: o.Kind.Kind}, true})
+	}
+}
+
+// rememberLocking reports whether the object was touched already.
+func (r *records) rememberLocking(o Object, v *verified, answer *observed.Object) (dirty bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k := r.kinds[o.Kind]
+	if k == nil {
+		return false
+	}
+	known := k.objects[o.Name]
+	if known == nil {
+		known = &record{}
+		k.objects[o.Name] = known
+	}
+	r.disown(o, known)
+	known.applying = false
+	// Something may have happened to the object between the answer and now: the
+	// watch has shown a later version, or has come past this one and shows nothing.
+	switch {
+	case answer.Deleting, answer.Skip, answer.Foreign:
+		v.dirty = true
+	case known.live != nil:
+		v.dirty = newer(known.live.Version, v.version)
+	default:
+		v.dirty = k.seen != "" && newer(k.seen, v.version)
+	}
+	known.verified = v
+	by := r.owners[v.owner]
+	if by == nil {
+		by = &owner{objects: map[Object]struct{}{}}
+		r.owners[v.owner] = by
+	}
+	by.objects[o] = struct{}{}
+	if v.dirty {
+		by.dirty++
+	}
+	return v.dirty
+}
+
+// disown takes an object away from its owner. The lock is held.
+func (r *records) disown(o Object, known *record) {
+	v := known.verified
+	if v == nil {
+		return
+	}
+	if by := r.owners[v.owner]; by != nil {
+		if v.dirty {
+			by.dirty--
+		}
+		if delete(by.objects, o); len(by.objects) == 0 {
+			delete(r.owners, v.owner)
+		}
+	}
+	known.verified = nil
+}
+
+func (r *records) setReady(o Object) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if v := r.verified(o); v != nil {
+		v.ready = true
+	}
+}
+
+func (r *records) ready(o Object) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := r.verified(o)
+	return v != nil && v.ready && !v.dirty
+}
+
+func (r *records) dropObject(o Object) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.dropLocked(o)
+}
+
+func (r *records) dropLocked(o Object) {
+	known := r.record(o)
+	if known == nil {
+		return
+	}
+	r.disown(o, known)
+	if known.live == nil {
+		delete(r.kinds[o.Kind].objects, o.Name)
+	}
+}
+
+func (r *records) retain(by types.NamespacedName, declared []inventory.Entry) {
+	kept := make(map[Object]bool, 2*len(declared))
+	for _, e := range declared {
+		// Objects of a cluster's scope may be declared with a namespace.
+		kept[Object{e.GroupKind(), types.NamespacedName{Namespace: e.Namespace, Name: e.Name}}] = true
+		kept[Object{e.GroupKind(), types.NamespacedName{Name: e.Name}}] = true
+	}
+	r.dropOf(by, func(o Object) bool { return !kept[o] })
+}
+
+func (r *records) forget(by types.NamespacedName) { r.dropOf(by, func(Object) bool { return true }) }
+
+// dropOf drops those objects of an owner that are to be dropped.
+func (r *records) dropOf(by types.NamespacedName, drops func(Object) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known := r.owners[by]; known != nil {
+		for _, o := range slices.Collect(maps.Keys(known.objects)) {
+			if drops(o) {
+				r.dropLocked(o)
+			}
+		}
+	}
+}
+
+func (r *records) owned(by types.NamespacedName) []inventory.Entry {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.owners[by]
+	if known == nil {
+		return nil
+	}
+	entries := make([]inventory.Entry, 0, len(known.objects))
+	for o := range known.objects {
+		entries = append(entries, r.kinds[o.Kind].entry(o.Name))
+	}
+	return inventory.Union(nil, entries)
+}
+
+func (r *records) clean(by types.NamespacedName, n int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.owners[by]
+	if known == nil {
+		return n == 0
+	}
+	if len(known.objects) != n || known.dirty > 0 {
+		return false
+	}
+	return !slices.ContainsFunc(slices.Collect(maps.Values(r.kinds)), func(k *kind) bool { return k.refused && known.has(k.group) })
+}
+
+// has reports whether one of the owner's objects is of a kind.
+func (o *owner) has(gk schema.GroupKind) bool {
+	for object := range o.objects {
+		if object.Kind == gk {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,90 @@
+package observed
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/fluxcd/pkg/ssa"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/syncer/directive"
+)
+
+// Object is the metadata of an object in the cluster, as far as applying depends
+// on it.
+type Object struct {
+	UID        types.UID
+	Version    string
+	Generation int64
+	Deleting   bool
+	// Skip: the object asks not to be reconciled; Force: to be re-created if
+	// need be; Merge: not to have fields of other managers taken over.
+	Skip, Force, Merge bool
+	// Foreign: kubectl or a former engine manages fields that have to be taken
+	// over before applying.
+	Foreign bool
+}
+
+// Of reads the metadata of a live object.
+func (r *Reader) Of(p *metav1.PartialObjectMetadata) *Object {
+	is := func(selector map[string]string) bool { return directive.InMetadata(selector, p.Labels, p.Annotations) }
+	o := &Object{
+		UID: p.UID, Version: p.ResourceVersion, Generation: p.Generation, Deleting: p.DeletionTimestamp != nil,
+		Skip: is(directive.Skip()), Force: is(directive.Force()), Merge: is(directive.Merge()),
+	}
+	o.Foreign = !o.Merge && (hasAny(p.Annotations, leftAnnotations()) || hasAny(p.Labels, leftLabels()) ||
+		slices.ContainsFunc(p.ManagedFields, r.takesOver))
+	return o
+}
+
+func hasAny(m map[string]string, keys []string) bool {
+	return slices.ContainsFunc(keys, func(k string) bool { _, ok := m[k]; return ok })
+}
+
+// takesOver reports whether the fields of a manager are taken over.
+func (r *Reader) takesOver(e metav1.ManagedFieldsEntry) bool {
+	if e.Subresource != "" {
+		return false
+	}
+	for _, m := range r.managers {
+		if e.Operation == m.OperationType && (e.Manager == m.Name || !m.ExactMatch && strings.HasPrefix(e.Manager, m.Name)) {
+			return true
+		}
+	}
+	return false
+}
+
+// Cleanup is what has to be taken off an object of which Foreign is true.
+func (r *Reader) Cleanup() ssa.ApplyCleanupOptions {
+	return ssa.ApplyCleanupOptions{
+		Annotations: leftAnnotations(), Labels: leftLabels(), FieldManagers: r.managers, Exclusions: directive.Merge(),
+	}
+}
+
+// managersTakenOver are those of Flux's kustomize-controller: kubectl, its own
+// updates of former days, and those that the caller names by prefix.
+func managersTakenOver(overrides []string) []ssa.FieldManager {
+	managers := []ssa.FieldManager{
+		{Name: "flux-client-side-apply", OperationType: metav1.ManagedFieldsOperationApply, ExactMatch: true},
+		{Name: "kubectl", OperationType: metav1.ManagedFieldsOperationApply},
+		{Name: "kubectl", OperationType: metav1.ManagedFieldsOperationUpdate},
+		{Name: "before-first-apply", OperationType: metav1.ManagedFieldsOperationUpdate},
+		{Name: "kustomize-controller", OperationType: metav1.ManagedFieldsOperationUpdate},
+	}
+	for _, name := range overrides {
+		managers = append(managers,
+			ssa.FieldManager{Name: name, OperationType: metav1.ManagedFieldsOperationApply},
+			ssa.FieldManager{Name: name, OperationType: metav1.ManagedFieldsOperationUpdate})
+	}
+	return managers
+}
+
+// leftAnnotations and leftLabels are what former engines left on objects. Flux
+// removes them.
+func leftAnnotations() []string {
+	return []string{corev1.LastAppliedConfigAnnotation, directive.Group + "/checksum", "fluxcd.io/sync-checksum"}
+}
+
+func leftLabels() []string { return []string{"fluxcd.io/sync-gc-mark"} }

@@ -1,0 +1,117 @@
+package observed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/metadata/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+var things = schema.GroupVersionResource{Group: "x.io", Version: "v1", Resource: "things"}
+
+func thing(name string) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "x.io/v1", Kind: "Thing"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name, UID: "u", ResourceVersion: "1"},
+	}
+}
+
+// newReader returns a Reader of a cluster with a few objects, and what was asked.
+func newReader(objects ...runtime.Object) (*Reader, *fake.FakeMetadataClient) {
+	scheme := fake.NewTestScheme()
+	_ = metav1.AddMetaToScheme(scheme) // of a scheme that was just made
+	client := fake.NewSimpleMetadataClient(scheme, objects...)
+	return NewReader(client), client
+}
+
+func TestGetWithout(t *testing.T) {
+	now := time.Unix(1000, 0)
+	r, client := newReader(thing("one"))
+	for i := range 40 {
+		name := fmt.Sprint("none", i)
+		if i%10 == 0 {
+			name = "one"
+		}
+		o, err := r.GetWithout(t.Context(), things, "a", name, "owner", now)
+		if err != nil || (o != nil) != (name == "one") {
+			t.Fatalf("read %d of %s: %v, %v", i, name, o, err)
+		}
+	}
+	verbs := map[string]int{}
+	for _, a := range client.Actions() {
+		verbs[a.GetVerb()]++
+	}
+	if verbs["get"] != listAfter || verbs["list"] != 1 {
+		t.Errorf("40 reads cost %v, want %d gets and one list", verbs, listAfter)
+	}
+	client.ClearActions()
+	if _, err := r.GetWithout(t.Context(), things, "a", "one", "owner", now.Add(listTTL+time.Second)); err != nil || client.Actions()[0].GetVerb() != "get" {
+		t.Errorf("after its time a list stands for the cluster: %v %v", client.Actions(), err)
+	}
+}
+
+func TestGet(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		name   string
+		fails  error
+		found  bool
+	}{
+		"There":  {"the object as it is", "one", nil, true},
+		"Absent": {"nil without an error is the API server's word", "two", nil, false},
+		"Failed": {"an error is no absence", "one", errors.New("no route to host"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, client := newReader(thing("one"))
+			client.PrependReactor("get", "things", func(clienttesting.Action) (bool, runtime.Object, error) { return tc.fails != nil, nil, tc.fails })
+			o, err := r.Get(context.Background(), things, "a", tc.name)
+			if (o != nil) != tc.found || !errors.Is(err, tc.fails) {
+				t.Errorf("%s: Get() = %v, %v", tc.reason, o, err)
+			}
+		})
+	}
+}
+
+func TestOf(t *testing.T) {
+	managed := func(manager string, op metav1.ManagedFieldsOperationType, subresource string) *metav1.PartialObjectMetadata {
+		p := thing("one")
+		p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: manager, Operation: op, Subresource: subresource}}
+		return p
+	}
+	annotated := func(key, value string) *metav1.PartialObjectMetadata {
+		p := managed("kubectl-edit", metav1.ManagedFieldsOperationUpdate, "")
+		p.Annotations = map[string]string{key: value}
+		return p
+	}
+	overridden, _ := newReader()
+	overridden.Override([]string{"terraform"})
+	plain, _ := newReader()
+	for name, tc := range map[string]struct {
+		reason  string
+		reader  *Reader
+		object  *metav1.PartialObjectMetadata
+		foreign bool
+	}{
+		"Ours":        {"our own apply", plain, managed("kustomize-controller", metav1.ManagedFieldsOperationApply, ""), false},
+		"Kubectl":     {"a person edited it", plain, managed("kubectl-edit", metav1.ManagedFieldsOperationUpdate, ""), true},
+		"Subresource": {"the status is not ours to take over", plain, managed("kubectl-edit", metav1.ManagedFieldsOperationUpdate, "status"), false},
+		"Exact":       {"one name is no prefix", plain, managed("flux-client-side-apply-x", metav1.ManagedFieldsOperationApply, ""), false},
+		"Others":      {"a controller that nobody named", plain, managed("terraform-1", metav1.ManagedFieldsOperationApply, ""), false},
+		"Override":    {"one that a person named", overridden, managed("terraform-1", metav1.ManagedFieldsOperationApply, ""), true},
+		"Merge":       {"a person wants the fields to stay theirs", plain, annotated("kustomize.toolkit.fluxcd.io/ssa", "Merge"), false},
+		"Left":        {"kubectl's annotation", plain, annotated("kubectl.kubernetes.io/last-applied-configuration", "{}"), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tc.reader.For(nil).Of(tc.object).Foreign; got != tc.foreign {
+				t.Errorf("%s: Foreign = %t, want %t", tc.reason, got, tc.foreign)
+			}
+		})
+	}
+}

@@ -1,0 +1,53 @@
+package release
+
+import (
+	"context"
+	"errors"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+// collect deletes the objects of earlier revisions that may go by now. held
+// says which may not.
+func (n *run) collect(ctx context.Context) (held string, err error) {
+	if len(n.found.leftovers) == 0 {
+		return "", nil
+	}
+	s := n.guard.judgeAll(ctx, n.found.leftovers)
+	kept := s.kept()
+	var problems []error
+	for _, e := range s.deletable {
+		if err := n.guard.delete(ctx, e); err != nil {
+			problems = append(problems, err)
+			kept = append(kept, e)
+		}
+	}
+	gone := inventory.Difference(n.found.leftovers, kept)
+	n.obj.Status.Inventory = refsOf(without(entriesOf(n.obj.Status.Inventory), gone))
+	n.found.leftovers = inventory.Union(nil, kept)
+	n.mu.Lock()
+	n.known[n.obj.UID] = n.found
+	n.mu.Unlock()
+	if len(s.deletable) > len(problems) {
+		n.Events.Eventf(n.obj, corev1.EventTypeNormal, meta.ProgressingReason, "%s deleted", inventory.Names(inventory.Difference(s.deletable, kept)))
+	}
+	return s.message(), errors.Join(problems...)
+}
+
+// without keeps the order.
+func without(entries, gone []inventory.Entry) []inventory.Entry {
+	ids := map[string]bool{}
+	for _, e := range gone {
+		ids[e.ID()] = true
+	}
+	var left []inventory.Entry
+	for _, e := range entries {
+		if !ids[e.ID()] {
+			left = append(left, e)
+		}
+	}
+	return left
+}

@@ -1,0 +1,123 @@
+package release
+
+import (
+	"fmt"
+
+	v2 "github.com/fluxcd/helm-controller/api/v2"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// markInSync makes the conditions say that the release is as declared.
+func (n *run) markInSync() {
+	n.acceptRemedy()
+	obj := n.obj
+	latest := obj.Status.History.Latest()
+	if !conditions.IsReady(obj) || !conditions.IsTrue(obj, v2.ReleasedCondition) {
+		reason, format := "", ""
+		switch conditions.GetReason(obj, v2.ReleasedCondition) {
+		case v2.InstallFailedReason:
+			reason, format = v2.InstallSucceededReason, installed
+		case v2.UpgradeFailedReason:
+			reason, format = v2.UpgradeSucceededReason, upgraded
+		}
+		if reason != "" {
+			conditions.MarkTrue(obj, v2.ReleasedCondition, reason, format, latest.FullReleaseName(), latest.VersionedChartName())
+		}
+	}
+	if obj.GetDriftDetection().MustDetectChanges() {
+		conditions.MarkFalse(obj, v2.DriftedCondition, v2.NoDriftDetectedReason, "No drift detected against the cluster state")
+	}
+}
+
+// acceptRemedy records a rollback as a success, because the release was rolled
+// back to what is declared now.
+func (n *run) acceptRemedy() {
+	if latest := n.obj.Status.History.Latest(); conditions.IsTrue(n.obj, v2.RemediatedCondition) {
+		renameCondition(n.obj, v2.RemediatedCondition, v2.ReleasedCondition, v2.UpgradeSucceededReason,
+			fmt.Sprintf(upgraded, latest.FullReleaseName(), latest.VersionedChartName()))
+	}
+}
+
+// renameCondition replaces one condition by another with the same transition
+// time.
+func renameCondition(obj *v2.HelmRelease, from, to, reason, message string) {
+	c := conditions.Get(obj, from)
+	if c == nil {
+		return
+	}
+	conditions.Delete(obj, to)
+	conditions.Delete(obj, from)
+	c.Type, c.Status, c.Reason, c.Message = to, metav1.ConditionTrue, reason, message
+	conditions.Set(obj, c)
+}
+
+// unhold takes away what hold set.
+func (n *run) unhold() {
+	conditions.Delete(n.obj, v1alpha1.PruneBlockedCondition)
+	if conditions.GetReason(n.obj, meta.StalledCondition) == v1alpha1.ReasonPruneBlocked {
+		conditions.Delete(n.obj, meta.StalledCondition)
+	}
+}
+
+// hold records that deletions wait for a person.
+func (n *run) hold(message string) {
+	obj := n.obj
+	isNew := conditions.GetMessage(obj, v1alpha1.PruneBlockedCondition) != message
+	conditions.MarkTrue(obj, v1alpha1.PruneBlockedCondition, v1alpha1.ReasonPruneBlocked, "%s", message)
+	conditions.MarkFalse(obj, meta.ReadyCondition, v1alpha1.ReasonPruneBlocked, "%s", message)
+	conditions.MarkStalled(obj, v1alpha1.ReasonPruneBlocked, "%s", message)
+	if isNew {
+		n.Events.Eventf(obj, corev1.EventTypeWarning, v1alpha1.ReasonPruneBlocked, "%s", message)
+	}
+}
+
+// summarize derives Ready from Remediated, TestSuccess and Released: the one of
+// the highest generation counts, and of several the first in this order. The
+// generation of the object plays no part, so that a generation that does not
+// change the release is as ready as the one before.
+func (n *run) summarize() {
+	obj := n.obj
+	tests := obj.GetTest()
+	if !tests.Enable {
+		conditions.Delete(obj, v2.TestSuccessCondition)
+	}
+	if len(obj.Status.Conditions) == 0 {
+		return
+	}
+	n.digests()
+	best := conditions.Get(obj, v2.ReleasedCondition)
+	remediated := conditions.Get(obj, v2.RemediatedCondition)
+	if tested := conditions.Get(obj, v2.TestSuccessCondition); tested != nil && remediated == nil && tests.Enable && !tests.IgnoreFailures {
+		if best == nil || tested.ObservedGeneration >= best.ObservedGeneration {
+			best = tested
+		}
+	}
+	if remediated != nil && (best == nil || remediated.ObservedGeneration >= best.ObservedGeneration) {
+		best = remediated
+	}
+	if best == nil {
+		return
+	}
+	status := best.Status
+	if best.Type == v2.RemediatedCondition {
+		status = metav1.ConditionFalse // a failure that was remedied is a failure
+	}
+	if status == metav1.ConditionTrue {
+		conditions.Delete(obj, meta.StalledCondition)
+	}
+	conditions.Set(obj, &metav1.Condition{
+		Type: meta.ReadyCondition, Status: status, Reason: best.Reason, Message: best.Message, ObservedGeneration: obj.Generation,
+	})
+}
+
+// digests records the post renderers and metadata that the release was rendered
+// with.
+func (n *run) digests() {
+	n.obj.Status.ObservedPostRenderersDigest = postRenderersDigest(n.obj)
+	n.obj.Status.ObservedCommonMetadataDigest = commonMetadataDigest(n.obj)
+}

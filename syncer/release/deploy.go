@@ -1,0 +1,87 @@
+package release
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	v2 "github.com/fluxcd/helm-controller/api/v2"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	helmrelease "helm.sh/helm/v4/pkg/release/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Messages, as tools and people know them.
+const (
+	installed = "Helm install succeeded for release %s with chart %s"
+	upgraded  = "Helm upgrade succeeded for release %s with chart %s"
+)
+
+// release installs or upgrades.
+func (n *run) release(ctx context.Context, a Action) error {
+	obj := n.obj
+	defer n.summarize()
+	var wrote written
+	h := n.helm(ctx, func(rel *helmrelease.Release) { wrote.see(obj, rel) })
+	start := n.Now()
+	action, run := v2.ReleaseActionUpgrade, h.upgrade
+	if a == Install {
+		action, run = v2.ReleaseActionInstall, h.install
+		// An install starts a new history: no rollback goes back behind it.
+		obj.Status.ClearHistory()
+	}
+	obj.Status.LastAttemptedReleaseAction = action
+	conditions.Delete(obj, v2.TestSuccessCondition)
+	conditions.Delete(obj, v2.RemediatedCondition)
+	err := run(ctx)
+	obj.Status.LastAttemptedReleaseActionDuration = &metav1.Duration{Duration: n.Now().Sub(start)}
+	wrote.record(obj, action)
+	n.inventory(wrote.newest, h.spared(), err != nil)
+	if err != nil {
+		n.releaseFailed(a, h, err)
+		if wrote.newest == nil {
+			return err
+		}
+		if a == Install {
+			obj.GetInstall().GetRemediation().IncrementFailureCount(obj)
+		} else {
+			obj.GetUpgrade().GetRemediation().IncrementFailureCount(obj)
+		}
+		return nil
+	}
+	n.released(a)
+	return nil
+}
+
+func (n *run) releaseFailed(a Action, h actor, err error) {
+	reason := v2.UpgradeFailedReason
+	if a == Install {
+		reason = v2.InstallFailedReason
+	}
+	message := fmt.Sprintf("Helm %s failed for release %s/%s with chart %s@%s: %s",
+		a, n.obj.GetReleaseNamespace(), n.obj.GetReleaseName(), n.req.Chart.Name, n.req.Chart.Version, strings.TrimSpace(n.text(err)))
+	n.obj.Status.Failures++
+	conditions.MarkFalse(n.obj, v2.ReleasedCondition, reason, "%s", message)
+	n.event(n.attempt(), corev1.EventTypeWarning, reason, h.withLogs(message))
+}
+
+func (n *run) released(a Action) {
+	obj := n.obj
+	reason, format, retry := v2.UpgradeSucceededReason, upgraded, obj.GetUpgrade().GetRetry(n.DefaultToRetryOnFailure)
+	if a == Install {
+		reason, format, retry = v2.InstallSucceededReason, installed, obj.GetInstall().GetRetry(n.DefaultToRetryOnFailure)
+	}
+	latest := obj.Status.History.Latest()
+	message := fmt.Sprintf(format, latest.FullReleaseName(), latest.VersionedChartName())
+	conditions.MarkTrue(obj, v2.ReleasedCondition, reason, "%s", message)
+	if obj.GetTest().Enable && !latest.HasBeenTested() {
+		conditions.MarkUnknown(obj, v2.TestSuccessCondition, reasonAwaitingTests, "Helm release %s with chart %s is awaiting tests",
+			latest.FullReleaseName(), latest.VersionedChartName())
+	}
+	if retry != nil {
+		// Where retries never end, the count matters only as long as the action fails.
+		obj.Status.ClearFailures()
+	}
+	n.event(about(latest), corev1.EventTypeNormal, reason, message)
+}

@@ -1,0 +1,301 @@
+package release
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+
+	v2 "github.com/fluxcd/helm-controller/api/v2"
+	"github.com/fluxcd/pkg/ssa"
+	"github.com/fluxcd/pkg/ssa/jsondiff"
+	"github.com/go-logr/logr"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/release/common"
+	helmrelease "helm.sh/helm/v4/pkg/release/v1"
+	"helm.sh/helm/v4/pkg/storage/driver"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+// fakeWorld is the world of a run without a cluster: Helm's storage and actions, and
+// the objects that a guard looks at. It does what a test told it to, and keeps
+// what was asked of it.
+type fakeWorld struct {
+	stored []*helmrelease.Release // oldest first
+	writes int
+	// fails are errors of actions; those that are lost wrote nothing.
+	fails map[Action]error
+	lost  bool
+	// manifest of what is installed next.
+	manifest string
+	diff     jsondiff.DiffSet
+	// live is what is in the cluster, by the name of an entry.
+	live map[string]inventory.Live
+	// fenced: this process lost the right to delete.
+	fenced error
+	// creation is what is held of what would be created.
+	creation *inventory.Creation
+
+	taken   []string
+	deleted []string
+	saves   int
+}
+
+// newRun returns a run in memory.
+func (m *fakeWorld) newRun(obj *v2.HelmRelease, want Desired) *run {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	for _, kind := range []string{"ConfigMap", "PersistentVolumeClaim", "Secret"} {
+		mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: kind}, meta.RESTScopeNamespace)
+	}
+	r := &Releases{Events: record.NewFakeRecorder(100), Now: func() time.Time { return at }}
+	n := r.newRun(Request{
+		Object: obj, Chart: Chart{Name: want.ChartName, Version: want.ChartVersion}, Values: want.Values, Log: logr.Discard(),
+		Save: func(context.Context) error { m.saves++; return nil },
+	})
+	n.world = world{
+		mapper: mapper, store: m, drifts: m,
+		guard: &guard{cluster: inMemory{m}, facts: inMemory{m}, obj: obj, name: n.name, namespace: n.namespace},
+		helm: func(_ context.Context, wrote func(*helmrelease.Release)) actor {
+			return &memoryHelm{fakeWorld: m, run: n, wrote: wrote, keeps: &verdicts{}}
+		},
+	}
+	return n
+}
+
+func (m *fakeWorld) revisions(context.Context, string, string) ([]revision, error) {
+	var found []revision
+	for _, r := range slices.Backward(m.stored) {
+		found = append(found, revision{version: r.Version, stamp: fmt.Sprint(r.Version, " ", m.writes)})
+	}
+	return found, nil
+}
+
+func (m *fakeWorld) read(_, _ string, version int) (*helmrelease.Release, error) {
+	for _, r := range m.stored {
+		if r.Version == version {
+			return r, nil
+		}
+	}
+	return nil, driver.ErrReleaseNotFound
+}
+
+func (m *fakeWorld) compare(context.Context, *helmrelease.Release) (jsondiff.DiffSet, error) {
+	return m.diff, nil
+}
+
+func (m *fakeWorld) correct(context.Context, jsondiff.DiffSet) (*ssa.ChangeSet, error) {
+	m.taken = append(m.taken, string(Correct))
+	m.diff = nil
+	return ssa.NewChangeSet(), m.fails[Correct]
+}
+
+// add stores a revision as it is made now.
+func (m *fakeWorld) add(name, namespace string, c *chart.Metadata, values map[string]any, status common.Status) *helmrelease.Release {
+	version := 1
+	if n := len(m.stored); n > 0 {
+		version = m.stored[n-1].Version + 1
+	}
+	rel := &helmrelease.Release{
+		Name: name, Namespace: namespace, Version: version, Chart: &chart.Chart{Metadata: c}, Config: values, Manifest: m.manifest,
+		Info: &helmrelease.Info{FirstDeployed: at, LastDeployed: at, Status: status},
+	}
+	m.stored = append(m.stored, rel)
+	m.writes++
+	return rel
+}
+
+// change changes the newest revision of the storage as Helm does: it is written
+// as another one.
+func (m *fakeWorld) change(status common.Status) *helmrelease.Release {
+	last := *m.stored[len(m.stored)-1]
+	info := *last.Info
+	info.Status = status
+	last.Info = &info
+	m.stored[len(m.stored)-1] = &last
+	m.writes++
+	return &last
+}
+
+// memoryHelm is one action of Helm's.
+type memoryHelm struct {
+	*fakeWorld
+	run   *run
+	wrote func(*helmrelease.Release)
+	keeps *verdicts
+}
+
+func (h *memoryHelm) take(a Action) (common.Status, error) {
+	h.taken = append(h.taken, string(a))
+	if err := h.fails[a]; err != nil {
+		return common.StatusFailed, err
+	}
+	return common.StatusDeployed, nil
+}
+
+func (h *memoryHelm) make(a Action, c *chart.Metadata, values map[string]any) error {
+	status, err := h.take(a)
+	if err != nil && h.lost {
+		return err
+	}
+	if n := len(h.stored); n > 0 && h.stored[n-1].Info.Status == common.StatusDeployed && err == nil {
+		h.wrote(h.change(common.StatusSuperseded))
+	}
+	h.wrote(h.add(h.run.name, h.run.namespace, c, values, status))
+	return err
+}
+
+func (h *memoryHelm) install(context.Context) error {
+	return h.make(Install, &chart.Metadata{Name: h.run.req.Chart.Name, Version: h.run.req.Chart.Version}, h.run.req.Values)
+}
+
+func (h *memoryHelm) upgrade(context.Context) error {
+	return h.make(Upgrade, &chart.Metadata{Name: h.run.req.Chart.Name, Version: h.run.req.Chart.Version}, h.run.req.Values)
+}
+
+func (h *memoryHelm) rollback(to *v2.Snapshot) error {
+	rel, err := h.read("", to.Name, to.Version)
+	if err != nil {
+		return err
+	}
+	return h.make(Rollback, rel.Chart.Metadata, rel.Config)
+}
+
+func (h *memoryHelm) test() (*helmrelease.Release, error) {
+	_, err := h.take(Test)
+	rel := h.change(h.stored[len(h.stored)-1].Info.Status)
+	phase := helmrelease.HookPhaseSucceeded
+	if err != nil {
+		phase = helmrelease.HookPhaseFailed
+	}
+	rel.Hooks = []*helmrelease.Hook{{Name: "t", Events: []helmrelease.HookEvent{helmrelease.HookTest}, LastRun: helmrelease.HookExecution{Phase: phase}}}
+	h.wrote(rel)
+	return rel, err
+}
+
+func (h *memoryHelm) uninstall(string) (*helmrelease.Release, error) {
+	_, err := h.take(Uninstall)
+	switch {
+	case len(h.stored) == 0:
+		return nil, driver.ErrReleaseNotFound
+	case err != nil:
+		return h.stored[len(h.stored)-1], err
+	}
+	rel := h.change(common.StatusUninstalled)
+	h.wrote(rel)
+	return rel, nil
+}
+
+func (h *memoryHelm) unlock() (common.Status, *helmrelease.Release, error) {
+	was := h.stored[len(h.stored)-1].Info.Status
+	if _, err := h.take(Unlock); err != nil {
+		return was, h.stored[len(h.stored)-1], err
+	}
+	rel := h.change(common.StatusFailed)
+	h.wrote(rel)
+	return was, rel, nil
+}
+
+func (h *memoryHelm) rehearse(context.Context, Action) (*helmrelease.Release, error) {
+	return &helmrelease.Release{Name: h.run.name, Namespace: h.run.namespace, Manifest: h.manifest}, nil
+}
+
+func (h *memoryHelm) spared() *verdicts              { return h.keeps }
+func (h *memoryHelm) withLogs(message string) string { return message }
+
+// inMemory is the cluster of a guard.
+type inMemory struct{ *fakeWorld }
+
+func (m inMemory) Look(_ context.Context, e inventory.Entry, _ []inventory.Entry) (inventory.Live, map[string]string, map[string]string) {
+	return m.live[e.Name], map[string]string{}, map[string]string{}
+}
+
+func (m inMemory) Creation(context.Context, []*unstructured.Unstructured, *inventory.FirstSync) (*inventory.Creation, error) {
+	return m.creation, nil
+}
+
+func (m inMemory) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return nil
+}
+
+func (m inMemory) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...client.PatchOption) error {
+	l := m.live[o.GetName()]
+	l.Confirmed = true
+	m.live[o.GetName()] = l
+	return nil
+}
+
+func (m inMemory) Delete(_ context.Context, o client.Object, _ ...client.DeleteOption) error {
+	m.deleted = append(m.deleted, o.GetName())
+	m.live[o.GetName()] = inventory.Live{State: inventory.Absent}
+	return nil
+}
+
+func (m inMemory) MayDelete() error { return m.fenced }
+
+// events are the reasons of what was told so far.
+func events(n *run) string {
+	var reasons []string
+	for recorder := n.Events.(*record.FakeRecorder); ; {
+		select {
+		case e := <-recorder.Events:
+			reasons = append(reasons, strings.Fields(e)[1])
+		default:
+			return strings.Join(reasons, " ")
+		}
+	}
+}
+
+// named is an entry of a kind, by a short name.
+func named(kind, name string) inventory.Entry {
+	e := inventory.Entry{Namespace: "apps", Name: name, Kind: kind, Version: "v1"}
+	if kind == "Cluster" {
+		e.Group, e.Version = clusterapi.Group, "v1beta2"
+	}
+	return e
+}
+
+// manifestOf declares objects of the core group.
+func manifestOf(entries ...inventory.Entry) string {
+	var b strings.Builder
+	for _, e := range entries {
+		version := e.Version
+		if e.Group != "" {
+			version = e.Group + "/" + e.Version
+		}
+		fmt.Fprintf(&b, "---\napiVersion: %s\nkind: %s\nmetadata: {name: %s, namespace: apps}\n", version, e.Kind, e.Name)
+	}
+	return b.String()
+}
+
+// owned is an object that the cluster shows as the release's.
+func owned(change func(*inventory.Live)) inventory.Live {
+	l := inventory.Live{State: inventory.Present, Owned: true}
+	if change != nil {
+		change(&l)
+	}
+	return l
+}
+
+// inSync returns a HelmRelease and a world in which its release is as declared.
+func inSync(t *testing.T) (*v2.HelmRelease, *fakeWorld) {
+	t.Helper()
+	obj := &v2.HelmRelease{}
+	obj.Name, obj.Namespace, obj.Generation, obj.UID = "web", "apps", 3, "u"
+	obj.Status.ObservedGeneration = 3
+	m := &fakeWorld{fails: map[Action]error{}, live: map[string]inventory.Live{}}
+	if out, err := m.newRun(obj, wanted).reconcile(t.Context()); err != nil || out != (Outcome{}) {
+		t.Fatalf("cannot install: %v %v", out, err)
+	}
+	m.taken = nil
+	return obj, m
+}

@@ -1,0 +1,117 @@
+package release
+
+import (
+	"context"
+	"fmt"
+
+	v2 "github.com/fluxcd/helm-controller/api/v2"
+	"github.com/fluxcd/pkg/ssa/jsondiff"
+	helmrelease "helm.sh/helm/v4/pkg/release/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+)
+
+// known is what was found when a release was read last.
+type known struct {
+	cluster *apply.Cluster
+	// stamp of the storage and recorded digest for which it holds.
+	stamp, recorded string
+	stored          *Stored
+	// leftovers are objects of earlier revisions that are still to be deleted.
+	leftovers []inventory.Entry
+}
+
+// look tells the state of the release. It reads the stored release only if the
+// storage has changed since it was read last.
+func (n *run) look(ctx context.Context, want Desired) (State, string, jsondiff.DiffSet, error) {
+	rel, err := n.read(ctx)
+	if err != nil {
+		return "", "", nil, fmt.Errorf("failed to retrieve last release from storage: %w", err)
+	}
+	state, reason, err := StateOf(n.obj, n.found.stored, want)
+	if err != nil || state != InSync || !n.obj.GetDriftDetection().MustDetectChanges() {
+		return state, reason, nil, err
+	}
+	if rel == nil {
+		if rel, err = n.store.read(n.storageNamespace, n.name, n.found.stored.Version); err != nil {
+			return "", "", nil, fmt.Errorf("failed to retrieve last release from storage: %w", err)
+		}
+	}
+	set, err := n.drifts.compare(ctx, rel)
+	switch {
+	case err != nil && !set.HasChanges():
+		return "", "", nil, fmt.Errorf("unable to determine cluster state: %w", err)
+	case err != nil:
+		n.log.Error(n.redacted(err), "diff of release against cluster state completed with error")
+	}
+	if set.HasChanges() {
+		return Drifted, "", set, nil
+	}
+	return InSync, "", nil, nil
+}
+
+// read sets found. The release is returned if it had to be read.
+func (n *run) read(ctx context.Context) (*helmrelease.Release, error) {
+	recorded := ""
+	latest := n.obj.Status.History.Latest()
+	if latest != nil {
+		recorded = latest.Digest + " " + latest.APIVersion + " " + latest.OCIDigest
+	}
+	found, err := n.store.revisions(ctx, n.storageNamespace, n.name)
+	if err != nil {
+		return nil, err
+	}
+	stamp := stampOf(found)
+	n.mu.Lock()
+	before, ok := n.known[n.obj.UID]
+	n.mu.Unlock()
+	if ok && before.cluster == n.req.Cluster && before.stamp == stamp && before.recorded == recorded {
+		n.found = before
+		return nil, nil
+	}
+	now := known{cluster: n.req.Cluster, stamp: stamp, recorded: recorded}
+	var rel *helmrelease.Release
+	if len(found) > 0 {
+		if rel, err = n.store.read(n.storageNamespace, n.name, found[0].version); err != nil {
+			return nil, err
+		}
+		now.stored = storedOf(rel, latest)
+		if now.leftovers, err = n.leftoversOf(rel); err != nil {
+			return nil, err
+		}
+	}
+	n.found = now
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.known == nil {
+		n.known = map[types.UID]known{}
+	}
+	n.known[n.obj.UID] = now
+	return rel, nil
+}
+
+func storedOf(rel *helmrelease.Release, latest *v2.Snapshot) *Stored {
+	s := &Stored{Name: rel.Name, Namespace: rel.Namespace, Version: rel.Version, Status: rel.Info.Status}
+	if rel.Chart != nil && rel.Chart.Metadata != nil {
+		s.ChartName, s.ChartVersion = rel.Chart.Metadata.Name, rel.Chart.Metadata.Version
+	}
+	if latest != nil {
+		s.Unverified = verify(latest, rel)
+	}
+	return s
+}
+
+// newest reads the newest revision; nil if there is none.
+func (n *run) newest(ctx context.Context) (stamp string, rel *helmrelease.Release, err error) {
+	found, err := n.store.revisions(ctx, n.storageNamespace, n.name)
+	if err != nil {
+		return "", nil, err
+	}
+	if len(found) == 0 {
+		return "", nil, nil
+	}
+	rel, err = n.store.read(n.storageNamespace, n.name, found[0].version)
+	return stampOf(found), rel, err
+}

@@ -1,0 +1,80 @@
+package release
+
+import (
+	"context"
+
+	v2 "github.com/fluxcd/helm-controller/api/v2"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+func (n *run) retry(r v2.Retry) *Outcome {
+	conditions.MarkReconciling(n.obj, meta.ProgressingWithRetryReason, "retrying after %s", r.GetRetryInterval())
+	return &Outcome{After: r.GetRetryInterval()}
+}
+
+// pause ends a call that would carry out an action of the same class again. The
+// next call may.
+func (n *run) pause() *Outcome {
+	if retry := n.obj.GetActiveRetry(n.DefaultToRetryOnFailure); retry != nil {
+		return n.retry(retry)
+	}
+	if active := n.obj.GetActiveRemediation(); active == nil || !active.RetriesExhausted(n.obj) {
+		return n.again()
+	}
+	conditions.Delete(n.obj, meta.ReconcilingCondition)
+	return &Outcome{}
+}
+
+func (n *run) again() *Outcome {
+	conditions.MarkReconciling(n.obj, meta.ProgressingWithRetryReason, "%s", conditions.GetMessage(n.obj, meta.ReadyCondition))
+	return &Outcome{Again: true}
+}
+
+// remedied ends a call that remedied a failure.
+func (n *run) remedied() *Outcome {
+	if retry := n.obj.GetActiveRetry(n.DefaultToRetryOnFailure); retry != nil {
+		return n.retry(retry)
+	}
+	active := n.obj.GetActiveRemediation()
+	if active == nil || !active.RetriesExhausted(n.obj) || active.IsUninstallAfterUpgrade() {
+		return n.again()
+	}
+	return n.stall(ReasonRetriesExceeded)
+}
+
+// stall gives up. It is no error: trying again would change nothing.
+func (n *run) stall(reason string) *Outcome {
+	switch reason {
+	case ReasonMissingRollbackTarget:
+		conditions.MarkStalled(n.obj, reason, "Failed to perform remediation: missing target release for rollback: cannot remediate failed release")
+	default:
+		var failures int64
+		if active := n.obj.GetActiveRemediation(); active != nil {
+			failures = active.GetFailureCount(n.obj)
+		}
+		conditions.MarkStalled(n.obj, reason, "Failed to %s after %d attempt(s)", n.obj.Status.LastAttemptedReleaseAction, failures)
+	}
+	return &Outcome{Stalled: true}
+}
+
+// finish ends a call in which only deletions are left to do.
+func (n *run) finish(ctx context.Context) (*Outcome, error) {
+	conditions.Delete(n.obj, meta.ReconcilingCondition)
+	held, err := n.collect(ctx)
+	if err != nil {
+		n.summarize()
+		conditions.MarkFalse(n.obj, meta.ReadyCondition, v1alpha1.ReasonPruneFailed, "%s", err)
+		return nil, err
+	}
+	if held != "" {
+		n.digests()
+		n.hold(held)
+		return &Outcome{Held: true}, nil
+	}
+	n.unhold()
+	n.summarize()
+	return &Outcome{}, nil
+}

@@ -1,0 +1,143 @@
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	v2 "github.com/fluxcd/helm-controller/api/v2"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/cel"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	"github.com/go-logr/logr"
+	"helm.sh/helm/v4/pkg/kube"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
+)
+
+// fieldManager of the objects of releases.
+const fieldManager = "helm-controller"
+
+// asManager makes Helm write with the field manager of Flux. Helm takes it from
+// a variable of its package.
+var asManager = sync.OnceFunc(func() { kube.ManagedFieldsManager = fieldManager })
+
+// Releases brings releases to what HelmReleases declare. It remembers what it
+// verified. It is safe for concurrent use; fields are set before the first call.
+type Releases struct {
+	// Events records what happens, with the metadata that Flux sets.
+	Events record.EventRecorder
+	Now    func() time.Time
+	// OverrideManagers are field managers whose fields are taken over before drift
+	// is looked for (--override-manager).
+	OverrideManagers []string
+	// Gates of Flux of that name.
+	UseHelm3Defaults, DefaultToRetryOnFailure, AllowDNSLookups bool
+
+	sessions sessions
+	mu       sync.Mutex
+	known    map[types.UID]known
+}
+
+// Request is one HelmRelease, whose sources are ready.
+type Request struct {
+	// Object's status is changed in place.
+	Object *v2.HelmRelease
+	// Chart to install. Uninstall does not need it.
+	Chart Chart
+	// OCIDigest of the artifact, if the chart came as one.
+	OCIDigest string
+	// Values of the release, composed of all their sources. They are not changed.
+	Values map[string]any
+	// Cluster to act on, as the user to act as.
+	Cluster *apply.Cluster
+	// Save writes the status down, ahead of an action and after it.
+	Save func(context.Context) error
+	// Redact takes secrets out of a text that the chart may have put its values
+	// into. It may be nil.
+	Redact func(string) string
+	// Log may be the zero value.
+	Log logr.Logger
+	// FirstSync is what is known of the Clusters of the cluster to act on. It may
+	// be nil.
+	FirstSync firstsync.Keeper
+}
+
+// Outcome is when to look at a HelmRelease again.
+type Outcome struct {
+	// Again: at once.
+	Again bool
+	// After is a pause that was asked for; 0 means the interval.
+	After time.Duration
+	// Stalled: only a change of the object, or a request, can help.
+	Stalled bool
+	// Held: a person has to decide about a deletion. It is looked at again at the
+	// interval.
+	Held bool
+	// Creation names the Clusters that the release would create although they may
+	// exist already. While there are any, the release is not installed. It is nil
+	// if there are none.
+	Creation *inventory.Creation
+}
+
+// Sync brings the release to what the object declares, as far as one call can. An
+// error means that it is to be tried again soon; Ready says why. The object's
+// status has to be written afterwards in any case.
+func (r *Releases) Sync(ctx context.Context, req Request) (out Outcome, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("release panicked: %v", p)
+			req.Log.Error(err, "cannot sync release", "stack", string(debug.Stack()))
+			conditions.MarkFalse(req.Object, meta.ReadyCondition, "ReconcileError", "%s", err)
+		}
+	}()
+	obj := req.Object
+	byExpression, err := cel.NewStatusReader(obj.Spec.HealthCheckExprs)
+	if err != nil {
+		r.refuse(obj, meta.InvalidCELExpressionReason, err)
+		return Outcome{Stalled: true}, nil
+	}
+	var custom readers
+	if len(obj.Spec.HealthCheckExprs) > 0 {
+		custom = readers{byExpression}
+	}
+	n, err := r.begin(req, custom)
+	if err != nil {
+		conditions.MarkFalse(obj, meta.ReadyCondition, "RESTClientError", "%s", err)
+		return Outcome{}, err
+	}
+	return n.reconcile(ctx)
+}
+
+// refuse records that the object cannot be used as it is.
+func (r *Releases) refuse(obj *v2.HelmRelease, reason string, err error) {
+	message := "Reconciliation failed terminally due to configuration error: " + err.Error()
+	isNew := conditions.GetMessage(obj, meta.StalledCondition) != message
+	conditions.MarkFalse(obj, meta.ReadyCondition, reason, "%s", message)
+	conditions.MarkStalled(obj, reason, "%s", message)
+	obj.Status.ObservedGeneration = obj.Generation
+	if isNew {
+		r.Events.Eventf(obj, corev1.EventTypeWarning, reason, "%s", err)
+	}
+}
+
+// Forget drops what is remembered of a HelmRelease that is gone.
+func (r *Releases) Forget(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.known, uid)
+}
+
+// errNoLatest: there is no release that could be acted on.
+var errNoLatest = errors.New("no latest release")
+
+// errMismatch: Helm acted on another release than the one that is recorded.
+var errMismatch = errors.New("release mismatch")

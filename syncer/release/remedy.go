@@ -1,0 +1,97 @@
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	v2 "github.com/fluxcd/helm-controller/api/v2"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	"helm.sh/helm/v4/pkg/release/common"
+	helmrelease "helm.sh/helm/v4/pkg/release/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+func (n *run) rollback(ctx context.Context) error {
+	obj := n.obj
+	defer n.summarize()
+	before := obj.Status.History.Latest().DeepCopy()
+	to := obj.Status.History.Previous(obj.GetUpgrade().GetRemediation().MustIgnoreTestFailures(obj.GetTest().IgnoreFailures))
+	switch {
+	case to == nil:
+		return errors.New("missing target release for rollback: required to rollback")
+	case to.Name != before.Name || to.Namespace != before.Namespace:
+		return fmt.Errorf("%w: previous release name or namespace %s does not match current %s", errMismatch, to.FullReleaseName(), before.FullReleaseName())
+	}
+	to = to.DeepCopy() // the record changes while the rollback writes
+	var newest *helmrelease.Release
+	h := n.helm(ctx, func(rel *helmrelease.Release) {
+		if newest == nil || rel.Version >= newest.Version {
+			newest = rel
+		}
+		if !replace(obj, rel, always(v2.ReleaseActionRollback)) {
+			obj.Status.History = append(v2.Snapshots{snapshotOf(rel, "", "")}, obj.Status.History...)
+		}
+	})
+	err := h.rollback(to)
+	n.inventory(newest, h.spared(), err != nil)
+	meta := n.token(to)
+	what := fmt.Sprintf("Helm rollback to previous release %s with chart %s", to.FullReleaseName(), to.VersionedChartName())
+	if err != nil {
+		obj.Status.Failures++
+		message := fmt.Sprintf("%s failed: %s", what, strings.TrimSpace(n.text(err)))
+		conditions.MarkFalse(obj, v2.RemediatedCondition, v2.RollbackFailedReason, "%s", message)
+		n.event(meta, corev1.EventTypeWarning, v2.RollbackFailedReason, h.withLogs(message))
+		if latest := obj.Status.History.Latest(); latest == nil || latest.Digest == before.Digest {
+			return err
+		}
+		return nil
+	}
+	message := what + " succeeded"
+	conditions.MarkTrue(obj, v2.RemediatedCondition, v2.RollbackSucceededReason, "%s", message)
+	n.event(meta, corev1.EventTypeNormal, v2.RollbackSucceededReason, message)
+	return nil
+}
+
+// uninstallFailed uninstalls a failed release in which no object must stay.
+func (n *run) uninstallFailed(ctx context.Context) error {
+	obj := n.obj
+	defer n.summarize()
+	before := obj.Status.History.Latest().DeepCopy()
+	if before == nil {
+		return fmt.Errorf("%w: required to uninstall", errNoLatest)
+	}
+	h := n.helm(ctx, func(rel *helmrelease.Release) { replace(obj, rel, always(v2.ReleaseActionUninstallRemediation)) })
+	rel, err := h.uninstall(before.Name)
+	err = outcomeOf(rel, err, before, obj)
+	latest := obj.Status.History.Latest()
+	what := fmt.Sprintf("Helm uninstall remediation for release %s with chart %s", latest.FullReleaseName(), latest.VersionedChartName())
+	if err != nil {
+		obj.Status.Failures++
+		message := fmt.Sprintf("%s failed: %s", what, strings.TrimSpace(n.text(err)))
+		conditions.MarkFalse(obj, v2.RemediatedCondition, v2.UninstallFailedReason, "%s", message)
+		n.event(about(latest), corev1.EventTypeWarning, v2.UninstallFailedReason, h.withLogs(message))
+		if latest.Digest == before.Digest {
+			return err
+		}
+		return nil
+	}
+	message := what + " succeeded"
+	conditions.MarkTrue(obj, v2.RemediatedCondition, v2.UninstallSucceededReason, "%s", message)
+	n.event(about(latest), corev1.EventTypeNormal, v2.UninstallSucceededReason, message)
+	return nil
+}
+
+// outcomeOf returns an error if an uninstall did not remove the recorded
+// release. Helm uninstalls whichever revision is the newest, and hides failures
+// of its storage.
+func outcomeOf(rel *helmrelease.Release, err error, before *v2.Snapshot, obj *v2.HelmRelease) error {
+	switch {
+	case rel != nil && !before.Targets(rel.Name, rel.Namespace, rel.Version):
+		return fmt.Errorf("%w: uninstalled release %s/%s.v%d != current release %s", errMismatch, rel.Namespace, rel.Name, rel.Version, before.FullReleaseName())
+	case err == nil && before.Digest == obj.Status.History.Latest().Digest && common.Status(before.Status) != common.StatusUninstalled:
+		return errors.New("uninstall completed with error: release not updated in Helm storage")
+	}
+	return err
+}

@@ -1,0 +1,21 @@
+// Package sandbox lets Helm render a chart that nobody trusts.
+//
+// A chart is data: its templates are a program that may never end, its schema
+// may refer to other hosts and to files, and what it renders may not survive a
+// YAML parser. Render is the one way in. It copies the chart, refuses schemas that
+// reach out or never end, rewrites the templates so that they report what they
+// do, and gives Helm functions and a post renderer that stay within bounds. Helm
+// renders and acts in one call, so Render takes that call as a function.
+//
+// Invariants:
+//
+//   - rendering is bounded in time, in steps, in memory and in output, and an
+//     Exceeded error ends that one rendering only;
+//   - rendering reaches no network but the API server by lookup and, if it is
+//     allowed, DNS; and no files;
+//   - a chart that stays within the bounds renders to the same bytes as with plain
+//     Helm;
+//   - the chart and the values of the caller are not changed.
+//
+// The time of a rendering ends with its context.
+package sandbox

@@ -1,0 +1,283 @@
+package release
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	v2 "github.com/fluxcd/helm-controller/api/v2"
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	"github.com/fluxcd/pkg/ssa/jsondiff"
+	"helm.sh/helm/v4/pkg/release/common"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
+)
+
+// history is the statuses of the records, the newest first.
+func history(obj *v2.HelmRelease) string {
+	var statuses []string
+	for _, s := range obj.Status.History {
+		statuses = append(statuses, s.Status)
+	}
+	return strings.Join(statuses, " ")
+}
+
+// TestReconcile drives the way of a release through all of its steps: look,
+// decide, act, record.
+func TestReconcile(t *testing.T) {
+	next := wanted
+	next.ChartVersion = "2.0.0"
+	refused := errors.New("the API server refuses it")
+	drifted := jsondiff.DiffSet{{Type: jsondiff.DiffTypeUpdate, DesiredObject: named("ConfigMap", "a").Object()}}
+	remedy := func(retries int, last bool, s v2.RemediationStrategy) *v2.UpgradeRemediation {
+		return &v2.UpgradeRemediation{Retries: retries, RemediateLastFailure: &last, Strategy: &s}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		// first: nothing is stored yet.
+		first   bool
+		want    Desired
+		arrange func(*v2.HelmRelease, *fakeWorld)
+		taken   string
+		ready   string
+		history string
+		out     Outcome
+		fails   error
+	}{
+		"Install": {reason: "nothing is stored", first: true, want: wanted, taken: "install", ready: v2.InstallSucceededReason, history: "deployed"},
+		"InSync":  {reason: "nothing is done twice", want: wanted, ready: v2.InstallSucceededReason, history: "deployed"},
+		"Upgrade": {reason: "the chart has a new version", want: next, taken: "upgrade", ready: v2.UpgradeSucceededReason, history: "deployed superseded"},
+		"InstallFails": {reason: "no retry is allowed by default", first: true, want: wanted,
+			arrange: func(_ *v2.HelmRelease, m *fakeWorld) { m.fails[Install] = refused },
+			taken:   "install", ready: v2.InstallFailedReason, history: "failed", out: Outcome{Stalled: true}},
+		"InstallLost": {reason: "Helm wrote nothing, so there is nothing to remedy", first: true, want: wanted,
+			arrange: func(_ *v2.HelmRelease, m *fakeWorld) { m.fails[Install], m.lost = refused, true },
+			taken:   "install", ready: v2.InstallFailedReason, fails: refused},
+		"InstallRemedied": {reason: "a failed install is uninstalled and tried again", first: true, want: wanted,
+			arrange: func(o *v2.HelmRelease, m *fakeWorld) {
+				o.Spec.Install = &v2.Install{Remediation: &v2.InstallRemediation{Retries: 1}}
+				m.fails[Install] = refused
+			}, taken: "install uninstall", ready: v2.UninstallSucceededReason, history: "uninstalled", out: Outcome{Again: true}},
+		"InstallProtected": {reason: "a failure is no reason to delete data: it is tried again in place", first: true, want: wanted,
+			arrange: func(o *v2.HelmRelease, m *fakeWorld) {
+				o.Spec.Install = &v2.Install{Remediation: &v2.InstallRemediation{Retries: 1}}
+				m.fails[Install] = refused
+				m.manifest = manifestOf(named("PersistentVolumeClaim", "data"))
+				m.live["data"] = owned(nil)
+			}, taken: "install", ready: v2.InstallFailedReason, history: "failed", out: Outcome{Again: true}},
+		"UpgradeRolledBack": {reason: "a failed upgrade goes back to what was there", want: next,
+			arrange: func(o *v2.HelmRelease, m *fakeWorld) {
+				o.Spec.Upgrade = &v2.Upgrade{Remediation: remedy(0, true, v2.RollbackRemediationStrategy)}
+				m.fails[Upgrade] = refused
+			}, taken: "upgrade rollback", ready: v2.RollbackSucceededReason, history: "deployed failed deployed", out: Outcome{Stalled: true}},
+		"RollbackFails": {reason: "and says so if it cannot", want: next,
+			arrange: func(o *v2.HelmRelease, m *fakeWorld) {
+				o.Spec.Upgrade = &v2.Upgrade{Remediation: remedy(1, true, v2.RollbackRemediationStrategy)}
+				m.fails[Upgrade], m.fails[Rollback] = refused, refused
+			}, taken: "upgrade rollback", ready: v2.RollbackFailedReason, history: "failed failed deployed", out: Outcome{Again: true}},
+		"Retry": {reason: "retries without end take the place of remedies", want: next,
+			arrange: func(o *v2.HelmRelease, m *fakeWorld) {
+				o.Spec.Upgrade = &v2.Upgrade{Strategy: &v2.UpgradeStrategy{Name: string(v2.ActionStrategyRetryOnFailure)}}
+				m.fails[Upgrade] = refused
+			}, taken: "upgrade", ready: v2.UpgradeFailedReason, history: "failed deployed", out: Outcome{After: 300000000000}},
+		"Unlock": {reason: "a process died while it upgraded", want: next,
+			arrange: func(_ *v2.HelmRelease, m *fakeWorld) { m.change(common.StatusPendingUpgrade) },
+			taken:   "unlock upgrade", ready: v2.UpgradeSucceededReason, history: "deployed failed"},
+		"Test": {reason: "tests run after an upgrade", want: next,
+			arrange: func(o *v2.HelmRelease, _ *fakeWorld) { o.Spec.Test = &v2.Test{Enable: true} },
+			taken:   "upgrade test", ready: v2.TestSucceededReason, history: "deployed superseded"},
+		"TestFails": {reason: "a failed test is a failed release", want: next,
+			arrange: func(o *v2.HelmRelease, m *fakeWorld) {
+				o.Spec.Test = &v2.Test{Enable: true}
+				m.fails[Test] = refused
+			}, taken: "upgrade test", ready: v2.TestFailedReason, history: "deployed superseded", out: Outcome{Stalled: true}},
+		"Corrected": {reason: "somebody changed an object", want: wanted,
+			arrange: func(o *v2.HelmRelease, m *fakeWorld) {
+				o.Spec.DriftDetection = &v2.DriftDetection{Mode: v2.DriftDetectionEnabled}
+				m.diff = drifted
+			}, taken: "correct cluster drift", ready: v2.InstallSucceededReason, history: "deployed"},
+		"Warned": {reason: "and is told so only", want: wanted,
+			arrange: func(o *v2.HelmRelease, m *fakeWorld) {
+				o.Spec.DriftDetection = &v2.DriftDetection{Mode: v2.DriftDetectionWarn}
+				m.diff = drifted
+			}, ready: v2.InstallSucceededReason, history: "deployed"},
+		"Moved": {reason: "the object points at another release now", want: wanted,
+			arrange: func(o *v2.HelmRelease, _ *fakeWorld) { o.Spec.ReleaseName = "other" },
+			taken:   "uninstall", ready: v2.UninstallSucceededReason, out: Outcome{Again: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			if tc.first {
+				obj.Status, m.stored = v2.HelmReleaseStatus{}, nil
+			}
+			if tc.arrange != nil {
+				tc.arrange(obj, m)
+			}
+			out, err := m.newRun(obj, tc.want).reconcile(t.Context())
+			if !errors.Is(err, tc.fails) || out != tc.out {
+				t.Errorf("%s: reconcile() = %+v, %v; want %+v, %v", tc.reason, out, err, tc.out, tc.fails)
+			}
+			if got := strings.Join(m.taken, " "); got != tc.taken {
+				t.Errorf("%s: took %q, want %q", tc.reason, got, tc.taken)
+			}
+			if got := conditions.GetReason(obj, fluxmeta.ReadyCondition); got != tc.ready {
+				t.Errorf("%s: Ready is of reason %q, want %q", tc.reason, got, tc.ready)
+			}
+			if got := history(obj); got != tc.history {
+				t.Errorf("%s: history is %q, want %q", tc.reason, got, tc.history)
+			}
+		})
+	}
+}
+
+// TestReconcileCancelled: a call that was cancelled writes the status once more.
+func TestReconcileCancelled(t *testing.T) {
+	obj, m := inSync(t)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	before := m.saves
+	if _, err := m.newRun(obj, wanted).reconcile(ended); !errors.Is(err, context.Canceled) || m.saves != before+1 || len(m.taken) > 0 {
+		t.Errorf("reconcile() = %v with %d writes and %v", err, m.saves-before, m.taken)
+	}
+}
+
+// TestCollect: what earlier revisions left behind goes when it may.
+func TestCollect(t *testing.T) {
+	config, data, cluster := named("ConfigMap", "settings"), named("PersistentVolumeClaim", "data"), named("Cluster", "prod")
+	for name, tc := range map[string]struct {
+		reason    string
+		leftovers []inventory.Entry
+		live      map[string]inventory.Live
+		fenced    error
+		deleted   string
+		left      []inventory.Entry
+		held      bool
+		fails     bool
+	}{
+		"Nothing":   {reason: "no request for nothing"},
+		"Ordinary":  {reason: "the chart brings it back", leftovers: []inventory.Entry{config}, live: map[string]inventory.Live{"settings": owned(nil)}, deleted: "settings"},
+		"Data":      {reason: "nobody brings it back", leftovers: []inventory.Entry{data}, live: map[string]inventory.Live{"data": owned(nil)}, left: []inventory.Entry{data}, held: true},
+		"Confirmed": {reason: "a person confirmed it", leftovers: []inventory.Entry{cluster}, live: map[string]inventory.Live{"prod": owned(func(l *inventory.Live) { l.Confirmed = true })}, deleted: "prod"},
+		"Unknown": {reason: "what cannot be read may be anything", leftovers: []inventory.Entry{config},
+			live: map[string]inventory.Live{"settings": {Problem: "no route to host"}}, left: []inventory.Entry{config}, held: true},
+		"Gone":   {reason: "there is nothing to delete", leftovers: []inventory.Entry{config}, live: map[string]inventory.Live{"settings": {State: inventory.Absent}}},
+		"Fenced": {reason: "another process may have taken over", leftovers: []inventory.Entry{config}, live: map[string]inventory.Live{"settings": owned(nil)}, fenced: errors.New("paused"), left: []inventory.Entry{config}, fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			m.live, m.fenced = tc.live, tc.fenced
+			n := m.newRun(obj, wanted)
+			if _, err := n.read(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			n.found.leftovers = tc.leftovers
+			obj.Status.Inventory = refsOf(tc.leftovers)
+			out, err := n.finish(t.Context())
+			if (err != nil) != tc.fails || out != nil && out.Held != tc.held {
+				t.Errorf("%s: finish() = %v, %v", tc.reason, out, err)
+			}
+			if got := strings.Join(m.deleted, " "); got != tc.deleted {
+				t.Errorf("%s: deleted %q, want %q", tc.reason, got, tc.deleted)
+			}
+			if got := entriesOf(obj.Status.Inventory); len(inventory.Difference(got, tc.left))+len(inventory.Difference(tc.left, got)) > 0 {
+				t.Errorf("%s: the inventory has %v, want %v", tc.reason, got, tc.left)
+			}
+			if blocked := conditions.IsTrue(obj, v1alpha1.PruneBlockedCondition); blocked != tc.held {
+				t.Errorf("%s: PruneBlocked is %t", tc.reason, blocked)
+			}
+		})
+	}
+}
+
+// TestUninstallGuard: with one object that must stay nothing is touched.
+func TestUninstallGuard(t *testing.T) {
+	config, data, cluster := named("ConfigMap", "settings"), named("PersistentVolumeClaim", "data"), named("Cluster", "prod")
+	for name, tc := range map[string]struct {
+		reason    string
+		has       []inventory.Entry
+		live      map[string]inventory.Live
+		confirmed bool
+		deleted   string
+		taken     string
+		out       Outcome
+	}{
+		"Ordinary": {reason: "nothing speaks against it", has: []inventory.Entry{config}, live: map[string]inventory.Live{"settings": owned(nil)}, taken: "uninstall"},
+		"Data":     {reason: "a person has to decide", has: []inventory.Entry{config, data}, live: map[string]inventory.Live{"settings": owned(nil), "data": owned(nil)}, out: Outcome{Held: true}},
+		"Unknown":  {reason: "what cannot be read may be anything", has: []inventory.Entry{config}, live: map[string]inventory.Live{"settings": {Problem: "no route to host"}}, confirmed: true, out: Outcome{Held: true}},
+		"Decided": {reason: "a confirmation on the HelmRelease is one for all of its objects", has: []inventory.Entry{data}, live: map[string]inventory.Live{"data": owned(nil)},
+			confirmed: true, taken: "uninstall"},
+		"Cluster": {reason: "a Cluster goes first, and is waited for", has: []inventory.Entry{cluster, config},
+			live:    map[string]inventory.Live{"prod": owned(nil), "settings": owned(nil)},
+			deleted: "prod", confirmed: true, out: Outcome{Again: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			m.live = tc.live
+			m.stored[0].Manifest = manifestOf(tc.has...)
+			if tc.confirmed {
+				obj.Annotations = map[string]string{v1alpha1.DeletionAnnotation: v1alpha1.DeletionConfirmed}
+			}
+			out, err := m.newRun(obj, wanted).uninstall(t.Context())
+			if err != nil || out != tc.out {
+				t.Errorf("%s: uninstall() = %+v, %v; want %+v", tc.reason, out, err, tc.out)
+			}
+			if got := strings.Join(m.taken, " "); got != tc.taken {
+				t.Errorf("%s: took %q, want %q", tc.reason, got, tc.taken)
+			}
+			if got := strings.Join(m.deleted, " "); got != tc.deleted {
+				t.Errorf("%s: deleted %q, want %q", tc.reason, got, tc.deleted)
+			}
+		})
+	}
+}
+
+// firstSyncs is what is known of the Clusters where a release is to be.
+type firstSyncs struct{ quiet bool }
+
+func (f firstSyncs) Quiet(context.Context) (bool, error) { return f.quiet, nil }
+
+func (f firstSyncs) For(context.Context, []*unstructured.Unstructured) (*inventory.FirstSync, error) {
+	return &inventory.FirstSync{}, nil
+}
+
+// TestHoldCreation: a Cluster that may exist already is not created.
+func TestHoldCreation(t *testing.T) {
+	held := &inventory.Creation{Loose: []inventory.Entry{named("Cluster", "prod")}}
+	for name, tc := range map[string]struct {
+		reason   string
+		next     Action
+		keeper   firstsync.Keeper
+		creation *inventory.Creation
+		held     bool
+	}{
+		"Held":     {"nobody knows whether it exists", Install, firstSyncs{}, held, true},
+		"Quiet":    {"no Cluster is in doubt, so that nothing is rendered for this", Install, firstSyncs{quiet: true}, held, false},
+		"Unkept":   {"nobody keeps a record", Install, nil, held, false},
+		"Free":     {"nothing is held", Upgrade, firstSyncs{}, nil, false},
+		"Unlock":   {"nothing is created", Unlock, firstSyncs{}, held, false},
+		"Rollback": {"a rollback may create as well", Rollback, firstSyncs{}, held, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			obj.Status.History = append(obj.Status.History, obj.Status.History...)
+			obj.Status.History[1] = obj.Status.History[0].DeepCopy()
+			obj.Status.History[0].Version++
+			obj.Status.History[0].Status = "failed"
+			m.creation = tc.creation
+			n := m.newRun(obj, wanted)
+			n.req.FirstSync = tc.keeper
+			out, err := n.holdCreation(t.Context(), tc.next, nil)
+			if err != nil || (out != nil) != tc.held || conditions.IsTrue(obj, v1alpha1.CreateHeldCondition) != tc.held {
+				t.Errorf("%s: holdCreation() = %v, %v", tc.reason, out, err)
+			}
+			if told := events(n); (told == v1alpha1.ReasonCreateHeld) != tc.held {
+				t.Errorf("%s: told %q", tc.reason, told)
+			}
+		})
+	}
+}

@@ -1,0 +1,39 @@
+package status
+
+import (
+	"maps"
+	"time"
+
+	"github.com/fluxcd/pkg/apis/meta"
+)
+
+// Attempt is what became of applying a rendering.
+type Attempt struct {
+	// Digest of the rendering, as algorithm:hex.
+	Digest string
+	// Status is the reason of the Ready condition.
+	Status string
+	At     time.Time
+	Took   time.Duration
+	// Revision and, where the source has one, OriginRevision.
+	Revision, OriginRevision string
+	// Requested: a person asked for this attempt, or something was changed in
+	// the cluster. It counts even if nothing else is new.
+	Requested bool
+}
+
+// RecordAttempt keeps status.history as Flux does: at most five entries, the
+// newest first, one for each digest and status. Unlike Flux it does not count
+// the repetition of what the newest entry already says, so that an interval
+// without a change leaves the status as it is.
+func RecordAttempt(h *meta.History, a Attempt) {
+	metadata := map[string]string{"revision": a.Revision}
+	if a.OriginRevision != "" {
+		metadata["originRevision"] = a.OriginRevision
+	}
+	latest := h.Latest()
+	if !a.Requested && latest != nil && latest.Digest == a.Digest && latest.LastReconciledStatus == a.Status && maps.Equal(latest.Metadata, metadata) {
+		return
+	}
+	h.Upsert(a.Digest, a.At, a.Took, a.Status, metadata)
+}

@@ -1,0 +1,147 @@
+package target
+
+import (
+	"encoding/json"
+	"fmt"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+)
+
+// Annotation records on a Kustomization which other cluster it was
+// applied to, as Ref writes it. See docs/decisions/006.
+const Annotation = "cascade.dev/target"
+
+// Ref tells where and as whom a Kustomization is applied. It is
+// comparable, and holds references only, no credentials.
+type Ref struct {
+	// Kind of the object with the way to the cluster: Secret, ConfigMap, or
+	// empty for the cluster that we run in.
+	Kind string `json:"kind,omitempty"`
+	Name string `json:"name,omitempty"`
+	Key  string `json:"key,omitempty"`
+	// User is impersonated there.
+	User string `json:"user,omitempty"`
+	// Cluster is the UID of its kube-system namespace, once it is known.
+	Cluster string `json:"cluster,omitempty"`
+}
+
+// Of reads where an object is to be applied. account is the default
+// service account.
+func Of(obj *kustomizev1.Kustomization, account string) Ref {
+	return refTo(obj.Namespace, obj.Spec.KubeConfig, obj.Spec.ServiceAccountName, account)
+}
+
+// OfRelease is Of for a HelmRelease.
+func OfRelease(obj *helmv2.HelmRelease, account string) Ref {
+	return refTo(obj.Namespace, obj.Spec.KubeConfig, obj.Spec.ServiceAccountName, account)
+}
+
+func refTo(namespace string, k *meta.KubeConfigReference, serviceAccount, account string) Ref {
+	var ref Ref
+	if k != nil {
+		switch {
+		case k.ConfigMapRef != nil && k.SecretRef == nil:
+			ref.Kind, ref.Name = "ConfigMap", k.ConfigMapRef.Name
+		case k.SecretRef != nil:
+			ref.Kind, ref.Name, ref.Key = "Secret", k.SecretRef.Name, k.SecretRef.Key
+		default:
+			ref.Kind = "Secret" // named nowhere: Connect tells
+		}
+	}
+	if serviceAccount != "" {
+		account = serviceAccount
+	}
+	if account != "" {
+		ref.User = User(namespace, account)
+	}
+	return ref
+}
+
+// User is the user that stands for a service account.
+func User(namespace, name string) string {
+	return "system:serviceaccount:" + namespace + ":" + name
+}
+
+// Local reports whether the target is the cluster that we run in.
+func (r Ref) Local() bool { return r.Kind == "" }
+
+// Encode writes the reference for Annotation.
+func (r Ref) Encode() string {
+	data, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // a struct of strings
+	}
+	return string(data)
+}
+
+// Decode reads what Encode wrote.
+func Decode(text string) (Ref, error) {
+	var ref Ref
+	if err := json.Unmarshal([]byte(text), &ref); err != nil {
+		return ref, fmt.Errorf("cannot read annotation %s: %w", Annotation, err)
+	}
+	return ref, nil
+}
+
+// Change is what became of a Kustomization's target since its inventory
+// was written.
+type Change int
+
+const (
+	// Same: the inventory is about this cluster.
+	Same Change = iota
+	// Moved: the inventory is about another cluster, which the recorded
+	// reference leads to. Its objects are pruned there first.
+	Moved
+	// Replaced: the reference is the same and leads to another cluster.
+	// The old one cannot be reached any more; with it the objects are gone, or
+	// out of reach.
+	Replaced
+	// Unrecorded: it is not known which cluster the inventory is about. It
+	// is treated as this one, as Flux would.
+	Unrecorded
+)
+
+// Compare decides by what was recorded, nil if nothing was, and what is
+// wanted now. local is the identity of the cluster that we run in.
+func Compare(recorded *Ref, wanted Ref, local string) Change {
+	if recorded == nil {
+		if wanted.Local() {
+			return Same // nothing is recorded for the cluster that we run in
+		}
+		return Unrecorded
+	}
+	of := func(r Ref) string {
+		if r.Local() {
+			return local
+		}
+		return r.Cluster
+	}
+	before, now := of(*recorded), of(wanted)
+	if before != "" && before == now {
+		return Same
+	}
+	if recorded.Kind == wanted.Kind && recorded.Name == wanted.Name && recorded.Key == wanted.Key {
+		if before == "" || now == "" {
+			return Same
+		}
+		return Replaced
+	}
+	return Moved
+}
+
+// Place is a cluster, told apart as well as it is known. It is comparable.
+type Place struct{ cluster, namespace, kind, name, key string }
+
+// Place of a reference of an object in a namespace.
+func (r Ref) Place(namespace string) Place {
+	switch {
+	case r.Local():
+		return Place{}
+	case r.Cluster != "":
+		return Place{cluster: r.Cluster}
+	}
+	return Place{namespace: namespace, kind: r.Kind, name: r.Name, key: r.Key}
+}

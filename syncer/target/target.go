@@ -1,0 +1,358 @@
+// Package target is the cluster that an object is applied to: the reference to it
+// that a Kustomization or HelmRelease makes, what became of it since the inventory
+// was written, and the connections to clusters.
+//
+// Invariants:
+//
+//   - a reference holds no credential, and two that are equal lead to the same
+//     cluster with the same rights;
+//   - what a spec asks for is done with the rights of its service account, which
+//     the target decides about, in its own cluster;
+//   - connections are made once for each kubeconfig and shared. The lock of Targets
+//     is never held over a call.
+//
+// Failure model: an error is about the one object. A cluster that does not let us
+// read who it is stays unknown, which is no error.
+package target
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/auth"
+	"github.com/fluxcd/pkg/auth/generic"
+	authutils "github.com/fluxcd/pkg/auth/utils"
+	"github.com/fluxcd/pkg/cache"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/digest"
+	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/status"
+)
+
+// Numbers of Targets.
+const (
+	// targetTimeout bounds each call to a cluster, as with Flux.
+	targetTimeout = 30 * time.Second
+	// mostTargets connections are kept, the least recently used goes first; one
+	// that was not used for targetIdle goes in any case.
+	mostTargets = 256
+	targetIdle  = 30 * time.Minute
+	// targetAge is after which a connection is made anew, and the cluster asked who
+	// it is: one of a ConfigMap is found by name, under which it may have been
+	// built again.
+	targetAge = 30 * time.Minute
+)
+
+// Targets holds connections to the clusters that Kustomizations are applied to.
+// It is safe for concurrent use; the lock is never held over a call. Fields are
+// set before the first call of Get.
+type Targets struct {
+	// Local is the cluster that we run in, with our own rights.
+	Local *apply.Cluster
+	// Kubeconfig parses a kubeconfig. It decides what one may contain.
+	Kubeconfig func([]byte) (*rest.Config, error)
+	// ServiceAccount is impersonated where an object names none
+	// (--default-service-account).
+	ServiceAccount string
+	// KubeConfigServiceAccount is used for a ConfigMap that names none
+	// (--default-kubeconfig-service-account).
+	KubeConfigServiceAccount string
+	// Tokens caches what cloud providers issue. Each request to a cluster of a
+	// ConfigMap asks for its token, so there should be one.
+	Tokens *cache.TokenCache
+	Scheme *runtime.Scheme
+	Now    func() time.Time
+
+	mu       sync.Mutex
+	open     map[string]*keptTarget
+	most     int           // for tests; mostTargets if 0
+	idle     time.Duration // for tests; targetIdle if 0
+	opened   int           // connections made so far
+	localUID string
+}
+
+// keptTarget is a connection that is kept.
+type keptTarget struct {
+	cluster *apply.Cluster
+	used    time.Time
+	made    time.Time
+	uid     string
+}
+
+// Get returns the connection for an object: to the cluster of spec.kubeConfig
+// or the one that we run in, as spec.serviceAccountName or the default. It is
+// shared, and stays usable after it left the cache; nobody closes it. Calls of
+// connections to other clusters end after 30 s, so watches need a configuration
+// without that time-out. Errors are for a condition of reason
+// ReconciliationFailed.
+func (t *Targets) Get(ctx context.Context, obj *kustomizev1.Kustomization) (*apply.Cluster, error) {
+	return t.Connect(ctx, obj.Namespace, Of(obj, t.ServiceAccount))
+}
+
+// Connect is Get for a reference of an object in a namespace: one that was
+// recorded, say.
+func (t *Targets) Connect(ctx context.Context, namespace string, ref Ref) (*apply.Cluster, error) {
+	base, digest, err := t.base(ctx, namespace, ref)
+	if err != nil || ref.User == "" {
+		return base, err
+	}
+	return t.keep(digest+" as "+ref.User, func() (*apply.Cluster, error) { return base.As(ref.User) })
+}
+
+// Identify fills in which cluster a reference leads to. A cluster that does not
+// let us read its kube-system namespace stays unknown, without an error.
+func (t *Targets) Identify(ctx context.Context, namespace string, ref Ref) (Ref, error) {
+	base, digest, err := t.base(ctx, namespace, ref)
+	if err != nil {
+		return ref, err
+	}
+	if ref.Cluster = t.known(digest); ref.Cluster != "" {
+		return ref, nil
+	}
+	ns := &metav1.PartialObjectMetadata{}
+	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	err = base.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, ns)
+	if apierrors.IsForbidden(err) {
+		return ref, nil
+	}
+	if err != nil {
+		return ref, fmt.Errorf("cannot identify target cluster: %w", err)
+	}
+	ref.Cluster = string(ns.UID)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if digest == "" {
+		t.localUID = ref.Cluster
+	} else if kept := t.open[digest]; kept != nil {
+		kept.uid = ref.Cluster
+	}
+	return ref, nil
+}
+
+func (t *Targets) known(digest string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if digest == "" {
+		return t.localUID
+	}
+	if kept := t.open[digest]; kept != nil {
+		return kept.uid
+	}
+	return ""
+}
+
+// AccountGone asks the target whether the service account of a reference is
+// confirmed not to exist.
+func (t *Targets) AccountGone(ctx context.Context, namespace, account string, ref Ref) (bool, error) {
+	if ref.User == "" {
+		return false, nil
+	}
+	base, _, err := t.base(ctx, namespace, ref)
+	if err != nil {
+		return false, err
+	}
+	err = base.Get(ctx, types.NamespacedName{Namespace: namespace, Name: account}, &corev1.ServiceAccount{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("cannot read ServiceAccount %s/%s of the target cluster: %w", namespace, account, err)
+	}
+	return false, nil
+}
+
+// base is the connection without impersonation, and the digest of what it was
+// made of.
+func (t *Targets) base(ctx context.Context, namespace string, ref Ref) (*apply.Cluster, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
+	defer cancel()
+	name := types.NamespacedName{Namespace: namespace, Name: ref.Name}
+	switch {
+	case ref.Local():
+		return t.Local, "", nil
+	case ref.Name == "":
+		return nil, "", errors.New("invalid .spec.kubeConfig, neither .spec.kubeConfig.configMapRef nor .spec.kubeConfig.secretRef is set")
+	case ref.Kind == "ConfigMap":
+		return t.byConfigMap(ctx, name)
+	}
+	return t.bySecret(ctx, name, ref.Key)
+}
+
+func (t *Targets) bySecret(ctx context.Context, name types.NamespacedName, key string) (*apply.Cluster, string, error) {
+	secret := &corev1.Secret{}
+	if err := t.Local.Get(ctx, name, secret); err != nil {
+		return nil, "", fmt.Errorf("unable to read KubeConfig secret '%s' error: %w", name, err)
+	}
+	data, err := kubeconfigOf(secret, key)
+	if err != nil {
+		return nil, "", err
+	}
+	digest := digest.Of("Secret", name.String(), string(data)).Hex()
+	c, err := t.keep(digest, func() (*apply.Cluster, error) {
+		config, err := t.Kubeconfig(data)
+		if err != nil {
+			return nil, fmt.Errorf("invalid KubeConfig in secret '%s': %w", name, err)
+		}
+		return t.connect(config)
+	})
+	return c, digest, err
+}
+
+// kubeconfigOf takes the key that is asked for, or value, or value.yaml.
+func kubeconfigOf(secret *corev1.Secret, key string) ([]byte, error) {
+	keys := []string{"value", "value.yaml"}
+	if key != "" {
+		keys = []string{key}
+	}
+	for _, k := range keys {
+		if data := secret.Data[k]; data != nil {
+			return data, nil
+		}
+	}
+	return nil, fmt.Errorf("KubeConfig secret '%s' does not contain a '%s' key with a kubeconfig", client.ObjectKeyFromObject(secret), keys[0])
+}
+
+func (t *Targets) byConfigMap(ctx context.Context, name types.NamespacedName) (*apply.Cluster, string, error) {
+	cm := &corev1.ConfigMap{}
+	if err := t.Local.Get(ctx, name, cm); err != nil {
+		return nil, "", fmt.Errorf("failed to get configmap %s: %w", name, err)
+	}
+	if err := t.checkConfigMap(cm); err != nil {
+		return nil, "", err
+	}
+	fields := []string{"ConfigMap", name.String(), t.KubeConfigServiceAccount}
+	for _, key := range slices.Sorted(maps.Keys(cm.Data)) {
+		fields = append(fields, key, cm.Data[key])
+	}
+	digest := digest.Of(fields...).Hex()
+	if c := t.kept(digest); c != nil {
+		return c, digest, nil
+	}
+	var o []auth.Option
+	if t.KubeConfigServiceAccount != "" {
+		// What the ConfigMap names comes later and wins.
+		o = append(o, auth.WithServiceAccountName(t.KubeConfigServiceAccount))
+	}
+	if t.Tokens != nil {
+		o = append(o, auth.WithCache(*t.Tokens, cache.InvolvedObject{
+			Kind: "ConfigMap", Name: name.Name, Namespace: name.Namespace, Operation: kustomizev1.MetricFetchKubeConfig,
+		}))
+	}
+	ref := meta.KubeConfigReference{ConfigMapRef: &meta.LocalObjectReference{Name: name.Name}}
+	config, err := authutils.GetRESTConfig(source.AllowNetwork(ctx), ref, name.Namespace, t.Local, o...)
+	if err != nil {
+		return nil, "", fmt.Errorf("cannot reach the cluster of ConfigMap '%s': %w", name, err)
+	}
+	// Each request renews its token, which takes other requests.
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return permitted{next} })
+	c, err := t.keep(digest, func() (*apply.Cluster, error) { return t.connect(config) })
+	return c, digest, err
+}
+
+// checkConfigMap refuses to send our own token to an address that anybody who
+// writes a ConfigMap chooses, for an audience that he chooses, too.
+func (t *Targets) checkConfigMap(cm *corev1.ConfigMap) error {
+	if cm.Data[meta.KubeConfigKeyProvider] == generic.ProviderName &&
+		cm.Data[meta.KubeConfigKeyServiceAccountName] == "" && t.KubeConfigServiceAccount == "" {
+		return fmt.Errorf("cannot use ConfigMap '%s': with provider %s it must name a %s",
+			client.ObjectKeyFromObject(cm), generic.ProviderName, meta.KubeConfigKeyServiceAccountName)
+	}
+	return nil
+}
+
+// permitted lets the requests of a cloud provider's library reach the network.
+type permitted struct{ next http.RoundTripper }
+
+func (p permitted) RoundTrip(r *http.Request) (*http.Response, error) {
+	return p.next.RoundTrip(r.WithContext(source.AllowNetwork(r.Context())))
+}
+
+func (t *Targets) connect(config *rest.Config) (*apply.Cluster, error) {
+	config = rest.CopyConfig(config)
+	config.Timeout = targetTimeout
+	config.UserAgent = status.ObjectManager
+	c, err := apply.Connect(config, t.Scheme)
+	if err != nil {
+		return nil, err
+	}
+	// Who may not delete here may not delete there.
+	c.Fence(t.Local.MayDelete)
+	return c, nil
+}
+
+func (t *Targets) kept(key string) *apply.Cluster {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.expire(t.Now())
+	if kept := t.open[key]; kept != nil {
+		kept.used = t.Now()
+		return kept.cluster
+	}
+	return nil
+}
+
+// keep returns the connection of a key, made by connect if there is none.
+// connect sends nothing, so it is called with the lock held and once only.
+func (t *Targets) keep(key string, connect func() (*apply.Cluster, error)) (*apply.Cluster, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.Now()
+	t.expire(now)
+	if kept := t.open[key]; kept != nil {
+		kept.used = now
+		return kept.cluster, nil
+	}
+	c, err := connect()
+	if err != nil {
+		return nil, err
+	}
+	t.opened++
+	if t.open == nil {
+		t.open = map[string]*keptTarget{}
+	}
+	for most := cmp.Or(t.most, mostTargets); len(t.open) >= most; {
+		t.drop(t.oldest())
+	}
+	t.open[key] = &keptTarget{cluster: c, used: now, made: now}
+	return c, nil
+}
+
+func (t *Targets) expire(now time.Time) {
+	for key, kept := range t.open {
+		if now.Sub(kept.used) > cmp.Or(t.idle, targetIdle) || now.Sub(kept.made) > targetAge {
+			t.drop(key)
+		}
+	}
+}
+
+func (t *Targets) oldest() string {
+	var oldest string
+	for key, kept := range t.open {
+		if oldest == "" || kept.used.Before(t.open[oldest].used) {
+			oldest = key
+		}
+	}
+	return oldest
+}
+
+func (t *Targets) drop(key string) {
+	t.open[key].cluster.Close()
+	delete(t.open, key)
+}

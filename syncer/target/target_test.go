@@ -1,0 +1,444 @@
+package target
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/auth"
+	"github.com/fluxcd/pkg/cache"
+	authnv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta/testrestmapper"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+)
+
+func kustomizationAt(account string, kubeConfig *meta.KubeConfigReference) *kustomizev1.Kustomization {
+	k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "shop"}}
+	k.Spec.ServiceAccountName, k.Spec.KubeConfig = account, kubeConfig
+	return k
+}
+
+func bySecretRef(name, key string) *meta.KubeConfigReference {
+	return &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: name, Key: key}}
+}
+
+func byConfigMapRef(name string) *meta.KubeConfigReference {
+	return &meta.KubeConfigReference{ConfigMapRef: &meta.LocalObjectReference{Name: name}}
+}
+
+func TestTargetOf(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason  string
+		obj     *kustomizev1.Kustomization
+		account string
+		want    Ref
+	}{
+		"Local":   {reason: "ours, with our rights", obj: kustomizationAt("", nil)},
+		"Account": {reason: "an account of the Kustomization's namespace", obj: kustomizationAt("ops", nil), want: Ref{User: "system:serviceaccount:apps:ops"}},
+		"Default": {reason: "--default-service-account", obj: kustomizationAt("", nil), account: "default", want: Ref{User: "system:serviceaccount:apps:default"}},
+		"Own":     {reason: "the object's own wins", obj: kustomizationAt("ops", nil), account: "default", want: Ref{User: "system:serviceaccount:apps:ops"}},
+		"Secret": {reason: "the account is impersonated there too", obj: kustomizationAt("ops", bySecretRef("edge", "config")),
+			want: Ref{Kind: "Secret", Name: "edge", Key: "config", User: "system:serviceaccount:apps:ops"}},
+		"ConfigMap": {reason: "a provider's cluster", obj: kustomizationAt("", byConfigMapRef("edge")), want: Ref{Kind: "ConfigMap", Name: "edge"}},
+		"Neither":   {reason: "never the cluster that we run in by mistake", obj: kustomizationAt("", &meta.KubeConfigReference{}), want: Ref{Kind: "Secret"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := Of(tt.obj, tt.account)
+			if got != tt.want {
+				t.Errorf("%s: got %+v, want %+v", tt.reason, got, tt.want)
+			}
+			again, err := Decode(got.Encode())
+			if err != nil || again != got {
+				t.Errorf("written and read again it is %+v, %v", again, err)
+			}
+		})
+	}
+	if _, err := Decode("edge"); err == nil {
+		t.Error("any text is a target")
+	}
+}
+
+func TestCompareTargets(t *testing.T) {
+	edge := func(cluster string) Ref { return Ref{Kind: "Secret", Name: "edge", Cluster: cluster} }
+	other := Ref{Kind: "Secret", Name: "other", Cluster: "2"}
+	for name, tt := range map[string]struct {
+		reason   string
+		recorded *Ref
+		wanted   Ref
+		want     Change
+	}{
+		"Local":        {reason: "nothing is recorded for our own cluster", want: Same},
+		"Takeover":     {reason: "Flux recorded nothing", wanted: edge("1"), want: Unrecorded},
+		"Same":         {reason: "same cluster", recorded: new(edge("1")), wanted: edge("1"), want: Same},
+		"Renamed":      {reason: "another Secret that leads to the same cluster", recorded: new(Ref{Kind: "Secret", Name: "other", Cluster: "1"}), wanted: edge("1"), want: Same},
+		"OtherUser":    {reason: "rights differ, the cluster does not", recorded: new(Ref{Kind: "Secret", Name: "edge", Cluster: "1", User: "a"}), wanted: edge("1"), want: Same},
+		"Moved":        {reason: "the old cluster is pruned", recorded: new(edge("1")), wanted: other, want: Moved},
+		"Home":         {reason: "from another cluster to ours", recorded: new(edge("1")), wanted: Ref{}, want: Moved},
+		"Away":         {reason: "from ours, when that was recorded", recorded: new(Ref{}), wanted: edge("1"), want: Moved},
+		"Self":         {reason: "a kubeconfig of our own cluster", recorded: new(Ref{}), wanted: edge("home"), want: Same},
+		"Replaced":     {reason: "the Secret leads to another cluster now", recorded: new(edge("1")), wanted: edge("2"), want: Replaced},
+		"Unidentified": {reason: "a cluster that hides its identity", recorded: new(edge("")), wanted: edge(""), want: Same},
+		"UnknownMove":  {reason: "another reference, unknown cluster: pruned where it leads", recorded: new(edge("")), wanted: Ref{Kind: "Secret", Name: "other"}, want: Moved},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := Compare(tt.recorded, tt.wanted, "home"); got != tt.want {
+				t.Errorf("%s: got %d, want %d", tt.reason, got, tt.want)
+			}
+		})
+	}
+}
+
+func TestDecideDeletion(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		facts  DeletionFacts
+		want   DeletionDecision
+		text   string
+	}{
+		"Usual":       {reason: "pruned, then gone", facts: DeletionFacts{Objects: 2}, want: DeletionDecision{Prune: true, Release: true}},
+		"Nothing":     {reason: "nothing to prune, wherever it was", facts: DeletionFacts{Problem: errors.New("no route")}, want: DeletionDecision{Release: true}},
+		"AccountGone": {reason: "as Flux, but said", facts: DeletionFacts{Objects: 2, AccountGone: true, Target: Ref{User: "system:serviceaccount:apps:ops"}}, want: DeletionDecision{Release: true}, text: "system:serviceaccount:apps:ops does not exist; 2 objects are left behind"},
+		"Unreachable": {reason: "stays, and says how to end it", facts: DeletionFacts{Objects: 2, Problem: errors.New("no route")}, text: "no route; to delete the Kustomization and leave them, set spec.deletionPolicy to Orphan"},
+		"Unknown":     {reason: "an unreachable target says nothing about its accounts", facts: DeletionFacts{Objects: 2, AccountGone: true, Problem: errors.New("no route")}, text: "cannot prune 2 objects"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := DecideDeletion(tt.facts)
+			if !strings.Contains(got.Message, tt.text) || (got.Message == "") != (tt.text == "") {
+				t.Errorf("%s: message is %q", tt.reason, got.Message)
+			}
+			if got.Message = ""; got != tt.want {
+				t.Errorf("%s: got %+v, want %+v", tt.reason, got, tt.want)
+			}
+		})
+	}
+}
+
+// apiServer answers for a Namespace and records who asked.
+type apiServer struct {
+	*httptest.Server
+	mu    sync.Mutex
+	users []string
+}
+
+func newAPIServer(t *testing.T, uid string) *apiServer {
+	s := &apiServer{}
+	s.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		s.users = append(s.users, r.Header.Get("Authorization")+" "+r.Header.Get("Impersonate-User"))
+		s.mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		write := func(v any) {
+			if err := json.NewEncoder(w).Encode(v); err != nil {
+				t.Error(err)
+			}
+		}
+		switch r.URL.Path {
+		case "/api":
+			write(metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
+		case "/apis":
+			write(metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}})
+		case "/api/v1":
+			write(metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "v1",
+				APIResources: []metav1.APIResource{{Name: "namespaces", Kind: "Namespace"}, {Name: "serviceaccounts", Kind: "ServiceAccount", Namespaced: true}}})
+		case "/api/v1/namespaces/kube-system":
+			if uid == "" {
+				w.WriteHeader(http.StatusForbidden)
+				write(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden})
+				return
+			}
+			write(map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": map[string]any{"name": "kube-system", "uid": uid}})
+		default:
+			w.WriteHeader(http.StatusNotFound)
+			write(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound})
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *apiServer) ca() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+}
+
+func (s *apiServer) kubeconfig(t *testing.T, token string) []byte {
+	t.Helper()
+	data, err := json.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "Config", "current-context": "c",
+		"contexts": []any{map[string]any{"name": "c", "context": map[string]any{"cluster": "c", "user": "u"}}},
+		"clusters": []any{map[string]any{"name": "c", "cluster": map[string]any{"server": s.URL, "certificate-authority-data": s.ca()}}},
+		"users":    []any{map[string]any{"name": "u", "user": map[string]any{"token": token}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func newTargets(t *testing.T, s *apiServer, objects ...client.Object) (*Targets, *time.Time) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "home"}})
+	local := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(testrestmapper.TestOnlyStaticRESTMapper(scheme)).WithObjects(objects...).Build()
+	return &Targets{
+		Local:      &apply.Cluster{Client: local, Config: &rest.Config{Host: s.URL, BearerToken: "ours", TLSClientConfig: rest.TLSClientConfig{CAData: s.ca()}}},
+		Kubeconfig: capibridge.Allowed{}.Kubeconfig, Scheme: scheme, Now: func() time.Time { return now },
+	}, &now
+}
+
+func kubeconfigSecret(name string, data map[string][]byte) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name}, Data: data}
+}
+
+func TestTargetsGet(t *testing.T) {
+	s := newAPIServer(t, "edge")
+	config := s.kubeconfig(t, "theirs")
+	targets, _ := newTargets(t, s,
+		kubeconfigSecret("value", map[string][]byte{"value": config, "value.yaml": []byte("x")}),
+		kubeconfigSecret("yaml", map[string][]byte{"value.yaml": config}),
+		kubeconfigSecret("none", map[string][]byte{"config": config}),
+		kubeconfigSecret("exec", map[string][]byte{"value": []byte(strings.Replace(string(config), `"token"`, `"tokenFile"`, 1))}),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "stolen"}, Data: map[string]string{"provider": "generic", "address": s.URL, "audiences": "https://kubernetes.default.svc"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "odd"}, Data: map[string]string{"provider": "odd"}},
+	)
+	for name, tt := range map[string]struct {
+		reason string
+		obj    *kustomizev1.Kustomization
+		user   string
+		want   string
+	}{
+		"Account":    {reason: "our token, their rights", obj: kustomizationAt("ops", nil), user: "Bearer ours system:serviceaccount:apps:ops"},
+		"Value":      {reason: "the default key", obj: kustomizationAt("", bySecretRef("value", "")), user: "Bearer theirs "},
+		"ValueYAML":  {reason: "the other default key", obj: kustomizationAt("", bySecretRef("yaml", "")), user: "Bearer theirs "},
+		"Key":        {reason: "the key that is named", obj: kustomizationAt("ops", bySecretRef("none", "config")), user: "Bearer theirs system:serviceaccount:apps:ops"},
+		"NoKey":      {reason: "Flux's text", obj: kustomizationAt("", bySecretRef("none", "")), want: "KubeConfig secret 'apps/none' does not contain a 'value' key with a kubeconfig"},
+		"OtherKey":   {reason: "no other key instead", obj: kustomizationAt("", bySecretRef("value", "config")), want: "does not contain a 'config' key"},
+		"NoSecret":   {reason: "Flux's text", obj: kustomizationAt("", bySecretRef("absent", "")), want: "unable to read KubeConfig secret 'apps/absent' error: "},
+		"TokenFile":  {reason: "threat V4", obj: kustomizationAt("", bySecretRef("exec", "")), want: "invalid KubeConfig in secret 'apps/exec': cannot use kubeconfig: tokenFile not allowed"},
+		"Neither":    {reason: "never our own cluster", obj: kustomizationAt("", &meta.KubeConfigReference{}), want: "invalid .spec.kubeConfig"},
+		"OurToken":   {reason: "our token goes to no address of a tenant", obj: kustomizationAt("", byConfigMapRef("stolen")), want: "with provider generic it must name a serviceAccountName"},
+		"Provider":   {reason: "unknown", obj: kustomizationAt("", byConfigMapRef("odd")), want: "provider 'odd' not implemented"},
+		"NoProvider": {reason: "absent", obj: kustomizationAt("", byConfigMapRef("absent")), want: "failed to get configmap apps/absent"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := targets.Get(t.Context(), tt.obj)
+			if tt.want != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.want) {
+					t.Fatalf("%s: got %v, want %q", tt.reason, err, tt.want)
+				}
+				if strings.Contains(err.Error(), "theirs") {
+					t.Errorf("error tells the token: %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.users = nil
+			if err := c.Get(t.Context(), types.NamespacedName{Name: "x"}, &corev1.Namespace{}); !apierrors.IsNotFound(err) {
+				t.Fatal(err)
+			}
+			if last := s.users[len(s.users)-1]; last != tt.user {
+				t.Errorf("%s: server was asked by %q, want %q", tt.reason, last, tt.user)
+			}
+			again, err := targets.Get(t.Context(), tt.obj)
+			if err != nil || again != c {
+				t.Errorf("a second call gives another connection (%v)", err)
+			}
+		})
+	}
+	if c, err := targets.Get(t.Context(), kustomizationAt("", nil)); err != nil || c != targets.Local {
+		t.Errorf("our own cluster, with our rights: %v", err)
+	}
+}
+
+func TestTargetsCache(t *testing.T) {
+	s := newAPIServer(t, "edge")
+	secret := kubeconfigSecret("edge", map[string][]byte{"value": s.kubeconfig(t, "one")})
+	targets, now := newTargets(t, s, secret)
+	targets.most = 3
+	remote := kustomizationAt("", bySecretRef("edge", ""))
+	get := func(obj *kustomizev1.Kustomization) *apply.Cluster {
+		t.Helper()
+		*now = now.Add(time.Second)
+		c, err := targets.Get(t.Context(), obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	first := get(remote)
+
+	secret.Data["value"] = s.kubeconfig(t, "two")
+	if err := targets.Local.Update(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	if get(remote) == first {
+		t.Error("a rotated credential is not used")
+	}
+	var group sync.WaitGroup
+	for range 20 {
+		group.Go(func() {
+			if _, err := targets.Get(t.Context(), kustomizationAt("ops", bySecretRef("edge", ""))); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	if targets.opened != 3 {
+		t.Errorf("%d connections were made, want 3: two credentials, one account", targets.opened)
+	}
+	for _, account := range []string{"a", "b", "c"} {
+		get(kustomizationAt(account, nil))
+	}
+	if len(targets.open) != 3 {
+		t.Errorf("%d connections are kept, want 3", len(targets.open))
+	}
+	opened := targets.opened
+	get(kustomizationAt("c", nil))
+	if targets.opened != opened {
+		t.Error("the one used last was dropped")
+	}
+	*now = now.Add(targetIdle)
+	get(kustomizationAt("d", nil))
+	if len(targets.open) != 1 {
+		t.Errorf("%d connections are kept after a long idle time, want 1", len(targets.open))
+	}
+}
+
+func TestTargetsIdentify(t *testing.T) {
+	s, hidden := newAPIServer(t, "edge"), newAPIServer(t, "")
+	targets, _ := newTargets(t, s,
+		kubeconfigSecret("edge", map[string][]byte{"value": s.kubeconfig(t, "x")}),
+		kubeconfigSecret("hidden", map[string][]byte{"value": hidden.kubeconfig(t, "x")}))
+	for name, want := range map[string]string{"": "home", "edge": "edge", "hidden": ""} {
+		ref := Ref{User: "system:serviceaccount:apps:ops"}
+		if name != "" {
+			ref.Kind, ref.Name = "Secret", name
+		}
+		for range 2 {
+			got, err := targets.Identify(t.Context(), "apps", ref)
+			if err != nil || got.Cluster != want {
+				t.Errorf("%q: got %q, %v, want %q", name, got.Cluster, err, want)
+			}
+		}
+	}
+	asked := 0
+	for _, u := range s.users {
+		if u != "Bearer x " {
+			t.Errorf("a tenant's rights do not matter for the identity: asked by %q", u)
+		}
+		asked++
+	}
+	before := asked
+	if _, err := targets.Identify(t.Context(), "apps", Ref{Kind: "Secret", Name: "edge"}); err != nil || len(s.users) != before {
+		t.Errorf("the identity is asked for again (%v)", err)
+	}
+	s.Close()
+	targets.open = nil
+	if _, err := targets.Identify(t.Context(), "apps", Ref{Kind: "Secret", Name: "edge"}); err == nil {
+		t.Error("an unreachable cluster has an identity")
+	}
+}
+
+func TestTargetsAccountGone(t *testing.T) {
+	s := newAPIServer(t, "edge")
+	targets, _ := newTargets(t, s,
+		kubeconfigSecret("edge", map[string][]byte{"value": s.kubeconfig(t, "x")}),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "ops"}})
+	remote := Of(kustomizationAt("ops", bySecretRef("edge", "")), "")
+	for name, tt := range map[string]struct {
+		reason  string
+		account string
+		ref     Ref
+		want    bool
+	}{
+		"There":  {reason: "it exists", account: "ops", ref: Ref{User: "x"}},
+		"Gone":   {reason: "confirmed", account: "absent", ref: Ref{User: "x"}, want: true},
+		"Remote": {reason: "our own cluster's account says nothing about the other cluster's", account: "ops", ref: remote, want: true},
+		"Nobody": {reason: "nobody is impersonated", account: "", ref: Ref{}},
+	} {
+		got, err := targets.AccountGone(t.Context(), "apps", tt.account, tt.ref)
+		if err != nil || got != tt.want {
+			t.Errorf("%s: %s: got %t, %v", name, tt.reason, got, err)
+		}
+	}
+	s.Close()
+	if gone, err := targets.AccountGone(t.Context(), "apps", "ops", remote); err == nil || gone {
+		t.Error("an unreachable cluster confirms something")
+	}
+}
+
+// TestTargetsConfigMap: a cluster that takes tokens of our service accounts.
+func TestTargetsConfigMap(t *testing.T) {
+	auth.EnableObjectLevelWorkloadIdentity()
+	t.Cleanup(auth.DisableObjectLevelWorkloadIdentity)
+	s := newAPIServer(t, "edge")
+	targets, _ := newTargets(t, s)
+	tokens, err := cache.NewTokenCache(10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets.Tokens = tokens
+	issued := 0
+	targets.Local.Client = fake.NewClientBuilder().WithObjects(
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "edge"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "edge"}, Data: map[string]string{
+			"provider": "generic", "address": s.URL, "ca.crt": string(s.ca()), "audiences": "edge", "serviceAccountName": "edge"}},
+	).WithInterceptorFuncs(interceptor.Funcs{
+		SubResourceCreate: func(_ context.Context, _ client.Client, _ string, obj, sub client.Object, _ ...client.SubResourceCreateOption) error {
+			request := sub.(*authnv1.TokenRequest)
+			if !slices.Equal(request.Spec.Audiences, []string{"edge"}) || obj.GetName() != "edge" || obj.GetNamespace() != "apps" {
+				t.Errorf("a token of %s/%s for %q is created", obj.GetNamespace(), obj.GetName(), request.Spec.Audiences)
+			}
+			issued++
+			claims := fmt.Sprintf(`{"sub":"system:serviceaccount:apps:edge","exp":%d}`, time.Now().Add(time.Hour).Unix())
+			request.Status.Token = "eyJhbGciOiJub25lIn0." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".eA"
+			request.Status.ExpirationTimestamp = metav1.NewTime(time.Now().Add(time.Hour))
+			return nil
+		},
+	}).Build()
+	obj := kustomizationAt("ops", byConfigMapRef("edge"))
+	for range 3 {
+		c, err := targets.Get(t.Context(), obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Get(t.Context(), types.NamespacedName{Name: "x"}, &corev1.Namespace{}); !apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
+	}
+	if last := s.users[len(s.users)-1]; !strings.HasPrefix(last, "Bearer eyJhbGciOiJub25lIn0.") || !strings.HasSuffix(last, " system:serviceaccount:apps:ops") {
+		t.Errorf("server was asked by %q", last)
+	}
+	if issued != 1 {
+		t.Errorf("%d tokens were created, want 1", issued)
+	}
+}

@@ -1,0 +1,49 @@
+package wake
+
+import (
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+)
+
+// Changed passes what a reconciler reacts to: a new generation, a request to
+// reconcile, or a change of one of the annotations.
+func Changed(annotations ...string) predicate.Predicate {
+	annotations = append(annotations, meta.ReconcileRequestAnnotation)
+	return predicate.Funcs{
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			if e.ObjectOld == nil || e.ObjectNew == nil {
+				return false
+			}
+			if e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
+				!e.ObjectNew.GetDeletionTimestamp().Equal(e.ObjectOld.GetDeletionTimestamp()) {
+				return true
+			}
+			for _, a := range annotations {
+				if e.ObjectOld.GetAnnotations()[a] != e.ObjectNew.GetAnnotations()[a] {
+					return true
+				}
+			}
+			return false
+		},
+	}
+}
+
+// NewArtifact passes sources that have another artifact.
+func NewArtifact() predicate.Predicate {
+	return predicate.Funcs{
+		DeleteFunc: func(event.DeleteEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, ok1 := e.ObjectOld.(sourcev1.Source)
+			after, ok2 := e.ObjectNew.(sourcev1.Source)
+			if !ok1 || !ok2 || after.GetArtifact() == nil {
+				return false
+			}
+			// The digest as well: other rules of what to ignore make another
+			// content of the same revision.
+			return before.GetArtifact() == nil || before.GetArtifact().Revision != after.GetArtifact().Revision ||
+				before.GetArtifact().Digest != after.GetArtifact().Digest
+		},
+	}
+}

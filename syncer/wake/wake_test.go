@@ -1,0 +1,48 @@
+package wake
+
+import (
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+)
+
+func TestChanged(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*kustomizev1.Kustomization)
+		want   bool
+	}{
+		"Spec": {"a new generation", func(k *kustomizev1.Kustomization) { k.Generation++ }, true},
+		"Request": {"flux reconcile", func(k *kustomizev1.Kustomization) {
+			k.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
+		}, true},
+		"Approval": {"an annotation that was asked for", func(k *kustomizev1.Kustomization) { k.Annotations = map[string]string{"approve": "x"} }, true},
+		"Deletion": {"a deletion has to be answered", func(k *kustomizev1.Kustomization) { k.DeletionTimestamp = &metav1.Time{Time: time.Now()} }, true},
+		"Status":   {"our own write must not wake us", func(k *kustomizev1.Kustomization) { k.Status.LastAppliedRevision = "x"; k.ResourceVersion = "2" }, false},
+		"Other":    {"nor somebody's note", func(k *kustomizev1.Kustomization) { k.Annotations = map[string]string{"note": "x"} }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := &kustomizev1.Kustomization{}
+			after := before.DeepCopy()
+			tc.change(after)
+			if got := Changed("approve").Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != tc.want {
+				t.Errorf("%s\nChanged() = %t, want %t", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestJittered(t *testing.T) {
+	jitter := NewJitter(rand.New(rand.NewPCG(1, 2)).Float64)
+	for range 1000 {
+		if got := jitter(time.Minute); got < 57*time.Second || got > 63*time.Second {
+			t.Fatalf("jitter(1m) = %s, want within 5 %%", got)
+		}
+	}
+}
