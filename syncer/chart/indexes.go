@@ -94,19 +94,17 @@ func (x *Indexes) Fetch(ctx context.Context, user source.Key, r Repository) (*In
 		return nil, err
 	}
 	x.retain(user, map[string]bool{s.key: true})
-	return x.ask(ctx, s)
+	return x.ask(ctx, s, func() (*Index, bool) { return nil, false })
 }
 
 // get is Fetch without asking the server for what is there already, and without an
 // end to the use of other repositories.
 func (x *Indexes) get(ctx context.Context, s *shared) (*Index, error) {
-	x.mu.Lock()
-	index := s.index
-	x.mu.Unlock()
-	if index != nil {
-		return index, nil
-	}
-	return x.ask(ctx, s)
+	return x.ask(ctx, s, func() (*Index, bool) {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		return s.index, s.index != nil
+	})
 }
 
 // Forget drops what is kept for a source that is gone.
@@ -162,10 +160,11 @@ func (x *Indexes) use(user source.Key, r Repository) (*shared, error) {
 	return s, nil
 }
 
-// ask asks the server, or waits for another caller that does.
-func (x *Indexes) ask(ctx context.Context, s *shared) (*Index, error) {
-	none := func() (*Index, bool) { return nil, false }
-	index, err := x.asking.Do(ctx, s.key, none, func() (*Index, error) { return x.fetch(ctx, s) })
+// ask asks the server, unless the index is known, or waits for another caller that
+// asks it. What is known is looked up when no other caller asks any more: one that has
+// just ended made it known.
+func (x *Indexes) ask(ctx context.Context, s *shared, known func() (*Index, bool)) (*Index, error) {
+	index, err := x.asking.Do(ctx, s.key, known, func() (*Index, error) { return x.fetch(ctx, s) })
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return nil, failf(ReasonFailed, "cannot fetch index of Helm repository %s: %w", shown(s.url), err)
 	}
