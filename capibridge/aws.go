@@ -17,18 +17,18 @@ import (
 // awsAdapter reads AWSCluster and, of EKS, AWSManagedCluster and
 // AWSManagedControlPlane. Facts of v2.13, whose kinds keep contract v1beta1:
 //
-//   - the kubeconfig of EKS has a token that is valid for 15 minutes, and is
-//     written anew at each reconciliation; <cluster>-user-kubeconfig runs a
-//     program and is not used;
-//   - AWSManagedCluster is ready at once, before there is anything;
-//   - status.ready of AWSManagedControlPlane is that EKS is ACTIVE or UPDATING. It
-//     also goes when EKS upgraded by itself, although the API server answers;
-//   - identities are cluster-scoped, their Secrets in the provider's namespace.
+//   - the token in the kubeconfig of EKS is valid for 15 minutes. The provider writes a
+//     new one at each reconciliation. The other kubeconfig, <cluster>-user-kubeconfig,
+//     runs a program and is not used;
+//   - AWSManagedCluster is ready from the start, before anything exists in AWS;
+//   - status.ready of AWSManagedControlPlane is true while EKS is ACTIVE or UPDATING. It
+//     also becomes false when EKS upgraded by itself, although the API server responds;
+//   - identities are cluster-scoped, their Secrets are in the provider's namespace.
 type awsAdapter struct {
 	namespace string
 }
 
-// Names in the provider's own installation.
+// Names that the provider's own installation uses.
 const (
 	awsBootstrapSecret = "capa-manager-bootstrap-credentials"
 	awsServiceAccount  = "capa-controller-manager"
@@ -103,12 +103,13 @@ func (a awsAdapter) facts(c Cluster, have objects) Facts {
 // awsCluster is what the adapter takes from the kinds of the provider.
 type awsCluster struct {
 	region, partition, vpc, eksName, oidcProvider string
-	// arns of what belongs to the cluster; any of them has the account.
+	// arns of resources of the cluster. Each of them names the account.
 	arns     []string
 	identity clusterapi.Reference
 }
 
-// awsFields come from the control plane of EKS, or else from the infrastructure.
+// awsFields are read from the control plane of EKS if there is one, and otherwise from
+// the infrastructure.
 func awsFields(c Cluster, have objects) (fields awsCluster, why Health, ok bool) {
 	if c.ControlPlane.Kind == eksv1.AWSManagedControlPlaneKind {
 		eks, why, ok := typed[eksv1.AWSManagedControlPlane](have, c.ControlPlane)
@@ -155,8 +156,8 @@ func eksHealth(c Cluster, have objects) Health {
 	return health
 }
 
-// upgradedByItself says that EKS runs a later version than was asked for, which
-// it does when the one asked for is no longer supported.
+// upgradedByItself reports whether EKS runs a later version than the spec asks for. EKS
+// upgrades a control plane whose version it no longer supports.
 func upgradedByItself(eks *eksv1.AWSManagedControlPlane) bool {
 	if eks.Spec.UpgradePolicy != eksv1.UpgradePolicyStandard || eks.Spec.Version == nil || eks.Status.Version == nil {
 		return false
@@ -179,9 +180,9 @@ func awsIdentity(ref *awsv1.AWSIdentityReference) clusterapi.Reference {
 	return clusterapi.Reference{Group: clusterapi.InfrastructureGroup, Kind: string(ref.Kind), Name: ref.Name}
 }
 
-// identityChain are the identities from the one that the cluster names to the
-// last that is known: roles are assumed by another one. loop says that the last
-// is to be assumed by one of those before it.
+// identityChain returns the identities from the one that the cluster names to the last
+// that has been read: a role names the identity that assumes it. loop reports whether
+// the last one names one that is in the chain already.
 func identityChain(ref clusterapi.Reference, have objects) (chain []clusterapi.Reference, loop bool) {
 	for !ref.IsZero() {
 		if slices.Contains(chain, ref) {
@@ -276,9 +277,9 @@ func isEmpty(s metav1.LabelSelector) bool {
 	return len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0
 }
 
-// controller tells what the controller's own credentials are: keys that were
-// given to it when it was installed, or else the role of its service account, or
-// else that of the machine it runs on.
+// controller tells which credentials the provider's controller uses: the keys that its
+// installation gave it, or the role of its service account, or the role of the machine
+// that it runs on, in this order.
 func (a awsAdapter) controller(have objects) *Identity {
 	secret, why := have.get(a.bootstrapSecret())
 	switch {
@@ -297,8 +298,8 @@ func (a awsAdapter) controller(have objects) *Identity {
 	return &Identity{Form: IdentityInstanceProfile}
 }
 
-// blank reports whether a key of a Secret is missing or has only space in it, as it has
-// where the provider is installed without credentials.
+// blank reports whether a key of a Secret is missing or contains only white space. The
+// provider's manifests have such a key where it is installed without credentials.
 func blank(secret *unstructured.Unstructured, key string) bool {
 	return strings.TrimSpace(decoded(secret, key)) == ""
 }
@@ -311,7 +312,7 @@ func decoded(secret *unstructured.Unstructured, key string) string {
 	return string(value)
 }
 
-// accountOf is the account in the first ARN that has one:
+// accountOf returns the account in the first ARN that has one:
 // arn:partition:service:region:account:resource.
 func accountOf(arns []string) string {
 	for _, arn := range arns {
@@ -334,7 +335,7 @@ func partitionOf(stated string, arns []string) string {
 	return ""
 }
 
-// issuerOf is the URL in the ARN of an OIDC provider,
+// issuerOf returns the URL in the ARN of an OIDC provider,
 // arn:aws:iam::account:oidc-provider/host/path.
 func issuerOf(arn string) string {
 	if _, at, ok := strings.Cut(arn, ":oidc-provider/"); ok && at != "" {

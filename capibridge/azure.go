@@ -20,24 +20,24 @@ import (
 // v1.23, whose kinds keep contract v1beta1:
 //
 //   - status.ready and status.initialized of AzureASOManagedControlPlane are false
-//     whenever an object of Azure is being changed, cannot be changed, or the
-//     Cluster is paused; AKS answers meanwhile. What AKS does is said by the
-//     ManagedCluster of Azure Service Operator, not by the control plane. It is
-//     read in the version that the control plane writes it in: API servers prefer
-//     the oldest of the operator's versions, by the way that they are named;
-//   - the kubeconfig is an Opaque Secret with certificates or, where local
-//     accounts are disabled, with a token of Entra;
-//   - an AKS cluster can be switched off, and is ready all the same;
-//   - identities are AzureClusterIdentity, or Secrets that are named on the objects
-//     of Azure Service Operator.
+//     while Azure changes or cannot change one of its resources, and while the Cluster
+//     is paused. AKS responds meanwhile;
+//   - the state of AKS is in the ManagedCluster of Azure Service Operator, not in the
+//     control plane. The adapter reads it in the version in which the control plane
+//     writes it: by the names of the operator's versions, API servers prefer the oldest;
+//   - the kubeconfig is an Opaque Secret with certificates, or with a token of Entra
+//     where local accounts are disabled;
+//   - an AKS cluster can be stopped, and its control plane stays ready;
+//   - an identity is an AzureClusterIdentity, or a Secret that the objects of Azure
+//     Service Operator name in an annotation.
 type azureAdapter struct{}
 
 const (
 	asoManagedClusterGroup  = "containerservice.azure.com"
 	asoResourceGroupGroup   = "resources.azure.com"
 	asoCredentialAnnotation = "serviceoperator.azure.com/credential-from"
-	// asoNamespaceSecret and then asoGlobalSecret are used by objects without the
-	// annotation.
+	// Objects without the annotation use asoNamespaceSecret, and asoGlobalSecret where
+	// that one does not exist.
 	asoNamespaceSecret = "aso-credential"
 	asoGlobalSecret    = "aso-controller-settings"
 )
@@ -93,15 +93,15 @@ func (a azureAdapter) facts(c Cluster, have objects) Facts {
 // azureCluster is what the adapter takes from the kinds of the provider.
 type azureCluster struct {
 	subscription, location, resourceGroup, vnet, oidcIssuer string
-	// identity, or else secret, if it is one of Azure Service Operator.
+	// identity is set, or secret, for an identity of Azure Service Operator.
 	identity clusterapi.Reference
 	secret   clusterapi.Reference
-	// managedCluster is AKS as Azure Service Operator has it.
+	// managedCluster is the object of Azure Service Operator that stands for AKS.
 	managedCluster clusterapi.Reference
 }
 
-// azureFields come from the control plane of AKS, or else from the
-// infrastructure.
+// azureFields are read from the control plane of AKS if there is one, and otherwise from
+// the infrastructure.
 func azureFields(c Cluster, have objects) (fields azureCluster, why Health, ok bool) {
 	switch c.ControlPlane.Kind {
 	case azurev1.AzureASOManagedControlPlaneKind:
@@ -141,8 +141,8 @@ func azureFields(c Cluster, have objects) (fields azureCluster, why Health, ok b
 	return fields, Health{}, true
 }
 
-// asoFields are in the objects of Azure Service Operator that the control plane
-// and the infrastructure are made of.
+// asoFields are read from the objects of Azure Service Operator in the specs of the
+// control plane and of the infrastructure.
 func asoFields(c Cluster, aso *azurev1.AzureASOManagedControlPlane, have objects) azureCluster {
 	var fields azureCluster
 	aks := embedded(aso.Spec.Resources, schema.GroupKind{Group: asoManagedClusterGroup, Kind: "ManagedCluster"})
@@ -179,7 +179,7 @@ func asoFields(c Cluster, aso *azurev1.AzureASOManagedControlPlane, have objects
 	return fields
 }
 
-// embedded is the first of a kind among the objects that a spec consists of.
+// embedded returns the first object of a kind among those that a spec contains.
 func embedded(resources []runtime.RawExtension, kind schema.GroupKind) *unstructured.Unstructured {
 	for _, raw := range resources {
 		u := &unstructured.Unstructured{}
@@ -190,7 +190,7 @@ func embedded(resources []runtime.RawExtension, kind schema.GroupKind) *unstruct
 	return nil
 }
 
-// idOf are subscription and resource group of
+// idOf returns subscription and resource group of
 // /subscriptions/<id>/resourceGroups/<name>/...
 func idOf(id string) (subscription, group string) {
 	parts := strings.Split(id, "/")
@@ -200,7 +200,7 @@ func idOf(id string) (subscription, group string) {
 	return "", ""
 }
 
-// aksHealth is the health of AKS as Azure Service Operator has it.
+// aksHealth is the health of AKS in the words of Azure Service Operator.
 func aksHealth(c Cluster, ref clusterapi.Reference, have objects) Health {
 	own := controlPlaneHealth(c, have)
 	object, _ := have.get(c.ControlPlane) // own says why there is none
@@ -241,8 +241,8 @@ func aksHealth(c Cluster, ref clusterapi.Reference, have objects) Health {
 	return yes(HealthReady, "")
 }
 
-// asoReady is the condition Ready of Azure Service Operator, which has a severity
-// in any version.
+// asoReady reads the condition Ready of Azure Service Operator, which has a severity in
+// each of the operator's versions.
 func asoReady(u *unstructured.Unstructured) condition {
 	current, deprecated := conditionsOf(u)
 	for _, of := range []conditions{deprecated, current} {
@@ -253,7 +253,8 @@ func asoReady(u *unstructured.Unstructured) condition {
 	return condition{status: metav1.ConditionUnknown}
 }
 
-// asoInfrastructureHealth: what was ready is not gone because it is being changed.
+// asoInfrastructureHealth: infrastructure that was ready once stays so while Azure
+// changes it.
 func asoInfrastructureHealth(c Cluster, own Health) Health {
 	switch {
 	case own.Reason != HealthProvisioning || !c.InfrastructureProvisioned:
@@ -264,7 +265,8 @@ func asoInfrastructureHealth(c Cluster, own Health) Health {
 	return yes(HealthUpdating, "%s", own.Message)
 }
 
-// azureManagedHealth knows of Azure's own word on whether AKS is available.
+// azureManagedHealth also reads the condition in which Azure says whether AKS is
+// available.
 func azureManagedHealth(c Cluster, have objects, own Health) Health {
 	u, _ := have.get(c.ControlPlane)
 	if u == nil || own.Status != metav1.ConditionTrue {
@@ -327,7 +329,7 @@ func azureIdentity(c Cluster, fields azureCluster, have objects) Identity {
 	if secret {
 		identity.SecretNamespace, identity.SecretName = named.Spec.ClientSecret.Namespace, named.Spec.ClientSecret.Name
 	}
-	// What may not be used from here is not shown here either.
+	// A namespace that may not use the identity does not see its details either.
 	refused := Identity{Object: fields.identity, Form: identity.Form, Refused: true}
 	switch allowed := named.Spec.AllowedNamespaces; {
 	case allowed == nil:
@@ -341,8 +343,8 @@ func azureIdentity(c Cluster, fields azureCluster, have objects) Identity {
 	return identity
 }
 
-// asoIdentity tells from the keys of a Secret what Azure Service Operator does
-// with it. What is secret in it is not looked at.
+// asoIdentity tells from the keys of a Secret how Azure Service Operator uses it. It
+// does not read the secret values.
 func asoIdentity(ref clusterapi.Reference, have objects) Identity {
 	secret, why := have.get(ref)
 	if secret == nil {

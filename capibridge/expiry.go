@@ -18,7 +18,7 @@ type CredentialForm string
 
 // Forms of the credential in a kubeconfig.
 const (
-	// CredentialNone is there if a kubeconfig has neither token nor certificate.
+	// CredentialNone is the form of a kubeconfig that has neither token nor certificate.
 	CredentialNone CredentialForm = "None"
 	// CredentialCertificate is a client certificate.
 	CredentialCertificate CredentialForm = "ClientCertificate"
@@ -27,31 +27,30 @@ const (
 	CredentialEKS CredentialForm = "EKSToken"
 	// CredentialJWT is a signed token: of a service account, or of Entra.
 	CredentialJWT CredentialForm = "JWT"
-	// CredentialToken is a token that does not say what it is.
+	// CredentialToken is a token of an unknown form.
 	CredentialToken CredentialForm = "Token"
 )
 
-// Credential is what can be told of the credential in a kubeconfig.
+// Credential describes the credential in a kubeconfig.
 type Credential struct {
 	Form CredentialForm
-	// IssuedAt and ExpiresAt are zero if the credential does not say. They are not
-	// verified: they tell when to renew, and grant nothing.
+	// IssuedAt and ExpiresAt are zero if the credential does not have them. Nobody has
+	// verified them: they tell when to read the kubeconfig again, and grant nothing.
 	IssuedAt  time.Time
 	ExpiresAt time.Time
 }
 
 const (
 	eksPrefix = "k8s-aws-v1."
-	// eksLife counts from the date in the request. X-Amz-Expires, which says 60
-	// seconds, is heeded by neither EKS nor the token service.
+	// eksLife begins at the date in the request. X-Amz-Expires says 60 seconds, but
+	// neither EKS nor the token service goes by it.
 	eksLife = 15 * time.Minute
 	eksDate = "20060102T150405Z"
 )
 
-// CredentialOf tells when the credential of a client configuration expires. If
-// there are two, a token and a certificate, it is the one that expires first. It
-// reads what Kubeconfig returned: nothing in it is looked up or verified, and
-// what cannot be read has no dates.
+// CredentialOf describes the credential of a client configuration that Kubeconfig
+// returned. Of a token and a certificate, it describes the one that expires first. It
+// verifies nothing and makes no request. A credential that it cannot read has no dates.
 func CredentialOf(config *rest.Config) Credential {
 	found := Credential{Form: CredentialNone}
 	if len(config.CertData) > 0 {
@@ -66,7 +65,7 @@ func CredentialOf(config *rest.Config) Credential {
 	return found
 }
 
-// ofCertificate reads the first certificate, which is the client's own; those of
+// ofCertificate reads the first certificate, which is the client's own. Certificates of
 // its issuers may follow.
 func ofCertificate(data []byte) Credential {
 	c := Credential{Form: CredentialCertificate}
@@ -100,7 +99,7 @@ func ofToken(token string) Credential {
 	return c
 }
 
-// dateOf is zero for a date that is missing or not plausible.
+// dateOf returns the zero time for a date that is missing or not plausible.
 func dateOf(d *jwt.NumericDate) time.Time {
 	if d == nil || d.Year() < 1970 || d.Year() > 9999 {
 		return time.Time{}

@@ -10,8 +10,8 @@ import (
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 )
 
-// genericAdapter reads what Cluster API's contract, v1beta1 or v1beta2, asks of
-// every provider.
+// genericAdapter reads the fields that Cluster API's contract, v1beta1 or v1beta2,
+// requires of every provider.
 type genericAdapter struct{}
 
 func (genericAdapter) wants(c Cluster, _ objects) []clusterapi.Reference {
@@ -31,7 +31,7 @@ func (genericAdapter) facts(c Cluster, have objects) Facts {
 	}
 }
 
-// infrastructureHealth by the contract.
+// infrastructureHealth reads the fields of the contract.
 func infrastructureHealth(c Cluster, have objects) Health {
 	ref := c.Infrastructure
 	u, why := have.get(ref)
@@ -54,8 +54,9 @@ func infrastructureHealth(c Cluster, have objects) Health {
 	return no(HealthProvisioning, "%s", s.says(ref))
 }
 
-// controlPlaneHealth by the contract. Without an object for the control plane it
-// is machines, and the Cluster itself says whether they have come up.
+// controlPlaneHealth reads the fields of the contract. A Cluster without an object for
+// its control plane has machines in its place, and its own status says whether they are
+// up.
 func controlPlaneHealth(c Cluster, have objects) Health {
 	ref := c.ControlPlane
 	if ref.IsZero() {
@@ -79,8 +80,8 @@ func controlPlaneHealth(c Cluster, have objects) Health {
 		return no(HealthProvisioning, "%s", s.says(ref))
 	case available.status == metav1.ConditionFalse:
 		return no(HealthNotAvailable, "%s", s.saysOf(ref, s.current, "Available"))
-	// A provider of contract v1beta1 has no Available, and that of the Cluster
-	// stays true whatever happens; the two fields are all there is.
+	// A provider of contract v1beta1 has no condition Available, and that of the Cluster
+	// stays true whatever happens: only these two fields tell.
 	case !says && s.notReady && s.failed():
 		return no(HealthFailed, "%s", s.says(ref))
 	case !says && s.notReady:
@@ -93,19 +94,18 @@ func controlPlaneHealth(c Cluster, have objects) Health {
 	return yes(HealthReady, "")
 }
 
-// standing of an object of a provider.
+// standing is the state of an object of a provider.
 type standing struct {
-	// there: what the object stands for has come into being. It never goes back.
+	// there: what the object stands for was provisioned once. It never becomes false.
 	there bool
-	// notReady: status.ready of contract v1beta1 says no.
+	// notReady: status.ready of contract v1beta1 is false.
 	notReady   bool
 	failure    Failure
 	current    conditions
 	deprecated conditions
 }
 
-// standingOf reads the fields of both contracts; initialization is the one of
-// v1beta2.
+// standingOf reads the fields of both contracts. initialization is the field of v1beta2.
 func standingOf(u *unstructured.Unstructured, initialization string) standing {
 	ready, has, _ := unstructured.NestedBool(u.Object, "status", "ready")
 	s := standing{
@@ -136,7 +136,7 @@ func (s standing) updating() bool {
 	return false
 }
 
-// says names the failure, or else the first condition that is not met.
+// says returns the failure, or the first condition that is not met if there is none.
 func (s standing) says(ref clusterapi.Reference) string {
 	if s.failed() {
 		return say(ref, s.failure.Reason, s.failure.Message)
@@ -151,8 +151,8 @@ func (s standing) says(ref clusterapi.Reference) string {
 	return ref.String() + " is not ready yet"
 }
 
-// goesOn tells conditions that wait for something from those whose False is the
-// good news, of which contract v1beta2 has several.
+// goesOn tells conditions that wait for something from those whose good state is False.
+// Contract v1beta2 has several of these.
 func goesOn(c condition) bool {
 	switch c.kind {
 	case "Paused", "Deleting", "RollingOut", "ScalingUp", "ScalingDown", "Remediating", "EKSControlPlaneCreating", "EKSControlPlaneUpdating":
@@ -166,15 +166,15 @@ func (s standing) saysOf(ref clusterapi.Reference, of conditions, kind string) s
 	return say(ref, c.reason, c.message)
 }
 
-// requestID is what clouds put into each of their errors; the same error would
-// be another one at every try.
+// requestID matches what clouds put into each of their errors. With it, the same error
+// would have another text at each attempt.
 var requestID = regexp.MustCompile(`(?i)\b(request|correlation)[ _-]?id: ?[0-9a-z-]+,? ?`)
 
-// maxMessage bounds what is taken over from a provider.
+// maxMessage bounds the text that is taken from a provider.
 const maxMessage = 512
 
-// plainly is a provider's message in one line that is the same as long as it says
-// the same.
+// plainly returns a provider's message in one line, without what changes from attempt to
+// attempt.
 func plainly(message string) string {
 	message = strings.Join(strings.Fields(requestID.ReplaceAllString(message, "")), " ")
 	if len(message) > maxMessage {

@@ -16,7 +16,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 )
 
-// maxKubeconfig bounds what is parsed at all; real ones have a few KiB.
+// maxKubeconfig bounds the text that is parsed. Real kubeconfigs have a few KiB.
 const maxKubeconfig = 1 << 20
 
 // BelongsTo reports whether a kubeconfig Secret is tied to a Cluster: by the
@@ -37,18 +37,18 @@ func BelongsTo(secret *corev1.Secret, c Cluster) bool {
 // Allowed is what a kubeconfig may have besides an address and credentials. The
 // zero value allows nothing.
 type Allowed struct {
-	// ProxyURL lets a kubeconfig send the traffic to its cluster by a proxy
-	// (proxy-url), an http, https or socks5 URL without a password. The proxy
-	// sees which server is talked to, and can be anywhere.
+	// ProxyURL allows proxy-url, an http, https or socks5 URL without a password. All
+	// traffic to the cluster goes through that proxy, which sees the server's name and
+	// can be anywhere.
 	ProxyURL bool
 }
 
-// Kubeconfig makes a client configuration of a kubeconfig's current context. Of
-// all that a kubeconfig can say, it accepts the server's https address and
-// name, inline CA, inline client certificate and key, an inline token, and what is
-// allowed; anything else that is set is refused by name. In particular client-go
-// would read tokenFile while it parses and so hand our own token to another server
-// (threat V4), and would run programs named in exec.
+// Kubeconfig makes a client configuration of a kubeconfig's current context. It accepts
+// the server's https address and name, inline CA, inline client certificate and key, an
+// inline token, and what allowed adds. It refuses every other field that is set, by
+// name. Two of them show why: client-go reads tokenFile while it parses, and so would
+// send the agent's own token to another server (threat V4); and it runs the program that
+// exec names.
 func (a Allowed) Kubeconfig(data []byte) (*rest.Config, error) {
 	if len(data) == 0 {
 		return nil, errors.New("cannot use kubeconfig: it is empty")
@@ -56,7 +56,7 @@ func (a Allowed) Kubeconfig(data []byte) (*rest.Config, error) {
 	if len(data) > maxKubeconfig {
 		return nil, fmt.Errorf("cannot use kubeconfig: %d bytes are more than the limit of %d", len(data), maxKubeconfig)
 	}
-	// Load parses only. It is the rest of clientcmd that touches files.
+	// Load only parses. Other functions of clientcmd read files.
 	config, err := clientcmd.Load(data)
 	if err != nil {
 		return nil, errors.New("cannot parse kubeconfig: it is not valid YAML of kind Config")

@@ -16,32 +16,30 @@ import (
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 )
 
-// Reader reads single objects of the management cluster. Unstructured ones are
-// asked for, so a client that keeps no cache of these reads them once and
-// watches nothing.
+// Reader reads single objects of the management cluster. Providers asks it for
+// unstructured objects: a client that does not cache these starts no watch.
 type Reader interface {
 	Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error
 	RESTMapper() meta.RESTMapper
 }
 
-// Providers know what the objects of infrastructure and control plane providers
-// say. The zero value is ready, and keeps nothing: it may be used by many
-// goroutines.
+// Providers reads the objects of infrastructure and control plane providers. The zero
+// value is ready. It has no state of its own and is safe for concurrent use.
 type Providers struct {
-	// AWSNamespace is where the provider for AWS runs, and with it the Secrets of
-	// its static identities; capa-system if empty.
+	// AWSNamespace is the namespace of the provider for AWS, and of the Secrets of its
+	// static identities. Empty stands for capa-system.
 	AWSNamespace string
 }
 
-// maxRounds bounds how far references are followed: the longest chain is that of
-// roles which are assumed by roles.
+// maxRounds bounds how far references are followed. The longest chains are of roles that
+// assume roles.
 const maxRounds = 6
 
-// Describe reads the objects that a Cluster refers to, two to six of them, and
-// says what they mean. What is not there, not served, not allowed or not
-// understood is Unknown in the facts, and no error. An error is one that another
-// try may not meet, such as a time-out: what was known before is still the best
-// there is, and rendering without it would change what renders variables.
+// Describe reads the two to six objects that a Cluster refers to, and returns the facts
+// in them. An object that does not exist, is not served, may not be read or cannot be
+// understood makes the facts Unknown; it is no error. An error is one that may be gone at
+// the next attempt, such as a time-out: the caller then keeps the facts that it has,
+// because a rendering without them would have other values for its variables.
 func (p *Providers) Describe(ctx context.Context, reader Reader, c Cluster) (Facts, error) {
 	a := p.adapter(c)
 	have := objects{}
@@ -69,16 +67,16 @@ func (p *Providers) Describe(ctx context.Context, reader Reader, c Cluster) (Fac
 	return f, nil
 }
 
-// adapter of a provider. Both functions are pure; c is the Cluster.
+// adapter reads the objects of one provider. Both functions are pure. c is the Cluster.
 type adapter interface {
-	// wants names the objects that it reads, given those that it has. What it
-	// names again is not read again.
+	// wants returns the objects to read next, given those that were read. It may name
+	// these again: they are not read twice.
 	wants(c Cluster, have objects) []clusterapi.Reference
 	facts(c Cluster, have objects) Facts
 }
 
-// adapter by the kinds that the Cluster refers to. An infrastructure that is not
-// known, a control plane that is not known: neither hinders the other.
+// adapter chooses by the kinds that the Cluster refers to. If only one of infrastructure
+// and control plane is of a known kind, its adapter is chosen.
 func (p *Providers) adapter(c Cluster) adapter {
 	for _, ref := range []clusterapi.Reference{c.ControlPlane, c.Infrastructure} {
 		switch {
@@ -96,7 +94,7 @@ func (p *Providers) adapter(c Cluster) adapter {
 	return genericAdapter{}
 }
 
-// objects are what was read, or why it was not.
+// objects has each object that was read, or why it was not.
 type objects map[clusterapi.Reference]*reading
 
 type reading struct {
@@ -127,8 +125,8 @@ func (o objects) all(refs ...clusterapi.Reference) bool {
 	return true
 }
 
-// typed fills an object of a provider's own type. ok is false if there is none,
-// or if it cannot be understood, which why says.
+// typed converts an object into the provider's own type. ok is false if there is no such
+// object or if it cannot be converted, and why then says so.
 func typed[T any](o objects, ref clusterapi.Reference) (object *T, why Health, ok bool) {
 	u, why := o.get(ref)
 	if u == nil {
@@ -146,8 +144,8 @@ func typed[T any](o objects, ref clusterapi.Reference) (object *T, why Health, o
 	return object, Health{}, true
 }
 
-// mappingOf prefers the version that the reference names, or that the types are of,
-// and is content with what there is.
+// mappingOf prefers the version that the reference or the provider's types name, and
+// takes another one that the API server serves if that is missing.
 func mappingOf(mapper meta.RESTMapper, ref clusterapi.Reference) (*meta.RESTMapping, error) {
 	version := ref.Version
 	if version == "" && (ref.Group == clusterapi.InfrastructureGroup || ref.Group == clusterapi.ControlPlaneGroup) {
@@ -166,16 +164,16 @@ func mappingOf(mapper meta.RESTMapper, ref clusterapi.Reference) (*meta.RESTMapp
 	return mapper.RESTMapping(ref.GroupKind())
 }
 
-// builtIn says that a group is one of Kubernetes' own: these have no dot, or end
-// with k8s.io, except for what is developed beside it, in x-k8s.io.
+// builtIn reports whether a group is one of Kubernetes' own: these have no dot, or end
+// with k8s.io. Groups that end with x-k8s.io are of projects beside Kubernetes.
 func builtIn(group string) bool {
 	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
 }
 
 func read(ctx context.Context, reader Reader, c Cluster, ref clusterapi.Reference) (*reading, error) {
 	if ref == c.Infrastructure || ref == c.ControlPlane {
-		// Whoever may write a Cluster must not have the agent read for him what he
-		// may not read himself.
+		// A person who may write a Cluster must not see through the agent what that
+		// person may not read.
 		switch {
 		case builtIn(ref.Group):
 			return &reading{why: unknown(HealthNotServed, "cannot read %s: group %q is not that of a provider", ref, ref.Group)}, nil
@@ -201,7 +199,7 @@ func read(ctx context.Context, reader Reader, c Cluster, ref clusterapi.Referenc
 	case err == nil:
 		return &reading{object: u}, nil
 	case apierrors.IsNotFound(err) && apierrors.IsUnexpectedServerError(err):
-		// Not this object but its kind was not found, which the mapper learns later.
+		// The kind was not found, not the object: the mapper learns of new kinds later.
 		return &reading{
 			why: unknown(HealthNotServed, "cannot read %s: the API server has no such kind any more; is its provider installed?", ref),
 		}, nil

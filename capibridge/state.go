@@ -24,10 +24,9 @@ const (
 	StateAvailable    = "Available"
 )
 
-// State is the one word for a cluster that a person wants to read first, and a
-// sentence if there is more to say. What a provider says of it is in f, whose
-// zero value says nothing. Nothing is decided by it: it may be stale, as what it
-// is made of.
+// State returns one word for the state of a cluster, and a sentence if a person needs
+// more. f has the facts of the providers; its zero value has none. State is for display
+// only: it may be as stale as the facts, and no program decides by it.
 func (c Cluster) State(f Facts) (word, detail string) {
 	switch {
 	case c.Moved:
@@ -48,8 +47,8 @@ func (c Cluster) State(f Facts) (word, detail string) {
 		}
 	}
 	switch {
-	// A failure from before the cluster came up is in the way; a later one may
-	// be of something that it goes on without.
+	// A failure from before the cluster was up keeps it from coming up. A cluster may
+	// work in spite of a later one.
 	case !c.Failure.IsZero() && !c.ControlPlaneInitialized:
 		return StateFailed, say(clusterapi.Reference{Kind: "Cluster", Name: c.Name}, c.Failure.Reason, c.Failure.Message)
 	case !c.InfrastructureProvisioned:

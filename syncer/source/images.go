@@ -18,19 +18,19 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// maxMetadataBytes bounds the annotations of a manifest: they go into the
-// status of an object.
+// maxMetadataBytes bounds the annotations of a manifest, which end in the status of an
+// object.
 const maxMetadataBytes = 64 << 10
 
-// ChartMediaType is what Helm gives to the layer that is a packaged chart.
+// ChartMediaType is Helm's media type for the layer that is a packaged chart.
 const ChartMediaType = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 
-// ImageReference names an image; the first that is set counts, in the order
-// Digest, SemVer, Tag. Nothing means the tag latest.
+// ImageReference names an image by the first of Digest, SemVer and Tag that is set. The
+// zero value stands for the tag latest.
 type ImageReference struct {
 	Tag string
-	// SemVer is a range of versions; the tag of the highest one in it counts, of
-	// those that match SemVerFilter, a regular expression, if there is one.
+	// SemVer is a range of versions and names the tag of the highest version in it. A
+	// SemVerFilter is a regular expression, and tags that do not match it are ignored.
 	SemVer, SemVerFilter string
 	Digest               string
 }
@@ -39,21 +39,20 @@ type ImageReference struct {
 type Image struct {
 	// Revision in Flux's form: <tag>@sha256:<hex>, or sha256:<hex>.
 	Revision string
-	// Digest of the manifest, which the tag had when it was looked up.
+	// Digest of the manifest to which the tag pointed when Resolve asked.
 	Digest string
 }
 
-// ImageOptions say what of an image is the snapshot.
+// ImageOptions say which part of an image becomes the snapshot.
 type ImageOptions struct {
-	// MediaType of the layer, of which the first counts; the first of all if it
-	// is empty.
+	// MediaType chooses the first layer of this type, or the first layer if it is empty.
 	MediaType string
-	// Copy keeps the layer as the file that it is.
+	// Copy keeps the layer as a file and does not unpack it.
 	Copy bool
-	// Ignore has rules beside those in the layer, nil if there are none. A layer
-	// that is kept as a file has no rules.
+	// Ignore has rules besides those in the layer, or is nil. No rules apply to a layer
+	// that is kept as a file.
 	Ignore *string
-	// MaxBytes refuses a larger layer; 0 stands for the limit of Images.
+	// MaxBytes bounds the layer. 0 stands for the bound of Images.
 	MaxBytes int64
 }
 
@@ -71,13 +70,12 @@ func (o ImageOptions) key() string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// Images makes snapshots of images in registries. What several objects name at
-// the same origin is fetched once, and dropped when nobody has it any more. It
-// is safe for concurrent use.
+// Images makes snapshots of images in registries. It fetches an image that several
+// objects name at the same origin once, and drops it with its last user. It is safe for
+// concurrent use.
 //
-// A registry may be hostile: whatever it sends is limited, nothing is unpacked
-// whose digest is not the one that was asked for, and the credential stays at
-// its site.
+// A registry may be hostile: everything that it sends is bounded, nothing is unpacked
+// whose digest is not the one in the request, and no other site gets the credential.
 type Images struct {
 	dir    string
 	limits limits
@@ -87,8 +85,8 @@ type Images struct {
 	sigstore   sigstore
 }
 
-// NewImages keeps files in dir, which have no names there. A layer of more than
-// maxBytes is refused. now tells the age of the roots of trust that are kept.
+// NewImages keeps unnamed files in dir. It refuses a layer of more than maxBytes. now is
+// the clock by which roots of trust grow old.
 func NewImages(dir string, maxBytes int64, now func() time.Time) *Images {
 	return &Images{
 		dir: dir, limits: limits{packBytes: maxBytes, inflatedBytes: MaxInflatedBytes, entriesMost: MaxEntries},
@@ -96,26 +94,25 @@ func NewImages(dir string, maxBytes int64, now func() time.Time) *Images {
 	}
 }
 
-// pull is a layer that was fetched, and what its manifest says.
+// pull is a layer that was fetched, with the annotations of its manifest.
 type pull struct {
 	annotations map[string]string
 	root        node
 	digest      string
 	packed      *spool
-	// registry keeps the connections: the holder of the image will ask for the next
-	// one.
+	// registry keeps its connections open for the next request of the image's user.
 	registry *registry
 }
 
-// do runs an operation at a registry. A fault of the library, which reads what a
-// registry sends, is a fault of this one image.
+// do runs an operation at a registry. The library reads what a registry sends: if it
+// panics, only this image has an error.
 func (i *Images) do(ctx context.Context, origin ImageOrigin, reason string, f func(ctx context.Context, r *registry) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = failf(reason, "cannot read what the registry sent: %v", p)
 		}
 		if err != nil {
-			// The library remembers failures to log in.
+			// The library keeps failures to log in.
 			i.registries.forget(origin.key())
 		}
 	}()
@@ -126,7 +123,7 @@ func (i *Images) do(ctx context.Context, origin ImageOrigin, reason string, f fu
 	return f(boundedAnswers(ctx, false), r)
 }
 
-// imageError has the reason of the cause if that is more telling.
+// imageError takes the reason of its cause if that has one.
 func imageError(reason, what string, err error) error {
 	err = said(err)
 	var known *Error
@@ -139,9 +136,9 @@ func imageError(reason, what string, err error) error {
 	return failf(reason, "%s: %w", what, err)
 }
 
-// Resolve finds the image that a reference names. Only the registry's answer to
-// a HEAD, if it gives one, is fetched. The media type is that of the layer that
-// will be used: the tags of charts write a version's plus as an underscore.
+// Resolve finds the image that a reference names. It asks by HEAD, and by GET only a
+// registry that does not respond to HEAD. mediaType is that of the layer that Fetch will
+// use: the tag of a chart has an underscore for the plus sign of its version.
 func (i *Images) Resolve(ctx context.Context, origin ImageOrigin, ref ImageReference, mediaType string) (Image, error) {
 	if ref.Digest != "" {
 		repo, err := origin.repository()
@@ -165,7 +162,7 @@ func (i *Images) Resolve(ctx context.Context, origin ImageOrigin, ref ImageRefer
 				return err
 			}
 		}
-		// A tag that is none is a path of the registry's choice.
+		// A text that is not a tag would let the registry choose the path of a request.
 		at, err := name.NewTag(r.repo.Name()+":"+tag, name.StrictValidation)
 		if err != nil {
 			return failf(ReasonImagePullFailed, "cannot follow tag %q of %s: it is not allowed", short(tag, 200), r.repo)
@@ -178,7 +175,7 @@ func (i *Images) Resolve(ctx context.Context, origin ImageOrigin, ref ImageRefer
 			if ctx.Err() != nil {
 				return imageError(ReasonImagePullFailed, fmt.Sprintf("cannot find image %s", at), err)
 			}
-			// Some answer only a GET.
+			// Some registries respond only to GET.
 			got, err := r.puller.Get(ctx, at)
 			if err != nil {
 				return imageError(ReasonImagePullFailed, fmt.Sprintf("cannot find image %s", at), err)
@@ -215,8 +212,8 @@ func newest(tags []string, ref ImageReference, mediaType string) (string, error)
 		if err != nil || strings.Count(written, ".") < 2 || !constraint.Check(v) {
 			continue
 		}
-		// Build metadata has no order; of equal versions the same one is taken
-		// each time.
+		// Build metadata has no order: of equal versions, the order of their tags
+		// decides, so that it is the same one each time.
 		if best == nil || v.GreaterThan(best) || (v.Equal(best) && tag > found) {
 			best, found = v, tag
 		}
@@ -239,8 +236,8 @@ func (i *Images) Tags(ctx context.Context, origin ImageOrigin) ([]string, error)
 	return tags, err
 }
 
-// Fetch returns the snapshot of a layer. If last is of the same image with the
-// same options it is returned, and nothing is asked for.
+// Fetch returns the snapshot of a layer. It returns last without a request if that is of
+// the same image with the same options.
 func (i *Images) Fetch(ctx context.Context, origin ImageOrigin, image Image, options ImageOptions, last *Snapshot) (*Snapshot, error) {
 	asked := "image " + options.key()
 	if last != nil && last.Revision == image.Revision && last.asked == asked {
@@ -319,7 +316,7 @@ func (i *Images) pull(ctx context.Context, r *registry, image Image, options Ima
 		return nil, failf(ReasonImageLayerFailed, "cannot fetch layer %s: %w", layer.Digest, said(err))
 	}
 	defer body.Close()
-	// The library checks size and digest at the end.
+	// At the end of the layer, the library compares its size and digest.
 	file, err := newSpool(ctx, i.dir, &limited{r: body, left: most, max: most, what: "the layer has", flag: "shrink it"})
 	if err != nil {
 		return nil, layerError(layer.Digest, err)
@@ -330,7 +327,7 @@ func (i *Images) pull(ctx context.Context, r *registry, image Image, options Ima
 	case err == nil:
 		got.root = unpacked.root
 	case options.Copy && ctx.Err() == nil && ReasonOf(err) != ReasonLimitExceeded:
-		// The layer is kept as a file, which need not be a tarball.
+		// A layer that is kept as a file need not be a tarball.
 		got.root = node{mode: filemode.Dir, in: opaque{failf(ReasonImageLayerFailed, "cannot unpack layer %s: %w", layer.Digest, err)}}
 	default:
 		file.close()
@@ -369,8 +366,8 @@ func layerError(digest v1.Hash, err error) error {
 	return failf(reason, "cannot use layer %s: %w", digest, said(err))
 }
 
-// opaque is a directory that cannot be read, for a layer that is only kept as a
-// file.
+// opaque is a directory that cannot be read. It stands for the content of a layer that
+// is kept as a file.
 type opaque struct{ err error }
 
 func (o opaque) list(node) (listing, error) { return nil, o.err }

@@ -25,17 +25,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Logins gets short-lived credentials from providers and keeps them for most
-// of their life. It is safe for concurrent use.
+// Logins gets short-lived credentials from providers and keeps each for most of its
+// life. It is safe for concurrent use.
 type Logins struct {
 	cache *cache.TokenCache
 	now   func() time.Time
 }
 
-// NewLogins keeps at most so many tokens, for at most so long.
+// NewLogins keeps at most this many tokens, each at most this long.
 func NewLogins(most int, longest time.Duration, now func() time.Time) (*Logins, error) {
-	// The service account of an object may be asked for a token: what it may
-	// read is between its namespace and the cloud.
+	// An object may use the service accounts of its namespace: the owner of the
+	// namespace and the cloud decide what these may read.
 	auth.EnableObjectLevelWorkloadIdentity()
 	tokens, err := cache.NewTokenCache(most, cache.WithMaxDuration(longest))
 	if err != nil {
@@ -44,7 +44,7 @@ func NewLogins(most int, longest time.Duration, now func() time.Time) (*Logins, 
 	return &Logins{cache: tokens, now: now}, nil
 }
 
-// involved names the object that asks, for the cache's metrics.
+// involved names the object that needs a login, for the metrics of the cache.
 func involved(key Key) cache.InvolvedObject {
 	return cache.InvolvedObject{Kind: key.Kind, Name: key.Name, Namespace: key.Namespace, Operation: cache.OperationReconcile}
 }
@@ -52,10 +52,10 @@ func involved(key Key) cache.InvolvedObject {
 // networkKey marks a context.
 type networkKey struct{}
 
-// NetworkAllowed reports whether a request with this context is one of ours
-// through a library that builds its clients from http.DefaultTransport. Whoever
-// replaces that transport lets these pass; the libraries that render have no
-// such context.
+// NetworkAllowed reports whether a request with this context is one that this package
+// makes through a library whose clients use http.DefaultTransport. A program that
+// replaces that transport to deny the network lets these requests pass. The libraries
+// that render have no such context.
 func NetworkAllowed(ctx context.Context) bool { return ctx.Value(networkKey{}) != nil }
 
 // AllowNetwork returns a context for which NetworkAllowed is true.
@@ -63,9 +63,9 @@ func AllowNetwork(ctx context.Context) context.Context {
 	return context.WithValue(ctx, networkKey{}, true)
 }
 
-// Cloud gets a login for a repository at azure (Azure DevOps) or aws
-// (CodeCommit): as the service account, if it has a name, and as the agent
-// otherwise. The client must not read from a cache.
+// Cloud gets a login for a repository at azure (Azure DevOps) or aws (CodeCommit). It
+// acts as the service account, or as the agent if that has no name. The client must not
+// read from a cache.
 func (l *Logins) Cloud(ctx context.Context, provider, repository, serviceAccount string, proxy *url.URL, c client.Client, key Key) (*Login, error) {
 	u, err := url.Parse(repository)
 	if err != nil {
@@ -88,8 +88,8 @@ func (l *Logins) Cloud(ctx context.Context, provider, repository, serviceAccount
 	return &Login{Username: got.Username, Password: got.Password, BearerToken: got.BearerToken, Identity: identityOf(provider, serviceAccount, key)}, nil
 }
 
-// options of the library for one object, which asks as a service account of its
-// namespace or, without one, as the agent.
+// options returns the library's options for one object, which acts as a service account
+// of its namespace or, without one, as the agent.
 func (l *Logins) options(serviceAccount string, proxy *url.URL, c client.Client, key Key) []auth.Option {
 	options := []auth.Option{
 		auth.WithClient(c), auth.WithServiceAccountNamespace(key.Namespace), auth.WithCache(*l.cache, involved(key)),
@@ -103,7 +103,7 @@ func (l *Logins) options(serviceAccount string, proxy *url.URL, c client.Client,
 	return options
 }
 
-// identityOf is equal for objects that ask a provider as the same one.
+// identityOf is equal for objects that act as the same identity.
 func identityOf(provider, serviceAccount string, key Key) string {
 	if serviceAccount == "" {
 		return provider
@@ -111,9 +111,9 @@ func identityOf(provider, serviceAccount string, key Key) string {
 	return provider + "/" + key.Namespace + "/" + serviceAccount
 }
 
-// Registry gets a login for images at aws, azure or gcp, for a repository with
-// the scheme oci: as the service account, if it has a name, and as the agent
-// otherwise. The client must not read from a cache.
+// Registry gets a login for images at aws, azure or gcp. The URL of the repository has
+// the scheme oci. Registry acts as the service account, or as the agent if that has no
+// name. The client must not read from a cache.
 func (l *Logins) Registry(ctx context.Context, provider, repository, serviceAccount string, proxy *url.URL, c client.Client, key Key) (*Login, error) {
 	at, ok := strings.CutPrefix(repository, sourcev1.OCIRepositoryPrefix)
 	if !ok {
@@ -141,7 +141,7 @@ func (l *Logins) Registry(ctx context.Context, provider, repository, serviceAcco
 	return &Login{Username: config.Username, Password: config.Password, BearerToken: config.RegistryToken, Identity: identityOf(provider, serviceAccount, key)}, nil
 }
 
-// Keys of a Secret for a GitHub App, as Flux has them.
+// Keys of a Secret for a GitHub App. They are Flux's.
 const (
 	appID                = "githubAppID"
 	appClientID          = "githubAppClientID"
@@ -172,7 +172,7 @@ func (l *Logins) GitHubApp(ctx context.Context, secret map[string][]byte, proxy 
 	return &Login{Username: "x-access-token", Password: token.(*installationToken).Token, Identity: identity}, nil
 }
 
-// app asks GitHub's API as an app.
+// app sends requests to GitHub's API as an app.
 type app struct {
 	issuer       string
 	installation int64
@@ -222,8 +222,8 @@ func (l *Logins) newApp(secret map[string][]byte, proxy *url.URL) (*app, error) 
 	return a, nil
 }
 
-// identity is equal for Secrets that stand for the same installation. It has
-// the private key in it: who does not have it gets no token from the cache.
+// identity is equal for Secrets of the same installation. It is made with the private
+// key: an object that does not have the key gets no token from the cache.
 func (a *app) identity(secret map[string][]byte) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q %d %q %q %q", a.issuer, a.installation, a.owner, a.api, secret[appPrivateKey])
@@ -240,7 +240,8 @@ func (t *installationToken) GetDuration() time.Duration { return time.Until(t.Ex
 
 func (a *app) token(ctx context.Context) (*installationToken, error) {
 	defer a.client.CloseIdleConnections()
-	// GitHub allows ten minutes and no time in the future; clocks differ.
+	// GitHub allows at most ten minutes, and refuses a time in the future. The margin is
+	// for clocks that differ.
 	now := a.now().Truncate(time.Second)
 	signed, err := jwt.NewWithClaims(jwt.SigningMethodRS256, jwt.RegisteredClaims{
 		Issuer: a.issuer, IssuedAt: jwt.NewNumericDate(now.Add(-time.Minute)), ExpiresAt: jwt.NewNumericDate(now.Add(2 * time.Minute)),
@@ -264,7 +265,7 @@ func (a *app) token(ctx context.Context) (*installationToken, error) {
 	return token, nil
 }
 
-// find the installation of the owner, an organisation or a user.
+// find returns the installation of the owner, an organisation or a user.
 func (a *app) find(ctx context.Context, signed string) (int64, error) {
 	var problems []error
 	for _, kind := range []string{"orgs", "users"} {
@@ -297,7 +298,7 @@ func (a *app) ask(ctx context.Context, signed, method, at string, answer any) er
 		return err
 	}
 	if res.StatusCode/100 != 2 {
-		// What GitHub says is for people; it is short and has no secret in it.
+		// GitHub's message is for people, short, and without a secret.
 		var said struct {
 			Message string `json:"message"`
 		}
@@ -310,8 +311,8 @@ func (a *app) ask(ctx context.Context, signed, method, at string, answer any) er
 	return nil
 }
 
-// ProxyOf reads the Secret of a proxy: its address, and username and password
-// if it wants them.
+// ProxyOf reads the Secret of a proxy: its address, and its username and password if it
+// has them.
 func ProxyOf(secret map[string][]byte) (*url.URL, error) {
 	address := strings.TrimSpace(string(secret["address"]))
 	u, err := url.Parse(address)

@@ -27,28 +27,28 @@ import (
 // packsPerGeneration is the default of Mirrors.packsMost.
 const packsPerGeneration = 64
 
-// Options say what of a commit is the snapshot.
+// Options say which part of a commit becomes the snapshot.
 type Options struct {
-	// Ignore has rules beside those in the tree; nil if there are none.
+	// Ignore has rules besides those in the tree, or is nil.
 	Ignore *string
-	// SparseCheckout are directories; nothing else is in the snapshot if there
-	// are any. As in Flux they are prefixes of paths, and each has to exist.
+	// SparseCheckout are directories. If there are any, the snapshot has nothing else. As
+	// in Flux they are prefixes of paths, and each has to exist.
 	SparseCheckout []string
-	// Submodules are fetched and put in their places.
+	// Submodules says whether submodules are fetched and put in their places.
 	Submodules bool
-	// Include has snapshots of other sources to put into this one.
+	// Include has the snapshots of other sources that are put into this one.
 	Include []Include
 }
 
-// Include is a part of another source's snapshot and its place in this one.
+// Include is a part of another source's snapshot, and its place in this one.
 type Include struct {
 	Name     string
 	Snapshot *Snapshot
-	// From is a path in that snapshot, To one in the new one.
+	// From is a path in that snapshot, To is a path in this one.
 	From, To string
 }
 
-// key identifies what is asked for besides the revision.
+// key identifies these options.
 func (o Options) key() string {
 	h := sha256.New()
 	if o.Ignore != nil {
@@ -61,46 +61,44 @@ func (o Options) key() string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// Mirrors holds one mirror for each origin, in a directory of its own.
-// It is safe for concurrent use.
+// Mirrors has one mirror for each origin, in a directory of its own. It is safe for
+// concurrent use.
 type Mirrors struct {
 	dir    string
 	limits limits
 
-	// started clears what an earlier process left that did not end in an
-	// orderly way.
+	// started removes what an earlier process left that was killed.
 	started sync.Once
 
 	mu sync.Mutex
-	// mirrors live as long as somebody holds a snapshot of theirs: with each
-	// change of a password there is a new one.
+	// mirrors live as long as a snapshot of theirs is in use: a new password makes a new
+	// mirror, and the old one goes.
 	mirrors map[string]weak.Pointer[mirror]
 }
 
 type limits struct {
 	packBytes     int64
 	inflatedBytes int64
-	// packsMost bounds the number of packs that incremental fetches pile up
-	// before a mirror starts afresh with one.
+	// packsMost bounds the packs of incremental fetches. A mirror that has so many begins
+	// again with one.
 	packsMost int
 	// entriesMost bounds the files and directories of a snapshot.
 	entriesMost int
 }
 
-// NewMirrors keeps mirrors below dir. A pack of more than maxPackBytes is
-// refused.
+// NewMirrors keeps mirrors below dir. They refuse a pack of more than maxPackBytes.
 func NewMirrors(dir string, maxPackBytes int64) *Mirrors {
 	return &Mirrors{dir: dir, mirrors: map[string]weak.Pointer[mirror]{}, limits: limits{
 		packBytes: maxPackBytes, inflatedBytes: MaxInflatedBytes, packsMost: packsPerGeneration, entriesMost: MaxEntries,
 	}}
 }
 
-// Fetch resolves the reference at the origin and returns its snapshot. If the
-// reference still points to what last holds, last is returned and nothing but
-// the list of references was asked for.
+// Fetch resolves the reference at the origin and returns its snapshot. If the reference
+// still points to the commit of last, Fetch returns last, and its only request was for
+// the list of references.
 func (m *Mirrors) Fetch(ctx context.Context, origin Origin, ref Reference, options Options, last *Snapshot) (_ *Snapshot, err error) {
-	// The library reads what servers send, and has panicked on it before
-	// (CVE-2025-21614, CVE-2026-33762): a fault of this one repository.
+	// The library has panicked on what servers sent (CVE-2025-21614, CVE-2026-33762).
+	// Only this one repository gets an error.
 	defer func() {
 		if p := recover(); p != nil {
 			err = failf(ReasonGitOperationFailed, "cannot read what the server sent: %v", p)
@@ -182,13 +180,12 @@ func (m *Mirrors) snapshot(ctx context.Context, origin Origin, gen *generation, 
 	return s, nil
 }
 
-// mirror has the objects of one origin. Only one fetch at a time uses it: it
-// only ever delays users of the same origin, who would wait anyway, and no
-// longer than their own deadline.
+// mirror has the objects of one origin. One fetch at a time uses it. The others that
+// wait want the same origin, and none waits longer than its own deadline.
 type mirror struct {
 	dir    string
 	limits *limits
-	// turn is taken while the fields below and the origin are used.
+	// turn guards the fields below and the requests to the origin.
 	turn chan struct{}
 
 	current *generation
@@ -206,8 +203,8 @@ func (m *mirror) enter(ctx context.Context) error {
 
 func (m *mirror) leave() { <-m.turn }
 
-// obtain resolves a reference and returns a generation that has what it leads
-// to. It is nil if the caller knows that already.
+// obtain resolves a reference and returns a generation that has the commit. The
+// generation is nil if the caller has a snapshot of it already.
 func (m *mirror) obtain(ctx context.Context, dial *dialer, ref Reference, known func(target) bool) (*generation, target, error) {
 	if err := m.enter(ctx); err != nil {
 		return nil, target{}, err
@@ -226,8 +223,8 @@ func (m *mirror) obtain(ctx context.Context, dial *dialer, ref Reference, known 
 	if err != nil {
 		return nil, target{}, err
 	}
-	// Tags of one version differ by their build metadata, which has no order:
-	// the newest commit is taken, as in Flux.
+	// Tags of one version differ by their build metadata, which has no order. The newest
+	// commit decides, as in Flux.
 	best, newest := targets[0], int64(-1<<62)
 	for _, t := range targets {
 		if len(targets) == 1 && known(t) {
@@ -256,8 +253,7 @@ func (m *mirror) obtain(ctx context.Context, dial *dialer, ref Reference, known 
 	return m.current, best, nil
 }
 
-// exactly returns a generation that has a commit, without asking the origin if
-// it is here already.
+// exactly returns a generation that has a commit. It asks the origin only if none has.
 func (m *mirror) exactly(ctx context.Context, dial *dialer, commit plumbing.Hash) (*generation, error) {
 	if err := m.enter(ctx); err != nil {
 		return nil, err
@@ -271,7 +267,7 @@ func (m *mirror) exactly(ctx context.Context, dial *dialer, commit plumbing.Hash
 	return gen, err
 }
 
-// receive sees to it that the current generation has the target.
+// receive fetches the target into the current generation, or into a new one.
 func (m *mirror) receive(ctx context.Context, dial *dialer, wire wire, adv *packp.AdvRefs, want target) error {
 	if m.current != nil && m.current.lost() {
 		m.current = nil
@@ -302,24 +298,24 @@ func (m *mirror) receive(ctx context.Context, dial *dialer, wire wire, adv *pack
 	case adv.Capabilities.Supports(capability.AllowReachableSHA1InWant), adv.Capabilities.Supports(capability.AllowTipSHA1InWant):
 		req.Wants = []plumbing.Hash{want.commit}
 	default:
-		// The server gives out only what it advertises: the commit has to come
-		// with the history of its branch.
+		// The server sends only what it advertises. The commit comes with the history of
+		// its branch.
 		req.Wants = []plumbing.Hash{want.fetch}
 		shallow = false
 	}
 	if shallow {
 		_ = req.Capabilities.Set(capability.Shallow)
 		req.Depth = packp.DepthCommits(1)
-		// What is here already is told as commits without a history, so that
-		// the server sends only the difference of the trees.
+		// The request names the commits that are here as shallow, so that the server sends
+		// only the difference of the trees.
 		for _, c := range m.current.tips() {
 			req.Haves = append(req.Haves, c)
 			req.Shallows = append(req.Shallows, c)
 		}
-		// Without this git sends whole trees: of two commits of which neither is
-		// the parent of the other, as it is with depth 1, it takes what they
-		// share into account only for a thin pack. Every server has it; the
-		// library takes it out of what they advertise, as it does not ask for it.
+		// Without thin-pack git sends whole trees: with depth 1 neither of the two commits
+		// is the parent of the other, and then git leaves out what both have only from a
+		// thin pack. Every server has the capability. The library removes it from what
+		// servers advertise, because it does not use it.
 		if len(req.Haves) > 0 {
 			_ = req.Capabilities.Set(capability.ThinPack)
 		}
@@ -347,8 +343,8 @@ func (m *mirror) unpack(ctx context.Context, wire wire, req *packp.UploadPackReq
 			err = cerr
 		}
 	}()
-	// The pack is spooled first: whoever reads an earlier snapshot must not wait
-	// for a slow server.
+	// The pack goes to a file first: a reader of an earlier snapshot must not wait for a
+	// slow server.
 	spool, err := os.CreateTemp(m.dir, "pack")
 	if err != nil {
 		return fmt.Errorf("cannot create spool file: %w", err)
@@ -357,7 +353,7 @@ func (m *mirror) unpack(ctx context.Context, wire wire, req *packp.UploadPackReq
 		_ = spool.Close()
 		_ = os.Remove(spool.Name())
 	}()
-	// What the server says beside the pack counts too: it may say it for ever.
+	// The bound includes what the server sends beside the pack, which may have no end.
 	most := m.limits.packBytes
 	all := most + most/8 + 64<<10
 	var pack io.Reader = &limited{r: resp, left: all, max: all, what: "the repository sent", flag: "raise --max-pack-bytes or shrink it"}
@@ -384,8 +380,8 @@ func (m *mirror) unpack(ctx context.Context, wire wire, req *packp.UploadPackReq
 	if !req.Capabilities.Supports(capability.ThinPack) {
 		return packfile.UpdateObjectStorage(m.current.store, spool)
 	}
-	// A thin pack has deltas against objects that are here already, so it
-	// cannot be kept as it is.
+	// A thin pack has deltas against objects that are in other packs. The parser reads
+	// these and writes each object of the pack whole.
 	parser, err := packfile.NewParserWithStorage(packfile.NewScanner(spool), m.current.store)
 	if err != nil {
 		return err
@@ -405,7 +401,8 @@ func (m *mirror) newGeneration() (*generation, error) {
 	if err := os.MkdirAll(m.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot create mirror directory: %w", err)
 	}
-	// Of a name that no other has had: that one is removed at its own time.
+	// The name is new each time, because the directory of an earlier generation is removed
+	// only after its last user.
 	dir, err := os.MkdirTemp(m.dir, "")
 	if err != nil {
 		return nil, fmt.Errorf("cannot create mirror directory: %w", err)
@@ -434,8 +431,8 @@ func connectError(dial *dialer, err error) error {
 	return failf(ReasonGitOperationFailed, "cannot fetch from %s: %w", where, err)
 }
 
-// worded is an error without our own port, which is another one at each
-// attempt: the same failure has the same words.
+// worded is an error without the local port, so that the same failure has the same text
+// at each attempt.
 type worded struct{ error }
 
 var ownPort = regexp.MustCompile(`\b(read|write) (tcp[46]?) [^ ]+->`)

@@ -28,16 +28,15 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// trustPolicyFile of a Secret.
+// trustPolicyFile is the key of a Secret.
 const trustPolicyFile = "trustpolicy.json"
 
-// signatureAttempts is how often signatures are asked for before an image
-// counts as not signed, as in Flux.
+// signatureAttempts is the number of requests for signatures after which an image counts
+// as not signed. It is Flux's.
 const signatureAttempts = 3
 
-// notate verifies an image by the trust policy and the certificates in the
-// Secret. It is false without an error if the policy is to skip it, or only logs
-// who signed.
+// notate verifies an image by the trust policy and the certificates in the Secret. It
+// returns false without an error if the policy skips the image or only logs the result.
 func notate(ctx context.Context, r *registry, at name.Digest, v ImageVerification) (bool, error) {
 	policy := &trustpolicy.Document{}
 	data, ok := v.Secret[trustPolicyFile]
@@ -48,7 +47,7 @@ func notate(ctx context.Context, r *registry, at name.Digest, v ImageVerificatio
 		return false, fmt.Errorf("%s of the Secret is not a trust policy in JSON", trustPolicyFile)
 	}
 	for i, statement := range policy.TrustPolicies {
-		// The library refuses these where they have no meaning.
+		// The library refuses these options where they have no meaning.
 		if statement.SignatureVerification.VerificationLevel == trustpolicy.LevelSkip.Name {
 			policy.TrustPolicies[i].TrustStores, policy.TrustPolicies[i].TrustedIdentities = nil, nil
 		}
@@ -88,7 +87,7 @@ func notate(ctx context.Context, r *registry, at name.Digest, v ImageVerificatio
 	return true, nil
 }
 
-// revocations asks the authorities of certificates, on a transport of our own.
+// revocations asks the authorities of certificates, by a client of this package.
 func revocations(outside *http.Transport) (verifier.VerifierOptions, error) {
 	var options verifier.VerifierOptions
 	lists, err := crl.NewHTTPFetcher(&http.Client{Transport: modest{outside, nil}, Timeout: 5 * time.Second})
@@ -107,7 +106,7 @@ func revocations(outside *http.Transport) (verifier.VerifierOptions, error) {
 	return options, err
 }
 
-// certificates are a trust store, whatever name a policy gives it.
+// certificates is the trust store for each name that a policy gives.
 type certificates []*x509.Certificate
 
 func readCertificates(secret map[string][]byte) (certificates, error) {
@@ -137,12 +136,13 @@ func (c certificates) GetCertificates(context.Context, truststore.Type, string) 
 	return c, nil
 }
 
-// signatures reads those of notation from a registry. It implements the
-// library's Repository.
+// signatures reads notation's signatures from a registry. It implements the library's
+// Repository.
 type signatures struct{ registry *registry }
 
 func (s signatures) Resolve(ctx context.Context, reference string) (ocispec.Descriptor, error) {
-	// It is a digest: the manifest, not a header, tells size and type.
+	// The reference is a digest: size and type are read from the manifest, not from a
+	// header.
 	got, err := s.registry.puller.Get(ctx, s.registry.repo.Digest(reference))
 	if err != nil {
 		return ocispec.Descriptor{}, said(err)

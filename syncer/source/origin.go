@@ -37,7 +37,7 @@ const (
 	ReasonBucketFailed         = "BucketOperationFailed"
 )
 
-// Error is a failure with a stable reason for the object that names the
+// Error is a failure with a stable reason, for the status of the object that names the
 // origin.
 type Error struct {
 	Reason string
@@ -60,33 +60,33 @@ func ReasonOf(err error) string {
 	return ReasonGitOperationFailed
 }
 
-// Origin is a repository and the credential it is read with.
+// Origin is a repository and the credential that reads it.
 type Origin struct {
 	// URL with scheme http, https or ssh.
 	URL string
-	// Secret has the data of the credential Secret, in Flux's keys: username
-	// and password, or bearerToken; identity, known_hosts and password for
-	// SSH; ca.crt, tls.crt and tls.key.
+	// Secret has the data of the credential Secret. The keys are Flux's: username and
+	// password, or bearerToken; identity, known_hosts and password for SSH; ca.crt,
+	// tls.crt and tls.key.
 	Secret map[string][]byte
-	// Login is a credential that a provider gave out for a while; it counts
-	// instead of the one in Secret.
+	// Login is a short-lived credential of a provider. If it is set, the one in Secret is
+	// not used.
 	Login *Login
-	// Proxy is asked to connect: http, https or socks5, and socks5 only for SSH.
-	// If it is nil, the environment names the proxy of http and https.
+	// Proxy is an http, https or socks5 URL; for SSH only socks5. If it is nil, the
+	// environment names the proxy for http and https.
 	Proxy *url.URL
 }
 
 // Login is a credential that changes while it stands for the same identity.
 type Login struct {
 	Username, Password string
-	// BearerToken counts if it is set.
+	// BearerToken is used instead of a password if it is set.
 	BearerToken string
 	// Identity is equal for logins that may read the same.
 	Identity string
 }
 
-// key identifies the mirror: the same URL read with another credential, or
-// through another proxy, is another origin, because it may show something else.
+// key identifies the mirror. The same URL with another credential, or through another
+// proxy, is another origin, because it may have another content.
 func (o Origin) key() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q\n", o.URL)
@@ -120,7 +120,7 @@ type dialer struct {
 func (o Origin) dialer() (*dialer, error) {
 	u, err := url.Parse(o.URL)
 	if err != nil {
-		// The error of the parser repeats the URL, which may have a password.
+		// The error of the parser contains the URL, which may have a password.
 		return nil, failf(ReasonURLInvalid, "cannot parse URL")
 	}
 	if u.Host == "" {
@@ -129,8 +129,8 @@ func (o Origin) dialer() (*dialer, error) {
 	if _, ok := u.User.Password(); ok {
 		return nil, failf(ReasonURLInvalid, "cannot use URL: it has a password; put it into a Secret and name that in spec.secretRef")
 	}
-	// What ends as the argument of an ssh command line, and a host or path that reads
-	// as an option, are refused by git hosts in different ways; refuse early.
+	// A host or path that ssh or git would read as an option is refused here, because the
+	// servers of Git hosts refuse it in different ways.
 	if strings.HasPrefix(u.Host, "-") || strings.HasPrefix(strings.TrimPrefix(u.Path, "/"), "-") {
 		return nil, failf(ReasonURLInvalid, "cannot use URL: host and path must not begin with a dash")
 	}
@@ -147,12 +147,12 @@ func (o Origin) dialer() (*dialer, error) {
 	return nil, failf(ReasonURLInvalid, "cannot use URL: scheme %q is not one of http, https, ssh", u.Scheme)
 }
 
-// maxReferenceBytes bounds the list of references that a server sends: some
-// hundred thousand.
+// maxReferenceBytes bounds the list of references that a server sends. It has room for
+// some hundred thousand.
 const maxReferenceBytes = 32 << 20
 
-// tlsConfig of the keys in a Secret, by today's names or those that Flux took
-// before. Today's count.
+// tlsConfig reads the keys of a Secret, by Flux's present names or, where these are
+// missing, by its former ones.
 func tlsConfig(secret map[string][]byte) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca := first(secret, "ca.crt", "caFile"); len(ca) > 0 {
@@ -172,8 +172,8 @@ func tlsConfig(secret map[string][]byte) (*tls.Config, error) {
 	return config, nil
 }
 
-// systemTLS is tlsConfig with the certificates of the system beside those in
-// the Secret, as Flux has it for registries and buckets.
+// systemTLS is tlsConfig with the certificates of the system besides those in the
+// Secret, as Flux trusts registries and buckets.
 func systemTLS(secret map[string][]byte) (*tls.Config, error) {
 	config, err := tlsConfig(secret)
 	if err != nil || config.RootCAs == nil {
@@ -188,8 +188,8 @@ func systemTLS(secret map[string][]byte) (*tls.Config, error) {
 	return config, nil
 }
 
-// newClient returns a client with a transport of its own, whose requests stay
-// at one host.
+// newClient returns a client with a transport of its own. It refuses redirects to other
+// hosts.
 func newClient(host *url.URL, config *tls.Config, proxy *url.URL) *http.Client {
 	from := http.ProxyFromEnvironment
 	if proxy != nil {
@@ -233,8 +233,7 @@ func (o Origin) httpDialer(u *url.URL, endpoint *transport.Endpoint) (*dialer, e
 	return d, nil
 }
 
-// bounded limits the answers that are read into memory; packs are limited
-// where they are spooled.
+// bounded limits the responses that are read into memory. Packs have their own bound.
 type bounded struct{ http.RoundTripper }
 
 func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -288,9 +287,9 @@ func (o Origin) sshDialer(u *url.URL, endpoint *transport.Endpoint) (*dialer, er
 	return &dialer{ssh: config, endpoint: endpoint, proxy: o.Proxy}, nil
 }
 
-// trustHost makes keys accept the host keys in known_hosts lines and no others,
-// and ask the server for a key of a type that the lines have. The library reads
-// files only.
+// trustHost makes keys accept only the host keys in known_hosts lines, and request a key
+// of a type that the lines have. It goes through a file because the library reads
+// nothing else.
 func trustHost(keys *gitssh.PublicKeys, host string, lines []byte) error {
 	f, err := os.CreateTemp("", "known_hosts")
 	if err != nil {
