@@ -40,6 +40,62 @@ func (s *kustomizationSpec) heldOnRecord(t *testing.T) {
 	r.Absent(t, &corev1.ConfigMap{}, r.Namespace, "a")
 }
 
+// clusterScoped: a namespace in the manifest of a cluster-scoped object does not make it
+// another object, nor does one in an inventory that was written by another program.
+func (s *kustomizationSpec) clusterScoped(t *testing.T) {
+	const kind = "rbac.authorization.k8s.io_ClusterRole"
+	role := func(namespace string) map[string]string {
+		return map[string]string{"app/role.yaml": "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: $ns" + namespace + "}\nrules: []\n"}
+	}
+	r := s.Row(t, role(", namespace: one"))
+	r.Kustomization(t, "app", "")
+	r.Ready(t, "app")
+	uid := r.Object(t, "rbac.authorization.k8s.io/v1", "ClusterRole", r.Namespace).GetUID()
+	same := func(when string) {
+		t.Helper()
+		k := r.Ready(t, "app")
+		if diff := cmp.Diff([]string{"_" + r.Namespace + "_" + kind + " v1"}, scenario.Inventory(k)); diff != "" {
+			t.Errorf("%s: inventory: -want, +got:\n%s", when, diff)
+		}
+		if r.Object(t, "rbac.authorization.k8s.io/v1", "ClusterRole", r.Namespace).GetUID() != uid {
+			t.Fatalf("%s: the object is another one", when)
+		}
+	}
+	same("first")
+	r.Commit(t, role(", namespace: two"))
+	same("another namespace")
+	r.Commit(t, role(""))
+	same("no namespace")
+	// The agent remembers nothing that is not in the status.
+	k := r.Ready(t, "app")
+	k.Status.Inventory.Entries[0].ID = "one_" + r.Namespace + "_" + kind
+	if err := r.Client.Status().Update(t.Context(), k); err != nil {
+		t.Fatal(err)
+	}
+	r.Commit(t, role(", labels: {a: b}"))
+	same("recorded with a namespace")
+}
+
+// clusterScopedKinds: kustomize sets targetNamespace on every custom resource. The kind
+// is defined beside its object.
+func (s *kustomizationSpec) clusterScopedKinds(t *testing.T) {
+	r := s.Row(t, map[string]string{
+		"app/crd.yaml": strings.Replace(scenario.ThingCRD, "scope: Namespaced", "scope: Cluster", 1),
+		"app/a.yaml":   thing,
+	})
+	r.Kustomization(t, "app", "targetNamespace: one")
+	r.Ready(t, "app")
+	uid := r.Object(t, r.Namespace+".example.com/v1", "Thing", "thing").GetUID()
+	r.Kustomization(t, "app", "targetNamespace: two")
+	k := r.Ready(t, "app")
+	if want := "_thing_" + r.Namespace + ".example.com_Thing v1"; !slices.Contains(scenario.Inventory(k), want) {
+		t.Errorf("inventory %v has no %s", scenario.Inventory(k), want)
+	}
+	if r.Object(t, r.Namespace+".example.com/v1", "Thing", "thing").GetUID() != uid {
+		t.Error("the object is another one")
+	}
+}
+
 func (s *kustomizationSpec) pruneFalse(t *testing.T) {
 	r := s.Row(t, map[string]string{"app/a.yaml": scenario.ConfigMapWith("a", "", "{k: v}"), "app/b.yaml": scenario.ConfigMapWith("b", "", "{k: v}")})
 	r.Kustomization(t, "app", "prune: false")

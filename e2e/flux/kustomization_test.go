@@ -61,6 +61,8 @@ func TestKustomizationSpec(t *testing.T) {
 			{"Inventory", (*kustomizationSpec).inventory},
 			{"PruneExceptions", (*kustomizationSpec).pruneExceptions},
 			{"PruneOrder", (*kustomizationSpec).pruneOrder},
+			{"ClusterScoped", (*kustomizationSpec).clusterScoped},
+			{"ClusterScopedKinds", (*kustomizationSpec).clusterScopedKinds},
 			{"HeldOnRecord", (*kustomizationSpec).heldOnRecord},
 			{"FailedApplyKeepsInventory", (*kustomizationSpec).failedApplyKeepsInventory},
 			{"RevertedCommit", (*kustomizationSpec).revertedCommit},

@@ -90,6 +90,7 @@ func TestHelmReleaseSpec(t *testing.T) {
 			{"CleanupOnFail", (*releaseSpec).cleanupOnFail},
 			{"WaitForJobs", (*releaseSpec).waitForJobs},
 			{"Inventory", (*releaseSpec).inventory},
+			{"ClusterScoped", (*releaseSpec).clusterScoped},
 		} {
 			t.Run(r.name, func(t *testing.T) {
 				t.Parallel()
@@ -338,6 +339,28 @@ func (h *releaseSpec) waitForJobs(t *testing.T) {
 	r.ReleaseTells(t, "waiting", "Ready", "False", "InstallFailed", "...Job/"+r.Namespace+"/waiting status: 'InProgress'")
 	r.Release(t, "free", "{timeout: 1m, install: {disableWaitForJobs: true}, waitStrategy: {name: legacy}, "+fmt.Sprintf(job, "free")+"}")
 	r.Released(t, "free", 1)
+}
+
+// clusterScoped: a namespace in the manifest of a cluster-scoped object does not make it
+// another object. Helm alone would delete it when the namespace changes.
+func (h *releaseSpec) clusterScoped(t *testing.T) {
+	r := h.Row(t)
+	role := func(namespace string) string {
+		return `values: {objects: [{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: "$ns"` + namespace + `}, rules: []}]}`
+	}
+	r.Release(t, "web", role(", namespace: one"))
+	r.Released(t, "web", 1)
+	uid := r.Object(t, "rbac.authorization.k8s.io/v1", "ClusterRole", r.Namespace).GetUID()
+	for i, namespace := range []string{", namespace: two", "", ", namespace: one"} {
+		r.Release(t, "web", role(namespace))
+		o := r.Released(t, "web", i+2)
+		if want := "_" + r.Namespace + "_rbac.authorization.k8s.io_ClusterRole v1"; !slices.Contains(scenario.ReleaseInventory(o), want) {
+			t.Errorf("inventory %v has no %s", scenario.ReleaseInventory(o), want)
+		}
+		if r.Object(t, "rbac.authorization.k8s.io/v1", "ClusterRole", r.Namespace).GetUID() != uid {
+			t.Fatalf("metadata%q: the object is another one", namespace)
+		}
+	}
 }
 
 // inventory is what the last release made, and what is in it no more goes.

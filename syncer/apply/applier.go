@@ -85,7 +85,12 @@ func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (Result, 
 // is still there.
 func (a *Applier) Remove(ctx context.Context, owned []inventory.Entry, o Options) (Result, error) {
 	res := Result{Changes: ssa.NewChangeSet(), Inventory: owned}
-	err := a.prune(ctx, inventory.Facts{
+	scopes, err := a.client.scopes(owned, nil)
+	if err != nil {
+		return res, &PruneError{Err: err}
+	}
+	owned = scopes.ofAll(owned)
+	err = a.prune(ctx, inventory.Facts{
 		Target: o.Target, Owned: owned, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided, Asked: !o.Moved, Moved: o.Moved,
 	}, o.Claimed, nil, &res)
 	if err != nil {

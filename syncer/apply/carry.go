@@ -40,6 +40,13 @@ func (a *Applier) carries(ctx context.Context, e inventory.Entry, u *unstructure
 			return nil, 0, err
 		}
 		_, elsewhere, _ := unstructured.NestedMap(at.Object, "spec", "kubeConfig")
+		if !elsewhere {
+			scopes, err := a.client.scopes(entries, nil)
+			if err != nil {
+				return nil, 0, err
+			}
+			entries = scopes.ofAll(entries)
+		}
 		for _, c := range entries {
 			if claimed != nil && !elsewhere {
 				if by, err := claimed(ctx, c, inventory.Of(at)); err != nil {

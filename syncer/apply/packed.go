@@ -67,7 +67,7 @@ func outlineOf(u *unstructured.Unstructured) *unstructured.Unstructured {
 	o.SetKind(u.GetKind())
 	o.SetName(u.GetName())
 	o.SetNamespace(u.GetNamespace())
-	for _, path := range [][]string{{"spec", "group"}, {"spec", "names"}, {"roleRef"}} {
+	for _, path := range [][]string{{"spec", "group"}, {"spec", "names"}, {"spec", "scope"}, {"roleRef"}} {
 		if path[0] == "spec" && !ssautil.IsCRD(u) {
 			continue
 		}

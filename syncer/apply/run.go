@@ -17,32 +17,44 @@ type run struct {
 	*Applier
 	options Options
 	phases  []Phase
+	// scopes tells how the API server keys the entries of what is declared and of what
+	// is owned. unscoped is why it does not for some kind; nothing is pruned then.
+	scopes   scopes
+	unscoped error
 	// objects are those of all phases but for the packed ones, packed the entries
-	// of these, rendered the entries of both.
+	// of these, rendered the entries of both, owned those of the inventory.
 	objects  []*unstructured.Unstructured
 	packed   []inventory.Entry
 	rendered []inventory.Entry
+	owned    []inventory.Entry
 	// provided are the providers of Cluster API of which the rendering has
 	// components.
 	provided map[string]bool
 	res      Result
 }
 
-// begin labels the objects of the phases and gathers what they have.
+// begin labels the objects of the phases, removes the namespaces of those that have no
+// business with one, and gathers what they have.
 func (a *Applier) begin(phases []Phase, o Options) *run {
 	r := &run{
 		Applier: a, options: o, phases: phases, provided: map[string]bool{},
 		res: Result{Changes: ssa.NewChangeSet(), Inventory: o.Owned, Complete: true, Sent: Sent{}},
 	}
+	entries := slices.Clone(o.Owned)
+	for _, p := range phases {
+		entries = append(entries, p.Entries()...)
+	}
+	r.scopes, r.unscoped = a.client.scopes(entries, scopesDefined(phases))
+	r.owned = r.scopes.ofAll(o.Owned)
 	for _, p := range phases {
 		for _, u := range p.Objects {
-			a.owner.label(u)
+			r.prepare(u, p.bodies)
 		}
 		r.objects = append(r.objects, p.Objects...)
-		r.rendered = append(r.rendered, p.Entries()...)
+		r.rendered = append(r.rendered, r.scopes.ofAll(p.Entries())...)
 		providers := providersOf(p.Objects)
 		if p.Packed != nil {
-			r.packed = append(r.packed, p.Packed.Entries()...)
+			r.packed = append(r.packed, r.scopes.ofAll(p.Packed.Entries())...)
 			providers = append(providers, p.Packed.providers...)
 		}
 		for _, name := range providers {
@@ -50,6 +62,15 @@ func (a *Applier) begin(phases []Phase, o Options) *run {
 		}
 	}
 	return r
+}
+
+// prepare readies an object that is to be sent. The objects of a frozen phase are
+// shared, and their bodies are encoded already.
+func (r *run) prepare(u *unstructured.Unstructured, bodies bodies) {
+	r.owner.label(u)
+	if bodies[u] == nil {
+		r.scopes.place(u)
+	}
 }
 
 // holdCreation decides which Clusters must not be created.
@@ -60,9 +81,9 @@ func (r *run) holdCreation(ctx context.Context) (err error) {
 
 // recordAhead writes down everything that may be created, before anything is.
 func (r *run) recordAhead(ctx context.Context) error {
-	owned := r.options.Owned
-	ahead := inventory.Union(owned, append(r.packed, inventory.OfAll(withoutHeld(r.objects, r.res.Creation))...))
-	if !inventory.Equal(ahead, owned) {
+	declared := r.scopes.ofAll(inventory.OfAll(withoutHeld(r.objects, r.res.Creation)))
+	ahead := inventory.Union(r.owned, append(r.packed, declared...))
+	if !inventory.Equal(ahead, r.owned) {
 		if err := r.options.Record(ctx, ahead); err != nil {
 			return fmt.Errorf("cannot record inventory ahead of apply: %w", err)
 		}
@@ -91,7 +112,7 @@ func (r *run) phase(ctx context.Context, p Phase) error {
 			return err
 		}
 		for _, u := range objects {
-			r.owner.label(u)
+			r.prepare(u, p.bodies)
 		}
 		if err := r.stages(ctx, objects, p.bodies); err != nil {
 			return Redact(err, objects)
@@ -101,7 +122,7 @@ func (r *run) phase(ctx context.Context, p Phase) error {
 	if !p.Await {
 		return nil
 	}
-	health, err := r.Health(ctx, p.Entries(), nil)
+	health, err := r.Health(ctx, r.scopes.ofAll(p.Entries()), nil)
 	if err == nil && health.Done() && p.Check != nil {
 		health, err = p.Check(ctx, r.client)
 	}
@@ -124,8 +145,11 @@ func (r *run) pruneRest(ctx context.Context) error {
 		r.res.Inventory = inventory.Union(nil, r.rendered)
 		return nil
 	}
+	if r.unscoped != nil {
+		return &PruneError{Err: r.unscoped}
+	}
 	err := r.prune(ctx, inventory.Facts{
-		Target: o.Target, Owned: o.Owned, Rendered: r.rendered, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided,
+		Target: o.Target, Owned: r.owned, Rendered: r.rendered, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided,
 	}, o.Claimed, r.provided, &r.res)
 	if err != nil {
 		return &PruneError{Err: err}

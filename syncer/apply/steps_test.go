@@ -107,6 +107,10 @@ func TestApplyPinned(t *testing.T) {
 func TestSyncSteps(t *testing.T) {
 	refused := errors.New("the status cannot be written")
 	config := func(name string) *unstructured.Unstructured { return anObject("ConfigMap", name, nil) }
+	in := func(namespace string, u *unstructured.Unstructured) *unstructured.Unstructured {
+		u.SetNamespace(namespace)
+		return u
+	}
 	for name, tc := range map[string]struct {
 		reason  string
 		phases  []Phase
@@ -134,6 +138,8 @@ func TestSyncSteps(t *testing.T) {
 			refuse: "PATCH x", writes: "PATCH x", records: "x a", left: "x a", fails: true},
 		"Forgotten": {reason: "without pruning the rest is left", phases: []Phase{{Objects: []*unstructured.Unstructured{config("a")}}},
 			owned: []inventory.Entry{inventory.Of(config("old"))}, writes: "PATCH a", records: "a old", left: "a", done: 1},
+		"ClusterScoped": {reason: "an object that has no namespace is the same one with another in its manifest", phases: []Phase{{Objects: []*unstructured.Unstructured{in("two", anObject("Namespace", "x", nil))}}},
+			owned: []inventory.Entry{inventory.Of(in("one", anObject("Namespace", "x", nil)))}, options: Options{Prune: true}, writes: "PATCH x", left: "x", done: 1},
 		"Pruned": {reason: "with it the rest goes", phases: []Phase{{Objects: []*unstructured.Unstructured{config("a")}}},
 			owned: []inventory.Entry{inventory.Of(config("old"))}, options: Options{Prune: true}, writes: "PATCH a DELETE old", records: "a old", left: "a", done: 1},
 	} {

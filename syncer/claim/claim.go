@@ -13,6 +13,7 @@ package claim
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -37,7 +38,7 @@ type Claims struct {
 // cluster that a reference leads to. Inventories are read when the first question
 // is asked, once for all that follow; it is for one plan.
 func (c Claims) Except(self types.NamespacedName, at target.Ref) apply.Claims {
-	var owners map[string][]inventory.Entry
+	var owners map[string][]claim
 	return func(ctx context.Context, e, except inventory.Entry) (string, error) {
 		if owners == nil {
 			var err error
@@ -45,19 +46,35 @@ func (c Claims) Except(self types.NamespacedName, at target.Ref) apply.Claims {
 				return "", err
 			}
 		}
-		for _, o := range owners[e.ID()] {
-			if o.ID() != except.ID() {
-				return o.String(), nil
+		_, name := split(e.ID())
+		for _, c := range owners[name] {
+			if (e.Namespace == "" || e.Namespace == c.namespace) && c.owner.ID() != except.ID() {
+				return c.owner.String(), nil
 			}
 		}
 		return "", nil
 	}
 }
 
-// owners of the objects of a cluster by the ids of these, without self and those
-// that are being deleted.
-func (c Claims) owners(ctx context.Context, self types.NamespacedName, at target.Place) (map[string][]inventory.Entry, error) {
-	owners := map[string][]inventory.Entry{}
+// claim is an owner that has an object in its inventory, there with this namespace. The
+// inventory of a cluster-scoped object may have one, too: Flux and older agents wrote
+// what the manifest said.
+type claim struct {
+	namespace string
+	owner     inventory.Entry
+}
+
+// split takes the namespace off an id, and leaves name, group and kind. A namespace has
+// no underscore.
+func split(id string) (namespace, rest string) {
+	namespace, rest, _ = strings.Cut(id, "_")
+	return namespace, rest
+}
+
+// owners of the objects of a cluster, by the ids of these without their namespaces. Self
+// and those that are being deleted are left out.
+func (c Claims) owners(ctx context.Context, self types.NamespacedName, at target.Place) (map[string][]claim, error) {
+	owners := map[string][]claim{}
 	kustomizations := &kustomizev1.KustomizationList{}
 	if err := c.Client.List(ctx, kustomizations, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("cannot list Kustomizations: %w", err)
@@ -74,7 +91,10 @@ func (c Claims) owners(ctx context.Context, self types.NamespacedName, at target
 			}
 		}
 		if ref.Place(k.Namespace) == at {
-			add(owners, k.Status.Inventory, inventory.Entry{Namespace: k.Namespace, Name: k.Name, Group: kustomizev1.GroupVersion.Group, Kind: kustomizev1.KustomizationKind})
+			owner := inventory.Entry{Namespace: k.Namespace, Name: k.Name, Group: kustomizev1.GroupVersion.Group, Kind: kustomizev1.KustomizationKind}
+			for _, ref := range k.Status.Inventory.Entries {
+				add(owners, ref.ID, owner)
+			}
 		}
 	}
 	releases := &helmv2.HelmReleaseList{}
@@ -86,29 +106,17 @@ func (c Claims) owners(ctx context.Context, self types.NamespacedName, at target
 	}
 	for i := range releases.Items {
 		h := &releases.Items[i]
-		if h.DeletionTimestamp.IsZero() && target.OfRelease(h, c.ServiceAccount).Place(h.Namespace) == at {
-			for _, ref := range releaseIDs(h) {
-				owners[ref] = append(owners[ref], inventory.Entry{Namespace: h.Namespace, Name: h.Name, Group: helmv2.GroupVersion.Group, Kind: helmv2.HelmReleaseKind})
+		if h.Status.Inventory != nil && h.DeletionTimestamp.IsZero() && target.OfRelease(h, c.ServiceAccount).Place(h.Namespace) == at {
+			owner := inventory.Entry{Namespace: h.Namespace, Name: h.Name, Group: helmv2.GroupVersion.Group, Kind: helmv2.HelmReleaseKind}
+			for _, ref := range h.Status.Inventory.Entries {
+				add(owners, ref.ID, owner)
 			}
 		}
 	}
 	return owners, nil
 }
 
-func add(owners map[string][]inventory.Entry, of *kustomizev1.ResourceInventory, owner inventory.Entry) {
-	for _, ref := range of.Entries {
-		owners[ref.ID] = append(owners[ref.ID], owner)
-	}
-}
-
-// releaseIDs are the ids in the inventory of a HelmRelease.
-func releaseIDs(h *helmv2.HelmRelease) []string {
-	if h.Status.Inventory == nil {
-		return nil
-	}
-	ids := make([]string, 0, len(h.Status.Inventory.Entries))
-	for _, ref := range h.Status.Inventory.Entries {
-		ids = append(ids, ref.ID)
-	}
-	return ids
+func add(owners map[string][]claim, id string, owner inventory.Entry) {
+	namespace, rest := split(id)
+	owners[rest] = append(owners[rest], claim{namespace: namespace, owner: owner})
 }

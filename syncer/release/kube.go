@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"helm.sh/helm/v4/pkg/kube"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -60,10 +61,21 @@ func (k *kubeClient) IsReachable() error {
 	return nil
 }
 
-// Build implements kube.Interface.
+// Build implements kube.Interface. Helm compares objects by the namespace that their
+// manifests have. A cluster-scoped object has none here, so that a chart may change or
+// remove it without Helm taking the object for another one.
 func (k *kubeClient) Build(r io.Reader, validate bool) (list kube.ResourceList, err error) {
 	defer recovered(&err)
-	return k.Client.Build(r, validate)
+	list, err = k.Client.Build(r, validate)
+	for _, info := range list {
+		if info.Mapping.Scope.Name() == meta.RESTScopeNameRoot && info.Namespace != "" {
+			info.Namespace = ""
+			if err := meta.NewAccessor().SetNamespace(info.Object, ""); err != nil {
+				return list, err
+			}
+		}
+	}
+	return list, err
 }
 
 // Create implements kube.Interface.

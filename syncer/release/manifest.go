@@ -19,7 +19,7 @@ import (
 )
 
 // objectsOf reads the manifest of a release, without its hooks. Objects without
-// a namespace get that of the release. The warnings are about kinds of which it
+// a namespace get that of the release, cluster-scoped ones have none. The warnings are about kinds of which it
 // is not known whether they have a namespace.
 func objectsOf(rel *helmrelease.Release, mapper meta.RESTMapper) (objects []*unstructured.Unstructured, warnings []string, err error) {
 	objects, warnings, err = objectsIn(rel, rel.Manifest, mapper)
@@ -39,18 +39,18 @@ func objectsIn(rel *helmrelease.Release, text string, mapper meta.RESTMapper) (o
 		return nil, nil, fmt.Errorf("failed to parse manifest: %w", err)
 	}
 	for _, u := range objects {
-		if u.GetNamespace() != "" {
-			continue
-		}
 		gvk := u.GroupVersionKind()
 		mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 		switch {
-		case err != nil:
+		case err != nil && u.GetNamespace() == "":
 			w := fmt.Sprintf("failed to determine if %s is namespace scoped, skipping namespace: %s", gvk.Kind, err)
 			if !slices.Contains(warnings, w) {
 				warnings = append(warnings, w)
 			}
-		case mapping.Scope.Name() == meta.RESTScopeNameNamespace:
+		case err != nil:
+		case mapping.Scope.Name() == meta.RESTScopeNameRoot:
+			u.SetNamespace("")
+		case u.GetNamespace() == "":
 			u.SetNamespace(rel.Namespace)
 		}
 	}
