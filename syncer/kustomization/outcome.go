@@ -80,6 +80,7 @@ func (r *Reconciler) blocked(run *run, sync apply.Result) *end {
 	was := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition)
 	isNew := was == nil || was.Reason != v1alpha1.ReasonPruneBlocked || was.Message != err.Error()
 	status.MarkStalled(obj, v1alpha1.ReasonPruneBlocked, err)
+	obj.Status.ObservedGeneration = obj.Generation
 	// Of its own, so that a failure of another kind in between does not make us
 	// forget that something is held.
 	status.SetCondition(obj, v1alpha1.PruneBlockedCondition, metav1.ConditionTrue, v1alpha1.ReasonPruneBlocked, "%s", err)
@@ -98,6 +99,7 @@ func (r *Reconciler) held(run *run, sync apply.Result) *end {
 	was := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.CreateHeldCondition)
 	isNew := was == nil || was.Message != err.Error()
 	status.MarkStalled(obj, v1alpha1.ReasonCreateHeld, err)
+	obj.Status.ObservedGeneration = obj.Generation
 	status.SetCondition(obj, v1alpha1.CreateHeldCondition, metav1.ConditionTrue, v1alpha1.ReasonCreateHeld, "%s", err)
 	if isNew {
 		r.event(obj, corev1.EventTypeWarning, nil, "%s", err)

@@ -31,6 +31,10 @@ const (
 // process.
 var errSubstitution = errors.New("refused substitution")
 
+// errNameless: the rendering would lack the object without a word, and the next prune
+// would delete it. Flux drops it.
+var errNameless = errors.New("the object has no apiVersion, kind or metadata.name any more; give each variable in them a value")
+
 var variableName = regexp.MustCompile(`^[_[:alpha:]][_[:alpha:][:digit:]]*$`)
 
 // edit decrypts each object and then substitutes variables in it, object by object, as
@@ -61,6 +65,9 @@ func edit(ctx context.Context, fsys *fileSystem, built []*item, b Build) error {
 		kind, name := i.kind(), i.name()
 		if err := edits.substitute(i, vars); err != nil {
 			return fmt.Errorf("cannot substitute variables in %s %s: %w", kind, name, err)
+		}
+		if !isList(i.kind()) && (i.name() == "" || i.kind() == "" || i.apiVersion() == "") {
+			return fmt.Errorf("cannot substitute variables in %s %s: %w", kind, name, errNameless)
 		}
 	}
 	return nil
