@@ -1,6 +1,7 @@
 package flux
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,12 +10,14 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/e2e/scenario"
+	"github.com/cascade-gitops/cascade/e2e/stage"
 )
 
 // heldOnRecord: what a person has to decide about is data beside the condition, and is
@@ -94,6 +97,74 @@ func (s *kustomizationSpec) clusterScopedKinds(t *testing.T) {
 	if r.Object(t, r.Namespace+".example.com/v1", "Thing", "thing").GetUID() != uid {
 		t.Error("the object is another one")
 	}
+}
+
+// kindMisspelt: an object of a kind that nobody serves was never there. Its entry goes when
+// the manifest is mended, or with the Kustomization.
+func (s *kustomizationSpec) kindMisspelt(t *testing.T) {
+	wrong := map[string]string{
+		"app/a.yaml": scenario.ConfigMapWith("a", "", "{k: v}"),
+		"app/b.yaml": "apiVersion: v1\nkind: Configmap\nmetadata: {name: b}\n",
+		"app/c.yaml": "apiVersion: apps/v1\nkind: Deploymnet\nmetadata: {name: c}\n",
+		"app/d.yaml": "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomisation\nmetadata: {name: d}\n",
+	}
+	r := s.Row(t, wrong)
+	r.Kustomization(t, "app", "")
+	r.Says(t, "app", "Ready", "False", "ReconciliationFailed", "...no matches for kind")
+	r.Commit(t, map[string]string{"app/b.yaml": "", "app/c.yaml": "", "app/d.yaml": ""})
+	if diff := cmp.Diff([]string{r.Namespace + "_a__ConfigMap v1"}, scenario.Inventory(r.Ready(t, "app"))); diff != "" {
+		t.Errorf("inventory: -want, +got:\n%s", diff)
+	}
+	r.Commit(t, wrong)
+	r.Says(t, "app", "Ready", "False", "ReconciliationFailed", "...no matches for kind")
+	r.Delete(t, &kustomizev1.Kustomization{}, "app")
+	r.Gone(t, &kustomizev1.Kustomization{}, "app")
+	r.Absent(t, &corev1.ConfigMap{}, r.Namespace, "a")
+}
+
+// pruneAsServiceAccount: an account that may write objects need not be able to tell what
+// decides about their deletion: which kinds there are, and which Clusters.
+func (s *kustomizationSpec) pruneAsServiceAccount(t *testing.T) {
+	r := s.Row(t, map[string]string{
+		"app/a.yaml":     scenario.ConfigMapWith("a", "", "{k: v}"),
+		"app/b.yaml":     scenario.ConfigMapWith("b", ", labels: {cluster.x-k8s.io/cluster-name: gone}", "{k: v}"),
+		"app/thing.yaml": thing,
+	})
+	r.Apply(t, r.Fill(scenario.ThingCRD))
+	r.Apply(t, r.Fill(`apiVersion: v1
+kind: ServiceAccount
+metadata: {name: deployer, namespace: $ns}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: deployer, namespace: $ns}
+rules:
+- {apiGroups: ["", $ns.example.com], resources: [configmaps, things], verbs: ["*"]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: deployer, namespace: $ns}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: deployer}
+subjects: [{kind: ServiceAccount, name: deployer, namespace: $ns}]
+`))
+	r.Kustomization(t, "app", "{serviceAccountName: deployer, targetNamespace: "+r.Namespace+"}")
+	r.Ready(t, "app")
+	crd := stage.Object("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+	crd.SetName("things." + r.Namespace + ".example.com")
+	if err := r.Client.Delete(t.Context(), crd); err != nil {
+		t.Fatal(err)
+	}
+	scenario.Eventually(t, scenario.Converge, "the definition is gone", func(ctx context.Context) error {
+		if err := r.Client.Get(ctx, client.ObjectKeyFromObject(crd), crd); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is there: %v", err)
+		}
+		return nil
+	})
+	r.Commit(t, map[string]string{"app/b.yaml": "", "app/thing.yaml": ""})
+	if diff := cmp.Diff([]string{r.Namespace + "_a__ConfigMap v1"}, scenario.Inventory(r.Ready(t, "app"))); diff != "" {
+		t.Errorf("inventory: -want, +got:\n%s", diff)
+	}
+	r.Absent(t, &corev1.ConfigMap{}, r.Namespace, "b")
 }
 
 func (s *kustomizationSpec) pruneFalse(t *testing.T) {

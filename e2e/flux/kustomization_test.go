@@ -63,6 +63,8 @@ func TestKustomizationSpec(t *testing.T) {
 			{"PruneOrder", (*kustomizationSpec).pruneOrder},
 			{"ClusterScoped", (*kustomizationSpec).clusterScoped},
 			{"ClusterScopedKinds", (*kustomizationSpec).clusterScopedKinds},
+			{"KindMisspelt", (*kustomizationSpec).kindMisspelt},
+			{"PruneAsServiceAccount", (*kustomizationSpec).pruneAsServiceAccount},
 			{"HeldOnRecord", (*kustomizationSpec).heldOnRecord},
 			{"FailedApplyKeepsInventory", (*kustomizationSpec).failedApplyKeepsInventory},
 			{"RevertedCommit", (*kustomizationSpec).revertedCommit},

@@ -53,7 +53,11 @@ func (o Owner) key() types.NamespacedName {
 // but an owner's renderings must be applied one after the other.
 type Applier struct {
 	client *Cluster
-	memo   *memo.Memo
+	// facts is the same cluster with the agent's own rights. What decides whether an
+	// object may be deleted is read through it: a service account may know too little
+	// to tell.
+	facts *Cluster
+	memo  *memo.Memo
 	// library applies where one request is not enough.
 	library *ssa.ResourceManager
 	owner   Owner
@@ -65,7 +69,7 @@ type Applier struct {
 func New(c *Cluster, owner Owner, m *memo.Memo, now func() time.Time) *Applier {
 	library := ssa.NewResourceManager(c, nil, ssa.Owner{Field: owner.FieldManager, Group: owner.LabelGroup})
 	library.SetConcurrency(c.parallel)
-	return &Applier{client: c, memo: m, library: library, owner: owner, now: now}
+	return &Applier{client: c, facts: c.own(), memo: m, library: library, owner: owner, now: now}
 }
 
 // Sync applies the phases' objects, which it may modify, and prunes. On an

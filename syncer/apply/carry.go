@@ -41,7 +41,7 @@ func (a *Applier) carries(ctx context.Context, e inventory.Entry, u *unstructure
 		}
 		_, elsewhere, _ := unstructured.NestedMap(at.Object, "spec", "kubeConfig")
 		if !elsewhere {
-			scopes, err := a.client.scopes(entries, nil)
+			scopes, err := a.facts.scopes(entries, nil)
 			if err != nil {
 				return nil, 0, err
 			}
@@ -68,7 +68,7 @@ func (a *Applier) carries(ctx context.Context, e inventory.Entry, u *unstructure
 				return append(holds, c.String()), objects, nil
 			}
 			below := c.Object()
-			if err := a.client.Get(ctx, client.ObjectKeyFromObject(below), below); confirmsAbsence(err) {
+			if err := a.facts.Get(ctx, client.ObjectKeyFromObject(below), below); confirmsAbsence(err) {
 				continue
 			} else if err != nil {
 				return nil, 0, fmt.Errorf("cannot read %s to tell what goes with it: %w", c, err)

@@ -41,7 +41,10 @@ type Cluster struct {
 	answer   *readiness
 	// fence is asked before each delete; nil lets all pass.
 	fence func() error
-	moved relocated
+	moved *relocated
+	// agent is the connection that this one was made of, to act as another user; nil
+	// if it acts as itself.
+	agent *Cluster
 }
 
 // readiness is the last answer of an API server to the question whether it is
@@ -100,7 +103,7 @@ func connect(config *rest.Config, httpClient *http.Client, mapper meta.RESTMappe
 	}
 	return &Cluster{
 		Client: c, Config: config, http: httpClient, discovery: d, metadata: m, reader: observed.NewReader(m),
-		parallel: concurrency, answer: &readiness{},
+		parallel: concurrency, answer: &readiness{}, moved: &relocated{},
 	}, nil
 }
 

@@ -89,12 +89,12 @@ func (a *Applier) clusterLive(ctx context.Context, name types.NamespacedName, re
 // fetch reads a whole object. Without an error the state is Present or Absent.
 func (a *Applier) fetch(ctx context.Context, e inventory.Entry) (*unstructured.Unstructured, inventory.State, error) {
 	gone := func() (*unstructured.Unstructured, inventory.State, error) {
-		if is := a.client.kindGone(ctx, e); is.State == inventory.Unknown {
+		if is := a.facts.kindGone(ctx, e); is.State == inventory.Unknown {
 			return nil, is.State, fmt.Errorf("cannot read %s: %s", e, is.Problem)
 		}
 		return nil, inventory.Absent, nil
 	}
-	mapping, err := a.client.served(e)
+	mapping, err := a.facts.served(e)
 	if meta.IsNoMatchError(err) {
 		return gone()
 	}
@@ -103,7 +103,7 @@ func (a *Applier) fetch(ctx context.Context, e inventory.Entry) (*unstructured.U
 	}
 	u := e.Object()
 	u.SetGroupVersionKind(mapping.GroupVersionKind)
-	err = a.client.Get(ctx, client.ObjectKeyFromObject(u), u)
+	err = a.facts.Get(ctx, client.ObjectKeyFromObject(u), u)
 	switch {
 	case confirmsAbsence(err):
 		return nil, inventory.Absent, nil
@@ -117,14 +117,14 @@ func (a *Applier) fetch(ctx context.Context, e inventory.Entry) (*unstructured.U
 
 // exists asks for the metadata of an object.
 func (a *Applier) exists(ctx context.Context, e inventory.Entry) inventory.Live {
-	mapping, err := a.client.served(e)
+	mapping, err := a.facts.served(e)
 	if meta.IsNoMatchError(err) {
-		return a.client.kindGone(ctx, e)
+		return a.facts.kindGone(ctx, e)
 	}
 	if err != nil {
 		return unknown(err)
 	}
-	_, err = a.client.metadata.Resource(mapping.Resource).Namespace(namespaceOf(mapping, e)).Get(ctx, e.Name, metav1.GetOptions{})
+	_, err = a.facts.metadata.Resource(mapping.Resource).Namespace(namespaceOf(mapping, e)).Get(ctx, e.Name, metav1.GetOptions{})
 	switch {
 	case confirmsAbsence(err):
 		return inventory.Live{State: inventory.Absent}
@@ -169,7 +169,7 @@ func (a *Applier) looseLive(ctx context.Context, entries []inventory.Entry) (map
 
 func (a *Applier) clustersIn(ctx context.Context, namespace string) (*unstructured.UnstructuredList, error) {
 	list := &unstructured.UnstructuredList{}
-	mapping, err := a.client.RESTMapper().RESTMapping(clusterapi.ClusterKind)
+	mapping, err := a.facts.RESTMapper().RESTMapping(clusterapi.ClusterKind)
 	if meta.IsNoMatchError(err) {
 		return list, nil // what may refer to it cannot be there; then it is held
 	}
@@ -177,7 +177,7 @@ func (a *Applier) clustersIn(ctx context.Context, namespace string) (*unstructur
 		return nil, fmt.Errorf("cannot look up kind Cluster: %w", err)
 	}
 	list.SetGroupVersionKind(mapping.GroupVersionKind)
-	if err := a.client.List(ctx, list, client.InNamespace(namespace)); err != nil {
+	if err := a.facts.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return nil, fmt.Errorf("cannot list Clusters in namespace %s: %w", namespace, err)
 	}
 	return list, nil

@@ -57,7 +57,7 @@ func (a *Applier) neededBy(ctx context.Context, e inventory.Entry, u *unstructur
 	if !clusterapi.IsGroup(e.Group) && !isSecret {
 		return "", "", nil
 	}
-	if _, err := a.client.RESTMapper().RESTMapping(clusterapi.ClusterKind); meta.IsNoMatchError(err) {
+	if _, err := a.facts.RESTMapper().RESTMapping(clusterapi.ClusterKind); meta.IsNoMatchError(err) {
 		return "", "", nil // there are no Clusters
 	} else if err != nil {
 		return "", "", fmt.Errorf("cannot look up kind Cluster: %w", err)
@@ -76,9 +76,9 @@ func (a *Applier) neededBy(ctx context.Context, e inventory.Entry, u *unstructur
 }
 
 func (a *Applier) clusterExists(ctx context.Context, e inventory.Entry) (bool, error) {
-	mapping, err := a.client.RESTMapper().RESTMapping(clusterapi.ClusterKind)
+	mapping, err := a.facts.RESTMapper().RESTMapping(clusterapi.ClusterKind)
 	if meta.IsNoMatchError(err) {
-		gone := a.client.kindGone(ctx, e)
+		gone := a.facts.kindGone(ctx, e)
 		if gone.State == inventory.Unknown {
 			return false, errors.New(gone.Problem)
 		}
@@ -89,7 +89,7 @@ func (a *Applier) clusterExists(ctx context.Context, e inventory.Entry) (bool, e
 	}
 	u := &metav1.PartialObjectMetadata{}
 	u.SetGroupVersionKind(mapping.GroupVersionKind)
-	err = a.client.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Name}, u)
+	err = a.facts.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Name}, u)
 	if confirmsAbsence(err) {
 		return false, nil
 	}
@@ -128,7 +128,7 @@ func (a *Applier) clusters(ctx context.Context, namespace string, k *lookups) ([
 	if found, ok := k.clusters[namespace]; ok {
 		return found, nil
 	}
-	mapping, err := a.client.RESTMapper().RESTMapping(clusterapi.ClusterKind)
+	mapping, err := a.facts.RESTMapper().RESTMapping(clusterapi.ClusterKind)
 	if err != nil {
 		return nil, fmt.Errorf("cannot look up kind Cluster: %w", err)
 	}
@@ -146,7 +146,7 @@ func (a *Applier) clusters(ctx context.Context, namespace string, k *lookups) ([
 func (a *Applier) list(ctx context.Context, gvk schema.GroupVersionKind, namespace string) ([]unstructured.Unstructured, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
-	if err := a.client.List(ctx, list, client.InNamespace(namespace)); err != nil {
+	if err := a.facts.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return nil, fmt.Errorf("cannot list %s: %w", gvk.Kind, err)
 	}
 	return list.Items, nil
@@ -208,7 +208,7 @@ func (a *Applier) identities(ctx context.Context, namespace string, k *lookups) 
 	if k.asked {
 		return nil
 	}
-	kinds, err := a.client.providerKinds()
+	kinds, err := a.facts.providerKinds()
 	if err != nil {
 		return err
 	}

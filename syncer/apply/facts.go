@@ -46,9 +46,9 @@ func unknown(err error) inventory.Live {
 // examine returns what the cluster says about one entry, and the object if it
 // is present. The objects of one plan share k.
 func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []inventory.Entry, k *lookups) (inventory.Live, *unstructured.Unstructured) {
-	mapping, err := a.client.served(e)
+	mapping, err := a.facts.served(e)
 	if meta.IsNoMatchError(err) {
-		return a.client.kindGone(ctx, e), nil
+		return a.facts.kindGone(ctx, e), nil
 	}
 	if err != nil {
 		return unknown(err), nil
@@ -59,12 +59,12 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 	}
 	u, err := a.get(ctx, mapping, e)
 	if apierrors.IsNotFound(err) && !confirmsAbsence(err) {
-		moved, rerr := a.client.relocate(e.GroupKind())
+		moved, _, rerr := a.facts.relocate(e.GroupKind())
 		switch {
 		case rerr != nil:
 			return unknown(rerr), nil
 		case moved == nil:
-			return a.client.kindGone(ctx, e), nil
+			return a.facts.kindGone(ctx, e), nil
 		}
 		u, err = a.get(ctx, moved, e)
 	}
@@ -72,7 +72,7 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 	case confirmsAbsence(err):
 		return inventory.Live{State: inventory.Absent}, nil
 	case meta.IsNoMatchError(err):
-		return a.client.kindGone(ctx, e), nil
+		return a.facts.kindGone(ctx, e), nil
 	case err != nil:
 		return unknown(err), nil
 	}
@@ -124,9 +124,9 @@ func (a *Applier) get(ctx context.Context, mapping *meta.RESTMapping, e inventor
 	u.SetGroupVersionKind(mapping.GroupVersionKind)
 	u.SetNamespace(namespaceOf(mapping, e))
 	if ssautil.IsSecret(u) || isSync(e) {
-		return u, a.client.Get(ctx, client.ObjectKeyFromObject(u), u)
+		return u, a.facts.Get(ctx, client.ObjectKeyFromObject(u), u)
 	}
-	p, err := a.client.metadata.Resource(mapping.Resource).Namespace(u.GetNamespace()).Get(ctx, e.Name, metav1.GetOptions{})
+	p, err := a.facts.metadata.Resource(mapping.Resource).Namespace(u.GetNamespace()).Get(ctx, e.Name, metav1.GetOptions{})
 	if err != nil {
 		return u, err
 	}

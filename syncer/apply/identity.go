@@ -8,6 +8,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
+// own is the connection with the agent's own rights.
+func (c *Cluster) own() *Cluster {
+	if c.agent != nil {
+		return c.agent
+	}
+	return c
+}
+
 // As returns a connection to the same cluster that acts as another user. It
 // shares what this one knows of the cluster's kinds, which every user may
 // discover, and its connections; only rights differ. Closing it closes idle
@@ -28,6 +36,7 @@ func (c *Cluster) As(user string) (*Cluster, error) {
 		return nil, fmt.Errorf("cannot make metadata client for %s: %w", user, err)
 	}
 	return &Cluster{
+		agent: c.own(), moved: c.moved,
 		Client: as, Config: config, http: httpClient, discovery: c.discovery, metadata: m, kinds: c.kinds, reader: c.reader.For(m),
 		parallel: c.parallel, answer: c.answer, fence: c.fence,
 	}, nil

@@ -58,29 +58,29 @@ func (c *Cluster) served(e inventory.Entry) (*meta.RESTMapping, error) {
 }
 
 // relocate asks the API server for the versions of a kind, after it turned out
-// that the one that the mapper knows is not served any more. It is nil if no
-// version is.
-func (c *Cluster) relocate(gk schema.GroupKind) (*meta.RESTMapping, error) {
+// that the one that the mapper knows is not served any more. found is nil if no
+// version is; complete says that the API server serves the group and listed all of it.
+func (c *Cluster) relocate(gk schema.GroupKind) (found *meta.RESTMapping, complete bool, err error) {
 	groups, err := c.discovery.ServerGroups()
 	if err != nil {
-		return nil, fmt.Errorf("cannot discover API groups: %w", err)
+		return nil, false, fmt.Errorf("cannot discover API groups: %w", err)
 	}
 	for _, g := range groups.Groups {
 		if g.Name != gk.Group {
 			continue
 		}
 		for _, v := range g.Versions {
-			found, err := c.mappingIn(v, gk)
-			if err != nil {
-				return nil, err
+			if found, err = c.mappingIn(v, gk); err != nil {
+				return nil, false, err
 			}
 			if found != nil {
 				c.moved.set(gk, found)
-				return found, nil
+				return found, true, nil
 			}
+			complete = true
 		}
 	}
-	return nil, nil
+	return nil, complete, nil
 }
 
 // mappingIn asks the API server for a kind in one version; nil if it has none.
@@ -111,9 +111,10 @@ func namespaceOf(mapping *meta.RESTMapping, e inventory.Entry) string {
 	return e.Namespace
 }
 
-// kindGone decides about an object whose kind the API server does not know at
-// the moment. Discovery may be incomplete, so the kind counts as gone only if
-// no CRD declares it and no aggregated API serves its group.
+// kindGone decides about an object whose kind the API server does not know at the
+// moment. A kind that no CRD declares is gone if no API service serves its group, or if
+// all versions of the group were discovered just now and none has it: a group that is
+// served incompletely, or not at all, may have it again.
 func (c *Cluster) kindGone(ctx context.Context, e inventory.Entry) inventory.Live {
 	crds := &unstructured.UnstructuredList{}
 	crds.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinitionList"})
@@ -132,11 +133,40 @@ func (c *Cluster) kindGone(ctx context.Context, e inventory.Entry) inventory.Liv
 	if err := c.List(ctx, services); err != nil {
 		return unknown(fmt.Errorf("cannot list APIServices to tell whether kind %s is gone: %w", e.Kind, err))
 	}
-	for _, s := range services.Items {
-		g, _, _ := unstructured.NestedString(s.Object, "spec", "group")
-		if g == e.Group {
-			return unknown(fmt.Errorf("kind %s is not served although APIService %s exists", e.Kind, s.GetName()))
+	serves := false
+	for i := range services.Items {
+		s := &services.Items[i]
+		if g, _, _ := unstructured.NestedString(s.Object, "spec", "group"); g != e.Group {
+			continue
+		}
+		serves = true
+		if !available(s) {
+			return unknown(fmt.Errorf("kind %s is not served, and APIService %s is not available", e.Kind, s.GetName()))
 		}
 	}
+	if !serves {
+		return inventory.Live{State: inventory.Absent}
+	}
+	found, complete, err := c.relocate(e.GroupKind())
+	switch {
+	case err == nil && !complete:
+		return unknown(fmt.Errorf("kind %s is not served, and its group is not listed", e.Kind))
+	case err != nil:
+		return unknown(fmt.Errorf("cannot tell whether kind %s is gone: %w", e.Kind, err))
+	case found != nil:
+		return unknown(fmt.Errorf("kind %s is served again", e.Kind))
+	}
 	return inventory.Live{State: inventory.Absent}
+}
+
+// available reports whether an APIService is: one that the API server itself serves
+// always is, and one of another server while that responds.
+func available(service *unstructured.Unstructured) bool {
+	conditions, _, _ := unstructured.NestedSlice(service.Object, "status", "conditions")
+	for _, c := range conditions {
+		if c, ok := c.(map[string]any); ok && c["type"] == "Available" {
+			return c["status"] == "True"
+		}
+	}
+	return false
 }

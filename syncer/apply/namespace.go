@@ -33,7 +33,7 @@ func (a *Applier) holds(ctx context.Context, namespace string, owned []inventory
 	for _, gvk := range kinds {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
-		err := a.client.List(ctx, list, client.InNamespace(namespace))
+		err := a.facts.List(ctx, list, client.InNamespace(namespace))
 		if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) || meta.IsNoMatchError(err) {
 			continue
 		}
@@ -74,7 +74,7 @@ func automatic(gvk schema.GroupVersionKind, o *metav1.PartialObjectMetadata) boo
 // asks for the API resources of every group: a group that does not answer is an
 // error, because what it serves is unknown.
 func (a *Applier) kindsIn(ctx context.Context) ([]schema.GroupVersionKind, error) {
-	groups, err := a.client.resources(ctx)
+	groups, err := a.facts.resources(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -47,20 +47,20 @@ func (a *Applier) needed(ctx context.Context, facts map[inventory.Entry]inventor
 // objectOf names an object of the kinds that a provider's definitions make; empty
 // if there is none.
 func (a *Applier) objectOf(ctx context.Context, provider string) (string, error) {
-	crds, err := a.client.metadata.Resource(crdResource).List(ctx, metav1.ListOptions{LabelSelector: clusterapi.ProviderLabel + "=" + provider})
+	crds, err := a.facts.metadata.Resource(crdResource).List(ctx, metav1.ListOptions{LabelSelector: clusterapi.ProviderLabel + "=" + provider})
 	if err != nil {
 		return "", fmt.Errorf("cannot list the definitions of provider %s: %w", provider, err)
 	}
 	for _, crd := range crds.Items {
 		resource, group, _ := strings.Cut(crd.Name, ".")
-		kind, err := a.client.RESTMapper().KindFor(schema.GroupVersionResource{Group: group, Resource: resource})
+		kind, err := a.facts.RESTMapper().KindFor(schema.GroupVersionResource{Group: group, Resource: resource})
 		if err != nil {
 			if crd.DeletionTimestamp != nil && meta.IsNoMatchError(err) {
 				continue
 			}
 			return "", fmt.Errorf("cannot look up %s of provider %s: %w", crd.Name, provider, err)
 		}
-		list, err := a.client.metadata.Resource(kind.GroupVersion().WithResource(resource)).List(ctx, metav1.ListOptions{Limit: 1})
+		list, err := a.facts.metadata.Resource(kind.GroupVersion().WithResource(resource)).List(ctx, metav1.ListOptions{Limit: 1})
 		if err != nil {
 			return "", fmt.Errorf("cannot list %s of provider %s: %w", crd.Name, provider, err)
 		}

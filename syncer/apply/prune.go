@@ -94,12 +94,12 @@ func (a *Applier) inFlight(ctx context.Context, live map[inventory.Entry]invento
 	}
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(clusterapi.ClusterKind.WithVersion(next[0].Version).GroupVersion().WithKind("ClusterList"))
-	if mapping, err := a.client.served(next[0]); err == nil {
+	if mapping, err := a.facts.served(next[0]); err == nil {
 		list.SetGroupVersionKind(mapping.GroupVersionKind.GroupVersion().WithKind("ClusterList"))
 	}
-	err := a.client.List(ctx, list)
+	err := a.facts.List(ctx, list)
 	if apierrors.IsForbidden(err) {
-		err = a.client.List(ctx, list, client.InNamespace(next[0].Namespace))
+		err = a.facts.List(ctx, list, client.InNamespace(next[0].Namespace))
 	}
 	if err != nil {
 		return "", fmt.Errorf("cannot list Clusters to tell whether one is being torn down: %w", err)
