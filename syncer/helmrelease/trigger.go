@@ -20,6 +20,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/depend"
 	"github.com/cascade-gitops/cascade/syncer/find"
+	"github.com/cascade-gitops/cascade/syncer/park"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/target"
 	"github.com/cascade-gitops/cascade/syncer/wake"
@@ -28,6 +29,10 @@ import (
 // heldPoll is the pause between two looks at Clusters that are held, where no
 // event comes before: nothing tells of what a Cluster refers to.
 const heldPoll = time.Minute
+
+// mostParked bounds the releases that wait without a worker. Each has its chart and its
+// manifest in memory, a megabyte or so.
+const mostParked = 200
 
 // SetupWithManager registers the reconciler and its indexes. configs, if not
 // nil, has the metadata of the ConfigMaps and Secrets that are watched.
@@ -42,11 +47,16 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		return err
 	}
 	index := r.index()
+	lot := park.New(r, concurrent, mostParked, wake.RateLimiter())
+	if err := mgr.Add(lot); err != nil {
+		return err
+	}
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&helmv2.HelmRelease{}, builder.WithPredicates(r.Sources.Passes(), wake.Changed(v1alpha1.DeletionAnnotation))).
 		Watches(&helmv2.HelmRelease{}, &handler.Funcs{UpdateFunc: r.onDependency}).
 		WatchesRawSource(index.OnSnapshot(r.Sources.Snapshots, wake.Urgent)).
 		WatchesRawSource(wake.OnRelease(r.FirstSync, helmv2.HelmReleaseKind)).
+		WatchesRawSource(lot.Queue()).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: wake.RateLimiter()})
 	others, err := r.Sources.Watch(mgr, sourcev1.HelmChartKind, sourcev1.OCIRepositoryKind, sourcev1.ExternalArtifactKind)
 	if err != nil {
@@ -63,7 +73,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		b = b.Watches(o, index.UsersOf(find.KindOf(o)), builder.WithPredicates(predicate.Or(wake.NewArtifact(), becameUsable())))
 	}
 	index.WatchConfigs(b, configs)
-	return b.Complete(r)
+	return b.Complete(lot)
 }
 
 // index finds HelmReleases by what they refer to.

@@ -183,7 +183,8 @@ func (k *kubeClient) GetWaiter(s kube.WaitStrategy) (kube.Waiter, error) {
 // GetWaiterWithOptions implements kube.InterfaceWaitOptions.
 func (k *kubeClient) GetWaiterWithOptions(s kube.WaitStrategy, o ...kube.WaitOption) (kube.Waiter, error) {
 	if s == kube.LegacyStrategy {
-		return k.Client.GetWaiterWithOptions(s, o...)
+		waiter, err := k.Client.GetWaiterWithOptions(s, o...)
+		return parked{Waiter: waiter, ctx: k.ctx}, err
 	}
 	return &waiter{ctx: k.ctx, cluster: k.session.cluster, readers: k.readers, spared: k.spared, hooksOnly: s == kube.HookOnlyStrategy}, nil
 }

@@ -26,6 +26,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/syncer/park"
 )
 
 // waitPoll is the pause between two looks at what is waited for.
@@ -121,8 +123,10 @@ func (w *waiter) wait(list kube.ResourceList, timeout time.Duration, failFast bo
 		CustomStatusReaders:  custom,
 		ClusterReaderFactory: engine.ClusterReaderFactoryFunc(clusterreader.NewDirectClusterReader),
 	})
-	return ssa.NewResourceManager(w.cluster, poller, ssa.Owner{}).WaitForSetWithContext(w.ctx, set, ssa.WaitOptions{
-		Interval: waitPoll, Timeout: timeout, FailFast: failFast, JobsWithTTL: ssautil.ExtractJobsWithTTL(jobs),
+	return park.Wait(w.ctx, func() error {
+		return ssa.NewResourceManager(w.cluster, poller, ssa.Owner{}).WaitForSetWithContext(w.ctx, set, ssa.WaitOptions{
+			Interval: waitPoll, Timeout: timeout, FailFast: failFast, JobsWithTTL: ssautil.ExtractJobsWithTTL(jobs),
+		})
 	})
 }
 
@@ -131,6 +135,10 @@ func (w *waiter) WaitForDelete(list kube.ResourceList, timeout time.Duration) er
 	if w.hooksOnly {
 		return nil
 	}
+	return park.Wait(w.ctx, func() error { return w.waitForDelete(list, timeout) })
+}
+
+func (w *waiter) waitForDelete(list kube.ResourceList, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(w.ctx, timeout)
 	defer cancel()
 	for _, info := range list {
@@ -151,6 +159,28 @@ func (w *waiter) WaitForDelete(list kube.ResourceList, timeout time.Duration) er
 		}
 	}
 	return nil
+}
+
+// parked is a waiter of Helm's own, which waits without a worker.
+type parked struct {
+	kube.Waiter
+	ctx context.Context
+}
+
+func (p parked) Wait(list kube.ResourceList, timeout time.Duration) error {
+	return park.Wait(p.ctx, func() error { return p.Waiter.Wait(list, timeout) })
+}
+
+func (p parked) WaitWithJobs(list kube.ResourceList, timeout time.Duration) error {
+	return park.Wait(p.ctx, func() error { return p.Waiter.WaitWithJobs(list, timeout) })
+}
+
+func (p parked) WaitForDelete(list kube.ResourceList, timeout time.Duration) error {
+	return park.Wait(p.ctx, func() error { return p.Waiter.WaitForDelete(list, timeout) })
+}
+
+func (p parked) WatchUntilReady(list kube.ResourceList, timeout time.Duration) error {
+	return park.Wait(p.ctx, func() error { return p.Waiter.WatchUntilReady(list, timeout) })
 }
 
 // newReadyReader reads every object as ready.

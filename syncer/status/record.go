@@ -2,9 +2,11 @@ package status
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -96,12 +98,27 @@ func (r *Record[T]) Write(ctx context.Context) error {
 	if equality.Semantic.DeepEqual(base, r.Obj) {
 		return nil
 	}
+	ctx, cancel := ofItsOwn(ctx)
+	defer cancel()
 	patched := copyOf(r.Obj)
 	if err := Patch(ctx, r.store.Client, base, patched, r.store.Manager); err != nil {
 		return err
 	}
 	r.take(patched)
 	return nil
+}
+
+// lastWrite bounds a write after the deadline of its reconcile.
+const lastWrite = 10 * time.Second
+
+// ofItsOwn is the context of a write. A reconcile whose deadline has passed still says
+// what became of it. One that was cancelled does not: another process may have taken
+// the tier over.
+func ofItsOwn(ctx context.Context) (context.Context, context.CancelFunc) {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(context.WithoutCancel(ctx), lastWrite)
 }
 
 // WriteAhead writes the status before what it tells of is done. Unlike Write it
@@ -122,6 +139,8 @@ func (r *Record[T]) WriteAhead(ctx context.Context) error {
 // object was changed meanwhile and the finalizers are to be written, which replace
 // those of others.
 func (r *Record[T]) WriteMetadata(ctx context.Context) error {
+	ctx, cancel := ofItsOwn(ctx)
+	defer cancel()
 	patched, base := copyOf(r.Obj), copyOf(r.written)
 	base.SetResourceVersion(r.Obj.GetResourceVersion())
 	r.store.CopyStatus(base, patched)

@@ -1,0 +1,213 @@
+package park
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/cascade-gitops/cascade/syncer/wake"
+)
+
+func request(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "x", Name: name}}
+}
+
+// controller works off a queue with some workers, as a controller does.
+type controller struct {
+	lot   *Lot
+	queue wake.Queue
+}
+
+func start(t *testing.T, workers, most int, inner reconcile.Func) (c *controller, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	c = &controller{
+		lot:   New(inner, workers, most, wake.RateLimiter()),
+		queue: workqueue.NewTypedRateLimitingQueue(wake.RateLimiter()),
+	}
+	if err := c.lot.Queue().Start(ctx, c.queue); err != nil {
+		t.Fatal(err)
+	}
+	for range workers {
+		go func() {
+			for {
+				req, shutdown := c.queue.Get()
+				if shutdown {
+					return
+				}
+				res, err := c.lot.Reconcile(ctx, req)
+				c.queue.Done(req)
+				switch {
+				case err != nil:
+					c.queue.AddRateLimited(req)
+				case res.RequeueAfter > 0:
+					c.queue.AddAfter(req, res.RequeueAfter)
+				}
+			}
+		}()
+	}
+	return c, func() {
+		cancel()
+		c.queue.ShutDown()
+		if err := c.lot.Start(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestParkedHoldsNoWorker: however many wait, another one is served at once.
+func TestParkedHoldsNoWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var served atomic.Bool
+		c, stop := start(t, 2, 100, func(ctx context.Context, req reconcile.Request) (ctrl.Result, error) {
+			if req.Name == "good" {
+				served.Store(true)
+				return ctrl.Result{}, nil
+			}
+			return ctrl.Result{}, Wait(ctx, func() error {
+				select {
+				case <-time.After(5 * time.Minute):
+				case <-ctx.Done():
+				}
+				return nil
+			})
+		})
+		defer stop()
+		for i := range 40 {
+			c.queue.Add(request(fmt.Sprint("hung", i)))
+		}
+		synctest.Wait()
+		if n := c.lot.Parked(); n != 40 {
+			t.Errorf("%d are parked, want 40", n)
+		}
+		c.queue.Add(request("good"))
+		synctest.Wait()
+		if !served.Load() {
+			t.Error("the good one was not served")
+		}
+		time.Sleep(6 * time.Minute)
+		synctest.Wait()
+		if n := c.lot.Parked(); n != 0 {
+			t.Errorf("%d are parked after their wait", n)
+		}
+	})
+}
+
+// TestBounds: no more than there are places go on after a wait, and no more wait than
+// are allowed.
+func TestBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var active, most, began atomic.Int64
+		c, stop := start(t, 2, 5, func(ctx context.Context, _ reconcile.Request) (ctrl.Result, error) {
+			began.Add(1)
+			Wait(ctx, func() error { time.Sleep(time.Minute); return nil })
+			now := active.Add(1)
+			for was := most.Load(); now > was && !most.CompareAndSwap(was, now); was = most.Load() {
+			}
+			time.Sleep(time.Second)
+			active.Add(-1)
+			return ctrl.Result{}, nil
+		})
+		defer stop()
+		for i := range 20 {
+			c.queue.Add(request(fmt.Sprint(i)))
+		}
+		synctest.Wait()
+		if n := began.Load(); n != 7 {
+			t.Errorf("%d have begun, want the 5 that are parked and one for each worker", n)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if began.Load() != 20 || active.Load() != 0 {
+			t.Errorf("%d have begun, %d are active", began.Load(), active.Load())
+		}
+		if most.Load() > 4 {
+			t.Errorf("%d were active at the same time, want the 2 workers and 2 places", most.Load())
+		}
+	})
+}
+
+// TestFollowUps: what follows from a reconcile that parked is what would have followed
+// had it not.
+func TestFollowUps(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		result ctrl.Result
+		err    error
+		asked  bool
+		within time.Duration
+	}{
+		"Later":  {reason: "it said when", result: ctrl.Result{RequeueAfter: time.Hour}, within: time.Hour},
+		"Failed": {reason: "failures are tried again, soon at first", err: errors.New("no"), within: 10 * time.Second},
+		"Asked":  {reason: "what was asked meanwhile is done next", result: ctrl.Result{RequeueAfter: time.Hour}, asked: true, within: 0},
+		"Urgent": {reason: "a person who asks does not wait for a pause", err: errors.New("no"), asked: true, within: 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var times []time.Time
+				var running atomic.Int64
+				c, stop := start(t, 2, 5, func(ctx context.Context, _ reconcile.Request) (ctrl.Result, error) {
+					if running.Add(1) > 1 {
+						t.Error("it is reconciled twice at the same time")
+					}
+					defer running.Add(-1)
+					times = append(times, time.Now())
+					if len(times) > 1 {
+						return ctrl.Result{}, nil
+					}
+					Wait(ctx, func() error { time.Sleep(time.Minute); return nil })
+					return tc.result, tc.err
+				})
+				defer stop()
+				c.queue.Add(request("a"))
+				synctest.Wait()
+				if tc.asked {
+					c.queue.Add(request("a"))
+				}
+				time.Sleep(3 * time.Hour)
+				synctest.Wait()
+				if len(times) != 2 {
+					t.Fatalf("%s: it was reconciled %d times", tc.reason, len(times))
+				}
+				if after := times[1].Sub(times[0]) - time.Minute; after < 0 || after > tc.within {
+					t.Errorf("%s: again after %s, want at most %s", tc.reason, after, tc.within)
+				}
+			})
+		})
+	}
+}
+
+// TestStop: the controller's end ends the waits, and nothing is left behind: the bubble
+// of the test would tell.
+func TestStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := false
+		c, stop := start(t, 1, 5, func(ctx context.Context, _ reconcile.Request) (ctrl.Result, error) {
+			err := Wait(ctx, func() error { <-ctx.Done(); return ctx.Err() })
+			ended = true
+			return ctrl.Result{}, err
+		})
+		c.queue.Add(request("a"))
+		synctest.Wait()
+		stop()
+		if !ended {
+			t.Error("it is still waiting")
+		}
+	})
+}
+
+// TestWithoutLot: a reconcile that no lot runs waits in place.
+func TestWithoutLot(t *testing.T) {
+	if got := Wait(t.Context(), func() int { return 7 }); got != 7 {
+		t.Errorf("Wait() = %d", got)
+	}
+}
