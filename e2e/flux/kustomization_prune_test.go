@@ -209,6 +209,43 @@ func (s *kustomizationSpec) everyDeletionPolicy(t *testing.T) {
 	}
 }
 
+// forceHeld: an object that is to be created anew and does not go, because a finalizer
+// holds it, delays nobody. There are more of them than Kustomizations are reconciled at
+// the same time.
+func (s *kustomizationSpec) forceHeld(t *testing.T) {
+	const held = 6
+	files := func(value string) map[string]string {
+		files := map[string]string{"good/good.yaml": scenario.ConfigMapWith("good", "", fmt.Sprintf("{k: %q}", value))}
+		for i := range held {
+			name := fmt.Sprint("held-", i)
+			files[name+"/a.yaml"] = scenario.ConfigMapWith(name, ", finalizers: [example.com/hold]", fmt.Sprintf("{k: %q}\nimmutable: true", value))
+		}
+		return files
+	}
+	r := s.Row(t, files("1"))
+	r.Kustomization(t, "good", "")
+	for i := range held {
+		r.Kustomization(t, fmt.Sprint("held-", i), "force: true")
+	}
+	for i := range held {
+		r.Ready(t, fmt.Sprint("held-", i))
+	}
+	r.Commit(t, files("2"))
+	for i := range held {
+		r.Says(t, fmt.Sprint("held-", i), "Reconciling", "True", "Progressing", "...its finalizers hold it")
+	}
+	r.Commit(t, map[string]string{"good/good.yaml": scenario.ConfigMapWith("good", "", `{k: "3"}`)})
+	r.Ready(t, "good")
+	for i := range held {
+		r.Patch(t, &corev1.ConfigMap{}, fmt.Sprint("held-", i), `{"metadata":{"finalizers":null}}`)
+	}
+	for i := range held {
+		r.Has(t, fmt.Sprint("held-", i), "k", "2")
+		r.Ready(t, fmt.Sprint("held-", i))
+		r.Patch(t, &corev1.ConfigMap{}, fmt.Sprint("held-", i), `{"metadata":{"finalizers":null}}`)
+	}
+}
+
 // force creates anew what cannot be changed.
 func (s *kustomizationSpec) force(t *testing.T) {
 	frozen := func(name, metadata, value string) string {

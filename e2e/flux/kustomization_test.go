@@ -49,6 +49,7 @@ func TestKustomizationSpec(t *testing.T) {
 			{"PostBuild", (*kustomizationSpec).postBuild},
 			{"PostBuildWatched", (*kustomizationSpec).postBuildWatched},
 			{"Force", (*kustomizationSpec).force},
+			{"ForceHeld", (*kustomizationSpec).forceHeld},
 			{"Ignore", (*kustomizationSpec).ignore},
 			{"Suspend", (*kustomizationSpec).suspend},
 			{"LastHandledOnFailure", (*kustomizationSpec).lastHandledOnFailure},

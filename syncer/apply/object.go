@@ -12,10 +12,12 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"github.com/fluxcd/cli-utils/pkg/object"
 	"github.com/fluxcd/pkg/ssa"
 	ssaerrors "github.com/fluxcd/pkg/ssa/errors"
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -142,6 +144,8 @@ func (r *run) applyOne(ctx context.Context, u *unstructured.Unstructured, bodies
 		return outcome{change: changeOf(u, ssa.SkippedAction)}
 	case it.live != nil && r.options.Report && (r.options.Applied || r.memo.Applied(it.key, r.owner.key(), it.desired)):
 		return r.report(ctx, u)
+	case it.live != nil && it.live.Deleting && mayRecreate(it.object, it.live, r.options):
+		return outcome{err: r.stillThere(it)}
 	case it.live == nil && !r.res.Creation.MayCreate(inventory.Of(u)):
 		return outcome{err: fmt.Errorf("cannot apply %s: it has gone since it was looked for, and is not to be created", ssautil.FmtUnstructured(u))}
 	}
@@ -238,21 +242,23 @@ func (r *run) write(ctx context.Context, it *item) outcome {
 
 // send sends what has to be sent of an item.
 func (r *run) send(ctx context.Context, it *item) outcome {
-	o, force := r.options, mayRecreate(it.object, it.live, r.options)
+	o := r.options
 	if it.live != nil && (it.live.Foreign || len(o.Ignore) > 0 || o.MigrateAPIVersion) {
-		action, got, err := r.byLibrary(ctx, it, force)
+		action, got, err := r.byLibrary(ctx, it)
 		if err == nil && len(o.Ignore) == 0 {
 			// The fields are ours now. The answer to an apply, which changes nothing
 			// any more, is what can be remembered.
 			got, err = r.patch(ctx, it)
 		}
+		if r.recreates(it, err) {
+			return r.recreate(ctx, it)
+		}
 		return sentOutcome(it, action, got, err)
 	}
 	got, err := r.patch(ctx, it)
 	switch {
-	case err != nil && force && ssaerrors.IsImmutableError(err):
-		action, got, err := r.byLibrary(ctx, it, force)
-		return sentOutcome(it, action, got, err)
+	case r.recreates(it, err):
+		return r.recreate(ctx, it)
 	case err != nil:
 		return outcome{err: ssaerrors.NewDryRunErr(err, it.object)}
 	case it.live == nil:
@@ -277,10 +283,9 @@ func (r *run) patch(ctx context.Context, it *item) (*metav1.PartialObjectMetadat
 
 // byLibrary applies an item by a live read, a dry run and, if that differs, an
 // apply. It is for objects of which fields of other managers are taken over, that
-// have fields to be ignored, or that have to be re-created.
-func (r *run) byLibrary(ctx context.Context, it *item, force bool) (ssa.Action, *metav1.PartialObjectMetadata, error) {
+// or have fields to be ignored.
+func (r *run) byLibrary(ctx context.Context, it *item) (ssa.Action, *metav1.PartialObjectMetadata, error) {
 	options := ssa.DefaultApplyOptions()
-	options.Force = force
 	options.DriftIgnoreRules = r.options.Ignore
 	options.MigrateAPIVersion = r.options.MigrateAPIVersion
 	options.Cleanup = r.client.reader.Cleanup()
@@ -295,6 +300,53 @@ func (r *run) byLibrary(ctx context.Context, it *item, force bool) (ssa.Action, 
 		return set.Entries[0].Action, nil, nil
 	}
 	return set.Entries[0].Action, got, nil
+}
+
+// recreates reports whether an object is to be deleted and created again, after an
+// apply of it failed.
+func (r *run) recreates(it *item, err error) bool {
+	return err != nil && ssaerrors.IsImmutableError(err) && mayRecreate(it.object, it.live, r.options)
+}
+
+// recreate deletes an object of which an immutable field is to change, and creates it
+// again. An object that does not go within a moment, because a finalizer holds it, is
+// created by a later Sync: until then, the error is a WaitError.
+func (r *run) recreate(ctx context.Context, it *item) outcome {
+	r.memo.Drop(it.key)
+	if err := r.client.MayDelete(); err != nil {
+		return outcome{err: fmt.Errorf("cannot re-create %s: %w", ssautil.FmtUnstructured(it.object), err)}
+	}
+	resource := r.client.metadata.Resource(it.mapping.Resource).Namespace(it.key.Name.Namespace)
+	err := resource.Delete(ctx, it.key.Name.Name, metav1.DeleteOptions{
+		PropagationPolicy: new(metav1.DeletePropagationBackground),
+		Preconditions:     &metav1.Preconditions{UID: &it.live.UID, ResourceVersion: &it.live.Version},
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return outcome{err: fmt.Errorf("cannot delete %s to create it again: %w", ssautil.FmtUnstructured(it.object), err)}
+	}
+	for begin := r.now(); ; {
+		_, err := resource.Get(ctx, it.key.Name.Name, metav1.GetOptions{})
+		switch {
+		case confirmsAbsence(err):
+			got, err := r.patch(ctx, it)
+			return sentOutcome(it, ssa.CreatedAction, got, err)
+		case err != nil:
+			return outcome{err: ssaerrors.NewDryRunErr(err, it.object)}
+		case r.now().Sub(begin) > stageWait:
+			return outcome{err: r.stillThere(it)}
+		}
+		if err := pause(ctx, stagePoll); err != nil {
+			return outcome{err: err}
+		}
+	}
+}
+
+// stillThere is the wait for the end of an object that is to be created again.
+func (r *run) stillThere(it *item) error {
+	return &WaitError{Health: Health{{
+		Entry: r.scopes.of(inventory.Of(it.object)), Status: status.TerminatingStatus,
+		Message: "it is deleted, to be created again with other immutable fields; its finalizers hold it",
+	}}}
 }
 
 // mayRecreate reports whether an object may be deleted and created again to

@@ -147,9 +147,36 @@ func (r *run) stage(ctx context.Context, stage []*unstructured.Unstructured, bod
 		}
 	}
 	if len(failed) > 0 {
-		return nil, failed
+		return nil, failed.orWait()
 	}
 	return fresh, nil
+}
+
+// orWait is one wait if all failures are waits. Among others, a wait is a failure like
+// them: what is wrong must not be said only after the wait.
+func (f Failures) orWait() error {
+	all := &WaitError{}
+	for _, err := range f {
+		var waiting *WaitError
+		if !errors.As(err, &waiting) {
+			return f.plain()
+		}
+		all.Health = append(all.Health, waiting.Health...)
+	}
+	return all
+}
+
+// plain has the waits among failures as texts.
+func (f Failures) plain() Failures {
+	plain := make(Failures, 0, len(f))
+	for _, err := range f {
+		var waiting *WaitError
+		if errors.As(err, &waiting) {
+			err = errors.New(err.Error())
+		}
+		plain = append(plain, err)
+	}
+	return plain
 }
 
 // awaitStage waits a moment until the objects of a stage are usable by the
@@ -177,13 +204,21 @@ func (a *Applier) awaitStage(ctx context.Context, stage []*unstructured.Unstruct
 		if a.now().Sub(begin) > stageWait {
 			return errors.Join(err, &WaitError{Health: health})
 		}
-		timer := time.NewTimer(stagePoll)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		case <-timer.C:
+		if err := pause(ctx, stagePoll); err != nil {
+			return err
 		}
+	}
+}
+
+// pause waits a moment, unless the context ends.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
 	}
 }
 
