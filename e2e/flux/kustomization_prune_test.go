@@ -11,7 +11,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -97,6 +99,48 @@ func (s *kustomizationSpec) clusterScopedKinds(t *testing.T) {
 	if r.Object(t, r.Namespace+".example.com/v1", "Thing", "thing").GetUID() != uid {
 		t.Error("the object is another one")
 	}
+}
+
+// versionDropped: a kind is watched in the version that the API server prefers, whatever
+// version manifests have. When that version goes, drift is corrected as before.
+func (s *kustomizationSpec) versionDropped(t *testing.T) {
+	definition := func(served string) string {
+		return strings.Replace(scenario.ThingCRD, "  - name: v1\n", `  - name: v2
+    served: `+served+`
+    storage: false
+    subresources: {status: {}}
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+  - name: v1
+`, 1)
+	}
+	r := s.Row(t, map[string]string{"app/a.yaml": thing + "spec: {k: declared}\n"})
+	r.Apply(t, r.Fill(definition("true")))
+	r.Kustomization(t, "app", "")
+	r.Ready(t, "app")
+	drift := func() {
+		t.Helper()
+		o := stage.Object(r.Namespace+".example.com/v1", "Thing")
+		r.Patch(t, o, "thing", `{"spec":{"k":"drifted"}}`)
+		scenario.Eventually(t, scenario.Converge, "the drift is corrected", func(ctx context.Context) error {
+			if err := r.Load(ctx, o, r.Namespace, "thing"); err != nil {
+				return err
+			}
+			if k, _, _ := unstructured.NestedString(o.Object, "spec", "k"); k != "declared" {
+				return fmt.Errorf("spec.k is %q", k)
+			}
+			return nil
+		})
+	}
+	drift()
+	r.Apply(t, r.Fill(definition("false")))
+	scenario.Eventually(t, scenario.Converge, "the version is gone", func(ctx context.Context) error {
+		err := r.Load(ctx, stage.Object(r.Namespace+".example.com/v2", "Thing"), r.Namespace, "thing")
+		if !apierrors.IsNotFound(err) && !apimeta.IsNoMatchError(err) {
+			return fmt.Errorf("it is served: %v", err)
+		}
+		return nil
+	})
+	drift()
 }
 
 // kindMisspelt: an object of a kind that nobody serves was never there. Its entry goes when

@@ -64,6 +64,7 @@ func TestKustomizationSpec(t *testing.T) {
 			{"PruneOrder", (*kustomizationSpec).pruneOrder},
 			{"ClusterScoped", (*kustomizationSpec).clusterScoped},
 			{"ClusterScopedKinds", (*kustomizationSpec).clusterScopedKinds},
+			{"VersionDropped", (*kustomizationSpec).versionDropped},
 			{"KindMisspelt", (*kustomizationSpec).kindMisspelt},
 			{"PruneAsServiceAccount", (*kustomizationSpec).pruneAsServiceAccount},
 			{"HeldOnRecord", (*kustomizationSpec).heldOnRecord},

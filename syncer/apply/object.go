@@ -193,7 +193,7 @@ func (r *run) observe(ctx context.Context, it *item) (err error) {
 	if any, err := r.client.RESTMapper().RESTMapping(it.key.Kind); err == nil {
 		preferred = any
 	}
-	it.watched = r.memo.Watch(ctx, it.key.Kind, preferred.Resource)
+	it.watched = r.memo.Watch(ctx, it.key.Kind, preferred.Resource, it.mapping.Resource)
 	it.live, err = r.look(ctx, it)
 	return err
 }

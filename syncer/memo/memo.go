@@ -59,9 +59,11 @@ func (m *Memo) Start(ctx context.Context) error {
 }
 
 // Watch makes sure that a kind is watched and waits for the first list. It
-// reports whether what the watch shows can be relied upon.
-func (m *Memo) Watch(ctx context.Context, gk schema.GroupKind, resource schema.GroupVersionResource) bool {
-	return m != nil && m.watches.watch(ctx, gk, resource)
+// reports whether what the watch shows can be relied upon. All versions of a kind have
+// one watch, in the preferred one; when the API server drops that version, the watch
+// goes on in the one that is declared.
+func (m *Memo) Watch(ctx context.Context, gk schema.GroupKind, preferred, declared schema.GroupVersionResource) bool {
+	return m != nil && m.watches.watch(ctx, gk, preferred, declared)
 }
 
 // Live returns what the watch shows of an object; nil if it shows nothing.

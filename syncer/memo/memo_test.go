@@ -246,15 +246,45 @@ func TestMemoRestored(t *testing.T) {
 
 // TestMemoRefused: a kind whose watch the API server refuses is not clean.
 func TestMemoRefused(t *testing.T) {
-	m, s, _ := newMemo()
+	m, s, told := newMemo()
 	m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), metadataOf("u", "10", 3, nil))
-	m.watches.served(s.watched.kind, errors.New("connection refused"))
+	m.watches.served(s.watched, errors.New("connection refused"))
 	if !m.Clean(memoOwner, 1) {
 		t.Error("an API server that does not answer has said something")
 	}
-	m.watches.served(s.watched.kind, apierrors.NewNotFound(schema.GroupResource{Resource: "things"}, ""))
+	m.watches.served(s.watched, apierrors.NewNotFound(schema.GroupResource{Resource: "things"}, ""))
 	if m.Clean(memoOwner, 1) || m.Matches(memoObject, memoOwner, digest.Short{1}) {
 		t.Error("an object is clean although its kind is not watched any more")
+	}
+	m.watches.served(s.watched, apierrors.NewNotFound(schema.GroupResource{Resource: "things"}, ""))
+	if len(*told) != 1 {
+		t.Errorf("told %v, want the one object, once", *told)
+	}
+}
+
+// TestMemoMoves: when the API server drops the version of a watch, the watch goes on in
+// another one, and nothing is clean before it has been verified again.
+func TestMemoMoves(t *testing.T) {
+	m, s, _ := newMemo()
+	old := s.watched.kind.resource
+	v2 := old.GroupResource().WithVersion("v2")
+	m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), metadataOf("u", "10", 3, nil))
+	if m.records.movesTo(s.watched.kind, v2) {
+		t.Error("a watch that is served moves")
+	}
+	m.watches.served(s.watched, apierrors.NewNotFound(schema.GroupResource{Resource: "things"}, ""))
+	if m.records.movesTo(s.watched.kind, old) {
+		t.Error("a watch moves to where it is")
+	}
+	if !m.records.movesTo(s.watched.kind, v2) || s.watched.kind.resource != v2 {
+		t.Errorf("the watch is in %v, want %v", s.watched.kind.resource, v2)
+	}
+	if m.Clean(memoOwner, 1) {
+		t.Error("an object is clean that nobody watched for a while")
+	}
+	m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), metadataOf("u", "11", 3, nil))
+	if !m.Clean(memoOwner, 1) {
+		t.Error("an object is not clean after it was applied again")
 	}
 }
 
@@ -282,11 +312,11 @@ func TestMemoWithoutWatch(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if m.Watch(ended, other, schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}) {
+	if m.Watch(ended, other, schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, schema.GroupVersionResource{}) {
 		t.Error("a memo that does not run watches")
 	}
 	var none *Memo
-	if none.Matches(memoObject, memoOwner, digest.Short{}) || none.Clean(memoOwner, 0) || none.Watch(context.Background(), memoKind, schema.GroupVersionResource{}) {
+	if none.Matches(memoObject, memoOwner, digest.Short{}) || none.Clean(memoOwner, 0) || none.Watch(context.Background(), memoKind, schema.GroupVersionResource{}, schema.GroupVersionResource{}) {
 		t.Error("no memo knows something")
 	}
 	none.Forget(memoOwner)

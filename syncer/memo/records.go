@@ -33,8 +33,8 @@ type records struct {
 	owners map[types.NamespacedName]*owner
 }
 
-// kind is a kind that is watched. All fields but group and resource are guarded
-// by the lock of records.
+// kind is a kind that is watched. All fields but group are guarded by the lock of
+// records.
 type kind struct {
 	group    schema.GroupKind
 	resource schema.GroupVersionResource
@@ -111,6 +111,25 @@ func (r *records) open(gk schema.GroupKind, resource schema.GroupVersionResource
 	return k
 }
 
+// movesTo reports whether the watch of a kind is to begin anew in another version: the
+// API server does not serve the one that it is in. What was verified has to be verified
+// again, because nobody knows what happened meanwhile.
+func (r *records) movesTo(k *kind, resource schema.GroupVersionResource) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !k.refused || k.resource == resource {
+		return false
+	}
+	k.resource, k.refused = resource, false
+	for _, o := range k.objects {
+		o.live = nil
+		if o.verified != nil {
+			r.taint(o.verified)
+		}
+	}
+	return true
+}
+
 // dropUnused forgets a kind of which nothing was remembered for a while, and
 // reports whether it did.
 func (r *records) dropUnused(k *kind) bool {
@@ -132,11 +151,22 @@ func (r *records) dropUnused(k *kind) bool {
 	return false
 }
 
-// setRefused notes whether the API server serves the watch of a kind.
+// setRefused notes whether the API server serves the watch of a kind. The owners of its
+// objects are told when it does not any more: nobody would notice what happens to these.
 func (r *records) setRefused(k *kind, refused bool) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	var told []touch
+	if refused && !k.refused {
+		for name, o := range k.objects {
+			if o.verified != nil {
+				r.taint(o.verified)
+				told = append(told, touch{o.verified.owner, k.entry(name), true})
+			}
+		}
+	}
 	k.refused = refused
+	r.mu.Unlock()
+	r.tell(told...)
 }
 
 func (r *records) isRefused(k *kind) bool {
@@ -313,11 +343,9 @@ func (r *records) dropLocked(o Object) {
 }
 
 func (r *records) retain(by types.NamespacedName, declared []inventory.Entry) {
-	kept := make(map[Object]bool, 2*len(declared))
+	kept := make(map[Object]bool, len(declared))
 	for _, e := range declared {
-		// Objects of a cluster's scope may be declared with a namespace.
 		kept[Object{e.GroupKind(), types.NamespacedName{Namespace: e.Namespace, Name: e.Name}}] = true
-		kept[Object{e.GroupKind(), types.NamespacedName{Name: e.Name}}] = true
 	}
 	r.dropOf(by, func(o Object) bool { return !kept[o] })
 }

@@ -87,7 +87,7 @@ func (w *watches) dropUnused() {
 }
 
 // watch makes sure that a kind is watched and waits for the first list.
-func (w *watches) watch(ctx context.Context, gk schema.GroupKind, resource schema.GroupVersionResource) bool {
+func (w *watches) watch(ctx context.Context, gk schema.GroupKind, preferred, declared schema.GroupVersionResource) bool {
 	timer := time.NewTimer(firstList)
 	defer timer.Stop()
 	// Whatever applies is started at the same time as the memo.
@@ -98,7 +98,7 @@ func (w *watches) watch(ctx context.Context, gk schema.GroupKind, resource schem
 	case <-timer.C:
 		return false
 	}
-	k, late := w.ensure(gk, resource)
+	k, late := w.ensure(gk, preferred, declared)
 	if k == nil || w.records.isRefused(k.kind) {
 		return false
 	}
@@ -123,37 +123,45 @@ func (w *watches) watch(ctx context.Context, gk schema.GroupKind, resource schem
 	return false
 }
 
-// ensure returns the watch of a kind, which it starts if there is none. It
-// returns nil when no watch may be started any more.
-func (w *watches) ensure(gk schema.GroupKind, resource schema.GroupVersionResource) (k *watched, late bool) {
+// ensure returns the watch of a kind, which it starts if there is none, or none that
+// the API server still serves. It returns nil when no watch may be started any more.
+func (w *watches) ensure(gk schema.GroupKind, preferred, declared schema.GroupVersionResource) (k *watched, late bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if k := w.kinds[gk]; k != nil {
-		return k, k.late
+	known := w.kinds[gk]
+	if known != nil && !w.records.movesTo(known.kind, declared) {
+		return known, known.late
 	}
 	if w.base == nil || w.base.Err() != nil {
 		return nil, false
 	}
 	ctx, stop := context.WithCancel(w.base)
-	k = &watched{kind: w.records.open(gk, resource), synced: make(chan struct{}), stop: stop}
+	k = &watched{synced: make(chan struct{}), stop: stop}
+	resource := preferred
+	if known != nil {
+		known.stop()
+		k.kind, resource = known.kind, declared
+	} else {
+		k.kind = w.records.open(gk, resource)
+	}
 	w.kinds[gk] = k
-	w.running.Go(func() { w.reflector(k).RunWithContext(ctx) })
+	w.running.Go(func() { w.reflector(k, resource).RunWithContext(ctx) })
 	return k, false
 }
 
-func (w *watches) reflector(k *watched) *cache.Reflector {
-	client := w.reader.Resource(k.kind.resource)
+func (w *watches) reflector(k *watched, resource schema.GroupVersionResource) *cache.Reflector {
+	client := w.reader.Resource(resource)
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.LabelSelector = w.label
 			list, err := client.List(ctx, o)
-			w.served(k.kind, err)
+			w.served(k, err)
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.LabelSelector = w.label
 			watching, err := client.Watch(ctx, o)
-			w.served(k.kind, err)
+			w.served(k, err)
 			return watching, err
 		},
 	}
@@ -165,12 +173,17 @@ func (w *watches) reflector(k *watched) *cache.Reflector {
 // served notes whether the API server has the kind in the version that is
 // watched. While it has not, nothing of the kind is known to be clean. An API
 // server that does not answer is another matter: it has nothing to say.
-func (w *watches) served(k *kind, err error) {
+func (w *watches) served(k *watched, err error) {
+	w.mu.Lock()
+	current := w.kinds[k.kind.group] == k
+	w.mu.Unlock()
 	switch {
+	case !current:
+		// Another watch has taken its place.
 	case err == nil:
-		w.records.setRefused(k, false)
+		w.records.setRefused(k.kind, false)
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsMethodNotSupported(err):
-		w.records.setRefused(k, true)
+		w.records.setRefused(k.kind, true)
 	}
 }
 
