@@ -92,6 +92,12 @@ type Result struct {
 	Done, Applied int
 }
 
+// RecordError: Options.Record failed. Nothing was written to the cluster.
+type RecordError struct{ Err error }
+
+func (e *RecordError) Error() string { return "cannot record inventory ahead of apply: " + e.Err.Error() }
+func (e *RecordError) Unwrap() error { return e.Err }
+
 // PruneError: everything was applied, but the prune could not be completed.
 // The inventory of the result still holds what is left.
 type PruneError struct{ Err error }

@@ -85,7 +85,7 @@ func (r *run) recordAhead(ctx context.Context) error {
 	ahead := inventory.Union(r.owned, append(r.packed, declared...))
 	if !inventory.Equal(ahead, r.owned) {
 		if err := r.options.Record(ctx, ahead); err != nil {
-			return fmt.Errorf("cannot record inventory ahead of apply: %w", err)
+			return &RecordError{Err: err}
 		}
 	}
 	r.res.Inventory = ahead

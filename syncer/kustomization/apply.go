@@ -9,6 +9,7 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/ssa/jsondiff"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -47,6 +48,12 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 		len(sync.Plan.OfCluster) == 0 && len(sync.Drifted) == 0 && run.memo != nil
 	run.known.synced(run, final, r.sweepAt(run.start))
 	r.tell(obj, sync)
+	var unrecorded *apply.RecordError
+	if errors.As(err, &unrecorded) && apierrors.IsConflict(unrecorded) {
+		// The spec was changed while it was reconciled, which is no failure: the change
+		// wakes the next reconcile.
+		return again(time.Second)
+	}
 	var waiting *apply.WaitError
 	var pruneErr *apply.PruneError
 	if errors.As(err, &waiting) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -121,17 +122,46 @@ func ofItsOwn(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), lastWrite)
 }
 
+// aheadTries bounds how often WriteAhead begins anew because others write labels or
+// annotations of the object at the same time.
+const aheadTries = 5
+
 // WriteAhead writes the status before what it tells of is done. Unlike Write it
-// fails if the object is gone or was changed meanwhile: what is created next must
-// be in an inventory, and of the spec that was read.
+// fails, with the API server's error Conflict, if the object was changed meanwhile: what
+// is created next must be in an inventory, and of the spec that was read. A change of
+// labels or annotations is no such change. An object that is gone is an error, too.
 func (r *Record[T]) WriteAhead(ctx context.Context) error {
-	patched := copyOf(r.Obj)
-	patch := client.MergeFromWithOptions(r.base(), client.MergeFromWithOptimisticLock{})
-	if err := r.store.Client.Status().Patch(ctx, patched, patch, client.FieldOwner(r.store.Manager)); err != nil {
+	for try := 1; ; try++ {
+		patched := copyOf(r.Obj)
+		patch := client.MergeFromWithOptions(r.base(), client.MergeFromWithOptimisticLock{})
+		err := r.store.Client.Status().Patch(ctx, patched, patch, client.FieldOwner(r.store.Manager))
+		if err == nil {
+			r.take(patched)
+			return nil
+		}
+		if apierrors.IsConflict(err) && try < aheadTries && r.catchUp(ctx) {
+			continue
+		}
 		return fmt.Errorf("cannot write status of %s: %w", client.ObjectKeyFromObject(r.Obj), err)
 	}
-	r.take(patched)
-	return nil
+}
+
+// catchUp takes over the resource version of the object as it is now, if nothing but
+// metadata that does not matter to the reconcile has changed.
+func (r *Record[T]) catchUp(ctx context.Context) bool {
+	now := r.store.New()
+	if err := r.store.Live.Get(ctx, client.ObjectKeyFromObject(r.Obj), now); err != nil {
+		return false
+	}
+	as := copyOf(r.written)
+	r.store.CopyStatus(as, now)
+	if now.GetUID() != r.Obj.GetUID() || now.GetGeneration() != r.Obj.GetGeneration() ||
+		now.GetDeletionTimestamp() != nil && r.Obj.GetDeletionTimestamp() == nil || !equality.Semantic.DeepEqual(as, r.written) {
+		return false
+	}
+	r.Obj.SetResourceVersion(now.GetResourceVersion())
+	r.written.SetResourceVersion(now.GetResourceVersion())
+	return true
 }
 
 // WriteMetadata writes what changed of the metadata since the last write:

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -61,6 +62,43 @@ func TestWriteKeepsSpec(t *testing.T) {
 	late.Obj.Status.Inventory = &kustomizev1.ResourceInventory{Entries: []kustomizev1.ResourceRef{}}
 	if err := late.WriteAhead(t.Context()); err == nil {
 		t.Error("the inventory for a spec that was changed meanwhile counts as recorded")
+	}
+}
+
+// TestWriteAheadOfOthers: another writer's label is no reason not to write ahead, and
+// another writer's status or spec is.
+func TestWriteAheadOfOthers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*kustomizev1.Kustomization)
+		writes bool
+	}{
+		"Label":  {"kubectl label says nothing about what is applied", func(k *kustomizev1.Kustomization) { k.Labels = map[string]string{"a": "b"} }, true},
+		"Status": {"the inventory may be another one", func(k *kustomizev1.Kustomization) { k.Status.LastAppliedRevision = "other" }, false},
+		"Spec":   {"something else is to be applied", func(k *kustomizev1.Kustomization) { k.Generation++ }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stored := &kustomizev1.Kustomization{}
+			stored.Namespace, stored.Name = "x", "a"
+			store, c := storeOf(t, stored, interceptor.Funcs{})
+			obj, err := store.Read(t.Context(), types.NamespacedName{Namespace: "x", Name: "a"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			other := obj.DeepCopy()
+			tc.change(other)
+			if err := c.Update(t.Context(), other); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Status().Update(t.Context(), other); err != nil {
+				t.Fatal(err)
+			}
+			record := store.Record(obj)
+			record.Obj.Status.Inventory = &kustomizev1.ResourceInventory{Entries: []kustomizev1.ResourceRef{{ID: "x_a__ConfigMap", Version: "v1"}}}
+			if err := record.WriteAhead(t.Context()); (err == nil) != tc.writes || err != nil && !apierrors.IsConflict(err) {
+				t.Errorf("%s: WriteAhead() = %v", tc.reason, err)
+			}
+		})
 	}
 }
 
