@@ -95,7 +95,9 @@ type Result struct {
 // RecordError: Options.Record failed. Nothing was written to the cluster.
 type RecordError struct{ Err error }
 
-func (e *RecordError) Error() string { return "cannot record inventory ahead of apply: " + e.Err.Error() }
+func (e *RecordError) Error() string {
+	return "cannot record inventory ahead of apply: " + e.Err.Error()
+}
 func (e *RecordError) Unwrap() error { return e.Err }
 
 // PruneError: everything was applied, but the prune could not be completed.

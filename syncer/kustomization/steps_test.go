@@ -401,6 +401,9 @@ func TestApplyStep(t *testing.T) {
 			}
 			end := s.Reconciler.apply(t.Context(), s.run)
 			s.expect(t, tc.reason, end, tc.want)
+			if holds := tc.hold != (v1alpha1.Held{}); holds && s.Obj.Status.ObservedGeneration != s.Obj.Generation {
+				t.Errorf("%s: observed is generation %d: flux reconcile and kstatus wait for %d", tc.reason, s.Obj.Status.ObservedGeneration, s.Obj.Generation)
+			}
 			if err := s.WriteHeld(t.Context(), s.run.held); err != nil {
 				t.Fatal(err)
 			}

@@ -163,6 +163,31 @@ func TestSubstitution(t *testing.T) {
 	}
 }
 
+// TestSubstitutionOfIdentity: an object that loses its name by a variable is not left out
+// of the rendering, because then it would be pruned.
+func TestSubstitutionOfIdentity(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, file string
+		fails        bool
+	}{
+		"Name":   {"the variable is empty", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: \"${v}\"}\n", true},
+		"Kind":   {"as good as no object", "apiVersion: v1\nkind: ${v}\nmetadata: {name: a}\n", true},
+		"Part":   {"something is left of the name", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: \"a${v}\"}\n", false},
+		"Other":  {"another field may be empty", manifest("a", "k", `"${v}"`), false},
+		"Marked": {"nothing is substituted", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: \"a\", labels: {kustomize.toolkit.fluxcd.io/substitute: disabled}}\ndata: {k: \"${v}\"}\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := Render(t.Context(), tree{"a.yaml": tc.file, "b.yaml": manifest("b", "k", "v")}, Build{Variables: map[string]string{"v": ""}})
+			if (err != nil) != tc.fails || tc.fails && !errors.Is(err, errNameless) {
+				t.Fatalf("%s: Render() = %v", tc.reason, err)
+			}
+			if err == nil && len(r.Objects) != 2 {
+				t.Errorf("%s: %d objects, want 2", tc.reason, len(r.Objects))
+			}
+		})
+	}
+}
+
 func TestSubstitutionDisabled(t *testing.T) {
 	for _, field := range []string{"labels", "annotations"} {
 		file := "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n  " + field + ": {kustomize.toolkit.fluxcd.io/substitute: disabled}\ndata: {k: \"${v}\"}\n"
