@@ -36,7 +36,7 @@ var errNotReady = errors.New("not ready")
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
+	streams := genericiooptions.IOStreams{In: os.Stdin, Out: &plain{to: os.Stdout}, ErrOut: &plain{to: os.Stderr}}
 	if err := newRoot(streams).ExecuteContext(ctx); err != nil {
 		if !errors.Is(err, errNotReady) {
 			fmt.Fprintf(streams.ErrOut, "✗ %v\n", err)
