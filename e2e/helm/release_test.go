@@ -91,6 +91,7 @@ func TestHelmReleaseSpec(t *testing.T) {
 			{"WaitForJobs", (*releaseSpec).waitForJobs},
 			{"Inventory", (*releaseSpec).inventory},
 			{"ClusterScoped", (*releaseSpec).clusterScoped},
+			{"WaitingHoldsNoWorker", (*releaseSpec).waitingHoldsNoWorker},
 		} {
 			t.Run(r.name, func(t *testing.T) {
 				t.Parallel()
@@ -339,6 +340,25 @@ func (h *releaseSpec) waitForJobs(t *testing.T) {
 	r.ReleaseTells(t, "waiting", "Ready", "False", "InstallFailed", "...Job/"+r.Namespace+"/waiting status: 'InProgress'")
 	r.Release(t, "free", "{timeout: 1m, install: {disableWaitForJobs: true}, waitStrategy: {name: legacy}, "+fmt.Sprintf(job, "free")+"}")
 	r.Released(t, "free", 1)
+}
+
+// waitingHoldsNoWorker: more releases than are reconciled at the same time never become
+// ready, and another one is not delayed.
+func (h *releaseSpec) waitingHoldsNoWorker(t *testing.T) {
+	r := h.Row(t)
+	const hung = 12
+	for i := range hung {
+		name := fmt.Sprint("hung-", i)
+		r.Release(t, name, fmt.Sprintf("{timeout: 10m, values: {objects: [{apiVersion: batch/v1, kind: Job, metadata: {name: %s}, spec: {template: {spec: {restartPolicy: Never, containers: [{name: run, image: 'cascade.local/e2e:dev', command: [sleep, '1000000']}]}}}}]}}", name))
+	}
+	for i := range hung {
+		r.ReleaseTells(t, fmt.Sprint("hung-", i), "Reconciling", "True", "Progressing", "Running 'install' action with timeout of 10m0s")
+	}
+	r.Release(t, "good", "{}")
+	r.Released(t, "good", 1)
+	for i := range hung {
+		r.ReleaseTells(t, fmt.Sprint("hung-", i), "Ready", "Unknown", "Progressing", "Running 'install' action with timeout of 10m0s")
+	}
 }
 
 // clusterScoped: a namespace in the manifest of a cluster-scoped object does not make it

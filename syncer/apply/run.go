@@ -2,7 +2,6 @@ package apply
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/fluxcd/pkg/ssa"

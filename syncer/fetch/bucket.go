@@ -37,6 +37,9 @@ func (r *Buckets) describe(obj *sourcev1.Bucket) sourceFields {
 	}
 }
 
+// pin has nothing to do: a bucket has what it has.
+func (r *Buckets) pin(*sourcev1.Bucket, *meta.Artifact) {}
+
 // forget has nothing to do: what is kept goes with the last snapshot.
 func (r *Buckets) forget(source.Key) {}
 

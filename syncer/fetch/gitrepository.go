@@ -75,6 +75,16 @@ func (r *GitRepositories) describe(obj *sourcev1.GitRepository) sourceFields {
 // forget has nothing to do: mirrors go with the last snapshot.
 func (r *GitRepositories) forget(source.Key) {}
 
+// pin names the commit. The branch is what the server is asked for if it gives out no
+// single commits.
+func (r *GitRepositories) pin(obj *sourcev1.GitRepository, artifact *meta.Artifact) {
+	branch := ""
+	if ref := obj.Spec.Reference; ref != nil {
+		branch = ref.Branch
+	}
+	obj.Spec.Reference = &sourcev1.GitRepositoryRef{Branch: branch, Commit: strings.TrimPrefix(contentOf(artifact.Revision), "sha1:")}
+}
+
 // fetch gets the snapshot and checks its signature.
 func (r *GitRepositories) fetch(ctx context.Context, key source.Key, obj *sourcev1.GitRepository) (*fetched, *failure) {
 	origin, err := r.origin(ctx, key, obj)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -88,6 +89,11 @@ func (r *HelmCharts) describe(obj *sourcev1.HelmChart) sourceFields {
 		kind: sourcev1.HelmChartKind, suspend: obj.Spec.Suspend,
 		artifact: &obj.Status.Artifact, observed: &obj.Status.ObservedGeneration, handled: &obj.Status.LastHandledReconcileAt, url: &obj.Status.URL,
 	}
+}
+
+// pin names the version that was built.
+func (r *HelmCharts) pin(obj *sourcev1.HelmChart, artifact *meta.Artifact) {
+	obj.Spec.Version = artifact.Revision
 }
 
 func (r *HelmCharts) forget(key source.Key) {

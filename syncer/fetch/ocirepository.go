@@ -43,6 +43,11 @@ func (r *OCIRepositories) describe(obj *sourcev1.OCIRepository) sourceFields {
 // forget has nothing to do: images go with the last snapshot.
 func (r *OCIRepositories) forget(source.Key) {}
 
+// pin names the digest.
+func (r *OCIRepositories) pin(obj *sourcev1.OCIRepository, artifact *meta.Artifact) {
+	obj.Spec.Reference = &sourcev1.OCIRepositoryRef{Digest: contentOf(artifact.Revision)}
+}
+
 func (r *OCIRepositories) fetch(ctx context.Context, key source.Key, obj *sourcev1.OCIRepository) (*fetched, *failure) {
 	failed := func(err error) (*fetched, *failure) {
 		return nil, &failure{condition: sourcev1.FetchFailedCondition, err: err, stalls: source.ReasonOf(err) == source.ReasonURLInvalid}

@@ -76,6 +76,9 @@ type sourceKind[T sourceObject] interface {
 	// fetch gets the content. It sets the conditions of the steps that it
 	// passes.
 	fetch(ctx context.Context, key source.Key, obj T) (*fetched, *failure)
+	// pin makes an object refer to exactly what an artifact was made of, as far as the
+	// kind can say that.
+	pin(obj T, artifact *meta.Artifact)
 }
 
 // sourceFields point into an object.
@@ -166,7 +169,7 @@ func reconcileSource[T sourceObject](ctx context.Context, s *Sources, kind sourc
 	}
 	fields := kind.describe(obj)
 	if fields.suspend {
-		return ctrl.Result{}, nil
+		return ctrl.Result{}, restore(ctx, s, kind, key, obj)
 	}
 	start := s.Now()
 	before = obj.DeepCopyObject().(T)
@@ -180,6 +183,46 @@ func reconcileSource[T sourceObject](ctx context.Context, s *Sources, kind sourc
 	s.Metrics.Reconciled(key.Kind, name, obj, s.Now().Sub(start))
 	return result, err
 }
+
+// restore fetches what a suspended source had before this process began. Those who
+// refer to it could not go on otherwise: neither a change of their spec nor drift would
+// be applied. What the source has now, if that is something else, is not used, and the
+// status stays as it is.
+func restore[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], key source.Key, obj T) error {
+	artifact := obj.GetArtifact()
+	if artifact == nil || s.Snapshots.Get(key) != nil {
+		return nil
+	}
+	pinned := obj.DeepCopyObject().(T)
+	kind.pin(pinned, artifact)
+	timeout := sourceTimeout
+	if t := kind.describe(obj).timeout; t != nil {
+		timeout = t.Duration
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	got, failed := kind.fetch(ctx, key, pinned)
+	switch {
+	case failed != nil:
+		return fmt.Errorf("cannot fetch revision %s of suspended %s %s again: %w", artifact.Revision, key.Kind, key.NamespacedName, failed.err)
+	case got.snapshot == nil:
+		return nil // an index: nobody applies it
+	case contentOf(got.snapshot.Revision) != contentOf(artifact.Revision):
+		return fmt.Errorf("cannot fetch revision %s of suspended %s %s again: there is only %s; resume it to use that",
+			artifact.Revision, key.Kind, key.NamespacedName, got.snapshot.Revision)
+	}
+	s.mu.Lock()
+	if s.artifacts == nil {
+		s.artifacts = map[source.Key]*meta.Artifact{}
+	}
+	s.artifacts[key] = artifact.DeepCopy()
+	s.mu.Unlock()
+	s.Snapshots.Put(key, got.snapshot.Named(artifact.Revision))
+	return nil
+}
+
+// contentOf is a revision without the name by which it was found.
+func contentOf(revision string) string { return revision[strings.LastIndex(revision, "@")+1:] }
 
 // release takes the finalizer off.
 func (s *Sources) release(ctx context.Context, obj sourceObject) error {

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/depend"
@@ -56,7 +57,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		Watches(&helmv2.HelmRelease{}, &handler.Funcs{UpdateFunc: r.onDependency}).
 		WatchesRawSource(index.OnSnapshot(r.Sources.Snapshots, wake.Urgent)).
 		WatchesRawSource(wake.OnRelease(r.FirstSync, helmv2.HelmReleaseKind)).
-		WatchesRawSource(lot.Queue()).
+		WatchesRawSource(ctrlsource.Func(lot.Open)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: wake.RateLimiter()})
 	others, err := r.Sources.Watch(mgr, sourcev1.HelmChartKind, sourcev1.OCIRepositoryKind, sourcev1.ExternalArtifactKind)
 	if err != nil {

@@ -23,12 +23,9 @@ import (
 	"sync"
 	"time"
 
-	ctrl "sigs.k8s.io/controller-runtime"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
-
-	"github.com/cascade-gitops/cascade/syncer/wake"
 )
 
 // Lot is where the reconciles of one controller park. It is the controller's
@@ -44,11 +41,14 @@ type Lot struct {
 	mu     sync.Mutex // guards what follows
 	busy   map[reconcile.Request]*job
 	parked int
-	queue  wake.Queue
+	queue  Queue
 	// stop ends with the controller.
 	stop context.Context
 	jobs sync.WaitGroup
 }
+
+// Queue is that of the controller.
+type Queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // Backoff tells how long after a failure an object is tried again.
 type Backoff interface {
@@ -71,7 +71,7 @@ type job struct {
 	lot *Lot
 	// freed is closed when the job parks, done when it has ended.
 	freed, done chan struct{}
-	result      ctrl.Result
+	result      reconcile.Result
 	err         error
 
 	// The job's own goroutine uses these: isParked says that it has no worker, holds that
@@ -84,15 +84,13 @@ type job struct {
 // jobKey marks the context of a job.
 type jobKey struct{}
 
-// Queue gives the lot the queue of its controller, and the controller's context. It has
-// to be one of the controller's sources.
-func (l *Lot) Queue() ctrlsource.Source {
-	return ctrlsource.Func(func(ctx context.Context, queue wake.Queue) error {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.queue, l.stop = queue, ctx
-		return nil
-	})
+// Open gives the lot the queue of its controller, and the controller's context. The
+// controller calls it as one of its sources.
+func (l *Lot) Open(ctx context.Context, queue Queue) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue, l.stop = queue, ctx
+	return nil
 }
 
 // Start implements manager.Runnable: it ends when all reconciles have, after ctx ended.
@@ -104,13 +102,13 @@ func (l *Lot) Start(ctx context.Context) error {
 
 // Reconcile implements reconcile.Reconciler. It returns when the reconcile is done, or
 // parks.
-func (l *Lot) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Result, error) {
+func (l *Lot) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	j := &job{lot: l, freed: make(chan struct{}), done: make(chan struct{})}
 	l.mu.Lock()
 	if running := l.busy[req]; running != nil {
 		running.again = true
 		l.mu.Unlock()
-		return ctrl.Result{}, nil
+		return reconcile.Result{}, nil
 	}
 	l.busy[req] = j
 	stop := l.stop
@@ -131,7 +129,7 @@ func (l *Lot) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Result
 	}
 	select {
 	case <-j.freed: // it may have ended since
-		return ctrl.Result{}, nil
+		return reconcile.Result{}, nil
 	default:
 		return j.result, j.err
 	}

@@ -11,30 +11,31 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-
-	"github.com/cascade-gitops/cascade/syncer/wake"
 )
 
 func request(name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "x", Name: name}}
 }
 
+func limiter() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, time.Minute)
+}
+
 // controller works off a queue with some workers, as a controller does.
 type controller struct {
 	lot   *Lot
-	queue wake.Queue
+	queue Queue
 }
 
 func start(t *testing.T, workers, most int, inner reconcile.Func) (c *controller, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	c = &controller{
-		lot:   New(inner, workers, most, wake.RateLimiter()),
-		queue: workqueue.NewTypedRateLimitingQueue(wake.RateLimiter()),
+		lot:   New(inner, workers, most, limiter()),
+		queue: workqueue.NewTypedRateLimitingQueue(limiter()),
 	}
-	if err := c.lot.Queue().Start(ctx, c.queue); err != nil {
+	if err := c.lot.Open(ctx, c.queue); err != nil {
 		t.Fatal(err)
 	}
 	for range workers {
@@ -68,12 +69,12 @@ func start(t *testing.T, workers, most int, inner reconcile.Func) (c *controller
 func TestParkedHoldsNoWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var served atomic.Bool
-		c, stop := start(t, 2, 100, func(ctx context.Context, req reconcile.Request) (ctrl.Result, error) {
+		c, stop := start(t, 2, 100, func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 			if req.Name == "good" {
 				served.Store(true)
-				return ctrl.Result{}, nil
+				return reconcile.Result{}, nil
 			}
-			return ctrl.Result{}, Wait(ctx, func() error {
+			return reconcile.Result{}, Wait(ctx, func() error {
 				select {
 				case <-time.After(5 * time.Minute):
 				case <-ctx.Done():
@@ -107,7 +108,7 @@ func TestParkedHoldsNoWorker(t *testing.T) {
 func TestBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var active, most, began atomic.Int64
-		c, stop := start(t, 2, 5, func(ctx context.Context, _ reconcile.Request) (ctrl.Result, error) {
+		c, stop := start(t, 2, 5, func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 			began.Add(1)
 			Wait(ctx, func() error { time.Sleep(time.Minute); return nil })
 			now := active.Add(1)
@@ -115,7 +116,7 @@ func TestBounds(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			active.Add(-1)
-			return ctrl.Result{}, nil
+			return reconcile.Result{}, nil
 		})
 		defer stop()
 		for i := range 20 {
@@ -141,28 +142,28 @@ func TestBounds(t *testing.T) {
 func TestFollowUps(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
-		result ctrl.Result
+		result reconcile.Result
 		err    error
 		asked  bool
 		within time.Duration
 	}{
-		"Later":  {reason: "it said when", result: ctrl.Result{RequeueAfter: time.Hour}, within: time.Hour},
+		"Later":  {reason: "it said when", result: reconcile.Result{RequeueAfter: time.Hour}, within: time.Hour},
 		"Failed": {reason: "failures are tried again, soon at first", err: errors.New("no"), within: 10 * time.Second},
-		"Asked":  {reason: "what was asked meanwhile is done next", result: ctrl.Result{RequeueAfter: time.Hour}, asked: true, within: 0},
+		"Asked":  {reason: "what was asked meanwhile is done next", result: reconcile.Result{RequeueAfter: time.Hour}, asked: true, within: 0},
 		"Urgent": {reason: "a person who asks does not wait for a pause", err: errors.New("no"), asked: true, within: 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var times []time.Time
 				var running atomic.Int64
-				c, stop := start(t, 2, 5, func(ctx context.Context, _ reconcile.Request) (ctrl.Result, error) {
+				c, stop := start(t, 2, 5, func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 					if running.Add(1) > 1 {
 						t.Error("it is reconciled twice at the same time")
 					}
 					defer running.Add(-1)
 					times = append(times, time.Now())
 					if len(times) > 1 {
-						return ctrl.Result{}, nil
+						return reconcile.Result{}, nil
 					}
 					Wait(ctx, func() error { time.Sleep(time.Minute); return nil })
 					return tc.result, tc.err
@@ -191,16 +192,37 @@ func TestFollowUps(t *testing.T) {
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := false
-		c, stop := start(t, 1, 5, func(ctx context.Context, _ reconcile.Request) (ctrl.Result, error) {
+		c, stop := start(t, 1, 5, func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 			err := Wait(ctx, func() error { <-ctx.Done(); return ctx.Err() })
 			ended = true
-			return ctrl.Result{}, err
+			return reconcile.Result{}, err
 		})
 		c.queue.Add(request("a"))
 		synctest.Wait()
 		stop()
 		if !ended {
 			t.Error("it is still waiting")
+		}
+	})
+}
+
+// TestOutlivesCall: the controller bounds a call, and with it what keeps a worker. How
+// long a wait may take, the object says.
+func TestOutlivesCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan error, 1)
+		lot := New(reconcile.Func(func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+			Wait(ctx, func() error { time.Sleep(15 * time.Minute); return nil })
+			ended <- ctx.Err()
+			return reconcile.Result{}, nil
+		}), 1, 5, limiter())
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		if _, err := lot.Reconcile(ctx, request("a")); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; err != nil {
+			t.Errorf("the reconcile was ended after 10 minutes: %v", err)
 		}
 	})
 }

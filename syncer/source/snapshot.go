@@ -64,6 +64,13 @@ type Snapshot struct {
 	git *provenance
 }
 
+// Named returns the same content under another revision.
+func (s *Snapshot) Named(revision string) *Snapshot {
+	as := *s
+	as.Revision = revision
+	return &as
+}
+
 // Rules identifies the ignore rules in force. Where two snapshots have the same
 // Rules, directories with the same hash at the same path have the same listing.
 func (s *Snapshot) Rules() string { return s.rules.id }

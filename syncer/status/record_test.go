@@ -90,6 +90,7 @@ func TestWriteAheadOfOthers(t *testing.T) {
 			if err := c.Update(t.Context(), other); err != nil {
 				t.Fatal(err)
 			}
+			tc.change(other) // which the write of the spec took back
 			if err := c.Status().Update(t.Context(), other); err != nil {
 				t.Fatal(err)
 			}
