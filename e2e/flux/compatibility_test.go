@@ -12,13 +12,19 @@ import (
 	"github.com/cascade-gitops/cascade/e2e/scenario/subtests"
 )
 
-// TestCompatibilityTable: every test that docs/flux-compatibility.md names is
-// there, and every row of the specification that is tried is named. A part of a test
-// is there if the source says that the test runs it: package subtests.
+// TestCompatibilityTable: every test that docs/flux-compatibility.md and docs/findings.md
+// name is there, and the first of them names every row of the specification that is
+// tried. A part of a test is there if the source says that the test runs it: package
+// subtests.
 func TestCompatibilityTable(t *testing.T) {
-	data, err := os.ReadFile(scenario.Path(t, "docs", "flux-compatibility.md"))
-	if err != nil {
-		t.Fatal(err)
+	var err error
+	page := func(name string) string {
+		t.Helper()
+		data, err := os.ReadFile(scenario.Path(t, "docs", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
 	}
 	packages := map[string]*subtests.Package{}
 	read := func(dir string) *subtests.Package {
@@ -30,15 +36,23 @@ func TestCompatibilityTable(t *testing.T) {
 		}
 		return packages[dir]
 	}
-	named := map[string]bool{}
-	for _, m := range regexp.MustCompile("`([a-z0-9/]+): ((?:Test|Fuzz)[A-Za-z0-9]+(?:/[A-Za-z0-9]+)*)`").FindAllStringSubmatch(string(data), -1) {
-		dir, name := m[1], m[2]
-		named[path.Join(dir, name)] = true
-		function, _, _ := strings.Cut(name, "/")
-		if names := read(dir).Names(function); !slices.Contains(names, name) {
-			t.Errorf("%s has no %s; of %s it has %d parts", dir, name, function, len(names))
+	namedBy := func(text string) map[string]bool {
+		t.Helper()
+		named := map[string]bool{}
+		for _, m := range regexp.MustCompile("`([a-z0-9/]+): ((?:Test|Fuzz)[A-Za-z0-9]+(?:/[A-Za-z0-9]+)*)`").FindAllStringSubmatch(text, -1) {
+			dir, name := m[1], m[2]
+			named[path.Join(dir, name)] = true
+			function, _, _ := strings.Cut(name, "/")
+			if names := read(dir).Names(function); !slices.Contains(names, name) {
+				t.Errorf("%s has no %s; of %s it has %d parts", dir, name, function, len(names))
+			}
 		}
+		return named
 	}
+	if n := len(namedBy(page("findings.md"))); n < 10 {
+		t.Errorf("docs/findings.md names only %d tests", n)
+	}
+	named := namedBy(page("flux-compatibility.md"))
 	if len(named) < 80 {
 		t.Fatalf("only %d tests are named: the table is written in another way than it is read", len(named))
 	}

@@ -3,6 +3,7 @@ package status
 import (
 	"context"
 	"testing"
+	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -62,6 +63,46 @@ func TestWriteKeepsSpec(t *testing.T) {
 	late.Obj.Status.Inventory = &kustomizev1.ResourceInventory{Entries: []kustomizev1.ResourceRef{}}
 	if err := late.WriteAhead(t.Context()); err == nil {
 		t.Error("the inventory for a spec that was changed meanwhile counts as recorded")
+	}
+}
+
+// TestWriteAfterDeadline: a reconcile that ran out of time says so. One that was cancelled
+// writes nothing: another process may have the tier by now.
+func TestWriteAfterDeadline(t *testing.T) {
+	late, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
+	defer cancel()
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, tc := range map[string]struct {
+		ctx    context.Context
+		writes bool
+	}{"Late": {late, true}, "Cancelled": {cancelled, false}} {
+		t.Run(name, func(t *testing.T) {
+			stored := &kustomizev1.Kustomization{}
+			stored.Namespace, stored.Name = "x", "a"
+			store, c := storeOf(t, stored, interceptor.Funcs{
+				SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+					if err := ctx.Err(); err != nil {
+						return err
+					}
+					return c.SubResource(sub).Patch(ctx, obj, patch, opts...)
+				},
+			})
+			obj, err := store.Read(t.Context(), types.NamespacedName{Namespace: "x", Name: "a"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			record := store.Record(obj)
+			MarkFailing(record.Obj, "HealthCheckFailed", context.DeadlineExceeded)
+			err = record.Write(tc.ctx)
+			now := &kustomizev1.Kustomization{}
+			if err := c.Get(t.Context(), types.NamespacedName{Namespace: "x", Name: "a"}, now); err != nil {
+				t.Fatal(err)
+			}
+			if wrote := len(now.Status.Conditions) > 0; wrote != tc.writes || (err == nil) != tc.writes {
+				t.Errorf("wrote %t: %v", wrote, err)
+			}
+		})
 	}
 }
 
