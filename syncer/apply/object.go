@@ -235,8 +235,8 @@ func (r *run) write(ctx context.Context, it *item) outcome {
 		r.memo.Abandon(it.key)
 		return out
 	}
-	r.memo.Remember(it.key, r.owner.key(), it.desired, it.object, out.got)
-	out.remembered, out.complete = true, true
+	shown := r.memo.Remember(it.key, r.owner.key(), it.desired, it.object, out.got)
+	out.remembered, out.complete = shown, shown
 	return out
 }
 

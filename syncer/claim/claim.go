@@ -42,7 +42,7 @@ func (c Claims) Except(self types.NamespacedName, at target.Ref) apply.Claims {
 	return func(ctx context.Context, e, except inventory.Entry) (string, error) {
 		if owners == nil {
 			var err error
-			if owners, err = c.owners(ctx, self, at.Place(self.Namespace)); err != nil {
+			if owners, err = c.owners(ctx, self, at); err != nil {
 				return "", err
 			}
 		}
@@ -73,7 +73,7 @@ func split(id string) (namespace, rest string) {
 
 // owners of the objects of a cluster, by the ids of these without their namespaces. Self
 // and those that are being deleted are left out.
-func (c Claims) owners(ctx context.Context, self types.NamespacedName, at target.Place) (map[string][]claim, error) {
+func (c Claims) owners(ctx context.Context, self types.NamespacedName, at target.Ref) (map[string][]claim, error) {
 	owners := map[string][]claim{}
 	kustomizations := &kustomizev1.KustomizationList{}
 	if err := c.Client.List(ctx, kustomizations, client.UnsafeDisableDeepCopy); err != nil {
@@ -90,7 +90,7 @@ func (c Claims) owners(ctx context.Context, self types.NamespacedName, at target
 				ref = known
 			}
 		}
-		if ref.Place(k.Namespace) == at {
+		if ref.SameCluster(k.Namespace, at, self.Namespace) {
 			owner := inventory.Entry{Namespace: k.Namespace, Name: k.Name, Group: kustomizev1.GroupVersion.Group, Kind: kustomizev1.KustomizationKind}
 			for _, ref := range k.Status.Inventory.Entries {
 				add(owners, ref.ID, owner)
@@ -106,7 +106,7 @@ func (c Claims) owners(ctx context.Context, self types.NamespacedName, at target
 	}
 	for i := range releases.Items {
 		h := &releases.Items[i]
-		if h.Status.Inventory != nil && h.DeletionTimestamp.IsZero() && target.OfRelease(h, c.ServiceAccount).Place(h.Namespace) == at {
+		if h.Status.Inventory != nil && h.DeletionTimestamp.IsZero() && target.OfRelease(h, c.ServiceAccount).SameCluster(h.Namespace, at, self.Namespace) {
 			owner := inventory.Entry{Namespace: h.Namespace, Name: h.Name, Group: helmv2.GroupVersion.Group, Kind: helmv2.HelmReleaseKind}
 			for _, ref := range h.Status.Inventory.Entries {
 				add(owners, ref.ID, owner)

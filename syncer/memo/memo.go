@@ -93,12 +93,19 @@ func (m *Memo) Begin(o Object) {
 	}
 }
 
-// Remember records the answer to an apply. Kinds that are not watched are not
-// remembered.
-func (m *Memo) Remember(o Object, owner types.NamespacedName, desired digest.Short, asked *unstructured.Unstructured, got *metav1.PartialObjectMetadata) {
-	if m != nil {
-		m.records.remember(o, owner, desired, asked, got)
+// Remember records the answer to an apply, and reports whether the watch will show what
+// happens to the object: a webhook may have taken the owner label off. Kinds that are
+// not watched are not remembered.
+func (m *Memo) Remember(o Object, owner types.NamespacedName, desired digest.Short, asked *unstructured.Unstructured, got *metav1.PartialObjectMetadata) bool {
+	if m == nil {
+		return false
 	}
+	if got.Labels[m.label] == "" {
+		m.records.dropObject(o)
+		return false
+	}
+	m.records.remember(o, owner, desired, asked, got)
+	return true
 }
 
 // Abandon ends what Begin began without an answer that could be remembered.

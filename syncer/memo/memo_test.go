@@ -47,7 +47,7 @@ func newMemo() (*Memo, *store, *touches) {
 func metadataOf(uid, version string, generation int64, change func(*metav1.PartialObjectMetadata)) *metav1.PartialObjectMetadata {
 	p := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace: memoName.Namespace, Name: memoName.Name, UID: types.UID(uid), ResourceVersion: version, Generation: generation,
-		Labels:        map[string]string{"app": "a", "foreign": "1"},
+		Labels:        map[string]string{"app": "a", "foreign": "1", directive.Group + "/name": "apps"},
 		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kustomize-controller", Operation: metav1.ManagedFieldsOperationApply}},
 	}}
 	if change != nil {
@@ -259,6 +259,16 @@ func TestMemoRefused(t *testing.T) {
 	m.watches.served(s.watched, apierrors.NewNotFound(schema.GroupResource{Resource: "things"}, ""))
 	if len(*told) != 1 {
 		t.Errorf("told %v, want the one object, once", *told)
+	}
+}
+
+// TestMemoUnlabelled: an object whose owner label a webhook takes off is not watched, and
+// is applied again each time.
+func TestMemoUnlabelled(t *testing.T) {
+	m, _, _ := newMemo()
+	bare := metadataOf("u", "10", 3, func(p *metav1.PartialObjectMetadata) { p.Labels = map[string]string{"app": "a"} })
+	if m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), bare) || m.Matches(memoObject, memoOwner, digest.Short{1}) {
+		t.Error("an object that the watch does not show is remembered")
 	}
 }
 

@@ -132,16 +132,15 @@ func Compare(recorded *Ref, wanted Ref, local string) Change {
 	return Moved
 }
 
-// Place is a cluster, told apart as well as it is known. It is comparable.
-type Place struct{ cluster, namespace, kind, name, key string }
-
-// Place of a reference of an object in a namespace.
-func (r Ref) Place(namespace string) Place {
+// SameCluster reports whether two references lead to one cluster, as far as is known:
+// this one of an object in a namespace, and another of an object in another. Where it
+// is not known of both which cluster that is, they have to be the same reference.
+func (r Ref) SameCluster(namespace string, other Ref, otherNamespace string) bool {
 	switch {
-	case r.Local():
-		return Place{}
-	case r.Cluster != "":
-		return Place{cluster: r.Cluster}
+	case r.Local() || other.Local():
+		return r.Local() && other.Local()
+	case r.Cluster != "" && other.Cluster != "":
+		return r.Cluster == other.Cluster
 	}
-	return Place{namespace: namespace, kind: r.Kind, name: r.Name, key: r.Key}
+	return namespace == otherNamespace && r.Kind == other.Kind && r.Name == other.Name && r.Key == other.Key
 }

@@ -1,0 +1,83 @@
+package claim
+
+import (
+	"testing"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/target"
+)
+
+var self = types.NamespacedName{Namespace: "apps", Name: "old"}
+
+func kustomization(name, id string, change func(*kustomizev1.Kustomization)) client.Object {
+	k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name}}
+	k.Status.Inventory = &kustomizev1.ResourceInventory{Entries: []kustomizev1.ResourceRef{{ID: id, Version: "v1"}}}
+	if change != nil {
+		change(k)
+	}
+	return k
+}
+
+func release(id string, change func(*helmv2.HelmRelease)) client.Object {
+	h := &helmv2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "web"}}
+	h.Status.Inventory = &helmv2.ResourceInventory{Entries: []helmv2.ResourceRef{{ID: id, Version: "v1"}}}
+	if change != nil {
+		change(h)
+	}
+	return h
+}
+
+// TestClaims: who answers for an object besides the one that asks.
+func TestClaims(t *testing.T) {
+	config := inventory.Entry{Namespace: "x", Name: "a", Kind: "ConfigMap", Version: "v1"}
+	role := inventory.Entry{Name: "a", Group: "rbac.authorization.k8s.io", Kind: "ClusterRole", Version: "v1"}
+	other := func(ref *meta.KubeConfigReference, ns string) func(*helmv2.HelmRelease) {
+		return func(h *helmv2.HelmRelease) { h.Spec.KubeConfig, h.Namespace = ref, ns }
+	}
+	secret := &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "tenant"}}
+	there := target.Ref{Kind: "Secret", Name: "tenant", Cluster: "uid"}
+	for name, tc := range map[string]struct {
+		reason string
+		owner  client.Object
+		entry  inventory.Entry
+		at     target.Ref
+		want   string
+	}{
+		"Other":       {"another inventory has it", kustomization("new", config.ID(), nil), config, target.Ref{}, "Kustomization/apps/new"},
+		"Self":        {"one's own inventory is no claim of another", kustomization("old", config.ID(), nil), config, target.Ref{}, ""},
+		"Elsewhere":   {"an object of another namespace", kustomization("new", "y_a__ConfigMap", nil), config, target.Ref{}, ""},
+		"Going":       {"who is deleted claims nothing", kustomization("new", config.ID(), deleting), config, target.Ref{}, ""},
+		"Cluster":     {"a cluster-scoped object, recorded with the namespace of its manifest", kustomization("new", "x_a_rbac.authorization.k8s.io_ClusterRole", nil), role, target.Ref{}, "Kustomization/apps/new"},
+		"Release":     {"a release has it", release(config.ID(), nil), config, target.Ref{}, "HelmRelease/apps/web"},
+		"RemoteSame":  {"a release on the cluster of a Kustomization whose cluster is known", release(config.ID(), other(secret, "apps")), config, there, "HelmRelease/apps/web"},
+		"RemoteOther": {"a Secret of that name in another namespace", release(config.ID(), other(secret, "others")), config, there, ""},
+		"Local":       {"the same object in the agent's own cluster", release(config.ID(), nil), config, there, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scheme := runtime.NewScheme()
+			for _, add := range []func(*runtime.Scheme) error{kustomizev1.AddToScheme, helmv2.AddToScheme} {
+				if err := add(scheme); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.owner).Build()
+			got, err := Claims{Client: c}.Except(self, tc.at)(t.Context(), tc.entry, inventory.Entry{})
+			if err != nil || got != tc.want {
+				t.Errorf("%s: claimed by %q, %v; want %q", tc.reason, got, err, tc.want)
+			}
+		})
+	}
+}
+
+func deleting(k *kustomizev1.Kustomization) {
+	k.DeletionTimestamp, k.Finalizers = &metav1.Time{Time: metav1.Now().Time}, []string{kustomizev1.KustomizationFinalizer}
+}
