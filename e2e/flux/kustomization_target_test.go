@@ -76,7 +76,7 @@ subjects: [{kind: ServiceAccount, name: deployer, namespace: $ns}]
 func (s *kustomizationSpec) kubeConfig(t *testing.T) {
 	r := s.Row(t, map[string]string{"app/a.yaml": scenario.ConfigMapWith("a", "", "{k: v}")})
 	r.Kustomization(t, "app", "{targetNamespace: default, kubeConfig: {secretRef: {name: other}}}")
-	r.Says(t, "app", "Ready", "False", "ReconciliationFailed", "...other")
+	r.Says(t, "app", "Ready", "False", "ReconciliationFailed", `...Secret "other" not found`)
 	other, err := r.Cluster(t.Context(), "other")
 	if err != nil {
 		t.Fatal(err)

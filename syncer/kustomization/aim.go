@@ -56,7 +56,7 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 			return end
 		}
 	case target.Replaced:
-		r.event(obj, corev1.EventTypeWarning, nil, "the cluster that %s %s leads to is another one now; what was applied to the former is left behind", run.target.Kind, run.target.Name)
+		r.event(run, corev1.EventTypeWarning, nil, "the cluster that %s %s leads to is another one now; what was applied to the former is left behind", run.target.Kind, run.target.Name)
 		obj.Status.Inventory = nil
 	case target.Unrecorded:
 		// The inventory is taken to be about this cluster, as with Flux. Only what

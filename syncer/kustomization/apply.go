@@ -47,7 +47,7 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 	final := err == nil && sync.Complete && !sync.Creation.Blocked() && !sync.Plan.Blocked() && !sync.Pending &&
 		len(sync.Plan.OfCluster) == 0 && len(sync.Drifted) == 0 && run.memo != nil
 	run.known.synced(run, final, r.sweepAt(run.start))
-	r.tell(obj, sync)
+	r.tell(run, sync)
 	var unrecorded *apply.RecordError
 	if errors.As(err, &unrecorded) && apierrors.IsConflict(unrecorded) {
 		// The spec was changed while it was reconciled, which is no failure: the change
@@ -66,7 +66,7 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 	case err != nil:
 		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
 	}
-	r.drifted(obj, mode, sync.Drifted)
+	r.drifted(run, mode, sync.Drifted)
 	if sync.Creation.Blocked() {
 		return r.held(run, sync)
 	}

@@ -31,7 +31,7 @@ func (r *Reconciler) depend(ctx context.Context, run *run) *end {
 	wasWaiting := depend.Waits(obj)
 	status.MarkFailing(obj, meta.DependencyNotReadyReason, err)
 	if !wasWaiting {
-		r.event(obj, corev1.EventTypeNormal, nil, "Dependencies do not meet ready condition, retrying in %s", r.Rules.RequeueDependency)
+		r.event(run, corev1.EventTypeNormal, nil, "Dependencies do not meet ready condition, retrying in %s", r.Rules.RequeueDependency)
 	}
 	return again(r.Jitter(r.Rules.RequeueDependency))
 }

@@ -64,7 +64,7 @@ func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 	}
 	answer := target.DecideDeletion(facts)
 	if answer.Message != "" && answer.Release {
-		r.event(obj, corev1.EventTypeWarning, nil, "%s", answer.Message)
+		r.event(run, corev1.EventTypeWarning, nil, "%s", answer.Message)
 	}
 	if !answer.Release {
 		return stay(meta.PruneFailedReason, errors.New(answer.Message))
@@ -80,7 +80,7 @@ func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 		return stay(meta.PruneFailedReason, err)
 	}
 	obj.Status.Inventory = refs(res.Inventory)
-	r.tell(obj, res)
+	r.tell(run, res)
 	switch {
 	case res.Plan.Blocked():
 		// Confirmations on the objects, and the end of the kind, wake nobody.
@@ -98,7 +98,7 @@ func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 		status.MarkProgressing(obj, "Waiting for %d objects to be deleted", len(res.Inventory))
 		return again(deletePoll)
 	case len(res.Inventory) > 0 && obj.GetDeletionPolicy() == kustomizev1.DeletionPolicyWaitForTermination:
-		r.event(obj, corev1.EventTypeWarning, nil, "failed to wait for resources termination: %d objects are still being deleted", len(res.Inventory))
+		r.event(run, corev1.EventTypeWarning, nil, "failed to wait for resources termination: %d objects are still being deleted", len(res.Inventory))
 	}
 	// What is left in the inventory is being deleted: the API server accepted
 	// each of the deletions.

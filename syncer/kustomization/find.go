@@ -20,10 +20,10 @@ func (r *Reconciler) find(ctx context.Context, run *run) *end {
 	obj := run.Obj
 	key := sourceKey(obj)
 	if r.Rules.NoCrossNamespaceRefs && key.Namespace != obj.Namespace {
-		return r.misconfigured(obj, "AccessDenied", fmt.Errorf("can't access '%s/%s/%s', cross-namespace references have been blocked", key.Kind, key.Namespace, key.Name))
+		return r.misconfigured(run, "AccessDenied", fmt.Errorf("can't access '%s/%s/%s', cross-namespace references have been blocked", key.Kind, key.Namespace, key.Name))
 	}
 	if key.Kind == sourcev1.ExternalArtifactKind && !r.Rules.ExternalArtifact {
-		return r.misconfigured(obj, meta.FeatureGateDisabledReason, errors.New("to use ExternalArtifact sources enable the feature gate ExternalArtifact"))
+		return r.misconfigured(run, meta.FeatureGateDisabledReason, errors.New("to use ExternalArtifact sources enable the feature gate ExternalArtifact"))
 	}
 	o, err := r.Sources.Object(ctx, key)
 	switch {

@@ -33,7 +33,8 @@ type end struct {
 func again(after time.Duration) *end { return &end{result: ctrl.Result{RequeueAfter: after}} }
 
 // drifted records objects that are left as somebody else made them.
-func (r *Reconciler) drifted(obj *kustomizev1.Kustomization, mode DriftMode, drifts []apply.Drift) {
+func (r *Reconciler) drifted(run *run, mode DriftMode, drifts []apply.Drift) {
+	obj := run.Obj
 	r.Metrics.Drifted(client.ObjectKeyFromObject(obj), len(drifts))
 	if mode != DriftReport || len(drifts) == 0 {
 		status.RemoveCondition(obj, v1alpha1.DriftedCondition)
@@ -48,12 +49,12 @@ func (r *Reconciler) drifted(obj *kustomizev1.Kustomization, mode DriftMode, dri
 	was := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.DriftedCondition)
 	status.SetCondition(obj, v1alpha1.DriftedCondition, metav1.ConditionTrue, v1alpha1.ReasonDriftDetected, "%s", text)
 	if now := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.DriftedCondition); was == nil || was.Message != now.Message {
-		r.event(obj, corev1.EventTypeWarning, nil, "%s", text)
+		r.event(run, corev1.EventTypeWarning, nil, "%s", text)
 	}
 }
 
 // tell emits events about what was changed.
-func (r *Reconciler) tell(obj *kustomizev1.Kustomization, sync apply.Result) {
+func (r *Reconciler) tell(run *run, sync apply.Result) {
 	var changes ssa.ChangeSet
 	for _, e := range sync.Changes.Entries {
 		if e.Action == ssa.CreatedAction || e.Action == ssa.ConfiguredAction {
@@ -61,14 +62,14 @@ func (r *Reconciler) tell(obj *kustomizev1.Kustomization, sync apply.Result) {
 		}
 	}
 	if len(changes.Entries) > 0 {
-		r.event(obj, corev1.EventTypeNormal, nil, "%s", changes.String())
+		r.event(run, corev1.EventTypeNormal, nil, "%s", changes.String())
 	}
 	if len(sync.Deleted) > 0 {
 		lines := make([]string, 0, len(sync.Deleted))
 		for _, e := range sync.Deleted {
 			lines = append(lines, e.String()+" deleted")
 		}
-		r.event(obj, corev1.EventTypeNormal, nil, "%s", strings.Join(lines, "\n"))
+		r.event(run, corev1.EventTypeNormal, nil, "%s", strings.Join(lines, "\n"))
 	}
 }
 
@@ -85,7 +86,7 @@ func (r *Reconciler) blocked(run *run, sync apply.Result) *end {
 	// forget that something is held.
 	status.SetCondition(obj, v1alpha1.PruneBlockedCondition, metav1.ConditionTrue, v1alpha1.ReasonPruneBlocked, "%s", err)
 	if isNew {
-		r.event(obj, corev1.EventTypeWarning, nil, "%s", err)
+		r.event(run, corev1.EventTypeWarning, nil, "%s", err)
 	}
 	return again(r.Jitter(obj.Spec.Interval.Duration))
 }
@@ -102,7 +103,7 @@ func (r *Reconciler) held(run *run, sync apply.Result) *end {
 	obj.Status.ObservedGeneration = obj.Generation
 	status.SetCondition(obj, v1alpha1.CreateHeldCondition, metav1.ConditionTrue, v1alpha1.ReasonCreateHeld, "%s", err)
 	if isNew {
-		r.event(obj, corev1.EventTypeWarning, nil, "%s", err)
+		r.event(run, corev1.EventTypeWarning, nil, "%s", err)
 	}
 	return again(r.Jitter(min(obj.Spec.Interval.Duration, heldPoll)))
 }
@@ -119,17 +120,18 @@ func (r *Reconciler) failed(ctx context.Context, run *run, reason string, err er
 	status.MarkFailing(obj, reason, err)
 	log.FromContext(ctx).Error(err, fmt.Sprintf("Reconciliation failed after %s, next try in %s",
 		r.Now().Sub(run.start).Round(time.Millisecond), obj.GetRetryInterval()), "revision", obj.Status.LastAttemptedRevision)
-	r.event(obj, corev1.EventTypeWarning, nil, "%s", err)
+	r.event(run, corev1.EventTypeWarning, nil, "%s", err)
 	return again(obj.GetRetryInterval())
 }
 
 // misconfigured records a failure that only a change of the object ends.
-func (r *Reconciler) misconfigured(obj *kustomizev1.Kustomization, reason string, err error) *end {
+func (r *Reconciler) misconfigured(run *run, reason string, err error) *end {
+	obj := run.Obj
 	known := apimeta.FindStatusCondition(obj.Status.Conditions, meta.StalledCondition)
 	status.MarkStalled(obj, reason, err)
 	obj.Status.ObservedGeneration = obj.Generation
 	if known == nil || known.Message != err.Error() {
-		r.event(obj, corev1.EventTypeWarning, nil, "%s", err)
+		r.event(run, corev1.EventTypeWarning, nil, "%s", err)
 	}
 	return &end{}
 }
@@ -154,7 +156,7 @@ func (r *Reconciler) succeeded(ctx context.Context, run *run) *end {
 		if !r.Rules.NoCommitStatusEvent {
 			more = map[string]string{kustomizev1.GroupVersion.Group + "/commit_status": "update"}
 		}
-		r.event(obj, corev1.EventTypeNormal, more, "%s", message)
+		r.event(run, corev1.EventTypeNormal, more, "%s", message)
 	}
 	next := r.Jitter(obj.Spec.Interval.Duration)
 	if run.sync != nil && run.sync.Pending {
@@ -163,7 +165,9 @@ func (r *Reconciler) succeeded(ctx context.Context, run *run) *end {
 	return again(next)
 }
 
-func (r *Reconciler) event(obj *kustomizev1.Kustomization, kind string, more map[string]string, format string, args ...any) {
+// event tells of a reconcile, with the annotations of Flux's events.
+func (r *Reconciler) event(run *run, kind string, more map[string]string, format string, args ...any) {
+	obj := run.Obj
 	reason := meta.ProgressingReason
 	if c := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition); c != nil {
 		reason = c.Reason
@@ -175,8 +179,16 @@ func (r *Reconciler) event(obj *kustomizev1.Kustomization, kind string, more map
 	if obj.Status.LastAttemptedRevision != "" {
 		annotations[kustomizev1.GroupVersion.Group+"/revision"] = obj.Status.LastAttemptedRevision
 	}
-	if obj.Status.LastAppliedOriginRevision != "" && obj.Status.LastAppliedRevision == obj.Status.LastAttemptedRevision {
-		annotations[kustomizev1.GroupVersion.Group+"/originRevision"] = obj.Status.LastAppliedOriginRevision
+	// What is told of is mostly done with this snapshot, before the status says so.
+	origin := ""
+	switch {
+	case run.snapshot != nil && run.snapshot.Revision == obj.Status.LastAttemptedRevision:
+		origin = run.snapshot.OriginRevision
+	case obj.Status.LastAppliedRevision == obj.Status.LastAttemptedRevision:
+		origin = obj.Status.LastAppliedOriginRevision
+	}
+	if origin != "" {
+		annotations[kustomizev1.GroupVersion.Group+"/originRevision"] = origin
 	}
 	r.Events.AnnotatedEventf(obj, annotations, kind, reason, format, args...)
 }

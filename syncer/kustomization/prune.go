@@ -33,7 +33,7 @@ func (r *Reconciler) leave(ctx context.Context, run *run, old target.Ref) *end {
 	})
 	if err == nil {
 		obj.Status.Inventory = refs(res.Inventory)
-		r.tell(obj, res)
+		r.tell(run, res)
 		switch {
 		case res.Plan.Blocked():
 			return r.blocked(run, res)
@@ -46,7 +46,7 @@ func (r *Reconciler) leave(ctx context.Context, run *run, old target.Ref) *end {
 	}
 	if r.Now().Sub(run.known.leaving(run.start)) > obj.GetTimeout() {
 		run.known.arrived()
-		r.event(obj, corev1.EventTypeWarning, nil, "%d objects are left behind in the cluster that was applied to before: %s", len(obj.Status.Inventory.Entries), err)
+		r.event(run, corev1.EventTypeWarning, nil, "%d objects are left behind in the cluster that was applied to before: %s", len(obj.Status.Inventory.Entries), err)
 		obj.Status.Inventory = nil
 		return nil
 	}

@@ -140,7 +140,7 @@ func (r *Reconciler) check(_ context.Context, run *run) *end {
 		err = depend.Compile(dependencies(run.Obj))
 	}
 	if err != nil {
-		return r.misconfigured(run.Obj, meta.InvalidCELExpressionReason, fmt.Errorf("%s: %w", status.Terminal, err))
+		return r.misconfigured(run, meta.InvalidCELExpressionReason, fmt.Errorf("%s: %w", status.Terminal, err))
 	}
 	return nil
 }

@@ -414,6 +414,33 @@ func TestApplyStep(t *testing.T) {
 	}
 }
 
+// TestEventOrigin: an event names the revision that the artifact was built from, also
+// before the status does.
+func TestEventOrigin(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason           string
+		snapshot         *source.Snapshot
+		attempt, applied string
+		want             string
+	}{
+		"First":    {"nothing was applied before", &source.Snapshot{Revision: "v2", OriginRevision: "main@sha1:b"}, "v2", "", "main@sha1:b"},
+		"Next":     {"not that of the artifact before", &source.Snapshot{Revision: "v2", OriginRevision: "main@sha1:b"}, "v2", "v1", "main@sha1:b"},
+		"Unknown":  {"the artifact does not say", &source.Snapshot{Revision: "v2"}, "v2", "v1", ""},
+		"Deletion": {"no snapshot was looked for", nil, "v1", "v1", "main@sha1:a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(nil))
+			s.run.snapshot = tc.snapshot
+			s.Obj.Status.LastAttemptedRevision, s.Obj.Status.LastAppliedRevision, s.Obj.Status.LastAppliedOriginRevision = tc.attempt, tc.applied, "main@sha1:a"
+			s.event(s.run, corev1.EventTypeNormal, nil, "done")
+			got := <-s.events.Events
+			if has := strings.Contains(got, "/originRevision:"); has != (tc.want != "") || !strings.Contains(got, tc.want) {
+				t.Errorf("%s: %s, want %q", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
 func sameHeld(a, b v1alpha1.Held) bool {
 	x, y := &metav1.ObjectMeta{}, &metav1.ObjectMeta{}
 	v1alpha1.SetHeld(x, a)

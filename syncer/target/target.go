@@ -36,6 +36,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -197,7 +198,12 @@ func (t *Targets) base(ctx context.Context, namespace string, ref Ref) (*apply.C
 
 func (t *Targets) bySecret(ctx context.Context, name types.NamespacedName, key string) (*apply.Cluster, string, error) {
 	secret := &corev1.Secret{}
-	if err := t.Local.Get(ctx, name, secret); err != nil {
+	err := t.Local.Get(ctx, name, secret)
+	if apierrors.IsNotFound(err) {
+		// Flux reads it from a cache, whose errors name the kind.
+		err = apierrors.NewNotFound(schema.GroupResource{Resource: "Secret"}, name.Name)
+	}
+	if err != nil {
 		return nil, "", fmt.Errorf("unable to read KubeConfig secret '%s' error: %w", name, err)
 	}
 	data, err := kubeconfigOf(secret, key)
