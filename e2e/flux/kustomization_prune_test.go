@@ -101,8 +101,8 @@ func (s *kustomizationSpec) clusterScopedKinds(t *testing.T) {
 	}
 }
 
-// versionDropped: a kind is watched in the version that the API server prefers, whatever
-// version manifests have. When that version goes, drift is corrected as before.
+// versionDropped: a kind is watched in the version that its first manifest had. When the
+// manifests have another one and that version goes, drift is corrected as before.
 func (s *kustomizationSpec) versionDropped(t *testing.T) {
 	definition := func(served string) string {
 		return strings.Replace(scenario.ThingCRD, "  - name: v1\n", `  - name: v2
@@ -113,9 +113,14 @@ func (s *kustomizationSpec) versionDropped(t *testing.T) {
   - name: v1
 `, 1)
 	}
-	r := s.Row(t, map[string]string{"app/a.yaml": thing + "spec: {k: declared}\n"})
+	declared := func(version string) map[string]string {
+		return map[string]string{"app/a.yaml": strings.Replace(thing, "/v1", "/"+version, 1) + "spec: {k: declared}\n"}
+	}
+	r := s.Row(t, declared("v2"))
 	r.Apply(t, r.Fill(definition("true")))
 	r.Kustomization(t, "app", "")
+	r.Ready(t, "app")
+	r.Commit(t, declared("v1"))
 	r.Ready(t, "app")
 	drift := func() {
 		t.Helper()
