@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"time"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 
@@ -73,6 +74,12 @@ type Live struct {
 	Carries int
 	// Claimed names another owner that has the object in its inventory.
 	Claimed string
+	// HandOver names another owner that declares the object now, and does not have it
+	// in its inventory yet.
+	HandOver string
+	// Again: the owner itself declares the object by now, by a newer revision or spec,
+	// or will when it is created again.
+	Again bool
 	// Recreated: it has the owner's labels, but the owner never applied it. A person
 	// restored it, for instance from a backup.
 	Recreated bool
@@ -105,6 +112,10 @@ type Facts struct {
 	Approved string
 	// InFlight names a Cluster that is being deleted already, if there is one.
 	InFlight string
+	// HandOver is the record of the last plan's hand-over, nil if it had none. Now is
+	// the time by which its age is measured.
+	HandOver *v1alpha1.HandOver
+	Now      time.Time
 }
 
 // Delete is one step of a plan. The UID is a precondition of the request.
@@ -142,6 +153,14 @@ type Plan struct {
 	OfCluster []Entry
 	Queued    []Entry
 	Claimed   []Entry
+	// HandOver are objects that another owner declares and does not have yet; NewOwner
+	// names the first one's. They are kept for it until HandOverBound has passed.
+	HandOver []Entry
+	NewOwner string
+	// Superseded: the owner declares something else by now than what was rendered. The
+	// plan deletes nothing and keeps everything; the next one is made of what is
+	// declared then.
+	Superseded bool
 	// Unknown objects could not be read; Problem has the first cause.
 	Unknown []Entry
 	Problem string
@@ -159,6 +178,10 @@ func Candidates(owned, rendered []Entry) []Entry { return Difference(owned, rend
 func PlanPrune(f Facts) Plan {
 	var p Plan
 	var c counts
+	if f.superseded() {
+		return Plan{Superseded: true, Keep: Candidates(f.Owned, f.Rendered)}
+	}
+	overdue := f.overdue()
 	// inhabited Namespaces hold something that is to stay.
 	inhabited := map[string]bool{}
 	for _, e := range f.Rendered {
@@ -176,9 +199,10 @@ func PlanPrune(f Facts) Plan {
 		case live.State == Absent:
 			c.gone++
 			continue
-		case !live.Owned, live.Exempt, live.Recreated:
+		case !live.Owned, live.Exempt, live.Recreated, live.Again:
 			// Another owner took the object over or created it, or it asks not to be
-			// pruned: the entry leaves the inventory.
+			// pruned, or an owner of the same name is to be created and declares it: the
+			// entry leaves the inventory.
 			inhabited[e.Namespace] = true
 			c.gone++
 			continue
@@ -188,6 +212,13 @@ func PlanPrune(f Facts) Plan {
 			c.gone++
 		case live.Deleting:
 			p.Waiting = append(p.Waiting, e)
+		case live.HandOver != "" && (!overdue || protected(e, live, f.LowerTier)):
+			inhabited[e.Namespace] = true
+			p.HandOver = append(p.HandOver, e)
+			if p.NewOwner == "" {
+				p.NewOwner = live.HandOver
+			}
+			c.gone++
 		case live.OfCluster != "":
 			inhabited[e.Namespace] = true
 			p.OfCluster = append(p.OfCluster, e)

@@ -7,7 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Held is what an owner of objects does not do until a person decides. The status
+// Held is what an owner of objects does not do yet: until a person decides, or until
+// another owner took over. The status
 // of our own kinds has it as a field. Kustomizations and HelmReleases, whose status
 // is Flux's, have it in HeldAnnotation. Messages of conditions say the same to
 // people; nothing reads them. See docs/decisions/017.
@@ -20,6 +21,19 @@ type Held struct {
 	// CreateHeld.
 	// +optional
 	Create *HeldCreate `json:"create,omitempty"`
+	// HandOver are the objects that are kept for another owner. It is there as long as
+	// the condition HandOverPending.
+	// +optional
+	HandOver *HandOver `json:"handOver,omitempty"`
+}
+
+// HandOver are objects that their owner no longer declares, and that another owner
+// declares and has not taken over yet.
+type HandOver struct {
+	// Hash identifies the set of objects.
+	Hash string `json:"hash"`
+	// Since is when this set began to wait.
+	Since metav1.Time `json:"since"`
 }
 
 // HeldPrune is a plan of deletes of which not everything may be carried out.

@@ -90,6 +90,9 @@ const (
 	DriftedCondition = "Drifted"
 	// PruneBlockedCondition of a Kustomization is there while deletes are held.
 	PruneBlockedCondition = "PruneBlocked"
+	// HandOverPendingCondition of a Kustomization or HelmRelease is there while
+	// objects that it no longer declares are kept for the owner that does.
+	HandOverPendingCondition = "HandOverPending"
 	// CreateHeldCondition of a Kustomization or HelmRelease is there while Clusters
 	// are not created, lest they be built twice.
 	CreateHeldCondition = "CreateHeld"
@@ -131,6 +134,7 @@ const (
 	ReasonHealthCheckFailed    = "HealthCheckFailed"
 	ReasonPruneBlocked         = "PruneBlocked"
 	ReasonCreateHeld           = "CreateHeld"
+	ReasonHandOverPending      = "HandOverPending"
 	ReasonDriftDetected        = "DriftDetected"
 	ReasonPruneFailed          = "PruneFailed"
 	ReasonInvalidSpec          = "InvalidSpec"

@@ -1,0 +1,86 @@
+package inventory
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// HandOverBound is how long an object is kept for an owner that declares it and does
+// not take it over. It begins anew when other objects are to be handed over. It does
+// not apply to protected objects, which are kept as long as they are declared.
+const HandOverBound = 10 * time.Minute
+
+// handsOver reports whether what was read about an object makes it one that another
+// owner is to take over.
+func (l Live) handsOver() bool {
+	return l.State == Present && l.Owned && !l.Exempt && !l.Recreated && l.Claimed == "" && !l.Deleting && !l.Again && l.HandOver != ""
+}
+
+// overdue reports whether the new owners of exactly the objects that are to be handed
+// over now have had the time to take them.
+func (f Facts) overdue() bool {
+	var pending []Entry
+	for _, e := range Candidates(f.Owned, f.Rendered) {
+		if f.Live[e].handsOver() {
+			pending = append(pending, e)
+		}
+	}
+	return Overdue(HandingOver(pending, f.HandOver, f.Now), f.Now)
+}
+
+// Overdue reports whether objects have been kept for others as long as they are kept.
+func Overdue(record *v1alpha1.HandOver, now time.Time) bool {
+	return record != nil && now.Sub(record.Since.Time) >= HandOverBound
+}
+
+// superseded reports whether the owner declares something else by now than what was
+// rendered. One that is being deleted declares nothing.
+func (f Facts) superseded() bool {
+	if f.Asked {
+		return false
+	}
+	for _, e := range Candidates(f.Owned, f.Rendered) {
+		if f.Live[e].Again {
+			return true
+		}
+	}
+	return false
+}
+
+// HandingOver is the record of objects that are kept for others, nil if there are none.
+// before is the record of the plan before: the same objects have waited since then.
+func HandingOver(kept []Entry, before *v1alpha1.HandOver, now time.Time) *v1alpha1.HandOver {
+	if len(kept) == 0 {
+		return nil
+	}
+	record := &v1alpha1.HandOver{Hash: handOverHash(kept), Since: metav1.NewTime(now.UTC().Truncate(time.Second))}
+	if before != nil && before.Hash == record.Hash {
+		record.Since = before.Since
+	}
+	return record
+}
+
+// HandOverMessage says what is kept for whom, and until when.
+func HandOverMessage(kept []Entry, newOwner string, record v1alpha1.HandOver) string {
+	return fmt.Sprintf("%s is declared by %s now, which has not applied it yet; it is kept until %s, or as long as it is protected; "+
+		"let that one apply it, or remove it there too", Names(kept), newOwner, record.Since.Add(HandOverBound).UTC().Format(time.RFC3339))
+}
+
+// handOverHash identifies a set of objects.
+func handOverHash(entries []Entry) string {
+	ids := make([]string, 0, len(entries))
+	for _, e := range entries {
+		ids = append(ids, e.ID())
+	}
+	slices.Sort(ids)
+	sum := sha256.Sum256([]byte(strings.Join(ids, "\n")))
+	return hex.EncodeToString(sum[:8])
+}

@@ -1,0 +1,94 @@
+package inventory
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// TestPlanHandOver: what is declared by an owner that has not applied it is kept for that
+// one until it had the time.
+func TestPlanHandOver(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	config := func(name string) Entry { return Entry{Namespace: "x", Name: name, Kind: "ConfigMap", Version: "v1"} }
+	volume := Entry{Namespace: "x", Name: "v", Kind: "PersistentVolumeClaim", Version: "v1"}
+	declared := Live{State: Present, UID: "1", Owned: true, HandOver: "Kustomization/x/new"}
+	change := func(f func(*Live)) Live {
+		l := declared
+		f(&l)
+		return l
+	}
+	dropped := Live{State: Present, UID: "2", Owned: true}
+	since := func(ago time.Duration, entries ...Entry) *v1alpha1.HandOver {
+		return &v1alpha1.HandOver{Hash: handOverHash(entries), Since: metav1.NewTime(now.Add(-ago))}
+	}
+	for name, tc := range map[string]struct {
+		reason                    string
+		live                      map[Entry]Live
+		record                    *v1alpha1.HandOver
+		asked                     bool
+		kept, deletes, leaves     string
+		superseded, held, waiting bool
+	}{
+		"Kept":         {reason: "the new owner has not applied it yet", live: map[Entry]Live{config("a"): declared}, kept: "a"},
+		"KeptAlone":    {reason: "what nobody declares goes", live: map[Entry]Live{config("a"): declared, config("b"): dropped}, kept: "a", deletes: "b"},
+		"Early":        {reason: "the bound has not passed", live: map[Entry]Live{config("a"): declared}, record: since(HandOverBound-time.Second, config("a")), kept: "a"},
+		"Overdue":      {reason: "the new owner had the time", live: map[Entry]Live{config("a"): declared}, record: since(HandOverBound, config("a")), deletes: "a"},
+		"OtherObjects": {reason: "the time is that of these objects", live: map[Entry]Live{config("a"): declared, config("b"): declared}, record: since(HandOverBound, config("a")), kept: "a b"},
+		"Protected":    {reason: "data is kept as long as anybody declares it", live: map[Entry]Live{volume: declared}, record: since(24*time.Hour, volume), kept: "v"},
+		"Confirmed":    {reason: "somebody confirmed a deletion, not a hand-over", live: map[Entry]Live{volume: change(func(l *Live) { l.Confirmed = true })}, kept: "v"},
+		"Taken":        {reason: "the new owner has it", live: map[Entry]Live{config("a"): change(func(l *Live) { l.Owned = false })}, leaves: "a"},
+		"Going":        {reason: "it is being deleted already", live: map[Entry]Live{config("a"): change(func(l *Live) { l.Deleting = true })}, waiting: true},
+		"Asked":        {reason: "a deleted owner hands over as well", live: map[Entry]Live{config("a"): declared, config("b"): dropped}, asked: true, kept: "a", deletes: "b"},
+		"Superseded":   {reason: "the owner declares something else by now", live: map[Entry]Live{config("a"): {State: Present, UID: "1", Owned: true, Again: true}, config("b"): dropped}, superseded: true},
+		"ComesBack":    {reason: "a deleted owner is to be created again with it", live: map[Entry]Live{config("a"): {State: Present, UID: "1", Owned: true, Again: true}, config("b"): dropped}, asked: true, leaves: "a", deletes: "b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := Facts{Target: "t", Live: tc.live, HandOver: tc.record, Now: now, Asked: tc.asked, Rendered: []Entry{config("stays")}, Owned: []Entry{config("stays")}}
+			for e := range tc.live {
+				f.Owned = append(f.Owned, e)
+			}
+			if tc.asked {
+				f.Rendered = nil
+				f.Live[config("stays")] = Live{State: Absent}
+			}
+			p := PlanPrune(f)
+			var deletes []Entry
+			for _, d := range p.Deletes {
+				deletes = append(deletes, d.Entry)
+			}
+			left := Difference(f.Owned, Union(p.Keep, append(f.Rendered, config("stays"))))
+			if namesOf(p.HandOver) != tc.kept || namesOf(deletes) != tc.deletes || namesOf(left) != tc.leaves || p.Superseded != tc.superseded || p.Held != tc.held || (len(p.Waiting) > 0) != tc.waiting {
+				t.Errorf("%s: hands over %q, deletes %q, lets go of %q: %+v", tc.reason, namesOf(p.HandOver), namesOf(deletes), namesOf(left), p)
+			}
+		})
+	}
+}
+
+func namesOf(entries []Entry) string {
+	var names []string
+	for _, e := range Union(nil, entries) {
+		names = append(names, e.Name)
+	}
+	return strings.Join(names, " ")
+}
+
+// TestHandingOver: the time runs from when exactly these objects began to wait.
+func TestHandingOver(t *testing.T) {
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	a, b := Entry{Name: "a", Kind: "Role"}, Entry{Name: "b", Kind: "Role"}
+	first := HandingOver([]Entry{a, b}, nil, noon)
+	if again := HandingOver([]Entry{b, a}, first, noon.Add(time.Minute)); *again != *first {
+		t.Errorf("the same objects in another order: %v, then %v", first, again)
+	}
+	if other := HandingOver([]Entry{a}, first, noon.Add(time.Minute)); other.Since.Time.Equal(first.Since.Time) {
+		t.Error("other objects wait since now")
+	}
+	if none := HandingOver(nil, first, noon); none != nil || Overdue(none, noon) {
+		t.Errorf("nothing is kept: %v", none)
+	}
+}
