@@ -1,24 +1,33 @@
 // Package claim tells which other owner answers for an object of a cluster: a
-// Kustomization or HelmRelease whose inventory has it. All owners of a tier share
-// their field manager, so the object itself shows only who applied it last; what
-// that one no longer declares, another may.
+// Kustomization or HelmRelease of the tier whose inventory has it, or that declares it
+// at the revision that its source has now. All owners of a tier share their field
+// manager, so the object itself shows only who applied it last; what that one no longer
+// declares, another may.
 //
-// Invariants: inventories are read from the cache, and nothing is written. An owner
-// that is being deleted claims nothing.
+// An inventory lags behind a commit. In between, an owner that is to have an object may
+// wait for a dependency, fail, be suspended, or not exist yet because the Kustomization
+// that declares it waits itself. So whoever has not applied its revision is rendered, and
+// so is whatever it declares that applies objects in turn.
 //
-// Failure model: an inventory that cannot be read is an error, never an absent
-// claim.
+// Invariants: owners are read from the cache and nothing is written. An owner that is
+// being deleted claims nothing. What cannot be found out about an owner counts as a claim
+// while that may pass and while the owner is akin to the one that asks; see akin.
+//
+// Failure model: an owner that cannot be read is an error, never an absent claim. One
+// that cannot be rendered claims what it has on record.
 package claim
 
 import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
+	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/inventory"
@@ -26,39 +35,60 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
-// Claims are those of the owners of one tier. It is safe for concurrent use.
+// Claims are those of the owners of one tier. It is safe for concurrent use; its fields
+// are set before the first question. The zero value of a field other than Client is
+// allowed: without a Declarer, what owners of its kind will apply is not known, and only
+// inventories count.
 type Claims struct {
-	// Client reads from the cache.
-	Client client.Reader
+	// Client reads from the cache, Live from the API server.
+	Client, Live client.Reader
 	// ServiceAccount is impersonated where an owner names none.
 	ServiceAccount string
+	// Kustomizations and HelmReleases tell what these declare.
+	Kustomizations, HelmReleases Declarer
+	Now                          func() time.Time
+
+	mu    sync.Mutex
+	index index
 }
 
-// Except tells who besides the Kustomization self answers for an object of the
-// cluster that a reference leads to. Inventories are read when the first question
-// is asked, once for all that follow; it is for one plan.
-func (c Claims) Except(self types.NamespacedName, at target.Ref) apply.Claims {
-	var owners map[string][]claim
-	return func(ctx context.Context, e, except inventory.Entry) (string, error) {
-		if owners == nil {
+// Except tells who besides self answers for an object of the cluster that a reference
+// leads to. Owners are read when the first question is asked, once for all that follow;
+// it is for one plan, and for one caller at a time. current reports whether what self
+// applies is still what it declares; nil is yes.
+func (c *Claims) Except(self client.Object, at target.Ref, current func() bool) apply.Claims {
+	var found *claims
+	return func(ctx context.Context, e, except inventory.Entry) (apply.Claim, error) {
+		if found == nil {
+			survey := &survey{Claims: c, self: self, at: at}
 			var err error
-			if owners, err = c.owners(ctx, self, at); err != nil {
-				return "", err
+			if found, err = survey.claims(ctx); err != nil {
+				return apply.Claim{}, err
 			}
+			// After the others, which may be of the newer revision.
+			found.superseded = current != nil && !current()
 		}
-		_, name := split(e.ID())
-		for _, c := range owners[name] {
-			if (e.Namespace == "" || e.Namespace == c.namespace) && c.owner.ID() != except.ID() {
-				return c.owner.String(), nil
-			}
-		}
-		return "", nil
+		return found.on(e, except), nil
 	}
 }
 
-// claim is an owner that has an object in its inventory, there with this namespace. The
-// inventory of a cluster-scoped object may have one, too: Flux and older agents wrote
-// what the manifest said.
+// claims are what a survey found.
+type claims struct {
+	of   *Claims
+	self inventory.Entry
+	// superseded: self applies what it no longer declares.
+	superseded bool
+	// there are the ids of the owners whose inventories are about the cluster.
+	there map[string]bool
+	// declared and again are owners by the objects' ids without namespaces.
+	declared, again map[string][]claim
+	// unsure are owners of which it is not known yet what they declare.
+	unsure []inventory.Entry
+}
+
+// claim is an owner that has or declares an object, there with this namespace. That of a
+// cluster-scoped object may have a namespace, too: Flux and older agents recorded what
+// the manifest said, and a rendering is what the manifest says.
 type claim struct {
 	namespace string
 	owner     inventory.Entry
@@ -71,52 +101,130 @@ func split(id string) (namespace, rest string) {
 	return namespace, rest
 }
 
-// owners of the objects of a cluster, by the ids of these without their namespaces. Self
-// and those that are being deleted are left out.
-func (c Claims) owners(ctx context.Context, self types.NamespacedName, at target.Ref) (map[string][]claim, error) {
-	owners := map[string][]claim{}
+// matches reports whether a claim is on an object, and of another owner than except.
+func (c claim) matches(e, except inventory.Entry) bool {
+	return (e.Namespace == "" || c.namespace == "" || e.Namespace == c.namespace) && c.owner.ID() != except.ID()
+}
+
+// on tells how others answer for an object.
+func (c *claims) on(e, except inventory.Entry) apply.Claim {
+	_, rest := split(e.ID())
+	find := func(in map[string][]claim) *claim {
+		for i := range in[rest] {
+			if in[rest][i].matches(e, except) {
+				return &in[rest][i]
+			}
+		}
+		return nil
+	}
+	if c.superseded || find(c.again) != nil {
+		return apply.Claim{Owner: c.self.String(), Kind: apply.Again}
+	}
+	if by := c.recorded(rest, e, except); by != "" {
+		return apply.Claim{Owner: by, Kind: apply.Recorded}
+	}
+	if by := find(c.declared); by != nil {
+		return apply.Claim{Owner: by.owner.String(), Kind: apply.Declared}
+	}
+	for _, by := range c.unsure {
+		if by.ID() != except.ID() {
+			return apply.Claim{Owner: by.String(), Kind: apply.Declared}
+		}
+	}
+	return apply.Claim{}
+}
+
+// recorded names the first of the owners that have an object in their inventories.
+func (c *claims) recorded(rest string, e, except inventory.Entry) string {
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	first := ""
+	for _, by := range c.of.index.owners[rest] {
+		if name := by.owner.String(); by.matches(e, except) && c.there[by.owner.ID()] && (first == "" || name < first) {
+			first = name
+		}
+	}
+	return first
+}
+
+// EntryOf identifies an owner.
+func EntryOf(o client.Object) inventory.Entry {
+	e := inventory.Entry{Namespace: o.GetNamespace(), Name: o.GetName(), Group: kustomizev1.GroupVersion.Group, Kind: kustomizev1.KustomizationKind}
+	if _, ok := o.(*helmv2.HelmRelease); ok {
+		e.Group, e.Kind = helmv2.GroupVersion.Group, helmv2.HelmReleaseKind
+	}
+	return e
+}
+
+// IsOwner reports whether objects of a kind apply others.
+func IsOwner(kind schema.GroupKind) bool {
+	return kind == schema.GroupKind{Group: kustomizev1.GroupVersion.Group, Kind: kustomizev1.KustomizationKind} ||
+		kind == schema.GroupKind{Group: helmv2.GroupVersion.Group, Kind: helmv2.HelmReleaseKind}
+}
+
+// place is where an owner applies. What it applied is there as well, unless the
+// Kustomization has left since.
+func (c *Claims) place(o client.Object) target.Ref {
+	switch o := o.(type) {
+	case *kustomizev1.Kustomization:
+		if text := o.Annotations[target.Annotation]; text != "" {
+			if known, err := target.Decode(text); err == nil {
+				return known
+			}
+		}
+		return target.Of(o, c.ServiceAccount)
+	case *helmv2.HelmRelease:
+		return target.OfRelease(o, c.ServiceAccount)
+	}
+	return target.Ref{}
+}
+
+// list reads all owners from the cache. They must not be changed.
+func (c *Claims) list(ctx context.Context) ([]client.Object, error) {
+	var owners []client.Object
 	kustomizations := &kustomizev1.KustomizationList{}
 	if err := c.Client.List(ctx, kustomizations, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("cannot list Kustomizations: %w", err)
 	}
 	for i := range kustomizations.Items {
-		k := &kustomizations.Items[i]
-		if client.ObjectKeyFromObject(k) == self || !k.DeletionTimestamp.IsZero() || k.Status.Inventory == nil {
-			continue
-		}
-		ref := target.Of(k, c.ServiceAccount)
-		if text := k.Annotations[target.Annotation]; text != "" {
-			if known, err := target.Decode(text); err == nil {
-				ref = known
-			}
-		}
-		if ref.SameCluster(k.Namespace, at, self.Namespace) {
-			owner := inventory.Entry{Namespace: k.Namespace, Name: k.Name, Group: kustomizev1.GroupVersion.Group, Kind: kustomizev1.KustomizationKind}
-			for _, ref := range k.Status.Inventory.Entries {
-				add(owners, ref.ID, owner)
-			}
-		}
+		owners = append(owners, &kustomizations.Items[i])
 	}
 	releases := &helmv2.HelmReleaseList{}
-	if err := c.Client.List(ctx, releases, client.UnsafeDisableDeepCopy); err != nil {
-		if apimeta.IsNoMatchError(err) {
-			return owners, nil
-		}
+	if err := c.Client.List(ctx, releases, client.UnsafeDisableDeepCopy); err != nil && !apimeta.IsNoMatchError(err) {
 		return nil, fmt.Errorf("cannot list HelmReleases: %w", err)
 	}
 	for i := range releases.Items {
-		h := &releases.Items[i]
-		if h.Status.Inventory != nil && h.DeletionTimestamp.IsZero() && target.OfRelease(h, c.ServiceAccount).SameCluster(h.Namespace, at, self.Namespace) {
-			owner := inventory.Entry{Namespace: h.Namespace, Name: h.Name, Group: helmv2.GroupVersion.Group, Kind: helmv2.HelmReleaseKind}
-			for _, ref := range h.Status.Inventory.Entries {
-				add(owners, ref.ID, owner)
-			}
-		}
+		owners = append(owners, &releases.Items[i])
 	}
 	return owners, nil
 }
 
-func add(owners map[string][]claim, id string, owner inventory.Entry) {
-	namespace, rest := split(id)
-	owners[rest] = append(owners[rest], claim{namespace: namespace, owner: owner})
+// recorded are the ids of the inventory of an owner.
+func recorded(o client.Object) []kustomizev1.ResourceRef {
+	switch o := o.(type) {
+	case *kustomizev1.Kustomization:
+		if o.Status.Inventory != nil {
+			return o.Status.Inventory.Entries
+		}
+	case *helmv2.HelmRelease:
+		if o.Status.Inventory != nil {
+			refs := make([]kustomizev1.ResourceRef, 0, len(o.Status.Inventory.Entries))
+			for _, r := range o.Status.Inventory.Entries {
+				refs = append(refs, kustomizev1.ResourceRef{ID: r.ID, Version: r.Version})
+			}
+			return refs
+		}
+	}
+	return nil
+}
+
+// suspended reports whether an owner does not act for now.
+func suspended(o client.Object) bool {
+	switch o := o.(type) {
+	case *kustomizev1.Kustomization:
+		return o.Spec.Suspend
+	case *helmv2.HelmRelease:
+		return o.Spec.Suspend
+	}
+	return false
 }

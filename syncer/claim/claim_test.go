@@ -8,7 +8,6 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -16,7 +15,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
-var self = types.NamespacedName{Namespace: "apps", Name: "old"}
+func self() client.Object { return kustomization("old", "x_other__ConfigMap", nil) }
 
 func kustomization(name, id string, change func(*kustomizev1.Kustomization)) client.Object {
 	k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name}}
@@ -70,9 +69,9 @@ func TestClaims(t *testing.T) {
 				}
 			}
 			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.owner).Build()
-			got, err := Claims{Client: c}.Except(self, tc.at)(t.Context(), tc.entry, inventory.Entry{})
-			if err != nil || got != tc.want {
-				t.Errorf("%s: claimed by %q, %v; want %q", tc.reason, got, err, tc.want)
+			got, err := (&Claims{Client: c}).Except(self(), tc.at, nil)(t.Context(), tc.entry, inventory.Entry{})
+			if err != nil || got.Owner != tc.want {
+				t.Errorf("%s: claimed by %v, %v; want %q", tc.reason, got, err, tc.want)
 			}
 		})
 	}

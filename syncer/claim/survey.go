@@ -1,0 +1,293 @@
+package claim
+
+import (
+	"context"
+	"fmt"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/target"
+)
+
+// Declarer tells what the owners of one kind declare. It is safe for concurrent use and
+// writes nothing.
+type Declarer interface {
+	// Declares tells what an owner declares at the revision that its source has now.
+	// The owner may not exist yet. whole: it is told of one that is settled, too.
+	Declares(ctx context.Context, owner client.Object, whole bool) Declaration
+}
+
+// Declaration is what an owner declares.
+type Declaration struct {
+	// Settled: all of it is in its inventory. Nothing else is set then, unless the
+	// whole was asked for.
+	Settled bool
+	// Entries as the manifests have them: that of a cluster-scoped object may have a
+	// namespace.
+	Entries []inventory.Entry
+	// Owners are the Kustomizations and HelmReleases among them.
+	Owners []*unstructured.Unstructured
+	// Unknown is why it is not known what the owner declares; nil if it is.
+	// Passing: it will be known soon.
+	Unknown error
+	Passing bool
+}
+
+// mostOwners bounds how many owners a survey looks at that do not exist yet. A tree of
+// Kustomizations is a few levels deep; only one that is made to be endless has more.
+const mostOwners = 2000
+
+// survey finds out for one plan who answers for what.
+type survey struct {
+	*Claims
+	self client.Object
+	at   target.Ref
+
+	found *claims
+	// live are the owners that exist, by id.
+	live map[string]client.Object
+	// parent is the owner whose labels self has.
+	parent string
+	// queue of owners to look at.
+	queue []visit
+	// seen has the forms of owners that were declared.
+	seen map[string]bool
+}
+
+// visit is one look at an owner.
+type visit struct {
+	owner client.Object
+	// by declares the owner; empty if the owner exists in this form.
+	by string
+}
+
+// claims finds out about all owners.
+func (s *survey) claims(ctx context.Context) (*claims, error) {
+	owners, err := s.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	self := EntryOf(s.self)
+	s.found = &claims{of: s.Claims, self: self, there: map[string]bool{}, declared: map[string][]claim{}, again: map[string][]claim{}}
+	s.live, s.seen = make(map[string]client.Object, len(owners)), map[string]bool{}
+	s.parent = parentOf(s.self)
+	for _, o := range owners {
+		e := EntryOf(o)
+		s.live[e.ID()] = o
+		if e.ID() == self.ID() || !o.GetDeletionTimestamp().IsZero() {
+			continue
+		}
+		if s.here(o) {
+			s.found.there[e.ID()] = true
+		}
+		s.queue = append(s.queue, visit{owner: o})
+	}
+	s.mu.Lock()
+	s.index.update(owners)
+	s.mu.Unlock()
+	if err := s.missing(ctx); err != nil {
+		return nil, err
+	}
+	for len(s.queue) > 0 {
+		next := s.queue[0]
+		s.queue = s.queue[1:]
+		s.look(ctx, next)
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("cannot find out who else declares the objects of %s: %w", self, err)
+		}
+	}
+	return s.found, nil
+}
+
+// here reports whether an owner applies to the cluster that is asked about.
+func (s *survey) here(o client.Object) bool {
+	return s.place(o).SameCluster(o.GetNamespace(), s.at, s.self.GetNamespace())
+}
+
+// missing adds the owners that others have applied, and that the cache does not have
+// yet. The caches of two kinds are of different moments.
+func (s *survey) missing(ctx context.Context) error {
+	if s.Live == nil {
+		return nil
+	}
+	var names []inventory.Entry
+	s.mu.Lock()
+	for id, o := range s.live {
+		if id == EntryOf(s.self).ID() || !s.place(o).Local() {
+			continue
+		}
+		for _, e := range s.index.below(EntryOf(o)) {
+			if s.live[e.ID()] == nil {
+				names = append(names, e)
+			}
+		}
+	}
+	s.mu.Unlock()
+	for _, e := range names {
+		o := newOwner(e.Kind)
+		err := s.Live.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Name}, o)
+		switch {
+		case apierrors.IsNotFound(err), apimeta.IsNoMatchError(err):
+		case err != nil:
+			return fmt.Errorf("cannot read %s: %w", e, err)
+		case o.GetDeletionTimestamp().IsZero() && s.live[e.ID()] == nil:
+			s.live[e.ID()] = o
+			s.queue = append(s.queue, visit{owner: o})
+		}
+	}
+	return nil
+}
+
+// look finds out what one owner declares.
+func (s *survey) look(ctx context.Context, v visit) {
+	declarer := s.Kustomizations
+	if _, ok := v.owner.(*helmv2.HelmRelease); ok {
+		declarer = s.HelmReleases
+	}
+	local := s.place(v.owner).Local()
+	if declarer == nil || !local && !s.here(v.owner) {
+		return
+	}
+	e, self := EntryOf(v.owner), EntryOf(s.self)
+	isSelf := e.ID() == self.ID()
+	// Whether one that is being deleted comes back is told by who applied it, even if
+	// that one is settled. A person who suspended that one wants it gone.
+	whole := v.by == "" && !s.self.GetDeletionTimestamp().IsZero() && !suspended(v.owner) && s.hasBelow(e, self)
+	d := declarer.Declares(ctx, v.owner, whole)
+	switch {
+	case d.Unknown != nil && isSelf:
+		s.found.superseded = true
+	case d.Unknown != nil:
+		if s.here(v.owner) && s.akin(v) && (d.Passing || s.recent(v.owner)) {
+			s.found.unsure = append(s.found.unsure, e)
+		}
+		return
+	case s.here(v.owner):
+		in := s.found.declared
+		if isSelf {
+			in = s.found.again
+		}
+		for _, of := range d.Entries {
+			namespace, rest := split(of.ID())
+			in[rest] = append(in[rest], claim{namespace: namespace, owner: e})
+		}
+	}
+	if !local || isSelf {
+		return
+	}
+	for _, u := range d.Owners {
+		s.declared(u, v.owner)
+	}
+}
+
+// declared adds an owner that another one declares, in the form in which it will be.
+func (s *survey) declared(u *unstructured.Unstructured, by client.Object) {
+	o := newOwner(u.GetKind())
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err != nil {
+		return // the API server will not take it either
+	}
+	e, self := EntryOf(o), EntryOf(s.self)
+	if e.ID() == self.ID() {
+		// It declares what it applies, unless it is to change or to come back.
+		if s.self.GetDeletionTimestamp().IsZero() && shapeOf(o) == shapeOf(s.self) || !s.self.GetDeletionTimestamp().IsZero() && suspended(by) {
+			return
+		}
+	} else if live := s.live[e.ID()]; live != nil && live.GetDeletionTimestamp().IsZero() && shapeOf(o) == shapeOf(live) {
+		return
+	}
+	form := e.ID() + " " + shapeOf(o)
+	if s.seen[form] || len(s.seen) >= mostOwners {
+		return
+	}
+	s.seen[form] = true
+	s.queue = append(s.queue, visit{owner: o, by: EntryOf(by).String()})
+}
+
+func (s *survey) hasBelow(owner, self inventory.Entry) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.index.below(owner) {
+		if e.ID() == self.ID() {
+			return true
+		}
+	}
+	return false
+}
+
+// akin reports whether an owner may have to do with self, if nothing is known of what
+// it declares: they are in one namespace, or of one source, or the same Kustomization
+// applied both. Without this, one object that somebody got wrong somewhere in the tier
+// would delay every delete.
+func (s *survey) akin(v visit) bool {
+	switch {
+	case v.owner.GetNamespace() == s.self.GetNamespace(), sourceOf(v.owner) == sourceOf(s.self):
+		return true
+	case v.by != "":
+		return v.by == s.parent
+	}
+	return s.parent != "" && parentOf(v.owner) == s.parent
+}
+
+// recent reports whether an owner was made, or began to fail, so short a time ago that
+// it may be a part of the change that self is a part of.
+func (s *survey) recent(o client.Object) bool {
+	within := func(t metav1.Time) bool { return s.Now().Sub(t.Time) < inventory.HandOverBound }
+	if made := o.GetCreationTimestamp(); made.IsZero() || within(made) {
+		return true
+	}
+	conditions := []metav1.Condition(nil)
+	switch o := o.(type) {
+	case *kustomizev1.Kustomization:
+		conditions = o.Status.Conditions
+	case *helmv2.HelmRelease:
+		conditions = o.Status.Conditions
+	}
+	ready := apimeta.FindStatusCondition(conditions, meta.ReadyCondition)
+	return ready != nil && within(ready.LastTransitionTime)
+}
+
+func newOwner(kind string) client.Object {
+	if kind == helmv2.HelmReleaseKind {
+		return &helmv2.HelmRelease{}
+	}
+	return &kustomizev1.Kustomization{}
+}
+
+// parentOf names the Kustomization that applied an object, by its labels.
+func parentOf(o client.Object) string {
+	labels, group := o.GetLabels(), kustomizev1.GroupVersion.Group
+	if labels[group+"/name"] == "" {
+		return ""
+	}
+	return inventory.Entry{Kind: kustomizev1.KustomizationKind, Namespace: labels[group+"/namespace"], Name: labels[group+"/name"]}.String()
+}
+
+// sourceOf names the source of an owner; a HelmRelease's is that of its chart.
+func sourceOf(o client.Object) string {
+	kind, namespace, name := "", "", ""
+	switch o := o.(type) {
+	case *kustomizev1.Kustomization:
+		kind, namespace, name = o.Spec.SourceRef.Kind, o.Spec.SourceRef.Namespace, o.Spec.SourceRef.Name
+	case *helmv2.HelmRelease:
+		switch {
+		case o.Spec.ChartRef != nil:
+			kind, namespace, name = o.Spec.ChartRef.Kind, o.Spec.ChartRef.Namespace, o.Spec.ChartRef.Name
+		case o.Spec.Chart != nil:
+			ref := o.Spec.Chart.Spec.SourceRef
+			kind, namespace, name = ref.Kind, ref.Namespace, ref.Name
+		}
+	}
+	if namespace == "" {
+		namespace = o.GetNamespace()
+	}
+	return kind + "/" + namespace + "/" + name
+}

@@ -1,0 +1,194 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/target"
+)
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// sources is what each path of the tier's repository declares, by the path.
+type sources map[string]Declaration
+
+func (s sources) Declares(_ context.Context, o client.Object, whole bool) Declaration {
+	k, ok := o.(*kustomizev1.Kustomization)
+	if !ok {
+		return s["chart"]
+	}
+	d := s[k.Spec.Path]
+	if d.Settled && whole {
+		d.Settled = false
+	} else if d.Settled {
+		return Declaration{Settled: true}
+	}
+	return d
+}
+
+// has declares ConfigMaps of namespace x.
+func has(names ...string) Declaration {
+	var d Declaration
+	for _, name := range names {
+		d.Entries = append(d.Entries, inventory.Entry{Namespace: "x", Name: name, Kind: "ConfigMap", Version: "v1"})
+	}
+	return d
+}
+
+// and adds Kustomizations of namespace apps to what is declared.
+func (d Declaration) and(owners ...*kustomizev1.Kustomization) Declaration {
+	for _, k := range owners {
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(k)
+		if err != nil {
+			panic(err)
+		}
+		u := &unstructured.Unstructured{Object: content}
+		u.SetGroupVersionKind(kustomizev1.GroupVersion.WithKind(kustomizev1.KustomizationKind))
+		d.Owners = append(d.Owners, u)
+		d.Entries = append(d.Entries, inventory.Of(u))
+	}
+	return d
+}
+
+func (d Declaration) settled() Declaration {
+	d.Settled = true
+	return d
+}
+
+func unknown(passing bool) Declaration {
+	return Declaration{Unknown: errors.New("no such file"), Passing: passing}
+}
+
+// of is a Kustomization of a path, in namespace apps, applied by root, made long ago.
+func of(name, path string, changes ...func(*kustomizev1.Kustomization)) *kustomizev1.Kustomization {
+	k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "apps", Name: name, UID: "uid", CreationTimestamp: metav1.NewTime(noon.Add(-24 * time.Hour)),
+		Labels: map[string]string{kustomizev1.GroupVersion.Group + "/name": "root", kustomizev1.GroupVersion.Group + "/namespace": "apps"},
+	}}
+	k.Spec.Path = path
+	k.Spec.SourceRef = kustomizev1.CrossNamespaceSourceReference{Kind: "GitRepository", Name: "git"}
+	for _, change := range changes {
+		change(k)
+	}
+	return k
+}
+
+func recording(ids ...string) func(*kustomizev1.Kustomization) {
+	return func(k *kustomizev1.Kustomization) {
+		k.Status.Inventory = &kustomizev1.ResourceInventory{}
+		for _, id := range ids {
+			k.Status.Inventory.Entries = append(k.Status.Inventory.Entries, kustomizev1.ResourceRef{ID: id, Version: "v1"})
+		}
+	}
+}
+
+func suspendedNow(k *kustomizev1.Kustomization) { k.Spec.Suspend = true }
+
+func stranger(k *kustomizev1.Kustomization) {
+	k.Namespace, k.Labels, k.Spec.SourceRef.Name = "others", nil, "else"
+}
+
+func failing(since time.Duration) func(*kustomizev1.Kustomization) {
+	return func(k *kustomizev1.Kustomization) {
+		k.Status.Conditions = []metav1.Condition{{
+			Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: "BuildFailed", LastTransitionTime: metav1.NewTime(noon.Add(-since)),
+		}}
+	}
+}
+
+// TestSurvey: who will have ConfigMap x/a, that Kustomization old is about to delete.
+func TestSurvey(t *testing.T) {
+	old := of("old", "one", recording("x_a__ConfigMap"))
+	going := of("old", "one", recording("x_a__ConfigMap"), deleting)
+	for name, tc := range map[string]struct {
+		reason     string
+		self       *kustomizev1.Kustomization
+		owners     []client.Object
+		git        sources
+		superseded bool
+		want       apply.Claim
+	}{
+		"Nobody":         {reason: "nobody declares it", owners: []client.Object{of("new", "two")}, git: sources{"two": has("b")}},
+		"Behind":         {reason: "another one declares it and has not applied it", owners: []client.Object{of("new", "two")}, git: sources{"two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
+		"Suspended":      {reason: "one that does not act declares it all the same", owners: []client.Object{of("new", "two", suspendedNow)}, git: sources{"two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
+		"Recorded":       {reason: "an inventory is more than a declaration", owners: []client.Object{of("new", "two", recording("x_a__ConfigMap"))}, git: sources{"two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new"}},
+		"Settled":        {reason: "what is applied is in its inventory, or not declared", owners: []client.Object{of("new", "two", recording("x_b__ConfigMap"))}, git: sources{"two": has("b").settled()}},
+		"Release":        {reason: "a release is an owner", owners: []client.Object{&helmv2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "web"}}}, git: sources{"chart": has("a")}, want: apply.Claim{Owner: "HelmRelease/apps/web", Kind: apply.Declared}},
+		"NotThereYet":    {reason: "one that a parent declares and has not made yet", owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("new", "two")), "two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
+		"TwoLevels":      {reason: "and one that that one declares", owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("mid", "mid")), "mid": Declaration{}.and(of("new", "two")), "two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
+		"OtherPath":      {reason: "a parent gives an owner another path", owners: []client.Object{of("root", "root"), of("new", "three")}, git: sources{"root": Declaration{}.and(of("new", "two")), "two": has("a"), "three": has("b").settled()}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
+		"OwnPath":        {reason: "a parent gives the one that asks another path, where it is declared", owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("old", "two")), "two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
+		"OwnPathWithout": {reason: "a parent gives the one that asks another path, where it is not declared", owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("old", "two")), "two": has("b")}},
+		"Superseded":     {reason: "a newer revision came", superseded: true, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
+		"Elsewhere": {reason: "it is declared for another cluster", owners: []client.Object{of("new", "two", func(k *kustomizev1.Kustomization) {
+			k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "t"}}
+		})}, git: sources{"two": has("a")}},
+		"Endless":         {reason: "a Kustomization that declares another form of itself for ever", owners: []client.Object{of("root", "loop")}, git: sources{"loop": Declaration{}.and(of("x", "pool")), "pool": Declaration{}.and(of("x", "loop"))}},
+		"UnknownFresh":    {reason: "a new one whose content is not known may declare it", owners: []client.Object{of("new", "two", func(k *kustomizev1.Kustomization) { k.CreationTimestamp = metav1.NewTime(noon) })}, git: sources{"two": unknown(false)}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
+		"UnknownOld":      {reason: "one that has failed for a day delays nobody", owners: []client.Object{of("new", "two", failing(24*time.Hour))}, git: sources{"two": unknown(false)}},
+		"UnknownFails":    {reason: "one that fails since a moment ago may be part of the change", owners: []client.Object{of("new", "two", failing(time.Minute))}, git: sources{"two": unknown(false)}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
+		"UnknownPassing":  {reason: "a source is fetched again after a restart", owners: []client.Object{of("new", "two")}, git: sources{"two": unknown(true)}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
+		"UnknownStranger": {reason: "one of another team, source and parent delays nobody", owners: []client.Object{of("new", "two", stranger, failing(time.Minute))}, git: sources{"two": unknown(false)}},
+		"Going":           {reason: "one that is deleted and declared by nobody", self: going, owners: []client.Object{of("root", "root", recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": has().settled()}},
+		"ComesBack":       {reason: "one that is deleted, and declared again meanwhile", self: going, owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("old", "one")), "one": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
+		"StillDeclared":   {reason: "its parent, which is settled, declares it", self: going, owners: []client.Object{of("root", "root", recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("old", "one")).settled(), "one": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
+		"ParentSuspended": {reason: "a person suspended the parent and deletes it", self: going, owners: []client.Object{of("root", "root", suspendedNow, recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("old", "one")), "one": has("a")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scheme := runtime.NewScheme()
+			for _, add := range []func(*runtime.Scheme) error{kustomizev1.AddToScheme, helmv2.AddToScheme} {
+				if err := add(scheme); err != nil {
+					t.Fatal(err)
+				}
+			}
+			self := tc.self
+			if self == nil {
+				self = old
+			}
+			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(tc.owners, self)...).Build()
+			claims := &Claims{Client: c, Live: c, Kustomizations: tc.git, HelmReleases: tc.git, Now: func() time.Time { return noon }}
+			got, err := claims.Except(self, target.Ref{}, func() bool { return !tc.superseded })(t.Context(), has("a").Entries[0], inventory.Entry{})
+			if err != nil || got != tc.want {
+				t.Errorf("%s: %+v, %v; want %+v", tc.reason, got, err, tc.want)
+			}
+		})
+	}
+}
+
+// TestIndex: what an owner recorded last counts, and nothing of one that is gone.
+func TestIndex(t *testing.T) {
+	x := &index{}
+	at := func(version string, ids ...string) client.Object {
+		return of("new", "two", recording(ids...), func(k *kustomizev1.Kustomization) { k.ResourceVersion = version })
+	}
+	owners := func(rest string) int { return len(x.owners[rest]) }
+	x.update([]client.Object{at("1", "x_a__ConfigMap", "y_a__ConfigMap", "apps_k_kustomize.toolkit.fluxcd.io_Kustomization")})
+	if owners("a__ConfigMap") != 2 || len(x.below(EntryOf(at("1")))) != 1 {
+		t.Errorf("two namespaces and one owner below: %v", x.owners)
+	}
+	x.update([]client.Object{at("1")})
+	if owners("a__ConfigMap") != 2 {
+		t.Error("the same version is not read again")
+	}
+	x.update([]client.Object{at("2", "x_b__ConfigMap")})
+	if owners("a__ConfigMap") != 0 || owners("b__ConfigMap") != 1 || len(x.below(EntryOf(at("1")))) != 0 {
+		t.Errorf("the new inventory counts: %v", x.owners)
+	}
+	x.update(nil)
+	if len(x.owners)+len(x.known) != 0 {
+		t.Errorf("the owner is gone: %v", x.owners)
+	}
+}
