@@ -51,7 +51,7 @@ func (a *Applier) carries(ctx context.Context, e inventory.Entry, u *unstructure
 			if claimed != nil && !elsewhere {
 				if by, err := claimed(ctx, c, inventory.Of(at)); err != nil {
 					return nil, 0, err
-				} else if by != "" {
+				} else if by.Owner != "" {
 					continue
 				}
 			}

@@ -33,8 +33,10 @@ type lookups struct {
 	// Secret or another identity; nil before they are asked for.
 	users, identities []unstructured.Unstructured
 	asked             bool
-	// claimed may be nil.
+	// claimed may be nil. tier: it knows every Kustomization and HelmRelease that applies
+	// to the cluster.
 	claimed Claims
+	tier    bool
 }
 
 // neededBy names the Cluster that an object is a part of, or that needs it to be

@@ -19,9 +19,8 @@ import (
 
 // read returns what the cluster says about entries. owned is the whole
 // inventory: the content of a Namespace is compared with it.
-func (a *Applier) read(ctx context.Context, entries, owned []inventory.Entry, claimed Claims) map[inventory.Entry]inventory.Live {
+func (a *Applier) read(ctx context.Context, entries, owned []inventory.Entry, k *lookups) map[inventory.Entry]inventory.Live {
 	facts := make(map[inventory.Entry]inventory.Live, len(entries))
-	k := &lookups{claimed: claimed}
 	for _, e := range entries {
 		facts[e], _ = a.examine(ctx, e, owned, k)
 	}
@@ -82,7 +81,7 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 		UID:       string(u.GetUID()),
 		Owned:     a.owner.owns(labels),
 		Recreated: !a.applied(u),
-		Claimed:   a.others(labels),
+		Claimed:   a.others(labels, k),
 		Guarded:   labels[v1alpha1.ProtectedLabel] == "true" || a.isOwner(e),
 		Exempt:    directive.Keeps(labels, u.GetAnnotations()),
 		Confirmed: u.GetAnnotations()[v1alpha1.DeletionAnnotation] == v1alpha1.DeletionConfirmed,
@@ -96,8 +95,8 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 	if !live.Owned || live.Exempt || live.Deleting {
 		return live, u
 	}
-	if k.claimed != nil && live.Claimed == "" {
-		if live.Claimed, err = k.claimed(ctx, e, inventory.Entry{}); err != nil {
+	if k.claimed != nil {
+		if err := a.claim(ctx, e, labels, k, &live); err != nil {
 			return unknown(err), nil
 		}
 	}
@@ -114,6 +113,25 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 		return unknown(err), nil
 	}
 	return live, u
+}
+
+// claim sets what other owners of the tier have to do with an object.
+func (a *Applier) claim(ctx context.Context, e inventory.Entry, labels map[string]string, k *lookups, live *inventory.Live) error {
+	claim, err := k.claimed(ctx, e, inventory.Entry{})
+	switch {
+	case err != nil:
+		return err
+	case claim.Owner == "":
+	case claim.Kind == Again:
+		live.Again = true
+	case claim.Kind == Declared && live.Claimed == "":
+		live.HandOver = claim.Owner
+	case claim.Kind == Recorded && Marked(labels, a.owner.LabelGroup) == claim.Owner:
+		live.Owned = false // it took the object over, and applied it
+	case claim.Kind == Recorded && live.Claimed == "":
+		live.Claimed = claim.Owner
+	}
+	return nil
 }
 
 // get reads an object. A plan looks at more than metadata of Secrets,

@@ -7,6 +7,7 @@ import (
 	"github.com/fluxcd/pkg/ssa/jsondiff"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 )
 
@@ -49,6 +50,9 @@ type Options struct {
 	LowerTier bool
 	Approved  string
 	Undecided bool
+	// HandOver is the record of the objects that the owner's last plan kept for other
+	// owners, nil if it kept none.
+	HandOver *v1alpha1.HandOver
 	// Sent are objects as they were applied before. They are not applied again. It
 	// is for connections that make one call at a time.
 	Sent Sent
@@ -60,9 +64,30 @@ type Options struct {
 	Claimed Claims
 }
 
-// Claims names another owner that answers for an object, "" if there is none.
-// An owner does not count if it is the one that asks, or except.
-type Claims func(ctx context.Context, e, except inventory.Entry) (string, error)
+// Claims tells how another owner answers for an object. An owner does not count if it
+// is the one that asks, or except.
+type Claims func(ctx context.Context, e, except inventory.Entry) (Claim, error)
+
+// Claim is how an owner answers for an object. Without an Owner there is none.
+type Claim struct {
+	// Owner is written as Kind/namespace/name.
+	Owner string
+	Kind  ClaimKind
+}
+
+// ClaimKind is how far an owner has come.
+type ClaimKind int
+
+const (
+	// Recorded: the object is in the owner's inventory.
+	Recorded ClaimKind = iota
+	// Declared: the owner declares the object, or may do so, and its inventory does
+	// not have it yet.
+	Declared
+	// Again: the one that asks declares the object itself, by a newer revision or spec
+	// than the one it asks for, or will when it is created again.
+	Again
+)
 
 // Result of Sync.
 type Result struct {
@@ -82,8 +107,11 @@ type Result struct {
 	// Plan of the prune, and the objects that were deleted.
 	Plan    inventory.Plan
 	Deleted []inventory.Entry
-	// Pending: deletes have begun and are not confirmed yet.
+	// Pending: deletes have begun and are not confirmed yet, or wait for something.
 	Pending bool
+	// HandOver is the record of the objects that are kept for other owners, for the
+	// next Sync or Remove; nil if there are none.
+	HandOver *v1alpha1.HandOver
 	// Creation says what was not applied because it might build a cluster twice.
 	// While it is blocked, nothing is pruned. It is nil if FirstSync was.
 	Creation *inventory.Creation

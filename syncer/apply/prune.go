@@ -40,7 +40,9 @@ func (c *Cluster) MayDelete() error {
 // prune makes a plan and carries it out. provided are the providers of Cluster
 // API of which the rendering has components.
 func (a *Applier) prune(ctx context.Context, facts inventory.Facts, claimed Claims, provided map[string]bool, res *Result) error {
-	facts.Live = a.read(ctx, inventory.Candidates(facts.Owned, facts.Rendered), facts.Owned, claimed)
+	known := &lookups{claimed: claimed, tier: claimed != nil && !facts.LowerTier}
+	facts.Now = a.now()
+	facts.Live = a.read(ctx, inventory.Candidates(facts.Owned, facts.Rendered), facts.Owned, known)
 	a.needed(ctx, facts.Live, provided)
 	var err error
 	if facts.InFlight, err = a.inFlight(ctx, facts.Live); err != nil {
@@ -62,7 +64,7 @@ func (a *Applier) prune(ctx context.Context, facts inventory.Facts, claimed Clai
 		res.Deleted = begun
 		// An object leaves the inventory when it is confirmed gone; one with a
 		// finalizer stays until then.
-		for e, live := range a.read(ctx, begun, nil, nil) {
+		for e, live := range a.read(ctx, begun, nil, &lookups{}) {
 			if live.State == inventory.Absent {
 				keep = slices.DeleteFunc(keep, func(k inventory.Entry) bool { return k == e })
 			} else {
@@ -70,7 +72,8 @@ func (a *Applier) prune(ctx context.Context, facts inventory.Facts, claimed Clai
 			}
 		}
 	}
-	res.Pending = res.Pending || len(res.Plan.Waiting) > 0 || len(res.Plan.Queued) > 0 || len(res.Plan.Claimed) > 0 ||
+	res.HandOver = inventory.HandingOver(res.Plan.HandOver, facts.HandOver, facts.Now)
+	res.Pending = res.Pending || res.Plan.Superseded || len(res.Plan.HandOver) > 0 || len(res.Plan.Waiting) > 0 || len(res.Plan.Queued) > 0 || len(res.Plan.Claimed) > 0 ||
 		len(res.Deleted) > 0 && len(res.Plan.OfCluster) > 0 // whose Cluster may be gone by now
 	res.Inventory = inventory.Union(facts.Rendered, keep)
 	if len(res.Plan.Unknown) > 0 {
@@ -166,14 +169,38 @@ func (a *Applier) isOwner(e inventory.Entry) bool {
 	return isSync(e) && e.Group == a.owner.LabelGroup && e.Namespace == a.owner.Namespace && e.Name == a.owner.Name
 }
 
-// others names an owner of another sort that put its labels on the object.
-func (a *Applier) others(labels map[string]string) string {
-	for _, g := range []struct{ group, kind string }{
-		{group, "Kustomization"}, {releaseGroup, "HelmRelease"}, {v1alpha1.LayerLabelGroup, "Layer"}, {v1alpha1.InstallLabelGroup, "installation"},
-	} {
-		if name := labels[g.group+"/name"]; name != "" && g.group != a.owner.LabelGroup {
-			return g.kind + "/" + labels[g.group+"/namespace"] + "/" + name
+// others names an owner of another sort that put its labels on the object. Of the
+// Kustomizations and HelmReleases of our own tier k knows more than the labels say:
+// these stay when their owner drops the object and the other one goes on to apply it.
+func (a *Applier) others(labels map[string]string, k *lookups) string {
+	if !k.tier {
+		if by := Marked(labels, a.owner.LabelGroup); by != "" {
+			return by
+		}
+	}
+	for _, g := range []struct{ group, kind string }{{v1alpha1.LayerLabelGroup, "Layer"}, {v1alpha1.InstallLabelGroup, "installation"}} {
+		if by := owner(labels, g.group, g.kind); by != "" && g.group != a.owner.LabelGroup {
+			return by
 		}
 	}
 	return ""
+}
+
+// Marked names the Kustomization or HelmRelease that put its labels on an object, if
+// its labels are not those of except.
+func Marked(labels map[string]string, except string) string {
+	for _, g := range []struct{ group, kind string }{{group, "Kustomization"}, {releaseGroup, "HelmRelease"}} {
+		if by := owner(labels, g.group, g.kind); by != "" && g.group != except {
+			return by
+		}
+	}
+	return ""
+}
+
+// owner of a kind that the labels of a group name.
+func owner(labels map[string]string, group, kind string) string {
+	if labels[group+"/name"] == "" {
+		return ""
+	}
+	return kind + "/" + labels[group+"/namespace"] + "/" + labels[group+"/name"]
 }

@@ -218,7 +218,9 @@ func TestPrune(t *testing.T) {
 			}
 			e := inventory.Of(tc.object)
 			res := Result{Changes: ssa.NewChangeSet()}
-			claims := func(context.Context, inventory.Entry, inventory.Entry) (string, error) { return tc.claimed, nil }
+			claims := func(context.Context, inventory.Entry, inventory.Entry) (Claim, error) {
+				return Claim{Owner: tc.claimed}, nil
+			}
 			err := a.prune(t.Context(), inventory.Facts{Owned: []inventory.Entry{e}, Rendered: nil, Asked: tc.object.GetKind() != clusterapi.ClusterKind.Kind}, claims, nil, &res)
 			if (err != nil) != (tc.fails != "") || err != nil && !strings.Contains(err.Error(), tc.fails) {
 				t.Errorf("%s: prune() = %v, want %q", tc.reason, err, tc.fails)

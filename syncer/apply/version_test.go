@@ -39,12 +39,12 @@ func TestDroppedVersion(t *testing.T) {
 	defer srv.Close()
 	a := fresh(t, srv.URL)
 	e := inventory.Entry{Namespace: "b", Name: "a", Group: "x.io", Kind: "Thing", Version: "v1alpha1"}
-	if live := a.read(t.Context(), []inventory.Entry{e}, nil, nil)[e]; live.State != inventory.Present {
+	if live := a.read(t.Context(), []inventory.Entry{e}, nil, &lookups{})[e]; live.State != inventory.Present {
 		t.Fatalf("before: %+v", live)
 	}
 	dropped.Store(true)
 	for name, reader := range map[string]*Applier{"stale mapper": a, "fresh mapper": fresh(t, srv.URL)} {
-		if live := reader.read(t.Context(), []inventory.Entry{e}, nil, nil)[e]; live.State != inventory.Present {
+		if live := reader.read(t.Context(), []inventory.Entry{e}, nil, &lookups{})[e]; live.State != inventory.Present {
 			t.Errorf("%s: an object whose API version is no longer served is %+v, want present", name, live)
 		}
 	}

@@ -12,11 +12,13 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"github.com/cascade-gitops/cascade/syncer/claim"
 	"github.com/cascade-gitops/cascade/syncer/depend"
 	"github.com/cascade-gitops/cascade/syncer/find"
 	"github.com/cascade-gitops/cascade/syncer/firstsync"
@@ -74,6 +76,8 @@ type Reconciler struct {
 	Rules  Rules
 	// ChartFileBytes bounds a file of a chart.
 	ChartFileBytes int64
+	// Claims tells which objects are others'.
+	Claims *claim.Claims
 
 	store *status.Store[*helmv2.HelmRelease]
 }
@@ -84,6 +88,8 @@ type Releases interface {
 	Sync(context.Context, release.Request) (release.Outcome, error)
 	// Uninstall removes a release. The outcome is zero when it is gone.
 	Uninstall(context.Context, release.Request) (release.Outcome, error)
+	// Declares renders what a release would have, and writes nothing.
+	Declares(context.Context, release.Request) ([]*unstructured.Unstructured, error)
 	// Forget drops what is kept for an object that is gone.
 	Forget(uid types.UID)
 }
@@ -116,7 +122,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	requested := obj.Annotations[meta.ReconcileRequestAnnotation]
 	if !obj.DeletionTimestamp.IsZero() {
 		result, err := r.finalize(ctx, run)
-		return result, errors.Join(err, run.Write(ctx))
+		return result, errors.Join(err, run.WriteHeld(ctx, run.held()), run.Write(ctx))
 	}
 	if controllerutil.AddFinalizer(obj, helmv2.HelmReleaseFinalizer) {
 		if err := run.WriteMetadata(ctx); err != nil {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/inventory"
 
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -25,6 +24,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/release"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/status"
+	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
 // run is one reconcile of a HelmRelease under way: the object, and what each step
@@ -45,16 +45,19 @@ type run struct {
 	// set by aim.
 	cluster   *apply.Cluster
 	firstSync firstsync.Keeper
-	// creation is what apply held back.
-	creation *inventory.Creation
+	// outcome is what apply or uninstall held back; nil before that.
+	outcome *release.Outcome
 }
 
-// held is what a person has to decide about: what was on record, or what apply held
-// back by now.
+// held is what the object holds: what was on record, or what apply held back by now.
 func (run *run) held() v1alpha1.Held {
 	held, _ := v1alpha1.HeldOf(run.Obj)
-	if run.creation.Blocked() {
-		held.Create = run.creation.Hold()
+	if run.outcome == nil {
+		return held
+	}
+	held.HandOver = run.outcome.HandOver
+	if run.outcome.Creation.Blocked() {
+		held.Create = run.outcome.Creation.Hold()
 	}
 	return held
 }
@@ -91,11 +94,12 @@ func (r *Reconciler) apply(ctx context.Context, run *run) (ctrl.Result, error) {
 	outcome, err := r.Releases.Sync(ctx, release.Request{
 		Object: obj, OCIDigest: run.ociDigest, Values: run.values, Cluster: run.cluster, Redact: run.redact, Log: log.FromContext(ctx),
 		FirstSync: run.firstSync, Chart: run.chart, Save: run.Write,
+		Claimed: r.Claims.Except(obj, target.OfRelease(obj, r.Targets.ServiceAccount), nil), HandOver: run.held().HandOver,
 	})
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	run.creation = outcome.Creation
+	run.outcome = &outcome
 	r.FirstSync.Note(helmv2.HelmReleaseKind, client.ObjectKeyFromObject(obj), outcome.Creation)
 	if !outcome.Again && !outcome.Creation.Blocked() {
 		obj.Status.ObservedGeneration = obj.Generation

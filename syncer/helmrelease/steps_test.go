@@ -17,6 +17,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -27,6 +28,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/claim"
 	"github.com/cascade-gitops/cascade/syncer/find"
 	"github.com/cascade-gitops/cascade/syncer/metrics"
 	"github.com/cascade-gitops/cascade/syncer/release"
@@ -42,6 +44,7 @@ var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 type fakeReleases struct {
 	sync      func(context.Context, release.Request) (release.Outcome, error)
 	uninstall func() (release.Outcome, error)
+	declares  func() ([]*unstructured.Unstructured, error)
 }
 
 func (f *fakeReleases) Sync(ctx context.Context, r release.Request) (release.Outcome, error) {
@@ -53,6 +56,10 @@ func (f *fakeReleases) Uninstall(context.Context, release.Request) (release.Outc
 }
 
 func (f *fakeReleases) Forget(types.UID) {}
+
+func (f *fakeReleases) Declares(context.Context, release.Request) ([]*unstructured.Unstructured, error) {
+	return f.declares()
+}
 
 // steps has a reconciler without a control plane, and one HelmRelease in it.
 type steps struct {
@@ -79,7 +86,7 @@ func take(t *testing.T, obj *helmv2.HelmRelease, objects ...client.Object) *step
 	s := &steps{client: c, events: record.NewFakeRecorder(100), helm: &fakeReleases{}}
 	now := func() time.Time { return noon }
 	s.Reconciler = &Reconciler{
-		Client: c, Events: s.events, Metrics: metrics.New(prometheus.NewRegistry()), Releases: s.helm,
+		Client: c, Events: s.events, Metrics: metrics.New(prometheus.NewRegistry()), Releases: s.helm, Claims: &claim.Claims{Client: c},
 		Targets: &target.Targets{Local: &apply.Cluster{Client: c}, Now: now},
 		Sources: &find.Finder{
 			Client: c, Reader: c, Snapshots: source.NewSnapshots(), Fetched: map[string]bool{sourcev1.HelmChartKind: true, sourcev1.OCIRepositoryKind: true},

@@ -90,7 +90,11 @@ func (r *Reconciler) uninstall(ctx context.Context, run *run) (gone bool, result
 	}
 	outcome, err := r.Releases.Uninstall(ctx, release.Request{
 		Object: obj, Cluster: cluster, Save: run.Write, Log: log.FromContext(ctx),
+		Claimed: r.Claims.Except(obj, at, nil), HandOver: run.held().HandOver,
 	})
+	if err == nil {
+		run.outcome = &outcome
+	}
 	switch {
 	case err != nil:
 		return false, ctrl.Result{}, err

@@ -46,10 +46,10 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 	// What goes with a Cluster is looked at again: nothing tells when that is gone.
 	final := err == nil && sync.Complete && !sync.Creation.Blocked() && !sync.Plan.Blocked() && !sync.Pending &&
 		len(sync.Plan.OfCluster) == 0 && len(sync.Drifted) == 0 && run.memo != nil
-	run.known.synced(run, final, r.sweepAt(run.start))
-	r.tell(run, sync)
 	var unrecorded *apply.RecordError
-	if errors.As(err, &unrecorded) && apierrors.IsConflict(unrecorded) {
+	run.known.synced(run, !errors.As(err, &unrecorded), final, r.sweepAt(run.start))
+	r.tell(run, sync)
+	if unrecorded != nil && apierrors.IsConflict(unrecorded) {
 		// The spec was changed while it was reconciled, which is no failure: the change
 		// wakes the next reconcile.
 		return again(time.Second)
@@ -67,6 +67,7 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
 	}
 	r.drifted(run, mode, sync.Drifted)
+	r.handsOver(run, sync)
 	if sync.Creation.Blocked() {
 		return r.held(run, sync)
 	}
@@ -76,6 +77,9 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 		return r.blocked(run, sync)
 	}
 	status.RemoveCondition(obj, v1alpha1.PruneBlockedCondition)
+	if sync.Plan.Superseded {
+		return again(time.Second) // what is declared by now wakes the next reconcile, too
+	}
 	return nil
 }
 
@@ -99,7 +103,8 @@ func (r *Reconciler) options(run *run, owned []inventory.Entry, record *inventor
 		Approved:          obj.Annotations[v1alpha1.ApprovePruneAnnotation],
 		Undecided:         run.undecided(),
 		LowerTier:         !run.target.Local(),
-		Claimed:           r.claims.Except(run.name(), run.target),
+		HandOver:          run.held.HandOver,
+		Claimed:           r.Claims.Except(obj, run.target, func() bool { return r.current(run) }),
 		Report:            r.driftMode(obj) == DriftReport,
 		Secretive:         len(run.inputs.Sensitive) > 0 || run.inputs.Decrypter != nil,
 		Applied:           obj.Status.LastAppliedRevision == run.snapshot.Revision && obj.Status.ObservedGeneration == obj.Generation,

@@ -73,7 +73,8 @@ func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 		return nil
 	}
 	res, err := r.pruneAt(ctx, run, ref, apply.Options{
-		Target: run.name().String(), LowerTier: !ref.Local(), Claimed: r.claims.Except(run.name(), ref),
+		Target: run.name().String(), LowerTier: !ref.Local(), Claimed: r.Claims.Except(obj, ref, nil),
+		HandOver: run.held.HandOver,
 		Approved: obj.Annotations[v1alpha1.ApprovePruneAnnotation],
 	})
 	if err != nil {
@@ -81,12 +82,16 @@ func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 	}
 	obj.Status.Inventory = refs(res.Inventory)
 	r.tell(run, res)
+	waits := r.handsOver(run, res)
 	switch {
 	case res.Plan.Blocked():
 		// Confirmations on the objects, and the end of the kind, wake nobody.
 		end := r.blocked(run, res)
 		end.result.RequeueAfter = min(end.result.RequeueAfter, blockedPoll)
 		return end
+	case waits:
+		status.MarkProgressing(obj, "Waiting for another owner to take over %d objects, the first is %s", len(res.Plan.HandOver), res.Plan.HandOver[0])
+		return again(handOverPoll)
 	case len(res.Plan.Queued) > 0:
 		status.MarkProgressing(obj, "Waiting for another Cluster to be gone before %d are deleted, the first is %s", len(res.Plan.Queued), res.Plan.Queued[0])
 		return again(min(obj.GetRetryInterval(), 30*time.Second))

@@ -88,6 +88,9 @@ func (r *Reconciler) blocked(run *run, sync apply.Result) *end {
 	if isNew {
 		r.event(run, corev1.EventTypeWarning, nil, "%s", err)
 	}
+	if sync.HandOver != nil {
+		return again(min(obj.Spec.Interval.Duration, handOverPoll))
+	}
 	return again(r.Jitter(obj.Spec.Interval.Duration))
 }
 
@@ -161,6 +164,9 @@ func (r *Reconciler) succeeded(ctx context.Context, run *run) *end {
 	next := r.Jitter(obj.Spec.Interval.Duration)
 	if run.sync != nil && run.sync.Pending {
 		next = min(next, run.known.deleting(run.start))
+	}
+	if run.sync != nil && run.sync.HandOver != nil {
+		next = min(next, handOverPoll)
 	}
 	return again(next)
 }

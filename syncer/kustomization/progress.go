@@ -60,6 +60,11 @@ type rendered struct {
 	digest    string
 	inventory []kustomizev1.ResourceRef
 	approved  string
+	// generation of the spec, and the newest snapshot that was found to have the same
+	// files. recorded: the inventory has all of it.
+	generation int64
+	newest     *source.Snapshot
+	recorded   bool
 	// objects that the memo holds of it; final: nothing but them can call for
 	// another look.
 	objects int
@@ -96,6 +101,32 @@ func (p *progress) sameFiles(snapshot *source.Snapshot) bool {
 	return err == nil && same
 }
 
+// covers reports whether the last rendering is of a generation and of the same files as
+// a snapshot, and all of it is in the inventory. rendered is false if this process has
+// not rendered anything that it recorded.
+func (p *progress) covers(generation int64, snapshot *source.Snapshot) (covers, rendered bool) {
+	p.mu.Lock()
+	last := p.rendered
+	newest := last != nil && last.newest == snapshot
+	p.mu.Unlock()
+	switch {
+	case last == nil || !last.recorded:
+		return false, false
+	case last.generation != generation:
+		return false, true
+	case newest:
+		return true, true
+	}
+	same, err := last.reads.Unchanged(snapshot)
+	if err != nil || !same {
+		return false, true
+	}
+	p.mu.Lock()
+	last.newest = snapshot
+	p.mu.Unlock()
+	return true, true
+}
+
 // stands reports whether the last rendering is still the right one: its inputs are the same,
 // it was applied completely, and what was recorded then is still recorded.
 func (p *progress) stands(key string, snapshot *source.Snapshot, obj *kustomizev1.Kustomization) bool {
@@ -127,14 +158,16 @@ func (p *progress) digest() string {
 	return p.rendered.digest
 }
 
-// synced notes a rendering that was sent to the cluster.
-func (p *progress) synced(run *run, final bool, sweep time.Time) {
+// synced notes a rendering that was sent to the cluster. recorded: all of it was written
+// into the inventory before.
+func (p *progress) synced(run *run, recorded, final bool, sweep time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rendered = &rendered{
 		key: run.key, reads: run.rendering.Reads, digest: run.rendering.Digest,
 		approved: run.Obj.Annotations[v1alpha1.ApprovePruneAnnotation],
 		objects:  run.sync.Remembered, final: final,
+		generation: run.Obj.Generation, newest: run.snapshot, recorded: recorded,
 	}
 	if run.Obj.Status.Inventory != nil {
 		p.rendered.inventory = run.Obj.Status.Inventory.Entries

@@ -28,7 +28,8 @@ func (r *Reconciler) leave(ctx context.Context, run *run, old target.Ref) *end {
 		return nil
 	}
 	res, err := r.pruneAt(ctx, run, old, apply.Options{
-		Target: run.name().String(), LowerTier: !old.Local(), Moved: true, Claimed: r.claims.Except(run.name(), old),
+		Target: run.name().String(), LowerTier: !old.Local(), Moved: true, Claimed: r.Claims.Except(obj, old, nil),
+		HandOver: run.held.HandOver,
 		Approved: obj.Annotations[v1alpha1.ApprovePruneAnnotation], Undecided: run.undecided(),
 	})
 	if err == nil {

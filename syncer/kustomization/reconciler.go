@@ -92,13 +92,17 @@ type Reconciler struct {
 	// object, whatever the memo says.
 	Sweep time.Duration
 
-	store  *status.Store[*kustomizev1.Kustomization]
-	claims claim.Claims
+	// Claims tells which objects are others'.
+	Claims *claim.Claims
+
+	store *status.Store[*kustomizev1.Kustomization]
 	// applier is apply.New but in tests of the steps.
 	applier func(*apply.Cluster, apply.Owner, *memo.Memo) applier
 
 	mu    sync.Mutex
 	known map[types.NamespacedName]*progress
+	// declarations of those that have not applied what they declare.
+	declarations map[types.NamespacedName]declaration
 }
 
 // applier is what a reconcile needs of apply.Applier.
@@ -111,7 +115,7 @@ type applier interface {
 // open makes what the reconciler keeps; it is called before the first reconcile.
 func (r *Reconciler) open() {
 	r.known = map[types.NamespacedName]*progress{}
-	r.claims = claim.Claims{Client: r.Client, ServiceAccount: r.Targets.ServiceAccount}
+	r.declarations = map[types.NamespacedName]declaration{}
 	r.applier = func(c *apply.Cluster, owner apply.Owner, memo *memo.Memo) applier {
 		return apply.New(c, owner, memo, r.Now)
 	}
@@ -173,6 +177,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 func (r *Reconciler) forget(name types.NamespacedName) {
 	r.mu.Lock()
 	delete(r.known, name)
+	delete(r.declarations, name)
 	r.mu.Unlock()
 	r.store.Forget(name)
 	r.Memo.Forget(name)

@@ -29,6 +29,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/claim"
 	"github.com/cascade-gitops/cascade/syncer/find"
 	"github.com/cascade-gitops/cascade/syncer/health"
 	"github.com/cascade-gitops/cascade/syncer/memo"
@@ -99,7 +100,7 @@ func take(t *testing.T, obj *kustomizev1.Kustomization, objects ...client.Object
 			Artifacts: source.NewArtifacts(t.TempDir(), 1<<20),
 		},
 		Now: func() time.Time { return s.now }, Jitter: wake.NewJitter(func() float64 { return 0.5 }), Random: func() float64 { return 0 },
-		Drift: DriftCorrect, Sweep: time.Hour, Rules: Rules{RequeueDependency: 30 * time.Second},
+		Drift: DriftCorrect, Sweep: time.Hour, Claims: &claim.Claims{Client: c}, Rules: Rules{RequeueDependency: 30 * time.Second},
 	}
 	s.open()
 	s.applier = func(*apply.Cluster, apply.Owner, *memo.Memo) applier { return s.cluster }
@@ -360,6 +361,7 @@ func TestApplyStep(t *testing.T) {
 	done := func() apply.Result {
 		return apply.Result{Changes: ssa.NewChangeSet(), Inventory: []inventory.Entry{a}, Complete: true}
 	}
+	waiting := &v1alpha1.HandOver{Hash: "0123456789abcdef", Since: metav1.NewTime(noon)}
 	held := inventory.Plan{Held: true, Hash: "0123456789abcdef", Guard: "too much", Deletes: []inventory.Delete{{Entry: b}}}
 	for name, tc := range map[string]struct {
 		reason string
@@ -376,6 +378,12 @@ func TestApplyStep(t *testing.T) {
 			want{says: "False/PruneBlocked", after: time.Hour, events: 1}, v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Hash: held.Hash, Deletes: 1}}},
 		"Protected": {"what is protected waits for its confirmation", func(r *apply.Result) error { r.Plan = inventory.Plan{Protected: []inventory.Entry{b}}; return nil },
 			want{says: "False/PruneBlocked", after: time.Hour, events: 1}, v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Protected: 1}}},
+		"HandOver": {"another owner is to have an object: that holds nothing up", func(r *apply.Result) error {
+			r.Plan, r.HandOver = inventory.Plan{HandOver: []inventory.Entry{b}, NewOwner: "Kustomization/x/y"}, waiting
+			return nil
+		}, want{goes: true, says: "Unknown/Progressing", events: 1}, v1alpha1.Held{HandOver: waiting}},
+		"Superseded": {"a newer revision is there: that one is applied", func(r *apply.Result) error { r.Plan.Superseded = true; return nil },
+			want{says: "Unknown/Progressing", after: time.Second}, v1alpha1.Held{}},
 		"Creation": {"a person has to decide about Clusters", func(r *apply.Result) error {
 			r.Creation = &inventory.Creation{Held: []inventory.HeldCluster{{Name: types.NamespacedName{Namespace: "fleet", Name: "alpha"}}}}
 			return nil
@@ -401,7 +409,7 @@ func TestApplyStep(t *testing.T) {
 			}
 			end := s.Reconciler.apply(t.Context(), s.run)
 			s.expect(t, tc.reason, end, tc.want)
-			if holds := tc.hold != (v1alpha1.Held{}); holds && s.Obj.Status.ObservedGeneration != s.Obj.Generation {
+			if holds := tc.hold.Prune != nil || tc.hold.Create != nil; holds && s.Obj.Status.ObservedGeneration != s.Obj.Generation {
 				t.Errorf("%s: observed is generation %d: flux reconcile and kstatus wait for %d", tc.reason, s.Obj.Status.ObservedGeneration, s.Obj.Generation)
 			}
 			if err := s.WriteHeld(t.Context(), s.run.held); err != nil {
@@ -505,6 +513,9 @@ func TestPruneStep(t *testing.T) {
 	left := apply.Result{Changes: ssa.NewChangeSet(), Inventory: []inventory.Entry{a}}
 	held := left
 	held.Plan = inventory.Plan{Protected: []inventory.Entry{a}}
+	handing := left
+	handing.Plan = inventory.Plan{HandOver: []inventory.Entry{a}, NewOwner: "Kustomization/x/y"}
+	handing.HandOver = &v1alpha1.HandOver{Hash: "0123456789abcdef", Since: metav1.NewTime(noon)}
 	for name, tc := range map[string]struct {
 		reason  string
 		obj     func(*kustomizev1.Kustomization)
@@ -523,6 +534,7 @@ func TestPruneStep(t *testing.T) {
 		"Failed":    {"it stays and is tried again", deleted(nil), none, errors.New("denied"), true, false, "False/PruneFailed", time.Minute},
 		"Accepted":  {"what the API server accepted is not waited for", deleted(nil), left, nil, true, true, "", 0},
 		"Waits":     {"unless the policy says so", deleted(policy(kustomizev1.DeletionPolicyWaitForTermination)), left, nil, true, false, "Unknown/Progressing", deletePoll},
+		"HandsOver": {"another owner is to have them: it stays until then", deleted(nil), handing, nil, true, false, "Unknown/Progressing", handOverPoll},
 		"Unreachable": {"the way to its cluster is missing: nothing is forgotten", deleted(func(k *kustomizev1.Kustomization) {
 			k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "gone"}}
 		}), none, nil, false, false, "False/PruneFailed", time.Minute},

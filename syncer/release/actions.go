@@ -93,8 +93,10 @@ func (h *helm) render(ctx context.Context, crds definitions, f func(sandbox.Rend
 	}, func(r sandbox.Rendering) error {
 		h.cfg.CustomTemplateFuncs = r.Functions
 		h.watch.rendered, h.watch.original = r.Chart, r.Original
-		if err := crds.apply(h.cfg, h.obj, r.Chart, r.Values); err != nil {
-			return fmt.Errorf("failed to apply CustomResourceDefinitions: %w", err)
+		if !h.aside {
+			if err := crds.apply(h.cfg, h.obj, r.Chart, r.Values); err != nil {
+				return fmt.Errorf("failed to apply CustomResourceDefinitions: %w", err)
+			}
 		}
 		// What the cluster can do is asked after definitions were applied.
 		var err error

@@ -7,16 +7,20 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 )
 
 // collect deletes the objects of earlier revisions that may go by now. held
-// says which may not.
-func (n *run) collect(ctx context.Context) (held string, err error) {
+// says which may not; handOver records which are kept for other owners.
+func (n *run) collect(ctx context.Context) (held string, handOver *v1alpha1.HandOver, err error) {
 	if len(n.found.leftovers) == 0 {
-		return "", nil
+		n.handsOver(nil, nil)
+		return "", nil, nil
 	}
 	s := n.guard.judgeAll(ctx, n.found.leftovers)
+	handOver = n.guard.handOver(s, n.req.HandOver, n.Now())
+	n.handsOver(s, handOver)
 	kept := s.kept()
 	var problems []error
 	for _, e := range s.deletable {
@@ -34,7 +38,7 @@ func (n *run) collect(ctx context.Context) (held string, err error) {
 	if len(s.deletable) > len(problems) {
 		n.Events.Eventf(n.obj, corev1.EventTypeNormal, meta.ProgressingReason, "%s deleted", inventory.Names(inventory.Difference(s.deletable, kept)))
 	}
-	return s.message(), errors.Join(problems...)
+	return s.message(), handOver, errors.Join(problems...)
 }
 
 // without keeps the order.

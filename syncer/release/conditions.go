@@ -2,6 +2,7 @@ package release
 
 import (
 	"fmt"
+	"time"
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
 	"github.com/fluxcd/pkg/apis/meta"
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
 )
 
 // markInSync makes the conditions say that the release is as declared.
@@ -73,6 +75,31 @@ func (n *run) hold(message string) {
 	conditions.MarkStalled(obj, v1alpha1.ReasonPruneBlocked, "%s", message)
 	if isNew {
 		n.Events.Eventf(obj, corev1.EventTypeWarning, v1alpha1.ReasonPruneBlocked, "%s", message)
+	}
+}
+
+// handOverPoll is the pause between two looks at objects that are kept for others.
+const handOverPoll = 5 * time.Second
+
+// handOverPause is when to look again for a record of hand-overs.
+func handOverPause(record *v1alpha1.HandOver) time.Duration {
+	if record == nil {
+		return 0
+	}
+	return handOverPoll
+}
+
+// handsOver records what is kept for other owners, if anything is.
+func (n *run) handsOver(s *verdicts, record *v1alpha1.HandOver) {
+	if record == nil {
+		conditions.Delete(n.obj, v1alpha1.HandOverPendingCondition)
+		return
+	}
+	message := inventory.HandOverMessage(s.awaited, s.candidates[0].NewOwner, *record)
+	isNew := !conditions.Has(n.obj, v1alpha1.HandOverPendingCondition)
+	conditions.MarkTrue(n.obj, v1alpha1.HandOverPendingCondition, v1alpha1.ReasonHandOverPending, "%s", message)
+	if isNew {
+		n.Events.Eventf(n.obj, corev1.EventTypeNormal, v1alpha1.ReasonHandOverPending, "%s", message)
 	}
 }
 

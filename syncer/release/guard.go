@@ -49,6 +49,8 @@ const (
 	Held
 	// WithCluster: a template of a Cluster that exists. It goes with it, later.
 	WithCluster
+	// Awaited: another owner declares it and has not applied it yet.
+	Awaited
 )
 
 // Candidate is what is known of an object that is to be deleted.
@@ -62,6 +64,10 @@ type Candidate struct {
 	Ours, Marked, Others bool
 	// Kept: it has Helm's policy to keep it.
 	Kept bool
+	// Taken: another owner of the tier has it in its inventory and applied it. NewOwner
+	// is one that declares it and has not.
+	Taken    bool
+	NewOwner string
 	// OwnCluster: it is a part of a Cluster of the same release.
 	OwnCluster bool
 	// Hook: the chart declares it as a hook, and it was created as one.
@@ -85,12 +91,14 @@ func Judge(d Candidate) Verdict {
 		return Held
 	case live.State == inventory.Absent:
 		return Gone
-	case d.Others, d.Kept, !d.Ours && !d.Marked:
+	case d.Others, d.Kept, d.Taken, !d.Ours && !d.Marked:
 		// A release does not own an object just because its manifest names it. Anybody
 		// who may write the release's Secret can put a name there.
 		return Foreign
 	case live.Deleting:
 		return Deletable
+	case d.NewOwner != "":
+		return Awaited
 	case live.OfCluster != "" && clusterapi.IsTemplate(e.Kind) && (d.OwnCluster || !live.Confirmed):
 		return WithCluster
 	case live.Confirmed:
@@ -130,6 +138,10 @@ type guard struct {
 	name, namespace string
 	// release are the objects of the release as it is now.
 	release []inventory.Entry
+	// claimed tells of other owners; it may be nil. It is not asked about those of
+	// overdue, by id: others had the time to take them.
+	claimed apply.Claims
+	overdue map[string]bool
 }
 
 func newGuard(c *apply.Cluster, obj *v2.HelmRelease, name, namespace string, now func() time.Time) *guard {
@@ -145,6 +157,7 @@ func (g *guard) look(ctx context.Context, e inventory.Entry, hook bool) Candidat
 	d.Kept = isKeep(annotations[kube.ResourcePolicyAnno])
 	// Another object may have had the name before the hook.
 	d.Hook = hook && annotations[helmrelease.HookAnnotation] != ""
+	g.claim(ctx, &d, labels)
 	if d.Live.Owned {
 		d.Ours = true
 		d.OwnCluster = slices.ContainsFunc(g.release, func(c inventory.Entry) bool {
@@ -159,9 +172,29 @@ func (g *guard) look(ctx context.Context, e inventory.Entry, hook bool) Candidat
 	return d
 }
 
+// claim sets which other owner answers for an object. One that has it in its inventory
+// and not its label on it has not applied it yet.
+func (g *guard) claim(ctx context.Context, d *Candidate, labels map[string]string) {
+	if g.claimed == nil || d.Live.State != inventory.Present || g.overdue[d.Entry.ID()] {
+		return
+	}
+	claim, err := g.claimed(ctx, d.Entry, inventory.Entry{})
+	switch {
+	case err != nil:
+		d.Live = inventory.Live{State: inventory.Unknown, Problem: err.Error()}
+	case claim.Owner == "":
+	case claim.Kind == apply.Recorded && apply.Marked(labels, v2.GroupVersion.Group) == claim.Owner:
+		d.Taken = true
+	default:
+		d.NewOwner = claim.Owner
+	}
+}
+
 // verdicts sorts objects that are to be deleted by what may happen to them.
 type verdicts struct {
-	deletable, foreign, held, withCluster []inventory.Entry
+	deletable, foreign, held, withCluster, awaited []inventory.Entry
+	// candidates are those of awaited, in their order.
+	candidates []Candidate
 	// unknown is why one of held is, if that is because it could not be read.
 	unknown string
 }
@@ -180,6 +213,9 @@ func (s *verdicts) add(d Candidate) Verdict {
 		}
 	case WithCluster:
 		s.withCluster = append(s.withCluster, d.Entry)
+	case Awaited:
+		s.awaited = append(s.awaited, d.Entry)
+		s.candidates = append(s.candidates, d)
 	case Gone:
 	}
 	return v
@@ -187,12 +223,36 @@ func (s *verdicts) add(d Candidate) Verdict {
 
 // kept are what stays in the inventory.
 func (s *verdicts) kept() []inventory.Entry {
-	return slices.Concat(s.held, s.withCluster)
+	return slices.Concat(s.held, s.withCluster, s.awaited)
+}
+
+// handOver returns the record of what is kept for other owners, nil if nothing is. What
+// has been kept long enough is judged again without them, and from then on. before is
+// the record of the last time.
+func (g *guard) handOver(s *verdicts, before *v1alpha1.HandOver, now time.Time) *v1alpha1.HandOver {
+	record := inventory.HandingOver(s.awaited, before, now)
+	if !inventory.Overdue(record, now) {
+		return record
+	}
+	candidates := s.candidates
+	s.awaited, s.candidates = nil, nil
+	for _, d := range candidates {
+		alone := d
+		if alone.NewOwner = ""; Judge(alone) == Deletable && !inventory.ProtectedKind(d.Entry.Group, d.Entry.Kind) {
+			d = alone
+			if g.overdue == nil {
+				g.overdue = map[string]bool{}
+			}
+			g.overdue[d.Entry.ID()] = true
+		}
+		s.add(d)
+	}
+	return inventory.HandingOver(s.awaited, before, now)
 }
 
 // has reports whether an object is one of those that stay.
 func (s *verdicts) has(e inventory.Entry) bool {
-	return slices.Contains(s.held, e) || slices.Contains(s.withCluster, e) || slices.Contains(s.foreign, e)
+	return slices.Contains(s.held, e) || slices.Contains(s.withCluster, e) || slices.Contains(s.awaited, e) || slices.Contains(s.foreign, e)
 }
 
 // message says what is held and what to do next; empty if nothing is.
@@ -263,7 +323,7 @@ func (g *guard) sift(ctx context.Context, list kube.ResourceList) (kube.Resource
 		switch s.add(g.look(ctx, entryOf(info), isHook(info))) {
 		case Deletable, Gone:
 			may = append(may, info)
-		case Held, WithCluster, Foreign:
+		case Held, WithCluster, Foreign, Awaited:
 		}
 	}
 	return may, s

@@ -3,6 +3,7 @@ package release
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -66,6 +67,10 @@ func TestJudge(t *testing.T) {
 		"HookRelease":        {"the clusters of the release would go with it", Candidate{Entry: entry("helm.toolkit.fluxcd.io", "HelmRelease"), Live: with(func(l *inventory.Live) { l.Holds = []string{"Cluster/apps/prod"} }), Ours: true, Hook: true}, Held},
 		"LowerTier":          {"a whole tier follows it", Candidate{Entry: entry("kustomize.toolkit.fluxcd.io", "Kustomization"), Live: present, Ours: true, LowerTier: true}, Held},
 		"SameTier":           {"it asks for itself", Candidate{Entry: entry("kustomize.toolkit.fluxcd.io", "Kustomization"), Live: present, Ours: true}, Deletable},
+		"Taken":              {"another owner has it and applied it", Candidate{Entry: configMap, Live: present, Ours: true, Taken: true}, Foreign},
+		"Awaited":            {"another owner is to apply it", Candidate{Entry: configMap, Live: present, Ours: true, NewOwner: "Kustomization/x/y"}, Awaited},
+		"AwaitedConfirmed":   {"a confirmation is of a deletion, not of a hand-over", Candidate{Entry: cluster, Live: confirmed, Ours: true, NewOwner: "Kustomization/x/y"}, Awaited},
+		"AwaitedGoing":       {"it is being deleted already", Candidate{Entry: configMap, Live: with(func(l *inventory.Live) { l.Deleting = true }), Ours: true, NewOwner: "Kustomization/x/y"}, Deletable},
 		"HookCluster":        {"a hook is no way to delete a cluster", Candidate{Entry: cluster, Live: present, Ours: true, Hook: true}, Held},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -73,6 +78,38 @@ func TestJudge(t *testing.T) {
 				t.Errorf("%s\nJudge(%+v) = %d, want %d", tc.reason, tc.candidate, got, tc.want)
 			}
 		})
+	}
+}
+
+// TestHandOverOfRelease: what is kept for others is kept until they had the time.
+func TestHandOverOfRelease(t *testing.T) {
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	present := inventory.Live{State: inventory.Present, Owned: true}
+	config := Candidate{Entry: inventory.Entry{Name: "a", Kind: "ConfigMap"}, Live: present, Ours: true, NewOwner: "Kustomization/x/y"}
+	data := Candidate{Entry: inventory.Entry{Name: "d", Kind: "PersistentVolumeClaim"}, Live: present, Ours: true, NewOwner: "Kustomization/x/y"}
+	g := &guard{}
+	judge := func() *verdicts {
+		s := &verdicts{}
+		s.add(config)
+		s.add(data)
+		return s
+	}
+	s := judge()
+	first := g.handOver(s, nil, noon)
+	if first == nil || len(s.kept()) != 2 || len(s.deletable) != 0 {
+		t.Fatalf("at first both are kept: %v, %+v", first, s)
+	}
+	s = judge()
+	if record := g.handOver(s, first, noon.Add(inventory.HandOverBound-time.Second)); record == nil || *record != *first || len(s.deletable) != 0 {
+		t.Errorf("they are kept since then: %v, %+v", record, s)
+	}
+	s = judge()
+	record := g.handOver(s, first, noon.Add(inventory.HandOverBound))
+	if record == nil || len(s.deletable) != 1 || s.deletable[0] != config.Entry || len(s.awaited) != 1 || s.awaited[0] != data.Entry {
+		t.Errorf("then what is not protected may go: %v, %+v", record, s)
+	}
+	if !g.overdue[config.Entry.ID()] || g.overdue[data.Entry.ID()] {
+		t.Errorf("Helm is asked to delete what may go, and nobody else is: %v", g.overdue)
 	}
 }
 

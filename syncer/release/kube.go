@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/resource"
 
+	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
 
@@ -141,6 +142,9 @@ func (k *kubeClient) Delete(list kube.ResourceList, policy metav1.DeletionPropag
 	if len(s.held) > 0 && (k.uninstalling || hooks) {
 		return nil, []error{fmt.Errorf("%w: %s", errHeld, s.message())}
 	}
+	if len(s.awaited) > 0 && k.uninstalling {
+		return nil, []error{fmt.Errorf("%w: %s is to be taken over by %s", errHeld, inventory.Names(s.awaited), s.candidates[0].NewOwner)}
+	}
 	if len(may) == 0 {
 		return &kube.Result{}, nil
 	}
@@ -150,6 +154,7 @@ func (k *kubeClient) Delete(list kube.ResourceList, policy metav1.DeletionPropag
 func (k *kubeClient) spare(s *verdicts) {
 	k.spared.held = append(k.spared.held, s.held...)
 	k.spared.withCluster = append(k.spared.withCluster, s.withCluster...)
+	k.spared.awaited = append(k.spared.awaited, s.awaited...)
 	k.spared.foreign = append(k.spared.foreign, s.foreign...)
 	if k.spared.unknown == "" {
 		k.spared.unknown = s.unknown

@@ -63,7 +63,7 @@ func (n *run) stall(reason string) *Outcome {
 // finish ends a call in which only deletions are left to do.
 func (n *run) finish(ctx context.Context) (*Outcome, error) {
 	conditions.Delete(n.obj, meta.ReconcilingCondition)
-	held, err := n.collect(ctx)
+	held, handOver, err := n.collect(ctx)
 	if err != nil {
 		n.summarize()
 		conditions.MarkFalse(n.obj, meta.ReadyCondition, v1alpha1.ReasonPruneFailed, "%s", err)
@@ -72,9 +72,9 @@ func (n *run) finish(ctx context.Context) (*Outcome, error) {
 	if held != "" {
 		n.digests()
 		n.hold(held)
-		return &Outcome{Held: true}, nil
+		return &Outcome{Held: true, After: handOverPause(handOver), HandOver: handOver}, nil
 	}
 	n.unhold()
 	n.summarize()
-	return &Outcome{}, nil
+	return &Outcome{After: handOverPause(handOver), HandOver: handOver}, nil
 }

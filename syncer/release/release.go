@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/firstsync"
@@ -69,6 +70,11 @@ type Request struct {
 	// FirstSync is what is known of the Clusters of the cluster to act on. It may
 	// be nil.
 	FirstSync firstsync.Keeper
+	// Claimed tells which objects other owners answer for; nil knows of none.
+	Claimed apply.Claims
+	// HandOver is the record of the objects that the last call kept for others, nil if
+	// it kept none.
+	HandOver *v1alpha1.HandOver
 }
 
 // Outcome is when to look at a HelmRelease again.
@@ -86,6 +92,9 @@ type Outcome struct {
 	// exist already. While there are any, the release is not installed. It is nil
 	// if there are none.
 	Creation *inventory.Creation
+	// HandOver is the record of the objects that are kept for others, nil if there are
+	// none.
+	HandOver *v1alpha1.HandOver
 }
 
 // Sync brings the release to what the object declares, as far as one call can. An

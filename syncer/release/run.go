@@ -32,6 +32,8 @@ type run struct {
 	found known
 	// done are the classes of actions that were taken.
 	done []Action
+	// aside: nothing is written, because somebody else only asks.
+	aside bool
 }
 
 // begin returns a run in the cluster of the request.

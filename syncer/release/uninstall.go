@@ -160,6 +160,12 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 		return Outcome{Held: true}, nil
 	}
 	n.unhold()
+	if record := n.guard.handOver(s, n.req.HandOver, n.Now()); record != nil {
+		n.handsOver(s, record)
+		conditions.MarkReconciling(n.obj, meta.ProgressingReason, "Waiting for another owner to take over %s", inventory.Names(s.awaited))
+		return Outcome{After: handOverPoll, HandOver: record}, nil
+	}
+	n.handsOver(nil, nil)
 	if out, err := n.dismantle(ctx, s); err != nil || out != (Outcome{}) {
 		return out, err
 	}

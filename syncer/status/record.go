@@ -190,15 +190,18 @@ func (r *Record[T]) WriteMetadata(ctx context.Context) error {
 	return nil
 }
 
-// WriteHeld writes down what the object holds until a person decides, if that
-// changed: before the conditions that tell of it. What no condition tells of is not
-// held any more. An object that is gone holds nothing.
+// WriteHeld writes down what the object holds, if that changed: before the conditions
+// that tell of it. What no condition tells of is not held any more. An object that is
+// gone holds nothing.
 func (r *Record[T]) WriteHeld(ctx context.Context, held v1alpha1.Held) error {
 	if !meta.IsStatusConditionTrue(r.Obj.GetConditions(), v1alpha1.PruneBlockedCondition) {
 		held.Prune = nil
 	}
 	if !meta.IsStatusConditionTrue(r.Obj.GetConditions(), v1alpha1.CreateHeldCondition) {
 		held.Create = nil
+	}
+	if !meta.IsStatusConditionTrue(r.Obj.GetConditions(), v1alpha1.HandOverPendingCondition) {
+		held.HandOver = nil
 	}
 	if !v1alpha1.SetHeld(r.Obj, held) {
 		return nil

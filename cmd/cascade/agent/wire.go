@@ -22,6 +22,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote"
 	"github.com/cascade-gitops/cascade/remote/providers"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/claim"
 	"github.com/cascade-gitops/cascade/syncer/decrypt"
 	"github.com/cascade-gitops/cascade/syncer/depend"
 	"github.com/cascade-gitops/cascade/syncer/fetch"
@@ -56,6 +57,7 @@ type shared struct {
 	events   func(controller string) record.EventRecorder
 	metrics  *metrics.Metrics
 	features features
+	claims   *claim.Claims
 	// stages are the kinds that are applied before the rest.
 	stages map[schema.GroupKind]struct{}
 	// decryption lacks its client and tokens.
@@ -139,6 +141,7 @@ func (w *wiring) share() error {
 		Client: mgr.GetClient(), Reader: w.local, Snapshots: source.NewSnapshots(), Fetched: fetched,
 		Artifacts: source.NewArtifacts(o.storage.dir("others"), o.storage.maxPackBytes), Shard: shard,
 	}
+	w.claims = &claim.Claims{Client: mgr.GetClient(), Live: w.local, ServiceAccount: w.targets.ServiceAccount, Now: now}
 	w.firstSync, err = o.firstSync.build(mgr, o.place.namespace, o.sharding.of(kustomizev1.KustomizationKind, helmv2.HelmReleaseKind))
 	return err
 }
@@ -191,8 +194,8 @@ func (w *wiring) kustomizations(ctx context.Context) error {
 	}
 	decryption := w.decryption
 	decryption.Client, decryption.Tokens = mgr.GetClient(), w.tokens
-	return (&kustomization.Reconciler{
-		Client: mgr.GetClient(), Targets: w.targets, Memo: clean, FirstSync: w.firstSync, Sources: w.finder,
+	r := &kustomization.Reconciler{
+		Client: mgr.GetClient(), Targets: w.targets, Memo: clean, FirstSync: w.firstSync, Sources: w.finder, Claims: w.claims,
 		Events: w.events("kustomize-controller"), Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(), Random: w.program.Rand,
 		Drift: kustomization.DriftMode(o.kustomize.drift), Sweep: o.kustomize.sweep,
 		Rules: kustomization.Rules{
@@ -201,14 +204,16 @@ func (w *wiring) kustomizations(ctx context.Context) error {
 			MigrateAPIVersion: f.migrateAPIVersion, NoCommitStatusEvent: f.noCommitStatusEvent,
 			Dependencies: w.dependencies(), Decryption: decryption,
 		},
-	}).SetupWithManager(ctx, mgr, o.concurrency.kustomizations, w.configs)
+	}
+	w.claims.Kustomizations = r
+	return r.SetupWithManager(ctx, mgr, o.concurrency.kustomizations, w.configs)
 }
 
 func (w *wiring) releases(ctx context.Context) error {
 	o, mgr, f := w.options, w.mgr, w.features
 	events := w.events("helm-controller")
-	return (&helmrelease.Reconciler{
-		Client: mgr.GetClient(), Targets: w.targets, FirstSync: w.firstSync, Sources: w.finder,
+	r := &helmrelease.Reconciler{
+		Client: mgr.GetClient(), Targets: w.targets, FirstSync: w.firstSync, Sources: w.finder, Claims: w.claims,
 		Releases: &release.Releases{
 			Events: events, Now: w.program.Now, OverrideManagers: o.applying.overrideManagers, UseHelm3Defaults: f.helm3Defaults,
 			DefaultToRetryOnFailure: f.retryOnFailure, AllowDNSLookups: f.dnsLookups,
@@ -218,7 +223,9 @@ func (w *wiring) releases(ctx context.Context) error {
 			NoCrossNamespaceRefs: o.references.noCrossNamespace, RequeueDependency: o.references.requeue,
 			ExternalArtifact: f.externalArtifact, NoDigestTracking: f.noDigestTracking, Dependencies: w.dependencies(),
 		},
-	}).SetupWithManager(ctx, mgr, o.concurrency.releases, w.configs)
+	}
+	w.claims.HelmReleases = r
+	return r.SetupWithManager(ctx, mgr, o.concurrency.releases, w.configs)
 }
 
 // dependencies are the rules of spec.dependsOn.

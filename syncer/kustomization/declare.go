@@ -1,0 +1,171 @@
+package kustomization
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/claim"
+	"github.com/cascade-gitops/cascade/syncer/find"
+	"github.com/cascade-gitops/cascade/syncer/render"
+	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/status"
+)
+
+const (
+	// handOverPoll is the pause between two looks at objects that are kept for
+	// another owner.
+	handOverPoll = 5 * time.Second
+	// declarationHolds is how long a declaration is taken to stay while neither the
+	// Kustomization nor its snapshot changes. Its variables may.
+	declarationHolds = 10 * time.Second
+	// mostDeclarations are kept.
+	mostDeclarations = 1000
+)
+
+// declaration is what a Kustomization declared when it was asked for last.
+type declaration struct {
+	version  string
+	snapshot *source.Snapshot
+	at       time.Time
+	claim.Declaration
+}
+
+// Declares implements claim.Declarer.
+func (r *Reconciler) Declares(ctx context.Context, owner client.Object, whole bool) claim.Declaration {
+	obj, ok := owner.(*kustomizev1.Kustomization)
+	if !ok {
+		return claim.Declaration{}
+	}
+	key := sourceKey(obj)
+	if r.Rules.NoCrossNamespaceRefs && key.Namespace != obj.Namespace || key.Kind == sourcev1.ExternalArtifactKind && !r.Rules.ExternalArtifact {
+		return claim.Declaration{} // it is refused
+	}
+	snapshot, err := r.snapshotOf(ctx, key, obj)
+	if err != nil {
+		return claim.Declaration{Unknown: err, Passing: errors.Is(err, find.ErrFetchedAgain)}
+	}
+	name := client.ObjectKeyFromObject(obj)
+	if !whole && r.settled(obj, name, snapshot) {
+		return claim.Declaration{Settled: true}
+	}
+	version := fmt.Sprintf("%s %s %d", obj.UID, obj.ResourceVersion, obj.Generation)
+	if obj.UID == "" {
+		return r.declares(ctx, obj, snapshot) // it does not exist yet
+	}
+	if known, ok := r.declaration(name); ok && known.version == version && known.snapshot == snapshot && r.Now().Sub(known.at) < declarationHolds {
+		return known.Declaration
+	}
+	d := r.declares(ctx, obj, snapshot)
+	if ctx.Err() == nil {
+		r.declared(name, declaration{version: version, snapshot: snapshot, at: r.Now(), Declaration: d})
+	}
+	return d
+}
+
+// snapshotOf is the snapshot that the source of a Kustomization has now.
+func (r *Reconciler) snapshotOf(ctx context.Context, key source.Key, obj *kustomizev1.Kustomization) (*source.Snapshot, error) {
+	if snapshot := r.Sources.Snapshots.Get(key); snapshot != nil {
+		return snapshot, nil
+	}
+	o, err := r.Sources.Object(ctx, key)
+	if err != nil {
+		return nil, fmt.Errorf("cannot find source of Kustomization %s/%s: %w", obj.Namespace, obj.Name, err)
+	}
+	return r.Sources.Snapshot(ctx, key, o)
+}
+
+// settled reports whether the inventory of a Kustomization has all that it declares.
+func (r *Reconciler) settled(obj *kustomizev1.Kustomization, name types.NamespacedName, snapshot *source.Snapshot) bool {
+	if obj.Spec.Suspend || obj.Status.Inventory == nil || obj.UID == "" {
+		return false
+	}
+	r.mu.Lock()
+	known := r.known[name]
+	r.mu.Unlock()
+	if known != nil {
+		if covers, rendered := known.covers(obj.Generation, snapshot); rendered {
+			return covers
+		}
+	}
+	// An earlier process, or Flux, applied it.
+	return obj.Status.ObservedGeneration == obj.Generation && obj.Status.LastAppliedRevision == snapshot.Revision
+}
+
+// declares renders what a Kustomization declares.
+func (r *Reconciler) declares(ctx context.Context, obj *kustomizev1.Kustomization, snapshot *source.Snapshot) claim.Declaration {
+	var rendering *render.Rendering
+	inputs, err := r.inputs(ctx, obj)
+	if err == nil {
+		inputs.NoDigest = true
+		rendering, err = render.Render(ctx, snapshot, inputs)
+	}
+	if err != nil {
+		return claim.Declaration{Unknown: fmt.Errorf("cannot render Kustomization %s/%s: %w", obj.Namespace, obj.Name, err)}
+	}
+	d := claim.Declaration{Entries: inventory.OfAll(rendering.Objects)}
+	for _, u := range rendering.Objects {
+		if claim.IsOwner(u.GroupVersionKind().GroupKind()) {
+			d.Owners = append(d.Owners, &unstructured.Unstructured{Object: u.Object})
+		}
+	}
+	return d
+}
+
+func (r *Reconciler) declaration(name types.NamespacedName) (declaration, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d, ok := r.declarations[name]
+	return d, ok
+}
+
+func (r *Reconciler) declared(name types.NamespacedName, d declaration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.declarations) >= mostDeclarations {
+		clear(r.declarations)
+	}
+	r.declarations[name] = d
+}
+
+// current reports whether a reconcile applies what its Kustomization still declares, as
+// far as that is known without asking the API server.
+func (r *Reconciler) current(run *run) bool {
+	snapshot := r.Sources.Snapshots.Get(sourceKey(run.Obj))
+	if snapshot == nil || run.snapshot == nil || snapshot == run.snapshot || snapshot.Revision == run.snapshot.Revision {
+		return true
+	}
+	same, err := run.rendering.Reads.Unchanged(snapshot)
+	return err == nil && same
+}
+
+// handsOver records in the status what is kept for other owners. It reports whether
+// anything is.
+func (r *Reconciler) handsOver(run *run, sync apply.Result) bool {
+	obj := run.Obj
+	run.held.HandOver = sync.HandOver
+	if sync.HandOver == nil {
+		status.RemoveCondition(obj, v1alpha1.HandOverPendingCondition)
+		return false
+	}
+	isNew := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.HandOverPendingCondition) == nil
+	message := inventory.HandOverMessage(sync.Plan.HandOver, sync.Plan.NewOwner, *sync.HandOver)
+	status.SetCondition(obj, v1alpha1.HandOverPendingCondition, metav1.ConditionTrue, v1alpha1.ReasonHandOverPending, "%s", message)
+	if isNew {
+		r.event(run, corev1.EventTypeNormal, nil, "%s", message)
+	}
+	return true
+}
