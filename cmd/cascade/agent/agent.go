@@ -112,7 +112,7 @@ func (o *options) run(ctx context.Context, p Program) error {
 	if err != nil {
 		return err
 	}
-	mgr, err := newManager(config, p.Scheme(), o.serving, o.election, lock)
+	mgr, err := newManager(config, p.Scheme(), o.serving, o.election, lock, logger)
 	if err != nil {
 		return err
 	}

@@ -1,8 +1,12 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"time"
+
+	"github.com/go-logr/logr"
 
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -20,13 +24,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/informer"
 )
 
 // reconcileTimeout is the deadline of a whole reconcile.
 const reconcileTimeout = 10 * time.Minute
 
 // newManager makes the manager of the controllers, with its cache and its probes.
-func newManager(config *rest.Config, scheme *runtime.Scheme, s serving, e election, lock resourcelock.Interface) (ctrl.Manager, error) {
+func newManager(config *rest.Config, scheme *runtime.Scheme, s serving, e election, lock resourcelock.Interface, log logr.Logger) (ctrl.Manager, error) {
+	// What has a status that others may write is decoded object by object.
+	informers := informer.New(config, scheme, log, func(group string) bool {
+		return strings.HasSuffix(group, ".toolkit.fluxcd.io") || group == v1alpha1.Group
+	})
 	ofClusters, err := labels.NewRequirement(clusterapi.ClusterNameLabel, selection.Exists, nil)
 	if err != nil {
 		return nil, err
@@ -43,8 +53,10 @@ func newManager(config *rest.Config, scheme *runtime.Scheme, s serving, e electi
 		LeaderElection:                      e.enabled,
 		LeaderElectionResourceLockInterface: lock,
 		LeaderElectionReleaseOnCancel:       true,
+		MapperProvider:                      informers.Mapper,
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
+			NewInformer:      informers.Informer,
 			ByObject: map[client.Object]cache.ByObject{
 				// Only the one that tells of Cluster API, and only the Secrets that
 				// belong to clusters, and of both the metadata only.
@@ -57,10 +69,8 @@ func newManager(config *rest.Config, scheme *runtime.Scheme, s serving, e electi
 	if err != nil {
 		return nil, fmt.Errorf("cannot set up: %w", err)
 	}
-	for name, add := range map[string]func(string, healthz.Checker) error{"healthz": mgr.AddHealthzCheck, "readyz": mgr.AddReadyzCheck} {
-		if err := add(name, healthz.Ping); err != nil {
-			return nil, fmt.Errorf("cannot set up %s: %w", name, err)
-		}
+	if err := errors.Join(mgr.AddHealthzCheck("healthz", healthz.Ping), mgr.AddReadyzCheck("readyz", informers.Check)); err != nil {
+		return nil, fmt.Errorf("cannot set up probes: %w", err)
 	}
 	return mgr, nil
 }

@@ -1,0 +1,17 @@
+// Package informer makes the informers of the cache, so that no object can end the watch
+// of its kind.
+//
+// A list or a watch is decoded as a whole: one object whose status has a duration that is
+// none, or a time with a lower-case t, is an error of the list, and the kind is not read
+// any more until somebody finds that object. What a status may hold is not admitted as
+// strictly as a spec, and whoever may write the status of one object could stop a tier.
+// Here each object is decoded by itself. Of one that cannot be decoded the parts of the
+// status that are in the way are left out; if it is the spec, the object is taken to be
+// suspended, so that nothing is done with it and what it answers for stays its own.
+//
+// Invariants: an object that can be decoded is what the client of Kubernetes would make
+// of it. An object that cannot is never missing.
+//
+// Failure model: while a kind cannot be listed or watched, Check says so, and the
+// reflector tries again, as always.
+package informer

@@ -1,0 +1,131 @@
+package informer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+)
+
+// Informers makes the informers of one cache. It is safe for concurrent use.
+type Informers struct {
+	config *rest.Config
+	scheme *runtime.Scheme
+	log    logr.Logger
+	// tolerant are the groups whose objects are decoded one by one.
+	tolerant func(group string) bool
+
+	mu     sync.Mutex
+	client *http.Client
+	mapper meta.RESTMapper
+	// failing has the kinds that could not be read the last time.
+	failing map[string]error
+}
+
+// New returns Informers that decode the objects of the groups of tolerant one by one, of
+// whose statuses others than their controllers may write.
+func New(config *rest.Config, scheme *runtime.Scheme, log logr.Logger, tolerant func(group string) bool) *Informers {
+	return &Informers{config: config, scheme: scheme, log: log, tolerant: tolerant, failing: map[string]error{}}
+}
+
+// Mapper implements the MapperProvider of a manager, and keeps what it returns.
+func (i *Informers) Mapper(config *rest.Config, client *http.Client) (meta.RESTMapper, error) {
+	mapper, err := apiutil.NewDynamicRESTMapper(config, client)
+	if err != nil {
+		return nil, err
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.client, i.mapper = client, mapper
+	return mapper, nil
+}
+
+// Informer implements NewInformer of the options of a cache.
+func (i *Informers) Informer(lw cache.ListerWatcher, o runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
+	reader := &reader{of: i, kind: fmt.Sprintf("%T", o), client: cache.ToListerWatcherWithContext(lw)}
+	if gvk, err := apiutil.GVKForObject(o, i.scheme); err == nil {
+		reader.kind = gvk.GroupKind().String()
+		if _, isMetadata := o.(*metav1.PartialObjectMetadata); !isMetadata && i.tolerant(gvk.Group) {
+			reader.client = &tolerant{of: i, gvk: gvk}
+		}
+	}
+	return cache.NewSharedIndexInformer(reader.listWatch(), o, resync, indexers)
+}
+
+// Check implements healthz.Checker: an error names the kinds that cannot be read.
+func (i *Informers) Check(*http.Request) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if len(i.failing) == 0 {
+		return nil
+	}
+	var problems []string
+	for _, kind := range slices.Sorted(maps.Keys(i.failing)) {
+		problems = append(problems, fmt.Sprintf("cannot read %s: %v", kind, i.failing[kind]))
+	}
+	return errors.New(strings.Join(problems, "; "))
+}
+
+// read notes how a list or the begin of a watch ended.
+func (i *Informers) read(ctx context.Context, kind string, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch {
+	case err == nil:
+		delete(i.failing, kind)
+	case ctx.Err() != nil, apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+		// The informer ends, or has to list anew.
+	default:
+		i.failing[kind] = err
+	}
+}
+
+// transport is what reads the API server with, once the manager made it.
+func (i *Informers) transport(gk schema.GroupKind, version string) (*http.Client, *meta.RESTMapping, error) {
+	i.mu.Lock()
+	client, mapper := i.client, i.mapper
+	i.mu.Unlock()
+	if mapper == nil {
+		return nil, nil, errors.New("cannot read before there is a manager")
+	}
+	mapping, err := mapper.RESTMapping(gk, version)
+	return client, mapping, err
+}
+
+// reader notes whether a kind can be read.
+type reader struct {
+	of     *Informers
+	kind   string
+	client cache.ListerWatcherWithContext
+}
+
+func (r *reader) listWatch() *cache.ListWatch {
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list, err := r.client.ListWithContext(ctx, o)
+			r.of.read(ctx, r.kind, err)
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			w, err := r.client.WatchWithContext(ctx, o)
+			r.of.read(ctx, r.kind, err)
+			return w, err
+		},
+	}
+}
