@@ -93,6 +93,9 @@ const (
 	// HandOverPendingCondition of a Kustomization or HelmRelease is there while
 	// objects that it no longer declares are kept for the owner that does.
 	HandOverPendingCondition = "HandOverPending"
+	// SourceFailingCondition of a Kustomization is there while its source cannot be
+	// fetched. What the source had before is still applied.
+	SourceFailingCondition = "SourceFailing"
 	// CreateHeldCondition of a Kustomization or HelmRelease is there while Clusters
 	// are not created, lest they be built twice.
 	CreateHeldCondition = "CreateHeld"

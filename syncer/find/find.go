@@ -91,6 +91,15 @@ func (f *Finder) Watch(mgr ctrl.Manager, kinds ...string) ([]client.Object, erro
 	return objects, nil
 }
 
+// InCache returns an object of each of the kinds that are in the cache. It is called
+// after Watch.
+func (f *Finder) InCache(kinds ...string) []client.Object {
+	return slices.DeleteFunc(sourceKinds(), func(o client.Object) bool {
+		kind := KindOf(o)
+		return !f.Cached(kind) || !slices.Contains(kinds, kind)
+	})
+}
+
 // Cached reports whether the cache has the sources of a kind.
 func (f *Finder) Cached(kind string) bool { return f.Fetched[kind] || f.watched[kind] }
 

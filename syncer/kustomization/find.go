@@ -4,15 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/find"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/status"
+	"github.com/cascade-gitops/cascade/syncer/wake"
 )
 
 // find sets the snapshot of the source, or says how to go on without one.
@@ -33,6 +40,7 @@ func (r *Reconciler) find(ctx context.Context, run *run) *end {
 		return &end{err: err}
 	}
 	run.snapshot, err = r.Sources.Snapshot(ctx, key, o)
+	tellSource(obj, key, o, err == nil)
 	wait := again(r.Jitter(r.Rules.RequeueDependency))
 	switch {
 	case err == nil:
@@ -47,6 +55,58 @@ func (r *Reconciler) find(ctx context.Context, run *run) *end {
 		return wait
 	}
 	return r.failed(ctx, run, meta.ArtifactFailedReason, err)
+}
+
+// sourceGrace is how long a source may fail before its Kustomizations tell of it: most
+// failures are over by then.
+const sourceGrace = 30 * time.Second
+
+// tellSource records whether the source could be fetched the last time. Ready is about
+// what was applied, as with Flux, and stays as it is. there: what it had before is there.
+func tellSource(obj *kustomizev1.Kustomization, key source.Key, o sourcev1.Source, there bool) {
+	why := failure(o)
+	if why == nil {
+		status.RemoveCondition(obj, v1alpha1.SourceFailingCondition)
+		return
+	}
+	means := "new revisions do not arrive"
+	if !there {
+		means = "this process has not fetched it yet, so that neither changes of the spec nor of objects are looked at"
+	}
+	status.SetCondition(obj, v1alpha1.SourceFailingCondition, metav1.ConditionTrue, v1alpha1.ReasonSourceFailing,
+		"%s/%s/%s is not ready since %s, and %s; see its status: %s",
+		key.Kind, key.Namespace, key.Name, why.LastTransitionTime.UTC().Format(time.RFC3339), means, why.Reason)
+}
+
+// failure is the condition by which a source tells that it cannot be fetched; nil if it
+// tells no such thing.
+func failure(o any) *metav1.Condition {
+	source, ok := o.(status.Object)
+	if !ok {
+		return nil
+	}
+	ready := apimeta.FindStatusCondition(source.GetConditions(), meta.ReadyCondition)
+	if ready == nil || ready.Status != metav1.ConditionFalse {
+		return nil
+	}
+	return ready
+}
+
+// onSource wakes those whose source begins to fail, after a while, or fails no more.
+func (r *Reconciler) onSource(ctx context.Context, kind string, e event.UpdateEvent, queue wake.Queue) {
+	before, after := failure(e.ObjectOld), failure(e.ObjectNew)
+	if (before == nil) == (after == nil) {
+		return
+	}
+	r.index().Each(ctx, wake.SourceIndex, kind+"/"+client.ObjectKeyFromObject(e.ObjectNew).String(), func(o client.Object) {
+		told := apimeta.FindStatusCondition(o.(*kustomizev1.Kustomization).Status.Conditions, v1alpha1.SourceFailingCondition) != nil
+		switch {
+		case after != nil && !told:
+			wake.Enqueue(queue, client.ObjectKeyFromObject(o), wake.PriorityUnchanged, sourceGrace)
+		case after == nil && told:
+			wake.Enqueue(queue, client.ObjectKeyFromObject(o), wake.PriorityUnchanged, 0)
+		}
+	})
 }
 
 func sourceKey(k *kustomizev1.Kustomization) source.Key {

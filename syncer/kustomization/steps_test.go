@@ -211,6 +211,47 @@ func TestFindStep(t *testing.T) {
 	}
 }
 
+// TestSourceFailingStep: a source that cannot be fetched is told of, and what it had
+// before is applied.
+func TestSourceFailingStep(t *testing.T) {
+	failing := func(o *sourcev1.GitRepository) *sourcev1.GitRepository {
+		o.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: sourcev1.GitOperationFailedReason, LastTransitionTime: metav1.NewTime(noon)}}
+		return o
+	}
+	for name, tc := range map[string]struct {
+		reason   string
+		source   client.Object
+		snapshot bool
+		told     bool
+		part     string
+	}{
+		"Good":    {"there is nothing to tell, any more", git(true), true, false, ""},
+		"Failing": {"its last revision stays", failing(git(true)), true, true, "new revisions do not arrive"},
+		"Restart": {"nothing is there since the restart", failing(git(true)), false, true, "has not fetched it yet"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.Status.Conditions = []metav1.Condition{
+					{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: meta.ReconciliationSucceededReason},
+					{Type: v1alpha1.SourceFailingCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSourceFailing, Message: "before"},
+				}
+			}), tc.source)
+			s.snapshot = nil
+			if tc.snapshot {
+				s.Sources.Snapshots.Put(sourceKey(s.Obj), &source.Snapshot{Revision: revision})
+			}
+			s.Reconciler.find(t.Context(), s.run)
+			c := apimeta.FindStatusCondition(s.Obj.Status.Conditions, v1alpha1.SourceFailingCondition)
+			if (c != nil) != tc.told || c != nil && (!strings.Contains(c.Message, tc.part) || c.Reason != v1alpha1.ReasonSourceFailing) {
+				t.Errorf("%s: it tells %+v", tc.reason, c)
+			}
+			if s.says() != "True/"+meta.ReconciliationSucceededReason {
+				t.Errorf("%s: what was applied is %s", tc.reason, s.says())
+			}
+		})
+	}
+}
+
 func TestDependStep(t *testing.T) {
 	base := func(ready bool, applied string) *kustomizev1.Kustomization {
 		k := shop(func(k *kustomizev1.Kustomization) { k.Name = "base" })

@@ -68,9 +68,14 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		WatchesRawSource(ctrlsource.Func(r.onTouch)).
 		WatchesRawSource(wake.OnRelease(r.FirstSync, kustomizev1.KustomizationKind)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: wake.RateLimiter()})
-	others, err := r.Sources.Watch(mgr, sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.ExternalArtifactKind)
+	kinds := []string{sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.ExternalArtifactKind}
+	others, err := r.Sources.Watch(mgr, kinds...)
 	if err != nil {
 		return err
+	}
+	for _, o := range r.Sources.InCache(kinds...) {
+		kind := find.KindOf(o)
+		b = b.Watches(o, &handler.Funcs{UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue wake.Queue) { r.onSource(ctx, kind, e, queue) }})
 	}
 	for _, o := range others {
 		b = b.Watches(o, index.UsersOf(find.KindOf(o)), builder.WithPredicates(wake.NewArtifact()))
