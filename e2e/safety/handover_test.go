@@ -190,7 +190,8 @@ var handOvers = []struct {
 		func(t *testing.T, h *handOver) {
 			h.begin(t, "old")
 			h.Commit(t, map[string]string{"root/owners.yaml": strings.Replace(owner("new", "app", ""), "name: git", "name: later", 1)})
-			h.awaits(t, "old", "Kustomization/"+h.Namespace+"/new")
+			// It may declare the Kustomization old as well, for all that is known.
+			h.awaits(t, "root", "Kustomization/"+h.Namespace+"/new")
 			h.same(t, "a")
 			h.Apply(t, h.GitRepository("later", h.Git.HTTPURL(h.Namespace)))
 			h.Gone(t, &kustomizev1.Kustomization{}, "old")

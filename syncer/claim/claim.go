@@ -54,22 +54,30 @@ type Claims struct {
 
 // Except tells who besides self answers for an object of the cluster that a reference
 // leads to. Owners are read when the first question is asked, once for all that follow;
-// it is for one plan, and for one caller at a time. current reports whether what self
-// applies is still what it declares; nil is yes.
-func (c *Claims) Except(self client.Object, at target.Ref, current func() bool) apply.Claims {
+// it is for one plan, and for one caller at a time.
+func (c *Claims) Except(self client.Object, at target.Ref, applied Applied) apply.Claims {
 	var found *claims
 	return func(ctx context.Context, e, except inventory.Entry) (apply.Claim, error) {
 		if found == nil {
-			survey := &survey{Claims: c, self: self, at: at}
+			survey := &survey{Claims: c, self: self, at: at, applied: applied}
 			var err error
 			if found, err = survey.claims(ctx); err != nil {
 				return apply.Claim{}, err
 			}
 			// After the others, which may be of the newer revision.
-			found.superseded = current != nil && !current()
+			found.superseded = found.superseded || applied.Current != nil && !applied.Current()
 		}
 		return found.on(e, except), nil
 	}
+}
+
+// Applied is what the one that asks applied. The zero value is of one that is going and
+// declares nothing.
+type Applied struct {
+	// Current reports whether it is still what that one declares; nil is yes.
+	Current func() bool
+	// Has reports whether an owner is among it; nil is no.
+	Has func(owner inventory.Entry) bool
 }
 
 // claims are what a survey found.
@@ -127,7 +135,7 @@ func (c *claims) on(e, except inventory.Entry) apply.Claim {
 		return apply.Claim{Owner: by.owner.String(), Kind: apply.Declared}
 	}
 	for _, by := range c.unsure {
-		if by.ID() != except.ID() {
+		if by.ID() != except.ID() && by.ID() != e.ID() {
 			return apply.Claim{Owner: by.String(), Kind: apply.Declared}
 		}
 	}

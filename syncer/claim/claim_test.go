@@ -69,7 +69,7 @@ func TestClaims(t *testing.T) {
 				}
 			}
 			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.owner).Build()
-			got, err := (&Claims{Client: c}).Except(self(), tc.at, nil)(t.Context(), tc.entry, inventory.Entry{})
+			got, err := (&Claims{Client: c}).Except(self(), tc.at, Applied{})(t.Context(), tc.entry, inventory.Entry{})
 			if err != nil || got.Owner != tc.want {
 				t.Errorf("%s: claimed by %v, %v; want %q", tc.reason, got, err, tc.want)
 			}

@@ -49,8 +49,9 @@ const mostOwners = 2000
 // survey finds out for one plan who answers for what.
 type survey struct {
 	*Claims
-	self client.Object
-	at   target.Ref
+	self    client.Object
+	at      target.Ref
+	applied Applied
 
 	found *claims
 	// live are the owners that exist, by id.
@@ -89,7 +90,9 @@ func (s *survey) claims(ctx context.Context) (*claims, error) {
 		if s.here(o) {
 			s.found.there[e.ID()] = true
 		}
-		s.queue = append(s.queue, visit{owner: o})
+		if !s.drops(o) {
+			s.queue = append(s.queue, visit{owner: o})
+		}
 	}
 	s.mu.Lock()
 	s.index.update(owners)
@@ -111,6 +114,12 @@ func (s *survey) claims(ctx context.Context) (*claims, error) {
 // here reports whether an owner applies to the cluster that is asked about.
 func (s *survey) here(o client.Object) bool {
 	return s.place(o).SameCluster(o.GetNamespace(), s.at, s.self.GetNamespace())
+}
+
+// drops reports whether self applied an owner and no longer declares it. It goes, and
+// what it declares with it.
+func (s *survey) drops(o client.Object) bool {
+	return parentOf(o) == s.found.self.String() && (s.applied.Has == nil || !s.applied.Has(EntryOf(o)))
 }
 
 // missing adds the owners that others have applied, and that the cache does not have

@@ -101,6 +101,10 @@ func stranger(k *kustomizev1.Kustomization) {
 	k.Namespace, k.Labels, k.Spec.SourceRef.Name = "others", nil, "else"
 }
 
+func madeByOld(k *kustomizev1.Kustomization) {
+	k.Labels[kustomizev1.GroupVersion.Group+"/name"] = "old"
+}
+
 func failing(since time.Duration) func(*kustomizev1.Kustomization) {
 	return func(k *kustomizev1.Kustomization) {
 		k.Status.Conditions = []metav1.Condition{{
@@ -141,6 +145,8 @@ func TestSurvey(t *testing.T) {
 		"UnknownOld":      {reason: "one that has failed for a day delays nobody", owners: []client.Object{of("new", "two", failing(24*time.Hour))}, git: sources{"two": unknown(false)}},
 		"UnknownFails":    {reason: "one that fails since a moment ago may be part of the change", owners: []client.Object{of("new", "two", failing(time.Minute))}, git: sources{"two": unknown(false)}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
 		"UnknownPassing":  {reason: "a source is fetched again after a restart", owners: []client.Object{of("new", "two")}, git: sources{"two": unknown(true)}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
+		"Dropped":         {reason: "one that the one that asks made and no longer declares", owners: []client.Object{of("mid", "two", madeByOld), of("kept", "three", madeByOld)}, git: sources{"two": has("a"), "three": has("b")}},
+		"Kept":            {reason: "one that the one that asks made and declares", owners: []client.Object{of("kept", "two", madeByOld)}, git: sources{"two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/kept", Kind: apply.Declared}},
 		"UnknownStranger": {reason: "one of another team, source and parent delays nobody", owners: []client.Object{of("new", "two", stranger, failing(time.Minute))}, git: sources{"two": unknown(false)}},
 		"Going":           {reason: "one that is deleted and declared by nobody", self: going, owners: []client.Object{of("root", "root", recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": has().settled()}},
 		"ComesBack":       {reason: "one that is deleted, and declared again meanwhile", self: going, owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("old", "one")), "one": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
@@ -160,7 +166,9 @@ func TestSurvey(t *testing.T) {
 			}
 			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(tc.owners, self)...).Build()
 			claims := &Claims{Client: c, Live: c, Kustomizations: tc.git, HelmReleases: tc.git, Now: func() time.Time { return noon }}
-			got, err := claims.Except(self, target.Ref{}, func() bool { return !tc.superseded })(t.Context(), has("a").Entries[0], inventory.Entry{})
+			got, err := claims.Except(self, target.Ref{}, Applied{
+				Current: func() bool { return !tc.superseded }, Has: func(e inventory.Entry) bool { return e.Name == "kept" },
+			})(t.Context(), has("a").Entries[0], inventory.Entry{})
 			if err != nil || got != tc.want {
 				t.Errorf("%s: %+v, %v; want %+v", tc.reason, got, err, tc.want)
 			}

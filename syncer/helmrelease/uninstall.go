@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/cascade-gitops/cascade/syncer/claim"
 	"github.com/cascade-gitops/cascade/syncer/release"
 	"github.com/cascade-gitops/cascade/syncer/target"
 )
@@ -90,7 +91,7 @@ func (r *Reconciler) uninstall(ctx context.Context, run *run) (gone bool, result
 	}
 	outcome, err := r.Releases.Uninstall(ctx, release.Request{
 		Object: obj, Cluster: cluster, Save: run.Write, Log: log.FromContext(ctx),
-		Claimed: r.Claims.Except(obj, at, nil), HandOver: run.held().HandOver,
+		Claimed: r.Claims.Except(obj, at, claim.Applied{}), HandOver: run.held().HandOver,
 	})
 	if err == nil {
 		run.outcome = &outcome

@@ -104,7 +104,7 @@ func (r *Reconciler) options(run *run, owned []inventory.Entry, record *inventor
 		Undecided:         run.undecided(),
 		LowerTier:         !run.target.Local(),
 		HandOver:          run.held.HandOver,
-		Claimed:           r.Claims.Except(obj, run.target, func() bool { return r.current(run) }),
+		Claimed:           r.Claims.Except(obj, run.target, r.applied(run)),
 		Report:            r.driftMode(obj) == DriftReport,
 		Secretive:         len(run.inputs.Sensitive) > 0 || run.inputs.Decrypter != nil,
 		Applied:           obj.Status.LastAppliedRevision == run.snapshot.Revision && obj.Status.ObservedGeneration == obj.Generation,

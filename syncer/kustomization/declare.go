@@ -141,6 +141,20 @@ func (r *Reconciler) declared(name types.NamespacedName, d declaration) {
 	r.declarations[name] = d
 }
 
+// applied is what a reconcile applies, for those who ask for the claims of others.
+func (r *Reconciler) applied(run *run) claim.Applied {
+	owners := map[string]bool{}
+	for _, u := range run.rendering.Objects {
+		if claim.IsOwner(u.GroupVersionKind().GroupKind()) {
+			owners[inventory.Of(u).ID()] = true
+		}
+	}
+	return claim.Applied{
+		Current: func() bool { return r.current(run) },
+		Has:     func(owner inventory.Entry) bool { return owners[owner.ID()] },
+	}
+}
+
 // current reports whether a reconcile applies what its Kustomization still declares, as
 // far as that is known without asking the API server.
 func (r *Reconciler) current(run *run) bool {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/claim"
 	"github.com/cascade-gitops/cascade/syncer/status"
 	"github.com/cascade-gitops/cascade/syncer/target"
 )
@@ -73,7 +74,7 @@ func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 		return nil
 	}
 	res, err := r.pruneAt(ctx, run, ref, apply.Options{
-		Target: run.name().String(), LowerTier: !ref.Local(), Claimed: r.Claims.Except(obj, ref, nil),
+		Target: run.name().String(), LowerTier: !ref.Local(), Claimed: r.Claims.Except(obj, ref, claim.Applied{}),
 		HandOver: run.held.HandOver,
 		Approved: obj.Annotations[v1alpha1.ApprovePruneAnnotation],
 	})

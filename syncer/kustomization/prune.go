@@ -11,6 +11,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/claim"
 	"github.com/cascade-gitops/cascade/syncer/status"
 	"github.com/cascade-gitops/cascade/syncer/target"
 )
@@ -28,7 +29,7 @@ func (r *Reconciler) leave(ctx context.Context, run *run, old target.Ref) *end {
 		return nil
 	}
 	res, err := r.pruneAt(ctx, run, old, apply.Options{
-		Target: run.name().String(), LowerTier: !old.Local(), Moved: true, Claimed: r.Claims.Except(obj, old, nil),
+		Target: run.name().String(), LowerTier: !old.Local(), Moved: true, Claimed: r.Claims.Except(obj, old, claim.Applied{}),
 		HandOver: run.held.HandOver,
 		Approved: obj.Annotations[v1alpha1.ApprovePruneAnnotation], Undecided: run.undecided(),
 	})
