@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/syncer/answer"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
 
@@ -57,6 +57,9 @@ type Connections struct {
 	// Fence is asked before each delete in a child; nil lets all pass. It is set
 	// before the first use.
 	Fence func() error
+	// Addresses are those where API servers of children may be. They are set before the
+	// first use.
+	Addresses answer.Addresses
 
 	quick, slow chan struct{}
 
@@ -222,11 +225,15 @@ const userAgent = "cascade-parent"
 
 // calls makes a caller. Requests follow each other, so HTTP/1.1 suffices, with a
 // fraction of the memory of HTTP/2. The proxy settings of the environment are
-// ignored; a proxy of the kubeconfig is used if it was allowed.
-func calls(config *rest.Config) (*caller, error) {
+// ignored; a proxy of the kubeconfig is used if it was allowed. Answers have the bounds
+// of another's API server, and no redirect is followed.
+func calls(config *rest.Config, addresses answer.Addresses) (*caller, error) {
 	base, err := url.Parse(config.Host)
 	if err != nil {
 		return nil, errors.New("cannot use kubeconfig: server is not a URL")
+	}
+	if err := addresses.Check(config.Host); err != nil {
+		return nil, err
 	}
 	tlsConfig, err := rest.TLSConfigFor(config)
 	if err != nil {
@@ -239,21 +246,24 @@ func calls(config *rest.Config) (*caller, error) {
 	}
 	transport := &http.Transport{
 		Proxy:               config.Proxy,
-		DialContext:         (&net.Dialer{Timeout: callTimeout}).DialContext,
+		DialContext:         addresses.Dial,
 		TLSClientConfig:     tlsConfig,
 		TLSHandshakeTimeout: callTimeout,
 		IdleConnTimeout:     idleAfter,
 		MaxIdleConnsPerHost: 1,
+		// Kubernetes sends a few hundred bytes.
+		MaxResponseHeaderBytes: 64 << 10,
 	}
+	guarded := answer.Bound(transport, answer.Other(), base.Path)
 	return &caller{
 		base: base, transport: transport,
-		http: &http.Client{Transport: &authorized{next: transport, token: config.BearerToken}, Timeout: callTimeout},
+		http: &http.Client{Transport: &authorized{next: guarded, token: config.BearerToken}, Timeout: callTimeout},
 	}, nil
 }
 
 // do sends one request. The error in the result is one of apimachinery.
 func (c *caller) do(ctx context.Context, verb, path string, body any, content rest.ClientContentConfig) rest.Result {
-	r := rest.NewRequestWithClient(c.base, "", content, c.http).Verb(verb).AbsPath(path)
+	r := rest.NewRequestWithClient(c.base, "", content, c.http).Verb(verb).AbsPath(path).WarningHandler(rest.NoWarnings{})
 	if body != nil {
 		r = r.SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body)
 	}
@@ -272,7 +282,7 @@ func (l *link) hangUp() {
 // and CA keep the minted token. Another server or CA may be another cluster, so
 // everything that was learned is dropped.
 func (l *link) use(config *rest.Config, source string) error {
-	admin, err := calls(config)
+	admin, err := calls(config, l.pool.Addresses)
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/answer"
 )
 
 // far is a child's API server as far as probes need one. What it admits and says
@@ -392,7 +393,7 @@ func TestUse(t *testing.T) {
 	if err := n.use(config("https://127.0.0.1:1", "one"), "s1"); err != nil {
 		t.Fatal(err)
 	}
-	minted, err := calls(config("https://127.0.0.1:1", "minted"))
+	minted, err := calls(config("https://127.0.0.1:1", "minted"), answer.Addresses{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -420,7 +421,7 @@ func TestUse(t *testing.T) {
 }
 
 func TestCallTimeout(t *testing.T) {
-	c, err := calls(&rest.Config{Host: "https://127.0.0.1:1"})
+	c, err := calls(&rest.Config{Host: "https://127.0.0.1:1"}, answer.Addresses{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -430,7 +431,7 @@ func TestCallTimeout(t *testing.T) {
 	if c.transport.Proxy != nil {
 		t.Error("a proxy of the environment sees what is sent to children")
 	}
-	if _, err := calls(&rest.Config{Host: "https://a b"}); err == nil {
+	if _, err := calls(&rest.Config{Host: "https://a b"}, answer.Addresses{}); err == nil {
 		t.Error("a host that is none is accepted")
 	}
 }

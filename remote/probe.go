@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/answer"
 )
 
 const (
@@ -142,7 +143,10 @@ func (l *link) runProbe(ctx context.Context, q probeRequest) *probeResult {
 	// One refused connection may be a restart of the API server; a time-out is not.
 	var timeout net.Error
 	a.passing = l.failures == 1 && !l.responded.IsZero() && !(errors.As(err, &timeout) && timeout.Timeout())
+	var refused *answer.Error
 	switch {
+	case errors.As(err, &refused):
+		err = because(refused.Reason, fmt.Errorf("cannot use what answers at %s: %w", l.host, refused))
 	case apierrors.IsUnauthorized(err):
 		lapsed := ""
 		if l.lapsed() {
@@ -343,7 +347,7 @@ func (l *link) renew(ctx context.Context) error {
 	if s := got.Spec.ExpirationSeconds; s != nil && *s > 0 {
 		life = min(life, time.Duration(*s)*time.Second)
 	}
-	minted, err := calls(&rest.Config{Host: l.host, TLSClientConfig: l.tls, Proxy: l.proxy, BearerToken: got.Status.Token})
+	minted, err := calls(&rest.Config{Host: l.host, TLSClientConfig: l.tls, Proxy: l.proxy, BearerToken: got.Status.Token}, l.pool.Addresses)
 	if err != nil {
 		return err
 	}

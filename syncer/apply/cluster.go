@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
+	"github.com/cascade-gitops/cascade/syncer/answer"
 	"github.com/cascade-gitops/cascade/syncer/observed"
 )
 
@@ -50,16 +51,22 @@ type Cluster struct {
 // readiness is the last answer of an API server to the question whether it is
 // there. All connections to that API server share it.
 type readiness struct {
-	sync.Mutex
+	mu  sync.Mutex // guards the fields; never held over a call
 	at  time.Time
 	err error
+	// asking is closed when the question that is under way has its answer; nil if
+	// none is.
+	asking chan struct{}
 }
 
 // Connect makes a connection; nothing is sent yet. Calls are not limited in
-// rate by the client: API servers of today limit fairly by themselves.
+// rate by the client: API servers of today limit fairly by themselves. All that is
+// sent with Config of the connection has the bounds of package answer: those of
+// answer.Own, or the tighter ones that the configuration has already.
 func Connect(config *rest.Config, scheme *runtime.Scheme) (*Cluster, error) {
 	config = rest.CopyConfig(config)
 	config.QPS = -1
+	answer.Guard(config)
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make HTTP client: %w", err)
@@ -71,8 +78,8 @@ func Connect(config *rest.Config, scheme *runtime.Scheme) (*Cluster, error) {
 	return connect(config, httpClient, mapper, scheme)
 }
 
-// Attach makes a connection over an HTTP client that knows how to authenticate
-// and how long to wait. Its calls follow each other: there is never more than
+// Attach makes a connection over an HTTP client that knows how to authenticate,
+// how long to wait and how much to read (answer.Bound). Its calls follow each other: there is never more than
 // one on its way. What the cluster serves is shared through schemas and
 // remembered in known. Nothing is sent yet. The owner of the HTTP client closes
 // its connections.
@@ -130,8 +137,11 @@ func (c *Cluster) Version(ctx context.Context) (string, error) {
 // Ready asks the API server's own readiness endpoint.
 func (c *Cluster) Ready(ctx context.Context) error {
 	body, err := c.discovery.RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
-	if err != nil {
-		return fmt.Errorf("cannot reach API server: %w: %s", err, body)
+	switch {
+	case err != nil && len(body) > 0:
+		return fmt.Errorf("cannot reach API server: %w: %.2000s", err, body)
+	case err != nil:
+		return fmt.Errorf("cannot reach API server: %w", err)
 	}
 	return nil
 }
@@ -162,25 +172,70 @@ const (
 	answerTimeout = 10 * time.Second
 	// answerHolds is how long an answer, or the lack of one, stands.
 	answerHolds = 15 * time.Second
+	// answerPatience bounds how long a caller waits for the answer to another's
+	// question. Callers are workers, and all of one cluster that is gone must not hold
+	// all of them.
+	answerPatience = 3 * time.Second
 )
 
+// errNoAnswer: the question is under way, and its answer takes long.
+var errNoAnswer = fmt.Errorf("cannot reach API server: it has not said within %s whether it is ready", answerPatience)
+
 // Answers asks whether the API server is there at all. Callers share an answer
-// for a while: a cluster that is gone must not delay each of them.
+// for a while: a cluster that is gone must not delay each of them. One asks, with its
+// own context. The others get the last answer if that was a failure, and wait
+// otherwise: no longer than answerPatience or their own context.
 func (c *Cluster) Answers(ctx context.Context, now time.Time) error {
-	c.answer.Lock()
-	defer c.answer.Unlock()
-	if now.Sub(c.answer.at) < answerHolds {
-		return c.answer.err
+	a := c.answer
+	for {
+		a.mu.Lock()
+		if now.Sub(a.at) < answerHolds {
+			defer a.mu.Unlock()
+			return a.err
+		}
+		asking, last := a.asking, a.err
+		if asking == nil {
+			a.asking = make(chan struct{})
+			a.mu.Unlock()
+			return c.ask(ctx, now)
+		}
+		a.mu.Unlock()
+		if last != nil {
+			return last
+		}
+		patience := time.NewTimer(answerPatience)
+		select {
+		case <-asking:
+			patience.Stop()
+		case <-patience.C:
+			return errNoAnswer
+		case <-ctx.Done():
+			patience.Stop()
+			return fmt.Errorf("cannot reach API server: %w", ctx.Err())
+		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+}
+
+// ask puts the question of Answers and ends asking.
+func (c *Cluster) ask(ctx context.Context, now time.Time) error {
+	asked, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	c.answer.err = c.Ready(ctx)
-	c.answer.at = now
-	if c.answer.err != nil {
-		// The time that the question took counts as well.
-		c.answer.at = now.Add(answerTimeout)
+	err := c.Ready(asked)
+	a := c.answer
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	close(a.asking)
+	a.asking = nil
+	if err != nil && ctx.Err() != nil {
+		// The caller gave up, which says nothing of the API server. Another asks.
+		return err
 	}
-	return c.answer.err
+	a.err, a.at = err, now
+	if err != nil {
+		// The time that the question took counts as well.
+		a.at = now.Add(answerTimeout)
+	}
+	return err
 }
 
 // resources lists the API resources of every group, all or an error.

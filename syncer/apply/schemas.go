@@ -2,6 +2,7 @@ package apply
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -24,26 +25,38 @@ const (
 	// servers give since Kubernetes 1.30.
 	discoveryType = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 	// discoveryMost bounds one answer; thousands of kinds stay far below.
-	discoveryMost = 32 << 20
-	// schemasMost is how many different schemas are kept for later connections. A
-	// connection keeps its own as long as it lives.
-	schemasMost = 64
+	discoveryMost = 8 << 20
+	// schemasMost is how many different schemas are kept for later connections, and
+	// schemasBytes of how many bytes of answers. A connection keeps its own as long as
+	// it lives.
+	schemasMost  = 64
+	schemasBytes = 32 << 20
 )
 
 // Schemas shares what API servers serve between connections to many clusters.
-// Clusters of one version of Kubernetes with the same definitions give
-// the same answer under the same entity tag, so that it is transferred, decoded
-// and kept once. It is safe for concurrent use; no lock is held over a call.
+// Clusters of one version of Kubernetes with the same definitions give the same
+// answer, which is decoded and kept once. What is the same is told by the bytes that
+// came. An entity tag is the word of one API server, and says something about the
+// answers of that one only: another could give its own answer under a tag that it knows
+// from elsewhere. It is safe for concurrent use; no lock is held over a call.
 type Schemas struct {
 	mu    sync.Mutex
 	known []*served // most recently used first
 }
 
+// sum is the SHA-256 of an answer.
+type sum [sha256.Size]byte
+
+// both are the sums of two answers as one.
+func both(sums [2]sum) sum { return sha256.Sum256(append(sums[0][:], sums[1][:]...)) }
+
 // served is what an API server serves at one moment. It does not change, and is safe
 // for concurrent use.
 type served struct {
-	// tag is the entity tags of both answers, empty if the server gave none.
-	tag    string
+	// sum identifies both answers by their content, and bytes is how long they are; zero
+	// if they are not shared.
+	sum    sum
+	bytes  int
 	lists  []*metav1.APIResourceList
 	stale  []string
 	mapper meta.RESTMapper
@@ -83,12 +96,12 @@ func (s *served) mapping(gk schema.GroupKind, version string) (*meta.RESTMapping
 // NewSchemas returns an empty store.
 func NewSchemas() *Schemas { return &Schemas{} }
 
-// find returns the schema with a tag, nil if it is not known.
-func (s *Schemas) find(tag string) *served {
+// find returns the schema with a content, nil if it is not known.
+func (s *Schemas) find(content sum) *served {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, k := range s.known {
-		if k.tag == tag {
+		if k.sum == content {
 			copy(s.known[1:], s.known[:i])
 			s.known[0] = k
 			return k
@@ -100,28 +113,20 @@ func (s *Schemas) find(tag string) *served {
 // keep remembers a schema. If another connection remembered the same one first,
 // keep returns that.
 func (s *Schemas) keep(n *served) *served {
-	if n.tag == "" {
-		return n
-	}
-	if k := s.find(n.tag); k != nil {
+	if k := s.find(n.sum); k != nil {
 		return k
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.known = slices.Insert(s.known, 0, n)
-	s.known = s.known[:min(len(s.known), schemasMost)]
-	return n
-}
-
-// likely is the best guess for a cluster of which nothing is known: the schema
-// that was used last.
-func (s *Schemas) likely() *served {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.known) == 0 {
-		return nil
+	bytes := 0
+	for i, k := range s.known {
+		if bytes += k.bytes; i == schemasMost || i > 0 && bytes > schemasBytes {
+			s.known = slices.Delete(s.known, i, len(s.known))
+			break
+		}
 	}
-	return s.known[0]
+	return n
 }
 
 // Kinds is what one cluster is known to serve. A caller that connects to the
@@ -130,6 +135,8 @@ func (s *Schemas) likely() *served {
 type Kinds struct {
 	mu      sync.Mutex
 	current *served
+	// answers are those that current was decoded from.
+	answers answers
 	// missed: a kind was found neither in current nor in a fresh answer of the API
 	// server.
 	missed bool
@@ -142,16 +149,32 @@ func (k *Kinds) Doubt() {
 	k.missed = false
 }
 
-func (k *Kinds) get() (current *served, missed bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.current, k.missed
+// answers are those of the two roots of one API server: the entity tags that it gave
+// them, empty if it gave none, and their content.
+type answers struct {
+	tags [2]string
+	sums [2]sum
 }
 
-func (k *Kinds) set(current *served, missed bool) {
+func (k *Kinds) get() (current *served, of answers, missed bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.current, k.missed = current, missed
+	return k.current, k.answers, k.missed
+}
+
+func (k *Kinds) set(current *served, of answers) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.current, k.answers, k.missed = current, of, false
+}
+
+// miss notes that a kind is not in what was just discovered.
+func (k *Kinds) miss(current *served) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.current == current {
+		k.missed = true
+	}
 }
 
 // kinds is a RESTMapper of one cluster. It asks the API server at first use,
@@ -169,57 +192,76 @@ var _ meta.RESTMapper = &kinds{}
 
 // now returns what the cluster serves; fresh asks it again.
 func (k *kinds) now(ctx context.Context, fresh bool) (*served, error) {
-	current, _ := k.known.get()
+	current, of, _ := k.known.get()
 	if current != nil && !fresh {
 		return current, nil
 	}
-	expected := current
-	if expected == nil {
-		expected = k.schemas.likely()
-	}
-	found, err := k.ask(ctx, expected)
+	found, of, err := k.ask(ctx, current, of)
 	if err != nil {
 		return nil, fmt.Errorf("cannot discover API resources: %w", err)
 	}
-	k.known.set(found, false)
+	k.known.set(found, of)
 	return found, nil
 }
 
-// ask asks for the groups and resources of the two roots. expected may be nil.
-func (k *kinds) ask(ctx context.Context, expected *served) (*served, error) {
-	var tags [2]string
-	if expected != nil {
-		tags[0], tags[1], _ = strings.Cut(expected.tag, " ")
+// roots are the paths of the two answers.
+var roots = [2]string{"/api", "/apis"}
+
+// ask asks for the groups and resources of the two roots. expected is what the answers
+// of were decoded to, or nil.
+func (k *kinds) ask(ctx context.Context, expected *served, of answers) (*served, answers, error) {
+	if expected == nil {
+		of = answers{}
 	}
+	now := of
 	var bodies [2][]byte
-	for i, root := range []string{"/api", "/apis"} {
-		body, tag, err := k.get(ctx, root, tags[i], false)
+	for i, root := range roots {
+		body, tag, err := k.get(ctx, root, of.tags[i])
 		if err != nil {
-			return nil, err
+			return nil, answers{}, err
 		}
 		if tag == "" {
-			return k.unaggregated()
+			s, err := k.unaggregated()
+			return s, answers{}, err
 		}
-		bodies[i], tags[i] = body, tag
+		bodies[i], now.tags[i] = body, tag
+		if body != nil {
+			now.sums[i] = sha256.Sum256(body)
+		}
 	}
-	tag := tags[0] + " " + tags[1]
-	if known := k.schemas.find(tag); known != nil {
-		return known, nil
+	if expected != nil && now.sums == of.sums {
+		return expected, now, nil
 	}
-	if expected != nil && expected.tag == tag {
-		return k.schemas.keep(expected), nil
+	if known := k.schemas.find(both(now.sums)); known != nil {
+		return known, now, nil
 	}
 	// One of the two may be unchanged, and its content is not kept.
-	for i, root := range []string{"/api", "/apis"} {
+	for i, root := range roots {
 		if bodies[i] != nil {
 			continue
 		}
 		var err error
-		if bodies[i], tags[i], err = k.get(ctx, root, "", true); err != nil {
-			return nil, err
+		if bodies[i], now.tags[i], err = k.get(ctx, root, ""); err != nil {
+			return nil, answers{}, err
 		}
+		now.sums[i] = sha256.Sum256(bodies[i])
 	}
-	n := &served{tag: tags[0] + " " + tags[1]}
+	s, err := decode(bodies)
+	if err != nil {
+		return nil, answers{}, err
+	}
+	if len(s.stale) > 0 {
+		// A stale answer changes without a change of definitions, so that it is not
+		// shared.
+		return s, answers{}, nil
+	}
+	s.sum, s.bytes = both(now.sums), len(bodies[0])+len(bodies[1])
+	return k.schemas.keep(s), now, nil
+}
+
+// decode reads both answers.
+func decode(bodies [2][]byte) (*served, error) {
+	n := &served{}
 	var groups []*restmapper.APIGroupResources
 	for _, body := range bodies {
 		var list apidiscovery.APIGroupDiscoveryList
@@ -244,17 +286,12 @@ func (k *kinds) ask(ctx context.Context, expected *served) (*served, error) {
 		}
 	}
 	n.mapper = restmapper.NewDiscoveryRESTMapper(groups)
-	if len(n.stale) > 0 {
-		// A stale answer changes without a change of definitions, so that it is not
-		// shared.
-		return n, nil
-	}
-	return k.schemas.keep(n), nil
+	return n, nil
 }
 
-// get reads one root. The body is nil if its tag is known, unless wanted is
-// set. An answer without a tag is not of the type that was asked for.
-func (k *kinds) get(ctx context.Context, root, tag string, wanted bool) (body []byte, found string, err error) {
+// get reads one root. The body is nil if it is still the one that the server gave the
+// tag. An answer without a tag is not of the type that was asked for.
+func (k *kinds) get(ctx context.Context, root, tag string) (body []byte, found string, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(k.host, "/")+root, nil)
 	if err != nil {
 		return nil, "", err
@@ -270,31 +307,18 @@ func (k *kinds) get(ctx context.Context, root, tag string, wanted bool) (body []
 	defer response.Body.Close()
 	found = response.Header.Get("ETag")
 	switch {
-	case response.StatusCode == http.StatusNotModified:
+	case response.StatusCode == http.StatusNotModified && tag != "":
 		return nil, tag, nil
 	case response.StatusCode != http.StatusOK:
 		return nil, "", apierrors.NewGenericServerResponse(response.StatusCode, http.MethodGet, schema.GroupResource{}, "", root+": "+response.Status, 0, false)
-	case !wanted && k.schemas.has(found):
-		return nil, found, nil
 	}
-	if body, err = io.ReadAll(io.LimitReader(response.Body, discoveryMost)); err != nil {
+	if body, err = io.ReadAll(io.LimitReader(response.Body, discoveryMost+1)); err != nil {
 		return nil, "", err
 	}
-	return body, found, nil
-}
-
-// has reports whether an answer with a tag was decoded before. The other
-// answer may differ; then this one is read once more.
-func (s *Schemas) has(tag string) bool {
-	if tag == "" {
-		return false
+	if len(body) > discoveryMost {
+		return nil, "", fmt.Errorf("cannot read %s: it has more than %d bytes", root, discoveryMost)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.known, func(k *served) bool {
-		core, rest, _ := strings.Cut(k.tag, " ")
-		return core == tag || rest == tag
-	})
+	return body, found, nil
 }
 
 // unaggregated discovers group by group, from API servers before 1.30.
@@ -340,7 +364,7 @@ func lookup[T any](k *kinds, f func(*served) (T, error)) (T, error) {
 	if err == nil {
 		return found, nil
 	}
-	if _, missed := k.known.get(); missed || !meta.IsNoMatchError(err) {
+	if _, _, missed := k.known.get(); missed || !meta.IsNoMatchError(err) {
 		return found, err
 	}
 	again, aerr := k.now(context.Background(), true)
@@ -351,7 +375,7 @@ func lookup[T any](k *kinds, f func(*served) (T, error)) (T, error) {
 		found, err = f(again)
 	}
 	if meta.IsNoMatchError(err) {
-		k.known.set(again, true)
+		k.known.miss(again)
 	}
 	return found, err
 }

@@ -111,12 +111,56 @@ func TestSchemasAreShared(t *testing.T) {
 		second := &discovering{}
 		second.serve("one", "Thing")
 		b := attach(t, second, schemas)
-		if !mapped(t, b, "Thing") || second.bodies != 0 || second.replies != 2 {
-			t.Errorf("another cluster that serves the same: %d bodies in %d replies, want none in two", second.bodies, second.replies)
+		if !mapped(t, b, "Thing") || second.bodies != 2 || second.replies != 2 {
+			t.Errorf("another cluster that serves the same: %d bodies in %d replies, want two in two", second.bodies, second.replies)
+		}
+		if _, err := b.kinds.now(t.Context(), true); err != nil || second.bodies != 2 || second.replies != 4 {
+			t.Errorf("the same cluster again: %d bodies in %d replies, want two in four (%v)", second.bodies, second.replies, err)
 		}
 		if a.kinds.known.current != b.kinds.known.current {
 			t.Error("two clusters that serve the same keep two schemas")
 		}
+	}
+}
+
+// TestSchemasOfHostileChild: whatever entity tags a child gives, others see what their
+// own API server serves.
+func TestSchemasOfHostileChild(t *testing.T) {
+	for _, hostileFirst := range []bool{true, false} {
+		schemas := NewSchemas()
+		hostile, honest := &discovering{}, &discovering{}
+		hostile.serve("one", "Gadget")
+		honest.serve("one", "Thing")
+		order := []*discovering{honest, hostile}
+		if hostileFirst {
+			order = []*discovering{hostile, honest}
+		}
+		for _, d := range order {
+			c := attach(t, d, schemas)
+			if mapped(t, c, "Thing") != (d == honest) || mapped(t, c, "Gadget") != (d == hostile) {
+				t.Errorf("hostile first: %t: a cluster is taken for the other", hostileFirst)
+			}
+			if _, err := c.kinds.now(t.Context(), true); err != nil || mapped(t, c, "Thing") != (d == honest) {
+				t.Errorf("hostile first: %t: a cluster is taken for the other when asked again (%v)", hostileFirst, err)
+			}
+		}
+	}
+}
+
+// TestSchemasAreBounded: what children serve does not pile up.
+func TestSchemasAreBounded(t *testing.T) {
+	schemas := NewSchemas()
+	for i := range 3 * schemasMost {
+		schemas.keep(&served{sum: sum{byte(i), 1}, bytes: 10})
+	}
+	if len(schemas.known) != schemasMost {
+		t.Errorf("%d schemas are kept, want %d", len(schemas.known), schemasMost)
+	}
+	for i := range 20 {
+		schemas.keep(&served{sum: sum{byte(i), 2}, bytes: discoveryMost})
+	}
+	if most := schemasBytes / discoveryMost; len(schemas.known) != most {
+		t.Errorf("%d large schemas are kept, want %d", len(schemas.known), most)
 	}
 }
 

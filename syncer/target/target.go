@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -41,6 +42,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/syncer/answer"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -69,6 +71,8 @@ type Targets struct {
 	Local *apply.Cluster
 	// Kubeconfig parses a kubeconfig. It decides what one may contain.
 	Kubeconfig func([]byte) (*rest.Config, error)
+	// Addresses are those where clusters of spec.kubeConfig may be.
+	Addresses answer.Addresses
 	// ServiceAccount is impersonated where an object names none
 	// (--default-service-account).
 	ServiceAccount string
@@ -294,6 +298,12 @@ func (t *Targets) connect(config *rest.Config) (*apply.Cluster, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout = targetTimeout
 	config.UserAgent = status.ObjectManager
+	if u, err := url.Parse(config.Host); err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
+		return nil, errors.New("cannot use address of cluster: it is not an https URL")
+	}
+	if err := t.Addresses.Guard(config); err != nil {
+		return nil, fmt.Errorf("cannot use address of cluster: %w", err)
+	}
 	c, err := apply.Connect(config, t.Scheme)
 	if err != nil {
 		return nil, err

@@ -7,8 +7,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -33,6 +35,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/syncer/answer"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
 
@@ -276,6 +279,72 @@ func TestTargetsGet(t *testing.T) {
 	}
 	if c, err := targets.Get(t.Context(), kustomizationAt("", nil)); err != nil || c != targets.Local {
 		t.Errorf("our own cluster, with our rights: %v", err)
+	}
+}
+
+// TestTargetsOfStrangers: kubeconfigs and ConfigMaps of tenants lead to API servers,
+// and to nothing else.
+func TestTargetsOfStrangers(t *testing.T) {
+	var others []string
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		others = append(others, r.Header.Get("Authorization"))
+	}))
+	defer other.Close()
+	inside := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/away"):
+			http.Redirect(w, r, other.URL+"/?key=inner", http.StatusTemporaryRedirect)
+		case strings.HasPrefix(r.URL.Path, "/error"):
+			http.Error(w, "password: inner", http.StatusForbidden)
+		default:
+			_, _ = io.WriteString(w, `{"password":"inner"}`)
+		}
+	}))
+	defer inside.Close()
+	at := func(path string) []byte {
+		s := &apiServer{Server: inside}
+		return []byte(strings.ReplaceAll(string(s.kubeconfig(t, "theirs")), inside.URL, inside.URL+path))
+	}
+	metadata := []byte(strings.ReplaceAll(string((&apiServer{Server: inside}).kubeconfig(t, "theirs")), inside.URL, "https://169.254.169.254"))
+	s := newAPIServer(t, "edge")
+	targets, _ := newTargets(t, s,
+		kubeconfigSecret("away", map[string][]byte{"value": at("/away")}),
+		kubeconfigSecret("error", map[string][]byte{"value": at("/error")}),
+		kubeconfigSecret("json", map[string][]byte{"value": at("/json")}),
+		kubeconfigSecret("metadata", map[string][]byte{"value": metadata}),
+	)
+	for name, tt := range map[string]struct {
+		reason, want string
+	}{
+		"away":     {"a redirect is not followed", answer.ReasonRedirect},
+		"error":    {"words of a service that is no API server do not come back", "failed to get server groups"},
+		"json":     {"nor its objects", answer.ReasonNotKubernetes},
+		"metadata": {"link-local addresses are refused", answer.ReasonAddress},
+	} {
+		_, err := targets.Identify(t.Context(), "apps", Ref{Kind: "Secret", Name: name})
+		if name == "error" {
+			// Forbidden is no error of Identify.
+			if c, cerr := targets.Connect(t.Context(), "apps", Ref{Kind: "Secret", Name: name}); cerr == nil {
+				err = c.Get(t.Context(), types.NamespacedName{Name: "x"}, &corev1.Namespace{})
+			}
+		}
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: got %v, want %q", tt.reason, err, tt.want)
+		}
+		if err != nil && strings.Contains(err.Error(), "inner") {
+			t.Errorf("%s: %v", tt.reason, err)
+		}
+	}
+	if len(others) > 0 {
+		t.Errorf("the other server got %q", others)
+	}
+	targets.Addresses.Deny = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	targets.open = nil
+	_, err := targets.Identify(t.Context(), "apps", Ref{Kind: "Secret", Name: "json"})
+	var refused *answer.Error
+	if !errors.As(err, &refused) || refused.Reason != answer.ReasonAddress {
+		t.Errorf("loopback, where it is denied: got %v", err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/cascade-gitops/cascade/remote"
+	"github.com/cascade-gitops/cascade/syncer/answer"
 	"github.com/cascade-gitops/cascade/syncer/render"
 )
 
@@ -98,6 +99,7 @@ func (o *options) run(ctx context.Context, p Program) error {
 	config.QPS = -1
 	config.UserAgent = "cascade-agent/" + p.Version
 	config.WarningHandler = rest.NoWarnings{} // of API servers about Flux's finalizer, on each write
+	answer.Guard(config)
 	// From here on, whatever has no transport of its own has no network.
 	if err := render.DenyNetwork(); err != nil {
 		return err

@@ -239,7 +239,7 @@ func (w *wiring) jitter() wake.Jitter { return wake.NewJitter(w.program.Rand) }
 func (w *wiring) children(ctx context.Context) error {
 	o, mgr, now := w.options, w.mgr, w.program.Now
 	connections := remote.NewConnections(ctx, mgr.GetScheme(), now, w.program.Rand)
-	connections.Fence = w.fence
+	connections.Fence, connections.Addresses = w.fence, o.targets.addresses
 	children := &remote.Children{
 		Client: mgr.GetClient(), Cache: mgr.GetCache(), Cluster: w.local, Snapshots: w.finder.Snapshots, Connections: connections,
 		Events: w.events("cascade"), Metrics: remote.NewMetrics(ctrlmetrics.Registry), Now: now, Rand: w.program.Rand,

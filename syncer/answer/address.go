@@ -1,0 +1,103 @@
+package answer
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"net/url"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// Addresses are those that a kubeconfig may lead to. It is checked where a connection
+// is made, when names are resolved: what a name means can change after a check. The
+// zero value refuses what no API server has, and what gives credentials of machines
+// away. It is safe for concurrent use.
+type Addresses struct {
+	// Deny has addresses that are refused besides those, such as loopback, and the
+	// networks that only the agent's node can reach.
+	Deny []netip.Prefix
+}
+
+// never are addresses that no kubeconfig may lead to: link-local ones, among them the
+// metadata services of clouds, those of these services that are not link-local, and
+// those that mean this machine by chance or many machines.
+var never = []netip.Prefix{
+	netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("fe80::/10"),
+	netip.MustParsePrefix("fd00:ec2::/32"),      // Amazon
+	netip.MustParsePrefix("168.63.129.16/32"),   // Azure
+	netip.MustParsePrefix("100.100.100.200/32"), // Alibaba
+	netip.MustParsePrefix("0.0.0.0/8"),
+	netip.MustParsePrefix("::/128"),
+	netip.MustParsePrefix("224.0.0.0/4"),
+	netip.MustParsePrefix("ff00::/8"),
+}
+
+// translated are the IPv6 addresses whose last four bytes are an IPv4 address (RFC
+// 6052).
+var translated = netip.MustParsePrefix("64:ff9b::/96")
+
+func (a Addresses) refused(ip netip.Addr) bool {
+	ip = ip.Unmap().WithZone("")
+	if translated.Contains(ip) {
+		bytes := ip.As16()
+		ip = netip.AddrFrom4([4]byte(bytes[12:]))
+	}
+	for _, prefixes := range [][]netip.Prefix{never, a.Deny} {
+		for _, p := range prefixes {
+			if p.Contains(ip) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Dial connects to an address that is not refused. The error is an Error otherwise.
+func (a Addresses) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := &net.Dialer{
+		Timeout: 10 * time.Second, KeepAlive: 30 * time.Second,
+		ControlContext: func(_ context.Context, _, at string, _ syscall.RawConn) error {
+			to, err := netip.ParseAddrPort(at)
+			if err != nil || a.refused(to.Addr()) {
+				return errAddress()
+			}
+			return nil
+		},
+	}
+	return dialer.DialContext(ctx, network, address)
+}
+
+func errAddress() error {
+	return &Error{ReasonAddress, "the address is link-local, a metadata service, or one of --deny-kubeconfig-addresses; name another server in the kubeconfig"}
+}
+
+// Check refuses a server whose address is written as a refused number. That matters
+// where a proxy makes the connection.
+func (a Addresses) Check(server string) error {
+	u, err := url.Parse(server)
+	if err != nil {
+		return nil // whoever connects says what is wrong with it
+	}
+	if ip, err := netip.ParseAddr(u.Hostname()); err == nil && a.refused(ip) {
+		return errAddress()
+	}
+	return nil
+}
+
+// Guard bounds all that is sent with a configuration that came from somebody else, by
+// whatever client is made of it. Warnings of the server go nowhere: each would be a
+// line of the log.
+func (a Addresses) Guard(config *rest.Config) error {
+	if err := a.Check(config.Host); err != nil {
+		return err
+	}
+	config.Dial = a.Dial
+	config.WarningHandler = rest.NoWarnings{}
+	config.WarningHandlerWithContext = nil
+	wrap(config, Other())
+	return nil
+}
