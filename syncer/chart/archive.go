@@ -26,17 +26,35 @@ const (
 	maxInflated = 100 << 20
 	// maxFiles bounds how many there are.
 	maxFiles = 20_000
+	// maxNames bounds what the names of all files add up to, and maxDepth how deep their
+	// directories nest.
+	maxNames = 8 << 20
+	maxDepth = 100
 	// maxNesting bounds how deep charts are in charts.
 	maxNesting = 10
 )
 
 // budget is what a chart may still take.
 type budget struct {
-	file, bytes int64
-	files       int
+	file, bytes  int64
+	files, names int
 }
 
-func newBudget(file int64) *budget { return &budget{file: file, bytes: maxInflated, files: maxFiles} }
+func newBudget(file int64) *budget {
+	return &budget{file: file, bytes: maxInflated, files: maxFiles, names: maxNames}
+}
+
+// name counts the name of a header before it is looked at: one may have a megabyte, and
+// takes a few bytes in a compressed archive.
+func (b *budget) name(name string) error {
+	if b.names -= len(name); b.names < 0 {
+		return limitf("the names of the chart's files have more than %d bytes", maxNames)
+	}
+	if strings.Count(name, "/") > maxDepth {
+		return limitf("directories of the chart nest more than %d deep", maxDepth)
+	}
+	return nil
+}
 
 // take counts a file before it is read.
 func (b *budget) take(name string, size int64) error {
@@ -87,6 +105,9 @@ func untar(ctx context.Context, packed io.Reader, b *budget, keep func(name stri
 			return "", nil, fmt.Errorf("cannot read archive: %w", err)
 		}
 		if err := ctx.Err(); err != nil {
+			return "", nil, err
+		}
+		if err := b.name(header.Name); err != nil {
 			return "", nil, err
 		}
 		switch {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -404,5 +405,44 @@ func BenchmarkLoad(b *testing.B) {
 		if _, err := Load(b.Context(), s); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// TestNamesOfCharts: names take room as well, and a packaged chart of a few KB can have
+// megabytes of them.
+func TestNamesOfCharts(t *testing.T) {
+	file := func(name string) tar.Header {
+		return tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Format: tar.FormatPAX}
+	}
+	var long, wide []tar.Header
+	for i := range 10 {
+		long = append(long, file(fmt.Sprintf("c/%d", i)+strings.Repeat("y", 1_000_000)))
+	}
+	for i := range 1000 {
+		wide = append(wide, file(fmt.Sprintf("c/%d/", i)+strings.Repeat("x/", 90)+"f"))
+	}
+	for name, tc := range map[string]struct {
+		reason  string
+		headers []tar.Header
+		fails   string
+	}{
+		"Deep":     {"each directory above a file is looked at", []tar.Header{file("c/" + strings.Repeat("x/", 500_000) + "f")}, "nest more than"},
+		"Folders":  {"directories too", []tar.Header{{Typeflag: tar.TypeDir, Name: "c/" + strings.Repeat("x/", 500_000), Format: tar.FormatPAX}}, "nest more than"},
+		"Long":     {"names of a megabyte", long, "names of the chart's files"},
+		"Ordinary": {"many files in deep directories", wide, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			data := tarball(t, tc.headers...)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, _, err := untar(t.Context(), bytes.NewReader(data), newBudget(DefaultFileMaxBytes), nil)
+			runtime.ReadMemStats(&after)
+			if (err == nil) != (tc.fails == "") || err != nil && !strings.Contains(err.Error(), tc.fails) {
+				t.Errorf("%s\nuntar() = %v, want %q", tc.reason, err, tc.fails)
+			}
+			if took := after.TotalAlloc - before.TotalAlloc; took > 128<<20 {
+				t.Errorf("%s\n%d bytes were allocated for %d", tc.reason, took, len(data))
+			}
+		})
 	}
 }

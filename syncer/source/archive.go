@@ -74,11 +74,12 @@ func unpack(ctx context.Context, packed io.Reader, dir string, inflatedMost int6
 		}
 	}()
 	a := &archive{file: f, spans: map[id]span{}}
-	root := &folder{}
+	room := newRoom(entriesMost)
+	root := &folder{room: room}
 	inflated := &limited{r: gz, left: inflatedMost, max: inflatedMost, what: "the archive inflates to", flag: "shrink it"}
 	reader := tar.NewReader(inflated)
 	var end int64
-	for entries := 0; ; entries++ {
+	for {
 		header, err := reader.Next()
 		if errors.Is(err, io.EOF) {
 			break
@@ -86,8 +87,8 @@ func unpack(ctx context.Context, packed io.Reader, dir string, inflatedMost int6
 		if err != nil {
 			return nil, fmt.Errorf("cannot read archive: %w", err)
 		}
-		if entries > entriesMost {
-			return nil, tooMany(entriesMost)
+		if err := room.header(header.Name); err != nil {
+			return nil, err
 		}
 		name, err := inside(header.Name)
 		if err != nil {
@@ -136,7 +137,50 @@ func unpack(ctx context.Context, packed io.Reader, dir string, inflatedMost int6
 	return a, nil
 }
 
-func cannotUnpack(err error) error { return failf(ReasonArtifactFailed, "cannot unpack: %w", err) }
+func cannotUnpack(err error) error {
+	var known *Error
+	if errors.As(err, &known) {
+		return err
+	}
+	return failf(ReasonArtifactFailed, "cannot unpack: %w", err)
+}
+
+// maxNameBytes bounds what all names of an archive add up to. A name may have a
+// megabyte, and takes a few bytes in a compressed archive.
+const maxNameBytes = 64 << 20
+
+// room is what the names of an archive may still take: headers and the directories that
+// have none count alike.
+type room struct{ headers, entries, names, most int }
+
+func newRoom(entriesMost int) *room {
+	return &room{entries: entriesMost, names: maxNameBytes, most: entriesMost}
+}
+
+// header counts an entry of the archive before its name is looked at.
+func (r *room) header(name string) error {
+	if r.headers++; r.headers > r.most+1 {
+		return tooMany(r.most)
+	}
+	if r.names -= len(name); r.names < 0 {
+		return failf(ReasonLimitExceeded, "the names in it have more than %d bytes", maxNameBytes)
+	}
+	if strings.Count(name, "/") > maxDepth+1 {
+		return failf(ReasonLimitExceeded, "directories nest more than %d deep", maxDepth)
+	}
+	return nil
+}
+
+// entry counts a file or directory that is created.
+func (r *room) entry() error {
+	if r == nil {
+		return nil
+	}
+	if r.entries--; r.entries < 0 {
+		return tooMany(r.most)
+	}
+	return nil
+}
 
 // inside returns the clean path of a name, which must be relative and stay
 // below.
@@ -156,6 +200,8 @@ func inside(name string) (string, error) {
 type folder struct {
 	files map[string]node
 	dirs  map[string]*folder
+	// room is what all of it may take; nil if that is known to be little.
+	room *room
 }
 
 // put records a file, or a directory if n is nil.
@@ -171,6 +217,11 @@ func (f *folder) put(name string, n *node) error {
 		if f.dirs[part] != nil {
 			return fmt.Errorf("%s is a directory and a file", name)
 		}
+		if _, there := f.files[part]; !there {
+			if err := f.room.entry(); err != nil {
+				return err
+			}
+		}
 		if f.files == nil {
 			f.files = map[string]node{}
 		}
@@ -184,7 +235,10 @@ func (f *folder) put(name string, n *node) error {
 		f.dirs = map[string]*folder{}
 	}
 	if f.dirs[part] == nil {
-		f.dirs[part] = &folder{}
+		if err := f.room.entry(); err != nil {
+			return err
+		}
+		f.dirs[part] = &folder{room: f.room}
 	}
 	return f.dirs[part].put(rest, n)
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -27,6 +29,13 @@ var ErrArtifactNotFound = errors.New("artifact not found")
 // of what it was made from.
 const originRevision = "org.opencontainers.image.revision"
 
+const (
+	// artifactTimeout bounds the fetch of one artifact, the body included.
+	artifactTimeout = 5 * time.Minute
+	// artifactSilence bounds how long a server may send nothing of a body.
+	artifactSilence = 30 * time.Second
+)
+
 // Artifacts fetches what other controllers packed, by the URL in the status of
 // a source. Equal digests are fetched and unpacked once, however many objects
 // ask for them; what nobody needs any more is dropped. It is safe for
@@ -36,6 +45,8 @@ type Artifacts struct {
 	host   string
 	limits limits
 	client *http.Client
+	// timeout and silence are artifactTimeout and artifactSilence, but for tests.
+	timeout, silence time.Duration
 
 	archives pool[archive]
 
@@ -49,7 +60,7 @@ type Artifacts struct {
 // SOURCE_CONTROLLER_LOCALHOST names another host to fetch from.
 func NewArtifacts(dir string, maxBytes int64) *Artifacts {
 	return &Artifacts{
-		dir: dir, host: os.Getenv("SOURCE_CONTROLLER_LOCALHOST"),
+		dir: dir, host: os.Getenv("SOURCE_CONTROLLER_LOCALHOST"), timeout: artifactTimeout, silence: artifactSilence,
 		limits: limits{packBytes: maxBytes, inflatedBytes: MaxInflatedBytes, entriesMost: MaxEntries},
 		client: &http.Client{
 			Transport: &http.Transport{
@@ -127,6 +138,8 @@ func (a *Artifacts) get(ctx context.Context, sum digest.Digest, from string) (*a
 		u.Host = a.host
 	}
 	where := u.Redacted()
+	ctx, lively, end := a.within(ctx)
+	defer end()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
 		return nil, failf(ReasonArtifactFailed, "cannot fetch artifact %s: %w", where, err)
@@ -144,8 +157,11 @@ func (a *Artifacts) get(ctx context.Context, sum digest.Digest, from string) (*a
 		return nil, failf(ReasonArtifactFailed, "cannot fetch artifact %s: the server answered %s", where, res.Status)
 	}
 	verifier, most := sum.Verifier(), a.limits.packBytes
-	file, err := newSpool(ctx, a.dir, &limited{r: res.Body, left: most, max: most, what: "the artifact has", flag: "raise --max-pack-bytes or shrink it"}, verifier)
+	file, err := newSpool(ctx, a.dir, &limited{r: lively(res.Body), left: most, max: most, what: "the artifact has", flag: "raise --max-pack-bytes or shrink it"}, verifier)
 	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
 		return nil, wrapArtifact(where, err)
 	}
 	// An artifact whose content does not match its announced digest is not
@@ -161,6 +177,32 @@ func (a *Artifacts) get(ctx context.Context, sum digest.Digest, from string) (*a
 	}
 	return content, nil
 }
+
+// within bounds a fetch in time: all of it, and each pause of the server. lively watches
+// a body for pauses; end is called when the fetch has ended.
+func (a *Artifacts) within(ctx context.Context) (_ context.Context, lively func(io.Reader) io.Reader, end func()) {
+	ctx, stop := context.WithTimeoutCause(ctx, a.timeout, fmt.Errorf("it was not sent within %s", a.timeout))
+	ctx, cancel := context.WithCancelCause(ctx)
+	silent := time.AfterFunc(a.silence, func() { cancel(fmt.Errorf("the server sent nothing for %s", a.silence)) })
+	lively = func(r io.Reader) io.Reader {
+		return readerFunc(func(p []byte) (int, error) {
+			n, err := r.Read(p)
+			if n > 0 {
+				silent.Reset(a.silence)
+			}
+			return n, err
+		})
+	}
+	return ctx, lively, func() {
+		silent.Stop()
+		cancel(nil)
+		stop()
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 func wrapArtifact(where string, err error) error {
 	reason := ReasonArtifactFailed

@@ -299,12 +299,16 @@ func (b *Buckets) index(ctx context.Context, from bucket, origin BucketOrigin, i
 		return nil, nil, failf(ReasonLimitExceeded, "it has more than %d ignore patterns", maxPatterns)
 	}
 	matcher := sourceignore.NewMatcher(patterns)
-	index, names, tree := map[string]blob{}, map[string]string{}, &folder{}
+	room := newRoom(MaxEntries)
+	index, names, tree := map[string]blob{}, map[string]string{}, &folder{room: room}
 	var seen int
 	var total int64
 	err = from.list(ctx, origin.Prefix, func(o blob) error {
 		if seen++; seen > b.objectsMost {
 			return failf(ReasonLimitExceeded, "it has more than %d objects; use a prefix", b.objectsMost)
+		}
+		if err := room.header(o.key); err != nil {
+			return err
 		}
 		if strings.HasSuffix(o.key, "/") || o.key == sourceignore.IgnoreFile || matcher.Match(strings.Split(o.key, "/"), false) {
 			return nil

@@ -131,6 +131,13 @@ func (g *generation) list(n node) (listing, error) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	size, err := g.store.EncodedObjectSize(hashOf(n))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read tree %s: %w", n.id, err)
+	}
+	if size > maxTreeBytes {
+		return nil, tooManyNames(size)
+	}
 	tree, err := object.GetTree(g.store, hashOf(n))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read tree %s: %w", n.id, err)

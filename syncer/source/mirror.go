@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -377,12 +378,13 @@ func (m *mirror) unpack(ctx context.Context, wire wire, req *packp.UploadPackReq
 	}
 	m.current.mu.Lock()
 	defer m.current.mu.Unlock()
+	within := contextFile{ctx, spool}
 	if !req.Capabilities.Supports(capability.ThinPack) {
-		return packfile.UpdateObjectStorage(m.current.store, spool)
+		return packfile.UpdateObjectStorage(m.current.store, within)
 	}
 	// A thin pack has deltas against objects that are in other packs. The parser reads
 	// these and writes each object of the pack whole.
-	parser, err := packfile.NewParserWithStorage(packfile.NewScanner(spool), m.current.store)
+	parser, err := packfile.NewParserWithStorage(packfile.NewScanner(within), m.current.store)
 	if err != nil {
 		return err
 	}
@@ -418,6 +420,15 @@ func connectError(dial *dialer, err error) error {
 	if errors.As(err, &known) {
 		return err
 	}
+	// The library of HTTP quotes the address that a redirect led to, with its query.
+	var call *url.Error
+	var unexpected *plumbing.UnexpectedError
+	if errors.As(err, &unexpected) {
+		err = unexpected.Err
+	}
+	if errors.As(err, &call) {
+		err = call.Err
+	}
 	err = worded{err}
 	// The endpoint has no password: URLs with one are refused.
 	where := fmt.Sprintf("%s://%s", dial.endpoint.Protocol, dial.endpoint.Host)
@@ -432,10 +443,12 @@ func connectError(dial *dialer, err error) error {
 }
 
 // worded is an error without the local port, so that the same failure has the same text
-// at each attempt.
+// at each attempt, and cut, because a server may have written it.
 type worded struct{ error }
 
 var ownPort = regexp.MustCompile(`\b(read|write) (tcp[46]?) [^ ]+->`)
 
-func (w worded) Error() string { return ownPort.ReplaceAllString(w.error.Error(), "$1 $2 ") }
+func (w worded) Error() string {
+	return strings.TrimRight(short(ownPort.ReplaceAllString(w.error.Error(), "$1 $2 "), 500), ": ")
+}
 func (w worded) Unwrap() error { return w.error }

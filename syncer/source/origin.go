@@ -1,6 +1,7 @@
 package source
 
 import (
+	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -12,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing/transport"
@@ -233,18 +235,36 @@ func (o Origin) httpDialer(u *url.URL, endpoint *transport.Endpoint) (*dialer, e
 	return d, nil
 }
 
-// bounded limits the responses that are read into memory. Packs have their own bound.
+// bounded limits the responses that are read into memory, after the transport inflated
+// them. Packs have their own bound, which begins where preamble ends. The words of a
+// refusal are not read: the library puts all of them into its errors.
 type bounded struct{ http.RoundTripper }
 
 func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	res, err := b.RoundTripper.RoundTrip(req)
-	if err == nil && req.Method == http.MethodGet {
-		res.Body = struct {
-			io.Reader
-			io.Closer
-		}{referencesOf(res.Body), res.Body}
+	if err != nil {
+		return nil, err
 	}
-	return res, err
+	if req.Method == http.MethodPost && res.StatusCode >= http.StatusMultipleChoices && res.StatusCode < http.StatusBadRequest {
+		// Only the list of references may be elsewhere. The library's error would say where.
+		_ = res.Body.Close()
+		return nil, errors.New("redirect of the request for a pack refused; name the new URL in spec.url")
+	}
+	if res.StatusCode >= http.StatusBadRequest {
+		_ = res.Body.Close()
+		res.Body, res.ContentLength = http.NoBody, 0
+		return res, nil
+	}
+	body := referencesOf(res.Body)
+	if head, ok := req.Context().Value(preambleKey{}).(*preamble); ok {
+		head.r = res.Body
+		body = head
+	}
+	res.Body = struct {
+		io.Reader
+		io.Closer
+	}{body, res.Body}
+	return res, nil
 }
 
 func referencesOf(r io.Reader) io.Reader {
@@ -287,6 +307,42 @@ func (o Origin) sshDialer(u *url.URL, endpoint *transport.Endpoint) (*dialer, er
 	return &dialer{ssh: config, endpoint: endpoint, proxy: o.Proxy}, nil
 }
 
+// minRSABits of a host key, as OpenSSH recommends and NIST SP 800-131A demands.
+const minRSABits = 2048
+
+// hostKeyAlgorithms are those that servers may prove themselves with. Signatures with
+// SHA-1 (ssh-rsa) can be forged (RFC 8332), and DSA keys are as short as that.
+var hostKeyAlgorithms = []string{
+	ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256,
+	ssh.CertAlgoED25519v01, ssh.CertAlgoECDSA256v01, ssh.CertAlgoECDSA384v01, ssh.CertAlgoECDSA521v01, ssh.CertAlgoRSASHA512v01, ssh.CertAlgoRSASHA256v01,
+	ssh.KeyAlgoSKED25519, ssh.KeyAlgoSKECDSA256,
+}
+
+// strong refuses RSA keys that are too short, before what next says of a key.
+func strong(next ssh.HostKeyCallback) ssh.HostKeyCallback {
+	var check func(key ssh.PublicKey) error
+	check = func(key ssh.PublicKey) error {
+		switch k := key.(type) {
+		case *ssh.Certificate:
+			if err := check(k.Key); err != nil {
+				return err
+			}
+			return check(k.SignatureKey)
+		case ssh.CryptoPublicKey:
+			if r, ok := k.CryptoPublicKey().(*rsa.PublicKey); ok && r.N.BitLen() < minRSABits {
+				return fmt.Errorf("the RSA key of the server has %d bits, fewer than %d; give the server another key", r.N.BitLen(), minRSABits)
+			}
+		}
+		return nil
+	}
+	return func(host string, remote net.Addr, key ssh.PublicKey) error {
+		if err := check(key); err != nil {
+			return failf(ReasonAuthenticationFailed, "cannot trust the server: %w", err)
+		}
+		return next(host, remote, key)
+	}
+}
+
 // trustHost makes keys accept only the host keys in known_hosts lines, and request a key
 // of a type that the lines have. It goes through a file because the library reads
 // nothing else.
@@ -307,8 +363,16 @@ func trustHost(keys *gitssh.PublicKeys, host string, lines []byte) error {
 	if err != nil {
 		return err
 	}
-	keys.HostKeyCallback = db.HostKeyCallback()
-	keys.HostKeyAlgorithms = db.HostKeyAlgorithms(host)
+	keys.HostKeyCallback = strong(db.HostKeyCallback())
+	known := db.HostKeyAlgorithms(host)
+	keys.HostKeyAlgorithms = slices.DeleteFunc(slices.Clone(known), func(a string) bool { return !slices.Contains(hostKeyAlgorithms, a) })
+	switch {
+	case len(known) == 0:
+		// The host is not there. The callback says so.
+		keys.HostKeyAlgorithms = slices.Clone(hostKeyAlgorithms)
+	case len(keys.HostKeyAlgorithms) == 0:
+		return fmt.Errorf("the keys of %s are of kinds that are not accepted any more: %s", host, strings.Join(known, ", "))
+	}
 	return nil
 }
 

@@ -45,7 +45,53 @@ func (w httpWire) references(ctx context.Context) (*packp.AdvRefs, error) {
 }
 
 func (w httpWire) pack(ctx context.Context, req *packp.UploadPackRequest) (io.ReadCloser, error) {
-	return w.UploadPack(ctx, req)
+	head := &preamble{left: maxPreambleBytes}
+	res, err := w.UploadPack(context.WithValue(ctx, preambleKey{}, head), req)
+	if err := head.end(err); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+// maxPreambleBytes bounds what a server sends before the pack: a line for each commit
+// that is shallow, and one for each that both have. There are as many as a mirror has
+// packs.
+const maxPreambleBytes = 1 << 20
+
+// preambleKey finds the preamble of a request in its context.
+type preambleKey struct{}
+
+// preamble reads an answer, and fails where what precedes the pack does not end. The
+// library collects it in memory. It is used by one goroutine at a time.
+type preamble struct {
+	r    io.Reader
+	left int64
+	// ended: what is read now is the pack, whose reader has a bound of its own.
+	ended bool
+	err   error
+}
+
+func (p *preamble) Read(b []byte) (int, error) {
+	if p.ended {
+		return p.r.Read(b)
+	}
+	if p.left <= 0 {
+		p.err = failf(ReasonLimitExceeded, "cannot fetch: the server sent more than %d bytes before the pack", maxPreambleBytes)
+		return 0, p.err
+	}
+	n, err := p.r.Read(b[:min(int64(len(b)), p.left)])
+	p.left -= int64(n)
+	return n, err
+}
+
+// end begins with the pack. It returns err, or what came of the preamble: the library
+// forgets the kind of an error.
+func (p *preamble) end(err error) error {
+	p.ended = true
+	if p.err != nil {
+		return p.err
+	}
+	return err
 }
 
 // sshWire is one run of git-upload-pack at the other end. The library's own
@@ -165,7 +211,8 @@ func (w *sshWire) pack(ctx context.Context, req *packp.UploadPackRequest) (io.Re
 		return nil, err
 	}
 	res := packp.NewUploadPackResponse(req)
-	if err := res.Decode(io.NopCloser(bufio.NewReader(contextReader{ctx, w.stdout}))); err != nil {
+	head := &preamble{r: contextReader{ctx, w.stdout}, left: maxPreambleBytes}
+	if err := head.end(res.Decode(io.NopCloser(bufio.NewReader(head)))); err != nil {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
