@@ -284,6 +284,9 @@ func (d *Decryptor) vault(ctx context.Context, key *keyservice.VaultKey, ciphert
 	if err := checkVaultAddress(key.VaultAddress); err != nil {
 		return nil, err
 	}
+	if err := d.vaultAllowed(ctx, key.VaultAddress); err != nil {
+		return nil, err
+	}
 	token, err := d.vaultToken(ctx, key.VaultAddress)
 	if err != nil {
 		return nil, err
@@ -315,17 +318,38 @@ func checkVaultAddress(address string) error {
 	return nil
 }
 
-// vaultToken returns the token of the Secret, or logs a service account in
-// where the operator listed the server, or the operator's own for the
-// operator's server.
+// vaultAllowed refuses an address that neither the Secret nor the operator names. The
+// file that names it comes from Git, and whoever may write there would otherwise get the
+// token by naming a server of his own (docs/decisions/020).
+func (d *Decryptor) vaultAllowed(ctx context.Context, address string) error {
+	same := func(other string) bool {
+		return strings.TrimSuffix(strings.TrimSpace(other), "/") == strings.TrimSuffix(address, "/")
+	}
+	if d.keys.vaultAddress != "" {
+		if same(d.keys.vaultAddress) {
+			return nil
+		}
+	} else if slices.ContainsFunc(d.options.VaultAddresses, same) {
+		return nil
+	} else if d.options.VaultConfig.Name != "" {
+		// It lists the servers that service accounts log in to.
+		_, err := d.vaultLoginPath(ctx, address)
+		if err == nil || d.keys.vaultToken == "" {
+			return err
+		}
+	}
+	return &source.Error{Reason: source.ReasonCredentialRefused, Err: fmt.Errorf(
+		"CredentialRefused: cannot use a token for Vault %.200s, which a file in the source names: set %s in the decryption Secret, or --sops-vault-address of the agent, to that address", address, vaultAddressKey)}
+}
+
+// vaultToken returns the token of the Secret, or logs a service account in where the
+// operator listed the server. A token of the environment is nobody's.
 func (d *Decryptor) vaultToken(ctx context.Context, address string) (string, error) {
 	switch {
 	case d.keys.vaultToken != "":
 		return d.keys.vaultToken, nil
 	case d.options.VaultConfig.Name != "":
 		return d.loginVault(ctx, address)
-	case d.options.Vault.Token != "" && strings.TrimSuffix(address, "/") == strings.TrimSuffix(d.options.Vault.Address, "/"):
-		return d.options.Vault.Token, nil
 	}
 	return "", fmt.Errorf("no Vault token is given; set %s in the decryption Secret", vaultTokenKey)
 }
@@ -357,7 +381,7 @@ func (d *Decryptor) loginVault(ctx context.Context, address string) (string, err
 	if err != nil {
 		return "", fmt.Errorf("cannot make a client of Vault %s: %w", address, err)
 	}
-	c.ClearToken() // the environment's is for the operator's server
+	c.ClearToken() // of the environment
 	secret, err := c.Logical().WriteWithContext(ctx, path, map[string]any{"role": role, "jwt": jwt.Token})
 	if err != nil {
 		return "", fmt.Errorf("cannot log in to Vault %s at %s as role %s: %w", address, path, role, err)

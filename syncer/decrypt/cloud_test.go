@@ -119,7 +119,25 @@ func vaultKey(address string) sopskeys.MasterKey {
 func TestVault(t *testing.T) {
 	t.Setenv("VAULT_TOKEN", "environment-token")
 	s := vaultServer(t)
-	token := map[string]string{vaultTokenKey: "secret-token\n"}
+	t.Setenv("VAULT_ADDR", s.URL)
+	token := map[string]string{vaultTokenKey: "secret-token\n", vaultAddressKey: s.URL + "/\n"}
+	t.Run("Unnamed", func(t *testing.T) {
+		// A file in Git names the server, and gets no token by that.
+		for name, d := range map[string]*Decryptor{
+			"nobody":   open(t, map[string]string{vaultTokenKey: "secret-token"}, Options{HTTP: s.Client()}),
+			"another":  open(t, map[string]string{vaultTokenKey: "secret-token", vaultAddressKey: "https://vault.example.com"}, Options{HTTP: s.Client(), VaultAddresses: []string{s.URL}}),
+			"operator": open(t, map[string]string{vaultTokenKey: "secret-token"}, Options{HTTP: s.Client(), VaultAddresses: []string{"https://vault.example.com"}}),
+		} {
+			check(t, d, vaultKey(s.URL), "CredentialRefused: cannot use a token for Vault "+s.URL)
+			if len(s.requests) > 0 {
+				t.Errorf("%s: server was asked %q", name, s.requests)
+			}
+		}
+	})
+	t.Run("Operator", func(t *testing.T) {
+		// A Secret of Flux has a token alone.
+		check(t, open(t, map[string]string{vaultTokenKey: "secret-token"}, Options{HTTP: s.Client(), VaultAddresses: []string{"https://vault.example.com", s.URL}}), vaultKey(s.URL), "")
+	})
 	t.Run("Secret", func(t *testing.T) {
 		check(t, open(t, token, Options{HTTP: s.Client()}), vaultKey(s.URL), "")
 		if !s.asked("PUT /v1/transit/decrypt/fleet secret-token") {
@@ -127,18 +145,14 @@ func TestVault(t *testing.T) {
 		}
 	})
 	t.Run("Refused", func(t *testing.T) {
-		check(t, open(t, map[string]string{vaultTokenKey: "wrong"}, Options{HTTP: s.Client()}), vaultKey(s.URL), "permission denied")
+		check(t, open(t, map[string]string{vaultTokenKey: "wrong", vaultAddressKey: s.URL}, Options{HTTP: s.Client()}), vaultKey(s.URL), "permission denied")
 	})
 	t.Run("NoToken", func(t *testing.T) {
 		// A repository names the server: the environment's token must not go there.
-		check(t, open(t, nil, Options{HTTP: s.Client()}), vaultKey(s.URL), "no Vault token is given")
-		check(t, open(t, nil, Options{HTTP: s.Client(), Vault: Vault{Address: "https://vault.example.com", Token: "environment-token"}}), vaultKey(s.URL), "no Vault token is given")
+		check(t, open(t, nil, Options{HTTP: s.Client(), VaultAddresses: []string{s.URL}}), vaultKey(s.URL), "no Vault token is given")
 		if s.asked("environment-token") {
 			t.Errorf("the token of this process was sent: %q", s.requests)
 		}
-	})
-	t.Run("OperatorsServer", func(t *testing.T) {
-		check(t, open(t, nil, Options{HTTP: s.Client(), Vault: Vault{Address: s.URL + "/", Token: "operator-token"}}), vaultKey(s.URL), "")
 	})
 	t.Run("Socket", func(t *testing.T) {
 		d := open(t, token, Options{HTTP: s.Client()})

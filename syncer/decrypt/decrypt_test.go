@@ -374,7 +374,8 @@ func TestKey(t *testing.T) {
 	seen := map[string]string{}
 	for name, d := range map[string]*Decryptor{
 		"a": open(t, a, Options{}), "b": open(t, b, Options{}), "account": open(t, a, Options{ServiceAccount: "x"}),
-		"token": open(t, a, Options{Vault: Vault{Address: "https://v", Token: "t"}}),
+		"vault":   open(t, a, Options{VaultAddresses: []string{"https://v"}}),
+		"address": open(t, map[string]string{"a.agekey": "", "sops.vault-address": "x"}, Options{}),
 	} {
 		if other := seen[d.Key()]; other != "" || d.Key() == "" {
 			t.Errorf("%s and %s have the same key %q", name, other, d.Key())

@@ -29,17 +29,19 @@ import (
 
 // Keys of the Secret that spec.decryption.secretRef names, as Flux has them.
 const (
-	pgpExtension   = ".asc"
-	ageExtension   = ".agekey"
-	vaultTokenKey  = "sops.vault-token"
-	awsKey         = "sops.aws-kms"
-	azureKey       = "sops.azure-kv"
-	gcpKey         = "sops.gcp-kms"
-	annotation     = "kustomize.toolkit.fluxcd.io/decrypt"
-	annotationOff  = "disabled"
-	provider       = "sops"
-	maxSize        = 5 << 20
-	keyServiceTime = 30 * time.Second
+	pgpExtension  = ".asc"
+	ageExtension  = ".agekey"
+	vaultTokenKey = "sops.vault-token"
+	// vaultAddressKey is not one of Flux's: docs/decisions/020.
+	vaultAddressKey = "sops.vault-address"
+	awsKey          = "sops.aws-kms"
+	azureKey        = "sops.azure-kv"
+	gcpKey          = "sops.gcp-kms"
+	annotation      = "kustomize.toolkit.fluxcd.io/decrypt"
+	annotationOff   = "disabled"
+	provider        = "sops"
+	maxSize         = 5 << 20
+	keyServiceTime  = 30 * time.Second
 )
 
 // Options of New. The zero value grants nothing beyond the object's Secret.
@@ -54,8 +56,9 @@ type Options struct {
 	// VaultConfig is the ConfigMap that lists the Vault servers to which a
 	// service account may log in (--sops-vault-configmap).
 	VaultConfig types.NamespacedName
-	// Vault is the one server that is asked with a token of this process.
-	Vault Vault
+	// VaultAddresses are the servers that get the token of a Secret which names no
+	// server itself (--sops-vault-address).
+	VaultAddresses []string
 	// Client creates the tokens of service accounts. Without one, only
 	// credentials from Secrets are used. Tokens of service accounts need
 	// auth.EnableObjectLevelWorkloadIdentity, which the program calls once.
@@ -71,9 +74,6 @@ type Options struct {
 	azure, gcp            string
 	skipInstanceDiscovery bool
 }
-
-// Vault is a server and the token for it.
-type Vault struct{ Address, Token string }
 
 // Decryptor for one Kustomization. It is safe for concurrent use.
 type Decryptor struct {
@@ -91,9 +91,11 @@ type keys struct {
 	pgp        openpgp.EntityList
 	locked     int // PGP keys that need a passphrase
 	vaultToken string
-	aws        *awsCredentials
-	azure      *azureCredentials
-	gcp        *gcpCredentials
+	// vaultAddress is the server that vaultToken is for.
+	vaultAddress string
+	aws          *awsCredentials
+	azure        *azureCredentials
+	gcp          *gcpCredentials
 }
 
 // New reads the keys that spec.decryption names. It returns nil for an object
@@ -123,7 +125,8 @@ func New(ctx context.Context, reader client.Reader, obj *kustomizev1.Kustomizati
 			fmt.Fprintf(digest, "%d:%s", len(v), v)
 		}
 	}
-	add("identity", d.serviceAccount, obj.Namespace, o.VaultConfig.String(), o.Vault.Address, o.Vault.Token)
+	add("identity", d.serviceAccount, obj.Namespace, o.VaultConfig.String())
+	add("vault", o.VaultAddresses...)
 	name, ageOnly := o.AgeSecret, true
 	if spec.SecretRef != nil {
 		name, ageOnly = types.NamespacedName{Namespace: obj.Namespace, Name: spec.SecretRef.Name}, false
@@ -155,6 +158,8 @@ func (k *keys) add(name string, value []byte) (err error) {
 		err = k.addAge(value)
 	case name == vaultTokenKey:
 		k.vaultToken = strings.TrimSpace(string(value))
+	case name == vaultAddressKey:
+		k.vaultAddress = strings.TrimSpace(string(value))
 	case name == awsKey:
 		k.aws, err = parseAWS(value)
 	case name == azureKey:

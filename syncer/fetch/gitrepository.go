@@ -92,7 +92,7 @@ func (r *GitRepositories) fetch(ctx context.Context, key source.Key, obj *source
 		reason := source.ReasonOf(err)
 		return nil, &failure{
 			condition: sourcev1.FetchFailedCondition, err: err,
-			stalls: reason == source.ReasonURLInvalid || (reason == source.ReasonInvalidProvider && obj.Spec.SecretRef == nil),
+			stalls: reason == source.ReasonURLInvalid || obj.Spec.SecretRef == nil && (reason == source.ReasonInvalidProvider || reason == source.ReasonCredentialRefused),
 		}
 	}
 	includes, included, failed := r.includes(ctx, obj)
@@ -152,7 +152,7 @@ func (r *GitRepositories) origin(ctx context.Context, key source.Key, obj *sourc
 		if !source.HasGitHubApp(origin.Secret) {
 			return origin, &source.Error{Reason: source.ReasonInvalidProvider, Err: errors.New("secretRef with github app data must be specified when provider is set to github")}
 		}
-		origin.Login, err = r.Logins.GitHubApp(ctx, origin.Secret, origin.Proxy, key)
+		origin.Login, err = r.Logins.GitHubApp(ctx, obj.Spec.URL, origin.Secret, origin.Proxy, key)
 	default:
 		if _, perr := url.Parse(obj.Spec.URL); perr != nil {
 			return origin, nil // the mirror says what is wrong with it

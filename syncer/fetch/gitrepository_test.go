@@ -327,24 +327,29 @@ func TestGitRepositoryCredentials(t *testing.T) {
 		stalls              bool
 		condition           string
 	}{
-		"NoSecret":      {"a name that is not there", "secretRef: {name: none}", "AuthenticationFailed", false, ""},
-		"NoProxy":       {"the same for the proxy", "proxySecretRef: {name: none}", "AuthenticationFailed", false, ""},
-		"EmptyProxy":    {"a proxy without an address", "proxySecretRef: {name: empty}", "AuthenticationFailed", false, ""},
-		"AppAlone":      {"a GitHub App needs its provider", "secretRef: {name: app}", "InvalidProviderConfiguration", false, ""},
-		"GitHubNone":    {"the provider needs a Secret: only the object can change that", "provider: github", "InvalidProviderConfiguration", true, ""},
-		"GitHubPlain":   {"of a GitHub App; the Secret may change", "provider: github\nsecretRef: {name: plain}", "InvalidProviderConfiguration", false, ""},
-		"GitHubKey":     {"with a private key", "provider: github\nsecretRef: {name: app}", "InvalidProviderConfiguration", false, ""},
-		"AWSElsewhere":  {"CodeCommit is at its own hosts", "provider: aws", "AuthenticationFailed", false, ""},
-		"NoAccount":     {"a service account that is not there", "provider: azure\nserviceAccountName: none", "AuthenticationFailed", false, ""},
-		"BareAccount":   {"a service account without an identity", "provider: azure\nserviceAccountName: bare", "AuthenticationFailed", false, ""},
-		"NoVerifyKeys":  {"no Secret with keys", "verify: {mode: HEAD, secretRef: {name: none}}", "VerificationError", false, "SourceVerified"},
-		"NotSigned":     {"a commit that nobody signed", "verify: {mode: HEAD, secretRef: {name: plain}}", "InvalidCommitSignature", false, "SourceVerified"},
-		"TagOfBranch":   {"a branch has no tag", "verify: {mode: Tag, secretRef: {name: plain}}", "InvalidVerificationMode", true, "SourceVerified"},
-		"LowerCaseMode": {"the old name of HEAD", "verify: {mode: head, secretRef: {name: plain}}", "InvalidCommitSignature", false, "SourceVerified"},
+		"NoSecret":       {"a name that is not there", "secretRef: {name: none}", "AuthenticationFailed", false, ""},
+		"NoProxy":        {"the same for the proxy", "proxySecretRef: {name: none}", "AuthenticationFailed", false, ""},
+		"EmptyProxy":     {"a proxy without an address", "proxySecretRef: {name: empty}", "AuthenticationFailed", false, ""},
+		"AppAlone":       {"a GitHub App needs its provider", "secretRef: {name: app}", "InvalidProviderConfiguration", false, ""},
+		"GitHubNone":     {"the provider needs a Secret: only the object can change that", "provider: github", "InvalidProviderConfiguration", true, ""},
+		"GitHubPlain":    {"of a GitHub App; the Secret may change", "provider: github\nsecretRef: {name: plain}", "InvalidProviderConfiguration", false, ""},
+		"GitHubKey":      {"with a private key", "provider: github\nsecretRef: {name: app}", "InvalidProviderConfiguration", false, ""},
+		"AWSElsewhere":   {"CodeCommit is at its own hosts", "provider: aws", "CredentialRefused", true, ""},
+		"AzureElsewhere": {"so is Azure DevOps", "provider: azure", "CredentialRefused", true, ""},
+		"NoAccount":      {"a service account that is not there", "provider: azure\nserviceAccountName: none", "AuthenticationFailed", false, ""},
+		"BareAccount":    {"a service account without an identity", "provider: azure\nserviceAccountName: bare", "AuthenticationFailed", false, ""},
+		"NoVerifyKeys":   {"no Secret with keys", "verify: {mode: HEAD, secretRef: {name: none}}", "VerificationError", false, "SourceVerified"},
+		"NotSigned":      {"a commit that nobody signed", "verify: {mode: HEAD, secretRef: {name: plain}}", "InvalidCommitSignature", false, "SourceVerified"},
+		"TagOfBranch":    {"a branch has no tag", "verify: {mode: Tag, secretRef: {name: plain}}", "InvalidVerificationMode", true, "SourceVerified"},
+		"LowerCaseMode":  {"the old name of HEAD", "verify: {mode: head, secretRef: {name: plain}}", "InvalidCommitSignature", false, "SourceVerified"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			object := strings.ToLower(name)
-			b.declare(object, url+tc.spec+"\n")
+			at := url
+			if strings.HasSuffix(name, "Account") {
+				at = "url: https://dev.azure.com/org/project/_git/repo\nref: {branch: main}\n"
+			}
+			b.declare(object, at+tc.spec+"\n")
 			got, events, result, err := b.run(object)
 			want := map[string]string{"Ready": "False/" + tc.fails, "FetchFailed": "True/" + tc.fails}
 			if tc.condition != "" {

@@ -31,6 +31,20 @@ func (o BucketOrigin) openAzure(ctx context.Context) (bucket, error) {
 	if err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
 		return nil, failf(ReasonURLInvalid, "cannot use spec.endpoint: it is not a URL such as https://<account>.blob.core.windows.net")
 	}
+	if o.azureAmbient() {
+		if err := azureStorage.checkURL(u); err != nil {
+			return nil, err
+		}
+		if host := string(o.Secret["authorityHost"]); host != "" {
+			authority, err := url.Parse(host)
+			if err != nil {
+				return nil, failf(ReasonAuthenticationFailed, "cannot use authorityHost of the Secret: it is not a URL")
+			}
+			if err := azureEntra.checkURL(authority); err != nil {
+				return nil, err
+			}
+		}
+	}
 	transport, err := o.transport()
 	if err != nil {
 		return nil, err
@@ -86,6 +100,21 @@ func (o BucketOrigin) openAzure(ctx context.Context) (bucket, error) {
 		return nil, failf(ReasonAuthenticationFailed, "cannot read containers: %w", said(err))
 	}
 	return &azureBlobs{client: client, name: o.Bucket, idle: transport.CloseIdleConnections}, nil
+}
+
+// azureAmbient reports whether the identity is that of the agent, of its node or of a
+// service account, and not one whose secret is in the Secret. It follows azureToken.
+func (o BucketOrigin) azureAmbient() bool {
+	has := func(key string) bool { return len(o.Secret[key]) > 0 }
+	switch {
+	case o.Secret == nil:
+		return true
+	case has("tenantId") && has("clientId") && (has("clientSecret") || has("clientCertificate")):
+		return false
+	case has("clientId"):
+		return true
+	}
+	return !has("accountKey") && !has("sasKey")
 }
 
 // azureToken is a credential that gets tokens, nil if the Secret has another

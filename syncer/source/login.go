@@ -73,13 +73,17 @@ func (l *Logins) Cloud(ctx context.Context, provider, repository, serviceAccount
 	}
 	options := append(l.options(serviceAccount, proxy, c, key), auth.WithGitURL(*u))
 	var from auth.GitCredentialsProvider
+	var to audience
 	switch provider {
 	case azure.ProviderName:
-		from = azure.Provider{}
+		from, to = azure.Provider{}, azureDevOps
 	case aws.ProviderName:
-		from = aws.Provider{}
+		from, to = aws.Provider{}, codeCommit
 	default:
 		return nil, failf(ReasonInvalidProvider, "cannot use spec.provider %q: it is not one of generic, github, azure, aws", provider)
+	}
+	if err := to.checkURL(u); err != nil {
+		return nil, err
 	}
 	got, err := auth.GetGitCredentials(AllowNetwork(ctx), from, options...)
 	if err != nil {
@@ -130,6 +134,10 @@ func (l *Logins) Registry(ctx context.Context, provider, repository, serviceAcco
 	default:
 		return nil, failf(ReasonInvalidProvider, "cannot use spec.provider %q: it is not one of generic, aws, azure, gcp", provider)
 	}
+	// The provider knows its registries.
+	if _, err := from.ParseArtifactRepository(at); err != nil {
+		return nil, failf(ReasonCredentialRefused, "cannot use the identity of the cloud: %w; use a Secret, or correct the URL", err)
+	}
 	got, err := auth.GetArtifactRegistryCredentials(AllowNetwork(ctx), from, at, l.options(serviceAccount, proxy, c, key)...)
 	if err != nil {
 		return nil, failf(ReasonAuthenticationFailed, "cannot get a credential from provider %s: %w", provider, err)
@@ -156,10 +164,14 @@ func HasGitHubApp(secret map[string][]byte) bool {
 	return len(secret[appID]) > 0 || len(secret[appClientID]) > 0
 }
 
-// GitHubApp gets a login as an installation of a GitHub App.
-func (l *Logins) GitHubApp(ctx context.Context, secret map[string][]byte, proxy *url.URL, key Key) (*Login, error) {
+// GitHubApp gets a login as an installation of a GitHub App, for a repository at the
+// same GitHub.
+func (l *Logins) GitHubApp(ctx context.Context, repository string, secret map[string][]byte, proxy *url.URL, key Key) (*Login, error) {
 	app, err := l.newApp(secret, proxy)
 	if err != nil {
+		return nil, err
+	}
+	if err := app.forRepository(repository); err != nil {
 		return nil, err
 	}
 	identity := app.identity(secret)

@@ -52,7 +52,7 @@ func object() source.Key {
 // one's own.
 func TestGitHubApp(t *testing.T) {
 	const token = "ghs-hidden-word"
-	git, err := gitserver.Start(t.Context(), gitserver.Options{Root: t.TempDir(), Username: "x-access-token", Password: token})
+	git, err := gitserver.Start(t.Context(), gitserver.Options{Root: t.TempDir(), Username: "x-access-token", Password: token, TLS: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestGitHubApp(t *testing.T) {
 		"BadURL":       {"a URL that is none", secret("githubAppBaseURL", "api.github.com"), source.ReasonInvalidProvider},
 	} {
 		t.Run(name, func(t *testing.T) {
-			login, err := logins(t).GitHubApp(t.Context(), tc.secret, nil, object())
+			login, err := logins(t).GitHubApp(t.Context(), git.HTTPURL("fleet"), tc.secret, nil, object())
 			if (err == nil) != (tc.fails == "") || (err != nil && source.ReasonOf(err) != tc.fails) {
 				t.Fatalf("%s\nGitHubApp() = %v, want reason %q", tc.reason, err, tc.fails)
 			}
@@ -145,7 +145,7 @@ func TestGitHubApp(t *testing.T) {
 				}
 				return
 			}
-			_, err = source.NewMirrors(t.TempDir(), 1<<20).Fetch(t.Context(), source.Origin{URL: git.HTTPURL("fleet"), Login: login}, source.Reference{Branch: "main"}, source.Options{}, nil)
+			_, err = source.NewMirrors(t.TempDir(), 1<<20).Fetch(t.Context(), source.Origin{URL: git.HTTPURL("fleet"), Login: login, Secret: map[string][]byte{"ca.crt": git.CA()}}, source.Reference{Branch: "main"}, source.Options{}, nil)
 			if err != nil {
 				t.Errorf("%s\nFetch() with the token: %v", tc.reason, err)
 			}
@@ -153,15 +153,20 @@ func TestGitHubApp(t *testing.T) {
 	}
 	l := logins(t)
 	minted.Store(0)
-	first, err := l.GitHubApp(t.Context(), secret(), nil, object())
+	for _, elsewhere := range []string{"https://git.example.com/x", strings.Replace(git.HTTPURL("fleet"), "https", "http", 1)} {
+		if _, err := l.GitHubApp(t.Context(), elsewhere, secret(), nil, object()); source.ReasonOf(err) != source.ReasonCredentialRefused || minted.Load() != 0 {
+			t.Errorf("for %s: GitHubApp() = %v, want reason %s", elsewhere, err, source.ReasonCredentialRefused)
+		}
+	}
+	first, err := l.GitHubApp(t.Context(), git.HTTPURL("fleet"), secret(), nil, object())
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := l.GitHubApp(t.Context(), secret(), nil, object())
+	second, err := l.GitHubApp(t.Context(), git.HTTPURL("fleet"), secret(), nil, object())
 	if err != nil || minted.Load() != 1 || first.Identity != second.Identity {
 		t.Errorf("%d tokens were minted, %v, want one for its life", minted.Load(), err)
 	}
-	if _, err := l.GitHubApp(t.Context(), secret("githubAppPrivateKey", string(stranger)), nil, object()); err == nil {
+	if _, err := l.GitHubApp(t.Context(), git.HTTPURL("fleet"), secret("githubAppPrivateKey", string(stranger)), nil, object()); err == nil {
 		t.Error("one without the private key got the token of another from the cache")
 	}
 }
@@ -207,6 +212,22 @@ func TestCloud(t *testing.T) {
 	before := asked.Load()
 	if again, err := l.Cloud(t.Context(), "azure", "https://dev.azure.com/org/project/_git/repo", "", nil, nil, object()); err != nil || asked.Load() != before || again.Identity != azure.Identity {
 		t.Errorf("the token is not kept: %d requests after %d, %v", asked.Load(), before, err)
+	}
+	before = asked.Load()
+	for provider, urls := range map[string][]string{
+		"azure": {"https://git.example.com/x", "http://dev.azure.com/org/project/_git/repo", "https://dev.azure.com.example.com/x", "https://xdev.azure.com/x", "https://dev.azure.com@git.example.com/x"},
+		"aws":   {"https://git.example.com/x", "https://git-codecommit.eu-west-1.amazonaws.com.example.com/x", "https://git-codecommit.s3-website.eu-west-1.amazonaws.com/x", "http://git-codecommit.eu-west-1.amazonaws.com/v1/repos/x"},
+	} {
+		for _, at := range urls {
+			if _, err := l.Cloud(t.Context(), provider, at, "", nil, nil, object()); source.ReasonOf(err) != source.ReasonCredentialRefused || asked.Load() != before {
+				t.Errorf("Cloud(%s, %s) = %v after %d requests, want reason %s and none", provider, at, err, asked.Load()-before, source.ReasonCredentialRefused)
+			}
+		}
+	}
+	for provider, at := range map[string]string{"azure": "oci://evil.example.com/x", "aws": "oci://evil.example.com/x", "gcp": "oci://gcr.io.example.com/x"} {
+		if _, err := l.Registry(t.Context(), provider, at, "", nil, nil, object()); source.ReasonOf(err) != source.ReasonCredentialRefused || asked.Load() != before {
+			t.Errorf("Registry(%s, %s) = %v, want reason %s", provider, at, err, source.ReasonCredentialRefused)
+		}
 	}
 	if _, err := l.Cloud(t.Context(), "gcp", "https://x", "", nil, nil, object()); source.ReasonOf(err) != source.ReasonInvalidProvider {
 		t.Errorf("Cloud(gcp) = %v, want reason %s", err, source.ReasonInvalidProvider)

@@ -44,6 +44,9 @@ func (o BucketOrigin) openS3(ctx context.Context) (bucket, error) {
 	case o.Secret != nil:
 		options.Creds = credentials.NewStaticV4(string(o.Secret["accesskey"]), string(o.Secret["secretkey"]), "")
 	case o.Provider == sourcev1.BucketProviderAmazon:
+		if err := amazonS3.check(o.Endpoint, !o.Insecure); err != nil {
+			return nil, err
+		}
 		got, err := awsauth.NewCredentialsProvider(AllowNetwork(ctx), o.Workload.options(o)...).Retrieve(ctx)
 		if err != nil {
 			return nil, failf(ReasonAuthenticationFailed, "cannot get a credential from provider aws: %w", err)

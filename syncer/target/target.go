@@ -277,12 +277,20 @@ func (t *Targets) byConfigMap(ctx context.Context, name types.NamespacedName) (*
 }
 
 // checkConfigMap refuses to send our own token to an address that anybody who
-// writes a ConfigMap chooses, for an audience that he chooses, too.
+// writes a ConfigMap chooses. The provider generic asks nobody where the cluster is, and
+// the others ask the cloud only if address or ca.crt is missing.
 func (t *Targets) checkConfigMap(cm *corev1.ConfigMap) error {
-	if cm.Data[meta.KubeConfigKeyProvider] == generic.ProviderName &&
-		cm.Data[meta.KubeConfigKeyServiceAccountName] == "" && t.KubeConfigServiceAccount == "" {
-		return fmt.Errorf("cannot use ConfigMap '%s': with provider %s it must name a %s",
-			client.ObjectKeyFromObject(cm), generic.ProviderName, meta.KubeConfigKeyServiceAccountName)
+	if cm.Data[meta.KubeConfigKeyServiceAccountName] != "" || t.KubeConfigServiceAccount != "" {
+		return nil
+	}
+	name, provider := client.ObjectKeyFromObject(cm), cm.Data[meta.KubeConfigKeyProvider]
+	switch {
+	case provider == generic.ProviderName:
+		return &source.Error{Reason: source.ReasonCredentialRefused, Err: fmt.Errorf("CredentialRefused: cannot use ConfigMap '%s': with provider %s it must name a %s",
+			name, provider, meta.KubeConfigKeyServiceAccountName)}
+	case cm.Data[meta.KubeConfigKeyAddress] != "" && cm.Data[meta.KubeConfigKeyCACert] != "":
+		return &source.Error{Reason: source.ReasonCredentialRefused, Err: fmt.Errorf("CredentialRefused: cannot use ConfigMap '%s': with both %s and %s it must name a %s, or the token of the agent would go to an address that the cloud does not confirm",
+			name, meta.KubeConfigKeyAddress, meta.KubeConfigKeyCACert, meta.KubeConfigKeyServiceAccountName)}
 	}
 	return nil
 }

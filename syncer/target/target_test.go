@@ -229,6 +229,7 @@ func TestTargetsGet(t *testing.T) {
 		kubeconfigSecret("none", map[string][]byte{"config": config}),
 		kubeconfigSecret("exec", map[string][]byte{"value": []byte(strings.Replace(string(config), `"token"`, `"tokenFile"`, 1))}),
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "stolen"}, Data: map[string]string{"provider": "generic", "address": s.URL, "audiences": "https://kubernetes.default.svc"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "stolengcp"}, Data: map[string]string{"provider": "gcp", "cluster": "projects/p/locations/l/clusters/c", "address": s.URL, "ca.crt": string(s.ca())}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "odd"}, Data: map[string]string{"provider": "odd"}},
 	)
 	for name, tt := range map[string]struct {
@@ -247,6 +248,7 @@ func TestTargetsGet(t *testing.T) {
 		"TokenFile":  {reason: "threat V4", obj: kustomizationAt("", bySecretRef("exec", "")), want: "invalid KubeConfig in secret 'apps/exec': cannot use kubeconfig: tokenFile not allowed"},
 		"Neither":    {reason: "never our own cluster", obj: kustomizationAt("", &meta.KubeConfigReference{}), want: "invalid .spec.kubeConfig"},
 		"OurToken":   {reason: "our token goes to no address of a tenant", obj: kustomizationAt("", byConfigMapRef("stolen")), want: "with provider generic it must name a serviceAccountName"},
+		"CloudToken": {reason: "nor does that of the cloud, which confirms no address if it need not be asked", obj: kustomizationAt("", byConfigMapRef("stolengcp")), want: "with both address and ca.crt it must name a serviceAccountName"},
 		"Provider":   {reason: "unknown", obj: kustomizationAt("", byConfigMapRef("odd")), want: "provider 'odd' not implemented"},
 		"NoProvider": {reason: "absent", obj: kustomizationAt("", byConfigMapRef("absent")), want: "failed to get configmap apps/absent"},
 	} {

@@ -84,7 +84,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestDecryption(t *testing.T) {
-	t.Setenv("VAULT_ADDR", "https://vault.example")
+	t.Setenv("VAULT_ADDR", "https://vault.example") // is for other programs
 	for name, tc := range map[string]struct {
 		reason string
 		flags  decryption
@@ -93,6 +93,7 @@ func TestDecryption(t *testing.T) {
 	}{
 		"None":   {"nothing is named", decryption{}, "/", ""},
 		"Secret": {"where to find it", decryption{ageSecret: "fleet/keys"}, "fleet/keys", ""},
+		"Server": {"who gets tokens", decryption{vaultAddresses: []string{"https://vault.example"}}, "/", ""},
 		"Half":   {"a name alone is in no namespace", decryption{ageSecret: "keys"}, "", "--sops-age-secret"},
 		"Vault":  {"the same for the other", decryption{vaultConfigMap: "fleet/"}, "", "--sops-vault-configmap"},
 	} {
@@ -101,7 +102,7 @@ func TestDecryption(t *testing.T) {
 			if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 				t.Fatalf("%s\nerror %v, want one about %q", tc.reason, err, tc.err)
 			}
-			if err == nil && (got.AgeSecret.String() != tc.age || got.Vault.Address != "https://vault.example") {
+			if err == nil && (got.AgeSecret.String() != tc.age || len(got.VaultAddresses) != len(tc.flags.vaultAddresses)) {
 				t.Errorf("%s\ngot %+v", tc.reason, got)
 			}
 		})

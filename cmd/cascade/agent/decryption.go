@@ -2,7 +2,6 @@ package agent
 
 import (
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -16,6 +15,7 @@ type decryption struct {
 	account        string
 	ageSecret      string
 	vaultConfigMap string
+	vaultAddresses []string
 }
 
 func (d *decryption) bind(f *pflag.FlagSet) {
@@ -24,16 +24,16 @@ func (d *decryption) bind(f *pflag.FlagSet) {
 		"namespace/name of a Secret with age keys, for Kustomizations whose decryption names no Secret")
 	f.StringVar(&d.vaultConfigMap, "sops-vault-configmap", "",
 		"namespace/name of the ConfigMap with the Vault servers that service accounts may log in to")
+	f.StringSliceVar(&d.vaultAddresses, "sops-vault-address", nil,
+		"address of a Vault server that gets the tokens of decryption Secrets which name none; may be given several times")
 }
 
 func (*decryption) check() error { return nil }
 
-// build returns the options of decryption, but for its client and tokens. The server
-// of Vault that nobody names is in the environment, as Vault's own clients have it.
+// build returns the options of decryption, but for its client and tokens.
 func (d *decryption) build() (decrypt.Options, error) {
 	o := decrypt.Options{
-		ServiceAccount: d.account,
-		Vault:          decrypt.Vault{Address: os.Getenv("VAULT_ADDR"), Token: os.Getenv("VAULT_TOKEN")},
+		ServiceAccount: d.account, VaultAddresses: d.vaultAddresses,
 	}
 	for _, to := range []struct {
 		flag, text string
