@@ -166,6 +166,9 @@ func TestOrdinaryAnswersPass(t *testing.T) {
 			}
 		case strings.HasSuffix(r.URL.Path, "/secrets"):
 			_ = json.NewEncoder(w).Encode(&corev1.SecretList{TypeMeta: metav1.TypeMeta{Kind: "SecretList", APIVersion: "v1"}, Items: items})
+		case strings.HasSuffix(r.URL.Path, "/log"):
+			w.Header().Set("Content-Type", "text/plain")
+			_, _ = io.WriteString(w, "ready\n")
 		case strings.HasSuffix(r.URL.Path, "/absent"):
 			w.WriteHeader(http.StatusNotFound)
 			absent := apierrors.NewNotFound(corev1.Resource("secrets"), "absent").ErrStatus
@@ -178,6 +181,9 @@ func TestOrdinaryAnswersPass(t *testing.T) {
 	defer s.Close()
 	limits := answer.Other()
 	limits.List, limits.Object, limits.Event = 3<<20, 3<<19, 8<<10
+	if log, err := boundedClient(t, s, limits).CoreV1().Pods("a").GetLogs("b", &corev1.PodLogOptions{}).DoRaw(t.Context()); err != nil || string(log) != "ready\n" {
+		t.Errorf("the log of a pod: %q, %v", log, err)
+	}
 	c := boundedClient(t, s, limits).CoreV1().Secrets("a")
 	if got, err := c.List(t.Context(), metav1.ListOptions{}); err != nil || len(got.Items) != len(items) {
 		t.Errorf("a list of 2 MB: %v", err)

@@ -12,7 +12,8 @@ type Limits struct {
 	// Discovery: the groups and resources that are served.
 	Discovery int64
 	OpenAPI   int64
-	// Object: one object, whose text etcd bounds at 1.5 MiB unless told otherwise.
+	// Object: one object, whose text etcd bounds at 1.5 MiB unless told otherwise, or the
+	// log of a container.
 	Object int64
 	// List: one page of a list, or all of it where the caller asks for no pages.
 	List int64
@@ -42,6 +43,7 @@ const (
 	discovery
 	openAPI
 	object
+	text
 	list
 	watch
 )
@@ -52,7 +54,7 @@ func (l Limits) of(k kind) int64 {
 		return l.Discovery
 	case openAPI:
 		return l.OpenAPI
-	case object:
+	case object, text:
 		return l.Object
 	case list:
 		return l.List
@@ -92,6 +94,9 @@ func classify(r *http.Request, prefix string) kind {
 	}
 	if len(segments) == 1 && (r.Method == http.MethodGet || r.Method == http.MethodDelete) {
 		return list
+	}
+	if len(segments) == 3 && segments[0] == "pods" && segments[2] == "log" {
+		return text
 	}
 	return object
 }

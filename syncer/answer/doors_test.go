@@ -1,0 +1,68 @@
+package answer_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// doors are the files where a configuration of a connection comes into being, and why
+// what is sent with it has bounds. Another one needs a guard, and a line here.
+var doors = map[string]string{
+	"cmd/cascade/agent/agent.go": "guarded at once",
+	"cmd/cascade/main.go":        "the kubeconfig of whoever runs the command line",
+	"cmd/cascade/install.go":     "the same",
+	"remote/child.go":            "goes to remote/connection.go",
+	"remote/credential.go":       "holds a credential, connects to nothing",
+	"remote/probe.go":            "goes to remote/connection.go",
+	"syncer/target/target.go":    "guarded in connect",
+	"syncer/apply/cluster.go":    "of a client that is bounded",
+	"syncer/release/session.go":  "a copy of a guarded one",
+	"capibridge/kubeconfig.go":   "for remote/child.go and syncer/target",
+}
+
+// TestDoors: nothing connects to an API server past this package.
+func TestDoors(t *testing.T) {
+	makes := regexp.MustCompile(`GetConfig\(\)|InClusterConfig|clientcmd\.[A-Z]\w+\(|GetRESTConfig\(|\.Kubeconfig\(|rest\.Config\{|ToRESTConfig\(\)`)
+	root := filepath.Join("..", "..")
+	var found []string
+	for _, dir := range []string{"cmd", "remote", "syncer", "capibridge", "inventory", "api", "deploy"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			name, err := filepath.Rel(root, path)
+			if err != nil {
+				return err
+			}
+			for line := range strings.Lines(string(text)) {
+				line, _, _ = strings.Cut(line, "//")
+				if makes.MatchString(line) && !strings.Contains(line, "mgr.GetConfig()") && !slices.Contains(found, name) {
+					found = append(found, name)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range found {
+		if doors[name] == "" {
+			t.Errorf("%s makes a configuration of a connection: guard it with package answer, and say so here", name)
+		}
+	}
+	for name := range doors {
+		if !slices.Contains(found, name) {
+			t.Errorf("%s makes no configuration any more", name)
+		}
+	}
+}
