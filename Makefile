@@ -251,6 +251,11 @@ OPERATIONS ?= 2000
 armour: build-e2e race ## a long random walk through what people and faults do to a fleet in Git
 	CASCADE_ARMOUR_OPERATIONS=$(OPERATIONS) $(LONG) -timeout 120m -run '^TestArmour$$' ./safety
 
+# CASCADE_HANDOVER_SEED repeats a walk.
+.PHONY: handover
+handover: build-e2e race ## a long random walk of objects between owners
+	CASCADE_HANDOVER_OPERATIONS=$(OPERATIONS) $(LONG) -timeout 60m -run '^TestHandOverWalk$$' ./safety
+
 .PHONY: test-controlplane
 test-controlplane: $(BIN)/controlplane ## the control plane of the tests
 	cd e2e/controlplane && CONTROLPLANE_BIN=$(BIN)/controlplane go test -p $(P) -timeout 15m ./...

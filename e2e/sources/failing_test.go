@@ -43,7 +43,7 @@ func TestSourceFailing(t *testing.T) {
 	url := r.Git.HTTPURL(r.Namespace)
 	r.Patch(t, &sourcev1.GitRepository{}, "git", fmt.Sprintf(`{"spec":{"url":%q,"interval":"5s"}}`, r.Git.HTTPURL("nowhere")))
 	tells("new revisions do not arrive")
-	s.RestartAgent(t)
+	s.RestartAgent(t, "--concurrent=5")
 	tells("has not fetched it yet")
 	r.Patch(t, &sourcev1.GitRepository{}, "git", fmt.Sprintf(`{"spec":{"url":%q}}`, url))
 	tells("")
