@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -310,6 +311,35 @@ func TestMemoRetain(t *testing.T) {
 	m.Retain(memoOwner, []inventory.Entry{{Namespace: memoName.Namespace, Name: "b", Group: memoKind.Group, Kind: memoKind.Kind}})
 	if owned := m.Owned(memoOwner); len(owned) != 1 || owned[0].Name != "b" {
 		t.Errorf("Owned() = %v after the other was dropped", owned)
+	}
+}
+
+// TestMemoDisplaced: who had applied an object is told when the one that applied it last
+// lets go of it, as the old owner does after a hand-over.
+func TestMemoDisplaced(t *testing.T) {
+	old := types.NamespacedName{Namespace: "flux-system", Name: "old"}
+	for name, tc := range map[string]struct {
+		reason string
+		last   types.NamespacedName
+		drop   func(*Memo)
+		want   []string
+	}{
+		"Forgotten": {"the old owner was last, and is gone", old, func(m *Memo) { m.Forget(old) }, []string{"apps Deployment/x/a true"}},
+		"Dropped":   {"the old owner was last, and drops it", old, func(m *Memo) { m.Retain(old, nil) }, []string{"apps Deployment/x/a true"}},
+		"New":       {"the new owner was last: the old one has nothing to correct", memoOwner, func(m *Memo) { m.Forget(old) }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, _, told := newMemo()
+			for i, by := range []types.NamespacedName{old, memoOwner, tc.last} {
+				m.Remember(memoObject, by, digest.Short{1}, declared(), metadataOf("u", fmt.Sprint(10+i), 3, nil))
+			}
+			if len(*told) > 0 {
+				t.Fatalf("two that declare one object wake each other for ever: %v", *told)
+			}
+			if tc.drop(m); !slices.Equal(*told, tc.want) {
+				t.Errorf("%s: told %v, want %v", tc.reason, *told, tc.want)
+			}
+		})
 	}
 }
 

@@ -71,6 +71,9 @@ type verified struct {
 	values uint64
 	ready  bool
 	dirty  bool
+	// displaced is another owner that had applied the object before, nil if there is
+	// none. It is told when this one lets go of the object.
+	displaced *types.NamespacedName
 }
 
 // owner is what is known of the objects of one owner. dirty counts those that
@@ -268,6 +271,11 @@ func (r *records) rememberLocking(o Object, v *verified, answer *observed.Object
 		known = &record{}
 		k.objects[o.Name] = known
 	}
+	if before := known.verified; before != nil && before.owner != v.owner {
+		v.displaced = &before.owner
+	} else if before != nil {
+		v.displaced = before.displaced
+	}
 	r.disown(o, known)
 	known.applying = false
 	// Something may have happened to the object between the answer and now: the
@@ -352,17 +360,24 @@ func (r *records) retain(by types.NamespacedName, declared []inventory.Entry) {
 
 func (r *records) forget(by types.NamespacedName) { r.dropOf(by, func(Object) bool { return true }) }
 
-// dropOf drops those objects of an owner that are to be dropped.
+// dropOf drops those objects of an owner that are to be dropped. It tells those that had
+// applied them before: what they declare was applied by another one since.
 func (r *records) dropOf(by types.NamespacedName, drops func(Object) bool) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	var told []touch
 	if known := r.owners[by]; known != nil {
 		for _, o := range slices.Collect(maps.Keys(known.objects)) {
-			if drops(o) {
-				r.dropLocked(o)
+			if !drops(o) {
+				continue
 			}
+			if v := r.verified(o); v.displaced != nil {
+				told = append(told, touch{*v.displaced, r.kinds[o.Kind].entry(o.Name), true})
+			}
+			r.dropLocked(o)
 		}
 	}
+	r.mu.Unlock()
+	r.tell(told...)
 }
 
 func (r *records) owned(by types.NamespacedName) []inventory.Entry {
