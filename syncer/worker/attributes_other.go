@@ -1,0 +1,9 @@
+//go:build !linux
+
+package worker
+
+import "syscall"
+
+func attributes() *syscall.SysProcAttr { return nil }
+
+func keepDescriptors() {}

@@ -1,0 +1,352 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// testLimits end a hostile job quickly, and leave a good one time.
+func testLimits() Limits { return Limits{Workers: 2, Memory: 96 << 20, Time: 2 * time.Second} }
+
+func newTestPool(t *testing.T, o Options) *Pool {
+	t.Helper()
+	if o.Limits.Workers == 0 {
+		o.Limits = testLimits()
+	}
+	p := New(o)
+	t.Cleanup(func() {
+		p.Close()
+		if left := children(t); len(left) > 0 {
+			t.Errorf("processes are left over: %v", left)
+		}
+	})
+	return p
+}
+
+// children are the processes that this one started and that are there, zombies
+// included.
+func children(t *testing.T) []int {
+	t.Helper()
+	files, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			continue // the thread ended
+		}
+		for word := range strings.FieldsSeq(string(data)) {
+			pid, err := strconv.Atoi(word)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func do(task string) Job { return Job{Owner: "a", Task: task} }
+
+// TestConfined: what a worker can do is compute.
+func TestConfined(t *testing.T) {
+	t.Setenv("CASCADE_SECRET", "canary")
+	p := newTestPool(t, Options{})
+	for name, tt := range map[string]struct {
+		reason  string
+		refused bool
+		want    string
+	}{
+		"environment": {reason: "credentials are in environments"},
+		"open":        {reason: "files have tokens", refused: true},
+		"create":      {reason: "nothing is left behind", refused: true},
+		"dial":        {reason: "no network", refused: true},
+		"unix":        {reason: "no sockets of the host either", refused: true},
+		"exec":        {reason: "no other program", refused: true},
+		"fork":        {reason: "no other process", refused: true},
+		"signal":      {reason: "the agent is of the same user", refused: true},
+		"executable":  {reason: "no code that is not the program's", refused: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := p.Run(t.Context(), do(name))
+			switch {
+			case tt.refused && (err == nil || !strings.Contains(err.Error(), "operation not permitted")):
+				t.Errorf("%s: %v, want it refused", tt.reason, err)
+			case !tt.refused && (err != nil || string(got) != tt.want):
+				t.Errorf("%s: %q, %v, want %q", tt.reason, got, err, tt.want)
+			}
+		})
+	}
+}
+
+// TestDescriptors: a worker has its pipes, and what Go's runtime opens for itself.
+func TestDescriptors(t *testing.T) {
+	inherited, err := syscall.Open("/proc/self/status", syscall.O_RDONLY, 0) // without O_CLOEXEC
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Close(inherited) }()
+	p := newTestPool(t, Options{})
+	_, err = p.Run(t.Context(), Job{Task: "ask", Answer: func(context.Context, string, []byte) ([]byte, error) {
+		for _, pid := range children(t) {
+			links, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+			if err != nil || len(links) < 3 {
+				t.Errorf("%v, %v", links, err)
+			}
+			for _, link := range links {
+				to, err := os.Readlink(link)
+				pipe := strings.HasPrefix(to, "pipe:") && slices.Contains([]string{"0", "1", "2"}, filepath.Base(link))
+				if err != nil || !pipe && !strings.HasPrefix(to, "anon_inode:") && !strings.Contains(to, "/cpu") {
+					t.Errorf("descriptor %s is %q, %v", filepath.Base(link), to, err)
+				}
+			}
+		}
+		return nil, nil
+	}})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestExceeded: a job that needs too much ends as an error of its own, and the next
+// is done.
+func TestExceeded(t *testing.T) {
+	p := newTestPool(t, Options{})
+	for name, tt := range map[string]struct{ reason, want string }{
+		"hog":     {"memory in small pieces", "more than 96 MiB of memory"},
+		"double":  {"memory in one large piece", "more than 96 MiB of memory"},
+		"loop":    {"it never ends", "more than 2s of a processor"},
+		"recurse": {"a stack overflow cannot be recovered from", "contains itself"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := p.Run(t.Context(), do(name))
+			var exceeded *Exceeded
+			if !errors.As(err, &exceeded) || !strings.Contains(err.Error(), tt.want) || !Lasting(err) {
+				t.Errorf("%s: %v, want a lasting error with %q", tt.reason, err, tt.want)
+			}
+			if got, err := p.Run(t.Context(), Job{Owner: "b", Task: "echo", Request: []byte("hello")}); err != nil || string(got) != "hello" {
+				t.Errorf("a good job after it: %q, %v", got, err)
+			}
+		})
+	}
+}
+
+// TestRemembered: what exceeded a limit is not tried again.
+func TestRemembered(t *testing.T) {
+	p := newTestPool(t, Options{})
+	for range 3 {
+		if _, err := p.Run(t.Context(), do("recurse")); err == nil {
+			t.Fatal("it ends")
+		}
+	}
+	p.Close()
+	if _, err := p.Run(t.Context(), do("recurse")); errors.Is(err, ErrUnavailable) || err == nil {
+		t.Errorf("a job that was refused asks for a worker again: %v", err)
+	}
+}
+
+func TestFailures(t *testing.T) {
+	p := newTestPool(t, Options{})
+	for name, tt := range map[string]struct {
+		reason string
+		job    Job
+		want   string
+		check  func(error) bool
+	}{
+		"Error":     {reason: "the task's own", job: Job{Task: "fail", Request: []byte("no such field")}, want: "no such field", check: Lasting},
+		"Panic":     {reason: "it is the job's", job: do("panic"), want: "panicked: assignment to entry in nil map", check: Lasting},
+		"NoTask":    {reason: "a mistake of ours", job: do("nothing"), want: `no task "nothing"`, check: Lasting},
+		"Large":     {reason: "what comes back is bounded", job: do("large"), want: "too large", check: Lasting},
+		"Exit":      {reason: "it died, and died again", job: do("exit"), want: "exit status 7", check: func(err error) bool { return errors.Is(err, ErrLost) }},
+		"NoAnswers": {reason: "nobody to ask", job: do("ask"), want: "unexpected question", check: func(err error) bool { return !Lasting(err) }},
+		"Refused": {reason: "what the program says", want: "asked: not yours", check: Lasting,
+			job: Job{Task: "ask", Answer: func(context.Context, string, []byte) ([]byte, error) { return nil, errors.New("not yours") }}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := p.Run(t.Context(), tt.job)
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !tt.check(err) {
+				t.Errorf("%s: %v, want %q", tt.reason, err, tt.want)
+			}
+		})
+	}
+}
+
+// TestKilled: somebody else ends a worker in the middle of a job. Another does it.
+func TestKilled(t *testing.T) {
+	p := newTestPool(t, Options{})
+	asked := 0
+	got, err := p.Run(t.Context(), Job{Task: "ask", Request: []byte("q"), Answer: func(context.Context, string, []byte) ([]byte, error) {
+		if asked++; asked == 1 {
+			for _, pid := range children(t) {
+				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		return fmt.Appendf(nil, "answer %d", asked), nil
+	}})
+	if err != nil || string(got) != "answer 2" {
+		t.Errorf("%q, %v, want the answer of the second attempt", got, err)
+	}
+}
+
+// TestLate: a job that waits is not late, one that works is. Either ends with its
+// context.
+func TestLate(t *testing.T) {
+	p := newTestPool(t, Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := p.Run(ctx, Job{Task: "ask", Answer: func(context.Context, string, []byte) ([]byte, error) {
+		cancel()
+		return nil, ctx.Err()
+	}})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want it to end with the context", err)
+	}
+	if l := (Limits{Time: time.Minute}); Lasting(exceedsPatience(l)) {
+		t.Error("lateness is taken to be the job's fault")
+	}
+}
+
+// TestIdle: a worker does many jobs, and goes when there is none.
+func TestIdle(t *testing.T) {
+	p := newTestPool(t, Options{Idle: 50 * time.Millisecond})
+	if n := len(children(t)); n != 0 {
+		t.Fatalf("%d workers before the first job", n)
+	}
+	spent := false
+	for i := range 20 {
+		spent = i == 10
+		if _, err := p.Run(t.Context(), Job{Task: "echo", Spent: func() bool { return spent }}); err != nil {
+			t.Fatal(err)
+		}
+		want := 1
+		if spent {
+			want = 0
+		}
+		p.mu.Lock()
+		if n := len(p.idle); n != want {
+			t.Errorf("%d idle workers after job %d, want %d", n, i, want)
+		}
+		p.mu.Unlock()
+	}
+	for len(children(t)) > 0 {
+		if t.Context().Err() != nil {
+			t.Fatal("the worker stays")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestHostileNeighbours: while hostile jobs exceed limits over and over, good ones are
+// done.
+func TestHostileNeighbours(t *testing.T) {
+	p := newTestPool(t, Options{})
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for n := range 2 {
+				// Each is another input, so that nothing is remembered.
+				_, err := p.Run(t.Context(), Job{Owner: fmt.Sprint("bad", i), Task: "recurse", Request: fmt.Append(nil, i, n)})
+				var exceeded *Exceeded
+				if !errors.As(err, &exceeded) {
+					t.Errorf("a hostile job: %v", err)
+				}
+			}
+		})
+	}
+	for i := range 4 {
+		all.Go(func() {
+			for range 20 {
+				if _, err := p.Run(t.Context(), Job{Owner: fmt.Sprint("good", i), Task: "echo"}); err != nil {
+					t.Errorf("a good job: %v", err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// TestQueue: places are handed out in turn, and one is kept from those with a strike.
+func TestQueue(t *testing.T) {
+	q := newQueue(2)
+	place := func(owner string) func(bool) {
+		t.Helper()
+		leave, err := q.take(t.Context(), owner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return leave
+	}
+	place("bad")(true)
+	place("worse")(true)
+	first := place("bad")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := q.take(ended, "worse"); err == nil {
+		t.Error("owners with a strike take all places")
+	}
+	second := place("good")
+	order := make(chan string, 4)
+	var all sync.WaitGroup
+	wait := func(owner string) {
+		all.Go(func() {
+			leave, err := q.take(t.Context(), owner)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			order <- owner
+			leave(false)
+		})
+		for n := 0; n < 1; {
+			q.mu.Lock()
+			for _, w := range q.waiting {
+				if w.owner == owner {
+					n = 1
+				}
+			}
+			q.mu.Unlock()
+		}
+	}
+	for _, owner := range []string{"worse", "good", "new"} {
+		wait(owner)
+	}
+	second(false)
+	var got []string
+	for range 2 {
+		got = append(got, <-order)
+	}
+	first(true)
+	all.Wait()
+	got = append(got, <-order)
+	if want := "[new good worse]"; fmt.Sprint(got) != want {
+		t.Errorf("served %v, want %s", got, want)
+	}
+}
+
+func TestFrames(t *testing.T) {
+	for name, tt := range map[string]struct{ reason, data string }{
+		"Zero":  {"a frame has a kind", "\x00\x00\x00\x00x"},
+		"Large": {"nothing is allocated for what is too large", "\xff\xff\xff\xffx"},
+		"Short": {"the other end is gone", "\x00\x00\x00\x09xyz"},
+	} {
+		if _, _, err := readFrame(strings.NewReader(tt.data)); err == nil {
+			t.Errorf("%s: %s: it is read", name, tt.reason)
+		}
+	}
+	if _, _, err := cutName([]byte("\x05abc")); err == nil {
+		t.Error("a name that is longer than its message is read")
+	}
+}
