@@ -36,6 +36,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/providers"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
 // When a child is reconciled again without an event.
@@ -88,6 +89,8 @@ type Children struct {
 	AgentImage string
 	// Providers renders spec.providers; the layers of all children share it.
 	Providers *providers.Library
+	// Workers render the paths of layers, with the tasks of package render.
+	Workers worker.Runner
 	// ObserveInterval is the time between two probes of a child.
 	ObserveInterval time.Duration
 

@@ -29,6 +29,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/health"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
 // reasoned is a failure of a layer on a child, with its stable reason.
@@ -161,7 +162,10 @@ func (s *seeding) phases(ctx context.Context) ([]apply.Phase, error) {
 	if s.snapshot == nil {
 		return phases, nil
 	}
-	rendering, err := render.Render(ctx, s.snapshot, render.Build{Path: s.layer.Spec.Path, Variables: s.vars, Sensitive: s.sensitive, NoDigest: true})
+	rendering, err := render.Render(ctx, s.snapshot, render.Build{
+		Path: s.layer.Spec.Path, Variables: s.vars, Sensitive: s.sensitive, NoDigest: true,
+		Workers: worker.For(s.Workers, "Layer/"+s.layer.Namespace+"/"+s.layer.Name),
+	})
 	if err != nil {
 		return nil, because(v1alpha1.ReasonBuildFailed, err)
 	}

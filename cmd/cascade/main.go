@@ -34,6 +34,7 @@ import (
 var errNotReady = errors.New("not ready")
 
 func main() {
+	agent.BecomeWorker(os.Args)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: &plain{to: os.Stdout}, ErrOut: &plain{to: os.Stderr}}

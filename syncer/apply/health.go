@@ -60,7 +60,7 @@ func (h Health) Message() string {
 func (a *Applier) Health(ctx context.Context, entries []inventory.Entry, checker *health.Checker) (Health, error) {
 	if checker == nil {
 		var err error
-		if checker, err = health.New(nil); err != nil {
+		if checker, err = health.New(nil, nil); err != nil {
 			return nil, err
 		}
 	}

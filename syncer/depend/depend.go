@@ -2,7 +2,7 @@
 // rules and by the CEL expressions of readyExpr.
 //
 // Invariants: it reads nothing and waits for nothing; the caller brings the
-// objects. An expression is bounded in time.
+// objects. An expression is evaluated by a worker, and bounded in time and memory.
 //
 // Failure model: an ExpressionError is a mistake in the object; any other error
 // names the dependency that is waited for, in Flux's words.
@@ -13,21 +13,16 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
-	"github.com/fluxcd/pkg/runtime/cel"
-	celtypes "github.com/google/cel-go/common/types"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/cascade-gitops/cascade/syncer/expression"
 	"github.com/cascade-gitops/cascade/syncer/status"
+	"github.com/cascade-gitops/cascade/syncer/worker"
 )
-
-// readyEvaluation is how long a readyExpr may take. Expressions come from
-// tenants; real ones take microseconds.
-const readyEvaluation = time.Second
 
 // ExpressionError: an expression of the object cannot be compiled. Only a
 // change of the object helps: reason InvalidCELExpression, stalled.
@@ -78,6 +73,8 @@ type Rules struct {
 	// Additive keeps the built-in rules where a readyExpr is given, instead of
 	// being replaced by it (Flux's gate AdditiveCELDependencyCheck).
 	Additive bool
+	// Workers evaluate expressions, with the tasks of package expression.
+	Workers worker.Runner
 }
 
 // Check is an error that tells in Flux's words why a dependency is not ready. dep
@@ -86,7 +83,7 @@ type Rules struct {
 // ExpressionError if self has to be changed.
 func (r Rules) Check(ctx context.Context, self status.Object, d Dependency, dep status.Object, observed int64) (decided bool, err error) {
 	if d.ReadyExpr != "" {
-		ready, err := evaluate(ctx, d.ReadyExpr, self, dep)
+		ready, err := r.evaluate(ctx, d.ReadyExpr, self, dep)
 		if err != nil {
 			return false, err
 		}
@@ -110,37 +107,43 @@ func Compile(dependencies []Dependency) error {
 		if d.ReadyExpr == "" {
 			continue
 		}
-		if _, err := compile(d.ReadyExpr, d.Name.Name); err != nil {
+		if err := compile(d.ReadyExpr, d.Name.Name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func compile(expr, dependency string) (*cel.Expression, error) {
-	e, err := cel.NewExpression(expr, cel.WithCompile(), cel.WithOutputType(celtypes.BoolType), cel.WithStructVariables("self", "dep"))
-	if err != nil {
-		return nil, &ExpressionError{Err: fmt.Errorf("failed to evaluate dependency %s: %w", dependency, err)}
+// variables of a readyExpr.
+var variables = []string{"self", "dep"}
+
+func compile(expr, dependency string) error {
+	if err := expression.Compile(expr, variables...); err != nil {
+		return &ExpressionError{Err: fmt.Errorf("failed to evaluate dependency %s: %w", dependency, err)}
 	}
-	return e, nil
+	return nil
 }
 
-func evaluate(ctx context.Context, expr string, self, dep status.Object) (bool, error) {
-	e, err := compile(expr, dep.GetName())
-	if err != nil {
+func (r Rules) evaluate(ctx context.Context, expr string, self, dep status.Object) (bool, error) {
+	if err := compile(expr, dep.GetName()); err != nil {
 		return false, err
 	}
-	vars := map[string]any{}
-	for name, obj := range map[string]status.Object{"self": self, "dep": dep} {
-		if vars[name], err = runtime.DefaultUnstructuredConverter.ToUnstructured(obj); err != nil {
+	var objects []map[string]any
+	for _, obj := range []status.Object{self, dep} {
+		o, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+		if err != nil {
 			return false, fmt.Errorf("cannot read %s/%s for readyExpr: %w", obj.GetNamespace(), obj.GetName(), err)
 		}
+		objects = append(objects, o)
 	}
-	ctx, cancel := context.WithTimeout(ctx, readyEvaluation)
-	defer cancel()
-	ready, err := e.EvaluateBoolean(ctx, vars)
-	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return false, fmt.Errorf("cannot evaluate readyExpr of dependency %s within %s", dep.GetName(), readyEvaluation)
+	owner := self.GetObjectKind().GroupVersionKind().Kind + "/" + self.GetNamespace() + "/" + self.GetName()
+	ready, err := expression.Bool(ctx, worker.For(r.Workers, owner), expr, variables, objects...)
+	var exceeded *worker.Exceeded
+	switch {
+	case errors.Is(err, expression.ErrLate):
+		return false, fmt.Errorf("cannot evaluate readyExpr of dependency %s within %s", dep.GetName(), expression.Limit)
+	case errors.As(err, &exceeded):
+		return false, fmt.Errorf("cannot evaluate readyExpr of dependency %s: %w", dep.GetName(), err)
 	}
 	return ready, err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/polling/engine"
 	"github.com/fluxcd/cli-utils/pkg/kstatus/polling/event"
@@ -12,7 +11,6 @@ import (
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"github.com/fluxcd/pkg/apis/kustomize"
 	"github.com/fluxcd/pkg/apis/meta"
-	"github.com/fluxcd/pkg/runtime/cel"
 	"github.com/fluxcd/pkg/runtime/statusreaders"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -23,15 +21,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/expression"
+	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
 // ReasonInvalidExpression of the condition of an object whose expressions
 // cannot be used. Only a change of the object helps.
 const ReasonInvalidExpression = meta.InvalidCELExpressionReason
-
-// evaluation is how long the expressions for one object may take. Real ones
-// take microseconds.
-const evaluation = time.Second
 
 // Result of one object.
 type Result struct {
@@ -69,13 +65,14 @@ type Checker struct {
 	readers []engine.StatusReader
 }
 
-// New compiles the expressions of spec.healthCheckExprs. An error is about the
-// expressions and final: reason ReasonInvalidExpression.
-func New(exprs []kustomize.CustomHealthCheck) (*Checker, error) {
+// New compiles the expressions of spec.healthCheckExprs, which workers evaluate;
+// without expressions they may be nil. An error is about the expressions and final:
+// reason ReasonInvalidExpression.
+func New(exprs []kustomize.CustomHealthCheck, workers worker.Runner) (*Checker, error) {
 	// The order is Flux's: expressions decide about every kind but Job.
 	readers := []engine.StatusReader{statusreaders.NewCustomJobStatusReader(podKinds{})}
 	if len(exprs) > 0 {
-		byExpression, err := cel.NewStatusReader(exprs)
+		byExpression, err := expression.NewReader(exprs, workers)
 		if err != nil {
 			return nil, err
 		}
@@ -95,8 +92,6 @@ func New(exprs []kustomize.CustomHealthCheck) (*Checker, error) {
 func (c *Checker) Status(ctx context.Context, u *unstructured.Unstructured, pods []*unstructured.Unstructured) Result {
 	r := Result{Entry: inventory.Of(u), Vanishes: Vanishes(u)}
 	gk := u.GroupVersionKind().GroupKind()
-	ctx, cancel := context.WithTimeout(ctx, evaluation)
-	defer cancel()
 	for _, reader := range c.readers {
 		if !reader.Supports(gk) {
 			continue

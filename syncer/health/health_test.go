@@ -184,10 +184,12 @@ func TestStatus(t *testing.T) {
 			exprs: databases("status.nothing == 'x'", "", ""), unknown: "no such key: nothing"},
 		"Endless": {reason: "a tenant's expression has a time limit", object: custom, want: status.UnknownStatus,
 			exprs: databases(endless, "", ""), unknown: "interrupt"},
+		"Doubling": {reason: "and one of memory", object: custom, want: status.UnknownStatus,
+			exprs: databases(doubling, "", ""), unknown: "it needs more than 192 MiB of memory"},
 		"Plain": {reason: "objects without status are Current when they exist", object: configMap, want: status.CurrentStatus},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, err := New(tt.exprs)
+			c, err := New(tt.exprs, workers)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -220,6 +222,9 @@ var endless = func() string {
 	return expr
 }()
 
+// doubling makes a string of 2^40 bytes, between two looks of CEL at its deadline.
+var doubling = "'aa'" + strings.Repeat(".replace('a', 'aa')", 40) + " == 'x'"
+
 func TestNewRefuses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		reason string
@@ -233,7 +238,7 @@ func TestNewRefuses(t *testing.T) {
 			want: "duplicate custom health check for GroupKind Database.example.com at healthchecks[1]"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := New(tt.exprs); err == nil || !strings.Contains(err.Error(), tt.want) {
+			if _, err := New(tt.exprs, workers); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%s: got %v, want %q", tt.reason, err, tt.want)
 			}
 		})
@@ -302,7 +307,7 @@ func TestTextsAreFlux(t *testing.T) {
 			c := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(testrestmapper.TestOnlyStaticRESTMapper(scheme)).WithObjects(objects...).Build()
 			want := waitLikeFlux(c, all[0], tt.exprs)
 
-			checker, err := New(tt.exprs)
+			checker, err := New(tt.exprs, workers)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -52,7 +52,7 @@ func (r *Reconciler) inputs(ctx context.Context, obj *kustomizev1.Kustomization)
 	if m := s.CommonMetadata; m != nil {
 		b.CommonLabels, b.CommonAnnotations = m.Labels, m.Annotations
 	}
-	b.Lenient = r.Rules.LenientSubstitution
+	b.Lenient, b.Workers = r.Rules.LenientSubstitution, r.workers(obj)
 	decryptor, err := decrypt.New(ctx, r.Targets.Local, obj, r.Rules.Decryption)
 	if err != nil {
 		return b, err

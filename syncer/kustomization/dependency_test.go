@@ -71,13 +71,15 @@ func TestDependencyRules(t *testing.T) {
 		"Type":          {reason: "it must be a boolean", expr: "'yes'", dep: ready(nil), want: "output type mismatch", final: true},
 		"Variable":      {reason: "there are self and dep", expr: "other.ready", dep: ready(nil), want: "undeclared reference", final: true},
 		"Missing":       {reason: "the field may appear later", expr: "dep.status.nothing == 'x'", dep: ready(nil), want: "no such key: nothing"},
-		"Endless":       {reason: "a tenant's expression has a time limit", expr: endlessExpression, dep: ready(nil), want: "cannot evaluate readyExpr of dependency base within 1s"},
+		"Doubling": {reason: "and one of memory", expr: "'aa'" + strings.Repeat(".replace('a', 'aa')", 40) + " == 'x'", dep: ready(nil),
+			want: "cannot evaluate readyExpr of dependency base: it needs more than 192 MiB of memory"},
+		"Endless": {reason: "a tenant's expression has a time limit", expr: endlessExpression, dep: ready(nil), want: "cannot evaluate readyExpr of dependency base within 1s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := kustomizev1.DependencyReference{Name: "base", ReadyExpr: tt.expr}
 			with := self.DeepCopy()
 			with.Spec.DependsOn = []kustomizev1.DependencyReference{{Name: "first"}, d}
-			rules := Rules{Dependencies: depend.Rules{Additive: tt.additive}}
+			rules := Rules{Dependencies: depend.Rules{Additive: tt.additive, Workers: workers}}
 			err := rules.dependency(t.Context(), self, dependencies(with)[1], tt.dep, revision)
 			switch {
 			case err == nil && tt.want != "", err != nil && tt.want == "", err != nil && !strings.Contains(err.Error(), tt.want):

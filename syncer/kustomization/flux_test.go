@@ -171,7 +171,7 @@ func kustomizationOf(t *testing.T, spec string) *kustomizev1.Kustomization {
 }
 
 func byUs(ctx context.Context, files render.Files, k *kustomizev1.Kustomization) ([]*unstructured.Unstructured, error) {
-	build, err := (&Reconciler{Targets: &target.Targets{}}).inputs(ctx, k)
+	build, err := (&Reconciler{Targets: &target.Targets{}, Workers: workers}).inputs(ctx, k)
 	if err != nil {
 		return nil, err
 	}

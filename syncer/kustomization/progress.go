@@ -1,6 +1,7 @@
 package kustomization
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -35,6 +36,8 @@ type progress struct {
 	mu sync.Mutex
 	// rendered is nil until a rendering was applied without a remainder.
 	rendered *rendered
+	// refused is the last rendering if it failed for its inputs.
+	refused *refused
 	// sweep is when everything is verified again.
 	sweep time.Time
 	// stage is since when an early stage is waited for.
@@ -69,6 +72,13 @@ type rendered struct {
 	// another look.
 	objects int
 	final   bool
+}
+
+// refused is a rendering that comes to the same error while its inputs are the same.
+type refused struct {
+	key       string
+	requested string
+	err       *render.Error
 }
 
 // healthWait is what is known of the health of what was applied.
@@ -125,6 +135,32 @@ func (p *progress) covers(generation int64, snapshot *source.Snapshot) (covers, 
 	last.newest = snapshot
 	p.mu.Unlock()
 	return true, true
+}
+
+// refuse notes why a rendering failed, if that comes again with the same inputs.
+func (p *progress) refuse(run *run, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refused = nil
+	var lasting *render.Error
+	if errors.As(err, &lasting) && lasting.Reads != nil {
+		p.refused = &refused{key: run.key, requested: run.Obj.Annotations[meta.ReconcileRequestAnnotation], err: lasting}
+	}
+}
+
+// refusal is the error that rendering would come to again, or nil. A person who asks for
+// a reconcile gets another try.
+func (p *progress) refusal(run *run) error {
+	p.mu.Lock()
+	refused := p.refused
+	p.mu.Unlock()
+	if refused == nil || refused.key != run.key || refused.requested != run.Obj.Annotations[meta.ReconcileRequestAnnotation] {
+		return nil
+	}
+	if same, err := refused.err.Reads.Unchanged(run.snapshot); err != nil || !same {
+		return nil
+	}
+	return refused.err
 }
 
 // stands reports whether the last rendering is still the right one: its inputs are the same,

@@ -33,6 +33,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/status"
 	"github.com/cascade-gitops/cascade/syncer/target"
 	"github.com/cascade-gitops/cascade/syncer/wake"
+	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
 // DriftMode is what is done about objects that somebody else changed.
@@ -85,7 +86,10 @@ type Reconciler struct {
 	// to 1 and is safe for concurrent use.
 	Jitter wake.Jitter
 	Random func() float64
-	Rules  Rules
+	// Workers build with kustomize and evaluate expressions, with the tasks of packages
+	// render and expression.
+	Workers worker.Runner
+	Rules   Rules
 	// Drift is the mode of Kustomizations that do not choose one by annotation.
 	Drift DriftMode
 	// Sweep is the time after which everything is verified by a request for each
@@ -103,6 +107,11 @@ type Reconciler struct {
 	known map[types.NamespacedName]*progress
 	// declarations of those that have not applied what they declare.
 	declarations map[types.NamespacedName]declaration
+}
+
+// workers are those that work for an object.
+func (r *Reconciler) workers(obj *kustomizev1.Kustomization) worker.Runner {
+	return worker.For(r.Workers, kustomizev1.KustomizationKind+"/"+obj.Namespace+"/"+obj.Name)
 }
 
 // applier is what a reconcile needs of apply.Applier.

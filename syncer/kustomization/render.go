@@ -23,8 +23,12 @@ func (r *Reconciler) render(ctx context.Context, run *run) *end {
 	if r.stands(run) {
 		return nil
 	}
-	var err error
-	if run.rendering, err = render.Render(ctx, run.snapshot, run.inputs); err != nil {
+	err := run.known.refusal(run)
+	if err == nil {
+		run.rendering, err = render.Render(ctx, run.snapshot, run.inputs)
+		run.known.refuse(run, err)
+	}
+	if err != nil {
 		run.known.invalidate()
 		if errors.Is(err, render.ErrPathNotFound) {
 			return r.failed(ctx, run, meta.ArtifactFailedReason, fmt.Errorf("kustomization %w", err))

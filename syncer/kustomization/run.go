@@ -136,7 +136,7 @@ func (r *Reconciler) reconcile(ctx context.Context, run *run) (ctrl.Result, erro
 // check refuses expressions that only a change of the object can mend.
 func (r *Reconciler) check(_ context.Context, run *run) *end {
 	var err error
-	if run.checker, err = health.New(run.Obj.Spec.HealthCheckExprs); err == nil {
+	if run.checker, err = health.New(run.Obj.Spec.HealthCheckExprs, r.workers(run.Obj)); err == nil {
 		err = depend.Compile(dependencies(run.Obj))
 	}
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
 	"github.com/fluxcd/pkg/apis/meta"
-	"github.com/fluxcd/pkg/runtime/cel"
 	"github.com/fluxcd/pkg/runtime/conditions"
 	"github.com/go-logr/logr"
 	"helm.sh/helm/v4/pkg/kube"
@@ -21,7 +20,9 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/expression"
 	"github.com/cascade-gitops/cascade/syncer/firstsync"
+	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
 // fieldManager of the objects of releases.
@@ -40,6 +41,8 @@ type Releases struct {
 	// OverrideManagers are field managers whose fields are taken over before drift
 	// is looked for (--override-manager).
 	OverrideManagers []string
+	// Workers render charts, post-render, and evaluate expressions, with Tasks.
+	Workers worker.Runner
 	// Gates of Flux of that name.
 	UseHelm3Defaults, DefaultToRetryOnFailure, AllowDNSLookups bool
 
@@ -109,7 +112,7 @@ func (r *Releases) Sync(ctx context.Context, req Request) (out Outcome, err erro
 		}
 	}()
 	obj := req.Object
-	byExpression, err := cel.NewStatusReader(obj.Spec.HealthCheckExprs)
+	byExpression, err := expression.NewReader(obj.Spec.HealthCheckExprs, r.workers(obj))
 	if err != nil {
 		r.refuse(obj, meta.InvalidCELExpressionReason, err)
 		return Outcome{Stalled: true}, nil
@@ -124,6 +127,11 @@ func (r *Releases) Sync(ctx context.Context, req Request) (out Outcome, err erro
 		return Outcome{}, err
 	}
 	return n.reconcile(ctx)
+}
+
+// workers are those that work for a HelmRelease.
+func (r *Releases) workers(obj *v2.HelmRelease) worker.Runner {
+	return worker.For(r.Workers, "HelmRelease/"+obj.Namespace+"/"+obj.Name)
 }
 
 // refuse records that the object cannot be used as it is.

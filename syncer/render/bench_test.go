@@ -51,7 +51,7 @@ func BenchmarkRender(b *testing.B) {
 		b.Run(bc.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := Render(b.Context(), bc.files, bc.build); err != nil {
+				if _, err := rendered(b.Context(), bc.files, bc.build); err != nil {
 					b.Fatal(err)
 				}
 			}

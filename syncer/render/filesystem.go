@@ -43,8 +43,8 @@ type fileSystem struct {
 	partly map[string]bool
 	// bringsSchema: a kustomization file that was read names an OpenAPI schema.
 	bringsSchema bool
-	// running: kustomize builds; alone: and no other build runs.
-	running, alone bool
+	// read counts the bytes of all files, and nodes what YAML there may be in them.
+	read, nodes int
 	// added counts the nodes that aliases add in all files that were read: many files
 	// with a few aliases each do as much harm as one with many.
 	added int
@@ -59,10 +59,10 @@ type fileSystem struct {
 	// sealed are the files that the decrypter is to see, by path, with the name
 	// that tells it the format.
 	sealed map[string]string
-	// wants: a running build needs a sealed file that was not decrypted yet.
-	wants bool
 	// keys is why something could not be decrypted.
 	keys error
+	// passing: the build failed for what is not in its input.
+	passing bool
 }
 
 func newFileSystem(ctx context.Context, files Files) *fileSystem {
@@ -137,12 +137,9 @@ func (f *fileSystem) checked(at string, data []byte) ([]byte, error) {
 	return data, nil
 }
 
-// kustomization returns the content of a kustomization file unless the build
-// must be done alone because of it, and notes what it names that is encrypted.
+// kustomization returns the content of a kustomization file, and notes what it
+// names that is encrypted.
 func (f *fileSystem) kustomization(at string, data []byte) ([]byte, error) {
-	if f.running && f.bringsSchema && !f.alone {
-		return nil, errBringsSchema
-	}
 	if f.decrypter != nil {
 		if err := f.seal(path.Dir(at), data); err != nil {
 			f.refused = f.failed == nil
@@ -161,8 +158,12 @@ func (f *fileSystem) note(err error) error {
 }
 
 func (f *fileSystem) check(at string, data []byte) error {
+	if err := f.count(at, data); err != nil {
+		return err
+	}
+	// What is larger is no YAML by its name, or was refused: it goes to a worker unread.
 	switch {
-	case suspect(data):
+	case suspect(data) && nodes(data) <= MaxNodes:
 		added, err := dissect(data)
 		if err != nil {
 			return err
@@ -183,6 +184,30 @@ func (f *fileSystem) check(at string, data []byte) error {
 		return fmt.Errorf("%w: aliases add more than %d nodes to the files read so far", ErrHostile, MaxAdded)
 	}
 	return nil
+}
+
+// count bounds what one rendering reads. Nodes are counted in what is read as YAML:
+// what else there is goes to kustomize only.
+func (f *fileSystem) count(at string, data []byte) error {
+	if f.read += len(data); f.read > MaxBytes {
+		return fmt.Errorf("%w: the files read so far have more than %d MiB; split them into several Kustomizations", ErrHostile, MaxBytes>>20)
+	}
+	if !isYAML(at) {
+		return nil
+	}
+	n := nodes(data)
+	if f.nodes += n; n > MaxNodes || f.nodes > MaxTotalNodes {
+		return fmt.Errorf("%w: it may have more than %d nodes, or those read so far more than %d", ErrHostile, MaxNodes, MaxTotalNodes)
+	}
+	return nil
+}
+
+func isYAML(at string) bool {
+	switch path.Ext(at) {
+	case ".yaml", ".yml", ".json":
+		return true
+	}
+	return isKustomization(path.Base(at))
 }
 
 func isKustomization(base string) bool {

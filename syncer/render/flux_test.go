@@ -167,10 +167,8 @@ func buildOf(k *kustomizev1.Kustomization) Build {
 
 // anew builds as Flux does, with a schema that is read anew.
 func anew(root, dir string) (resmap.ResMap, error) {
-	schema.Lock()
-	defer schema.Unlock()
+	openapi.ResetOpenAPI()
 	defer openapi.ResetOpenAPI()
-	schema.loaded = false
 	return fluxkustomize.SecureBuild(root, dir, false)
 }
 
@@ -180,8 +178,6 @@ func inMemory(root, dir string) (resources resmap.ResMap, err error) {
 	if err != nil {
 		return nil, err
 	}
-	schema.load()
-	defer schema.RUnlock()
 	err = guarded(func() error {
 		resources, err = krusty.MakeKustomizer(&krusty.Options{
 			LoadRestrictions: kustypes.LoadRestrictionsNone, PluginConfig: kustypes.DisabledPluginConfig(),
@@ -258,7 +254,7 @@ func compare(t testing.TB, c *fluxCase) *Rendering {
 func compareWith(t testing.TB, c *fluxCase, build func(root, dir string) (resmap.ResMap, error)) *Rendering {
 	t.Helper()
 	k := kustomizationOf(t, c.spec)
-	us, errUs := Render(t.Context(), c.files, buildOf(k))
+	us, errUs := rendered(t.Context(), c.files, buildOf(k))
 	flux, errFlux := byFlux(t.Context(), write(t, c.files), k, build)
 	if errors.Is(errUs, errNameless) {
 		return nil // on purpose: Flux leaves such an object out, and prunes it
@@ -294,7 +290,7 @@ func TestRenderingEqualsFlux(t *testing.T) {
 			switch {
 			case r == nil && c.fails == "":
 				k := kustomizationOf(t, c.spec)
-				_, err := Render(t.Context(), c.files, buildOf(k))
+				_, err := rendered(t.Context(), c.files, buildOf(k))
 				t.Errorf("both fail: this compares nothing: %v", err)
 			case r != nil && c.fails != "":
 				t.Errorf("both build it, and should not: %s", c.fails)
@@ -309,7 +305,7 @@ func TestRenderingEqualsFlux(t *testing.T) {
 			for name, c := range cases {
 				t.Run(fmt.Sprint(name, round), func(t *testing.T) {
 					t.Parallel()
-					r, err := Render(t.Context(), c.files, buildOf(kustomizationOf(t, c.spec)))
+					r, err := rendered(t.Context(), c.files, buildOf(kustomizationOf(t, c.spec)))
 					want := renderings[name]
 					if (err == nil) != (want != nil) {
 						t.Fatalf("Render() = %v, and alone it was otherwise", err)

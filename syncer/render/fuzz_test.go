@@ -107,6 +107,6 @@ func FuzzSubstitution(f *testing.F) {
 			return err
 		})
 		files := tree{"a.yaml": manifest("x", "k", fmt.Sprintf("%q", text))}
-		_, _ = Render(t.Context(), files, Build{Variables: vars.values})
+		_, _ = rendered(t.Context(), files, Build{Variables: vars.values})
 	})
 }

@@ -14,6 +14,10 @@ import (
 const (
 	// MaxNodes bounds a document after its aliases are expanded.
 	MaxNodes = 1_000_000
+	// MaxBytes bounds the files that one rendering reads, and what it builds.
+	MaxBytes = 32 << 20
+	// MaxTotalNodes bounds the nodes of all of these.
+	MaxTotalNodes = 2_000_000
 	// MaxAdded bounds the nodes that aliases add to all that one rendering reads.
 	MaxAdded = 100_000
 	// MaxDepth bounds the nesting of a document.
@@ -71,6 +75,23 @@ func dissect(data []byte) (added int, err error) {
 		apart += n
 	}
 	return max(added, apart), nil
+}
+
+// nodes is how many nodes the YAML in data has at most, without aliases. A node takes
+// a hundred times the memory of its shortest text.
+func nodes(data []byte) int {
+	n := 1
+	for i, c := range data {
+		switch c {
+		case '\n', ',', ':', '?', '[', '{':
+			n++
+		case '-':
+			if i+1 < len(data) && data[i+1] == ' ' {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // suspect is false for data that cannot do harm: aliases need an anchor, depth
@@ -176,4 +197,13 @@ func fields(n *yaml.Node) error {
 		return fmt.Errorf("%w: line %d: a mapping with more than %d fields that are there already", ErrHostile, n.Line, MaxTwice)
 	}
 	return nil
+}
+
+// CheckManifests is Check for what is going to be parsed in this process: it also bounds
+// the nodes.
+func CheckManifests(data []byte) error {
+	if n := nodes(data); n > MaxNodes {
+		return fmt.Errorf("%w: it may have %d nodes, the limit is %d", ErrHostile, n, MaxNodes)
+	}
+	return Check(data)
 }

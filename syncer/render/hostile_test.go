@@ -107,7 +107,7 @@ func TestHostile(t *testing.T) {
 			}
 			done := make(chan result, 1)
 			go func() {
-				r, err := Render(ctx, c.files, b)
+				r, err := rendered(ctx, c.files, b)
 				done <- result{r, err}
 			}()
 			var got result

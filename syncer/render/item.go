@@ -99,14 +99,12 @@ type identity struct {
 	group, version, kind, namespace, name string
 }
 
-// identity asks kyaml which kinds are cluster-scoped, and so the schema is held.
+// identity asks kyaml which kinds are cluster-scoped. It knows the built-in ones
+// without a schema.
 func (i *item) identity() identity {
-	schema.RLock()
-	defer schema.RUnlock()
 	return identityOf(i.apiVersion(), i.kind(), i.namespace(), i.name())
 }
 
-// identityOf is called with schema locked.
 func identityOf(apiVersion, kind, namespace, name string) identity {
 	group, version := resid.ParseGroupVersion(apiVersion)
 	id := resid.NewResIdWithNamespace(resid.NewGvk(group, version, kind), name, namespace)

@@ -25,8 +25,6 @@ var (
 // mounted shows a fileSystem to kustomize, at mountPoint.
 type mounted struct{ *fileSystem }
 
-var _ filesys.FileSystem = mounted{}
-
 // at is the path in the source, or an error for one that is outside of it.
 func (m mounted) at(name string) (string, error) {
 	at := rooted(name)
@@ -97,25 +95,6 @@ func (m mounted) ReadDir(name string) ([]string, error) {
 	return names, nil
 }
 
-func (m mounted) Glob(pattern string) ([]string, error) {
-	pattern = rooted(pattern)
-	var found []string
-	err := m.Walk(mountPoint, func(at string, _ fs.FileInfo, err error) error {
-		if err != nil {
-			return err
-		}
-		ok, err := path.Match(pattern, at)
-		if err != nil {
-			return err
-		}
-		if ok {
-			found = append(found, at)
-		}
-		return nil
-	})
-	return found, err
-}
-
 func (m mounted) Walk(root string, visit filepath.WalkFunc) error {
 	at, err := m.within(root)
 	if err != nil {
@@ -126,19 +105,10 @@ func (m mounted) Walk(root string, visit filepath.WalkFunc) error {
 	})
 }
 
-func (m mounted) Open(name string) (filesys.File, error) {
-	data, err := m.ReadFile(name)
-	if err != nil {
-		return nil, err
-	}
-	return &openFile{Reader: bytes.NewReader(data), info: fileInfo{name: path.Base(rooted(name)), size: int64(len(data))}}, nil
+// opened is a file whose content is known.
+func opened(name string, data []byte) filesys.File {
+	return &openFile{Reader: bytes.NewReader(data), info: fileInfo{name: path.Base(rooted(name)), size: int64(len(data))}}
 }
-
-func (m mounted) Create(string) (filesys.File, error) { return nil, errReadOnly }
-func (m mounted) Mkdir(string) error                  { return errReadOnly }
-func (m mounted) MkdirAll(string) error               { return errReadOnly }
-func (m mounted) RemoveAll(string) error              { return errReadOnly }
-func (m mounted) WriteFile(string, []byte) error      { return errReadOnly }
 
 type openFile struct {
 	*bytes.Reader

@@ -1,6 +1,7 @@
 package render
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -54,7 +55,7 @@ func TestRemoteReferences(t *testing.T) {
 				"first": {"kustomization.yaml": ref.file("https://example.com/x.yaml")},
 				"below": below(ref.file("https://example.com/x.yaml")),
 			} {
-				_, err := Render(t.Context(), files, Build{})
+				_, err := rendered(t.Context(), files, Build{})
 				if !errors.Is(err, errRemote) || !strings.Contains(err.Error(), ref.field) {
 					t.Errorf("%s: Render() = %v, want it to refuse the reference and name %s", place, err, ref.field)
 				}
@@ -100,7 +101,7 @@ func TestInlinePatchIsNoReference(t *testing.T) {
 		"kustomization.yaml": "resources: [x.yaml]\npatchesStrategicMerge:\n- |\n  apiVersion: v1\n  kind: ConfigMap\n  metadata: {name: x}\n  data: {url: \"https://example.com/?a=1&b=2\"}\n",
 		"x.yaml":             manifest("x"),
 	}
-	objects, err := objectsOf(Render(t.Context(), files, Build{}))
+	objects, err := objectsOf(rendered(t.Context(), files, Build{}))
 	if err != nil || len(objects) != 1 {
 		t.Fatalf("Render() = %d objects, %v, want the patched ConfigMap", len(objects), err)
 	}
@@ -138,16 +139,16 @@ func TestNoNetwork(t *testing.T) {
 	}
 }
 
-// unchecked hides kustomization files from the static check, as a way around
-// it would.
-type unchecked struct{ mounted }
-
-func (u unchecked) ReadFile(name string) ([]byte, error) {
-	at, err := u.at(name)
-	if err != nil {
-		return nil, err
-	}
-	return u.files.ReadFile(at)
+// unchecked answers a build without the static check of kustomization files, as a way
+// around it would.
+func unchecked(ctx context.Context, files tree) asked {
+	a := answers{mounted{newFileSystem(ctx, files)}}
+	return asked{func(question string, body []byte) ([]byte, error) {
+		if at, err := a.at(string(body)); question == askRead && err == nil {
+			return files.ReadFile(at)
+		}
+		return a.answer(ctx, question, body)
+	}}
 }
 
 func withoutNetwork(t *testing.T, url string) {
@@ -158,7 +159,7 @@ func withoutNetwork(t *testing.T, url string) {
 	}
 	for name, ref := range references {
 		files := below(ref.file(url + "/x.yaml"))
-		if _, err := build(unchecked{mounted{newFileSystem(t.Context(), files)}}); err == nil {
+		if _, err := run(unchecked(t.Context(), files), "/"); err == nil {
 			t.Errorf("%s: built with a reference that cannot be followed", name)
 		}
 	}

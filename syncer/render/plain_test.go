@@ -39,9 +39,7 @@ func TestPlain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			schema.RLock()
 			built, err := plain(fsys, "/", begin)
-			schema.RUnlock()
 			if errors.Is(err, errDoubt) != tc.doubt || err == nil && len(built) == 0 {
 				t.Errorf("%s\nplain() = %d objects, %v, want doubt: %t", tc.reason, len(built), err, tc.doubt)
 			}
@@ -68,7 +66,7 @@ func TestReadOnce(t *testing.T) {
 	doubtful["z.yaml"] = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, annotations: {config.kubernetes.io/local-config: \"true\"}}\n"
 	for name, files := range map[string]tree{"plain": workload(100, 10), "overlay": overlay, "doubtful": doubtful} {
 		r := reading{files, map[string]int{}}
-		if _, err := Render(t.Context(), r, Build{}); err != nil {
+		if _, err := rendered(t.Context(), r, Build{}); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		for file, n := range r.reads {
@@ -91,7 +89,7 @@ func BenchmarkKustomize(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		built, err := kustomize(fsys, "/", begin)
+		built, err := kustomize(fsys, "/", begin, workers)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -47,7 +47,7 @@ func TestReadSet(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := Build{Path: "apps"}
-			reads := readsOf(Render(t.Context(), tc.files, b))
+			reads := readsOf(rendered(t.Context(), tc.files, b))
 			if reads == nil {
 				t.Fatal("no read set")
 			}
@@ -80,7 +80,7 @@ func readsOf(r *Rendering, err error) *ReadSet {
 
 func TestReadSetPaths(t *testing.T) {
 	files := tree{"apps/kustomization.yaml": "resources: [../base]\n", "base/kustomization.yaml": "resources: [a.yaml]\n", "base/a.yaml": manifest("a"), "z.yaml": manifest("z")}
-	reads := readsOf(Render(t.Context(), files, Build{Path: "apps"}))
+	reads := readsOf(rendered(t.Context(), files, Build{Path: "apps"}))
 	want := []string{"/apps", "/apps/Kustomization", "/apps/kustomization.yaml", "/apps/kustomization.yml", "/base", "/base/Kustomization", "/base/a.yaml", "/base/kustomization.yaml", "/base/kustomization.yml"}
 	if diff := cmp.Diff(want, reads.Paths()); diff != "" {
 		t.Errorf("Paths(): -want, +got:\n%s", diff)
@@ -106,7 +106,7 @@ func TestUnchangedAsksOnce(t *testing.T) {
 	for _, name := range strings.Split("abcdefghij", "") {
 		files["apps/"+name+".yaml"] = manifest(name)
 	}
-	reads := readsOf(Render(t.Context(), counted{files, "r", new(int)}, Build{Path: "apps"}))
+	reads := readsOf(rendered(t.Context(), counted{files, "r", new(int)}, Build{Path: "apps"}))
 	for name, tc := range map[string]struct {
 		reason string
 		rules  string
@@ -123,7 +123,7 @@ func TestUnchangedAsksOnce(t *testing.T) {
 	}
 	// A link inside the directory may lead out of it.
 	files["apps/l.yaml"], files["apps/kustomization.yaml"] = "-> ../base/a.yaml", "resources: [a.yaml]\n"
-	reads, asked := readsOf(Render(t.Context(), counted{files, "r", new(int)}, Build{Path: "apps"})), 0
+	reads, asked := readsOf(rendered(t.Context(), counted{files, "r", new(int)}, Build{Path: "apps"})), 0
 	if unchanged, err := reads.Unchanged(counted{files, "r", &asked}); err != nil || !unchanged || asked == 1 {
 		t.Errorf("with a link: Unchanged() = %t, %v after %d questions, want every path asked for", unchanged, err, asked)
 	}
@@ -131,11 +131,11 @@ func TestUnchangedAsksOnce(t *testing.T) {
 
 func TestPassingFailuresAreNotKept(t *testing.T) {
 	files := tree{"apps/a.yaml": manifest("a")}
-	_, err := Render(t.Context(), unreadable{files, "apps/a.yaml"}, Build{Path: "apps"})
+	_, err := rendered(t.Context(), unreadable{files, "apps/a.yaml"}, Build{Path: "apps"})
 	if failed := (*Error)(nil); errors.As(err, &failed) || !errors.Is(err, errDisk) {
 		t.Errorf("Render() = %v, want the error of the disk and no read set", err)
 	}
-	reads := readsOf(Render(t.Context(), files, Build{Path: "apps"}))
+	reads := readsOf(rendered(t.Context(), files, Build{Path: "apps"}))
 	files["apps/a.yaml"] = manifest("b")
 	if _, err := reads.Unchanged(unreadable{files, "apps/a.yaml"}); !errors.Is(err, errDisk) {
 		t.Errorf("Unchanged() = %v, want the error of the disk: unknown is not unchanged", err)

@@ -16,6 +16,7 @@ import (
 	kustypes "sigs.k8s.io/kustomize/api/types"
 
 	"github.com/cascade-gitops/cascade/syncer/digest"
+	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
 // decryptKey on an object says that it is to stay encrypted.
@@ -55,6 +56,9 @@ type Build struct {
 	// Keys identifies what Decrypter decrypts with, for Key. Renderings are not
 	// reused across keys.
 	Keys string
+	// Workers run kustomize, with Tasks. What plain directories need not is refused
+	// without them.
+	Workers worker.Runner
 }
 
 // Decrypter decrypts for one build, which calls it from one goroutine.
@@ -132,7 +136,7 @@ func Render(ctx context.Context, files Files, b Build) (*Rendering, error) {
 	}
 	if err != nil {
 		err = shorten(Mask(err, b.Sensitive))
-		if passing := fsys.failed != nil && !fsys.refused; passing || fsys.keys != nil || ctx.Err() != nil {
+		if passing := fsys.failed != nil && !fsys.refused; passing || fsys.passing || fsys.keys != nil || ctx.Err() != nil {
 			return nil, err
 		}
 		return nil, &Error{Reads: fsys.reads.set(dir), err: err}
@@ -171,13 +175,12 @@ func assemble(ctx context.Context, fsys *fileSystem, dir string, b Build) (*Rend
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	schema.RLock()
 	built, err := plain(fsys, dir, begin)
-	schema.RUnlock()
 	if fsys.failed == nil && errors.Is(err, errDoubt) {
-		built, err = kustomize(fsys, dir, begin)
+		built, err = kustomize(fsys, dir, begin, b.Workers)
 	}
-	if err != nil && fsys.failed == nil {
+	var exceeded *worker.Exceeded
+	if err != nil && fsys.failed == nil && !fsys.passing && !errors.As(err, &exceeded) {
 		if blame := begin.blame(fsys); blame != nil {
 			err = blame
 		}

@@ -8,22 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/api/resmap"
 	kustypes "sigs.k8s.io/kustomize/api/types"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
-
-// build is kustomize alone, without anything that Render does around it.
-func build(fsys filesys.FileSystem) (resources resmap.ResMap, err error) {
-	err = guarded(func() error {
-		resources, err = krusty.MakeKustomizer(&krusty.Options{
-			LoadRestrictions: kustypes.LoadRestrictionsNone, PluginConfig: kustypes.DisabledPluginConfig(),
-		}).Run(fsys, mountPoint)
-		return err
-	})
-	return resources, err
-}
 
 // namesOf are Kind/namespace/name of objects.
 func namesOf(objects []*unstructured.Unstructured) []string {
@@ -54,7 +40,7 @@ func TestRenderObjects(t *testing.T) {
 		"ComponentMissed": {"with ignoreMissingComponents an absent one is left out", tree{"a.yaml": manifest("a")}, Build{Components: []string{"nowhere"}, IgnoreMissingComponents: true}, []string{"ConfigMap//a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			objects, err := objectsOf(Render(t.Context(), tc.files, tc.build))
+			objects, err := objectsOf(rendered(t.Context(), tc.files, tc.build))
 			if err != nil {
 				t.Fatalf("%s\nRender(): %v", tc.reason, err)
 			}
@@ -101,7 +87,7 @@ func TestRenderErrors(t *testing.T) {
 		"AliasOfPatchFile": {"in a patch's file, whose name ends in nothing in particular", tree{"kustomization.yaml": "resources: [a.yaml]\npatches: [{path: p}]\n", "a.yaml": manifest("a"), "p": "data: &a {k: *a}\n"}, Build{}, ErrHostile, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			objects, err := objectsOf(Render(t.Context(), tc.files, tc.build))
+			objects, err := objectsOf(rendered(t.Context(), tc.files, tc.build))
 			if err == nil {
 				t.Fatalf("%s\nRender() = %v, want an error", tc.reason, namesOf(objects))
 			}
@@ -128,7 +114,7 @@ func TestLaughsInManyFiles(t *testing.T) {
 	if err := Check([]byte(files["f00.yaml"])); err != nil {
 		t.Fatalf("Check() of one file: %v", err)
 	}
-	if _, err := Render(t.Context(), files, Build{}); !errors.Is(err, ErrHostile) {
+	if _, err := rendered(t.Context(), files, Build{}); !errors.Is(err, ErrHostile) {
 		t.Errorf("Render() = %v, want it to refuse what all files expand to together", err)
 	}
 }
@@ -151,7 +137,7 @@ func TestSubstitution(t *testing.T) {
 		"Newline":      {"a value must not add lines to the YAML it is put into", "${v}", map[string]string{"v": "a\nb"}, false, "ab"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			objects, err := objectsOf(Render(t.Context(), tree{"a.yaml": manifest("a", "k", tc.value)}, Build{Variables: tc.vars, Always: tc.always}))
+			objects, err := objectsOf(rendered(t.Context(), tree{"a.yaml": manifest("a", "k", tc.value)}, Build{Variables: tc.vars, Always: tc.always}))
 			if err != nil {
 				t.Fatalf("%s\nRender(): %v", tc.reason, err)
 			}
@@ -177,7 +163,7 @@ func TestSubstitutionOfIdentity(t *testing.T) {
 		"Marked": {"nothing is substituted", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: \"a\", labels: {kustomize.toolkit.fluxcd.io/substitute: disabled}}\ndata: {k: \"${v}\"}\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, err := Render(t.Context(), tree{"a.yaml": tc.file, "b.yaml": manifest("b", "k", "v")}, Build{Variables: map[string]string{"v": ""}})
+			r, err := rendered(t.Context(), tree{"a.yaml": tc.file, "b.yaml": manifest("b", "k", "v")}, Build{Variables: map[string]string{"v": ""}})
 			if (err != nil) != tc.fails || name == "Name" && !errors.Is(err, errNameless) {
 				t.Fatalf("%s: Render() = %v", tc.reason, err)
 			}
@@ -191,7 +177,7 @@ func TestSubstitutionOfIdentity(t *testing.T) {
 func TestSubstitutionDisabled(t *testing.T) {
 	for _, field := range []string{"labels", "annotations"} {
 		file := "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n  " + field + ": {kustomize.toolkit.fluxcd.io/substitute: disabled}\ndata: {k: \"${v}\"}\n"
-		objects, err := objectsOf(Render(t.Context(), tree{"a.yaml": file}, Build{Variables: map[string]string{"v": "x"}}))
+		objects, err := objectsOf(rendered(t.Context(), tree{"a.yaml": file}, Build{Variables: map[string]string{"v": "x"}}))
 		if err != nil {
 			t.Fatalf("%s: Render(): %v", field, err)
 		}
@@ -202,7 +188,7 @@ func TestSubstitutionDisabled(t *testing.T) {
 }
 
 func TestLenient(t *testing.T) {
-	objects, err := objectsOf(Render(t.Context(), tree{"a.yaml": manifest("a", "k", `"<${gone}>"`)}, Build{Always: true, Lenient: true}))
+	objects, err := objectsOf(rendered(t.Context(), tree{"a.yaml": manifest("a", "k", `"<${gone}>"`)}, Build{Always: true, Lenient: true}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +199,7 @@ func TestLenient(t *testing.T) {
 
 func TestCommonMetadata(t *testing.T) {
 	file := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, labels: {l: file, own: x}}\n"
-	objects, err := objectsOf(Render(t.Context(), tree{"a.yaml": file}, Build{CommonLabels: map[string]string{"l": "spec"}, CommonAnnotations: map[string]string{"a": "1"}}))
+	objects, err := objectsOf(rendered(t.Context(), tree{"a.yaml": file}, Build{CommonLabels: map[string]string{"l": "spec"}, CommonAnnotations: map[string]string{"a": "1"}}))
 	if err != nil {
 		t.Fatal(err)
 	}

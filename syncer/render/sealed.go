@@ -1,12 +1,9 @@
 package render
 
 import (
-	"errors"
 	"fmt"
-	"maps"
 	"net/url"
 	"path"
-	"slices"
 	"strings"
 
 	kustypes "sigs.k8s.io/kustomize/api/types"
@@ -65,20 +62,12 @@ func (f *fileSystem) seal(dir string, data []byte) error {
 	return nil
 }
 
-// errWants ends a build that has come to a file which has to be decrypted first.
-var errWants = errors.New("a file has to be decrypted first")
-
 // decrypted is the content of a file after decryption, if it is one that may be
-// encrypted. A decrypter may ask a key service, for which no lock is held: a
-// running build ends here and is begun again after unseal.
+// encrypted. A worker waits meanwhile.
 func (f *fileSystem) decrypted(at string, data []byte) ([]byte, error) {
 	name, ok := f.sealed[at]
 	if !ok {
 		return data, nil
-	}
-	if f.running {
-		f.wants = true
-		return nil, errWants
 	}
 	if len(data) > MaxSealedBytes {
 		f.refused = f.failed == nil
@@ -94,15 +83,4 @@ func (f *fileSystem) decrypted(at string, data []byte) ([]byte, error) {
 		return nil, f.note(fmt.Errorf("cannot decrypt %s: %w", at, err))
 	}
 	return f.checked(at, plain)
-}
-
-// unseal decrypts all files that were named so far.
-func (f *fileSystem) unseal() error {
-	f.wants, f.running = false, false
-	for _, at := range slices.Sorted(maps.Keys(f.sealed)) {
-		if _, err := f.ReadFile(at); err != nil && f.failed != nil {
-			return f.failed
-		}
-	}
-	return nil
 }

@@ -55,7 +55,7 @@ func TestRenderSnapshot(t *testing.T) {
 		"apps":  {"ConfigMap//a", "ConfigMap//real"},
 		"plain": {"ConfigMap//b"},
 	} {
-		objects, err := objectsOf(Render(t.Context(), snapshot, Build{Path: path}))
+		objects, err := objectsOf(rendered(t.Context(), snapshot, Build{Path: path}))
 		if err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
@@ -64,7 +64,7 @@ func TestRenderSnapshot(t *testing.T) {
 		}
 	}
 	// A link that leaves is told by its name, not as a file that is missing.
-	_, err = Render(t.Context(), snapshot, Build{Path: "secrets"})
+	_, err = rendered(t.Context(), snapshot, Build{Path: "secrets"})
 	if err == nil || errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "secrets/out.yaml") {
 		t.Errorf("Render() with a link that leaves the repository = %v, want an error that names it", err)
 	}
@@ -132,7 +132,7 @@ func TestHostileLinks(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			objects, err := objectsOf(Render(t.Context(), snapshot, Build{Path: name}))
+			objects, err := objectsOf(rendered(t.Context(), snapshot, Build{Path: name}))
 			if tc.has == "" {
 				if diff := cmp.Diff(tc.want, namesOf(objects)); err != nil || diff != "" {
 					t.Errorf("%s\nRender(): %v, -want, +got:\n%s", tc.reason, err, diff)
@@ -176,7 +176,7 @@ func (u unreadable) Stat(name string) (bool, string, error) {
 func TestUnknownIsNotAbsent(t *testing.T) {
 	files := tree{"kustomization.yaml": "resources: [a.yaml, b.yaml]\nnamePrefix: x-\n", "a.yaml": manifest("a"), "b.yaml": manifest("b"), "c/kustomization.yaml": "kind: Component\n"}
 	for name, b := range map[string]Build{"kustomization.yaml": {}, "c": {Components: []string{"c"}, IgnoreMissingComponents: true}} {
-		if objects, err := objectsOf(Render(t.Context(), unreadable{files, name}, b)); !errors.Is(err, errDisk) {
+		if objects, err := objectsOf(rendered(t.Context(), unreadable{files, name}, b)); !errors.Is(err, errDisk) {
 			t.Errorf("Render() while %s cannot be read = %v, %v, want the error", name, namesOf(objects), err)
 		}
 	}

@@ -48,7 +48,7 @@ func TestMask(t *testing.T) {
 func TestRenderMasksSensitiveValues(t *testing.T) {
 	files := tree{"set/a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {k: '${secret}'}\n"}
 	value := "hunter22': [broken"
-	_, err := Render(t.Context(), files, Build{Path: "set", Variables: map[string]string{"secret": value}, Sensitive: []string{value}})
+	_, err := rendered(t.Context(), files, Build{Path: "set", Variables: map[string]string{"secret": value}, Sensitive: []string{value}})
 	if err == nil {
 		t.Fatal("the value did not break anything; the test shows nothing")
 	}

@@ -63,8 +63,13 @@ type Runner interface {
 	Run(ctx context.Context, job Job) ([]byte, error)
 }
 
-// For returns a Runner whose jobs are an owner's.
-func For(r Runner, owner string) Runner { return owned{r, owner} }
+// For returns a Runner whose jobs are an owner's. There is none for no Runner.
+func For(r Runner, owner string) Runner {
+	if r == nil {
+		return nil
+	}
+	return owned{r, owner}
+}
 
 type owned struct {
 	Runner

@@ -157,6 +157,25 @@ func TestRemembered(t *testing.T) {
 	}
 }
 
+// TestResident: no worker of this process, hostile ones included, took much more
+// than its limit. The race detector has its own.
+func TestResident(t *testing.T) {
+	p := newTestPool(t, Options{})
+	for _, task := range []string{"hog", "double"} {
+		if _, err := p.Run(t.Context(), do(task)); err == nil {
+			t.Errorf("%s ends", task)
+		}
+	}
+	p.Close()
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &used); err != nil {
+		t.Fatal(err)
+	}
+	if most, got := testLimits().Memory*instrumented+64<<20, used.Maxrss<<10; got > most {
+		t.Errorf("a worker had %d MiB, want at most %d", got>>20, most>>20)
+	}
+}
+
 func TestFailures(t *testing.T) {
 	p := newTestPool(t, Options{})
 	for name, tt := range map[string]struct {

@@ -51,6 +51,7 @@ type options struct {
 	recorders   recorders
 	firstSync   firstSync
 	children    children
+	workers     workers
 }
 
 // group is a group of flags.
@@ -63,7 +64,7 @@ type group interface {
 func (o *options) groups() []group {
 	return []group{
 		&o.sharding, &o.kustomize, &o.references, &o.firstSync, &o.logging, &o.serving, &o.place, &o.storage, &o.tokens, &o.election,
-		&o.concurrency, &o.gates, &o.applying, &o.decryption, &o.helm, &o.targets, &o.configs, &o.recorders, &o.children,
+		&o.concurrency, &o.gates, &o.applying, &o.decryption, &o.helm, &o.targets, &o.configs, &o.recorders, &o.children, &o.workers,
 	}
 }
 

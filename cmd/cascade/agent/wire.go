@@ -35,6 +35,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/target"
 	"github.com/cascade-gitops/cascade/syncer/wake"
+	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
 // wiring puts the built parts together. It is used once.
@@ -66,6 +67,8 @@ type shared struct {
 	firstSync *firstsync.Tier
 	// configs is nil if nobody wants ConfigMaps and Secrets watched.
 	configs cache.Cache
+	// workers run what text of others may make endless.
+	workers *worker.Pool
 }
 
 // wire sets up what the process reconciles, and the report about it.
@@ -126,6 +129,9 @@ func (w *wiring) share() error {
 		return err
 	}
 	if w.tokens, err = o.tokens.build(); err != nil {
+		return err
+	}
+	if w.workers, err = o.workers.build(mgr); err != nil {
 		return err
 	}
 	w.targets = o.targets.build(w.local, w.tokens, mgr.GetScheme(), now)
@@ -197,7 +203,7 @@ func (w *wiring) kustomizations(ctx context.Context) error {
 	r := &kustomization.Reconciler{
 		Client: mgr.GetClient(), Targets: w.targets, Memo: clean, FirstSync: w.firstSync, Sources: w.finder, Claims: w.claims,
 		Events: w.events("kustomize-controller"), Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(), Random: w.program.Rand,
-		Drift: kustomization.DriftMode(o.kustomize.drift), Sweep: o.kustomize.sweep,
+		Drift: kustomization.DriftMode(o.kustomize.drift), Sweep: o.kustomize.sweep, Workers: w.workers,
 		Rules: kustomization.Rules{
 			NoCrossNamespaceRefs: o.references.noCrossNamespace, RequeueDependency: o.references.requeue, Stages: w.stages,
 			ExternalArtifact: f.externalArtifact, LenientSubstitution: f.lenientSubstitution, NoFailFast: f.noFailFast,
@@ -216,7 +222,7 @@ func (w *wiring) releases(ctx context.Context) error {
 		Client: mgr.GetClient(), Targets: w.targets, FirstSync: w.firstSync, Sources: w.finder, Claims: w.claims,
 		Releases: &release.Releases{
 			Events: events, Now: w.program.Now, OverrideManagers: o.applying.overrideManagers, UseHelm3Defaults: f.helm3Defaults,
-			DefaultToRetryOnFailure: f.retryOnFailure, AllowDNSLookups: f.dnsLookups,
+			DefaultToRetryOnFailure: f.retryOnFailure, AllowDNSLookups: f.dnsLookups, Workers: w.workers,
 		},
 		Events: events, Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(), ChartFileBytes: o.helm.chartFileBytes,
 		Rules: helmrelease.Rules{
@@ -230,7 +236,7 @@ func (w *wiring) releases(ctx context.Context) error {
 
 // dependencies are the rules of spec.dependsOn.
 func (w *wiring) dependencies() depend.Rules {
-	return depend.Rules{Additive: w.features.additiveDependencies}
+	return depend.Rules{Additive: w.features.additiveDependencies, Workers: w.workers}
 }
 
 // jitter spreads what would be reconciled at once.
@@ -244,7 +250,7 @@ func (w *wiring) children(ctx context.Context) error {
 		Client: mgr.GetClient(), Cache: mgr.GetCache(), Cluster: w.local, Snapshots: w.finder.Snapshots, Connections: connections,
 		Events: w.events("cascade"), Metrics: remote.NewMetrics(ctrlmetrics.Registry), Now: now, Rand: w.program.Rand,
 		AgentImage: o.children.image, ObserveInterval: o.children.interval, Bridge: &capibridge.Providers{}, Allowed: o.targets.kubeconfigs,
-		Providers: providers.NewLibrary(),
+		Providers: providers.NewLibrary(), Workers: w.workers,
 	}
 	layers := &remote.Layers{Client: mgr.GetClient(), Reader: w.local, Snapshots: w.finder.Snapshots, Now: now}
 	return remote.SetupWithManager(mgr, children, layers, o.concurrency.children)

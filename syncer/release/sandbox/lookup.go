@@ -22,44 +22,38 @@ type Cluster struct {
 	Objects dynamic.Interface
 }
 
-// lookup is the function of that name for templates. It reads an object, or all
-// of a kind, and returns an empty map if there is none. It differs from Helm's
-// in its bounds, and in that it looks up kinds in the mapper.
-func (c Cluster) lookup(ctx context.Context, b *budget) func(apiVersion, kind, namespace, name string) (map[string]any, error) {
-	return func(apiVersion, kind, namespace, name string) (map[string]any, error) {
-		if err := b.spend(1, 0); err != nil {
-			return map[string]any{}, err
-		}
-		gvk := schema.FromAPIVersionAndKind(apiVersion, kind)
-		mapping, err := c.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
-		if err != nil {
-			return map[string]any{}, fmt.Errorf("unable to get apiresource from unstructured: %s: %w", gvk, err)
-		}
-		var objects dynamic.ResourceInterface = c.Objects.Resource(mapping.Resource)
-		if namespace != "" && mapping.Scope.Name() == meta.RESTScopeNameNamespace {
-			objects = c.Objects.Resource(mapping.Resource).Namespace(namespace)
-		}
-		var found runtimeContent
-		if name != "" {
-			found, err = objects.Get(ctx, name, metav1.GetOptions{})
-		} else {
-			found, err = list(ctx, objects, b)
-		}
-		switch {
-		case apierrors.IsNotFound(err):
-			return map[string]any{}, nil
-		case err != nil:
-			return map[string]any{}, err
-		}
-		content := found.UnstructuredContent()
-		return content, b.pay(content)
+// lookup reads an object, or all of a kind, and returns an empty map if there is
+// none. It differs from Helm's in its bounds, and in that it looks up kinds in the
+// mapper.
+func (c Cluster) lookup(ctx context.Context, q lookupQuestion) (map[string]any, error) {
+	gvk := schema.FromAPIVersionAndKind(q.APIVersion, q.Kind)
+	mapping, err := c.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		return nil, fmt.Errorf("unable to get apiresource from unstructured: %s: %w", gvk, err)
 	}
+	var objects dynamic.ResourceInterface = c.Objects.Resource(mapping.Resource)
+	if q.Namespace != "" && mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+		objects = c.Objects.Resource(mapping.Resource).Namespace(q.Namespace)
+	}
+	var found runtimeContent
+	if q.Name != "" {
+		found, err = objects.Get(ctx, q.Name, metav1.GetOptions{})
+	} else {
+		found, err = list(ctx, objects)
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		return map[string]any{}, nil
+	case err != nil:
+		return nil, err
+	}
+	return found.UnstructuredContent(), nil
 }
 
 type runtimeContent interface{ UnstructuredContent() map[string]any }
 
 // list reads all objects of a kind, as far as a template may.
-func list(ctx context.Context, objects dynamic.ResourceInterface, b *budget) (*unstructured.UnstructuredList, error) {
+func list(ctx context.Context, objects dynamic.ResourceInterface) (*unstructured.UnstructuredList, error) {
 	var all *unstructured.UnstructuredList
 	for next := ""; ; {
 		page, err := objects.List(ctx, metav1.ListOptions{Limit: lookupPage, Continue: next})
@@ -76,7 +70,7 @@ func list(ctx context.Context, objects dynamic.ResourceInterface, b *budget) (*u
 		}
 		if next = page.GetContinue(); next == "" {
 			all.SetContinue("")
-			return all, b.spend(1, 0)
+			return all, nil
 		}
 	}
 }

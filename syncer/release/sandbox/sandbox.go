@@ -10,6 +10,7 @@ import (
 
 	charts "github.com/cascade-gitops/cascade/syncer/chart"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
 // Request is one chart that is to be rendered.
@@ -29,12 +30,14 @@ type Request struct {
 	Cluster Cluster
 	// PostRenderers change the manifests, one after the other.
 	PostRenderers []PostRenderer
+	// Workers render, with Tasks.
+	Workers worker.Runner
 }
 
 // Rendering is what Helm is given instead of the chart as it came.
 type Rendering struct {
-	// Chart has templates that report what they do. Original is the same chart as
-	// it came, for Helm's storage. Both belong to the rendering.
+	// Chart has templates that give what a worker renders. Original is the same
+	// chart as it came, for Helm's storage. Both belong to the rendering.
 	Chart, Original *chart.Chart
 	Values          map[string]any
 	// Functions of the templates, instead of Helm's own.
@@ -53,14 +56,16 @@ func Render(ctx context.Context, req Request, helm func(Rendering) error) error 
 			return err
 		}
 	}
-	b := newBudget(ctx)
-	guarded := copyChart(original)
-	b.guard(guarded)
-	return b.explain(helm(Rendering{
-		Chart: guarded, Original: original, Values: copyValues(req.Values),
-		Functions:    b.functions(req.DNS, req.Cluster.lookup(ctx, b)),
-		PostRenderer: &chain{steps: req.PostRenderers, budget: b},
-	}))
+	r := newRenderer(ctx, req, original)
+	err := helm(Rendering{
+		Chart: r.chart, Original: original, Values: copyValues(req.Values),
+		Functions:    r.functions(),
+		PostRenderer: &chain{steps: req.PostRenderers},
+	})
+	if err != nil && r.failed != nil {
+		return r.failed
+	}
+	return err
 }
 
 // checkValidation refuses a chart whose values cannot be validated within bounds.

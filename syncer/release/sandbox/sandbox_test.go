@@ -52,7 +52,7 @@ func TestRender(t *testing.T) {
 			}
 			values := map[string]any{"a": "A"}
 			got := ""
-			err := Render(t.Context(), Request{Chart: c, Version: "2.0.0", Values: values, SkipSchemas: tc.skip}, func(r Rendering) error {
+			err := Render(t.Context(), Request{Chart: c, Version: "2.0.0", Values: values, SkipSchemas: tc.skip, Workers: workers}, func(r Rendering) error {
 				if string(r.Original.Templates[0].Data) != tc.text || r.Original.Metadata.Version != "2.0.0" {
 					t.Errorf("%s: the original is %s %q", tc.reason, r.Original.Metadata.Version, r.Original.Templates[0].Data)
 				}
@@ -91,7 +91,7 @@ func TestPostRenderers(t *testing.T) {
 		"Long":    {"or too much of it", []PostRenderer{step(strings.Repeat("#", mostOutput)), step("")}, "", "larger than"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := Render(t.Context(), Request{Chart: chartOf(nil), PostRenderers: tc.steps}, func(r Rendering) error {
+			err := Render(t.Context(), Request{Chart: chartOf(nil), PostRenderers: tc.steps, Workers: workers}, func(r Rendering) error {
 				out, err := r.PostRenderer.Run(bytes.NewBufferString("a: 1\n"))
 				if err == nil && out.String() != tc.want {
 					t.Errorf("%s: got %q", tc.reason, out)

@@ -13,6 +13,10 @@ import (
 	"helm.sh/helm/v4/pkg/chart/common/util"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/engine"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic/fake"
 )
 
 func noLookup(string, string, string, string) (map[string]any, error) { return map[string]any{}, nil }
@@ -25,16 +29,31 @@ func renderBoth(t *testing.T, c *chart.Chart, values map[string]any) (plain, gua
 		t.Fatal(err)
 	}
 	plain, plainErr = engine.Engine{}.Render(copyChart(c), top)
-	b := newBudget(t.Context())
-	defer b.cancel()
-	own := copyChart(c)
-	b.guard(own)
-	top, err = util.ToRenderValues(own, values, common.ReleaseOptions{Name: "web", Namespace: "apps", Revision: 1, IsInstall: true}, common.DefaultCapabilities)
+	r := newRenderer(t.Context(), Request{Cluster: emptyCluster(), Workers: workers}, c)
+	top, err = util.ToRenderValues(r.chart, values, common.ReleaseOptions{Name: "web", Namespace: "apps", Revision: 1, IsInstall: true}, common.DefaultCapabilities)
 	if err != nil {
 		t.Fatal(err)
 	}
-	guarded, guardedErr = engine.Engine{CustomTemplateFuncs: b.functions(false, noLookup)}.Render(own, top)
-	return plain, guarded, plainErr, b.explain(guardedErr)
+	guarded, guardedErr = engine.Engine{CustomTemplateFuncs: r.functions()}.Render(r.chart, top)
+	for name, text := range guarded {
+		if strings.HasSuffix(name, "/cascade/entry") {
+			if text != "" {
+				t.Errorf("%s is %q", name, text)
+			}
+			delete(guarded, name)
+		}
+	}
+	if r.failed != nil {
+		guardedErr = r.failed
+	}
+	return plain, guarded, plainErr, guardedErr
+}
+
+// emptyCluster knows Secrets, and has none.
+func emptyCluster() Cluster {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
+	return Cluster{Mapper: mapper, Objects: fake.NewSimpleDynamicClient(runtime.NewScheme())}
 }
 
 func chartOf(templates map[string]string) *chart.Chart {

@@ -1,0 +1,170 @@
+// Package expression evaluates the CEL expressions of tenants over objects of
+// tenants: spec.healthCheckExprs and readyExpr of spec.dependsOn.
+//
+// An expression can double a string with each call, and CEL looks at its deadline
+// between calls only. So expressions are compiled here, which CEL bounds by the
+// size and depth of their text, and evaluated in a worker.
+//
+// Failure model: an expression that cannot be compiled is an error of New or
+// Compile. An evaluation that exceeds a limit is a *worker.Exceeded; one that fails
+// is a *worker.TaskError, in the words of Flux's library.
+package expression
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	"github.com/fluxcd/pkg/apis/kustomize"
+	"github.com/fluxcd/pkg/runtime/cel"
+	celtypes "github.com/google/cel-go/common/types"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/cascade-gitops/cascade/syncer/worker"
+)
+
+// Limit is how long one evaluation may take. Real ones take microseconds.
+const Limit = time.Second
+
+// ErrLate is wrapped by the error of an evaluation that took longer than Limit.
+var ErrLate = errors.New("the expression takes longer than " + Limit.String())
+
+// errNoWorkers is a mistake of ours.
+var errNoWorkers = errors.New("there is no worker to evaluate expressions")
+
+const (
+	statusTask = "expression/status"
+	boolTask   = "expression/bool"
+)
+
+// Tasks are what a worker has to be able to do for this package.
+func Tasks() worker.Tasks { return worker.Tasks{statusTask: evaluateStatus, boolTask: evaluateBool} }
+
+// Compile compiles an expression over structures of the given names, which are
+// sorted, that returns a bool.
+func Compile(text string, names ...string) error {
+	_, err := compile(text, names)
+	return err
+}
+
+func compile(text string, names []string) (*cel.Expression, error) {
+	return cel.NewExpression(text, cel.WithCompile(), cel.WithOutputType(celtypes.BoolType), cel.WithStructVariables(names...))
+}
+
+// question is what is asked of a worker.
+type question struct {
+	Text   string                           `json:",omitempty"`
+	Health kustomize.HealthCheckExpressions `json:",omitzero"`
+	// Names are the variables that are objects.
+	Names   []string `json:",omitempty"`
+	Objects []json.RawMessage
+}
+
+func (q *question) objects() ([]map[string]any, error) {
+	var out []map[string]any
+	for _, data := range q.Objects {
+		var o map[string]any
+		if err := utiljson.Unmarshal(data, &o); err != nil {
+			return nil, err
+		}
+		out = append(out, o)
+	}
+	return out, nil
+}
+
+func run(ctx context.Context, workers worker.Runner, task string, q question, objects ...map[string]any) ([]byte, error) {
+	if workers == nil {
+		return nil, errNoWorkers
+	}
+	for _, o := range objects {
+		data, err := json.Marshal(o)
+		if err != nil {
+			return nil, err
+		}
+		q.Objects = append(q.Objects, data)
+	}
+	request, err := json.Marshal(q)
+	if err != nil {
+		return nil, err
+	}
+	out, err := workers.Run(ctx, worker.Job{Task: task, Request: request})
+	var failed *worker.TaskError
+	if errors.As(err, &failed) && failed.Text == ErrLate.Error() {
+		return nil, ErrLate
+	}
+	return out, err
+}
+
+// Bool evaluates an expression over objects by the names of their variables.
+func Bool(ctx context.Context, workers worker.Runner, text string, names []string, objects ...map[string]any) (bool, error) {
+	out, err := run(ctx, workers, boolTask, question{Text: text, Names: names}, objects...)
+	if err != nil {
+		return false, err
+	}
+	var yes bool
+	return yes, json.Unmarshal(out, &yes)
+}
+
+func evaluateBool(request []byte, _ worker.Ask) ([]byte, error) {
+	var q question
+	if err := json.Unmarshal(request, &q); err != nil {
+		return nil, err
+	}
+	e, err := compile(q.Text, q.Names)
+	if err != nil {
+		return nil, err
+	}
+	objects, err := q.objects()
+	if err != nil || len(objects) != len(q.Names) {
+		return nil, fmt.Errorf("cannot read the objects: %w", err)
+	}
+	vars := map[string]any{}
+	for i, name := range q.Names {
+		vars[name] = objects[i]
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), Limit)
+	defer cancel()
+	yes, err := e.EvaluateBoolean(ctx, vars)
+	if err != nil && ctx.Err() != nil {
+		return nil, ErrLate
+	}
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(yes)
+}
+
+// statusOf evaluates the expressions of a health check over an object.
+func statusOf(ctx context.Context, workers worker.Runner, exprs kustomize.HealthCheckExpressions, u *unstructured.Unstructured) (*status.Result, error) {
+	out, err := run(ctx, workers, statusTask, question{Health: exprs}, u.Object)
+	if err != nil {
+		return nil, err
+	}
+	return &status.Result{Status: status.Status(out)}, nil
+}
+
+func evaluateStatus(request []byte, _ worker.Ask) ([]byte, error) {
+	var q question
+	if err := json.Unmarshal(request, &q); err != nil {
+		return nil, err
+	}
+	e, err := cel.NewStatusEvaluator(&q.Health)
+	if err != nil {
+		return nil, err
+	}
+	objects, err := q.objects()
+	if err != nil || len(objects) != 1 {
+		return nil, fmt.Errorf("cannot read the object: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), Limit)
+	defer cancel()
+	result, err := e.Evaluate(ctx, &unstructured.Unstructured{Object: objects[0]})
+	if err != nil {
+		return nil, err
+	}
+	return []byte(result.Status), nil
+}

@@ -1,0 +1,19 @@
+package release
+
+import (
+	"os"
+	"testing"
+
+	"github.com/cascade-gitops/cascade/syncer/worker"
+)
+
+// workers do what is done by workers in the tests of this package.
+var workers *worker.Pool
+
+func TestMain(m *testing.M) {
+	worker.Become(os.Args, Tasks())
+	workers = worker.New(worker.Options{Limits: worker.DefaultLimits()})
+	code := m.Run()
+	workers.Close()
+	os.Exit(code)
+}

@@ -1,0 +1,95 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/common/util"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
+	chartutil "helm.sh/helm/v4/pkg/chart/v2/util"
+	"helm.sh/helm/v4/pkg/engine"
+)
+
+// TestSubcharts: a subchart under two names and one that is switched off are rendered
+// as Helm does, each with its own values.
+func TestSubcharts(t *testing.T) {
+	make := func() *chart.Chart {
+		c := chartOf(map[string]string{"x": "{{ include \"sub.name\" . }} {{ .Values.one.a }} {{ .Values.global.g }}", "NOTES.txt": "hello {{ .Chart.Name }}"})
+		sub := chartOf(map[string]string{"y": "{{ .Chart.Name }} {{ .Values.a }} {{ .Values.global.g }} {{ .Template.Name }}", "_h": "{{ define \"sub.name\" }}S{{ end }}", "deep/er/z": "{{ .Files.Get \"f\" }}"})
+		sub.Metadata.Name, sub.Values = "sub", map[string]any{"a": "A"}
+		sub.Files = []*common.File{{Name: "f", Data: []byte("file")}}
+		off := chartOf(map[string]string{"w": "off"})
+		off.Metadata.Name = "off"
+		c.AddDependency(sub, off)
+		c.Metadata.Dependencies = []*chart.Dependency{
+			{Name: "sub", Alias: "one", Version: "1.0.0"}, {Name: "sub", Alias: "two", Version: "1.0.0"}, {Name: "off", Version: "1.0.0", Condition: "off.enabled"},
+		}
+		return c
+	}
+	values := map[string]any{"global": map[string]any{"g": "G"}, "one": map[string]any{"a": "B"}, "off": map[string]any{"enabled": false}}
+	render := func(c *chart.Chart, e engine.Engine) (map[string]string, error) {
+		if err := chartutil.ProcessDependencies(c, values); err != nil {
+			t.Fatal(err)
+		}
+		top, err := util.ToRenderValues(c, values, common.ReleaseOptions{Name: "web", Revision: 3}, common.DefaultCapabilities)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.Render(c, top)
+	}
+	want, err := render(make(), engine.Engine{})
+	if err != nil || len(want) != 6 {
+		t.Fatalf("%v, %v: this is not what was to be tried", want, err)
+	}
+	r := newRenderer(t.Context(), Request{Workers: workers}, make())
+	got, err := render(r.chart, engine.Engine{CustomTemplateFuncs: r.functions()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range got {
+		if strings.HasSuffix(name, "/cascade/entry") {
+			delete(got, name)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-Helm, +by a worker:\n%s", diff)
+	}
+}
+
+// TestWire: templates see the same types of values.
+func TestWire(t *testing.T) {
+	want := map[string]any{
+		"nil": nil, "true": true, "false": false, "int": -3, "int64": int64(1) << 40, "float": 1e6, "whole": float64(2), "text": "ä\x00", "number": json.Number("1.50"),
+		"map": map[string]any{"": map[string]any{}}, "list": []any{[]any{}, "x"},
+	}
+	data, err := encode(nil, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := decodeMap(data)
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v, -want +got:\n%s", err, diff)
+	}
+	for i := range data {
+		if _, err := decodeMap(data[:i]); err == nil {
+			t.Errorf("the first %d bytes are taken for all", i)
+		}
+	}
+	if _, err := encode(nil, make(chan int)); err == nil {
+		t.Error("a channel is encoded")
+	}
+}
+
+// TestManifestsAreChecked: what a worker rendered is parsed by Helm in this process.
+func TestManifestsAreChecked(t *testing.T) {
+	err := checkFiles(map[string]any{"web/templates/x": "a: &a [*a]", "web/templates/NOTES.txt": "a: &a [*a]"})
+	if err == nil || !strings.Contains(err.Error(), "contains itself") {
+		t.Errorf("checkFiles() = %v, want it to refuse a cycle", err)
+	}
+	if err := checkFiles(map[string]any{"web/templates/NOTES.txt": "a: &a [*a]"}); err != nil {
+		t.Errorf("notes are no YAML: %v", err)
+	}
+}

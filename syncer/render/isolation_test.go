@@ -1,0 +1,253 @@
+package render
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	kustypes "sigs.k8s.io/kustomize/api/types"
+
+	"github.com/cascade-gitops/cascade/syncer/worker"
+)
+
+// cycle is YAML that contains itself.
+const cycle = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: &d\n  x: *d\n"
+
+// billion is YAML of a billion nodes.
+var billion = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n" + laughs(9, 10)
+
+func indented(text string, by int) string {
+	margin := strings.Repeat(" ", by)
+	return margin + strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\n", "\n"+margin) + "\n"
+}
+
+// plugin is a file of a built-in plugin with YAML in a string.
+func plugin(kind, field, text string) string {
+	return "apiVersion: builtin\nkind: " + kind + "\nmetadata: {name: p}\n" + field + ": |\n" + indented(text, 2)
+}
+
+// withPlugin is a directory whose kustomization file names a plugin.
+func withPlugin(field, text string) tree {
+	return tree{"kustomization.yaml": "resources: [a.yaml]\n" + field + ": [p.yaml]\n", "a.yaml": manifest("a"), "p.yaml": text}
+}
+
+// diamond is a directory in which each level takes the one below twice.
+func diamond(levels int) tree {
+	files := tree{"l0/kustomization.yaml": "resources: [a.yaml]\n", "l0/a.yaml": manifest("a")}
+	for i := 1; i <= levels; i++ {
+		for _, side := range []string{"a", "b"} {
+			files[fmt.Sprintf("l%d%s/kustomization.yaml", i, side)] = fmt.Sprintf("namePrefix: %s-\nresources: [../l%d]\n", side, i-1)
+		}
+		files[fmt.Sprintf("l%d/kustomization.yaml", i)] = fmt.Sprintf("resources: [../l%da, ../l%db]\n", i, i)
+	}
+	files["kustomization.yaml"] = fmt.Sprintf("resources: [l%d]\n", levels)
+	return files
+}
+
+// copies is a JSON patch that doubles what is in a field, over and over.
+func copies(times int) string {
+	text := "- {op: add, path: /data, value: {a: {b: \"" + strings.Repeat("x", 100) + "\"}}}\n"
+	for i := range times {
+		text += fmt.Sprintf("- {op: copy, from: /data, path: /data/a/c%d}\n", i)
+	}
+	return text
+}
+
+// big is a manifest of many bytes.
+func big(name string) string { return manifest(name, "k", strings.Repeat("x", 9<<20)) }
+
+// isolated are inputs that would end this process, or never end, if they were built
+// in it.
+func isolated() map[string]struct {
+	reason string
+	files  tree
+	build  Build
+	want   string
+} {
+	target := &kustypes.Selector{}
+	target.Kind = "ConfigMap"
+	many, keys := tree{}, "resources: [a.yaml]\nconfigMapGenerator:\n- name: g\n  files:\n"
+	for i := range 4 {
+		content := big(fmt.Sprint("a", i))
+		for n := range 40 {
+			many[fmt.Sprintf("f%02d-%d.yaml", n, i)] = content
+		}
+	}
+	for i := range 200 {
+		keys += fmt.Sprintf("  - k%d=big.txt\n", i)
+	}
+	replacements := "resources: [a.yaml]\nreplacements:\n"
+	for i := range 40 {
+		replacements += fmt.Sprintf("- source: {kind: ConfigMap, fieldPath: data}\n  targets: [{select: {kind: ConfigMap}, fieldPaths: [data.c%d], options: {create: true}}]\n", i)
+	}
+	return map[string]struct {
+		reason string
+		files  tree
+		build  Build
+		want   string
+	}{
+		"S1PatchCycle":       {"a string in a plugin is YAML", withPlugin("transformers", plugin("PatchTransformer", "patch", cycle)+"target: {kind: ConfigMap}\n"), Build{}, ""},
+		"S1PatchLaughs":      {"aliases in a string", withPlugin("transformers", plugin("PatchTransformer", "patch", billion)+"target: {kind: ConfigMap}\n"), Build{}, ""},
+		"S1StrategicCycle":   {"the same in another plugin", withPlugin("transformers", plugin("PatchStrategicMergeTransformer", "patches", cycle)), Build{}, ""},
+		"S1StrategicLaughs":  {"the same", withPlugin("transformers", plugin("PatchStrategicMergeTransformer", "patches", billion)), Build{}, ""},
+		"S1InlineCycle":      {"a plugin in a string has strings", tree{"kustomization.yaml": "resources: [a.yaml]\ntransformers:\n- |\n" + indented(plugin("PatchTransformer", "patch", cycle)+"target: {kind: ConfigMap}\n", 2), "a.yaml": manifest("a")}, Build{}, ""},
+		"S1Validator":        {"validators are plugins", withPlugin("validators", plugin("PatchTransformer", "patch", cycle)+"target: {kind: ConfigMap}\n"), Build{}, ""},
+		"S5Diamond":          {"2^40 objects", diamond(40), Build{}, ""},
+		"S5ManyNames":        {"files add up", many, Build{}, "more than 32 MiB"},
+		"S5ManyKeys":         {"one file, many times", tree{"kustomization.yaml": keys, "a.yaml": manifest("a"), "big.txt": strings.Repeat("x", 9<<20)}, Build{}, ""},
+		"S5Dense":            {"nodes take more memory than their text", tree{"a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\nx: [" + strings.Repeat("1,", 4<<20) + "1]\n"}, Build{}, "nodes"},
+		"S21Copies":          {"a patch in the source", tree{"kustomization.yaml": "resources: [a.yaml]\npatches: [{path: p.yaml, target: {kind: ConfigMap}}]\n", "a.yaml": manifest("a"), "p.yaml": copies(40)}, Build{}, ""},
+		"S21CopiesOfTheSpec": {"a patch in spec.patches", tree{"a.yaml": manifest("a")}, Build{Patches: []kustypes.Patch{{Patch: copies(40), Target: target}}}, ""},
+		"S21Replacements":    {"a map into itself", tree{"kustomization.yaml": replacements, "a.yaml": manifest("a", "k", "v")}, Build{}, ""},
+	}
+}
+
+// isolatedLimits end what is hostile soon.
+func isolatedLimits() worker.Limits {
+	return worker.Limits{Workers: 2, Memory: 160 << 20, Time: 5 * time.Second}
+}
+
+// mostAllocated bounds what this process may allocate while its workers do what is
+// hostile.
+const mostAllocated = 768 << 20
+
+// TestIsolated: what is meant to end the agent ends as an error of its own, and a good
+// build beside it goes on.
+func TestIsolated(t *testing.T) {
+	pool := worker.New(worker.Options{Limits: isolatedLimits()})
+	good := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		var err error
+		for ctx.Err() == nil && err == nil {
+			files := tree{"kustomization.yaml": "namePrefix: x-\nresources: [a.yaml]\n", "a.yaml": manifest("a")}
+			if _, err = Render(ctx, files, Build{Workers: worker.For(pool, "good")}); ctx.Err() != nil {
+				err = nil
+			}
+		}
+		good <- err
+	}()
+	for name, tt := range isolated() {
+		t.Run(name, func(t *testing.T) {
+			tt.build.Workers = worker.For(pool, name)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			r, err := Render(t.Context(), tt.files, tt.build)
+			var exceeded *worker.Exceeded
+			switch {
+			case err == nil:
+				t.Fatalf("%s: %d objects", tt.reason, len(r.Objects))
+			case tt.want == "" && !errors.As(err, &exceeded), !strings.Contains(err.Error(), tt.want):
+				t.Errorf("%s: %.500v, want a limit that is exceeded, or %q", tt.reason, err, tt.want)
+			}
+			var lasting *Error
+			if late := exceeded != nil && exceeded.Late; !errors.As(err, &lasting) && !late {
+				t.Errorf("%s: %T would be tried again at once", tt.reason, err)
+			}
+			runtime.ReadMemStats(&after)
+			if got := after.TotalAlloc - before.TotalAlloc; got > mostAllocated {
+				t.Errorf("%s: this process allocated %d MiB", tt.reason, got>>20)
+			}
+		})
+	}
+	cancel()
+	if err := <-good; err != nil {
+		t.Errorf("a good build beside them: %v", err)
+	}
+	pool.Close()
+}
+
+// TestWithoutWorkers: nothing is built by kustomize in this process.
+func TestWithoutWorkers(t *testing.T) {
+	files := tree{"kustomization.yaml": "namePrefix: x-\nresources: [a.yaml]\n", "a.yaml": manifest("a")}
+	if _, err := Render(t.Context(), files, Build{}); !errors.Is(err, errNoWorkers) {
+		t.Errorf("Render() = %v, want it refused", err)
+	}
+}
+
+// TestSchemaIsForgotten: a worker that was brought a schema does no other build.
+func TestSchemaIsForgotten(t *testing.T) {
+	spent := false
+	files := tree{"kustomization.yaml": "openapi: {path: s.json}\nnamePrefix: x-\nresources: [a.yaml]\n", "a.yaml": manifest("a"), "s.json": "{}"}
+	_, _ = Render(t.Context(), files, Build{Workers: watched{workers, &spent}})
+	if !spent {
+		t.Error("the worker is used again")
+	}
+	files["kustomization.yaml"] = "namePrefix: x-\nresources: [a.yaml]\n"
+	if _, err := Render(t.Context(), files, Build{Workers: watched{workers, &spent}}); err != nil || spent {
+		t.Errorf("a build without a schema: %v, the worker is thrown away: %t", err, spent)
+	}
+}
+
+// watched notes whether a worker is not to be used again.
+type watched struct {
+	worker.Runner
+	spent *bool
+}
+
+func (w watched) Run(ctx context.Context, job worker.Job) ([]byte, error) {
+	out, err := w.Runner.Run(ctx, job)
+	*w.spent = job.Spent()
+	return out, err
+}
+
+// TestKilledInTheMiddle: another worker gives the right rendering.
+func TestKilledInTheMiddle(t *testing.T) {
+	pool := worker.New(worker.Options{Limits: worker.DefaultLimits()})
+	defer pool.Close()
+	files := &killing{tree: tree{"kustomization.yaml": "resources: [a.yaml, b]\n", "a.yaml": manifest("a"), "b/kustomization.yaml": "namePrefix: x-\nresources: [b.yaml]\n", "b/b.yaml": manifest("b")}}
+	files.kill = func() {
+		// The only child that this test's thread group has besides idle workers of
+		// other tests: whichever dies is replaced.
+		for _, pid := range children(t) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	objects, err := objectsOf(Render(t.Context(), files, Build{Workers: pool}))
+	if err != nil || len(objects) != 2 || files.killed != 1 {
+		t.Errorf("%v, %v after %d deaths, want both objects after one", namesOf(objects), err, files.killed)
+	}
+}
+
+// killing ends the worker when a file of a base is read.
+type killing struct {
+	tree
+	kill   func()
+	killed int
+}
+
+func (k *killing) ReadFile(name string) ([]byte, error) {
+	if strings.HasSuffix(name, "b.yaml") && k.killed == 0 {
+		k.killed++
+		k.kill()
+	}
+	return k.tree.ReadFile(name)
+}
+
+func children(t *testing.T) []int {
+	t.Helper()
+	files, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, file := range files {
+		data, _ := os.ReadFile(file)
+		for word := range strings.FieldsSeq(string(data)) {
+			pid, err := strconv.Atoi(word)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
