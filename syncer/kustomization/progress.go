@@ -150,14 +150,14 @@ func (p *progress) refuse(run *run, err error) {
 
 // refusal is the error that rendering would come to again, or nil. A person who asks for
 // a reconcile gets another try.
-func (p *progress) refusal(run *run) error {
+func (p *progress) refusal(run *run, files render.Files) error {
 	p.mu.Lock()
 	refused := p.refused
 	p.mu.Unlock()
 	if refused == nil || refused.key != run.key || refused.requested != run.Obj.Annotations[meta.ReconcileRequestAnnotation] {
 		return nil
 	}
-	if same, err := refused.err.Reads.Unchanged(run.snapshot); err != nil || !same {
+	if same, err := refused.err.Reads.Unchanged(files); err != nil || !same {
 		return nil
 	}
 	return refused.err

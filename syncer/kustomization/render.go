@@ -23,7 +23,7 @@ func (r *Reconciler) render(ctx context.Context, run *run) *end {
 	if r.stands(run) {
 		return nil
 	}
-	err := run.known.refusal(run)
+	err := run.known.refusal(run, run.snapshot)
 	if err == nil {
 		run.rendering, err = render.Render(ctx, run.snapshot, run.inputs)
 		run.known.refuse(run, err)
