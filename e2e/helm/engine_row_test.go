@@ -168,7 +168,7 @@ func (e *engine) row(t *testing.T) *engineRow {
 		t.Fatal(err)
 	}
 	r.connect(t)
-	r.releases = &release.Releases{Events: r.events, Now: time.Now}
+	r.releases = newReleases(t, r.events)
 	r.obj = &v2.HelmRelease{TypeMeta: metav1.TypeMeta{APIVersion: v2.GroupVersion.String(), Kind: v2.HelmReleaseKind}}
 	r.obj.Name, r.obj.Namespace, r.obj.UID, r.obj.Generation = "web", r.ns, types.UID(name), 1
 	r.obj.Spec.Timeout = &metav1.Duration{Duration: 20 * time.Second}

@@ -120,7 +120,7 @@ func inSyncCostsOneList(t *testing.T, r *engineRow) {
 		}
 	}
 	// Another process, or one that was restarted, reads the release once.
-	r.releases = &release.Releases{Events: r.events, Now: time.Now}
+	r.releases = newReleases(t, r.events)
 	r.mustSync(t)
 	if got := r.taken(); len(got) != 2 {
 		t.Errorf("after a start it takes %v, want a list and one Secret", got)

@@ -119,8 +119,11 @@ func evaluateBool(request []byte, _ worker.Ask) ([]byte, error) {
 		return nil, err
 	}
 	objects, err := q.objects()
-	if err != nil || len(objects) != len(q.Names) {
+	if err != nil {
 		return nil, fmt.Errorf("cannot read the objects: %w", err)
+	}
+	if len(objects) != len(q.Names) {
+		return nil, fmt.Errorf("%d objects have %d names", len(objects), len(q.Names))
 	}
 	vars := map[string]any{}
 	for i, name := range q.Names {
@@ -157,8 +160,11 @@ func evaluateStatus(request []byte, _ worker.Ask) ([]byte, error) {
 		return nil, err
 	}
 	objects, err := q.objects()
-	if err != nil || len(objects) != 1 {
+	if err != nil {
 		return nil, fmt.Errorf("cannot read the object: %w", err)
+	}
+	if len(objects) != 1 {
+		return nil, fmt.Errorf("%d objects, want one", len(objects))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), Limit)
 	defer cancel()

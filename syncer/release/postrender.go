@@ -82,8 +82,11 @@ func postRenderers(ctx context.Context, obj *v2.HelmRelease, workers worker.Runn
 func postRender(request []byte, _ worker.Ask) ([]byte, error) {
 	head, data, ok := bytes.Cut(request, []byte("\n"))
 	var steps []postStep
-	if err := json.Unmarshal(head, &steps); err != nil || !ok {
+	if err := json.Unmarshal(head, &steps); err != nil {
 		return nil, fmt.Errorf("cannot read the steps of post rendering: %w", err)
+	}
+	if !ok {
+		return nil, errors.New("there is nothing to post-render")
 	}
 	for _, s := range steps {
 		var err error

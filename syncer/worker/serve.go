@@ -80,8 +80,11 @@ func serve(args []string, tasks Tasks, in io.Reader, out io.Writer) error {
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		if err != nil || kind != frameRequest {
-			return fmt.Errorf("cannot read a request (%q): %w", kind, err)
+		if err != nil {
+			return fmt.Errorf("cannot read a request: %w", err)
+		}
+		if kind != frameRequest {
+			return fmt.Errorf("unexpected message %q", kind)
 		}
 		if err := allowTime(cpu); err != nil {
 			return fmt.Errorf("cannot limit processor time: %w", err)
