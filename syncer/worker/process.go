@@ -118,7 +118,8 @@ func (p *process) do(ctx context.Context, job Job) (result []byte, healthy bool,
 	defer t.pause()
 	result, err = t.exchange(ctx, job)
 	var failed *TaskError
-	if err == nil || errors.As(err, &failed) {
+	// The end of the context kills the worker, and makes its questions fail.
+	if ctx.Err() == nil && (err == nil || errors.As(err, &failed)) {
 		return result, true, err
 	}
 	t.pause()
