@@ -97,7 +97,7 @@ func (r *Reconciler) settled(obj *kustomizev1.Kustomization, name types.Namespac
 	known := r.known[name]
 	r.mu.Unlock()
 	if known != nil {
-		if covers, rendered := known.covers(obj.Generation, snapshot); rendered {
+		if covers, rendered := known.covers(obj, snapshot); rendered {
 			return covers
 		}
 	}

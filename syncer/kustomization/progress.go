@@ -63,11 +63,13 @@ type rendered struct {
 	digest    string
 	inventory []kustomizev1.ResourceRef
 	approved  string
-	// generation of the spec, and the newest snapshot that was found to have the same
-	// files. recorded: the inventory has all of it.
+	// generation of the spec. recorded: the inventory has all of it.
 	generation int64
-	newest     *source.Snapshot
 	recorded   bool
+	// newest is the snapshot that was found to have the same files, and read the
+	// version of the object that was found to have the inventory.
+	newest *source.Snapshot
+	read   string
 	// objects that the memo holds of it; final: nothing but them can call for
 	// another look.
 	objects int
@@ -111,28 +113,31 @@ func (p *progress) sameFiles(snapshot *source.Snapshot) bool {
 	return err == nil && same
 }
 
-// covers reports whether the last rendering is of a generation and of the same files as
-// a snapshot, and all of it is in the inventory. rendered is false if this process has
-// not rendered anything that it recorded.
-func (p *progress) covers(generation int64, snapshot *source.Snapshot) (covers, rendered bool) {
+// covers reports whether the last rendering is of the generation of an object and of the
+// same files as a snapshot, and all of it is in the inventory that the object was read
+// with. That one may be older than what this process wrote. rendered is false if this
+// process has not rendered anything that it recorded.
+func (p *progress) covers(obj *kustomizev1.Kustomization, snapshot *source.Snapshot) (covers, rendered bool) {
 	p.mu.Lock()
 	last := p.rendered
-	newest := last != nil && last.newest == snapshot
+	known := last != nil && last.newest == snapshot && last.read == obj.ResourceVersion
 	p.mu.Unlock()
 	switch {
 	case last == nil || !last.recorded:
 		return false, false
-	case last.generation != generation:
+	case last.generation != obj.Generation:
 		return false, true
-	case newest:
+	case known:
 		return true, true
+	case !slices.Equal(last.inventory, obj.Status.Inventory.Entries):
+		return false, true
 	}
 	same, err := last.reads.Unchanged(snapshot)
 	if err != nil || !same {
 		return false, true
 	}
 	p.mu.Lock()
-	last.newest = snapshot
+	last.newest, last.read = snapshot, obj.ResourceVersion
 	p.mu.Unlock()
 	return true, true
 }
@@ -203,7 +208,7 @@ func (p *progress) synced(run *run, recorded, final bool, sweep time.Time) {
 		key: run.key, reads: run.rendering.Reads, digest: run.rendering.Digest,
 		approved: run.Obj.Annotations[v1alpha1.ApprovePruneAnnotation],
 		objects:  run.sync.Remembered, final: final,
-		generation: run.Obj.Generation, newest: run.snapshot, recorded: recorded,
+		generation: run.Obj.Generation, recorded: recorded,
 	}
 	if run.Obj.Status.Inventory != nil {
 		p.rendered.inventory = run.Obj.Status.Inventory.Entries

@@ -15,6 +15,7 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/memo"
+	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
@@ -175,5 +176,42 @@ func TestTouchedWhileWaiting(t *testing.T) {
 	p.wait = &healthWait{since: time.Unix(1, 0)}
 	if _, ok := p.touched(entry("a"), false, time.Unix(2, 0)); !ok {
 		t.Error("a change of status does not wake the health check")
+	}
+}
+
+// TestCovers: an inventory that was read before the last write does not have what that
+// write added, whatever this process remembers.
+func TestCovers(t *testing.T) {
+	snapshot := &source.Snapshot{Revision: "main@sha1:1"}
+	applied := refs([]inventory.Entry{entry("a"), entry("b")})
+	at := func(version string, generation int64, inventory *kustomizev1.ResourceInventory) *kustomizev1.Kustomization {
+		k := shop(nil)
+		k.ResourceVersion, k.Generation, k.Status.Inventory = version, generation, inventory
+		return k
+	}
+	for name, tc := range map[string]struct {
+		reason        string
+		rendered      *rendered
+		obj           *kustomizev1.Kustomization
+		covers, known bool
+	}{
+		"Read":    {"the read inventory has all of it", &rendered{generation: 1, recorded: true, inventory: applied.Entries}, at("2", 1, applied), true, true},
+		"Lags":    {"the cache is behind our own write", &rendered{generation: 1, recorded: true, inventory: applied.Entries}, at("1", 1, refs([]inventory.Entry{entry("a")})), false, true},
+		"Spec":    {"another spec declares something else", &rendered{generation: 1, recorded: true, inventory: applied.Entries}, at("2", 2, applied), false, true},
+		"Failed":  {"it could not be recorded", &rendered{generation: 1, inventory: applied.Entries}, at("2", 1, applied), false, false},
+		"Restart": {"nothing is known", nil, at("2", 1, applied), false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.rendered != nil {
+				tc.rendered.reads = &render.ReadSet{}
+			}
+			p := &progress{rendered: tc.rendered}
+			for range 2 {
+				covers, known := p.covers(tc.obj, snapshot)
+				if covers != tc.covers || known != tc.known {
+					t.Errorf("%s: covers() = %t, %t", tc.reason, covers, known)
+				}
+			}
+		})
 	}
 }

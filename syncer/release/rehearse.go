@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
+	"github.com/fluxcd/pkg/runtime/conditions"
 	"helm.sh/helm/v4/pkg/release/common"
 	helmrelease "helm.sh/helm/v4/pkg/release/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -43,9 +44,9 @@ func (r *Releases) Declares(ctx context.Context, req Request) (objects []*unstru
 }
 
 // UpToDate reports whether a HelmRelease was released with these very inputs, so that
-// its inventory has all that it declares.
+// its inventory has all that it declares. While an action is under way it is not ready.
 func UpToDate(obj *v2.HelmRelease, c Chart, values map[string]any) bool {
-	return obj.Status.Inventory != nil && obj.Status.ObservedGeneration == obj.Generation && obj.Status.History.Latest() != nil &&
+	return conditions.IsReady(obj) && obj.Status.Inventory != nil && obj.Status.ObservedGeneration == obj.Generation && obj.Status.History.Latest() != nil &&
 		obj.Status.LastAttemptedRevision == c.Version && obj.Status.LastAttemptedConfigDigest == ConfigDigest(values).String()
 }
 
