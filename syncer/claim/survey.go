@@ -168,9 +168,9 @@ func (s *survey) look(ctx context.Context, v visit) {
 	}
 	e, self := EntryOf(v.owner), EntryOf(s.self)
 	isSelf := e.ID() == self.ID()
-	// Whether one that is being deleted comes back is told by who applied it, even if
-	// that one is settled. A person who suspended that one wants it gone.
-	whole := v.by == "" && !s.self.GetDeletionTimestamp().IsZero() && !suspended(v.owner) && s.hasBelow(e, self)
+	// An owner that is settled has applied what it declares. If one of these is gone or
+	// going by now, whether it comes back is in the rendering only.
+	whole := v.by == "" && s.lost(e)
 	d := declarer.Declares(ctx, v.owner, whole)
 	switch {
 	case d.Unknown != nil && isSelf:
@@ -221,11 +221,13 @@ func (s *survey) declared(u *unstructured.Unstructured, by client.Object) {
 	s.queue = append(s.queue, visit{owner: o, by: EntryOf(by).String()})
 }
 
-func (s *survey) hasBelow(owner, self inventory.Entry) bool {
+// lost reports whether one of the owners that an owner applied does not exist or is being
+// deleted: that one itself, or one that somebody applied while it went.
+func (s *survey) lost(owner inventory.Entry) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.index.below(owner) {
-		if e.ID() == self.ID() {
+		if live := s.live[e.ID()]; live == nil || !live.GetDeletionTimestamp().IsZero() {
 			return true
 		}
 	}
