@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -413,6 +414,9 @@ func TestResource(t *testing.T) {
 		got, err := d.Resource(t.Context(), object(t, sealed))
 		if err != nil || got.GetDataMap()["user"] != "admin" {
 			t.Errorf("got %v, %v", got, err)
+		}
+		if !slices.Contains(d.Plain(), "admin") || slices.Contains(d.Plain(), "db") {
+			t.Errorf("what errors must not quote is %v", d.Plain())
 		}
 	})
 	t.Run("Disabled", func(t *testing.T) {

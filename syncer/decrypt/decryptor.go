@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -83,6 +84,8 @@ type Decryptor struct {
 	serviceAccount string
 	key            string
 	keys           keys
+	// plain are the values of objects that were decrypted.
+	plain []string
 }
 
 // keys that came from Secrets.
@@ -238,7 +241,40 @@ func (d *Decryptor) object(ctx context.Context, r *resource.Resource) (*resource
 		// The parser's error quotes what it cannot read.
 		return nil, fmt.Errorf("failed to unmarshal decrypted '%s/%s' %s to JSON", r.GetNamespace(), r.GetName(), r.GetKind())
 	}
+	var before, after any
+	if json.Unmarshal(data, &before) == nil && json.Unmarshal(plain, &after) == nil {
+		d.note(before, after)
+	}
 	return out, nil
+}
+
+// Plain are the values that were encrypted in objects and are plain now. An API server
+// may quote them in an error about an object that is no Secret.
+func (d *Decryptor) Plain() []string {
+	if d == nil {
+		return nil
+	}
+	return d.plain
+}
+
+// note collects the values of an object that were encrypted before.
+func (d *Decryptor) note(before, after any) {
+	switch before := before.(type) {
+	case map[string]any:
+		after, _ := after.(map[string]any)
+		for key, value := range before {
+			d.note(value, after[key])
+		}
+	case []any:
+		after, _ := after.([]any)
+		for i := range min(len(before), len(after)) {
+			d.note(before[i], after[i])
+		}
+	case string:
+		if strings.HasPrefix(before, "ENC[") && after != nil {
+			d.plain = append(d.plain, fmt.Sprint(after))
+		}
+	}
 }
 
 func (d *Decryptor) secretValues(ctx context.Context, r *resource.Resource) (*resource.Resource, error) {

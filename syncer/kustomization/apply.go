@@ -40,7 +40,7 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 	mode := r.driftMode(obj)
 	sync, err := r.applierOf(run).Sync(ctx, []apply.Phase{{Objects: run.rendering.Objects}}, r.options(run, owned, record))
 	run.sync = &sync
-	err = render.Mask(err, run.inputs.Sensitive)
+	err = render.Mask(err, run.sensitive())
 	obj.Status.Inventory = refs(sync.Inventory)
 	r.FirstSync.Note(kustomizev1.KustomizationKind, run.name(), sync.Creation)
 	// What goes with a Cluster is looked at again: nothing tells when that is gone.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/decrypt"
 	"github.com/cascade-gitops/cascade/syncer/depend"
 	"github.com/cascade-gitops/cascade/syncer/health"
 	"github.com/cascade-gitops/cascade/syncer/memo"
@@ -67,6 +68,15 @@ func newRun(record *status.Record[*kustomizev1.Kustomization], known *progress, 
 		Record: record, known: known, start: now, held: held,
 		requested: record.Obj.Annotations[meta.ReconcileRequestAnnotation] != record.Obj.Status.LastHandledReconcileAt,
 	}
+}
+
+// sensitive are values that no message may have: of variables from Secrets, and what was
+// decrypted.
+func (run *run) sensitive() []string {
+	if d, ok := run.inputs.Decrypter.(*decrypt.Decryptor); ok {
+		return slices.Concat(run.inputs.Sensitive, d.Plain())
+	}
+	return run.inputs.Sensitive
 }
 
 // undecided reports whether the last plan was held for a person to decide.
