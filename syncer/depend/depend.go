@@ -62,6 +62,19 @@ func HasExpression(dependencies []Dependency) bool {
 	return slices.ContainsFunc(dependencies, func(d Dependency) bool { return d.ReadyExpr != "" })
 }
 
+// ReadsOthers is an error that names the first dependency in another namespace than own
+// that has a readyExpr; nil if there is none. An expression may tell all of what it reads,
+// so where references do not leave a namespace it must not. Whether a dependency is ready
+// is told in any case, as with Flux.
+func ReadsOthers(own string, dependencies []Dependency) error {
+	for _, d := range dependencies {
+		if d.ReadyExpr != "" && d.Name.Namespace != own {
+			return fmt.Errorf("readyExpr of dependency '%s' reads an object of another namespace, which is not allowed; leave the expression out", d.Name)
+		}
+	}
+	return nil
+}
+
 // Waits reports whether an object says that a dependency is not ready.
 func Waits(o status.Object) bool {
 	c := apimeta.FindStatusCondition(o.GetConditions(), meta.ReadyCondition)

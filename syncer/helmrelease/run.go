@@ -86,6 +86,9 @@ func (r *Reconciler) check(_ context.Context, run *run) *refusal {
 	if err := depend.Compile(dependencies(obj)); err != nil {
 		return &refusal{reason: meta.InvalidCELExpressionReason, err: fmt.Errorf("%s: %w", status.Terminal, err), stalls: true, event: true}
 	}
+	if err := depend.ReadsOthers(obj.Namespace, dependencies(obj)); err != nil && r.Rules.NoCrossNamespaceRefs {
+		return &refusal{reason: reasonAccessDenied, err: err, stalls: true, event: true}
+	}
 	return nil
 }
 

@@ -152,6 +152,9 @@ func (r *Reconciler) check(_ context.Context, run *run) *end {
 	if err != nil {
 		return r.misconfigured(run, meta.InvalidCELExpressionReason, fmt.Errorf("%s: %w", status.Terminal, err))
 	}
+	if err := depend.ReadsOthers(run.Obj.Namespace, dependencies(run.Obj)); err != nil && r.Rules.NoCrossNamespaceRefs {
+		return r.misconfigured(run, "AccessDenied", err)
+	}
 	return nil
 }
 

@@ -252,6 +252,33 @@ func TestSourceFailingStep(t *testing.T) {
 	}
 }
 
+// TestReadyExprAcrossNamespaces: with --no-cross-namespace-refs no expression reads what
+// other namespaces have.
+func TestReadyExprAcrossNamespaces(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason          string
+		lockdown        bool
+		namespace, expr string
+		says            string
+	}{
+		"Allowed":  {"nothing is locked down", false, "others", "dep.status.x == 1", ""},
+		"Refused":  {"an expression can tell all that it reads", true, "others", "dep.status.x == 1", "False/AccessDenied"},
+		"Own":      {"its own namespace is its own", true, "apps", "dep.status.x == 1", ""},
+		"Built-in": {"only whether it is ready is told", true, "others", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.Spec.DependsOn = []kustomizev1.DependencyReference{{Namespace: tc.namespace, Name: "base", ReadyExpr: tc.expr}}
+			}))
+			s.Rules.NoCrossNamespaceRefs = tc.lockdown
+			end := s.check(t.Context(), s.run)
+			if s.says() != tc.says || (end != nil) != (tc.says != "") {
+				t.Errorf("%s: it says %q and ends as %+v, want %q", tc.reason, s.says(), end, tc.says)
+			}
+		})
+	}
+}
+
 func TestDependStep(t *testing.T) {
 	base := func(ready bool, applied string) *kustomizev1.Kustomization {
 		k := shop(func(k *kustomizev1.Kustomization) { k.Name = "base" })

@@ -185,7 +185,7 @@ func TestFailures(t *testing.T) {
 		check  func(error) bool
 	}{
 		"Error":     {reason: "the task's own", job: Job{Task: "fail", Request: []byte("no such field")}, want: "no such field", check: Lasting},
-		"Panic":     {reason: "it is the job's", job: do("panic"), want: "panicked: assignment to entry in nil map", check: Lasting},
+		"Panic":     {reason: "it is the job's", job: do("panic"), want: "panicked: runtime error: slice bounds out of range", check: Lasting},
 		"NoTask":    {reason: "a mistake of ours", job: do("nothing"), want: `no task "nothing"`, check: Lasting},
 		"Large":     {reason: "what comes back is bounded", job: do("large"), want: "too large", check: Lasting},
 		"Exit":      {reason: "it died, and died again", job: do("exit"), want: "exit status 7", check: func(err error) bool { return errors.Is(err, ErrLost) }},
