@@ -22,8 +22,8 @@ func TestMain(m *testing.M) {
 
 // testTasks are what workers do in the tests of this package.
 var testTasks = Tasks{
-	"echo": func(request []byte, _ Ask) ([]byte, error) { return request, nil },
-	"fail": func(request []byte, _ Ask) ([]byte, error) { return nil, errors.New(string(request)) },
+	"echo":  func(request []byte, _ Ask) ([]byte, error) { return request, nil },
+	"fail":  func(request []byte, _ Ask) ([]byte, error) { return nil, errors.New(string(request)) },
 	"panic": func(request []byte, _ Ask) ([]byte, error) { return request[:cap(request)+1], nil },
 	"ask": func(request []byte, ask Ask) ([]byte, error) {
 		answer, err := ask("what", request)
