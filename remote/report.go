@@ -52,12 +52,7 @@ func parseReport(text string) (*v1alpha1.Report, error) {
 	if err := json.Unmarshal([]byte(text), report); err != nil {
 		return nil, because(v1alpha1.ReasonReportMissing, fmt.Errorf("cannot parse report: %w", err))
 	}
-	report.Message = short(report.Message)
-	report.Failing = report.Failing[:min(len(report.Failing), maxFailing)]
-	report.Tiers = report.Tiers[:min(len(report.Tiers), maxTierRows)]
-	for i := range report.Tiers {
-		report.Tiers[i].Message = cut(report.Tiers[i].Message, maxRowMessage)
-	}
+	confine(report)
 	return report, nil
 }
 
@@ -204,12 +199,14 @@ func rollUp(r *v1alpha1.Report, children []v1alpha1.Child) {
 		r.Tiers = append(r.Tiers, row)
 		if below := child.Status.Report; below != nil {
 			if below.Children != nil {
-				counts.Total += below.Children.Total
-				counts.Ready += below.Children.Ready
+				counts.Total = min(maxClusters, counts.Total+min(maxClusters, max(0, below.Children.Total)))
+				counts.Ready = min(counts.Total, counts.Ready+min(maxClusters, max(0, below.Children.Ready)))
 			}
 			for _, t := range below.Tiers {
-				t.Path = name + ">" + t.Path
-				r.Tiers = append(r.Tiers, t)
+				// What an older agent recorded of a child is not confined yet.
+				if t.Path = name + ">" + t.Path; confineRow(&t) {
+					r.Tiers = append(r.Tiers, t)
+				}
 			}
 		}
 	}
@@ -334,9 +331,9 @@ func (r *Reporter) write(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	text, err := json.Marshal(report)
+	text, err := encode(report)
 	if err != nil {
-		return fmt.Errorf("cannot encode report: %w", err)
+		return err
 	}
 	sum := sha256.Sum256(text)
 	digest := hex.EncodeToString(sum[:8])
@@ -354,6 +351,21 @@ func (r *Reporter) write(ctx context.Context) error {
 	}
 	r.wrote(report, digest)
 	return nil
+}
+
+// encode writes a report, without the last of its rows if the parent would refuse all of
+// them as too long.
+func encode(report *v1alpha1.Report) ([]byte, error) {
+	for {
+		text, err := json.Marshal(report)
+		if err != nil {
+			return nil, fmt.Errorf("cannot encode report: %w", err)
+		}
+		if len(text) <= maxReport || len(report.Tiers) == 0 {
+			return text, nil
+		}
+		report.Tiers = report.Tiers[:len(report.Tiers)*3/4]
+	}
 }
 
 // wrote remembers what stands in the ConfigMap now.

@@ -3,6 +3,7 @@ package remote
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -234,11 +235,72 @@ func TestRow(t *testing.T) {
 }
 
 // TestParseReport: a child is another trust domain, and may say anything.
+// TestHostileReport: what a child reports cannot keep its Child, or the report of its
+// parent, from being written, nor what reads it from ending.
+func TestHostileReport(t *testing.T) {
+	row := func(change func(*v1alpha1.TierRow)) v1alpha1.Report {
+		r := v1alpha1.TierRow{Path: "a/b", Reason: "Succeeded", Since: start}
+		change(&r)
+		return v1alpha1.Report{Reason: "Succeeded", Since: start, Tiers: []v1alpha1.TierRow{r}}
+	}
+	long := strings.Repeat("x", 60_000)
+	for name, tc := range map[string]struct {
+		reason string
+		report v1alpha1.Report
+		rows   int
+	}{
+		"Good":     {"nothing is lost", row(func(r *v1alpha1.TierRow) { r.Path = "a/b>c/d" }), 1},
+		"Path":     {"a name of 60 KB", row(func(r *v1alpha1.TierRow) { r.Path = "a/" + long }), 0},
+		"Deep":     {"60 000 levels", row(func(r *v1alpha1.TierRow) { r.Path = strings.Repeat("a/b>", 60_000) + "a/b" }), 0},
+		"Escaped":  {"each of these is six bytes in JSON", row(func(r *v1alpha1.TierRow) { r.Path = strings.Repeat(">", 180_000) }), 0},
+		"Version":  {"a version of 60 KB", row(func(r *v1alpha1.TierRow) { r.Version = long }), 1},
+		"Revision": {"a revision of 60 KB", row(func(r *v1alpha1.TierRow) { r.Revision = long }), 1},
+		"Reason":   {"a reason that no condition may have", row(func(r *v1alpha1.TierRow) { r.Reason = "not a reason" }), 1},
+		"NoReason": {"nor none", v1alpha1.Report{Since: start}, 0},
+		"Since":    {"a time that is missing", v1alpha1.Report{Reason: "Succeeded"}, 0},
+		"Total":    {"more clusters than there are numbers", v1alpha1.Report{Reason: "Succeeded", Since: start, Children: &v1alpha1.ReportCounts{Total: 2147483647, Ready: -5}}, 0},
+		"Failing":  {"ten names of 60 KB", v1alpha1.Report{Reason: "Succeeded", Since: start, Failing: slices.Repeat([]v1alpha1.Failure{{Name: long, Reason: long}}, 10)}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text, err := json.Marshal(tc.report)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(text) > maxReport { // refused whole, which TestParseReport shows
+				text, _ = json.Marshal(tc.report)
+			}
+			got := &v1alpha1.Report{}
+			if err := json.Unmarshal(text, got); err != nil {
+				t.Fatal(err)
+			}
+			confine(got)
+			if len(got.Tiers) != tc.rows {
+				t.Errorf("%s: %d rows, want %d", tc.reason, len(got.Tiers), tc.rows)
+			}
+			c := childNamed("child", ready(metav1.ConditionTrue, "Succeeded", ""))
+			c.Status.Report = got
+			above := Compute(Facts{Children: slices.Repeat([]v1alpha1.Child{c}, 3000)}, nil, start)
+			for _, r := range []*v1alpha1.Report{got, above} {
+				text, err := encode(r)
+				if err != nil || len(text) > maxReport {
+					t.Errorf("%s: a report of %d bytes, %v", tc.reason, len(text), err)
+				}
+				if !reasonForm.MatchString(r.Reason) || strings.Contains(string(text), `"since":null`) {
+					t.Errorf("%s: the API server would refuse %.300s", tc.reason, text)
+				}
+				if n := r.Children; n != nil && (n.Total < 0 || n.Total > maxClusters || n.Ready > n.Total || n.Ready < 0) {
+					t.Errorf("%s: counts are %+v", tc.reason, *n)
+				}
+			}
+		})
+	}
+}
+
 func TestParseReport(t *testing.T) {
 	many := v1alpha1.Report{Message: strings.Repeat("x", 10_000)}
 	for range 150 {
 		many.Failing = append(many.Failing, v1alpha1.Failure{Name: "x"})
-		many.Tiers = append(many.Tiers, v1alpha1.TierRow{Path: "x", Message: strings.Repeat("x", 1000)})
+		many.Tiers = append(many.Tiers, v1alpha1.TierRow{Path: "x/y", Message: strings.Repeat("x", 1000)})
 	}
 	text, err := json.Marshal(many)
 	if err != nil {

@@ -127,6 +127,7 @@ const (
 	ReasonProviderNotReady     = "ProviderNotReady"
 	ReasonContractMismatch     = "ContractMismatch"
 	ReasonReportMissing        = "ReportMissing"
+	ReasonReportInvalid        = "ReportInvalid"
 	ReasonSourceNotReady       = "SourceNotReady"
 	ReasonBuildFailed          = "BuildFailed"
 	ReasonSeedFailed           = "SeedFailed"
