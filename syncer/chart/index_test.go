@@ -374,7 +374,7 @@ func watchHeap() func() int64 {
 	go func() {
 		var top uint64
 		// Each look stops all that is watched.
-		look := time.NewTicker(3 * time.Millisecond)
+		look := time.NewTicker(10 * time.Millisecond)
 		defer look.Stop()
 		for {
 			var m runtime.MemStats
