@@ -43,6 +43,8 @@ type Live struct {
 	// Problem explains Unknown.
 	Problem string
 	UID     string
+	// Version is the resource version of the object that was read.
+	Version string
 	// Owned: the owner labels on the live object are the owner's.
 	Owned bool
 	// Exempt: the live object asks not to be pruned.
@@ -118,10 +120,12 @@ type Facts struct {
 	Now      time.Time
 }
 
-// Delete is one step of a plan. The UID is a precondition of the request.
+// Delete is one step of a plan. The UID and the resource version are preconditions of the
+// request. An object that has another version by now is looked at again before.
 type Delete struct {
-	Entry Entry
-	UID   string
+	Entry   Entry
+	UID     string
+	Version string
 	// Confirmed: the step is in the plan only because the live object carries the
 	// confirmation. It must still do so when the step is carried out.
 	Confirmed bool
@@ -233,7 +237,7 @@ func PlanPrune(f Facts) Plan {
 			c.carried += live.Carries
 			c.unconfirmed += 1 + live.Carries
 		default:
-			p.Deletes = append(p.Deletes, Delete{Entry: e, UID: live.UID, Confirmed: live.Confirmed})
+			p.Deletes = append(p.Deletes, Delete{Entry: e, UID: live.UID, Version: live.Version, Confirmed: live.Confirmed})
 			c.carried += live.Carries
 			if !live.Confirmed {
 				c.unconfirmed += 1 + live.Carries

@@ -76,7 +76,7 @@ func New(c *Cluster, owner Owner, m *memo.Memo, now func() time.Time) *Applier {
 // error the result's inventory is what must stay recorded.
 func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (Result, error) {
 	r := a.begin(phases, o)
-	for _, step := range []func(context.Context) error{r.holdCreation, r.recordAhead, r.applyPhases, r.pruneRest} {
+	for _, step := range []func(context.Context) error{r.holdCreation, r.recordAhead, r.poll, r.applyPhases, r.pruneRest} {
 		if err := step(ctx); err != nil {
 			return r.res, err
 		}

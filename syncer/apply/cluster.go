@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/cascade-gitops/cascade/syncer/answer"
+	"github.com/cascade-gitops/cascade/syncer/memo"
 	"github.com/cascade-gitops/cascade/syncer/observed"
 )
 
@@ -39,6 +40,7 @@ type Cluster struct {
 	// parallel is the most calls for one rendering at the same time.
 	parallel int
 	reader   *observed.Reader
+	polled   *memo.Memo
 	answer   *readiness
 	// fence is asked before each delete; nil lets all pass.
 	fence func() error
@@ -108,8 +110,9 @@ func connect(config *rest.Config, httpClient *http.Client, mapper meta.RESTMappe
 	if err != nil {
 		return nil, fmt.Errorf("cannot make metadata client: %w", err)
 	}
+	reader := observed.NewReader(m)
 	return &Cluster{
-		Client: c, Config: config, http: httpClient, discovery: d, metadata: m, reader: observed.NewReader(m),
+		Client: c, Config: config, http: httpClient, discovery: d, metadata: m, reader: reader, polled: memo.NewPolled(reader, group),
 		parallel: concurrency, answer: &readiness{}, moved: &relocated{},
 	}, nil
 }
@@ -121,6 +124,10 @@ func (c *Cluster) Override(managers []string) { c.reader.Override(managers) }
 
 // Reader reads the metadata of the cluster's objects.
 func (c *Cluster) Reader() *observed.Reader { return c.reader }
+
+// Polled is what is remembered of the cluster's objects where it is not watched. All
+// connections that were made of this one share it.
+func (c *Cluster) Polled() *memo.Memo { return c.polled }
 
 // Close drops idle connections. Calls that are under way end by themselves.
 func (c *Cluster) Close() { c.http.CloseIdleConnections() }

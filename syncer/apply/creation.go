@@ -76,7 +76,7 @@ func (a *Applier) clusterLive(ctx context.Context, name types.NamespacedName, re
 		}
 		// Parts are in the namespace of their Cluster, whatever the reference says.
 		ref := inventory.Entry{Namespace: u.GetNamespace(), Name: part.Name, Group: part.Group, Kind: part.Kind, Version: part.Version}
-		switch there := a.exists(ctx, ref); there.State {
+		switch there := a.exists(ctx, ref, &lookups{}); there.State {
 		case inventory.Unknown:
 			return inventory.ClusterLive{Problem: there.Problem}
 		case inventory.Absent:
@@ -116,10 +116,10 @@ func (a *Applier) fetch(ctx context.Context, e inventory.Entry) (*unstructured.U
 }
 
 // exists asks for the metadata of an object.
-func (a *Applier) exists(ctx context.Context, e inventory.Entry) inventory.Live {
+func (a *Applier) exists(ctx context.Context, e inventory.Entry, k *lookups) inventory.Live {
 	mapping, err := a.facts.served(e)
 	if meta.IsNoMatchError(err) {
-		return a.facts.kindGone(ctx, e)
+		return a.kindGone(ctx, e, k)
 	}
 	if err != nil {
 		return unknown(err)
@@ -139,8 +139,9 @@ func (a *Applier) exists(ctx context.Context, e inventory.Entry) inventory.Live 
 func (a *Applier) looseLive(ctx context.Context, entries []inventory.Entry) (map[inventory.Entry]inventory.LooseLive, error) {
 	clusters := map[string]*unstructured.UnstructuredList{}
 	out := map[inventory.Entry]inventory.LooseLive{}
+	known := &lookups{}
 	for _, e := range entries {
-		is := a.exists(ctx, e)
+		is := a.exists(ctx, e, known)
 		if is.State == inventory.Unknown {
 			return nil, fmt.Errorf("cannot tell whether %s exists: %s", e, is.Problem)
 		}

@@ -33,6 +33,10 @@ type lookups struct {
 	// Secret or another identity; nil before they are asked for.
 	users, identities []unstructured.Unstructured
 	asked             bool
+	// found are the objects that were read together; nil if there is none. gone are the
+	// kinds that the API server does not know.
+	found map[inventory.Entry]*unstructured.Unstructured
+	gone  map[schema.GroupKind]inventory.Live
 	// claimed may be nil. tier: it knows every Kustomization and HelmRelease that applies
 	// to the cluster.
 	claimed Claims

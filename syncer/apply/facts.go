@@ -6,12 +6,9 @@ import (
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 
-	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/directive"
@@ -20,6 +17,7 @@ import (
 // read returns what the cluster says about entries. owned is the whole
 // inventory: the content of a Namespace is compared with it.
 func (a *Applier) read(ctx context.Context, entries, owned []inventory.Entry, k *lookups) map[inventory.Entry]inventory.Live {
+	a.gather(ctx, entries, k)
 	facts := make(map[inventory.Entry]inventory.Live, len(entries))
 	for _, e := range entries {
 		facts[e], _ = a.examine(ctx, e, owned, k)
@@ -47,7 +45,7 @@ func unknown(err error) inventory.Live {
 func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []inventory.Entry, k *lookups) (inventory.Live, *unstructured.Unstructured) {
 	mapping, err := a.facts.served(e)
 	if meta.IsNoMatchError(err) {
-		return a.facts.kindGone(ctx, e), nil
+		return a.kindGone(ctx, e, k), nil
 	}
 	if err != nil {
 		return unknown(err), nil
@@ -56,14 +54,14 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 		// Written down ahead of an apply that could not succeed.
 		return inventory.Live{State: inventory.Absent}, nil
 	}
-	u, err := a.get(ctx, mapping, e)
+	u, err := a.found(ctx, mapping, e, k)
 	if apierrors.IsNotFound(err) && !confirmsAbsence(err) {
 		moved, _, rerr := a.facts.relocate(e.GroupKind())
 		switch {
 		case rerr != nil:
 			return unknown(rerr), nil
 		case moved == nil:
-			return a.facts.kindGone(ctx, e), nil
+			return a.kindGone(ctx, e, k), nil
 		}
 		u, err = a.get(ctx, moved, e)
 	}
@@ -71,7 +69,7 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 	case confirmsAbsence(err):
 		return inventory.Live{State: inventory.Absent}, nil
 	case meta.IsNoMatchError(err):
-		return a.facts.kindGone(ctx, e), nil
+		return a.kindGone(ctx, e, k), nil
 	case err != nil:
 		return unknown(err), nil
 	}
@@ -79,6 +77,7 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 	live := inventory.Live{
 		State:     inventory.Present,
 		UID:       string(u.GetUID()),
+		Version:   u.GetResourceVersion(),
 		Owned:     a.owner.owns(labels),
 		Recreated: !a.applied(u),
 		Claimed:   a.others(labels, k),
@@ -132,27 +131,4 @@ func (a *Applier) claim(ctx context.Context, e inventory.Entry, labels map[strin
 		live.Claimed = claim.Owner
 	}
 	return nil
-}
-
-// get reads an object. A plan looks at more than metadata of Secrets,
-// Kustomizations and HelmReleases only, so of other kinds get reads the
-// metadata.
-func (a *Applier) get(ctx context.Context, mapping *meta.RESTMapping, e inventory.Entry) (*unstructured.Unstructured, error) {
-	u := e.Object()
-	u.SetGroupVersionKind(mapping.GroupVersionKind)
-	u.SetNamespace(namespaceOf(mapping, e))
-	if ssautil.IsSecret(u) || isSync(e) {
-		return u, a.facts.Get(ctx, client.ObjectKeyFromObject(u), u)
-	}
-	p, err := a.facts.metadata.Resource(mapping.Resource).Namespace(u.GetNamespace()).Get(ctx, e.Name, metav1.GetOptions{})
-	if err != nil {
-		return u, err
-	}
-	u.SetUID(p.UID)
-	u.SetLabels(p.Labels)
-	u.SetAnnotations(p.Annotations)
-	u.SetOwnerReferences(p.OwnerReferences)
-	u.SetDeletionTimestamp(p.DeletionTimestamp)
-	u.SetManagedFields(p.ManagedFields)
-	return u, nil
 }

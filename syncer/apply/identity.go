@@ -37,7 +37,7 @@ func (c *Cluster) As(user string) (*Cluster, error) {
 	}
 	return &Cluster{
 		agent: c.own(), moved: c.moved,
-		Client: as, Config: config, http: httpClient, discovery: c.discovery, metadata: m, kinds: c.kinds, reader: c.reader.For(m),
+		Client: as, Config: config, http: httpClient, discovery: c.discovery, metadata: m, kinds: c.kinds, reader: c.reader.For(m), polled: c.polled,
 		parallel: c.parallel, answer: c.answer, fence: c.fence,
 	}, nil
 }

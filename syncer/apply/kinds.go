@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/inventory"
 )
@@ -116,17 +117,10 @@ func namespaceOf(mapping *meta.RESTMapping, e inventory.Entry) string {
 // all versions of the group were discovered just now and none has it: a group that is
 // served incompletely, or not at all, may have it again.
 func (c *Cluster) kindGone(ctx context.Context, e inventory.Entry) inventory.Live {
-	crds := &unstructured.UnstructuredList{}
-	crds.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinitionList"})
-	if err := c.List(ctx, crds); err != nil {
-		return unknown(fmt.Errorf("cannot list CRDs to tell whether kind %s is gone: %w", e.Kind, err))
-	}
-	for _, crd := range crds.Items {
-		g, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
-		k, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "kind")
-		if g == e.Group && k == e.Kind {
-			return unknown(fmt.Errorf("kind %s is not served although its CRD exists", e.Kind))
-		}
+	if defined, err := c.defines(ctx, e.GroupKind()); err != nil {
+		return unknown(fmt.Errorf("cannot tell whether kind %s is gone: %w", e.Kind, err))
+	} else if defined {
+		return unknown(fmt.Errorf("kind %s is not served although its CRD exists", e.Kind))
 	}
 	services := &unstructured.UnstructuredList{}
 	services.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIServiceList"})
@@ -157,6 +151,38 @@ func (c *Cluster) kindGone(ctx context.Context, e inventory.Entry) inventory.Liv
 		return unknown(fmt.Errorf("kind %s is served again", e.Kind))
 	}
 	return inventory.Live{State: inventory.Absent}
+}
+
+// defines reports whether there is a definition of a kind. Definitions are large: of
+// those of other groups, which are the most, only names are read.
+func (c *Cluster) defines(ctx context.Context, gk schema.GroupKind) (bool, error) {
+	crds, err := c.metadata.Resource(crdResource).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return false, fmt.Errorf("cannot list CRDs: %w", err)
+	}
+	for i := range crds.Items {
+		if _, group, _ := strings.Cut(crds.Items[i].Name, "."); group != gk.Group {
+			continue // the API server wants <plural>.<group>
+		}
+		crd := &unstructured.Unstructured{}
+		crd.SetGroupVersionKind(crdResource.GroupVersion().WithKind("CustomResourceDefinition"))
+		err := c.Get(ctx, client.ObjectKey{Name: crds.Items[i].Name}, crd)
+		if confirmsAbsence(err) {
+			continue
+		}
+		if err != nil {
+			return false, fmt.Errorf("cannot read CRD %s: %w", crds.Items[i].Name, err)
+		}
+		if kind, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "kind"); kind == gk.Kind {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// absent is the error of an object of which a list showed that it is not there.
+func absent(mapping *meta.RESTMapping, e inventory.Entry) error {
+	return apierrors.NewNotFound(mapping.Resource.GroupResource(), e.Name)
 }
 
 // available reports whether an APIService is: one that the API server itself serves

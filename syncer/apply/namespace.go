@@ -14,8 +14,12 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 )
 
-// heldMost bounds the list of objects that make a Namespace protected.
-const heldMost = 5
+const (
+	// heldMost bounds the list of objects that make a Namespace protected.
+	heldMost = 5
+	// pageSize is how many objects of a Namespace are read at once.
+	pageSize = 500
+)
 
 // holds lists what is in a Namespace that must not go with it: protected
 // objects, and objects that are not in the inventory. What controllers make by
@@ -31,27 +35,54 @@ func (a *Applier) holds(ctx context.Context, namespace string, owned []inventory
 	}
 	var held []string
 	for _, gvk := range kinds {
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
-		err := a.facts.List(ctx, list, client.InNamespace(namespace))
-		if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) || meta.IsNoMatchError(err) {
+		if kindIsAutomatic(gvk.Kind) {
 			continue
 		}
-		if err != nil {
-			return nil, fmt.Errorf("cannot list %s in namespace %s: %w", gvk.Kind, namespace, err)
-		}
-		for i := range list.Items {
-			o := &list.Items[i]
+		err := a.eachIn(ctx, gvk, namespace, func(o *metav1.PartialObjectMetadata) (more bool) {
 			e := inventory.Entry{Namespace: namespace, Name: o.Name, Group: gvk.Group, Kind: gvk.Kind, Version: gvk.Version}
 			foreign := !mine[e.ID()] && !automatic(gvk, o)
 			if foreign || inventory.ProtectedKind(gvk.Group, gvk.Kind) {
-				if held = append(held, e.String()); len(held) == heldMost {
-					return held, nil
-				}
+				held = append(held, e.String())
 			}
+			return len(held) < heldMost
+		})
+		if err != nil {
+			return nil, fmt.Errorf("cannot list %s in namespace %s: %w", gvk.Kind, namespace, err)
+		}
+		if len(held) == heldMost {
+			break
 		}
 	}
 	return held, nil
+}
+
+// eachIn calls f for the objects of a kind in a namespace, page by page, while it wants
+// more. A kind that is not served, or cannot be listed, has no objects.
+func (a *Applier) eachIn(ctx context.Context, gvk schema.GroupVersionKind, namespace string, f func(*metav1.PartialObjectMetadata) (more bool)) error {
+	for next := ""; ; {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
+		err := a.facts.List(ctx, list, client.InNamespace(namespace), client.Limit(pageSize), client.Continue(next))
+		if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) || meta.IsNoMatchError(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for i := range list.Items {
+			if !f(&list.Items[i]) {
+				return nil
+			}
+		}
+		if next = list.Continue; next == "" {
+			return nil
+		}
+	}
+}
+
+// kindIsAutomatic reports whether all objects of a kind come and go by themselves.
+func kindIsAutomatic(kind string) bool {
+	return kind == "Event" || kind == "Lease" || kind == "Endpoints"
 }
 
 // automatic reports whether a controller created an object on behalf of another
@@ -60,7 +91,7 @@ func automatic(gvk schema.GroupVersionKind, o *metav1.PartialObjectMetadata) boo
 	switch {
 	case len(o.OwnerReferences) > 0:
 		return true
-	case gvk.Kind == "Event", gvk.Kind == "Lease", gvk.Kind == "Endpoints":
+	case kindIsAutomatic(gvk.Kind):
 		return true
 	case gvk.Kind == "ConfigMap" && o.Name == "kube-root-ca.crt":
 		return true

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync"
 	"sync/atomic"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
@@ -39,9 +38,9 @@ type item struct {
 	// desired identifies what is asked for: the body, and how it is applied.
 	desired digest.Short
 	// live is what is in the cluster, nil if nothing is; watched, that the memo
-	// would notice a change of it.
-	live    *observed.Object
-	watched bool
+	// would notice a change of it; kept, that it remembers the answer to an apply.
+	live          *observed.Object
+	watched, kept bool
 }
 
 // outcome of one object. complete: nothing has to be asked about it before its
@@ -76,29 +75,18 @@ func (res *Result) add(out outcome) {
 // applyRank applies objects that do not depend on each other.
 func (r *run) applyRank(ctx context.Context, objects []*unstructured.Unstructured, bodies bodies) []outcome {
 	outcomes := make([]outcome, len(objects))
-	var workers sync.WaitGroup
-	next := make(chan int)
 	// A cluster that does not answer is not asked for each object anew.
-	var gone atomic.Bool
-	for range min(r.client.parallel, len(objects)) {
-		workers.Go(func() {
-			for i := range next {
-				if gone.Load() {
-					outcomes[i].err = fmt.Errorf("%s was not tried: the API server does not answer", ssautil.FmtUnstructured(objects[i]))
-					continue
-				}
-				outcomes[i] = r.applyOne(ctx, objects[i], bodies)
-				if unanswered(outcomes[i].err) {
-					gone.Store(true)
-				}
-			}
-		})
-	}
-	for i := range objects {
-		next <- i
-	}
-	close(next)
-	workers.Wait()
+	var silent atomic.Bool
+	inParallel(r.client.parallel, len(objects), func(i int) {
+		if silent.Load() {
+			outcomes[i].err = fmt.Errorf("%s was not tried: the API server does not answer", ssautil.FmtUnstructured(objects[i]))
+			return
+		}
+		outcomes[i] = r.applyOne(ctx, objects[i], bodies)
+		if unanswered(outcomes[i].err) {
+			silent.Store(true)
+		}
+	})
 	return outcomes
 }
 
@@ -134,14 +122,17 @@ func (r *run) applyOne(ctx context.Context, u *unstructured.Unstructured, bodies
 	if r.memo.Matches(it.key, r.owner.key(), it.desired) {
 		return outcome{change: changeOf(u, ssa.UnchangedAction), remembered: true, complete: true}
 	}
+	if r.memo.Skips(it.key, r.owner.key(), it.desired) {
+		return outcome{change: changeOf(u, ssa.SkippedAction), remembered: true, complete: true}
+	}
 	if err := r.observe(ctx, it); err != nil {
 		return outcome{err: ssaerrors.NewDryRunErr(err, u)}
 	}
+	once := directive.Selects(directive.IfNotPresent(), u)
 	switch {
-	case it.live != nil && (it.live.Skip || directive.Selects(directive.IfNotPresent(), u)):
-		// What a person exempts is not watched: the exemption may end any time.
-		r.memo.Drop(it.key)
-		return outcome{change: changeOf(u, ssa.SkippedAction)}
+	case it.live != nil && (it.live.Skip || once):
+		shown := r.memo.Skip(it.key, r.owner.key(), it.desired, once)
+		return outcome{change: changeOf(u, ssa.SkippedAction), remembered: shown, complete: shown}
 	case it.live != nil && r.options.Report && (r.options.Applied || r.memo.Applied(it.key, r.owner.key(), it.desired)):
 		return r.report(ctx, u)
 	case it.live != nil && it.live.Deleting && mayRecreate(it.object, it.live, r.options):
@@ -194,6 +185,7 @@ func (r *run) observe(ctx context.Context, it *item) (err error) {
 		preferred = any
 	}
 	it.watched = r.memo.Watch(ctx, it.key.Kind, preferred.Resource, it.mapping.Resource)
+	it.kept = it.watched || r.memo.Keeps(it.key.Kind, it.mapping.Resource)
 	it.live, err = r.look(ctx, it)
 	return err
 }
@@ -226,7 +218,7 @@ func (r *run) write(ctx context.Context, it *item) outcome {
 			return outcome{err: err}
 		}
 	}
-	if !it.watched {
+	if !it.kept {
 		return r.send(ctx, it)
 	}
 	r.memo.Begin(it.key)

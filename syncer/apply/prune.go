@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
@@ -52,25 +54,12 @@ func (a *Applier) prune(ctx context.Context, facts inventory.Facts, claimed Clai
 	keep := res.Plan.Keep
 	var failures []error
 	if !res.Plan.Held {
-		var begun []inventory.Entry
-		for _, d := range res.Plan.Deletes {
-			a.memo.Drop(memo.Object{Kind: d.Entry.GroupKind(), Name: types.NamespacedName{Namespace: d.Entry.Namespace, Name: d.Entry.Name}})
-			if err := a.delete(ctx, d); err != nil {
-				failures = append(failures, err)
-				continue
-			}
-			begun = append(begun, d.Entry)
-		}
-		res.Deleted = begun
+		res.Deleted, failures = a.deleteAll(ctx, res.Plan.Deletes)
 		// An object leaves the inventory when it is confirmed gone; one with a
 		// finalizer stays until then.
-		for e, live := range a.read(ctx, begun, nil, &lookups{}) {
-			if live.State == inventory.Absent {
-				keep = slices.DeleteFunc(keep, func(k inventory.Entry) bool { return k == e })
-			} else {
-				res.Pending = true
-			}
-		}
+		gone := a.gone(ctx, res.Deleted)
+		keep = slices.DeleteFunc(keep, func(k inventory.Entry) bool { return gone[k] })
+		res.Pending = res.Pending || len(gone) < len(res.Deleted)
 	}
 	res.HandOver = inventory.HandingOver(res.Plan.HandOver, facts.HandOver, facts.Now)
 	res.Pending = res.Pending || res.Plan.Superseded || len(res.Plan.HandOver) > 0 || len(res.Plan.Waiting) > 0 || len(res.Plan.Queued) > 0 || len(res.Plan.Claimed) > 0 ||
@@ -116,38 +105,90 @@ func (a *Applier) inFlight(ctx context.Context, live map[inventory.Entry]invento
 	return "", nil
 }
 
+// deleteAll carries out the deletes of a plan: kind after kind in its order, and some of
+// one kind at a time. It returns those that have begun.
+func (a *Applier) deleteAll(ctx context.Context, deletes []inventory.Delete) (begun []inventory.Entry, failures []error) {
+	for len(deletes) > 0 {
+		kind := deletes[0].Entry.GroupKind()
+		n := slices.IndexFunc(deletes, func(d inventory.Delete) bool { return d.Entry.GroupKind() != kind })
+		if n < 0 {
+			n = len(deletes)
+		}
+		errs := make([]error, n)
+		// A cluster that does not answer is not asked for each object anew.
+		var silent atomic.Bool
+		inParallel(a.client.parallel, n, func(i int) {
+			d := deletes[i]
+			if silent.Load() {
+				errs[i] = fmt.Errorf("cannot delete %s: the API server does not answer", d.Entry)
+				return
+			}
+			a.memo.Drop(memo.Object{Kind: kind, Name: types.NamespacedName{Namespace: d.Entry.Namespace, Name: d.Entry.Name}})
+			if errs[i] = a.delete(ctx, d); unanswered(errs[i]) {
+				silent.Store(true)
+			}
+		})
+		for i, err := range errs {
+			if err != nil {
+				failures = append(failures, err)
+				continue
+			}
+			begun = append(begun, deletes[i].Entry)
+		}
+		if silent.Load() {
+			for _, d := range deletes[n:] {
+				failures = append(failures, fmt.Errorf("cannot delete %s: the API server does not answer", d.Entry))
+			}
+			break
+		}
+		deletes = deletes[n:]
+	}
+	return begun, failures
+}
+
+// gone tells which of the objects that were deleted are not there any more.
+func (a *Applier) gone(ctx context.Context, deleted []inventory.Entry) map[inventory.Entry]bool {
+	k := &lookups{}
+	a.gather(ctx, deleted, k)
+	gone := map[inventory.Entry]bool{}
+	for _, e := range deleted {
+		u, known := k.found[e]
+		if known && u == nil || !known && a.exists(ctx, e, k).State == inventory.Absent {
+			gone[e] = true
+		}
+	}
+	return gone
+}
+
 // delete deletes one object of a plan if it is still what the plan saw. Another
-// owner may have taken it over since, or a person may have withdrawn a
-// confirmation. The precondition on the resource version rules out that either
-// happens between the check and the delete.
+// owner may have taken it over since, or a person may have withdrawn a confirmation: the
+// precondition on the resource version rules out that either happens between the look
+// and the delete. An object that changed since the plan is looked at again.
 func (a *Applier) delete(ctx context.Context, d inventory.Delete) error {
 	mapping, err := a.client.served(d.Entry)
 	if err != nil {
 		return fmt.Errorf("cannot delete %s: %w", d.Entry, err)
 	}
 	resource := a.client.metadata.Resource(mapping.Resource).Namespace(namespaceOf(mapping, d.Entry))
-	live, err := resource.Get(ctx, d.Entry.Name, metav1.GetOptions{})
-	switch {
-	case confirmsAbsence(err):
-		return nil
-	case err != nil:
-		return fmt.Errorf("cannot delete %s: %w", d.Entry, err)
-	case string(live.UID) != d.UID:
-		return fmt.Errorf("cannot delete %s: it was re-created meanwhile", d.Entry)
-	case !a.owner.owns(live.Labels):
-		return nil // the next reading finds another owner
-	case d.Confirmed && live.Annotations[v1alpha1.DeletionAnnotation] != v1alpha1.DeletionConfirmed:
-		return fmt.Errorf("cannot delete %s: its confirmation was taken back meanwhile", d.Entry)
-	case directive.Keeps(live.Labels, live.Annotations):
-		return nil // the next reading finds it exempt
+	err = a.deleteAt(ctx, resource, d, d.Version)
+	if apierrors.IsConflict(err) {
+		live, gerr := resource.Get(ctx, d.Entry.Name, metav1.GetOptions{})
+		switch {
+		case confirmsAbsence(gerr):
+			return nil
+		case gerr != nil:
+			return fmt.Errorf("cannot delete %s: %w", d.Entry, gerr)
+		case string(live.UID) != d.UID:
+			return fmt.Errorf("cannot delete %s: it was re-created meanwhile", d.Entry)
+		case !a.owner.owns(live.Labels):
+			return nil // the next reading finds another owner
+		case d.Confirmed && live.Annotations[v1alpha1.DeletionAnnotation] != v1alpha1.DeletionConfirmed:
+			return fmt.Errorf("cannot delete %s: its confirmation was taken back meanwhile", d.Entry)
+		case directive.Keeps(live.Labels, live.Annotations):
+			return nil // the next reading finds it exempt
+		}
+		err = a.deleteAt(ctx, resource, d, live.ResourceVersion)
 	}
-	if err := a.client.MayDelete(); err != nil {
-		return fmt.Errorf("cannot delete %s: %w", d.Entry, err)
-	}
-	err = resource.Delete(ctx, d.Entry.Name, metav1.DeleteOptions{
-		PropagationPolicy: new(metav1.DeletePropagationBackground),
-		Preconditions:     &metav1.Preconditions{UID: new(types.UID(d.UID)), ResourceVersion: new(live.ResourceVersion)},
-	})
 	switch {
 	case err == nil, confirmsAbsence(err):
 		return nil
@@ -155,6 +196,17 @@ func (a *Applier) delete(ctx context.Context, d inventory.Delete) error {
 		return fmt.Errorf("cannot delete %s: it was changed meanwhile", d.Entry)
 	}
 	return fmt.Errorf("cannot delete %s: %w", d.Entry, err)
+}
+
+// deleteAt deletes an object as it was in a version, unless this process lost the right.
+func (a *Applier) deleteAt(ctx context.Context, resource metadata.ResourceInterface, d inventory.Delete, version string) error {
+	if err := a.client.MayDelete(); err != nil {
+		return err
+	}
+	return resource.Delete(ctx, d.Entry.Name, metav1.DeleteOptions{
+		PropagationPolicy: new(metav1.DeletePropagationBackground),
+		Preconditions:     &metav1.Preconditions{UID: new(types.UID(d.UID)), ResourceVersion: &version},
+	})
 }
 
 // applied reports whether the owner's field manager ever wrote the object. An

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fluxcd/pkg/ssa"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/cascade-gitops/cascade/inventory"
 )
@@ -89,6 +90,18 @@ func (r *run) recordAhead(ctx context.Context) error {
 	}
 	r.res.Inventory = ahead
 	return nil
+}
+
+// poll has a memo that does not watch compare what it remembers with the cluster.
+func (r *run) poll(ctx context.Context) error {
+	r.memo.Poll(ctx, r.client.reader, r.owner.key(), func(e inventory.Entry) (schema.GroupVersionResource, error) {
+		mapping, err := r.client.served(e)
+		if err != nil {
+			return schema.GroupVersionResource{}, err
+		}
+		return mapping.Resource, nil
+	})
+	return ctx.Err()
 }
 
 // applyPhases applies one phase after the other and waits for each.

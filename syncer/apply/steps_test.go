@@ -3,6 +3,7 @@ package apply
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -335,5 +336,118 @@ func TestHealth(t *testing.T) {
 				t.Errorf("%s: phase() = %v, want %q", tc.reason, err, tc.wait)
 			}
 		})
+	}
+}
+
+// TestPruneCost: a plan of many objects costs one delete for each, and few reads.
+func TestPruneCost(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		kind   string
+		n      int
+		reads  int
+	}{
+		"Many": {"one list before the plan, one to confirm", "ConfigMap", 40, 2},
+		"Few":  {"each is read twice, which is less than a list", "ConfigMap", gatherAfter - 1, 2 * (gatherAfter - 1)},
+		"Gone": {"one question for all objects of a kind that is not served", "Widget", 20, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer()
+			a := s.applier(t)
+			var owned []inventory.Entry
+			for i := range tc.n {
+				u := newObject("example.com/v1", "Widget", fmt.Sprint("old-", i))
+				if tc.kind != "Widget" {
+					u = anObject(tc.kind, fmt.Sprint("old-", i), &apps)
+					s.put(u, nil)
+				}
+				owned = append(owned, inventory.Of(u))
+			}
+			res := Result{Changes: ssa.NewChangeSet()}
+			if err := a.prune(t.Context(), inventory.Facts{Owned: owned, Asked: true}, nil, nil, &res); err != nil {
+				t.Fatalf("%s: prune() = %v", tc.reason, err)
+			}
+			deletes := tc.n
+			if tc.kind == "Widget" {
+				deletes = 0
+			}
+			if len(s.requests) != deletes || s.reads != tc.reads || len(res.Deleted) != deletes || len(res.Inventory) != 0 || res.Pending {
+				t.Errorf("%s: %d deletes and %d reads, want %d and %d; deleted %d, left %d", tc.reason, len(s.requests), s.reads, deletes, tc.reads, len(res.Deleted), len(res.Inventory))
+			}
+		})
+	}
+}
+
+// TestDeleteChanged: an object that changed between the plan and the delete, but is still
+// what the plan saw, is deleted; the fence is asked for each try.
+func TestDeleteChanged(t *testing.T) {
+	s := newServer()
+	a := s.applier(t)
+	asked := 0
+	a.client.Fence(func() error { asked++; return nil })
+	u := anObject("ConfigMap", "old", &apps)
+	u.SetUID("1")
+	s.put(u, nil)
+	live := a.read(t.Context(), []inventory.Entry{inventory.Of(u)}, nil, &lookups{})[inventory.Of(u)]
+	s.put(u, func(u *unstructured.Unstructured) { u.Object["data"] = map[string]any{"k": "v"} })
+	if err := a.delete(t.Context(), inventory.Delete{Entry: inventory.Of(u), UID: "1", Version: live.Version}); err != nil || len(s.objects) != 0 || asked != 2 {
+		t.Errorf("delete() = %v, %d objects left, fence asked %d times", err, len(s.objects), asked)
+	}
+}
+
+// TestHolds: of a Namespace what comes and goes by itself is not even listed.
+func TestHolds(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		kind   string
+		reads  bool
+	}{
+		"Events":     {"there may be thousands", "Event", false},
+		"Leases":     {"of nodes and leaders", "Lease", false},
+		"ConfigMaps": {"a person's", "ConfigMap", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := !kindIsAutomatic(tc.kind); got != tc.reads {
+				t.Errorf("%s: listed %t", tc.reason, got)
+			}
+		})
+	}
+}
+
+// TestPolledCluster: in a cluster that is not watched a pass over objects that are as
+// they were applied costs one list for each kind and namespace, and one over an object
+// that somebody changed corrects that.
+func TestPolledCluster(t *testing.T) {
+	s := newServer()
+	a := s.applier(t)
+	a.memo = a.client.Polled()
+	sync := func() Result {
+		t.Helper()
+		var objects []*unstructured.Unstructured
+		for i := range 10 {
+			for _, kind := range []string{"ConfigMap", "Deployment"} {
+				objects = append(objects, anObject(kind, fmt.Sprint("a-", i), nil))
+			}
+		}
+		s.reads, s.requests = 0, nil
+		res, err := a.Sync(t.Context(), []Phase{{Objects: objects}}, Options{Record: noRecord})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	sync()
+	for range 2 {
+		if res := sync(); s.reads != 2 || len(s.requests) != 0 || len(res.Changes.Entries) != 20 {
+			t.Errorf("nothing changed: %d reads and %v, want two lists", s.reads, s.requests)
+		}
+	}
+	s.put(anObject("ConfigMap", "a-3", &apps), func(u *unstructured.Unstructured) { u.SetUID("another") })
+	if sync(); len(s.requests) != 1 || s.requests[0] != "PATCH a-3" {
+		t.Errorf("after a change of one object: %v, want one apply", s.requests)
+	}
+	a.memo.Forget(a.owner.key())
+	if sync(); len(s.requests) != 20 {
+		t.Errorf("a sweep verified %d objects, want all 20", len(s.requests))
 	}
 }

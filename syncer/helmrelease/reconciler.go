@@ -91,7 +91,7 @@ type Releases interface {
 	// Declares renders what a release would have, and writes nothing.
 	Declares(context.Context, release.Request) ([]*unstructured.Unstructured, error)
 	// Forget drops what is kept for an object that is gone.
-	Forget(uid types.UID)
+	Forget(name types.NamespacedName, uid types.UID)
 }
 
 // open makes the store; it is called before the first reconcile.

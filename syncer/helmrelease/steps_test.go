@@ -55,7 +55,7 @@ func (f *fakeReleases) Uninstall(context.Context, release.Request) (release.Outc
 	return f.uninstall()
 }
 
-func (f *fakeReleases) Forget(types.UID) {}
+func (f *fakeReleases) Forget(types.NamespacedName, types.UID) {}
 
 func (f *fakeReleases) Declares(context.Context, release.Request) ([]*unstructured.Unstructured, error) {
 	return f.declares()

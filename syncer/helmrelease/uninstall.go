@@ -42,7 +42,7 @@ func (r *Reconciler) finalize(ctx context.Context, run *run) (ctrl.Result, error
 	if err := run.Write(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	r.Releases.Forget(obj.UID)
+	r.Releases.Forget(client.ObjectKeyFromObject(obj), obj.UID)
 	controllerutil.RemoveFinalizer(obj, helmv2.HelmReleaseFinalizer)
 	return ctrl.Result{}, client.IgnoreNotFound(run.WriteMetadata(ctx))
 }

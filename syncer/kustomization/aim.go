@@ -42,6 +42,8 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 		}
 	} else if err := run.cluster.Answers(ctx, r.Now()); err != nil {
 		return refuse(err)
+	} else if run.memo = run.cluster.Polled(); run.sweeps {
+		run.memo.Forget(run.name())
 	}
 	local, err := r.Targets.Identify(ctx, obj.Namespace, target.Ref{})
 	if err != nil {

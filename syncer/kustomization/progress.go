@@ -330,7 +330,7 @@ func (p *progress) await(run *run, now time.Time) (pending []inventory.Entry, si
 	w := p.wait
 	declared := run.declared()
 	// Where nothing tells of changes, everything is looked at.
-	if !w.began || run.memo == nil || run.sync != nil && !run.sync.Complete {
+	if !w.began || !run.memo.Watches() || run.sync != nil && !run.sync.Complete {
 		w.pending = declared
 	} else {
 		wanted := make(map[inventory.Entry]inventory.Entry, len(declared))

@@ -15,7 +15,7 @@ import (
 // it declares is known to be in the cluster.
 func (r *Reconciler) render(ctx context.Context, run *run) *end {
 	obj := run.Obj
-	if run.known.sweepDue(run.start) {
+	if run.sweeps = run.known.sweepDue(run.start); run.sweeps {
 		r.Memo.Forget(run.name())
 	}
 	obj.Status.LastAttemptedRevision = run.snapshot.Revision

@@ -52,8 +52,10 @@ type run struct {
 	key string
 	// rendering is nil if the last one stands: set by render.
 	rendering *render.Rendering
-	// cluster is what is applied to, memo what is known of it: nil for clusters
-	// that we do not watch. target leads to the cluster. Set by aim.
+	// sweeps: everything is verified by requests, whatever the memo says. Set by render.
+	sweeps bool
+	// cluster is what is applied to, memo what is known of it. target leads to the
+	// cluster. Set by aim.
 	cluster *apply.Cluster
 	memo    *memo.Memo
 	target  target.Ref

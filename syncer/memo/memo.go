@@ -17,7 +17,9 @@ import (
 // Memo remembers what is clean in one cluster. It is safe for concurrent use, and
 // Start owns its goroutines. The nil Memo and the zero Memo know nothing.
 type Memo struct {
-	label   string
+	label, group string
+	// polled: nothing is watched.
+	polled  bool
 	now     func() time.Time
 	records records
 	watches watches
@@ -32,7 +34,7 @@ type Object struct {
 // New returns a Memo for the objects that carry <group>/name as owner label.
 // Until Start is called it remembers nothing.
 func New(r *observed.Reader, group string, now func() time.Time) *Memo {
-	m := &Memo{label: group + "/name", now: now}
+	m := &Memo{label: group + "/name", group: group, now: now}
 	m.records.init(r, now)
 	m.watches.init(r, m.label, &m.records)
 	return m
@@ -40,6 +42,9 @@ func New(r *observed.Reader, group string, now func() time.Time) *Memo {
 
 // Label is the owner label by which objects are watched.
 func (m *Memo) Label() string { return m.label }
+
+// Watches reports whether the memo tells of changes by itself.
+func (m *Memo) Watches() bool { return m != nil && !m.polled }
 
 // Now is the time of the memo's clock.
 func (m *Memo) Now() time.Time { return m.now() }
@@ -63,7 +68,7 @@ func (m *Memo) Start(ctx context.Context) error {
 // one watch, in the preferred one; when the API server drops that version, the watch
 // goes on in the one that is declared.
 func (m *Memo) Watch(ctx context.Context, gk schema.GroupKind, preferred, declared schema.GroupVersionResource) bool {
-	return m != nil && m.watches.watch(ctx, gk, preferred, declared)
+	return m != nil && !m.polled && m.watches.watch(ctx, gk, preferred, declared)
 }
 
 // Live returns what the watch shows of an object; nil if it shows nothing.
@@ -83,6 +88,25 @@ func (m *Memo) Matches(o Object, owner types.NamespacedName, desired digest.Shor
 // form, whatever has become of it since.
 func (m *Memo) Applied(o Object, owner types.NamespacedName, desired digest.Short) bool {
 	return m != nil && m.records.applied(o, owner, desired)
+}
+
+// Skip notes that an object is not applied: a person exempts it in the cluster or, if it
+// is to be applied once, it is there. It reports whether the watch will show the end of
+// that. What the watch does not show is not remembered.
+func (m *Memo) Skip(o Object, owner types.NamespacedName, desired digest.Short, once bool) bool {
+	if m == nil {
+		return false
+	}
+	if !m.polled && m.records.skip(o, owner, desired, once) {
+		return true
+	}
+	m.records.dropObject(o)
+	return false
+}
+
+// Skips reports whether an object is known to be one that is not applied.
+func (m *Memo) Skips(o Object, owner types.NamespacedName, desired digest.Short) bool {
+	return m != nil && m.records.skips(o, owner, desired)
 }
 
 // Begin notes that a request to apply an object is under way, until Remember or

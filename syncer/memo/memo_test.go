@@ -391,3 +391,53 @@ func TestMemoDropsUnused(t *testing.T) {
 		t.Error("an object of a kind that is not watched any more is remembered")
 	}
 }
+
+// TestMemoSkips: an object that a person exempts, or that is to be applied once only, is
+// known until the watch shows that this is over.
+func TestMemoSkips(t *testing.T) {
+	exempt := func(p *metav1.PartialObjectMetadata) {
+		p.Annotations = map[string]string{directive.Group + "/reconcile": "disabled"}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		once   bool
+		live   *metav1.PartialObjectMetadata
+		event  func(*store) error
+		kept   bool
+		skips  bool
+		tells  int
+	}{
+		"Exempt":    {reason: "nothing happens", live: metadataOf("u", "10", 3, exempt), kept: true, skips: true},
+		"Edited":    {reason: "a person works on it, which is why it is exempt", live: metadataOf("u", "10", 3, exempt), kept: true, skips: true, event: func(s *store) error { return s.Update(metadataOf("u", "11", 4, exempt)) }},
+		"Ended":     {reason: "the exemption is taken back", live: metadataOf("u", "10", 3, exempt), kept: true, tells: 1, event: func(s *store) error { return s.Update(metadataOf("u", "11", 3, nil)) }},
+		"Deleted":   {reason: "it is to be applied now", live: metadataOf("u", "10", 3, exempt), kept: true, tells: 1, event: func(s *store) error { return s.Delete(metadataOf("u", "11", 3, exempt)) }},
+		"Once":      {reason: "what became of it does not matter", once: true, live: metadataOf("u", "10", 3, nil), kept: true, skips: true, event: func(s *store) error { return s.Update(metadataOf("u", "11", 9, nil)) }},
+		"OnceGone":  {reason: "it is not there any more", once: true, live: metadataOf("u", "10", 3, nil), kept: true, tells: 1, event: func(s *store) error { return s.Delete(metadataOf("u", "11", 3, nil)) }},
+		"Unwatched": {reason: "the watch does not show it, so nobody would tell of its end", once: true},
+		"Over":      {reason: "the exemption ended before it was noted", live: metadataOf("u", "11", 3, nil)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, s, told := newMemo()
+			if tc.live != nil {
+				if err := s.Add(tc.live); err != nil {
+					t.Fatal(err)
+				}
+			}
+			desired := digest.Short{1}
+			if got := m.Skip(memoObject, memoOwner, desired, tc.once); got != tc.kept {
+				t.Errorf("%s: Skip() = %t", tc.reason, got)
+			}
+			if tc.event != nil {
+				if err := tc.event(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if m.Skips(memoObject, memoOwner, desired) != tc.skips || m.Clean(memoOwner, 1) != tc.skips || len(*told) != tc.tells {
+				t.Errorf("%s: skips %t, clean %t, told %v", tc.reason, m.Skips(memoObject, memoOwner, desired), m.Clean(memoOwner, 1), *told)
+			}
+			if m.Matches(memoObject, memoOwner, desired) || m.Applied(memoObject, memoOwner, desired) || m.Skips(memoObject, memoOwner, digest.Short{2}) {
+				t.Errorf("%s: an object that was not applied counts as applied, or what is declared anew as known", tc.reason)
+			}
+		})
+	}
+}

@@ -71,6 +71,9 @@ type verified struct {
 	values uint64
 	ready  bool
 	dirty  bool
+	// skipped: the object was not applied, because a person exempts it in the cluster or,
+	// if it is once, because it is there.
+	skipped, once bool
 	// displaced is another owner that had applied the object before, nil if there is
 	// none. It is told when this one lets go of the object.
 	displaced *types.NamespacedName
@@ -208,14 +211,40 @@ func (r *records) matches(o Object, owner types.NamespacedName, desired digest.S
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	v := r.verified(o)
-	return v != nil && !v.dirty && v.desired == desired && v.owner == owner && !r.kinds[o.Kind].refused
+	return v != nil && !v.skipped && r.holds(o, v, owner, desired)
+}
+
+// holds reports whether what is known of an object is of this owner and form, and nothing
+// touched it. The lock is held.
+func (r *records) holds(o Object, v *verified, owner types.NamespacedName, desired digest.Short) bool {
+	return !v.dirty && v.desired == desired && v.owner == owner && !r.kinds[o.Kind].refused
 }
 
 func (r *records) applied(o Object, owner types.NamespacedName, desired digest.Short) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	v := r.verified(o)
-	return v != nil && v.desired == desired && v.owner == owner
+	return v != nil && !v.skipped && v.desired == desired && v.owner == owner
+}
+
+func (r *records) skips(o Object, owner types.NamespacedName, desired digest.Short) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := r.verified(o)
+	return v != nil && v.skipped && r.holds(o, v, owner, desired)
+}
+
+// skip notes that an object is not applied, and reports whether the watch shows why.
+func (r *records) skip(o Object, by types.NamespacedName, desired digest.Short, once bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.record(o)
+	if known == nil || known.live == nil || !once && !known.live.Skip {
+		return false
+	}
+	r.disown(o, known)
+	r.own(o, known, &verified{owner: by, desired: desired, uid: known.live.UID, version: known.live.Version, skipped: true, once: once})
+	return true
 }
 
 func (r *records) begin(o Object) {
@@ -288,6 +317,12 @@ func (r *records) rememberLocking(o Object, v *verified, answer *observed.Object
 	default:
 		v.dirty = k.seen != "" && newer(k.seen, v.version)
 	}
+	r.own(o, known, v)
+	return v.dirty
+}
+
+// own gives an object that has no owner to one. The lock is held.
+func (r *records) own(o Object, known *record, v *verified) {
 	known.verified = v
 	by := r.owners[v.owner]
 	if by == nil {
@@ -298,7 +333,6 @@ func (r *records) rememberLocking(o Object, v *verified, answer *observed.Object
 	if v.dirty {
 		by.dirty++
 	}
-	return v.dirty
 }
 
 // disown takes an object away from its owner. The lock is held.

@@ -62,11 +62,17 @@ func (r *records) showLocked(k *kind, p *metav1.PartialObjectMetadata, gone bool
 		return &touch{v.owner, k.entry(name), true}
 	}
 	v.version = live.Version
+	if v.skipped {
+		return nil // its health is nobody's concern
+	}
 	return &touch{v.owner, k.entry(name), false}
 }
 
 // differs reports whether a live object is not what was verified.
 func (v *verified) differs(live *observed.Object, p *metav1.PartialObjectMetadata) bool {
+	if v.skipped {
+		return live.UID != v.uid || !v.once && !live.Skip
+	}
 	return live.UID != v.uid || live.Deleting || live.Foreign || live.Skip ||
 		live.Generation == 0 || live.Generation != v.generation || v.keys.Values(p.Labels, p.Annotations) != v.values
 }

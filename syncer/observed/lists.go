@@ -2,7 +2,6 @@ package observed
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -80,9 +79,9 @@ func (r *Reader) GetWithout(ctx context.Context, resource schema.GroupVersionRes
 	// The lock stays held: the others wait for this list instead of asking.
 	defer at.mu.Unlock()
 	if at.objects == nil {
-		list, err := r.client.Resource(resource).Namespace(namespace).List(ctx, metav1.ListOptions{LabelSelector: "!" + label, Limit: listMost})
+		list, err := r.List(ctx, resource, namespace, metav1.ListOptions{LabelSelector: "!" + label, Limit: listMost})
 		if err != nil {
-			return nil, fmt.Errorf("cannot list %s in namespace %q: %w", resource.Resource, namespace, err)
+			return nil, err
 		}
 		if list.Continue != "" {
 			at.crowded = true

@@ -43,6 +43,15 @@ func (r *Reader) Resource(resource schema.GroupVersionResource) metadata.Getter 
 	return r.client.Resource(resource)
 }
 
+// List reads the metadata of the objects of a kind in a namespace, or a page of it.
+func (r *Reader) List(ctx context.Context, resource schema.GroupVersionResource, namespace string, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	list, err := r.client.Resource(resource).Namespace(namespace).List(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list %s in namespace %q: %w", resource.Resource, namespace, err)
+	}
+	return list, nil
+}
+
 // Get reads an object; nil if there is none.
 func (r *Reader) Get(ctx context.Context, resource schema.GroupVersionResource, namespace, name string) (*Object, error) {
 	p, err := r.client.Resource(resource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})

@@ -21,7 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/memo"
 )
 
 // clusterDrifts compares with a cluster.
@@ -30,20 +32,23 @@ type clusterDrifts struct {
 	obj     *v2.HelmRelease
 	// overridden are managers whose fields are taken over before.
 	overridden []string
+	// memo knows which objects are as declared; nil knows none.
+	memo *memo.Memo
 }
 
 var _ drifts = clusterDrifts{}
 
-// compare compares the objects of a release with the cluster, by a dry run of
-// each. Where both a set and an error come back, the set is what could be told.
-func (d clusterDrifts) compare(ctx context.Context, rel *helmrelease.Release) (jsondiff.DiffSet, error) {
+// compare compares the objects of a release with the cluster, by a dry run of each that
+// the memo does not know. Where both a set and an error come back, the set is what could
+// be told.
+func (d clusterDrifts) compare(ctx context.Context, rel *helmrelease.Release) (comparison, error) {
 	c := d.cluster
 	objects, warnings, err := objectsOf(rel, c.RESTMapper())
 	if err != nil {
-		return nil, err
+		return comparison{}, err
 	}
 	if err := normalize.UnstructuredListWithScheme(objects, c.Scheme()); err != nil {
-		return nil, fmt.Errorf("failed to normalize release objects: %w", err)
+		return comparison{}, fmt.Errorf("failed to normalize release objects: %w", err)
 	}
 	var problems []error
 	for _, w := range warnings {
@@ -51,9 +56,30 @@ func (d clusterDrifts) compare(ctx context.Context, rel *helmrelease.Release) (j
 	}
 	for _, u := range objects {
 		markForHelm(u, rel)
-		if err := takeOver(ctx, c, u, d.overridden); err != nil {
+	}
+	d.memo.Retain(d.owner(), inventory.OfAll(objects))
+	ignored := ignoreRules(d.obj.GetDriftDetection().Ignore)
+	unknown, err := d.unknown(ctx, objects, ignored)
+	if err != nil {
+		return comparison{}, err
+	}
+	live := observing{Client: client.NewDryRunClient(c), seen: seen{}}
+	set, err := d.differences(ctx, unknown, ignored, live)
+	complete := d.note(unknown, set, live.seen)
+	if err != nil {
+		problems = append(problems, apply.Redact(err, objects))
+	}
+	return comparison{set: set, known: len(objects), complete: complete && len(problems) == 0}, errors.Join(problems...)
+}
+
+// differences are those of objects and the cluster, told by dry runs.
+func (d clusterDrifts) differences(ctx context.Context, unknown []compared, ignored jsondiff.IgnoreRules, c client.Client) (jsondiff.DiffSet, error) {
+	objects := make([]*unstructured.Unstructured, 0, len(unknown))
+	for _, u := range unknown {
+		if err := takeOver(ctx, d.cluster, u.object, d.overridden); err != nil {
 			return nil, fmt.Errorf("failed to clean-up disallowed field managers: %w", err)
 		}
+		objects = append(objects, u.object)
 	}
 	options := []jsondiff.ListOption{
 		jsondiff.FieldOwner(fieldManager),
@@ -61,14 +87,10 @@ func (d clusterDrifts) compare(ctx context.Context, rel *helmrelease.Release) (j
 		jsondiff.Rationalize(true),
 		jsondiff.Graceful(true),
 	}
-	if ignored := ignoreRules(d.obj.GetDriftDetection().Ignore); len(ignored) > 0 {
+	if len(ignored) > 0 {
 		options = append(options, ignored)
 	}
-	set, err := jsondiff.UnstructuredList(ctx, client.NewDryRunClient(c), objects, options...)
-	if err != nil {
-		err = apply.Redact(err, objects)
-	}
-	return set, errors.Join(append(problems, err)...)
+	return jsondiff.UnstructuredList(ctx, c, objects, options...)
 }
 
 func ignoreRules(declared []v2.IgnoreRule) jsondiff.IgnoreRules {

@@ -89,8 +89,8 @@ func (m *fakeWorld) read(_, _ string, version int) (*helmrelease.Release, error)
 	return nil, driver.ErrReleaseNotFound
 }
 
-func (m *fakeWorld) compare(context.Context, *helmrelease.Release) (jsondiff.DiffSet, error) {
-	return m.diff, nil
+func (m *fakeWorld) compare(context.Context, *helmrelease.Release) (comparison, error) {
+	return comparison{set: m.diff}, nil
 }
 
 func (m *fakeWorld) correct(context.Context, jsondiff.DiffSet) (*ssa.ChangeSet, error) {

@@ -34,20 +34,24 @@ func (n *run) look(ctx context.Context, want Desired) (State, string, jsondiff.D
 	if err != nil || state != InSync || !n.obj.GetDriftDetection().MustDetectChanges() {
 		return state, reason, nil, err
 	}
+	if n.sweeps(); n.undrifted() {
+		return InSync, "", nil, nil
+	}
 	if rel == nil {
 		if rel, err = n.store.read(n.storageNamespace, n.name, n.found.stored.Version); err != nil {
 			return "", "", nil, fmt.Errorf("failed to retrieve last release from storage: %w", err)
 		}
 	}
-	set, err := n.drifts.compare(ctx, rel)
+	found, err := n.drifts.compare(ctx, rel)
+	n.settle(found, err)
 	switch {
-	case err != nil && !set.HasChanges():
+	case err != nil && !found.set.HasChanges():
 		return "", "", nil, fmt.Errorf("unable to determine cluster state: %w", err)
 	case err != nil:
 		n.log.Error(n.redacted(err), "diff of release against cluster state completed with error")
 	}
-	if set.HasChanges() {
-		return Drifted, "", set, nil
+	if found.set.HasChanges() {
+		return Drifted, "", found.set, nil
 	}
 	return InSync, "", nil, nil
 }

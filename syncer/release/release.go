@@ -22,6 +22,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/expression"
 	"github.com/cascade-gitops/cascade/syncer/firstsync"
+	"github.com/cascade-gitops/cascade/syncer/memo"
 	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
@@ -46,9 +47,18 @@ type Releases struct {
 	// Gates of Flux of that name.
 	UseHelm3Defaults, DefaultToRetryOnFailure, AllowDNSLookups bool
 
+	// Memo watches the objects of releases in our own cluster, by the labels of
+	// HelmReleases. Nil: each look for drift compares every object.
+	Memo *memo.Memo
+	// Sweep is the time after which all objects are compared whatever the memo says,
+	// Random spreads it: it returns numbers from 0 to 1 and is safe for concurrent use.
+	Sweep  time.Duration
+	Random func() float64
+
 	sessions sessions
-	mu       sync.Mutex
+	mu       sync.Mutex // guards what follows
 	known    map[types.UID]known
+	settled  map[types.UID]settled
 }
 
 // Request is one HelmRelease, whose sources are ready.
@@ -61,8 +71,9 @@ type Request struct {
 	OCIDigest string
 	// Values of the release, composed of all their sources. They are not changed.
 	Values map[string]any
-	// Cluster to act on, as the user to act as.
+	// Cluster to act on, as the user to act as. Local: it is our own.
 	Cluster *apply.Cluster
+	Local   bool
 	// Save writes the status down, ahead of an action and after it.
 	Save func(context.Context) error
 	// Redact takes secrets out of a text that the chart may have put its values
@@ -147,10 +158,12 @@ func (r *Releases) refuse(obj *v2.HelmRelease, reason string, err error) {
 }
 
 // Forget drops what is remembered of a HelmRelease that is gone.
-func (r *Releases) Forget(uid types.UID) {
+func (r *Releases) Forget(name types.NamespacedName, uid types.UID) {
+	r.Memo.Forget(name)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.known, uid)
+	delete(r.settled, uid)
 }
 
 // errNoLatest: there is no release that could be acted on.

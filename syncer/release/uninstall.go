@@ -16,6 +16,7 @@ import (
 	"helm.sh/helm/v4/pkg/storage/driver"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -54,7 +55,7 @@ func (r *Releases) Uninstall(ctx context.Context, req Request) (out Outcome, err
 	}
 	obj.Status.ClearHistory()
 	obj.Status.StorageNamespace = ""
-	r.Forget(obj.UID)
+	r.Forget(client.ObjectKeyFromObject(obj), obj.UID)
 	return Outcome{}, nil
 }
 

@@ -55,7 +55,7 @@ type actor interface {
 
 // drifts is what the objects of a release are in the cluster.
 type drifts interface {
-	compare(ctx context.Context, rel *helmrelease.Release) (jsondiff.DiffSet, error)
+	compare(ctx context.Context, rel *helmrelease.Release) (comparison, error)
 	correct(ctx context.Context, set jsondiff.DiffSet) (*ssa.ChangeSet, error)
 }
 
@@ -66,7 +66,7 @@ func (n *run) inCluster(s *session, custom readers) world {
 	g.release, g.claimed = entriesOf(n.obj.Status.Inventory), n.req.Claimed
 	return world{
 		mapper: s.cluster.RESTMapper(), store: helmStore{s}, guard: g,
-		drifts: clusterDrifts{cluster: s.cluster, obj: n.obj, overridden: n.OverrideManagers},
+		drifts: clusterDrifts{cluster: s.cluster, obj: n.obj, overridden: n.OverrideManagers, memo: n.watched()},
 		helm: func(ctx context.Context, wrote func(*helmrelease.Release)) actor {
 			return newHelm(ctx, n, s, custom, wrote)
 		},

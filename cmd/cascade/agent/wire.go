@@ -218,11 +218,16 @@ func (w *wiring) kustomizations(ctx context.Context) error {
 func (w *wiring) releases(ctx context.Context) error {
 	o, mgr, f := w.options, w.mgr, w.features
 	events := w.events("helm-controller")
+	undrifted := memo.New(w.local.Reader(), helmv2.GroupVersion.Group, w.program.Now)
+	if err := mgr.Add(undrifted); err != nil {
+		return fmt.Errorf("cannot set up memo: %w", err)
+	}
 	r := &helmrelease.Reconciler{
 		Client: mgr.GetClient(), Targets: w.targets, FirstSync: w.firstSync, Sources: w.finder, Claims: w.claims,
 		Releases: &release.Releases{
 			Events: events, Now: w.program.Now, OverrideManagers: o.applying.overrideManagers, UseHelm3Defaults: f.helm3Defaults,
 			DefaultToRetryOnFailure: f.retryOnFailure, AllowDNSLookups: f.dnsLookups, Workers: w.workers,
+			Memo: undrifted, Sweep: o.kustomize.sweep, Random: w.program.Rand,
 		},
 		Events: events, Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(), ChartFileBytes: o.helm.chartFileBytes,
 		Rules: helmrelease.Rules{
