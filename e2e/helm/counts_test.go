@@ -34,7 +34,7 @@ func TestHelmCounts(t *testing.T) {
 		t.Errorf("the index was downloaded %d times", indexes-before)
 	}
 	for i := range releases {
-		r.Release(t, fmt.Sprintf("web-%02d", i), "{interval: 5s, chart: {spec: {interval: 10m}}}")
+		r.Release(t, fmt.Sprintf("web-%02d", i), "{interval: 5s, driftDetection: {mode: enabled}, chart: {spec: {interval: 10m}}}")
 	}
 	all(t, r.Row, "1.0.0")
 	if got := h.Charts.Count("GET", "/app-1.0.0.tgz", 200); got != 1 {
@@ -53,7 +53,7 @@ func TestHelmCounts(t *testing.T) {
 		}
 	}
 
-	// An interval in which nothing changes.
+	// An interval in which nothing changes, with drift detection.
 	config, err := r.MoM.Config()
 	if err != nil {
 		t.Fatal(err)

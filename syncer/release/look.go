@@ -43,7 +43,7 @@ func (n *run) look(ctx context.Context, want Desired) (State, string, jsondiff.D
 		}
 	}
 	found, err := n.drifts.compare(ctx, rel)
-	n.settle(found, err)
+	n.noteDrift(found, err)
 	switch {
 	case err != nil && !found.set.HasChanges():
 		return "", "", nil, fmt.Errorf("unable to determine cluster state: %w", err)

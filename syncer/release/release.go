@@ -55,10 +55,10 @@ type Releases struct {
 	Sweep  time.Duration
 	Random func() float64
 
-	sessions sessions
-	mu       sync.Mutex // guards what follows
-	known    map[types.UID]known
-	settled  map[types.UID]settled
+	sessions    sessions
+	mu          sync.Mutex // guards what follows
+	known       map[types.UID]known
+	driftStates map[types.UID]driftState
 }
 
 // Request is one HelmRelease, whose sources are ready.
@@ -163,7 +163,7 @@ func (r *Releases) Forget(name types.NamespacedName, uid types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.known, uid)
-	delete(r.settled, uid)
+	delete(r.driftStates, uid)
 }
 
 // errNoLatest: there is no release that could be acted on.

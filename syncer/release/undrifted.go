@@ -24,8 +24,8 @@ type comparison struct {
 	complete bool
 }
 
-// settled is a release whose objects were compared.
-type settled struct {
+// driftState is a release whose objects were compared.
+type driftState struct {
 	// of identifies the release, and what is declared about its drift, of which known
 	// objects were all found to be as declared; empty if they were not.
 	of    string
@@ -34,8 +34,8 @@ type settled struct {
 	sweep time.Time
 }
 
-// settledOf identifies what a look for drift depends on besides the objects.
-func (n *run) settledOf() string {
+// driftOf identifies what a look for drift depends on besides the objects.
+func (n *run) driftOf() string {
 	return fmt.Sprintf("%d %s %s", n.obj.Generation, n.found.stamp, n.found.recorded)
 }
 
@@ -51,36 +51,39 @@ func (n *run) watched() *memo.Memo {
 // they were compared last.
 func (n *run) undrifted() bool {
 	n.mu.Lock()
-	s, ok := n.settled[n.obj.UID]
+	s, ok := n.driftStates[n.obj.UID]
 	n.mu.Unlock()
-	return ok && s.of == n.settledOf() && n.watched() != nil && n.watched().Clean(client.ObjectKeyFromObject(n.obj), s.known)
+	return ok && s.of == n.driftOf() && n.watched().Clean(client.ObjectKeyFromObject(n.obj), s.known)
 }
 
-// settle notes what a comparison found. The time of the next sweep is spread, so that
+// noteDrift notes what a comparison found. The time of the next sweep is spread, so that
 // what was installed together is not compared together.
-func (n *run) settle(found comparison, err error) {
+func (n *run) noteDrift(found comparison, err error) {
+	if n.watched() == nil {
+		return
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s, ok := n.settled[n.obj.UID]
+	s, ok := n.driftStates[n.obj.UID]
 	if !ok {
 		s.sweep = n.Now().Add(n.Sweep + time.Duration(n.Random()*float64(n.Sweep/2)))
 	}
 	if s.of = ""; err == nil && found.complete && !found.set.HasChanges() {
-		s.of, s.known = n.settledOf(), found.known
+		s.of, s.known = n.driftOf(), found.known
 	}
-	if n.settled == nil {
-		n.settled = map[types.UID]settled{}
+	if n.driftStates == nil {
+		n.driftStates = map[types.UID]driftState{}
 	}
-	n.settled[n.obj.UID] = s
+	n.driftStates[n.obj.UID] = s
 }
 
 // sweeps forgets what is known of the objects of the release if it is time to compare all
 // of them: what admission webhooks would do differently by now, no watch tells.
 func (n *run) sweeps() {
 	n.mu.Lock()
-	s, ok := n.settled[n.obj.UID]
+	s, ok := n.driftStates[n.obj.UID]
 	if ok = ok && !n.Now().Before(s.sweep); ok {
-		delete(n.settled, n.obj.UID)
+		delete(n.driftStates, n.obj.UID)
 	}
 	n.mu.Unlock()
 	if ok {
