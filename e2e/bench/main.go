@@ -39,6 +39,7 @@ func run(ctx context.Context, args []string) error {
 	bin := flags.String("bin", "bin", "folder with the programs")
 	out := flags.String("json", "", "file for the results of every run")
 	kustomizations := flags.Int("kustomizations", 1000, "number of Kustomizations of the first shape, of 8 objects each")
+	overlays := flags.Int("overlays", 1000, "number of Kustomizations that are overlays of 4 bases, of 8 objects each")
 	large := flags.Int("objects", 5000, "number of objects of the one Kustomization of the second shape")
 	releases := flags.Int("releases", 300, "number of HelmReleases of one chart, of 8 objects each")
 	repeat := flags.Int("repeat", 3, "runs of each step that can be repeated")
@@ -54,6 +55,7 @@ func run(ctx context.Context, args []string) error {
 		{name: "idle"},
 		{name: fmt.Sprintf("%d x 8", *kustomizations), kustomizations: *kustomizations, objects: 8},
 		{name: fmt.Sprintf("1 x %d", *large), kustomizations: 1, objects: *large},
+		{name: fmt.Sprintf("%d overlays", *overlays), kustomizations: *overlays, objects: 8, bases: 4},
 	} {
 		if w.name != "idle" && w.kustomizations*w.objects == 0 {
 			continue

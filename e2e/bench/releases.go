@@ -81,16 +81,33 @@ func measureReleases(ctx context.Context, programs string, releases, repeat int)
 	}); err != nil {
 		return results, err
 	}
-	for range repeat {
-		if err := step("no change", map[string]float64{"PATCH helmreleases": n}, func() error {
-			value := strconv.FormatInt(time.Now().UnixNano(), 10)
-			for i := range releases {
-				if err := s.requestAt(ctx, helmRelease(i), value); err != nil {
-					return err
-				}
+	ask := func() error {
+		value := strconv.FormatInt(time.Now().UnixNano(), 10)
+		for i := range releases {
+			if err := s.requestAt(ctx, helmRelease(i), value); err != nil {
+				return err
 			}
-			return s.await(ctx, releases, func(k state) bool { return k.ready && k.handled == value })
-		}); err != nil {
+		}
+		return s.await(ctx, releases, func(k state) bool { return k.ready && k.handled == value })
+	}
+	for range repeat {
+		if err := step("no change", map[string]float64{"PATCH helmreleases": n}, ask); err != nil {
+			return results, err
+		}
+	}
+	if err := step("drift detection begins", map[string]float64{"PATCH helmreleases": 2 * n}, func() error {
+		for i := range releases {
+			patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"driftDetection":{"mode":"enabled"}}}`))
+			if err := s.Client.Patch(ctx, helmRelease(i), patch); err != nil {
+				return err
+			}
+		}
+		return ask()
+	}); err != nil {
+		return results, err
+	}
+	for range repeat {
+		if err := step("no change, drift detection", map[string]float64{"PATCH helmreleases": n}, ask); err != nil {
 			return results, err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,18 +34,22 @@ type result struct {
 	Seconds  float64 `json:"seconds"`
 	// Applied is when the one object that the step changed had the change.
 	Applied float64 `json:"applied,omitempty"`
-	// CPU time of the agent, of the API server, and of everything else.
-	CPU    float64 `json:"cpuSeconds"`
-	Server float64 `json:"serverCpuSeconds"`
-	Other  float64 `json:"otherCpuSeconds"`
-	// Requests at the API server but for those of the benchmark, and the writes
-	// among them; ByVerb has the largest.
+	// CPU time of the agent, of its workers, of the API server, and of everything else.
+	CPU     float64 `json:"cpuSeconds"`
+	Workers float64 `json:"workersCpuSeconds"`
+	Server  float64 `json:"serverCpuSeconds"`
+	Other   float64 `json:"otherCpuSeconds"`
+	// Requests at the API server but for those of the benchmark and of the API server
+	// itself, and the writes among them, by verb and resource.
 	Requests float64            `json:"requests"`
 	Writes   float64            `json:"writes"`
 	ByVerb   map[string]float64 `json:"byVerb"`
 	PeakRSS  float64            `json:"peakRss"`
 	RSS      float64            `json:"rss"`
 	Anon     float64            `json:"rssAnon"`
+	// WorkersPeak is the sum of what each of the workers that run at the end of the step
+	// had at most.
+	WorkersPeak float64 `json:"workersPeakRss"`
 	// Charts and Indexes are what was downloaded from the chart repository.
 	Charts  int `json:"charts,omitempty"`
 	Indexes int `json:"indexes,omitempty"`
@@ -94,6 +99,14 @@ func measure(ctx context.Context, programs string, w workload, repeat int) (resu
 		}
 	}
 	for range repeat {
+		if w.bases == 0 {
+			break
+		}
+		if err := step("change of a base", map[string]float64{"PATCH gitrepositories": 1}, func(r *result) error { return s.changeBase(ctx, w) }); err != nil {
+			return results, err
+		}
+	}
+	for range repeat {
 		if err := step("no change", map[string]float64{"PATCH kustomizations": n}, func(*result) error { return s.ask(ctx, w) }); err != nil {
 			return results, err
 		}
@@ -126,13 +139,20 @@ func (s *stand) cost(ctx context.Context, r *result, own map[string]float64, f f
 	if err := gauge.ResetPeak(s.Agent.Process.Pid); err != nil {
 		return err
 	}
-	times := func() (agent, server, all time.Duration, err error) {
-		agent, err1 := gauge.CPU(s.Agent.Process.Pid)
-		server, err2 := gauge.CPU(s.Server)
-		all, err3 := gauge.Machine()
-		return agent, server, all, errors.Join(err1, err2, err3)
+	times := func() (used [4]time.Duration, err error) {
+		for i, read := range []func() (time.Duration, error){
+			func() (time.Duration, error) { return gauge.CPU(s.Agent.Process.Pid) },
+			func() (time.Duration, error) { return gauge.CPUOfChildren(s.Agent.Process.Pid) },
+			func() (time.Duration, error) { return gauge.CPU(s.Server) },
+			gauge.Machine,
+		} {
+			if used[i], err = read(); err != nil {
+				return used, err
+			}
+		}
+		return used, nil
 	}
-	agent, server, all, err := times()
+	used, err := times()
 	if err != nil {
 		return err
 	}
@@ -141,12 +161,21 @@ func (s *stand) cost(ctx context.Context, r *result, own map[string]float64, f f
 		return err
 	}
 	r.Seconds = time.Since(begin).Seconds()
-	agent2, server2, all2, err := times()
+	now, err := times()
 	if err != nil {
 		return err
 	}
-	r.CPU, r.Server = (agent2 - agent).Seconds(), (server2 - server).Seconds()
-	r.Other = (all2 - all).Seconds() - r.CPU - r.Server
+	r.CPU, r.Workers, r.Server = (now[0] - used[0]).Seconds(), (now[1] - used[1]).Seconds(), (now[2] - used[2]).Seconds()
+	r.Other = (now[3] - used[3]).Seconds() - r.CPU - r.Workers - r.Server
+	workers, err := gauge.Children(s.Agent.Process.Pid)
+	if err != nil {
+		return err
+	}
+	for _, pid := range workers {
+		if peak, err := gauge.Memory(pid, "VmHWM"); err == nil { // it may end at any time
+			r.WorkersPeak += peak
+		}
+	}
 	for field, to := range map[string]*float64{"VmHWM": &r.PeakRSS, "VmRSS": &r.RSS, "RssAnon": &r.Anon} {
 		if *to, err = gauge.Memory(s.Agent.Process.Pid, field); err != nil {
 			return err
@@ -159,8 +188,8 @@ func (s *stand) cost(ctx context.Context, r *result, own map[string]float64, f f
 	r.ByVerb = map[string]float64{}
 	for key, n := range after {
 		n -= before[key] + own[key]
-		if n <= 0 {
-			continue
+		if verb, resource, _ := strings.Cut(key, " "); n <= 0 || verb == "POST" && resource == "ipaddresses" {
+			continue // the API server records the address of each Service by a request to itself
 		}
 		r.ByVerb[key] = n
 		r.Requests += n
@@ -192,7 +221,7 @@ func (s *stand) sync(ctx context.Context, w workload) error {
 func (s *stand) change(ctx context.Context, w workload, r *result) error {
 	i := rand.IntN(w.kustomizations)
 	value := strconv.FormatInt(time.Now().UnixNano(), 10)
-	commit, err := s.commit(ctx, "Change", func(dir string) error { return settings(dir, i, value) })
+	commit, err := s.commit(ctx, "Change", func(dir string) error { return w.settings(dir, i, value) })
 	if err != nil {
 		return err
 	}
@@ -204,6 +233,20 @@ func (s *stand) change(ctx context.Context, w workload, r *result) error {
 		return err
 	}
 	r.Applied = time.Since(begin).Seconds()
+	return s.await(ctx, w.kustomizations, func(k state) bool { return k.ready && strings.HasSuffix(k.revision, commit) })
+}
+
+// changeBase commits one line of the first base and asks the source to look.
+func (s *stand) changeBase(ctx context.Context, w workload) error {
+	commit, err := s.commit(ctx, "Change a base", func(dir string) error {
+		return os.WriteFile(filepath.Join(dir, base(0), "changed.yaml"), []byte(strings.ReplaceAll(changed, "VALUE", strconv.FormatInt(time.Now().UnixNano(), 10))), 0o644)
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.request(ctx, s.GitRepository(system, repository)); err != nil {
+		return err
+	}
 	return s.await(ctx, w.kustomizations, func(k state) bool { return k.ready && strings.HasSuffix(k.revision, commit) })
 }
 
@@ -267,8 +310,8 @@ func (s *stand) requestAt(ctx context.Context, u *unstructured.Unstructured, val
 // table has the median of the runs of each step.
 func table(results []result) string {
 	var b strings.Builder
-	b.WriteString("| workload | step | runs | all | applied | requests | writes | CPU | API server's CPU | peak RSS | RSS (anonymous) | charts, indexes | other CPU |\n")
-	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| workload | step | runs | all | applied | requests | writes | CPU | workers' CPU | API server's CPU | peak RSS | workers' peak | RSS (anonymous) | charts, indexes | other CPU |\n")
+	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for len(results) > 0 {
 		first := results[0]
 		n := 1
@@ -282,9 +325,10 @@ func table(results []result) string {
 		if a := of(func(r result) float64 { return r.Applied }); a > 0 {
 			applied = fmt.Sprintf("%.2f s", a)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %d | %.1f s | %s | %.0f | %.0f | %.1f s | %.1f s | %.0f MB | %.0f (%.0f) MB | %.0f, %.0f | %.1f s |\n", first.Workload, first.Step, n,
+		fmt.Fprintf(&b, "| %s | %s | %d | %.1f s | %s | %.0f | %.0f | %.1f s | %.1f s | %.1f s | %.0f MB | %.0f MB | %.0f (%.0f) MB | %.0f, %.0f | %.1f s |\n", first.Workload, first.Step, n,
 			of(func(r result) float64 { return r.Seconds }), applied, of(func(r result) float64 { return r.Requests }), of(func(r result) float64 { return r.Writes }),
-			of(func(r result) float64 { return r.CPU }), of(func(r result) float64 { return r.Server }), of(func(r result) float64 { return r.PeakRSS }),
+			of(func(r result) float64 { return r.CPU }), of(func(r result) float64 { return r.Workers }), of(func(r result) float64 { return r.Server }),
+			of(func(r result) float64 { return r.PeakRSS }), of(func(r result) float64 { return r.WorkersPeak }),
 			of(func(r result) float64 { return r.RSS }), of(func(r result) float64 { return r.Anon }),
 			of(func(r result) float64 { return float64(r.Charts) }), of(func(r result) float64 { return float64(r.Indexes) }), of(func(r result) float64 { return r.Other }))
 	}

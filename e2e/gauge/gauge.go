@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -23,19 +25,74 @@ const clockTicks = 100
 
 // CPU is the time that a process has used.
 func CPU(pid int) (time.Duration, error) {
+	own, _, err := times(pid)
+	return own, err
+}
+
+// times are those that a process used, and its children that it waited for.
+func times(pid int) (own, children time.Duration, err error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	// The name of the program, in brackets, may have spaces.
 	_, rest, _ := strings.Cut(string(data), ") ")
 	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("cannot parse /proc/%d/stat", pid)
+	if len(fields) < 15 {
+		return 0, 0, fmt.Errorf("cannot parse /proc/%d/stat", pid)
 	}
-	user, err1 := strconv.Atoi(fields[11])
-	sys, err2 := strconv.Atoi(fields[12])
-	return time.Duration(user+sys) * time.Second / clockTicks, errors.Join(err1, err2)
+	var ticks [4]int
+	for i := range ticks {
+		if ticks[i], err = strconv.Atoi(fields[11+i]); err != nil {
+			return 0, 0, fmt.Errorf("cannot parse /proc/%d/stat: %w", pid, err)
+		}
+	}
+	return time.Duration(ticks[0]+ticks[1]) * time.Second / clockTicks, time.Duration(ticks[2]+ticks[3]) * time.Second / clockTicks, nil
+}
+
+// Children are the processes that a process started and that still run.
+func Children(pid int) ([]int, error) {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		return nil, err
+	}
+	var children []int
+	for _, task := range tasks {
+		data, err := os.ReadFile(task)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // the thread has ended
+		}
+		if err != nil {
+			return nil, err
+		}
+		for field := range strings.FieldsSeq(string(data)) {
+			child, err := strconv.Atoi(field)
+			if err != nil {
+				return nil, fmt.Errorf("cannot parse %s: %w", task, err)
+			}
+			children = append(children, child)
+		}
+	}
+	return children, nil
+}
+
+// CPUOfChildren is the time that the children of a process have used: those that run,
+// and those that it has waited for.
+func CPUOfChildren(pid int) (time.Duration, error) {
+	_, total, err := times(pid)
+	if err != nil {
+		return 0, err
+	}
+	children, err := Children(pid)
+	if err != nil {
+		return 0, err
+	}
+	for _, child := range children {
+		if own, _, err := times(child); err == nil { // one that has ended meanwhile is counted next
+			total += own
+		}
+	}
+	return total, nil
 }
 
 // Machine is the time that all processors of the machine were busy.

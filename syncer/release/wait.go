@@ -30,8 +30,15 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/park"
 )
 
-// waitPoll is the pause between two looks at what is waited for.
-const waitPoll = 2 * time.Second
+// Numbers of waiting.
+const (
+	// waitPoll is the pause between two looks at what is waited for. After patience what
+	// is not ready may never be, and patientPoll is the pause: many releases that wait for
+	// their time-outs must not keep the API server busy.
+	waitPoll    = 2 * time.Second
+	patience    = 30 * time.Second
+	patientPoll = 10 * time.Second
+)
 
 // readers make a kstatus reader for a mapper of kinds.
 type readers []func(meta.RESTMapper) engine.StatusReader
@@ -119,15 +126,33 @@ func (w *waiter) wait(list kube.ResourceList, timeout time.Duration, failFast bo
 	for _, r := range append(append(readers(nil), w.readers...), more...) {
 		custom = append(custom, r(mapper))
 	}
+	custom = append(custom, workloadReader{kstatusreaders.NewGenericStatusReader(mapper, status.Compute)})
 	poller := polling.NewStatusPoller(w.cluster, mapper, polling.Options{
 		CustomStatusReaders:  custom,
 		ClusterReaderFactory: engine.ClusterReaderFactoryFunc(clusterreader.NewDirectClusterReader),
 	})
-	return park.Wait(w.ctx, func() error {
+	phase := func(timeout, poll time.Duration) error {
 		return ssa.NewResourceManager(w.cluster, poller, ssa.Owner{}).WaitForSetWithContext(w.ctx, set, ssa.WaitOptions{
-			Interval: waitPoll, Timeout: timeout, FailFast: failFast, JobsWithTTL: ssautil.ExtractJobsWithTTL(jobs),
+			Interval: poll, Timeout: timeout, FailFast: failFast, JobsWithTTL: ssautil.ExtractJobsWithTTL(jobs),
 		})
+	}
+	return park.Wait(w.ctx, func() error {
+		begin := time.Now()
+		err := phase(min(timeout, patience), waitPoll)
+		if took := time.Since(begin); err != nil && took >= patience && took < timeout && w.ctx.Err() == nil {
+			return phase(timeout-took, patientPoll)
+		}
+		return err
 	})
+}
+
+// workloadReader reads workloads by themselves. kstatus computes what they are from their
+// own status; the library would list their ReplicaSets and Pods besides, to tell of them.
+type workloadReader struct{ engine.StatusReader }
+
+// Supports implements engine.StatusReader.
+func (workloadReader) Supports(gk schema.GroupKind) bool {
+	return gk.Group == "apps" && (gk.Kind == "Deployment" || gk.Kind == "ReplicaSet" || gk.Kind == "StatefulSet")
 }
 
 // WaitForDelete implements kube.Waiter.

@@ -1,6 +1,7 @@
 package release
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/cli-runtime/pkg/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
 	"github.com/cascade-gitops/cascade/inventory"
@@ -133,7 +135,7 @@ func TestPodStatus(t *testing.T) {
 }
 
 // clusterWith is a cluster that has objects.
-func clusterWith(objects ...client.Object) client.Client {
+func clusterWith(objects ...client.Object) client.WithWatch {
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{{Version: "v1"}, {Group: "apps", Version: "v1"}, {Group: "batch", Version: "v1"}})
 	for _, gvk := range []schema.GroupVersionKind{
 		{Group: "apps", Version: "v1", Kind: "Deployment"}, {Group: "apps", Version: "v1", Kind: "ReplicaSet"},
@@ -149,5 +151,22 @@ func infoOf(u *unstructured.Unstructured) *resource.Info {
 	return &resource.Info{
 		Namespace: u.GetNamespace(), Name: u.GetName(), Object: u,
 		Mapping: &meta.RESTMapping{GroupVersionKind: u.GroupVersionKind(), Scope: meta.RESTScopeNamespace},
+	}
+}
+
+// TestWaitListsNothing: a Deployment that does not become ready is read by itself. Its Pods
+// are nobody's concern, and lists of them would keep the API server busy.
+func TestWaitListsNothing(t *testing.T) {
+	u := parsed(t, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web, generation: 1}\nspec: {selector: {matchLabels: {app: web}}, replicas: 1}\nstatus: {observedGeneration: 1}")
+	lists := 0
+	cluster := interceptor.NewClient(clusterWith(u), interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			lists++
+			return c.List(ctx, list, options...)
+		},
+	})
+	w := &waiter{ctx: t.Context(), cluster: cluster}
+	if err := w.Wait(kube.ResourceList{infoOf(u)}, 200*time.Millisecond); err == nil || lists > 0 {
+		t.Errorf("Wait() = %v after %d lists, want a time-out after none", err, lists)
 	}
 }
