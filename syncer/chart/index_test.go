@@ -296,7 +296,7 @@ func TestIndexReload(t *testing.T) {
 // TestIndexHostile: an index of the size that is allowed ends in bounded memory,
 // whatever is in it.
 func TestIndexHostile(t *testing.T) {
-	const most = 50 << 20
+	const most = 25 << 20
 	fill := func(begin, each, end string) func() []byte {
 		return func() []byte {
 			var b bytes.Buffer
