@@ -1,6 +1,7 @@
 package flux
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -11,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/e2e/scenario"
 )
@@ -105,6 +108,60 @@ func (s *kustomizationSpec) kubeConfig(t *testing.T) {
 	if err := scenario.Get(t.Context(), other, &corev1.ConfigMap{}, "default", "a"); !apierrors.IsNotFound(err) {
 		t.Errorf("it is still there: %v", err)
 	}
+}
+
+// managers: what a manager adds whose fields are not its own is removed, here and in other
+// clusters, although nothing else is different. What others add stays.
+func (s *kustomizationSpec) managers(t *testing.T) {
+	t.Run("Removed", func(t *testing.T) {
+		r := s.Row(t, map[string]string{"app/a.yaml": scenario.ConfigMapWith("a", "", "{k: v}"), "there/a.yaml": scenario.ConfigMapWith("edited", "", "{k: v}")})
+		s.RestartAgent(t, "--override-manager=node-fetch")
+		other, err := r.Cluster(t.Context(), "managers")
+		if err != nil {
+			t.Fatal(err)
+		}
+		kubeconfig, err := os.ReadFile(other.Kubeconfig())
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: "other"}, Data: map[string][]byte{"value": kubeconfig}}
+		if err := r.Client.Create(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
+		r.Kustomization(t, "app", "")
+		r.Kustomization(t, "there", "{targetNamespace: default, interval: 1s, kubeConfig: {secretRef: {name: other}}}")
+		r.Ready(t, "app")
+		r.Ready(t, "there")
+		there, err := other.Client()
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects := []struct {
+			client          client.Client
+			namespace, name string
+		}{{r.Client, r.Namespace, "a"}, {there, "default", "edited"}}
+		for _, in := range objects {
+			for _, manager := range []string{"somebody", "kubectl-edit", "node-fetch"} {
+				m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: in.namespace, Name: in.name}}
+				patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"data":{"by-%s":"added"}}`, manager))
+				if err := in.client.Patch(t.Context(), m, patch, client.FieldOwner(manager)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for _, in := range objects {
+			scenario.Eventually(t, scenario.Converge, "what is added to "+in.name+" is removed", func(ctx context.Context) error {
+				m := &corev1.ConfigMap{}
+				if err := in.client.Get(ctx, client.ObjectKey{Namespace: in.namespace, Name: in.name}, m); err != nil {
+					return err
+				}
+				if diff := cmp.Diff(map[string]string{"k": "v", "by-somebody": "added"}, m.Data); diff != "" {
+					return fmt.Errorf("data: -want, +got:\n%s", diff)
+				}
+				return nil
+			})
+		}
+	})
 }
 
 // targetMoves: what is applied to another cluster from now on is pruned in the

@@ -122,6 +122,13 @@ func connect(config *rest.Config, httpClient *http.Client, mapper meta.RESTMappe
 // first use.
 func (c *Cluster) Override(managers []string) { c.reader.Override(managers) }
 
+// Obey takes over the rules of another connection: what is asked before each delete, and
+// the managers of Override. It is called before the first use.
+func (c *Cluster) Obey(other *Cluster) {
+	c.fence = other.MayDelete
+	c.reader = other.reader.For(c.metadata)
+}
+
 // Reader reads the metadata of the cluster's objects.
 func (c *Cluster) Reader() *observed.Reader { return c.reader }
 

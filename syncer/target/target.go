@@ -316,8 +316,9 @@ func (t *Targets) connect(config *rest.Config) (*apply.Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Who may not delete here may not delete there.
-	c.Fence(t.Local.MayDelete)
+	// Who may not delete here may not delete there; and whose fields are taken over here
+	// does not keep them there.
+	c.Obey(t.Local)
 	return c, nil
 }
 

@@ -284,6 +284,45 @@ func TestTargetsGet(t *testing.T) {
 	}
 }
 
+// TestTargetsTakeOver: the managers of --override-manager are those of all clusters, and
+// of all accounts in them.
+func TestTargetsTakeOver(t *testing.T) {
+	s := newAPIServer(t, "edge")
+	targets, _ := newTargets(t, s, kubeconfigSecret("edge", map[string][]byte{"value": s.kubeconfig(t, "x")}))
+	local, err := apply.Connect(targets.Local.Config, targets.Scheme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	local.Override([]string{"node-fetch"})
+	local.Client = targets.Local.Client
+	targets.Local = local
+	for name, tc := range map[string]struct {
+		reason  string
+		obj     *kustomizev1.Kustomization
+		manager string
+		foreign bool
+	}{
+		"Local":        {"our own cluster", kustomizationAt("", nil), "node-fetch-1", true},
+		"Account":      {"the same cluster as another user", kustomizationAt("ops", nil), "node-fetch-1", true},
+		"Other":        {"the cluster of spec.kubeConfig", kustomizationAt("", bySecretRef("edge", "")), "node-fetch-1", true},
+		"OtherAccount": {"and an account there", kustomizationAt("ops", bySecretRef("edge", "")), "node-fetch-1", true},
+		"Kubectl":      {"kubectl's are taken over everywhere", kustomizationAt("", bySecretRef("edge", "")), "kubectl-edit", true},
+		"Nobody's":     {"a manager that nobody named keeps its fields", kustomizationAt("", bySecretRef("edge", "")), "autoscaler", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := targets.Get(t.Context(), tc.obj)
+			if err != nil {
+				t.Fatal(err)
+			}
+			live := &metav1.PartialObjectMetadata{}
+			live.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: tc.manager, Operation: metav1.ManagedFieldsOperationUpdate}}
+			if got := c.Reader().Of(live).Foreign; got != tc.foreign {
+				t.Errorf("%s: Foreign = %t, want %t", tc.reason, got, tc.foreign)
+			}
+		})
+	}
+}
+
 // TestTargetsOfStrangers: kubeconfigs and ConfigMaps of tenants lead to API servers,
 // and to nothing else.
 func TestTargetsOfStrangers(t *testing.T) {
