@@ -85,18 +85,43 @@ func TestControllers(t *testing.T) {
 	if k.Status.LastAppliedRevision != e.Status.Artifact.Revision || k.Status.LastAppliedOriginRevision != "main@sha1:0123" {
 		t.Errorf("applied %q of %q", k.Status.LastAppliedRevision, k.Status.LastAppliedOriginRevision)
 	}
+	// What is announced is not there: that is said, tried again, and what was applied stays.
+	there := e.Status.Artifact.URL
+	e.Status.Artifact.URL = there + ".gone"
+	if err := c.Status().Update(t.Context(), e); err != nil {
+		t.Fatal(err)
+	}
+	failing(t, c, "external", fluxmeta.ArtifactFailedReason, "artifact not found")
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "x-a"}, &corev1.ConfigMap{}); err != nil {
+		t.Errorf("what was applied: %v", err)
+	}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(e), e); err != nil {
+		t.Fatal(err)
+	}
+	e.Status.Artifact.URL = there
+	if err := c.Status().Update(t.Context(), e); err != nil {
+		t.Fatal(err)
+	}
+	applied(t, c, "external", "x-a", "2")
 	// What is served is not what was promised: nothing of it is applied.
 	e.Status.Artifact.Digest = "sha256:" + strings.Repeat("0", 64)
 	e.Status.Artifact.Revision = "latest@" + e.Status.Artifact.Digest
 	if err := c.Status().Update(t.Context(), e); err != nil {
 		t.Fatal(err)
 	}
-	scenario.Eventually(t, scenario.Converge, "a wrong digest is refused", func(ctx context.Context) error {
+	failing(t, c, "external", fluxmeta.ArtifactFailedReason, "digest")
+}
+
+// failing waits until a Kustomization says why it is not ready.
+func failing(t *testing.T, c client.Client, name, reason, part string) {
+	t.Helper()
+	scenario.Eventually(t, scenario.Converge, fmt.Sprintf("%s says %s: %s", name, reason, part), func(ctx context.Context) error {
 		k := &kustomizev1.Kustomization{}
-		if err := c.Get(ctx, client.ObjectKey{Namespace: stage.Namespace, Name: "external"}, k); err != nil {
+		if err := c.Get(ctx, client.ObjectKey{Namespace: stage.Namespace, Name: name}, k); err != nil {
 			return err
 		}
-		if ready := meta.FindStatusCondition(k.Status.Conditions, fluxmeta.ReadyCondition); ready == nil || ready.Reason != fluxmeta.ArtifactFailedReason {
+		ready := meta.FindStatusCondition(k.Status.Conditions, fluxmeta.ReadyCondition)
+		if ready == nil || ready.Reason != reason || !strings.Contains(ready.Message, part) {
 			return fmt.Errorf("conditions are %s", scenario.Summary(k.Status.Conditions))
 		}
 		return nil

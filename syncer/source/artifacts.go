@@ -38,7 +38,8 @@ const (
 
 // Artifacts fetches what other controllers packed, by the URL in the status of
 // a source. Equal digests are fetched and unpacked once, however many objects
-// ask for them; what nobody needs any more is dropped. It is safe for
+// ask for them; what nobody needs any more is dropped. A URL that was not asked yet is
+// asked in any case, if only whether the artifact is there. It is safe for
 // concurrent use.
 type Artifacts struct {
 	dir    string
@@ -48,11 +49,19 @@ type Artifacts struct {
 	// timeout and silence are artifactTimeout and artifactSilence, but for tests.
 	timeout, silence time.Duration
 
-	archives pool[archive]
+	// archives are those that are unpacked, by digest; places are the same by digest and
+	// URL.
+	archives, places pool[archive]
 
-	mu sync.Mutex
+	mu sync.Mutex // guards newest
 	// newest keeps the last snapshot of each source.
-	newest map[Key]*Snapshot
+	newest map[Key]fetched
+}
+
+// fetched is a snapshot, and the URL that had it.
+type fetched struct {
+	*Snapshot
+	url string
 }
 
 // NewArtifacts unpacks into files in dir, which have no names there. An archive
@@ -80,7 +89,7 @@ func NewArtifacts(dir string, maxBytes int64) *Artifacts {
 				return nil
 			},
 		},
-		newest: map[Key]*Snapshot{},
+		newest: map[Key]fetched{},
 	}
 }
 
@@ -99,10 +108,10 @@ func (a *Artifacts) Fetch(ctx context.Context, key Key, artifact *meta.Artifact)
 	a.mu.Lock()
 	last := a.newest[key]
 	a.mu.Unlock()
-	if last != nil && last.Digest == artifact.Digest && last.Revision == artifact.Revision && last.OriginRevision == origin {
-		return last, nil
+	if last.Snapshot != nil && last.Digest == artifact.Digest && last.Revision == artifact.Revision && last.OriginRevision == origin && last.url == artifact.URL {
+		return last.Snapshot, nil
 	}
-	content, err := a.archives.obtain(ctx, sum.String(), func() (*archive, error) { return a.get(ctx, sum, artifact.URL) })
+	content, err := a.places.obtain(ctx, sum.String()+" "+artifact.URL, func() (*archive, error) { return a.at(ctx, sum, artifact.URL) })
 	if err != nil {
 		var known *Error
 		if !errors.As(err, &known) {
@@ -118,7 +127,7 @@ func (a *Artifacts) Fetch(ctx context.Context, key Key, artifact *meta.Artifact)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.newest[key] = s
+	a.newest[key] = fetched{s, artifact.URL}
 	return s, nil
 }
 
@@ -129,33 +138,64 @@ func (a *Artifacts) Forget(key Key) {
 	delete(a.newest, key)
 }
 
-func (a *Artifacts) get(ctx context.Context, sum digest.Digest, from string) (*archive, error) {
+// at is the archive that a URL has. What is known under its digest is not sent again.
+func (a *Artifacts) at(ctx context.Context, sum digest.Digest, from string) (*archive, error) {
+	asked := false
+	content, err := a.archives.obtain(ctx, sum.String(), func() (*archive, error) {
+		asked = true
+		return a.get(ctx, sum, from)
+	})
+	if err != nil || asked {
+		return content, err
+	}
+	ctx, _, end := a.within(ctx)
+	defer end()
+	res, _, err := a.ask(ctx, from)
+	if err != nil {
+		return nil, err
+	}
+	res.Body.Close() // nothing of it is needed
+	return content, nil
+}
+
+// ask requests an artifact. The caller closes the body of the answer. where is the URL
+// without a credential.
+func (a *Artifacts) ask(ctx context.Context, from string) (res *http.Response, where string, err error) {
 	u, err := url.Parse(from)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return nil, failf(ReasonArtifactFailed, "cannot fetch artifact: its URL is not of scheme http or https")
+		return nil, "", failf(ReasonArtifactFailed, "cannot fetch artifact: its URL is not of scheme http or https")
 	}
 	if a.host != "" {
 		u.Host = a.host
 	}
-	where := u.Redacted()
-	ctx, lively, end := a.within(ctx)
-	defer end()
+	where = u.Redacted()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return nil, failf(ReasonArtifactFailed, "cannot fetch artifact %s: %w", where, err)
+		return nil, "", failf(ReasonArtifactFailed, "cannot fetch artifact %s: %w", where, err)
 	}
-	res, err := a.client.Do(req)
-	if err != nil {
-		return nil, failf(ReasonArtifactFailed, "cannot fetch artifact: %w", err)
+	if res, err = a.client.Do(req); err != nil {
+		return nil, "", failf(ReasonArtifactFailed, "cannot fetch artifact: %w", err)
 	}
-	defer res.Body.Close()
 	switch res.StatusCode {
 	case http.StatusOK:
+		return res, where, nil
 	case http.StatusNotFound:
-		return nil, failf(ReasonArtifactFailed, "cannot fetch artifact %s: %w", where, ErrArtifactNotFound)
+		err = failf(ReasonArtifactFailed, "cannot fetch artifact %s: %w", where, ErrArtifactNotFound)
 	default:
-		return nil, failf(ReasonArtifactFailed, "cannot fetch artifact %s: the server answered %s", where, res.Status)
+		err = failf(ReasonArtifactFailed, "cannot fetch artifact %s: the server answered %s", where, res.Status)
 	}
+	res.Body.Close()
+	return nil, "", err
+}
+
+func (a *Artifacts) get(ctx context.Context, sum digest.Digest, from string) (*archive, error) {
+	ctx, lively, end := a.within(ctx)
+	defer end()
+	res, where, err := a.ask(ctx, from)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
 	verifier, most := sum.Verifier(), a.limits.packBytes
 	file, err := newSpool(ctx, a.dir, &limited{r: lively(res.Body), left: most, max: most, what: "the artifact has", flag: "raise --max-pack-bytes or shrink it"}, verifier)
 	if err != nil {

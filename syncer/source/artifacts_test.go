@@ -293,7 +293,7 @@ func TestArtifacts(t *testing.T) {
 		t.Errorf("%d requests for two digests", requests.Load())
 	}
 	a.Forget(keyOf("a"))
-	if a.newest[keyOf("a")] != nil {
+	if a.newest[keyOf("a")].Snapshot != nil {
 		t.Error("Forget() keeps the snapshot")
 	}
 	// Nobody needs the first archive any more.
@@ -305,6 +305,51 @@ func TestArtifacts(t *testing.T) {
 	defer a.archives.mu.Unlock()
 	if known := len(a.archives.kept); known != 2 {
 		t.Errorf("%d archives are known, want 2", known)
+	}
+}
+
+// TestArtifactMoves: a URL that has nothing is told of, although the content is known.
+func TestArtifactMoves(t *testing.T) {
+	data := tarball(t, tar.Header{Typeflag: tar.TypeReg, Name: "a", Size: 1})
+	var sent atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/gone" {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		sent.Add(1)
+		_, _ = w.Write(data)
+	}))
+	defer server.Close()
+	a := NewArtifacts(t.TempDir(), plenty)
+	var first *Snapshot
+	for _, step := range []struct {
+		reason, key, path, revision string
+		there                       bool
+		requests                    int32
+	}{
+		{"it is fetched", "a", "/x", "r1", true, 1},
+		{"the same content is announced where nothing is", "a", "/gone", "r1", false, 1},
+		{"it is asked for again each time", "a", "/gone", "r1", false, 1},
+		{"another source announces it there", "b", "/gone", "r1", false, 1},
+		{"and so does a new revision", "a", "/gone", "r2", false, 1},
+		{"it is back where it was", "a", "/x", "r1", true, 1},
+		{"it has moved to where it is", "a", "/y", "r1", true, 2},
+		{"nothing has changed", "a", "/y", "r1", true, 2},
+	} {
+		s, err := a.Fetch(t.Context(), keyOf(step.key), &meta.Artifact{URL: server.URL + step.path, Digest: sumOf(data), Revision: step.revision})
+		if (err == nil) != step.there || err != nil && !errors.Is(err, ErrArtifactNotFound) {
+			t.Fatalf("%s: Fetch() = %v", step.reason, err)
+		}
+		if sent.Load() != step.requests {
+			t.Errorf("%s: the server was asked %d times for what it has, want %d", step.reason, sent.Load(), step.requests)
+		}
+		if first == nil {
+			first = s
+		}
+	}
+	if read(t, first, "a") != "\x00" {
+		t.Error("the first snapshot has lost its content")
 	}
 }
 

@@ -41,9 +41,9 @@ func NewArtifact() predicate.Predicate {
 				return false
 			}
 			// The digest as well: other rules of what to ignore make another
-			// content of the same revision.
+			// content of the same revision. And the URL: it may have nothing.
 			return before.GetArtifact() == nil || before.GetArtifact().Revision != after.GetArtifact().Revision ||
-				before.GetArtifact().Digest != after.GetArtifact().Digest
+				before.GetArtifact().Digest != after.GetArtifact().Digest || before.GetArtifact().URL != after.GetArtifact().URL
 		},
 	}
 }

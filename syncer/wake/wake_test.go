@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 )
 
@@ -33,6 +34,30 @@ func TestChanged(t *testing.T) {
 			tc.change(after)
 			if got := Changed("approve").Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != tc.want {
 				t.Errorf("%s\nChanged() = %t, want %t", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestNewArtifact(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*sourcev1.GitRepository)
+		want   bool
+	}{
+		"Revision": {"a commit", func(g *sourcev1.GitRepository) { g.Status.Artifact.Revision = "2" }, true},
+		"Digest":   {"the same commit, and other rules of what to ignore", func(g *sourcev1.GitRepository) { g.Status.Artifact.Digest = "sha256:2" }, true},
+		"URL":      {"it is somewhere else, or perhaps not there", func(g *sourcev1.GitRepository) { g.Status.Artifact.URL = "http://elsewhere/x" }, true},
+		"Time":     {"it was packed again", func(g *sourcev1.GitRepository) { g.Status.Artifact.LastUpdateTime = metav1.Now() }, false},
+		"None":     {"there is nothing to look at", func(g *sourcev1.GitRepository) { g.Status.Artifact = nil }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := &sourcev1.GitRepository{}
+			before.Status.Artifact = &meta.Artifact{Revision: "1", Digest: "sha256:1", URL: "http://here/x"}
+			after := before.DeepCopy()
+			tc.change(after)
+			if got := NewArtifact().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != tc.want {
+				t.Errorf("%s: NewArtifact() = %t", tc.reason, got)
 			}
 		})
 	}
