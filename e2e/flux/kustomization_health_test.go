@@ -37,7 +37,7 @@ func (s *kustomizationSpec) timeout(t *testing.T) {
 		t.Errorf("the message is %q", c.Message)
 	}
 	r.Says(t, "app", "Healthy", "False", "HealthCheckFailed", "timeout waiting for: [Deployment/"+r.Namespace+"/slow status: 'InProgress'")
-	r.Says(t, "app", "Reconciling", "True", "ProgressingWithRetry", "")
+	r.Says(t, "app", "Reconciling", "True", "ProgressingWithRetry", "Running health checks for revision main@sha1:"+r.Head+" with a timeout of ")
 	k, err := r.Read(t.Context(), "app")
 	if err != nil {
 		t.Fatal(err)
@@ -48,6 +48,16 @@ func (s *kustomizationSpec) timeout(t *testing.T) {
 	if h := k.Status.History.Latest(); h == nil || h.LastReconciledStatus != "HealthCheckFailed" {
 		t.Errorf("history is %+v", k.Status.History)
 	}
+}
+
+// healthCheckCanceled: a commit ends the wait for what the one before never becomes.
+func (s *kustomizationSpec) healthCheckCanceled(t *testing.T) {
+	r := s.Row(t, map[string]string{"app/slow.yaml": neverReady})
+	r.Kustomization(t, "app", "{wait: true, timeout: 10m}")
+	r.Says(t, "app", "Reconciling", "True", "Progressing", "Running health checks for revision main@sha1:"+r.Head+" with a timeout of 10m0s")
+	r.Commit(t, map[string]string{"app/slow.yaml": "", "app/a.yaml": scenario.ConfigMapWith("a", "", "{k: v}")})
+	r.Ready(t, "app")
+	r.Event(t, "Kustomization", "app", "HealthCheckCanceled", "Health checks canceled due to new reconciliation triggered by GitRepository/"+r.Namespace+"/git")
 }
 
 // waitForTermination: an object that somebody holds back holds the Kustomization,

@@ -34,6 +34,7 @@ func TestKustomizationSpec(t *testing.T) {
 			{"DeletionPolicies", (*kustomizationSpec).everyDeletionPolicy},
 			{"WaitForTermination", (*kustomizationSpec).waitForTermination},
 			{"WaitFailsEarly", (*kustomizationSpec).waitFailsEarly},
+			{"HealthCheckCanceled", (*kustomizationSpec).healthCheckCanceled},
 			{"HealthChecks", (*kustomizationSpec).healthChecks},
 			{"HealthCheckExprs", (*kustomizationSpec).healthCheckExprs},
 			{"HealthCheckExprsInvalid", (*kustomizationSpec).healthCheckExprsInvalid},
@@ -77,7 +78,8 @@ func TestKustomizationSpec(t *testing.T) {
 			})
 		}
 	})
-	// It starts the agent anew, with other flags.
+	// These start the agent anew, with other flags.
+	t.Run("Managers", s.managers)
 	t.Run("Lockdown", s.lockdown)
 }
 

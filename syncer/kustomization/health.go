@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -38,9 +39,9 @@ func (r *Reconciler) health(ctx context.Context, run *run) *end {
 		if took > timeout {
 			run.known.unhealthy(pending)
 			status.SetCondition(obj, meta.HealthyCondition, metav1.ConditionFalse, meta.HealthCheckFailedReason, "%s", err)
-			return r.failed(ctx, run, meta.HealthCheckFailedReason, fmt.Errorf("health check failed after %s: %w", took.Round(time.Millisecond), err))
+			return r.unhealthy(ctx, run, took, err)
 		}
-		status.MarkProgressing(obj, "Running health checks for revision %s with a timeout of %s: %s", run.snapshot.Revision, timeout, err)
+		status.MarkProgressing(obj, "%s: %s", checking(run), err)
 		return again(healthPoll)
 	}
 	run.known.vanished(found)
@@ -62,13 +63,41 @@ func (r *Reconciler) health(ctx context.Context, run *run) *end {
 			why = health.StalledError(found)
 		}
 		status.SetCondition(obj, meta.HealthyCondition, metav1.ConditionFalse, meta.HealthCheckFailedReason, "%s", why)
-		return r.failed(ctx, run, meta.HealthCheckFailedReason, fmt.Errorf("health check failed after %s: %w", took.Round(time.Millisecond), why))
+		return r.unhealthy(ctx, run, took, why)
 	}
 	run.known.waits(found.Pending())
-	status.MarkProgressing(obj, "Running health checks for revision %s with a timeout of %s", run.snapshot.Revision, timeout)
-	status.SetCondition(obj, meta.HealthyCondition, metav1.ConditionUnknown, meta.ProgressingReason,
-		"Running health checks for revision %s with a timeout of %s", run.snapshot.Revision, timeout)
+	status.MarkProgressing(obj, "%s", checking(run))
+	status.SetCondition(obj, meta.HealthyCondition, metav1.ConditionUnknown, meta.ProgressingReason, "%s", checking(run))
 	return again(min(healthPoll, max(time.Second, timeout-took)))
+}
+
+// checking says in Flux's words what goes on.
+func checking(run *run) string {
+	return fmt.Sprintf("Running health checks for revision %s with a timeout of %s", run.snapshot.Revision, run.Obj.GetTimeout())
+}
+
+// unhealthy records that objects are not as they should be, or that nobody can tell. The
+// checks are tried again, and Reconciling says so, as with Flux.
+func (r *Reconciler) unhealthy(ctx context.Context, run *run, took time.Duration, why error) *end {
+	end := r.failed(ctx, run, meta.HealthCheckFailedReason, fmt.Errorf("health check failed after %s: %w", took.Round(time.Millisecond), why))
+	status.SetCondition(run.Obj, meta.ReconcilingCondition, metav1.ConditionTrue, meta.ProgressingWithRetryReason, "%s", checking(run))
+	return end
+}
+
+// cancel ends the wait for the health of what was applied when something else is asked
+// for now, and tells who asks.
+func (r *Reconciler) cancel(_ context.Context, run *run) *end {
+	waited := run.known.cancel(inputsOf(run))
+	if waited == nil {
+		return nil
+	}
+	trigger := kustomizev1.KustomizationKind + "/" + run.name().String()
+	if waited.revision != run.snapshot.Revision {
+		key := sourceKey(run.Obj)
+		trigger = key.Kind + "/" + key.NamespacedName.String()
+	}
+	r.eventOf(run, meta.HealthCheckCanceledReason, corev1.EventTypeNormal, nil, "Health checks canceled due to new reconciliation triggered by %s", trigger)
+	return nil
 }
 
 // pending are the objects whose health has to be looked at, and since when they

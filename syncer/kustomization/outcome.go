@@ -171,13 +171,18 @@ func (r *Reconciler) succeeded(ctx context.Context, run *run) *end {
 	return again(next)
 }
 
-// event tells of a reconcile, with the annotations of Flux's events.
+// event tells of a reconcile, with the reason that Ready has.
 func (r *Reconciler) event(run *run, kind string, more map[string]string, format string, args ...any) {
-	obj := run.Obj
 	reason := meta.ProgressingReason
-	if c := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition); c != nil {
+	if c := apimeta.FindStatusCondition(run.Obj.Status.Conditions, meta.ReadyCondition); c != nil {
 		reason = c.Reason
 	}
+	r.eventOf(run, reason, kind, more, format, args...)
+}
+
+// eventOf tells of a reconcile, with the annotations of Flux's events.
+func (r *Reconciler) eventOf(run *run, reason, kind string, more map[string]string, format string, args ...any) {
+	obj := run.Obj
 	annotations := map[string]string{}
 	for k, v := range more {
 		annotations[k] = v

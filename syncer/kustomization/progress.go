@@ -100,6 +100,10 @@ type healthInputs struct {
 	requested  string
 }
 
+func inputsOf(run *run) healthInputs {
+	return healthInputs{run.snapshot.Revision, run.Obj.Generation, run.Obj.Annotations[meta.ReconcileRequestAnnotation]}
+}
+
 // sameFiles reports whether everything that the last rendering read is the same
 // in a snapshot. What cannot be read counts as changed.
 func (p *progress) sameFiles(snapshot *source.Snapshot) bool {
@@ -352,7 +356,7 @@ func (p *progress) await(run *run, now time.Time) (pending []inventory.Entry, si
 		}
 		w.pending = pending
 	}
-	what := healthInputs{run.snapshot.Revision, run.Obj.Generation, run.Obj.Annotations[meta.ReconcileRequestAnnotation]}
+	what := inputsOf(run)
 	if w.since.IsZero() || w.inputs != what {
 		w.since, w.inputs = now, what
 	}
@@ -394,6 +398,19 @@ func (p *progress) unhealthy(pending []inventory.Entry) {
 	if p.wait != nil {
 		p.wait.pending, p.wait.since = pending, time.Time{}
 	}
+}
+
+// cancel ends a wait that is not for these inputs, and returns those that it is for. It
+// is nil if there is none to end.
+func (p *progress) cancel(what healthInputs) *healthInputs {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wait == nil || p.wait.since.IsZero() || p.wait.inputs == what {
+		return nil
+	}
+	p.wait.since = time.Time{}
+	waited := p.wait.inputs
+	return &waited
 }
 
 // waits for what is left.

@@ -136,7 +136,7 @@ type step func(context.Context, *run) *end
 
 // reconcile takes the steps in Flux's order.
 func (r *Reconciler) reconcile(ctx context.Context, run *run) (ctrl.Result, error) {
-	for _, step := range []step{r.check, r.find, r.depend, r.build, r.render, r.aim, r.apply, r.health} {
+	for _, step := range []step{r.check, r.find, r.cancel, r.depend, r.build, r.render, r.aim, r.apply, r.health} {
 		if end := step(ctx, run); end != nil {
 			return end.result, end.err
 		}

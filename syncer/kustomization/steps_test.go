@@ -668,6 +668,55 @@ func TestHealthStep(t *testing.T) {
 			if c == nil && tc.healthy != "" || c != nil && c.Status != tc.healthy {
 				t.Errorf("%s: the condition Healthy is %v, want %q", tc.reason, c, tc.healthy)
 			}
+			// A failure is tried again, and what is tried is said as Flux says it.
+			const checks = "Running health checks for revision " + revision + " with a timeout of 5m0s"
+			doing := apimeta.FindStatusCondition(s.Obj.Status.Conditions, meta.ReconcilingCondition)
+			if (doing != nil) == tc.want.goes || doing != nil && !strings.HasPrefix(doing.Message, checks) {
+				t.Errorf("%s: the condition Reconciling is %v", tc.reason, doing)
+			}
+			if doing != nil && (doing.Reason == meta.ProgressingWithRetryReason) != (tc.healthy == metav1.ConditionFalse) {
+				t.Errorf("%s: the reason of Reconciling is %s", tc.reason, doing.Reason)
+			}
+		})
+	}
+}
+
+// TestCancelStep: whoever asks for something else ends the wait for health, and is named.
+func TestCancelStep(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		waits  bool
+		change func(*run)
+		event  string
+	}{
+		"Revision": {"a commit came", true, func(run *run) { run.snapshot = &source.Snapshot{Revision: "main@sha1:3"} }, "GitRepository/apps/fleet"},
+		"Spec":     {"somebody changed the Kustomization", true, func(run *run) { run.Obj.Generation++ }, "Kustomization/apps/shop"},
+		"Request": {"somebody asked for a reconcile", true, func(run *run) {
+			run.Obj.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
+		}, "Kustomization/apps/shop"},
+		"Same":    {"the next look is for the same", true, func(*run) {}, ""},
+		"Nothing": {"nothing is waited for", false, func(run *run) { run.snapshot = &source.Snapshot{Revision: "main@sha1:3"} }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(k *kustomizev1.Kustomization) { k.Spec.Wait = true }))
+			if tc.waits {
+				s.run.known.await(s.run, s.now)
+			}
+			tc.change(s.run)
+			for range 2 { // it is told once, whatever keeps the reconcile from going on
+				if end := s.cancel(t.Context(), s.run); end != nil {
+					t.Fatalf("%s: the step ended as %+v", tc.reason, end)
+				}
+			}
+			close(s.events.Events)
+			var told []string
+			for e := range s.events.Events {
+				told = append(told, e)
+			}
+			want := "Normal HealthCheckCanceled Health checks canceled due to new reconciliation triggered by " + tc.event
+			if tc.event == "" && len(told) > 0 || tc.event != "" && (len(told) != 1 || !strings.HasPrefix(told[0], want)) {
+				t.Errorf("%s: told %q", tc.reason, told)
+			}
 		})
 	}
 }
