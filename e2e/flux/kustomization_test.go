@@ -2,12 +2,18 @@ package flux
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/google/go-cmp/cmp"
+	authnv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/cascade-gitops/cascade/e2e/scenario"
 )
@@ -213,7 +219,7 @@ func (s *kustomizationSpec) lockdown(t *testing.T) {
 		r.Head = tenant.Head
 		r.Kustomization(t, "app", "sourceRef: {kind: GitRepository, name: git, namespace: "+tenant.Namespace+"}")
 		r.Ready(t, "app")
-		s.RestartAgent(t, "--no-cross-namespace-refs=true", "--no-remote-bases=true", "--default-service-account=nobody")
+		s.RestartAgent(t, "--no-cross-namespace-refs=true", "--no-remote-bases=true", "--default-service-account=nobody", "--metrics-auth=kubernetes", "--profiling")
 		// What was ready stays as it is until it is reconciled.
 		r.Ask(t, &kustomizev1.Kustomization{}, "app")
 		message := fmt.Sprintf("can't access 'GitRepository/%s/git', cross-namespace references have been blocked", tenant.Namespace)
@@ -227,4 +233,71 @@ func (s *kustomizationSpec) lockdown(t *testing.T) {
 		tenant.Kustomization(t, "remote", "")
 		tenant.Says(t, "remote", "Ready", "False", "BuildFailed", "...remote")
 	})
+	t.Run("Metrics", s.guardedMetrics)
+}
+
+// guardedMetrics: only those read them whom the API server lets.
+func (s *kustomizationSpec) guardedMetrics(t *testing.T) {
+	s.Apply(t, `apiVersion: v1
+kind: ServiceAccount
+metadata: {name: scraper, namespace: default}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: stranger, namespace: default}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: metrics-reader}
+rules: [{nonResourceURLs: [/metrics], verbs: [get]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: metrics-reader}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: metrics-reader}
+subjects: [{kind: ServiceAccount, name: scraper, namespace: default}]
+`)
+	address, err := scenario.MetricsAddress(s.MoM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := s.MoM.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	scrapers := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // nobody signed its certificate
+	for _, tc := range []struct {
+		reason, account, path string
+		status                int
+	}{
+		{"who has no token reads nothing", "", "/metrics", http.StatusUnauthorized},
+		{"who has no right reads nothing", "stranger", "/metrics", http.StatusForbidden},
+		{"who has the right reads them", "scraper", "/metrics", http.StatusOK},
+		{"profiles are another right", "scraper", "/debug/pprof/cmdline", http.StatusForbidden},
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+tc.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tc.account != "" {
+			token, err := kube.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), tc.account, &authnv1.TokenRequest{}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header.Set("Authorization", "Bearer "+token.Status.Token)
+		}
+		response, err := scrapers.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(response.Body)
+		response.Body.Close()
+		if err != nil || response.StatusCode != tc.status || strings.Contains(string(text), "gotk_") != (tc.status == http.StatusOK) {
+			t.Errorf("%s: %d with %d bytes, %v", tc.reason, response.StatusCode, len(text), err)
+		}
+	}
 }

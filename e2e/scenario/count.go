@@ -19,22 +19,31 @@ import (
 	"github.com/cascade-gitops/cascade/e2e/stage"
 )
 
-// AgentMetrics are what the agent of a tier serves to Prometheus.
-func AgentMetrics(ctx context.Context, tier *stage.Tier) ([]byte, error) {
+// MetricsAddress is where the agent of a tier serves metrics, as host and port.
+func MetricsAddress(tier *stage.Tier) (string, error) {
 	pid := tier.Agent()
 	if pid == 0 {
-		return nil, errors.New("the agent has no process")
+		return "", errors.New("the agent has no process")
 	}
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	_, rest, found := bytes.Cut(line, []byte("--metrics-addr="))
 	if !found {
-		return nil, fmt.Errorf("the agent serves no metrics: %q", line)
+		return "", fmt.Errorf("the agent serves no metrics: %q", line)
 	}
 	address, _, _ := bytes.Cut(rest, []byte{0})
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+string(address)+"/metrics", nil)
+	return string(address), nil
+}
+
+// AgentMetrics are what the agent of a tier serves to Prometheus.
+func AgentMetrics(ctx context.Context, tier *stage.Tier) ([]byte, error) {
+	address, err := MetricsAddress(tier)
+	if err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
 	if err != nil {
 		return nil, err
 	}

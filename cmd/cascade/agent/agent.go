@@ -115,7 +115,7 @@ func (o *options) run(ctx context.Context, p Program) error {
 	if err != nil {
 		return err
 	}
-	mgr, err := newManager(config, p.Scheme(), o.serving, o.election, lock, logger)
+	mgr, err := newManager(config, p.Scheme(), o.serving, o.election, lock, p.Now, logger)
 	if err != nil {
 		return err
 	}

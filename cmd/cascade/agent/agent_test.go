@@ -59,6 +59,9 @@ func TestCheck(t *testing.T) {
 		"FirstSync":   {"two modes", []string{"--first-sync=maybe"}, "--first-sync"},
 		"Bases":       {"a promise that cannot be kept", []string{"--no-remote-bases=false"}, "--no-remote-bases"},
 		"Level":       {"a level that there is not", []string{"--log-level=loud"}, "--log-level"},
+		"Scrapers":    {"a mistake must not leave metrics open", []string{"--metrics-auth=kubernets"}, "--metrics-auth"},
+		"Certificate": {"it would not be used", []string{"--metrics-cert-dir=/tls"}, "--metrics-cert-dir"},
+		"Guarded":     {"both together", []string{"--metrics-auth=kubernetes", "--metrics-cert-dir=/tls"}, ""},
 		"LevelIsRead": {"one that there is", []string{"--log-level=error"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

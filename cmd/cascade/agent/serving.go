@@ -1,31 +1,77 @@
 package agent
 
 import (
+	"crypto/tls"
+	"fmt"
 	"net/http"
 	"net/http/pprof"
+	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/cascade-gitops/cascade/syncer/scrape"
+)
+
+// Who may read metrics: modes of --metrics-auth.
+const (
+	metricsAuthNone       = "none"
+	metricsAuthKubernetes = "kubernetes"
 )
 
 // serving is what the agent serves about itself.
 type serving struct {
-	metricsAddr string
-	healthAddr  string
-	profiling   bool
+	metricsAddr  string
+	metricsAuth  string
+	metricsCerts string
+	healthAddr   string
+	profiling    bool
 }
 
 func (s *serving) bind(f *pflag.FlagSet) {
 	f.StringVar(&s.metricsAddr, "metrics-addr", ":8080", "address that Prometheus scrapes, /metrics; 0 serves none")
+	f.StringVar(&s.metricsAuth, "metrics-auth", metricsAuthNone, "who may read metrics and profiles: none asks nobody and serves plain HTTP, as Flux does; "+
+		"kubernetes serves HTTPS to bearer tokens of those who may get the non-resource URL /metrics")
+	f.StringVar(&s.metricsCerts, "metrics-cert-dir", "", "directory with tls.crt and tls.key for --metrics-auth=kubernetes, read again when they change; "+
+		"empty makes a certificate that nobody signed")
 	f.StringVar(&s.healthAddr, "health-addr", ":9440", "address of /healthz and /readyz")
 	f.BoolVar(&s.profiling, "profiling", false, "serve Go's profiles beside the metrics, /debug/pprof")
 }
 
-func (*serving) check() error { return nil }
+func (s *serving) check() error {
+	switch {
+	case s.metricsAuth != metricsAuthNone && s.metricsAuth != metricsAuthKubernetes:
+		return fmt.Errorf("cannot use --metrics-auth %q: use %s or %s", s.metricsAuth, metricsAuthNone, metricsAuthKubernetes)
+	case s.metricsCerts != "" && s.metricsAuth != metricsAuthKubernetes:
+		return fmt.Errorf("cannot use --metrics-cert-dir without --metrics-auth=%s: metrics are served without TLS", metricsAuthKubernetes)
+	}
+	return nil
+}
 
 // build returns what is served as metrics.
-func (s *serving) build() metricsserver.Options {
-	return metricsserver.Options{BindAddress: s.metricsAddr, ExtraHandlers: s.profiles()}
+func (s *serving) build(now func() time.Time) metricsserver.Options {
+	o := metricsserver.Options{BindAddress: s.metricsAddr, ExtraHandlers: s.profiles()}
+	if s.metricsAuth != metricsAuthKubernetes {
+		return o
+	}
+	// A token must not be sent in the clear.
+	o.SecureServing, o.CertDir = true, s.metricsCerts
+	o.TLSOpts = []func(*tls.Config){func(c *tls.Config) {
+		c.MinVersion = tls.VersionTLS12
+		c.NextProtos = []string{"http/1.1"} // streams of HTTP/2 cost a client nothing: CVE-2023-44487
+	}}
+	o.FilterProvider = func(config *rest.Config, client *http.Client) (metricsserver.Filter, error) {
+		clients, err := kubernetes.NewForConfigAndClient(config, client)
+		if err != nil {
+			return nil, fmt.Errorf("cannot make client: %w", err)
+		}
+		filter := scrape.New(clients, now)
+		return func(log logr.Logger, next http.Handler) (http.Handler, error) { return filter.Handler(log, next), nil }, nil
+	}
+	return o
 }
 
 // profiles are Go's, beside the metrics, where Flux's controllers have them. Who
