@@ -23,7 +23,8 @@ const (
 
 // holds lists what is in a Namespace that must not go with it: protected
 // objects, and objects that are not in the inventory. What controllers make by
-// themselves does not count: it has an owner, or comes with every Namespace.
+// themselves does not count: it has an owner, or comes with every Namespace. The list
+// ends with the first object that the account that acts may not read.
 func (a *Applier) holds(ctx context.Context, namespace string, owned []inventory.Entry) ([]string, error) {
 	kinds, err := a.kindsIn(ctx)
 	if err != nil {
@@ -34,6 +35,7 @@ func (a *Applier) holds(ctx context.Context, namespace string, owned []inventory
 		mine[e.ID()] = true
 	}
 	var held []string
+	unreadable := false
 	for _, gvk := range kinds {
 		if kindIsAutomatic(gvk.Kind) {
 			continue
@@ -42,14 +44,15 @@ func (a *Applier) holds(ctx context.Context, namespace string, owned []inventory
 			e := inventory.Entry{Namespace: namespace, Name: o.Name, Group: gvk.Group, Kind: gvk.Kind, Version: gvk.Version}
 			foreign := !mine[e.ID()] && !automatic(gvk, o)
 			if foreign || inventory.ProtectedKind(gvk.Group, gvk.Kind) {
-				held = append(held, e.String())
+				name, readable := a.named(ctx, e)
+				held, unreadable = append(held, name), !readable
 			}
-			return len(held) < heldMost
+			return len(held) < heldMost && !unreadable
 		})
 		if err != nil {
 			return nil, fmt.Errorf("cannot list %s in namespace %s: %w", gvk.Kind, namespace, err)
 		}
-		if len(held) == heldMost {
+		if len(held) == heldMost || unreadable {
 			break
 		}
 	}
@@ -83,6 +86,23 @@ func (a *Applier) eachIn(ctx context.Context, gvk schema.GroupVersionKind, names
 // kindIsAutomatic reports whether all objects of a kind come and go by themselves.
 func kindIsAutomatic(kind string) bool {
 	return kind == "Event" || kind == "Lease" || kind == "Endpoints"
+}
+
+// named is how a message calls an object. The agent looks at objects with its own rights
+// before it deletes, and messages reach those who act as an account: one that may not read
+// the object hears no more than that it is there.
+func (a *Applier) named(ctx context.Context, e inventory.Entry) (name string, readable bool) {
+	if a.client.agent == nil {
+		return e.String(), true
+	}
+	mapping, err := a.client.served(e)
+	if err == nil {
+		_, err = a.client.metadata.Resource(mapping.Resource).Namespace(namespaceOf(mapping, e)).Get(ctx, e.Name, metav1.GetOptions{})
+	}
+	if err != nil && !confirmsAbsence(err) {
+		return fmt.Sprintf("an object that %s may not read", a.client.Config.Impersonate.UserName), false
+	}
+	return e.String(), true
 }
 
 // automatic reports whether a controller created an object on behalf of another
