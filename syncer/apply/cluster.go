@@ -24,7 +24,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/observed"
 )
 
-// concurrency of requests for one rendering, as Flux's --concurrent-ssa.
+// concurrency of requests for one rendering, unless Parallel says otherwise.
 const concurrency = 4
 
 // Cluster is a connection to one cluster, for reads that must be true and for
@@ -122,10 +122,14 @@ func connect(config *rest.Config, httpClient *http.Client, mapper meta.RESTMappe
 // first use.
 func (c *Cluster) Override(managers []string) { c.reader.Override(managers) }
 
-// Obey takes over the rules of another connection: what is asked before each delete, and
-// the managers of Override. It is called before the first use.
+// Parallel sets how many requests for one rendering are on their way at the same time. It
+// is called before the first use.
+func (c *Cluster) Parallel(most int) { c.parallel = most }
+
+// Obey takes over the rules of another connection: what is asked before each delete, the
+// managers of Override, and the number of Parallel. It is called before the first use.
 func (c *Cluster) Obey(other *Cluster) {
-	c.fence = other.MayDelete
+	c.fence, c.parallel = other.MayDelete, max(1, other.parallel)
 	c.reader = other.reader.For(c.metadata)
 }
 

@@ -90,7 +90,7 @@ func kindIsAutomatic(kind string) bool {
 
 // named is how a message calls an object. The agent looks at objects with its own rights
 // before it deletes, and messages reach those who act as an account: one that may not read
-// the object hears no more than that it is there.
+// the object is told no more than that it is there.
 func (a *Applier) named(ctx context.Context, e inventory.Entry) (name string, readable bool) {
 	if a.client.agent == nil {
 		return e.String(), true

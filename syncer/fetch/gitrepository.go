@@ -33,7 +33,7 @@ type GitRepositories struct {
 // SetupWithManager registers the reconciler. shard passes the repositories that
 // this process reconciles.
 func (r *GitRepositories) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
-	return setupSource(mgr, &sourcev1.GitRepository{}, concurrent, shard).
+	return r.setup(mgr, &sourcev1.GitRepository{}, concurrent, shard).
 		WatchesRawSource(ctrlsource.Func(r.onSnapshot)).
 		Complete(r)
 }

@@ -61,7 +61,7 @@ func (r *HelmCharts) SetupWithManager(mgr ctrl.Manager, concurrent int, shard pr
 	if err != nil {
 		return err
 	}
-	b := setupSource(mgr, &sourcev1.HelmChart{}, concurrent, shard).
+	b := r.setup(mgr, &sourcev1.HelmChart{}, concurrent, shard).
 		Watches(&sourcev1.HelmRepository{}, r.index().UsersOf(sourcev1.HelmRepositoryKind), builder.WithPredicates(wake.NewArtifact())).
 		WatchesRawSource(r.index().OnSnapshot(r.Snapshots, wake.Urgent))
 	others, err := r.From.Watch(mgr, sourcev1.GitRepositoryKind, sourcev1.BucketKind)

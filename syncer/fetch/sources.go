@@ -55,6 +55,8 @@ type Sources struct {
 	Now     func() time.Time
 	// Jitter spreads the intervals.
 	Jitter wake.Jitter
+	// Retries after errors of the API server.
+	Retries wake.Retries
 
 	mu sync.Mutex
 	// artifacts has the artifact of each snapshot that was handed over.
@@ -135,12 +137,12 @@ type failure struct {
 	passing bool
 }
 
-// setupSource registers the reconciler of one kind. shard passes the objects
+// setup registers the reconciler of one kind. shard passes the objects
 // that this process reconciles. It returns the builder for what else wakes them.
-func setupSource(mgr ctrl.Manager, obj client.Object, concurrent int, shard predicate.Predicate) *builder.Builder {
+func (s *Sources) setup(mgr ctrl.Manager, obj client.Object, concurrent int, shard predicate.Predicate) *builder.Builder {
 	return ctrl.NewControllerManagedBy(mgr).
 		For(obj, builder.WithPredicates(shard, wake.Changed())).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: wake.RateLimiter()})
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: s.Retries.RateLimiter()})
 }
 
 // reconcileSource brings one object up to date. obj is an empty one to read

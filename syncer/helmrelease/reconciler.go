@@ -53,6 +53,8 @@ type Rules struct {
 	ExternalArtifact, NoDigestTracking bool
 
 	Dependencies depend.Rules
+	// Retries after errors of the API server.
+	Retries wake.Retries
 }
 
 // Reconciler reconciles HelmRelease objects.

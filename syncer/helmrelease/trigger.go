@@ -48,7 +48,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		return err
 	}
 	index := r.index()
-	lot := park.New(r, concurrent, mostParked, wake.RateLimiter())
+	lot := park.New(r, concurrent, mostParked, r.Rules.Retries.RateLimiter())
 	if err := mgr.Add(lot); err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		WatchesRawSource(index.OnSnapshot(r.Sources.Snapshots, wake.Urgent)).
 		WatchesRawSource(wake.OnRelease(r.FirstSync, helmv2.HelmReleaseKind)).
 		WatchesRawSource(ctrlsource.Func(lot.Open)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: wake.RateLimiter()})
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: r.Rules.Retries.RateLimiter()})
 	others, err := r.Sources.Watch(mgr, sourcev1.HelmChartKind, sourcev1.OCIRepositoryKind, sourcev1.ExternalArtifactKind)
 	if err != nil {
 		return err

@@ -64,6 +64,8 @@ type Rules struct {
 
 	Dependencies depend.Rules
 	Decryption   decrypt.Options
+	// Retries after errors of the API server.
+	Retries wake.Retries
 }
 
 // Reconciler reconciles Kustomization objects.

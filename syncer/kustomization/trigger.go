@@ -67,7 +67,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		WatchesRawSource(index.OnSnapshot(r.Sources.Snapshots, r.urgency)).
 		WatchesRawSource(ctrlsource.Func(r.onTouch)).
 		WatchesRawSource(wake.OnRelease(r.FirstSync, kustomizev1.KustomizationKind)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: wake.RateLimiter()})
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: r.Rules.Retries.RateLimiter()})
 	kinds := []string{sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.ExternalArtifactKind}
 	others, err := r.Sources.Watch(mgr, kinds...)
 	if err != nil {

@@ -65,6 +65,11 @@ func (o Options) key() string {
 // Mirrors has one mirror for each origin, in a directory of its own. It is safe for
 // concurrent use.
 type Mirrors struct {
+	// KeyExchanges and HostKeys are the algorithms of SSH that may be used, the best first;
+	// empty are those of the library, and all that cannot be forged. They are set before the
+	// first fetch.
+	KeyExchanges, HostKeys []string
+
 	dir    string
 	limits limits
 
@@ -124,6 +129,9 @@ func (m *Mirrors) Fetch(ctx context.Context, origin Origin, ref Reference, optio
 
 func (m *Mirrors) mirror(origin Origin) (*mirror, *dialer, error) {
 	dial, err := origin.dialer()
+	if err == nil {
+		err = dial.restrict(m.KeyExchanges, m.HostKeys)
+	}
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,6 +1,7 @@
 package wake
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -29,13 +30,17 @@ const TouchDelay = 100 * time.Millisecond
 // Retries of errors of the API server itself: quick at first, bounded so that
 // the state converges soon after an outage ends.
 const (
-	minRetry = 750 * time.Millisecond
-	maxRetry = 2 * time.Minute
+	MinRetry = 750 * time.Millisecond
+	MaxRetry = 2 * time.Minute
 )
 
-// RateLimiter is the pause of an object whose reconcile failed with an error.
-func RateLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
-	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minRetry, maxRetry)
+// Retries are the first and the longest pause of an object whose reconcile failed with an
+// error. Zero stands for MinRetry and MaxRetry.
+type Retries struct{ Min, Max time.Duration }
+
+// RateLimiter is the pause of each object.
+func (r Retries) RateLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](cmp.Or(r.Min, MinRetry), cmp.Or(r.Max, MaxRetry))
 }
 
 // Enqueue adds an object to the queue after a while.
@@ -60,10 +65,13 @@ func OnRelease(tier *firstsync.Tier, kind string) ctrlsource.Source {
 // stay together.
 type Jitter func(time.Duration) time.Duration
 
-// NewJitter spreads by 5 % either way, as Flux does. random returns numbers from 0
+// NewJitter spreads by 5 % either way, as Flux does by default.
+func NewJitter(random func() float64) Jitter { return Spread(random, 0.05) }
+
+// Spread spreads by a share of the interval either way. random returns numbers from 0
 // to 1; it must be safe for concurrent use.
-func NewJitter(random func() float64) Jitter {
+func Spread(random func() float64, share float64) Jitter {
 	return func(d time.Duration) time.Duration {
-		return max(time.Second, d+time.Duration((random()*0.1-0.05)*float64(d)))
+		return max(time.Second, d+time.Duration((random()*2-1)*share*float64(d)))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
 func TestChanged(t *testing.T) {
@@ -60,6 +61,44 @@ func TestNewArtifact(t *testing.T) {
 				t.Errorf("%s: NewArtifact() = %t", tc.reason, got)
 			}
 		})
+	}
+}
+
+func TestRetries(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason   string
+		retries  Retries
+		min, max time.Duration
+	}{
+		"Default": {"nothing is said", Retries{}, MinRetry, MaxRetry},
+		"Flags":   {"an operator says more", Retries{Min: time.Second, Max: 3 * time.Second}, time.Second, 3 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limiter, request := tc.retries.RateLimiter(), reconcile.Request{}
+			if first := limiter.When(request); first != tc.min {
+				t.Errorf("%s: the first pause is %s, want %s", tc.reason, first, tc.min)
+			}
+			for range 20 {
+				limiter.When(request)
+			}
+			if last := limiter.When(request); last != tc.max {
+				t.Errorf("%s: the longest pause is %s, want %s", tc.reason, last, tc.max)
+			}
+		})
+	}
+}
+
+func TestSpread(t *testing.T) {
+	for _, tc := range []struct {
+		reason       string
+		share        float64
+		chance, want float64
+	}{
+		{"none is exact", 0, 1, 60}, {"the shortest", 0.1, 0, 54}, {"the longest", 0.1, 1, 66}, {"the middle", 0.5, 0.5, 60},
+	} {
+		if got := Spread(func() float64 { return tc.chance }, tc.share)(time.Minute); got.Round(time.Millisecond).Seconds() != tc.want {
+			t.Errorf("%s: %s, want %g s", tc.reason, got, tc.want)
+		}
 	}
 }
 

@@ -52,6 +52,9 @@ type options struct {
 	firstSync   firstSync
 	children    children
 	workers     workers
+	flux        fluxFlags
+	pauses      pauses
+	ssh         sshAlgorithms
 }
 
 // group is a group of flags.
@@ -64,7 +67,7 @@ type group interface {
 func (o *options) groups() []group {
 	return []group{
 		&o.sharding, &o.kustomize, &o.references, &o.firstSync, &o.logging, &o.serving, &o.place, &o.storage, &o.tokens, &o.election,
-		&o.concurrency, &o.gates, &o.applying, &o.decryption, &o.helm, &o.targets, &o.configs, &o.recorders, &o.children, &o.workers,
+		&o.concurrency, &o.gates, &o.applying, &o.decryption, &o.helm, &o.targets, &o.configs, &o.recorders, &o.children, &o.workers, &o.flux, &o.pauses, &o.ssh,
 	}
 }
 
@@ -93,6 +96,7 @@ func (o *options) run(ctx context.Context, p Program) error {
 		}
 	}
 	logger := o.logging.build()
+	o.flux.tell(logger)
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("cannot find the cluster: %w", err)
@@ -111,11 +115,11 @@ func (o *options) run(ctx context.Context, p Program) error {
 	reporter := &remote.Reporter{
 		Namespace: o.place.namespace, Agent: p.Version, Now: p.Now, Reconciles: o.sharding.reconcilesObjects(p.Scheme()),
 	}
-	lock, err := o.election.build(config, o.place.namespace, o.sharding.lease, reporter, p.Now)
+	lock, err := o.election.build(config, o.place.namespace, o.sharding.lease(o.place.namespace), reporter, p.Now)
 	if err != nil {
 		return err
 	}
-	mgr, err := newManager(config, p.Scheme(), o.serving, o.election, lock, p.Now, logger)
+	mgr, err := newManager(config, p.Scheme(), o, lock, p.Now, logger)
 	if err != nil {
 		return err
 	}

@@ -7,8 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -62,6 +65,16 @@ func TestCheck(t *testing.T) {
 		"Scrapers":    {"a mistake must not leave metrics open", []string{"--metrics-auth=kubernets"}, "--metrics-auth"},
 		"Certificate": {"it would not be used", []string{"--metrics-cert-dir=/tls"}, "--metrics-cert-dir"},
 		"Guarded":     {"both together", []string{"--metrics-auth=kubernetes", "--metrics-cert-dir=/tls"}, ""},
+		"Encoding":    {"an encoding that there is not", []string{"--log-encoding=xml"}, "--log-encoding"},
+		"Trace":       {"a level of Flux", []string{"--log-level=trace", "--log-encoding=console"}, ""},
+		"Parallel":    {"somebody has to do it", []string{"--concurrent-ssa=0"}, "--concurrent-ssa"},
+		"Jitter":      {"an interval must not become nothing", []string{"--interval-jitter-percentage=100"}, "--interval-jitter-percentage"},
+		"Retries":     {"the longest is not shorter than the first", []string{"--min-retry-delay=5m"}, "--max-retry-delay"},
+		"Lease":       {"deletes stop a while before its end", []string{"--leader-election-lease-duration=5s"}, "--leader-election-lease-duration"},
+		"Renewal":     {"it must be over before the lease is", []string{"--leader-election-renew-deadline=15s"}, "--leader-election-renew-deadline"},
+		"FluxLease":   {"what Flux's manifests may have", []string{"--leader-election-lease-duration=35s", "--leader-election-renew-deadline=30s", "--leader-election-retry-period=5s"}, ""},
+		"Exchange":    {"one that can be broken", []string{"--ssh-kex-algos=diffie-hellman-group1-sha1"}, "--ssh-kex-algos"},
+		"HostKey":     {"one that can be forged", []string{"--ssh-hostkey-algos=ssh-rsa"}, "--ssh-hostkey-algos"},
 		"LevelIsRead": {"one that there is", []string{"--log-level=error"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -113,13 +126,51 @@ func TestDecryption(t *testing.T) {
 }
 
 func TestLease(t *testing.T) {
-	one, other := sharding{selector: "shard=one"}, sharding{selector: "shard=other"}
+	leaseOf := func(selector string, all bool, namespace string) string {
+		s := sharding{selector: selector, allNamespaces: all}
+		return s.lease(namespace)("l")
+	}
 	switch {
-	case (&sharding{}).lease("l") != "l":
+	case leaseOf("", true, "a") != "l":
 		t.Error("an agent of all objects has another lease than the one that is looked for")
-	case one.lease("l") == other.lease("l"), one.lease("l") == "l":
+	case leaseOf("shard=one", true, "a") == leaseOf("shard=other", true, "a"), leaseOf("shard=one", true, "a") == "l":
 		t.Error("agents of different objects compete for one lease")
-	case one.lease("l") != (&sharding{selector: "shard=one"}).lease("l"):
+	case leaseOf("", false, "a") == "l":
+		t.Error("an agent of one namespace competes with one of all")
+	case leaseOf("shard=one", true, "a") != leaseOf("shard=one", true, "a"):
 		t.Error("agents of the same objects do not compete")
+	}
+}
+
+// TestShard: which objects are reconciled.
+func TestShard(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		shard  sharding
+		want   string
+	}{
+		"All":       {"nothing is restricted", sharding{allNamespaces: true}, "own other own-one"},
+		"Labels":    {"those with the labels", sharding{allNamespaces: true, selector: "shard=one"}, "own-one"},
+		"Namespace": {"--watch-all-namespaces=false", sharding{}, "own own-one"},
+		"Both":      {"both hold", sharding{selector: "shard!=one"}, "own"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			passes, err := tc.shard.build("flux-system")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, o := range []*kustomizev1.Kustomization{
+				{ObjectMeta: metav1.ObjectMeta{Namespace: "flux-system", Name: "own"}}, {ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "other"}},
+				{ObjectMeta: metav1.ObjectMeta{Namespace: "flux-system", Name: "own-one", Labels: map[string]string{"shard": "one"}}},
+			} {
+				if passes.Generic(event.GenericEvent{Object: o}) {
+					got = append(got, o.Name)
+				}
+			}
+			if strings.Join(got, " ") != tc.want {
+				t.Errorf("%s: %q, want %q", tc.reason, got, tc.want)
+			}
+		})
 	}
 }

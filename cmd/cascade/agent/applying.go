@@ -19,16 +19,23 @@ const localTimeout = 30 * time.Second
 // applying is how objects are applied.
 type applying struct {
 	overrideManagers []string
+	concurrent       int
 	stageKinds       string
 }
 
 func (a *applying) bind(f *pflag.FlagSet) {
 	f.StringArrayVar(&a.overrideManagers, "override-manager", nil,
 		"field manager whose fields are taken over from objects, besides kubectl's; may be given several times")
+	f.IntVar(&a.concurrent, "concurrent-ssa", 4, "number of objects of one Kustomization that are applied at the same time")
 	f.StringVar(&a.stageKinds, "custom-apply-stage-kinds", "", "kinds that are applied before the rest, as group/Kind,group/Kind")
 }
 
-func (*applying) check() error { return nil }
+func (a *applying) check() error {
+	if a.concurrent < 1 {
+		return fmt.Errorf("cannot use --concurrent-ssa %d: 1 is the least", a.concurrent)
+	}
+	return nil
+}
 
 // build connects to the agent's own cluster. fence is asked before each delete.
 func (a *applying) build(config *rest.Config, scheme *runtime.Scheme, fence func() error) (*apply.Cluster, error) {
@@ -40,6 +47,7 @@ func (a *applying) build(config *rest.Config, scheme *runtime.Scheme, fence func
 	}
 	local.Override(a.overrideManagers)
 	local.Fence(fence)
+	local.Parallel(a.concurrent)
 	return local, nil
 }
 

@@ -9,12 +9,12 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// leaseDuration is after how long others may take a lease over that was not
-// renewed; it is controller-runtime's. Beyond leaseTrust nothing is deleted any
-// more: a request takes time.
+// Numbers of the lease. After its duration others may take a lease over that was not
+// renewed. A while before, nothing is deleted any more: a request takes time.
 const (
-	leaseDuration = 15 * time.Second
-	leaseTrust    = leaseDuration - 3*time.Second
+	leaseDuration = 15 * time.Second // controller-runtime's
+	leastLease    = 10 * time.Second
+	leaseMargin   = 3 * time.Second
 )
 
 // heldLease is the lease of the working agent, which knows when it was renewed
@@ -22,14 +22,17 @@ const (
 // notices that the lease is gone; deletes must not. It is safe for concurrent use.
 type heldLease struct {
 	resourcelock.Interface
-	now func() time.Time
+	// trust is how long after a renewal it may be relied upon.
+	trust time.Duration
+	now   func() time.Time
 
 	mu      sync.Mutex
 	renewed time.Time
 }
 
-func newHeldLease(lock resourcelock.Interface, now func() time.Time) *heldLease {
-	return &heldLease{Interface: lock, now: now}
+// newHeldLease is for a lease that others may take over after a duration.
+func newHeldLease(lock resourcelock.Interface, duration time.Duration, now func() time.Time) *heldLease {
+	return &heldLease{Interface: lock, trust: duration - leaseMargin, now: now}
 }
 
 // Create implements resourcelock.Interface.
@@ -65,7 +68,7 @@ var errLeaseLost = errors.New("this agent's lease was not renewed in time, anoth
 func (l *heldLease) MayDelete() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.renewed.IsZero() || l.now().Sub(l.renewed) > leaseTrust {
+	if l.renewed.IsZero() || l.now().Sub(l.renewed) > l.trust {
 		return errLeaseLost
 	}
 	return nil

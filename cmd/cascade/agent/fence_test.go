@@ -48,7 +48,7 @@ func TestHeldLease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			now := begin
 			lock := &fakeLock{}
-			held := newHeldLease(lock, func() time.Time { return now })
+			held := newHeldLease(lock, leaseDuration, func() time.Time { return now })
 			for i, w := range tc.writes {
 				now, lock.err = begin.Add(w.at), w.err
 				send := held.Update

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -47,25 +48,25 @@ type features struct {
 
 // gates that are known. Each sets what it changes here; nil is accepted and changes
 // nothing, for the reason that stands beside it in docs/flux-compatibility.md.
-func (f *features) gates() map[string]func(on bool) {
-	return map[string]func(bool){
-		"AdditiveCELDependencyCheck":     func(on bool) { f.additiveDependencies = on },
-		"UseHelm3Defaults":               func(on bool) { f.helm3Defaults = on },
-		"DefaultToRetryOnFailure":        func(on bool) { f.retryOnFailure = on },
-		"AllowDNSLookups":                func(on bool) { f.dnsLookups = on },
-		"DisableChartDigestTracking":     func(on bool) { f.noDigestTracking = on },
-		"ExternalArtifact":               func(on bool) { f.externalArtifact = on },
-		"StrictPostBuildSubstitutions":   func(on bool) { f.lenientSubstitution = !on },
-		"DisableFailFastBehavior":        func(on bool) { f.noFailFast = on },
-		"MigrateAPIVersion":              func(on bool) { f.migrateAPIVersion = on },
-		"DisableCommitStatusEvent":       func(on bool) { f.noCommitStatusEvent = on },
-		"DisableConfigWatchers":          func(on bool) { f.watchConfigs = !on },
+func (f *features) gates() map[string]func(on bool) error {
+	return map[string]func(bool) error{
+		"AdditiveCELDependencyCheck":     func(on bool) error { f.additiveDependencies = on; return nil },
+		"UseHelm3Defaults":               func(on bool) error { f.helm3Defaults = on; return nil },
+		"DefaultToRetryOnFailure":        func(on bool) error { f.retryOnFailure = on; return nil },
+		"AllowDNSLookups":                func(on bool) error { f.dnsLookups = on; return nil },
+		"DisableChartDigestTracking":     func(on bool) error { f.noDigestTracking = on; return nil },
+		"ExternalArtifact":               func(on bool) error { f.externalArtifact = on; return nil },
+		"StrictPostBuildSubstitutions":   func(on bool) error { f.lenientSubstitution = !on; return nil },
+		"DisableFailFastBehavior":        func(on bool) error { f.noFailFast = on; return nil },
+		"MigrateAPIVersion":              func(on bool) error { f.migrateAPIVersion = on; return nil },
+		"DisableCommitStatusEvent":       func(on bool) error { f.noCommitStatusEvent = on; return nil },
+		"DisableConfigWatchers":          func(on bool) error { f.watchConfigs = !on; return nil },
 		"CacheSecretsAndConfigMaps":      nil,
 		"DisableStatusPollerCache":       nil,
 		"GroupChangeLog":                 nil,
 		"CancelHealthCheckOnNewRevision": nil,
 		"DirectSourceFetch":              nil,
-		"ObjectLevelWorkloadIdentity":    nil,
+		"ObjectLevelWorkloadIdentity":    objectIdentity,
 		"OOMWatch":                       nil,
 		"AdoptLegacyReleases":            nil,
 		"DetectDrift":                    nil,
@@ -73,8 +74,16 @@ func (f *features) gates() map[string]func(on bool) {
 	}
 }
 
+// objectIdentity refuses what cannot be switched off.
+func objectIdentity(on bool) error {
+	if !on {
+		return errors.New("an object that names a service account always acts as that account at a cloud; leave the gate out, and the field where it is not wanted")
+	}
+	return nil
+}
+
 // setGates reads a list of gates and sets those that are known.
-func setGates(text string, known map[string]func(bool)) error {
+func setGates(text string, known map[string]func(bool) error) error {
 	for item := range strings.SplitSeq(text, ",") {
 		if item = strings.TrimSpace(item); item == "" {
 			continue
@@ -88,8 +97,11 @@ func setGates(text string, known map[string]func(bool)) error {
 		if err != nil {
 			return fmt.Errorf("cannot use --feature-gates %q: write %s=true or %s=false", item, name, name)
 		}
-		if set != nil {
-			set(on)
+		if set == nil {
+			continue
+		}
+		if err := set(on); err != nil {
+			return fmt.Errorf("cannot use --feature-gates %q: %w", item, err)
 		}
 	}
 	return nil

@@ -17,6 +17,8 @@ func TestSetGates(t *testing.T) {
 		"Configs":  {"a gate that is not about Kustomizations alone", "DisableConfigWatchers=true", features{}, ""},
 		"Accepted": {"what has no meaning here does no harm", "GroupChangeLog=true", features{watchConfigs: true}, ""},
 		"Unknown":  {"a typing mistake must not go unnoticed", "ExternalArtefact=true", features{}, `"ExternalArtefact"`},
+		"Identity": {"a promise that cannot be kept", "ObjectLevelWorkloadIdentity=false", features{}, "ObjectLevelWorkloadIdentity"},
+		"Always":   {"what is always on may be switched on", "ObjectLevelWorkloadIdentity=true", features{watchConfigs: true}, ""},
 		"No value": {"nor must this", "ExternalArtifact", features{}, "ExternalArtifact=true or ExternalArtifact=false"},
 	} {
 		t.Run(name, func(t *testing.T) {

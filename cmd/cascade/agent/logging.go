@@ -13,24 +13,37 @@ import (
 
 // logging is what is logged.
 type logging struct {
-	text  string
-	level zapcore.Level
+	text     string
+	encoding string
+	level    zapcore.Level
 }
 
 func (l *logging) bind(f *pflag.FlagSet) {
-	f.StringVar(&l.text, "log-level", "info", "debug, info or error")
+	f.StringVar(&l.text, "log-level", "info", "trace, debug, info or error; trace is debug")
+	f.StringVar(&l.encoding, "log-encoding", "json", "json or console")
 }
 
 func (l *logging) check() error {
-	if err := l.level.UnmarshalText([]byte(l.text)); err != nil {
-		return fmt.Errorf("cannot use --log-level %q: use debug, info or error", l.text)
+	text := l.text
+	if text == "trace" {
+		text = "debug"
+	}
+	if err := l.level.UnmarshalText([]byte(text)); err != nil {
+		return fmt.Errorf("cannot use --log-level %q: use trace, debug, info or error", l.text)
+	}
+	if l.encoding != "json" && l.encoding != "console" {
+		return fmt.Errorf("cannot use --log-encoding %q: use json or console", l.encoding)
 	}
 	return nil
 }
 
 // build makes the logger of the process. The libraries log by it, too.
 func (l *logging) build() logr.Logger {
-	logger := zap.New(zap.JSONEncoder(func(c *zapcore.EncoderConfig) { c.EncodeTime = zapcore.ISO8601TimeEncoder }),
+	encoder := zap.JSONEncoder
+	if l.encoding == "console" {
+		encoder = zap.ConsoleEncoder
+	}
+	logger := zap.New(encoder(func(c *zapcore.EncoderConfig) { c.EncodeTime = zapcore.ISO8601TimeEncoder }),
 		zap.Level(l.level), zap.StacktraceLevel(zapcore.PanicLevel))
 	ctrl.SetLogger(logger)
 	klog.SetLogger(logger)

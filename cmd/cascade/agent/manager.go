@@ -32,7 +32,7 @@ import (
 const reconcileTimeout = 10 * time.Minute
 
 // newManager makes the manager of the controllers, with its cache and its probes.
-func newManager(config *rest.Config, scheme *runtime.Scheme, s serving, e election, lock resourcelock.Interface, now func() time.Time, log logr.Logger) (ctrl.Manager, error) {
+func newManager(config *rest.Config, scheme *runtime.Scheme, o *options, lock resourcelock.Interface, now func() time.Time, log logr.Logger) (ctrl.Manager, error) {
 	// What has a status that others may write is decoded object by object.
 	informers := informer.New(config, scheme, log, func(group string) bool {
 		return strings.HasSuffix(group, ".toolkit.fluxcd.io") || group == v1alpha1.Group
@@ -48,9 +48,13 @@ func newManager(config *rest.Config, scheme *runtime.Scheme, s serving, e electi
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                              scheme,
 		Controller:                          ctrlconfig.Controller{ReconciliationTimeout: reconcileTimeout},
-		Metrics:                             s.build(now),
-		HealthProbeBindAddress:              s.healthAddr,
-		LeaderElection:                      e.enabled,
+		Metrics:                             o.serving.build(now),
+		HealthProbeBindAddress:              o.serving.healthAddr,
+		GracefulShutdownTimeout:             &o.pauses.shutdown,
+		LeaderElection:                      o.election.enabled,
+		LeaseDuration:                       &o.election.lease,
+		RenewDeadline:                       &o.election.renew,
+		RetryPeriod:                         &o.election.retry,
 		LeaderElectionResourceLockInterface: lock,
 		LeaderElectionReleaseOnCancel:       true,
 		MapperProvider:                      informers.Mapper,

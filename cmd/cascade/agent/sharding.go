@@ -37,14 +37,17 @@ func sourceKinds() []string {
 // sharding is the part of the tier's objects that this process reconciles: those
 // of some kinds, with some labels.
 type sharding struct {
-	kinds    []string
-	selector string
+	kinds         []string
+	selector      string
+	allNamespaces bool
 }
 
 func (s *sharding) bind(f *pflag.FlagSet) {
 	f.StringSliceVar(&s.kinds, "controllers", controllerKinds(),
 		"kinds that this process reconciles; sources of other kinds are read by the URL of their artifact")
 	f.StringVar(&s.selector, "watch-label-selector", "", "reconcile only sources, Kustomizations and HelmReleases with these labels")
+	f.BoolVar(&s.allNamespaces, "watch-all-namespaces", true,
+		"false reconciles only sources, Kustomizations and HelmReleases of the agent's own namespace; the agent reads the others all the same")
 }
 
 func (s *sharding) check() error {
@@ -79,23 +82,32 @@ func (s *sharding) reconcilesObjects(scheme *runtime.Scheme) func(client.Object)
 	}
 }
 
-// build makes the predicate that only the objects with the labels pass.
-func (s *sharding) build() (predicate.Predicate, error) {
+// build makes the predicate that only the objects with the labels pass, and of the
+// agent's namespace, if these are all.
+func (s *sharding) build(namespace string) (predicate.Predicate, error) {
 	selector, err := labels.Parse(s.selector)
 	if err != nil {
 		return nil, fmt.Errorf("cannot use --watch-label-selector %q: %w", s.selector, err)
 	}
-	return predicate.NewPredicateFuncs(func(object client.Object) bool { return selector.Matches(labels.Set(object.GetLabels())) }), nil
+	return predicate.NewPredicateFuncs(func(object client.Object) bool {
+		return (s.allNamespaces || object.GetNamespace() == namespace) && selector.Matches(labels.Set(object.GetLabels()))
+	}), nil
 }
 
 // lease is the name of the lease that agents with the same part of the objects
 // compete for.
-func (s *sharding) lease(name string) string {
-	if s.selector == "" {
-		return name
+func (s *sharding) lease(namespace string) func(name string) string {
+	part := s.selector
+	if !s.allNamespaces {
+		part += " in " + namespace
 	}
-	sum := sha256.Sum256([]byte(s.selector))
-	return name + "-" + hex.EncodeToString(sum[:4])
+	return func(name string) string {
+		if part == "" {
+			return name
+		}
+		sum := sha256.Sum256([]byte(part))
+		return name + "-" + hex.EncodeToString(sum[:4])
+	}
 }
 
 // fluxLeases are those of the controllers of Flux whose work this process does.

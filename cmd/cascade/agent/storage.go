@@ -25,6 +25,8 @@ func (s *storage) bind(f *pflag.FlagSet) {
 		"address that serves packed artifacts to other consumers of sources, e.g. :9090; empty packs and serves none")
 	f.StringVar(&s.advertisedAddr, "artifact-adv-addr", "",
 		"host and port in the URLs of artifacts; empty is the Service source-controller in the agent's namespace")
+	f.StringVar(&s.addr, "storage-addr", "", "Flux's name of --artifact-addr")
+	f.StringVar(&s.advertisedAddr, "storage-adv-addr", "", "Flux's name of --artifact-adv-addr")
 }
 
 func (*storage) check() error { return nil }

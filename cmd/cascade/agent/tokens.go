@@ -5,6 +5,7 @@ import (
 	"time"
 
 	tokencache "github.com/fluxcd/pkg/cache"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -23,9 +24,11 @@ func (t *tokens) bind(f *pflag.FlagSet) {
 
 func (*tokens) check() error { return nil }
 
-// build makes the cache of the tokens for key services and other clusters.
-func (t *tokens) build() (*tokencache.TokenCache, error) {
-	c, err := tokencache.NewTokenCache(t.size, tokencache.WithMaxDuration(t.duration))
+// build makes the cache of the tokens for key services and other clusters, which counts as
+// Flux's does.
+func (t *tokens) build(registry prometheus.Registerer) (*tokencache.TokenCache, error) {
+	c, err := tokencache.NewTokenCache(t.size, tokencache.WithMaxDuration(t.duration),
+		tokencache.WithMetricsRegisterer(registry), tokencache.WithMetricsPrefix("gotk_token_"))
 	if err != nil {
 		return nil, fmt.Errorf("cannot set up the cache of tokens: %w", err)
 	}

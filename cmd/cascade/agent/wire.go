@@ -128,14 +128,14 @@ func (w *wiring) share() error {
 	if w.events, err = o.recorders.build(mgr, now); err != nil {
 		return err
 	}
-	if w.tokens, err = o.tokens.build(); err != nil {
+	if w.tokens, err = o.tokens.build(ctrlmetrics.Registry); err != nil {
 		return err
 	}
 	if w.workers, err = o.workers.build(mgr); err != nil {
 		return err
 	}
 	w.targets = o.targets.build(w.local, w.tokens, mgr.GetScheme(), now)
-	shard, err := o.sharding.build()
+	shard, err := o.sharding.build(o.place.namespace)
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (w *wiring) sources() error {
 	}
 	all := &fetch.Sources{
 		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Snapshots: w.finder.Snapshots, Logins: logins, Storage: storage,
-		Events: w.events("source-controller"), Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(),
+		Events: w.events("source-controller"), Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(), Retries: o.pauses.retries(),
 	}
 	dir, most := o.storage.dir, o.storage.maxPackBytes
 	images := source.NewImages(dir("images"), most, w.program.Now)
@@ -173,7 +173,7 @@ func (w *wiring) sources() error {
 	kinds := map[string]interface {
 		SetupWithManager(ctrl.Manager, int, predicate.Predicate) error
 	}{
-		sourcev1.GitRepositoryKind:  &fetch.GitRepositories{Sources: all, Mirrors: source.NewMirrors(dir("git"), most)},
+		sourcev1.GitRepositoryKind:  &fetch.GitRepositories{Sources: all, Mirrors: o.ssh.restrict(source.NewMirrors(dir("git"), most))},
 		sourcev1.OCIRepositoryKind:  &fetch.OCIRepositories{Sources: all, Images: images},
 		sourcev1.BucketKind:         &fetch.Buckets{Sources: all, Buckets: source.NewBuckets(dir("buckets"), most)},
 		sourcev1.HelmRepositoryKind: &fetch.HelmRepositories{Sources: all, Indexes: indexes},
@@ -208,7 +208,7 @@ func (w *wiring) kustomizations(ctx context.Context) error {
 			NoCrossNamespaceRefs: o.references.noCrossNamespace, RequeueDependency: o.references.requeue, Stages: w.stages,
 			ExternalArtifact: f.externalArtifact, LenientSubstitution: f.lenientSubstitution, NoFailFast: f.noFailFast,
 			MigrateAPIVersion: f.migrateAPIVersion, NoCommitStatusEvent: f.noCommitStatusEvent,
-			Dependencies: w.dependencies(), Decryption: decryption,
+			Dependencies: w.dependencies(), Decryption: decryption, Retries: o.pauses.retries(),
 		},
 	}
 	w.claims.Kustomizations = r
@@ -233,6 +233,7 @@ func (w *wiring) releases(ctx context.Context) error {
 		Rules: helmrelease.Rules{
 			NoCrossNamespaceRefs: o.references.noCrossNamespace, RequeueDependency: o.references.requeue,
 			ExternalArtifact: f.externalArtifact, NoDigestTracking: f.noDigestTracking, Dependencies: w.dependencies(),
+			Retries: o.pauses.retries(),
 		},
 	}
 	w.claims.HelmReleases = r
@@ -245,7 +246,7 @@ func (w *wiring) dependencies() depend.Rules {
 }
 
 // jitter spreads what would be reconciled at once.
-func (w *wiring) jitter() wake.Jitter { return wake.NewJitter(w.program.Rand) }
+func (w *wiring) jitter() wake.Jitter { return w.options.pauses.jitter(w.program.Rand) }
 
 func (w *wiring) children(ctx context.Context) error {
 	o, mgr, now := w.options, w.mgr, w.program.Now
