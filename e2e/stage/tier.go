@@ -167,6 +167,19 @@ func (s *Stage) Cluster(ctx context.Context, name string, flags ...string) (*Tie
 	return t, t.StartControlPlane(ctx)
 }
 
+// Through is the tier as a kubeconfig leads to it, which is that of a proxy in front
+// of it. Its agents, started with StartAgent, have a log and storage of their own.
+func (t *Tier) Through(name string, kubeconfig []byte) (*Tier, error) {
+	via := &Tier{Name: t.Name, Dir: filepath.Join(t.stage.options.Run, "clusters", t.Name+"-"+name), stage: t.stage}
+	if err := os.MkdirAll(via.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("cannot make a directory for %s: %w", name, err)
+	}
+	if err := os.WriteFile(via.Kubeconfig(), kubeconfig, 0o600); err != nil {
+		return nil, fmt.Errorf("cannot write kubeconfig of %s: %w", name, err)
+	}
+	return via, nil
+}
+
 // Child returns the tier that Cluster API made in this one under a name.
 // It fails until the cluster has a kubeconfig.
 func (t *Tier) Child(ctx context.Context, name string) (*Tier, error) {
