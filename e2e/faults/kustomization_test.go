@@ -57,7 +57,7 @@ var kustomizationKills = []killing{
 	{
 		// A Kustomization declares another, which gets another name in one commit.
 		name:   "Rename",
-		files:  map[string]string{"fleet/app.yaml": renamed("old"), "app/objects.yaml": manifests("o", 0, 10, "one")},
+		files:  map[string]string{"fleet/app.yaml": renamed("old"), "app/objects.yaml": manifests("o", 0, many, "one")},
 		commit: map[string]string{"fleet/app.yaml": renamed("new")},
 		begin:  func(p *place, ctx context.Context) error { return p.kustomization(ctx, "fleet") },
 		begun: func(p *place, ctx context.Context) error {
@@ -65,11 +65,11 @@ var kustomizationKills = []killing{
 		},
 		change: (*place).commit,
 		done: func(p *place, ctx context.Context) error {
-			return firstError(p.applied(ctx, "fleet", p.commits.after), p.applied(ctx, "new", p.commits.after), p.gone(ctx, &kustomizev1.Kustomization{}, "old"))
+			return firstError(p.applied(ctx, "fleet", p.commits.after), p.applied(ctx, "new", p.commits.after), p.gone(ctx, &kustomizev1.Kustomization{}, "old"), p.forgotten(ctx, "fleet", "old"))
 		},
 		expect: func(*place) expectation {
 			return expectation{
-				there:  union(ids("o", 0, 10, "one"), map[string]string{"kustomizations/fleet": "", "kustomizations/new": ""}),
+				there:  union(ids("o", 0, many, "one"), map[string]string{"kustomizations/fleet": "", "kustomizations/new": ""}),
 				owners: []string{"fleet", "new"}, goes: []string{"kustomizations/old"},
 			}
 		},
@@ -78,11 +78,11 @@ var kustomizationKills = []killing{
 		name: "Definition", definitions: true, begun: fetched, change: create, done: begun,
 		files: map[string]string{
 			"app/definition.yaml": strings.NewReplacer("things.$ns.example.com", `"things.${ns}.example.com"`, "$ns", "${ns}").Replace(scenario.ThingCRD),
-			"app/things.yaml":     things("a", "b", "c", "d", "e"), "app/objects.yaml": manifests("o", 0, 5, "one"),
+			"app/things.yaml":     things("a", "b", "c", "d", "e"), "app/objects.yaml": manifests("o", 0, many, "one"),
 		},
 		expect: func(p *place) expectation {
 			return expectation{
-				there: union(ids("o", 0, 5, "one"), map[string]string{
+				there: union(ids("o", 0, many, "one"), map[string]string{
 					"kustomizations/app": "", "customresourcedefinitions/things." + p.ns + ".example.com": "",
 					"things/a": "", "things/b": "", "things/c": "", "things/d": "", "things/e": "",
 				}),

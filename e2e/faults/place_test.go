@@ -275,7 +275,7 @@ func (p *place) verdict(ctx context.Context, e expectation) ([]string, error) {
 		if strings.HasPrefix(is.release, "pending") || is.release == "uninstalling" {
 			violation("%s is %s", id, is.release)
 		}
-		if _, declared := e.there[id]; declared || !is.owned && slices.ContainsFunc(own, func(prefix string) bool { return strings.HasPrefix(id, prefix) }) {
+		if _, declared := e.there[id]; declared || slices.ContainsFunc(own, func(prefix string) bool { return strings.HasPrefix(id, prefix) }) {
 			continue
 		}
 		violation("%s is left behind", id)
@@ -332,6 +332,19 @@ func (p *place) inventories(ctx context.Context, owners []string) ([]string, err
 	}
 	slices.Sort(names)
 	return names, nil
+}
+
+// forgotten is an error until a Kustomization has taken an object that it deleted off
+// its inventory, which it does when it has seen that the object is gone.
+func (p *place) forgotten(ctx context.Context, owner, name string) error {
+	listed, err := p.inventories(ctx, []string{owner})
+	if err != nil {
+		return err
+	}
+	if slices.Contains(listed, name) {
+		return fmt.Errorf("the inventory of Kustomization %s is %v", owner, listed)
+	}
+	return nil
 }
 
 // clear takes a place away, without the agent: what is left of it would be looked at

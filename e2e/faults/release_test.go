@@ -13,7 +13,7 @@ import (
 // each kind of action.
 func hookedChart(version string) origins.Chart {
 	files := map[string]string{
-		"templates/objects.yaml": `{{- range $i := until 8 }}
+		"templates/objects.yaml": `{{- range $i := until 20 }}
 ---
 apiVersion: v1
 kind: ConfigMap
@@ -76,11 +76,11 @@ func expectRelease(there map[string]string, goes ...string) func(*place) expecta
 var releaseKills = []killing{
 	{
 		name: "Install", files: app("one"), begun: fetched, change: release("1.0.0"), done: released("1.0.0"),
-		expect: expectRelease(union(ids("o", 0, 8, "1.0.0"), map[string]string{"configmaps/first": "1.0.0"})),
+		expect: expectRelease(union(ids("o", 0, 20, "1.0.0"), map[string]string{"configmaps/first": "1.0.0"})),
 	},
 	{
 		name: "Upgrade", files: app("one"), begin: release("1.0.0"), begun: released("1.0.0"), change: release("1.1.0"), done: released("1.1.0"),
-		expect: expectRelease(ids("o", 0, 8, "1.1.0"), "configmaps/first"),
+		expect: expectRelease(ids("o", 0, 20, "1.1.0"), "configmaps/first"),
 	},
 	{
 		name: "Uninstall", files: app("one"), begin: release("1.0.0"), begun: released("1.0.0"),
@@ -93,7 +93,7 @@ var releaseKills = []killing{
 		expect: func(p *place) expectation {
 			return expectation{
 				may:  []string{"configmaps/hook-"},
-				goes: append(names(ids("o", 0, 8, "")), "configmaps/first", "helmcharts/"+p.ns+"-web", "helmreleases/web", "secrets/sh.helm.release.v1.web.v1"),
+				goes: append(names(ids("o", 0, 20, "")), "configmaps/first", "helmcharts/"+p.ns+"-web", "helmreleases/web", "secrets/sh.helm.release.v1.web.v1"),
 			}
 		},
 	},
