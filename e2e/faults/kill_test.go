@@ -46,15 +46,23 @@ func TestKill(t *testing.T) {
 			"--controllers=GitRepository,HelmRepository,HelmChart,Kustomization,HelmRelease"))
 	}
 	var table []line
-	for _, sc := range slices.Concat(kustomizationKills, releaseKills) {
-		t.Run(sc.name, func(t *testing.T) {
-			l := sc.run(t, s, workers, most)
-			table = append(table, l)
-			for _, v := range l.violations {
-				t.Error(v)
-			}
-		})
+	run := func(workers []*worker, all ...killing) {
+		for _, sc := range all {
+			t.Run(sc.name, func(t *testing.T) {
+				l := sc.run(t, s, workers, most)
+				table = append(table, l)
+				for _, v := range l.violations {
+					t.Error(v)
+				}
+			})
+		}
 	}
+	run(workers, slices.Concat(kustomizationKills, releaseKills)...)
+	// Layers and children have no shards: one agent works on all of them.
+	scenario.InstallClusterAPI(t, s.client)
+	s.fleet = startFleet(t)
+	parent := s.worker(t, "parent", "--watch-label-selector=worker=parent", "--first-sync=create", "--controllers=GitRepository,Layer")
+	run([]*worker{parent}, layerKills...)
 	t.Log("\n" + tableOf(table))
 }
 
@@ -91,6 +99,9 @@ type killing struct {
 	change, done func(*place, context.Context) error
 	// expect is what must be there then.
 	expect func(*place) expectation
+	// below is what must be in the child then, belowGoes what may be deleted there.
+	below     map[string]string
+	belowGoes []string
 }
 
 // line of the table.
@@ -253,9 +264,12 @@ func (k killing) once(ctx context.Context, w *worker, template, ns string, commi
 		o.err = fmt.Errorf("%s: cannot begin: %w", ns, err)
 		return o
 	}
-	hooks := proxy.NewKill(at.at, at.moment, func(r *proxy.Request) bool { return r.Writes() && strings.Contains(r.Path, ns) }, w.agent.Kill)
+	hooks := proxy.NewKill(at.at, at.moment, func(r *proxy.Request) bool { return r.Writes() && strings.Contains(r.Path, ns) }, w.kill)
 	w.proxy.Use(hooks)
 	defer w.proxy.Use(nil)
+	if p.child != nil {
+		p.child.proxy.Use(below{hooks, ns})
+	}
 	if err := k.change(p, ctx); err != nil {
 		o.err = fmt.Errorf("%s: cannot change: %w", ns, err)
 		return o
@@ -268,6 +282,9 @@ func (k killing) once(ctx context.Context, w *worker, template, ns string, commi
 	}
 	o.requests = hooks.Counted()
 	w.proxy.Use(nil)
+	if p.child != nil {
+		p.child.proxy.Use(nil)
+	}
 	if o.killed {
 		begin := time.Now()
 		if err := w.start(ctx); err != nil {
@@ -281,6 +298,13 @@ func (k killing) once(ctx context.Context, w *worker, template, ns string, commi
 		o.recovery = time.Since(begin)
 	}
 	wrong, err := p.verdict(ctx, k.expect(p))
+	if err == nil && p.child != nil {
+		var more []string
+		more, err = p.child.verdict(ctx, k.below, k.belowGoes)
+		for _, v := range more {
+			wrong = append(wrong, ns+": "+v)
+		}
+	}
 	if err != nil {
 		o.err = err
 		return o
@@ -303,6 +327,11 @@ func (k killing) prepare(ctx context.Context, p *place) error {
 	}
 	if err := await(ctx, patience, func(ctx context.Context) error { return k.begun(p, ctx) }); err != nil {
 		return err
+	}
+	if p.child != nil {
+		if err := p.child.noted(ctx); err != nil {
+			return err
+		}
 	}
 	return p.noted(ctx)
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/e2e/scenario"
 	"github.com/cascade-gitops/cascade/e2e/stage"
 )
@@ -35,6 +36,8 @@ type place struct {
 	// from is where the audit log was before the change, before what was there.
 	from   int64
 	before map[string]object
+	// child is nil if it has none.
+	child *child
 }
 
 // object as the sweep finds it.
@@ -351,6 +354,9 @@ func (p *place) forgotten(ctx context.Context, owner, name string) error {
 // at every start.
 func (p *place) clear(ctx context.Context) error {
 	var failures []error
+	if p.child != nil {
+		failures = append(failures, p.clearChild(ctx))
+	}
 	for _, list := range []client.ObjectList{&kustomizev1.KustomizationList{}, &helmv2.HelmReleaseList{}, &sourcev1.HelmChartList{}, &sourcev1.HelmRepositoryList{}, &sourcev1.GitRepositoryList{}} {
 		if err := p.client.List(ctx, list, client.InNamespace(p.ns)); err != nil {
 			return err
@@ -370,6 +376,21 @@ func (p *place) clear(ctx context.Context) error {
 	crd.SetName("things." + p.ns + ".example.com")
 	failures = append(failures, client.IgnoreNotFound(p.client.Delete(ctx, crd)), os.RemoveAll(p.bare(p.ns)))
 	return errors.Join(failures...)
+}
+
+// clearChild takes the cluster first: with it the agent lets go of all that is below.
+func (p *place) clearChild(ctx context.Context) error {
+	cluster := stage.Object("cluster.x-k8s.io/v1beta2", "Cluster")
+	cluster.SetNamespace(p.ns)
+	cluster.SetName("it")
+	layer := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "app"}}
+	if err := errors.Join(p.remove(ctx, cluster), p.remove(ctx, layer)); err != nil {
+		return err
+	}
+	err := await(ctx, patience, func(ctx context.Context) error { return p.gone(ctx, &v1alpha1.Child{}, "it") })
+	p.fleet.Remove(p.ns)
+	p.child.proxy.Close()
+	return err
 }
 
 // remove deletes an object without what its finalizers stand for.

@@ -31,7 +31,11 @@ const (
 	// teams is how many Kustomizations there are besides the one that declares them,
 	// objects how many each of them has that are always declared.
 	teams, objects = 6, 8
-	// short lived objects are declared for this many commits.
+	// slow is the number of commits after which a short-lived object comes, one goes, and
+	// releases change. More objects than 10 that a Kustomization could not delete for
+	// some time would be held until a person decides.
+	slow = 5
+	// lifetime is how many short-lived objects there are.
 	lifetime = 3
 )
 
@@ -107,7 +111,7 @@ func (f *failing) files() map[string]string {
 		}
 		fleet = append(fleet, text)
 		files[name+"/objects.yaml"] = manifests(name, 0, objects, fmt.Sprint(f.n))
-		files[name+"/short-lived.yaml"] = manifests("short-"+name, max(0, f.n-lifetime), f.n, "here")
+		files[name+"/short-lived.yaml"] = manifests("short-"+name, max(0, f.n/slow-lifetime), f.n/slow, "here")
 	}
 	for _, name := range releases {
 		fleet = append(fleet, fmt.Sprintf(`apiVersion: helm.toolkit.fluxcd.io/v2
@@ -120,7 +124,7 @@ spec:
   upgrade: {strategy: {name: RetryOnFailure, retryInterval: 1s}}
   chart: {spec: {chart: app, version: 1.0.0, sourceRef: {kind: HelmRepository, name: charts}}}
   values: {settings: {value: "%d"}}
-`, name, f.ns, f.n/5))
+`, name, f.ns, f.n/slow))
 	}
 	files["fleet/fleet.yaml"] = strings.Join(fleet, "---\n")
 	return files
@@ -194,7 +198,7 @@ func (f *failing) commit(t *testing.T) {
 	now := time.Now()
 	f.push(t)
 	for i := range teams {
-		if old := f.n - lifetime - 1; old >= 0 {
+		if old := f.n/slow - lifetime - 1; old >= 0 && f.n%slow == 0 {
 			f.removed[fmt.Sprintf("configmaps/short-team-%d-%02d", i, old)] = now
 		}
 	}
@@ -249,7 +253,7 @@ func (f *failing) kept() map[string]string {
 		maps.Copy(all, ids(name, 0, objects, fmt.Sprint(f.n)))
 	}
 	for _, name := range releases {
-		all["configmaps/"+name+"-settings"] = fmt.Sprint(f.n / 5)
+		all["configmaps/"+name+"-settings"] = fmt.Sprint(f.n / slow)
 		all["helmcharts/"+f.ns+"-"+name] = ""
 	}
 	return all
@@ -259,7 +263,7 @@ func (f *failing) kept() map[string]string {
 func (f *failing) declared() map[string]string {
 	all := f.kept()
 	for i := range teams {
-		maps.Copy(all, ids(fmt.Sprintf("short-team-%d", i), max(0, f.n-lifetime), f.n, "here"))
+		maps.Copy(all, ids(fmt.Sprintf("short-team-%d", i), max(0, f.n/slow-lifetime), f.n/slow, "here"))
 	}
 	return all
 }

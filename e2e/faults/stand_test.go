@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/e2e/fleetsim"
 	"github.com/cascade-gitops/cascade/e2e/origins"
 	"github.com/cascade-gitops/cascade/e2e/proxy"
 	"github.com/cascade-gitops/cascade/e2e/scenario"
@@ -31,6 +31,8 @@ type stand struct {
 	plane  *stage.Tier
 	client client.Client
 	charts *origins.Charts
+	// fleet are simulated children; nil if there are none.
+	fleet *fleetsim.Fleet
 	// run is the directory of everything.
 	run string
 }
@@ -102,6 +104,9 @@ func (s *stand) worker(t *testing.T, name string, flags ...string) *worker {
 	}
 	return w
 }
+
+// kill ends the agent without any notice.
+func (w *worker) kill() { w.agent.Kill() }
 
 func (w *worker) start(ctx context.Context) (err error) {
 	w.agent, err = w.tier.StartAgent(ctx, w.flags...)
@@ -175,13 +180,4 @@ func (s *stand) advance(name, commit string) error {
 		return err
 	}
 	return os.Rename(file+".new", file)
-}
-
-// hostOf is the address that a kubeconfig names.
-func hostOf(kubeconfig []byte) (string, error) {
-	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
-	if err != nil {
-		return "", err
-	}
-	return config.Host, nil
 }
