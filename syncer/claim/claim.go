@@ -20,6 +20,7 @@ package claim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -76,8 +77,13 @@ func (c *Claims) Except(self client.Object, at target.Ref, applied Applied) appl
 type Applied struct {
 	// Current reports whether it is still what that one declares; nil is yes.
 	Current func() bool
-	// Has reports whether an owner is among it; nil is no.
-	Has func(owner inventory.Entry) bool
+	// Owners are those among it.
+	Owners []inventory.Entry
+}
+
+// has reports whether an owner is among it.
+func (a Applied) has(owner inventory.Entry) bool {
+	return slices.ContainsFunc(a.Owners, func(e inventory.Entry) bool { return e.ID() == owner.ID() })
 }
 
 // claims are what a survey found.

@@ -119,11 +119,12 @@ func (s *survey) here(o client.Object) bool {
 // drops reports whether self applied an owner and no longer declares it. It goes, and
 // what it declares with it.
 func (s *survey) drops(o client.Object) bool {
-	return parentOf(o) == s.found.self.String() && (s.applied.Has == nil || !s.applied.Has(EntryOf(o)))
+	return parentOf(o) == s.found.self.String() && !s.applied.has(EntryOf(o))
 }
 
-// missing adds the owners that others have applied, and that the cache does not have
-// yet. The caches of two kinds are of different moments.
+// missing adds the owners that self and others have applied, and that the cache does not
+// have yet: self applied its own a moment ago, and the caches of two kinds are of
+// different moments.
 func (s *survey) missing(ctx context.Context) error {
 	if s.Live == nil {
 		return nil
@@ -141,6 +142,11 @@ func (s *survey) missing(ctx context.Context) error {
 		}
 	}
 	s.mu.Unlock()
+	for _, e := range s.applied.Owners {
+		if s.at.Local() && e.Namespace != "" && s.live[e.ID()] == nil {
+			names = append(names, e)
+		}
+	}
 	for _, e := range names {
 		o := newOwner(e.Kind)
 		err := s.Live.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Name}, o)

@@ -3,6 +3,7 @@ package claim
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -121,6 +122,7 @@ func TestSurvey(t *testing.T) {
 		reason     string
 		self       *kustomizev1.Kustomization
 		owners     []client.Object
+		unseen     []client.Object
 		git        sources
 		superseded bool
 		want       apply.Claim
@@ -147,6 +149,7 @@ func TestSurvey(t *testing.T) {
 		"UnknownPassing":  {reason: "a source is fetched again after a restart", owners: []client.Object{of("new", "two")}, git: sources{"two": unknown(true)}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
 		"Dropped":         {reason: "one that the one that asks made and no longer declares", owners: []client.Object{of("mid", "two", madeByOld), of("kept", "three", madeByOld)}, git: sources{"two": has("a"), "three": has("b")}},
 		"Kept":            {reason: "one that the one that asks made and declares", owners: []client.Object{of("kept", "two", madeByOld)}, git: sources{"two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/kept", Kind: apply.Declared}},
+		"MadeJustNow":     {reason: "one that the one that asks made, and that the cache does not have yet", unseen: []client.Object{of("kept", "two", madeByOld)}, git: sources{"two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/kept", Kind: apply.Declared}},
 		"Lost":            {reason: "one that its parent applied while it went, and will make again", owners: []client.Object{of("root", "root", recording("apps_new_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("new", "two")).settled(), "two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
 		"StillGoing":      {reason: "the same, while it still goes", owners: []client.Object{of("new", "two", deleting), of("root", "root", recording("apps_new_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("new", "two")).settled(), "two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
 		"GoneForGood":     {reason: "one that its parent no longer declares", owners: []client.Object{of("new", "two", deleting), of("root", "root", recording("apps_new_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": has("b").settled(), "two": has("a")}},
@@ -168,9 +171,11 @@ func TestSurvey(t *testing.T) {
 				self = old
 			}
 			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(tc.owners, self)...).Build()
-			claims := &Claims{Client: c, Live: c, Kustomizations: tc.git, HelmReleases: tc.git, Now: func() time.Time { return noon }}
+			live := fake.NewClientBuilder().WithScheme(scheme).WithObjects(slices.Concat(tc.owners, tc.unseen, []client.Object{self})...).Build()
+			claims := &Claims{Client: c, Live: live, Kustomizations: tc.git, HelmReleases: tc.git, Now: func() time.Time { return noon }}
 			got, err := claims.Except(self, target.Ref{}, Applied{
-				Current: func() bool { return !tc.superseded }, Has: func(e inventory.Entry) bool { return e.Name == "kept" },
+				Current: func() bool { return !tc.superseded },
+				Owners:  []inventory.Entry{EntryOf(of("kept", ""))},
 			})(t.Context(), has("a").Entries[0], inventory.Entry{})
 			if err != nil || got != tc.want {
 				t.Errorf("%s: %+v, %v; want %+v", tc.reason, got, err, tc.want)

@@ -143,16 +143,13 @@ func (r *Reconciler) declared(name types.NamespacedName, d declaration) {
 
 // applied is what a reconcile applies, for those who ask for the claims of others.
 func (r *Reconciler) applied(run *run) claim.Applied {
-	owners := map[string]bool{}
+	applied := claim.Applied{Current: func() bool { return r.current(run) }}
 	for _, u := range run.rendering.Objects {
 		if claim.IsOwner(u.GroupVersionKind().GroupKind()) {
-			owners[inventory.Of(u).ID()] = true
+			applied.Owners = append(applied.Owners, inventory.Of(u))
 		}
 	}
-	return claim.Applied{
-		Current: func() bool { return r.current(run) },
-		Has:     func(owner inventory.Entry) bool { return owners[owner.ID()] },
-	}
+	return applied
 }
 
 // current reports whether a reconcile applies what its Kustomization still declares, as
