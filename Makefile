@@ -222,7 +222,7 @@ test-names: ## the names of all tests, in bin/test-names.txt
 
 # The long forms of tests that `make test-all` runs in short. How often they do what
 # they do, a variable says: make rotation CASCADE_ROTATIONS=600.
-export CASCADE_ROTATIONS CASCADE_RECREATIONS CASCADE_DELETIONS CASCADE_LEAK_ROTATIONS
+export CASCADE_ROTATIONS CASCADE_RECREATIONS CASCADE_DELETIONS CASCADE_LEAK_ROTATIONS CASCADE_KILLS CASCADE_FAULTS_FOR
 LONG = go test -C e2e -race -count=1 -timeout 60m -v
 
 .PHONY: rotation
@@ -244,6 +244,17 @@ deletion: build-e2e race ## 100 clusters that are deleted in the middle of a pus
 leak: CASCADE_LEAK_ROTATIONS ?= 1000
 leak: build-e2e race ## the size of an agent before and after 1000 rotations
 	$(LONG) -run '^TestRotationLeak$$' ./children
+
+# CASCADE_KILLS=N does N kills of each scenario.
+.PHONY: kill
+kill: CASCADE_KILLS ?= all
+kill: build-e2e race ## an agent that is killed before and after each of its requests; the table of docs/safety.md
+	$(LONG) -timeout 90m -run '^TestKill$$' ./faults
+
+.PHONY: faults
+faults: CASCADE_FAULTS_FOR ?= 10m
+faults: build-e2e race ## an API server that fails a fifth of all requests for 10 minutes
+	$(LONG) -run '^TestFaultyServer$$' ./faults
 
 # CASCADE_ARMOUR_SEED repeats a walk.
 OPERATIONS ?= 2000

@@ -97,6 +97,10 @@ type killing struct {
 	begin, begun func(*place, context.Context) error
 	// change is what the agent is killed in, and done an error until it is through.
 	change, done func(*place, context.Context) error
+	// meanwhile is what somebody else does after the kill, while no agent runs: what the
+	// agent had begun is not declared any more. through is an error until the change is
+	// through without it; nil: done is.
+	meanwhile, through func(*place, context.Context) error
 	// expect is what must be there then.
 	expect func(*place) expectation
 	// below is what must be in the child then, belowGoes what may be deleted there.
@@ -285,18 +289,23 @@ func (k killing) once(ctx context.Context, w *worker, template, ns string, commi
 	if p.child != nil {
 		p.child.proxy.Use(nil)
 	}
-	if o.killed {
-		begin := time.Now()
-		if err := w.start(ctx); err != nil {
-			o.err = err
+	if k.meanwhile != nil {
+		if err := k.meanwhile(p, ctx); err != nil {
+			o.err = fmt.Errorf("%s: cannot change meanwhile: %w", ns, err)
 			return o
 		}
-		if err := await(ctx, recovery, func(ctx context.Context) error { return k.done(p, ctx) }); err != nil {
-			o.violations = append(o.violations, fmt.Sprintf("%s: killed at %+v: %v", ns, *hooks.Target(), err))
-			return o
-		}
-		o.recovery = time.Since(begin)
 	}
+	begin := time.Now()
+	if o.killed {
+		if o.err = w.start(ctx); o.err != nil {
+			return o
+		}
+	}
+	if err := await(ctx, recovery, func(ctx context.Context) error { return k.done(p, ctx) }); err != nil {
+		o.violations = append(o.violations, fmt.Sprintf("%s: killed at %+v: %v", ns, hooks.Target(), err))
+		return o
+	}
+	o.recovery = time.Since(begin)
 	wrong, err := p.verdict(ctx, k.expect(p))
 	if err == nil && p.child != nil {
 		var more []string
@@ -338,12 +347,16 @@ func (k killing) prepare(ctx context.Context, p *place) error {
 
 // awaitKill returns when the agent was killed, or is through.
 func (k killing) awaitKill(ctx context.Context, p *place, hooks *proxy.Kill) error {
+	through := k.through
+	if through == nil {
+		through = k.done
+	}
 	return await(ctx, patience, func(ctx context.Context) error {
 		select {
 		case <-hooks.Done():
 			return nil
 		default:
-			return k.done(p, ctx)
+			return through(p, ctx)
 		}
 	})
 }

@@ -92,16 +92,33 @@ var kustomizationKills = []killing{
 	},
 	{
 		name: "Delete", files: app("one"), begin: create, begun: begun,
-		change: func(p *place, ctx context.Context) error {
-			k := &kustomizev1.Kustomization{}
-			k.Namespace, k.Name = p.ns, "app"
-			return p.client.Delete(ctx, k)
-		},
-		done: func(p *place, ctx context.Context) error { return p.gone(ctx, &kustomizev1.Kustomization{}, "app") },
-		expect: func(*place) expectation {
-			return expectation{goes: append(names(ids("o", 0, many, "")), "kustomizations/app")}
-		},
+		change: drop, done: dropped, expect: nothing,
 	},
+	{
+		// Some of what it was about to create is not declared any more when it comes back.
+		name: "CreateThenPrune", files: app("one"), commit: map[string]string{"app/objects.yaml": manifests("o", 0, many-10, "one")},
+		begun: fetched, change: create, through: begun, meanwhile: (*place).commit, done: done,
+		expect: expecting(ids("o", 0, many-10, "one"), names(ids("o", many-10, many, ""))...),
+	},
+	{
+		name: "CreateThenDelete", files: app("one"), begun: fetched, change: create, through: begun, meanwhile: drop, done: dropped, expect: nothing,
+	},
+}
+
+// drop deletes the Kustomization, with what it applied.
+func drop(p *place, ctx context.Context) error {
+	k := &kustomizev1.Kustomization{}
+	k.Namespace, k.Name = p.ns, "app"
+	return p.client.Delete(ctx, k)
+}
+
+func dropped(p *place, ctx context.Context) error {
+	return p.gone(ctx, &kustomizev1.Kustomization{}, "app")
+}
+
+// nothing is there any more.
+func nothing(*place) expectation {
+	return expectation{goes: append(names(ids("o", 0, many, "")), "kustomizations/app")}
 }
 
 // renamed is the manifest of a Kustomization of a name that is declared by another.

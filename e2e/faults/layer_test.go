@@ -131,14 +131,10 @@ func (p *place) pushed(ctx context.Context, commit string) error {
 	return nil
 }
 
-// connected is an error until the agent has reached the child.
-func (p *place) connected(ctx context.Context) error {
-	o := &v1alpha1.Child{}
-	if err := p.load(ctx, o, "it"); err != nil {
+// known is an error until the agent has seen the cluster.
+func (p *place) known(ctx context.Context) error {
+	if err := p.load(ctx, &v1alpha1.Child{}, "it"); err != nil {
 		return err
-	}
-	if !meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ConnectedCondition) {
-		return fmt.Errorf("the Child says %+v", o.Status.Conditions)
 	}
 	return p.fetched(ctx, p.commits.before)
 }
@@ -215,7 +211,7 @@ func expectLayer(*place) expectation { return expectation{may: []string{"secrets
 // child count like those to the tier.
 var layerKills = []killing{
 	{
-		name: "Layer", files: layered(0, 10, "one"), begin: (*place).addChild, begun: (*place).connected, change: (*place).layer,
+		name: "Layer", files: layered(0, 10, "one"), begin: (*place).addChild, begun: (*place).known, change: (*place).layer,
 		done:   func(p *place, ctx context.Context) error { return p.pushed(ctx, p.commits.before) },
 		expect: expectLayer, below: ids("o", 0, 10, "one"),
 	},

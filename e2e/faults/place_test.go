@@ -235,7 +235,7 @@ func (p *place) noted(ctx context.Context) (err error) {
 	if p.before, err = p.sweep(ctx); err != nil {
 		return err
 	}
-	_, p.from, err = p.plane.Audit(0)
+	p.from, err = p.auditEnd()
 	return err
 }
 

@@ -84,17 +84,24 @@ var releaseKills = []killing{
 	},
 	{
 		name: "Uninstall", files: app("one"), begin: release("1.0.0"), begun: released("1.0.0"),
-		change: func(p *place, ctx context.Context) error {
-			o := &helmv2.HelmRelease{}
-			o.Namespace, o.Name = p.ns, "web"
-			return p.client.Delete(ctx, o)
-		},
-		done: func(p *place, ctx context.Context) error { return p.gone(ctx, &helmv2.HelmRelease{}, "web") },
-		expect: func(p *place) expectation {
-			return expectation{
-				may:  []string{"configmaps/hook-"},
-				goes: append(names(ids("o", 0, 20, "")), "configmaps/first", "helmcharts/"+p.ns+"-web", "helmreleases/web", "secrets/sh.helm.release.v1.web.v1"),
-			}
-		},
+		change: uninstall, done: uninstalled, expect: noRelease,
 	},
+}
+
+func uninstall(p *place, ctx context.Context) error {
+	o := &helmv2.HelmRelease{}
+	o.Namespace, o.Name = p.ns, "web"
+	return p.client.Delete(ctx, o)
+}
+
+func uninstalled(p *place, ctx context.Context) error {
+	return p.gone(ctx, &helmv2.HelmRelease{}, "web")
+}
+
+// noRelease is there any more, but objects of hooks, which Helm leaves.
+func noRelease(p *place) expectation {
+	return expectation{
+		may:  []string{"configmaps/hook-"},
+		goes: append(names(ids("o", 0, 20, "")), "configmaps/first", "helmcharts/"+p.ns+"-web", "helmreleases/web", "secrets/sh.helm.release.v1.web.v1"),
+	}
 }

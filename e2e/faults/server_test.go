@@ -174,7 +174,7 @@ spec: {url: %[5]q, interval: 10m}
 	for id := range f.kept() {
 		f.uids[id] = now[id].uid
 	}
-	if _, f.from, err = f.plane.Audit(0); err != nil {
+	if f.from, err = f.auditEnd(); err != nil {
 		t.Fatal(err)
 	}
 }

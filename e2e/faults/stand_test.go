@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,6 +36,21 @@ type stand struct {
 	fleet *fleetsim.Fleet
 	// run is the directory of everything.
 	run string
+
+	mu sync.Mutex
+	// audited is where the audit log ended last.
+	audited int64
+}
+
+// auditEnd is where the audit log ends.
+func (s *stand) auditEnd() (int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, end, err := s.plane.Audit(s.audited)
+	if err == nil {
+		s.audited = end
+	}
+	return end, err
 }
 
 // startStand starts one. Agents are those of the first of these directories that has
