@@ -86,6 +86,10 @@ var releaseKills = []killing{
 		name: "Uninstall", files: app("one"), begin: release("1.0.0"), begun: released("1.0.0"),
 		change: uninstall, done: uninstalled, expect: noRelease,
 	},
+	{
+		name: "InstallThenUninstall", files: app("one"), begun: fetched, change: release("1.0.0"), through: released("1.0.0"),
+		meanwhile: uninstall, done: uninstalled, expect: noRelease,
+	},
 }
 
 func uninstall(p *place, ctx context.Context) error {

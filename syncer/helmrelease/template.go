@@ -114,14 +114,22 @@ func declares(want, have *sourcev1.HelmChart) bool {
 	return equality.Semantic.DeepEqual(want.Spec, *spec)
 }
 
-// deleteTemplate deletes the HelmChart in the status, if it is still ours.
+// deleteTemplate deletes the HelmChart in the status, if it is still ours. Without one
+// there, the agent may have been killed before it wrote of the one that is declared.
 func (r *Reconciler) deleteTemplate(ctx context.Context, obj *helmv2.HelmRelease) error {
-	if obj.Status.HelmChart == "" {
+	var key types.NamespacedName
+	switch {
+	case obj.Status.HelmChart != "":
+		key.Namespace, key.Name = obj.Status.GetHelmChart()
+	case obj.Spec.Chart != nil:
+		key = templateName(obj)
+	default:
 		return nil
 	}
-	namespace, name := obj.Status.GetHelmChart()
-	key := types.NamespacedName{Namespace: namespace, Name: name}
 	if refused := r.access(obj, source.Key{Kind: sourcev1.HelmChartKind, NamespacedName: key}); refused != nil {
+		if obj.Status.HelmChart == "" {
+			return nil // so it was when it would have been made
+		}
 		return refused.err
 	}
 	have := &sourcev1.HelmChart{}

@@ -281,3 +281,41 @@ func TestHoldCreation(t *testing.T) {
 		})
 	}
 }
+
+// TestRemoveBegun: the agent was killed in the middle of an install, before the history had
+// the release, and the object is deleted. The release is its own if its objects say so.
+func TestRemoveBegun(t *testing.T) {
+	mine := strings.ReplaceAll(manifestOf(named("ConfigMap", "settings"), named("Secret", "keys")), "namespace: apps}",
+		"namespace: apps, labels: {"+ownerName+": web, "+ownerNamespace+": apps}}")
+	for name, tc := range map[string]struct {
+		reason   string
+		manifest string
+		none     bool
+		taken    string
+	}{
+		"Own":     {reason: "nothing must be left behind", manifest: mine, taken: "uninstall"},
+		"Foreign": {reason: "another person installed a release of that name", manifest: manifestOf(named("ConfigMap", "settings"))},
+		"Mixed":   {reason: "what is not certain stays", manifest: mine + manifestOf(named("ConfigMap", "other"))},
+		"Empty":   {reason: "nothing tells whose it is", manifest: ""},
+		"None":    {reason: "it was killed before", none: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			obj.Name, obj.Namespace = "web", "apps"
+			obj.Status.History, obj.Status.Inventory = nil, nil
+			m.live = map[string]inventory.Live{"settings": owned(nil), "keys": owned(nil)}
+			m.stored[0].Manifest = tc.manifest
+			m.change(common.StatusPendingInstall)
+			if tc.none {
+				m.stored = nil
+			}
+			out, err := m.newRun(obj, wanted).remove(t.Context())
+			if err != nil || out != (Outcome{}) {
+				t.Errorf("%s: remove() = %+v, %v", tc.reason, out, err)
+			}
+			if got := strings.Join(m.taken, " "); got != tc.taken {
+				t.Errorf("%s: took %q, want %q", tc.reason, got, tc.taken)
+			}
+		})
+	}
+}

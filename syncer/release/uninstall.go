@@ -39,9 +39,8 @@ func (r *Releases) Uninstall(ctx context.Context, req Request) (out Outcome, err
 			conditions.MarkFalse(obj, meta.ReadyCondition, v2.UninstallFailedReason, "%s", err)
 		}
 	}()
-	if obj.Status.StorageNamespace == "" || obj.Status.History.Latest() == nil {
+	if obj.Status.StorageNamespace == "" {
 		obj.Status.ClearHistory()
-		obj.Status.StorageNamespace = ""
 		return Outcome{}, nil // it never had a release
 	}
 	n, err := r.begin(req, nil)
@@ -49,7 +48,7 @@ func (r *Releases) Uninstall(ctx context.Context, req Request) (out Outcome, err
 		conditions.MarkFalse(obj, meta.ReadyCondition, v2.UninstallFailedReason, "failed to build REST client getter to uninstall release: %s", err)
 		return Outcome{}, err
 	}
-	out, err = n.uninstall(ctx)
+	out, err = n.remove(ctx)
 	if err != nil || out != (Outcome{}) {
 		return out, err
 	}
@@ -57,6 +56,46 @@ func (r *Releases) Uninstall(ctx context.Context, req Request) (out Outcome, err
 	obj.Status.StorageNamespace = ""
 	r.Forget(client.ObjectKeyFromObject(obj), obj.UID)
 	return Outcome{}, nil
+}
+
+// remove uninstalls the release of an object that is being deleted, if it has one.
+func (n *run) remove(ctx context.Context) (Outcome, error) {
+	if n.obj.Status.History.Latest() == nil {
+		begun, err := n.begun(ctx)
+		if err != nil {
+			conditions.MarkFalse(n.obj, meta.ReadyCondition, v2.UninstallFailedReason, "%s", err)
+			return Outcome{}, err
+		}
+		if begun == nil {
+			return Outcome{}, nil
+		}
+		n.obj.Status.History = v2.Snapshots{begun}
+	}
+	return n.uninstall(ctx)
+}
+
+// begun is the record of a release that the agent was killed in the middle of installing,
+// before the history had it; nil if there is none. Helm's storage may have a release of
+// another person under the name: the object's own is known by its labels, which
+// everything in its manifest carries.
+func (n *run) begun(ctx context.Context) (*v2.Snapshot, error) {
+	n.storageNamespace = n.obj.Status.StorageNamespace
+	_, rel, err := n.newest(ctx)
+	if err != nil || rel == nil {
+		return nil, err
+	}
+	objects, _, err := objectsOf(rel, n.mapper)
+	if err != nil || len(objects) == 0 {
+		return nil, err
+	}
+	for _, u := range objects {
+		for label, value := range originLabels(n.obj) {
+			if u.GetLabels()[label] != value {
+				return nil, nil
+			}
+		}
+	}
+	return snapshotOf(rel, "", v2.ReleaseActionInstall), nil
 }
 
 // leave uninstalls a release that the object does not point at any more.
