@@ -29,12 +29,13 @@ import (
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/stall"
 )
 
 // SetupWithManager registers the reconcilers of Layer and Child, and that of the
 // Namespaces with Clusters. Clusters and their kubeconfig Secrets are watched from the
 // moment that Cluster API is installed in the tier, which may be never.
-func SetupWithManager(mgr ctrl.Manager, children *Children, layers *Layers, concurrent int) error {
+func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Children, layers *Layers, concurrent int) error {
 	children.references.Reader, children.references.now = children.Cluster, children.Now
 	layers.Wake = func(child types.NamespacedName) { children.Connections.wake(child, true) }
 	c, err := ctrl.NewControllerManagedBy(mgr).
@@ -46,14 +47,14 @@ func SetupWithManager(mgr ctrl.Manager, children *Children, layers *Layers, conc
 			MaxConcurrentReconciles: concurrent,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, breakPause),
 		}).
-		Build(children)
+		Build(stalls.Guard("Child", func() client.Object { return &v1alpha1.Child{} }, children))
 	if err != nil {
 		return err
 	}
 	if err := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Layer{}, builder.WithPredicates(relevant())).
 		Watches(&v1alpha1.Child{}, handler.EnqueueRequestsFromMapFunc(layers.inNamespace)).
-		Complete(layers); err != nil {
+		Complete(stalls.Guard("Layer", func() client.Object { return &v1alpha1.Layer{} }, layers)); err != nil {
 		return err
 	}
 	guard, err := namespaces{children}.setUp(mgr)

@@ -211,3 +211,9 @@ type ChildList struct {
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []Child `json:"items"`
 }
+
+// GetConditions returns the conditions of the status, as Flux's kinds do.
+func (c *Child) GetConditions() []metav1.Condition { return c.Status.Conditions }
+
+// SetConditions sets the conditions of the status.
+func (c *Child) SetConditions(conditions []metav1.Condition) { c.Status.Conditions = conditions }

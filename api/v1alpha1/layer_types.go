@@ -262,3 +262,9 @@ type LayerList struct {
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []Layer `json:"items"`
 }
+
+// GetConditions returns the conditions of the status, as Flux's kinds do.
+func (l *Layer) GetConditions() []metav1.Condition { return l.Status.Conditions }
+
+// SetConditions sets the conditions of the status.
+func (l *Layer) SetConditions(conditions []metav1.Condition) { l.Status.Conditions = conditions }

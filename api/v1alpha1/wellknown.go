@@ -147,4 +147,5 @@ const (
 	ReasonKustomizationFailing = "KustomizationFailing"
 	ReasonReleaseFailing       = "HelmReleaseFailing"
 	ReasonSourceFailing        = "SourceFailing"
+	ReasonWorkerStalled        = "WorkerStalled"
 )

@@ -22,7 +22,7 @@ type Buckets struct {
 // SetupWithManager registers the reconciler. shard passes the buckets that this
 // process reconciles.
 func (r *Buckets) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
-	return r.setup(mgr, &sourcev1.Bucket{}, concurrent, shard).Complete(r)
+	return r.complete(r.setup(mgr, &sourcev1.Bucket{}, concurrent, shard), sourcev1.BucketKind, &sourcev1.Bucket{}, r)
 }
 
 // Reconcile fetches one bucket.

@@ -33,9 +33,8 @@ type GitRepositories struct {
 // SetupWithManager registers the reconciler. shard passes the repositories that
 // this process reconciles.
 func (r *GitRepositories) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
-	return r.setup(mgr, &sourcev1.GitRepository{}, concurrent, shard).
-		WatchesRawSource(ctrlsource.Func(r.onSnapshot)).
-		Complete(r)
+	b := r.setup(mgr, &sourcev1.GitRepository{}, concurrent, shard).WatchesRawSource(ctrlsource.Func(r.onSnapshot))
+	return r.complete(b, sourcev1.GitRepositoryKind, &sourcev1.GitRepository{}, r)
 }
 
 // onSnapshot enqueues the repositories that include one that changed.

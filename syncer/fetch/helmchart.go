@@ -71,7 +71,7 @@ func (r *HelmCharts) SetupWithManager(mgr ctrl.Manager, concurrent int, shard pr
 	for _, o := range others {
 		b = b.Watches(o, r.index().UsersOf(find.KindOf(o)), builder.WithPredicates(wake.NewArtifact()))
 	}
-	return b.Complete(r)
+	return r.complete(b, sourcev1.HelmChartKind, &sourcev1.HelmChart{}, r)
 }
 
 // index finds the charts in a source.

@@ -29,9 +29,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/cascade-gitops/cascade/syncer/metrics"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/stall"
 	"github.com/cascade-gitops/cascade/syncer/status"
 	"github.com/cascade-gitops/cascade/syncer/wake"
 )
@@ -52,7 +54,9 @@ type Sources struct {
 	Storage *source.Storage
 	Events  record.EventRecorder
 	Metrics *metrics.Metrics
-	Now     func() time.Time
+	// Stalls watches the reconciles; nil watches none.
+	Stalls *stall.Watchdog
+	Now    func() time.Time
 	// Jitter spreads the intervals.
 	Jitter wake.Jitter
 	// Retries after errors of the API server.
@@ -143,6 +147,11 @@ func (s *Sources) setup(mgr ctrl.Manager, obj client.Object, concurrent int, sha
 	return ctrl.NewControllerManagedBy(mgr).
 		For(obj, builder.WithPredicates(shard, wake.Changed())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: s.Retries.RateLimiter()})
+}
+
+// complete ends what setup began with the reconciler of the kind of obj.
+func (s *Sources) complete(b *builder.Builder, kind string, obj client.Object, r reconcile.Reconciler) error {
+	return b.Complete(s.Stalls.Guard(kind, func() client.Object { return obj.DeepCopyObject().(client.Object) }, r))
 }
 
 // reconcileSource brings one object up to date. obj is an empty one to read

@@ -24,6 +24,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/firstsync"
 	"github.com/cascade-gitops/cascade/syncer/metrics"
 	"github.com/cascade-gitops/cascade/syncer/release"
+	"github.com/cascade-gitops/cascade/syncer/stall"
 	"github.com/cascade-gitops/cascade/syncer/status"
 	"github.com/cascade-gitops/cascade/syncer/target"
 	"github.com/cascade-gitops/cascade/syncer/wake"
@@ -72,7 +73,9 @@ type Reconciler struct {
 	FirstSync *firstsync.Tier
 	Events    record.EventRecorder
 	Metrics   *metrics.Metrics
-	Now       func() time.Time
+	// Stalls watches the reconciles; nil watches none.
+	Stalls *stall.Watchdog
+	Now    func() time.Time
 	// Jitter spreads the intervals.
 	Jitter wake.Jitter
 	Rules  Rules

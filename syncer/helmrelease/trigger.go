@@ -74,7 +74,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		b = b.Watches(o, index.UsersOf(find.KindOf(o)), builder.WithPredicates(predicate.Or(wake.NewArtifact(), becameUsable())))
 	}
 	index.WatchConfigs(b, configs)
-	return b.Complete(lot)
+	return b.Complete(r.Stalls.Guard(helmv2.HelmReleaseKind, func() client.Object { return &helmv2.HelmRelease{} }, lot))
 }
 
 // index finds HelmReleases by what they refer to.

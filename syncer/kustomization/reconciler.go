@@ -30,6 +30,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/health"
 	"github.com/cascade-gitops/cascade/syncer/memo"
 	"github.com/cascade-gitops/cascade/syncer/metrics"
+	"github.com/cascade-gitops/cascade/syncer/stall"
 	"github.com/cascade-gitops/cascade/syncer/status"
 	"github.com/cascade-gitops/cascade/syncer/target"
 	"github.com/cascade-gitops/cascade/syncer/wake"
@@ -83,7 +84,9 @@ type Reconciler struct {
 	Sources *find.Finder
 	Events  record.EventRecorder
 	Metrics *metrics.Metrics
-	Now     func() time.Time
+	// Stalls watches the reconciles; nil watches none.
+	Stalls *stall.Watchdog
+	Now    func() time.Time
 	// Jitter spreads the intervals, and Random the sweeps: it returns numbers from 0
 	// to 1 and is safe for concurrent use.
 	Jitter wake.Jitter

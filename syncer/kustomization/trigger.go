@@ -81,7 +81,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		b = b.Watches(o, index.UsersOf(find.KindOf(o)), builder.WithPredicates(wake.NewArtifact()))
 	}
 	index.WatchConfigs(b, configs)
-	return b.Complete(r)
+	return b.Complete(r.Stalls.Guard(kustomizev1.KustomizationKind, func() client.Object { return &kustomizev1.Kustomization{} }, r))
 }
 
 // index finds Kustomizations by what they refer to.

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/cascade-gitops/cascade/syncer/memo"
@@ -33,6 +34,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/metrics"
 	"github.com/cascade-gitops/cascade/syncer/release"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/stall"
 	"github.com/cascade-gitops/cascade/syncer/target"
 	"github.com/cascade-gitops/cascade/syncer/wake"
 	"github.com/cascade-gitops/cascade/syncer/worker"
@@ -69,6 +71,8 @@ type shared struct {
 	configs cache.Cache
 	// workers run what text of others may make endless.
 	workers *worker.Pool
+	// stalls watches the reconciles of all controllers.
+	stalls *stall.Watchdog
 }
 
 // wire sets up what the process reconciles, and the report about it.
@@ -111,6 +115,10 @@ func (w *wiring) share() error {
 		return err
 	}
 	w.metrics = metrics.New(ctrlmetrics.Registry)
+	w.stalls = stall.New(mgr.GetClient(), now, ctrlmetrics.Registry)
+	if err := errors.Join(mgr.Add(w.stalls), mgr.AddHealthzCheck("workers", w.stalls.Check)); err != nil {
+		return fmt.Errorf("cannot set up the watch of reconciles: %w", err)
+	}
 	if w.features, err = o.gates.build(o.configs.watched()); err != nil {
 		return err
 	}
@@ -164,6 +172,7 @@ func (w *wiring) sources() error {
 		return err
 	}
 	all := &fetch.Sources{
+		Stalls: w.stalls,
 		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Snapshots: w.finder.Snapshots, Logins: logins, Storage: storage,
 		Events: w.events("source-controller"), Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(), Retries: o.pauses.retries(),
 	}
@@ -201,6 +210,7 @@ func (w *wiring) kustomizations(ctx context.Context) error {
 	decryption := w.decryption
 	decryption.Client, decryption.Tokens = mgr.GetClient(), w.tokens
 	r := &kustomization.Reconciler{
+		Stalls: w.stalls,
 		Client: mgr.GetClient(), Targets: w.targets, Memo: clean, FirstSync: w.firstSync, Sources: w.finder, Claims: w.claims,
 		Events: w.events("kustomize-controller"), Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(), Random: w.program.Rand,
 		Drift: kustomization.DriftMode(o.kustomize.drift), Sweep: o.kustomize.sweep, Workers: w.workers,
@@ -223,6 +233,7 @@ func (w *wiring) releases(ctx context.Context) error {
 		return fmt.Errorf("cannot set up memo: %w", err)
 	}
 	r := &helmrelease.Reconciler{
+		Stalls: w.stalls,
 		Client: mgr.GetClient(), Targets: w.targets, FirstSync: w.firstSync, Sources: w.finder, Claims: w.claims,
 		Releases: &release.Releases{
 			Events: events, Now: w.program.Now, OverrideManagers: o.applying.overrideManagers, UseHelm3Defaults: f.helm3Defaults,
@@ -259,5 +270,5 @@ func (w *wiring) children(ctx context.Context) error {
 		Providers: providers.NewLibrary(), Workers: w.workers,
 	}
 	layers := &remote.Layers{Client: mgr.GetClient(), Reader: w.local, Snapshots: w.finder.Snapshots, Now: now}
-	return remote.SetupWithManager(mgr, children, layers, o.concurrency.children)
+	return remote.SetupWithManager(mgr, w.stalls, children, layers, o.concurrency.children)
 }

@@ -1,0 +1,177 @@
+// Package stall finds reconciles that do not end. Every reconcile has a deadline, and all
+// that it calls is to end with its context. What does not, for a defect of ours or of a
+// library, keeps a worker for ever, and its object stays as it was without a word.
+//
+// Invariants: a reconcile is told of once, after its deadline; its own status, written
+// when it ends after all, goes over what is said here. A reconcile that waits without a
+// worker (package park) is none.
+//
+// Failure model: a status that cannot be written is logged and written with the next look.
+// The health check fails as long as a worker is lost for several looks, so that the process
+// is restarted: nothing else gives a worker back.
+package stall
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/status"
+)
+
+// Numbers of looks.
+const (
+	// interval is the pause between two looks.
+	interval = 30 * time.Second
+	// grace is how long after its deadline a reconcile is given to end.
+	grace = 30 * time.Second
+	// unhealthyAfter is how many looks find the same reconcile before the process is
+	// called unhealthy.
+	unhealthyAfter = 3
+	// longest is the deadline of a reconcile whose context has none.
+	longest = 10 * time.Minute
+	// tellTimeout bounds writing that one object stalls.
+	tellTimeout = 10 * time.Second
+)
+
+// Watchdog watches the reconciles of all controllers of a process. It is safe for
+// concurrent use; the nil Watchdog watches nothing.
+type Watchdog struct {
+	client client.Client
+	now    func() time.Time
+	stuck  *prometheus.GaugeVec
+
+	mu      sync.Mutex // guards running and what is in it; never held over a call
+	running map[*working]struct{}
+}
+
+// working is one reconcile under way.
+type working struct {
+	kind     string
+	request  reconcile.Request
+	object   func() client.Object
+	begun    time.Time
+	deadline time.Time
+	// looks is how often it was found after its deadline; told, that its object says so.
+	looks int
+	told  bool
+}
+
+// New returns a Watchdog that tells of stalled objects by a client.
+func New(c client.Client, now func() time.Time, registry prometheus.Registerer) *Watchdog {
+	w := &Watchdog{client: c, now: now, running: map[*working]struct{}{}, stuck: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "cascade_stalled_workers", Help: "Number of workers whose reconcile did not end by its deadline.",
+	}, []string{"kind"})}
+	registry.MustRegister(w.stuck)
+	return w
+}
+
+// Guard returns a reconciler that is watched. object makes an empty object of its kind.
+func (w *Watchdog) Guard(kind string, object func() client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
+	if w == nil {
+		return inner
+	}
+	w.stuck.WithLabelValues(kind).Set(0)
+	return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+		one := &working{kind: kind, request: request, object: object, begun: w.now()}
+		one.deadline = one.begun.Add(longest)
+		if at, ok := ctx.Deadline(); ok {
+			one.deadline = one.begun.Add(time.Until(at))
+		}
+		w.mu.Lock()
+		w.running[one] = struct{}{}
+		w.mu.Unlock()
+		defer func() {
+			w.mu.Lock()
+			delete(w.running, one)
+			w.mu.Unlock()
+		}()
+		return inner.Reconcile(ctx, request)
+	})
+}
+
+// Start looks until the context ends. It implements controller-runtime's Runnable.
+func (w *Watchdog) Start(ctx context.Context) error {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			w.look(ctx)
+		}
+	}
+}
+
+// Check implements healthz.Checker: an error says that workers are lost for good.
+func (w *Watchdog) Check(*http.Request) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for one := range w.running {
+		if one.looks >= unhealthyAfter {
+			return fmt.Errorf("the reconcile of %s %s began at %s and does not end", one.kind, one.request, one.begun.UTC().Format(time.RFC3339))
+		}
+	}
+	return nil
+}
+
+// look finds the reconciles that are past their deadlines, and tells of them.
+func (w *Watchdog) look(ctx context.Context) {
+	counts := map[string]float64{}
+	var untold []*working
+	w.mu.Lock()
+	for one := range w.running {
+		if !w.now().After(one.deadline.Add(grace)) {
+			continue
+		}
+		one.looks++
+		counts[one.kind]++
+		if !one.told {
+			untold = append(untold, one)
+		}
+	}
+	w.mu.Unlock()
+	w.stuck.Reset()
+	for kind, n := range counts {
+		w.stuck.WithLabelValues(kind).Set(n)
+	}
+	for _, one := range untold {
+		err := w.tell(ctx, one)
+		log.FromContext(ctx).Error(err, "A reconcile did not end by its deadline and keeps its worker",
+			"kind", one.kind, "namespace", one.request.Namespace, "name", one.request.Name, "since", one.begun)
+		w.mu.Lock()
+		one.told = err == nil
+		w.mu.Unlock()
+	}
+}
+
+// tell writes to the status of an object that its reconcile does not end.
+func (w *Watchdog) tell(ctx context.Context, one *working) error {
+	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	defer cancel()
+	o := one.object()
+	if err := w.client.Get(ctx, one.request.NamespacedName, o); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("cannot read %s %s: %w", one.kind, one.request, err)
+	}
+	after, ok := o.DeepCopyObject().(status.Object)
+	if !ok {
+		return nil // its kind has no conditions
+	}
+	status.MarkFailing(after, v1alpha1.ReasonWorkerStalled, fmt.Errorf(
+		"the reconcile that began at %s did not end by its deadline and keeps a worker; the agent restarts if it does not end; if it comes again, look at the agent's log and suspend the object",
+		one.begun.UTC().Format(time.RFC3339)))
+	return status.Patch(ctx, w.client, o, after, "cascade")
+}
