@@ -130,14 +130,15 @@ func TestLease(t *testing.T) {
 		s := sharding{selector: selector, allNamespaces: all}
 		return s.lease(namespace)("l")
 	}
+	one, again := leaseOf("shard=one", true, "a"), leaseOf("shard=one", true, "a")
 	switch {
 	case leaseOf("", true, "a") != "l":
 		t.Error("an agent of all objects has another lease than the one that is looked for")
-	case leaseOf("shard=one", true, "a") == leaseOf("shard=other", true, "a"), leaseOf("shard=one", true, "a") == "l":
+	case one == leaseOf("shard=other", true, "a"), one == "l":
 		t.Error("agents of different objects compete for one lease")
 	case leaseOf("", false, "a") == "l":
 		t.Error("an agent of one namespace competes with one of all")
-	case leaseOf("shard=one", true, "a") != leaseOf("shard=one", true, "a"):
+	case one != again:
 		t.Error("agents of the same objects do not compete")
 	}
 }
