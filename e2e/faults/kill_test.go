@@ -335,6 +335,9 @@ func (k killing) prepare(ctx context.Context, p *place) error {
 		}
 	}
 	if err := await(ctx, patience, func(ctx context.Context) error { return k.begun(p, ctx) }); err != nil {
+		if !p.worker.agent.Running() {
+			return fmt.Errorf("the agent ended by itself, see %s: %w", p.worker.agent.Log, err)
+		}
 		return err
 	}
 	if p.child != nil {

@@ -29,10 +29,26 @@ type Agent struct {
 	ended   chan struct{}
 }
 
+// startTries bounds how often an agent is started that ends at once: between the choice
+// of a free port and its use, another process may take it.
+const startTries = 3
+
+// errEnded: the process ended before it was ready.
+var errEnded = errors.New("it ended")
+
 // StartAgent runs the agent of a tier, as its administrator, with these flags
 // besides those that it needs here. It returns when the agent is ready. The
 // agent ends with the stage.
 func (t *Tier) StartAgent(ctx context.Context, flags ...string) (*Agent, error) {
+	for try := 1; ; try++ {
+		a, err := t.startAgent(ctx, flags)
+		if !errors.Is(err, errEnded) || try == startTries {
+			return a, err
+		}
+	}
+}
+
+func (t *Tier) startAgent(ctx context.Context, flags []string) (*Agent, error) {
 	program, err := t.stage.Program("cascade")
 	if err != nil {
 		return nil, err
@@ -68,10 +84,17 @@ func (t *Tier) StartAgent(ctx context.Context, flags ...string) (*Agent, error) 
 	t.stage.mu.Lock()
 	t.stage.agents = append(t.stage.agents, a)
 	t.stage.mu.Unlock()
-	return a, a.awaitReady(ctx, "http://"+health+"/readyz")
+	// Both ports have to be its own: another process that has one may answer in its place.
+	for _, url := range []string{"http://" + health + "/readyz", "http://" + a.metrics + "/metrics"} {
+		if err := a.await(ctx, url); err != nil {
+			return a, err
+		}
+	}
+	return a, nil
 }
 
-func (a *Agent) awaitReady(ctx context.Context, url string) error {
+// await waits until a URL of the agent answers well, while the agent runs.
+func (a *Agent) await(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -83,13 +106,13 @@ func (a *Agent) awaitReady(ctx context.Context, url string) error {
 		}
 		if answer, err := http.DefaultClient.Do(request); err == nil {
 			_ = answer.Body.Close()
-			if answer.StatusCode == http.StatusOK {
+			if answer.StatusCode == http.StatusOK && a.Running() {
 				return nil
 			}
 		}
 		select {
 		case <-a.ended:
-			return fmt.Errorf("cannot start the agent: it ended; see %s", a.Log)
+			return fmt.Errorf("cannot start the agent: %w; see %s", errEnded, a.Log)
 		case <-ctx.Done():
 			return fmt.Errorf("cannot start the agent: it is not ready within %s; see %s", startTimeout, a.Log)
 		case <-tick.C:
