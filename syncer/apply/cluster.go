@@ -131,6 +131,7 @@ func (c *Cluster) Parallel(most int) { c.parallel = most }
 func (c *Cluster) Obey(other *Cluster) {
 	c.fence, c.parallel = other.MayDelete, max(1, other.parallel)
 	c.reader = other.reader.For(c.metadata)
+	c.polled = memo.NewPolled(c.reader, group)
 }
 
 // Reader reads the metadata of the cluster's objects.

@@ -451,3 +451,40 @@ func TestPolledCluster(t *testing.T) {
 		t.Errorf("a sweep verified %d objects, want all 20", len(s.requests))
 	}
 }
+
+// TestObey: in another cluster, too, fields of a manager of whom our own cluster has none are
+// seen, also where nothing else of the object changed.
+func TestObey(t *testing.T) {
+	s := newServer()
+	a, local := s.applier(t), s.applier(t)
+	local.client.Override([]string{"node-fetch"})
+	a.client.Obey(local.client)
+	a.memo = a.client.Polled()
+	u := anObject("Deployment", "a", nil)
+	if _, err := a.Sync(t.Context(), []Phase{{Objects: []*unstructured.Unstructured{u}}}, Options{Record: noRecord}); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct { // in this order: what is dirty stays so
+		name, reason string
+		manager      string
+		clean        bool
+	}{
+		{"Nobody", "a manager that nobody named keeps its fields", "autoscaler", true},
+		{"Taken", "one that is named does not", "node-fetch-1", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s.mu.Lock()
+			live := s.objects[s.path(u.GroupVersionKind(), "x", "a")].DeepCopy()
+			s.mu.Unlock()
+			live.SetManagedFields(append(live.GetManagedFields(), metav1.ManagedFieldsEntry{Manager: tc.manager, Operation: metav1.ManagedFieldsOperationUpdate}))
+			s.put(live, nil)
+			r := a.begin(nil, Options{})
+			if err := r.poll(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := a.memo.Clean(a.owner.key(), 1); got != tc.clean {
+				t.Errorf("%s: clean = %t", tc.reason, got)
+			}
+		})
+	}
+}
