@@ -13,7 +13,7 @@ import (
 const (
 	// listAfter is how many single reads of a kind in a namespace within
 	// listTTL make a list cheaper than the next.
-	listAfter = 8
+	listAfter = 4
 	// listTTL is how long a list stands for the state of the cluster. Flux
 	// reads an object before it applies the whole stage that the object is in,
 	// so what it decides by is as old as this or older.
