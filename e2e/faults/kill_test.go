@@ -74,7 +74,7 @@ func kills(t *testing.T) int {
 	t.Helper()
 	switch text := os.Getenv("CASCADE_KILLS"); text {
 	case "":
-		return 4
+		return 2
 	case "all":
 		return everyRequest
 	default:

@@ -2,9 +2,11 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	"github.com/cascade-gitops/cascade/e2e/origins"
 )
@@ -98,8 +100,10 @@ func uninstall(p *place, ctx context.Context) error {
 	return p.client.Delete(ctx, o)
 }
 
+// uninstalled: the HelmRelease is gone and so is its HelmChart, which is told to go before
+// and has a finalizer of its own.
 func uninstalled(p *place, ctx context.Context) error {
-	return p.gone(ctx, &helmv2.HelmRelease{}, "web")
+	return errors.Join(p.gone(ctx, &helmv2.HelmRelease{}, "web"), p.gone(ctx, &sourcev1.HelmChart{}, p.ns+"-web"))
 }
 
 // noRelease is there any more, but objects of hooks, which Helm leaves.
