@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -17,9 +18,12 @@ import (
 )
 
 // Numbers of the shrink guard: a removal of more than the larger of
-// ShrinkFloor objects and ShrinkPercent of the inventory is held.
+// ShrinkFloor objects and ShrinkPercent of the inventory is held. Of objects that are
+// still in files, which the source ignores, IgnoredFloor stands for ShrinkFloor: nobody
+// removed their lines.
 const (
 	ShrinkFloor   = 10
+	IgnoredFloor  = 1
 	ShrinkPercent = 25
 )
 
@@ -114,6 +118,9 @@ type Facts struct {
 	Approved string
 	// InFlight names a Cluster that is being deleted already, if there is one.
 	InFlight string
+	// Ignored are entries that files declare which the source ignores, with the files: they
+	// were removed by an edit of what is ignored, and not of what is declared.
+	Ignored map[Entry]string
 	// HandOver is the record of the last plan's hand-over, nil if it had none. Now is
 	// the time by which its age is measured.
 	HandOver *v1alpha1.HandOver
@@ -242,6 +249,10 @@ func PlanPrune(f Facts) Plan {
 			if !live.Confirmed {
 				c.unconfirmed += 1 + live.Carries
 				c.unasked++
+				if file := f.Ignored[e]; file != "" {
+					c.ignored++
+					c.file = cmp.Or(c.file, file)
+				}
 			}
 			if isNamespace(e) && !live.Confirmed {
 				c.namespaces++
@@ -289,6 +300,9 @@ type counts struct {
 	// unconfirmed objects would be lost, or are protected from it; unasked are
 	// those of them that the plan deletes, namespaces the Namespaces among these.
 	unconfirmed, unasked, namespaces int
+	// ignored are those of unasked that ignored files declare, file is one of these.
+	ignored int
+	file    string
 }
 
 // guard says why the deletes of a plan are held; empty if they are not.
@@ -310,6 +324,8 @@ func (c counts) guard(f Facts, p Plan) string {
 		return fmt.Sprintf("nothing is declared any more, but the inventory has %d objects", owned)
 	case c.unconfirmed > limit:
 		return fmt.Sprintf("%d of %d objects are no longer declared, more than %d", c.unconfirmed, owned, limit)
+	case c.ignored > max(IgnoredFloor, owned*ShrinkPercent/100):
+		return fmt.Sprintf("%d of %d objects are still in files that the source ignores, %s among them", c.ignored, owned, c.file)
 	case c.namespaces > 1 && !isDeclared && !f.Moved:
 		return fmt.Sprintf("none of %d Namespaces is declared any more", c.namespaces)
 	case f.Undecided:

@@ -356,6 +356,25 @@ func TestPlanPrune(t *testing.T) {
 				Approved: hash("", []Delete{{Entry: configMap, UID: "0"}})},
 			want: outcome{Deletes: []string{"ConfigMap/apps/settings"}, Held: true, Keep: []Entry{configMap}},
 		},
+		"IgnoredAreHeld": {
+			reason: "two of three are still in files: an edit of what is ignored hid them",
+			facts: Facts{Owned: []Entry{configMap, secret, other}, Rendered: []Entry{other}, Live: map[Entry]Live{configMap: ours, secret: with(func(l *Live) { l.UID = "2" })},
+				Ignored: map[Entry]string{configMap: "apps/settings.yaml", secret: "apps/secret.yaml"}},
+			want: outcome{Deletes: []string{"Secret/fleet/prod-ca", "ConfigMap/apps/settings"}, Held: true, Keep: []Entry{configMap, secret}},
+		},
+		"IgnoredApproved": {
+			reason: "a decision is a decision",
+			facts: Facts{Owned: []Entry{configMap, secret, other}, Rendered: []Entry{other}, Live: map[Entry]Live{configMap: ours, secret: with(func(l *Live) { l.UID = "2" })},
+				Ignored:  map[Entry]string{configMap: "apps/settings.yaml", secret: "apps/secret.yaml"},
+				Approved: hash("", []Delete{{Entry: configMap, UID: "1"}, {Entry: secret, UID: "2"}})},
+			want: outcome{Deletes: []string{"Secret/fleet/prod-ca", "ConfigMap/apps/settings"}, Keep: []Entry{configMap, secret}},
+		},
+		"IgnoredOne": {
+			reason: "one object that is ignored from now on is an ordinary removal",
+			facts: Facts{Owned: []Entry{configMap, secret, other}, Rendered: []Entry{other}, Live: map[Entry]Live{configMap: ours, secret: with(func(l *Live) { l.UID = "2" })},
+				Ignored: map[Entry]string{configMap: "apps/settings.yaml"}},
+			want: outcome{Deletes: []string{"Secret/fleet/prod-ca", "ConfigMap/apps/settings"}, Keep: []Entry{configMap, secret}},
+		},
 		"UndecidedStaysHeld": {
 			reason: "what was applied meanwhile made the inventory larger; the removal that was held must not pass by itself on the next run",
 			facts:  Facts{Owned: []Entry{configMap, other}, Rendered: []Entry{other}, Undecided: true, Live: map[Entry]Live{configMap: ours}},

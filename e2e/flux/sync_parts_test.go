@@ -100,6 +100,47 @@ func (o *syncTier) suspended(t *testing.T) {
 	}
 }
 
+// ignoredFiles: a line in .sourceignore hides most of a small Kustomization, which the
+// guard by numbers would let pass. It is held until the line goes; what is removed from Git
+// goes as ever.
+func (o *syncTier) ignoredFiles(t *testing.T) {
+	files := map[string]string{}
+	for i := range 4 {
+		name := fmt.Sprint("hidden-", i)
+		files["set/"+name+".yaml"] = scenario.ConfigMap(name, "1")
+	}
+	files["set/seen.yaml"] = scenario.ConfigMap("seen", "1")
+	o.Repository(t, "hidden", files)
+	o.Apply(t, scenario.Kustomization("hidden", "hidden", "./set", ""))
+	o.Value(t, "hidden-3", "1")
+	o.Reason(t, "hidden", fluxmeta.ReconciliationSucceededReason)
+	o.Put(t, "hidden", map[string]string{".sourceignore": "set/hidden-*\n"})
+	if c := o.Reason(t, "hidden", v1alpha1.ReasonPruneBlocked); !strings.Contains(c.Message, "4 of 5 objects are still in files that the source ignores, set/hidden-0.yaml among them") {
+		t.Errorf("the message does not say why: %s", c.Message)
+	}
+	o.Value(t, "hidden-0", "1")
+	remove := func(names ...string) {
+		t.Helper()
+		_, err := o.Git.Commit(t.Context(), "hidden", "main", "Remove "+names[0], func(dir string) error {
+			var failures []error
+			for _, name := range names {
+				failures = append(failures, os.Remove(filepath.Join(dir, name)))
+			}
+			return errors.Join(failures...)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove(".sourceignore")
+	o.Reason(t, "hidden", fluxmeta.ReconciliationSucceededReason)
+	remove("set/hidden-0.yaml", "set/hidden-1.yaml")
+	o.Value(t, "hidden-0", "")
+	o.Value(t, "hidden-1", "")
+	o.Value(t, "hidden-2", "1")
+	o.Reason(t, "hidden", fluxmeta.ReconciliationSucceededReason)
+}
+
 // pruning: an object that Git no longer declares goes, one that carries another
 // owner's labels or asks to stay does not.
 func (o *syncTier) pruning(t *testing.T) {

@@ -42,6 +42,7 @@ func TestSync(t *testing.T) {
 		{"HealthAndDependencies", (*syncTier).healthAndDependencies},
 		{"Suspended", (*syncTier).suspended},
 		{"Pruning", (*syncTier).pruning},
+		{"IgnoredFilesAreHeld", (*syncTier).ignoredFiles},
 		{"InhabitedNamespaceStays", (*syncTier).inhabitedNamespace},
 		{"DeletionPolicies", (*syncTier).deletionPolicies},
 		{"Refusals", (*syncTier).refusals},

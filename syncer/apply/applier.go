@@ -97,7 +97,7 @@ func (a *Applier) Remove(ctx context.Context, owned []inventory.Entry, o Options
 	err = a.prune(ctx, inventory.Facts{
 		Target: o.Target, Owned: owned, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided, Asked: !o.Moved, Moved: o.Moved,
 		HandOver: o.HandOver,
-	}, o.Claimed, nil, &res)
+	}, o, nil, &res)
 	if err != nil {
 		return res, &PruneError{Err: err}
 	}

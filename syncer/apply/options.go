@@ -53,6 +53,9 @@ type Options struct {
 	// HandOver is the record of the objects that the owner's last plan kept for other
 	// owners, nil if it kept none.
 	HandOver *v1alpha1.HandOver
+	// Ignored finds, among entries that are no longer declared, those that files declare
+	// which the source ignores, with the files. It may be nil.
+	Ignored func(gone []inventory.Entry) (map[inventory.Entry]string, error)
 	// Sent are objects as they were applied before. They are not applied again. It
 	// is for connections that make one call at a time.
 	Sent Sent

@@ -41,12 +41,17 @@ func (c *Cluster) MayDelete() error {
 
 // prune makes a plan and carries it out. provided are the providers of Cluster
 // API of which the rendering has components.
-func (a *Applier) prune(ctx context.Context, facts inventory.Facts, claimed Claims, provided map[string]bool, res *Result) error {
-	known := &lookups{claimed: claimed, tier: claimed != nil && !facts.LowerTier}
+func (a *Applier) prune(ctx context.Context, facts inventory.Facts, o Options, provided map[string]bool, res *Result) error {
+	known := &lookups{claimed: o.Claimed, tier: o.Claimed != nil && !facts.LowerTier}
 	facts.Now = a.now()
 	facts.Live = a.read(ctx, inventory.Candidates(facts.Owned, facts.Rendered), facts.Owned, known)
 	a.needed(ctx, facts.Live, provided)
 	var err error
+	if gone := inventory.Candidates(facts.Owned, facts.Rendered); o.Ignored != nil && len(gone) > 0 {
+		if facts.Ignored, err = o.Ignored(gone); err != nil {
+			return err
+		}
+	}
 	if facts.InFlight, err = a.inFlight(ctx, facts.Live); err != nil {
 		return err
 	}

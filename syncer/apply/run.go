@@ -163,7 +163,7 @@ func (r *run) pruneRest(ctx context.Context) error {
 	err := r.prune(ctx, inventory.Facts{
 		Target: o.Target, Owned: r.owned, Rendered: r.rendered, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided,
 		HandOver: o.HandOver,
-	}, o.Claimed, r.provided, &r.res)
+	}, o, r.provided, &r.res)
 	if err != nil {
 		return &PruneError{Err: err}
 	}

@@ -222,7 +222,7 @@ func TestPrune(t *testing.T) {
 			claims := func(context.Context, inventory.Entry, inventory.Entry) (Claim, error) {
 				return Claim{Owner: tc.claimed}, nil
 			}
-			err := a.prune(t.Context(), inventory.Facts{Owned: []inventory.Entry{e}, Rendered: nil, Asked: tc.object.GetKind() != clusterapi.ClusterKind.Kind}, claims, nil, &res)
+			err := a.prune(t.Context(), inventory.Facts{Owned: []inventory.Entry{e}, Rendered: nil, Asked: tc.object.GetKind() != clusterapi.ClusterKind.Kind}, Options{Claimed: claims}, nil, &res)
 			if (err != nil) != (tc.fails != "") || err != nil && !strings.Contains(err.Error(), tc.fails) {
 				t.Errorf("%s: prune() = %v, want %q", tc.reason, err, tc.fails)
 			}
@@ -364,7 +364,7 @@ func TestPruneCost(t *testing.T) {
 				owned = append(owned, inventory.Of(u))
 			}
 			res := Result{Changes: ssa.NewChangeSet()}
-			if err := a.prune(t.Context(), inventory.Facts{Owned: owned, Asked: true}, nil, nil, &res); err != nil {
+			if err := a.prune(t.Context(), inventory.Facts{Owned: owned, Asked: true}, Options{}, nil, &res); err != nil {
 				t.Fatalf("%s: prune() = %v", tc.reason, err)
 			}
 			deletes := tc.n

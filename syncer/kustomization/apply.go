@@ -104,10 +104,13 @@ func (r *Reconciler) options(run *run, owned []inventory.Entry, record *inventor
 		Undecided:         run.undecided(),
 		LowerTier:         !run.target.Local(),
 		HandOver:          run.held.HandOver,
-		Claimed:           r.Claims.Except(obj, run.target, r.applied(run)),
-		Report:            r.driftMode(obj) == DriftReport,
-		Secretive:         len(run.inputs.Sensitive) > 0 || run.inputs.Decrypter != nil,
-		Applied:           obj.Status.LastAppliedRevision == run.snapshot.Revision && obj.Status.ObservedGeneration == obj.Generation,
+		Ignored: func(gone []inventory.Entry) (map[inventory.Entry]string, error) {
+			return ignored(run.snapshot, obj.Spec.Path, gone)
+		},
+		Claimed:   r.Claims.Except(obj, run.target, r.applied(run)),
+		Report:    r.driftMode(obj) == DriftReport,
+		Secretive: len(run.inputs.Sensitive) > 0 || run.inputs.Decrypter != nil,
+		Applied:   obj.Status.LastAppliedRevision == run.snapshot.Revision && obj.Status.ObservedGeneration == obj.Generation,
 	}
 }
 
