@@ -8,30 +8,74 @@ import (
 	"time"
 )
 
-// gcPercent keeps the heap closer to what is in use than Go's default of 100:
-// the agent shares small machines, and has little garbage to collect. GOGC in
-// the environment overrides it.
-const gcPercent = 50
-
 // Times after which memory that was needed only for a while is given back.
 const (
 	firstRelease = 2 * time.Second
 	nextRelease  = 30 * time.Minute
-	// A burst of work leaves memory that is free but not given back. It is looked
-	// for again and again, and given back when it is worth it. Pages of the program that
-	// only the burst used are given back in any case.
-	spareLook  = 15 * time.Second
+	// Pages of the program that only a burst of work used are given back this often.
+	pagesRelease = 15 * time.Second
+	// A burst of work leaves memory that is free but not given back. It is given back
+	// when the burst is over, if it is worth a collection.
 	spareBytes = 16 << 20
 )
 
-// spare is memory of the heap that is free and not given back.
-func spare() uint64 {
-	sample := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}}
-	metrics.Read(sample)
-	if sample[0].Value.Kind() != metrics.KindUint64 {
-		return 0
+// How much garbage may gather, in percent of the memory in use; GOGC in the environment
+// overrides this. The agent shares small machines. What it holds while it waits counts,
+// and so does the processor time of collecting while it works on a small heap.
+const (
+	gcPercent = 50
+	gcBusy    = 100
+	// largeHeap is a heap of which a second one would not be small any more.
+	largeHeap = 64 << 20
+	// busyBytes are allocated between two looks by an agent that works. One that
+	// waits allocates some ten kilobytes.
+	busyBytes = 1 << 20
+	busyLook  = time.Second
+	// calmLooks is how many looks without work end a burst.
+	calmLooks = 10
+)
+
+// heap is what the runtime tells of its memory, in bytes.
+type heap struct {
+	// live is what the last collection found in use, allocated everything that was
+	// allocated since the start, spare what is free and not given back.
+	live, allocated, spare uint64
+}
+
+func readHeap() heap {
+	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}, {Name: "/memory/classes/heap/free:bytes"}}
+	metrics.Read(samples)
+	var h heap
+	for i, to := range []*uint64{&h.live, &h.allocated, &h.spare} {
+		if samples[i].Value.Kind() == metrics.KindUint64 {
+			*to = samples[i].Value.Uint64()
+		}
 	}
-	return sample[0].Value.Uint64()
+	return h
+}
+
+// pace chooses how often garbage is collected, by what the heap did since the look
+// before.
+type pace struct {
+	allocated uint64
+	busy      bool
+	calm      int
+}
+
+// look returns the percentage from now on, and whether a burst of work has just ended.
+func (p *pace) look(h heap) (percent int, over bool) {
+	p.calm++
+	if h.allocated-p.allocated >= busyBytes {
+		p.calm, p.busy = 0, true
+	}
+	p.allocated = h.allocated
+	if p.busy && p.calm >= calmLooks {
+		p.busy, over = false, true
+	}
+	if p.busy && h.live < largeHeap {
+		return gcBusy, false
+	}
+	return gcPercent, over
 }
 
 // frugal keeps the process's memory small. Start returns when the context ends.
@@ -39,23 +83,31 @@ type frugal struct{ now func() time.Time }
 
 // Start implements controller-runtime's Runnable.
 func (f frugal) Start(ctx context.Context) error {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
-	timer := time.NewTimer(firstRelease)
-	defer timer.Stop()
-	due := f.now()
+	_, chosen := os.LookupEnv("GOGC")
+	look := time.NewTicker(busyLook)
+	defer look.Stop()
+	var p pace
+	percent := 0
+	release, pages := f.now().Add(firstRelease), f.now().Add(firstRelease)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-timer.C:
-			timer.Reset(spareLook)
-			if now := f.now(); !now.Before(due) || spare() >= spareBytes {
-				due = now.Add(nextRelease)
-				// What setting up left behind is garbage now, between what is in use.
-				debug.FreeOSMemory()
-			}
+		case <-look.C:
+		}
+		h, now := readHeap(), f.now()
+		next, over := p.look(h)
+		if next != percent && !chosen {
+			debug.SetGCPercent(next)
+			percent = next
+		}
+		if !now.Before(release) || over && h.spare >= spareBytes {
+			release = now.Add(nextRelease)
+			// What setting up left behind is garbage now, between what is in use.
+			debug.FreeOSMemory()
+		}
+		if !now.Before(pages) || over {
+			pages = now.Add(pagesRelease)
 			releaseProgramPages()
 		}
 	}

@@ -1,0 +1,53 @@
+package agent
+
+import "testing"
+
+func TestPace(t *testing.T) {
+	const work, wait = 8 << 20, 20 << 10
+	looks := func(n int, allocates uint64) []uint64 {
+		list := make([]uint64, n)
+		for i := range list {
+			list[i] = allocates
+		}
+		return list
+	}
+	for _, tc := range []struct {
+		reason string
+		live   uint64
+		looks  []uint64
+		want   int
+		over   bool
+	}{
+		{"a start is work", 8 << 20, looks(1, work), gcBusy, false},
+		{"a pause within a burst is part of it", 8 << 20, append(looks(1, work), looks(calmLooks-1, wait)...), gcBusy, false},
+		{"a burst is over when nothing was done for a while", 8 << 20, append(looks(1, work), looks(calmLooks, wait)...), gcPercent, true},
+		{"it is over once", 8 << 20, append(looks(1, work), looks(calmLooks+1, wait)...), gcPercent, false},
+		{"work is seen at the next look", 8 << 20, append(looks(calmLooks, wait), work), gcBusy, false},
+		{"a large heap is not doubled", largeHeap, looks(2, work), gcPercent, false},
+		{"an agent that waits has no burst that could end", 8 << 20, looks(2*calmLooks, wait), gcPercent, false},
+	} {
+		t.Run(tc.reason, func(t *testing.T) {
+			var p pace
+			var percent int
+			var over bool
+			h := heap{live: tc.live}
+			for _, n := range tc.looks {
+				h.allocated += n
+				percent, over = p.look(h)
+			}
+			if percent != tc.want || over != tc.over {
+				t.Errorf("look() = %d, %t, want %d, %t", percent, over, tc.want, tc.over)
+			}
+		})
+	}
+}
+
+// TestReadHeap: the runtime has what is asked for.
+func TestReadHeap(t *testing.T) {
+	before := readHeap()
+	kept := make([]byte, 4<<20)
+	after := readHeap()
+	if grown := after.allocated - before.allocated; grown < uint64(len(kept)) {
+		t.Errorf("%d bytes more are told after %d were allocated", grown, len(kept))
+	}
+}
