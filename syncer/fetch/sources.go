@@ -52,6 +52,8 @@ type Sources struct {
 	Logins *source.Logins
 	// Storage packs snapshots for consumers outside; nil if there are none.
 	Storage *source.Storage
+	// Kept has what was fetched before the process began; nil keeps nothing.
+	Kept    *source.Kept
 	Events  record.EventRecorder
 	Metrics *metrics.Metrics
 	// Stalls watches the reconciles; nil watches none.
@@ -204,6 +206,9 @@ func restore[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T]
 	if artifact == nil || s.Snapshots.Get(key) != nil {
 		return nil
 	}
+	if s.recall(ctx, key, obj) {
+		return nil
+	}
 	pinned := obj.DeepCopyObject().(T)
 	kind.pin(pinned, artifact)
 	timeout := sourceTimeout
@@ -222,13 +227,7 @@ func restore[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T]
 		return fmt.Errorf("cannot fetch revision %s of suspended %s %s again: there is only %s; resume it to use that",
 			artifact.Revision, key.Kind, key.NamespacedName, got.snapshot.Revision)
 	}
-	s.mu.Lock()
-	if s.artifacts == nil {
-		s.artifacts = map[source.Key]*meta.Artifact{}
-	}
-	s.artifacts[key] = artifact.DeepCopy()
-	s.mu.Unlock()
-	s.Snapshots.Put(key, got.snapshot.Named(artifact.Revision))
+	s.handOver(key, artifact, got.snapshot.Named(artifact.Revision))
 	return nil
 }
 
@@ -257,10 +256,29 @@ func (s *Sources) forget(key source.Key) error {
 	s.mu.Lock()
 	delete(s.artifacts, key)
 	s.mu.Unlock()
-	if s.Storage != nil {
-		return s.Storage.Remove(key)
+	var errs []error
+	if s.Kept != nil {
+		errs = append(errs, s.Kept.Remove(key))
 	}
-	return nil
+	if s.Storage != nil {
+		errs = append(errs, s.Storage.Remove(key))
+	}
+	return errors.Join(errs...)
+}
+
+// handOver passes a snapshot, nil for an index, to those who refer to the source.
+func (s *Sources) handOver(key source.Key, artifact *meta.Artifact, snapshot *source.Snapshot) {
+	s.mu.Lock()
+	if s.artifacts == nil {
+		s.artifacts = map[source.Key]*meta.Artifact{}
+	}
+	s.artifacts[key] = artifact.DeepCopy()
+	s.mu.Unlock()
+	if snapshot != nil {
+		// Whoever is woken by the status finds the snapshot; who is woken by the
+		// snapshot may find an old status.
+		s.Snapshots.Put(key, snapshot)
+	}
 }
 
 // artifactOf is the artifact of the snapshot that was handed over last, nil if
@@ -285,6 +303,7 @@ func fetchSource[T sourceObject](ctx context.Context, s *Sources, kind sourceKin
 	defer cancel()
 	got, failed := kind.fetch(fetching, key, obj)
 	if failed != nil {
+		s.recall(ctx, key, obj)
 		return s.failed(ctx, before, obj, fields, failed)
 	}
 	artifact, failed := s.pack(ctx, key, obj, fields, got)
@@ -292,17 +311,8 @@ func fetchSource[T sourceObject](ctx context.Context, s *Sources, kind sourceKin
 		return s.failed(ctx, before, obj, fields, failed)
 	}
 	s.succeeded(ctx, before, obj, fields, got, artifact)
-	s.mu.Lock()
-	if s.artifacts == nil {
-		s.artifacts = map[source.Key]*meta.Artifact{}
-	}
-	s.artifacts[key] = artifact.DeepCopy()
-	s.mu.Unlock()
-	if got.snapshot != nil {
-		// Whoever is woken by the status finds the snapshot; who is woken by the
-		// snapshot may find an old status.
-		s.Snapshots.Put(key, got.snapshot)
-	}
+	s.handOver(key, artifact, got.snapshot)
+	s.keep(ctx, key, obj, got.snapshot)
 	return ctrl.Result{RequeueAfter: s.Jitter(obj.GetRequeueAfter())}, nil
 }
 

@@ -41,6 +41,26 @@ func (a *archive) open(n node) (io.ReadCloser, int64, error) {
 	return io.NopCloser(io.NewSectionReader(a.file, s.at, s.size)), s.size, nil
 }
 
+// add appends content at the end of the file, unless that is in it already. It returns
+// the node of it, without a mode, and the end from then on.
+func (a *archive) add(from io.Reader, end int64) (node, int64, error) {
+	h := sha256.New()
+	size, err := io.Copy(io.MultiWriter(a.file, h), from)
+	if err != nil {
+		return node{}, end, err
+	}
+	n := node{in: a}
+	h.Sum(n.id[:0])
+	if _, known := a.spans[n.id]; known {
+		if _, err := a.file.Seek(end, io.SeekStart); err != nil {
+			return node{}, end, fmt.Errorf("cannot write file: %w", err)
+		}
+		return n, end, nil
+	}
+	a.spans[n.id] = span{end, size}
+	return n, end + size, nil
+}
+
 // unnamed returns a new file that has no name in any directory.
 func unnamed(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -102,23 +122,13 @@ func unpack(ctx context.Context, packed io.Reader, dir string, inflatedMost int6
 				return nil, cannotUnpack(err)
 			}
 		case mode.IsRegular():
-			h := sha256.New()
-			size, err := io.Copy(io.MultiWriter(f, h), reader)
-			if err != nil {
+			var n node
+			if n, end, err = a.add(reader, end); err != nil {
 				return nil, fmt.Errorf("cannot read %s of archive: %w", name, err)
 			}
-			n := node{mode: filemode.Regular, in: a}
+			n.mode = filemode.Regular
 			if mode&0o111 != 0 {
 				n.mode = filemode.Executable
-			}
-			h.Sum(n.id[:0])
-			if _, ok := a.spans[n.id]; ok {
-				if _, err := f.Seek(end, io.SeekStart); err != nil {
-					return nil, fmt.Errorf("cannot write file: %w", err)
-				}
-			} else {
-				a.spans[n.id] = span{end, size}
-				end += size
 			}
 			if err := root.put(name, &n); err != nil {
 				return nil, cannotUnpack(err)

@@ -27,6 +27,8 @@ const matchedPaths = 16_000
 // take back a file of a directory that an earlier one excludes.
 type rules struct {
 	matcher gitignore.Matcher
+	// own are the rules of the object, besides those in the tree.
+	own *string
 	// id is equal for equal rules.
 	id string
 	// takesBack: there are rules that include again.
@@ -50,7 +52,7 @@ func newRules(s *Snapshot, own *string, entriesMost int, last *Snapshot) (*rules
 	if err != nil {
 		return nil, fmt.Errorf("cannot walk commit %s: %w", s.Commit, err)
 	}
-	r := &rules{holds: map[string]bool{}}
+	r := &rules{own: own, holds: map[string]bool{}}
 	h := sha256.New()
 	var patterns []gitignore.Pattern
 	read := func(data []byte, domain []string) error {

@@ -13,6 +13,7 @@ import (
 // storage is where sources are kept, and to whom else they are served.
 type storage struct {
 	path           string
+	snapshots      string
 	maxPackBytes   int64
 	addr           string
 	advertisedAddr string
@@ -20,6 +21,8 @@ type storage struct {
 
 func (s *storage) bind(f *pflag.FlagSet) {
 	f.StringVar(&s.path, "storage-path", filepath.Join(os.TempDir(), "cascade"), "directory for Git objects; it may be empty after a restart")
+	f.StringVar(&s.snapshots, "snapshot-path", "",
+		"directory, of a volume that outlives the agent, for the last snapshot of each source: it is used after a restart until the source can be fetched; empty keeps none")
 	f.Int64Var(&s.maxPackBytes, "max-pack-bytes", 512<<20, "most bytes that one fetch may receive")
 	f.StringVar(&s.addr, "artifact-addr", "",
 		"address that serves packed artifacts to other consumers of sources, e.g. :9090; empty packs and serves none")
@@ -33,6 +36,14 @@ func (*storage) check() error { return nil }
 
 // dir is a directory of the storage.
 func (s *storage) dir(name string) string { return filepath.Join(s.path, name) }
+
+// kept is what keeps snapshots, if there is a place for them.
+func (s *storage) kept() *source.Kept {
+	if s.snapshots == "" {
+		return nil
+	}
+	return source.NewKept(s.snapshots, source.MaxInflatedBytes)
+}
 
 // build packs artifacts and serves them, if somebody is to have them.
 func (s *storage) build(mgr ctrl.Manager, namespace string) (*source.Storage, error) {

@@ -174,7 +174,8 @@ func (w *wiring) sources() error {
 	all := &fetch.Sources{
 		Stalls: w.stalls,
 		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Snapshots: w.finder.Snapshots, Logins: logins, Storage: storage,
-		Events: w.events("source-controller"), Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(), Retries: o.pauses.retries(),
+		Kept: o.storage.kept(), Events: w.events("source-controller"), Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(),
+		Retries: o.pauses.retries(),
 	}
 	dir, most := o.storage.dir, o.storage.maxPackBytes
 	images := source.NewImages(dir("images"), most, w.program.Now)
