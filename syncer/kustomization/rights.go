@@ -29,22 +29,33 @@ func (r *Reconciler) keepRights(run *run) {
 		ref.User = ""
 	}
 	missing, known := r.Rights.Missing(ref.User)
-	switch told := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.AccountMissingCondition) != nil; {
-	case missing:
-		// Ready stays what it is: RBAC asks for names of users, and does not care whether
-		// there is an account.
-		message := fmt.Sprintf("%s does not exist; what RBAC grants to that name is still used, and when the Kustomization is deleted, "+
-			"its objects are left behind; create the ServiceAccount, or change spec.serviceAccountName", ref.User)
-		status.SetCondition(obj, v1alpha1.AccountMissingCondition, metav1.ConditionTrue, v1alpha1.ReasonAccountMissing, "%s", message)
-		if !told {
-			r.eventOf(run, v1alpha1.ReasonAccountMissing, corev1.EventTypeWarning, nil, "%s", message)
-		}
-	case known, ref.User == "":
-		status.RemoveCondition(obj, v1alpha1.AccountMissingCondition)
-	default:
-		missing = told // as it was
+	missing, news := tellAccount(obj, ref.User, missing, known)
+	if news != "" {
+		r.eventOf(run, v1alpha1.ReasonAccountMissing, corev1.EventTypeWarning, nil, "%s", news)
 	}
 	r.Rights.Keep(run.name(), rights.Reconciled{User: ref.User, Began: run.start, Tried: run.tried, Refused: run.refused, Missing: missing})
+}
+
+// tellAccount records whether the service account that a user stands for is missing, as
+// far as that is known, and returns what the object says afterwards, with a message if that
+// is new. Ready stays what it is: RBAC knows names of users, and does not care whether
+// there is an account.
+func tellAccount(obj *kustomizev1.Kustomization, user string, missing, known bool) (says bool, news string) {
+	told := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.AccountMissingCondition) != nil
+	switch {
+	case user == "", known && !missing:
+		status.RemoveCondition(obj, v1alpha1.AccountMissingCondition)
+		return false, ""
+	case !known:
+		return told, ""
+	}
+	message := fmt.Sprintf("%s does not exist; what RBAC grants to that name is still used, and when the Kustomization is deleted, "+
+		"its objects are left behind; create the ServiceAccount, or change spec.serviceAccountName", user)
+	status.SetCondition(obj, v1alpha1.AccountMissingCondition, metav1.ConditionTrue, v1alpha1.ReasonAccountMissing, "%s", message)
+	if told {
+		message = ""
+	}
+	return true, message
 }
 
 // attempted notes how applying or deleting objects ended.
