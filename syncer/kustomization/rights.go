@@ -83,20 +83,8 @@ func forbidden(err error) bool {
 // doubtful asks, at each interval, whether the account of an object in another cluster may
 // still apply what is known to be there as it was applied. Nothing is watched there.
 func (r *Reconciler) doubtful(ctx context.Context, run *run) {
-	if run.target.Local() || run.target.User == "" {
-		return
-	}
-	objects := run.memo.Applies(run.name())
-	if len(objects) == 0 {
-		return
-	}
-	lost, err := rights.Denied(ctx, run.cluster, run.cluster.RESTMapper(), rights.Patch, objects)
-	switch {
-	case apierrors.IsForbidden(err): // the account may not even ask
-	case err != nil:
-		run.memo.Doubt(run.name(), objects)
-	default:
-		run.memo.Doubt(run.name(), lost)
+	if !run.target.Local() && run.target.User != "" {
+		rights.Doubt(ctx, run.cluster, run.cluster.RESTMapper(), run.memo, run.name())
 	}
 }
 

@@ -9,11 +9,14 @@ import (
 	"time"
 
 	authzv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/memo"
 )
 
 // Verbs that are asked about. To create and to read are not: what is in the cluster is
@@ -141,11 +144,21 @@ func (a *answers) lost(ctx context.Context, groups []group) ([]inventory.Entry, 
 	return lost, nil
 }
 
-// Denied asks as an account about objects of its cluster, and returns those that it may
-// not touch: one of each resource and namespace, none if the account may touch all.
-func Denied(ctx context.Context, as Account, mapper meta.RESTMapper, verb string, objects []inventory.Entry) ([]inventory.Entry, error) {
+// Doubt asks as an account about what a memo knows to be clean of an owner, and has the memo
+// doubt what the account may not touch any more: all of it, if there is no answer. It is
+// for what is looked at by interval, and asks one question for each resource and
+// namespace.
+func Doubt(ctx context.Context, as Account, mapper meta.RESTMapper, m *memo.Memo, owner types.NamespacedName) {
+	objects := m.Applies(owner)
 	a := answers{account: as}
-	return a.lost(ctx, groupsOf(mapper, verb, objects, everywhere))
+	lost, err := a.lost(ctx, groupsOf(mapper, Patch, objects, everywhere))
+	switch {
+	case apierrors.IsForbidden(err): // the account may not even ask, and is told by what it applies
+	case err != nil:
+		m.Doubt(owner, objects)
+	default:
+		m.Doubt(owner, lost)
+	}
 }
 
 func everywhere(string) bool { return true }

@@ -17,11 +17,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/digest"
+	"github.com/cascade-gitops/cascade/syncer/directive"
+	"github.com/cascade-gitops/cascade/syncer/memo"
+	"github.com/cascade-gitops/cascade/syncer/observed"
 )
 
 // world answers as an API server, and takes down what it is asked and what owners are told.
@@ -368,6 +373,41 @@ func TestStore(t *testing.T) {
 	w.want(t, "Replace", []string{"of-a patch configmaps a/", "of-a patch namespaces /", "of-b patch configmaps b/"}, nil)
 	if err := s.Add("no object"); err == nil {
 		t.Error("anything is an object")
+	}
+}
+
+// TestDoubt: what is looked at by interval is doubted if it is denied, or if nobody says so.
+func TestDoubt(t *testing.T) {
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "selfsubjectaccessreviews"}, "", nil)
+	for name, tc := range map[string]struct {
+		reason string
+		denied string
+		broken error
+		clean  bool
+		asked  []string
+	}{
+		"Allowed":   {reason: "one question", clean: true, asked: []string{"of-a patch configmaps a/"}},
+		"Denied":    {reason: "it is tried", denied: "of-a patch configmaps a/", asked: []string{"of-a patch configmaps a/", "of-a patch configmaps a/one"}},
+		"Silent":    {reason: "not to know is not to be clean", broken: errors.New("connection refused"), asked: []string{"of-a patch configmaps a/"}},
+		"MayNotAsk": {reason: "who may not ask stays as it was", broken: forbidden, clean: true, asked: []string{"of-a patch configmaps a/"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &world{denied: map[string]bool{tc.denied: true}, broken: tc.broken}
+			m := memo.NewPolled(observed.NewReader(nil), directive.Group)
+			object := memo.Object{Kind: schema.GroupKind{Kind: "ConfigMap"}, Name: types.NamespacedName{Namespace: "a", Name: "one"}}
+			m.Keeps(object.Kind, corev1.SchemeGroupVersion.WithResource("configmaps"))
+			m.Remember(object, owner("a"), digest.Short{1}, &unstructured.Unstructured{Object: map[string]any{}}, &metav1.PartialObjectMetadata{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "one", UID: "u", ResourceVersion: "1", Labels: map[string]string{m.Label(): "a"}},
+			})
+			if !m.Clean(owner("a"), 1) {
+				t.Fatal("it is not clean before")
+			}
+			Doubt(t.Context(), account{w, "of-a"}, mapper(), m, owner("a"))
+			if m.Clean(owner("a"), 1) != tc.clean {
+				t.Errorf("%s: clean is %t", tc.reason, !tc.clean)
+			}
+			w.want(t, tc.reason, tc.asked, nil)
+		})
 	}
 }
 
