@@ -58,8 +58,12 @@ func tellAccount(obj *kustomizev1.Kustomization, user string, missing, known boo
 	return true, message
 }
 
-// attempted notes how applying or deleting objects ended.
-func (run *run) attempted(err error) { run.tried, run.refused = true, forbidden(err) }
+// attempted notes how applying or deleting objects ended. Other failures than of rights say
+// nothing about these.
+func (run *run) attempted(err error) {
+	run.refused = forbidden(err)
+	run.tried = run.refused || err == nil
+}
 
 // forbidden reports whether the API server did not allow something, among other errors
 // perhaps.

@@ -61,7 +61,7 @@ type run struct {
 	target  target.Ref
 	// sync is nil if nothing had to be applied: set by apply.
 	sync *apply.Result
-	// tried: objects were applied or deleted; refused: something of it was forbidden.
+	// tried: all objects were applied or deleted, or refused: something of it was forbidden.
 	tried, refused bool
 }
 

@@ -29,11 +29,25 @@ type job struct {
 
 // look does what is due.
 func (r *Rights) look(ctx context.Context) {
-	jobs, moved := r.due(r.options.Now())
+	begun := r.options.Now()
+	jobs, moved := r.due(begun)
 	for _, owner := range moved {
 		r.owners.Look(owner)
 	}
-	r.check(ctx, jobs)
+	if r.check(ctx, jobs); len(jobs) > 0 {
+		r.mu.Lock()
+		r.rested = restAfter(begun, r.options.Now())
+		r.mu.Unlock()
+	}
+}
+
+// newsDue is when the news is acted upon; zero if there is none. The lock is held.
+func (r *Rights) newsDue() time.Time {
+	due := r.news.due()
+	if !due.IsZero() && due.Before(r.rested) {
+		return r.rested
+	}
+	return due
 }
 
 // due takes what is to be done now: checks by account, and owners whose account came or
@@ -42,7 +56,7 @@ func (r *Rights) due(now time.Time) (jobs map[string][]job, moved []types.Namesp
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var shown news
-	if due := r.news.due(); !due.IsZero() && !now.Before(due) {
+	if due := r.newsDue(); !due.IsZero() && !now.Before(due) {
 		shown, r.news = r.news, news{}
 	}
 	inTurns := r.inTurns()

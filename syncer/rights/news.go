@@ -7,6 +7,11 @@ import "time"
 const (
 	quiet    = 2 * time.Second
 	patience = 10 * time.Second
+	// rest is how many times as long as a check took the next one is put off, mostRest the
+	// longest: with ClusterRoles that change all the time, the API server must not be
+	// asked all the time.
+	rest     = 4
+	mostRest = 25 * time.Second
 	// mostPlaces are told apart. More are everywhere.
 	mostPlaces = 1000
 )
@@ -58,4 +63,9 @@ func (n *news) ofRights() bool { return n.all || len(n.places) > 0 }
 func (n *news) concern(namespace string) bool {
 	_, ok := n.places[namespace]
 	return n.all || ok
+}
+
+// restAfter is when news is acted upon again after a check.
+func restAfter(begun, ended time.Time) time.Time {
+	return ended.Add(min(rest*ended.Sub(begun), mostRest))
 }

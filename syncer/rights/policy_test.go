@@ -67,6 +67,21 @@ func TestNewsOfMany(t *testing.T) {
 	}
 }
 
+func TestRest(t *testing.T) {
+	for _, tc := range []struct {
+		reason     string
+		took, want time.Duration
+	}{
+		{"a few questions", 10 * time.Millisecond, 40 * time.Millisecond},
+		{"thousands of accounts", 5 * time.Second, 20 * time.Second},
+		{"within a minute all the same", 30 * time.Second, mostRest},
+	} {
+		if got := restAfter(noon, noon.Add(tc.took)).Sub(noon.Add(tc.took)); got != tc.want {
+			t.Errorf("%s: %s, want %s", tc.reason, got, tc.want)
+		}
+	}
+}
+
 func TestJudge(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string

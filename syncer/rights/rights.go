@@ -50,6 +50,8 @@ type Rights struct {
 	// are those that were not.
 	since    time.Time
 	unlisted int
+	// rested is when news is acted upon again: checks must not go on all the time.
+	rested time.Time
 	// blind are the resources that cannot be watched.
 	blind map[schema.GroupVersionResource]bool
 	// others: others than RBAC decide. othersAt is when that was asked.
@@ -310,16 +312,20 @@ func (r *Rights) askOthers(ctx context.Context) {
 	defer cancel()
 	review := &authzv1.SelfSubjectRulesReview{Spec: authzv1.SelfSubjectRulesReviewSpec{Namespace: metav1.NamespaceDefault}}
 	err := r.options.Agent.Create(ctx, review)
-	others := err != nil || review.Status.Incomplete
 	r.mu.Lock()
 	before := r.others
-	r.others = others
-	if err != nil {
+	switch {
+	case err == nil:
+		r.others = review.Status.Incomplete
+	case answersAtAll(err):
+		r.others = true
+	default:
 		r.othersAt = now.Add(retry - othersHold)
 	}
+	others := r.others
 	r.mu.Unlock()
 	switch logger := log.FromContext(ctx); {
-	case err != nil && !before:
+	case err != nil && others && !before:
 		logger.Error(err, "cannot tell who decides about rights; the API server is asked about rights in turns")
 	case err == nil && others && !before:
 		logger.Info("others than RBAC decide about rights, which no watch shows; the API server is asked about rights in turns")
@@ -336,7 +342,7 @@ func (r *Rights) next() time.Time {
 			next = at
 		}
 	}
-	sooner(r.news.due())
+	sooner(r.newsDue())
 	for _, s := range r.standing {
 		sooner(s.check)
 	}

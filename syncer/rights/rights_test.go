@@ -101,6 +101,12 @@ func (w *world) take() (asked, told []string) {
 	return asked, told
 }
 
+func (w *world) clock() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.now
+}
+
 // begin makes Rights of two owners in namespaces a and b, each with an account of its own,
 // whose watch has begun.
 func begin(t *testing.T) (*world, *Rights) {
@@ -111,7 +117,7 @@ func begin(t *testing.T) (*world, *Rights) {
 	}}
 	r := New(Options{
 		Agent: account{w, "agent"}, As: func(user string) (Account, error) { return account{w, user[strings.LastIndex(user, ":")+1:]}, nil },
-		Mapper: mapper(), Now: func() time.Time { return w.now }, Random: func() float64 { return 0.5 },
+		Mapper: mapper(), Now: w.clock, Random: func() float64 { return 0.5 },
 	})
 	r.Serve(w)
 	r.askOthers(t.Context())
@@ -239,6 +245,29 @@ func TestUnanswered(t *testing.T) {
 	w.want(t, "an account that may not ask", []string{"of-a patch configmaps a/"}, nil)
 	w.pass(t, r, retry)
 	w.want(t, "and is not asked about soon", nil, nil)
+}
+
+// TestRestless: a check that takes long puts off the next, and what happens meanwhile is
+// one reason for it.
+func TestRestless(t *testing.T) {
+	w, r := begin(t)
+	slow := r.options.As
+	r.options.As = func(user string) (Account, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.now = w.now.Add(2 * time.Second)
+		return slow(user)
+	}
+	r.changed("")
+	w.pass(t, r, quiet)
+	w.take()
+	for range 7 {
+		r.changed("b")
+		w.pass(t, r, quiet)
+		w.want(t, "it rests", nil, nil)
+	}
+	w.pass(t, r, quiet)
+	w.want(t, "it has rested", []string{"of-b patch configmaps b/"}, nil)
 }
 
 // TestSuspended: a change that comes while nothing is done for an owner is asked about

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -28,6 +29,9 @@ func watched() []schema.GroupVersionResource {
 		rbacv1.SchemeGroupVersion.WithResource("roles"), rbacv1.SchemeGroupVersion.WithResource("rolebindings"), accounts,
 	}
 }
+
+// blindPause is the pause between two tries to watch what the agent may not.
+const blindPause = 5 * time.Minute
 
 // userPrefix begins the user names of service accounts.
 const userPrefix = "system:serviceaccount:"
@@ -71,6 +75,9 @@ func (r *Rights) reflector(ctx context.Context, resource schema.GroupVersionReso
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			if err := r.pause(ctx, resource); err != nil {
+				return nil, err
+			}
 			watching, err := client.Watch(ctx, o)
 			r.served(ctx, resource, err)
 			return watching, err
@@ -79,6 +86,24 @@ func (r *Rights) reflector(ctx context.Context, resource schema.GroupVersionReso
 	return cache.NewReflectorWithOptions(lw, &metav1.PartialObjectMetadata{}, &store{rights: r, resource: resource}, cache.ReflectorOptions{
 		Name: "rights by " + resource.Resource, TypeDescription: resource.Resource,
 	})
+}
+
+// pause keeps an agent that may not watch a resource from trying, and logging, all the time.
+func (r *Rights) pause(ctx context.Context, resource schema.GroupVersionResource) error {
+	r.mu.Lock()
+	blind := r.blind[resource]
+	r.mu.Unlock()
+	if !blind {
+		return nil
+	}
+	timer := time.NewTimer(blindPause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
 }
 
 // served notes whether a resource can be watched, and tells when that changes.
