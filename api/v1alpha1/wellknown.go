@@ -96,6 +96,9 @@ const (
 	// SourceFailingCondition of a Kustomization is there while its source cannot be
 	// fetched. What the source had before is still applied.
 	SourceFailingCondition = "SourceFailing"
+	// AccountMissingCondition of a Kustomization is there while the service account that
+	// it is applied as does not exist.
+	AccountMissingCondition = "AccountMissing"
 	// CreateHeldCondition of a Kustomization or HelmRelease is there while Clusters
 	// are not created, lest they be built twice.
 	CreateHeldCondition = "CreateHeld"
@@ -147,5 +150,6 @@ const (
 	ReasonKustomizationFailing = "KustomizationFailing"
 	ReasonReleaseFailing       = "HelmReleaseFailing"
 	ReasonSourceFailing        = "SourceFailing"
+	ReasonAccountMissing       = "AccountMissing"
 	ReasonWorkerStalled        = "WorkerStalled"
 )

@@ -2,6 +2,7 @@ package helm
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
@@ -53,6 +54,39 @@ func (h *releaseSpec) driftIsCorrected(t *testing.T) {
 	if diff := cmp.Diff([]string{"v1 deployed"}, r.Storage(t, r.Namespace, "web")); diff != "" {
 		t.Errorf("storage: -want, +got:\n%s", diff)
 	}
+}
+
+// driftForbidden: a right to write that the account lost is told at the next look for
+// drift, although nothing drifted, and so is its return.
+func (h *releaseSpec) driftForbidden(t *testing.T) {
+	r := h.Row(t)
+	account, _, _ := strings.Cut(deployer, "---\n")
+	role := func(verbs string) string {
+		return r.Fill(`apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: deployer, namespace: $ns}
+rules:
+- {apiGroups: [""], resources: [secrets], verbs: ["*"]}
+- {apiGroups: ["*"], resources: ["*"], verbs: ` + verbs + `}
+`)
+	}
+	r.Apply(t, r.Fill(account+`---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: deployer, namespace: $ns}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: deployer}
+subjects: [{kind: ServiceAccount, name: deployer, namespace: $ns}]
+`)+"---\n"+role(`["*"]`))
+	r.Release(t, "web", "{serviceAccountName: deployer, driftDetection: {mode: enabled}}")
+	r.Released(t, "web", 1)
+	r.Request(t, "web")
+	r.ReleaseTells(t, "web", "Drifted", "False", "NoDriftDetected", "")
+	r.Apply(t, role("[get, list, watch]"))
+	r.Request(t, "web")
+	r.ReleaseTells(t, "web", "Ready", "False", "StateError", `...User "system:serviceaccount:`+r.Namespace+`:deployer" cannot patch resource`)
+	r.Apply(t, role(`["*"]`))
+	r.Request(t, "web")
+	r.Released(t, "web", 1)
 }
 
 // driftIsIgnored: by a rule, and by an annotation.

@@ -49,6 +49,7 @@ func TestHelmReleaseSpec(t *testing.T) {
 			{"DriftWarns", (*releaseSpec).driftWarns},
 			{"DriftIsCorrected", (*releaseSpec).driftIsCorrected},
 			{"DriftIsIgnored", (*releaseSpec).driftIsIgnored},
+			{"DriftForbidden", (*releaseSpec).driftForbidden},
 			{"Uninstall", (*releaseSpec).uninstall},
 			{"UninstallKeepsHistory", (*releaseSpec).uninstallKeepsHistory},
 			{"UninstallSuspended", (*releaseSpec).uninstallSuspended},

@@ -37,9 +37,11 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 	if err != nil {
 		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
 	}
+	r.doubtful(ctx, run)
 	mode := r.driftMode(obj)
 	sync, err := r.applierOf(run).Sync(ctx, []apply.Phase{{Objects: run.rendering.Objects}}, r.options(run, owned, record))
 	run.sync = &sync
+	run.attempted(err)
 	err = render.Mask(err, run.sensitive())
 	obj.Status.Inventory = refs(sync.Inventory)
 	r.FirstSync.Note(kustomizev1.KustomizationKind, run.name(), sync.Creation)

@@ -78,6 +78,7 @@ func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 		HandOver: run.held.HandOver,
 		Approved: obj.Annotations[v1alpha1.ApprovePruneAnnotation],
 	})
+	run.attempted(err)
 	if err != nil {
 		return stay(meta.PruneFailedReason, err)
 	}

@@ -30,6 +30,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/health"
 	"github.com/cascade-gitops/cascade/syncer/memo"
 	"github.com/cascade-gitops/cascade/syncer/metrics"
+	"github.com/cascade-gitops/cascade/syncer/rights"
 	"github.com/cascade-gitops/cascade/syncer/stall"
 	"github.com/cascade-gitops/cascade/syncer/status"
 	"github.com/cascade-gitops/cascade/syncer/target"
@@ -78,6 +79,9 @@ type Reconciler struct {
 	Targets *target.Targets
 	// Memo of what was applied to the local cluster.
 	Memo *memo.Memo
+	// Rights notices what the accounts of Kustomizations may not do any more. It may be
+	// nil.
+	Rights *rights.Rights
 	// FirstSync is what the tier knows of its Clusters. It may be nil.
 	FirstSync *firstsync.Tier
 	// Sources finds what is applied. Its shard is that of the Kustomizations, too.
@@ -158,6 +162,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	run := newRun(r.store.Record(obj), r.progress(req.NamespacedName), r.Now())
 	if !obj.DeletionTimestamp.IsZero() {
 		result, err := r.finalize(ctx, run)
+		r.keepRights(run)
 		return result, errors.Join(err, run.WriteHeld(ctx, run.held), run.Write(ctx))
 	}
 	if controllerutil.AddFinalizer(obj, kustomizev1.KustomizationFinalizer) {
@@ -178,6 +183,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	// What made this one urgent is done; the next look is an ordinary one.
 	result.Priority = new(0)
 	obj.Status.LastHandledReconcileAt = requested
+	r.keepRights(run)
 	if werr := errors.Join(run.WriteHeld(ctx, run.held), run.Write(ctx)); werr != nil {
 		return ctrl.Result{}, errors.Join(err, werr)
 	}
@@ -195,6 +201,7 @@ func (r *Reconciler) forget(name types.NamespacedName) {
 	r.mu.Unlock()
 	r.store.Forget(name)
 	r.Memo.Forget(name)
+	r.Rights.Forget(name)
 	r.FirstSync.Note(kustomizev1.KustomizationKind, name, nil)
 	r.Metrics.Forget(kustomizev1.KustomizationKind, name)
 }

@@ -61,6 +61,8 @@ type run struct {
 	target  target.Ref
 	// sync is nil if nothing had to be applied: set by apply.
 	sync *apply.Result
+	// tried: all objects were applied or deleted, or refused: something of it was forbidden.
+	tried, refused bool
 }
 
 // newRun begins a reconcile of an object that was read.

@@ -66,6 +66,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		Watches(&kustomizev1.Kustomization{}, &handler.Funcs{UpdateFunc: r.onDependency}).
 		WatchesRawSource(index.OnSnapshot(r.Sources.Snapshots, r.urgency)).
 		WatchesRawSource(ctrlsource.Func(r.onTouch)).
+		WatchesRawSource(ctrlsource.Func(r.onRights)).
 		WatchesRawSource(wake.OnRelease(r.FirstSync, kustomizev1.KustomizationKind)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: r.Rules.Retries.RateLimiter()})
 	kinds := []string{sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.ExternalArtifactKind}

@@ -158,6 +158,23 @@ func (m *Memo) Drop(o Object) {
 	}
 }
 
+// Doubt makes objects of an owner unclean, so that they are applied again, and returns how
+// many of them were clean. What is not applied is not doubted.
+func (m *Memo) Doubt(owner types.NamespacedName, objects []inventory.Entry) int {
+	if m == nil {
+		return 0
+	}
+	return m.records.doubt(owner, objects)
+}
+
+// Applies lists what of an owner is applied again when it is doubted.
+func (m *Memo) Applies(owner types.NamespacedName) []inventory.Entry {
+	if m == nil {
+		return nil
+	}
+	return m.records.listed(owner, func(v *verified) bool { return !v.skipped })
+}
+
 // Retain forgets what an owner does not declare any more.
 func (m *Memo) Retain(owner types.NamespacedName, declared []inventory.Entry) {
 	if m != nil {

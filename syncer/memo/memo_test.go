@@ -263,6 +263,47 @@ func TestMemoRefused(t *testing.T) {
 	}
 }
 
+// TestMemoDoubt: what is doubted is not clean before it is applied again. What is not
+// applied, or is another owner's, is not doubted.
+func TestMemoDoubt(t *testing.T) {
+	entry := inventory.Entry{Namespace: memoName.Namespace, Name: memoName.Name, Group: memoKind.Group, Kind: memoKind.Kind, Version: "v1"}
+	m, s, told := newMemo()
+	m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), metadataOf("u", "10", 3, nil))
+	if list := m.Applies(memoOwner); len(list) != 1 || list[0] != entry {
+		t.Errorf("Applies() = %v", list)
+	}
+	other := entry
+	other.Name = "other"
+	if m.Doubt(types.NamespacedName{Name: "other"}, []inventory.Entry{entry}) != 0 || m.Doubt(memoOwner, []inventory.Entry{other}) != 0 || !m.Clean(memoOwner, 1) {
+		t.Error("what is another owner's is doubted, or what is not there")
+	}
+	if n := m.Doubt(memoOwner, []inventory.Entry{entry, other}); n != 1 || m.Clean(memoOwner, 1) || m.Matches(memoObject, memoOwner, digest.Short{1}) {
+		t.Errorf("Doubt() = %d, and it is clean", n)
+	}
+	if m.Doubt(memoOwner, []inventory.Entry{entry}) != 0 || len(*told) > 0 {
+		t.Errorf("it is doubted twice; told %v", *told)
+	}
+	m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), metadataOf("u", "10", 3, nil))
+	if !m.Clean(memoOwner, 1) {
+		t.Error("it is not clean although it was applied again")
+	}
+	if err := s.Update(metadataOf("u", "11", 3, func(p *metav1.PartialObjectMetadata) {
+		p.Annotations = map[string]string{"kustomize.toolkit.fluxcd.io/reconcile": "disabled"}
+	})); err != nil {
+		t.Fatal(err)
+	}
+	if !m.Skip(memoObject, memoOwner, digest.Short{1}, false) {
+		t.Fatal("it is not skipped")
+	}
+	if len(m.Applies(memoOwner)) > 0 || m.Doubt(memoOwner, []inventory.Entry{entry}) != 0 {
+		t.Error("what a person exempts is doubted")
+	}
+	var none *Memo
+	if none.Doubt(memoOwner, nil) != 0 || none.Applies(memoOwner) != nil {
+		t.Error("nothing knows something")
+	}
+}
+
 // TestMemoUnlabelled: an object whose owner label a webhook takes off is not watched, and
 // is applied again each time.
 func TestMemoUnlabelled(t *testing.T) {

@@ -415,6 +415,11 @@ func (r *records) dropOf(by types.NamespacedName, drops func(Object) bool) {
 }
 
 func (r *records) owned(by types.NamespacedName) []inventory.Entry {
+	return r.listed(by, func(*verified) bool { return true })
+}
+
+// listed are those objects of an owner that are to be listed.
+func (r *records) listed(by types.NamespacedName, lists func(*verified) bool) []inventory.Entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known := r.owners[by]
@@ -423,9 +428,24 @@ func (r *records) owned(by types.NamespacedName) []inventory.Entry {
 	}
 	entries := make([]inventory.Entry, 0, len(known.objects))
 	for o := range known.objects {
-		entries = append(entries, r.kinds[o.Kind].entry(o.Name))
+		if lists(r.verified(o)) {
+			entries = append(entries, r.kinds[o.Kind].entry(o.Name))
+		}
 	}
 	return inventory.Union(nil, entries)
+}
+
+func (r *records) doubt(by types.NamespacedName, objects []inventory.Entry) (doubted int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range objects {
+		v := r.verified(Object{e.GroupKind(), types.NamespacedName{Namespace: e.Namespace, Name: e.Name}})
+		if v != nil && v.owner == by && !v.skipped && !v.dirty {
+			r.taint(v)
+			doubted++
+		}
+	}
+	return doubted
 }
 
 func (r *records) clean(by types.NamespacedName, n int) bool {

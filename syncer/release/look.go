@@ -34,7 +34,9 @@ func (n *run) look(ctx context.Context, want Desired) (State, string, jsondiff.D
 	if err != nil || state != InSync || !n.obj.GetDriftDetection().MustDetectChanges() {
 		return state, reason, nil, err
 	}
-	if n.sweeps(); n.undrifted() {
+	n.sweeps()
+	n.doubt(ctx)
+	if n.undrifted() {
 		return InSync, "", nil, nil
 	}
 	if rel == nil {

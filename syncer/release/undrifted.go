@@ -14,6 +14,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/memo"
+	"github.com/cascade-gitops/cascade/syncer/rights"
 )
 
 // comparison is what a look for drift found.
@@ -88,6 +89,15 @@ func (n *run) sweeps() {
 	n.mu.Unlock()
 	if ok {
 		n.watched().Forget(client.ObjectKeyFromObject(n.obj))
+	}
+}
+
+// doubt has compared again what the account of the release may not touch any more, as the
+// dry run of each object would show at each interval.
+func (n *run) doubt(ctx context.Context) {
+	c := n.req.Cluster
+	if n.watched() != nil && c != nil && c.Config != nil && c.Config.Impersonate.UserName != "" {
+		rights.Doubt(ctx, c, c.RESTMapper(), n.watched(), client.ObjectKeyFromObject(n.obj))
 	}
 }
 

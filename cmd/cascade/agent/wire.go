@@ -33,6 +33,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/kustomization"
 	"github.com/cascade-gitops/cascade/syncer/metrics"
 	"github.com/cascade-gitops/cascade/syncer/release"
+	"github.com/cascade-gitops/cascade/syncer/rights"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/stall"
 	"github.com/cascade-gitops/cascade/syncer/target"
@@ -208,11 +209,18 @@ func (w *wiring) kustomizations(ctx context.Context) error {
 	if err := mgr.Add(clean); err != nil {
 		return fmt.Errorf("cannot set up memo: %w", err)
 	}
+	accounts := rights.New(rights.Options{
+		Reader: w.local.Reader(), Agent: w.local, Mapper: w.local.RESTMapper(), Now: w.program.Now, Random: w.program.Rand,
+		As: func(user string) (rights.Account, error) { return w.local.As(user) },
+	})
+	if err := mgr.Add(accounts); err != nil {
+		return fmt.Errorf("cannot set up the watch of rights: %w", err)
+	}
 	decryption := w.decryption
 	decryption.Client, decryption.Tokens = mgr.GetClient(), w.tokens
 	r := &kustomization.Reconciler{
 		Stalls: w.stalls,
-		Client: mgr.GetClient(), Targets: w.targets, Memo: clean, FirstSync: w.firstSync, Sources: w.finder, Claims: w.claims,
+		Client: mgr.GetClient(), Targets: w.targets, Memo: clean, Rights: accounts, FirstSync: w.firstSync, Sources: w.finder, Claims: w.claims,
 		Events: w.events("kustomize-controller"), Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(), Random: w.program.Rand,
 		Drift: kustomization.DriftMode(o.kustomize.drift), Sweep: o.kustomize.sweep, Workers: w.workers,
 		Rules: kustomization.Rules{
