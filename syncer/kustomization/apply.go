@@ -150,5 +150,5 @@ func (r *Reconciler) awaitStage(ctx context.Context, run *run, waiting *apply.Wa
 // sweepAt is when everything is to be verified next. It is spread, so that
 // what was applied together is not verified together.
 func (r *Reconciler) sweepAt(now time.Time) time.Time {
-	return now.Add(r.Sweep + time.Duration(r.Random()*float64(r.Sweep/2)))
+	return now.Add(r.Rules.Sweep + time.Duration(r.Random()*float64(r.Rules.Sweep/2)))
 }

@@ -66,12 +66,12 @@ func (r *Reconciler) Declares(ctx context.Context, owner client.Object, whole bo
 	if obj.UID == "" {
 		return r.declares(ctx, obj, snapshot) // it does not exist yet
 	}
-	if known, ok := r.declaration(name); ok && known.version == version && known.snapshot == snapshot && r.Now().Sub(known.at) < declarationHolds {
+	if known, ok := r.known.declaration(name); ok && known.version == version && known.snapshot == snapshot && r.Now().Sub(known.at) < declarationHolds {
 		return known.Declaration
 	}
 	d := r.declares(ctx, obj, snapshot)
 	if ctx.Err() == nil {
-		r.declared(name, declaration{version: version, snapshot: snapshot, at: r.Now(), Declaration: d})
+		r.known.declared(name, declaration{version: version, snapshot: snapshot, at: r.Now(), Declaration: d})
 	}
 	return d
 }
@@ -93,10 +93,7 @@ func (r *Reconciler) settled(obj *kustomizev1.Kustomization, name types.Namespac
 	if obj.Spec.Suspend || obj.Status.Inventory == nil || obj.UID == "" {
 		return false
 	}
-	r.mu.Lock()
-	known := r.known[name]
-	r.mu.Unlock()
-	if known != nil {
+	if known := r.known.sofar(name); known != nil {
 		if covers, rendered := known.covers(obj, snapshot); rendered {
 			return covers
 		}
@@ -123,22 +120,6 @@ func (r *Reconciler) declares(ctx context.Context, obj *kustomizev1.Kustomizatio
 		}
 	}
 	return d
-}
-
-func (r *Reconciler) declaration(name types.NamespacedName) (declaration, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	d, ok := r.declarations[name]
-	return d, ok
-}
-
-func (r *Reconciler) declared(name types.NamespacedName, d declaration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.declarations) >= mostDeclarations {
-		clear(r.declarations)
-	}
-	r.declarations[name] = d
 }
 
 // applied is what a reconcile applies, for those who ask for the claims of others.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -49,10 +48,15 @@ const (
 	DriftReport DriftMode = "report"
 )
 
-// Rules are the flags and feature gates of Flux's kustomize-controller that
-// change what reconciling a Kustomization means. The zero value is Flux's
-// default, but for fields that must be set.
+// Rules are the flags and feature gates that change what reconciling a Kustomization
+// means. The zero value is Flux's default, but for fields that must be set.
 type Rules struct {
+	// Drift is the mode of Kustomizations that do not choose one by annotation. It must
+	// be set.
+	Drift DriftMode
+	// Sweep is the time after which everything is verified by a request for each
+	// object, whatever the memo says. It must be set.
+	Sweep time.Duration
 	// NoCrossNamespaceRefs refuses sources of other namespaces.
 	NoCrossNamespaceRefs bool
 	// RequeueDependency is how long an event is waited for that should come, of
@@ -99,12 +103,6 @@ type Reconciler struct {
 	// render and expression.
 	Workers worker.Runner
 	Rules   Rules
-	// Drift is the mode of Kustomizations that do not choose one by annotation.
-	Drift DriftMode
-	// Sweep is the time after which everything is verified by a request for each
-	// object, whatever the memo says.
-	Sweep time.Duration
-
 	// Claims tells which objects are others'.
 	Claims *claim.Claims
 
@@ -112,10 +110,7 @@ type Reconciler struct {
 	// applier is apply.New but in tests of the steps.
 	applier func(*apply.Cluster, apply.Owner, *memo.Memo) applier
 
-	mu    sync.Mutex
-	known map[types.NamespacedName]*progress
-	// declarations of those that have not applied what they declare.
-	declarations map[types.NamespacedName]declaration
+	known known
 }
 
 // workers are those that work for an object.
@@ -132,8 +127,6 @@ type applier interface {
 
 // open makes what the reconciler keeps; it is called before the first reconcile.
 func (r *Reconciler) open() {
-	r.known = map[types.NamespacedName]*progress{}
-	r.declarations = map[types.NamespacedName]declaration{}
 	r.applier = func(c *apply.Cluster, owner apply.Owner, memo *memo.Memo) applier {
 		return apply.New(c, owner, memo, r.Now)
 	}
@@ -159,7 +152,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil // of another shard, woken by a source or a dependency
 	}
 	requested := obj.Annotations[meta.ReconcileRequestAnnotation]
-	run := newRun(r.store.Record(obj), r.progress(req.NamespacedName), r.Now())
+	run := newRun(r.store.Record(obj), r.known.of(req.NamespacedName), r.Now())
 	if !obj.DeletionTimestamp.IsZero() {
 		result, err := r.finalize(ctx, run)
 		r.keepRights(run)
@@ -195,27 +188,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 }
 
 func (r *Reconciler) forget(name types.NamespacedName) {
-	r.mu.Lock()
-	delete(r.known, name)
-	delete(r.declarations, name)
-	r.mu.Unlock()
+	r.known.forget(name)
 	r.store.Forget(name)
 	r.Memo.Forget(name)
 	r.Rights.Forget(name)
 	r.FirstSync.Note(kustomizev1.KustomizationKind, name, nil)
 	r.Metrics.Forget(kustomizev1.KustomizationKind, name)
-}
-
-// progress returns what this process knows of a Kustomization.
-func (r *Reconciler) progress(name types.NamespacedName) *progress {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	p := r.known[name]
-	if p == nil {
-		p = &progress{}
-		r.known[name] = p
-	}
-	return p
 }
 
 // driftMode of a Kustomization: its annotation, or else the agent's mode.
@@ -224,5 +202,5 @@ func (r *Reconciler) driftMode(obj *kustomizev1.Kustomization) DriftMode {
 	case DriftCorrect, DriftReport:
 		return mode
 	}
-	return r.Drift
+	return r.Rules.Drift
 }

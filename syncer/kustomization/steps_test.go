@@ -100,7 +100,7 @@ func take(t *testing.T, obj *kustomizev1.Kustomization, objects ...client.Object
 			Artifacts: source.NewArtifacts(t.TempDir(), 1<<20),
 		},
 		Now: func() time.Time { return s.now }, Jitter: wake.NewJitter(func() float64 { return 0.5 }), Random: func() float64 { return 0 },
-		Drift: DriftCorrect, Sweep: time.Hour, Claims: &claim.Claims{Client: c}, Rules: Rules{RequeueDependency: 30 * time.Second},
+		Claims: &claim.Claims{Client: c}, Rules: Rules{Drift: DriftCorrect, Sweep: time.Hour, RequeueDependency: 30 * time.Second},
 	}
 	s.open()
 	s.applier = func(*apply.Cluster, apply.Owner, *memo.Memo) applier { return s.cluster }
@@ -108,7 +108,7 @@ func take(t *testing.T, obj *kustomizev1.Kustomization, objects ...client.Object
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.run = newRun(s.store.Record(read), s.progress(client.ObjectKeyFromObject(obj)), s.now)
+	s.run = newRun(s.store.Record(read), s.Reconciler.known.of(client.ObjectKeyFromObject(obj)), s.now)
 	s.snapshot = &source.Snapshot{Revision: revision}
 	return s
 }

@@ -92,7 +92,7 @@ func (r *Reconciler) index() wake.Index {
 
 // urgency puts who reads what a snapshot changed before who only takes note of it.
 func (r *Reconciler) urgency(request reconcile.Request, snapshot *source.Snapshot) int {
-	if snapshot != nil && r.progress(request.NamespacedName).sameFiles(snapshot) {
+	if snapshot != nil && r.known.of(request.NamespacedName).sameFiles(snapshot) {
 		return wake.PriorityUnchanged
 	}
 	return wake.PriorityChanged
@@ -125,7 +125,7 @@ func configKeys(k *kustomizev1.Kustomization) []string {
 // cluster.
 func (r *Reconciler) onTouch(_ context.Context, queue wake.Queue) error {
 	r.Memo.OnTouch(func(name types.NamespacedName, object inventory.Entry, dirty bool) {
-		if after, ok := r.progress(name).touched(object, dirty, r.Now()); ok {
+		if after, ok := r.known.of(name).touched(object, dirty, r.Now()); ok {
 			wake.Enqueue(queue, name, wake.PriorityChanged, after)
 		}
 	})

@@ -222,8 +222,9 @@ func (w *wiring) kustomizations(ctx context.Context) error {
 		Stalls: w.stalls,
 		Client: mgr.GetClient(), Targets: w.targets, Memo: clean, Rights: accounts, FirstSync: w.firstSync, Sources: w.finder, Claims: w.claims,
 		Events: w.events("kustomize-controller"), Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(), Random: w.program.Rand,
-		Drift: kustomization.DriftMode(o.kustomize.drift), Sweep: o.kustomize.sweep, Workers: w.workers,
+		Workers: w.workers,
 		Rules: kustomization.Rules{
+			Drift: kustomization.DriftMode(o.kustomize.drift), Sweep: o.kustomize.sweep,
 			NoCrossNamespaceRefs: o.references.noCrossNamespace, RequeueDependency: o.references.requeue, Stages: w.stages,
 			ExternalArtifact: f.externalArtifact, LenientSubstitution: f.lenientSubstitution, NoFailFast: f.noFailFast,
 			MigrateAPIVersion: f.migrateAPIVersion, NoCommitStatusEvent: f.noCommitStatusEvent,
