@@ -107,7 +107,7 @@ const next = "from refs/heads/main^0\n"
 // commit adds files to a repository by one process of git. Commits of people cost six.
 func (s *stand) commit(ctx context.Context, name string, files tree, from string) error {
 	var in bytes.Buffer
-	fmt.Fprintf(&in, "commit refs/heads/main\ncommitter Tenant <tenant@example.com> 1767225600 +0000\ndata 6\nChange%s\n", "\n"+from)
+	fmt.Fprintf(&in, "commit refs/heads/main\ncommitter Tenant <tenant@example.com> 1767225600 +0000\ndata 6\nChange\n%s", from)
 	for file, text := range files {
 		mode := "100644"
 		if target, ok := strings.CutPrefix(text, link); ok {
