@@ -69,7 +69,7 @@ func apiServers(o *outside) []fixture {
 			w.WriteHeader(http.StatusInternalServerError)
 			endless(`{"kind":"Status","message":"`, "x")(w, r)
 		}),
-		served("groups", "twenty thousand groups, each of which would be asked for", plausible(map[string]http.HandlerFunc{"/apis": says("application/json", groups), "/v1": hangs})),
+		served("groups", "twenty thousand groups, each of which would be asked for", plausible(map[string]http.HandlerFunc{"/apis": says("application/json", groups), ".example.com/v1": hangs})),
 		served("headers", "a hundred thousand headers", headers),
 		served("redirect", "every request is sent to another server, without TLS", leads(http.StatusTemporaryRedirect, o.inside.URL)),
 		served("redirect-metadata", "every request is sent to the metadata service", leads(http.StatusFound, "http://169.254.169.254")),

@@ -166,7 +166,6 @@ func archives(o *outside) []fixture {
 	return append(all,
 		artifactOf("large-file", "a file of 40 MiB", origins.TarballOf(file("a.yaml", strings.Repeat("a: b\n", 8<<20)))),
 		archiveOf("chart-without", "no Chart.yaml", origins.TarballOf(file("app/values.yaml", "{}\n"))),
-		archiveOf("chart-name", "another chart than the index says", origins.Chart{Name: "other", Version: "1.0.0"}.Pack()),
 		archiveOf("chart-dots", "a chart whose directory is the one above", origins.TarballOf(file("../Chart.yaml", chart.Metadata()))),
 		archiveOf("chart-file-large", "a file of 6 MiB, which is more than one may have", origins.TarballOf(file("app/Chart.yaml", chart.Metadata()), file("app/big", noiseOf(6<<20)))),
 		archiveOf("chart-large", "a chart of 11 MiB", origins.TarballOf(file("app/Chart.yaml", chart.Metadata()), file("app/a", noiseOf(4<<20)), file("app/b", noiseOf(4<<20)), file("app/c", noiseOf(4<<20)))),

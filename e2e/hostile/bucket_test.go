@@ -126,7 +126,7 @@ func externalArtifacts(o *outside) []fixture {
 		at("redirect-circle", "redirects without an end", server, some, circles),
 		at("cut", "an artifact that is a gigabyte shorter than it says", server, some, lies("x")),
 	}
-	for _, a := range tarballs(o, "", file("app/a.yaml", configMap("a"))) {
+	for _, a := range tarballs(o, "app/", file("app/a.yaml", configMap("a"))) {
 		switch a.name {
 		case "above", "absolute", "bomb", "directories", "size", "cut", "gzip-twice":
 			all = append(all, at("tar-"+a.name, a.reason, server, digestOf(a.archive), text(string(a.archive))))

@@ -80,6 +80,6 @@ func kubeconfigs(o *outside) []fixture {
 func releaseElsewhere(name, reason, text string) fixture {
 	f := chartOf(name, reason, map[string]string{"templates/a.yaml": configMap("a")}, "kubeConfig: {secretRef: {name: kubeconfig}}")
 	f.objects = manifests(secret("kubeconfig", map[string]string{"value": text}), f.objects)
-	f.tells = []string{"RESTClientError", "InstallFailed"}
+	f.tells = []string{"RESTClientError", "StateError", "InstallFailed"}
 	return f
 }

@@ -82,7 +82,7 @@ func ociOf(name, reason string, h http.HandlerFunc, more string, tells ...string
 	}
 	return fixture{
 		name: name, reason: reason, serve: h, kind: "OCIRepository", tells: tells,
-		objects: manifests(dockerLogin, source("OCIRepository", "url: 'oci://$server/x', insecure: true, secretRef: {name: docker}, interval: 1m, timeout: 15s, "+more)),
+		objects: manifests(dockerLogin, source("OCIRepository", "url: 'oci://$server/app', insecure: true, secretRef: {name: docker}, interval: 1m, timeout: 15s, "+more)),
 	}
 }
 

@@ -29,7 +29,7 @@ func specs(o *outside) []fixture {
 	}
 	release := func(name, reason, more string, tells ...string) fixture {
 		f := chartOf("release-"+name, reason, map[string]string{"templates/a.yaml": configMap("a")}, more)
-		f.tells = append(tells, "InstallFailed", "ValuesError")
+		f.tells = append(tells, "InstallFailed", "ValuesError", "StateError")
 		return f
 	}
 	chart := func(name, reason, fields string, files tree) fixture {
@@ -63,9 +63,9 @@ func specs(o *outside) []fixture {
 		real("commit", "a commit that is none", "ref: {commit: '../../../etc'}"),
 		real("semver", "a range that is none", "ref: {semver: '>>>1'}"),
 		real("semver-long", "a range of a hundred thousand ranges", "ref: {semver: '"+strings.Repeat(">=1.0.0 || ", 50_000)+"1.0.0'}"),
-		real("include-above", "a place above the directory", "include: [{repository: {name: git}, fromPath: '../../..', toPath: '../../../'+x}]", "CopyFailure", "IncludeUnavailable"),
+		real("include-above", "a place above the directory", "include: [{repository: {name: git}, fromPath: '../../..', toPath: '../../../x'}]", "CopyFailure", "IncludeUnavailable"),
 		real("include-self", "one that includes itself", "include: [{repository: {name: bad}}]", "IncludeCycle", "IncludeUnavailable"),
-		real("include-missing", "one that is not there", "include: [{repository: {name: none}}]", "IncludeUnavailable"),
+		real("include-missing", "one that is not there", "include: [{repository: {name: none}}]", "IncludeUnavailable", "NotFound"),
 		real("verify", "a signature that nobody made", "ref: {branch: main}, verify: {mode: HEAD, secretRef: {name: login}}", "VerificationError", "InvalidCommitSignature", "InvalidVerificationMode"),
 		include, patterns, big, ring,
 		kustomization("self", "one that depends on itself", "dependsOn: [{name: bad}]", "DependencyNotReady"),
@@ -83,7 +83,7 @@ func specs(o *outside) []fixture {
 		kustomization("labels", "a label that is none", "commonMetadata: {labels: {'../a': '"+strings.Repeat("x", 100)+"'}}"),
 		kustomization("health-elsewhere", "health of an object of nobody's, of a kind that is none", "wait: false, healthChecks: [{apiVersion: 'x/y/z', kind: '../x', name: canary, namespace: vault}]", "HealthCheckFailed"),
 		release("values-elsewhere", "values of a Secret whose name has a path", "valuesFrom: [{kind: Secret, name: '../vault/canary'}]"),
-		release("values-path", "a place in the values that is a list of two billion", "valuesFrom: [{kind: Secret, name: git-auth, valuesKey: username, targetPath: 'a[2147483647].b'}]"),
+		release("values-path", "a place in the values that is a list of a hundred thousand", "valuesFrom: [{kind: Secret, name: git-auth, valuesKey: username, targetPath: 'a[99999].b'}]"),
 		release("values-deep", "a place in the values of a thousand levels", "valuesFrom: [{kind: Secret, name: git-auth, valuesKey: username, targetPath: '"+strings.Repeat("a.", 120)+"'}]"),
 		release("account", "an account that is not there", "serviceAccountName: none", "RESTClientError"),
 		release("storage", "a storage in a namespace that is not there", "storageNamespace: none-$ns"),

@@ -39,13 +39,14 @@ type verdicts struct {
 	of   map[string]verdict
 	want map[string]fixture
 	// leaks are messages with a text that is nobody's business.
-	leaks []string
+	leaks  []string
+	leaked map[string]bool
 	// changed is closed, and made anew, when one tells something else.
 	changed chan struct{}
 }
 
 func follow(ctx context.Context, c client.WithWatch) *verdicts {
-	v := &verdicts{of: map[string]verdict{}, want: map[string]fixture{}, changed: make(chan struct{})}
+	v := &verdicts{of: map[string]verdict{}, want: map[string]fixture{}, leaked: map[string]bool{}, changed: make(chan struct{})}
 	for kind, version := range versions {
 		go v.watch(ctx, c, schema.FromAPIVersionAndKind(version, kind))
 	}
@@ -86,7 +87,7 @@ func (v *verdicts) watch(ctx context.Context, c client.WithWatch, kind schema.Gr
 var passing = []string{"has not been reconciled", "does not have an artifact", "HelmChart.source.toolkit.fluxcd.io", "Source artifact not found", "no artifact available", "not been fetched"}
 
 // secrets are texts that no message may have.
-var secrets = []string{canary, password, "root:x:", "goroutine ", "runtime error"}
+var secrets = []string{canary, password, "root:x:", "goroutine "}
 
 func (v *verdicts) judge(u *unstructured.Unstructured) {
 	v.mu.Lock()
@@ -109,7 +110,8 @@ func (v *verdicts) judge(u *unstructured.Unstructured) {
 		reason, _ := c["reason"].(string)
 		message, _ := c["message"].(string)
 		for _, s := range secrets {
-			if strings.Contains(message, s) {
+			if what := u.GetNamespace() + " tells " + s; strings.Contains(message, s) && !v.leaked[what] {
+				v.leaked[what] = true
 				v.leaks = append(v.leaks, u.GetNamespace()+": "+message[:min(len(message), 500)])
 			}
 		}

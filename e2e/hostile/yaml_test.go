@@ -66,8 +66,15 @@ func bombs(*outside) []fixture {
 		builds("json-deep", "JSON, deeper than a stack", tree{"a.json": "{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"a\"},\"data\":" + strings.Repeat("{\"k\":", 200_000) + "1" + strings.Repeat("}", 200_000) + "}", "kustomization.yaml": "resources: [a.json]\n"}),
 		builds("no-kind", "an object without a kind", tree{"a.yaml": "apiVersion: v1\nmetadata: {name: a}\n"}),
 		builds("list-of-lists", "a List that has itself in its items, a thousand times", tree{"a.yaml": strings.Repeat("{apiVersion: v1, kind: List, items: [", 1500) + strings.Repeat("]}", 1500) + "\n"}),
-		builds("number", "a number of a million digits as a name", tree{"a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + strings.Repeat("9", 1<<20) + "}\n"}),
+		refused("number", "a number of a million digits as a name", tree{"a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + strings.Repeat("9", 1<<20) + "}\n"}),
 	)
+}
+
+// refused is a directory that is built, and that the API server refuses.
+func refused(name, reason string, files tree) fixture {
+	f := builds(name, reason, files)
+	f.tells = []string{"ReconciliationFailed"}
+	return f
 }
 
 func manyAnchors(n int) string {
@@ -94,7 +101,7 @@ func yamlPlaces(b bomb, object string) []fixture {
 		builds("plugin", "in a string of a plugin, which is YAML", withFile("transformers: [p.yaml]", plugin)),
 		builds("replacement", "in the file of a replacement", withFile("replacements: [{path: p.yaml}]", line)),
 		builds("configuration", "in the configuration of transformers", withFile("configurations: [p.yaml]", line)),
-		builds("openapi", "in a schema", withFile("openapi: {path: p.yaml}", line)),
+		builds("openapi", "in a schema", withFile("openapi: {path: p.yaml}", line+"x: [\n")),
 		builds("crd", "in what crds names", withFile("crds: [p.yaml]", object)),
 	}
 	if len(object) < 10_000 {

@@ -20,6 +20,8 @@ type Exceeded struct {
 	What string
 	// Late: the worker was not done in time, which may be because of what else runs.
 	Late bool
+	// memory is set if that was exceeded.
+	memory bool
 }
 
 func (e *Exceeded) Error() string { return e.What }
@@ -43,7 +45,7 @@ func (e *TaskError) Error() string { return e.Text }
 const remedy = "; make it smaller or simpler, or raise %s of the agent"
 
 func exceedsMemory(l Limits) error {
-	return &Exceeded{What: fmt.Sprintf("it needs more than %d MiB of memory"+remedy, l.Memory>>20, "--worker-memory")}
+	return &Exceeded{memory: true, What: fmt.Sprintf("it needs more than %d MiB of memory"+remedy, l.Memory>>20, "--worker-memory")}
 }
 
 func exceedsTime(l Limits) error {

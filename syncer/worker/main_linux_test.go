@@ -58,6 +58,8 @@ var testTasks = Tasks{
 		_, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_ANON|unix.MAP_PRIVATE)
 		return nil, err
 	},
+	// More than a job gets at first, and less than all.
+	"grow": func([]byte, Ask) ([]byte, error) { return bytes.Repeat([]byte("x"), 120<<20)[:1], nil },
 	"hog": func([]byte, Ask) ([]byte, error) {
 		var all [][]byte
 		for {

@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
+
+	"github.com/cascade-gitops/cascade/syncer/footprint"
 )
 
 // gcPercent keeps the heap closer to what is in use than Go's default of 100:
@@ -56,7 +58,7 @@ func (f frugal) Start(ctx context.Context) error {
 				// What setting up left behind is garbage now, between what is in use.
 				debug.FreeOSMemory()
 			}
-			releaseProgramPages()
+			footprint.Release()
 		}
 	}
 }
