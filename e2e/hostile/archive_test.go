@@ -208,7 +208,7 @@ func archiveOf(name, reason string, archive []byte) fixture {
 	return fixture{
 		name: name, reason: reason, kind: "HelmRelease", tells: []string{"SourceNotReady", "ArtifactFailed", "InstallFailed"},
 		serve: paths(serveChart(archive), map[string]http.HandlerFunc{"/index.yaml": says("application/yaml", "apiVersion: v1\nentries:\n  app:\n  - {apiVersion: v2, name: app, version: 1.0.0, urls: [app-1.0.0.tgz]}\n")}),
-		objects: manifests("apiVersion: source.toolkit.fluxcd.io/v1\nkind: HelmRepository\nmetadata: {name: charts, namespace: $ns}\nspec: {url: 'http://$server', interval: 1m, timeout: 15s}\n",
+		objects: manifests("apiVersion: source.toolkit.fluxcd.io/v1\nkind: HelmRepository\nmetadata: {name: charts, namespace: $ns}\nspec: {url: 'http://$server', interval: 1m, timeout: 8s}\n",
 			"apiVersion: helm.toolkit.fluxcd.io/v2\nkind: HelmRelease\nmetadata: {name: bad, namespace: $ns}\nspec: {interval: 10m, timeout: 20s, chart: {spec: {chart: app, version: 1.0.0, interval: 1m, sourceRef: {kind: HelmRepository, name: charts}}}}\n"),
 	}
 }

@@ -125,12 +125,8 @@ func variables(*outside) []fixture {
 		from(substitutes("documents", "a variable that ends the document and begins another", value("${V}"), "substituteFrom: [{kind: ConfigMap, name: vars}]"), `{V: "\"}\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: other, namespace: vault}\nx: {\"a\": \""}`),
 		substitutes("nested", "ten thousand defaults in each other", value(strings.Repeat("${a:=", 10_000)+"x"+strings.Repeat("}", 10_000)), "substitute: {X: z}"),
 		substitutes("unclosed", "a reference that does not end", value("${a:=${b"), "substitute: {X: z}"),
-		substitutes("function", "a function that repeats a text", value("${V/x/"+strings.Repeat("x", 1000)+"} ${V//x/${V}}"), "substitute: {V: xxxx}"),
 		substitutes("missing-from", "variables of a Secret of another namespace", value("${V}"), "substituteFrom: [{kind: Secret, name: ../vault/canary}]"),
-		substitutes("undefined", "an error that a reference makes on purpose", value("${V:?"+strings.Repeat("x", 10_000)+"}"), "substitute: {X: z}"),
 		substitutes("name", "a name of a variable that is none", value("${V}"), `substitute: {"a-b c": z}`),
-		substitutes("slice", "a part of a text before its beginning", value("${V:-9223372036854775808:9223372036854775807}${V: -99:-99}"), "substitute: {V: abc}"),
-		substitutes("pattern", "a pattern that takes long to match", value("${V##"+strings.Repeat("*a", 30)+"b}"), "substitute: {V: "+strings.Repeat("a", 3000)+"}"),
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 )
 
 // fixture is one hostile tenant: what somebody who means harm puts into a namespace of
@@ -37,8 +38,8 @@ type fixture struct {
 	// tell.
 	kind  string
 	tells []string
-	// begins is what the message must have; empty is anything.
-	begins string
+	// within is how long it may take; 0 is half a minute.
+	within time.Duration
 }
 
 // tree are files by their path.

@@ -75,14 +75,16 @@ func sopsFiles(o *outside) []fixture {
 		generated("dotenv", "variables that SOPS encrypted, and cannot read", "a.env", "k=ENC[AES256_GCM,data:a,iv:a,tag:a,type:str]\nsops_version=3.9.0\nsops_mac=x\nsops_lastmodified=2026-01-01T00:00:00Z\nsops_age__list_0__map_enc=x\nsops_age__list_0__map_recipient="+recipient+"\n"),
 		generated("dotenv-index", "a list of two billion keys", "a.env", "k=x\nsops_version=3.9.0\nsops_mac=x\nsops_lastmodified=2026-01-01T00:00:00Z\nsops_age__list_2000000000__map_enc=x\nsops_age__list_2000000000__map_recipient="+recipient+"\n"),
 		generated("ini", "settings that SOPS encrypted, and cannot read", "a.ini", "[a]\nk = ENC[x]\n[sops]\nversion = 3.9.0\nmac = x\nlastmodified = 2026-01-01T00:00:00Z\nage__list_0__map_recipient = "+recipient+"\nage__list_0__map_enc = x\n"),
-		generated("json", "a hundred thousand levels of JSON", "a.json", `{"a":`+strings.Repeat("[", 100_000)+strings.Repeat("]", 100_000)+`,"sops":{"mac":"x","version":"3.9.0","lastmodified":"2026-01-01T00:00:00Z","age":[]}}`),
-		generated("binary", "bytes that SOPS encrypted, and cannot read", "a.bin", `{"data":"ENC[AES256_GCM,data:a,iv:a,tag:a,type:str]","sops":{"mac":"x","version":"3.9.0","lastmodified":"2026-01-01T00:00:00Z","age":[{"recipient":"`+recipient+`","enc":"x"}]}}`),
 	}
 }
 
 // generated is a Secret of a file that SOPS encrypted.
 func generated(name, reason, file, text string) fixture {
+	field := "files"
+	if strings.HasSuffix(file, ".env") {
+		field = "envs"
+	}
 	f := encrypted(name, reason, file, text)
-	f.files["app/kustomization.yaml"] = fmt.Sprintf("secretGenerator: [{name: g, files: [%s]}]\n", file)
+	f.files["app/kustomization.yaml"] = fmt.Sprintf("secretGenerator: [{name: g, %s: [%s]}]\n", field, file)
 	return f
 }

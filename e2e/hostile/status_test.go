@@ -16,7 +16,7 @@ func tellings() map[string]telling {
 		"kustomization":  {"Kustomization", kustomizationOf("kubeConfig: {secretRef: {name: none}}"), []string{"ReconciliationFailed"}},
 		"helmrelease":    {"HelmRelease", strings.Replace(chartOf("", "", nil, "valuesFrom: [{kind: Secret, name: none}]").objects, "./charts/app", "./charts/good", 1), []string{"ValuesError"}},
 		"gitrepository":  {"GitRepository", source("GitRepository", "url: 'http://127.0.0.1:1/x.git', interval: 1m, timeout: 5s"), []string{"GitOperationFailed"}},
-		"ocirepository":  {"OCIRepository", source("OCIRepository", "url: 'oci://127.0.0.1:1/x', insecure: true, interval: 1m, timeout: 5s"), []string{"OCIArtifactPullFailed"}},
+		"ocirepository":  {"OCIRepository", source("OCIRepository", "url: 'oci://127.0.0.1:1/app', insecure: true, interval: 1m, timeout: 5s"), []string{"OCIArtifactPullFailed"}},
 		"helmrepository": {"HelmRepository", source("HelmRepository", "url: 'http://127.0.0.1:1', interval: 1m, timeout: 5s"), []string{"IndexationFailed", "Failed"}},
 		"helmchart":      {"HelmChart", source("HelmChart", "chart: none, version: '1.0.0', interval: 1m, sourceRef: {kind: GitRepository, name: git}"), []string{"InvalidChartReference", "ChartPullError"}},
 		"bucket":         {"Bucket", source("Bucket", "bucketName: x, endpoint: '127.0.0.1:1', insecure: true, interval: 1m, timeout: 5s"), []string{"BucketOperationFailed"}},

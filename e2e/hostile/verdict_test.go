@@ -120,7 +120,7 @@ func (v *verdicts) judge(u *unstructured.Unstructured) {
 			now.ready, now.reason, now.message = status == "True", reason, message
 		}
 		passes := slices.ContainsFunc(passing, func(s string) bool { return strings.Contains(message, s) })
-		if told && !passes && slices.Contains(f.tells, reason) && strings.Contains(message, f.begins) && message != "" && now.at.IsZero() {
+		if told && !passes && slices.Contains(f.tells, reason) && message != "" && now.at.IsZero() {
 			now.at = time.Now()
 			now.reason, now.message = reason, message
 		}

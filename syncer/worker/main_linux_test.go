@@ -59,7 +59,9 @@ var testTasks = Tasks{
 		return nil, err
 	},
 	// More than a job gets at first, and less than all.
-	"grow": func([]byte, Ask) ([]byte, error) { return bytes.Repeat([]byte("x"), 120<<20)[:1], nil },
+	"grow": func([]byte, Ask) ([]byte, error) {
+		return bytes.Repeat([]byte("x"), (110+10*instrumented)<<20)[:1], nil
+	},
 	"hog": func([]byte, Ask) ([]byte, error) {
 		var all [][]byte
 		for {

@@ -29,11 +29,18 @@ func (l Limits) patience() time.Duration { return 8 * l.Time }
 // leastMemory is what a worker needs to begin with, and what most jobs do with.
 const leastMemory = 96 << 20
 
-// first is the memory that a job gets at first. One that needs more is done again with
-// all of it, after others, and at one place less than there are: so not all workers
-// have all of their memory at the same time.
+// leastTime is what most jobs do with.
+const leastTime = time.Second
+
+// first is what a job gets at first. One that needs more is done again with all of it,
+// after others, and at one place less than there are: so not all workers have all of
+// their memory at the same time, and what takes long does not hold all of them. A
+// single worker gives everybody all.
 func (l Limits) first() Limits {
-	l.Memory = min(l.Memory, max(l.Memory/2, leastMemory))
+	if l.Workers > 1 {
+		l.Memory = min(l.Memory, max(l.Memory/2, leastMemory))
+		l.Time = min(l.Time, max(l.Time/5, leastTime))
+	}
 	return l
 }
 
@@ -211,7 +218,7 @@ func (p *Pool) turn(ctx context.Context, job Job) (e ended) {
 	var refusal *Exceeded
 	switch {
 	case !errors.As(e.err, &refusal):
-	case refusal.memory && limits.Memory < p.options.Limits.Memory:
+	case refusal.more && limits != p.options.Limits:
 		e.outcome = grew
 	default:
 		e.outcome = exceeded

@@ -18,9 +18,11 @@ type queue struct {
 	suspect int // places that owners with a strike have
 	turn    uint64
 	waiting []*waiter
-	// last is when an owner had a place, strikes are those whose last job exceeded a
-	// limit, and heavy those who needed more memory than anybody gets at first.
+	// last is when an owner had a place, proven are those whose last job ended as jobs do,
+	// strikes those whose last job exceeded a limit, and heavy those who needed more than
+	// anybody gets at first.
 	last    map[string]uint64
+	proven  map[string]bool
 	strikes map[string]bool
 	heavy   map[string]bool
 }
@@ -33,7 +35,7 @@ const (
 	done outcome = iota
 	// exceeded: it needs more than it may have.
 	exceeded
-	// grew: it needs more memory than anybody gets at first.
+	// grew: it needs more than anybody gets at first.
 	grew
 )
 
@@ -46,7 +48,7 @@ type waiter struct {
 }
 
 func newQueue(places int) *queue {
-	return &queue{places: places, last: map[string]uint64{}, strikes: map[string]bool{}, heavy: map[string]bool{}}
+	return &queue{places: places, last: map[string]uint64{}, proven: map[string]bool{}, strikes: map[string]bool{}, heavy: map[string]bool{}}
 }
 
 // take waits for a place. wide is whether it is one of those that may have all of the
@@ -90,6 +92,7 @@ func (q *queue) leave(w *waiter, o outcome) {
 		}
 		in[w.owner] = true
 	}
+	delete(q.proven, w.owner)
 	switch o {
 	case exceeded:
 		remember(q.strikes)
@@ -97,6 +100,7 @@ func (q *queue) leave(w *waiter, o outcome) {
 		remember(q.heavy)
 	default:
 		delete(q.strikes, w.owner)
+		remember(q.proven)
 	}
 	q.give()
 }
@@ -118,8 +122,8 @@ func (q *queue) give() {
 	}
 }
 
-// next is who comes next: owners without a strike before others, and of these who
-// had a place the longest time ago. The others leave a place free.
+// next is who comes next: owners without a strike before others, those who are known
+// before new ones, and of these who had a place the longest time ago. The others leave a place free.
 func (q *queue) next() int {
 	best := -1
 	for i, w := range q.waiting {
@@ -136,6 +140,10 @@ func (q *queue) next() int {
 func (q *queue) before(a, b *waiter) bool {
 	if a.struck != b.struck {
 		return b.struck
+	}
+	// Of who is new nobody knows what comes.
+	if q.proven[a.owner] != q.proven[b.owner] {
+		return q.proven[a.owner]
 	}
 	return q.last[a.owner] < q.last[b.owner]
 }

@@ -446,7 +446,7 @@ func TestQueue(t *testing.T) {
 	first(exceeded)
 	all.Wait()
 	got = append(got, <-order)
-	if want := "[new good worse]"; fmt.Sprint(got) != want {
+	if want := "[good new worse]"; fmt.Sprint(got) != want {
 		t.Errorf("served %v, want %s", got, want)
 	}
 }
