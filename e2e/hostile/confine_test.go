@@ -20,7 +20,7 @@ const (
 	// memoryBound is what the agent and its workers may come to together.
 	memoryBound = 512 << 20
 	// sampleEach is how often that is measured.
-	sampleEach = 50 * time.Millisecond
+	sampleEach = 80 * time.Millisecond
 )
 
 // confinement is the limit of memory that the kernel gives to the agent.
@@ -98,15 +98,18 @@ func (c *confinement) killed() (kills int, peak string) {
 	return kills, peak
 }
 
-// memory is what an agent and its workers have resident, sampled until stop.
+// memory is what an agent and its workers have, sampled until stop.
 type memory struct {
 	mu sync.Mutex
-	// peak is that of both together, in bytes; parts says of which.
-	peak    int64
-	parts   string
-	alone   int64
-	samples int
-	stop    func()
+	// peak is that of all together, in bytes, where a page that several of them have, such
+	// as those of the program, counts once; parts says of which.
+	peak  int64
+	parts string
+	// resident is the peak of the sum of their resident sets, where such a page counts for
+	// each of them. alone is that of the agent.
+	resident, alone int64
+	samples         int
+	stop            func()
 }
 
 // weigh samples the memory of a process and its children.
@@ -130,21 +133,40 @@ func weigh(pid int) *memory {
 }
 
 func (m *memory) sample(pid int) {
-	own := resident(pid)
-	total, parts := own, fmt.Sprintf("agent %d", own>>20)
+	sum, together, parts := resident(pid), share(pid), ""
+	own := sum
+	parts = fmt.Sprintf("agent %d", together>>20)
 	children, _ := gauge.Children(pid) // of a process that has ended there are none
 	for _, child := range children {
-		size := resident(child)
-		total += size
+		size := share(child)
+		sum += resident(child)
+		together += size
 		parts += fmt.Sprintf(", worker %d", size>>20)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.samples++
 	m.alone = max(m.alone, own)
-	if total > m.peak {
-		m.peak, m.parts = total, parts
+	m.resident = max(m.resident, sum)
+	if together > m.peak {
+		m.peak, m.parts = together, parts
 	}
+}
+
+// share of a process in memory: what it has alone, and its part of what it shares with
+// others. 0 if it is not there any more.
+func share(pid int) int64 {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(data)) {
+		if rest, ok := strings.CutPrefix(line, "Pss:"); ok {
+			kib, _ := strconv.ParseInt(strings.Fields(rest)[0], 10, 64) // the kernel writes numbers
+			return kib << 10
+		}
+	}
+	return 0
 }
 
 // resident memory of a process, 0 if it is not there any more.

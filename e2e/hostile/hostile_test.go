@@ -19,9 +19,10 @@ const (
 	told = 30 * time.Second
 	// waited is how long one is waited for, to say how late it was.
 	waited = time.Minute
-	// wave is how many fixtures come at the same moment. Those before stay, and are tried
-	// again.
-	wave = 30
+	// wave is how many fixtures come at the same moment, and pause how long at most the next
+	// ones wait for them. Those before stay, and are tried again.
+	wave  = 30
+	pause = 12 * time.Second
 	// enough is the least number of fixtures.
 	enough = 300
 )
@@ -60,10 +61,10 @@ func TestHostileTenants(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); g.commits(background, "waves", 0) }()
 	worst := int64(0)
-	results := map[string]result{}
+	begun := map[string]time.Time{}
 	for begin := 0; begin < len(all); begin += wave {
 		now := all[begin:min(begin+wave, len(all))]
-		s.release(t, v, now, results)
+		s.release(t, v, now, begun)
 		peak, parts := weight.since()
 		worst = max(worst, peak)
 		t.Logf("%d fixtures: peak %d MiB (%s)", begin+len(now), peak>>20, parts)
@@ -71,6 +72,7 @@ func TestHostileTenants(t *testing.T) {
 			t.Fatalf("the agent has ended after %d fixtures", begin+len(now))
 		}
 	}
+	results := v.results(t, all, begun)
 	stop()
 	<-done
 	waves := g.since()
@@ -127,10 +129,9 @@ type result struct {
 	took time.Duration
 }
 
-// release makes some fixtures at the same moment, and waits until each has told.
-func (s *stand) release(t *testing.T, v *verdicts, now []fixture, results map[string]result) {
+// release makes some fixtures at the same moment, and waits a while until each has told.
+func (s *stand) release(t *testing.T, v *verdicts, now []fixture, begun map[string]time.Time) {
 	t.Helper()
-	begun := map[string]time.Time{}
 	for _, f := range now {
 		v.expect(f)
 		if err := s.apply(t, f); err != nil {
@@ -138,17 +139,28 @@ func (s *stand) release(t *testing.T, v *verdicts, now []fixture, results map[st
 		}
 		begun[f.namespace()] = time.Now()
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), waited)
+	ctx, cancel := context.WithTimeout(t.Context(), pause)
 	defer cancel()
 	for _, f := range now {
+		v.await(ctx, f)
+	}
+}
+
+// results waits until all fixtures have told, or it is too late for them.
+func (v *verdicts) results(t *testing.T, all []fixture, begun map[string]time.Time) map[string]result {
+	t.Helper()
+	results := map[string]result{}
+	for _, f := range all {
 		name := f.namespace()
-		told := v.await(ctx, f)
-		r := result{verdict: told}
-		if !told.at.IsZero() {
-			r.took = max(told.at.Sub(begun[name]), 0)
+		ctx, cancel := context.WithDeadline(t.Context(), begun[name].Add(waited))
+		r := result{verdict: v.await(ctx, f)}
+		cancel()
+		if !r.at.IsZero() {
+			r.took = max(r.at.Sub(begun[name]), 0)
 		}
 		results[name] = r
 	}
+	return results
 }
 
 // await waits until a fixture has told.
@@ -255,7 +267,7 @@ func (s *stand) survives(t *testing.T, group *confinement, g *good, v *verdicts,
 	}
 	s.outside.untouched(t, s.client)
 	kills, peak := group.killed()
-	t.Logf("agent and workers together: peak %d MiB of %d, the agent alone %d MiB, in %d samples; the kernel killed %d processes, peak of the group %s", worst>>20, memoryBound>>20, weight.alone>>20, weight.samples, kills, peak)
+	t.Logf("agent and workers together: peak %d MiB of %d, the agent alone %d MiB, the sum of resident sets %d MiB, in %d samples; the kernel killed %d processes, peak of the group %s", worst>>20, memoryBound>>20, weight.alone>>20, weight.resident>>20, weight.samples, kills, peak)
 	if worst > memoryBound {
 		t.Errorf("the agent and its workers came to %d MiB, at most %d are allowed", worst>>20, memoryBound>>20)
 	}

@@ -130,7 +130,7 @@ func packs(*outside) []fixture {
 		chain = append(chain, entry(ofsDelta, uint64(len(copied)), backwards(back), copied))
 		back = len(chain[len(chain)-1])
 	}
-	zeros := make([]byte, 90<<20)
+	zeros := make([]byte, 45<<20)
 	story := append(bytes.Clone(commit), zeros...)
 	half := bytes.Repeat([]byte{0xb0, 0xff, 0xff}, 1500)
 	amplified := deltaOf(65535, 65535*1500, half...)
@@ -151,7 +151,7 @@ func packs(*outside) []fixture {
 		packServer("large", "an object that says it has a terabyte", is, packed(1, entry(blobType, 1<<40, nil, []byte("x")))),
 		packServer("negative", "an object whose size turns negative", is, packed(1, entry(blobType, 1<<63, nil, []byte("x")))),
 		packServer("swollen", "an object that is larger than it says", is, packed(4, append(good, entry(blobType, 7, nil, zeros))...)),
-		packServer("zeros", "fifty objects of 90 MiB in a few hundred KiB", is, packed(53, append(good, repeated(objectEntry(blobType, zeros), 50)...)...)),
+		packServer("zeros", "a hundred objects of 45 MiB in a few MiB", is, packed(103, append(good, repeated(objectEntry(blobType, zeros), 100)...)...)),
 		packServer("no-zlib", "content that is not deflated", is, packed(4, append(good, []byte{blobType<<4 | 7, 1, 2, 3, 4, 5, 6, 7})...)),
 		packServer("chain", "five thousand deltas on one object", is, packed(uint32(len(chain)), chain...)),
 		packServer("delta-base", "a delta on what is not there", is, packed(4, append(good, entry(refDelta, 4, bytes.Repeat([]byte{9}, 20), deltaOf(10, 10, 0x90, 10)))...)),
@@ -163,7 +163,7 @@ func packs(*outside) []fixture {
 		packServer("delta-copy", "a delta that copies from behind its base", is, packed(5, append(good, objectEntry(blobType, base), entry(refDelta, 11, baseHash[:], deltaOf(65535, 10, 0x9f, 0xff, 0xff, 0xff, 0xff, 10)))...)),
 		packServer("delta-zero", "a delta with an instruction that there is none of", is, packed(5, append(good, objectEntry(blobType, base), entry(refDelta, uint64(len(deltaOf(65535, 10, 0))), baseHash[:], deltaOf(65535, 10, 0)))...)),
 		packServer("commit-noise", "a commit that is none", hash(commitType, []byte("no commit")), packed(1, objectEntry(commitType, []byte("no commit")))),
-		packServer("commit-large", "a commit with a message of 90 MiB", hash(commitType, story), packed(3, objectEntry(commitType, story), good[1], good[2])),
+		packServer("commit-large", "a commit with a message of 45 MiB", hash(commitType, story), packed(3, objectEntry(commitType, story), good[1], good[2])),
 		packServer("tree-of-blob", "a commit whose directory is a file", hash(commitType, commitOf(hash(blobType, blob), "")), packed(2, objectEntry(commitType, commitOf(hash(blobType, blob), "")), good[2])),
 		treePack("tree-noise", "a directory that is none", []byte("100644 a")),
 		treePack("tree-cut", "a directory whose last name is cut off", root[:len(root)-3], good[2]),

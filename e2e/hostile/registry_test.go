@@ -97,12 +97,6 @@ func registries(o *outside) []fixture {
 	layers := `{"schemaVersion":2,"config":{"mediaType":"x/y","size":2,"digest":"` + digestOf([]byte("{}")) + `"},"layers":[` +
 		strings.TrimSuffix(strings.Repeat(`{"mediaType":"application/octet-stream","size":1,"digest":"`+digestOf(nil)+`"},`, 50_000), ",") + `]}`
 	huge := fmt.Sprintf(`{"schemaVersion":2,"config":{"mediaType":"x/y","size":2,"digest":%q},"layers":[{"mediaType":%q,"size":1099511627776,"digest":%q}]}`, digestOf([]byte("{}")), string(origins.FluxContent), digestOf([]byte("x")))
-	token := func(realm string) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="`+realm+`",service="registry",scope="repository:x:pull"`)
-			w.WriteHeader(http.StatusUnauthorized)
-		}
-	}
 	semver := "ref: {semver: '>=1.0.0'}"
 	all := []fixture{
 		ociOf("manifest-endless", "a manifest without an end", manifests(endless(`{"schemaVersion":2,"annotations":{"a":"`, "x")), ""),
@@ -140,6 +134,28 @@ func registries(o *outside) []fixture {
 		}), semver),
 		ociOf("tags-noise", "tags that are no versions, and no tags", partly("/tags/list", text(`{"tags":["\u001b[2J","../..","9999999999999999999999.0.0"]}`)), semver),
 		ociOf("redirect", "everything is at another host, which would get the login", leads(http.StatusTemporaryRedirect, o.other.url()), ""),
+		ociOf("hang", "no answer", hangs, ""),
+		ociOf("drip", "a byte each 100 ms", drips("{"), ""),
+		ociOf("retry-after", "429, to come again in thirty years", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "999999999")
+			w.WriteHeader(http.StatusTooManyRequests)
+		}, ""),
+		ociOf("errors", "ten thousand errors in one answer", statusOf(http.StatusBadRequest, `{"errors":[`+strings.TrimSuffix(strings.Repeat(`{"code":"DENIED","message":"`+strings.Repeat("no ", 30)+`"},`, 10_000), ",")+"]}"), ""),
+		ociOf("headers", "a hundred thousand headers", headers, ""),
+		ociOf("verify", "a signature that nobody made", registryOf(image(origins.Tarball(map[string]string{"a.yaml": configMap("a")}))), "ref: {tag: latest}, verify: {provider: cosign, secretRef: {name: none}}", "VerificationError", "OCIArtifactPullFailed", "AuthenticationFailed"),
+	}
+	return append(all, realms(o)...)
+}
+
+// realms are registries that want a token, and say where it is to be had.
+func realms(o *outside) []fixture {
+	token := func(realm string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+realm+`",service="registry",scope="repository:x:pull"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}
+	return []fixture{
 		ociOf("realm", "tokens are to be had at another host, for the login", token(o.other.url()+"/token"), "", "AuthenticationFailed", "OCIArtifactPullFailed", "CredentialRefused"),
 		ociOf("realm-file", "tokens are in a file of the machine", token("file://"+o.file()), "", "AuthenticationFailed", "OCIArtifactPullFailed", "CredentialRefused"),
 		ociOf("realm-self", "tokens need a token", func(w http.ResponseWriter, r *http.Request) { token("http://"+r.Host+"/token")(w, r) }, "", "AuthenticationFailed", "OCIArtifactPullFailed"),
@@ -161,17 +177,7 @@ func registries(o *outside) []fixture {
 			w.Header().Set("WWW-Authenticate", strings.Repeat(`Bearer realm="`, 1000))
 			w.WriteHeader(http.StatusUnauthorized)
 		}, "", "AuthenticationFailed", "OCIArtifactPullFailed"),
-		ociOf("hang", "no answer", hangs, ""),
-		ociOf("drip", "a byte each 100 ms", drips("{"), ""),
-		ociOf("retry-after", "429, to come again in thirty years", func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Retry-After", "999999999")
-			w.WriteHeader(http.StatusTooManyRequests)
-		}, ""),
-		ociOf("errors", "ten thousand errors in one answer", statusOf(http.StatusBadRequest, `{"errors":[`+strings.TrimSuffix(strings.Repeat(`{"code":"DENIED","message":"`+strings.Repeat("no ", 30)+`"},`, 10_000), ",")+"]}"), ""),
-		ociOf("headers", "a hundred thousand headers", headers, ""),
-		ociOf("verify", "a signature that nobody made", registryOf(image(origins.Tarball(map[string]string{"a.yaml": configMap("a")}))), "ref: {tag: latest}, verify: {provider: cosign, secretRef: {name: none}}", "VerificationError", "OCIArtifactPullFailed", "AuthenticationFailed"),
 	}
-	return all
 }
 
 // helmRepositories are those whose index or archives are hostile.

@@ -17,26 +17,6 @@ func specs(o *outside) []fixture {
 		f.files = tree{"app/a.yaml": configMap("a"), ".sourceignore": strings.Repeat("x\n", 10)}
 		return f
 	}
-	kustomization := func(name, reason, more string, tells ...string) fixture {
-		f := builds("kustomization-"+name, reason, tree{"a.yaml": configMap("a")})
-		f.objects = kustomizationOf(more)
-		f.tells = append(tells, "BuildFailed", "ReconciliationFailed")
-		return f
-	}
-	over := func(f fixture, before, after string) fixture {
-		f.objects = strings.Replace(f.objects, before, after, 1)
-		return f
-	}
-	release := func(name, reason, more string, tells ...string) fixture {
-		f := chartOf("release-"+name, reason, map[string]string{"templates/a.yaml": configMap("a")}, more)
-		f.tells = append(tells, "InstallFailed", "ValuesError", "StateError")
-		return f
-	}
-	chart := func(name, reason, fields string, files tree) fixture {
-		all := tree{"charts/app/Chart.yaml": origins.Chart{Name: "app", Version: "1.0.0"}.Metadata()}.with(files)
-		return fixture{name: "chart-" + name, reason: reason, files: all, objects: source("HelmChart", fields+", interval: 1m, sourceRef: {kind: GitRepository, name: git}"), kind: "HelmChart",
-			tells: []string{"InvalidChartReference", "ChartPullError", "ValuesFilesError", "DependencyBuildError", "ChartPackageError", "MetadataPatchError", "LimitExceeded"}}
-	}
 	twice := kustomizationOf("dependsOn: [{name: other}]") + "---\n" + strings.ReplaceAll(kustomizationOf("dependsOn: [{name: bad}]"), "name: bad, namespace", "name: other, namespace")
 	ring := builds("kustomization-ring", "two that depend on each other", tree{"a.yaml": configMap("a")})
 	ring.objects, ring.tells = twice, []string{"DependencyNotReady"}
@@ -46,7 +26,6 @@ func specs(o *outside) []fixture {
 	patterns.files = tree{"app/a.yaml": configMap("a"), ".sourceignore": strings.Repeat("**/x*y*z*\n", 200_000)}
 	big := real("file-large", "a file of 150 MiB, in some KB", "ref: {branch: main}", "LimitExceeded")
 	big.files = tree{"app/a.yaml": configMap("a"), "zeros": strings.Repeat("\x00", 150<<20)}
-	links := chart("link", "a chart whose values are a link that leads out", "chart: ./charts/app, valuesFiles: [charts/app/out.yaml]", tree{"charts/app/out.yaml": link + o.file()})
 	return append([]fixture{
 		git("file", "a directory of the machine", "url: 'http://localhost:1/../../x', secretRef: {name: none}"),
 		git("password", "a password in the URL, which messages would show", "url: 'http://u:"+password+"@127.0.0.1:1/x.git'"),
@@ -68,6 +47,33 @@ func specs(o *outside) []fixture {
 		real("include-missing", "one that is not there", "include: [{repository: {name: none}}]", "IncludeUnavailable", "NotFound"),
 		real("verify", "a signature that nobody made", "ref: {branch: main}, verify: {mode: HEAD, secretRef: {name: login}}", "VerificationError", "InvalidCommitSignature", "InvalidVerificationMode"),
 		include, patterns, big, ring,
+	}, append(appliers(o), policies()...)...)
+}
+
+// appliers are Kustomizations, HelmReleases and HelmCharts whose fields are hostile.
+func appliers(o *outside) []fixture {
+	kustomization := func(name, reason, more string, tells ...string) fixture {
+		f := builds("kustomization-"+name, reason, tree{"a.yaml": configMap("a")})
+		f.objects = kustomizationOf(more)
+		f.tells = append(tells, "BuildFailed", "ReconciliationFailed")
+		return f
+	}
+	over := func(f fixture, before, after string) fixture {
+		f.objects = strings.Replace(f.objects, before, after, 1)
+		return f
+	}
+	release := func(name, reason, more string, tells ...string) fixture {
+		f := chartOf("release-"+name, reason, map[string]string{"templates/a.yaml": configMap("a")}, more)
+		f.tells = append(tells, "InstallFailed", "ValuesError", "StateError")
+		return f
+	}
+	chart := func(name, reason, fields string, files tree) fixture {
+		all := tree{"charts/app/Chart.yaml": origins.Chart{Name: "app", Version: "1.0.0"}.Metadata()}.with(files)
+		return fixture{name: "chart-" + name, reason: reason, files: all, objects: source("HelmChart", fields+", interval: 1m, sourceRef: {kind: GitRepository, name: git}"), kind: "HelmChart",
+			tells: []string{"InvalidChartReference", "ChartPullError", "ValuesFilesError", "DependencyBuildError", "ChartPackageError", "MetadataPatchError", "LimitExceeded"}}
+	}
+	links := chart("link", "a chart whose values are a link that leads out", "chart: ./charts/app, valuesFiles: [charts/app/out.yaml]", tree{"charts/app/out.yaml": link + o.file()})
+	return []fixture{
 		kustomization("self", "one that depends on itself", "dependsOn: [{name: bad}]", "DependencyNotReady"),
 		kustomization("other-tenant", "one of another namespace that is not there", "dependsOn: [{name: none, namespace: vault}]", "DependencyNotReady"),
 		over(kustomization("path", "a path above the repository", "", "ArtifactFailed"), "path: ./app", "path: ../../../../../.."+o.dir),
@@ -97,7 +103,7 @@ func specs(o *outside) []fixture {
 		links,
 		chart("values-many", "values of a thousand files", "chart: ./charts/app, valuesFiles: ["+strings.TrimSuffix(strings.Repeat("charts/app/none.yaml, ", 1000), ", ")+"]", nil),
 		chart("version", "a range that is none", "chart: ./charts/none, version: '>>>'", nil),
-	}, policies()...)
+	}
 }
 
 // policies are objects that many fields of make each other's work.

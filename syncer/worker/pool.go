@@ -27,7 +27,7 @@ type Limits struct {
 func (l Limits) patience() time.Duration { return 8 * l.Time }
 
 // leastMemory is what a worker needs to begin with, and what most jobs do with.
-const leastMemory = 96 << 20
+const leastMemory = 64 << 20
 
 // leastTime is what most jobs do with.
 const leastTime = time.Second
@@ -44,9 +44,10 @@ func (l Limits) first() Limits {
 	return l
 }
 
-// DefaultLimits keep two workers together below 300 MiB. What takes more of a
-// processor holds up others: hundreds may ask at the same time.
-func DefaultLimits() Limits { return Limits{Workers: 2, Memory: 192 << 20, Time: 10 * time.Second} }
+// DefaultLimits keep two workers together at 216 MiB besides the program itself, whose
+// pages each of them has. What takes more of a processor holds up others: hundreds may
+// ask at the same time.
+func DefaultLimits() Limits { return Limits{Workers: 2, Memory: 144 << 20, Time: 10 * time.Second} }
 
 // idleTime is how long a worker waits for another job.
 const idleTime = 15 * time.Second

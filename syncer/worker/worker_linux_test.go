@@ -247,28 +247,32 @@ func TestResident(t *testing.T) {
 	}
 }
 
-// TestGrows: a job that needs more memory than anybody gets at first is done with all of
-// it, and not together with others of its kind.
+// TestGrows: a job that needs more than anybody gets at first is done with all of it, at
+// one place less than there are.
 func TestGrows(t *testing.T) {
-	limits := Limits{Workers: 2, Memory: 2 * leastMemory, Time: 10 * time.Second}
-	p := newTestPool(t, Options{Limits: limits})
-	if limits.first().Memory != leastMemory {
-		t.Fatalf("a job gets %d bytes at first", limits.first().Memory)
+	limits := Limits{Workers: 2, Memory: 3 * leastMemory, Time: 6 * time.Second}
+	if got, want := limits.first(), (Limits{Workers: 2, Memory: limits.Memory / 2, Time: 1200 * time.Millisecond}); got != want {
+		t.Fatalf("a job gets %+v at first, want %+v", got, want)
 	}
+	if alone := (Limits{Workers: 1, Memory: 3 * leastMemory, Time: time.Minute}); alone.first() != alone {
+		t.Error("a single worker does not give all of it")
+	}
+	p := newTestPool(t, Options{Limits: limits})
 	for _, want := range []outcome{grew, done} {
-		if e := p.turn(t.Context(), Job{Owner: "large", Task: "grow"}); e.outcome != want {
+		if e := p.turn(t.Context(), Job{Owner: "large", Task: "burn"}); e.outcome != want {
 			t.Errorf("outcome %d (%v), want %d", e.outcome, e.err, want)
 		}
 	}
-	if result, err := p.Run(t.Context(), Job{Owner: "large", Task: "grow"}); err != nil || len(result) == 0 {
-		t.Errorf("a large job: %v", err)
+	wide, leave, err := p.queue.take(t.Context(), "large")
+	if err != nil || !wide {
+		t.Fatalf("who needs much gets all: %t, %v", wide, err)
 	}
-	if result, err := p.Run(t.Context(), Job{Owner: "other", Task: "grow"}); err != nil || len(result) == 0 {
-		t.Errorf("a large job that is new: %v", err)
-	}
-	var exceeded *Exceeded
-	if _, err := p.Run(t.Context(), Job{Owner: "hog", Task: "hog"}); !errors.As(err, &exceeded) || !strings.Contains(err.Error(), fmt.Sprint(limits.Memory>>20)) {
-		t.Errorf("a job that needs more than there is: %v", err)
+	defer leave(done)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	p.queue.heavy["larger"] = true
+	if _, _, err := p.queue.take(ended, "larger"); err == nil {
+		t.Error("all places are taken by who needs much")
 	}
 }
 
