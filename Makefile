@@ -222,7 +222,7 @@ test-names: ## the names of all tests, in bin/test-names.txt
 
 # The long forms of tests that `make test-all` runs in short. How often they do what
 # they do, a variable says: make rotation CASCADE_ROTATIONS=600.
-export CASCADE_ROTATIONS CASCADE_RECREATIONS CASCADE_DELETIONS CASCADE_LEAK_ROTATIONS CASCADE_KILLS CASCADE_FAULTS_FOR
+export CASCADE_ROTATIONS CASCADE_RECREATIONS CASCADE_DELETIONS CASCADE_LEAK_ROTATIONS CASCADE_KILLS CASCADE_FAULTS_FOR CASCADE_HOSTILE CASCADE_HOSTILE_ONLY
 LONG = go test -C e2e -race -count=1 -timeout 60m -v
 
 .PHONY: rotation
@@ -255,6 +255,13 @@ kill: build-e2e race ## an agent that is killed before and after each of its req
 faults: CASCADE_FAULTS_FOR ?= 10m
 faults: build-e2e race ## an API server that fails a fifth of all requests for 10 minutes
 	$(LONG) -run '^TestFaultyServer$$' ./faults
+
+# The agent is the one that is shipped, without the race detector. CASCADE_HOSTILE_ONLY
+# takes those whose names begin as it says: chart,registry-realm.
+.PHONY: hostile
+hostile: CASCADE_HOSTILE ?= all
+hostile: build-e2e ## hundreds of hostile tenants beside twenty good ones, and an agent with a limit of 1 GiB; the table of docs/security.md
+	go test -C e2e -count=1 -timeout 60m -v -run '^TestHostileTenants$$' ./hostile
 
 # CASCADE_ARMOUR_SEED repeats a walk.
 OPERATIONS ?= 2000

@@ -25,6 +25,7 @@ type Agent struct {
 	Log string
 
 	metrics string
+	health  string
 	cmd     *exec.Cmd
 	ended   chan struct{}
 }
@@ -57,7 +58,7 @@ func (t *Tier) startAgent(ctx context.Context, flags []string) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{Log: filepath.Join(t.Dir, "agent.log"), ended: make(chan struct{})}
+	a := &Agent{Log: filepath.Join(t.Dir, "agent.log"), health: health, ended: make(chan struct{})}
 	if a.metrics, err = freeAddress(); err != nil {
 		return nil, err
 	}
@@ -147,6 +148,12 @@ func (a *Agent) Kill() {
 	<-a.ended
 }
 
+// Healthy fails if the agent says that it is not well.
+func (a *Agent) Healthy(ctx context.Context) error {
+	_, err := a.get(ctx, a.health, "/healthz")
+	return err
+}
+
 // Profile reads one of Go's profiles, as its name and query say.
 func (a *Agent) Profile(ctx context.Context, profile string) (string, error) {
 	return a.Read(ctx, "/debug/pprof/"+profile)
@@ -174,8 +181,12 @@ func (a *Agent) Metric(ctx context.Context, name string) (float64, error) {
 }
 
 // Read asks the agent's port for metrics and profiles for a path.
-func (a *Agent) Read(ctx context.Context, path string) (_ string, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.metrics+path, nil)
+func (a *Agent) Read(ctx context.Context, path string) (string, error) {
+	return a.get(ctx, a.metrics, path)
+}
+
+func (a *Agent) get(ctx context.Context, address, path string) (_ string, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
 		return "", err
 	}

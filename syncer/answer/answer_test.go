@@ -278,6 +278,8 @@ func TestStrangersWords(t *testing.T) {
 		"Page":   {"nor a page of the web", 200, `<html>s3cret`, func(err error) bool { return reasonOf(err) == answer.ReasonNotKubernetes }},
 		"Status": {"the words of an API server, cut", 403, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"` + strings.Repeat("x", 60000) + `s3cret"}`,
 			func(err error) bool { return apierrors.IsForbidden(err) && len(err.Error()) < 4000 }},
+		"Credential": {"what it was sent", 403, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"you are Bearer theirs"}`,
+			func(err error) bool { return apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "theirs") }},
 		"Endless": {"more than an error ever has", 403, strings.Repeat("s3cret", 1<<20), apierrors.IsForbidden},
 	} {
 		s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

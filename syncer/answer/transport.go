@@ -89,7 +89,7 @@ func (b *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 		// Where to is not told: it may have a secret in it.
 		return nil, &Error{ReasonRedirect, fmt.Sprintf("the server answers %d and sends the request elsewhere; name the address of the API server itself", code)}
 	case code >= http.StatusMultipleChoices:
-		return b.refusal(response)
+		return b.refusal(response, r.Header.Get("Authorization"))
 	}
 	most := b.limits.of(asked)
 	if asked == watch {
@@ -108,13 +108,18 @@ func (b *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 // refusal bounds an answer that is an error. That of another's server is passed on if
 // it is a Status of Kubernetes, with its words cut. Whatever else it is could be the
 // secret of a service that the address leads to.
-func (b *bounded) refusal(response *http.Response) (*http.Response, error) {
+//
+// Whoever was sent a credential may send it back. It is not told to who reads errors.
+func (b *bounded) refusal(response *http.Response, sent string) (*http.Response, error) {
 	body, err := io.ReadAll(io.LimitReader(response.Body, mostRefusal))
 	_ = response.Body.Close()
 	if err != nil {
 		return nil, err
 	}
 	if b.limits.stranger && !bytes.HasPrefix(body, protobuf) {
+		if _, credential, ok := strings.Cut(sent, " "); ok && credential != "" {
+			body = bytes.ReplaceAll(body, []byte(credential), []byte("***"))
+		}
 		body = statusOf(body, response.StatusCode)
 		response.Header.Set("Content-Type", "application/json")
 	}

@@ -71,7 +71,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		}
 	}
 	for _, o := range others {
-		b = b.Watches(o, index.UsersOf(find.KindOf(o)), builder.WithPredicates(predicate.Or(wake.NewArtifact(), becameUsable())))
+		b = b.Watches(o, index.UsersOf(find.KindOf(o)), builder.WithPredicates(predicate.Or(wake.NewArtifact(), tellsOther())))
 	}
 	index.WatchConfigs(b, configs)
 	return b.Complete(r.Stalls.Guard(helmv2.HelmReleaseKind, func() client.Object { return &helmv2.HelmRelease{} }, lot))
@@ -82,17 +82,27 @@ func (r *Reconciler) index() wake.Index {
 	return wake.Index{Client: r.Client, List: func() client.ObjectList { return &helmv2.HelmReleaseList{} }}
 }
 
-// becameUsable passes charts of which sourceReady may say something else than
-// before.
-func becameUsable() predicate.Predicate {
-	usable := func(o client.Object) bool {
+// tellsOther passes charts of which sourceReady says something else than before: that
+// they can be used, or another cause why not. A chart that cannot be used any more is
+// no news for a release that has it already.
+func tellsOther() predicate.Predicate {
+	verdict := func(o client.Object) string {
 		from, ok := o.(sourcev1.Source)
-		return ok && sourceReady(source.Key{Kind: find.KindOf(o)}, from) == nil
+		if !ok {
+			return ""
+		}
+		if err := sourceReady(source.Key{Kind: find.KindOf(o)}, from); err != nil {
+			return err.Error()
+		}
+		return ""
 	}
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
-		UpdateFunc: func(e event.UpdateEvent) bool { return usable(e.ObjectNew) && !usable(e.ObjectOld) },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before := verdict(e.ObjectOld)
+			return before != "" && before != verdict(e.ObjectNew)
+		},
 	}
 }
 

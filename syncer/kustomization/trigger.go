@@ -23,6 +23,7 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/depend"
 	"github.com/cascade-gitops/cascade/syncer/find"
+	"github.com/cascade-gitops/cascade/syncer/park"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/wake"
 )
@@ -48,6 +49,10 @@ const (
 // of a rendering needs, as Flux does.
 const stageTimeout = 60 * time.Second
 
+// mostParked bounds the Kustomizations that wait for a worker, or for what it does,
+// while others are reconciled. Each has its snapshot, which others have as well.
+const mostParked = 500
+
 // SetupWithManager registers the reconciler and its indexes. configs, if not
 // nil, has the metadata of the ConfigMaps and Secrets that are watched.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int, configs cache.Cache) error {
@@ -61,6 +66,10 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		return err
 	}
 	index := r.index()
+	lot := park.New(r, concurrent, mostParked, r.Rules.Retries.RateLimiter())
+	if err := mgr.Add(lot); err != nil {
+		return err
+	}
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&kustomizev1.Kustomization{}, builder.WithPredicates(r.Sources.Passes(), wake.Changed(v1alpha1.ApprovePruneAnnotation, v1alpha1.DriftAnnotation))).
 		Watches(&kustomizev1.Kustomization{}, &handler.Funcs{UpdateFunc: r.onDependency}).
@@ -68,6 +77,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		WatchesRawSource(ctrlsource.Func(r.onTouch)).
 		WatchesRawSource(ctrlsource.Func(r.onRights)).
 		WatchesRawSource(wake.OnRelease(r.FirstSync, kustomizev1.KustomizationKind)).
+		WatchesRawSource(ctrlsource.Func(lot.Open)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: r.Rules.Retries.RateLimiter()})
 	kinds := []string{sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.ExternalArtifactKind}
 	others, err := r.Sources.Watch(mgr, kinds...)
@@ -82,7 +92,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		b = b.Watches(o, index.UsersOf(find.KindOf(o)), builder.WithPredicates(wake.NewArtifact()))
 	}
 	index.WatchConfigs(b, configs)
-	return b.Complete(r.Stalls.Guard(kustomizev1.KustomizationKind, func() client.Object { return &kustomizev1.Kustomization{} }, r))
+	return b.Complete(r.Stalls.Guard(kustomizev1.KustomizationKind, func() client.Object { return &kustomizev1.Kustomization{} }, lot))
 }
 
 // index finds Kustomizations by what they refer to.

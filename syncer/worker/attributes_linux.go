@@ -12,6 +12,17 @@ func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
 }
 
+// lowPriority is how far a worker stands back behind other processes: it gets a third of
+// a processor that both want.
+const lowPriority = 5
+
+// standBack lets everything else go first on a busy machine: the program, and the API
+// server and what else is on its node. What runs for ever in a worker delays no one who
+// needs none. The worker leads a process group of its own, whose threads are all meant.
+func standBack(pid int) {
+	_ = unix.Setpriority(unix.PRIO_PGRP, pid, lowPriority) // without it, it is only less polite
+}
+
 // keepDescriptors makes sure that no worker inherits what this program inherited
 // itself. Go does the same for what it opens.
 func keepDescriptors() {

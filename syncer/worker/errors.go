@@ -20,6 +20,8 @@ type Exceeded struct {
 	What string
 	// Late: the worker was not done in time, which may be because of what else runs.
 	Late bool
+	// more is set if it may do with more memory or time.
+	more bool
 }
 
 func (e *Exceeded) Error() string { return e.What }
@@ -43,15 +45,15 @@ func (e *TaskError) Error() string { return e.Text }
 const remedy = "; make it smaller or simpler, or raise %s of the agent"
 
 func exceedsMemory(l Limits) error {
-	return &Exceeded{What: fmt.Sprintf("it needs more than %d MiB of memory"+remedy, l.Memory>>20, "--worker-memory")}
+	return &Exceeded{more: true, What: fmt.Sprintf("it needs more than %d MiB of memory"+remedy, l.Memory>>20, "--worker-memory")}
 }
 
 func exceedsTime(l Limits) error {
-	return &Exceeded{What: fmt.Sprintf("it needs more than %s of a processor"+remedy, l.Time, "--worker-time")}
+	return &Exceeded{more: true, What: fmt.Sprintf("it needs more than %s of a processor"+remedy, l.Time, "--worker-time")}
 }
 
 func exceedsPatience(l Limits) error {
-	return &Exceeded{Late: true, What: fmt.Sprintf("it was not done within %s"+remedy, l.patience(), "--worker-time")}
+	return &Exceeded{Late: true, more: true, What: fmt.Sprintf("it was not done within %s"+remedy, l.patience(), "--worker-time")}
 }
 
 func exceedsFrame() error {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -57,6 +58,16 @@ var testTasks = Tasks{
 	"executable": func([]byte, Ask) ([]byte, error) {
 		_, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_ANON|unix.MAP_PRIVATE)
 		return nil, err
+	},
+	// Four seconds of a processor.
+	"burn": func([]byte, Ask) ([]byte, error) {
+		var used unix.Rusage
+		for unix.TimevalToNsec(used.Utime)+unix.TimevalToNsec(used.Stime) < int64(4*time.Second) {
+			if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
+				return nil, err
+			}
+		}
+		return nil, nil
 	},
 	"hog": func([]byte, Ask) ([]byte, error) {
 		var all [][]byte

@@ -7,13 +7,16 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/cascade-gitops/cascade/syncer/park"
 )
 
 // Limits of a pool.
 type Limits struct {
 	// Workers is how many there may be at a time.
 	Workers int
-	// Memory of one worker in bytes, everything included.
+	// Memory of one worker in bytes, the program excepted. Not all have all of it at the
+	// same time: see first.
 	Memory int64
 	// Time of a processor that one job may take.
 	Time time.Duration
@@ -21,10 +24,30 @@ type Limits struct {
 
 // patience is how long a job may take on a busy machine, without the time in
 // which the program answers questions.
-func (l Limits) patience() time.Duration { return 4 * l.Time }
+func (l Limits) patience() time.Duration { return 8 * l.Time }
 
-// DefaultLimits keep two workers together below 400 MiB.
-func DefaultLimits() Limits { return Limits{Workers: 2, Memory: 192 << 20, Time: 30 * time.Second} }
+// leastMemory is what a worker needs to begin with, and what most jobs do with.
+const leastMemory = 64 << 20
+
+// leastTime is what most jobs do with.
+const leastTime = time.Second
+
+// first is what a job gets at first. One that needs more is done again with all of it,
+// after others, and at one place less than there are: so not all workers have all of
+// their memory at the same time, and what takes long does not hold all of them. A
+// single worker gives everybody all.
+func (l Limits) first() Limits {
+	if l.Workers > 1 {
+		l.Memory = min(l.Memory, max(l.Memory/2, leastMemory))
+		l.Time = min(l.Time, max(l.Time/5, leastTime))
+	}
+	return l
+}
+
+// DefaultLimits keep two workers together at 216 MiB besides the program itself, whose
+// pages each of them has. What takes more of a processor holds up others: hundreds may
+// ask at the same time.
+func DefaultLimits() Limits { return Limits{Workers: 2, Memory: 144 << 20, Time: 10 * time.Second} }
 
 // idleTime is how long a worker waits for another job.
 const idleTime = 15 * time.Second
@@ -149,51 +172,87 @@ func (p *Pool) Run(ctx context.Context, job Job) ([]byte, error) {
 			return nil, err
 		}
 	}
-	leave, err := p.queue.take(ctx, job.Owner)
-	if err != nil {
-		return nil, fmt.Errorf("cannot wait for a worker: %w", err)
-	}
-	var exceeded *Exceeded
-	defer func() { leave(exceeded != nil) }()
-	result, err := p.attempt(ctx, job)
-	if errors.Is(err, ErrLost) {
-		// Whatever killed it may not come again.
-		result, err = p.attempt(ctx, job)
-	}
-	if errors.As(err, &exceeded) && !exceeded.Late && job.Answer == nil {
+	// Who waits for a worker, and for what it does, needs no other.
+	last := park.Wait(ctx, func() ended {
+		e := p.turn(ctx, job)
+		if e.outcome == grew {
+			e = p.turn(ctx, job)
+		}
+		return e
+	})
+	var refusal *Exceeded
+	if errors.As(last.err, &refusal) && !refusal.Late && job.Answer == nil {
 		p.mu.Lock()
 		if len(p.refused) >= mostRefused {
 			clear(p.refused)
 		}
-		p.refused[key] = err
+		p.refused[key] = last.err
 		p.mu.Unlock()
 	}
-	return result, err
+	return last.result, last.err
 }
 
-// attempt does a job with an idle worker or a new one.
-func (p *Pool) attempt(ctx context.Context, job Job) ([]byte, error) {
-	w, err := p.get(ctx)
+// ended is what became of a job in one turn.
+type ended struct {
+	result  []byte
+	err     error
+	outcome outcome
+}
+
+// turn waits for a place and does a job once. The job has grown if it needs more memory
+// than it got, and may have.
+func (p *Pool) turn(ctx context.Context, job Job) (e ended) {
+	wide, leave, err := p.queue.take(ctx, job.Owner)
+	if err != nil {
+		return ended{err: fmt.Errorf("cannot wait for a worker: %w", err)}
+	}
+	defer func() { leave(e.outcome) }()
+	limits := p.options.Limits
+	if !wide {
+		limits = limits.first()
+	}
+	e.result, e.err = p.attempt(ctx, job, limits)
+	if errors.Is(e.err, ErrLost) {
+		// Whatever killed it may not come again.
+		e.result, e.err = p.attempt(ctx, job, limits)
+	}
+	var refusal *Exceeded
+	switch {
+	case !errors.As(e.err, &refusal):
+	case refusal.more && limits != p.options.Limits:
+		e.outcome = grew
+	default:
+		e.outcome = exceeded
+	}
+	return e
+}
+
+// attempt does a job with an idle worker of these limits or a new one.
+func (p *Pool) attempt(ctx context.Context, job Job, limits Limits) ([]byte, error) {
+	w, err := p.get(ctx, limits)
 	if err != nil {
 		return nil, err
 	}
 	defer p.ending.Done()
 	// A panic of what answers is the caller's, and takes the worker with it.
-	done := false
+	kept := false
 	defer func() {
-		if !done {
+		if !kept {
 			w.end()
 		}
 	}()
 	result, healthy, err := w.do(ctx, job)
-	if healthy && (job.Spent == nil || !job.Spent()) {
-		done = p.put(w)
+	// One that may have all of the memory may have come to have it.
+	if healthy && (job.Spent == nil || !job.Spent()) && limits == p.options.Limits.first() {
+		kept = p.put(w)
 	}
 	return result, err
 }
 
-// get returns a worker; p.ending counts it.
-func (p *Pool) get(ctx context.Context) (*process, error) {
+// get returns a worker; p.ending counts it. One with all of the memory is always new,
+// and takes the room of one that has nothing to do.
+func (p *Pool) get(ctx context.Context, limits Limits) (*process, error) {
+	wide := limits != p.options.Limits.first()
 	for {
 		p.mu.Lock()
 		if p.closed {
@@ -211,6 +270,10 @@ func (p *Pool) get(ctx context.Context) (*process, error) {
 		p.ending.Add(1)
 		p.mu.Unlock()
 		r.timer.Stop()
+		if wide {
+			r.process.end()
+			break
+		}
 		select {
 		case <-r.process.ended:
 			p.ending.Done()
@@ -219,7 +282,7 @@ func (p *Pool) get(ctx context.Context) (*process, error) {
 			return r.process, nil
 		}
 	}
-	w, err := start(ctx, p.options)
+	w, err := start(ctx, p.options.Program, limits)
 	if err != nil {
 		p.ending.Done()
 		return nil, err

@@ -33,8 +33,8 @@ type process struct {
 }
 
 // start starts a worker, and waits until it is ready.
-func start(ctx context.Context, o Options) (*process, error) {
-	cmd := exec.Command(o.Program, append([]string{Command}, limitArgs(o.Limits)...)...) //nolint:gosec // it is this program
+func start(ctx context.Context, program string, limits Limits) (*process, error) {
+	cmd := exec.Command(program, append([]string{Command}, limitArgs(limits)...)...) //nolint:gosec // it is this program
 	cmd.Env = []string{}
 	cmd.Dir = "/"
 	cmd.SysProcAttr = attributes()
@@ -48,7 +48,7 @@ func start(ctx context.Context, o Options) (*process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	p := &process{limits: o.Limits, in: in, out: out, ended: make(chan struct{})}
+	p := &process{limits: limits, in: in, out: out, ended: make(chan struct{})}
 	started := make(chan error)
 	// The process dies with the thread that started it, so that one is kept.
 	go func() {
@@ -67,7 +67,11 @@ func start(ctx context.Context, o Options) (*process, error) {
 		return nil, fmt.Errorf("%w: cannot start it: %w", ErrUnavailable, err)
 	}
 	p.kill = sync.OnceFunc(func() { _ = cmd.Process.Kill() })
-	return p, p.welcome(ctx)
+	if err := p.welcome(ctx); err != nil {
+		return p, err
+	}
+	standBack(cmd.Process.Pid)
+	return p, nil
 }
 
 // welcome waits for the worker's first message.

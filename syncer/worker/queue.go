@@ -18,28 +18,45 @@ type queue struct {
 	suspect int // places that owners with a strike have
 	turn    uint64
 	waiting []*waiter
-	// last is when an owner had a place, and strikes are those whose last job
-	// exceeded a limit.
+	// last is when an owner had a place, proven are those whose last job ended as jobs do,
+	// strikes those whose last job exceeded a limit, and heavy those who needed more than
+	// anybody gets at first.
 	last    map[string]uint64
+	proven  map[string]bool
 	strikes map[string]bool
+	heavy   map[string]bool
 }
 
+// outcome is how the job of who leaves a place ended.
+type outcome int
+
+const (
+	// done: as jobs do, with a result or an error.
+	done outcome = iota
+	// exceeded: it needs more than it may have.
+	exceeded
+	// grew: it needs more than anybody gets at first.
+	grew
+)
+
 type waiter struct {
-	owner  string
+	owner string
+	// struck is whether the owner has a strike, or is heavy.
 	struck bool
 	// given is closed when the waiter has a place.
 	given chan struct{}
 }
 
 func newQueue(places int) *queue {
-	return &queue{places: places, last: map[string]uint64{}, strikes: map[string]bool{}}
+	return &queue{places: places, last: map[string]uint64{}, proven: map[string]bool{}, strikes: map[string]bool{}, heavy: map[string]bool{}}
 }
 
-// take waits for a place. leave gives it back, and says whether the owner
-// exceeded a limit.
-func (q *queue) take(ctx context.Context, owner string) (leave func(exceeded bool), err error) {
+// take waits for a place. wide is whether it is one of those that may have all of the
+// memory, of which there are all but one. leave gives it back, and says how the job
+// ended.
+func (q *queue) take(ctx context.Context, owner string) (wide bool, leave func(outcome), err error) {
 	q.mu.Lock()
-	w := &waiter{owner: owner, struck: q.strikes[owner], given: make(chan struct{})}
+	w := &waiter{owner: owner, struck: q.strikes[owner] || q.heavy[owner], given: make(chan struct{})}
 	q.waiting = append(q.waiting, w)
 	q.give()
 	q.mu.Unlock()
@@ -50,14 +67,14 @@ func (q *queue) take(ctx context.Context, owner string) (leave func(exceeded boo
 		defer q.mu.Unlock()
 		if i := slices.Index(q.waiting, w); i >= 0 {
 			q.waiting = slices.Delete(q.waiting, i, i+1)
-			return nil, ctx.Err()
+			return false, nil, ctx.Err()
 		}
 		// It was given at the same moment.
 	}
-	return func(exceeded bool) { q.leave(w, exceeded) }, nil
+	return w.struck || q.places == 1, func(o outcome) { q.leave(w, o) }, nil
 }
 
-func (q *queue) leave(w *waiter, exceeded bool) {
+func (q *queue) leave(w *waiter, o outcome) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.taken--
@@ -69,13 +86,21 @@ func (q *queue) leave(w *waiter, exceeded bool) {
 	}
 	q.turn++
 	q.last[w.owner] = q.turn
-	if exceeded {
-		if len(q.strikes) >= mostOwners {
-			clear(q.strikes)
+	remember := func(in map[string]bool) {
+		if len(in) >= mostOwners {
+			clear(in)
 		}
-		q.strikes[w.owner] = true
-	} else {
+		in[w.owner] = true
+	}
+	delete(q.proven, w.owner)
+	switch o {
+	case exceeded:
+		remember(q.strikes)
+	case grew:
+		remember(q.heavy)
+	default:
 		delete(q.strikes, w.owner)
+		remember(q.proven)
 	}
 	q.give()
 }
@@ -97,8 +122,8 @@ func (q *queue) give() {
 	}
 }
 
-// next is who comes next: owners without a strike before others, and of these who
-// had a place the longest time ago. The others leave a place free.
+// next is who comes next: owners without a strike before others, those who are known
+// before new ones, and of these who had a place the longest time ago. The others leave a place free.
 func (q *queue) next() int {
 	best := -1
 	for i, w := range q.waiting {
@@ -115,6 +140,10 @@ func (q *queue) next() int {
 func (q *queue) before(a, b *waiter) bool {
 	if a.struck != b.struck {
 		return b.struck
+	}
+	// Of who is new nobody knows what comes.
+	if q.proven[a.owner] != q.proven[b.owner] {
+		return q.proven[a.owner]
 	}
 	return q.last[a.owner] < q.last[b.owner]
 }

@@ -9,6 +9,8 @@ import (
 	"runtime/debug"
 	"strconv"
 	"time"
+
+	"github.com/cascade-gitops/cascade/syncer/footprint"
 )
 
 // Command is the argument that makes a program a worker.
@@ -52,6 +54,8 @@ func serve(args []string, tasks Tasks, in io.Reader, out io.Writer) error {
 	debug.SetMaxStack(deepestStack)
 	// Garbage is collected more often before the kernel refuses.
 	debug.SetMemoryLimit(memory - memory/8)
+	// What starting needed is not needed again, and later nothing can be opened.
+	footprint.Release()
 	trouble := ""
 	if err := confine(memory); err != nil {
 		trouble = err.Error()

@@ -13,6 +13,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/cascade-gitops/cascade/syncer/park"
 )
 
 // testLimits end a hostile job quickly, and leave a good one time.
@@ -144,6 +150,70 @@ func TestExceeded(t *testing.T) {
 	}
 }
 
+// TestWaitsParked: who waits for a worker holds no place of the controller's.
+func TestWaitsParked(t *testing.T) {
+	p := newTestPool(t, Options{Limits: testLimits()})
+	release := make(chan struct{})
+	asked := make(chan struct{}, 2)
+	backoff := workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]()
+	lot := park.New(reconcile.Func(func(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+		_, err := p.Run(ctx, Job{Owner: r.Name, Task: "ask", Answer: func(context.Context, string, []byte) ([]byte, error) {
+			asked <- struct{}{}
+			<-release
+			return nil, nil
+		}})
+		return reconcile.Result{}, err
+	}), 1, 10, backoff)
+	queue := workqueue.NewTypedRateLimitingQueue(backoff)
+	defer queue.ShutDown()
+	ctx, cancel := context.WithCancel(t.Context())
+	if err := lot.Open(ctx, queue); err != nil {
+		t.Fatal(err)
+	}
+	// One worker of the controller comes back from each of them, though none is done.
+	for _, name := range []string{"a", "b", "c", "d"} {
+		request := reconcile.Request{}
+		request.Name = name
+		if _, err := lot.Reconcile(ctx, request); err != nil {
+			t.Error(err)
+		}
+	}
+	<-asked
+	<-asked
+	if n := lot.Parked(); n != 4 {
+		t.Errorf("%d are parked, want 4", n)
+	}
+	close(release)
+	cancel()
+	if err := lot.Start(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStandsBack: on a busy machine a worker lets everybody else go first.
+func TestStandsBack(t *testing.T) {
+	p := newTestPool(t, Options{Limits: testLimits()})
+	if _, err := p.Run(t.Context(), do("echo")); err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range children(t) {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+		if err != nil || len(threads) == 0 {
+			t.Fatalf("process %d has no threads: %v", pid, err)
+		}
+		for _, thread := range threads {
+			id, err := strconv.Atoi(filepath.Base(thread))
+			if err != nil {
+				t.Fatal(err)
+			}
+			// The system call returns 20 less the priority.
+			if got, err := unix.Getpriority(unix.PRIO_PROCESS, id); err == nil && 20-got != lowPriority {
+				t.Errorf("thread %d has priority %d, want %d", id, 20-got, lowPriority)
+			}
+		}
+	}
+}
+
 // TestRemembered: what exceeded a limit is not tried again.
 func TestRemembered(t *testing.T) {
 	p := newTestPool(t, Options{})
@@ -174,6 +244,35 @@ func TestResident(t *testing.T) {
 	}
 	if most, got := testLimits().Memory*instrumented+64<<20, used.Maxrss<<10; got > most {
 		t.Errorf("a worker had %d MiB, want at most %d", got>>20, most>>20)
+	}
+}
+
+// TestGrows: a job that needs more than anybody gets at first is done with all of it, at
+// one place less than there are.
+func TestGrows(t *testing.T) {
+	limits := Limits{Workers: 2, Memory: 3 * leastMemory, Time: 6 * time.Second}
+	if got, want := limits.first(), (Limits{Workers: 2, Memory: limits.Memory / 2, Time: 1200 * time.Millisecond}); got != want {
+		t.Fatalf("a job gets %+v at first, want %+v", got, want)
+	}
+	if alone := (Limits{Workers: 1, Memory: 3 * leastMemory, Time: time.Minute}); alone.first() != alone {
+		t.Error("a single worker does not give all of it")
+	}
+	p := newTestPool(t, Options{Limits: limits})
+	for _, want := range []outcome{grew, done} {
+		if e := p.turn(t.Context(), Job{Owner: "large", Task: "burn"}); e.outcome != want {
+			t.Errorf("outcome %d (%v), want %d", e.outcome, e.err, want)
+		}
+	}
+	wide, leave, err := p.queue.take(t.Context(), "large")
+	if err != nil || !wide {
+		t.Fatalf("who needs much gets all: %t, %v", wide, err)
+	}
+	defer leave(done)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	p.queue.heavy["larger"] = true
+	if _, _, err := p.queue.take(ended, "larger"); err == nil {
+		t.Error("all places are taken by who needs much")
 	}
 }
 
@@ -301,20 +400,20 @@ func TestHostileNeighbours(t *testing.T) {
 // TestQueue: places are handed out in turn, and one is kept from those with a strike.
 func TestQueue(t *testing.T) {
 	q := newQueue(2)
-	place := func(owner string) func(bool) {
+	place := func(owner string) func(outcome) {
 		t.Helper()
-		leave, err := q.take(t.Context(), owner)
+		_, leave, err := q.take(t.Context(), owner)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return leave
 	}
-	place("bad")(true)
-	place("worse")(true)
+	place("bad")(exceeded)
+	place("worse")(exceeded)
 	first := place("bad")
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := q.take(ended, "worse"); err == nil {
+	if _, _, err := q.take(ended, "worse"); err == nil {
 		t.Error("owners with a strike take all places")
 	}
 	second := place("good")
@@ -322,13 +421,13 @@ func TestQueue(t *testing.T) {
 	var all sync.WaitGroup
 	wait := func(owner string) {
 		all.Go(func() {
-			leave, err := q.take(t.Context(), owner)
+			_, leave, err := q.take(t.Context(), owner)
 			if err != nil {
 				t.Error(err)
 				return
 			}
 			order <- owner
-			leave(false)
+			leave(done)
 		})
 		for n := 0; n < 1; {
 			q.mu.Lock()
@@ -343,15 +442,15 @@ func TestQueue(t *testing.T) {
 	for _, owner := range []string{"worse", "good", "new"} {
 		wait(owner)
 	}
-	second(false)
+	second(done)
 	var got []string
 	for range 2 {
 		got = append(got, <-order)
 	}
-	first(true)
+	first(exceeded)
 	all.Wait()
 	got = append(got, <-order)
-	if want := "[new good worse]"; fmt.Sprint(got) != want {
+	if want := "[good new worse]"; fmt.Sprint(got) != want {
 		t.Errorf("served %v, want %s", got, want)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
+
+	"github.com/cascade-gitops/cascade/syncer/footprint"
 )
 
 // Times after which memory that was needed only for a while is given back.
@@ -108,7 +110,7 @@ func (f frugal) Start(ctx context.Context) error {
 		}
 		if !now.Before(pages) || over {
 			pages = now.Add(pagesRelease)
-			releaseProgramPages()
+			footprint.Release()
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package footprint
 
 import (
 	"bufio"
@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// releaseProgramPages gives back the resident pages of the program's own code
+// Release gives back the resident pages of the program's own code
 // and constants. The kernel maps them by 2 MB where it can, so that nearly all
 // of a large program counts as resident although most of it runs once, at the
 // start, or never. What is needed comes back from the page cache, by small
 // pages. Errors mean only that memory stays as it is.
-func releaseProgramPages() {
+func Release() {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return

@@ -1,6 +1,0 @@
-//go:build !linux
-
-package agent
-
-// releaseProgramPages is for Linux.
-func releaseProgramPages() {}

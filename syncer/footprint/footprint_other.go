@@ -1,0 +1,6 @@
+//go:build !linux
+
+package footprint
+
+// Release is for Linux.
+func Release() {}
