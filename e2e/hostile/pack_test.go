@@ -184,8 +184,6 @@ func oddNames(blob []byte) []fixture {
 		"git-case":  {"the same, as other file systems see it", ".GiT"},
 		"dot":       {"a file that is its directory", "."},
 		"empty":     {"a file without a name", ""},
-		"control":   {"a name that commands a terminal", "\x1b[2J"},
-		"backslash": {"a path of another system", "..\\..\\was-here"},
 	}) {
 		all = append(all, treePack("name-"+name, tt.reason, treeEntry("100644", tt.name, of), objectEntry(blobType, blob)))
 	}
