@@ -153,9 +153,6 @@ func archives(o *outside) []fixture {
 		"link":          {"a link that leads out", linked("a.yaml", tar.TypeSymlink, o.file())},
 		"link-above":    {"a link that leads out by dots", linked("a.yaml", tar.TypeSymlink, o.above(o.file()))},
 		"hard-link":     {"a hard link to a file of the machine", linked("a.yaml", tar.TypeLink, o.file())},
-		"device":        {"a device", linked("a.yaml", tar.TypeBlock, "")},
-		"zero":          {"a device that has no end", origins.Entry{Header: tar.Header{Name: "a.yaml", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 5}}},
-		"pipe":          {"a pipe, which blocks who reads it", linked("a.yaml", tar.TypeFifo, "")},
 		"directory":     {"a directory where a file is wanted", origins.Entry{Header: tar.Header{Name: "a.yaml/", Typeflag: tar.TypeDir, Mode: 0o755}}},
 		"link-to-proc":  {"a link to the memory of the agent", linked("a.yaml", tar.TypeSymlink, "/proc/self/mem")},
 		"link-itself":   {"a link to itself", linked("a.yaml", tar.TypeSymlink, "a.yaml")},
@@ -164,6 +161,9 @@ func archives(o *outside) []fixture {
 		all = append(all, artifactOf("kind-"+name, tt.reason, origins.TarballOf(kustomization, tt.link)))
 	}
 	return append(all,
+		ociOf("kind-device", "a device", registryOf(image(origins.TarballOf(kustomization, linked("a.yaml", tar.TypeBlock, "")))), ""),
+		ociOf("kind-zero", "a device that has no end", registryOf(image(origins.TarballOf(kustomization, origins.Entry{Header: tar.Header{Name: "a.yaml", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 5}}))), ""),
+		ociOf("kind-pipe", "a pipe, which blocks who reads it", registryOf(image(origins.TarballOf(kustomization, linked("a.yaml", tar.TypeFifo, "")))), ""),
 		artifactOf("large-file", "a file of 40 MiB", origins.TarballOf(file("a.yaml", strings.Repeat("a: b\n", 8<<20)))),
 		archiveOf("chart-without", "no Chart.yaml", origins.TarballOf(file("app/values.yaml", "{}\n"))),
 		archiveOf("chart-dots", "a chart whose directory is the one above", origins.TarballOf(file("../Chart.yaml", chart.Metadata()))),

@@ -138,6 +138,10 @@ func (m *memory) sample(pid int) {
 	parts = fmt.Sprintf("agent %d", together>>20)
 	children, _ := gauge.Children(pid) // of a process that has ended there are none
 	for _, child := range children {
+		// A child that has not become a program yet is the agent's memory once more.
+		if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child)); err != nil || !strings.Contains(string(line), "\x00worker\x00") {
+			continue
+		}
 		size := share(child)
 		sum += resident(child)
 		together += size

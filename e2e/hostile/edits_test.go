@@ -48,9 +48,7 @@ func edits(*outside) []fixture {
 		builds("patch-deep", "a JSON pointer of a hundred thousand levels", with("resources: [a.yaml]\npatches: [{target: {kind: ConfigMap}, patch: '[{\"op\": \"replace\", \"path\": \""+strings.Repeat("/a", 100_000)+"\", \"value\": 1}]'}]\n")),
 		builds("replicas", "a number of replicas that is none", with("resources: [a.yaml]\nreplicas: [{name: a, count: 99999999999999999999999}]\n")),
 		builds("vars", "variables that refer to each other", with("resources: [a.yaml]\nvars: [{name: A, objref: {kind: ConfigMap, name: a, apiVersion: v1}, fieldref: {fieldpath: 'data[0].k.k.k'}}, {name: A, objref: {kind: ConfigMap, name: none, apiVersion: v1}}]\n")),
-		builds("unknown", "a field that nobody knows", with("resources: [a.yaml]\nresoruces: [b.yaml]\n")),
 		builds("two-files", "two kustomization files in a directory", with("resources: [a.yaml]\n").with(tree{"kustomization.yml": "resources: []\n"})),
-		builds("transformer-depth", "a transformer in a transformer in a transformer, as strings", with("resources: [a.yaml]\ntransformers:\n- |\n"+nested(12))),
 		builds("generator-behaviour", "a generator that merges with what is not there", with("configMapGenerator: [{name: g, behavior: merge, literals: [k=v]}]\n")),
 		builds("conflict", "an object twice", tree{"kustomization.yaml": "resources: [a.yaml, b.yaml]\n", "a.yaml": configMap("a"), "b.yaml": configMap("a")}),
 		builds("namespace-name", "a name with dots and slashes", tree{"kustomization.yaml": "resources: [a.yaml]\nnamePrefix: ../../\nnameSuffix: \"\\u0000\"\n", "a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ''}\n"}),
@@ -94,15 +92,6 @@ func manyObjects(n int) string {
 		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: a%d}\n", i)
 	}
 	return b.String()
-}
-
-// nested is a transformer that has another one in a patch, and so on.
-func nested(levels int) string {
-	text := "data: &d\n  x: *d\n"
-	for range levels {
-		text = "apiVersion: builtin\nkind: PatchTransformer\nmetadata: {name: p}\ntarget: {kind: ConfigMap}\npatch: |\n" + indented(text, 2)
-	}
-	return indented(text, 2)
 }
 
 // variables are substitutions of spec.postBuild that are more than they look.

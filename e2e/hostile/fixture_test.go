@@ -61,9 +61,9 @@ const object = "bad"
 // namespace of the fixture.
 func (f fixture) namespace() string { return f.class + "-" + f.name }
 
-// fixtures are all of them whose class may have one that is chosen. short takes some of
-// each class.
-func fixtures(o *outside, short bool, mayHave func(class string) bool) []fixture {
+// fixtures are those of the classes that may have one that is chosen: some of each class
+// if short is set, or else each that is the next after a step.
+func fixtures(o *outside, short bool, step int, mayHave func(class string) bool) []fixture {
 	var all []fixture
 	for _, class := range []struct {
 		name string
@@ -94,7 +94,7 @@ func fixtures(o *outside, short bool, mayHave func(class string) bool) []fixture
 			continue
 		}
 		for i, f := range class.of(o) {
-			if f.class = class.name; !short || i%class.each == 1 {
+			if f.class = class.name; short && i%class.each == 1 || !short && i%step == 0 {
 				all = append(all, f)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/cascade-gitops/cascade/e2e/origins"
 )
@@ -75,7 +76,7 @@ var dockerLogin = "apiVersion: v1\nkind: Secret\nmetadata: {name: docker, namesp
 // ociOf is an OCIRepository whose registry gets a login.
 func ociOf(name, reason string, h http.HandlerFunc, more string, tells ...string) fixture {
 	if len(tells) == 0 {
-		tells = []string{"OCIArtifactPullFailed", "OCIArtifactLayerOperationFailed", "LimitExceeded"}
+		tells = []string{"OCIArtifactPullFailed", "OCIArtifactLayerOperationFailed", "LimitExceeded", "ReadOperationFailed"}
 	}
 	if more == "" {
 		more = "ref: {tag: latest}"
@@ -196,6 +197,8 @@ func helmRepositories(o *outside) []fixture {
 		f := archiveOf(name, reason, nil)
 		f.serve = paths(more, map[string]http.HandlerFunc{"/index.yaml": says("application/yaml", "apiVersion: v1\nentries:\n  app:\n  - {apiVersion: v2, name: app, version: 1.0.0, urls: ['"+url+"'], digest: "+strings.TrimPrefix(digestOf([]byte("x")), "sha256:")+"}\n")})
 		f.objects = strings.ReplaceAll(login+"---\n"+f.objects, "url: 'http://$server',", "url: 'http://$server', secretRef: {name: login},")
+		// A HelmChart has a minute, and no field that says less.
+		f.within = 75 * time.Second
 		return f
 	}
 	begin := "apiVersion: v1\nentries:\n  app:\n"

@@ -72,8 +72,6 @@ func sopsFiles(o *outside) []fixture {
 		encrypted("large", "a file beyond the limit", "a.yaml", sopsFile("age: []\n")+"x: "+strings.Repeat("x", 6<<20)+"\n"),
 		encrypted("null", "null where SOPS has its part", "a.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nsops: null\nstringData: {k: 'ENC[AES256_GCM,data:a,iv:a,tag:a,type:str]'}\nx: [\n"),
 		encrypted("list", "a list where SOPS has its part", "a.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nsops: [1]\nstringData: {k: x}\nx: [\n"),
-		generated("dotenv", "variables that SOPS encrypted, and cannot read", "a.env", "k=ENC[AES256_GCM,data:a,iv:a,tag:a,type:str]\nsops_version=3.9.0\nsops_mac=x\nsops_lastmodified=2026-01-01T00:00:00Z\nsops_age__list_0__map_enc=x\nsops_age__list_0__map_recipient="+recipient+"\n"),
-		generated("dotenv-index", "a list of two billion keys", "a.env", "k=x\nsops_version=3.9.0\nsops_mac=x\nsops_lastmodified=2026-01-01T00:00:00Z\nsops_age__list_2000000000__map_enc=x\nsops_age__list_2000000000__map_recipient="+recipient+"\n"),
 		generated("ini", "settings that SOPS encrypted, and cannot read", "a.ini", "[a]\nk = ENC[x]\n[sops]\nversion = 3.9.0\nmac = x\nlastmodified = 2026-01-01T00:00:00Z\nage__list_0__map_recipient = "+recipient+"\nage__list_0__map_enc = x\n"),
 	}
 }

@@ -124,7 +124,7 @@ func (s *stand) commit(ctx context.Context, name string, files tree, from string
 	return nil
 }
 
-// source is the namespace of a tenant, and the source git of its repository.
+// tenant is the namespace of one, and the source git of its repository.
 func (s *stand) tenant(namespace string, repository bool) string {
 	text := "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + namespace + "}\n"
 	if repository {

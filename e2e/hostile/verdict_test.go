@@ -101,7 +101,7 @@ func (v *verdicts) judge(u *unstructured.Unstructured) {
 		return // what it says is what somebody wrote
 	}
 	old := v.of[u.GetNamespace()]
-	now := verdict{at: old.at}
+	now := old
 	conditions, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
 	for _, c := range conditions {
 		c, _ := c.(map[string]any)
@@ -116,7 +116,7 @@ func (v *verdicts) judge(u *unstructured.Unstructured) {
 			}
 		}
 		told := kind == "Ready" && status == "False" || kind == "Stalled" && status == "True"
-		if kind == "Ready" {
+		if kind == "Ready" && old.at.IsZero() {
 			now.ready, now.reason, now.message = status == "True", reason, message
 		}
 		passes := slices.ContainsFunc(passing, func(s string) bool { return strings.Contains(message, s) })

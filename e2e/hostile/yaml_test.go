@@ -101,7 +101,6 @@ func yamlPlaces(b bomb, object string) []fixture {
 		builds("plugin", "in a string of a plugin, which is YAML", withFile("transformers: [p.yaml]", plugin)),
 		builds("replacement", "in the file of a replacement", withFile("replacements: [{path: p.yaml}]", line)),
 		builds("configuration", "in the configuration of transformers", withFile("configurations: [p.yaml]", line)),
-		builds("openapi", "in a schema", withFile("openapi: {path: p.yaml}", line+"x: [\n")),
 		builds("crd", "in what crds names", withFile("crds: [p.yaml]", object)),
 	}
 	if len(object) < 10_000 {
