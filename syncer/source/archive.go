@@ -24,6 +24,9 @@ type archive struct {
 	spans map[id]span
 	// packed is the tarball itself, if it is kept.
 	packed *spool
+	// buffer is what files are copied with: an archive of many small ones would need one
+	// for each.
+	buffer []byte
 }
 
 // span is where a file's content is.
@@ -41,11 +44,18 @@ func (a *archive) open(n node) (io.ReadCloser, int64, error) {
 	return io.NopCloser(io.NewSectionReader(a.file, s.at, s.size)), s.size, nil
 }
 
+// readerOnly hides other methods, by which a reader would be copied with a buffer of its
+// own.
+type readerOnly struct{ io.Reader }
+
 // add appends content at the end of the file, unless that is in it already. It returns
 // the node of it, without a mode, and the end from then on.
 func (a *archive) add(from io.Reader, end int64) (node, int64, error) {
 	h := sha256.New()
-	size, err := io.Copy(io.MultiWriter(a.file, h), from)
+	if a.buffer == nil {
+		a.buffer = make([]byte, 32<<10)
+	}
+	size, err := io.CopyBuffer(io.MultiWriter(a.file, h), readerOnly{from}, a.buffer)
 	if err != nil {
 		return node{}, end, err
 	}
@@ -141,6 +151,7 @@ func unpack(ctx context.Context, packed io.Reader, dir string, inflatedMost int6
 	if _, err := io.Copy(io.Discard, inflated); err != nil {
 		return nil, fmt.Errorf("cannot read archive: %w", err)
 	}
+	a.buffer = nil
 	if a.root, err = root.node(0); err != nil {
 		return nil, err
 	}

@@ -317,6 +317,7 @@ func (k *Kept) tree(ctx context.Context, from *tar.Reader) (_ node, packed *spoo
 		case header.Name == keptPacked:
 			packed, err = newSpool(ctx, k.dir, from)
 		case header.Name == keptEnd:
+			content.buffer = nil
 			top, err := root.node(0)
 			return top, packed, err
 		default:
