@@ -139,6 +139,10 @@ func archives(o *outside) []fixture {
 	var all []fixture
 	for _, a := range tarballs(o, "", file("a.yaml", configMap("a"))) {
 		f := ociOf("oci-"+a.name, a.reason, registryOf(image(a.archive)), "")
+		if a.name == "bomb" {
+			// A file may be there that nobody can use: the one that reads it is told.
+			f = artifactOf("oci-"+a.name, a.reason, a.archive)
+		}
 		all = append(all, f)
 	}
 	for _, a := range tarballs(o, "app/", file("app/Chart.yaml", origins.Chart{Name: "app", Version: "1.0.0"}.Metadata()), file("app/templates/a.yaml", configMap("a"))) {

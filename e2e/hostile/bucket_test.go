@@ -14,7 +14,7 @@ func bucketOf(name, reason string, h http.HandlerFunc, tells ...string) fixture 
 	return fixture{
 		name: name, reason: reason, serve: h, kind: "Bucket", tells: tells,
 		objects: manifests(secret("keys", map[string]string{"accesskey": "a", "secretkey": password}),
-			source("Bucket", "bucketName: x, endpoint: '$server', insecure: true, secretRef: {name: keys}, interval: 1m, timeout: 15s")),
+			source("Bucket", "bucketName: bucket, endpoint: '$server', insecure: true, secretRef: {name: keys}, interval: 1m, timeout: 15s")),
 	}
 }
 

@@ -18,7 +18,7 @@ const (
 	// told is the time in which a fixture is a named reason on its object.
 	told = 30 * time.Second
 	// waited is how long one is waited for, to say how late it was.
-	waited = time.Minute
+	waited = 2 * time.Minute
 	// wave is how many fixtures come at the same moment, and pause how long at most the next
 	// ones wait for them. Those before stay, and are tried again.
 	wave  = 30

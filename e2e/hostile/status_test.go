@@ -19,7 +19,7 @@ func tellings() map[string]telling {
 		"ocirepository":  {"OCIRepository", source("OCIRepository", "url: 'oci://127.0.0.1:1/app', insecure: true, interval: 1m, timeout: 5s"), []string{"OCIArtifactPullFailed"}},
 		"helmrepository": {"HelmRepository", source("HelmRepository", "url: 'http://127.0.0.1:1', interval: 1m, timeout: 5s"), []string{"IndexationFailed", "Failed"}},
 		"helmchart":      {"HelmChart", source("HelmChart", "chart: none, version: '1.0.0', interval: 1m, sourceRef: {kind: GitRepository, name: git}"), []string{"InvalidChartReference", "ChartPullError"}},
-		"bucket":         {"Bucket", source("Bucket", "bucketName: x, endpoint: '127.0.0.1:1', insecure: true, interval: 1m, timeout: 5s"), []string{"BucketOperationFailed"}},
+		"bucket":         {"Bucket", source("Bucket", "bucketName: bucket, endpoint: '127.0.0.1:1', insecure: true, interval: 1m, timeout: 5s"), []string{"BucketOperationFailed"}},
 		"layer":          {"Layer", "apiVersion: cascade.dev/v1alpha1\nkind: Layer\nmetadata: {name: bad, namespace: $ns}\nspec: {sourceRef: {kind: GitRepository, name: git}, path: ./app, clusterSelector: {matchLabels: {a: b}}, suspend: true}\n", []string{"Suspended"}},
 	}
 }
