@@ -35,7 +35,21 @@ const (
 	busyLook  = time.Second
 	// calmLooks is how many looks without work end a burst.
 	calmLooks = 10
+	// softLimit is the memory, besides that of the workers, above which the runtime
+	// collects whenever it has to, and gives back at once what is free; GOMEMLIMIT in the
+	// environment overrides it. Many sources that are large at the same moment make
+	// much garbage. A tier that needs more has roomAbove of what is in use besides, in
+	// steps of limitStep: nothing but collecting would be done otherwise.
+	softLimit = 320 << 20
+	roomAbove = 96 << 20
+	limitStep = 32 << 20
 )
+
+// limitOf is the soft limit of memory for what the last collection found in use.
+func limitOf(live uint64) int64 {
+	wanted := int64(live+live/4) + roomAbove
+	return max(softLimit, (wanted+limitStep-1)/limitStep*limitStep)
+}
 
 // heap is what the runtime tells of its memory, in bytes.
 type heap struct {
@@ -86,10 +100,11 @@ type frugal struct{ now func() time.Time }
 // Start implements controller-runtime's Runnable.
 func (f frugal) Start(ctx context.Context) error {
 	_, chosen := os.LookupEnv("GOGC")
+	_, limited := os.LookupEnv("GOMEMLIMIT")
 	look := time.NewTicker(busyLook)
 	defer look.Stop()
 	var p pace
-	percent := 0
+	percent, limit := 0, int64(0)
 	release, pages := f.now().Add(firstRelease), f.now().Add(firstRelease)
 	for {
 		select {
@@ -102,6 +117,10 @@ func (f frugal) Start(ctx context.Context) error {
 		if next != percent && !chosen {
 			debug.SetGCPercent(next)
 			percent = next
+		}
+		if next := limitOf(h.live); next != limit && !limited {
+			debug.SetMemoryLimit(next)
+			limit = next
 		}
 		if !now.Before(release) || over && h.spare >= spareBytes {
 			release = now.Add(nextRelease)
