@@ -272,6 +272,7 @@ func (s *stand) survives(t *testing.T, group *confinement, g *good, v *verdicts,
 		t.Errorf("a message has what it must not have: %s", what)
 	}
 	s.outside.untouched(t, s.client)
+	weight.stop()
 	kills, peak := group.killed()
 	t.Logf("agent and workers together: peak %d MiB of %d, the agent alone %d MiB, the sum of resident sets %d MiB, in %d samples; the kernel killed %d processes, peak of the group %s", worst>>20, memoryBound>>20, weight.alone>>20, weight.resident>>20, weight.samples, kills, peak)
 	if worst > memoryBound {
