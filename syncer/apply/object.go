@@ -224,7 +224,7 @@ func (r *run) write(ctx context.Context, it *item) outcome {
 	r.memo.Begin(it.key)
 	out := r.send(ctx, it)
 	if out.err != nil || out.got == nil {
-		r.memo.Abandon(it.key)
+		r.memo.Abandon(it.key, r.owner.key())
 		return out
 	}
 	shown := r.memo.Remember(it.key, r.owner.key(), it.desired, it.object, out.got)

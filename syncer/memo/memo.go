@@ -132,10 +132,12 @@ func (m *Memo) Remember(o Object, owner types.NamespacedName, desired digest.Sho
 	return true
 }
 
-// Abandon ends what Begin began without an answer that could be remembered.
-func (m *Memo) Abandon(o Object) {
+// Abandon ends what Begin began for an owner without an answer that could be remembered:
+// nobody knows whether the request had an effect. The owner tries again by itself; another
+// one that had applied the object is told.
+func (m *Memo) Abandon(o Object, owner types.NamespacedName) {
 	if m != nil {
-		m.records.abandon(o)
+		m.records.abandon(o, owner)
 	}
 }
 

@@ -384,6 +384,42 @@ func TestMemoDisplaced(t *testing.T) {
 	}
 }
 
+// TestMemoAbandonedByAnother: an apply without an answer, of an object that another owner
+// has applied, may have taken it over: that owner is told, once. One whose own apply failed
+// tries again by itself.
+func TestMemoAbandonedByAnother(t *testing.T) {
+	old := types.NamespacedName{Namespace: "flux-system", Name: "old"}
+	for name, tc := range map[string]struct {
+		reason string
+		by     types.NamespacedName
+		want   []string
+	}{
+		"Own":   {"its own apply failed", memoOwner, nil},
+		"Other": {"the old owner's apply had no answer", old, []string{"apps Deployment/x/a true"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, s, told := newMemo()
+			m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), metadataOf("u", "10", 3, nil))
+			m.records.begin(memoObject)
+			// The watch shows the effect before, or after.
+			if err := s.Update(metadataOf("u", "11", 3, func(p *metav1.PartialObjectMetadata) { p.Labels["app"] = "other" })); err != nil {
+				t.Fatal(err)
+			}
+			m.Abandon(memoObject, tc.by)
+			m.Abandon(memoObject, tc.by)
+			if err := s.Update(metadataOf("u", "12", 3, func(p *metav1.PartialObjectMetadata) { p.Labels["app"] = "other" })); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(*told, tc.want) {
+				t.Errorf("%s: told %v, want %v", tc.reason, *told, tc.want)
+			}
+			if m.Clean(memoOwner, 1) {
+				t.Errorf("%s: it is clean", tc.reason)
+			}
+		})
+	}
+}
+
 func TestMemoWithoutWatch(t *testing.T) {
 	m, _, _ := newMemo()
 	other := schema.GroupKind{Kind: "ConfigMap"}

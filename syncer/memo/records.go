@@ -260,20 +260,34 @@ func (r *records) begin(o Object) {
 	k.objects[o.Name].applying = true
 }
 
-func (r *records) abandon(o Object) {
+func (r *records) abandon(o Object, by types.NamespacedName) {
+	if other := r.abandonLocking(o, by); other != nil {
+		r.tell(*other)
+	}
+}
+
+// abandonLocking returns what is to be told.
+func (r *records) abandonLocking(o Object, by types.NamespacedName) *touch {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known := r.record(o)
 	if known == nil {
-		return
+		return nil
 	}
 	known.applying = false
-	switch {
-	case known.verified != nil:
-		r.taint(known.verified)
+	switch v := known.verified; {
+	case v != nil:
+		// What the watch showed meanwhile was not judged, and what it shows from now on is
+		// no news of what is dirty already.
+		news := !v.dirty && v.owner != by
+		r.taint(v)
+		if news {
+			return &touch{v.owner, r.kinds[o.Kind].entry(o.Name), true}
+		}
 	case known.live == nil:
 		delete(r.kinds[o.Kind].objects, o.Name)
 	}
+	return nil
 }
 
 func (r *records) remember(o Object, by types.NamespacedName, desired digest.Short, asked *unstructured.Unstructured, got *metav1.PartialObjectMetadata) {

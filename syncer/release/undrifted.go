@@ -160,7 +160,7 @@ func (d clusterDrifts) note(unknown []compared, set jsondiff.DiffSet, read seen)
 		case c.watched && same[c.key] && live != nil && d.memo.Remember(c.key, d.owner(), c.desired, c.object, live):
 			continue
 		case c.watched:
-			d.memo.Abandon(c.key)
+			d.memo.Abandon(c.key, d.owner())
 		}
 		complete = false
 	}
