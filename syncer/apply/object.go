@@ -304,7 +304,6 @@ func (r *run) recreates(it *item, err error) bool {
 // again. An object that does not go within a moment, because a finalizer holds it, is
 // created by a later Sync: until then, the error is a WaitError.
 func (r *run) recreate(ctx context.Context, it *item) outcome {
-	r.memo.Drop(it.key)
 	if err := r.client.MayDelete(); err != nil {
 		return outcome{err: fmt.Errorf("cannot re-create %s: %w", ssautil.FmtUnstructured(it.object), err)}
 	}

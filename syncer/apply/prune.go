@@ -128,7 +128,7 @@ func (a *Applier) deleteAll(ctx context.Context, deletes []inventory.Delete) (be
 				errs[i] = fmt.Errorf("cannot delete %s: the API server does not answer", d.Entry)
 				return
 			}
-			a.memo.Drop(memo.Object{Kind: kind, Name: types.NamespacedName{Namespace: d.Entry.Namespace, Name: d.Entry.Name}})
+			a.memo.Drop(memo.Object{Kind: kind, Name: types.NamespacedName{Namespace: d.Entry.Namespace, Name: d.Entry.Name}}, a.owner.key())
 			if errs[i] = a.delete(ctx, d); unanswered(errs[i]) {
 				silent.Store(true)
 			}

@@ -100,7 +100,7 @@ func (m *Memo) Skip(o Object, owner types.NamespacedName, desired digest.Short, 
 	if !m.polled && m.records.skip(o, owner, desired, once) {
 		return true
 	}
-	m.records.dropObject(o)
+	m.records.dropObject(o, owner)
 	return false
 }
 
@@ -125,7 +125,7 @@ func (m *Memo) Remember(o Object, owner types.NamespacedName, desired digest.Sho
 		return false
 	}
 	if got.Labels[m.label] == "" {
-		m.records.dropObject(o)
+		m.records.dropObject(o, owner)
 		return false
 	}
 	m.records.remember(o, owner, desired, asked, got)
@@ -152,11 +152,11 @@ func (m *Memo) SetReady(o Object) {
 // since.
 func (m *Memo) Ready(o Object) bool { return m != nil && m.records.ready(o) }
 
-// Drop forgets what is remembered of an object, so that what happens to it is
-// no longer told.
-func (m *Memo) Drop(o Object) {
+// Drop forgets what is remembered of an object, so that what an owner does to it is no
+// longer told to that owner. Others that had applied it are told.
+func (m *Memo) Drop(o Object, owner types.NamespacedName) {
 	if m != nil {
-		m.records.dropObject(o)
+		m.records.dropObject(o, owner)
 	}
 }
 

@@ -367,7 +367,13 @@ func TestMemoDisplaced(t *testing.T) {
 	}{
 		"Forgotten": {"the old owner was last, and is gone", old, func(m *Memo) { m.Forget(old) }, []string{"apps Deployment/x/a true"}},
 		"Dropped":   {"the old owner was last, and drops it", old, func(m *Memo) { m.Retain(old, nil) }, []string{"apps Deployment/x/a true"}},
-		"New":       {"the new owner was last: the old one has nothing to correct", memoOwner, func(m *Memo) { m.Forget(old) }, nil},
+		"Deleted":   {"the old owner was last, and deletes it", old, func(m *Memo) { m.Drop(memoObject, old) }, []string{"apps Deployment/x/a true"}},
+		"Taken":     {"the old owner deletes what the new one has", memoOwner, func(m *Memo) { m.Drop(memoObject, old) }, []string{"apps Deployment/x/a true"}},
+		"Own":       {"the new owner knows what it does itself", memoOwner, func(m *Memo) { m.Drop(memoObject, memoOwner); m.Drop(memoObject, memoOwner) }, []string{"old Deployment/x/a true"}},
+		"Unlabeled": {"a webhook took the label off what the old owner applied", memoOwner, func(m *Memo) {
+			m.Remember(memoObject, old, digest.Short{1}, declared(), metadataOf("u", "20", 3, func(p *metav1.PartialObjectMetadata) { p.Labels = nil }))
+		}, []string{"apps Deployment/x/a true"}},
+		"New": {"the new owner was last: the old one has nothing to correct", memoOwner, func(m *Memo) { m.Forget(old) }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, _, told := newMemo()
@@ -437,7 +443,7 @@ func TestMemoWithoutWatch(t *testing.T) {
 		t.Error("no memo knows something")
 	}
 	none.Forget(memoOwner)
-	none.Drop(memoObject)
+	none.Drop(memoObject, memoOwner)
 }
 
 // TestMemoDropsUnused: a kind of which nothing is remembered is watched for a

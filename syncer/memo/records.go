@@ -242,9 +242,22 @@ func (r *records) skip(o Object, by types.NamespacedName, desired digest.Short, 
 	if known == nil || known.live == nil || !once && !known.live.Skip {
 		return false
 	}
+	v := &verified{owner: by, desired: desired, uid: known.live.UID, version: known.live.Version, skipped: true, once: once}
+	v.displaces(known.verified)
 	r.disown(o, known)
-	r.own(o, known, &verified{owner: by, desired: desired, uid: known.live.UID, version: known.live.Version, skipped: true, once: once})
+	r.own(o, known, v)
 	return true
+}
+
+// displaces takes over who is to be told when this owner lets go of the object.
+func (v *verified) displaces(before *verified) {
+	switch {
+	case before == nil:
+	case before.owner != v.owner:
+		v.displaced = &before.owner
+	default:
+		v.displaced = before.displaced
+	}
 }
 
 func (r *records) begin(o Object) {
@@ -314,11 +327,7 @@ func (r *records) rememberLocking(o Object, v *verified, answer *observed.Object
 		known = &record{}
 		k.objects[o.Name] = known
 	}
-	if before := known.verified; before != nil && before.owner != v.owner {
-		v.displaced = &before.owner
-	} else if before != nil {
-		v.displaced = before.displaced
-	}
+	v.displaces(known.verified)
 	r.disown(o, known)
 	known.applying = false
 	// Something may have happened to the object between the answer and now: the
@@ -381,10 +390,20 @@ func (r *records) ready(o Object) bool {
 	return v != nil && v.ready && !v.dirty
 }
 
-func (r *records) dropObject(o Object) {
+// dropObject tells those other than by that had applied the object.
+func (r *records) dropObject(o Object, by types.NamespacedName) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	var told []touch
+	if v := r.verified(o); v != nil {
+		for _, other := range []*types.NamespacedName{&v.owner, v.displaced} {
+			if other != nil && *other != by {
+				told = append(told, touch{*other, r.kinds[o.Kind].entry(o.Name), true})
+			}
+		}
+	}
 	r.dropLocked(o)
+	r.mu.Unlock()
+	r.tell(told...)
 }
 
 func (r *records) dropLocked(o Object) {
