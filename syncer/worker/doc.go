@@ -17,8 +17,10 @@
 //     questions, and nothing else. Keys and credentials are not among that;
 //   - there are never more workers than Limits say, and none when there is
 //     nothing to do; a worker does not outlive the program;
-//   - who waits for a worker is served in turn, by owner. Owners whose work exceeded
-//     a limit come last, and leave one worker to the others.
+//   - who waits for a worker is served in turn, by owner: first those whose last job had
+//     a result, then those who are new, then those whose last job failed. Owners whose
+//     work exceeded a limit, needs much, or failed after a while come last, and leave one
+//     worker to the others. Each fourth turn is that of who waits longest.
 //
 // A worker serves one owner after the other. Nothing of the former is left but
 // what libraries keep in variables; a job that changed those says so by Spent.

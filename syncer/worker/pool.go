@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/cascade-gitops/cascade/syncer/park"
 )
 
@@ -44,6 +46,9 @@ func (l Limits) first() Limits {
 	return l
 }
 
+// quick is how long a job takes at most that holds up nobody.
+const quick = 300 * time.Millisecond
+
 // DefaultLimits keep two workers together at 216 MiB besides the program itself, whose
 // pages each of them has. What takes more of a processor holds up others: hundreds may
 // ask at the same time.
@@ -62,6 +67,8 @@ type Options struct {
 	Program string
 	// Idle is how long a worker waits for another job; 0 means 15 s.
 	Idle time.Duration
+	// Registry gets the metrics of the pool; nil is none.
+	Registry prometheus.Registerer
 }
 
 // Job is what a worker is to do.
@@ -109,6 +116,7 @@ func (o owned) Run(ctx context.Context, job Job) ([]byte, error) {
 type Pool struct {
 	options Options
 	queue   *queue
+	times   times
 
 	mu      sync.Mutex // guards what follows; nothing is waited for while it is held
 	idle    []*resting
@@ -132,7 +140,7 @@ func New(o Options) *Pool {
 		o.Idle = idleTime
 	}
 	keepDescriptors()
-	return &Pool{options: o, queue: newQueue(o.Limits.Workers), refused: map[[sha256.Size]byte]error{}}
+	return &Pool{options: o, queue: newQueue(o.Limits.Workers), times: newTimes(o.Registry), refused: map[[sha256.Size]byte]error{}}
 }
 
 // Close ends all workers and waits until they are gone. Jobs under way fail.
@@ -202,11 +210,17 @@ type ended struct {
 // turn waits for a place and does a job once. The job has grown if it needs more memory
 // than it got, and may have.
 func (p *Pool) turn(ctx context.Context, job Job) (e ended) {
+	asked := time.Now()
 	wide, leave, err := p.queue.take(ctx, job.Owner)
+	p.times.waited(job.Task, asked)
 	if err != nil {
 		return ended{err: fmt.Errorf("cannot wait for a worker: %w", err)}
 	}
-	defer func() { leave(e.outcome) }()
+	begin := time.Now()
+	defer func() {
+		leave(e.outcome)
+		p.times.worked(job.Task, e.outcome, begin)
+	}()
 	limits := p.options.Limits
 	if !wide {
 		limits = limits.first()
@@ -217,12 +231,18 @@ func (p *Pool) turn(ctx context.Context, job Job) (e ended) {
 		e.result, e.err = p.attempt(ctx, job, limits)
 	}
 	var refusal *Exceeded
+	var own *TaskError
 	switch {
-	case !errors.As(e.err, &refusal):
-	case refusal.more && limits != p.options.Limits:
+	case errors.As(e.err, &refusal) && refusal.more && limits != p.options.Limits:
 		e.outcome = grew
-	default:
+	case errors.As(e.err, &refusal):
 		e.outcome = exceeded
+	case errors.As(e.err, &own) && time.Since(begin) > quick:
+		e.outcome = wasted
+	case errors.As(e.err, &own):
+		e.outcome = failed
+	default:
+		e.outcome = done
 	}
 	return e
 }

@@ -9,46 +9,89 @@ import (
 // mostOwners bounds how many owners a queue remembers.
 const mostOwners = 4096
 
+// mostPassed is how often who waits longest is passed over until it is served: so all are
+// served at last.
+const mostPassed = 3
+
 // queue hands out places to owners, in turn.
 type queue struct {
 	places int
 
-	mu      sync.Mutex
-	taken   int
-	suspect int // places that owners with a strike have
-	turn    uint64
+	mu    sync.Mutex
+	taken int
+	aside int // places that owners have whose jobs take much
+	turn  uint64
+	// passed is how often who waits longest was passed over, one after the other.
+	passed int
+	// waiting in the order in which they came.
 	waiting []*waiter
-	// last is when an owner had a place, proven are those whose last job ended as jobs do,
-	// strikes those whose last job exceeded a limit, and heavy those who needed more than
-	// anybody gets at first.
-	last    map[string]uint64
-	proven  map[string]bool
-	strikes map[string]bool
-	heavy   map[string]bool
+	owners  map[string]record
 }
 
-// outcome is how the job of who leaves a place ended.
+// record is what is known of an owner.
+type record struct {
+	// last is the turn in which the owner had a place.
+	last uint64
+	// ended is how the owner's last job did. heavy owners needed more than anybody gets at
+	// first.
+	ended outcome
+	heavy bool
+}
+
+// outcome is how the job of who leaves a place ended. The better come first.
 type outcome int
 
 const (
-	// done: as jobs do, with a result or an error.
-	done outcome = iota
+	// unknown: there was none.
+	unknown outcome = iota
+	// done: with a result.
+	done
+	// failed: with an error of its own. It comes to the same when it is tried again, mostly.
+	failed
+	// wasted: with an error of its own, after a time in which others do their work.
+	wasted
 	// exceeded: it needs more than it may have.
 	exceeded
 	// grew: it needs more than anybody gets at first.
 	grew
 )
 
+func (o outcome) String() string {
+	return [...]string{"unknown", "done", "failed", "wasted", "exceeded", "grew"}[o]
+}
+
+// rank of an owner: the lower ones are served first. Of who is new nobody knows what
+// comes.
+func (r record) rank() int {
+	switch {
+	case r.ended == wasted, r.ended == exceeded:
+		return 4
+	case r.heavy:
+		return 3
+	case r.ended == failed:
+		return 2
+	case r.ended == unknown:
+		return 1
+	}
+	return 0
+}
+
+// aside: the owner's jobs take much, and leave a place free.
+func (r record) aside() bool { return r.rank() >= 3 }
+
+// wide: the owner's jobs get all of the memory.
+func (r record) wide() bool { return r.heavy || r.ended == exceeded }
+
 type waiter struct {
 	owner string
-	// struck is whether the owner has a strike, or is heavy.
-	struck bool
+	// record of the owner, when the place was given.
+	record
 	// given is closed when the waiter has a place.
 	given chan struct{}
 }
 
 func newQueue(places int) *queue {
-	return &queue{places: places, last: map[string]uint64{}, proven: map[string]bool{}, strikes: map[string]bool{}, heavy: map[string]bool{}}
+	return &queue{places: places, owners: map[string]record{}}
 }
 
 // take waits for a place. wide is whether it is one of those that may have all of the
@@ -56,7 +99,7 @@ func newQueue(places int) *queue {
 // ended.
 func (q *queue) take(ctx context.Context, owner string) (wide bool, leave func(outcome), err error) {
 	q.mu.Lock()
-	w := &waiter{owner: owner, struck: q.strikes[owner] || q.heavy[owner], given: make(chan struct{})}
+	w := &waiter{owner: owner, given: make(chan struct{})}
 	q.waiting = append(q.waiting, w)
 	q.give()
 	q.mu.Unlock()
@@ -71,37 +114,21 @@ func (q *queue) take(ctx context.Context, owner string) (wide bool, leave func(o
 		}
 		// It was given at the same moment.
 	}
-	return w.struck || q.places == 1, func(o outcome) { q.leave(w, o) }, nil
+	return w.wide() || q.places == 1, func(o outcome) { q.leave(w, o) }, nil
 }
 
 func (q *queue) leave(w *waiter, o outcome) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.taken--
-	if w.struck {
-		q.suspect--
+	if w.aside() {
+		q.aside--
 	}
-	if len(q.last) >= mostOwners {
-		clear(q.last)
+	if len(q.owners) >= mostOwners {
+		clear(q.owners)
 	}
 	q.turn++
-	q.last[w.owner] = q.turn
-	remember := func(in map[string]bool) {
-		if len(in) >= mostOwners {
-			clear(in)
-		}
-		in[w.owner] = true
-	}
-	delete(q.proven, w.owner)
-	switch o {
-	case exceeded:
-		remember(q.strikes)
-	case grew:
-		remember(q.heavy)
-	default:
-		delete(q.strikes, w.owner)
-		remember(q.proven)
-	}
+	q.owners[w.owner] = record{last: q.turn, ended: o, heavy: w.heavy || o == grew}
 	q.give()
 }
 
@@ -115,35 +142,39 @@ func (q *queue) give() {
 		w := q.waiting[i]
 		q.waiting = slices.Delete(q.waiting, i, i+1)
 		q.taken++
-		if w.struck {
-			q.suspect++
+		w.record = q.owners[w.owner]
+		if w.aside() {
+			q.aside++
 		}
 		close(w.given)
 	}
 }
 
-// next is who comes next: owners without a strike before others, those who are known
-// before new ones, and of these who had a place the longest time ago. The others leave a place free.
+// next is who comes next: by rank, and of equals who had a place the longest time ago.
 func (q *queue) next() int {
-	best := -1
+	first, best := -1, -1
 	for i, w := range q.waiting {
-		if w.struck && q.places > 1 && q.suspect >= q.places-1 {
+		if q.places > 1 && q.aside >= q.places-1 && q.owners[w.owner].aside() {
 			continue
 		}
-		if best < 0 || q.before(w, q.waiting[best]) {
+		if first < 0 {
+			first, best = i, i
+		} else if q.before(w, q.waiting[best]) {
 			best = i
 		}
 	}
+	if best == first || q.passed >= mostPassed {
+		q.passed = 0
+		return first
+	}
+	q.passed++
 	return best
 }
 
 func (q *queue) before(a, b *waiter) bool {
-	if a.struck != b.struck {
-		return b.struck
+	of, other := q.owners[a.owner], q.owners[b.owner]
+	if of.rank() != other.rank() {
+		return of.rank() < other.rank()
 	}
-	// Of who is new nobody knows what comes.
-	if q.proven[a.owner] != q.proven[b.owner] {
-		return q.proven[a.owner]
-	}
-	return q.last[a.owner] < q.last[b.owner]
+	return of.last < other.last
 }

@@ -163,7 +163,7 @@ func TestWaitsParked(t *testing.T) {
 			return nil, nil
 		}})
 		return reconcile.Result{}, err
-	}), 1, 10, backoff)
+	}), park.Options{Workers: 1, Parked: 10, Backoff: backoff})
 	queue := workqueue.NewTypedRateLimitingQueue(backoff)
 	defer queue.ShutDown()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -270,7 +270,7 @@ func TestGrows(t *testing.T) {
 	defer leave(done)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	p.queue.heavy["larger"] = true
+	p.queue.owners["larger"] = record{heavy: true}
 	if _, _, err := p.queue.take(ended, "larger"); err == nil {
 		t.Error("all places are taken by who needs much")
 	}
@@ -395,64 +395,6 @@ func TestHostileNeighbours(t *testing.T) {
 		})
 	}
 	all.Wait()
-}
-
-// TestQueue: places are handed out in turn, and one is kept from those with a strike.
-func TestQueue(t *testing.T) {
-	q := newQueue(2)
-	place := func(owner string) func(outcome) {
-		t.Helper()
-		_, leave, err := q.take(t.Context(), owner)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return leave
-	}
-	place("bad")(exceeded)
-	place("worse")(exceeded)
-	first := place("bad")
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, _, err := q.take(ended, "worse"); err == nil {
-		t.Error("owners with a strike take all places")
-	}
-	second := place("good")
-	order := make(chan string, 4)
-	var all sync.WaitGroup
-	wait := func(owner string) {
-		all.Go(func() {
-			_, leave, err := q.take(t.Context(), owner)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			order <- owner
-			leave(done)
-		})
-		for n := 0; n < 1; {
-			q.mu.Lock()
-			for _, w := range q.waiting {
-				if w.owner == owner {
-					n = 1
-				}
-			}
-			q.mu.Unlock()
-		}
-	}
-	for _, owner := range []string{"worse", "good", "new"} {
-		wait(owner)
-	}
-	second(done)
-	var got []string
-	for range 2 {
-		got = append(got, <-order)
-	}
-	first(exceeded)
-	all.Wait()
-	got = append(got, <-order)
-	if want := "[good new worse]"; fmt.Sprint(got) != want {
-		t.Errorf("served %v, want %s", got, want)
-	}
 }
 
 func TestFrames(t *testing.T) {

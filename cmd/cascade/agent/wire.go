@@ -140,7 +140,7 @@ func (w *wiring) share() error {
 	if w.tokens, err = o.tokens.build(ctrlmetrics.Registry); err != nil {
 		return err
 	}
-	if w.workers, err = o.workers.build(mgr); err != nil {
+	if w.workers, err = o.workers.build(mgr, ctrlmetrics.Registry); err != nil {
 		return err
 	}
 	w.targets = o.targets.build(w.local, w.tokens, mgr.GetScheme(), now)

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -56,8 +57,10 @@ func (w *workers) check() error {
 }
 
 // build makes the pool of the agent, which ends with the manager.
-func (w *workers) build(mgr ctrl.Manager) (*worker.Pool, error) {
-	pool := worker.New(worker.Options{Limits: worker.Limits{Workers: w.most, Memory: w.memoryMiB << 20, Time: w.time}})
+func (w *workers) build(mgr ctrl.Manager, registry prometheus.Registerer) (*worker.Pool, error) {
+	pool := worker.New(worker.Options{
+		Limits: worker.Limits{Workers: w.most, Memory: w.memoryMiB << 20, Time: w.time}, Registry: registry,
+	})
 	if err := mgr.Add(pool); err != nil {
 		return nil, fmt.Errorf("cannot set up workers: %w", err)
 	}

@@ -1,0 +1,93 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+)
+
+// TestQueueOrder: who is served before whom, while one place is taken by somebody who
+// takes much.
+func TestQueueOrder(t *testing.T) {
+	good, failing := record{last: 5, ended: done}, record{last: 1, ended: failed}
+	for name, tc := range map[string]struct {
+		reason string
+		owners map[string]record
+		come   []string
+		want   []string
+	}{
+		"Turns":   {"who had a place longest ago", map[string]record{"a": good, "b": {last: 3, ended: done}}, []string{"a", "b"}, []string{"b", "a"}},
+		"New":     {"of who is new nobody knows what comes", map[string]record{"a": good}, []string{"new", "a"}, []string{"a", "new"}},
+		"Failing": {"what failed fails again, mostly", map[string]record{"a": good, "f": failing}, []string{"f", "new", "a"}, []string{"a", "new", "f"}},
+		"Aside":   {"one place is for those who take little", map[string]record{"w": {ended: wasted}, "x": {ended: exceeded}, "h": {ended: done, heavy: true}, "f": failing}, []string{"w", "x", "h", "f"}, []string{"f"}},
+		"AtLast": {
+			"nobody waits for ever: who was passed over three times is served", map[string]record{"f": failing, "a": good, "b": good, "c": good, "d": good},
+			[]string{"f", "a", "b", "c", "d"}, []string{"a", "b", "c", "f", "d"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := newQueue(2)
+				q.owners["much"] = record{heavy: true}
+				ctx, cancel := context.WithCancel(t.Context())
+				_, leaveMuch, err := q.take(ctx, "much")
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, leave, err := q.take(ctx, "first")
+				if err != nil {
+					t.Fatal(err)
+				}
+				for owner, r := range tc.owners {
+					q.owners[owner] = r
+				}
+				var served []string
+				turn := make(chan func(outcome))
+				for _, owner := range tc.come {
+					go func() {
+						if _, leave, err := q.take(ctx, owner); err == nil {
+							served = append(served, owner)
+							turn <- leave
+						}
+					}()
+					synctest.Wait()
+				}
+				for range tc.want {
+					leave(done)
+					leave = <-turn
+				}
+				if !slices.Equal(served, tc.want) {
+					t.Errorf("%s: served %v, want %v", tc.reason, served, tc.want)
+				}
+				leave(done)
+				synctest.Wait()
+				if q.taken != 1 {
+					t.Errorf("%s: %d places are taken, want that of who takes much", tc.reason, q.taken)
+				}
+				cancel()
+				synctest.Wait()
+				leaveMuch(grew)
+				if q.taken != 0 || q.aside != 0 || len(q.waiting) != 0 {
+					t.Errorf("%d are taken, %d aside, %d wait", q.taken, q.aside, len(q.waiting))
+				}
+			})
+		})
+	}
+}
+
+// TestQueueForgets: owners without number take no memory without bound.
+func TestQueueForgets(t *testing.T) {
+	q := newQueue(1)
+	for i := range 2 * mostOwners {
+		_, leave, err := q.take(t.Context(), fmt.Sprint(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		leave(failed)
+	}
+	if len(q.owners) > mostOwners {
+		t.Errorf("%d owners are remembered", len(q.owners))
+	}
+}
