@@ -54,8 +54,10 @@ func TestHostileTenants(t *testing.T) {
 	g.commits(ctx, "warm", 1)
 	g.since()
 	weight.since()
+	costs := s.watchCost(ctx)
 	g.commits(ctx, "quiet", rounds)
 	quiet := g.since()
+	costs.since(t, "quiet")
 	quietPeak, _ := weight.since()
 	t.Logf("quiet: %s; peak %d MiB", quiet, quietPeak>>20)
 
@@ -79,9 +81,11 @@ func TestHostileTenants(t *testing.T) {
 	stop()
 	<-done
 	waves := g.since()
+	costs.since(t, "while fixtures come")
 	t.Logf("while fixtures come: %s", waves)
 	s.again(t, all, g, rounds)
 	beside := g.since()
+	costs.since(t, "while all fixtures are tried again")
 	peak, parts := weight.since()
 	worst = max(worst, peak)
 	t.Logf("while all fixtures are tried again: %s; peak %d MiB (%s)", beside, peak>>20, parts)
