@@ -22,7 +22,8 @@ type Buckets struct {
 // SetupWithManager registers the reconciler. shard passes the buckets that this
 // process reconciles.
 func (r *Buckets) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
-	return r.complete(r.setup(mgr, &sourcev1.Bucket{}, concurrent, shard), sourcev1.BucketKind, &sourcev1.Bucket{}, r)
+	_, complete := r.setup(mgr, sourcev1.BucketKind, &sourcev1.Bucket{}, r, concurrent, shard)
+	return complete()
 }
 
 // Reconcile fetches one bucket.

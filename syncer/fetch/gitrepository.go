@@ -33,8 +33,9 @@ type GitRepositories struct {
 // SetupWithManager registers the reconciler. shard passes the repositories that
 // this process reconciles.
 func (r *GitRepositories) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
-	b := r.setup(mgr, &sourcev1.GitRepository{}, concurrent, shard).WatchesRawSource(ctrlsource.Func(r.onSnapshot))
-	return r.complete(b, sourcev1.GitRepositoryKind, &sourcev1.GitRepository{}, r)
+	b, complete := r.setup(mgr, sourcev1.GitRepositoryKind, &sourcev1.GitRepository{}, r, concurrent, shard)
+	b.WatchesRawSource(ctrlsource.Func(r.onSnapshot))
+	return complete()
 }
 
 // onSnapshot enqueues the repositories that include one that changed.

@@ -61,17 +61,17 @@ func (r *HelmCharts) SetupWithManager(mgr ctrl.Manager, concurrent int, shard pr
 	if err != nil {
 		return err
 	}
-	b := r.setup(mgr, &sourcev1.HelmChart{}, concurrent, shard).
-		Watches(&sourcev1.HelmRepository{}, r.index().UsersOf(sourcev1.HelmRepositoryKind), builder.WithPredicates(wake.NewArtifact())).
+	b, complete := r.setup(mgr, sourcev1.HelmChartKind, &sourcev1.HelmChart{}, r, concurrent, shard)
+	b.Watches(&sourcev1.HelmRepository{}, r.index().UsersOf(sourcev1.HelmRepositoryKind), builder.WithPredicates(wake.NewArtifact())).
 		WatchesRawSource(r.index().OnSnapshot(r.Snapshots, wake.Urgent))
 	others, err := r.From.Watch(mgr, sourcev1.GitRepositoryKind, sourcev1.BucketKind)
 	if err != nil {
 		return err
 	}
 	for _, o := range others {
-		b = b.Watches(o, r.index().UsersOf(find.KindOf(o)), builder.WithPredicates(wake.NewArtifact()))
+		b.Watches(o, r.index().UsersOf(find.KindOf(o)), builder.WithPredicates(wake.NewArtifact()))
 	}
-	return r.complete(b, sourcev1.HelmChartKind, &sourcev1.HelmChart{}, r)
+	return complete()
 }
 
 // index finds the charts in a source.

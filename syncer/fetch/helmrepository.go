@@ -29,7 +29,8 @@ type HelmRepositories struct {
 // SetupWithManager registers the reconciler. shard passes the repositories that
 // this process reconciles.
 func (r *HelmRepositories) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
-	return r.complete(r.setup(mgr, &sourcev1.HelmRepository{}, concurrent, shard), sourcev1.HelmRepositoryKind, &sourcev1.HelmRepository{}, r)
+	_, complete := r.setup(mgr, sourcev1.HelmRepositoryKind, &sourcev1.HelmRepository{}, r, concurrent, shard)
+	return complete()
 }
 
 // Reconcile fetches the index of one repository.

@@ -25,7 +25,8 @@ type OCIRepositories struct {
 // SetupWithManager registers the reconciler. shard passes the repositories that
 // this process reconciles.
 func (r *OCIRepositories) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
-	return r.complete(r.setup(mgr, &sourcev1.OCIRepository{}, concurrent, shard), sourcev1.OCIRepositoryKind, &sourcev1.OCIRepository{}, r)
+	_, complete := r.setup(mgr, sourcev1.OCIRepositoryKind, &sourcev1.OCIRepository{}, r, concurrent, shard)
+	return complete()
 }
 
 // Reconcile fetches one repository.

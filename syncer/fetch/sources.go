@@ -30,8 +30,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/cascade-gitops/cascade/syncer/metrics"
+	"github.com/cascade-gitops/cascade/syncer/park"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/stall"
 	"github.com/cascade-gitops/cascade/syncer/status"
@@ -143,17 +145,29 @@ type failure struct {
 	passing bool
 }
 
-// setup registers the reconciler of one kind. shard passes the objects
-// that this process reconciles. It returns the builder for what else wakes them.
-func (s *Sources) setup(mgr ctrl.Manager, obj client.Object, concurrent int, shard predicate.Predicate) *builder.Builder {
-	return ctrl.NewControllerManagedBy(mgr).
-		For(obj, builder.WithPredicates(shard, wake.Changed())).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: s.Retries.RateLimiter()})
-}
+// A source whose server is slow, or does not answer, is fetched beside the others, at most
+// so many of each kind.
+const (
+	patience  = time.Second
+	mostAside = 64
+	// mostWaiting bounds those that wait for others that are slow.
+	mostWaiting = 1000
+)
 
-// complete ends what setup began with the reconciler of the kind of obj.
-func (s *Sources) complete(b *builder.Builder, kind string, obj client.Object, r reconcile.Reconciler) error {
-	return b.Complete(s.Stalls.Guard(kind, func() client.Object { return obj.DeepCopyObject().(client.Object) }, r))
+// setup registers the reconciler r of one kind. shard passes the objects that this
+// process reconciles. It returns the builder for what else wakes them, and what completes
+// it.
+func (s *Sources) setup(mgr ctrl.Manager, kind string, obj client.Object, r reconcile.Reconciler, concurrent int, shard predicate.Predicate) (*builder.Builder, func() error) {
+	// No deadline for all kinds alike: spec.timeout says how long a fetch may take.
+	lot := park.New(r, park.Options{
+		Workers: concurrent, Parked: mostWaiting, Patience: patience, Aside: mostAside, Backoff: s.Retries.RateLimiter(),
+		Watch: s.Stalls.Watches(kind, func() client.Object { return obj.DeepCopyObject().(client.Object) }),
+	})
+	b := ctrl.NewControllerManagedBy(mgr).
+		For(obj, builder.WithPredicates(shard, wake.Changed())).
+		WatchesRawSource(ctrlsource.Func(lot.Open)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: s.Retries.RateLimiter()})
+	return b, func() error { return errors.Join(mgr.Add(lot), b.Complete(lot)) }
 }
 
 // reconcileSource brings one object up to date. obj is an empty one to read
@@ -215,6 +229,7 @@ func restore[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T]
 	if t := kind.describe(obj).timeout; t != nil {
 		timeout = t.Duration
 	}
+	stall.Allow(ctx, timeout)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	got, failed := kind.fetch(ctx, key, pinned)
@@ -299,6 +314,7 @@ func fetchSource[T sourceObject](ctx context.Context, s *Sources, kind sourceKin
 	if fields.timeout != nil {
 		timeout = fields.timeout.Duration
 	}
+	stall.Allow(ctx, timeout)
 	fetching, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	got, failed := kind.fetch(fetching, key, obj)

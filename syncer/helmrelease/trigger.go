@@ -23,6 +23,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/find"
 	"github.com/cascade-gitops/cascade/syncer/park"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/stall"
 	"github.com/cascade-gitops/cascade/syncer/target"
 	"github.com/cascade-gitops/cascade/syncer/wake"
 )
@@ -34,6 +35,13 @@ const heldPoll = time.Minute
 // mostParked bounds the releases that wait without a worker. Each has its chart and its
 // manifest in memory, a megabyte or so.
 const mostParked = 200
+
+// A release that takes longer than most do without waiting, as one whose cluster does not
+// answer, is reconciled beside the others, at most so many of them.
+const (
+	patience  = 10 * time.Second
+	mostAside = 16
+)
 
 // SetupWithManager registers the reconciler and its indexes. configs, if not
 // nil, has the metadata of the ConfigMaps and Secrets that are watched.
@@ -48,7 +56,11 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		return err
 	}
 	index := r.index()
-	lot := park.New(r, concurrent, mostParked, r.Rules.Retries.RateLimiter())
+	lot := park.New(r, park.Options{
+		Workers: concurrent, Parked: mostParked, Patience: patience, Aside: mostAside,
+		Deadline: stall.Deadline, Backoff: r.Rules.Retries.RateLimiter(),
+		Watch: r.Stalls.Watches(helmv2.HelmReleaseKind, func() client.Object { return &helmv2.HelmRelease{} }),
+	})
 	if err := mgr.Add(lot); err != nil {
 		return err
 	}
@@ -74,7 +86,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		b = b.Watches(o, index.UsersOf(find.KindOf(o)), builder.WithPredicates(predicate.Or(wake.NewArtifact(), tellsOther())))
 	}
 	index.WatchConfigs(b, configs)
-	return b.Complete(r.Stalls.Guard(helmv2.HelmReleaseKind, func() client.Object { return &helmv2.HelmRelease{} }, lot))
+	return b.Complete(lot)
 }
 
 // index finds HelmReleases by what they refer to.

@@ -25,6 +25,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/find"
 	"github.com/cascade-gitops/cascade/syncer/park"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/stall"
 	"github.com/cascade-gitops/cascade/syncer/wake"
 )
 
@@ -53,6 +54,13 @@ const stageTimeout = 60 * time.Second
 // while others are reconciled. Each has its snapshot, which others have as well.
 const mostParked = 500
 
+// A Kustomization that takes longer than most do, as one whose cluster does not answer, is
+// reconciled beside the others, at most so many of them.
+const (
+	patience  = 5 * time.Second
+	mostAside = 32
+)
+
 // SetupWithManager registers the reconciler and its indexes. configs, if not
 // nil, has the metadata of the ConfigMaps and Secrets that are watched.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int, configs cache.Cache) error {
@@ -66,7 +74,11 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		return err
 	}
 	index := r.index()
-	lot := park.New(r, concurrent, mostParked, r.Rules.Retries.RateLimiter())
+	lot := park.New(r, park.Options{
+		Workers: concurrent, Parked: mostParked, Patience: patience, Aside: mostAside,
+		Deadline: stall.Deadline, Backoff: r.Rules.Retries.RateLimiter(),
+		Watch: r.Stalls.Watches(kustomizev1.KustomizationKind, func() client.Object { return &kustomizev1.Kustomization{} }),
+	})
 	if err := mgr.Add(lot); err != nil {
 		return err
 	}
@@ -92,7 +104,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		b = b.Watches(o, index.UsersOf(find.KindOf(o)), builder.WithPredicates(wake.NewArtifact()))
 	}
 	index.WatchConfigs(b, configs)
-	return b.Complete(r.Stalls.Guard(kustomizev1.KustomizationKind, func() client.Object { return &kustomizev1.Kustomization{} }, lot))
+	return b.Complete(lot)
 }
 
 // index finds Kustomizations by what they refer to.

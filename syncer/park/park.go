@@ -1,21 +1,27 @@
-// Package park lets a reconcile wait without a worker.
+// Package park lets a reconcile wait, and take long, without a worker.
 //
 // A controller has a few workers. An action of Helm that waits for minutes would keep
 // one of them all the time, and as many releases that never become ready would stop all
 // others. Here the reconcile parks when it begins to wait: its worker goes on with other
-// objects, and the reconcile goes on in a goroutine of its own.
+// objects, and the reconcile goes on in a goroutine of its own. A reconcile that does not
+// say that it waits, and takes longer than most do, is moved aside: a server that does
+// not answer keeps a worker for a moment only, and the next time for none.
 //
 // Invariants:
 //
 //   - one object is reconciled once at a time, parked or not;
 //   - as many reconciles run as there are workers, besides as many that have parked and
-//     go on after their wait. The others only wait;
+//     go on after their wait, and as many that take long as there is room for aside. The
+//     others only wait;
+//   - an object whose last reconcile took long is reconciled aside from the beginning;
+//   - the deadline of a reconcile stands still while it waits;
 //   - what is asked of an object while its reconcile is parked is done after it;
 //   - all goroutines end with the manager, which waits for them.
 //
 // Failure model: an error of a reconcile that has parked is logged, and the object is
 // tried again after a pause that grows, as the queue does it for the others. Reconciles
-// that wait beyond the bound keep their worker.
+// that wait beyond the bound keep their worker. Those that take long keep what they have
+// while there is no room aside.
 package park
 
 import (
@@ -28,18 +34,43 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
+// Options of New.
+type Options struct {
+	// Workers is the number of the controller's workers. At most so many of those that
+	// waited go on at the same time.
+	Workers int
+	// Parked bounds the reconciles that are parked.
+	Parked int
+	// Patience is how long a reconcile may take, without what it waits, before it is moved
+	// aside; 0 moves none. Aside is how many there may be.
+	Patience time.Duration
+	Aside    int
+	// Deadline is how long a reconcile may run, without what it waits; 0 sets none.
+	Deadline time.Duration
+	// Backoff tells how long after a failure an object is tried again.
+	Backoff Backoff
+	// Watch, if set, watches a reconcile while it runs: it returns the context for it.
+	Watch func(context.Context, reconcile.Request) (context.Context, Watch)
+}
+
+// Watch is told when a reconcile begins to run, and when it waits or has ended.
+type Watch interface {
+	Begin()
+	End()
+}
+
 // Lot is where the reconciles of one controller park. It is the controller's
 // reconciler; the one that it is made for does the work. It is safe for concurrent use.
 type Lot struct {
-	inner reconcile.Reconciler
-	// places are taken by reconciles that go on after a wait.
-	places chan struct{}
-	// most bounds the reconciles that are parked.
-	most    int
-	backoff Backoff
+	inner   reconcile.Reconciler
+	options Options
+	// places are taken by reconciles that go on after a wait, aside by those that take
+	// long.
+	places, aside chan struct{}
 
 	mu     sync.Mutex // guards what follows
 	busy   map[reconcile.Request]*job
+	slow   map[reconcile.Request]struct{} // whose last reconcile took long
 	parked int
 	queue  Queue
 	// stop ends with the controller.
@@ -56,30 +87,43 @@ type Backoff interface {
 	Forget(reconcile.Request)
 }
 
-// New returns a lot for the reconciles of inner. workers is the number of the
-// controller's workers; at most so many of those that waited go on at the same time. Of
-// those that wait, most are parked.
-func New(inner reconcile.Reconciler, workers, most int, backoff Backoff) *Lot {
+// New returns a lot for the reconciles of inner.
+func New(inner reconcile.Reconciler, o Options) *Lot {
 	return &Lot{
-		inner: inner, places: make(chan struct{}, workers), most: most, backoff: backoff,
-		busy: map[reconcile.Request]*job{}, stop: context.Background(),
+		inner: inner, options: o, places: make(chan struct{}, o.Workers), aside: make(chan struct{}, o.Aside),
+		busy: map[reconcile.Request]*job{}, slow: map[reconcile.Request]struct{}{}, stop: context.Background(),
 	}
 }
 
 // job is one reconcile under way.
 type job struct {
-	lot *Lot
+	lot   *Lot
+	watch Watch
+	clock *deadline
 	// freed is closed when the job parks, done when it has ended.
 	freed, done chan struct{}
 	result      reconcile.Result
 	err         error
 
-	// The job's own goroutine uses these: isParked says that it has no worker, holds that
-	// it has a place.
-	isParked, holds bool
-	// again: the object was asked for meanwhile. The lot's lock guards it.
-	again bool
+	// The lot's lock guards what follows.
+	holds    hold
+	isParked bool
+	// aside: it runs aside. long: it took long. again: the object was asked for meanwhile.
+	aside, long, again bool
+	// late ends the patience with the stretch that runs, which are counted.
+	late      *time.Timer
+	stretches int
 }
+
+// hold is what a job has while it runs.
+type hold int
+
+const (
+	nothing hold = iota
+	worker
+	place
+	room // aside
+)
 
 // jobKey marks the context of a job.
 type jobKey struct{}
@@ -103,7 +147,7 @@ func (l *Lot) Start(ctx context.Context) error {
 // Reconcile implements reconcile.Reconciler. It returns when the reconcile is done, or
 // parks.
 func (l *Lot) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	j := &job{lot: l, freed: make(chan struct{}), done: make(chan struct{})}
+	j := &job{lot: l, holds: worker, freed: make(chan struct{}), done: make(chan struct{})}
 	l.mu.Lock()
 	if running := l.busy[req]; running != nil {
 		running.again = true
@@ -111,6 +155,9 @@ func (l *Lot) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.R
 		return reconcile.Result{}, nil
 	}
 	l.busy[req] = j
+	if _, slow := l.slow[req]; slow {
+		j.aside = j.free()
+	}
 	stop := l.stop
 	l.jobs.Add(1)
 	l.mu.Unlock()
@@ -140,78 +187,178 @@ func (l *Lot) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.R
 func (j *job) run(ctx context.Context, req reconcile.Request) {
 	l := j.lot
 	defer close(j.done)
-	j.result, j.err = l.inner.Reconcile(context.WithValue(ctx, jobKey{}, j), req)
-	if j.holds {
-		<-l.places
+	within := context.WithValue(ctx, jobKey{}, j)
+	if l.options.Deadline > 0 {
+		var end func()
+		j.clock, end = withDeadline(within, l.options.Deadline)
+		defer end()
+		within = j.clock
 	}
+	if l.options.Watch != nil {
+		within, j.watch = l.options.Watch(within, req)
+	}
+	j.proceed(within)
+	j.result, j.err = l.inner.Reconcile(within, req)
 	l.mu.Lock()
+	j.rest()
 	delete(l.busy, req)
-	if j.isParked {
+	delete(l.slow, req)
+	if j.long {
+		l.slow[req] = struct{}{}
+	}
+	parked := j.isParked
+	if parked {
 		l.parked--
 	}
 	again, queue := j.again, l.queue
 	l.mu.Unlock()
-	if !j.isParked || queue == nil || ctx.Err() != nil {
+	if !parked || queue == nil || ctx.Err() != nil {
 		return // the worker has the result, or nobody is left to do more
 	}
 	if j.err != nil {
 		log.FromContext(ctx).Error(j.err, "Reconciler error")
 	} else {
-		l.backoff.Forget(req)
+		l.options.Backoff.Forget(req)
 	}
 	switch {
 	case again:
 		queue.Add(req)
 	case j.err != nil:
-		queue.AddAfter(req, l.backoff.When(req))
+		queue.AddAfter(req, l.options.Backoff.When(req))
 	//lint:ignore SA1019 a reconciler may ask for it
 	case j.result.Requeue:
-		queue.AddAfter(req, l.backoff.When(req))
+		queue.AddAfter(req, l.options.Backoff.When(req))
 	case j.result.RequeueAfter > 0:
 		queue.AddAfter(req, j.result.RequeueAfter)
 	}
 }
 
 // Wait calls f, which does nothing but wait, without a worker. It returns after f has,
-// when the reconcile may go on. Without a lot in the context, f is just called.
+// when the reconcile may go on. Without a lot in the context, f is just called. Only the
+// goroutine that the lot called may call it.
 func Wait[T any](ctx context.Context, f func() T) T {
 	j, _ := ctx.Value(jobKey{}).(*job)
 	if j == nil || !j.park() {
 		return f()
 	}
-	defer j.resume(ctx)
+	defer j.proceed(ctx)
 	return f()
 }
 
-// park gives the worker or the place away; it is false if there is no room to park.
+// park gives away what the job holds; it is false if there is no room to park.
 func (j *job) park() bool {
-	l := j.lot
-	if j.isParked {
-		if j.holds {
-			<-l.places
-			j.holds = false
-		}
-		return true
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.parked >= l.most {
+	j.lot.mu.Lock()
+	defer j.lot.mu.Unlock()
+	if j.holds == worker && !j.free() {
 		return false
 	}
-	l.parked++
-	j.isParked = true
+	j.rest()
+	return true
+}
+
+// free gives the worker away, if there is room to park. The lot is locked.
+func (j *job) free() bool {
+	if j.lot.parked >= j.lot.options.Parked {
+		return false
+	}
+	j.lot.parked++
+	j.isParked, j.holds = true, nothing
 	close(j.freed)
 	return true
 }
 
-// resume takes a place. A job whose context has ended needs none: it has little left to
-// do, and must not wait for those that do not know yet.
-func (j *job) resume(ctx context.Context) {
-	select {
-	case j.lot.places <- struct{}{}:
-		j.holds = true
-	case <-ctx.Done():
+// rest ends a stretch. The lot is locked.
+func (j *job) rest() {
+	if j.late != nil {
+		j.late.Stop()
 	}
+	if j.clock != nil {
+		j.clock.stop()
+	}
+	if j.watch != nil {
+		j.watch.End()
+	}
+	j.leave()
+}
+
+// leave gives away a place or room aside. The lot is locked.
+func (j *job) leave() {
+	switch j.holds {
+	case place:
+		<-j.lot.places
+	case room:
+		<-j.lot.aside
+	case worker, nothing:
+	}
+	j.holds = nothing
+}
+
+// proceed begins a stretch, with what the job holds or else a place. A job whose context
+// has ended needs none: it has little left to do, and must not wait for those that do not
+// know yet.
+func (j *job) proceed(ctx context.Context) {
+	l := j.lot
+	l.mu.Lock()
+	has, from := j.holds, l.places
+	if j.aside {
+		from = l.aside
+	}
+	l.mu.Unlock()
+	if has == nothing {
+		select {
+		case from <- struct{}{}:
+			has = place
+			if from == l.aside {
+				has = room
+			}
+		case <-ctx.Done():
+		}
+	}
+	if j.clock != nil {
+		j.clock.run()
+	}
+	if j.watch != nil {
+		j.watch.Begin()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	j.holds = has
+	j.stretches++
+	if l.options.Patience > 0 {
+		j.wind(j.stretches)
+	}
+}
+
+// wind sets when a stretch has taken long. The lot is locked.
+func (j *job) wind(stretch int) {
+	j.late = time.AfterFunc(j.lot.options.Patience, func() {
+		j.lot.mu.Lock()
+		defer j.lot.mu.Unlock()
+		if j.stretches == stretch && j.holds != nothing {
+			j.moveAside(stretch)
+		}
+	})
+}
+
+// moveAside takes room aside for what the job holds. The lot is locked.
+func (j *job) moveAside(stretch int) {
+	j.long = true
+	if j.holds == room {
+		return
+	}
+	select {
+	case j.lot.aside <- struct{}{}:
+	default:
+		j.wind(stretch) // somebody may have left by then
+		return
+	}
+	if j.holds == worker && !j.free() {
+		<-j.lot.aside
+		j.wind(stretch)
+		return
+	}
+	j.leave()
+	j.holds, j.aside = room, true
 }
 
 // Parked is the number of reconciles that have parked and not ended.

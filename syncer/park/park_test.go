@@ -22,6 +22,9 @@ func limiter() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, time.Minute)
 }
 
+// patience of the lots here.
+const patience = 10 * time.Second
+
 // controller works off a queue with some workers, as a controller does.
 type controller struct {
 	lot   *Lot
@@ -32,7 +35,7 @@ func start(t *testing.T, workers, most int, inner reconcile.Func) (c *controller
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	c = &controller{
-		lot:   New(inner, workers, most, limiter()),
+		lot:   New(inner, Options{Workers: workers, Parked: most, Patience: patience, Aside: 3, Backoff: limiter()}),
 		queue: workqueue.NewTypedRateLimitingQueue(limiter()),
 	}
 	if err := c.lot.Open(ctx, c.queue); err != nil {
@@ -215,7 +218,7 @@ func TestOutlivesCall(t *testing.T) {
 			Wait(ctx, func() error { time.Sleep(15 * time.Minute); return nil })
 			ended <- ctx.Err()
 			return reconcile.Result{}, nil
-		}), 1, 5, limiter())
+		}), Options{Workers: 1, Parked: 5, Backoff: limiter()})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
 		if _, err := lot.Reconcile(ctx, request("a")); err != nil {
@@ -231,5 +234,158 @@ func TestOutlivesCall(t *testing.T) {
 func TestWithoutLot(t *testing.T) {
 	if got := Wait(t.Context(), func() int { return 7 }); got != 7 {
 		t.Errorf("Wait() = %d", got)
+	}
+}
+
+// TestTakesLong: reconciles that do not end, and do not say that they wait, keep no
+// worker for longer than the patience, as long as there is room aside; those that took
+// long before keep none at all, also not those for whom there is no room.
+func TestTakesLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var served time.Time
+		var running, most atomic.Int64
+		hangs := atomic.Bool{}
+		hangs.Store(true)
+		c, stop := start(t, 2, 100, func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+			if req.Name == "good" {
+				served = time.Now()
+				return reconcile.Result{}, nil
+			}
+			now := running.Add(1)
+			defer running.Add(-1)
+			for was := most.Load(); now > was && !most.CompareAndSwap(was, now); was = most.Load() {
+			}
+			if hangs.Load() {
+				time.Sleep(time.Minute)
+			}
+			return reconcile.Result{}, errors.New("no answer")
+		})
+		defer stop()
+		ask := func(n int) {
+			for i := range n {
+				c.queue.Add(request(fmt.Sprint("hung", i)))
+			}
+		}
+		good := func() time.Duration {
+			synctest.Wait()
+			begin := time.Now()
+			c.queue.Add(request("good"))
+			time.Sleep(5 * time.Minute)
+			synctest.Wait()
+			return served.Sub(begin)
+		}
+		ask(2)
+		if took := good(); took != patience {
+			t.Errorf("beside two that hang for the first time it took %s, want %s", took, patience)
+		}
+		if most.Load() > 5 {
+			t.Errorf("%d ran at the same time, want 2 workers and 3 aside at most", most.Load())
+		}
+		ask(2)
+		if took := good(); took != 0 {
+			t.Errorf("beside two that are known to hang it took %s", took)
+		}
+		ask(12)
+		good()
+		most.Store(0)
+		ask(12)
+		if took := good(); took != 0 {
+			t.Errorf("beside more that hang than there is room for it took %s", took)
+		}
+		if most.Load() > 3 {
+			t.Errorf("%d ran at the same time, want 3 aside at most", most.Load())
+		}
+		time.Sleep(time.Hour)
+		hangs.Store(false)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := len(c.lot.slow); n != 0 || c.lot.Parked() != 0 || len(c.lot.aside) != 0 || len(c.lot.places) != 0 {
+			t.Errorf("%d are still slow, %d parked, %d aside, %d in places", n, c.lot.Parked(), len(c.lot.aside), len(c.lot.places))
+		}
+	})
+}
+
+// TestWatch: what runs is watched, and what waits is not.
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &counted{}
+		begun := make(chan int, 1)
+		lot := New(reconcile.Func(func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+			begun <- w.running
+			Wait(ctx, func() error { begun <- w.running; return nil })
+			begun <- w.running
+			return reconcile.Result{}, nil
+		}), Options{Workers: 1, Parked: 5, Backoff: limiter(), Watch: func(ctx context.Context, _ reconcile.Request) (context.Context, Watch) { return ctx, w }})
+		go func() {
+			_, _ = lot.Reconcile(t.Context(), request("a")) // it returns nothing
+		}()
+		for i, want := range []int{1, 0, 1} {
+			if got := <-begun; got != want {
+				t.Errorf("step %d: %d are watched, want %d", i, got, want)
+			}
+		}
+		lot.jobs.Wait()
+		if w.running != 0 {
+			t.Error("it is watched after its end")
+		}
+	})
+}
+
+// counted counts what runs.
+type counted struct{ running int }
+
+func (c *counted) Begin() { c.running++ }
+func (c *counted) End()   { c.running-- }
+
+// TestDeadline: a reconcile that runs for too long has its deadline, which what it waits
+// does not use up, and goes on with what follows.
+func TestDeadline(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason    string
+		run, wait time.Duration
+		ended     error
+	}{
+		"Waits": {"an hour of waiting is none of running", 4 * time.Minute, time.Hour, nil},
+		"Runs":  {"what it ran before its wait counts as well", 6 * time.Minute, time.Hour, context.DeadlineExceeded},
+		"Hangs": {"it never waited", 11 * time.Minute, 0, context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				again := 0
+				queue := workqueue.NewTypedRateLimitingQueue(limiter())
+				defer queue.ShutDown()
+				lot := New(reconcile.Func(func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+					if again++; again > 1 {
+						return reconcile.Result{}, nil
+					}
+					child, cancel := context.WithTimeout(ctx, 24*time.Hour)
+					defer cancel()
+					sleep := func(d time.Duration) {
+						select {
+						case <-child.Done():
+						case <-time.After(d):
+						}
+					}
+					sleep(tc.run)
+					Wait(ctx, func() error { sleep(tc.wait); return nil })
+					sleep(tc.run)
+					for _, c := range []context.Context{ctx, child} {
+						if err := c.Err(); !errors.Is(err, tc.ended) {
+							t.Errorf("%s: it ended with %v, want %v", tc.reason, err, tc.ended)
+						}
+					}
+					return reconcile.Result{}, child.Err()
+				}), Options{Workers: 1, Parked: 5, Deadline: 10 * time.Minute, Backoff: limiter()})
+				if err := lot.Open(t.Context(), queue); err != nil {
+					t.Fatal(err)
+				}
+				_, _ = lot.Reconcile(t.Context(), request("a")) // the queue has what follows
+				lot.jobs.Wait()
+				time.Sleep(time.Minute)
+				if want := map[bool]int{true: 1, false: 0}[tc.ended != nil]; queue.Len() != want {
+					t.Errorf("%s: %d are asked for again, want %d", tc.reason, queue.Len(), want)
+				}
+			})
+		})
 	}
 }

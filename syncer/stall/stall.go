@@ -3,8 +3,8 @@
 // library, keeps a worker for ever, and its object stays as it was without a word.
 //
 // Invariants: a reconcile is told of once, after its deadline; its own status, written
-// when it ends after all, goes over what is said here. A reconcile that waits without a
-// worker (package park) is none.
+// when it ends after all, goes over what is said here. One that waits without a worker
+// (package park) is not told of.
 //
 // Failure model: a status that cannot be written is logged and written with the next look.
 // The health check fails as long as a worker is lost for several looks, so that the process
@@ -25,10 +25,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/park"
 	"github.com/cascade-gitops/cascade/syncer/status"
 )
 
-// Numbers of looks.
+// Deadline is how long a reconcile may run, without what it waits, unless its object says
+// something else.
+const Deadline = 10 * time.Minute
+
 const (
 	// interval is the pause between two looks.
 	interval = 30 * time.Second
@@ -37,8 +41,6 @@ const (
 	// unhealthyAfter is how many looks find the same reconcile before the process is
 	// called unhealthy.
 	unhealthyAfter = 3
-	// longest is the deadline of a reconcile whose context has none.
-	longest = 10 * time.Minute
 	// tellTimeout bounds writing that one object stalls.
 	tellTimeout = 10 * time.Second
 )
@@ -51,16 +53,19 @@ type Watchdog struct {
 	stuck  *prometheus.GaugeVec
 
 	mu      sync.Mutex // guards running and what is in it; never held over a call
-	running map[*working]struct{}
+	running map[*Reconcile]struct{}
 }
 
-// working is one reconcile under way.
-type working struct {
+// Reconcile is one reconcile under way. Its methods are called by the goroutine that
+// does it.
+type Reconcile struct {
+	watchdog *Watchdog
 	kind     string
 	request  reconcile.Request
 	object   func() client.Object
-	begun    time.Time
-	deadline time.Time
+	// may is how long it may run; the watchdog's lock guards it, and what follows.
+	may   time.Duration
+	begun time.Time
 	// looks is how often it was found after its deadline; told, that its object says so.
 	looks int
 	told  bool
@@ -68,11 +73,54 @@ type working struct {
 
 // New returns a Watchdog that tells of stalled objects by a client.
 func New(c client.Client, now func() time.Time, registry prometheus.Registerer) *Watchdog {
-	w := &Watchdog{client: c, now: now, running: map[*working]struct{}{}, stuck: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	w := &Watchdog{client: c, now: now, running: map[*Reconcile]struct{}{}, stuck: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "cascade_stalled_workers", Help: "Number of workers whose reconcile did not end by its deadline.",
 	}, []string{"kind"})}
 	registry.MustRegister(w.stuck)
 	return w
+}
+
+// key marks the context of a Reconcile.
+type key struct{}
+
+// Watches returns what a park.Lot watches its reconciles with; nil for the nil Watchdog.
+// object makes an empty object of their kind.
+func (w *Watchdog) Watches(kind string, object func() client.Object) func(context.Context, reconcile.Request) (context.Context, park.Watch) {
+	if w == nil {
+		return nil
+	}
+	w.stuck.WithLabelValues(kind).Set(0)
+	return func(ctx context.Context, request reconcile.Request) (context.Context, park.Watch) {
+		r := &Reconcile{watchdog: w, kind: kind, object: object, request: request, may: Deadline}
+		return context.WithValue(ctx, key{}, r), r
+	}
+}
+
+// Begin is called when the reconcile begins to run, or goes on after it waited.
+func (r *Reconcile) Begin() {
+	r.watchdog.mu.Lock()
+	defer r.watchdog.mu.Unlock()
+	r.begun, r.looks, r.told = r.watchdog.now(), 0, false
+	r.watchdog.running[r] = struct{}{}
+}
+
+// End is called when the reconcile waits for something without a worker, or has ended.
+func (r *Reconcile) End() {
+	r.watchdog.mu.Lock()
+	defer r.watchdog.mu.Unlock()
+	delete(r.watchdog.running, r)
+}
+
+// Allow says that the reconcile of a context may take so long by the spec of its object,
+// besides what every reconcile may take.
+func Allow(ctx context.Context, d time.Duration) {
+	r, _ := ctx.Value(key{}).(*Reconcile)
+	if r == nil {
+		return
+	}
+	r.watchdog.mu.Lock()
+	defer r.watchdog.mu.Unlock()
+	r.may = Deadline + d
 }
 
 // Guard returns a reconciler that is watched. object makes an empty object of its kind.
@@ -80,21 +128,11 @@ func (w *Watchdog) Guard(kind string, object func() client.Object, inner reconci
 	if w == nil {
 		return inner
 	}
-	w.stuck.WithLabelValues(kind).Set(0)
+	watch := w.Watches(kind, object)
 	return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-		one := &working{kind: kind, request: request, object: object, begun: w.now()}
-		one.deadline = one.begun.Add(longest)
-		if at, ok := ctx.Deadline(); ok {
-			one.deadline = one.begun.Add(time.Until(at))
-		}
-		w.mu.Lock()
-		w.running[one] = struct{}{}
-		w.mu.Unlock()
-		defer func() {
-			w.mu.Lock()
-			delete(w.running, one)
-			w.mu.Unlock()
-		}()
+		ctx, one := watch(ctx, request)
+		one.Begin()
+		defer one.End()
 		return inner.Reconcile(ctx, request)
 	})
 }
@@ -128,16 +166,16 @@ func (w *Watchdog) Check(*http.Request) error {
 // look finds the reconciles that are past their deadlines, and tells of them.
 func (w *Watchdog) look(ctx context.Context) {
 	counts := map[string]float64{}
-	var untold []*working
+	untold := map[*Reconcile]time.Time{}
 	w.mu.Lock()
 	for one := range w.running {
-		if !w.now().After(one.deadline.Add(grace)) {
+		if !w.now().After(one.begun.Add(one.may + grace)) {
 			continue
 		}
 		one.looks++
 		counts[one.kind]++
 		if !one.told {
-			untold = append(untold, one)
+			untold[one] = one.begun
 		}
 	}
 	w.mu.Unlock()
@@ -145,18 +183,18 @@ func (w *Watchdog) look(ctx context.Context) {
 	for kind, n := range counts {
 		w.stuck.WithLabelValues(kind).Set(n)
 	}
-	for _, one := range untold {
-		err := w.tell(ctx, one)
+	for one, begun := range untold {
+		err := w.tell(ctx, one, begun)
 		log.FromContext(ctx).Error(err, "A reconcile did not end by its deadline and keeps its worker",
-			"kind", one.kind, "namespace", one.request.Namespace, "name", one.request.Name, "since", one.begun)
+			"kind", one.kind, "namespace", one.request.Namespace, "name", one.request.Name, "since", begun)
 		w.mu.Lock()
-		one.told = err == nil
+		one.told = err == nil && one.begun.Equal(begun)
 		w.mu.Unlock()
 	}
 }
 
 // tell writes to the status of an object that its reconcile does not end.
-func (w *Watchdog) tell(ctx context.Context, one *working) error {
+func (w *Watchdog) tell(ctx context.Context, one *Reconcile, begun time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
 	defer cancel()
 	o := one.object()
@@ -172,6 +210,6 @@ func (w *Watchdog) tell(ctx context.Context, one *working) error {
 	}
 	status.MarkFailing(after, v1alpha1.ReasonWorkerStalled, fmt.Errorf(
 		"the reconcile that began at %s did not end by its deadline and keeps a worker; the agent restarts if it does not end; if it comes again, look at the agent's log and suspend the object",
-		one.begun.UTC().Format(time.RFC3339)))
+		begun.UTC().Format(time.RFC3339)))
 	return status.Patch(ctx, w.client, o, after, "cascade")
 }

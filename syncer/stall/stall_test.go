@@ -29,9 +29,9 @@ func TestWatchdog(t *testing.T) {
 		told    bool
 		healthy bool
 	}{
-		"Working": {"it is within its deadline", longest, unhealthyAfter, false, true},
-		"Late":    {"it may still end", longest + grace + time.Second, unhealthyAfter - 1, true, true},
-		"Lost":    {"nothing gives the worker back but a restart", longest + grace + time.Second, unhealthyAfter, true, false},
+		"Working": {"it is within its deadline", Deadline, unhealthyAfter, false, true},
+		"Late":    {"it may still end", Deadline + grace + time.Second, unhealthyAfter - 1, true, true},
+		"Lost":    {"nothing gives the worker back but a restart", Deadline + grace + time.Second, unhealthyAfter, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme := runtime.NewScheme()

@@ -26,10 +26,8 @@ import (
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/informer"
+	"github.com/cascade-gitops/cascade/syncer/stall"
 )
-
-// reconcileTimeout is the deadline of a whole reconcile.
-const reconcileTimeout = 10 * time.Minute
 
 // newManager makes the manager of the controllers, with its cache and its probes.
 func newManager(config *rest.Config, scheme *runtime.Scheme, o *options, lock resourcelock.Interface, now func() time.Time, log logr.Logger) (ctrl.Manager, error) {
@@ -47,7 +45,7 @@ func newManager(config *rest.Config, scheme *runtime.Scheme, o *options, lock re
 	secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                              scheme,
-		Controller:                          ctrlconfig.Controller{ReconciliationTimeout: reconcileTimeout},
+		Controller:                          ctrlconfig.Controller{ReconciliationTimeout: stall.Deadline},
 		Metrics:                             o.serving.build(now),
 		HealthProbeBindAddress:              o.serving.healthAddr,
 		GracefulShutdownTimeout:             &o.pauses.shutdown,
