@@ -108,7 +108,7 @@ func unpack(ctx context.Context, packed io.Reader, dir string, inflatedMost int6
 	root := &folder{room: room}
 	inflated := &limited{r: gz, left: inflatedMost, max: inflatedMost, what: "the archive inflates to", flag: "shrink it"}
 	reader := tar.NewReader(inflated)
-	var end int64
+	var end, unpacked int64
 	for {
 		header, err := reader.Next()
 		if errors.Is(err, io.EOF) {
@@ -132,6 +132,10 @@ func unpack(ctx context.Context, packed io.Reader, dir string, inflatedMost int6
 				return nil, cannotUnpack(err)
 			}
 		case mode.IsRegular():
+			// The holes of a sparse file are in no byte that was inflated.
+			if unpacked += header.Size; unpacked > inflatedMost {
+				return nil, tooLong("the archive inflates to", inflatedMost, "shrink it")
+			}
 			var n node
 			if n, end, err = a.add(reader, end); err != nil {
 				return nil, fmt.Errorf("cannot read %s of archive: %w", name, err)

@@ -19,6 +19,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -400,6 +401,48 @@ func TestNamesOfArchives(t *testing.T) {
 				t.Errorf("%s\n%d bytes were allocated for an archive of %d", tc.reason, took, len(data))
 			}
 		})
+	}
+}
+
+// TestSparseArchive: the holes of a file are in no byte of the archive, and take room when
+// it is unpacked. One of a terabyte is refused before anything is written.
+func TestSparseArchive(t *testing.T) {
+	const holes = 1 << 40
+	record := func(key, value string) string {
+		line := fmt.Sprintf(" GNU.sparse.%s=%s\n", key, value)
+		n := len(line) + 2
+		return fmt.Sprintf("%d%s", n, line)
+	}
+	var out bytes.Buffer
+	gz := gzip.NewWriter(&out)
+	block := func(kind byte, name, body string) {
+		var head bytes.Buffer
+		w := tar.NewWriter(&head)
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(body)), Format: tar.FormatUSTAR}); err != nil {
+			t.Fatal(err)
+		}
+		raw := head.Bytes()
+		raw[156] = kind
+		copy(raw[148:156], "        ")
+		sum := 0
+		for _, b := range raw[:512] {
+			sum += int(b)
+		}
+		copy(raw[148:156], fmt.Sprintf("%06o\x00 ", sum))
+		_, _ = gz.Write(append(raw[:512:512], body+strings.Repeat("\x00", (512-len(body)%512)%512)...)) // to memory
+	}
+	block('x', "PaxHeaders.0/s", record("major", "1")+record("minor", "0")+record("name", "sparse")+record("realsize", strconv.Itoa(holes)))
+	list := fmt.Sprintf("1\n%d\n1\n", holes-1)
+	block('0', "GNUSparseFile.0/s", list+strings.Repeat("\x00", 512-len(list))+"x")
+	_, _ = gz.Write(make([]byte, 1024)) // to memory
+	if err := gz.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, err := unpack(ctx, &out, t.TempDir(), MaxInflatedBytes, MaxEntries)
+	if ReasonOf(err) != ReasonLimitExceeded || !strings.Contains(err.Error(), "the archive inflates to more than") {
+		t.Errorf("unpack() = %v", err)
 	}
 }
 

@@ -235,7 +235,11 @@ type limited struct {
 func (l *limited) Read(p []byte) (int, error) {
 	n, err := l.r.Read(p)
 	if l.left -= int64(n); l.left < 0 {
-		return n, failf(ReasonLimitExceeded, "cannot fetch: %s more than %d bytes; %s", l.what, l.max, l.flag)
+		return n, tooLong(l.what, l.max, l.flag)
 	}
 	return n, err
+}
+
+func tooLong(what string, most int64, flag string) error {
+	return failf(ReasonLimitExceeded, "cannot fetch: %s more than %d bytes; %s", what, most, flag)
 }
