@@ -6,9 +6,12 @@ import (
 	"fmt"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/syncer/render"
+	"github.com/cascade-gitops/cascade/syncer/status"
 	"github.com/cascade-gitops/cascade/syncer/target"
+	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
 // render renders the snapshot, unless the last rendering stands and everything that
@@ -25,6 +28,7 @@ func (r *Reconciler) render(ctx context.Context, run *run) *end {
 	}
 	err := run.known.refusal(run, run.snapshot)
 	if err == nil {
+		run.inputs.Workers = worker.Telling(run.inputs.Workers, func() { r.waitsForWorker(ctx, run) })
 		run.rendering, err = render.Render(ctx, run.snapshot, run.inputs)
 		run.known.refuse(run, err)
 	}
@@ -36,6 +40,15 @@ func (r *Reconciler) render(ctx context.Context, run *run) *end {
 		return r.failed(ctx, run, meta.BuildFailedReason, err)
 	}
 	return nil
+}
+
+// waitsForWorker says so in the status, which would tell what was before for as long as
+// the wait takes.
+func (r *Reconciler) waitsForWorker(ctx context.Context, run *run) {
+	status.MarkProgressing(run.Obj, "Waiting for a worker to build revision %s", run.snapshot.Revision)
+	if err := run.Write(ctx); err != nil {
+		log.FromContext(ctx).Error(err, "cannot say that the build waits for a worker")
+	}
 }
 
 // stands reports whether nothing has to be rendered or applied.

@@ -84,7 +84,13 @@ type Job struct {
 	Answer func(ctx context.Context, question string, body []byte) ([]byte, error)
 	// Spent tells, after the job, that the worker must not do another. It may be nil.
 	Spent func() bool
+	// Slow is called in the goroutine that called Run, once, if the job waits for a worker
+	// for a while. It may be nil.
+	Slow func()
 }
+
+// slowAfter is how long a job waits before that is told.
+const slowAfter = 5 * time.Second
 
 // Runner does jobs. It is safe for concurrent use.
 type Runner interface {
@@ -109,6 +115,24 @@ type owned struct {
 func (o owned) Run(ctx context.Context, job Job) ([]byte, error) {
 	job.Owner = o.owner
 	return o.Runner.Run(ctx, job)
+}
+
+// Telling returns a Runner that calls slow, as Job has it. There is none for no Runner.
+func Telling(r Runner, slow func()) Runner {
+	if r == nil {
+		return nil
+	}
+	return telling{r, slow}
+}
+
+type telling struct {
+	Runner
+	slow func()
+}
+
+func (t telling) Run(ctx context.Context, job Job) ([]byte, error) {
+	job.Slow = t.slow
+	return t.Runner.Run(ctx, job)
 }
 
 // Pool is a Runner that starts workers when there is something to do. Close ends
@@ -181,6 +205,9 @@ func (p *Pool) Run(ctx context.Context, job Job) ([]byte, error) {
 		}
 	}
 	// Who waits for a worker, and for what it does, needs no other.
+	if job.Slow != nil {
+		job.Slow = sync.OnceFunc(job.Slow)
+	}
 	last := park.Wait(ctx, func() ended {
 		e := p.turn(ctx, job)
 		if e.outcome == grew {
@@ -211,7 +238,7 @@ type ended struct {
 // than it got, and may have.
 func (p *Pool) turn(ctx context.Context, job Job) (e ended) {
 	asked := time.Now()
-	wide, leave, err := p.queue.take(ctx, job.Owner)
+	wide, leave, err := p.queue.take(ctx, job.Owner, job.Slow)
 	p.times.waited(job.Task, asked)
 	if err != nil {
 		return ended{err: fmt.Errorf("cannot wait for a worker: %w", err)}

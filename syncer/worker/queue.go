@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 )
 
 // mostOwners bounds how many owners a queue remembers.
@@ -96,13 +97,23 @@ func newQueue(places int) *queue {
 
 // take waits for a place. wide is whether it is one of those that may have all of the
 // memory, of which there are all but one. leave gives it back, and says how the job
-// ended.
-func (q *queue) take(ctx context.Context, owner string) (wide bool, leave func(outcome), err error) {
+// ended. slow, if there is one, is called when that takes a while.
+func (q *queue) take(ctx context.Context, owner string, slow func()) (wide bool, leave func(outcome), err error) {
 	q.mu.Lock()
 	w := &waiter{owner: owner, given: make(chan struct{})}
 	q.waiting = append(q.waiting, w)
 	q.give()
 	q.mu.Unlock()
+	if slow != nil {
+		timer := time.NewTimer(slowAfter)
+		defer timer.Stop()
+		select {
+		case <-w.given:
+		case <-ctx.Done():
+		case <-timer.C:
+			slow()
+		}
+	}
 	select {
 	case <-w.given:
 	case <-ctx.Done():

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // TestQueueOrder: who is served before whom, while one place is taken by somebody who
@@ -32,11 +33,11 @@ func TestQueueOrder(t *testing.T) {
 				q := newQueue(2)
 				q.owners["much"] = record{heavy: true}
 				ctx, cancel := context.WithCancel(t.Context())
-				_, leaveMuch, err := q.take(ctx, "much")
+				_, leaveMuch, err := q.take(ctx, "much", nil)
 				if err != nil {
 					t.Fatal(err)
 				}
-				_, leave, err := q.take(ctx, "first")
+				_, leave, err := q.take(ctx, "first", nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -47,7 +48,7 @@ func TestQueueOrder(t *testing.T) {
 				turn := make(chan func(outcome))
 				for _, owner := range tc.come {
 					go func() {
-						if _, leave, err := q.take(ctx, owner); err == nil {
+						if _, leave, err := q.take(ctx, owner, nil); err == nil {
 							served = append(served, owner)
 							turn <- leave
 						}
@@ -77,11 +78,35 @@ func TestQueueOrder(t *testing.T) {
 	}
 }
 
+// TestQueueTells: who waits for long is told so, once.
+func TestQueueTells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(1)
+		_, leave, err := q.take(t.Context(), "a", func() { t.Error("who does not wait is told") })
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin, told, served := time.Now(), []time.Duration{}, time.Duration(0)
+		go func() {
+			if _, leave, err := q.take(t.Context(), "b", func() { told = append(told, time.Since(begin)) }); err == nil {
+				served = time.Since(begin)
+				leave(done)
+			}
+		}()
+		time.Sleep(time.Minute)
+		leave(done)
+		synctest.Wait()
+		if !slices.Equal(told, []time.Duration{slowAfter}) || served != time.Minute {
+			t.Errorf("it was told after %v, served after %s", told, served)
+		}
+	})
+}
+
 // TestQueueForgets: owners without number take no memory without bound.
 func TestQueueForgets(t *testing.T) {
 	q := newQueue(1)
 	for i := range 2 * mostOwners {
-		_, leave, err := q.take(t.Context(), fmt.Sprint(i))
+		_, leave, err := q.take(t.Context(), fmt.Sprint(i), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

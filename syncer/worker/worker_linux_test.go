@@ -263,7 +263,7 @@ func TestGrows(t *testing.T) {
 			t.Errorf("outcome %d (%v), want %d", e.outcome, e.err, want)
 		}
 	}
-	wide, leave, err := p.queue.take(t.Context(), "large")
+	wide, leave, err := p.queue.take(t.Context(), "large", nil)
 	if err != nil || !wide {
 		t.Fatalf("who needs much gets all: %t, %v", wide, err)
 	}
@@ -271,7 +271,7 @@ func TestGrows(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	p.queue.owners["larger"] = record{heavy: true}
-	if _, _, err := p.queue.take(ended, "larger"); err == nil {
+	if _, _, err := p.queue.take(ended, "larger", nil); err == nil {
 		t.Error("all places are taken by who needs much")
 	}
 }
