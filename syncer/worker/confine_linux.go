@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"runtime/metrics"
 	"strconv"
 	"time"
 	"unsafe"
@@ -37,7 +38,8 @@ func confine(memory int64) error {
 }
 
 // limitMemory bounds what the process can write to. What it has reserved already
-// and not used does not count: Go and the race detector reserve much.
+// and not used does not count: Go and the race detector reserve much. Of that, what the
+// heap can use again does count.
 func limitMemory(memory int64) error {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -47,11 +49,24 @@ func limitMemory(memory int64) error {
 	if used > memory {
 		return fmt.Errorf("a worker begins with %d MiB, the limit is %d MiB", used>>20, memory>>20)
 	}
-	most := uint64(reserved + (memory-used)*instrumented) //nolint:gosec // neither is negative
+	most := uint64(reserved + max(memory-used-spare(), 0)*instrumented) //nolint:gosec // neither is negative
 	if err := unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: most, Max: most}); err != nil {
 		return fmt.Errorf("cannot limit memory: %w", err)
 	}
 	return nil
+}
+
+// spare is what the heap has from the kernel and does not use.
+func spare() int64 {
+	samples := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	metrics.Read(samples)
+	sum := int64(0)
+	for _, s := range samples {
+		if s.Value.Kind() == metrics.KindUint64 {
+			sum += int64(s.Value.Uint64()) //nolint:gosec // no machine has that much
+		}
+	}
+	return sum
 }
 
 // statusBytes reads a size from /proc/self/status.
