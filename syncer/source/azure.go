@@ -53,7 +53,7 @@ func (o BucketOrigin) openAzure(ctx context.Context) (bucket, error) {
 		Transport: &http.Client{
 			Transport: modest{transport, func(req *http.Request) bool {
 				return req.URL.Query().Get("comp") == "" && req.URL.Query().Get("restype") == ""
-			}},
+			}, "<Blob>"},
 			// A credential goes to one place.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return errors.New("redirect refused") },
 		},

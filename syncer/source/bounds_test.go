@@ -22,6 +22,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -401,6 +402,32 @@ func TestNamesOfArchives(t *testing.T) {
 				t.Errorf("%s\n%d bytes were allocated for an archive of %d", tc.reason, took, len(data))
 			}
 		})
+	}
+}
+
+// TestListedObjects: a list in which objects take no room is refused before a library makes
+// much of it, however it comes.
+func TestListedObjects(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason  string
+		objects int
+		refused bool
+	}{
+		"Most": {"no server lists so many", maxListed, false},
+		"More": {"a megabyte of these is a gigabyte to a library", maxListed + 1, true},
+	} {
+		for way, through := range map[string]func(io.Reader) io.Reader{"Whole": func(r io.Reader) io.Reader { return r }, "Bytes": iotest.OneByteReader} {
+			t.Run(name+way, func(t *testing.T) {
+				text := "<ListBucketResult>" + strings.Repeat("<Contents/>", tc.objects)
+				got, err := io.ReadAll(modest{entry: "<Contents"}.listed(through(strings.NewReader(text))))
+				if refused := ReasonOf(err) == ReasonLimitExceeded; refused != tc.refused {
+					t.Errorf("%s: %v", tc.reason, err)
+				}
+				if !tc.refused && string(got) != text {
+					t.Errorf("%s: %d bytes of %d came through", tc.reason, len(got), len(text))
+				}
+			})
+		}
 	}
 }
 

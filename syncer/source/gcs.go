@@ -34,7 +34,7 @@ func (o BucketOrigin) openGCS(ctx context.Context) (bucket, error) {
 	}
 	// A file that is stored compressed is returned inflated.
 	transport.DisableCompression = true
-	inner := modest{transport, func(req *http.Request) bool { return req.URL.Query().Get("alt") == "media" }}
+	inner := modest{transport, func(req *http.Request) bool { return req.URL.Query().Get("alt") == "media" }, "{"}
 	client := &http.Client{Transport: inner}
 	options := []option.ClientOption{option.WithHTTPClient(client), option.WithUserAgent("cascade")}
 	// As in Google's clients, an emulator is called without a credential.
@@ -59,7 +59,7 @@ func (o BucketOrigin) openGCS(ctx context.Context) (bucket, error) {
 			if err != nil {
 				return nil, failf(ReasonAuthenticationFailed, "cannot use the Secret: serviceaccount is not the key of a service account")
 			}
-			tokens = config.TokenSource(context.WithValue(ctx, oauth2.HTTPClient, &http.Client{Transport: modest{transport, nil}}))
+			tokens = config.TokenSource(context.WithValue(ctx, oauth2.HTTPClient, &http.Client{Transport: modest{inner: transport}}))
 		} else {
 			tokens = gcpauth.NewTokenSource(AllowNetwork(ctx), o.Workload.options(o)...)
 		}

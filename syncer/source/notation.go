@@ -90,13 +90,13 @@ func notate(ctx context.Context, r *registry, at name.Digest, v ImageVerificatio
 // revocations asks the authorities of certificates, by a client of this package.
 func revocations(outside *http.Transport) (verifier.VerifierOptions, error) {
 	var options verifier.VerifierOptions
-	lists, err := crl.NewHTTPFetcher(&http.Client{Transport: modest{outside, nil}, Timeout: 5 * time.Second})
+	lists, err := crl.NewHTTPFetcher(&http.Client{Transport: modest{inner: outside}, Timeout: 5 * time.Second})
 	if err != nil {
 		return options, err
 	}
 	check := func(of purpose.Purpose) (revocation.Validator, error) {
 		return revocation.NewWithOptions(revocation.Options{
-			OCSPHTTPClient: &http.Client{Transport: modest{outside, nil}, Timeout: 2 * time.Second}, CRLFetcher: lists, CertChainPurpose: of,
+			OCSPHTTPClient: &http.Client{Transport: modest{inner: outside}, Timeout: 2 * time.Second}, CRLFetcher: lists, CertChainPurpose: of,
 		})
 	}
 	if options.RevocationCodeSigningValidator, err = check(purpose.CodeSigning); err != nil {

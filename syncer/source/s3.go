@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +38,7 @@ func (o BucketOrigin) openS3(ctx context.Context) (bucket, error) {
 	}
 	options := &minio.Options{
 		Region: o.Region, Secure: !o.Insecure, MaxRetries: 3,
-		Transport: modest{transport, func(req *http.Request) bool { return req.URL.RawQuery == "" }},
+		Transport: modest{transport, func(req *http.Request) bool { return req.URL.RawQuery == "" }, "<Contents"},
 	}
 	closers := []func(){transport.CloseIdleConnections}
 	switch {
@@ -60,7 +61,7 @@ func (o BucketOrigin) openS3(ctx context.Context) (bucket, error) {
 		sts := transportTo(config, transport.Proxy)
 		closers = append(closers, sts.CloseIdleConnections)
 		options.Creds = credentials.New(&credentials.LDAPIdentity{
-			Client: &http.Client{Transport: modest{sts, nil}, Timeout: 30 * time.Second}, STSEndpoint: o.STS.Endpoint,
+			Client: &http.Client{Transport: modest{inner: sts}, Timeout: 30 * time.Second}, STSEndpoint: o.STS.Endpoint,
 			LDAPUsername: string(o.STS.Secret["username"]), LDAPPassword: string(o.STS.Secret["password"]),
 		})
 	}
@@ -109,8 +110,14 @@ func (o BucketOrigin) checkSTS() error {
 	return nil
 }
 
-// maxListBytes bounds one answer that is not an object.
-const maxListBytes = 16 << 20
+const (
+	// maxListBytes bounds one answer that is not an object.
+	maxListBytes = 16 << 20
+	// maxListed bounds the objects in it. Servers list a thousand at a time, those of Azure
+	// five thousand. Ten bytes are enough for one of which the library makes half a
+	// kilobyte.
+	maxListed = 10_000
+)
 
 // modest bounds the answers that a library reads into memory.
 type modest struct {
@@ -118,6 +125,8 @@ type modest struct {
 	// object reports whether a GET is for the content of an object; nil if none
 	// is.
 	object func(*http.Request) bool
+	// entry is what each object of a list has; none are counted if it is empty.
+	entry string
 }
 
 func (m modest) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -129,9 +138,27 @@ func (m modest) RoundTrip(req *http.Request) (*http.Response, error) {
 		res.Body = struct {
 			io.Reader
 			io.Closer
-		}{&limited{r: res.Body, left: maxListBytes, max: maxListBytes, what: "the list of objects has", flag: "use another server"}, res.Body}
+		}{m.listed(&limited{r: res.Body, left: maxListBytes, max: maxListBytes, what: "the list of objects has", flag: "use another server"}), res.Body}
 	}
 	return res, nil
+}
+
+// listed bounds the objects of a list.
+func (m modest) listed(r io.Reader) io.Reader {
+	if m.entry == "" {
+		return r
+	}
+	seen, tail := 0, []byte(nil)
+	return readerFunc(func(p []byte) (int, error) {
+		n, err := r.Read(p)
+		// The end of what was read before may have the begin of an entry.
+		text := append(tail, p[:n]...)
+		if seen += bytes.Count(text, []byte(m.entry)); seen > maxListed {
+			return 0, failf(ReasonLimitExceeded, "cannot fetch: a list has more than %d objects; use another server", maxListed)
+		}
+		tail = append([]byte(nil), text[max(0, len(text)-len(m.entry)+1):]...)
+		return n, err
+	})
 }
 
 func (s *s3) exists(ctx context.Context) error {
