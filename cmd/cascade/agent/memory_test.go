@@ -50,8 +50,8 @@ func TestLimitOf(t *testing.T) {
 	}{
 		{"an agent that has nothing may have the limit", 0, softLimit},
 		{"what fits is no reason for more", 150 << 20, softLimit},
-		{"a large tier has room for garbage besides what it uses", 300 << 20, 480 << 20},
-		{"a little more is the same limit", 304 << 20, 480 << 20},
+		{"a large tier has room for garbage besides what it uses", 300 << 20, 400 << 20},
+		{"a little more is the same limit", 301 << 20, 400 << 20},
 	} {
 		if got := limitOf(tc.live); got != tc.want {
 			t.Errorf("%s: limitOf(%d) = %d, want %d", tc.reason, tc.live>>20, got>>20, tc.want>>20)
