@@ -30,9 +30,12 @@ func (r *Reconciler) health(ctx context.Context, run *run) *end {
 		status.RemoveCondition(obj, meta.HealthyCondition)
 		return nil
 	}
-	found, err := r.applierOf(run).Health(ctx, health.Without(pending, run.name()), run.checker)
-	took := r.Now().Sub(since)
 	timeout := obj.GetTimeout()
+	// An expression may wait for a worker for longer than anybody waits for health.
+	looking, cancel := context.WithTimeout(ctx, max(timeout-r.Now().Sub(since), leastLook))
+	defer cancel()
+	found, err := r.applierOf(run).Health(looking, health.Without(pending, run.name()), run.checker)
+	took := r.Now().Sub(since)
 	if err != nil {
 		// Not to know is not to be healthy, and no reason to wait for ever.
 		run.known.waits(pending)
@@ -70,6 +73,9 @@ func (r *Reconciler) health(ctx context.Context, run *run) *end {
 	status.SetCondition(obj, meta.HealthyCondition, metav1.ConditionUnknown, meta.ProgressingReason, "%s", checking(run))
 	return again(min(healthPoll, max(time.Second, timeout-took)))
 }
+
+// leastLook is what a look at the health of objects may take in any case.
+const leastLook = 5 * time.Second
 
 // checking says in Flux's words what goes on.
 func checking(run *run) string {

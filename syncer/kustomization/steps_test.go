@@ -50,6 +50,8 @@ type fakeApplier struct {
 	sync   func(context.Context, apply.Options) (apply.Result, error)
 	remove func(apply.Options) (apply.Result, error)
 	health func([]inventory.Entry) (apply.Health, error)
+	// look is how long the last look at the health may take.
+	look time.Duration
 }
 
 func (f *fakeApplier) Sync(ctx context.Context, _ []apply.Phase, o apply.Options) (apply.Result, error) {
@@ -60,7 +62,10 @@ func (f *fakeApplier) Remove(_ context.Context, _ []inventory.Entry, o apply.Opt
 	return f.remove(o)
 }
 
-func (f *fakeApplier) Health(_ context.Context, entries []inventory.Entry, _ *health.Checker) (apply.Health, error) {
+func (f *fakeApplier) Health(ctx context.Context, entries []inventory.Entry, _ *health.Checker) (apply.Health, error) {
+	if deadline, ok := ctx.Deadline(); ok {
+		f.look = time.Until(deadline).Round(time.Second)
+	}
 	return f.health(entries)
 }
 
@@ -664,6 +669,10 @@ func TestHealthStep(t *testing.T) {
 				s.now = s.now.Add(tc.late)
 			}
 			s.expect(t, tc.reason, s.Reconciler.health(t.Context(), s.run), tc.want)
+			// Whatever an expression waits for, the failure is told in time.
+			if most := max(5*time.Minute-tc.late, leastLook); s.cluster.look > most || s.cluster.look == 0 && tc.obj != nil {
+				t.Errorf("%s: the look may take %s, want at most %s", tc.reason, s.cluster.look, most)
+			}
 			c := apimeta.FindStatusCondition(s.Obj.Status.Conditions, meta.HealthyCondition)
 			if c == nil && tc.healthy != "" || c != nil && c.Status != tc.healthy {
 				t.Errorf("%s: the condition Healthy is %v, want %q", tc.reason, c, tc.healthy)
