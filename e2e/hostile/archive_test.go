@@ -129,7 +129,7 @@ func sparse(begin []byte, name string) []byte {
 func artifactOf(name, reason string, archive []byte) fixture {
 	f := ociOf(name, reason, registryOf(image(archive)), "")
 	f.objects = strings.ReplaceAll(f.objects, "name: bad", "name: source") + "---\n" + "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: bad, namespace: $ns}\n" +
-		"spec: {sourceRef: {kind: OCIRepository, name: source}, path: ./, targetNamespace: $ns, prune: true, interval: 10m, retryInterval: 10s}\n"
+		"spec: {sourceRef: {kind: OCIRepository, name: source}, path: ./, targetNamespace: $ns, prune: true, interval: 10m, retryInterval: 1m}\n"
 	f.kind, f.tells = "Kustomization", []string{"BuildFailed"}
 	return f
 }

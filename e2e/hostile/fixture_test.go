@@ -105,7 +105,7 @@ func fixtures(o *outside, short bool, mayHave func(class string) bool) []fixture
 // kustomizationOf is the Kustomization that must tell, of the Git repository, with more
 // of its spec in YAML flow style.
 func kustomizationOf(more string) string {
-	spec := "sourceRef: {kind: GitRepository, name: git}, path: ./app, targetNamespace: $ns, prune: true, interval: 10m, retryInterval: 10s, timeout: 20s"
+	spec := "sourceRef: {kind: GitRepository, name: git}, path: ./app, targetNamespace: $ns, prune: true, interval: 10m, retryInterval: 1m, timeout: 20s"
 	if more != "" {
 		spec += ", " + more
 	}

@@ -21,8 +21,10 @@ const (
 	// goodTenants is how many there are. Each second one has kustomize build, which takes
 	// a worker, as the hostile ones do; the others declare plain manifests.
 	goodTenants = 20
-	// committers is how many of them commit at the same time.
+	// committers is how many of them commit at the same time, each so often at most: without
+	// a pause between two commits they would take all of the machine themselves.
 	committers = 2
+	commitEach = 500 * time.Millisecond
 	// patience is how long a commit is waited for.
 	patience = 2 * time.Minute
 )
@@ -116,12 +118,18 @@ func (g *good) commits(ctx context.Context, when string, rounds int) {
 	var all sync.WaitGroup
 	for c := range committers {
 		all.Go(func() {
+			turn := time.NewTicker(commitEach)
+			defer turn.Stop()
 			for round := 0; rounds == 0 || round < rounds; round++ {
 				for i := c; i < goodTenants; i += committers {
 					if ctx.Err() != nil {
 						return
 					}
 					g.one(ctx, i, fmt.Sprintf("%s-%d", when, round))
+					select {
+					case <-turn.C:
+					case <-ctx.Done():
+					}
 				}
 			}
 		})

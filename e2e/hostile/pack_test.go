@@ -74,7 +74,7 @@ func packServer(name, reason string, commit [20]byte, pack []byte) fixture {
 	h := gitOf(text(advertised(hex.EncodeToString(commit[:]))), func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body.Bytes()) })
 	f := gitServer(name, reason, h, "GitOperationFailed", "LimitExceeded", "InvalidGitObject")
 	// Where the repository can be fetched, it is no use to who applies it.
-	f.objects = manifests(f.objects, "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: applied, namespace: $ns}\nspec: {sourceRef: {kind: GitRepository, name: bad}, path: ./app, targetNamespace: $ns, prune: true, interval: 10m, retryInterval: 10s}\n")
+	f.objects = manifests(f.objects, "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: applied, namespace: $ns}\nspec: {sourceRef: {kind: GitRepository, name: bad}, path: ./app, targetNamespace: $ns, prune: true, interval: 10m, retryInterval: 1m}\n")
 	return f
 }
 

@@ -84,7 +84,7 @@ func (v *verdicts) watch(ctx context.Context, c client.WithWatch, kind schema.Gr
 }
 
 // passing are what objects say before what they depend on was looked at.
-var passing = []string{"has not been reconciled", "does not have an artifact", "HelmChart.source.toolkit.fluxcd.io", "Source artifact not found", "no artifact available", "not been fetched"}
+var passing = []string{"has not been reconciled", "does not have an artifact", "HelmChart.source.toolkit.fluxcd.io", "Source artifact not found", "no artifact available", "not been fetched", `"charts" not found`, `"external" not found`, `"source" not found`, `"git" not found`}
 
 // secrets are texts that no message may have.
 var secrets = []string{canary, password, "root:x:", "goroutine "}
