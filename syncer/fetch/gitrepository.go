@@ -163,8 +163,8 @@ func (r *GitRepositories) origin(ctx context.Context, key source.Key, obj *sourc
 }
 
 // includePoll is when a repository that another includes is looked for again;
-// its snapshot wakes us before.
-const includePoll = 30 * time.Second
+// its snapshot wakes us before, if it comes to have one.
+const includePoll = 15 * time.Second
 
 // includes gathers the snapshots of the repositories to include.
 func (r *GitRepositories) includes(ctx context.Context, obj *sourcev1.GitRepository) ([]source.Include, []*meta.Artifact, *failure) {
