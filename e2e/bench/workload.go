@@ -63,7 +63,7 @@ func (w workload) settings(dir string, i int, value string) error {
 func base(i int) string { return fmt.Sprint("base-", i) }
 
 // changed is a file of a base of which commits change one line.
-const changed = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: changed, namespace: " + namespace + "}\ndata: {key: VALUE}\n"
+const changed = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: changed, namespace: " + namespace + "}\ndata: {key: \"VALUE\"}\n"
 
 // writeOverlays puts the bases below dir, and an overlay for each Kustomization: a prefix
 // of the names, a label, and a patch.
