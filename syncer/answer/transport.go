@@ -18,7 +18,7 @@ import (
 
 const (
 	// callTimeout bounds a call that comes without a deadline.
-	callTimeout = time.Minute
+	callTimeout = 30 * time.Second
 	// mostRefusal bounds the body of an answer that is an error. Longer ones are cut.
 	mostRefusal = 64 << 10
 	// mostMessage bounds the message in an error of another's API server, and

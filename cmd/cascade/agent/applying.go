@@ -2,7 +2,6 @@ package agent
 
 import (
 	"fmt"
-	"time"
 
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	"github.com/spf13/pflag"
@@ -12,9 +11,6 @@ import (
 
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
-
-// localTimeout is the deadline of one call to the agent's own cluster.
-const localTimeout = 30 * time.Second
 
 // applying is how objects are applied.
 type applying struct {
@@ -37,10 +33,10 @@ func (a *applying) check() error {
 	return nil
 }
 
-// build connects to the agent's own cluster. fence is asked before each delete.
+// build connects to the agent's own cluster. fence is asked before each delete. The
+// configuration has no timeout, which would end the watches as well: package answer bounds
+// the other calls.
 func (a *applying) build(config *rest.Config, scheme *runtime.Scheme, fence func() error) (*apply.Cluster, error) {
-	config = rest.CopyConfig(config)
-	config.Timeout = localTimeout
 	local, err := apply.Connect(config, scheme)
 	if err != nil {
 		return nil, err

@@ -22,8 +22,6 @@ const leasePoll = 5 * time.Second
 func awaitFlux(
 	ctx context.Context, config *rest.Config, namespace string, leases []string, now func() time.Time, log logr.Logger,
 ) error {
-	config = rest.CopyConfig(config)
-	config.Timeout = localTimeout
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("cannot make client: %w", err)
