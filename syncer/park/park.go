@@ -16,6 +16,7 @@
 //   - an object whose last reconcile took long is reconciled aside from the beginning;
 //   - the deadline of a reconcile stands still while it waits;
 //   - what is asked of an object while its reconcile is parked is done after it;
+//   - a panic is an error of the one object;
 //   - all goroutines end with the manager, which waits for them.
 //
 // Failure model: an error of a reconcile that has parked is logged, and the object is
@@ -26,9 +27,11 @@ package park
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -198,7 +201,7 @@ func (j *job) run(ctx context.Context, req reconcile.Request) {
 		within, j.watch = l.options.Watch(within, req)
 	}
 	j.proceed(within)
-	j.result, j.err = l.inner.Reconcile(within, req)
+	j.result, j.err = l.reconcile(within, req)
 	l.mu.Lock()
 	j.rest()
 	delete(l.busy, req)
@@ -231,6 +234,19 @@ func (j *job) run(ctx context.Context, req reconcile.Request) {
 	case j.result.RequeueAfter > 0:
 		queue.AddAfter(req, j.result.RequeueAfter)
 	}
+}
+
+// reconcile makes an error of a panic, as the controller does in goroutines of its own.
+func (l *Lot) reconcile(ctx context.Context, req reconcile.Request) (result reconcile.Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			for _, handle := range utilruntime.PanicHandlers {
+				handle(ctx, p)
+			}
+			err = fmt.Errorf("panic: %v [recovered]", p)
+		}
+	}()
+	return l.inner.Reconcile(ctx, req)
 }
 
 // Wait calls f, which does nothing but wait, without a worker. It returns after f has,

@@ -389,3 +389,37 @@ func TestDeadline(t *testing.T) {
 		})
 	}
 }
+
+// TestPanic: a panic harms the one object, wherever its reconcile is, and gives back what
+// the reconcile holds.
+func TestPanic(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		run    func(context.Context)
+	}{
+		"AtOnce": {"it has a worker", func(context.Context) {}},
+		"After":  {"it has a place", func(ctx context.Context) { Wait(ctx, func() error { time.Sleep(time.Second); return nil }) }},
+		"During": {"it has nothing", func(ctx context.Context) { Wait(ctx, func() error { panic("in a wait") }) }},
+		"Aside":  {"it took long", func(context.Context) { time.Sleep(time.Minute) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tries := 0
+				c, stop := start(t, 1, 5, func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+					if tries++; tries > 1 {
+						return reconcile.Result{}, nil
+					}
+					tc.run(ctx)
+					panic("a defect")
+				})
+				defer stop()
+				c.queue.Add(request("a"))
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				if tries != 2 || len(c.lot.places) != 0 || len(c.lot.aside) != 0 || c.lot.Parked() != 0 {
+					t.Errorf("%s: tried %d times, want 2; %d places, %d aside, %d parked", tc.reason, tries, len(c.lot.places), len(c.lot.aside), c.lot.Parked())
+				}
+			})
+		})
+	}
+}
