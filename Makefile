@@ -35,7 +35,7 @@ build-demo: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/
 build-landing: build-demo $(BIN)/flux $(BIN)/providers/aws ## what the tests of make test run
 
 .PHONY: build-e2e
-build-e2e: build-landing $(BIN)/helm $(BIN)/clusterctl $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure $(BIN)/components/published ## everything that the tests run
+build-e2e: build-landing $(BIN)/capi-manager-next $(BIN)/helm $(BIN)/clusterctl $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure $(BIN)/components/published ## everything that the tests run
 
 $(BIN)/controlplane: $(shell git ls-files e2e/controlplane 2>/dev/null | grep -v _test.go)
 	@mkdir -p $(BIN)
@@ -55,6 +55,16 @@ $(BIN)/capi-manager: e2e/local/go.mod e2e/local/go.sum
 		rm -rf $(BIN)/capi && mkdir -p $(BIN)/capi/crd $(BIN)/capi/webhook && \
 		cp -r $$module/config/crd/bases $(BIN)/capi/crd/ && cp $$module/config/webhook/manifests.yaml $(BIN)/capi/webhook/ && \
 		chmod -R u+w $(BIN)/capi
+
+# The next minor version, to which a test upgrades a management cluster.
+$(BIN)/capi-manager-next: e2e/local/next/go.mod e2e/local/next/go.sum
+	@mkdir -p $(BIN)
+	@echo "building the core manager of the next minor of Cluster API, unmodified"
+	cd e2e/local/next && go build -p $(P) -o $@ sigs.k8s.io/cluster-api/core
+	module=$$(cd e2e/local/next && go list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api) && \
+		rm -rf $(BIN)/capi-next && mkdir -p $(BIN)/capi-next/crd $(BIN)/capi-next/webhook && \
+		cp -r $$module/core/config/crd/bases $(BIN)/capi-next/crd/ && cp $$module/core/config/webhook/manifests.yaml $(BIN)/capi-next/webhook/ && \
+		chmod -R u+w $(BIN)/capi-next
 
 # Its module lacks what it embeds, the manifests of Flux's own installation, so it
 # is built from a copy that has an empty one. All but install and bootstrap works.
@@ -176,9 +186,9 @@ test-all: prerequisites ## everything but the long forms
 # result is never taken from its cache.
 .PHONY: unit
 unit: ## tests without a control plane, under the race detector
-	go test -p $(P) -race -timeout 10m ./...
-	go test -C e2e -p $(P) -race -timeout 10m $$(cd e2e && go list ./... | grep -v -e '/e2e/charts$$' $(SUITES:%=-e '/e2e/%$$'))
-	go test -C e2e -p $(P) -race -timeout 10m -count=1 ./charts
+	go test -p $(P) -race -timeout 20m ./...
+	go test -C e2e -p $(P) -race -timeout 20m $$(cd e2e && go list ./... | grep -v -e '/e2e/charts$$' $(SUITES:%=-e '/e2e/%$$'))
+	go test -C e2e -p $(P) -race -timeout 20m -count=1 ./charts
 
 # Each fuzz target runs for FUZZTIME. What they find is kept below testdata/fuzz.
 FUZZTIME ?= 2m

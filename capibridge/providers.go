@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	awsv1 "sigs.k8s.io/cluster-api-provider-aws/v2/api/v1beta2"
 	azurev1 "sigs.k8s.io/cluster-api-provider-azure/api/v1beta1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +22,9 @@ import (
 type Reader interface {
 	Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error
 	RESTMapper() meta.RESTMapper
+	// InServed calls read with the version in which a kind is served by now, also if the
+	// mapper knows one that was dropped meanwhile.
+	InServed(gk schema.GroupKind, read func(*meta.RESTMapping) error) error
 }
 
 // Providers reads the objects of infrastructure and control plane providers. The zero
@@ -170,6 +174,12 @@ func builtIn(group string) bool {
 	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
 }
 
+// notServed reports whether an error says that the API server does not serve a version of a
+// kind.
+func notServed(err error) bool {
+	return apierrors.IsNotFound(err) && apierrors.IsUnexpectedServerError(err)
+}
+
 func read(ctx context.Context, reader Reader, c Cluster, ref clusterapi.Reference) (*reading, error) {
 	if ref == c.Infrastructure || ref == c.ControlPlane {
 		// A person who may write a Cluster must not see through the agent what that
@@ -194,12 +204,18 @@ func read(ctx context.Context, reader Reader, c Cluster, ref clusterapi.Referenc
 	}
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(mapping.GroupVersionKind)
-	err = reader.Get(ctx, key, u)
+	if err = reader.Get(ctx, key, u); notServed(err) {
+		// A version of the kind was not found, not the object: the mapper learns of that later.
+		err = reader.InServed(ref.GroupKind(), func(served *meta.RESTMapping) error {
+			u = &unstructured.Unstructured{}
+			u.SetGroupVersionKind(served.GroupVersionKind)
+			return reader.Get(ctx, key, u)
+		})
+	}
 	switch {
 	case err == nil:
 		return &reading{object: u}, nil
-	case apierrors.IsNotFound(err) && apierrors.IsUnexpectedServerError(err):
-		// The kind was not found, not the object: the mapper learns of new kinds later.
+	case notServed(err):
 		return &reading{
 			why: unknown(HealthNotServed, "cannot read %s: the API server has no such kind any more; is its provider installed?", ref),
 		}, nil

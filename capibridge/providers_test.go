@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,8 +35,10 @@ type memory struct {
 	// serves are the versions of each kind, the preferred one first; all that are
 	// asked for if there are none.
 	serves []string
-	reads  int
-	asked  map[string]string // the version that each kind was read in
+	// now is the one version that is served by now, if that is another one.
+	now   string
+	reads int
+	asked map[string]string // the version that each kind was read in
 }
 
 func (m *memory) Get(_ context.Context, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
@@ -46,6 +49,9 @@ func (m *memory) Get(_ context.Context, key client.ObjectKey, obj client.Object,
 		m.asked = map[string]string{}
 	}
 	m.asked[gvk.Kind] = gvk.Version
+	if m.now != "" && gvk.Version != m.now {
+		return apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{Group: gvk.Group}, key.Name, "404 page not found", 0, true)
+	}
 	if m.fail != nil {
 		if err := m.fail(gvk.Kind, key.Name); err != nil {
 			return err
@@ -61,6 +67,17 @@ func (m *memory) Get(_ context.Context, key client.ObjectKey, obj client.Object,
 }
 
 func (m *memory) RESTMapper() meta.RESTMapper { return mapper{m: m} }
+
+func (m *memory) InServed(gk schema.GroupKind, read func(*meta.RESTMapping) error) error {
+	mapping, err := mapper{m: m}.RESTMapping(gk)
+	if err != nil {
+		return err
+	}
+	if m.now != "" {
+		mapping.GroupVersionKind.Version = m.now
+	}
+	return read(mapping)
+}
 
 // mapper has a scope for all kinds, and refuses those that m.mapAs does.
 type mapper struct {
@@ -98,19 +115,21 @@ func TestDescribeVersions(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason, life string
 		serves       []string
+		now          string
 		want         map[string]string
 	}{
-		"Known":     {"the one of the types, not the preferred one", "aws-eks", []string{"v1beta3", "v1beta2"}, map[string]string{"AWSManagedCluster": "v1beta2", "AWSManagedControlPlane": "v1beta2", "AWSClusterRoleIdentity": "v1beta2"}},
-		"Later":     {"what is served, when that is gone", "aws-eks", []string{"v1beta3"}, map[string]string{"AWSManagedCluster": "v1beta3", "AWSManagedControlPlane": "v1beta3", "AWSClusterRoleIdentity": "v1beta3"}},
-		"Azure":     {"another provider, another version", "azure-managed", []string{"v1", "v1beta1"}, map[string]string{"AzureManagedCluster": "v1beta1", "AzureManagedControlPlane": "v1beta1", "AzureClusterIdentity": "v1beta1"}},
-		"Contract":  {"kinds without types: the preferred one", "local", []string{"v1alpha2", "v1alpha1"}, map[string]string{"LocalCluster": "v1alpha2", "LocalControlPlane": "v1alpha2"}},
-		"Operator":  {"that which the control plane writes; the preferred one is the oldest", "azure-aks", []string{"v1api20210501", "v1api20240901", "v1beta1"}, map[string]string{"ManagedCluster": "v1api20240901", "AzureASOManagedCluster": "v1beta1", "AzureASOManagedControlPlane": "v1beta1", "Secret": "v1api20210501"}},
-		"Operator2": {"or what there is", "azure-aks", []string{"v1api20210501", "v1beta1"}, map[string]string{"ManagedCluster": "v1api20210501", "AzureASOManagedCluster": "v1beta1", "AzureASOManagedControlPlane": "v1beta1", "Secret": "v1api20210501"}},
+		"Dropped":   {"what is served by now, if the mapper does not know yet", "aws-eks", []string{"v1beta2"}, "v1beta3", map[string]string{"AWSManagedCluster": "v1beta3", "AWSManagedControlPlane": "v1beta3", "AWSClusterRoleIdentity": "v1beta3"}},
+		"Known":     {"the one of the types, not the preferred one", "aws-eks", []string{"v1beta3", "v1beta2"}, "", map[string]string{"AWSManagedCluster": "v1beta2", "AWSManagedControlPlane": "v1beta2", "AWSClusterRoleIdentity": "v1beta2"}},
+		"Later":     {"what is served, when that is gone", "aws-eks", []string{"v1beta3"}, "", map[string]string{"AWSManagedCluster": "v1beta3", "AWSManagedControlPlane": "v1beta3", "AWSClusterRoleIdentity": "v1beta3"}},
+		"Azure":     {"another provider, another version", "azure-managed", []string{"v1", "v1beta1"}, "", map[string]string{"AzureManagedCluster": "v1beta1", "AzureManagedControlPlane": "v1beta1", "AzureClusterIdentity": "v1beta1"}},
+		"Contract":  {"kinds without types: the preferred one", "local", []string{"v1alpha2", "v1alpha1"}, "", map[string]string{"LocalCluster": "v1alpha2", "LocalControlPlane": "v1alpha2"}},
+		"Operator":  {"that which the control plane writes; the preferred one is the oldest", "azure-aks", []string{"v1api20210501", "v1api20240901", "v1beta1"}, "", map[string]string{"ManagedCluster": "v1api20240901", "AzureASOManagedCluster": "v1beta1", "AzureASOManagedControlPlane": "v1beta1", "Secret": "v1api20210501"}},
+		"Operator2": {"or what there is", "azure-aks", []string{"v1api20210501", "v1beta1"}, "", map[string]string{"ManagedCluster": "v1api20210501", "AzureASOManagedCluster": "v1beta1", "AzureASOManagedControlPlane": "v1beta1", "Secret": "v1api20210501"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := slices.IndexFunc(lives, func(l shapes.Life) bool { return l.Name == tc.life })
 			stage := lives[i].Stages[0]
-			m := &memory{objects: stage.Objects, serves: tc.serves}
+			m := &memory{objects: stage.Objects, serves: tc.serves, now: tc.now}
 			if _, err := new(capibridge.Providers).Describe(t.Context(), m, capibridge.FromObject(stage.Cluster())); err != nil {
 				t.Fatal(err)
 			}

@@ -39,6 +39,9 @@ type FirstSync struct {
 	// Settled: all Clusters that Git declared were there once, or a person said
 	// that none of them ever existed. From then on Clusters are created without asking.
 	Settled bool
+	// Insisted: a person said that Clusters which are missing may run elsewhere. Nothing
+	// but what the person says of a Cluster overrules that.
+	Insisted bool
 	// Clusters that something is on record about.
 	Clusters map[types.NamespacedName]Standing
 	// Seen are those that the watch of Clusters shows. It was looked at before the

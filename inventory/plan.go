@@ -76,8 +76,8 @@ type Live struct {
 	// Holds names objects in a Namespace that are protected or not in the inventory,
 	// and protected objects that would be deleted with a Kustomization or HelmRelease.
 	Holds []string
-	// Carries is how many objects would be deleted with a Kustomization or HelmRelease.
-	Carries int
+	// Below is about what is deleted with the object.
+	Below
 	// Claimed names another owner that has the object in its inventory.
 	Claimed string
 	// HandOver names another owner that declares the object now, and does not have it
@@ -89,6 +89,17 @@ type Live struct {
 	// Recreated: it has the owner's labels, but the owner never applied it. A person
 	// restored it, for instance from a backup.
 	Recreated bool
+}
+
+// Below is about what is deleted with a Kustomization, a HelmRelease or a Layer.
+type Below struct {
+	// Carries is how many objects would be deleted with it.
+	Carries int
+	// Along says what would go with a Layer, for people.
+	Along string
+	// Holding says what a Layer that is being deleted holds until a person decides about
+	// it there.
+	Holding string
 }
 
 // Facts is the input of a prune plan.
@@ -152,6 +163,12 @@ type Plan struct {
 	Guard string
 	// Protected objects that lack their confirmation.
 	Protected []Entry
+	// Along says what would go with the first Layer among Deletes and Protected.
+	Along string
+	// Holding are Layers among Waiting that are not let go before a person approves
+	// that; Holds says so for the first one.
+	Holding []Entry
+	Holds   string
 	// Needed are components of a provider that objects of its kinds still need,
 	// whatever confirmation they have; NeededBy names one of those.
 	Needed   []Entry
@@ -222,7 +239,7 @@ func PlanPrune(f Facts) Plan {
 			p.Claimed = append(p.Claimed, e)
 			c.gone++
 		case live.Deleting:
-			p.Waiting = append(p.Waiting, e)
+			p.waits(e, live)
 		case live.HandOver != "" && (!overdue || protected(e, live, f.LowerTier)):
 			inhabited[e.Namespace] = true
 			p.HandOver = append(p.HandOver, e)
@@ -241,22 +258,13 @@ func PlanPrune(f Facts) Plan {
 		case (protected(e, live, f.LowerTier) || isNamespace(e) && inhabited[e.Name]) && !live.Confirmed:
 			inhabited[e.Namespace] = true
 			p.Protected = append(p.Protected, e)
+			p.Along = cmp.Or(p.Along, live.Along)
 			c.carried += live.Carries
 			c.unconfirmed += 1 + live.Carries
 		default:
 			p.Deletes = append(p.Deletes, Delete{Entry: e, UID: live.UID, Version: live.Version, Confirmed: live.Confirmed})
-			c.carried += live.Carries
-			if !live.Confirmed {
-				c.unconfirmed += 1 + live.Carries
-				c.unasked++
-				if file := f.Ignored[e]; file != "" {
-					c.ignored++
-					c.file = cmp.Or(c.file, file)
-				}
-			}
-			if isNamespace(e) && !live.Confirmed {
-				c.namespaces++
-			}
+			p.Along = cmp.Or(p.Along, live.Along)
+			c.deletes(e, live, f.Ignored[e])
 		}
 		p.Keep = append(p.Keep, e)
 	}
@@ -271,6 +279,14 @@ func PlanPrune(f Facts) Plan {
 		p.queue(f.InFlight)
 	}
 	return p
+}
+
+// waits has an object wait that is being deleted already.
+func (p *Plan) waits(e Entry, live Live) {
+	p.Waiting = append(p.Waiting, e)
+	if live.Holding != "" {
+		p.Holding, p.Holds = append(p.Holding, e), cmp.Or(p.Holds, live.Holding)
+	}
 }
 
 // queue leaves one Cluster among the deletes, and none while another is being deleted.
@@ -305,6 +321,23 @@ type counts struct {
 	file    string
 }
 
+// deletes counts an object that the plan deletes. file declares it and is ignored.
+func (c *counts) deletes(e Entry, live Live, file string) {
+	c.carried += live.Carries
+	if live.Confirmed {
+		return
+	}
+	c.unconfirmed += 1 + live.Carries
+	c.unasked++
+	if file != "" {
+		c.ignored++
+		c.file = cmp.Or(c.file, file)
+	}
+	if isNamespace(e) {
+		c.namespaces++
+	}
+}
+
 // guard says why the deletes of a plan are held; empty if they are not.
 func (c counts) guard(f Facts, p Plan) string {
 	owned := len(f.Owned) - c.gone + c.carried
@@ -335,14 +368,16 @@ func (c counts) guard(f Facts, p Plan) string {
 }
 
 // Blocked reports whether a person has to act before the cluster can equal Git.
-func (p Plan) Blocked() bool { return p.Held || len(p.Protected) > 0 || len(p.Needed) > 0 }
+func (p Plan) Blocked() bool {
+	return p.Held || len(p.Protected) > 0 || len(p.Needed) > 0 || len(p.Holding) > 0
+}
 
 // Hold is what a person has to decide about; nil if nothing is.
 func (p Plan) Hold() *v1alpha1.HeldPrune {
 	if !p.Blocked() {
 		return nil
 	}
-	hold := &v1alpha1.HeldPrune{Protected: int32(len(p.Protected) + len(p.Needed))}
+	hold := &v1alpha1.HeldPrune{Protected: int32(len(p.Protected) + len(p.Needed)), Holding: int32(len(p.Holding))}
 	if p.Held {
 		hold.Hash, hold.Deletes = p.Hash, int32(len(p.Deletes))
 	}
@@ -359,6 +394,9 @@ func Undecided(blocked bool, hold *v1alpha1.HeldPrune) bool {
 // Message says what is blocked and what to do next; empty if nothing is.
 func (p Plan) Message(owner string) string {
 	var parts []string
+	if p.Along != "" && (p.Held || len(p.Protected) > 0) {
+		parts = append(parts, p.Along)
+	}
 	if p.Held {
 		entries := make([]Entry, 0, len(p.Deletes))
 		for _, d := range p.Deletes {
@@ -375,6 +413,9 @@ func (p Plan) Message(owner string) string {
 	if len(p.Needed) > 0 {
 		parts = append(parts, fmt.Sprintf("will not delete %s while there is %s, which needs the provider; "+
 			"restore the provider in Git, or delete the objects of its kinds first", Names(p.Needed), p.NeededBy))
+	}
+	if p.Holds != "" {
+		parts = append(parts, p.Holds)
 	}
 	return strings.Join(parts, "; ")
 }

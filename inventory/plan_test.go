@@ -375,6 +375,36 @@ func TestPlanPrune(t *testing.T) {
 				Ignored: map[Entry]string{configMap: "apps/settings.yaml"}},
 			want: outcome{Deletes: []string{"Secret/fleet/prod-ca", "ConfigMap/apps/settings"}, Keep: []Entry{configMap, secret}},
 		},
+		"LayerOnChildren": {
+			reason: "one file less, and a dozen children would be emptied (C36)",
+			facts: Facts{Owned: []Entry{layer, other}, Rendered: []Entry{other}, Live: map[Entry]Live{
+				layer: with(func(l *Live) {
+					l.Holds, l.Carries, l.Along = []string{"12 children"}, 144, "144 objects on 12 children"
+				}),
+			}},
+			want: outcome{Protected: []Entry{layer}, Keep: []Entry{layer}},
+		},
+		"LayerConfirmed": {
+			reason: "two commits are the decision",
+			facts: Facts{Owned: []Entry{layer, other}, Rendered: []Entry{other}, Live: map[Entry]Live{
+				layer: with(func(l *Live) { l.Holds, l.Carries, l.Confirmed = []string{"12 children"}, 144, true }),
+			}},
+			want: outcome{Deletes: []string{"Layer/cascade-system/base"}, Keep: []Entry{layer}},
+		},
+		"LayerOnTwoChildren": {
+			reason: "what is on the children counts as what would go (C36)",
+			facts: Facts{Owned: []Entry{layer, other}, Rendered: []Entry{other}, Live: map[Entry]Live{
+				layer: with(func(l *Live) { l.Carries, l.Along = 24, "24 objects on 2 children" }),
+			}},
+			want: outcome{Deletes: []string{"Layer/cascade-system/base"}, Held: true, Keep: []Entry{layer}},
+		},
+		"LayerHolds": {
+			reason: "a Layer that is being deleted waits for an approval of its own; its owner is not ready behind it",
+			facts: Facts{Owned: []Entry{layer, other}, Rendered: []Entry{other}, Live: map[Entry]Live{
+				layer: with(func(l *Live) { l.Deleting, l.Holding = true, "its removal is held" }),
+			}},
+			want: outcome{Waiting: []Entry{layer}, Keep: []Entry{layer}},
+		},
 		"UndecidedStaysHeld": {
 			reason: "what was applied meanwhile made the inventory larger; the removal that was held must not pass by itself on the next run",
 			facts:  Facts{Owned: []Entry{configMap, other}, Rendered: []Entry{other}, Undecided: true, Live: map[Entry]Live{configMap: ours}},
@@ -392,7 +422,7 @@ func TestPlanPrune(t *testing.T) {
 			if diff := cmp.Diff(tc.want, outcomeOf(got), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("%s\nPlanPrune(): -want, +got:\n%s", tc.reason, diff)
 			}
-			if got.Blocked() != (got.Held || len(got.Protected) > 0) || (got.Message("o") != "") != got.Blocked() {
+			if got.Blocked() != (got.Held || len(got.Protected) > 0 || len(got.Holding) > 0) || (got.Message("o") != "") != got.Blocked() {
 				t.Errorf("%s\nBlocked() = %t, Message() = %q, want a message exactly if it is blocked", tc.reason, got.Blocked(), got.Message("o"))
 			}
 			hold := got.Hold()

@@ -13,8 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/remote/providers"
+	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 func layerOn(name string, on ...string) *v1alpha1.Layer {
@@ -88,11 +91,11 @@ func TestRecordOutcome(t *testing.T) {
 		"Ready":      {"success", v1alpha1.ChildLayer{Reason: "Progressing", Message: "old", Since: start}, nil, v1alpha1.ChildLayer{Ready: true, Reason: "Succeeded", Since: later(time.Hour)}},
 		"StillReady": {"Since is when it became so", v1alpha1.ChildLayer{Ready: true, Reason: "Succeeded", Since: start}, nil, v1alpha1.ChildLayer{Ready: true, Reason: "Succeeded", Since: start}},
 		"Fails": {
-			"the reason is the error's own", v1alpha1.ChildLayer{Ready: true, Reason: "Succeeded", Since: start}, because("BuildFailed", errors.New("no file")),
+			"the reason is the error's own", v1alpha1.ChildLayer{Ready: true, Reason: "Succeeded", Since: start}, reason.Because("BuildFailed", errors.New("no file")),
 			v1alpha1.ChildLayer{Reason: "BuildFailed", Message: "no file", Since: later(time.Hour)},
 		},
 		"OtherWords": {
-			"another message of the same failure does not make it new", v1alpha1.ChildLayer{Reason: "BuildFailed", Message: "one", Since: start}, fmt.Errorf("seen: %w", because("BuildFailed", errors.New("two"))),
+			"another message of the same failure does not make it new", v1alpha1.ChildLayer{Reason: "BuildFailed", Message: "one", Since: start}, fmt.Errorf("seen: %w", reason.Because("BuildFailed", errors.New("two"))),
 			v1alpha1.ChildLayer{Reason: "BuildFailed", Message: "seen: two", Since: start},
 		},
 		"NoReason": {"an error without a reason has the general one", v1alpha1.ChildLayer{Since: start}, errors.New("x"), v1alpha1.ChildLayer{Reason: "SeedFailed", Message: "x", Since: later(time.Hour)}},
@@ -107,7 +110,7 @@ func TestRecordOutcome(t *testing.T) {
 	}
 	long := v1alpha1.ChildLayer{}
 	recordOutcome(&long, errors.New(strings.Repeat("ü", 50_000)), start)
-	if len(long.Message) > 2000 || strings.ContainsRune(long.Message, '\uFFFD') {
+	if len(long.Message) > maxLayerMessage || strings.ContainsRune(long.Message, '\uFFFD') {
 		t.Errorf("a message of %d bytes is kept, or cut in the middle of a letter: ...%q", len(long.Message), long.Message[max(0, len(long.Message)-8):])
 	}
 }
@@ -158,22 +161,35 @@ func TestInputs(t *testing.T) {
 		secret := &corev1.Secret{}
 		secret.ResourceVersion = "1"
 		current := &run{Children: &Children{AgentImage: "x"}, child: &v1alpha1.Child{}}
-		return &seeding{push: &push{run: current}, layer: l, vars: map[string]string{"a": "1"}, content: "c", credentials: []credential{{"auth", secret}}}
+		key := &corev1.Secret{}
+		key.UID, key.ResourceVersion = "k", "1"
+		return &seeding{
+			push: &push{run: current}, layer: l, vars: map[string]string{"a": "1"}, content: "c", credentials: []credential{{"auth", secret}},
+			components: components{
+				wanted: []providers.Wanted{{Label: "infrastructure-aws"}, {Label: "infrastructure-azure"}}, snapshot: &source.Snapshot{Digest: "d"},
+				secrets: map[string][]*corev1.Secret{"infrastructure-aws": {key}},
+			},
+		}
 	}
 	base := fresh().inputs()
 	if fresh().inputs() != base {
 		t.Fatal("the same inputs differ")
 	}
 	for name, change := range map[string]func(*seeding){
-		"variables":   func(s *seeding) { s.vars["a"] = "2" },
-		"image":       func(s *seeding) { s.AgentImage = "y" },
-		"content":     func(s *seeding) { s.content = "d" },
-		"credentials": func(s *seeding) { s.credentials[0].secret.ResourceVersion = "2" },
-		"name":        func(s *seeding) { s.credentials[0].name = "other" },
-		"generation":  func(s *seeding) { s.layer.Generation = 2 },
-		"layer":       func(s *seeding) { s.layer.UID = "2" },
-		"request":     func(s *seeding) { s.layer.Annotations = map[string]string{"reconcile.fluxcd.io/requestedAt": "now"} },
-		"approval":    func(s *seeding) { s.child.Annotations = map[string]string{v1alpha1.ApprovePruneAnnotation: "h"} },
+		"variables":                  func(s *seeding) { s.vars["a"] = "2" },
+		"image":                      func(s *seeding) { s.AgentImage = "y" },
+		"content":                    func(s *seeding) { s.content = "d" },
+		"credentials":                func(s *seeding) { s.credentials[0].secret.ResourceVersion = "2" },
+		"name":                       func(s *seeding) { s.credentials[0].name = "other" },
+		"generation":                 func(s *seeding) { s.layer.Generation = 2 },
+		"content of the components":  func(s *seeding) { s.components.snapshot = &source.Snapshot{Digest: "e"} },
+		"key of a provider":          func(s *seeding) { s.components.secrets["infrastructure-aws"][0].ResourceVersion = "2" },
+		"Secret of a provider":       func(s *seeding) { s.components.secrets["infrastructure-aws"][0].UID = "l" },
+		"number of provider Secrets": func(s *seeding) { s.components.secrets["infrastructure-azure"] = []*corev1.Secret{{}} },
+		"lack of providers":          func(s *seeding) { s.components = components{} },
+		"layer":                      func(s *seeding) { s.layer.UID = "2" },
+		"request":                    func(s *seeding) { s.layer.Annotations = map[string]string{"reconcile.fluxcd.io/requestedAt": "now"} },
+		"approval":                   func(s *seeding) { s.child.Annotations = map[string]string{v1alpha1.ApprovePruneAnnotation: "h"} },
 	} {
 		s := fresh()
 		change(s)
@@ -183,77 +199,17 @@ func TestInputs(t *testing.T) {
 	}
 }
 
-func TestInventoryRefs(t *testing.T) {
-	want := []inventory.Entry{{Namespace: "a", Name: "b", Kind: "ConfigMap", Version: "v1"}, {Name: "system:node", Group: "rbac.authorization.k8s.io", Kind: "ClusterRole", Version: "v1"}}
-	got, err := entriesOf(refsOf(want))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("an inventory that was written and read: -want, +got:\n%s", diff)
-	}
-	if _, err := entriesOf([]v1alpha1.InventoryEntry{{ID: "x"}}); err == nil {
-		t.Error("an inventory that cannot be read must not be read as empty")
-	}
-}
-
-func TestSummarize(t *testing.T) {
-	selected := map[string]string{"tier": "tenant"}
-	connected := func(status metav1.ConditionStatus, reason string) []metav1.Condition {
-		return []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: status, Reason: reason, Message: "m"}}
-	}
-	child := func(name string, conditions []metav1.Condition, layers ...v1alpha1.ChildLayer) v1alpha1.Child {
-		c := childNamed(name, conditions)
-		c.Labels = selected
-		c.Status.Layers = layers
-		return c
-	}
-	seeded := v1alpha1.ChildLayer{Name: "base", Ready: true, Reason: "Succeeded"}
-	failing := v1alpha1.ChildLayer{Name: "base", Reason: "BuildFailed", Message: "no file"}
-	for name, tc := range map[string]struct {
-		reason   string
-		children []v1alpha1.Child
-		suspend  bool
-		counts   v1alpha1.ChildCounts
-		failing  []string
-		ready    metav1.ConditionStatus
-		because  string
-	}{
-		"None":        {"a layer that selects nothing is no failure", []v1alpha1.Child{childNamed("x", nil)}, false, v1alpha1.ChildCounts{}, nil, metav1.ConditionTrue, v1alpha1.ReasonNoChildren},
-		"All":         {"in place everywhere", []v1alpha1.Child{child("a", connected(metav1.ConditionTrue, "Succeeded"), seeded)}, false, v1alpha1.ChildCounts{Total: 1, Seeded: 1}, nil, metav1.ConditionTrue, v1alpha1.ReasonSucceeded},
-		"Failing":     {"one child fails; it is named with its reason", []v1alpha1.Child{child("b", nil, seeded), child("a", nil, failing)}, false, v1alpha1.ChildCounts{Total: 2, Seeded: 1, Failing: 1}, []string{"a BuildFailed"}, metav1.ConditionFalse, v1alpha1.ReasonChildrenNotReady},
-		"Unreachable": {"INV8: a child that was seeded once and is lost is not in place now", []v1alpha1.Child{child("a", connected(metav1.ConditionFalse, "Unreachable"), seeded)}, false, v1alpha1.ChildCounts{Total: 1, Unreachable: 1}, []string{"a Unreachable"}, metav1.ConditionFalse, v1alpha1.ReasonChildrenNotReady},
-		"Waiting":     {"a child that was not reconciled yet is on its way", []v1alpha1.Child{child("a", nil)}, false, v1alpha1.ChildCounts{Total: 1}, []string{"a Progressing"}, metav1.ConditionFalse, v1alpha1.ReasonChildrenNotReady},
-		"Suspended":   {"a suspended layer is not ready, whatever its children are", []v1alpha1.Child{child("a", nil, seeded)}, true, v1alpha1.ChildCounts{Total: 1, Seeded: 1}, nil, metav1.ConditionFalse, v1alpha1.ReasonSuspended},
-	} {
-		t.Run(name, func(t *testing.T) {
-			l := layerOn("base")
-			l.Spec.ClusterSelector.MatchLabels = selected
-			l.Spec.Suspend = tc.suspend
-			summarize(l, tc.children)
-			var named []string
-			for _, f := range l.Status.Failing {
-				named = append(named, f.Name+" "+f.Reason)
-			}
-			if diff := cmp.Diff(tc.counts, l.Status.Children); diff != "" {
-				t.Errorf("%s\ncounts: -want, +got:\n%s", tc.reason, diff)
-			}
-			if diff := cmp.Diff(tc.failing, named); diff != "" {
-				t.Errorf("%s\nfailing: -want, +got:\n%s", tc.reason, diff)
-			}
-			if c := l.Status.Conditions[0]; c.Status != tc.ready || c.Reason != tc.because {
-				t.Errorf("%s\nReady is %s, %s, want %s, %s", tc.reason, c.Status, c.Reason, tc.ready, tc.because)
-			}
-		})
-	}
-	l := layerOn("base")
-	l.Spec.ClusterSelector.MatchLabels = selected
-	var many []v1alpha1.Child
-	for i := range 5000 {
-		many = append(many, child(fmt.Sprintf("c%04d", i), nil, failing))
-	}
-	summarize(l, many)
-	if len(l.Status.Failing) != maxFailing || l.Status.Children.Failing != 5000 {
-		t.Errorf("%d named of %d failing, want %d of 5000: status does not grow with the fleet", len(l.Status.Failing), l.Status.Children.Failing, maxFailing)
+// TestNameOfLayerIsALabel: the name of a layer is the value of a label of what it applies.
+func TestNameOfLayerIsALabel(t *testing.T) {
+	child := childNamed("a", nil)
+	p := &push{run: &run{Children: &Children{}, child: &child}, cluster: capibridge.Cluster{InfrastructureProvisioned: true, ControlPlaneInitialized: true}}
+	for name, want := range map[string]string{strings.Repeat("a", 63): "", strings.Repeat("a", 64): v1alpha1.ReasonInvalidSpec} {
+		got := ""
+		if err := p.allowed(layerOn(name), &v1alpha1.ChildLayer{Name: name, Digest: "sha256:1"}, 0); err != nil {
+			got = reason.Of(err)
+		}
+		if got != want {
+			t.Errorf("a name of %d letters: reason is %q, want %q", len(name), got, want)
+		}
 	}
 }

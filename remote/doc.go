@@ -15,6 +15,9 @@
 //     on it;
 //   - the records of a child that cannot be reached are kept: they are deleted only
 //     when its Cluster is confirmed absent or is being deleted;
+//   - what a layer applied to a child that it no longer selects is deleted only where the
+//     Layer, as the API server has it, grants that: Layers decides over all children, and
+//     records it first;
 //   - a child holds no credential for its parent: the parent dials, the child
 //     never does;
 //   - a child that does not respond costs the others nothing: each call has a

@@ -1,38 +1,46 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	fluxmeta "github.com/fluxcd/pkg/apis/meta"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/account"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // Layers keeps the status of Layer objects: it counts in which state the layer is on
-// each child. Children pushes, child by child; Layers wakes the children when a Secret
-// or ConfigMap that a layer refers to has changed.
+// each child, and decides from which children it may be removed. Children pushes and
+// removes, child by child; Layers wakes the children when they are let go, and when a
+// Secret or ConfigMap that a layer refers to has changed.
 type Layers struct {
 	Client client.Client
 	// Reader reads from the API server of this tier.
 	Reader    client.Reader
 	Snapshots *source.Snapshots
+	// Part is which of the layers this process counts. Each process wakes its children.
+	Part Part
 	// Wake calls for a reconcile of a child.
-	Wake func(child types.NamespacedName)
-	Now  func() time.Time
+	Wake   func(child types.NamespacedName)
+	Events record.EventRecorder
+	Now    func() time.Time
+	// inUse is what layers refer to, as Children found.
+	inUse *inUse
+	// accounts say which sources a layer may use, as for Children.
+	accounts *account.Accounts
 
 	mu   sync.Mutex
 	seen map[types.NamespacedName]layerSeen
@@ -41,9 +49,9 @@ type Layers struct {
 // layerSeen is what is known of a layer since the process began.
 type layerSeen struct {
 	// counted is when the children were counted last, and versions those of the
-	// Secrets and ConfigMaps that the layer names.
+	// Secrets and ConfigMaps that the layer refers to for any of them.
 	counted  time.Time
-	versions string
+	versions map[reference]string
 }
 
 const (
@@ -54,8 +62,28 @@ const (
 	referencePause = 15 * time.Second
 )
 
-func layerSource(layer *v1alpha1.Layer) source.Key {
-	return source.Key{Kind: layer.Spec.SourceRef.Kind, NamespacedName: types.NamespacedName{Namespace: layer.Namespace, Name: layer.Spec.SourceRef.Name}}
+// layerSource is the source of a layer that has one.
+func layerSource(layer *v1alpha1.Layer) source.Key { return sourceOf(layer, layer.Spec.SourceRef) }
+
+func sourceOf(layer *v1alpha1.Layer, ref *v1alpha1.SourceReference) source.Key {
+	return source.Key{Kind: ref.Kind, NamespacedName: types.NamespacedName{Namespace: cmp.Or(ref.Namespace, layer.Namespace), Name: ref.Name}}
+}
+
+// revisionOf is the revision of a layer's source, if the layer may use it; otherwise the
+// one that it had stands.
+func (r *Layers) revisionOf(ctx context.Context, layer *v1alpha1.Layer) string {
+	if layer.Spec.SourceRef == nil {
+		return layer.Status.Revision
+	}
+	key := layerSource(layer)
+	as, err := r.accounts.Of(ctx, layer)
+	if err == nil {
+		err = r.accounts.MayUse(ctx, layer, as, key)
+	}
+	if s := r.Snapshots.Get(key); s != nil && err == nil {
+		return s.Revision
+	}
+	return layer.Status.Revision
 }
 
 // Reconcile sums up one Layer.
@@ -67,31 +95,55 @@ func (r *Layers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if wait := r.early(req.NamespacedName); wait > 0 {
+	// A person may delete the Layer right after the policy was set, and who lets go of one that
+	// is being deleted must not lose it to the next commit: the finalizer waits for no count.
+	letGo := !layer.DeletionTimestamp.IsZero() && !deletes(layer)
+	unguarded := layer.DeletionTimestamp.IsZero() && controllerutil.ContainsFinalizer(layer, v1alpha1.RemovalFinalizer) != (layer.Spec.DeletionPolicy == v1alpha1.DeletionDelete)
+	if wait := r.early(req.NamespacedName); wait > 0 && !letGo && !unguarded {
 		return ctrl.Result{RequeueAfter: wait}, nil
+	}
+	// Each process wakes its children. One of them counts them all, and decides.
+	result, err := r.look(ctx, layer)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if !r.Part.leads() || !r.Part.selects(layer) {
+		return result, nil
+	}
+	over, err := r.finalizes(ctx, layer)
+	switch {
+	case apierrors.IsConflict(err):
+		return ctrl.Result{RequeueAfter: countPause}, nil
+	case err != nil || over:
+		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	children := &v1alpha1.ChildList{}
 	if err := r.Client.List(ctx, children, client.InNamespace(layer.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return ctrl.Result{}, fmt.Errorf("cannot list Children: %w", err)
 	}
-	result, err := r.look(ctx, layer, children.Items)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
 	before := layer.DeepCopy()
-	if layer.Spec.SourceRef != nil {
-		if s := r.Snapshots.Get(layerSource(layer)); s != nil {
-			layer.Status.Revision = s.Revision
-		}
+	revision := r.revisionOf(ctx, layer)
+	granted, again := r.decideRemoval(layer, children.Items)
+	if again > 0 && (result.RequeueAfter == 0 || again < result.RequeueAfter) {
+		result.RequeueAfter = again
 	}
-	summarize(layer, children.Items)
-	layer.Status.ObservedGeneration = layer.Generation
-	layer.Status.LastHandledReconcileAt = layer.Annotations[fluxmeta.ReconcileRequestAnnotation]
+	summarize(layer, children.Items, revision)
 	if equality.Semantic.DeepEqual(before.Status, layer.Status) {
 		return result, nil
 	}
-	if err := r.Client.Status().Patch(ctx, layer, client.MergeFrom(before), client.FieldOwner(statusManager)); err != nil {
+	// Who decided about a removal by an older state of the layer, as a process that was
+	// paused, decided about nothing.
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	err = r.Client.Status().Patch(ctx, layer, patch, client.FieldOwner(statusManager))
+	switch {
+	case apierrors.IsConflict(err):
+		return ctrl.Result{RequeueAfter: countPause}, nil
+	case err != nil:
 		return ctrl.Result{}, client.IgnoreNotFound(fmt.Errorf("cannot write status of Layer %s: %w", req.NamespacedName, err))
+	}
+	r.tellRemoval(before, layer)
+	for _, child := range granted {
+		r.Wake(child)
 	}
 	return result, nil
 }
@@ -121,93 +173,38 @@ func (r *Layers) early(layer types.NamespacedName) time.Duration {
 }
 
 // look finds out whether a Secret or ConfigMap that a layer refers to has changed,
-// and wakes the children then. It polls: there are few such objects, but a watch
-// would hold all Secrets in memory.
-func (r *Layers) look(ctx context.Context, layer *v1alpha1.Layer, children []v1alpha1.Child) (ctrl.Result, error) {
-	var versions []string
-	see := func(kind, name string) error {
-		o := &metav1.PartialObjectMetadata{}
-		o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind))
-		err := r.Reader.Get(ctx, types.NamespacedName{Namespace: layer.Namespace, Name: name}, o)
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("cannot read %s %s/%s: %w", kind, layer.Namespace, name, err)
+// and wakes the children that it is for. It polls: a watch would hold all Secrets in
+// memory, or their metadata at least.
+func (r *Layers) look(ctx context.Context, layer *v1alpha1.Layer) (ctrl.Result, error) {
+	key := client.ObjectKeyFromObject(layer)
+	users := r.inUse.of(key)
+	if len(users) == 0 {
+		if refers(layer) { // the children were not looked at yet
+			return ctrl.Result{RequeueAfter: referencePause}, nil
 		}
-		versions = append(versions, kind+"/"+name+"="+o.ResourceVersion)
-		return nil
-	}
-	for _, c := range credentialsOf(layer) {
-		if err := see("Secret", c.SecretRef.Name); err != nil {
-			return ctrl.Result{}, err
-		}
-	}
-	if b := layer.Spec.PostBuild; b != nil {
-		for _, ref := range b.SubstituteFrom {
-			if err := see(ref.Kind, ref.Name); err != nil {
-				return ctrl.Result{}, err
-			}
-		}
-	}
-	if len(versions) == 0 {
 		return ctrl.Result{}, nil
 	}
-	key, now := client.ObjectKeyFromObject(layer), strings.Join(versions, " ")
+	now, err := versionsOf(ctx, r.Reader, layer.Namespace, slices.SortedFunc(maps.Keys(users), reference.compare))
+	if err != nil {
+		return ctrl.Result{}, err
+	}
 	r.mu.Lock()
 	seen := r.seen[key]
-	changed := seen.versions != "" && seen.versions != now
+	before := seen.versions
 	seen.versions = now
 	r.seen[key] = seen
 	r.mu.Unlock()
-	for i := range children {
-		if changed && Selects(layer, children[i].Labels) {
-			r.Wake(client.ObjectKeyFromObject(&children[i]))
+	woken := map[types.NamespacedName]bool{}
+	for ref, version := range now {
+		if was, known := before[ref]; !known || was == version {
+			continue
+		}
+		for _, child := range users[ref] {
+			if !woken[child] {
+				woken[child] = true
+				r.Wake(child)
+			}
 		}
 	}
 	return ctrl.Result{RequeueAfter: referencePause}, nil
-}
-
-// summarize counts the children that a layer selects and names at most ten of
-// those on which it is not ready.
-func summarize(layer *v1alpha1.Layer, children []v1alpha1.Child) {
-	status := &layer.Status
-	status.Children = v1alpha1.ChildCounts{}
-	status.Failing = nil
-	slices.SortFunc(children, func(a, b v1alpha1.Child) int { return strings.Compare(a.Name, b.Name) })
-	for i := range children {
-		child := &children[i]
-		if !Selects(layer, child.Labels) {
-			continue
-		}
-		status.Children.Total++
-		failure := v1alpha1.Failure{Name: child.Name, Reason: v1alpha1.ReasonProgressing}
-		connected := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConnectedCondition)
-		at := slices.IndexFunc(child.Status.Layers, func(e v1alpha1.ChildLayer) bool { return e.Name == layer.Name })
-		switch {
-		case connected != nil && connected.Status == metav1.ConditionFalse:
-			status.Children.Unreachable++
-			failure.Reason, failure.Message = connected.Reason, connected.Message
-		case at >= 0 && child.Status.Layers[at].Ready:
-			status.Children.Seeded++
-			continue
-		case at >= 0:
-			status.Children.Failing++
-			failure.Reason, failure.Message = child.Status.Layers[at].Reason, child.Status.Layers[at].Message
-		}
-		if len(status.Failing) < maxFailing {
-			status.Failing = append(status.Failing, failure)
-		}
-	}
-	c := metav1.Condition{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSucceeded, ObservedGeneration: layer.Generation}
-	switch counts := status.Children; {
-	case layer.Spec.Suspend:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonSuspended, "suspended"
-	case counts.Total == 0:
-		c.Reason, c.Message = v1alpha1.ReasonNoChildren, "no cluster is selected"
-	case counts.Seeded == counts.Total:
-		c.Message = fmt.Sprintf("in place on all %d children", counts.Total)
-	default:
-		f := status.Failing[0]
-		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonChildrenNotReady
-		c.Message = short(fmt.Sprintf("in place on %d of %d children; %s: %s: %s", counts.Seeded, counts.Total, f.Name, f.Reason, f.Message))
-	}
-	meta.SetStatusCondition(&status.Conditions, c)
 }

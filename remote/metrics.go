@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/report"
 )
 
 // Metrics of the children, one series each for connected, seeded and ready.
@@ -39,8 +40,8 @@ func (m *Metrics) observe(child *v1alpha1.Child) {
 		m.state.WithLabelValues(child.Namespace, child.Name, kind).Set(value)
 	}
 	var counts v1alpha1.ReportCounts
-	if r := child.Status.Report; r != nil && r.Children != nil {
-		counts = *r.Children
+	if below := report.CountsBelow(child); below != nil {
+		counts = *below
 	}
 	m.below.WithLabelValues(child.Namespace, child.Name, "total").Set(float64(counts.Total))
 	m.below.WithLabelValues(child.Namespace, child.Name, "ready").Set(float64(counts.Ready))

@@ -4,28 +4,32 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
 )
 
 // guardManager is the field manager of the label that protects a Namespace.
 const guardManager = "cascade-guard"
+
+// guardPause is between two looks at a labelled Namespace while Clusters are not watched:
+// the last of them may have gone before the agent began.
+const guardPause = 10 * time.Second
 
 // namespaces labels the Namespaces that have a Cluster, so that the API server
 // refuses to delete them (deploy/agent/wall.yaml). Without the label, deleting a Namespace
@@ -34,9 +38,8 @@ const guardManager = "cascade-guard"
 // label was set by a person, and stays.
 type namespaces struct{ *Children }
 
-// setUp registers the reconciler of Namespaces. Clusters are to be watched by it as
-// well, once there may be any.
-func (n namespaces) setUp(mgr ctrl.Manager) (controller.Controller, error) {
+// setUp registers the reconciler of Namespaces.
+func (n namespaces) setUp(mgr ctrl.Manager) error {
 	labelled := func(o client.Object) bool { return o.GetLabels()[v1alpha1.ProtectedLabel] == "true" }
 	return ctrl.NewControllerManagedBy(mgr).Named("namespace").
 		For(&corev1.Namespace{}, builder.OnlyMetadata, builder.WithPredicates(predicate.Funcs{
@@ -45,16 +48,18 @@ func (n namespaces) setUp(mgr ctrl.Manager) (controller.Controller, error) {
 			UpdateFunc: func(e event.UpdateEvent) bool { return labelled(e.ObjectOld) && !labelled(e.ObjectNew) },
 			DeleteFunc: func(event.DeleteEvent) bool { return false },
 		})).
-		Build(n)
+		WatchesRawSource(ctrlsource.Func(n.onCluster)).
+		Complete(n)
 }
 
-// ofClusters asks for the Namespace of a Cluster that came or went.
-func ofClusters(watched cache.Cache, of *unstructured.Unstructured) ctrlsource.Source {
-	return ctrlsource.Kind(watched, of, handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, u *unstructured.Unstructured) []reconcile.Request {
-		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: u.GetNamespace()}}}
-	}), predicate.TypedFuncs[*unstructured.Unstructured]{
-		UpdateFunc: func(event.TypedUpdateEvent[*unstructured.Unstructured]) bool { return false },
+// onCluster asks for the Namespace of a Cluster that came or went.
+func (n namespaces) onCluster(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	n.Clusters.Handle(func(e clusters.Event) {
+		if e.Old == nil || e.New == nil {
+			queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: e.Name().Namespace}})
+		}
 	})
+	return nil
 }
 
 // Reconcile implements reconcile.Reconciler.
@@ -66,17 +71,12 @@ func (n namespaces) Reconcile(ctx context.Context, request reconcile.Request) (r
 	if err := n.Cache.Get(ctx, request.NamespacedName, namespace); err != nil || namespace.DeletionTimestamp != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	kind, ok := n.clusters.watched()
-	if !ok {
-		return reconcile.Result{}, nil // nobody knows whether there are Clusters
-	}
-	seen := &unstructured.UnstructuredList{}
-	seen.SetGroupVersionKind(kind)
-	if err := n.Cache.List(ctx, seen, client.InNamespace(namespace.Name), client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
-		return reconcile.Result{}, fmt.Errorf("cannot list Clusters in namespace %s: %w", namespace.Name, err)
+	if _, ok := n.Clusters.Version(); !ok {
+		// Nobody knows yet whether there are Clusters.
+		return reconcile.Result{RequeueAfter: guardPause}, nil
 	}
 	value, set := namespace.Labels[v1alpha1.ProtectedLabel]
-	switch inhabited := len(seen.Items) > 0; {
+	switch inhabited := n.Clusters.Any(namespace.Name); {
 	case inhabited && !set:
 		return reconcile.Result{}, n.label(ctx, namespace, map[string]any{v1alpha1.ProtectedLabel: "true"})
 	case !inhabited && value == "true":
@@ -103,7 +103,7 @@ func (n namespaces) label(ctx context.Context, namespace *metav1.PartialObjectMe
 // unlabel removes our label if the API server, and not only the cache, has no Cluster in
 // the Namespace.
 func (n namespaces) unlabel(ctx context.Context, namespace *metav1.PartialObjectMetadata) error {
-	kind, _ := n.clusters.watched()
+	kind, _ := n.Clusters.Version()
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(kind)
 	if err := n.Cluster.List(ctx, list, client.InNamespace(namespace.Name), client.Limit(1)); err != nil {

@@ -16,7 +16,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/account"
 	"github.com/cascade-gitops/cascade/remote/providers"
+	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/remote/record"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/health"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -30,6 +33,8 @@ type components struct {
 	secrets map[string][]*corev1.Secret
 	// asked are the objects of which the creation is tried, so that webhooks are called.
 	asked []*unstructured.Unstructured
+	// definitions are those of all providers.
+	definitions []providers.Definition
 }
 
 // componentSource is the source of the component manifests, false if the layer
@@ -46,30 +51,36 @@ func componentSource(layer *v1alpha1.Layer) (source.Key, bool) {
 	if ref == nil {
 		return source.Key{}, true
 	}
-	return source.Key{Kind: ref.Kind, NamespacedName: types.NamespacedName{Namespace: layer.Namespace, Name: ref.Name}}, true
+	return sourceOf(layer, ref), true
 }
 
 // gatherComponents finds the snapshot and reads the Secrets of the providers.
-func (p *push) gatherComponents(ctx context.Context, s *seeding) error {
+func (p *push) gatherComponents(ctx context.Context, s *seeding, from client.Reader) error {
 	key, named := componentSource(s.layer)
 	if !named {
 		return nil
 	}
 	if key.Name == "" {
-		return because(v1alpha1.ReasonInvalidSpec, errors.New("spec.providers has no source: set spec.providers.sourceRef or spec.sourceRef"))
+		return reason.Because(v1alpha1.ReasonInvalidSpec, errors.New("spec.providers has no source: set spec.providers.sourceRef or spec.sourceRef"))
 	}
 	c := &s.components
 	c.wanted = providers.List(s.layer.Spec.Providers)
+	if err := p.Accounts.MayUse(ctx, s.layer, *s.as, key); err != nil {
+		return err
+	}
 	if c.snapshot = p.Snapshots.Get(key); c.snapshot == nil {
-		return because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("%s %s, which has the component manifests, has not been fetched yet", key.Kind, key.Name))
+		return reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("%s %s, which has the component manifests, has not been fetched yet", key.Kind, key.Name))
 	}
 	c.secrets = map[string][]*corev1.Secret{}
 	for _, w := range c.wanted {
 		for _, ref := range w.Credentials {
 			secret := &corev1.Secret{}
-			name := types.NamespacedName{Namespace: s.layer.Namespace, Name: ref.SecretRef.Name}
-			if err := p.references.Get(ctx, name, secret); err != nil {
-				return because(v1alpha1.ReasonCredentialMissing, fmt.Errorf("cannot read Secret %s for %s: %w", name, w.Label, err))
+			name, err := s.refersTo("Secret", ref.SecretRef.Name)
+			if err != nil {
+				return err
+			}
+			if err := from.Get(ctx, name, secret); err != nil {
+				return account.Refused(*s.as, v1alpha1.ReasonCredentialMissing, fmt.Errorf("cannot read Secret %s for %s: %w", name, w.Label, err))
 			}
 			c.secrets[w.Label] = append(c.secrets[w.Label], secret)
 		}
@@ -93,27 +104,28 @@ func (c *components) identify(e *json.Encoder) {
 
 // providerPhases are the providers that the layer names: each is a phase, which
 // is in place before the next begins.
-func (s *seeding) providerPhases() ([]apply.Phase, error) {
+func (s *seeding) providerPhases(ctx context.Context) ([]apply.Phase, error) {
 	c := &s.components
 	if len(c.wanted) == 0 {
 		return nil, nil
 	}
-	sets, err := s.Providers.Sets(providers.Order{
+	sets, err := s.Providers.Sets(ctx, providers.Order{
 		Files: c.snapshot, Content: c.snapshot.Digest, Root: s.layer.Spec.Providers.Path,
 		Wanted: c.wanted, Variables: s.vars, Sensitive: s.sensitive,
 	})
 	switch {
 	case errors.Is(err, providers.ErrContract):
-		return nil, because(v1alpha1.ReasonContractMismatch, err)
+		return nil, reason.Because(v1alpha1.ReasonContractMismatch, err)
 	case err != nil:
-		return nil, because(v1alpha1.ReasonBuildFailed, err)
+		return nil, reason.Because(v1alpha1.ReasonBuildFailed, err)
 	}
-	c.asked = nil
+	c.asked, c.definitions = nil, nil
 	phases := make([]apply.Phase, 0, len(sets))
 	for _, set := range sets {
 		for _, probe := range set.Probes {
 			c.asked = append(c.asked, probe.Object())
 		}
+		c.definitions = append(c.definitions, set.Definitions...)
 		p := apply.Phase{Name: set.String(), Packed: set.Objects, Await: true, Check: webhooksRespond(set.Probes)}
 		for i, secret := range c.secrets[set.Label] {
 			u := credentialObject(set.Credentials[i].Name, secret)
@@ -124,6 +136,46 @@ func (s *seeding) providerPhases() ([]apply.Phase, error) {
 		phases = append(phases, p)
 	}
 	return phases, nil
+}
+
+// migration is the storing anew of objects for one rendering of a layer.
+type migration struct {
+	// digest of the rendering, and what was stored so far. over: all was.
+	digest string
+	done   map[types.UID]struct{}
+	over   bool
+}
+
+// migrate stores objects anew of which the providers' definitions drop the version in which
+// they may be stored, as clusterctl does before an upgrade. The definitions that are there, and
+// the webhooks that convert, are still those of the versions before.
+func (s *seeding) migrate(ctx context.Context, rec *record.Record) error {
+	if rec.InPlace(s.rendered.digest) {
+		return nil
+	}
+	m := &s.notes.migration
+	if m.digest != s.rendered.digest {
+		*m = migration{digest: s.rendered.digest, done: map[types.UID]struct{}{}}
+	}
+	if m.over || len(s.components.definitions) == 0 {
+		return nil
+	}
+	// The parent's own account has rights to what the layer declares, not to objects of its
+	// kinds.
+	admin, err := s.session.Administrator(ctx)
+	if err != nil {
+		return cannotReach(err)
+	}
+	for _, d := range s.components.definitions {
+		switch err := d.Migrate(ctx, admin, m.done); {
+		case errors.Is(err, providers.ErrStorageVersion):
+			return reason.Because(v1alpha1.ReasonStorageVersionDropped, err)
+		case err != nil:
+			return reason.Because(v1alpha1.ReasonSeedFailed, err)
+		}
+	}
+	m.done, m.over = nil, true
+	return nil
 }
 
 // webhooksRespond makes the API server call each webhook, by a dry run. A Deployment

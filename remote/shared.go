@@ -13,31 +13,50 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/deploy"
+	"github.com/cascade-gitops/cascade/remote/account"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/keep"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
-// What layers are rendered from is the same for all their children. It is read,
-// parsed and encoded once.
+// shared is what layers are rendered from, which is the same for all their children. It
+// is read, built, parsed and encoded once.
+type shared struct {
+	references referenceCache
+	inUse      inUse
+	contents   contents
+	templates  templates
+	manifest   manifest
+}
 
 // referenceHolds is how long a Secret or ConfigMap that was read is used for the next
 // children. Layers looks for changes.
 const referenceHolds = 5 * time.Second
 
-// referenceCache reads Secrets and ConfigMaps that layers refer to. It is safe for
-// concurrent use. Objects that it returns must not be modified in depth.
+// referenceCache reads Secrets and ConfigMaps that layers refer to, each as the account of
+// the layer. It is safe for concurrent use. Objects that it returns must not be modified in
+// depth.
 type referenceCache struct {
-	client.Reader
 	now func() time.Time
 
 	mu   sync.Mutex
 	read map[referenceKey]cachedReference
 }
 
+// referenceKey has the account that an object was read as: another one may have less
+// rights.
 type referenceKey struct {
+	as     account.Account
 	name   types.NamespacedName
 	secret bool
+}
+
+// referenceReader reads as one account, or returns what was read as the same a moment ago.
+type referenceReader struct {
+	client.Reader
+	as    account.Account
+	cache *referenceCache
 }
 
 type cachedReference struct {
@@ -47,9 +66,10 @@ type cachedReference struct {
 
 // Get reads an object, or returns the one that was read a moment ago. An absence is
 // not cached.
-func (h *referenceCache) Get(ctx context.Context, name types.NamespacedName, into client.Object, opts ...client.GetOption) error {
+func (r *referenceReader) Get(ctx context.Context, name types.NamespacedName, into client.Object, opts ...client.GetOption) error {
+	h := r.cache
 	_, secret := into.(*corev1.Secret)
-	key, now := referenceKey{name, secret}, h.now()
+	key, now := referenceKey{r.as, name, secret}, h.now()
 	h.mu.Lock()
 	found, ok := h.read[key]
 	h.mu.Unlock()
@@ -63,7 +83,7 @@ func (h *referenceCache) Get(ctx context.Context, name types.NamespacedName, int
 			return nil
 		}
 	}
-	if err := h.Reader.Get(ctx, name, into, opts...); err != nil {
+	if err := r.Reader.Get(ctx, name, into, opts...); err != nil {
 		return err
 	}
 	h.mu.Lock()
@@ -137,25 +157,23 @@ func (c *contents) put(uid types.UID, known content) {
 }
 
 // manifest caches the agent's objects as layers push them.
-type manifest struct {
-	mu     sync.Mutex
-	layers map[string]*agentManifest
-}
+type manifest struct{ made keep.Once[*agentManifest] }
 
 // agentManifest is shared by all children of a layer and must not be modified.
 type agentManifest struct {
 	definitions, ground, workload apply.Phase
 }
 
-// mostManifests bounds what is kept. Layers with agents are few.
-const mostManifests = 32
+// mostManifests bounds the bytes of the agents' objects that are kept. Layers with agents
+// are few.
+const mostManifests = 32 << 20
 
-func (m *manifest) of(layer *v1alpha1.Layer, image string) (*agentManifest, error) {
+func (m *manifest) of(ctx context.Context, layer *v1alpha1.Layer, image string) (*agentManifest, error) {
 	agent := layer.Spec.Agent
 	if agent.Image != "" {
 		image = agent.Image
 	}
-	args := agent.Args
+	args, _ := agentArgs(agent)
 	if agent.Decryption != nil {
 		args = append([]string{"--sops-age-secret=" + v1alpha1.AgentNamespace + "/" + decryptionSecret}, args...)
 	}
@@ -163,20 +181,14 @@ func (m *manifest) of(layer *v1alpha1.Layer, image string) (*agentManifest, erro
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode the agent of layer %s: %w", layer.Name, err)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if known := m.layers[string(text)]; known != nil {
-		return known, nil
-	}
-	made, err := makeManifest(ownerOf(layer.Namespace, layer.Name), image, args)
-	if err != nil {
-		return nil, err
-	}
-	if m.layers == nil || len(m.layers) >= mostManifests {
-		m.layers = map[string]*agentManifest{}
-	}
-	m.layers[string(text)] = made
-	return made, nil
+	passes := func(error) bool { return false }
+	return m.made.Do(ctx, string(text), mostManifests, passes, func() (*agentManifest, int, error) {
+		made, err := makeManifest(ownerOf(layer.Namespace, layer.Name), image, args)
+		if err != nil {
+			return nil, 0, err
+		}
+		return made, made.definitions.Size() + made.ground.Size() + made.workload.Size(), nil
+	})
 }
 
 func makeManifest(owner apply.Owner, image string, args []string) (*agentManifest, error) {

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/pem"
 	"math/big"
 	"sync"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/account"
 	"github.com/cascade-gitops/cascade/remote/providers"
 )
 
@@ -34,6 +36,10 @@ func certificate(t *testing.T, from, to time.Time) []byte {
 		t.Fatal(err)
 	}
 	return pemOf(der)
+}
+
+func pemOf(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
 func webToken(claims string) string {
@@ -91,9 +97,9 @@ func (c *counted) Get(_ context.Context, name types.NamespacedName, into client.
 func TestReferenceCache(t *testing.T) {
 	now := start.Time
 	from := &counted{}
-	h := &referenceCache{Reader: from, now: func() time.Time { return now }}
+	h := &referenceCache{now: func() time.Time { return now }}
 	get := func(name string, into client.Object) error {
-		return h.Get(t.Context(), types.NamespacedName{Namespace: "fleet", Name: name}, into)
+		return (&referenceReader{Reader: from, cache: h}).Get(t.Context(), types.NamespacedName{Namespace: "fleet", Name: name}, into)
 	}
 	for range 3 {
 		secret := &corev1.Secret{}
@@ -122,6 +128,28 @@ func TestReferenceCache(t *testing.T) {
 	}
 	if len(h.read) > 2 {
 		t.Errorf("%d objects are kept", len(h.read))
+	}
+}
+
+// TestReferencesOfAccounts: what was read as one account a moment ago is not handed to
+// another, which may not read it.
+func TestReferencesOfAccounts(t *testing.T) {
+	h := &referenceCache{now: func() time.Time { return start.Time }}
+	may, mayNot := &counted{}, &counted{none: true}
+	read := func(from client.Reader, as string) error {
+		return (&referenceReader{Reader: from, as: account.Account{Namespace: "fleet", Name: as}, cache: h}).
+			Get(t.Context(), types.NamespacedName{Namespace: "fleet", Name: "a"}, &corev1.Secret{})
+	}
+	for range 2 {
+		if err := read(may, "deployer"); err != nil {
+			t.Errorf("Get() as one that may = %v", err)
+		}
+		if err := read(mayNot, "guest"); !apierrors.IsNotFound(err) {
+			t.Errorf("Get() as one that may not = %v", err)
+		}
+	}
+	if may.reads != 1 || mayNot.reads != 2 {
+		t.Errorf("%d reads as the one, %d as the other", may.reads, mayNot.reads)
 	}
 }
 

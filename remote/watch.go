@@ -3,18 +3,17 @@ package remote
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
@@ -28,46 +27,81 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
+	"github.com/cascade-gitops/cascade/syncer/park"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/stall"
 )
 
+// A child that takes longer than most do is reconciled beside the others, at most so many
+// of them. mostParked bounds those that wait for that besides.
+const (
+	patience   = 7 * time.Second
+	mostAside  = 128
+	mostParked = 2048
+)
+
 // SetupWithManager registers the reconcilers of Layer and Child, and that of the
-// Namespaces with Clusters. Clusters and their kubeconfig Secrets are watched from the
-// moment that Cluster API is installed in the tier, which may be never.
+// Namespaces with Clusters. Kubeconfig Secrets are watched from the moment that Cluster
+// API is installed in the tier, which may be never.
 func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Children, layers *Layers, concurrent int) error {
-	children.references.Reader, children.references.now = children.Cluster, children.Now
-	layers.Wake = func(child types.NamespacedName) { children.Connections.wake(child, true) }
+	children.references.now = children.Now
+	layers.inUse, layers.accounts = &children.inUse, children.Accounts
+	everywhere := controller.Options{}
+	if tenures := children.Part.Tenures; tenures != nil {
+		// Each replica drives the children of its own shards, whoever leads the tier.
+		everywhere.NeedLeaderElection = new(false)
+		tenures.OnChange(func(ctx context.Context, has func(types.NamespacedName) bool) error {
+			return children.begin(ctx, func(key types.NamespacedName) { children.Connections.Wake(key, false) }, has)
+		}, children.end)
+	}
+	layers.Wake = func(child types.NamespacedName) { children.Connections.Wake(child, true) }
+	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.Child{}, identityIndex, func(o client.Object) []string {
+		if id := o.(*v1alpha1.Child).Status.Identity; id != nil {
+			return []string{id.KubeSystemUID}
+		}
+		return nil
+	}); err != nil {
+		return fmt.Errorf("cannot index Children: %w", err)
+	}
+	retries := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, retryMost)
+	lot := park.New(children, park.Options{
+		Workers: concurrent, Parked: mostParked, Patience: patience, Aside: mostAside, Backoff: retries,
+		Watch: stalls.Watches("Child", func() client.Object { return &v1alpha1.Child{} }),
+	})
+	if err := mgr.Add(lot); err != nil {
+		return err
+	}
 	c, err := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Child{}, builder.WithPredicates(relevant())).
 		Watches(&v1alpha1.Layer{}, handler.EnqueueRequestsFromMapFunc(children.inNamespace), builder.WithPredicates(relevant())).
 		WatchesRawSource(ctrlsource.Func(children.onSnapshot)).
 		WatchesRawSource(ctrlsource.Func(children.onProbe)).
-		WithOptions(controller.Options{
-			MaxConcurrentReconciles: concurrent,
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, breakPause),
-		}).
-		Build(stalls.Guard("Child", func() client.Object { return &v1alpha1.Child{} }, children))
+		WatchesRawSource(ctrlsource.Func(children.onCluster)).
+		WatchesRawSource(ctrlsource.Func(lot.Open)).
+		WithOptions(controller.Options{NeedLeaderElection: everywhere.NeedLeaderElection, MaxConcurrentReconciles: concurrent, RateLimiter: retries}).
+		Build(lot)
 	if err != nil {
 		return err
 	}
 	if err := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Layer{}, builder.WithPredicates(relevant())).
 		Watches(&v1alpha1.Child{}, handler.EnqueueRequestsFromMapFunc(layers.inNamespace)).
+		WatchesRawSource(ctrlsource.Func(layers.onElected)).
+		WithOptions(everywhere).
 		Complete(stalls.Guard("Layer", func() client.Object { return &v1alpha1.Layer{} }, layers)); err != nil {
 		return err
 	}
-	guard, err := namespaces{children}.setUp(mgr)
-	if err != nil {
+	if err := (namespaces{children}).setUp(mgr); err != nil {
 		return err
 	}
-	return mgr.Add(&clusterWatch{mgr: mgr, controller: c, guard: guard, children: children})
+	return mgr.Add(&kubeconfigWatch{cache: mgr.GetCache(), controller: c, children: children})
 }
 
 // onProbe makes the end of a probe call for a reconcile. Children that are only due
 // queue behind those with an event.
 func (r *Children) onProbe(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	r.Connections.onProbe(func(key types.NamespacedName, urgent bool) {
+	r.Connections.OnProbe(func(key types.NamespacedName, urgent bool) {
 		request := reconcile.Request{NamespacedName: key}
 		byPriority, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request])
 		if !ok || urgent {
@@ -82,9 +116,12 @@ func (r *Children) onProbe(_ context.Context, queue workqueue.TypedRateLimitingI
 // relevant passes changes of spec, labels, and the annotations that ask for
 // something; not of status, which we write ourselves.
 func relevant() predicate.Predicate {
-	asked := func(o client.Object) [2]string {
+	asked := func(o client.Object) [5]string {
 		a := o.GetAnnotations()
-		return [2]string{a[fluxmeta.ReconcileRequestAnnotation], a[v1alpha1.ApprovePruneAnnotation]}
+		return [5]string{
+			a[fluxmeta.ReconcileRequestAnnotation], a[v1alpha1.ApprovePruneAnnotation], a[v1alpha1.ApproveTakeOverAnnotation],
+			a[v1alpha1.ApproveRemovalAnnotation], a[v1alpha1.DeletionAnnotation],
+		}
 	}
 	return predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool { return asked(e.ObjectOld) != asked(e.ObjectNew) },
@@ -117,118 +154,106 @@ func (r *Layers) inNamespace(ctx context.Context, o client.Object) []reconcile.R
 	return requests
 }
 
+// onElected has all layers counted when this process comes to lead the tier.
+func (r *Layers) onElected(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	if r.Part.Elected == nil {
+		return nil
+	}
+	go func() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.Part.Elected:
+		}
+		list := &v1alpha1.LayerList{}
+		if err := r.Client.List(ctx, list); err != nil {
+			log.FromContext(ctx).Error(err, "cannot list Layers")
+			return
+		}
+		for i := range list.Items {
+			queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}()
+	return nil
+}
+
 // onSnapshot wakes the children of layers whose source has a new snapshot.
 func (r *Children) onSnapshot(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	r.Snapshots.OnChange(func(key source.Key) {
 		layers := &v1alpha1.LayerList{}
-		if err := r.Client.List(ctx, layers, client.InNamespace(key.Namespace)); err != nil {
+		// Any namespace may have been let use it.
+		if err := r.Client.List(ctx, layers, client.UnsafeDisableDeepCopy); err != nil {
 			log.FromContext(ctx).Error(err, "cannot list Layers of source", "source", key.String())
 			return
 		}
-		for i := range layers.Items {
-			layer := &layers.Items[i]
-			from, provided := componentSource(layer)
-			if (layer.Spec.SourceRef == nil || layerSource(layer) != key) && (!provided || from != key) {
-				continue
-			}
+		for _, layer := range using(layers.Items, key) {
 			for _, request := range r.inNamespace(ctx, layer) {
 				queue.Add(request)
 			}
-			return
 		}
 	})
 	return nil
 }
 
-// clusterWatch begins to watch Clusters when their CRD appears.
-type clusterWatch struct {
-	mgr ctrl.Manager
-	// controller is that of Children, guard that of Namespaces.
-	controller, guard controller.Controller
-	children          *Children
-}
-
-var _ manager.LeaderElectionRunnable = &clusterWatch{}
-
-// NeedLeaderElection says that only the leader watches, as for the controllers.
-func (w *clusterWatch) NeedLeaderElection() bool { return true }
-
-// Start waits for the CRD, begins the watches, and ends.
-func (w *clusterWatch) Start(ctx context.Context) error {
-	appeared := make(chan struct{}, 1)
-	crds := &metav1.PartialObjectMetadata{}
-	crds.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
-	informer, err := w.mgr.GetCache().GetInformer(ctx, crds)
-	if err != nil {
-		return fmt.Errorf("cannot watch CRDs: %w", err)
-	}
-	saw := func(o any) {
-		if m, ok := o.(*metav1.PartialObjectMetadata); ok && m.Name == clusterapi.ClusterCRD {
-			select {
-			case appeared <- struct{}{}:
-			default:
-			}
-		}
-	}
-	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: saw, UpdateFunc: func(_, o any) { saw(o) },
-	})
-	if err != nil {
-		return fmt.Errorf("cannot watch CRDs: %w", err)
-	}
-	defer func() { _ = informer.RemoveEventHandler(registration) }()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-appeared:
-		}
-		// A CRD is served a moment after it appears.
-		mapping, err := w.mgr.GetRESTMapper().RESTMapping(clusterapi.ClusterKind)
-		if err != nil {
-			time.AfterFunc(500*time.Millisecond, func() {
-				select {
-				case appeared <- struct{}{}:
-				default:
-				}
-			})
+// using are layers that name a source, one of each namespace that has any.
+func using(layers []v1alpha1.Layer, key source.Key) []*v1alpha1.Layer {
+	var found []*v1alpha1.Layer
+	for i := range layers {
+		layer := &layers[i]
+		from, provided := componentSource(layer)
+		if (layer.Spec.SourceRef == nil || layerSource(layer) != key) && (!provided || from != key) {
 			continue
 		}
-		u := &unstructured.Unstructured{}
-		u.SetGroupVersionKind(mapping.GroupVersionKind)
-		if err := w.controller.Watch(ctrlsource.Kind(w.mgr.GetCache(), u, &handler.TypedEnqueueRequestForObject[*unstructured.Unstructured]{}, w.children.hangUp())); err != nil {
-			return fmt.Errorf("cannot watch Clusters: %w", err)
+		if !slices.ContainsFunc(found, func(l *v1alpha1.Layer) bool { return l.Namespace == layer.Namespace }) {
+			found = append(found, layer)
 		}
-		w.children.clusters.watch(mapping.GroupVersionKind)
-		if err := w.guard.Watch(ofClusters(w.mgr.GetCache(), u)); err != nil {
-			return fmt.Errorf("cannot watch Clusters: %w", err)
-		}
-		secrets := &metav1.PartialObjectMetadata{}
-		secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-		if err := w.controller.Watch(ctrlsource.Kind(w.mgr.GetCache(), secrets, handler.TypedEnqueueRequestsFromMapFunc(ofCluster))); err != nil {
-			return fmt.Errorf("cannot watch kubeconfig Secrets: %w", err)
-		}
-		return nil
 	}
+	return found
 }
 
-// hangUp ends the calls to a cluster as soon as its deletion is seen, rather than at
-// the end of the run. It passes every event on.
-func (r *Children) hangUp() predicate.TypedPredicate[*unstructured.Unstructured] {
-	see := func(u *unstructured.Unstructured) bool {
-		if u.GetDeletionTimestamp() != nil {
-			r.Connections.Forget(client.ObjectKeyFromObject(u))
+// kubeconfigWatch begins to watch the kubeconfig Secrets when there may be Clusters.
+type kubeconfigWatch struct {
+	cache      ctrlcache.Cache
+	controller controller.Controller
+	children   *Children
+}
+
+var _ manager.LeaderElectionRunnable = &kubeconfigWatch{}
+
+// NeedLeaderElection says who watches: as for the controllers, the leader, or with shards
+// each replica.
+func (w *kubeconfigWatch) NeedLeaderElection() bool { return w.children.Part.Tenures == nil }
+
+// Start waits for Clusters to be watched, begins the watch, and ends.
+func (w *kubeconfigWatch) Start(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-w.children.Clusters.Began():
+	}
+	secrets := &metav1.PartialObjectMetadata{}
+	secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+	if err := w.controller.Watch(ctrlsource.Kind(w.cache, secrets, handler.TypedEnqueueRequestsFromMapFunc(ofCluster))); err != nil {
+		return fmt.Errorf("cannot watch kubeconfig Secrets: %w", err)
+	}
+	return nil
+}
+
+// onCluster asks for the Child of each Cluster that changes. The calls to a cluster end
+// as soon as its deletion is seen, rather than at the end of the run.
+func (r *Children) onCluster(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.Clusters.Handle(func(e clusters.Event) {
+		if e.New == nil || e.New.GetDeletionTimestamp() != nil {
+			r.Connections.Forget(e.Name())
 		}
-		return true
-	}
-	return predicate.TypedFuncs[*unstructured.Unstructured]{
-		CreateFunc: func(e event.TypedCreateEvent[*unstructured.Unstructured]) bool { return see(e.Object) },
-		UpdateFunc: func(e event.TypedUpdateEvent[*unstructured.Unstructured]) bool { return see(e.ObjectNew) },
-		DeleteFunc: func(e event.TypedDeleteEvent[*unstructured.Unstructured]) bool {
-			r.Connections.Forget(client.ObjectKeyFromObject(e.Object))
-			return true
-		},
-	}
+		request := reconcile.Request{NamespacedName: e.Name()}
+		if byPriority, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok && e.Listed {
+			byPriority.AddWithOpts(priorityqueue.AddOpts{Priority: new(periodic)}, request)
+			return
+		}
+		queue.Add(request)
+	})
+	return nil
 }
 
 func ofCluster(_ context.Context, o *metav1.PartialObjectMetadata) []reconcile.Request {

@@ -26,7 +26,7 @@ const (
 	ClusterClass = "ClusterClass"
 )
 
-// ClusterKind is the kind Cluster. The version is whatever the API server prefers.
+// ClusterKind is the kind Cluster. VersionOf says in which version it is watched.
 var ClusterKind = schema.GroupKind{Group: Group, Kind: Cluster}
 
 // Names of CustomResourceDefinitions.

@@ -58,13 +58,35 @@ type ChildStatus struct {
 	// +listMapKey=name
 	// +optional
 	Credentials []ChildCredential `json:"credentials,omitempty"`
+	// SupersededBy is the process outside of this tier's history that took the child over,
+	// while this tier writes nothing for that.
+	// +optional
+	SupersededBy *Epoch `json:"supersededBy,omitempty"`
 	// Version of Kubernetes in the child.
 	// +optional
 	Version string `json:"version,omitempty"`
+	// Provider of the child's infrastructure, as in variable cluster_provider.
+	// +optional
+	Provider string `json:"provider,omitempty"`
+	// Region of the child, as in variable cluster_region.
+	// +optional
+	Region string `json:"region,omitempty"`
+	// HeardAt is when the child was last heard of, and is there only while that is
+	// longer ago than three observe intervals. The report is as old, then.
+	// +optional
+	HeardAt *metav1.Time `json:"heardAt,omitempty"`
 	// LastHandledReconcileAt is the value of the reconcile request annotation
 	// that was handled last.
 	// +optional
 	LastHandledReconcileAt string `json:"lastHandledReconcileAt,omitempty"`
+}
+
+// Epoch names a process that leads a tier.
+type Epoch struct {
+	// Number grows whenever another process takes the tier over.
+	Number int64 `json:"number"`
+	// Holder is the process, and no other one ever.
+	Holder string `json:"holder"`
 }
 
 // ChildIdentity ties a name to one cluster.
@@ -80,33 +102,57 @@ type ChildIdentity struct {
 	// Its variable cluster_uid stays what it was, and so does what is made of it.
 	// +optional
 	SeededAs string `json:"seededAs,omitempty"`
+	// TakingOver is there from the first contact until the records that another
+	// management cluster left in the child are marked as this tier's.
+	// +optional
+	TakingOver bool `json:"takingOver,omitempty"`
 }
 
 // ChildLayer is the record of one layer on one child.
 type ChildLayer struct {
 	// Name of the Layer.
 	Name string `json:"name"`
-	// Revision of the source that was rendered.
+	// Revision of the source, and Digest of the rendering, that were applied completely
+	// last.
 	// +optional
 	Revision string `json:"revision,omitempty"`
-	// Digest of the rendering that was applied completely.
 	// +optional
 	Digest string `json:"digest,omitempty"`
+	// LastAttemptedRevision and LastAttemptedDigest are those that were sent last, perhaps
+	// in part.
+	// +optional
+	LastAttemptedRevision string `json:"lastAttemptedRevision,omitempty"`
+	// +optional
+	LastAttemptedDigest string `json:"lastAttemptedDigest,omitempty"`
+	// ObservedGeneration of the Layer, and LastHandledReconcileAt, its reconcile request,
+	// that were handled on this child last.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// +optional
+	LastHandledReconcileAt string `json:"lastHandledReconcileAt,omitempty"`
 	// Ready: applied and, where the Layer says wait, healthy.
 	Ready  bool   `json:"ready"`
 	Reason string `json:"reason"`
 	// +optional
 	Message string `json:"message,omitempty"`
+	// Suspended: a person suspended the Layer, so that nothing is pushed. The other
+	// fields are of the last push.
+	// +optional
+	Suspended bool `json:"suspended,omitempty"`
 	// Held is what the layer does not do in this child until a person decides.
 	// +optional
 	Held *Held `json:"held,omitempty"`
 	// Since is when Ready or Reason changed.
 	Since metav1.Time `json:"since"`
-	// DeletionPolicy as of the last push, followed when the Layer is gone.
+	// Objects that the layer answers for in this child.
+	// +optional
+	Objects int32 `json:"objects,omitempty"`
+	// DeletionPolicy as of the last push. What a Layer left that is gone stays, whatever it
+	// says.
 	// +optional
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
-	// Inventory of the objects that the layer answers for in this child, in
-	// Flux's id format.
+	// Inventory is where earlier versions kept the objects that the layer answers for in
+	// this child. It is in the child now, and removed here when it was written there.
 	// +listType=atomic
 	// +optional
 	Inventory []InventoryEntry `json:"inventory,omitempty"`
@@ -138,7 +184,9 @@ type Report struct {
 	// Agent is the version of the agent.
 	// +optional
 	Agent string `json:"agent,omitempty"`
-	// Revision of the tier's sources, `name=revision` when there are several.
+	// Revision of the tier's sources, `name=revision` when there are several. Where all
+	// of these are too long, the last part says how many are left out, with a digest of
+	// all: `a=main@sha1:...,+41 sha256:0123456789abcdef`.
 	// +optional
 	Revision string `json:"revision,omitempty"`
 	Ready    bool   `json:"ready"`
@@ -149,6 +197,10 @@ type Report struct {
 	Since metav1.Time `json:"since"`
 	// Objects that the tier's Kustomizations answer for.
 	Objects int32 `json:"objects"`
+	// Suspended counts the tier's sources, Kustomizations and HelmReleases that a person
+	// suspended. When all of the latter two are, the tier is not ready, but Suspended.
+	// +optional
+	Suspended int32 `json:"suspended,omitempty"`
 	// Failing names at most ten objects of the tier that are not ready.
 	// +kubebuilder:validation:MaxItems=10
 	// +listType=atomic
@@ -168,6 +220,30 @@ type Report struct {
 type ReportCounts struct {
 	Total int32 `json:"total"`
 	Ready int32 `json:"ready"`
+	// Suspended clusters are not ready.
+	// +optional
+	Suspended int32 `json:"suspended,omitempty"`
+	// Stale clusters are not ready: nobody knows how they are now.
+	// +optional
+	Stale int32 `json:"stale,omitempty"`
+	// ByReason counts all clusters by their reason, the most common first. The entry
+	// with an empty name is all others.
+	// +kubebuilder:validation:MaxItems=20
+	// +listType=atomic
+	// +optional
+	ByReason []NamedCount `json:"byReason,omitempty"`
+	// ByRevision does so by their revision. Those without one are among the others.
+	// +kubebuilder:validation:MaxItems=20
+	// +listType=atomic
+	// +optional
+	ByRevision []NamedCount `json:"byRevision,omitempty"`
+}
+
+// NamedCount is how many have something in common.
+type NamedCount struct {
+	// +optional
+	Name  string `json:"name,omitempty"`
+	Count int32  `json:"count"`
 }
 
 // TierRow is one cluster below the tier that reports.
@@ -178,12 +254,27 @@ type TierRow struct {
 	// +optional
 	Revision string `json:"revision,omitempty"`
 	Ready    bool   `json:"ready"`
-	Reason   string `json:"reason"`
+	// Suspended: what syncs the cluster is suspended, so that it is not ready.
+	// +optional
+	Suspended bool   `json:"suspended,omitempty"`
+	Reason    string `json:"reason"`
 	// +optional
 	Message string      `json:"message,omitempty"`
 	Since   metav1.Time `json:"since"`
+	// Heard is when the cluster was last heard of, and is there only while that is too
+	// long ago: the rest of the row is as of then.
+	// +optional
+	Heard *metav1.Time `json:"heard,omitempty"`
 	// +optional
 	Version string `json:"version,omitempty"`
+	// Owner is the label cascade.dev/owner of the Child.
+	// +optional
+	Owner string `json:"owner,omitempty"`
+	// Provider of the cluster's infrastructure.
+	// +optional
+	Provider string `json:"provider,omitempty"`
+	// +optional
+	Region string `json:"region,omitempty"`
 }
 
 // Child is one connected cluster.

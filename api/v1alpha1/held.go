@@ -25,6 +25,16 @@ type Held struct {
 	// the condition HandOverPending.
 	// +optional
 	HandOver *HandOver `json:"handOver,omitempty"`
+	// Removal is the removal of a layer from many children that waits. It is there as long
+	// as the reason RemovalHeld.
+	// +optional
+	Removal *HeldRemoval `json:"removal,omitempty"`
+}
+
+// HeldRemoval is the removal of a layer from children that are not to have it any more.
+type HeldRemoval struct {
+	// Hash names the children, as the Layer's status.removal does.
+	Hash string `json:"hash"`
 }
 
 // HandOver are objects that their owner no longer declares, and that another owner
@@ -48,6 +58,9 @@ type HeldPrune struct {
 	// Protected is how many objects wait for their confirmation in Git.
 	// +optional
 	Protected int32 `json:"protected,omitempty"`
+	// Holding is how many Layers are being deleted and wait for an approval of their own.
+	// +optional
+	Holding int32 `json:"holding,omitempty"`
 }
 
 // HeldCreate are Clusters that are not created, lest they be built twice.

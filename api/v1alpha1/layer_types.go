@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // DeletionPolicy says what a child that is no longer selected keeps.
@@ -16,13 +17,15 @@ const (
 )
 
 // LayerSpec is what is pushed to which clusters.
+// +kubebuilder:validation:XValidation:rule="!has(self.serviceAccountName) || !has(self.agent)",message="a Layer with a serviceAccountName cannot install an agent, which is administrator of the cluster: put spec.agent into a Layer without one"
+// +kubebuilder:validation:XValidation:rule="!has(self.serviceAccountName) || !has(self.providers)",message="a Layer with a serviceAccountName cannot install providers, which are administrators of the cluster: put spec.providers into a Layer without one"
 type LayerSpec struct {
 	// ClusterSelector selects Cluster API Clusters of this namespace, and
 	// hand-written Children, by label. An empty selector selects nothing.
 	// +required
 	ClusterSelector metav1.LabelSelector `json:"clusterSelector"`
 
-	// ReadyWhen gates the first push: ControlPlaneInitialized, Available, or a
+	// ReadyWhen gates the first push, and no push after that: ControlPlaneInitialized, Available, or a
 	// CEL expression over `cluster` that returns a bool. The Cluster must not be
 	// deleting or paused, and its API server must answer, in any case.
 	// +kubebuilder:default=ControlPlaneInitialized
@@ -30,7 +33,19 @@ type LayerSpec struct {
 	// +optional
 	ReadyWhen string `json:"readyWhen,omitempty"`
 
-	// SourceRef is the source, in this namespace, that holds Path.
+	// ServiceAccountName is the service account that the layer is pushed as: in each child
+	// the account of this name in the namespace that has the name of this one, and here
+	// that of this namespace. In the child it bounds what is applied, read and deleted of
+	// the layer; here it bounds which Secrets, ConfigMaps and sources of other namespaces
+	// the layer takes. Without it, and without --default-service-account, the layer is
+	// pushed with all rights.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+	// +optional
+	ServiceAccountName string `json:"serviceAccountName,omitempty"`
+
+	// SourceRef is the source that holds Path.
 	// +optional
 	SourceRef *SourceReference `json:"sourceRef,omitempty"`
 
@@ -91,7 +106,9 @@ type LayerSpec struct {
 	// +optional
 	Prune bool `json:"prune"`
 
-	// DeletionPolicy says what a child that is no longer selected keeps.
+	// DeletionPolicy says what a child that is no longer selected keeps. With Delete, a
+	// removal from many children at once waits for a person, also when the Layer itself is
+	// deleted.
 	// +kubebuilder:default=Orphan
 	// +optional
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
@@ -101,7 +118,7 @@ type LayerSpec struct {
 	Suspend bool `json:"suspend,omitempty"`
 }
 
-// SourceReference names a source in the same namespace.
+// SourceReference names a source.
 type SourceReference struct {
 	// +kubebuilder:validation:Enum=GitRepository;OCIRepository;Bucket
 	// +required
@@ -109,6 +126,13 @@ type SourceReference struct {
 	// +kubebuilder:validation:MinLength=1
 	// +required
 	Name string `json:"name"`
+	// Namespace of the source, by default the Layer's. The service account of the Layer has
+	// to have the right to get the source there. A Layer without an account may name other
+	// namespaces unless the agent has --no-cross-namespace-refs.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
 }
 
 // PostBuild has the variables that are substituted after the build, as in a
@@ -128,6 +152,7 @@ type SubstituteReference struct {
 	// +kubebuilder:validation:Enum=Secret;ConfigMap
 	// +required
 	Kind string `json:"kind"`
+	// Name may have variables in it, as that of a credential.
 	// +kubebuilder:validation:MinLength=1
 	// +required
 	Name string `json:"name"`
@@ -146,17 +171,36 @@ type AgentSpec struct {
 	// +listType=atomic
 	// +optional
 	Args []string `json:"args,omitempty"`
+	// FirstSync says whether the agent of a new child creates the Clusters that its Git
+	// declares without approval: Adopt or Create. A child is new if its Cluster was made in
+	// this tier, and no agent was ever pushed to a cluster of its name. In any other child
+	// a person approves, with cascade approve create.
+	// +kubebuilder:default=Adopt
+	// +optional
+	FirstSync FirstSyncPolicy `json:"firstSync,omitempty"`
 	// Decryption hands the child the keys of what its repositories hold
 	// encrypted.
 	// +optional
 	Decryption *AgentDecryption `json:"decryption,omitempty"`
 }
 
+// FirstSyncPolicy says what a new child does about Clusters that do not exist.
+// +kubebuilder:validation:Enum=Adopt;Create
+type FirstSyncPolicy string
+
+const (
+	// FirstSyncPolicyAdopt holds them until a person says that they are new.
+	FirstSyncPolicyAdopt FirstSyncPolicy = "Adopt"
+	// FirstSyncPolicyCreate creates them.
+	FirstSyncPolicyCreate FirstSyncPolicy = "Create"
+)
+
 // AgentDecryption is the first secret of a child, with which it reads all others.
 type AgentDecryption struct {
 	// SecretRef is a Secret in the Layer's namespace with age keys, each under a
 	// key that ends in .agekey, as for a Kustomization. It is copied to the child,
-	// where the agent uses it for every Kustomization that names none.
+	// where the agent uses it for every Kustomization that names none. Its name may have
+	// variables in it, as that of a credential.
 	// +required
 	SecretRef LocalReference `json:"secretRef"`
 }
@@ -168,7 +212,9 @@ type CredentialReference struct {
 	// +kubebuilder:validation:MinLength=1
 	// +required
 	Name string `json:"name"`
-	// SecretRef is the Secret in the Layer's namespace that is copied.
+	// SecretRef is the Secret in the Layer's namespace that is copied. Its name may have
+	// variables in it, as in git-${label_environment}: those of the Cluster, and those of
+	// spec.postBuild.substitute.
 	// +required
 	SecretRef LocalReference `json:"secretRef"`
 }
@@ -195,7 +241,8 @@ type LayerStatus struct {
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// Revision of the source that is being pushed.
+	// Revision of the source that is being pushed. Children that have it are counted as
+	// current.
 	// +optional
 	Revision string `json:"revision,omitempty"`
 	// +optional
@@ -205,28 +252,122 @@ type LayerStatus struct {
 	// +listType=atomic
 	// +optional
 	Failing []Failure `json:"failing,omitempty"`
-	// LastHandledReconcileAt is the value of the reconcile request annotation
-	// that was handled last.
+	// LastHandledReconcileAt is the value of the reconcile request annotation that was
+	// handled last on every child that can be reached.
 	// +optional
 	LastHandledReconcileAt string `json:"lastHandledReconcileAt,omitempty"`
+	// OnRecord counts what the layer applied, selected or not. Earlier versions did not.
+	// +optional
+	OnRecord *OnRecord `json:"onRecord,omitempty"`
+	// Removal is what becomes of children that are not to have the layer any more, with
+	// deletionPolicy Delete. No child removes anything that is not granted here.
+	// +optional
+	Removal *Removal `json:"removal,omitempty"`
 }
 
-// ChildCounts counts the children that a Layer selects.
-// The counts have defaults, because a patch of a status that had none carries
+// OnRecord counts what a layer applied to children.
+type OnRecord struct {
+	// Children that have something of the layer.
+	Children int32 `json:"children"`
+	// Objects on all of them together.
+	Objects int64 `json:"objects"`
+}
+
+// Removal is what becomes of children that have a layer and are not to have it any more.
+type Removal struct {
+	// Waiting is how many children keep the layer for now: their number is more than may
+	// go without a person, or they are looked at for a moment.
+	// +optional
+	Waiting int32 `json:"waiting,omitempty"`
+	// Names of at most ten of those that wait.
+	// +kubebuilder:validation:MaxItems=10
+	// +listType=atomic
+	// +optional
+	Names []string `json:"names,omitempty"`
+	// Hash names exactly the children that wait, in this wait.
+	// +optional
+	Hash string `json:"hash,omitempty"`
+	// Since is when these began to wait.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+	// Held: they wait until a person approves Hash, or until none is to lose the layer.
+	// +optional
+	Held bool `json:"held,omitempty"`
+	// Approved is the hash of those whose removal a person approved with others, and whose
+	// turn has not come.
+	// +optional
+	Approved string `json:"approved,omitempty"`
+	// Granted are the children from which the layer is being removed. One goes from here
+	// when it has nothing of the layer any more.
+	// +kubebuilder:validation:MaxItems=500
+	// +listType=atomic
+	// +optional
+	Granted []Grant `json:"granted,omitempty"`
+	// Blocked is how many of Granted do not get on: protected objects, a cluster that does
+	// not answer.
+	// +optional
+	Blocked int32 `json:"blocked,omitempty"`
+	// Spent are the grants of the last hour that no person approved.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	Spent []Spent `json:"spent,omitempty"`
+}
+
+// Grant lets a layer be removed from one child.
+type Grant struct {
+	// Name and UID of the Child.
+	Name string    `json:"name"`
+	UID  types.UID `json:"uid"`
+	// At is when it was given.
+	At metav1.Time `json:"at"`
+}
+
+// Spent counts grants of one minute.
+type Spent struct {
+	// At is the end of the minute.
+	At       metav1.Time `json:"at"`
+	Children int32       `json:"children"`
+}
+
+// ChildCounts counts the children that a Layer selects. Each is counted once besides in
+// Total. The counts have defaults, because a patch of a status that had none carries
 // only those that are not zero.
 type ChildCounts struct {
 	// +kubebuilder:default=0
 	// +optional
 	Total int32 `json:"total"`
+	// Current: the layer is in place at the observed generation and revision.
+	// +kubebuilder:default=0
+	// +optional
+	Current int32 `json:"current"`
+	// Updating: the layer is on its way.
+	// +kubebuilder:default=0
+	// +optional
+	Updating int32 `json:"updating"`
+	// Failed: the layer could not be rendered, pushed or pruned, or is not healthy.
+	// +kubebuilder:default=0
+	// +optional
+	Failed int32 `json:"failed"`
+	// Unreachable: the cluster does not answer, refuses the parent, or is another one.
+	// +kubebuilder:default=0
+	// +optional
+	Unreachable int32 `json:"unreachable"`
+	// Waiting: the cluster is being built or paused, or the layer waits for another one
+	// or for its source.
+	// +kubebuilder:default=0
+	// +optional
+	Waiting int32 `json:"waiting"`
+	// +kubebuilder:default=0
+	// +optional
+	Suspended int32 `json:"suspended"`
+	// Seeded and Failing are what earlier versions called Current and Failed.
 	// +kubebuilder:default=0
 	// +optional
 	Seeded int32 `json:"seeded"`
 	// +kubebuilder:default=0
 	// +optional
 	Failing int32 `json:"failing"`
-	// +kubebuilder:default=0
-	// +optional
-	Unreachable int32 `json:"unreachable"`
 }
 
 // Failure names something that is not as it should be, and why.
@@ -242,7 +383,7 @@ type Failure struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:categories=all;cascade
 // +kubebuilder:printcolumn:name="Children",type=integer,JSONPath=`.status.children.total`
-// +kubebuilder:printcolumn:name="Seeded",type=integer,JSONPath=`.status.children.seeded`
+// +kubebuilder:printcolumn:name="Current",type=integer,JSONPath=`.status.children.current`
 // +kubebuilder:printcolumn:name="Revision",type=string,JSONPath=`.status.revision`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`

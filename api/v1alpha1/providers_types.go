@@ -5,8 +5,8 @@ package v1alpha1
 // fields have the words of `clusterctl init`; they are installed in the order
 // in which they are written here, each when the one before it works.
 type ProvidersSpec struct {
-	// SourceRef is the source, in this namespace, that holds the component
-	// manifests; by default the layer's own.
+	// SourceRef is the source that holds the component manifests; by default the
+	// layer's own.
 	// +optional
 	SourceRef *SourceReference `json:"sourceRef,omitempty"`
 

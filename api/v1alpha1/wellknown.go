@@ -21,6 +21,15 @@ const (
 	// ApprovePruneAnnotation on a Kustomization or Child names the hash of
 	// the one prune plan that may pass the empty and shrink guards.
 	ApprovePruneAnnotation = "cascade.dev/approve-prune"
+	// ApproveRemovalAnnotation on a Layer names the hash of the one removal from children
+	// that may pass the guard.
+	ApproveRemovalAnnotation = "cascade.dev/approve-removal"
+	// ApproveTakeOverAnnotation on a Child names the holder of the epoch, another process
+	// than any of this tier, from which this tier may take the child over.
+	ApproveTakeOverAnnotation = "cascade.dev/approve-take-over"
+	// RemovalFinalizer keeps a Layer of deletionPolicy Delete until its children are rid of
+	// what it applied.
+	RemovalFinalizer = "cascade.dev/removal"
 	// HeldAnnotation on a Kustomization or HelmRelease is what it holds until a
 	// person decides: Held in JSON, with the apiVersion that it is written in. The
 	// agent writes it.
@@ -35,9 +44,22 @@ const (
 	InstallLabelGroup = "install.cascade.dev"
 	// VariablePrefix marks annotations of a Cluster that become variables.
 	VariablePrefix = "vars.cascade.dev/"
+	// OwnerLabel on a Cluster or Child names whom the cluster belongs to, for fleet views.
+	OwnerLabel = "cascade.dev/owner"
 	// ReportLabel on the agent's Lease is the digest of its report, so that
 	// a parent that reads the one knows whether to read the other.
 	ReportLabel = "cascade.dev/report"
+	// ShardsLabel on a Lease says how many shards of children the holder serves, and at
+	// which renewal it said so.
+	ShardsLabel = "cascade.dev/shards"
+	// RecordLabel marks the records of layers in a child.
+	RecordLabel = "cascade.dev/record"
+	// FirstSeedLabel marks, in a parent, the ConfigMaps that remember to which cluster of a
+	// name an agent was pushed first.
+	FirstSeedLabel = "cascade.dev/first-seed"
+	// FirstSyncAnnotation on a Cluster, with the value adopt, says that the cluster takes
+	// the place of one that was there before, whatever its name: its agent holds Clusters.
+	FirstSyncAnnotation = "cascade.dev/first-sync"
 	// ExpiresAnnotation on a Secret that is handed to children says when what it
 	// holds lapses, in RFC 3339, where the Secret does not tell by itself.
 	ExpiresAnnotation = "cascade.dev/expires-at"
@@ -56,9 +78,15 @@ const (
 	ReportConfigMap = "cascade-report"
 	// ReportKey is the key in ReportConfigMap.
 	ReportKey = "report.json"
-	// SeedConfigMap has the parent's inventories in the child, so that a
-	// rebuilt parent adopts what is there.
+	// RecordPrefix begins the names of the ConfigMaps that have the parent's records,
+	// one for each layer, so that a rebuilt parent adopts what is there.
+	RecordPrefix = "cascade-layer."
+	// SeedConfigMap had the records of all layers in earlier versions.
 	SeedConfigMap = "cascade-seed"
+	// FirstSeedPrefix begins the names of the ConfigMaps with FirstSeedLabel.
+	FirstSeedPrefix = "cascade-first-seed."
+	// EpochConfigMap has the processes that led the tier, the last one above all.
+	EpochConfigMap = "cascade-epoch"
 	// FirstSyncConfigMap has the record of the tier's first sync: its state, and what
 	// people said about Clusters.
 	FirstSyncConfigMap = "cascade-first-sync"
@@ -70,8 +98,10 @@ const (
 
 // States of a tier's first sync, in FirstSyncConfigMap.
 const (
-	// FirstSyncAdopt: Clusters that do not exist are created after a person said
-	// that they are new.
+	// FirstSyncOpen: Clusters that do not exist are created after a person said that they
+	// are new. An agent begins so, and settles when all that Git declares is there.
+	FirstSyncOpen = "open"
+	// FirstSyncAdopt is the same, said by a person: only a person ends it.
 	FirstSyncAdopt = "adopt"
 	// FirstSyncSettled: Clusters are created without asking.
 	FirstSyncSettled = "settled"
@@ -79,7 +109,7 @@ const (
 
 // Condition types.
 const (
-	// ReadyCondition of a Layer: every selected, reachable child has it. Of a
+	// ReadyCondition of a Layer: every selected child has it at the observed revision. Of a
 	// Child: connected, seeded, and its own agent reports ready.
 	ReadyCondition = "Ready"
 	// ConnectedCondition of a Child: the API server answered the last call
@@ -90,6 +120,8 @@ const (
 	DriftedCondition = "Drifted"
 	// PruneBlockedCondition of a Kustomization is there while deletes are held.
 	PruneBlockedCondition = "PruneBlocked"
+	// RemovalHeldCondition of a Layer is there while its removal from children is held.
+	RemovalHeldCondition = "RemovalHeld"
 	// HandOverPendingCondition of a Kustomization or HelmRelease is there while
 	// objects that it no longer declares are kept for the owner that does.
 	HandOverPendingCondition = "HandOverPending"
@@ -122,18 +154,27 @@ const (
 	ReasonClusterDeleting      = "ClusterDeleting"
 	ReasonKubeconfigMissing    = "KubeconfigMissing"
 	ReasonKubeconfigRefused    = "KubeconfigRefused"
+	ReasonReferenceInvalid     = "ReferenceInvalid"
 	ReasonUnreachable          = "Unreachable"
+	ReasonPushTimedOut         = "PushTimedOut"
 	ReasonUnauthorized         = "Unauthorized"
 	ReasonIdentityChanged      = "IdentityChanged"
+	ReasonIdentityConflict     = "IdentityConflict"
+	ReasonChildRefused         = "ChildRefused"
+	ReasonSuperseded           = "Superseded"
+	ReasonRecordInvalid        = "RecordInvalid"
 	ReasonNoLayer              = "NoLayer"
 	ReasonAgentNotReady        = "AgentNotReady"
 	ReasonProviderNotReady     = "ProviderNotReady"
 	ReasonContractMismatch     = "ContractMismatch"
 	ReasonReportMissing        = "ReportMissing"
 	ReasonReportInvalid        = "ReportInvalid"
+	ReasonStale                = "Stale"
 	ReasonSourceNotReady       = "SourceNotReady"
 	ReasonBuildFailed          = "BuildFailed"
 	ReasonSeedFailed           = "SeedFailed"
+	ReasonForbidden            = "Forbidden"
+	ReasonAccessDenied         = "AccessDenied"
 	ReasonCredentialMissing    = "CredentialMissing"
 	ReasonCredentialsExpiring  = "CredentialsExpiring"
 	ReasonCredentialsLapsed    = "CredentialsLapsed"
@@ -141,6 +182,7 @@ const (
 	ReasonHealthCheckFailed    = "HealthCheckFailed"
 	ReasonPruneBlocked         = "PruneBlocked"
 	ReasonCreateHeld           = "CreateHeld"
+	ReasonRemovalHeld          = "RemovalHeld"
 	ReasonHandOverPending      = "HandOverPending"
 	ReasonDriftDetected        = "DriftDetected"
 	ReasonPruneFailed          = "PruneFailed"
@@ -152,4 +194,8 @@ const (
 	ReasonSourceFailing        = "SourceFailing"
 	ReasonAccountMissing       = "AccountMissing"
 	ReasonWorkerStalled        = "WorkerStalled"
+
+	// ReasonStorageVersionDropped: a provider's definition lacks the version in which the
+	// child stores objects.
+	ReasonStorageVersionDropped = "StorageVersionDropped"
 )

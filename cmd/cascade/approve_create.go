@@ -69,7 +69,8 @@ func (c *cli) newApproveFirstSync() *cobra.Command {
 		Short: "End the first sync of a tier: Clusters are created without asking from then on",
 		Long: "End the first sync of a tier. It ends by itself when everything that Git declares is applied and all\n" +
 			"Clusters are there; this is for a tier in which that does not come about, because something is\n" +
-			"suspended or fails that has nothing to do with Clusters. It is refused while Clusters are held.",
+			"suspended or fails that has nothing to do with Clusters, and for one that a person holds (state adopt\n" +
+			"in its record), which does not end by itself. It is refused while Clusters are held.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.client()
@@ -190,7 +191,7 @@ func (c *cli) approveFirstSync(ctx context.Context, cl client.Client, namespace 
 	if err := cl.Get(ctx, types.NamespacedName{Namespace: namespace, Name: v1alpha1.FirstSyncConfigMap}, cm); err != nil {
 		return firstSyncError(namespace, err)
 	}
-	patch, err := firstsync.SettlementPatch(cm, "a person said so")
+	patch, err := firstsync.SettlementPatch(cm, "a person said so", c.now())
 	if err != nil {
 		return err
 	}

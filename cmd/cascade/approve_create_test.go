@@ -3,6 +3,7 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -48,7 +49,7 @@ func heldTier(more ...client.Object) client.Client {
 func openRecord() *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.FirstSyncConfigMap},
-		Data:       map[string]string{"state": v1alpha1.FirstSyncAdopt},
+		Data:       map[string]string{"state": v1alpha1.FirstSyncOpen},
 	}
 }
 
@@ -150,7 +151,7 @@ func TestApprovePushed(t *testing.T) {
 		if err == nil {
 			err = (&cli{streams: streams}).approvePushed(t.Context(), cl, v1alpha1.AgentNamespace, names)
 		}
-		if data := recordedIn(t, cl); err != nil || data["fleet_z"] != "approved" || data["state"] != v1alpha1.FirstSyncAdopt {
+		if data := recordedIn(t, cl); err != nil || data["fleet_z"] != "approved" || data["state"] != v1alpha1.FirstSyncOpen {
 			t.Errorf("%s: the record is %v, %v", reason, data, err)
 		}
 		if want := "✔ approved creation of Cluster fleet/z\n"; out.String() != want {
@@ -161,12 +162,12 @@ func TestApprovePushed(t *testing.T) {
 
 func TestApproveFirstSync(t *testing.T) {
 	streams, _, _, _ := genericiooptions.NewTestIOStreams()
-	c := &cli{streams: streams}
+	c := &cli{streams: streams, now: time.Now}
 	held := heldTier(openRecord())
 	if err := c.approveFirstSync(t.Context(), held, v1alpha1.AgentNamespace); err == nil || !strings.Contains(err.Error(), "cannot end the first sync") {
 		t.Errorf("it was ended while Clusters are held: %v", err)
 	}
-	if state := recordedIn(t, held)["state"]; state != v1alpha1.FirstSyncAdopt {
+	if state := recordedIn(t, held)["state"]; state != v1alpha1.FirstSyncOpen {
 		t.Errorf("the state is %s", state)
 	}
 	free := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(openRecord()).Build()

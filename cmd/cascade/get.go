@@ -89,7 +89,7 @@ func getters() []getter {
 			conditions: func(o client.Object) []metav1.Condition { return o.(*v1alpha1.Layer).Status.Conditions },
 			row: func(o client.Object) []string {
 				l := o.(*v1alpha1.Layer)
-				return []string{shortRevision(l.Status.Revision), fmt.Sprintf("%d/%d", l.Status.Children.Seeded, l.Status.Children.Total)}
+				return []string{shortRevision(l.Status.Revision), fmt.Sprintf("%d/%d", l.Status.Children.Current, l.Status.Children.Total)}
 			},
 		}, {
 			name: "children", single: "child",

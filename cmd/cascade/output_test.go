@@ -139,7 +139,7 @@ func objects() []client.Object {
 	k.Status.Conditions = conditions("Ready", metav1.ConditionFalse, "BuildFailed", "cannot build:\n\tno such file", 0)
 	elsewhere := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "mine"}}
 	l := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: "tenants"}}
-	l.Status.Revision, l.Status.Children = shaTwo, v1alpha1.ChildCounts{Total: 3, Seeded: 2, Failing: 1}
+	l.Status.Revision, l.Status.Children = shaTwo, v1alpha1.ChildCounts{Total: 3, Current: 2, Seeded: 2, Failing: 1}
 	l.Status.Conditions = conditions("Ready", metav1.ConditionFalse, "ChildrenNotReady", "in place on 2 of 3 children", 0)
 	c := child(v1alpha1.AgentNamespace, "shop", append(conditions("Ready", metav1.ConditionTrue, "Succeeded", "connected", 0), conditions("Connected", metav1.ConditionTrue, "Succeeded", "", 0)...), &v1alpha1.Report{Revision: shaTwo})
 	return []client.Object{fetched, source("broken", nil), k, elsewhere, l, c}

@@ -108,7 +108,8 @@ func newSubject(kind string, key client.ObjectKey) (*subject, error) {
 			if o.Spec.SourceRef == nil {
 				return nil
 			}
-			return &sourceRef{sourcev1.GitRepositoryKind, client.ObjectKey{Namespace: o.Namespace, Name: o.Spec.SourceRef.Name}}
+			ref := o.Spec.SourceRef
+			return &sourceRef{ref.Kind, inNamespace(ref.Namespace, o.Namespace, ref.Name)}
 		}}, nil
 	case "child":
 		o := &v1alpha1.Child{}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,38 +16,56 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/remote"
+	"github.com/cascade-gitops/cascade/remote/report"
 )
 
 // tier is a node of the tree.
 type tier struct {
-	Name     string      `json:"name"`
-	Revision string      `json:"revision,omitempty"`
-	Ready    bool        `json:"ready"`
-	Reason   string      `json:"reason"`
-	Message  string      `json:"message,omitempty"`
-	Since    metav1.Time `json:"since"`
-	Version  string      `json:"version,omitempty"`
-	Children []*tier     `json:"children,omitempty"`
-	// Held is what is not created before a person decides, of this tier only.
+	Name      string      `json:"name"`
+	Revision  string      `json:"revision,omitempty"`
+	Ready     bool        `json:"ready"`
+	Suspended bool        `json:"suspended,omitempty"`
+	Reason    string      `json:"reason"`
+	Message   string      `json:"message,omitempty"`
+	Since     metav1.Time `json:"since"`
+	// Heard is when it was last heard of, if that is too long ago.
+	Heard    *metav1.Time `json:"heard,omitempty"`
+	Version  string       `json:"version,omitempty"`
+	Owner    string       `json:"owner,omitempty"`
+	Provider string       `json:"provider,omitempty"`
+	Region   string       `json:"region,omitempty"`
+	Children []*tier      `json:"children,omitempty"`
+	// Held is what is neither created nor removed before a person decides, of this tier only.
 	Held []string `json:"held,omitempty"`
 	// Unlisted clusters below are counted but have no row: a report is bounded.
 	Unlisted int `json:"unlisted,omitempty"`
 }
 
 func (c *cli) newTree() *cobra.Command {
-	var output string
+	var output, by string
 	cmd := &cobra.Command{
 		Use:   "tree",
 		Short: "Show the fleet below this tier: revision, readiness, reason and age",
 		Long: "Show the fleet below this tier, tier by tier. What is below the children comes from what their\n" +
 			"agents report, so no credentials but those for this cluster are needed. AGE is for how long the\n" +
-			"state is what it is.",
+			"state is what it is. What is Stale was last heard of so long ago, and is shown as it was then.\n" +
+			"With --group-by it counts the clusters below instead. Those of which no tier has a row are counted\n" +
+			"too; only by reason and by revision they are told apart.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.client()
 			if err != nil {
 				return err
+			}
+			if by != "" {
+				found, err := loadGroups(cmd.Context(), cl, c.namespace(), by)
+				if err != nil {
+					return err
+				}
+				if output == "" {
+					return printGroups(c.streams.Out, found)
+				}
+				return printAs(c.streams.Out, output, found)
 			}
 			root, err := loadTree(cmd.Context(), cl, c.namespace())
 			if err != nil {
@@ -61,6 +78,7 @@ func (c *cli) newTree() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json or yaml instead of a tree")
+	cmd.Flags().StringVar(&by, "group-by", "", "count clusters instead, by: "+strings.Join(groupings(), ", "))
 	c.flags.AddFlags(cmd.Flags())
 	return cmd
 }
@@ -68,17 +86,13 @@ func (c *cli) newTree() *cobra.Command {
 // loadTree reads this tier's own report and its Children.
 func loadTree(ctx context.Context, cl client.Client, namespace string) (*tier, error) {
 	root := &tier{Name: "this tier", Reason: v1alpha1.ReasonReportMissing, Message: "the agent of this tier has not reported yet"}
-	cm := &corev1.ConfigMap{}
-	err := cl.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1alpha1.ReportConfigMap}, cm)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("cannot read the report of this tier: %w", err)
+	own, err := ownReport(ctx, cl, namespace)
+	if err != nil {
+		return nil, err
 	}
-	if err == nil {
-		var r v1alpha1.Report
-		if err := json.Unmarshal([]byte(cm.Data[v1alpha1.ReportKey]), &r); err != nil {
-			return nil, fmt.Errorf("cannot parse the report of this tier: %w", err)
-		}
-		root.Revision, root.Ready, root.Reason, root.Message, root.Since = r.Revision, r.Ready, r.Reason, r.Message, r.Since
+	if own != nil {
+		root.Revision, root.Ready, root.Reason, root.Message, root.Since = own.Revision, own.Ready, own.Reason, own.Message, own.Since
+		root.Suspended = own.Reason == v1alpha1.ReasonSuspended
 	}
 	children := &v1alpha1.ChildList{}
 	if err := cl.List(ctx, children); err != nil {
@@ -95,16 +109,35 @@ func loadTree(ctx context.Context, cl client.Client, namespace string) (*tier, e
 	for _, h := range held {
 		root.Held = append(root.Held, h.String())
 	}
+	removals, err := heldRemovals(ctx, cl)
+	if err != nil {
+		return nil, err
+	}
+	root.Held = append(root.Held, removals...)
 	return root, nil
 }
 
-func childTier(child *v1alpha1.Child) *tier {
-	row := remote.Row(child)
-	t := fromRow(row)
-	if child.Status.Report == nil {
-		return t
+// ownReport reads the report of this tier; nil if there is none.
+func ownReport(ctx context.Context, cl client.Client, namespace string) (*v1alpha1.Report, error) {
+	cm := &corev1.ConfigMap{}
+	err := cl.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1alpha1.ReportConfigMap}, cm)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
 	}
-	for _, below := range child.Status.Report.Tiers {
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the report of this tier: %w", err)
+	}
+	r, err := report.Parse(cm.Data[v1alpha1.ReportKey])
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the report of this tier: %w", err)
+	}
+	return r, nil
+}
+
+func childTier(child *v1alpha1.Child) *tier {
+	t := fromRow(report.Row(child))
+	rows := report.RowsBelow(child)
+	for _, below := range rows {
 		at := t
 		segments := strings.Split(below.Path, ">")
 		for _, s := range segments[:len(segments)-1] {
@@ -112,8 +145,8 @@ func childTier(child *v1alpha1.Child) *tier {
 		}
 		at.put(fromRow(below))
 	}
-	if c := child.Status.Report.Children; c != nil {
-		t.Unlisted = max(0, int(c.Total)-len(child.Status.Report.Tiers))
+	if c := report.CountsBelow(child); c != nil {
+		t.Unlisted = max(0, int(c.Total)-len(rows))
 	}
 	return t
 }
@@ -121,8 +154,9 @@ func childTier(child *v1alpha1.Child) *tier {
 func fromRow(row v1alpha1.TierRow) *tier {
 	segments := strings.Split(row.Path, ">")
 	return &tier{
-		Name: segments[len(segments)-1], Revision: row.Revision, Ready: row.Ready, Reason: row.Reason,
-		Message: row.Message, Since: row.Since, Version: row.Version,
+		Name: segments[len(segments)-1], Revision: row.Revision, Ready: row.Ready, Suspended: row.Suspended, Reason: row.Reason,
+		Message: row.Message, Since: row.Since, Heard: row.Heard,
+		Version: row.Version, Owner: row.Owner, Provider: row.Provider, Region: row.Region,
 	}
 }
 
@@ -152,6 +186,18 @@ func sortTiers(t *tier) {
 	}
 }
 
+// told is the message of a tier, with how long ago it was heard of if that is too long.
+func (t *tier) told(now time.Time) string {
+	if t.Heard == nil {
+		return t.Message
+	}
+	text := "last heard of " + age(*t.Heard, now) + " ago"
+	if t.Message != "" {
+		text += "; " + t.Message
+	}
+	return text
+}
+
 func printTree(out io.Writer, root *tier, now time.Time) error {
 	var rows [][]string
 	var walk func(t *tier, lead, branch string)
@@ -162,7 +208,7 @@ func printTree(out io.Writer, root *tier, now time.Time) error {
 		}
 		rows = append(rows, []string{
 			lead + branch + t.Name, orDash(shortRevision(t.Revision)), ready, t.Reason,
-			age(t.Since, now), orDash(t.Version), oneLine(shortRevision(t.Message)),
+			age(t.Since, now), orDash(t.Version), oneLine(shortRevision(t.told(now))),
 		})
 		switch branch {
 		case "├─ ":

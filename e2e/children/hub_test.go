@@ -28,6 +28,8 @@ type hub struct {
 	client client.WithWatch
 	agent  *stage.Agent
 	flags  []string
+	// program is the file of the agent, empty for the one of the stage.
+	program string
 }
 
 // planeFlags are those of control planes without controllers and nodes: nothing is
@@ -38,6 +40,15 @@ var planeFlags = []string{"--api-only", "--audit-reads", "--token-cache=0s"}
 // startHub starts a hub that serves one version of Cluster, v1beta1 or v1beta2,
 // and whose agent has these flags.
 func startHub(t *testing.T, version string, flags ...string) *hub {
+	t.Helper()
+	h := openHub(t, flags...)
+	h.installAll(t, version)
+	h.startAgent(t)
+	return h
+}
+
+// openHub starts the control plane of a hub, in which nothing is installed.
+func openHub(t *testing.T, flags ...string) *hub {
 	t.Helper()
 	h := &hub{flags: flags}
 	var err error
@@ -59,19 +70,23 @@ func startHub(t *testing.T, version string, flags ...string) *hub {
 	if h.client, err = h.tier.Watcher(); err != nil {
 		t.Fatal(err)
 	}
-	h.install(t, scenario.Path(t, "bin", "capi", "crd", "bases", "cluster.x-k8s.io_clusters.yaml"), version)
-	h.startAgent(t)
 	return h
 }
 
-// install applies the CRDs of cascade and that of Clusters.
-func (h *hub) install(t *testing.T, clusters, version string) {
+// installAll applies the present CRDs of cascade and that of Clusters.
+func (h *hub) installAll(t *testing.T, version string) {
 	t.Helper()
 	crds, err := deploy.CRDs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile(clusters)
+	h.install(t, crds, version)
+}
+
+// install applies CRDs of cascade and that of Clusters.
+func (h *hub) install(t *testing.T, crds []*unstructured.Unstructured, version string) {
+	t.Helper()
+	data, err := os.ReadFile(scenario.Path(t, "bin", "capi", "crd", "bases", "cluster.x-k8s.io_clusters.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +130,7 @@ func (h *hub) install(t *testing.T, clusters, version string) {
 func (h *hub) startAgent(t *testing.T) {
 	t.Helper()
 	var err error
-	if h.agent, err = h.tier.StartAgent(t.Context(), h.flags...); err != nil {
+	if h.agent, err = h.tier.StartAgentWith(t.Context(), stage.AgentOptions{Program: h.program, Flags: h.flags}); err != nil {
 		t.Fatal(err)
 	}
 }

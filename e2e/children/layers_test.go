@@ -2,6 +2,7 @@ package children
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -73,10 +74,16 @@ func layers(h *hub, t *testing.T) {
 	})
 	p := h.plane(t, "layers")
 	f.layer(t, "app", "c", "dependsOn: [{name: base}]", `postBuild: {substitute: {word: "of the layer"}}`)
-	f.layer(t, "base", "c", "wait: true", "credentials: [{name: handed, secretRef: {name: original}}]")
+	// More Secrets than are looked at one by one.
+	more := make([]string, 9)
+	for n := range more {
+		more[n] = fmt.Sprintf("{kind: Secret, name: \"more-%d-${cluster_name}\", optional: true}", n)
+	}
+	f.layer(t, "base", "c", "wait: true", "credentials: [{name: handed, secretRef: {name: \"original-${label_environment}\"}}]",
+		"postBuild: {substituteFrom: ["+strings.Join(more, ", ")+"]}")
 	f.layer(t, "top", "c", "dependsOn: [{name: broken}]")
 	f.layer(t, "broken", "c")
-	f.define(t, `{apiVersion: v1, kind: Secret, metadata: {name: original}, stringData: {word: one}}`)
+	f.define(t, `{apiVersion: v1, kind: Secret, metadata: {name: original-blue}, stringData: {word: one}}`)
 	f.declare(t, "c", `clusterNetwork: {pods: {cidrBlocks: [10.1.0.0/16]}}`)
 	f.patch(t, f.cluster(t, "c"), map[string]any{"metadata": map[string]any{
 		"labels": map[string]any{"environment": "blue"}, "annotations": map[string]any{"vars.cascade.dev/git_url": "https://example.com/apps"},
@@ -129,15 +136,25 @@ func layers(h *hub, t *testing.T) {
 		}},
 		step{"Credentials", func(t *testing.T) {
 			scenario.Eventually(t, scenario.Converge, "the Secret is handed over", handed("one"))
-			f.define(t, `{apiVersion: v1, kind: Secret, metadata: {name: original}, stringData: {word: two}}`)
+			f.define(t, `{apiVersion: v1, kind: Secret, metadata: {name: original-blue}, stringData: {word: two}}`)
 			scenario.Eventually(t, 2*scenario.Converge, "the new content is handed over", handed("two"))
 			if got := f.child1(t, "c").Status.Credentials; len(got) != 1 || got[0].Name != "handed" || got[0].ExpiresAt != nil {
 				t.Errorf("recorded are %v", got)
 			}
 		}},
+		step{"ReferenceInvalid", func(t *testing.T) {
+			label := func(value any) {
+				t.Helper()
+				f.patch(t, f.cluster(t, "c"), map[string]any{"metadata": map[string]any{"labels": map[string]any{"environment": value}}})
+			}
+			label(nil)
+			f.says(t, "c", v1alpha1.SeededCondition, v1alpha1.ReasonReferenceInvalid, "original-${label_environment}", "label_environment")
+			label("blue")
+			f.ready(t, "c", "")
+		}},
 		step{"CredentialsThatLapse", func(t *testing.T) {
 			secret := &corev1.Secret{}
-			if err := f.client.Get(t.Context(), client.ObjectKey{Namespace: f.name, Name: "original"}, secret); err != nil {
+			if err := f.client.Get(t.Context(), client.ObjectKey{Namespace: f.name, Name: "original-blue"}, secret); err != nil {
 				t.Fatal(err)
 			}
 			expires := func(at time.Time) {
@@ -186,25 +203,25 @@ func layers(h *hub, t *testing.T) {
 				return err
 			})
 		}},
-		check{"InventoriesInBothPlaces", func(t *testing.T) {
-			recorded := &corev1.ConfigMap{}
-			if err := p.client.Get(t.Context(), client.ObjectKey{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.SeedConfigMap}, recorded); err != nil {
-				t.Fatal(err)
-			}
+		check{"InventoriesInTheChild", func(t *testing.T) {
 			child := f.child1(t, "c")
 			if len(child.Status.Layers) != 4 {
 				t.Fatalf("layers are %v", child.Status.Layers)
 			}
 			for _, l := range child.Status.Layers {
-				text := recorded.Data[f.name+"."+l.Name]
-				if len(l.Inventory) == 0 {
-					t.Errorf("layer %s has no inventory", l.Name)
+				r, err := p.record(t.Context(), f.name, l.Name)
+				if err != nil {
+					t.Fatal(err)
 				}
-				for _, e := range l.Inventory {
-					if !strings.Contains(text, `"`+e.ID+`"`) {
-						t.Errorf("the record in the child lacks %s: %s", e.ID, text)
-					}
+				if len(r.Inventory) == 0 || len(l.Inventory) != 0 {
+					t.Errorf("layer %s has %d objects on record in the child, %d in the hub", l.Name, len(r.Inventory), len(l.Inventory))
 				}
+				if !r.InPlace(l.Digest) || l.LastAttemptedDigest != l.Digest || r.Cluster.Name != "c" || r.Parent.Holder == "" {
+					t.Errorf("the record of layer %s is %+v, the hub has %+v", l.Name, r, l)
+				}
+			}
+			if text, err := json.Marshal(child.Status.Layers); err != nil || len(text) > 4*600 {
+				t.Errorf("the hub has %d bytes of 4 layers: %v", len(text), err)
 			}
 		}},
 		step{"LostChildIsAdopted", func(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,6 +25,8 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/e2e/scenario"
 	"github.com/cascade-gitops/cascade/e2e/stage"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/remote/record"
 )
 
 // plane is a control plane that a provider made.
@@ -250,4 +253,23 @@ func noteNamed(name string, data ...string) string {
 		text += "  " + data[i] + ": \"" + data[i+1] + "\"\n"
 	}
 	return text
+}
+
+// record is what the child has of a layer of its parent.
+func (p *plane) record(ctx context.Context, namespace, layer string) (*record.Record, error) {
+	read := func(ctx context.Context, name string) (*corev1.ConfigMap, error) {
+		cm := &corev1.ConfigMap{}
+		return cm, p.client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.AgentNamespace, Name: name}, cm)
+	}
+	return record.Get(ctx, read, types.NamespacedName{Namespace: namespace, Name: layer})
+}
+
+// inventory of a layer in the child.
+func (p *plane) inventory(t *testing.T, namespace, layer string) []inventory.Entry {
+	t.Helper()
+	r, err := p.record(t.Context(), namespace, layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Inventory
 }

@@ -3,10 +3,11 @@ package children
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -47,15 +48,11 @@ func pushedClusters(h *hub, t *testing.T) {
 			held(t, "default/a")
 			absent(t, "a")
 			p.has(t, "note", "version", "1")
-			// Each try records all that is declared before it knows what is held.
-			scenario.Eventually(t, scenario.Converge, "what is held is in no inventory", func(context.Context) error {
-				for _, e := range f.child1(t, "c").Status.Layers[0].Inventory {
-					if strings.HasSuffix(e.ID, "_Cluster") {
-						return fmt.Errorf("the inventory has %s", e.ID)
-					}
+			for _, e := range p.inventory(t, f.name, f.child1(t, "c").Status.Layers[0].Name) {
+				if e.Kind == "Cluster" {
+					t.Errorf("what is held is in the inventory: %s", e)
 				}
-				return nil
-			})
+			}
 		}},
 		step{"TheRestGoesOn", func(t *testing.T) {
 			sha := f.commit(t, map[string]string{"fleet/note.yaml": noteNamed("note", "version", "2")})
@@ -74,6 +71,26 @@ func pushedClusters(h *hub, t *testing.T) {
 			scenario.ClusterCreated(t, p.client, "b")
 			f.ready(t, "c", sha)
 		}},
+		step{"BackupAsksAgain", func(t *testing.T) {
+			// As docs/rebuild.md says of a backup of etcd. The layer's own record in it says
+			// settled.
+			if r, err := p.record(t.Context(), f.name, "fleet"); err != nil || !r.Settled {
+				t.Fatalf("the layer's record is %+v, %v", r, err)
+			}
+			record := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: stage.Namespace, Name: v1alpha1.FirstSyncConfigMap}}
+			if err := p.client.Patch(t.Context(), record, client.RawPatch(types.MergePatchType, []byte(`{"data":{"state":"adopt"}}`))); err != nil {
+				t.Fatal(err)
+			}
+			f.commit(t, map[string]string{"fleet/c.yaml": scenario.LocalCluster("c")})
+			held(t, "default/c")
+			absent(t, "c")
+			approve(t, "default/c")
+			scenario.ClusterCreated(t, p.client, "c")
+			f.ready(t, "c", "")
+			if out, err := h.Run(t.Context(), "cascade", "approve", "first-sync", "--kubeconfig", p.Kubeconfig()); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+		}},
 		step{"RebuiltAsksAgain", func(t *testing.T) {
 			p.rebuild(t)
 			scenario.InstallClusterAPI(t, p.client)
@@ -83,9 +100,10 @@ func pushedClusters(h *hub, t *testing.T) {
 				t.Fatal(err)
 			}
 			p.has(t, "note", "version", "2")
-			held(t, "default/a default/b")
+			held(t, "default/a default/b default/c")
 			absent(t, "a")
 			absent(t, "b")
+			absent(t, "c")
 		}},
 		step{"RestoredIsAdopted", func(t *testing.T) {
 			if err := stage.Apply(t.Context(), p.client, scenario.LocalCluster("a")); err != nil {
@@ -96,9 +114,9 @@ func pushedClusters(h *hub, t *testing.T) {
 				t.Fatal(err)
 			}
 			f.reconciled(t, "c")
-			held(t, "default/b")
+			held(t, "default/b default/c")
 			absent(t, "b")
-			approve(t, "default/b")
+			approve(t, "default/b", "default/c")
 			scenario.ClusterCreated(t, p.client, "b")
 			f.ready(t, "c", "")
 			after, err := scenario.ClusterParts(t.Context(), p.client, "a")
@@ -106,12 +124,12 @@ func pushedClusters(h *hub, t *testing.T) {
 				t.Errorf("of cluster a there were %v, now %v: %v", before, after, err)
 			}
 			scenario.Eventually(t, scenario.Converge, "the child has it on record", func(ctx context.Context) error {
-				cm := &corev1.ConfigMap{}
-				if err := p.client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.SeedConfigMap}, cm); err != nil {
-					return err
+				r, err := p.record(ctx, f.name, "fleet")
+				if err == nil && !r.Settled {
+					err = fmt.Errorf("the record is %+v", r)
 				}
-				if text := cm.Data[f.name+".fleet"]; !strings.Contains(text, `"settled":true`) {
-					return fmt.Errorf("it is %s", text)
+				if err != nil {
+					return err
 				}
 				return nil
 			})

@@ -41,8 +41,9 @@ func TestRemoteAtRest(t *testing.T) {
 	if err := armed.StartNode(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	f.layer(t, "pushed", "pushed")
-	f.layer(t, "armed", "armed", "agent: {args: [--observe-interval=1s]}", "credentials: [{name: git-auth, secretRef: {name: for-child}}]", "wait: true")
+	// No comparison falls into the test by chance.
+	f.layer(t, "pushed", "pushed", "interval: 24h")
+	f.layer(t, "armed", "armed", "interval: 24h", "agent: {args: [--observe-interval=1s]}", "credentials: [{name: git-auth, secretRef: {name: for-child}}]", "wait: true")
 	planes := map[string]*plane{"pushed": pushed, "armed": armed}
 	steps(t,
 		step{"DiscoverV1beta1", func(t *testing.T) {
@@ -131,10 +132,26 @@ func TestRemoteAtRest(t *testing.T) {
 				p.parentWrote(t, from[name])
 			}
 		}},
+		step{"ComparisonAfterRestart", func(t *testing.T) {
+			// Layers are compared at once, instead of after ten minutes.
+			f.patch(t, object("cascade.dev/v1alpha1", "Layer", f.name, "pushed"), map[string]any{"spec": map[string]any{"interval": sweepInterval.String()}})
+			pushed.swept(t, pushed.now(t), 2)
+			h.agent.Kill()
+			from := pushed.now(t)
+			h.startAgent(t)
+			if asked, _ := pushed.swept(t, from, 3); asked["patch"]+asked["update"]+asked["create"] > 0 {
+				t.Errorf("nobody did anything while the agent was away, and requests are %v", asked)
+			}
+			h.agent.Kill()
+			pushed.patch(t, "note", map[string]any{"data": map[string]any{"cluster": "hand"}})
+			h.startAgent(t)
+			pushed.has(t, "note", "cluster", "pushed")
+		}},
 		step{"LostRecordsAreAdopted", func(t *testing.T) {
 			for name, p := range planes {
 				from := p.now(t)
 				before := f.child1(t, name)
+				recorded := len(p.inventory(t, f.name, before.Status.Layers[0].Name))
 				if err := f.client.Delete(t.Context(), before); err != nil {
 					t.Fatal(err)
 				}
@@ -146,8 +163,11 @@ func TestRemoteAtRest(t *testing.T) {
 					return err
 				})
 				child := f.ready(t, name, "")
-				if len(child.Status.Layers) != 1 || len(child.Status.Layers[0].Inventory) != len(before.Status.Layers[0].Inventory) {
+				if len(child.Status.Layers) != 1 || child.Status.Layers[0].Digest != before.Status.Layers[0].Digest {
 					t.Errorf("the layers are %v, they were %v", child.Status.Layers, before.Status.Layers)
+				}
+				if got := len(p.inventory(t, f.name, before.Status.Layers[0].Name)); got != recorded {
+					t.Errorf("%d objects are on record, there were %d", got, recorded)
 				}
 				p.parentWrote(t, from)
 			}

@@ -144,7 +144,11 @@ func recreation(h *hub, t *testing.T) {
 			if child.Status.Identity == nil || child.Status.Identity.ClusterUID != uid || len(child.Status.Layers) != 1 || !child.Status.Layers[0].Ready {
 				return fmt.Errorf("identity is %v, conditions are %s", child.Status.Identity, scenario.Summary(child.Status.Conditions))
 			}
-			if got := len(child.Status.Layers[0].Inventory); got != len(files) {
+			r, err := p.record(ctx, f.name, child.Status.Layers[0].Name)
+			if err != nil {
+				return err
+			}
+			if got := len(r.Inventory); got != len(files) {
 				return fmt.Errorf("the inventory has %d objects", got)
 			}
 			identity = &child.Status.Identity.KubeSystemUID

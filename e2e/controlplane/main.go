@@ -14,7 +14,7 @@
 // # Use
 //
 //	controlplane run   --dir DIR [--name NAME] [--secure-port 0] [--service-cidr 10.96.0.0/16] [--owner-pid PID] [--api-only] [--audit-reads] [--token-cache 10s]
-//	controlplane start --dir DIR [the flags of run] [--timeout 60s]
+//	controlplane start --dir DIR [the flags of run] [--timeout 3m]
 //	controlplane stop  --dir DIR
 //
 // run stays in the foreground. start runs it detached, returns 0 once it is
@@ -74,7 +74,7 @@ import (
 
 const usage = `usage:
   controlplane run   --dir DIR [--name NAME] [--secure-port PORT] [--service-cidr CIDR] [--owner-pid PID] [--api-only] [--audit-reads] [--token-cache 10s]
-  controlplane start --dir DIR [flags of run] [--timeout 60s]
+  controlplane start --dir DIR [flags of run] [--timeout 3m]
   controlplane stop  --dir DIR
 `
 
@@ -147,7 +147,7 @@ func (s settings) arguments() []string {
 func parse(verb string, args []string) (settings, time.Duration, error) {
 	var s settings
 	var dir string
-	timeout := 60 * time.Second
+	timeout := 3 * time.Minute
 	flags := flag.NewFlagSet(verb, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.StringVar(&dir, "dir", "", "folder of the control plane")

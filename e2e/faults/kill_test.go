@@ -58,7 +58,6 @@ func TestKill(t *testing.T) {
 		}
 	}
 	run(workers, slices.Concat(kustomizationKills, releaseKills)...)
-	// Layers and children have no shards: one agent works on all of them.
 	scenario.InstallClusterAPI(t, s.client)
 	s.fleet = startFleet(t)
 	parent := s.worker(t, "parent", "--watch-label-selector=worker=parent", "--first-sync=create", "--controllers=GitRepository,Layer")

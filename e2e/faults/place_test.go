@@ -102,12 +102,14 @@ spec:
 }
 
 // commit moves the branch to the commit after, and tells the source.
-func (p *place) commit(ctx context.Context) error {
-	if err := p.advance(p.ns, p.commits.after); err != nil {
+func (p *place) commit(ctx context.Context) error { return p.to(ctx, p.commits.after) }
+
+func (p *place) to(ctx context.Context, commit string) error {
+	if err := p.advance(p.ns, commit); err != nil {
 		return err
 	}
 	g := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "git"}}
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, fluxmeta.ReconcileRequestAnnotation, p.commits.after)
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, fluxmeta.ReconcileRequestAnnotation, commit)
 	return p.client.Patch(ctx, g, client.RawPatch("application/merge-patch+json", patch))
 }
 
@@ -383,8 +385,7 @@ func (p *place) clearChild(ctx context.Context) error {
 	cluster := stage.Object("cluster.x-k8s.io/v1beta2", "Cluster")
 	cluster.SetNamespace(p.ns)
 	cluster.SetName("it")
-	layer := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "app"}}
-	if err := errors.Join(p.remove(ctx, cluster), p.remove(ctx, layer)); err != nil {
+	if err := errors.Join(p.remove(ctx, cluster), p.client.DeleteAllOf(ctx, &v1alpha1.Layer{}, client.InNamespace(p.ns))); err != nil {
 		return err
 	}
 	err := await(ctx, patience, func(ctx context.Context) error { return p.gone(ctx, &v1alpha1.Child{}, "it") })

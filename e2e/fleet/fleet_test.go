@@ -36,6 +36,7 @@ func TestFleet(t *testing.T) {
 		{"ProvidersOfMasters", (*fleet).providersOfMasters},
 		{"NoCredentialForAParent", (*fleet).noCredentialForAParent},
 		{"CommitToAppsReachesEveryTenant", (*fleet).commitToApps},
+		{"TreeIsFresh", (*fleet).treeIsFresh},
 		{"CommitMakesATenant", (*fleet).commitMakesATenant},
 		{"FrozenTenantDelaysNobody", (*fleet).frozenTenant},
 		{"RemovalInOneCommitIsRefused", (*fleet).removalInOneCommit},
@@ -109,7 +110,7 @@ func (f *fleet) everyTierIsReady(t *testing.T) {
 		if err := scenario.Get(ctx, f.MoM, layer, stage.Namespace, "master"); err != nil {
 			return err
 		}
-		if got, want := layer.Status.Children, (v1alpha1.ChildCounts{Total: 2, Seeded: 2}); got != want {
+		if got, want := layer.Status.Children, (v1alpha1.ChildCounts{Total: 2, Current: 2, Seeded: 2}); got != want {
 			return fmt.Errorf("counts are %+v, conditions are %s", got, scenario.Summary(layer.Status.Conditions))
 		}
 		return nil
@@ -158,12 +159,12 @@ func (f *fleet) greeting(version int, tenant string) string {
 	return fmt.Sprintf("Hello from %s, version %d", tenant, version)
 }
 
-// greet commits a new greeting to apps.
-func (f *fleet) greet(t *testing.T) {
+// greet commits a new greeting to apps, and returns the commit.
+func (f *fleet) greet(t *testing.T) string {
 	t.Helper()
 	before, after := fmt.Sprintf("version %d", f.version), fmt.Sprintf("version %d", f.version+1)
 	f.version++
-	f.commit(t, "apps", "Greet again", func(dir string) error {
+	return f.commit(t, "apps", "Greet again", func(dir string) error {
 		return scenario.ReplaceIn(filepath.Join(dir, "hello", "deployment.yaml"), before, after)
 	})
 }

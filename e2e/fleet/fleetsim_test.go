@@ -545,6 +545,7 @@ func kindConformance(t *testing.T, get stepOf, post stepTo, patch patchTo, ssa s
 		post("CustomInvalid", layers, layer("a", `{"clusterSelector":{},"deletionPolicy":"Maybe"}`), "the schema does not allow it"),
 		post("CustomMalformed", layers, layer("a", `{"clusterSelector":{},"interval":"soon"}`), "the schema does not match it"),
 		post("CustomIncomplete", layers, layer("a", `{"wait":true}`), "the schema requires more"),
+		post("CustomRule", layers, layer("a", spec+`,"serviceAccountName":"x","agent":{}}`), "a rule in CEL does not allow it"),
 		post("CustomWithoutKind", layers, `{"metadata":{"name":"a"}}`, "a custom resource must say what it is"),
 		keep(post("CustomCreate", layers, layer("a", spec+`,"unknown":1}`), "defaults, and without what is unknown"), "layer"),
 		ssa("CustomApply", layers+"/b?fieldManager=seed", layer("b", spec+`,"credentials":[{"name":"x","secretRef":{"name":"y"}}],"dependsOn":[{"name":"c"}]}`), "lists with keys"),

@@ -34,7 +34,7 @@ func TestRebuiltMoM(t *testing.T) {
 	scenario.Alongside(t)
 	f := startSmallFleet(t)
 	below := []string{"production", "staging", "alpha"}
-	saved := f.save(t)
+	saved := f.save(t, f.MoM, "production", "staging")
 	running := f.controlPlanes(t)
 	if len(running) != len(below) {
 		t.Fatalf("%d control planes run: %v", len(running), running)
@@ -56,7 +56,7 @@ func TestRebuiltMoM(t *testing.T) {
 	if err := f.SetUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	f.holds(t, "production", "staging")
+	f.holds(t, f.MoM, "production", "staging")
 	t.Logf("the new MoM held both clusters %.1f s after the old one was lost", time.Since(start).Seconds())
 	f.asksInTree(t, "production", "staging")
 	f.createsNothing(t, running)
@@ -81,7 +81,7 @@ func TestRebuiltMoM(t *testing.T) {
 			return nil
 		})
 	}
-	f.holds(t, "production", "staging")
+	f.holds(t, f.MoM, "production", "staging")
 	f.createsNothing(t, running)
 
 	start = time.Now()
@@ -155,24 +155,23 @@ func (f *fleet) wait(t *testing.T, what string, check func(ctx context.Context) 
 	scenario.Eventually(t, scenario.Converge, what, check)
 }
 
-// save writes the state of the MoM's Clusters to a directory, as docs/rebuild.md
-// says.
-func (f *fleet) save(t *testing.T) string {
+// save writes the state of a tier's Clusters to a directory, as docs/rebuild.md says.
+func (f *fleet) save(t *testing.T, tier *stage.Tier, clusters ...string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if _, err := f.Run(t.Context(), "clusterctl", "move", "--to-directory", dir, "--namespace", stage.Namespace, "--kubeconfig", f.MoM.Kubeconfig()); err != nil {
+	if _, err := f.Run(t.Context(), "clusterctl", "move", "--to-directory", dir, "--namespace", stage.Namespace, "--kubeconfig", tier.Kubeconfig()); err != nil {
 		t.Fatal(err)
 	}
 	files, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(files) < 8 {
+	if len(files) < 4*len(clusters) {
 		t.Fatalf("only %d objects were saved", len(files))
 	}
 	// Saving pauses the Clusters for a moment.
-	for _, name := range []string{"production", "staging"} {
-		f.await(t, f.MoM, name)
+	for _, name := range clusters {
+		f.await(t, tier, name)
 	}
 	return dir
 }
@@ -196,13 +195,13 @@ func (f *fleet) controlPlanes(t *testing.T) map[string]string {
 	return found
 }
 
-// holds waits until the MoM says of each of the clusters that it does not create it.
-func (f *fleet) holds(t *testing.T, names ...string) {
+// holds waits until a tier says of each of the clusters that it does not create it.
+func (f *fleet) holds(t *testing.T, tier *stage.Tier, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		scenario.Eventually(t, scenario.BringUp, "cluster "+name+" is held", func(ctx context.Context) error {
 			hr := &helmv2.HelmRelease{}
-			if err := scenario.Get(ctx, f.MoM, hr, stage.Namespace, name); err != nil {
+			if err := scenario.Get(ctx, tier, hr, stage.Namespace, name); err != nil {
 				return err
 			}
 			ready := meta.FindStatusCondition(hr.Status.Conditions, fluxmeta.ReadyCondition)
@@ -248,6 +247,23 @@ func (f *fleet) createsNothing(t *testing.T, running map[string]string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	noClusters(t, f.MoM)
+	secret := &corev1.Secret{}
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: stage.Namespace, Name: "sh.helm.release.v1.production.v1"}, secret); !apierrors.IsNotFound(err) {
+		t.Errorf("a release was made: %v", err)
+	}
+	if now := f.controlPlanes(t); !maps.Equal(now, running) {
+		t.Errorf("control planes are %v, they were %v", now, running)
+	}
+}
+
+// noClusters fails if a tier has an object from which a cluster is built.
+func noClusters(t *testing.T, tier *stage.Tier) {
+	t.Helper()
+	c, err := tier.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, gvk := range [][2]string{
 		{"cluster.x-k8s.io/v1beta2", "Cluster"}, {"infrastructure.cluster.x-k8s.io/v1alpha1", "LocalCluster"}, {"controlplane.cluster.x-k8s.io/v1alpha1", "LocalControlPlane"},
 	} {
@@ -258,20 +274,14 @@ func (f *fleet) createsNothing(t *testing.T, running map[string]string) {
 			t.Fatal(err)
 		}
 		for _, u := range list.Items {
-			t.Errorf("the MoM created %s %s", gvk[1], u.GetName())
+			t.Errorf("%s created %s %s", tier.Name, gvk[1], u.GetName())
 		}
-	}
-	secret := &corev1.Secret{}
-	if err := c.Get(t.Context(), client.ObjectKey{Namespace: stage.Namespace, Name: "sh.helm.release.v1.production.v1"}, secret); !apierrors.IsNotFound(err) {
-		t.Errorf("a release was made: %v", err)
-	}
-	if now := f.controlPlanes(t); !maps.Equal(now, running) {
-		t.Errorf("control planes are %v, they were %v", now, running)
 	}
 }
 
 // noWritesByParent fails if an agent of the tier above wrote anything since an
-// offset of the audit log. A request for a token is no write.
+// offset of the audit log. A request for a token is no write, and the mark of who took
+// the child over is none to what is in it.
 func (f *fleet) noWritesByParent(t *testing.T, tier *stage.Tier, from int64) {
 	t.Helper()
 	events, _, err := tier.Audit(from)
@@ -280,6 +290,11 @@ func (f *fleet) noWritesByParent(t *testing.T, tier *stage.Tier, from int64) {
 	}
 	for _, e := range events {
 		if !strings.HasPrefix(e.UserAgent, "cascade-parent") || e.ObjectRef.Subresource == "token" {
+			continue
+		}
+		if e.Verb == "update" && strings.HasPrefix(e.ObjectRef.Name, v1alpha1.RecordPrefix) {
+			// Who took the child over marks its records, so that the old parent finds itself
+			// superseded (docs/decisions/026).
 			continue
 		}
 		if slices.Contains([]string{"create", "update", "patch", "delete", "deletecollection"}, e.Verb) {

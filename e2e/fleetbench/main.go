@@ -45,6 +45,10 @@ type options struct {
 	rest     time.Duration
 	settle   time.Duration
 	dead     []float64
+	layers   int
+	objects  int
+	sick     int
+	below    int
 	repeat   int
 	latency  time.Duration
 	profiles string
@@ -60,6 +64,10 @@ func run(ctx context.Context, args []string) error {
 	flags.IntVar(&o.large, "large", 5000, "number of children of a second fleet, of which only rest is measured; 0 is none")
 	flags.DurationVar(&o.rest, "rest", 3*time.Minute, "how long rest is measured")
 	flags.DurationVar(&o.settle, "settle", 20*time.Second, "pause before each measurement")
+	flags.IntVar(&o.layers, "layers", 1, "number of layers, of which the first has the agent")
+	flags.IntVar(&o.objects, "objects", 20, "number of objects of each layer but the first")
+	flags.IntVar(&o.sick, "sick", 0, "number of children that answer and hang, as many whose webhook is dead, and as many black holes, while changes are measured at the end")
+	flags.IntVar(&o.below, "below", 0, "number of clusters that each child says are below it")
 	dead := flags.String("dead", "0.1,0.5", "parts of the children that are black holes while changes are measured")
 	flags.IntVar(&o.repeat, "repeat", 3, "changes of each kind; the median counts")
 	flags.DurationVar(&o.latency, "latency", 0, "latency of every answer of a child")

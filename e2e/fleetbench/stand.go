@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -97,7 +98,7 @@ func setUp(ctx context.Context, o options, children int) (*stand, error) {
 
 // startFleet starts the simulation and returns the kubeconfigs of the children.
 func (s *stand) startFleet(ctx context.Context) ([][]byte, error) {
-	s.fleet = exec.Command(filepath.Join(s.options.programs, "fleetsim"))
+	s.fleet = exec.Command(filepath.Join(s.options.programs, "fleetsim"), "-below", strconv.Itoa(s.options.below))
 	s.fleet.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	s.fleet.Stderr = os.Stderr
 	in, err := s.fleet.StdinPipe()
@@ -161,7 +162,11 @@ func (s *stand) declare(ctx context.Context, kubeconfigs [][]byte) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	for _, u := range []*unstructured.Unstructured{s.GitRepository(namespace, repository), s.layer()} {
+	declared := []*unstructured.Unstructured{s.GitRepository(namespace, repository), s.layer()}
+	for i := 1; i < s.options.layers; i++ {
+		declared = append(declared, s.plainLayer(i))
+	}
+	for _, u := range declared {
 		if err := s.Client.Create(ctx, u); err != nil {
 			return fmt.Errorf("cannot create %s %s: %w", u.GetKind(), u.GetName(), err)
 		}
@@ -223,7 +228,7 @@ func (s *stand) declareCluster(ctx context.Context, name string, kubeconfig []by
 
 func (s *stand) layer() *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "cascade.dev/v1alpha1", "kind": "Layer",
+		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "Layer",
 		"metadata": map[string]any{"name": layerName, "namespace": namespace},
 		"spec": map[string]any{
 			"clusterSelector": map[string]any{"matchLabels": map[string]any{"cascade.dev/tier": "tenant"}},
@@ -234,7 +239,37 @@ func (s *stand) layer() *unstructured.Unstructured {
 	}}
 }
 
-// commit writes the layer, in which one line has a value.
+// plainLayer is the layer of a number, which has no agent and the default interval.
+func (s *stand) plainLayer(number int) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "Layer",
+		"metadata": map[string]any{"name": plainName(number), "namespace": namespace},
+		"spec": map[string]any{
+			"clusterSelector": map[string]any{"matchLabels": map[string]any{"cascade.dev/tier": "tenant"}},
+			"sourceRef":       map[string]any{"kind": "GitRepository", "name": repository},
+			"path":            "./" + plainName(number), "wait": true,
+		},
+	}}
+}
+
+func plainName(number int) string { return fmt.Sprintf("layer-%02d", number) }
+
+// writePlain writes what a plain layer declares: a namespace, and ConfigMaps of the size
+// of a small object of a workload.
+func (s *stand) writePlain(dir string, number int) error {
+	var text bytes.Buffer
+	fmt.Fprintf(&text, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", plainName(number))
+	for i := 1; i < s.options.objects; i++ {
+		fmt.Fprintf(&text, "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: object-%02d, namespace: %s}\ndata:\n  cluster: ${cluster_name}\n  text: %s\n", i, plainName(number), strings.Repeat("x", 400))
+	}
+	dir = filepath.Join(dir, plainName(number))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "layer.yaml"), text.Bytes(), 0o644)
+}
+
+// commit writes the layers; in the first, one line has a value.
 func (s *stand) commit(ctx context.Context, value string) (string, error) {
 	const text = `apiVersion: v1
 kind: ConfigMap
@@ -281,6 +316,11 @@ spec:
 	return s.Git.Commit(ctx, repository, "main", "Set "+value, func(dir string) error {
 		if err := os.MkdirAll(filepath.Join(dir, "tenant"), 0o755); err != nil {
 			return err
+		}
+		for i := 1; i < s.options.layers; i++ {
+			if err := s.writePlain(dir, i); err != nil {
+				return err
+			}
 		}
 		return os.WriteFile(filepath.Join(dir, "tenant", "layer.yaml"), fmt.Appendf(nil, text, value), 0o644)
 	})
@@ -343,8 +383,10 @@ func stateOf(child *v1alpha1.Child, was state) state {
 		connected: meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ConnectedCondition),
 		at:        time.Now(),
 	}
-	if len(child.Status.Layers) > 0 {
-		now.revision = child.Status.Layers[0].Revision
+	for i := range child.Status.Layers {
+		if child.Status.Layers[i].Name == layerName {
+			now.revision = child.Status.Layers[i].Revision
+		}
 	}
 	// The time at which it came to this, not of the last event.
 	if was.ready == now.ready && was.connected == now.connected && was.revision == now.revision {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +18,9 @@ import (
 	"github.com/cascade-gitops/cascade/e2e/fleetsim"
 	"github.com/cascade-gitops/cascade/e2e/gauge"
 )
+
+// webhookTimeout is how long an API server waits for a webhook by default.
+const webhookTimeout = 10 * time.Second
 
 // result of one step. Times are in seconds, memory in MB.
 type result struct {
@@ -46,6 +51,8 @@ type result struct {
 	Goroutines     int `json:"goroutines"`
 	ChildrenByVerb map[string]int
 	HubByVerb      map[string]int
+	// HubMB is what the hub's etcd wrote into its log, in MB.
+	HubMB float64 `json:"hubMB"`
 	// ChildPerHour and HubPerHour are requests for each child, of a step that does
 	// nothing.
 	ChildPerHour float64 `json:"childPerHour,omitempty"`
@@ -78,6 +85,9 @@ func measure(ctx context.Context, o options) (results []result, err error) {
 		return results, err
 	}
 	if err := add(s.rest(ctx, nil)); err != nil {
+		return results, err
+	}
+	if err := add(s.tree(ctx)); err != nil {
 		return results, err
 	}
 	if err := add(s.restart(ctx)); err != nil {
@@ -122,7 +132,14 @@ func measure(ctx context.Context, o options) (results []result, err error) {
 			return results, err
 		}
 	}
-	return results, nil
+	if o.sick == 0 {
+		return results, nil
+	}
+	sick, err := s.sicken(ctx, o.sick)
+	if err != nil {
+		return results, err
+	}
+	return results, changes(sick)
 }
 
 // measureLarge seeds a larger fleet and measures it at rest.
@@ -160,8 +177,8 @@ func (s *stand) close(failure error) error {
 }
 
 func tell(r result) {
-	fmt.Fprintf(os.Stderr, "%d children, %d dead, %s: %.1f s (p50 %.1f, p99 %.1f, last %.1f), CPU %.1f s, simulation %.1f s, hub %.1f s, RSS %.0f MB (peak %.0f), %d requests to children (%d writes), %d to the hub (%d writes), other CPU %.1f s\n",
-		r.Children, r.Dead, r.Step, r.Seconds, r.P50, r.P99, r.Last, r.CPU, r.Sim, r.Hub, r.RSS, r.PeakRSS, r.ToChildren, r.ChildWrites, r.ToHub, r.HubWrites, r.Other)
+	fmt.Fprintf(os.Stderr, "%d children, %d dead, %s: %.1f s (p50 %.1f, p99 %.1f, last %.1f), CPU %.1f s, simulation %.1f s, hub %.1f s, RSS %.0f MB (peak %.0f), %d requests to children (%d writes), %d to the hub (%d writes, %.1f MB), other CPU %.1f s\n",
+		r.Children, r.Dead, r.Step, r.Seconds, r.P50, r.P99, r.Last, r.CPU, r.Sim, r.Hub, r.RSS, r.PeakRSS, r.ToChildren, r.ChildWrites, r.ToHub, r.HubWrites, r.HubMB, r.Other)
 }
 
 // cost runs f and fills in what it took. own are requests to the hub that are
@@ -171,6 +188,10 @@ func (s *stand) cost(ctx context.Context, r *result, own map[string]int, f func(
 		return err
 	}
 	hubBefore, err := gauge.Requests(ctx, s.Config)
+	if err != nil {
+		return err
+	}
+	written, err := gauge.WrittenBytes(ctx, s.Etcd())
 	if err != nil {
 		return err
 	}
@@ -208,6 +229,11 @@ func (s *stand) cost(ctx context.Context, r *result, own map[string]int, f func(
 	if err != nil {
 		return err
 	}
+	total, err := gauge.WrittenBytes(ctx, s.Etcd())
+	if err != nil {
+		return err
+	}
+	r.HubMB = (total - written) / 1e6
 	agent, err := gauge.CPU(s.Agent.Process.Pid)
 	if err != nil {
 		return err
@@ -308,8 +334,20 @@ func (s *stand) rest(ctx context.Context, dead []string) (result, error) {
 	return r, err
 }
 
+// tree counts the fleet by its revisions, as a person does.
+func (s *stand) tree(ctx context.Context) (result, error) {
+	r := s.result("tree")
+	return r, s.cost(ctx, &r, nil, func() error {
+		command := exec.CommandContext(ctx, filepath.Join(s.options.programs, "cascade"), "tree", "--group-by", "revision", "--kubeconfig", s.Kubeconfig())
+		if out, err := command.CombinedOutput(); err != nil {
+			return fmt.Errorf("cannot show the tree: %w: %s", err, out)
+		}
+		return nil
+	})
+}
+
 // restart ends the agent and starts another, which is done when it has looked at
-// the agent of every child.
+// the agent of every child, and at the record of every layer.
 func (s *stand) restart(ctx context.Context) (result, error) {
 	r := s.result("restart")
 	s.StopAgent()
@@ -319,7 +357,11 @@ func (s *stand) restart(ctx context.Context) (result, error) {
 		}
 		for {
 			n, err := s.control.Reached(ctx, "get leases")
-			if err != nil || n == len(s.names) {
+			if err != nil {
+				return err
+			}
+			counts, err := s.control.Counts(ctx)
+			if err != nil || n == len(s.names) && counts["get configmaps"] >= len(s.names)*s.options.layers {
 				return err
 			}
 			if err := pause(ctx, 100*time.Millisecond); err != nil {
@@ -374,6 +416,20 @@ func (s *stand) kill(ctx context.Context, part float64) ([]string, error) {
 	_, err := s.await(ctx, dead, "unreachable", func(c state) bool { return !c.connected })
 	fmt.Fprintf(os.Stderr, "%d children are dead; the hub says so of all after %.1f s\n", len(dead), time.Since(begin).Seconds())
 	return dead, err
+}
+
+// sicken makes n children hang in the middle of their answers, lets n others wait for a
+// webhook in vain, and makes n others black holes. It does not wait until that is known.
+func (s *stand) sicken(ctx context.Context, n int) ([]string, error) {
+	if 3*n >= len(s.names) {
+		return nil, fmt.Errorf("cannot make three times %d of %d children sick", n, len(s.names))
+	}
+	for i, faults := range []fleetsim.Faults{{Hang: true, Latency: s.options.latency}, {DeadWebhook: webhookTimeout, Latency: s.options.latency}, {BlackHole: true}} {
+		if err := s.control.SetFaults(ctx, s.names[i*n:(i+1)*n], faults); err != nil {
+			return nil, err
+		}
+	}
+	return slices.Clone(s.names[:3*n]), nil
 }
 
 // recover lets dead children answer again and waits until they are ready.

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/report"
 )
 
 // Names of an agent.
@@ -76,23 +78,24 @@ func revisionOf(c *content) string {
 
 // report writes what the agent says of its tier, and the lease that it holds.
 func (c *Cluster) report() {
-	report := v1alpha1.Report{Agent: "fleetsim", Ready: true, Reason: v1alpha1.ReasonSucceeded, Since: metav1.NewTime(c.fleet.start.UTC().Truncate(time.Second))}
+	said := v1alpha1.Report{Agent: "fleetsim", Ready: true, Reason: v1alpha1.ReasonSucceeded, Since: metav1.NewTime(c.fleet.start.UTC().Truncate(time.Second))}
 	var revisions []string
 	for _, o := range c.objects {
 		switch {
 		case !synced(o.kind):
 		case o.kind.Kind == "Kustomization":
-			report.Objects++
+			said.Objects++
 		default:
 			revisions = append(revisions, o.name+"="+revisionOf(o.content))
 		}
 	}
+	said.Children, said.Tiers = c.fleet.below.Children, c.fleet.below.Tiers
 	slices.Sort(revisions)
-	report.Revision = strings.Join(revisions, ",")
+	said.Revision = strings.Join(revisions, ",")
 	if len(revisions) == 1 {
-		_, report.Revision, _ = strings.Cut(revisions[0], "=")
+		_, said.Revision, _ = strings.Cut(revisions[0], "=")
 	}
-	text, _ := json.Marshal(report) // our own type
+	text, _ := json.Marshal(said) // our own type
 	sum := sha256.Sum256(text)
 	c.ensure(builtin("ConfigMap"), v1alpha1.ReportConfigMap, part{"data": part{v1alpha1.ReportKey: string(text)}})
 	lease := c.ensure(builtin("Lease"), v1alpha1.LeaderLease, part{
@@ -107,6 +110,24 @@ func (c *Cluster) report() {
 		renewing.renewing = true
 		c.objects[lease.kind.key(lease.namespace, lease.name)] = &renewing
 	}
+}
+
+// below is the part of a report that is about n clusters below a tier, of which one in a
+// hundred is not ready.
+func below(n int, since metav1.Time) *v1alpha1.Report {
+	var known report.Below
+	for i := range n {
+		child := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: fmt.Sprintf("tenant-%04d", i), Labels: map[string]string{v1alpha1.OwnerLabel: "team"}}}
+		ready := metav1.Condition{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSucceeded, LastTransitionTime: since}
+		if i%100 == 99 {
+			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonKustomizationFailing, "Kustomization/apps/shop: HealthCheckFailed: waiting for Deployment/apps/shop"
+		}
+		child.Status.Conditions = []metav1.Condition{ready}
+		child.Status.Version = "v1.36.3"
+		child.Status.Report = &v1alpha1.Report{Agent: "v1", Ready: true, Reason: v1alpha1.ReasonSucceeded, Since: since, Revision: "main@sha1:" + strings.Repeat("0123456789", 4)}
+		known.Put(child)
+	}
+	return report.Compute(report.Facts{Below: &known}, nil, since)
 }
 
 // ensure creates or replaces an object of the agent's namespace.

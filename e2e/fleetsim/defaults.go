@@ -1,6 +1,7 @@
 package fleetsim
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
 )
 
 // part of an object.
@@ -303,6 +305,7 @@ func (w *write) validate(before, after part, exists bool) error {
 		} else {
 			errs = append(errs, validation.ValidateCustomResource(nil, after, validator)...)
 		}
+		errs = append(errs, k.custom.inRules(w.version, before, after, exists, errs)...)
 	} else {
 		errs = append(errs, k.rules(before, after, exists)...)
 	}
@@ -310,6 +313,27 @@ func (w *write) validate(before, after part, exists bool) error {
 		return apierrors.NewInvalid(k.gvk(w.version).GroupKind(), u.GetName(), errs)
 	}
 	return nil
+}
+
+// inRules are the errors of the rules in CEL, which are not asked about an object of which
+// kube-apiserver found before that it has the wrong form.
+func (c *customKind) inRules(version string, before, after part, exists bool, found field.ErrorList) field.ErrorList {
+	rules := c.rules[version]
+	if rules == nil {
+		return nil
+	}
+	for _, e := range found {
+		switch e.Type {
+		case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany, field.ErrorTypeTypeInvalid:
+			return field.ErrorList{field.Invalid(nil, nil, "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation")}
+		}
+	}
+	var old any
+	if exists {
+		old = map[string]any(before)
+	}
+	errs, _ := rules.Validate(context.Background(), nil, c.structural[version], map[string]any(after), old, celconfig.RuntimeCELCostBudget)
+	return errs
 }
 
 const immutable = apivalidation.FieldImmutableErrorMsg

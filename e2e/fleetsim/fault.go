@@ -24,6 +24,11 @@ type Faults struct {
 	// WrongCA answers with a certificate that nobody trusts, to new connections;
 	// those that are open are closed.
 	WrongCA bool `json:"wrongCA,omitempty"`
+	// Hang sends the head of every answer and half of its body, and then nothing.
+	Hang bool `json:"hang,omitempty"`
+	// DeadWebhook lets every write wait this long, as for an admission webhook that does
+	// not answer, and refuses it then.
+	DeadWebhook time.Duration `json:"deadWebhook,omitempty"`
 	// Throttle answers this part of all requests with 429 and RetryAfter.
 	Throttle   float64       `json:"throttle,omitempty"`
 	RetryAfter time.Duration `json:"retryAfter,omitempty"`

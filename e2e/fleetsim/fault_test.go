@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -428,5 +430,49 @@ func TestLatency(t *testing.T) {
 	}
 	if n := c.Counts()["get namespaces"]; n != 0 {
 		t.Errorf("%d requests were served", n)
+	}
+}
+
+// TestHang: the head of an answer and a part of its body come, the rest never does.
+func TestHang(t *testing.T) {
+	f := startFleet(t, Options{})
+	c := addCluster(t, f, "one")
+	config := configOf(t, c, Certificate)
+	api, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.SetFaults(Faults{Hang: true})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL()+"/api/v1/namespaces/kube-system", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := api.Do(request)
+	if err != nil {
+		t.Fatalf("the head of the answer did not come: %v", err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if !errors.Is(err, context.DeadlineExceeded) || len(text) == 0 {
+		t.Errorf("%d bytes came, and then %v; want a part of the answer and no end", len(text), err)
+	}
+}
+
+// TestDeadWebhook: reads are answered, writes are refused after the time of the webhook.
+func TestDeadWebhook(t *testing.T) {
+	f := startFleet(t, Options{})
+	c := addCluster(t, f, "one")
+	api := clientOf(t, c, Certificate)
+	const wait = 300 * time.Millisecond
+	c.SetFaults(Faults{DeadWebhook: wait})
+	if _, err := kubeSystem(t.Context(), api); err != nil {
+		t.Errorf("a read: %v", err)
+	}
+	began := time.Now()
+	err := api.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}})
+	if !apierrors.IsInternalError(err) || time.Since(began) < wait {
+		t.Errorf("a write ended after %s with %v, want an internal error after %s", time.Since(began), err, wait)
 	}
 }

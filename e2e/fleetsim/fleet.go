@@ -21,9 +21,12 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
 // domain of the names of clusters in TLS.
@@ -35,6 +38,8 @@ type Options struct {
 	Seed uint64
 	// Version of Kubernetes that the clusters report; v1.36.3 if empty.
 	Version string
+	// Below is how many clusters each agent says are below its tier.
+	Below int
 	// Record keeps every write for Writes.
 	Record bool
 	// Now is the clock; time.Now if nil.
@@ -58,8 +63,10 @@ type Fleet struct {
 	server      *http.Server
 	served      chan error
 
-	store    store
-	base     []record
+	store store
+	base  []record
+	// below is what agents say of the clusters below them.
+	below    *v1alpha1.Report
 	outcomes outcomes
 	decoded  struct {
 		sync.Mutex
@@ -85,6 +92,7 @@ func Start(o Options) (*Fleet, error) {
 		f.now = time.Now
 	}
 	f.start = f.now()
+	f.below = below(o.Below, metav1.NewTime(f.start.UTC().Truncate(time.Second)))
 	f.outcomes.known = map[outcomeKey]outcome{}
 	f.decoded.access, f.decoded.definitions = map[*content]*access{}, map[*content]definition{}
 	v := o.Version

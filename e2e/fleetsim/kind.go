@@ -24,6 +24,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	crdapply "k8s.io/apiextensions-apiserver/pkg/client/applyconfiguration"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -37,6 +38,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	utilversion "k8s.io/apimachinery/pkg/util/version"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
 )
 
 // kind is a kind of objects that clusters serve. It is immutable and shared
@@ -76,7 +78,9 @@ type customKind struct {
 	converter  managedfields.TypeConverter
 	structural map[string]*structuralschema.Structural
 	validator  map[string]validation.SchemaValidator
-	hasStatus  map[string]bool
+	// rules are those in CEL, nil for a version without any.
+	rules     map[string]*cel.Validator
+	hasStatus map[string]bool
 }
 
 func (k *kind) apiVersion(version string) string {
@@ -277,7 +281,7 @@ func newCustomKind(text []byte) (*kind, error) {
 	k := &kind{
 		Group: crd.Spec.Group, Kind: names.Kind, List: names.ListKind, Plural: names.Plural, Singular: names.Singular,
 		Short: names.ShortNames, Categories: names.Categories, Namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped, Generation: true,
-		custom: &customKind{structural: map[string]*structuralschema.Structural{}, validator: map[string]validation.SchemaValidator{}, hasStatus: map[string]bool{}},
+		custom: &customKind{structural: map[string]*structuralschema.Structural{}, validator: map[string]validation.SchemaValidator{}, rules: map[string]*cel.Validator{}, hasStatus: map[string]bool{}},
 	}
 	models := map[string]*spec.Schema{metadataModel: metadataSchema()}
 	for _, v := range crd.Spec.Versions {
@@ -307,6 +311,7 @@ func newCustomKind(text []byte) (*kind, error) {
 			return nil, fmt.Errorf("cannot use schema of %s: %w", k.Kind, err)
 		}
 		k.custom.structural[v.Name] = structural
+		k.custom.rules[v.Name] = cel.NewValidator(structural, true, celconfig.PerCallLimit)
 		if k.custom.validator[v.Name], _, err = validation.NewSchemaValidatorForVersion(internal, utilversion.MajorMinor(1, 36)); err != nil {
 			return nil, fmt.Errorf("cannot use schema of %s for validation: %w", k.Kind, err)
 		}

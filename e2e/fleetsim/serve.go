@@ -74,6 +74,11 @@ func (f *Fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	req.parse()
+	if err := req.callWebhook(); err != nil {
+		send(w, answer{err: err})
+		req.account(int(err.ErrStatus.Code))
+		return
+	}
 	c.mu.Lock()
 	a, served := req.admit(w)
 	if !served && a.err == nil && a.code == 0 {
@@ -95,8 +100,41 @@ func (f *Fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		req.account(http.StatusOK)
 		return
 	}
+	if c.currentFaults().Hang {
+		req.account(a.code)
+		hang(r.Context(), w, a)
+	}
 	send(w, a)
 	req.account(a.code)
+}
+
+// callWebhook is what a dead webhook does to a write.
+func (r *request) callWebhook() *apierrors.StatusError {
+	pause := r.cluster.currentFaults().DeadWebhook
+	if pause == 0 || r.action.sub != "" || !slices.Contains([]string{"create", "update", "patch", "delete", "deletecollection"}, r.action.verb) {
+		return nil
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-r.Context().Done():
+	}
+	return apierrors.NewInternalError(errors.New(`failed calling webhook "dead.example.com": failed to call webhook: Post "https://dead.example.com/": context deadline exceeded`))
+}
+
+// hang sends a part of an answer and waits until the client goes.
+func hang(ctx context.Context, w http.ResponseWriter, a answer) {
+	if a.err != nil {
+		a = statusAnswer(a.err.ErrStatus)
+	}
+	w.Header().Set("Content-Type", jsonType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(a.body)))
+	w.WriteHeader(a.code)
+	_, _ = w.Write(a.body[:len(a.body)/2])
+	_ = http.NewResponseController(w).Flush() // to a client that has gone
+	<-ctx.Done()
+	panic(http.ErrAbortHandler)
 }
 
 // send writes an answer.

@@ -162,6 +162,7 @@ func (s *kustomizationSpec) managers(t *testing.T) {
 			})
 		}
 	})
+	t.Run("Raced", s.raced)
 }
 
 // targetMoves: what is applied to another cluster from now on is pruned in the

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -176,4 +178,32 @@ func Requests(ctx context.Context, config *rest.Config) (map[string]float64, err
 		counts[key] += m.GetCounter().GetValue()
 	}
 	return counts, nil
+}
+
+// WrittenBytes is what an etcd has written into its log, by its metrics, which it serves
+// on the socket of its clients.
+func WrittenBytes(ctx context.Context, socket string) (float64, error) {
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://etcd/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return 0, fmt.Errorf("cannot read metrics of etcd: %w", err)
+	}
+	defer response.Body.Close()
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(response.Body)
+	if err != nil {
+		return 0, fmt.Errorf("cannot parse metrics of etcd: %w", err)
+	}
+	const name = "etcd_disk_wal_write_bytes_total"
+	for _, m := range families[name].GetMetric() {
+		return m.GetGauge().GetValue() + m.GetCounter().GetValue(), nil
+	}
+	return 0, fmt.Errorf("cannot read metrics of etcd: there is no %s", name)
 }

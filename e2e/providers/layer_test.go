@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -95,12 +96,51 @@ func componentFiles(t *testing.T) map[string]string {
 			}
 		}
 	}
+	for name, text := range maps.Clone(files) {
+		if strings.HasPrefix(name, "components/infrastructure-aws/v2.13.1/") {
+			files[name] = withVersions(t, text, identities, "v1beta2")
+			files[strings.Replace(name, "v2.13.1", "v2.13.9", 1)] = withVersions(t, text, identities, "v1beta1")
+		}
+	}
 	data, err := os.ReadFile(filepath.Join("testdata", "cert-manager", "cert-manager.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	files["components/cert-manager/v1.0.0/cert-manager.yaml"] = string(data)
 	return files
+}
+
+// identities is a kind of the provider for AWS, which stores v1beta2 and has v1beta1 as well.
+const identities = "awsclusterstaticidentities.infrastructure.cluster.x-k8s.io"
+
+// withVersions makes a definition in a file have one version only.
+func withVersions(t *testing.T, text, crd, version string) string {
+	t.Helper()
+	documents := strings.Split(text, "\n---\n")
+	for i, document := range documents {
+		u := &unstructured.Unstructured{}
+		if !strings.Contains(document, "name: "+crd) || yaml.Unmarshal([]byte(document), &u.Object) != nil || u.GetName() != crd {
+			continue
+		}
+		versions, _, err := unstructured.NestedSlice(u.Object, "spec", "versions")
+		if err != nil {
+			t.Fatal(err)
+		}
+		versions = slices.DeleteFunc(versions, func(v any) bool { return v.(map[string]any)["name"] != version })
+		if len(versions) != 1 {
+			t.Fatalf("%s has no version %s", crd, version)
+		}
+		versions[0].(map[string]any)["storage"] = true
+		if err := unstructured.SetNestedSlice(u.Object, versions, "spec", "versions"); err != nil {
+			t.Fatal(err)
+		}
+		data, err := yaml.Marshal(u.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		documents[i] = string(data)
+	}
+	return strings.Join(documents, "\n---\n")
 }
 
 const providersBootstrap = `apiVersion: source.toolkit.fluxcd.io/v1
@@ -485,6 +525,8 @@ func (p *provided) nothingTwice(t *testing.T) {
 // refusals leave everything as it is, and say what to do.
 func (p *provided) refusals(t *testing.T) {
 	_, from := p.writes(t, 0)
+	p.change(t, func(s *v1alpha1.LayerSpec) { s.Providers.Infrastructure[0].Version = "v2.13.9" })
+	p.tells(t, v1alpha1.ReasonStorageVersionDropped, identities, "lacks the storage version v1beta2", "upgrade to a version of the provider that has both")
 	p.change(t, func(s *v1alpha1.LayerSpec) { s.Providers.Infrastructure[0].Version = "v9.9.9" })
 	p.tells(t, v1alpha1.ReasonBuildFailed, `the source has no file "components/infrastructure-aws/v9.9.9/metadata.yaml"`)
 	p.change(t, func(s *v1alpha1.LayerSpec) {
@@ -510,7 +552,67 @@ func (p *provided) refusals(t *testing.T) {
 	p.tellsWhile(t, p.work, v1alpha1.ReasonSucceeded)
 }
 
-// upgrade: core comes first, and the provider only when core works.
+// storedInOld has an object stored in a version that the next one of the provider drops, as
+// objects are that were made before an earlier upgrade.
+func (p *provided) storedInOld(t *testing.T) *unstructured.Unstructured {
+	t.Helper()
+	c, err := p.cloud.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := func(version string) {
+		t.Helper()
+		crd := &unstructured.Unstructured{}
+		crd.SetAPIVersion("apiextensions.k8s.io/v1")
+		crd.SetKind("CustomResourceDefinition")
+		scenario.Eventually(t, scenario.Converge, "objects are stored in "+version, func(ctx context.Context) error {
+			if err := c.Get(ctx, client.ObjectKey{Name: identities}, crd); err != nil {
+				return err
+			}
+			versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
+			if err != nil {
+				return err
+			}
+			for _, v := range versions {
+				v := v.(map[string]any)
+				v["storage"] = v["name"] == version
+			}
+			return errors.Join(
+				unstructured.SetNestedSlice(crd.Object, versions, "spec", "versions"),
+				unstructured.SetNestedMap(crd.Object, map[string]any{"strategy": "None"}, "spec", "conversion"),
+				c.Update(ctx, crd),
+			)
+		})
+	}
+	identity := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(awsIdentity), &identity.Object); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Create(t.Context(), identity); err != nil {
+		t.Fatal(err)
+	}
+	store("v1beta1")
+	// The API server goes over to another storage version a moment after it was told to. A
+	// patch that changes nothing is written when it has.
+	before := identity.GetResourceVersion()
+	scenario.Eventually(t, scenario.Converge, "an object is stored in v1beta1", func(ctx context.Context) error {
+		if err := c.Patch(ctx, identity, client.RawPatch(types.MergePatchType, []byte("{}"))); err != nil {
+			return err
+		}
+		if identity.GetResourceVersion() == before {
+			return errors.New("it was not written")
+		}
+		return nil
+	})
+	store("v1beta2")
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(identity), identity); err != nil {
+		t.Fatal(err)
+	}
+	return identity
+}
+
+// upgrade: core comes first, and the provider only when core works. Objects in a version that
+// the provider drops are stored anew before that.
 func (p *provided) upgrade(t *testing.T) {
 	arguments := func(namespace, name string) []string {
 		t.Helper()
@@ -521,6 +623,7 @@ func (p *provided) upgrade(t *testing.T) {
 		return d.Spec.Template.Spec.Containers[0].Args
 	}
 	p.silence(t)
+	before := p.storedInOld(t)
 	p.change(t, func(s *v1alpha1.LayerSpec) {
 		s.Providers.Infrastructure[0].Version, s.Providers.Core.Version = "v2.13.1", "v1.13.5"
 	})
@@ -534,6 +637,20 @@ func (p *provided) upgrade(t *testing.T) {
 	p.tellsWhile(t, p.work, v1alpha1.ReasonSucceeded)
 	if args := arguments("capa-system", "capa-controller-manager"); !slices.Contains(args, "--leader-elect=true") {
 		t.Errorf("arguments of the provider are %v", args)
+	}
+	after := before.DeepCopy()
+	if err := scenario.Get(t.Context(), p.cloud, after, "", before.GetName()); err != nil {
+		t.Fatal(err)
+	}
+	if after.GetUID() != before.GetUID() || after.GetGeneration() != before.GetGeneration() || after.GetResourceVersion() == before.GetResourceVersion() {
+		t.Errorf("an object in a version that is dropped was not stored anew, or was changed: it was\n%v\nand is\n%v", before.Object, after.Object)
+	}
+	c, err := p.cloud.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Delete(t.Context(), after); err != nil {
+		t.Fatal(err)
 	}
 	found, err := scenario.Installed(t.Context(), p.cloud)
 	if err != nil {

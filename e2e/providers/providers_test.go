@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
@@ -45,6 +46,17 @@ var lifeDefinitions = map[string]struct {
 	"local": {[]string{"localclusters.infrastructure.cluster.x-k8s.io", "localcontrolplanes.controlplane.cluster.x-k8s.io"}, nil},
 }
 
+// reader is a client with which objects are read in the versions that it knows of.
+type reader struct{ client.Client }
+
+func (r reader) InServed(gk schema.GroupKind, read func(*meta.RESTMapping) error) error {
+	mapping, err := r.RESTMapper().RESTMapping(gk)
+	if err != nil {
+		return err
+	}
+	return read(mapping)
+}
+
 // TestProviders has a real API server with the definitions of Cluster API and of
 // its providers hold the objects of clusters at each stage of their lives, and
 // asks what they mean: of Clusters of v1beta2, and of v1beta1 as Cluster API's own
@@ -75,7 +87,7 @@ func TestProviders(t *testing.T) {
 				if err := c.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, u); err != nil {
 					t.Fatal(err)
 				}
-				f, err := new(capibridge.Providers).Describe(t.Context(), c, capibridge.FromObject(u))
+				f, err := new(capibridge.Providers).Describe(t.Context(), reader{c}, capibridge.FromObject(u))
 				if err != nil {
 					t.Errorf("%s, a client from %s: %v", life, who, err)
 				}
@@ -252,7 +264,7 @@ func (p *providerTier) live(t *testing.T, life shapes.Life) {
 					t.Fatal(err)
 				}
 				c := capibridge.FromObject(u)
-				f, err := new(capibridge.Providers).Describe(t.Context(), p.client, c)
+				f, err := new(capibridge.Providers).Describe(t.Context(), reader{p.client}, c)
 				if err != nil {
 					t.Fatal(err)
 				}

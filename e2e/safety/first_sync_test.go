@@ -44,7 +44,9 @@ func TestFirstSync(t *testing.T) {
 		{"SettledTierAsksNobody", (*firstSync).settled},
 		{"MovedClusterIsNotBuiltAgain", (*firstSync).moved},
 		{"MovedClusterOfARelease", (*firstSync).movedRelease},
+		{"DeletedRecordComesBack", (*firstSync).recordDeleted},
 		{"LostRecordOfAnOldTierHoldsNothing", (*firstSync).recordLost},
+		{"PersonsWordOutlivesTheFlag", (*firstSync).insisted},
 		{"TargetsOwnRecordCounts", (*firstSync).otherTier},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.run(f, t) }) {
@@ -95,9 +97,10 @@ func startFirstSync(t *testing.T) *firstSync {
 }
 
 // start starts the agent, as it is installed if nobody says otherwise.
-func (f *firstSync) start() {
+func (f *firstSync) start(args ...string) {
 	f.whole.Helper()
-	f.kill = scenario.StartAgent(f.whole, f.Stage, f.tier, "first", "--controllers=GitRepository,HelmRepository,HelmChart,Kustomization,HelmRelease")
+	f.kill = scenario.StartAgent(f.whole, f.Stage, f.tier, "first",
+		append([]string{"--controllers=GitRepository,HelmRepository,HelmChart,Kustomization,HelmRelease"}, args...)...)
 }
 
 // held waits until the Kustomization holds Clusters back, and says these texts.
@@ -220,7 +223,7 @@ func (f *firstSync) nothingOnRecord(t *testing.T) {
 	if got := scenario.Inventory(k); len(got) != 2 {
 		t.Errorf("the inventory is %v", got)
 	}
-	f.recorded(t, "state", v1alpha1.FirstSyncAdopt)
+	f.recorded(t, "state", v1alpha1.FirstSyncOpen)
 	out, err := f.cascade(t, "approve", "create")
 	if err == nil || !strings.Contains(out, "Kustomization/cascade-system/fleet: not created: Cluster/default/a") {
 		t.Errorf("approve create: %v\n%s", err, out)
@@ -314,7 +317,7 @@ func (f *firstSync) settled(t *testing.T) {
 	f.created(t, "c")
 	f.ready(t)
 	data, err := f.record(t.Context())
-	if err != nil || len(data) != 2 {
+	if err != nil || len(data) != 3 {
 		t.Errorf("the record is %v, %v", data, err)
 	}
 }
@@ -457,17 +460,68 @@ spec:
 	says(helmv2.UpgradeSucceededReason, "")
 }
 
-func (f *firstSync) recordLost(t *testing.T) {
-	f.kill()
+// recordDeleted: what the agent knows of a Cluster that was moved away survives a person who
+// deletes the record.
+func (f *firstSync) recordDeleted(t *testing.T) {
+	f.leave(t, "c")
+	f.held(t, "not created again: Cluster/default/c")
+	f.deleteRecord(t)
+	f.recorded(t, "default_c", "moving")
+	f.recorded(t, "state", v1alpha1.FirstSyncSettled)
+	f.held(t, "not created again: Cluster/default/c")
+	f.has(t, "c", 0)
+	if _, err := f.cascade(t, "approve", "create", "--all"); err != nil {
+		t.Fatal(err)
+	}
+	f.created(t, "c")
+	f.ready(t)
+}
+
+func (f *firstSync) deleteRecord(t *testing.T) {
+	t.Helper()
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: stage.Namespace, Name: v1alpha1.FirstSyncConfigMap}}
 	if err := f.c.Delete(t.Context(), cm); err != nil {
 		t.Fatal(err)
 	}
-	f.start()
+}
+
+// recordLost deletes the record while no agent runs: the tier settles by itself, because
+// everything is there.
+func (f *firstSync) recordLost(t *testing.T) {
+	f.kill()
+	f.deleteRecord(t)
+	f.start("--first-sync=create")
+	f.recorded(t, "state", v1alpha1.FirstSyncOpen)
 	f.recorded(t, "state", v1alpha1.FirstSyncSettled)
 	f.Put(t, "fleet", map[string]string{"fleet/d.yaml": scenario.LocalCluster("d")})
 	f.created(t, "d")
 	f.ready(t)
+}
+
+// insisted does what docs/rebuild.md says of a backup of etcd: the agent comes back with
+// the argument that it was installed with, everything looks ready, and a Cluster was
+// declared since.
+func (f *firstSync) insisted(t *testing.T) {
+	f.kill()
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: stage.Namespace, Name: v1alpha1.FirstSyncConfigMap}}
+	f.patch(t, cm, `{"data":{"state":"adopt"}}`)
+	f.start("--first-sync=create")
+	f.Put(t, "fleet", map[string]string{"fleet/e.yaml": scenario.LocalCluster("e")})
+	f.held(t, "Cluster/default/e", "nobody has said whether it is new")
+	f.has(t, "e", 0)
+	if _, err := f.cascade(t, "approve", "create", "default/e"); err != nil {
+		t.Fatal(err)
+	}
+	f.created(t, "e")
+	f.ready(t)
+	// Nor does it end because everything is there.
+	if data, err := f.record(t.Context()); err != nil || data["state"] != v1alpha1.FirstSyncAdopt {
+		t.Errorf("the record is %v, %v", data, err)
+	}
+	if _, err := f.cascade(t, "approve", "first-sync"); err != nil {
+		t.Fatal(err)
+	}
+	f.recorded(t, "state", v1alpha1.FirstSyncSettled)
 }
 
 // otherTier applies to another tier by spec.kubeConfig: what counts is what that one

@@ -3,6 +3,7 @@ package scenario
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -73,9 +74,13 @@ func StartStage(t *testing.T, o stage.Options) *stage.Stage {
 		t.Fatalf("cannot start the stage: %v", err)
 	}
 	t.Cleanup(func() {
-		NoRaces(t, s)
-		if t.Failed() {
+		races := races(s)
+		if t.Failed() || len(races) > 0 {
 			show(t, s)
+		}
+		// They come last: of a long output, the end is what is read.
+		for _, race := range races {
+			t.Error(race)
 		}
 		if err := s.Close(); err != nil {
 			t.Errorf("cannot clean up: %v", err)
@@ -88,6 +93,15 @@ func StartStage(t *testing.T, o stage.Options) *stage.Stage {
 // agent panicked.
 func NoRaces(t *testing.T, s *stage.Stage) {
 	t.Helper()
+	for _, race := range races(s) {
+		t.Error(race)
+	}
+}
+
+// races are the beginnings of what the race detectors of agents reported, and of their
+// panics.
+func races(s *stage.Stage) []string {
+	var found []string
 	for _, file := range s.Logs() {
 		data, err := os.ReadFile(file)
 		if err != nil {
@@ -95,10 +109,11 @@ func NoRaces(t *testing.T, s *stage.Stage) {
 		}
 		for _, mark := range []string{"WARNING: DATA RACE", "\npanic: ", "fatal error: "} {
 			if i := bytes.Index(data, []byte(mark)); i >= 0 {
-				t.Errorf("%s: %s", file, data[i:min(len(data), i+4000)])
+				found = append(found, fmt.Sprintf("%s: %s", file, data[i:min(len(data), i+4000)]))
 			}
 		}
 	}
+	return found
 }
 
 // show logs what a person would look at first.

@@ -37,23 +37,41 @@ const startTries = 3
 // errEnded: the process ended before it was ready.
 var errEnded = errors.New("it ended")
 
+// AgentOptions say how an agent is started.
+type AgentOptions struct {
+	// Program is the file of the agent; empty: the one of the stage.
+	Program string
+	// Name is that of its pod, by which it holds the lease of the tier; empty: it runs
+	// without a lease, the only one of the tier.
+	Name string
+	// Flags besides those that it needs here.
+	Flags []string
+}
+
 // StartAgent runs the agent of a tier, as its administrator, with these flags
 // besides those that it needs here. It returns when the agent is ready. The
 // agent ends with the stage.
 func (t *Tier) StartAgent(ctx context.Context, flags ...string) (*Agent, error) {
+	return t.StartAgentWith(ctx, AgentOptions{Flags: flags})
+}
+
+// StartAgentWith is StartAgent with more to say.
+func (t *Tier) StartAgentWith(ctx context.Context, o AgentOptions) (*Agent, error) {
+	if o.Program == "" {
+		var err error
+		if o.Program, err = t.stage.Program("cascade"); err != nil {
+			return nil, err
+		}
+	}
 	for try := 1; ; try++ {
-		a, err := t.startAgent(ctx, flags)
+		a, err := t.startAgent(ctx, o)
 		if !errors.Is(err, errEnded) || try == startTries {
 			return a, err
 		}
 	}
 }
 
-func (t *Tier) startAgent(ctx context.Context, flags []string) (*Agent, error) {
-	program, err := t.stage.Program("cascade")
-	if err != nil {
-		return nil, err
-	}
+func (t *Tier) startAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 	health, err := freeAddress()
 	if err != nil {
 		return nil, err
@@ -67,11 +85,14 @@ func (t *Tier) startAgent(ctx context.Context, flags []string) (*Agent, error) {
 		return nil, fmt.Errorf("cannot open log of the agent: %w", err)
 	}
 	defer output.Close()
-	a.cmd = exec.Command(program, append([]string{
-		"agent", "--metrics-addr", a.metrics, "--profiling", "--health-addr", health, "--enable-leader-election=false",
-		"--agent-image", Image, "--storage-path", filepath.Join(t.Dir, "storage"),
-	}, flags...)...)
+	a.cmd = exec.Command(o.Program, append([]string{
+		"agent", "--metrics-addr", a.metrics, "--profiling", "--health-addr", health, fmt.Sprintf("--enable-leader-election=%t", o.Name != ""),
+		"--agent-image", Image, "--storage-path", filepath.Join(t.Dir, "storage"+o.Name),
+	}, o.Flags...)...)
 	a.cmd.Env = append(t.stage.environment(), "KUBECONFIG="+t.Kubeconfig())
+	if o.Name != "" {
+		a.cmd.Env = append(a.cmd.Env, "POD_NAME="+o.Name)
+	}
 	a.cmd.Stdout, a.cmd.Stderr = output, output
 	// If this process is killed, the agent goes with it.
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -131,6 +152,14 @@ func freeAddress() (string, error) {
 
 // PID of the process.
 func (a *Agent) PID() int { return a.cmd.Process.Pid }
+
+// Signal sends a signal to the process: SIGSTOP pauses it and SIGCONT lets it go on.
+func (a *Agent) Signal(signal syscall.Signal) error {
+	if err := a.cmd.Process.Signal(signal); err != nil {
+		return fmt.Errorf("cannot signal the agent: %w", err)
+	}
+	return nil
+}
 
 // Running reports whether the process has not ended.
 func (a *Agent) Running() bool {

@@ -41,6 +41,10 @@ const Namespace = v1alpha1.AgentNamespace
 // baseRepository is the repository that has the charts and the component manifests.
 const baseRepository = "base"
 
+// environmentPrefix begins the names of the repositories of environments. Each has a key
+// of its own.
+const environmentPrefix = "env-"
+
 // startTimeout bounds the start of one program, on a machine that is busy.
 const startTimeout = 3 * time.Minute
 
@@ -205,13 +209,26 @@ func (s *Stage) bootstrap(ctx context.Context) error {
 		return err
 	}
 	username, password := s.Git.Login()
-	for _, secret := range []*corev1.Secret{{
+	secrets := []*corev1.Secret{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: "git-auth"},
 		StringData: map[string]string{"username": username, "password": password},
-	}, {
-		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: "git-ssh"},
-		StringData: map[string]string{"identity": string(s.Git.ClientKey()), "known_hosts": s.Git.KnownHosts()},
-	}} {
+	}}
+	repositories, err := filepath.Glob(filepath.Join(s.options.Repos, environmentPrefix+"*"))
+	if err != nil {
+		return fmt.Errorf("cannot list repositories: %w", err)
+	}
+	for _, repository := range repositories {
+		name := filepath.Base(repository)
+		key, err := s.Git.DeployKey(name)
+		if err != nil {
+			return err
+		}
+		secrets = append(secrets, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: "git-ssh-" + strings.TrimPrefix(name, environmentPrefix)},
+			StringData: map[string]string{"identity": string(key), "known_hosts": s.Git.KnownHosts()},
+		})
+	}
+	for _, secret := range secrets {
 		if err := c.Create(ctx, secret); err != nil {
 			return fmt.Errorf("cannot create Secret %s: %w", secret.Name, err)
 		}

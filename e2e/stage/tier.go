@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -96,8 +97,11 @@ func (t *Tier) StartControlPlane(ctx context.Context) error {
 	return err
 }
 
-// StartNode gives the cluster a node, on which its pods run as processes.
-func (t *Tier) StartNode(ctx context.Context) error { return t.startNode(ctx) }
+// StartNode gives the cluster a node, on which its pods run as processes. It looks for
+// programs in these directories before those of the stage.
+func (t *Tier) StartNode(ctx context.Context, first ...string) error {
+	return t.startNode(ctx, first...)
+}
 
 // Stop ends the cluster. It keeps its data, for another start.
 func (t *Tier) Stop(ctx context.Context) error { return t.stage.stop(ctx, t.Dir) }
@@ -107,9 +111,9 @@ func (t *Tier) Remove(ctx context.Context) error {
 	return errors.Join(t.Stop(ctx), os.RemoveAll(t.Dir))
 }
 
-func (t *Tier) startNode(ctx context.Context) error {
+func (t *Tier) startNode(ctx context.Context, first ...string) error {
 	_, err := t.stage.Run(ctx, "cascade-local", "node", "start", "--kubeconfig", t.Kubeconfig(), "--name", t.Name,
-		"--dir", filepath.Join(t.Dir, "node"), "--owner-pid", strconv.Itoa(os.Getpid()), "--bin-dir", strings.Join(t.stage.options.Bin, ":"))
+		"--dir", filepath.Join(t.Dir, "node"), "--owner-pid", strconv.Itoa(os.Getpid()), "--bin-dir", strings.Join(slices.Concat(first, t.stage.options.Bin), ":"))
 	return err
 }
 
@@ -165,6 +169,18 @@ func (t *Tier) Agent() int {
 func (s *Stage) Cluster(ctx context.Context, name string, flags ...string) (*Tier, error) {
 	t := &Tier{Name: name, Dir: filepath.Join(s.options.Run, "clusters", name), stage: s, flags: flags}
 	return t, t.StartControlPlane(ctx)
+}
+
+// Copy starts a cluster with the data and the authorities of this one, which must be
+// stopped: what becomes of a backup that is restored elsewhere. It ends with the stage.
+func (t *Tier) Copy(ctx context.Context, name string) (*Tier, error) {
+	c := &Tier{Name: t.Name, Dir: filepath.Join(t.stage.options.Run, "clusters", name), stage: t.stage, flags: t.flags}
+	for _, part := range []string{"etcd", "pki"} {
+		if err := os.CopyFS(filepath.Join(c.Dir, part), os.DirFS(filepath.Join(t.Dir, part))); err != nil {
+			return nil, fmt.Errorf("cannot copy %s of %s: %w", part, t.Name, err)
+		}
+	}
+	return c, c.StartControlPlane(ctx)
 }
 
 // Through is the tier as a kubeconfig leads to it, which is that of a proxy in front

@@ -81,8 +81,11 @@ func Start(ctx context.Context, programs, name, repository string, add ...func(*
 	return b, b.Git.Create(ctx, repository)
 }
 
-// kubeconfig is the file for the API server.
-func (b *Testbed) kubeconfig() string { return filepath.Join(b.Dir, "plane", "kubeconfig") }
+// Kubeconfig is the file for the API server.
+func (b *Testbed) Kubeconfig() string { return filepath.Join(b.Dir, "plane", "kubeconfig") }
+
+// Etcd is the socket for clients of the store of the API server.
+func (b *Testbed) Etcd() string { return filepath.Join(b.Dir, "plane", "etcd.sock") }
 
 func (b *Testbed) startServer(ctx context.Context) error {
 	plane, program := filepath.Join(b.Dir, "plane"), filepath.Join(b.programs, "controlplane")
@@ -98,7 +101,7 @@ func (b *Testbed) startServer(ctx context.Context) error {
 	if b.Server, err = strconv.Atoi(strings.TrimSpace(string(pid))); err != nil {
 		return err
 	}
-	if b.Config, err = clientcmd.BuildConfigFromFlags("", b.kubeconfig()); err != nil {
+	if b.Config, err = clientcmd.BuildConfigFromFlags("", b.Kubeconfig()); err != nil {
 		return err
 	}
 	b.Config.QPS = -1
@@ -154,7 +157,7 @@ func (b *Testbed) StartAgent(health string, flags ...string) error {
 	b.Agent = exec.Command(filepath.Join(b.programs, "cascade"), append([]string{
 		"agent", "--health-addr", health, "--enable-leader-election=false", "--storage-path", filepath.Join(b.Dir, "storage"),
 	}, flags...)...)
-	b.Agent.Env = append(os.Environ(), "KUBECONFIG="+b.kubeconfig())
+	b.Agent.Env = append(os.Environ(), "KUBECONFIG="+b.Kubeconfig())
 	b.Agent.Stdout, b.Agent.Stderr = b.Log, b.Log
 	// If this process is killed, the agent goes with it.
 	b.Agent.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -1,35 +1,39 @@
 package providers
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"path"
 	"slices"
 	"strings"
-	"sync"
-
-	"k8s.io/utils/lru"
+	"sync/atomic"
 
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/keep"
 	"github.com/cascade-gitops/cascade/syncer/render"
 )
 
-// Numbers of a Library.
+// Numbers of a Library, in bytes.
 const (
-	// remembered bounds the sets and failures that are kept. A set takes a few
-	// hundred kilobytes, and a tier has a few for each of its layers.
-	remembered = 64
-	// rememberedFiles bounds what is remembered about files.
-	rememberedFiles = 256
+	// remembered bounds the sets and failures that are kept. A set takes a few hundred
+	// kilobytes, and a tier has a few for each of its layers. If components mention what
+	// is of one child alone, each child has sets of its own.
+	remembered = 32 << 20
+	// rememberedNames bounds what is remembered about files and contracts.
+	rememberedNames = 1 << 20
 )
 
 // Files of a source at one revision.
 type Files interface {
 	ReadFile(name string) ([]byte, error)
+	// Stat tells what is at a path. The hash of a file stands for its content.
+	Stat(name string) (dir bool, hash string, err error)
 }
 
 // Set has the objects of one Wanted. It is immutable, and shared.
@@ -40,6 +44,8 @@ type Set struct {
 	Objects   *apply.Packed
 	// Probes tell whether the webhooks respond.
 	Probes []Probe
+	// Definitions among the objects.
+	Definitions []Definition
 }
 
 // Order is a request to a Library.
@@ -58,27 +64,17 @@ type Order struct {
 
 // Library makes sets and remembers them. Use NewLibrary.
 type Library struct {
-	mu sync.Mutex
 	// uses of variables by file, checks of contracts by what was wanted, and sets,
 	// each by all that it depends on.
-	uses   *lru.Cache
-	checks *lru.Cache
-	sets   *lru.Cache
+	uses   keep.Once[[]string]
+	checks keep.Once[struct{}]
+	sets   keep.Once[*Set]
 	// built counts sets that were built, for tests.
-	built int
+	built atomic.Int64
 }
 
 // NewLibrary returns an empty library.
-func NewLibrary() *Library {
-	return &Library{uses: lru.New(rememberedFiles), checks: lru.New(rememberedFiles), sets: lru.New(remembered)}
-}
-
-// work is something that is done once; others wait for it.
-type work[T any] struct {
-	once   sync.Once
-	result T
-	err    error
-}
+func NewLibrary() *Library { return &Library{} }
 
 // lastingError is a permanent failure: the same input fails again.
 type lastingError struct{ err error }
@@ -88,45 +84,27 @@ func (e *lastingError) Unwrap() error { return e.err }
 
 func lasting(err error) error { return &lastingError{err} }
 
-// once does the work of a key once. A failure that may pass is forgotten, so that the
-// next call does the work again.
-func once[T any](mu *sync.Mutex, cache *lru.Cache, key string, do func() (T, error)) (T, error) {
-	mu.Lock()
-	found, ok := cache.Get(key)
-	if !ok {
-		found = &work[T]{}
-		cache.Add(key, found)
-	}
-	mu.Unlock()
-	w := found.(*work[T])
-	w.once.Do(func() { w.result, w.err = do() })
+func lasts(err error) bool {
 	var again *lastingError
-	if w.err != nil && !errors.As(w.err, &again) {
-		mu.Lock()
-		if now, ok := cache.Get(key); ok && now == found {
-			cache.Remove(key)
-		}
-		mu.Unlock()
-	}
-	return w.result, w.err
+	return errors.As(err, &again)
 }
 
 // Sets returns the sets of an order, in its order. It checks all contracts before it
 // renders the first set.
-func (l *Library) Sets(o Order) ([]*Set, error) {
+func (l *Library) Sets(ctx context.Context, o Order) ([]*Set, error) {
 	root := strings.TrimPrefix(path.Clean("/"+o.Root), "/")
 	names := []string{"contract", o.Content, root}
 	for _, w := range o.Wanted {
 		names = append(names, w.String())
 	}
-	if _, err := once(&l.mu, l.checks, keyOf(names), func() (struct{}, error) {
-		return struct{}{}, agree(o.Files, root, o.Wanted)
+	if _, err := l.checks.Do(ctx, keyOf(names), rememberedNames, lasts, func() (struct{}, int, error) {
+		return struct{}{}, 0, agree(o.Files, root, o.Wanted)
 	}); err != nil {
 		return nil, err
 	}
 	sets := make([]*Set, 0, len(o.Wanted))
 	for _, w := range o.Wanted {
-		set, err := l.set(o, root, w)
+		set, err := l.set(ctx, o, root, w)
 		if err != nil {
 			return nil, render.Mask(fmt.Errorf("cannot render %s: %w", w, err), o.Sensitive)
 		}
@@ -135,21 +113,25 @@ func (l *Library) Sets(o Order) ([]*Set, error) {
 	return sets, nil
 }
 
-func (l *Library) set(o Order, root string, w Wanted) (*Set, error) {
+func (l *Library) set(ctx context.Context, o Order, root string, w Wanted) (*Set, error) {
 	file := path.Join(w.dir(root), w.file)
+	content, err := contentOf(o, file)
+	if err != nil {
+		return nil, err
+	}
 	// Only the names of the variables are remembered; the text is read again when a set
 	// is built from it.
-	uses, err := once(&l.mu, l.uses, keyOf([]string{o.Content, file}), func() ([]string, error) {
+	uses, err := l.uses.Do(ctx, keyOf([]string{content, file}), rememberedNames, lasts, func() ([]string, int, error) {
 		c, err := load(o.Files, file)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		return c.Uses(), nil
+		return c.Uses(), len(strings.Join(c.Uses(), "")), nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	depends := []string{o.Content, file, w.String(), w.Deletion}
+	depends := []string{content, file, w.String(), w.Deletion}
 	for _, name := range uses {
 		if value, ok := o.Variables[name]; ok {
 			depends = append(depends, name+"="+value)
@@ -162,19 +144,8 @@ func (l *Library) set(o Order, root string, w Wanted) (*Set, error) {
 	for _, name := range slices.Sorted(maps.Keys(annotations)) {
 		depends = append(depends, name+": "+annotations[name])
 	}
-	set, err := once(&l.mu, l.sets, keyOf(depends), func() (*Set, error) {
-		c, err := load(o.Files, file)
-		if err != nil {
-			return nil, err
-		}
-		objects, err := c.Objects(o.Variables)
-		if err != nil {
-			return nil, lasting(fmt.Errorf("%s: %w", file, err))
-		}
-		l.mu.Lock()
-		l.built++
-		l.mu.Unlock()
-		return assemble(w, objects, annotations)
+	set, err := l.sets.Do(ctx, keyOf(depends), remembered, lasts, func() (*Set, int, error) {
+		return l.build(o, file, w, annotations)
 	})
 	if err != nil {
 		return nil, err
@@ -186,6 +157,36 @@ func (l *Library) set(o Order, root string, w Wanted) (*Set, error) {
 	with := *set
 	with.Credentials = w.Credentials
 	return &with, nil
+}
+
+// contentOf identifies what is in a file, of which revision it may be. What is absent is
+// looked for again in the next revision.
+func contentOf(o Order, file string) (string, error) {
+	_, hash, err := o.Files.Stat(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "none in " + o.Content, nil
+	case err != nil:
+		return "", fmt.Errorf("cannot find %s: %w", file, err)
+	}
+	return hash, nil
+}
+
+func (l *Library) build(o Order, file string, w Wanted, annotations map[string]string) (*Set, int, error) {
+	c, err := load(o.Files, file)
+	if err != nil {
+		return nil, 0, err
+	}
+	objects, err := c.Objects(o.Variables)
+	if err != nil {
+		return nil, 0, lasting(fmt.Errorf("%s: %w", file, err))
+	}
+	l.built.Add(1)
+	set, err := assemble(w, objects, annotations)
+	if err != nil {
+		return nil, 0, err
+	}
+	return set, set.Objects.Size(), nil
 }
 
 func load(files Files, file string) (*render.Components, error) {

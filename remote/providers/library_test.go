@@ -45,6 +45,19 @@ func (f *tree) ReadFile(name string) ([]byte, error) {
 	return []byte(text), nil
 }
 
+func (f *tree) Stat(name string) (bool, string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return false, "", f.fail
+	}
+	text, ok := f.files[name]
+	if !ok {
+		return false, "", &fs.PathError{Op: "stat", Path: name, Err: fs.ErrNotExist}
+	}
+	return false, text, nil
+}
+
 const (
 	core = `apiVersion: v1
 kind: Namespace
@@ -161,7 +174,7 @@ func TestSets(t *testing.T) {
 		"confirmed": {"what is confirmed to be deleted says so on everything", confirmed, map[string]string{"CLOUD_CREDENTIALS": ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sets, err := NewLibrary().Sets(order(source(), tc.spec, tc.variables))
+			sets, err := NewLibrary().Sets(t.Context(), order(source(), tc.spec, tc.variables))
 			if err != nil {
 				t.Fatalf("%s\nSets(): %v", tc.reason, err)
 			}
@@ -233,7 +246,7 @@ func TestRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l, files := NewLibrary(), source()
 			for range 2 {
-				_, err := l.Sets(order(files, tc.spec, tc.variables))
+				_, err := l.Sets(t.Context(), order(files, tc.spec, tc.variables))
 				if err == nil || !strings.Contains(err.Error(), tc.want) || tc.is != nil && !errors.Is(err, tc.is) {
 					t.Errorf("%s\nSets(): %v, want %q (%v)", tc.reason, err, tc.want, tc.is)
 				} else if strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "c2VjcmV0") {
@@ -256,7 +269,7 @@ func TestOnce(t *testing.T) {
 	l, files := NewLibrary(), source()
 	ask := func(o Order) []*Set {
 		t.Helper()
-		sets, err := l.Sets(o)
+		sets, err := l.Sets(t.Context(), o)
 		if err != nil {
 			t.Error(err)
 		}
@@ -270,8 +283,8 @@ func TestOnce(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	if l.built != 2 {
-		t.Errorf("%d sets were made for children that differ in variables that are not used, want 2", l.built)
+	if l.built.Load() != 2 {
+		t.Errorf("%d sets were made for children that differ in variables that are not used, want 2", l.built.Load())
 	}
 	first := ask(order(files, spec, map[string]string{"CLOUD_CREDENTIALS": "YQ=="}))
 	for name, tc := range map[string]struct {
@@ -280,7 +293,13 @@ func TestOnce(t *testing.T) {
 		made   int
 	}{
 		"Value":   {"the value of a variable that is used", func(o *Order) { o.Variables = map[string]string{"CLOUD_CREDENTIALS": "Yg=="} }, 1},
-		"Content": {"another revision of the source", func(o *Order) { o.Content = "sha1:2" }, 2},
+		"Content": {"another revision of the source with the same files", func(o *Order) { o.Content = "sha1:2" }, 0},
+		"File": {"another content of a file", func(o *Order) {
+			changed := source()
+			file := "c/infrastructure-cloud/v1.13.0/infrastructure-components.yaml"
+			changed.files[file] += "---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: more, namespace: cap-system}}\n"
+			o.Files, o.Content = changed, "sha1:3"
+		}, 1},
 		"Version": {"another version", func(o *Order) { o.Wanted = List(named("v1.13.4", "cloud", "v1.10.2")) }, 1},
 		"Annotation": {"an annotation", func(o *Order) {
 			s := named("v1.13.4", "cloud", "v1.13.0")
@@ -293,11 +312,11 @@ func TestOnce(t *testing.T) {
 			o.Wanted = List(s)
 		}, 0},
 	} {
-		before := l.built
+		before := l.built.Load()
 		o := order(files, spec, map[string]string{"CLOUD_CREDENTIALS": "YQ=="})
 		tc.change(&o)
 		got := ask(o)
-		if made := l.built - before; made != tc.made {
+		if made := int(l.built.Load() - before); made != tc.made {
 			t.Errorf("%s: %s: %d sets were made, want %d", name, tc.reason, made, tc.made)
 		}
 		if same := got[1].Objects.Digest() == first[1].Objects.Digest(); same != (name == "Content" || name == "Credentials") {
@@ -314,11 +333,11 @@ func TestPassing(t *testing.T) {
 	l, files := NewLibrary(), source()
 	o := order(files, named("v1.13.4", "", ""), nil)
 	files.fail = errors.New("the mirror is being repaired")
-	if _, err := l.Sets(o); !errors.Is(err, files.fail) {
+	if _, err := l.Sets(t.Context(), o); !errors.Is(err, files.fail) {
 		t.Fatalf("Sets() = %v, want %v", err, files.fail)
 	}
 	files.fail = nil
-	if _, err := l.Sets(o); err != nil {
+	if _, err := l.Sets(t.Context(), o); err != nil {
 		t.Fatalf("Sets() fails after the source came back: %v", err)
 	}
 }

@@ -47,6 +47,9 @@ func assemble(w Wanted, objects []*unstructured.Unstructured, annotations map[st
 		}
 		objects = append(objects, more...)
 	}
+	if set.Definitions, err = definedBy(objects); err != nil {
+		return nil, lasting(err)
+	}
 	w.Own(objects...)
 	set.Objects, err = apply.Pack(objects)
 	return set, err

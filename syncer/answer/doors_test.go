@@ -16,13 +16,13 @@ var doors = map[string]string{
 	"cmd/cascade/agent/agent.go": "guarded at once",
 	"cmd/cascade/main.go":        "the kubeconfig of whoever runs the command line",
 	"cmd/cascade/install.go":     "the same",
-	"remote/child.go":            "goes to remote/connection.go",
+	"remote/connect.go":          "read for remote/link, which guards it in calls",
 	"remote/credential.go":       "holds a credential, connects to nothing",
-	"remote/probe.go":            "goes to remote/connection.go",
+	"remote/link/reach.go":       "guarded in calls",
 	"syncer/target/target.go":    "guarded in connect",
 	"syncer/apply/cluster.go":    "of a client that is bounded",
 	"syncer/release/session.go":  "a copy of a guarded one",
-	"capibridge/kubeconfig.go":   "for remote/child.go and syncer/target",
+	"capibridge/kubeconfig.go":   "for remote/link and syncer/target",
 }
 
 // TestDoors: nothing connects to an API server past this package.

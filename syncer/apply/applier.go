@@ -67,7 +67,7 @@ type Applier struct {
 // New returns an Applier for an owner in a cluster. Without a memo every object
 // is sent with each Sync.
 func New(c *Cluster, owner Owner, m *memo.Memo, now func() time.Time) *Applier {
-	library := ssa.NewResourceManager(c, nil, ssa.Owner{Field: owner.FieldManager, Group: owner.LabelGroup})
+	library := ssa.NewResourceManager(exact{c}, nil, ssa.Owner{Field: owner.FieldManager, Group: owner.LabelGroup})
 	library.SetConcurrency(c.parallel)
 	return &Applier{client: c, facts: c.own(), memo: m, library: library, owner: owner, now: now}
 }
@@ -76,12 +76,17 @@ func New(c *Cluster, owner Owner, m *memo.Memo, now func() time.Time) *Applier {
 // error the result's inventory is what must stay recorded.
 func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (Result, error) {
 	r := a.begin(phases, o)
-	for _, step := range []func(context.Context) error{r.holdCreation, r.recordAhead, r.poll, r.applyPhases, r.pruneRest} {
+	for _, step := range []func(context.Context) error{r.holdCreation, r.recordAhead, r.poll, r.learn, r.applyPhases, r.pruneRest} {
 		if err := step(ctx); err != nil {
 			return r.res, err
 		}
 	}
-	return r.res, nil
+	if len(r.packed) == 0 && len(r.res.Sent) == len(r.objects) {
+		r.res.Ownership = r.res.Sent.ownership()
+	}
+	var err error
+	r.res.Seal, err = r.seal(ctx)
+	return r.res, err
 }
 
 // Remove deletes everything that the owner's inventory names, because a person

@@ -60,7 +60,7 @@ func (a *Applier) carries(ctx context.Context, e inventory.Entry, u *unstructure
 			if inventory.ProtectedKind(c.Group, c.Kind) || lower {
 				holds = append(holds, c.String())
 			}
-			if elsewhere || !isSync(c) || seen[c.ID()] {
+			if elsewhere || !isSync(c) && !isLayer(c) || seen[c.ID()] {
 				continue
 			}
 			seen[c.ID()] = true
@@ -73,10 +73,58 @@ func (a *Applier) carries(ctx context.Context, e inventory.Entry, u *unstructure
 			} else if err != nil {
 				return nil, 0, fmt.Errorf("cannot read %s to tell what goes with it: %w", c, err)
 			}
+			if isLayer(c) {
+				layerHolds, layerObjects, _ := along(c, below)
+				holds, objects = append(holds, layerHolds...), objects+layerObjects
+				continue
+			}
 			queue = append(queue, below)
 		}
 	}
 	return holds, objects, nil
+}
+
+// layerProtected is on how many children a Layer is protected: as many as make the Layer
+// itself hold its removal until a person approves. A Layer that is being deleted cannot be
+// kept any more, so it is better held before.
+const layerProtected = 3
+
+func isLayer(e inventory.Entry) bool { return e.Group == v1alpha1.Group && e.Kind == "Layer" }
+
+// along tells what a Layer takes along from its children when it is deleted, by its
+// status.
+func along(e inventory.Entry, u *unstructured.Unstructured) (holds []string, objects int, text string) {
+	policy, _, _ := unstructured.NestedString(u.Object, "spec", "deletionPolicy")
+	suspended, _, _ := unstructured.NestedBool(u.Object, "spec", "suspend")
+	if policy != string(v1alpha1.DeletionDelete) || suspended {
+		return nil, 0, ""
+	}
+	children, known, _ := unstructured.NestedInt64(u.Object, "status", "onRecord", "children")
+	if !known {
+		// An earlier version wrote the status.
+		children, _, _ = unstructured.NestedInt64(u.Object, "status", "children", "total")
+	}
+	if children == 0 {
+		return nil, 0, ""
+	}
+	count, _, _ := unstructured.NestedInt64(u.Object, "status", "onRecord", "objects")
+	text = fmt.Sprintf("with %s would go %d objects on %d children", e, count, children)
+	if children >= layerProtected {
+		holds = []string{text}
+	}
+	return holds, int(max(count, children)), text
+}
+
+// holding says that a Layer holds its removal from children until a person approves;
+// empty if it does not.
+func holding(u *unstructured.Unstructured) string {
+	held, _, _ := unstructured.NestedBool(u.Object, "status", "removal", "held")
+	waiting, _, _ := unstructured.NestedInt64(u.Object, "status", "removal", "waiting")
+	if suspended, _, _ := unstructured.NestedBool(u.Object, "spec", "suspend"); !held || suspended {
+		return ""
+	}
+	return fmt.Sprintf("Layer/%s/%s is being deleted, and its removal from %d children is held: look at it with: cascade approve removal %s -n %s",
+		u.GetNamespace(), u.GetName(), waiting, u.GetName(), u.GetNamespace())
 }
 
 // leaves reports whether a Kustomization or HelmRelease that is deleted leaves

@@ -170,15 +170,14 @@ func (a *Applier) looseLive(ctx context.Context, entries []inventory.Entry) (map
 
 func (a *Applier) clustersIn(ctx context.Context, namespace string) (*unstructured.UnstructuredList, error) {
 	list := &unstructured.UnstructuredList{}
-	mapping, err := a.facts.RESTMapper().RESTMapping(clusterapi.ClusterKind)
+	err := a.facts.InServed(clusterapi.ClusterKind, func(served *meta.RESTMapping) error {
+		list.SetGroupVersionKind(served.GroupVersionKind)
+		return a.facts.List(ctx, list, client.InNamespace(namespace))
+	})
 	if meta.IsNoMatchError(err) {
 		return list, nil // what may refer to it cannot be there; then it is held
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot look up kind Cluster: %w", err)
-	}
-	list.SetGroupVersionKind(mapping.GroupVersionKind)
-	if err := a.facts.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return nil, fmt.Errorf("cannot list Clusters in namespace %s: %w", namespace, err)
 	}
 	return list, nil

@@ -82,24 +82,21 @@ func (a *Applier) neededBy(ctx context.Context, e inventory.Entry, u *unstructur
 }
 
 func (a *Applier) clusterExists(ctx context.Context, e inventory.Entry) (bool, error) {
-	mapping, err := a.facts.RESTMapper().RESTMapping(clusterapi.ClusterKind)
-	if meta.IsNoMatchError(err) {
+	err := a.facts.InServed(clusterapi.ClusterKind, func(served *meta.RESTMapping) error {
+		u := &metav1.PartialObjectMetadata{}
+		u.SetGroupVersionKind(served.GroupVersionKind)
+		return a.facts.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Name}, u)
+	})
+	switch {
+	case meta.IsNoMatchError(err):
 		gone := a.facts.kindGone(ctx, e)
 		if gone.State == inventory.Unknown {
 			return false, errors.New(gone.Problem)
 		}
 		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("cannot look up kind Cluster: %w", err)
-	}
-	u := &metav1.PartialObjectMetadata{}
-	u.SetGroupVersionKind(mapping.GroupVersionKind)
-	err = a.facts.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Name}, u)
-	if confirmsAbsence(err) {
+	case confirmsAbsence(err):
 		return false, nil
-	}
-	if err != nil {
+	case err != nil:
 		return false, fmt.Errorf("cannot read Cluster %s/%s: %w", e.Namespace, e.Name, err)
 	}
 	return true, nil
@@ -134,13 +131,13 @@ func (a *Applier) clusters(ctx context.Context, namespace string, k *lookups) ([
 	if found, ok := k.clusters[namespace]; ok {
 		return found, nil
 	}
-	mapping, err := a.facts.RESTMapper().RESTMapping(clusterapi.ClusterKind)
+	var found []unstructured.Unstructured
+	err := a.facts.InServed(clusterapi.ClusterKind, func(served *meta.RESTMapping) (err error) {
+		found, err = a.list(ctx, served.GroupVersionKind, namespace)
+		return err
+	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot look up kind Cluster: %w", err)
-	}
-	found, err := a.list(ctx, mapping.GroupVersionKind, namespace)
-	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("cannot look up Clusters: %w", err)
 	}
 	if k.clusters == nil {
 		k.clusters = map[string][]unstructured.Unstructured{}

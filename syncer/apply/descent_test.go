@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -13,7 +14,11 @@ import (
 func parsed(t *testing.T, text string) *unstructured.Unstructured {
 	t.Helper()
 	u := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
+	data, err := yaml.YAMLToJSON([]byte(text))
+	if err == nil {
+		err = u.UnmarshalJSON(data) // whole numbers stay whole, as they come from an API server
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	return u
@@ -64,5 +69,39 @@ func TestLeaves(t *testing.T) {
 	}
 	if leaves(parsed(t, "apiVersion: helm.toolkit.fluxcd.io/v2\nkind: HelmRelease\nspec: {suspend: true}")) {
 		t.Error("a suspended HelmRelease may be resumed to be deleted")
+	}
+}
+
+// TestAlong: what a Layer takes along from its children counts, whichever version wrote
+// its status (C36).
+func TestAlong(t *testing.T) {
+	const layer = "apiVersion: cascade.dev/v1alpha1\nkind: Layer\nmetadata: {namespace: fleet, name: app}\n"
+	for name, tc := range map[string]struct {
+		reason, rest string
+		holds        bool
+		objects      int
+	}{
+		"Deletes":   {"many children would be emptied", "spec: {deletionPolicy: Delete}\nstatus: {onRecord: {children: 12, objects: 144}}", true, 144},
+		"Two":       {"two go by themselves; their objects count", "spec: {deletionPolicy: Delete}\nstatus: {onRecord: {children: 2, objects: 24}}", false, 24},
+		"Orphans":   {"everything stays", "spec: {deletionPolicy: Orphan}\nstatus: {onRecord: {children: 12, objects: 144}}", false, 0},
+		"Suspended": {"a suspended Layer leaves everything", "spec: {deletionPolicy: Delete, suspend: true}\nstatus: {onRecord: {children: 12, objects: 144}}", false, 0},
+		"Older":     {"an earlier version counted no objects", "spec: {deletionPolicy: Delete}\nstatus: {children: {total: 12}}", true, 12},
+		"None":      {"no child has anything of it", "spec: {deletionPolicy: Delete}\nstatus: {onRecord: {children: 0, objects: 0}, children: {total: 12}}", false, 0},
+		"New":       {"it was never looked at", "spec: {deletionPolicy: Delete}", false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := parsed(t, layer+tc.rest)
+			holds, objects, text := along(inventory.Of(u), u)
+			if (len(holds) > 0) != tc.holds || objects != tc.objects || (text != "") != (tc.objects > 0) {
+				t.Errorf("%s: along() = %q, %d, %q", tc.reason, holds, objects, text)
+			}
+		})
+	}
+	held := parsed(t, layer+"status: {removal: {held: true, waiting: 12}}")
+	if got := holding(held); !strings.Contains(got, "cascade approve removal app -n fleet") || !strings.Contains(got, "12 children") {
+		t.Errorf("a Layer that holds says %q", got)
+	}
+	if got := holding(parsed(t, layer+"status: {removal: {waiting: 1}}")); got != "" {
+		t.Errorf("a Layer that holds nothing says %q", got)
 	}
 }

@@ -91,6 +91,9 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 		kind, _, _ := unstructured.NestedString(u.Object, "type")
 		live.ClusterSecret = kind == clusterapi.SecretType
 	}
+	if isLayer(e) {
+		live.Holding = holding(u)
+	}
 	if !live.Owned || live.Exempt || live.Deleting {
 		return live, u
 	}
@@ -107,6 +110,8 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 		live.Holds, err = a.holds(ctx, e.Name, owned)
 	case isSync(e):
 		live.Holds, live.Carries, err = a.carries(ctx, e, u, k.claimed)
+	case isLayer(e):
+		live.Holds, live.Carries, live.Along = along(e, u)
 	}
 	if err != nil {
 		return unknown(err), nil

@@ -127,7 +127,8 @@ func (a *Applier) found(ctx context.Context, mapping *meta.RESTMapping, e invent
 func wholly(gvk schema.GroupVersionKind) bool {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(gvk)
-	return ssautil.IsSecret(u) || isSync(inventory.Entry{Group: gvk.Group, Kind: gvk.Kind})
+	e := inventory.Entry{Group: gvk.Group, Kind: gvk.Kind}
+	return ssautil.IsSecret(u) || isSync(e) || isLayer(e)
 }
 
 // get reads an object, of most kinds the metadata only.

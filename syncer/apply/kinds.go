@@ -58,6 +58,28 @@ func (c *Cluster) served(e inventory.Entry) (*meta.RESTMapping, error) {
 	return mapping, err
 }
 
+// InServed calls read with the version in which a kind is served: the one that is known
+// or, if it turns out that the API server does not serve that any more, the one that it
+// serves now. It returns a NoMatch error if the kind is not served.
+func (c *Cluster) InServed(gk schema.GroupKind, read func(*meta.RESTMapping) error) error {
+	mapping, err := c.served(inventory.Entry{Group: gk.Group, Kind: gk.Kind})
+	if err != nil {
+		return err
+	}
+	err = read(mapping)
+	if !apierrors.IsNotFound(err) || confirmsAbsence(err) {
+		return err
+	}
+	found, _, rerr := c.relocate(gk)
+	switch {
+	case rerr != nil:
+		return rerr
+	case found == nil:
+		return err
+	}
+	return read(found)
+}
+
 // relocate asks the API server for the versions of a kind, after it turned out
 // that the one that the mapper knows is not served any more. found is nil if no
 // version is; complete says that the API server serves the group and listed all of it.

@@ -3,11 +3,10 @@ package apply
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"sync/atomic"
+	"time"
+	"unique"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 
@@ -41,18 +40,27 @@ type item struct {
 	// would notice a change of it; kept, that it remembers the answer to an apply.
 	live          *observed.Object
 	watched, kept bool
+	// shown: a sweep shows live.
+	shown bool
 }
+
+// place is where an item is listed.
+func (it *item) place() place { return place{it.mapping.Resource, it.key.Name.Namespace} }
 
 // outcome of one object. complete: nothing has to be asked about it before its
 // next change.
 type outcome struct {
+	entry      inventory.Entry
 	change     ssa.ChangeSetEntry
 	drift      *Drift
 	remembered bool
 	complete   bool
 	err        error
-	// sent identifies the object as it was applied, now or before.
-	sent sentKey
+	// sent identifies the object as it was applied, now or before, and seen is its state.
+	// touched: that is not the one in which it was seen before.
+	sent    sentKey
+	seen    seen
+	touched bool
 	// got is the answer to an apply, if there was one.
 	got *metav1.PartialObjectMetadata
 }
@@ -66,7 +74,10 @@ func (res *Result) add(out outcome) {
 		res.Remembered++
 	}
 	if out.sent != (sentKey{}) {
-		res.Sent[out.sent] = struct{}{}
+		res.Sent[out.sent] = out.seen
+	}
+	if out.touched {
+		res.Touched = append(res.Touched, out.entry)
 	}
 	res.Complete = res.Complete && out.complete
 	res.Changes.Add(out.change)
@@ -78,22 +89,24 @@ func (r *run) applyRank(ctx context.Context, objects []*unstructured.Unstructure
 	// A cluster that does not answer is not asked for each object anew.
 	var silent atomic.Bool
 	inParallel(r.client.parallel, len(objects), func(i int) {
-		if silent.Load() {
+		switch kind := objects[i].GroupVersionKind().GroupKind(); {
+		case silent.Load():
 			outcomes[i].err = fmt.Errorf("%s was not tried: the API server does not answer", ssautil.FmtUnstructured(objects[i]))
 			return
+		case r.stuck.has(kind):
+			outcomes[i].err = fmt.Errorf("%s was not tried: the API server does not get done with objects of this kind", ssautil.FmtUnstructured(objects[i]))
+			return
 		}
+		begun := r.now()
 		outcomes[i] = r.applyOne(ctx, objects[i], bodies)
-		if unanswered(outcomes[i].err) {
+		if took := r.now().Sub(begun); outcomes[i].err != nil && took >= stuckAfter && gaveUp(outcomes[i].err) {
+			outcomes[i].err = &StuckError{Took: took.Round(time.Second), Err: outcomes[i].err}
+			r.stuck.add(objects[i].GroupVersionKind().GroupKind())
+		} else if Unanswered(outcomes[i].err) {
 			silent.Store(true)
 		}
 	})
 	return outcomes
-}
-
-// unanswered reports whether a request failed without the API server's word.
-func unanswered(err error) bool {
-	var network net.Error
-	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // applyOne brings one object into the cluster with as few requests as what is
@@ -111,14 +124,19 @@ func (r *run) applyOne(ctx context.Context, u *unstructured.Unstructured, bodies
 	var sent sentKey
 	if r.client.kinds != nil {
 		sent = sentKeyOf(u, body)
-		if _, ok := r.options.Sent[sent]; ok {
-			return outcome{change: changeOf(u, ssa.UnchangedAction), sent: sent}
+		if before, ok := r.options.Sent[sent]; ok && r.options.Sweep == nil {
+			return outcome{change: changeOf(u, ssa.UnchangedAction), sent: sent, seen: before}
 		}
 	}
 	it, err := r.locate(u, body)
 	if err != nil {
 		return outcome{err: err}
 	}
+	if out, stands, err := r.swept(ctx, it, sent); stands || err != nil {
+		out.err = err
+		return out
+	}
+	r.loose.Store(true)
 	if r.memo.Matches(it.key, r.owner.key(), it.desired) {
 		return outcome{change: changeOf(u, ssa.UnchangedAction), remembered: true, complete: true}
 	}
@@ -142,9 +160,35 @@ func (r *run) applyOne(ctx context.Context, u *unstructured.Unstructured, bodies
 	}
 	out := r.write(ctx, it)
 	if out.err == nil {
-		out.sent = sent
+		out.sent, out.entry, out.touched = sent, inventory.Of(u), true
+		if out.got != nil {
+			out.seen = seenOf(r.owner.FieldManager, u, out.got)
+		}
 	}
 	return out
+}
+
+// swept holds an object against the sweep, if there is one. stands: it is as it was when
+// it was seen last. What the sweep shows of another one is not asked for again.
+func (r *run) swept(ctx context.Context, it *item, sent sentKey) (out outcome, stands bool, err error) {
+	at := it.place()
+	live, trusted, err := r.options.Sweep.find(ctx, at, it.key.Name.Name)
+	if err != nil {
+		return outcome{}, false, ssaerrors.NewDryRunErr(err, it.object)
+	}
+	if live == nil {
+		return outcome{}, false, nil
+	}
+	before := r.options.Sent[sent]
+	if !trusted || !before.stands(r.owner.FieldManager, it.object, live, r.client.reader) {
+		it.live, it.shown = r.client.reader.Of(live), true
+		return outcome{}, false, nil
+	}
+	now := seenOf(r.owner.FieldManager, it.object, live)
+	r.places[unique.Make(at)] = struct{}{}
+	return outcome{
+		entry: inventory.Of(it.object), change: changeOf(it.object, ssa.UnchangedAction), sent: sent, seen: now, touched: now != before,
+	}, true, nil
 }
 
 // locate finds where an object is to be, and identifies what is asked for.
@@ -186,7 +230,9 @@ func (r *run) observe(ctx context.Context, it *item) (err error) {
 	}
 	it.watched = r.memo.Watch(ctx, it.key.Kind, preferred.Resource, it.mapping.Resource)
 	it.kept = it.watched || r.memo.Keeps(it.key.Kind, it.mapping.Resource)
-	it.live, err = r.look(ctx, it)
+	if !it.shown {
+		it.live, err = r.look(ctx, it)
+	}
 	return err
 }
 
@@ -273,6 +319,9 @@ func (r *run) patch(ctx context.Context, it *item) (*metav1.PartialObjectMetadat
 	return r.client.send(ctx, it.mapping.Resource, it.key.Name, it.body, r.owner.FieldManager)
 }
 
+// conflictTries is how often fields are taken over again after somebody wrote meanwhile.
+const conflictTries = 3
+
 // byLibrary applies an item by a live read, a dry run and, if that differs, an
 // apply. It is for objects of which fields of other managers are taken over, that
 // or have fields to be ignored.
@@ -282,6 +331,13 @@ func (r *run) byLibrary(ctx context.Context, it *item) (ssa.Action, *metav1.Part
 	options.MigrateAPIVersion = r.options.MigrateAPIVersion
 	options.Cleanup = r.client.reader.Cleanup()
 	set, err := r.library.ApplyAll(ctx, []*unstructured.Unstructured{it.object}, options)
+	for range conflictTries {
+		if !apierrors.IsConflict(err) {
+			break
+		}
+		// Somebody wrote while fields were taken over; see exact.
+		set, err = r.library.ApplyAll(ctx, []*unstructured.Unstructured{it.object}, options)
+	}
 	if err != nil {
 		return "", nil, err
 	}

@@ -18,6 +18,9 @@ type Options struct {
 	// Record writes the inventory down durably. It is called before the first
 	// write of an object.
 	Record func(ctx context.Context, entries []inventory.Entry) error
+	// AlwaysRecord: Record writes down more than the inventory, and is called even if
+	// the inventory stays as it is.
+	AlwaysRecord bool
 	// MigrateAPIVersion rewrites the entries of field managers that have another
 	// API version than the declared one (Flux's gate of that name).
 	MigrateAPIVersion bool
@@ -44,6 +47,10 @@ type Options struct {
 	// Prune removes what the rendering no longer declares. Without it such
 	// objects are forgotten.
 	Prune bool
+	// Defer leaves what the rendering no longer declares as it is, in the cluster and in
+	// the inventory, for a later Sync: other owners have to be applied first, which may
+	// take some of it over.
+	Defer bool
 	// Target, LowerTier, Approved and Undecided are passed on to the prune
 	// plan.
 	Target    string
@@ -56,9 +63,17 @@ type Options struct {
 	// Ignored finds, among entries that are no longer declared, those that files declare
 	// which the source ignores, with the files. It may be nil.
 	Ignored func(gone []inventory.Entry) (map[inventory.Entry]string, error)
-	// Sent are objects as they were applied before. They are not applied again. It
-	// is for connections that make one call at a time.
+	// Sent are objects as they were applied before. They are not applied again, unless
+	// there is a Sweep that shows them otherwise. It is for connections that make one call
+	// at a time.
 	Sent Sent
+	// Sweep shows the owner's objects; nil to go by Sent alone. Healthy: with Sent they
+	// were all healthy, so that those in the state of then still are.
+	Sweep   *Sweep
+	Healthy bool
+	// Ownership is that of the objects after an earlier process applied them. With it, the
+	// Sweep tells which of those in Sent are as they were applied.
+	Ownership Ownership
 	// Survey is what there was in the cluster a moment ago; nil if no survey was
 	// made.
 	Survey *Survey
@@ -96,6 +111,12 @@ const (
 type Result struct {
 	// Sent are all objects that are as they were applied, by this call or before.
 	Sent Sent
+	// Touched are objects that are not in the state in which they were seen before.
+	Touched []inventory.Entry
+	// Ownership is that of all objects, empty if it is not known of one.
+	Ownership Ownership
+	// Seal is that of the Sweep, broken unless it shows each object as it was applied.
+	Seal Seal
 	// Changes that were made, in order.
 	Changes *ssa.ChangeSet
 	// Drifted objects that are left as they are, each with what differs.

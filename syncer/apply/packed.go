@@ -53,6 +53,12 @@ func Pack(objects []*unstructured.Unstructured) (*Packed, error) {
 // Digest identifies the content.
 func (p *Packed) Digest() string { return p.digest }
 
+// Size is about how many bytes it takes.
+func (p *Packed) Size() int {
+	const outlineSize = 2 << 10 // of an object, with its entry
+	return cap(p.data) + outlineSize*len(p.entries)
+}
+
 // Entries of the objects. The caller must not change them.
 func (p *Packed) Entries() []inventory.Entry { return p.entries }
 

@@ -29,8 +29,8 @@ type Phase struct {
 	// Applied: the objects were applied and are not sent again. Await says
 	// whether they are waited for.
 	Applied bool
-	// bodies are what is sent of the objects of a frozen phase.
-	bodies bodies
+	// frozen are the objects of a frozen phase, in their order; nil for others.
+	frozen []*Frozen
 	digest string
 }
 
@@ -38,24 +38,31 @@ type Phase struct {
 // number of clusters. They must not be modified from then on.
 func (p Phase) Freeze(owner Owner) (Phase, error) {
 	h := sha256.New()
-	encoded := make(bodies, len(p.Objects))
+	p.frozen = make([]*Frozen, 0, len(p.Objects))
 	for _, u := range p.Objects {
-		ssautil.RemoveCABundleFromCRD(u)
-		owner.label(u)
-		body, err := encode(u)
+		f, err := Freeze(owner, u)
 		if err != nil {
 			return p, err
 		}
-		encoded[u] = body
-		h.Write(body)
+		p.frozen = append(p.frozen, f)
+		h.Write(f.body)
 		h.Write([]byte{'\n'})
 	}
-	p.bodies, p.digest = encoded, hex.EncodeToString(h.Sum(nil))
+	p.digest = hex.EncodeToString(h.Sum(nil))
 	return p, nil
 }
 
-// Digest identifies the objects of a frozen phase; it is empty for others.
-func (p Phase) Digest() string { return p.digest }
+// bodies are what is sent of the objects of a frozen phase.
+func (p Phase) bodies() bodies {
+	if p.frozen == nil {
+		return nil
+	}
+	b := make(bodies, len(p.frozen))
+	for _, f := range p.frozen {
+		b[f.object] = f.body
+	}
+	return b
+}
 
 // Entries of all objects of the phase.
 func (p Phase) Entries() []inventory.Entry {

@@ -129,7 +129,7 @@ func (a *Applier) deleteAll(ctx context.Context, deletes []inventory.Delete) (be
 				return
 			}
 			a.memo.Drop(memo.Object{Kind: kind, Name: types.NamespacedName{Namespace: d.Entry.Namespace, Name: d.Entry.Name}}, a.owner.key())
-			if errs[i] = a.delete(ctx, d); unanswered(errs[i]) {
+			if errs[i] = a.delete(ctx, d); Unanswered(errs[i]) {
 				silent.Store(true)
 			}
 		})

@@ -3,6 +3,8 @@ package apply
 import (
 	"context"
 	"slices"
+	"sync/atomic"
+	"unique"
 
 	"github.com/fluxcd/pkg/ssa"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -30,14 +32,20 @@ type run struct {
 	// provided are the providers of Cluster API of which the rendering has
 	// components.
 	provided map[string]bool
-	res      Result
+	// stuck are the kinds with whose objects the API server does not get done.
+	stuck kindSet
+	// places are those of the sweep that were looked at. loose: an object was not as the
+	// sweep had to show it.
+	places map[unique.Handle[place]]struct{}
+	loose  atomic.Bool
+	res    Result
 }
 
 // begin labels the objects of the phases, removes the namespaces of those that have no
 // business with one, and gathers what they have.
 func (a *Applier) begin(phases []Phase, o Options) *run {
 	r := &run{
-		Applier: a, options: o, phases: phases, provided: map[string]bool{},
+		Applier: a, options: o, phases: slices.Clone(phases), provided: map[string]bool{}, places: map[unique.Handle[place]]struct{}{},
 		res: Result{Changes: ssa.NewChangeSet(), Inventory: o.Owned, Complete: true, Sent: Sent{}},
 	}
 	entries := slices.Clone(o.Owned)
@@ -46,10 +54,9 @@ func (a *Applier) begin(phases []Phase, o Options) *run {
 	}
 	r.scopes, r.unscoped = a.client.scopes(entries, scopesDefined(phases))
 	r.owned = r.scopes.ofAll(o.Owned)
-	for _, p := range phases {
-		for _, u := range p.Objects {
-			r.prepare(u, p.bodies)
-		}
+	for n, p := range r.phases {
+		p.Objects = r.prepare(p.Objects, p.bodies())
+		r.phases[n] = p
 		r.objects = append(r.objects, p.Objects...)
 		r.rendered = append(r.rendered, r.scopes.ofAll(p.Entries())...)
 		providers := providersOf(p.Objects)
@@ -64,13 +71,25 @@ func (a *Applier) begin(phases []Phase, o Options) *run {
 	return r
 }
 
-// prepare readies an object that is to be sent. The objects of a frozen phase are
-// shared, and their bodies are encoded already.
-func (r *run) prepare(u *unstructured.Unstructured, bodies bodies) {
-	r.owner.label(u)
-	if bodies[u] == nil {
-		r.scopes.place(u)
+// prepare readies objects that are to be sent. Those of a frozen phase are shared and
+// ready, but for what this cluster alone says of their kind: such an object is copied.
+func (r *run) prepare(objects []*unstructured.Unstructured, bodies bodies) []*unstructured.Unstructured {
+	ready := objects
+	for i, u := range objects {
+		switch {
+		case bodies[u] == nil:
+			r.owner.label(u)
+			r.scopes.place(u)
+		case r.scopes.misplaced(u):
+			own := u.DeepCopy()
+			r.scopes.place(own)
+			if &ready[0] == &objects[0] {
+				ready = slices.Clone(objects)
+			}
+			ready[i] = own
+		}
 	}
+	return ready
 }
 
 // holdCreation decides which Clusters must not be created.
@@ -83,7 +102,7 @@ func (r *run) holdCreation(ctx context.Context) (err error) {
 func (r *run) recordAhead(ctx context.Context) error {
 	declared := r.scopes.ofAll(inventory.OfAll(withoutHeld(r.objects, r.res.Creation)))
 	ahead := inventory.Union(r.owned, append(r.packed, declared...))
-	if !inventory.Equal(ahead, r.owned) {
+	if r.options.AlwaysRecord || !inventory.Equal(ahead, r.owned) {
 		if err := r.options.Record(ctx, ahead); err != nil {
 			return &RecordError{Err: err}
 		}
@@ -118,15 +137,15 @@ func (r *run) applyPhases(ctx context.Context) error {
 
 // phase applies one phase and waits for it.
 func (r *run) phase(ctx context.Context, p Phase) error {
+	touched := len(r.res.Touched)
 	if !p.Applied {
 		objects, err := p.all()
 		if err != nil {
 			return err
 		}
-		for _, u := range objects {
-			r.prepare(u, p.bodies)
-		}
-		if err := r.stages(ctx, objects, p.bodies); err != nil {
+		bodies := p.bodies()
+		objects = r.prepare(objects, bodies)
+		if err := r.stages(ctx, objects, bodies); err != nil {
 			return Redact(err, objects)
 		}
 	}
@@ -134,7 +153,11 @@ func (r *run) phase(ctx context.Context, p Phase) error {
 	if !p.Await {
 		return nil
 	}
-	health, err := r.Health(ctx, r.scopes.ofAll(p.Entries()), nil)
+	var health Health
+	var err error
+	if !r.options.Healthy || r.options.Sweep == nil || p.Applied || len(r.res.Touched) > touched {
+		health, err = r.Health(ctx, r.scopes.ofAll(p.Entries()), nil)
+	}
 	if err == nil && health.Done() && p.Check != nil {
 		health, err = p.Check(ctx, r.client)
 	}
@@ -151,7 +174,7 @@ func (r *run) pruneRest(ctx context.Context) error {
 	r.memo.Retain(r.owner.key(), r.rendered)
 	o := r.options
 	switch {
-	case r.res.Creation.Blocked():
+	case r.res.Creation.Blocked(), o.Defer:
 		return nil
 	case !o.Prune:
 		r.res.Inventory = inventory.Union(nil, r.rendered)

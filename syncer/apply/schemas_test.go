@@ -237,27 +237,6 @@ func TestLacks(t *testing.T) {
 	}
 }
 
-func TestFreeze(t *testing.T) {
-	owner := Owner{LabelGroup: "x.dev", Name: "base", Namespace: "fleet"}
-	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "a"}}}
-	p, err := Phase{Objects: []*unstructured.Unstructured{u}}.Freeze(owner)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(p.bodies[u]), `"x.dev/name":"base"`) {
-		t.Errorf("body is %s", p.bodies[u])
-	}
-	labels := u.Object["metadata"].(map[string]any)["labels"].(map[string]any)
-	labels["mark"] = "the very map"
-	owner.label(u)
-	if u.Object["metadata"].(map[string]any)["labels"].(map[string]any)["mark"] == nil {
-		t.Error("an object that is shared and labelled is written to")
-	}
-	if p.Digest() == "" || (Phase{}).Digest() != "" {
-		t.Error("only a frozen phase has a digest")
-	}
-}
-
 func TestInPhase(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason, phase string

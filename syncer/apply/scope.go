@@ -35,9 +35,15 @@ func (s scopes) ofAll(entries []inventory.Entry) []inventory.Entry {
 	return out
 }
 
+// misplaced reports whether a cluster-scoped object has a namespace.
+func (s scopes) misplaced(u *unstructured.Unstructured) bool {
+	_, root := s[u.GroupVersionKind().GroupKind()]
+	return root && u.GetNamespace() != ""
+}
+
 // place removes the namespace of a cluster-scoped object.
 func (s scopes) place(u *unstructured.Unstructured) {
-	if _, root := s[u.GroupVersionKind().GroupKind()]; root && u.GetNamespace() != "" {
+	if s.misplaced(u) {
 		u.SetNamespace("")
 	}
 }

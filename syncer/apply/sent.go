@@ -1,21 +1,34 @@
 package apply
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"strconv"
 
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/digest"
 )
 
-// Sent is a set of objects as they were applied, in a few bytes each.
-type Sent map[sentKey]struct{}
+// Sent are objects as they were applied, each with the state in which it was seen last, in
+// a few bytes: there may be hundreds of thousands of them.
+type Sent map[sentKey]seen
 
 // sentKey identifies an object together with its body.
 type sentKey [8]byte
+
+// seen is the state of an object in the cluster; the zero value is not known.
+type seen struct {
+	// form is what changes when somebody changes what was applied, and version what changes
+	// with each write. Both are digests.
+	form, version uint64
+	// owned identifies the fields that its manager applied; zero if that is not known.
+	owned uint64
+}
 
 func sentKeyOf(u *unstructured.Unstructured, body []byte) (key sentKey) {
 	sum := digest.Of([]byte(inventory.Of(u).ID()), body)
@@ -23,21 +36,46 @@ func sentKeyOf(u *unstructured.Unstructured, body []byte) (key sentKey) {
 	return key
 }
 
+// seenOf is the state of an object of which a manager applied what was asked. A generation moves with
+// every change of a spec. Kinds without one are held by their version, which moves with
+// every write.
+func seenOf(manager string, asked *unstructured.Unstructured, live *metav1.PartialObjectMetadata) seen {
+	keys := digest.KeysOf(asked)
+	parts := []string{string(live.UID), "", "", strconv.FormatUint(keys.Values(live.Labels, live.Annotations), 16)}
+	if live.Generation != 0 {
+		parts[1] = strconv.FormatInt(live.Generation, 10)
+	} else {
+		parts[2] = live.ResourceVersion
+	}
+	// Neither moves a generation.
+	parts = append(parts, live.Finalizers...)
+	for _, o := range live.OwnerReferences {
+		parts = append(parts, "of "+string(o.UID))
+	}
+	return seen{form: number(digest.Of(parts...)), version: number(digest.Of(string(live.UID), live.ResourceVersion)), owned: ownedBy(manager, live)}
+}
+
+func number(sum digest.Sum) uint64 { return binary.BigEndian.Uint64(sum[:]) }
+
 // SentOf returns the set of the phases' objects, which the owner is known to
 // have applied as they are, perhaps in an earlier process. Packed objects are
 // left out.
 func SentOf(owner Owner, phases []Phase) (Sent, error) {
 	sent := Sent{}
 	for _, p := range phases {
+		for _, f := range p.frozen {
+			sent[f.sent] = seen{}
+		}
+		if p.frozen != nil {
+			continue
+		}
 		for _, u := range p.Objects {
-			if p.bodies[u] == nil {
-				owner.label(u)
-			}
-			body, err := p.bodies.of(u)
+			owner.label(u)
+			body, err := bodies(nil).of(u)
 			if err != nil {
 				return nil, err
 			}
-			sent[sentKeyOf(u, body)] = struct{}{}
+			sent[sentKeyOf(u, body)] = seen{}
 		}
 	}
 	return sent, nil

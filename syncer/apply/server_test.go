@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -182,7 +183,7 @@ func (s *server) apply(w http.ResponseWriter, r *http.Request, known *unstructur
 	} else {
 		after.SetGeneration(1)
 	}
-	after.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: r.URL.Query().Get("fieldManager"), Operation: metav1.ManagedFieldsOperationApply}})
+	after.SetManagedFields(managedBy(r.URL.Query().Get("fieldManager")))
 	if known == nil || !equalObjects(known, after) {
 		if known != nil {
 			after.SetGeneration(known.GetGeneration() + 1)
@@ -190,6 +191,13 @@ func (s *server) apply(w http.ResponseWriter, r *http.Request, known *unstructur
 		s.store(r.URL.Path, after)
 	}
 	s.answer(w, http.StatusOK, s.asAsked(r, s.objects[r.URL.Path]))
+}
+
+// managedBy are the managers of an object that one of them applied.
+func managedBy(manager string) []metav1.ManagedFieldsEntry {
+	return []metav1.ManagedFieldsEntry{{
+		Manager: manager, Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{}}}`),
+	}}
 }
 
 func equalObjects(a, b *unstructured.Unstructured) bool {
@@ -233,10 +241,15 @@ func (s *server) list(w http.ResponseWriter, r *http.Request) {
 	if parts := strings.Split(r.URL.Path, "/namespaces/"); len(parts) == 2 {
 		namespace, _, _ = strings.Cut(parts[1], "/")
 	}
+	selector, err := labels.Parse(r.URL.Query().Get("labelSelector"))
+	if err != nil {
+		s.answer(w, http.StatusBadRequest, apierrors.NewBadRequest(err.Error()).ErrStatus)
+		return
+	}
 	items := []any{}
 	for _, path := range slices.Sorted(maps.Keys(s.objects)) {
 		u := s.objects[path]
-		if strings.Contains(path, "/"+resource+"/") && (namespace == "" || u.GetNamespace() == namespace) {
+		if strings.Contains(path, "/"+resource+"/") && (namespace == "" || u.GetNamespace() == namespace) && selector.Matches(labels.Set(u.GetLabels())) {
 			items = append(items, s.asAsked(r, u))
 		}
 	}
@@ -283,7 +296,7 @@ func anObject(kind, name string, of *Owner) *unstructured.Unstructured {
 		}
 		if of != nil {
 			of.label(u)
-			u.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: of.FieldManager, Operation: metav1.ManagedFieldsOperationApply}})
+			u.SetManagedFields(managedBy(of.FieldManager))
 		}
 		return u
 	}

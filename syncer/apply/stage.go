@@ -133,7 +133,7 @@ func (r *run) stage(ctx context.Context, stage []*unstructured.Unstructured, bod
 	var failed Failures
 	for _, rank := range ranks(stage) {
 		for i, out := range r.applyRank(ctx, rank, bodies) {
-			if _, before := r.options.Sent[out.sent]; !before {
+			if _, before := r.options.Sent[out.sent]; !before || out.got != nil {
 				fresh = append(fresh, rank[i])
 			}
 			if out.err != nil {

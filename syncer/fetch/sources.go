@@ -27,11 +27,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/metrics"
 	"github.com/cascade-gitops/cascade/syncer/park"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -65,10 +67,14 @@ type Sources struct {
 	Jitter wake.Jitter
 	// Retries after errors of the API server.
 	Retries wake.Retries
+	// Part is nil if this process reconciles all sources of the tier that it sees.
+	Part *Part
 
 	mu sync.Mutex
 	// artifacts has the artifact of each snapshot that was handed over.
 	artifacts map[source.Key]*meta.Artifact
+	// followed are the sources that another process reconciled when they were looked at.
+	followed map[source.Key]bool
 }
 
 // sourceObject is an object of any kind of source that is fetched.
@@ -163,10 +169,20 @@ func (s *Sources) setup(mgr ctrl.Manager, kind string, obj client.Object, r reco
 		Workers: concurrent, Parked: mostWaiting, Patience: patience, Aside: mostAside, Backoff: s.Retries.RateLimiter(),
 		Watch: s.Stalls.Watches(kind, func() client.Object { return obj.DeepCopyObject().(client.Object) }),
 	})
+	passes := predicate.And[client.Object](shard, wake.Changed())
+	if s.Part.has(kind) {
+		passes = predicate.Or(wake.Changed(), predicate.And[client.Object](wake.NewArtifact(), s.Part.others()))
+	}
 	b := ctrl.NewControllerManagedBy(mgr).
-		For(obj, builder.WithPredicates(shard, wake.Changed())).
+		For(obj, builder.WithPredicates(passes)).
 		WatchesRawSource(ctrlsource.Func(lot.Open)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: s.Retries.RateLimiter()})
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: concurrent, RateLimiter: s.Retries.RateLimiter(), NeedLeaderElection: s.Part.elected(kind),
+		})
+	if s.Part.has(kind) {
+		b = b.WatchesRawSource(ctrlsource.Func(s.onElected(kind))).
+			Watches(&v1alpha1.Layer{}, handler.EnqueueRequestsFromMapFunc(sourcesOf(kind)), builder.WithPredicates(predicate.GenerationChangedPredicate{}))
+	}
 	return b, func() error { return errors.Join(mgr.Add(lot), b.Complete(lot)) }
 }
 
@@ -181,12 +197,16 @@ func reconcileSource[T sourceObject](ctx context.Context, s *Sources, kind sourc
 		}
 		return ctrl.Result{}, err
 	}
+	led := s.leads(key, obj)
 	if !obj.GetDeletionTimestamp().IsZero() {
 		kind.forget(key)
-		if err := s.forget(key); err != nil {
+		if err := s.forget(key); err != nil || !led {
 			return ctrl.Result{}, err
 		}
 		return ctrl.Result{}, s.release(ctx, obj)
+	}
+	if !led {
+		return ctrl.Result{}, follow(ctx, s, kind, key, obj)
 	}
 	before := obj.DeepCopyObject().(T)
 	if controllerutil.AddFinalizer(obj, sourcev1.SourceFinalizer) {
@@ -223,6 +243,11 @@ func restore[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T]
 	if s.recall(ctx, key, obj) {
 		return nil
 	}
+	return fetchAgain(ctx, s, kind, key, obj, artifact)
+}
+
+// fetchAgain fetches exactly what an artifact of a source was made of.
+func fetchAgain[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], key source.Key, obj T, artifact *meta.Artifact) error {
 	pinned := obj.DeepCopyObject().(T)
 	kind.pin(pinned, artifact)
 	timeout := sourceTimeout
@@ -235,11 +260,11 @@ func restore[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T]
 	got, failed := kind.fetch(ctx, key, pinned)
 	switch {
 	case failed != nil:
-		return fmt.Errorf("cannot fetch revision %s of suspended %s %s again: %w", artifact.Revision, key.Kind, key.NamespacedName, failed.err)
+		return fmt.Errorf("cannot fetch revision %s of %s %s again: %w", artifact.Revision, key.Kind, key.NamespacedName, failed.err)
 	case got.snapshot == nil:
 		return nil // an index: nobody applies it
 	case contentOf(got.snapshot.Revision) != contentOf(artifact.Revision):
-		return fmt.Errorf("cannot fetch revision %s of suspended %s %s again: there is only %s; resume it to use that",
+		return fmt.Errorf("cannot fetch revision %s of %s %s again: there is only %s; if it is suspended, resume it to use that",
 			artifact.Revision, key.Kind, key.NamespacedName, got.snapshot.Revision)
 	}
 	s.handOver(key, artifact, got.snapshot.Named(artifact.Revision))
@@ -270,6 +295,7 @@ func (s *Sources) forget(key source.Key) error {
 	s.Metrics.Forget(key.Kind, key.NamespacedName)
 	s.mu.Lock()
 	delete(s.artifacts, key)
+	delete(s.followed, key)
 	s.mu.Unlock()
 	var errs []error
 	if s.Kept != nil {

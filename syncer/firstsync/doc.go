@@ -18,8 +18,11 @@
 // Invariants:
 //   - No caller gets a decision before the agent has read or created the record and
 //     has seen the Clusters that exist.
-//   - The agent creates a missing record from what exists: a tier that has inventories
-//     with Clusters, or Children that were connected, is settled already.
+//   - A record that exists wins over the agent's arguments. These count where nothing shows
+//     that the tier ever had a Cluster.
+//   - What a person wrote is ended by a person. What an agent began with ends by itself,
+//     when everything is there.
+//   - A record that is deleted while the agent runs comes back as it was.
 //   - An approval that a person wrote stays until the Cluster that it allows exists.
 //
 // Failure model: while the record cannot be read, no object of Cluster API is applied,

@@ -3,20 +3,23 @@ package firstsync
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
 )
 
-// load reads the record, or creates it.
+// load reads the record, or creates it. A record that exists wins over everything else.
 func (t *Tier) load(ctx context.Context) error {
 	cm := &corev1.ConfigMap{}
 	err := t.Reader.Get(ctx, types.NamespacedName{Namespace: t.Namespace, Name: v1alpha1.FirstSyncConfigMap}, cm)
@@ -29,68 +32,112 @@ func (t *Tier) load(ctx context.Context) error {
 		return fmt.Errorf("cannot read ConfigMap %s: %w", v1alpha1.FirstSyncConfigMap, err)
 	}
 	t.take(cm)
-	if t.Create && cm.Data[stateKey] != v1alpha1.FirstSyncSettled {
-		return t.settle(ctx, "it was installed with --first-sync=create")
+	if r := recordOf(cm); r.settled() && r.since == "" {
+		// An earlier version or a person settled it. Parents of new clusters ask since when.
+		return t.settle(ctx, r.why)
 	}
 	return nil
 }
 
 // begin creates the record of a tier that has none.
 func (t *Tier) begin(ctx context.Context) (*corev1.ConfigMap, error) {
-	state, why, err := t.origin(ctx)
+	r, err := t.origin(ctx)
 	if err != nil {
 		return nil, err
 	}
-	cm := NewRecord(t.Namespace, why)
-	cm.Data[stateKey] = state
+	return t.create(ctx, r)
+}
+
+func (t *Tier) create(ctx context.Context, r record) (*corev1.ConfigMap, error) {
+	cm := r.configMap(t.Namespace)
 	if err := t.Client.Create(ctx, cm, client.FieldOwner(fieldManager)); err != nil {
 		return nil, fmt.Errorf("cannot create ConfigMap %s: %w", cm.Name, err)
 	}
-	log.FromContext(ctx).Info("the record of the first sync was made", "state", state, "why", why)
+	log.FromContext(ctx).Info("the record of the first sync was made", "state", r.state, "why", r.why)
 	return cm, nil
 }
 
 const fieldManager = "cascade"
 
-// origin decides the first state of a tier that has no record.
-func (t *Tier) origin(ctx context.Context) (state, why string, err error) {
-	if t.Create {
-		return v1alpha1.FirstSyncSettled, "it was installed with --first-sync=create", nil
+// origin is the first record of a tier. What shows a past wins over the arguments of the
+// agent, which stay in its Deployment for ever: a record that is gone while its tier is
+// not was deleted, with what it said of Clusters that were moved away.
+func (t *Tier) origin(ctx context.Context) (record, error) {
+	if !t.Create {
+		return record{state: v1alpha1.FirstSyncOpen, why: "nothing was on record"}, nil
 	}
+	past, err := t.past(ctx)
+	if err != nil {
+		return record{}, err
+	}
+	if past != "" {
+		return record{state: v1alpha1.FirstSyncOpen, why: "the record was missing, and --first-sync=create does not count: " + past}, nil
+	}
+	return record{
+		state: v1alpha1.FirstSyncSettled, why: "it was installed with --first-sync=create", since: t.Now().UTC().Format(time.RFC3339),
+	}, nil
+}
+
+// past tells what shows that the tier had Clusters before; empty if nothing does.
+func (t *Tier) past(ctx context.Context) (string, error) {
 	owners, err := t.owners(ctx, t.Reader)
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
 	for _, o := range owners {
 		if len(inventory.ClustersAmong(o.Inventory)) > 0 {
-			return v1alpha1.FirstSyncSettled, fmt.Sprintf("%s had Clusters on record already", o.Entry), nil
+			return fmt.Sprintf("%s had Clusters on record", o.Entry), nil
 		}
 	}
 	children := &v1alpha1.ChildList{}
 	if err := t.Reader.List(ctx, children); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
-		return "", "", fmt.Errorf("cannot list Children: %w", err)
+		return "", fmt.Errorf("cannot list Children: %w", err)
 	}
 	for _, c := range children.Items {
 		if c.Spec.ClusterRef != nil && c.Status.Identity != nil {
-			return v1alpha1.FirstSyncSettled, fmt.Sprintf("Child %s/%s was connected already", c.Namespace, c.Name), nil
+			return fmt.Sprintf("Child %s/%s was connected", c.Namespace, c.Name), nil
 		}
 	}
-	return v1alpha1.FirstSyncAdopt, "nothing was on record", nil
+	seeds := &corev1.ConfigMapList{}
+	if err := t.Reader.List(ctx, seeds, client.InNamespace(t.Namespace), client.HasLabels{v1alpha1.FirstSeedLabel}, client.Limit(1)); err != nil {
+		return "", fmt.Errorf("cannot list ConfigMaps: %w", err)
+	}
+	if len(seeds.Items) > 0 {
+		return fmt.Sprintf("ConfigMap %s/%s is of a cluster that was seeded", t.Namespace, seeds.Items[0].Name), nil
+	}
+	return t.anyCluster(ctx)
+}
+
+// anyCluster names a Cluster that exists, empty if none does.
+func (t *Tier) anyCluster(ctx context.Context) (string, error) {
+	gvk, err := clusters.Served(ctx, t.Reader)
+	if err != nil || gvk.Empty() {
+		return "", err
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(gvk)
+	if err := t.Reader.List(ctx, list, client.Limit(1)); err != nil && !apierrors.IsNotFound(err) {
+		return "", fmt.Errorf("cannot list Clusters: %w", err)
+	}
+	if len(list.Items) > 0 {
+		return fmt.Sprintf("Cluster %s/%s exists", list.Items[0].Namespace, list.Items[0].Name), nil
+	}
+	return "", nil
 }
 
 // take makes a record that was read or written the present one.
 func (t *Tier) take(cm *corev1.ConfigMap) {
-	settled, clusters := recordOf(cm)
+	r := recordOf(cm)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	news := settled && !t.settled
+	news := r.settled() && !t.record.settled()
 	var changed []types.NamespacedName
-	for name, s := range clusters {
+	for name, s := range r.clusters {
 		if t.standing(name) != s { // what we wrote ourselves is no news
 			changed = append(changed, name)
 		}
 	}
-	t.settled, t.clusters, t.lost = settled, clusters, false
+	t.record, t.lost = r, false
 	switch {
 	case news:
 		// From now on the state in which a Cluster is deleted is recorded.
@@ -103,30 +150,47 @@ func (t *Tier) take(cm *corev1.ConfigMap) {
 	}
 }
 
+// onRecord takes what the watch shows. An event of before our last write would bring back
+// what that replaced: a hold that a person ended, or a mark that is gone.
 func (t *Tier) onRecord(o any) {
-	if cm, ok := o.(*corev1.ConfigMap); ok && cm.Name == v1alpha1.FirstSyncConfigMap {
-		t.take(cm)
+	cm, ok := o.(*corev1.ConfigMap)
+	if !ok || cm.Name != v1alpha1.FirstSyncConfigMap {
+		return
 	}
+	t.mu.Lock()
+	if t.written != "" {
+		if c, err := resourceversion.CompareResourceVersion(cm.ResourceVersion, t.written); err == nil && c < 0 {
+			t.mu.Unlock()
+			return
+		}
+		// From here on a version that goes back is that of a backup.
+		t.written = ""
+	}
+	t.mu.Unlock()
+	t.take(cm)
 }
 
-// onRecordGone is called when the record was deleted. It is created again, from what
-// exists.
+// wrote makes the record that we wrote the present one.
+func (t *Tier) wrote(cm *corev1.ConfigMap) {
+	t.mu.Lock()
+	t.written = cm.ResourceVersion
+	t.mu.Unlock()
+	t.take(cm)
+}
+
+// onRecordGone is called when the record was deleted. It is created again, as this
+// process knows it.
 func (t *Tier) onRecordGone(any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.lost = true
+	t.lost, t.written = true, ""
 	t.poke()
 }
 
 // flush writes what is pending.
 func (t *Tier) flush(ctx context.Context) error {
-	t.mu.Lock()
-	lost := t.lost
-	t.mu.Unlock()
-	if lost {
-		if err := t.load(ctx); err != nil {
-			return err
-		}
+	if err := t.replace(ctx); err != nil {
+		return err
 	}
 	t.mu.Lock()
 	data := map[string]*string{}
@@ -158,6 +222,26 @@ func (t *Tier) flush(ctx context.Context) error {
 	return nil
 }
 
+// replace creates a record that was deleted while this process ran, with what it knows: the
+// state, and the marks of Clusters. One that somebody created meanwhile wins.
+func (t *Tier) replace(ctx context.Context) error {
+	t.mu.Lock()
+	lost, known := t.lost, t.record
+	t.mu.Unlock()
+	if !lost {
+		return nil
+	}
+	cm, err := t.create(ctx, known)
+	if apierrors.IsAlreadyExists(err) {
+		return t.load(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	t.wrote(cm)
+	return nil
+}
+
 func (t *Tier) patch(ctx context.Context, patch []byte) error {
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: v1alpha1.FirstSyncConfigMap}}
 	if err := t.Client.Patch(ctx, cm, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldManager)); err != nil {
@@ -166,7 +250,7 @@ func (t *Tier) patch(ctx context.Context, patch []byte) error {
 		}
 		return fmt.Errorf("cannot write ConfigMap %s: %w", cm.Name, err)
 	}
-	t.take(cm)
+	t.wrote(cm)
 	return nil
 }
 
@@ -176,7 +260,7 @@ func (t *Tier) settle(ctx context.Context, why string) error {
 	if err := t.Reader.Get(ctx, types.NamespacedName{Namespace: t.Namespace, Name: v1alpha1.FirstSyncConfigMap}, cm); err != nil {
 		return fmt.Errorf("cannot read ConfigMap %s: %w", v1alpha1.FirstSyncConfigMap, err)
 	}
-	patch, err := SettlementPatch(cm, why)
+	patch, err := SettlementPatch(cm, why, t.Now())
 	if err != nil {
 		return err
 	}

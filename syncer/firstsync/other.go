@@ -41,8 +41,8 @@ func Read(ctx context.Context, reader client.Reader) (*inventory.FirstSync, erro
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the record of the first sync in the target, ConfigMap %s: %w", name, err)
 	}
-	settled, clusters := recordOf(cm)
-	return &inventory.FirstSync{Settled: settled, Clusters: clusters, Elsewhere: true}, nil
+	r := recordOf(cm)
+	return &inventory.FirstSync{Settled: r.settled(), Insisted: r.state == v1alpha1.FirstSyncAdopt, Clusters: r.clusters, Elsewhere: true}, nil
 }
 
 // Other reads the record of another tier. If that tier has no record, nothing is held:

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +20,8 @@ import (
 const (
 	stateKey = "state"
 	whyKey   = "why"
+	// sinceKey says since when a tier is settled.
+	sinceKey = "since"
 )
 
 // KeyOf is the key of a Cluster in the record. Names have no underscore.
@@ -29,10 +32,19 @@ func nameOf(key string) (types.NamespacedName, bool) {
 	return types.NamespacedName{Namespace: namespace, Name: name}, ok && namespace != "" && name != ""
 }
 
+// record is what the ConfigMap says.
+type record struct {
+	// state, why and since are as they are written. A state that nobody knows holds.
+	state, why, since string
+	clusters          map[types.NamespacedName]inventory.Standing
+}
+
+func (r record) settled() bool { return r.state == v1alpha1.FirstSyncSettled }
+
 // recordOf reads the ConfigMap. A value of a Cluster that is not known is left out:
 // then the Cluster is held if in doubt.
-func recordOf(cm *corev1.ConfigMap) (settled bool, clusters map[types.NamespacedName]inventory.Standing) {
-	clusters = map[types.NamespacedName]inventory.Standing{}
+func recordOf(cm *corev1.ConfigMap) record {
+	clusters := map[types.NamespacedName]inventory.Standing{}
 	for key, value := range cm.Data {
 		name, ok := nameOf(key)
 		if !ok {
@@ -43,17 +55,42 @@ func recordOf(cm *corev1.ConfigMap) (settled bool, clusters map[types.Namespaced
 			clusters[name] = standing
 		}
 	}
-	return cm.Data[stateKey] == v1alpha1.FirstSyncSettled, clusters
+	return record{state: cm.Data[stateKey], why: cm.Data[whyKey], since: cm.Data[sinceKey], clusters: clusters}
 }
 
-// NewRecord is the first record of a tier.
-func NewRecord(namespace, why string) *corev1.ConfigMap {
+// configMap is the record as it is written where there is none.
+func (r record) configMap(namespace string) *corev1.ConfigMap {
+	data := map[string]string{stateKey: r.state, whyKey: r.why}
+	if r.since != "" {
+		data[sinceKey] = r.since
+	}
+	for name, standing := range r.clusters {
+		data[KeyOf(name)] = string(standing)
+	}
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: v1alpha1.FirstSyncConfigMap, Labels: map[string]string{"app.kubernetes.io/name": v1alpha1.AgentName},
 		},
-		Data: map[string]string{stateKey: v1alpha1.FirstSyncAdopt, whyKey: why},
+		Data: data,
 	}
+}
+
+// NewRecord is the first record of a tier of which nothing is known.
+func NewRecord(namespace, why string) *corev1.ConfigMap {
+	return record{state: v1alpha1.FirstSyncOpen, why: why}.configMap(namespace)
+}
+
+// SettledRecord is the first record of a tier that never had a Cluster.
+func SettledRecord(namespace, why string, now time.Time) *corev1.ConfigMap {
+	return record{state: v1alpha1.FirstSyncSettled, why: why, since: now.UTC().Format(time.RFC3339)}.configMap(namespace)
+}
+
+// SettledSince reads from a record since when its tier is settled. ok is false if it is
+// not, or not known since when.
+func SettledSince(cm *corev1.ConfigMap) (since time.Time, ok bool) {
+	r := recordOf(cm)
+	since, err := time.Parse(time.RFC3339, r.since)
+	return since, err == nil && r.settled()
 }
 
 // ApprovalPatch is a merge patch that approves the creation of Clusters.
@@ -67,8 +104,8 @@ func ApprovalPatch(names []types.NamespacedName) ([]byte, error) {
 
 // SettlementPatch is a merge patch that ends the first sync of a tier with the given
 // record. It removes the values that only the first sync needs.
-func SettlementPatch(cm *corev1.ConfigMap, why string) ([]byte, error) {
-	data := map[string]*string{stateKey: new(v1alpha1.FirstSyncSettled), whyKey: &why}
+func SettlementPatch(cm *corev1.ConfigMap, why string, now time.Time) ([]byte, error) {
+	data := map[string]*string{stateKey: new(v1alpha1.FirstSyncSettled), whyKey: &why, sinceKey: new(now.UTC().Format(time.RFC3339))}
 	for key, value := range cm.Data {
 		if _, ok := nameOf(key); ok && (value == string(inventory.Approved) || value == string(inventory.Adopted)) {
 			data[key] = nil

@@ -28,9 +28,8 @@ func TestRecordOf(t *testing.T) {
 		{"a standing that nobody knows approves nothing", map[string]string{"fleet_a.b": "yes"}, false, ""},
 		{"a key without a namespace is of no Cluster", map[string]string{"_a.b": "approved", "a.b": "approved"}, false, ""},
 	} {
-		settled, clusters := recordOf(&corev1.ConfigMap{Data: c.data})
-		if settled != c.settled || clusters[name] != c.standing || len(clusters) > 1 {
-			t.Errorf("%s: %v, %v", c.reason, settled, clusters)
+		if r := recordOf(&corev1.ConfigMap{Data: c.data}); r.settled() != c.settled || r.clusters[name] != c.standing || len(r.clusters) > 1 {
+			t.Errorf("%s: %+v", c.reason, r)
 		}
 	}
 	if got, ok := nameOf(KeyOf(name)); !ok || got != name {
@@ -64,10 +63,10 @@ func TestPatches(t *testing.T) {
 	if want := map[string]string{stateKey: v1alpha1.FirstSyncAdopt, "n_a": "adopted", "n_b": "approved", "n_c": "approved", "n_d": "approved"}; !maps.Equal(approved, want) {
 		t.Errorf("after the approval: %v", approved)
 	}
-	if patch, err = SettlementPatch(&corev1.ConfigMap{Data: before}, "so it is"); err != nil {
+	if patch, err = SettlementPatch(&corev1.ConfigMap{Data: before}, "so it is", now); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := apply(t, before, patch), map[string]string{stateKey: v1alpha1.FirstSyncSettled, whyKey: "so it is", "n_c": "moving"}; !maps.Equal(got, want) {
+	if got, want := apply(t, before, patch), map[string]string{stateKey: v1alpha1.FirstSyncSettled, whyKey: "so it is", sinceKey: "2026-09-01T12:00:00Z", "n_c": "moving"}; !maps.Equal(got, want) {
 		t.Errorf("after the settlement: %v", got)
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
 )
 
 // Numbers of a tier.
@@ -36,12 +37,17 @@ type Tier struct {
 	Client client.Client
 	// Reader reads from the API server.
 	Reader client.Reader
-	// Cache watches Clusters and definitions, Records the record alone.
-	Cache, Records ctrlcache.Cache
+	// Clusters follows the Clusters of the tier.
+	Clusters *clusters.Watch
+	// Records watches the record alone.
+	Records ctrlcache.Cache
 	// Namespace of the agent.
 	Namespace string
-	// Create: the tier was installed as one that never had a Cluster.
+	// Create: the tier was installed as one that never had a Cluster. It counts where
+	// there is no record, and nothing that shows a past.
 	Create bool
+	// Now is the clock.
+	Now func() time.Time
 	// Kinds of owners that are reconciled here.
 	Kinds []string
 
@@ -49,9 +55,9 @@ type Tier struct {
 	ready chan struct{}
 	wake  chan struct{}
 
-	mu       sync.Mutex
-	settled  bool
-	clusters map[types.NamespacedName]inventory.Standing
+	mu sync.Mutex
+	// record is what is written down.
+	record record
 	// pending are the entries to be written to the record; an empty one removes the
 	// entry.
 	pending map[types.NamespacedName]inventory.Standing
@@ -62,6 +68,9 @@ type Tier struct {
 	onRelease map[string]func(types.NamespacedName)
 	// lost: the record was deleted and has to be created again.
 	lost bool
+	// written is the version of our last write while the watch has not come to it; what
+	// the watch shows from before is not the present record.
+	written string
 }
 
 type holder struct {
@@ -96,7 +105,7 @@ func (t *Tier) For(ctx context.Context, objects []*unstructured.Unstructured) (*
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	f := &inventory.FirstSync{Settled: t.settled, Clusters: map[types.NamespacedName]inventory.Standing{}, Seen: map[types.NamespacedName]bool{}}
+	f := &inventory.FirstSync{Settled: t.record.settled(), Insisted: t.record.state == v1alpha1.FirstSyncAdopt, Clusters: map[types.NamespacedName]inventory.Standing{}, Seen: map[types.NamespacedName]bool{}}
 	for _, name := range fleet.Clusters {
 		if s := t.standing(name); s != "" {
 			f.Clusters[name] = s
@@ -121,7 +130,7 @@ func (t *Tier) Quiet(ctx context.Context) (bool, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.settled && len(t.clusters)+len(t.pending) == 0, nil
+	return t.record.settled() && len(t.record.clusters)+len(t.pending) == 0, nil
 }
 
 // standing is called with the lock.
@@ -129,7 +138,7 @@ func (t *Tier) standing(name types.NamespacedName) inventory.Standing {
 	if s, ok := t.pending[name]; ok {
 		return s
 	}
-	return t.clusters[name]
+	return t.record.clusters[name]
 }
 
 // Note takes the creation plan of an owner's sync. It records Clusters that were found
@@ -154,7 +163,7 @@ func (t *Tier) Note(kind string, name types.NamespacedName, c *inventory.Creatio
 			t.holders[h][held] = true
 		}
 	}
-	if c == nil || t.settled {
+	if c == nil || t.record.settled() {
 		return
 	}
 	for _, adopted := range c.Adopted {
@@ -220,11 +229,7 @@ func (t *Tier) Start(ctx context.Context) error {
 		return fmt.Errorf("cannot watch the record of the first sync: %w", err)
 	}
 	defer func() { _ = informer.RemoveEventHandler(registration) }()
-	unwatch, err := t.watchClusters(ctx)
-	if err != nil {
-		return err
-	}
-	defer unwatch()
+	defer t.watchClusters(ctx)()
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -262,10 +267,10 @@ func (t *Tier) keep(ctx context.Context) {
 		case <-t.wake:
 		case <-ticker.C:
 			t.mu.Lock()
-			settled := t.settled
+			open := t.record.state == v1alpha1.FirstSyncOpen
 			t.mu.Unlock()
-			if settled {
-				break
+			if complete = complete && open; !open {
+				break // it is over, or a person ends it
 			}
 			owners, err := t.owners(ctx, t.Client)
 			if err != nil {

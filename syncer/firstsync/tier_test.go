@@ -3,23 +3,30 @@ package firstsync
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
 )
+
+var now = time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
 
 func newTier(t *testing.T, objects ...client.Object) *Tier {
 	t.Helper()
@@ -29,8 +36,16 @@ func newTier(t *testing.T, objects ...client.Object) *Tier {
 			t.Fatal(err)
 		}
 	}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
-	tier := &Tier{Client: c, Reader: c, Namespace: "cascade-system", Kinds: []string{kustomizev1.KustomizationKind, helmv2.HelmReleaseKind}}
+	kind := schema.GroupVersionKind{Group: "cluster.x-k8s.io", Version: "v1beta2", Kind: "Cluster"}
+	scheme.AddKnownTypeWithName(kind, &unstructured.Unstructured{})
+	scheme.AddKnownTypeWithName(schema.GroupVersionKind{Group: kind.Group, Version: kind.Version, Kind: "ClusterList"}, &unstructured.UnstructuredList{})
+	crd := schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
+	scheme.AddKnownTypeWithName(crd, &unstructured.Unstructured{})
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{kind.GroupVersion()})
+	mapper.Add(crd, meta.RESTScopeRoot)
+	mapper.Add(kind, meta.RESTScopeNamespace)
+	c := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(objects...).Build()
+	tier := &Tier{Client: c, Reader: c, Namespace: "cascade-system", Now: func() time.Time { return now }, Kinds: []string{kustomizev1.KustomizationKind, helmv2.HelmReleaseKind}}
 	tier.init()
 	return tier
 }
@@ -42,52 +57,126 @@ func cluster(name string, paused bool) *unstructured.Unstructured {
 	return u
 }
 
+// definition of Clusters.
+func definition() *unstructured.Unstructured {
+	u := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"spec": map[string]any{"versions": []any{map[string]any{"name": "v1beta2", "served": true}}},
+	}}
+	u.SetName("clusters.cluster.x-k8s.io")
+	return u
+}
+
 func key(name string) types.NamespacedName { return types.NamespacedName{Namespace: "n", Name: name} }
 
-// TestOrigin: how a tier begins of which nothing is on record.
+// TestOrigin: how a tier begins, by what is on record, what shows a past, and the flag.
 func TestOrigin(t *testing.T) {
 	inv := &kustomizev1.ResourceInventory{Entries: []kustomizev1.ResourceRef{{ID: "n_a_cluster.x-k8s.io_Cluster", Version: "v1beta2"}}}
 	other := &kustomizev1.ResourceInventory{Entries: []kustomizev1.ResourceRef{{ID: "n_a__ConfigMap", Version: "v1"}}}
-	meta := metav1.ObjectMeta{Namespace: "n", Name: "x"}
+	named := metav1.ObjectMeta{Namespace: "n", Name: "x"}
 	child := func(identity *v1alpha1.ChildIdentity, ref *v1alpha1.LocalReference) *v1alpha1.Child {
-		return &v1alpha1.Child{ObjectMeta: meta, Spec: v1alpha1.ChildSpec{ClusterRef: ref}, Status: v1alpha1.ChildStatus{Identity: identity}}
+		return &v1alpha1.Child{ObjectMeta: named, Spec: v1alpha1.ChildSpec{ClusterRef: ref}, Status: v1alpha1.ChildStatus{Identity: identity}}
 	}
 	record := func(state string) *corev1.ConfigMap {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "cascade-system", Name: v1alpha1.FirstSyncConfigMap}, Data: map[string]string{stateKey: state}}
 	}
+	seed := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "cascade-system", Name: v1alpha1.FirstSeedPrefix + "n.x", Labels: map[string]string{v1alpha1.FirstSeedLabel: "child"},
+	}}
+	const open, adopt, settled = v1alpha1.FirstSyncOpen, v1alpha1.FirstSyncAdopt, v1alpha1.FirstSyncSettled
 	for _, c := range []struct {
 		reason  string
 		objects []client.Object
-		create  bool
-		settled bool
+		// plain is the state without --first-sync=create, and create the one with it.
+		plain, create string
 	}{
-		{"an empty cluster", nil, false, false},
-		{"it was said at installation", nil, true, true},
-		{"nothing of a Cluster is on record", []client.Object{&kustomizev1.Kustomization{ObjectMeta: meta, Status: kustomizev1.KustomizationStatus{Inventory: other}}}, false, false},
-		{"a Kustomization had one", []client.Object{&kustomizev1.Kustomization{ObjectMeta: meta, Status: kustomizev1.KustomizationStatus{Inventory: inv}}}, false, true},
-		{"a HelmRelease had one", []client.Object{&helmv2.HelmRelease{ObjectMeta: meta, Status: helmv2.HelmReleaseStatus{Inventory: &helmv2.ResourceInventory{
-			Entries: []helmv2.ResourceRef{{ID: "n_a_cluster.x-k8s.io_Cluster", Version: "v1beta2"}}}}}}, false, true},
-		{"a child was connected", []client.Object{child(&v1alpha1.ChildIdentity{KubeSystemUID: "u"}, &v1alpha1.LocalReference{Name: "x"})}, false, true},
-		{"a child that was only written down", []client.Object{child(nil, &v1alpha1.LocalReference{Name: "x"})}, false, false},
-		{"a child that no Cluster stands for", []client.Object{child(&v1alpha1.ChildIdentity{KubeSystemUID: "u"}, nil)}, false, false},
-		{"the record says that it is open", []client.Object{record(v1alpha1.FirstSyncAdopt)}, false, false},
-		{"the record counts, not the flag of a later start", []client.Object{record(v1alpha1.FirstSyncSettled)}, false, true},
-		{"but whoever installs it to create means it", []client.Object{record(v1alpha1.FirstSyncAdopt)}, true, true},
+		{"an empty cluster", nil, open, settled},
+		{"nothing of a Cluster is on record", []client.Object{&kustomizev1.Kustomization{ObjectMeta: named, Status: kustomizev1.KustomizationStatus{Inventory: other}}}, open, settled},
+		{"a Kustomization had one", []client.Object{&kustomizev1.Kustomization{ObjectMeta: named, Status: kustomizev1.KustomizationStatus{Inventory: inv}}}, open, open},
+		{"a HelmRelease had one", []client.Object{&helmv2.HelmRelease{ObjectMeta: named, Status: helmv2.HelmReleaseStatus{Inventory: &helmv2.ResourceInventory{
+			Entries: []helmv2.ResourceRef{{ID: "n_a_cluster.x-k8s.io_Cluster", Version: "v1beta2"}}}}}}, open, open},
+		{"a child was connected", []client.Object{child(&v1alpha1.ChildIdentity{KubeSystemUID: "u"}, &v1alpha1.LocalReference{Name: "x"})}, open, open},
+		{"a child that was only written down", []client.Object{child(nil, &v1alpha1.LocalReference{Name: "x"})}, open, settled},
+		{"a child that no Cluster stands for", []client.Object{child(&v1alpha1.ChildIdentity{KubeSystemUID: "u"}, nil)}, open, settled},
+		{"a Cluster exists", []client.Object{definition(), cluster("a", false)}, open, open},
+		{"Cluster API is installed", []client.Object{definition()}, open, settled},
+		{"an agent was pushed to a cluster", []client.Object{seed}, open, open},
+		{"the record is open", []client.Object{record(open)}, open, open},
+		{"a person set the record of a backup to adopt, and the flag is still in the Deployment", []client.Object{record(adopt)}, adopt, adopt},
+		{"the record is settled", []client.Object{record(settled)}, settled, settled},
+		{"a word that nobody knows stays as it is", []client.Object{record("held")}, "held", "held"},
 	} {
-		t.Run(c.reason, func(t *testing.T) {
-			tier := newTier(t, c.objects...)
-			tier.Create = c.create
+		for create, want := range map[bool]string{false: c.plain, true: c.create} {
+			t.Run(fmt.Sprintf("%s/%t", c.reason, create), func(t *testing.T) {
+				tier := newTier(t, c.objects...)
+				tier.Create = create
+				if err := tier.load(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				cm := written(t, tier)
+				if cm.Data[stateKey] != want || tier.record.state != want {
+					t.Errorf("the record is %v, the tier has %s, want %s", cm.Data, tier.record.state, want)
+				}
+				if since, ok := SettledSince(cm); ok != (want == settled) || ok && !since.Equal(now) {
+					t.Errorf("it is settled since %s, %v", since, ok)
+				}
+			})
+		}
+	}
+}
+
+// written is the record as the API server has it.
+func written(t *testing.T, tier *Tier) *corev1.ConfigMap {
+	t.Helper()
+	cm := &corev1.ConfigMap{}
+	if err := tier.Reader.Get(t.Context(), types.NamespacedName{Namespace: tier.Namespace, Name: v1alpha1.FirstSyncConfigMap}, cm); err != nil {
+		t.Fatal(err)
+	}
+	return cm
+}
+
+// TestRecordComesBack: a record that somebody deletes while the agent runs comes back with
+// the state and the marks that it had, and one that somebody else made meanwhile counts.
+func TestRecordComesBack(t *testing.T) {
+	for _, state := range []string{v1alpha1.FirstSyncOpen, v1alpha1.FirstSyncAdopt, v1alpha1.FirstSyncSettled} {
+		for _, create := range []bool{false, true} {
+			cm := &corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "cascade-system", Name: v1alpha1.FirstSyncConfigMap},
+				Data:       map[string]string{stateKey: state, whyKey: "a test", sinceKey: "2026-08-01T00:00:00Z", "n_moved": "moving", "n_said": "approved"},
+			}
+			tier := newTier(t, cm.DeepCopy())
+			tier.Create = create
 			if err := tier.load(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			cm := &corev1.ConfigMap{}
-			if err := tier.Reader.Get(t.Context(), types.NamespacedName{Namespace: "cascade-system", Name: v1alpha1.FirstSyncConfigMap}, cm); err != nil {
+			tier.pending[key("late")] = inventory.LastPaused
+			if err := tier.Client.Delete(t.Context(), cm.DeepCopy()); err != nil {
 				t.Fatal(err)
 			}
-			if got := cm.Data[stateKey] == v1alpha1.FirstSyncSettled; got != c.settled || tier.settled != c.settled {
-				t.Errorf("the record is %v, the tier settled: %v", cm.Data, tier.settled)
+			tier.onRecordGone(cm)
+			if err := tier.flush(t.Context()); err != nil {
+				t.Fatal(err)
 			}
-		})
+			want := maps.Clone(cm.Data)
+			want["n_late"] = "paused"
+			if got := written(t, tier).Data; !maps.Equal(got, want) {
+				t.Errorf("%s, create %t: the record is %v, it was %v", state, create, got, want)
+			}
+			// Somebody was faster.
+			if err := tier.Client.Delete(t.Context(), written(t, tier)); err != nil {
+				t.Fatal(err)
+			}
+			tier.onRecordGone(cm)
+			if err := tier.Client.Create(t.Context(), record{state: v1alpha1.FirstSyncAdopt, why: "a person"}.configMap("cascade-system")); err != nil {
+				t.Fatal(err)
+			}
+			if err := tier.flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := written(t, tier).Data; got[stateKey] != v1alpha1.FirstSyncAdopt || tier.record.state != v1alpha1.FirstSyncAdopt {
+				t.Errorf("%s, create %t: the record is %v, a person had written adopt", state, create, got)
+			}
+		}
 	}
 }
 
@@ -152,11 +241,11 @@ func TestMarksOfClusters(t *testing.T) {
 	hold("of-a", "a")
 	hold("of-b", "b")
 
-	tier.onCluster(cluster("a", false), false)
+	tier.onCluster(clusters.Event{New: cluster("a", false)})
 	if s, seen := known("a"); s != "" || !seen || written("a") != "" {
 		t.Errorf("a Cluster as usual: %q, seen %v", s, seen)
 	}
-	tier.onCluster(cluster("a", true), false)
+	tier.onCluster(clusters.Event{New: cluster("a", true)})
 	if s, _ := known("a"); s != inventory.LastPaused || written("a") != "paused" {
 		t.Errorf("a paused Cluster: %q", s)
 	}
@@ -165,7 +254,7 @@ func TestMarksOfClusters(t *testing.T) {
 	}
 	moving := cluster("a", true)
 	moving.SetAnnotations(map[string]string{"clusterctl.cluster.x-k8s.io/delete-for-move": ""})
-	tier.onCluster(cache.DeletedFinalStateUnknown{Obj: moving}, true)
+	tier.onCluster(clusters.Event{Old: moving})
 	if s, seen := known("a"); s != inventory.LastMoving || seen || written("a") != "moving" {
 		t.Errorf("a Cluster that was moved: %q, seen %v", s, seen)
 	}
@@ -184,12 +273,12 @@ func TestMarksOfClusters(t *testing.T) {
 	if s, _ := known("a"); s != inventory.Approved || !slices.Equal(woken, []string{"of-a"}) {
 		t.Errorf("after the approval: %q, woken are %v", s, woken)
 	}
-	tier.onCluster(cluster("a", false), false)
+	tier.onCluster(clusters.Event{New: cluster("a", false)})
 	if s, seen := known("a"); s != "" || !seen || written("a") != "" {
 		t.Errorf("what was approved is there: %q, seen %v", s, seen)
 	}
 	// One that a person deleted is none that was moved.
-	tier.onCluster(cluster("a", false), true)
+	tier.onCluster(clusters.Event{Old: cluster("a", false)})
 	if s, seen := known("a"); s != "" || seen {
 		t.Errorf("deleted: %q, seen %v", s, seen)
 	}
@@ -198,7 +287,7 @@ func TestMarksOfClusters(t *testing.T) {
 	}
 	tier.Note("Kustomization", key("of-a"), nil)
 	woken = nil
-	tier.onCluster(cluster("a", false), false)
+	tier.onCluster(clusters.Event{New: cluster("a", false)})
 	if len(woken) > 0 {
 		t.Errorf("woken are %v, nobody waits", woken)
 	}
@@ -218,11 +307,11 @@ func TestRecordIsMadeAgain(t *testing.T) {
 	if err := tier.flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := tier.Reader.Get(t.Context(), client.ObjectKeyFromObject(cm), cm); err != nil || cm.Data[stateKey] != v1alpha1.FirstSyncAdopt {
+	if err := tier.Reader.Get(t.Context(), client.ObjectKeyFromObject(cm), cm); err != nil || cm.Data[stateKey] != v1alpha1.FirstSyncOpen {
 		t.Errorf("the record is %v, %v", cm.Data, err)
 	}
 	// During the first sync a Cluster that is found complete is recorded, and a pause is not.
-	tier.onCluster(cluster("p", true), false)
+	tier.onCluster(clusters.Event{New: cluster("p", true)})
 	c, err := inventory.PlanCreation(inventory.FleetOf([]*unstructured.Unstructured{cluster("a", false)}), &inventory.FirstSync{},
 		map[types.NamespacedName]inventory.ClusterLive{key("a"): {State: inventory.Present}}, nil)
 	if err != nil {
@@ -244,5 +333,59 @@ func TestRecordIsMadeAgain(t *testing.T) {
 	}
 	if err := tier.Reader.Get(t.Context(), client.ObjectKeyFromObject(cm), cm); err != nil || cm.Data["n_a"] != "" || cm.Data["n_p"] != "paused" {
 		t.Errorf("the record is %v, %v", cm.Data, err)
+	}
+}
+
+// TestOlderEvent: the watch is behind what this process wrote.
+func TestOlderEvent(t *testing.T) {
+	tier := newTier(t, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "cascade-system", Name: v1alpha1.FirstSyncConfigMap}, Data: map[string]string{stateKey: v1alpha1.FirstSyncOpen},
+	})
+	if err := tier.load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	record := func() *corev1.ConfigMap {
+		t.Helper()
+		cm := &corev1.ConfigMap{}
+		if err := tier.Reader.Get(t.Context(), types.NamespacedName{Namespace: "cascade-system", Name: v1alpha1.FirstSyncConfigMap}, cm); err != nil {
+			t.Fatal(err)
+		}
+		return cm
+	}
+	before := record()
+	if err := tier.settle(t.Context(), "a test"); err != nil {
+		t.Fatal(err)
+	}
+	after := record()
+	tier.onRecord(before.DeepCopy())
+	if !tier.record.settled() {
+		t.Error("an event from before our write counts: the first sync is open again")
+	}
+	tier.onRecord(after.DeepCopy())
+	if !tier.record.settled() {
+		t.Error("our own write is not what it was")
+	}
+	// The watch came to our write, and goes back: etcd was restored.
+	tier.onRecord(before.DeepCopy())
+	if tier.record.settled() {
+		t.Error("the record of a backup does not count")
+	}
+	// What a person writes after us counts.
+	if err := tier.settle(t.Context(), "a test"); err != nil {
+		t.Fatal(err)
+	}
+	later := record()
+	later.Data[stateKey] = v1alpha1.FirstSyncAdopt
+	if err := tier.Client.Update(t.Context(), later); err != nil {
+		t.Fatal(err)
+	}
+	tier.onRecord(record())
+	if tier.record.state != v1alpha1.FirstSyncAdopt {
+		t.Errorf("the state is %q, a person wrote adopt", tier.record.state)
+	}
+	// A record that was deleted is made again, whatever its versions are.
+	tier.onRecordGone(nil)
+	if tier.written != "" {
+		t.Error("a version of a record that is gone counts")
 	}
 }

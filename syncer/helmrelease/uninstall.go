@@ -128,16 +128,14 @@ func (r *Reconciler) clusterGone(ctx context.Context, obj *helmv2.HelmRelease) (
 	}
 	name.Name = cluster
 	o := &metav1.PartialObjectMetadata{}
-	mapping, err := r.Targets.Local.RESTMapper().RESTMapping(clusterapi.ClusterKind)
-	if apimeta.IsNoMatchError(err) {
+	err := r.Targets.Local.InServed(clusterapi.ClusterKind, func(served *apimeta.RESTMapping) error {
+		o.SetGroupVersionKind(served.GroupVersionKind)
+		return r.Targets.Local.Get(ctx, name, o)
+	})
+	switch {
+	case apimeta.IsNoMatchError(err):
 		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("cannot look up kind Cluster: %w", err)
-	}
-	o.SetGroupVersionKind(mapping.GroupVersionKind)
-	switch err := r.Targets.Local.Get(ctx, name, o); {
-	case apierrors.IsNotFound(err):
+	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
 		return fmt.Sprintf("the Cluster %s does not exist", name), nil
 	case err != nil:
 		return "", fmt.Errorf("cannot read Cluster %s: %w", name, err)

@@ -60,7 +60,8 @@ func (i *Informers) Mapper(config *rest.Config, client *http.Client) (meta.RESTM
 func (i *Informers) Informer(lw cache.ListerWatcher, o runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 	reader := &reader{of: i, kind: fmt.Sprintf("%T", o), client: cache.ToListerWatcherWithContext(lw)}
 	if gvk, err := apiutil.GVKForObject(o, i.scheme); err == nil {
-		reader.kind = gvk.GroupKind().String()
+		// Two versions of a kind may be watched while one takes the place of the other.
+		reader.kind = gvk.Kind + "." + gvk.GroupVersion().String()
 		if _, isMetadata := o.(*metav1.PartialObjectMetadata); !isMetadata && i.tolerant(gvk.Group) {
 			reader.client = &tolerant{of: i, gvk: gvk}
 		}
@@ -92,8 +93,18 @@ func (i *Informers) read(ctx context.Context, kind string, err error) {
 	case ctx.Err() != nil, apierrors.IsResourceExpired(err), apierrors.IsGone(err):
 		// The informer ends, or has to list anew.
 	default:
+		if i.failing[kind] == nil {
+			// An informer that ended is missed by nobody.
+			context.AfterFunc(ctx, func() { i.forget(kind) })
+		}
 		i.failing[kind] = err
 	}
+}
+
+func (i *Informers) forget(kind string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.failing, kind)
 }
 
 // transport is what reads the API server with, once the manager made it.

@@ -88,7 +88,7 @@ func (r *Reconciler) blocked(run *run, sync apply.Result) *end {
 	if isNew {
 		r.event(run, corev1.EventTypeWarning, nil, "%s", err)
 	}
-	if sync.HandOver != nil {
+	if sync.HandOver != nil || len(sync.Plan.Holding) > 0 {
 		return again(min(obj.Spec.Interval.Duration, handOverPoll))
 	}
 	return again(r.Jitter(obj.Spec.Interval.Duration))

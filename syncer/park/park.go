@@ -78,7 +78,9 @@ type Lot struct {
 	queue  Queue
 	// stop ends with the controller.
 	stop context.Context
-	jobs sync.WaitGroup
+	// ended is set before Start waits for jobs: none begins from then on.
+	ended bool
+	jobs  sync.WaitGroup
 }
 
 // Queue is that of the controller.
@@ -140,18 +142,28 @@ func (l *Lot) Open(ctx context.Context, queue Queue) error {
 	return nil
 }
 
+// NeedLeaderElection is false: who does not lead the tier may have something to do as well.
+func (l *Lot) NeedLeaderElection() bool { return false }
+
 // Start implements manager.Runnable: it ends when all reconciles have, after ctx ended.
 func (l *Lot) Start(ctx context.Context) error {
 	<-ctx.Done()
+	l.mu.Lock()
+	l.ended = true
+	l.mu.Unlock()
 	l.jobs.Wait()
 	return nil
 }
 
 // Reconcile implements reconcile.Reconciler. It returns when the reconcile is done, or
-// parks.
+// parks. It does nothing after the lot ended.
 func (l *Lot) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	j := &job{lot: l, holds: worker, freed: make(chan struct{}), done: make(chan struct{})}
 	l.mu.Lock()
+	if l.ended {
+		l.mu.Unlock()
+		return reconcile.Result{}, nil
+	}
 	if running := l.busy[req]; running != nil {
 		running.again = true
 		l.mu.Unlock()
@@ -259,6 +271,27 @@ func Wait[T any](ctx context.Context, f func() T) T {
 	}
 	defer j.proceed(ctx)
 	return f()
+}
+
+// Aside moves the reconcile aside before it begins what is known to take long, and waits
+// for room there. Without a lot in the context, or without room to park, it does nothing.
+// Only the goroutine that the lot called may call it.
+func Aside(ctx context.Context) {
+	j, _ := ctx.Value(jobKey{}).(*job)
+	if j == nil {
+		return
+	}
+	l := j.lot
+	l.mu.Lock()
+	j.long = true
+	if j.holds == room || j.holds == worker && !j.free() {
+		l.mu.Unlock()
+		return
+	}
+	j.aside = true
+	j.rest()
+	l.mu.Unlock()
+	j.proceed(ctx)
 }
 
 // park gives away what the job holds; it is false if there is no room to park.

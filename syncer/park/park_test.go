@@ -209,6 +209,26 @@ func TestStop(t *testing.T) {
 	})
 }
 
+// TestNothingBeginsAfterTheEnd: a worker that still takes an object from the queue while
+// the lot waits for its reconciles begins none, which nobody would wait for.
+func TestNothingBeginsAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var begun atomic.Int32
+		lot := New(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			begun.Add(1)
+			return reconcile.Result{}, nil
+		}), Options{Workers: 2, Backoff: limiter()})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := lot.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := lot.Reconcile(ctx, request("late")); err != nil || begun.Load() != 0 {
+			t.Errorf("%d began, %v", begun.Load(), err)
+		}
+	})
+}
+
 // TestOutlivesCall: the controller bounds a call, and with it what keeps a worker. How
 // long a wait may take, the object says.
 func TestOutlivesCall(t *testing.T) {
@@ -306,6 +326,47 @@ func TestTakesLong(t *testing.T) {
 }
 
 // TestWatch: what runs is watched, and what waits is not.
+// TestAside: who says that it takes long holds no worker from the beginning, and waits for
+// room aside if there is none.
+func TestAside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var served time.Time
+		var running, most atomic.Int64
+		c, stop := start(t, 2, 100, func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+			if req.Name == "good" {
+				served = time.Now()
+				return reconcile.Result{}, nil
+			}
+			Aside(ctx)
+			now := running.Add(1)
+			defer running.Add(-1)
+			for was := most.Load(); now > was && !most.CompareAndSwap(was, now); was = most.Load() {
+			}
+			time.Sleep(time.Minute)
+			return reconcile.Result{}, nil
+		})
+		defer stop()
+		for i := range 12 {
+			c.queue.Add(request(fmt.Sprint("slow", i)))
+		}
+		synctest.Wait()
+		begin := time.Now()
+		c.queue.Add(request("good"))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if took := served.Sub(begin); took != 0 {
+			t.Errorf("beside those that take long for the first time it took %s", took)
+		}
+		if most.Load() != 3 {
+			t.Errorf("%d ran at the same time, want the 3 for which there is room", most.Load())
+		}
+		if c.lot.Parked() != 0 || len(c.lot.aside) != 0 || len(c.lot.places) != 0 {
+			t.Errorf("%d are parked, %d aside, %d in places", c.lot.Parked(), len(c.lot.aside), len(c.lot.places))
+		}
+		Aside(t.Context())
+	})
+}
+
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &counted{}

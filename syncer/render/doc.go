@@ -17,7 +17,10 @@
 //     builds, or both fail. Directories of manifests are built without kustomize, in
 //     time linear in their objects; in doubt kustomize builds them;
 //   - a rendering, and a permanent failure, has the set of what it read, so that it is
-//     reused while that and the Build are unchanged.
+//     reused while that and the Build are unchanged;
+//   - a Template renders for many sets of variables what Render renders for each, and
+//     fails as it does. What renderings of it share must not be modified. What it keeps is
+//     bounded in bytes.
 //
 // kustomize runs in a worker (package worker) that asks for files. What it is told has
 // passed the guards and is recorded here; decryption happens here. A worker that a

@@ -48,7 +48,7 @@ func edit(ctx context.Context, fsys *fileSystem, built []*item, b Build) error {
 	edits := edits{built: built}
 	for _, i := range built {
 		if i.name() == "" || i.kind() == "" || i.apiVersion() == "" {
-			return errors.New("cannot build: an object has no apiVersion, kind or metadata.name")
+			return errUnnamed
 		}
 		if b.Decrypter != nil {
 			if err := ctx.Err(); err != nil {
@@ -93,7 +93,7 @@ func (e *edits) change(i *item, was identity) error {
 		e.count[is]++
 	}
 	if e.count[is] > 1 {
-		return fmt.Errorf("it is now the same as another object of this build: %s %s", is.kind, is.name)
+		return sameAs(is)
 	}
 	return nil
 }
@@ -188,8 +188,10 @@ type variables struct {
 
 func newVariables(b Build) *variables {
 	v := &variables{values: make(map[string]string, len(b.Variables)), lenient: b.Lenient}
+	first := ""
 	for name, value := range b.Variables {
-		if !variableName.MatchString(name) {
+		if !variableName.MatchString(name) && (v.invalid == nil || name < first) {
+			first = name
 			v.invalid = fmt.Errorf("the variable name %q is invalid: it must match %s", name, variableName)
 		}
 		v.values[name] = strings.ReplaceAll(value, "\n", "")
@@ -198,18 +200,59 @@ func newVariables(b Build) *variables {
 }
 
 // put puts the variables into a text.
-func (v *variables) put(text string) (string, error) {
+func (v *variables) put(text string) (string, error) { return expressionsOf(text).put(v) }
+
+// expressions are a text with variables in it, read for any number of substitutions. It
+// is immutable.
+type expressions struct {
+	text string
+	// tree is nil, and template is not to be used, if the text cannot be read; err says
+	// why no values can be put into it.
+	tree     parse.Node
+	template *envsubst.Template
+	err      error
+}
+
+func expressionsOf(text string) *expressions {
+	e := &expressions{text: text}
 	if n := strings.Count(text, "$"); n > MaxExpressions {
-		return "", fmt.Errorf("%w: %d variables are more than the limit of %d", errSubstitution, n, MaxExpressions)
+		e.err = fmt.Errorf("%w: %d variables are more than the limit of %d", errSubstitution, n, MaxExpressions)
+		return e
 	}
 	if nested(text) > maxNested {
-		return "", fmt.Errorf("%w: variables are nested deeper than %d", errSubstitution, maxNested)
+		e.err = fmt.Errorf("%w: variables are nested deeper than %d", errSubstitution, maxNested)
+		return e
 	}
 	tree, err := parse.Parse(text)
-	if err == nil && v.bound(tree.Root) > MaxSubstituted {
+	if err == nil {
+		e.tree = tree.Root
+		e.template, err = envsubst.Parse(text)
+	}
+	if err != nil {
+		e.err = fmt.Errorf("variable substitution failed: %w", err)
+	}
+	return e
+}
+
+// uses are the names of the variables that the text mentions, sorted. What becomes of it
+// depends on the values of no others.
+func (e *expressions) uses() []string {
+	if e.err != nil {
+		return nil
+	}
+	names := map[string]bool{}
+	mentions(e.tree, map[string]bool{}, names)
+	return sorted(names)
+}
+
+func (e *expressions) put(v *variables) (string, error) {
+	if e.err != nil {
+		return "", e.err
+	}
+	if v.bound(e.tree) > MaxSubstituted {
 		return "", fmt.Errorf("%w: it could make more than %d bytes", errSubstitution, MaxSubstituted)
 	}
-	out, err := envsubst.Eval(text, v.value)
+	out, err := e.template.Execute(v.value)
 	if err != nil {
 		return "", fmt.Errorf("variable substitution failed: %w", err)
 	}

@@ -126,10 +126,28 @@ func (e *Error) Unwrap() error { return e.err }
 
 // Render builds the objects that files and b declare.
 func Render(ctx context.Context, files Files, b Build) (*Rendering, error) {
+	var r *Rendering
+	reads, err := readingFrom(ctx, files, b, func(fsys *fileSystem, dir string) error {
+		built, err := assemble(ctx, fsys, dir, b)
+		if err != nil {
+			return err
+		}
+		r, err = finish(ctx, fsys, built, b)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.Reads = reads
+	return r, nil
+}
+
+// readingFrom has do build from files, and returns what was read meanwhile.
+func readingFrom(ctx context.Context, files Files, b Build, do func(fsys *fileSystem, dir string) error) (*ReadSet, error) {
 	fsys := newFileSystem(ctx, files)
 	fsys.decrypter = b.Decrypter
 	dir := rooted(b.Path)
-	r, err := assemble(ctx, fsys, dir, b)
+	err := do(fsys, dir)
 	if err == nil {
 		// Without this error the rendering would lack objects.
 		err = fsys.failed
@@ -141,8 +159,7 @@ func Render(ctx context.Context, files Files, b Build) (*Rendering, error) {
 		}
 		return nil, &Error{Reads: fsys.reads.set(dir), err: err}
 	}
-	r.Reads = fsys.reads.set(dir)
-	return r, nil
+	return fsys.reads.set(dir), nil
 }
 
 // maxError bounds the text of an error: YAML libraries report every pair of
@@ -157,7 +174,8 @@ func shorten(err error) error {
 	return &masked{text: strings.ToValidUTF8(text[:maxError], "") + "...", err: err}
 }
 
-func assemble(ctx context.Context, fsys *fileSystem, dir string, b Build) (*Rendering, error) {
+// assemble builds what does not depend on variables.
+func assemble(ctx context.Context, fsys *fileSystem, dir string, b Build) ([]*item, error) {
 	isDir, _, err := fsys.stat(dir)
 	if fsys.note(err) != nil && fsys.failed != nil {
 		return nil, fmt.Errorf("cannot find %s: %w", dir, err)
@@ -191,7 +209,7 @@ func assemble(ctx context.Context, fsys *fileSystem, dir string, b Build) (*Rend
 	if err != nil {
 		return nil, fmt.Errorf("cannot build: %w", err)
 	}
-	return finish(ctx, fsys, built, b)
+	return built, nil
 }
 
 // finish decrypts, substitutes variables, and turns what was built into objects.
@@ -213,17 +231,37 @@ func finish(ctx context.Context, fsys *fileSystem, built []*item, b Build) (*Ren
 		}
 		r.Objects = append(r.Objects, objects...)
 	}
-	for _, u := range r.Objects {
-		// Before they are normalised, which drops fields that the kind has not.
+	if err := unsealed(r.Objects); err != nil {
+		return nil, err
+	}
+	if err := normalized(r.Objects); err != nil {
+		return nil, err
+	}
+	mark(r.Objects, b)
+	return r, nil
+}
+
+// unsealed refuses Secrets that are still encrypted. It looks before they are normalised,
+// which drops fields that the kind has not.
+func unsealed(objects []*unstructured.Unstructured) error {
+	for _, u := range objects {
 		if ssautil.IsSecret(u) && u.Object["sops"] != nil && !strings.EqualFold(u.GetAnnotations()[decryptKey], "disabled") {
-			return nil, fmt.Errorf("cannot apply Secret %s/%s: it is SOPS encrypted and decryption is not configured", u.GetNamespace(), u.GetName())
+			return fmt.Errorf("cannot apply Secret %s/%s: it is SOPS encrypted and decryption is not configured", u.GetNamespace(), u.GetName())
 		}
 	}
-	if err := normalize.UnstructuredList(r.Objects); err != nil {
-		return nil, fmt.Errorf("cannot normalise the build: %w", err)
+	return nil
+}
+
+func normalized(objects []*unstructured.Unstructured) error {
+	if err := normalize.UnstructuredList(objects); err != nil {
+		return fmt.Errorf("cannot normalise the build: %w", err)
 	}
+	return nil
+}
+
+// mark gives objects the metadata that all of the build have.
+func mark(objects []*unstructured.Unstructured, b Build) {
 	if len(b.CommonLabels) > 0 || len(b.CommonAnnotations) > 0 {
-		ssautil.SetCommonMetadata(r.Objects, b.CommonLabels, b.CommonAnnotations)
+		ssautil.SetCommonMetadata(objects, b.CommonLabels, b.CommonAnnotations)
 	}
-	return r, nil
 }

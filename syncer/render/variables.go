@@ -49,6 +49,16 @@ func LoadVariables(ctx context.Context, reader client.Reader, namespace, kind, n
 	return vars, nil
 }
 
+// Text puts variables into a text, as into a file of a rendering. A variable without a
+// value and without a default is an error.
+func Text(text string, values map[string]string) (string, error) {
+	v := newVariables(Build{Variables: values})
+	if v.invalid != nil {
+		return "", v.invalid
+	}
+	return v.put(text)
+}
+
 // Mask takes sensitive values, which variables brought into a rendering, out of
 // the text of an error that may quote it: as they are, and as libraries write them. The
 // error stays what it is otherwise.

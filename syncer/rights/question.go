@@ -144,14 +144,21 @@ func (a *answers) lost(ctx context.Context, groups []group) ([]inventory.Entry, 
 	return lost, nil
 }
 
+// Lost asks as an account about objects that it applied, and returns some of those that it
+// may not apply any more: one of each resource and namespace. It asks one question for each of
+// these, unless the answer is no.
+func Lost(ctx context.Context, as Account, mapper meta.RESTMapper, objects []inventory.Entry) ([]inventory.Entry, error) {
+	a := answers{account: as}
+	return a.lost(ctx, groupsOf(mapper, Patch, objects, everywhere))
+}
+
 // Doubt asks as an account about what a memo knows to be clean of an owner, and has the memo
 // doubt what the account may not touch any more: all of it, if there is no answer. It is
 // for what is looked at by interval, and asks one question for each resource and
 // namespace.
 func Doubt(ctx context.Context, as Account, mapper meta.RESTMapper, m *memo.Memo, owner types.NamespacedName) {
 	objects := m.Applies(owner)
-	a := answers{account: as}
-	lost, err := a.lost(ctx, groupsOf(mapper, Patch, objects, everywhere))
+	lost, err := Lost(ctx, as, mapper, objects)
 	switch {
 	case apierrors.IsForbidden(err): // the account may not even ask, and is told by what it applies
 	case err != nil:

@@ -137,6 +137,9 @@ func (w *Watchdog) Guard(kind string, object func() client.Object, inner reconci
 	})
 }
 
+// NeedLeaderElection is false: who does not lead the tier may have something to do as well.
+func (w *Watchdog) NeedLeaderElection() bool { return false }
+
 // Start looks until the context ends. It implements controller-runtime's Runnable.
 func (w *Watchdog) Start(ctx context.Context) error {
 	ticker := time.NewTicker(interval)

@@ -11,7 +11,8 @@ import (
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/cascade-gitops/cascade/remote"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/report"
 	"github.com/cascade-gitops/cascade/syncer/answer"
 	"github.com/cascade-gitops/cascade/syncer/render"
 )
@@ -112,18 +113,19 @@ func (o *options) run(ctx context.Context, p Program) error {
 	if err := awaitFlux(ctx, config, o.place.namespace, o.sharding.fluxLeases(), p.Now, logger); err != nil {
 		return err
 	}
-	reporter := &remote.Reporter{
+	reporter := &report.Reporter{
 		Namespace: o.place.namespace, Agent: p.Version, Now: p.Now, Reconciles: o.sharding.reconcilesObjects(p.Scheme()),
 	}
-	lock, err := o.election.build(config, o.place.namespace, o.sharding.lease(o.place.namespace), reporter, p.Now)
+	locks, err := o.election.build(config, o.place.namespace, p.Now)
 	if err != nil {
 		return err
 	}
+	lock := locks.leader(o.sharding.lease(o.place.namespace)(v1alpha1.LeaderLease), reporter, o.sharding.shards)
 	mgr, err := newManager(config, p.Scheme(), o, lock, p.Now, logger)
 	if err != nil {
 		return err
 	}
-	w := &wiring{options: o, program: p, mgr: mgr, fence: o.election.fence(lock)}
+	w := &wiring{options: o, program: p, mgr: mgr, fence: o.election.fence(lock), locks: locks}
 	if err := w.wire(ctx, reporter); err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -55,6 +54,9 @@ func TestCheck(t *testing.T) {
 		"Kind":        {"a typing mistake must not leave a kind alone", []string{"--controllers=Kustomisation"}, "--controllers"},
 		"Layer":       {"layers are rendered from what this process fetches", []string{"--controllers=Layer"}, "GitRepository"},
 		"Charts":      {"charts are found in indexes that this process reads", []string{"--controllers=HelmChart"}, "HelmRepository"},
+		"NoShards":    {"somebody drives the children", []string{"--shards=0"}, "--shards 0"},
+		"Shards":      {"each is a Lease that all look at", []string{"--shards=65"}, "--shards 65"},
+		"TwoSplits":   {"a child that moves between labels would stay with its shard", []string{"--shards=2", "--watch-label-selector=a=b"}, "--watch-label-selector"},
 		"Shard":       {"one kind alone", []string{"--controllers=Kustomization"}, ""},
 		"Drift":       {"two modes", []string{"--drift=ignore"}, "--drift"},
 		"Sweep":       {"each sweep asks for all objects", []string{"--sweep-interval=4m59s"}, "--sweep-interval"},
@@ -165,7 +167,7 @@ func TestShard(t *testing.T) {
 				{ObjectMeta: metav1.ObjectMeta{Namespace: "flux-system", Name: "own"}}, {ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "other"}},
 				{ObjectMeta: metav1.ObjectMeta{Namespace: "flux-system", Name: "own-one", Labels: map[string]string{"shard": "one"}}},
 			} {
-				if passes.Generic(event.GenericEvent{Object: o}) {
+				if passes(o) {
 					got = append(got, o.Name)
 				}
 			}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"time"
 
@@ -14,7 +15,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/remote"
+	"github.com/cascade-gitops/cascade/remote/report"
+	"github.com/cascade-gitops/cascade/remote/tenure"
 )
 
 // election decides which of several agents works.
@@ -44,13 +46,18 @@ func (e *election) check() error {
 	return nil
 }
 
-// build makes the lease that the working agent holds, by the name that its shard
-// has for it. Its identity is the pod's name: a container that is restarted in its
-// pod is still the holder and goes on at once, where a random identity would have
-// to wait for its own ghost.
-func (e *election) build(
-	config *rest.Config, namespace string, name func(string) string, reporter *remote.Reporter, now func() time.Time,
-) (*heldLease, error) {
+// locks makes the Leases that agents of one tier compete for. The identity of the agent is
+// the pod's name: a container that is restarted in its pod is still the holder and goes on
+// at once, where a random identity would have to wait for its own ghost.
+type locks struct {
+	clients   kubernetes.Interface
+	namespace string
+	identity  string
+	lease     time.Duration
+	now       func() time.Time
+}
+
+func (e *election) build(config *rest.Config, namespace string, now func() time.Time) (*locks, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("cannot read host name: %w", err)
@@ -59,32 +66,57 @@ func (e *election) build(
 	if err != nil {
 		return nil, fmt.Errorf("cannot make client: %w", err)
 	}
-	return newHeldLease(&reportingLock{reporter: reporter, LeaseLock: &resourcelock.LeaseLock{
-		LeaseMeta:  metav1.ObjectMeta{Namespace: namespace, Name: name(v1alpha1.LeaderLease)},
-		Client:     clients.CoordinationV1(),
-		LockConfig: resourcelock.ResourceLockConfig{Identity: cmp.Or(os.Getenv("POD_NAME"), host)},
-	}}, e.lease, now), nil
+	return &locks{clients: clients, namespace: namespace, identity: cmp.Or(os.Getenv("POD_NAME"), host), lease: e.lease, now: now}, nil
 }
 
-// fence is asked before each delete. Without a lease there is nothing to lose.
+// of makes the Lease of a name, which tells with each renewal, that is written anyway, what
+// labels says.
+func (l *locks) of(name string, labels func(renewed time.Time) map[string]string) *heldLease {
+	return newHeldLease(&labelledLock{labels: labels, LeaseLock: &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: l.namespace, Name: name},
+		Client:     l.clients.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: l.identity},
+	}}, l.lease, l.now)
+}
+
+// leader makes the Lease of the agent that leads the tier. It tells whether the report has
+// changed, and among how many shards the children are shared out.
+func (l *locks) leader(name string, reporter *report.Reporter, shards int) *heldLease {
+	return l.of(name, func(renewed time.Time) map[string]string {
+		said := map[string]string{}
+		if digest := reporter.Digest(); digest != "" {
+			said[v1alpha1.ReportLabel] = digest
+		}
+		if shards > 1 {
+			maps.Copy(said, tenure.Labels(shards, renewed))
+		}
+		return said
+	})
+}
+
+// fence is asked before what only the holder of the lease may do. Without a lease there is
+// nothing to lose.
 func (e *election) fence(lock *heldLease) func() error {
 	if !e.enabled {
 		return nil
 	}
-	return lock.MayDelete
+	return lock.Held
 }
 
-// reportingLock tells with each renewal of the lease, which is written anyway,
-// whether the report has changed.
-type reportingLock struct {
+// labelledLock writes labels with each renewal.
+type labelledLock struct {
 	*resourcelock.LeaseLock
-	reporter *remote.Reporter
+	labels func(renewed time.Time) map[string]string
 }
 
-// Update renews the lease.
-func (l *reportingLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	if digest := l.reporter.Digest(); digest != "" {
-		l.Labels = map[string]string{v1alpha1.ReportLabel: digest}
-	}
+// Create implements resourcelock.Interface.
+func (l *labelledLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	l.Labels = l.labels(record.RenewTime.Time)
+	return l.LeaseLock.Create(ctx, record)
+}
+
+// Update implements resourcelock.Interface.
+func (l *labelledLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	l.Labels = l.labels(record.RenewTime.Time)
 	return l.LeaseLock.Update(ctx, record)
 }

@@ -19,7 +19,7 @@ const (
 
 // heldLease is the lease of the working agent, which knows when it was renewed
 // last. A process that was paused goes on where it was, before the leader election
-// notices that the lease is gone; deletes must not. It is safe for concurrent use.
+// notices that the lease is gone; deletes, and writes to children, must not. It is safe for concurrent use.
 type heldLease struct {
 	resourcelock.Interface
 	// trust is how long after a renewal it may be relied upon.
@@ -60,15 +60,18 @@ func (l *heldLease) write(r resourcelock.LeaderElectionRecord, send func() error
 	return nil
 }
 
-// errLeaseLost is an error of deletes of a process that does not know whether it
+// errLeaseLost is an error of deletes and of writes to children of a process that does not know whether it
 // still is the one that works.
 var errLeaseLost = errors.New("this agent's lease was not renewed in time, another may be at work")
 
-// MayDelete is an error if the lease may be another's by now.
-func (l *heldLease) MayDelete() error {
+// Held is an error if the lease may be another's by now.
+func (l *heldLease) Held() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.renewed.IsZero() || l.now().Sub(l.renewed) > l.trust {
+	// The monotonic clock stands still while a machine is suspended, and the other one may
+	// be set back.
+	now := l.now()
+	if l.renewed.IsZero() || max(now.Sub(l.renewed), now.Round(0).Sub(l.renewed.Round(0))) > l.trust {
 		return errLeaseLost
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 	"time"
+	"unsafe"
 
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
@@ -60,12 +61,44 @@ func TestHeldLease(t *testing.T) {
 				}
 			}
 			now = begin.Add(tc.at)
-			if err := held.MayDelete(); (err == nil) != tc.may {
-				t.Errorf("%s\nMayDelete() = %v, want it to be allowed: %t", tc.reason, err, tc.may)
+			if err := held.Held(); (err == nil) != tc.may {
+				t.Errorf("%s\nHeld() = %v, want it to be allowed: %t", tc.reason, err, tc.may)
 			}
 		})
 	}
 	if (&election{}).fence(nil) != nil {
 		t.Error("without leader election there is no lease to lose")
 	}
+}
+
+// TestHeldLeaseSuspended: while a machine is suspended its monotonic clock stands still,
+// and only the other one tells that the lease is over.
+func TestHeldLeaseSuspended(t *testing.T) {
+	now := time.Now()
+	held := newHeldLease(&fakeLock{}, leaseDuration, func() time.Time { return now })
+	if err := held.Update(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "me"}); err != nil {
+		t.Fatal(err)
+	}
+	before := now
+	now = suspended(now, time.Minute)
+	if by := now.Sub(before); by != 0 || now.Round(0).Sub(before.Round(0)) != time.Minute {
+		t.Fatalf("the clocks went on by %s and %s", by, now.Round(0).Sub(before.Round(0)))
+	}
+	if held.Held() == nil {
+		t.Error("after a minute of suspension the lease counts as held")
+	}
+	// A clock that is set back does not give it back either.
+	now = suspended(before.Add(time.Minute), -time.Hour)
+	if held.Held() == nil {
+		t.Error("after a minute the lease counts as held, because somebody set the clock")
+	}
+}
+
+// suspended is the time after the machine was suspended for a while: the package time has
+// no way to say so. The layout of a Time has been this one since Go 1.9; TestHeldLeaseSuspended
+// checks what comes out.
+func suspended(now time.Time, by time.Duration) time.Time {
+	wall := (*uint64)(unsafe.Pointer(&now))
+	*wall = uint64(int64(*wall) + int64(by/time.Second)<<30)
+	return now
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
 	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
 
@@ -42,7 +44,7 @@ func (s *firstSync) check() error { return CheckFirstSync(s.mode) }
 
 // build sets up what is known of the tier's Clusters. kinds are those of the owners
 // that are reconciled here; it is nil if there are none and nothing is applied.
-func (s *firstSync) build(mgr ctrl.Manager, namespace string, kinds []string) (*firstsync.Tier, error) {
+func (s *firstSync) build(mgr ctrl.Manager, namespace string, watch *clusters.Watch, kinds []string, now func() time.Time) (*firstsync.Tier, error) {
 	if len(kinds) == 0 {
 		return nil, nil
 	}
@@ -56,8 +58,8 @@ func (s *firstSync) build(mgr ctrl.Manager, namespace string, kinds []string) (*
 		return nil, fmt.Errorf("cannot set up the cache of the first sync: %w", err)
 	}
 	tier := &firstsync.Tier{
-		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Records: records,
-		Namespace: namespace, Create: s.mode == FirstSyncCreate, Kinds: kinds,
+		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Clusters: watch, Records: records,
+		Namespace: namespace, Create: s.mode == FirstSyncCreate, Now: now, Kinds: kinds,
 	}
 	if err := errors.Join(mgr.Add(records), mgr.Add(tier)); err != nil {
 		return nil, fmt.Errorf("cannot set up the first sync: %w", err)

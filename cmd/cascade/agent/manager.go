@@ -41,6 +41,8 @@ func newManager(config *rest.Config, scheme *runtime.Scheme, o *options, lock re
 	}
 	crds := &metav1.PartialObjectMetadata{}
 	crds.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	reports := &metav1.PartialObjectMetadata{}
+	reports.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	secrets := &metav1.PartialObjectMetadata{}
 	secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
@@ -64,6 +66,11 @@ func newManager(config *rest.Config, scheme *runtime.Scheme, o *options, lock re
 				// belong to clusters, and of both the metadata only.
 				crds:    {Field: fields.OneTermEqualSelector("metadata.name", clusterapi.ClusterCRD)},
 				secrets: {Label: labels.NewSelector().Add(*ofClusters)},
+				// Only the one that the agent writes, to write it again if somebody changes it.
+				reports: {
+					Namespaces: map[string]cache.Config{o.place.namespace: {}},
+					Field:      fields.OneTermEqualSelector("metadata.name", v1alpha1.ReportConfigMap),
+				},
 			},
 		},
 		Client: client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}}},

@@ -49,9 +49,9 @@ func TestLimitOf(t *testing.T) {
 		want   int64
 	}{
 		{"an agent that has nothing may have the limit", 0, softLimit},
-		{"what fits is no reason for more", 150 << 20, softLimit},
-		{"a large tier has room for garbage besides what it uses", 300 << 20, 400 << 20},
-		{"a little more is the same limit", 301 << 20, 400 << 20},
+		{"what fits is no reason for more", 130 << 20, softLimit},
+		{"a large tier has room for garbage besides what it uses", 300 << 20, 512 << 20},
+		{"a little more is the same limit", 301 << 20, 512 << 20},
 	} {
 		if got := limitOf(tc.live); got != tc.want {
 			t.Errorf("%s: limitOf(%d) = %d, want %d", tc.reason, tc.live>>20, got>>20, tc.want>>20)

@@ -7,16 +7,21 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/cascade-gitops/cascade/remote/epoch"
+	"github.com/cascade-gitops/cascade/remote/tenure"
 )
 
 // layerKind stands for Layers and the children that they are for.
@@ -38,6 +43,7 @@ func sourceKinds() []string {
 // of some kinds, with some labels.
 type sharding struct {
 	kinds         []string
+	shards        int
 	selector      string
 	allNamespaces bool
 }
@@ -45,9 +51,11 @@ type sharding struct {
 func (s *sharding) bind(f *pflag.FlagSet) {
 	f.StringSliceVar(&s.kinds, "controllers", controllerKinds(),
 		"kinds that this process reconciles; sources of other kinds are read by the URL of their artifact")
-	f.StringVar(&s.selector, "watch-label-selector", "", "reconcile only sources, Kustomizations and HelmReleases with these labels")
+	f.StringVar(&s.selector, "watch-label-selector", "", "reconcile only sources, Kustomizations, HelmReleases, Layers and Children with these labels")
 	f.BoolVar(&s.allNamespaces, "watch-all-namespaces", true,
-		"false reconciles only sources, Kustomizations and HelmReleases of the agent's own namespace; the agent reads the others all the same")
+		"false reconciles only sources, Kustomizations, HelmReleases, Layers and Children of the agent's own namespace; the agent reads the others all the same")
+	f.IntVar(&s.shards, "shards", 1,
+		"parts of the Children that the replicas of the agent share out among themselves; all replicas need the same number. With 1 the leader drives all Children")
 }
 
 func (s *sharding) check() error {
@@ -63,6 +71,11 @@ func (s *sharding) check() error {
 	case s.reconciles(sourcev1.HelmChartKind) != s.reconciles(sourcev1.HelmRepositoryKind):
 		return errors.New("cannot reconcile only one of HelmChart and HelmRepository: " +
 			"charts are found in indexes that this process reads; change --controllers")
+	case s.shards < 1 || s.shards > mostShards:
+		return fmt.Errorf("cannot use --shards %d: it must be from 1 to %d", s.shards, mostShards)
+	case s.shards > 1 && s.split():
+		return errors.New("cannot use --shards with --watch-label-selector or --watch-all-namespaces=false: " +
+			"either the replicas share the Children out, or labels and namespaces do")
 	}
 	return nil
 }
@@ -82,16 +95,44 @@ func (s *sharding) reconcilesObjects(scheme *runtime.Scheme) func(client.Object)
 	}
 }
 
-// build makes the predicate that only the objects with the labels pass, and of the
+// mostShards bounds --shards: each is a Lease that every replica looks at.
+const mostShards = 64
+
+// split reports whether labels or namespaces share the objects out among agents.
+func (s *sharding) split() bool { return s.selector != "" || !s.allNamespaces }
+
+// build makes the function that only the objects with the labels pass, and of the
 // agent's namespace, if these are all.
-func (s *sharding) build(namespace string) (predicate.Predicate, error) {
+func (s *sharding) build(namespace string) (func(client.Object) bool, error) {
 	selector, err := labels.Parse(s.selector)
 	if err != nil {
 		return nil, fmt.Errorf("cannot use --watch-label-selector %q: %w", s.selector, err)
 	}
-	return predicate.NewPredicateFuncs(func(object client.Object) bool {
+	return func(object client.Object) bool {
 		return (s.allNamespaces || object.GetNamespace() == namespace) && selector.Matches(labels.Set(object.GetLabels()))
-	}), nil
+	}, nil
+}
+
+// tenures makes what this process has of the shards of Children; nil if the leader has
+// them all. identity names the process among the replicas.
+func (s *sharding) tenures(mgr ctrl.Manager, e *election, l *locks, c client.Client, tier *epoch.Tier, registry prometheus.Registerer) (*tenure.Tenures, error) {
+	if s.shards == 1 {
+		return nil, nil
+	}
+	if !e.enabled {
+		return nil, errors.New("cannot use --shards without leader election: change --enable-leader-election")
+	}
+	t := tenure.New(tenure.Options{
+		Shards: s.shards, Replica: l.identity, Namespace: l.namespace, Client: c,
+		Lock: func(name string) tenure.Lock {
+			return l.of(name, func(renewed time.Time) map[string]string { return tenure.Labels(s.shards, renewed) })
+		},
+		Lease: e.lease, Renew: e.renew, Retry: e.retry, Epoch: tier.Begin, Now: l.now, Registry: registry,
+	})
+	if err := mgr.Add(t); err != nil {
+		return nil, fmt.Errorf("cannot set up shards: %w", err)
+	}
+	return t, nil
 }
 
 // lease is the name of the lease that agents with the same part of the objects

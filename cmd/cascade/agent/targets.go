@@ -28,7 +28,7 @@ func (t *targets) bind(f *pflag.FlagSet) {
 	f.BoolVar(&t.kubeconfigs.ProxyURL, "allow-kubeconfig-proxy", false,
 		"let kubeconfigs of children and of spec.kubeConfig send the traffic to their clusters by the proxy that they name")
 	f.StringVar(&t.serviceAccount, "default-service-account", "",
-		"service account that Kustomizations and HelmReleases without one impersonate")
+		"service account that Kustomizations, HelmReleases and Layers without one impersonate")
 	f.StringVar(&t.kubeconfigAccount, "default-kubeconfig-service-account", "",
 		"service account for clusters of a ConfigMap that names none")
 	f.StringSliceVar(&t.deny, "deny-kubeconfig-addresses", nil,

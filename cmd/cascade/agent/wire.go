@@ -1,9 +1,14 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/cascade-gitops/cascade/syncer/memo"
 
@@ -16,14 +21,20 @@ import (
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/remote"
+	"github.com/cascade-gitops/cascade/remote/account"
+	"github.com/cascade-gitops/cascade/remote/epoch"
+	"github.com/cascade-gitops/cascade/remote/link"
 	"github.com/cascade-gitops/cascade/remote/providers"
+	"github.com/cascade-gitops/cascade/remote/report"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/claim"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
 	"github.com/cascade-gitops/cascade/syncer/decrypt"
 	"github.com/cascade-gitops/cascade/syncer/depend"
 	"github.com/cascade-gitops/cascade/syncer/fetch"
@@ -48,16 +59,19 @@ type wiring struct {
 	mgr     ctrl.Manager
 	// fence is asked before each delete; nil lets all pass.
 	fence func() error
+	locks *locks
 
 	shared
 }
 
 // shared are the parts that several controllers have.
 type shared struct {
-	local    *apply.Cluster
-	tokens   *tokencache.TokenCache
-	targets  *target.Targets
-	finder   *find.Finder
+	local   *apply.Cluster
+	tokens  *tokencache.TokenCache
+	targets *target.Targets
+	finder  *find.Finder
+	// selects passes the objects of this agent.
+	selects  func(client.Object) bool
 	events   func(controller string) record.EventRecorder
 	metrics  *metrics.Metrics
 	features features
@@ -66,6 +80,8 @@ type shared struct {
 	stages map[schema.GroupKind]struct{}
 	// decryption lacks its client and tokens.
 	decryption decrypt.Options
+	// clusters follows the Clusters of the tier; nil if nobody here reads them.
+	clusters *clusters.Watch
 	// firstSync is nil if nothing is applied.
 	firstSync *firstsync.Tier
 	// configs is nil if nobody wants ConfigMaps and Secrets watched.
@@ -77,7 +93,7 @@ type shared struct {
 }
 
 // wire sets up what the process reconciles, and the report about it.
-func (w *wiring) wire(ctx context.Context, reporter *remote.Reporter) error {
+func (w *wiring) wire(ctx context.Context, reporter *report.Reporter) error {
 	// It is a property of Flux's library, which asks a variable of the process.
 	auth.EnableObjectLevelWorkloadIdentity()
 	if err := w.mgr.Add(frugal{now: w.program.Now}); err != nil {
@@ -144,8 +160,7 @@ func (w *wiring) share() error {
 		return err
 	}
 	w.targets = o.targets.build(w.local, w.tokens, mgr.GetScheme(), now)
-	shard, err := o.sharding.build(o.place.namespace)
-	if err != nil {
+	if w.selects, err = o.sharding.build(o.place.namespace); err != nil {
 		return err
 	}
 	fetched := map[string]bool{}
@@ -154,10 +169,16 @@ func (w *wiring) share() error {
 	}
 	w.finder = &find.Finder{
 		Client: mgr.GetClient(), Reader: w.local, Snapshots: source.NewSnapshots(), Fetched: fetched,
-		Artifacts: source.NewArtifacts(o.storage.dir("others"), o.storage.maxPackBytes), Shard: shard,
+		Artifacts: source.NewArtifacts(o.storage.dir("others"), o.storage.maxPackBytes), Shard: predicate.NewPredicateFuncs(w.selects),
 	}
 	w.claims = &claim.Claims{Client: mgr.GetClient(), Live: w.local, ServiceAccount: w.targets.ServiceAccount, Now: now}
-	w.firstSync, err = o.firstSync.build(mgr, o.place.namespace, o.sharding.of(kustomizev1.KustomizationKind, helmv2.HelmReleaseKind))
+	if len(o.sharding.of(kustomizev1.KustomizationKind, helmv2.HelmReleaseKind, layerKind)) > 0 {
+		w.clusters = &clusters.Watch{Cache: mgr.GetCache(), Reader: mgr.GetAPIReader(), Everywhere: o.sharding.shards > 1}
+		if err := mgr.Add(w.clusters); err != nil {
+			return fmt.Errorf("cannot set up the watch of Clusters: %w", err)
+		}
+	}
+	w.firstSync, err = o.firstSync.build(mgr, o.place.namespace, w.clusters, o.sharding.of(kustomizev1.KustomizationKind, helmv2.HelmReleaseKind), w.program.Now)
 	return err
 }
 
@@ -176,7 +197,7 @@ func (w *wiring) sources() error {
 		Stalls: w.stalls,
 		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Snapshots: w.finder.Snapshots, Logins: logins, Storage: storage,
 		Kept: o.storage.kept(), Events: w.events("source-controller"), Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(),
-		Retries: o.pauses.retries(),
+		Retries: o.pauses.retries(), Part: w.followed(),
 	}
 	dir, most := o.storage.dir, o.storage.maxPackBytes
 	images := source.NewImages(dir("images"), most, w.program.Now)
@@ -201,6 +222,20 @@ func (w *wiring) sources() error {
 		}
 	}
 	return nil
+}
+
+// followed says which sources this process reconciles where it drives children that need
+// others as well; nil where it does not.
+func (w *wiring) followed() *fetch.Part {
+	o := &w.options.sharding
+	if !o.reconciles(layerKind) || o.shards == 1 && !o.split() {
+		return nil
+	}
+	part := &fetch.Part{Selects: w.selects}
+	if o.shards > 1 {
+		part.Elected = w.mgr.Elected()
+	}
+	return part
 }
 
 func (w *wiring) kustomizations(ctx context.Context) error {
@@ -271,14 +306,37 @@ func (w *wiring) jitter() wake.Jitter { return w.options.pauses.jitter(w.program
 
 func (w *wiring) children(ctx context.Context) error {
 	o, mgr, now := w.options, w.mgr, w.program.Now
-	connections := remote.NewConnections(ctx, mgr.GetScheme(), now, w.program.Rand)
-	connections.Fence, connections.Addresses = w.fence, o.targets.addresses
+	connections := link.NewPool(ctx, mgr.GetScheme(), now, w.program.Rand)
+	connections.Addresses = o.targets.addresses
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("cannot name this process: %w", err)
+	}
+	// The pod's name may come back; what stands in children must not.
+	tier := epoch.NewTier(w.local, o.place.namespace, cmp.Or(os.Getenv("POD_NAME"), host)+"_"+string(uuid.NewUUID()))
+	part := remote.Part{Selects: w.selects}
+	if part.Tenures, err = o.sharding.tenures(mgr, &o.election, w.locks, w.local, tier, ctrlmetrics.Registry); err != nil {
+		return err
+	}
+	switch {
+	case part.Tenures != nil:
+		part.Elected, connections.Fence = mgr.Elected(), part.Tenures.MayWrite
+	case w.fence != nil:
+		connections.Fence = func(types.NamespacedName) error { return w.fence() }
+	}
+	accounts := &account.Accounts{
+		Parent: w.local, Default: w.targets.ServiceAccount, NoCrossNamespaceRefs: o.references.noCrossNamespace, Now: now,
+		As: func(ctx context.Context, user string) (account.Caller, error) {
+			return w.targets.Connect(ctx, "", target.Ref{User: user})
+		},
+	}
 	children := &remote.Children{
-		Client: mgr.GetClient(), Cache: mgr.GetCache(), Cluster: w.local, Snapshots: w.finder.Snapshots, Connections: connections,
+		Tier: tier, Part: part, Accounts: accounts,
+		Client: mgr.GetClient(), Cache: mgr.GetCache(), Clusters: w.clusters, Cluster: w.local, Snapshots: w.finder.Snapshots, Connections: connections,
 		Events: w.events("cascade"), Metrics: remote.NewMetrics(ctrlmetrics.Registry), Now: now, Rand: w.program.Rand,
 		AgentImage: o.children.image, ObserveInterval: o.children.interval, Bridge: &capibridge.Providers{}, Allowed: o.targets.kubeconfigs,
-		Providers: providers.NewLibrary(), Workers: w.workers,
+		Providers: providers.NewLibrary(), Workers: w.workers, FirstSeeds: remote.NewFirstSeeds(w.local, o.place.namespace),
 	}
-	layers := &remote.Layers{Client: mgr.GetClient(), Reader: w.local, Snapshots: w.finder.Snapshots, Now: now}
+	layers := &remote.Layers{Part: part, Client: mgr.GetClient(), Reader: w.local, Snapshots: w.finder.Snapshots, Events: children.Events, Now: now}
 	return remote.SetupWithManager(mgr, w.stalls, children, layers, o.concurrency.children)
 }

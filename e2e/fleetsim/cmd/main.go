@@ -34,11 +34,12 @@ func main() {
 func run(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet("fleetsim", flag.ContinueOnError)
 	seed := flags.Uint64("seed", 1, "seed of everything that is random")
+	below := flags.Int("below", 0, "number of clusters that each agent says are below its tier")
 	record := flags.Bool("record", false, "keep every write, for control's /writes")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	f, err := fleetsim.Start(fleetsim.Options{Seed: *seed, Record: *record, Complain: func(err error) { log.Print(err) }})
+	f, err := fleetsim.Start(fleetsim.Options{Seed: *seed, Below: *below, Record: *record, Complain: func(err error) { log.Print(err) }})
 	if err != nil {
 		return err
 	}

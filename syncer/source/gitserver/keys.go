@@ -61,6 +61,33 @@ func privateKey(name string, data []byte) ([]byte, ssh.Signer, error) {
 	return data, signer, nil
 }
 
+// DeployKey makes a private key, in PEM, that opens one repository by SSH and no other one.
+func (s *Server) DeployKey(repository string) ([]byte, error) {
+	name, _, err := s.place(repository)
+	if err != nil {
+		return nil, err
+	}
+	text, signer, err := privateKey("deploy", nil)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.deploy == nil {
+		s.deploy = map[string]string{}
+	}
+	s.deploy[string(signer.PublicKey().Marshal())] = name
+	return text, nil
+}
+
+// opens tells which repository a deploy key opens.
+func (s *Server) opens(key ssh.PublicKey) (repository string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	repository, ok = s.deploy[string(key.Marshal())]
+	return repository, ok
+}
+
 // KnownHosts is the line of a known_hosts file that names this server.
 func (s *Server) KnownHosts() string {
 	return knownhosts.Line([]string{s.SSHAddress()}, s.host.PublicKey()) + "\n"

@@ -67,6 +67,8 @@ type Server struct {
 	closed  bool
 	shells  map[net.Conn]struct{}
 	traffic map[string]Traffic
+	// deploy has the repository that each deploy key opens, by the key as it is sent.
+	deploy map[string]string
 }
 
 // headerTimeout bounds how long a connection may say nothing.

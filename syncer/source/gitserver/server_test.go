@@ -239,6 +239,14 @@ func TestSSH(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, commit := withContent(t, Options{AuthorizedKeys: append([]byte("# comment\n"), gossh.MarshalAuthorizedKey(signer.PublicKey())...)})
+	own, err := s.DeployKey("team/fleet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := s.DeployKey("team/other")
+	if err != nil {
+		t.Fatal(err)
+	}
 	other := start(t, Options{})
 	wrongHost := strings.Replace(other.KnownHosts(), other.SSHAddress()[strings.LastIndex(other.SSHAddress(), ":"):], s.SSHAddress()[strings.LastIndex(s.SSHAddress(), ":"):], 1)
 	for _, test := range []struct {
@@ -249,6 +257,8 @@ func TestSSH(t *testing.T) {
 	}{
 		{"the server's client key", client(t, s, s.ClientKey(), s.KnownHosts()), s.SSHURL("team/fleet"), true},
 		{"an authorized key", client(t, s, extra, s.KnownHosts()), s.SSHURL("team/fleet"), true},
+		{"a key of this repository", client(t, s, own, s.KnownHosts()), s.SSHURL("team/fleet"), true},
+		{"a key of another repository", client(t, s, foreign, s.KnownHosts()), s.SSHURL("team/fleet"), false},
 		{"a stranger's key", client(t, s, stranger, s.KnownHosts()), s.SSHURL("team/fleet"), false},
 		{"the client refuses an unknown host", client(t, s, s.ClientKey(), ""), s.SSHURL("team/fleet"), false},
 		{"the client refuses a changed host", client(t, s, s.ClientKey(), wrongHost), s.SSHURL("team/fleet"), false},
@@ -272,7 +282,7 @@ func TestSSH(t *testing.T) {
 			}
 		})
 	}
-	if got, want := s.Requests("team/fleet").Sessions, 2; got != want {
+	if got, want := s.Requests("team/fleet").Sessions, 3; got != want {
 		t.Errorf("%d sessions, want %d", got, want)
 	}
 }

@@ -21,6 +21,10 @@ const sshUser = "git"
 // use it.
 const refusedStatus = 128
 
+// onlyRepository is the extension of a login with a deploy key: the repository that it
+// opens.
+const onlyRepository = "repository"
+
 func (s *Server) newSSH() *ssh.ServerConfig {
 	config := &ssh.ServerConfig{
 		PublicKeyCallback: func(connection ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
@@ -28,6 +32,9 @@ func (s *Server) newSSH() *ssh.ServerConfig {
 				if connection.User() == sshUser && bytes.Equal(accepted.Marshal(), key.Marshal()) {
 					return nil, nil
 				}
+			}
+			if only, ok := s.opens(key); ok && connection.User() == sshUser {
+				return &ssh.Permissions{Extensions: map[string]string{onlyRepository: only}}, nil
 			}
 			return nil, fmt.Errorf("cannot log in as %s: the key is not accepted", connection.User())
 		},
@@ -112,7 +119,11 @@ func (s *Server) handleConnection(connection net.Conn) {
 		if err != nil {
 			continue
 		}
-		serving.Go(func() { s.handleSession(&session{Channel: channel}, requests) })
+		only := ""
+		if client.Permissions != nil {
+			only = client.Permissions.Extensions[onlyRepository]
+		}
+		serving.Go(func() { s.handleSession(&session{Channel: channel, only: only}, requests) })
 	}
 }
 
@@ -120,6 +131,8 @@ func (s *Server) handleConnection(connection net.Conn) {
 type session struct {
 	ssh.Channel
 	protocol []string
+	// only is the repository that the key opens, empty for a key that opens all.
+	only string
 }
 
 // handleSession accepts variables and one command: no subsystem, no terminal.
@@ -179,6 +192,9 @@ func (s *Server) serveCommand(session *session, line string) (int, error) {
 	name, folder, err := s.resolve(repository)
 	if err != nil {
 		return refusedStatus, fmt.Errorf("cannot serve repository %s: %w", repository, err)
+	}
+	if session.only != "" && session.only != name {
+		return refusedStatus, fmt.Errorf("cannot serve repository %s: the key opens another one", repository)
 	}
 	s.count(name, func(t *Traffic) {
 		if service == "receive-pack" {

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+func (c *cli) newApproveRemoval() *cobra.Command {
+	var hash string
+	cmd := &cobra.Command{
+		Use:   "removal <layer>",
+		Short: "Release the held removal of a layer from children",
+		Long: "Release the removal of a Layer with deletionPolicy Delete from children that it no longer selects, or\n" +
+			"from all because it is being deleted, which is held because it would empty too many at once. Without\n" +
+			"--hash it shows what is held. The hash names exactly these children: should they change, it has to be\n" +
+			"approved again. What is protected in a child stays there until it is confirmed.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			return c.approveRemoval(cmd.Context(), cl, client.ObjectKey{Namespace: c.namespace(), Name: args[0]}, hash)
+		},
+	}
+	cmd.Flags().StringVar(&hash, "hash", "", "hash of the removal, as the Layer's condition shows it")
+	c.flags.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func (c *cli) approveRemoval(ctx context.Context, cl client.Client, key client.ObjectKey, hash string) error {
+	layer := &v1alpha1.Layer{}
+	if err := cl.Get(ctx, key, layer); err != nil {
+		return fmt.Errorf("cannot read Layer %s: %w", key, err)
+	}
+	removal := layer.Status.Removal
+	if removal == nil || !removal.Held {
+		return fmt.Errorf("cannot approve: Layer %s holds no removal", key)
+	}
+	if hash == "" {
+		fmt.Fprintln(c.streams.Out, describeRemoval(layer))
+		return errNotReady
+	}
+	if removal.Hash != hash {
+		return fmt.Errorf("cannot approve %s: the removal that is held now is another; look at it with: cascade approve removal %s -n %s", hash, key.Name, key.Namespace)
+	}
+	patch := client.RawPatch("application/merge-patch+json",
+		fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.ApproveRemovalAnnotation, hash))
+	if err := cl.Patch(ctx, layer, patch); err != nil {
+		return fmt.Errorf("cannot annotate Layer %s: %w", key, err)
+	}
+	fmt.Fprintf(c.streams.Out, "✔ approved removal %s of layer %s from %d children\n", hash, key, removal.Waiting)
+	return nil
+}
+
+// describeRemoval says which removal a Layer holds.
+func describeRemoval(layer *v1alpha1.Layer) string {
+	removal := layer.Status.Removal
+	names := strings.Join(removal.Names, ", ")
+	if more := int(removal.Waiting) - len(removal.Names); more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	of := removal.Waiting
+	if layer.Status.OnRecord != nil {
+		of = layer.Status.OnRecord.Children
+	}
+	return fmt.Sprintf("Layer %s/%s would be removed from %d of %d children: %s; hash %s", layer.Namespace, layer.Name, removal.Waiting, of, names, removal.Hash)
+}
+
+// heldRemovals are the Layers that hold a removal, in all namespaces.
+func heldRemovals(ctx context.Context, cl client.Client) ([]string, error) {
+	layers := &v1alpha1.LayerList{}
+	if err := cl.List(ctx, layers); err != nil {
+		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("cannot list Layers: %w", err)
+	}
+	var held []string
+	for i := range layers.Items {
+		if r := layers.Items[i].Status.Removal; r != nil && r.Held && !layers.Items[i].Spec.Suspend {
+			held = append(held, describeRemoval(&layers.Items[i]))
+		}
+	}
+	return held, nil
+}

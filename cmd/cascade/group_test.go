@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/report"
+)
+
+// silentFleet is a master that was lost, with what it reported of its tenants, one that is
+// well, and one of which all is suspended.
+func silentFleet() []*v1alpha1.Child {
+	heard := ago(17 * time.Minute)
+	counts := &v1alpha1.ReportCounts{
+		Total: 12, Ready: 11,
+		ByReason:   []v1alpha1.NamedCount{{Name: "Succeeded", Count: 11}, {Name: "BuildFailed", Count: 1}},
+		ByRevision: []v1alpha1.NamedCount{{Name: shaTwo, Count: 12}},
+	}
+	rows := []v1alpha1.TierRow{
+		{Path: "tenants/bank", Reason: "BuildFailed", Message: "no file", Revision: shaTwo, Since: ago(time.Hour), Version: "v1.36.3", Owner: "retail", Provider: "aws", Region: "eu-central-1"},
+		{Path: "tenants/shop", Ready: true, Reason: "Succeeded", Revision: shaTwo, Since: ago(time.Hour), Version: "v1.35.0", Owner: "retail", Provider: "aws", Region: "eu-west-1"},
+	}
+	lost := child("masters", "aws", conditions("Ready", metav1.ConditionFalse, "Unreachable", "no answer within 10s", 17*time.Minute), &v1alpha1.Report{Revision: shaOne, Children: counts, Tiers: rows})
+	lost.Status.HeardAt = &heard
+	well := child("masters", "azure", conditions("Ready", metav1.ConditionTrue, "Succeeded", "", time.Hour), &v1alpha1.Report{Revision: shaOne, Children: counts.DeepCopy(), Tiers: rows})
+	off := child("masters", "off", conditions("Ready", metav1.ConditionFalse, "Suspended", "all Kustomizations and HelmReleases, 4, are suspended", time.Hour), &v1alpha1.Report{Revision: shaTwo})
+	for _, c := range []*v1alpha1.Child{lost, well} {
+		c.Labels = map[string]string{v1alpha1.OwnerLabel: "platform"}
+		c.Status.Provider = c.Name
+	}
+	return []*v1alpha1.Child{lost, well, off}
+}
+
+// silentTier is what a cluster with these Children has, and the report of its agent.
+func silentTier(t *testing.T) []client.Object {
+	t.Helper()
+	var below report.Below
+	var objects []client.Object
+	for _, c := range silentFleet() {
+		below.Put(c)
+		objects = append(objects, c)
+	}
+	own := report.Compute(report.Facts{Agent: "v1", Below: &below}, nil, ago(time.Hour))
+	text, err := json.Marshal(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(objects, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.ReportConfigMap},
+		Data:       map[string]string{v1alpha1.ReportKey: string(text)},
+	})
+}
+
+// TestTreeOfStale: what is below a tier that was lost is shown as it was then, and says so.
+func TestTreeOfStale(t *testing.T) {
+	cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(silentTier(t)...).Build()
+	root, err := loadTree(t.Context(), cl, v1alpha1.AgentNamespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := printTree(&out, root, noon); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "tree-stale.txt", out.String())
+	out.Reset()
+	if err := printAs(&out, "json", root); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "tree-stale.json", out.String())
+}
+
+func TestTreeGroups(t *testing.T) {
+	withReport := silentTier(t)
+	for name, objects := range map[string][]client.Object{
+		"": withReport,
+		// Without the report of the tier it is made of the Children.
+		" without the report of the tier": withReport[:len(withReport)-1],
+	} {
+		cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).Build()
+		var text, data bytes.Buffer
+		for _, by := range groupings() {
+			found, err := loadGroups(t.Context(), cl, v1alpha1.AgentNamespace, by)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum := found.Others
+			for _, g := range found.Groups {
+				sum += g.Count
+			}
+			if found.Total != 27 || sum != 27 {
+				t.Errorf("by %s%s %d of %d clusters are counted, want 27", by, name, sum, found.Total)
+			}
+			if err := printGroups(&text, found); err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintln(&text)
+			if err := printAs(&data, "yaml", found); err != nil {
+				t.Fatal(err)
+			}
+		}
+		golden(t, "tree-groups.txt", text.String())
+		golden(t, "tree-groups.yaml", data.String())
+	}
+	empty := fake.NewClientBuilder().WithScheme(newScheme()).Build()
+	if found, err := loadGroups(t.Context(), empty, v1alpha1.AgentNamespace, byReason); err != nil || found.Total != 0 {
+		t.Errorf("a tier with nothing below has %+v, %v", found, err)
+	}
+	if _, err := loadGroups(t.Context(), empty, v1alpha1.AgentNamespace, "name"); err == nil || !strings.Contains(err.Error(), "use reason, revision, owner, provider, region, version") {
+		t.Errorf("by something else: %v", err)
+	}
+}

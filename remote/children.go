@@ -1,0 +1,321 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/remote/account"
+	"github.com/cascade-gitops/cascade/remote/epoch"
+	"github.com/cascade-gitops/cascade/remote/link"
+	"github.com/cascade-gitops/cascade/remote/plan"
+	"github.com/cascade-gitops/cascade/remote/providers"
+	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
+	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/worker"
+)
+
+// When a child is reconciled again without an event.
+const (
+	// progressPause is the pause while a push makes progress.
+	progressPause = time.Second
+	// movingPause is the pause while tiers below the child are not ready: what
+	// they report comes up tier by tier.
+	movingPause = 3 * time.Second
+	// movingFor is how long after a change of their numbers they count as on their way.
+	movingFor = time.Minute
+	// waitPause is the pause while something else has to happen first. An event should
+	// come before it ends.
+	waitPause = 10 * time.Second
+	// stalePause is the pause until the cache has our own last write.
+	stalePause = 20 * time.Millisecond
+	// sourceWait is how long after a start a layer that is in place may stay ready
+	// without its source.
+	sourceWait = 45 * time.Second
+	// callTimeout bounds a call to the API server of this tier.
+	callTimeout = 10 * time.Second
+	// retryMost bounds the pause after a reconcile that failed.
+	retryMost = 30 * time.Second
+	// mostPhase is longer than most intervals.
+	mostPhase = 24 * time.Hour
+	// slowPush is how long the calls of a push take, altogether, that is begun beside the
+	// others the next time.
+	slowPush = patience
+	// createdHolds is how long the cache may take to show a Child that we created.
+	createdHolds = 2 * time.Second
+)
+
+// statusManager is the field manager of the status of our own kinds.
+const statusManager = "cascade"
+
+// layerCRD is the name of the definition of Layers.
+const layerCRD = "layers.cascade.dev"
+
+// periodic is the priority of a reconcile that no event called for. New children
+// and children with an event come first.
+const periodic = handler.LowPriority
+
+// Children reconciles Child objects, one cluster in each reconcile. At rest a
+// reconcile sends nothing to the API server of this tier. A probe, which runs off
+// the workers of the queue, sends one request to the child.
+type Children struct {
+	// Client reads from the cache and writes. Cache has what is watched of Namespaces
+	// and of the Secrets of Clusters.
+	Client client.Client
+	Cache  client.Reader
+	// Clusters follows the Clusters of this tier.
+	Clusters *clusters.Watch
+	// Cluster reads from the API server of this tier.
+	Cluster     *apply.Cluster
+	Snapshots   *source.Snapshots
+	Connections *link.Pool
+	Events      record.EventRecorder
+	Metrics     *Metrics
+	Now         func() time.Time
+	// Tier numbers this process among those that lead the tier.
+	Tier *epoch.Tier
+	// Part is which of the children this process drives.
+	Part Part
+	// Rand returns numbers in [0, 1), which spread what would happen at once.
+	Rand func() float64
+	// Accounts say as whom layers are pushed; Layers has the same.
+	Accounts *account.Accounts
+	// AgentImage is installed in children whose layer names none.
+	AgentImage string
+	// Providers renders spec.providers; the layers of all children share it.
+	Providers *providers.Library
+	// Workers render the paths of layers, with the tasks of package render.
+	Workers worker.Runner
+	// ObserveInterval is the time between two probes of a child.
+	ObserveInterval time.Duration
+
+	// Allowed is what kubeconfigs may have besides an address and credentials.
+	Allowed capibridge.Allowed
+	// Bridge reads the objects of infrastructure providers.
+	Bridge *capibridge.Providers
+
+	gates capibridge.Gates
+	shared
+	// FirstSeeds are the children to which an agent was ever pushed.
+	FirstSeeds *FirstSeeds
+
+	mu         sync.Mutex
+	notes      map[types.NamespacedName]*notes
+	identities identities
+	// own is the identity of the cluster in which this tier runs, once it is known.
+	own string
+}
+
+// notes are what is known of a child besides its status, in memory only. Without
+// them the agent renders layers and compares their digests, which writes nothing
+// either.
+type notes struct {
+	// began is when these notes began: with the process, or with the child.
+	began time.Time
+	// created is when we created the Child, if we did that.
+	created time.Time
+	// written is the version of our last write of the Child.
+	written string
+	layers  map[string]*layerNotes
+	// facts are what the provider's objects said of the Cluster in the state described,
+	// and since is when they were read.
+	described string
+	since     time.Time
+	facts     capibridge.Facts
+	// moved is when the numbers of the clusters below last changed.
+	moved time.Time
+	// phase spreads the comparisons of children, and versions are what the sweeps of this
+	// one go by.
+	phase    time.Duration
+	versions apply.Versions
+	// slow: the last push took long.
+	slow bool
+	// earlier are the records that an earlier version left in the child, nil before they
+	// were read.
+	earlier map[string]string
+}
+
+// layerNotes are about one layer on one child.
+type layerNotes struct {
+	// inputs identify what the layer was rendered from when it was found to be in
+	// place, and requested is the reconcile request that was handled by then.
+	inputs    string
+	requested string
+	// as whom it was pushed then.
+	as *account.Account
+	// looked: the record in the child was read.
+	looked bool
+	// due is when the layer is compared with the child again, retryAt when a push that
+	// failed is tried again, after so many failures in a row.
+	due, retryAt time.Time
+	failures     int
+	// progress of a push that is not complete, and what the last complete push sent.
+	progress progress
+	sent     apply.Sent
+	// seal is the state in which all of the layer was in place, nil if it is not known.
+	seal *seal
+	// migration that the last rendering of providers took.
+	migration migration
+}
+
+// notesOf returns what is known of a child. Only the child's reconciles use it.
+func (r *Children) notesOf(key types.NamespacedName) *notes {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.notes == nil {
+		r.notes = map[types.NamespacedName]*notes{}
+	}
+	n := r.notes[key]
+	if n == nil {
+		n = &notes{
+			began: r.Now(), layers: map[string]*layerNotes{},
+			phase: time.Duration(r.Rand() * float64(mostPhase)), versions: apply.Versions{},
+		}
+		r.notes[key] = n
+	}
+	return n
+}
+
+func (n *notes) of(layer string) *layerNotes {
+	if n.layers[layer] == nil {
+		n.layers[layer] = &layerNotes{}
+	}
+	return n.layers[layer]
+}
+
+// grew is when a push last made progress, or since if that was later.
+func (n *notes) grew(since time.Time) time.Time {
+	if n == nil {
+		return since
+	}
+	for _, layer := range n.layers {
+		if layer.progress.grew.After(since) {
+			since = layer.progress.grew
+		}
+	}
+	return since
+}
+
+// retryAt is when the next push that failed is tried again, zero if none did.
+func (n *notes) retryAt() time.Time {
+	var next time.Time
+	if n == nil {
+		return next
+	}
+	for _, layer := range n.layers {
+		if at := layer.retryAt; !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	return next
+}
+
+// attempted notes the outcome of a push. What the child refused is tried again after a
+// while that grows, unless a part of it was taken; what waits for something else has its
+// own pace.
+func (n *layerNotes) attempted(err error, now time.Time, progressed bool) {
+	switch {
+	case err != nil && now.Before(n.retryAt): // nothing was done
+	case err != nil && refused(err) && progressed:
+		n.failures, n.retryAt = 1, now.Add(plan.Backoff(1))
+	case err != nil && refused(err):
+		n.failures++
+		n.retryAt = now.Add(plan.Backoff(n.failures))
+	default:
+		n.failures, n.retryAt = 0, time.Time{}
+	}
+}
+
+// refused reports whether an error is of a push that failed.
+func refused(err error) bool {
+	switch reason.Of(err) {
+	case v1alpha1.ReasonSeedFailed, v1alpha1.ReasonForbidden, v1alpha1.ReasonPruneFailed, v1alpha1.ReasonUnreachable, v1alpha1.ReasonPushTimedOut:
+		return true
+	}
+	return false
+}
+
+// Reconcile implements reconcile.Reconciler for one child.
+func (r *Children) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	held, ctx, leave, ok := r.Part.enter(ctx, req.NamespacedName)
+	if !ok {
+		return ctrl.Result{}, nil // another replica drives it
+	}
+	defer leave()
+	child := &v1alpha1.Child{}
+	err := r.Client.Get(ctx, req.NamespacedName, child)
+	if apierrors.IsNotFound(err) {
+		if r.isNew(req.NamespacedName) {
+			return ctrl.Result{RequeueAfter: stalePause}, nil
+		}
+		r.forget(req.NamespacedName)
+		return r.discover(ctx, req.NamespacedName)
+	}
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("cannot read Child %s: %w", req.NamespacedName, err)
+	}
+	if !child.DeletionTimestamp.IsZero() || !r.Part.selects(child) {
+		r.forget(req.NamespacedName)
+		return ctrl.Result{}, nil
+	}
+	notes := r.notesOf(req.NamespacedName)
+	if isBefore(child, notes.written) {
+		// The inventories must be the ones that we wrote last.
+		return ctrl.Result{RequeueAfter: stalePause}, nil
+	}
+	current := &run{Children: r, child: child, recorded: child.DeepCopy(), notes: notes, tenure: held}
+	result, err := current.reconcile(ctx)
+	if current.gone {
+		r.forget(req.NamespacedName)
+		return ctrl.Result{}, err
+	}
+	if held.Over() {
+		return ctrl.Result{}, nil // another replica says what became of it
+	}
+	heard, proven := r.Connections.Heard(req.NamespacedName)
+	result = current.age(result, heard, proven)
+	if !current.asking {
+		child.Status.ObservedGeneration = child.Generation
+		child.Status.LastHandledReconcileAt = child.Annotations[fluxmeta.ReconcileRequestAnnotation]
+	}
+	if rerr := current.writeStatus(ctx); rerr != nil {
+		return ctrl.Result{}, errors.Join(err, rerr)
+	}
+	r.Metrics.observe(child)
+	return result, err
+}
+
+// isBefore reports whether an object was read before a write that the API server
+// answered with version.
+func isBefore(o client.Object, version string) bool {
+	if version == "" || version == o.GetResourceVersion() {
+		return false
+	}
+	c, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), version)
+	return err != nil || c < 0
+}
+
+func (r *Children) forget(key types.NamespacedName) {
+	r.Connections.Forget(key)
+	r.Metrics.forget(key)
+	r.inUse.set(key, nil)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.notes, key)
+	r.identities.release(key)
+}

@@ -1,0 +1,185 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
+)
+
+// discover creates the Child of a Cluster that has none.
+func (r *Children) discover(ctx context.Context, key types.NamespacedName) (ctrl.Result, error) {
+	u, err := r.cluster(ctx, key)
+	if errors.Is(err, errNoClusterAPI) {
+		return ctrl.Result{}, nil // a Child that was made by hand is gone
+	}
+	if err != nil || u == nil || u.GetDeletionTimestamp() != nil {
+		return ctrl.Result{}, err
+	}
+	child := &v1alpha1.Child{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, Labels: childLabels(u.GetLabels())},
+		Spec:       v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: key.Name}},
+	}
+	if !r.Part.selects(child) {
+		return ctrl.Result{}, nil
+	}
+	if err := r.Client.Create(ctx, child, client.FieldOwner(statusManager)); err != nil && !apierrors.IsAlreadyExists(err) {
+		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
+			// The Cluster is where a person looks: there is no Child that could say it.
+			r.Events.Eventf(u, corev1.EventTypeWarning, v1alpha1.ReasonChildRefused, "cannot create Child %s: %s; it is tried again", key.Name, err)
+		}
+		return ctrl.Result{}, fmt.Errorf("cannot create Child %s: %w", key, err)
+	}
+	r.notesOf(key).created = r.Now()
+	return ctrl.Result{}, nil
+}
+
+// isNew reports whether a Child was created a moment ago, so that the cache may not
+// have it yet.
+func (r *Children) isNew(key types.NamespacedName) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.notes[key]
+	return n != nil && r.Now().Sub(n.created) < createdHolds
+}
+
+// childLabels are a Cluster's labels without the labels that name the owner of the
+// Cluster: a Child has no owner.
+func childLabels(of map[string]string) map[string]string {
+	out := make(map[string]string, len(of))
+	for k, v := range of {
+		domain, _, _ := strings.Cut(k, "/")
+		if domain != v1alpha1.LayerLabelGroup && !strings.HasSuffix(domain, ".toolkit.fluxcd.io") {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// errNoClusterAPI: the kind Cluster is not served, which says nothing about
+// whether a Cluster exists.
+var errNoClusterAPI = errors.New("kind Cluster is not served: Cluster API is not installed in this tier")
+
+// cluster reads a Cluster; nil means confirmed absent.
+func (r *Children) cluster(ctx context.Context, key types.NamespacedName) (*unstructured.Unstructured, error) {
+	u, ok := r.Clusters.Get(key)
+	if ok {
+		return u, nil
+	}
+	gvk, ok := r.Clusters.Version()
+	if !ok {
+		return nil, errNoClusterAPI
+	}
+	// The watch may lag, or be lost. Only the API server confirms an absence.
+	u = &unstructured.Unstructured{}
+	u.SetGroupVersionKind(gvk)
+	err := r.Cluster.Get(ctx, key, u)
+	switch {
+	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
+		return nil, nil
+	case meta.IsNoMatchError(err), apierrors.IsNotFound(err):
+		return nil, errNoClusterAPI
+	case err != nil:
+		return nil, fmt.Errorf("cannot read Cluster %s: %w", key, err)
+	}
+	return u, nil
+}
+
+// facts gathers what Cluster API says. ok is false if the run ends here.
+func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, result ctrl.Result, err error) {
+	if r.child.Spec.ClusterRef == nil {
+		return capibridge.Cluster{
+			Namespace: r.child.Namespace, Name: r.child.Name, Labels: r.child.Labels, Annotations: r.child.Annotations,
+			InfrastructureProvisioned: true, ControlPlaneInitialized: true,
+		}, true, result, nil
+	}
+	key := types.NamespacedName{Namespace: r.child.Namespace, Name: r.child.Spec.ClusterRef.Name}
+	u, err := r.cluster(ctx, key)
+	if errors.Is(err, errNoClusterAPI) {
+		r.notConnected(metav1.ConditionUnknown, v1alpha1.ReasonClusterNotReady, "%s", err)
+		return cluster, false, ctrl.Result{RequeueAfter: r.jittered(waitPause)}, nil
+	}
+	if err != nil {
+		return cluster, false, result, err
+	}
+	if u == nil || u.GetDeletionTimestamp() != nil {
+		// The Child is deleted without any contact: Cluster API takes the cluster down.
+		r.gone = true
+		r.Connections.Forget(r.key())
+		err := r.Client.Delete(ctx, r.child, client.Preconditions{UID: &r.child.UID})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return cluster, false, result, fmt.Errorf("cannot delete Child %s of a Cluster that goes: %w", r.key(), err)
+		}
+		return cluster, false, result, nil
+	}
+	r.object = u
+	cluster = capibridge.FromObject(u)
+	if id := r.child.Status.Identity; id != nil && id.ClusterUID != "" && id.ClusterUID != cluster.UID {
+		// Re-created under the same name: another cluster, in which nothing is in place.
+		r.Children.forget(r.key())
+		r.notes = r.notesOf(r.key())
+		r.child.Status = v1alpha1.ChildStatus{}
+		if err := r.writeStatus(ctx); err != nil {
+			return cluster, false, result, err
+		}
+		r.Events.Eventf(r.child, corev1.EventTypeNormal, "ClusterRecreated", "Cluster was re-created, it is seeded afresh")
+	}
+	if labels := childLabels(cluster.Labels); !maps.Equal(r.child.Labels, labels) {
+		before := r.child.DeepCopy()
+		after := r.child.DeepCopy()
+		after.Labels = labels
+		if err := r.Client.Patch(ctx, after, client.MergeFrom(before), client.FieldOwner(statusManager)); err != nil {
+			return cluster, false, result, client.IgnoreNotFound(err)
+		}
+		r.child.Labels = labels
+	}
+	if !r.Part.selects(r.child) {
+		// By its new labels it is another agent's, which goes on with it.
+		r.gone = true
+		return cluster, false, result, nil
+	}
+	return cluster, true, result, nil
+}
+
+// describeAgain is how long facts of a provider hold without a change of the
+// Cluster. The state shows on the Cluster, and account and region do not change.
+const describeAgain = time.Hour
+
+// describe returns what the provider's objects say about the Cluster. It reads them
+// when the Cluster has changed: Cluster API changes the Cluster with every change of
+// theirs that matters here.
+func (r *run) describe(ctx context.Context, cluster capibridge.Cluster) (capibridge.Facts, error) {
+	if r.object == nil {
+		return capibridge.Facts{}, nil
+	}
+	n := r.notes
+	// Other writes to a Cluster, such as our own condition, do not count.
+	state := fmt.Sprint(r.object.GetGeneration(), cluster.InfrastructureProvisioned, cluster.ControlPlaneInitialized,
+		cluster.Available, cluster.RollingOut, cluster.Remediating, cluster.RemoteConnection, cluster.Failure)
+	if n.described == state && r.Now().Sub(n.since) < describeAgain {
+		return n.facts, nil
+	}
+	found, err := r.Bridge.Describe(ctx, r.Cluster, cluster)
+	if err != nil && n.described == "" {
+		// Without the facts the layers would be rendered with other variables.
+		return found, fmt.Errorf("cannot describe Cluster %s: %w", r.key(), err)
+	}
+	if err == nil {
+		n.described, n.since, n.facts = state, r.Now(), found
+	}
+	return n.facts, nil
+}

@@ -1,0 +1,155 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/remote/link"
+	"github.com/cascade-gitops/cascade/remote/reason"
+)
+
+// connect asks the child who it is and what its agent says, and makes sure that
+// it is the recorded cluster. ok is false if the run ends here; otherwise the run
+// goes on with the result of the probe.
+func (r *run) connect(ctx context.Context, l *link.Link, cluster capibridge.Cluster, selected []*v1alpha1.Layer) (session *link.Session, a *link.Result, ok bool, result ctrl.Result, err error) {
+	ref := r.kubeconfigRef(cluster)
+	source, err := r.kubeconfigSource(ctx, ref)
+	if err != nil {
+		return nil, nil, false, result, err
+	}
+	if _, err := r.ownUID(ctx); err != nil {
+		return nil, nil, false, result, err
+	}
+	id := r.child.Status.Identity
+	ready := meta.IsStatusConditionTrue(r.child.Status.Conditions, v1alpha1.ReadyCondition)
+	q := link.Request{
+		Source: source, Agent: slices.ContainsFunc(selected, hasAgent), Urgent: !ready,
+		Read: func(ctx context.Context) (*rest.Config, error) { return r.kubeconfig(ctx, ref, cluster) },
+	}
+	if id != nil {
+		q.Recorded = id.KubeSystemUID
+	}
+	a, wait := l.Ask(q)
+	if a == nil {
+		r.asking = true
+		return nil, nil, false, ctrl.Result{RequeueAfter: wait}, nil
+	}
+	if a.Err != nil {
+		r.asking = a.Passing
+		if !a.Passing {
+			r.notConnected(metav1.ConditionFalse, reason.Of(a.Err), "%s", a.Err)
+		}
+		return nil, nil, false, ctrl.Result{RequeueAfter: max(l.Wait(), 100*time.Millisecond)}, nil
+	}
+	if id != nil && id.KubeSystemUID != a.Identity {
+		r.identityChanged(a.Identity)
+		return nil, nil, false, ctrl.Result{RequeueAfter: r.jittered(waitPause)}, nil
+	}
+	if id == nil {
+		q.Recorded = a.Identity
+	}
+	session = l.Begin(q)
+	if id == nil {
+		err := r.meet(ctx, session, cluster, a.Identity)
+		if err != nil && reason.Of(err) == v1alpha1.ReasonIdentityConflict {
+			r.notConnected(metav1.ConditionFalse, v1alpha1.ReasonIdentityConflict, "%s", err)
+			return nil, nil, false, ctrl.Result{RequeueAfter: r.jittered(waitPause)}, nil
+		}
+		if err != nil {
+			return nil, nil, false, result, err
+		}
+	}
+	if other, err := r.contested(ctx); err != nil {
+		return nil, nil, false, result, err
+	} else if other != "" {
+		r.notConnected(metav1.ConditionFalse, v1alpha1.ReasonIdentityConflict,
+			"the kubeconfig leads to the cluster of Child %s, which was met at the same moment: nothing is written; correct the kubeconfig of one of them", other)
+		r.child.Status.Identity = nil
+		return nil, nil, false, ctrl.Result{RequeueAfter: r.jittered(waitPause)}, nil
+	}
+	if r.recorded.Status.Identity == nil && r.tenure != nil {
+		// Only when the cache shows the identity, it shows who else recorded it before.
+		r.asking = true
+		return nil, nil, false, ctrl.Result{RequeueAfter: stalePause}, nil
+	}
+	r.child.Status.Version = a.Version
+	r.condition(v1alpha1.ConnectedCondition, metav1.ConditionTrue, v1alpha1.ReasonSucceeded, "API server answers, its identity is the recorded one")
+	return session, a, true, result, nil
+}
+
+func (r *run) identityChanged(uid string) {
+	r.notConnected(metav1.ConditionFalse, v1alpha1.ReasonIdentityChanged,
+		"the API server belongs to another cluster: kube-system has UID %s, recorded is %s; nothing is written to it. If this is intended, delete this Child to have the cluster seeded afresh",
+		uid, r.child.Status.Identity.KubeSystemUID)
+}
+
+// kubeconfigRef says where the kubeconfig is.
+func (r *run) kubeconfigRef(cluster capibridge.Cluster) v1alpha1.SecretKeyReference {
+	if own := r.child.Spec.KubeConfig; own != nil {
+		ref := own.SecretRef
+		if ref.Key == "" {
+			ref.Key = clusterapi.KubeconfigKey
+		}
+		return ref
+	}
+	if from := r.notes.facts.Kubeconfig; from.Secret != "" {
+		return v1alpha1.SecretKeyReference{Name: from.Secret, Key: from.Key}
+	}
+	return v1alpha1.SecretKeyReference{Name: clusterapi.KubeconfigSecret(cluster.Name), Key: clusterapi.KubeconfigKey}
+}
+
+// kubeconfigSource identifies the kubeconfig that there is now. Secrets of
+// Cluster API are watched; others are looked at.
+func (r *run) kubeconfigSource(ctx context.Context, ref v1alpha1.SecretKeyReference) (string, error) {
+	secret := &metav1.PartialObjectMetadata{}
+	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+	name := types.NamespacedName{Namespace: r.child.Namespace, Name: ref.Name}
+	err := error(apierrors.NewNotFound(corev1.Resource("secrets"), ref.Name))
+	if r.child.Spec.ClusterRef != nil {
+		err = r.Cache.Get(ctx, name, secret)
+	}
+	if apierrors.IsNotFound(err) {
+		err = r.Cluster.Get(ctx, name, secret)
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return "", fmt.Errorf("cannot read Secret %s: %w", name, err)
+	}
+	return fmt.Sprintf("%s/%s %s %s", ref.Name, ref.Key, secret.UID, secret.ResourceVersion), nil
+}
+
+// kubeconfig reads the kubeconfig from the API server.
+func (r *run) kubeconfig(ctx context.Context, ref v1alpha1.SecretKeyReference, cluster capibridge.Cluster) (*rest.Config, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	secret := &corev1.Secret{}
+	missing := func(format string, args ...any) error {
+		return reason.Because(v1alpha1.ReasonKubeconfigMissing, fmt.Errorf(format, args...))
+	}
+	if err := r.Cluster.Get(ctx, types.NamespacedName{Namespace: r.child.Namespace, Name: ref.Name}, secret); err != nil {
+		return nil, missing("cannot read Secret %s: %w", ref.Name, err)
+	}
+	if r.child.Spec.ClusterRef != nil && !capibridge.BelongsTo(secret, cluster) {
+		return nil, missing("cannot use Secret %s: it does not belong to Cluster %s, it has neither the label %s nor an owner", ref.Name, cluster.Name, clusterapi.ClusterNameLabel)
+	}
+	if len(secret.Data[ref.Key]) == 0 {
+		return nil, missing("cannot use Secret %s: it has no key %s", ref.Name, ref.Key)
+	}
+	config, err := r.Allowed.Kubeconfig(secret.Data[ref.Key])
+	if err != nil {
+		return nil, reason.Because(v1alpha1.ReasonKubeconfigRefused, err)
+	}
+	return config, nil
+}

@@ -1,0 +1,73 @@
+package remote
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/link"
+	"github.com/cascade-gitops/cascade/remote/report"
+)
+
+// age records when the child was last heard of, once that is too long ago, and makes
+// sure that a run comes at that moment: a child that stays dead may call for none. heard
+// and proven are what the connection knows.
+func (r *run) age(result ctrl.Result, heard time.Time, proven bool) ctrl.Result {
+	status := &r.child.Status
+	connected := meta.FindStatusCondition(status.Conditions, v1alpha1.ConnectedCondition)
+	if status.Identity == nil || connected == nil {
+		return result // it was never heard of
+	}
+	lost := connected.Status != metav1.ConditionTrue
+	if r.asking && !lost {
+		return result // the answer is on its way
+	}
+	now := r.Now()
+	c := report.Contact{Recorded: status.HeardAt}
+	if c.Heard, c.Proven = heard, proven; c.Heard.IsZero() {
+		c.Heard = r.notes.began
+		if since := connected.LastTransitionTime.Time; lost && since.Before(c.Heard) {
+			c.Heard = since
+		}
+	}
+	c.Broken = lost || status.Report != nil && now.Sub(c.Heard) > link.AgentSilence
+	var wait time.Duration
+	status.HeardAt, wait = c.Lost(r.ObserveInterval, now)
+	if wait > 0 && (result.RequeueAfter == 0 || wait < result.RequeueAfter) {
+		result.RequeueAfter = wait
+	}
+	return result
+}
+
+// agentError is why the agent of the child is not known to be alive, or there is no
+// report. After a restart of this process an agent that was silent before stays so until
+// it is seen to renew its lease.
+func (r *run) agentError(found link.Agent) error {
+	if at := r.child.Status.HeardAt; found.Err == nil && at != nil && !found.Renewed {
+		return link.Silent(at.Time)
+	}
+	return found.Err
+}
+
+// place records where the cluster is, as its layers are told by variables.
+func (r *run) place(provider, region string) {
+	const most = 64
+	r.child.Status.Provider, r.child.Status.Region = report.Cut(provider, most), report.Cut(region, most)
+}
+
+// suspend marks what is recorded of a layer that is suspended, and reports whether it was
+// ever pushed.
+func (r *run) suspend(layer *v1alpha1.Layer) (pushed bool) {
+	entry := entryOf(r.child, layer.Name)
+	if entry == nil {
+		return false
+	}
+	entry.Suspended, entry.ObservedGeneration = true, layer.Generation
+	entry.LastHandledReconcileAt = layer.Annotations[fluxmeta.ReconcileRequestAnnotation]
+	return true
+}

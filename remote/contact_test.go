@@ -1,0 +1,133 @@
+package remote
+
+import (
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/link"
+	"github.com/cascade-gitops/cascade/remote/reason"
+)
+
+// contact is a child of which the age is asked.
+type contact struct {
+	*run
+	now time.Time
+	// heard and proven are what the connection knows.
+	heard  time.Time
+	proven bool
+}
+
+func newContact(status metav1.ConditionStatus, since metav1.Time) *contact {
+	child := childNamed("a", []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: status, LastTransitionTime: since}})
+	child.Status.Identity = &v1alpha1.ChildIdentity{KubeSystemUID: "one"}
+	child.Status.Report = &v1alpha1.Report{}
+	c := &contact{now: start.Time}
+	c.run = &run{
+		Children: &Children{Now: func() time.Time { return c.now }, ObserveInterval: 45 * time.Second},
+		child:    &child, recorded: child.DeepCopy(), notes: &notes{began: c.now},
+	}
+	return c
+}
+
+func (c *contact) connected(status metav1.ConditionStatus) {
+	meta.SetStatusCondition(&c.child.Status.Conditions, metav1.Condition{Type: v1alpha1.ConnectedCondition, Status: status, Reason: "X"})
+}
+
+// aged takes the step, and returns what is on record then.
+func (c *contact) aged(result ctrl.Result) (ctrl.Result, *metav1.Time) {
+	got := c.age(result, c.heard, c.proven)
+	return got, c.child.Status.HeardAt
+}
+
+// TestAge: when a child was last heard of is recorded once, after three observe
+// intervals, and is gone when it is heard of again.
+func TestAge(t *testing.T) {
+	c := newContact(metav1.ConditionTrue, start)
+	c.heard, c.proven = c.now, true
+	result := ctrl.Result{RequeueAfter: 40 * time.Second}
+	if got, at := c.aged(result); got != result || at != nil {
+		t.Errorf("at rest age() = %v, and HeardAt is %v", got, at)
+	}
+
+	c.connected(metav1.ConditionFalse)
+	c.now = c.now.Add(time.Minute)
+	if got, at := c.aged(ctrl.Result{}); got.RequeueAfter != 75*time.Second || at != nil {
+		t.Errorf("a minute after it was lost age() = %v, and HeardAt is %v; want a run at the moment it is stale", got, at)
+	}
+	if got, _ := c.aged(ctrl.Result{RequeueAfter: time.Second}); got.RequeueAfter != time.Second {
+		t.Errorf("a run that is due earlier is put off: %v", got)
+	}
+	c.now = c.now.Add(75 * time.Second)
+	for range 3 {
+		if _, at := c.aged(ctrl.Result{}); at == nil || !at.Time.Equal(c.heard) {
+			t.Fatalf("HeardAt is %v, want %s", at, c.heard)
+		}
+		c.now = c.now.Add(time.Hour)
+	}
+	// Nothing is known while a probe is on its way.
+	c.connected(metav1.ConditionTrue)
+	c.asking = true
+	if _, at := c.aged(ctrl.Result{}); at == nil {
+		t.Error("HeardAt is gone before there is an answer")
+	}
+	c.asking, c.heard = false, c.now
+	if _, at := c.aged(ctrl.Result{}); at != nil {
+		t.Errorf("HeardAt is %v of a child that answers", at)
+	}
+
+	// Its API server answers, and its agent is silent.
+	c.now = c.now.Add(3 * 45 * time.Second)
+	if _, at := c.aged(ctrl.Result{}); at == nil {
+		t.Error("an agent that is silent for three intervals is heard of")
+	}
+}
+
+// TestAgeAfterRestart: a process that knows nothing yet neither makes a dead child alive
+// nor a living one dead.
+func TestAgeAfterRestart(t *testing.T) {
+	lost := later(-time.Hour)
+	c := newContact(metav1.ConditionFalse, lost)
+	if got, at := c.aged(ctrl.Result{}); got.RequeueAfter != 0 || at == nil || !at.Equal(&lost) {
+		t.Errorf("HeardAt of a child that was lost before is %v, want %s", at, lost)
+	}
+	alive := newContact(metav1.ConditionTrue, lost)
+	if got, at := alive.aged(ctrl.Result{}); got.RequeueAfter != 0 || at != nil {
+		t.Errorf("HeardAt of a child that was connected is %v, %v", at, got)
+	}
+
+	// One look at the lease shows nothing.
+	c.heard = c.now
+	c.connected(metav1.ConditionTrue)
+	if _, at := c.aged(ctrl.Result{}); at == nil {
+		t.Error("one look at a lease makes its holder alive")
+	}
+	if err := c.agentError(link.Agent{}); reason.Of(err) != v1alpha1.ReasonAgentNotReady {
+		t.Errorf("and the agent is %v", err)
+	}
+	c.proven = true
+	if _, at := c.aged(ctrl.Result{}); at != nil || c.agentError(link.Agent{Renewed: true}) != nil {
+		t.Errorf("the lease was renewed, and HeardAt is %v", at)
+	}
+}
+
+// TestSuspendedLayer: what is recorded of a layer says that it is suspended.
+func TestSuspendedLayer(t *testing.T) {
+	c := childNamed("a", nil)
+	c.Status.Layers = []v1alpha1.ChildLayer{{Name: "base", Ready: true, Reason: v1alpha1.ReasonSucceeded}}
+	r := &run{Children: &Children{Now: func() time.Time { return start.Time }}, child: &c}
+	base, never := layerOn("base"), layerOn("never")
+	base.Spec.Suspend, never.Spec.Suspend = true, true
+	r.summarizeLayers([]*v1alpha1.Layer{base})
+	if !c.Status.Layers[0].Suspended || !meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.SeededCondition) {
+		t.Errorf("a layer that is suspended and in place is %+v", c.Status.Layers[0])
+	}
+	r.summarizeLayers([]*v1alpha1.Layer{base, never})
+	if s := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.SeededCondition); s.Status != metav1.ConditionFalse || s.Reason != v1alpha1.ReasonSuspended {
+		t.Errorf("with a layer that was never pushed Seeded is %+v", s)
+	}
+}

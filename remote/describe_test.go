@@ -1,0 +1,89 @@
+package remote
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/remote/link"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
+)
+
+// TestDescribeFailsAfterRestart: a process that has just begun cannot read what the
+// provider says of a Cluster. What the status says of the time before is not known to hold,
+// so it is not Ready; nothing is pushed with other variables, and what is in place stays on
+// record.
+func TestDescribeFailsAfterRestart(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	child := childNamed("alpha", []metav1.Condition{
+		{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSucceeded, LastTransitionTime: start},
+		{Type: v1alpha1.SeededCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSucceeded, LastTransitionTime: start},
+	})
+	child.Labels = map[string]string{"site": "here"}
+	child.Spec.ClusterRef = &v1alpha1.LocalReference{Name: "alpha"}
+	child.Status.Identity = &v1alpha1.ChildIdentity{ClusterUID: "uid", KubeSystemUID: "other"}
+	child.Status.Layers = []v1alpha1.ChildLayer{{Name: "app", Ready: true, Revision: "main@sha1:1"}}
+	layer := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: child.Namespace, Name: "app"}}
+	layer.Spec.ClusterSelector.MatchLabels = child.Labels
+	cluster := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
+		"spec": map[string]any{
+			"infrastructureRef": map[string]any{"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "AWSCluster", "name": "alpha"},
+		},
+		"status": map[string]any{"initialization": map[string]any{"infrastructureProvisioned": true, "controlPlaneInitialized": true}},
+	}}
+	cluster.SetNamespace(child.Namespace)
+	cluster.SetName("alpha")
+	cluster.SetUID("uid")
+	cluster.SetLabels(child.Labels)
+
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "etcd is slow", http.StatusServiceUnavailable)
+	}))
+	defer server.Close()
+	local, err := apply.Connect(&rest.Config{Host: server.URL}, scheme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := func() time.Time { return start.Time }
+	random := func() float64 { return 0 }
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&child, layer).WithStatusSubresource(&child).Build()
+	children := &Children{
+		Client: c, Clusters: clusters.Fixed(cluster), Cluster: local, Bridge: &capibridge.Providers{}, Now: now, Rand: random,
+		Connections: link.NewPool(t.Context(), scheme, now, random), Metrics: NewMetrics(prometheus.NewRegistry()), ObserveInterval: time.Minute,
+	}
+	key := client.ObjectKeyFromObject(&child)
+	if _, err := children.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err == nil || !strings.Contains(err.Error(), "cannot describe Cluster") {
+		t.Errorf("the reconcile ends with %v", err)
+	}
+	got := &v1alpha1.Child{}
+	if err := c.Get(t.Context(), key, got); err != nil {
+		t.Fatal(err)
+	}
+	ready := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ReadyCondition)
+	if ready == nil || ready.Status != metav1.ConditionUnknown || ready.Reason != v1alpha1.ReasonClusterNotReady || !strings.Contains(ready.Message, "cannot describe Cluster") {
+		t.Errorf("Ready is %+v", ready)
+	}
+	if len(got.Status.Layers) != 1 || got.Status.Layers[0].Revision != "main@sha1:1" {
+		t.Errorf("the layers are %+v", got.Status.Layers)
+	}
+}

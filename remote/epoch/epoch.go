@@ -1,0 +1,239 @@
+// Package epoch numbers the processes that lead a tier, so that of two that seed the
+// same children one gives way.
+//
+// Each process that takes a tier over writes down the next epoch, beside those before
+// it: the lineage of the tier. What it writes into children carries its epoch. A process
+// that finds the mark of another one in a child looks it up in the lineage of its own
+// tier. A predecessor is succeeded. Whoever is not in the lineage took the child over
+// from outside of this tier's history: another management cluster that was made of a
+// copy or of Git. This process is superseded then, and writes nothing. An old management
+// cluster that comes back finds its successor's marks that way, whatever number it gives
+// itself.
+//
+// Several processes of one tier may seed different children at the same time. Each takes
+// a new epoch when it begins with some of them. A process that finds the mark of a later
+// one of its own tier was outrun: the child is another's by now.
+//
+// Invariants:
+//
+//   - two processes of one tier never have the same epoch: the lineage is written
+//     conditionally on what was read;
+//   - who begins with children later has the larger epoch;
+//   - only who never had to do with a child before takes it from a process that is not
+//     in the lineage, or whom a person told to.
+//
+// Failure model: a process that cannot write the lineage has no epoch, and writes to no
+// child.
+package epoch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// Mark is what a process leaves in what it writes. The zero value is that of versions
+// that left none.
+type Mark struct {
+	Epoch int64 `json:"epoch,omitempty"`
+	// Holder names the process, and no other one ever.
+	Holder string `json:"holder,omitempty"`
+}
+
+// maxLineage bounds how many predecessors are remembered. A process that led the tier
+// before all of these is not known any more.
+const maxLineage = 64
+
+// lineageKey is the key in the ConfigMap.
+const lineageKey = "lineage.json"
+
+// Verdict says how a process stands to a mark.
+type Verdict int
+
+const (
+	// Unmarked: nobody left a mark.
+	Unmarked Verdict = iota
+	// Own: the process wrote it itself.
+	Own
+	// Succeeded: a predecessor in this tier wrote it.
+	Succeeded
+	// Outrun: a process of this tier wrote it that began later.
+	Outrun
+	// Foreign: somebody else wrote it, who is not of this tier's history.
+	Foreign
+)
+
+// Judge tells how the first of a lineage stands to a mark. The holder of the mark says
+// whether it is of this tier, the numbers say who began later. The number of a mark counts
+// only as far as the lineage knows it: a tier that was restored from a backup does not know
+// that a predecessor raised its own.
+func Judge(lineage []Mark, m Mark) Verdict {
+	if (m == Mark{}) {
+		return Unmarked
+	}
+	if len(lineage) == 0 {
+		return Foreign
+	}
+	own := lineage[0]
+	for _, l := range lineage[1:] {
+		if l.Holder == m.Holder && min(l.Epoch, m.Epoch) > own.Epoch {
+			return Outrun
+		}
+	}
+	switch {
+	case own.Holder == m.Holder:
+		return Own
+	case slices.ContainsFunc(lineage, func(l Mark) bool { return l.Holder == m.Holder }):
+		return Succeeded
+	}
+	return Foreign
+}
+
+// From is a lineage as one sees it who began with mark m.
+func From(m Mark, lineage []Mark) []Mark {
+	return append([]Mark{m}, lineage...)
+}
+
+// Tier is the lineage of a tier as one process, the first of it, knows it. It is safe
+// for concurrent use.
+type Tier struct {
+	client    client.Client
+	namespace string
+	holder    string
+
+	mu      sync.Mutex
+	lineage []Mark
+}
+
+// NewTier returns the lineage of the tier whose records are in namespace. c reads from
+// the API server, not from a cache. holder names this process.
+func NewTier(c client.Client, namespace, holder string) *Tier {
+	return &Tier{client: c, namespace: namespace, holder: holder}
+}
+
+// Lineage returns the marks of the processes that led the tier, this one first. The first
+// call writes this process's own down.
+func (t *Tier) Lineage(ctx context.Context) ([]Mark, error) {
+	return t.above(ctx, 0)
+}
+
+// Raise makes the epoch of this process larger than that of a mark which it takes over.
+func (t *Tier) Raise(ctx context.Context, over Mark) error {
+	_, err := t.above(ctx, over.Epoch)
+	return err
+}
+
+// Begin gives this process a new epoch, above those of all processes that led the tier or
+// seed some of its children.
+func (t *Tier) Begin(ctx context.Context) (Mark, error) {
+	t.mu.Lock()
+	var least int64
+	if len(t.lineage) > 0 {
+		least = t.lineage[0].Epoch
+	}
+	t.mu.Unlock()
+	lineage, err := t.above(ctx, least)
+	if err != nil {
+		return Mark{}, err
+	}
+	return lineage[0], nil
+}
+
+// Look reads the lineage again, with the processes that came since this one.
+func (t *Tier) Look(ctx context.Context) ([]Mark, error) {
+	known, err := t.Lineage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all, _, _, err := t.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	lineage := known[:1:1]
+	for _, m := range all {
+		if m.Holder != t.holder {
+			lineage = append(lineage, m)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.lineage[0] == known[0] {
+		t.lineage = lineage
+	}
+	return lineage, nil
+}
+
+// read returns what the tier has on record. absent: it has nothing.
+func (t *Tier) read(ctx context.Context) (marks []Mark, cm *corev1.ConfigMap, absent bool, err error) {
+	cm = &corev1.ConfigMap{}
+	err = t.client.Get(ctx, types.NamespacedName{Namespace: t.namespace, Name: v1alpha1.EpochConfigMap}, cm)
+	absent = apierrors.IsNotFound(err)
+	if err != nil && !absent {
+		return nil, nil, false, fmt.Errorf("cannot read the epoch of this tier: %w", err)
+	}
+	if text := cm.Data[lineageKey]; text != "" {
+		if err := json.Unmarshal([]byte(text), &marks); err != nil {
+			return nil, nil, false, fmt.Errorf("cannot parse the epoch of this tier: %w; repair ConfigMap %s/%s, or delete it if no other process seeds the children of this tier",
+				err, t.namespace, v1alpha1.EpochConfigMap)
+		}
+	}
+	return marks, cm, absent, nil
+}
+
+// above returns the lineage, whose first epoch is above least.
+func (t *Tier) above(ctx context.Context, least int64) ([]Mark, error) {
+	t.mu.Lock()
+	known := t.lineage
+	t.mu.Unlock()
+	if len(known) > 0 && known[0].Epoch > least {
+		return known, nil
+	}
+	before, cm, absent, err := t.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	lineage := next(before, t.holder, least)
+	text, err := json.Marshal(lineage)
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode the epoch of this tier: %w", err)
+	}
+	cm.ObjectMeta = metav1.ObjectMeta{Namespace: t.namespace, Name: v1alpha1.EpochConfigMap, ResourceVersion: cm.ResourceVersion, Labels: cm.Labels, Annotations: cm.Annotations}
+	cm.Data = map[string]string{lineageKey: string(text)}
+	if absent {
+		err = t.client.Create(ctx, cm, client.FieldOwner("cascade"))
+	} else {
+		err = t.client.Update(ctx, cm, client.FieldOwner("cascade"))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot write the epoch of this tier: %w", err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lineage = lineage
+	return lineage, nil
+}
+
+// next is the lineage with holder in front, whose epoch is above least and above all
+// others.
+func next(before []Mark, holder string, least int64) []Mark {
+	for _, m := range before {
+		least = max(least, m.Epoch)
+	}
+	lineage := []Mark{{Epoch: least + 1, Holder: holder}}
+	for _, m := range before {
+		if m.Holder != holder && len(lineage) < maxLineage {
+			lineage = append(lineage, m)
+		}
+	}
+	return lineage
+}

@@ -1,0 +1,160 @@
+package epoch
+
+import (
+	"context"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+func TestJudge(t *testing.T) {
+	lineage := []Mark{{3, "c"}, {2, "b"}, {1, "a"}}
+	for name, tc := range map[string]struct {
+		reason string
+		mark   Mark
+		want   Verdict
+	}{
+		"Unmarked":    {"a version that left no mark wrote it", Mark{}, Unmarked},
+		"Own":         {"this process wrote it", Mark{3, "c"}, Own},
+		"OwnLower":    {"this process wrote it before it raised its epoch", Mark{1, "c"}, Own},
+		"Predecessor": {"the process before the last one wrote it", Mark{1, "a"}, Succeeded},
+		"SameNumber":  {"two copies of one tier count alike; the holder tells them apart", Mark{3, "x"}, Foreign},
+		"Lower":       {"a number says nothing about who has the right", Mark{1, "x"}, Foreign},
+		"Higher":      {"nor does a higher one", Mark{9, "x"}, Foreign},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := Judge(lineage, tc.mark); got != tc.want {
+				t.Errorf("%s: Judge() = %d, want %d", tc.reason, got, tc.want)
+			}
+		})
+	}
+	// The process began with one shard at 3, another one with others at 4, and then this one
+	// with another shard at 5.
+	shard := From(Mark{3, "c"}, []Mark{{5, "c"}, {4, "d"}, {2, "b"}})
+	for name, tc := range map[string]struct {
+		reason string
+		mark   Mark
+		want   Verdict
+	}{
+		"Later":       {"who began later has the child", Mark{4, "d"}, Outrun},
+		"Itself":      {"this process lost the shard and got it again", Mark{5, "c"}, Outrun},
+		"Own":         {"this process wrote it since it has the shard", Mark{3, "c"}, Own},
+		"Predecessor": {"who began before has it no more", Mark{2, "b"}, Succeeded},
+		"Earlier":     {"who has another shard by now had this one before", Mark{1, "d"}, Succeeded},
+		"Unknown":     {"a backup does not know that a predecessor raised its epoch", Mark{9, "b"}, Succeeded},
+		"Foreign":     {"nobody of this tier", Mark{9, "x"}, Foreign},
+	} {
+		t.Run("Shard"+name, func(t *testing.T) {
+			if got := Judge(shard, tc.mark); got != tc.want {
+				t.Errorf("%s: Judge() = %d, want %d", tc.reason, got, tc.want)
+			}
+		})
+	}
+	if got := Judge(nil, Mark{1, "a"}); got != Foreign {
+		t.Errorf("Judge() without a lineage = %d, want Foreign", got)
+	}
+}
+
+// TestTier: processes of one tier follow each other; a copy of the tier goes its own way
+// from where it was copied.
+func TestTier(t *testing.T) {
+	etcd := fake.NewClientBuilder().Build()
+	take := func(c client.Client, holder string) []Mark {
+		t.Helper()
+		lineage, err := NewTier(c, "cascade-system", holder).Lineage(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lineage
+	}
+	if diff := cmp.Diff([]Mark{{1, "a"}}, take(etcd, "a")); diff != "" {
+		t.Errorf("the first process: -want, +got:\n%s", diff)
+	}
+	copied := &corev1.ConfigMap{}
+	if err := etcd.Get(t.Context(), types.NamespacedName{Namespace: "cascade-system", Name: v1alpha1.EpochConfigMap}, copied); err != nil {
+		t.Fatal(err)
+	}
+	copied.ResourceVersion = ""
+	elsewhere := fake.NewClientBuilder().WithObjects(copied).Build()
+	successor, returned := take(elsewhere, "b"), take(etcd, "c")
+	if diff := cmp.Diff([]Mark{{2, "b"}, {1, "a"}}, successor); diff != "" {
+		t.Errorf("the successor: -want, +got:\n%s", diff)
+	}
+	if got := Judge(successor, Mark{1, "a"}); got != Succeeded {
+		t.Errorf("the successor finds the old tier's mark to be %d, want Succeeded", got)
+	}
+	if got := Judge(returned, successor[0]); got != Foreign {
+		t.Errorf("the old tier, which came back, finds its successor's mark to be %d, want Foreign", got)
+	}
+}
+
+// TestBegin: of two processes that seed children of one tier, the one that began last has
+// the larger epoch, and both know each other once they look.
+func TestBegin(t *testing.T) {
+	etcd := fake.NewClientBuilder().Build()
+	a, b := NewTier(etcd, "n", "a"), NewTier(etcd, "n", "b")
+	begin := func(tier *Tier) Mark {
+		t.Helper()
+		m, err := tier.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	first, second, third := begin(a), begin(b), begin(a)
+	if first.Epoch >= second.Epoch || second.Epoch >= third.Epoch || third.Holder != "a" {
+		t.Errorf("the epochs are %v, %v, %v", first, second, third)
+	}
+	known, err := b.Lineage(t.Context())
+	if err != nil || Judge(known, third) != Succeeded {
+		t.Errorf("before it looks, b finds a's mark to be %d: %v", Judge(known, third), err)
+	}
+	looked, err := b.Look(t.Context())
+	if err != nil || looked[0] != second || Judge(looked, third) != Outrun {
+		t.Errorf("b sees %v: %v", looked, err)
+	}
+	if got := Judge(From(first, looked[1:]), second); got != Foreign {
+		t.Errorf("a lineage without b finds its mark to be %d", got)
+	}
+}
+
+// TestTierIsConditional: of two processes that begin at once, one has the epoch.
+func TestTierIsConditional(t *testing.T) {
+	etcd := fake.NewClientBuilder().Build()
+	first := NewTier(etcd, "n", "a")
+	if _, err := first.Lineage(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// What the second one reads is old by the time it writes.
+	old := &corev1.ConfigMap{}
+	if err := etcd.Get(t.Context(), types.NamespacedName{Namespace: "n", Name: v1alpha1.EpochConfigMap}, old); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Raise(t.Context(), Mark{Epoch: 41, Holder: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := NewTier(&reading{Client: etcd, old: old}, "n", "b").Lineage(t.Context()); err == nil {
+		t.Error("a process that read an old lineage wrote it")
+	}
+	lineage, err := first.Lineage(t.Context())
+	if err != nil || lineage[0] != (Mark{42, "a"}) {
+		t.Errorf("a process that takes a child over from epoch 41 has %v, %v", lineage, err)
+	}
+}
+
+// reading reads an old object.
+type reading struct {
+	client.Client
+	old *corev1.ConfigMap
+}
+
+func (r *reading) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	r.old.DeepCopyInto(into.(*corev1.ConfigMap))
+	return nil
+}

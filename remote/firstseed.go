@@ -1,0 +1,216 @@
+package remote
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/plan"
+	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
+)
+
+// firstSyncFlag among the arguments of a layer's agent is how earlier versions said
+// spec.agent.firstSync. It does not reach the child: there it would stay for ever, also in
+// a cluster that was lost and is built again.
+const firstSyncFlag = "--first-sync"
+
+// agentArgs are the arguments that reach the child. create reports whether those that do not
+// say that new children create Clusters without approval.
+func agentArgs(agent *v1alpha1.AgentSpec) (args []string, create bool) {
+	for i := 0; i < len(agent.Args); i++ {
+		flag, value, joined := strings.Cut(agent.Args[i], "=")
+		if flag != firstSyncFlag {
+			args = append(args, agent.Args[i])
+			continue
+		}
+		if !joined && i+1 < len(agent.Args) {
+			i++
+			value = agent.Args[i]
+		}
+		create = value == "create"
+	}
+	return args, create
+}
+
+// createsFirst reports whether new children of a layer create Clusters without approval.
+func createsFirst(agent *v1alpha1.AgentSpec) bool {
+	_, create := agentArgs(agent)
+	return create || agent.FirstSync == v1alpha1.FirstSyncPolicyCreate
+}
+
+// FirstSeeds remember, in this tier, to which cluster of a name an agent was pushed
+// first: one ConfigMap for each name, which outlives the Child and the Cluster. They are
+// lost when this tier is, with its own record of the first sync, and only then.
+//
+// They are safe for concurrent use.
+type FirstSeeds struct {
+	// tier reads from the API server of this tier, and writes.
+	tier client.Client
+	// namespace of the agent.
+	namespace string
+
+	mu sync.Mutex
+	// known has, for each name, the identity of the cluster; nil before it was read.
+	known map[types.NamespacedName]string
+}
+
+// NewFirstSeeds returns what a tier remembers in the namespace of its agent. c reads from
+// the API server, not from a cache.
+func NewFirstSeeds(c client.Client, namespace string) *FirstSeeds {
+	return &FirstSeeds{tier: c, namespace: namespace}
+}
+
+// Keys of the ConfigMap.
+const (
+	seedNamespaceKey = "namespace"
+	seedNameKey      = "name"
+	seedIdentityKey  = "kubeSystemUID"
+)
+
+// firstSeedName is the name of the ConfigMap of a child.
+func firstSeedName(child types.NamespacedName) string {
+	name := v1alpha1.FirstSeedPrefix + child.Namespace + "." + child.Name
+	if len(name) > 253 {
+		sum := sha256.Sum256([]byte(name))
+		name = v1alpha1.FirstSeedPrefix + hex.EncodeToString(sum[:])
+	}
+	return name
+}
+
+// of returns what is remembered of a name. The first call reads all that is.
+func (s *FirstSeeds) of(ctx context.Context, child types.NamespacedName) (identity string, ok bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.known == nil {
+		list := &corev1.ConfigMapList{}
+		if err := s.tier.List(ctx, list, client.InNamespace(s.namespace), client.HasLabels{v1alpha1.FirstSeedLabel}); err != nil {
+			return "", false, fmt.Errorf("cannot list the ConfigMaps of first seeds: %w", err)
+		}
+		s.known = make(map[types.NamespacedName]string, len(list.Items))
+		for i := range list.Items {
+			data := list.Items[i].Data
+			s.known[types.NamespacedName{Namespace: data[seedNamespaceKey], Name: data[seedNameKey]}] = data[seedIdentityKey]
+		}
+	}
+	identity, ok = s.known[child]
+	return identity, ok, nil
+}
+
+// remember writes down that an agent is pushed to a cluster, unless one of its name is on
+// record. The first one stays.
+func (s *FirstSeeds) remember(ctx context.Context, child types.NamespacedName, identity string) error {
+	if _, ok, err := s.of(ctx, child); ok || err != nil {
+		return err
+	}
+	cm := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.namespace, Name: firstSeedName(child), Labels: map[string]string{v1alpha1.FirstSeedLabel: "child"},
+		},
+		Data: map[string]string{seedNamespaceKey: child.Namespace, seedNameKey: child.Name, seedIdentityKey: identity},
+	}
+	if err := s.tier.Create(ctx, cm, client.FieldOwner(statusManager)); apierrors.IsAlreadyExists(err) {
+		// Of a call whose answer was lost, or of a process that led this tier meanwhile.
+		if err := s.tier.Get(ctx, client.ObjectKeyFromObject(cm), cm); err != nil {
+			return fmt.Errorf("cannot read ConfigMap %s/%s: %w", cm.Namespace, cm.Name, err)
+		}
+	} else if err != nil {
+		return fmt.Errorf("cannot create ConfigMap %s/%s: %w", cm.Namespace, cm.Name, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known[child] = cm.Data[seedIdentityKey]
+	return nil
+}
+
+// rememberSeeded makes sure that a child that has an agent is on record, also one to which
+// an earlier version pushed it. A Cluster that is paused before anything was pushed is
+// being moved here or restored: it is not new.
+func (r *run) rememberSeeded(ctx context.Context, paused bool, selected []*v1alpha1.Layer) error {
+	if !slices.ContainsFunc(selected, hasAgent) {
+		return nil
+	}
+	identity, seeded := "", false
+	if id := r.child.Status.Identity; id != nil {
+		identity = id.KubeSystemUID
+		for _, layer := range selected {
+			entry := entryOf(r.child, layer.Name)
+			seeded = seeded || hasAgent(layer) && entry != nil && entry.LastAttemptedDigest != ""
+		}
+	}
+	if !seeded && !(paused && identity == "") {
+		return nil
+	}
+	return r.FirstSeeds.remember(ctx, r.key(), identity)
+}
+
+// beginAgent settles what has to be before an agent is pushed to a child for the first
+// time: whether the child is new, so that its agent may create Clusters without approval.
+// The record in the child says so, which is lost with the child, once.
+func (s *seeding) beginAgent(ctx context.Context) error {
+	key, identity := s.run.key(), s.child.Status.Identity.KubeSystemUID
+	// The API server says which cluster was the first, also to a process that read the list
+	// before another one wrote it.
+	if err := s.FirstSeeds.remember(ctx, key, identity); err != nil {
+		return reason.Because(v1alpha1.ReasonProgressing, err)
+	}
+	before, remembered, err := s.FirstSeeds.of(ctx, key)
+	if err != nil {
+		return reason.Because(v1alpha1.ReasonProgressing, err)
+	}
+	if !createsFirst(s.layer.Spec.Agent) {
+		return nil
+	}
+	facts := plan.FirstSeed{
+		Remembered: remembered, Before: before, Identity: identity,
+		Replaces: s.push.cluster.Annotations[v1alpha1.FirstSyncAnnotation] == firstSyncReplaces,
+	}
+	if s.object != nil {
+		facts.Made = s.object.GetCreationTimestamp().Time
+	}
+	if facts.Settled, err = s.FirstSeeds.settled(ctx); err != nil {
+		return reason.Because(v1alpha1.ReasonProgressing, err)
+	}
+	may, why := facts.MayCreate()
+	if !may {
+		s.Events.Eventf(s.child, corev1.EventTypeNormal, "FirstSyncHeld", "the agent creates no Cluster without approval: %s", why)
+		return nil
+	}
+	admin, err := s.session.Administrator(ctx)
+	if err != nil {
+		return cannotReach(err)
+	}
+	record := firstsync.SettledRecord(v1alpha1.AgentNamespace, "its parent says so: "+why, s.Now())
+	if err := admin.Create(ctx, record, client.FieldOwner(seedManager)); err != nil && !apierrors.IsAlreadyExists(err) {
+		return reason.Because(v1alpha1.ReasonSeedFailed, fmt.Errorf("cannot create the record of the first sync in the child: %w", err))
+	}
+	s.Events.Eventf(s.child, corev1.EventTypeNormal, "FirstSyncSettled", "the agent creates Clusters without approval: %s", why)
+	return nil
+}
+
+// firstSyncReplaces is the value of the annotation of a Cluster that takes the place of
+// another one.
+const firstSyncReplaces = "adopt"
+
+// settled is since when this tier creates Clusters without approval, zero if it does not.
+func (s *FirstSeeds) settled(ctx context.Context) (time.Time, error) {
+	cm := &corev1.ConfigMap{}
+	err := s.tier.Get(ctx, types.NamespacedName{Namespace: s.namespace, Name: v1alpha1.FirstSyncConfigMap}, cm)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return time.Time{}, fmt.Errorf("cannot read the record of this tier's first sync: %w", err)
+	}
+	since, _ := firstsync.SettledSince(cm)
+	return since, nil
+}

@@ -1,0 +1,89 @@
+package remote
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+// TestOfLayer: what a person said of a tier wins over what a layer's own record says.
+func TestOfLayer(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		known  *inventory.FirstSync
+		own    bool
+		want   bool
+	}{
+		{"a child without an agent, to which the layer was never applied whole", nil, false, false},
+		{"to which it was", nil, true, true},
+		{"the agent of the child has not settled, and the layer has", &inventory.FirstSync{}, true, true},
+		{"neither has", &inventory.FirstSync{}, false, false},
+		{"a person set the record of a backup to adopt", &inventory.FirstSync{Insisted: true}, true, false},
+		{"the tier is settled", &inventory.FirstSync{Settled: true}, false, true},
+	} {
+		if got := ofLayer(c.known, c.own); got.Settled != c.want {
+			t.Errorf("%s: settled is %v", c.reason, got.Settled)
+		}
+	}
+}
+
+// TestFirstSeeds: the first cluster of a name stays on record, for the next process too.
+func TestFirstSeeds(t *testing.T) {
+	tier := fake.NewClientBuilder().WithObjects(
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: "other"}, Data: map[string]string{"namespace": "fleet", "name": "x"}},
+	).Build()
+	alpha, x := types.NamespacedName{Namespace: "fleet", Name: "alpha"}, types.NamespacedName{Namespace: "fleet", Name: "x"}
+	seeds := func() *FirstSeeds { return NewFirstSeeds(tier, v1alpha1.AgentNamespace) }
+	one, raced := seeds(), seeds()
+	for _, s := range []*FirstSeeds{one, raced} {
+		if identity, ok, err := s.of(t.Context(), alpha); ok || err != nil {
+			t.Fatalf("nothing is on record: %q, %v", identity, err)
+		}
+	}
+	if err := one.remember(t.Context(), alpha, "first"); err != nil {
+		t.Fatal(err)
+	}
+	// It was read before the other process wrote.
+	if err := raced.remember(t.Context(), alpha, "second"); err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range map[string]*FirstSeeds{"own": one, "raced": raced, "next": seeds()} {
+		if identity, ok, err := s.of(t.Context(), alpha); identity != "first" || !ok || err != nil {
+			t.Errorf("%s: %q, %v, %v", name, identity, ok, err)
+		}
+		if _, ok, err := s.of(t.Context(), x); ok || err != nil {
+			t.Errorf("%s: a ConfigMap of somebody else counts: %v", name, err)
+		}
+	}
+}
+
+// TestAgentArgs: what earlier versions passed to a child does not reach it any more.
+func TestAgentArgs(t *testing.T) {
+	for _, c := range []struct {
+		reason  string
+		agent   *v1alpha1.AgentSpec
+		creates bool
+		args    []string
+	}{
+		{"by default it holds", &v1alpha1.AgentSpec{}, false, nil},
+		{"as it is said now", &v1alpha1.AgentSpec{FirstSync: v1alpha1.FirstSyncPolicyCreate, Args: []string{"--drift=report"}}, true, []string{"--drift=report"}},
+		{"as it was said before", &v1alpha1.AgentSpec{FirstSync: v1alpha1.FirstSyncPolicyAdopt, Args: []string{"--first-sync=create", "--drift=report"}}, true, []string{"--drift=report"}},
+		{"in two words", &v1alpha1.AgentSpec{Args: []string{"--drift", "report", "--first-sync", "create"}}, true, []string{"--drift", "report"}},
+		{"the last one counts", &v1alpha1.AgentSpec{Args: []string{"--first-sync=create", "--first-sync=adopt"}}, false, nil},
+		{"without a value", &v1alpha1.AgentSpec{Args: []string{"--first-sync"}}, false, nil},
+	} {
+		if got := createsFirst(c.agent); got != c.creates {
+			t.Errorf("%s: %v", c.reason, got)
+		}
+		if got, _ := agentArgs(c.agent); !slices.Equal(got, c.args) {
+			t.Errorf("%s: the arguments are %v", c.reason, got)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package remote
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/remote/epoch"
+	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/remote/record"
+)
+
+// TestSeededAs: "restored from a backup" takes a proof (C1).
+func TestSeededAs(t *testing.T) {
+	cluster := capibridge.Cluster{Namespace: "fleet", Name: "a", UID: "new"}
+	lineage := []epoch.Mark{{Epoch: 2, Holder: "me"}, {Epoch: 1, Holder: "before"}}
+	for name, tc := range map[string]struct {
+		reason   string
+		cluster  record.Cluster
+		parent   epoch.Mark
+		want     string
+		conflict bool
+	}{
+		"Same":         {"the ordinary case", record.Cluster{Namespace: "fleet", Name: "a", UID: "new"}, lineage[0], "", false},
+		"Restored":     {"the Cluster of that name has another UID since it was restored", record.Cluster{Namespace: "fleet", Name: "a", UID: "old"}, epoch.Mark{Epoch: 9, Holder: "lost"}, "old", false},
+		"Another":      {"another tier seeded the cluster under another name", record.Cluster{Namespace: "fleet", Name: "b", UID: "old"}, epoch.Mark{Epoch: 9, Holder: "other"}, "", true},
+		"Elsewhere":    {"another tier has a Cluster of that name in another namespace", record.Cluster{Namespace: "other", Name: "a", UID: "old"}, epoch.Mark{Epoch: 9, Holder: "other"}, "", true},
+		"Forgotten":    {"this tier seeded the cluster under another name, and has no such Child any more", record.Cluster{Namespace: "fleet", Name: "b", UID: "old"}, lineage[1], "", false},
+		"Earlier":      {"an earlier version did not record the name", record.Cluster{UID: "old"}, epoch.Mark{}, "old", false},
+		"NoClusterAPI": {"it was made by hand", record.Cluster{}, lineage[0], "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := seededAs(cluster, []*record.Record{{Cluster: tc.cluster, Parent: tc.parent}}, lineage)
+			if conflict := reason.Of(err) == v1alpha1.ReasonIdentityConflict; conflict != tc.conflict || got != tc.want {
+				t.Errorf("%s: seededAs() = %q, %v", tc.reason, got, err)
+			}
+		})
+	}
+}
+
+// TestReserve: two Children of this process never stand for one cluster (C1).
+func TestReserve(t *testing.T) {
+	r := &Children{}
+	a, b := types.NamespacedName{Namespace: "fleet", Name: "a"}, types.NamespacedName{Namespace: "fleet", Name: "b"}
+	if _, ok := r.reserve("one", a); !ok {
+		t.Error("the first Child does not get the cluster")
+	}
+	if by, ok := r.reserve("one", b); ok || by != a {
+		t.Errorf("the second Child gets it as well, or is told of %s", by)
+	}
+	if _, ok := r.reserve("one", a); !ok {
+		t.Error("the first Child loses it")
+	}
+	r.identities.release(a)
+	if _, ok := r.reserve("one", b); !ok {
+		t.Error("a cluster stays taken after its Child is gone")
+	}
+}
+
+// TestBoundMessages: a Child of ten layers that all fail at length stays small.
+func TestBoundMessages(t *testing.T) {
+	layers := make([]v1alpha1.ChildLayer, 10)
+	for i := range layers {
+		layers[i].Message = string(make([]byte, maxLayerMessage))
+	}
+	boundMessages(layers)
+	size := 0
+	for _, l := range layers {
+		size += len(l.Message)
+	}
+	if size > maxLayerMessages || layers[9].Message == "" {
+		t.Errorf("the messages have %d bytes", size)
+	}
+	one := []v1alpha1.ChildLayer{{Message: string(make([]byte, maxLayerMessage))}}
+	if boundMessages(one); len(one[0].Message) != maxLayerMessage {
+		t.Errorf("a message of one layer is cut to %d bytes", len(one[0].Message))
+	}
+}

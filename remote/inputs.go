@@ -1,0 +1,104 @@
+package remote
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/account"
+	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/syncer/render"
+)
+
+// credential is a Secret that is delivered under a name in the child.
+type credential struct {
+	name   string
+	secret *corev1.Secret
+}
+
+// gather reads what the layer is rendered from.
+func (p *push) gather(ctx context.Context, s *seeding) error {
+	if err := s.actAs(ctx); err != nil {
+		return err
+	}
+	from, err := p.referencesFor(ctx, *s.as)
+	if err != nil {
+		return reason.Because(v1alpha1.ReasonProgressing, err)
+	}
+	if ref := s.layer.Spec.SourceRef; ref != nil {
+		if err := p.Accounts.MayUse(ctx, s.layer, *s.as, layerSource(s.layer)); err != nil {
+			return err
+		}
+		if s.snapshot = p.Snapshots.Get(layerSource(s.layer)); s.snapshot == nil {
+			return reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("%s %s has not been fetched yet", ref.Kind, ref.Name))
+		}
+		s.content = p.contents.of(s.layer, s.snapshot)
+	}
+	s.refers = nil
+	for _, c := range credentialsOf(s.layer) {
+		secret := &corev1.Secret{}
+		name, err := s.refersTo("Secret", c.SecretRef.Name)
+		if err != nil {
+			return err
+		}
+		if err := from.Get(ctx, name, secret); err != nil {
+			return account.Refused(*s.as, v1alpha1.ReasonCredentialMissing, fmt.Errorf("cannot read Secret %s: %w", name, err))
+		}
+		s.credentials = append(s.credentials, credential{c.Name, secret})
+	}
+	if err := p.gatherComponents(ctx, s, from); err != nil {
+		return err
+	}
+	if b := s.layer.Spec.PostBuild; b != nil {
+		for _, ref := range b.SubstituteFrom {
+			name, err := s.refersTo(ref.Kind, ref.Name)
+			if err != nil {
+				return err
+			}
+			vars, err := render.LoadVariables(ctx, from, name.Namespace, ref.Kind, name.Name, ref.Optional)
+			if err != nil {
+				return account.Refused(*s.as, v1alpha1.ReasonBuildFailed, err)
+			}
+			maps.Copy(s.vars, vars)
+			s.sensitive = append(s.sensitive, render.Sensitive(ref.Kind, vars)...)
+		}
+		maps.Copy(s.vars, b.Substitute)
+	}
+	return nil
+}
+
+// credentialsOf are the Secrets that a layer delivers: its credentials, and the keys
+// that its agent decrypts with.
+func credentialsOf(layer *v1alpha1.Layer) []v1alpha1.CredentialReference {
+	all := layer.Spec.Credentials
+	if agent := layer.Spec.Agent; agent != nil && agent.Decryption != nil {
+		all = append(slices.Clone(all), v1alpha1.CredentialReference{Name: decryptionSecret, SecretRef: agent.Decryption.SecretRef})
+	}
+	return all
+}
+
+// decryptionSecret has the keys of a child's agent.
+const decryptionSecret = "cascade-decryption"
+
+// inputs identifies everything that the rendering depends on.
+func (s *seeding) inputs() string {
+	h := sha256.New()
+	e := json.NewEncoder(h)
+	_ = e.Encode([]any{s.layer.UID, s.layer.Generation, s.as, s.requested(), s.content, s.vars, s.AgentImage,
+		s.child.Annotations[v1alpha1.ApprovePruneAnnotation]})
+	for _, c := range s.credentials {
+		_ = e.Encode([]any{c.name, c.secret.UID, c.secret.ResourceVersion})
+	}
+	s.components.identify(e)
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+func (s *seeding) requested() string { return s.layer.Annotations[fluxmeta.ReconcileRequestAnnotation] }

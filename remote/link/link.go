@@ -1,0 +1,177 @@
+package link
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+)
+
+// Link is the connection to one child. One goroutine at a time reconciles a child,
+// and a probe runs only while no run uses the link: Ask passes the link on. Other
+// goroutines read what the lock guards.
+type Link struct {
+	pool *Pool
+	key  types.NamespacedName
+	life context.Context
+	end  context.CancelFunc
+
+	mu      sync.Mutex
+	probing bool
+	result  *Result
+	// heard is when the recorded cluster was last heard of; see report.Contact.
+	heard  time.Time
+	proven bool
+
+	// source of the kubeconfig that is used, and endpoint, which identifies its server,
+	// server name and CA.
+	source   string
+	endpoint string
+	host     string
+	tls      rest.TLSClientConfig
+	proxy    func(*http.Request) (*url.URL, error)
+	// admin uses the credential of the kubeconfig; it is nil once there is a token.
+	// lapses is when that credential expires, if it says so.
+	admin  *caller
+	lapses time.Time
+	// generation grows whenever credentials are read or dropped.
+	generation int
+	// minted uses the parent's own token until the token has to be renewed.
+	minted           *caller
+	renewAt, expires time.Time
+	// rights are digests of the rules that the parent's roles have, by name of the role,
+	// as far as is known.
+	rights map[string]string
+
+	// identity and version are those that the API server at the endpoint returned.
+	identity, version string
+	versionStale      bool
+	kinds             apply.Kinds
+
+	failures  int
+	notBefore time.Time
+	// meter counts the time of pushes.
+	meter *meter
+	// responded is when the API server last responded, and tried is the kubeconfig
+	// that was used last.
+	responded time.Time
+	tried     string
+	agent     Agent
+	watch     reportWatch
+}
+
+func (l *Link) mayWrite() error { return l.pool.MayWrite(l.key) }
+
+// hangUp closes open connections. Calls end with the link's life.
+func (l *Link) hangUp() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.admin.close()
+	l.minted.close()
+}
+
+// use makes the link follow a kubeconfig. Rotated credentials for the same server
+// and CA keep the minted token. Another server or CA may be another cluster, so
+// everything that was learned is dropped.
+func (l *Link) use(config *rest.Config, source string) error {
+	admin, err := calls(config, l.pool.Addresses, l.mayWrite)
+	if err != nil {
+		return err
+	}
+	endpoint := endpointOf(config)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.generation++
+	l.admin.close()
+	if l.endpoint != endpoint {
+		l.minted.close()
+		l.minted = nil
+		l.identity, l.version, l.versionStale, l.rights = "", "", false, nil
+		l.failures, l.notBefore = 0, time.Time{}
+		l.endpoint = endpoint
+		if l.watch.end != nil {
+			l.watch.end()
+		}
+	}
+	l.admin, l.source, l.host, l.tls, l.proxy = admin, source, config.Host, config.TLSClientConfig, config.Proxy
+	l.lapses = capibridge.CredentialOf(config).ExpiresAt
+	l.tls.CertData, l.tls.KeyData = nil, nil
+	return nil
+}
+
+// endpointOf identifies the API server of a kubeconfig.
+func endpointOf(config *rest.Config) string {
+	h := sha256.New()
+	for _, part := range []string{config.Host, config.ServerName, string(config.CAData)} {
+		fmt.Fprintf(h, "%d:%s", len(part), part)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// caller returns the caller to use now; nil if the kubeconfig has to be read first.
+func (l *Link) caller() *caller {
+	if l.minted != nil && l.pool.now().Before(l.expires) {
+		return l.minted
+	}
+	return l.admin
+}
+
+// drop forgets all credentials, because they expired or were revoked. The
+// kubeconfig has to be read again.
+func (l *Link) drop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.minted.close()
+	l.admin.close()
+	l.minted, l.admin = nil, nil
+	l.generation++
+}
+
+// cluster returns the connection that a push uses, with the credentials of as.
+func (l *Link) cluster(as *caller) (*apply.Cluster, error) {
+	if as == nil {
+		return nil, errors.New("cannot connect: there are no credentials")
+	}
+	c, err := apply.Attach(as.base.String(), l.meter.over(as.http), l.pool.scheme, l.pool.schemas, &l.kinds)
+	if err != nil {
+		return nil, err
+	}
+	c.Fence(l.mayWrite)
+	return c, nil
+}
+
+// Wait is how long the breaker keeps the child from being probed.
+func (l *Link) Wait() time.Duration { return l.notBefore.Sub(l.pool.now()) }
+
+// Life ends when the child is forgotten.
+func (l *Link) Life() context.Context { return l.life }
+
+// failed counts a failure and sets when to try again. The next probe reads the
+// identity of the cluster again.
+func (l *Link) failed() {
+	l.unwatch()
+	l.identity = ""
+	l.failures++
+	pause := retryPause
+	if l.failures >= breakAfter {
+		pause = breakPause
+	}
+	// Children that failed together do not come back together.
+	l.notBefore = l.pool.now().Add(time.Duration(float64(pause) * (0.7 + 0.3*l.pool.random())))
+}
+
+// succeeded closes the breaker.
+func (l *Link) succeeded() {
+	l.failures, l.notBefore, l.responded = 0, time.Time{}, l.pool.now()
+}

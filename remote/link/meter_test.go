@@ -1,0 +1,213 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/syncer/answer"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+)
+
+// TestBudgetEndsPush: a child may keep a push for its budget, whatever it answers. Then no
+// call is made until it has some again, and probes go on.
+func TestBudgetEndsPush(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		answer func(c *clock, w http.ResponseWriter)
+		most   int
+	}{
+		"Slow":  {"it answers, each time after eight seconds", func(c *clock, _ http.ResponseWriter) { c.add(8 * time.Second) }, 7},
+		"Waits": {"it has its caller wait for an hour", func(_ *clock, w http.ResponseWriter) { w.Header().Set("Retry-After", "3600") }, 4},
+		"Drips": {"it answers a byte at a time", func(c *clock, w http.ResponseWriter) {
+			_, _ = io.WriteString(w, strings.Repeat(" ", 10))
+			c.add(9 * time.Second)
+		}, 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNear(t, newFar(t))
+			calls := 0
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				calls++
+				tc.answer(n.clock, w)
+			}))
+			defer s.Close()
+			client := n.meter.over(s.Client())
+			call := func() error {
+				request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				response, err := client.Do(request)
+				if err != nil {
+					return err
+				}
+				_, err = io.Copy(io.Discard, response.Body)
+				return errors.Join(err, response.Body.Close())
+			}
+			var err error
+			for range 20 {
+				if err = call(); err != nil {
+					break
+				}
+			}
+			var spent *BudgetError
+			if !errors.As(err, &spent) || calls > tc.most || !apply.Unanswered(err) {
+				t.Fatalf("%s: after %d calls the error is %v", tc.reason, calls, err)
+			}
+			n.good(t)
+			session := n.Begin(n.q)
+			if wait := session.Wait(); wait != spent.Wait || wait > time.Minute {
+				t.Errorf("%s: it waits for %s", tc.reason, wait)
+			}
+			if session.Took() != 0 {
+				t.Errorf("%s: what an earlier session took counts for this one", tc.reason)
+			}
+			if _, err := session.Account(t.Context()); err != nil && !errors.As(err, &spent) {
+				t.Errorf("%s: the session: %v", tc.reason, err)
+			}
+			n.clock.add(spent.Wait + time.Second)
+			if err := call(); err != nil {
+				t.Errorf("%s: after the wait: %v", tc.reason, err)
+			}
+		})
+	}
+}
+
+// TestCallsEnd: a server that sends headers and then hangs, or a byte now and then, has a
+// caller for no longer than a call may take.
+func TestCallsEnd(t *testing.T) {
+	for name, answers := range map[string]func(w http.ResponseWriter, r *http.Request){
+		"Hangs": func(w http.ResponseWriter, r *http.Request) {
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		},
+		"Drips": func(w http.ResponseWriter, r *http.Request) {
+			drops := time.NewTicker(5 * time.Millisecond)
+			defer drops.Stop()
+			for {
+				select {
+				case <-r.Context().Done():
+					return
+				case <-drops.C:
+					_, _ = io.WriteString(w, " ")
+					w.(http.Flusher).Flush()
+				}
+			}
+		},
+		"Silent": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				answers(w, r)
+				panic(http.ErrAbortHandler) // it never comes to an end by itself
+			}))
+			defer s.Close()
+			c, err := calls(&rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{CAData: pemOf(s.Certificate().Raw)}}, answer.Addresses{}, free)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.http.Timeout = 200 * time.Millisecond
+			m := &meter{now: time.Now}
+			metered := *c
+			metered.http = m.over(c.http)
+			_, err = kubeSystemUID(t.Context(), &metered)
+			if err == nil || !apply.Unanswered(err) {
+				t.Errorf("the error is %v", err)
+			}
+			if m.took < 100*time.Millisecond || m.took > 5*time.Second {
+				t.Errorf("the call is counted for %s", m.took)
+			}
+		})
+	}
+}
+
+// TestServerGivesUpFirst: an API server that waits for a webhook says so before its caller
+// gives up.
+func TestServerGivesUpFirst(t *testing.T) {
+	var asked string
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = r.URL.Query().Get("timeout")
+		http.NotFound(w, r)
+	}))
+	defer s.Close()
+	c, err := calls(&rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{CAData: pemOf(s.Certificate().Raw)}}, answer.Addresses{}, free)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kubeSystemUID(t.Context(), c); err == nil {
+		t.Error("a server that has nothing answers")
+	}
+	if may, err := time.ParseDuration(asked); err != nil || may >= callTimeout-time.Second {
+		t.Errorf("the API server is given %q, %v, and its caller waits for %s", asked, err, callTimeout)
+	}
+}
+
+// TestLister: lists are made with the kubeconfig of now, and whatever that is worth, the
+// account goes on as it is.
+func TestLister(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		change func(n *near, f *far)
+		want   string
+	}{
+		"Good":    {"the ordinary case", func(*near, *far) {}, ""},
+		"Refused": {"the credential of the kubeconfig was revoked", func(_ *near, f *far) { delete(f.tokens, "admin") }, "Unauthorized"},
+		"Lapsed":  {"it says that it has come to its end", func(n *near, _ *far) { n.token = webToken(`{"exp":1}`) }, v1alpha1.ReasonUnauthorized},
+		"Missing": {"the Secret is gone", func(n *near, _ *far) {
+			n.q.Read = func(context.Context) (*rest.Config, error) {
+				return nil, reason.Because(v1alpha1.ReasonKubeconfigMissing, errors.New("gone"))
+			}
+		}, v1alpha1.ReasonKubeconfigMissing},
+		"Another": {"the kubeconfig leads to another cluster by now", func(_ *near, f *far) { f.uid = "two" }, v1alpha1.ReasonIdentityChanged},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFar(t)
+			n := newNear(t, f)
+			n.good(t)
+			minted := n.minted
+			f.change(func(f *far) { tc.change(n, f) })
+			session := n.Begin(n.q)
+			_, err := session.Lister(t.Context())
+			got := ""
+			switch {
+			case apierrors.IsUnauthorized(err) && !reason.Given(err):
+				got = string(metav1.StatusReasonUnauthorized)
+			case err != nil:
+				got = reason.Of(err)
+			}
+			if got != tc.want {
+				t.Errorf("%s: got %q, want %q: %v", tc.reason, got, tc.want, err)
+			}
+			if n.minted != minted || n.caller() != minted || n.admin != nil {
+				t.Errorf("%s: the account of the parent was dropped", tc.reason)
+			}
+		})
+	}
+}
+
+// TestSilentPush: a push that got no answer has the next probe wait, in the place of
+// children that failed, and ask again who the child is.
+func TestSilentPush(t *testing.T) {
+	f := newFar(t)
+	n, s := begun(t, f)
+	s.Silent()
+	if a, wait := n.Ask(n.q); a != nil || wait <= 0 {
+		t.Errorf("Ask() after a push without an answer = %v, %s", a, wait)
+	}
+	n.clock.add(breakPause)
+	n.good(t)
+	expect(t, "the probe after it", f.asked(), "GET readyz, GET kube-system, GET version, GET cascade-leader")
+}

@@ -1,0 +1,252 @@
+package link
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/access"
+	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/syncer/answer"
+)
+
+const (
+	// probeTimeout bounds all calls of a probe together.
+	probeTimeout = 25 * time.Second
+	// resultHolds is how long a run may act upon the result of a probe.
+	resultHolds = 5 * time.Second
+	// tokenLife is asked for; the API server may shorten it.
+	tokenLife = time.Hour
+	// tokenMargin before its end a token is not used any more.
+	tokenMargin = 30 * time.Second
+)
+
+// Request is what a reconcile wants to know of a child.
+type Request struct {
+	// Source identifies the kubeconfig that there is now, and Read reads it.
+	Source string
+	Read   func(ctx context.Context) (*rest.Config, error)
+	// Recorded is the identity on record, empty before the first contact.
+	Recorded string
+	// Agent: the child is to have an agent, which reports.
+	Agent bool
+	// Urgent: the reconcile is not a periodic one.
+	Urgent bool
+}
+
+// Result is what a probe found.
+type Result struct {
+	At time.Time
+	// Err has a reason. Passing: the next probe, soon, may well succeed.
+	Err     error
+	Passing bool
+	// Identity and Version of the cluster that responded.
+	Identity, Version string
+	Agent             Agent
+}
+
+// Agent is what is known of a child's agent. The report is only read when the lease says
+// that it changed.
+type Agent struct {
+	// Report is the last one, nil before the first.
+	Report *v1alpha1.Report
+	// Err is why there is no report, or the agent is not alive. It has a reason.
+	Err error
+	// lease is its resource version, and changed is when, by our clock, that was last
+	// seen to change: the clocks of two clusters cannot be compared.
+	lease   string
+	changed time.Time
+	// Renewed: the lease was seen to change. The first look at it shows nothing: its holder
+	// may be dead for days.
+	Renewed bool
+	// digest that the lease had when the report was read last, text the digest of what was
+	// read, and version that of its ConfigMap.
+	digest, text, version string
+	// look is when to look next whether the report is still there.
+	look time.Time
+}
+
+// Ask returns the result of a probe that ended, or starts a probe. Without a result
+// the run ends, and the child is reconciled again when the probe is done, or after
+// wait if that is not zero.
+func (l *Link) Ask(q Request) (a *Result, wait time.Duration) {
+	now := l.pool.now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.probing {
+		return nil, 0
+	}
+	a, l.result = l.result, nil
+	if a != nil && now.Sub(a.At) < resultHolds && (a.Err != nil || l.source == q.Source) {
+		return a, 0
+	}
+	if wait := l.notBefore.Sub(now); wait > 0 && l.tried == q.Source {
+		return nil, wait
+	}
+	l.probing = true
+	go l.probe(q)
+	return nil, 0
+}
+
+// probe is owned by the link: it ends with the link's life.
+func (l *Link) probe(q Request) {
+	ctx, cancel := context.WithTimeout(l.life, probeTimeout)
+	defer cancel()
+	a := l.runProbe(ctx, q)
+	l.mu.Lock()
+	l.probing, l.result = false, a
+	l.noteContact(q, a)
+	l.mu.Unlock()
+	if l.life.Err() == nil {
+		l.pool.Wake(l.key, q.Urgent || a.Err != nil)
+	}
+}
+
+// noteContact notes when the child was heard of, after a probe that it answered. The caller
+// holds the lock.
+func (l *Link) noteContact(q Request, a *Result) {
+	switch {
+	case a.Err != nil || a.Identity != q.Recorded:
+	case !q.Agent:
+		l.heard, l.proven = a.At, true
+	case !a.Agent.changed.IsZero():
+		l.heard, l.proven = a.Agent.changed, a.Agent.Renewed
+	}
+}
+
+func (l *Link) runProbe(ctx context.Context, q Request) *Result {
+	leave, err := l.pool.enter(ctx, l.failures > 0)
+	if err != nil {
+		return &Result{At: l.pool.now(), Err: reason.Because(v1alpha1.ReasonUnreachable, err), Passing: true}
+	}
+	defer leave()
+	l.tried = q.Source
+	err = l.follow(ctx, q)
+	if err == nil {
+		err = l.reach(ctx, q)
+		if apierrors.IsUnauthorized(err) {
+			// The token expired or was revoked, or the kubeconfig was rotated a moment
+			// ago. The Secret has the credential that counts now.
+			l.drop()
+			l.identity = ""
+			if err = l.reread(ctx, q); err == nil {
+				err = l.reach(ctx, q)
+			}
+		}
+		if apierrors.IsForbidden(err) && l.minted != nil {
+			// Somebody took away what the parent was granted.
+			if err = l.regrant(ctx, q); err == nil {
+				err = l.reach(ctx, q)
+			}
+		}
+	}
+	a := &Result{At: l.pool.now(), Identity: l.identity, Version: l.version, Agent: l.agent}
+	if err == nil {
+		l.succeeded()
+		l.watchReport(q)
+		return a
+	}
+	l.failed()
+	// One refused connection may be a restart of the API server; a time-out is not.
+	var timeout net.Error
+	a.Passing = l.failures == 1 && !l.responded.IsZero() && !(errors.As(err, &timeout) && timeout.Timeout())
+	var refused *answer.Error
+	switch {
+	case errors.As(err, &refused):
+		err = reason.Because(refused.Reason, fmt.Errorf("cannot use what answers at %s: %w", l.host, refused))
+	case apierrors.IsUnauthorized(err):
+		lapsed := ""
+		if l.lapsed() {
+			lapsed = ", they lapsed at " + l.lapses.UTC().Format(time.RFC3339)
+		}
+		err = reason.Because(v1alpha1.ReasonUnauthorized, fmt.Errorf("%w; the credentials of Secret %s are refused%s: renew them", err, q.Source, lapsed))
+	case !reason.Given(err): // none of ours
+		err = reason.Because(v1alpha1.ReasonUnreachable, steady(err, l.host))
+	}
+	a.Err = err
+	return a
+}
+
+// noResponse is a failure of a call that got no response.
+type noResponse struct {
+	text string
+	err  error
+}
+
+func (e *noResponse) Error() string { return e.text }
+func (e *noResponse) Unwrap() error { return e.err }
+
+// steady words the error of a server that does not respond the same way each time.
+// Which time limit ended which call, and from which port it came, is by chance. An
+// error that varied would be a new write to the status of the Child in every probe
+// of a dead server.
+func steady(err error, server string) error {
+	var call *url.Error
+	if !errors.As(err, &call) || !strings.HasPrefix(call.URL, server) {
+		return err
+	}
+	why := ""
+	var timeout net.Error
+	var invalid x509.CertificateInvalidError
+	var op *net.OpError
+	switch {
+	case errors.As(err, &timeout) && timeout.Timeout():
+		why = fmt.Sprintf("no answer within %s", callTimeout)
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		why = fmt.Sprintf("its certificate is good from %s to %s only", invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
+	case errors.As(err, &op):
+		bare := *op
+		bare.Source = nil
+		why = bare.Error()
+	default:
+		return err
+	}
+	return &noResponse{fmt.Sprintf("cannot reach %s: %s", server, why), err}
+}
+
+// regrant writes the parent's account and its base role again, as administrator, if
+// the cluster is the recorded one.
+func (l *Link) regrant(ctx context.Context, q Request) error {
+	l.drop()
+	l.identity, l.rights = "", nil
+	if err := l.reread(ctx, q); err != nil {
+		return err
+	}
+	if err := l.verify(ctx); err != nil || l.identity != q.Recorded {
+		return err
+	}
+	admin, err := l.cluster(l.admin)
+	if err != nil {
+		return err
+	}
+	return writeAccess(ctx, admin, append(access.Account(), access.Role(access.BaseRole, access.BaseRights())...))
+}
+
+// follow makes sure that the link has credentials from the present kubeconfig.
+func (l *Link) follow(ctx context.Context, q Request) error {
+	if as := l.caller(); l.source == q.Source && as != nil && (as != l.admin || !l.lapsed()) {
+		return nil
+	}
+	return l.reread(ctx, q)
+}
+
+// lapsed reports whether the credential of the kubeconfig that was read last has
+// expired, by our clock. The Secret may have another one by now.
+func (l *Link) lapsed() bool { return !l.lapses.IsZero() && !l.pool.now().Before(l.lapses) }
+
+func (l *Link) reread(ctx context.Context, q Request) error {
+	config, err := q.Read(ctx)
+	if err != nil {
+		return err
+	}
+	return l.use(config, q.Source)
+}

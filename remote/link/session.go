@@ -1,0 +1,279 @@
+package link
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/access"
+	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+)
+
+// rightsWait is how long the API server may take to honour a right that was granted.
+const rightsWait = 3 * time.Second
+
+// IdentityError: another cluster answers than the one on record. Its reason is
+// IdentityChanged. Nothing is written to the cluster.
+type IdentityError struct{ Found, Recorded string }
+
+func (e *IdentityError) Error() string {
+	return fmt.Sprintf("another cluster answers: kube-system has UID %s, recorded is %s", e.Found, e.Recorded)
+}
+
+// Session is how one reconcile calls the child. It is valid until the reconcile asks
+// the link again, and for one goroutine.
+type Session struct {
+	link    *Link
+	request Request
+	// identified: the identity was read with the credentials of this generation.
+	identified bool
+	generation int
+	// before is how long the calls of earlier sessions took.
+	before time.Duration
+}
+
+// Begin begins a session after Ask returned a result. request is the one that was
+// asked with; its Recorded is the identity that the child must have.
+func (l *Link) Begin(request Request) *Session {
+	// A kind that was missing may be served by now.
+	l.kinds.Doubt()
+	s := &Session{link: l, request: request}
+	s.before = s.Took()
+	return s
+}
+
+// Over reports whether the child was forgotten, so that what failed may have failed
+// for that.
+func (s *Session) Over() bool { return s.link.life.Err() != nil }
+
+// Identify makes sure that the child is the recorded cluster. It asks the child once
+// for each set of credentials.
+func (s *Session) Identify(ctx context.Context) error {
+	l := s.link
+	if l.caller() == nil {
+		if err := l.reread(ctx, s.request); err != nil {
+			return err
+		}
+	}
+	if s.identified && s.generation == l.generation {
+		return nil
+	}
+	s.identified = false
+	err := l.verify(ctx)
+	if apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) {
+		l.drop()
+		l.rights = nil
+		if err = l.reread(ctx, s.request); err == nil {
+			err = l.verify(ctx)
+		}
+	}
+	if err != nil {
+		return reason.Because(v1alpha1.ReasonUnreachable, err)
+	}
+	if l.identity != s.request.Recorded {
+		return reason.Because(v1alpha1.ReasonIdentityChanged, &IdentityError{Found: l.identity, Recorded: s.request.Recorded})
+	}
+	s.identified, s.generation = true, l.generation
+	return nil
+}
+
+// Repair drops what a refusal of the child shows to be of no use any more: a token
+// that was revoked or that expired, or rights that somebody took away. It reports
+// whether there was something to drop, so that the call is worth repeating.
+func (s *Session) Repair(err error) bool {
+	switch {
+	case apierrors.IsUnauthorized(err):
+		s.link.drop()
+		return true
+	case apierrors.IsForbidden(err) && s.link.rights != nil:
+		s.link.rights = nil
+		return true
+	}
+	return false
+}
+
+// Account connects as the parent's own account or, before that has a token, with the
+// kubeconfig.
+func (s *Session) Account(ctx context.Context) (*apply.Cluster, error) {
+	if err := s.Identify(ctx); err != nil {
+		return nil, err
+	}
+	return s.link.cluster(s.link.caller())
+}
+
+// Administrator connects with the kubeconfig's own credentials.
+func (s *Session) Administrator(ctx context.Context) (*apply.Cluster, error) {
+	if s.link.admin == nil || s.link.lapsed() {
+		if err := s.link.reread(ctx, s.request); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.Identify(ctx); err != nil {
+		return nil, err
+	}
+	if s.link.admin == nil {
+		return nil, reason.Because(v1alpha1.ReasonUnreachable, errors.New("cannot connect: the kubeconfig was dropped meanwhile"))
+	}
+	return s.link.cluster(s.link.admin)
+}
+
+// AtHand is the connection with the kubeconfig's credentials if the kubeconfig was just
+// read, nil otherwise: reading it for a mere look is not worth it.
+func (s *Session) AtHand(ctx context.Context) (*apply.Cluster, error) {
+	if s.link.admin == nil {
+		return nil, nil
+	}
+	return s.Administrator(ctx)
+}
+
+// DropAdministrator goes back from the administrator's credentials to a token.
+func (s *Session) DropAdministrator(ctx context.Context) error {
+	l := s.link
+	if l.minted == nil {
+		return l.renew(ctx)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.admin.close()
+	l.admin = nil
+	return nil
+}
+
+// Read reads one object of a built-in kind by its path.
+func (s *Session) Read(ctx context.Context, path string, into runtime.Object) error {
+	if s.link.caller() == nil {
+		if err := s.link.reread(ctx, s.request); err != nil {
+			return err
+		}
+	}
+	metered := *s.link.caller()
+	metered.http = s.link.meter.over(metered.http)
+	return metered.do(ctx, "GET", path, nil, plainContent()).Into(into)
+}
+
+// Grant makes sure that the parent has an account of its own in the child with these
+// rights for one role, and a token of the account. If the account or its rights are
+// missing, Grant reads the kubeconfig and creates them.
+func (s *Session) Grant(ctx context.Context, role string, rules []rbacv1.PolicyRule) error {
+	if err := s.Identify(ctx); err != nil {
+		return err
+	}
+	l := s.link
+	digest, err := access.Digest(rules)
+	if err != nil {
+		return err
+	}
+	if l.minted != nil && l.rights[role] == digest {
+		return nil
+	}
+	admin, err := s.Administrator(ctx)
+	if err != nil {
+		return err
+	}
+	objects := access.Role(role, rules)
+	if _, known := l.rights[access.BaseRole]; !known || l.minted == nil {
+		objects = append(append(access.Account(), access.Role(access.BaseRole, access.BaseRights())...), objects...)
+	}
+	if err := writeAccess(ctx, admin, objects); err != nil {
+		return err
+	}
+	if err := s.DropAdministrator(ctx); err != nil {
+		return err
+	}
+	if err := l.allowed(ctx, rules[len(rules)-1]); err != nil {
+		return err
+	}
+	if l.rights == nil {
+		l.rights = map[string]string{}
+	}
+	l.rights[access.BaseRole], l.rights[role] = "", digest
+	l.mayWatch()
+	return nil
+}
+
+// Revoke deletes the parent's rights for a layer that is no longer pushed.
+func (s *Session) Revoke(ctx context.Context, role string) error {
+	admin, err := s.Administrator(ctx)
+	if err != nil {
+		return err
+	}
+	objects := access.Role(role, nil)
+	slices.Reverse(objects)
+	for _, u := range objects {
+		if err := client.IgnoreNotFound(admin.Delete(ctx, u)); err != nil {
+			return fmt.Errorf("cannot delete %s %s of the parent: %w", u.GetKind(), u.GetName(), err)
+		}
+	}
+	delete(s.link.rights, role)
+	return s.DropAdministrator(ctx)
+}
+
+// writeAccess writes accounts, roles and bindings as the cluster's administrator.
+func writeAccess(ctx context.Context, admin *apply.Cluster, objects []*unstructured.Unstructured) error {
+	for _, u := range objects {
+		write := func() error {
+			_, err := admin.Write(ctx, u, access.Manager)
+			return err
+		}
+		err := write()
+		if apierrors.IsInvalid(err) && u.GetKind() == "ClusterRoleBinding" {
+			// The role of a binding is immutable, and an earlier release bound another one.
+			if err = client.IgnoreNotFound(admin.Delete(ctx, u.DeepCopy())); err == nil {
+				err = write()
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("cannot create %s %s for the parent: %w", u.GetKind(), u.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// allowed waits until the API server honours a right that the parent was granted.
+func (l *Link) allowed(ctx context.Context, rule rbacv1.PolicyRule) error {
+	ctx, cancel := context.WithTimeout(ctx, rightsWait)
+	defer cancel()
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: rule.Verbs[len(rule.Verbs)-1], Group: rule.APIGroups[0], Resource: rule.Resources[0]},
+	}}
+	if len(rule.ResourceNames) > 0 {
+		review.Spec.ResourceAttributes.Name = rule.ResourceNames[len(rule.ResourceNames)-1]
+	}
+	review.SetGroupVersionKind(authorizationv1.SchemeGroupVersion.WithKind("SelfSubjectAccessReview"))
+	body, err := json.Marshal(review)
+	if err != nil {
+		return fmt.Errorf("cannot encode access review: %w", err)
+	}
+	for pause := 20 * time.Millisecond; ; pause *= 2 {
+		got := &authorizationv1.SelfSubjectAccessReview{}
+		raw, err := l.caller().do(ctx, "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body, plainContent()).Raw()
+		if err == nil {
+			err = json.Unmarshal(raw, got)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot ask for the rights of the parent: %w", err)
+		}
+		if got.Status.Allowed {
+			return nil
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return errors.New("the rights that the parent was granted have no effect yet")
+		case <-timer.C:
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package link
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/reason"
+)
+
+// begun returns a session with a child that was just probed.
+func begun(t *testing.T, f *far) (*near, *Session) {
+	t.Helper()
+	n := newNear(t, f)
+	n.good(t)
+	f.asked()
+	return n, n.Begin(n.q)
+}
+
+// TestSessionIdentifiesOnce: the identity is read once for each set of credentials, and
+// nothing is given out to write with before it is.
+func TestSessionIdentifiesOnce(t *testing.T) {
+	f := newFar(t)
+	_, s := begun(t, f)
+	for range 3 {
+		if _, err := s.Account(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect(t, "three writes of one reconcile", f.asked(), "GET kube-system")
+	for range 2 {
+		if _, err := s.Administrator(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect(t, "the kubeconfig, which had to be read", f.asked(), "GET kube-system")
+}
+
+// TestSessionIdentifiesAgain: whoever reads credentials again may have got those of
+// another cluster, in the middle of a push. It checks before the next write (C5).
+func TestSessionIdentifiesAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		again  func(n *near, f *far, s *Session)
+	}{
+		"Administrator": {"the kubeconfig is read for what the account may not do", func(*near, *far, *Session) {}},
+		"Revoked": {"the token is refused in the middle of a push", func(_ *near, f *far, s *Session) {
+			f.change(func(f *far) { f.tokens = map[string]bool{"admin": true} })
+			s.Repair(apierrors.NewUnauthorized("expired"))
+		}},
+		"Lapsed": {"the token comes to its end in the middle of a push", func(n *near, _ *far, _ *Session) { n.clock.add(2 * time.Hour) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFar(t)
+			n, s := begun(t, f)
+			if _, err := s.Account(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			tc.again(n, f, s)
+			f.change(func(f *far) { f.uid = "two" })
+			cluster, err := s.Administrator(t.Context())
+			var other *IdentityError
+			if !errors.As(err, &other) || other.Found != "two" || other.Recorded != "one" || reason.Of(err) != v1alpha1.ReasonIdentityChanged {
+				t.Errorf("%s: Administrator() of another cluster is %v, %v", tc.reason, cluster, err)
+			}
+			if name == "Administrator" {
+				return // the account's own connection was checked and is still the old one's
+			}
+			if cluster, err := s.Account(t.Context()); err == nil {
+				t.Errorf("%s: Account() of another cluster is %v", tc.reason, cluster)
+			}
+		})
+	}
+}
+
+// TestSessionRepairs: a refusal is worth another try once for each thing that may have
+// been taken away.
+func TestSessionRepairs(t *testing.T) {
+	n, s := begun(t, newFar(t))
+	forbidden := apierrors.NewForbidden(v1alpha1.GroupVersion.WithResource("layers").GroupResource(), "a", errors.New("no"))
+	if s.Repair(forbidden) {
+		t.Error("rights that nobody knows of are given up")
+	}
+	n.rights = map[string]string{"a": "b"}
+	if !s.Repair(forbidden) || s.Repair(forbidden) {
+		t.Error("rights are granted again once")
+	}
+	if s.Repair(errors.New("other")) || s.Repair(nil) {
+		t.Error("nothing to repair is repaired")
+	}
+	if !s.Repair(apierrors.NewUnauthorized("expired")) || n.caller() != nil {
+		t.Error("a token that is refused is kept")
+	}
+}

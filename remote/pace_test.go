@@ -1,0 +1,154 @@
+package remote
+
+import (
+	"errors"
+	"net/url"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/link"
+	"github.com/cascade-gitops/cascade/remote/plan"
+	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+)
+
+// paced is a child that is ready, by a clock.
+type paced struct {
+	*run
+	now    time.Time
+	layers []*v1alpha1.Layer
+}
+
+func newPaced(observe time.Duration) *paced {
+	p := &paced{now: start.Time}
+	c := childNamed("a", []metav1.Condition{{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue, LastTransitionTime: start}})
+	children := &Children{Now: func() time.Time { return p.now }, Rand: func() float64 { return 1 }, ObserveInterval: observe}
+	p.run = &run{Children: children, child: &c, recorded: c.DeepCopy(), notes: &notes{layers: map[string]*layerNotes{}}}
+	return p
+}
+
+// with adds a layer that is in place and due after a while.
+func (p *paced) with(name string, due time.Duration) (*v1alpha1.Layer, *v1alpha1.ChildLayer) {
+	layer := layerOn(name)
+	p.layers = append(p.layers, layer)
+	p.child.Status.Layers = append(p.child.Status.Layers, v1alpha1.ChildLayer{Name: name, Ready: true, Reason: v1alpha1.ReasonSucceeded})
+	p.notes.layers[name] = &layerNotes{due: p.now.Add(due)}
+	return layer, &p.child.Status.Layers[len(p.child.Status.Layers)-1]
+}
+
+// runs counts the runs within a while: each asks the child once or more.
+func (p *paced) runs(t *testing.T, within time.Duration) int {
+	t.Helper()
+	n := 0
+	for end := p.now.Add(within); p.now.Before(end); n++ {
+		wait := p.next(p.layers).RequeueAfter
+		if wait <= 0 {
+			t.Fatal("the child is never looked at again")
+		}
+		p.recorded = p.child.DeepCopy()
+		p.now = p.now.Add(wait)
+	}
+	return n
+}
+
+// TestUnreadyBelowIsNotAskedForEver: of a master with one cluster below that is not ready,
+// the numbers are asked for quickly for a minute after they changed, and at the interval
+// from then on (C14).
+func TestUnreadyBelowIsNotAskedForEver(t *testing.T) {
+	p := newPaced(45 * time.Second)
+	below := func(ready int32) {
+		p.child.Status.Report = &v1alpha1.Report{Ready: true, Children: &v1alpha1.ReportCounts{Total: 10, Ready: ready}}
+	}
+	below(8)
+	p.runs(t, 10*time.Minute)
+	below(9)
+	if n := p.runs(t, time.Minute); n < 15 {
+		t.Errorf("asked %d times in the minute after a change below", n)
+	}
+	if n := p.runs(t, time.Hour); n > 60*60/45+2 {
+		t.Errorf("asked %d times in the hour after that, with an interval of 45s", n)
+	}
+}
+
+// TestShortIntervals: a layer with an interval below that of observation is compared at
+// its own (C35), and one that cannot be compared calls for nothing.
+func TestShortIntervals(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		change func(layer *v1alpha1.Layer, entry *v1alpha1.ChildLayer)
+		want   time.Duration
+	}{
+		"Due":       {"it is due before the child is looked at", func(*v1alpha1.Layer, *v1alpha1.ChildLayer) {}, 10 * time.Second},
+		"Suspended": {"a suspended layer is not compared, however long it is due", func(l *v1alpha1.Layer, _ *v1alpha1.ChildLayer) { l.Spec.Suspend = true }, 45 * time.Second},
+		"NotReady":  {"one that is not in place has its own pace", func(_ *v1alpha1.Layer, e *v1alpha1.ChildLayer) { e.Ready = false }, 45 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPaced(45 * time.Second)
+			tc.change(p.with("base", 10*time.Second))
+			if got := p.next(p.layers).RequeueAfter; got != tc.want {
+				t.Errorf("%s: next look in %s, want %s", tc.reason, got, tc.want)
+			}
+		})
+	}
+	p := newPaced(45 * time.Second)
+	suspended, _ := p.with("base", 10*time.Second)
+	suspended.Spec.Suspend = true
+	if n := p.runs(t, time.Hour); n > 60*60/45+2 {
+		t.Errorf("a child with a suspended layer is asked %d times in an hour, with an interval of 45s", n)
+	}
+	p.rest = 2 * time.Minute
+	if got := p.next(p.layers).RequeueAfter; got != p.rest {
+		t.Errorf("a child that used up its time is looked at in %s", got)
+	}
+}
+
+// TestJudged: a child whose API server answers, and waits for something, is told from one
+// that does not answer.
+func TestJudged(t *testing.T) {
+	call := func(err error) error { return &url.Error{Op: "Patch", URL: "https://a", Err: err} }
+	for name, tc := range map[string]struct {
+		reason string
+		err    error
+		want   string
+	}{
+		"Nothing": {"no error", nil, ""},
+		"Refused": {"the child says no", apierrors.NewForbidden(v1alpha1.GroupVersion.WithResource("layers").GroupResource(), "a", errors.New("no")), v1alpha1.ReasonSeedFailed},
+		"Webhook": {"its webhook does not answer", apply.Failures{errors.New("a"), &apply.StuckError{Took: 8 * time.Second, Err: apierrors.NewInternalError(errors.New("x"))}}, v1alpha1.ReasonPushTimedOut},
+		"Silent":  {"it does not answer", apply.Failures{call(errors.New("EOF"))}, v1alpha1.ReasonUnreachable},
+		"Spent":   {"it used up its time", reason.Because(v1alpha1.ReasonUnreachable, call(&link.BudgetError{Wait: time.Second})), v1alpha1.ReasonPushTimedOut},
+		"Build":   {"a layer that cannot be built is nothing of the child's", reason.Because(v1alpha1.ReasonBuildFailed, call(errors.New("EOF"))), v1alpha1.ReasonBuildFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := reason.Of(judged(tc.err)); got != tc.want {
+				t.Errorf("%s: got %s, want %s", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+// TestAttempted: what was refused is tried again after a while that grows, and what makes
+// progress after the first one.
+func TestAttempted(t *testing.T) {
+	var n layerNotes
+	failed := reason.Because(v1alpha1.ReasonPushTimedOut, errors.New("x"))
+	now := start.Time
+	for i := range 10 {
+		n.attempted(failed, now, false)
+		if got, want := n.retryAt.Sub(now), plan.Backoff(i+1); got != want {
+			t.Errorf("failure %d is tried again after %s, want %s", i+1, got, want)
+		}
+		now = n.retryAt
+	}
+	n.attempted(failed, now, true)
+	if got := n.retryAt.Sub(now); got != plan.Backoff(1) {
+		t.Errorf("a push of which the child took a part goes on after %s", got)
+	}
+	n.attempted(nil, now, true)
+	if !n.retryAt.IsZero() || n.failures != 0 {
+		t.Errorf("after a push that came to its end it is %+v", n)
+	}
+}

@@ -1,0 +1,62 @@
+package plan
+
+import (
+	"context"
+
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+)
+
+// Declared is what one layer that selects the child declares there.
+type Declared struct {
+	// Layer is its name, namespace/name.
+	Layer string
+	// Known: it is known what the layer declares. A layer that cannot be rendered may
+	// declare anything.
+	Known bool
+	// Entries that it declares. Applied: all of them are in the child, and on record as
+	// the layer's.
+	Entries []inventory.Entry
+	Applied bool
+}
+
+// Claims tells, for the layer named except, how the other layers of the child answer for
+// an object. A layer that declares the object and has not applied it yet keeps the object
+// for itself, without a bound: nobody meant to delete it in between.
+func Claims(layers []Declared, except string) apply.Claims {
+	type of struct{ namespace, name, group, kind string }
+	key := func(e inventory.Entry) of { return of{e.Namespace, e.Name, e.Group, e.Kind} }
+	recorded, declared := map[of]string{}, map[of]string{}
+	unknown := ""
+	for _, l := range layers {
+		switch {
+		case l.Layer == except:
+			continue
+		case !l.Known:
+			unknown = l.Layer
+			continue
+		}
+		into := declared
+		if l.Applied {
+			into = recorded
+		}
+		for _, e := range l.Entries {
+			into[key(e)] = l.Layer
+			// A layer may name a namespace for an object of a kind that has none.
+			e.Namespace = ""
+			into[key(e)] = l.Layer
+		}
+	}
+	return func(_ context.Context, e, _ inventory.Entry) (apply.Claim, error) {
+		at := key(e)
+		switch {
+		case recorded[at] != "":
+			return apply.Claim{Owner: "Layer/" + recorded[at], Kind: apply.Recorded}, nil
+		case declared[at] != "":
+			return apply.Claim{Owner: "Layer/" + declared[at], Kind: apply.Declared}, nil
+		case unknown != "":
+			return apply.Claim{Owner: "Layer/" + unknown, Kind: apply.Declared}, nil
+		}
+		return apply.Claim{}, nil
+	}
+}

@@ -1,0 +1,119 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/link"
+	"github.com/cascade-gitops/cascade/remote/reason"
+)
+
+// publish writes a condition on the Cluster that says whether the child is seeded.
+// A Cluster can name that condition as one of its availability gates.
+func (r *run) publish(ctx context.Context) error {
+	seeded := meta.FindStatusCondition(r.child.Status.Conditions, v1alpha1.SeededCondition)
+	if r.object == nil || seeded == nil {
+		return nil
+	}
+	path := []string{"status", "conditions"}
+	if gvk := r.object.GroupVersionKind(); gvk.Version == "v1beta1" {
+		path = []string{"status", "v1beta2", "conditions"}
+	}
+	list, _, _ := unstructured.NestedSlice(r.object.Object, path...)
+	since := seeded.LastTransitionTime.UTC().Format(time.RFC3339)
+	for _, item := range list {
+		c, _ := item.(map[string]any)
+		if c["type"] != v1alpha1.ClusterSeededCondition {
+			continue
+		}
+		if c["status"] == string(seeded.Status) {
+			if c["reason"] == seeded.Reason && c["message"] == seeded.Message {
+				return nil
+			}
+			since, _ = c["lastTransitionTime"].(string)
+		}
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{}}
+	u.SetGroupVersionKind(r.object.GroupVersionKind())
+	u.SetNamespace(r.object.GetNamespace())
+	u.SetName(r.object.GetName())
+	u.SetUID(r.object.GetUID())
+	condition := map[string]any{
+		"type": v1alpha1.ClusterSeededCondition, "status": string(seeded.Status), "reason": seeded.Reason, "message": seeded.Message, "lastTransitionTime": since,
+	}
+	if err := unstructured.SetNestedSlice(u.Object, []any{condition}, path...); err != nil {
+		return fmt.Errorf("cannot set condition of Cluster %s: %w", r.key(), err)
+	}
+	err := r.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.ForceOwnership, client.FieldOwner(statusManager))
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("cannot publish condition %s on Cluster %s: %w", v1alpha1.ClusterSeededCondition, r.key(), err)
+	}
+	return nil
+}
+
+// summarizeLayers sets Seeded from what stands about each layer: those that select the
+// child, and those that no longer do and are not gone from it yet.
+func (r *run) summarizeLayers(selected []*v1alpha1.Layer) {
+	boundMessages(r.child.Status.Layers)
+	for _, layer := range selected {
+		if layer.Spec.Suspend {
+			if !r.suspend(layer) {
+				r.condition(v1alpha1.SeededCondition, metav1.ConditionFalse, v1alpha1.ReasonSuspended, "layer %s is suspended and was never pushed", layer.Name)
+				return
+			}
+			continue
+		}
+		entry := r.entry(layer.Name)
+		if !entry.Ready {
+			r.condition(v1alpha1.SeededCondition, metav1.ConditionFalse, entry.Reason, "layer %s: %s", entry.Name, entry.Message)
+			return
+		}
+	}
+	for _, entry := range r.child.Status.Layers {
+		if !slices.ContainsFunc(selected, func(l *v1alpha1.Layer) bool { return l.Name == entry.Name }) {
+			r.condition(v1alpha1.SeededCondition, metav1.ConditionFalse, entry.Reason, "layer %s, which no longer selects this cluster: %s", entry.Name, entry.Message)
+			return
+		}
+	}
+	switch {
+	case len(selected) == 0:
+		r.condition(v1alpha1.SeededCondition, metav1.ConditionFalse, v1alpha1.ReasonNoLayer, "no Layer of namespace %s selects this cluster", r.child.Namespace)
+	default:
+		r.condition(v1alpha1.SeededCondition, metav1.ConditionTrue, v1alpha1.ReasonSucceeded, "all %d layers are in place", len(selected))
+	}
+}
+
+// observe sets Ready from the layers and from the report of the child's agent.
+func (r *run) observe(found *link.Result, selected []*v1alpha1.Layer) {
+	seeded := meta.FindStatusCondition(r.child.Status.Conditions, v1alpha1.SeededCondition)
+	connected := meta.FindStatusCondition(r.child.Status.Conditions, v1alpha1.ConnectedCondition)
+	withAgent := slices.ContainsFunc(selected, hasAgent)
+	r.child.Status.Report = nil
+	if withAgent {
+		r.child.Status.Report = found.Agent.Report
+	}
+	r.warn()
+	switch said := r.child.Status.Report; {
+	case connected.Status != metav1.ConditionTrue: // the push found another cluster
+	case seeded.Status != metav1.ConditionTrue:
+		r.condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, seeded.Reason, "%s", seeded.Message)
+	case withAgent && r.agentError(found.Agent) != nil:
+		err := r.agentError(found.Agent)
+		r.condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, reason.Of(err), "%s", err)
+	case withAgent && said == nil:
+		r.condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonAgentNotReady, "the agent has not been asked yet")
+	case withAgent && !said.Ready:
+		r.condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, said.Reason, "%s", said.Message)
+	default:
+		r.condition(v1alpha1.ReadyCondition, metav1.ConditionTrue, v1alpha1.ReasonSucceeded, "connected, seeded and in sync")
+	}
+}

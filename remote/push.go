@@ -1,0 +1,364 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/remote/account"
+	"github.com/cascade-gitops/cascade/remote/link"
+	"github.com/cascade-gitops/cascade/remote/plan"
+	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/remote/report"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+)
+
+// push is the part of a run that writes to the child: all layers together. What the
+// layers declare is applied first, in the order of their dependencies. What they no
+// longer declare, and what the layers applied that no longer select the child, is deleted
+// after that, so that an object which moves from one layer to another changes its owner
+// and is never gone.
+type push struct {
+	*run
+	session *link.Session
+	cluster capibridge.Cluster
+	vars    map[string]string
+	// layers that select the child, in the order of their dependencies.
+	layers []*seeding
+	// begun is when the push began.
+	begun time.Time
+	// silent is the layer of which a call got no answer; empty if none is.
+	silent string
+	// sweeps are what layers that are due are held against, by the accounts that they are
+	// pushed as; nil for an account for which there is none. records shows what is there of
+	// the records of layers, nil without a sweep of the parent's own.
+	sweeps  map[account.Account]*apply.Sweep
+	records *apply.Sweep
+}
+
+// seedAll brings each selected layer into the child and releases the layers that no
+// longer select it. A layer that fails does not stop the layers that do not depend on it.
+func (r *run) seedAll(ctx context.Context, session *link.Session, cluster capibridge.Cluster, selected []*v1alpha1.Layer) {
+	vars := cluster.Variables(r.child.Status.Version)
+	if id := r.child.Status.Identity; id.SeededAs != "" {
+		vars["cluster_uid"] = id.SeededAs
+	}
+	p := &push{run: r, session: session, cluster: cluster, vars: vars, begun: r.Now()}
+	defer p.end()
+	r.child.Status.SupersededBy = nil
+	for _, layer := range selected {
+		p.layers = append(p.layers, &seeding{push: p, layer: layer, vars: maps.Clone(vars), notes: r.notes.of(layer.Name)})
+	}
+	defer p.noteReferences()
+	if err := p.takeOver(ctx); err != nil {
+		for _, s := range p.layers {
+			if !s.layer.Spec.Suspend {
+				p.record(s, p.entry(s.layer.Name), err)
+			}
+		}
+		r.summarizeLayers(selected)
+		return
+	}
+	p.applyLayers(ctx)
+	if !cluster.Paused {
+		p.pruneLayers(ctx)
+		if p.postponed() == nil {
+			p.release(ctx, selected)
+		}
+	}
+	r.summarizeLayers(selected)
+}
+
+// end notes what the push cost.
+func (p *push) end() {
+	if took := p.session.Took(); took > 0 {
+		p.notes.slow = took >= slowPush
+	}
+	p.rest = p.session.Wait()
+}
+
+// postponed is why nothing more can be pushed in this run, nil if something can.
+func (p *push) postponed() error {
+	if p.silent != "" {
+		return reason.Because(v1alpha1.ReasonUnreachable, fmt.Errorf("not begun: the API server did not answer a call for layer %s", p.silent))
+	}
+	if wait := p.session.Wait(); wait > 0 {
+		return reason.Because(v1alpha1.ReasonPushTimedOut, fmt.Errorf("not begun: %w", &link.BudgetError{Wait: wait}))
+	}
+	return nil
+}
+
+// judged gives a push that failed for the time that it took the reason for that: an API
+// server that answers, and waits for something itself, is told from one that does not
+// answer.
+func judged(err error) error {
+	if !refused(err) {
+		return err
+	}
+	var spent *link.BudgetError
+	var stuck *apply.StuckError
+	switch {
+	case errors.As(err, &spent), errors.As(err, &stuck):
+		return reason.Because(v1alpha1.ReasonPushTimedOut, err)
+	case apply.Unanswered(err):
+		return reason.Because(v1alpha1.ReasonUnreachable, err)
+	}
+	return err
+}
+
+// noteReferences records what the layers refer to for this child, so that it is woken when
+// that changes. A layer whose inputs were not gathered is looked at again anyway.
+func (p *push) noteReferences() {
+	refers := map[types.NamespacedName][]reference{}
+	for _, s := range p.layers {
+		slices.SortFunc(s.refers, reference.compare)
+		refers[s.key()] = s.refers
+	}
+	p.inUse.set(p.run.key(), refers)
+}
+
+// applyLayers applies what each layer declares.
+func (p *push) applyLayers(ctx context.Context) {
+	agents := 0
+	var credentials []v1alpha1.ChildCredential
+	for _, s := range p.layers {
+		if s.layer.Spec.Suspend {
+			p.suspend(s.layer)
+			continue
+		}
+		entry := p.entry(s.layer.Name)
+		entry.Suspended = false
+		if s.layer.Spec.Agent != nil {
+			agents++
+		}
+		delivered, err := p.attempt(ctx, s, entry, agents)
+		if s.rendered != nil && !s.leftover {
+			// Many children are pushed to at the same time, each with all its layers.
+			s.rendered.phases = nil
+		}
+		if err != nil || !s.leftover || p.cluster.Paused {
+			p.record(s, entry, err) // else when it is known what becomes of the rest
+		}
+		entry.ObservedGeneration, entry.LastHandledReconcileAt = s.layer.Generation, s.requested()
+		credentials = append(credentials, delivered...)
+	}
+	p.hold(credentials)
+}
+
+// record writes the outcome of a step into the layer's entry, and another cluster that
+// was met on the way into the conditions of the child.
+func (p *push) record(s *seeding, entry *v1alpha1.ChildLayer, err error) {
+	var other *link.IdentityError
+	if errors.As(err, &other) {
+		p.identityChanged(other.Found)
+	}
+	now := p.Now()
+	if err = judged(err); p.silent == "" && err != nil && reason.Of(err) == v1alpha1.ReasonUnreachable && apply.Unanswered(err) {
+		p.silent = s.layer.Name
+		p.session.Silent()
+	}
+	s.notes.attempted(err, now, s.progressed)
+	recordOutcome(entry, err, metav1.NewTime(now))
+}
+
+// hold records the credentials that were delivered to the child.
+func (r *run) hold(credentials []v1alpha1.ChildCredential) {
+	slices.SortFunc(credentials, func(a, b v1alpha1.ChildCredential) int { return strings.Compare(a.Name, b.Name) })
+	r.child.Status.Credentials = slices.CompactFunc(credentials, func(a, b v1alpha1.ChildCredential) bool { return a.Name == b.Name })
+}
+
+func (r *run) entry(name string) *v1alpha1.ChildLayer {
+	layers := &r.child.Status.Layers
+	for i := range *layers {
+		if (*layers)[i].Name == name {
+			return &(*layers)[i]
+		}
+	}
+	*layers = append(*layers, v1alpha1.ChildLayer{Name: name, Reason: v1alpha1.ReasonProgressing, Since: metav1.NewTime(r.Now())})
+	return &(*layers)[len(*layers)-1]
+}
+
+// attempt brings one layer into the child as far as it may be.
+func (p *push) attempt(ctx context.Context, s *seeding, entry *v1alpha1.ChildLayer, agents int) ([]v1alpha1.ChildCredential, error) {
+	if err := s.actAs(ctx); err != nil {
+		return nil, err
+	}
+	if err := account.Admit(s.layer, *s.as); err != nil {
+		return nil, err
+	}
+	if err := p.allowed(s.layer, entry, agents); err != nil {
+		return nil, err
+	}
+	if err := p.gather(ctx, s); err != nil {
+		if entry.Ready && reason.Of(err) == v1alpha1.ReasonSourceNotReady && p.Now().Sub(p.notes.began) < sourceWait {
+			// A process that has just started has fetched nothing yet. The layer is in place
+			// all the same.
+			return p.child.Status.Credentials, nil
+		}
+		return nil, err
+	}
+	delivered := s.delivered()
+	err := s.repaired(func() error { return s.bring(ctx, entry) })
+	return delivered, err
+}
+
+// allowed is an error while the layer must not be pushed.
+func (p *push) allowed(layer *v1alpha1.Layer, entry *v1alpha1.ChildLayer, agents int) error {
+	when := layer.Spec.ReadyWhen
+	if entry.Digest != "" {
+		// readyWhen gates the first push: an outage must not keep updates from the child.
+		when = capibridge.WhenControlPlaneInitialized
+	}
+	if verdict := p.gates.Gate(p.cluster, when); !verdict.Open {
+		return reason.Because(verdict.Reason, errors.New(verdict.Message))
+	}
+	switch {
+	case len(layer.Name) > validation.LabelValueMaxLength:
+		return reason.Because(v1alpha1.ReasonInvalidSpec, fmt.Errorf("the name of the layer has %d letters, and is to be a label of what it applies, which has %d at most; rename the Layer", len(layer.Name), validation.LabelValueMaxLength))
+	case layer.Spec.Agent != nil && p.ownCluster():
+		return reason.Because(v1alpha1.ReasonInvalidSpec, errors.New("the child is this tier's own cluster, which has its agent; remove spec.agent, or do not select the cluster"))
+	case layer.Spec.Agent != nil && agents > 1:
+		return reason.Because(v1alpha1.ReasonInvalidSpec, errors.New("another layer already installs the agent in this child; remove spec.agent from one of them"))
+	}
+	for _, d := range layer.Spec.DependsOn {
+		// What a layer no longer declares holds nobody up: it may have moved to the very
+		// layer that depends on it.
+		complete := slices.ContainsFunc(p.layers, func(s *seeding) bool { return s.layer.Name == d.Name && s.complete })
+		if on := entryOf(p.child, d.Name); !complete && (on == nil || !on.Ready) {
+			return reason.Because(v1alpha1.ReasonDependencyNotReady, fmt.Errorf("layer %s is not ready on this child", d.Name))
+		}
+	}
+	return nil
+}
+
+// repaired takes a step again after what the child refused was renewed. Twice: repairing
+// the token may show that the rights are missing, and the other way round.
+func (s *seeding) repaired(step func() error) error {
+	err := step()
+	for range 2 {
+		if reason.Of(err) == v1alpha1.ReasonForbidden || !s.session.Repair(err) {
+			break // what the layer's account may not do is not the parent's to mend
+		}
+		// What the first try noted may not have been sent.
+		s.notes.inputs = ""
+		err = step()
+	}
+	return err
+}
+
+// grant makes sure that the parent has the rights for the push.
+func (p *push) grant(ctx context.Context, role string, rules []rbacv1.PolicyRule) error {
+	err := p.session.Grant(ctx, role, rules)
+	if err != nil && !reason.Given(err) {
+		return reason.Because(v1alpha1.ReasonSeedFailed, err)
+	}
+	return err
+}
+
+// pruneLayers deletes what layers that were applied completely no longer declare.
+func (p *push) pruneLayers(ctx context.Context) {
+	for _, s := range p.layers {
+		if !s.leftover {
+			continue
+		}
+		entry := p.entry(s.layer.Name)
+		err := p.postponed()
+		if err == nil {
+			err = s.repaired(func() error { return s.prune(ctx, entry) })
+		}
+		// A layer that is not healthy yet stays so when it is pruned.
+		if err != nil || s.complete {
+			p.record(s, entry, err)
+		}
+	}
+}
+
+// declared tells what each layer that selects the child declares there.
+func (p *push) declared(ctx context.Context) []plan.Declared {
+	all := make([]plan.Declared, 0, len(p.layers))
+	for _, s := range p.layers {
+		entry := entryOf(p.child, s.layer.Name)
+		d := plan.Declared{Layer: s.key().String()}
+		if s.rendered == nil {
+			// Nothing was to be done about it, or nothing may be.
+			if err := p.gather(ctx, s); err == nil {
+				err = s.render(ctx)
+				d.Known = err == nil
+			}
+		} else {
+			d.Known = true
+		}
+		if d.Known {
+			d.Entries = s.rendered.entries
+			d.Applied = entry != nil && entry.Digest == s.rendered.digest && entry.LastAttemptedDigest == s.rendered.digest
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+// recordOutcome writes the outcome of a push into the layer's entry.
+func recordOutcome(entry *v1alpha1.ChildLayer, err error, now metav1.Time) {
+	ready, why, message := err == nil, v1alpha1.ReasonSucceeded, ""
+	if err != nil {
+		why, message = reason.Of(err), report.Cut(err.Error(), maxLayerMessage)
+	}
+	if entry.Ready != ready || entry.Reason != why {
+		entry.Since = now
+	}
+	entry.Ready, entry.Reason, entry.Message = ready, why, message
+	switch why {
+	case v1alpha1.ReasonPruneBlocked, v1alpha1.ReasonCreateHeld, v1alpha1.ReasonHandOverPending, v1alpha1.ReasonRemovalHeld:
+	default:
+		entry.Held = nil
+	}
+}
+
+const (
+	// maxLayerMessage bounds what the Child says of one layer, and maxLayerMessages what it
+	// says of all of them, so that a Child of many layers stays small.
+	maxLayerMessage  = 1000
+	maxLayerMessages = 2500
+)
+
+// boundMessages cuts the messages of layers to what they may take together.
+func boundMessages(layers []v1alpha1.ChildLayer) {
+	size, said := 0, 0
+	for _, l := range layers {
+		if size += len(l.Message); l.Message != "" {
+			said++
+		}
+	}
+	if size <= maxLayerMessages {
+		return
+	}
+	for i := range layers {
+		layers[i].Message = report.Cut(layers[i].Message, max(maxLayerMessages/said, 100))
+	}
+}
+
+// undecided reports whether the last prune plan of a layer was held for approval.
+func undecided(entry *v1alpha1.ChildLayer) bool {
+	var hold *v1alpha1.HeldPrune
+	if entry.Held != nil {
+		hold = entry.Held.Prune
+	}
+	return inventory.Undecided(entry.Reason == v1alpha1.ReasonPruneBlocked, hold)
+}
+
+// named is how the command line names the child.
+func (r *run) named() string {
+	return fmt.Sprintf("%s -n %s --kind Child", r.child.Name, r.child.Namespace)
+}

@@ -1,0 +1,133 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/epoch"
+	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/remote/record"
+)
+
+// openRecord reads the record of a layer in the child and makes sure that this process
+// may write it. What an earlier version recorded is taken over.
+func (p *push) openRecord(ctx context.Context, layer types.NamespacedName, entry *v1alpha1.ChildLayer) (*record.Record, error) {
+	rec, err := record.Get(ctx, p.readRecord, layer)
+	if errors.Is(err, record.ErrUnusable) {
+		return nil, reason.Because(v1alpha1.ReasonRecordInvalid, err)
+	}
+	if err != nil {
+		return nil, cannotReach(err)
+	}
+	if err := p.fromEarlier(ctx, rec, entry); err != nil {
+		return nil, err
+	}
+	if err := p.claim(ctx, rec); err != nil {
+		return nil, err
+	}
+	return rec, nil
+}
+
+// readRecord reads a ConfigMap in the child, with the kubeconfig if the parent's own
+// account may not: its rights for a layer come with the first push.
+func (p *push) readRecord(ctx context.Context, name string) (*corev1.ConfigMap, error) {
+	cm := &corev1.ConfigMap{}
+	err := p.session.Read(ctx, "/api/v1/namespaces/"+v1alpha1.AgentNamespace+"/configmaps/"+name, cm)
+	if !apierrors.IsForbidden(err) {
+		return cm, err
+	}
+	admin, err := p.session.Administrator(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return cm, admin.Get(ctx, types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: name}, cm)
+}
+
+// claim makes sure that this process may write a record, and marks it as its own.
+func (p *push) claim(ctx context.Context, rec *record.Record) error {
+	lineage, err := p.lineage(ctx, rec.Parent)
+	if err != nil {
+		return reason.Because(v1alpha1.ReasonProgressing, err)
+	}
+	switch epoch.Judge(lineage, rec.Parent) {
+	case epoch.Outrun:
+		if err := p.stillOurs(ctx, rec); err != nil {
+			return err
+		}
+		if lineage, err = p.raise(ctx, rec.Parent); err != nil {
+			return reason.Because(v1alpha1.ReasonProgressing, err)
+		}
+	case epoch.Foreign:
+		if !p.takesOver(rec.Parent) {
+			p.child.Status.SupersededBy = &v1alpha1.Epoch{Number: rec.Parent.Epoch, Holder: rec.Parent.Holder}
+			return reason.Because(v1alpha1.ReasonSuperseded, fmt.Errorf(
+				"another management cluster took this child over: the record of layer %s has epoch %d of %s, which is not in the history of this tier; nothing is written. "+
+					"If that one is gone, `cascade approve take-over %s -n %s` lets this tier go on",
+				rec.Layer.Name, rec.Parent.Epoch, rec.Parent.Holder, p.child.Name, p.child.Namespace))
+		}
+		if lineage, err = p.raise(ctx, rec.Parent); err != nil {
+			return reason.Because(v1alpha1.ReasonProgressing, err)
+		}
+	}
+	rec.Parent = lineage[0]
+	return nil
+}
+
+// takesOver reports whether this tier may take the child over from a process outside of
+// its history: at the first contact, or because a person said so.
+func (p *push) takesOver(from epoch.Mark) bool {
+	return p.child.Status.Identity.TakingOver || p.child.Annotations[v1alpha1.ApproveTakeOverAnnotation] == from.Holder
+}
+
+// putRecord writes a record, and what the Child's status has of it. The identity of the
+// child is recorded in this tier before anything is written to the child.
+func (p *push) putRecord(ctx context.Context, rec *record.Record, entry *v1alpha1.ChildLayer, child client.Writer) error {
+	if p.recorded.Status.Identity == nil {
+		if err := p.writeStatus(ctx); err != nil {
+			return reason.Because(v1alpha1.ReasonProgressing, err)
+		}
+	}
+	rec.Cluster = record.Cluster{UID: p.vars["cluster_uid"]}
+	if p.object != nil {
+		rec.Cluster.Namespace, rec.Cluster.Name = p.object.GetNamespace(), p.object.GetName()
+	}
+	err := rec.Put(ctx, child)
+	switch {
+	case errors.Is(err, record.ErrMoved):
+		return reason.Because(v1alpha1.ReasonProgressing, err)
+	case err != nil:
+		return reason.Because(v1alpha1.ReasonSeedFailed, err)
+	}
+	noteRecord(entry, rec)
+	if err := p.dropEarlier(ctx, rec.Layer); err != nil {
+		return err
+	}
+	// As long as it is there, the child may have a record of an earlier version.
+	entry.Inventory = nil
+	return nil
+}
+
+// noteRecord has the Child's status say what the record of a layer says.
+func noteRecord(entry *v1alpha1.ChildLayer, rec *record.Record) {
+	entry.Revision, entry.Digest = rec.Applied.Revision, rec.Applied.Digest
+	entry.LastAttemptedRevision, entry.LastAttemptedDigest = rec.Attempted.Revision, rec.Attempted.Digest
+	entry.Objects = int32(len(rec.Inventory))
+}
+
+// dropRecord deletes the record of a layer from the child.
+func (p *push) dropRecord(ctx context.Context, rec *record.Record, child client.Writer) error {
+	if err := rec.Delete(ctx, child); err != nil {
+		if errors.Is(err, record.ErrMoved) {
+			return reason.Because(v1alpha1.ReasonProgressing, err)
+		}
+		return reason.Because(v1alpha1.ReasonSeedFailed, err)
+	}
+	return p.dropEarlier(ctx, rec.Layer)
+}

@@ -1,0 +1,237 @@
+package record
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/remote/epoch"
+)
+
+// Bounds of a record.
+const (
+	// maxPacked bounds the packed inventory, so that the ConfigMap stays below the
+	// limit of the API server, which is a MiB.
+	maxPacked = 900 << 10
+	// maxUnpacked bounds what an inventory is unpacked to.
+	maxUnpacked = 32 << 20
+	// MaxEntries bounds the objects of one layer in one child.
+	MaxEntries = 50_000
+)
+
+// format is the version of the form that records have.
+const format = 1
+
+// Keys of the ConfigMap.
+const (
+	headKey      = "record.json"
+	inventoryKey = "inventory.json.gz"
+)
+
+// State is one rendering of a layer.
+type State struct {
+	// Revision of the source, and Digest of the rendering.
+	Revision string `json:"revision,omitempty"`
+	Digest   string `json:"digest,omitempty"`
+}
+
+// Cluster is the Cluster API Cluster for which the layer was rendered. Its fields are
+// empty for a child that has none.
+type Cluster struct {
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+	// UID is the variable cluster_uid. In a parent that restored the Cluster from a
+	// backup the Cluster has another UID.
+	UID string `json:"uid,omitempty"`
+}
+
+// Record is what a parent applied of one layer.
+type Record struct {
+	// Layer in the parent.
+	Layer types.NamespacedName `json:"-"`
+	// Cluster that the layer was rendered for, and Parent, the process that wrote
+	// the record.
+	Cluster Cluster    `json:"cluster,omitzero"`
+	Parent  epoch.Mark `json:"parent,omitzero"`
+	// Attempted is what was sent last, perhaps in part. Applied is what was sent
+	// completely last.
+	Attempted State `json:"attempted,omitzero"`
+	Applied   State `json:"applied,omitzero"`
+	// Ownership is the apply.Ownership of the objects after they were applied completely.
+	Ownership string `json:"ownership,omitempty"`
+	// Settled: the layer was applied with all the Clusters that it declares. From then
+	// on its Clusters are created without approval.
+	Settled bool `json:"settled,omitempty"`
+	// Inventory of the objects that the layer answers for.
+	Inventory []inventory.Entry `json:"-"`
+
+	// version is the resource version that was read or written last, empty for a record
+	// that is not in the child, and text and packed are what stands there. packed is of
+	// the inventory there.
+	version, text string
+	packed        []byte
+	there         []inventory.Entry
+}
+
+// head is the part of a record that people read.
+type head struct {
+	Format int    `json:"format"`
+	Layer  string `json:"layer"`
+	Record
+}
+
+// entry is the form of an entry in a packed inventory.
+type entry struct {
+	ID      string `json:"id"`
+	Version string `json:"v"`
+}
+
+// Exists reports whether the record is in the child.
+func (r *Record) Exists() bool { return r.version != "" }
+
+// Version is the resource version of the record that was read or written last, empty for
+// one that is not in the child.
+func (r *Record) Version() string { return r.version }
+
+// InPlace reports whether a rendering was applied completely and nothing else was
+// attempted since.
+func (r *Record) InPlace(digest string) bool {
+	return digest != "" && r.Applied.Digest == digest && r.Attempted.Digest == digest
+}
+
+// Name of the ConfigMap of a layer.
+func Name(layer types.NamespacedName) string {
+	name := v1alpha1.RecordPrefix + layer.Namespace + "." + layer.Name
+	if len(name) > 253 {
+		sum := sha256.Sum256([]byte(name))
+		name = v1alpha1.RecordPrefix + hex.EncodeToString(sum[:])
+	}
+	return name
+}
+
+// encode makes the ConfigMap of a record.
+func (r *Record) encode() (*corev1.ConfigMap, error) {
+	text, err := json.MarshalIndent(head{Format: format, Layer: r.Layer.String(), Record: *r}, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode the record of layer %s: %w", r.Layer, err)
+	}
+	packed := r.packed
+	if packed == nil || !slices.Equal(r.Inventory, r.there) {
+		// A compressor takes most of a megabyte, and inventories seldom change.
+		if packed, err = pack(r.Inventory); err != nil {
+			return nil, fmt.Errorf("cannot encode the record of layer %s: %w", r.Layer, err)
+		}
+	}
+	return &corev1.ConfigMap{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: v1alpha1.AgentNamespace, Name: Name(r.Layer), ResourceVersion: r.version,
+			Labels: map[string]string{v1alpha1.RecordLabel: "layer"},
+		},
+		Data:       map[string]string{headKey: string(text)},
+		BinaryData: map[string][]byte{inventoryKey: packed},
+	}, nil
+}
+
+// decode reads a record of a layer from its ConfigMap.
+func decode(layer types.NamespacedName, cm *corev1.ConfigMap) (*Record, error) {
+	failed := func(err error) error {
+		return fmt.Errorf("%w, of layer %s: %w; repair or delete ConfigMap %s/%s", ErrUnusable, layer, err, cm.Namespace, cm.Name)
+	}
+	var h head
+	if err := json.Unmarshal([]byte(cm.Data[headKey]), &h); err != nil {
+		return nil, failed(err)
+	}
+	if h.Format != format {
+		return nil, failed(fmt.Errorf("it has format %d, this version reads %d", h.Format, format))
+	}
+	if h.Layer != layer.String() {
+		return nil, failed(fmt.Errorf("it is about layer %s", h.Layer))
+	}
+	r := h.Record
+	r.Layer, r.version, r.text, r.packed = layer, cm.ResourceVersion, cm.Data[headKey], cm.BinaryData[inventoryKey]
+	var err error
+	if r.Inventory, err = unpack(r.packed); err != nil {
+		return nil, failed(err)
+	}
+	r.there = slices.Clone(r.Inventory)
+	return &r, nil
+}
+
+// ErrUnusable: a record is there and says nothing that this version understands.
+var ErrUnusable = errors.New("cannot use the record in the child")
+
+// ErrTooLarge: a layer has more objects in a child than its record can hold.
+var ErrTooLarge = errors.New("the layer has too many objects in this child for its record: split it into several layers")
+
+// pack encodes an inventory. Equal inventories have equal encodings.
+func pack(entries []inventory.Entry) ([]byte, error) {
+	if len(entries) > MaxEntries {
+		return nil, fmt.Errorf("%w: %d are more than %d", ErrTooLarge, len(entries), MaxEntries)
+	}
+	list := make([]entry, 0, len(entries))
+	for _, e := range entries {
+		list = append(list, entry{ID: e.ID(), Version: e.Version})
+	}
+	text, err := json.Marshal(list)
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode inventory: %w", err)
+	}
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	if _, err := w.Write(text); err != nil {
+		return nil, fmt.Errorf("cannot pack inventory: %w", err)
+	}
+	if err := w.Close(); err != nil {
+		return nil, fmt.Errorf("cannot pack inventory: %w", err)
+	}
+	if packed.Len() > maxPacked {
+		return nil, fmt.Errorf("%w: %d bytes are more than %d", ErrTooLarge, packed.Len(), maxPacked)
+	}
+	return packed.Bytes(), nil
+}
+
+func unpack(packed []byte) ([]inventory.Entry, error) {
+	if len(packed) == 0 {
+		return nil, errors.New("its inventory is missing")
+	}
+	r, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, fmt.Errorf("cannot unpack inventory: %w", err)
+	}
+	text, err := io.ReadAll(io.LimitReader(r, maxUnpacked+1))
+	if err != nil {
+		return nil, fmt.Errorf("cannot unpack inventory: %w", err)
+	}
+	if len(text) > maxUnpacked {
+		return nil, fmt.Errorf("cannot unpack inventory: it has more than %d bytes", maxUnpacked)
+	}
+	var list []entry
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, fmt.Errorf("cannot parse inventory: %w", err)
+	}
+	if len(list) > MaxEntries {
+		return nil, fmt.Errorf("cannot use inventory: %d entries are more than %d", len(list), MaxEntries)
+	}
+	entries := make([]inventory.Entry, 0, len(list))
+	for _, e := range list {
+		parsed, err := inventory.Parse(e.ID, e.Version)
+		if err != nil {
+			return nil, fmt.Errorf("cannot parse inventory: %w", err)
+		}
+		entries = append(entries, parsed)
+	}
+	return entries, nil
+}

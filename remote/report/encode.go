@@ -1,0 +1,84 @@
+package report
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// fit leaves out rows until the report is short enough, the longest first: who fills his
+// fields loses his row before others lose theirs. Reports of tiers whose children tell
+// the truth are short enough with all rows.
+func fit(r *v1alpha1.Report) {
+	size := headSize(r)
+	sizes := make([]int, len(r.Tiers))
+	for i := range r.Tiers {
+		sizes[i] = rowSize(&r.Tiers[i])
+		size += sizes[i]
+	}
+	for size > longest {
+		fattest := 0
+		for i := range sizes {
+			if sizes[i] > sizes[fattest] {
+				fattest = i
+			}
+		}
+		size -= sizes[fattest]
+		r.Tiers = append(r.Tiers[:fattest], r.Tiers[fattest+1:]...)
+		sizes = append(sizes[:fattest], sizes[fattest+1:]...)
+	}
+}
+
+// The names of fields, numbers and times of a report, a failure, an entry of a list of
+// counts and a row have at most so many bytes.
+const (
+	headFrame    = 512
+	failureFrame = 48
+	countFrame   = 40
+	rowFrame     = 256
+)
+
+// headSize is at least as much as the encoded report has without its rows.
+func headSize(r *v1alpha1.Report) int {
+	n := headFrame + encodedSize(r.Agent) + encodedSize(r.Revision) + encodedSize(r.Reason) + encodedSize(r.Message)
+	for i := range r.Failing {
+		f := &r.Failing[i]
+		n += failureFrame + encodedSize(f.Name) + encodedSize(f.Reason) + encodedSize(f.Message)
+	}
+	if r.Children != nil {
+		for _, list := range [][]v1alpha1.NamedCount{r.Children.ByReason, r.Children.ByRevision} {
+			for i := range list {
+				n += countFrame + encodedSize(list[i].Name)
+			}
+		}
+	}
+	return n
+}
+
+// rowSize is at least as much as an encoded row has.
+func rowSize(row *v1alpha1.TierRow) int {
+	return rowFrame + encodedSize(row.Path) + encodedSize(row.Revision) + encodedSize(row.Reason) + encodedSize(row.Message) +
+		encodedSize(row.Version) + encodedSize(row.Owner) + encodedSize(row.Provider) + encodedSize(row.Region)
+}
+
+// encode writes a report. What HTML would have to be told in other letters stays as it
+// is: paths are full of one of these.
+func encode(r *v1alpha1.Report) (string, error) {
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(r); err != nil {
+		return "", fmt.Errorf("cannot encode report: %w", err)
+	}
+	return string(bytes.TrimSuffix(text.Bytes(), []byte("\n"))), nil
+}
+
+// Digest identifies the text of a report. An agent puts it on its lease.
+func Digest(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:8])
+}

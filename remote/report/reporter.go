@@ -1,0 +1,312 @@
+package report
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/tools/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// Reporter keeps the tier's report in a ConfigMap, for the parent to read. It
+// writes when the report changes, shortly after what changed it, and when somebody else
+// changed the ConfigMap.
+type Reporter struct {
+	// Client writes; it reads ConfigMaps from the API server, and all else from the
+	// cache. Of the ConfigMap of the report, Cache watches the metadata.
+	Client    client.Client
+	Cache     ctrlcache.Cache
+	Namespace string
+	Agent     string
+	Now       func() time.Time
+	// Reconciles reports whether the objects of a kind, of which it gets one, are
+	// reconciled in this tier; nil stands for all.
+	Reconciles func(client.Object) bool
+
+	// kinds that the report is computed from, once it was found out which the tier has.
+	kinds []client.Object
+	below Below
+
+	mu sync.Mutex
+	// last is the report that was written last, in text, and digest identifies it.
+	last   *v1alpha1.Report
+	text   string
+	digest string
+	// written is the version of the ConfigMap that we wrote, and seen the one that the
+	// watch showed last; gone: it showed that there is none.
+	written, seen string
+	gone          bool
+}
+
+// Digest identifies the report that was written last; empty before the first.
+func (r *Reporter) Digest() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.digest
+}
+
+const (
+	// pause collects changes that come together.
+	pause = 300 * time.Millisecond
+	// writeTimeout bounds one write.
+	writeTimeout = 10 * time.Second
+	// manager is the field manager of the ConfigMap.
+	manager = "cascade"
+)
+
+// Start writes reports until the context ends. It implements
+// manager.Runnable; only the leader runs it.
+func (r *Reporter) Start(ctx context.Context) error {
+	wake := make(chan struct{}, 1)
+	poke := func() {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	}
+	end, err := r.watch(ctx, poke)
+	defer end()
+	if err != nil || ctx.Err() != nil {
+		return err
+	}
+	poke()
+	ticks := time.NewTicker(pause)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-wake:
+		}
+		if err := r.write(ctx); err != nil {
+			log.FromContext(ctx).Error(err, "cannot write report, trying again")
+			poke()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticks.C:
+		}
+	}
+}
+
+// watch calls poke for each change of what the report is computed from, and of the
+// ConfigMap. It returns when all Children that there are have been seen. end ends it.
+func (r *Reporter) watch(ctx context.Context, poke func()) (end func(), err error) {
+	var ends []func()
+	end = func() {
+		for _, f := range ends {
+			f()
+		}
+	}
+	configMap := &metav1.PartialObjectMetadata{}
+	configMap.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+	var synced []cache.InformerSynced
+	for _, o := range append(slices.Clone(r.served()), configMap) {
+		informer, err := r.Cache.GetInformer(ctx, o)
+		if err != nil {
+			return end, fmt.Errorf("cannot watch %T for the report: %w", o, err)
+		}
+		registration, err := informer.AddEventHandler(r.handler(o, poke))
+		if err != nil {
+			return end, fmt.Errorf("cannot watch %T for the report: %w", o, err)
+		}
+		ends = append(ends, func() { _ = informer.RemoveEventHandler(registration) })
+		synced = append(synced, registration.HasSynced)
+	}
+	// Otherwise the first report after a start would count only some of them.
+	cache.WaitForCacheSync(ctx.Done(), synced...)
+	return end, nil
+}
+
+// handler of the events of a kind, of which it gets one.
+func (r *Reporter) handler(of client.Object, poke func()) cache.ResourceEventHandlerFuncs {
+	put, remove := func(any) bool { return true }, func(any) bool { return true }
+	switch of.(type) {
+	case *v1alpha1.Child:
+		put = func(o any) bool {
+			child, ok := o.(*v1alpha1.Child)
+			return ok && r.below.Put(child)
+		}
+		remove = func(o any) bool {
+			child, ok := o.(*v1alpha1.Child)
+			return ok && r.below.Remove(client.ObjectKeyFromObject(child))
+		}
+	case *metav1.PartialObjectMetadata:
+		put = func(o any) bool { return r.stands(o, false) }
+		remove = func(o any) bool { return r.stands(o, true) }
+	}
+	wake := func(changed bool) {
+		if changed {
+			poke()
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { wake(put(o)) },
+		UpdateFunc: func(_, o any) { wake(put(o)) },
+		DeleteFunc: func(o any) {
+			if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = last.Obj
+			}
+			wake(remove(o))
+		},
+	}
+}
+
+// stands notes what the watch shows of the ConfigMap, and reports whether that is what
+// somebody else made of it.
+func (r *Reporter) stands(o any, gone bool) bool {
+	m, ok := o.(*metav1.PartialObjectMetadata)
+	if !ok || m.Namespace != r.Namespace || m.Name != v1alpha1.ReportConfigMap {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen, r.gone = m.ResourceVersion, gone
+	return r.disturbed()
+}
+
+// disturbed reports whether the ConfigMap is not as we wrote it. The caller holds the
+// lock.
+func (r *Reporter) disturbed() bool {
+	if r.written == "" || r.seen == "" {
+		return false
+	}
+	if r.gone {
+		return true
+	}
+	// What the watch shows may be older than our last write.
+	later, err := resourceversion.CompareResourceVersion(r.seen, r.written)
+	return err != nil && r.seen != r.written || later > 0
+}
+
+func (r *Reporter) write(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	if r.last == nil {
+		r.read(ctx)
+	}
+	report, err := r.compute(ctx)
+	if err != nil {
+		return err
+	}
+	text, err := encode(report)
+	if err != nil {
+		return err
+	}
+	if r.isWritten(text) {
+		r.wrote(report, text, "")
+		return nil
+	}
+	cm := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": map[string]any{"name": v1alpha1.ReportConfigMap, "namespace": r.Namespace},
+		"data":     map[string]any{v1alpha1.ReportKey: text},
+	}}
+	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(cm), client.ForceOwnership, client.FieldOwner(manager)); err != nil {
+		return fmt.Errorf("cannot write report: %w", err)
+	}
+	r.wrote(report, text, cm.GetResourceVersion())
+	return nil
+}
+
+// read takes up the report that an agent before this one wrote, if there is one.
+func (r *Reporter) read(ctx context.Context) {
+	cm := &corev1.ConfigMap{}
+	if err := r.Client.Get(ctx, types.NamespacedName{Namespace: r.Namespace, Name: v1alpha1.ReportConfigMap}, cm); err != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.text, r.written = cm.Data[v1alpha1.ReportKey], cm.ResourceVersion
+	r.last, _ = Parse(r.text)
+}
+
+// isWritten reports whether the ConfigMap has this text already.
+func (r *Reporter) isWritten(text string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text == text && !r.disturbed()
+}
+
+// wrote remembers what stands in the ConfigMap now; version is empty if it stood there
+// before.
+func (r *Reporter) wrote(report *v1alpha1.Report, text, version string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last, r.text, r.digest = report, text, Digest(text)
+	if version != "" {
+		r.written, r.gone = version, false
+	}
+}
+
+// served are the kinds that the report is computed from and that the tier has. Those of
+// sources and HelmReleases are Flux's, and a tier may have installed only some of
+// them.
+func (r *Reporter) served() []client.Object {
+	if r.kinds != nil {
+		return r.kinds
+	}
+	r.kinds = []client.Object{&kustomizev1.Kustomization{}, &sourcev1.GitRepository{}, &v1alpha1.Child{}}
+	for _, o := range []client.Object{
+		&sourcev1.OCIRepository{}, &sourcev1.Bucket{}, &sourcev1.HelmRepository{}, &sourcev1.HelmChart{}, &helmv2.HelmRelease{},
+	} {
+		if r.Reconciles == nil || r.Reconciles(o) {
+			r.kinds = append(r.kinds, o)
+		}
+	}
+	return r.kinds
+}
+
+func (r *Reporter) compute(ctx context.Context) (*v1alpha1.Report, error) {
+	f := Facts{Agent: r.Agent, Below: &r.below}
+	for _, o := range r.served() {
+		if _, ok := o.(*v1alpha1.Child); ok {
+			continue // the watch puts them where they cost less
+		}
+		gvk, err := r.Client.GroupVersionKindFor(o)
+		if err != nil {
+			return nil, fmt.Errorf("cannot list %T for the report: %w", o, err)
+		}
+		created, err := r.Client.Scheme().New(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
+		if err != nil {
+			return nil, fmt.Errorf("cannot list %T for the report: %w", o, err)
+		}
+		list := created.(client.ObjectList)
+		// Only read: a copy of each of thousands of objects would be made for a sum.
+		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("cannot list %T for the report: %w", o, err)
+		}
+		switch list := list.(type) {
+		case *kustomizev1.KustomizationList:
+			f.Kustomizations = list.Items
+		case *helmv2.HelmReleaseList:
+			f.Releases = list.Items
+		default:
+			items, err := meta.ExtractList(list)
+			if err != nil {
+				return nil, fmt.Errorf("cannot read list of %T for the report: %w", o, err)
+			}
+			for _, item := range items {
+				f.Sources = append(f.Sources, item.(client.Object))
+			}
+		}
+	}
+	return Compute(f, r.last, metav1.NewTime(r.Now().Truncate(time.Second))), nil
+}

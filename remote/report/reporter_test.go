@@ -1,0 +1,190 @@
+package report
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// tier is a cluster as far as a Reporter needs one. Its one ConfigMap has versions that
+// count up.
+type tier struct {
+	*Reporter
+	informers *informertest.FakeInformers
+	wrote     chan string
+
+	mu      sync.Mutex
+	version int
+	refused error
+}
+
+func newTier(t *testing.T) *tier {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	utilruntime.Must(errors.Join(
+		corev1.AddToScheme(scheme), kustomizev1.AddToScheme(scheme), helmv2.AddToScheme(scheme), sourcev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme),
+		metav1.AddMetaToScheme(scheme)))
+	tr := &tier{informers: &informertest.FakeInformers{Scheme: scheme}, wrote: make(chan string, 10), version: 10}
+	cl := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+			return apierrors.NewNotFound(corev1.Resource("configmaps"), key.Name)
+		},
+		Apply: func(_ context.Context, _ client.WithWatch, o runtime.ApplyConfiguration, _ ...client.ApplyOption) error {
+			tr.mu.Lock()
+			defer tr.mu.Unlock()
+			if tr.refused != nil {
+				return tr.refused
+			}
+			cm := o.(interface {
+				UnstructuredContent() map[string]any
+				SetResourceVersion(string)
+			})
+			tr.version++
+			text, _, _ := unstructured.NestedString(cm.UnstructuredContent(), "data", v1alpha1.ReportKey)
+			cm.SetResourceVersion(fmt.Sprint(tr.version))
+			tr.wrote <- text
+			return nil
+		},
+	}).Build()
+	tr.Reporter = &Reporter{Client: cl, Cache: tr.informers, Namespace: "ns", Agent: "v1", Now: func() time.Time { return start.Time }}
+	return tr
+}
+
+func (tr *tier) informer(t *testing.T, o client.Object) *controllertest.FakeInformer {
+	t.Helper()
+	i, err := tr.informers.FakeInformerFor(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+// next waits for the next write.
+func (tr *tier) next(t *testing.T) string {
+	t.Helper()
+	select {
+	case text := <-tr.wrote:
+		return text
+	case <-time.After(30 * time.Second):
+		t.Fatal("nothing is written")
+		return ""
+	}
+}
+
+func configMap(version int) *metav1.PartialObjectMetadata {
+	m := &metav1.PartialObjectMetadata{}
+	m.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+	m.Namespace, m.Name, m.ResourceVersion = "ns", v1alpha1.ReportConfigMap, fmt.Sprint(version)
+	return m
+}
+
+// TestReporter: it writes what changed, and nothing else.
+func TestReporter(t *testing.T) {
+	tr := newTier(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- tr.Start(ctx) }()
+	first := tr.next(t)
+	children := tr.informer(t, &v1alpha1.Child{})
+	c := childNamed("a", ready(metav1.ConditionTrue, "Succeeded", ""))
+	c.ResourceVersion = "1"
+	children.Add(&c)
+	second := tr.next(t)
+	if strings.Contains(first, "fleet/a") || !strings.Contains(second, "fleet/a") {
+		t.Errorf("before there is a child the report is %s, and then %s", first, second)
+	}
+	if tr.Digest() == "" {
+		t.Error("the report has no digest")
+	}
+	children.Update(&c, &c) // a resync
+	children.Delete(&c)
+	if third := tr.next(t); third != first {
+		t.Errorf("without the child the report is %s, want %s", third, first)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if len(tr.wrote) > 0 {
+		t.Errorf("without a change it wrote %s", <-tr.wrote)
+	}
+}
+
+// TestReportIsRestored: a report that somebody deleted or changed is written again, and
+// one that nobody touched is not.
+func TestReportIsRestored(t *testing.T) {
+	tr := newTier(t)
+	write := func(want bool, reason string) {
+		t.Helper()
+		if err := tr.write(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if wrote := len(tr.wrote) > 0; wrote != want {
+			t.Errorf("%s: it wrote: %t, want %t", reason, wrote, want)
+		}
+		for len(tr.wrote) > 0 {
+			<-tr.wrote
+		}
+	}
+	write(true, "the first report")
+	if tr.stands(configMap(tr.version), false) {
+		t.Error("our own write wakes us")
+	}
+	write(false, "our own write")
+	if tr.stands(configMap(tr.version-1), false) {
+		t.Error("a watch that lags wakes us")
+	}
+	tr.version++
+	if !tr.stands(configMap(tr.version), false) {
+		t.Error("a change by somebody else wakes nobody")
+	}
+	write(true, "somebody else changed it")
+	write(false, "it was restored, and the watch lags")
+	tr.version++
+	if !tr.stands(configMap(tr.version), true) {
+		t.Error("a delete wakes nobody")
+	}
+	write(true, "somebody deleted it")
+	tr.stands(configMap(tr.version), false)
+	write(false, "it was restored")
+	other := configMap(tr.version + 5)
+	other.Name = "another"
+	if tr.stands(other, true) {
+		t.Error("another ConfigMap wakes us")
+	}
+}
+
+// TestReportIsRefused: while the API server refuses the report it is tried again, and the
+// lease does not announce it.
+func TestReportIsRefused(t *testing.T) {
+	tr := newTier(t)
+	tr.refused = errors.New("no")
+	if err := tr.write(t.Context()); err == nil || tr.Digest() != "" {
+		t.Errorf("write() = %v, and the digest is %q", err, tr.Digest())
+	}
+	tr.refused = nil
+	if err := tr.write(t.Context()); err != nil || tr.Digest() == "" {
+		t.Errorf("write() = %v, and the digest is %q", err, tr.Digest())
+	}
+}

@@ -1,0 +1,183 @@
+package remote
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/report"
+	"github.com/cascade-gitops/cascade/syncer/answer"
+)
+
+// standing is how a layer stands on one child.
+type standing string
+
+const (
+	isCurrent     standing = "current"
+	isUpdating    standing = "updating"
+	isFailed      standing = "failed"
+	isUnreachable standing = "unreachable"
+	isWaiting     standing = "waiting"
+)
+
+// maxNamed bounds the children that a Layer names.
+const maxNamed = 10
+
+// standingOf tells how a layer stands on a child, and why. revision is that of the
+// layer's source.
+func standingOf(layer *v1alpha1.Layer, child *v1alpha1.Child, revision string) (standing, v1alpha1.Failure) {
+	why := v1alpha1.Failure{Name: child.Name, Reason: v1alpha1.ReasonProgressing}
+	connected := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConnectedCondition)
+	if connected != nil && connected.Status != metav1.ConditionTrue {
+		why.Reason, why.Message = connected.Reason, connected.Message
+		if isOutOfReach(connected.Reason) {
+			return isUnreachable, why
+		}
+		return isWaiting, why
+	}
+	at := slices.IndexFunc(child.Status.Layers, func(e v1alpha1.ChildLayer) bool { return e.Name == layer.Name })
+	if at < 0 {
+		return isWaiting, why
+	}
+	entry := &child.Status.Layers[at]
+	switch {
+	case entry.Ready && entry.ObservedGeneration == layer.Generation && (revision == "" || entry.Revision == revision):
+		return isCurrent, why
+	case entry.Ready:
+		why.Message = "it has " + orNothing(entry.Revision) + " and is to have " + orNothing(revision)
+		return isUpdating, why
+	}
+	why.Reason, why.Message = entry.Reason, entry.Message
+	switch entry.Reason {
+	case v1alpha1.ReasonDependencyNotReady, v1alpha1.ReasonClusterNotReady, v1alpha1.ReasonPaused, v1alpha1.ReasonSourceNotReady, v1alpha1.ReasonSuspended:
+		return isWaiting, why
+	case v1alpha1.ReasonProgressing, v1alpha1.ReasonAgentNotReady, v1alpha1.ReasonProviderNotReady, v1alpha1.ReasonHandOverPending:
+		return isUpdating, why
+	case v1alpha1.ReasonUnreachable:
+		return isUnreachable, why
+	}
+	return isFailed, why
+}
+
+func orNothing(revision string) string {
+	if revision == "" {
+		return "none"
+	}
+	return revision
+}
+
+// isOutOfReach reports whether the reason of a child that is not connected says that its
+// cluster is there, or was, and cannot be called.
+func isOutOfReach(why string) bool {
+	switch why {
+	case v1alpha1.ReasonUnreachable, v1alpha1.ReasonUnauthorized, v1alpha1.ReasonIdentityChanged, v1alpha1.ReasonIdentityConflict,
+		v1alpha1.ReasonKubeconfigRefused, answer.ReasonTooLarge, answer.ReasonRedirect, answer.ReasonAddress:
+		return true
+	}
+	return false
+}
+
+// summarize counts how the layer stands on the children that it selects, and names at
+// most ten of those on which it is not in place. revision is that of its source. The
+// children are not changed.
+func summarize(layer *v1alpha1.Layer, children []v1alpha1.Child, revision string) {
+	status := &layer.Status
+	counts := v1alpha1.ChildCounts{}
+	var behind []v1alpha1.Failure
+	// handled: every child that can be called has seen this generation and this request.
+	observed, handled, asked := true, true, layer.Annotations[fluxmeta.ReconcileRequestAnnotation]
+	selector := selectorOf(layer)
+	for i := range children {
+		child := &children[i]
+		if !selector.Matches(labels.Set(child.Labels)) {
+			continue
+		}
+		counts.Total++
+		at, why := standingOf(layer, child, revision)
+		if layer.Spec.Suspend {
+			counts.Suspended++
+			continue
+		}
+		switch at {
+		case isCurrent:
+			counts.Current++
+		case isUpdating:
+			counts.Updating++
+		case isFailed:
+			counts.Failed++
+		case isUnreachable:
+			counts.Unreachable++
+		case isWaiting:
+			counts.Waiting++
+		}
+		if entry := entryOf(child, layer.Name); entry != nil && at != isUnreachable {
+			observed = observed && entry.ObservedGeneration == layer.Generation
+			handled = handled && entry.LastHandledReconcileAt == asked
+		}
+		if at != isCurrent {
+			behind = least(behind, why)
+		}
+	}
+	counts.Seeded, counts.Failing = counts.Current, counts.Failed
+	status.Children, status.Failing, status.Revision = counts, behind, revision
+	if observed {
+		status.ObservedGeneration = layer.Generation
+	}
+	if handled {
+		status.LastHandledReconcileAt = asked
+	}
+	meta.SetStatusCondition(&status.Conditions, leavers(layer, children, readiness(layer, counts, behind)))
+}
+
+func entryOf(child *v1alpha1.Child, layer string) *v1alpha1.ChildLayer {
+	for i := range child.Status.Layers {
+		if child.Status.Layers[i].Name == layer {
+			return &child.Status.Layers[i]
+		}
+	}
+	return nil
+}
+
+// least keeps the first few failures by name, so that the same ones are named each time.
+func least(list []v1alpha1.Failure, f v1alpha1.Failure) []v1alpha1.Failure {
+	at, _ := slices.BinarySearchFunc(list, f.Name, func(l v1alpha1.Failure, name string) int { return strings.Compare(l.Name, name) })
+	if at == maxNamed {
+		return list
+	}
+	f.Message = report.Cut(f.Message, maxLayerMessage)
+	list = slices.Insert(list, at, f)
+	return list[:min(len(list), maxNamed)]
+}
+
+// readiness is the Ready condition of a layer: true only when all that it counts have it
+// at the observed revision.
+func readiness(layer *v1alpha1.Layer, counts v1alpha1.ChildCounts, behind []v1alpha1.Failure) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSucceeded, ObservedGeneration: layer.Generation}
+	if layer.Spec.Suspend {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonSuspended, "suspended"
+		return c
+	}
+	switch {
+	case counts.Total == 0:
+		c.Reason, c.Message = v1alpha1.ReasonNoChildren, "no cluster is selected"
+		return c
+	case counts.Current == counts.Total:
+		c.Message = fmt.Sprintf("in place on all %d children", counts.Total)
+		return c
+	case counts.Failed+counts.Unreachable+counts.Waiting == 0:
+		// It is on its way everywhere.
+		c.Status, c.Reason = metav1.ConditionUnknown, v1alpha1.ReasonProgressing
+	default:
+		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonChildrenNotReady
+	}
+	f := behind[0]
+	c.Message = short(fmt.Sprintf("in place on %d of %d children (%d updating, %d failed, %d unreachable, %d waiting); %s: %s: %s",
+		counts.Current, counts.Total, counts.Updating, counts.Failed, counts.Unreachable, counts.Waiting, f.Name, f.Reason, f.Message))
+	return c
+}

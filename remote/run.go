@@ -1,0 +1,205 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/remote/report"
+	"github.com/cascade-gitops/cascade/remote/tenure"
+)
+
+// run is one reconcile of one child.
+type run struct {
+	*Children
+	child *v1alpha1.Child
+	// recorded is the Child as the API server has it.
+	recorded *v1alpha1.Child
+	notes    *notes
+	// object is the Cluster, nil for a child that has none.
+	object *unstructured.Unstructured
+	// tenure is that of the child's shard, nil where the tier has no shards.
+	tenure *tenure.Tenure
+	// gone: the Child was deleted, or is another process's by now. asking: the run only started a probe; the next run
+	// handles what a person may have requested.
+	gone, asking bool
+	// rest is how long nothing can be pushed, because the child used up its time.
+	rest time.Duration
+}
+
+// writeStatus writes the status if it changed.
+func (r *run) writeStatus(ctx context.Context) error {
+	if equality.Semantic.DeepEqual(r.recorded.Status, r.child.Status) {
+		return nil
+	}
+	// The response is decoded into the copy: the run goes on with its own.
+	after := r.child.DeepCopy()
+	err := r.Client.Status().Patch(ctx, after, client.MergeFromWithOptions(r.recorded, client.MergeFromWithOptimisticLock{}), client.FieldOwner(statusManager))
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write status of Child %s/%s: %w", r.child.Namespace, r.child.Name, err)
+	}
+	r.child.ResourceVersion = after.ResourceVersion
+	r.notes.written = after.ResourceVersion
+	r.recorded = r.child.DeepCopy()
+	return nil
+}
+
+func (r *run) key() types.NamespacedName { return client.ObjectKeyFromObject(r.child) }
+
+func (r *run) condition(kind string, status metav1.ConditionStatus, reason, format string, args ...any) {
+	meta.SetStatusCondition(&r.child.Status.Conditions, metav1.Condition{
+		Type: kind, Status: status, Reason: reason, Message: short(fmt.Sprintf(format, args...)), ObservedGeneration: r.child.Generation,
+	})
+}
+
+// notConnected sets the conditions that say why the child is not connected. The
+// rest of the status stays.
+func (r *run) notConnected(status metav1.ConditionStatus, reason, format string, args ...any) {
+	r.condition(v1alpha1.ConnectedCondition, status, reason, format, args...)
+	r.condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, reason, format, args...)
+	if !meta.IsStatusConditionTrue(r.child.Status.Conditions, v1alpha1.SeededCondition) {
+		r.condition(v1alpha1.SeededCondition, metav1.ConditionFalse, reason, format, args...)
+	}
+}
+
+func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
+	cluster, ok, result, err := r.facts(ctx)
+	if !ok {
+		return result, err
+	}
+	selected, err := r.selected(ctx, cluster)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if len(selected) == 0 && len(r.child.Status.Layers) == 0 {
+		r.notConnected(metav1.ConditionUnknown, v1alpha1.ReasonNoLayer, "no Layer of namespace %s selects this cluster", r.child.Namespace)
+		return ctrl.Result{}, nil
+	}
+	if err := r.rememberSeeded(ctx, cluster.Paused, selected); err != nil {
+		return ctrl.Result{}, err
+	}
+	facts, err := r.describe(ctx, cluster)
+	if err != nil {
+		// What was known is not known to hold any more.
+		r.condition(v1alpha1.ReadyCondition, metav1.ConditionUnknown, v1alpha1.ReasonClusterNotReady, "%s", err)
+		return ctrl.Result{}, err
+	}
+	cluster = facts.Into(cluster)
+	r.place(cluster.Provider, cluster.Region)
+	base := r.gates.Gate(cluster, capibridge.WhenControlPlaneInitialized)
+	if !base.Open && base.Reason != v1alpha1.ReasonPaused {
+		message := base.Message
+		if _, detail := cluster.State(facts); detail != "" {
+			message += ": " + detail
+		}
+		r.notConnected(metav1.ConditionFalse, base.Reason, "%s", message)
+		return ctrl.Result{RequeueAfter: r.jittered(waitPause)}, nil
+	}
+	l := r.Connections.Of(r.key())
+	// What is on its way ends when the child is forgotten.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.Life(), cancel)()
+	session, found, ok, result, err := r.connect(ctx, l, cluster, selected)
+	if !ok {
+		return result, err
+	}
+	r.seedAll(ctx, session, cluster, selected)
+	if session.Over() {
+		return ctrl.Result{}, nil // forgotten meanwhile: what failed did so for that
+	}
+	r.observe(found, selected)
+	if err := r.publish(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
+	result = r.next(selected)
+	if l.Changed() {
+		// While the report was read, it changed again.
+		result.RequeueAfter = min(result.RequeueAfter, progressPause)
+	}
+	return result, nil
+}
+
+// next says when to reconcile again: for what the conditions say, and before that for a
+// layer that is due. A child that used up its time is left alone until it has some again.
+func (r *run) next(selected []*v1alpha1.Layer) ctrl.Result {
+	result := r.pace()
+	if due := r.due(selected); !due.IsZero() && due.Sub(r.Now()) < result.RequeueAfter {
+		result.RequeueAfter = max(due.Sub(r.Now()), progressPause)
+	}
+	result.RequeueAfter = max(result.RequeueAfter, r.rest)
+	return result
+}
+
+// due is when the next layer that is in place is compared with the child; zero if none is.
+// One that is suspended, or waits for something, is not compared however long it is due.
+func (r *run) due(selected []*v1alpha1.Layer) time.Time {
+	var next time.Time
+	for _, layer := range selected {
+		entry, n := entryOf(r.child, layer.Name), r.notes.layers[layer.Name]
+		if layer.Spec.Suspend || entry == nil || !entry.Ready || n == nil || n.due.IsZero() {
+			continue
+		}
+		if next.IsZero() || n.due.Before(next) {
+			next = n.due
+		}
+	}
+	return next
+}
+
+// pace is how soon the conditions may change.
+func (r *run) pace() ctrl.Result {
+	c := meta.FindStatusCondition(r.child.Status.Conditions, v1alpha1.ReadyCondition)
+	switch {
+	case c.Status == metav1.ConditionTrue && r.movingBelow():
+		return ctrl.Result{RequeueAfter: r.jittered(min(movingPause, r.ObserveInterval))}
+	case c.Status == metav1.ConditionTrue:
+		return ctrl.Result{RequeueAfter: r.jittered(r.ObserveInterval), Priority: new(periodic)}
+	case c.Reason == v1alpha1.ReasonPruneBlocked, c.Reason == v1alpha1.ReasonPaused, c.Reason == v1alpha1.ReasonNoLayer, c.Reason == v1alpha1.ReasonInvalidSpec,
+		c.Reason == v1alpha1.ReasonSuspended, c.Reason == v1alpha1.ReasonSuperseded, c.Reason == v1alpha1.ReasonRemovalHeld:
+		return ctrl.Result{RequeueAfter: r.jittered(r.ObserveInterval)}
+	case r.notes.retryAt().After(r.Now()):
+		// What the child refused is tried again alone.
+		return ctrl.Result{RequeueAfter: min(r.notes.retryAt().Sub(r.Now()), r.ObserveInterval)}
+	case r.Now().Sub(r.notes.grew(c.LastTransitionTime.Time)) > time.Minute:
+		// Not ready for a while: it will not change within a second.
+		return ctrl.Result{RequeueAfter: r.jittered(min(waitPause, r.ObserveInterval))}
+	}
+	return ctrl.Result{RequeueAfter: progressPause}
+}
+
+// movingBelow reports whether the clusters below the child are on their way, so that its
+// report is about to change. One that has not been ready for a while says nothing new by
+// being asked more often.
+func (r *run) movingBelow() bool {
+	below := report.CountsBelow(r.child)
+	if below == nil || below.Ready+below.Suspended+below.Stale >= below.Total {
+		return false
+	}
+	if before := report.CountsBelow(r.recorded); before == nil || before.Ready != below.Ready || before.Total != below.Total {
+		r.notes.moved = r.Now()
+	}
+	return r.Now().Sub(r.notes.moved) < movingFor
+}
+
+// jittered spreads children that would be reconciled at the same time.
+func (r *run) jittered(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.8 + 0.2*r.Rand()))
+}
+
+// short bounds a message for a condition.
+func short(s string) string { return report.Cut(s, 2000) }

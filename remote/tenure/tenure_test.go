@@ -1,0 +1,126 @@
+package tenure
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/cascade-gitops/cascade/remote/epoch"
+	"github.com/cascade-gitops/cascade/remote/shard"
+)
+
+var child = types.NamespacedName{Namespace: "fleet", Name: "a"}
+
+// tenures of two shards. The returned function begins with a shard.
+func tenures(t *testing.T, lost func(has func(types.NamespacedName) bool)) (*Tenures, func(i int, held func() error)) {
+	t.Helper()
+	all := New(Options{
+		Shards: 2, Replica: "me", Now: time.Now, Registry: prometheus.NewRegistry(),
+		Epoch: func(context.Context) (epoch.Mark, error) { return epoch.Mark{Epoch: 7, Holder: "me"}, nil },
+	})
+	all.OnChange(func(context.Context, func(types.NamespacedName) bool) error { return nil }, lost)
+	return all, func(i int, held func() error) {
+		election, stop := context.WithCancel(t.Context())
+		all.begin(t.Context(), election, stop, i, held)
+	}
+}
+
+// TestWork: work on a child goes on only while its shard is this process's, and what is
+// known of the child goes when all work has ended.
+func TestWork(t *testing.T) {
+	forgotten := false
+	all, begin := tenures(t, func(has func(types.NamespacedName) bool) { forgotten = has(child) })
+	if _, _, _, ok := all.Enter(t.Context(), child); ok {
+		t.Fatal("a process without a shard works on a child")
+	}
+	if err := all.MayWrite(child); !errors.Is(err, errNotHeld) {
+		t.Errorf("a process without a shard may write: %v", err)
+	}
+	begin(shard.Of(child, 2), func() error { return nil })
+	held, ctx, leave, ok := all.Enter(t.Context(), child)
+	if !ok || all.MayWrite(child) != nil || held.Mark().Epoch != 7 {
+		t.Fatalf("a process with the shard works: %t, %v", ok, all.MayWrite(child))
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := all.end(gone, shard.Of(child, 2)); err == nil || forgotten {
+		t.Errorf("the shard is given back while there is work: %v", err)
+	}
+	<-ctx.Done()
+	if !held.Over() || all.MayWrite(child) == nil {
+		t.Error("work goes on although the shard is about to be given back")
+	}
+	if _, _, _, ok := all.Enter(t.Context(), child); ok {
+		t.Error("work begins although the shard is about to be given back")
+	}
+	leave()
+	if err := all.end(t.Context(), shard.Of(child, 2)); err != nil || !forgotten {
+		t.Errorf("the shard is not given back, the child is forgotten: %t, %v", forgotten, err)
+	}
+}
+
+// TestFence: who does not know whether the Lease is still its own may not write.
+func TestFence(t *testing.T) {
+	lost := errors.New("not renewed")
+	var held error
+	all, begin := tenures(t, func(func(types.NamespacedName) bool) {})
+	begin(shard.Of(child, 2), func() error { return held })
+	if err := all.MayWrite(child); err != nil {
+		t.Errorf("MayWrite() = %v", err)
+	}
+	if held = lost; !errors.Is(all.MayWrite(child), lost) {
+		t.Errorf("MayWrite() = %v", all.MayWrite(child))
+	}
+	begin(1-shard.Of(child, 2), func() error { return held })
+	if all.may(1 - shard.Of(child, 2)) {
+		t.Error("a tenure began after the Lease was lost")
+	}
+}
+
+// written is a Lease that counts its writes.
+type written struct {
+	Lock
+	writes int
+}
+
+func (w *written) Create(context.Context, resourcelock.LeaderElectionRecord) error {
+	w.writes++
+	return nil
+}
+
+func (w *written) Update(context.Context, resourcelock.LeaderElectionRecord) error {
+	w.writes++
+	return nil
+}
+
+// TestLock: a shard is acquired only by who is to have it.
+func TestLock(t *testing.T) {
+	all, _ := tenures(t, func(func(types.NamespacedName) bool) {})
+	inner := &written{}
+	lock := &shardLock{Lock: inner, tenures: all}
+	mine := resourcelock.LeaderElectionRecord{HolderIdentity: "me"}
+	if err := errors.Join(lock.Create(t.Context(), mine), lock.Update(t.Context(), mine)); !errors.Is(err, errNotWanted) || inner.writes > 0 {
+		t.Errorf("the shard of another is acquired: %v", err)
+	}
+	all.want([]string{"me", "other"})
+	if err := errors.Join(lock.Create(t.Context(), mine), lock.Update(t.Context(), mine)); err != nil || inner.writes != 2 {
+		t.Errorf("the shard is not acquired: %v", err)
+	}
+}
+
+// TestRaise: an epoch never falls.
+func TestRaise(t *testing.T) {
+	held := newTenure(t.Context(), epoch.Mark{Epoch: 3, Holder: "me"}, nil)
+	held.Raise(epoch.Mark{Epoch: 2, Holder: "me"})
+	if held.Mark().Epoch != 3 {
+		t.Errorf("the epoch fell to %d", held.Mark().Epoch)
+	}
+	if held.Raise(epoch.Mark{Epoch: 5, Holder: "me"}); held.Mark().Epoch != 5 {
+		t.Errorf("the epoch is %d", held.Mark().Epoch)
+	}
+}

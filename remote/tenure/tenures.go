@@ -1,0 +1,284 @@
+package tenure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/cascade-gitops/cascade/remote/epoch"
+	"github.com/cascade-gitops/cascade/remote/shard"
+)
+
+// Lock is the Lease of a shard as this process sees it.
+type Lock interface {
+	resourcelock.Interface
+	// Held is an error if the Lease may be another's by now.
+	Held() error
+}
+
+// Options of the tenures of a process.
+type Options struct {
+	// Shards is the number of shards, and Replica names this process among the replicas.
+	Shards  int
+	Replica string
+	// Namespace of the Leases. Client reads and writes them at the API server.
+	Namespace string
+	Client    client.Client
+	// Lock makes the Lease of a shard of the name.
+	Lock func(name string) Lock
+	// Lease, Renew and Retry are those of leader election.
+	Lease, Renew, Retry time.Duration
+	// Epoch begins a tenure.
+	Epoch func(context.Context) (epoch.Mark, error)
+	Now   func() time.Time
+	// Registry gets the metrics.
+	Registry prometheus.Registerer
+}
+
+// Tenures are the shards that this process has. It is safe for concurrent use.
+type Tenures struct {
+	Options
+	held   *prometheus.GaugeVec
+	picked picture
+
+	mu sync.Mutex
+	// shards by their number: the tenure, nil without one, and whether this process is to
+	// have it. stop ends the election in which the tenure was won.
+	shards []place
+	// gained and lost are told of a shard.
+	gained func(ctx context.Context, has func(types.NamespacedName) bool) error
+	lost   func(has func(types.NamespacedName) bool)
+}
+
+type place struct {
+	tenure *Tenure
+	wanted bool
+	stop   context.CancelFunc
+}
+
+// New returns tenures of nothing yet.
+func New(o Options) *Tenures {
+	t := &Tenures{Options: o, shards: make([]place, o.Shards), held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "cascade_shard_held",
+		Help: "1 if this process drives the children of the shard.",
+	}, []string{"shard"})}
+	// When the Lease of a shard expires, it is to be clear already who is to have it.
+	t.picked = picture{now: o.Now, patience: o.Lease - 2*o.Retry, seen: map[string]sighting{}}
+	o.Registry.MustRegister(t.held)
+	for i := range t.shards {
+		t.held.WithLabelValues(strconv.Itoa(i)).Set(0)
+	}
+	return t
+}
+
+// OnChange sets what is told that a shard was gained or lost. It is called before Start.
+// gained is called while the shard is this process's; lost when all work has ended.
+func (t *Tenures) OnChange(gained func(ctx context.Context, has func(types.NamespacedName) bool) error, lost func(has func(types.NamespacedName) bool)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.gained, t.lost = gained, lost
+}
+
+// Enter begins work on a child, if its shard is this process's. The work ends with the
+// returned context; leave says that it has ended.
+func (t *Tenures) Enter(ctx context.Context, child types.NamespacedName) (held *Tenure, bound context.Context, leave func(), ok bool) {
+	if held = t.of(child); held == nil {
+		return nil, nil, nil, false
+	}
+	bound, leave, ok = held.enter(ctx)
+	return held, bound, leave, ok
+}
+
+// errNotHeld: the child is in a shard of another replica, or of nobody.
+var errNotHeld = errors.New("this replica does not have the shard of the child")
+
+// MayWrite is an error if the child may be another replica's by now.
+func (t *Tenures) MayWrite(child types.NamespacedName) error {
+	held := t.of(child)
+	if held == nil || held.Over() {
+		return errNotHeld
+	}
+	return held.held()
+}
+
+func (t *Tenures) of(child types.NamespacedName) *Tenure {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.shards[shard.Of(child, t.Shards)].tenure
+}
+
+// has tells of a child whether it is in a shard.
+func (t *Tenures) has(i int) func(types.NamespacedName) bool {
+	return func(child types.NamespacedName) bool { return shard.Of(child, t.Shards) == i }
+}
+
+// NeedLeaderElection says that every replica takes part, whoever leads the tier.
+func (t *Tenures) NeedLeaderElection() bool { return false }
+
+// Start takes part until the context ends. It returns when no shard is held any more.
+func (t *Tenures) Start(ctx context.Context) error {
+	var elections sync.WaitGroup
+	for i := range t.shards {
+		elections.Go(func() { t.compete(ctx, i) })
+	}
+	t.attend(ctx)
+	elections.Wait()
+	return nil
+}
+
+// compete takes part in the election of a shard, again after each tenure.
+func (t *Tenures) compete(ctx context.Context, i int) {
+	for ctx.Err() == nil {
+		if err := t.elect(ctx, i); err != nil {
+			log.FromContext(ctx).Error(err, "cannot take part in the election of a shard", "shard", i)
+		}
+		pause(ctx, t.Retry)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// elect takes part in one election of a shard and, if it is won, holds the tenure until
+// that ends.
+func (t *Tenures) elect(ctx context.Context, i int) error {
+	election, stop := context.WithCancel(ctx)
+	defer stop()
+	inner := t.Lock(LeaseName(i))
+	lock := &shardLock{Lock: inner, tenures: t, shard: i}
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: lock, LeaseDuration: t.Lease, RenewDeadline: t.Renew, RetryPeriod: t.Retry, ReleaseOnCancel: true, Name: LeaseName(i),
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(leading context.Context) { t.begin(leading, election, stop, i, inner.Held) },
+			OnStoppedLeading: func() {},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	elector.Run(election)
+	stop()
+	return t.end(context.WithoutCancel(ctx), i)
+}
+
+// begin begins a tenure: with an epoch above all others, and with all children of the
+// shard. Without an epoch the shard is given back.
+func (t *Tenures) begin(leading, election context.Context, stop context.CancelFunc, i int, held func() error) {
+	logger := log.FromContext(leading).WithValues("shard", i)
+	mark, err := t.Epoch(leading)
+	for err != nil && leading.Err() == nil && held() == nil {
+		logger.Error(err, "cannot begin with a shard; trying again")
+		pause(leading, t.Retry)
+		mark, err = t.Epoch(leading)
+	}
+	if err != nil {
+		stop()
+		return
+	}
+	t.mu.Lock()
+	if election.Err() != nil || held() != nil {
+		t.mu.Unlock()
+		return
+	}
+	t.shards[i].tenure, t.shards[i].stop = newTenure(election, mark, held), stop
+	gained := t.gained
+	t.mu.Unlock()
+	t.held.WithLabelValues(strconv.Itoa(i)).Set(1)
+	logger.Info("drives the children of a shard", "epoch", mark.Epoch)
+	if err := gained(leading, t.has(i)); err != nil && leading.Err() == nil {
+		logger.Error(err, "cannot begin with a shard; giving it back")
+		stop()
+	}
+}
+
+// end ends a tenure, if there is one, and all its work.
+func (t *Tenures) end(ctx context.Context, i int) error {
+	t.mu.Lock()
+	held, lost := t.shards[i].tenure, t.lost
+	t.mu.Unlock()
+	if held == nil {
+		return nil
+	}
+	select {
+	case <-held.close():
+	case <-ctx.Done():
+		return fmt.Errorf("cannot give shard %d back: its work has not ended: %w", i, ctx.Err())
+	}
+	t.mu.Lock()
+	if t.shards[i].tenure != held {
+		t.mu.Unlock()
+		return nil
+	}
+	t.shards[i].tenure, t.shards[i].stop = nil, nil
+	t.mu.Unlock()
+	lost(t.has(i))
+	t.held.WithLabelValues(strconv.Itoa(i)).Set(0)
+	log.FromContext(ctx).Info("drives the children of a shard no more", "shard", i)
+	return nil
+}
+
+// may reports whether this process may hold a shard: it does, or is to.
+func (t *Tenures) may(i int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.shards[i].tenure != nil || t.shards[i].wanted
+}
+
+// want takes a plan over. What another replica is to have is given back.
+func (t *Tenures) want(plan []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, replica := range plan {
+		t.shards[i].wanted = replica == t.Replica
+		if stop := t.shards[i].stop; stop != nil && !t.shards[i].wanted {
+			stop()
+		}
+	}
+}
+
+// shardLock is the Lease of a shard for its election. It is acquired only by who is to
+// have it, and given back only when all work has ended.
+type shardLock struct {
+	Lock
+	tenures *Tenures
+	shard   int
+}
+
+// errNotWanted is of a replica that leaves a shard to another.
+var errNotWanted = errors.New("another replica is to have the shard")
+
+// Create implements resourcelock.Interface.
+func (l *shardLock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	if !l.tenures.may(l.shard) {
+		return errNotWanted
+	}
+	return l.Lock.Create(ctx, r)
+}
+
+// Update implements resourcelock.Interface.
+func (l *shardLock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	if r.HolderIdentity == "" {
+		if err := l.tenures.end(ctx, l.shard); err != nil {
+			return err
+		}
+	} else if !l.tenures.may(l.shard) {
+		return errNotWanted
+	}
+	return l.Lock.Update(ctx, r)
+}

@@ -1,0 +1,117 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/cascade-gitops/cascade/syncer/digest"
+	"github.com/cascade-gitops/cascade/syncer/observed"
+)
+
+// sweepPage is how many objects a sweep reads by one request.
+const sweepPage = 500
+
+// Sweep shows what there is in a cluster of objects with some labels, such as those of all
+// owners of a namespace, by one list of metadata for each kind and namespace that somebody asks about. It is as old
+// as the first question, so it is made for one pass and dropped. It is not safe for
+// concurrent use.
+type Sweep struct {
+	cluster  *Cluster
+	selector string
+	versions Versions
+	places   map[place]*swept
+}
+
+// Versions are those of the lists of earlier sweeps of one cluster, by place. A version
+// that goes back is that of a restored backup: what was seen is of another history.
+type Versions map[uint64]string
+
+// swept is what a list shows of a place; objects is nil if it could not be made.
+type swept struct {
+	objects  map[string]*metav1.PartialObjectMetadata
+	restored bool
+}
+
+// Sweep begins a sweep of the objects with labels, as this connection, which has to have
+// the right to list them. It notes the versions of its lists in versions.
+func (c *Cluster) Sweep(selector string, versions Versions) *Sweep {
+	return &Sweep{cluster: c, selector: selector, versions: versions, places: map[place]*swept{}}
+}
+
+// Version is the resource version that the sweep shows of an object, empty if it shows none.
+func (s *Sweep) Version(ctx context.Context, resource schema.GroupVersionResource, namespace, name string) (string, error) {
+	live, _, err := s.find(ctx, place{resource, namespace}, name)
+	if err != nil || live == nil {
+		return "", err
+	}
+	return live.ResourceVersion, nil
+}
+
+// find returns what the sweep shows under a name; nil if it shows nothing, which is so of
+// an object that lost its labels. trusted: what was seen of it before is of this history.
+func (s *Sweep) find(ctx context.Context, at place, name string) (found *metav1.PartialObjectMetadata, trusted bool, err error) {
+	if s == nil {
+		return nil, false, nil
+	}
+	in, err := s.in(ctx, at)
+	if err != nil {
+		return nil, false, err
+	}
+	return in.objects[name], !in.restored, nil
+}
+
+// in is what the sweep shows of a place.
+func (s *Sweep) in(ctx context.Context, at place) (in *swept, err error) {
+	if in = s.places[at]; in == nil {
+		if in, err = s.list(ctx, at); err != nil {
+			return nil, err
+		}
+		s.places[at] = in
+	}
+	return in, nil
+}
+
+func (s *Sweep) list(ctx context.Context, at place) (*swept, error) {
+	in := &swept{objects: map[string]*metav1.PartialObjectMetadata{}}
+	o := metav1.ListOptions{LabelSelector: s.selector, Limit: sweepPage}
+	for {
+		list, err := s.cluster.metadata.Resource(at.resource).Namespace(at.namespace).List(ctx, o)
+		switch {
+		case apierrors.IsForbidden(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err), apierrors.IsResourceExpired(err):
+			return &swept{}, nil // each object is asked for
+		case err != nil:
+			return nil, fmt.Errorf("cannot list %s in namespace %q: %w", at.resource.Resource, at.namespace, err)
+		}
+		for i := range list.Items {
+			in.objects[list.Items[i].Name] = &list.Items[i]
+		}
+		if o.Continue = list.Continue; o.Continue == "" {
+			in.restored = s.goesBack(at, list.ResourceVersion)
+			return in, nil
+		}
+	}
+}
+
+// goesBack notes the version of a list, and reports whether a later one was seen before.
+func (s *Sweep) goesBack(at place, version string) bool {
+	key := number(digest.Of(at.resource.String(), at.namespace))
+	before := s.versions[key]
+	s.versions[key] = version
+	if before == "" {
+		return false
+	}
+	c, err := resourceversion.CompareResourceVersion(version, before)
+	return err != nil || c < 0
+}
+
+// stands reports whether an object is as it was when it was seen last.
+func (s seen) stands(manager string, asked *unstructured.Unstructured, live *metav1.PartialObjectMetadata, r *observed.Reader) bool {
+	o := r.Of(live)
+	return s != (seen{}) && !o.Deleting && !o.Foreign && !o.Skip && s.form == seenOf(manager, asked, live).form
+}

@@ -1,0 +1,392 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+// sweeper is a child of a parent, with ten ConfigMaps and ten Deployments.
+type sweeper struct {
+	*server
+	*Applier
+	sent     Sent
+	versions Versions
+	// ownership that an earlier process recorded.
+	ownership Ownership
+}
+
+func newSweeper(t *testing.T) *sweeper {
+	t.Helper()
+	s := &sweeper{server: newServer(), versions: Versions{}}
+	s.Applier = s.applier(t)
+	s.client.kinds, s.client.parallel = &kinds{}, 1
+	return s
+}
+
+// pass is one comparison by lists, or one without.
+func (s *sweeper) pass(t *testing.T, sweeps bool) Result {
+	t.Helper()
+	var objects []*unstructured.Unstructured
+	for i := range 10 {
+		for _, kind := range []string{"ConfigMap", "Deployment"} {
+			u := anObject(kind, fmt.Sprint("a-", i), nil)
+			u.SetLabels(map[string]string{"app": "a"})
+			objects = append(objects, u)
+		}
+	}
+	o := Options{Record: noRecord, Sent: s.sent, Healthy: true, Ownership: s.ownership}
+	if sweeps {
+		o.Sweep = s.client.Sweep(s.owner.LabelGroup+"/namespace="+s.owner.Namespace, s.versions)
+	}
+	s.reads, s.requests = 0, nil
+	res, err := s.Sync(t.Context(), []Phase{{Objects: objects}}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.sent = res.Sent
+	return res
+}
+
+// broken reports whether another sweep shows something else than a seal.
+func (s *sweeper) broken(t *testing.T, seal Seal) bool {
+	t.Helper()
+	s.mu.Lock()
+	versions := maps.Clone(s.versions)
+	s.mu.Unlock()
+	broken, err := s.client.Sweep(s.owner.LabelGroup+"/namespace="+s.owner.Namespace, versions).Broken(t.Context(), s.owner, seal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return broken
+}
+
+// live changes an object in the cluster as somebody else does.
+func (s *sweeper) live(kind, name string, change func(u *unstructured.Unstructured)) {
+	s.mu.Lock()
+	u := s.objects[s.path(anObject(kind, name, nil).GroupVersionKind(), "x", name)].DeepCopy()
+	s.mu.Unlock()
+	s.put(u, change)
+}
+
+// TestSweep: a comparison of what is as it was applied costs one list for each kind and
+// namespace, and what somebody changed costs one apply besides.
+func TestSweep(t *testing.T) {
+	edit := func(u *unstructured.Unstructured) {
+		u.SetGeneration(u.GetGeneration() + 1)
+		u.Object["spec"] = map[string]any{"replicas": int64(7)}
+	}
+	for name, tc := range map[string]struct {
+		reason  string
+		change  func(s *sweeper)
+		reads   int
+		applied string
+		touched int
+	}{
+		"Same":   {reason: "nobody did anything", change: func(*sweeper) {}, reads: 2},
+		"Edited": {reason: "somebody changed its spec", change: func(s *sweeper) { s.live("Deployment", "a-3", edit) }, reads: 2, applied: "PATCH a-3", touched: 1},
+		"Data": {reason: "a kind without a generation", change: func(s *sweeper) {
+			s.live("ConfigMap", "a-3", func(u *unstructured.Unstructured) { u.SetGeneration(0); u.Object["data"] = map[string]any{"a": "b"} })
+		}, reads: 2, applied: "PATCH a-3", touched: 1},
+		"Status": {reason: "its controller wrote its status, which nobody declared: it is in another state and needs no apply", change: func(s *sweeper) {
+			s.live("Deployment", "a-3", func(u *unstructured.Unstructured) { u.Object["status"] = map[string]any{"replicas": int64(1)} })
+		}, reads: 2, touched: 1},
+		"Label": {reason: "a label that was asked for is another", change: func(s *sweeper) {
+			s.live("Deployment", "a-3", func(u *unstructured.Unstructured) {
+				u.SetLabels(map[string]string{"app": "b", apps.LabelGroup + "/name": apps.Name, apps.LabelGroup + "/namespace": apps.Namespace})
+			})
+		}, reads: 2, applied: "PATCH a-3", touched: 1},
+		"Ours": {reason: "our own labels went, so that the list does not show it and it is read", change: func(s *sweeper) {
+			s.live("Deployment", "a-3", func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"app": "a"}) })
+		}, reads: 3, applied: "PATCH a-3", touched: 1},
+		"Deleted": {reason: "it is not there", change: func(s *sweeper) {
+			delete(s.objects, s.path(anObject("Deployment", "a-3", nil).GroupVersionKind(), "x", "a-3"))
+		}, reads: 3, applied: "PATCH a-3", touched: 1},
+		"Again": {reason: "another object of that name", change: func(s *sweeper) {
+			s.live("Deployment", "a-3", func(u *unstructured.Unstructured) { u.SetUID("another") })
+		}, reads: 2, applied: "PATCH a-3", touched: 1},
+		"Owned": {reason: "an owner, which moves no generation", change: func(s *sweeper) {
+			s.live("Deployment", "a-3", func(u *unstructured.Unstructured) { u.SetOwnerReferences([]metav1.OwnerReference{{UID: "o"}}) })
+		}, reads: 2, applied: "PATCH a-3", touched: 1},
+		"Forbidden": {reason: "a list that is refused: each of them is read, and applied", change: func(s *sweeper) {
+			s.refuses["GET deployments"] = apierrors.NewForbidden(schema.GroupResource{Resource: "deployments"}, "", errors.New("no"))
+		}, reads: 12, applied: "PATCH a-0 PATCH a-1 PATCH a-2 PATCH a-3 PATCH a-4 PATCH a-5 PATCH a-6 PATCH a-7 PATCH a-8 PATCH a-9", touched: 10},
+		"Restored": {reason: "versions that go back are those of a backup: nothing that was seen counts", change: func(s *sweeper) {
+			for at := range s.versions {
+				s.versions[at] = "99999"
+			}
+		}, reads: 2, applied: strings.Repeat("PATCH", 20), touched: 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSweeper(t)
+			s.pass(t, false)
+			seal := s.pass(t, true).Seal
+			tc.change(s)
+			if broken := s.broken(t, seal); broken != (name != "Same") {
+				t.Errorf("%s: the seal is broken: %v", tc.reason, broken)
+			}
+			res := s.pass(t, true)
+			if len(s.requests) > 0 && !s.broken(t, res.Seal) {
+				t.Errorf("%s: what was written after the sweep is sealed by it", tc.reason)
+			}
+			applied := strings.Join(s.requests, " ")
+			if strings.HasPrefix(tc.applied, "PATCHPATCH") {
+				if len(s.requests) != 20 {
+					t.Errorf("%s: applied were %v, want all", tc.reason, s.requests)
+				}
+			} else if applied != tc.applied {
+				t.Errorf("%s: requests were %q, want %q", tc.reason, applied, tc.applied)
+			}
+			if s.reads != tc.reads || len(res.Touched) != tc.touched {
+				t.Errorf("%s: %d reads and %d touched, want %d and %d", tc.reason, s.reads, len(res.Touched), tc.reads, tc.touched)
+			}
+			delete(s.refuses, "GET deployments")
+			res = s.pass(t, true)
+			if s.reads != 2 || len(s.requests) != 0 || len(res.Touched) != 0 {
+				t.Errorf("%s: and the next time %d reads and %v", tc.reason, s.reads, s.requests)
+			}
+			if s.broken(t, res.Seal) {
+				t.Errorf("%s: and the next time all is in place, and is not sealed", tc.reason)
+			}
+		})
+	}
+}
+
+// TestSweepLearns: a process that knows only that an earlier one applied the objects
+// applies each of them once, which it need not read before.
+func TestSweepLearns(t *testing.T) {
+	s := newSweeper(t)
+	s.pass(t, false)
+	for key := range s.sent {
+		s.sent[key] = seen{}
+	}
+	s.pass(t, false)
+	if s.reads != 0 || len(s.requests) != 0 {
+		t.Errorf("without a sweep what was sent is sent: %d reads, %v", s.reads, s.requests)
+	}
+	if s.pass(t, true); s.reads != 2 || len(s.requests) != 20 {
+		t.Errorf("the first sweep: %d reads and %d applies, want 2 lists and 20", s.reads, len(s.requests))
+	}
+	if s.pass(t, true); s.reads != 2 || len(s.requests) != 0 {
+		t.Errorf("the second sweep: %d reads and %v", s.reads, s.requests)
+	}
+}
+
+// TestOwnership: a process that knows what an earlier one applied, and whose the fields
+// were then, applies nothing as long as they still belong to the same manager.
+func TestOwnership(t *testing.T) {
+	manages := func(u *unstructured.Unstructured, fields string) {
+		u.SetManagedFields([]metav1.ManagedFieldsEntry{{
+			Manager: apps.FieldManager, Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(fields),
+		}})
+	}
+	for name, tc := range map[string]struct {
+		reason  string
+		change  func(s *sweeper)
+		applied int
+	}{
+		"Same": {"nobody did anything", func(*sweeper) {}, 0},
+		"Others": {"somebody wrote fields that nobody declares", func(s *sweeper) {
+			s.live("Deployment", "a-3", func(u *unstructured.Unstructured) {
+				u.SetGeneration(u.GetGeneration() + 1)
+				u.SetAnnotations(map[string]string{"deployment.kubernetes.io/revision": "2"})
+			})
+		}, 0},
+		"Moved": {"another owner with the same field manager applied it", func(s *sweeper) {
+			s.live("ConfigMap", "a-3", func(u *unstructured.Unstructured) {
+				u.SetLabels(map[string]string{"app": "a", apps.LabelGroup + "/name": "another", apps.LabelGroup + "/namespace": apps.Namespace})
+			})
+		}, 20},
+		"Taken": {"somebody changed a field, which is his now", func(s *sweeper) {
+			s.live("ConfigMap", "a-3", func(u *unstructured.Unstructured) { manages(u, `{"f:metadata":{}}`) })
+		}, 20},
+		"Unmanaged": {"somebody removed what is known of managers", func(s *sweeper) {
+			s.live("ConfigMap", "a-3", func(u *unstructured.Unstructured) { u.SetManagedFields(nil) })
+		}, 20},
+		"Again": {"another object of that name", func(s *sweeper) {
+			s.live("Deployment", "a-3", func(u *unstructured.Unstructured) { u.SetUID("another") })
+		}, 20},
+		"Deleted": {"it is not there", func(s *sweeper) {
+			delete(s.objects, s.path(anObject("Deployment", "a-3", nil).GroupVersionKind(), "x", "a-3"))
+		}, 20},
+		"Restored": {"versions that go back are those of a backup", func(s *sweeper) {
+			for at := range s.versions {
+				s.versions[at] = "99999"
+			}
+		}, 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSweeper(t)
+			s.pass(t, false)
+			s.ownership = s.pass(t, true).Ownership
+			if s.ownership == "" {
+				t.Fatal("it is not known whose the fields are")
+			}
+			for key := range s.sent {
+				s.sent[key] = seen{}
+			}
+			tc.change(s)
+			res := s.pass(t, true)
+			if len(s.requests) != tc.applied {
+				t.Errorf("%s: %d requests after a restart, want %d: %v", tc.reason, len(s.requests), tc.applied, s.requests)
+			}
+			if same := res.Ownership == s.ownership; tc.applied == 0 && !same {
+				t.Errorf("%s: whose the fields are is told otherwise", tc.reason)
+			}
+		})
+	}
+}
+
+// TestSweepIsShared: one sweep has one list for a kind and namespace, whoever asks.
+func TestSweepIsShared(t *testing.T) {
+	s := newSweeper(t)
+	s.pass(t, false)
+	sweep := s.client.Sweep(s.owner.LabelGroup+"/namespace="+s.owner.Namespace, s.versions)
+	s.reads = 0
+	for range 10 {
+		for i := range 10 {
+			found, trusted, err := sweep.find(t.Context(), place{schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, "x"}, fmt.Sprint("a-", i))
+			if err != nil || !trusted || found == nil {
+				t.Fatalf("find() = %v, %t, %v", found, trusted, err)
+			}
+		}
+	}
+	if s.reads != 1 {
+		t.Errorf("%d lists were made", s.reads)
+	}
+}
+
+// TestStuck: a kind whose requests the API server gives up after a while is tried once in
+// a push, and the others are applied.
+func TestStuck(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		status *apierrors.StatusError
+		took   time.Duration
+		tried  int
+		stuck  bool
+	}{
+		"Webhook": {"its webhook does not answer", apierrors.NewInternalError(errors.New("failed calling webhook")), 8 * time.Second, 1, true},
+		"Timeout": {"the API server does not get done", apierrors.NewTimeoutError("request did not complete", 0), 8 * time.Second, 1, true},
+		"Quick":   {"a webhook that is not there refuses at once: the others may pass", apierrors.NewInternalError(errors.New("failed calling webhook")), 0, 10, false},
+		"Refused": {"a webhook takes long, and says no", apierrors.NewForbidden(schema.GroupResource{}, "a", errors.New("denied")), 8 * time.Second, 10, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSweeper(t)
+			now := time.Unix(0, 0)
+			s.now = func() time.Time { now = now.Add(tc.took / 2); return now }
+			var objects []*unstructured.Unstructured
+			for i := range 10 {
+				objects = append(objects, anObject("ConfigMap", fmt.Sprint("c-", i), nil), anObject("Deployment", fmt.Sprint("d-", i), nil))
+				s.refuses[fmt.Sprint("PATCH c-", i)] = tc.status
+			}
+			res, err := s.Sync(t.Context(), []Phase{{Objects: objects}}, Options{Record: noRecord})
+			tried := 0
+			for _, r := range s.requests {
+				if strings.HasPrefix(r, "PATCH c-") {
+					tried++
+				}
+			}
+			var stuck *StuckError
+			if tried != tc.tried || errors.As(err, &stuck) != tc.stuck || len(res.Sent) != 10 {
+				t.Errorf("%s: %d of ten were tried, %d others are applied, the error is %v", tc.reason, tried, len(res.Sent), err)
+			}
+			if !apierrors.IsInternalError(err) && !apierrors.IsTimeout(err) && !apierrors.IsForbidden(err) {
+				t.Errorf("%s: the API server's word is lost: %v", tc.reason, err)
+			}
+		})
+	}
+}
+
+// TestGaveUp: what is the word of an API server that did not get done, and what is none.
+func TestGaveUp(t *testing.T) {
+	call := func(err error) error { return &url.Error{Op: "Patch", URL: "https://a", Err: err} }
+	for name, tc := range map[string]struct {
+		reason string
+		err    error
+		want   bool
+	}{
+		"Dropped":  {"it closed the connection at its deadline", call(io.EOF), true},
+		"Cut":      {"in the middle of its answer", call(io.ErrUnexpectedEOF), true},
+		"Timeout":  {"it said so", apierrors.NewTimeoutError("", 0), true},
+		"Silent":   {"the caller gave up", call(context.DeadlineExceeded), false},
+		"Conflict": {"somebody else was faster", apierrors.NewConflict(schema.GroupResource{}, "a", nil), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := gaveUp(tc.err); got != tc.want {
+				t.Errorf("%s: gaveUp() = %t", tc.reason, got)
+			}
+		})
+	}
+}
+
+// TestSeenOf: what tells two states of an object apart.
+func TestSeenOf(t *testing.T) {
+	asked := anObject("Deployment", "a", &apps)
+	live := func(change func(p *metav1.PartialObjectMetadata)) seen {
+		p := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{UID: "u", Generation: 3, ResourceVersion: "7", Labels: asked.GetLabels()}}
+		if change != nil {
+			change(p)
+		}
+		return seenOf("m", asked, p)
+	}
+	base := live(nil)
+	for name, tc := range map[string]struct {
+		reason        string
+		change        func(p *metav1.PartialObjectMetadata)
+		form, version bool
+	}{
+		"Same":       {"nothing", func(*metav1.PartialObjectMetadata) {}, true, true},
+		"Version":    {"a write of something that nobody asked for", func(p *metav1.PartialObjectMetadata) { p.ResourceVersion = "8" }, true, false},
+		"Generation": {"a write of the spec", func(p *metav1.PartialObjectMetadata) { p.Generation = 4 }, false, true},
+		"Finalizer":  {"a finalizer", func(p *metav1.PartialObjectMetadata) { p.Finalizers = []string{"f"} }, false, true},
+		"UID":        {"another object", func(p *metav1.PartialObjectMetadata) { p.UID = "w" }, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := live(tc.change)
+			if diff := cmp.Diff([]bool{tc.form, tc.version}, []bool{got.form == base.form, got.version == base.version}); diff != "" {
+				t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// BenchmarkSentMemory measures what is remembered of a thousand children with ten layers
+// of twenty objects.
+func BenchmarkSentMemory(b *testing.B) {
+	const children, layers, objects = 1000, 10, 20
+	entry := inventory.Of(anObject("ConfigMap", "a", nil)).ID()
+	for b.Loop() {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		all := make([]Sent, 0, children*layers)
+		for i := range children * layers {
+			sent := Sent{}
+			for j := range objects {
+				u := anObject("ConfigMap", fmt.Sprint("a-", j), nil)
+				sent[sentKeyOf(u, fmt.Append(nil, entry, i, j))] = seen{1, 2, 3}
+			}
+			all = append(all, sent)
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(children*layers*objects), "B/object")
+		runtime.KeepAlive(all)
+	}
+}

@@ -1,0 +1,175 @@
+package fetch
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/wake"
+)
+
+// Part says which sources a process reconciles, where there are several of a tier. The
+// others that a Layer needs it follows: it fetches what their status says that the one has
+// which reconciles them, by the same code, and writes nothing. So all processes render the
+// same revision.
+type Part struct {
+	// Selects reports whether the sources with these labels are reconciled by this process
+	// if it leads.
+	Selects func(client.Object) bool
+	// Elected is closed when this process comes to lead; nil says that it does from the
+	// start.
+	Elected <-chan struct{}
+}
+
+// has reports whether sources of a kind may be followed: those that Layers name.
+func (p *Part) has(kind string) bool {
+	return p != nil && slices.Contains([]string{sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind}, kind)
+}
+
+// elected says whether the controller of a kind runs only in the process that leads; nil
+// is the default, which is that.
+func (p *Part) elected(kind string) *bool {
+	if !p.has(kind) || p.Elected == nil {
+		return nil
+	}
+	return new(false)
+}
+
+func (p *Part) leads(obj client.Object) bool {
+	if p == nil {
+		return true
+	}
+	select {
+	case <-p.Elected:
+	default:
+		if p.Elected != nil {
+			return false
+		}
+	}
+	return p.Selects(obj)
+}
+
+// others passes what another process reconciles.
+func (p *Part) others() predicate.Predicate {
+	return predicate.NewPredicateFuncs(func(o client.Object) bool { return !p.leads(o) })
+}
+
+// leads reports whether this process reconciles a source. One that it does not is
+// remembered for when it comes to lead.
+func (s *Sources) leads(key source.Key, obj client.Object) bool {
+	if s.Part == nil {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// Under the lock: either it leads by now, or the source is remembered before it does.
+	if s.Part.leads(obj) {
+		delete(s.followed, key)
+		return true
+	}
+	if s.followed == nil {
+		s.followed = map[source.Key]bool{}
+	}
+	s.followed[key] = true
+	return false
+}
+
+// onElected has the sources of a kind that were followed reconciled when this process
+// comes to lead.
+func (s *Sources) onElected(kind string) func(context.Context, wake.Queue) error {
+	return func(ctx context.Context, queue wake.Queue) error {
+		if s.Part.Elected == nil {
+			return nil
+		}
+		go func() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-s.Part.Elected:
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for key := range s.followed {
+				if key.Kind == kind {
+					queue.Add(reconcile.Request{NamespacedName: key.NamespacedName})
+				}
+			}
+		}()
+		return nil
+	}
+}
+
+// sourcesOf asks for the sources of a kind that a Layer names.
+func sourcesOf(kind string) func(context.Context, client.Object) []reconcile.Request {
+	return func(_ context.Context, o client.Object) []reconcile.Request {
+		var requests []reconcile.Request
+		for _, ref := range named(o.(*v1alpha1.Layer)) {
+			if ref.Kind == kind {
+				requests = append(requests, reconcile.Request{NamespacedName: ref.NamespacedName})
+			}
+		}
+		return requests
+	}
+}
+
+// named are the sources that a Layer names.
+func named(layer *v1alpha1.Layer) []source.Key {
+	var keys []source.Key
+	add := func(ref *v1alpha1.SourceReference) {
+		if ref != nil {
+			keys = append(keys, source.Key{Kind: ref.Kind, NamespacedName: types.NamespacedName{Namespace: cmp.Or(ref.Namespace, layer.Namespace), Name: ref.Name}})
+		}
+	}
+	add(layer.Spec.SourceRef)
+	if p := layer.Spec.Providers; p != nil {
+		add(p.SourceRef)
+	}
+	return keys
+}
+
+// follow brings the content of a source that another process reconciles up to what its
+// status says, if a Layer or another repository needs it.
+func follow[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], key source.Key, obj T) error {
+	artifact := obj.GetArtifact()
+	needed, err := s.needed(ctx, key)
+	if err != nil || !needed || artifact == nil {
+		return err
+	}
+	if had := s.artifactOf(key); had != nil && had.Revision == artifact.Revision && had.Digest == artifact.Digest {
+		return nil
+	}
+	return fetchAgain(ctx, s, kind, key, obj, artifact)
+}
+
+// needed reports whether a Layer names a source, or a repository includes it.
+func (s *Sources) needed(ctx context.Context, key source.Key) (bool, error) {
+	layers := &v1alpha1.LayerList{}
+	// Layers of other namespaces may use it, if their accounts may.
+	if err := s.Client.List(ctx, layers, client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("cannot list Layers: %w", err)
+	}
+	for i := range layers.Items {
+		if slices.Contains(named(&layers.Items[i]), key) {
+			return true, nil
+		}
+	}
+	if key.Kind != sourcev1.GitRepositoryKind {
+		return false, nil
+	}
+	repositories := &sourcev1.GitRepositoryList{}
+	if err := s.Client.List(ctx, repositories, client.InNamespace(key.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("cannot list GitRepositories: %w", err)
+	}
+	return slices.ContainsFunc(repositories.Items, func(r sourcev1.GitRepository) bool {
+		return slices.ContainsFunc(r.Spec.Include, func(in sourcev1.GitRepositoryInclude) bool { return in.GitRepositoryRef.Name == key.Name })
+	}), nil
+}
