@@ -9,6 +9,7 @@ import (
 	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -90,6 +91,9 @@ func startLostRights(t *testing.T) *lostRights {
 	l.account(t, "tenant")
 	l.account(t, "neighbour")
 	l.Apply(t, l.binding("tenant", l.Namespace)+"---\n"+l.binding("neighbour", "default"))
+	// Without its source, the tenant would begin the watch, be asked about before it has
+	// objects, and apply when nothing is left to be asked.
+	l.Tells(t, &sourcev1.GitRepository{}, "git", "Ready", metav1.ConditionTrue, "", "")
 	l.Kustomization(t, "tenant", "{serviceAccountName: tenant, interval: 1h, retryInterval: null}")
 	l.Ready(t, "tenant")
 	// The first account begins the watch, and is asked about once that shows all.
