@@ -10,6 +10,8 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
+	"slices"
+	"strconv"
 	"strings"
 
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
@@ -57,9 +59,39 @@ func CRDs() ([]*unstructured.Unstructured, error) {
 	return crds, nil
 }
 
+// Options of an agent's Deployment.
+type Options struct {
+	Image string
+	// Args are added to the agent's command line.
+	Args []string
+	// Replicas share the tier's Children out; 0 and 1 are one, which drives all.
+	Replicas int32
+}
+
+// MostReplicas bounds Options.Replicas: an agent takes no more than twice as many shards.
+const MostReplicas = 32
+
+// shardsFlag says how many shards the replicas share out.
+const shardsFlag = "--shards="
+
+// arguments of the agent. Twice as many shards as replicas spread those of one that dies
+// over all others.
+func (o Options) arguments() []string {
+	named := func(arg string) bool {
+		return arg == strings.TrimSuffix(shardsFlag, "=") || strings.HasPrefix(arg, shardsFlag)
+	}
+	if o.Replicas <= 1 || slices.ContainsFunc(o.Args, named) {
+		return o.Args
+	}
+	return append(slices.Clone(o.Args), shardsFlag+strconv.Itoa(2*int(o.Replicas)))
+}
+
 // Agent returns the objects of an agent, split where the first must exist
 // before the second makes sense: namespace and rights, and the Deployment.
-func Agent(image string, args []string) (rights, workload []*unstructured.Unstructured, err error) {
+func Agent(o Options) (rights, workload []*unstructured.Unstructured, err error) {
+	if o.Replicas < 0 || o.Replicas > MostReplicas {
+		return nil, nil, fmt.Errorf("cannot run %d replicas of an agent: it must be from 1 to %d", o.Replicas, MostReplicas)
+	}
 	objects, err := read("agent")
 	if err != nil {
 		return nil, nil, err
@@ -69,7 +101,7 @@ func Agent(image string, args []string) (rights, workload []*unstructured.Unstru
 			rights = append(rights, u)
 			continue
 		}
-		if err := configure(u, image, args); err != nil {
+		if err := configure(u, o); err != nil {
 			return nil, nil, err
 		}
 		workload = append(workload, u)
@@ -77,20 +109,25 @@ func Agent(image string, args []string) (rights, workload []*unstructured.Unstru
 	return rights, workload, nil
 }
 
-func configure(deployment *unstructured.Unstructured, image string, args []string) error {
+func configure(deployment *unstructured.Unstructured, o Options) error {
 	path := []string{"spec", "template", "spec", "containers"}
 	containers, _, err := unstructured.NestedSlice(deployment.Object, path...)
 	if err != nil || len(containers) != 1 {
 		return fmt.Errorf("cannot configure agent: its Deployment must have one container")
 	}
 	container := containers[0].(map[string]any)
-	container["image"] = image
-	for _, arg := range args {
+	container["image"] = o.Image
+	for _, arg := range o.arguments() {
 		container["args"] = append(container["args"].([]any), arg)
 	}
 	for _, item := range container["env"].([]any) {
 		if env := item.(map[string]any); env["name"] == "CASCADE_IMAGE" {
-			env["value"] = image
+			env["value"] = o.Image
+		}
+	}
+	if o.Replicas > 1 {
+		if err := unstructured.SetNestedField(deployment.Object, int64(o.Replicas), "spec", "replicas"); err != nil {
+			return fmt.Errorf("cannot configure agent: %w", err)
 		}
 	}
 	return unstructured.SetNestedSlice(deployment.Object, containers, path...)

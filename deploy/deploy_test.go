@@ -54,7 +54,7 @@ func TestCRDs(t *testing.T) {
 }
 
 func TestAgent(t *testing.T) {
-	rights, workload, err := Agent("registry.example/cascade:v1", []string{"--log-level=debug", "--concurrent=8"})
+	rights, workload, err := Agent(Options{Image: "registry.example/cascade:v1", Args: []string{"--log-level=debug", "--concurrent=8"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,6 +93,9 @@ func TestAgent(t *testing.T) {
 	if s == nil || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem || s.RunAsNonRoot == nil || !*s.RunAsNonRoot {
 		t.Errorf("security context is %+v", s)
 	}
+	if d.Spec.Replicas == nil || *d.Spec.Replicas != 1 {
+		t.Error("an agent that shares nothing out is one replica")
+	}
 	if pod.ServiceAccountName != rights[1].GetName() || d.Namespace != rights[0].GetName() {
 		t.Error("the Deployment has another account or namespace than what is made for it")
 	}
@@ -101,16 +104,51 @@ func TestAgent(t *testing.T) {
 // TestAgentIsMadeAnew: two layers have two images; what one changed must not
 // show in the other.
 func TestAgentIsMadeAnew(t *testing.T) {
-	if _, _, err := Agent("one", []string{"--one"}); err != nil {
+	if _, _, err := Agent(Options{Image: "one", Args: []string{"--one"}, Replicas: 2}); err != nil {
 		t.Fatal(err)
 	}
-	_, workload, err := Agent("two", nil)
+	_, workload, err := Agent(Options{Image: "two"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := deployment(t, workload[0]).Spec.Template.Spec.Containers[0]
 	if c.Image != "two" || strings.Contains(strings.Join(c.Args, " "), "--one") {
 		t.Errorf("image %q, args %q", c.Image, c.Args)
+	}
+	if d := deployment(t, workload[0]); *d.Spec.Replicas != 1 {
+		t.Errorf("%d replicas", *d.Spec.Replicas)
+	}
+}
+
+func TestReplicas(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason   string
+		replicas int32
+		args     []string
+		want     []string
+	}{
+		"One":     {"one replica drives all Children; without the flag, because nothing may change in a Deployment that was made by an earlier version", 1, []string{"--a"}, []string{"--a"}},
+		"Three":   {"twice as many shards, so that those of one that dies are spread", 3, []string{"--a"}, []string{"--a", "--shards=6"}},
+		"Named":   {"who names a number has it", 3, []string{"--shards=9"}, []string{"--shards=9"}},
+		"Apart":   {"flag and value may be two arguments", 3, []string{"--shards", "9"}, []string{"--shards", "9"}},
+		"Another": {"a flag that begins alike is another", 2, []string{"--shards-x=1"}, []string{"--shards-x=1", "--shards=4"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, workload, err := Agent(Options{Image: "x", Args: tc.args, Replicas: tc.replicas})
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := deployment(t, workload[0])
+			got := d.Spec.Template.Spec.Containers[0].Args
+			if got = got[len(got)-len(tc.want):]; !slices.Equal(got, tc.want) || *d.Spec.Replicas != tc.replicas {
+				t.Errorf("%s\n%d replicas with %q, want %d with %q", tc.reason, *d.Spec.Replicas, got, tc.replicas, tc.want)
+			}
+		})
+	}
+	for _, n := range []int32{-1, MostReplicas + 1} {
+		if _, _, err := Agent(Options{Image: "x", Replicas: n}); err == nil {
+			t.Errorf("%d replicas: no error", n)
+		}
 	}
 }
 
@@ -120,7 +158,7 @@ func TestConfigureRefuses(t *testing.T) {
 		if err := unstructured.SetNestedSlice(u.Object, containers, "spec", "template", "spec", "containers"); err != nil {
 			t.Fatal(err)
 		}
-		if err := configure(u, "x", nil); err == nil {
+		if err := configure(u, Options{Image: "x"}); err == nil {
 			t.Errorf("%s: an image was put into a Deployment that is not the agent's", name)
 		}
 	}

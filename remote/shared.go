@@ -177,13 +177,14 @@ func (m *manifest) of(ctx context.Context, layer *v1alpha1.Layer, image string) 
 	if agent.Decryption != nil {
 		args = append([]string{"--sops-age-secret=" + v1alpha1.AgentNamespace + "/" + decryptionSecret}, args...)
 	}
-	text, err := json.Marshal([]any{layer.Namespace, layer.Name, image, args})
+	o := deploy.Options{Image: image, Args: args, Replicas: agent.Replicas}
+	text, err := json.Marshal([]any{layer.Namespace, layer.Name, o})
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode the agent of layer %s: %w", layer.Name, err)
 	}
 	passes := func(error) bool { return false }
 	return m.made.Do(ctx, string(text), mostManifests, passes, func() (*agentManifest, int, error) {
-		made, err := makeManifest(ownerOf(layer.Namespace, layer.Name), image, args)
+		made, err := makeManifest(ownerOf(layer.Namespace, layer.Name), o)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -191,12 +192,12 @@ func (m *manifest) of(ctx context.Context, layer *v1alpha1.Layer, image string) 
 	})
 }
 
-func makeManifest(owner apply.Owner, image string, args []string) (*agentManifest, error) {
+func makeManifest(owner apply.Owner, o deploy.Options) (*agentManifest, error) {
 	definitions, err := deploy.CRDs()
 	if err != nil {
 		return nil, err
 	}
-	ground, workload, err := deploy.Agent(image, args)
+	ground, workload, err := deploy.Agent(o)
 	if err != nil {
 		return nil, err
 	}

@@ -263,6 +263,10 @@ func TestAgentManifests(t *testing.T) {
 	if other, err := m.of(t.Context(), layer, "example.com/agent:2"); err != nil || other == made[0] || m.made.Len() != 2 {
 		t.Errorf("another image has the same manifest: %v", err)
 	}
+	layer.Spec.Agent.Replicas = 2
+	if other, err := m.of(t.Context(), layer, "example.com/agent:1"); err != nil || other == made[0] {
+		t.Errorf("two replicas have the manifest of one: %v", err)
+	}
 }
 
 // BenchmarkLayerOfChildren is what it takes to find out, after a start, that a layer of 20

@@ -171,6 +171,12 @@ type AgentSpec struct {
 	// +listType=atomic
 	// +optional
 	Args []string `json:"args,omitempty"`
+	// Replicas of the agent, which share its Children out: as many shards as --shards in
+	// args says, or two for each replica. Each needs a node of its own.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=32
+	// +optional
+	Replicas int32 `json:"replicas,omitempty"`
 	// FirstSync says whether the agent of a new child creates the Clusters that its Git
 	// declares without approval: Adopt or Create. A child is new if its Cluster was made in
 	// this tier, and no agent was ever pushed to a cluster of its name. In any other child

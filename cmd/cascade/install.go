@@ -22,6 +22,7 @@ import (
 
 func (c *cli) newInstall() *cobra.Command {
 	var image, firstSync string
+	var replicas int32
 	var export bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
@@ -35,6 +36,9 @@ func (c *cli) newInstall() *cobra.Command {
 			if err := agent.CheckFirstSync(firstSync); err != nil {
 				return err
 			}
+			if replicas < 1 {
+				return fmt.Errorf("cannot install an agent with --replicas %d: it must be from 1 to %d", replicas, deploy.MostReplicas)
+			}
 			crds, err := deploy.CRDs()
 			if err != nil {
 				return err
@@ -43,7 +47,7 @@ func (c *cli) newInstall() *cobra.Command {
 			if firstSync != agent.FirstSyncAdopt {
 				args = append(args, "--first-sync="+firstSync)
 			}
-			rights, workload, err := deploy.Agent(image, args)
+			rights, workload, err := deploy.Agent(deploy.Options{Image: image, Args: args, Replicas: replicas})
 			if err != nil {
 				return err
 			}
@@ -63,6 +67,7 @@ func (c *cli) newInstall() *cobra.Command {
 	cmd.Flags().StringVar(&image, "image", cmp.Or(os.Getenv("CASCADE_IMAGE"), "cascade:"+version()),
 		"image of the agent, with a tag: flux version asks for one")
 	cmd.Flags().StringVar(&firstSync, "first-sync", agent.FirstSyncAdopt, "adopt, or create for a tier that never had a Cluster")
+	cmd.Flags().Int32Var(&replicas, "replicas", 1, "replicas of the agent, each on a node of its own, which share the Children of the tier out")
 	cmd.Flags().BoolVar(&export, "export", false, "print the manifests instead of applying them")
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for the agent to be ready")
 	c.flags.AddFlags(cmd.Flags())

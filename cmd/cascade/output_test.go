@@ -345,14 +345,17 @@ func TestCommands(t *testing.T) {
 		has    string
 		err    string
 	}{
-		"Version":     {"one line, with the name first", []string{"version"}, "cascade ", ""},
-		"Help":        {"every verb is listed", []string{"--help"}, "approve", ""},
-		"Export":      {"manifests for those who install by other means", []string{"install", "--export", "--image", "registry/cascade:v1"}, "image: registry/cascade:v1", ""},
-		"UnknownVerb": {"a typo is an error", []string{"gett"}, "", "gett"},
-		"UnknownKind": {"before any cluster is asked", []string{"get", "pods"}, "", "use all, sources"},
-		"ReconcileIt": {"the same", []string{"reconcile", "pod", "x"}, "", "use kustomization, helmrelease"},
-		"NoName":      {"what is missing is said", []string{"approve", "prune"}, "", "1 arg"},
-		"LogLevel":    {"flags are checked before anything starts", []string{"agent", "--log-level", "loud"}, "", "debug, info or error"},
+		"Version":      {"one line, with the name first", []string{"version"}, "cascade ", ""},
+		"Help":         {"every verb is listed", []string{"--help"}, "approve", ""},
+		"Export":       {"manifests for those who install by other means", []string{"install", "--export", "--image", "registry/cascade:v1"}, "image: registry/cascade:v1", ""},
+		"Replicas":     {"which share the Children out", []string{"install", "--export", "--image", "registry/cascade:v1", "--replicas", "3"}, "--shards=6", ""},
+		"NoReplicas":   {"what cannot be is an error", []string{"install", "--export", "--replicas", "99"}, "", "from 1 to 32"},
+		"ZeroReplicas": {"none is no installation", []string{"install", "--export", "--replicas", "0"}, "", "from 1 to 32"},
+		"UnknownVerb":  {"a typo is an error", []string{"gett"}, "", "gett"},
+		"UnknownKind":  {"before any cluster is asked", []string{"get", "pods"}, "", "use all, sources"},
+		"ReconcileIt":  {"the same", []string{"reconcile", "pod", "x"}, "", "use kustomization, helmrelease"},
+		"NoName":       {"what is missing is said", []string{"approve", "prune"}, "", "1 arg"},
+		"LogLevel":     {"flags are checked before anything starts", []string{"agent", "--log-level", "loud"}, "", "debug, info or error"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer

@@ -35,7 +35,7 @@ func TestRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ground, workload, err := deploy.Agent("cascade:test", nil)
+	ground, workload, err := deploy.Agent(deploy.Options{Image: "cascade:test"})
 	if err != nil {
 		t.Fatal(err)
 	}
