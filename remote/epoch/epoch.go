@@ -110,15 +110,17 @@ type Tier struct {
 	client    client.Client
 	namespace string
 	holder    string
+	// turn is taken by the call that writes the lineage; the others wait for what it wrote.
+	turn chan struct{}
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards lineage; never held over a call
 	lineage []Mark
 }
 
 // NewTier returns the lineage of the tier whose records are in namespace. c reads from
 // the API server, not from a cache. holder names this process.
 func NewTier(c client.Client, namespace, holder string) *Tier {
-	return &Tier{client: c, namespace: namespace, holder: holder}
+	return &Tier{client: c, namespace: namespace, holder: holder, turn: make(chan struct{}, 1)}
 }
 
 // Lineage returns the marks of the processes that led the tier, this one first. The first
@@ -190,12 +192,25 @@ func (t *Tier) read(ctx context.Context) (marks []Mark, cm *corev1.ConfigMap, ab
 	return marks, cm, absent, nil
 }
 
+// known returns the lineage if its first epoch is above least.
+func (t *Tier) known(least int64) ([]Mark, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lineage, len(t.lineage) > 0 && t.lineage[0].Epoch > least
+}
+
 // above returns the lineage, whose first epoch is above least.
 func (t *Tier) above(ctx context.Context, least int64) ([]Mark, error) {
-	t.mu.Lock()
-	known := t.lineage
-	t.mu.Unlock()
-	if len(known) > 0 && known[0].Epoch > least {
+	if known, ok := t.known(least); ok {
+		return known, nil
+	}
+	select {
+	case t.turn <- struct{}{}:
+		defer func() { <-t.turn }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("cannot wait for the epoch of this tier: %w", ctx.Err())
+	}
+	if known, ok := t.known(least); ok {
 		return known, nil
 	}
 	before, cm, absent, err := t.read(ctx)

@@ -2,6 +2,9 @@ package epoch
 
 import (
 	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -146,6 +149,43 @@ func TestTierIsConditional(t *testing.T) {
 	if err != nil || lineage[0] != (Mark{42, "a"}) {
 		t.Errorf("a process that takes a child over from epoch 41 has %v, %v", lineage, err)
 	}
+}
+
+// TestOneWrites: all workers of a process ask for the lineage at its start, and one of them
+// writes it.
+func TestOneWrites(t *testing.T) {
+	counting := &counting{Client: fake.NewClientBuilder().Build()}
+	tier := NewTier(counting, "n", "a")
+	var workers sync.WaitGroup
+	for range 20 {
+		workers.Go(func() {
+			if lineage, err := tier.Lineage(t.Context()); err != nil || len(lineage) != 1 {
+				t.Errorf("the lineage is %v: %v", lineage, err)
+			}
+		})
+	}
+	workers.Wait()
+	if n := counting.created.Load(); n != 1 {
+		t.Errorf("written %d times", n)
+	}
+	tier = NewTier(counting, "n", "b")
+	tier.turn <- struct{}{} // one that hangs
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := tier.Lineage(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("who waits for another one has no deadline: %v", err)
+	}
+}
+
+// counting counts creations.
+type counting struct {
+	client.Client
+	created atomic.Int32
+}
+
+func (c *counting) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
+	c.created.Add(1)
+	return c.Client.Create(ctx, o, opts...)
 }
 
 // reading reads an old object.
