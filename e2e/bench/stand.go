@@ -10,9 +10,12 @@ import (
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/watch"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/deploy"
@@ -82,7 +85,15 @@ func (s *stand) follow(ctx context.Context) error {
 
 // followList follows the objects of a kind.
 func (s *stand) followList(ctx context.Context, list client.ObjectList, read func(client.Object) (state, bool)) error {
-	w, err := s.Client.Watch(ctx, list, client.InNamespace(system))
+	// Of ten thousand objects the API server ends a watch that is not read fast enough.
+	if err := s.Client.List(ctx, list, client.InNamespace(system)); err != nil {
+		return fmt.Errorf("cannot list %T: %w", list, err)
+	}
+	w, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), &cache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return s.Client.Watch(ctx, list.DeepCopyObject().(client.ObjectList), client.InNamespace(system), &client.ListOptions{Raw: &o})
+		},
+	})
 	if err != nil {
 		return fmt.Errorf("cannot watch %T: %w", list, err)
 	}
