@@ -317,7 +317,7 @@ func TestAddresses(t *testing.T) {
 		"Name":       {"a name that resolves to it", loopback, "localhost", true},
 		"Network":    {"by the flag", loopback, "10.1.2.3", true},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		if !tt.refused {
 			cancel() // whether it can be reached does not matter
 		}

@@ -19,7 +19,7 @@ import (
 // Bounds of a hostile case. They are generous: without the guards these inputs
 // take all memory, or for ever.
 const (
-	hostileDeadline = 30 * time.Second
+	hostileDeadline = 2 * time.Minute
 	hostileBytes    = 512 << 20
 )
 

@@ -723,7 +723,7 @@ func TestGenerations(t *testing.T) {
 	}
 	collect := func(want int) {
 		t.Helper()
-		deadline := time.Now().Add(10 * time.Second)
+		deadline := time.Now().Add(time.Minute)
 		for dirs() != want {
 			if time.Now().After(deadline) {
 				t.Fatalf("%d generations are on disk, want %d", dirs(), want)

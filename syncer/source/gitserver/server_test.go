@@ -504,7 +504,7 @@ func TestClose(t *testing.T) {
 
 func within(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !done() {
 		if time.Now().After(deadline) {
 			stacks := make([]byte, 1<<20)
