@@ -43,16 +43,18 @@ type options struct {
 	children int
 	large    int
 	rest     time.Duration
-	settle   time.Duration
-	dead     []float64
-	layers   int
-	objects  int
-	sick     int
-	below    int
-	repeat   int
-	latency  time.Duration
-	profiles string
-	args     []string
+	// restAfter changes.
+	restAfter time.Duration
+	settle    time.Duration
+	dead      []float64
+	layers    int
+	objects   int
+	sick      int
+	below     int
+	repeat    int
+	latency   time.Duration
+	profiles  string
+	args      []string
 }
 
 func run(ctx context.Context, args []string) error {
@@ -62,7 +64,8 @@ func run(ctx context.Context, args []string) error {
 	out := flags.String("json", "", "file for the results")
 	flags.IntVar(&o.children, "children", 1000, "number of children")
 	flags.IntVar(&o.large, "large", 5000, "number of children of a second fleet, of which only rest is measured; 0 is none")
-	flags.DurationVar(&o.rest, "rest", 3*time.Minute, "how long rest is measured")
+	flags.DurationVar(&o.rest, "rest", 3*time.Minute, "how long rest is measured after the fleet was seeded")
+	flags.DurationVar(&o.restAfter, "rest-after", 3*time.Minute, "how long rest is measured after changes")
 	flags.DurationVar(&o.settle, "settle", 20*time.Second, "pause before each measurement")
 	flags.IntVar(&o.layers, "layers", 1, "number of layers, of which the first has the agent")
 	flags.IntVar(&o.objects, "objects", 20, "number of objects of each layer but the first")

@@ -84,7 +84,7 @@ func measure(ctx context.Context, o options) (results []result, err error) {
 	if err := pause(ctx, o.settle); err != nil {
 		return results, err
 	}
-	if err := add(s.rest(ctx, nil)); err != nil {
+	if err := add(s.rest(ctx, nil, o.rest)); err != nil {
 		return results, err
 	}
 	if err := add(s.tree(ctx)); err != nil {
@@ -115,7 +115,7 @@ func measure(ctx context.Context, o options) (results []result, err error) {
 		if err := pause(ctx, o.settle); err != nil {
 			return err
 		}
-		return add(s.rest(ctx, dead))
+		return add(s.rest(ctx, dead, o.restAfter))
 	}
 	if err := changes(nil); err != nil {
 		return results, err
@@ -151,7 +151,7 @@ func measureLarge(ctx context.Context, o options) (results []result, err error) 
 	if err != nil {
 		return nil, err
 	}
-	rest := func(ctx context.Context) (result, error) { return s.rest(ctx, nil) }
+	rest := func(ctx context.Context) (result, error) { return s.rest(ctx, nil, o.rest) }
 	for _, step := range []func(context.Context) (result, error){s.seed, rest} {
 		r, err := step(ctx)
 		if err != nil {
@@ -318,7 +318,7 @@ func (s *stand) seed(ctx context.Context) (result, error) {
 }
 
 // rest measures what the agent does when there is nothing to do.
-func (s *stand) rest(ctx context.Context, dead []string) (result, error) {
+func (s *stand) rest(ctx context.Context, dead []string, long time.Duration) (result, error) {
 	r := s.result("rest")
 	r.Dead = len(dead)
 	n := fmt.Sprintf("%d-%d", len(s.names), r.Dead)
@@ -326,7 +326,7 @@ func (s *stand) rest(ctx context.Context, dead []string) (result, error) {
 	if err != nil {
 		return r, err
 	}
-	err = s.cost(ctx, &r, nil, func() error { return pause(ctx, s.options.rest) })
+	err = s.cost(ctx, &r, nil, func() error { return pause(ctx, long) })
 	hours := r.Seconds / 3600
 	r.ChildPerHour = float64(r.ToChildren) / float64(r.Children) / hours
 	r.HubPerHour = float64(r.ToHub) / float64(r.Children) / hours
