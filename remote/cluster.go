@@ -24,8 +24,8 @@ import (
 // discover creates the Child of a Cluster that has none.
 func (r *Children) discover(ctx context.Context, key types.NamespacedName) (ctrl.Result, error) {
 	u, err := r.cluster(ctx, key)
-	if errors.Is(err, errNoClusterAPI) {
-		return ctrl.Result{}, nil // a Child that was made by hand is gone
+	if errors.Is(err, errNoClusterAPI) || errors.Is(err, errNotListed) {
+		return ctrl.Result{}, nil // a Child that was made by hand is gone, or the list brings it back
 	}
 	if err != nil || u == nil || u.GetDeletionTimestamp() != nil {
 		return ctrl.Result{}, err
@@ -74,6 +74,13 @@ func childLabels(of map[string]string) map[string]string {
 // whether a Cluster exists.
 var errNoClusterAPI = errors.New("kind Cluster is not served: Cluster API is not installed in this tier")
 
+// errNotListed: the agent has started and does not know the Clusters of its tier yet.
+var errNotListed = errors.New("Clusters are not listed yet: see the agent's log if this stays")
+
+// listHolds is for how long after the agent's start what a Child says stands while
+// Clusters are not listed.
+const listHolds = 30 * time.Second
+
 // cluster reads a Cluster; nil means confirmed absent.
 func (r *Children) cluster(ctx context.Context, key types.NamespacedName) (*unstructured.Unstructured, error) {
 	u, ok := r.Clusters.Get(key)
@@ -82,7 +89,12 @@ func (r *Children) cluster(ctx context.Context, key types.NamespacedName) (*unst
 	}
 	gvk, ok := r.Clusters.Version()
 	if !ok {
-		return nil, errNoClusterAPI
+		select {
+		case <-r.Clusters.Known():
+			return nil, errNoClusterAPI
+		default:
+			return nil, errNotListed
+		}
 	}
 	// The watch may lag, or be lost. Only the API server confirms an absence.
 	u = &unstructured.Unstructured{}
@@ -109,7 +121,11 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 	}
 	key := types.NamespacedName{Namespace: r.child.Namespace, Name: r.child.Spec.ClusterRef.Name}
 	u, err := r.cluster(ctx, key)
-	if errors.Is(err, errNoClusterAPI) {
+	switch {
+	case errors.Is(err, errNotListed) && r.Now().Sub(r.notes.began) < listHolds:
+		// All Children would say for a moment that they are not connected.
+		return cluster, false, ctrl.Result{RequeueAfter: listHolds}, nil
+	case errors.Is(err, errNoClusterAPI), errors.Is(err, errNotListed):
 		r.notConnected(metav1.ConditionUnknown, v1alpha1.ReasonClusterNotReady, "%s", err)
 		return cluster, false, ctrl.Result{RequeueAfter: r.jittered(waitPause)}, nil
 	}

@@ -14,18 +14,33 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/observed"
 )
 
+// narrowLists is of how many namespaces a sweep lists a kind one by one. Are there more,
+// one list of all namespaces stands for the others: a child whose layers have a namespace
+// each would be asked as often as it has layers.
+const narrowLists = 3
+
 // sweepPage is how many objects a sweep reads by one request.
 const sweepPage = 500
 
 // Sweep shows what there is in a cluster of objects with some labels, such as those of all
-// owners of a namespace, by one list of metadata for each kind and namespace that somebody asks about. It is as old
-// as the first question, so it is made for one pass and dropped. It is not safe for
-// concurrent use.
+// owners of a namespace, by lists of metadata of the kinds and namespaces that somebody
+// asks about. It is as old as the first question, so it is made for one pass and dropped.
+// It is not safe for concurrent use.
 type Sweep struct {
 	cluster  *Cluster
 	selector string
 	versions Versions
 	places   map[place]*swept
+	// narrow counts the namespaces of a resource that were listed one by one.
+	narrow map[schema.GroupVersionResource]int
+	// wide are lists of all namespaces; nil of a resource that cannot be listed so.
+	wide map[schema.GroupVersionResource]*listed
+}
+
+// listed is what one list shows of a resource, by namespace.
+type listed struct {
+	objects map[string]map[string]*metav1.PartialObjectMetadata
+	version string
 }
 
 // Versions are those of the lists of earlier sweeps of one cluster, by place. A version
@@ -41,7 +56,8 @@ type swept struct {
 // Sweep begins a sweep of the objects with labels, as this connection, which has to have
 // the right to list them. It notes the versions of its lists in versions.
 func (c *Cluster) Sweep(selector string, versions Versions) *Sweep {
-	return &Sweep{cluster: c, selector: selector, versions: versions, places: map[place]*swept{}}
+	return &Sweep{cluster: c, selector: selector, versions: versions, places: map[place]*swept{},
+		narrow: map[schema.GroupVersionResource]int{}, wide: map[schema.GroupVersionResource]*listed{}}
 }
 
 // Version is the resource version that the sweep shows of an object, empty if it shows none.
@@ -78,22 +94,60 @@ func (s *Sweep) in(ctx context.Context, at place) (in *swept, err error) {
 }
 
 func (s *Sweep) list(ctx context.Context, at place) (*swept, error) {
-	in := &swept{objects: map[string]*metav1.PartialObjectMetadata{}}
+	if at.namespace != "" && s.narrow[at.resource] >= narrowLists {
+		all, asked := s.wide[at.resource]
+		if !asked {
+			var err error
+			if all, err = s.read(ctx, place{resource: at.resource}); err != nil {
+				return nil, err
+			}
+			s.wide[at.resource] = all
+		}
+		if all != nil {
+			return s.shown(all, at), nil
+		}
+	}
+	s.narrow[at.resource]++
+	one, err := s.read(ctx, at)
+	if err != nil || one == nil {
+		return &swept{}, err // each object is asked for
+	}
+	return s.shown(one, at), nil
+}
+
+// shown is what a list shows of a place.
+func (s *Sweep) shown(by *listed, at place) *swept {
+	in := &swept{objects: by.objects[at.namespace], restored: s.goesBack(at, by.version)}
+	if in.objects == nil {
+		in.objects = map[string]*metav1.PartialObjectMetadata{} // it was listed, and has none
+	}
+	return in
+}
+
+// read lists a place, which is all namespaces if it has none; nil if it cannot be listed.
+func (s *Sweep) read(ctx context.Context, at place) (*listed, error) {
+	found := &listed{objects: map[string]map[string]*metav1.PartialObjectMetadata{}}
 	o := metav1.ListOptions{LabelSelector: s.selector, Limit: sweepPage}
 	for {
 		list, err := s.cluster.metadata.Resource(at.resource).Namespace(at.namespace).List(ctx, o)
 		switch {
 		case apierrors.IsForbidden(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err), apierrors.IsResourceExpired(err):
-			return &swept{}, nil // each object is asked for
+			return nil, nil
 		case err != nil:
 			return nil, fmt.Errorf("cannot list %s in namespace %q: %w", at.resource.Resource, at.namespace, err)
 		}
 		for i := range list.Items {
-			in.objects[list.Items[i].Name] = &list.Items[i]
+			live := &list.Items[i]
+			in := found.objects[live.Namespace]
+			if in == nil {
+				in = map[string]*metav1.PartialObjectMetadata{}
+				found.objects[live.Namespace] = in
+			}
+			in[live.Name] = live
 		}
 		if o.Continue = list.Continue; o.Continue == "" {
-			in.restored = s.goesBack(at, list.ResourceVersion)
-			return in, nil
+			found.version = list.ResourceVersion
+			return found, nil
 		}
 	}
 }

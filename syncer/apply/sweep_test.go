@@ -271,6 +271,58 @@ func TestSweepIsShared(t *testing.T) {
 	}
 }
 
+// TestSweepOfManyNamespaces: of more than a few namespaces a kind is listed at once, and each
+// namespace is held against its own versions.
+func TestSweepOfManyNamespaces(t *testing.T) {
+	s := newSweeper(t)
+	configMaps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	for i := range 10 {
+		s.put(anObject("ConfigMap", "a", &s.owner), func(u *unstructured.Unstructured) { u.SetNamespace(fmt.Sprint("n-", i)) })
+	}
+	begin := func() *Sweep {
+		s.reads = 0
+		return s.client.Sweep(s.owner.LabelGroup+"/namespace="+s.owner.Namespace, s.versions)
+	}
+	look := func(sweep *Sweep, namespaces int) (found, trusted int) {
+		t.Helper()
+		for i := range namespaces {
+			live, same, err := sweep.find(t.Context(), place{configMaps, fmt.Sprint("n-", i)}, "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if live != nil && live.Namespace == fmt.Sprint("n-", i) {
+				found++
+			}
+			if same {
+				trusted++
+			}
+		}
+		return found, trusted
+	}
+	if found, trusted := look(begin(), 12); found != 10 || trusted != 12 || s.reads != narrowLists+1 {
+		t.Errorf("%d of 10 found, %d of 12 trusted, by %d lists, want %d", found, trusted, s.reads, narrowLists+1)
+	}
+	// A backup from before is restored. All namespaces are of another history, also those
+	// that are listed at once now and were not before.
+	for key, version := range s.versions {
+		s.versions[key] = version + "0"
+	}
+	if found, trusted := look(begin(), 12); found != 10 || trusted != 0 {
+		t.Errorf("after a restore %d of 10 found, %d trusted", found, trusted)
+	}
+	// Who may not list all namespaces lists each, and does not ask again.
+	sweep := begin()
+	look(sweep, narrowLists)
+	s.refuses["GET configmaps"] = apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "", errors.New("no"))
+	if live, _, err := sweep.find(t.Context(), place{configMaps, "n-8"}, "a"); live != nil || err != nil || s.reads != narrowLists+2 {
+		t.Errorf("a list that is forbidden shows %v, %v, after %d reads", live, err, s.reads)
+	}
+	delete(s.refuses, "GET configmaps")
+	if live, _, err := sweep.find(t.Context(), place{configMaps, "n-9"}, "a"); live == nil || err != nil || s.reads != narrowLists+3 {
+		t.Errorf("a list of one namespace shows %v, %v, after %d reads", live, err, s.reads)
+	}
+}
+
 // TestStuck: a kind whose requests the API server gives up after a while is tried once in
 // a push, and the others are applied.
 func TestStuck(t *testing.T) {
