@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -46,6 +47,8 @@ type push struct {
 	// the records of layers, nil without a sweep of the parent's own.
 	sweeps  map[account.Account]*apply.Sweep
 	records *apply.Sweep
+	// listed are the records of the layers as one list showed them, until they are used.
+	listed map[string]*corev1.ConfigMap
 }
 
 // seedAll brings each selected layer into the child and releases the layers that no

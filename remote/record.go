@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/account"
 	"github.com/cascade-gitops/cascade/remote/epoch"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/record"
@@ -38,8 +39,12 @@ func (p *push) openRecord(ctx context.Context, layer types.NamespacedName, entry
 // readRecord reads a ConfigMap in the child, with the kubeconfig if the parent's own
 // account may not: its rights for a layer come with the first push.
 func (p *push) readRecord(ctx context.Context, name string) (*corev1.ConfigMap, error) {
-	cm := &corev1.ConfigMap{}
-	err := p.session.Read(ctx, "/api/v1/namespaces/"+v1alpha1.AgentNamespace+"/configmaps/"+name, cm)
+	cm, err := p.listedRecord(ctx, name)
+	if cm != nil || err != nil {
+		return cm, err
+	}
+	cm = &corev1.ConfigMap{}
+	err = p.session.Read(ctx, "/api/v1/namespaces/"+v1alpha1.AgentNamespace+"/configmaps/"+name, cm)
 	if !apierrors.IsForbidden(err) {
 		return cm, err
 	}
@@ -48,6 +53,48 @@ func (p *push) readRecord(ctx context.Context, name string) (*corev1.ConfigMap, 
 		return nil, err
 	}
 	return cm, admin.Get(ctx, types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: name}, cm)
+}
+
+// fewRecords are read one by one.
+const fewRecords = 2
+
+// listedRecord is a record as a list of all showed it, once: who reads it again wants it as
+// it is by then. The list is made with the kubeconfig, when many are read: after a start.
+// Nil is to be read by itself, as somebody may have taken its label.
+func (p *push) listedRecord(ctx context.Context, name string) (*corev1.ConfigMap, error) {
+	if p.listed == nil {
+		p.listed = map[string]*corev1.ConfigMap{}
+		unread := 0
+		for _, s := range p.layers {
+			if !s.notes.looked {
+				unread++
+			}
+		}
+		if unread <= fewRecords {
+			return nil, nil
+		}
+		admin, err := p.session.AtHand(ctx)
+		if err == nil && admin == nil {
+			admin, err = p.lister(ctx, account.Account{})
+		}
+		if err != nil || admin == nil {
+			return nil, err
+		}
+		list := &corev1.ConfigMapList{}
+		err = admin.List(ctx, list, client.InNamespace(v1alpha1.AgentNamespace), client.MatchingLabels{v1alpha1.RecordLabel: "layer"})
+		switch {
+		case apierrors.IsForbidden(err):
+			return nil, nil // each may be read all the same
+		case err != nil:
+			return nil, fmt.Errorf("cannot list the records of layers in the child: %w", err)
+		}
+		for i := range list.Items {
+			p.listed[list.Items[i].Name] = &list.Items[i]
+		}
+	}
+	cm := p.listed[name]
+	delete(p.listed, name)
+	return cm, nil
 }
 
 // claim makes sure that this process may write a record, and marks it as its own.

@@ -3,7 +3,9 @@ package remote
 import (
 	"context"
 	"maps"
+	"slices"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -17,11 +19,33 @@ import (
 )
 
 // permit makes sure that the parent has the rights to push the phases.
-func (s *seeding) permit(ctx context.Context, phases []apply.Phase) error {
-	role := access.LayerRole(s.layer.Namespace, s.layer.Name)
-	if !s.as.Parent() {
-		return s.grant(ctx, role, access.Acting(s.as.Name, record.Name(s.key())))
+func (s *seeding) permit(ctx context.Context, phases []apply.Phase, rec *record.Record) error {
+	rules := access.Acting(s.as.Name, record.Name(s.key()))
+	if s.as.Parent() {
+		var err error
+		if rules, err = s.rules(ctx, phases); err != nil {
+			return err
+		}
 	}
+	role := access.LayerRole(s.layer.Namespace, s.layer.Name)
+	// The rights of an earlier process are still there; to write those of all layers again
+	// after each start would be three requests for each.
+	all, err := access.Digest(slices.Concat(access.BaseRights(), rules))
+	if err == nil && rec.Rights == all {
+		err = s.session.Trust(role, rules)
+	}
+	if err != nil {
+		return reason.Because(v1alpha1.ReasonSeedFailed, err)
+	}
+	if err := s.grant(ctx, role, rules); err != nil {
+		return err
+	}
+	rec.Rights = all
+	return nil
+}
+
+// rules are the rights that the parent needs for what the layer declares.
+func (s *seeding) rules(ctx context.Context, phases []apply.Phase) ([]rbacv1.PolicyRule, error) {
 	var objects []*unstructured.Unstructured
 	defined := map[schema.GroupKind]string{}
 	for _, p := range phases {
@@ -32,9 +56,9 @@ func (s *seeding) permit(ctx context.Context, phases []apply.Phase) error {
 	var unsure error
 	rules := access.Rights(objects, s.resources(ctx, defined, &unsure), record.Name(s.key()))
 	if unsure != nil {
-		return cannotReach(unsure)
+		return nil, cannotReach(unsure)
 	}
-	return s.grant(ctx, role, rules)
+	return rules, nil
 }
 
 // resources names the resource of a kind, from the definitions of the layer or from

@@ -304,7 +304,7 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 	if err != nil {
 		return err
 	}
-	if err := s.permit(ctx, phases); err != nil {
+	if err := s.permit(ctx, phases, rec); err != nil {
 		return err
 	}
 	if s.layer.Spec.Agent != nil && !rec.Exists() && rec.Applied.Digest == "" {

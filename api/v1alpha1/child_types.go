@@ -108,7 +108,9 @@ type ChildIdentity struct {
 	TakingOver bool `json:"takingOver,omitempty"`
 }
 
-// ChildLayer is the record of one layer on one child.
+// ChildLayer is the record of one layer on one child. One manager owns it as a whole: to
+// tell who owns which of its fields would be a quarter of the Child.
+// +structType=atomic
 type ChildLayer struct {
 	// Name of the Layer.
 	Name string `json:"name"`

@@ -53,6 +53,9 @@ type Link struct {
 	// rights are digests of the rules that the parent's roles have, by name of the role,
 	// as far as is known.
 	rights map[string]string
+	// doubted: the child refused something since it granted rights last. What earlier
+	// processes say that they granted does not count then.
+	doubted bool
 
 	// identity and version are those that the API server at the endpoint returned.
 	identity, version string

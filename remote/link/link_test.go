@@ -24,6 +24,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -31,6 +33,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/access"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/syncer/answer"
 )
@@ -597,5 +600,37 @@ func TestSteady(t *testing.T) {
 		if !errors.Is(a, c.a) || (a == c.a) != c.untouched {
 			t.Errorf("%s: it became %#v", c.reason, a)
 		}
+	}
+}
+
+// TestTrust: rights that an earlier process granted count until the child refuses something.
+func TestTrust(t *testing.T) {
+	n := newNear(t, newFar(t))
+	rules := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}}}
+	digest, err := access.Digest(rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Session{link: n.Link}
+	trusted := func() bool {
+		t.Helper()
+		if err := s.Trust("role", rules); err != nil {
+			t.Fatal(err)
+		}
+		return n.rights["role"] == digest
+	}
+	if trusted() {
+		t.Error("a parent without a token of its account trusts that it has rights")
+	}
+	n.good(t)
+	if !trusted() {
+		t.Error("rights on record do not count")
+	}
+	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "a", errors.New("no"))
+	if !s.Repair(refused) || len(n.rights) > 0 {
+		t.Errorf("a refusal is not to be repaired: %v", n.rights)
+	}
+	if trusted() {
+		t.Error("rights on record count although the child refused something")
 	}
 }

@@ -217,7 +217,8 @@ func steady(err error, server string) error {
 // the cluster is the recorded one.
 func (l *Link) regrant(ctx context.Context, q Request) error {
 	l.drop()
-	l.identity, l.rights = "", nil
+	l.identity = ""
+	l.doubt()
 	if err := l.reread(ctx, q); err != nil {
 		return err
 	}

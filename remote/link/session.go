@@ -74,7 +74,7 @@ func (s *Session) Identify(ctx context.Context) error {
 	err := l.verify(ctx)
 	if apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) {
 		l.drop()
-		l.rights = nil
+		l.doubt()
 		if err = l.reread(ctx, s.request); err == nil {
 			err = l.verify(ctx)
 		}
@@ -98,7 +98,7 @@ func (s *Session) Repair(err error) bool {
 		s.link.drop()
 		return true
 	case apierrors.IsForbidden(err) && s.link.rights != nil:
-		s.link.rights = nil
+		s.link.doubt()
 		return true
 	}
 	return false
@@ -198,10 +198,30 @@ func (s *Session) Grant(ctx context.Context, role string, rules []rbacv1.PolicyR
 	if l.rights == nil {
 		l.rights = map[string]string{}
 	}
+	l.rights[access.BaseRole], l.rights[role], l.doubted = "", digest, false
+	l.mayWatch()
+	return nil
+}
+
+// Trust takes it that an earlier process granted these rights, and those that Grant gives
+// with all of them, as a record in the child says. Grant has nothing to do then. What the
+// child refuses all the same, Repair has Grant do again.
+func (s *Session) Trust(role string, rules []rbacv1.PolicyRule) error {
+	l := s.link
+	digest, err := access.Digest(rules)
+	if _, known := l.rights[role]; err != nil || known || l.doubted || l.minted == nil {
+		return err
+	}
+	if l.rights == nil {
+		l.rights = map[string]string{}
+	}
 	l.rights[access.BaseRole], l.rights[role] = "", digest
 	l.mayWatch()
 	return nil
 }
+
+// doubt forgets which rights the parent has.
+func (l *Link) doubt() { l.rights, l.doubted = nil, true }
 
 // Revoke deletes the parent's rights for a layer that is no longer pushed.
 func (s *Session) Revoke(ctx context.Context, role string) error {

@@ -71,6 +71,8 @@ type Record struct {
 	Applied   State `json:"applied,omitzero"`
 	// Ownership is the apply.Ownership of the objects after they were applied completely.
 	Ownership string `json:"ownership,omitempty"`
+	// Rights identify those that the parent had when it pushed the layer last.
+	Rights string `json:"rights,omitempty"`
 	// Settled: the layer was applied with all the Clusters that it declares. From then
 	// on its Clusters are created without approval.
 	Settled bool `json:"settled,omitempty"`
