@@ -75,7 +75,7 @@ func childLabels(of map[string]string) map[string]string {
 var errNoClusterAPI = errors.New("kind Cluster is not served: Cluster API is not installed in this tier")
 
 // errNotListed: the agent has started and does not know the Clusters of its tier yet.
-var errNotListed = errors.New("Clusters are not listed yet: see the agent's log if this stays")
+var errNotListed = errors.New("the agent has not listed the Clusters of its tier yet: its log says why if this stays")
 
 // listHolds is for how long after the agent's start what a Child says stands while
 // Clusters are not listed.

@@ -360,8 +360,13 @@ func (s *stand) restart(ctx context.Context) (result, error) {
 			if err != nil {
 				return err
 			}
+			// The records of more than two layers come in one list.
+			listed, err := s.control.Reached(ctx, "list configmaps")
+			if err != nil {
+				return err
+			}
 			counts, err := s.control.Counts(ctx)
-			if err != nil || n == len(s.names) && counts["get configmaps"] >= len(s.names)*s.options.layers {
+			if err != nil || n == len(s.names) && (listed == n || counts["get configmaps"] >= n*s.options.layers) {
 				return err
 			}
 			if err := pause(ctx, 100*time.Millisecond); err != nil {
