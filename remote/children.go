@@ -37,6 +37,8 @@ const (
 	// movingPause is the pause while tiers below the child are not ready: what
 	// they report comes up tier by tier.
 	movingPause = 3 * time.Second
+	// toldPause is the pause while the watch of the child's heartbeat tells what changes.
+	toldPause = 5 * time.Minute
 	// movingFor is how long after a change of their numbers they count as on their way.
 	movingFor = time.Minute
 	// waitPause is the pause while something else has to happen first. An event should
@@ -72,7 +74,8 @@ const periodic = handler.LowPriority
 
 // Children reconciles Child objects, one cluster in each reconcile. At rest a
 // reconcile sends nothing to the API server of this tier. A probe, which runs off
-// the workers of the queue, sends one request to the child.
+// the workers of the queue, sends one request to the child. A child whose agent's
+// heartbeat is watched needs none.
 type Children struct {
 	// Client reads from the cache and writes. Cache has what is watched of Namespaces
 	// and of the Secrets of Clusters.
@@ -101,7 +104,8 @@ type Children struct {
 	Providers *providers.Library
 	// Workers render the paths of layers, with the tasks of package render.
 	Workers worker.Runner
-	// ObserveInterval is the time between two probes of a child.
+	// ObserveInterval is the time between two probes of a child that is ready and does not
+	// tell by itself that it is.
 	ObserveInterval time.Duration
 
 	// Allowed is what kubeconfigs may have besides an address and credentials.

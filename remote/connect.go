@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -35,8 +36,9 @@ func (r *run) connect(ctx context.Context, l *link.Link, cluster capibridge.Clus
 	}
 	id := r.child.Status.Identity
 	ready := meta.IsStatusConditionTrue(r.child.Status.Conditions, v1alpha1.ReadyCondition)
+	requested := r.child.Annotations[fluxmeta.ReconcileRequestAnnotation] != r.child.Status.LastHandledReconcileAt
 	q := link.Request{
-		Source: source, Agent: slices.ContainsFunc(selected, hasAgent), Urgent: !ready,
+		Source: source, Agent: slices.ContainsFunc(selected, hasAgent), Urgent: !ready || requested,
 		Read: func(ctx context.Context) (*rest.Config, error) { return r.kubeconfig(ctx, ref, cluster) },
 	}
 	if id != nil {

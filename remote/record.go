@@ -59,14 +59,15 @@ func (p *push) readRecord(ctx context.Context, name string) (*corev1.ConfigMap, 
 const fewRecords = 2
 
 // listedRecord is a record as a list of all showed it, once: who reads it again wants it as
-// it is by then. The list is made with the kubeconfig, when many are read: after a start.
-// Nil is to be read by itself, as somebody may have taken its label.
+// it is by then. The list is made with the kubeconfig, when many are read: after a start,
+// and by the first comparison. Nil is to be read by itself, as somebody may have taken its label.
 func (p *push) listedRecord(ctx context.Context, name string) (*corev1.ConfigMap, error) {
 	if p.listed == nil {
 		p.listed = map[string]*corev1.ConfigMap{}
 		unread := 0
 		for _, s := range p.layers {
-			if !s.notes.looked {
+			// One that was never looked at, or is due and has no seal.
+			if n := s.notes; !n.looked || n.seal == nil && !p.Now().Before(n.due) {
 				unread++
 			}
 		}

@@ -34,6 +34,8 @@ type run struct {
 	// gone: the Child was deleted, or is another process's by now. asking: the run only started a probe; the next run
 	// handles what a person may have requested.
 	gone, asking bool
+	// told: the child says by itself when something changes.
+	told bool
 	// rest is how long nothing can be pushed, because the child used up its time.
 	rest time.Duration
 }
@@ -126,6 +128,8 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 	if err := r.publish(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
+	// Another kubeconfig than that of Cluster API nobody tells of.
+	r.told = r.object != nil && l.Told()
 	result = r.next(selected)
 	if l.Changed() {
 		// While the report was read, it changed again.
@@ -167,6 +171,8 @@ func (r *run) pace() ctrl.Result {
 	switch {
 	case c.Status == metav1.ConditionTrue && r.movingBelow():
 		return ctrl.Result{RequeueAfter: r.jittered(min(movingPause, r.ObserveInterval))}
+	case c.Status == metav1.ConditionTrue && r.told:
+		return ctrl.Result{RequeueAfter: r.jittered(max(toldPause, r.ObserveInterval)), Priority: new(periodic)}
 	case c.Status == metav1.ConditionTrue:
 		return ctrl.Result{RequeueAfter: r.jittered(r.ObserveInterval), Priority: new(periodic)}
 	case c.Reason == v1alpha1.ReasonPruneBlocked, c.Reason == v1alpha1.ReasonPaused, c.Reason == v1alpha1.ReasonNoLayer, c.Reason == v1alpha1.ReasonInvalidSpec,

@@ -46,8 +46,8 @@ const (
 	VariablePrefix = "vars.cascade.dev/"
 	// OwnerLabel on a Cluster or Child names whom the cluster belongs to, for fleet views.
 	OwnerLabel = "cascade.dev/owner"
-	// ReportLabel on the agent's Lease is the digest of its report, so that
-	// a parent that reads the one knows whether to read the other.
+	// ReportLabel on a Lease of the agent is the digest of its report, so that
+	// a parent that knows the one knows whether to read the other.
 	ReportLabel = "cascade.dev/report"
 	// ShardsLabel on a Lease says how many shards of children the holder serves, and at
 	// which renewal it said so.
@@ -92,6 +92,9 @@ const (
 	FirstSyncConfigMap = "cascade-first-sync"
 	// LeaderLease is held by a working agent.
 	LeaderLease = "cascade-leader"
+	// HeartbeatLease is renewed by a working agent every few seconds, and at once when its
+	// report has changed. Its parent watches it.
+	HeartbeatLease = "cascade-heartbeat"
 	// ParentServiceAccount is who the parent is in the child.
 	ParentServiceAccount = "cascade-parent"
 )

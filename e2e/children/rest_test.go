@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -94,9 +95,10 @@ func TestRemoteAtRest(t *testing.T) {
 			}
 		}},
 		check{"ObserveOneRequestPerInterval", func(t *testing.T) {
-			for name, p := range planes {
-				f.quiet(t, p, name)
-			}
+			f.quiet(t, pushed, "pushed")
+		}},
+		check{"AgentIsNotAsked", func(t *testing.T) {
+			f.told(t, armed, "armed")
 		}},
 		step{"RestartWritesNothing", func(t *testing.T) {
 			from := map[string]int64{}
@@ -230,6 +232,37 @@ func (p *plane) parentWrote(t *testing.T, from int64) {
 			t.Errorf("%s was written to: %s %s by %s", p.Name, e.Verb, e.RequestURI, e.User.Username)
 		}
 	}
+}
+
+// told fails the test if a child whose agent has a heartbeat is asked for anything while
+// nothing happens.
+func (f *fleet) told(t *testing.T, p *plane, name string) {
+	t.Helper()
+	f.reconciled(t, name)
+	f.ready(t, name, "")
+	var renewed []time.Time
+	from := int64(-1)
+	scenario.Eventually(t, scenario.Converge, "the heartbeat is renewed", func(ctx context.Context) error {
+		lease := &coordinationv1.Lease{}
+		if err := scenario.Get(ctx, p.Tier, lease, v1alpha1.AgentNamespace, v1alpha1.HeartbeatLease); err != nil {
+			return err
+		}
+		if at := lease.Spec.RenewTime.Time; len(renewed) == 0 || !at.Equal(renewed[len(renewed)-1]) {
+			renewed = append(renewed, at)
+		}
+		if from < 0 && len(renewed) == 2 {
+			from = p.now(t) // by now the watch has shown one
+		}
+		if len(renewed) < 4 {
+			return fmt.Errorf("%d times", len(renewed)-1)
+		}
+		return nil
+	})
+	asked := p.byParent(t, from)
+	for _, e := range asked {
+		t.Errorf("%s was asked to %s %s", name, e.Verb, e.RequestURI)
+	}
+	t.Logf("%s was asked %d times within %.1f s", name, len(asked), renewed[len(renewed)-1].Sub(renewed[1]).Seconds())
 }
 
 // quiet counts what a child is asked while nothing happens, by the times that its

@@ -298,7 +298,7 @@ func (f *fleet) noWritesByParent(t *testing.T, tier *stage.Tier, from int64) {
 			continue
 		}
 		if slices.Contains([]string{"create", "update", "patch", "delete", "deletecollection"}, e.Verb) {
-			t.Errorf("%s: its parent wrote: %s %s", tier.Name, e.Verb, e.RequestURI)
+			t.Errorf("%s: its parent wrote at %s: %s %s", tier.Name, e.Received.Format("15:04:05.000"), e.Verb, e.RequestURI)
 		}
 	}
 }

@@ -76,7 +76,7 @@ func revisionOf(c *content) string {
 	return "main@sha1:" + hex.EncodeToString(c.intent[:]) + strings.Repeat("0", 24)
 }
 
-// report writes what the agent says of its tier, and the lease that it holds.
+// report writes what the agent says of its tier, and the leases that it renews.
 func (c *Cluster) report() {
 	said := v1alpha1.Report{Agent: "fleetsim", Ready: true, Reason: v1alpha1.ReasonSucceeded, Since: metav1.NewTime(c.fleet.start.UTC().Truncate(time.Second))}
 	var revisions []string
@@ -98,8 +98,15 @@ func (c *Cluster) report() {
 	text, _ := json.Marshal(said) // our own type
 	sum := sha256.Sum256(text)
 	c.ensure(builtin("ConfigMap"), v1alpha1.ReportConfigMap, part{"data": part{v1alpha1.ReportKey: string(text)}})
-	lease := c.ensure(builtin("Lease"), v1alpha1.LeaderLease, part{
-		"labels": part{v1alpha1.ReportLabel: hex.EncodeToString(sum[:16])},
+	for _, name := range []string{v1alpha1.LeaderLease, v1alpha1.HeartbeatLease} {
+		c.renewed(name, hex.EncodeToString(sum[:16]))
+	}
+}
+
+// renewed writes a lease that the agent renews from then on, with the digest of its report.
+func (c *Cluster) renewed(name, digest string) {
+	lease := c.ensure(builtin("Lease"), name, part{
+		"labels": part{v1alpha1.ReportLabel: digest},
 		"spec": part{
 			"holderIdentity": "cascade-simulated", "leaseDurationSeconds": int64(15), "leaseTransitions": int64(0),
 			"acquireTime": c.fleet.start.UTC().Format(metav1.RFC3339Micro), "renewTime": marks[holeRenewed],

@@ -10,6 +10,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cascade-gitops/cascade/remote/report"
 )
 
 // Numbers of a watch.
@@ -19,6 +21,8 @@ const (
 	watchTimeout = 30 * time.Minute
 	// bookmarkInterval is the time between two bookmarks.
 	bookmarkInterval = time.Minute
+	// renewInterval is the time between two renewals of a lease that a watch shows.
+	renewInterval = report.Heartbeat
 )
 
 // watch streams the changes of a kind.
@@ -84,6 +88,12 @@ func (w *watch) run(out http.ResponseWriter) {
 	defer timer.Stop()
 	marks := time.NewTicker(bookmarkInterval)
 	defer marks.Stop()
+	var renewals <-chan time.Time
+	if w.request.kind.Kind == "Lease" {
+		ticks := time.NewTicker(renewInterval)
+		defer ticks.Stop()
+		renewals = ticks.C
+	}
 	for _, o := range w.initial {
 		if !w.send(out, "ADDED", o) {
 			return
@@ -117,12 +127,39 @@ func (w *watch) run(out http.ResponseWriter) {
 			if w.bookmarks && !w.bookmark(out, false) {
 				return
 			}
+		case <-renewals:
+			if !w.renew(out) {
+				return
+			}
 		case <-timer.C:
 			return
 		case <-w.request.Context().Done():
 			return
 		}
 	}
+}
+
+// renew shows the leases that somebody renews all the time. A server that hangs shows
+// nothing.
+func (w *watch) renew(out http.ResponseWriter) bool {
+	c := w.request.cluster
+	if c.currentFaults().Hang {
+		return true
+	}
+	var renewed []*record
+	c.mu.Lock()
+	for _, o := range c.list(w.request.kind, w.request.action.namespace) {
+		if o.renewing && w.selection.matches(o) {
+			renewed = append(renewed, o)
+		}
+	}
+	c.mu.Unlock()
+	for _, o := range renewed {
+		if !w.send(out, "MODIFIED", o) {
+			return false
+		}
+	}
+	return true
 }
 
 // next returns the changes that the client does not have, and what is closed

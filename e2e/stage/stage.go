@@ -75,6 +75,8 @@ type Options struct {
 type Stage struct {
 	// Git serves the repositories.
 	Git *gitserver.Server
+	// deployKeys are private keys by repository.
+	deployKeys map[string][]byte
 	// MoM is the first tier.
 	MoM *Tier
 
@@ -202,6 +204,23 @@ func (s *Stage) git(ctx context.Context) error {
 	return nil
 }
 
+// deployKey of a repository. A MoM that is set up anew gets the same one, as from the vault
+// of the people who run it: another key would be a change of what it delivers.
+func (s *Stage) deployKey(repository string) ([]byte, error) {
+	if key := s.deployKeys[repository]; key != nil {
+		return key, nil
+	}
+	key, err := s.Git.DeployKey(repository)
+	if err != nil {
+		return nil, err
+	}
+	if s.deployKeys == nil {
+		s.deployKeys = map[string][]byte{}
+	}
+	s.deployKeys[repository] = key
+	return key, nil
+}
+
 // bootstrap does what a person does once: Secrets, and the bootstrap manifests.
 func (s *Stage) bootstrap(ctx context.Context) error {
 	c, err := s.MoM.Client()
@@ -219,7 +238,7 @@ func (s *Stage) bootstrap(ctx context.Context) error {
 	}
 	for _, repository := range repositories {
 		name := filepath.Base(repository)
-		key, err := s.Git.DeployKey(name)
+		key, err := s.deployKey(name)
 		if err != nil {
 			return err
 		}

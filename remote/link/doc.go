@@ -3,7 +3,8 @@
 //
 // A reconcile asks (Link.Ask) what the last probe found. If there is nothing new, a
 // probe begins in a goroutine of the link, which calls for another reconcile when it
-// is done. A reconcile that has a result calls the child by a Session.
+// is done. A reconcile that has a result calls the child by a Session. While the watch of
+// the agent's heartbeat tells that the child is alive, there is a result without a probe.
 //
 // Invariants:
 //

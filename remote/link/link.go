@@ -71,7 +71,7 @@ type Link struct {
 	responded time.Time
 	tried     string
 	agent     Agent
-	watch     reportWatch
+	beat      heartbeat
 }
 
 func (l *Link) mayWrite() error { return l.pool.MayWrite(l.key) }
@@ -103,9 +103,10 @@ func (l *Link) use(config *rest.Config, source string) error {
 		l.identity, l.version, l.versionStale, l.rights = "", "", false, nil
 		l.failures, l.notBefore = 0, time.Time{}
 		l.endpoint = endpoint
-		if l.watch.end != nil {
-			l.watch.end()
+		if l.beat.end != nil {
+			l.beat.end()
 		}
+		l.beat = heartbeat{end: l.beat.end, open: l.beat.open}
 	}
 	l.admin, l.source, l.host, l.tls, l.proxy = admin, source, config.Host, config.TLSClientConfig, config.Proxy
 	l.lapses = capibridge.CredentialOf(config).ExpiresAt

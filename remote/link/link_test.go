@@ -58,7 +58,10 @@ type far struct {
 	tokens map[string]bool // accepted, true for the administrator's
 	minted int
 	life   int64
+	// lease is the version of the heartbeat, empty if there is none, and leader that of the
+	// leader's Lease.
 	lease  string
+	leader string
 	report string
 	digest string
 	// version of the report's ConfigMap; there is none if it is empty.
@@ -75,7 +78,7 @@ type far struct {
 
 func newFar(t *testing.T) *far {
 	t.Helper()
-	f := &far{uid: "one", tokens: map[string]bool{"admin": true}, life: 3600, account: true, lease: "1", digest: "d1", version: "1", report: `{"ready":true,"reason":"Succeeded"}`}
+	f := &far{uid: "one", tokens: map[string]bool{"admin": true}, life: 3600, account: true, lease: "1", leader: "1", digest: "d1", version: "1", report: `{"ready":true,"reason":"Succeeded"}`}
 	f.Server = httptest.NewTLSServer(f)
 	t.Cleanup(f.Close)
 	return f
@@ -136,8 +139,10 @@ func (f *far) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			Spec:   authenticationv1.TokenRequestSpec{ExpirationSeconds: &f.life},
 			Status: authenticationv1.TokenRequestStatus{Token: token, ExpirationTimestamp: metav1.Unix(0, 0)}, // a clock that is wrong by decades
 		})
+	case strings.HasSuffix(path, "/"+v1alpha1.HeartbeatLease) && f.lease != "":
+		say("coordination.k8s.io/v1", "Lease", leaseOf(f.lease, f.digest))
 	case strings.HasSuffix(path, "/"+v1alpha1.LeaderLease):
-		say("coordination.k8s.io/v1", "Lease", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{ResourceVersion: f.lease, Labels: map[string]string{v1alpha1.ReportLabel: f.digest}}})
+		say("coordination.k8s.io/v1", "Lease", leaseOf(f.leader, f.digest))
 	case strings.HasSuffix(path, "/"+v1alpha1.ReportConfigMap) && f.version != "":
 		partial := strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")
 		if partial {
@@ -151,6 +156,10 @@ func (f *far) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		status(http.StatusNotFound, metav1.StatusReasonNotFound)
 	}
+}
+
+func leaseOf(version, digest string) coordinationv1.Lease {
+	return coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version, Labels: map[string]string{v1alpha1.ReportLabel: digest}}}
 }
 
 // asked returns what was asked for since the last call.
@@ -248,7 +257,7 @@ func TestProbe(t *testing.T) {
 	f := newFar(t)
 	n := newNear(t, f)
 	a := n.good(t)
-	expect(t, "the first contact", f.asked(), "GET readyz, GET kube-system, GET version, POST token, GET cascade-leader, GET cascade-report")
+	expect(t, "the first contact", f.asked(), "GET readyz, GET kube-system, GET version, POST token, GET cascade-heartbeat, GET cascade-report")
 	if a.Identity != "one" || a.Version != "v1.36.3" || a.Agent.Report == nil || !a.Agent.Report.Ready {
 		t.Errorf("result is %+v", a)
 	}
@@ -257,20 +266,20 @@ func TestProbe(t *testing.T) {
 	}
 	n.clock.add(time.Minute)
 	n.good(t)
-	expect(t, "at rest", f.asked(), "GET version, GET cascade-leader")
+	expect(t, "at rest", f.asked(), "GET version, GET cascade-heartbeat, GET cascade-leader")
 	n.clock.add(time.Minute)
 	n.good(t)
-	expect(t, "at rest", f.asked(), "GET cascade-leader")
+	expect(t, "at rest", f.asked(), "GET cascade-heartbeat, GET cascade-leader")
 	n.clock.add(10 * time.Second)
 	n.good(t)
-	expect(t, "soon after", f.asked(), "GET cascade-leader")
+	expect(t, "soon after", f.asked(), "GET cascade-heartbeat, GET cascade-leader")
 
 	f.change(func(f *far) { f.digest, f.lease, f.version, f.report = "d2", "2", "2", `{"ready":false,"reason":"X"}` })
 	n.clock.add(time.Minute)
 	if a := n.good(t); a.Agent.Report.Ready {
 		t.Error("a new report is not read")
 	}
-	expect(t, "after a report", f.asked(), "GET cascade-leader, GET cascade-report")
+	expect(t, "after a report", f.asked(), "GET cascade-heartbeat, GET cascade-report")
 
 	n.clock.add(time.Minute)
 	if a := n.good(t); reason.Of(a.Agent.Err) != v1alpha1.ReasonAgentNotReady {
@@ -316,7 +325,7 @@ func TestRotationIsSilent(t *testing.T) {
 	n.clock.add(time.Minute)
 	f.asked()
 	n.good(t)
-	expect(t, "a token that was revoked", f.asked(), "GET version, GET readyz, GET kube-system, GET version, POST token, GET cascade-leader")
+	expect(t, "a token that was revoked", f.asked(), "GET version, GET readyz, GET kube-system, GET version, POST token, GET cascade-heartbeat, GET cascade-leader")
 
 	// Rotated credentials for the same server leave the token alone.
 	n.q.Source = "s2"
@@ -326,7 +335,7 @@ func TestRotationIsSilent(t *testing.T) {
 	n.q.Source = "s3"
 	n.clock.add(time.Minute)
 	n.good(t)
-	expect(t, "a rotated kubeconfig", f.asked(), "GET cascade-leader")
+	expect(t, "a rotated kubeconfig", f.asked(), "GET cascade-heartbeat, GET cascade-leader")
 	if n.failures != 0 {
 		t.Errorf("%d failures were counted", n.failures)
 	}
@@ -495,7 +504,7 @@ func TestLapsedKubeconfig(t *testing.T) {
 	f.change(func(f *far) { f.tokens = map[string]bool{"second": true} })
 	f.asked()
 	n.good(t)
-	expect(t, "a token that lapsed", f.asked(), "POST token, GET cascade-leader, GET cascade-report?")
+	expect(t, "a token that lapsed", f.asked(), "POST token, GET cascade-heartbeat, GET cascade-leader, GET cascade-report?")
 
 	n.token, n.q.Source = first, "s2"
 	n.clock.add(time.Minute)

@@ -209,5 +209,5 @@ func TestSilentPush(t *testing.T) {
 	}
 	n.clock.add(breakPause)
 	n.good(t)
-	expect(t, "the probe after it", f.asked(), "GET readyz, GET kube-system, GET version, GET cascade-leader")
+	expect(t, "the probe after it", f.asked(), "GET readyz, GET kube-system, GET version, GET cascade-heartbeat")
 }

@@ -54,22 +54,17 @@ type Result struct {
 	Agent             Agent
 }
 
-// Agent is what is known of a child's agent. The report is only read when the lease says
-// that it changed.
+// Agent is what is known of a child's agent. The report is only read when the heartbeat
+// says that it changed.
 type Agent struct {
 	// Report is the last one, nil before the first.
 	Report *v1alpha1.Report
 	// Err is why there is no report, or the agent is not alive. It has a reason.
 	Err error
-	// lease is its resource version, and changed is when, by our clock, that was last
-	// seen to change: the clocks of two clusters cannot be compared.
-	lease   string
-	changed time.Time
-	// Renewed: the lease was seen to change. The first look at it shows nothing: its holder
-	// may be dead for days.
+	// Renewed: the agent was seen to be alive in the life of this process.
 	Renewed bool
-	// digest that the lease had when the report was read last, text the digest of what was
-	// read, and version that of its ConfigMap.
+	// digest that the heartbeat had when the report was read last, text the digest of what
+	// was read, and version that of its ConfigMap.
 	digest, text, version string
 	// look is when to look next whether the report is still there.
 	look time.Time
@@ -77,7 +72,8 @@ type Agent struct {
 
 // Ask returns the result of a probe that ended, or starts a probe. Without a result
 // the run ends, and the child is reconciled again when the probe is done, or after
-// wait if that is not zero.
+// wait if that is not zero. While the watch tells that the agent is alive, and what it
+// reported was read, the result needs no probe.
 func (l *Link) Ask(q Request) (a *Result, wait time.Duration) {
 	now := l.pool.now()
 	l.mu.Lock()
@@ -92,9 +88,24 @@ func (l *Link) Ask(q Request) (a *Result, wait time.Duration) {
 	if wait := l.notBefore.Sub(now); wait > 0 && l.tried == q.Source {
 		return nil, wait
 	}
+	if l.answered(q, now) {
+		a = &Result{At: now, Identity: l.identity, Version: l.version, Agent: l.agent}
+		a.Agent.Renewed = true
+		l.noteContact(q, a)
+		return a, 0
+	}
 	l.probing = true
 	go l.probe(q)
 	return nil, 0
+}
+
+// answered reports whether all that a probe asks for is known by the watch. The caller
+// holds the lock, and no probe is under way.
+func (l *Link) answered(q Request, now time.Time) bool {
+	return q.Agent && !q.Urgent && l.beat.tells(now) && !l.beat.changed &&
+		l.source == q.Source && q.Recorded != "" && l.identity == q.Recorded && l.failures == 0 &&
+		l.minted != nil && now.Before(l.renewAt) && !l.versionStale &&
+		l.agent.Report != nil && l.agent.Err == nil && now.Before(l.agent.look)
 }
 
 // probe is owned by the link: it ends with the link's life.
@@ -118,8 +129,8 @@ func (l *Link) noteContact(q Request, a *Result) {
 	case a.Err != nil || a.Identity != q.Recorded:
 	case !q.Agent:
 		l.heard, l.proven = a.At, true
-	case !a.Agent.changed.IsZero():
-		l.heard, l.proven = a.Agent.changed, a.Agent.Renewed
+	case !l.beat.at.IsZero():
+		l.heard, l.proven = l.beat.at, l.beat.renewed
 	}
 }
 
@@ -152,7 +163,7 @@ func (l *Link) runProbe(ctx context.Context, q Request) *Result {
 	a := &Result{At: l.pool.now(), Identity: l.identity, Version: l.version, Agent: l.agent}
 	if err == nil {
 		l.succeeded()
-		l.watchReport(q)
+		l.watchAgent(q)
 		return a
 	}
 	l.failed()

@@ -25,7 +25,7 @@ import (
 
 // reach sends a request to the API server, which also shows that the server is
 // there. The request reads the identity of the cluster if that is not known, and the
-// lease of its agent otherwise.
+// heartbeat of its agent otherwise.
 func (l *Link) reach(ctx context.Context, q Request) error {
 	asked, err := l.identify(ctx)
 	if err != nil {
@@ -48,7 +48,7 @@ func (l *Link) reach(ctx context.Context, q Request) error {
 		}
 		return l.verify(ctx)
 	}
-	return l.readLease(ctx, q.Urgent)
+	return l.readAgent(ctx, q.Urgent)
 }
 
 // identify reads the identity of the cluster once for each connection, and its
@@ -165,63 +165,138 @@ func (l *Link) renew(ctx context.Context) error {
 }
 
 const (
-	// AgentSilence is how long an agent may not renew its lease before it counts as
-	// dead. It renews every few seconds.
-	AgentSilence = 45 * time.Second
+	// AgentSilence is how long an agent may not renew its heartbeat before it counts as
+	// dead. It renews every report.Heartbeat.
+	AgentSilence = 3 * report.Heartbeat
 	// lookAfter is how old, at most, what was seen of a report may be when its digest has
-	// not changed. Somebody may have deleted or changed the report, which the lease does
+	// not changed. Somebody may have deleted or changed the report, which the heartbeat does
 	// not tell. The agent writes it again by itself within seconds, so this is for one that
 	// does not.
-	lookAfter = 4 * time.Minute
+	lookAfter = 10 * time.Minute
+	// absentFor is how long an agent that has no heartbeat is not asked for one again. The
+	// watch tells when it has.
+	absentFor = 10 * time.Minute
 )
 
-// readLease reads the lease of the child's agent. The lease shows that the agent is
-// alive and, some seconds late, whether there is a new report. An urgent run does not
-// wait for the lease: it reads the report each time.
-func (l *Link) readLease(ctx context.Context, urgent bool) error {
-	lease := &coordinationv1.Lease{}
-	path := "/apis/coordination.k8s.io/v1/namespaces/" + v1alpha1.AgentNamespace + "/leases/" + v1alpha1.LeaderLease
-	err := l.caller().do(ctx, "GET", path, nil, plainContent()).Into(lease)
-	if apierrors.IsNotFound(err) {
-		l.agent = Agent{Err: reason.Because(v1alpha1.ReasonAgentNotReady, errors.New("the agent has not started yet"))}
+// readAgent reads the heartbeat of the child's agent. It shows that the agent is alive and
+// whether there is a new report. An urgent run reads the report each time.
+func (l *Link) readAgent(ctx context.Context, urgent bool) error {
+	digest, found, err := l.readHeartbeat(ctx)
+	if err != nil {
+		return err
+	}
+	f := &l.agent
+	if !found {
+		*f = Agent{Err: reason.Because(v1alpha1.ReasonAgentNotReady, errors.New("the agent has not started yet"))}
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("cannot read the agent's lease: %w", err)
-	}
-	now := l.pool.now()
-	f := &l.agent
 	f.Err = nil
-	if f.lease != lease.ResourceVersion {
-		f.Renewed = f.lease != ""
-		f.lease, f.changed = lease.ResourceVersion, now
-	}
-	digest := lease.Labels[v1alpha1.ReportLabel]
 	if f.Report == nil || urgent || l.Changed() || digest == "" || digest != f.digest && digest != f.text {
 		if err := l.readReport(ctx, f, digest); err != nil {
 			return err
 		}
-	} else if !now.Before(f.look) && !l.watched() {
+	} else if !l.pool.now().Before(f.look) {
 		if err := l.lookAtReport(ctx, f); err != nil {
 			return err
 		}
 	}
-	if now.Sub(f.changed) > AgentSilence {
-		f.Err = Silent(f.changed)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f.Renewed = l.beat.renewed
+	if l.pool.now().Sub(l.beat.at) > AgentSilence {
+		f.Err = Silent(l.beat.at)
 	}
 	return nil
 }
 
-// Silent is the error of an agent that does not renew its lease.
+// readHeartbeat reads the Lease that stands for the agent, and returns the digest of the
+// report that it tells of. An agent of an earlier version has no heartbeat, or one that a
+// later version left: it is alive if the leader's Lease is renewed.
+func (l *Link) readHeartbeat(ctx context.Context) (digest string, found bool, err error) {
+	if l.beats() {
+		beat, err := l.lease(ctx, v1alpha1.HeartbeatLease)
+		if err != nil {
+			return "", false, err
+		}
+		if found = beat != nil; found {
+			digest = beat.Labels[v1alpha1.ReportLabel]
+		}
+		if l.heartbeatRead(beat) {
+			return digest, found, nil
+		}
+	}
+	leader, err := l.lease(ctx, v1alpha1.LeaderLease)
+	if err != nil || leader == nil {
+		return digest, found, err
+	}
+	if l.leaderRead(leader, found) {
+		digest = leader.Labels[v1alpha1.ReportLabel]
+	}
+	return digest, true, nil
+}
+
+// beats reports whether the agent may have a heartbeat.
+func (l *Link) beats() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.beat.lease == v1alpha1.HeartbeatLease || !l.pool.now().Before(l.beat.absent.Add(absentFor))
+}
+
+// heartbeatRead notes what was read of the heartbeat, nil if there is none, and reports
+// whether it shows that the agent is alive.
+func (l *Link) heartbeatRead(found *coordinationv1.Lease) (alive bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now, h := l.pool.now(), &l.beat
+	if found == nil {
+		h.absent = now
+		return false
+	}
+	h.seen(v1alpha1.HeartbeatLease, found.ResourceVersion, now)
+	return now.Sub(h.at) <= AgentSilence
+}
+
+// leaderRead notes what was read of the leader's Lease, and reports whether that stands
+// for the agent: there is no heartbeat, or it is not renewed while the leader's Lease is.
+func (l *Link) leaderRead(found *coordinationv1.Lease, beats bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now, h := l.pool.now(), &l.beat
+	before := h.leader
+	h.leader = found.ResourceVersion
+	if beats {
+		if before == "" || before == h.leader {
+			return false
+		}
+		h.lease, h.version, h.absent = v1alpha1.LeaderLease, before, now
+	}
+	h.seen(v1alpha1.LeaderLease, h.leader, now)
+	return true
+}
+
+// lease reads a Lease of the agent, nil if there is none.
+func (l *Link) lease(ctx context.Context, name string) (*coordinationv1.Lease, error) {
+	lease := &coordinationv1.Lease{}
+	err := l.caller().do(ctx, "GET", leasesPath+"/"+name, nil, plainContent()).Into(lease)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("cannot read Lease %s of the agent: %w", name, err)
+	}
+	return lease, nil
+}
+
+// Silent is the error of an agent that does not renew its heartbeat.
 func Silent(since time.Time) error {
-	return reason.Because(v1alpha1.ReasonAgentNotReady, fmt.Errorf("the agent has not renewed its lease since %s; see the pods of namespace %s in the child",
+	return reason.Because(v1alpha1.ReasonAgentNotReady, fmt.Errorf("the agent has not renewed its heartbeat since %s; see the pods of namespace %s in the child",
 		since.UTC().Format(time.RFC3339), v1alpha1.AgentNamespace))
 }
 
-// reportPath is where the report of a child is, among those of reportsPath.
 const (
-	reportsPath = "/api/v1/namespaces/" + v1alpha1.AgentNamespace + "/configmaps"
-	reportPath  = reportsPath + "/" + v1alpha1.ReportConfigMap
+	// reportPath is where the report of a child is, and leasesPath where its heartbeat is.
+	reportPath = "/api/v1/namespaces/" + v1alpha1.AgentNamespace + "/configmaps/" + v1alpha1.ReportConfigMap
+	leasesPath = "/apis/coordination.k8s.io/v1/namespaces/" + v1alpha1.AgentNamespace + "/leases"
 )
 
 // readReport reads the report, or why there is none. The error is one of the call.
@@ -239,7 +314,7 @@ func (l *Link) readReport(ctx context.Context, f *Agent, digest string) error {
 	}
 	f.digest, f.version = digest, cm.ResourceVersion
 	f.text = report.Digest(cm.Data[v1alpha1.ReportKey])
-	l.read(cm.ResourceVersion, changes)
+	l.read(f.text, changes)
 	l.lookLater(f)
 	return nil
 }

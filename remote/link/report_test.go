@@ -33,5 +33,5 @@ func TestLostReport(t *testing.T) {
 	if a := n.good(t); a.Agent.Report.Ready {
 		t.Error("a report of which the digest was not told is not read")
 	}
-	expect(t, "a report that was written over", f.asked(), "GET cascade-leader, GET cascade-report?, GET cascade-report")
+	expect(t, "a report that was written over", f.asked(), "GET cascade-heartbeat, GET cascade-report?, GET cascade-report")
 }

@@ -11,6 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -27,6 +28,9 @@ const (
 	// granted its parent no such right, and the next push does.
 	watchRetry   = time.Minute
 	watchRefused = 10 * time.Minute
+	// eventPause is the pause after each event: a child that sends one after the other
+	// takes no more of the parent than that.
+	eventPause = 200 * time.Millisecond
 	// tellFirst is the pause after a change of the report that the parent was told of. It
 	// doubles with each change up to tellLast, and begins anew after tellQuiet without one.
 	// A child that changes its report all the time costs no more than a few requests in a
@@ -36,40 +40,61 @@ const (
 	tellQuiet = time.Minute
 )
 
-// reportWatch is the watch of the report of a child's agent. It tells that the report
-// changed. What it says is read by the next probe, with the bounds of a probe. The
+// heartbeat is what is known of the heartbeat of a child's agent: a Lease, whose label is
+// the digest of the report. The watch of it tells that the agent is alive and that its
+// report changed. What it says is read by the next probe, with the bounds of a probe. The
 // link's lock guards it.
-type reportWatch struct {
+type heartbeat struct {
 	// end ends the watch, nil while there is none. Another one may begin at notBefore.
 	end       context.CancelFunc
 	notBefore time.Time
 	// open: the API server granted the watch. Until then it shows nothing.
 	open bool
-	// version of the report that was read last, empty if there was none, and latest the one
-	// that the watch showed last. changed: it was not read yet.
-	version, latest string
-	changed         bool
-	// changes counts those that the parent was told of, the last one at told, as the
+	// lease is the name of the Lease that stands for the agent, and version the one of it
+	// that was seen last. at is when it was last seen to change, by our clock: the clocks of
+	// two clusters cannot be compared. renewed: it was seen to change. The first look shows
+	// nothing: its holder may be dead for days.
+	lease, version string
+	at             time.Time
+	renewed        bool
+	// leader is the version of the leader's Lease at the last look, and absent is when it
+	// was seen that there is no heartbeat: an agent of an earlier version has none.
+	leader string
+	absent time.Time
+	// known is the digest of the report that was read last, and told the one that the watch
+	// told of last. changed: that one was not read yet.
+	known, told string
+	changed     bool
+	// changes counts those that the parent was told of, the last one at toldAt, as the
 	// times'th in a row.
 	changes int
-	told    time.Time
+	toldAt  time.Time
 	times   int
 }
 
-// watchReport begins to watch the report if there is none of it yet. It is called by a
-// probe that the child answered. The goroutine is owned by the link: it ends with the
+// seen notes a version of the Lease that stands for the agent.
+func (h *heartbeat) seen(lease, version string, now time.Time) {
+	if h.lease == lease && h.version == version {
+		return
+	}
+	h.renewed = h.lease == lease && h.version != ""
+	h.lease, h.version, h.at = lease, version, now
+}
+
+// watchAgent begins to watch the heartbeat if there is no watch of it yet. It is called by
+// a probe that the child answered. The goroutine is owned by the link: it ends with the
 // link's life, or when the child stops answering.
-func (l *Link) watchReport(q Request) {
+func (l *Link) watchAgent(q Request) {
 	if !q.Agent || l.minted == nil || l.identity != q.Recorded {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.watch.end != nil || l.pool.now().Before(l.watch.notBefore) {
+	if l.beat.end != nil || l.pool.now().Before(l.beat.notBefore) {
 		return
 	}
 	ctx, end := context.WithCancel(l.life)
-	l.watch.end = end
+	l.beat.end = end
 	go l.watchOn(ctx, end, l.minted)
 }
 
@@ -77,147 +102,168 @@ func (l *Link) watchReport(q Request) {
 func (l *Link) unwatch() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.watch.end != nil {
-		l.watch.end()
+	if l.beat.end != nil {
+		l.beat.end()
 	}
 }
 
-// mayWatch says that the parent has the right to watch the report by now.
+// mayWatch says that the parent has the right to watch the heartbeat by now.
 func (l *Link) mayWatch() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.watch.notBefore = time.Time{}
-}
-
-// watched reports whether the report is watched. A watch that was asked for and is not
-// granted yet, perhaps because the API server does not answer, is none.
-func (l *Link) watched() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.watch.open
+	l.beat.notBefore = time.Time{}
 }
 
 func (l *Link) opened(open bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.watch.open = open
+	l.beat.open = open
 }
 
 // Changed reports whether the agent's report changed since it was read.
 func (l *Link) Changed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.watch.changed
+	return l.beat.changed
 }
 
 // changes counts what the watch told.
 func (l *Link) changes() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.watch.changes
+	return l.beat.changes
 }
 
-// read notes which version of the report was read, by a request that began after so many
-// changes. What the watch tells while a report is read may be a later one.
-func (l *Link) read(version string, changes int) {
+// read notes which report was read, by a request that began after so many changes. What
+// the watch tells while a report is read may be a later one.
+func (l *Link) read(digest string, changes int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w := &l.watch
-	w.version = version
-	w.changed = w.changes != changes && w.latest != version
+	h := &l.beat
+	h.known = digest
+	h.changed = h.changes != changes && h.told != digest
+}
+
+// Told reports whether the agent of the child is known to be alive by the watch, which
+// calls for a reconcile when that ends or when the report changes: nobody needs to ask.
+func (l *Link) Told() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.beat.tells(l.pool.now())
+}
+
+func (h *heartbeat) tells(now time.Time) bool {
+	return h.open && h.renewed && h.lease == v1alpha1.HeartbeatLease && now.Sub(h.at) <= AgentSilence
 }
 
 // watchOn watches until the context ends or a watch fails.
 func (l *Link) watchOn(ctx context.Context, end context.CancelFunc, as *caller) {
 	defer end()
+	var shown bool
 	var err error
 	for ctx.Err() == nil && err == nil {
 		began := l.pool.now()
-		if err = l.stream(ctx, as); err == nil && l.pool.now().Sub(began) < watchShortest {
+		var open bool
+		if open, err = l.stream(ctx, as); open {
+			shown = true
+		}
+		if err == nil && l.pool.now().Sub(began) < watchShortest {
 			err = errors.New("the API server ends watches at once")
 		}
 	}
+	ended := ctx.Err() != nil // by us
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.watch.end = nil
+	l.beat.end = nil
 	switch {
-	case ctx.Err() != nil: // it was ended
+	case ended:
 	case apierrors.IsForbidden(err):
-		l.watch.notBefore = l.pool.now().Add(watchRefused)
+		l.beat.notBefore = l.pool.now().Add(watchRefused)
 	default:
-		l.watch.notBefore = l.pool.now().Add(watchRetry)
+		l.beat.notBefore = l.pool.now().Add(watchRetry)
+	}
+	l.mu.Unlock()
+	if shown && !ended {
+		l.pool.Wake(l.key, false) // the child is asked from now on
 	}
 }
 
-// stream follows one watch of the report's metadata. It returns nil if the API server
-// ended it as it was asked to.
-func (l *Link) stream(ctx context.Context, as *caller) error {
+// stream follows one watch of the heartbeat's metadata. It returns no error if the API
+// server ended it as it was asked to. open: the API server granted it.
+func (l *Link) stream(ctx context.Context, as *caller) (open bool, err error) {
 	life := time.Duration(float64(watchLife) * (0.75 + 0.25*l.pool.random()))
 	// A server that is gone ends nothing.
 	ctx, cancel := context.WithTimeout(ctx, life+callTimeout)
 	defer cancel()
-	events, err := as.watch(ctx, reportsPath, partialContent(), map[string]string{
-		"fieldSelector":   "metadata.name=" + v1alpha1.ReportConfigMap,
+	events, err := as.watch(ctx, leasesPath, partialContent(), map[string]string{
+		"fieldSelector":   "metadata.name=" + v1alpha1.HeartbeatLease,
 		"resourceVersion": "0",
 		"timeoutSeconds":  strconv.Itoa(int(life.Seconds())),
 	})
 	if err != nil {
-		return fmt.Errorf("cannot watch report: %w", err)
+		return false, fmt.Errorf("cannot watch heartbeat: %w", err)
 	}
 	defer func() { _ = events.Close() }()
 	l.opened(true)
 	defer l.opened(false)
+	silence := time.AfterFunc(AgentSilence, func() { l.pool.Wake(l.key, true) })
+	defer silence.Stop()
 	decoder := json.NewDecoder(events)
 	for {
 		var event metav1.WatchEvent
 		err := decoder.Decode(&event)
 		switch {
 		case errors.Is(err, io.EOF):
-			return nil
+			return true, nil
 		case err != nil:
-			return fmt.Errorf("cannot read watch of report: %w", err)
+			return true, fmt.Errorf("cannot read watch of heartbeat: %w", err)
 		}
-		version := ""
-		switch watch.EventType(event.Type) {
+		pause := eventPause
+		switch kind := watch.EventType(event.Type); kind {
 		case watch.Added, watch.Modified:
 			var seen metav1.PartialObjectMetadata
 			if err := json.Unmarshal(event.Object.Raw, &seen); err != nil {
-				return fmt.Errorf("cannot read watch of report: %w", err)
+				return true, fmt.Errorf("cannot read watch of heartbeat: %w", err)
 			}
-			version = seen.ResourceVersion
-		case watch.Deleted:
+			pause = max(pause, l.tell(&seen, kind == watch.Added))
+			silence.Reset(AgentSilence + time.Second)
+		case watch.Deleted: // by somebody else: a living agent makes it again
 		default:
-			return fmt.Errorf("watch of report ended with event %s", event.Type)
+			return true, fmt.Errorf("watch of heartbeat ended with event %s", event.Type)
 		}
-		if pause := l.tell(version); pause > 0 {
-			timer := time.NewTimer(pause)
-			select {
-			case <-ctx.Done():
-				timer.Stop()
-				return ctx.Err()
-			case <-timer.C:
-			}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return true, ctx.Err()
+		case <-timer.C:
 		}
 	}
 }
 
-// tell calls for a reconcile if the report of this version has not been read. It returns
-// how long to wait before the next event is looked at.
-func (l *Link) tell(version string) time.Duration {
+// tell notes a heartbeat, and calls for a reconcile if the report that it tells of has not
+// been read. first: a watch begins with it, and may show an old state. It returns how long
+// to wait before the next event is looked at.
+func (l *Link) tell(seen *metav1.PartialObjectMetadata, first bool) time.Duration {
 	l.mu.Lock()
-	w := &l.watch
-	if version == w.version {
+	h, now, digest := &l.beat, l.pool.now(), seen.Labels[v1alpha1.ReportLabel]
+	if first && h.lease == v1alpha1.HeartbeatLease {
+		if c, err := resourceversion.CompareResourceVersion(seen.ResourceVersion, h.version); err != nil || c <= 0 {
+			l.mu.Unlock()
+			return 0
+		}
+	}
+	h.seen(v1alpha1.HeartbeatLease, seen.ResourceVersion, now)
+	if digest == "" || digest == h.known || h.changed && digest == h.told {
 		l.mu.Unlock()
 		return 0
 	}
-	now := l.pool.now()
-	if now.Sub(w.told) >= tellQuiet {
-		w.times = 0
+	if now.Sub(h.toldAt) >= tellQuiet {
+		h.times = 0
 	}
-	pause := tellPause(w.times)
-	w.changed, w.latest, w.told = true, version, now
-	w.changes++
-	w.times++
+	pause := tellPause(h.times)
+	h.changed, h.told, h.toldAt = true, digest, now
+	h.changes++
+	h.times++
 	l.mu.Unlock()
 	l.pool.Wake(l.key, true)
 	return pause

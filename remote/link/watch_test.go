@@ -7,7 +7,11 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/remote/report"
 )
 
 // watch streams the events of a test, each of which is one line.
@@ -16,7 +20,7 @@ func (f *far) watch(w http.ResponseWriter, r *http.Request) {
 	f.watches++
 	events := f.events
 	f.mu.Unlock()
-	if events == nil || r.URL.Query().Get("fieldSelector") != "metadata.name="+v1alpha1.ReportConfigMap {
+	if events == nil || r.URL.Query().Get("fieldSelector") != "metadata.name="+v1alpha1.HeartbeatLease {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusForbidden)
 		_, _ = fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":403,"reason":"Forbidden"}`)
@@ -40,53 +44,207 @@ func (f *far) watch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// show makes a version of the report one that watches show.
-func (f *far) show(version, report string) {
+// beat renews the heartbeat, with the digest of a report, and shows that to watches.
+func (f *far) beat(version, digest string) {
 	f.mu.Lock()
-	f.version, f.report = version, report
+	f.lease, f.digest = version, digest
 	events := f.events
 	f.mu.Unlock()
-	kind := "MODIFIED"
-	if version == "" {
-		kind = "DELETED"
-	}
-	events <- fmt.Sprintf(`{"type":%q,"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"cascade-report","resourceVersion":%q}}}`, kind, version)
+	events <- beatOf("MODIFIED", version, digest)
 }
 
-// TestReportIsTold: a parent is told that a report changed, reads it once, and does not
-// ask in between.
-func TestReportIsTold(t *testing.T) {
+func beatOf(event, version, digest string) string {
+	return fmt.Sprintf(`{"type":%q,"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":%q,"resourceVersion":%q,"labels":{%q:%q}}}}`,
+		event, v1alpha1.HeartbeatLease, version, v1alpha1.ReportLabel, digest)
+}
+
+// until waits for what the goroutine of a watch does.
+func until(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !done(); {
+		if time.Now().After(end) {
+			t.Fatalf("not within a minute: %s", what)
+		}
+		runtime.Gosched()
+	}
+}
+
+// shows waits until the watch has shown a version of the heartbeat.
+func (n *near) shows(t *testing.T, version string) {
+	t.Helper()
+	until(t, "heartbeat "+version, func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return n.beat.version == version
+	})
+}
+
+// told returns a parent which is told of the heartbeat of a child.
+func told(t *testing.T) (*far, *near) {
+	t.Helper()
 	f := newFar(t)
 	f.events = make(chan string)
 	n := newNear(t, f)
-	n.good(t)
-	f.events <- `{"type":"ADDED","object":{"metadata":{"name":"cascade-report","resourceVersion":"1"}}}`
-	f.show("2", `{"ready":false,"reason":"X"}`)
+	a := n.good(t)
+	f.events <- beatOf("ADDED", "1", a.Agent.text)
+	n.clock.add(time.Second)
+	f.beat("2", a.Agent.text)
+	n.shows(t, "2")
+	n.good(t) // which reads the version again, for the token is new
+	f.asked()
+	return f, n
+}
+
+// TestHeartbeatIsTold: a parent that is told of heartbeats asks for nothing. It is told
+// that a report changed, reads it once, and asks again when the heartbeats end.
+func TestHeartbeatIsTold(t *testing.T) {
+	f, n := told(t)
+	digest := n.agent.text
+	for i := range 20 {
+		n.clock.add(AgentSilence)
+		version := fmt.Sprint(3 + i)
+		f.beat(version, digest)
+		n.shows(t, version)
+		if a := n.good(t); a.Agent.Report == nil || !a.Agent.Renewed || a.Identity != "one" {
+			t.Fatalf("the result is %+v", a)
+		}
+		if at, proven := n.pool.Heard(n.key); !proven || !at.Equal(n.clock.Now()) {
+			t.Errorf("the child was heard of at %s, proven %t; it is %s", at, proven, n.clock.Now())
+		}
+	}
+	expect(t, "a quarter of an hour", f.asked(), "GET cascade-heartbeat, GET cascade-report?")
+	f.change(func(f *far) { f.report, f.version = `{"ready":false,"reason":"X"}`, "2" })
+	f.beat("50", report.Digest(f.report))
 	if urgent := <-n.woken; !urgent || !n.Changed() {
 		t.Fatalf("a change calls for a reconcile that is urgent: %t, and a report that is read: %t", urgent, n.Changed())
 	}
-	n.clock.add(time.Second)
-	f.asked()
 	if a := n.good(t); a.Agent.Report.Ready || n.Changed() {
 		t.Errorf("after the change the report is %+v, changed again: %t", a.Agent.Report, n.Changed())
 	}
-	expect(t, "a change that was told", f.asked(), "GET version, GET cascade-leader, GET cascade-report")
-
-	// The lease tells later what is known already.
-	f.change(func(f *far) { f.lease, f.digest = "2", n.agent.text })
-	n.clock.add(lookAfter)
+	expect(t, "a change that was told", f.asked(), "GET cascade-heartbeat, GET cascade-report")
 	n.good(t)
-	expect(t, "at rest", f.asked(), "GET cascade-leader")
+	expect(t, "at rest", f.asked(), "")
 
-	f.show("", "")
-	<-n.woken
-	n.clock.add(time.Second)
-	if a := n.good(t); a.Agent.Report != nil {
-		t.Error("a report that was deleted is kept")
+	n.shows(t, "50")
+	n.clock.add(AgentSilence + time.Second)
+	if n.Told() {
+		t.Error("a heartbeat that ended tells that the agent is alive")
 	}
+	if a := n.good(t); reason.Of(a.Agent.Err) != v1alpha1.ReasonAgentNotReady {
+		t.Errorf("the agent that is silent is %v", a.Agent.Err)
+	}
+	expect(t, "a silent agent", f.asked(), "GET cascade-heartbeat, GET cascade-leader")
 	if f.watches != 1 {
 		t.Errorf("%d watches began, want one", f.watches)
 	}
+}
+
+// TestToldIsNotEnough: what the watch does not tell is asked for.
+func TestToldIsNotEnough(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		change func(n *near)
+		want   string
+	}{
+		"Urgent":     {"a child that is not ready", func(n *near) { n.q.Urgent = true }, "GET cascade-heartbeat, GET cascade-report"},
+		"Kubeconfig": {"the kubeconfig was replaced", func(n *near) { n.q.Source = "s2" }, "GET cascade-heartbeat"},
+		"Token":      {"the token is to be renewed", func(n *near) { n.renewAt = n.clock.Now() }, "POST token, GET cascade-heartbeat"},
+		"Report":     {"the report was not looked at for long", func(n *near) { n.agent.look = n.clock.Now() }, "GET cascade-heartbeat, GET cascade-report?"},
+		"Failed":     {"a call of a push failed", func(n *near) { n.failures = 1 }, "GET cascade-heartbeat"},
+		"Identity":   {"another identity is on record", func(n *near) { n.identity = "" }, "GET readyz, GET kube-system, GET cascade-heartbeat"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, n := told(t)
+			tt.change(n)
+			n.good(t)
+			expect(t, tt.reason, f.asked(), tt.want)
+		})
+	}
+}
+
+// TestWatchShowsThePast: what a watch begins with may be older than what was seen, and is
+// no sign of life.
+func TestWatchShowsThePast(t *testing.T) {
+	n := newNear(t, newFar(t))
+	n.beat.open = true
+	show := func(version string, first bool) {
+		o := &metav1.PartialObjectMetadata{}
+		o.ResourceVersion = version
+		n.tell(o, first)
+	}
+	show("10", true)
+	if n.Told() {
+		t.Error("the first look at a heartbeat is a sign of life")
+	}
+	n.clock.add(time.Minute)
+	show("9", true)
+	show("10", true)
+	if n.Told() {
+		t.Error("an old heartbeat is a sign of life")
+	}
+	show("11", true)
+	if !n.Told() {
+		t.Error("a heartbeat that was renewed between two watches is none")
+	}
+	n.clock.add(time.Minute)
+	show("3", false) // of a backup
+	if !n.Told() {
+		t.Error("a heartbeat of another history is none")
+	}
+}
+
+// TestWatchEnds: a parent whose watch ended is called, to ask by itself.
+func TestWatchEnds(t *testing.T) {
+	f, n := told(t)
+	close(f.events)
+	if urgent := <-n.woken; urgent || n.Told() {
+		t.Errorf("the end of a watch calls for an urgent reconcile: %t; the parent is still told: %t", urgent, n.Told())
+	}
+}
+
+// TestAgentOfAnotherVersion: an agent without heartbeat is alive while the leader's Lease
+// is renewed, also if a later version has left a heartbeat.
+func TestAgentOfAnotherVersion(t *testing.T) {
+	f := newFar(t)
+	f.lease = ""
+	n := newNear(t, f)
+	n.good(t)
+	f.asked()
+	look := func(want bool, requests, reason string) {
+		t.Helper()
+		n.clock.add(40 * time.Second)
+		a := n.good(t)
+		if alive := a.Agent.Err == nil; alive != want {
+			t.Errorf("%s: alive %t: %v", reason, alive, a.Agent.Err)
+		}
+		if requests != "" {
+			expect(t, reason, f.asked(), requests)
+		}
+	}
+	look(true, "GET version, GET cascade-leader", "earlier version")
+	look(false, "GET cascade-leader", "earlier version that is dead")
+	f.change(func(f *far) { f.leader = "2" })
+	look(true, "GET cascade-leader", "earlier version that is back")
+	f.change(func(f *far) { f.lease = "5" })
+	n.clock.add(absentFor)
+	look(true, "GET cascade-heartbeat, GET cascade-report?", "this version")
+	// Back to the earlier version: the heartbeat stands still.
+	f.change(func(f *far) { f.leader = "3" })
+	look(true, "GET cascade-heartbeat", "the heartbeat is not late yet")
+	f.change(func(f *far) { f.leader = "4" })
+	look(true, "GET cascade-heartbeat, GET cascade-leader", "the leader's Lease is renewed")
+	f.change(func(f *far) { f.leader = "5" })
+	look(true, "GET cascade-leader", "an agent that has no heartbeat any more")
+
+	n = newNear(t, f)
+	n.good(t)
+	n.good(t)
+	f.asked()
+	look(true, "GET cascade-heartbeat", "a new parent does not know better")
+	f.change(func(f *far) { f.leader = "6" })
+	look(false, "GET cascade-heartbeat, GET cascade-leader", "the first look at the leader's Lease shows nothing")
+	f.change(func(f *far) { f.leader = "7" })
+	look(true, "GET cascade-heartbeat, GET cascade-leader", "the leader's Lease is renewed")
 }
 
 // TestWatchIsNotAllowed: a child whose parent has no right to watch is asked as before,
@@ -97,7 +255,7 @@ func TestWatchIsNotAllowed(t *testing.T) {
 	asking := func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		return n.watch.end != nil
+		return n.beat.end != nil
 	}
 	ended := func() {
 		t.Helper()
@@ -137,7 +295,7 @@ func TestRestlessReport(t *testing.T) {
 	var got []time.Duration
 	tell := func(version int) {
 		t.Helper()
-		pause := n.tell(fmt.Sprint(version))
+		pause := n.tell(shown(fmt.Sprint(version)), false)
 		got = append(got, pause)
 		n.clock.add(pause)
 	}
@@ -158,12 +316,19 @@ func TestRestlessReport(t *testing.T) {
 	}
 }
 
+// shown is a heartbeat with a digest, of a version of the same name.
+func shown(digest string) *metav1.PartialObjectMetadata {
+	o := &metav1.PartialObjectMetadata{}
+	o.ResourceVersion, o.Labels = digest, map[string]string{v1alpha1.ReportLabel: digest}
+	return o
+}
+
 // TestReadWhileItChanges: what the watch tells while the report is read is read again,
 // unless it is what was read.
 func TestReadWhileItChanges(t *testing.T) {
 	for name, tt := range map[string]struct {
 		reason string
-		// told before the read begins and while it is on, and the version that is read.
+		// told before the read begins and while it is on, and the report that is read.
 		before, during, read string
 		want                 bool
 	}{
@@ -176,11 +341,11 @@ func TestReadWhileItChanges(t *testing.T) {
 			n := newNear(t, newFar(t))
 			n.read("1", n.changes())
 			if tt.before != "" {
-				n.tell(tt.before)
+				n.tell(shown(tt.before), false)
 			}
 			began := n.changes()
 			if tt.during != "" {
-				n.tell(tt.during)
+				n.tell(shown(tt.during), false)
 			}
 			n.read(tt.read, began)
 			if n.Changed() != tt.want {

@@ -26,7 +26,8 @@ import (
 
 // Reporter keeps the tier's report in a ConfigMap, for the parent to read. It
 // writes when the report changes, shortly after what changed it, and when somebody else
-// changed the ConfigMap.
+// changed the ConfigMap. The heartbeat, a Lease that it renews, tells the parent that the
+// agent is alive and which report is the last one.
 type Reporter struct {
 	// Client writes; it reads ConfigMaps from the API server, and all else from the
 	// cache. Of the ConfigMap of the report, Cache watches the metadata.
@@ -34,7 +35,9 @@ type Reporter struct {
 	Cache     ctrlcache.Cache
 	Namespace string
 	Agent     string
-	Now       func() time.Time
+	// Holder is who renews the heartbeat.
+	Holder string
+	Now    func() time.Time
 	// Reconciles reports whether the objects of a kind, of which it gets one, are
 	// reconciled in this tier; nil stands for all.
 	Reconciles func(client.Object) bool
@@ -66,8 +69,12 @@ const (
 	pause = 300 * time.Millisecond
 	// writeTimeout bounds one write.
 	writeTimeout = 10 * time.Second
-	// manager is the field manager of the ConfigMap.
+	// manager is the field manager of the ConfigMap and of the heartbeat.
 	manager = "cascade"
+	// Heartbeat is how often the heartbeat is renewed, and heartbeatHolds what its Lease
+	// says: after how long without a renewal nobody reports.
+	Heartbeat      = 15 * time.Second
+	heartbeatHolds = 45 * time.Second
 )
 
 // Start writes reports until the context ends. It implements
@@ -86,17 +93,29 @@ func (r *Reporter) Start(ctx context.Context) error {
 		return err
 	}
 	poke()
-	ticks := time.NewTicker(pause)
+	ticks, beats := time.NewTicker(pause), time.NewTicker(Heartbeat)
 	defer ticks.Stop()
+	defer beats.Stop()
 	for {
+		beat := false
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-beats.C:
+			beat = true
 		case <-wake:
+			told := r.Digest()
+			if err := r.write(ctx); err != nil {
+				log.FromContext(ctx).Error(err, "cannot write report, trying again")
+				poke()
+			}
+			beat = r.Digest() != told
 		}
-		if err := r.write(ctx); err != nil {
-			log.FromContext(ctx).Error(err, "cannot write report, trying again")
-			poke()
+		if beat {
+			if err := r.renew(ctx); err != nil {
+				// The next one is soon enough: a parent misses three before it asks.
+				log.FromContext(ctx).Error(err, "cannot renew heartbeat")
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -223,6 +242,27 @@ func (r *Reporter) write(ctx context.Context) error {
 		return fmt.Errorf("cannot write report: %w", err)
 	}
 	r.wrote(report, text, cm.GetResourceVersion())
+	return nil
+}
+
+// renew renews the heartbeat.
+func (r *Reporter) renew(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	about := map[string]any{"name": v1alpha1.HeartbeatLease, "namespace": r.Namespace}
+	if digest := r.Digest(); digest != "" {
+		about["labels"] = map[string]any{v1alpha1.ReportLabel: digest}
+	}
+	lease := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+		"metadata": about,
+		"spec": map[string]any{
+			"holderIdentity": r.Holder, "leaseDurationSeconds": int64(heartbeatHolds.Seconds()), "renewTime": r.Now().UTC().Format(metav1.RFC3339Micro),
+		},
+	}}
+	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(lease), client.ForceOwnership, client.FieldOwner(manager)); err != nil {
+		return fmt.Errorf("cannot renew Lease %s/%s: %w", r.Namespace, v1alpha1.HeartbeatLease, err)
+	}
 	return nil
 }
 

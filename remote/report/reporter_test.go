@@ -33,6 +33,8 @@ type tier struct {
 	*Reporter
 	informers *informertest.FakeInformers
 	wrote     chan string
+	// beats has the digest of each heartbeat.
+	beats chan string
 
 	mu      sync.Mutex
 	version int
@@ -45,7 +47,7 @@ func newTier(t *testing.T) *tier {
 	utilruntime.Must(errors.Join(
 		corev1.AddToScheme(scheme), kustomizev1.AddToScheme(scheme), helmv2.AddToScheme(scheme), sourcev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme),
 		metav1.AddMetaToScheme(scheme)))
-	tr := &tier{informers: &informertest.FakeInformers{Scheme: scheme}, wrote: make(chan string, 10), version: 10}
+	tr := &tier{informers: &informertest.FakeInformers{Scheme: scheme}, wrote: make(chan string, 10), beats: make(chan string, 100), version: 10}
 	cl := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
 			return apierrors.NewNotFound(corev1.Resource("configmaps"), key.Name)
@@ -60,6 +62,11 @@ func newTier(t *testing.T) *tier {
 				UnstructuredContent() map[string]any
 				SetResourceVersion(string)
 			})
+			if kind, _, _ := unstructured.NestedString(cm.UnstructuredContent(), "kind"); kind == "Lease" {
+				digest, _, _ := unstructured.NestedString(cm.UnstructuredContent(), "metadata", "labels", v1alpha1.ReportLabel)
+				tr.beats <- digest
+				return nil
+			}
 			tr.version++
 			text, _, _ := unstructured.NestedString(cm.UnstructuredContent(), "data", v1alpha1.ReportKey)
 			cm.SetResourceVersion(fmt.Sprint(tr.version))
@@ -116,6 +123,11 @@ func TestReporter(t *testing.T) {
 	}
 	if tr.Digest() == "" {
 		t.Error("the report has no digest")
+	}
+	for _, report := range []string{first, second} {
+		if got := <-tr.beats; got != Digest(report) {
+			t.Errorf("the heartbeat tells of report %s, want %s", got, Digest(report))
+		}
 	}
 	children.Update(&c, &c) // a resync
 	children.Delete(&c)

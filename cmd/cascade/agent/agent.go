@@ -120,6 +120,7 @@ func (o *options) run(ctx context.Context, p Program) error {
 	if err != nil {
 		return err
 	}
+	reporter.Holder = locks.identity
 	lock := locks.leader(o.sharding.lease(o.place.namespace)(v1alpha1.LeaderLease), reporter, o.sharding.shards)
 	mgr, err := newManager(config, p.Scheme(), o, lock, p.Now, logger)
 	if err != nil {
