@@ -100,6 +100,26 @@ func TestRemoteAtRest(t *testing.T) {
 		check{"AgentIsNotAsked", func(t *testing.T) {
 			f.told(t, armed, "armed")
 		}},
+		step{"FirstComparison", func(t *testing.T) {
+			layer := object("cascade.dev/v1alpha1", "Layer", f.name, "armed")
+			from := armed.now(t)
+			f.patch(t, layer, map[string]any{"spec": map[string]any{"interval": sweepInterval.String()}})
+			scenario.Eventually(t, scenario.Converge, "the layer is compared twice", func(context.Context) error {
+				lists := 0
+				for _, e := range armed.byParent(t, from) {
+					if e.Verb == "list" && e.ObjectRef.Resource == "deployments" {
+						lists++
+					}
+				}
+				if lists < 2 {
+					return fmt.Errorf("%d lists", lists)
+				}
+				return nil
+			})
+			f.patch(t, layer, map[string]any{"spec": map[string]any{"interval": "24h"}})
+			f.reconciled(t, "armed")
+			armed.parentWrote(t, from)
+		}},
 		step{"RestartWritesNothing", func(t *testing.T) {
 			from := map[string]int64{}
 			for name, p := range planes {

@@ -135,10 +135,30 @@ func (r *run) applyPhases(ctx context.Context) error {
 	return nil
 }
 
+// stillSent keeps what is known of the objects of a phase that was applied a moment ago.
+func (r *run) stillSent(p Phase) error {
+	bodies := p.bodies()
+	for _, u := range p.Objects {
+		body, err := bodies.of(u)
+		if err != nil {
+			return err
+		}
+		sent := sentKeyOf(u, body)
+		if before, ok := r.options.Sent[sent]; ok {
+			r.res.Sent[sent] = before
+		}
+	}
+	return nil
+}
+
 // phase applies one phase and waits for it.
 func (r *run) phase(ctx context.Context, p Phase) error {
 	touched := len(r.res.Touched)
-	if !p.Applied {
+	if p.Applied {
+		if err := r.stillSent(p); err != nil {
+			return err
+		}
+	} else {
 		objects, err := p.all()
 		if err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
@@ -47,10 +48,14 @@ func seenOf(manager string, asked *unstructured.Unstructured, live *metav1.Parti
 	} else {
 		parts[2] = live.ResourceVersion
 	}
-	// Neither moves a generation.
-	parts = append(parts, live.Finalizers...)
-	for _, o := range live.OwnerReferences {
-		parts = append(parts, "of "+string(o.UID))
+	// Neither moves a generation. What nobody asked for is others' affair: controllers add
+	// finalizers to what they find.
+	for _, f := range asked.GetFinalizers() {
+		parts = append(parts, strconv.FormatBool(slices.Contains(live.Finalizers, f)))
+	}
+	for _, asked := range asked.GetOwnerReferences() {
+		owned := slices.ContainsFunc(live.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == asked.UID })
+		parts = append(parts, "of "+strconv.FormatBool(owned))
 	}
 	return seen{form: number(digest.Of(parts...)), version: number(digest.Of(string(live.UID), live.ResourceVersion)), owned: ownedBy(manager, live)}
 }
