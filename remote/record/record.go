@@ -130,9 +130,10 @@ func (r *Record) encode() (*corev1.ConfigMap, error) {
 		return nil, fmt.Errorf("cannot encode the record of layer %s: %w", r.Layer, err)
 	}
 	packed := r.packed
-	if packed == nil || !slices.Equal(r.Inventory, r.there) {
-		// A compressor takes most of a megabyte, and inventories seldom change.
-		if packed, err = pack(r.Inventory); err != nil {
+	if packed == nil || !inventory.Equal(r.Inventory, r.there) {
+		// A compressor takes most of a megabyte, and inventories seldom change. In which
+		// order they come says nothing.
+		if packed, err = pack(inventory.Union(nil, r.Inventory)); err != nil {
 			return nil, fmt.Errorf("cannot encode the record of layer %s: %w", r.Layer, err)
 		}
 	}
@@ -178,7 +179,7 @@ var ErrUnusable = errors.New("cannot use the record in the child")
 // ErrTooLarge: a layer has more objects in a child than its record can hold.
 var ErrTooLarge = errors.New("the layer has too many objects in this child for its record: split it into several layers")
 
-// pack encodes an inventory. Equal inventories have equal encodings.
+// pack encodes an inventory.
 func pack(entries []inventory.Entry) ([]byte, error) {
 	if len(entries) > MaxEntries {
 		return nil, fmt.Errorf("%w: %d are more than %d", ErrTooLarge, len(entries), MaxEntries)
