@@ -471,7 +471,7 @@ func rightsConformance(get stepOf, post stepTo, patch patchTo, keep func(exchang
 		as(get("DiscoverAsAccount", "/apis/coordination.k8s.io", "everybody who is known may discover")),
 		as(get("ForbiddenPath", "/metrics", "no right to the path")),
 		post("CreateClusterRole", rbac+"/clusterroles", `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"name":"parent"},"rules":[`+
-			`{"apiGroups":[""],"resources":["configmaps"],"verbs":["get","list","patch"]},{"apiGroups":[""],"resources":["namespaces"],"resourceNames":["kube-system"],"verbs":["get"]},`+
+			`{"apiGroups":[""],"resources":["configmaps"],"verbs":["get","list","patch"]},{"apiGroups":[""],"resources":["namespaces"],"resourceNames":["kube-system"],"verbs":["get","list"]},`+
 			`{"apiGroups":["rbac.authorization.k8s.io"],"resources":["clusterroles","clusterrolebindings"],"verbs":["create","patch","get"]}]}`, "rights"),
 		post("CreateClusterRoleBinding", rbac+"/clusterrolebindings", `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"name":"parent"},`+
 			`"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"parent"},"subjects":[{"kind":"ServiceAccount","name":"parent","namespace":"conform"}]}`, "defaults of a binding"),
@@ -485,6 +485,11 @@ func rightsConformance(get stepOf, post stepTo, patch patchTo, keep func(exchang
 			s.without = []string{"metadata", "status.userInfo.extra"}
 		}),
 		as(get("ForbiddenByName", "/api/v1/namespaces/default", "no right to another name")),
+		with(as(get("AllowedListByName", "/api/v1/namespaces?fieldSelector=metadata.name%3Dkube-system", "a right to one name is one to list it by its name")), func(s *exchange) {
+			s.without = []string{"metadata", "items.metadata"}
+		}),
+		as(get("ForbiddenListByName", "/api/v1/namespaces?fieldSelector=metadata.name%3Ddefault", "no right to another name")),
+		as(get("ForbiddenList", "/api/v1/namespaces", "a right to one name is none to list all")),
 		as(get("ForbiddenSubresource", "/api/v1/namespaces/kube-system/status", "no right to the subresource")),
 		as(patch("ForbiddenCreateByApply", "/api/v1/namespaces/conform/configmaps/new?fieldManager=one", applyType, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"new"}}`, "to apply what is not there is to create it")),
 		as(patch("AllowedApply", "/api/v1/namespaces/conform/configmaps/a?fieldManager=one&force=true", applyType, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"by":"account"}}`, "to apply what is there is to patch it")),

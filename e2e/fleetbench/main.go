@@ -42,6 +42,7 @@ type options struct {
 	programs string
 	children int
 	large    int
+	sharded  int
 	rest     time.Duration
 	// restAfter changes.
 	restAfter time.Duration
@@ -62,8 +63,9 @@ func run(ctx context.Context, args []string) error {
 	var o options
 	bin := flags.String("bin", "bin", "folder with the programs")
 	out := flags.String("json", "", "file for the results")
-	flags.IntVar(&o.children, "children", 1000, "number of children")
+	flags.IntVar(&o.children, "children", 1000, "number of children; 0 is none")
 	flags.IntVar(&o.large, "large", 5000, "number of children of a second fleet, of which only rest is measured; 0 is none")
+	flags.IntVar(&o.sharded, "sharded", 0, "number of children of a fleet that two replicas share, of which one is killed; 0 is none")
 	flags.DurationVar(&o.rest, "rest", 3*time.Minute, "how long rest is measured after the fleet was seeded")
 	flags.DurationVar(&o.restAfter, "rest-after", 3*time.Minute, "how long rest is measured after changes")
 	flags.DurationVar(&o.settle, "settle", 20*time.Second, "pause before each measurement")
@@ -94,11 +96,19 @@ func run(ctx context.Context, args []string) error {
 		o.dead = append(o.dead, f)
 	}
 	o.args = strings.Fields(*agent)
-	results, err := measure(ctx, o)
-	if err == nil && o.large > 0 {
+	var results []result
+	for _, fleet := range []struct {
+		children int
+		measure  func(context.Context, options) ([]result, error)
+	}{{o.children, measure}, {o.large, measureLarge}, {o.sharded, measureShards}} {
+		if fleet.children == 0 {
+			continue
+		}
 		var more []result
-		more, err = measureLarge(ctx, o)
-		results = append(results, more...)
+		more, err = fleet.measure(ctx, o)
+		if results = append(results, more...); err != nil {
+			break
+		}
 	}
 	fmt.Print(table(results))
 	if *out != "" {

@@ -327,7 +327,7 @@ spec:
 }
 
 // startAgent returns when the agent's process runs; it is ready later.
-func (s *stand) startAgent() error {
+func (s *stand) startAgent(more ...string) error {
 	health, err := testbed.FreeAddress()
 	if err != nil {
 		return err
@@ -335,7 +335,8 @@ func (s *stand) startAgent() error {
 	if s.metrics, err = testbed.FreeAddress(); err != nil {
 		return err
 	}
-	return s.StartAgent(health, append([]string{"--metrics-addr", s.metrics, "--profiling", "--agent-image", "registry.example.com/cascade:v1"}, s.options.args...)...)
+	flags := append([]string{"--metrics-addr", s.metrics, "--profiling", "--agent-image", "registry.example.com/cascade:v1"}, s.options.args...)
+	return s.StartAgent(health, append(flags, more...)...)
 }
 
 // Close ends everything that was started.

@@ -366,7 +366,7 @@ func (s *stand) restart(ctx context.Context) (result, error) {
 				return err
 			}
 			counts, err := s.control.Counts(ctx)
-			if err != nil || n == len(s.names) && (listed == n || counts["get configmaps"] >= n*s.options.layers) {
+			if err != nil || len(n) == len(s.names) && (len(listed) == len(n) || counts["get configmaps"] >= len(n)*s.options.layers) {
 				return err
 			}
 			if err := pause(ctx, 100*time.Millisecond); err != nil {

@@ -1,7 +1,6 @@
 package fleetsim
 
 import (
-	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -96,10 +95,9 @@ func (c *Cluster) report() {
 		_, said.Revision, _ = strings.Cut(revisions[0], "=")
 	}
 	text, _ := json.Marshal(said) // our own type
-	sum := sha256.Sum256(text)
 	c.ensure(builtin("ConfigMap"), v1alpha1.ReportConfigMap, part{"data": part{v1alpha1.ReportKey: string(text)}})
 	for _, name := range []string{v1alpha1.LeaderLease, v1alpha1.HeartbeatLease} {
-		c.renewed(name, hex.EncodeToString(sum[:16]))
+		c.renewed(name, report.Digest(string(text)))
 	}
 }
 

@@ -292,7 +292,7 @@ func (r *request) patch() answer {
 		creation.verb = "create"
 		if !r.cluster.allowed(r.user, creation) {
 			r.action = creation
-			return answer{err: r.forbidden()}
+			return answer{err: r.forbidden(r.action)}
 		}
 		if err := r.admitNew(w); err != nil {
 			return answer{err: err}

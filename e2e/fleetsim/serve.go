@@ -15,6 +15,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -272,6 +273,19 @@ func (r *request) parse() {
 	r.action = a
 }
 
+// byName is the action as rights are about it: who lists or watches what has one name asks
+// for that object.
+func (r *request) byName() action {
+	a := r.action
+	if a.name != "" || !slices.Contains([]string{"list", "watch", "deletecollection"}, a.verb) {
+		return a
+	}
+	if selector, err := fields.ParseSelector(r.query.Get("fieldSelector")); err == nil {
+		a.name, _ = selector.RequiresExactMatch("metadata.name")
+	}
+	return a
+}
+
 // admit lets a request in or says why not. served: it is answered already. The
 // cluster is locked.
 func (r *request) admit(w http.ResponseWriter) (a answer, served bool) {
@@ -285,8 +299,8 @@ func (r *request) admit(w http.ResponseWriter) (a answer, served bool) {
 		err := apierrors.NewTooManyRequests("Too many requests, please try again later.", max(int(f.RetryAfter/time.Second), 1))
 		return answer{err: err}, false
 	}
-	if !c.allowed(r.user, r.action) {
-		return answer{err: r.forbidden()}, false
+	if asked := r.byName(); !c.allowed(r.user, asked) {
+		return answer{err: r.forbidden(asked)}, false
 	}
 	if !r.action.resourceRequest {
 		return r.unresourceful(w)
@@ -321,8 +335,7 @@ func (r *request) notAllowed() answer {
 	return answer{err: apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, "", schema.GroupResource{}, "", "", 0, false)}
 }
 
-func (r *request) forbidden() *apierrors.StatusError {
-	a := r.action
+func (r *request) forbidden(a action) *apierrors.StatusError {
 	replace := strings.NewReplacer(`&`, "&amp;", `<`, "&lt;", `>`, "&gt;")
 	var message string
 	switch {

@@ -47,6 +47,8 @@ type Testbed struct {
 	Server int
 	// Agent is its process; nil while none runs.
 	Agent *exec.Cmd
+	// Env is what agents have in their environment besides this process' own.
+	Env []string
 	// Log has what agents printed; nil until the first.
 	Log *os.File
 
@@ -157,7 +159,7 @@ func (b *Testbed) StartAgent(health string, flags ...string) error {
 	b.Agent = exec.Command(filepath.Join(b.programs, "cascade"), append([]string{
 		"agent", "--health-addr", health, "--enable-leader-election=false", "--storage-path", filepath.Join(b.Dir, "storage"),
 	}, flags...)...)
-	b.Agent.Env = append(os.Environ(), "KUBECONFIG="+b.Kubeconfig())
+	b.Agent.Env = append(append(os.Environ(), "KUBECONFIG="+b.Kubeconfig()), b.Env...)
 	b.Agent.Stdout, b.Agent.Stderr = b.Log, b.Log
 	// If this process is killed, the agent goes with it.
 	b.Agent.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -28,6 +28,8 @@ const (
 	// granted its parent no such right, and the next push does.
 	watchRetry   = time.Minute
 	watchRefused = 10 * time.Minute
+	// silentAfter an event the agent counts as silent for sure.
+	silentAfter = AgentSilence + time.Second
 	// eventPause is the pause after each event: a child that sends one after the other
 	// takes no more of the parent than that.
 	eventPause = 200 * time.Millisecond
@@ -62,7 +64,8 @@ type heartbeat struct {
 	leader string
 	absent time.Time
 	// known is the digest of the report that was read last, and told the one that the watch
-	// told of last. changed: that one was not read yet.
+	// told of last: another version of the agent may digest in another way. changed: what was
+	// told of was not read yet.
 	known, told string
 	changed     bool
 	// changes counts those that the parent was told of, the last one at toldAt, as the
@@ -205,7 +208,7 @@ func (l *Link) stream(ctx context.Context, as *caller) (open bool, err error) {
 	defer func() { _ = events.Close() }()
 	l.opened(true)
 	defer l.opened(false)
-	silence := time.AfterFunc(AgentSilence, func() { l.pool.Wake(l.key, true) })
+	silence := time.AfterFunc(silentAfter, func() { l.pool.Wake(l.key, true) })
 	defer silence.Stop()
 	decoder := json.NewDecoder(events)
 	for {
@@ -225,7 +228,7 @@ func (l *Link) stream(ctx context.Context, as *caller) (open bool, err error) {
 				return true, fmt.Errorf("cannot read watch of heartbeat: %w", err)
 			}
 			pause = max(pause, l.tell(&seen, kind == watch.Added))
-			silence.Reset(AgentSilence + time.Second)
+			silence.Reset(silentAfter)
 		case watch.Deleted: // by somebody else: a living agent makes it again
 		default:
 			return true, fmt.Errorf("watch of heartbeat ended with event %s", event.Type)
@@ -253,7 +256,8 @@ func (l *Link) tell(seen *metav1.PartialObjectMetadata, first bool) time.Duratio
 		}
 	}
 	h.seen(v1alpha1.HeartbeatLease, seen.ResourceVersion, now)
-	if digest == "" || digest == h.known || h.changed && digest == h.told {
+	same := digest == h.told
+	if h.told = digest; digest == "" || digest == h.known || same {
 		l.mu.Unlock()
 		return 0
 	}
@@ -261,7 +265,7 @@ func (l *Link) tell(seen *metav1.PartialObjectMetadata, first bool) time.Duratio
 		h.times = 0
 	}
 	pause := tellPause(h.times)
-	h.changed, h.told, h.toldAt = true, digest, now
+	h.changed, h.toldAt = true, now
 	h.changes++
 	h.times++
 	l.mu.Unlock()

@@ -316,6 +316,22 @@ func TestRestlessReport(t *testing.T) {
 	}
 }
 
+// TestOtherDigest: a report whose digest is not what the heartbeat says is read once, and
+// again when the heartbeat says something else.
+func TestOtherDigest(t *testing.T) {
+	n := newNear(t, newFar(t))
+	for _, told := range []string{"a", "a", "b", "b", "a"} {
+		n.tell(shown(told), false)
+		n.read("other", n.changes())
+		if n.Changed() {
+			t.Error("a report that was read is to be read")
+		}
+	}
+	if len(n.woken) != 3 {
+		t.Errorf("the parent was called %d times, want once for each digest", len(n.woken))
+	}
+}
+
 // shown is a heartbeat with a digest, of a version of the same name.
 func shown(digest string) *metav1.PartialObjectMetadata {
 	o := &metav1.PartialObjectMetadata{}

@@ -104,13 +104,13 @@ func Handler(f *fleetsim.Fleet) http.Handler {
 		write(w, 0)
 	})
 	mux.HandleFunc("GET /reached", func(w http.ResponseWriter, r *http.Request) {
-		n := 0
+		reached := []string{}
 		for _, name := range f.Names() {
 			if c := f.Cluster(name); c != nil && c.Counts()[r.URL.Query().Get("by")] > 0 {
-				n++
+				reached = append(reached, name)
 			}
 		}
-		write(w, n)
+		write(w, reached)
 	})
 	mux.HandleFunc("GET /counts", func(w http.ResponseWriter, _ *http.Request) { write(w, f.Counts()) })
 	mux.HandleFunc("GET /stats", func(w http.ResponseWriter, _ *http.Request) { write(w, f.Stats()) })
@@ -186,10 +186,10 @@ func (c Client) Counts(ctx context.Context) (map[string]int, error) {
 }
 
 // Reached is how many clusters got a request of a verb and resource.
-func (c Client) Reached(ctx context.Context, by string) (int, error) {
-	n := 0
-	err := c.call(ctx, http.MethodGet, "/reached?by="+url.QueryEscape(by), nil, &n)
-	return n, err
+func (c Client) Reached(ctx context.Context, by string) ([]string, error) {
+	var names []string
+	err := c.call(ctx, http.MethodGet, "/reached?by="+url.QueryEscape(by), nil, &names)
+	return names, err
 }
 
 // Writes of all clusters, if the fleet records them.

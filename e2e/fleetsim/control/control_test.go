@@ -57,8 +57,8 @@ func TestControl(t *testing.T) {
 	if err != nil || counts["get namespaces"] != 1 || counts["delete namespaces"] != 1 {
 		t.Errorf("counts are %v: %v", counts, err)
 	}
-	if n, err := c.Reached(ctx, "get namespaces"); err != nil || n != 1 {
-		t.Errorf("%d clusters were reached, want 1: %v", n, err)
+	if n, err := c.Reached(ctx, "get namespaces"); err != nil || len(n) != 1 {
+		t.Errorf("%d clusters were reached, want 1: %v", len(n), err)
 	}
 	writes, err := c.Writes(ctx)
 	if err != nil || len(writes) != 1 || writes[0].Name != "default" || writes[0].Cluster != "a" || !writes[0].Changed {
