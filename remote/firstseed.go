@@ -13,12 +13,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/remote/plan"
 	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/remote/record"
+	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
 
@@ -213,4 +217,39 @@ func (s *FirstSeeds) settled(ctx context.Context) (time.Time, error) {
 	}
 	since, _ := firstsync.SettledSince(cm)
 	return since, nil
+}
+
+// firstSync reads the child's record of the first sync, for the Clusters that the
+// layer declares; nil if it declares none. A management cluster that a parent pushes
+// to may have been lost and rebuilt. Then the push must not create Clusters that run
+// already.
+func (s *seeding) firstSync(ctx context.Context, phases []apply.Phase, rec *record.Record) (*inventory.FirstSync, error) {
+	var objects []*unstructured.Unstructured
+	for _, p := range phases {
+		objects = append(objects, p.Objects...)
+	}
+	if inventory.FleetOf(objects).Empty() {
+		return nil, nil
+	}
+	// The parent's own account may not read the record of the child's agent.
+	admin, err := s.session.Administrator(ctx)
+	if err != nil {
+		return nil, err
+	}
+	known, err := firstsync.Read(ctx, admin)
+	if err != nil {
+		return nil, reason.Because(v1alpha1.ReasonSeedFailed, err)
+	}
+	return ofLayer(known, rec.Settled), nil
+}
+
+// ofLayer is what counts for the Clusters of a layer, of what the record of the tier says
+// in the child, nil if there is none, and of what the layer's own record says.
+func ofLayer(known *inventory.FirstSync, settled bool) *inventory.FirstSync {
+	if known == nil {
+		known = &inventory.FirstSync{Elsewhere: true}
+	}
+	// A backup of the child has both, and a person can only be right about it.
+	known.Settled = known.Settled || settled && !known.Insisted
+	return known
 }

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/remote/account"
 	"github.com/cascade-gitops/cascade/remote/epoch"
 	"github.com/cascade-gitops/cascade/remote/reason"
@@ -178,4 +179,49 @@ func (p *push) dropRecord(ctx context.Context, rec *record.Record, child client.
 		return reason.Because(v1alpha1.ReasonSeedFailed, err)
 	}
 	return p.dropEarlier(ctx, rec.Layer)
+}
+
+// state is what the record says of a rendering that is sent. One that is in place came with
+// another commit, perhaps: that alone is not worth two writes for each layer of each child.
+func (s *seeding) state(rec *record.Record) record.State {
+	if rec.InPlace(s.rendered.digest) {
+		return rec.Applied
+	}
+	return record.State{Revision: s.revision(), Digest: s.rendered.digest}
+}
+
+// look reads the record of the layer in the child, once in the life of the process. The
+// record counts, not what the Child's status says: the process before may have ended
+// between the two.
+func (s *seeding) look(ctx context.Context, entry *v1alpha1.ChildLayer) error {
+	rec, err := s.openRecord(ctx, s.key(), entry)
+	if err != nil {
+		return err
+	}
+	ready := entry.Ready || unsent(entry.Reason)
+	if rec.Exists() || rec.Applied.Digest != "" {
+		noteRecord(entry, rec)
+	}
+	if rec.InPlace(s.rendered.digest) {
+		entry.DeletionPolicy = s.layer.Spec.DeletionPolicy
+		s.leftover = s.layer.Spec.Prune && len(inventory.Candidates(rec.Inventory, s.rendered.entries)) > 0
+		if ready {
+			s.compared()
+		}
+	} else {
+		entry.Ready = false
+	}
+	s.notes.looked = true
+	return nil
+}
+
+// unsent reports whether a layer with this reason was not pushed since it was in
+// place: what failed comes before the push or after it.
+func unsent(why string) bool {
+	switch why {
+	case v1alpha1.ReasonSourceNotReady, v1alpha1.ReasonAccessDenied, v1alpha1.ReasonCredentialMissing, v1alpha1.ReasonReferenceInvalid, v1alpha1.ReasonDependencyNotReady, v1alpha1.ReasonClusterNotReady,
+		v1alpha1.ReasonPaused, v1alpha1.ReasonBuildFailed, v1alpha1.ReasonProgressing, v1alpha1.ReasonHealthCheckFailed:
+		return true
+	}
+	return false
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -17,7 +16,6 @@ import (
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/record"
 	"github.com/cascade-gitops/cascade/syncer/apply"
-	"github.com/cascade-gitops/cascade/syncer/firstsync"
 	"github.com/cascade-gitops/cascade/syncer/health"
 	"github.com/cascade-gitops/cascade/syncer/park"
 	"github.com/cascade-gitops/cascade/syncer/render"
@@ -223,42 +221,6 @@ func pending(entry *v1alpha1.ChildLayer) bool {
 	return entry.Reason == v1alpha1.ReasonHandOverPending || entry.Reason == v1alpha1.ReasonPruneFailed || entry.Reason == v1alpha1.ReasonForbidden
 }
 
-// look reads the record of the layer in the child, once in the life of the process. The
-// record counts, not what the Child's status says: the process before may have ended
-// between the two.
-func (s *seeding) look(ctx context.Context, entry *v1alpha1.ChildLayer) error {
-	rec, err := s.openRecord(ctx, s.key(), entry)
-	if err != nil {
-		return err
-	}
-	ready := entry.Ready || unsent(entry.Reason)
-	if rec.Exists() || rec.Applied.Digest != "" {
-		noteRecord(entry, rec)
-	}
-	if rec.InPlace(s.rendered.digest) {
-		entry.DeletionPolicy = s.layer.Spec.DeletionPolicy
-		s.leftover = s.layer.Spec.Prune && len(inventory.Candidates(rec.Inventory, s.rendered.entries)) > 0
-		if ready {
-			s.compared()
-		}
-	} else {
-		entry.Ready = false
-	}
-	s.notes.looked = true
-	return nil
-}
-
-// unsent reports whether a layer with this reason was not pushed since it was in
-// place: what failed comes before the push or after it.
-func unsent(why string) bool {
-	switch why {
-	case v1alpha1.ReasonSourceNotReady, v1alpha1.ReasonAccessDenied, v1alpha1.ReasonCredentialMissing, v1alpha1.ReasonReferenceInvalid, v1alpha1.ReasonDependencyNotReady, v1alpha1.ReasonClusterNotReady,
-		v1alpha1.ReasonPaused, v1alpha1.ReasonBuildFailed, v1alpha1.ReasonProgressing, v1alpha1.ReasonHealthCheckFailed:
-		return true
-	}
-	return false
-}
-
 // await is nil once these objects of the layer are healthy.
 func (s *seeding) await(ctx context.Context, entry *v1alpha1.ChildLayer, unsure []inventory.Entry) error {
 	// The rights were granted when the layer was pushed. Reading health writes nothing.
@@ -327,12 +289,13 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 	entry.Ready, s.leftover = healthy, false
 	s.resume(phases, s.rendered.digest)
 	s.notes.sent, s.notes.seal = nil, nil // not known while this push is under way
+	state := s.state(rec)
 	res, err := apply.New(cluster, s.owner(), nil, s.Now).Sync(ctx, phases, apply.Options{
 		Owned: rec.Inventory, Prune: s.layer.Spec.Prune, Defer: s.layer.Spec.Prune, LowerTier: true,
 		// What is about to be sent is recorded before any of it is.
 		AlwaysRecord: true,
 		Record: func(ctx context.Context, entries []inventory.Entry) error {
-			rec.Inventory, rec.Attempted = entries, record.State{Revision: s.revision(), Digest: s.rendered.digest}
+			rec.Inventory, rec.Attempted = entries, state
 			return s.putRecord(ctx, rec, entry, parent)
 		},
 		Target:    s.child.Status.Identity.KubeSystemUID,
@@ -346,20 +309,13 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 	s.touched, s.progressed = res.Touched, len(res.Touched) > 0
 	s.advance(phases, s.rendered.digest, res)
 	// What was refused is tried again alone.
-	s.notes.sent = res.Sent
+	s.notes.sent, entry.LastAttemptedRevision = res.Sent, s.revision()
 	if err = render.Mask(err, s.sensitive); err != nil {
 		return s.failure(err)
 	}
 	rec.Inventory = res.Inventory
 	if res.Creation.Blocked() {
-		if err := s.putRecord(ctx, rec, entry, parent); err != nil {
-			return err
-		}
-		if err := s.session.DropAdministrator(ctx); err != nil {
-			return reason.Because(v1alpha1.ReasonSeedFailed, err)
-		}
-		entry.Held = &v1alpha1.Held{Create: res.Creation.Hold()}
-		return reason.Because(v1alpha1.ReasonCreateHeld, errors.New(res.Creation.Message()))
+		return s.holdCreation(ctx, rec, entry, parent, res)
 	}
 	rec.Settled = rec.Settled || len(inventory.ClustersAmong(s.rendered.entries)) > 0
 	rec.Applied, rec.Ownership = rec.Attempted, string(res.Ownership)
@@ -373,6 +329,18 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 	}
 	s.notes.seal = &seal{res.Seal, rec.Version()}
 	return nil
+}
+
+// holdCreation records what was applied without the Clusters that are not to be created.
+func (s *seeding) holdCreation(ctx context.Context, rec *record.Record, entry *v1alpha1.ChildLayer, parent *apply.Cluster, res apply.Result) error {
+	if err := s.putRecord(ctx, rec, entry, parent); err != nil {
+		return err
+	}
+	if err := s.session.DropAdministrator(ctx); err != nil {
+		return reason.Because(v1alpha1.ReasonSeedFailed, err)
+	}
+	entry.Held = &v1alpha1.Held{Create: res.Creation.Hold()}
+	return reason.Because(v1alpha1.ReasonCreateHeld, errors.New(res.Creation.Message()))
 }
 
 // failure gives the error of an apply its reason.
@@ -458,41 +426,6 @@ func heldBack(entry *v1alpha1.ChildLayer, res apply.Result, named string) error 
 			inventory.Names(res.Plan.HandOver), res.Plan.NewOwner))
 	}
 	return nil
-}
-
-// firstSync reads the child's record of the first sync, for the Clusters that the
-// layer declares; nil if it declares none. A management cluster that a parent pushes
-// to may have been lost and rebuilt. Then the push must not create Clusters that run
-// already.
-func (s *seeding) firstSync(ctx context.Context, phases []apply.Phase, rec *record.Record) (*inventory.FirstSync, error) {
-	var objects []*unstructured.Unstructured
-	for _, p := range phases {
-		objects = append(objects, p.Objects...)
-	}
-	if inventory.FleetOf(objects).Empty() {
-		return nil, nil
-	}
-	// The parent's own account may not read the record of the child's agent.
-	admin, err := s.session.Administrator(ctx)
-	if err != nil {
-		return nil, err
-	}
-	known, err := firstsync.Read(ctx, admin)
-	if err != nil {
-		return nil, reason.Because(v1alpha1.ReasonSeedFailed, err)
-	}
-	return ofLayer(known, rec.Settled), nil
-}
-
-// ofLayer is what counts for the Clusters of a layer, of what the record of the tier says
-// in the child, nil if there is none, and of what the layer's own record says.
-func ofLayer(known *inventory.FirstSync, settled bool) *inventory.FirstSync {
-	if known == nil {
-		known = &inventory.FirstSync{Elsewhere: true}
-	}
-	// A backup of the child has both, and a person can only be right about it.
-	known.Settled = known.Settled || settled && !known.Insisted
-	return known
 }
 
 // cannotReach gives an error that has no reason yet the one of a child that cannot be

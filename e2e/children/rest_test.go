@@ -169,6 +169,12 @@ func TestRemoteAtRest(t *testing.T) {
 			h.startAgent(t)
 			pushed.has(t, "note", "cluster", "pushed")
 		}},
+		step{"CommitElsewhere", func(t *testing.T) {
+			from := pushed.now(t)
+			f.ready(t, "pushed", f.commit(t, map[string]string{"elsewhere/note.yaml": noteNamed("note", "version", "1")}))
+			pushed.swept(t, from, 3)
+			pushed.parentWrote(t, from)
+		}},
 		step{"LostRecordsAreAdopted", func(t *testing.T) {
 			for name, p := range planes {
 				from := p.now(t)
