@@ -62,8 +62,10 @@ type far struct {
 	// leader's Lease.
 	lease  string
 	leader string
-	report string
-	digest string
+	// earlier: the parent has the rights that an earlier version granted.
+	earlier bool
+	report  string
+	digest  string
 	// version of the report's ConfigMap; there is none if it is empty.
 	version    string
 	account    bool
@@ -139,6 +141,8 @@ func (f *far) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			Spec:   authenticationv1.TokenRequestSpec{ExpirationSeconds: &f.life},
 			Status: authenticationv1.TokenRequestStatus{Token: token, ExpirationTimestamp: metav1.Unix(0, 0)}, // a clock that is wrong by decades
 		})
+	case strings.HasSuffix(path, "/"+v1alpha1.HeartbeatLease) && f.earlier:
+		status(http.StatusForbidden, metav1.StatusReasonForbidden)
 	case strings.HasSuffix(path, "/"+v1alpha1.HeartbeatLease) && f.lease != "":
 		say("coordination.k8s.io/v1", "Lease", leaseOf(f.lease, f.digest))
 	case strings.HasSuffix(path, "/"+v1alpha1.LeaderLease):

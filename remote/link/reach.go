@@ -211,11 +211,12 @@ func (l *Link) readAgent(ctx context.Context, urgent bool) error {
 
 // readHeartbeat reads the Lease that stands for the agent, and returns the digest of the
 // report that it tells of. An agent of an earlier version has no heartbeat, or one that a
-// later version left: it is alive if the leader's Lease is renewed.
+// later version left: it is alive if the leader's Lease is renewed. A parent of an earlier
+// version did not grant itself the right to read heartbeats; the next push does.
 func (l *Link) readHeartbeat(ctx context.Context) (digest string, found bool, err error) {
 	if l.beats() {
 		beat, err := l.lease(ctx, v1alpha1.HeartbeatLease)
-		if err != nil {
+		if err != nil && !apierrors.IsForbidden(err) {
 			return "", false, err
 		}
 		if found = beat != nil; found {

@@ -236,6 +236,15 @@ func TestAgentOfAnotherVersion(t *testing.T) {
 	f.change(func(f *far) { f.leader = "5" })
 	look(true, "GET cascade-leader", "an agent that has no heartbeat any more")
 
+	// The parent was of an earlier version, too.
+	f.change(func(f *far) { f.earlier = true })
+	n = newNear(t, f)
+	n.good(t)
+	n.good(t)
+	f.asked()
+	look(true, "GET cascade-leader", "rights of an earlier version are not written again for the heartbeat")
+	f.change(func(f *far) { f.earlier = false })
+
 	n = newNear(t, f)
 	n.good(t)
 	n.good(t)
