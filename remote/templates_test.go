@@ -152,7 +152,7 @@ func TestLayerOfChildren(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			if sent, err := apply.SentOf(owner, phases); err != nil || !maps.Equal(sent, wantSent) {
+			if sent, err := apply.SentOf(owner, phases); err != nil || !slices.Equal(sent, wantSent) {
 				t.Errorf("child %d: other objects are known to be sent: %v", n, err)
 			}
 			mu.Lock()

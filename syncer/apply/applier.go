@@ -76,17 +76,25 @@ func New(c *Cluster, owner Owner, m *memo.Memo, now func() time.Time) *Applier {
 // error the result's inventory is what must stay recorded.
 func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (Result, error) {
 	r := a.begin(phases, o)
-	for _, step := range []func(context.Context) error{r.holdCreation, r.recordAhead, r.poll, r.learn, r.applyPhases, r.pruneRest} {
-		if err := step(ctx); err != nil {
-			return r.res, err
-		}
+	err := r.steps(ctx)
+	r.res.Sent = sentOf(r.sent)
+	if err != nil {
+		return r.res, err
 	}
-	if len(r.packed) == 0 && len(r.res.Sent) == len(r.objects) {
-		r.res.Ownership = r.res.Sent.ownership()
+	if len(r.packed) == 0 {
+		r.res.Ownership = r.res.Sent.ownership(r.options.Ownership)
 	}
-	var err error
 	r.res.Seal, err = r.seal(ctx)
 	return r.res, err
+}
+
+func (r *run) steps(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{r.holdCreation, r.recordAhead, r.poll, r.learn, r.applyPhases, r.pruneRest} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Remove deletes everything that the owner's inventory names, because a person

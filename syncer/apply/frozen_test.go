@@ -74,7 +74,7 @@ func TestDeclared(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(sent, sentFrozen, cmp.AllowUnexported(seen{})); diff != "" {
+			if diff := cmp.Diff(sent, sentFrozen, cmp.AllowUnexported(seen{}, sentObject{})); diff != "" {
 				t.Errorf("%s: what was sent: -as it is, +frozen:\n%s", tc.reason, diff)
 			}
 			body, err := bodies(nil).of(plain.Objects[0])

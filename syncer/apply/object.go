@@ -66,7 +66,8 @@ type outcome struct {
 }
 
 // add takes an outcome that is no error into the result.
-func (res *Result) add(out outcome) {
+func (r *run) add(out outcome) {
+	res := &r.res
 	if out.drift != nil {
 		res.Drifted = append(res.Drifted, *out.drift)
 	}
@@ -74,7 +75,7 @@ func (res *Result) add(out outcome) {
 		res.Remembered++
 	}
 	if out.sent != (sentKey{}) {
-		res.Sent[out.sent] = out.seen
+		r.sent[out.sent] = out.seen
 	}
 	if out.touched {
 		res.Touched = append(res.Touched, out.entry)
@@ -124,7 +125,7 @@ func (r *run) applyOne(ctx context.Context, u *unstructured.Unstructured, bodies
 	var sent sentKey
 	if r.client.kinds != nil {
 		sent = sentKeyOf(u, body)
-		if before, ok := r.options.Sent[sent]; ok && r.options.Sweep == nil {
+		if before, ok := r.options.Sent.of(sent); ok && r.options.Sweep == nil {
 			return outcome{change: changeOf(u, ssa.UnchangedAction), sent: sent, seen: before}
 		}
 	}
@@ -179,7 +180,7 @@ func (r *run) swept(ctx context.Context, it *item, sent sentKey) (out outcome, s
 	if live == nil {
 		return outcome{}, false, nil
 	}
-	before := r.options.Sent[sent]
+	before, _ := r.options.Sent.of(sent)
 	if !trusted || !before.stands(r.owner.FieldManager, it.object, live, r.client.reader) {
 		it.live, it.shown = r.client.reader.Of(live), true
 		return outcome{}, false, nil

@@ -113,7 +113,7 @@ type Result struct {
 	Sent Sent
 	// Touched are objects that are not in the state in which they were seen before.
 	Touched []inventory.Entry
-	// Ownership is that of all objects, empty if it is not known of one.
+	// Ownership is that of all objects.
 	Ownership Ownership
 	// Seal is that of the Sweep, broken unless it shows each object as it was applied.
 	Seal Seal

@@ -38,15 +38,17 @@ type run struct {
 	// sweep had to show it.
 	places map[unique.Handle[place]]struct{}
 	loose  atomic.Bool
-	res    Result
+	// sent becomes the result's.
+	sent map[sentKey]seen
+	res  Result
 }
 
 // begin labels the objects of the phases, removes the namespaces of those that have no
 // business with one, and gathers what they have.
 func (a *Applier) begin(phases []Phase, o Options) *run {
 	r := &run{
-		Applier: a, options: o, phases: slices.Clone(phases), provided: map[string]bool{}, places: map[unique.Handle[place]]struct{}{},
-		res: Result{Changes: ssa.NewChangeSet(), Inventory: o.Owned, Complete: true, Sent: Sent{}},
+		Applier: a, options: o, phases: slices.Clone(phases), provided: map[string]bool{}, places: map[unique.Handle[place]]struct{}{}, sent: map[sentKey]seen{},
+		res: Result{Changes: ssa.NewChangeSet(), Inventory: o.Owned, Complete: true},
 	}
 	entries := slices.Clone(o.Owned)
 	for _, p := range phases {
@@ -144,8 +146,8 @@ func (r *run) stillSent(p Phase) error {
 			return err
 		}
 		sent := sentKeyOf(u, body)
-		if before, ok := r.options.Sent[sent]; ok {
-			r.res.Sent[sent] = before
+		if before, ok := r.options.Sent.of(sent); ok {
+			r.sent[sent] = before
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -16,10 +17,17 @@ import (
 )
 
 // Sent are objects as they were applied, each with the state in which it was seen last, in
-// a few bytes: there may be hundreds of thousands of them.
-type Sent map[sentKey]seen
+// a few bytes and in the order of their keys: there may be hundreds of thousands of them. It
+// is immutable.
+type Sent []sentObject
 
-// sentKey identifies an object together with its body.
+type sentObject struct {
+	key sentKey
+	seen
+}
+
+// sentKey identifies an object together with its body. The first byte is of the object alone,
+// so that another body leaves it in the same part of an Ownership.
 type sentKey [8]byte
 
 // seen is the state of an object in the cluster; the zero value is not known.
@@ -32,9 +40,30 @@ type seen struct {
 }
 
 func sentKeyOf(u *unstructured.Unstructured, body []byte) (key sentKey) {
-	sum := digest.Of([]byte(inventory.Of(u).ID()), body)
-	copy(key[:], sum[:])
+	id := []byte(inventory.Of(u).ID())
+	object, sum := digest.Of(id), digest.Of(id, body)
+	key[0] = object[0]
+	copy(key[1:], sum[:])
 	return key
+}
+
+// sentOf has objects in order.
+func sentOf(objects map[sentKey]seen) Sent {
+	sent := make(Sent, 0, len(objects))
+	for key, at := range objects {
+		sent = append(sent, sentObject{key, at})
+	}
+	slices.SortFunc(sent, func(a, b sentObject) int { return bytes.Compare(a.key[:], b.key[:]) })
+	return sent
+}
+
+// of returns the state of an object, and whether it was sent.
+func (s Sent) of(key sentKey) (seen, bool) {
+	i, found := slices.BinarySearchFunc(s, key, func(o sentObject, key sentKey) int { return bytes.Compare(o.key[:], key[:]) })
+	if !found {
+		return seen{}, false
+	}
+	return s[i].seen, true
 }
 
 // seenOf is the state of an object of which a manager applied what was asked. A generation moves with
@@ -66,7 +95,7 @@ func number(sum digest.Sum) uint64 { return binary.BigEndian.Uint64(sum[:]) }
 // have applied as they are, perhaps in an earlier process. Packed objects are
 // left out.
 func SentOf(owner Owner, phases []Phase) (Sent, error) {
-	sent := Sent{}
+	sent := map[sentKey]seen{}
 	for _, p := range phases {
 		for _, f := range p.frozen {
 			sent[f.sent] = seen{}
@@ -83,7 +112,7 @@ func SentOf(owner Owner, phases []Phase) (Sent, error) {
 			sent[sentKeyOf(u, body)] = seen{}
 		}
 	}
-	return sent, nil
+	return sentOf(sent), nil
 }
 
 // bodies are request bodies of objects that were encoded before.

@@ -133,14 +133,14 @@ func (r *run) stage(ctx context.Context, stage []*unstructured.Unstructured, bod
 	var failed Failures
 	for _, rank := range ranks(stage) {
 		for i, out := range r.applyRank(ctx, rank, bodies) {
-			if _, before := r.options.Sent[out.sent]; !before || out.got != nil {
+			if _, before := r.options.Sent.of(out.sent); !before || out.got != nil {
 				fresh = append(fresh, rank[i])
 			}
 			if out.err != nil {
 				failed = append(failed, out.err)
 				continue
 			}
-			r.res.add(out)
+			r.add(out)
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, err

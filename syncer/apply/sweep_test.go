@@ -29,6 +29,8 @@ type sweeper struct {
 	versions Versions
 	// ownership that an earlier process recorded.
 	ownership Ownership
+	// changed is what a commit made of ConfigMap a-3.
+	changed map[string]any
 }
 
 func newSweeper(t *testing.T) *sweeper {
@@ -47,6 +49,9 @@ func (s *sweeper) pass(t *testing.T, sweeps bool) Result {
 		for _, kind := range []string{"ConfigMap", "Deployment"} {
 			u := anObject(kind, fmt.Sprint("a-", i), nil)
 			u.SetLabels(map[string]string{"app": "a"})
+			if kind == "ConfigMap" && i == 3 {
+				maps.Copy(u.Object, s.changed)
+			}
 			objects = append(objects, u)
 		}
 	}
@@ -61,6 +66,24 @@ func (s *sweeper) pass(t *testing.T, sweeps bool) Result {
 	}
 	s.sent = res.Sent
 	return res
+}
+
+// restart leaves of what is known what another process knows.
+func (s *sweeper) restart() {
+	for i := range s.sent {
+		s.sent[i].seen = seen{}
+	}
+}
+
+// besides is how many objects are in the same part of an Ownership as one, with that one.
+func (s *sweeper) besides(kind, name string) (n int) {
+	part := sentKeyOf(anObject(kind, name, nil), nil).part()
+	for _, o := range s.sent {
+		if o.key.part() == part {
+			n++
+		}
+	}
+	return n
 }
 
 // broken reports whether another sweep shows something else than a seal.
@@ -172,9 +195,7 @@ func TestSweep(t *testing.T) {
 func TestSweepLearns(t *testing.T) {
 	s := newSweeper(t)
 	s.pass(t, false)
-	for key := range s.sent {
-		s.sent[key] = seen{}
-	}
+	s.restart()
 	s.pass(t, false)
 	if s.reads != 0 || len(s.requests) != 0 {
 		t.Errorf("without a sweep what was sent is sent: %d reads, %v", s.reads, s.requests)
@@ -221,39 +242,42 @@ func TestOwnership(t *testing.T) {
 		}})
 	}
 	for name, tc := range map[string]struct {
-		reason  string
-		change  func(s *sweeper)
-		applied int
+		reason string
+		change func(s *sweeper)
+		// lost is the object of which nothing is known any more, with the others of its part.
+		lost string
+		all  bool
 	}{
-		"Same": {"nobody did anything", func(*sweeper) {}, 0},
+		"Same": {"nobody did anything", func(*sweeper) {}, "", false},
 		"Others": {"somebody wrote fields that nobody declares", func(s *sweeper) {
 			s.live("Deployment", "a-3", func(u *unstructured.Unstructured) {
 				u.SetGeneration(u.GetGeneration() + 1)
 				u.SetAnnotations(map[string]string{"deployment.kubernetes.io/revision": "2"})
 			})
-		}, 0},
+		}, "", false},
 		"Moved": {"another owner with the same field manager applied it", func(s *sweeper) {
 			s.live("ConfigMap", "a-3", func(u *unstructured.Unstructured) {
 				u.SetLabels(map[string]string{"app": "a", apps.LabelGroup + "/name": "another", apps.LabelGroup + "/namespace": apps.Namespace})
 			})
-		}, 20},
+		}, "ConfigMap", false},
 		"Taken": {"somebody changed a field, which is his now", func(s *sweeper) {
 			s.live("ConfigMap", "a-3", func(u *unstructured.Unstructured) { manages(u, `{"f:metadata":{}}`) })
-		}, 20},
+		}, "ConfigMap", false},
 		"Unmanaged": {"somebody removed what is known of managers", func(s *sweeper) {
 			s.live("ConfigMap", "a-3", func(u *unstructured.Unstructured) { u.SetManagedFields(nil) })
-		}, 20},
+		}, "ConfigMap", false},
 		"Again": {"another object of that name", func(s *sweeper) {
 			s.live("Deployment", "a-3", func(u *unstructured.Unstructured) { u.SetUID("another") })
-		}, 20},
+		}, "Deployment", false},
 		"Deleted": {"it is not there", func(s *sweeper) {
 			delete(s.objects, s.path(anObject("Deployment", "a-3", nil).GroupVersionKind(), "x", "a-3"))
-		}, 20},
+		}, "Deployment", false},
 		"Restored": {"versions that go back are those of a backup", func(s *sweeper) {
 			for at := range s.versions {
 				s.versions[at] = "99999"
 			}
-		}, 20},
+		}, "", true},
+		"Earlier": {"an earlier version recorded it in another form", func(s *sweeper) { s.ownership = "1f2e3d4c5b6a7988" }, "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSweeper(t)
@@ -262,16 +286,55 @@ func TestOwnership(t *testing.T) {
 			if s.ownership == "" {
 				t.Fatal("it is not known whose the fields are")
 			}
-			for key := range s.sent {
-				s.sent[key] = seen{}
-			}
+			s.restart()
 			tc.change(s)
 			res := s.pass(t, true)
-			if len(s.requests) != tc.applied {
-				t.Errorf("%s: %d requests after a restart, want %d: %v", tc.reason, len(s.requests), tc.applied, s.requests)
+			want := 0
+			switch {
+			case tc.all:
+				want = len(s.sent)
+			case tc.lost != "":
+				want = s.besides(tc.lost, "a-3")
 			}
-			if same := res.Ownership == s.ownership; tc.applied == 0 && !same {
+			if len(s.requests) != want {
+				t.Errorf("%s: %d requests after a restart, want %d: %v", tc.reason, len(s.requests), want, s.requests)
+			}
+			if same := res.Ownership == s.ownership; want == 0 && !same {
 				t.Errorf("%s: whose the fields are is told otherwise", tc.reason)
+			}
+		})
+	}
+}
+
+// TestOwnershipAfterChange: a process that was restarted sends the one object that a commit
+// changed. The next comparison, by it or by another process, applies no more than the part of
+// that object.
+func TestOwnershipAfterChange(t *testing.T) {
+	for name, again := range map[string]bool{"SameProcess": false, "AnotherRestart": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newSweeper(t)
+			s.ownership = s.pass(t, false).Ownership
+			s.restart()
+			s.changed = map[string]any{"data": map[string]any{"b": "c"}}
+			s.ownership = s.pass(t, false).Ownership
+			if len(s.requests) != 1 {
+				t.Fatalf("a commit to one object made %d requests: %v", len(s.requests), s.requests)
+			}
+			if again {
+				s.restart()
+			}
+			most := s.besides("ConfigMap", "a-3")
+			if !again {
+				most-- // this process knows what it sent
+			}
+			res := s.pass(t, true)
+			if len(s.requests) != most {
+				t.Errorf("the comparison after it applied %v, want %d of %d", s.requests, most, len(s.sent))
+			}
+			s.ownership = res.Ownership
+			s.restart()
+			if s.pass(t, true); len(s.requests) != 0 {
+				t.Errorf("the one after that applied %v", s.requests)
 			}
 		})
 	}
@@ -458,12 +521,12 @@ func BenchmarkSentMemory(b *testing.B) {
 		runtime.ReadMemStats(&before)
 		all := make([]Sent, 0, children*layers)
 		for i := range children * layers {
-			sent := Sent{}
+			sent := map[sentKey]seen{}
 			for j := range objects {
 				u := anObject("ConfigMap", fmt.Sprint("a-", j), nil)
 				sent[sentKeyOf(u, fmt.Append(nil, entry, i, j))] = seen{1, 2, 3}
 			}
-			all = append(all, sent)
+			all = append(all, sentOf(sent))
 		}
 		runtime.GC()
 		runtime.ReadMemStats(&after)

@@ -29,9 +29,14 @@ const (
 	gcBusy    = 100
 	// largeHeap is a heap of which a second one would not be small any more.
 	largeHeap = 64 << 20
-	// busyBytes are allocated between two looks by an agent that works. One that
-	// waits allocates some ten kilobytes.
+	// gcCalm is for a large heap of an agent that waits: half of it as garbage would be
+	// tens of megabytes, and what gathers slowly is seldom collected.
+	gcCalm = 25
+	// An agent that works allocates between two looks busyBytes, or this share of a large
+	// heap. One that waits allocates some ten kilobytes, and with a thousand children to
+	// look after some megabytes.
 	busyBytes = 1 << 20
+	busyShare = 16
 	busyLook  = time.Second
 	// calmLooks is how many looks without work end a burst.
 	calmLooks = 10
@@ -83,15 +88,19 @@ type pace struct {
 // look returns the percentage from now on, and whether a burst of work has just ended.
 func (p *pace) look(h heap) (percent int, over bool) {
 	p.calm++
-	if h.allocated-p.allocated >= busyBytes {
+	if h.allocated-p.allocated >= max(busyBytes, h.live/busyShare) {
 		p.calm, p.busy = 0, true
 	}
 	p.allocated = h.allocated
 	if p.busy && p.calm >= calmLooks {
 		p.busy, over = false, true
 	}
-	if p.busy && h.live < largeHeap {
+	large := h.live >= largeHeap
+	switch {
+	case p.busy && !large:
 		return gcBusy, false
+	case large && !p.busy:
+		return gcCalm, over
 	}
 	return gcPercent, over
 }
