@@ -15,6 +15,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/plan"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/park"
 )
 
 // BudgetError: the child used up the time that pushes to it may take. The call was not
@@ -28,7 +29,8 @@ func (e *BudgetError) Error() string {
 // meter counts the time of the calls of pushes to one child. It is safe for concurrent
 // use; its lock is not held over a call.
 type meter struct {
-	now func() time.Time
+	now  func() time.Time
+	pace *pace
 
 	mu     sync.Mutex // guards what follows
 	budget plan.Budget
@@ -49,8 +51,39 @@ func (m *meter) spend(took time.Duration) {
 	m.budget.Spend(took, m.now())
 }
 
+// pace is how soon children answer, all together: where that takes long, it is this
+// process, or its network, that is busy. The zero value is ready for use, and it is safe for
+// concurrent use.
+type pace struct {
+	mu   sync.Mutex // guards what follows
+	mean time.Duration
+}
+
+const (
+	// lateCall and lateTimes are how long, and how many times as long as usual, a call
+	// takes to be late. lateOf is over how many calls it is usual.
+	lateCall  = time.Second
+	lateTimes = 8
+	lateOf    = 64
+)
+
+// answered takes note of a call that was answered.
+func (p *pace) answered(took time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mean += (took - p.mean) / lateOf
+}
+
+// late is after how long a call has no answer that should have come.
+func (p *pace) late() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return max(lateCall, lateTimes*p.mean)
+}
+
 // over returns a client that counts the time of its calls, the reading of answers
-// included, and makes none when the time is used up.
+// included, and makes none when the time is used up. The reconcile of a call that is late
+// is moved aside.
 func (m *meter) over(c *http.Client) *http.Client {
 	metered := *c
 	metered.Transport = &meteredTransport{meter: m, next: c.Transport}
@@ -67,8 +100,10 @@ func (t *meteredTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, &BudgetError{Wait: wait}
 	}
 	begun := t.meter.now()
+	answered := park.Late(r.Context(), t.meter.pace.late())
 	response, err := t.next.RoundTrip(r)
 	if err != nil {
+		answered()
 		t.meter.spend(t.meter.now().Sub(begun))
 		return nil, err
 	}
@@ -76,7 +111,12 @@ func (t *meteredTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil && seconds > 0 {
 		t.meter.spend(min(time.Duration(min(seconds, 3600))*time.Second, callTimeout))
 	}
-	response.Body = &meteredBody{ReadCloser: response.Body, end: sync.OnceFunc(func() { t.meter.spend(t.meter.now().Sub(begun)) })}
+	response.Body = &meteredBody{ReadCloser: response.Body, end: sync.OnceFunc(func() {
+		answered()
+		took := t.meter.now().Sub(begun)
+		t.meter.pace.answered(took)
+		t.meter.spend(took)
+	})}
 	return response, nil
 }
 

@@ -8,16 +8,19 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/syncer/answer"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/park"
 )
 
 // TestBudgetEndsPush: a child may keep a push for its budget, whatever it answers. Then no
@@ -120,7 +123,7 @@ func TestCallsEnd(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.http.Timeout = 200 * time.Millisecond
-			m := &meter{now: time.Now}
+			m := &meter{now: time.Now, pace: &pace{}}
 			metered := *c
 			metered.http = m.over(c.http)
 			_, err = kubeSystemUID(t.Context(), &metered)
@@ -210,4 +213,66 @@ func TestSilentPush(t *testing.T) {
 	n.clock.add(breakPause)
 	n.good(t)
 	expect(t, "the probe after it", f.asked(), "GET readyz, GET kube-system, GET version, GET cascade-heartbeat")
+}
+
+// roundTripper answers as a function does.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestLateCall: a push whose call is not answered soon keeps no worker. Where all answers
+// take long, more than that is late.
+func TestLateCall(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		usual  time.Duration
+		body   bool
+		want   time.Duration
+	}{
+		"Quick":   {reason: "answers usually come at once", usual: 20 * time.Millisecond, want: lateCall},
+		"Busy":    {reason: "we are busy, or far away", usual: time.Second, want: lateTimes * time.Second},
+		"Hangs":   {reason: "it answers, and the answer does not end", usual: 20 * time.Millisecond, body: true, want: lateCall},
+		"Unusual": {reason: "nothing was answered yet", want: lateCall},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := &meter{now: time.Now, pace: &pace{}}
+				for range 1000 {
+					m.pace.answered(tc.usual)
+				}
+				client := m.over(&http.Client{Transport: roundTripper(func(*http.Request) (*http.Response, error) {
+					if tc.body {
+						text, end := io.Pipe()
+						time.AfterFunc(time.Minute, func() { _ = end.Close() })
+						return &http.Response{StatusCode: http.StatusOK, Body: text}, nil
+					}
+					time.Sleep(time.Minute)
+					return nil, errors.New("no answer")
+				})})
+				lot := park.New(reconcile.Func(func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+					request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://child.invalid", nil)
+					if err != nil {
+						return reconcile.Result{}, err
+					}
+					response, err := client.Do(request)
+					if err != nil {
+						return reconcile.Result{}, err
+					}
+					_, err = io.Copy(io.Discard, response.Body)
+					return reconcile.Result{}, errors.Join(err, response.Body.Close())
+				}), park.Options{Workers: 1, Parked: 1, Aside: 1, Patience: time.Hour})
+				begun := time.Now()
+				if _, err := lot.Reconcile(t.Context(), reconcile.Request{}); err != nil {
+					t.Errorf("%s: %v", tc.reason, err)
+				}
+				if kept, want := time.Since(begun), tc.want; kept < want*9/10 || kept > want*11/10 {
+					t.Errorf("%s: it kept its worker for %s, want %s", tc.reason, kept, want)
+				}
+				time.Sleep(2 * time.Minute)
+				if lot.Parked() != 0 {
+					t.Errorf("%s: it did not end", tc.reason)
+				}
+			})
+		})
+	}
 }

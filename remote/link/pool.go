@@ -58,6 +58,9 @@ type Pool struct {
 
 	quick, slow chan struct{}
 
+	// pace is how soon children answer.
+	pace pace
+
 	mu     sync.Mutex
 	links  map[types.NamespacedName]*Link
 	probed func(key types.NamespacedName, urgent bool)
@@ -95,7 +98,7 @@ func (c *Pool) Of(key types.NamespacedName) *Link {
 	defer c.mu.Unlock()
 	l := c.links[key]
 	if l == nil {
-		l = &Link{pool: c, key: key, meter: &meter{now: c.now}}
+		l = &Link{pool: c, key: key, meter: &meter{now: c.now, pace: &c.pace}}
 		l.life, l.end = context.WithCancel(c.life)
 		c.links[key] = l
 	}

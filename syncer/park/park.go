@@ -5,7 +5,8 @@
 // others. Here the reconcile parks when it begins to wait: its worker goes on with other
 // objects, and the reconcile goes on in a goroutine of its own. A reconcile that does not
 // say that it waits, and takes longer than most do, is moved aside: a server that does
-// not answer keeps a worker for a moment only, and the next time for none.
+// not answer keeps a worker for a moment only, and the next time for none. Who knows how
+// soon an answer usually comes makes that moment shorter for a call (Late).
 //
 // Invariants:
 //
@@ -294,6 +295,28 @@ func Aside(ctx context.Context) {
 	j.proceed(ctx)
 }
 
+// Late moves the reconcile aside, if there is room, unless stop is called within d: it
+// makes a call to which the answer should have come by then. The reconcile goes on
+// meanwhile. Without a lot in the context it does nothing. It is safe for concurrent use.
+func Late(ctx context.Context, d time.Duration) (stop func()) {
+	j, _ := ctx.Value(jobKey{}).(*job)
+	if j == nil || j.lot.options.Patience <= 0 {
+		return func() {}
+	}
+	l := j.lot
+	l.mu.Lock()
+	stretch := j.stretches
+	l.mu.Unlock()
+	timer := time.AfterFunc(d, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if j.stretches == stretch && j.holds != nothing {
+			j.moveAside(stretch)
+		}
+	})
+	return func() { timer.Stop() }
+}
+
 // park gives away what the job holds; it is false if there is no room to park.
 func (j *job) park() bool {
 	j.lot.mu.Lock()
@@ -380,6 +403,9 @@ func (j *job) proceed(ctx context.Context) {
 
 // wind sets when a stretch has taken long. The lot is locked.
 func (j *job) wind(stretch int) {
+	if j.late != nil {
+		j.late.Stop()
+	}
 	j.late = time.AfterFunc(j.lot.options.Patience, func() {
 		j.lot.mu.Lock()
 		defer j.lot.mu.Unlock()

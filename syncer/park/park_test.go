@@ -325,7 +325,61 @@ func TestTakesLong(t *testing.T) {
 	})
 }
 
-// TestWatch: what runs is watched, and what waits is not.
+// TestLate: a reconcile whose call is not answered soon keeps a worker no longer than that,
+// and goes on by itself. One whose call is answered in time keeps it.
+func TestLate(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		takes  time.Duration
+		most   time.Duration
+	}{
+		"Unanswered": {"a call takes a minute", time.Minute, time.Second},
+		"Answered":   {"a call takes half of the time", time.Second / 2, time.Second / 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var served time.Time
+				var called atomic.Int64
+				c, stop := start(t, 2, 100, func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+					if req.Name == "good" {
+						served = time.Now()
+						return reconcile.Result{}, nil
+					}
+					for range 3 {
+						answered := Late(ctx, time.Second)
+						time.Sleep(tc.takes)
+						answered()
+						called.Add(1)
+						if tc.takes < time.Second {
+							break
+						}
+					}
+					return reconcile.Result{}, nil
+				})
+				defer stop()
+				for i := range 2 {
+					c.queue.Add(request(fmt.Sprint("hung", i)))
+				}
+				synctest.Wait()
+				begin := time.Now()
+				c.queue.Add(request("good"))
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				if took := served.Sub(begin); took != tc.most {
+					t.Errorf("%s: beside two of them it took %s, want %s", tc.reason, took, tc.most)
+				}
+				if want := int64(6); tc.takes > time.Second && called.Load() != want {
+					t.Errorf("%s: %d calls were made, want %d", tc.reason, called.Load(), want)
+				}
+				if c.lot.Parked() != 0 || len(c.lot.aside) != 0 || len(c.lot.places) != 0 {
+					t.Errorf("%s: %d are parked, %d aside, %d in places", tc.reason, c.lot.Parked(), len(c.lot.aside), len(c.lot.places))
+				}
+			})
+		})
+	}
+	Late(t.Context(), time.Second)()
+}
+
 // TestAside: who says that it takes long holds no worker from the beginning, and waits for
 // room aside if there is none.
 func TestAside(t *testing.T) {
@@ -367,6 +421,7 @@ func TestAside(t *testing.T) {
 	})
 }
 
+// TestWatch: what runs is watched, and what waits is not.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &counted{}
