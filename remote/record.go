@@ -14,8 +14,10 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/remote/account"
 	"github.com/cascade-gitops/cascade/remote/epoch"
+	"github.com/cascade-gitops/cascade/remote/plan"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/record"
+	"github.com/cascade-gitops/cascade/syncer/apply"
 )
 
 // openRecord reads the record of a layer in the child and makes sure that this process
@@ -206,7 +208,13 @@ func (s *seeding) look(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 		entry.DeletionPolicy = s.layer.Spec.DeletionPolicy
 		s.leftover = s.layer.Spec.Prune && len(inventory.Candidates(rec.Inventory, s.rendered.entries)) > 0
 		if ready {
-			s.compared()
+			// Not in this run, however long it took to come here: a start compares nothing.
+			s.notes.due = plan.NextDue(s.Now(), s.layer.Spec.Interval.Duration, s.run.notes.phase)
+		}
+		// An earlier process applied these phases, so that neither a change nor a comparison
+		// need send all of them.
+		if s.notes.sent, err = apply.SentOf(s.owner(), s.rendered.phases); err != nil {
+			return reason.Because(v1alpha1.ReasonSeedFailed, err)
 		}
 	} else {
 		entry.Ready = false

@@ -177,13 +177,6 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 			return s.stands(entry)
 		}
 	}
-	if s.notes.sent == nil {
-		// An earlier process applied these phases, so a change need not send all of them.
-		var err error
-		if s.notes.sent, err = apply.SentOf(s.owner(), s.rendered.phases); err != nil {
-			return reason.Because(v1alpha1.ReasonSeedFailed, err)
-		}
-	}
 	entry.Revision, entry.LastAttemptedRevision = s.revision(), s.revision()
 	unsure := s.touched
 	if !entry.Ready {

@@ -154,6 +154,32 @@ func TestRemoteAtRest(t *testing.T) {
 				p.parentWrote(t, from[name])
 			}
 		}},
+		step{"ComparedByFirstRun", func(t *testing.T) {
+			// A layer that was not in order is compared at once.
+			h.agent.Kill()
+			from := map[string]int64{}
+			for name, p := range planes {
+				child := f.child1(t, name)
+				before := child.DeepCopy()
+				entry := &child.Status.Layers[0]
+				entry.Ready, entry.Reason, entry.Message = false, v1alpha1.ReasonUnreachable, "no answer"
+				if err := f.client.Status().Patch(t.Context(), child, client.MergeFrom(before)); err != nil {
+					t.Fatal(err)
+				}
+				from[name] = p.now(t)
+			}
+			h.startAgent(t)
+			for name, p := range planes {
+				f.ready(t, name, "")
+				record := "/configmaps/" + v1alpha1.RecordPrefix + f.name + "." + name
+				for _, e := range p.byParent(t, from[name]) {
+					// The record says who compared it.
+					if e.Writes() && !strings.Contains(e.RequestURI, record) {
+						t.Errorf("%s is in place, and was written to: %s %s", name, e.Verb, e.RequestURI)
+					}
+				}
+			}
+		}},
 		step{"ComparisonAfterRestart", func(t *testing.T) {
 			// Layers are compared at once, instead of after ten minutes.
 			f.patch(t, object("cascade.dev/v1alpha1", "Layer", f.name, "pushed"), map[string]any{"spec": map[string]any{"interval": sweepInterval.String()}})
