@@ -37,7 +37,7 @@ import (
 // of them. mostParked bounds those that wait for that besides.
 const (
 	patience   = 7 * time.Second
-	mostAside  = 512
+	mostAside  = 256
 	mostParked = 2048
 )
 

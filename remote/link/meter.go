@@ -61,9 +61,12 @@ type pace struct {
 
 const (
 	// lateCall and lateTimes are how long, and how many times as long as usual, a call
-	// takes to be late. lateOf is over how many calls it is usual.
+	// takes to be late. lateOf is over how many calls it is usual. While a thousand children
+	// are seeded by two processors a call takes a third of a second, and one in thousands
+	// eight times that: who takes these for late begins with more children than there is
+	// processor time and memory for.
 	lateCall  = time.Second
-	lateTimes = 8
+	lateTimes = 20
 	lateOf    = 64
 )
 

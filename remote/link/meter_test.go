@@ -230,7 +230,7 @@ func TestLateCall(t *testing.T) {
 		want   time.Duration
 	}{
 		"Quick":   {reason: "answers usually come at once", usual: 20 * time.Millisecond, want: lateCall},
-		"Busy":    {reason: "we are busy, or far away", usual: time.Second, want: lateTimes * time.Second},
+		"Busy":    {reason: "we are busy, or far away", usual: time.Second / 4, want: lateTimes * time.Second / 4},
 		"Hangs":   {reason: "it answers, and the answer does not end", usual: 20 * time.Millisecond, body: true, want: lateCall},
 		"Unusual": {reason: "nothing was answered yet", want: lateCall},
 	} {

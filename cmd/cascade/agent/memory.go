@@ -31,12 +31,12 @@ const (
 	largeHeap = 64 << 20
 	// gcCalm is for a large heap of an agent that waits: half of it as garbage would be
 	// tens of megabytes, and what gathers slowly is seldom collected.
-	gcCalm = 25
+	gcCalm = 30
 	// An agent that works allocates between two looks busyBytes, or this share of a large
 	// heap. One that waits allocates some ten kilobytes, and with a thousand children to
-	// look after some megabytes.
+	// compare with their layers some ten megabytes.
 	busyBytes = 1 << 20
-	busyShare = 16
+	busyShare = 4
 	busyLook  = time.Second
 	// calmLooks is how many looks without work end a burst.
 	calmLooks = 10

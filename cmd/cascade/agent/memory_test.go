@@ -23,8 +23,8 @@ func TestPace(t *testing.T) {
 		{"a burst is over when nothing was done for a while", 8 << 20, append(looks(1, work), looks(calmLooks, wait)...), gcPercent, true},
 		{"it is over once", 8 << 20, append(looks(1, work), looks(calmLooks+1, wait)...), gcPercent, false},
 		{"work is seen at the next look", 8 << 20, append(looks(calmLooks, wait), work), gcBusy, false},
-		{"a large heap is not doubled", largeHeap, looks(2, work), gcPercent, false},
-		{"little garbage gathers in a large heap that waits", largeHeap, append(looks(1, work), looks(calmLooks, wait)...), gcCalm, true},
+		{"a large heap is not doubled", largeHeap, looks(2, 2*work), gcPercent, false},
+		{"little garbage gathers in a large heap that waits", largeHeap, append(looks(1, 2*work), looks(calmLooks, wait)...), gcCalm, true},
 		{"many children to look after are no work", 4 * largeHeap, looks(1, work), gcCalm, false},
 		{"an agent that waits has no burst that could end", 8 << 20, looks(2*calmLooks, wait), gcPercent, false},
 	} {
