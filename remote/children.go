@@ -49,6 +49,9 @@ const (
 	// sourceWait is how long after a start a layer that is in place may stay ready
 	// without its source.
 	sourceWait = 45 * time.Second
+	// adoptFirst is how long after a start layers that are in place are not compared with
+	// their child, unless their interval is shorter.
+	adoptFirst = 30 * time.Second
 	// callTimeout bounds a call to the API server of this tier.
 	callTimeout = 10 * time.Second
 	// retryMost bounds the pause after a reconcile that failed.

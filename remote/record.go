@@ -208,8 +208,10 @@ func (s *seeding) look(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 		entry.DeletionPolicy = s.layer.Spec.DeletionPolicy
 		s.leftover = s.layer.Spec.Prune && len(inventory.Candidates(rec.Inventory, s.rendered.entries)) > 0
 		if ready {
-			// Not in this run, however long it took to come here: a start compares nothing.
-			s.notes.due = plan.NextDue(s.Now(), s.layer.Spec.Interval.Duration, s.run.notes.phase)
+			// Not in this run, nor while other children are still adopted: a start compares
+			// nothing.
+			interval := s.layer.Spec.Interval.Duration
+			s.notes.due = plan.NextDue(s.Now().Add(min(interval, adoptFirst)), interval, s.run.notes.phase)
 		}
 		// An earlier process applied these phases, so that neither a change nor a comparison
 		// need send all of them.
