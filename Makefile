@@ -232,37 +232,36 @@ test-names: ## the names of all tests, in bin/test-names.txt
 
 # The long forms of tests that `make test-all` runs in short. How often they do what
 # they do, a variable says: make rotation CASCADE_ROTATIONS=600.
-export CASCADE_ROTATIONS CASCADE_RECREATIONS CASCADE_DELETIONS CASCADE_LEAK_ROTATIONS CASCADE_KILLS CASCADE_FAULTS_FOR CASCADE_HOSTILE CASCADE_HOSTILE_ONLY
 LONG = go test -C e2e -race -count=1 -timeout 60m -v
 
 .PHONY: rotation
-rotation: CASCADE_ROTATIONS ?= 60
+rotation: export CASCADE_ROTATIONS ?= 60
 rotation: build-e2e race ## a kubeconfig that is replaced every 10 s for 10 minutes, under load
 	$(LONG) -run '^TestRemote$$/^Rotation$$' ./children
 
 .PHONY: recreation
-recreation: CASCADE_RECREATIONS ?= 50
+recreation: export CASCADE_RECREATIONS ?= 50
 recreation: build-e2e race ## 50 clusters, one after the other, of one name
 	$(LONG) -run '^TestRemote$$/^Recreation$$' ./children
 
 .PHONY: deletion
-deletion: CASCADE_DELETIONS ?= 100
+deletion: export CASCADE_DELETIONS ?= 100
 deletion: build-e2e race ## 100 clusters that are deleted in the middle of a push, half of them dead
 	$(LONG) -run '^TestRemote$$/^Deletion$$' ./children
 
 .PHONY: leak
-leak: CASCADE_LEAK_ROTATIONS ?= 1000
+leak: export CASCADE_LEAK_ROTATIONS ?= 1000
 leak: build-e2e race ## the size of an agent before and after 1000 rotations
 	$(LONG) -run '^TestRotationLeak$$' ./children
 
 # CASCADE_KILLS=N does N kills of each scenario.
 .PHONY: kill
-kill: CASCADE_KILLS ?= all
+kill: export CASCADE_KILLS ?= all
 kill: build-e2e race ## an agent that is killed before and after each of its requests; the table of docs/safety.md
 	$(LONG) -timeout 90m -run '^TestKill$$' ./faults
 
 .PHONY: faults
-faults: CASCADE_FAULTS_FOR ?= 10m
+faults: export CASCADE_FAULTS_FOR ?= 10m
 faults: build-e2e race ## an API server that fails a fifth of all requests for 10 minutes
 	$(LONG) -run '^TestFaultyServer$$' ./faults
 
@@ -270,7 +269,7 @@ faults: build-e2e race ## an API server that fails a fifth of all requests for 1
 # takes those whose names begin as it says: chart,registry-realm. CASCADE_HOSTILE=all
 # takes all, twice as many.
 .PHONY: hostile
-hostile: CASCADE_HOSTILE ?= half
+hostile: export CASCADE_HOSTILE ?= half
 hostile: build-e2e ## hundreds of hostile tenants beside twenty good ones, and an agent with a limit of 1 GiB; the table of docs/security.md
 	go test -C e2e -count=1 -timeout 60m -v -run '^TestHostileTenants$$' ./hostile
 
