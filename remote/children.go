@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -113,6 +114,9 @@ type Children struct {
 
 	// Allowed is what kubeconfigs may have besides an address and credentials.
 	Allowed capibridge.Allowed
+	// OfConfigMap asks the cloud that a ConfigMap names where a cluster is, and wraps the
+	// transport so that each request has a token of the cloud.
+	OfConfigMap func(ctx context.Context, name types.NamespacedName) (*rest.Config, error)
 	// Bridge reads the objects of infrastructure providers.
 	Bridge *capibridge.Providers
 

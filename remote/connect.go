@@ -2,20 +2,15 @@ package remote
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/remote/link"
@@ -96,62 +91,4 @@ func (r *run) identityChanged(uid string) {
 	r.notConnected(metav1.ConditionFalse, v1alpha1.ReasonIdentityChanged,
 		"the API server belongs to another cluster: kube-system has UID %s, recorded is %s; nothing is written to it. If this is intended, delete this Child to have the cluster seeded afresh",
 		uid, r.child.Status.Identity.KubeSystemUID)
-}
-
-// kubeconfigRef says where the kubeconfig is.
-func (r *run) kubeconfigRef(cluster capibridge.Cluster) v1alpha1.SecretKeyReference {
-	if own := r.child.Spec.KubeConfig; own != nil {
-		ref := own.SecretRef
-		if ref.Key == "" {
-			ref.Key = clusterapi.KubeconfigKey
-		}
-		return ref
-	}
-	if from := r.notes.facts.Kubeconfig; from.Secret != "" {
-		return v1alpha1.SecretKeyReference{Name: from.Secret, Key: from.Key}
-	}
-	return v1alpha1.SecretKeyReference{Name: clusterapi.KubeconfigSecret(cluster.Name), Key: clusterapi.KubeconfigKey}
-}
-
-// kubeconfigSource identifies the kubeconfig that there is now. Secrets of
-// Cluster API are watched; others are looked at.
-func (r *run) kubeconfigSource(ctx context.Context, ref v1alpha1.SecretKeyReference) (string, error) {
-	secret := &metav1.PartialObjectMetadata{}
-	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-	name := types.NamespacedName{Namespace: r.child.Namespace, Name: ref.Name}
-	err := error(apierrors.NewNotFound(corev1.Resource("secrets"), ref.Name))
-	if r.child.Spec.ClusterRef != nil {
-		err = r.Cache.Get(ctx, name, secret)
-	}
-	if apierrors.IsNotFound(err) {
-		err = r.Cluster.Get(ctx, name, secret)
-	}
-	if err != nil && !apierrors.IsNotFound(err) {
-		return "", fmt.Errorf("cannot read Secret %s: %w", name, err)
-	}
-	return fmt.Sprintf("%s/%s %s %s", ref.Name, ref.Key, secret.UID, secret.ResourceVersion), nil
-}
-
-// kubeconfig reads the kubeconfig from the API server.
-func (r *run) kubeconfig(ctx context.Context, ref v1alpha1.SecretKeyReference, cluster capibridge.Cluster) (*rest.Config, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	secret := &corev1.Secret{}
-	missing := func(format string, args ...any) error {
-		return reason.Because(v1alpha1.ReasonKubeconfigMissing, fmt.Errorf(format, args...))
-	}
-	if err := r.Cluster.Get(ctx, types.NamespacedName{Namespace: r.child.Namespace, Name: ref.Name}, secret); err != nil {
-		return nil, missing("cannot read Secret %s: %w", ref.Name, err)
-	}
-	if r.child.Spec.ClusterRef != nil && !capibridge.BelongsTo(secret, cluster) {
-		return nil, missing("cannot use Secret %s: it does not belong to Cluster %s, it has neither the label %s nor an owner", ref.Name, cluster.Name, clusterapi.ClusterNameLabel)
-	}
-	if len(secret.Data[ref.Key]) == 0 {
-		return nil, missing("cannot use Secret %s: it has no key %s", ref.Name, ref.Key)
-	}
-	config, err := r.Allowed.Kubeconfig(secret.Data[ref.Key])
-	if err != nil {
-		return nil, reason.Because(v1alpha1.ReasonKubeconfigRefused, err)
-	}
-	return config, nil
 }

@@ -17,10 +17,19 @@ type ChildSpec struct {
 	KubeConfig *KubeConfigReference `json:"kubeConfig,omitempty"`
 }
 
-// KubeConfigReference names the Secret that holds a kubeconfig.
+// KubeConfigReference says how a cluster is reached, in the words of a Kustomization's
+// spec.kubeConfig.
+// +kubebuilder:validation:XValidation:rule="has(self.secretRef) != has(self.configMapRef)",message="exactly one of secretRef and configMapRef must be set"
 type KubeConfigReference struct {
-	// +required
-	SecretRef SecretKeyReference `json:"secretRef"`
+	// SecretRef names the Secret that holds a kubeconfig.
+	// +optional
+	SecretRef *SecretKeyReference `json:"secretRef,omitempty"`
+	// ConfigMapRef names a ConfigMap in the same namespace that says which cluster of which
+	// cloud it is, as Flux reads it: provider (aws, azure, gcp or generic), cluster, address,
+	// ca.crt, audiences and serviceAccountName. No credential is stored: the identity of the
+	// service account, or of the agent, is exchanged for a token.
+	// +optional
+	ConfigMapRef *LocalReference `json:"configMapRef,omitempty"`
 }
 
 // SecretKeyReference names a Secret in the same namespace, and a key in it.

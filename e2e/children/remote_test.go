@@ -43,6 +43,7 @@ func TestRemote(t *testing.T) {
 		{"DeadWebhook", deadWebhook},
 		{"SweepByLists", sweepByLists},
 		{"ByHand", byHand},
+		{"ByIdentity", byIdentity},
 		{"Rotation", rotation},
 		{"Recreation", recreation},
 		{"Deletion", deletion},

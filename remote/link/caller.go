@@ -94,7 +94,11 @@ func calls(config *rest.Config, addresses answer.Addresses, may func() error) (*
 		// Kubernetes sends a few hundred bytes.
 		MaxResponseHeaderBytes: 64 << 10,
 	}
-	as := &authorized{next: answer.Bound(transport, answer.Other(), base.Path), token: config.BearerToken, may: may}
+	next := answer.Bound(transport, answer.Other(), base.Path)
+	if config.WrapTransport != nil {
+		next = config.WrapTransport(next) // a provider's, which sends a token of its own with each request
+	}
+	as := &authorized{next: next, token: config.BearerToken, may: may}
 	return &caller{
 		base: base, transport: transport,
 		http: &http.Client{Transport: as, Timeout: callTimeout}, endless: &http.Client{Transport: as},

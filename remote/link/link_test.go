@@ -647,3 +647,35 @@ func TestTrust(t *testing.T) {
 		t.Error("rights on record count although the child refused something")
 	}
 }
+
+// TestTokensOfACloud: where a cloud issues a token for each request, the first calls have
+// these, and all others that of the parent's own account.
+func TestTokensOfACloud(t *testing.T) {
+	f := newFar(t)
+	f.tokens["cloud"] = true
+	n := newNear(t, f)
+	issued := 0
+	read := n.q.Read
+	n.q.Read = func(ctx context.Context) (*rest.Config, error) {
+		config, err := read(ctx)
+		config.BearerToken = ""
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(r *http.Request) (*http.Response, error) {
+				issued++
+				r.Header.Set("Authorization", "Bearer cloud")
+				return next.RoundTrip(r)
+			})
+		})
+		return config, err
+	}
+	n.good(t)
+	if before := issued; before == 0 || f.minted != 1 {
+		t.Errorf("%d tokens of the cloud and %d of the account were used", before, f.minted)
+	}
+	before := issued
+	n.clock.add(time.Minute)
+	n.good(t)
+	if issued != before {
+		t.Errorf("%d calls more had a token of the cloud, though the parent has one of its own", issued-before)
+	}
+}

@@ -240,11 +240,8 @@ func kubeconfigOf(secret *corev1.Secret, key string) ([]byte, error) {
 }
 
 func (t *Targets) byConfigMap(ctx context.Context, name types.NamespacedName) (*apply.Cluster, string, error) {
-	cm := &corev1.ConfigMap{}
-	if err := t.Local.Get(ctx, name, cm); err != nil {
-		return nil, "", fmt.Errorf("failed to get configmap %s: %w", name, err)
-	}
-	if err := t.checkConfigMap(cm); err != nil {
+	cm, err := t.configMap(ctx, name)
+	if err != nil {
 		return nil, "", err
 	}
 	fields := []string{"ConfigMap", name.String(), t.KubeConfigServiceAccount}
@@ -255,6 +252,41 @@ func (t *Targets) byConfigMap(ctx context.Context, name types.NamespacedName) (*
 	if c := t.kept(digest); c != nil {
 		return c, digest, nil
 	}
+	config, err := t.exchange(ctx, name)
+	if err != nil {
+		return nil, "", err
+	}
+	c, err := t.keep(digest, func() (*apply.Cluster, error) { return t.connect(config) })
+	return c, digest, err
+}
+
+// OfConfigMap is how the cluster is reached that a ConfigMap names, whose provider issues a
+// token for each request. The address has not been called, and is not known to be allowed.
+func (t *Targets) OfConfigMap(ctx context.Context, name types.NamespacedName) (*rest.Config, error) {
+	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
+	defer cancel()
+	if _, err := t.configMap(ctx, name); err != nil {
+		return nil, err
+	}
+	config, err := t.exchange(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return config, checkAddress(config.Host)
+}
+
+// configMap reads one that may be used.
+func (t *Targets) configMap(ctx context.Context, name types.NamespacedName) (*corev1.ConfigMap, error) {
+	cm := &corev1.ConfigMap{}
+	if err := t.Local.Get(ctx, name, cm); err != nil {
+		return nil, fmt.Errorf("failed to get configmap %s: %w", name, err)
+	}
+	return cm, t.checkConfigMap(cm)
+}
+
+// exchange asks the provider of a ConfigMap where the cluster is, with the identity that is
+// exchanged for its tokens.
+func (t *Targets) exchange(ctx context.Context, name types.NamespacedName) (*rest.Config, error) {
 	var o []auth.Option
 	if t.KubeConfigServiceAccount != "" {
 		// What the ConfigMap names comes later and wins.
@@ -268,12 +300,11 @@ func (t *Targets) byConfigMap(ctx context.Context, name types.NamespacedName) (*
 	ref := meta.KubeConfigReference{ConfigMapRef: &meta.LocalObjectReference{Name: name.Name}}
 	config, err := authutils.GetRESTConfig(source.AllowNetwork(ctx), ref, name.Namespace, t.Local, o...)
 	if err != nil {
-		return nil, "", fmt.Errorf("cannot reach the cluster of ConfigMap '%s': %w", name, err)
+		return nil, fmt.Errorf("cannot reach the cluster of ConfigMap '%s': %w", name, err)
 	}
 	// Each request renews its token, which takes other requests.
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return permitted{next} })
-	c, err := t.keep(digest, func() (*apply.Cluster, error) { return t.connect(config) })
-	return c, digest, err
+	return config, nil
 }
 
 // checkConfigMap refuses to send our own token to an address that anybody who
@@ -306,8 +337,8 @@ func (t *Targets) connect(config *rest.Config) (*apply.Cluster, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout = targetTimeout
 	config.UserAgent = status.ObjectManager
-	if u, err := url.Parse(config.Host); err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
-		return nil, errors.New("cannot use address of cluster: it is not an https URL")
+	if err := checkAddress(config.Host); err != nil {
+		return nil, err
 	}
 	if err := t.Addresses.Guard(config); err != nil {
 		return nil, fmt.Errorf("cannot use address of cluster: %w", err)
@@ -320,6 +351,14 @@ func (t *Targets) connect(config *rest.Config) (*apply.Cluster, error) {
 	// does not keep them there.
 	c.Obey(t.Local)
 	return c, nil
+}
+
+// checkAddress refuses an address to which a token would go in the clear.
+func checkAddress(host string) error {
+	if u, err := url.Parse(host); err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
+		return errors.New("cannot use address of cluster: it is not an https URL")
+	}
+	return nil
 }
 
 func (t *Targets) kept(key string) *apply.Cluster {
