@@ -2,16 +2,19 @@ package children
 
 import (
 	"fmt"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/e2e/scenario"
 )
 
 // byIdentity is a cluster for which nobody stores a credential: a token of a service
@@ -90,6 +93,70 @@ func byIdentity(h *hub, t *testing.T) {
 			}}}
 			if err := h.client.Create(t.Context(), child); err == nil || !strings.Contains(err.Error(), "exactly one of secretRef and configMapRef") {
 				t.Error(fmt.Errorf("it is admitted, or refused for something else: %w", err))
+			}
+		}},
+	)
+}
+
+// addedByHand: cascade child add makes a cluster a child, again without effect, and as no
+// other one; cascade child remove takes it out again and leaves what is in it.
+func addedByHand(h *hub, t *testing.T) {
+	f := h.fleet(t, "added", map[string]string{"app/note.yaml": noteNamed("added", "cluster", "${cluster_name}")})
+	p := h.plane(t, "added-by-hand", "--audit-reads") // with the controllers, one of which issues tokens
+	program := scenario.Path(t, "bin", "cascade")
+	run := func(args ...string) (string, error) {
+		out, err := exec.CommandContext(t.Context(), program, append([]string{"child", "-n", f.name, "--kubeconfig", h.tier.Kubeconfig()}, args...)...).CombinedOutput()
+		return string(out), err
+	}
+	must := func(t *testing.T, args ...string) string {
+		t.Helper()
+		out, err := run(args...)
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return out
+	}
+	with := []string{"--child-kubeconfig", p.Kubeconfig(), "--label", "cluster=edge"}
+	f.layer(t, "app", "edge")
+	steps(t,
+		step{"Exported", func(t *testing.T) {
+			out := must(t, append([]string{"add", "edge", "--export"}, with...)...)
+			for _, part := range []string{"kind: Child", "kind: Secret", "name: edge-kubeconfig", "secretRef:"} {
+				if !strings.Contains(out, part) {
+					t.Errorf("what is printed lacks %q", part)
+				}
+			}
+			if _, err := f.child(t.Context(), "edge"); !apierrors.IsNotFound(err) {
+				t.Errorf("it was written as well: %v", err)
+			}
+		}},
+		step{"Added", func(t *testing.T) {
+			must(t, append([]string{"add", "edge"}, with...)...)
+			p.has(t, "added", "cluster", "edge")
+			f.ready(t, "edge", "")
+		}},
+		step{"Again", func(t *testing.T) {
+			before := f.child1(t, "edge")
+			must(t, append([]string{"add", "edge"}, with...)...)
+			if after := f.child1(t, "edge"); after.UID != before.UID || after.Generation != before.Generation {
+				t.Error("the Child is another one, or was changed")
+			}
+		}},
+		step{"AsAnother", func(t *testing.T) {
+			if out, err := run(append([]string{"add", "twin"}, with...)...); err == nil || !strings.Contains(out, "already") {
+				t.Errorf("one cluster is two children: %v: %s", err, out)
+			}
+		}},
+		step{"Removed", func(t *testing.T) {
+			must(t, "remove", "edge", "--child-kubeconfig", p.Kubeconfig())
+			p.has(t, "added", "cluster", "edge")
+			account := &corev1.ServiceAccount{}
+			if err := p.client.Get(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "cascade-child"}, account); !apierrors.IsNotFound(err) {
+				t.Errorf("the account is there still: %v", err)
+			}
+			secret := &corev1.Secret{}
+			if err := h.client.Get(t.Context(), client.ObjectKey{Namespace: f.name, Name: "edge-kubeconfig"}, secret); !apierrors.IsNotFound(err) {
+				t.Errorf("the Secret is there still: %v", err)
 			}
 		}},
 	)

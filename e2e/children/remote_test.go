@@ -44,6 +44,7 @@ func TestRemote(t *testing.T) {
 		{"SweepByLists", sweepByLists},
 		{"ByHand", byHand},
 		{"ByIdentity", byIdentity},
+		{"AddedByHand", addedByHand},
 		{"Rotation", rotation},
 		{"Recreation", recreation},
 		{"Deletion", deletion},

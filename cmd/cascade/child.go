@@ -1,0 +1,361 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	ssautil "github.com/fluxcd/pkg/ssa/utils"
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+const (
+	// childManager is the field manager of what these verbs write, on both sides.
+	childManager = "cascade-child"
+	// childAccount is the account in a child by which a tier reaches it for the first time.
+	// It may do anything: with it the parent writes the roles of its own account, and prunes.
+	childAccount = "cascade-child"
+	// childAccountNamespace is where it is. The agent's namespace does not exist yet.
+	childAccountNamespace = metav1.NamespaceSystem
+)
+
+func (c *cli) newChild() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "child",
+		Short: "Add clusters that Cluster API did not make to this tier, and remove them",
+	}
+	cmd.AddCommand(c.newChildAdd(), c.newChildRemove())
+	return cmd
+}
+
+// childFlags say how the cluster is reached that becomes a child, from here and from the tier.
+type childFlags struct {
+	kubeconfig, context, server string
+}
+
+func (f *childFlags) bind(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.kubeconfig, "child-kubeconfig", "", "file with an administrator's kubeconfig of the child")
+	cmd.Flags().StringVar(&f.context, "child-context", "", "context in it, if not the current one")
+}
+
+// connect connects to the child.
+func (f *childFlags) connect() (*rest.Config, client.Client, error) {
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		&clientcmd.ClientConfigLoadingRules{ExplicitPath: f.kubeconfig}, &clientcmd.ConfigOverrides{CurrentContext: f.context}).ClientConfig()
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot load --child-kubeconfig: %w", err)
+	}
+	cl, err := client.New(config, client.Options{Scheme: newScheme()})
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot connect to the child: %w", err)
+	}
+	return config, cl, nil
+}
+
+func (c *cli) newChildAdd() *cobra.Command {
+	flags, a := &childFlags{}, &childAdd{cli: c}
+	cmd := &cobra.Command{
+		Use:   "add <name>",
+		Short: "Add a cluster that Cluster API did not make: an account there, and a Child here",
+		Long: "Add a cluster that Cluster API did not make. It makes a service account in the cluster, which may do\n" +
+			"anything there, as the parent gives its own account the rights that the layers need, and prunes with it.\n" +
+			"The account's token goes into a Secret beside the Child. A cluster of a cloud needs no stored token:\n" +
+			"see spec.kubeConfig.configMapRef in docs/clusters.md.\n\n" +
+			"With the same name again it repairs what is missing. --export prints the Secret and the Child\n" +
+			"instead of writing them, for a repository; encrypt the Secret before it gets there.",
+		Example: "  cascade child add edge -n fleet --child-kubeconfig edge.yaml --label cascade.dev/tier=tenant",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
+			defer cancel()
+			a.name, a.namespace = args[0], c.namespace()
+			return a.run(ctx, flags)
+		},
+	}
+	flags.bind(cmd)
+	cmd.Flags().StringVar(&flags.server, "server-for-parent", "", "URL at which this tier reaches the child's API server, if not that of the kubeconfig")
+	cmd.Flags().StringToStringVar(&a.labels, "label", nil, "labels of the Child, by which Layers select it: name=value")
+	cmd.Flags().BoolVar(&a.export, "export", false, "print the Secret and the Child instead of writing them")
+	cmd.Flags().DurationVar(&a.timeout, "timeout", time.Minute, "how long it may take")
+	_ = cmd.MarkFlagRequired("child-kubeconfig") // it is there
+	c.flags.AddFlags(cmd.Flags())
+	return cmd
+}
+
+// childAdd is one call of the verb.
+type childAdd struct {
+	*cli
+	name, namespace string
+	labels          map[string]string
+	export          bool
+	timeout         time.Duration
+}
+
+func (a *childAdd) run(ctx context.Context, flags *childFlags) error {
+	hub, err := a.client()
+	if err != nil {
+		return err
+	}
+	config, child, err := flags.connect()
+	if err != nil {
+		return err
+	}
+	if err := a.admit(ctx, hub, child); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.streams.ErrOut, "► making service account %s/%s in the child\n", childAccountNamespace, childAccount)
+	for _, o := range accountOfChild() {
+		if err := serverSideApply(ctx, child, o); err != nil {
+			return fmt.Errorf("cannot make the account in the child: %w", err)
+		}
+	}
+	token, err := awaitToken(ctx, child)
+	if err != nil {
+		return err
+	}
+	kubeconfig, err := kubeconfigOf(config, flags.server, token)
+	if err != nil {
+		return err
+	}
+	objects := childObjects(a.namespace, a.name, a.labels, kubeconfig)
+	if a.export {
+		return a.print(objects)
+	}
+	for _, o := range objects {
+		if err := serverSideApply(ctx, hub, o); err != nil {
+			return fmt.Errorf("cannot write to this tier: %w", err)
+		}
+	}
+	fmt.Fprintf(a.streams.Out, "✔ Child %s/%s is there; Layers of its namespace select it by its labels\n", a.namespace, a.name)
+	return nil
+}
+
+// admit refuses a cluster that is a child already, and a name that is another's.
+func (a *childAdd) admit(ctx context.Context, hub, child client.Client) error {
+	system := &corev1.Namespace{}
+	if err := child.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system); err != nil {
+		return fmt.Errorf("cannot reach the child: %w", err)
+	}
+	children := &v1alpha1.ChildList{}
+	if err := hub.List(ctx, children); err != nil {
+		return fmt.Errorf("cannot list Children: %w", err)
+	}
+	for i := range children.Items {
+		found := &children.Items[i]
+		same := found.Namespace == a.namespace && found.Name == a.name
+		switch id := found.Status.Identity; {
+		case same && found.Spec.ClusterRef != nil:
+			return fmt.Errorf("cannot add Child %s/%s: it is that of a Cluster of Cluster API; use another name", a.namespace, a.name)
+		case same && id != nil && id.KubeSystemUID != string(system.UID):
+			return fmt.Errorf("cannot add Child %s/%s: it is another cluster, whose kube-system has UID %s; use another name, or remove that one first", a.namespace, a.name, id.KubeSystemUID)
+		case !same && id != nil && id.KubeSystemUID == string(system.UID):
+			return fmt.Errorf("cannot add Child %s/%s: the cluster is Child %s/%s already", a.namespace, a.name, found.Namespace, found.Name)
+		}
+	}
+	return nil
+}
+
+func (a *childAdd) print(objects []client.Object) error {
+	var all []*unstructured.Unstructured
+	for _, o := range objects {
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+		if err != nil {
+			return fmt.Errorf("cannot print: %w", err)
+		}
+		delete(fields, "status")
+		u := &unstructured.Unstructured{Object: fields}
+		unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
+		all = append(all, u)
+	}
+	text, err := ssautil.ObjectsToYAML(all)
+	if err != nil {
+		return fmt.Errorf("cannot print: %w", err)
+	}
+	_, err = fmt.Fprint(a.streams.Out, text)
+	return err
+}
+
+// accountOfChild are the objects by which a tier reaches a child. The token does not lapse:
+// it is the way back when that of the parent's own account has.
+func accountOfChild() []client.Object {
+	name := metav1.ObjectMeta{Namespace: childAccountNamespace, Name: childAccount}
+	token := name
+	token.Annotations = map[string]string{corev1.ServiceAccountNameKey: childAccount}
+	return []client.Object{
+		&corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"}, ObjectMeta: name},
+		&rbacv1.ClusterRoleBinding{
+			TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRoleBinding"},
+			ObjectMeta: metav1.ObjectMeta{Name: childAccount},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+			Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: childAccountNamespace, Name: childAccount}},
+		},
+		&corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: token, Type: corev1.SecretTypeServiceAccountToken},
+	}
+}
+
+// awaitToken waits until the child has issued the token.
+func awaitToken(ctx context.Context, child client.Client) (string, error) {
+	secret := &corev1.Secret{}
+	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		err := child.Get(ctx, client.ObjectKey{Namespace: childAccountNamespace, Name: childAccount}, secret)
+		return err == nil && len(secret.Data[corev1.ServiceAccountTokenKey]) > 0, client.IgnoreNotFound(err)
+	})
+	if err != nil {
+		return "", fmt.Errorf("cannot get a token of the account in the child: %w; see Secret %s/%s there, which its kube-controller-manager fills", err, childAccountNamespace, childAccount)
+	}
+	return string(secret.Data[corev1.ServiceAccountTokenKey]), nil
+}
+
+// kubeconfigOf is one with a token, for the server of a connection, or another one.
+func kubeconfigOf(config *rest.Config, server, token string) ([]byte, error) {
+	if server == "" {
+		server = config.Host
+	}
+	if !strings.HasPrefix(server, "https://") {
+		return nil, fmt.Errorf("cannot use %s: the token would go there in the clear; say --server-for-parent https://", server)
+	}
+	tls := rest.CopyConfig(config)
+	if err := rest.LoadTLSFiles(tls); err != nil {
+		return nil, fmt.Errorf("cannot read the CA of --child-kubeconfig: %w", err)
+	}
+	if tls.Insecure {
+		return nil, errors.New("cannot use --child-kubeconfig: it does not verify the certificate of the server; give it the CA instead")
+	}
+	out := clientcmdapi.NewConfig()
+	out.Clusters["child"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: tls.CAData, TLSServerName: tls.ServerName}
+	out.AuthInfos["parent"] = &clientcmdapi.AuthInfo{Token: token}
+	out.Contexts["child"] = &clientcmdapi.Context{Cluster: "child", AuthInfo: "parent"}
+	out.CurrentContext = "child"
+	text, err := clientcmd.Write(*out)
+	if err != nil {
+		return nil, fmt.Errorf("cannot write kubeconfig: %w", err)
+	}
+	return text, nil
+}
+
+// childObjects are the Secret and the Child in the tier.
+func childObjects(namespace, name string, labels map[string]string, kubeconfig []byte) []client.Object {
+	secret := clusterapi.KubeconfigSecret(name)
+	return []client.Object{
+		&corev1.Secret{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: secret},
+			Data: map[string][]byte{clusterapi.KubeconfigKey: kubeconfig}, Type: corev1.SecretTypeOpaque,
+		},
+		&v1alpha1.Child{
+			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Child"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: maps.Clone(labels)},
+			Spec:       v1alpha1.ChildSpec{KubeConfig: &v1alpha1.KubeConfigReference{SecretRef: &v1alpha1.SecretKeyReference{Name: secret}}},
+		},
+	}
+}
+
+// serverSideApply applies a typed object.
+func serverSideApply(ctx context.Context, c client.Client, o client.Object) error {
+	gvk, err := apiutil.GVKForObject(o, c.Scheme())
+	if err != nil {
+		return err
+	}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		return fmt.Errorf("cannot convert %s %s: %w", gvk.Kind, o.GetName(), err)
+	}
+	u := &unstructured.Unstructured{Object: fields}
+	delete(u.Object, "status")
+	unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
+	if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(childManager), client.ForceOwnership); err != nil {
+		return fmt.Errorf("cannot apply %s %s: %w", gvk.Kind, o.GetName(), err)
+	}
+	return nil
+}
+
+func (c *cli) newChildRemove() *cobra.Command {
+	flags, timeout := &childFlags{}, time.Duration(0)
+	cmd := &cobra.Command{
+		Use:   "remove <name>",
+		Short: "Remove a cluster that was added by hand: the Child here, and the account there",
+		Long: "Remove a cluster that was added by hand. What layers put into it stays there, as do its workloads. With\n" +
+			"--child-kubeconfig the account that `cascade child add` made in the cluster goes, too.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			return c.removeChild(ctx, args[0], flags)
+		},
+	}
+	flags.bind(cmd)
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long it may take")
+	c.flags.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func (c *cli) removeChild(ctx context.Context, name string, flags *childFlags) error {
+	hub, err := c.client()
+	if err != nil {
+		return err
+	}
+	found, key := &v1alpha1.Child{}, client.ObjectKey{Namespace: c.namespace(), Name: name}
+	switch err := hub.Get(ctx, key, found); {
+	case apierrors.IsNotFound(err): // the rest of a removal that did not end
+	case err != nil:
+		return fmt.Errorf("cannot read Child %s: %w", key, err)
+	case found.Spec.ClusterRef != nil:
+		return fmt.Errorf("cannot remove Child %s: it is that of a Cluster of Cluster API, and comes back as long as that is there", key)
+	default:
+		if err := hub.Delete(ctx, found, client.Preconditions{UID: &found.UID}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("cannot delete Child %s: %w", key, err)
+		}
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: clusterapi.KubeconfigSecret(name)}}
+	if err := hub.Get(ctx, client.ObjectKeyFromObject(secret), secret); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("cannot read Secret %s: %w", secret.Name, err)
+	}
+	// One of Cluster API, or of somebody else, stays.
+	if isOurs(secret) {
+		if err := hub.Delete(ctx, secret, client.Preconditions{UID: &secret.UID}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("cannot delete Secret %s: %w", secret.Name, err)
+		}
+	}
+	fmt.Fprintf(c.streams.Out, "✔ Child %s is gone; what its layers put into the cluster stays there\n", key)
+	if flags.kubeconfig == "" {
+		return nil
+	}
+	_, child, err := flags.connect()
+	if err != nil {
+		return err
+	}
+	for _, o := range accountOfChild() {
+		if err := child.Delete(ctx, o); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("cannot delete the account in the child: %w", err)
+		}
+	}
+	fmt.Fprintf(c.streams.Out, "✔ service account %s/%s is gone from it\n", childAccountNamespace, childAccount)
+	return nil
+}
+
+// isOurs reports whether `cascade child add` wrote a Secret.
+func isOurs(secret *corev1.Secret) bool {
+	for _, m := range secret.ManagedFields {
+		if m.Manager == childManager && m.Operation == metav1.ManagedFieldsOperationApply {
+			return true
+		}
+	}
+	return false
+}
