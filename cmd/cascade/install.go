@@ -47,7 +47,7 @@ func (c *cli) newInstall() *cobra.Command {
 			if firstSync != agent.FirstSyncAdopt {
 				args = append(args, "--first-sync="+firstSync)
 			}
-			rights, workload, err := deploy.Agent(deploy.Options{Image: image, Args: args, Replicas: replicas})
+			rights, workload, err := deploy.Agent(deploy.Options{AgentValues: v1alpha1.AgentValues{Image: image, Args: args, Replicas: replicas}})
 			if err != nil {
 				return err
 			}

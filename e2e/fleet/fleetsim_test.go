@@ -522,7 +522,7 @@ func kindConformance(t *testing.T, get stepOf, post stepTo, patch patchTo, ssa s
 	if err != nil {
 		t.Fatal(err)
 	}
-	rights, workload, err := deploy.Agent(deploy.Options{Image: "registry.example.com/cascade:v1", Args: []string{"--log-level=debug"}})
+	rights, workload, err := deploy.Agent(deploy.Options{AgentValues: v1alpha1.AgentValues{Image: "registry.example.com/cascade:v1", Args: []string{"--log-level=debug"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
