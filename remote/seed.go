@@ -43,6 +43,8 @@ type seeding struct {
 	content string
 	// credentials are the Secrets to deliver, as they are in the parent.
 	credentials []credential
+	// image of the layer's agent; empty if it has none.
+	image string
 	// components are what spec.providers is rendered from.
 	components components
 	// rendered is what the layer declares in this child, nil before it is rendered.
