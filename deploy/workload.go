@@ -187,10 +187,14 @@ func (o Options) ofScheduling(pod, _ map[string]any) error {
 	return nil
 }
 
-// ofNetwork takes the pod off the host's network.
-func (o Options) ofNetwork(pod, _ map[string]any) error {
+// ofNetwork takes the pod off the host's network. The API server gives a container on the
+// host's network ports of the host, which nobody applied and which would stay: zero takes them off.
+func (o Options) ofNetwork(pod, container map[string]any) error {
 	if o.onHost() {
 		return nil
+	}
+	for _, port := range container["ports"].([]any) {
+		port.(map[string]any)["hostPort"] = int64(0)
 	}
 	for _, key := range []string{"hostNetwork", "dnsPolicy", "dnsConfig"} {
 		delete(pod, key)
