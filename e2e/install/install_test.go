@@ -19,11 +19,64 @@ import (
 	"github.com/cascade-gitops/cascade/e2e/stage"
 )
 
-// TestInstall takes one cluster through the life of an agent: installed by an earlier
-// version, upgraded, moved off the host's network, locked down, uninstalled, installed again.
-func TestInstall(t *testing.T) {
+// synced makes a cluster with a Cluster, an agent that a program installed, and what Git has.
+func (c *cluster) synced(t *testing.T, args ...string) {
+	t.Helper()
+	c.install(t, args...)
+	c.repository(t, "")
+	c.Value(t, "a", "1")
+}
+
+// unchanged fails if something went since an offset of the audit log that is to stay, or if
+// anything was deleted besides what may be.
+func (c *cluster) unchanged(t *testing.T, before map[string]string, from int64, may ...string) {
+	t.Helper()
+	if after := c.uids(t); !maps.Equal(before, after) {
+		t.Errorf("there were %v, there are %v", before, after)
+	}
+	for _, d := range c.deleted(t, from) {
+		if !slices.Contains(may, d) && !strings.HasPrefix(d, "leases/") {
+			t.Errorf("there was deleted %s", d)
+		}
+	}
+}
+
+// TestInstallOverEarlier: what an earlier version installed is upgraded, and nothing goes.
+func TestInstallOverEarlier(t *testing.T) {
 	scenario.Alongside(t)
 	earlier := scenario.Earlier(t, beforeValues)
+	c := startCluster(t, true)
+	scenario.InstallClusterAPI(t, c.Client)
+	c.Apply(t, scenario.LocalCluster("prod"))
+	c.program = earlier.Dir + "/cascade"
+	c.synced(t)
+	c.program = ""
+	before, from := c.uids(t), c.AuditOffset(t)
+	out, _, code := c.run(t, "", "install", "--image", stage.Image, "--diff")
+	if code != 1 || !strings.Contains(out, "-    type: Recreate") || !strings.Contains(out, "unreachable") {
+		t.Errorf("the differences end with %d\n%s", code, out)
+	}
+	c.install(t)
+	d := c.deployment(t)
+	if !d.Spec.Template.Spec.HostNetwork || d.Annotations["install.cascade.dev/version"] == "" {
+		t.Error("an upgrade moved the agent off the host's network, or left no version")
+	}
+	c.Put(t, "apps", map[string]string{"app/a.yaml": scenario.ConfigMap("a", "2")})
+	c.Value(t, "a", "2")
+	if out, _, code := c.run(t, "", "install", "--image", stage.Image, "--diff"); code != 0 || out != "" {
+		t.Errorf("right after the upgrade, differences end with %d\n%s", code, out)
+	}
+	c.must(t, "uninstall", "--yes")
+	c.keeps(t, from)
+	if after := c.uids(t); !maps.Equal(before, after) {
+		t.Errorf("there were %v, there are %v", before, after)
+	}
+}
+
+// TestInstall takes one cluster through the life of an agent: installed, moved off the host's
+// network, locked down, uninstalled, installed again.
+func TestInstall(t *testing.T) {
+	scenario.Alongside(t)
 	c := startCluster(t, true)
 	scenario.InstallClusterAPI(t, c.Client)
 	c.Apply(t, scenario.LocalCluster("prod"))
@@ -44,41 +97,19 @@ func TestInstall(t *testing.T) {
 			}
 		}
 	})
-	c.program = earlier.Dir + "/cascade"
-	c.install(t)
-	c.program = ""
-	c.repository(t, "")
-	c.Value(t, "a", "1")
+	c.synced(t, "--host-network=true")
 	before := c.uids(t)
-	unchanged := func(t *testing.T, from int64, may ...string) {
-		t.Helper()
-		if after := c.uids(t); !maps.Equal(before, after) {
-			t.Errorf("there were %v, there are %v", before, after)
-		}
-		for _, d := range c.deleted(t, from) {
-			if !slices.Contains(may, d) && !strings.HasPrefix(d, "leases/") {
-				t.Errorf("there was deleted %s", d)
-			}
-		}
-	}
 
-	t.Run("Upgrade", func(t *testing.T) {
+	t.Run("Again", func(t *testing.T) {
 		from := c.AuditOffset(t)
-		out, _, code := c.run(t, "", "install", "--image", stage.Image, "--diff")
-		if code != 1 || !strings.Contains(out, "-    type: Recreate") || !strings.Contains(out, "unreachable") {
-			t.Errorf("the differences end with %d\n%s", code, out)
+		if out, _, code := c.run(t, "", "install", "--image", stage.Image, "--diff"); code != 0 || out != "" {
+			t.Errorf("right after the installation, differences end with %d\n%s", code, out)
 		}
 		c.install(t)
-		d := c.deployment(t)
-		if !d.Spec.Template.Spec.HostNetwork || d.Annotations["install.cascade.dev/version"] == "" {
-			t.Error("an upgrade moved the agent off the host's network, or left no version")
+		if d := c.deployment(t); !d.Spec.Template.Spec.HostNetwork || d.Generation != 1 {
+			t.Errorf("the same installation changes the Deployment, which has generation %d", d.Generation)
 		}
-		c.Put(t, "apps", map[string]string{"app/a.yaml": scenario.ConfigMap("a", "2")})
-		c.Value(t, "a", "2")
-		unchanged(t, from)
-		if out, _, code := c.run(t, "", "install", "--image", stage.Image, "--diff"); code != 0 || out != "" {
-			t.Errorf("right after the upgrade, differences end with %d\n%s", code, out)
-		}
+		c.unchanged(t, before, from)
 	})
 
 	t.Run("PodNetwork", func(t *testing.T) {
@@ -96,7 +127,7 @@ func TestInstall(t *testing.T) {
 				t.Errorf("port %s is still one of the host", p.Name)
 			}
 		}
-		unchanged(t, from)
+		c.unchanged(t, before, from)
 	})
 
 	t.Run("LockdownAndBack", func(t *testing.T) {
@@ -125,7 +156,7 @@ func TestInstall(t *testing.T) {
 		for _, role := range []string{"agent", "accounts", "sources", "kustomizations", "helmreleases", "fleet"} {
 			may = append(may, "clusterroles/cascade-"+role, "clusterrolebindings/cascade-"+role, "roles/cascade-"+role, "rolebindings/cascade-"+role)
 		}
-		unchanged(t, from, append(may, "networkpolicies/cascade")...)
+		c.unchanged(t, before, from, append(may, "networkpolicies/cascade")...)
 	})
 
 	t.Run("NewerFluxStays", func(t *testing.T) {
