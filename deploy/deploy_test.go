@@ -92,7 +92,7 @@ func TestAgent(t *testing.T) {
 		t.Error("the agent does not run on a node that is not ready for want of a CNI")
 	}
 	if !slices.ContainsFunc(pod.Tolerations, func(o corev1.Toleration) bool {
-		return o.Key == "node.kubernetes.io/unreachable" && o.TolerationSeconds != nil && *o.TolerationSeconds <= 30
+		return o.Key == "node.kubernetes.io/unreachable" && o.TolerationSeconds != nil && *o.TolerationSeconds <= 15
 	}) {
 		t.Error("the agent does not leave a node that says nothing")
 	}

@@ -168,7 +168,7 @@ func (o Options) ofScheduling(pod, _ map[string]any) error {
 	tolerations := pod["tolerations"].([]any)
 	if !o.onHost() {
 		// A node without a network for pods is as dead to this agent as one that says nothing.
-		tolerations[0] = map[string]any{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": int64(30)}
+		tolerations[0] = map[string]any{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": int64(15)}
 	}
 	for i := range o.Tolerations {
 		item, err := plain(&o.Tolerations[i])

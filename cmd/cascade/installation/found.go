@@ -71,8 +71,8 @@ func (f *Found) Admit(namespace, version string, downgrade bool) error {
 	return nil
 }
 
-// between is what git describe adds to a version for the commits after a release.
-var between = regexp.MustCompile(`^\d+-g[0-9a-f]+(-dirty)?$`)
+// between is what git describe, or Go, adds to a version for the commits after a release.
+var between = regexp.MustCompile(`^(\d+-g[0-9a-f]+|(.+\.)?\d{14}-[0-9a-f]{12})(-dirty)?$`)
 
 // Newer reports whether a version is a later release than another one. Of what is no release,
 // nobody knows.

@@ -81,7 +81,7 @@ changes them. A test compares both for sets of values. */}}
 {{- if not $onHost }}
 {{- $pod = omit $pod "hostNetwork" "dnsPolicy" "dnsConfig" }}
 {{- range $c.ports }}{{ $_ := set . "hostPort" 0 }}{{ end }}
-{{- $dead := dict "key" "node.kubernetes.io/not-ready" "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 30 }}
+{{- $dead := dict "key" "node.kubernetes.io/not-ready" "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 15 }}
 {{- $_ := set $pod "tolerations" (prepend (rest $pod.tolerations) $dead) }}
 {{- end }}
 {{- $_ := set $pod "tolerations" (concat $pod.tolerations (default list $v.tolerations)) }}
