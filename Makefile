@@ -311,8 +311,9 @@ lint: $(STATICCHECK) ## formatting, vet and staticcheck
 	for module in $(PROGRAMS); do go vet -C $$module ./...; done
 
 .PHONY: generate
-generate: $(CONTROLLER_GEN) ## CRDs and deepcopy functions
+generate: $(CONTROLLER_GEN) ## CRDs, deepcopy functions, and what the agent's chart and base have of the manifests
 	$(CONTROLLER_GEN) object paths=./api/... crd paths=./api/... output:crd:dir=deploy/crds
+	go test ./deploy -run '^TestCopies$$' -update
 
 .PHONY: generated
 generated: $(CONTROLLER_GEN) ## fails if what is checked in is not what generate makes

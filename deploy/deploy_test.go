@@ -11,6 +11,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
 func TestCRDs(t *testing.T) {
@@ -54,7 +56,7 @@ func TestCRDs(t *testing.T) {
 }
 
 func TestAgent(t *testing.T) {
-	rights, workload, err := Agent(Options{Image: "registry.example/cascade:v1", Args: []string{"--log-level=debug", "--concurrent=8"}})
+	rights, workload, err := Agent(optionsOf(v1alpha1.AgentValues{Image: "registry.example/cascade:v1", Args: []string{"--log-level=debug", "--concurrent=8"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,8 +88,13 @@ func TestAgent(t *testing.T) {
 		t.Error("CASCADE_IMAGE is not the image: the agent would seed its children with another")
 	}
 	// What lets it run before a CNI exists, and what an audit asks for.
-	if !pod.HostNetwork || len(pod.Tolerations) != 1 || pod.Tolerations[0].Operator != "Exists" {
+	if !pod.HostNetwork || pod.Tolerations[0].Key != "node.kubernetes.io/not-ready" || pod.Tolerations[0].Effect != "" || pod.Tolerations[0].TolerationSeconds != nil {
 		t.Error("the agent does not run on a node that is not ready for want of a CNI")
+	}
+	if !slices.ContainsFunc(pod.Tolerations, func(o corev1.Toleration) bool {
+		return o.Key == "node.kubernetes.io/unreachable" && o.TolerationSeconds != nil && *o.TolerationSeconds <= 15
+	}) {
+		t.Error("the agent does not leave a node that says nothing")
 	}
 	s := c.SecurityContext
 	if s == nil || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem || s.RunAsNonRoot == nil || !*s.RunAsNonRoot {
@@ -104,10 +111,10 @@ func TestAgent(t *testing.T) {
 // TestAgentIsMadeAnew: two layers have two images; what one changed must not
 // show in the other.
 func TestAgentIsMadeAnew(t *testing.T) {
-	if _, _, err := Agent(Options{Image: "one", Args: []string{"--one"}, Replicas: 2}); err != nil {
+	if _, _, err := Agent(optionsOf(v1alpha1.AgentValues{Image: "one", Args: []string{"--one"}, Replicas: 2, Labels: map[string]string{"one": "one"}})); err != nil {
 		t.Fatal(err)
 	}
-	_, workload, err := Agent(Options{Image: "two"})
+	_, workload, err := Agent(optionsOf(v1alpha1.AgentValues{Image: "two"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +141,7 @@ func TestReplicas(t *testing.T) {
 		"Another": {"a flag that begins alike is another", 2, []string{"--shards-x=1"}, []string{"--shards-x=1", "--shards=4"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, workload, err := Agent(Options{Image: "x", Args: tc.args, Replicas: tc.replicas})
+			_, workload, err := Agent(optionsOf(v1alpha1.AgentValues{Image: "x", Args: tc.args, Replicas: tc.replicas}))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -146,7 +153,7 @@ func TestReplicas(t *testing.T) {
 		})
 	}
 	for _, n := range []int32{-1, MostReplicas + 1} {
-		if _, _, err := Agent(Options{Image: "x", Replicas: n}); err == nil {
+		if _, _, err := Agent(optionsOf(v1alpha1.AgentValues{Image: "x", Replicas: n})); err == nil {
 			t.Errorf("%d replicas: no error", n)
 		}
 	}
@@ -158,11 +165,13 @@ func TestConfigureRefuses(t *testing.T) {
 		if err := unstructured.SetNestedSlice(u.Object, containers, "spec", "template", "spec", "containers"); err != nil {
 			t.Fatal(err)
 		}
-		if err := configure(u, Options{Image: "x"}); err == nil {
+		if err := configure(u, optionsOf(v1alpha1.AgentValues{Image: "x"})); err == nil {
 			t.Errorf("%s: an image was put into a Deployment that is not the agent's", name)
 		}
 	}
 }
+
+func optionsOf(v v1alpha1.AgentValues) Options { return Options{AgentValues: v} }
 
 func deployment(t *testing.T, u *unstructured.Unstructured) *appsv1.Deployment {
 	t.Helper()

@@ -160,7 +160,7 @@ func TestInputs(t *testing.T) {
 		l.UID, l.Generation = "1", 1
 		secret := &corev1.Secret{}
 		secret.ResourceVersion = "1"
-		current := &run{Children: &Children{AgentImage: "x"}, child: &v1alpha1.Child{}}
+		current := &run{Children: &Children{}, child: &v1alpha1.Child{}}
 		key := &corev1.Secret{}
 		key.UID, key.ResourceVersion = "k", "1"
 		return &seeding{
@@ -177,7 +177,7 @@ func TestInputs(t *testing.T) {
 	}
 	for name, change := range map[string]func(*seeding){
 		"variables":                  func(s *seeding) { s.vars["a"] = "2" },
-		"image":                      func(s *seeding) { s.AgentImage = "y" },
+		"image":                      func(s *seeding) { s.image = "y" },
 		"content":                    func(s *seeding) { s.content = "d" },
 		"credentials":                func(s *seeding) { s.credentials[0].secret.ResourceVersion = "2" },
 		"name":                       func(s *seeding) { s.credentials[0].name = "other" },

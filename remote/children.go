@@ -102,8 +102,6 @@ type Children struct {
 	Rand func() float64
 	// Accounts say as whom layers are pushed; Layers has the same.
 	Accounts *account.Accounts
-	// AgentImage is installed in children whose layer names none.
-	AgentImage string
 	// Providers renders spec.providers; the layers of all children share it.
 	Providers *providers.Library
 	// Workers render the paths of layers, with the tasks of package render.

@@ -73,11 +73,11 @@ func TestAgentArgs(t *testing.T) {
 		args    []string
 	}{
 		{"by default it holds", &v1alpha1.AgentSpec{}, false, nil},
-		{"as it is said now", &v1alpha1.AgentSpec{FirstSync: v1alpha1.FirstSyncPolicyCreate, Args: []string{"--drift=report"}}, true, []string{"--drift=report"}},
-		{"as it was said before", &v1alpha1.AgentSpec{FirstSync: v1alpha1.FirstSyncPolicyAdopt, Args: []string{"--first-sync=create", "--drift=report"}}, true, []string{"--drift=report"}},
-		{"in two words", &v1alpha1.AgentSpec{Args: []string{"--drift", "report", "--first-sync", "create"}}, true, []string{"--drift", "report"}},
-		{"the last one counts", &v1alpha1.AgentSpec{Args: []string{"--first-sync=create", "--first-sync=adopt"}}, false, nil},
-		{"without a value", &v1alpha1.AgentSpec{Args: []string{"--first-sync"}}, false, nil},
+		{"as it is said now", &v1alpha1.AgentSpec{AgentValues: v1alpha1.AgentValues{FirstSync: v1alpha1.FirstSyncPolicyCreate, Args: []string{"--drift=report"}}}, true, []string{"--drift=report"}},
+		{"as it was said before", &v1alpha1.AgentSpec{AgentValues: v1alpha1.AgentValues{FirstSync: v1alpha1.FirstSyncPolicyAdopt, Args: []string{"--first-sync=create", "--drift=report"}}}, true, []string{"--drift=report"}},
+		{"in two words", &v1alpha1.AgentSpec{AgentValues: v1alpha1.AgentValues{Args: []string{"--drift", "report", "--first-sync", "create"}}}, true, []string{"--drift", "report"}},
+		{"the last one counts", &v1alpha1.AgentSpec{AgentValues: v1alpha1.AgentValues{Args: []string{"--first-sync=create", "--first-sync=adopt"}}}, false, nil},
+		{"without a value", &v1alpha1.AgentSpec{AgentValues: v1alpha1.AgentValues{Args: []string{"--first-sync"}}}, false, nil},
 	} {
 		if got := createsFirst(c.agent); got != c.creates {
 			t.Errorf("%s: %v", c.reason, got)

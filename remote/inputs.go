@@ -29,6 +29,10 @@ func (p *push) gather(ctx context.Context, s *seeding) error {
 	if err := s.actAs(ctx); err != nil {
 		return err
 	}
+	var err error
+	if s.image, err = imageOf(s.layer); err != nil {
+		return err
+	}
 	from, err := p.referencesFor(ctx, *s.as)
 	if err != nil {
 		return reason.Because(v1alpha1.ReasonProgressing, err)
@@ -92,7 +96,7 @@ const decryptionSecret = "cascade-decryption"
 func (s *seeding) inputs() string {
 	h := sha256.New()
 	e := json.NewEncoder(h)
-	_ = e.Encode([]any{s.layer.UID, s.layer.Generation, s.as, s.requested(), s.content, s.vars, s.AgentImage,
+	_ = e.Encode([]any{s.layer.UID, s.layer.Generation, s.as, s.requested(), s.content, s.vars, s.image,
 		s.child.Annotations[v1alpha1.ApprovePruneAnnotation]})
 	for _, c := range s.credentials {
 		_ = e.Encode([]any{c.name, c.secret.UID, c.secret.ResourceVersion})

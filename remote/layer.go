@@ -33,6 +33,9 @@ type Layers struct {
 	Snapshots *source.Snapshots
 	// Part is which of the layers this process counts. Each process wakes its children.
 	Part Part
+	// AgentImage is that of this agent, and of the agents of layers that name none when they
+	// are seen first.
+	AgentImage string
 	// Wake calls for a reconcile of a child.
 	Wake   func(child types.NamespacedName)
 	Events record.EventRecorder
@@ -128,6 +131,7 @@ func (r *Layers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		result.RequeueAfter = again
 	}
 	summarize(layer, children.Items, revision)
+	pinImage(layer, r.AgentImage)
 	if equality.Semantic.DeepEqual(before.Status, layer.Status) {
 		return result, nil
 	}

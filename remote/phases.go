@@ -25,7 +25,7 @@ func (s *seeding) phases(ctx context.Context) ([]apply.Phase, error) {
 	var own []*unstructured.Unstructured
 	var workload apply.Phase
 	if s.layer.Spec.Agent != nil {
-		m, err := s.manifest.of(ctx, s.layer, s.AgentImage)
+		m, err := s.manifest.of(ctx, s.layer, s.image)
 		if err != nil {
 			return nil, reason.Because(v1alpha1.ReasonBuildFailed, err)
 		}

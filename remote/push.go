@@ -205,9 +205,9 @@ func (p *push) attempt(ctx context.Context, s *seeding, entry *v1alpha1.ChildLay
 		return nil, err
 	}
 	if err := p.gather(ctx, s); err != nil {
-		if entry.Ready && reason.Of(err) == v1alpha1.ReasonSourceNotReady && p.Now().Sub(p.notes.began) < sourceWait {
-			// A process that has just started has fetched nothing yet. The layer is in place
-			// all the same.
+		if entry.Ready && (reason.Of(err) == v1alpha1.ReasonSourceNotReady || errors.Is(err, errNoImage)) && p.Now().Sub(p.notes.began) < sourceWait {
+			// A process that has just started has fetched nothing yet, nor noted the image of a
+			// layer that an earlier version pushed. The layer is in place all the same.
 			return p.child.Status.Credentials, nil
 		}
 		return nil, err

@@ -43,6 +43,8 @@ type seeding struct {
 	content string
 	// credentials are the Secrets to deliver, as they are in the parent.
 	credentials []credential
+	// image of the layer's agent; empty if it has none.
+	image string
 	// components are what spec.providers is rendered from.
 	components components
 	// rendered is what the layer declares in this child, nil before it is rendered.
@@ -284,7 +286,7 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 	s.notes.sent, s.notes.seal = nil, nil // not known while this push is under way
 	state := s.state(rec)
 	res, err := apply.New(cluster, s.owner(), nil, s.Now).Sync(ctx, phases, apply.Options{
-		Owned: rec.Inventory, Prune: s.layer.Spec.Prune, Defer: s.layer.Spec.Prune, LowerTier: true,
+		Owned: rec.Inventory, Prune: s.layer.Spec.Prune, Defer: s.layer.Spec.Prune, LowerTier: true, KeepNewer: s.layer.Spec.Agent != nil,
 		// What is about to be sent is recorded before any of it is.
 		AlwaysRecord: true,
 		Record: func(ctx context.Context, entries []inventory.Entry) error {

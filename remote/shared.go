@@ -170,14 +170,15 @@ const mostManifests = 32 << 20
 
 func (m *manifest) of(ctx context.Context, layer *v1alpha1.Layer, image string) (*agentManifest, error) {
 	agent := layer.Spec.Agent
-	if agent.Image != "" {
-		image = agent.Image
+	o := deploy.Options{AgentValues: agent.AgentValues}
+	if o.Image == "" {
+		o.Image = image
 	}
-	args, _ := agentArgs(agent)
+	o.FirstSync = "" // it does not reach the child
+	o.Args, _ = agentArgs(agent)
 	if agent.Decryption != nil {
-		args = append([]string{"--sops-age-secret=" + v1alpha1.AgentNamespace + "/" + decryptionSecret}, args...)
+		o.Args = append([]string{"--sops-age-secret=" + v1alpha1.AgentNamespace + "/" + decryptionSecret}, o.Args...)
 	}
-	o := deploy.Options{Image: image, Args: args, Replicas: agent.Replicas}
 	text, err := json.Marshal([]any{layer.Namespace, layer.Name, o})
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode the agent of layer %s: %w", layer.Name, err)

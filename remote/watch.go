@@ -74,7 +74,7 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 	}
 	c, err := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Child{}, builder.WithPredicates(relevant())).
-		Watches(&v1alpha1.Layer{}, handler.EnqueueRequestsFromMapFunc(children.inNamespace), builder.WithPredicates(relevant())).
+		Watches(&v1alpha1.Layer{}, handler.EnqueueRequestsFromMapFunc(children.inNamespace), builder.WithPredicates(predicate.Or(relevant(), imageNoted()))).
 		WatchesRawSource(ctrlsource.Func(children.onSnapshot)).
 		WatchesRawSource(ctrlsource.Func(children.onProbe)).
 		WatchesRawSource(ctrlsource.Func(children.onCluster)).

@@ -161,56 +161,6 @@ type SubstituteReference struct {
 	Optional bool `json:"optional,omitempty"`
 }
 
-// AgentSpec describes the agent that is installed in a child.
-type AgentSpec struct {
-	// Image of the agent; by default the parent's own.
-	// +optional
-	Image string `json:"image,omitempty"`
-	// Args are added to the agent's command line.
-	// +kubebuilder:validation:MaxItems=64
-	// +listType=atomic
-	// +optional
-	Args []string `json:"args,omitempty"`
-	// Replicas of the agent, which share its Children out: as many shards as --shards in
-	// args says, or two for each replica. Each needs a node of its own.
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=32
-	// +optional
-	Replicas int32 `json:"replicas,omitempty"`
-	// FirstSync says whether the agent of a new child creates the Clusters that its Git
-	// declares without approval: Adopt or Create. A child is new if its Cluster was made in
-	// this tier, and no agent was ever pushed to a cluster of its name. In any other child
-	// a person approves, with cascade approve create.
-	// +kubebuilder:default=Adopt
-	// +optional
-	FirstSync FirstSyncPolicy `json:"firstSync,omitempty"`
-	// Decryption hands the child the keys of what its repositories hold
-	// encrypted.
-	// +optional
-	Decryption *AgentDecryption `json:"decryption,omitempty"`
-}
-
-// FirstSyncPolicy says what a new child does about Clusters that do not exist.
-// +kubebuilder:validation:Enum=Adopt;Create
-type FirstSyncPolicy string
-
-const (
-	// FirstSyncPolicyAdopt holds them until a person says that they are new.
-	FirstSyncPolicyAdopt FirstSyncPolicy = "Adopt"
-	// FirstSyncPolicyCreate creates them.
-	FirstSyncPolicyCreate FirstSyncPolicy = "Create"
-)
-
-// AgentDecryption is the first secret of a child, with which it reads all others.
-type AgentDecryption struct {
-	// SecretRef is a Secret in the Layer's namespace with age keys, each under a
-	// key that ends in .agekey, as for a Kustomization. It is copied to the child,
-	// where the agent uses it for every Kustomization that names none. Its name may have
-	// variables in it, as that of a credential.
-	// +required
-	SecretRef LocalReference `json:"secretRef"`
-}
-
 // CredentialReference hands a Secret to the child.
 type CredentialReference struct {
 	// Name of the Secret in the child, in the namespace of what needs it: the
@@ -262,6 +212,11 @@ type LayerStatus struct {
 	// handled last on every child that can be reached.
 	// +optional
 	LastHandledReconcileAt string `json:"lastHandledReconcileAt,omitempty"`
+	// AgentImage is the image of the layer's agents while spec.agent names none: that of the
+	// parent's own agent when the parent first saw the layer. The parent's next version leaves
+	// it as it is.
+	// +optional
+	AgentImage string `json:"agentImage,omitempty"`
 	// OnRecord counts what the layer applied, selected or not. Earlier versions did not.
 	// +optional
 	OnRecord *OnRecord `json:"onRecord,omitempty"`

@@ -5,110 +5,259 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/fluxcd/pkg/ssa/utils"
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/cmd/cascade/agent"
+	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
 
+// install is one call of the verb.
+type install struct {
+	*cli
+	options deploy.Options
+	timeout time.Duration
+	// downgrade: a version that is there may be replaced by an earlier one.
+	downgrade bool
+	// dryRun and diff show what would be done.
+	dryRun, diff bool
+}
+
 func (c *cli) newInstall() *cobra.Command {
-	var image, firstSync string
-	var replicas int32
-	var export bool
-	var timeout time.Duration
+	values, i, export := &valueFlags{}, &install{cli: c}, false
 	cmd := &cobra.Command{
 		Use:   "install",
-		Short: "Install the agent in the first tier; all others are seeded",
-		Long: "Install the agent in the first tier; all others are seeded. A tier of which nothing is on record\n" +
-			"creates no Cluster before a person says that it is new, because the same cluster may run already,\n" +
-			"built by a management cluster that was lost. --first-sync=create says that this tier never had one.",
+		Short: "Install the agent in the first tier, or upgrade it there; all others are seeded",
+		Long: "Install the agent in the first tier, or upgrade it there; all others are seeded. A tier of which\n" +
+			"nothing is on record creates no Cluster before a person says that it is new, because the same\n" +
+			"cluster may run already, built by a management cluster that was lost. --first-sync=create says\n" +
+			"that this tier never had one.\n\n" +
+			"What the agent is to be is said by --values and by flags, in the words of spec.agent of a Layer.\n" +
+			"All of it is said again for an upgrade: what an installation had and these values do not have is\n" +
+			"taken away. --diff ends with 1 if there are differences.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := agent.CheckFirstSync(firstSync); err != nil {
+			var err error
+			if i.options, err = values.options(cmd.Flags(), c.streams.In); err != nil {
 				return err
 			}
-			if replicas < 1 {
-				return fmt.Errorf("cannot install an agent with --replicas %d: it must be from 1 to %d", replicas, deploy.MostReplicas)
-			}
-			crds, err := deploy.CRDs()
-			if err != nil {
-				return err
-			}
-			var args []string
-			if firstSync != agent.FirstSyncAdopt {
-				args = append(args, "--first-sync="+firstSync)
-			}
-			rights, workload, err := deploy.Agent(deploy.Options{Image: image, Args: args, Replicas: replicas})
-			if err != nil {
-				return err
+			if c.flags.Namespace != nil && *c.flags.Namespace != "" {
+				i.options.Namespace = *c.flags.Namespace
 			}
 			if export {
-				text, err := utils.ObjectsToYAML(append(append(crds, rights...), workload...))
-				if err != nil {
-					return fmt.Errorf("cannot print manifests: %w", err)
-				}
-				_, err = fmt.Fprint(c.streams.Out, text)
-				return err
+				return i.export()
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			ctx, cancel := context.WithTimeout(cmd.Context(), i.timeout)
 			defer cancel()
-			return c.install(ctx, [][]*unstructured.Unstructured{crds, rights, workload})
+			return i.run(ctx)
 		},
 	}
-	cmd.Flags().StringVar(&image, "image", cmp.Or(os.Getenv("CASCADE_IMAGE"), "cascade:"+version()),
-		"image of the agent, with a tag: flux version asks for one")
-	cmd.Flags().StringVar(&firstSync, "first-sync", agent.FirstSyncAdopt, "adopt, or create for a tier that never had a Cluster")
-	cmd.Flags().Int32Var(&replicas, "replicas", 1, "replicas of the agent, each on a node of its own, which share the Children of the tier out")
-	cmd.Flags().BoolVar(&export, "export", false, "print the manifests instead of applying them")
-	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for the agent to be ready")
+	values.bind(cmd.Flags())
+	cmd.Flags().BoolVar(&export, "export", false, "print the manifests instead of applying them; without --host-network, for the host's network")
+	cmd.Flags().BoolVar(&i.dryRun, "dry-run", false, "ask the API server what would change, and change nothing")
+	cmd.Flags().BoolVar(&i.diff, "diff", false, "show what would change, and change nothing")
+	cmd.Flags().BoolVar(&i.downgrade, "allow-downgrade", false, "install an earlier version than the one that is there")
+	cmd.Flags().DurationVar(&i.timeout, "timeout", 5*time.Minute, "how long to wait for the agent to be ready")
 	c.flags.AddFlags(cmd.Flags())
 	return cmd
 }
 
-func (c *cli) install(ctx context.Context, steps [][]*unstructured.Unstructured) error {
-	config, err := c.flags.ToRESTConfig()
+// steps are the objects in the order in which they are applied.
+func (i *install) steps() ([][]*unstructured.Unstructured, error) {
+	crds, err := deploy.CRDs()
+	if err != nil {
+		return nil, err
+	}
+	rights, workload, err := deploy.Agent(i.options)
+	if err != nil {
+		return nil, err
+	}
+	return [][]*unstructured.Unstructured{crds, rights, workload}, nil
+}
+
+func (i *install) export() error {
+	steps, err := i.steps()
+	if err != nil {
+		return err
+	}
+	text, err := utils.ObjectsToYAML(slices.Concat(steps...))
+	if err != nil {
+		return fmt.Errorf("cannot print manifests: %w", err)
+	}
+	_, err = fmt.Fprint(i.streams.Out, text)
+	return err
+}
+
+func (i *install) run(ctx context.Context) error {
+	config, err := i.flags.ToRESTConfig()
 	if err != nil {
 		return fmt.Errorf("cannot load kubeconfig: %w", err)
 	}
+	log.SetLogger(logr.Discard())
 	cluster, err := apply.Connect(config, newScheme())
 	if err != nil {
 		return err
 	}
 	defer cluster.Close()
-	applier := apply.New(cluster, apply.Owner{
-		FieldManager: "cascade-install", LabelGroup: v1alpha1.InstallLabelGroup,
-		Name: v1alpha1.AgentName, Namespace: v1alpha1.AgentNamespace,
-	}, nil, c.now)
-	for i, what := range []string{"CRDs", "namespace and rights", "agent"} {
-		fmt.Fprintf(c.streams.ErrOut, "► applying %s\n", what)
-		_, err := applier.Sync(ctx, []apply.Phase{{Objects: steps[i]}}, apply.Options{
-			Record: func(context.Context, []inventory.Entry) error { return nil },
+	namespace := cmp.Or(i.options.Namespace, v1alpha1.AgentNamespace)
+	found, err := installation.Find(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	if err := found.Admit(namespace, version(), i.downgrade); err != nil {
+		return err
+	}
+	if err := i.place(ctx, cluster, found); err != nil {
+		return err
+	}
+	steps, err := i.steps()
+	if err != nil {
+		return err
+	}
+	for _, u := range steps[len(steps)-1] {
+		if u.GetKind() == "Deployment" {
+			utils.SetCommonMetadata([]*unstructured.Unstructured{u}, nil, map[string]string{installation.VersionAnnotation: version()})
+		}
+	}
+	if i.dryRun || i.diff {
+		return i.show(ctx, cluster, namespace, slices.Concat(steps...))
+	}
+	return i.apply(ctx, cluster, namespace, steps)
+}
+
+// place decides about the host's network, where nothing was said.
+func (i *install) place(ctx context.Context, cluster *apply.Cluster, found *installation.Found) error {
+	ready := 0
+	if i.options.HostNetwork == nil && found == nil {
+		var err error
+		if ready, err = installation.ReadyNodes(ctx, cluster); err != nil {
+			return err
+		}
+	}
+	onHost, why := installation.HostNetwork(i.options.HostNetwork, found, ready)
+	i.options.HostNetwork = &onHost
+	network := "the network of pods"
+	if onHost {
+		network = "the host's network"
+	}
+	i.say("the agent is on %s: %s", network, why)
+	if found != nil && found.Version != "" && found.Version != version() {
+		i.say("version %s is there, this is %s", found.Version, version())
+	}
+	return nil
+}
+
+// show shows a plan.
+func (i *install) show(ctx context.Context, cluster *apply.Cluster, namespace string, objects []*unstructured.Unstructured) error {
+	steps, err := installation.Plan(ctx, cluster, namespace, objects)
+	if err != nil {
+		return err
+	}
+	if i.diff {
+		differ, err := installation.Differs(i.streams.Out, steps)
+		if err == nil && differ {
+			err = errNotReady
+		}
+		return err
+	}
+	count := map[installation.Action]int{}
+	for _, s := range steps {
+		count[s.Action]++
+		if s.Action == installation.Leave {
+			continue
+		}
+		note := ""
+		if s.Action == installation.Keep {
+			note = " (it is of a later release of Flux)"
+		}
+		fmt.Fprintf(i.streams.Out, "%s %s%s\n", s.Action, inventory.Of(s.Object()), note)
+	}
+	_, err = fmt.Fprintf(i.streams.Out, "%d to create, %d to change, %d to delete, %d unchanged\n",
+		count[installation.Create], count[installation.Change], count[installation.Delete], count[installation.Leave]+count[installation.Keep])
+	return err
+}
+
+func (i *install) apply(ctx context.Context, cluster *apply.Cluster, namespace string, steps [][]*unstructured.Unstructured) error {
+	applier := apply.New(cluster, installation.Owner(namespace), nil, i.now)
+	for n, what := range []string{"CRDs", "namespace and rights", "agent"} {
+		i.say("applying %s", what)
+		result, err := applier.Sync(ctx, []apply.Phase{{Objects: steps[n]}}, apply.Options{
+			Record: func(context.Context, []inventory.Entry) error { return nil }, KeepNewer: true,
 		})
 		// What is not usable yet is waited for below.
 		var waiting *apply.WaitError
 		if err != nil && !errors.As(err, &waiting) {
 			return fmt.Errorf("cannot apply %s: %w", what, err)
 		}
-		entries := inventory.OfAll(steps[i])
-		var last apply.Health
-		err = wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-			var err error
-			last, err = applier.Health(ctx, entries, nil)
-			return err == nil && last.Done(), nil
-		})
-		if err != nil {
-			return fmt.Errorf("cannot wait for %s: %w: %s", what, err, last.Message())
+		for _, change := range result.Changes.Entries {
+			if change.Action == "skipped" {
+				i.say("%s stays as it is: it is of a later release of Flux", change.Subject)
+			}
+		}
+		if err := i.await(ctx, applier, cluster, namespace, what, inventory.OfAll(steps[n])); err != nil {
+			return err
 		}
 	}
-	fmt.Fprintln(c.streams.Out, "✔ the agent is running")
+	gone, err := installation.Outdated(ctx, cluster, namespace, slices.Concat(steps...))
+	if err != nil {
+		return err
+	}
+	for _, u := range gone {
+		i.say("deleting %s, which is not a part of the installation any more", inventory.Of(u))
+		if err := installation.Remove(ctx, cluster, u); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(i.streams.Out, "✔ the agent is running")
 	return nil
+}
+
+// Pauses between two looks at what is waited for.
+const (
+	healthPause = 200 * time.Millisecond
+	causePause  = time.Second
+)
+
+// await waits until objects are healthy, and tells why they are not as soon as that is known.
+func (i *install) await(ctx context.Context, applier *apply.Applier, cluster *apply.Cluster, namespace, what string, entries []inventory.Entry) error {
+	var last apply.Health
+	var causes []string
+	var looked time.Time
+	err := wait.PollUntilContextCancel(ctx, healthPause, true, func(ctx context.Context) (bool, error) {
+		found, err := applier.Health(ctx, entries, nil)
+		if err == nil {
+			last = found
+		}
+		if err == nil && last.Done() {
+			return true, nil
+		}
+		if now := i.now(); now.Sub(looked) >= causePause {
+			looked = now
+			if found, err := installation.Causes(ctx, cluster, namespace); err == nil && !slices.Equal(found, causes) {
+				causes = found
+				for _, cause := range causes {
+					i.say("waiting for %s: %s", what, cause)
+				}
+			}
+		}
+		return false, nil
+	})
+	switch {
+	case err == nil:
+		return nil
+	case len(causes) > 0:
+		return fmt.Errorf("cannot wait for %s: %w: %s", what, err, strings.Join(causes, "; "))
+	}
+	return fmt.Errorf("cannot wait for %s: %w: %s", what, err, last.Message())
 }

@@ -62,7 +62,7 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 	root.SetErr(streams.ErrOut)
 	root.AddCommand(
 		agent.New(agent.Program{Version: version(), Scheme: newScheme, Now: time.Now, Rand: rand.Float64}),
-		c.newGet(), c.newReconcile(), c.newTree(), c.newApprove(), c.newInstall(), c.newCheck(), c.newChild(), c.newVersion(),
+		c.newGet(), c.newReconcile(), c.newTree(), c.newApprove(), c.newInstall(), c.newUninstall(), c.newCheck(), c.newChild(), c.newVersion(),
 	)
 	return root
 }
@@ -87,6 +87,11 @@ func (c *cli) client() (client.Client, error) {
 		return nil, fmt.Errorf("cannot connect to the cluster: %w", err)
 	}
 	return cl, nil
+}
+
+// say tells how far something is that takes a while.
+func (c *cli) say(format string, args ...any) {
+	fmt.Fprintf(c.streams.ErrOut, "► "+format+"\n", args...)
 }
 
 // namespace is the one asked for, or the agent's.

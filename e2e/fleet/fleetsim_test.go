@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/e2e/fleetsim"
 	"github.com/cascade-gitops/cascade/e2e/scenario"
@@ -522,7 +523,7 @@ func kindConformance(t *testing.T, get stepOf, post stepTo, patch patchTo, ssa s
 	if err != nil {
 		t.Fatal(err)
 	}
-	rights, workload, err := deploy.Agent(deploy.Options{Image: "registry.example.com/cascade:v1", Args: []string{"--log-level=debug"}})
+	rights, workload, err := deploy.Agent(deploy.Options{AgentValues: v1alpha1.AgentValues{Image: "registry.example.com/cascade:v1", Args: []string{"--log-level=debug"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,7 +81,7 @@ func agentObjects(t *testing.T) []*unstructured.Unstructured {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rights, workload, err := deploy.Agent(deploy.Options{Image: "registry.example/cascade:v1"})
+	rights, workload, err := deploy.Agent(deploy.Options{AgentValues: v1alpha1.AgentValues{Image: "registry.example/cascade:v1"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ func TestRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ground, workload, err := deploy.Agent(deploy.Options{Image: "cascade:test"})
+	ground, workload, err := deploy.Agent(deploy.Options{AgentValues: v1alpha1.AgentValues{Image: "cascade:test"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,9 @@ type Options struct {
 	// MigrateAPIVersion rewrites the entries of field managers that have another
 	// API version than the declared one (Flux's gate of that name).
 	MigrateAPIVersion bool
+	// KeepNewer leaves definitions of Flux that are of a later release than the declared ones
+	// as they are. They stay in the inventory.
+	KeepNewer bool
 	// Force re-creates objects whose immutable fields changed.
 	Force bool
 	// Ignore has fields that others may change without it being drift.

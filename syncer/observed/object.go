@@ -25,6 +25,17 @@ type Object struct {
 	// Foreign: kubectl or a former engine manages fields that have to be taken
 	// over before applying.
 	Foreign bool
+	// FluxRelease is the release of Flux that the object is labelled with, empty if it has no
+	// such label.
+	FluxRelease string
+}
+
+// FluxRelease is the release of Flux that labels name, as flux version reads them.
+func FluxRelease(labels map[string]string) string {
+	if labels["app.kubernetes.io/part-of"] != "flux" {
+		return ""
+	}
+	return labels["app.kubernetes.io/version"]
 }
 
 // Of reads the metadata of a live object.
@@ -33,6 +44,7 @@ func (r *Reader) Of(p *metav1.PartialObjectMetadata) *Object {
 	o := &Object{
 		UID: p.UID, Version: p.ResourceVersion, Generation: p.Generation, Deleting: p.DeletionTimestamp != nil,
 		Skip: is(directive.Skip()), Force: is(directive.Force()), Merge: is(directive.Merge()),
+		FluxRelease: FluxRelease(p.Labels),
 	}
 	o.Foreign = !o.Merge && (hasAny(p.Annotations, leftAnnotations()) || hasAny(p.Labels, leftLabels()) ||
 		slices.ContainsFunc(p.ManagedFields, r.takesOver))

@@ -56,6 +56,7 @@ type options struct {
 	flux        fluxFlags
 	pauses      pauses
 	ssh         sshAlgorithms
+	names       names
 }
 
 // group is a group of flags.
@@ -68,7 +69,7 @@ type group interface {
 func (o *options) groups() []group {
 	return []group{
 		&o.sharding, &o.kustomize, &o.references, &o.firstSync, &o.logging, &o.serving, &o.place, &o.storage, &o.tokens, &o.election,
-		&o.concurrency, &o.gates, &o.applying, &o.decryption, &o.helm, &o.targets, &o.configs, &o.recorders, &o.children, &o.workers, &o.flux, &o.pauses, &o.ssh,
+		&o.concurrency, &o.gates, &o.applying, &o.decryption, &o.helm, &o.targets, &o.configs, &o.recorders, &o.children, &o.workers, &o.flux, &o.pauses, &o.ssh, &o.names,
 	}
 }
 
@@ -106,6 +107,9 @@ func (o *options) run(ctx context.Context, p Program) error {
 	config.UserAgent = "cascade-agent/" + p.Version
 	config.WarningHandler = rest.NoWarnings{} // of API servers about Flux's finalizer, on each write
 	answer.Guard(config)
+	if err := o.names.apply(config, p.Now); err != nil {
+		return err
+	}
 	// From here on, whatever has no transport of its own has no network.
 	if err := render.DenyNetwork(); err != nil {
 		return err

@@ -334,9 +334,11 @@ func (w *wiring) children(ctx context.Context) error {
 		Tier: tier, Part: part, Accounts: accounts,
 		Client: mgr.GetClient(), Cache: mgr.GetCache(), Clusters: w.clusters, Cluster: w.local, Snapshots: w.finder.Snapshots, Connections: connections,
 		Events: w.events("cascade"), Metrics: remote.NewMetrics(ctrlmetrics.Registry), Now: now, Rand: w.program.Rand,
-		AgentImage: o.children.image, ObserveInterval: o.children.interval, Bridge: &capibridge.Providers{}, Allowed: o.targets.kubeconfigs, OfConfigMap: w.targets.OfConfigMap,
+		ObserveInterval: o.children.interval, Bridge: &capibridge.Providers{}, Allowed: o.targets.kubeconfigs, OfConfigMap: w.targets.OfConfigMap,
 		Providers: providers.NewLibrary(), Workers: w.workers, FirstSeeds: remote.NewFirstSeeds(w.local, o.place.namespace),
 	}
-	layers := &remote.Layers{Part: part, Client: mgr.GetClient(), Reader: w.local, Snapshots: w.finder.Snapshots, Events: children.Events, Now: now}
+	layers := &remote.Layers{
+		Part: part, Client: mgr.GetClient(), Reader: w.local, Snapshots: w.finder.Snapshots, AgentImage: o.children.image, Events: children.Events, Now: now,
+	}
 	return remote.SetupWithManager(mgr, w.stalls, children, layers, o.concurrency.children)
 }

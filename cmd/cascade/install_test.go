@@ -1,0 +1,138 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
+
+	"github.com/cascade-gitops/cascade/deploy"
+)
+
+// TestInstallValues: flags say the same as a file, and count more.
+func TestInstallValues(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		file   string
+		flags  []string
+		want   string
+	}{
+		"Flags": {
+			"everything that a file can say", "",
+			[]string{
+				"--image=x:1", "--image-pull-policy=Always", "--image-pull-secret=a,b", "--arg=--log-level=debug", "--env=HTTPS_PROXY=http://p=1", "--requests=cpu=1", "--limits=memory=2Gi",
+				"--replicas=2", "--node-selector=a=b", "--toleration=dedicated=infra:NoSchedule", "--toleration=slow", "--priority-class=p", "--host-network=false",
+				"--storage-size-limit=4Gi", "--labels=team=x", "--lockdown", "--lockdown-service-account=tenant", "--lockdown-impersonates=platform",
+				"--lockdown-cluster-deleter", "--controllers=GitRepository,Kustomization", "--events-address=http://n/", "--network-policy=false", "--metrics-auth=kubernetes", "--first-sync=create",
+			},
+			`
+image: x:1
+imagePullPolicy: Always
+imagePullSecrets: [{name: a}, {name: b}]
+args: [--log-level=debug]
+env: [{name: HTTPS_PROXY, value: "http://p=1"}]
+resources: {requests: {cpu: "1"}, limits: {memory: 2Gi}}
+replicas: 2
+nodeSelector: {a: b}
+tolerations: [{key: dedicated, operator: Equal, value: infra, effect: NoSchedule}, {key: slow, operator: Exists}]
+priorityClassName: p
+hostNetwork: false
+storage: {sizeLimit: 4Gi}
+labels: {team: x}
+lockdown: {serviceAccount: tenant, impersonates: [platform], clusterDeleter: true}
+controllers: [GitRepository, Kustomization]
+eventsAddress: http://n/
+networkPolicy: false
+metricsAuth: kubernetes
+firstSync: Create
+`,
+		},
+		"Claim":  {"a volume that is made", "image: x:1", []string{"--storage-claim=data", "--storage-size=1Gi", "--storage-class=fast"}, "{image: 'x:1', storage: {claim: {name: data, size: 1Gi, storageClassName: fast}}}"},
+		"Nobody": {"flags that nobody gave change nothing", "{image: 'x:1', replicas: 3, firstSync: Create, hostNetwork: true, networkPolicy: false, lockdown: {}}", nil, "{image: 'x:1', replicas: 3, firstSync: Create, hostNetwork: true, networkPolicy: false, lockdown: {}}"},
+		"Over":   {"those that were given count more", "{image: 'x:1', replicas: 3, firstSync: Create, hostNetwork: true, lockdown: {}, args: [--a]}", []string{"--image=y:1", "--replicas=1", "--first-sync=adopt", "--host-network=auto", "--lockdown=false", "--arg=--b"}, "{image: 'y:1', replicas: 1, firstSync: Adopt, args: [--a, --b]}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := optionsOf(t, tc.file, tc.flags...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := deploy.Parse([]byte(tc.want))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(text(t, want), text(t, got)); diff != "" {
+				t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func text(t *testing.T, o deploy.Options) string {
+	t.Helper()
+	data, err := yaml.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func optionsOf(t *testing.T, file string, flags ...string) (deploy.Options, error) {
+	t.Helper()
+	v, f := &valueFlags{}, pflag.NewFlagSet("install", pflag.ContinueOnError)
+	v.bind(f)
+	if file != "" {
+		name := filepath.Join(t.TempDir(), "values.yaml")
+		if err := os.WriteFile(name, []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		flags = append(flags, "--values="+name)
+	}
+	if err := f.Parse(flags); err != nil {
+		t.Fatal(err)
+	}
+	return v.options(f, strings.NewReader(""))
+}
+
+func TestInstallRefuses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		file   string
+		flags  []string
+		err    string
+	}{
+		"Env":      {"a variable without a value", "", []string{"--env=HTTPS_PROXY"}, "NAME=VALUE"},
+		"Host":     {"a word that there is not", "", []string{"--host-network=maybe"}, "auto, true or false"},
+		"Replicas": {"none is no installation", "", []string{"--replicas=0"}, "from 1 to"},
+		"Quantity": {"no quantity", "", []string{"--limits=memory=much"}, "memory=much"},
+		"Size":     {"no size", "", []string{"--storage-size=big"}, "--storage-size big"},
+		"Lockdown": {"half of a lockdown is none", "", []string{"--lockdown-service-account=x"}, "without --lockdown"},
+		"First":    {"the word of the flag", "", []string{"--first-sync=Create"}, "adopt or create"},
+		"File":     {"a typo in the file", "imgae: x", nil, "imgae"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := optionsOf(t, tc.file, tc.flags...); err == nil || !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%s: %v, want an error with %q", tc.reason, err, tc.err)
+			}
+		})
+	}
+}
+
+// TestConsent: without a clear yes nothing is uninstalled.
+func TestConsent(t *testing.T) {
+	for in, want := range map[string]string{"y\n": "", "YES\n": "", "n\n": "not wanted", "\n": "not wanted", "": "without consent", "y": ""} {
+		c := &cli{}
+		c.streams.In, c.streams.Out, c.streams.ErrOut = strings.NewReader(in), &bytes.Buffer{}, &bytes.Buffer{}
+		err := (&uninstall{cli: c}).confirmed()
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", in, err, want)
+		}
+	}
+	if err := (&uninstall{cli: &cli{}, yes: true}).confirmed(); err != nil {
+		t.Error(err)
+	}
+}

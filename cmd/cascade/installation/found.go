@@ -1,0 +1,126 @@
+package installation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// VersionAnnotation on the Deployment says which version installed it. A layer does not write it:
+// the objects that it pushes are the same for every version of the parent.
+const VersionAnnotation = v1alpha1.InstallLabelGroup + "/version"
+
+// nameLabel is on all objects of an agent.
+const nameLabel = "app.kubernetes.io/name"
+
+// Found is the agent that is in a cluster.
+type Found struct {
+	Namespace string
+	// Version that installed it, empty if none is on record.
+	Version string
+	// HostNetwork is where its pods are.
+	HostNetwork bool
+	// Layer of the parent tier that pushed it, empty if none did.
+	Layer string
+}
+
+// Find looks for the agent of a cluster; nil if there is none.
+func Find(ctx context.Context, c client.Client) (*Found, error) {
+	list := &appsv1.DeploymentList{}
+	if err := c.List(ctx, list, client.MatchingLabels{nameLabel: v1alpha1.AgentName}); err != nil {
+		return nil, fmt.Errorf("cannot list Deployments to look for an agent: %w", err)
+	}
+	agents := slices.DeleteFunc(list.Items, func(d appsv1.Deployment) bool { return d.Name != v1alpha1.AgentName })
+	switch len(agents) {
+	case 0:
+		return nil, nil
+	case 1:
+	default:
+		return nil, fmt.Errorf("cannot tell which agent is meant: there is one in namespace %s and one in %s; delete the Deployment that is none", agents[0].Namespace, agents[1].Namespace)
+	}
+	d := &agents[0]
+	found := &Found{Namespace: d.Namespace, Version: d.Annotations[VersionAnnotation], HostNetwork: d.Spec.Template.Spec.HostNetwork}
+	if name := d.Labels[v1alpha1.LayerLabelGroup+"/name"]; name != "" {
+		found.Layer = d.Labels[v1alpha1.LayerLabelGroup+"/namespace"] + "/" + name
+	}
+	return found, nil
+}
+
+// Admit is an error if a version must not be installed in a namespace over what is there.
+func (f *Found) Admit(namespace, version string, downgrade bool) error {
+	switch {
+	case f == nil:
+		return nil
+	case f.Layer != "":
+		return fmt.Errorf("cannot install the agent: Layer %s of the parent tier pushes it, and would undo what is installed here; change spec.agent of that Layer", f.Layer)
+	case f.Namespace != namespace:
+		return fmt.Errorf("cannot install the agent in namespace %s: there is one in %s; install it there, with -n %s, or uninstall it first", namespace, f.Namespace, f.Namespace)
+	case Newer(f.Version, version) && !downgrade:
+		return fmt.Errorf("cannot install version %s: version %s is there, which may have written what this one does not read; use that version's program, or --allow-downgrade", version, f.Version)
+	}
+	return nil
+}
+
+// between is what git describe, or Go, adds to a version for the commits after a release.
+var between = regexp.MustCompile(`^(\d+-g[0-9a-f]+|(.+\.)?\d{14}-[0-9a-f]{12})(-dirty)?$`)
+
+// Newer reports whether a version is a later release than another one. Of what is no release,
+// nobody knows.
+func Newer(version, than string) bool {
+	a, aerr := parse(version)
+	b, berr := parse(than)
+	return aerr == nil && berr == nil && a.GreaterThan(b)
+}
+
+func parse(version string) (*semver.Version, error) {
+	v, err := semver.StrictNewVersion(strings.TrimPrefix(version, "v"))
+	if err != nil {
+		return nil, err
+	}
+	if between.MatchString(v.Prerelease()) || strings.HasSuffix(v.Prerelease(), "dirty") {
+		return nil, errors.New("a build between releases")
+	}
+	return v, nil
+}
+
+// HostNetwork decides where the agent's pods are if nobody says: where they were, so that an
+// upgrade does not move an agent that installed the CNI; in a new installation on the host's
+// network unless there is a network for pods, which a node that is ready has.
+func HostNetwork(asked *bool, found *Found, readyNodes int) (onHost bool, why string) {
+	switch {
+	case asked != nil:
+		return *asked, "as asked"
+	case found != nil:
+		return found.HostNetwork, "as it was"
+	case readyNodes > 0:
+		return false, "a node is ready, so there is a network for pods"
+	}
+	return true, "no node is ready, so there may be no network for pods"
+}
+
+// ReadyNodes counts the nodes that are ready.
+func ReadyNodes(ctx context.Context, c client.Client) (int, error) {
+	list := &corev1.NodeList{}
+	if err := c.List(ctx, list); err != nil {
+		return 0, fmt.Errorf("cannot list nodes to decide about the host's network: %w; say --host-network true or false", err)
+	}
+	ready := 0
+	for i := range list.Items {
+		if slices.ContainsFunc(list.Items[i].Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		}) {
+			ready++
+		}
+	}
+	return ready, nil
+}

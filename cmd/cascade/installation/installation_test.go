@@ -1,0 +1,244 @@
+package installation
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+)
+
+func TestAdmit(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason    string
+		found     *Found
+		version   string
+		downgrade bool
+		err       string
+	}{
+		"Nothing":   {"a new installation", nil, "v1.0.0", false, ""},
+		"Same":      {"again", &Found{Namespace: "n", Version: "v1.0.0"}, "v1.0.0", false, ""},
+		"Upgrade":   {"the usual case", &Found{Namespace: "n", Version: "v1.0.0"}, "v1.1.0", false, ""},
+		"Downgrade": {"records may be of a form that the earlier one does not read", &Found{Namespace: "n", Version: "v1.1.0"}, "v1.0.0", false, "--allow-downgrade"},
+		"Wanted":    {"a person insists", &Found{Namespace: "n", Version: "v1.1.0"}, "v1.0.0", true, ""},
+		"Candidate": {"a release comes after its candidates", &Found{Namespace: "n", Version: "v1.1.0"}, "v1.1.0-rc.1", false, "--allow-downgrade"},
+		"Unknown":   {"what installed it said nothing", &Found{Namespace: "n"}, "v1.0.0", false, ""},
+		"Commit":    {"a build between releases is neither before nor after", &Found{Namespace: "n", Version: "v1.1.0"}, "v1.0.0-12-gabcdef0", false, ""},
+		"Pseudo":    {"nor is one that Go named", &Found{Namespace: "n", Version: "v1.1.0"}, "v0.0.0-20260901120000-abcdef012345", false, ""},
+		"PseudoRC":  {"also after a candidate", &Found{Namespace: "n", Version: "v1.1.0"}, "v1.0.1-rc.1.0.20260901120000-abcdef012345", false, ""},
+		"Elsewhere": {"two agents of one tier would share cluster-wide objects", &Found{Namespace: "other"}, "v1.0.0", false, "there is one in other"},
+		"Layer":     {"the parent would undo it", &Found{Namespace: "n", Layer: "fleet/base"}, "v1.0.0", false, "Layer fleet/base"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := tc.found.Admit("n", tc.version, tc.downgrade)
+			if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%s: %v, want an error with %q", tc.reason, err, tc.err)
+			}
+		})
+	}
+}
+
+func TestHostNetwork(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		asked  *bool
+		found  *Found
+		ready  int
+		want   bool
+	}{
+		"New":      {"there may be no CNI", nil, nil, 0, true},
+		"NewReady": {"a node that is ready has a network for pods", nil, nil, 1, false},
+		"Asked":    {"a person knows better", new(true), nil, 3, true},
+		"AskedOff": {"also where nothing is ready", new(false), &Found{HostNetwork: true}, 0, false},
+		"OnHost":   {"it may have installed the CNI, and is to repair it", nil, &Found{HostNetwork: true}, 3, true},
+		"InPods":   {"no node is ready at the moment", nil, &Found{}, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, why := HostNetwork(tc.asked, tc.found, tc.ready); got != tc.want || why == "" {
+				t.Errorf("%s: %t, %s", tc.reason, got, why)
+			}
+		})
+	}
+}
+
+func TestCauses(t *testing.T) {
+	waiting := func(reason, message string) corev1.PodStatus {
+		return corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+			Image: "registry.example/cascade:v1", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}},
+		}}}
+	}
+	pod := func(status corev1.PodStatus) corev1.Pod {
+		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p"}, Status: status}
+	}
+	crash := waiting("CrashLoopBackOff", "back-off 10s")
+	crash.ContainerStatuses[0].RestartCount = 3
+	crash.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"}
+	going := pod(waiting("ErrImagePull", "x"))
+	going.DeletionTimestamp = new(metav1.Now())
+	for name, tc := range map[string]struct {
+		reason string
+		sets   []appsv1.ReplicaSet
+		pods   []corev1.Pod
+		want   []string
+	}{
+		"Fine":     {"what is on its way is no cause", nil, []corev1.Pod{pod(waiting("ContainerCreating", ""))}, nil},
+		"Going":    {"the pod of another version is of no interest", nil, []corev1.Pod{going}, nil},
+		"Pull":     {"a wrong tag", nil, []corev1.Pod{pod(waiting("ErrImagePull", "not found")), pod(waiting("ErrImagePull", "not found"))}, []string{"pod p: ErrImagePull: not found (image registry.example/cascade:v1)"}},
+		"Crash":    {"it ends at once", nil, []corev1.Pod{pod(crash)}, []string{"pod p: CrashLoopBackOff: it ended with 1, 3 times: Error; see kubectl logs -n n p --previous"}},
+		"Schedule": {"no node has room", nil, []corev1.Pod{pod(corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes\n are available"}}})}, []string{"pod p has no node: Unschedulable: 0/1 nodes are available"}},
+		"Evicted":  {"it used more than it may", nil, []corev1.Pod{pod(corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "low on disk"})}, []string{"pod p failed: Evicted: low on disk"}},
+		"Refused": {"admission refuses its pods", []appsv1.ReplicaSet{{Status: appsv1.ReplicaSetStatus{Conditions: []appsv1.ReplicaSetCondition{
+			{Type: appsv1.ReplicaSetReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate", Message: "violates PodSecurity"},
+		}}}}, nil, []string{"no pod is admitted: violates PodSecurity"}},
+		"Long": {"a message is cut", nil, []corev1.Pod{pod(waiting("ErrImagePull", strings.Repeat("x", 1000)))}, []string{"pod p: ErrImagePull: " + strings.Repeat("x", mostCause-21) + "..."}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := causes(nil, tc.sets, tc.pods); !slices.Equal(got, tc.want) {
+				t.Errorf("%s:\n%q, want\n%q", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+func objectOf(kind, name string, fields map[string]any) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": kind, "metadata": map[string]any{"name": name, "namespace": "n"}}}
+	for key, value := range fields {
+		u.Object[key] = value
+	}
+	return u
+}
+
+func TestDiffers(t *testing.T) {
+	live, then := objectOf("ConfigMap", "a", map[string]any{"data": map[string]any{"k": "1", "proxy": "http://user:hunter2@proxy:1"}}), objectOf("ConfigMap", "a", map[string]any{"data": map[string]any{"k": "2", "proxy": "http://user:hunter2@proxy:1"}})
+	live.SetResourceVersion("7")
+	for name, tc := range map[string]struct {
+		reason string
+		steps  []Step
+		differ bool
+		has    []string
+		hasNot []string
+	}{
+		"Same":   {"nothing to say", []Step{{Action: Leave, Live: live, Then: live}, {Action: Keep, Live: live, Then: live}}, false, nil, []string{"ConfigMap"}},
+		"Change": {"what changes, and neither versions nor passwords", []Step{{Action: Change, Live: live, Then: then}}, true, []string{"--- live ConfigMap/n/a\n+++ installed ConfigMap/n/a\n", "-  k: \"1\"\n+  k: \"2\"\n", "user:***@proxy"}, []string{"resourceVersion", "hunter2"}},
+		"Create": {"all of it", []Step{{Action: Create, Then: then}}, true, []string{"--- /dev/null\n", "+kind: ConfigMap\n"}, []string{"\n-", "hunter2"}},
+		"Delete": {"all of it", []Step{{Action: Delete, Live: live}}, true, []string{"+++ /dev/null\n", "-kind: ConfigMap\n"}, nil},
+		"Secret": {"that its values differ, and not which", []Step{{
+			Action: Change, Live: objectOf("Secret", "s", map[string]any{"data": map[string]any{"k": "aHVudGVyMg=="}}), Then: objectOf("Secret", "s", map[string]any{"data": map[string]any{"k": "aHVudGVyMw=="}}),
+		}}, true, []string{"not shown"}, []string{"aHVudGVy"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			differ, err := Differs(&out, tc.steps)
+			if err != nil || differ != tc.differ {
+				t.Fatalf("%s: %t, %v", tc.reason, differ, err)
+			}
+			for _, part := range tc.has {
+				if !strings.Contains(out.String(), part) {
+					t.Errorf("%s: there is no %q in\n%s", tc.reason, part, out.String())
+				}
+			}
+			for _, part := range tc.hasNot {
+				if strings.Contains(out.String(), part) {
+					t.Errorf("%s: there is %q in\n%s", tc.reason, part, out.String())
+				}
+			}
+		})
+	}
+}
+
+// TestOutdated: only what an installation of this namespace applied is deleted, and only
+// kinds that hold nothing of others.
+func TestOutdated(t *testing.T) {
+	labelled := func(o client.Object, namespace string) client.Object {
+		o.SetLabels(map[string]string{"install.cascade.dev/name": "cascade", "install.cascade.dev/namespace": namespace})
+		return o
+	}
+	account := func(name string) *corev1.ServiceAccount {
+		return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name}}
+	}
+	c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(
+		labelled(account("stays"), "n"), labelled(account("gone"), "n"), labelled(account("of-another"), "m"), account("of-nobody"),
+		labelled(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "secret"}}, "n"),
+		labelled(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, "n"),
+		labelled(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "data"}}, "n"),
+	).Build()
+	gone, err := Outdated(t.Context(), c, "n", []*unstructured.Unstructured{objectOf("ServiceAccount", "stays", nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, u := range gone {
+		names = append(names, u.GetKind()+"/"+u.GetName())
+	}
+	if !slices.Equal(names, []string{"ServiceAccount/gone"}) {
+		t.Errorf("to be deleted: %v", names)
+	}
+}
+
+// TestHolder: who holds a lease acts on the end of every object.
+func TestHolder(t *testing.T) {
+	now := time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
+	lease := func(name, holder string, ago time.Duration) *coordinationv1.Lease {
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "flux-system", Name: name}, Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: &holder, RenewTime: new(metav1.NewMicroTime(now.Add(-ago))), LeaseDurationSeconds: new(int32(35)),
+		}}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		lease  *coordinationv1.Lease
+		want   string
+	}{
+		"Flux":   {"it would prune what a Kustomization applied", lease("kustomize-controller-leader-election", "x", time.Second), "flux-system/kustomize-controller-leader-election"},
+		"Agent":  {"another agent, of another selection", lease("cascade-leader-0a1b2c3d", "x", time.Second), "flux-system/cascade-leader-0a1b2c3d"},
+		"Lapsed": {"it died", lease("kustomize-controller-leader-election", "x", time.Minute), ""},
+		"Given":  {"it ended well", lease("helm-controller-leader-election", "", time.Second), ""},
+		"Other":  {"who works on other kinds", lease("notification-controller-leader-election", "x", time.Second), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(tc.lease).Build()
+			if got, err := Holder(context.Background(), c, now); got != tc.want || err != nil {
+				t.Errorf("%s: %q, %v", tc.reason, got, err)
+			}
+		})
+	}
+}
+
+func TestFind(t *testing.T) {
+	deployment := func(namespace, name string, labels map[string]string) *appsv1.Deployment {
+		labels["app.kubernetes.io/name"] = "cascade"
+		return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels, Annotations: map[string]string{VersionAnnotation: "v1.2.3"}}}
+	}
+	seeded := map[string]string{"layer.cascade.dev/name": "base", "layer.cascade.dev/namespace": "fleet"}
+	for name, tc := range map[string]struct {
+		reason  string
+		objects []client.Object
+		want    *Found
+		err     string
+	}{
+		"None":   {"nothing is there", nil, nil, ""},
+		"One":    {"the agent", []client.Object{deployment("n", "cascade", map[string]string{}), deployment("n", "other", map[string]string{})}, &Found{Namespace: "n", Version: "v1.2.3"}, ""},
+		"Seeded": {"a parent pushed it", []client.Object{deployment("n", "cascade", seeded)}, &Found{Namespace: "n", Version: "v1.2.3", Layer: "fleet/base"}, ""},
+		"Two":    {"nobody knows which", []client.Object{deployment("n", "cascade", map[string]string{}), deployment("m", "cascade", map[string]string{})}, nil, "cannot tell which"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(tc.objects...).Build()
+			got, err := Find(t.Context(), c)
+			if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Fatalf("%s: %v", tc.reason, err)
+			}
+			if (got == nil) != (tc.want == nil) || got != nil && *got != *tc.want {
+				t.Errorf("%s: %+v, want %+v", tc.reason, got, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,253 @@
+package installation
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/deploy"
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+// Parts are what an uninstallation takes out, in the order in which it goes.
+type Parts struct {
+	// Workload stops first: an agent that runs prunes what the end of its objects tells it to.
+	Workload []*unstructured.Unstructured
+	// Rights are its account and roles.
+	Rights []*unstructured.Unstructured
+	// Definitions go only on demand, while the walls stand.
+	Definitions []*unstructured.Unstructured
+	// Walls are the admission policies. They go last.
+	Walls []*unstructured.Unstructured
+}
+
+// PartsOf finds the parts of an agent, by the labels that all manifests have: whoever
+// applied them, an installation, kubectl or Helm.
+func PartsOf(ctx context.Context, c client.Client, namespace string, definitions bool) (Parts, error) {
+	var parts Parts
+	admission := schema.GroupVersion{Group: "admissionregistration.k8s.io", Version: "v1"}
+	for _, of := range []struct {
+		kinds []schema.GroupVersionKind
+		into  *[]*unstructured.Unstructured
+	}{
+		{[]schema.GroupVersionKind{deployments()}, &parts.Workload},
+		{rights(), &parts.Rights},
+		{[]schema.GroupVersionKind{admission.WithKind("ValidatingAdmissionPolicyBinding"), admission.WithKind("ValidatingAdmissionPolicy")}, &parts.Walls},
+	} {
+		for _, gvk := range of.kinds {
+			list, err := labelled(ctx, c, gvk, map[string]string{nameLabel: v1alpha1.AgentName, "app.kubernetes.io/part-of": "flux"})
+			if err != nil {
+				return Parts{}, err
+			}
+			for i := range list {
+				if ns := list[i].GetNamespace(); ns == "" || ns == namespace {
+					*of.into = append(*of.into, &list[i])
+				}
+			}
+		}
+	}
+	if !definitions {
+		return parts, nil
+	}
+	crds, err := deploy.CRDs()
+	if err != nil {
+		return Parts{}, err
+	}
+	for _, crd := range crds {
+		live := &unstructured.Unstructured{}
+		live.SetGroupVersionKind(crd.GroupVersionKind())
+		err := c.Get(ctx, client.ObjectKeyFromObject(crd), live)
+		if client.IgnoreNotFound(err) != nil {
+			return Parts{}, fmt.Errorf("cannot read %s: %w", inventory.Of(crd), err)
+		}
+		if err == nil {
+			parts.Definitions = append(parts.Definitions, live)
+		}
+	}
+	return parts, nil
+}
+
+// Running names the pods of an agent that have not ended.
+func Running(ctx context.Context, c client.Client, namespace string) ([]string, error) {
+	list := &corev1.PodList{}
+	if err := c.List(ctx, list, client.InNamespace(namespace), client.MatchingLabels{nameLabel: v1alpha1.AgentName}); err != nil {
+		return nil, fmt.Errorf("cannot list the pods of the agent: %w", err)
+	}
+	var names []string
+	for i := range list.Items {
+		if p := list.Items[i].Status.Phase; p != corev1.PodSucceeded && p != corev1.PodFailed {
+			names = append(names, list.Items[i].Name)
+		}
+	}
+	return names, nil
+}
+
+// Holder names a lease by which an agent of any namespace, or a controller of Flux, works on
+// the objects of these kinds; empty if none does. It would act on the end of each of them.
+func Holder(ctx context.Context, c client.Client, now time.Time) (string, error) {
+	list := &coordinationv1.LeaseList{}
+	if err := c.List(ctx, list); err != nil {
+		return "", fmt.Errorf("cannot list Leases to tell whether somebody works on the objects of these kinds: %w", err)
+	}
+	for i := range list.Items {
+		if l := &list.Items[i]; works(l.Name) && held(l, now) {
+			return l.Namespace + "/" + l.Name, nil
+		}
+	}
+	return "", nil
+}
+
+func works(lease string) bool {
+	return lease == v1alpha1.LeaderLease || strings.HasPrefix(lease, v1alpha1.LeaderLease+"-") ||
+		slices.Contains([]string{"source-controller-leader-election", "kustomize-controller-leader-election", "helm-controller-leader-election"}, lease)
+}
+
+func held(l *coordinationv1.Lease, now time.Time) bool {
+	s := l.Spec
+	if s.HolderIdentity == nil || *s.HolderIdentity == "" || s.RenewTime == nil || s.LeaseDurationSeconds == nil {
+		return false
+	}
+	return now.Before(s.RenewTime.Add(time.Duration(*s.LeaseDurationSeconds) * time.Second))
+}
+
+// reconciled are the kinds whose objects have finalizers of an agent.
+func reconciled() ([]schema.GroupVersionKind, error) {
+	crds, err := deploy.CRDs()
+	if err != nil {
+		return nil, err
+	}
+	var kinds []schema.GroupVersionKind
+	for _, crd := range crds {
+		group, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
+		kind, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "kind")
+		kinds = append(kinds, schema.GroupVersionKind{Group: group, Kind: kind})
+	}
+	slices.SortFunc(kinds, func(a, b schema.GroupVersionKind) int {
+		return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Kind, b.Kind))
+	})
+	return kinds, nil
+}
+
+// agents' finalizers: that of Flux's controllers, which the agent sets as well, and ours.
+func finalizers() []string { return []string{"finalizers.fluxcd.io", v1alpha1.RemovalFinalizer} }
+
+// Released counts the objects of each kind that are there, and those that lost a finalizer.
+type Released struct {
+	Kind         string
+	There, Freed int
+	// Going are those that were being deleted: they go, and what they applied stays.
+	Going int
+}
+
+// Release takes the finalizers of the agent off all objects of its kinds. Without an agent
+// nobody would, and their deletion would wait for ever. What they applied stays, which is
+// what a finalizer is there to remove.
+func Release(ctx context.Context, c client.Client, dryRun bool) ([]Released, error) {
+	kinds, err := reconciled()
+	if err != nil {
+		return nil, err
+	}
+	var all []Released
+	for _, gvk := range kinds {
+		r, err := release(ctx, c, gvk, dryRun)
+		if err != nil {
+			return all, err
+		}
+		if r.There > 0 {
+			all = append(all, r)
+		}
+	}
+	return all, nil
+}
+
+// freeTries is how often an object is read again that somebody else writes meanwhile.
+const freeTries = 5
+
+func releaseOne(ctx context.Context, c client.Client, o *metav1.PartialObjectMetadata) error {
+	for try := 1; ; try++ {
+		before := o.DeepCopy()
+		o.Finalizers = slices.DeleteFunc(o.Finalizers, func(f string) bool { return slices.Contains(finalizers(), f) })
+		err := c.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(Owner("").FieldManager))
+		if !apierrors.IsConflict(err) || try == freeTries {
+			return client.IgnoreNotFound(err)
+		}
+		if err := c.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+	}
+}
+
+func release(ctx context.Context, c client.Client, gvk schema.GroupVersionKind, dryRun bool) (Released, error) {
+	r := Released{Kind: gvk.Kind}
+	mapping, err := c.RESTMapper().RESTMapping(gvk.GroupKind())
+	if meta.IsNoMatchError(err) {
+		return r, nil
+	}
+	if err != nil {
+		return r, fmt.Errorf("cannot find kind %s: %w", gvk.Kind, err)
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(mapping.GroupVersionKind.GroupVersion().WithKind(gvk.Kind + "List"))
+	if err := c.List(ctx, list); err != nil {
+		return r, fmt.Errorf("cannot list objects of kind %s: %w", gvk.Kind, err)
+	}
+	for i := range list.Items {
+		o := &list.Items[i]
+		o.SetGroupVersionKind(mapping.GroupVersionKind)
+		r.There++
+		if !slices.ContainsFunc(o.Finalizers, func(f string) bool { return slices.Contains(finalizers(), f) }) {
+			continue
+		}
+		r.Freed++
+		if o.DeletionTimestamp != nil {
+			r.Going++
+		}
+		if dryRun {
+			continue
+		}
+		if err := releaseOne(ctx, c, o); err != nil {
+			return r, fmt.Errorf("cannot take the finalizer off %s %s/%s: %w", gvk.Kind, o.Namespace, o.Name, err)
+		}
+	}
+	return r, nil
+}
+
+// Confirm sets the confirmation without which the wall keeps a definition.
+func Confirm(ctx context.Context, c client.Client, u *unstructured.Unstructured) error {
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.DeletionAnnotation, v1alpha1.DeletionConfirmed)
+	if err := c.Patch(ctx, u, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("cannot confirm the deletion of %s: %w", inventory.Of(u), err)
+	}
+	return nil
+}
+
+// Gone names those of some objects that are still there.
+func Gone(ctx context.Context, c client.Client, objects []*unstructured.Unstructured) (left []string, err error) {
+	for _, u := range objects {
+		o := &metav1.PartialObjectMetadata{}
+		o.SetGroupVersionKind(u.GroupVersionKind())
+		err := c.Get(ctx, client.ObjectKeyFromObject(u), o)
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return nil, fmt.Errorf("cannot read %s: %w", inventory.Of(u), err)
+		case o.UID == u.GetUID():
+			left = append(left, inventory.Of(u).String())
+		}
+	}
+	return left, nil
+}

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+)
+
+// uninstall is one call of the verb.
+type uninstall struct {
+	*cli
+	crds, dryRun, yes bool
+	timeout           time.Duration
+}
+
+func (c *cli) newUninstall() *cobra.Command {
+	u := &uninstall{cli: c}
+	cmd := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Take the agent out of this tier; what it applied, and all clusters, stay",
+		Long: "Take the agent out of this tier. Its Deployment stops first, then its finalizers are taken off\n" +
+			"the objects of its kinds, then its rights and the admission policies go. What it applied stays:\n" +
+			"workloads, releases, Clusters and children. So do its Namespace with its records, from which a\n" +
+			"later installation goes on, and the definitions of its kinds with all objects.\n\n" +
+			"--crds deletes the definitions as well, with every source, Kustomization, HelmRelease, Layer and\n" +
+			"Child. No Cluster goes with them.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), u.timeout)
+			defer cancel()
+			return u.run(ctx)
+		},
+	}
+	cmd.Flags().BoolVar(&u.crds, "crds", false, "delete the definitions of Flux's and of our kinds as well, with all their objects")
+	cmd.Flags().BoolVar(&u.dryRun, "dry-run", false, "say what would be deleted, and delete nothing")
+	cmd.Flags().BoolVar(&u.yes, "yes", false, "do not ask")
+	cmd.Flags().DurationVar(&u.timeout, "timeout", 5*time.Minute, "how long to wait for the agent to end, and for definitions to go")
+	c.flags.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func (u *uninstall) run(ctx context.Context) error {
+	config, err := u.flags.ToRESTConfig()
+	if err != nil {
+		return fmt.Errorf("cannot load kubeconfig: %w", err)
+	}
+	log.SetLogger(logr.Discard())
+	cluster, err := apply.Connect(config, newScheme())
+	if err != nil {
+		return err
+	}
+	defer cluster.Close()
+	found, err := installation.Find(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	namespace := u.namespace()
+	if found != nil {
+		if found.Layer != "" {
+			return fmt.Errorf("cannot uninstall the agent: Layer %s of the parent tier pushes it, and would push it again; take spec.agent out of that Layer", found.Layer)
+		}
+		namespace = found.Namespace
+	}
+	parts, err := installation.PartsOf(ctx, cluster, namespace, u.crds)
+	if err != nil {
+		return err
+	}
+	objects, err := installation.Release(ctx, cluster, true)
+	if err != nil {
+		return err
+	}
+	u.tell(namespace, parts, objects)
+	if u.dryRun {
+		return nil
+	}
+	if err := u.confirmed(); err != nil {
+		return err
+	}
+	return u.remove(ctx, cluster, namespace, parts)
+}
+
+// tell says what goes and what stays.
+func (u *uninstall) tell(namespace string, parts installation.Parts, objects []installation.Released) {
+	out := u.streams.Out
+	for _, part := range []struct {
+		what    string
+		objects []*unstructured.Unstructured
+	}{
+		{"the agent", parts.Workload}, {"its rights", parts.Rights}, {"definitions, with all objects of these kinds", parts.Definitions}, {"admission policies", parts.Walls},
+	} {
+		if len(part.objects) == 0 {
+			continue
+		}
+		fmt.Fprintf(out, "deletes %s:\n", part.what)
+		for _, o := range part.objects {
+			fmt.Fprintf(out, "  %s\n", inventory.Of(o))
+		}
+	}
+	for _, r := range objects {
+		fate := "stay, without an agent that acts on them"
+		if u.crds {
+			fate = "go with their definition"
+		}
+		fmt.Fprintf(out, "%d objects of kind %s %s; %d lose a finalizer, %d of these are being deleted and go\n", r.There, r.Kind, fate, r.Freed, r.Going)
+	}
+	fmt.Fprintf(out, "stays: all that was applied, every Cluster with its machines, children and their agents, and Namespace %s with its records and Secrets\n", namespace)
+	if !u.crds {
+		fmt.Fprintln(out, "stays: the definitions of Flux's and of our kinds, see --crds")
+	}
+}
+
+// confirmed asks the person.
+func (u *uninstall) confirmed() error {
+	if u.yes {
+		return nil
+	}
+	fmt.Fprint(u.streams.ErrOut, "Uninstall? Clusters are not guarded by the admission policies after that. [y/N] ")
+	line, err := bufio.NewReader(u.streams.In).ReadString('\n')
+	if answer := strings.ToLower(strings.TrimSpace(line)); answer == "y" || answer == "yes" {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot uninstall without consent: answer y, or say --yes")
+	}
+	return fmt.Errorf("cannot uninstall: not wanted")
+}
+
+func (u *uninstall) remove(ctx context.Context, cluster *apply.Cluster, namespace string, parts installation.Parts) error {
+	if err := u.delete(ctx, cluster, "the agent", parts.Workload); err != nil {
+		return err
+	}
+	if err := u.await(ctx, "the agent's pods to end", func(ctx context.Context) (string, error) {
+		pods, err := installation.Running(ctx, cluster, namespace)
+		return strings.Join(pods, ", "), err
+	}); err != nil {
+		return fmt.Errorf("%w; nothing but the Deployment was deleted. If the node of a pod is gone, delete the pod with --force and uninstall again", err)
+	}
+	if u.crds {
+		// Whoever works on these objects would take the end of each as the wish to remove what
+		// it applied, Clusters among it.
+		if err := u.await(ctx, "others to stop work on the objects of these kinds", func(ctx context.Context) (string, error) {
+			lease, err := installation.Holder(ctx, cluster, u.now())
+			return lease, err
+		}); err != nil {
+			return fmt.Errorf("%w; no definition was deleted. Stop who holds this Lease and uninstall again, or leave --crds out", err)
+		}
+	}
+	released, err := installation.Release(ctx, cluster, false)
+	if err != nil {
+		return err
+	}
+	for _, r := range released {
+		u.say("%d of %d objects of kind %s have no finalizer of the agent any more", r.Freed, r.There, r.Kind)
+	}
+	if err := u.delete(ctx, cluster, "the agent's rights", parts.Rights); err != nil {
+		return err
+	}
+	if err := u.definitions(ctx, cluster, parts.Definitions); err != nil {
+		return err
+	}
+	if err := u.delete(ctx, cluster, "admission policies", parts.Walls); err != nil {
+		return err
+	}
+	fmt.Fprintln(u.streams.Out, "✔ the agent is uninstalled")
+	return nil
+}
+
+// definitions deletes definitions and waits until they are gone, while the walls stand.
+func (u *uninstall) definitions(ctx context.Context, cluster *apply.Cluster, crds []*unstructured.Unstructured) error {
+	if len(crds) == 0 {
+		return nil
+	}
+	for _, crd := range crds {
+		if err := installation.Confirm(ctx, cluster, crd); err != nil {
+			return err
+		}
+	}
+	if err := u.delete(ctx, cluster, "definitions", crds); err != nil {
+		return err
+	}
+	err := u.await(ctx, "definitions to go", func(ctx context.Context) (string, error) {
+		left, err := installation.Gone(ctx, cluster, crds)
+		return strings.Join(left, ", "), err
+	})
+	if err != nil {
+		return fmt.Errorf("%w; objects of these kinds have finalizers of somebody else. The admission policies are still there: uninstall again when they are gone", err)
+	}
+	return nil
+}
+
+func (u *uninstall) delete(ctx context.Context, cluster *apply.Cluster, what string, objects []*unstructured.Unstructured) error {
+	if len(objects) == 0 {
+		return nil
+	}
+	u.say("deleting %s", what)
+	for _, o := range objects {
+		if err := installation.Remove(ctx, cluster, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// await waits until nothing is left of something.
+func (u *uninstall) await(ctx context.Context, what string, left func(context.Context) (string, error)) error {
+	said, last := "", ""
+	err := wait.PollUntilContextCancel(ctx, causePause, true, func(ctx context.Context) (bool, error) {
+		found, err := left(ctx)
+		if err != nil {
+			last = err.Error()
+			return false, nil
+		}
+		if last = found; last != "" && last != said {
+			said = last
+			u.say("waiting for %s: %s", what, last)
+		}
+		return last == "", nil
+	})
+	if err != nil {
+		return fmt.Errorf("cannot wait for %s: %w: %s", what, err, last)
+	}
+	return nil
+}

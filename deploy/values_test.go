@@ -1,0 +1,206 @@
+package deploy
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	ssautil "github.com/fluxcd/pkg/ssa/utils"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// parsed reads a file of values of testdata.
+func parsed(t *testing.T, name string) Options {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "values", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// valuesFiles are the names of all files of values.
+func valuesFiles(t *testing.T) []string {
+	t.Helper()
+	files, err := os.ReadDir(filepath.Join("testdata", "values"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no values: %v", err)
+	}
+	var names []string
+	for _, f := range files {
+		names = append(names, f.Name())
+	}
+	return names
+}
+
+func isPolicy(u *unstructured.Unstructured) bool {
+	return strings.HasPrefix(u.GetKind(), "ValidatingAdmissionPolicy")
+}
+
+// TestRendering compares what values render with golden files. The admission policies,
+// which no value but the namespace changes, are left out.
+func TestRendering(t *testing.T) {
+	for _, name := range valuesFiles(t) {
+		t.Run(name, func(t *testing.T) {
+			rights, workload, err := Agent(parsed(t, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			deployment(t, workload[len(workload)-1]) // fails for a field that is none
+			objects := slices.DeleteFunc(append(rights, workload...), isPolicy)
+			text, err := ssautil.ObjectsToYAML(objects)
+			if err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join("testdata", "rendered", name)
+			if *update {
+				if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), text); diff != "" {
+				t.Errorf("%s: -want, +got:\n%s", file, diff)
+			}
+		})
+	}
+}
+
+// TestRestricted: off the host's network the pod is what the restricted standard admits,
+// and its Namespace admits nothing else.
+func TestRestricted(t *testing.T) {
+	rights, workload, err := Agent(optionsOf(v1alpha1.AgentValues{Image: "x", HostNetwork: new(false)}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := rights[0].GetLabels()["pod-security.kubernetes.io/enforce"]; got != "restricted" {
+		t.Errorf("the Namespace admits %q", got)
+	}
+	pod := deployment(t, workload[0]).Spec.Template.Spec
+	c := pod.Containers[0]
+	switch s := c.SecurityContext; {
+	case pod.HostNetwork, len(pod.Containers[0].Ports) == 0 || c.Ports[0].HostPort != 0:
+		t.Error("it is on the host's network")
+	case pod.SecurityContext == nil || pod.SecurityContext.RunAsUser == nil || *pod.SecurityContext.RunAsUser == 0:
+		t.Error("its user has no number: a node cannot tell that it is not root")
+	case s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault, !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}):
+		t.Errorf("its security context is %+v", s)
+	}
+	if pod.DNSPolicy != "" || pod.DNSConfig != nil || slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == clusterDNS }) {
+		t.Error("a pod with the cluster's DNS asks for another one")
+	}
+	for _, o := range pod.Tolerations {
+		if o.Effect != corev1.TaintEffectNoSchedule && o.TolerationSeconds == nil && o.Key != "node.cilium.io/agent-not-ready" && o.Key != "CriticalAddonsOnly" {
+			t.Errorf("it stays for ever on a node with %s", o.Key)
+		}
+	}
+}
+
+// TestLockdown: the agent's own account may not write what is not its own, whatever the
+// values say besides.
+func TestLockdown(t *testing.T) {
+	for _, v := range []v1alpha1.AgentValues{
+		{Image: "x", Lockdown: &v1alpha1.AgentLockdown{}},
+		{Image: "x", Lockdown: &v1alpha1.AgentLockdown{ClusterDeleter: true}, MetricsAuth: v1alpha1.MetricsAuthKubernetes},
+	} {
+		rights, _, err := Agent(optionsOf(v))
+		if err != nil {
+			t.Fatal(err)
+		}
+		bound := map[string]bool{}
+		for _, u := range rights {
+			if subjects, _, _ := unstructured.NestedSlice(u.Object, "subjects"); strings.HasSuffix(u.GetKind(), "RoleBinding") && len(subjects) > 0 {
+				name, _, _ := unstructured.NestedString(u.Object, "roleRef", "name")
+				bound[name] = true
+			}
+		}
+		if bound["cluster-admin"] || bound["cascade-cluster-deleter"] || len(bound) == 0 {
+			t.Errorf("the agent has %v", bound)
+		}
+		for _, u := range rights {
+			if !bound[u.GetName()] || !strings.HasSuffix(u.GetKind(), "Role") {
+				continue
+			}
+			rules, _, _ := unstructured.NestedSlice(u.Object, "rules")
+			for _, rule := range rules {
+				rule := rule.(map[string]any)
+				for _, verb := range rule["verbs"].([]any) {
+					all := slices.Contains(rule["resources"].([]any), any("*")) || slices.Contains(rule["apiGroups"].([]any), any("*"))
+					ofClusters := slices.ContainsFunc(rule["apiGroups"].([]any), func(g any) bool { return strings.HasSuffix(g.(string), "cluster.x-k8s.io") })
+					switch verb {
+					case "get", "list", "watch":
+					case "delete", "deletecollection", "*":
+						if all || ofClusters || verb == "*" {
+							t.Errorf("%s may %s %v of %v", u.GetName(), verb, rule["resources"], rule["apiGroups"])
+						}
+					default:
+						if all {
+							t.Errorf("%s may %s everything", u.GetName(), verb)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestNamespaceOfPolicies: the wall names the agent's account where the agent is.
+func TestNamespaceOfPolicies(t *testing.T) {
+	rights, _, err := Agent(Options{AgentValues: v1alpha1.AgentValues{Image: "x"}, Namespace: "elsewhere"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := ssautil.ObjectsToYAML(rights)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(text, v1alpha1.AgentNamespace) || !strings.Contains(text, "system:serviceaccount:elsewhere:cascade'") {
+		t.Error("the objects name another namespace than that of the agent")
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	for name, tc := range map[string]struct{ reason, text, err string }{
+		"Unknown":     {"a typo must not be as if nothing was said", "imgae: x", "imgae"},
+		"Decryption":  {"a Layer hands it to a child; here it is an argument", "decryption: {secretRef: {name: x}}", "decryption"},
+		"Controllers": {"a kind that there is not", "controllers: [Pod]", `there is no "Pod"`},
+		"Metrics":     {"a mode that there is not", "metricsAuth: basic", "none or kubernetes"},
+		"Events":      {"not a URL", "eventsAddress: notification-controller", "http://"},
+		"FirstSync":   {"the word of the flag is another", "firstSync: create", "Adopt or Create"},
+		"Claim":       {"a volume is for one", "replicas: 2\nstorage: {claim: {size: 1Gi}}", "storage.claim"},
+		"Class":       {"a claim that is there has a class", "storage: {claim: {name: x, storageClassName: fast}}", "without size"},
+		"Env":         {"the agent tells by it where it is", "env: [{name: POD_NAMESPACE, value: x}]", "POD_NAMESPACE"},
+		"Labels":      {"the Deployment selects by it", "labels: {app.kubernetes.io/name: x}", "the agent's own"},
+		"LabelValue":  {"the API server would refuse it later", "labels: {a: 'b c'}", "label"},
+		"Namespace":   {"no name of a namespace", "namespace: A", "namespace"},
+		"HostNetwork": {"auto is to leave it out", "hostNetwork: auto", "hostNetwork"},
+		"Artifacts":   {"an address that names no port", "hostNetwork: false\nargs: [--artifact-addr=here]", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, err := Parse([]byte(tc.text))
+			if tc.err == "" && err == nil {
+				_, _, err = Agent(o)
+				tc.err = "ends in no port"
+			}
+			if err == nil || !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%s: %v, want an error with %q", tc.reason, err, tc.err)
+			}
+		})
+	}
+}

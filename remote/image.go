@@ -1,0 +1,60 @@
+package remote
+
+import (
+	"errors"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/reason"
+)
+
+// pinImage writes down which image the agents of a layer have: the one that the layer names,
+// and otherwise the one that they had, so that the parent's next version moves no child. Of a
+// layer that is new it is the parent's own.
+func pinImage(layer *v1alpha1.Layer, own string) {
+	status, agent := &layer.Status, layer.Spec.Agent
+	switch {
+	case agent == nil:
+		status.AgentImage = ""
+	case agent.Image != "":
+		status.AgentImage = agent.Image
+	case status.AgentImage == "":
+		status.AgentImage = own
+	}
+}
+
+// imageOf is the image of a layer's agents, an error while that is not on record.
+func imageOf(layer *v1alpha1.Layer) (string, error) {
+	switch agent := layer.Spec.Agent; {
+	case agent == nil:
+		return "", nil
+	case agent.Image != "":
+		return agent.Image, nil
+	case layer.Status.AgentImage != "":
+		return layer.Status.AgentImage, nil
+	}
+	return "", reason.Because(v1alpha1.ReasonProgressing, errNoImage)
+}
+
+// errNoImage: the layer was seen for the first time a moment ago.
+var errNoImage = errors.New("the image of the layer's agent is not on record yet: see status.agentImage of the Layer, or name it in spec.agent.image")
+
+// imageNoted passes the change of a layer by which the image of its agents is known.
+func imageNoted() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false }, DeleteFunc: func(event.DeleteEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+		UpdateFunc:  func(e event.UpdateEvent) bool { return notedIn(e.ObjectOld) != notedIn(e.ObjectNew) },
+	}
+}
+
+func notedIn(o client.Object) string {
+	layer, ok := o.(*v1alpha1.Layer)
+	if !ok {
+		return ""
+	}
+	return layer.Status.AgentImage
+}
