@@ -115,6 +115,8 @@ type Children struct {
 	// OfConfigMap asks the cloud that a ConfigMap names where a cluster is, and wraps the
 	// transport so that each request has a token of the cloud.
 	OfConfigMap func(ctx context.Context, name types.NamespacedName) (*rest.Config, error)
+	// InCluster is how the tier's own cluster is reached, with the agent's present token.
+	InCluster func() (*rest.Config, error)
 	// Bridge reads the objects of infrastructure providers.
 	Bridge *capibridge.Providers
 

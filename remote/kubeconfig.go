@@ -18,8 +18,8 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/answer"
 )
 
-// kubeconfigRef names what leads to a child: a Secret with a kubeconfig under a key, or a
-// ConfigMap that names a cluster of a cloud.
+// kubeconfigRef names what leads to a child: a Secret with a kubeconfig under a key, a
+// ConfigMap that names a cluster of a cloud, or nothing for the tier's own cluster.
 type kubeconfigRef struct {
 	kind, name, key string
 }
@@ -28,10 +28,14 @@ type kubeconfigRef struct {
 const (
 	fromSecret    = "Secret"
 	fromConfigMap = "ConfigMap"
+	inCluster     = "in-cluster"
 )
 
 // kubeconfigRef says where the way to the child is on record.
 func (r *run) kubeconfigRef(cluster capibridge.Cluster) kubeconfigRef {
+	if r.child.Spec.InCluster {
+		return kubeconfigRef{kind: inCluster}
+	}
 	if own := r.child.Spec.KubeConfig; own != nil {
 		if own.ConfigMapRef != nil {
 			return kubeconfigRef{kind: fromConfigMap, name: own.ConfigMapRef.Name}
@@ -53,6 +57,9 @@ func (r *run) kubeconfigRef(cluster capibridge.Cluster) kubeconfigRef {
 // kubeconfigSource identifies the version of it that there is now. Secrets of Cluster API
 // are watched; others, and ConfigMaps, are looked at.
 func (r *run) kubeconfigSource(ctx context.Context, ref kubeconfigRef) (string, error) {
+	if ref.kind == inCluster {
+		return inCluster, nil
+	}
 	found := &metav1.PartialObjectMetadata{}
 	found.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(ref.kind))
 	name := types.NamespacedName{Namespace: r.child.Namespace, Name: ref.name}
@@ -74,8 +81,15 @@ func (r *run) kubeconfigSource(ctx context.Context, ref kubeconfigRef) (string, 
 
 // kubeconfig reads the way to the child from the API server, and asks the cloud if need be.
 func (r *run) kubeconfig(ctx context.Context, ref kubeconfigRef, cluster capibridge.Cluster) (*rest.Config, error) {
-	if ref.kind == fromConfigMap {
+	switch ref.kind {
+	case fromConfigMap:
 		return r.ofCloud(ctx, ref)
+	case inCluster:
+		config, err := r.InCluster()
+		if err != nil {
+			return nil, reason.Because(v1alpha1.ReasonKubeconfigMissing, err)
+		}
+		return config, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -5,8 +5,9 @@ import (
 )
 
 // ChildSpec says how the cluster is reached: through the Cluster API Cluster
-// that made it, or by a kubeconfig for a cluster made by other means.
-// +kubebuilder:validation:XValidation:rule="has(self.clusterRef) != has(self.kubeConfig)",message="exactly one of clusterRef and kubeConfig must be set"
+// that made it, or by a kubeconfig for a cluster made by other means; or that it is the
+// tier's own.
+// +kubebuilder:validation:XValidation:rule="[has(self.clusterRef), has(self.kubeConfig), has(self.inCluster) && self.inCluster].filter(x, x).size() == 1",message="exactly one of clusterRef, kubeConfig and inCluster must be set"
 type ChildSpec struct {
 	// ClusterRef names the Cluster API Cluster in the same namespace. The agent
 	// creates such a Child for each Cluster, under the Cluster's name.
@@ -15,6 +16,11 @@ type ChildSpec struct {
 	// KubeConfig reaches a cluster that Cluster API did not make.
 	// +optional
 	KubeConfig *KubeConfigReference `json:"kubeConfig,omitempty"`
+	// InCluster: it is the cluster that this tier runs in, reached with the agent's own
+	// rights. Layers bring into it what they bring into children, Cluster API and its
+	// providers for example, but no agent: it has one.
+	// +optional
+	InCluster bool `json:"inCluster,omitempty"`
 }
 
 // KubeConfigReference says how a cluster is reached, in the words of a Kustomization's

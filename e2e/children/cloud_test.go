@@ -87,6 +87,21 @@ func byIdentity(h *hub, t *testing.T) {
 			own.has(t, "identified", "version", "2")
 			f.ready(t, "edge", sha)
 		}},
+		step{"InCluster", func(t *testing.T) {
+			// Nobody has to say where the tier's own cluster is.
+			before := f.child1(t, "edge").Status.Identity.KubeSystemUID
+			if err := h.client.Delete(t.Context(), f.child1(t, "edge")); err != nil {
+				t.Fatal(err)
+			}
+			f.define(t, "{apiVersion: cascade.dev/v1alpha1, kind: Child, metadata: {name: self, labels: {cluster: edge}}, spec: {inCluster: true}}")
+			own.has(t, "identified", "cluster", "self")
+			child := f.ready(t, "self", "")
+			if id := child.Status.Identity; id == nil || id.KubeSystemUID != before {
+				t.Errorf("the identity is %+v, want kube-system %s", id, before)
+			}
+			f.layer(t, "agent", "edge", "agent: {}")
+			f.says(t, "self", v1alpha1.SeededCondition, v1alpha1.ReasonInvalidSpec, "own cluster")
+		}},
 		step{"BothWaysAreRefused", func(t *testing.T) {
 			child := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: f.name, Name: "both"}, Spec: v1alpha1.ChildSpec{KubeConfig: &v1alpha1.KubeConfigReference{
 				SecretRef: &v1alpha1.SecretKeyReference{Name: "a"}, ConfigMapRef: &v1alpha1.LocalReference{Name: "b"},

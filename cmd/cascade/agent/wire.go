@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -18,6 +19,7 @@ import (
 	tokencache "github.com/fluxcd/pkg/cache"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -304,6 +306,24 @@ func (w *wiring) dependencies() depend.Rules {
 // jitter spreads what would be reconciled at once.
 func (w *wiring) jitter() wake.Jitter { return w.options.pauses.jitter(w.program.Rand) }
 
+// inCluster is how the agent's own cluster is reached. The token of a pod's account is
+// replaced in its file every hour.
+func (w *wiring) inCluster() (*rest.Config, error) {
+	config := rest.CopyConfig(w.mgr.GetConfig())
+	config.WrapTransport = nil // it is bounded as another's is
+	if file := config.BearerTokenFile; file != "" {
+		token, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the agent's token: %w", err)
+		}
+		config.BearerToken = strings.TrimSpace(string(token))
+	}
+	if err := rest.LoadTLSFiles(config); err != nil {
+		return nil, fmt.Errorf("cannot read the agent's certificates: %w", err)
+	}
+	return config, nil
+}
+
 func (w *wiring) children(ctx context.Context) error {
 	o, mgr, now := w.options, w.mgr, w.program.Now
 	connections := link.NewPool(ctx, mgr.GetScheme(), now, w.program.Rand)
@@ -334,7 +354,7 @@ func (w *wiring) children(ctx context.Context) error {
 		Tier: tier, Part: part, Accounts: accounts,
 		Client: mgr.GetClient(), Cache: mgr.GetCache(), Clusters: w.clusters, Cluster: w.local, Snapshots: w.finder.Snapshots, Connections: connections,
 		Events: w.events("cascade"), Metrics: remote.NewMetrics(ctrlmetrics.Registry), Now: now, Rand: w.program.Rand,
-		ObserveInterval: o.children.interval, Bridge: &capibridge.Providers{}, Allowed: o.targets.kubeconfigs, OfConfigMap: w.targets.OfConfigMap,
+		ObserveInterval: o.children.interval, Bridge: &capibridge.Providers{}, Allowed: o.targets.kubeconfigs, OfConfigMap: w.targets.OfConfigMap, InCluster: w.inCluster,
 		Providers: providers.NewLibrary(), Workers: w.workers, FirstSeeds: remote.NewFirstSeeds(w.local, o.place.namespace),
 	}
 	layers := &remote.Layers{
