@@ -99,8 +99,16 @@ func TestPush(t *testing.T) {
 					t.Fatal(err)
 				}
 				list, err := found.IndexManifest()
-				if err != nil || len(list.Manifests) != 1 || list.Manifests[0].ArtifactType != "application/spdx+json" {
-					t.Errorf("%s: what refers to %s is %+v, %v", tc.reason, image.Platform, list, err)
+				if err != nil || len(list.Manifests) != 1 {
+					t.Fatalf("%s: what refers to %s is %+v, %v", tc.reason, image.Platform, list, err)
+				}
+				artifact, err := remote.Image(s.repository.Digest(list.Manifests[0].Digest.String()))
+				if err != nil {
+					t.Fatal(err)
+				}
+				// The list itself has another type in the registry of the library.
+				if got, err := artifact.Manifest(); err != nil || got.ArtifactType != "application/spdx+json" || got.Subject.Digest != image.Digest {
+					t.Errorf("%s: to %s refers %+v, %v", tc.reason, image.Platform, got, err)
 				}
 			}
 

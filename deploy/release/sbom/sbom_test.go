@@ -191,7 +191,7 @@ func TestIdentity(t *testing.T) {
 	if bom.SpecVersion != "1.6" || !regexp.MustCompile(`^urn:uuid:[0-9a-f-]{36}$`).MatchString(bom.SerialNumber) || bom.Metadata.Timestamp != "2026-09-01T12:00:00Z" {
 		t.Errorf("CycloneDX %q %q of %q", bom.SpecVersion, bom.SerialNumber, bom.Metadata.Timestamp)
 	}
-	if c := bom.Metadata.Component; c.Type != "container" || c.Purl != "pkg:oci/cascade@sha256%3A"+strings.Repeat("ab", 32)+"?arch=arm64" {
+	if c := bom.Metadata.Component; c.Type != "container" || c.Purl != "pkg:oci/cascade@sha256:"+strings.Repeat("ab", 32)+"?arch=arm64" {
 		t.Errorf("it is about %+v", c)
 	}
 }
