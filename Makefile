@@ -260,11 +260,11 @@ test-all: prerequisites ## everything but the long forms
 # go test does not see what the tests of the charts read outside of their module: their
 # result is never taken from its cache.
 .PHONY: unit
-unit: ## tests without a control plane, under the race detector
+unit: ## tests without a control plane, those of the product and of e2e/ under the race detector
 	go test -p $(P) -race -timeout 20m ./...
 	go test -C e2e -p $(P) -race -timeout 20m $$(cd e2e && go list ./... | grep -v -e '/e2e/charts$$' $(SUITES:%=-e '/e2e/%$$'))
 	go test -C e2e -p $(P) -race -timeout 20m -count=1 ./charts
-	go test -C deploy/release -p $(P) -race -timeout 20m ./...
+	$(STATIC) go test -C deploy/release -p $(P) -tags $(TAGS) -timeout 20m ./...
 
 # Each fuzz target runs for FUZZTIME. What they find is kept below testdata/fuzz.
 FUZZTIME ?= 2m

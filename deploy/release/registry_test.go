@@ -29,11 +29,7 @@ func run(t *testing.T, args ...string) (string, error) {
 
 // TestCommands: an image is made, pushed and signed by the commands of the Makefile.
 func TestCommands(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
+	self, dir := payload(t), t.TempDir()
 	layout := filepath.Join(dir, "image")
 	digest, err := run(t, "image", "--binary", "amd64="+self, "--binary", "arm64="+self, "--to", layout, "--version", "v1.2.0",
 		"--revision", "0123", "--source", "https://example.org/cascade", "--created", "1788264000")

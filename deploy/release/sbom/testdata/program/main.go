@@ -4,12 +4,10 @@ package main
 import (
 	"fmt"
 
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/uuid"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/package-url/packageurl-go"
 )
 
 func main() {
-	tag, err := name.NewTag("example.org/a:b")
-	fmt.Println(uuid.NewSHA1(uuid.NameSpaceURL, []byte(packageurl.TypeGolang)), tag, err)
+	fmt.Println(packageurl.TypeGolang, ocispec.DescriptorEmptyJSON.Digest)
 }
