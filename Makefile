@@ -151,10 +151,10 @@ PLATFORMS := $(IMAGE_PLATFORMS) darwin-amd64 darwin-arm64 windows-amd64 windows-
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 SOURCE := https://github.com/cascade-gitops/cascade
-# Where the images of releases are published, and where REGISTRY=host/path lets them be pushed to.
+# Where images of releases are published. REGISTRY=host/path says where make push sends one.
 PUBLIC := ghcr.io/cascade-gitops
 REPOSITORY = $(REGISTRY)/cascade
-TAG ?= $(VERSION)
+TAG ?=
 DOWNLOADS = $(SOURCE)/releases/download/$(VERSION)
 RELEASE := $(BIN)/release-tool
 
@@ -173,24 +173,24 @@ $(PLATFORMS:%=platform-%): platform-%:
 
 .PHONY: image
 image: $(IMAGE_PLATFORMS:%=platform-%) $(RELEASE) ## the agent's image for amd64 and arm64 in bin/image, an OCI layout, and its digest
-	@$(RELEASE) image -version '$(VERSION)' -revision '$(REVISION)' -created $$SOURCE_DATE_EPOCH -source $(SOURCE) \
-		-binary amd64=$(BIN)/platforms/linux-amd64/cascade -binary arm64=$(BIN)/platforms/linux-arm64/cascade -tag '$(TAG)' -to $(BIN)/image
+	@$(RELEASE) image --version '$(VERSION)' --revision '$(REVISION)' --created $$SOURCE_DATE_EPOCH --source $(SOURCE) \
+		--binary amd64=$(BIN)/platforms/linux-amd64/cascade --binary arm64=$(BIN)/platforms/linux-arm64/cascade $(if $(TAG),--tag '$(TAG)') --to $(BIN)/image
 
 # For deploy/Dockerfile, which has what make image has from here.
 PLATFORM ?= linux-amd64
 .PHONY: rootfs
 rootfs: platform-$(PLATFORM) $(RELEASE) ## what is in the image, as a directory
-	$(RELEASE) rootfs -binary $(BIN)/platforms/$(PLATFORM)/cascade -to $(BIN)/rootfs
+	$(RELEASE) rootfs --binary $(BIN)/platforms/$(PLATFORM)/cascade --to $(BIN)/rootfs
 
 .PHONY: push
-push: $(RELEASE) ## pushes bin/image to REGISTRY=host/path as cascade:TAG, and prints the reference by digest
-	@test -n "$(REGISTRY)" || { echo "say where to: make push REGISTRY=host/path [TAG=$(TAG)]"; exit 1; }
-	@$(RELEASE) push -layout $(BIN)/image -repository '$(REPOSITORY)' -tag '$(TAG)'
+push: $(RELEASE) ## pushes bin/image to REGISTRY=host/path as cascade, with its version or TAG, and prints the reference by digest
+	@test -n "$(REGISTRY)" || { echo "say where to: make push REGISTRY=host/path [TAG=tag]"; exit 1; }
+	@$(RELEASE) push --layout $(BIN)/image --repository '$(REPOSITORY)' $(if $(TAG),--tag '$(TAG)')
 
 .PHONY: sign
 sign: $(RELEASE) ## signs what was pushed to REGISTRY=host/path with KEY=file, whose password is in COSIGN_PASSWORD
 	@test -n "$(REGISTRY)" -a -n "$(KEY)" || { echo "say what and with which key: make sign REGISTRY=host/path KEY=cosign.key"; exit 1; }
-	@$(RELEASE) sign -layout $(BIN)/image -repository '$(REPOSITORY)' -key '$(KEY)'
+	@$(RELEASE) sign --layout $(BIN)/image --repository '$(REPOSITORY)' --key '$(KEY)'
 
 # Two clones in directories of different lengths, with other masks, zones and languages.
 .PHONY: image-reproducible
@@ -207,10 +207,12 @@ release: ## all files of VERSION=vX.Y.Z in bin/release, and its image in bin/ima
 	@[[ "$(VERSION)" =~ ^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$$ && "$(origin VERSION)" != file ]] || \
 		{ echo "say which version: make release VERSION=v1.2.3"; exit 1; }
 	@test -z "$$(git status --porcelain)" || { echo "commit first: a release is made from a commit"; git status --short; exit 1; }
-	$(MAKE) image $(PLATFORMS:%=platform-%) TAG=$(VERSION)
+	@tagged=$$(git rev-parse -q --verify 'refs/tags/$(VERSION)^{commit}' || true); test -z "$$tagged" -o "$$tagged" = '$(REVISION)' || \
+		{ echo "$(VERSION) is the tag of another commit, $$tagged: check that one out"; exit 1; }
+	$(MAKE) image $(PLATFORMS:%=platform-%) TAG=
 	$(PUBLISHED) go build -p $(P) -tags $(TAGS) -ldflags "$(LDFLAGS)" -o $(BIN)/cascade ./cmd/cascade
-	$(RELEASE) assets -version $(VERSION) -created $$SOURCE_DATE_EPOCH -sources $(CURDIR) -program $(BIN)/cascade -platforms $(BIN)/platforms \
-		-layout $(BIN)/image -repository $(PUBLIC)/cascade -source $(SOURCE) -downloads $(DOWNLOADS) $(if $(KEY),-key '$(KEY)') -to $(BIN)/release
+	$(RELEASE) assets --version $(VERSION) --created $$SOURCE_DATE_EPOCH --sources $(CURDIR) --program $(BIN)/cascade --platforms $(BIN)/platforms \
+		--layout $(BIN)/image --repository $(PUBLIC)/cascade --source $(SOURCE) --downloads $(DOWNLOADS) $(if $(KEY),--key '$(KEY)') --to $(BIN)/release
 	@cat $(BIN)/release/checksums.txt
 
 # DEMO=once ends when everything is ready.
@@ -257,14 +259,14 @@ test-all: prerequisites ## everything but the long forms
 	$(MAKE) image-reproducible
 	$(MAKE) e2e
 
-# go test does not see what the tests of the charts read outside of their module: their
-# result is never taken from its cache.
+# go test does not see what the tests of the charts and of releases read outside of their
+# module: their result is never taken from its cache.
 .PHONY: unit
 unit: ## tests without a control plane, those of the product and of e2e/ under the race detector
 	go test -p $(P) -race -timeout 20m ./...
 	go test -C e2e -p $(P) -race -timeout 20m $$(cd e2e && go list ./... | grep -v -e '/e2e/charts$$' $(SUITES:%=-e '/e2e/%$$'))
 	go test -C e2e -p $(P) -race -timeout 20m -count=1 ./charts
-	$(STATIC) go test -C deploy/release -p $(P) -tags $(TAGS) -timeout 20m ./...
+	$(STATIC) go test -C deploy/release -p $(P) -tags $(TAGS) -timeout 20m -count=1 ./...
 
 # Each fuzz target runs for FUZZTIME. What they find is kept below testdata/fuzz.
 FUZZTIME ?= 2m

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 
@@ -39,7 +40,7 @@ func newPush() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			reference, err := image.Push(cmd.Context(), l, repository, tag)
+			reference, err := image.Push(cmd.Context(), l, repository, cmp.Or(tag, l.Tag))
 			if err != nil {
 				return err
 			}
@@ -48,8 +49,7 @@ func newPush() *cobra.Command {
 		},
 	}
 	p.bind(cmd)
-	cmd.Flags().StringVar(&tag, "tag", "", "the tag of the index")
-	required(cmd, "tag")
+	cmd.Flags().StringVar(&tag, "tag", "", "the tag of the index; that of the layout if empty")
 	return cmd
 }
 

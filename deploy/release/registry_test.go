@@ -50,7 +50,7 @@ func TestCommands(t *testing.T) {
 	if _, err := run(t, sign...); err == nil || !strings.Contains(err.Error(), "push it first") {
 		t.Errorf("what was not pushed is signed: %v", err)
 	}
-	reference, err := run(t, "push", "--layout", layout, "--repository", repository, "--tag", "v1.2.0")
+	reference, err := run(t, "push", "--layout", layout, "--repository", repository)
 	if err != nil || reference != repository+"@"+digest {
 		t.Fatalf("pushed as %q, %v; the digest is %q", reference, err, digest)
 	}

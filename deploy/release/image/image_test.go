@@ -134,8 +134,8 @@ func TestIndex(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := l.Index.Digest(); err != nil || got != digest {
-		t.Errorf("digest is %s, %v; Write said %s", got, err, digest)
+	if got, err := l.Index.Digest(); err != nil || got != digest || l.Tag != "v1.2.0" {
+		t.Errorf("digest of %q is %s, %v; Write said %s", l.Tag, got, err, digest)
 	}
 	var platforms []string
 	for _, d := range m.Manifests {

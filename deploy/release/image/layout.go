@@ -13,8 +13,10 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Layout is an image on disk: its index, and what refers to the images in it.
+// Layout is an image on disk: its index and the tag of it, and what refers to the images
+// in it.
 type Layout struct {
+	Tag       string
 	Index     v1.ImageIndex
 	Referrers []v1.Image
 }
@@ -65,6 +67,7 @@ func Read(dir string) (Layout, error) {
 	for _, m := range manifest.Manifests {
 		var err error
 		if m.MediaType.IsIndex() {
+			l.Tag = m.Annotations[ocispec.AnnotationRefName]
 			l.Index, err = root.ImageIndex(m.Digest)
 		} else {
 			var img v1.Image
