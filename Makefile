@@ -8,7 +8,8 @@ SHELL := /bin/bash
 
 BIN := $(CURDIR)/bin
 P ?= 2
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+# Twelve digits in each clone: how many Git takes by itself depends on what else is in one.
+VERSION ?= $(shell git describe --tags --always --abbrev=12 --dirty 2>/dev/null || echo devel)
 KUBE_VERSION := v1.36.3
 KUBE := k8s.io/component-base/version
 KUBE_LDFLAGS := -s -w -X $(KUBE).gitVersion=$(KUBE_VERSION) -X $(KUBE).gitMajor=1 -X $(KUBE).gitMinor=36
@@ -139,6 +140,81 @@ $(BIN)/helm: e2e/helmcli/go.mod e2e/helmcli/go.sum
 	@echo "building the helm CLI"
 	cd e2e/helmcli && go build -p $(P) -o $@ helm.sh/helm/v4/cmd/helm
 
+# --- the image and releases ------------------------------------------------------
+
+# What is published is built by one toolchain, that of go.mod: the same commit makes the
+# same bytes on each machine. Variables that choose instructions are set for the same reason.
+TOOLCHAIN := $(shell sed -n 's/^toolchain //p' go.mod)
+PUBLISHED := CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false" GOTOOLCHAIN=$(TOOLCHAIN) GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT= GOFIPS140=off
+IMAGE_PLATFORMS := linux-amd64 linux-arm64
+PLATFORMS := $(IMAGE_PLATFORMS) darwin-amd64 darwin-arm64 windows-amd64 windows-arm64
+REVISION ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+SOURCE := https://github.com/cascade-gitops/cascade
+# Where images of releases are published. REGISTRY=host/path says where make push sends one.
+PUBLIC := ghcr.io/cascade-gitops
+REPOSITORY = $(REGISTRY)/cascade
+TAG ?=
+DOWNLOADS = $(SOURCE)/releases/download/$(VERSION)
+RELEASE := $(BIN)/release-tool
+
+$(RELEASE): FORCE
+	@mkdir -p $(BIN)
+	$(PUBLISHED) go build -C deploy/release -p $(P) -o $@ .
+
+.PHONY: FORCE
+FORCE:
+
+.PHONY: $(PLATFORMS:%=platform-%)
+$(PLATFORMS:%=platform-%): platform-%:
+	@mkdir -p $(BIN)/platforms/$*
+	$(PUBLISHED) GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) \
+		go build -p $(P) -tags $(TAGS) -ldflags "$(LDFLAGS)" -o $(BIN)/platforms/$*/ ./cmd/cascade
+
+.PHONY: image
+image: $(IMAGE_PLATFORMS:%=platform-%) $(RELEASE) ## the agent's image for amd64 and arm64 in bin/image, an OCI layout, and its digest
+	@$(RELEASE) image --version '$(VERSION)' --revision '$(REVISION)' --created $$SOURCE_DATE_EPOCH --source $(SOURCE) \
+		--binary amd64=$(BIN)/platforms/linux-amd64/cascade --binary arm64=$(BIN)/platforms/linux-arm64/cascade $(if $(TAG),--tag '$(TAG)') --to $(BIN)/image
+
+# For deploy/Dockerfile, which has what make image has from here.
+PLATFORM ?= linux-amd64
+.PHONY: rootfs
+rootfs: platform-$(PLATFORM) $(RELEASE) ## what is in the image, as a directory
+	$(RELEASE) rootfs --binary $(BIN)/platforms/$(PLATFORM)/cascade --to $(BIN)/rootfs
+
+.PHONY: push
+push: $(RELEASE) ## pushes bin/image to REGISTRY=host/path as cascade, with its version or TAG, and prints the reference by digest
+	@test -n "$(REGISTRY)" || { echo "say where to: make push REGISTRY=host/path [TAG=tag]"; exit 1; }
+	@$(RELEASE) push --layout $(BIN)/image --repository '$(REPOSITORY)' $(if $(TAG),--tag '$(TAG)')
+
+.PHONY: sign
+sign: $(RELEASE) ## signs what was pushed to REGISTRY=host/path with KEY=file, whose password is in COSIGN_PASSWORD
+	@test -n "$(REGISTRY)" -a -n "$(KEY)" || { echo "say what and with which key: make sign REGISTRY=host/path KEY=cosign.key"; exit 1; }
+	@$(RELEASE) sign --layout $(BIN)/image --repository '$(REPOSITORY)' --key '$(KEY)'
+
+# Two clones in directories of different lengths, with other masks, zones and languages.
+.PHONY: image-reproducible
+image-reproducible: ## whether two clean clones of this commit make the same image
+	@work=$$(mktemp -d) && trap 'rm -rf $$work' EXIT && mkdir -p $$work/another/directory && \
+	git clone -q . $$work/one && git clone -q . $$work/another/directory/two && \
+	env -u MAKEFLAGS -u SOURCE_DATE_EPOCH TZ=UTC $(MAKE) -s -C $$work/one image > $$work/first && \
+	(umask 077 && env -u MAKEFLAGS -u SOURCE_DATE_EPOCH TZ=Asia/Tokyo LC_ALL=C $(MAKE) -s -C $$work/another/directory/two image > $$work/second) && \
+	first=$$(tail -n 1 $$work/first) second=$$(tail -n 1 $$work/second) && echo "$$first" && echo "$$second" && \
+	test -n "$$first" -a "$$first" = "$$second" || { echo "two clones of one commit make two images"; exit 1; }
+
+.PHONY: release
+release: ## all files of VERSION=vX.Y.Z in bin/release, and its image in bin/image
+	@[[ "$(VERSION)" =~ ^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$$ && "$(origin VERSION)" != file ]] || \
+		{ echo "say which version: make release VERSION=v1.2.3"; exit 1; }
+	@test -z "$$(git status --porcelain)" || { echo "commit first: a release is made from a commit"; git status --short; exit 1; }
+	@tagged=$$(git rev-parse -q --verify 'refs/tags/$(VERSION)^{commit}' || true); test -z "$$tagged" -o "$$tagged" = '$(REVISION)' || \
+		{ echo "$(VERSION) is the tag of another commit, $$tagged: check that one out"; exit 1; }
+	$(MAKE) image $(PLATFORMS:%=platform-%) TAG=
+	$(PUBLISHED) go build -p $(P) -tags $(TAGS) -ldflags "$(LDFLAGS)" -o $(BIN)/cascade ./cmd/cascade
+	$(RELEASE) assets --version $(VERSION) --created $$SOURCE_DATE_EPOCH --sources $(CURDIR) --program $(BIN)/cascade --platforms $(BIN)/platforms \
+		--layout $(BIN)/image --repository $(PUBLIC)/cascade --source $(SOURCE) --downloads $(DOWNLOADS) $(if $(KEY),--key '$(KEY)') --to $(BIN)/release
+	@cat $(BIN)/release/checksums.txt
+
 # DEMO=once ends when everything is ready.
 DEMO ?=
 .PHONY: demo
@@ -147,9 +223,9 @@ demo: build-demo ## the whole cascade on this machine
 
 # --- checks -----------------------------------------------------------------
 
-# The modules of the repository: the product's, and that of the end-to-end tests. Those
-# that only build other people's programs are below e2e/, too.
-MODULES := . e2e
+# The modules of the repository: the product's, that of the end-to-end tests, and that of
+# releases. Those that only build other people's programs are below e2e/, too.
+MODULES := . e2e deploy/release
 PROGRAMS := e2e/controlplane e2e/local
 WEBHOOKS := e2e/webhooks e2e/webhooks/azure
 
@@ -180,15 +256,17 @@ test-all: prerequisites ## everything but the long forms
 	for module in $(WEBHOOKS); do go vet -C $$module ./...; done
 	$(MAKE) test-controlplane
 	$(MAKE) test-local
+	$(MAKE) image-reproducible
 	$(MAKE) e2e
 
-# go test does not see what the tests of the charts read outside of their module: their
-# result is never taken from its cache.
+# go test does not see what the tests of the charts and of releases read outside of their
+# module: their result is never taken from its cache.
 .PHONY: unit
-unit: ## tests without a control plane, under the race detector
+unit: ## tests without a control plane, those of the product and of e2e/ under the race detector
 	go test -p $(P) -race -timeout 20m ./...
 	go test -C e2e -p $(P) -race -timeout 20m $$(cd e2e && go list ./... | grep -v -e '/e2e/charts$$' $(SUITES:%=-e '/e2e/%$$'))
 	go test -C e2e -p $(P) -race -timeout 20m -count=1 ./charts
+	$(STATIC) go test -C deploy/release -p $(P) -tags $(TAGS) -timeout 20m -count=1 ./...
 
 # Each fuzz target runs for FUZZTIME. What they find is kept below testdata/fuzz.
 FUZZTIME ?= 2m
@@ -295,6 +373,7 @@ test-local: build-demo ## the local provider and its nodes
 # Programs that check are built once, for their version.
 STATICCHECK := $(BIN)/staticcheck-v0.8.2
 CONTROLLER_GEN := $(BIN)/controller-gen-v0.21.0
+GOVULNCHECK := $(BIN)/govulncheck-v1.9.0
 
 $(STATICCHECK):
 	GOBIN=$(BIN) go install honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -304,8 +383,18 @@ $(CONTROLLER_GEN):
 	GOBIN=$(BIN) go install sigs.k8s.io/controller-tools/cmd/controller-gen@v0.21.0
 	mv $(BIN)/controller-gen $@
 
+$(GOVULNCHECK):
+	GOBIN=$(BIN) go install golang.org/x/vuln/cmd/govulncheck@v1.9.0
+	mv $(BIN)/govulncheck $@
+
+# Without a network this takes a few seconds, and nothing is built for it.
+.PHONY: vulnerabilities
+vulnerabilities: ## known vulnerabilities in what the product and its releases call
+	@why=$$($(STATIC) go run -C deploy/release ./vulndb); if [ -n "$$why" ]; then echo "$$why"; else \
+		$(MAKE) $(GOVULNCHECK) && $(STATIC) $(GOVULNCHECK) -tags $(TAGS) ./cmd/... && $(STATIC) $(GOVULNCHECK) -C deploy/release ./...; fi
+
 .PHONY: lint
-lint: $(STATICCHECK) ## formatting, vet and staticcheck
+lint: vulnerabilities $(STATICCHECK) ## known vulnerabilities, formatting, vet and staticcheck
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not formatted: $$unformatted"; exit 1; }
 	for module in $(MODULES); do $(STATIC) go vet -C $$module ./... && (cd $$module && $(STATIC) $(STATICCHECK) ./...); done
 	for module in $(PROGRAMS); do go vet -C $$module ./...; done

@@ -2,6 +2,8 @@ module github.com/cascade-gitops/cascade
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	cloud.google.com/go/kms v1.32.0
 	filippo.io/age v1.3.1

@@ -38,7 +38,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: &plain{to: os.Stdout}, ErrOut: &plain{to: os.Stderr}}
-	if err := newRoot(streams).ExecuteContext(ctx); err != nil {
+	root := newRoot(streams)
+	invokedBy(os.Args).give(root)
+	if err := root.ExecuteContext(ctx); err != nil {
 		if !errors.Is(err, errNotReady) {
 			fmt.Fprintf(streams.ErrOut, "✗ %v\n", err)
 		}

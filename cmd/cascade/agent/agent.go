@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	goruntime "runtime"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/report"
 	"github.com/cascade-gitops/cascade/syncer/answer"
 	"github.com/cascade-gitops/cascade/syncer/render"
+	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
 // Program is what the agent gets from the program that it runs in.
@@ -92,6 +94,9 @@ func New(p Program) *cobra.Command {
 
 // run is the agent's life, until the context ends.
 func (o *options) run(ctx context.Context, p Program) error {
+	if err := worker.Supported(goruntime.GOOS, goruntime.GOARCH); err != nil {
+		return fmt.Errorf("cannot run an agent here: %w; install it in a cluster with: cascade install", err)
+	}
 	for _, g := range o.groups() {
 		if err := g.check(); err != nil {
 			return err

@@ -1,0 +1,46 @@
+// Package chart packages a Helm chart for a release, with Helm's own library. The chart's
+// version and that of the program in it are the release's, whatever its files say. The
+// same chart at the same time makes the same bytes.
+package chart
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	chart "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	chartutil "helm.sh/helm/v4/pkg/chart/v2/util"
+)
+
+// Package writes the chart of a directory to another one, and returns the file.
+func Package(dir, to, version string, at time.Time) (string, error) {
+	c, err := loader.LoadDir(dir)
+	if err != nil {
+		return "", fmt.Errorf("cannot load chart %s: %w", dir, err)
+	}
+	c.Metadata.Version, c.Metadata.AppVersion = strings.TrimPrefix(version, "v"), version
+	stamp(c, at.UTC())
+	file, err := chartutil.Save(c, to)
+	if err != nil {
+		return "", fmt.Errorf("cannot package chart %s: %w", dir, err)
+	}
+	return file, nil
+}
+
+// stamp gives all files of a chart one time: those on disk are of the checkout.
+func stamp(c *chart.Chart, at time.Time) {
+	c.ModTime, c.SchemaModTime = at, at
+	for _, f := range c.Raw {
+		f.ModTime = at
+	}
+	for _, f := range c.Templates {
+		f.ModTime = at
+	}
+	for _, f := range c.Files {
+		f.ModTime = at
+	}
+	for _, d := range c.Dependencies() {
+		stamp(d, at)
+	}
+}
