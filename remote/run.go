@@ -131,9 +131,9 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 	// Another kubeconfig than that of Cluster API nobody tells of.
 	r.told = r.object != nil && l.Told()
 	result = r.next(selected)
-	if l.Changed() {
+	if wait, changed := l.Unread(); changed {
 		// While the report was read, it changed again.
-		result.RequeueAfter = min(result.RequeueAfter, progressPause)
+		result.RequeueAfter = min(result.RequeueAfter, max(wait, progressPause))
 	}
 	return result, nil
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -33,13 +34,13 @@ const (
 	// eventPause is the pause after each event: a child that sends one after the other
 	// takes no more of the parent than that.
 	eventPause = 200 * time.Millisecond
-	// tellFirst is the pause after a change of the report that the parent was told of. It
-	// doubles with each change up to tellLast, and begins anew after tellQuiet without one.
-	// A child that changes its report all the time costs no more than a few requests in a
-	// minute.
-	tellFirst = time.Second
-	tellLast  = 15 * time.Second
-	tellQuiet = time.Minute
+	// callPause is the shortest time between two calls for a reconcile because the report
+	// changed. There may be callBurst such calls one after the other, and then one each
+	// callEvery: a commit is seen at once, and a child that changes its report all the time
+	// is read fifteen times a minute.
+	callPause = time.Second
+	callBurst = 16
+	callEvery = 4 * time.Second
 )
 
 // heartbeat is what is known of the heartbeat of a child's agent: a Lease, whose label is
@@ -68,11 +69,11 @@ type heartbeat struct {
 	// told of was not read yet.
 	known, told string
 	changed     bool
-	// changes counts those that the parent was told of, the last one at toldAt, as the
-	// times'th in a row.
-	changes int
-	toldAt  time.Time
-	times   int
+	// changes counts those that the parent was told of. The last call for a reconcile was,
+	// or will be, at calledAt; credit is how many may follow it.
+	changes  int
+	calledAt time.Time
+	credit   *rate.Limiter
 }
 
 // seen notes a version of the Lease that stands for the agent.
@@ -128,6 +129,34 @@ func (l *Link) Changed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.beat.changed
+}
+
+// Unread reports whether the agent's report changed since it was read, and in how long it
+// may be read again.
+func (l *Link) Unread() (wait time.Duration, changed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.beat.changed {
+		return 0, false
+	}
+	return l.beat.call(l.pool.now()), true
+}
+
+// call returns in how long the parent may be called for a reconcile because the report
+// changed. One call that is still to come stands for all changes before it.
+func (h *heartbeat) call(now time.Time) time.Duration {
+	if now.Before(h.calledAt) {
+		return h.calledAt.Sub(now)
+	}
+	if h.credit == nil {
+		h.credit = rate.NewLimiter(rate.Every(callEvery), callBurst)
+	}
+	next := h.calledAt.Add(callPause)
+	h.calledAt = now.Add(h.credit.ReserveN(now, 1).DelayFrom(now))
+	if h.calledAt.Before(next) {
+		h.calledAt = next
+	}
+	return h.calledAt.Sub(now)
 }
 
 // changes counts what the watch told.
@@ -210,6 +239,13 @@ func (l *Link) stream(ctx context.Context, as *caller) (open bool, err error) {
 	defer l.opened(false)
 	silence := time.AfterFunc(silentAfter, func() { l.pool.Wake(l.key, true) })
 	defer silence.Stop()
+	call := time.AfterFunc(time.Hour, func() { l.pool.Wake(l.key, true) })
+	defer func() {
+		if l.Changed() && call.Stop() {
+			l.pool.Wake(l.key, true) // the call that was to come is not lost with the watch
+		}
+	}()
+	call.Stop()
 	decoder := json.NewDecoder(events)
 	for {
 		var event metav1.WatchEvent
@@ -220,20 +256,21 @@ func (l *Link) stream(ctx context.Context, as *caller) (open bool, err error) {
 		case err != nil:
 			return true, fmt.Errorf("cannot read watch of heartbeat: %w", err)
 		}
-		pause := eventPause
 		switch kind := watch.EventType(event.Type); kind {
 		case watch.Added, watch.Modified:
 			var seen metav1.PartialObjectMetadata
 			if err := json.Unmarshal(event.Object.Raw, &seen); err != nil {
 				return true, fmt.Errorf("cannot read watch of heartbeat: %w", err)
 			}
-			pause = max(pause, l.tell(&seen, kind == watch.Added))
+			if wait, news := l.tell(&seen, kind == watch.Added); news {
+				call.Reset(wait)
+			}
 			silence.Reset(silentAfter)
 		case watch.Deleted: // by somebody else: a living agent makes it again
 		default:
 			return true, fmt.Errorf("watch of heartbeat ended with event %s", event.Type)
 		}
-		timer := time.NewTimer(pause)
+		timer := time.NewTimer(eventPause)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -243,37 +280,24 @@ func (l *Link) stream(ctx context.Context, as *caller) (open bool, err error) {
 	}
 }
 
-// tell notes a heartbeat, and calls for a reconcile if the report that it tells of has not
-// been read. first: a watch begins with it, and may show an old state. It returns how long
-// to wait before the next event is looked at.
-func (l *Link) tell(seen *metav1.PartialObjectMetadata, first bool) time.Duration {
+// tell notes a heartbeat. news: it tells of a report that has not been read, for which a
+// reconcile is to be called in a while. first: a watch begins with it, and may show an old
+// state.
+func (l *Link) tell(seen *metav1.PartialObjectMetadata, first bool) (wait time.Duration, news bool) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	h, now, digest := &l.beat, l.pool.now(), seen.Labels[v1alpha1.ReportLabel]
 	if first && h.lease == v1alpha1.HeartbeatLease {
 		if c, err := resourceversion.CompareResourceVersion(seen.ResourceVersion, h.version); err != nil || c <= 0 {
-			l.mu.Unlock()
-			return 0
+			return 0, false
 		}
 	}
 	h.seen(v1alpha1.HeartbeatLease, seen.ResourceVersion, now)
 	same := digest == h.told
 	if h.told = digest; digest == "" || digest == h.known || same {
-		l.mu.Unlock()
-		return 0
+		return 0, false
 	}
-	if now.Sub(h.toldAt) >= tellQuiet {
-		h.times = 0
-	}
-	pause := tellPause(h.times)
-	h.changed, h.toldAt = true, now
+	h.changed = true
 	h.changes++
-	h.times++
-	l.mu.Unlock()
-	l.pool.Wake(l.key, true)
-	return pause
-}
-
-// tellPause is the pause after a change when there were so many before it in a row.
-func tellPause(before int) time.Duration {
-	return min(tellFirst<<min(before, 10), tellLast)
+	return h.call(now), true
 }

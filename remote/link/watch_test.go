@@ -297,31 +297,58 @@ func TestWatchIsNotAllowed(t *testing.T) {
 	}
 }
 
-// TestRestlessReport: a child that changes its report all the time is read seldom.
+// TestRestlessReport: commits that follow each other are seen at once, and a child that
+// changes its report all the time is read seldom. Nothing is lost: one call that is to
+// come stands for all changes before it.
 func TestRestlessReport(t *testing.T) {
-	n := newNear(t, newFar(t))
-	n.woken = make(chan bool, 100)
-	var got []time.Duration
-	tell := func(version int) {
-		t.Helper()
-		pause := n.tell(shown(fmt.Sprint(version)), false)
-		got = append(got, pause)
-		n.clock.add(pause)
-	}
-	for version := range 7 {
-		tell(version + 1)
-	}
-	n.clock.add(tellQuiet)
-	tell(100)
-	tell(101)
-	n.read("101", n.changes())
-	tell(101)
-	want := "[1s 2s 4s 8s 15s 15s 15s 1s 2s 0s]"
-	if fmt.Sprint(got) != want {
-		t.Errorf("pauses are %v, want %s", got, want)
-	}
-	if n.Changed() || len(n.woken) != 9 {
-		t.Errorf("the parent was called %d times, and is to read a report that it has: %t", len(n.woken), n.Changed())
+	for name, tt := range map[string]struct {
+		reason string
+		// every so often the report changes, so many times.
+		every   time.Duration
+		changes int
+		// calls are how often the parent is called, and longest is after how long at most
+		// since the change.
+		calls   int
+		longest time.Duration
+	}{
+		"Alone":    {reason: "nobody has to wait", every: time.Minute, changes: 5, calls: 5, longest: 0},
+		"Commit":   {reason: "the last of some changes within a second", every: 300 * time.Millisecond, changes: 4, calls: 2, longest: 700 * time.Millisecond},
+		"Commits":  {reason: "four commits a minute, for half an hour", every: 5 * time.Second, changes: 360, calls: 360, longest: 0},
+		"Restless": {reason: "all the time for ten minutes", every: time.Second, changes: 600, calls: 16 + 600/4, longest: callEvery},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNear(t, newFar(t))
+			n.read("0", n.changes())
+			calls, longest := 0, time.Duration(0)
+			var due time.Time
+			for i := range tt.changes {
+				wait, news := n.tell(shown(fmt.Sprint(i+1)), false)
+				if !news {
+					t.Fatalf("%s: change %d is none", tt.reason, i+1)
+				}
+				longest = max(longest, wait)
+				if at := n.clock.Now().Add(wait); !at.Equal(due) {
+					due = at
+					calls++
+				}
+				if !due.After(n.clock.Now()) {
+					n.read(fmt.Sprint(i+1), n.changes())
+				}
+				n.clock.add(tt.every)
+			}
+			if most := tt.calls + 2; calls < tt.calls-2 || calls > most || longest > tt.longest {
+				t.Errorf("%s: the parent was called %d times, the latest after %s; want about %d times, after at most %s", tt.reason, calls, longest, tt.calls, tt.longest)
+			}
+			// What was told while a report was read is read in its turn.
+			n.tell(shown("last"), false)
+			if wait, changed := n.Unread(); !changed || wait > callEvery {
+				t.Errorf("%s: the last change is to be read: %t, in %s", tt.reason, changed, wait)
+			}
+			n.read("last", n.changes())
+			if _, changed := n.Unread(); changed {
+				t.Errorf("%s: a report that was read is to be read", tt.reason)
+			}
+		})
 	}
 }
 
@@ -329,15 +356,18 @@ func TestRestlessReport(t *testing.T) {
 // again when the heartbeat says something else.
 func TestOtherDigest(t *testing.T) {
 	n := newNear(t, newFar(t))
+	calls := 0
 	for _, told := range []string{"a", "a", "b", "b", "a"} {
-		n.tell(shown(told), false)
+		if _, news := n.tell(shown(told), false); news {
+			calls++
+		}
 		n.read("other", n.changes())
 		if n.Changed() {
 			t.Error("a report that was read is to be read")
 		}
 	}
-	if len(n.woken) != 3 {
-		t.Errorf("the parent was called %d times, want once for each digest", len(n.woken))
+	if calls != 3 {
+		t.Errorf("the parent is called %d times, want once for each digest", calls)
 	}
 }
 

@@ -28,6 +28,16 @@ const (
 // LeaseName of a shard.
 func LeaseName(i int) string { return shardPrefix + strconv.Itoa(i) }
 
+// ShardOf is the number of the shard that a Lease is of; ok is false if it is of none.
+func ShardOf(lease string) (i int, ok bool) {
+	text, ok := strings.CutPrefix(lease, shardPrefix)
+	if !ok {
+		return 0, false
+	}
+	i, err := strconv.Atoi(text)
+	return i, err == nil
+}
+
 // remembered is for how many durations of a Lease a replica that is gone is left on record.
 const remembered = 40
 

@@ -114,7 +114,11 @@ func (o *options) run(ctx context.Context, p Program) error {
 	if err := render.DenyNetwork(); err != nil {
 		return err
 	}
-	if err := awaitFlux(ctx, config, o.place.namespace, o.sharding.fluxLeases(), p.Now, logger); err != nil {
+	flux, err := newFluxControllers(config, o.place.namespace, o.sharding.fluxLeases(), p.Now, logger)
+	if err != nil {
+		return err
+	}
+	if err := flux.await(ctx, o.serving.healthAddr); err != nil {
 		return err
 	}
 	reporter := &report.Reporter{
@@ -126,11 +130,15 @@ func (o *options) run(ctx context.Context, p Program) error {
 	}
 	reporter.Holder = locks.identity
 	lock := locks.leader(o.sharding.lease(o.place.namespace)(v1alpha1.LeaderLease), reporter, o.sharding.shards)
-	mgr, err := newManager(config, p.Scheme(), o, lock, p.Now, logger)
+	mgr, err := newManager(config, p.Scheme(), o, flux, lock, p.Now, logger)
 	if err != nil {
 		return err
 	}
-	w := &wiring{options: o, program: p, mgr: mgr, fence: o.election.fence(lock), locks: locks}
+	flux.cache = mgr.GetCache()
+	if err := mgr.Add(flux); err != nil {
+		return fmt.Errorf("cannot set up the watch of Flux's controllers: %w", err)
+	}
+	w := &wiring{options: o, program: p, mgr: mgr, fence: flux.fence(o.election.fence(lock)), locks: locks}
 	if err := w.wire(ctx, reporter); err != nil {
 		return err
 	}

@@ -2,7 +2,12 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -11,34 +16,72 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
 // leasePoll is the pause between two looks at the leases of Flux's controllers.
 const leasePoll = 5 * time.Second
 
-// awaitFlux waits until Flux's controllers do not work on the same objects: two
-// engines would undo each other's status, and what one prunes the other may
-// just have applied. leases are those of the controllers in question.
-func awaitFlux(
-	ctx context.Context, config *rest.Config, namespace string, leases []string, now func() time.Time, log logr.Logger,
-) error {
+// fluxNamespace is where Flux's controllers are, by default.
+const fluxNamespace = "flux-system"
+
+// fluxControllers are those of Flux whose work this process does. Two engines would undo
+// each other's status, and what one prunes the other may just have applied. So this process
+// waits until none of them holds its lease, and ends when one comes back: what declares
+// them may be in Git, and then whoever syncs it scales them up again.
+type fluxControllers struct {
+	clients    kubernetes.Interface
+	namespaces []string
+	leases     []string
+	now        func() time.Time
+	log        logr.Logger
+	// back is the lease of one that came back while this process worked.
+	back atomic.Pointer[string]
+	// cache has the metadata of Leases in the namespaces.
+	cache ctrlcache.Cache
+}
+
+var _ manager.LeaderElectionRunnable = &fluxControllers{}
+
+func newFluxControllers(config *rest.Config, namespace string, leases []string, now func() time.Time, log logr.Logger) (*fluxControllers, error) {
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("cannot make client: %w", err)
+		return nil, fmt.Errorf("cannot make client: %w", err)
 	}
-	namespaces := []string{namespace}
-	if namespace != fluxNamespace {
-		namespaces = append(namespaces, fluxNamespace)
+	return &fluxControllers{clients: clients, namespaces: fluxNamespaces(namespace), leases: leases, now: now, log: log}, nil
+}
+
+// fluxNamespaces are where Flux's controllers may be: Flux's own, and the agent's.
+func fluxNamespaces(namespace string) []string {
+	if namespace == fluxNamespace {
+		return []string{namespace}
 	}
+	return []string{namespace, fluxNamespace}
+}
+
+// await waits until none of them is at work. Meanwhile it serves the probes of a process
+// that is alive and not ready at an address, lest the kubelet kill who waits.
+func (f *fluxControllers) await(ctx context.Context, probes string) error {
+	holder, err := f.holder(ctx)
+	if err == nil && holder == "" {
+		return nil
+	}
+	stop, err2 := serveWaiting(ctx, probes)
+	if err2 != nil {
+		return err2
+	}
+	defer stop()
 	for {
-		holder, err := fluxHolder(ctx, clients, namespaces, leases, now())
-		if err == nil && holder == "" {
+		switch {
+		case err != nil:
+			f.log.Error(err, "cannot tell whether Flux's controllers run; waiting")
+		case holder == "":
 			return nil
-		}
-		if err != nil {
-			log.Error(err, "cannot tell whether Flux's controllers run; waiting")
-		} else {
-			log.Info("waiting: Flux's controllers work on the same objects; scale them to zero", "lease", holder)
+		default:
+			f.log.Info("waiting: Flux's controllers work on the same objects; scale them to zero, in Git if Git declares them", "lease", holder)
 		}
 		timer := time.NewTimer(leasePoll)
 		select {
@@ -47,32 +90,62 @@ func awaitFlux(
 			return ctx.Err()
 		case <-timer.C:
 		}
+		holder, err = f.holder(ctx)
 	}
 }
 
-// fluxNamespace is where Flux's controllers are, by default.
-const fluxNamespace = "flux-system"
+// serveWaiting answers /healthz and refuses /readyz until stop is called. Of an address 0
+// nothing is served.
+func serveWaiting(ctx context.Context, address string) (stop func(), err error) {
+	if address == "" || address == "0" {
+		return func() {}, nil
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("cannot serve probes: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) })
+	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "waiting for Flux's controllers to end", http.StatusServiceUnavailable)
+	})
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: leasePoll}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(listener) // it ends by stop
+	}()
+	return func() { _ = server.Close(); <-done }, nil
+}
 
-// fluxHolder names one of the leases that somebody holds now; empty if nobody holds
-// any.
-func fluxHolder(
-	ctx context.Context, clients kubernetes.Interface, namespaces, leases []string, now time.Time,
-) (string, error) {
-	for _, namespace := range namespaces {
-		for _, name := range leases {
-			lease, err := clients.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
-			if apierrors.IsNotFound(err) {
-				continue
-			}
+// holder names one of the leases that somebody holds now; empty if nobody holds any.
+func (f *fluxControllers) holder(ctx context.Context) (string, error) {
+	for _, namespace := range f.namespaces {
+		for _, name := range f.leases {
+			lease, err := f.lease(ctx, namespace, name)
 			if err != nil {
-				return "", fmt.Errorf("cannot read Lease %s/%s: %w", namespace, name, err)
+				return "", err
 			}
-			if held(lease, now) {
+			if lease != nil && held(lease, f.now()) {
 				return namespace + "/" + name, nil
 			}
 		}
 	}
 	return "", nil
+}
+
+// lease reads one, nil if there is none.
+func (f *fluxControllers) lease(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, leasePoll)
+	defer cancel()
+	lease, err := f.clients.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read Lease %s/%s: %w", namespace, name, err)
+	}
+	return lease, nil
 }
 
 // held reports whether somebody holds a lease now.
@@ -82,4 +155,88 @@ func held(lease *coordinationv1.Lease, now time.Time) bool {
 		return false
 	}
 	return now.Before(s.RenewTime.Add(time.Duration(*s.LeaseDurationSeconds) * time.Second))
+}
+
+// watched are the Leases of which the cache has the metadata: what their watch shows is
+// reason enough to read one.
+func (f *fluxControllers) watched() (client.Object, ctrlcache.ByObject) {
+	by := ctrlcache.ByObject{Namespaces: map[string]ctrlcache.Config{}}
+	for _, namespace := range f.namespaces {
+		by.Namespaces[namespace] = ctrlcache.Config{}
+	}
+	return leaseMetadata(), by
+}
+
+func leaseMetadata() *metav1.PartialObjectMetadata {
+	m := &metav1.PartialObjectMetadata{}
+	m.SetGroupVersionKind(coordinationv1.SchemeGroupVersion.WithKind("Lease"))
+	return m
+}
+
+// NeedLeaderElection: a replica that waits for its turn must not begin, either.
+func (f *fluxControllers) NeedLeaderElection() bool { return false }
+
+// Start ends with an error when one of Flux's controllers comes to work, and the process
+// with it: the next one waits. It implements manager.Runnable.
+func (f *fluxControllers) Start(ctx context.Context) error {
+	informer, err := f.cache.GetInformer(ctx, leaseMetadata())
+	if err != nil {
+		return fmt.Errorf("cannot watch the leases of Flux's controllers: %w", err)
+	}
+	seen := make(chan string, 1)
+	look := func(o any) {
+		m, ok := o.(*metav1.PartialObjectMetadata)
+		if !ok || !slices.Contains(f.leases, m.Name) {
+			return
+		}
+		select {
+		case seen <- m.Namespace + "/" + m.Name:
+		default: // all of them are read
+		}
+	}
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, o any) { look(o) }})
+	if err != nil {
+		return fmt.Errorf("cannot watch the leases of Flux's controllers: %w", err)
+	}
+	defer func() { _ = informer.RemoveEventHandler(registration) }()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-seen:
+		}
+		holder, err := f.holder(ctx)
+		for err != nil && ctx.Err() == nil {
+			f.log.Error(err, "cannot tell whether Flux's controllers run, trying again")
+			timer := time.NewTimer(time.Second)
+			select {
+			case <-ctx.Done():
+			case <-timer.C:
+			}
+			timer.Stop()
+			holder, err = f.holder(ctx)
+		}
+		if holder != "" {
+			f.back.Store(&holder)
+			return f.mayWrite()
+		}
+	}
+}
+
+// mayWrite is an error when one of Flux's controllers has come to work. It is asked before
+// each delete, as reconciles that are on their way take a moment to end.
+func (f *fluxControllers) mayWrite() error {
+	if holder := f.back.Load(); holder != nil {
+		return fmt.Errorf("cannot work beside Flux's controllers, one of which holds Lease %s: "+
+			"this agent ends, and waits when it is started again; scale them to zero, in Git if Git declares them", *holder)
+	}
+	return nil
+}
+
+// fence adds to what is asked before each delete.
+func (f *fluxControllers) fence(other func() error) func() error {
+	if other == nil {
+		return f.mayWrite
+	}
+	return func() error { return errors.Join(f.mayWrite(), other()) }
 }

@@ -34,9 +34,13 @@ func TestFluxHolder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			shard := sharding{kinds: tc.kinds}
-			got, err := fluxHolder(t.Context(), fake.NewClientset(tc.lease), []string{"cascade-system", "flux-system"}, shard.fluxLeases(), now)
+			f := &fluxControllers{
+				clients: fake.NewClientset(tc.lease), namespaces: fluxNamespaces("cascade-system"), leases: shard.fluxLeases(),
+				now: func() time.Time { return now },
+			}
+			got, err := f.holder(t.Context())
 			if err != nil || got != tc.want {
-				t.Errorf("%s: fluxHolder() = %q, %v, want %q", tc.reason, got, err, tc.want)
+				t.Errorf("%s: holder() = %q, %v, want %q", tc.reason, got, err, tc.want)
 			}
 		})
 	}

@@ -30,7 +30,9 @@ import (
 )
 
 // newManager makes the manager of the controllers, with its cache and its probes.
-func newManager(config *rest.Config, scheme *runtime.Scheme, o *options, lock resourcelock.Interface, now func() time.Time, log logr.Logger) (ctrl.Manager, error) {
+func newManager(
+	config *rest.Config, scheme *runtime.Scheme, o *options, flux *fluxControllers, lock resourcelock.Interface, now func() time.Time, log logr.Logger,
+) (ctrl.Manager, error) {
 	// What has a status that others may write is decoded object by object.
 	informers := informer.New(config, scheme, log, func(group string) bool {
 		return strings.HasSuffix(group, ".toolkit.fluxcd.io") || group == v1alpha1.Group
@@ -45,6 +47,7 @@ func newManager(config *rest.Config, scheme *runtime.Scheme, o *options, lock re
 	reports.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	secrets := &metav1.PartialObjectMetadata{}
 	secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+	leases, ofFlux := flux.watched()
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                              scheme,
 		Controller:                          ctrlconfig.Controller{ReconciliationTimeout: stall.Deadline},
@@ -66,6 +69,7 @@ func newManager(config *rest.Config, scheme *runtime.Scheme, o *options, lock re
 				// belong to clusters, and of both the metadata only.
 				crds:    {Field: fields.OneTermEqualSelector("metadata.name", clusterapi.ClusterCRD)},
 				secrets: {Label: labels.NewSelector().Add(*ofClusters)},
+				leases:  ofFlux,
 				// Only the one that the agent writes, to write it again if somebody changes it.
 				reports: {
 					Namespaces: map[string]cache.Config{o.place.namespace: {}},

@@ -1,0 +1,440 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/deploy"
+	"github.com/cascade-gitops/cascade/remote/report"
+	"github.com/cascade-gitops/cascade/remote/tenure"
+)
+
+// Reader reads the facts of a cluster.
+type Reader struct {
+	Client    client.Client
+	Discovery discovery.ServerVersionInterface
+	// Namespace of the agent.
+	Namespace string
+	// Program is the version of this program.
+	Program string
+	// Before: the cluster is checked before an installation.
+	Before bool
+}
+
+// Read reads all facts. The context bounds each request. What could not be read is in
+// Unread; the error is that of the API server when it does not answer at all.
+func (r *Reader) Read(ctx context.Context) (*Facts, error) {
+	f := &Facts{Program: r.Program, Before: r.Before, FluxVersion: deploy.FluxVersion, Shards: map[int]Lease{}, Unread: map[Subject]error{}}
+	info, err := r.Discovery.ServerVersion()
+	if err != nil {
+		return nil, fmt.Errorf("cannot reach the API server: %w", err)
+	}
+	f.Kubernetes = info.GitVersion
+	for subject, read := range map[Subject]func(context.Context, *Facts) error{
+		Rights: r.rights, Definitions: r.definitions, Controllers: r.controllers, Agent: r.agent, Walls: r.policies,
+		Providers: r.providers, Sources: r.sources, Objects: r.objects, Children: r.children,
+	} {
+		if err := read(ctx, f); err != nil {
+			f.Unread[subject] = err
+		}
+	}
+	return f, nil
+}
+
+// rights asks for what an installation writes.
+func (r *Reader) rights(ctx context.Context, f *Facts) error {
+	for _, on := range []authorizationv1.ResourceAttributes{
+		{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"},
+		{Resource: "namespaces"},
+		{Resource: "serviceaccounts", Namespace: r.Namespace},
+		{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"},
+		{Group: "apps", Resource: "deployments", Namespace: r.Namespace},
+		{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicies"},
+		{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicybindings"},
+	} {
+		for _, verb := range []string{"create", "patch"} {
+			on.Verb = verb
+			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: on.DeepCopy()}}
+			if err := r.Client.Create(ctx, review); err != nil {
+				return fmt.Errorf("cannot ask what this user may do: %w", err)
+			}
+			if !review.Status.Allowed {
+				f.Denied = append(f.Denied, strings.TrimSuffix(verb+" "+on.Resource+"."+on.Group, "."))
+			}
+		}
+	}
+	return nil
+}
+
+func (r *Reader) definitions(ctx context.Context, f *Facts) error {
+	crds, err := deploy.CRDs()
+	if err != nil {
+		return err
+	}
+	f.Needed = map[string]string{}
+	for _, u := range crds {
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, crd); err != nil {
+			return fmt.Errorf("cannot read definition %s: %w", u.GetName(), err)
+		}
+		for _, v := range crd.Spec.Versions {
+			if v.Storage {
+				f.Needed[crd.Name] = v.Name
+			}
+		}
+	}
+	list := &apiextensionsv1.CustomResourceDefinitionList{}
+	if err := r.Client.List(ctx, list); err != nil {
+		return fmt.Errorf("cannot list definitions: %w", err)
+	}
+	for i := range list.Items {
+		crd := &list.Items[i]
+		if _, ours := f.Needed[crd.Name]; !ours && !clusterapi.IsGroup(crd.Spec.Group) {
+			continue
+		}
+		f.Definitions = append(f.Definitions, definitionOf(crd))
+	}
+	return nil
+}
+
+func definitionOf(crd *apiextensionsv1.CustomResourceDefinition) Definition {
+	d := Definition{Name: crd.Name, Group: crd.Spec.Group, Stored: crd.Status.StoredVersions}
+	if strings.HasSuffix(crd.Spec.Group, ".toolkit.fluxcd.io") {
+		d.Flux = crd.Labels["app.kubernetes.io/version"]
+	}
+	for _, v := range crd.Spec.Versions {
+		if v.Served {
+			d.Served = append(d.Served, v.Name)
+		}
+	}
+	for _, c := range crd.Status.Conditions {
+		if c.Type == apiextensionsv1.Established {
+			d.Established = c.Status == apiextensionsv1.ConditionTrue
+		}
+	}
+	for label := range crd.Labels {
+		if contract, ok := strings.CutPrefix(label, clusterapi.Group+"/v"); ok {
+			d.Contracts = append(d.Contracts, "v"+contract)
+		}
+	}
+	slices.Sort(d.Contracts)
+	return d
+}
+
+// fluxLeases are those of Flux's controllers whose work an agent does.
+func fluxLeases() []string {
+	return []string{"source-controller-leader-election", "kustomize-controller-leader-election", "helm-controller-leader-election"}
+}
+
+func (r *Reader) controllers(ctx context.Context, f *Facts) error {
+	for _, name := range fluxLeases() {
+		list := &coordinationv1.LeaseList{}
+		if err := r.Client.List(ctx, list, client.MatchingFields{"metadata.name": name}); err != nil {
+			return fmt.Errorf("cannot list Leases: %w", err)
+		}
+		for i := range list.Items {
+			f.FluxLeases = append(f.FluxLeases, leaseOf(&list.Items[i]))
+		}
+	}
+	return nil
+}
+
+func leaseOf(l *coordinationv1.Lease) Lease {
+	lease := Lease{Namespace: l.Namespace, Name: l.Name}
+	if l.Spec.HolderIdentity != nil {
+		lease.Holder = *l.Spec.HolderIdentity
+	}
+	if l.Spec.RenewTime != nil {
+		lease.Renewed = l.Spec.RenewTime.Time
+	}
+	if l.Spec.LeaseDurationSeconds != nil {
+		lease.Holds = time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
+	}
+	return lease
+}
+
+func (r *Reader) agent(ctx context.Context, f *Facts) error {
+	deployments := &appsv1.DeploymentList{}
+	mine := []client.ListOption{client.InNamespace(r.Namespace), client.MatchingLabels{"app.kubernetes.io/name": v1alpha1.AgentName}}
+	if err := r.Client.List(ctx, deployments, mine...); err != nil {
+		return fmt.Errorf("cannot list Deployments: %w", err)
+	}
+	for i := range deployments.Items {
+		if d := &deployments.Items[i]; d.Name == v1alpha1.AgentName {
+			f.Workload = workloadOf(d)
+		}
+	}
+	if f.Workload == nil {
+		return nil
+	}
+	pods := &corev1.PodList{}
+	if err := r.Client.List(ctx, pods, mine...); err != nil {
+		return fmt.Errorf("cannot list Pods: %w", err)
+	}
+	for i := range pods.Items {
+		if p, broken := trouble(&pods.Items[i]); broken {
+			f.Workload.Pods = append(f.Workload.Pods, p)
+		}
+	}
+	leases := &coordinationv1.LeaseList{}
+	if err := r.Client.List(ctx, leases, client.InNamespace(r.Namespace)); err != nil {
+		return fmt.Errorf("cannot list Leases: %w", err)
+	}
+	for i := range leases.Items {
+		lease := leaseOf(&leases.Items[i])
+		switch n, shard := tenure.ShardOf(lease.Name); {
+		case lease.Name == v1alpha1.LeaderLease:
+			f.Leader = &lease
+		case lease.Name == v1alpha1.HeartbeatLease:
+			f.Heartbeat = &lease
+		case shard:
+			f.Shards[n] = lease
+		}
+	}
+	return r.reported(ctx, f)
+}
+
+func workloadOf(d *appsv1.Deployment) *Workload {
+	w := &Workload{Namespace: d.Namespace, Name: d.Name, Wanted: 1, Available: d.Status.AvailableReplicas, Sharding: 1}
+	if d.Spec.Replicas != nil {
+		w.Wanted = *d.Spec.Replicas
+	}
+	if containers := d.Spec.Template.Spec.Containers; len(containers) > 0 {
+		w.Image = containers[0].Image
+		for _, arg := range containers[0].Args {
+			if text, ok := strings.CutPrefix(arg, "--shards="); ok {
+				if n, err := strconv.Atoi(text); err == nil {
+					w.Sharding = n
+				}
+			}
+		}
+	}
+	if c := conditionOf(d, appsv1.DeploymentReplicaFailure); c != nil && c.Status == corev1.ConditionTrue {
+		w.Pods = append(w.Pods, Pod{Name: "(none)", Reason: c.Reason, Message: c.Message}) // a quota or an admission refuses them
+	}
+	return w
+}
+
+func conditionOf(d *appsv1.Deployment, kind appsv1.DeploymentConditionType) *appsv1.DeploymentCondition {
+	for i := range d.Status.Conditions {
+		if d.Status.Conditions[i].Type == kind {
+			return &d.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// trouble says why a pod does not run.
+func trouble(p *corev1.Pod) (Pod, bool) {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return Pod{p.Name, c.Reason, c.Message}, true
+		}
+	}
+	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		switch {
+		case s.Ready:
+		case s.State.Waiting != nil:
+			return Pod{p.Name, s.State.Waiting.Reason, s.State.Waiting.Message}, true
+		case s.State.Terminated != nil:
+			return Pod{p.Name, s.State.Terminated.Reason, fmt.Sprintf("it ended with code %d", s.State.Terminated.ExitCode)}, true
+		default:
+			return Pod{p.Name, "NotReady", "container " + s.Name + " does not pass its probes"}, true
+		}
+	}
+	if p.Status.Phase == corev1.PodFailed {
+		return Pod{p.Name, p.Status.Reason, p.Status.Message}, true
+	}
+	return Pod{}, false
+}
+
+// reported reads the version that the agent tells of itself.
+func (r *Reader) reported(ctx context.Context, f *Facts) error {
+	cm := &corev1.ConfigMap{}
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: v1alpha1.ReportConfigMap}, cm)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read the agent's report: %w", err)
+	}
+	if said, err := report.Parse(cm.Data[v1alpha1.ReportKey]); err == nil { // the agent writes it anew in a moment otherwise
+		f.Reported = said.Agent
+	}
+	return nil
+}
+
+func (r *Reader) policies(ctx context.Context, f *Facts) error {
+	rights, _, err := deploy.Agent(deploy.Options{})
+	if err != nil {
+		return err
+	}
+	bindings := &admissionv1.ValidatingAdmissionPolicyBindingList{}
+	if err := r.Client.List(ctx, bindings); err != nil {
+		return fmt.Errorf("cannot list bindings of admission policies: %w", err)
+	}
+	for _, u := range rights {
+		if u.GetKind() != "ValidatingAdmissionPolicy" {
+			continue
+		}
+		p := Policy{Name: u.GetName()}
+		policy := &admissionv1.ValidatingAdmissionPolicy{}
+		switch err := r.Client.Get(ctx, client.ObjectKey{Name: p.Name}, policy); {
+		case err == nil:
+			p.Exists = true
+			p.Fails = policy.Spec.FailurePolicy == nil || *policy.Spec.FailurePolicy == admissionv1.Fail
+		case !apierrors.IsNotFound(err):
+			return fmt.Errorf("cannot read admission policy %s: %w", p.Name, err)
+		}
+		p.Denies = slices.ContainsFunc(bindings.Items, func(b admissionv1.ValidatingAdmissionPolicyBinding) bool {
+			return b.Spec.PolicyName == p.Name && slices.Contains(b.Spec.ValidationActions, admissionv1.Deny)
+		})
+		f.Policies = append(f.Policies, p)
+	}
+	return nil
+}
+
+func (r *Reader) providers(ctx context.Context, f *Facts) error {
+	list := &appsv1.DeploymentList{}
+	if err := r.Client.List(ctx, list, client.HasLabels{clusterapi.ProviderLabel}); err != nil {
+		return fmt.Errorf("cannot list Deployments: %w", err)
+	}
+	for i := range list.Items {
+		d := &list.Items[i]
+		p := Provider{Label: d.Labels[clusterapi.ProviderLabel], Namespace: d.Namespace, Name: d.Name, Message: "it has no condition Available yet"}
+		if c := conditionOf(d, appsv1.DeploymentAvailable); c != nil {
+			p.Available, p.Message = c.Status == corev1.ConditionTrue, c.Message
+		}
+		f.Providers = append(f.Providers, p)
+	}
+	return nil
+}
+
+func (r *Reader) sources(ctx context.Context, f *Facts) error {
+	return r.synced(ctx, f, true, &sourcev1.GitRepositoryList{}, &sourcev1.OCIRepositoryList{}, &sourcev1.BucketList{}, &sourcev1.HelmRepositoryList{}, &sourcev1.HelmChartList{})
+}
+
+func (r *Reader) objects(ctx context.Context, f *Facts) error {
+	return r.synced(ctx, f, false, &kustomizev1.KustomizationList{}, &helmv2.HelmReleaseList{}, &v1alpha1.LayerList{})
+}
+
+// synced lists the objects of kinds. A kind that is not defined has none; that it is not
+// defined is told as such.
+func (r *Reader) synced(ctx context.Context, f *Facts, source bool, lists ...client.ObjectList) error {
+	for _, list := range lists {
+		err := r.Client.List(ctx, list)
+		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("cannot list %T: %w", list, err)
+		}
+		items, err := meta.ExtractList(list)
+		if err != nil {
+			return fmt.Errorf("cannot read %T: %w", list, err)
+		}
+		for _, item := range items {
+			o, err := r.objectOf(item.(client.Object), source)
+			if err != nil {
+				return err
+			}
+			if o != nil {
+				f.Synced = append(f.Synced, *o)
+			}
+		}
+	}
+	return nil
+}
+
+// conditioned is an object with conditions, as all of these kinds are.
+type conditioned interface{ GetConditions() []metav1.Condition }
+
+func (r *Reader) objectOf(found client.Object, source bool) (*Object, error) {
+	gvk, err := r.Client.GroupVersionKindFor(found)
+	with, ok := found.(conditioned)
+	if err != nil || !ok {
+		return nil, errors.Join(err, fmt.Errorf("cannot read conditions of %T", found))
+	}
+	o := &Object{
+		Kind: gvk.Kind, Namespace: found.GetNamespace(), Name: found.GetName(), Source: source, Suspended: suspended(found),
+		Created: found.GetCreationTimestamp().Time, Ready: meta.FindStatusCondition(with.GetConditions(), v1alpha1.ReadyCondition),
+	}
+	if repository, ok := found.(*sourcev1.HelmRepository); ok && repository.Spec.Type == sourcev1.HelmRepositoryTypeOCI {
+		return nil, nil // nobody reconciles those: Flux neither
+	}
+	for _, c := range with.GetConditions() {
+		if c.Status == metav1.ConditionTrue && slices.Contains([]string{v1alpha1.PruneBlockedCondition, v1alpha1.CreateHeldCondition, v1alpha1.RemovalHeldCondition}, c.Type) {
+			o.Held = append(o.Held, c)
+		}
+	}
+	return o, nil
+}
+
+func suspended(found client.Object) bool {
+	switch o := found.(type) {
+	case *sourcev1.GitRepository:
+		return o.Spec.Suspend
+	case *sourcev1.OCIRepository:
+		return o.Spec.Suspend
+	case *sourcev1.Bucket:
+		return o.Spec.Suspend
+	case *sourcev1.HelmRepository:
+		return o.Spec.Suspend
+	case *sourcev1.HelmChart:
+		return o.Spec.Suspend
+	case *kustomizev1.Kustomization:
+		return o.Spec.Suspend
+	case *helmv2.HelmRelease:
+		return o.Spec.Suspend
+	case *v1alpha1.Layer:
+		return o.Spec.Suspend
+	}
+	return false
+}
+
+func (r *Reader) children(ctx context.Context, f *Facts) error {
+	list := &v1alpha1.ChildList{}
+	err := r.Client.List(ctx, list)
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot list Children: %w", err)
+	}
+	for i := range list.Items {
+		found := &list.Items[i]
+		c := Child{
+			Namespace: found.Namespace, Name: found.Name, Heard: found.Status.HeardAt,
+			Connected: meta.FindStatusCondition(found.Status.Conditions, v1alpha1.ConnectedCondition),
+			Expiring:  meta.FindStatusCondition(found.Status.Conditions, v1alpha1.CredentialsExpiringCondition),
+		}
+		if found.Status.Report != nil {
+			c.Agent = found.Status.Report.Agent
+		}
+		f.Known = append(f.Known, c)
+	}
+	return nil
+}
