@@ -7,11 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -52,12 +50,7 @@ func (c *cli) newUninstall() *cobra.Command {
 }
 
 func (u *uninstall) run(ctx context.Context) error {
-	config, err := u.flags.ToRESTConfig()
-	if err != nil {
-		return fmt.Errorf("cannot load kubeconfig: %w", err)
-	}
-	log.SetLogger(logr.Discard())
-	cluster, err := apply.Connect(config, newScheme())
+	cluster, err := u.connect()
 	if err != nil {
 		return err
 	}
