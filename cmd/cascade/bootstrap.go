@@ -34,6 +34,8 @@ type bootstrap struct {
 
 	namespace string
 	found     *installation.Found
+	// operated is Flux whose controllers an operator declares.
+	operated *layout.Flux
 	// readyNodes are counted where they decide about the network.
 	readyNodes int
 }
@@ -104,6 +106,13 @@ func (b *bootstrap) run(ctx context.Context) error {
 	if err := b.look(ctx, cluster); err != nil {
 		return err
 	}
+	lease, err := installation.FluxHolder(ctx, cluster, b.now())
+	if err != nil {
+		return err
+	}
+	if lease != "" {
+		return fmt.Errorf("cannot bootstrap: Flux works in this cluster and holds Lease %s; use cascade migrate from-flux", lease)
+	}
 	l, err := b.logIn(ctx, cluster)
 	if err != nil {
 		return err
@@ -124,11 +133,6 @@ func (b *bootstrap) look(ctx context.Context, cluster *apply.Cluster) error {
 	}
 	if err := b.found.Admit(b.namespace, version(), b.downgrade); err != nil {
 		return err
-	}
-	if lease, err := installation.FluxHolder(ctx, cluster, b.now()); err != nil {
-		return err
-	} else if lease != "" {
-		return fmt.Errorf("cannot bootstrap: Flux works in this cluster and holds Lease %s; use cascade migrate from-flux", lease)
 	}
 	if b.options.HostNetwork == nil && b.found == nil {
 		b.readyNodes, err = installation.ReadyNodes(ctx, cluster)
@@ -213,6 +217,9 @@ func (b *bootstrap) decide(files fs.FS, secret bool) (*layout.Flux, layout.Chang
 	flux, err := layout.FindFlux(files, b.path)
 	if err != nil {
 		return nil, nil, err
+	}
+	if flux == nil {
+		flux = b.operated
 	}
 	o := b.options
 	if o.HostNetwork == nil {

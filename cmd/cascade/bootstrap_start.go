@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -59,9 +60,10 @@ func (b *bootstrap) start(ctx context.Context, cluster *apply.Cluster, tree *che
 	}
 	if !works {
 		b.say("applying what syncs the tier")
-		if _, err := applier.Sync(ctx, []apply.Phase{{Objects: sync}}, apply.Options{
+		_, err := applier.Sync(ctx, []apply.Phase{{Objects: sync}}, apply.Options{
 			Record: func(context.Context, []inventory.Entry) error { return nil },
-		}); err != nil {
+		})
+		if err != nil && !errors.As(err, new(*apply.WaitError)) {
 			return fmt.Errorf("cannot apply what syncs the tier: %w", err)
 		}
 	}
@@ -80,7 +82,7 @@ func (b *bootstrap) start(ctx context.Context, cluster *apply.Cluster, tree *che
 // Flux's.
 func declared(tree *checkout.Tree, tier string, flux *layout.Flux) ([]*unstructured.Unstructured, error) {
 	objects, err := layout.Build(tree.Files(), tier)
-	if err != nil || flux == nil {
+	if err != nil || flux == nil || flux.Dir == "" {
 		return objects, err
 	}
 	theirs, err := flux.Build(tree.Files())
@@ -97,6 +99,9 @@ func pairOf(objects []*unstructured.Unstructured, own client.ObjectKey, flux *la
 	pair := synced{own, own}
 	if flux != nil {
 		pair = synced{client.ObjectKeyFromObject(flux.GitRepository), client.ObjectKeyFromObject(flux.Kustomization)}
+	}
+	if flux != nil && flux.Dir == "" {
+		return pair, nil
 	}
 	for kind, key := range map[string]client.ObjectKey{"GitRepository": pair.git, "Kustomization": pair.kustomization} {
 		if !slices.ContainsFunc(objects, func(u *unstructured.Unstructured) bool {

@@ -21,6 +21,8 @@ type uninstall struct {
 	*cli
 	crds, dryRun, yes bool
 	timeout           time.Duration
+	// fluxGoesOn: Flux's controllers take over the objects of their kinds.
+	fluxGoesOn bool
 }
 
 func (c *cli) newUninstall() *cobra.Command {
@@ -70,7 +72,7 @@ func (u *uninstall) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	objects, err := installation.Release(ctx, cluster, true)
+	objects, err := installation.Release(ctx, cluster, true, false)
 	if err != nil {
 		return err
 	}
@@ -150,7 +152,7 @@ func (u *uninstall) remove(ctx context.Context, cluster *apply.Cluster, namespac
 			return fmt.Errorf("%w; no definition was deleted. Stop who holds this Lease and uninstall again, or leave --crds out", err)
 		}
 	}
-	released, err := installation.Release(ctx, cluster, false)
+	released, err := installation.Release(ctx, cluster, false, u.fluxGoesOn)
 	if err != nil {
 		return err
 	}

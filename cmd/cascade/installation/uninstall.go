@@ -169,10 +169,15 @@ type Released struct {
 // Release takes the finalizers of the agent off all objects of its kinds. Without an agent
 // nobody would, and their deletion would wait for ever. What they applied stays, which is
 // what a finalizer is there to remove.
-func Release(ctx context.Context, c client.Client, dryRun bool) ([]Released, error) {
+//
+// Where Flux's controllers go on with the objects of their kinds, these keep their finalizers.
+func Release(ctx context.Context, c client.Client, dryRun, fluxGoesOn bool) ([]Released, error) {
 	kinds, err := reconciled()
 	if err != nil {
 		return nil, err
+	}
+	if fluxGoesOn {
+		kinds = slices.DeleteFunc(kinds, func(gvk schema.GroupVersionKind) bool { return strings.HasSuffix(gvk.Group, ".toolkit.fluxcd.io") })
 	}
 	var all []Released
 	for _, gvk := range kinds {

@@ -22,7 +22,7 @@ const notifier = "notification-controller"
 
 // Flux is what `flux bootstrap` left in a repository.
 type Flux struct {
-	// Dir of its files.
+	// Dir of its files; empty if an operator declares the controllers, and not the repository.
 	Dir string
 	// Namespace of its controllers.
 	Namespace string
@@ -154,6 +154,9 @@ func (f *Flux) Leave(tree fs.FS, tier string) (Changes, error) {
 }
 
 func (f *Flux) edit(tree fs.FS, changes Changes, change func(*yaml.RNode, []string) (bool, error)) error {
+	if f.Dir == "" {
+		return nil
+	}
 	name, text, err := kustomizationIn(tree, f.Dir)
 	if err != nil {
 		return err
