@@ -67,6 +67,7 @@ func bootstrapByHTTPS(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	c.must(t, "reconcile", "kustomization", "cascade-system", "--with-source")
 	c.Value(t, "a", "1")
 
 	from, pushes := c.AuditOffset(t), git.Requests("tier").Pushes
@@ -139,5 +140,6 @@ func bootstrapBySSH(t *testing.T) {
 	}); err != nil {
 		t.Fatal(fmt.Errorf("cannot commit: %w", err))
 	}
+	c.must(t, "reconcile", "kustomization", "cascade-system", "--with-source")
 	c.Value(t, "a", "1")
 }
