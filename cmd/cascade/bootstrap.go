@@ -69,9 +69,7 @@ func (c *cli) newBootstrapGit() *cobra.Command {
 			if c.flags.Namespace != nil && *c.flags.Namespace != "" {
 				b.options.Namespace = *c.flags.Namespace
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), b.timeout)
-			defer cancel()
-			return b.run(ctx)
+			return b.run(cmd.Context())
 		},
 	}
 	values.bind(cmd.Flags())
@@ -103,26 +101,36 @@ func (b *bootstrap) run(ctx context.Context) error {
 		return err
 	}
 	defer cluster.Close()
-	if err := b.look(ctx, cluster); err != nil {
-		return err
-	}
-	lease, err := installation.FluxHolder(ctx, cluster, b.now())
+	l, err := b.prepare(ctx, cluster)
 	if err != nil {
 		return err
 	}
-	if lease != "" {
-		return fmt.Errorf("cannot bootstrap: Flux works in this cluster and holds Lease %s; use cascade migrate from-flux", lease)
-	}
-	l, err := b.logIn(ctx, cluster)
-	if err != nil {
-		return err
-	}
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
 	tree, flux, err := b.commit(ctx, l)
 	if err != nil {
 		return err
 	}
 	defer tree.Close()
 	return b.start(ctx, cluster, tree, flux, l)
+}
+
+// prepare looks at the cluster and logs in. A person who is asked may take longer than what
+// comes after it.
+func (b *bootstrap) prepare(ctx context.Context, cluster *apply.Cluster) (*login.Login, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	if err := b.look(ctx, cluster); err != nil {
+		return nil, err
+	}
+	lease, err := installation.FluxHolder(ctx, cluster, b.now())
+	if err != nil {
+		return nil, err
+	}
+	if lease != "" {
+		return nil, fmt.Errorf("cannot bootstrap: Flux works in this cluster and holds Lease %s; use cascade migrate from-flux", lease)
+	}
+	return b.logIn(ctx, cluster)
 }
 
 // look looks at what is in the cluster.

@@ -111,6 +111,9 @@ func (i *install) run(ctx context.Context) error {
 	if err := found.Admit(namespace, version(), i.downgrade); err != nil {
 		return err
 	}
+	if found != nil && found.Kustomization != "" {
+		i.say("Kustomization %s applies the agent as well, and undoes with its next sync what is installed here; see cascade bootstrap", found.Kustomization)
+	}
 	if err := i.place(ctx, cluster, found); err != nil {
 		return err
 	}

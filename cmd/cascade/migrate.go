@@ -113,6 +113,7 @@ func (m *migrate) readSync(ctx context.Context, c client.Client) error {
 	var err error
 	m.path, err = layout.Clean(m.kustomization.Spec.Path)
 	m.namespace = m.cli.namespace()
+	m.options.Namespace = m.namespace
 	return err
 }
 

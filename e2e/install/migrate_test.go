@@ -140,7 +140,7 @@ func (f *fluxed) restore(t *testing.T) {
 }
 
 func rank(u *unstructured.Unstructured) int {
-	return map[string]int{"Namespace": 1, "CustomResourceDefinition": 2, "Deployment": 4, "GitRepository": 5, "Kustomization": 6}[u.GetKind()]
+	return map[string]int{"Namespace": -2, "CustomResourceDefinition": -1, "Deployment": 1, "GitRepository": 2, "Kustomization": 3}[u.GetKind()]
 }
 
 // leads waits until a stand-in runs, or does not.

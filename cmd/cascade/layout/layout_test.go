@@ -1,11 +1,13 @@
 package layout
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -283,6 +285,50 @@ func TestStops(t *testing.T) {
 	}
 	if len(want) > 0 {
 		t.Errorf("not there: %v", want)
+	}
+}
+
+// TestDiff: git takes a difference, and makes of it what the changes are.
+func TestDiff(t *testing.T) {
+	before := treeOf(flux(map[string]string{"clusters/prod/kustomization.yaml": "resources: [flux-system]"}))
+	f, err := FindFlux(before, "clusters/prod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken, err := f.Take(before, "clusters/prod", objects(t, agent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	between := with(before, taken)
+	left, err := f.Leave(between, "clusters/prod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, before); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		from    fstest.MapFS
+		changes Changes
+	}{{before, taken}, {between, left}} {
+		var diff bytes.Buffer
+		if err := Diff(&diff, step.from, step.changes); err != nil {
+			t.Fatal(err)
+		}
+		git := exec.Command("git", "apply", "-")
+		git.Dir, git.Stdin = dir, bytes.NewReader(diff.Bytes())
+		if out, err := git.CombinedOutput(); err != nil {
+			t.Fatalf("git does not take it: %v\n%s\n%s", err, out, diff.Bytes())
+		}
+		for name, want := range with(step.from, step.changes) {
+			if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !bytes.Equal(got, want.Data) {
+				t.Errorf("%s is\n%s\nwant\n%s", name, got, want.Data)
+			}
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "clusters/prod/cascade-system/agent.yaml")); err == nil {
+		t.Error("what goes is still there")
 	}
 }
 

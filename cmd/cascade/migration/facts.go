@@ -38,8 +38,9 @@ type Facts struct {
 	Instance string
 	// Served are the kinds that an agent reconciles, Unserved Flux's other ones.
 	Served, Unserved []Kind
-	// Objects in inventories.
-	Objects int
+	// Objects in inventories. Unrecorded are HelmReleases without one, which earlier versions of
+	// Flux did not write.
+	Objects, Unrecorded int
 	// Layers and Children that only an agent serves.
 	Layers, Children int
 	// Annotated are objects of Flux's kinds that say something that only an agent reads.
@@ -52,7 +53,7 @@ func replaced() []string {
 }
 
 // fluxGroups tells Flux's kinds from others.
-const fluxGroups = ".toolkit.fluxcd.io"
+const fluxGroups = ".fluxcd.io"
 
 // cascadeGroup begins the annotations that only an agent reads.
 const cascadeGroup = "cascade.dev/"
@@ -162,7 +163,11 @@ func (f *Facts) count(kind string, served bool, objects []unstructured.Unstructu
 	}
 	for i := range objects {
 		u := &objects[i]
-		f.Objects += len(entriesOf(u))
+		entries := len(entriesOf(u))
+		f.Objects += entries
+		if kind == "HelmRelease" && entries == 0 {
+			f.Unrecorded++
+		}
 		for key := range u.GetAnnotations() {
 			// What the agent wrote itself says nothing of what a person wants.
 			if strings.HasPrefix(key, cascadeGroup) && !slices.Contains(written(), key) {

@@ -103,6 +103,9 @@ func (p *Plan) ofObjects(f Facts) {
 	if len(f.Served) > 0 {
 		p.say("is taken over: %s, with %d objects in their inventories", kinds(f.Served), f.Objects)
 	}
+	if f.Unrecorded > 0 {
+		p.warn("%d HelmReleases have no inventory: what they installed is not compared", f.Unrecorded)
+	}
 }
 
 // InstancePatch is what a person adds to a FluxInstance so that it runs none of the
