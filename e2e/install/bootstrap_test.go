@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,6 +42,7 @@ func TestBootstrap(t *testing.T) {
 	scenario.Alongside(t)
 	t.Run("HTTPS", bootstrapByHTTPS)
 	t.Run("SSH", bootstrapBySSH)
+	t.Run("Flux", bootstrapOfFlux)
 }
 
 func bootstrapByHTTPS(t *testing.T) {
@@ -58,6 +60,8 @@ func bootstrapByHTTPS(t *testing.T) {
 		}
 		return out + complaints
 	}
+	// What was installed by hand is the Kustomization's from then on, and goes with Git.
+	c.install(t, "--env", "OLD=1")
 	out := bootstrap()
 	if !strings.Contains(out, "pushed commit") || strings.Contains(out, "hunter2") {
 		t.Errorf("it says\n%s", out)
@@ -70,6 +74,11 @@ func bootstrapByHTTPS(t *testing.T) {
 	c.must(t, "reconcile", "kustomization", "cascade-system", "--with-source")
 	c.Value(t, "a", "1")
 
+	d := c.deployment(t)
+	if env := d.Spec.Template.Spec.Containers[0].Env; slices.ContainsFunc(env, func(e corev1.EnvVar) bool { return e.Name == "OLD" }) || d.Labels["install.cascade.dev/name"] != "" {
+		t.Errorf("what is not in Git stays: labels %v, variables %v", d.Labels, env)
+	}
+	generation := d.Generation
 	from, pushes := c.AuditOffset(t), git.Requests("tier").Pushes
 	if out := bootstrap(); !strings.Contains(out, "declares it already") {
 		t.Errorf("a second time it says\n%s", out)
@@ -77,8 +86,8 @@ func bootstrapByHTTPS(t *testing.T) {
 	if now := git.Requests("tier").Pushes; now != pushes {
 		t.Errorf("a second time it pushes, %d times", now-pushes)
 	}
-	if d := c.deployment(t); d.Generation != 1 {
-		t.Errorf("the Deployment was changed: it has generation %d", d.Generation)
+	if d := c.deployment(t); d.Generation != generation {
+		t.Errorf("the Deployment was changed: it has generation %d, and had %d", d.Generation, generation)
 	}
 
 	out = bootstrap("--env", "A=b")
@@ -142,4 +151,31 @@ func bootstrapBySSH(t *testing.T) {
 	}
 	c.must(t, "reconcile", "kustomization", "cascade-system", "--with-source")
 	c.Value(t, "a", "1")
+}
+
+// bootstrapOfFlux: a new cluster becomes the tier that a repository of flux bootstrap declares.
+// The agent syncs it in the place of Flux's controllers, which do not start.
+func bootstrapOfFlux(t *testing.T) {
+	f := &fluxed{cluster: startCluster(t, true), git: hub(t, "fleet")}
+	if _, err := f.git.Commit(t.Context(), "fleet", "main", "Add Flux v2.9.5", f.files); err != nil {
+		t.Fatal(err)
+	}
+	ca := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(ca, f.git.CA(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, complaints, code := f.run(t, "hunter2hunter2\n", "bootstrap", "git", "--url", f.git.HTTPURL("fleet"), "--username", "ann", "--password-stdin", "--ca-file", ca,
+		"--path", "clusters/prod", "--image", stage.Image)
+	if code != 0 || !strings.Contains(out, "the tier syncs itself") {
+		t.Fatalf("it ends with %d\n%s%s", code, out, complaints)
+	}
+	f.Value(t, "c2", "1")
+	f.leads(t, "notification-controller", true)
+	for _, name := range []string{"source-controller", "kustomize-controller", "helm-controller"} {
+		f.leads(t, name, false)
+	}
+	secret := &corev1.Secret{}
+	if err := f.Load(t.Context(), secret, "flux-system", "flux-system"); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -196,6 +196,10 @@ func TestMigrate(t *testing.T) {
 	}
 	f.leads(t, "kustomize-controller", true)
 
+	// A call that is ended in the middle, with Flux's controllers at zero and no agent.
+	if out, complaints, code := f.run(t, "", "migrate", "from-flux", "--image", "cascade.local/none:dev", "--yes", "--timeout", "15s"); code == 0 {
+		t.Errorf("it ended well within 15 s\n%s%s", out, complaints)
+	}
 	out = f.must(t, "migrate", "from-flux", "--image", stage.Image, "--yes", "--record", filepath.Join(t.TempDir(), "from"))
 	t.Logf("from-flux:\n%s", out)
 	for _, name := range []string{"source-controller", "kustomize-controller", "helm-controller"} {

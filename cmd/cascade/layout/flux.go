@@ -39,7 +39,7 @@ type Flux struct {
 
 // FindFlux looks for what `flux bootstrap` left in the path of a tier; nil if there is none.
 func FindFlux(tree fs.FS, tier string) (*Flux, error) {
-	found, err := fs.Glob(tree, path.Join(tier, "*", componentsFile))
+	found, err := componentsIn(tree, tier)
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}
@@ -73,6 +73,28 @@ func FindFlux(tree fs.FS, tier string) (*Flux, error) {
 		return nil, fmt.Errorf("cannot use %s of the repository: it has no Deployment of Flux; bootstrap into another path", found[0])
 	}
 	return f, f.findSync(tree)
+}
+
+// componentsIn are the files with Flux's components in the directories of a path.
+func componentsIn(tree fs.FS, tier string) ([]string, error) {
+	if info, err := fs.Stat(tree, tier); err != nil || !info.IsDir() {
+		return nil, nil
+	}
+	entries, err := fs.ReadDir(tree, tier)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list %s of the repository: %w", tier, err)
+	}
+	var found []string
+	for _, e := range entries {
+		name := path.Join(tier, e.Name(), componentsFile)
+		if !e.IsDir() {
+			continue
+		}
+		if _, err := fs.Stat(tree, name); err == nil {
+			found = append(found, name)
+		}
+	}
+	return found, nil
 }
 
 func (f *Flux) findSync(tree fs.FS) error {
