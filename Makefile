@@ -30,7 +30,7 @@ build: ## the cascade binary
 
 .PHONY: build-demo
 build-demo: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/capi-manager $(BIN)/components/local ## everything that the demo runs
-	$(STATIC) go build -C e2e -p $(P) -o $(BIN)/ ./hello ./demo
+	$(STATIC) go build -C e2e -p $(P) -o $(BIN)/ ./hello ./demo ./standin
 
 .PHONY: build-landing
 build-landing: build-demo $(BIN)/flux $(BIN)/providers/aws ## what the tests of make test run

@@ -10,11 +10,9 @@ import (
 	"time"
 
 	"github.com/fluxcd/pkg/ssa/utils"
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
@@ -100,12 +98,7 @@ func (i *install) export() error {
 }
 
 func (i *install) run(ctx context.Context) error {
-	config, err := i.flags.ToRESTConfig()
-	if err != nil {
-		return fmt.Errorf("cannot load kubeconfig: %w", err)
-	}
-	log.SetLogger(logr.Discard())
-	cluster, err := apply.Connect(config, newScheme())
+	cluster, err := i.connect()
 	if err != nil {
 		return err
 	}
@@ -118,6 +111,9 @@ func (i *install) run(ctx context.Context) error {
 	if err := found.Admit(namespace, version(), i.downgrade); err != nil {
 		return err
 	}
+	if found != nil && found.Kustomization != "" {
+		i.say("Kustomization %s applies the agent as well, and undoes with its next sync what is installed here; see cascade bootstrap", found.Kustomization)
+	}
 	if err := i.place(ctx, cluster, found); err != nil {
 		return err
 	}
@@ -125,11 +121,7 @@ func (i *install) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, u := range steps[len(steps)-1] {
-		if u.GetKind() == "Deployment" {
-			utils.SetCommonMetadata([]*unstructured.Unstructured{u}, nil, map[string]string{installation.VersionAnnotation: version()})
-		}
-	}
+	markVersion(steps[len(steps)-1])
 	if i.dryRun || i.diff {
 		return i.show(ctx, cluster, namespace, slices.Concat(steps...))
 	}
@@ -147,11 +139,7 @@ func (i *install) place(ctx context.Context, cluster *apply.Cluster, found *inst
 	}
 	onHost, why := installation.HostNetwork(i.options.HostNetwork, found, ready)
 	i.options.HostNetwork = &onHost
-	network := "the network of pods"
-	if onHost {
-		network = "the host's network"
-	}
-	i.say("the agent is on %s: %s", network, why)
+	i.say("the agent is on %s: %s", networkName(onHost), why)
 	if found != nil && found.Version != "" && found.Version != version() {
 		i.say("version %s is there, this is %s", found.Version, version())
 	}
@@ -190,6 +178,25 @@ func (i *install) show(ctx context.Context, cluster *apply.Cluster, namespace st
 
 func (i *install) apply(ctx context.Context, cluster *apply.Cluster, namespace string, steps [][]*unstructured.Unstructured) error {
 	applier := apply.New(cluster, installation.Owner(namespace), nil, i.now)
+	if err := i.inSteps(ctx, applier, cluster, namespace, steps); err != nil {
+		return err
+	}
+	gone, err := installation.Outdated(ctx, cluster, namespace, slices.Concat(steps...))
+	if err != nil {
+		return err
+	}
+	for _, u := range gone {
+		i.say("deleting %s, which is not a part of the installation any more", inventory.Of(u))
+		if err := installation.Remove(ctx, cluster, u); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(i.streams.Out, "✔ the agent is running")
+	return nil
+}
+
+// inSteps applies definitions, rights and the workload, each when the one before it is usable.
+func (i *install) inSteps(ctx context.Context, applier *apply.Applier, cluster *apply.Cluster, namespace string, steps [][]*unstructured.Unstructured) error {
 	for n, what := range []string{"CRDs", "namespace and rights", "agent"} {
 		i.say("applying %s", what)
 		result, err := applier.Sync(ctx, []apply.Phase{{Objects: steps[n]}}, apply.Options{
@@ -209,17 +216,6 @@ func (i *install) apply(ctx context.Context, cluster *apply.Cluster, namespace s
 			return err
 		}
 	}
-	gone, err := installation.Outdated(ctx, cluster, namespace, slices.Concat(steps...))
-	if err != nil {
-		return err
-	}
-	for _, u := range gone {
-		i.say("deleting %s, which is not a part of the installation any more", inventory.Of(u))
-		if err := installation.Remove(ctx, cluster, u); err != nil {
-			return err
-		}
-	}
-	fmt.Fprintln(i.streams.Out, "✔ the agent is running")
 	return nil
 }
 

@@ -28,6 +28,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/cmd/cascade/agent"
+	"github.com/cascade-gitops/cascade/syncer/apply"
 )
 
 // errNotReady makes the process exit with 1 after the verb has said why.
@@ -64,7 +65,8 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 	root.SetErr(streams.ErrOut)
 	root.AddCommand(
 		agent.New(agent.Program{Version: version(), Scheme: newScheme, Now: time.Now, Rand: rand.Float64}),
-		c.newGet(), c.newReconcile(), c.newTree(), c.newApprove(), c.newInstall(), c.newUninstall(), c.newCheck(), c.newChild(), c.newVersion(),
+		c.newGet(), c.newReconcile(), c.newTree(), c.newApprove(), c.newInstall(), c.newUninstall(), c.newBootstrap(), c.newMigrate(), c.newCheck(), c.newChild(),
+		c.newVersion(),
 	)
 	return root
 }
@@ -89,6 +91,16 @@ func (c *cli) client() (client.Client, error) {
 		return nil, fmt.Errorf("cannot connect to the cluster: %w", err)
 	}
 	return cl, nil
+}
+
+// connect connects to the cluster that the kubeconfig flags name, to apply there.
+func (c *cli) connect() (*apply.Cluster, error) {
+	config, err := c.flags.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("cannot load kubeconfig: %w", err)
+	}
+	log.SetLogger(logr.Discard())
+	return apply.Connect(config, newScheme())
 }
 
 // say tells how far something is that takes a while.

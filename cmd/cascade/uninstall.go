@@ -7,11 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -23,6 +21,8 @@ type uninstall struct {
 	*cli
 	crds, dryRun, yes bool
 	timeout           time.Duration
+	// fluxGoesOn: Flux's controllers take over the objects of their kinds.
+	fluxGoesOn bool
 }
 
 func (c *cli) newUninstall() *cobra.Command {
@@ -52,12 +52,7 @@ func (c *cli) newUninstall() *cobra.Command {
 }
 
 func (u *uninstall) run(ctx context.Context) error {
-	config, err := u.flags.ToRESTConfig()
-	if err != nil {
-		return fmt.Errorf("cannot load kubeconfig: %w", err)
-	}
-	log.SetLogger(logr.Discard())
-	cluster, err := apply.Connect(config, newScheme())
+	cluster, err := u.connect()
 	if err != nil {
 		return err
 	}
@@ -77,7 +72,7 @@ func (u *uninstall) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	objects, err := installation.Release(ctx, cluster, true)
+	objects, err := installation.Release(ctx, cluster, true, false)
 	if err != nil {
 		return err
 	}
@@ -157,7 +152,7 @@ func (u *uninstall) remove(ctx context.Context, cluster *apply.Cluster, namespac
 			return fmt.Errorf("%w; no definition was deleted. Stop who holds this Lease and uninstall again, or leave --crds out", err)
 		}
 	}
-	released, err := installation.Release(ctx, cluster, false)
+	released, err := installation.Release(ctx, cluster, false, u.fluxGoesOn)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,6 +31,8 @@ type Found struct {
 	Version string
 	// HostNetwork is where its pods are.
 	HostNetwork bool
+	// Kustomization that applies it from a source, empty if none does.
+	Kustomization string
 	// Layer of the parent tier that pushed it, empty if none did.
 	Layer string
 }
@@ -52,6 +55,9 @@ func Find(ctx context.Context, c client.Client) (*Found, error) {
 	found := &Found{Namespace: d.Namespace, Version: d.Annotations[VersionAnnotation], HostNetwork: d.Spec.Template.Spec.HostNetwork}
 	if name := d.Labels[v1alpha1.LayerLabelGroup+"/name"]; name != "" {
 		found.Layer = d.Labels[v1alpha1.LayerLabelGroup+"/namespace"] + "/" + name
+	}
+	if name := d.Labels[kustomizev1.GroupVersion.Group+"/name"]; name != "" {
+		found.Kustomization = d.Labels[kustomizev1.GroupVersion.Group+"/namespace"] + "/" + name
 	}
 	return found, nil
 }

@@ -99,12 +99,16 @@ func Running(ctx context.Context, c client.Client, namespace string) ([]string, 
 // Holder names a lease by which an agent of any namespace, or a controller of Flux, works on
 // the objects of these kinds; empty if none does. It would act on the end of each of them.
 func Holder(ctx context.Context, c client.Client, now time.Time) (string, error) {
+	return holder(ctx, c, now, works)
+}
+
+func holder(ctx context.Context, c client.Client, now time.Time, which func(string) bool) (string, error) {
 	list := &coordinationv1.LeaseList{}
 	if err := c.List(ctx, list); err != nil {
-		return "", fmt.Errorf("cannot list Leases to tell whether somebody works on the objects of these kinds: %w", err)
+		return "", fmt.Errorf("cannot list Leases to tell whether somebody works on the same objects: %w", err)
 	}
 	for i := range list.Items {
-		if l := &list.Items[i]; works(l.Name) && held(l, now) {
+		if l := &list.Items[i]; which(l.Name) && held(l, now) {
 			return l.Namespace + "/" + l.Name, nil
 		}
 	}
@@ -112,8 +116,17 @@ func Holder(ctx context.Context, c client.Client, now time.Time) (string, error)
 }
 
 func works(lease string) bool {
-	return lease == v1alpha1.LeaderLease || strings.HasPrefix(lease, v1alpha1.LeaderLease+"-") ||
-		slices.Contains([]string{"source-controller-leader-election", "kustomize-controller-leader-election", "helm-controller-leader-election"}, lease)
+	return lease == v1alpha1.LeaderLease || strings.HasPrefix(lease, v1alpha1.LeaderLease+"-") || slices.Contains(fluxLeases(), lease)
+}
+
+// fluxLeases are those of Flux's controllers whose work an agent does.
+func fluxLeases() []string {
+	return []string{"source-controller-leader-election", "kustomize-controller-leader-election", "helm-controller-leader-election"}
+}
+
+// FluxHolder names a lease by which a controller of Flux works in a cluster; empty if none does.
+func FluxHolder(ctx context.Context, c client.Client, now time.Time) (string, error) {
+	return holder(ctx, c, now, func(lease string) bool { return slices.Contains(fluxLeases(), lease) })
 }
 
 func held(l *coordinationv1.Lease, now time.Time) bool {
@@ -156,10 +169,15 @@ type Released struct {
 // Release takes the finalizers of the agent off all objects of its kinds. Without an agent
 // nobody would, and their deletion would wait for ever. What they applied stays, which is
 // what a finalizer is there to remove.
-func Release(ctx context.Context, c client.Client, dryRun bool) ([]Released, error) {
+//
+// Where Flux's controllers go on with the objects of their kinds, these keep their finalizers.
+func Release(ctx context.Context, c client.Client, dryRun, fluxGoesOn bool) ([]Released, error) {
 	kinds, err := reconciled()
 	if err != nil {
 		return nil, err
+	}
+	if fluxGoesOn {
+		kinds = slices.DeleteFunc(kinds, func(gvk schema.GroupVersionKind) bool { return strings.HasSuffix(gvk.Group, ".toolkit.fluxcd.io") })
 	}
 	var all []Released
 	for _, gvk := range kinds {

@@ -80,6 +80,26 @@ func (s *Server) DeployKey(repository string) ([]byte, error) {
 	return text, nil
 }
 
+// Allow lets a public key, in the format of authorized_keys, open one repository by SSH, as a
+// person who adds a deploy key does.
+func (s *Server) Allow(repository string, authorized []byte) error {
+	name, _, err := s.place(repository)
+	if err != nil {
+		return err
+	}
+	key, _, _, _, err := ssh.ParseAuthorizedKey(authorized)
+	if err != nil {
+		return fmt.Errorf("cannot read a deploy key of %s: %w", repository, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.deploy == nil {
+		s.deploy = map[string]string{}
+	}
+	s.deploy[string(key.Marshal())] = name
+	return nil
+}
+
 // opens tells which repository a deploy key opens.
 func (s *Server) opens(key ssh.PublicKey) (repository string, ok bool) {
 	s.mu.Lock()

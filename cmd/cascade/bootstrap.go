@@ -1,0 +1,301 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io/fs"
+	"slices"
+	"time"
+
+	"github.com/fluxcd/pkg/ssa/utils"
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/checkout"
+	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
+	"github.com/cascade-gitops/cascade/cmd/cascade/layout"
+	"github.com/cascade-gitops/cascade/cmd/cascade/login"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+)
+
+// bootstrap is one call of the verb.
+type bootstrap struct {
+	install
+	login             loginFlags
+	url, branch, path string
+	interval          time.Duration
+	yes               bool
+
+	namespace string
+	found     *installation.Found
+	// operated is Flux whose controllers an operator declares.
+	operated *layout.Flux
+	// readyNodes are counted where they decide about the network.
+	readyNodes int
+}
+
+func (c *cli) newBootstrap() *cobra.Command {
+	cmd := &cobra.Command{Use: "bootstrap", Short: "Make this cluster a tier that is declared, with its agent, in a repository"}
+	cmd.AddCommand(c.newBootstrapGit())
+	return cmd
+}
+
+func (c *cli) newBootstrapGit() *cobra.Command {
+	values, b := &valueFlags{}, &bootstrap{install: install{cli: c}}
+	cmd := &cobra.Command{
+		Use:   "git",
+		Short: "Make this cluster a tier that is declared, with its agent, in a Git repository",
+		Long: "Make this cluster a tier that is declared, with its agent, in a Git repository. The agent's manifests\n" +
+			"and what syncs them are committed below --path, the agent is installed, and from then on it keeps\n" +
+			"itself as the repository says. The same command again upgrades, or changes what the agent is told:\n" +
+			"what it decides is in the repository, and without a change there is no commit. Values are said\n" +
+			"again each time, as for `cascade install`; patches of cascade-system/kustomization.yaml stay.\n\n" +
+			"In a repository that `flux bootstrap` made, the agent takes the place of Flux's controllers. While these\n" +
+			"work in the cluster, use `cascade migrate from-flux`.",
+		Example: "  GIT_PASSWORD=... cascade bootstrap git --url https://example.com/fleet --username ann --path tiers/mom\n" +
+			"  cascade bootstrap git --url ssh://git@example.com/fleet --path tiers/mom",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if b.options, err = values.options(cmd.Flags(), c.streams.In); err != nil {
+				return err
+			}
+			if c.flags.Namespace != nil && *c.flags.Namespace != "" {
+				b.options.Namespace = *c.flags.Namespace
+			}
+			return b.run(cmd.Context())
+		},
+	}
+	values.bind(cmd.Flags())
+	b.login.bind(cmd.Flags())
+	f := cmd.Flags()
+	f.StringVar(&b.url, "url", "", "URL of the repository, https:// or ssh://")
+	f.StringVar(&b.branch, "branch", "main", "branch of the repository")
+	f.StringVar(&b.path, "path", "", "directory of the repository that declares this tier")
+	f.DurationVar(&b.interval, "interval", 10*time.Minute, "pause between two looks at the whole tier; at the repository, the agent looks each minute")
+	f.BoolVar(&b.downgrade, "allow-downgrade", false, "install an earlier version than the one that is there")
+	f.BoolVar(&b.yes, "yes", false, "do not ask whether the key was added to the repository")
+	f.DurationVar(&b.timeout, "timeout", 10*time.Minute, "how long to wait until the tier syncs itself")
+	_ = cmd.MarkFlagRequired("url") // it is a flag of the command
+	c.flags.AddFlags(f)
+	return cmd
+}
+
+func (b *bootstrap) run(ctx context.Context) error {
+	var err error
+	if b.path, err = layout.Clean(b.path); err != nil {
+		return err
+	}
+	if _, err := login.Parse(b.url); err != nil {
+		return err
+	}
+	b.namespace = cmp.Or(b.options.Namespace, v1alpha1.AgentNamespace)
+	cluster, err := b.connect()
+	if err != nil {
+		return err
+	}
+	defer cluster.Close()
+	l, err := b.prepare(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	tree, flux, err := b.commit(ctx, l)
+	if err != nil {
+		return err
+	}
+	defer tree.Close()
+	return b.start(ctx, cluster, tree, flux, l)
+}
+
+// prepare looks at the cluster and logs in. A person who is asked may take longer than what
+// comes after it.
+func (b *bootstrap) prepare(ctx context.Context, cluster *apply.Cluster) (*login.Login, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	if err := b.look(ctx, cluster); err != nil {
+		return nil, err
+	}
+	lease, err := installation.FluxHolder(ctx, cluster, b.now())
+	if err != nil {
+		return nil, err
+	}
+	if lease != "" {
+		return nil, fmt.Errorf("cannot bootstrap: Flux works in this cluster and holds Lease %s; use cascade migrate from-flux", lease)
+	}
+	return b.logIn(ctx, cluster)
+}
+
+// look looks at what is in the cluster.
+func (b *bootstrap) look(ctx context.Context, cluster *apply.Cluster) error {
+	var err error
+	if b.found, err = installation.Find(ctx, cluster); err != nil {
+		return err
+	}
+	if err := b.found.Admit(b.namespace, version(), b.downgrade); err != nil {
+		return err
+	}
+	if b.options.HostNetwork == nil && b.found == nil {
+		b.readyNodes, err = installation.ReadyNodes(ctx, cluster)
+	}
+	return err
+}
+
+func (b *bootstrap) secretKey() client.ObjectKey {
+	return client.ObjectKey{Namespace: b.namespace, Name: layout.Name}
+}
+
+// fluxSecret is where flux bootstrap keeps its login.
+func fluxSecret() client.ObjectKey {
+	return client.ObjectKey{Namespace: "flux-system", Name: "flux-system"}
+}
+
+// logIn decides on the login. A key that is made is kept before it is shown: who ends the
+// command between the two would have to add another one.
+func (b *bootstrap) logIn(ctx context.Context, c client.Client) (*login.Login, error) {
+	given, err := b.login.given(b.streams.In)
+	if err != nil {
+		return nil, err
+	}
+	has, err := loginSecret(ctx, c, b.secretKey(), fluxSecret())
+	if err != nil {
+		return nil, err
+	}
+	l, err := login.New(b.url, given, has, login.ScanHost)
+	if err != nil {
+		return nil, err
+	}
+	if l.Pinned != "" {
+		b.say("the server shows the key %s, and is known by it from now on", l.Pinned)
+	}
+	if l.Made == "" {
+		return l, nil
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: b.namespace}}
+	if err := c.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
+		return nil, fmt.Errorf("cannot create Namespace %s: %w", b.namespace, err)
+	}
+	if err := keepLogin(ctx, c, b.secretKey(), l.Data); err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(b.streams.Out, "%s\n", l.Made)
+	return l, b.ask("Add this key to the repository, with the right to write. Is it there?", b.yes)
+}
+
+// commit brings the repository to what declares the tier.
+func (b *bootstrap) commit(ctx context.Context, l *login.Login) (*checkout.Tree, *layout.Flux, error) {
+	remote, err := remoteOf(b.url, b.branch, l)
+	if err != nil {
+		return nil, nil, err
+	}
+	b.say("cloning %s, branch %s", b.url, b.branch)
+	var flux *layout.Flux
+	tree, pushed, err := checkout.Change(ctx, remote, b.login.author, b.now, func(files fs.FS) (checkout.Decision, error) {
+		var changes layout.Changes
+		var err error
+		if flux, changes, err = b.decide(files, len(l.Data) > 0); err != nil {
+			return checkout.Decision{}, err
+		}
+		for _, name := range changes.Names() {
+			b.say("writing %s", name)
+		}
+		return checkout.Decision{Changes: changes, Message: fmt.Sprintf("Cascade %s in %s", version(), b.path)}, nil
+	})
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case pushed:
+		b.say("pushed commit %s", tree.Head())
+	default:
+		b.say("the repository declares it already, at commit %s", tree.Head())
+	}
+	return tree, flux, nil
+}
+
+// decide decides about the files, and what is left open of the values: what was decided once
+// is in the repository, and stays.
+func (b *bootstrap) decide(files fs.FS, secret bool) (*layout.Flux, layout.Changes, error) {
+	flux, err := layout.FindFlux(files, b.path)
+	if err != nil {
+		return nil, nil, err
+	}
+	if flux == nil {
+		flux = b.operated
+	}
+	o := b.options
+	if o.HostNetwork == nil {
+		declared, err := layout.Objects(files, b.path)
+		if err != nil {
+			return nil, nil, err
+		}
+		onHost, why := installation.HostNetwork(onHostIn(declared), b.found, b.readyNodes)
+		if len(declared) > 0 {
+			why = "as the repository says"
+		}
+		o.HostNetwork = &onHost
+		b.say("the agent is on %s: %s", networkName(onHost), why)
+	}
+	if o.Lockdown != nil && len(o.Lockdown.Impersonates) > 0 {
+		lockdown := *o.Lockdown
+		lockdown.Impersonates = append(slices.Clone(lockdown.Impersonates), layout.SyncAccount)
+		o.Lockdown = &lockdown
+	}
+	if flux != nil {
+		o.EventsAddress = cmp.Or(o.EventsAddress, flux.EventsAddress())
+		account, _, _ := unstructured.NestedString(flux.Kustomization.Object, "spec", "serviceAccountName")
+		if o.Lockdown != nil && account == "" {
+			return nil, nil, fmt.Errorf("cannot use --lockdown: Kustomization %s of the repository names no serviceAccountName, and the agent has no rights of its own then", flux.Kustomization.GetName())
+		}
+	}
+	i := install{cli: b.cli, options: o}
+	steps, err := i.steps()
+	if err != nil {
+		return nil, nil, err
+	}
+	markVersion(steps[len(steps)-1])
+	objects := slices.Concat(steps...)
+	if flux != nil {
+		changes, err := flux.Take(files, b.path, objects)
+		return flux, changes, err
+	}
+	s := layout.Sync{Namespace: b.namespace, URL: b.url, Branch: b.branch, Path: b.path, Interval: b.interval, Account: o.Lockdown != nil}
+	if secret {
+		s.Secret = layout.Name
+	}
+	changes, err := layout.Tier(files, objects, s)
+	return nil, changes, err
+}
+
+// onHostIn tells whether an agent's Deployment is on the host's network; nil if there is none.
+func onHostIn(objects []*unstructured.Unstructured) *bool {
+	for _, u := range objects {
+		if u.GetKind() == "Deployment" && u.GetName() == v1alpha1.AgentName {
+			on, _, _ := unstructured.NestedBool(u.Object, "spec", "template", "spec", "hostNetwork")
+			return &on
+		}
+	}
+	return nil
+}
+
+func networkName(onHost bool) string {
+	if onHost {
+		return "the host's network"
+	}
+	return "the network of pods"
+}
+
+// markVersion writes on the Deployment which version it is of.
+func markVersion(workload []*unstructured.Unstructured) {
+	for _, u := range workload {
+		if u.GetKind() == "Deployment" {
+			utils.SetCommonMetadata([]*unstructured.Unstructured{u}, nil, map[string]string{installation.VersionAnnotation: version()})
+		}
+	}
+}

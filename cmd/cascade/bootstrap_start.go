@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/checkout"
+	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
+	"github.com/cascade-gitops/cascade/cmd/cascade/layout"
+	"github.com/cascade-gitops/cascade/cmd/cascade/login"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+)
+
+// synced are the two objects that sync a tier.
+type synced struct{ git, kustomization client.ObjectKey }
+
+// start starts the agent from what the repository declares, if none works yet, and waits
+// until it syncs itself.
+func (b *bootstrap) start(ctx context.Context, cluster *apply.Cluster, tree *checkout.Tree, flux *layout.Flux, l *login.Login) error {
+	objects, err := declared(tree, b.path, flux)
+	if err != nil {
+		return err
+	}
+	steps, sync := installation.Steps(objects)
+	pair, err := pairOf(sync, b.secretKey(), flux)
+	if err != nil {
+		return err
+	}
+	works, err := b.works(ctx, cluster, sync)
+	if err != nil {
+		return err
+	}
+	applier := apply.New(cluster, installation.SyncOwner(pair.kustomization), nil, b.now)
+	if !works {
+		if err := installation.HandOver(ctx, cluster, b.namespace); err != nil {
+			return err
+		}
+		if err := b.inSteps(ctx, applier, cluster, b.namespace, steps); err != nil {
+			return err
+		}
+	}
+	if err := b.keep(ctx, cluster, flux, l); err != nil {
+		return err
+	}
+	if !works {
+		b.say("applying what syncs the tier")
+		_, err := applier.Sync(ctx, []apply.Phase{{Objects: sync}}, apply.Options{
+			Record: func(context.Context, []inventory.Entry) error { return nil },
+		})
+		if err != nil && !errors.As(err, new(*apply.WaitError)) {
+			return fmt.Errorf("cannot apply what syncs the tier: %w", err)
+		}
+	}
+	revision, err := b.awaitSync(ctx, cluster, pair)
+	if err != nil {
+		return err
+	}
+	if err := b.await(ctx, applier, cluster, b.namespace, "agent", inventory.OfAll(steps[2])); err != nil {
+		return err
+	}
+	fmt.Fprintf(b.streams.Out, "✔ the tier syncs itself, at %s\n", revision)
+	return nil
+}
+
+// declared are the objects of the agent as the repository makes them, and what they need of
+// Flux's.
+func declared(tree *checkout.Tree, tier string, flux *layout.Flux) ([]*unstructured.Unstructured, error) {
+	objects, err := layout.Build(tree.Files(), tier)
+	if err != nil || flux == nil || flux.Dir == "" {
+		return objects, err
+	}
+	theirs, err := flux.Build(tree.Files())
+	if err != nil {
+		return nil, err
+	}
+	steps, sync := installation.Steps(theirs)
+	namespaces := slices.DeleteFunc(steps[1], func(u *unstructured.Unstructured) bool { return u.GetKind() != "Namespace" })
+	return slices.Concat(objects, steps[0], namespaces, sync), nil
+}
+
+// pairOf finds what syncs a tier among its objects.
+func pairOf(objects []*unstructured.Unstructured, own client.ObjectKey, flux *layout.Flux) (synced, error) {
+	pair := synced{own, own}
+	if flux != nil {
+		pair = synced{client.ObjectKeyFromObject(flux.GitRepository), client.ObjectKeyFromObject(flux.Kustomization)}
+	}
+	if flux != nil && flux.Dir == "" {
+		return pair, nil
+	}
+	for kind, key := range map[string]client.ObjectKey{"GitRepository": pair.git, "Kustomization": pair.kustomization} {
+		if !slices.ContainsFunc(objects, func(u *unstructured.Unstructured) bool {
+			return u.GetKind() == kind && client.ObjectKeyFromObject(u) == key
+		}) {
+			return synced{}, fmt.Errorf("cannot find %s %s in what the repository makes: a kustomization there leaves it out or gives it another name", kind, key)
+		}
+	}
+	return pair, nil
+}
+
+// works reports whether an agent is ready that syncs this repository already, and so brings
+// itself to what is committed.
+func (b *bootstrap) works(ctx context.Context, c client.Client, sync []*unstructured.Unstructured) (bool, error) {
+	d := &appsv1.Deployment{}
+	err := c.Get(ctx, client.ObjectKey{Namespace: b.namespace, Name: v1alpha1.AgentName}, d)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot read the agent's Deployment: %w", err)
+	}
+	if d.Status.ReadyReplicas == 0 {
+		return false, nil
+	}
+	for _, u := range sync {
+		live := &unstructured.Unstructured{}
+		live.SetGroupVersionKind(u.GroupVersionKind())
+		err := c.Get(ctx, client.ObjectKeyFromObject(u), live)
+		if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("cannot read %s: %w", inventory.Of(u), err)
+		}
+		for _, path := range [][]string{{"spec", "url"}, {"spec", "path"}, {"spec", "ref", "branch"}, {"spec", "secretRef", "name"}, {"spec", "sourceRef", "name"}} {
+			want, _, _ := unstructured.NestedString(u.Object, path...)
+			if is, _, _ := unstructured.NestedString(live.Object, path...); is != want {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
+
+// keep keeps the login for the agent. That of Flux stays as it is.
+func (b *bootstrap) keep(ctx context.Context, c client.Client, flux *layout.Flux, l *login.Login) error {
+	if len(l.Data) == 0 || flux != nil && flux.Secret == "" {
+		return nil
+	}
+	if flux == nil {
+		return keepLogin(ctx, c, b.secretKey(), l.Data)
+	}
+	key := client.ObjectKey{Namespace: flux.GitRepository.GetNamespace(), Name: flux.Secret}
+	has, err := loginSecret(ctx, c, key)
+	if err != nil || has != nil {
+		return err
+	}
+	return keepLogin(ctx, c, key, l.Data)
+}
+
+// awaitSync asks for the commit, and waits until it is applied. Whoever commits meanwhile is
+// waited for as well.
+func (c *cli) awaitSync(ctx context.Context, cl client.Client, pair synced) (revision string, err error) {
+	token := c.now().Format(time.RFC3339Nano)
+	git, k := &sourcev1.GitRepository{}, &kustomizev1.Kustomization{}
+	for _, of := range []struct {
+		object client.Object
+		key    client.ObjectKey
+	}{{git, pair.git}, {k, pair.kustomization}} {
+		of.object.SetNamespace(of.key.Namespace)
+		of.object.SetName(of.key.Name)
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, fluxmeta.ReconcileRequestAnnotation, token)
+		if err := cl.Patch(ctx, of.object, client.RawPatch("application/merge-patch+json", patch)); err != nil {
+			return "", fmt.Errorf("cannot ask for the commit: %w", err)
+		}
+	}
+	c.say("waiting until the tier has synced itself")
+	said, last := "", ""
+	err = wait.PollUntilContextCancel(ctx, healthPause, true, func(ctx context.Context) (bool, error) {
+		if err := cl.Get(ctx, pair.git, git); err != nil {
+			last = err.Error()
+			return false, nil
+		}
+		if err := cl.Get(ctx, pair.kustomization, k); err != nil {
+			last = err.Error()
+			return false, nil
+		}
+		fetched := git.Status.LastHandledReconcileAt == token && git.Status.Artifact != nil
+		ready := meta.FindStatusCondition(k.Status.Conditions, fluxmeta.ReadyCondition)
+		if fetched && k.Status.LastAppliedRevision == git.Status.Artifact.Revision && k.Status.ObservedGeneration == k.Generation &&
+			ready != nil && ready.Status == metav1.ConditionTrue {
+			return true, nil
+		}
+		last = troubles(git, k)
+		if last != "" && last != said {
+			said = last
+			c.say("%s", last)
+		}
+		return false, nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("cannot wait until the tier has synced itself: %w: %s", err, last)
+	}
+	return git.Status.Artifact.Revision, nil
+}
+
+// troubles are why a sync is not done, as the objects say.
+func troubles(git *sourcev1.GitRepository, k *kustomizev1.Kustomization) string {
+	for _, of := range []struct {
+		kind       string
+		conditions []metav1.Condition
+	}{{"GitRepository", git.Status.Conditions}, {"Kustomization", k.Status.Conditions}} {
+		if ready := meta.FindStatusCondition(of.conditions, fluxmeta.ReadyCondition); ready != nil && ready.Status == metav1.ConditionFalse {
+			return fmt.Sprintf("%s is not ready: %s: %s", of.kind, ready.Reason, ready.Message)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"maps"
+	"path"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
+	"github.com/cascade-gitops/cascade/cmd/cascade/layout"
+	"github.com/cascade-gitops/cascade/deploy"
+)
+
+// fluxFiles are a repository of flux bootstrap, as far as it matters here.
+func fluxFiles(sync string) fstest.MapFS {
+	return fstest.MapFS{
+		"a/flux-system/gotk-components.yaml": {Data: []byte("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: source-controller, namespace: flux-system}\n---\n" +
+			"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: notification-controller, namespace: flux-system}\n")},
+		"a/flux-system/gotk-sync.yaml": {Data: []byte("apiVersion: source.toolkit.fluxcd.io/v1\nkind: GitRepository\nmetadata: {name: flux-system, namespace: flux-system}\n---\n" +
+			"apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: flux-system, namespace: flux-system}\n" + sync)},
+		"a/flux-system/kustomization.yaml": {Data: []byte("resources: [gotk-components.yaml, gotk-sync.yaml]\n")},
+	}
+}
+
+func newBootstrapOf(change func(*bootstrap)) (*bootstrap, *bytes.Buffer) {
+	said := &bytes.Buffer{}
+	c := &cli{streams: genericiooptions.IOStreams{In: strings.NewReader(""), Out: io.Discard, ErrOut: said}, now: time.Now}
+	b := &bootstrap{install: install{cli: c, options: deploy.Options{AgentValues: v1alpha1.AgentValues{Image: "registry.example/cascade:v1"}}}}
+	b.url, b.branch, b.path, b.namespace, b.interval = "https://example.com/fleet", "main", "a", v1alpha1.AgentNamespace, time.Minute
+	if change != nil {
+		change(b)
+	}
+	return b, said
+}
+
+// TestBootstrapDecides: what is left open of the values is decided by the cluster once, and
+// by the repository from then on.
+func TestBootstrapDecides(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		files  fstest.MapFS
+		change func(*bootstrap)
+		has    []string
+		hasNot []string
+	}{
+		"NoNode":    {"there may be no network for pods", nil, nil, []string{"hostNetwork: true", "install.cascade.dev/version: "}, nil},
+		"ReadyNode": {"there is one", nil, func(b *bootstrap) { b.readyNodes = 3 }, []string{"pod-security.kubernetes.io/enforce: restricted"}, []string{"hostNetwork: true"}},
+		"Installed": {"an agent stays where it is", nil, func(b *bootstrap) { b.found = &installation.Found{HostNetwork: true}; b.readyNodes = 3 }, []string{"hostNetwork: true"}, nil},
+		"Lockdown": {"the tier's own Kustomization acts as an account that the agent may act as", nil, func(b *bootstrap) {
+			b.options.Lockdown = &v1alpha1.AgentLockdown{Impersonates: []string{"platform"}}
+		}, []string{"serviceAccountName: cascade-sync", "  - cascade-sync\n"}, nil},
+		"Flux":       {"events go to Flux's controller, and its sync stays", fluxFiles(""), nil, []string{"--events-addr=http://notification-controller.flux-system.svc.cluster.local./", "count: 0"}, []string{"- sync.yaml"}},
+		"FluxEvents": {"what is said counts", fluxFiles(""), func(b *bootstrap) { b.options.EventsAddress = "http://other" }, []string{"--events-addr=http://other"}, []string{"notification-controller.flux-system"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, _ := newBootstrapOf(tc.change)
+			_, changes, err := b.decide(tc.files, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var text strings.Builder
+			tree := fstest.MapFS{}
+			maps.Copy(tree, tc.files)
+			for _, file := range changes.Names() {
+				text.Write(changes[file])
+				tree[file] = &fstest.MapFile{Data: changes[file]}
+			}
+			for _, want := range tc.has {
+				if !strings.Contains(text.String(), want) {
+					t.Errorf("%s: it lacks %q", tc.reason, want)
+				}
+			}
+			for _, want := range tc.hasNot {
+				if strings.Contains(text.String(), want) {
+					t.Errorf("%s: it has %q", tc.reason, want)
+				}
+			}
+			// The cluster may look different the next time.
+			b.readyNodes, b.found = 3-b.readyNodes, nil
+			if _, again, err := b.decide(tree, true); err != nil || len(again) > 0 {
+				t.Errorf("%s: a second time it changes %v: %v", tc.reason, again.Names(), err)
+			}
+		})
+	}
+	b, _ := newBootstrapOf(func(b *bootstrap) { b.options.Lockdown = &v1alpha1.AgentLockdown{} })
+	if _, _, err := b.decide(fluxFiles(""), true); err == nil || !strings.Contains(err.Error(), "serviceAccountName") {
+		t.Errorf("a Kustomization without an account under a lockdown: %v", err)
+	}
+	if _, changes, err := b.decide(fluxFiles("spec: {serviceAccountName: admin}\n"), true); err != nil || changes[path.Join("a", layout.Dir, "agent.yaml")] == nil {
+		t.Errorf("a Kustomization with an account under a lockdown: %v", err)
+	}
+}

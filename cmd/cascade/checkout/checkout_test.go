@@ -1,0 +1,172 @@
+package checkout
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-git/go-git/v5/plumbing/transport/http"
+
+	"github.com/cascade-gitops/cascade/syncer/source/gitserver"
+)
+
+func server(t *testing.T) (*gitserver.Server, Remote) {
+	t.Helper()
+	s, err := gitserver.Start(t.Context(), gitserver.Options{Root: t.TempDir(), Username: "git", Password: "secret", TLS: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := s.Create(t.Context(), "fleet"); err != nil {
+		t.Fatal(err)
+	}
+	return s, Remote{URL: s.HTTPURL("fleet"), Branch: "main", Auth: &http.BasicAuth{Username: "git", Password: "secret"}, CA: s.CA()}
+}
+
+// change writes one file, once.
+func write(name, text string) func(fs.FS) (Decision, error) {
+	return func(files fs.FS) (Decision, error) {
+		if old, err := fs.ReadFile(files, name); err == nil && string(old) == text {
+			return Decision{}, nil
+		}
+		return Decision{Changes: map[string][]byte{name: []byte(text)}, Message: "Write " + name}, nil
+	}
+}
+
+func has(t *testing.T, r Remote, name, want string) {
+	t.Helper()
+	tree, err := Clone(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	got, err := fs.ReadFile(tree.Files(), name)
+	if want == "" && !errors.Is(err, fs.ErrNotExist) || want != "" && string(got) != want {
+		t.Errorf("%s is %q, want %q: %v", name, got, want, err)
+	}
+}
+
+func do(t *testing.T, r Remote, decide func(fs.FS) (Decision, error)) (head string, pushed bool) {
+	t.Helper()
+	tree, pushed, err := Change(t.Context(), r, Author{"Ann", "ann@example.com"}, time.Now, decide)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	return tree.Head(), pushed
+}
+
+// TestChange: an empty repository gets its first commit; without a change there is none; a
+// file is removed.
+func TestChange(t *testing.T) {
+	_, r := server(t)
+	first, pushed := do(t, r, write("a/b.yaml", "one\n"))
+	if !pushed || first == "" {
+		t.Fatalf("nothing was pushed to an empty repository: %q", first)
+	}
+	has(t, r, "a/b.yaml", "one\n")
+	if again, pushed := do(t, r, write("a/b.yaml", "one\n")); pushed || again != first {
+		t.Errorf("without a change there is commit %s", again)
+	}
+	if second, pushed := do(t, r, write(".gitignore", "ignored\n")); !pushed || second == first {
+		t.Error("a change makes no commit")
+	}
+	do(t, r, write("ignored/c.yaml", "one\n"))
+	has(t, r, "ignored/c.yaml", "one\n")
+	do(t, r, func(fs.FS) (Decision, error) {
+		return Decision{Changes: map[string][]byte{"a/b.yaml": nil}, Message: "Remove"}, nil
+	})
+	has(t, r, "a/b.yaml", "")
+}
+
+// TestRace: a push that lost a race is decided anew, over what the other one pushed. One that
+// always loses is given up, and what others pushed stands.
+func TestRace(t *testing.T) {
+	s, r := server(t)
+	other := func(text string) {
+		if _, err := s.Commit(t.Context(), "fleet", "main", "Other", func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, "other.yaml"), []byte(text), 0o644)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	calls := 0
+	racing := func(until int) func(fs.FS) (Decision, error) {
+		return func(files fs.FS) (Decision, error) {
+			if calls++; calls <= until {
+				other(strings.Repeat("x", calls))
+			}
+			return write("mine.yaml", "mine\n")(files)
+		}
+	}
+	do(t, r, racing(2))
+	if calls != 3 {
+		t.Errorf("it was decided %d times", calls)
+	}
+	has(t, r, "mine.yaml", "mine\n")
+	has(t, r, "other.yaml", "xx")
+
+	do(t, r, func(fs.FS) (Decision, error) {
+		return Decision{Changes: map[string][]byte{"mine.yaml": nil}, Message: "Again"}, nil
+	})
+	calls = 10
+	if _, _, err := Change(t.Context(), r, Author{"Ann", "ann@example.com"}, time.Now, racing(1000)); !errors.Is(err, errRaced) {
+		t.Errorf("a race that is always lost: %v", err)
+	}
+	if calls != 13 {
+		t.Errorf("it was decided %d times", calls-10)
+	}
+	has(t, r, "mine.yaml", "")
+}
+
+// TestRefuses: what is wrong with a repository is said.
+func TestRefuses(t *testing.T) {
+	s, r := server(t)
+	outside := filepath.Join(t.TempDir(), "outside.yaml")
+	if _, err := s.Commit(t.Context(), "fleet", "main", "Begin", func(dir string) error {
+		return errors.Join(os.WriteFile(filepath.Join(dir, "a"), nil, 0o644), os.Symlink(filepath.Dir(outside), filepath.Join(dir, "link")))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*Remote)
+		decide func(fs.FS) (Decision, error)
+		want   string
+	}{
+		"NoBranch":   {"a branch that is not there", func(r *Remote) { r.Branch = "none" }, nil, "it has no branch none"},
+		"Login":      {"a wrong password", func(r *Remote) { r.Auth = &http.BasicAuth{Username: "git", Password: "wrong"} }, nil, "authentication required"},
+		"Repository": {"no such repository", func(r *Remote) { r.URL = s.HTTPURL("none") }, nil, "not found"},
+		"CA":         {"a server that nobody vouches for", func(r *Remote) { r.CA = nil }, nil, "certificate"},
+		"Decision":   {"who decides refuses", nil, func(fs.FS) (Decision, error) { return Decision{}, errors.New("not so") }, "not so"},
+		"Outside":    {"a link leads out of the repository", nil, write("link/outside.yaml", "x"), "escapes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := r
+			if tc.change != nil {
+				tc.change(&r)
+			}
+			decide := tc.decide
+			if decide == nil {
+				decide = write("a", "b")
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if _, _, err := Change(ctx, r, Author{"Ann", "ann@example.com"}, time.Now, decide); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%s: %v", tc.reason, err)
+			}
+		})
+	}
+	if _, err := os.Stat(outside); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("a file outside of the clone was written")
+	}
+}

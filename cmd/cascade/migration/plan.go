@@ -1,0 +1,131 @@
+package migration
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Plan is what a migration will do.
+type Plan struct {
+	// Says are the sentences for a person.
+	Says []string
+	// Warns are what a person should know before.
+	Warns []string
+	// Refused is why it must not be done, empty if it may.
+	Refused string
+}
+
+func (p *Plan) say(format string, args ...any) { p.Says = append(p.Says, fmt.Sprintf(format, args...)) }
+func (p *Plan) warn(format string, args ...any) {
+	p.Warns = append(p.Warns, fmt.Sprintf(format, args...))
+}
+
+// names of controllers.
+func names(controllers []Controller) string {
+	var list []string
+	for _, c := range controllers {
+		list = append(list, c.Name)
+	}
+	return strings.Join(list, ", ")
+}
+
+func kinds(list []Kind) string {
+	var texts []string
+	for _, k := range list {
+		texts = append(texts, fmt.Sprintf("%d %s", k.Count, k.Name))
+	}
+	return strings.Join(texts, ", ")
+}
+
+// FromFlux plans the move to an agent, with these files of the repository changed.
+func FromFlux(f Facts, files []string) Plan {
+	var p Plan
+	if len(f.Replaced) == 0 {
+		p.Refused = fmt.Sprintf("there is no controller of Flux in namespace %s; use cascade bootstrap for a new tier, or --sync NAMESPACE/NAME", f.Namespace)
+		return p
+	}
+	if f.Instance != "" {
+		p.say("FluxInstance %s declares the controllers: it has to scale them to zero, as the patch below does", f.Instance)
+	}
+	p.ofFiles(files)
+	p.say("ends, in this order: %s", names(f.Replaced))
+	p.say("starts then: the agent, in namespace cascade-system")
+	if len(f.Others) > 0 {
+		p.say("goes on as it is: %s", names(f.Others))
+	}
+	p.ofObjects(f)
+	p.say("nothing is deleted, and each object is compared by its UID in the end")
+	if len(f.Unserved) > 0 {
+		p.warn("the agent does not serve: %s; what of Flux serves them goes on, where it runs", kinds(f.Unserved))
+	}
+	if f.Layers+f.Children > 0 {
+		p.warn("%d Layers and %d Children are there already: the agent serves them", f.Layers, f.Children)
+	}
+	return p
+}
+
+// ToFlux plans the move back.
+func ToFlux(f Facts, files []string, leaveChildren bool) Plan {
+	var p Plan
+	switch {
+	case f.Layers+f.Children > 0 && !leaveChildren:
+		p.Refused = fmt.Sprintf("there are %d Layers and %d Children, which Flux does not serve: what they push would stand still. Delete them, or say --leave-children", f.Layers, f.Children)
+	case len(f.Replaced) == 0:
+		p.Refused = fmt.Sprintf("there is no controller of Flux in namespace %s to go back to; run flux install or flux bootstrap after cascade uninstall", f.Namespace)
+	}
+	if p.Refused != "" {
+		return p
+	}
+	p.say("ends: the agent, in namespace cascade-system")
+	p.ofFiles(files)
+	p.say("deletes the agent's own objects: its Deployment, rights and admission policies; its Namespace and the definitions stay")
+	p.say("starts then: %s", names(f.Replaced))
+	p.ofObjects(f)
+	p.say("nothing else is deleted, and each object is compared by its UID in the end")
+	if f.Layers+f.Children > 0 {
+		p.warn("%d Layers and %d Children stay, and nobody serves them", f.Layers, f.Children)
+	}
+	for _, text := range f.Annotated {
+		p.warn("%s, which Flux does not read", text)
+	}
+	return p
+}
+
+func (p *Plan) ofFiles(files []string) {
+	if len(files) == 0 {
+		p.say("the repository declares it already")
+		return
+	}
+	p.say("commits: %s", strings.Join(files, ", "))
+}
+
+func (p *Plan) ofObjects(f Facts) {
+	if len(f.Served) > 0 {
+		p.say("is taken over: %s, with %d objects in their inventories", kinds(f.Served), f.Objects)
+	}
+	if f.Unrecorded > 0 {
+		p.warn("%d HelmReleases have no inventory: what they installed is not compared", f.Unrecorded)
+	}
+}
+
+// InstancePatch is what a person adds to a FluxInstance so that it runs none of the
+// controllers that an agent replaces.
+func InstancePatch(f Facts) string {
+	var b strings.Builder
+	b.WriteString("spec:\n  kustomize:\n    patches:\n")
+	for _, c := range f.Replaced {
+		fmt.Fprintf(&b, "    - target: {kind: Deployment, name: %s}\n      patch: |\n        - {op: replace, path: /spec/replicas, value: 0}\n", c.Name)
+	}
+	return b.String()
+}
+
+// Runs names the controllers that an agent replaces and that are to run.
+func (f Facts) Runs() []string {
+	var list []string
+	for _, c := range f.Replaced {
+		if c.Replicas > 0 {
+			list = append(list, c.Name)
+		}
+	}
+	return list
+}
