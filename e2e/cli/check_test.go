@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/e2e/scenario"
 	"github.com/cascade-gitops/cascade/e2e/stage"
@@ -76,7 +77,7 @@ func (c *checked) install(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rights, workload, err := deploy.Agent(deploy.Options{Image: "cascade:v1"})
+	rights, workload, err := deploy.Agent(deploy.Options{AgentValues: v1alpha1.AgentValues{Image: "cascade:v1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
