@@ -5,13 +5,17 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fluxcd/pkg/ssa/utils"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -157,6 +161,40 @@ func fluxSecret() client.ObjectKey {
 	return client.ObjectKey{Namespace: "flux-system", Name: "flux-system"}
 }
 
+// hasLogin reads the login that the cluster has for this server.
+func (b *bootstrap) hasLogin(ctx context.Context, c client.Client) (map[string][]byte, error) {
+	for _, key := range []client.ObjectKey{b.secretKey(), fluxSecret()} {
+		has, err := loginSecret(ctx, c, key)
+		if err != nil {
+			return nil, err
+		}
+		if has == nil {
+			continue
+		}
+		git := &sourcev1.GitRepository{}
+		err = c.Get(ctx, key, git)
+		switch {
+		case apierrors.IsNotFound(err) || meta.IsNoMatchError(err):
+			// A key was made, and the call ended.
+			if !strings.HasPrefix(b.url, "ssh://") {
+				has = login.Elsewhere(b.url, has)
+			}
+		case err != nil:
+			return nil, fmt.Errorf("cannot read GitRepository %s: %w", key, err)
+		case !sameServer(git.Spec.URL, b.url):
+			has = login.Elsewhere(b.url, has)
+		}
+		return has, nil
+	}
+	return nil, nil
+}
+
+func sameServer(a, b string) bool {
+	x, errX := url.Parse(a)
+	y, errY := url.Parse(b)
+	return errX == nil && errY == nil && x.Scheme == y.Scheme && x.Host == y.Host
+}
+
 // logIn decides on the login. A key that is made is kept before it is shown: who ends the
 // command between the two would have to add another one.
 func (b *bootstrap) logIn(ctx context.Context, c client.Client) (*login.Login, error) {
@@ -164,7 +202,7 @@ func (b *bootstrap) logIn(ctx context.Context, c client.Client) (*login.Login, e
 	if err != nil {
 		return nil, err
 	}
-	has, err := loginSecret(ctx, c, b.secretKey(), fluxSecret())
+	has, err := b.hasLogin(ctx, c)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"testing/fstest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -58,6 +59,9 @@ func TestBootstrapDecides(t *testing.T) {
 		}, []string{"serviceAccountName: cascade-sync", "  - cascade-sync\n"}, nil},
 		"Flux":       {"events go to Flux's controller, and its sync stays", fluxFiles(""), nil, []string{"--events-addr=http://notification-controller.flux-system.svc.cluster.local./", "count: 0"}, []string{"- sync.yaml"}},
 		"FluxEvents": {"what is said counts", fluxFiles(""), func(b *bootstrap) { b.options.EventsAddress = "http://other" }, []string{"--events-addr=http://other"}, []string{"notification-controller.flux-system"}},
+		"Operated": {"an operator has the definitions, the controllers and the sync", nil, func(b *bootstrap) {
+			b.operated = &layout.Flux{Namespace: "flux-system", Definitions: []string{"kustomizations.kustomize.toolkit.fluxcd.io"}, Others: []string{"notification-controller"}, Kustomization: &unstructured.Unstructured{Object: map[string]any{}}}
+		}, []string{"--events-addr=", "name: layers.cascade.dev"}, []string{"name: kustomizations.kustomize.toolkit.fluxcd.io", "- sync.yaml", "replicas:\n-"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, _ := newBootstrapOf(tc.change)

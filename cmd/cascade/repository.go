@@ -69,22 +69,20 @@ func (l *loginFlags) some() bool {
 	return l.username != "" || l.passwordStdin || l.keyFile != "" || os.Getenv("GIT_PASSWORD") != ""
 }
 
-// loginSecret reads the first of some Secrets that is there.
-func loginSecret(ctx context.Context, c client.Client, keys ...client.ObjectKey) (map[string][]byte, error) {
-	for _, key := range keys {
-		secret := &corev1.Secret{}
-		err := c.Get(ctx, key, secret)
-		if err == nil {
-			return secret.Data, nil
-		}
-		if !apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("cannot read Secret %s: %w", key, err)
-		}
+// loginSecret reads a login, nil if there is no such Secret.
+func loginSecret(ctx context.Context, c client.Client, key client.ObjectKey) (map[string][]byte, error) {
+	secret := &corev1.Secret{}
+	err := c.Get(ctx, key, secret)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
 	}
-	return nil, nil
+	if err != nil {
+		return nil, fmt.Errorf("cannot read Secret %s: %w", key, err)
+	}
+	return secret.Data, nil
 }
 
-// keepLogin creates the Secret, or updates it. Fields of others in it stay.
+// keepLogin creates the Secret, or replaces what is in it.
 func keepLogin(ctx context.Context, c client.Client, key client.ObjectKey, data map[string][]byte) error {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Data: data}
 	err := c.Create(ctx, secret)

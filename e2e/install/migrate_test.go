@@ -196,6 +196,7 @@ func TestMigrate(t *testing.T) {
 	}
 	f.leads(t, "kustomize-controller", true)
 
+	f.operatorIsAsked(t)
 	// A call that is ended in the middle, with Flux's controllers at zero and no agent.
 	if out, complaints, code := f.run(t, "", "migrate", "from-flux", "--image", "cascade.local/none:dev", "--yes", "--timeout", "15s"); code == 0 {
 		t.Errorf("it ended well within 15 s\n%s%s", out, complaints)
@@ -233,6 +234,50 @@ func TestMigrate(t *testing.T) {
 	f.gone(t, "apps/v1", "Deployment", stage.Namespace, "cascade")
 	f.onlyOurs(t, from)
 	f.oneAtATime(t, from)
+	// Flux's controllers leave what they do not find in Git any more if it says so itself.
+	for _, u := range []*unstructured.Unstructured{
+		named("v1", "Namespace", "", stage.Namespace), named("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "layers.cascade.dev"),
+	} {
+		if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(u), u); err != nil || u.GetAnnotations()["kustomize.toolkit.fluxcd.io/prune"] != "disabled" {
+			t.Errorf("%s %s would be pruned: %v %v", u.GetKind(), u.GetName(), u.GetAnnotations(), err)
+		}
+	}
+}
+
+// fluxInstance declares Flux's controllers to its operator.
+const fluxInstance = `{apiVersion: fluxcd.controlplane.io/v1, kind: FluxInstance, metadata: {name: flux, namespace: flux-system}}`
+
+// operatorIsAsked: controllers that an operator declares are not stopped behind its back.
+func (f *fluxed) operatorIsAsked(t *testing.T) {
+	t.Helper()
+	f.Apply(t, `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: fluxinstances.fluxcd.controlplane.io}
+spec:
+  group: fluxcd.controlplane.io
+  names: {kind: FluxInstance, listKind: FluxInstanceList, plural: fluxinstances, singular: fluxinstance}
+  scope: Namespaced
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+`)
+	scenario.Eventually(t, scenario.Converge, "the operator's kind is served", func(ctx context.Context) error {
+		c, err := f.tier.Client()
+		if err != nil {
+			return err
+		}
+		return stage.Apply(ctx, c, fluxInstance)
+	})
+	_, complaints, code := f.run(t, "", "migrate", "from-flux", "--image", stage.Image, "--yes")
+	if code == 0 || !strings.Contains(complaints, "cannot stop the controllers of FluxInstance flux-system/flux") || !strings.Contains(complaints, "target: {kind: Deployment, name: helm-controller}") {
+		t.Errorf("an operator's controllers: it ends with %d\n%s", code, complaints)
+	}
+	f.leads(t, "kustomize-controller", true)
+	c, err := f.tier.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Delete(t.Context(), named("fluxcd.controlplane.io/v1", "FluxInstance", "flux-system", "flux")); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // commitsArrive: a commit arrives by the agent.
@@ -252,7 +297,7 @@ func (f *fluxed) onlyOurs(t *testing.T, from int64) {
 	t.Helper()
 	for _, d := range f.deleted(t, from) {
 		_, name, _ := strings.Cut(d, "/")
-		if !strings.HasPrefix(name, "cascade") {
+		if !strings.HasPrefix(name, "cascade") && d != "fluxinstances/flux" {
 			t.Errorf("there was deleted %s", d)
 		}
 	}

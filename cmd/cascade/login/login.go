@@ -198,6 +198,21 @@ func firstOf(texts ...[]byte) []byte {
 	return nil
 }
 
+// Elsewhere is what of a Secret may be used at another server than the one that it is for: a
+// key, of which a server learns the public half only. A password would be given away.
+func Elsewhere(address string, data map[string][]byte) map[string][]byte {
+	kept := map[string][]byte{}
+	if u, err := url.Parse(address); err != nil || u.Scheme != "ssh" || data[identityKey] == nil {
+		return kept
+	}
+	for _, key := range []string{identityKey, passwordKey} {
+		if data[key] != nil {
+			kept[key] = data[key]
+		}
+	}
+	return kept
+}
+
 // InUse is the login of a Secret as it is, for a repository that is synced with it already.
 func InUse(address string, data map[string][]byte) (*Login, error) {
 	u, err := url.Parse(address)

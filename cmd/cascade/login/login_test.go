@@ -77,6 +77,27 @@ func TestNew(t *testing.T) {
 	}
 }
 
+// TestElsewhere: another server gets no password.
+func TestElsewhere(t *testing.T) {
+	web := map[string][]byte{"username": []byte("ann"), "password": []byte("x"), "bearerToken": []byte("y"), "ca.crt": []byte("ca")}
+	shell := map[string][]byte{"identity": []byte("key"), "password": []byte("phrase"), "known_hosts": []byte(hostLine)}
+	for name, tc := range map[string]struct {
+		reason string
+		url    string
+		data   map[string][]byte
+		want   []string
+	}{
+		"Password": {"it would be given away", "https://other.example/a", web, nil},
+		"ForKey":   {"nor is it the phrase of a key", "ssh://git@other.example/a", web, nil},
+		"Key":      {"a key is shown by its public half, and the server is not known yet", "ssh://git@other.example/a", shell, []string{"identity", "password"}},
+		"KeyToWeb": {"a phrase is no password", "https://other.example/a", shell, nil},
+	} {
+		if got := slices.Sorted(maps.Keys(Elsewhere(tc.url, tc.data))); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %s: it keeps %v, want %v", name, tc.reason, got, tc.want)
+		}
+	}
+}
+
 // TestNewRefuses: no error has what is secret.
 func TestNewRefuses(t *testing.T) {
 	for name, tc := range map[string]struct {
