@@ -103,7 +103,7 @@ func bootstrapByHTTPS(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, e := range events {
-		if e.Writes() && e.ObjectRef.Resource == "deployments" && !e.ByAgent() && strings.HasPrefix(e.UserAgent, "cascade") {
+		if e.Writes() && e.ObjectRef.Resource == "deployments" && strings.HasPrefix(e.UserAgent, "cascade/") {
 			t.Errorf("the change did not come by Git: %s %s of %s", e.Verb, e.RequestURI, e.UserAgent)
 		}
 	}

@@ -92,7 +92,7 @@ func TestInstall(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range events {
-			if e.Writes() && strings.HasPrefix(e.UserAgent, "cascade") && !strings.Contains(e.RequestURI, "dryRun=All") {
+			if e.Writes() && strings.HasPrefix(e.UserAgent, "cascade/") && !strings.Contains(e.RequestURI, "dryRun=All") {
 				t.Errorf("it wrote: %s %s", e.Verb, e.RequestURI)
 			}
 		}
