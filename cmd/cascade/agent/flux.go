@@ -20,6 +20,8 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/cascade-gitops/cascade/cmd/cascade/lease"
 )
 
 // leasePoll is the pause between two looks at the leases of Flux's controllers.
@@ -122,11 +124,11 @@ func serveWaiting(ctx context.Context, address string) (stop func(), err error) 
 func (f *fluxControllers) holder(ctx context.Context) (string, error) {
 	for _, namespace := range f.namespaces {
 		for _, name := range f.leases {
-			lease, err := f.lease(ctx, namespace, name)
+			found, err := f.lease(ctx, namespace, name)
 			if err != nil {
 				return "", err
 			}
-			if lease != nil && held(lease, f.now()) {
+			if found != nil && lease.Held(found, f.now()) {
 				return namespace + "/" + name, nil
 			}
 		}
@@ -138,23 +140,14 @@ func (f *fluxControllers) holder(ctx context.Context) (string, error) {
 func (f *fluxControllers) lease(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, leasePoll)
 	defer cancel()
-	lease, err := f.clients.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
+	found, err := f.clients.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read Lease %s/%s: %w", namespace, name, err)
 	}
-	return lease, nil
-}
-
-// held reports whether somebody holds a lease now.
-func held(lease *coordinationv1.Lease, now time.Time) bool {
-	s := lease.Spec
-	if s.HolderIdentity == nil || *s.HolderIdentity == "" || s.RenewTime == nil || s.LeaseDurationSeconds == nil {
-		return false
-	}
-	return now.Before(s.RenewTime.Add(time.Duration(*s.LeaseDurationSeconds) * time.Second))
+	return found, nil
 }
 
 // watched are the Leases of which the cache has the metadata: what their watch shows is

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
+	"github.com/cascade-gitops/cascade/cmd/cascade/lease"
 	"github.com/cascade-gitops/cascade/remote/epoch"
 	"github.com/cascade-gitops/cascade/remote/tenure"
 )
@@ -155,13 +156,13 @@ func (s *sharding) lease(namespace string) func(name string) string {
 func (s *sharding) fluxLeases() []string {
 	var names []string
 	if slices.ContainsFunc(sourceKinds(), s.reconciles) {
-		names = append(names, "source-controller-leader-election")
+		names = append(names, lease.SourceController)
 	}
 	if s.reconciles(kustomizev1.KustomizationKind) {
-		names = append(names, "kustomize-controller-leader-election")
+		names = append(names, lease.KustomizeController)
 	}
 	if s.reconciles(helmv2.HelmReleaseKind) {
-		names = append(names, "helm-controller-leader-election")
+		names = append(names, lease.HelmController)
 	}
 	return names
 }

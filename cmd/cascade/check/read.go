@@ -27,6 +27,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/lease"
 	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/remote/report"
 	"github.com/cascade-gitops/cascade/remote/tenure"
@@ -144,13 +145,8 @@ func definitionOf(crd *apiextensionsv1.CustomResourceDefinition) Definition {
 	return d
 }
 
-// fluxLeases are those of Flux's controllers whose work an agent does.
-func fluxLeases() []string {
-	return []string{"source-controller-leader-election", "kustomize-controller-leader-election", "helm-controller-leader-election"}
-}
-
 func (r *Reader) controllers(ctx context.Context, f *Facts) error {
-	for _, name := range fluxLeases() {
+	for _, name := range lease.OfFlux() {
 		list := &coordinationv1.LeaseList{}
 		if err := r.Client.List(ctx, list, client.MatchingFields{"metadata.name": name}); err != nil {
 			return fmt.Errorf("cannot list Leases: %w", err)
@@ -163,17 +159,17 @@ func (r *Reader) controllers(ctx context.Context, f *Facts) error {
 }
 
 func leaseOf(l *coordinationv1.Lease) Lease {
-	lease := Lease{Namespace: l.Namespace, Name: l.Name}
+	of := Lease{Namespace: l.Namespace, Name: l.Name}
 	if l.Spec.HolderIdentity != nil {
-		lease.Holder = *l.Spec.HolderIdentity
+		of.Holder = *l.Spec.HolderIdentity
 	}
 	if l.Spec.RenewTime != nil {
-		lease.Renewed = l.Spec.RenewTime.Time
+		of.Renewed = l.Spec.RenewTime.Time
 	}
 	if l.Spec.LeaseDurationSeconds != nil {
-		lease.Holds = time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
+		of.Holds = time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
 	}
-	return lease
+	return of
 }
 
 func (r *Reader) agent(ctx context.Context, f *Facts) error {
@@ -204,14 +200,14 @@ func (r *Reader) agent(ctx context.Context, f *Facts) error {
 		return fmt.Errorf("cannot list Leases: %w", err)
 	}
 	for i := range leases.Items {
-		lease := leaseOf(&leases.Items[i])
-		switch n, shard := tenure.ShardOf(lease.Name); {
-		case lease.Name == v1alpha1.LeaderLease:
-			f.Leader = &lease
-		case lease.Name == v1alpha1.HeartbeatLease:
-			f.Heartbeat = &lease
+		found := leaseOf(&leases.Items[i])
+		switch n, shard := tenure.ShardOf(found.Name); {
+		case found.Name == v1alpha1.LeaderLease:
+			f.Leader = &found
+		case found.Name == v1alpha1.HeartbeatLease:
+			f.Heartbeat = &found
 		case shard:
-			f.Shards[n] = lease
+			f.Shards[n] = found
 		}
 	}
 	return r.reported(ctx, f)

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/lease"
 	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/inventory"
 )
@@ -108,33 +109,20 @@ func holder(ctx context.Context, c client.Client, now time.Time, which func(stri
 		return "", fmt.Errorf("cannot list Leases to tell whether somebody works on the same objects: %w", err)
 	}
 	for i := range list.Items {
-		if l := &list.Items[i]; which(l.Name) && held(l, now) {
+		if l := &list.Items[i]; which(l.Name) && lease.Held(l, now) {
 			return l.Namespace + "/" + l.Name, nil
 		}
 	}
 	return "", nil
 }
 
-func works(lease string) bool {
-	return lease == v1alpha1.LeaderLease || strings.HasPrefix(lease, v1alpha1.LeaderLease+"-") || slices.Contains(fluxLeases(), lease)
-}
-
-// fluxLeases are those of Flux's controllers whose work an agent does.
-func fluxLeases() []string {
-	return []string{"source-controller-leader-election", "kustomize-controller-leader-election", "helm-controller-leader-election"}
+func works(name string) bool {
+	return name == v1alpha1.LeaderLease || strings.HasPrefix(name, v1alpha1.LeaderLease+"-") || slices.Contains(lease.OfFlux(), name)
 }
 
 // FluxHolder names a lease by which a controller of Flux works in a cluster; empty if none does.
 func FluxHolder(ctx context.Context, c client.Client, now time.Time) (string, error) {
-	return holder(ctx, c, now, func(lease string) bool { return slices.Contains(fluxLeases(), lease) })
-}
-
-func held(l *coordinationv1.Lease, now time.Time) bool {
-	s := l.Spec
-	if s.HolderIdentity == nil || *s.HolderIdentity == "" || s.RenewTime == nil || s.LeaseDurationSeconds == nil {
-		return false
-	}
-	return now.Before(s.RenewTime.Add(time.Duration(*s.LeaseDurationSeconds) * time.Second))
+	return holder(ctx, c, now, func(name string) bool { return slices.Contains(lease.OfFlux(), name) })
 }
 
 // reconciled are the kinds whose objects have finalizers of an agent.

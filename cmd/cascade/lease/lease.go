@@ -1,0 +1,31 @@
+// Package lease tells whether somebody holds the Lease of a leader election, and which
+// Leases are those of Flux's controllers. It is pure.
+//
+// Failure model: a Lease that lacks what an election writes is held by nobody. The clocks of
+// two machines may differ; who must not be wrong waits longer than a Lease holds.
+package lease
+
+import (
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+)
+
+// Leases of the controllers of Flux whose work an agent does, which are in Flux's namespace.
+const (
+	SourceController    = "source-controller-leader-election"
+	KustomizeController = "kustomize-controller-leader-election"
+	HelmController      = "helm-controller-leader-election"
+)
+
+// OfFlux are all of them.
+func OfFlux() []string { return []string{SourceController, KustomizeController, HelmController} }
+
+// Held reports whether somebody holds a Lease now.
+func Held(l *coordinationv1.Lease, now time.Time) bool {
+	s := l.Spec
+	if s.HolderIdentity == nil || *s.HolderIdentity == "" || s.RenewTime == nil || s.LeaseDurationSeconds == nil {
+		return false
+	}
+	return now.Before(s.RenewTime.Add(time.Duration(*s.LeaseDurationSeconds) * time.Second))
+}
