@@ -15,8 +15,9 @@ import (
 var doors = map[string]string{
 	"cmd/cascade/agent/agent.go": "guarded at once",
 	"cmd/cascade/main.go":        "the kubeconfig of whoever runs the command line",
-	"cmd/cascade/install.go":     "the same",
-	"remote/connect.go":          "read for remote/link, which guards it in calls",
+	"cmd/cascade/check.go":       "the same",
+	"cmd/cascade/child.go":       "the same, for a cluster of theirs",
+	"remote/kubeconfig.go":       "read for remote/link, which guards it in calls",
 	"remote/credential.go":       "holds a credential, connects to nothing",
 	"remote/link/reach.go":       "guarded in calls",
 	"syncer/target/target.go":    "guarded in connect",
