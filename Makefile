@@ -388,11 +388,14 @@ $(GOVULNCHECK):
 	GOBIN=$(BIN) go install golang.org/x/vuln/cmd/govulncheck@v1.9.0
 	mv $(BIN)/govulncheck $@
 
-# Without a network this takes a few seconds, and nothing is built for it.
+# Without a network this takes a few seconds, and nothing is built for it. GOVULNDB may
+# name a copy of the database: file:///directory.
+export GOVULNDB ?= https://vuln.go.dev
 .PHONY: vulnerabilities
 vulnerabilities: ## known vulnerabilities in what the product and its releases call
-	@why=$$($(STATIC) go run -C deploy/release ./vulndb); if [ -n "$$why" ]; then echo "$$why"; else \
-		$(MAKE) $(GOVULNCHECK) && $(STATIC) $(GOVULNCHECK) -tags $(TAGS) ./cmd/... && $(STATIC) $(GOVULNCHECK) -C deploy/release ./...; fi
+	@why=$$($(STATIC) go run -C deploy/release ./vulndb "$$GOVULNDB"); if [ -n "$$why" ]; then echo "$$why"; else \
+		$(MAKE) $(GOVULNCHECK) && $(STATIC) $(GOVULNCHECK) -db "$$GOVULNDB" -tags $(TAGS) ./cmd/... && \
+		$(STATIC) $(GOVULNCHECK) -db "$$GOVULNDB" -C deploy/release ./...; fi
 
 .PHONY: lint
 lint: vulnerabilities $(STATICCHECK) ## known vulnerabilities, formatting, vet and staticcheck

@@ -1,13 +1,10 @@
 // Command vulndb finds out, before anything is built for it, whether the database of known
 // vulnerabilities can be asked. It prints nothing if so, and else a line that says why not,
-// which is no failure: a build without a network is one that works.
-//
-// GOVULNDB names another database, as it does for govulncheck: https://, http:// or
-// file://.
+// which is no failure: a build without a network is one that works. The argument is the
+// database's address, as govulncheck takes it: https://, http:// or file://.
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -21,9 +18,13 @@ import (
 const patience = 4 * time.Second
 
 func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: vulndb <address of the database>")
+		os.Exit(2)
+	}
+	database := os.Args[1]
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	database := cmp.Or(os.Getenv("GOVULNDB"), "https://vuln.go.dev")
 	if err := reach(ctx, database); err != nil {
 		fmt.Printf("vulnerabilities are not looked for: cannot reach their database %s: %v\n", database, err)
 	}
