@@ -68,13 +68,38 @@ func newAssets() *cobra.Command {
 	return cmd
 }
 
-// write writes all files. What can be refused without work comes first.
-func (a assets) write(ctx context.Context) error {
+// newNotes returns the command by which the Makefile asks for notes before it builds
+// anything.
+func newNotes() *cobra.Command {
+	var a assets
+	cmd := &cobra.Command{
+		Use: "notes", Short: "Print the notes of a version", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			notes, err := a.notes()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprint(cmd.OutOrStdout(), notes)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&a.version, "version", "", "the version, such as v1.2.0")
+	cmd.Flags().StringVar(&a.sources, "sources", "", "the checkout")
+	required(cmd, "version", "sources")
+	return cmd
+}
+
+func (a assets) notes() (string, error) {
 	text, err := os.ReadFile(filepath.Join(a.sources, "CHANGELOG.md"))
 	if err != nil {
-		return fmt.Errorf("cannot read notes: %w", err)
+		return "", fmt.Errorf("cannot read notes: %w", err)
 	}
-	notes, err := changelog.Notes(string(text), a.version)
+	return changelog.Notes(string(text), a.version)
+}
+
+// write writes all files. What can be refused without work comes first.
+func (a assets) write(ctx context.Context) error {
+	notes, err := a.notes()
 	if err != nil {
 		return err
 	}
