@@ -249,7 +249,9 @@ func (a assets) archives(context.Context) error {
 		name := fmt.Sprintf("_%s_%s_%s%s", a.version, system, architecture, suffix)
 		files := []archive.File{{Name: program, Mode: 0o755, From: from}, license}
 		if system != "windows" {
-			files = append(files, archive.File{Name: "kubectl-cascade", Link: program}, archive.File{Name: "kubectl_complete-cascade", Link: program})
+			for _, other := range []string{"kubectl-cascade", "kubectl_complete-cascade"} {
+				files = append(files, archive.File{Name: other, Link: program})
+			}
 		}
 		plug := []archive.File{{Name: "kubectl-" + program, Mode: 0o755, From: from}, license}
 		err := errors.Join(archive.Write(filepath.Join(a.dir, "cascade"+name), files, a.created),
