@@ -209,6 +209,7 @@ release: ## all files of VERSION=vX.Y.Z in bin/release, and its image in bin/ima
 	@test -z "$$(git status --porcelain)" || { echo "commit first: a release is made from a commit"; git status --short; exit 1; }
 	@tagged=$$(git rev-parse -q --verify 'refs/tags/$(VERSION)^{commit}' || true); test -z "$$tagged" -o "$$tagged" = '$(REVISION)' || \
 		{ echo "$(VERSION) is the tag of another commit, $$tagged: check that one out"; exit 1; }
+	@$(MAKE) -s $(RELEASE) && $(RELEASE) notes --version $(VERSION) --sources $(CURDIR) > /dev/null
 	rm -rf $(BIN)/platforms
 	$(MAKE) image $(PLATFORMS:%=platform-%) TAG=
 	$(PUBLISHED) go build -p $(P) -tags $(TAGS) -ldflags "$(LDFLAGS)" -o $(BIN)/cascade ./cmd/cascade

@@ -68,13 +68,38 @@ func newAssets() *cobra.Command {
 	return cmd
 }
 
-// write writes all files. What can be refused without work comes first.
-func (a assets) write(ctx context.Context) error {
+// newNotes returns the command by which the Makefile asks for notes before it builds
+// anything.
+func newNotes() *cobra.Command {
+	var a assets
+	cmd := &cobra.Command{
+		Use: "notes", Short: "Print the notes of a version", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			notes, err := a.notes()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprint(cmd.OutOrStdout(), notes)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&a.version, "version", "", "the version, such as v1.2.0")
+	cmd.Flags().StringVar(&a.sources, "sources", "", "the checkout")
+	required(cmd, "version", "sources")
+	return cmd
+}
+
+func (a assets) notes() (string, error) {
 	text, err := os.ReadFile(filepath.Join(a.sources, "CHANGELOG.md"))
 	if err != nil {
-		return fmt.Errorf("cannot read notes: %w", err)
+		return "", fmt.Errorf("cannot read notes: %w", err)
 	}
-	notes, err := changelog.Notes(string(text), a.version)
+	return changelog.Notes(string(text), a.version)
+}
+
+// write writes all files. What can be refused without work comes first.
+func (a assets) write(ctx context.Context) error {
+	notes, err := a.notes()
 	if err != nil {
 		return err
 	}
@@ -224,7 +249,9 @@ func (a assets) archives(context.Context) error {
 		name := fmt.Sprintf("_%s_%s_%s%s", a.version, system, architecture, suffix)
 		files := []archive.File{{Name: program, Mode: 0o755, From: from}, license}
 		if system != "windows" {
-			files = append(files, archive.File{Name: "kubectl-cascade", Link: program}, archive.File{Name: "kubectl_complete-cascade", Link: program})
+			for _, other := range []string{"kubectl-cascade", "kubectl_complete-cascade"} {
+				files = append(files, archive.File{Name: other, Link: program})
+			}
 		}
 		plug := []archive.File{{Name: "kubectl-" + program, Mode: 0o755, From: from}, license}
 		err := errors.Join(archive.Write(filepath.Join(a.dir, "cascade"+name), files, a.created),

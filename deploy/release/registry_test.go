@@ -64,6 +64,9 @@ func TestCommands(t *testing.T) {
 	if _, err := run(t, "push", "--layout", layout, "--repository", "cascade", "--tag", "x"); err == nil || !strings.Contains(err.Error(), "host/path") {
 		t.Errorf("a repository without a host: %v", err)
 	}
+	if out, err := run(t, "notes", "--version", "v0.1.0-rc.1", "--sources", "../.."); err != nil || !strings.HasPrefix(out, "### ") {
+		t.Errorf("notes are %q, %v", out, err)
+	}
 	if _, err := run(t, "rootfs", "--binary", self, "--to", filepath.Join(dir, "rootfs")); err != nil {
 		t.Error(err)
 	}

@@ -30,7 +30,8 @@ func Notes(changelog, version string) (string, error) {
 	}
 	switch {
 	case !ok:
-		return "", fmt.Errorf("cannot find notes of %s in CHANGELOG.md: give what is below [%s] the heading [%s] and a date", version, unreleased, name)
+		return "", fmt.Errorf("cannot find notes of %s in CHANGELOG.md: give what is below [%s] the heading [%s] and a date",
+			version, unreleased, name)
 	case notes == "":
 		return "", fmt.Errorf("cannot use the notes of %s in CHANGELOG.md: there are none below [%s]", version, name)
 	}

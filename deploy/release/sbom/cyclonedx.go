@@ -40,7 +40,8 @@ func (i Image) CycloneDX() ([]byte, error) {
 	bom.Components = &components
 	bom.Dependencies = &[]cdx.Dependency{{Ref: image.BOMRef, Dependencies: &inImage}, {Ref: program.BOMRef, Dependencies: &inProgram}}
 	var out bytes.Buffer
-	if err := cdx.NewBOMEncoder(&out, cdx.BOMFileFormatJSON).SetPretty(true).SetEscapeHTML(false).EncodeVersion(bom, cdx.SpecVersion1_6); err != nil {
+	encoder := cdx.NewBOMEncoder(&out, cdx.BOMFileFormatJSON).SetPretty(true).SetEscapeHTML(false)
+	if err := encoder.EncodeVersion(bom, cdx.SpecVersion1_6); err != nil {
 		return nil, fmt.Errorf("cannot write CycloneDX: %w", err)
 	}
 	return out.Bytes(), nil

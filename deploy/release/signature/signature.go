@@ -98,7 +98,8 @@ func (k Key) Image(ctx context.Context, at name.Digest) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("cannot bundle the signature of %s: %w", at, err)
 	}
-	err = ociremote.WriteAttestationNewBundleFormat(at, signed, types.CosignSignPredicateType, ociremote.WithRemoteOptions(image.Options(ctx)...))
+	requests := ociremote.WithRemoteOptions(image.Options(ctx)...)
+	err = ociremote.WriteAttestationNewBundleFormat(at, signed, types.CosignSignPredicateType, requests)
 	if err != nil {
 		return false, fmt.Errorf("cannot push the signature of %s: %w", at, err)
 	}
