@@ -196,11 +196,13 @@ func (c *cli) awaitSync(ctx context.Context, cl client.Client, pair synced) (rev
 			ready != nil && ready.Status == metav1.ConditionTrue {
 			return true, nil
 		}
-		last = troubles(git, k)
-		if last != "" && last != said {
-			said = last
-			c.say("%s", last)
+		// What a moment brings and takes along is not told.
+		now := troubles(git, fetched, k)
+		if now != "" && now == last && now != said {
+			said = now
+			c.say("%s", now)
 		}
+		last = now
 		return false, nil
 	})
 	if err != nil {
@@ -209,12 +211,18 @@ func (c *cli) awaitSync(ctx context.Context, cl client.Client, pair synced) (rev
 	return git.Status.Artifact.Revision, nil
 }
 
-// troubles are why a sync is not done, as the objects say.
-func troubles(git *sourcev1.GitRepository, k *kustomizev1.Kustomization) string {
-	for _, of := range []struct {
+// troubles are why a sync is not done, as the objects say. Before the commit is fetched, a
+// Kustomization can only say that it is not.
+func troubles(git *sourcev1.GitRepository, fetched bool, k *kustomizev1.Kustomization) string {
+	type told struct {
 		kind       string
 		conditions []metav1.Condition
-	}{{"GitRepository", git.Status.Conditions}, {"Kustomization", k.Status.Conditions}} {
+	}
+	all := []told{{"GitRepository", git.Status.Conditions}}
+	if fetched {
+		all = append(all, told{"Kustomization", k.Status.Conditions})
+	}
+	for _, of := range all {
 		if ready := meta.FindStatusCondition(of.conditions, fluxmeta.ReadyCondition); ready != nil && ready.Status == metav1.ConditionFalse {
 			return fmt.Sprintf("%s is not ready: %s: %s", of.kind, ready.Reason, ready.Message)
 		}
