@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -198,7 +197,7 @@ func (r *reader) console(t *testing.T, b pages.Block) pages.Block {
 		if r.synced == 0 && strings.HasPrefix(c.Text, "cascade reconcile kustomization podinfo") {
 			r.synced = time.Since(r.began)
 		}
-		if diff := cmp.Diff(steady(c.Output), steady(commands[i].Output)); diff != "" && !*update {
+		if diff := cmp.Diff(pages.Steady(c.Output), pages.Steady(commands[i].Output)); diff != "" && !*update {
 			t.Errorf("line %d: %s: -the page, +what was printed:\n%s", c.Line, c.Text, diff)
 		}
 	}
@@ -238,31 +237,6 @@ func (r *reader) page(text string) string {
 			r.used[w.page] = true
 			text = strings.ReplaceAll(text, w.here, w.page)
 		}
-	}
-	return text
-}
-
-// varying is what is another one each time, by what stands in its place.
-var varying = []struct {
-	is    *regexp.Regexp
-	stead string
-}{
-	{regexp.MustCompile(`sha1:[0-9a-f]{7,40}`), "sha1:COMMIT"},
-	{regexp.MustCompile(`\b[0-9a-f]{40}\b`), "COMMIT"},
-	{regexp.MustCompile(`\b[0-9a-f]{7}\b`), "COMMIT"},
-	{regexp.MustCompile(`\b(v[0-9]+\.[0-9]+\.[0-9]+[-+.0-9A-Za-z]*|devel|[0-9a-f]{12}(-dirty)?)\b`), "VERSION"},
-	{regexp.MustCompile(`\b([0-9]+(\.[0-9]+)?(ms|s|m|h))+\b`), "TIME"},
-	{regexp.MustCompile(`-[0-9a-z]{6,10}-[0-9a-z]{5}\b`), "-POD"},
-	{regexp.MustCompile(`\b10\.[0-9]+\.[0-9]+\.[0-9]+\b`), "ADDRESS"},
-	// The columns of tables are as wide as what is in them.
-	{regexp.MustCompile(` {2,}`), " "},
-	{regexp.MustCompile(`(?m) +$`), ""},
-}
-
-// steady is a text without what varies.
-func steady(text string) string {
-	for _, v := range varying {
-		text = v.is.ReplaceAllString(text, v.stead)
 	}
 	return text
 }
