@@ -94,7 +94,8 @@ func TestSteady(t *testing.T) {
 		{"another commit", "main@sha1:b2a5ae01", "main@sha1:000c1ffd8831d625af843d1781e90995a1789259"},
 		{"another version", "agent devel: 1 of 1", "agent v0.1.0: 1 of 1"},
 		{"wider columns and another age", "podinfo   1/1     1            1           35s", "podinfo 1/1 1 1 2m3s"},
-		{"another pod", "waiting for cascade-584d65569c-j6t85", "waiting for cascade-7f9b8c6d5-abcde"},
+		{"another pod", "pod cascade-584d65569c-j6t85", "pod cascade-7f9b8c6d5-bbcdf"},
+		{"it waits for two", "► waiting for pods: a\ndone\n", "► waiting for pods: a\n► waiting for pods: b\ndone\n"},
 		{"another address", "ClusterIP   10.96.13.114   <none>", "ClusterIP 10.107.3.4 <none>"},
 	} {
 		if a, b := Steady(tc.a), Steady(tc.b); a != b {

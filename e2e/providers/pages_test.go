@@ -63,8 +63,8 @@ func (a *admission) defineOurs(t *testing.T) {
 			}
 		}
 	}
-	for kind, plural := range map[string]string{"Namespace": "namespaces", "Secret": "secrets", "ConfigMap": "configmaps", "ServiceAccount": "serviceaccounts"} {
-		a.resources[schema.GroupKind{Kind: kind}] = schema.GroupVersionResource{Version: "v1", Resource: plural}
+	for _, kind := range []string{"Namespace", "Secret", "ConfigMap", "ServiceAccount"} {
+		a.resources[schema.GroupKind{Kind: kind}] = schema.GroupVersionResource{Version: "v1", Resource: strings.ToLower(kind) + "s"}
 	}
 	a.established(t)
 }
@@ -94,7 +94,8 @@ func (a *admission) page(t *testing.T, name string, left []string) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	shell, err := pages.NewShell(dir, []string{"HOME=" + dir, "PATH=" + strings.Join(append(scenario.Programs(t), os.Getenv("PATH")), ":"), "LC_ALL=C.UTF-8"})
+	path := append(scenario.Programs(t), os.Getenv("PATH"))
+	shell, err := pages.NewShell(dir, []string{"HOME=" + dir, "PATH=" + strings.Join(path, ":"), "LC_ALL=C.UTF-8"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,8 +227,9 @@ func (a *admission) example(t *testing.T) {
 			}
 		}
 	}
-	if want := []string{"profiles/cloud-controller-aws", "profiles/cloud-controller-azure", "profiles/cni"}; !slices.Equal(slices.Sorted(maps.Keys(profiles)), want) {
-		t.Errorf("the Layers push %v, want %v", slices.Sorted(maps.Keys(profiles)), want)
+	want := []string{"profiles/cloud-controller-aws", "profiles/cloud-controller-azure", "profiles/cni"}
+	if got := slices.Sorted(maps.Keys(profiles)); !slices.Equal(got, want) {
+		t.Errorf("the Layers push %v, want %v", got, want)
 	}
 	for _, path := range slices.Sorted(maps.Keys(profiles)) {
 		for _, u := range a.built(t, base, path, map[string]string{"cluster_name": "alpha", "pod_cidr": "192.168.0.0/16"}) {
@@ -247,7 +249,8 @@ func (a *admission) beforeNetwork(t *testing.T, release *unstructured.Unstructur
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(text), "key: node.cloudprovider.kubernetes.io/uninitialized") && !strings.Contains(string(text), "tolerations:\n- operator: Exists") {
+	taint, all := "key: node.cloudprovider.kubernetes.io/uninitialized", "tolerations:\n- operator: Exists"
+	if !strings.Contains(string(text), taint) && !strings.Contains(string(text), all) {
 		t.Errorf("HelmRelease %s tolerates no node that is new:\n%s", release.GetName(), text)
 	}
 }
@@ -256,7 +259,8 @@ func (a *admission) beforeNetwork(t *testing.T, release *unstructured.Unstructur
 func (a *admission) built(t *testing.T, base, path string, variables map[string]string) []*unstructured.Unstructured {
 	t.Helper()
 	files := filesys.MakeFsInMemory()
-	kustomization := kustypes.Kustomization{TypeMeta: kustypes.TypeMeta{APIVersion: kustypes.KustomizationVersion, Kind: kustypes.KustomizationKind}}
+	var kustomization kustypes.Kustomization
+	kustomization.APIVersion, kustomization.Kind = kustypes.KustomizationVersion, kustypes.KustomizationKind
 	err := fs.WalkDir(os.DirFS(filepath.Join(base, path)), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -299,11 +303,19 @@ func (a *admission) built(t *testing.T, base, path string, variables map[string]
 // guardedPages: a manifest with a field that nobody knows, or of a kind that nobody defines, is
 // found.
 func (a *admission) guardedPages(t *testing.T) {
+	const ours, release = "apiVersion: cascade.dev/v1alpha1\nmetadata: {name: a, namespace: guarded}\n", `apiVersion: helm.toolkit.fluxcd.io/v2
+kind: HelmRelease
+metadata: {name: a, namespace: guarded}
+spec:
+  interval: 1m
+  chart: {spec: {chart: ./charts/cluster-aws, sourceRef: {kind: GitRepository, name: base}}}
+`
 	for _, c := range []struct{ reason, text, want string }{
-		{"our own kind", "apiVersion: cascade.dev/v1alpha1\nkind: Layer\nmetadata: {name: a, namespace: guarded}\nspec: {clusterSelector: {}, agnet: {}}", "agnet"},
+		{"our own kind", ours + "kind: Layer\nspec: {clusterSelector: {}, agnet: {}}", "agnet"},
+		{"a kind that there is not", ours + "kind: Leyer", "nobody defines"},
+		{"a value of a chart", release + "  values: {version: v1.34.2, regoin: x}", "regoin"},
 		{"a provider's kind", "apiVersion: infrastructure.cluster.x-k8s.io/v1beta2\nkind: AWSClusterRoleIdentity\nmetadata: {name: a}\nspec: {roleArn: x}", "roleArn"},
-		{"a value of a chart", "apiVersion: helm.toolkit.fluxcd.io/v2\nkind: HelmRelease\nmetadata: {name: a, namespace: guarded}\nspec: {interval: 1m, chart: {spec: {chart: ./charts/cluster-aws, sourceRef: {kind: GitRepository, name: base}}}, values: {version: v1.34.2, regoin: x}}", "regoin"},
-		{"a kind that there is not", "apiVersion: cascade.dev/v1alpha1\nkind: Leyer\nmetadata: {name: a, namespace: guarded}", "nobody defines"},
+		{"what a webhook refuses", "apiVersion: infrastructure.cluster.x-k8s.io/v1beta2\nkind: AWSClusterRoleIdentity\nmetadata: {name: a}\nspec: {roleARN: x}", "sourceIdentityRef"},
 	} {
 		var found string
 		for _, err := range a.admit(t, parsed(t, c.reason, []byte(c.text))[0]) {
