@@ -196,13 +196,11 @@ func (c *cli) awaitSync(ctx context.Context, cl client.Client, pair synced) (rev
 			ready != nil && ready.Status == metav1.ConditionTrue {
 			return true, nil
 		}
-		// What a moment brings and takes along is not told.
-		now := troubles(git, fetched, k)
-		if now != "" && now == last && now != said {
-			said = now
-			c.say("%s", now)
+		last = troubles(git, fetched, k)
+		if last != "" && last != said {
+			said = last
+			c.say("%s", last)
 		}
-		last = now
 		return false, nil
 	})
 	if err != nil {
@@ -211,15 +209,17 @@ func (c *cli) awaitSync(ctx context.Context, cl client.Client, pair synced) (rev
 	return git.Status.Artifact.Revision, nil
 }
 
-// troubles are why a sync is not done, as the objects say. Before the commit is fetched, a
-// Kustomization can only say that it is not.
+// troubles are why a sync is not done, as the objects say. That there is no artifact, a
+// Kustomization goes on to say for a moment after there is one.
 func troubles(git *sourcev1.GitRepository, fetched bool, k *kustomizev1.Kustomization) string {
 	type told struct {
 		kind       string
 		conditions []metav1.Condition
 	}
 	all := []told{{"GitRepository", git.Status.Conditions}}
-	if fetched {
+	ready := meta.FindStatusCondition(k.Status.Conditions, fluxmeta.ReadyCondition)
+	tried := fetched && git.Status.Artifact != nil && k.Status.LastAttemptedRevision == git.Status.Artifact.Revision
+	if tried || ready != nil && ready.Reason != fluxmeta.ArtifactFailedReason {
 		all = append(all, told{"Kustomization", k.Status.Conditions})
 	}
 	for _, of := range all {

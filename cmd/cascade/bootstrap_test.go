@@ -11,6 +11,7 @@ import (
 	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -115,16 +116,22 @@ func TestTroubles(t *testing.T) {
 		reason             string
 		git, kustomization []metav1.Condition
 		fetched            bool
+		tried              string
 		want               string
 	}{
-		{"nothing is known yet", nil, nil, false, ""},
-		{"the source cannot log in", says("False", "AuthenticationFailed"), says("False", "ArtifactFailed"), false, "GitRepository is not ready: AuthenticationFailed: why"},
-		{"the commit is on its way", says("Unknown", "Progressing"), says("False", "ArtifactFailed"), false, ""},
-		{"the commit is there, and its path is not", says("True", "Succeeded"), says("False", "ArtifactFailed"), true, "Kustomization is not ready: ArtifactFailed: why"},
-		{"it is being applied", says("True", "Succeeded"), says("Unknown", "Progressing"), true, ""},
+		{"nothing is known yet", nil, nil, false, "", ""},
+		{"the source cannot log in", says("False", "AuthenticationFailed"), says("False", "ArtifactFailed"), false, "", "GitRepository is not ready: AuthenticationFailed: why"},
+		{"the commit is on its way", says("Unknown", "Progressing"), says("False", "ArtifactFailed"), false, "", ""},
+		{"the commit is there a moment before somebody looks at it", says("True", "Succeeded"), says("False", "ArtifactFailed"), true, "main@sha1:0", ""},
+		{"the commit is there, and its path is not", says("True", "Succeeded"), says("False", "ArtifactFailed"), true, "main@sha1:1", "Kustomization is not ready: ArtifactFailed: why"},
+		{"something else is not ready", says("True", "Succeeded"), says("False", "DependencyNotReady"), true, "", "Kustomization is not ready: DependencyNotReady: why"},
+		{"it is being applied", says("True", "Succeeded"), says("Unknown", "Progressing"), true, "main@sha1:1", ""},
 	} {
 		git, k := &sourcev1.GitRepository{}, &kustomizev1.Kustomization{}
-		git.Status.Conditions, k.Status.Conditions = tc.git, tc.kustomization
+		git.Status.Conditions, k.Status.Conditions, k.Status.LastAttemptedRevision = tc.git, tc.kustomization, tc.tried
+		if tc.fetched {
+			git.Status.Artifact = &fluxmeta.Artifact{Revision: "main@sha1:1"}
+		}
 		if got := troubles(git, tc.fetched, k); got != tc.want {
 			t.Errorf("%s: it says %q, want %q", tc.reason, got, tc.want)
 		}

@@ -86,7 +86,12 @@ type word struct{ page, here string }
 func newReader(t *testing.T) *reader {
 	t.Helper()
 	fleet, public := hub(t, "fleet"), publicRepository(t)
-	r := &reader{cluster: startCluster(t, true), dir: t.TempDir(), used: map[string]bool{}}
+	r := &reader{cluster: startCluster(t, false), dir: t.TempDir(), used: map[string]bool{}}
+	// Command line and agent are those that people get: one program, without the race detector.
+	bin := scenario.Path(t, "bin")
+	if err := r.tier.StartNode(t.Context(), bin); err != nil {
+		t.Fatal(err)
+	}
 	ca := filepath.Join(r.dir, "ca.crt")
 	config := fmt.Sprintf("[user]\n\tname = Ann\n\temail = ann@example.com\n[init]\n\tdefaultBranch = main\n[http]\n\tsslCAInfo = %s\n"+
 		"[credential]\n\thelper = \"!echo username=ann; echo password=hunter2hunter2; :\"\n", ca)
@@ -101,9 +106,8 @@ func newReader(t *testing.T) *reader {
 		{"--username ann", "--username ann --ca-file " + ca},
 	}
 	var err error
-	path := append(scenario.Programs(t), os.Getenv("PATH"))
 	r.shell, err = pages.NewShell(r.dir, []string{
-		"HOME=" + r.dir, "PATH=" + strings.Join(path, ":"), "KUBECONFIG=" + r.tier.Kubeconfig(), "CASCADE_IMAGE=" + stage.Image, "LC_ALL=C.UTF-8",
+		"HOME=" + r.dir, "PATH=" + bin + ":" + os.Getenv("PATH"), "KUBECONFIG=" + r.tier.Kubeconfig(), "CASCADE_IMAGE=" + stage.Image, "LC_ALL=C.UTF-8",
 	})
 	if err != nil {
 		t.Fatal(err)
