@@ -179,7 +179,8 @@ func (r *reader) follow(t *testing.T, blocks []pages.Block) {
 	}
 }
 
-// release stands for another program than before, which brings another image.
+// release stands for a block that gets the program of a release. The first is there already;
+// the next one would bring another image.
 func (r *reader) release(t *testing.T) {
 	t.Helper()
 	if len(r.left) > 1 {
