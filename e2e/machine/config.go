@@ -97,8 +97,7 @@ func (s settings) containerdConfig() string {
 }
 
 // kubeletConfig is as kubeadm has it, but for what a computer that does other things asks
-// for: nothing is evicted or collected because its disk is full, and settings of its kernel
-// stay as they are, for which the kubelet must believe that it may not change them.
+// for: nothing is evicted or collected because its disk is full.
 func (s settings) kubeletConfig() string {
 	return strings.NewReplacer("${cgroup}", "/"+s.Cgroup, "${dns}", s.ClusterDNS.String(), "${socket}", containerdSocket).Replace(
 		`apiVersion: kubelet.config.k8s.io/v1beta1
@@ -110,7 +109,6 @@ cgroupRoot: ${cgroup}
 enforceNodeAllocatable: []
 failCgroupV1: false
 failSwapOn: false
-featureGates: {KubeletInUserNamespace: true}
 clusterDNS: ["${dns}"]
 clusterDomain: cluster.local
 resolvConf: /etc/resolv.conf

@@ -18,7 +18,7 @@ const startTimeout = time.Minute
 // beginMachine is the first process of a machine. It ends, and the machine with it, when one
 // of its programs does.
 func beginMachine() (int, error) {
-	pipe := os.NewFile(lifeline, "pipe")
+	pipe := openLifeline()
 	var s settings
 	if err := json.NewDecoder(pipe).Decode(&s); err != nil {
 		return 1, fmt.Errorf("cannot learn what this machine is: %w", err)

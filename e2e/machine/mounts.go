@@ -34,16 +34,26 @@ func ownMounts() error {
 
 // Directories of a machine, below its own.
 const (
+	sysDir  = "sys"
 	etcDir  = "etc"
 	workDir = "work"
 	libDir  = "lib"
 	logDir  = "log"
 )
 
+// tunables are settings of the kernel as a kubelet wants them. It changes those that are
+// different, and ends if it cannot.
+func tunables() map[string]string {
+	return map[string]string{
+		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
+		"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
+	}
+}
+
 // machineMounts gives a machine its own directories, and takes the settings of the kernel
-// away that are those of the whole computer.
+// away that are those of the whole computer: the machine sees what its kubelet wants to see.
 func machineMounts(dir string) error {
-	for _, name := range []string{etcDir, workDir, libDir, logDir} {
+	for _, name := range []string{sysDir, etcDir, workDir, libDir, logDir} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
 			return fmt.Errorf("cannot make a directory of the machine: %w", err)
 		}
@@ -52,16 +62,30 @@ func machineMounts(dir string) error {
 		return err
 	}
 	etc := fmt.Sprintf("lowerdir=/etc,upperdir=%s,workdir=%s", filepath.Join(dir, etcDir), filepath.Join(dir, workDir))
-	return mountAll(
+	err := mountAll(
 		// As the first process of most distributions has it: mounts in containers spread.
 		mount{"none", "/", "", syscall.MS_REC | syscall.MS_SHARED, ""},
 		mount{"tmpfs", "/run", "tmpfs", syscall.MS_NOSUID | syscall.MS_NODEV, "mode=755"},
 		mount{"tmpfs", "/opt", "tmpfs", syscall.MS_NODEV, "mode=755"},
 		mount{"overlay", "/etc", "overlay", 0, etc},
-		mount{filepath.Join(dir, libDir), "/var/lib", "", syscall.MS_BIND, ""},
-		mount{filepath.Join(dir, logDir), "/var/log", "", syscall.MS_BIND, ""},
 		mount{"/proc/sys", "/proc/sys", "", syscall.MS_BIND, ""},
 		mount{"/proc/sys/net", "/proc/sys/net", "", syscall.MS_BIND, ""},
+	)
+	if err != nil {
+		return err
+	}
+	for name, value := range tunables() {
+		file := filepath.Join(dir, sysDir, filepath.Base(name))
+		if err := os.WriteFile(file, []byte(value+"\n"), 0o444); err != nil {
+			return fmt.Errorf("cannot write a setting of the machine: %w", err)
+		}
+		if err := mountAll(mount{file, filepath.Join("/proc/sys", name), "", syscall.MS_BIND, ""}); err != nil {
+			return err
+		}
+	}
+	return mountAll(
 		mount{"none", "/proc/sys", "", syscall.MS_BIND | syscall.MS_REMOUNT | syscall.MS_RDONLY, ""},
+		mount{filepath.Join(dir, libDir), "/var/lib", "", syscall.MS_BIND, ""},
+		mount{filepath.Join(dir, logDir), "/var/log", "", syscall.MS_BIND, ""},
 	)
 }

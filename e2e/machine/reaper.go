@@ -68,7 +68,7 @@ func (r *reaper) start(output *os.File, env []string, name string, args ...strin
 		standard = os.Stdout
 	}
 	process, err := os.StartProcess(file, append([]string{file}, args...), &os.ProcAttr{
-		Env: append(os.Environ(), env...), Files: []*os.File{null, standard, output},
+		Env: environment(os.Environ(), env...), Files: []*os.File{null, standard, output},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot start %s: %w", name, err)

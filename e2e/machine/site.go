@@ -4,18 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 )
 
-// roleVariable says what a process that Main started is. Without it, Main is the program
-// that somebody called.
+// roleVariable says what a process that Main started is. Whoever reads it removes it, so
+// that what the process starts is nothing of this by mistake.
 const roleVariable = "CASCADE_MACHINE_ROLE"
 
 const (
@@ -24,7 +26,9 @@ const (
 	roleMachine = "machine"
 )
 
-// siteVariable has the process id of the program that made the site.
+// siteVariable has the process id of the program that made the site. It is set in all
+// processes of a site, and there cannot be a site in a site: a program that is started
+// again by mistake ends, and does not start another.
 const siteVariable = "CASCADE_MACHINE_SITE"
 
 // prefix begins the names of directories and cgroups.
@@ -40,23 +44,35 @@ const namespaces = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NE
 // one again, with the same arguments: run is called in it. On a computer that cannot have
 // a site, Main says why and runs nothing.
 func Main(run func() int) int {
-	var code int
-	var err error
-	switch os.Getenv(roleVariable) {
-	case roleInside:
-		return run()
-	case roleSite:
-		code, err = beginSite()
-	case roleMachine:
-		code, err = beginMachine()
-	default:
-		code, err = openSite()
+	role := os.Getenv(roleVariable)
+	code, err := 1, os.Unsetenv(roleVariable)
+	if err == nil {
+		code, err = play(role, os.Getenv(siteVariable) != "", run)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return code
+}
+
+// play does what a role is for. Without one, this is the program that somebody called.
+func play(role string, onSite bool, run func() int) (int, error) {
+	switch {
+	case role == "" && onSite:
+		return 1, errors.New("cannot open a site on a site: this program was started by one that runs on a site already")
+	case role == "":
+		return openSite()
+	case !onSite:
+		return 1, fmt.Errorf("cannot be %q without a site: unset %s", role, roleVariable)
+	case role == roleSite:
+		return beginSite()
+	case role == roleInside:
+		return run(), nil
+	case role == roleMachine:
+		return beginMachine()
+	}
+	return 1, fmt.Errorf("cannot be %q: there is no such role; unset %s", role, roleVariable)
 }
 
 // openSite runs the program on a site, and removes what is left of that.
@@ -70,6 +86,9 @@ func openSite() (code int, err error) {
 		return 1, fmt.Errorf("cannot make the directory of the site: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir), removeCgroups(cgroupOf(os.Getpid()))) }()
+	if err := openCgroup(cgroupOf(os.Getpid())); err != nil {
+		return 1, err
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	ours, theirs, err := os.Pipe()
@@ -81,7 +100,7 @@ func openSite() (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	cmd.Env = append(cmd.Env, "TMPDIR="+dir, siteVariable+"="+strconv.Itoa(os.Getpid()))
+	cmd.Env = environment(cmd.Env, "TMPDIR="+dir, siteVariable+"="+strconv.Itoa(os.Getpid()))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Start(); err != nil {
 		return 1, fmt.Errorf("cannot start the site: %w", err)
@@ -103,22 +122,39 @@ func first(role string, args []string, pipe *os.File) (*exec.Cmd, error) {
 		return nil, fmt.Errorf("cannot find this program: %w", err)
 	}
 	cmd := exec.Command(program, args...)
-	cmd.Env = append(os.Environ(), roleVariable+"="+role)
+	cmd.Env = environment(os.Environ(), roleVariable+"="+role)
 	cmd.ExtraFiles = []*os.File{pipe}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces, Setpgid: true}
 	return cmd, nil
 }
 
+// environment is one with some variables set. Each is in it once: of two of one name, Go's
+// programs see the first and others the last.
+func environment(of []string, set ...string) []string {
+	result := slices.DeleteFunc(slices.Clone(of), func(have string) bool {
+		name, _, _ := strings.Cut(have, "=")
+		return slices.ContainsFunc(set, func(s string) bool { return strings.HasPrefix(s, name+"=") })
+	})
+	return append(result, set...)
+}
+
 // beginSite is the first process of a site. It runs the program beside it, and collects what
-// ended without a parent.
+// ended without a parent. Before it starts anything, it goes where its limits are.
 func beginSite() (int, error) {
+	site, err := strconv.Atoi(os.Getenv(siteVariable))
+	if err != nil {
+		return 1, fmt.Errorf("cannot tell which site this is: %w", err)
+	}
+	if err := joinCgroup(programsOf(site)); err != nil {
+		return 1, err
+	}
 	if err := ownMounts(); err != nil {
 		return 1, err
 	}
-	endWithPipe(os.NewFile(lifeline, "pipe"))
+	endWithPipe(openLifeline())
 	r := newReaper()
-	if code, err := r.run(os.Stderr, nil, "ip", "link", "set", "lo", "up"); err != nil || code != 0 {
-		return 1, fmt.Errorf("cannot set up the network of the site: %d: %w", code, err)
+	if err := r.must(os.Stderr, "ip", "link", "set", "lo", "up"); err != nil {
+		return 1, err
 	}
 	program, err := os.Executable()
 	if err != nil {
@@ -127,16 +163,18 @@ func beginSite() (int, error) {
 	return r.run(os.Stderr, []string{roleVariable + "=" + roleInside}, program, os.Args[1:]...)
 }
 
+// openLifeline is the pipe of a first process, which nothing inherits from it.
+func openLifeline() *os.File {
+	syscall.CloseOnExec(lifeline)
+	return os.NewFile(lifeline, "pipe")
+}
+
 // endWithPipe ends the process, and with it all of its namespaces, when the other end of a
 // pipe is closed.
 func endWithPipe(pipe *os.File) {
 	go func() {
-		buffer := make([]byte, 1)
-		for {
-			if _, err := pipe.Read(buffer); err != nil {
-				os.Exit(1)
-			}
-		}
+		_, _ = io.Copy(io.Discard, pipe)
+		os.Exit(1)
 	}()
 }
 
