@@ -148,8 +148,8 @@ ports: [{name: http, port: %d, protocol: TCP}]
 `, address, port)
 }
 
-// source is a GitRepository of the agent's namespace, and the Kustomization of all that is
-// in it.
+// source is a GitRepository of the agent's namespace, and the Kustomization of its directory
+// app.
 func source(name, url string) string {
 	return fmt.Sprintf(`apiVersion: source.toolkit.fluxcd.io/v1
 kind: GitRepository
@@ -165,9 +165,40 @@ kind: Kustomization
 metadata: {name: %[1]s, namespace: cascade-system}
 spec:
   sourceRef: {kind: GitRepository, name: %[1]s}
-  path: ./
+  path: ./app
   prune: true
   interval: 10m
   retryInterval: 1s
 `, name, url)
+}
+
+// chart is a chart of one Deployment.
+func chart() map[string]string {
+	return map[string]string{
+		"chart/Chart.yaml": "apiVersion: v2\nname: web\nversion: 1.0.0\n",
+		"chart/templates/web.yaml": `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: {{ .Release.Name }}}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers: [{name: web, image: {{ .Values.image | quote }}}]
+`,
+	}
+}
+
+// release is a HelmRelease of the chart that a source has.
+func release(name, source, image string) string {
+	return fmt.Sprintf(`apiVersion: helm.toolkit.fluxcd.io/v2
+kind: HelmRelease
+metadata: {name: %s, namespace: default}
+spec:
+  interval: 10m
+  chart: {spec: {chart: ./chart, sourceRef: {kind: GitRepository, name: %s, namespace: cascade-system}}}
+  values: {image: %q}
+`, name, source, image)
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -100,7 +101,7 @@ func (r *images) push(t *testing.T, repository string, image v1.Image) {
 	}
 }
 
-// fromScratch is an image with programs and nothing else, by their paths. The first argument is the one it runs.
+// fromScratch is an image with programs and nothing else, by their paths.
 func fromScratch(t *testing.T, programs map[string]string, entrypoint ...string) v1.Image {
 	t.Helper()
 	var content bytes.Buffer
@@ -129,7 +130,7 @@ func fromScratch(t *testing.T, programs map[string]string, entrypoint ...string)
 		t.Fatal(err)
 	}
 	image, err = mutate.ConfigFile(image, &v1.ConfigFile{
-		Architecture: "amd64", OS: "linux", Config: v1.Config{Entrypoint: entrypoint}, RootFS: rootFS(t, image),
+		Architecture: runtime.GOARCH, OS: "linux", Config: v1.Config{Entrypoint: entrypoint}, RootFS: rootFS(t, image),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -69,7 +69,9 @@ func startStand(t *testing.T) *stand {
 	}
 	s.agent = s.pullable(private+"/cascade") + "@" + s.registry.release(t, s.bin)
 	waiter := map[string]string{"waiter": filepath.Join(s.bin, "waiter")}
-	s.sandbox = archive(t, fromScratch(t, waiter, "/waiter"), sandbox)
+	pause := fromScratch(t, waiter, "/waiter")
+	s.sandbox = archive(t, pause, sandbox)
+	s.registry.push(t, "web", pause)
 	s.registry.push(t, "coredns", fromScratch(t, map[string]string{"coredns": filepath.Join(s.bin, "coredns")}, "/coredns"))
 	s.registry.push(t, "cni", s.cni(t, waiter))
 	return s

@@ -8,7 +8,12 @@ import (
 	"testing"
 	"time"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -48,16 +53,66 @@ func (c *cluster) installed(t *testing.T) {
 	if pod.Spec.HostNetwork {
 		t.Error("a node is ready, and the agent is on the host's network")
 	}
-	namespace := &corev1.Namespace{}
-	if err := c.Load(t.Context(), namespace, "", stage.Namespace); err != nil || namespace.Labels["pod-security.kubernetes.io/enforce"] != "restricted" {
-		t.Errorf("the Namespace enforces %q: %v", namespace.Labels["pod-security.kubernetes.io/enforce"], err)
-	}
-	c.git(t, "apps", map[string]string{"a.yaml": inDefault("a", "1")})
+	c.fromImage(t, pod)
+	c.restricted(t, pod)
+	files := chart()
+	files["app/a.yaml"], files["app/web.yaml"] = inDefault("a", "1"), release("web", "apps", c.stand.pullable("public/web:1"))
+	c.git(t, "apps", files)
 	begin = time.Now()
 	c.Apply(t, source("apps", "http://"+at("git", c.Git.HTTPAddress())+"/apps.git"))
 	c.Value(t, "a", "1")
 	t.Logf("first commit applied after %s", time.Since(begin).Round(100*time.Millisecond))
+	c.released(t, "web")
+	t.Logf("its release has its pods after %s", time.Since(begin).Round(100*time.Millisecond))
 	c.confined(t, pod)
+	if out, err := c.run(t, "check"); err != nil {
+		t.Errorf("cascade check finds fault: %v\n%s", err, out)
+	}
+}
+
+// fromImage fails unless the container of a pod is made from the image that was pushed.
+func (c *cluster) fromImage(t *testing.T, pod corev1.Pod) {
+	t.Helper()
+	if got := pod.Status.ContainerStatuses[0].ImageID; got != c.stand.agent {
+		t.Errorf("the agent runs image %s, want %s", got, c.stand.agent)
+	}
+}
+
+// restricted fails unless the Namespace of the agent admits nothing but what is restricted: the agent's
+// pod, and not the same one on the host's network.
+func (c *cluster) restricted(t *testing.T, agent corev1.Pod) {
+	t.Helper()
+	for _, onHost := range []bool{false, true} {
+		o := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: stage.Namespace, Name: "again"}, Spec: *agent.Spec.DeepCopy()}
+		o.Spec.HostNetwork = onHost
+		for i := range o.Spec.Containers {
+			o.Spec.Containers[i].Ports = nil // on the host's network they would have to be its ports
+		}
+		err := c.Client.Create(t.Context(), o, client.DryRunAll)
+		if onHost && (err == nil || !strings.Contains(err.Error(), `violates PodSecurity "restricted:`)) || !onHost && err != nil {
+			t.Errorf("a pod as the agent's, on the host's network %t: %v", onHost, err)
+		}
+	}
+}
+
+// released waits until a HelmRelease of namespace default is ready, and fails if its pods are
+// not there then.
+func (c *cluster) released(t *testing.T, name string) {
+	t.Helper()
+	scenario.Eventually(t, scenario.Converge, "release "+name+" is ready", func(ctx context.Context) error {
+		o := &helmv2.HelmRelease{}
+		if err := c.Load(ctx, o, "default", name); err != nil {
+			return err
+		}
+		if !meta.IsStatusConditionTrue(o.Status.Conditions, fluxmeta.ReadyCondition) {
+			return fmt.Errorf("conditions are %s", scenario.Summary(o.Status.Conditions))
+		}
+		return nil
+	})
+	d := &appsv1.Deployment{}
+	if err := c.Load(t.Context(), d, "default", name); err != nil || d.Status.AvailableReplicas != 2 {
+		t.Errorf("its Deployment has %d pods: %v", d.Status.AvailableReplicas, err)
+	}
 }
 
 // seeded brings a cluster without a network up by a layer of its parent: with the layer comes
@@ -65,9 +120,12 @@ func (c *cluster) installed(t *testing.T) {
 // its node; and what is pulled from a Service of the cluster needs both.
 func (c *cluster) seeded(t *testing.T, parent *cluster) {
 	c.registered(t, corev1.ConditionFalse)
+	if out, err := c.run(t, "install", "--image", c.stand.agent, "--dry-run"); err != nil || !strings.Contains(out, "the agent is on the host's network") {
+		t.Errorf("no node is ready, and install would not take the host's network: %v\n%s", err, out)
+	}
 	git := at("git", c.Git.HTTPAddress())
-	c.git(t, "dns", map[string]string{"dns.yaml": corednsManifests(c.stand.pullable("public/coredns:1"))})
-	c.git(t, "shop", map[string]string{"a.yaml": inDefault("b", "2")})
+	c.git(t, "dns", map[string]string{"app/dns.yaml": corednsManifests(c.stand.pullable("public/coredns:1"))})
+	c.git(t, "shop", map[string]string{"app/b.yaml": inDefault("b", "2")})
 	parent.git(t, "layers", map[string]string{
 		"base/network.yaml": networkManifests(c.stand.pullable("public/cni:1")),
 		"base/git.yaml":     gitService(c.server.Addr().String(), netip.MustParseAddrPort(c.Git.HTTPAddress()).Port()),
@@ -82,9 +140,10 @@ func (c *cluster) seeded(t *testing.T, parent *cluster) {
 	t.Logf("agent ready after %s", time.Since(begin).Round(100*time.Millisecond))
 	ready := c.registered(t, corev1.ConditionTrue)
 	t.Logf("network for pods there after %s", time.Since(begin).Round(100*time.Millisecond))
-	if !pod.Spec.HostNetwork || !strings.HasSuffix(pod.Spec.Containers[0].Image, c.stand.agent) {
-		t.Errorf("the agent has image %s, host's network is %t", pod.Spec.Containers[0].Image, pod.Spec.HostNetwork)
+	if !pod.Spec.HostNetwork {
+		t.Error("there was no network, and the agent is not on the host's")
 	}
+	c.fromImage(t, pod)
 	if at := readyAt(pod); at.After(ready.LastTransitionTime.Time) {
 		t.Errorf("the agent was ready at %s, after the node, at %s: it did not run without a network", at, ready.LastTransitionTime)
 	}
