@@ -43,7 +43,7 @@ func Missing() []string {
 		cmd := exec.Command(probe.program, strings.Fields(probe.args)...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces}
 		if out, err := cmd.CombinedOutput(); err != nil {
-			missing = append(missing, fmt.Sprintf("the kernel has no %s: %v: %s", probe.what, err, strings.TrimSpace(string(out))))
+			missing = append(missing, fmt.Sprintf("this process cannot make %s: %v: %s", probe.what, err, strings.TrimSpace(string(out))))
 		}
 	}
 	return missing

@@ -181,9 +181,9 @@ kind: Deployment
 metadata: {name: {{ .Release.Name }}}
 spec:
   replicas: 2
-  selector: {matchLabels: {app: web}}
+  selector: {matchLabels: {app.kubernetes.io/name: web}}
   template:
-    metadata: {labels: {app: web}}
+    metadata: {labels: {app.kubernetes.io/name: web}}
     spec:
       terminationGracePeriodSeconds: 1
       containers: [{name: web, image: {{ .Values.image | quote }}}]

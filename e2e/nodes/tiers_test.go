@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +33,10 @@ func TestTiers(t *testing.T) {
 		return
 	}
 	child := s.start(t, "child", false)
-	t.Run("Seeded", func(t *testing.T) { child.seeded(t, parent) })
+	if !t.Run("Seeded", func(t *testing.T) { child.seeded(t, parent) }) {
+		return
+	}
+	t.Run("Uninstalled", func(t *testing.T) { parent.uninstalled(t, child) })
 }
 
 // installed installs the agent in a cluster with a network, in which it finds Git by the DNS
@@ -162,6 +166,43 @@ func (c *cluster) seeded(t *testing.T, parent *cluster) {
 	})
 	t.Logf("the parent knows after %s", time.Since(begin).Round(100*time.Millisecond))
 	c.confined(t, c.agent(t))
+}
+
+// uninstalled takes the agent out of a cluster. It ends when it is told to, what it applied stays,
+// and the child goes on.
+func (c *cluster) uninstalled(t *testing.T, child *cluster) {
+	before := c.running(t, "default", "web")
+	begin := time.Now()
+	if out, err := c.run(t, "uninstall", "--yes"); err != nil {
+		t.Fatalf("cannot uninstall: %v\n%s", err, out)
+	}
+	scenario.Eventually(t, scenario.Converge, "there is no agent", func(context.Context) error {
+		if pods := c.running(t, stage.Namespace, "cascade"); len(pods) > 0 {
+			return fmt.Errorf("there are pods %q", pods)
+		}
+		return nil
+	})
+	t.Logf("uninstalled, and its pod gone, after %s", time.Since(begin).Round(100*time.Millisecond))
+	if after := c.running(t, "default", "web"); len(before) != 2 || !slices.Equal(before, after) {
+		t.Errorf("the release had pods %q, and has %q", before, after)
+	}
+	c.Put(t, "shop", map[string]string{"app/b.yaml": inDefault("b", "3")})
+	child.Value(t, "b", "3")
+}
+
+// running are the UIDs of the pods of an application in a namespace, sorted.
+func (c *cluster) running(t *testing.T, namespace, app string) []string {
+	t.Helper()
+	pods := &corev1.PodList{}
+	if err := c.Client.List(t.Context(), pods, client.InNamespace(namespace), client.MatchingLabels{"app.kubernetes.io/name": app}); err != nil {
+		t.Fatal(err)
+	}
+	var uids []string
+	for _, p := range pods.Items {
+		uids = append(uids, string(p.UID))
+	}
+	slices.Sort(uids)
+	return uids
 }
 
 // layer is the Child, and the Layer with all that it gets.
