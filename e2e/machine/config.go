@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// writeFiles writes what the machine has in /etc and /opt from the beginning. What the
+// writeFiles writes what the machine has in /etc from the beginning. What the
 // computer has in /etc is there besides.
 func (s settings) writeFiles() error {
 	kubelet, err := s.kubeconfig("system:node:"+s.Name, "system:nodes")

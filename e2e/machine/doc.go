@@ -13,6 +13,8 @@
 //     the bridge, the routes, the rules of iptables and the mounts are those of namespaces.
 //     What listens on addresses of the bridge is reached from the site alone.
 //   - Settings of the kernel that are not of a namespace are read-only in a machine.
+//   - A process that is started again by mistake ends: it has no role, and there is no site on
+//     a site. All of a site has one limit of threads and memory.
 //   - Files are below one directory, cgroups below one of each hierarchy. Both have the
 //     process id of the program in their names.
 //
@@ -22,5 +24,6 @@
 // process of each has a pipe to whoever started it, and ends when that is closed. The kernel
 // then kills what is in its namespaces, containers included, and takes the namespaces down.
 // Directories and cgroups are removed by Main, and what a killed program left of them by the
-// next one.
+// next one. A machine that was stopped, which is as if it lost its power, starts again from
+// its directory.
 package machine

@@ -57,7 +57,7 @@ func (s settings) setUp(r *reaper) error {
 
 // daemon starts a program that must not end.
 func (s settings) daemon(r *reaper, end chan<- error, name, program string, args ...string) error {
-	log, err := os.Create(filepath.Join("/var/log", name+".log"))
+	log, err := os.OpenFile(filepath.Join("/var/log", name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return fmt.Errorf("cannot make the log of %s: %w", name, err)
 	}

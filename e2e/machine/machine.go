@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -56,25 +57,37 @@ type settings struct {
 	Gateway          netip.Addr
 }
 
-// Start starts a machine. It returns when its processes are about to start; the node is
-// there when the cluster says so.
+// Start starts a machine, or one again that was stopped: it has its address and its disk, and
+// nothing of what was in its memory. It returns when its processes are about to start; the
+// node is there when the cluster says so.
 func (n *Network) Start(ctx context.Context, o Options) (*Machine, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	i := slices.IndexFunc(n.machines, func(m *Machine) bool { return m.Name == o.Name })
+	if i < 0 {
+		i = len(n.machines)
+	} else if n.machines[i].Running() {
+		return nil, fmt.Errorf("cannot start machine %s: it runs", o.Name)
+	}
 	octets := n.Address().As4()
-	octets[3] += byte(1 + len(n.machines))
+	octets[3] += byte(1 + i)
 	m := &Machine{Name: o.Name, Address: netip.AddrFrom4(octets), Dir: filepath.Join(n.dir, "machines", o.Name), done: make(chan struct{})}
 	s := settings{
 		Options: o, Dir: m.Dir, Bin: n.bin, Cgroup: prefix + os.Getenv(siteVariable) + "/" + o.Name,
 		Address: netip.PrefixFrom(m.Address, n.prefix.Bits()), Gateway: n.Address(),
 	}
+	// What is left of an earlier life: groups without processes, and the end of a cable.
+	if err := removeCgroups(s.Cgroup); err != nil {
+		return nil, err
+	}
+	_ = ip(ctx, "link del "+cable(o.Name)) // the kernel may have done it already
 	if err := makeCgroup(s.Cgroup); err != nil {
 		return nil, err
 	}
 	if err := s.writeFiles(); err != nil {
 		return nil, err
 	}
-	log, err := os.Create(filepath.Join(m.Dir, logDir, "machine.log"))
+	log, err := os.OpenFile(filepath.Join(m.Dir, logDir, "machine.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the log of machine %s: %w", o.Name, err)
 	}
@@ -96,8 +109,8 @@ func (n *Network) Start(ctx context.Context, o Options) (*Machine, error) {
 		defer close(m.done)
 		_ = m.cmd.Wait() // its log says why it ended
 	}()
-	n.machines = append(n.machines, m)
-	if err := n.plug(ctx, "m-"+o.Name, m.cmd.Process.Pid); err != nil {
+	n.machines = slices.Insert(slices.Delete(n.machines, i, min(i+1, len(n.machines))), i, m)
+	if err := n.plug(ctx, cable(o.Name), m.cmd.Process.Pid); err != nil {
 		return nil, err
 	}
 	if err := json.NewEncoder(theirs).Encode(s); err != nil {
@@ -105,6 +118,9 @@ func (n *Network) Start(ctx context.Context, o Options) (*Machine, error) {
 	}
 	return m, nil
 }
+
+// cable is the name of the site's end of a machine's device.
+func cable(machine string) string { return "m-" + machine }
 
 // Running reports whether its processes have not ended.
 func (m *Machine) Running() bool {

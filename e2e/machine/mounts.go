@@ -35,6 +35,7 @@ func ownMounts() error {
 // Directories of a machine, below its own.
 const (
 	sysDir  = "sys"
+	optDir  = "opt"
 	etcDir  = "etc"
 	workDir = "work"
 	libDir  = "lib"
@@ -53,7 +54,7 @@ func tunables() map[string]string {
 // machineMounts gives a machine its own directories, and takes the settings of the kernel
 // away that are those of the whole computer: the machine sees what its kubelet wants to see.
 func machineMounts(dir string) error {
-	for _, name := range []string{sysDir, etcDir, workDir, libDir, logDir} {
+	for _, name := range []string{sysDir, optDir, etcDir, workDir, libDir, logDir} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
 			return fmt.Errorf("cannot make a directory of the machine: %w", err)
 		}
@@ -66,7 +67,7 @@ func machineMounts(dir string) error {
 		// As the first process of most distributions has it: mounts in containers spread.
 		mount{"none", "/", "", syscall.MS_REC | syscall.MS_SHARED, ""},
 		mount{"tmpfs", "/run", "tmpfs", syscall.MS_NOSUID | syscall.MS_NODEV, "mode=755"},
-		mount{"tmpfs", "/opt", "tmpfs", syscall.MS_NODEV, "mode=755"},
+		mount{filepath.Join(dir, optDir), "/opt", "", syscall.MS_BIND, ""},
 		mount{"overlay", "/etc", "overlay", 0, etc},
 		mount{"/proc/sys", "/proc/sys", "", syscall.MS_BIND, ""},
 		mount{"/proc/sys/net", "/proc/sys/net", "", syscall.MS_BIND, ""},

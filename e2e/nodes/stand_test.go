@@ -104,6 +104,8 @@ type cluster struct {
 	stand *stand
 	tier  *stage.Tier
 	node  *machine.Machine
+	// options of the node.
+	options machine.Options
 	// server is the API server as machines reach it.
 	server netip.AddrPort
 }
@@ -128,14 +130,14 @@ func (s *stand) start(t *testing.T, name string, network bool) *cluster {
 	if c.Client, err = tier.Client(); err != nil {
 		t.Fatal(err)
 	}
-	o := machine.Options{
+	c.options = machine.Options{
 		Name: name, Server: c.server, PKI: filepath.Join(tier.Dir, "pki"), Images: []string{s.sandbox}, Sandbox: sandbox,
 		Registries: []string{s.registryName()}, ClusterDNS: netip.MustParseAddr(clusterDNS),
 	}
 	if network {
-		o.Pods = netip.MustParsePrefix(podRange)
+		c.options.Pods = netip.MustParsePrefix(podRange)
 	}
-	if c.node, err = s.network.Start(t.Context(), o); err != nil {
+	if c.node, err = s.network.Start(t.Context(), c.options); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -36,6 +36,9 @@ func TestTiers(t *testing.T) {
 	if !t.Run("Seeded", func(t *testing.T) { child.seeded(t, parent) }) {
 		return
 	}
+	if !t.Run("Rebooted", func(t *testing.T) { child.rebooted(t, parent) }) {
+		return
+	}
 	t.Run("Uninstalled", func(t *testing.T) { parent.uninstalled(t, child) })
 }
 
@@ -153,10 +156,24 @@ func (c *cluster) seeded(t *testing.T, parent *cluster) {
 	}
 	c.Value(t, "b", "2")
 	t.Logf("pulled from a Service of the cluster after %s", time.Since(begin).Round(100*time.Millisecond))
-	c.pods(t)
+	for _, p := range c.pods(t) {
+		for _, s := range p.Status.ContainerStatuses {
+			if s.RestartCount > 0 {
+				t.Errorf("pod %s was restarted", p.Name)
+			}
+		}
+	}
+	parent.hasChild(t)
+	t.Logf("the parent knows after %s", time.Since(begin).Round(100*time.Millisecond))
+	c.confined(t, c.agent(t))
+}
+
+// hasChild waits until the parent says that its child has its layer, and what it declares.
+func (c *cluster) hasChild(t *testing.T) {
+	t.Helper()
 	scenario.Eventually(t, scenario.Converge, "the parent says that the child has its layer", func(ctx context.Context) error {
 		o := &v1alpha1.Child{}
-		if err := parent.Load(ctx, o, stage.Namespace, "child"); err != nil {
+		if err := c.Load(ctx, o, stage.Namespace, "child"); err != nil {
 			return err
 		}
 		if len(o.Status.Layers) != 1 || !o.Status.Layers[0].Ready || o.Status.Report == nil || !o.Status.Report.Ready {
@@ -164,8 +181,31 @@ func (c *cluster) seeded(t *testing.T, parent *cluster) {
 		}
 		return nil
 	})
-	t.Logf("the parent knows after %s", time.Since(begin).Round(100*time.Millisecond))
-	c.confined(t, c.agent(t))
+}
+
+// rebooted takes the power from the only node of a cluster. When it is there again, so is its
+// network, and its agent goes on from the disk that it had.
+func (c *cluster) rebooted(t *testing.T, parent *cluster) {
+	before := c.agent(t)
+	if err := c.node.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	c.Put(t, "shop", map[string]string{"app/b.yaml": inDefault("b", "rebooted")})
+	begin := time.Now()
+	var err error
+	if c.node, err = c.stand.network.Start(t.Context(), c.options); err != nil {
+		t.Fatal(err)
+	}
+	c.Value(t, "b", "rebooted")
+	t.Logf("pulled from a Service of the cluster %s after the power came back", time.Since(begin).Round(100*time.Millisecond))
+	scenario.Eventually(t, scenario.Converge, "the same pod of the agent is ready, in another container", func(context.Context) error {
+		if now := c.agent(t); now.UID != before.UID || now.Status.ContainerStatuses[0].RestartCount != 1 {
+			return fmt.Errorf("it was pod %s, and is pod %s, restarted %d times", before.UID, now.UID, now.Status.ContainerStatuses[0].RestartCount)
+		}
+		return nil
+	})
+	c.pods(t)
+	parent.hasChild(t)
 }
 
 // uninstalled takes the agent out of a cluster. It ends when it is told to, what it applied stays,
@@ -245,24 +285,20 @@ func inDefault(name, value string) string {
 	return scenario.ConfigMapWith(name, ", namespace: default", fmt.Sprintf("{value: %q}", value))
 }
 
-// pods fails for a pod that was restarted, or is not ready.
-func (c *cluster) pods(t *testing.T) {
+// pods waits until all pods are ready, and returns them.
+func (c *cluster) pods(t *testing.T) []corev1.Pod {
 	t.Helper()
+	pods := &corev1.PodList{}
 	scenario.Eventually(t, scenario.Converge, "all pods are ready", func(ctx context.Context) error {
-		pods := &corev1.PodList{}
-		if err := c.Client.List(ctx, pods, &client.ListOptions{}); err != nil {
+		if err := c.Client.List(ctx, pods); err != nil {
 			return err
 		}
 		for _, p := range pods.Items {
 			if readyAt(p).IsZero() {
 				return fmt.Errorf("pods: %s", states(pods.Items))
 			}
-			for _, s := range p.Status.ContainerStatuses {
-				if s.RestartCount > 0 {
-					t.Errorf("pod %s was restarted", p.Name)
-				}
-			}
 		}
 		return nil
 	})
+	return pods.Items
 }
