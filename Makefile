@@ -33,7 +33,7 @@ build-demo: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/
 	$(STATIC) go build -C e2e -p $(P) -o $(BIN)/ ./hello ./demo ./standin
 
 .PHONY: build-landing
-build-landing: build-demo $(BIN)/flux $(BIN)/providers/aws ## what the tests of make test run
+build-landing: build-demo $(BIN)/flux $(BIN)/kubectl $(BIN)/providers/aws ## what the tests of make test run
 
 .PHONY: build-e2e
 build-e2e: build-landing $(BIN)/capi-manager-next $(BIN)/helm $(BIN)/clusterctl $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure $(BIN)/components/published ## everything that the tests run
@@ -139,6 +139,11 @@ $(BIN)/helm: e2e/helmcli/go.mod e2e/helmcli/go.sum
 	@mkdir -p $(BIN)
 	@echo "building the helm CLI"
 	cd e2e/helmcli && go build -p $(P) -o $@ helm.sh/helm/v4/cmd/helm
+
+$(BIN)/kubectl: e2e/kubectlcli/main.go e2e/kubectlcli/go.mod e2e/kubectlcli/go.sum
+	@mkdir -p $(BIN)
+	@echo "building kubectl; the first time this takes 2 minutes"
+	$(STATIC) go build -C e2e/kubectlcli -p $(P) -ldflags "-s -w" -o $@ .
 
 # What the machines of make e2e-nodes run besides containerd, which is Debian's: a kubelet and a kube-proxy of the
 # control plane's version, and what gives a cluster its network and its DNS.

@@ -16,6 +16,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/account"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/syncer/render"
+	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // credential is a Secret that is delivered under a name in the child.
@@ -41,7 +42,7 @@ func (p *push) gather(ctx context.Context, s *seeding) error {
 		if err := p.Accounts.MayUse(ctx, s.layer, *s.as, layerSource(s.layer)); err != nil {
 			return err
 		}
-		if s.snapshot = p.Snapshots.Get(layerSource(s.layer)); s.snapshot == nil {
+		if s.snapshot = p.seen(layerSource(s.layer)); s.snapshot == nil {
 			return reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("%s %s has not been fetched yet", ref.Kind, ref.Name))
 		}
 		s.content = p.contents.of(s.layer, s.snapshot)
@@ -77,6 +78,13 @@ func (p *push) gather(ctx context.Context, s *seeding) error {
 		maps.Copy(s.vars, b.Substitute)
 	}
 	return nil
+}
+
+// seen is the snapshot of a source that this push was the first to render; nil if there is
+// none.
+func (p *push) seen(key source.Key) *source.Snapshot {
+	snapshot, _ := p.view.Snapshot(key, func() (*source.Snapshot, error) { return p.Snapshots.Get(key), nil })
+	return snapshot
 }
 
 // credentialsOf are the Secrets that a layer delivers: its credentials, and the keys

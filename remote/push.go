@@ -24,6 +24,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/report"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // push is the part of a run that writes to the child: all layers together. What the
@@ -38,6 +39,10 @@ type push struct {
 	vars    map[string]string
 	// layers that select the child, in the order of their dependencies.
 	layers []*seeding
+	// view has all layers rendered at one revision of each source, however long the push
+	// takes. A commit that moves an object from one layer to another would else be seen on
+	// neither side, and the object would be deleted.
+	view source.View
 	// begun is when the push began.
 	begun time.Time
 	// silent is the layer of which a call got no answer; empty if none is.

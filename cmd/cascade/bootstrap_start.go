@@ -196,7 +196,7 @@ func (c *cli) awaitSync(ctx context.Context, cl client.Client, pair synced) (rev
 			ready != nil && ready.Status == metav1.ConditionTrue {
 			return true, nil
 		}
-		last = troubles(git, k)
+		last = troubles(git, fetched, k)
 		if last != "" && last != said {
 			said = last
 			c.say("%s", last)
@@ -209,12 +209,20 @@ func (c *cli) awaitSync(ctx context.Context, cl client.Client, pair synced) (rev
 	return git.Status.Artifact.Revision, nil
 }
 
-// troubles are why a sync is not done, as the objects say.
-func troubles(git *sourcev1.GitRepository, k *kustomizev1.Kustomization) string {
-	for _, of := range []struct {
+// troubles are why a sync is not done, as the objects say. That there is no artifact, a
+// Kustomization goes on to say for a moment after there is one.
+func troubles(git *sourcev1.GitRepository, fetched bool, k *kustomizev1.Kustomization) string {
+	type told struct {
 		kind       string
 		conditions []metav1.Condition
-	}{{"GitRepository", git.Status.Conditions}, {"Kustomization", k.Status.Conditions}} {
+	}
+	all := []told{{"GitRepository", git.Status.Conditions}}
+	ready := meta.FindStatusCondition(k.Status.Conditions, fluxmeta.ReadyCondition)
+	tried := fetched && git.Status.Artifact != nil && k.Status.LastAttemptedRevision == git.Status.Artifact.Revision
+	if tried || ready != nil && ready.Reason != fluxmeta.ArtifactFailedReason {
+		all = append(all, told{"Kustomization", k.Status.Conditions})
+	}
+	for _, of := range all {
 		if ready := meta.FindStatusCondition(of.conditions, fluxmeta.ReadyCondition); ready != nil && ready.Status == metav1.ConditionFalse {
 			return fmt.Sprintf("%s is not ready: %s: %s", of.kind, ready.Reason, ready.Message)
 		}

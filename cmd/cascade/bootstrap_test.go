@@ -10,6 +10,10 @@ import (
 	"testing/fstest"
 	"time"
 
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
@@ -99,5 +103,37 @@ func TestBootstrapDecides(t *testing.T) {
 	}
 	if _, changes, err := b.decide(fluxFiles("spec: {serviceAccountName: admin}\n"), true); err != nil || changes[path.Join("a", layout.Dir, "agent.yaml")] == nil {
 		t.Errorf("a Kustomization with an account under a lockdown: %v", err)
+	}
+}
+
+// TestTroubles: a person is told why a tier does not sync itself, and not that it waits for
+// what comes anyway.
+func TestTroubles(t *testing.T) {
+	says := func(status metav1.ConditionStatus, reason string) []metav1.Condition {
+		return []metav1.Condition{{Type: "Ready", Status: status, Reason: reason, Message: "why"}}
+	}
+	for _, tc := range []struct {
+		reason             string
+		git, kustomization []metav1.Condition
+		fetched            bool
+		tried              string
+		want               string
+	}{
+		{"nothing is known yet", nil, nil, false, "", ""},
+		{"the source cannot log in", says("False", "AuthenticationFailed"), says("False", "ArtifactFailed"), false, "", "GitRepository is not ready: AuthenticationFailed: why"},
+		{"the commit is on its way", says("Unknown", "Progressing"), says("False", "ArtifactFailed"), false, "", ""},
+		{"the commit is there a moment before somebody looks at it", says("True", "Succeeded"), says("False", "ArtifactFailed"), true, "main@sha1:0", ""},
+		{"the commit is there, and its path is not", says("True", "Succeeded"), says("False", "ArtifactFailed"), true, "main@sha1:1", "Kustomization is not ready: ArtifactFailed: why"},
+		{"something else is not ready", says("True", "Succeeded"), says("False", "DependencyNotReady"), true, "", "Kustomization is not ready: DependencyNotReady: why"},
+		{"it is being applied", says("True", "Succeeded"), says("Unknown", "Progressing"), true, "main@sha1:1", ""},
+	} {
+		git, k := &sourcev1.GitRepository{}, &kustomizev1.Kustomization{}
+		git.Status.Conditions, k.Status.Conditions, k.Status.LastAttemptedRevision = tc.git, tc.kustomization, tc.tried
+		if tc.fetched {
+			git.Status.Artifact = &fluxmeta.Artifact{Revision: "main@sha1:1"}
+		}
+		if got := troubles(git, tc.fetched, k); got != tc.want {
+			t.Errorf("%s: it says %q, want %q", tc.reason, got, tc.want)
+		}
 	}
 }

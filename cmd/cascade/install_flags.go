@@ -14,6 +14,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/cmd/cascade/agent"
+	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 	"github.com/cascade-gitops/cascade/deploy"
 )
 
@@ -32,7 +33,7 @@ type valueFlags struct {
 
 func (v *valueFlags) bind(f *pflag.FlagSet) {
 	f.StringVar(&v.file, "values", "", "file with values in the words of spec.agent of a Layer, in YAML; - reads them from the standard input; flags count more")
-	f.StringVar(&v.image, "image", "", "image of the agent, with a tag or a digest; without it, CASCADE_IMAGE or the one of this version")
+	f.StringVar(&v.image, "image", "", "image of the agent, with a tag or a digest; without it, CASCADE_IMAGE or the one of this release")
 	f.StringVar(&v.pullPolicy, "image-pull-policy", "", "Always, IfNotPresent or Never")
 	f.StringSliceVar(&v.pullSecrets, "image-pull-secret", nil, "name of a Secret in the agent's namespace to pull the image with")
 	f.StringArrayVar(&v.args, "arg", nil, "argument of the agent; may be given several times")
@@ -81,8 +82,24 @@ func (v *valueFlags) options(f *pflag.FlagSet, in io.Reader) (deploy.Options, er
 			return o, err
 		}
 	}
-	o.Image = cmp.Or(o.Image, os.Getenv("CASCADE_IMAGE"), "cascade:"+version())
-	return o, nil
+	var err error
+	o.Image, err = imageOf(cmp.Or(o.Image, os.Getenv("CASCADE_IMAGE")), version())
+	return o, err
+}
+
+// published is where the image of each release is.
+const published = "ghcr.io/cascade-gitops/cascade"
+
+// imageOf is the image that a program of a version installs. What is built between releases
+// has none that somebody else could pull.
+func imageOf(given, version string) (string, error) {
+	if given != "" {
+		return given, nil
+	}
+	if !installation.OfRelease(version) {
+		return "", fmt.Errorf("cannot tell which image: this program is of no release (%s); say --image, which make image push prints", version)
+	}
+	return published + ":" + version, nil
 }
 
 func read(file string, in io.Reader) ([]byte, error) {

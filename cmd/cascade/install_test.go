@@ -85,6 +85,7 @@ func optionsOf(t *testing.T, file string, flags ...string) (deploy.Options, erro
 	t.Helper()
 	v, f := &valueFlags{}, pflag.NewFlagSet("install", pflag.ContinueOnError)
 	v.bind(f)
+	t.Setenv("CASCADE_IMAGE", "registry.example/cascade:v1")
 	if file != "" {
 		name := filepath.Join(t.TempDir(), "values.yaml")
 		if err := os.WriteFile(name, []byte(file), 0o600); err != nil {
@@ -96,6 +97,21 @@ func optionsOf(t *testing.T, file string, flags ...string) (deploy.Options, erro
 		t.Fatal(err)
 	}
 	return v.options(f, strings.NewReader(""))
+}
+
+func TestImage(t *testing.T) {
+	for _, tc := range []struct{ reason, given, version, want, err string }{
+		{"what is said counts", "registry.example/cascade@sha256:1", "v1.2.0", "registry.example/cascade@sha256:1", ""},
+		{"a release has its own", "", "v1.2.0", "ghcr.io/cascade-gitops/cascade:v1.2.0", ""},
+		{"so has a candidate", "", "v1.2.0-rc.1", "ghcr.io/cascade-gitops/cascade:v1.2.0-rc.1", ""},
+		{"a build between releases has none", "", "v1.2.0-12-gabcdef012345", "", "say --image"},
+		{"nor has one without a version", "", "devel", "", "no release (devel)"},
+	} {
+		got, err := imageOf(tc.given, tc.version)
+		if got != tc.want || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+			t.Errorf("%s: %q, %v", tc.reason, got, err)
+		}
+	}
 }
 
 func TestInstallRefuses(t *testing.T) {

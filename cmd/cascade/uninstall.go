@@ -133,12 +133,21 @@ func (u *uninstall) confirmed() error {
 }
 
 func (u *uninstall) remove(ctx context.Context, cluster *apply.Cluster, namespace string, parts installation.Parts) error {
-	if err := u.delete(ctx, cluster, "the agent", parts.Workload); err != nil {
-		return err
+	if len(parts.Workload) > 0 {
+		u.say("deleting the agent")
+	}
+	for _, o := range parts.Workload {
+		if err := installation.Stop(ctx, cluster, o); err != nil {
+			return err
+		}
 	}
 	if err := u.await(ctx, "the agent's pods to end", func(ctx context.Context) (string, error) {
 		pods, err := installation.Running(ctx, cluster, namespace)
-		return strings.Join(pods, ", "), err
+		if err != nil || len(pods) > 0 {
+			return strings.Join(pods, ", "), err
+		}
+		left, err := installation.Gone(ctx, cluster, parts.Workload)
+		return strings.Join(left, ", "), err
 	}); err != nil {
 		return fmt.Errorf("%w; nothing but the Deployment was deleted. If the node of a pod is gone, delete the pod with --force and uninstall again", err)
 	}

@@ -54,14 +54,15 @@ func blackHole(t *testing.T) (address string) {
 	return l.Addr().String()
 }
 
-// hooked has every write of a ConfigMap of namespace default wait for a webhook.
-func (p *plane) hooked(t *testing.T, address string) *admissionv1.ValidatingWebhookConfiguration {
+// hook has every write of a ConfigMap of namespace default wait for a webhook, whose
+// certificate is signed by ca.
+func (p *plane) hook(t *testing.T, url string, ca []byte) *admissionv1.ValidatingWebhookConfiguration {
 	t.Helper()
-	url, timeout, none := "https://"+address+"/", int32(30), admissionv1.SideEffectClassNone
+	timeout, none := int32(30), admissionv1.SideEffectClassNone
 	hook := &admissionv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "dead"},
+		ObjectMeta: metav1.ObjectMeta{Name: "waits"},
 		Webhooks: []admissionv1.ValidatingWebhook{{
-			Name: "dead.example.com", ClientConfig: admissionv1.WebhookClientConfig{URL: &url}, TimeoutSeconds: &timeout, SideEffects: &none,
+			Name: "waits.example.com", ClientConfig: admissionv1.WebhookClientConfig{URL: &url, CABundle: ca}, TimeoutSeconds: &timeout, SideEffects: &none,
 			AdmissionReviewVersions: []string{"v1"},
 			NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "default"}},
 			Rules: []admissionv1.RuleWithOperations{{
@@ -73,6 +74,14 @@ func (p *plane) hooked(t *testing.T, address string) *admissionv1.ValidatingWebh
 	if err := p.client.Create(t.Context(), hook); err != nil {
 		t.Fatal(err)
 	}
+	return hook
+}
+
+// hooked has every write of a ConfigMap of namespace default wait for a webhook that says
+// nothing.
+func (p *plane) hooked(t *testing.T, address string) *admissionv1.ValidatingWebhookConfiguration {
+	t.Helper()
+	hook := p.hook(t, "https://"+address+"/", nil)
 	// The API server takes it up a moment later.
 	scenario.Eventually(t, scenario.Converge, "the webhook is called", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)

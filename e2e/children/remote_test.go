@@ -41,6 +41,7 @@ func TestRemote(t *testing.T) {
 		{"Inhabited", inhabited},
 		{"Unreachable", unreachable},
 		{"DeadWebhook", deadWebhook},
+		{"CommitDuringPush", commitDuringPush},
 		{"SweepByLists", sweepByLists},
 		{"ByHand", byHand},
 		{"ByIdentity", byIdentity},

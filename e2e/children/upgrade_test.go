@@ -20,10 +20,6 @@ import (
 	"github.com/cascade-gitops/cascade/e2e/scenario"
 )
 
-// beforeRecords is a commit before the record of a child was in the child alone: what a
-// parent applied stood in the Child and in one ConfigMap of the child for all layers.
-const beforeRecords = "a8138001f760a517ea970bd60d72bed0b246e805"
-
 // upgrade is a fleet that an earlier version seeded: one child to which the parent pushes
 // several layers, and two with agents, of the earlier version and of this one.
 type upgrade struct {
@@ -52,7 +48,7 @@ func TestUpgrade(t *testing.T) {
 
 func startUpgrade(t *testing.T) *upgrade {
 	t.Helper()
-	u := &upgrade{earlier: scenario.Earlier(t, beforeRecords)}
+	u := &upgrade{earlier: scenario.Earlier(t, scenario.BeforeRecords)}
 	h := openHub(t, "--observe-interval", observeInterval.String())
 	h.program = u.earlier.Dir + "/cascade"
 	h.install(t, u.earlier.CRDs, "v1beta2")

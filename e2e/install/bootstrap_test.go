@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/e2e/scenario"
 	"github.com/cascade-gitops/cascade/e2e/stage"
@@ -109,6 +112,27 @@ func bootstrapByHTTPS(t *testing.T) {
 	}
 	if deleted := c.deleted(t, from); len(deleted) > 0 {
 		t.Errorf("there was deleted %v", deleted)
+	}
+	c.staysUninstalled(t)
+}
+
+// staysUninstalled: an agent that is declared in Git does not put itself back while it ends.
+func (c *cluster) staysUninstalled(t *testing.T) {
+	t.Helper()
+	from := c.AuditOffset(t)
+	c.must(t, "uninstall", "--yes")
+	events, _, err := c.tier.Audit(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events {
+		if e.ObjectRef.Resource == "deployments" && e.ResponseStatus.Code == http.StatusCreated {
+			t.Errorf("the Deployment is made anew: %s %s of %s", e.Verb, e.RequestURI, e.UserAgent)
+		}
+	}
+	d := named("apps/v1", "Deployment", stage.Namespace, "cascade")
+	if err := c.Client.Get(t.Context(), client.ObjectKeyFromObject(d), d); !apierrors.IsNotFound(err) {
+		t.Errorf("the Deployment is still there: %v", err)
 	}
 }
 

@@ -20,9 +20,6 @@ import (
 	"github.com/cascade-gitops/cascade/e2e/stage"
 )
 
-// beforeValues is a commit before what an agent is told was one set of values.
-const beforeValues = "c06ebe2c19a3c9fa5889e55ea0dd0618ab51c644"
-
 // cluster is a control plane into which the test installs.
 type cluster struct {
 	*scenario.Tier

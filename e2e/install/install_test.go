@@ -41,10 +41,17 @@ func (c *cluster) unchanged(t *testing.T, before map[string]string, from int64, 
 	}
 }
 
-// TestInstallOverEarlier: what an earlier version installed is upgraded, and nothing goes.
+// TestInstallOverEarlier: what earlier versions installed is upgraded and uninstalled, and
+// nothing goes that a tier has.
 func TestInstallOverEarlier(t *testing.T) {
 	scenario.Alongside(t)
-	earlier := scenario.Earlier(t, beforeValues)
+	for name, commit := range map[string]string{"BeforeRecords": scenario.BeforeRecords, "BeforeValues": scenario.BeforeValues} {
+		t.Run(name, func(t *testing.T) { installOver(t, scenario.Earlier(t, commit)) })
+	}
+}
+
+// installOver installs over what an earlier version installed.
+func installOver(t *testing.T, earlier scenario.Release) {
 	c := startCluster(t, true)
 	scenario.InstallClusterAPI(t, c.Client)
 	c.Apply(t, scenario.LocalCluster("prod"))

@@ -76,10 +76,10 @@ var providers = map[string]struct {
 	"bootstrap":    {[]string{"kubeadmconfigtemplates"}, "webhooks"},
 	"controlplane": {[]string{"kubeadmcontrolplanes"}, "webhooks"},
 	"aws": {[]string{"awsclusters", "awsmachinetemplates", "awsmanagedclusters", "awsmanagedcontrolplanes", "awsmanagedmachinepools",
-		"nodeadmconfigtemplates"}, "webhooks"},
+		"nodeadmconfigtemplates", "awsclusterroleidentities"}, "webhooks"},
 	"azure": {[]string{"azureclusters", "azuremachinetemplates", "azureasomanagedclusters", "azureasomanagedcontrolplanes",
 		"azureasomanagedmachinepools", "managedclusters.containerservice.azure.com", "managedclustersagentpools.containerservice.azure.com",
-		"resourcegroups.resources.azure.com"}, "webhooks-azure"},
+		"resourcegroups.resources.azure.com", "azureclusteridentities"}, "webhooks-azure"},
 	"local": {[]string{"localclusters", "localcontrolplanes"}, ""},
 }
 
@@ -169,6 +169,13 @@ func (a *admission) define(t *testing.T, bin string) {
 		}
 	}
 	installs.Wait()
+	a.established(t)
+}
+
+// established waits until all definitions are served.
+func (a *admission) established(t *testing.T) {
+	t.Helper()
+	crds := a.client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 	scenario.Eventually(t, scenario.Converge, "the definitions are established", func(ctx context.Context) error {
 		list, err := crds.List(ctx, metav1.ListOptions{})
 		if err != nil {

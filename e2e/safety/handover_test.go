@@ -311,6 +311,28 @@ var handOvers = []struct {
 		},
 	},
 	{
+		"ChartAndBack", "one commit moves an object into the chart of a release, the next one moves it back",
+		map[string]string{"one/stays.yaml": content("stays"), "one/a.yaml": content("a")},
+		func(t *testing.T, h *handOver) {
+			h.Commit(t, map[string]string{
+				"chart/Chart.yaml":          "apiVersion: v2\nname: web\nversion: 1.0.0\n",
+				"chart/templates/rest.yaml": content("rest"),
+				"root/owners.yaml":          owner("old", "one", ""),
+				"root/release.yaml":         strings.Replace(release(""), "{spec: {", "{spec: {reconcileStrategy: Revision, ", 1),
+			})
+			h.begin(t, "old")
+			h.Released(t, "web", 1)
+			for range 6 {
+				h.Commit(t, map[string]string{"one/a.yaml": "", "chart/templates/a.yaml": content("a")})
+				h.Ready(t, "old")
+				h.settled(t, "old")
+				h.same(t, "a")
+				h.Commit(t, map[string]string{"one/a.yaml": content("a"), "chart/templates/a.yaml": ""})
+				h.owned(t, "a", "old")
+			}
+		},
+	},
+	{
 		"FromRelease", "a Kustomization takes over from a chart, which may go first", map[string]string{"two/other.yaml": content("other")},
 		func(t *testing.T, h *handOver) {
 			h.chart(t)

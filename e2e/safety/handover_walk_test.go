@@ -125,6 +125,9 @@ type moves struct {
 	tree map[string]string
 	log  []string
 	next int
+	// from is where the audit log ended at the last quiet. What happened to objects since
+	// is told when one of them is not the first any more.
+	from int64
 }
 
 func (w *moves) walk(t *testing.T, operations int) {
@@ -227,6 +230,7 @@ func (w *moves) commit(t *testing.T) {
 	}
 	if len(changes) > 0 {
 		w.Commit(t, changes)
+		w.log = append(w.log, fmt.Sprintf("commit %.8s at %s", w.Head, time.Now().UTC().Format(clock)))
 	}
 }
 
@@ -272,5 +276,22 @@ func (w *moves) quiet(t *testing.T) {
 	})
 	if w.uids != nil {
 		w.same(t, slices.Collect(maps.Keys(w.uids))...)
+		if t.Failed() {
+			w.trace(t)
+		}
+	}
+	w.from = w.AuditOffset(t)
+}
+
+// trace logs what the agent wrote in the namespace since the last quiet, in its order.
+func (w *moves) trace(t *testing.T) {
+	t.Helper()
+	for _, e := range w.Writes(t, w.from) {
+		if e.ObjectRef.Resource != "events" {
+			t.Log(e.Received.UTC().Format(clock), e.Verb, e.ObjectRef.Resource, e.ObjectRef.Name, e.ObjectRef.Subresource, e.ResponseStatus.Code)
+		}
 	}
 }
+
+// clock is how a trace tells the time.
+const clock = "15:04:05.000"

@@ -21,6 +21,15 @@ type Release struct {
 	CRDs []*unstructured.Unstructured
 }
 
+// Commits whose programs tests build.
+const (
+	// BeforeRecords is a commit before the record of a child was in the child alone: what a
+	// parent applied stood in the Child and in one ConfigMap of the child for all layers.
+	BeforeRecords = "a8138001f760a517ea970bd60d72bed0b246e805"
+	// BeforeValues is one before what an agent is told was one set of values.
+	BeforeValues = "c06ebe2c19a3c9fa5889e55ea0dd0618ab51c644"
+)
+
 // Earlier builds the program of a commit of this repository, once: it is kept in bin, by
 // the name of the commit. That needs the history down to the commit.
 func Earlier(t *testing.T, commit string) Release {

@@ -83,7 +83,7 @@ func run(port int, certificates string) error {
 	}{
 		&core.Cluster{Client: manager.GetClient()}, &core.MachineDeployment{}, &core.MachinePool{}, &core.MachineHealthCheck{},
 		&kubeadmbootstrap.KubeadmConfigTemplate{}, &kubeadmcontrolplane.KubeadmControlPlane{},
-		&aws.AWSCluster{}, &aws.AWSMachineTemplate{},
+		&aws.AWSCluster{}, &aws.AWSMachineTemplate{}, &aws.AWSClusterRoleIdentity{},
 		&ekscontrolplane.AWSManagedControlPlane{}, &exp.AWSManagedMachinePool{}, &eksbootstrap.EKSConfigTemplate{},
 	} {
 		if err := w.SetupWebhookWithManager(manager); err != nil {

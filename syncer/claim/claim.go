@@ -9,7 +9,9 @@
 // that declares it waits itself. So whoever has not applied its revision is rendered, and
 // so is whatever it declares that applies objects in turn.
 //
-// Invariants: owners are read from the cache and nothing is written. An owner that is
+// Invariants: owners are read from the cache and nothing is written. All owners that one
+// survey renders from a source are rendered at one revision of it, or a commit that moves
+// an object from one to another could be seen on neither side. An owner that is
 // being deleted claims nothing. What cannot be found out about an owner counts as a claim
 // while that may pass and while the owner is akin to the one that asks; see akin.
 //
@@ -33,6 +35,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
@@ -65,8 +68,9 @@ func (c *Claims) Except(self client.Object, at target.Ref, applied Applied) appl
 			if found, err = survey.claims(ctx); err != nil {
 				return apply.Claim{}, err
 			}
-			// After the others, which may be of the newer revision.
-			found.superseded = found.superseded || applied.Current != nil && !applied.Current()
+			// The others are asked about the revision that their sources had first, so that is
+			// the one which must still have what self applied.
+			found.superseded = found.superseded || applied.Current != nil && !applied.Current(&survey.view)
 		}
 		return found.on(e, except), nil
 	}
@@ -75,8 +79,8 @@ func (c *Claims) Except(self client.Object, at target.Ref, applied Applied) appl
 // Applied is what the one that asks applied. The zero value is of one that is going and
 // declares nothing.
 type Applied struct {
-	// Current reports whether it is still what that one declares; nil is yes.
-	Current func() bool
+	// Current reports whether it is still what that one declares in a view; nil is yes.
+	Current func(*source.View) bool
 	// Owners are those among it.
 	Owners []inventory.Entry
 }

@@ -15,15 +15,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
 // Declarer tells what the owners of one kind declare. It is safe for concurrent use and
 // writes nothing.
 type Declarer interface {
-	// Declares tells what an owner declares at the revision that its source has now.
+	// Declares tells what an owner declares at the revision that its source has in a view.
 	// The owner may not exist yet. whole: it is told of one that is settled, too.
-	Declares(ctx context.Context, owner client.Object, whole bool) Declaration
+	Declares(ctx context.Context, owner client.Object, view *source.View, whole bool) Declaration
 }
 
 // Declaration is what an owner declares.
@@ -53,6 +54,8 @@ type survey struct {
 	at      target.Ref
 	applied Applied
 
+	// view has all owners declare what they do at one revision of each source.
+	view  source.View
 	found *claims
 	// live are the owners that exist, by id.
 	live map[string]client.Object
@@ -177,7 +180,7 @@ func (s *survey) look(ctx context.Context, v visit) {
 	// An owner that is settled has applied what it declares. If one of these is gone or
 	// going by now, whether it comes back is in the rendering only.
 	whole := v.by == "" && s.lost(e)
-	d := declarer.Declares(ctx, v.owner, whole)
+	d := declarer.Declares(ctx, v.owner, &s.view, whole)
 	switch {
 	case d.Unknown != nil && isSelf:
 		s.found.superseded = true

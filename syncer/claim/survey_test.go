@@ -18,6 +18,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
@@ -26,7 +27,7 @@ var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 // sources is what each path of the tier's repository declares, by the path.
 type sources map[string]Declaration
 
-func (s sources) Declares(_ context.Context, o client.Object, whole bool) Declaration {
+func (s sources) Declares(_ context.Context, o client.Object, _ *source.View, whole bool) Declaration {
 	k, ok := o.(*kustomizev1.Kustomization)
 	if !ok {
 		return s["chart"]
@@ -174,9 +175,68 @@ func TestSurvey(t *testing.T) {
 			live := fake.NewClientBuilder().WithScheme(scheme).WithObjects(slices.Concat(tc.owners, tc.unseen, []client.Object{self})...).Build()
 			claims := &Claims{Client: c, Live: live, Kustomizations: tc.git, HelmReleases: tc.git, Now: func() time.Time { return noon }}
 			got, err := claims.Except(self, target.Ref{}, Applied{
-				Current: func() bool { return !tc.superseded },
+				Current: func(*source.View) bool { return !tc.superseded },
 				Owners:  []inventory.Entry{EntryOf(of("kept", ""))},
 			})(t.Context(), has("a").Entries[0], inventory.Entry{})
+			if err != nil || got != tc.want {
+				t.Errorf("%s: %+v, %v; want %+v", tc.reason, got, err, tc.want)
+			}
+		})
+	}
+}
+
+// busy is a repository that gets commit B as soon as somebody has looked at commit A.
+type busy struct {
+	commits map[string]sources
+	newest  *source.Snapshot
+}
+
+func (b *busy) Declares(ctx context.Context, o client.Object, view *source.View, whole bool) Declaration {
+	snapshot, _ := view.Snapshot(source.Key{Kind: "GitRepository"}, func() (*source.Snapshot, error) { return b.newest, nil })
+	b.newest = &source.Snapshot{Revision: "B"}
+	return b.commits[snapshot.Revision].Declares(ctx, o, view, whole)
+}
+
+// TestOneRevision: a commit comes in the middle of a survey and moves ConfigMap x/a from
+// one owner to another. Kustomization old, which is about to delete it, is told of one of
+// them, whichever of them is looked at first.
+func TestOneRevision(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		// commits are what the paths have, by the revision. current are the revisions in which
+		// the one that asks declares what it applied.
+		commits map[string]sources
+		current map[string]bool
+		want    apply.Claim
+	}{
+		"Backwards": {
+			reason:  "it moves from the last to the first", commits: map[string]sources{"A": {"last": has("a")}, "B": {"first": has("a")}},
+			current: map[string]bool{"A": true, "B": true}, want: apply.Claim{Owner: "Kustomization/apps/last", Kind: apply.Declared},
+		},
+		"Forwards": {
+			reason: "it moves from the first to the last", commits: map[string]sources{"A": {"first": has("a")}, "B": {"last": has("a")}},
+			current: map[string]bool{"A": true, "B": true}, want: apply.Claim{Owner: "Kustomization/apps/first", Kind: apply.Declared},
+		},
+		"Own": {
+			reason: "the one that asks declares it in A only, and had it from neither", commits: map[string]sources{"A": {}, "B": {"first": has("a")}},
+			current: map[string]bool{"B": true}, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scheme := runtime.NewScheme()
+			for _, add := range []func(*runtime.Scheme) error{kustomizev1.AddToScheme, helmv2.AddToScheme} {
+				if err := add(scheme); err != nil {
+					t.Fatal(err)
+				}
+			}
+			self := of("old", "one", recording("x_a__ConfigMap"))
+			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(self, of("first", "first"), of("last", "last")).Build()
+			git := &busy{commits: tc.commits, newest: &source.Snapshot{Revision: "A"}}
+			claims := &Claims{Client: c, Kustomizations: git, Now: func() time.Time { return noon }}
+			got, err := claims.Except(self, target.Ref{}, Applied{Current: func(view *source.View) bool {
+				snapshot, _ := view.Snapshot(source.Key{Kind: "GitRepository"}, func() (*source.Snapshot, error) { return git.newest, nil })
+				return tc.current[snapshot.Revision]
+			}})(t.Context(), has("a").Entries[0], inventory.Entry{})
 			if err != nil || got != tc.want {
 				t.Errorf("%s: %+v, %v; want %+v", tc.reason, got, err, tc.want)
 			}

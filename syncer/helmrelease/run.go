@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/syncer/apply"
-	"github.com/cascade-gitops/cascade/syncer/claim"
 	"github.com/cascade-gitops/cascade/syncer/depend"
 	"github.com/cascade-gitops/cascade/syncer/firstsync"
 	"github.com/cascade-gitops/cascade/syncer/release"
@@ -98,7 +97,7 @@ func (r *Reconciler) apply(ctx context.Context, run *run) (ctrl.Result, error) {
 	outcome, err := r.Releases.Sync(ctx, release.Request{
 		Object: obj, OCIDigest: run.ociDigest, Values: run.values, Cluster: run.cluster, Local: obj.Spec.KubeConfig == nil, Redact: run.redact, Log: log.FromContext(ctx),
 		FirstSync: run.firstSync, Chart: run.chart, Save: run.Write,
-		Claimed: r.Claims.Except(obj, target.OfRelease(obj, r.Targets.ServiceAccount), claim.Applied{}), HandOver: run.held().HandOver,
+		Claimed: r.Claims.Except(obj, target.OfRelease(obj, r.Targets.ServiceAccount), r.applied(ctx, run)), HandOver: run.held().HandOver,
 	})
 	if err != nil {
 		return ctrl.Result{}, err

@@ -45,7 +45,7 @@ type declaration struct {
 }
 
 // Declares implements claim.Declarer.
-func (r *Reconciler) Declares(ctx context.Context, owner client.Object, whole bool) claim.Declaration {
+func (r *Reconciler) Declares(ctx context.Context, owner client.Object, view *source.View, whole bool) claim.Declaration {
 	obj, ok := owner.(*kustomizev1.Kustomization)
 	if !ok {
 		return claim.Declaration{}
@@ -54,7 +54,7 @@ func (r *Reconciler) Declares(ctx context.Context, owner client.Object, whole bo
 	if r.Rules.NoCrossNamespaceRefs && key.Namespace != obj.Namespace || key.Kind == sourcev1.ExternalArtifactKind && !r.Rules.ExternalArtifact {
 		return claim.Declaration{} // it is refused
 	}
-	snapshot, err := r.snapshotOf(ctx, key, obj)
+	snapshot, err := view.Snapshot(key, func() (*source.Snapshot, error) { return r.snapshotOf(ctx, key, obj) })
 	if err != nil {
 		return claim.Declaration{Unknown: err, Passing: errors.Is(err, find.ErrFetchedAgain)}
 	}
@@ -124,7 +124,7 @@ func (r *Reconciler) declares(ctx context.Context, obj *kustomizev1.Kustomizatio
 
 // applied is what a reconcile applies, for those who ask for the claims of others.
 func (r *Reconciler) applied(run *run) claim.Applied {
-	applied := claim.Applied{Current: func() bool { return r.current(run) }}
+	applied := claim.Applied{Current: func(view *source.View) bool { return r.current(run, view) }}
 	for _, u := range run.rendering.Objects {
 		if claim.IsOwner(u.GroupVersionKind().GroupKind()) {
 			applied.Owners = append(applied.Owners, inventory.Of(u))
@@ -133,11 +133,12 @@ func (r *Reconciler) applied(run *run) claim.Applied {
 	return applied
 }
 
-// current reports whether a reconcile applies what its Kustomization still declares, as
+// current reports whether a reconcile applies what its Kustomization declares in a view, as
 // far as that is known without asking the API server.
-func (r *Reconciler) current(run *run) bool {
-	snapshot := r.Sources.Snapshots.Get(sourceKey(run.Obj))
-	if snapshot == nil || run.snapshot == nil || snapshot == run.snapshot || snapshot.Revision == run.snapshot.Revision {
+func (r *Reconciler) current(run *run, view *source.View) bool {
+	key := sourceKey(run.Obj)
+	snapshot, err := view.Snapshot(key, func() (*source.Snapshot, error) { return r.Sources.Snapshots.Get(key), nil })
+	if err != nil || snapshot == nil || run.snapshot == nil || snapshot == run.snapshot || snapshot.Revision == run.snapshot.Revision {
 		return true
 	}
 	same, err := run.rendering.Reads.Unchanged(snapshot)

@@ -88,6 +88,12 @@ func Newer(version, than string) bool {
 	return aerr == nil && berr == nil && a.GreaterThan(b)
 }
 
+// OfRelease reports whether a version is one of a release.
+func OfRelease(version string) bool {
+	_, err := parse(version)
+	return err == nil
+}
+
 func parse(version string) (*semver.Version, error) {
 	v, err := semver.StrictNewVersion(strings.TrimPrefix(version, "v"))
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
 func TestAdmit(t *testing.T) {
@@ -244,5 +245,29 @@ func TestFind(t *testing.T) {
 				t.Errorf("%s: %+v, want %+v", tc.reason, got, tc.want)
 			}
 		})
+	}
+}
+
+// TestStop: the object of an agent goes after its pods. An agent that syncs itself from Git
+// would make it anew otherwise.
+func TestStop(t *testing.T) {
+	d := &unstructured.Unstructured{}
+	d.SetAPIVersion("apps/v1")
+	d.SetKind("Deployment")
+	d.SetNamespace("n")
+	d.SetName("cascade")
+	d.SetUID("1")
+	var asked client.DeleteOptions
+	c := interceptor.NewClient(fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(d.DeepCopy()).Build(), interceptor.Funcs{
+		Delete: func(_ context.Context, _ client.WithWatch, _ client.Object, options ...client.DeleteOption) error {
+			asked.ApplyOptions(options)
+			return nil
+		},
+	})
+	if err := Stop(t.Context(), c, d); err != nil {
+		t.Fatal(err)
+	}
+	if asked.PropagationPolicy == nil || *asked.PropagationPolicy != metav1.DeletePropagationForeground || asked.Preconditions == nil || *asked.Preconditions.UID != "1" {
+		t.Errorf("it is deleted with %+v", asked)
 	}
 }

@@ -195,8 +195,18 @@ func labelled(ctx context.Context, c client.Client, gvk schema.GroupVersionKind,
 
 // Remove deletes an object as it was seen.
 func Remove(ctx context.Context, c client.Client, u *unstructured.Unstructured) error {
+	return remove(ctx, c, u, metav1.DeletePropagationBackground)
+}
+
+// Stop deletes a workload as it was seen. Its object goes after its pods: an agent that
+// syncs itself from Git would make it anew while it still runs, if the object went first.
+func Stop(ctx context.Context, c client.Client, u *unstructured.Unstructured) error {
+	return remove(ctx, c, u, metav1.DeletePropagationForeground)
+}
+
+func remove(ctx context.Context, c client.Client, u *unstructured.Unstructured, policy metav1.DeletionPropagation) error {
 	uid := u.GetUID()
-	err := c.Delete(ctx, u, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	err := c.Delete(ctx, u, client.Preconditions{UID: &uid}, client.PropagationPolicy(policy))
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("cannot delete %s: %w", inventory.Of(u), err)
 	}

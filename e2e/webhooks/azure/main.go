@@ -52,7 +52,7 @@ func run(port int, certificates string) error {
 	for _, w := range []interface {
 		SetupWebhookWithManager(ctrl.Manager) error
 	}{
-		&webhooks.AzureClusterWebhook{}, &webhooks.AzureMachineTemplateWebhook{},
+		&webhooks.AzureClusterWebhook{}, &webhooks.AzureMachineTemplateWebhook{}, &webhooks.AzureClusterIdentityWebhook{},
 		&webhooks.AzureASOManagedClusterWebhook{}, &webhooks.AzureASOManagedControlPlaneWebhook{}, &webhooks.AzureASOManagedMachinePoolWebhook{},
 	} {
 		if err := w.SetupWebhookWithManager(manager); err != nil {
