@@ -63,7 +63,7 @@ func haveControllers() bool {
 }
 
 // Limits of all that runs on a site, as a last line: whatever goes wrong in it, the computer
-// remains usable. Two clusters take a tenth of the threads and a third of the memory.
+// remains usable. Two clusters take a tenth of the threads and a fifth of the memory, with what is cached of files.
 const (
 	maxThreads = 3000
 	maxMemory  = 10 << 30
