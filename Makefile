@@ -116,7 +116,7 @@ $(BIN)/clusterctl: e2e/local/go.mod e2e/local/go.sum
 
 # Component manifests: those that the projects publish with their releases, built
 # from the modules, and those of the example fleet.
-COMPONENTS := e2e/components/main.go $(wildcard e2e/local/config/*.yaml e2e/local/config/*/*.yaml)
+COMPONENTS := $(wildcard e2e/components/*.go) $(wildcard e2e/local/config/*.yaml e2e/local/config/*/*.yaml)
 
 $(BIN)/components/local: $(COMPONENTS) e2e/local/go.mod
 	@mkdir -p $(BIN)/components
@@ -161,6 +161,31 @@ $(BIN)/cni: e2e/network/go.mod e2e/network/go.sum
 	@mkdir -p $@
 	@echo "building plugins of the CNI project, unmodified"
 	$(STATIC) go build -C e2e/network -p $(P) -ldflags "-s -w" -o $@/ tool
+	@touch $@
+
+# What is in the images of providers on these machines, without libraries of C as the projects build it. The
+# last version of cert-manager whose programs are in a module: see e2e/certmanager/go.mod.
+CERT_MANAGER := github.com/cert-manager/cert-manager
+
+$(BIN)/images/cert-manager: e2e/certmanager/go.mod e2e/certmanager/go.sum
+	@mkdir -p $@
+	@echo "building cert-manager, unmodified; the first time this takes 4 minutes"
+	cd e2e/certmanager && version=$$(go list -m -f '{{.Version}}' $(CERT_MANAGER)) && \
+		$(STATIC) go build -p $(P) -ldflags "-s -w -X $(CERT_MANAGER)/pkg/util.AppVersion=$$version" -o $@/ tool
+	@touch $@
+
+$(BIN)/images/cluster-api: e2e/local/go.mod e2e/local/go.sum
+	@mkdir -p $@
+	@echo "building Cluster API's core manager for an image, unmodified; the first time this takes 3 minutes"
+	$(STATIC) go build -C e2e/local -p $(P) -ldflags "-s -w" -o $@/manager sigs.k8s.io/cluster-api
+	@touch $@
+
+$(BIN)/components/nodes: $(wildcard e2e/components/*.go) e2e/local/go.mod e2e/certmanager/go.mod
+	@mkdir -p $(BIN)/components
+	cd e2e/certmanager && go mod download $(CERT_MANAGER)
+	$(STATIC) go run -C e2e -p $(P) ./components -out $(BIN)/components \
+		-cluster-api $$(cd e2e/local && go list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api) \
+		-cert-manager $$(cd e2e/certmanager && go list -m -f '{{.Dir}}' $(CERT_MANAGER))
 	@touch $@
 
 # --- the image and releases ------------------------------------------------------
@@ -339,9 +364,9 @@ prerequisites-nodes: prerequisites ## installs what real nodes need from Debian'
 		apt-get update -q && apt-get install -qy --no-install-recommends $$missing; }
 
 .PHONY: e2e-nodes
-e2e-nodes: prerequisites-nodes build image $(BIN)/controlplane $(BIN)/kubelet $(BIN)/coredns $(BIN)/cni ## the image on real nodes: kubelet, containerd and a network for pods; needs root
+e2e-nodes: prerequisites-nodes build image $(BIN)/controlplane $(BIN)/kubelet $(BIN)/coredns $(BIN)/cni $(BIN)/images/cert-manager $(BIN)/images/cluster-api $(BIN)/components/nodes ## the image on real nodes: kubelet, containerd and a network for pods; needs root
 	$(STATIC) go build -C e2e -p $(P) -o $(BIN)/ ./nodes/waiter
-	$(STATIC) go test -C e2e -p $(P) -count=1 -timeout 15m -v ./nodes
+	$(STATIC) go test -C e2e -p $(P) -count=1 -timeout 20m -v ./nodes
 
 # The names of all tests, of the units as go test lists them, and of the scenarios as
 # the last make test-all ran them. make test-names OLD=list compares them with a list

@@ -4,6 +4,7 @@
 //
 // published are those of Cluster API, AWS and Azure, built from what is in their
 // modules; Azure's without the service operator, which is no part of its module.
+// nodes are cert-manager and Cluster API's core, for the tests on real nodes.
 // local are those of the example fleet: the definitions of Cluster API, and
 // Deployments of the programs of this machine.
 package main
@@ -29,6 +30,7 @@ func main() {
 	flag.StringVar(&d.capi, "cluster-api", "", "module of Cluster API")
 	flag.StringVar(&d.aws, "aws", "", "module of the provider for AWS; empty: only what is local")
 	flag.StringVar(&d.azure, "azure", "", "module of the provider for Azure")
+	flag.StringVar(&d.certs, "cert-manager", "", "module of cert-manager; with it, nodes is written and nothing else")
 	flag.StringVar(&d.local, "local", "", "manifests of the local provider")
 	flag.Parse()
 	if err := d.write(); err != nil {
@@ -37,17 +39,27 @@ func main() {
 	}
 }
 
-type directories struct{ out, capi, aws, azure, local string }
+// certManager is the name of what is no provider, and comes before all of them.
+const certManager = "cert-manager"
+
+type directories struct{ out, capi, aws, azure, certs, local string }
 
 // set is one file of components with the metadata beside it.
 type set struct {
 	provider, file string
-	// module has the version in its name, and metadata.yaml.
+	// module has the version in its name, and metadata.yaml if it is a provider of Cluster API.
 	module string
 	make   func() ([]byte, error)
 }
 
 func (d directories) write() error {
+	overlay := func(dir ...string) func() ([]byte, error) {
+		return func() ([]byte, error) { return build(filepath.Join(dir...)) }
+	}
+	core := set{"cluster-api", "core-components.yaml", d.capi, overlay(d.capi, "config", "default")}
+	if d.certs != "" {
+		return d.tree("nodes", []set{{certManager, "cert-manager.yaml", d.certs, d.certManager}, core})
+	}
 	local := []set{
 		{"cluster-api", "core-components.yaml", d.capi, d.localCore},
 		{"infrastructure-local", "infrastructure-components.yaml", d.local, d.localProvider},
@@ -58,11 +70,8 @@ func (d directories) write() error {
 	if d.aws == "" {
 		return nil
 	}
-	overlay := func(dir ...string) func() ([]byte, error) {
-		return func() ([]byte, error) { return build(filepath.Join(dir...)) }
-	}
 	return d.tree("published", []set{
-		{"cluster-api", "core-components.yaml", d.capi, overlay(d.capi, "config", "default")},
+		core,
 		{"bootstrap-kubeadm", "bootstrap-components.yaml", d.capi, overlay(d.capi, "bootstrap", "kubeadm", "config", "default")},
 		{"control-plane-kubeadm", "control-plane-components.yaml", d.capi, overlay(d.capi, "controlplane", "kubeadm", "config", "default")},
 		{"infrastructure-aws", "infrastructure-components.yaml", d.aws, overlay(d.aws, "config", "default")},
@@ -76,15 +85,17 @@ func (d directories) tree(name string, sets []set) error {
 		if err != nil {
 			return fmt.Errorf("cannot make components of %s: %w", s.provider, err)
 		}
-		metadata, err := os.ReadFile(filepath.Join(s.module, "metadata.yaml"))
-		if err != nil {
-			return fmt.Errorf("cannot read metadata of %s: %w", s.provider, err)
+		files := map[string][]byte{s.file: data}
+		if s.provider != certManager {
+			if files["metadata.yaml"], err = os.ReadFile(filepath.Join(s.module, "metadata.yaml")); err != nil {
+				return fmt.Errorf("cannot read metadata of %s: %w", s.provider, err)
+			}
 		}
 		dir := filepath.Join(d.out, name, s.provider, version(s.module))
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("cannot make directory: %w", err)
 		}
-		for file, content := range map[string][]byte{s.file: data, "metadata.yaml": metadata} {
+		for file, content := range files {
 			if err := os.WriteFile(filepath.Join(dir, file), content, 0o644); err != nil {
 				return fmt.Errorf("cannot write components of %s: %w", s.provider, err)
 			}

@@ -152,6 +152,12 @@ func (n *Network) plug(ctx context.Context, name string, pid int) error {
 	return nil
 }
 
+// Route takes what the site sends to addresses of a range to a machine. An API server of the
+// site reaches the pods of its cluster by it, as one that is on a node does.
+func (n *Network) Route(ctx context.Context, to netip.Prefix, m *Machine) error {
+	return ip(ctx, "route add "+to.String()+" via "+m.Address.String())
+}
+
 // Close ends the machines and the network.
 func (n *Network) Close() error {
 	n.mu.Lock()
@@ -168,5 +174,8 @@ func (n *Network) Close() error {
 		_ = n.dns.Process.Kill()
 		_ = n.dns.Wait() // it was killed
 	}
-	return errors.Join(failures...)
+	// With the bridge go its routes; the program may open another network.
+	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+	defer cancel()
+	return errors.Join(append(failures, ip(ctx, "link del "+bridgeName))...)
 }

@@ -3,6 +3,7 @@ package nodes
 import (
 	"archive/tar"
 	"bytes"
+	"debug/elf"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -101,7 +102,8 @@ func (r *images) push(t *testing.T, repository string, image v1.Image) {
 	}
 }
 
-// fromScratch is an image with programs and nothing else, by their paths.
+// fromScratch is an image with programs and nothing else, by their paths. They cannot need
+// libraries.
 func fromScratch(t *testing.T, programs map[string]string, entrypoint ...string) v1.Image {
 	t.Helper()
 	var content bytes.Buffer
@@ -110,6 +112,9 @@ func fromScratch(t *testing.T, programs map[string]string, entrypoint ...string)
 		program, err := os.ReadFile(programs[path])
 		if err != nil {
 			t.Fatal(err)
+		}
+		if libraries, err := needed(program); err != nil || len(libraries) > 0 {
+			t.Fatalf("%s does not run by itself: it needs %q: %v", programs[path], libraries, err)
 		}
 		if err := w.WriteHeader(&tar.Header{Name: path, Mode: 0o755, Size: int64(len(program))}); err != nil {
 			t.Fatal(err)
@@ -133,6 +138,30 @@ func fromScratch(t *testing.T, programs map[string]string, entrypoint ...string)
 		Architecture: runtime.GOARCH, OS: "linux", Config: v1.Config{Entrypoint: entrypoint}, RootFS: rootFS(t, image),
 	})
 	if err != nil {
+		t.Fatal(err)
+	}
+	return image
+}
+
+// needed are the libraries that a program is loaded with.
+func needed(program []byte) ([]string, error) {
+	f, err := elf.NewFile(bytes.NewReader(program))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the program: %w", err)
+	}
+	return f.ImportedLibraries()
+}
+
+// as is an image whose processes are of a user, unless a pod says otherwise.
+func as(t *testing.T, user string, image v1.Image) v1.Image {
+	t.Helper()
+	file, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := file.Config
+	config.User = user
+	if image, err = mutate.Config(image, config); err != nil {
 		t.Fatal(err)
 	}
 	return image
