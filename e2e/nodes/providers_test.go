@@ -55,7 +55,7 @@ func TestProviders(t *testing.T) {
 	c.Apply(t, corednsManifests(s.pullable("public/coredns:1")))
 	c.Apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: cascade-system}\n")
 	c.logins(t)
-	if out, err := c.run(t, "install", "--image", s.agent, "--image-pull-secret", "registry"); err != nil {
+	if out, err := c.run(t, "install", "--image", s.agent, "--image-pull-secret", "registry", "--first-sync", "create"); err != nil {
 		t.Fatalf("cannot install: %v\n%s", err, out)
 	}
 	agent := c.agent(t)
@@ -223,10 +223,10 @@ func (c *cluster) provided(t *testing.T) {
 			t.Log(line)
 		}
 		switch layer.Reason {
-		case v1alpha1.ReasonProgressing, v1alpha1.ReasonProviderNotReady:
+		case v1alpha1.ReasonProgressing, v1alpha1.ReasonProviderNotReady, v1alpha1.ReasonSourceNotReady:
 		default:
 			if !layer.Ready {
-				t.Errorf("the layer is %s: %s", layer.Reason, layer.Message)
+				t.Fatalf("the layer is %s: %s", layer.Reason, layer.Message)
 			}
 		}
 		if !layer.Ready {
