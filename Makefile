@@ -169,14 +169,14 @@ CERT_MANAGER := github.com/cert-manager/cert-manager
 
 $(BIN)/images/cert-manager: e2e/certmanager/go.mod e2e/certmanager/go.sum
 	@mkdir -p $@
-	@echo "building cert-manager, unmodified; the first time this takes 4 minutes"
+	@echo "building cert-manager, unmodified; the first time this takes 2 minutes"
 	cd e2e/certmanager && version=$$(go list -m -f '{{.Version}}' $(CERT_MANAGER)) && \
 		$(STATIC) go build -p $(P) -ldflags "-s -w -X $(CERT_MANAGER)/pkg/util.AppVersion=$$version" -o $@/ tool
 	@touch $@
 
 $(BIN)/images/cluster-api: e2e/local/go.mod e2e/local/go.sum
 	@mkdir -p $@
-	@echo "building Cluster API's core manager for an image, unmodified; the first time this takes 3 minutes"
+	@echo "building Cluster API's core manager for an image, unmodified; the first time this takes 2 minutes"
 	$(STATIC) go build -C e2e/local -p $(P) -ldflags "-s -w" -o $@/manager sigs.k8s.io/cluster-api
 	@touch $@
 
