@@ -46,7 +46,7 @@ var everybody = []string{"system:basic-user", "system:discovery", "system:public
 type judge struct {
 	tier *stage.Tier
 	has  []roles.Role
-	// from is where the log was heard until.
+	// from is where the log was read until.
 	from int64
 	// own, acting and parent are requests of the agent's account, in the name of others, and of
 	// the parent's account, by verb. handed are those of a parent with the kubeconfig that it
@@ -94,13 +94,13 @@ func (j *judge) anew(t *testing.T, tier *stage.Tier) *judge {
 	return next
 }
 
-// judge hears what the tiers recorded since the last time.
+// judge reads what the tiers recorded since the last time.
 func (l *locked) judge(t *testing.T) {
 	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(l.judges)) {
 		j := l.judges[name]
 		if _, err := os.Stat(j.tier.Dir); name != "delta" || err == nil {
-			j.hear(t)
+			j.read(t)
 		}
 		t.Logf("round %d, %s: own %s; acting %s; as parent %s; with a kubeconfig %s; planted and refused %d",
 			l.round, name, told(j.own), told(j.acting), told(j.parent), told(j.handed), j.found)
@@ -116,8 +116,8 @@ func told(verbs map[string]int) string {
 	return fmt.Sprintf("%d (%s)", sum, strings.Join(parts, ", "))
 }
 
-// hear judges what the tier recorded since the last time.
-func (j *judge) hear(t *testing.T) {
+// read judges what the tier recorded since the last time.
+func (j *judge) read(t *testing.T) {
 	t.Helper()
 	events, end, err := j.tier.Audit(j.from)
 	if err != nil {

@@ -424,7 +424,7 @@ func (l *locked) removesTenant(t *testing.T) {
 		return nil
 	})
 	engineDeletes(t, production, "delta")
-	l.judges["delta"].hear(t)
+	l.judges["delta"].read(t)
 	_, from, err := production.Audit(l.judges["production"].from)
 	if err != nil {
 		t.Fatal(err)
