@@ -188,7 +188,9 @@ func forTheParent(e stage.AuditEvent) bool {
 	case of.Resource == "namespaces":
 		return e.Verb == "patch" && of.Name == v1alpha1.AgentNamespace
 	}
-	return of.Resource == "configmaps" && of.Namespace == v1alpha1.AgentNamespace && strings.HasPrefix(of.Name, v1alpha1.RecordPrefix)
+	// What is created has no name in the log.
+	record := strings.HasPrefix(of.Name, v1alpha1.RecordPrefix) || e.Verb == "create" && of.Name == ""
+	return of.Resource == "configmaps" && of.Namespace == v1alpha1.AgentNamespace && record
 }
 
 func clusterNamed(name string) *unstructured.Unstructured {
