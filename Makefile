@@ -145,6 +145,24 @@ $(BIN)/kubectl: e2e/kubectlcli/main.go e2e/kubectlcli/go.mod e2e/kubectlcli/go.s
 	@echo "building kubectl; the first time this takes 2 minutes"
 	$(STATIC) go build -C e2e/kubectlcli -p $(P) -ldflags "-s -w" -o $@ .
 
+# What the machines of make e2e-nodes run besides containerd, which is Debian's: a kubelet and a kube-proxy of the
+# control plane's version, and what gives a cluster its network and its DNS.
+$(BIN)/kubelet: e2e/kubelet/go.mod e2e/kubelet/go.sum
+	@mkdir -p $(BIN)
+	@echo "building the kubelet and kube-proxy, unmodified; the first time this takes 3 minutes"
+	cd e2e/kubelet && go build -p $(P) -ldflags "$(KUBE_LDFLAGS)" -o $(BIN)/ tool
+
+$(BIN)/coredns: e2e/network/coredns/main.go e2e/network/go.mod e2e/network/go.sum
+	@mkdir -p $(BIN)
+	@echo "building CoreDNS; the first time this takes 1 minute"
+	$(STATIC) go build -C e2e/network -p $(P) -ldflags "-s -w" -o $@ ./coredns
+
+$(BIN)/cni: e2e/network/go.mod e2e/network/go.sum
+	@mkdir -p $@
+	@echo "building plugins of the CNI project, unmodified"
+	$(STATIC) go build -C e2e/network -p $(P) -ldflags "-s -w" -o $@/ tool
+	@touch $@
+
 # --- the image and releases ------------------------------------------------------
 
 # What is published is built by one toolchain, that of go.mod: the same commit makes the
@@ -235,6 +253,7 @@ demo: build-demo ## the whole cascade on this machine
 MODULES := . e2e deploy/release
 PROGRAMS := e2e/controlplane e2e/local
 WEBHOOKS := e2e/webhooks e2e/webhooks/azure
+NETWORK := e2e/network
 
 # What is run besides Go: git with git-http-backend, an SSH client, a C compiler
 # for the race detector.
@@ -261,17 +280,19 @@ test-all: prerequisites ## everything but the long forms
 	$(MAKE) generated
 	$(MAKE) unit
 	for module in $(WEBHOOKS); do go vet -C $$module ./...; done
+	$(STATIC) go vet -C $(NETWORK) ./...
 	$(MAKE) test-controlplane
 	$(MAKE) test-local
 	$(MAKE) image-reproducible
 	$(MAKE) e2e
+	$(MAKE) e2e-nodes
 
 # go test does not see what the tests of the charts and of releases read outside of their
 # module: their result is never taken from its cache.
 .PHONY: unit
 unit: ## tests without a control plane, those of the product and of e2e/ under the race detector
 	go test -p $(P) -race -timeout 20m ./...
-	go test -C e2e -p $(P) -race -timeout 20m $$(cd e2e && go list ./... | grep -v -e '/e2e/charts$$' $(SUITES:%=-e '/e2e/%$$'))
+	go test -C e2e -p $(P) -race -timeout 20m $$(cd e2e && go list ./... | grep -v -e '/e2e/charts$$' -e '/e2e/nodes$$' $(SUITES:%=-e '/e2e/%$$'))
 	go test -C e2e -p $(P) -race -timeout 20m -count=1 ./charts
 	$(STATIC) go test -C deploy/release -p $(P) -tags $(TAGS) -timeout 20m -count=1 ./...
 
@@ -304,6 +325,23 @@ landing: build-landing race ## the scenarios of make test
 .PHONY: e2e
 e2e: build-e2e race ## all scenarios on real control planes, agents under the race detector
 	$(RUN_SUITES) -names $(BIN)/tests.txt -run '$(RUN)' $(SUITES)
+
+# Real nodes: kubelet, containerd and kube-proxy in namespaces of this machine, which they do not leave. It runs by itself,
+# and nothing else makes or needs what it does.
+.PHONY: prerequisites-nodes
+prerequisites-nodes: prerequisites ## installs what real nodes need from Debian's packages, if it is missing
+	@missing=""; \
+	command -v containerd >/dev/null || missing="$$missing containerd"; \
+	command -v runc >/dev/null || missing="$$missing runc"; \
+	command -v iptables >/dev/null || missing="$$missing iptables"; \
+	command -v ip >/dev/null || missing="$$missing iproute2"; \
+	test -z "$$missing" || { echo "installing$$missing"; test "$$(id -u)" = 0 || { echo "e2e-nodes needs root"; exit 1; }; \
+		apt-get update -q && apt-get install -qy --no-install-recommends $$missing; }
+
+.PHONY: e2e-nodes
+e2e-nodes: prerequisites-nodes build image $(BIN)/controlplane $(BIN)/kubelet $(BIN)/coredns $(BIN)/cni ## the image on real nodes: kubelet, containerd and a network for pods; needs root
+	$(STATIC) go build -C e2e -p $(P) -o $(BIN)/ ./nodes/waiter
+	$(STATIC) go test -C e2e -p $(P) -count=1 -timeout 15m -v ./nodes
 
 # The names of all tests, of the units as go test lists them, and of the scenarios as
 # the last make test-all ran them. make test-names OLD=list compares them with a list

@@ -210,7 +210,7 @@ func TestOneRevision(t *testing.T) {
 		want    apply.Claim
 	}{
 		"Backwards": {
-			reason:  "it moves from the last to the first", commits: map[string]sources{"A": {"last": has("a")}, "B": {"first": has("a")}},
+			reason: "it moves from the last to the first", commits: map[string]sources{"A": {"last": has("a")}, "B": {"first": has("a")}},
 			current: map[string]bool{"A": true, "B": true}, want: apply.Claim{Owner: "Kustomization/apps/last", Kind: apply.Declared},
 		},
 		"Forwards": {

@@ -59,10 +59,12 @@ func (n *names) apply(config *rest.Config, now func() time.Time) error {
 	return nil
 }
 
-// How long the address of the cluster's DNS is used, and how long the lack of one stands.
+// How long the address of the cluster's DNS is used, and how long the lack of one stands: in
+// a new cluster it comes in the next second, and whoever fails for want of it waits longer
+// each time.
 const (
 	dnsHolds = 10 * time.Minute
-	dnsRetry = 10 * time.Second
+	dnsRetry = time.Second
 	dnsWait  = 5 * time.Second
 )
 

@@ -27,17 +27,29 @@ func Causes(ctx context.Context, c client.Client, namespace string) ([]string, e
 }
 
 // mostCause bounds what is said of one cause: images and scripts have long messages.
-const mostCause = 300
+// beginCause is how much of that is their beginning; the reason is at the end, where what
+// was wrapped is.
+const (
+	mostCause  = 300
+	beginCause = 80
+)
+
+// shortened is a text without its middle, if it is long.
+func shortened(text string) string {
+	runes := []rune(text)
+	if len(runes) <= mostCause {
+		return text
+	}
+	const gap = " ... "
+	return string(runes[:beginCause]) + gap + string(runes[len(runes)-(mostCause-beginCause-len(gap)):])
+}
 
 // causes says why pods are not there or do not run, each reason once. What is only on its
 // way is no cause.
 func causes(deployments []appsv1.Deployment, sets []appsv1.ReplicaSet, pods []corev1.Pod) []string {
 	var found []string
 	add := func(format string, args ...any) {
-		text := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
-		if runes := []rune(text); len(runes) > mostCause {
-			text = string(runes[:mostCause]) + "..."
-		}
+		text := shortened(strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " "))
 		if !slices.Contains(found, text) {
 			found = append(found, text)
 		}
@@ -90,6 +102,10 @@ func ofPod(pod *corev1.Pod, add func(string, ...any)) {
 		if last := s.LastTerminationState.Terminated; w.Reason == "CrashLoopBackOff" && last != nil {
 			add("pod %s: %s: it ended with %d, %d times: %s; see kubectl logs -n %s %s --previous", pod.Name, w.Reason, last.ExitCode, s.RestartCount,
 				cmp.Or(last.Message, last.Reason), pod.Namespace, pod.Name)
+			continue
+		}
+		if strings.Contains(w.Message, s.Image) {
+			add("pod %s: %s: %s", pod.Name, w.Reason, w.Message)
 			continue
 		}
 		add("pod %s: %s: %s (image %s)", pod.Name, w.Reason, cmp.Or(w.Message, "no more is known"), s.Image)

@@ -101,7 +101,11 @@ func TestCauses(t *testing.T) {
 		"Refused": {"admission refuses its pods", []appsv1.ReplicaSet{{Status: appsv1.ReplicaSetStatus{Conditions: []appsv1.ReplicaSetCondition{
 			{Type: appsv1.ReplicaSetReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate", Message: "violates PodSecurity"},
 		}}}}, nil, []string{"no pod is admitted: violates PodSecurity"}},
-		"Long": {"a message is cut", nil, []corev1.Pod{pod(waiting("ErrImagePull", strings.Repeat("x", 1000)))}, []string{"pod p: ErrImagePull: " + strings.Repeat("x", mostCause-21) + "..."}},
+		"Long": {
+			"of a long message the middle is cut: the reason is at its end", nil,
+			[]corev1.Pod{pod(waiting("ErrImagePull", "cannot pull registry.example/cascade:v1: "+strings.Repeat("x", 1000)+": 401 Unauthorized"))},
+			[]string{"pod p: ErrImagePull: cannot pull registry.example/cascade:v1: " + strings.Repeat("x", beginCause-62) + " ... " + strings.Repeat("x", mostCause-beginCause-5-18) + ": 401 Unauthorized"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := causes(nil, tc.sets, tc.pods); !slices.Equal(got, tc.want) {
