@@ -173,13 +173,14 @@ func (j *judge) one(t *testing.T, e stage.AuditEvent) {
 	case e.ByParent():
 		j.handed[e.Verb+" "+e.ObjectRef.Resource]++
 		if !forTheParent(e) {
-			t.Errorf("%s: the parent takes the kubeconfig that it was handed for: %s", j.tier.Name, roles.Told(e))
+			t.Errorf("%s: the parent takes the kubeconfig that it was handed for %s: %s", j.tier.Name, e.ObjectRef.Name, roles.Told(e))
 		}
 	}
 }
 
 // forTheParent reports whether a request is what a parent does with the kubeconfig of a child:
-// reading, pruning, and making its own account with its rights and records.
+// reading, pruning, making its own account with its rights and records, and saying that the
+// first sync of a new tier is none of one that was lost.
 func forTheParent(e stage.AuditEvent) bool {
 	of := e.ObjectRef
 	switch {
@@ -188,8 +189,7 @@ func forTheParent(e stage.AuditEvent) bool {
 	case of.Resource == "namespaces":
 		return e.Verb == "patch" && of.Name == v1alpha1.AgentNamespace
 	}
-	// What is created has no name in the log.
-	record := strings.HasPrefix(of.Name, v1alpha1.RecordPrefix) || e.Verb == "create" && of.Name == ""
+	record := strings.HasPrefix(of.Name, v1alpha1.RecordPrefix) || of.Name == v1alpha1.FirstSyncConfigMap
 	return of.Resource == "configmaps" && of.Namespace == v1alpha1.AgentNamespace && record
 }
 
