@@ -402,6 +402,11 @@ leak: export CASCADE_LEAK_ROTATIONS ?= 1000
 leak: build-e2e race ## the size of an agent before and after 1000 rotations
 	$(LONG) -run '^TestRotationLeak$$' ./children
 
+.PHONY: lockdown
+lockdown: export CASCADE_LOCKDOWN_FOR ?= 30m
+lockdown: build-e2e race ## a fleet whose agents have the roles of a lockdown, under commits for 30 minutes; each request is held against the roles
+	$(LONG) -run '^TestFleetUnderLockdown$$' ./fleet
+
 # CASCADE_KILLS=N does N kills of each scenario.
 .PHONY: kill
 kill: export CASCADE_KILLS ?= all

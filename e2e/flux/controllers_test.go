@@ -3,6 +3,8 @@ package flux
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -56,8 +58,29 @@ func TestControllers(t *testing.T) {
 	if err := c.Get(t.Context(), client.ObjectKey{Namespace: stage.Namespace, Name: "split"}, g); err != nil {
 		t.Fatal(err)
 	}
-	if a := g.Status.Artifact; a == nil || !strings.HasPrefix(a.URL, "http://"+artifacts+"/gitrepository/cascade-system/split/") || !strings.HasPrefix(a.Digest, "sha256:") || a.Size == nil {
+	a := g.Status.Artifact
+	if a == nil || !strings.Contains(a.URL, "@"+artifacts+"/gitrepository/cascade-system/split/") || !strings.HasPrefix(a.Digest, "sha256:") || a.Size == nil {
 		t.Fatalf("the artifact is %+v", a)
+	}
+	// Who has the URL has the artifact; who knows where it is has not.
+	bare, err := url.Parse(a.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare.User = nil
+	for from, want := range map[string]int{a.URL: http.StatusOK, bare.String(): http.StatusUnauthorized} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, from, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != want {
+			t.Errorf("GET %s is %s, want %d", from, answer.Status, want)
+		}
 	}
 	o.Put(t, "split", map[string]string{"app/a.yaml": scenario.ConfigMap("a", "2")})
 	applied(t, c, "apps", "a", "2")

@@ -17,6 +17,7 @@ func runProvider(ctx context.Context, args []string) error {
 	runDir := flags.String("run-dir", os.Getenv(envRun), "directory of everything that runs; control planes are in clusters below it")
 	binDirs := flags.String("bin-dir", os.Getenv(envBin), "directories of programs that pods may run, separated by colons; controlplane is there or on PATH")
 	healthAddr := flags.String("health-addr", defaultHealthAddr("9442"), "address of /readyz and /healthz")
+	auditReads := flags.Bool("audit-reads", os.Getenv(envReads) == "true", "record reads in the audit logs of control planes, too")
 	owner := flags.Int("owner-pid", ownerFromEnvironment(), "process whose end ends the provider and all it started (0: none)")
 	if err := parse(flags, args); err != nil {
 		return err
@@ -40,7 +41,7 @@ func runProvider(ctx context.Context, args []string) error {
 	if err != nil {
 		return fmt.Errorf("cannot find own program: %w", err)
 	}
-	machine := provider.Machine{Run: absolute, Self: self, Owner: *owner}
+	machine := provider.Machine{Run: absolute, Self: self, Owner: *owner, AuditReads: *auditReads}
 	if *binDirs != "" {
 		machine.BinDirs = strings.Split(*binDirs, ":")
 	}

@@ -67,6 +67,11 @@ type Options struct {
 	// Bootstrap is a file of manifests that a person applies once; ${git_url}
 	// and ${git_ssh_url} in it are replaced.
 	Bootstrap string
+	// AuditReads has every request in the audit logs of the tiers, those of clusters that
+	// Cluster API makes as well; without it, writes are.
+	AuditReads bool
+	// Install are flags of the installation of the MoM, besides those that it needs here.
+	Install []string
 	// Log receives a line for each step; nil drops them.
 	Log func(format string, args ...any)
 }
@@ -120,8 +125,11 @@ func Start(ctx context.Context, o Options) (_ *Stage, err error) {
 		return nil, err
 	}
 	s.MoM = &Tier{Name: "mom", Dir: filepath.Join(o.Run, "mom"), stage: s}
+	if o.AuditReads {
+		s.MoM.flags = []string{"--audit-reads"}
+	}
 	// A stage never had a Cluster.
-	if err := s.SetUp(ctx, "--first-sync=create"); err != nil {
+	if err := s.SetUp(ctx, append([]string{"--first-sync=create"}, o.Install...)...); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -309,11 +317,15 @@ func (s *Stage) Run(ctx context.Context, name string, args ...string) (string, e
 // environment tells programs, and through nodes the pods of the local provider,
 // where they run and to whom they belong.
 func (s *Stage) environment() []string {
-	return append(os.Environ(),
+	environment := append(os.Environ(),
 		"CASCADE_E2E_BIN="+strings.Join(s.options.Bin, ":"),
 		"CASCADE_E2E_RUN="+s.options.Run,
 		"CASCADE_E2E_OWNER_PID="+strconv.Itoa(os.Getpid()),
 	)
+	if s.options.AuditReads {
+		environment = append(environment, "CASCADE_E2E_AUDIT_READS=true")
+	}
+	return environment
 }
 
 // Close stops everything and removes the directory.

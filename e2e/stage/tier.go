@@ -256,6 +256,8 @@ type AuditEvent struct {
 		Code int `json:"code"`
 	} `json:"responseStatus"`
 	RequestURI string `json:"requestURI"`
+	// Annotations have, among others, what was decided about the request, and why.
+	Annotations map[string]string `json:"annotations"`
 	// Received is when the request came, by the clock of this machine.
 	Received time.Time `json:"requestReceivedTimestamp"`
 }

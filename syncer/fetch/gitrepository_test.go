@@ -2,10 +2,12 @@ package fetch
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -380,17 +382,23 @@ func TestGitRepositoryCredentials(t *testing.T) {
 func TestGitRepositoryStorage(t *testing.T) {
 	b := newGitBench(t)
 	dir := t.TempDir()
-	b.Storage = source.NewStorage(dir, "", "artifacts.example:80")
+	seal, err := source.OpenSeal(filepath.Join(t.TempDir(), "key"), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Storage = source.NewStorage(dir, "", "artifacts.example:80", seal)
 	commit := b.commit("fleet", "main", "a.yaml", "1")
 	b.declare("fleet", "url: "+b.server.HTTPURL("fleet")+"\nref: {branch: main}\n")
 	b.want("fleet", "packed for others", good, "Normal NewArtifact")
 	a := b.get("fleet").Status.Artifact
-	if a.URL != "http://artifacts.example:80/gitrepository/ns/fleet/"+commit+".tar.gz" || !strings.HasPrefix(a.Digest, "sha256:") || a.Size == nil {
+	u, err := url.Parse(a.URL)
+	if err != nil || u.Scheme != "http" || u.Host != "artifacts.example:80" || u.Path != "/gitrepository/ns/fleet/"+commit+".tar.gz" || !strings.HasPrefix(a.Digest, "sha256:") || a.Size == nil {
 		t.Fatalf("artifact %+v is not as Flux has it", a)
 	}
 	server := httptest.NewServer(b.Storage)
 	defer server.Close()
-	res, err := http.Get(server.URL + "/" + a.Path)
+	u.Host = server.Listener.Addr().String()
+	res, err := http.Get(u.String())
 	if err != nil || res.StatusCode != http.StatusOK || res.ContentLength != *a.Size {
 		t.Errorf("GET of the artifact = %v, %v", res, err)
 	}

@@ -99,7 +99,8 @@ func (r errorReader) Read([]byte) (int, error) { return 0, r.error }
 
 func TestStorageOfFiles(t *testing.T) {
 	dir := t.TempDir()
-	s := NewStorage(dir, "127.0.0.1:0", "artifacts.example")
+	seal := aSeal(t)
+	s := NewStorage(dir, "127.0.0.1:0", "artifacts.example", seal)
 	server := httptest.NewServer(s)
 	defer server.Close()
 	data := tarball(t, tar.Header{Typeflag: tar.TypeReg, Name: "podinfo/Chart.yaml", Size: 4}, tar.Header{Typeflag: tar.TypeSymlink, Name: "podinfo/link", Linkname: "Chart.yaml"})
@@ -124,13 +125,13 @@ func TestStorageOfFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if artifact.Path != tc.path || artifact.URL != "http://artifacts.example/"+tc.path || artifact.Digest != sumOf(data) || *artifact.Size != int64(len(data)) || artifact.Metadata["k"] != "v1" {
+		if artifact.Path != tc.path || artifact.URL != sealed(seal, "artifacts.example", tc.path) || artifact.Digest != sumOf(data) || *artifact.Size != int64(len(data)) || artifact.Metadata["k"] != "v1" {
 			t.Errorf("%s: artifact %+v is not the file", tc.reason, artifact)
 		}
 		if stored := s.Stored(key); stored == nil || stored.Digest != artifact.Digest {
 			t.Errorf("%s: Stored() = %v", tc.reason, stored)
 		}
-		if status, got := get(t, server.URL+"/"+tc.path); status != 200 || !bytes.Equal(got, data) {
+		if status, got := get(t, sealed(seal, server.URL, tc.path)); status != 200 || !bytes.Equal(got, data) {
 			t.Errorf("%s: GET = %d with other bytes", tc.reason, status)
 		}
 		if tc.latest == "" {
@@ -139,10 +140,10 @@ func TestStorageOfFiles(t *testing.T) {
 			}
 			continue
 		}
-		if url := s.Latest(key); url != "http://artifacts.example/"+tc.latest {
+		if url := s.Latest(key); url != sealed(seal, "artifacts.example", tc.latest) {
 			t.Errorf("%s: Latest() = %s", tc.reason, url)
 		}
-		if status, got := get(t, server.URL+"/"+tc.latest); status != 200 || !bytes.Equal(got, data) {
+		if status, got := get(t, sealed(seal, server.URL, tc.latest)); status != 200 || !bytes.Equal(got, data) {
 			t.Errorf("%s: GET of the latest = %d with other bytes", tc.reason, status)
 		}
 	}
@@ -160,7 +161,7 @@ func TestStorageOfFiles(t *testing.T) {
 			t.Errorf("artifact %+v is not the index %s", artifact, content)
 		}
 		for _, path := range []string{artifact.Path, "helmrepository/ns/it/index.yaml"} {
-			if status, got := get(t, server.URL+"/"+path); status != 200 || string(got) != content {
+			if status, got := get(t, sealed(seal, server.URL, path)); status != 200 || string(got) != content {
 				t.Errorf("GET %s = %d %q, want %q", path, status, got, content)
 			}
 		}

@@ -444,7 +444,8 @@ func TestStorage(t *testing.T) {
 	m := mirrors(t)
 	first := fetch(t, m, o.url(), onMain, nil)
 	dir := t.TempDir()
-	s := NewStorage(dir, "127.0.0.1:0", "source-controller.flux-system.svc.cluster.local.")
+	seal := aSeal(t)
+	s := NewStorage(dir, "127.0.0.1:0", "source-controller.flux-system.svc.cluster.local.", seal)
 	key := keyOf("repo")
 	put := func(snapshot *Snapshot) *meta.Artifact {
 		t.Helper()
@@ -456,7 +457,7 @@ func TestStorage(t *testing.T) {
 	}
 	artifact := put(first)
 	want := "gitrepository/ns/repo/" + commit + ".tar.gz"
-	if artifact.Path != want || artifact.URL != "http://source-controller.flux-system.svc.cluster.local./"+want || artifact.Digest != sumOf(pack(t, first)) ||
+	if artifact.Path != want || artifact.URL != sealed(seal, "source-controller.flux-system.svc.cluster.local.", want) || artifact.Digest != sumOf(pack(t, first)) ||
 		*artifact.Size != int64(len(pack(t, first))) || artifact.Revision != first.Revision {
 		t.Errorf("artifact %+v is not as Flux has it", artifact)
 	}
@@ -464,7 +465,13 @@ func TestStorage(t *testing.T) {
 	defer server.Close()
 	get := func(path string) (int, []byte) {
 		t.Helper()
-		res, err := http.Get(server.URL + path)
+		// With the login that the path would have: it is the path that is refused.
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.SetBasicAuth(sealUser, seal.password(strings.TrimPrefix(request.URL.Path, "/")))
+		res, err := http.DefaultClient.Do(request)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -479,7 +486,7 @@ func TestStorage(t *testing.T) {
 		t.Errorf("GET = %d, digest %s, want %s", status, sumOf(data), artifact.Digest)
 	}
 	// What we serve, we can consume.
-	artifact.URL = server.URL + "/" + want
+	artifact.URL = sealed(seal, server.URL, want)
 	if fetched, err := NewArtifacts(t.TempDir(), plenty).Fetch(t.Context(), key, artifact); err != nil || read(t, fetched, "a.yaml") != "1" {
 		t.Errorf("Fetch() of our own artifact: %v", err)
 	}

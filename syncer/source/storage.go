@@ -49,12 +49,14 @@ func latest(kind string) string {
 const artifactsKept = 2
 
 // Storage packs snapshots for consumers outside this process and serves them,
-// and other artifacts, under the URLs that Flux's source-controller uses. It is safe for concurrent
+// and other artifacts, under the paths that Flux's source-controller uses. It serves an
+// artifact to whoever has its URL, which has a login in it. It is safe for concurrent
 // use; calls for one source must not overlap.
 type Storage struct {
 	dir        string
 	advertised string
 	address    string
+	seal       Seal
 
 	mu sync.Mutex
 	// packed has what was last packed of each source.
@@ -67,9 +69,9 @@ type packed struct {
 }
 
 // NewStorage packs into dir and serves at address. The URLs that it gives out
-// begin with advertised, a host with an optional port or a URL.
-func NewStorage(dir, address, advertised string) *Storage {
-	return &Storage{dir: dir, address: address, advertised: advertised, packed: map[Key]packed{}}
+// lead to advertised, a host with an optional port or a URL, with logins of the seal.
+func NewStorage(dir, address, advertised string, seal Seal) *Storage {
+	return &Storage{dir: dir, address: address, advertised: advertised, seal: seal, packed: map[Key]packed{}}
 }
 
 // Put packs the snapshot of a source and returns its artifact without a time.
@@ -201,10 +203,11 @@ func (s *Storage) Remove(key Key) error {
 func folderOf(key Key) string { return path.Join(strings.ToLower(key.Kind), key.Namespace, key.Name) }
 
 func (s *Storage) url(at string) string {
-	if strings.Contains(s.advertised, "://") {
-		return strings.TrimSuffix(s.advertised, "/") + "/" + at
+	scheme, host, found := strings.Cut(s.advertised, "://")
+	if !found {
+		scheme, host = "http", s.advertised
 	}
-	return "http://" + s.advertised + "/" + at
+	return scheme + "://" + sealUser + ":" + s.seal.password(at) + "@" + strings.TrimSuffix(host, "/") + "/" + at
 }
 
 func (s *Storage) write(at string, write func(io.Writer) error) (digest string, size int64, err error) {
@@ -280,7 +283,9 @@ func servedType(name string) string {
 }
 
 // ServeHTTP implements http.Handler. It serves artifacts and nothing else: no
-// listings, nothing outside of the directory, whatever links are in it.
+// listings, nothing outside of the directory, whatever links are in it. Without a login
+// everything is 401. With that of something else everything is 404, as if it were gone: so
+// is a login of which the key was lost, and the consumer looks for a new URL.
 func (s *Storage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -289,7 +294,13 @@ func (s *Storage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	name := strings.TrimPrefix(r.URL.Path, "/")
 	media := servedType(path.Base(name))
-	if !fs.ValidPath(name) || strings.Count(name, "/") != 3 || media == "" {
+	user, password, given := r.BasicAuth()
+	if !given {
+		w.Header().Set("WWW-Authenticate", `Basic realm="artifacts"`)
+		http.Error(w, "the URL in the status of the source has a login", http.StatusUnauthorized)
+		return
+	}
+	if !fs.ValidPath(name) || strings.Count(name, "/") != 3 || media == "" || !s.seal.admits(name, user, password) {
 		http.NotFound(w, r)
 		return
 	}

@@ -29,6 +29,8 @@ type Machine struct {
 	BinDirs []string
 	Self    string // this program, which also runs nodes
 	Owner   int    // process whose end ends every control plane and node; 0: none
+
+	AuditReads bool // control planes record every request, not writes only
 }
 
 const (
@@ -117,6 +119,9 @@ func (m Machine) start(ctx context.Context, id, name, serviceCIDR string) error 
 	}
 	if m.Owner != 0 {
 		args = append(args, "--owner-pid", strconv.Itoa(m.Owner))
+	}
+	if m.AuditReads {
+		args = append(args, "--audit-reads")
 	}
 	return m.controlplane(ctx, id, args)
 }
