@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -157,7 +158,7 @@ func (c *cluster) inOrder(t *testing.T, offset int64) {
 			continue
 		}
 		writes++
-		if e.ResponseStatus.Code < 400 || e.ResponseStatus.Code == 409 {
+		if e.ResponseStatus.Code < 400 || e.ResponseStatus.Code == http.StatusConflict { // somebody wrote in between
 			continue
 		}
 		if strings.Contains(e.RequestURI, "dryRun=All") {
