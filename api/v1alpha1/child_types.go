@@ -65,6 +65,11 @@ type ChildStatus struct {
 	// +listMapKey=name
 	// +optional
 	Layers []ChildLayer `json:"layers,omitempty"`
+	// Rollouts are the revisions that Rollouts allow the child to have.
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Rollouts []ChildRollout `json:"rollouts,omitempty"`
 	// Report is what the child's own agent said last.
 	// +optional
 	Report *Report `json:"report,omitempty"`

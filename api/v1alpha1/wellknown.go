@@ -27,6 +27,24 @@ const (
 	// ApproveTakeOverAnnotation on a Child names the holder of the epoch, another process
 	// than any of this tier, from which this tier may take the child over.
 	ApproveTakeOverAnnotation = "cascade.dev/approve-take-over"
+	// ApproveRolloutAnnotation on a Rollout lets waves begin: <wave>=<revision> for each,
+	// separated by commas. The revision may be a commit or the beginning of one, of 12
+	// letters at least, so that an approval is for what the person has seen.
+	ApproveRolloutAnnotation = "cascade.dev/approve-rollout"
+	// ApprovedByAnnotation beside it says who approves, as the command line found out.
+	ApprovedByAnnotation = "cascade.dev/approved-by"
+	// AbortRolloutAnnotation on a Rollout names the revision whose run is to end. Clusters
+	// keep what they have, and get no more of it.
+	AbortRolloutAnnotation = "cascade.dev/abort-rollout"
+	// RevertRolloutAnnotation on a Rollout names the revision that the clusters which have it
+	// are to lose again for the last good one.
+	RevertRolloutAnnotation = "cascade.dev/revert-rollout"
+	// RetryRolloutAnnotation on a Rollout, with another value than before, tries clusters
+	// again that failed, and lets a run that halted go on.
+	RetryRolloutAnnotation = "cascade.dev/retry-rollout"
+	// SkipRolloutAnnotation on a Child lets it keep the revision that it has while others get
+	// another one: <rollout>=<revision> for each, separated by commas, as in an approval.
+	SkipRolloutAnnotation = "cascade.dev/skip-rollout"
 	// RemovalFinalizer keeps a Layer of deletionPolicy Delete until its children are rid of
 	// what it applied.
 	RemovalFinalizer = "cascade.dev/removal"
@@ -197,6 +215,22 @@ const (
 	ReasonSourceFailing        = "SourceFailing"
 	ReasonAccountMissing       = "AccountMissing"
 	ReasonWorkerStalled        = "WorkerStalled"
+
+	// Reasons of Rollouts, and of layers that wait for one.
+	ReasonRolloutPending         = "RolloutPending"
+	ReasonAwaitingApproval       = "AwaitingApproval"
+	ReasonOutsideWindow          = "OutsideWindow"
+	ReasonSoaking                = "Soaking"
+	ReasonRolloutHalted          = "RolloutHalted"
+	ReasonReverting              = "Reverting"
+	ReasonReverted               = "Reverted"
+	ReasonAborted                = "Aborted"
+	ReasonDeadlineExceeded       = "DeadlineExceeded"
+	ReasonNotReadyBefore         = "NotReadyBefore"
+	ReasonRollingOut             = "RollingOut"
+	ReasonWaveUnproven           = "WaveUnproven"
+	ReasonUnsupportedVersionStep = "UnsupportedVersionStep"
+	ReasonRolloutConflict        = "RolloutConflict"
 
 	// ReasonStorageVersionDropped: a provider's definition lacks the version in which the
 	// child stores objects.
