@@ -79,8 +79,14 @@ func machinesRoll(u *unstructured.Unstructured, field, of string) string {
 	at := [][]string{{"status", field}, {"status", "v1beta2", field}} // the latter in objects of v1beta1
 	for _, path := range at {
 		count := func(name string) (int64, bool) {
-			n, ok, _ := unstructured.NestedInt64(u.Object, append(append([]string{}, path...), name)...)
-			return n, ok
+			field, _, _ := unstructured.NestedFieldNoCopy(u.Object, append(append([]string{}, path...), name)...)
+			switch n := field.(type) {
+			case int64:
+				return n, true
+			case float64: // of an object that no API server sent
+				return int64(n), true
+			}
+			return 0, false
 		}
 		there, counted := count("replicas")
 		if !counted {
