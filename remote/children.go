@@ -130,6 +130,8 @@ type Children struct {
 	identities identities
 	// own is the identity of the cluster in which this tier runs, once it is known.
 	own string
+	// rollouts is nil in a tier without any.
+	rollouts *rolloutKind
 }
 
 // notes are what is known of a child besides its status, in memory only. Without
@@ -182,6 +184,10 @@ type layerNotes struct {
 	seal *seal
 	// migration that the last rendering of providers took.
 	migration migration
+	// noted: the record was read for what the child has. idle are objects that Rollouts move
+	// and that the last rendering has nothing of.
+	noted bool
+	idle  []v1alpha1.RolloutPinnedSource
 }
 
 // notesOf returns what is known of a child. Only the child's reconciles use it.
@@ -325,6 +331,7 @@ func (r *Children) forget(key types.NamespacedName) {
 	r.Connections.Forget(key)
 	r.Metrics.forget(key)
 	r.inUse.set(key, nil)
+	r.Snapshots.Retain(holderOf(key))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.notes, key)

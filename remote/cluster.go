@@ -148,7 +148,8 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 		// Re-created under the same name: another cluster, in which nothing is in place.
 		r.Children.forget(r.key())
 		r.notes = r.notesOf(r.key())
-		r.child.Status = v1alpha1.ChildStatus{}
+		// What it may have is what the Rollouts say, who are told of the other cluster by this.
+		r.child.Status = v1alpha1.ChildStatus{Rollouts: r.child.Status.Rollouts}
 		if err := r.writeStatus(ctx); err != nil {
 			return cluster, false, result, err
 		}

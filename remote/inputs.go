@@ -31,7 +31,10 @@ func (p *push) gather(ctx context.Context, s *seeding) error {
 		return err
 	}
 	var err error
-	if s.image, err = imageOf(s.layer); err != nil {
+	if s.pin, err = s.pinned(); err != nil {
+		return err
+	}
+	if s.image, err = s.imageOf(); err != nil {
 		return err
 	}
 	from, err := p.referencesFor(ctx, *s.as)
@@ -42,12 +45,15 @@ func (p *push) gather(ctx context.Context, s *seeding) error {
 		if err := p.Accounts.MayUse(ctx, s.layer, *s.as, layerSource(s.layer)); err != nil {
 			return err
 		}
-		if s.snapshot = p.seen(layerSource(s.layer)); s.snapshot == nil {
+		if s.snapshot, err = s.snapshotOf(layerSource(s.layer)); err != nil {
+			return err
+		}
+		if s.snapshot == nil {
 			return reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("%s %s has not been fetched yet", ref.Kind, ref.Name))
 		}
 		s.content = p.contents.of(s.layer, s.snapshot)
 	}
-	s.refers = nil
+	s.refers, s.credentials = nil, nil
 	for _, c := range credentialsOf(s.layer) {
 		secret := &corev1.Secret{}
 		name, err := s.refersTo("Secret", c.SecretRef.Name)
@@ -110,6 +116,9 @@ func (s *seeding) inputs() string {
 		_ = e.Encode([]any{c.name, c.secret.UID, c.secret.ResourceVersion})
 	}
 	s.components.identify(e)
+	if pins := s.objectPins(); len(pins) > 0 {
+		_ = e.Encode(pins)
+	}
 	return hex.EncodeToString(h.Sum(nil))
 }
 

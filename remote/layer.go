@@ -44,6 +44,8 @@ type Layers struct {
 	inUse *inUse
 	// accounts say which sources a layer may use, as for Children.
 	accounts *account.Accounts
+	// rollouts is nil in a tier without any.
+	rollouts *rolloutKind
 
 	mu   sync.Mutex
 	seen map[types.NamespacedName]layerSeen
@@ -125,12 +127,15 @@ func (r *Layers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		return ctrl.Result{}, fmt.Errorf("cannot list Children: %w", err)
 	}
 	before := layer.DeepCopy()
-	revision := r.revisionOf(ctx, layer)
+	aims, err := r.aimsOf(ctx, layer)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
 	granted, again := r.decideRemoval(layer, children.Items)
 	if again > 0 && (result.RequeueAfter == 0 || again < result.RequeueAfter) {
 		result.RequeueAfter = again
 	}
-	summarize(layer, children.Items, revision)
+	summarize(layer, children.Items, aims)
 	pinImage(layer, r.AgentImage)
 	if equality.Semantic.DeepEqual(before.Status, layer.Status) {
 		return result, nil

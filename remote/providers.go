@@ -68,7 +68,11 @@ func (p *push) gatherComponents(ctx context.Context, s *seeding, from client.Rea
 	if err := p.Accounts.MayUse(ctx, s.layer, *s.as, key); err != nil {
 		return err
 	}
-	if c.snapshot = p.seen(key); c.snapshot == nil {
+	var err error
+	if c.snapshot, err = s.snapshotOf(key); err != nil {
+		return err
+	}
+	if c.snapshot == nil {
 		return reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("%s %s, which has the component manifests, has not been fetched yet", key.Kind, key.Name))
 	}
 	c.secrets = map[string][]*corev1.Secret{}

@@ -159,7 +159,9 @@ func (p *push) applyLayers(ctx context.Context) {
 		if err != nil || !s.leftover || p.cluster.Paused {
 			p.record(s, entry, err) // else when it is known what becomes of the rest
 		}
-		entry.ObservedGeneration, entry.LastHandledReconcileAt = s.layer.Generation, s.requested()
+		if entry.LastHandledReconcileAt = s.requested(); s.standing == "" {
+			entry.ObservedGeneration = s.layer.Generation
+		}
 		credentials = append(credentials, delivered...)
 	}
 	p.hold(credentials)
@@ -179,6 +181,9 @@ func (p *push) record(s *seeding, entry *v1alpha1.ChildLayer, err error) {
 	}
 	s.notes.attempted(err, now, s.progressed)
 	recordOutcome(entry, err, metav1.NewTime(now))
+	if entry.Ready {
+		entry.Message = s.standing
+	}
 }
 
 // hold records the credentials that were delivered to the child.
@@ -210,6 +215,9 @@ func (p *push) attempt(ctx context.Context, s *seeding, entry *v1alpha1.ChildLay
 		return nil, err
 	}
 	if err := p.gather(ctx, s); err != nil {
+		if isWaitingError(err) {
+			return p.child.Status.Credentials, s.waits(ctx, entry, err)
+		}
 		if entry.Ready && (reason.Of(err) == v1alpha1.ReasonSourceNotReady || errors.Is(err, errNoImage)) && p.Now().Sub(p.notes.began) < sourceWait {
 			// A process that has just started has fetched nothing yet, nor noted the image of a
 			// layer that an earlier version pushed. The layer is in place all the same.
@@ -219,6 +227,9 @@ func (p *push) attempt(ctx context.Context, s *seeding, entry *v1alpha1.ChildLay
 	}
 	delivered := s.delivered()
 	err := s.repaired(func() error { return s.bring(ctx, entry) })
+	if isWaitingError(err) {
+		return p.child.Status.Credentials, s.waits(ctx, entry, err)
+	}
 	return delivered, err
 }
 
@@ -313,6 +324,9 @@ func (p *push) declared(ctx context.Context) []plan.Declared {
 			d.Applied = entry != nil && entry.Digest == s.rendered.digest && entry.LastAttemptedDigest == s.rendered.digest
 		}
 		all = append(all, d)
+		if next, ok := s.declaredAhead(ctx); ok && d.Known {
+			all = append(all, next)
+		}
 	}
 	return all
 }

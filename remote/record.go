@@ -230,7 +230,7 @@ func (s *seeding) look(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 func unsent(why string) bool {
 	switch why {
 	case v1alpha1.ReasonSourceNotReady, v1alpha1.ReasonAccessDenied, v1alpha1.ReasonCredentialMissing, v1alpha1.ReasonReferenceInvalid, v1alpha1.ReasonDependencyNotReady, v1alpha1.ReasonClusterNotReady,
-		v1alpha1.ReasonPaused, v1alpha1.ReasonBuildFailed, v1alpha1.ReasonProgressing, v1alpha1.ReasonHealthCheckFailed:
+		v1alpha1.ReasonPaused, v1alpha1.ReasonRolloutPending, v1alpha1.ReasonRolloutConflict, v1alpha1.ReasonBuildFailed, v1alpha1.ReasonProgressing, v1alpha1.ReasonHealthCheckFailed:
 		return true
 	}
 	return false

@@ -29,9 +29,9 @@ const (
 // maxNamed bounds the children that a Layer names.
 const maxNamed = 10
 
-// standingOf tells how a layer stands on a child, and why. revision is that of the
-// layer's source.
-func standingOf(layer *v1alpha1.Layer, child *v1alpha1.Child, revision string) (standing, v1alpha1.Failure) {
+// standingOf tells how a layer stands on a child, and why. is says which revision the child
+// is to have.
+func standingOf(layer *v1alpha1.Layer, child *v1alpha1.Child, is aim) (standing, v1alpha1.Failure) {
 	why := v1alpha1.Failure{Name: child.Name, Reason: v1alpha1.ReasonProgressing}
 	connected := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConnectedCondition)
 	if connected != nil && connected.Status != metav1.ConditionTrue {
@@ -47,15 +47,29 @@ func standingOf(layer *v1alpha1.Layer, child *v1alpha1.Child, revision string) (
 	}
 	entry := &child.Status.Layers[at]
 	switch {
-	case entry.Ready && entry.ObservedGeneration == layer.Generation && (revision == "" || entry.Revision == revision):
+	case entry.Ready && len(is.conflict) > 0:
+		why.Reason, why.Message = v1alpha1.ReasonRolloutConflict, "Rollouts "+strings.Join(is.conflict, " and ")+" move the layer of this cluster"
+		return isFailed, why
+	case entry.Ready && is.waits && (is.pinned == "" || entry.Revision == is.pinned):
+		why.Reason, why.Message = v1alpha1.ReasonRolloutPending, "it has "+orNothing(entry.Revision)+" and waits for Rollout "+is.rollout
+		return isWaiting, why
+	case entry.Ready && !is.waits && entry.ObservedGeneration == layer.Generation && (is.revision == "" || entry.Revision == is.revision):
 		return isCurrent, why
 	case entry.Ready:
+		revision := is.revision
+		if is.waits {
+			revision = is.pinned
+		}
 		why.Message = "it has " + orNothing(entry.Revision) + " and is to have " + orNothing(revision)
+		if entry.Message != "" {
+			why.Message += ": " + entry.Message
+		}
 		return isUpdating, why
 	}
 	why.Reason, why.Message = entry.Reason, entry.Message
 	switch entry.Reason {
-	case v1alpha1.ReasonDependencyNotReady, v1alpha1.ReasonClusterNotReady, v1alpha1.ReasonPaused, v1alpha1.ReasonSourceNotReady, v1alpha1.ReasonSuspended:
+	case v1alpha1.ReasonDependencyNotReady, v1alpha1.ReasonClusterNotReady, v1alpha1.ReasonPaused, v1alpha1.ReasonSourceNotReady, v1alpha1.ReasonSuspended,
+		v1alpha1.ReasonRolloutPending:
 		return isWaiting, why
 	case v1alpha1.ReasonProgressing, v1alpha1.ReasonAgentNotReady, v1alpha1.ReasonProviderNotReady, v1alpha1.ReasonHandOverPending:
 		return isUpdating, why
@@ -84,12 +98,13 @@ func isOutOfReach(why string) bool {
 }
 
 // summarize counts how the layer stands on the children that it selects, and names at
-// most ten of those on which it is not in place. revision is that of its source. The
-// children are not changed.
-func summarize(layer *v1alpha1.Layer, children []v1alpha1.Child, revision string) {
+// most ten of those on which it is not in place. aims say what each is to have. The children
+// are not changed.
+func summarize(layer *v1alpha1.Layer, children []v1alpha1.Child, aims aims) {
 	status := &layer.Status
 	counts := v1alpha1.ChildCounts{}
 	var behind []v1alpha1.Failure
+	var pending waitingFor
 	// handled: every child that can be called has seen this generation and this request.
 	observed, handled, asked := true, true, layer.Annotations[fluxmeta.ReconcileRequestAnnotation]
 	selector := selectorOf(layer)
@@ -99,7 +114,8 @@ func summarize(layer *v1alpha1.Layer, children []v1alpha1.Child, revision string
 			continue
 		}
 		counts.Total++
-		at, why := standingOf(layer, child, revision)
+		is := aims.of(child)
+		at, why := standingOf(layer, child, is)
 		if layer.Spec.Suspend {
 			counts.Suspended++
 			continue
@@ -115,6 +131,9 @@ func summarize(layer *v1alpha1.Layer, children []v1alpha1.Child, revision string
 			counts.Unreachable++
 		case isWaiting:
 			counts.Waiting++
+			if why.Reason == v1alpha1.ReasonRolloutPending && is.rollout != "" {
+				pending.add(is.rollout)
+			}
 		}
 		if entry := entryOf(child, layer.Name); entry != nil && at != isUnreachable {
 			observed = observed && entry.ObservedGeneration == layer.Generation
@@ -125,14 +144,14 @@ func summarize(layer *v1alpha1.Layer, children []v1alpha1.Child, revision string
 		}
 	}
 	counts.Seeded, counts.Failing = counts.Current, counts.Failed
-	status.Children, status.Failing, status.Revision = counts, behind, revision
+	status.Children, status.Failing, status.Revision = counts, behind, aims.revision()
 	if observed {
 		status.ObservedGeneration = layer.Generation
 	}
 	if handled {
 		status.LastHandledReconcileAt = asked
 	}
-	meta.SetStatusCondition(&status.Conditions, leavers(layer, children, readiness(layer, counts, behind)))
+	meta.SetStatusCondition(&status.Conditions, leavers(layer, children, readiness(layer, counts, behind, pending)))
 }
 
 func entryOf(child *v1alpha1.Child, layer string) *v1alpha1.ChildLayer {
@@ -157,7 +176,7 @@ func least(list []v1alpha1.Failure, f v1alpha1.Failure) []v1alpha1.Failure {
 
 // readiness is the Ready condition of a layer: true only when all that it counts have it
 // at the observed revision.
-func readiness(layer *v1alpha1.Layer, counts v1alpha1.ChildCounts, behind []v1alpha1.Failure) metav1.Condition {
+func readiness(layer *v1alpha1.Layer, counts v1alpha1.ChildCounts, behind []v1alpha1.Failure, pending waitingFor) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSucceeded, ObservedGeneration: layer.Generation}
 	if layer.Spec.Suspend {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonSuspended, "suspended"
@@ -169,6 +188,10 @@ func readiness(layer *v1alpha1.Layer, counts v1alpha1.ChildCounts, behind []v1al
 		return c
 	case counts.Current == counts.Total:
 		c.Message = fmt.Sprintf("in place on all %d children", counts.Total)
+		return c
+	case pending.children > 0 && counts.Failed+counts.Unreachable == 0:
+		// The Rollout says what is wrong with it, if anything is.
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonRolloutPending, short(pending.message(counts.Total))
 		return c
 	case counts.Failed+counts.Unreachable+counts.Waiting == 0:
 		// It is on its way everywhere.

@@ -50,7 +50,7 @@ func TestStandingOf(t *testing.T) {
 			if tc.entry != nil {
 				child.Status.Layers = []v1alpha1.ChildLayer{*tc.entry}
 			}
-			got, why := standingOf(layer, &child, "r2")
+			got, why := standingOf(layer, &child, aim{revision: "r2"})
 			if got != tc.want || why.Reason != tc.why {
 				t.Errorf("%s: standingOf() = %s, %s, want %s, %s", tc.reason, got, why.Reason, tc.want, tc.why)
 			}
@@ -94,7 +94,7 @@ func TestSummarize(t *testing.T) {
 			l.Spec.ClusterSelector.MatchLabels = selected
 			l.Spec.Suspend = tc.suspend
 			l.Generation, l.Annotations = 1, map[string]string{fluxmeta.ReconcileRequestAnnotation: "now"}
-			summarize(l, tc.children, "r2")
+			summarize(l, tc.children, aims{newest: "r2"})
 			var named []string
 			for _, f := range l.Status.Failing {
 				named = append(named, f.Name+" "+f.Reason)
@@ -127,7 +127,7 @@ func TestSummaryIsBounded(t *testing.T) {
 		c.Status.Layers = []v1alpha1.ChildLayer{{Name: "base", Reason: v1alpha1.ReasonBuildFailed, Message: "no file"}}
 		many = append(many, c)
 	}
-	summarize(l, many, "")
+	summarize(l, many, aims{})
 	if len(l.Status.Failing) != maxNamed || l.Status.Children.Failed != 5000 || l.Status.Failing[0].Name != "c0000" || l.Status.Failing[9].Name != "c0009" {
 		t.Errorf("%d named of %d failing, from %v: want the first %d of 5000", len(l.Status.Failing), l.Status.Children.Failed, l.Status.Failing, maxNamed)
 	}
@@ -148,6 +148,6 @@ func BenchmarkSummarize5000(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		summarize(layer, children, "r1")
+		summarize(layer, children, aims{newest: "r1"})
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/remote/report"
+	"github.com/cascade-gitops/cascade/remote/rollout"
 	"github.com/cascade-gitops/cascade/remote/tenure"
 )
 
@@ -36,6 +37,8 @@ type run struct {
 	gone, asking bool
 	// told: the child says by itself when something changes.
 	told bool
+	// governing are the Rollouts that govern the child.
+	governing rollout.Governing
 	// rest is how long nothing can be pushed, because the child used up its time.
 	rest time.Duration
 }
@@ -45,9 +48,10 @@ func (r *run) writeStatus(ctx context.Context) error {
 	if equality.Semantic.DeepEqual(r.recorded.Status, r.child.Status) {
 		return nil
 	}
-	// The response is decoded into the copy: the run goes on with its own.
-	after := r.child.DeepCopy()
-	err := r.Client.Status().Patch(ctx, after, client.MergeFromWithOptions(r.recorded, client.MergeFromWithOptimisticLock{}), client.FieldOwner(statusManager))
+	after, err := r.patchStatus(ctx)
+	if apierrors.IsConflict(err) && r.rebase(ctx) {
+		after, err = r.patchStatus(ctx)
+	}
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -58,6 +62,30 @@ func (r *run) writeStatus(ctx context.Context) error {
 	r.notes.written = after.ResourceVersion
 	r.recorded = r.child.DeepCopy()
 	return nil
+}
+
+func (r *run) patchStatus(ctx context.Context) (*v1alpha1.Child, error) {
+	// The response is decoded into the copy: the run goes on with its own.
+	after := r.child.DeepCopy()
+	return after, r.Client.Status().Patch(ctx, after, client.MergeFromWithOptions(r.recorded, client.MergeFromWithOptimisticLock{}), client.FieldOwner(statusManager))
+}
+
+// rebase goes on from the Child as the API server has it now, if nobody changed what runs
+// write: what Rollouts let the child have is written by others, and stays as they wrote it.
+func (r *run) rebase(ctx context.Context) bool {
+	live := &v1alpha1.Child{}
+	if err := r.Cluster.Get(ctx, r.key(), live); err != nil || live.UID != r.child.UID || !live.DeletionTimestamp.IsZero() {
+		return false
+	}
+	was := r.recorded.Status.DeepCopy()
+	was.Rollouts = live.Status.Rollouts
+	if !equality.Semantic.DeepEqual(*was, live.Status) {
+		return false
+	}
+	r.recorded = live.DeepCopy()
+	r.child.Status.Rollouts = live.DeepCopy().Status.Rollouts
+	r.child.ResourceVersion = live.ResourceVersion
+	return true
 }
 
 func (r *run) key() types.NamespacedName { return client.ObjectKeyFromObject(r.child) }
@@ -91,6 +119,10 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 		r.notConnected(metav1.ConditionUnknown, v1alpha1.ReasonNoLayer, "no Layer of namespace %s selects this cluster", r.child.Namespace)
 		return ctrl.Result{}, nil
 	}
+	if err := r.governs(ctx, cluster); err != nil {
+		return ctrl.Result{}, err
+	}
+	r.retain(selected)
 	if err := r.rememberSeeded(ctx, cluster.Paused, selected); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -176,7 +208,7 @@ func (r *run) pace() ctrl.Result {
 	case c.Status == metav1.ConditionTrue:
 		return ctrl.Result{RequeueAfter: r.jittered(r.ObserveInterval), Priority: new(periodic)}
 	case c.Reason == v1alpha1.ReasonPruneBlocked, c.Reason == v1alpha1.ReasonPaused, c.Reason == v1alpha1.ReasonNoLayer, c.Reason == v1alpha1.ReasonInvalidSpec,
-		c.Reason == v1alpha1.ReasonSuspended, c.Reason == v1alpha1.ReasonSuperseded, c.Reason == v1alpha1.ReasonRemovalHeld:
+		c.Reason == v1alpha1.ReasonRolloutPending, c.Reason == v1alpha1.ReasonRolloutConflict, c.Reason == v1alpha1.ReasonSuspended, c.Reason == v1alpha1.ReasonSuperseded, c.Reason == v1alpha1.ReasonRemovalHeld:
 		return ctrl.Result{RequeueAfter: r.jittered(r.ObserveInterval)}
 	case r.notes.retryAt().After(r.Now()):
 		// What the child refused is tried again alone.

@@ -43,6 +43,12 @@ type seeding struct {
 	content string
 	// credentials are the Secrets to deliver, as they are in the parent.
 	credentials []credential
+	// pin is what a Rollout lets the child have of the layer, nil if none moves it.
+	pin *v1alpha1.RolloutRevision
+	// ahead: the layer is rendered as if no Rollout moved anything.
+	ahead bool
+	// standing is why a layer that is in place gets nothing new; empty if it may.
+	standing string
 	// image of the layer's agent; empty if it has none.
 	image string
 	// components are what spec.providers is rendered from.
@@ -146,6 +152,7 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 	if err := s.render(ctx); err != nil {
 		return err
 	}
+	inputs = s.inputs() // it is known by now which pins they have
 	if !s.notes.looked {
 		if err := s.look(ctx, entry); err != nil {
 			return err

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -171,10 +172,8 @@ const mostManifests = 32 << 20
 func (m *manifest) of(ctx context.Context, layer *v1alpha1.Layer, image string) (*agentManifest, error) {
 	agent := layer.Spec.Agent
 	o := deploy.Options{AgentValues: agent.AgentValues}
-	if o.Image == "" {
-		o.Image = image
-	}
-	o.FirstSync = "" // it does not reach the child
+	o.Image = cmp.Or(image, o.Image) // a Rollout may have chosen another one than spec.agent
+	o.FirstSync = ""                 // it does not reach the child
 	o.Args, _ = agentArgs(agent)
 	if agent.Decryption != nil {
 		o.Args = append([]string{"--sops-age-secret=" + v1alpha1.AgentNamespace + "/" + decryptionSecret}, o.Args...)

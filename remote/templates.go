@@ -84,6 +84,9 @@ func (s *seeding) fromGit(ctx context.Context) ([]apply.Phase, error) {
 	if err != nil {
 		return nil, reason.Because(v1alpha1.ReasonBuildFailed, err)
 	}
+	if objects, err = s.pinObjects(objects); err != nil {
+		return nil, err
+	}
 	var first, then []*apply.Frozen
 	for _, f := range objects {
 		switch f.Object().GroupVersionKind().Group {

@@ -46,7 +46,8 @@ const (
 // API is installed in the tier, which may be never.
 func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Children, layers *Layers, concurrent int) error {
 	children.references.now = children.Now
-	layers.inUse, layers.accounts = &children.inUse, children.Accounts
+	children.rollouts = &rolloutKind{now: children.Now}
+	layers.inUse, layers.accounts, layers.rollouts = &children.inUse, children.Accounts, children.rollouts
 	everywhere := controller.Options{}
 	if tenures := children.Part.Tenures; tenures != nil {
 		// Each replica drives the children of its own shards, whoever leads the tier.
@@ -73,9 +74,10 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 		return err
 	}
 	c, err := ctrl.NewControllerManagedBy(mgr).
-		For(&v1alpha1.Child{}, builder.WithPredicates(relevant())).
+		For(&v1alpha1.Child{}, builder.WithPredicates(predicate.Or(relevant(), otherPins()))).
 		Watches(&v1alpha1.Layer{}, handler.EnqueueRequestsFromMapFunc(children.inNamespace), builder.WithPredicates(predicate.Or(relevant(), imageNoted()))).
 		WatchesRawSource(ctrlsource.Func(children.onSnapshot)).
+		WatchesRawSource(ctrlsource.Func(children.onKept)).
 		WatchesRawSource(ctrlsource.Func(children.onProbe)).
 		WatchesRawSource(ctrlsource.Func(children.onCluster)).
 		WatchesRawSource(ctrlsource.Func(lot.Open)).
@@ -84,12 +86,18 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 	if err != nil {
 		return err
 	}
-	if err := ctrl.NewControllerManagedBy(mgr).
+	counts, err := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Layer{}, builder.WithPredicates(relevant())).
 		Watches(&v1alpha1.Child{}, handler.EnqueueRequestsFromMapFunc(layers.inNamespace)).
 		WatchesRawSource(ctrlsource.Func(layers.onElected)).
 		WithOptions(everywhere).
-		Complete(stalls.Guard("Layer", func() client.Object { return &v1alpha1.Layer{} }, layers)); err != nil {
+		Build(stalls.Guard("Layer", func() client.Object { return &v1alpha1.Layer{} }, layers))
+	if err != nil {
+		return err
+	}
+	if err := mgr.Add(&rolloutWatch{
+		kind: children.rollouts, mapper: mgr.GetRESTMapper(), cache: mgr.GetCache(), children: children, ofChildren: c, ofLayers: counts,
+	}); err != nil {
 		return err
 	}
 	if err := (namespaces{children}).setUp(mgr); err != nil {

@@ -2,6 +2,7 @@ package fetch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -40,6 +41,11 @@ func (r *Buckets) describe(obj *sourcev1.Bucket) sourceFields {
 
 // pin has nothing to do: a bucket has what it has.
 func (r *Buckets) pin(*sourcev1.Bucket, *meta.Artifact) {}
+
+// datable refuses all: a bucket has what it has.
+func (r *Buckets) datable(*sourcev1.Bucket) error {
+	return errors.New("a Bucket has no older revisions; use a GitRepository or an OCIRepository")
+}
 
 // forget has nothing to do: what is kept goes with the last snapshot.
 func (r *Buckets) forget(source.Key) {}

@@ -76,13 +76,28 @@ func (r *GitRepositories) describe(obj *sourcev1.GitRepository) sourceFields {
 func (r *GitRepositories) forget(source.Key) {}
 
 // pin names the commit. The branch is what the server is asked for if it gives out no
-// single commits.
+// single commits. Where the signature of a tag counts, the tag is named: a commit has none.
 func (r *GitRepositories) pin(obj *sourcev1.GitRepository, artifact *meta.Artifact) {
+	if v := obj.Spec.Verification; v != nil && v.VerifyTag() {
+		if at := strings.LastIndex(artifact.Revision, "@"); at > 0 {
+			obj.Spec.Reference = &sourcev1.GitRepositoryRef{Tag: artifact.Revision[:at]}
+			return
+		}
+	}
 	branch := ""
 	if ref := obj.Spec.Reference; ref != nil {
 		branch = ref.Branch
 	}
 	obj.Spec.Reference = &sourcev1.GitRepositoryRef{Branch: branch, Commit: strings.TrimPrefix(contentOf(artifact.Revision), "sha1:")}
+}
+
+// datable refuses what includes other repositories: a commit does not say at which commits
+// these were.
+func (r *GitRepositories) datable(obj *sourcev1.GitRepository) error {
+	if len(obj.Spec.Include) > 0 {
+		return errors.New("it has spec.include, and a commit does not say at which commits the included repositories were; use submodules, or a repository without includes")
+	}
+	return nil
 }
 
 // fetch gets the snapshot and checks its signature.

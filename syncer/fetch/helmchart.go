@@ -96,6 +96,9 @@ func (r *HelmCharts) pin(obj *sourcev1.HelmChart, artifact *meta.Artifact) {
 	obj.Spec.Version = artifact.Revision
 }
 
+// datable is not asked: nobody retains a chart.
+func (r *HelmCharts) datable(*sourcev1.HelmChart) error { return nil }
+
 func (r *HelmCharts) forget(key source.Key) {
 	r.Charts.Forget(key)
 	r.mu.Lock()

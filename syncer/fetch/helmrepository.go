@@ -74,6 +74,9 @@ func (r *HelmRepositories) describe(obj *sourcev1.HelmRepository) sourceFields {
 // pin has nothing to do: nobody applies an index.
 func (r *HelmRepositories) pin(*sourcev1.HelmRepository, *meta.Artifact) {}
 
+// datable is not asked: nobody retains an index.
+func (r *HelmRepositories) datable(*sourcev1.HelmRepository) error { return nil }
+
 func (r *HelmRepositories) forget(key source.Key) { r.Indexes.Forget(key) }
 
 func (r *HelmRepositories) fetch(ctx context.Context, key source.Key, obj *sourcev1.HelmRepository) (*fetched, *failure) {

@@ -49,6 +49,9 @@ func (r *OCIRepositories) pin(obj *sourcev1.OCIRepository, artifact *meta.Artifa
 	obj.Spec.Reference = &sourcev1.OCIRepositoryRef{Digest: contentOf(artifact.Revision)}
 }
 
+// datable has nothing to refuse: a digest says it all.
+func (r *OCIRepositories) datable(*sourcev1.OCIRepository) error { return nil }
+
 func (r *OCIRepositories) fetch(ctx context.Context, key source.Key, obj *sourcev1.OCIRepository) (*fetched, *failure) {
 	failed := func(err error) (*fetched, *failure) {
 		return nil, &failure{condition: sourcev1.FetchFailedCondition, err: err, stalls: source.ReasonOf(err) == source.ReasonURLInvalid}

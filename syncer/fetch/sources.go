@@ -75,6 +75,8 @@ type Sources struct {
 	artifacts map[source.Key]*meta.Artifact
 	// followed are the sources that another process reconciled when they were looked at.
 	followed map[source.Key]bool
+	// dated is what is known of the older revisions of sources that somebody retains.
+	dated map[source.Key]dated
 }
 
 // sourceObject is an object of any kind of source that is fetched.
@@ -95,6 +97,9 @@ type sourceKind[T sourceObject] interface {
 	// pin makes an object refer to exactly what an artifact was made of, as far as the
 	// kind can say that.
 	pin(obj T, artifact *meta.Artifact)
+	// datable is an error if a revision of an object does not identify all of its content,
+	// so that what it had at an older one cannot be fetched.
+	datable(obj T) error
 }
 
 // sourceFields point into an object.
@@ -179,6 +184,9 @@ func (s *Sources) setup(mgr ctrl.Manager, kind string, obj client.Object, r reco
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: concurrent, RateLimiter: s.Retries.RateLimiter(), NeedLeaderElection: s.Part.elected(kind),
 		})
+	if hasOlder(kind) {
+		b = b.WatchesRawSource(ctrlsource.Func(s.onWanted(kind)))
+	}
 	if s.Part.has(kind) {
 		b = b.WatchesRawSource(ctrlsource.Func(s.onElected(kind))).
 			Watches(&v1alpha1.Layer{}, handler.EnqueueRequestsFromMapFunc(sourcesOf(kind)), builder.WithPredicates(predicate.GenerationChangedPredicate{}))
@@ -206,7 +214,8 @@ func reconcileSource[T sourceObject](ctx context.Context, s *Sources, kind sourc
 		return ctrl.Result{}, s.release(ctx, obj)
 	}
 	if !led {
-		return ctrl.Result{}, follow(ctx, s, kind, key, obj)
+		err := follow(ctx, s, kind, key, obj)
+		return again(older(ctx, s, kind, key, obj, false), ctrl.Result{}), err
 	}
 	before := obj.DeepCopyObject().(T)
 	if controllerutil.AddFinalizer(obj, sourcev1.SourceFinalizer) {
@@ -216,7 +225,8 @@ func reconcileSource[T sourceObject](ctx context.Context, s *Sources, kind sourc
 	}
 	fields := kind.describe(obj)
 	if fields.suspend {
-		return ctrl.Result{}, restore(ctx, s, kind, key, obj)
+		err := restore(ctx, s, kind, key, obj)
+		return again(older(ctx, s, kind, key, obj, true), ctrl.Result{}), err
 	}
 	start := s.Now()
 	before = obj.DeepCopyObject().(T)
@@ -228,7 +238,7 @@ func reconcileSource[T sourceObject](ctx context.Context, s *Sources, kind sourc
 		}
 	}
 	s.Metrics.Reconciled(key.Kind, name, obj, s.Now().Sub(start))
-	return result, err
+	return again(older(ctx, s, kind, key, obj, true), result), err
 }
 
 // restore fetches what a suspended source had before this process began. Those who
@@ -248,6 +258,18 @@ func restore[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T]
 
 // fetchAgain fetches exactly what an artifact of a source was made of.
 func fetchAgain[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], key source.Key, obj T, artifact *meta.Artifact) error {
+	snapshot, err := fetchExactly(ctx, kind, key, obj, artifact)
+	if err != nil {
+		return fmt.Errorf("cannot fetch revision %s of %s %s again: %w", artifact.Revision, key.Kind, key.NamespacedName, err)
+	}
+	if snapshot != nil { // not an index: nobody applies it
+		s.handOver(key, artifact, snapshot)
+	}
+	return nil
+}
+
+// fetchExactly fetches what an artifact of a source was made of. It is nil for an index.
+func fetchExactly[T sourceObject](ctx context.Context, kind sourceKind[T], key source.Key, obj T, artifact *meta.Artifact) (*source.Snapshot, error) {
 	pinned := obj.DeepCopyObject().(T)
 	kind.pin(pinned, artifact)
 	timeout := sourceTimeout
@@ -260,15 +282,13 @@ func fetchAgain[T sourceObject](ctx context.Context, s *Sources, kind sourceKind
 	got, failed := kind.fetch(ctx, key, pinned)
 	switch {
 	case failed != nil:
-		return fmt.Errorf("cannot fetch revision %s of %s %s again: %w", artifact.Revision, key.Kind, key.NamespacedName, failed.err)
+		return nil, failed.err
 	case got.snapshot == nil:
-		return nil // an index: nobody applies it
+		return nil, nil
 	case contentOf(got.snapshot.Revision) != contentOf(artifact.Revision):
-		return fmt.Errorf("cannot fetch revision %s of %s %s again: there is only %s; if it is suspended, resume it to use that",
-			artifact.Revision, key.Kind, key.NamespacedName, got.snapshot.Revision)
+		return nil, fmt.Errorf("there is only %s; if it is suspended, resume it to use that", got.snapshot.Revision)
 	}
-	s.handOver(key, artifact, got.snapshot.Named(artifact.Revision))
-	return nil
+	return got.snapshot.Named(artifact.Revision), nil
 }
 
 // contentOf is a revision without the name by which it was found.
@@ -296,6 +316,7 @@ func (s *Sources) forget(key source.Key) error {
 	s.mu.Lock()
 	delete(s.artifacts, key)
 	delete(s.followed, key)
+	delete(s.dated, key)
 	s.mu.Unlock()
 	var errs []error
 	if s.Kept != nil {

@@ -13,12 +13,13 @@ type Key struct {
 }
 
 // Snapshots passes the newest snapshot of each source from the reconciler that fetched it
-// to those that render it, by a function call; Flux has an HTTP server for that. It is
-// safe for concurrent use.
+// to those that render it, by a function call; Flux has an HTTP server for that. Revisions
+// that somebody retains are passed as well, see Retain. It is safe for concurrent use.
 type Snapshots struct {
 	mu        sync.RWMutex
 	snapshots map[Key]*Snapshot
 	listeners []func(Key)
+	older     older
 }
 
 // NewSnapshots returns an empty store.
@@ -41,7 +42,8 @@ func (s *Snapshots) Get(key Key) *Snapshot {
 	return s.snapshots[key]
 }
 
-// Put records a source's newest snapshot; nil forgets the source.
+// Put records a source's newest snapshot; nil forgets the source. The one before is kept
+// while its revision is retained.
 func (s *Snapshots) Put(key Key, snapshot *Snapshot) {
 	s.mu.Lock()
 	old := s.snapshots[key]
@@ -50,6 +52,7 @@ func (s *Snapshots) Put(key Key, snapshot *Snapshot) {
 	} else {
 		s.snapshots[key] = snapshot
 	}
+	s.older.replaced(key, old, snapshot)
 	listeners := s.listeners
 	s.mu.Unlock()
 	if snapshot != nil && snapshot != old {

@@ -1,0 +1,244 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/remote/plan"
+	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/remote/report"
+	"github.com/cascade-gitops/cascade/remote/rollout"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// What a Rollout lets a child have is in the Child's status. Here it takes effect: a layer is
+// rendered at the revision that the child may have of it, and an object that a layer brings
+// is pinned to the one that the child may have of that. A child that a Rollout governs gets
+// nothing new of what is moved before the Rollout let it have something.
+
+// waitingError says why a layer gets nothing new for now. What is in place of it stands.
+type waitingError struct{ error }
+
+func (e *waitingError) Unwrap() error { return e.error }
+
+func waitsBecause(why, format string, args ...any) error {
+	return reason.Because(why, &waitingError{fmt.Errorf(format, args...)})
+}
+
+func isWaitingError(err error) bool { return errors.As(err, new(*waitingError)) }
+
+// governs finds out which Rollouts govern the child.
+func (r *run) governs(ctx context.Context, cluster capibridge.Cluster) error {
+	all, err := r.rollouts.list(ctx, r.Client, r.child.Namespace)
+	if err != nil {
+		return err
+	}
+	r.governing = rollout.Of(all, cluster.Labels)
+	return nil
+}
+
+// retain has the revisions kept that the child may have of its layers.
+func (r *run) retain(selected []*v1alpha1.Layer) {
+	var need []source.Pinned
+	for _, layer := range selected {
+		name := r.governing.Layer(layer.Name).Name
+		if name == "" || layer.Spec.SourceRef == nil {
+			continue
+		}
+		if pin := rollout.Pin(r.child, name); pin != nil && pin.Revision != "" {
+			if p := (source.Pinned{Key: layerSource(layer), Revision: pin.Revision}); !slices.Contains(need, p) {
+				need = append(need, p)
+			}
+		}
+	}
+	r.Snapshots.Retain(holderOf(r.key()), need...)
+}
+
+// pinned finds out what a Rollout lets the child have of the layer, nil if none moves it.
+func (s *seeding) pinned() (*v1alpha1.RolloutRevision, error) {
+	if s.ahead {
+		return nil, nil
+	}
+	ref := s.layer.Spec.SourceRef
+	mover := s.governing.Layer(s.layer.Name)
+	switch {
+	case len(mover.Conflict) > 0:
+		return nil, waitsBecause(v1alpha1.ReasonRolloutConflict, "Rollouts %s move layer %s of this cluster; nothing new of it is pushed until only one does",
+			strings.Join(mover.Conflict, " and "), s.layer.Name)
+	case !mover.Moves():
+		return nil, nil
+	case ref != nil && ref.Kind == sourcev1.BucketKind:
+		return nil, waitsBecause(v1alpha1.ReasonInvalidSpec, "Rollout %s cannot move layer %s: its source is a Bucket, which has no older revisions; use a GitRepository or an OCIRepository",
+			mover.Name, s.layer.Name)
+	}
+	pin := rollout.Pin(s.child, mover.Name)
+	if pin == nil || ref != nil && pin.Revision == "" {
+		return nil, waitsBecause(v1alpha1.ReasonRolloutPending, "Rollout %s has not let this cluster have a revision of layer %s yet", mover.Name, s.layer.Name)
+	}
+	return pin, nil
+}
+
+// imageOf is the image of the layer's agent in this child.
+func (s *seeding) imageOf() (string, error) {
+	if s.pin != nil && s.pin.Image != "" && s.layer.Spec.Agent != nil {
+		return s.pin.Image, nil
+	}
+	return imageOf(s.layer)
+}
+
+// snapshotOf is the snapshot of a source that the layer is rendered from: of the layer's own
+// source at the revision that the child may have. It is nil while there is none.
+func (s *seeding) snapshotOf(key source.Key) (*source.Snapshot, error) {
+	if s.pin == nil || s.layer.Spec.SourceRef == nil || key != layerSource(s.layer) {
+		return s.seen(key), nil
+	}
+	if snapshot := s.Snapshots.At(key, s.pin.Revision); snapshot != nil {
+		return snapshot, nil
+	}
+	if err := s.Snapshots.Failure(key, s.pin.Revision); err != nil {
+		return nil, reason.Because(v1alpha1.ReasonSourceNotReady, &waitingError{err})
+	}
+	return nil, waitsBecause(v1alpha1.ReasonSourceNotReady, "revision %s of %s %s, which a Rollout lets this cluster have, has not been fetched yet", s.pin.Revision, key.Kind, key.Name)
+}
+
+// pinObjects pins those of the layer's objects that Rollouts move. Objects are shared by the
+// children: those that are pinned are copies.
+func (s *seeding) pinObjects(objects []*apply.Frozen) ([]*apply.Frozen, error) {
+	moved := s.governing.Objects()
+	if s.ahead || len(moved) == 0 {
+		return objects, nil
+	}
+	found := map[int]v1alpha1.RolloutPinnedSource{}
+	idle := slices.Clone(moved)
+	for n, f := range objects {
+		if is, ok := rollout.Identify(f.Object()); ok && slices.Contains(moved, is) {
+			found[n] = is
+			idle = slices.DeleteFunc(idle, func(o v1alpha1.RolloutPinnedSource) bool { return o == is })
+		}
+	}
+	s.notes.idle = idle
+	if len(found) == 0 {
+		return objects, nil
+	}
+	objects = slices.Clone(objects)
+	for _, n := range slices.Sorted(maps.Keys(found)) {
+		revision, err := s.revisionOf(found[n])
+		if err != nil {
+			return nil, err
+		}
+		u, err := rollout.Apply(objects[n].Object(), revision)
+		if err != nil {
+			return nil, reason.Because(v1alpha1.ReasonInvalidSpec, &waitingError{err})
+		}
+		if objects[n], err = apply.Freeze(s.owner(), u); err != nil {
+			return nil, reason.Because(v1alpha1.ReasonBuildFailed, err)
+		}
+	}
+	return objects, nil
+}
+
+// revisionOf is the revision that the child may have of an object.
+func (s *seeding) revisionOf(of v1alpha1.RolloutPinnedSource) (string, error) {
+	what := fmt.Sprintf("%s %s/%s", of.Kind, of.Namespace, of.Name)
+	mover := s.governing.Object(of)
+	if len(mover.Conflict) > 0 {
+		return "", waitsBecause(v1alpha1.ReasonRolloutConflict, "Rollouts %s move %s of this cluster; nothing new of layer %s is pushed until only one does",
+			strings.Join(mover.Conflict, " and "), what, s.layer.Name)
+	}
+	pin := rollout.Pin(s.child, mover.Name)
+	if pin == nil || pin.Revision == "" {
+		return "", waitsBecause(v1alpha1.ReasonRolloutPending, "Rollout %s has not let this cluster have a revision of %s yet", mover.Name, what)
+	}
+	return pin.Revision, nil
+}
+
+// objectPins are the pins that the rendering of the layer depends on: those of its objects.
+// One that the last rendering had nothing to do with is left out, until the rest changes.
+func (s *seeding) objectPins() []string {
+	if s.ahead {
+		return nil
+	}
+	var pins []string
+	for _, o := range s.governing.Objects() {
+		if slices.Contains(s.notes.idle, o) {
+			continue
+		}
+		mover := s.governing.Object(o)
+		revision := ""
+		if pin := rollout.Pin(s.child, mover.Name); pin != nil {
+			revision = pin.Revision
+		}
+		pins = append(pins, strings.Join([]string{o.Kind, o.Namespace, o.Name, mover.Name, strings.Join(mover.Conflict, ","), revision}, " "))
+	}
+	return pins
+}
+
+// waits is the outcome of a layer that gets nothing new: what is in place stands, and stays
+// ready if it is. The child tells what that is, where this tier does not know. Nothing is
+// written to the child.
+func (s *seeding) waits(ctx context.Context, entry *v1alpha1.ChildLayer, why error) error {
+	if !s.notes.looked && !s.notes.noted && s.postponed() == nil {
+		if err := s.repaired(func() error { return s.noteApplied(ctx, entry) }); err != nil {
+			return err
+		}
+	}
+	if !entry.Ready {
+		return why
+	}
+	s.complete, s.standing = true, report.Cut(why.Error(), maxLayerMessage)
+	return nil
+}
+
+// noteApplied has the Child's status say what the child has of the layer, by the record.
+func (s *seeding) noteApplied(ctx context.Context, entry *v1alpha1.ChildLayer) error {
+	rec, err := s.openRecord(ctx, s.key(), entry)
+	if err != nil {
+		return err
+	}
+	if rec.Exists() || rec.Applied.Digest != "" {
+		noteRecord(entry, rec)
+	}
+	// A push that a process before this one began may not have come to its end.
+	entry.Ready = entry.Ready && rec.InPlace(rec.Applied.Digest)
+	s.notes.noted = true
+	return nil
+}
+
+// declaredAhead is what a layer that is rendered at an older revision will declare in the
+// child at the newest one; false if that is no other one. What moves to it from another
+// layer, which has the newest already, is not to be deleted in between.
+func (s *seeding) declaredAhead(ctx context.Context) (plan.Declared, bool) {
+	if s.pin == nil || s.layer.Spec.SourceRef == nil || s.snapshot == nil {
+		return plan.Declared{}, false
+	}
+	newest := s.seen(layerSource(s.layer))
+	if newest == nil || newest.Revision == s.snapshot.Revision {
+		return plan.Declared{}, false
+	}
+	next := &seeding{push: s.push, layer: s.layer, as: s.as, vars: maps.Clone(s.push.vars), notes: &layerNotes{}, ahead: true}
+	err := s.gather(ctx, next)
+	if err == nil {
+		err = next.render(ctx)
+	}
+	d := plan.Declared{Layer: s.key().String(), Known: err == nil}
+	if d.Known {
+		d.Entries = next.rendered.entries
+	}
+	return d, true
+}
+
+// holderOf is who retains revisions for a child.
+func holderOf(child client.ObjectKey) source.Holder {
+	return source.Holder{Kind: "Child", NamespacedName: child}
+}

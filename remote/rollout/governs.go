@@ -1,0 +1,124 @@
+package rollout
+
+import (
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// Governs reports whether a Rollout decides about clusters with these labels. A selector
+// that cannot be used selects all: a mistake in it must not let all clusters have the
+// newest revision at once. A Rollout that is being deleted governs nothing.
+func Governs(r *v1alpha1.Rollout, of map[string]string) bool {
+	if !r.DeletionTimestamp.IsZero() {
+		return false
+	}
+	if r.Spec.ClusterSelector == nil {
+		return true
+	}
+	selector, err := metav1.LabelSelectorAsSelector(r.Spec.ClusterSelector)
+	return err != nil || selector.Matches(labels.Set(of))
+}
+
+// Governing are the Rollouts of a namespace that govern one cluster, in order of their names.
+type Governing []*v1alpha1.Rollout
+
+// Of are those Rollouts that govern a cluster with these labels.
+func Of(rollouts []v1alpha1.Rollout, of map[string]string) Governing {
+	var g Governing
+	for i := range rollouts {
+		if Governs(&rollouts[i], of) {
+			g = append(g, &rollouts[i])
+		}
+	}
+	slices.SortFunc(g, func(a, b *v1alpha1.Rollout) int { return strings.Compare(a.Name, b.Name) })
+	return g
+}
+
+// Mover is which Rollout moves something of a cluster.
+type Mover struct {
+	// Name of the Rollout, empty if none does, or more than one.
+	Name string
+	// Conflict has the names of all, if more than one does.
+	Conflict []string
+}
+
+// Moves reports whether any Rollout does.
+func (m Mover) Moves() bool { return m.Name != "" || len(m.Conflict) > 0 }
+
+func (g Governing) mover(moves func(v1alpha1.RolloutMoves) bool) Mover {
+	var names []string
+	for _, r := range g {
+		if moves(r.Spec.Moves) {
+			names = append(names, r.Name)
+		}
+	}
+	switch len(names) {
+	case 0:
+		return Mover{}
+	case 1:
+		return Mover{Name: names[0]}
+	}
+	return Mover{Conflict: names}
+}
+
+// Layer is which Rollout moves a layer.
+func (g Governing) Layer(name string) Mover {
+	return g.mover(func(m v1alpha1.RolloutMoves) bool { return m.LayerRef != nil && m.LayerRef.Name == name })
+}
+
+// Kustomization is which Rollout moves what a Kustomization of the tier declares of the
+// cluster.
+func (g Governing) Kustomization(name string) Mover {
+	return g.mover(func(m v1alpha1.RolloutMoves) bool { return m.KustomizationRef != nil && m.KustomizationRef.Name == name })
+}
+
+// Object is which Rollout moves an object that a layer brings into the cluster.
+func (g Governing) Object(of v1alpha1.RolloutPinnedSource) Mover {
+	return g.mover(func(m v1alpha1.RolloutMoves) bool { return m.Source != nil && *m.Source == of })
+}
+
+// Objects are those that Rollouts move, each once, in an order that stays.
+func (g Governing) Objects() []v1alpha1.RolloutPinnedSource {
+	var all []v1alpha1.RolloutPinnedSource
+	for _, r := range g {
+		if s := r.Spec.Moves.Source; s != nil && !slices.Contains(all, *s) {
+			all = append(all, *s)
+		}
+	}
+	return all
+}
+
+// Pin is what a Rollout lets a child have, nil if it has let it have nothing yet.
+func Pin(child *v1alpha1.Child, name string) *v1alpha1.RolloutRevision {
+	for i := range child.Status.Rollouts {
+		if r := &child.Status.Rollouts[i]; r.Name == name && (r.Revision != "" || r.Image != "") {
+			return &r.RolloutRevision
+		}
+	}
+	return nil
+}
+
+// Wanted is the revision that a Rollout brings to its clusters now: that of its run, or
+// what the clusters go back to; nil before there is any. Without a run it is the last good
+// one, or the first candidate.
+func Wanted(r *v1alpha1.Rollout) *v1alpha1.RolloutRevision {
+	status := &r.Status
+	var good *v1alpha1.RolloutRevision
+	if status.LastGood != nil {
+		good = &status.LastGood.RolloutRevision
+	}
+	switch run := status.Run; {
+	case run != nil && good != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted):
+		return good
+	case run != nil:
+		return &run.RolloutRevision
+	case good != nil:
+		return good
+	}
+	return status.Candidate
+}

@@ -1,0 +1,112 @@
+package fetch
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// TestOlderRevisions: a revision that a cluster needs stays, comes back after a restart by
+// its commit and under the same name, and costs nothing while nobody needs any.
+func TestOlderRevisions(t *testing.T) {
+	b := newGitBench(t)
+	var requests atomic.Int64
+	at, err := url.Parse(b.server.HTTPURL(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: at.Scheme, Host: at.Host})
+	counted := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		proxy.ServeHTTP(w, r)
+	}))
+	defer counted.Close()
+	spec := "url: " + strings.Replace(b.server.HTTPURL("fleet"), at.Scheme+"://"+at.Host, counted.URL, 1) + "\nref: {branch: main}\n"
+	first := "main@sha1:" + b.commit("fleet", "main", "a.yaml", "1")
+	b.declare("fleet", spec)
+	b.want("fleet", "the first time", good, "Normal NewArtifact")
+	key, holder := gitKey("fleet"), source.Holder{Kind: "Child"}
+	content := func(revision string) string {
+		s := b.Snapshots.At(key, revision)
+		if s == nil || s.Revision != revision {
+			return ""
+		}
+		data, err := s.ReadFile("a.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+
+	b.commit("fleet", "main", "a.yaml", "2")
+	b.want("fleet", "a new commit", good, "Normal NewArtifact")
+	if content(first) != "" {
+		t.Error("a revision that nobody needs is kept")
+	}
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer queue.ShutDown()
+	if err := b.onWanted("GitRepository")(t.Context(), queue); err != nil {
+		t.Fatal(err)
+	}
+	b.Snapshots.Retain(holder, source.Pinned{Key: key, Revision: first})
+	if queue.Len() != 1 {
+		t.Fatalf("%d requests are queued, want that of the source", queue.Len())
+	}
+	b.want("fleet", "it is fetched, and the newest stays as it was", good)
+	if got := content(first); got != "1" || b.statuses+b.patches != 0 {
+		t.Errorf("at the older revision it is %q, after %d writes", got, b.statuses+b.patches)
+	}
+	before := requests.Load()
+	b.want("fleet", "it is there", good)
+	if n := requests.Load() - before; n != 1 {
+		t.Errorf("%d requests with nothing missing, want the one for the references", n)
+	}
+
+	third := "main@sha1:" + b.commit("fleet", "main", "a.yaml", "3")
+	b.want("fleet", "a new commit", good, "Normal NewArtifact")
+	if content(first) != "1" || content(third) != "3" {
+		t.Errorf("there are %q and %q", content(first), content(third))
+	}
+	b.declare("fleet", spec+"ignore: \"none.md\"\n")
+	old := b.Snapshots.At(key, first)
+	b.want("fleet", "other rules are those of the older revisions as well", good, "Normal NewArtifact")
+	if now := b.Snapshots.At(key, first); now == old || now.Digest == old.Digest {
+		t.Error("after a change of the object, an older revision has the rules of before")
+	}
+
+	b.declare("fleet", spec+"include: [{repository: {name: fleet}}]\n")
+	gone := "main@sha1:" + strings.Repeat("0", 39) + "1"
+	b.Snapshots.Retain(holder, source.Pinned{Key: key, Revision: gone})
+	if _, events, _, _ := b.run("fleet"); !slices.ContainsFunc(events, func(e string) bool { return strings.Contains(e, "spec.include") }) {
+		t.Errorf("events %q do not say why a revision cannot be had", events)
+	}
+	b.declare("fleet", spec)
+	_, _, result, err := b.run("fleet")
+	if failure := b.Snapshots.Failure(key, gone); err != nil || failure == nil || !strings.HasPrefix(failure.Error(), "cannot fetch revision "+gone+" of GitRepository ns/fleet: ") {
+		t.Errorf("a commit that is not there: %v, %v", failure, err)
+	}
+	if result.RequeueAfter <= 0 || result.RequeueAfter > olderPause {
+		t.Errorf("it is tried again after %s", result.RequeueAfter)
+	}
+	_, _, next, _ := b.run("fleet")
+	if next.RequeueAfter <= result.RequeueAfter {
+		t.Errorf("it is tried again after %s, and then after %s", result.RequeueAfter, next.RequeueAfter)
+	}
+	for range 10 {
+		_, _, next, _ = b.run("fleet")
+	}
+	if next.RequeueAfter > 2*time.Minute {
+		t.Errorf("the newest revision is looked for after %s only", next.RequeueAfter)
+	}
+}
