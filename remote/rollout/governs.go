@@ -76,6 +76,14 @@ func (g Governing) Layer(name string) Mover {
 	return g.mover(func(m v1alpha1.RolloutMoves) bool { return m.LayerRef != nil && m.LayerRef.Name == name })
 }
 
+// Kustomization is which Rollout moves what a Kustomization of the tier declares of the
+// cluster.
+func (g Governing) Kustomization(name string) Mover {
+	return g.mover(func(m v1alpha1.RolloutMoves) bool {
+		return m.KustomizationRef != nil && m.KustomizationRef.Name == name
+	})
+}
+
 // Object is which Rollout moves an object that a layer brings into the cluster.
 func (g Governing) Object(of v1alpha1.RolloutPinnedSource) Mover {
 	return g.mover(func(m v1alpha1.RolloutMoves) bool { return m.Source != nil && *m.Source == of })

@@ -1,0 +1,205 @@
+package rollout
+
+import (
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// goal is a revision that a cluster is to have, of a run.
+type goal struct {
+	v1alpha1.RolloutRevision
+	run int64
+}
+
+// goal of a cluster; nil if it keeps what it has.
+func (d *decision) goal(m *member) *goal {
+	if g := d.due(m); g != nil && !m.skipped(g.RolloutRevision) {
+		return g
+	}
+	return nil
+}
+
+// due is what a cluster is to have unless a person lets it do without.
+func (d *decision) due(m *member) *goal {
+	run, good := d.status.Run, d.status.LastGood
+	var proven *goal
+	if good != nil {
+		proven = &goal{good.RolloutRevision, good.Run}
+	}
+	// Of two goals the later one stands: a cluster does not lose what a run in between gave it.
+	older := proven != nil && (m.pin == nil || m.pin.Run < good.Run)
+	switch {
+	case run == nil:
+		return nil
+	case run.Phase == v1alpha1.RolloutHalted:
+		return nil
+	case run.Phase == v1alpha1.RolloutReverting, run.Phase == v1alpha1.RolloutReverted:
+		if m.has(run.RolloutRevision) || older {
+			return proven
+		}
+		return nil
+	case run.Phase == v1alpha1.RolloutProgressing && (m.wave < int(run.Wave) || m.wave == int(run.Wave) && run.Begun):
+		return &goal{run.RolloutRevision, run.Number}
+	case older:
+		return proven
+	}
+	return nil
+}
+
+// begin gives revisions to clusters while there are places.
+func (d *decision) begin() {
+	if d.spec.Suspend {
+		if d.hold.Reason != v1alpha1.ReasonRolloutHalted {
+			d.hold = Hold{v1alpha1.ReasonSuspended, "no further cluster begins while the Rollout is suspended: cascade rollout resume " + d.name}
+		}
+		return
+	}
+	terms, room := d.terms(), d.facts.Room
+	order := make([]int, len(d.members))
+	for i := range order {
+		order[i] = i
+	}
+	reverting := d.status.Run != nil && d.status.Run.Phase == v1alpha1.RolloutReverting
+	if reverting {
+		slices.Reverse(order)
+	}
+	for _, i := range order {
+		free := places(&terms.Waves[i], len(d.members[i]))
+		for _, m := range d.members[i] {
+			if m.changing() {
+				free--
+			}
+		}
+		starters := d.starters(d.members[i])
+		if len(starters) == 0 {
+			continue
+		}
+		if !reverting && (!d.consented(i) || !d.windowOpen(&terms.Waves[i], terms.Window)) {
+			continue
+		}
+		for _, m := range starters {
+			if free <= 0 || room == 0 {
+				break
+			}
+			d.start(m, *d.goal(m))
+			free--
+			room--
+		}
+	}
+}
+
+// consented reports whether a person approved the wave of a run under way, where one has
+// to. A wave may have begun without, when there was nothing to change in it, and a cluster
+// come to it since.
+func (d *decision) consented(i int) bool {
+	run := d.active()
+	if run == nil || i > int(run.Wave) {
+		return true // what begins there has passed all waves before
+	}
+	wave := &run.Terms.Waves[i]
+	if wave.Approval != v1alpha1.ApprovalRequired || d.approved(run, wave.Name) {
+		return true
+	}
+	d.hold = awaits(d.name, run, wave)
+	return false
+}
+
+// starters are the clusters of a wave that could begin, those first that came back.
+func (d *decision) starters(members []*member) []*member {
+	var back, others []*member
+	for _, m := range members {
+		goal := d.goal(m)
+		switch {
+		case goal == nil, !m.Unreachable.IsZero(), m.Rolling != "", m.pin == nil && !m.Known, m.changing() && m.has(goal.RolloutRevision):
+		case m.Refused != "" && d.status.Run != nil && goal.RolloutRevision == d.status.Run.RolloutRevision:
+		case m.has(goal.RolloutRevision) && !m.is(v1alpha1.ResultDeferred):
+			if m.pin.Run < goal.run {
+				// The same revision in another run: it has it.
+				to := *m.pin
+				to.Run = goal.run
+				m.set(to)
+			}
+		case m.is(v1alpha1.ResultDeferred, v1alpha1.ResultUnreachable):
+			back = append(back, m)
+		default:
+			others = append(others, m)
+		}
+	}
+	return append(back, others...)
+}
+
+// start gives a revision to a cluster.
+func (d *decision) start(m *member, to goal) {
+	// Who failed at an earlier revision was well before that, and is to be well again.
+	accountable := m.Healthy || m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded, v1alpha1.ResultFailed) && !m.pin.Blameless
+	m.set(v1alpha1.ChildRollout{
+		Name: d.name, RolloutRevision: to.RolloutRevision, Run: to.run, Result: v1alpha1.ResultUpdating, Since: metav1.NewTime(d.now), Blameless: !accountable, Below: m.Below,
+	})
+	d.soon(d.terms().Deadline.Duration)
+}
+
+// count sums up.
+func (d *decision) count() {
+	terms := d.terms()
+	var goal *v1alpha1.RolloutRevision
+	switch run, good := d.status.Run, d.status.LastGood; {
+	case run != nil && (run.Phase == v1alpha1.RolloutProgressing || run.Phase == v1alpha1.RolloutHalted):
+		goal = &run.RolloutRevision
+	case good != nil:
+		goal = &good.RolloutRevision
+	}
+	d.status.Clusters, d.status.Waves, d.status.Failing = v1alpha1.RolloutCounts{}, nil, nil
+	for i := range d.members {
+		var counts v1alpha1.RolloutCounts
+		for _, m := range d.members[i] {
+			d.tell(m, goal, &counts)
+		}
+		d.status.Waves = append(d.status.Waves, v1alpha1.RolloutWaveStatus{Name: terms.Waves[i].Name, RolloutCounts: counts})
+		sum(&d.status.Clusters, counts)
+	}
+	d.status.Unassigned = int32(d.none)
+}
+
+func sum(into *v1alpha1.RolloutCounts, c v1alpha1.RolloutCounts) {
+	into.Total += c.Total
+	into.Updated += c.Updated
+	into.Updating += c.Updating
+	into.Pending += c.Pending
+	into.Failed += c.Failed
+	into.Deferred += c.Deferred
+}
+
+// tell counts one cluster, and names it if it is not as it should be.
+func (d *decision) tell(m *member, goal *v1alpha1.RolloutRevision, counts *v1alpha1.RolloutCounts) {
+	counts.Total++
+	has := goal != nil && m.has(*goal)
+	names := func(reason, format string, args ...any) {
+		if len(d.status.Failing) < mostFailing {
+			d.status.Failing = append(d.status.Failing, v1alpha1.Failure{Name: m.Name, Reason: reason, Message: fmt.Sprintf(format, args...)})
+		}
+	}
+	switch {
+	case goal != nil && d.failed(m, *goal):
+		counts.Failed++
+		switch {
+		case has:
+			names(m.pin.Reason, "not ready at %s", goal.Revision)
+		case m.Refused != "":
+			names(v1alpha1.ReasonUnsupportedVersionStep, "%s", m.Refused)
+		default:
+			names(v1alpha1.ReasonUnreachable, "cannot be reached")
+		}
+	case m.changing(), has && m.is(v1alpha1.ResultDegraded):
+		counts.Updating++
+	case has && m.is(v1alpha1.ResultSucceeded):
+		counts.Updated++
+	case !m.Unreachable.IsZero(), m.is(v1alpha1.ResultDeferred), has, goal != nil && m.skipped(*goal):
+		counts.Deferred++
+	default:
+		counts.Pending++
+	}
+}

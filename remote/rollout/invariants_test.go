@@ -1,0 +1,218 @@
+package rollout_test
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/rollout"
+)
+
+// decide lets the Rollout decide, holds that against what must be, and carries it out: all
+// of it, unless the process dies in between.
+func (f *fleet) decide(dies bool) (rollout.Decision, error) {
+	facts := f.facts()
+	if f.unready.After(f.now) {
+		f.unready = f.now // the clock was set back
+	}
+	before, unready := f.status.DeepCopy(), f.unready
+	d := rollout.Next("r", &f.spec, &f.status, facts, f.now)
+	if r := d.Status.Run; r != nil {
+		f.named[r.Revision] = true
+	}
+	if err := f.right(before, d); err != nil {
+		return d, err
+	}
+	pins := d.Pins
+	if dies {
+		if f.chance(50) {
+			f.say("dies before the status")
+			f.unready = unready
+			return d, nil
+		}
+		pins = pins[:f.IntN(len(pins)+1)]
+		f.say("dies after %d pins", len(pins))
+	}
+	f.status = d.Status
+	for _, p := range pins {
+		pin := p.ChildRollout
+		f.named[pin.Revision] = true
+		f.cluster(p.Cluster).pin = &pin
+	}
+	return d, nil
+}
+
+func (f *fleet) cluster(name string) *cluster {
+	return f.clusters[slices.IndexFunc(f.clusters, func(c *cluster) bool { return c.name == name })]
+}
+
+// waveOf is the wave of a cluster under the terms that are in force.
+func waveOf(terms []v1alpha1.RolloutWave, c *cluster) int {
+	return slices.IndexFunc(terms, func(w v1alpha1.RolloutWave) bool {
+		return w.Selector == nil || w.Selector.MatchLabels["wave"] == c.wave
+	})
+}
+
+func share(of intstr.IntOrString, all int) int {
+	n, err := intstr.GetScaledValueFromIntOrPercent(&of, all, false)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+// right holds a decision against what must be, by the model's own reckoning.
+func (f *fleet) right(before *v1alpha1.RolloutStatus, d rollout.Decision) error {
+	run := d.Status.Run
+	terms := f.spec.Waves
+	if run != nil && rollout.Active(run) {
+		terms = run.Terms.Waves
+	}
+	after := map[string]*v1alpha1.ChildRollout{}
+	for _, c := range f.clusters {
+		after[c.name] = c.pin
+	}
+	started := map[string]bool{}
+	for _, p := range d.Pins {
+		pin := p.ChildRollout
+		was := after[p.Cluster]
+		after[p.Cluster] = &pin
+		if moved := was == nil || was.Revision != pin.Revision; pin.Result == v1alpha1.ResultUpdating && pin.Since.Time.Equal(f.now) && (moved || was.Result != v1alpha1.ResultUpdating) {
+			started[p.Cluster] = true
+		} else if moved && (was != nil || pin.Revision != f.cluster(p.Cluster).runs) {
+			return fmt.Errorf("%s got %s without being counted as changing", p.Cluster, pin.Revision)
+		}
+		if !f.named[pin.Revision] {
+			return fmt.Errorf("%s got %s, which no run named", p.Cluster, pin.Revision)
+		}
+	}
+	if f.room >= 0 && len(started) > f.room {
+		return fmt.Errorf("%d clusters began with room for %d", len(started), f.room)
+	}
+	if f.spec.Suspend && len(started) > 0 {
+		return fmt.Errorf("%d clusters began while suspended", len(started))
+	}
+	members, changing, begins := make([]int, len(terms)), make([]int, len(terms)), make([]int, len(terms))
+	for _, c := range f.clusters {
+		w := waveOf(terms, c)
+		if w < 0 {
+			if started[c.name] {
+				return fmt.Errorf("%s began and is of no wave", c.name)
+			}
+			continue
+		}
+		members[w]++
+		if p := after[c.name]; p != nil && p.Result == v1alpha1.ResultUpdating {
+			changing[w]++
+		}
+		if started[c.name] {
+			begins[w]++
+		}
+	}
+	for w := range terms {
+		if begins[w] > 0 && changing[w] > max(share(terms[w].MaxConcurrent, members[w]), 1) {
+			return fmt.Errorf("%d of %d clusters of wave %d are changing, with maxConcurrent %s", changing[w], members[w], w, terms[w].MaxConcurrent.String())
+		}
+	}
+	if err := f.passed(before, d, after); err != nil {
+		return err
+	}
+	return f.begun(d, terms, after, started, members)
+}
+
+// begun holds those that began against the run.
+func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after map[string]*v1alpha1.ChildRollout, started map[string]bool, members []int) error {
+	run, good := d.Status.Run, d.Status.LastGood
+	failed := make([]int, len(terms))
+	for _, c := range f.clusters {
+		w, p := waveOf(terms, c), after[c.name]
+		if w >= 0 && run != nil && p != nil && p.Revision == run.Revision && p.Result == v1alpha1.ResultFailed {
+			failed[w]++
+		}
+	}
+	for _, c := range f.clusters {
+		if !started[c.name] {
+			continue
+		}
+		w, p := waveOf(terms, c), after[c.name]
+		if !c.lost.IsZero() || c.rolling {
+			return fmt.Errorf("%s began and is lost or rolling", c.name)
+		}
+		if c.pin != nil && c.pin.Run > p.Run && run.Phase != v1alpha1.RolloutReverting && run.Phase != v1alpha1.RolloutReverted {
+			return fmt.Errorf("%s lost %s of run %d for %s of run %d", c.name, c.pin.Revision, c.pin.Run, p.Revision, p.Run)
+		}
+		switch {
+		case run == nil:
+			return fmt.Errorf("%s began without a run", c.name)
+		case p.Revision == run.Revision && (good == nil || good.Revision != run.Revision):
+			if run.Phase != v1alpha1.RolloutProgressing || w > int(run.Wave) || w == int(run.Wave) && !run.Begun {
+				return fmt.Errorf("%s of wave %d began %s, and the run is %s in wave %d", c.name, w, p.Revision, run.Phase, run.Wave)
+			}
+			for i := range w + 1 {
+				if failed[i] > share(terms[i].MaxFailures, members[i]) {
+					return fmt.Errorf("%s began after %d of %d clusters of wave %d failed", c.name, failed[i], members[i], i)
+				}
+			}
+			if terms[w].Approval == v1alpha1.ApprovalRequired && !f.approved[terms[w].Name+run.Revision] {
+				return fmt.Errorf("%s of wave %d began %s, which nobody approved", c.name, w, p.Revision)
+			}
+			if c.skip == run.Revision || c.refused != "" {
+				return fmt.Errorf("%s began %s, which it skips or is refused", c.name, p.Revision)
+			}
+		case good == nil || p.Revision != good.Revision:
+			return fmt.Errorf("%s began %s, which is neither of the run nor good", c.name, p.Revision)
+		}
+	}
+	return nil
+}
+
+// passed holds waves that were passed against what they must have had.
+func (f *fleet) passed(before *v1alpha1.RolloutStatus, d rollout.Decision, after map[string]*v1alpha1.ChildRollout) error {
+	run := d.Status.Run
+	if run == nil {
+		return nil
+	}
+	from := int32(0)
+	if b := before.Run; b != nil && b.Number == run.Number {
+		from = b.Wave
+		if run.Wave < b.Wave {
+			return fmt.Errorf("the run went back from wave %d to %d", b.Wave, run.Wave)
+		}
+	}
+	if b := before.Run; b != nil && b.Number != run.Number && b.Phase == v1alpha1.RolloutProgressing && b.Begun && !f.spec.Preempt &&
+		len(d.Status.History) > 0 && d.Status.History[0].Phase == v1alpha1.RolloutSuperseded {
+		return fmt.Errorf("run %d was superseded in the middle of wave %d", b.Number, b.Wave)
+	}
+	terms := run.Terms.Waves
+	for w := int(from); w < int(run.Wave); w++ {
+		for _, c := range f.clusters {
+			if waveOf(terms, c) != w {
+				continue
+			}
+			p := after[c.name]
+			if run.Phase == v1alpha1.RolloutReverting && p != c.pin {
+				continue // it lost the revision again at once
+			}
+			has := p != nil && p.Revision == run.Revision
+			excused := c.skip == run.Revision || c.refused != "" || !c.known && p == nil || !c.lost.IsZero() && f.now.Sub(c.lost) >= time.Minute ||
+				c.rolling && p != nil && p.Result == v1alpha1.ResultDeferred
+			if has && (p.Result == v1alpha1.ResultUpdating || p.Result == v1alpha1.ResultDegraded) || !has && !excused {
+				return fmt.Errorf("wave %d of run %d at %s (%s) was passed, and %s is not done: %+v, %+v", w, run.Number, run.Revision, run.Phase, c.name, p, *c)
+			}
+		}
+		if soak := terms[w].Soak; soak != nil && f.now.Sub(f.unready) < soak.Duration && f.unready.After(run.Began.Time) {
+			return fmt.Errorf("wave %d was passed %s after it was not ready, and is to soak for %s", w, f.now.Sub(f.unready), soak.Duration)
+		}
+	}
+	// When a cluster of the wave that the run is in was last seen not ready at the revision.
+	for _, c := range f.clusters {
+		p := after[c.name]
+		if p != nil && p.Revision == run.Revision && waveOf(terms, c) == int(run.Wave) && (p.Result == v1alpha1.ResultUpdating || p.Result == v1alpha1.ResultDegraded) {
+			f.unready = f.now
+		}
+	}
+	return nil
+}

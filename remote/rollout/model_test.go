@@ -1,0 +1,381 @@
+package rollout_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/rollout"
+)
+
+// fleet is what the model knows of the world that a Rollout acts on.
+type fleet struct {
+	*rand.Rand
+	spec     v1alpha1.RolloutSpec
+	status   v1alpha1.RolloutStatus
+	now      time.Time
+	commits  int
+	clusters []*cluster
+	made     int
+	requests rollout.Requests
+	room     int
+	// approved are waves with revisions that a person approved.
+	approved map[string]bool
+	// named are revisions that a run had, or that a cluster had before.
+	named map[string]bool
+	// unready is when the model last saw that a wave could not be soaking.
+	unready time.Time
+	trace   []string
+}
+
+// cluster is one cluster of the model.
+type cluster struct {
+	name, wave string
+	pin        *v1alpha1.ChildRollout
+	// runs is what it runs. It takes up its pin when it can be reached.
+	runs    string
+	known   bool
+	lost    time.Time
+	sick    bool
+	rolling bool
+	skip    string
+	refused string
+	// bad are revisions that it does not get ready at.
+	bad map[string]bool
+}
+
+func (c *cluster) well() bool { return !c.sick && !c.bad[c.runs] && c.runs != "" }
+
+func (c *cluster) facts() rollout.Cluster {
+	f := rollout.Cluster{Name: c.name, UID: types.UID("uid-" + c.name), Labels: map[string]string{"wave": c.wave}, Pin: c.pin.DeepCopy(), Known: c.known,
+		Unreachable: c.lost, Healthy: c.well(), Skip: c.skip, Refused: c.refused}
+	if c.runs != "" {
+		f.Has = &v1alpha1.RolloutRevision{Revision: c.runs}
+	}
+	f.Ready = c.pin != nil && c.runs == c.pin.Revision && c.well()
+	if c.rolling {
+		f.Rolling = v1alpha1.ReasonRollingOut
+	}
+	return f
+}
+
+func (f *fleet) say(format string, args ...any) {
+	f.trace = append(f.trace, fmt.Sprintf(format, args...))
+}
+
+func (f *fleet) revision() string { return fmt.Sprintf("main@sha1:%040d", f.commits) }
+
+func (f *fleet) one() *cluster {
+	if len(f.clusters) == 0 {
+		return &cluster{bad: map[string]bool{}}
+	}
+	return f.clusters[f.IntN(len(f.clusters))]
+}
+
+func (f *fleet) chance(percent int) bool { return f.IntN(100) < percent }
+
+func amount(r *rand.Rand, least int) intstr.IntOrString {
+	if r.IntN(2) == 0 {
+		return intstr.FromInt32(int32(least + r.IntN(3)))
+	}
+	return intstr.FromString(strconv.Itoa(least+r.IntN(60)) + "%")
+}
+
+func newFleet(seed uint64) *fleet {
+	f := &fleet{Rand: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_700_000_000, 0), named: map[string]bool{}, approved: map[string]bool{}, room: -1, commits: 1}
+	f.terms()
+	for range f.IntN(9) {
+		f.join()
+	}
+	return f
+}
+
+// terms makes up a spec.
+func (f *fleet) terms() {
+	f.spec = v1alpha1.RolloutSpec{Deadline: metav1.Duration{Duration: time.Duration(1+f.IntN(30)) * time.Minute}, Preempt: f.chance(20)}
+	if f.chance(30) {
+		f.spec.OnFailure = v1alpha1.FailureRevert
+	}
+	if f.chance(20) {
+		f.spec.Unreachable = v1alpha1.UnreachableCount
+	}
+	waves := 1 + f.IntN(4)
+	for i := range waves {
+		w := v1alpha1.RolloutWave{Name: strconv.Itoa(i), MaxConcurrent: amount(f.Rand, 1), MaxFailures: amount(f.Rand, 0)}
+		if i < waves-1 || f.chance(30) {
+			w.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"wave": w.Name}}
+		}
+		if f.chance(40) {
+			w.Soak = &metav1.Duration{Duration: time.Duration(1+f.IntN(60)) * time.Minute}
+		}
+		if f.chance(30) {
+			w.Approval = v1alpha1.ApprovalRequired
+		}
+		if f.chance(10) {
+			w.Window = &v1alpha1.RolloutWindow{Cron: "0 * * * *", Duration: metav1.Duration{Duration: 30 * time.Minute}}
+		}
+		f.spec.Waves = append(f.spec.Waves, w)
+	}
+}
+
+// join adds a cluster, which has a revision perhaps.
+func (f *fleet) join() {
+	f.made++
+	c := &cluster{name: fmt.Sprintf("c%d", f.made), wave: strconv.Itoa(f.IntN(5)), known: true, bad: map[string]bool{}}
+	if f.chance(60) {
+		c.runs = f.revision()
+		f.named[c.runs] = true
+	}
+	f.clusters = append(f.clusters, c)
+}
+
+// happen is one thing that happens in the world.
+func (f *fleet) happen() {
+	switch f.IntN(22) {
+	case 0, 1:
+		f.commits++
+		for _, c := range f.clusters {
+			if f.chance(15) {
+				c.bad[f.revision()] = true
+			}
+		}
+		f.say("commit %d", f.commits)
+	case 2:
+		c := f.one()
+		if c.lost.IsZero() {
+			c.lost = f.now
+		} else {
+			c.lost = time.Time{}
+		}
+		f.say("%s lost %v", c.name, !c.lost.IsZero())
+	case 3:
+		c := f.one()
+		c.sick = !c.sick
+		f.say("%s sick %v", c.name, c.sick)
+	case 4:
+		c := f.one()
+		c.rolling = !c.rolling
+		f.say("%s rolling %v", c.name, c.rolling)
+	case 5:
+		f.join()
+		f.say("joins")
+	case 6:
+		if len(f.clusters) > 0 {
+			f.clusters = slices.Delete(f.clusters, 0, 1)
+			f.say("leaves")
+		}
+	case 7, 8, 9:
+		if r := f.status.Run; r != nil && int(r.Wave) < len(r.Terms.Waves) {
+			words := r.Revision
+			if f.chance(20) {
+				words = "main@sha1:another" // for what nobody sees any more
+			}
+			f.requests.Approvals = append(f.requests.Approvals, rollout.Approval{Wave: r.Terms.Waves[r.Wave].Name, Revision: words, By: "ann"})
+			f.approved[r.Terms.Waves[r.Wave].Name+words] = true
+			f.say("approve wave %d", r.Wave)
+		}
+	case 10:
+		f.spec.Suspend = !f.spec.Suspend
+		f.say("suspend %v", f.spec.Suspend)
+	case 11:
+		if r := f.status.Run; r != nil && f.chance(30) {
+			f.requests.Abort = r.Revision
+			f.say("abort")
+		}
+	case 12:
+		f.requests.Retry = strconv.Itoa(f.IntN(1000))
+		f.say("retry")
+	case 13:
+		if r := f.status.Run; r != nil && f.chance(30) {
+			f.requests.Revert = r.Revision
+			f.say("revert")
+		}
+	case 14:
+		c := f.one()
+		c.skip = ""
+		if r := f.status.Run; r != nil && f.chance(50) {
+			c.skip = r.Revision
+		}
+		f.say("%s skips %q", c.name, c.skip)
+	case 15:
+		if f.chance(30) {
+			suspended := f.spec.Suspend
+			f.terms()
+			f.spec.Suspend = suspended
+			f.say("other terms")
+		}
+	case 16:
+		f.now = f.now.Add(-time.Duration(f.IntN(10)) * time.Minute) // a clock that is set back
+		f.say("clock back")
+	case 17:
+		f.room = f.IntN(4) - 1
+		f.say("room %d", f.room)
+	case 18:
+		c := f.one()
+		c.bad = map[string]bool{}
+		f.say("%s mended", c.name)
+	case 19:
+		c := f.one()
+		c.wave = strconv.Itoa(f.IntN(5))
+		f.say("%s to wave %s", c.name, c.wave)
+	case 20:
+		c := f.one()
+		c.refused = ""
+		if f.chance(20) {
+			c.refused = "a step over a minor version"
+		}
+		f.say("%s refused %q", c.name, c.refused)
+	case 21:
+		c := f.one()
+		if c.known = f.chance(80); !c.known {
+			c.pin = nil // a hub that was built again
+		}
+		f.say("%s known %v", c.name, c.known)
+	}
+}
+
+// work lets clusters take up what they may have.
+func (f *fleet) work() {
+	for _, c := range f.clusters {
+		if c.pin != nil && c.lost.IsZero() && f.chance(60) {
+			c.runs = c.pin.Revision
+		}
+		if c.lost.IsZero() && f.chance(50) {
+			c.known = true
+		}
+	}
+}
+
+func (f *fleet) facts() rollout.Facts {
+	facts := rollout.Facts{UID: "uid", Candidate: &v1alpha1.RolloutRevision{Revision: f.revision()}, Requests: f.requests, Room: f.room}
+	for _, c := range f.clusters {
+		facts.Clusters = append(facts.Clusters, c.facts())
+	}
+	return facts
+}
+
+// history is one life of a Rollout. It ends in a world that stands still.
+func history(seed uint64, length int) (f *fleet, err error) {
+	f = newFleet(seed)
+	for range length {
+		if f.chance(70) {
+			f.happen()
+		}
+		f.work()
+		f.now = f.now.Add(time.Duration(f.IntN(20)) * time.Minute)
+		d, err := f.decide(f.chance(8))
+		if err != nil {
+			return f, err
+		}
+		if d.Status.Run != nil {
+			f.say("%s run %d %s wave %d begun %v hold %q pins %d", f.now.Format("15:04"), d.Status.Run.Number, d.Status.Run.Phase, d.Status.Run.Wave, d.Status.Run.Begun, d.Hold.Reason, len(d.Pins))
+		}
+	}
+	return f, f.settle()
+}
+
+// settle stands still, approves, and expects an end.
+func (f *fleet) settle() error {
+	f.spec.Suspend, f.room = false, -1
+	f.requests.Abort, f.requests.Revert = "", ""
+	for _, c := range f.clusters {
+		c.rolling, c.refused, c.known = false, "", true
+	}
+	for range 400 {
+		for _, c := range f.clusters {
+			if c.pin != nil && c.lost.IsZero() {
+				c.runs = c.pin.Revision
+			}
+		}
+		f.requests.Approvals = nil
+		for wave := range 5 {
+			for commit := range f.commits + 1 {
+				a := rollout.Approval{Wave: strconv.Itoa(wave), Revision: fmt.Sprintf("main@sha1:%040d", commit)}
+				f.requests.Approvals, f.approved[a.Wave+a.Revision] = append(f.requests.Approvals, a), true
+			}
+		}
+		d, err := f.decide(false)
+		if err != nil {
+			return err
+		}
+		if r := d.Status.Run; r != nil {
+			f.say("settling: run %d %s wave %d hold %q pins %d recheck %s", r.Number, r.Phase, r.Wave, d.Hold.Reason, len(d.Pins), d.RecheckAfter)
+		}
+		if len(d.Pins) > 0 {
+			continue
+		}
+		if d.RecheckAfter == 0 {
+			return f.over(d)
+		}
+		if !rollout.Active(d.Status.Run) && slices.ContainsFunc(f.clusters, func(c *cluster) bool { return !c.lost.IsZero() }) && f.now.Sub(f.status.Run.Since.Time) > 48*time.Hour {
+			return f.over(d)
+		}
+		f.now = f.now.Add(d.RecheckAfter)
+	}
+	return fmt.Errorf("no end after 400 steps")
+}
+
+// over holds the end against what it must be.
+func (f *fleet) over(d rollout.Decision) error {
+	run, good := d.Status.Run, d.Status.LastGood
+	switch {
+	case run == nil:
+		return fmt.Errorf("no run at the end")
+	case run.Phase == v1alpha1.RolloutProgressing, run.Phase == v1alpha1.RolloutReverting, run.Phase == v1alpha1.RolloutSuperseded:
+		for _, c := range f.clusters {
+			f.say("%+v %+v", *c, c.pin)
+		}
+		for _, w := range run.Terms.Waves {
+			f.say("%+v", w)
+		}
+		return fmt.Errorf("the run is %s at the end, held for %q", run.Phase, d.Hold.Reason)
+	case run.Phase != v1alpha1.RolloutCompleted:
+		return nil
+	}
+	for _, c := range f.clusters {
+		if w := waveOf(f.spec.Waves, c); w >= 0 && c.lost.IsZero() && (c.pin == nil || c.pin.Revision != good.Revision) && c.skip != good.Revision {
+			return fmt.Errorf("%s has %+v at the end, and %s passed", c.name, c.pin, good.Revision)
+		}
+	}
+	return nil
+}
+
+// TestHistories runs lives of Rollouts: commits, failures, lost clusters, approvals, people
+// who change their minds, processes that die, clocks that jump.
+// CASCADE_ROLLOUT_HISTORIES is how many, CASCADE_ROLLOUT_SEED repeats one.
+func TestHistories(t *testing.T) {
+	count := 3000
+	if n, err := strconv.Atoi(os.Getenv("CASCADE_ROLLOUT_HISTORIES")); err == nil {
+		count = n
+	}
+	if seed, err := strconv.ParseUint(os.Getenv("CASCADE_ROLLOUT_SEED"), 10, 64); err == nil {
+		f, err := history(seed, 60)
+		for _, line := range f.trace {
+			t.Log(line)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	ends := map[v1alpha1.RolloutPhase]int{}
+	runs := 0
+	for seed := range uint64(count) {
+		f, err := history(seed, 60)
+		if err != nil {
+			t.Fatalf("%v\nCASCADE_ROLLOUT_SEED=%d shows it", err, seed)
+		}
+		ends[f.status.Run.Phase]++
+		runs += int(f.status.Run.Number)
+	}
+	t.Logf("%d histories, %d runs, ends %v", count, runs, ends)
+}

@@ -1,0 +1,400 @@
+package rollout
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// Cluster has the facts about one cluster that takes part.
+type Cluster struct {
+	// Name and UID of the Child.
+	Name string
+	UID  types.UID
+	// Labels that the waves select by.
+	Labels map[string]string
+	// Pin is what is on record for the cluster, nil if nothing is.
+	Pin *v1alpha1.ChildRollout
+	// Known: it is known what the cluster has of what the Rollout moves. Has is that, nil if
+	// it has nothing.
+	Known bool
+	Has   *v1alpha1.RolloutRevision
+	// Unreachable is since when the cluster cannot be reached; zero if it can.
+	Unreachable time.Time
+	// Healthy: the cluster is ready, whatever it has. Ready: it is ready at the revision of
+	// its pin, by its own word at that revision.
+	Healthy, Ready bool
+	// Below is how many clusters below it are not ready.
+	Below int32
+	// Rolling is why no revision may be given to the cluster now: it is changing by itself.
+	Rolling string
+	// Refused is why the cluster cannot get the revision of the run at all.
+	Refused string
+	// Skip names the revision that a person lets the cluster do without; empty without one.
+	Skip string
+}
+
+// Approval is a person's consent to a wave at a revision.
+type Approval struct{ Wave, Revision, By string }
+
+// Requests are what people ask of a Rollout. Abort and Revert name a revision, Retry is
+// any text that differs from the last one.
+type Requests struct {
+	Approvals            []Approval
+	Abort, Revert, Retry string
+}
+
+// Facts are what a decision is made from, besides the spec and the status.
+type Facts struct {
+	// UID of the Rollout, which makes the order of clusters its own.
+	UID types.UID
+	// Candidate is the newest revision, nil while it is not known.
+	Candidate *v1alpha1.RolloutRevision
+	Clusters  []Cluster
+	Requests  Requests
+	// Room is how many more clusters of the tier may begin to change, over all Rollouts;
+	// below zero it has no bound.
+	Room int
+}
+
+// Assignment is what is to be on record for a cluster.
+type Assignment struct {
+	Cluster string
+	v1alpha1.ChildRollout
+}
+
+// Hold is why no cluster begins at the moment, or the run does not go on.
+type Hold struct{ Reason, Message string }
+
+// Decision is what is done. The status is written first: a run is on record before any
+// cluster gets its revision.
+type Decision struct {
+	Status v1alpha1.RolloutStatus
+	// Pins that differ from those on record, in the order in which they are written.
+	Pins []Assignment
+	// Hold has no reason while nothing is held.
+	Hold Hold
+	// RecheckAfter is when to look again without an event; zero for never.
+	RecheckAfter time.Duration
+}
+
+const (
+	// grace is for how long a cluster is waited for that cannot be reached.
+	grace = time.Minute
+	// mostFailing and mostHistory bound the status.
+	mostFailing = 20
+	mostHistory = 10
+)
+
+// decision is a Decision in the making.
+type decision struct {
+	name   string
+	spec   *v1alpha1.RolloutSpec
+	status v1alpha1.RolloutStatus
+	facts  Facts
+	now    time.Time
+	// members are the clusters by wave, in the order in which they begin; of the waves that
+	// are in force: those of the run, or of the spec without one.
+	members [][]*member
+	all     []*member
+	none    int
+	hold    Hold
+	recheck time.Duration
+}
+
+// member is a cluster as the decision leaves it.
+type member struct {
+	*Cluster
+	pin   *v1alpha1.ChildRollout
+	dirty bool
+	wave  int
+	order [32]byte
+}
+
+// Next decides about a Rollout of a name, from its spec, its status and facts. It keeps none
+// of its arguments.
+func Next(name string, spec *v1alpha1.RolloutSpec, status *v1alpha1.RolloutStatus, facts Facts, now time.Time) Decision {
+	d := &decision{name: name, spec: spec, status: *status.DeepCopy(), facts: facts, now: now}
+	d.assign()
+	d.adopt()
+	d.judge()
+	d.heed()
+	d.choose()
+	d.advance()
+	d.begin()
+	d.count()
+	out := Decision{Status: d.status, Hold: d.hold, RecheckAfter: d.recheck}
+	for _, m := range d.all {
+		if m.dirty {
+			out.Pins = append(out.Pins, Assignment{m.Name, *m.pin})
+		}
+	}
+	return out
+}
+
+// active is the run that is under way, nil if none is.
+func (d *decision) active() *v1alpha1.RolloutRun {
+	if r := d.status.Run; r != nil && Active(r) {
+		return r
+	}
+	return nil
+}
+
+// Active reports whether a run is under way.
+func Active(r *v1alpha1.RolloutRun) bool {
+	switch r.Phase {
+	case v1alpha1.RolloutProgressing, v1alpha1.RolloutHalted, v1alpha1.RolloutReverting:
+		return true
+	}
+	return false
+}
+
+// Pending reports whether a Rollout is on its way, or is about to be.
+func Pending(o *v1alpha1.Rollout) bool {
+	run := o.Status.Run
+	if run == nil || Active(run) && run.Phase != v1alpha1.RolloutHalted {
+		return true
+	}
+	c := o.Status.Candidate
+	return c != nil && *c != run.RolloutRevision
+}
+
+// terms are those of the run, or of the spec without one.
+func (d *decision) terms() v1alpha1.RolloutTerms {
+	if r := d.active(); r != nil {
+		return r.Terms
+	}
+	return termsOf(d.spec)
+}
+
+func termsOf(spec *v1alpha1.RolloutSpec) v1alpha1.RolloutTerms {
+	return *(&v1alpha1.RolloutTerms{
+		Waves: spec.Waves, Deadline: spec.Deadline, Unreachable: spec.Unreachable, Window: spec.Window, OnFailure: spec.OnFailure,
+	}).DeepCopy()
+}
+
+// set changes what is on record for a cluster.
+func (m *member) set(to v1alpha1.ChildRollout) {
+	m.pin, m.dirty = &to, true
+}
+
+// result changes the result of what a cluster has.
+func (m *member) result(now time.Time, result v1alpha1.RolloutResult, reason string) {
+	to := *m.pin
+	to.Result, to.Reason, to.Since = result, reason, metav1.NewTime(now)
+	m.set(to)
+}
+
+// has reports whether the pin of the cluster is a revision.
+func (m *member) has(r v1alpha1.RolloutRevision) bool {
+	return m.pin != nil && m.pin.RolloutRevision == r
+}
+
+func (m *member) is(results ...v1alpha1.RolloutResult) bool {
+	for _, r := range results {
+		if m.pin != nil && m.pin.Result == r {
+			return true
+		}
+	}
+	return false
+}
+
+// changing reports whether the cluster uses a place of its wave.
+func (m *member) changing() bool { return m.is(v1alpha1.ResultUpdating) }
+
+// soon calls for another look after a time.
+func (d *decision) soon(after time.Duration) {
+	after = max(after, time.Second)
+	if d.recheck == 0 || after < d.recheck {
+		d.recheck = after
+	}
+}
+
+// until is how long something has to go that began at a time and lasts for another; zero
+// and below say that it is over.
+func (d *decision) until(since time.Time, lasts time.Duration) time.Duration {
+	return lasts - d.now.Sub(since)
+}
+
+// adopt puts on record what clusters have that are not on record yet: they keep it.
+func (d *decision) adopt() {
+	for _, m := range d.all {
+		if m.pin != nil || !m.Known || m.Has == nil {
+			continue
+		}
+		to := v1alpha1.ChildRollout{Name: d.name, RolloutRevision: *m.Has, Result: v1alpha1.ResultSucceeded, Since: metav1.NewTime(d.now)}
+		switch run, good := d.active(), d.status.LastGood; {
+		case run != nil && run.RolloutRevision == *m.Has:
+			to.Run = run.Number
+		case good != nil && good.RolloutRevision == *m.Has:
+			to.Run = good.Run
+		}
+		if !m.Healthy {
+			// Nobody knows whether it ever was.
+			to.Result, to.Reason, to.Blameless = v1alpha1.ResultUnproven, v1alpha1.ReasonNotReadyBefore, true
+		}
+		m.set(to)
+	}
+}
+
+// judge finds out what became of the revisions that clusters were given.
+func (d *decision) judge() {
+	terms := d.terms()
+	for _, m := range d.all {
+		if m.pin == nil {
+			continue
+		}
+		// An adopted pin is judged from the next look on, when the facts are about it.
+		if d.judgeOne(m, terms); m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded, v1alpha1.ResultDeferred) {
+			if left := d.until(m.pin.Since.Time, terms.Deadline.Duration); left > 0 {
+				d.soon(left)
+			}
+		}
+	}
+}
+
+func (d *decision) judgeOne(m *member, terms v1alpha1.RolloutTerms) {
+	reached := m.Unreachable.IsZero()
+	late := d.until(m.pin.Since.Time, terms.Deadline.Duration) <= 0
+	switch m.pin.Result {
+	case v1alpha1.ResultUpdating, v1alpha1.ResultDegraded:
+		switch {
+		case reached && m.Ready:
+			m.result(d.now, v1alpha1.ResultSucceeded, "")
+		case !late:
+		case !reached && terms.Unreachable != v1alpha1.UnreachableCount:
+			m.result(d.now, v1alpha1.ResultUnreachable, v1alpha1.ReasonUnreachable)
+		case !reached:
+			m.result(d.now, v1alpha1.ResultFailed, v1alpha1.ReasonUnreachable)
+		case m.pin.Blameless:
+			m.result(d.now, v1alpha1.ResultUnproven, v1alpha1.ReasonNotReadyBefore)
+		default:
+			m.result(d.now, v1alpha1.ResultFailed, v1alpha1.ReasonDeadlineExceeded)
+		}
+	case v1alpha1.ResultSucceeded:
+		// It matters while the revision is being proven. At rest nothing is written for it.
+		if run := d.active(); run != nil && run.Phase == v1alpha1.RolloutProgressing && m.has(run.RolloutRevision) && reached && !m.Ready && !m.dirty {
+			m.result(d.now, v1alpha1.ResultDegraded, v1alpha1.ReasonChildrenNotReady)
+		}
+	case v1alpha1.ResultFailed, v1alpha1.ResultUnproven:
+		if reached && m.Ready && !m.dirty {
+			m.result(d.now, v1alpha1.ResultSucceeded, "")
+		}
+	case v1alpha1.ResultUnreachable:
+		switch {
+		case reached && m.Ready:
+			m.result(d.now, v1alpha1.ResultSucceeded, "")
+		case reached:
+			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonUnreachable) // and begins again
+		}
+	}
+}
+
+// heed does what people asked for.
+func (d *decision) heed() {
+	run, ask := d.status.Run, d.facts.Requests
+	if run == nil {
+		return
+	}
+	if Active(run) && ask.Abort != "" && Names(ask.Abort, run.RolloutRevision) {
+		d.end(v1alpha1.RolloutAborted)
+	}
+	if good := d.status.LastGood; ask.Revert != "" && Names(ask.Revert, run.RolloutRevision) && good != nil && good.RolloutRevision != run.RolloutRevision {
+		switch run.Phase {
+		case v1alpha1.RolloutProgressing, v1alpha1.RolloutHalted, v1alpha1.RolloutAborted:
+			d.phase(v1alpha1.RolloutReverting)
+		}
+	}
+	if ask.Retry != "" && ask.Retry != run.Retried && Active(run) {
+		run.Retried = ask.Retry
+		for _, m := range d.all {
+			if m.is(v1alpha1.ResultFailed, v1alpha1.ResultUnproven) && m.has(run.RolloutRevision) {
+				m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonProgressing)
+			}
+		}
+		if run.Phase == v1alpha1.RolloutHalted {
+			d.phase(v1alpha1.RolloutProgressing)
+		}
+	}
+}
+
+func (d *decision) phase(to v1alpha1.RolloutPhase) {
+	d.status.Run.Phase, d.status.Run.Since = to, metav1.NewTime(d.now)
+	d.status.Run.SoakSince = nil
+	d.assign() // a run that ends, or begins again, changes whose terms are in force
+}
+
+// end ends the run.
+func (d *decision) end(as v1alpha1.RolloutPhase) {
+	run := d.status.Run
+	d.phase(as)
+	entry := v1alpha1.RolloutHistory{Number: run.Number, RolloutRevision: run.RolloutRevision, Phase: as, Began: run.Began, Ended: run.Since}
+	for _, m := range d.all {
+		if d.failed(m, run.RolloutRevision) {
+			entry.Failed++
+		}
+	}
+	d.status.History = append([]v1alpha1.RolloutHistory{entry}, d.status.History...)
+	d.status.History = d.status.History[:min(len(d.status.History), mostHistory)]
+	if as == v1alpha1.RolloutCompleted {
+		d.status.LastGood = &v1alpha1.RolloutGood{RolloutRevision: run.RolloutRevision, Run: run.Number, At: run.Since}
+	}
+}
+
+// choose begins a run for the candidate, if it is to have one.
+func (d *decision) choose() {
+	if d.facts.Candidate == nil {
+		return
+	}
+	newest := *d.facts.Candidate
+	d.status.Candidate = &newest
+	run := d.status.Run
+	if r := d.active(); r != nil {
+		if r.RolloutRevision == newest || !d.yields(r) {
+			return
+		}
+		d.end(v1alpha1.RolloutSuperseded)
+	} else if run != nil && run.RolloutRevision == newest {
+		return // it passed, or a person or its failures ended it
+	} else if good := d.status.LastGood; good != nil && good.RolloutRevision == newest && !d.strayed(good) {
+		return
+	}
+	number := int64(1)
+	if run != nil {
+		number = run.Number + 1
+	}
+	for _, m := range d.all {
+		if m.pin != nil {
+			number = max(number, m.pin.Run+1) // of a Rollout of this name that was made again
+		}
+	}
+	at := metav1.NewTime(d.now)
+	d.status.Run = &v1alpha1.RolloutRun{
+		Number: number, RolloutRevision: newest, Phase: v1alpha1.RolloutProgressing, Terms: termsOf(d.spec), Began: at, Since: at, Retried: d.facts.Requests.Retry,
+	}
+	d.assign() // by the waves of these terms
+}
+
+// yields reports whether a newer revision may take the place of the run.
+func (d *decision) yields(r *v1alpha1.RolloutRun) bool {
+	switch r.Phase {
+	case v1alpha1.RolloutHalted:
+		return true
+	case v1alpha1.RolloutProgressing:
+		return !r.Begun || d.spec.Preempt
+	}
+	return false
+}
+
+// strayed reports whether a cluster has a revision of a later run than the good one.
+func (d *decision) strayed(good *v1alpha1.RolloutGood) bool {
+	for _, m := range d.all {
+		if m.pin != nil && m.pin.Run > good.Run && !m.has(good.RolloutRevision) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,315 @@
+package rollout
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// assign puts each cluster into the first wave that selects it.
+func (d *decision) assign() {
+	if d.all == nil {
+		for i := range d.facts.Clusters {
+			c := &d.facts.Clusters[i]
+			m := &member{Cluster: c, pin: c.Pin.DeepCopy()}
+			m.order = sha256.Sum256([]byte(string(d.facts.UID) + "/" + string(c.UID)))
+			d.all = append(d.all, m)
+		}
+		// Neighbours by name are often neighbours in other ways.
+		slices.SortFunc(d.all, func(a, b *member) int {
+			return cmp.Or(bytes.Compare(a.order[:], b.order[:]), strings.Compare(a.Name, b.Name))
+		})
+	}
+	waves := d.terms().Waves
+	d.members, d.none = make([][]*member, len(waves)), 0
+	selectors := make([]labels.Selector, len(waves))
+	for i := range waves {
+		selectors[i] = selectorOf(&waves[i])
+	}
+	for _, m := range d.all {
+		m.wave = slices.IndexFunc(selectors, func(s labels.Selector) bool { return s.Matches(labels.Set(m.Labels)) })
+		if m.wave < 0 {
+			d.none++
+			continue
+		}
+		d.members[m.wave] = append(d.members[m.wave], m)
+	}
+}
+
+// selectorOf is the selector of a wave. One that cannot be used selects nothing: Check
+// tells of it.
+func selectorOf(w *v1alpha1.RolloutWave) labels.Selector {
+	if w.Selector == nil {
+		return labels.Everything()
+	}
+	s, err := metav1.LabelSelectorAsSelector(w.Selector)
+	if err != nil {
+		return labels.Nothing()
+	}
+	return s
+}
+
+// share is a number, or a share of a number in per cent, rounded down.
+func share(of intstr.IntOrString, all int) int {
+	if of.Type == intstr.Int {
+		return int(of.IntVal)
+	}
+	percent, err := strconv.Atoi(strings.TrimSuffix(of.StrVal, "%"))
+	if err != nil {
+		return 0
+	}
+	return percent * all / 100
+}
+
+// places is how many clusters of a wave may change at the same time.
+func places(w *v1alpha1.RolloutWave, members int) int { return max(share(w.MaxConcurrent, members), 1) }
+
+// failed reports whether a cluster counts against a revision.
+func (d *decision) failed(m *member, r v1alpha1.RolloutRevision) bool {
+	if m.has(r) {
+		return m.is(v1alpha1.ResultFailed)
+	}
+	switch {
+	case m.skipped(r):
+		return false
+	case m.Refused != "":
+		return true
+	}
+	return d.terms().Unreachable == v1alpha1.UnreachableCount && d.lost(m)
+}
+
+// lost reports whether a cluster cannot be reached for long enough to go on without it.
+func (d *decision) lost(m *member) bool {
+	if m.Unreachable.IsZero() {
+		return false
+	}
+	left := d.until(m.Unreachable, grace)
+	if left > 0 {
+		d.soon(left)
+	}
+	return left <= 0
+}
+
+// skipped reports whether a person lets the cluster do without a revision.
+func (m *member) skipped(r v1alpha1.RolloutRevision) bool { return m.Skip != "" && Names(m.Skip, r) }
+
+// open reports whether a wave waits for a cluster to be given a revision, or to become
+// ready at it.
+func (d *decision) open(m *member, r v1alpha1.RolloutRevision) bool {
+	switch {
+	case m.has(r) && !m.is(v1alpha1.ResultDeferred):
+		return m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded)
+	case m.skipped(r), m.Refused != "", d.lost(m):
+		return false
+	case m.pin == nil && !m.Known:
+		return false // nothing is known of it yet; it comes when that changes
+	case m.Rolling != "":
+		return !m.is(v1alpha1.ResultDeferred) || m.pin.Reason != v1alpha1.ReasonRollingOut || d.until(m.pin.Since.Time, d.terms().Deadline.Duration) > 0
+	}
+	return true
+}
+
+// advance passes waves, and stops at too many failures.
+func (d *decision) advance() {
+	run := d.active()
+	if run == nil {
+		return
+	}
+	if run.Phase == v1alpha1.RolloutReverting {
+		d.advanceRevert(run)
+		return
+	}
+	for run.Phase == v1alpha1.RolloutProgressing {
+		if d.tooMany(run) {
+			d.stop(run)
+			return
+		}
+		if int(run.Wave) == len(run.Terms.Waves) {
+			d.end(v1alpha1.RolloutCompleted)
+			d.hold = Hold{}
+			return
+		}
+		if !d.pass(run) {
+			return
+		}
+		run.Wave++
+		run.Begun, run.SoakSince = false, nil
+	}
+	if run.Phase == v1alpha1.RolloutHalted {
+		d.hold = Hold{v1alpha1.ReasonRolloutHalted, fmt.Sprintf("more clusters than may failed at %s: push a commit that mends it, or cascade rollout retry, abort or revert", run.Revision)}
+	}
+}
+
+// tooMany reports whether more clusters of a wave failed than may.
+func (d *decision) tooMany(run *v1alpha1.RolloutRun) bool {
+	for i := range run.Terms.Waves[:min(int(run.Wave)+1, len(run.Terms.Waves))] {
+		failed := 0
+		for _, m := range d.members[i] {
+			if d.failed(m, run.RolloutRevision) && (i < int(run.Wave) || run.Begun || m.has(run.RolloutRevision)) {
+				failed++
+			}
+		}
+		if failed > share(run.Terms.Waves[i].MaxFailures, len(d.members[i])) {
+			return true
+		}
+	}
+	return false
+}
+
+// stop halts the run, or turns it back.
+func (d *decision) stop(run *v1alpha1.RolloutRun) {
+	good := d.status.LastGood
+	if run.Terms.OnFailure == v1alpha1.FailureRevert && good != nil && good.RolloutRevision != run.RolloutRevision {
+		d.phase(v1alpha1.RolloutReverting)
+		d.advanceRevert(run)
+		return
+	}
+	d.phase(v1alpha1.RolloutHalted)
+	message := fmt.Sprintf("more clusters than may failed at %s: push a commit that mends it, or cascade rollout retry, abort or revert", run.Revision)
+	if run.Terms.OnFailure == v1alpha1.FailureRevert {
+		message = fmt.Sprintf("more clusters than may failed at %s, and there is no revision to go back to: push a commit that mends it, or cascade rollout retry", run.Revision)
+	}
+	d.hold = Hold{v1alpha1.ReasonRolloutHalted, message}
+}
+
+// pass reports whether the wave of the run was passed and soaked. It lets the wave begin
+// when that is due.
+func (d *decision) pass(run *v1alpha1.RolloutRun) bool {
+	wave, members := &run.Terms.Waves[run.Wave], d.members[run.Wave]
+	if !run.Begun {
+		if moves := slices.ContainsFunc(members, func(m *member) bool { return !m.has(run.RolloutRevision) && !m.skipped(run.RolloutRevision) }); moves && !d.mayBegin(run, wave) {
+			return false
+		}
+		run.Begun, run.Unproven = true, false
+		if d.tooMany(run) {
+			d.stop(run) // for clusters that are refused the revision
+			return false
+		}
+	}
+	if d.waits(run, members) {
+		run.SoakSince = nil
+		return false
+	}
+	if run.SoakSince == nil {
+		at := metav1.NewTime(d.now)
+		run.SoakSince = &at
+	}
+	if wave.Soak != nil {
+		if left := d.until(run.SoakSince.Time, wave.Soak.Duration); left > 0 {
+			d.soon(left)
+			d.hold = Hold{v1alpha1.ReasonSoaking, fmt.Sprintf("wave %s is ready at %s since %s, and soaks for %s", wave.Name, run.Revision, run.SoakSince.UTC().Format("15:04:05"), wave.Soak.Duration)}
+			return false
+		}
+	}
+	proven, of := 0, 0
+	for _, m := range members {
+		if m.skipped(run.RolloutRevision) && !m.has(run.RolloutRevision) {
+			continue
+		}
+		of++
+		if m.has(run.RolloutRevision) && m.is(v1alpha1.ResultSucceeded) {
+			proven++
+		}
+	}
+	run.Unproven = 2*proven < of
+	return true
+}
+
+// waits reports whether the wave waits for a cluster.
+func (d *decision) waits(run *v1alpha1.RolloutRun, members []*member) bool {
+	waits := false
+	for _, m := range members {
+		if !m.has(run.RolloutRevision) && m.Rolling != "" && m.pin != nil && !d.lost(m) && m.Refused == "" && !m.skipped(run.RolloutRevision) &&
+			!(m.is(v1alpha1.ResultDeferred) && m.pin.Reason == v1alpha1.ReasonRollingOut) && !m.changing() {
+			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonRollingOut)
+		}
+		if d.open(m, run.RolloutRevision) {
+			waits = true
+		}
+	}
+	return waits
+}
+
+// mayBegin reports whether a wave may begin: a person approved it where one has to, and its
+// window is open.
+func (d *decision) mayBegin(run *v1alpha1.RolloutRun, wave *v1alpha1.RolloutWave) bool {
+	if wave.Approval == v1alpha1.ApprovalRequired || run.Unproven {
+		if !d.approved(run, wave.Name) {
+			d.hold = awaits(d.name, run, wave)
+			if run.Unproven {
+				d.hold = Hold{v1alpha1.ReasonWaveUnproven, fmt.Sprintf("less than half of the clusters of the wave before %s are known to be ready at %s, so that the wave waits for an approval: cascade approve rollout %s --wave %s",
+					wave.Name, run.Revision, d.name, wave.Name)}
+			}
+			return false
+		}
+	}
+	if d.spec.Suspend {
+		return false // begin says so
+	}
+	return d.windowOpen(wave, run.Terms.Window)
+}
+
+// awaits is the hold of a wave that a person has to approve.
+func awaits(name string, run *v1alpha1.RolloutRun, wave *v1alpha1.RolloutWave) Hold {
+	return Hold{v1alpha1.ReasonAwaitingApproval, fmt.Sprintf("wave %s waits for an approval of %s: cascade approve rollout %s --wave %s", wave.Name, run.Revision, name, wave.Name)}
+}
+
+// approved reports whether a wave was approved for the revision of the run, and records who
+// did.
+func (d *decision) approved(run *v1alpha1.RolloutRun, wave string) bool {
+	if slices.ContainsFunc(run.Approvals, func(a v1alpha1.RolloutApproval) bool { return a.Wave == wave }) {
+		return true
+	}
+	for _, a := range d.facts.Requests.Approvals {
+		if a.Wave == wave && Names(a.Revision, run.RolloutRevision) {
+			run.Approvals = append(run.Approvals, v1alpha1.RolloutApproval{Wave: wave, By: a.By, At: metav1.NewTime(d.now)})
+			return true
+		}
+	}
+	return false
+}
+
+// windowOpen reports whether clusters of a wave may begin to change now.
+func (d *decision) windowOpen(wave *v1alpha1.RolloutWave, general *v1alpha1.RolloutWindow) bool {
+	window := wave.Window
+	if window == nil {
+		window = general
+	}
+	if window == nil {
+		return true
+	}
+	open, changes, err := Open(window, d.now)
+	if err != nil {
+		d.hold = Hold{v1alpha1.ReasonInvalidSpec, err.Error()}
+		return false
+	}
+	if !changes.IsZero() {
+		d.soon(changes.Sub(d.now))
+	}
+	if !open {
+		d.hold = Hold{v1alpha1.ReasonOutsideWindow, fmt.Sprintf("the window of wave %s opens at %s", wave.Name, changes.UTC().Format("2006-01-02 15:04 MST"))}
+	}
+	return open
+}
+
+// advanceRevert ends a revert once no cluster that can be reached has the revision.
+func (d *decision) advanceRevert(run *v1alpha1.RolloutRun) {
+	d.hold = Hold{v1alpha1.ReasonReverting, fmt.Sprintf("clusters that have %s get %s back", run.Revision, d.status.LastGood.Revision)}
+	for _, m := range d.all {
+		if m.changing() && !m.has(run.RolloutRevision) || m.has(run.RolloutRevision) && m.wave >= 0 && !d.lost(m) && d.goal(m) != nil {
+			return
+		}
+	}
+	d.end(v1alpha1.RolloutReverted)
+	d.hold = Hold{}
+}

@@ -1,0 +1,109 @@
+package rollout
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/robfig/cron/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// shortest is how many letters of a commit or digest name a revision.
+const shortest = 12
+
+// Names reports whether a person's words name a revision: all of it, its commit or digest,
+// or the beginning of that.
+func Names(words string, r v1alpha1.RolloutRevision) bool {
+	if words == "" {
+		return false
+	}
+	if words == r.Revision {
+		return true
+	}
+	_, hash, found := strings.Cut(r.Revision[strings.LastIndex(r.Revision, "@")+1:], ":")
+	return found && len(words) >= shortest && strings.HasPrefix(hash, words)
+}
+
+// Approvals reads the annotations by which a person lets waves begin. What is not of the
+// form <wave>=<revision> approves nothing.
+func Approvals(annotations map[string]string) []Approval {
+	var all []Approval
+	for _, part := range strings.Split(annotations[v1alpha1.ApproveRolloutAnnotation], ",") {
+		if wave, revision, ok := strings.Cut(strings.TrimSpace(part), "="); ok {
+			all = append(all, Approval{Wave: wave, Revision: revision, By: annotations[v1alpha1.ApprovedByAnnotation]})
+		}
+	}
+	return all
+}
+
+// Skip reads from the annotations of a Child which revision of a Rollout it does without.
+func Skip(annotations map[string]string, rollout string) string {
+	for _, part := range strings.Split(annotations[v1alpha1.SkipRolloutAnnotation], ",") {
+		if name, revision, ok := strings.Cut(strings.TrimSpace(part), "="); ok && name == rollout {
+			return revision
+		}
+	}
+	return ""
+}
+
+// Open reports whether a window is open at a time, and when that changes next: when it
+// opens, or closes.
+func Open(w *v1alpha1.RolloutWindow, at time.Time) (open bool, changes time.Time, err error) {
+	zone, err := time.LoadLocation(w.TimeZone)
+	if err != nil {
+		return false, time.Time{}, fmt.Errorf("cannot use time zone %q of a window: %w; name one of the tz database, Europe/Paris for example", w.TimeZone, err)
+	}
+	schedule, err := cron.ParseStandard(w.Cron)
+	if err != nil || strings.Contains(w.Cron, "TZ=") || strings.HasPrefix(w.Cron, "@") {
+		return false, time.Time{}, fmt.Errorf("cannot use the schedule %q of a window: it is to have the five fields of cron, as 0 8 * * 1-5", w.Cron)
+	}
+	if w.Duration.Duration <= 0 {
+		return false, time.Time{}, fmt.Errorf("cannot use a window of %s: spec.window.duration must be above zero", w.Duration.Duration)
+	}
+	at = at.In(zone)
+	// The last opening that may still hold is after at - duration.
+	opening := schedule.Next(at.Add(-w.Duration.Duration))
+	if opening.IsZero() {
+		return false, time.Time{}, fmt.Errorf("cannot use the schedule %q of a window: it never opens", w.Cron)
+	}
+	if opening.After(at) {
+		return false, opening, nil
+	}
+	// Openings that follow while it is open keep it open. A year of them is always.
+	closes := opening.Add(w.Duration.Duration)
+	for range 366 * 24 {
+		next := schedule.Next(opening)
+		if next.IsZero() || next.After(closes) {
+			return true, closes, nil
+		}
+		opening, closes = next, next.Add(w.Duration.Duration)
+	}
+	return true, closes, nil
+}
+
+// Check returns what is wrong with a spec that the API server cannot see.
+func Check(spec *v1alpha1.RolloutSpec) error {
+	windows := []*v1alpha1.RolloutWindow{spec.Window}
+	selectors := []*metav1.LabelSelector{spec.ClusterSelector}
+	for i := range spec.Waves {
+		windows = append(windows, spec.Waves[i].Window)
+		selectors = append(selectors, spec.Waves[i].Selector)
+	}
+	for _, w := range windows {
+		if w == nil {
+			continue
+		}
+		if _, _, err := Open(w, time.Unix(0, 0)); err != nil {
+			return err
+		}
+	}
+	for _, s := range selectors {
+		if _, err := metav1.LabelSelectorAsSelector(s); err != nil {
+			return fmt.Errorf("cannot use a selector of the Rollout: %w", err)
+		}
+	}
+	return nil
+}
