@@ -67,7 +67,10 @@ func (r *Reconciler) pins(ctx context.Context, run *run) *end {
 		return again(time.Second)
 	case err != nil:
 		return &end{err: err}
-	case run.governed == nil:
+	}
+	key := sourceKey(run.Obj)
+	r.Sources.Snapshots.Retain(holderOf(run.name()), run.governed.needs(key)...)
+	if run.governed == nil {
 		return nil
 	}
 	if run.Obj.Spec.KubeConfig != nil {
@@ -174,12 +177,10 @@ func sameRevision(a, b string) bool {
 func (r *Reconciler) older(
 	ctx context.Context, obj *kustomizev1.Kustomization, revision string, newest *compose.Rendering, g *governed, of revisions,
 ) (*compose.Rendering, hold, error) {
-	var snapshot *source.Snapshot
-	if r.Older != nil {
-		snapshot = r.Older.At(sourceKey(obj), revision)
-	}
+	source := sourceKey(obj)
+	snapshot := r.Sources.Snapshots.At(source, revision)
 	if snapshot == nil {
-		return nil, hold{v1alpha1.ReasonRevisionMissing, "its Rollout lets it have revision " + revision + ", which has not been fetched, or is not in the source any more"}, nil
+		return nil, r.missing(source, revision), nil
 	}
 	if same, err := of.rendering.Reads.Unchanged(snapshot); err != nil {
 		return nil, hold{}, err
@@ -203,6 +204,18 @@ func (r *Reconciler) older(
 		objects = rendering.Objects
 	}
 	return compose.Read(revision, objects, g.releases), hold{}, nil
+}
+
+// missing is why a revision is not there.
+func (r *Reconciler) missing(key source.Key, revision string) hold {
+	what := "its Rollout lets it have revision " + revision + ", "
+	if err := r.Sources.Snapshots.Failure(key, revision); err != nil {
+		return hold{v1alpha1.ReasonRevisionMissing, what + err.Error()}
+	}
+	if !r.Sources.Fetched[key.Kind] {
+		return hold{v1alpha1.ReasonRevisionMissing, what + "and another process fetches " + key.Kind + "s; let the one that reconciles Kustomizations do it (--controllers)"}
+	}
+	return hold{v1alpha1.ReasonSourceNotReady, what + "which has not been fetched yet"}
 }
 
 // mark writes the revision that it may have on each pinned Cluster, and on each HelmRelease
@@ -253,8 +266,9 @@ func (r *Reconciler) tellRollout(run *run) *end {
 	was := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.RolloutPendingCondition)
 	isNew := was == nil || was.Message != message
 	status.SetCondition(obj, v1alpha1.RolloutPendingCondition, metav1.ConditionTrue, reason, "%s", message)
-	if reason == v1alpha1.ReasonRolloutPending || reason == v1alpha1.ReasonRollingOut {
-		return nil
+	switch reason {
+	case v1alpha1.ReasonRolloutPending, v1alpha1.ReasonSourceNotReady, v1alpha1.ReasonRollingOut:
+		return nil // it passes
 	}
 	status.MarkFailing(obj, reason, errors.New(message))
 	if isNew {
@@ -266,7 +280,8 @@ func (r *Reconciler) tellRollout(run *run) *end {
 // reasons of holds, those first that a person has to see to.
 func holdReasons() []string {
 	return []string{
-		v1alpha1.ReasonRolloutConflict, v1alpha1.ReasonUnsupportedVersionStep, meta.BuildFailedReason, v1alpha1.ReasonRevisionMissing, v1alpha1.ReasonRolloutPending,
+		v1alpha1.ReasonRolloutConflict, v1alpha1.ReasonUnsupportedVersionStep, meta.BuildFailedReason, v1alpha1.ReasonRevisionMissing,
+		v1alpha1.ReasonSourceNotReady, v1alpha1.ReasonRolloutPending,
 	}
 }
 
