@@ -166,6 +166,10 @@ type ChildLayer struct {
 	Held *Held `json:"held,omitempty"`
 	// Since is when Ready or Reason changed.
 	Since metav1.Time `json:"since"`
+	// AgentImage of the layer, of the revision that was applied completely last, where a
+	// Rollout moves the layer.
+	// +optional
+	AgentImage string `json:"agentImage,omitempty"`
 	// Objects that the layer answers for in this child.
 	// +optional
 	Objects int32 `json:"objects,omitempty"`
@@ -231,11 +235,24 @@ type Report struct {
 	// Children counts the clusters below, at any depth.
 	// +optional
 	Children *ReportCounts `json:"children,omitempty"`
+	// Rollouts counts those of the tier; nil stands for none.
+	// +optional
+	Rollouts *ReportRollouts `json:"rollouts,omitempty"`
 	// Tiers has a row for each cluster below, at any depth.
 	// +kubebuilder:validation:MaxItems=100
 	// +listType=atomic
 	// +optional
 	Tiers []TierRow `json:"tiers,omitempty"`
+}
+
+// ReportRollouts counts Rollouts.
+type ReportRollouts struct {
+	// Pending are on their way, or have a newer revision to begin with.
+	// +optional
+	Pending int32 `json:"pending,omitempty"`
+	// Failed came to a halt, or were turned back.
+	// +optional
+	Failed int32 `json:"failed,omitempty"`
 }
 
 // ReportCounts counts clusters.

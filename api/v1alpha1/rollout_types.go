@@ -229,6 +229,10 @@ type RolloutStatus struct {
 	// Candidate is the newest revision that the clusters could get.
 	// +optional
 	Candidate *RolloutRevision `json:"candidate,omitempty"`
+	// CandidateDigest identifies what the clusters get of the candidate. A newer revision
+	// with the same is none of its own.
+	// +optional
+	CandidateDigest string `json:"candidateDigest,omitempty"`
 	// LastGood is the revision that passed all waves last.
 	// +optional
 	LastGood *RolloutGood `json:"lastGood,omitempty"`
@@ -427,6 +431,10 @@ type ChildRollout struct {
 	// revision of this Rollout.
 	// +optional
 	Blameless bool `json:"blameless,omitempty"`
+	// Below is how many clusters below the child were not ready when it got the revision.
+	// More of them may not be when it is done.
+	// +optional
+	Below int32 `json:"below,omitempty"`
 }
 
 // RolloutResult is what became of a revision in one child.

@@ -137,7 +137,7 @@ func (d *decision) start(m *member, to goal) {
 	// Who failed at an earlier revision was well before that, and is to be well again.
 	accountable := m.Healthy || m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded, v1alpha1.ResultFailed) && !m.pin.Blameless
 	m.set(v1alpha1.ChildRollout{
-		Name: d.name, RolloutRevision: to.RolloutRevision, Run: to.run, Result: v1alpha1.ResultUpdating, Since: metav1.NewTime(d.now), Blameless: !accountable,
+		Name: d.name, RolloutRevision: to.RolloutRevision, Run: to.run, Result: v1alpha1.ResultUpdating, Since: metav1.NewTime(d.now), Blameless: !accountable, Below: m.Below,
 	})
 	d.soon(d.terms().Deadline.Duration)
 }

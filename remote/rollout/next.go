@@ -27,6 +27,8 @@ type Cluster struct {
 	// Healthy: the cluster is ready, whatever it has. Ready: it is ready at the revision of
 	// its pin, by its own word at that revision.
 	Healthy, Ready bool
+	// Below is how many clusters below it are not ready.
+	Below int32
 	// Rolling is why no revision may be given to the cluster now: it is changing by itself.
 	Rolling string
 	// Refused is why the cluster cannot get the revision of the run at all.
@@ -58,8 +60,8 @@ type Facts struct {
 	Room int
 }
 
-// Pin is what is to be on record for a cluster.
-type Pin struct {
+// Assignment is what is to be on record for a cluster.
+type Assignment struct {
 	Cluster string
 	v1alpha1.ChildRollout
 }
@@ -72,7 +74,7 @@ type Hold struct{ Reason, Message string }
 type Decision struct {
 	Status v1alpha1.RolloutStatus
 	// Pins that differ from those on record, in the order in which they are written.
-	Pins []Pin
+	Pins []Assignment
 	// Hold has no reason while nothing is held.
 	Hold Hold
 	// RecheckAfter is when to look again without an event; zero for never.
@@ -127,7 +129,7 @@ func Next(name string, spec *v1alpha1.RolloutSpec, status *v1alpha1.RolloutStatu
 	out := Decision{Status: d.status, Hold: d.hold, RecheckAfter: d.recheck}
 	for _, m := range d.all {
 		if m.dirty {
-			out.Pins = append(out.Pins, Pin{m.Name, *m.pin})
+			out.Pins = append(out.Pins, Assignment{m.Name, *m.pin})
 		}
 	}
 	return out
@@ -353,6 +355,11 @@ func (d *decision) choose() {
 	number := int64(1)
 	if run != nil {
 		number = run.Number + 1
+	}
+	for _, m := range d.all {
+		if m.pin != nil {
+			number = max(number, m.pin.Run+1) // of a Rollout of this name that was made again
+		}
 	}
 	at := metav1.NewTime(d.now)
 	d.status.Run = &v1alpha1.RolloutRun{

@@ -32,12 +32,12 @@ func Identify(u *unstructured.Unstructured) (v1alpha1.RolloutPinnedSource, bool)
 	return is, false
 }
 
-// content is a revision without the name by which it was found.
-func content(revision string) string { return revision[strings.LastIndex(revision, "@")+1:] }
+// Content is a revision without the name by which it was found.
+func Content(revision string) string { return revision[strings.LastIndex(revision, "@")+1:] }
 
 // Commit is the commit of a revision of a GitRepository.
 func Commit(revision string) (string, error) {
-	algorithm, commit, ok := strings.Cut(content(revision), ":")
+	algorithm, commit, ok := strings.Cut(Content(revision), ":")
 	length := map[string]int{"sha1": 40, "sha256": 64}[algorithm]
 	if _, err := hex.DecodeString(commit); !ok || err != nil || length == 0 || len(commit) != length {
 		return "", fmt.Errorf("revision %q names no commit", revision)
@@ -47,7 +47,7 @@ func Commit(revision string) (string, error) {
 
 // Digest is the digest of a revision of an OCIRepository.
 func Digest(revision string) (string, error) {
-	digest := content(revision)
+	digest := Content(revision)
 	sum, ok := strings.CutPrefix(digest, "sha256:")
 	if _, err := hex.DecodeString(sum); !ok || err != nil || len(sum) != 64 {
 		return "", fmt.Errorf("revision %q names no digest of an image", revision)

@@ -247,7 +247,7 @@ func (d *decision) mayBegin(run *v1alpha1.RolloutRun, wave *v1alpha1.RolloutWave
 		if !d.approved(run, wave.Name) {
 			d.hold = awaits(d.name, run, wave)
 			if run.Unproven {
-				d.hold = Hold{v1alpha1.ReasonWaveUnproven, fmt.Sprintf("less than half of the clusters of the wave before %s are known to be ready at %s, so that the wave waits for an approval: cascade rollout approve %s --wave %s",
+				d.hold = Hold{v1alpha1.ReasonWaveUnproven, fmt.Sprintf("less than half of the clusters of the wave before %s are known to be ready at %s, so that the wave waits for an approval: cascade approve rollout %s --wave %s",
 					wave.Name, run.Revision, d.name, wave.Name)}
 			}
 			return false
@@ -261,7 +261,7 @@ func (d *decision) mayBegin(run *v1alpha1.RolloutRun, wave *v1alpha1.RolloutWave
 
 // awaits is the hold of a wave that a person has to approve.
 func awaits(name string, run *v1alpha1.RolloutRun, wave *v1alpha1.RolloutWave) Hold {
-	return Hold{v1alpha1.ReasonAwaitingApproval, fmt.Sprintf("wave %s waits for an approval of %s: cascade rollout approve %s --wave %s", wave.Name, run.Revision, name, wave.Name)}
+	return Hold{v1alpha1.ReasonAwaitingApproval, fmt.Sprintf("wave %s waits for an approval of %s: cascade approve rollout %s --wave %s", wave.Name, run.Revision, name, wave.Name)}
 }
 
 // approved reports whether a wave was approved for the revision of the run, and records who

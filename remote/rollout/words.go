@@ -7,7 +7,6 @@ import (
 
 	"github.com/robfig/cron/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
@@ -107,13 +106,4 @@ func Check(spec *v1alpha1.RolloutSpec) error {
 		}
 	}
 	return nil
-}
-
-// Takes reports whether clusters with these labels take part in a Rollout.
-func Takes(spec *v1alpha1.RolloutSpec, of map[string]string) bool {
-	if spec.ClusterSelector == nil {
-		return true
-	}
-	s, err := metav1.LabelSelectorAsSelector(spec.ClusterSelector)
-	return err == nil && s.Matches(labels.Set(of))
 }
