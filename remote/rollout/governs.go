@@ -79,7 +79,9 @@ func (g Governing) Layer(name string) Mover {
 // Kustomization is which Rollout moves what a Kustomization of the tier declares of the
 // cluster.
 func (g Governing) Kustomization(name string) Mover {
-	return g.mover(func(m v1alpha1.RolloutMoves) bool { return m.KustomizationRef != nil && m.KustomizationRef.Name == name })
+	return g.mover(func(m v1alpha1.RolloutMoves) bool {
+		return m.KustomizationRef != nil && m.KustomizationRef.Name == name
+	})
 }
 
 // Object is which Rollout moves an object that a layer brings into the cluster.

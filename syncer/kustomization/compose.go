@@ -177,10 +177,10 @@ func sameRevision(a, b string) bool {
 func (r *Reconciler) older(
 	ctx context.Context, obj *kustomizev1.Kustomization, revision string, newest *compose.Rendering, g *governed, of revisions,
 ) (*compose.Rendering, hold, error) {
-	source := sourceKey(obj)
-	snapshot := r.Sources.Snapshots.At(source, revision)
+	from := sourceKey(obj)
+	snapshot := r.Sources.Snapshots.At(from, revision)
 	if snapshot == nil {
-		return nil, r.missing(source, revision), nil
+		return nil, r.missing(from, revision), nil
 	}
 	if same, err := of.rendering.Reads.Unchanged(snapshot); err != nil {
 		return nil, hold{}, err
