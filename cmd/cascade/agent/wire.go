@@ -360,5 +360,9 @@ func (w *wiring) children(ctx context.Context) error {
 	layers := &remote.Layers{
 		Part: part, Client: mgr.GetClient(), Reader: w.local, Snapshots: w.finder.Snapshots, AgentImage: o.children.image, Events: children.Events, Now: now,
 	}
-	return remote.SetupWithManager(mgr, w.stalls, children, layers, o.concurrency.children)
+	rollouts := &remote.Rollouts{
+		Part: part, Client: mgr.GetClient(), Reader: w.local, Snapshots: w.finder.Snapshots, Clusters: w.clusters, Events: children.Events, MayWrite: w.fence,
+		MaxChanging: o.children.changing, NoCrossNamespaceRefs: o.references.noCrossNamespace, Metrics: remote.NewRolloutMetrics(ctrlmetrics.Registry), Now: now,
+	}
+	return remote.SetupWithManager(mgr, w.stalls, children, layers, rollouts, o.concurrency.children)
 }
