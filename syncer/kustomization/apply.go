@@ -51,6 +51,7 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 	var unrecorded *apply.RecordError
 	run.known.synced(run, !errors.As(err, &unrecorded), final, r.sweepAt(run.start))
 	r.tell(run, sync)
+	r.noteComposition(run, err == nil && !sync.Creation.Blocked())
 	if unrecorded != nil && apierrors.IsConflict(unrecorded) {
 		// The spec was changed while it was reconciled, which is no failure: the change
 		// wakes the next reconcile.

@@ -40,8 +40,11 @@ type composed struct {
 	kept []inventory.Entry
 	// held Clusters keep what is in place.
 	held map[types.NamespacedName]hold
-	// waiting says which workers wait for their control planes.
+	// waiting says which workers wait for their control planes, late of which Clusters.
 	waiting []string
+	late    map[types.NamespacedName]bool
+	// facts that it was composed of.
+	facts compose.Facts
 }
 
 // unsettled reports whether something is waited for that no event tells of.
@@ -71,6 +74,7 @@ func (r *Reconciler) pins(ctx context.Context, run *run) *end {
 	key := sourceKey(run.Obj)
 	r.Sources.Snapshots.Retain(holderOf(run.name()), run.governed.needs(key)...)
 	if run.governed == nil {
+		run.known.ungoverned()
 		return nil
 	}
 	if run.Obj.Spec.KubeConfig != nil {
@@ -96,7 +100,7 @@ func (r *Reconciler) compose(ctx context.Context, run *run) *end {
 		return r.failed(ctx, run, meta.BuildFailedReason, render.Mask(err, run.sensitive()))
 	}
 	f.Owned = owned
-	run.composed = &composed{held: held}
+	run.composed = &composed{held: held, late: map[types.NamespacedName]bool{}}
 	if err := r.judgeVersions(ctx, run, &f); err != nil {
 		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
 	}
@@ -105,7 +109,7 @@ func (r *Reconciler) compose(ctx context.Context, run *run) *end {
 	}
 	composition := compose.Compose(f)
 	mark(composition, f)
-	run.composed.kept = composition.Kept
+	run.composed.kept, run.composed.facts = composition.Kept, f
 	whole := len(held) == 0 && len(f.Waiting) == 0
 	for _, pin := range f.Pins {
 		whole = whole && pin.Revision == run.snapshot.Revision

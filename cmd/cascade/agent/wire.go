@@ -78,6 +78,8 @@ type shared struct {
 	metrics  *metrics.Metrics
 	features features
 	claims   *claim.Claims
+	// compositions are nil if Kustomizations are not reconciled.
+	compositions remote.Compositions
 	// stages are the kinds that are applied before the rest.
 	stages map[schema.GroupKind]struct{}
 	// decryption lacks its client and tokens.
@@ -268,8 +270,19 @@ func (w *wiring) kustomizations(ctx context.Context) error {
 			Dependencies: w.dependencies(), Decryption: decryption, Retries: o.pauses.retries(),
 		},
 	}
-	w.claims.Kustomizations = r
+	w.claims.Kustomizations, w.compositions = r, compositions{r}
 	return r.SetupWithManager(ctx, mgr, o.concurrency.kustomizations, w.configs)
+}
+
+// compositions show the Rollouts what Kustomizations declare of Clusters.
+type compositions struct{ *kustomization.Reconciler }
+
+// Of implements remote.Compositions.
+func (c compositions) Of(name types.NamespacedName) remote.Composition {
+	if of := c.Composed(name); of != nil {
+		return of
+	}
+	return nil
 }
 
 func (w *wiring) releases(ctx context.Context) error {
@@ -362,7 +375,7 @@ func (w *wiring) children(ctx context.Context) error {
 	}
 	rollouts := &remote.Rollouts{
 		Part: part, Client: mgr.GetClient(), Reader: w.local, Snapshots: w.finder.Snapshots, Clusters: w.clusters, Events: children.Events, MayWrite: w.fence,
-		MaxChanging: o.children.changing, NoCrossNamespaceRefs: o.references.noCrossNamespace, Metrics: remote.NewRolloutMetrics(ctrlmetrics.Registry), Now: now,
+		Compositions: w.compositions, MaxChanging: o.children.changing, NoCrossNamespaceRefs: o.references.noCrossNamespace, Metrics: remote.NewRolloutMetrics(ctrlmetrics.Registry), Now: now,
 	}
 	return remote.SetupWithManager(mgr, w.stalls, children, layers, rollouts, o.concurrency.children)
 }
