@@ -16,6 +16,7 @@ import (
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -127,7 +128,7 @@ func (f *pinnedFleet) commit(t *testing.T, number int, version string, names ...
 	}
 	for _, name := range names {
 		name, more, _ := strings.Cut(name, " ")
-		files["clusters/"+name+".yaml"] = strings.NewReplacer("NAME", name, "NUMBER", fmt.Sprint(number), "VERSION", version, "MORE", more, "NAMESPACE", stage.Namespace).Replace(
+		files["clusters/"+name+".yaml"] = strings.NewReplacer("NAMESPACE", stage.Namespace, "NAME", name, "NUMBER", fmt.Sprint(number), "VERSION", version, "MORE", more).Replace(
 			`apiVersion: cluster.x-k8s.io/v1beta2
 kind: Cluster
 metadata: {name: NAME, namespace: NAMESPACE, labels: {number: "NUMBER"}, annotations: {MORE}}
@@ -309,17 +310,36 @@ func (f *pinnedFleet) oneMoves(t *testing.T) {
 	f.untouched(t, "b", "c")
 }
 
-// agentKilled: another process goes on with the same pins, and fetches what it lacks.
+// agentKilled: another process goes on with the same pins, and fetches what it lacks. It
+// sends each object once, to verify it, and that changes none.
 func (f *pinnedFleet) agentKilled(t *testing.T) {
-	f.begin(t)
+	before := f.declared(t)
 	if err := syscall.Kill(f.MoM.Agent(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	f.commit(t, 3, "v1.37.0", "a", "b", "c")
 	f.common(t, 3)
 	f.says(t, "", "")
-	f.untouched(t, "a", "b", "c")
 	f.has(t, f.pins)
+	if diff := cmp.Diff(before, f.declared(t)); diff != "" {
+		t.Errorf("the new process changed what is of Clusters: -before, +after:\n%s", diff)
+	}
+}
+
+// declared is the part of the objects of Clusters that Git declares, and their UIDs.
+func (f *pinnedFleet) declared(t *testing.T) map[string]any {
+	t.Helper()
+	found := map[string]any{}
+	for _, kind := range scenario.ClusterKinds() {
+		for _, name := range []string{"a", "b", "c"} {
+			u := stage.Object(kind[0], kind[1])
+			if err := f.Load(t.Context(), u, stage.Namespace, name); err != nil {
+				t.Fatal(err)
+			}
+			found[kind[1]+"/"+name] = []any{string(u.GetUID()), u.GetGeneration(), u.GetLabels(), u.GetAnnotations(), u.Object["spec"]}
+		}
+	}
+	return found
 }
 
 // othersFollow: each with its own pin.

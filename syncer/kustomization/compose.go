@@ -47,8 +47,8 @@ type composed struct {
 	facts compose.Facts
 }
 
-// unsettled reports whether something is waited for that no event tells of.
-func (c *composed) unsettled() bool {
+// waits reports whether something is waited for that no event tells of.
+func (c *composed) waits() bool {
 	if c == nil {
 		return false
 	}
