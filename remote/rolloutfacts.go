@@ -262,24 +262,53 @@ func (m *moved) takes(child *v1alpha1.Child) bool {
 
 // cluster are the facts about one child.
 func (r *Rollouts) cluster(o *v1alpha1.Rollout, m *moved, child *v1alpha1.Child, pin *v1alpha1.ChildRollout) rollout.Cluster {
+	c := m.cluster(o, child, pin)
+	if c.Rolling = r.rolling(child); m.composed != nil {
+		r.ofComposition(o, m, child, pin, &c)
+		c.Ready = c.Ready && c.Below <= pin.Below
+	}
+	return c
+}
+
+// cluster are the facts about one child that its Child tells.
+func (m *moved) cluster(o *v1alpha1.Rollout, child *v1alpha1.Child, pin *v1alpha1.ChildRollout) rollout.Cluster {
 	c := rollout.Cluster{
 		Name: child.Name, UID: child.UID, Labels: child.Labels, Pin: pin, Skip: rollout.Skip(child.Annotations, o.Name),
 		Unreachable: lostSince(child), Healthy: meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ReadyCondition) && child.Status.HeardAt == nil,
-		Rolling: r.rolling(child),
+		Below: notReadyBelow(child),
 	}
-	c.Below = notReadyBelow(child)
 	switch {
 	case m.layer != nil:
 		m.ofLayer(child, pin, &c)
-	case m.composed != nil:
-		r.ofComposition(o, m, child, pin, &c)
-	default:
+	case m.spec.Moves.Source != nil:
 		m.ofSource(child, pin, &c)
 	}
-	if c.Ready && pin != nil && c.Below > pin.Below {
-		c.Ready = false // a tier is done when its own are as well as they were
-	}
+	// A tier is done when its own are as well as they were.
+	c.Ready = c.Ready && c.Below <= pin.Below
 	return c
+}
+
+// proven says of each revision that the child was given, and is ready at by now, that it
+// succeeded: with the write that says so of the layer, rather than with one of its own. The
+// reconciler of Rollouts finds the same, should nothing else be written.
+func (r *run) proven(selected []*v1alpha1.Layer) {
+	for _, o := range r.governing {
+		pin := pinOf(r.child, o.Name)
+		if pin == nil || pin.Result != v1alpha1.ResultUpdating || o.Spec.Moves.KustomizationRef != nil {
+			continue
+		}
+		m := &moved{spec: &o.Spec}
+		if ref := o.Spec.Moves.LayerRef; ref != nil {
+			i := slices.IndexFunc(selected, func(l *v1alpha1.Layer) bool { return l.Name == ref.Name })
+			if i < 0 {
+				continue
+			}
+			m.layer = selected[i]
+		}
+		if c := m.cluster(o, r.child, pin); c.Ready && c.Unreachable.IsZero() {
+			pin.Result, pin.Reason, pin.Since = v1alpha1.ResultSucceeded, "", metav1.NewTime(r.Now())
+		}
+	}
 }
 
 // notReadyBelow counts the clusters below a child that are not ready, though they can be

@@ -157,6 +157,7 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 		return ctrl.Result{}, nil // forgotten meanwhile: what failed did so for that
 	}
 	r.observe(found, selected)
+	r.proven(selected)
 	if err := r.publish(ctx); err != nil {
 		return ctrl.Result{}, err
 	}

@@ -416,7 +416,7 @@ type RolloutHistory struct {
 }
 
 // ChildRollout is what a Rollout allows a child to have, and what became of it. The leader
-// of the tier writes it.
+// of the tier writes it; that it succeeded, who drives the child may as well.
 // +structType=atomic
 type ChildRollout struct {
 	// Name of the Rollout.
