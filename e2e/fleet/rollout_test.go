@@ -318,12 +318,37 @@ func (f *pinnedFleet) agentKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.commit(t, 3, "v1.37.0", "a", "b", "c")
+	killed := time.Now()
 	f.common(t, 3)
 	f.says(t, "", "")
 	f.has(t, f.pins)
+	f.looked(t)
+	t.Logf("the new process had composed the commit %.1f s after the kill", time.Since(killed).Seconds())
 	if diff := cmp.Diff(before, f.declared(t)); diff != "" {
 		t.Errorf("the new process changed what is of Clusters: -before, +after:\n%s", diff)
 	}
+}
+
+// looked asks the agent to look at the Kustomization, and waits until it has verified all
+// that it declares.
+func (f *pinnedFleet) looked(t *testing.T) {
+	t.Helper()
+	token := time.Now().Format(time.RFC3339Nano)
+	k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: stage.Namespace, Name: "tenants"}}
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, fluxmeta.ReconcileRequestAnnotation, token)
+	if err := f.Client.Patch(t.Context(), k, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+		t.Fatal(err)
+	}
+	scenario.Eventually(t, scenario.Converge, "the request is handled", func(ctx context.Context) error {
+		if err := f.Load(ctx, k, stage.Namespace, "tenants"); err != nil {
+			return err
+		}
+		if k.Status.LastHandledReconcileAt != token {
+			return fmt.Errorf("handled is %q", k.Status.LastHandledReconcileAt)
+		}
+		return nil
+	})
+	f.says(t, "", "")
 }
 
 // declared is the part of the objects of Clusters that Git declares, and their UIDs.
@@ -377,6 +402,7 @@ func (f *pinnedFleet) skippedMinor(t *testing.T) {
 
 // revisionMissing: a pin that no source has is not replaced by another revision.
 func (f *pinnedFleet) revisionMissing(t *testing.T) {
+	before := f.declared(t)
 	f.begin(t)
 	f.pinTo(t, "b", "main@sha1:"+strings.Repeat("0123456789", 4))
 	f.says(t, v1alpha1.ReasonRevisionMissing, "0123456789")
@@ -384,7 +410,10 @@ func (f *pinnedFleet) revisionMissing(t *testing.T) {
 	f.pin(t, 3, "b")
 	f.says(t, "", "")
 	f.has(t, f.pins)
-	f.untouched(t, "a", "b", "c")
+	f.untouched(t, "a", "c")
+	if diff := cmp.Diff(before, f.declared(t)); diff != "" {
+		t.Errorf("what is of Clusters changed: -before, +after:\n%s", diff)
+	}
 }
 
 // removal: two commits remove a Cluster, and each comes with the pin of it.

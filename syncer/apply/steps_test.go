@@ -143,6 +143,12 @@ func TestSyncSteps(t *testing.T) {
 			owned: []inventory.Entry{inventory.Of(in("one", anObject("Namespace", "x", nil)))}, options: Options{Prune: true}, writes: "PATCH x", left: "x", done: 1},
 		"Pruned": {reason: "with it the rest goes", phases: []Phase{{Objects: []*unstructured.Unstructured{config("a")}}},
 			owned: []inventory.Entry{inventory.Of(config("old"))}, options: Options{Prune: true}, writes: "PATCH a DELETE old", records: "a old", left: "a", done: 1},
+		"Kept": {reason: "what is to be decided about later stays, and the rest goes", phases: []Phase{{Objects: []*unstructured.Unstructured{config("a")}}},
+			owned:   []inventory.Entry{inventory.Of(config("kept")), inventory.Of(config("old"))},
+			options: Options{Prune: true, Keep: []inventory.Entry{inventory.Of(config("kept"))}}, writes: "PATCH a DELETE old", records: "a kept old", left: "a kept", done: 1},
+		"KeptForgotten": {reason: "without pruning it is not forgotten with the rest", phases: []Phase{{Objects: []*unstructured.Unstructured{config("a")}}},
+			owned:   []inventory.Entry{inventory.Of(config("kept")), inventory.Of(config("old"))},
+			options: Options{Keep: []inventory.Entry{inventory.Of(config("kept"))}}, writes: "PATCH a", records: "a kept old", left: "a kept", done: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer()

@@ -89,7 +89,9 @@ type rolloutWatch struct {
 	mapper     apimeta.RESTMapper
 	cache      cache.Cache
 	controller controller.Controller
-	once       sync.Once
+	// wanted is closed when there is a Rollout that moves a Kustomization.
+	wanted chan struct{}
+	once   sync.Once
 }
 
 // NeedLeaderElection says who watches: the one that reconciles.
@@ -110,35 +112,41 @@ func (w *rolloutWatch) Start(ctx context.Context) error {
 		}
 	}
 	err := w.controller.Watch(source.Kind(w.cache, client.Object(&v1alpha1.Rollout{}), &handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, queue wake.Queue) { w.onRollout(ctx, e.Object, queue) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue wake.Queue) {
-			w.onRollout(ctx, e.ObjectOld, queue) // it may have moved another one
-			w.onRollout(ctx, e.ObjectNew, queue)
+		CreateFunc: func(_ context.Context, e event.CreateEvent, queue wake.Queue) { w.onRollout(e.Object, queue) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, queue wake.Queue) {
+			w.onRollout(e.ObjectOld, queue) // it may have moved another one
+			w.onRollout(e.ObjectNew, queue)
 		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue wake.Queue) { w.onRollout(ctx, e.Object, queue) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, queue wake.Queue) { w.onRollout(e.Object, queue) },
 	}, otherRollout()))
 	if err != nil {
 		return fmt.Errorf("cannot watch Rollouts: %w", err)
 	}
+	// The handler of Rollouts must not begin it: a controller that is starting waits for what
+	// its handlers do, and a new watch for the controller.
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-w.wanted:
+	}
+	onChild := w.reconciler.onChild
+	err = w.controller.Watch(source.Kind(w.cache, client.Object(&v1alpha1.Child{}), &handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, queue wake.Queue) { onChild(ctx, e.Object, queue) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue wake.Queue) { onChild(ctx, e.ObjectNew, queue) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue wake.Queue) { onChild(ctx, e.Object, queue) },
+	}, otherPins()))
+	if err != nil {
+		return fmt.Errorf("cannot watch Children: %w", err)
+	}
 	return nil
 }
 
-func (w *rolloutWatch) onRollout(ctx context.Context, o client.Object, queue wake.Queue) {
+func (w *rolloutWatch) onRollout(o client.Object, queue wake.Queue) {
 	ref := o.(*v1alpha1.Rollout).Spec.Moves.KustomizationRef
 	if ref == nil {
 		return
 	}
-	w.once.Do(func() {
-		onChild := w.reconciler.onChild
-		err := w.controller.Watch(source.Kind(w.cache, client.Object(&v1alpha1.Child{}), &handler.Funcs{
-			CreateFunc: func(ctx context.Context, e event.CreateEvent, queue wake.Queue) { onChild(ctx, e.Object, queue) },
-			UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue wake.Queue) { onChild(ctx, e.ObjectNew, queue) },
-			DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue wake.Queue) { onChild(ctx, e.Object, queue) },
-		}, otherPins()))
-		if err != nil {
-			log.FromContext(ctx).Error(err, "cannot watch Children; Kustomizations with Rollouts notice new pins at their interval")
-		}
-	})
+	w.once.Do(func() { close(w.wanted) })
 	wake.Enqueue(queue, types.NamespacedName{Namespace: o.GetNamespace(), Name: ref.Name}, wake.PriorityChanged, wake.TouchDelay)
 }
 

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/ssa"
@@ -23,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/yaml"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -532,51 +530,5 @@ func TestDeclaresComposition(t *testing.T) {
 	slices.Sort(got)
 	if text := strings.Join(got, " "); text != "a b c" {
 		t.Errorf("it declares the Clusters %s, want a by its pin, b that it keeps, and c", text)
-	}
-}
-
-// TestOtherPins: only what changes the composition wakes.
-func TestOtherPins(t *testing.T) {
-	child := &v1alpha1.Child{Status: v1alpha1.ChildStatus{Rollouts: []v1alpha1.ChildRollout{{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: "1"}}}}}
-	for name, tc := range map[string]struct {
-		reason string
-		change func(*v1alpha1.Child)
-		want   bool
-	}{
-		"Pin":    {"another revision", func(c *v1alpha1.Child) { c.Status.Rollouts[0].Revision = "2" }, true},
-		"Labels": {"another Rollout may select it", func(c *v1alpha1.Child) { c.Labels = map[string]string{"a": "b"} }, true},
-		"Gone":   {"no pin any more", func(c *v1alpha1.Child) { c.Status.Rollouts = nil }, true},
-		"Result": {"what became of it", func(c *v1alpha1.Child) { c.Status.Rollouts[0].Result = v1alpha1.ResultFailed }, false},
-		"Report": {"what the child says", func(c *v1alpha1.Child) { c.Status.Version = "v1.36.0" }, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			after := child.DeepCopy()
-			tc.change(after)
-			if got := otherPins().Update(event.UpdateEvent{ObjectOld: child, ObjectNew: after}); got != tc.want {
-				t.Errorf("%s: otherPins() = %t", tc.reason, got)
-			}
-		})
-	}
-}
-
-// TestReleasesIn: a HelmRelease belongs to the Clusters that it made here.
-func TestReleasesIn(t *testing.T) {
-	release := func(name string, change func(*helmv2.HelmRelease)) *helmv2.HelmRelease {
-		h := &helmv2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name}}
-		h.Status.Inventory = &helmv2.ResourceInventory{Entries: []helmv2.ResourceRef{{ID: "apps_prod_cluster.x-k8s.io_Cluster", Version: "v1beta2"}}}
-		if change != nil {
-			change(h)
-		}
-		return h
-	}
-	s := take(t, shop(nil), release("here", nil), release("child", func(h *helmv2.HelmRelease) { h.Spec.KubeConfig = &meta.KubeConfigReference{} }),
-		release("new", func(h *helmv2.HelmRelease) { h.Status.Inventory = nil }), release("other", func(h *helmv2.HelmRelease) { h.Namespace = "other" }))
-	got, err := s.releasesIn(t.Context(), "apps")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := map[types.NamespacedName][]types.NamespacedName{{Namespace: "apps", Name: "here"}: {{Namespace: "apps", Name: "prod"}}}
-	if diff := cmp.Diff(want, got.Made); diff != "" {
-		t.Errorf("-want, +got:\n%s", diff)
 	}
 }

@@ -109,7 +109,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	if err != nil {
 		return err
 	}
-	return mgr.Add(&rolloutWatch{reconciler: r, mapper: mgr.GetRESTMapper(), cache: mgr.GetCache(), controller: c})
+	return mgr.Add(&rolloutWatch{reconciler: r, mapper: mgr.GetRESTMapper(), cache: mgr.GetCache(), controller: c, wanted: make(chan struct{})})
 }
 
 // index finds Kustomizations by what they refer to.

@@ -1,0 +1,143 @@
+package kustomization
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/rollout"
+)
+
+// TestComposition: what is in place of each Cluster, and what it may not have, for who
+// decides.
+func TestComposition(t *testing.T) {
+	const r1, r2 = "main@sha1:1", "main@sha1:2"
+	plane := "spec: {controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: LocalControlPlane, name: NAME}}"
+	r := &tier{t: t}
+	r.rollout("waves", nil)
+	r.child("pinned", "waves="+r1)
+	r.child("waits")
+	r.child("late", "waves="+r2)
+	r.child("missing", "waves=main@sha1:9")
+	for _, name := range []string{"pinned", "late"} {
+		r.cluster(name, strings.ReplaceAll(plane, "NAME", name))
+		r.objects = append(r.objects, controlPlane(name, "v1.35.1"))
+	}
+	s := r.take(func(k *kustomizev1.Kustomization) {
+		k.Status.Inventory = refs(entriesOf("pinned", "waits", "late", "missing", "removed"))
+		k.Status.LastAppliedRevision = "main@sha1:0"
+	})
+	name := s.name()
+	if s.Composed(name) != nil {
+		t.Error("something is composed before it was built")
+	}
+	told := 0
+	s.OnComposed(func(types.NamespacedName) { told++ })
+	all := []string{"pinned=v1.35.1", "waits=v1.35.1", "late=v1.35.1", "missing=v1.35.1"}
+	if end := s.composes(t, fleetOf(t, r2, "pinned=v1.37.0", "waits=v1.36.0", "late=v1.36.0", "missing=v1.36.0"), fleetOf(t, r1, all...)); end != nil {
+		t.Fatalf("it ended as %+v", end)
+	}
+	s.noteComposition(s.run, false)
+	if got := s.Composed(name).Applied(types.NamespacedName{Namespace: "apps", Name: "pinned"}); got != "" {
+		t.Errorf("before it was applied, %q was", got)
+	}
+	s.noteComposition(s.run, true)
+	c := s.Composed(name)
+	applied := map[string]string{}
+	for _, name := range []string{"pinned", "waits", "late", "missing", "other"} {
+		applied[name] = c.Applied(types.NamespacedName{Namespace: "apps", Name: name})
+	}
+	// late waits for its workers, and missing for its revision.
+	if diff := cmp.Diff(map[string]string{"pinned": r1, "waits": "main@sha1:0", "late": "", "missing": "", "other": ""}, applied); diff != "" {
+		t.Errorf("applied is: -want, +got:\n%s", diff)
+	}
+	for name, want := range map[string]bool{"pinned": true, "removed": true, "other": false} {
+		if got := c.Declares(types.NamespacedName{Namespace: "apps", Name: name}); got != want {
+			t.Errorf("it declares %s: %t", name, got)
+		}
+	}
+	var refused *rollout.VersionError
+	pinned := types.NamespacedName{Namespace: "apps", Name: "pinned"}
+	if err := c.Refused(pinned, r2); !errors.As(err, &refused) || refused.Cluster != pinned || refused.From != "v1.35.1" || refused.To != "v1.37.0" {
+		t.Errorf("a step over a minor version is refused with %v", err)
+	}
+	if err := errors.Join(c.Refused(pinned, r1), c.Refused(pinned, "main@sha1:9")); err != nil {
+		t.Errorf("a step to what runs, or to what nobody knows, is refused: %v", err)
+	}
+	if diff := cmp.Diff([]string{"fleet"}, c.Paths()); diff != "" || c.Source() != sourceKey(s.Obj) || told != 2 {
+		t.Errorf("it reads %v of %v, and %d were told", c.Paths(), c.Source(), told)
+	}
+}
+
+func TestPathsOf(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, dir string
+		reads, want []string
+	}{
+		"Inside":  {"a directory stands for what is in it", "./clusters", []string{"/clusters", "/clusters/a.yaml"}, []string{"clusters"}},
+		"Outside": {"and not for what is beside it", "clusters/prod/", []string{"/clusters", "/clusters/prod/a.yaml", "/clusters/base/b.yaml", "/"}, []string{"clusters/prod", "clusters/base/b.yaml"}},
+		"Root":    {"the root is all of it", "./", []string{"/a.yaml"}, nil},
+		"None":    {"which is the default", "", []string{"/a.yaml"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, pathsOf(tc.dir, tc.reads)); diff != "" {
+				t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// TestOtherPins: only what changes the composition wakes.
+func TestOtherPins(t *testing.T) {
+	child := &v1alpha1.Child{Status: v1alpha1.ChildStatus{Rollouts: []v1alpha1.ChildRollout{{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: "1"}}}}}
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*v1alpha1.Child)
+		want   bool
+	}{
+		"Pin":    {"another revision", func(c *v1alpha1.Child) { c.Status.Rollouts[0].Revision = "2" }, true},
+		"Labels": {"another Rollout may select it", func(c *v1alpha1.Child) { c.Labels = map[string]string{"a": "b"} }, true},
+		"Gone":   {"no pin any more", func(c *v1alpha1.Child) { c.Status.Rollouts = nil }, true},
+		"Result": {"what became of it", func(c *v1alpha1.Child) { c.Status.Rollouts[0].Result = v1alpha1.ResultFailed }, false},
+		"Report": {"what the child says", func(c *v1alpha1.Child) { c.Status.Version = "v1.36.0" }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			after := child.DeepCopy()
+			tc.change(after)
+			if got := otherPins().Update(event.UpdateEvent{ObjectOld: child, ObjectNew: after}); got != tc.want {
+				t.Errorf("%s: otherPins() = %t", tc.reason, got)
+			}
+		})
+	}
+}
+
+// TestReleasesIn: a HelmRelease belongs to the Clusters that it made here.
+func TestReleasesIn(t *testing.T) {
+	release := func(name string, change func(*helmv2.HelmRelease)) *helmv2.HelmRelease {
+		h := &helmv2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name}}
+		h.Status.Inventory = &helmv2.ResourceInventory{Entries: []helmv2.ResourceRef{{ID: "apps_prod_cluster.x-k8s.io_Cluster", Version: "v1beta2"}}}
+		if change != nil {
+			change(h)
+		}
+		return h
+	}
+	s := take(t, shop(nil), release("here", nil), release("child", func(h *helmv2.HelmRelease) { h.Spec.KubeConfig = &meta.KubeConfigReference{} }),
+		release("new", func(h *helmv2.HelmRelease) { h.Status.Inventory = nil }), release("other", func(h *helmv2.HelmRelease) { h.Namespace = "other" }))
+	got, err := s.releasesIn(t.Context(), "apps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[types.NamespacedName][]types.NamespacedName{{Namespace: "apps", Name: "here"}: {{Namespace: "apps", Name: "prod"}}}
+	if diff := cmp.Diff(want, got.Made); diff != "" {
+		t.Errorf("-want, +got:\n%s", diff)
+	}
+}
