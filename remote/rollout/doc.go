@@ -16,6 +16,8 @@
 //   - only what a cluster says of itself at the very revision that it was given counts for
 //     or against that revision. A cluster that cannot be reached, or was not ready before,
 //     counts for neither; it holds nobody up;
+//   - of what two Rollouts move for a cluster, nothing moves, and a mistake in a Rollout lets
+//     nothing go; an object that clusters share is copied before it is pinned;
 //   - no minor version of Kubernetes is skipped, and workers do not get a version before
 //     their control plane runs it.
 package rollout

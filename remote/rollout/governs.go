@@ -1,8 +1,3 @@
-// Package rollout decides which cluster may have which revision of what a Rollout moves, and
-// what it means for an object to be at one.
-//
-// It is pure: facts and time in, decisions out. Invariants: of what two Rollouts move, nothing
-// moves; a mistake in a Rollout lets nothing go; no object that others share is changed.
 package rollout
 
 import (
