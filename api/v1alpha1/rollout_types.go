@@ -466,10 +466,14 @@ const (
 	ResultSkipped RolloutResult = "Skipped"
 )
 
+// The definition of Rollouts is not pruned: a parent of an earlier version does not know it,
+// and would hold its layers for a deletion that nobody wants.
+
 // Rollout gives a revision to clusters in waves: few at a time, each wave after the one
 // before it proved it, and none after too many failed.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
+// +kubebuilder:metadata:annotations="kustomize.toolkit.fluxcd.io/prune=disabled"
 // +kubebuilder:resource:categories=all;cascade
 // +kubebuilder:printcolumn:name="Clusters",type=integer,JSONPath=`.status.clusters.total`
 // +kubebuilder:printcolumn:name="Updated",type=integer,JSONPath=`.status.clusters.updated`
