@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +19,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/cmd/cascade/difference"
+	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/worker"
 )
@@ -87,6 +89,7 @@ func Of(ctx context.Context, cluster Cluster, o Options) (*difference.Report, er
 	}
 	f.kustomizations()
 	f.layers(ctx)
+	f.gaps(ctx, f.tier.releases)
 	slices.SortFunc(f.report.Owners, func(a, b difference.Owner) int {
 		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
@@ -125,11 +128,14 @@ type tier struct {
 	// nextRollouts are those after the commit.
 	nextRollouts []v1alpha1.Rollout
 	children     []v1alpha1.Child
+	releases     []helmv2.HelmRelease
 	// before and after are what all Kustomizations of the source declare.
 	before, after map[difference.Identity]*unstructured.Unstructured
-	// along is what would go with each Kustomization. going are objects that the commit
+	// installed is what would go with each HelmRelease, along with each Kustomization as
+	// well. going are objects that the commit
 	// deletes.
-	along map[difference.Identity]difference.Along
+	installed, along map[difference.Identity]difference.Along
+
 	going map[difference.Identity]bool
 }
 
@@ -146,9 +152,12 @@ type layer struct{ now, next *v1alpha1.Layer }
 
 // load reads what is in the tier. A kind that it lacks has no objects.
 func (f *forecast) load(ctx context.Context) (*tier, error) {
-	t := &tier{kustomizations: map[client.ObjectKey]*declaredBy{}, layers: map[client.ObjectKey]*layer{}}
+	t := &tier{kustomizations: map[client.ObjectKey]*declaredBy{}, layers: map[client.ObjectKey]*layer{}, installed: map[difference.Identity]difference.Along{}}
 	kustomizations, layers, rollouts, children := &kustomizev1.KustomizationList{}, &v1alpha1.LayerList{}, &v1alpha1.RolloutList{}, &v1alpha1.ChildList{}
-	for kind, list := range map[string]client.ObjectList{"Kustomizations": kustomizations, "Layers": layers, "Rollouts": rollouts, "Children": children} {
+	releases := &helmv2.HelmReleaseList{}
+	for kind, list := range map[string]client.ObjectList{
+		"Kustomizations": kustomizations, "HelmReleases": releases, "Layers": layers, "Rollouts": rollouts, "Children": children,
+	} {
 		if err := f.cluster.List(ctx, list); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
 			return nil, fmt.Errorf("cannot list %s: %w", kind, err)
 		}
@@ -161,8 +170,28 @@ func (f *forecast) load(ctx context.Context) (*tier, error) {
 		l := &layers.Items[i]
 		t.layers[client.ObjectKeyFromObject(l)] = &layer{l, l}
 	}
-	t.rollouts, t.nextRollouts, t.children = rollouts.Items, rollouts.Items, children.Items
+	for i := range releases.Items {
+		r := &releases.Items[i]
+		id := difference.Identity{Group: helmv2.GroupVersion.Group, Kind: helmv2.HelmReleaseKind, Namespace: r.Namespace, Name: r.Name}
+		t.installed[id] = installed(r)
+	}
+	t.rollouts, t.nextRollouts, t.children, t.releases = rollouts.Items, rollouts.Items, children.Items, releases.Items
 	return t, nil
+}
+
+// installed is what a HelmRelease installed, as far as it says so.
+func installed(r *helmv2.HelmRelease) difference.Along {
+	var a difference.Along
+	if r.Status.Inventory == nil {
+		return a
+	}
+	for _, i := range r.Status.Inventory.Entries {
+		e, err := inventory.Parse(i.ID, i.Version)
+		if a.Objects++; err == nil && inventory.ProtectedKind(e.Group, e.Kind) {
+			a.Protected = append(a.Protected, e.String())
+		}
+	}
+	return a
 }
 
 // ofKustomization reports whether a Kustomization is made of the source.

@@ -56,13 +56,12 @@ func (f *forecast) settle(ctx context.Context) error {
 			}
 			maps.Copy(after, difference.ByIdentity(k.after))
 		}
-		same := reflect.DeepEqual(after, t.after)
+		if reflect.DeepEqual(after, t.after) {
+			return nil
+		}
 		t.after = after
 		if err := f.declare(); err != nil {
 			return err
-		}
-		if same {
-			return nil
 		}
 	}
 	return fmt.Errorf("cannot plan: Kustomizations declare each other more than %d deep", deepest)
@@ -107,11 +106,6 @@ func (f *forecast) render(ctx context.Context, k *kustomizev1.Kustomization, sna
 // declare makes of the live objects what they are after the commit.
 func (f *forecast) declare() error {
 	t := f.tier
-	for key, k := range t.kustomizations {
-		if k.now == nil {
-			delete(t.kustomizations, key) // declared again below, or not
-		}
-	}
 	for key, l := range t.layers {
 		if l.now == nil {
 			delete(t.layers, key)
@@ -124,6 +118,11 @@ func (f *forecast) declare() error {
 			if c.Action == difference.Deleted {
 				t.going[c.Identity()] = true
 			}
+		}
+	}
+	for key, k := range t.kustomizations {
+		if k.now == nil {
+			delete(t.kustomizations, key) // declared again below, or not
 		}
 	}
 	var problems []error
@@ -240,9 +239,9 @@ func (f *forecast) kustomizations() {
 // carry finds out what would go with each Kustomization, with those that it declares itself
 // as well.
 func (f *forecast) carry() {
-	f.tier.along = map[difference.Identity]difference.Along{}
+	f.tier.along = f.tier.installed
 	for range deepest {
-		along := map[difference.Identity]difference.Along{}
+		along := maps.Clone(f.tier.installed)
 		for key, k := range f.tier.kustomizations {
 			if len(k.before) == 0 {
 				continue
