@@ -169,7 +169,7 @@ func TestShapes(t *testing.T) {
 			})
 		}
 		if *update {
-			if err := os.WriteFile(filepath.Join("..", "e2e", "shapes", life.Name+".golden"), life.Golden(answers), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join("shapes", life.Name+".golden"), life.Golden(answers), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -43,7 +43,7 @@ func TestCRDs(t *testing.T) {
 	// An agent must not bring kinds that it does not reconcile: they would look
 	// as if they worked.
 	want := []string{
-		"cascade.dev Child Namespaced", "cascade.dev Layer Namespaced",
+		"cascade.dev Child Namespaced", "cascade.dev Layer Namespaced", "cascade.dev Rollout Namespaced",
 		"helm.toolkit.fluxcd.io HelmRelease Namespaced",
 		"kustomize.toolkit.fluxcd.io Kustomization Namespaced",
 		"source.toolkit.fluxcd.io Bucket Namespaced", "source.toolkit.fluxcd.io ExternalArtifact Namespaced",

@@ -23,6 +23,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/link"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/clusters"
+	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // TestDescribeFailsAfterRestart: a process that has just begun cannot read what the
@@ -68,7 +69,8 @@ func TestDescribeFailsAfterRestart(t *testing.T) {
 	random := func() float64 { return 0 }
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&child, layer).WithStatusSubresource(&child).Build()
 	children := &Children{
-		Client: c, Clusters: clusters.Fixed(cluster), Cluster: local, Bridge: &capibridge.Providers{}, Now: now, Rand: random,
+		Snapshots: source.NewSnapshots(),
+		Client:    c, Clusters: clusters.Fixed(cluster), Cluster: local, Bridge: &capibridge.Providers{}, Now: now, Rand: random,
 		Connections: link.NewPool(t.Context(), scheme, now, random), Metrics: NewMetrics(prometheus.NewRegistry()), ObserveInterval: time.Minute,
 	}
 	key := client.ObjectKeyFromObject(&child)

@@ -82,8 +82,8 @@ type rolloutWatch struct {
 	mapper   meta.RESTMapper
 	cache    cache.Cache
 	children *Children
-	// ofChildren and ofLayers are the controllers that are woken.
-	ofChildren, ofLayers controller.Controller
+	// ofChildren, ofLayers and ofRollouts are the controllers that are woken.
+	ofChildren, ofLayers, ofRollouts controller.Controller
 }
 
 var _ manager.LeaderElectionRunnable = &rolloutWatch{}
@@ -113,6 +113,10 @@ func (w *rolloutWatch) Start(ctx context.Context) error {
 		return fmt.Errorf("cannot watch Rollouts: %w", err)
 	}
 	if err := w.ofLayers.Watch(ctrlsource.Kind(w.cache, &v1alpha1.Rollout{}, handler.TypedEnqueueRequestsFromMapFunc(movedLayer), otherAim())); err != nil {
+		return fmt.Errorf("cannot watch Rollouts: %w", err)
+	}
+	changed := predicate.Or[*v1alpha1.Rollout](predicate.TypedGenerationChangedPredicate[*v1alpha1.Rollout]{}, predicate.TypedAnnotationChangedPredicate[*v1alpha1.Rollout]{})
+	if err := w.ofRollouts.Watch(ctrlsource.Kind(w.cache, &v1alpha1.Rollout{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.Rollout]{}, changed)); err != nil {
 		return fmt.Errorf("cannot watch Rollouts: %w", err)
 	}
 	return nil

@@ -186,7 +186,7 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 			return s.stands(entry)
 		}
 	}
-	entry.Revision, entry.LastAttemptedRevision = s.revision(), s.revision()
+	s.has(entry)
 	unsure := s.touched
 	if !entry.Ready {
 		unsure = slices.Clone(s.rendered.entries) // which is shortened
@@ -198,6 +198,14 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 	}
 	s.complete = true
 	return nil
+}
+
+// has records the revision that the child has of the layer.
+func (s *seeding) has(entry *v1alpha1.ChildLayer) {
+	entry.Revision, entry.LastAttemptedRevision, entry.AgentImage = s.revision(), s.revision(), ""
+	if s.pin != nil {
+		entry.AgentImage = s.pin.Image
+	}
 }
 
 // compared sets when the layer is due again.
@@ -212,7 +220,7 @@ func (s *seeding) stands(entry *v1alpha1.ChildLayer) error {
 	s.complete = entry.Ready
 	if entry.Ready {
 		// Perhaps of another commit with the same content.
-		entry.Revision, entry.LastAttemptedRevision = s.revision(), s.revision()
+		s.has(entry)
 		return nil
 	}
 	return reason.Because(entry.Reason, errors.New(entry.Message))

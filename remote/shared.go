@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -109,52 +110,82 @@ func (r *referenceReader) Get(ctx context.Context, name types.NamespacedName, in
 }
 
 // contents tell whether what a layer reads of its source is the same in another
-// snapshot. Which files a layer reads does not depend on the child.
+// snapshot. Which files a layer reads does not depend on the child. Children may have it at
+// different revisions.
 type contents struct {
 	mu     sync.Mutex
-	layers map[types.UID]content
+	layers map[types.UID]layerContents
 }
 
-// content of a layer as of one generation.
-type content struct {
+// layerContents are those of a layer as of one generation, the one that was rendered last
+// first.
+type layerContents struct {
 	generation int64
-	// snapshot is the one that was looked at last. key changes only when something in
-	// reads has changed.
-	snapshot, key string
-	reads         *render.ReadSet
+	known      []content
+}
+
+// mostContents bounds the contents that are known of a layer: children of a rollout have two
+// revisions of it, or a few.
+const mostContents = 8
+
+// content of a layer. It is not changed.
+type content struct {
+	// snapshots are those that were looked at, the last one first. key changes only when
+	// something in reads has changed.
+	snapshots []string
+	key       string
+	reads     *render.ReadSet
 }
 
 // of identifies what a layer reads of a snapshot.
 func (c *contents) of(layer *v1alpha1.Layer, s *source.Snapshot) string {
 	c.mu.Lock()
-	known, ok := c.layers[layer.UID]
+	all := c.layers[layer.UID]
 	c.mu.Unlock()
-	if !ok || known.generation != layer.Generation {
+	if all.generation != layer.Generation {
 		return s.Digest
 	}
-	if known.snapshot == s.Digest {
-		return known.key
+	for _, known := range all.known {
+		if slices.Contains(known.snapshots, s.Digest) {
+			return known.key
+		}
 	}
-	if same, err := known.reads.Unchanged(s); err != nil || !same {
-		return s.Digest
+	for _, known := range all.known {
+		if same, err := known.reads.Unchanged(s); err == nil && same {
+			c.put(layer, content{prefixed(s.Digest, known.snapshots), known.key, known.reads})
+			return known.key
+		}
 	}
-	known.snapshot = s.Digest
-	c.put(layer.UID, known)
-	return known.key
+	return s.Digest
 }
 
 // note remembers what a rendering of a layer read.
 func (c *contents) note(layer *v1alpha1.Layer, s *source.Snapshot, key string, reads *render.ReadSet) {
-	c.put(layer.UID, content{layer.Generation, s.Digest, key, reads})
+	c.put(layer, content{[]string{s.Digest}, key, reads})
 }
 
-func (c *contents) put(uid types.UID, known content) {
+// put records a content in place of what was known by its key.
+func (c *contents) put(layer *v1alpha1.Layer, now content) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.layers == nil || len(c.layers) > 1000 {
-		c.layers = map[types.UID]content{} // layers come and go; what is dropped is computed again
+		c.layers = map[types.UID]layerContents{} // layers come and go; what is dropped is computed again
 	}
-	c.layers[uid] = known
+	known := []content{now}
+	if all := c.layers[layer.UID]; all.generation == layer.Generation {
+		for _, o := range all.known {
+			// What was the same by what an earlier rendering read may not be by what this one did.
+			if o.key != now.key && len(known) < mostContents {
+				known = append(known, o)
+			}
+		}
+	}
+	c.layers[layer.UID] = layerContents{layer.Generation, known}
+}
+
+// prefixed is a bounded list with another one in front.
+func prefixed(first string, list []string) []string {
+	return append([]string{first}, list[:min(len(list), mostContents-1)]...)
 }
 
 // manifest caches the agent's objects as layers push them.

@@ -41,13 +41,14 @@ const (
 	mostParked = 2048
 )
 
-// SetupWithManager registers the reconcilers of Layer and Child, and that of the
+// SetupWithManager registers the reconcilers of Layer, Child and Rollout, and that of the
 // Namespaces with Clusters. Kubeconfig Secrets are watched from the moment that Cluster
 // API is installed in the tier, which may be never.
-func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Children, layers *Layers, concurrent int) error {
+func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Children, layers *Layers, rollouts *Rollouts, concurrent int) error {
 	children.references.now = children.Now
 	children.rollouts = &rolloutKind{now: children.Now}
 	layers.inUse, layers.accounts, layers.rollouts = &children.inUse, children.Accounts, children.rollouts
+	rollouts.accounts, rollouts.rollouts, rollouts.contents = children.Accounts, children.rollouts, &children.contents
 	everywhere := controller.Options{}
 	if tenures := children.Part.Tenures; tenures != nil {
 		// Each replica drives the children of its own shards, whoever leads the tier.
@@ -95,8 +96,12 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 	if err != nil {
 		return err
 	}
+	decisions, err := rollouts.setUp(mgr, stalls, everywhere)
+	if err != nil {
+		return err
+	}
 	if err := mgr.Add(&rolloutWatch{
-		kind: children.rollouts, mapper: mgr.GetRESTMapper(), cache: mgr.GetCache(), children: children, ofChildren: c, ofLayers: counts,
+		kind: children.rollouts, mapper: mgr.GetRESTMapper(), cache: mgr.GetCache(), children: children, ofChildren: c, ofLayers: counts, ofRollouts: decisions,
 	}); err != nil {
 		return err
 	}

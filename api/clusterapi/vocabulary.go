@@ -26,6 +26,10 @@ const (
 	ClusterClass = "ClusterClass"
 )
 
+// WorkerKinds are the core kinds of sets of machines, which have a version of Kubernetes of
+// their own where a Cluster has no managed topology.
+func WorkerKinds() []string { return []string{"MachineDeployment", "MachinePool", "MachineSet"} }
+
 // ClusterKind is the kind Cluster. VersionOf says in which version it is watched.
 var ClusterKind = schema.GroupKind{Group: Group, Kind: Cluster}
 

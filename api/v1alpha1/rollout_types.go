@@ -128,8 +128,6 @@ type RolloutSourceReference struct {
 }
 
 // RolloutWave is a set of clusters that change together.
-// +kubebuilder:validation:XValidation:rule="type(self.maxConcurrent) == string ? self.maxConcurrent.matches('^([1-9][0-9]?|100)%$') : self.maxConcurrent >= 1",message="maxConcurrent must be at least 1, or from 1% to 100%"
-// +kubebuilder:validation:XValidation:rule="type(self.maxFailures) == string ? self.maxFailures.matches('^([0-9]|[1-9][0-9]|100)%$') : self.maxFailures >= 0",message="maxFailures must be at least 0, or from 0% to 100%"
 type RolloutWave struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -142,12 +140,14 @@ type RolloutWave struct {
 	// MaxConcurrent is how many clusters of the wave change at the same time, as a number or
 	// in per cent of the wave, rounded down and at least 1.
 	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:Pattern="^([1-9][0-9]?|100)%$"
 	// +kubebuilder:default="25%"
 	// +optional
 	MaxConcurrent intstr.IntOrString `json:"maxConcurrent,omitempty"`
 	// MaxFailures is how many clusters of the wave may fail, as a number or in per cent of
 	// the wave, rounded down.
 	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:Pattern="^([0-9]|[1-9][0-9]|100)%$"
 	// +kubebuilder:default=0
 	// +optional
 	MaxFailures intstr.IntOrString `json:"maxFailures,omitempty"`
@@ -344,6 +344,7 @@ type RolloutRun struct {
 
 // RolloutTerms are what a run keeps to.
 type RolloutTerms struct {
+	// +kubebuilder:validation:MaxItems=32
 	// +listType=atomic
 	Waves    []RolloutWave   `json:"waves"`
 	Deadline metav1.Duration `json:"deadline"`

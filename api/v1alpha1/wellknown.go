@@ -42,6 +42,9 @@ const (
 	// RetryRolloutAnnotation on a Rollout, with another value than before, tries clusters
 	// again that failed, and lets a run that halted go on.
 	RetryRolloutAnnotation = "cascade.dev/retry-rollout"
+	// RolloutRevisionAnnotation on a Cluster, or on a HelmRelease that makes one, is the
+	// revision that a Rollout let it have and that was applied. The agent writes it.
+	RolloutRevisionAnnotation = "cascade.dev/rollout-revision"
 	// SkipRolloutAnnotation on a Child lets it keep the revision that it has while others get
 	// another one: <rollout>=<revision> for each, separated by commas, as in an approval.
 	SkipRolloutAnnotation = "cascade.dev/skip-rollout"
@@ -152,6 +155,9 @@ const (
 	// AccountMissingCondition of a Kustomization is there while the service account that
 	// it is applied as does not exist.
 	AccountMissingCondition = "AccountMissing"
+	// RolloutPendingCondition of a Kustomization is there while Clusters keep what is in
+	// place although the Kustomization declares something else of them. Its reason says why.
+	RolloutPendingCondition = "RolloutPending"
 	// CreateHeldCondition of a Kustomization or HelmRelease is there while Clusters
 	// are not created, lest they be built twice.
 	CreateHeldCondition = "CreateHeld"
@@ -231,6 +237,7 @@ const (
 	ReasonWaveUnproven           = "WaveUnproven"
 	ReasonUnsupportedVersionStep = "UnsupportedVersionStep"
 	ReasonRolloutConflict        = "RolloutConflict"
+	ReasonRevisionMissing        = "RevisionMissing"
 
 	// ReasonStorageVersionDropped: a provider's definition lacks the version in which the
 	// child stores objects.

@@ -20,6 +20,9 @@ func Answers(c capibridge.Cluster, f capibridge.Facts) string {
 	}
 	state, detail := c.State(f)
 	line("state", state, detail)
+	if rolling, reason, why := c.Rolling(f); rolling {
+		line("rolling", reason, why)
+	}
 	var is []string
 	for _, fact := range []struct {
 		name string

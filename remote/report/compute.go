@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/rollout"
 )
 
 // Facts of a tier that its report is computed from.
@@ -19,6 +20,7 @@ type Facts struct {
 	Agent          string
 	Kustomizations []kustomizev1.Kustomization
 	Releases       []helmv2.HelmRelease
+	Rollouts       []v1alpha1.Rollout
 	// Sources of any kind.
 	Sources []client.Object
 	// Below is what is known of the clusters below; nil stands for none.
@@ -61,7 +63,7 @@ func factsOf(o client.Object) sourceFacts {
 // Compute makes a tier's report. before is the last one, whose Since is kept
 // while Ready and Reason stay as they are.
 func Compute(f Facts, before *v1alpha1.Report, now metav1.Time) *v1alpha1.Report {
-	r := &v1alpha1.Report{Agent: bounded(f.Agent, maxAgent), Ready: true, Reason: v1alpha1.ReasonSucceeded, Revision: revisions(f.Sources)}
+	r := &v1alpha1.Report{Agent: bounded(f.Agent, maxAgent), Ready: true, Reason: v1alpha1.ReasonSucceeded, Revision: revisions(f, before)}
 	for _, o := range f.Sources {
 		switch facts := factsOf(o); {
 		case facts.suspended:
@@ -93,6 +95,7 @@ func Compute(f Facts, before *v1alpha1.Report, now metav1.Time) *v1alpha1.Report
 		}
 		fold(r, v1alpha1.ReasonReleaseFailing, helmv2.HelmReleaseKind, o, current(o.Status.Conditions, o.Status.ObservedGeneration == o.Generation))
 	}
+	foldRollouts(r, f.Rollouts)
 	// Nothing is applied here, whatever the sources do.
 	if all := len(f.Kustomizations) + len(f.Releases); all > 0 && int(r.Suspended-suspendedSources) == all {
 		r.Ready, r.Reason = false, v1alpha1.ReasonSuspended
@@ -105,6 +108,25 @@ func Compute(f Facts, before *v1alpha1.Report, now metav1.Time) *v1alpha1.Report
 		r.Since = before.Since
 	}
 	return r
+}
+
+// foldRollouts counts the Rollouts of the tier. One that is on its way is no fault of the
+// tier; one that came to a halt is.
+func foldRollouts(r *v1alpha1.Report, rollouts []v1alpha1.Rollout) {
+	if len(rollouts) == 0 {
+		return
+	}
+	r.Rollouts = &v1alpha1.ReportRollouts{}
+	for i := range rollouts {
+		o := &rollouts[i]
+		if rollout.Pending(o) {
+			r.Rollouts.Pending++
+		}
+		if c := meta.FindStatusCondition(o.Status.Conditions, fluxmeta.ReadyCondition); c != nil && c.Status == metav1.ConditionFalse {
+			r.Rollouts.Failed++
+			fold(r, v1alpha1.ReasonRolloutHalted, "Rollout", o, o.Status.Conditions)
+		}
+	}
 }
 
 // current are the conditions, but for a success of an earlier generation.

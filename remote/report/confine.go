@@ -39,6 +39,9 @@ func confine(r *v1alpha1.Report) {
 		counts := confineCounts(*r.Children)
 		r.Children = &counts
 	}
+	if c := r.Rollouts; c != nil {
+		c.Pending, c.Failed = max(0, c.Pending), max(0, c.Failed)
+	}
 	rows := r.Tiers[:min(len(r.Tiers), maxTierRows)]
 	r.Tiers = rows[:0]
 	for _, row := range rows {

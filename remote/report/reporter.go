@@ -311,6 +311,11 @@ func (r *Reporter) served() []client.Object {
 			r.kinds = append(r.kinds, o)
 		}
 	}
+	// The definitions of the tier may be those of an earlier version, which had no Rollouts.
+	rollouts := v1alpha1.GroupVersion.WithKind("Rollout")
+	if _, err := r.Client.RESTMapper().RESTMapping(rollouts.GroupKind(), rollouts.Version); err == nil {
+		r.kinds = append(r.kinds, &v1alpha1.Rollout{})
+	}
 	return r.kinds
 }
 
@@ -338,6 +343,8 @@ func (r *Reporter) compute(ctx context.Context) (*v1alpha1.Report, error) {
 			f.Kustomizations = list.Items
 		case *helmv2.HelmReleaseList:
 			f.Releases = list.Items
+		case *v1alpha1.RolloutList:
+			f.Rollouts = list.Items
 		default:
 			items, err := meta.ExtractList(list)
 			if err != nil {

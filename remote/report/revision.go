@@ -1,30 +1,158 @@
 package report
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
-// revisions of a tier's sources. One alone is its revision. Several are name=revision in
-// order of their names, joined by commas; see shortened.
-func revisions(sources []client.Object) string {
-	var all []string
-	for _, o := range sources {
-		if revision := factsOf(o).revision; revision != "" {
-			all = append(all, o.GetName()+"="+revision)
+// A parent that waits for a tier to be ready at a revision must not take an earlier readiness
+// for that: a source has a new revision before those who refer to it have looked at it. The
+// revision in a report is therefore what they all have tried.
+
+// sourceKey names a source.
+type sourceKey struct{ kind, namespace, name string }
+
+func keyOf(o client.Object) sourceKey {
+	return sourceKey{factsOf(o).kind, o.GetNamespace(), o.GetName()}
+}
+
+// tried are the revisions of sources that those who refer to them tried last, where that is
+// not the one that the source has. One who tried nothing yet is not ready anyway, and says
+// nothing.
+func tried(f Facts, before *v1alpha1.Report) map[sourceKey]string {
+	has := map[sourceKey]string{}
+	for _, o := range f.Sources {
+		if facts := factsOf(o); facts.revision != "" {
+			has[keyOf(o)] = facts.revision
 		}
 	}
-	slices.Sort(all)
+	late := map[sourceKey]string{}
+	note := func(of sourceKey, revision string) {
+		if revision == "" || has[of] == "" || has[of] == revision {
+			return
+		}
+		// Of several the same one each time.
+		if known, ok := late[of]; !ok || revision < known {
+			late[of] = revision
+		}
+	}
+	for i := range f.Kustomizations {
+		o := &f.Kustomizations[i]
+		if o.Spec.Suspend {
+			continue
+		}
+		ref := o.Spec.SourceRef
+		note(sourceKey{ref.Kind, cmp.Or(ref.Namespace, o.Namespace), ref.Name}, o.Status.LastAttemptedRevision)
+	}
+	charts := map[string]*sourcev1.HelmChart{}
+	for _, o := range f.Sources {
+		chart, ok := o.(*sourcev1.HelmChart)
+		if !ok || chart.Spec.Suspend || chart.Spec.SourceRef.Kind != sourcev1.GitRepositoryKind {
+			continue
+		}
+		charts[chart.Namespace+"/"+chart.Name] = chart
+		note(sourceKey{chart.Spec.SourceRef.Kind, chart.Namespace, chart.Spec.SourceRef.Name}, chart.Status.ObservedSourceArtifactRevision)
+	}
+	for i := range f.Releases {
+		o := &f.Releases[i]
+		chart := charts[o.Status.HelmChart]
+		if o.Spec.Suspend || chart == nil || hasTried(o, chart) {
+			continue
+		}
+		// Which commit its chart was of, its status does not tell: what was reported stands.
+		of := sourceKey{chart.Spec.SourceRef.Kind, chart.Namespace, chart.Spec.SourceRef.Name}
+		if revision, ok := RevisionOf(before, of.name); ok {
+			note(of, revision)
+		}
+	}
+	return late
+}
+
+// hasTried reports whether a release has tried the chart that there is. One that never tried
+// any is not ready, and says nothing.
+func hasTried(o *helmv2.HelmRelease, chart *sourcev1.HelmChart) bool {
+	artifact, attempted := chart.Status.Artifact, o.Status.LastAttemptedRevision
+	return artifact == nil || attempted == "" || attempted == artifact.Revision
+}
+
+// isPinned reports whether a source is pinned to a commit or a digest.
+func isPinned(o client.Object) bool {
+	switch o := o.(type) {
+	case *sourcev1.GitRepository:
+		return o.Spec.Reference != nil && o.Spec.Reference.Commit != ""
+	case *sourcev1.OCIRepository:
+		return o.Spec.Reference != nil && o.Spec.Reference.Digest != ""
+	}
+	return false
+}
+
+// revisions that a tier has of its sources. One alone is its revision. Several are
+// name=revision in order of their names, joined by commas; see shortened. If they are too
+// long for all of them to be named, those that are pinned are named first.
+func revisions(f Facts, before *v1alpha1.Report) string {
+	late := tried(f, before)
+	type named struct {
+		text   string
+		pinned bool
+	}
+	var all []named
+	for _, o := range f.Sources {
+		if revision := cmp.Or(late[keyOf(o)], factsOf(o).revision); factsOf(o).revision != "" {
+			all = append(all, named{o.GetName() + "=" + revision, isPinned(o)})
+		}
+	}
+	slices.SortFunc(all, func(a, b named) int { return strings.Compare(a.text, b.text) })
+	joined := func() string {
+		texts := make([]string, len(all))
+		for i := range all {
+			texts[i] = all[i].text
+		}
+		return strings.Join(texts, ",")
+	}
 	if len(all) == 1 {
-		_, revision, _ := strings.Cut(all[0], "=")
+		_, revision, _ := strings.Cut(all[0].text, "=")
 		return shortened(revision)
 	}
-	return shortened(strings.Join(all, ","))
+	text := joined()
+	if len(text) > maxRevision {
+		slices.SortStableFunc(all, func(a, b named) int { return -boolean(a.pinned, b.pinned) })
+		text = joined()
+	}
+	return shortened(text)
+}
+
+// RevisionOf is the revision of one source in a report: the only one, of whatever name, or
+// that of the name among several. It is false if the report does not tell: it names others,
+// had no room for it, or has sources of that name at different revisions.
+func RevisionOf(r *v1alpha1.Report, source string) (string, bool) {
+	if r == nil || r.Revision == "" {
+		return "", false
+	}
+	if name, _, ok := strings.Cut(r.Revision, "="); !ok || strings.ContainsAny(name, "@:") {
+		return r.Revision, !strings.HasPrefix(r.Revision, "+")
+	}
+	found := ""
+	for part := range strings.SplitSeq(r.Revision, ",") {
+		name, revision, ok := strings.Cut(part, "=")
+		if !ok || name != source {
+			continue
+		}
+		if found != "" && found != revision {
+			return "", false
+		}
+		found = revision
+	}
+	return found, found != ""
 }
 
 // shortened bounds a revision. Of one that is too long the first parts stay, as many as

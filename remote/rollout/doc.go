@@ -15,5 +15,7 @@
 //     another run;
 //   - only what a cluster says of itself at the very revision that it was given counts for
 //     or against that revision. A cluster that cannot be reached, or was not ready before,
-//     counts for neither; it holds nobody up.
+//     counts for neither; it holds nobody up;
+//   - no minor version of Kubernetes is skipped, and workers do not get a version before
+//     their control plane runs it.
 package rollout

@@ -1,3 +1,8 @@
+// Package rollout decides which cluster may have which revision of what a Rollout moves, and
+// what it means for an object to be at one.
+//
+// It is pure: facts and time in, decisions out. Invariants: of what two Rollouts move, nothing
+// moves; a mistake in a Rollout lets nothing go; no object that others share is changed.
 package rollout
 
 import (
@@ -69,6 +74,14 @@ func (g Governing) mover(moves func(v1alpha1.RolloutMoves) bool) Mover {
 // Layer is which Rollout moves a layer.
 func (g Governing) Layer(name string) Mover {
 	return g.mover(func(m v1alpha1.RolloutMoves) bool { return m.LayerRef != nil && m.LayerRef.Name == name })
+}
+
+// Kustomization is which Rollout moves what a Kustomization of the tier declares of the
+// cluster.
+func (g Governing) Kustomization(name string) Mover {
+	return g.mover(func(m v1alpha1.RolloutMoves) bool {
+		return m.KustomizationRef != nil && m.KustomizationRef.Name == name
+	})
 }
 
 // Object is which Rollout moves an object that a layer brings into the cluster.

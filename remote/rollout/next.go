@@ -152,6 +152,16 @@ func Active(r *v1alpha1.RolloutRun) bool {
 	return false
 }
 
+// Pending reports whether a Rollout is on its way, or is about to be.
+func Pending(o *v1alpha1.Rollout) bool {
+	run := o.Status.Run
+	if run == nil || Active(run) && run.Phase != v1alpha1.RolloutHalted {
+		return true
+	}
+	c := o.Status.Candidate
+	return c != nil && *c != run.RolloutRevision
+}
+
 // terms are those of the run, or of the spec without one.
 func (d *decision) terms() v1alpha1.RolloutTerms {
 	if r := d.active(); r != nil {

@@ -50,6 +50,10 @@ type Options struct {
 	// Prune removes what the rendering no longer declares. Without it such
 	// objects are forgotten.
 	Prune bool
+	// Keep are entries of Owned that the rendering does not declare and that stay in the
+	// cluster and in the inventory, as they are: it is not known yet what is to become of
+	// them.
+	Keep []inventory.Entry
 	// Defer leaves what the rendering no longer declares as it is, in the cluster and in
 	// the inventory, for a later Sync: other owners have to be applied first, which may
 	// take some of it over.

@@ -194,19 +194,22 @@ func (r *run) phase(ctx context.Context, p Phase) error {
 func (r *run) pruneRest(ctx context.Context) error {
 	defer func() { r.res.Inventory = inOrder(r.res.Inventory, r.res.Changes) }()
 	r.memo.Retain(r.owner.key(), r.rendered)
-	o := r.options
+	o, stays := r.options, r.rendered
+	if len(o.Keep) > 0 {
+		stays = inventory.Union(r.rendered, r.scopes.ofAll(o.Keep))
+	}
 	switch {
 	case r.res.Creation.Blocked(), o.Defer:
 		return nil
 	case !o.Prune:
-		r.res.Inventory = inventory.Union(nil, r.rendered)
+		r.res.Inventory = inventory.Union(nil, stays)
 		return nil
 	}
 	if r.unscoped != nil {
 		return &PruneError{Err: r.unscoped}
 	}
 	err := r.prune(ctx, inventory.Facts{
-		Target: o.Target, Owned: r.owned, Rendered: r.rendered, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided,
+		Target: o.Target, Owned: r.owned, Rendered: stays, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided,
 		HandOver: o.HandOver,
 	}, o, r.provided, &r.res)
 	if err != nil {

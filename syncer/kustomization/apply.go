@@ -39,14 +39,14 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 	}
 	r.doubtful(ctx, run)
 	mode := r.driftMode(obj)
-	sync, err := r.applierOf(run).Sync(ctx, []apply.Phase{{Objects: run.rendering.Objects}}, r.options(run, owned, record))
+	sync, err := r.applierOf(run).Sync(ctx, []apply.Phase{{Objects: run.rendering.Objects}}, r.options(ctx, run, owned, record))
 	run.sync = &sync
 	run.attempted(err)
 	err = render.Mask(err, run.sensitive())
 	obj.Status.Inventory = refs(sync.Inventory)
 	r.FirstSync.Note(kustomizev1.KustomizationKind, run.name(), sync.Creation)
 	// What goes with a Cluster is looked at again: nothing tells when that is gone.
-	final := err == nil && sync.Complete && !sync.Creation.Blocked() && !sync.Plan.Blocked() && !sync.Pending &&
+	final := err == nil && sync.Complete && !run.composed.unsettled() && !sync.Creation.Blocked() && !sync.Plan.Blocked() && !sync.Pending &&
 		len(sync.Plan.OfCluster) == 0 && len(sync.Drifted) == 0 && run.memo.Watches()
 	var unrecorded *apply.RecordError
 	run.known.synced(run, !errors.As(err, &unrecorded), final, r.sweepAt(run.start))
@@ -74,19 +74,23 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 		return r.held(run, sync)
 	}
 	status.RemoveCondition(obj, v1alpha1.CreateHeldCondition)
+	waits := r.tellRollout(run)
 	if sync.Plan.Blocked() {
-		obj.Status.LastAppliedRevision, obj.Status.LastAppliedOriginRevision = run.snapshot.Revision, run.snapshot.OriginRevision
+		run.noteRevision()
 		return r.blocked(run, sync)
 	}
 	status.RemoveCondition(obj, v1alpha1.PruneBlockedCondition)
 	if sync.Plan.Superseded {
 		return again(time.Second) // what is declared by now wakes the next reconcile, too
 	}
-	return nil
+	if waits != nil {
+		run.noteRevision()
+	}
+	return waits
 }
 
 // options of applying what was rendered.
-func (r *Reconciler) options(run *run, owned []inventory.Entry, record *inventory.FirstSync) apply.Options {
+func (r *Reconciler) options(ctx context.Context, run *run, owned []inventory.Entry, record *inventory.FirstSync) apply.Options {
 	obj := run.Obj
 	return apply.Options{
 		Owned: owned,
@@ -101,6 +105,7 @@ func (r *Reconciler) options(run *run, owned []inventory.Entry, record *inventor
 		MigrateAPIVersion: r.Rules.MigrateAPIVersion,
 		FirstSync:         record,
 		Prune:             obj.Spec.Prune,
+		Keep:              run.kept(),
 		Target:            run.name().String(),
 		Approved:          obj.Annotations[v1alpha1.ApprovePruneAnnotation],
 		Undecided:         run.undecided(),
@@ -109,10 +114,11 @@ func (r *Reconciler) options(run *run, owned []inventory.Entry, record *inventor
 		Ignored: func(gone []inventory.Entry) (map[inventory.Entry]string, error) {
 			return ignored(run.snapshot, obj.Spec.Path, gone)
 		},
-		Claimed:   r.Claims.Except(obj, run.target, r.applied(run)),
+		Claimed:   r.Claims.Except(obj, run.target, r.applied(ctx, run)),
 		Report:    r.driftMode(obj) == DriftReport,
 		Secretive: len(run.inputs.Sensitive) > 0 || run.inputs.Decrypter != nil,
-		Applied:   obj.Status.LastAppliedRevision == run.snapshot.Revision && obj.Status.ObservedGeneration == obj.Generation,
+		Applied: obj.Status.LastAppliedRevision == run.snapshot.Revision && obj.Status.ObservedGeneration == obj.Generation &&
+			(run.governed == nil || run.known.applied(run.key)),
 	}
 }
 

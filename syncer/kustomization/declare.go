@@ -19,6 +19,7 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/claim"
+	"github.com/cascade-gitops/cascade/syncer/compose"
 	"github.com/cascade-gitops/cascade/syncer/find"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -59,17 +60,21 @@ func (r *Reconciler) Declares(ctx context.Context, owner client.Object, view *so
 		return claim.Declaration{Unknown: err, Passing: errors.Is(err, find.ErrFetchedAgain)}
 	}
 	name := client.ObjectKeyFromObject(obj)
-	if !whole && r.settled(obj, name, snapshot) {
+	governed, err := r.govern(ctx, obj)
+	if err != nil {
+		return claim.Declaration{Unknown: err, Passing: true}
+	}
+	if !whole && r.settled(obj, name, snapshot, governed) {
 		return claim.Declaration{Settled: true}
 	}
-	version := fmt.Sprintf("%s %s %d", obj.UID, obj.ResourceVersion, obj.Generation)
+	version := fmt.Sprintf("%s %s %d %s", obj.UID, obj.ResourceVersion, obj.Generation, governed.version())
 	if obj.UID == "" {
-		return r.declares(ctx, obj, snapshot) // it does not exist yet
+		return r.declares(ctx, obj, snapshot, governed) // it does not exist yet
 	}
 	if known, ok := r.known.declaration(name); ok && known.version == version && known.snapshot == snapshot && r.Now().Sub(known.at) < declarationHolds {
 		return known.Declaration
 	}
-	d := r.declares(ctx, obj, snapshot)
+	d := r.declares(ctx, obj, snapshot, governed)
 	if ctx.Err() == nil {
 		r.known.declared(name, declaration{version: version, snapshot: snapshot, at: r.Now(), Declaration: d})
 	}
@@ -89,32 +94,42 @@ func (r *Reconciler) snapshotOf(ctx context.Context, key source.Key, obj *kustom
 }
 
 // settled reports whether the inventory of a Kustomization has all that it declares.
-func (r *Reconciler) settled(obj *kustomizev1.Kustomization, name types.NamespacedName, snapshot *source.Snapshot) bool {
+func (r *Reconciler) settled(obj *kustomizev1.Kustomization, name types.NamespacedName, snapshot *source.Snapshot, governed *governed) bool {
 	if obj.Spec.Suspend || obj.Status.Inventory == nil || obj.UID == "" {
 		return false
 	}
 	if known := r.known.sofar(name); known != nil {
-		if covers, rendered := known.covers(obj, snapshot); rendered {
+		if covers, rendered := known.covers(obj, snapshot, governed); rendered {
 			return covers
 		}
 	}
-	// An earlier process, or Flux, applied it.
-	return obj.Status.ObservedGeneration == obj.Generation && obj.Status.LastAppliedRevision == snapshot.Revision
+	// An earlier process, or Flux, applied it. Nothing tells which revisions its Clusters had.
+	return governed == nil && obj.Status.ObservedGeneration == obj.Generation && obj.Status.LastAppliedRevision == snapshot.Revision
 }
 
 // declares renders what a Kustomization declares.
-func (r *Reconciler) declares(ctx context.Context, obj *kustomizev1.Kustomization, snapshot *source.Snapshot) claim.Declaration {
+func (r *Reconciler) declares(ctx context.Context, obj *kustomizev1.Kustomization, snapshot *source.Snapshot, governed *governed) claim.Declaration {
 	var rendering *render.Rendering
 	inputs, err := r.inputs(ctx, obj)
+	key := inputs
 	if err == nil {
 		inputs.NoDigest = true
 		rendering, err = render.Render(ctx, snapshot, inputs)
 	}
+	var objects []*unstructured.Unstructured
+	var kept []inventory.Entry
+	switch {
+	case err == nil && governed == nil:
+		objects = rendering.Objects
+	case err == nil:
+		of := revisions{snapshot: snapshot, rendering: rendering, inputs: key, known: r.known.sofar(client.ObjectKeyFromObject(obj))}
+		objects, kept, err = r.composition(ctx, obj, governed, of)
+	}
 	if err != nil {
 		return claim.Declaration{Unknown: fmt.Errorf("cannot render Kustomization %s/%s: %w", obj.Namespace, obj.Name, err)}
 	}
-	d := claim.Declaration{Entries: inventory.OfAll(rendering.Objects)}
-	for _, u := range rendering.Objects {
+	d := claim.Declaration{Entries: append(inventory.OfAll(objects), kept...)}
+	for _, u := range objects {
 		if claim.IsOwner(u.GroupVersionKind().GroupKind()) {
 			d.Owners = append(d.Owners, &unstructured.Unstructured{Object: u.Object})
 		}
@@ -122,9 +137,36 @@ func (r *Reconciler) declares(ctx context.Context, obj *kustomizev1.Kustomizatio
 	return d
 }
 
+// composition is what a governed Kustomization declares, and what it keeps of its inventory.
+// A step of Kubernetes' version that is refused keeps more of that, which is on record.
+func (r *Reconciler) composition(
+	ctx context.Context, obj *kustomizev1.Kustomization, governed *governed, of revisions,
+) ([]*unstructured.Unstructured, []inventory.Entry, error) {
+	f, held, err := r.facts(ctx, obj, governed, of)
+	if err != nil {
+		return nil, nil, err
+	}
+	if f.Owned, err = entries(obj.Status.Inventory); err != nil {
+		return nil, nil, err
+	}
+	for name := range held {
+		f.Held[name] = true
+	}
+	c := compose.Compose(f)
+	return c.Objects, c.Kept, nil
+}
+
 // applied is what a reconcile applies, for those who ask for the claims of others.
-func (r *Reconciler) applied(run *run) claim.Applied {
-	applied := claim.Applied{Current: func(view *source.View) bool { return r.current(run, view) }}
+func (r *Reconciler) applied(ctx context.Context, run *run) claim.Applied {
+	applied := claim.Applied{Current: func(view *source.View) bool {
+		governed, err := r.govern(ctx, run.Obj)
+		return err == nil && governed.version() == run.governed.version() && r.current(run, view)
+	}}
+	for _, e := range run.kept() {
+		if claim.IsOwner(e.GroupKind()) {
+			applied.Owners = append(applied.Owners, e)
+		}
+	}
 	for _, u := range run.rendering.Objects {
 		if claim.IsOwner(u.GroupVersionKind().GroupKind()) {
 			applied.Owners = append(applied.Owners, inventory.Of(u))

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/status"
 )
@@ -148,7 +149,7 @@ func (r *Reconciler) succeeded(ctx context.Context, run *run) *end {
 	attempt.Requested = run.requested || len(run.changed()) > 0
 	status.RecordAttempt(&obj.Status.History, attempt)
 	obj.Status.ObservedGeneration = obj.Generation
-	obj.Status.LastAppliedRevision, obj.Status.LastAppliedOriginRevision = run.snapshot.Revision, run.snapshot.OriginRevision
+	run.noteRevision()
 	status.MarkReady(obj, meta.ReconciliationSucceededReason, "Applied revision: %s", run.snapshot.Revision)
 	message := fmt.Sprintf("Reconciliation finished in %s, next run in %s", r.Now().Sub(run.start).Round(time.Millisecond), obj.Spec.Interval.Duration)
 	if news {
@@ -168,7 +169,26 @@ func (r *Reconciler) succeeded(ctx context.Context, run *run) *end {
 	if run.sync != nil && run.sync.HandOver != nil {
 		next = min(next, handOverPoll)
 	}
+	if run.composed.unsettled() {
+		next = min(next, rolloutPoll)
+	}
 	return again(next)
+}
+
+// noteRevision records that the newest revision was applied. While Clusters wait to be told
+// which revision they may have, the one before stays on record: it is what they have.
+func (run *run) noteRevision() {
+	if !run.governed.waits() {
+		run.Obj.Status.LastAppliedRevision, run.Obj.Status.LastAppliedOriginRevision = run.snapshot.Revision, run.snapshot.OriginRevision
+	}
+}
+
+// kept are entries of the inventory that are neither applied nor pruned.
+func (run *run) kept() []inventory.Entry {
+	if run.composed == nil {
+		return nil
+	}
+	return run.composed.kept
 }
 
 // event tells of a reconcile, with the reason that Ready has.

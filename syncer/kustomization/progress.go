@@ -10,6 +10,7 @@ import (
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -51,6 +52,10 @@ type progress struct {
 	left time.Time
 	// unsure are objects that changed since their health was last looked at.
 	unsure map[inventory.Entry]struct{}
+	// older are renderings of revisions that Clusters may have besides the newest one.
+	older map[string]olderRendering
+	// versions of Kubernetes that were declared of Clusters when they were judged.
+	versions map[types.NamespacedName]string
 	// corrections of drift since things were calm, and the last of them.
 	corrections int
 	corrected   time.Time
@@ -63,6 +68,8 @@ type rendered struct {
 	digest    string
 	inventory []kustomizev1.ResourceRef
 	approved  string
+	// governed is the version of what Rollouts said.
+	governed string
 	// generation of the spec. recorded: the inventory has all of it.
 	generation int64
 	recorded   bool
@@ -117,11 +124,11 @@ func (p *progress) sameFiles(snapshot *source.Snapshot) bool {
 	return err == nil && same
 }
 
-// covers reports whether the last rendering is of the generation of an object and of the
-// same files as a snapshot, and all of it is in the inventory that the object was read
+// covers reports whether the last rendering is of the generation of an object, of what
+// Rollouts say and of the same files as a snapshot, and all of it is in the inventory that the object was read
 // with. That one may be older than what this process wrote. rendered is false if this
 // process has not rendered anything that it recorded.
-func (p *progress) covers(obj *kustomizev1.Kustomization, snapshot *source.Snapshot) (covers, rendered bool) {
+func (p *progress) covers(obj *kustomizev1.Kustomization, snapshot *source.Snapshot, governed *governed) (covers, rendered bool) {
 	p.mu.Lock()
 	last := p.rendered
 	known := last != nil && last.newest == snapshot && last.read == obj.ResourceVersion
@@ -129,7 +136,7 @@ func (p *progress) covers(obj *kustomizev1.Kustomization, snapshot *source.Snaps
 	switch {
 	case last == nil || !last.recorded:
 		return false, false
-	case last.generation != obj.Generation:
+	case last.generation != obj.Generation, last.governed != governed.version():
 		return false, true
 	case known:
 		return true, true
@@ -212,7 +219,7 @@ func (p *progress) synced(run *run, recorded, final bool, sweep time.Time) {
 		key: run.key, reads: run.rendering.Reads, digest: run.rendering.Digest,
 		approved: run.Obj.Annotations[v1alpha1.ApprovePruneAnnotation],
 		objects:  run.sync.Remembered, final: final,
-		generation: run.Obj.Generation, recorded: recorded,
+		generation: run.Obj.Generation, recorded: recorded, governed: run.governed.version(),
 	}
 	if run.Obj.Status.Inventory != nil {
 		p.rendered.inventory = run.Obj.Status.Inventory.Entries

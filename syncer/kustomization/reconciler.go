@@ -105,8 +105,16 @@ type Reconciler struct {
 	Rules   Rules
 	// Claims tells which objects are others'.
 	Claims *claim.Claims
+	// Older has the snapshots that Rollouts hold Clusters at. Nil has none: Clusters which
+	// may not have the newest revision keep what is in place.
+	Older Older
+	// Clusters of the tier; nil if nobody follows them.
+	Clusters Clusters
 
-	store *status.Store[*kustomizev1.Kustomization]
+	// rollouts: the kind Rollout was there when the agent started. Without it nothing is
+	// looked for.
+	rollouts bool
+	store    *status.Store[*kustomizev1.Kustomization]
 	// applier is apply.New but in tests of the steps.
 	applier func(*apply.Cluster, apply.Owner, *memo.Memo) applier
 

@@ -48,10 +48,14 @@ type run struct {
 	snapshot *source.Snapshot
 	// inputs are those of the rendering, besides the files: set by build.
 	inputs render.Build
-	// key identifies the spec and the inputs of the build besides the files.
+	// governed is what Rollouts say of the Clusters, nil without a Rollout: set by pins.
+	governed *governed
+	// key identifies the spec, the inputs of the build besides the files, and governed.
 	key string
-	// rendering is nil if the last one stands: set by render.
+	// rendering is nil if the last one stands: set by render. compose puts each Cluster at
+	// the revision that it may have, and sets composed, which is nil without a Rollout.
 	rendering *render.Rendering
+	composed  *composed
 	// sweeps: everything is verified by requests, whatever the memo says. Set by render.
 	sweeps bool
 	// cluster is what is applied to, memo what is known of it. target leads to the
@@ -138,7 +142,7 @@ type step func(context.Context, *run) *end
 
 // reconcile takes the steps in Flux's order.
 func (r *Reconciler) reconcile(ctx context.Context, run *run) (ctrl.Result, error) {
-	for _, step := range []step{r.check, r.find, r.cancel, r.depend, r.build, r.render, r.aim, r.apply, r.health} {
+	for _, step := range []step{r.check, r.find, r.cancel, r.depend, r.build, r.pins, r.render, r.compose, r.aim, r.apply, r.health} {
 		if end := step(ctx, run); end != nil {
 			return end.result, end.err
 		}

@@ -104,7 +104,13 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		b = b.Watches(o, index.UsersOf(find.KindOf(o)), builder.WithPredicates(wake.NewArtifact()))
 	}
 	index.WatchConfigs(b, configs)
-	return b.Complete(lot)
+	if r.rollouts, err = kindIsThere(mgr, "Rollout"); err != nil {
+		return err
+	}
+	if !r.rollouts {
+		return b.Complete(lot)
+	}
+	return r.watchRollouts(ctx, mgr, b, lot)
 }
 
 // index finds Kustomizations by what they refer to.

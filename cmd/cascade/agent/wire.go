@@ -259,7 +259,7 @@ func (w *wiring) kustomizations(ctx context.Context) error {
 		Stalls: w.stalls,
 		Client: mgr.GetClient(), Targets: w.targets, Memo: clean, Rights: accounts, FirstSync: w.firstSync, Sources: w.finder, Claims: w.claims,
 		Events: w.events("kustomize-controller"), Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(), Random: w.program.Rand,
-		Workers: w.workers,
+		Workers: w.workers, Older: w.older(), Clusters: w.clusters,
 		Rules: kustomization.Rules{
 			Drift: kustomization.DriftMode(o.kustomize.drift), Sweep: o.kustomize.sweep,
 			NoCrossNamespaceRefs: o.references.noCrossNamespace, RequeueDependency: o.references.requeue, Stages: w.stages,
@@ -270,6 +270,12 @@ func (w *wiring) kustomizations(ctx context.Context) error {
 	}
 	w.claims.Kustomizations = r
 	return r.SetupWithManager(ctx, mgr, o.concurrency.kustomizations, w.configs)
+}
+
+// older is where the snapshots are that Rollouts hold Clusters at, if anything keeps them.
+func (w *wiring) older() kustomization.Older {
+	older, _ := any(w.finder.Snapshots).(kustomization.Older)
+	return older
 }
 
 func (w *wiring) releases(ctx context.Context) error {
@@ -360,5 +366,9 @@ func (w *wiring) children(ctx context.Context) error {
 	layers := &remote.Layers{
 		Part: part, Client: mgr.GetClient(), Reader: w.local, Snapshots: w.finder.Snapshots, AgentImage: o.children.image, Events: children.Events, Now: now,
 	}
-	return remote.SetupWithManager(mgr, w.stalls, children, layers, o.concurrency.children)
+	rollouts := &remote.Rollouts{
+		Part: part, Client: mgr.GetClient(), Reader: w.local, Snapshots: w.finder.Snapshots, Clusters: w.clusters, Events: children.Events, MayWrite: w.fence,
+		MaxChanging: o.children.changing, NoCrossNamespaceRefs: o.references.noCrossNamespace, Metrics: remote.NewRolloutMetrics(ctrlmetrics.Registry), Now: now,
+	}
+	return remote.SetupWithManager(mgr, w.stalls, children, layers, rollouts, o.concurrency.children)
 }

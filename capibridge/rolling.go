@@ -1,0 +1,103 @@
+package capibridge
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// Rolling reports whether a cluster changes by itself, so that nothing new is to be given
+// to it: its machines are being replaced, added or removed, it waits for that, it is
+// paused, or it is being deleted. reason is v1alpha1.ReasonRollingOut, ReasonPaused or
+// ReasonClusterDeleting, and why is a sentence for people. f has the facts of the
+// providers; its zero value has none.
+//
+// What a Cluster does not say is not taken for a roll: a Cluster of contract v1beta1 from
+// before Cluster API 1.9 tells of its control plane only.
+func (c Cluster) Rolling(f Facts) (rolling bool, reason, why string) {
+	switch {
+	case c.Deleting:
+		return true, v1alpha1.ReasonClusterDeleting, "the Cluster is being deleted"
+	case c.Paused:
+		return true, v1alpha1.ReasonPaused, "the Cluster is paused"
+	case f.ControlPlane.Reason == HealthUpdating:
+		return true, v1alpha1.ReasonRollingOut, f.ControlPlane.Message
+	case f.ControlPlane.Reason == HealthDeleting:
+		return true, v1alpha1.ReasonClusterDeleting, f.ControlPlane.Message
+	}
+	u := &unstructured.Unstructured{Object: c.Object}
+	current, deprecated := conditionsOf(u)
+	for _, kind := range []string{"RollingOut", "Remediating", "ScalingUp", "ScalingDown"} {
+		if cond, _ := current.find(kind); current.is(kind) {
+			return true, v1alpha1.ReasonRollingOut, saysRolling(cond)
+		}
+	}
+	for _, of := range []struct {
+		conditions
+		kind string
+	}{{current, "TopologyReconciled"}, {deprecated, "TopologyReconciled"}, {deprecated, "ControlPlaneReady"}, {deprecated, "Ready"}} {
+		if cond, _ := of.find(of.kind); !of.is(of.kind) && rolls(cond.reason) {
+			return true, v1alpha1.ReasonRollingOut, saysRolling(cond)
+		}
+	}
+	for _, at := range []struct{ field, of string }{{"controlPlane", "control plane"}, {"workers", "worker"}} {
+		if why := machinesRoll(u, at.field, at.of); why != "" {
+			return true, v1alpha1.ReasonRollingOut, why
+		}
+	}
+	return false, "", ""
+}
+
+// rolls reports whether a condition that is not met has a reason by which machines are
+// being replaced, or wait for it: those of TopologyReconciled in both contracts, and those
+// that the control plane of kubeadm has in contract v1beta1, which its Cluster repeats.
+func rolls(reason string) bool {
+	switch reason {
+	case "ClusterUpgrading", "ControlPlaneUpgradePending", "LifecycleHookBlocking",
+		"MachineDeploymentsCreatePending", "MachineDeploymentsUpgradePending", "MachineDeploymentsUpgradeDeferred",
+		"MachinePoolsCreatePending", "MachinePoolsUpgradePending", "MachinePoolsUpgradeDeferred",
+		"RollingUpdateInProgress", "ScalingUp", "ScalingDown":
+		return true
+	}
+	return false
+}
+
+func saysRolling(c condition) string {
+	if message := plainly(c.message); message != "" {
+		return c.kind + ": " + message
+	}
+	if c.reason != "" && c.reason != c.kind {
+		return c.kind + ": " + c.reason
+	}
+	return "the Cluster has the condition " + c.kind
+}
+
+// machinesRoll compares what a Cluster counts of its machines. of names them for people.
+func machinesRoll(u *unstructured.Unstructured, field, of string) string {
+	at := [][]string{{"status", field}, {"status", "v1beta2", field}} // the latter in objects of v1beta1
+	for _, path := range at {
+		count := func(name string) (int64, bool) {
+			field, _, _ := unstructured.NestedFieldNoCopy(u.Object, append(append([]string{}, path...), name)...)
+			switch n := field.(type) {
+			case int64:
+				return n, true
+			case float64: // of an object that no API server sent
+				return int64(n), true
+			}
+			return 0, false
+		}
+		there, counted := count("replicas")
+		if !counted {
+			continue
+		}
+		if wanted, ok := count("desiredReplicas"); ok && wanted != there {
+			return fmt.Sprintf("there are %d of %d %s machines", there, wanted, of)
+		}
+		if current, ok := count("upToDateReplicas"); ok && current < there {
+			return fmt.Sprintf("%d of %d %s machines are up to date", current, there, of)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,66 @@
+package capibridge
+
+import (
+	"testing"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+func TestRolling(t *testing.T) {
+	const head = "metadata: {namespace: fleet, name: prod}\n"
+	for name, tc := range map[string]struct {
+		reason string
+		yaml   string
+		facts  Facts
+		want   string
+	}{
+		"Quiet": {
+			"all machines are there, and up to date",
+			head + "status: {conditions: [{type: RollingOut, status: \"False\"}, {type: ScalingUp, status: \"False\"}], controlPlane: {desiredReplicas: 3, replicas: 3, upToDateReplicas: 3}, workers: {desiredReplicas: 0, replicas: 0, upToDateReplicas: 0}}\n",
+			Facts{}, "",
+		},
+		"New":      {"what nobody says is no roll", head, Facts{}, ""},
+		"Deleting": {"nothing is changed that goes", "metadata: {name: prod, deletionTimestamp: \"2026-01-01T00:00:00Z\"}\n", Facts{}, v1alpha1.ReasonClusterDeleting},
+		"Paused":   {"nobody acts on a change", head + "spec: {paused: true}\n", Facts{}, v1alpha1.ReasonPaused},
+		"RollingOut": {
+			"of v1beta2", head + "status: {conditions: [{type: RollingOut, status: \"True\", message: 1 machine}]}\n", Facts{}, v1alpha1.ReasonRollingOut,
+		},
+		"RollingOut1": {
+			"a Cluster of v1beta1 has it below", head + "status: {conditions: [{type: Ready, status: \"True\", severity: \"\"}], v1beta2: {conditions: [{type: RollingOut, status: \"True\"}]}}\n", Facts{}, v1alpha1.ReasonRollingOut,
+		},
+		"Remediating": {"an unhealthy machine is replaced", head + "status: {conditions: [{type: Remediating, status: \"True\"}]}\n", Facts{}, v1alpha1.ReasonRollingOut},
+		"ScalingUp":   {"machines come", head + "status: {conditions: [{type: ScalingUp, status: \"True\"}]}\n", Facts{}, v1alpha1.ReasonRollingOut},
+		"ScalingDown": {"machines go", head + "status: {conditions: [{type: ScalingDown, status: \"True\"}]}\n", Facts{}, v1alpha1.ReasonRollingOut},
+		"Unknown":     {"Unknown is not True: a controller that has just started says so", head + "status: {conditions: [{type: RollingOut, status: Unknown}]}\n", Facts{}, ""},
+		"Topology": {
+			"an upgrade of workers waits for the control plane, while nothing moves", head + "status: {conditions: [{type: TopologyReconciled, status: \"False\", reason: ClusterUpgrading}]}\n", Facts{}, v1alpha1.ReasonRollingOut,
+		},
+		"TopologyFailed": {
+			"a topology that cannot be reconciled does not roll: what is to mend it must come through", head + "status: {conditions: [{type: TopologyReconciled, status: \"False\", reason: ReconcileFailed}]}\n", Facts{}, "",
+		},
+		"Topology1": {
+			"the same in contract v1beta1",
+			head + "status: {conditions: [{type: TopologyReconciled, status: \"False\", severity: Info, reason: MachineDeploymentsUpgradePending}]}\n", Facts{}, v1alpha1.ReasonRollingOut,
+		},
+		"ControlPlane1": {
+			"the Cluster repeats what its control plane says",
+			head + "status: {conditions: [{type: ControlPlaneReady, status: \"False\", severity: Warning, reason: RollingUpdateInProgress}]}\n", Facts{}, v1alpha1.ReasonRollingOut,
+		},
+		"Provisioning1": {
+			"a control plane that comes up for the first time", head + "status: {conditions: [{type: ControlPlaneReady, status: \"False\", severity: Info, reason: WaitingForKubeadmInit}]}\n", Facts{}, "",
+		},
+		"ControlPlaneOutdated": {"a machine of the former version", head + "status: {controlPlane: {desiredReplicas: 3, replicas: 3, upToDateReplicas: 2}}\n", Facts{}, v1alpha1.ReasonRollingOut},
+		"WorkersMissing":       {"a machine is not there yet", head + "status: {workers: {desiredReplicas: 3, replicas: 2, upToDateReplicas: 2}}\n", Facts{}, v1alpha1.ReasonRollingOut},
+		"WorkersSurge":         {"one too many", head + "status: {workers: {desiredReplicas: 3, replicas: 4, upToDateReplicas: 4}}\n", Facts{}, v1alpha1.ReasonRollingOut},
+		"Workers1":             {"a Cluster of v1beta1 counts below", head + "status: {v1beta2: {workers: {desiredReplicas: 3, replicas: 3, upToDateReplicas: 1}}}\n", Facts{}, v1alpha1.ReasonRollingOut},
+		"Managed":              {"a control plane without machines says it in its own words", head, Facts{ControlPlane: yes(HealthUpdating, "it is being changed")}, v1alpha1.ReasonRollingOut},
+		"ManagedDeleting":      {"and that it goes", head, Facts{ControlPlane: no(HealthDeleting, "it is being deleted")}, v1alpha1.ReasonClusterDeleting},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rolling, reason, why := FromObject(object(t, tc.yaml)).Rolling(tc.facts)
+			if reason != tc.want || rolling != (tc.want != "") || (why != "") != rolling {
+				t.Errorf("%s\nRolling = %t, %q, %q; want %q", tc.reason, rolling, reason, why, tc.want)
+			}
+		})
+	}
+}

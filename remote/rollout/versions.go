@@ -1,0 +1,166 @@
+package rollout
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/version"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// VersionError is a change of Kubernetes' version that a cluster must not get.
+type VersionError struct {
+	// Cluster is set by who knows it.
+	Cluster  types.NamespacedName
+	From, To string
+	// Why says what is wrong with it, and what to do instead.
+	Why string
+}
+
+func (e *VersionError) Error() string {
+	of := ""
+	if e.Cluster.Name != "" {
+		of = " of Cluster " + e.Cluster.String()
+	}
+	return fmt.Sprintf("cannot change Kubernetes%s from %s to %s: %s", of, e.From, e.To, e.Why)
+}
+
+// Reason is the stable reason of the error.
+func (e *VersionError) Reason() string { return v1alpha1.ReasonUnsupportedVersionStep }
+
+// VersionStep refuses a change of Kubernetes' version that skips a minor version, or that
+// goes back by one. Empty is a version that is not known, or left to others: nothing runs
+// yet, or nothing is asked for. An error is a *VersionError.
+func VersionStep(from, to string) error {
+	if from == "" || to == "" || from == to {
+		return nil
+	}
+	refuse := func(format string, args ...any) error {
+		return &VersionError{From: from, To: to, Why: fmt.Sprintf(format, args...)}
+	}
+	a, err := version.ParseGeneric(from)
+	if err != nil {
+		return refuse("%q is no version of Kubernetes", from)
+	}
+	b, err := version.ParseGeneric(to)
+	if err != nil {
+		return refuse("%q is no version of Kubernetes", to)
+	}
+	switch {
+	case a.Major() != b.Major():
+		return refuse("another major version is another system")
+	case b.Minor() < a.Minor():
+		return refuse("a control plane does not go back to an earlier minor version; declare %d.%d again", a.Major(), a.Minor())
+	case b.Minor() > a.Minor()+1:
+		return refuse("a minor version must not be skipped; go to %d.%d first, in a commit of its own", a.Major(), a.Minor()+1)
+	}
+	return nil
+}
+
+// IsNewer reports whether a version is later than another one, patches included. What
+// cannot be read is not.
+func IsNewer(v, than string) bool {
+	a, err := version.ParseGeneric(v)
+	if err != nil {
+		return false
+	}
+	b, err := version.ParseGeneric(than)
+	return err == nil && b.LessThan(a)
+}
+
+// Versions are those of Kubernetes that objects declare for one Cluster.
+type Versions struct {
+	// Topology: the Cluster has a managed topology, which upgrades its workers after its
+	// control plane by itself.
+	Topology bool
+	// ControlPlane is the version of the topology, or else of the object of the control
+	// plane; empty if neither declares one.
+	ControlPlane string
+	// Workers are the sets of machines that have a version of their own.
+	Workers []Worker
+}
+
+// Worker is a set of machines.
+type Worker struct {
+	// Object is a MachineDeployment, MachinePool or MachineSet.
+	Object  clusterapi.Reference
+	Version string
+}
+
+// DeclaredVersions are those that objects declare for a Cluster: of a rendering, or of
+// what is there.
+func DeclaredVersions(cluster types.NamespacedName, objects []*unstructured.Unstructured) Versions {
+	var v Versions
+	var controlPlane clusterapi.Reference
+	for _, u := range objects {
+		if clusterapi.IsCluster(u.GroupVersionKind().GroupKind()) && u.GetNamespace() == cluster.Namespace && u.GetName() == cluster.Name {
+			v.Topology = clusterapi.ClassOf(u).Name != ""
+			v.ControlPlane = textAt(u, "spec", "topology", "version")
+			controlPlane = clusterapi.ControlPlaneOf(u)
+		}
+	}
+	for _, u := range objects {
+		if u.GetNamespace() != cluster.Namespace {
+			continue
+		}
+		gvk := u.GroupVersionKind()
+		switch {
+		case !v.Topology && !controlPlane.IsZero() && gvk.GroupKind() == controlPlane.GroupKind() && u.GetName() == controlPlane.Name:
+			v.ControlPlane = textAt(u, "spec", "version")
+		case gvk.Group == clusterapi.Group && slices.Contains(clusterapi.WorkerKinds(), gvk.Kind) && textAt(u, "spec", "clusterName") == cluster.Name:
+			if of := textAt(u, "spec", "template", "spec", "version"); of != "" {
+				v.Workers = append(v.Workers, Worker{Version: of, Object: clusterapi.Reference{
+					Group: gvk.Group, Kind: gvk.Kind, Namespace: u.GetNamespace(), Name: u.GetName(),
+				}})
+			}
+		}
+	}
+	slices.SortFunc(v.Workers, func(a, b Worker) int { return strings.Compare(a.Object.String(), b.Object.String()) })
+	return v
+}
+
+// RunningVersion is the version of Kubernetes that a cluster has: the one that its control
+// plane reports, or else the one that it was told to have. Both objects are as they are in
+// the tier, and nil if they are not there.
+func RunningVersion(cluster, controlPlane *unstructured.Unstructured) string {
+	if controlPlane != nil {
+		if v := textAt(controlPlane, "status", "version"); v != "" {
+			return v
+		}
+	}
+	if cluster != nil {
+		if v := textAt(cluster, "spec", "topology", "version"); v != "" {
+			return v
+		}
+	}
+	if controlPlane != nil {
+		return textAt(controlPlane, "spec", "version")
+	}
+	return ""
+}
+
+// Early are the workers that must not have their version before the control plane runs it.
+// reported is the version that the control plane reports; nobody waits for one that reports
+// none, as one that comes up for the first time.
+func (v Versions) Early(reported string) []Worker {
+	if v.Topology || reported == "" {
+		return nil
+	}
+	var early []Worker
+	for _, w := range v.Workers {
+		if IsNewer(w.Version, reported) {
+			early = append(early, w)
+		}
+	}
+	return early
+}
+
+func textAt(u *unstructured.Unstructured, fields ...string) string {
+	text, _, _ := unstructured.NestedString(u.Object, fields...)
+	return text
+}

@@ -1,0 +1,212 @@
+package rollout
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+func TestVersionStep(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, from, to string
+		refused          string
+	}{
+		"Next":       {"one minor version is one step", "v1.35.2", "v1.36.0", ""},
+		"Skipped":    {"1.35 is left out", "v1.34.0", "v1.36.0", "go to 1.35 first"},
+		"Far":        {"and more of them", "1.30.0", "1.36.0", "go to 1.31 first"},
+		"Patch":      {"a patch", "v1.36.0", "v1.36.9", ""},
+		"PatchBack":  {"patches may go back: etcd and the API stay what they are", "v1.36.9", "v1.36.0", ""},
+		"Back":       {"a minor version does not go back", "v1.36.0", "v1.35.9", "declare 1.36 again"},
+		"Major":      {"there is no step between major versions", "v1.36.0", "v2.0.0", "major"},
+		"Same":       {"nothing changes", "v1.36.0", "v1.36.0", ""},
+		"New":        {"nothing runs yet", "", "v1.36.0", ""},
+		"Left":       {"nothing is asked for", "v1.36.0", "", ""},
+		"Build":      {"distributions add their own", "v1.35.2+rke2r1", "v1.36.1-eksbuild.3", ""},
+		"MinorAlone": {"EKS has no patches", "1.35", "v1.36", ""},
+		"MinorSkip":  {"and skips none", "v1.34", "1.36", "go to 1.35 first"},
+		"Ten":        {"numbers, not letters", "v1.9.0", "v1.10.0", ""},
+		"NoVersion":  {"what is none is refused here, with the text in the message", "v1.36.0", "latest", `"latest" is no version`},
+		"RunsNone":   {"the same for what runs", "unknown", "v1.36.0", `"unknown" is no version`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := VersionStep(tc.from, tc.to)
+			if tc.refused == "" {
+				if err != nil {
+					t.Errorf("%s: %v", tc.reason, err)
+				}
+				return
+			}
+			var refused *VersionError
+			if !errors.As(err, &refused) || refused.Reason() != v1alpha1.ReasonUnsupportedVersionStep || !strings.Contains(err.Error(), tc.refused) {
+				t.Fatalf("%s: VersionStep(%s, %s) = %v, want %q", tc.reason, tc.from, tc.to, err, tc.refused)
+			}
+			refused.Cluster = types.NamespacedName{Namespace: "fleet", Name: "prod"}
+			for _, text := range []string{"fleet/prod", tc.from, tc.to} {
+				if !strings.Contains(err.Error(), text) {
+					t.Errorf("%s: %q does not name %s", tc.reason, err, text)
+				}
+			}
+		})
+	}
+}
+
+func TestIsNewer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, v, than string
+		want            bool
+	}{
+		"Minor":   {"a minor version", "v1.36.0", "v1.35.9", true},
+		"Patch":   {"a patch: the topology of Cluster API waits for it as well", "v1.36.1", "v1.36.0", true},
+		"Same":    {"the same", "v1.36.0", "1.36.0", false},
+		"Earlier": {"earlier", "v1.35.0", "v1.36.0", false},
+		"None":    {"nobody waits for what cannot be read", "latest", "v1.36.0", false},
+		"Runs":    {"nor because of it", "v1.36.0", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := IsNewer(tc.v, tc.than); got != tc.want {
+				t.Errorf("%s: IsNewer(%s, %s) = %t", tc.reason, tc.v, tc.than, got)
+			}
+		})
+	}
+}
+
+func objects(t *testing.T, text string) []*unstructured.Unstructured {
+	t.Helper()
+	var list []*unstructured.Unstructured
+	for _, part := range strings.Split(text, "---\n") {
+		u := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(part), &u.Object); err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, u)
+	}
+	return list
+}
+
+const plainCluster = `apiVersion: cluster.x-k8s.io/v1beta2
+kind: Cluster
+metadata: {namespace: fleet, name: prod}
+spec: {controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: KubeadmControlPlane, name: prod}}
+---
+apiVersion: controlplane.cluster.x-k8s.io/v1beta2
+kind: KubeadmControlPlane
+metadata: {namespace: fleet, name: prod}
+spec: {version: v1.36.0}
+---
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: MachineDeployment
+metadata: {namespace: fleet, name: prod-a}
+spec: {clusterName: prod, template: {spec: {version: v1.36.0}}}
+---
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: MachinePool
+metadata: {namespace: fleet, name: prod-b}
+spec: {clusterName: prod, template: {spec: {version: v1.35.1}}}
+---
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: MachinePool
+metadata: {namespace: fleet, name: managed}
+spec: {clusterName: prod, template: {spec: {}}}
+---
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: MachineDeployment
+metadata: {namespace: fleet, name: other}
+spec: {clusterName: other, template: {spec: {version: v1.30.0}}}
+---
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: MachineDeployment
+metadata: {namespace: elsewhere, name: prod-a}
+spec: {clusterName: prod, template: {spec: {version: v1.30.0}}}
+`
+
+func worker(kind, name, version string) Worker {
+	return Worker{Object: clusterapi.Reference{Group: clusterapi.Group, Kind: kind, Namespace: "fleet", Name: name}, Version: version}
+}
+
+func TestDeclaredVersions(t *testing.T) {
+	prod := types.NamespacedName{Namespace: "fleet", Name: "prod"}
+	for name, tc := range map[string]struct {
+		reason, objects string
+		want            Versions
+	}{
+		"Plain": {
+			"the object of the control plane, and sets of machines of this Cluster only", plainCluster,
+			Versions{ControlPlane: "v1.36.0", Workers: []Worker{worker("MachineDeployment", "prod-a", "v1.36.0"), worker("MachinePool", "prod-b", "v1.35.1")}},
+		},
+		"Topology": {
+			"one version for all of it",
+			"apiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {namespace: fleet, name: prod}\nspec: {topology: {classRef: {name: big}, version: v1.36.0}}\n",
+			Versions{Topology: true, ControlPlane: "v1.36.0"},
+		},
+		"Release": {
+			"a chart does not show what it makes", "apiVersion: helm.toolkit.fluxcd.io/v2\nkind: HelmRelease\nmetadata: {namespace: fleet, name: prod}\nspec: {values: {version: v1.36.0}}\n",
+			Versions{},
+		},
+		"Elsewhere": {
+			"a Cluster of another namespace is another one",
+			"apiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {namespace: other, name: prod}\nspec: {topology: {classRef: {name: big}, version: v1.36.0}}\n", Versions{},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, DeclaredVersions(prod, objects(t, tc.objects))); diff != "" {
+				t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestRunningVersion(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, cluster, controlPlane, want string
+	}{
+		"Reported":  {"what runs, whatever was asked for", "spec: {topology: {version: v1.36.0}}", "{spec: {version: v1.36.0}, status: {version: v1.35.2}}", "v1.35.2"},
+		"Topology":  {"a provider need not report it", "spec: {topology: {version: v1.35.0}}", "{spec: {version: v1.34.0}}", "v1.35.0"},
+		"Spec":      {"without a topology the control plane was told", "spec: {}", "{spec: {version: v1.34.0}}", "v1.34.0"},
+		"Nothing":   {"nothing is there", "", "", ""},
+		"Machines":  {"a Cluster whose control plane is machines", "spec: {}", "", ""},
+		"WrongType": {"a number is no version", "spec: {topology: {version: 1.35}}", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			one := func(text string) *unstructured.Unstructured {
+				if text == "" {
+					return nil
+				}
+				return objects(t, text)[0]
+			}
+			if got := RunningVersion(one(tc.cluster), one(tc.controlPlane)); got != tc.want {
+				t.Errorf("%s: %q, want %q", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestEarly(t *testing.T) {
+	v := DeclaredVersions(types.NamespacedName{Namespace: "fleet", Name: "prod"}, objects(t, plainCluster))
+	for name, tc := range map[string]struct {
+		reason, reported string
+		topology         bool
+		want             int
+	}{
+		"Before": {"the control plane is on its way: the deployment waits, the pool is of what runs", "v1.35.2", false, 1},
+		"Two":    {"both are newer than what runs", "v1.34.0", false, 2},
+		"There":  {"the control plane runs it", "v1.36.0", false, 0},
+		"First":  {"a control plane that comes up reports none, and core has the workers wait", "", false, 0},
+		"Class":  {"the topology does it by itself", "v1.34.0", true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := v
+			v.Topology = tc.topology
+			if got := v.Early(tc.reported); len(got) != tc.want {
+				t.Errorf("%s: %v wait, want %d", tc.reason, got, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,62 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/remote/rollout"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// Compositions tell what Kustomizations declare of Clusters.
+type Compositions interface {
+	// Of is what a Kustomization declares; nil while that is not known.
+	Of(kustomization types.NamespacedName) Composition
+}
+
+// Composition is what a Kustomization declares of Clusters, each at a revision of its own.
+type Composition interface {
+	// Source of the Kustomization, and the paths of it that are read.
+	Source() source.Key
+	Paths() []string
+	// Declares reports whether the Kustomization declares a Cluster, at whichever revision.
+	Declares(cluster types.NamespacedName) bool
+	// Applied is the revision that all of a Cluster was applied at last; empty if that is not
+	// known.
+	Applied(cluster types.NamespacedName) string
+	// Refused is why a Cluster cannot be declared as a revision has it; nil if it can, or if
+	// that is not known.
+	Refused(cluster types.NamespacedName, revision string) error
+}
+
+// movedClusters finds what a Rollout of a Kustomization moves.
+func (r *Rollouts) movedClusters(_ context.Context, o *v1alpha1.Rollout, m *moved) error {
+	key := types.NamespacedName{Namespace: o.Namespace, Name: o.Spec.Moves.KustomizationRef.Name}
+	if r.Compositions == nil {
+		return reason.Because(v1alpha1.ReasonInvalidSpec, fmt.Errorf("cannot move Kustomization %s: this agent does not reconcile Kustomizations (--controllers)", key))
+	}
+	if m.composed = r.Compositions.Of(key); m.composed == nil {
+		return reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("Kustomization %s was not built yet: see its status, or correct spec.moves.kustomizationRef", key))
+	}
+	m.from = m.composed.Source()
+	return nil
+}
+
+// ofComposition are the facts about what is declared of a Cluster.
+func (r *Rollouts) ofComposition(o *v1alpha1.Rollout, m *moved, child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *rollout.Cluster) {
+	cluster := types.NamespacedName{Namespace: child.Namespace, Name: child.Spec.ClusterRef.Name}
+	applied := m.composed.Applied(cluster)
+	if applied != "" {
+		c.Known, c.Has = true, &v1alpha1.RolloutRevision{Revision: applied}
+	}
+	c.Ready = pin != nil && c.Healthy && c.Rolling == "" && applied == pin.Revision
+	if run := o.Status.Run; run != nil && rollout.Active(run) && (pin == nil || pin.Revision != run.Revision) {
+		if err := m.composed.Refused(cluster, run.Revision); err != nil {
+			c.Refused = err.Error()
+		}
+	}
+}

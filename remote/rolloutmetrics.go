@@ -1,0 +1,73 @@
+package remote
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// RolloutMetrics are those of Rollouts. None grows with the clusters or the revisions.
+type RolloutMetrics struct {
+	clusters *prometheus.GaugeVec
+	phase    *prometheus.GaugeVec
+	since    *prometheus.GaugeVec
+	approved *prometheus.GaugeVec
+}
+
+// NewRolloutMetrics registers the metrics.
+func NewRolloutMetrics(registry prometheus.Registerer) *RolloutMetrics {
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, append([]string{"namespace", "name"}, labels...))
+	}
+	m := &RolloutMetrics{
+		clusters: gauge("cascade_rollout_clusters", "Clusters of the Rollout by their state towards the revision that it brings.", "state"),
+		phase:    gauge("cascade_rollout_phase", "1 for the phase that the run of the Rollout is in.", "phase"),
+		since:    gauge("cascade_rollout_phase_timestamp_seconds", "Unix time at which the run came into its phase."),
+		approved: gauge("cascade_rollout_approval_timestamp_seconds", "Unix time of the last approval of a wave of the run; 0 without one."),
+	}
+	registry.MustRegister(m.clusters, m.phase, m.since, m.approved)
+	return m
+}
+
+func (m *RolloutMetrics) record(o *v1alpha1.Rollout) {
+	if m == nil {
+		return
+	}
+	of := func(labels ...string) []string { return append([]string{o.Namespace, o.Name}, labels...) }
+	c := o.Status.Clusters
+	for state, n := range map[string]int32{"updated": c.Updated, "updating": c.Updating, "pending": c.Pending, "failed": c.Failed, "deferred": c.Deferred} {
+		m.clusters.WithLabelValues(of(state)...).Set(float64(n))
+	}
+	m.phase.DeletePartialMatch(prometheus.Labels{"namespace": o.Namespace, "name": o.Name})
+	run := o.Status.Run
+	if run == nil {
+		return
+	}
+	m.phase.WithLabelValues(of(string(run.Phase))...).Set(1)
+	m.since.WithLabelValues(of()...).Set(seconds(run.Since.Time))
+	var last time.Time
+	for _, a := range run.Approvals {
+		last = a.At.Time
+	}
+	m.approved.WithLabelValues(of()...).Set(seconds(last))
+}
+
+func seconds(at time.Time) float64 {
+	if at.IsZero() {
+		return 0
+	}
+	return float64(at.UnixNano()) / 1e9
+}
+
+func (m *RolloutMetrics) forget(key types.NamespacedName) {
+	if m == nil {
+		return
+	}
+	labels := prometheus.Labels{"namespace": key.Namespace, "name": key.Name}
+	for _, g := range []*prometheus.GaugeVec{m.clusters, m.phase, m.since, m.approved} {
+		g.DeletePartialMatch(labels)
+	}
+}

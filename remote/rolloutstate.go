@@ -1,0 +1,148 @@
+package remote
+
+import (
+	"fmt"
+	"strings"
+
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/rollout"
+)
+
+// sayRollout sets the conditions of a Rollout from its status: Ready once the newest
+// revision passed all waves.
+func sayRollout(o *v1alpha1.Rollout, hold rollout.Hold) {
+	run, counts := o.Status.Run, o.Status.Clusters
+	numbers := fmt.Sprintf("%d of %d clusters", counts.Updated, counts.Total)
+	ready := func(status metav1.ConditionStatus, reason, format string, args ...any) {
+		message := fmt.Sprintf(format, args...)
+		if o.Status.Unassigned > 0 {
+			message += fmt.Sprintf("; %d clusters are in no wave and keep what they have", o.Status.Unassigned)
+		}
+		meta.SetStatusCondition(&o.Status.Conditions, metav1.Condition{Type: v1alpha1.ReadyCondition, Status: status, Reason: reason, Message: short(message), ObservedGeneration: o.Generation})
+	}
+	working, stalled := false, false
+	switch {
+	case run == nil:
+		ready(metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "no revision is known yet")
+	case hold.Reason == v1alpha1.ReasonInvalidSpec:
+		stalled = true
+		ready(metav1.ConditionFalse, hold.Reason, "%s", hold.Message)
+	case run.Phase == v1alpha1.RolloutHalted:
+		stalled = true
+		ready(metav1.ConditionFalse, v1alpha1.ReasonRolloutHalted, "%s", hold.Message)
+	case run.Phase == v1alpha1.RolloutReverting:
+		working = true
+		ready(metav1.ConditionFalse, v1alpha1.ReasonReverting, "%s", hold.Message)
+	case run.Phase == v1alpha1.RolloutReverted:
+		stalled = true
+		ready(metav1.ConditionFalse, v1alpha1.ReasonReverted, "%s was taken back: push a commit that mends it", run.Revision)
+	case run.Phase == v1alpha1.RolloutAborted:
+		stalled = true
+		ready(metav1.ConditionFalse, v1alpha1.ReasonAborted, "%s was aborted: push another commit", run.Revision)
+	case run.Phase == v1alpha1.RolloutCompleted:
+		why := v1alpha1.ReasonSucceeded
+		if hold.Reason == v1alpha1.ReasonSuspended {
+			why = hold.Reason
+		}
+		ready(metav1.ConditionTrue, why, "%s have %s", numbers, goodRevision(o))
+	case hold.Reason != "":
+		working = hold.Reason != v1alpha1.ReasonSuspended
+		ready(metav1.ConditionUnknown, hold.Reason, "%s have %s: %s", numbers, run.Revision, hold.Message)
+	default:
+		working = true
+		ready(metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "%s have %s, wave %s", numbers, run.Revision, waveName(run))
+	}
+	mark(o, fluxmeta.ReconcilingCondition, working)
+	mark(o, fluxmeta.StalledCondition, stalled)
+}
+
+// mark keeps a condition that is there only while it is true, with the words of Ready.
+func mark(o *v1alpha1.Rollout, kind string, is bool) {
+	if !is {
+		meta.RemoveStatusCondition(&o.Status.Conditions, kind)
+		return
+	}
+	ready := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ReadyCondition)
+	meta.SetStatusCondition(&o.Status.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: ready.Reason, Message: ready.Message, ObservedGeneration: o.Generation})
+}
+
+// sayRefused sets the conditions of a Rollout about which nothing can be decided. What
+// clusters have stays.
+func sayRefused(o *v1alpha1.Rollout, reason, message string) {
+	meta.SetStatusCondition(&o.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ReadyCondition, Status: metav1.ConditionFalse, Reason: reason, Message: short(message), ObservedGeneration: o.Generation,
+	})
+	mark(o, fluxmeta.ReconcilingCondition, false)
+	mark(o, fluxmeta.StalledCondition, true)
+}
+
+func goodRevision(o *v1alpha1.Rollout) string {
+	if good := o.Status.LastGood; good != nil {
+		return named(good.RolloutRevision)
+	}
+	return "no revision"
+}
+
+// named is a revision for people; of one without a source it is the agent's image.
+func named(r v1alpha1.RolloutRevision) string {
+	if r.Revision == "" {
+		return r.Image
+	}
+	return r.Revision
+}
+
+func waveName(run *v1alpha1.RolloutRun) string {
+	if i := int(run.Wave); i < len(run.Terms.Waves) {
+		return run.Terms.Waves[i].Name
+	}
+	return ""
+}
+
+// tell writes the events of what changed in a Rollout. Each transition is one, with the
+// reason that the conditions have.
+func (r *Rollouts) tell(before, after *v1alpha1.Rollout) {
+	was, is := before.Status.Run, after.Status.Run
+	event := func(kind, reason, format string, args ...any) { r.Events.Eventf(after, kind, reason, format, args...) }
+	if is == nil {
+		return
+	}
+	same := was != nil && was.Number == is.Number
+	if !same {
+		event(corev1.EventTypeNormal, "RolloutBegan", "run %d brings %s to %d clusters in %d waves", is.Number, named(is.RolloutRevision), after.Status.Clusters.Total, len(is.Terms.Waves))
+		if len(after.Status.History) > 0 && after.Status.History[0].Phase == v1alpha1.RolloutSuperseded && was != nil {
+			event(corev1.EventTypeNormal, "RolloutSuperseded", "run %d with %s ended for it", was.Number, named(was.RolloutRevision))
+		}
+		was = &v1alpha1.RolloutRun{Phase: v1alpha1.RolloutProgressing}
+	}
+	for _, a := range is.Approvals[min(len(was.Approvals), len(is.Approvals)):] {
+		by := a.By
+		if by == "" {
+			by = "somebody"
+		}
+		event(corev1.EventTypeNormal, "WaveApproved", "%s approved wave %s of %s", by, a.Wave, named(is.RolloutRevision))
+	}
+	var passed []string
+	for i := was.Wave; i < is.Wave && int(i) < len(is.Terms.Waves); i++ {
+		passed = append(passed, is.Terms.Waves[i].Name)
+	}
+	if len(passed) > 0 {
+		event(corev1.EventTypeNormal, "WavePassed", "wave %s has %s", strings.Join(passed, ", "), named(is.RolloutRevision))
+	}
+	if is.Phase == was.Phase {
+		return
+	}
+	ready := meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ReadyCondition)
+	switch is.Phase {
+	case v1alpha1.RolloutCompleted:
+		event(corev1.EventTypeNormal, "RolloutCompleted", "%s", ready.Message)
+	case v1alpha1.RolloutProgressing:
+		event(corev1.EventTypeNormal, "RolloutResumed", "%s goes on", named(is.RolloutRevision))
+	default:
+		event(corev1.EventTypeWarning, ready.Reason, "%s", ready.Message)
+	}
+}

@@ -1,0 +1,98 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
+	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/stall"
+)
+
+// setUp registers the reconciler of Rollouts. Rollouts themselves are watched once the tier
+// has the kind.
+func (r *Rollouts) setUp(mgr ctrl.Manager, stalls *stall.Watchdog, options controller.Options) (controller.Controller, error) {
+	c, err := ctrl.NewControllerManagedBy(mgr).Named("rollout").
+		Watches(&v1alpha1.Child{}, handler.EnqueueRequestsFromMapFunc(r.inNamespace)).
+		Watches(&v1alpha1.Layer{}, handler.EnqueueRequestsFromMapFunc(r.inNamespace), builder.WithPredicates(predicate.Or(relevant(), imageNoted()))).
+		WatchesRawSource(ctrlsource.Func(r.onSnapshot)).
+		WatchesRawSource(ctrlsource.Func(r.onCluster)).
+		WatchesRawSource(ctrlsource.Func(r.onElected)).
+		WithOptions(options).
+		Build(stalls.Guard("Rollout", func() client.Object { return &v1alpha1.Rollout{} }, r))
+	if err != nil {
+		return nil, fmt.Errorf("cannot set up the reconciler of Rollouts: %w", err)
+	}
+	return c, nil
+}
+
+func (r *Rollouts) inNamespace(ctx context.Context, o client.Object) []reconcile.Request {
+	list, err := r.rollouts.list(ctx, r.Client, o.GetNamespace())
+	if err != nil {
+		log.FromContext(ctx).Error(err, "cannot list Rollouts", "namespace", o.GetNamespace())
+		return nil
+	}
+	requests := make([]reconcile.Request, 0, len(list))
+	for i := range list {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list[i])})
+	}
+	return requests
+}
+
+// wake looks at all Rollouts of a namespace, empty for all namespaces.
+func (r *Rollouts) wake(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request], namespace string) {
+	list, err := r.rollouts.list(ctx, r.Client, namespace)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "cannot list Rollouts")
+		return
+	}
+	for i := range list {
+		queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list[i])})
+	}
+}
+
+// onSnapshot looks at Rollouts when a source has a new revision. Which of them it concerns
+// is a matter of their layers; Rollouts are few.
+func (r *Rollouts) onSnapshot(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.Snapshots.OnChange(func(source.Key) { r.wake(ctx, queue, "") })
+	return nil
+}
+
+// onCluster looks at the Rollouts of a namespace when a Cluster there begins or ends to
+// roll, which its Child does not show.
+func (r *Rollouts) onCluster(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.Clusters.Handle(func(e clusters.Event) { r.wake(ctx, queue, e.Name().Namespace) })
+	return nil
+}
+
+// onElected looks at all Rollouts when this process comes to lead the tier.
+func (r *Rollouts) onElected(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	if r.Part.Elected == nil {
+		return nil
+	}
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-r.Part.Elected:
+			// What others wrote since is read before anything is decided.
+			r.mu.Lock()
+			r.caught = map[types.NamespacedName]bool{}
+			r.mu.Unlock()
+			r.wake(ctx, queue, "")
+		}
+	}()
+	return nil
+}

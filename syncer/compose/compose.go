@@ -1,0 +1,237 @@
+package compose
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+// Pin is the revision that a Cluster may have.
+type Pin struct {
+	Revision string
+	// Run of the Rollout in which the Cluster got it. A lower one is further behind.
+	Run int64
+}
+
+// Facts is the input of a composition.
+type Facts struct {
+	Newest *Rendering
+	// Older are renderings by their revisions.
+	Older map[string]*Rendering
+	// Pins of the Clusters that a Rollout governs. A Cluster that has none and is not held
+	// has the newest revision.
+	Pins map[types.NamespacedName]Pin
+	// Held Clusters keep what is in place.
+	Held map[types.NamespacedName]bool
+	// Waiting are objects, by id, that stay as they are although their Clusters are not
+	// held.
+	Waiting map[string]bool
+	// Good is the revision that passed all waves last. Among pins of one run it is the one
+	// that stays.
+	Good string
+	// Owned is the inventory.
+	Owned []inventory.Entry
+}
+
+// Composition is what is to be applied.
+type Composition struct {
+	// Objects to apply. Those of older renderings are copies, those of the newest are its
+	// own.
+	Objects []*unstructured.Unstructured
+	// Kept are entries of the inventory that are neither applied nor pruned.
+	Kept []inventory.Entry
+}
+
+// choice is a rendering that has a say in what an object is.
+type choice struct {
+	from *Rendering
+	run  int64
+}
+
+// Compose decides what of the renderings is applied.
+func Compose(f Facts) Composition {
+	c := composer{Facts: f, chosen: map[string]choice{}, kept: map[string]bool{}, known: map[string]bool{}, owned: map[string]bool{}}
+	for _, e := range f.Owned {
+		c.owned[e.ID()] = true
+	}
+	c.holds = len(f.Held) > 0
+	for cluster := range f.Pins {
+		if from, _ := c.at(cluster); from == nil {
+			c.holds = true
+		}
+	}
+	renderings := c.renderings()
+	for _, r := range renderings {
+		c.choose(r)
+	}
+	c.namespaces(renderings)
+	var out Composition
+	out.Objects = c.inOrder(renderings)
+	out.Kept = c.keep(out.Objects)
+	return out
+}
+
+type composer struct {
+	Facts
+	// chosen has the rendering of each object that one was found for.
+	chosen map[string]choice
+	// kept are objects that stay as they are, if they are there; known are those that any
+	// rendering has, owned those of the inventory.
+	kept, known, owned map[string]bool
+	// holds: some Cluster is held.
+	holds bool
+}
+
+// renderings are all that count, the newest first, and then by their revisions.
+func (c *composer) renderings() []*Rendering {
+	list := []*Rendering{c.Newest}
+	for revision, r := range c.Older {
+		if revision != c.Newest.Revision {
+			list = append(list, r)
+		}
+	}
+	slices.SortFunc(list[1:], func(a, b *Rendering) int { return strings.Compare(a.Revision, b.Revision) })
+	return list
+}
+
+// at is the rendering that a Cluster may have; nil if it is held.
+func (c *composer) at(cluster types.NamespacedName) (*Rendering, int64) {
+	if c.Held[cluster] {
+		return nil, 0
+	}
+	pin, pinned := c.Pins[cluster]
+	switch {
+	case !pinned:
+		return c.Newest, math.MaxInt64
+	case pin.Revision == c.Newest.Revision:
+		return c.Newest, pin.Run
+	}
+	return c.Older[pin.Revision], pin.Run
+}
+
+// choose takes in what one rendering says.
+func (c *composer) choose(r *Rendering) {
+	for i, u := range r.objects {
+		id := inventory.Of(u).ID()
+		c.known[id] = true
+		if c.Waiting[id] {
+			c.kept[id] = true
+			continue
+		}
+		if len(r.of[i]) == 0 && r == c.Newest {
+			c.offer(id, choice{from: r, run: math.MaxInt64})
+		}
+		for _, cluster := range r.of[i] {
+			from, run := c.at(cluster)
+			switch from {
+			case nil:
+				c.kept[id] = true
+			case r:
+				c.offer(id, choice{from: r, run: run})
+			}
+		}
+	}
+}
+
+// offer chooses a rendering for an object, if it is further behind than the one that was
+// chosen.
+func (c *composer) offer(id string, offered choice) {
+	chosen, ok := c.chosen[id]
+	if !ok || c.behind(offered, chosen) < 0 {
+		c.chosen[id] = offered
+	}
+}
+
+func (c *composer) behind(a, b choice) int {
+	good := func(r *Rendering) int {
+		if r.Revision == c.Good {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(a.run, b.run), cmp.Compare(good(a.from), good(b.from)), strings.Compare(a.from.Revision, b.from.Revision))
+}
+
+// namespaces adds Namespaces that the newest rendering lacks and that chosen objects of an
+// older one are in.
+func (c *composer) namespaces(renderings []*Rendering) {
+	for _, r := range renderings[1:] {
+		inhabited := map[string]bool{}
+		for _, u := range r.objects {
+			if c.chosen[inventory.Of(u).ID()].from == r {
+				inhabited[u.GetNamespace()] = true
+			}
+		}
+		for _, u := range r.objects {
+			e := inventory.Of(u)
+			if _, declared := c.chosen[e.ID()]; isNamespace(e) && inhabited[e.Name] && !declared {
+				c.chosen[e.ID()] = choice{from: r}
+			}
+		}
+	}
+}
+
+func isNamespace(e inventory.Entry) bool { return e.Group == "" && e.Kind == "Namespace" }
+
+// inOrder are the chosen objects in the order of the newest rendering. What that lacks
+// comes after, in the order of its own.
+func (c *composer) inOrder(renderings []*Rendering) []*unstructured.Unstructured {
+	objects := make([]*unstructured.Unstructured, 0, len(c.chosen))
+	placed := make(map[string]bool, len(c.chosen))
+	for _, r := range renderings {
+		for _, u := range r.objects {
+			id := inventory.Of(u).ID()
+			chosen, ok := c.chosen[id]
+			if !ok || placed[id] || c.kept[id] && c.owned[id] || r != c.Newest && chosen.from != r {
+				continue
+			}
+			placed[id] = true
+			if chosen.from != c.Newest {
+				u = chosen.from.objects[chosen.from.at[id]].DeepCopy()
+			}
+			objects = append(objects, u)
+		}
+	}
+	return objects
+}
+
+// keep are the entries of the inventory that stay as they are.
+func (c *composer) keep(applied []*unstructured.Unstructured) []inventory.Entry {
+	is := make(map[string]bool, len(applied))
+	for _, u := range applied {
+		is[inventory.Of(u).ID()] = true
+	}
+	var kept []inventory.Entry
+	inhabited := map[string]bool{}
+	for _, e := range c.Owned {
+		id := e.ID()
+		if !is[id] && (c.kept[id] || c.holds && !c.known[id] && !c.released(e)) {
+			kept = append(kept, e)
+			inhabited[e.Namespace] = true
+		}
+	}
+	for _, e := range c.Owned {
+		if id := e.ID(); isNamespace(e) && inhabited[e.Name] && !is[id] && !slices.Contains(kept, e) {
+			kept = append(kept, e)
+		}
+	}
+	return kept
+}
+
+// released reports whether an entry that no rendering has is known to be of no Cluster that
+// is held: another Cluster is.
+func (c *composer) released(e inventory.Entry) bool {
+	name := types.NamespacedName{Namespace: e.Namespace, Name: e.Name}
+	if !clusterapi.IsCluster(e.GroupKind()) {
+		return false
+	}
+	from, _ := c.at(name)
+	return from != nil
+}

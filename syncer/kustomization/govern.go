@@ -1,0 +1,257 @@
+package kustomization
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/compose"
+	"github.com/cascade-gitops/cascade/syncer/digest"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// Older has snapshots of revisions that are not the newest ones of their sources any more.
+type Older interface {
+	// At returns the snapshot of a source at a revision, nil if it is not there.
+	At(key source.Key, revision string) *source.Snapshot
+}
+
+// Clusters are those of the tier, as they were last seen. Package clusters has them.
+type Clusters interface {
+	Get(types.NamespacedName) (*unstructured.Unstructured, bool)
+	Each(func(types.NamespacedName))
+	// Known returns a channel that is closed when all of them were seen.
+	Known() <-chan struct{}
+}
+
+// errClustersUnknown: the agent has started and has not seen the Clusters of its tier yet.
+var errClustersUnknown = errors.New("the Clusters of the tier have not been listed yet")
+
+// governed is what Rollouts say about the Clusters that a Kustomization declares. It is nil
+// where there is no Rollout, which is what most of the code below relies on.
+type governed struct {
+	pins map[types.NamespacedName]compose.Pin
+	// held Clusters keep what is in place.
+	held     map[types.NamespacedName]hold
+	releases compose.Releases
+	// good is the revision that passed all waves of the Rollout last.
+	good string
+	// id identifies all of it.
+	id string
+}
+
+// hold is why a Cluster keeps what is in place.
+type hold struct {
+	reason, why string
+}
+
+// version identifies what a governed Kustomization applies besides its files and inputs.
+func (g *governed) version() string {
+	if g == nil {
+		return ""
+	}
+	return g.id
+}
+
+// waits reports whether Clusters have not been told yet which revision they may have. What
+// was applied last is the revision that they have.
+func (g *governed) waits() bool {
+	if g == nil {
+		return false
+	}
+	for _, h := range g.held {
+		if h.reason == v1alpha1.ReasonRolloutPending {
+			return true
+		}
+	}
+	return false
+}
+
+// govern finds the Rollouts that move a Kustomization, and what they let its Clusters have.
+// It reads the cache alone.
+func (r *Reconciler) govern(ctx context.Context, obj *kustomizev1.Kustomization) (*governed, error) {
+	rollouts, err := r.rolloutsOf(ctx, obj)
+	if err != nil || len(rollouts) == 0 {
+		return nil, err
+	}
+	children := &v1alpha1.ChildList{}
+	if err := r.Client.List(ctx, children, client.InNamespace(obj.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("cannot list Children: %w", err)
+	}
+	g := &governed{pins: map[types.NamespacedName]compose.Pin{}, held: map[types.NamespacedName]hold{}}
+	if g.releases, err = r.releasesIn(ctx, obj.Namespace); err != nil {
+		return nil, err
+	}
+	if good := rollouts[0].Status.LastGood; good != nil {
+		g.good = good.Revision
+	}
+	for i := range children.Items {
+		child := &children.Items[i]
+		name := types.NamespacedName{Namespace: child.Namespace, Name: child.Name}
+		if ref := child.Spec.ClusterRef; ref != nil {
+			name.Name = ref.Name
+		}
+		g.releases.Known[name] = true
+		g.take(name, r.labelsOf(name, child.Labels), rollouts, child.Status.Rollouts)
+	}
+	if err := r.childless(obj.Namespace, rollouts, g); err != nil {
+		return nil, err
+	}
+	g.identify()
+	return g, nil
+}
+
+// rolloutsOf are the Rollouts that move a Kustomization.
+func (r *Reconciler) rolloutsOf(ctx context.Context, obj *kustomizev1.Kustomization) ([]v1alpha1.Rollout, error) {
+	if !r.rollouts {
+		return nil, nil
+	}
+	list := &v1alpha1.RolloutList{}
+	err := r.Client.List(ctx, list, client.InNamespace(obj.Namespace), client.MatchingFields{rolloutIndex: obj.Name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list Rollouts: %w", err)
+	}
+	rollouts := slices.DeleteFunc(slices.Clone(list.Items), func(o v1alpha1.Rollout) bool { return !o.DeletionTimestamp.IsZero() })
+	slices.SortFunc(rollouts, func(a, b v1alpha1.Rollout) int { return strings.Compare(a.Name, b.Name) })
+	return rollouts, nil
+}
+
+// labelsOf are the labels by which a Cluster is selected. Those of its Child are as old as
+// the last reconcile of that.
+func (r *Reconciler) labelsOf(cluster types.NamespacedName, ofChild map[string]string) map[string]string {
+	if r.Clusters != nil {
+		if u, ok := r.Clusters.Get(cluster); ok {
+			return u.GetLabels()
+		}
+	}
+	return ofChild
+}
+
+// take finds out what Rollouts let one Cluster have.
+func (g *governed) take(cluster types.NamespacedName, of map[string]string, rollouts []v1alpha1.Rollout, has []v1alpha1.ChildRollout) {
+	var by []string
+	var pin compose.Pin
+	for i := range rollouts {
+		name := rollouts[i].Name
+		n := slices.IndexFunc(has, func(r v1alpha1.ChildRollout) bool { return r.Name == name })
+		if n >= 0 {
+			pin = compose.Pin{Revision: has[n].Revision, Run: has[n].Run}
+		} else if !selects(&rollouts[i], of) {
+			continue
+		}
+		by = append(by, name)
+	}
+	switch {
+	case len(by) == 0:
+	case len(by) > 1:
+		g.held[cluster] = hold{v1alpha1.ReasonRolloutConflict, "Rollouts " + strings.Join(by, " and ") + " both move it; delete one, or give them other clusterSelectors"}
+	case pin.Revision == "":
+		g.held[cluster] = hold{v1alpha1.ReasonRolloutPending, "it waits for Rollout " + by[0]}
+	default:
+		g.pins[cluster] = pin
+	}
+}
+
+// selects reports whether a Rollout selects a Cluster with these labels. A selector that
+// cannot be used selects it: nothing moves early.
+func selects(rollout *v1alpha1.Rollout, of map[string]string) bool {
+	if rollout.Spec.ClusterSelector == nil {
+		return true
+	}
+	selector, err := metav1.LabelSelectorAsSelector(rollout.Spec.ClusterSelector)
+	return err != nil || selector.Matches(labels.Set(of))
+}
+
+// childless holds Clusters that exist and have no Child, to which nobody could have
+// given a revision. A Cluster that does not exist yet is created from the newest one.
+func (r *Reconciler) childless(namespace string, rollouts []v1alpha1.Rollout, g *governed) error {
+	if r.Clusters == nil {
+		return nil
+	}
+	select {
+	case <-r.Clusters.Known():
+	default:
+		return errClustersUnknown
+	}
+	r.Clusters.Each(func(name types.NamespacedName) {
+		if name.Namespace != namespace || g.releases.Known[name] {
+			return
+		}
+		u, ok := r.Clusters.Get(name)
+		if !ok || u.GetDeletionTimestamp() != nil {
+			return
+		}
+		g.releases.Known[name] = true
+		g.take(name, u.GetLabels(), rollouts, nil)
+		if h, held := g.held[name]; held {
+			h.why += ", and has no Child yet"
+			g.held[name] = h
+		}
+	})
+	return nil
+}
+
+// releasesIn are the Clusters that the HelmReleases of a namespace make here.
+func (r *Reconciler) releasesIn(ctx context.Context, namespace string) (compose.Releases, error) {
+	releases := compose.Releases{Made: map[types.NamespacedName][]types.NamespacedName{}, Known: map[types.NamespacedName]bool{}}
+	list := &helmv2.HelmReleaseList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		if apimeta.IsNoMatchError(err) {
+			return releases, nil
+		}
+		return releases, fmt.Errorf("cannot list HelmReleases: %w", err)
+	}
+	for i := range list.Items {
+		h := &list.Items[i]
+		if h.Spec.KubeConfig != nil || h.Status.Inventory == nil {
+			continue
+		}
+		var entries []inventory.Entry
+		for _, ref := range h.Status.Inventory.Entries {
+			if e, err := inventory.Parse(ref.ID, ref.Version); err == nil {
+				entries = append(entries, e)
+			}
+		}
+		if made := inventory.ClustersAmong(entries); len(made) > 0 {
+			releases.Made[client.ObjectKeyFromObject(h)] = made
+		}
+	}
+	return releases, nil
+}
+
+func byName(a, b types.NamespacedName) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+}
+
+// identify sets the id.
+func (g *governed) identify() {
+	parts := []string{g.good}
+	for _, name := range slices.SortedFunc(maps.Keys(g.pins), byName) {
+		parts = append(parts, "pin", name.String(), g.pins[name].Revision, fmt.Sprint(g.pins[name].Run))
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(g.held), byName) {
+		parts = append(parts, "held", name.String(), g.held[name].reason, g.held[name].why)
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(g.releases.Made), byName) {
+		parts = append(parts, "made", name.String(), fmt.Sprint(g.releases.Made[name]))
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(g.releases.Known), byName) {
+		parts = append(parts, "known", name.String())
+	}
+	g.id = digest.Of(parts...).Hex()
+}

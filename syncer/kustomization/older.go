@@ -1,0 +1,91 @@
+package kustomization
+
+import (
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/syncer/compose"
+	"github.com/cascade-gitops/cascade/syncer/render"
+)
+
+// olderRendering is what a revision declares that is not the newest one. The objects are
+// shared, and not changed.
+type olderRendering struct {
+	key     string
+	reads   *render.ReadSet
+	objects []*unstructured.Unstructured
+}
+
+// olderObjects are those of a rendering that was made of the same files with the same
+// inputs, nil if there is none.
+func (p *progress) olderObjects(key, revision string, files render.Files) []*unstructured.Unstructured {
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	of := make([]olderRendering, 0, len(p.older))
+	for _, o := range p.older {
+		if o.key == key {
+			of = append(of, o)
+		}
+	}
+	p.mu.Unlock()
+	for _, o := range of {
+		if same, err := o.reads.Unchanged(files); err == nil && same {
+			p.mu.Lock()
+			p.older[revision] = o
+			p.mu.Unlock()
+			return o.objects
+		}
+	}
+	return nil
+}
+
+// rememberOlder keeps a rendering of a revision.
+func (p *progress) rememberOlder(key, revision string, r *render.Rendering) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.older == nil {
+		p.older = map[string]olderRendering{}
+	}
+	p.older[revision] = olderRendering{key: key, reads: r.Reads, objects: r.Objects}
+}
+
+// keepOlder forgets the renderings of revisions that no Cluster may have any more.
+func (p *progress) keepOlder(used map[string]*compose.Rendering) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for revision := range p.older {
+		if used[revision] == nil {
+			delete(p.older, revision)
+		}
+	}
+}
+
+// judgedVersion is what was declared of a Cluster when its step of Kubernetes' version was
+// found to be right.
+func (p *progress) judgedVersion(cluster types.NamespacedName) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.versions[cluster]
+}
+
+// judgedVersions replaces what was found out about the steps of all Clusters.
+func (p *progress) judgedVersions(judged map[types.NamespacedName]string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.versions = judged
+}
+
+// applied reports whether what a key identifies was applied completely before.
+func (p *progress) applied(key string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.rendered != nil && p.rendered.key == key
+}

@@ -1,0 +1,106 @@
+package kustomization
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/remote/rollout"
+	"github.com/cascade-gitops/cascade/syncer/compose"
+)
+
+// judgeVersions holds Clusters whose pins would skip a minor version of Kubernetes, and
+// workers whose control plane does not run their version yet. What was judged once is not
+// read again while the same versions are declared.
+func (r *Reconciler) judgeVersions(ctx context.Context, run *run, f *compose.Facts) error {
+	judged := map[types.NamespacedName]string{}
+	for _, name := range slices.SortedFunc(maps.Keys(f.Pins), byName) {
+		pin := f.Pins[name]
+		from := f.Newest
+		if pin.Revision != from.Revision {
+			from = f.Older[pin.Revision]
+		}
+		if _, held := run.composed.held[name]; held || from == nil {
+			continue
+		}
+		declared := rollout.DeclaredVersions(name, from.Of(name))
+		if declared.ControlPlane == "" && len(declared.Workers) == 0 {
+			continue
+		}
+		version := fmt.Sprint(declared)
+		if run.known.judgedVersion(name) == version {
+			judged[name] = version
+			continue
+		}
+		there, controlPlane, err := r.controlPlaneOf(ctx, name)
+		if err != nil {
+			return err
+		}
+		err = rollout.VersionStep(rollout.RunningVersion(there, controlPlane), declared.ControlPlane)
+		var refused *rollout.VersionError
+		if errors.As(err, &refused) {
+			refused.Cluster = name
+			run.composed.held[name] = hold{refused.Reason(), refused.Error()}
+			continue
+		}
+		reported := ""
+		if controlPlane != nil {
+			reported, _, _ = unstructured.NestedString(controlPlane.Object, "status", "version")
+		}
+		early := declared.Early(reported)
+		for _, w := range early {
+			e := inventory.Entry{Namespace: w.Object.Namespace, Name: w.Object.Name, Group: w.Object.Group, Kind: w.Object.Kind}
+			f.Waiting[e.ID()] = true
+			run.composed.waiting = append(run.composed.waiting, fmt.Sprintf("%s of Cluster %s waits for its control plane, which runs %s, to run %s",
+				w.Object, name.Name, reported, w.Version))
+		}
+		if len(early) == 0 {
+			judged[name] = version
+		}
+	}
+	run.known.judgedVersions(judged)
+	return nil
+}
+
+// controlPlaneOf reads a Cluster and its control plane; nil for what is not there. Only what
+// is in the Cluster's namespace and of a provider is read: a person who may write a Cluster
+// must not see through the agent what that person may not read.
+func (r *Reconciler) controlPlaneOf(ctx context.Context, name types.NamespacedName) (cluster, controlPlane *unstructured.Unstructured, err error) {
+	if r.Clusters == nil {
+		return nil, nil, nil
+	}
+	cluster, ok := r.Clusters.Get(name)
+	if !ok {
+		return nil, nil, nil
+	}
+	ref := clusterapi.ControlPlaneOf(cluster)
+	if ref.IsZero() || !clusterapi.BuildsClusters(ref.Group) {
+		return cluster, nil, nil
+	}
+	mapping, err := r.Targets.Local.RESTMapper().RESTMapping(ref.GroupKind())
+	if err != nil {
+		if apimeta.IsNoMatchError(err) {
+			return cluster, nil, nil
+		}
+		return nil, nil, fmt.Errorf("cannot tell which version of %s is served: %w", ref.GroupKind(), err)
+	}
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(mapping.GroupVersionKind)
+	err = r.Targets.Local.Get(ctx, types.NamespacedName{Namespace: name.Namespace, Name: ref.Name}, u)
+	switch {
+	case apierrors.IsNotFound(err):
+		return cluster, nil, nil
+	case err != nil:
+		return nil, nil, fmt.Errorf("cannot read %s of Cluster %s to tell which version it runs: %w", ref, name, err)
+	}
+	return cluster, u, nil
+}
