@@ -343,6 +343,51 @@ func TestCommits(t *testing.T) {
 	}
 }
 
+// TestPinnedClusters: a Cluster that a Rollout lets have an earlier commit than the one that
+// was applied last is compared with what it has, and the wave is told.
+func TestPinnedClusters(t *testing.T) {
+	r := newRepository(t)
+	tier := r.tier()
+	r.replace("byhand/cluster.yaml", "spec: {}", "spec: {paused: true}")
+	second := "main@sha1:" + r.commit()
+	k := &kustomizev1.Kustomization{}
+	if err := tier.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "byhand"}, k); err != nil {
+		t.Fatal(err)
+	}
+	k.Status.LastAppliedRevision = second
+	if err := tier.Update(t.Context(), k); err != nil {
+		t.Fatal(err)
+	}
+	r.write("README.md", "other\n")
+	third := r.commit()
+	if got := r.plan(tier, third); got.Changes() {
+		t.Errorf("without a Rollout the Cluster has the commit: %+v", got.Owners)
+	}
+	rollout := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "clusters"}}
+	rollout.Spec.Moves.KustomizationRef = &v1alpha1.LocalReference{Name: "byhand"}
+	rollout.Spec.Waves = []v1alpha1.RolloutWave{{Name: "all"}}
+	if err := tier.Create(t.Context(), rollout); err != nil {
+		t.Fatal(err)
+	}
+	child := &v1alpha1.Child{}
+	if err := tier.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "edge"}, child); err != nil {
+		t.Fatal(err)
+	}
+	child.Status.Rollouts = []v1alpha1.ChildRollout{{Name: "clusters", RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:" + r.first}, Run: 1}}
+	if err := tier.Update(t.Context(), child); err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	if err := r.plan(tier, third).Text(&text); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"~ Cluster/cascade-system/edge: spec.paused", "in waves of Rollout clusters: all: 1 cluster"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("the plan lacks %q:\n%s", want, text.String())
+		}
+	}
+}
+
 func (r *repository) read(name string) string {
 	r.t.Helper()
 	text, err := os.ReadFile(filepath.Join(r.dir, name))

@@ -84,6 +84,9 @@ func (f *forecast) renderNow(ctx context.Context, k *kustomizev1.Kustomization) 
 		return nil, fmt.Errorf("cannot tell what it has applied: %w", err)
 	}
 	objects, err := f.render(ctx, k, snapshot, f.cluster)
+	if err == nil {
+		objects, err = f.composed(ctx, k, objects)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot tell what it has applied: %w", err)
 	}
