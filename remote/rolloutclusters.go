@@ -16,6 +16,8 @@ import (
 type Compositions interface {
 	// Of is what a Kustomization declares; nil while that is not known.
 	Of(kustomization types.NamespacedName) Composition
+	// OnComposed registers a function that is called when that changed. It must not block.
+	OnComposed(f func(kustomization types.NamespacedName))
 }
 
 // Composition is what a Kustomization declares of Clusters, each at a revision of its own.

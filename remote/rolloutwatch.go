@@ -30,6 +30,7 @@ func (r *Rollouts) setUp(mgr ctrl.Manager, stalls *stall.Watchdog, options contr
 		Watches(&v1alpha1.Layer{}, handler.EnqueueRequestsFromMapFunc(r.inNamespace), builder.WithPredicates(predicate.Or(relevant(), imageNoted()))).
 		WatchesRawSource(ctrlsource.Func(r.onSnapshot)).
 		WatchesRawSource(ctrlsource.Func(r.onCluster)).
+		WatchesRawSource(ctrlsource.Func(r.onComposed)).
 		WatchesRawSource(ctrlsource.Func(r.onElected)).
 		WithOptions(options).
 		Build(stalls.Guard("Rollout", func() client.Object { return &v1alpha1.Rollout{} }, r))
@@ -75,6 +76,15 @@ func (r *Rollouts) onSnapshot(ctx context.Context, queue workqueue.TypedRateLimi
 // roll, which its Child does not show.
 func (r *Rollouts) onCluster(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	r.Clusters.Handle(func(e clusters.Event) { r.wake(ctx, queue, e.Name().Namespace) })
+	return nil
+}
+
+// onComposed looks at the Rollouts of a namespace when a Kustomization there declares
+// something else of Clusters, or has applied what it declares.
+func (r *Rollouts) onComposed(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	if r.Compositions != nil {
+		r.Compositions.OnComposed(func(kustomization types.NamespacedName) { r.wake(ctx, queue, kustomization.Namespace) })
+	}
 	return nil
 }
 

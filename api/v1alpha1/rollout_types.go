@@ -140,6 +140,8 @@ type RolloutWave struct {
 	// MaxConcurrent is how many clusters of the wave change at the same time, as a number or
 	// in per cent of the wave, rounded down and at least 1.
 	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=4
+	// +kubebuilder:validation:XValidation:rule="type(self) == string || self >= 1",message="must be at least 1, or from 1% to 100%"
 	// +kubebuilder:validation:Pattern="^([1-9][0-9]?|100)%$"
 	// +kubebuilder:default="25%"
 	// +optional
@@ -147,6 +149,8 @@ type RolloutWave struct {
 	// MaxFailures is how many clusters of the wave may fail, as a number or in per cent of
 	// the wave, rounded down.
 	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=4
+	// +kubebuilder:validation:XValidation:rule="type(self) == string || self >= 0",message="must be at least 0, or from 0% to 100%"
 	// +kubebuilder:validation:Pattern="^([0-9]|[1-9][0-9]|100)%$"
 	// +kubebuilder:default=0
 	// +optional

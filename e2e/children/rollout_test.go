@@ -48,9 +48,11 @@ func TestRolloutPins(t *testing.T) {
 		{"EachHasItsOwn", x.eachHasItsOwn},
 		{"ACommitMovesNobody", x.aCommitMovesNobody},
 		{"ARestartMovesNobody", x.aRestartMovesNobody},
+		{"ARebuiltParentKnows", x.aRebuiltParentKnows},
 		{"LayerCountsThem", x.layerCountsThem},
 		{"ACommitThatIsNowhere", x.aCommitThatIsNowhere},
 		{"TwoRollouts", x.twoRollouts},
+		{"MovedObjectStays", x.movedObjectStays},
 		{"ObjectInOneChild", x.objectInOneChild},
 		{"WithoutRolloutAllFollow", x.withoutRolloutAllFollow},
 	} {
@@ -103,10 +105,11 @@ func (x *pins) served(t *testing.T) {
 	})
 }
 
-// rollout defines one that moves something.
+// rollout defines one that moves something, and whose window never opens: nobody but the test
+// decides about it.
 func (x *pins) rollout(t *testing.T, name, moves string) {
 	t.Helper()
-	x.define(t, "apiVersion: cascade.dev/v1alpha1\nkind: Rollout\nmetadata: {name: "+name+"}\nspec:\n  moves: "+moves+"\n  suspend: true\n  waves: [{name: all}]\n")
+	x.define(t, "apiVersion: cascade.dev/v1alpha1\nkind: Rollout\nmetadata: {name: "+name+"}\nspec:\n  moves: "+moves+"\n  window: {cron: \"not a time\", duration: 1h}\n  waves: [{name: all}]\n")
 }
 
 // pin lets a child have revisions of Rollouts, in place of all that it might have: a name and
@@ -202,6 +205,53 @@ func (x *pins) aRestartMovesNobody(t *testing.T) {
 	x.at(t, "a", x.commits[0])
 }
 
+// aRebuiltParentKnows: what a child has is in the child, so that a parent whose Children say
+// nothing finds it there, and writes nothing while it may not.
+func (x *pins) aRebuiltParentKnows(t *testing.T) {
+	x.still(t, func() {
+		x.agent.Kill()
+		for name := range x.planes {
+			x.patchStatus(t, object("cascade.dev/v1alpha1", "Child", x.name, name), map[string]any{"layers": nil, "rollouts": nil, "conditions": nil})
+		}
+		x.startAgent(t)
+		for name, n := range map[string]int{"a": 0, "b": 1} {
+			child := x.says(t, name, v1alpha1.SeededCondition, v1alpha1.ReasonRolloutPending)
+			if l := child.Status.Layers[0]; l.Revision != x.commits[n] || l.LastAttemptedRevision != x.commits[n] || l.Digest == "" {
+				t.Errorf("%s has %+v, want revision %s", name, l, x.commits[n])
+			}
+			x.pin(t, name, "app", x.commits[n])
+			x.at(t, name, x.commits[n])
+		}
+	})
+}
+
+// movedObjectStays: a commit moves an object to a layer that does not have the commit yet,
+// from one that has. It is never gone.
+func (x *pins) movedObjectStays(t *testing.T) {
+	x.next(t, "three", "free/moves.yaml", noteNamed("moves", "by", "free"), "free/stays.yaml", noteNamed("stays", "by", "free"))
+	x.layer(t, "free", "b", "prune: true", "interval: 24h")
+	b := x.planes["b"]
+	b.has(t, "moves", "by", "free")
+	x.next(t, "three", "free/moves.yaml", "", "app/moves.yaml", noteNamed("moves", "by", "app"))
+	from := b.now(t)
+	x.says(t, "b", v1alpha1.SeededCondition, v1alpha1.ReasonHandOverPending, "moves")
+	b.has(t, "moves", "by", "free")
+	x.pin(t, "b", "app", x.newest())
+	b.has(t, "moves", "by", "app")
+	x.ready(t, "b", "")
+	for _, e := range b.byParent(t, from) {
+		if e.Verb == "delete" && e.ObjectRef.Name == "moves" {
+			t.Errorf("it was deleted: %s", e.RequestURI)
+		}
+	}
+	x.patch(t, layerNamed(x.fleet, "free"), map[string]any{"spec": map[string]any{"suspend": true}})
+	if err := x.client.Delete(t.Context(), layerNamed(x.fleet, "free")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (x *pins) newest() string { return x.commits[len(x.commits)-1] }
+
 func (x *pins) layerCountsThem(t *testing.T) {
 	r := object("cascade.dev/v1alpha1", "Rollout", x.name, "app")
 	x.patchStatus(t, r, map[string]any{"candidate": map[string]any{"revision": x.commits[1]}})
@@ -278,7 +328,7 @@ func (x *pins) objectInOneChild(t *testing.T) {
 		"apiVersion: source.toolkit.fluxcd.io/v1\nkind: GitRepository\nmetadata: {name: services, namespace: default}\nspec: {url: \"https://example.com/services\", ref: {branch: main, tag: v1}, interval: 1h}\n")
 	x.rollout(t, "services", `{source: {kind: GitRepository, name: services, namespace: default}}
   sourceRef: {kind: GitRepository, name: fleet}`)
-	four, commit := x.commits[3], func(n int) string { return strings.Repeat(fmt.Sprint(n), 40) }
+	four, commit := x.newest(), func(n int) string { return strings.Repeat(fmt.Sprint(n), 40) }
 	x.pin(t, "a", "app", four)
 	x.tells(t, "a", "Rollout services")
 	x.planes["a"].has(t, "note", "at", "one")
@@ -318,6 +368,9 @@ func (x *pins) services(t *testing.T, child, commit string) {
 }
 
 func (x *pins) withoutRolloutAllFollow(t *testing.T) {
+	if child, err := x.child(t.Context(), "a"); err != nil || len(child.Status.Rollouts) != 2 {
+		t.Errorf("the pushes took away what others write: %v, %v", child.Status.Rollouts, err)
+	}
 	x.next(t, "five")
 	for _, name := range []string{"app", "services"} {
 		if err := x.client.Delete(t.Context(), object("cascade.dev/v1alpha1", "Rollout", x.name, name)); err != nil {
@@ -327,11 +380,7 @@ func (x *pins) withoutRolloutAllFollow(t *testing.T) {
 	for name, p := range x.planes {
 		p.has(t, "note", "at", "five")
 		x.services(t, name, "")
-		x.at(t, name, x.commits[4])
-	}
-	child, err := x.child(t.Context(), "a")
-	if err != nil || len(child.Status.Rollouts) != 2 {
-		t.Errorf("the agent took away what others write: %v, %v", child.Status.Rollouts, err)
+		x.at(t, name, x.newest())
 	}
 }
 

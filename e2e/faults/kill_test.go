@@ -61,7 +61,7 @@ func TestKill(t *testing.T) {
 	scenario.InstallClusterAPI(t, s.client)
 	s.fleet = startFleet(t)
 	parent := s.worker(t, "parent", "--watch-label-selector=worker=parent", "--first-sync=create", "--controllers=GitRepository,Layer")
-	run([]*worker{parent}, layerKills...)
+	run([]*worker{parent}, slices.Concat(layerKills, rolloutKills)...)
 	t.Log("\n" + tableOf(table))
 }
 
@@ -102,6 +102,8 @@ type killing struct {
 	meanwhile, through func(*place, context.Context) error
 	// expect is what must be there then.
 	expect func(*place) expectation
+	// order returns what happened to the children in an order in which it must not.
+	order func(*place) []string
 	// below is what must be in the child then, belowGoes what may be deleted there.
 	below     map[string]string
 	belowGoes []string
@@ -270,8 +272,8 @@ func (k killing) once(ctx context.Context, w *worker, template, ns string, commi
 	hooks := proxy.NewKill(at.at, at.moment, func(r *proxy.Request) bool { return r.Writes() && strings.Contains(r.Path, ns) }, w.kill)
 	w.proxy.Use(hooks)
 	defer w.proxy.Use(nil)
-	if p.child != nil {
-		p.child.proxy.Use(below{hooks, ns})
+	for _, c := range p.children() {
+		c.proxy.Use(below{hooks, ns})
 	}
 	if err := k.change(p, ctx); err != nil {
 		o.err = fmt.Errorf("%s: cannot change: %w", ns, err)
@@ -285,8 +287,8 @@ func (k killing) once(ctx context.Context, w *worker, template, ns string, commi
 	}
 	o.requests = hooks.Counted()
 	w.proxy.Use(nil)
-	if p.child != nil {
-		p.child.proxy.Use(nil)
+	for _, c := range p.children() {
+		c.proxy.Use(nil)
 	}
 	if k.meanwhile != nil {
 		if err := k.meanwhile(p, ctx); err != nil {
@@ -312,6 +314,9 @@ func (k killing) once(ctx context.Context, w *worker, template, ns string, commi
 		for _, v := range more {
 			wrong = append(wrong, ns+": "+v)
 		}
+	}
+	if err == nil && k.order != nil {
+		wrong = append(wrong, k.order(p)...)
 	}
 	if err != nil {
 		o.err = err
@@ -339,8 +344,8 @@ func (k killing) prepare(ctx context.Context, p *place) error {
 		}
 		return err
 	}
-	if p.child != nil {
-		if err := p.child.noted(ctx); err != nil {
+	for _, c := range p.children() {
+		if err := c.noted(ctx); err != nil {
 			return err
 		}
 	}

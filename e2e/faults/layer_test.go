@@ -50,58 +50,63 @@ func startFleet(t *testing.T) *fleetsim.Fleet {
 }
 
 // addChild gives the place a cluster that is up.
-func (p *place) addChild(ctx context.Context) error {
+func (p *place) addChild(ctx context.Context) (err error) {
+	p.child, err = p.addCluster(ctx, "it", p.ns)
+	return err
+}
+
+// addCluster gives the place a cluster of a name that is up, simulated under another one.
+func (p *place) addCluster(ctx context.Context, name, as string) (*child, error) {
 	c := &child{}
 	var err error
-	if c.cluster, err = p.fleet.Add(p.ns); err != nil {
-		return err
+	if c.cluster, err = p.fleet.Add(as); err != nil {
+		return nil, err
 	}
 	// A token goes through the proxy, a certificate does not.
 	text, err := c.cluster.Kubeconfig(fleetsim.Token, 1<<50)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	config, err := clientcmd.RESTConfigFromKubeConfig(text)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if c.client, err = client.New(config, client.Options{}); err != nil {
-		return err
+		return nil, err
 	}
 	if c.proxy, err = proxy.Start(text); err != nil {
-		return err
+		return nil, err
 	}
-	p.child = c
 	kubeconfig, err := c.proxy.Kubeconfig()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, o := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "apps"}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "bystander"}, Data: map[string]string{"value": "mine"}},
 	} {
 		if err := c.client.Create(ctx, o); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if err := p.apply(ctx, fmt.Sprintf(`apiVersion: cluster.x-k8s.io/v1beta2
 kind: Cluster
-metadata: {name: it, namespace: %[1]s, labels: {tier: tenant, worker: %[2]s}}
+metadata: {name: %[3]s, namespace: %[1]s, labels: {tier: tenant, worker: %[2]s, wave: %[3]s}}
 spec:
-  infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: LocalCluster, name: it}
-  controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: LocalControlPlane, name: it}
-`, p.ns, p.name)); err != nil {
-		return err
+  infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: LocalCluster, name: %[3]s}
+  controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: LocalControlPlane, name: %[3]s}
+`, p.ns, p.name, name)); err != nil {
+		return nil, err
 	}
 	u := stage.Object("cluster.x-k8s.io/v1beta2", "Cluster")
 	u.SetNamespace(p.ns)
-	u.SetName("it")
+	u.SetName(name)
 	up := `{"status":{"phase":"Provisioned","initialization":{"infrastructureProvisioned":true,"controlPlaneInitialized":true}}}`
 	if err := p.client.Status().Patch(ctx, u, client.RawPatch("application/merge-patch+json", []byte(up))); err != nil {
-		return err
+		return nil, err
 	}
-	return p.client.Create(ctx, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "it-kubeconfig", Labels: map[string]string{"cluster.x-k8s.io/cluster-name": "it"}},
+	return c, p.client.Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: name + "-kubeconfig", Labels: map[string]string{"cluster.x-k8s.io/cluster-name": name}},
 		Type:       "cluster.x-k8s.io/secret", Data: map[string][]byte{"value": kubeconfig},
 	})
 }
@@ -131,8 +136,12 @@ func (p *place) pushed(ctx context.Context, commit string) error { return p.has(
 
 // has is an error until the child has these layers of a commit, and no others.
 func (p *place) has(ctx context.Context, commit string, layers ...string) error {
+	return p.childHas(ctx, "it", commit, layers...)
+}
+
+func (p *place) childHas(ctx context.Context, name, commit string, layers ...string) error {
 	o := &v1alpha1.Child{}
-	if err := p.load(ctx, o, "it"); err != nil {
+	if err := p.load(ctx, o, name); err != nil {
 		return err
 	}
 	ready := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ReadyCondition)
@@ -318,7 +327,9 @@ func (p *place) beginTwo(ctx context.Context) error {
 }
 
 // expectLayer expects nothing but records in the tier.
-func expectLayer(*place) expectation { return expectation{may: []string{"secrets/it-"}} }
+func expectLayer(*place) expectation {
+	return expectation{may: []string{"secrets/it-", "secrets/later-"}}
+}
 
 // layerKills are the scenarios of a layer that is pushed to a child. Requests to the
 // child count like those to the tier.

@@ -36,8 +36,13 @@ type place struct {
 	// from is where the audit log was before the change, before what was there.
 	from   int64
 	before map[string]object
-	// child is nil if it has none.
-	child *child
+	// child is nil if it has none, later the one that a Rollout comes to last.
+	child, later *child
+}
+
+// children of the place.
+func (p *place) children() []*child {
+	return slices.DeleteFunc([]*child{p.child, p.later}, func(c *child) bool { return c == nil })
 }
 
 // object as the sweep finds it.
@@ -357,7 +362,7 @@ func (p *place) forgotten(ctx context.Context, owner, name string) error {
 func (p *place) clear(ctx context.Context) error {
 	var failures []error
 	if p.child != nil {
-		failures = append(failures, p.clearChild(ctx))
+		failures = append(failures, p.clearChildren(ctx))
 	}
 	for _, list := range []client.ObjectList{&kustomizev1.KustomizationList{}, &helmv2.HelmReleaseList{}, &sourcev1.HelmChartList{}, &sourcev1.HelmRepositoryList{}, &sourcev1.GitRepositoryList{}} {
 		if err := p.client.List(ctx, list, client.InNamespace(p.ns)); err != nil {
@@ -380,18 +385,24 @@ func (p *place) clear(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// clearChild takes the cluster first: with it the agent lets go of all that is below.
-func (p *place) clearChild(ctx context.Context) error {
-	cluster := stage.Object("cluster.x-k8s.io/v1beta2", "Cluster")
-	cluster.SetNamespace(p.ns)
-	cluster.SetName("it")
-	if err := errors.Join(p.remove(ctx, cluster), p.client.DeleteAllOf(ctx, &v1alpha1.Layer{}, client.InNamespace(p.ns))); err != nil {
-		return err
+// clearChildren takes the clusters first: with them the agent lets go of all that is below.
+func (p *place) clearChildren(ctx context.Context) error {
+	failures := []error{p.client.DeleteAllOf(ctx, &v1alpha1.Rollout{}, client.InNamespace(p.ns)), p.client.DeleteAllOf(ctx, &v1alpha1.Layer{}, client.InNamespace(p.ns))}
+	for name, c := range map[string]*child{"it": p.child, "later": p.later} {
+		if c == nil {
+			continue
+		}
+		cluster := stage.Object("cluster.x-k8s.io/v1beta2", "Cluster")
+		cluster.SetNamespace(p.ns)
+		cluster.SetName(name)
+		if err := p.remove(ctx, cluster); err != nil {
+			return err
+		}
+		failures = append(failures, await(ctx, patience, func(ctx context.Context) error { return p.gone(ctx, &v1alpha1.Child{}, name) }))
+		p.fleet.Remove(c.cluster.Name)
+		c.proxy.Close()
 	}
-	err := await(ctx, patience, func(ctx context.Context) error { return p.gone(ctx, &v1alpha1.Child{}, "it") })
-	p.fleet.Remove(p.ns)
-	p.child.proxy.Close()
-	return err
+	return errors.Join(failures...)
 }
 
 // remove deletes an object without what its finalizers stand for.

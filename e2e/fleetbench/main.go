@@ -43,6 +43,7 @@ type options struct {
 	children int
 	large    int
 	sharded  int
+	rollout  int
 	rest     time.Duration
 	// restAfter changes.
 	restAfter time.Duration
@@ -66,6 +67,7 @@ func run(ctx context.Context, args []string) error {
 	flags.IntVar(&o.children, "children", 1000, "number of children; 0 is none")
 	flags.IntVar(&o.large, "large", 5000, "number of children of a second fleet, of which only rest is measured; 0 is none")
 	flags.IntVar(&o.sharded, "sharded", 0, "number of children of a fleet that two replicas share, of which one is killed; 0 is none")
+	flags.IntVar(&o.rollout, "rollout", 0, "number of children of a fleet over which a Rollout brings a commit in five waves, 2 % of them dead and 1 % failing; 0 is none")
 	flags.DurationVar(&o.rest, "rest", 3*time.Minute, "how long rest is measured after the fleet was seeded")
 	flags.DurationVar(&o.restAfter, "rest-after", 3*time.Minute, "how long rest is measured after changes")
 	flags.DurationVar(&o.settle, "settle", 20*time.Second, "pause before each measurement")
@@ -100,7 +102,7 @@ func run(ctx context.Context, args []string) error {
 	for _, fleet := range []struct {
 		children int
 		measure  func(context.Context, options) ([]result, error)
-	}{{o.children, measure}, {o.large, measureLarge}, {o.sharded, measureShards}} {
+	}{{o.children, measure}, {o.large, measureLarge}, {o.sharded, measureShards}, {o.rollout, measureRollout}} {
 		if fleet.children == 0 {
 			continue
 		}

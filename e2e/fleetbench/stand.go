@@ -187,7 +187,7 @@ func listOf(apiVersion, kind string) *unstructured.UnstructuredList {
 func (s *stand) declareCluster(ctx context.Context, name string, kubeconfig []byte) error {
 	cluster := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
-		"metadata": map[string]any{"name": name, "namespace": namespace, "labels": map[string]any{"cascade.dev/tier": "tenant"}},
+		"metadata": map[string]any{"name": name, "namespace": namespace, "labels": map[string]any{"cascade.dev/tier": "tenant", waveLabel: waveOf(name)}},
 		"spec": map[string]any{
 			"clusterNetwork":    map[string]any{"pods": map[string]any{"cidrBlocks": []any{"10.244.0.0/16"}}, "services": map[string]any{"cidrBlocks": []any{"10.96.0.0/16"}}},
 			"infrastructureRef": map[string]any{"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "LocalCluster", "name": name},

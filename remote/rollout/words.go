@@ -7,7 +7,6 @@ import (
 
 	"github.com/robfig/cron/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
@@ -90,13 +89,6 @@ func Check(spec *v1alpha1.RolloutSpec) error {
 	windows := []*v1alpha1.RolloutWindow{spec.Window}
 	selectors := []*metav1.LabelSelector{spec.ClusterSelector}
 	for i := range spec.Waves {
-		w := &spec.Waves[i]
-		if w.MaxConcurrent.Type == intstr.Int && w.MaxConcurrent.IntVal < 1 {
-			return fmt.Errorf("cannot use maxConcurrent %d of wave %s: it must be at least 1, or in per cent; suspend the Rollout to let none begin", w.MaxConcurrent.IntVal, w.Name)
-		}
-		if w.MaxFailures.Type == intstr.Int && w.MaxFailures.IntVal < 0 {
-			return fmt.Errorf("cannot use maxFailures %d of wave %s: it must be at least 0, or in per cent", w.MaxFailures.IntVal, w.Name)
-		}
 		windows = append(windows, spec.Waves[i].Window)
 		selectors = append(selectors, spec.Waves[i].Selector)
 	}

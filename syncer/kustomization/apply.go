@@ -46,11 +46,12 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 	obj.Status.Inventory = refs(sync.Inventory)
 	r.FirstSync.Note(kustomizev1.KustomizationKind, run.name(), sync.Creation)
 	// What goes with a Cluster is looked at again: nothing tells when that is gone.
-	final := err == nil && sync.Complete && !run.composed.unsettled() && !sync.Creation.Blocked() && !sync.Plan.Blocked() && !sync.Pending &&
+	final := err == nil && sync.Complete && !run.composed.waits() && !sync.Creation.Blocked() && !sync.Plan.Blocked() && !sync.Pending &&
 		len(sync.Plan.OfCluster) == 0 && len(sync.Drifted) == 0 && run.memo.Watches()
 	var unrecorded *apply.RecordError
 	run.known.synced(run, !errors.As(err, &unrecorded), final, r.sweepAt(run.start))
 	r.tell(run, sync)
+	r.noteComposition(run, err == nil && !sync.Creation.Blocked())
 	if unrecorded != nil && apierrors.IsConflict(unrecorded) {
 		// The spec was changed while it was reconciled, which is no failure: the change
 		// wakes the next reconcile.

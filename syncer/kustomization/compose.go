@@ -40,12 +40,15 @@ type composed struct {
 	kept []inventory.Entry
 	// held Clusters keep what is in place.
 	held map[types.NamespacedName]hold
-	// waiting says which workers wait for their control planes.
+	// waiting says which workers wait for their control planes, late of which Clusters.
 	waiting []string
+	late    map[types.NamespacedName]bool
+	// facts that it was composed of.
+	facts compose.Facts
 }
 
-// unsettled reports whether something is waited for that no event tells of.
-func (c *composed) unsettled() bool {
+// waits reports whether something is waited for that no event tells of.
+func (c *composed) waits() bool {
 	if c == nil {
 		return false
 	}
@@ -67,7 +70,11 @@ func (r *Reconciler) pins(ctx context.Context, run *run) *end {
 		return again(time.Second)
 	case err != nil:
 		return &end{err: err}
-	case run.governed == nil:
+	}
+	key := sourceKey(run.Obj)
+	r.Sources.Snapshots.Retain(holderOf(run.name()), run.governed.needs(key)...)
+	if run.governed == nil {
+		run.known.ungoverned()
 		return nil
 	}
 	if run.Obj.Spec.KubeConfig != nil {
@@ -93,7 +100,7 @@ func (r *Reconciler) compose(ctx context.Context, run *run) *end {
 		return r.failed(ctx, run, meta.BuildFailedReason, render.Mask(err, run.sensitive()))
 	}
 	f.Owned = owned
-	run.composed = &composed{held: held}
+	run.composed = &composed{held: held, late: map[types.NamespacedName]bool{}}
 	if err := r.judgeVersions(ctx, run, &f); err != nil {
 		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
 	}
@@ -102,7 +109,7 @@ func (r *Reconciler) compose(ctx context.Context, run *run) *end {
 	}
 	composition := compose.Compose(f)
 	mark(composition, f)
-	run.composed.kept = composition.Kept
+	run.composed.kept, run.composed.facts = composition.Kept, f
 	whole := len(held) == 0 && len(f.Waiting) == 0
 	for _, pin := range f.Pins {
 		whole = whole && pin.Revision == run.snapshot.Revision
@@ -174,12 +181,10 @@ func sameRevision(a, b string) bool {
 func (r *Reconciler) older(
 	ctx context.Context, obj *kustomizev1.Kustomization, revision string, newest *compose.Rendering, g *governed, of revisions,
 ) (*compose.Rendering, hold, error) {
-	var snapshot *source.Snapshot
-	if r.Older != nil {
-		snapshot = r.Older.At(sourceKey(obj), revision)
-	}
+	from := sourceKey(obj)
+	snapshot := r.Sources.Snapshots.At(from, revision)
 	if snapshot == nil {
-		return nil, hold{v1alpha1.ReasonRevisionMissing, "its Rollout lets it have revision " + revision + ", which has not been fetched, or is not in the source any more"}, nil
+		return nil, r.missing(from, revision), nil
 	}
 	if same, err := of.rendering.Reads.Unchanged(snapshot); err != nil {
 		return nil, hold{}, err
@@ -203,6 +208,18 @@ func (r *Reconciler) older(
 		objects = rendering.Objects
 	}
 	return compose.Read(revision, objects, g.releases), hold{}, nil
+}
+
+// missing is why a revision is not there.
+func (r *Reconciler) missing(key source.Key, revision string) hold {
+	what := "its Rollout lets it have revision " + revision + ", "
+	if err := r.Sources.Snapshots.Failure(key, revision); err != nil {
+		return hold{v1alpha1.ReasonRevisionMissing, what + err.Error()}
+	}
+	if !r.Sources.Fetched[key.Kind] {
+		return hold{v1alpha1.ReasonRevisionMissing, what + "and another process fetches " + key.Kind + "s; let the one that reconciles Kustomizations do it (--controllers)"}
+	}
+	return hold{v1alpha1.ReasonSourceNotReady, what + "which has not been fetched yet"}
 }
 
 // mark writes the revision that it may have on each pinned Cluster, and on each HelmRelease
@@ -253,8 +270,9 @@ func (r *Reconciler) tellRollout(run *run) *end {
 	was := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.RolloutPendingCondition)
 	isNew := was == nil || was.Message != message
 	status.SetCondition(obj, v1alpha1.RolloutPendingCondition, metav1.ConditionTrue, reason, "%s", message)
-	if reason == v1alpha1.ReasonRolloutPending || reason == v1alpha1.ReasonRollingOut {
-		return nil
+	switch reason {
+	case v1alpha1.ReasonRolloutPending, v1alpha1.ReasonSourceNotReady, v1alpha1.ReasonRollingOut:
+		return nil // it passes
 	}
 	status.MarkFailing(obj, reason, errors.New(message))
 	if isNew {
@@ -266,7 +284,8 @@ func (r *Reconciler) tellRollout(run *run) *end {
 // reasons of holds, those first that a person has to see to.
 func holdReasons() []string {
 	return []string{
-		v1alpha1.ReasonRolloutConflict, v1alpha1.ReasonUnsupportedVersionStep, meta.BuildFailedReason, v1alpha1.ReasonRevisionMissing, v1alpha1.ReasonRolloutPending,
+		v1alpha1.ReasonRolloutConflict, v1alpha1.ReasonUnsupportedVersionStep, meta.BuildFailedReason, v1alpha1.ReasonRevisionMissing,
+		v1alpha1.ReasonSourceNotReady, v1alpha1.ReasonRolloutPending,
 	}
 }
 

@@ -12,24 +12,17 @@ import (
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/remote/rollout"
 	"github.com/cascade-gitops/cascade/syncer/compose"
 	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
-
-// Older has snapshots of revisions that are not the newest ones of their sources any more.
-type Older interface {
-	// At returns the snapshot of a source at a revision, nil if it is not there.
-	At(key source.Key, revision string) *source.Snapshot
-}
 
 // Clusters are those of the tier, as they were last seen. Package clusters has them.
 type Clusters interface {
@@ -85,7 +78,7 @@ func (g *governed) waits() bool {
 // govern finds the Rollouts that move a Kustomization, and what they let its Clusters have.
 // It reads the cache alone.
 func (r *Reconciler) govern(ctx context.Context, obj *kustomizev1.Kustomization) (*governed, error) {
-	rollouts, err := r.rolloutsOf(ctx, obj)
+	rollouts, err := r.rollouts.of(ctx, r.Client, obj)
 	if err != nil || len(rollouts) == 0 {
 		return nil, err
 	}
@@ -107,28 +100,13 @@ func (r *Reconciler) govern(ctx context.Context, obj *kustomizev1.Kustomization)
 			name.Name = ref.Name
 		}
 		g.releases.Known[name] = true
-		g.take(name, r.labelsOf(name, child.Labels), rollouts, child.Status.Rollouts)
+		g.take(name, rollout.Of(rollouts, r.labelsOf(name, child.Labels)).Kustomization(obj.Name), child)
 	}
-	if err := r.childless(obj.Namespace, rollouts, g); err != nil {
+	if err := r.childless(obj, rollouts, g); err != nil {
 		return nil, err
 	}
 	g.identify()
 	return g, nil
-}
-
-// rolloutsOf are the Rollouts that move a Kustomization.
-func (r *Reconciler) rolloutsOf(ctx context.Context, obj *kustomizev1.Kustomization) ([]v1alpha1.Rollout, error) {
-	if !r.rollouts {
-		return nil, nil
-	}
-	list := &v1alpha1.RolloutList{}
-	err := r.Client.List(ctx, list, client.InNamespace(obj.Namespace), client.MatchingFields{rolloutIndex: obj.Name}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, fmt.Errorf("cannot list Rollouts: %w", err)
-	}
-	rollouts := slices.DeleteFunc(slices.Clone(list.Items), func(o v1alpha1.Rollout) bool { return !o.DeletionTimestamp.IsZero() })
-	slices.SortFunc(rollouts, func(a, b v1alpha1.Rollout) int { return strings.Compare(a.Name, b.Name) })
-	return rollouts, nil
 }
 
 // labelsOf are the labels by which a Cluster is selected. Those of its Child are as old as
@@ -142,44 +120,31 @@ func (r *Reconciler) labelsOf(cluster types.NamespacedName, ofChild map[string]s
 	return ofChild
 }
 
-// take finds out what Rollouts let one Cluster have.
-func (g *governed) take(cluster types.NamespacedName, of map[string]string, rollouts []v1alpha1.Rollout, has []v1alpha1.ChildRollout) {
-	var by []string
-	var pin compose.Pin
-	for i := range rollouts {
-		name := rollouts[i].Name
-		n := slices.IndexFunc(has, func(r v1alpha1.ChildRollout) bool { return r.Name == name })
-		if n >= 0 {
-			pin = compose.Pin{Revision: has[n].Revision, Run: has[n].Run}
-		} else if !selects(&rollouts[i], of) {
-			continue
-		}
-		by = append(by, name)
-	}
+// take finds out what Rollouts let one Cluster have. child is nil for a Cluster that has
+// none.
+func (g *governed) take(cluster types.NamespacedName, mover rollout.Mover, child *v1alpha1.Child) {
 	switch {
-	case len(by) == 0:
-	case len(by) > 1:
-		g.held[cluster] = hold{v1alpha1.ReasonRolloutConflict, "Rollouts " + strings.Join(by, " and ") + " both move it; delete one, or give them other clusterSelectors"}
-	case pin.Revision == "":
-		g.held[cluster] = hold{v1alpha1.ReasonRolloutPending, "it waits for Rollout " + by[0]}
-	default:
-		g.pins[cluster] = pin
+	case !mover.Moves():
+		return
+	case len(mover.Conflict) > 0:
+		g.held[cluster] = hold{v1alpha1.ReasonRolloutConflict, "Rollouts " + strings.Join(mover.Conflict, " and ") + " both move it; delete one, or give them other clusterSelectors"}
+		return
+	case child == nil:
+		g.held[cluster] = hold{v1alpha1.ReasonRolloutPending, "it has no Child yet that Rollout " + mover.Name + " could give a revision"}
+		return
 	}
-}
-
-// selects reports whether a Rollout selects a Cluster with these labels. A selector that
-// cannot be used selects it: nothing moves early.
-func selects(rollout *v1alpha1.Rollout, of map[string]string) bool {
-	if rollout.Spec.ClusterSelector == nil {
-		return true
+	for _, r := range child.Status.Rollouts {
+		if r.Name == mover.Name && r.Revision != "" {
+			g.pins[cluster] = compose.Pin{Revision: r.Revision, Run: r.Run}
+			return
+		}
 	}
-	selector, err := metav1.LabelSelectorAsSelector(rollout.Spec.ClusterSelector)
-	return err != nil || selector.Matches(labels.Set(of))
+	g.held[cluster] = hold{v1alpha1.ReasonRolloutPending, "Rollout " + mover.Name + " has not let it have a revision yet"}
 }
 
 // childless holds Clusters that exist and have no Child, to which nobody could have
 // given a revision. A Cluster that does not exist yet is created from the newest one.
-func (r *Reconciler) childless(namespace string, rollouts []v1alpha1.Rollout, g *governed) error {
+func (r *Reconciler) childless(obj *kustomizev1.Kustomization, rollouts []v1alpha1.Rollout, g *governed) error {
 	if r.Clusters == nil {
 		return nil
 	}
@@ -189,7 +154,7 @@ func (r *Reconciler) childless(namespace string, rollouts []v1alpha1.Rollout, g 
 		return errClustersUnknown
 	}
 	r.Clusters.Each(func(name types.NamespacedName) {
-		if name.Namespace != namespace || g.releases.Known[name] {
+		if name.Namespace != obj.Namespace || g.releases.Known[name] {
 			return
 		}
 		u, ok := r.Clusters.Get(name)
@@ -197,11 +162,7 @@ func (r *Reconciler) childless(namespace string, rollouts []v1alpha1.Rollout, g 
 			return
 		}
 		g.releases.Known[name] = true
-		g.take(name, u.GetLabels(), rollouts, nil)
-		if h, held := g.held[name]; held {
-			h.why += ", and has no Child yet"
-			g.held[name] = h
-		}
+		g.take(name, rollout.Of(rollouts, u.GetLabels()).Kustomization(obj.Name), nil)
 	})
 	return nil
 }
@@ -236,6 +197,22 @@ func (r *Reconciler) releasesIn(ctx context.Context, namespace string) (compose.
 
 func byName(a, b types.NamespacedName) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+}
+
+// needs are the revisions that some Cluster may have.
+func (g *governed) needs(key source.Key) []source.Pinned {
+	if g == nil {
+		return nil
+	}
+	set := map[string]bool{}
+	for _, pin := range g.pins {
+		set[pin.Revision] = true
+	}
+	var list []source.Pinned
+	for _, revision := range slices.Sorted(maps.Keys(set)) {
+		list = append(list, source.Pinned{Key: key, Revision: revision})
+	}
+	return list
 }
 
 // identify sets the id.

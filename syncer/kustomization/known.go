@@ -13,6 +13,8 @@ type known struct {
 	progress map[types.NamespacedName]*progress
 	// declarations of those that have not applied what they declare.
 	declarations map[types.NamespacedName]declaration
+	// onComposed is told of Compositions that changed.
+	onComposed []func(types.NamespacedName)
 }
 
 // of returns what is known of a Kustomization, from now on at least.

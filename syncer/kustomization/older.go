@@ -83,6 +83,13 @@ func (p *progress) judgedVersions(judged map[types.NamespacedName]string) {
 	p.versions = judged
 }
 
+// ungoverned forgets what only a Rollout asks for.
+func (p *progress) ungoverned() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.composition, p.older, p.versions, p.running = nil, nil, nil, nil
+}
+
 // applied reports whether what a key identifies was applied completely before.
 func (p *progress) applied(key string) bool {
 	p.mu.Lock()

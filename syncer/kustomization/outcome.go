@@ -169,7 +169,7 @@ func (r *Reconciler) succeeded(ctx context.Context, run *run) *end {
 	if run.sync != nil && run.sync.HandOver != nil {
 		next = min(next, handOverPoll)
 	}
-	if run.composed.unsettled() {
+	if run.composed.waits() {
 		next = min(next, rolloutPoll)
 	}
 	return again(next)

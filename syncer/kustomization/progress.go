@@ -56,6 +56,10 @@ type progress struct {
 	older map[string]olderRendering
 	// versions of Kubernetes that were declared of Clusters when they were judged.
 	versions map[types.NamespacedName]string
+	// composition is there while a Rollout governs it; running are versions of Kubernetes that
+	// clusters had a moment ago.
+	composition *composition
+	running     map[types.NamespacedName]running
 	// corrections of drift since things were calm, and the last of them.
 	corrections int
 	corrected   time.Time

@@ -207,7 +207,7 @@ func TestCovers(t *testing.T) {
 			}
 			p := &progress{rendered: tc.rendered}
 			for range 2 {
-				covers, known := p.covers(tc.obj, snapshot)
+				covers, known := p.covers(tc.obj, snapshot, nil)
 				if covers != tc.covers || known != tc.known {
 					t.Errorf("%s: covers() = %t, %t", tc.reason, covers, known)
 				}

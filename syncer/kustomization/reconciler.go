@@ -105,15 +105,10 @@ type Reconciler struct {
 	Rules   Rules
 	// Claims tells which objects are others'.
 	Claims *claim.Claims
-	// Older has the snapshots that Rollouts hold Clusters at. Nil has none: Clusters which
-	// may not have the newest revision keep what is in place.
-	Older Older
 	// Clusters of the tier; nil if nobody follows them.
 	Clusters Clusters
 
-	// rollouts: the kind Rollout was there when the agent started. Without it nothing is
-	// looked for.
-	rollouts bool
+	rollouts rolloutKind
 	store    *status.Store[*kustomizev1.Kustomization]
 	// applier is apply.New but in tests of the steps.
 	applier func(*apply.Cluster, apply.Owner, *memo.Memo) applier
@@ -135,6 +130,7 @@ type applier interface {
 
 // open makes what the reconciler keeps; it is called before the first reconcile.
 func (r *Reconciler) open() {
+	r.rollouts.now = r.Now
 	r.applier = func(c *apply.Cluster, owner apply.Owner, memo *memo.Memo) applier {
 		return apply.New(c, owner, memo, r.Now)
 	}
@@ -201,6 +197,7 @@ func (r *Reconciler) forget(name types.NamespacedName) {
 	r.Memo.Forget(name)
 	r.Rights.Forget(name)
 	r.FirstSync.Note(kustomizev1.KustomizationKind, name, nil)
+	r.Sources.Snapshots.Retain(holderOf(name))
 	r.Metrics.Forget(kustomizev1.KustomizationKind, name)
 }
 

@@ -5,87 +5,141 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
+	"time"
 
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/wake"
+
+	snapshots "github.com/cascade-gitops/cascade/syncer/source"
 )
 
-// rolloutIndex has Rollouts by the name of the Kustomization that they move.
-const rolloutIndex = "cascade.kustomizationRef"
+// rolloutsAgain is how soon the kind Rollout is looked for again where it is missing: the
+// definitions may be those of an earlier version.
+const rolloutsAgain = 30 * time.Second
 
-// kindIsThere reports whether the API server serves one of our kinds. One that is installed
-// later is found when the agent starts anew; definitions come with the agent.
-func kindIsThere(mgr ctrl.Manager, kind string) (bool, error) {
-	_, err := mgr.GetRESTMapper().RESTMapping(schema.GroupKind{Group: v1alpha1.GroupVersion.Group, Kind: kind}, v1alpha1.GroupVersion.Version)
-	if apimeta.IsNoMatchError(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("cannot look up kind %s: %w", kind, err)
-	}
-	return true, nil
+// rolloutKind reads Rollouts where their kind is served. The zero value has not looked yet.
+// It is safe for concurrent use.
+type rolloutKind struct {
+	now func() time.Time
+
+	mu     sync.Mutex
+	served bool
+	asked  time.Time
 }
 
-// watchRollouts completes the controller, which wakes Kustomizations when a Rollout that
-// moves one changes, and when a Child may have another revision. Children are watched from
-// the first such Rollout on: where there is none, nothing of them is read.
-func (r *Reconciler) watchRollouts(ctx context.Context, mgr ctrl.Manager, b *builder.Builder, lot reconcile.Reconciler) error {
-	err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.Rollout{}, rolloutIndex, func(o client.Object) []string {
-		if ref := o.(*v1alpha1.Rollout).Spec.Moves.KustomizationRef; ref != nil {
-			return []string{ref.Name}
+// isServed reports whether there is the kind, as of a moment ago.
+func (k *rolloutKind) isServed(mapper apimeta.RESTMapper) (bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.served || !k.asked.IsZero() && k.now().Sub(k.asked) < rolloutsAgain {
+		return k.served, nil
+	}
+	gvk := v1alpha1.GroupVersion.WithKind("Rollout")
+	switch _, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version); {
+	case apimeta.IsNoMatchError(err):
+	case err != nil:
+		return false, fmt.Errorf("cannot find out whether this tier has Rollouts: %w", err)
+	default:
+		k.served = true
+	}
+	k.asked = k.now()
+	return k.served, nil
+}
+
+// of are the Rollouts that move a Kustomization, nil if there are none. They must not be
+// changed.
+func (k *rolloutKind) of(ctx context.Context, c client.Client, obj *kustomizev1.Kustomization) ([]v1alpha1.Rollout, error) {
+	served, err := k.isServed(c.RESTMapper())
+	if err != nil || !served {
+		return nil, err
+	}
+	list := &v1alpha1.RolloutList{}
+	if err := c.List(ctx, list, client.InNamespace(obj.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("cannot list Rollouts: %w", err)
+	}
+	var moving []v1alpha1.Rollout
+	for i := range list.Items {
+		if ref := list.Items[i].Spec.Moves.KustomizationRef; ref != nil && ref.Name == obj.Name && list.Items[i].DeletionTimestamp.IsZero() {
+			moving = append(moving, list.Items[i])
 		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("cannot index Rollouts: %w", err)
 	}
-	var c controller.Controller
-	var once sync.Once
-	children := func(ctx context.Context) {
-		once.Do(func() {
-			watch := ctrlsource.Kind(mgr.GetCache(), client.Object(&v1alpha1.Child{}), &handler.Funcs{
-				CreateFunc: func(ctx context.Context, e event.CreateEvent, queue wake.Queue) { r.onChild(ctx, e.Object, queue) },
-				UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue wake.Queue) { r.onChild(ctx, e.ObjectNew, queue) },
-				DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue wake.Queue) { r.onChild(ctx, e.Object, queue) },
-			}, otherPins())
-			if err := c.Watch(watch); err != nil {
-				log.FromContext(ctx).Error(err, "cannot watch Children; Kustomizations with Rollouts notice new pins at their interval")
-			}
-		})
-	}
-	onRollout := func(ctx context.Context, o client.Object, queue wake.Queue) {
-		if ref := o.(*v1alpha1.Rollout).Spec.Moves.KustomizationRef; ref != nil {
-			children(ctx)
-			wake.Enqueue(queue, types.NamespacedName{Namespace: o.GetNamespace(), Name: ref.Name}, wake.PriorityChanged, wake.TouchDelay)
+	slices.SortFunc(moving, func(a, b v1alpha1.Rollout) int { return strings.Compare(a.Name, b.Name) })
+	return moving, nil
+}
+
+// rolloutWatch wakes Kustomizations when a Rollout that moves one changes, and when a
+// Child may have another revision. It begins when there is the kind. Children are watched
+// from the first such Rollout on: where there is none, nothing of them is read.
+type rolloutWatch struct {
+	reconciler *Reconciler
+	mapper     apimeta.RESTMapper
+	cache      cache.Cache
+	controller controller.Controller
+	once       sync.Once
+}
+
+// NeedLeaderElection says who watches: the one that reconciles.
+func (w *rolloutWatch) NeedLeaderElection() bool { return true }
+
+// Start waits for the kind, begins the watch, and ends.
+func (w *rolloutWatch) Start(ctx context.Context) error {
+	ticks := time.NewTicker(rolloutsAgain)
+	defer ticks.Stop()
+	for {
+		if served, err := w.reconciler.rollouts.isServed(w.mapper); err == nil && served {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticks.C:
 		}
 	}
-	b = b.Watches(&v1alpha1.Rollout{}, &handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, queue wake.Queue) { onRollout(ctx, e.Object, queue) },
+	err := w.controller.Watch(source.Kind(w.cache, client.Object(&v1alpha1.Rollout{}), &handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, queue wake.Queue) { w.onRollout(ctx, e.Object, queue) },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue wake.Queue) {
-			onRollout(ctx, e.ObjectNew, queue)
-			if before := e.ObjectOld.(*v1alpha1.Rollout).Spec.Moves.KustomizationRef; before != nil {
-				onRollout(ctx, e.ObjectOld, queue)
-			}
+			w.onRollout(ctx, e.ObjectOld, queue) // it may have moved another one
+			w.onRollout(ctx, e.ObjectNew, queue)
 		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue wake.Queue) { onRollout(ctx, e.Object, queue) },
-	}, builder.WithPredicates(otherRollout()))
-	c, err = b.Build(lot)
-	return err
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue wake.Queue) { w.onRollout(ctx, e.Object, queue) },
+	}, otherRollout()))
+	if err != nil {
+		return fmt.Errorf("cannot watch Rollouts: %w", err)
+	}
+	return nil
+}
+
+func (w *rolloutWatch) onRollout(ctx context.Context, o client.Object, queue wake.Queue) {
+	ref := o.(*v1alpha1.Rollout).Spec.Moves.KustomizationRef
+	if ref == nil {
+		return
+	}
+	w.once.Do(func() {
+		onChild := w.reconciler.onChild
+		err := w.controller.Watch(source.Kind(w.cache, client.Object(&v1alpha1.Child{}), &handler.Funcs{
+			CreateFunc: func(ctx context.Context, e event.CreateEvent, queue wake.Queue) { onChild(ctx, e.Object, queue) },
+			UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue wake.Queue) { onChild(ctx, e.ObjectNew, queue) },
+			DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue wake.Queue) { onChild(ctx, e.Object, queue) },
+		}, otherPins()))
+		if err != nil {
+			log.FromContext(ctx).Error(err, "cannot watch Children; Kustomizations with Rollouts notice new pins at their interval")
+		}
+	})
+	wake.Enqueue(queue, types.NamespacedName{Namespace: o.GetNamespace(), Name: ref.Name}, wake.PriorityChanged, wake.TouchDelay)
 }
 
 // otherRollout passes changes of a Rollout that mean something to the Kustomization which
@@ -103,7 +157,7 @@ func otherRollout() predicate.Predicate {
 	}}
 }
 
-// otherPins passes changes of a Child by which it may have another revision.
+// otherPins passes Children that come, go, or may have another revision.
 func otherPins() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, after := e.ObjectOld.(*v1alpha1.Child), e.ObjectNew.(*v1alpha1.Child)
@@ -126,4 +180,21 @@ func (r *Reconciler) onChild(ctx context.Context, child client.Object, queue wak
 			wake.Enqueue(queue, types.NamespacedName{Namespace: child.GetNamespace(), Name: ref.Name}, wake.PriorityChanged, wake.TouchDelay)
 		}
 	}
+}
+
+// holderOf is who retains revisions for the Clusters of a Kustomization.
+func holderOf(name types.NamespacedName) snapshots.Holder {
+	return snapshots.Holder{Kind: kustomizev1.KustomizationKind, NamespacedName: name}
+}
+
+// onKept wakes Kustomizations that wait for a revision which was fetched, or cannot be.
+func (r *Reconciler) onKept(_ context.Context, queue wake.Queue) error {
+	r.Sources.Snapshots.OnKept(func(holders []snapshots.Holder) {
+		for _, h := range holders {
+			if h == holderOf(h.NamespacedName) {
+				wake.Enqueue(queue, h.NamespacedName, wake.PriorityChanged, 0)
+			}
+		}
+	})
+	return nil
 }

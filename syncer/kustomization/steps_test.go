@@ -18,8 +18,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/meta/testrestmapper"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/record"
@@ -83,18 +85,30 @@ type steps struct {
 // take reads what the test declares into a run, as Reconcile does.
 func take(t *testing.T, obj *kustomizev1.Kustomization, objects ...client.Object) *steps {
 	t.Helper()
+	return takeWith(t, nil, obj, objects...)
+}
+
+// takeWith is take in a cluster that has more kinds.
+func takeWith(t *testing.T, kinds []func(*runtime.Scheme) error, obj *kustomizev1.Kustomization, objects ...client.Object) *steps {
+	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
+	for _, add := range append([]func(*runtime.Scheme) error{
 		clientgoscheme.AddToScheme, kustomizev1.AddToScheme, helmv2.AddToScheme, sourcev1.AddToScheme, apiextensionsv1.AddToScheme,
-	} {
+	}, kinds...) {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
 	}
 	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "here"}}
 	kind := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "kustomizations.kustomize.toolkit.fluxcd.io"}}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(objects, obj, system, kind)...).
-		WithStatusSubresource(&kustomizev1.Kustomization{}).Build()
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(objects, obj, system, kind)...).WithStatusSubresource(&kustomizev1.Kustomization{})
+	if kinds != nil {
+		mapper := apimeta.MultiRESTMapper{testrestmapper.TestOnlyStaticRESTMapper(scheme)}
+		own := apimeta.NewDefaultRESTMapper([]schema.GroupVersion{{Group: "controlplane.cluster.x-k8s.io", Version: "v1beta1"}})
+		own.Add(schema.GroupVersionKind{Group: "controlplane.cluster.x-k8s.io", Version: "v1beta1", Kind: "LocalControlPlane"}, apimeta.RESTScopeNamespace)
+		builder = builder.WithRESTMapper(append(mapper, own))
+	}
+	c := builder.Build()
 	s := &steps{client: c, events: record.NewFakeRecorder(100), cluster: &fakeApplier{}, now: noon}
 	local := &apply.Cluster{Client: c}
 	s.Reconciler = &Reconciler{

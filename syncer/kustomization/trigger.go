@@ -88,6 +88,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		WatchesRawSource(index.OnSnapshot(r.Sources.Snapshots, r.urgency)).
 		WatchesRawSource(ctrlsource.Func(r.onTouch)).
 		WatchesRawSource(ctrlsource.Func(r.onRights)).
+		WatchesRawSource(ctrlsource.Func(r.onKept)).
 		WatchesRawSource(wake.OnRelease(r.FirstSync, kustomizev1.KustomizationKind)).
 		WatchesRawSource(ctrlsource.Func(lot.Open)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: r.Rules.Retries.RateLimiter()})
@@ -104,13 +105,11 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		b = b.Watches(o, index.UsersOf(find.KindOf(o)), builder.WithPredicates(wake.NewArtifact()))
 	}
 	index.WatchConfigs(b, configs)
-	if r.rollouts, err = kindIsThere(mgr, "Rollout"); err != nil {
+	c, err := b.Build(lot)
+	if err != nil {
 		return err
 	}
-	if !r.rollouts {
-		return b.Complete(lot)
-	}
-	return r.watchRollouts(ctx, mgr, b, lot)
+	return mgr.Add(&rolloutWatch{reconciler: r, mapper: mgr.GetRESTMapper(), cache: mgr.GetCache(), controller: c})
 }
 
 // index finds Kustomizations by what they refer to.

@@ -45,10 +45,8 @@ func (r *Reconciler) judgeVersions(ctx context.Context, run *run, f *compose.Fac
 		if err != nil {
 			return err
 		}
-		err = rollout.VersionStep(rollout.RunningVersion(there, controlPlane), declared.ControlPlane)
 		var refused *rollout.VersionError
-		if errors.As(err, &refused) {
-			refused.Cluster = name
+		if errors.As(ofCluster(rollout.VersionStep(rollout.RunningVersion(there, controlPlane), declared.ControlPlane), name), &refused) {
 			run.composed.held[name] = hold{refused.Reason(), refused.Error()}
 			continue
 		}
@@ -59,7 +57,7 @@ func (r *Reconciler) judgeVersions(ctx context.Context, run *run, f *compose.Fac
 		early := declared.Early(reported)
 		for _, w := range early {
 			e := inventory.Entry{Namespace: w.Object.Namespace, Name: w.Object.Name, Group: w.Object.Group, Kind: w.Object.Kind}
-			f.Waiting[e.ID()] = true
+			f.Waiting[e.ID()], run.composed.late[name] = true, true
 			run.composed.waiting = append(run.composed.waiting, fmt.Sprintf("%s of Cluster %s waits for its control plane, which runs %s, to run %s",
 				w.Object, name.Name, reported, w.Version))
 		}
@@ -69,6 +67,15 @@ func (r *Reconciler) judgeVersions(ctx context.Context, run *run, f *compose.Fac
 	}
 	run.known.judgedVersions(judged)
 	return nil
+}
+
+// ofCluster says which Cluster a step of Kubernetes' version is refused for.
+func ofCluster(err error, name types.NamespacedName) error {
+	var refused *rollout.VersionError
+	if errors.As(err, &refused) {
+		refused.Cluster = name
+	}
+	return err
 }
 
 // controlPlaneOf reads a Cluster and its control plane; nil for what is not there. Only what

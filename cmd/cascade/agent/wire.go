@@ -78,6 +78,8 @@ type shared struct {
 	metrics  *metrics.Metrics
 	features features
 	claims   *claim.Claims
+	// compositions are nil if Kustomizations are not reconciled.
+	compositions remote.Compositions
 	// stages are the kinds that are applied before the rest.
 	stages map[schema.GroupKind]struct{}
 	// decryption lacks its client and tokens.
@@ -259,7 +261,7 @@ func (w *wiring) kustomizations(ctx context.Context) error {
 		Stalls: w.stalls,
 		Client: mgr.GetClient(), Targets: w.targets, Memo: clean, Rights: accounts, FirstSync: w.firstSync, Sources: w.finder, Claims: w.claims,
 		Events: w.events("kustomize-controller"), Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(), Random: w.program.Rand,
-		Workers: w.workers, Older: w.older(), Clusters: w.clusters,
+		Workers: w.workers, Clusters: w.clusters,
 		Rules: kustomization.Rules{
 			Drift: kustomization.DriftMode(o.kustomize.drift), Sweep: o.kustomize.sweep,
 			NoCrossNamespaceRefs: o.references.noCrossNamespace, RequeueDependency: o.references.requeue, Stages: w.stages,
@@ -268,14 +270,19 @@ func (w *wiring) kustomizations(ctx context.Context) error {
 			Dependencies: w.dependencies(), Decryption: decryption, Retries: o.pauses.retries(),
 		},
 	}
-	w.claims.Kustomizations = r
+	w.claims.Kustomizations, w.compositions = r, compositions{r}
 	return r.SetupWithManager(ctx, mgr, o.concurrency.kustomizations, w.configs)
 }
 
-// older is where the snapshots are that Rollouts hold Clusters at, if anything keeps them.
-func (w *wiring) older() kustomization.Older {
-	older, _ := any(w.finder.Snapshots).(kustomization.Older)
-	return older
+// compositions show the Rollouts what Kustomizations declare of Clusters.
+type compositions struct{ *kustomization.Reconciler }
+
+// Of implements remote.Compositions.
+func (c compositions) Of(name types.NamespacedName) remote.Composition {
+	if of := c.Composed(name); of != nil {
+		return of
+	}
+	return nil
 }
 
 func (w *wiring) releases(ctx context.Context) error {
@@ -368,7 +375,7 @@ func (w *wiring) children(ctx context.Context) error {
 	}
 	rollouts := &remote.Rollouts{
 		Part: part, Client: mgr.GetClient(), Reader: w.local, Snapshots: w.finder.Snapshots, Clusters: w.clusters, Events: children.Events, MayWrite: w.fence,
-		MaxChanging: o.children.changing, NoCrossNamespaceRefs: o.references.noCrossNamespace, Metrics: remote.NewRolloutMetrics(ctrlmetrics.Registry), Now: now,
+		Compositions: w.compositions, MaxChanging: o.children.changing, NoCrossNamespaceRefs: o.references.noCrossNamespace, Metrics: remote.NewRolloutMetrics(ctrlmetrics.Registry), Now: now,
 	}
 	return remote.SetupWithManager(mgr, w.stalls, children, layers, rollouts, o.concurrency.children)
 }

@@ -1,0 +1,210 @@
+package kustomization
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/remote/rollout"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// lookTimeout bounds a look at the version that a control plane runs, and runningHolds is
+// how long what it showed is taken to hold.
+const (
+	lookTimeout  = 10 * time.Second
+	runningHolds = 15 * time.Second
+)
+
+// Composition is what a governed Kustomization declares of Clusters, and what of it is in
+// place, for who decides which revisions these may have. It is as of the last reconcile of
+// this process.
+type Composition struct {
+	reconciler *Reconciler
+	progress   *progress
+	state      composition
+}
+
+// composition is what is known of one Kustomization. It is replaced, and not changed.
+type composition struct {
+	source source.Key
+	paths  []string
+	// declares are the Clusters that any rendering or the inventory has.
+	declares map[types.NamespacedName]bool
+	// versions of Kubernetes that renderings declare, by revision.
+	versions map[string]map[types.NamespacedName]string
+	// applied is the revision that all of a Cluster was applied at last.
+	applied map[types.NamespacedName]string
+}
+
+// running is the version of Kubernetes that a cluster had at a time.
+type running struct {
+	version string
+	at      time.Time
+}
+
+// Composed is what a Kustomization declares of Clusters; nil while no Rollout governs it, or
+// until it was built.
+func (r *Reconciler) Composed(name types.NamespacedName) *Composition {
+	p := r.known.sofar(name)
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.composition == nil {
+		return nil
+	}
+	return &Composition{reconciler: r, progress: p, state: *p.composition}
+}
+
+// OnComposed registers a function that is called, without locks held, when something of a
+// Composition changed. It must not block.
+func (r *Reconciler) OnComposed(f func(types.NamespacedName)) {
+	r.known.mu.Lock()
+	defer r.known.mu.Unlock()
+	r.known.onComposed = append(r.known.onComposed, f)
+}
+
+// Source of the Kustomization.
+func (c *Composition) Source() source.Key { return c.state.source }
+
+// Paths of the source that are read.
+func (c *Composition) Paths() []string { return c.state.paths }
+
+// Declares reports whether the Kustomization declares a Cluster, at whichever revision.
+func (c *Composition) Declares(cluster types.NamespacedName) bool { return c.state.declares[cluster] }
+
+// Applied is the revision that all of a Cluster was applied at last; empty if that is not
+// known.
+func (c *Composition) Applied(cluster types.NamespacedName) string { return c.state.applied[cluster] }
+
+// Refused is why a Cluster cannot have what a revision declares of it; nil if it can, or if
+// that is not known.
+func (c *Composition) Refused(cluster types.NamespacedName, revision string) error {
+	declared := c.state.versions[revision][cluster]
+	if declared == "" {
+		return nil
+	}
+	version, err := c.running(cluster)
+	if err != nil || version == "" {
+		return nil
+	}
+	return ofCluster(rollout.VersionStep(version, declared), cluster)
+}
+
+// running is the version of Kubernetes that a cluster has now, or had a moment ago.
+func (c *Composition) running(cluster types.NamespacedName) (string, error) {
+	now := c.reconciler.Now()
+	c.progress.mu.Lock()
+	known, ok := c.progress.running[cluster]
+	c.progress.mu.Unlock()
+	if ok && now.Sub(known.at) < runningHolds {
+		return known.version, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	defer cancel()
+	there, controlPlane, err := c.reconciler.controlPlaneOf(ctx, cluster)
+	if err != nil {
+		return "", err
+	}
+	version := rollout.RunningVersion(there, controlPlane)
+	c.progress.mu.Lock()
+	defer c.progress.mu.Unlock()
+	if c.progress.running == nil {
+		c.progress.running = map[types.NamespacedName]running{}
+	}
+	c.progress.running[cluster] = running{version: version, at: now}
+	return version, nil
+}
+
+// noteComposition keeps what a reconcile found out about Clusters. complete: all that was
+// composed has been applied.
+func (r *Reconciler) noteComposition(run *run, complete bool) {
+	if run.composed == nil {
+		return
+	}
+	f := run.composed.facts
+	next := composition{
+		source: sourceKey(run.Obj), paths: pathsOf(run.Obj.Spec.Path, run.rendering.Reads.Paths()),
+		declares: map[types.NamespacedName]bool{}, versions: map[string]map[types.NamespacedName]string{}, applied: map[types.NamespacedName]string{},
+	}
+	for _, from := range append(slices.Collect(maps.Values(f.Older)), f.Newest) {
+		versions := map[types.NamespacedName]string{}
+		for _, cluster := range from.Clusters() {
+			next.declares[cluster] = true
+			if v := rollout.DeclaredVersions(cluster, from.Of(cluster)).ControlPlane; v != "" {
+				versions[cluster] = v
+			}
+		}
+		next.versions[from.Revision] = versions
+	}
+	for _, cluster := range inventory.ClustersAmong(f.Owned) {
+		next.declares[cluster] = true
+	}
+	run.known.mu.Lock()
+	if before := run.known.composition; before != nil {
+		maps.Copy(next.applied, before.applied)
+	}
+	for cluster := range next.declares {
+		if applied := run.composed.appliedAt(cluster, run.Obj.Status.LastAppliedRevision); complete && applied != "" {
+			next.applied[cluster] = applied
+		}
+	}
+	maps.DeleteFunc(next.applied, func(cluster types.NamespacedName, _ string) bool { return !next.declares[cluster] })
+	run.known.composition = &next
+	run.known.mu.Unlock()
+	r.known.composed(run.name())
+}
+
+// appliedAt is the revision at which all of a Cluster is in place after its composition was
+// applied; empty if that is what it was before. before is what the Kustomization applied
+// last before a Rollout came: what a Cluster has that waits for its first revision.
+func (c *composed) appliedAt(cluster types.NamespacedName, before string) string {
+	if h, held := c.held[cluster]; held {
+		if h.reason == v1alpha1.ReasonRolloutPending {
+			return before
+		}
+		return ""
+	}
+	if c.late[cluster] {
+		return ""
+	}
+	if pin, pinned := c.facts.Pins[cluster]; pinned {
+		return pin.Revision
+	}
+	return c.facts.Newest.Revision
+}
+
+// pathsOf are the paths of a source that a build reads: its directory, and what it reads
+// outside of that.
+func pathsOf(dir string, reads []string) []string {
+	dir = strings.Trim(strings.TrimPrefix(dir, "."), "/")
+	paths := []string{dir}
+	if dir == "" {
+		return nil
+	}
+	for _, at := range reads {
+		at = strings.Trim(at, "/")
+		if at != "" && at != dir && !strings.HasPrefix(at, dir+"/") && !strings.HasPrefix(dir+"/", at+"/") {
+			paths = append(paths, at)
+		}
+	}
+	return paths
+}
+
+// composed tells who listens that something of a Composition changed.
+func (k *known) composed(name types.NamespacedName) {
+	k.mu.Lock()
+	listeners := k.onComposed
+	k.mu.Unlock()
+	for _, f := range listeners {
+		f(name)
+	}
+}
