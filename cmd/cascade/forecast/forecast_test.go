@@ -250,8 +250,16 @@ func (r *repository) anonymous(text, commit string) string {
 	return text
 }
 
-// TestCommits is what ten commits, and some more, would change.
-func TestCommits(t *testing.T) {
+// commitCase is a commit of the example fleet.
+type commitCase struct {
+	reason string
+	change func(*repository)
+	tier   []client.Object
+	absent []string
+}
+
+// commits are by the names of their golden files.
+func commits() map[string]commitCase {
 	rollout := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "masters"}}
 	rollout.Spec.Moves.LayerRef = &v1alpha1.LayerReference{Name: "master"}
 	rollout.Spec.Waves = []v1alpha1.RolloutWave{
@@ -259,12 +267,7 @@ func TestCommits(t *testing.T) {
 		{Name: "rest", Approval: v1alpha1.ApprovalRequired},
 	}
 	rollout.Spec.Waves[0].MaxConcurrent.IntVal, rollout.Spec.Waves[1].MaxConcurrent.IntVal = 1, 2
-	for name, tc := range map[string]struct {
-		reason string
-		change func(*repository)
-		tier   []client.Object
-		absent []string
-	}{
+	return map[string]commitCase{
 		"readme": {reason: "nothing reads it", change: func(r *repository) { r.write("README.md", "other\n") }},
 		"layer":  {reason: "all masters get the same", change: func(r *repository) { r.replace("layers/master/sync.yaml", "interval: 2s", "interval: 1m") }},
 		"waves":  {reason: "a Rollout takes them through its waves", change: func(r *repository) { r.replace("layers/master/sync.yaml", "interval: 2s", "interval: 1m") }, tier: []client.Object{rollout}},
@@ -306,7 +309,12 @@ func TestCommits(t *testing.T) {
 			r.write("charts/steady/templates/a.yaml", "a: b\n") // of the same version
 		}},
 		"no-variable": {reason: "a cluster lacks a variable", change: func(r *repository) { r.replace("layers/master/sync.yaml", "${label_environment}", "${label_missing}") }},
-	} {
+	}
+}
+
+// TestCommits is what ten commits, and some more, would change.
+func TestCommits(t *testing.T) {
+	for name, tc := range commits() {
 		t.Run(name, func(t *testing.T) {
 			r := newRepository(t)
 			tier := r.tier(tc.tier...)
