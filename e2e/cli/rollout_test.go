@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -116,8 +117,8 @@ func (v *rolloutVerbs) prepare(t *testing.T) {
 		}
 	}
 	waves := []v1alpha1.RolloutWave{
-		{Name: "canary", Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"canary": "true"}}},
-		{Name: "rest", Approval: v1alpha1.ApprovalRequired},
+		{Name: "canary", MaxConcurrent: intstr.FromInt32(1), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"canary": "true"}}},
+		{Name: "rest", MaxConcurrent: intstr.FromString("25%"), Approval: v1alpha1.ApprovalRequired},
 	}
 	r := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "base"}}
 	r.Spec.Moves.LayerRef = &v1alpha1.LayerReference{Name: "base"}
