@@ -11,8 +11,11 @@ import (
 
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/remote/account"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/syncer/render"
@@ -68,22 +71,57 @@ func (p *push) gather(ctx context.Context, s *seeding) error {
 	if err := p.gatherComponents(ctx, s, from); err != nil {
 		return err
 	}
-	if b := s.layer.Spec.PostBuild; b != nil {
-		for _, ref := range b.SubstituteFrom {
-			name, err := s.refersTo(ref.Kind, ref.Name)
-			if err != nil {
-				return err
-			}
-			vars, err := render.LoadVariables(ctx, from, name.Namespace, ref.Kind, name.Name, ref.Optional)
-			if err != nil {
-				return account.Refused(*s.as, v1alpha1.ReasonBuildFailed, err)
-			}
-			maps.Copy(s.vars, vars)
-			s.sensitive = append(s.sensitive, render.Sensitive(ref.Kind, vars)...)
-		}
-		maps.Copy(s.vars, b.Substitute)
+	sensitive, err := substitute(ctx, from, s.layer, s.vars, s.refersTo)
+	if err != nil && !reason.Given(err) {
+		err = account.Refused(*s.as, v1alpha1.ReasonBuildFailed, err)
 	}
-	return nil
+	s.sensitive = append(s.sensitive, sensitive...)
+	return err
+}
+
+// substitute adds the variables of a layer to those of a cluster, and returns which values
+// among them are of Secrets.
+func substitute(ctx context.Context, from client.Reader, layer *v1alpha1.Layer, vars map[string]string,
+	refersTo func(kind, name string) (types.NamespacedName, error),
+) (sensitive []string, err error) {
+	b := layer.Spec.PostBuild
+	if b == nil {
+		return nil, nil
+	}
+	for _, ref := range b.SubstituteFrom {
+		name, err := refersTo(ref.Kind, ref.Name)
+		if err != nil {
+			return sensitive, err
+		}
+		loaded, err := render.LoadVariables(ctx, from, name.Namespace, ref.Kind, name.Name, ref.Optional)
+		if err != nil {
+			return sensitive, err
+		}
+		maps.Copy(vars, loaded)
+		sensitive = append(sensitive, render.Sensitive(ref.Kind, loaded)...)
+	}
+	maps.Copy(vars, b.Substitute)
+	return sensitive, nil
+}
+
+// Variables are what a layer is rendered with for the cluster of a child, as a push has
+// them, and which values among them are of Secrets. The cluster has the facts of its
+// provider.
+func Variables(ctx context.Context, from client.Reader, layer *v1alpha1.Layer, cluster capibridge.Cluster, child *v1alpha1.Child) (vars map[string]string, sensitive []string, err error) {
+	vars = clusterVariables(cluster, child)
+	sensitive, err = substitute(ctx, from, layer, vars, func(kind, name string) (types.NamespacedName, error) {
+		return referred(cluster, layer, kind, name)
+	})
+	return vars, sensitive, err
+}
+
+// clusterVariables are those that a cluster gives to all layers.
+func clusterVariables(cluster capibridge.Cluster, child *v1alpha1.Child) map[string]string {
+	vars := cluster.Variables(child.Status.Version)
+	if id := child.Status.Identity; id != nil && id.SeededAs != "" {
+		vars["cluster_uid"] = id.SeededAs
+	}
+	return vars
 }
 
 // seen is the snapshot of a source that this push was the first to render; nil if there is

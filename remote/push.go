@@ -59,10 +59,7 @@ type push struct {
 // seedAll brings each selected layer into the child and releases the layers that no
 // longer select it. A layer that fails does not stop the layers that do not depend on it.
 func (r *run) seedAll(ctx context.Context, session *link.Session, cluster capibridge.Cluster, selected []*v1alpha1.Layer) {
-	vars := cluster.Variables(r.child.Status.Version)
-	if id := r.child.Status.Identity; id.SeededAs != "" {
-		vars["cluster_uid"] = id.SeededAs
-	}
+	vars := clusterVariables(cluster, r.child)
 	p := &push{run: r, session: session, cluster: cluster, vars: vars, begun: r.Now()}
 	defer p.end()
 	r.child.Status.SupersededBy = nil

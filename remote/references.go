@@ -34,9 +34,19 @@ func (r reference) compare(o reference) int {
 // this tier says of the Cluster may choose it: not what the child says of itself, and no
 // value of a Secret, which the name would tell.
 func (s *seeding) refersTo(kind, name string) (types.NamespacedName, error) {
+	referred, err := referred(s.push.cluster, s.layer, kind, name)
+	if err != nil {
+		return referred, err
+	}
+	s.refers = append(s.refers, reference{kind, referred.Name})
+	return referred, nil
+}
+
+// referred is the object that a layer refers to for a cluster.
+func referred(cluster capibridge.Cluster, layer *v1alpha1.Layer, kind, name string) (types.NamespacedName, error) {
 	rendered, err := name, error(nil)
 	if strings.Contains(name, "$") {
-		rendered, err = render.Text(name, namingVariables(s.push.cluster, s.layer))
+		rendered, err = render.Text(name, namingVariables(cluster, layer))
 	}
 	if err != nil {
 		return types.NamespacedName{}, reason.Because(v1alpha1.ReasonReferenceInvalid, fmt.Errorf("cannot render the name %q of a %s: %w", name, kind, err))
@@ -45,8 +55,7 @@ func (s *seeding) refersTo(kind, name string) (types.NamespacedName, error) {
 		return types.NamespacedName{}, reason.Because(v1alpha1.ReasonReferenceInvalid, fmt.Errorf(
 			"cannot use %q as the name of a %s, which spec has as %q: %s; correct the variables of the Cluster, or the name", rendered, kind, name, faults[0]))
 	}
-	s.refers = append(s.refers, reference{kind, rendered})
-	return types.NamespacedName{Namespace: s.layer.Namespace, Name: rendered}, nil
+	return types.NamespacedName{Namespace: layer.Namespace, Name: rendered}, nil
 }
 
 // refers reports whether a layer refers to any Secret or ConfigMap.

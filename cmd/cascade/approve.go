@@ -37,7 +37,7 @@ func (c *cli) newApprove() *cobra.Command {
 	prune.Flags().StringVar(&kind, "kind", kustomizev1.KustomizationKind, "Kustomization, HelmRelease or Child")
 	prune.Flags().StringVar(&hash, "hash", "", "hash of the plan, as the object's condition shows it")
 	c.flags.AddFlags(prune.Flags())
-	approve.AddCommand(prune, c.newApproveRemoval(), c.newApproveCreate(), c.newApproveFirstSync(), c.newApproveTakeOver())
+	approve.AddCommand(prune, c.newApproveRemoval(), c.newApproveCreate(), c.newApproveFirstSync(), c.newApproveTakeOver(), c.newApproveRollout())
 	return approve
 }
 

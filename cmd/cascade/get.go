@@ -108,6 +108,19 @@ func getters() []getter {
 				}
 				return []string{shortRevision(revision), connected}
 			},
+		}, {
+			name: "rollouts", single: "rollout",
+			list:       func() client.ObjectList { return &v1alpha1.RolloutList{} },
+			header:     []string{"REVISION", "PHASE", "CLUSTERS", "SUSPENDED"},
+			conditions: func(o client.Object) []metav1.Condition { return o.(*v1alpha1.Rollout).Status.Conditions },
+			row: func(o client.Object) []string {
+				r := o.(*v1alpha1.Rollout)
+				revision, phase := "", ""
+				if run := r.Status.Run; run != nil {
+					revision, phase = run.Revision, string(run.Phase)
+				}
+				return []string{shortRevision(revision), phase, fmt.Sprintf("%d/%d", r.Status.Clusters.Updated, r.Status.Clusters.Total), truth(r.Spec.Suspend)}
+			},
 		}}
 }
 
@@ -122,7 +135,7 @@ func (c *cli) newGet() *cobra.Command {
 	var all, noHeader bool
 	var output string
 	cmd := &cobra.Command{
-		Use:   "get [all|sources|kustomizations|helmreleases|layers|children] [name]",
+		Use:   "get [all|sources|kustomizations|helmreleases|layers|children|rollouts] [name]",
 		Short: "List objects and whether they are ready",
 		Example: "  cascade get all -A\n" +
 			"  cascade get kustomizations apps -n cascade-system -o yaml",

@@ -69,7 +69,7 @@ func TestTreeOfStale(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := printTree(&out, root, noon); err != nil {
+	if err := printTree(&out, root, noon, false); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "tree-stale.txt", out.String())

@@ -42,12 +42,20 @@ func main() {
 	root := newRoot(streams)
 	invokedBy(os.Args).give(root)
 	if err := root.ExecuteContext(ctx); err != nil {
-		if !errors.Is(err, errNotReady) {
-			fmt.Fprintf(streams.ErrOut, "✗ %v\n", err)
-		}
 		stop()
-		os.Exit(1) //nolint:gocritic // stop has run
+		os.Exit(exitCode(streams, err)) //nolint:gocritic // stop has run
 	}
+}
+
+// exitCode is that of an error, which is told unless the verb has said why.
+func exitCode(streams genericiooptions.IOStreams, err error) int {
+	switch {
+	case errors.Is(err, errChanges):
+		return 2
+	case !errors.Is(err, errNotReady):
+		fmt.Fprintf(streams.ErrOut, "✗ %v\n", err)
+	}
+	return 1
 }
 
 // newRoot builds the command tree.
@@ -65,7 +73,7 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 	root.SetErr(streams.ErrOut)
 	root.AddCommand(
 		agent.New(agent.Program{Version: version(), Scheme: newScheme, Now: time.Now, Rand: rand.Float64}),
-		c.newGet(), c.newReconcile(), c.newTree(), c.newApprove(), c.newInstall(), c.newUninstall(), c.newBootstrap(), c.newMigrate(), c.newCheck(), c.newChild(),
+		c.newGet(), c.newReconcile(), c.newTree(), c.newApprove(), c.newInstall(), c.newUninstall(), c.newBootstrap(), c.newMigrate(), c.newCheck(), c.newChild(), c.newRollout(), c.newPlan(),
 		c.newVersion(),
 	)
 	return root

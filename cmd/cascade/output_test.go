@@ -102,7 +102,7 @@ func TestTree(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := printTree(&out, root, noon); err != nil {
+	if err := printTree(&out, root, noon, false); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "tree.txt", out.String())
@@ -120,7 +120,7 @@ func TestTreeWithoutReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := printTree(&out, root, noon); err != nil {
+	if err := printTree(&out, root, noon, false); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "tree-empty.txt", out.String())
@@ -142,7 +142,9 @@ func objects() []client.Object {
 	l.Status.Revision, l.Status.Children = shaTwo, v1alpha1.ChildCounts{Total: 3, Current: 2, Seeded: 2, Failing: 1}
 	l.Status.Conditions = conditions("Ready", metav1.ConditionFalse, "ChildrenNotReady", "in place on 2 of 3 children", 0)
 	c := child(v1alpha1.AgentNamespace, "shop", append(conditions("Ready", metav1.ConditionTrue, "Succeeded", "connected", 0), conditions("Connected", metav1.ConditionTrue, "Succeeded", "", 0)...), &v1alpha1.Report{Revision: shaTwo})
-	return []client.Object{fetched, source("broken", nil), k, elsewhere, l, c}
+	r := aRollout("base", v1alpha1.RolloutProgressing)
+	r.Namespace = v1alpha1.AgentNamespace
+	return []client.Object{fetched, source("broken", nil), k, elsewhere, l, c, r}
 }
 
 func newCLI(t *testing.T) (*cli, *bytes.Buffer) {
@@ -154,7 +156,8 @@ func newCLI(t *testing.T) (*cli, *bytes.Buffer) {
 func TestGet(t *testing.T) {
 	cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects()...).
 		WithIndex(&sourcev1.GitRepository{}, "metadata.name", nameOf).WithIndex(&kustomizev1.Kustomization{}, "metadata.name", nameOf).
-		WithIndex(&v1alpha1.Layer{}, "metadata.name", nameOf).WithIndex(&v1alpha1.Child{}, "metadata.name", nameOf).Build()
+		WithIndex(&v1alpha1.Layer{}, "metadata.name", nameOf).WithIndex(&v1alpha1.Child{}, "metadata.name", nameOf).
+		WithIndex(&v1alpha1.Rollout{}, "metadata.name", nameOf).Build()
 	for name, tc := range map[string]struct {
 		reason                     string
 		kinds, namespace, name     string
@@ -214,7 +217,7 @@ func TestUnknownKinds(t *testing.T) {
 			}
 		}
 	}
-	for _, kind := range []string{"source", "git", "Kustomization", "ks", "layer", "child", "hr", "oci", "bucket", "helmrepo", "chart"} {
+	for _, kind := range []string{"source", "git", "Kustomization", "ks", "layer", "child", "rollout", "hr", "oci", "bucket", "helmrepo", "chart"} {
 		if _, err := newSubject(kind, client.ObjectKey{Name: "x"}); err != nil {
 			t.Errorf("newSubject(%s): %v", kind, err)
 		}

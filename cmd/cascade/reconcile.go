@@ -26,6 +26,9 @@ type subject struct {
 	state func() (handled string, conditions []metav1.Condition, revision string)
 	// source that the object is made of, if it has one.
 	source func() *sourceRef
+	// lasting: what the object says of being ready is about clusters, which takes as long as
+	// it takes; that it was looked at is enough.
+	lasting bool
 }
 
 // sourceRef names a source.
@@ -121,8 +124,18 @@ func newSubject(kind string, key client.ObjectKey) (*subject, error) {
 			}
 			return o.Status.LastHandledReconcileAt, o.Status.Conditions, revision
 		}}, nil
+	case "rollout":
+		o := &v1alpha1.Rollout{}
+		o.Namespace, o.Name = key.Namespace, key.Name
+		return &subject{object: o, lasting: true, state: func() (string, []metav1.Condition, string) {
+			revision := ""
+			if o.Status.Candidate != nil {
+				revision = o.Status.Candidate.Revision
+			}
+			return o.Status.LastHandledReconcileAt, o.Status.Conditions, revision
+		}}, nil
 	}
-	return nil, fmt.Errorf("cannot reconcile kind %q: use kustomization, helmrelease, layer, child, "+
+	return nil, fmt.Errorf("cannot reconcile kind %q: use kustomization, helmrelease, layer, child, rollout, "+
 		"or a kind of source: gitrepository, ocirepository, bucket, helmrepository, helmchart", kind)
 }
 
@@ -130,7 +143,7 @@ func (c *cli) newReconcile() *cobra.Command {
 	var withSource bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use:   "reconcile <kustomization|helmrelease|layer|child|kind of source> <name>",
+		Use:   "reconcile <kustomization|helmrelease|layer|child|rollout|kind of source> <name>",
 		Short: "Reconcile an object now and wait for the result",
 		Example: "  cascade reconcile kustomization apps --with-source\n" +
 			"  cascade reconcile source fleet -n cascade-system",
@@ -158,7 +171,11 @@ func (c *cli) newReconcile() *cobra.Command {
 					return err
 				}
 			}
-			return c.reconcile(ctx, cl, strings.ToLower(args[0]), s, "applied revision")
+			done := "applied revision"
+			if s.lasting {
+				done = "newest revision"
+			}
+			return c.reconcile(ctx, cl, strings.ToLower(args[0]), s, done)
 		},
 	}
 	cmd.Flags().BoolVar(&withSource, "with-source", false, "reconcile the source first")
@@ -203,7 +220,7 @@ func (c *cli) reconcile(ctx context.Context, cl client.Client, kind string, s *s
 		}
 		handled, conditions, _ := s.state()
 		ready := meta.FindStatusCondition(conditions, fluxmeta.ReadyCondition)
-		return handled == token && ready != nil && ready.Status != metav1.ConditionUnknown, nil
+		return handled == token && (s.lasting || ready != nil && ready.Status != metav1.ConditionUnknown), nil
 	})
 	_, conditions, revision := s.state()
 	ready := meta.FindStatusCondition(conditions, fluxmeta.ReadyCondition)
@@ -212,7 +229,7 @@ func (c *cli) reconcile(ctx context.Context, cl client.Client, kind string, s *s
 		return fmt.Errorf("cannot wait for %s %s: %w; it is at: %s: %s", kind, key, err, ready.Reason, ready.Message)
 	case err != nil:
 		return fmt.Errorf("cannot wait for %s %s: %w", kind, key, err)
-	case ready.Status != metav1.ConditionTrue:
+	case !s.lasting && ready.Status != metav1.ConditionTrue:
 		return fmt.Errorf("%s reconciliation failed: %s: %s", kind, ready.Reason, ready.Message)
 	}
 	fmt.Fprintf(c.streams.Out, "✔ %s %s\n", done, revision)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/report"
+	"github.com/cascade-gitops/cascade/remote/rollout"
 )
 
 // tier is a node of the tree.
@@ -34,11 +35,53 @@ type tier struct {
 	Owner    string       `json:"owner,omitempty"`
 	Provider string       `json:"provider,omitempty"`
 	Region   string       `json:"region,omitempty"`
-	Children []*tier      `json:"children,omitempty"`
+	// Rollouts are what the tier may have of each, of the children of this tier only.
+	Rollouts []pinned `json:"rollouts,omitempty"`
+	Children []*tier  `json:"children,omitempty"`
 	// Held is what is neither created nor removed before a person decides, of this tier only.
 	Held []string `json:"held,omitempty"`
 	// Unlisted clusters below are counted but have no row: a report is bounded.
 	Unlisted int `json:"unlisted,omitempty"`
+}
+
+// pinned is what a Rollout lets a child have.
+type pinned struct {
+	Name     string `json:"name"`
+	Revision string `json:"revision"`
+	// Result of the revision in the child.
+	Result v1alpha1.RolloutResult `json:"result"`
+	// Behind: the Rollout brings another revision to its clusters now. Wanted is that.
+	Behind bool   `json:"behind,omitempty"`
+	Wanted string `json:"wanted,omitempty"`
+}
+
+func (p pinned) String() string {
+	text := fmt.Sprintf("%s %s %s", p.Name, shortRevision(p.Revision), p.Result)
+	if p.Behind {
+		text += " (behind " + shortRevision(p.Wanted) + ")"
+	}
+	return text
+}
+
+// pins are what Rollouts let a child have, in order of their names.
+func pins(child *v1alpha1.Child, rollouts []v1alpha1.Rollout) []pinned {
+	var all []pinned
+	for i := range child.Status.Rollouts {
+		at := &child.Status.Rollouts[i]
+		p := pinned{Name: at.Name, Revision: at.Revision, Result: at.Result}
+		for j := range rollouts {
+			r := &rollouts[j]
+			if r.Namespace != child.Namespace || r.Name != at.Name {
+				continue
+			}
+			if wanted := rollout.Wanted(r); wanted != nil && *wanted != at.RolloutRevision {
+				p.Behind, p.Wanted = true, wanted.Revision
+			}
+		}
+		all = append(all, p)
+	}
+	slices.SortFunc(all, func(a, b pinned) int { return strings.Compare(a.Name, b.Name) })
+	return all
 }
 
 func (c *cli) newTree() *cobra.Command {
@@ -57,6 +100,7 @@ func (c *cli) newTree() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			wide := output == "wide" && by == ""
 			if by != "" {
 				found, err := loadGroups(cmd.Context(), cl, c.namespace(), by)
 				if err != nil {
@@ -71,13 +115,13 @@ func (c *cli) newTree() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if output == "" {
-				return errors.Join(printTree(c.streams.Out, root, c.now()), printHeld(c.streams.Out, root.Held))
+			if output == "" || wide {
+				return errors.Join(printTree(c.streams.Out, root, c.now(), wide), printHeld(c.streams.Out, root.Held))
 			}
 			return printAs(c.streams.Out, output, root)
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "", "json or yaml instead of a tree")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json or yaml instead of a tree; wide for what Rollouts let each child have")
 	cmd.Flags().StringVar(&by, "group-by", "", "count clusters instead, by: "+strings.Join(groupings(), ", "))
 	c.flags.AddFlags(cmd.Flags())
 	return cmd
@@ -98,8 +142,14 @@ func loadTree(ctx context.Context, cl client.Client, namespace string) (*tier, e
 	if err := cl.List(ctx, children); err != nil {
 		return nil, fmt.Errorf("cannot list Children: %w", err)
 	}
+	rollouts, err := listRollouts(ctx, cl)
+	if err != nil {
+		return nil, err
+	}
 	for i := range children.Items {
-		root.Children = append(root.Children, childTier(&children.Items[i]))
+		t := childTier(&children.Items[i])
+		t.Rollouts = pins(&children.Items[i], rollouts)
+		root.Children = append(root.Children, t)
 	}
 	sortTiers(root)
 	held, err := heldCreations(ctx, cl)
@@ -114,6 +164,7 @@ func loadTree(ctx context.Context, cl client.Client, namespace string) (*tier, e
 		return nil, err
 	}
 	root.Held = append(root.Held, removals...)
+	root.Held = append(root.Held, heldRollouts(rollouts)...)
 	return root, nil
 }
 
@@ -198,18 +249,29 @@ func (t *tier) told(now time.Time) string {
 	return text
 }
 
-func printTree(out io.Writer, root *tier, now time.Time) error {
+func printTree(out io.Writer, root *tier, now time.Time, wide bool) error {
 	var rows [][]string
+	add := func(t *tier, cells ...string) {
+		if wide {
+			var texts []string
+			if t != nil {
+				for _, p := range t.Rollouts {
+					texts = append(texts, p.String())
+				}
+			}
+			last := len(cells) - 1
+			cells = append(cells[:last:last], strings.Join(texts, ", "), cells[last])
+		}
+		rows = append(rows, cells)
+	}
 	var walk func(t *tier, lead, branch string)
 	walk = func(t *tier, lead, branch string) {
 		ready := "False"
 		if t.Ready {
 			ready = "True"
 		}
-		rows = append(rows, []string{
-			lead + branch + t.Name, orDash(shortRevision(t.Revision)), ready, t.Reason,
-			age(t.Since, now), orDash(t.Version), oneLine(shortRevision(t.told(now))),
-		})
+		add(t, lead+branch+t.Name, orDash(shortRevision(t.Revision)), ready, t.Reason,
+			age(t.Since, now), orDash(t.Version), oneLine(shortRevision(t.told(now))))
 		switch branch {
 		case "├─ ":
 			lead += "│  "
@@ -224,9 +286,13 @@ func printTree(out io.Writer, root *tier, now time.Time) error {
 			walk(c, lead, branch)
 		}
 		if t.Unlisted > 0 {
-			rows = append(rows, []string{fmt.Sprintf("%s└─ and %d more", lead, t.Unlisted), "", "", "", "", "", ""})
+			add(nil, fmt.Sprintf("%s└─ and %d more", lead, t.Unlisted), "", "", "", "", "", "")
 		}
 	}
 	walk(root, "", "")
-	return table(out, []string{"TIER", "REVISION", "READY", "REASON", "AGE", "VERSION", "MESSAGE"}, rows)
+	header := []string{"TIER", "REVISION", "READY", "REASON", "AGE", "VERSION", "MESSAGE"}
+	if wide {
+		header = []string{"TIER", "REVISION", "READY", "REASON", "AGE", "VERSION", "ROLLOUTS", "MESSAGE"}
+	}
+	return table(out, header, rows)
 }

@@ -1,5 +1,6 @@
 // Package cli has the tests of command lines: what the flux and helm CLIs print for the
-// agent, compared with what they print for Flux's own controllers.
+// agent, compared with what they print for Flux's own controllers; and what our own verbs
+// say and do.
 package cli
 
 import (

@@ -313,3 +313,9 @@ func (d *decision) advanceRevert(run *v1alpha1.RolloutRun) {
 	d.end(v1alpha1.RolloutReverted)
 	d.hold = Hold{}
 }
+
+// WaveOf is the place of the wave that a cluster with these labels belongs to, below zero
+// if none selects it.
+func WaveOf(waves []v1alpha1.RolloutWave, of map[string]string) int {
+	return slices.IndexFunc(waves, func(w v1alpha1.RolloutWave) bool { return selectorOf(&w).Matches(labels.Set(of)) })
+}

@@ -146,6 +146,12 @@ func (r *GitRepositories) fetch(ctx context.Context, key source.Key, obj *source
 	}, nil
 }
 
+// OriginOf is where a repository is and how it is read, for who reads it beside the agent.
+func OriginOf(ctx context.Context, c client.Client, logins *source.Logins, obj *sourcev1.GitRepository) (source.Origin, error) {
+	r := &GitRepositories{Sources: &Sources{Client: c, Reader: c, Logins: logins}}
+	return r.origin(ctx, source.Key{Kind: sourcev1.GitRepositoryKind, NamespacedName: client.ObjectKeyFromObject(obj)}, obj)
+}
+
 // origin gathers the credential that the repository is read with.
 func (r *GitRepositories) origin(ctx context.Context, key source.Key, obj *sourcev1.GitRepository) (source.Origin, error) {
 	origin := source.Origin{URL: obj.Spec.URL}

@@ -9,6 +9,7 @@ import (
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/kustomize"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	kustypes "sigs.k8s.io/kustomize/api/types"
 
 	"github.com/cascade-gitops/cascade/syncer/decrypt"
@@ -25,9 +26,16 @@ func (r *Reconciler) build(ctx context.Context, run *run) *end {
 	return nil
 }
 
-// inputs reads what a spec says of its rendering, and the variables and keys that
-// it refers to.
+// inputs are those of the rendering by this process.
 func (r *Reconciler) inputs(ctx context.Context, obj *kustomizev1.Kustomization) (render.Build, error) {
+	b, err := Inputs(ctx, r.Targets.Local, obj, r.Rules.Decryption, r.Rules.LenientSubstitution)
+	b.Workers = r.workers(obj)
+	return b, err
+}
+
+// Inputs reads what a spec says of its rendering, and the variables and keys that
+// it refers to. It sets no workers.
+func Inputs(ctx context.Context, reader client.Reader, obj *kustomizev1.Kustomization, decryption decrypt.Options, lenient bool) (render.Build, error) {
 	s := obj.Spec
 	b := render.Build{
 		Path:                    s.Path,
@@ -52,8 +60,8 @@ func (r *Reconciler) inputs(ctx context.Context, obj *kustomizev1.Kustomization)
 	if m := s.CommonMetadata; m != nil {
 		b.CommonLabels, b.CommonAnnotations = m.Labels, m.Annotations
 	}
-	b.Lenient, b.Workers = r.Rules.LenientSubstitution, r.workers(obj)
-	decryptor, err := decrypt.New(ctx, r.Targets.Local, obj, r.Rules.Decryption)
+	b.Lenient = lenient
+	decryptor, err := decrypt.New(ctx, reader, obj, decryption)
 	if err != nil {
 		return b, err
 	}
@@ -66,7 +74,7 @@ func (r *Reconciler) inputs(ctx context.Context, obj *kustomizev1.Kustomization)
 	b.Always = obj.GetSubstituteStrategy() == kustomizev1.SubstituteStrategyAlways
 	b.Variables = map[string]string{}
 	for _, ref := range s.PostBuild.SubstituteFrom {
-		vars, err := render.LoadVariables(ctx, r.Targets.Local, obj.Namespace, ref.Kind, ref.Name, ref.Optional)
+		vars, err := render.LoadVariables(ctx, reader, obj.Namespace, ref.Kind, ref.Name, ref.Optional)
 		if err != nil {
 			return b, err
 		}

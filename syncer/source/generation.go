@@ -46,13 +46,13 @@ type generation struct {
 }
 
 func openGeneration(dir string) *generation {
-	return &generation{
-		dir:      dir,
-		listings: newRecent[id, listing](listedEntries),
-		usage:    newRecent[id, usage](countedDirs),
-		store: filesystem.NewStorageWithOptions(osfs.New(dir), cache.NewObjectLRU(objectCacheBytes),
-			filesystem.Options{KeepDescriptors: true}),
-	}
+	return generationIn(dir, filesystem.NewStorageWithOptions(osfs.New(dir), cache.NewObjectLRU(objectCacheBytes),
+		filesystem.Options{KeepDescriptors: true}))
+}
+
+// generationIn reads what is stored in a directory.
+func generationIn(dir string, store *filesystem.Storage) *generation {
+	return &generation{dir: dir, listings: newRecent[id, listing](listedEntries), usage: newRecent[id, usage](countedDirs), store: store}
 }
 
 func (g *generation) counts() *recent[id, usage] { return g.usage }

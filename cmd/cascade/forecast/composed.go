@@ -1,0 +1,112 @@
+package forecast
+
+import (
+	"context"
+	"fmt"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/remote/rollout"
+	"github.com/cascade-gitops/cascade/syncer/compose"
+)
+
+// composed is what a Kustomization has applied, of which a Rollout lets Clusters have other
+// revisions than the one that was applied last.
+func (f *forecast) composed(ctx context.Context, k *kustomizev1.Kustomization, newest []*unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
+	mover := f.moverOf(k)
+	if mover == nil {
+		return newest, nil
+	}
+	revision, releases := k.Status.LastAppliedRevision, f.madeClusters()
+	facts := compose.Facts{
+		Newest: compose.Read(revision, newest, releases), Older: map[string]*compose.Rendering{}, Pins: map[types.NamespacedName]compose.Pin{},
+	}
+	if good := mover.Status.LastGood; good != nil {
+		facts.Good = good.Revision
+	}
+	for i := range f.tier.children {
+		child := &f.tier.children[i]
+		if child.Namespace != k.Namespace {
+			continue
+		}
+		pin := pinOf(child, mover.Name)
+		if pin == nil {
+			continue
+		}
+		if rollout.Content(pin.Revision) == rollout.Content(revision) {
+			pin.Revision = revision
+		}
+		facts.Pins[clusterOf(child)] = *pin
+		if pin.Revision == revision || facts.Older[pin.Revision] != nil {
+			continue
+		}
+		snapshot, err := f.revision(ctx, pin.Revision)
+		if err != nil {
+			return nil, err
+		}
+		objects, err := f.render(ctx, k, snapshot, f.cluster)
+		if err != nil {
+			return nil, fmt.Errorf("cannot render revision %s, which Rollout %s lets Cluster %s have: %w", pin.Revision, mover.Name, child.Name, err)
+		}
+		facts.Older[pin.Revision] = compose.Read(pin.Revision, objects, releases)
+	}
+	return compose.Compose(facts).Objects, nil
+}
+
+// moverOf is the Rollout that moves a Kustomization now.
+func (f *forecast) moverOf(k *kustomizev1.Kustomization) *v1alpha1.Rollout {
+	for i := range f.tier.rollouts {
+		r := &f.tier.rollouts[i]
+		if ref := r.Spec.Moves.KustomizationRef; ref != nil && ref.Name == k.Name && r.Namespace == k.Namespace && r.DeletionTimestamp.IsZero() {
+			return r
+		}
+	}
+	return nil
+}
+
+// pinOf is what a Rollout lets a child have, nil if it has let it have nothing.
+func pinOf(child *v1alpha1.Child, name string) *compose.Pin {
+	for i := range child.Status.Rollouts {
+		if r := &child.Status.Rollouts[i]; r.Name == name && r.Revision != "" {
+			return &compose.Pin{Revision: r.Revision, Run: r.Run}
+		}
+	}
+	return nil
+}
+
+func clusterOf(child *v1alpha1.Child) types.NamespacedName {
+	name := client.ObjectKeyFromObject(child)
+	if ref := child.Spec.ClusterRef; ref != nil {
+		name.Name = ref.Name
+	}
+	return name
+}
+
+// madeClusters are the Clusters that HelmReleases make.
+func (f *forecast) madeClusters() compose.Releases {
+	all := compose.Releases{Made: map[types.NamespacedName][]types.NamespacedName{}, Known: map[types.NamespacedName]bool{}}
+	for i := range f.tier.children {
+		all.Known[clusterOf(&f.tier.children[i])] = true
+	}
+	for i := range f.tier.releases {
+		r := &f.tier.releases[i]
+		if r.Spec.KubeConfig != nil || r.Status.Inventory == nil {
+			continue
+		}
+		var entries []inventory.Entry
+		for _, ref := range r.Status.Inventory.Entries {
+			if e, err := inventory.Parse(ref.ID, ref.Version); err == nil {
+				entries = append(entries, e)
+			}
+		}
+		if made := inventory.ClustersAmong(entries); len(made) > 0 {
+			all.Made[client.ObjectKeyFromObject(r)] = made
+		}
+	}
+	return all
+}

@@ -1,0 +1,419 @@
+package forecast
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/go-git/go-git/v5"
+	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/yaml"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/difference"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// The example fleet's MoM, at the first commit of its repository, and what commits would
+// change in it.
+
+const namespace = v1alpha1.AgentNamespace
+
+// repository is a clone that the test commits to.
+type repository struct {
+	t     *testing.T
+	dir   string
+	git   *git.Repository
+	first string
+}
+
+func newRepository(t *testing.T) *repository {
+	t.Helper()
+	r := &repository{t: t, dir: t.TempDir()}
+	if err := os.CopyFS(r.dir, os.DirFS(filepath.Join("..", "..", "..", "e2e", "testdata", "repos", "masters"))); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		// What the fleet has not: objects of Cluster API by themselves, plain ones and a Secret.
+		"site/namespace.yaml": "apiVersion: v1\nkind: Namespace\nmetadata: {name: site}\n",
+		"site/settings.yaml":  "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings, namespace: cascade-system}\ndata: {level: info, colour: blue}\n",
+		"site/token.yaml":     "apiVersion: v1\nkind: Secret\nmetadata: {name: token, namespace: site}\nstringData: {token: old-token-7f3a}\n",
+		"mom/site.yaml": "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: site, namespace: cascade-system}\n" +
+			"spec: {sourceRef: {kind: GitRepository, name: masters}, path: ./site, prune: true, interval: 10m}\n",
+		"byhand/cluster.yaml":      "apiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {name: edge, namespace: cascade-system, labels: {cascade.dev/tier: master, environment: edge}}\nspec: {}\n",
+		"charts/node/Chart.yaml":   "name: node\nversion: 0.1.0\n",
+		"charts/steady/Chart.yaml": "name: steady\nversion: 0.1.0\n",
+		"mom/byhand.yaml": "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: byhand, namespace: cascade-system}\n" +
+			"spec: {sourceRef: {kind: GitRepository, name: masters}, path: ./byhand, prune: true, interval: 10m}\n",
+	} {
+		r.write(name, text)
+	}
+	var err error
+	if r.git, err = git.PlainInit(r.dir, false); err != nil {
+		t.Fatal(err)
+	}
+	r.first = r.commit()
+	return r
+}
+
+func (r *repository) write(name, text string) {
+	r.t.Helper()
+	file := filepath.Join(r.dir, name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *repository) remove(name string) {
+	r.t.Helper()
+	if err := os.RemoveAll(filepath.Join(r.dir, name)); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *repository) replace(name, before, after string) {
+	r.t.Helper()
+	text, err := os.ReadFile(filepath.Join(r.dir, name))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if !strings.Contains(string(text), before) {
+		r.t.Fatalf("%s has no %q", name, before)
+	}
+	r.write(name, strings.Replace(string(text), before, after, 1))
+}
+
+// commit commits what is there; it has the same name each time.
+func (r *repository) commit() string {
+	r.t.Helper()
+	tree, err := r.git.Worktree()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := tree.AddWithOptions(&git.AddOptions{All: true}); err != nil {
+		r.t.Fatal(err)
+	}
+	who := &object.Signature{Name: "jane", Email: "jane@example.org", When: time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)}
+	hash, err := tree.Commit("change", &git.CommitOptions{Author: who, Committer: who})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return hash.String()
+}
+
+// fakeTier is a tier without an API server.
+type fakeTier struct{ client.Client }
+
+func (fakeTier) InServed(gk schema.GroupKind, read func(*meta.RESTMapping) error) error {
+	return read(&meta.RESTMapping{GroupVersionKind: gk.WithVersion("v1beta2")})
+}
+
+func scheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, sourcev1.AddToScheme, kustomizev1.AddToScheme, helmv2.AddToScheme, v1alpha1.AddToScheme,
+	} {
+		utilruntime.Must(add(s))
+	}
+	return s
+}
+
+// from reads the object of a file of the fleet, with variables put in by hand.
+func (r *repository) from(name string, into client.Object) {
+	r.t.Helper()
+	text, err := os.ReadFile(filepath.Join(r.dir, name))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := yaml.Unmarshal([]byte(strings.ReplaceAll(string(text), "$$", "$")), into); err != nil {
+		r.t.Fatalf("%s: %v", name, err)
+	}
+}
+
+// tier is the MoM with what was applied at the first commit.
+func (r *repository) tier(more ...client.Object) fakeTier {
+	r.t.Helper()
+	revision := "main@sha1:" + r.first
+	repository := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "masters"}, Spec: sourcev1.GitRepositorySpec{URL: "https://git.invalid/masters.git"}}
+	site := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "site"}, Data: map[string]string{"git_url": "https://git.example.org", "git_ssh_url": "ssh://git@git.example.org"}}
+	settings := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "settings"}, Data: map[string]string{"level": "info", "colour": "blue"}}
+	all := []client.Object{repository, site, settings}
+	mom := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "mom"}, Spec: kustomizev1.KustomizationSpec{
+		SourceRef: kustomizev1.CrossNamespaceSourceReference{Kind: "GitRepository", Name: "masters"}, Path: "./mom", Prune: true,
+		PostBuild: &kustomizev1.PostBuild{SubstituteFrom: []kustomizev1.SubstituteReference{{Kind: "ConfigMap", Name: "site"}}},
+	}}
+	kustomizations := []*kustomizev1.Kustomization{mom}
+	for _, name := range []string{"mom/clusters.yaml", "mom/site.yaml", "mom/byhand.yaml"} {
+		k := &kustomizev1.Kustomization{}
+		r.from(name, k)
+		kustomizations = append(kustomizations, k)
+	}
+	for _, k := range kustomizations {
+		k.Status.LastAppliedRevision = revision
+		all = append(all, k)
+	}
+	for _, name := range []string{"node", "steady"} {
+		release := &helmv2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		release.Spec.Chart = &helmv2.HelmChartTemplate{Spec: helmv2.HelmChartTemplateSpec{
+			Chart: "./charts/" + name, SourceRef: helmv2.CrossNamespaceObjectReference{Kind: "GitRepository", Name: "masters"},
+		}}
+		all = append(all, release)
+	}
+	repository.Status.Artifact = &fluxmeta.Artifact{Revision: revision}
+	layer := &v1alpha1.Layer{}
+	r.from("mom/layer.yaml", layer)
+	layer.Spec.Prune = true
+	all = append(all, layer)
+	for _, name := range []string{"production", "staging", "edge"} {
+		release := &helmv2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		release.Status.Inventory = &helmv2.ResourceInventory{Entries: []helmv2.ResourceRef{{ID: namespace + "_" + name + "_cluster.x-k8s.io_Cluster", Version: "v1beta2"}}}
+		labels := map[string]string{"cascade.dev/tier": "master", "environment": name}
+		cluster := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "spec": map[string]any{}}}
+		cluster.SetNamespace(namespace)
+		cluster.SetName(name)
+		cluster.SetLabels(labels)
+		cluster.SetAnnotations(map[string]string{v1alpha1.VariablePrefix + "git_url": "https://git.example.org", v1alpha1.VariablePrefix + "git_ssh_url": "ssh://git@git.example.org"})
+		child := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}}
+		child.Spec.ClusterRef = &v1alpha1.LocalReference{Name: name}
+		child.Status.Layers = []v1alpha1.ChildLayer{{Name: "master", Revision: revision}}
+		all = append(all, cluster, child)
+		if name != "edge" {
+			all = append(all, release)
+		}
+	}
+	return fakeTier{fake.NewClientBuilder().WithScheme(scheme()).WithObjects(append(all, more...)...).Build()}
+}
+
+// plan of the commit, and the program's text of it.
+func (r *repository) plan(tier fakeTier, commit string) *difference.Report {
+	r.t.Helper()
+	clone, err := source.OpenClone(r.dir)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	report, err := Of(r.t.Context(), tier, Options{
+		Source: client.ObjectKey{Namespace: namespace, Name: "masters"}, Commit: commit, Clone: clone,
+		Mirrors: source.NewMirrors(r.t.TempDir(), 1<<20), Workers: workers,
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return report
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s: -want, +got:\n%s", file, diff)
+	}
+}
+
+// anonymous replaces commits, whose names follow from the files of the example.
+func (r *repository) anonymous(text, commit string) string {
+	for at, name := range map[string]string{r.first: "1111111111111111111111111111111111111111", commit: "2222222222222222222222222222222222222222"} {
+		text = strings.ReplaceAll(strings.ReplaceAll(text, at, name), at[:12], name[:12])
+	}
+	return text
+}
+
+// commitCase is a commit of the example fleet.
+type commitCase struct {
+	reason string
+	change func(*repository)
+	tier   []client.Object
+	absent []string
+}
+
+// commits are by the names of their golden files.
+func commits() map[string]commitCase {
+	rollout := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "masters"}}
+	rollout.Spec.Moves.LayerRef = &v1alpha1.LayerReference{Name: "master"}
+	rollout.Spec.Waves = []v1alpha1.RolloutWave{
+		{Name: "staging", Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"environment": "staging"}}},
+		{Name: "rest", Approval: v1alpha1.ApprovalRequired},
+	}
+	rollout.Spec.Waves[0].MaxConcurrent.IntVal, rollout.Spec.Waves[1].MaxConcurrent.IntVal = 1, 2
+	return map[string]commitCase{
+		"readme": {reason: "nothing reads it", change: func(r *repository) { r.write("README.md", "other\n") }},
+		"layer":  {reason: "all masters get the same", change: func(r *repository) { r.replace("layers/master/sync.yaml", "interval: 2s", "interval: 1m") }},
+		"waves":  {reason: "a Rollout takes them through its waves", change: func(r *repository) { r.replace("layers/master/sync.yaml", "interval: 2s", "interval: 1m") }, tier: []client.Object{rollout}},
+		"variable": {reason: "only of one environment", change: func(r *repository) {
+			r.replace("layers/master/sync.yaml", "env-${label_environment}.git", "${label_environment}-env.git")
+		}},
+		"new-cluster": {reason: "a release more", change: func(r *repository) {
+			text, _ := os.ReadFile(filepath.Join(r.dir, "clusters/staging.yaml"))
+			r.write("clusters/test.yaml", strings.ReplaceAll(string(text), "staging", "test"))
+		}},
+		"lost-cluster":   {reason: "the release has a Cluster, and stays", change: func(r *repository) { r.remove("clusters/production.yaml") }},
+		"lost-directory": {reason: "nothing goes of what is left of it", change: func(r *repository) { r.remove("byhand/cluster.yaml"); r.write("byhand/README.md", "empty\n") }},
+		"label":          {reason: "a label of a Cluster is a variable of its layers", change: func(r *repository) { r.replace("byhand/cluster.yaml", "environment: edge", "environment: far") }},
+		"deselected":     {reason: "the layer leaves the cluster, and what it brought stays", change: func(r *repository) { r.replace("byhand/cluster.yaml", "cascade.dev/tier: master, ", "") }},
+		"new-owner": {reason: "what a new Kustomization brings counts", change: func(r *repository) {
+			r.write("mom/more.yaml", strings.ReplaceAll(r.read("mom/site.yaml"), "site", "more"))
+			r.write("more/settings.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: more, namespace: cascade-system}\ndata: {a: b}\n")
+		}},
+		"lost-owner":    {reason: "what it brought goes with it", change: func(r *repository) { r.remove("mom/site.yaml") }},
+		"lost-clusters": {reason: "it brought a Cluster, and stays with it", change: func(r *repository) { r.remove("mom/byhand.yaml") }},
+		"moved": {reason: "an object goes to another Kustomization, and is not deleted", change: func(r *repository) {
+			r.remove("site/settings.yaml")
+			r.write("mom/settings.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings, namespace: cascade-system}\ndata: {level: debug, colour: blue}\n")
+		}},
+		"secret": {reason: "values are not shown", change: func(r *repository) { r.replace("site/token.yaml", "old-token-7f3a", "new-token-99c1") }, absent: []string{"old-token", "new-token", "b2xkL", "bmV3L"}},
+		"path": {reason: "the Kustomization's own spec counts at once", change: func(r *repository) {
+			r.replace("mom/site.yaml", "path: ./site", "path: ./elsewhere")
+			r.write("elsewhere/settings.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings, namespace: cascade-system}\ndata: {level: info}\n")
+		}},
+		"substitute": {reason: "a ConfigMap that variables come from is changed by the same commit", change: func(r *repository) {
+			r.write("mom/variables.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: site, namespace: cascade-system}\ndata: {git_url: https://other.example.org}\n")
+		}},
+		"broken": {reason: "what cannot be rendered is said, and the rest is shown", change: func(r *repository) {
+			r.write("clusters/broken.yaml", "kind: [\n")
+			r.replace("site/settings.yaml", "colour: blue", "colour: green")
+		}},
+		"chart": {reason: "a chart in the repository is not rendered, and that is said", change: func(r *repository) {
+			r.write("charts/node/Chart.yaml", "name: node\nversion: 0.2.0\n")
+			r.write("charts/steady/templates/a.yaml", "a: b\n") // of the same version
+		}},
+		"no-variable": {reason: "a cluster lacks a variable", change: func(r *repository) { r.replace("layers/master/sync.yaml", "${label_environment}", "${label_missing}") }},
+	}
+}
+
+// TestCommits is what ten commits, and some more, would change.
+func TestCommits(t *testing.T) {
+	for name, tc := range commits() {
+		t.Run(name, func(t *testing.T) {
+			r := newRepository(t)
+			tier := r.tier(tc.tier...)
+			tc.change(r)
+			commit := r.commit()
+			report := r.plan(tier, commit)
+			var text, markdown bytes.Buffer
+			if err := report.Text(&text); err != nil {
+				t.Fatal(err)
+			}
+			if err := report.Markdown(&markdown); err != nil {
+				t.Fatal(err)
+			}
+			data, err := json.Marshal(report)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := text.String() + markdown.String() + string(data)
+			for _, word := range tc.absent {
+				if strings.Contains(all, word) {
+					t.Errorf("%s: the report has %q", tc.reason, word)
+				}
+			}
+			golden(t, name+".txt", r.anonymous(text.String(), commit))
+			if name == "waves" {
+				golden(t, name+".md", r.anonymous(markdown.String(), commit))
+				indented, err := json.MarshalIndent(report, "", "  ")
+				if err != nil {
+					t.Fatal(err)
+				}
+				golden(t, name+".json", r.anonymous(string(indented), commit)+"\n")
+			}
+		})
+	}
+}
+
+// TestPinnedClusters: a Cluster that a Rollout lets have an earlier commit than the one that
+// was applied last is compared with what it has, and the wave is told.
+func TestPinnedClusters(t *testing.T) {
+	r := newRepository(t)
+	tier := r.tier()
+	r.replace("byhand/cluster.yaml", "spec: {}", "spec: {paused: true}")
+	second := "main@sha1:" + r.commit()
+	k := &kustomizev1.Kustomization{}
+	if err := tier.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "byhand"}, k); err != nil {
+		t.Fatal(err)
+	}
+	k.Status.LastAppliedRevision = second
+	if err := tier.Update(t.Context(), k); err != nil {
+		t.Fatal(err)
+	}
+	r.write("README.md", "other\n")
+	third := r.commit()
+	if got := r.plan(tier, third); got.Changes() {
+		t.Errorf("without a Rollout the Cluster has the commit: %+v", got.Owners)
+	}
+	rollout := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "clusters"}}
+	rollout.Spec.Moves.KustomizationRef = &v1alpha1.LocalReference{Name: "byhand"}
+	rollout.Spec.Waves = []v1alpha1.RolloutWave{{Name: "all"}}
+	if err := tier.Create(t.Context(), rollout); err != nil {
+		t.Fatal(err)
+	}
+	child := &v1alpha1.Child{}
+	if err := tier.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "edge"}, child); err != nil {
+		t.Fatal(err)
+	}
+	child.Status.Rollouts = []v1alpha1.ChildRollout{{Name: "clusters", RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:" + r.first}, Run: 1}}
+	if err := tier.Update(t.Context(), child); err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	if err := r.plan(tier, third).Text(&text); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"~ Cluster/cascade-system/edge: spec.paused", "in waves of Rollout clusters: all: 1 cluster"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("the plan lacks %q:\n%s", want, text.String())
+		}
+	}
+}
+
+func (r *repository) read(name string) string {
+	r.t.Helper()
+	text, err := os.ReadFile(filepath.Join(r.dir, name))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestMerged(t *testing.T) {
+	live := map[string]any{"a": "live", "own": "server", "deep": map[string]any{"x": "1", "y": "server"}, "gone": "1"}
+	before := map[string]any{"a": "1", "deep": map[string]any{"x": "1"}, "gone": "1"}
+	after := map[string]any{"a": "2", "deep": map[string]any{"z": "3"}, "new": []any{"n"}}
+	want := map[string]any{"a": "2", "own": "server", "deep": map[string]any{"y": "server", "z": "3"}, "new": []any{"n"}}
+	if diff := cmp.Diff(want, merged(live, before, after)); diff != "" {
+		t.Errorf("-want, +got:\n%s", diff)
+	}
+	if !slices.Contains(slices.Collect(maps.Keys(live)), "gone") {
+		t.Error("the live object was changed")
+	}
+}

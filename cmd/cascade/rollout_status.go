@@ -1,0 +1,287 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/rollout"
+)
+
+func (c *cli) newRolloutStatus() *cobra.Command {
+	var watch bool
+	var revision, output string
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "status <rollout>",
+		Short: "Show where the revision is, wave by wave, and what is waited for",
+		Long: "Show where the revision is, wave by wave, and what is waited for. With --watch it goes on until the run\n" +
+			"ends or halts, and ends with 0 if it completed, with 1 otherwise. --revision watches the run of one\n" +
+			"revision, which may not have begun yet: without it a run that ended before counts.",
+		Example: "  cascade rollout status base -n fleet\n" +
+			"  cascade rollout status base -n fleet --watch --revision $(git rev-parse HEAD) --timeout 2h",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if revision != "" && !watch {
+				return fmt.Errorf("cannot use --revision without --watch: the status is of the run that there is")
+			}
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			key := client.ObjectKey{Namespace: c.namespace(), Name: args[0]}
+			if watch {
+				ctx := cmd.Context()
+				if timeout > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, timeout)
+					defer cancel()
+				}
+				return c.watchRollout(ctx, cl, key, revision, 2*time.Second)
+			}
+			r, err := readRollout(cmd.Context(), cl, key)
+			if err != nil {
+				return err
+			}
+			if output != "" {
+				return printAs(c.streams.Out, output, r.Status)
+			}
+			return printRollout(c.streams.Out, r, c.now())
+		},
+	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on until the run ends or halts")
+	cmd.Flags().StringVar(&revision, "revision", "", "with --watch: the revision whose run is waited for")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "with --watch: how long to wait; 0 for as long as it takes")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json or yaml instead of a table")
+	c.flags.AddFlags(cmd.Flags())
+	return cmd
+}
+
+// watchRollout prints the status whenever it is another one, until the run is over.
+func (c *cli) watchRollout(ctx context.Context, cl client.Client, key client.ObjectKey, revision string, every time.Duration) error {
+	var phase v1alpha1.RolloutPhase
+	var shown []byte
+	err := wait.PollUntilContextCancel(ctx, every, true, func(ctx context.Context) (bool, error) {
+		r, err := readRollout(ctx, cl, key)
+		if err != nil {
+			return false, err
+		}
+		var text bytes.Buffer
+		// Ages would differ every time.
+		if err := printRollout(&text, r, time.Time{}); err != nil {
+			return false, err
+		}
+		if !bytes.Equal(shown, text.Bytes()) {
+			if shown != nil {
+				fmt.Fprintln(c.streams.Out)
+			}
+			shown = text.Bytes()
+			if _, err := c.streams.Out.Write(shown); err != nil {
+				return false, err
+			}
+		}
+		phase = ended(r, revision)
+		return phase != "", nil
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("cannot wait for the end of rollout %s: %w", key, err)
+	case phase != v1alpha1.RolloutCompleted:
+		return errNotReady
+	}
+	return nil
+}
+
+// ended is how the run ended that is waited for; empty while it goes on. A run that halted
+// does not go on by itself. Without a revision it is the run of what is the candidate now.
+func ended(r *v1alpha1.Rollout, revision string) v1alpha1.RolloutPhase {
+	run := r.Status.Run
+	if r.Status.ObservedGeneration != r.Generation {
+		return "" // the status is about an earlier spec
+	}
+	if revision == "" && run != nil && r.Status.Candidate != nil && *r.Status.Candidate != run.RolloutRevision && !rollout.Active(run) {
+		return "" // the next run is about to begin
+	}
+	if run != nil && (revision == "" || rollout.Names(revision, run.RolloutRevision)) {
+		if run.Phase == v1alpha1.RolloutHalted || !rollout.Active(run) {
+			return run.Phase
+		}
+		return ""
+	}
+	for i := range r.Status.History {
+		if h := &r.Status.History[i]; revision != "" && rollout.Names(revision, h.RolloutRevision) {
+			return h.Phase
+		}
+	}
+	return ""
+}
+
+// printRollout prints the status of a Rollout; without a time it leaves ages out.
+func printRollout(out io.Writer, r *v1alpha1.Rollout, now time.Time) error {
+	ages := func(format string, at time.Time) string {
+		if now.IsZero() || at.IsZero() {
+			return ""
+		}
+		return fmt.Sprintf(format, duration.HumanDuration(now.Sub(at)))
+	}
+	run := r.Status.Run
+	line := fmt.Sprintf("Rollout %s/%s: no run yet", r.Namespace, r.Name)
+	if run != nil {
+		line = fmt.Sprintf("Rollout %s/%s: run %d of %s is %s%s", r.Namespace, r.Name, run.Number, shortRevision(run.Revision), run.Phase, ages(" for %s", run.Since.Time))
+	}
+	lines := []string{line}
+	if run != nil && run.Image != "" {
+		lines = append(lines, "agent's image: "+run.Image)
+	}
+	if good := r.Status.LastGood; good != nil {
+		lines = append(lines, fmt.Sprintf("last good: %s of run %d%s", shortRevision(good.Revision), good.Run, ages(", %s ago", good.At.Time)))
+	}
+	if next := r.Status.Candidate; next != nil && (run == nil || *next != run.RolloutRevision) {
+		lines = append(lines, "newest: "+shortRevision(next.Revision))
+	}
+	if does := waitsFor(r); does != "" {
+		lines = append(lines, "waits for: "+does)
+	}
+	for _, l := range lines {
+		if _, err := fmt.Fprintln(out, l); err != nil {
+			return err
+		}
+	}
+	if err := printWaves(out, r); err != nil {
+		return err
+	}
+	return printFailing(out, r)
+}
+
+func printWaves(out io.Writer, r *v1alpha1.Rollout) error {
+	if len(r.Status.Waves) == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintln(out); err != nil {
+		return err
+	}
+	var rows [][]string
+	for i := range r.Status.Waves {
+		w := &r.Status.Waves[i]
+		rows = append(rows, append(countCells(w.Name, w.RolloutCounts), orDash(waveState(r, i))))
+	}
+	if len(rows) > 1 {
+		rows = append(rows, append(countCells("all", r.Status.Clusters), ""))
+	}
+	if err := table(out, []string{"WAVE", "CLUSTERS", "UPDATED", "UPDATING", "PENDING", "FAILED", "DEFERRED", "STATE"}, rows); err != nil {
+		return err
+	}
+	if n := r.Status.Unassigned; n > 0 {
+		_, err := fmt.Fprintf(out, "%d clusters are in no wave and keep what they have\n", n)
+		return err
+	}
+	return nil
+}
+
+func countCells(name string, c v1alpha1.RolloutCounts) []string {
+	cells := []string{name}
+	for _, n := range []int32{c.Total, c.Updated, c.Updating, c.Pending, c.Failed, c.Deferred} {
+		cells = append(cells, strconv.Itoa(int(n)))
+	}
+	return cells
+}
+
+// waveState is where the run is with regard to a wave.
+func waveState(r *v1alpha1.Rollout, i int) string {
+	run := r.Status.Run
+	if run == nil || !rollout.Active(run) || run.Phase == v1alpha1.RolloutReverting || i >= len(run.Terms.Waves) {
+		return ""
+	}
+	wave := &run.Terms.Waves[i]
+	approval := wave.Approval == v1alpha1.ApprovalRequired && !approvedWave(r, wave.Name)
+	switch {
+	case i < int(run.Wave):
+		return "passed"
+	case i == int(run.Wave) && run.Phase == v1alpha1.RolloutHalted:
+		return "halted"
+	case i == int(run.Wave) && run.SoakSince != nil:
+		return "soaks"
+	case i == int(run.Wave) && run.Begun:
+		return "changes"
+	case approval, i == int(run.Wave) && run.Unproven && !approvedWave(r, wave.Name):
+		return "needs an approval"
+	case i == int(run.Wave):
+		return "next"
+	}
+	return ""
+}
+
+func printFailing(out io.Writer, r *v1alpha1.Rollout) error {
+	if len(r.Status.Failing) == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintln(out); err != nil {
+		return err
+	}
+	var rows [][]string
+	for _, f := range r.Status.Failing {
+		rows = append(rows, []string{f.Name, f.Reason, oneLine(shortRevision(f.Message))})
+	}
+	return table(out, []string{"CLUSTER", "REASON", "MESSAGE"}, rows)
+}
+
+// waitsFor is what holds a run up, with the command that goes on where there is one.
+func waitsFor(r *v1alpha1.Rollout) string {
+	run := r.Status.Run
+	ready := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ReadyCondition)
+	of := fmt.Sprintf("%s -n %s", r.Name, r.Namespace)
+	if run != nil && run.Phase == v1alpha1.RolloutHalted {
+		next := fmt.Sprintf("a commit that mends it; cascade rollout retry %s; or cascade rollout abort %s", of, of)
+		if good := r.Status.LastGood; good != nil && good.RolloutRevision != run.RolloutRevision {
+			next += " --revert"
+		}
+		return next
+	}
+	if r.Spec.Suspend {
+		return "cascade rollout resume " + of
+	}
+	if ready == nil {
+		return "the agent, which has not looked at the Rollout yet"
+	}
+	switch ready.Reason {
+	case v1alpha1.ReasonAwaitingApproval, v1alpha1.ReasonWaveUnproven:
+		if waves := awaitedApprovals(r); len(waves) > 0 {
+			return "an approval: " + approveCommand(r, waves[0])
+		}
+	}
+	if ready.Status == metav1.ConditionTrue {
+		return ""
+	}
+	return shortRevision(ready.Reason + ": " + ready.Message)
+}
+
+// rolloutHistory lists the runs that ended.
+func (c *cli) rolloutHistory(ctx context.Context, cl client.Client, key client.ObjectKey) error {
+	r, err := readRollout(ctx, cl, key)
+	if err != nil {
+		return err
+	}
+	if len(r.Status.History) == 0 {
+		return fmt.Errorf("no run of rollout %s has ended yet: look at it with: %s", key, statusCommand(r))
+	}
+	var rows [][]string
+	for i := range r.Status.History {
+		h := &r.Status.History[i]
+		rows = append(rows, []string{
+			strconv.FormatInt(h.Number, 10), shortRevision(h.Revision), string(h.Phase), strconv.Itoa(int(h.Failed)),
+			h.Began.UTC().Format(time.RFC3339), duration.HumanDuration(h.Ended.Sub(h.Began.Time)),
+		})
+	}
+	return table(c.streams.Out, []string{"RUN", "REVISION", "PHASE", "FAILED", "BEGAN", "TOOK"}, rows)
+}
