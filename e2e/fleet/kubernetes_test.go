@@ -63,7 +63,7 @@ func upgradeWaves() [][]string { return [][]string{{"d"}, {"b", "f"}, {"a", "c",
 // connected waits until the agent has reached all clusters.
 func (f *upgradedFleet) connected(t *testing.T) {
 	t.Helper()
-	scenario.Eventually(t, scenario.BringUp, "all clusters are ready", func(ctx context.Context) error {
+	scenario.Eventually(t, 2*scenario.Converge, "all clusters are ready", func(ctx context.Context) error {
 		var problems []error
 		for _, name := range f.names {
 			child := &v1alpha1.Child{}
@@ -82,7 +82,7 @@ func (f *upgradedFleet) connected(t *testing.T) {
 func (f *upgradedFleet) rollout(t *testing.T, what string, is func(*v1alpha1.Rollout) bool) *v1alpha1.Rollout {
 	t.Helper()
 	o := &v1alpha1.Rollout{}
-	scenario.Eventually(t, scenario.BringUp, "the Rollout "+what, func(ctx context.Context) error {
+	scenario.Eventually(t, 2*scenario.Converge, "the Rollout "+what, func(ctx context.Context) error {
 		*o = v1alpha1.Rollout{}
 		if err := f.Load(ctx, o, stage.Namespace, "waves"); err != nil {
 			return err
