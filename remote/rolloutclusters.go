@@ -45,7 +45,7 @@ func (r *Rollouts) movedClusters(_ context.Context, o *v1alpha1.Rollout, m *move
 		return reason.Because(v1alpha1.ReasonInvalidSpec, fmt.Errorf("cannot move Kustomization %s: this agent does not reconcile Kustomizations (--controllers)", key))
 	}
 	if m.composed = r.Compositions.Of(key); m.composed == nil {
-		return reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("Kustomization %s was not built yet: see its status, or correct spec.moves.kustomizationRef", key))
+		return reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("there is no Kustomization %s that was built: see its status, or correct spec.moves.kustomizationRef", key))
 	}
 	m.from = m.composed.Source()
 	return nil

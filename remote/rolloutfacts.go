@@ -88,7 +88,7 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 			continue
 		}
 		if names := rivals(all, o, child); len(names) > 0 {
-			return nil, reason.Because(v1alpha1.ReasonRolloutConflict, fmt.Errorf("Rollout %s moves the same for cluster %s: nothing is decided until their clusterSelectors have none in common", names[0], child.Name))
+			return nil, reason.Because(v1alpha1.ReasonRolloutConflict, fmt.Errorf("cluster %s gets the same from Rollout %s: nothing is decided until their clusterSelectors have none in common", child.Name, names[0]))
 		}
 		f.children[child.Name] = child
 		f.Clusters = append(f.Clusters, r.cluster(o, m, child, pin))

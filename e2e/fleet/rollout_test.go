@@ -93,7 +93,7 @@ spec: {sourceRef: {kind: GitRepository, name: base}, path: ./profiles/management
 	if f.Client, err = s.MoM.Client(); err != nil {
 		t.Fatal(err)
 	}
-	f.Repository(t, "tenants", map[string]string{"README.md": "The clusters of a tier.\n", "note/note.yaml": scenario.ConfigMapWith("note", "", "{k: one}")})
+	f.Repository(t, "tenants", map[string]string{"README.md": "The clusters of a tier.\n", "note/note.yaml": scenario.ConfigMapWith("note", ", namespace: default", "{k: one}")})
 	f.commit(t, 1, "v1.36.0", names...)
 	f.Apply(t, `apiVersion: kustomize.toolkit.fluxcd.io/v1
 kind: Kustomization
