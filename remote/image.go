@@ -2,7 +2,10 @@ package remote
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 
+	"github.com/Masterminds/semver/v3"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -41,6 +44,34 @@ func imageOf(layer *v1alpha1.Layer) (string, error) {
 
 // errNoImage: the layer was seen for the first time a moment ago.
 var errNoImage = errors.New("the image of the layer's agent is not on record yet: see status.agentImage of the Layer, or name it in spec.agent.image")
+
+// parentBefore refuses an image of agents whose version is later than this program's own: a
+// parent is upgraded before its children. It judges releases only: without a tag that is a
+// version, or without a version of its own, nothing is known.
+func parentBefore(image, own string) error {
+	tag, err := semver.StrictNewVersion(strings.TrimPrefix(tagOf(image), "v"))
+	if err != nil {
+		return nil
+	}
+	mine, err := semver.StrictNewVersion(strings.TrimPrefix(own, "v"))
+	if err != nil || isUnreleased(mine) || !tag.GreaterThan(mine) {
+		return nil
+	}
+	return reason.Because(v1alpha1.ReasonParentOlder, fmt.Errorf("cannot bring agent %s to clusters: this tier's own agent is %s, and a parent is upgraded before its children; upgrade this tier to %s first", image, own, tagOf(image)))
+}
+
+// isUnreleased reports whether a version is the one that Go gives to a build of a commit that
+// has no release before it: it is before all releases, whatever the program can do.
+func isUnreleased(v *semver.Version) bool {
+	return v.Major() == 0 && v.Minor() == 0 && v.Patch() == 0 && v.Prerelease() != ""
+}
+
+// tagOf is the tag of an image; empty if it has none.
+func tagOf(image string) string {
+	name, _, _ := strings.Cut(image, "@")
+	_, tag, _ := strings.Cut(name[strings.LastIndex(name, "/")+1:], ":")
+	return tag
+}
 
 // imageNoted passes the change of a layer by which the image of its agents is known.
 func imageNoted() predicate.Predicate {

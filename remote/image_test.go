@@ -2,11 +2,13 @@ package remote
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
 
@@ -58,6 +60,35 @@ func TestImageOf(t *testing.T) {
 		layer.Spec.Agent, layer.Status.AgentImage = c.agent, c.noted
 		if got, err := imageOf(layer); got != c.want || !errors.Is(err, c.err) {
 			t.Errorf("%s: %q, %v; want %q, %v", c.reason, got, err, c.want, c.err)
+		}
+	}
+}
+
+// TestParentBefore: agents of a later version wait for their parent, as far as versions are
+// known.
+func TestParentBefore(t *testing.T) {
+	for _, c := range []struct {
+		reason, image, own string
+		held               bool
+	}{
+		{"a later release waits", "registry.example.com:5000/cascade:v1.3.0", "v1.2.9", true},
+		{"so does a later pre-release", "cascade:1.3.0-rc.1", "v1.2.9", true},
+		{"the digest beside a tag says nothing of the version", "cascade:v1.3.0@sha256:" + "00", "v1.2.9", true},
+		{"the same release goes", "cascade:v1.3.0", "v1.3.0", false},
+		{"how a release was built is no part of its version", "cascade:v1.3.0", "v1.3.0+dirty", false},
+		{"an earlier release goes", "cascade:v1.2.0", "v1.3.0", false},
+		{"a pre-release is before its release", "cascade:v1.3.0-rc.1", "v1.3.0", false},
+		{"a digest alone is no version", "cascade@sha256:" + "00", "v1.2.9", false},
+		{"the port of a registry is no tag", "registry.example.com:5000/cascade", "v1.2.9", false},
+		{"a branch is no version", "cascade:main", "v1.2.9", false},
+		{"part of a version is none", "cascade:v2", "v1.2.9", false},
+		{"this program was built of a working tree", "cascade:v1.3.0", "devel", false},
+		{"this program was built of a commit before any release", "cascade:v1.3.0", "v0.0.0-20260101000000-0123456789ab", false},
+		{"a layer without an agent moves none", "", "v1.2.9", false},
+	} {
+		err := parentBefore(c.image, c.own)
+		if (err != nil) != c.held || c.held && (reason.Of(err) != v1alpha1.ReasonParentOlder || !strings.Contains(err.Error(), "upgrade this tier to ")) {
+			t.Errorf("%s: %s below %s: %v", c.reason, c.image, c.own, err)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -30,6 +31,8 @@ type Composition interface {
 	// Applied is the revision that all of a Cluster was applied at last; empty if that is not
 	// known.
 	Applied(cluster types.NamespacedName) string
+	// Built reports whether it is known what a revision declares.
+	Built(revision string) bool
 	// Refused is why a Cluster cannot be declared as a revision has it; nil if it can, or if
 	// that is not known.
 	Refused(cluster types.NamespacedName, revision string) error
@@ -42,23 +45,50 @@ func (r *Rollouts) movedClusters(_ context.Context, o *v1alpha1.Rollout, m *move
 		return reason.Because(v1alpha1.ReasonInvalidSpec, fmt.Errorf("cannot move Kustomization %s: this agent does not reconcile Kustomizations (--controllers)", key))
 	}
 	if m.composed = r.Compositions.Of(key); m.composed == nil {
-		return reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("cannot decide: Kustomization %s was not built yet: see its status, or correct spec.moves.kustomizationRef", key))
+		return reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("there is no Kustomization %s that was built: see its status, or correct spec.moves.kustomizationRef", key))
 	}
 	m.from = m.composed.Source()
 	return nil
 }
 
 // ofComposition are the facts about what is declared of a Cluster.
-func (r *Rollouts) ofComposition(o *v1alpha1.Rollout, m *moved, child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *rollout.Cluster) {
-	cluster := types.NamespacedName{Namespace: child.Namespace, Name: child.Spec.ClusterRef.Name}
-	applied := m.composed.Applied(cluster)
+func (m *moved) ofComposition(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *rollout.Cluster) {
+	applied := m.composed.Applied(clusterOf(child))
 	if applied != "" {
 		c.Known, c.Has = true, &v1alpha1.RolloutRevision{Revision: applied}
 	}
 	c.Ready = pin != nil && c.Healthy && c.Rolling == "" && applied == pin.Revision
-	if run := o.Status.Run; run != nil && rollout.Active(run) && (pin == nil || pin.Revision != run.Revision) {
-		if err := m.composed.Refused(cluster, run.Revision); err != nil {
-			c.Refused = err.Error()
+}
+
+// refusals are why Clusters cannot get the revisions that they could be given now.
+func (f *rolloutFacts) refusals(o *v1alpha1.Rollout, m *moved) {
+	if m.composed == nil {
+		return
+	}
+	var revisions []string
+	if run := o.Status.Run; run != nil && rollout.Active(run) {
+		revisions = append(revisions, run.Revision)
+	}
+	if f.Candidate != nil && !slices.Contains(revisions, f.Candidate.Revision) {
+		revisions = append(revisions, f.Candidate.Revision)
+	}
+	for i := range f.Clusters {
+		c := &f.Clusters[i]
+		for _, revision := range revisions {
+			if c.Pin != nil && c.Pin.Revision == revision {
+				continue // its versions are those that it has, or is about to have
+			}
+			if err := m.composed.Refused(clusterOf(f.children[c.Name]), revision); err != nil {
+				if c.Refused == nil {
+					c.Refused = map[string]string{}
+				}
+				c.Refused[revision] = err.Error()
+			}
 		}
 	}
+}
+
+// clusterOf names the Cluster of a Child that has one.
+func clusterOf(child *v1alpha1.Child) types.NamespacedName {
+	return types.NamespacedName{Namespace: child.Namespace, Name: child.Spec.ClusterRef.Name}
 }

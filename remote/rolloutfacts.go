@@ -36,6 +36,9 @@ type rolloutFacts struct {
 	// the candidate.
 	from   source.Key
 	digest string
+	// held is why no further cluster may begin, whatever is decided otherwise; nil if
+	// they may.
+	held error
 }
 
 // moved is what a Rollout moves, and of where.
@@ -85,14 +88,17 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 			continue
 		}
 		if names := rivals(all, o, child); len(names) > 0 {
-			return nil, reason.Because(v1alpha1.ReasonRolloutConflict, fmt.Errorf("cannot decide: Rollout %s moves the same for cluster %s: nothing is decided until their clusterSelectors have none in common", names[0], child.Name))
+			return nil, reason.Because(v1alpha1.ReasonRolloutConflict, fmt.Errorf("cluster %s gets the same from Rollout %s: nothing is decided until their clusterSelectors have none in common", child.Name, names[0]))
 		}
 		f.children[child.Name] = child
 		f.Clusters = append(f.Clusters, r.cluster(o, m, child, pin))
 	}
-	if f.Candidate, f.digest, err = r.candidate(ctx, o, m); err != nil {
+	if f.held = parentBefore(m.image, r.Version); f.held != nil {
+		f.Candidate, f.digest = o.Status.Candidate, o.Status.CandidateDigest
+	} else if f.Candidate, f.digest, err = r.candidate(ctx, o, m); err != nil {
 		return nil, err
 	}
+	f.refusals(o, m)
 	if f.Room = -1; r.MaxChanging > 0 {
 		changing, err := r.changing(ctx)
 		if err != nil {
@@ -255,7 +261,7 @@ func (m *moved) takes(child *v1alpha1.Child) bool {
 	case m.layer != nil:
 		return Selects(m.layer, child.Labels)
 	case m.composed != nil:
-		return child.Spec.ClusterRef != nil && m.composed.Declares(types.NamespacedName{Namespace: child.Namespace, Name: child.Spec.ClusterRef.Name})
+		return child.Spec.ClusterRef != nil && m.composed.Declares(clusterOf(child))
 	}
 	return slices.ContainsFunc(m.layers, func(l v1alpha1.Layer) bool { return Selects(&l, child.Labels) })
 }
@@ -264,7 +270,7 @@ func (m *moved) takes(child *v1alpha1.Child) bool {
 func (r *Rollouts) cluster(o *v1alpha1.Rollout, m *moved, child *v1alpha1.Child, pin *v1alpha1.ChildRollout) rollout.Cluster {
 	c := m.cluster(o, child, pin)
 	if c.Rolling = r.rolling(child); m.composed != nil {
-		r.ofComposition(o, m, child, pin, &c)
+		m.ofComposition(child, pin, &c)
 		c.Ready = c.Ready && c.Below <= pin.Below
 	}
 	return c
@@ -418,6 +424,11 @@ func (r *Rollouts) candidate(ctx context.Context, o *v1alpha1.Rollout, m *moved)
 		if before == nil {
 			return nil, "", reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("%s %s has not been fetched yet", m.from.Kind, m.from.NamespacedName))
 		}
+		return before, known, nil
+	}
+	if m.composed != nil && !m.composed.Built(newest.Revision) {
+		// Before it is known which versions a revision declares, nobody may have it. What cannot
+		// be built never is a candidate: the Kustomization says why.
 		return before, known, nil
 	}
 	touched, err := r.touches(o, m, newest, before)

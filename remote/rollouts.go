@@ -48,6 +48,8 @@ type Rollouts struct {
 	// MaxChanging is how many clusters of the tier may change at the same time, over all
 	// Rollouts; zero has no bound.
 	MaxChanging int
+	// Version of this program. Children do not get an agent of a later one.
+	Version string
 	// NoCrossNamespaceRefs refuses sources of other namespaces.
 	NoCrossNamespaceRefs bool
 	Metrics              *RolloutMetrics
@@ -170,13 +172,19 @@ func (r *Rollouts) decide(ctx context.Context, o *v1alpha1.Rollout) (ctrl.Result
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	d := rollout.Next(o.Name, &o.Spec, &o.Status, facts.Facts, r.Now())
+	spec := o.Spec
+	if facts.held != nil {
+		spec.Suspend = true
+	}
+	d := rollout.Next(o.Name, &spec, &o.Status, facts.Facts, r.Now())
 	r.retain(o, facts, &d)
 	after := o.DeepCopy()
 	after.Status = d.Status
 	after.Status.LastHandledReconcileAt = o.Annotations[fluxmeta.ReconcileRequestAnnotation]
 	after.Status.CandidateDigest = facts.digest
-	sayRollout(after, d.Hold)
+	if sayRollout(after, d.Hold); facts.held != nil {
+		sayRefused(after, reason.Of(facts.held), facts.held.Error())
+	}
 	if err := r.writeStatus(ctx, o, after); err != nil {
 		return ctrl.Result{}, err
 	}

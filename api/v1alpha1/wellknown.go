@@ -238,6 +238,7 @@ const (
 	ReasonUnsupportedVersionStep = "UnsupportedVersionStep"
 	ReasonRolloutConflict        = "RolloutConflict"
 	ReasonRevisionMissing        = "RevisionMissing"
+	ReasonParentOlder            = "ParentOlder"
 
 	// ReasonStorageVersionDropped: a provider's definition lacks the version in which the
 	// child stores objects.

@@ -124,10 +124,17 @@ func (u *upgrade) seeded(t *testing.T) {
 // parent knows it from their reports.
 func (u *upgrade) synced(t *testing.T, version string) {
 	t.Helper()
-	for _, p := range []*plane{u.older, u.newer} {
+	u.reported(t, version, u.older, u.newer)
+}
+
+// reported waits until the agents of children have a version of what they sync, and the
+// parent knows it from their reports.
+func (f *fleet) reported(t *testing.T, version string, children ...*plane) {
+	t.Helper()
+	for _, p := range children {
 		p.has(t, "own", "version", version)
 		scenario.Eventually(t, scenario.Converge, p.Name+" reports", func(ctx context.Context) error {
-			child, err := u.child(ctx, p.Name)
+			child, err := f.child(ctx, p.Name)
 			if err != nil {
 				return err
 			}
@@ -246,7 +253,7 @@ func (u *upgrade) reports(t *testing.T) {
 }
 
 // fetchBelow has the source of a child fetched.
-func (u *upgrade) fetchBelow(t *testing.T, p *plane) {
+func (f *fleet) fetchBelow(t *testing.T, p *plane) {
 	t.Helper()
 	source := object("source.toolkit.fluxcd.io/v1", "GitRepository", v1alpha1.AgentNamespace, "fleet")
 	below := &fleet{hub: &hub{client: watching(t, p)}}

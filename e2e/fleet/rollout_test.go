@@ -36,7 +36,7 @@ import (
 // reconciler of Rollouts does. The parts build on each other.
 func TestRolloutOfClusters(t *testing.T) {
 	scenario.Alongside(t)
-	f := startPinned(t)
+	f := startPinned(t, "a", "b", "c")
 	for _, part := range []struct {
 		name string
 		run  func(*pinnedFleet, *testing.T)
@@ -59,6 +59,8 @@ func TestRolloutOfClusters(t *testing.T) {
 // pinnedFleet is the tier, and what Git declares.
 type pinnedFleet struct {
 	*scenario.Tier
+	// names of the Clusters that it began with.
+	names []string
 	// from is where the audit log was when something began.
 	from int64
 	// commits by the number that the ConfigMap has.
@@ -67,7 +69,7 @@ type pinnedFleet struct {
 	pins map[string]int
 }
 
-func startPinned(t *testing.T) *pinnedFleet {
+func startPinned(t *testing.T, names ...string) *pinnedFleet {
 	t.Helper()
 	bootstrap := filepath.Join(t.TempDir(), "bootstrap.yaml")
 	text := `apiVersion: source.toolkit.fluxcd.io/v1
@@ -86,13 +88,13 @@ spec: {sourceRef: {kind: GitRepository, name: base}, path: ./profiles/management
 	s := scenario.StartStage(t, stage.Options{
 		Repos: scenario.Path(t, "e2e", "testdata", "repos"), Components: scenario.Path(t, "bin", "components", "local"), Bootstrap: bootstrap,
 	})
-	f := &pinnedFleet{Tier: &scenario.Tier{Stage: s}, commits: map[int]string{}, pins: map[string]int{}}
+	f := &pinnedFleet{Tier: &scenario.Tier{Stage: s}, names: names, commits: map[int]string{}, pins: map[string]int{}}
 	var err error
 	if f.Client, err = s.MoM.Client(); err != nil {
 		t.Fatal(err)
 	}
-	f.Repository(t, "tenants", map[string]string{"README.md": "The clusters of a tier.\n"})
-	f.commit(t, 1, "v1.36.0", "a", "b", "c")
+	f.Repository(t, "tenants", map[string]string{"README.md": "The clusters of a tier.\n", "note/note.yaml": scenario.ConfigMapWith("note", ", namespace: default", "{k: one}")})
+	f.commit(t, 1, "v1.36.0", names...)
 	f.Apply(t, `apiVersion: kustomize.toolkit.fluxcd.io/v1
 kind: Kustomization
 metadata: {name: tenants, namespace: cascade-system}
@@ -104,8 +106,8 @@ spec:
   interval: 10m
   retryInterval: 1s
 `)
-	scenario.Eventually(t, scenario.BringUp, "three control planes run", func(ctx context.Context) error {
-		for _, name := range []string{"a", "b", "c"} {
+	scenario.Eventually(t, scenario.BringUp, "all control planes run", func(ctx context.Context) error {
+		for _, name := range names {
 			if v, err := f.field(ctx, "controlplane.cluster.x-k8s.io/v1alpha1", "LocalControlPlane", name, "status", "version"); err != nil || v == "" {
 				return fmt.Errorf("%s reports %q: %w", name, v, err)
 			}
@@ -123,7 +125,7 @@ func (f *pinnedFleet) commit(t *testing.T, number int, version string, names ...
 	t.Helper()
 	files := map[string]string{"clusters/common.yaml": fmt.Sprintf(
 		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: common, namespace: %s}\ndata: {number: \"%d\"}\n", stage.Namespace, number)}
-	if len(names) < 3 {
+	if !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, "c") }) {
 		files["clusters/c.yaml"] = "" // removes it
 	}
 	for _, name := range names {
@@ -131,7 +133,7 @@ func (f *pinnedFleet) commit(t *testing.T, number int, version string, names ...
 		files["clusters/"+name+".yaml"] = strings.NewReplacer("NAMESPACE", stage.Namespace, "NAME", name, "NUMBER", fmt.Sprint(number), "VERSION", version, "MORE", more).Replace(
 			`apiVersion: cluster.x-k8s.io/v1beta2
 kind: Cluster
-metadata: {name: NAME, namespace: NAMESPACE, labels: {number: "NUMBER"}, annotations: {MORE}}
+metadata: {name: NAME, namespace: NAMESPACE, labels: {cluster: NAME, number: "NUMBER"}, annotations: {MORE}}
 spec:
   infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: LocalCluster, name: NAME}
   controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: LocalControlPlane, name: NAME}
@@ -356,7 +358,7 @@ func (f *pinnedFleet) declared(t *testing.T) map[string]any {
 	t.Helper()
 	found := map[string]any{}
 	for _, kind := range scenario.ClusterKinds() {
-		for _, name := range []string{"a", "b", "c"} {
+		for _, name := range f.names {
 			u := stage.Object(kind[0], kind[1])
 			if err := f.Load(t.Context(), u, stage.Namespace, name); err != nil {
 				t.Fatal(err)

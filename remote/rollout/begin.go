@@ -115,7 +115,7 @@ func (d *decision) starters(members []*member) []*member {
 		goal := d.goal(m)
 		switch {
 		case goal == nil, !m.Unreachable.IsZero(), m.Rolling != "", m.pin == nil && !m.Known, m.changing() && m.has(goal.RolloutRevision):
-		case m.Refused != "" && d.status.Run != nil && goal.RolloutRevision == d.status.Run.RolloutRevision:
+		case m.refused(goal.RolloutRevision) && !m.has(goal.RolloutRevision):
 		case m.has(goal.RolloutRevision) && !m.is(v1alpha1.ResultDeferred):
 			if m.pin.Run < goal.run {
 				// The same revision in another run: it has it.
@@ -188,8 +188,8 @@ func (d *decision) tell(m *member, goal *v1alpha1.RolloutRevision, counts *v1alp
 		switch {
 		case has:
 			names(m.pin.Reason, "not ready at %s", goal.Revision)
-		case m.Refused != "":
-			names(v1alpha1.ReasonUnsupportedVersionStep, "%s", m.Refused)
+		case m.refused(*goal):
+			names(v1alpha1.ReasonUnsupportedVersionStep, "%s", m.Refused[goal.Revision])
 		default:
 			names(v1alpha1.ReasonUnreachable, "cannot be reached")
 		}

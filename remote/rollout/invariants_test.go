@@ -159,7 +159,7 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 			if terms[w].Approval == v1alpha1.ApprovalRequired && !f.approved[terms[w].Name+run.Revision] {
 				return fmt.Errorf("%s of wave %d began %s, which nobody approved", c.name, w, p.Revision)
 			}
-			if c.skip == run.Revision || c.refused != "" {
+			if c.skip == run.Revision || c.refused[run.Revision] != "" {
 				return fmt.Errorf("%s began %s, which it skips or is refused", c.name, p.Revision)
 			}
 		case good == nil || p.Revision != good.Revision:
@@ -197,7 +197,7 @@ func (f *fleet) passed(before *v1alpha1.RolloutStatus, d rollout.Decision, after
 				continue // it lost the revision again at once
 			}
 			has := p != nil && p.Revision == run.Revision
-			excused := c.skip == run.Revision || c.refused != "" || !c.known && p == nil || !c.lost.IsZero() && f.now.Sub(c.lost) >= time.Minute ||
+			excused := c.skip == run.Revision || c.refused[run.Revision] != "" || !c.known && p == nil || !c.lost.IsZero() && f.now.Sub(c.lost) >= time.Minute ||
 				c.rolling && p != nil && p.Result == v1alpha1.ResultDeferred
 			if has && (p.Result == v1alpha1.ResultUpdating || p.Result == v1alpha1.ResultDegraded) || !has && !excused {
 				return fmt.Errorf("wave %d of run %d at %s (%s) was passed, and %s is not done: %+v, %+v", w, run.Number, run.Revision, run.Phase, c.name, p, *c)

@@ -2,6 +2,7 @@ package rollout_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -48,7 +49,8 @@ type cluster struct {
 	sick    bool
 	rolling bool
 	skip    string
-	refused string
+	// refused are revisions that it cannot get.
+	refused map[string]string
 	// bad are revisions that it does not get ready at.
 	bad map[string]bool
 }
@@ -57,7 +59,7 @@ func (c *cluster) well() bool { return !c.sick && !c.bad[c.runs] && c.runs != ""
 
 func (c *cluster) facts() rollout.Cluster {
 	f := rollout.Cluster{Name: c.name, UID: types.UID("uid-" + c.name), Labels: map[string]string{"wave": c.wave}, Pin: c.pin.DeepCopy(), Known: c.known,
-		Unreachable: c.lost, Healthy: c.well(), Skip: c.skip, Refused: c.refused}
+		Unreachable: c.lost, Healthy: c.well(), Skip: c.skip, Refused: maps.Clone(c.refused)}
 	if c.runs != "" {
 		f.Has = &v1alpha1.RolloutRevision{Revision: c.runs}
 	}
@@ -229,11 +231,11 @@ func (f *fleet) happen() {
 		f.say("%s to wave %s", c.name, c.wave)
 	case 20:
 		c := f.one()
-		c.refused = ""
+		c.refused = nil
 		if f.chance(20) {
-			c.refused = "a step over a minor version"
+			c.refused = map[string]string{f.revision(): "a step over a minor version"}
 		}
-		f.say("%s refused %q", c.name, c.refused)
+		f.say("%s refused %v", c.name, c.refused)
 	case 21:
 		c := f.one()
 		if c.known = f.chance(80); !c.known {
@@ -288,7 +290,7 @@ func (f *fleet) settle() error {
 	f.spec.Suspend, f.room = false, -1
 	f.requests.Abort, f.requests.Revert = "", ""
 	for _, c := range f.clusters {
-		c.rolling, c.refused, c.known = false, "", true
+		c.rolling, c.refused, c.known = false, nil, true
 	}
 	for range 400 {
 		for _, c := range f.clusters {

@@ -31,8 +31,9 @@ type Cluster struct {
 	Below int32
 	// Rolling is why no revision may be given to the cluster now: it is changing by itself.
 	Rolling string
-	// Refused is why the cluster cannot get the revision of the run at all.
-	Refused string
+	// Refused is why the cluster cannot get a revision at all, by revision: that of the run,
+	// and the candidate.
+	Refused map[string]string
 	// Skip names the revision that a person lets the cluster do without; empty without one.
 	Skip string
 }

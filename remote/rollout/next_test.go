@@ -309,11 +309,26 @@ func TestNext(t *testing.T) {
 			s.at(second, "canary1", "canary2", "rest1")
 		}},
 		{name: "refused", reason: "a step over a minor version fails the wave without touching the cluster", waves: two, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
-			s.cluster("canary1").Refused = "1.34 to 1.36"
+			s.cluster("canary1").Refused = map[string]string{second: "1.34 to 1.36"}
 			s.commit(second)
 			s.decide()
 			s.phase(v1alpha1.RolloutHalted)
 			s.at(second)
+		}},
+		{name: "refused, then mended", reason: "what is refused of a commit is no failure of the one that mends it", waves: two, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			for _, name := range []string{"canary1", "rest1"} {
+				s.cluster(name).Refused = map[string]string{second: "1.34 to 1.36"}
+			}
+			s.commit(second)
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
+			s.commit(third)
+			s.decide()
+			s.phase(v1alpha1.RolloutProgressing)
+			s.at(third, "canary1")
+			s.takes(true, "canary1")
+			s.decide()
+			s.at(third, "canary1", "rest1")
 		}},
 		{name: "skipped", reason: "a person takes a cluster out for this commit", waves: two, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
 			s.cluster("canary1").Skip = second

@@ -82,7 +82,7 @@ func (d *decision) failed(m *member, r v1alpha1.RolloutRevision) bool {
 	switch {
 	case m.skipped(r):
 		return false
-	case m.Refused != "":
+	case m.refused(r):
 		return true
 	}
 	return d.terms().Unreachable == v1alpha1.UnreachableCount && d.lost(m)
@@ -103,13 +103,16 @@ func (d *decision) lost(m *member) bool {
 // skipped reports whether a person lets the cluster do without a revision.
 func (m *member) skipped(r v1alpha1.RolloutRevision) bool { return m.Skip != "" && Names(m.Skip, r) }
 
+// refused reports whether the cluster cannot get a revision at all.
+func (m *member) refused(r v1alpha1.RolloutRevision) bool { return m.Refused[r.Revision] != "" }
+
 // open reports whether a wave waits for a cluster to be given a revision, or to become
 // ready at it.
 func (d *decision) open(m *member, r v1alpha1.RolloutRevision) bool {
 	switch {
 	case m.has(r) && !m.is(v1alpha1.ResultDeferred):
 		return m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded)
-	case m.skipped(r), m.Refused != "", d.lost(m):
+	case m.skipped(r), m.refused(r), d.lost(m):
 		return false
 	case m.pin == nil && !m.Known:
 		return false // nothing is known of it yet; it comes when that changes
@@ -229,7 +232,7 @@ func (d *decision) pass(run *v1alpha1.RolloutRun) bool {
 func (d *decision) waits(run *v1alpha1.RolloutRun, members []*member) bool {
 	waits := false
 	for _, m := range members {
-		if !m.has(run.RolloutRevision) && m.Rolling != "" && m.pin != nil && !d.lost(m) && m.Refused == "" && !m.skipped(run.RolloutRevision) &&
+		if !m.has(run.RolloutRevision) && m.Rolling != "" && m.pin != nil && !d.lost(m) && !m.refused(run.RolloutRevision) && !m.skipped(run.RolloutRevision) &&
 			!(m.is(v1alpha1.ResultDeferred) && m.pin.Reason == v1alpha1.ReasonRollingOut) && !m.changing() {
 			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonRollingOut)
 		}

@@ -43,6 +43,14 @@ type composition struct {
 	applied map[types.NamespacedName]string
 }
 
+// asked is a question for the version of Kubernetes that a cluster has, for the sake of a
+// revision. For another revision it is asked anew: a control plane may have come to another
+// version since, and a revision that is refused by mistake halts its run.
+type asked struct {
+	cluster  types.NamespacedName
+	revision string
+}
+
 // running is the version of Kubernetes that a cluster had at a time.
 type running struct {
 	version string
@@ -85,6 +93,13 @@ func (c *Composition) Declares(cluster types.NamespacedName) bool { return c.sta
 // known.
 func (c *Composition) Applied(cluster types.NamespacedName) string { return c.state.applied[cluster] }
 
+// Built reports whether it is known what a revision declares: the newest one, or one that a
+// Cluster may have.
+func (c *Composition) Built(revision string) bool {
+	_, built := c.state.versions[revision]
+	return built
+}
+
 // Refused is why a Cluster cannot have what a revision declares of it; nil if it can, or if
 // that is not known.
 func (c *Composition) Refused(cluster types.NamespacedName, revision string) error {
@@ -92,7 +107,7 @@ func (c *Composition) Refused(cluster types.NamespacedName, revision string) err
 	if declared == "" {
 		return nil
 	}
-	version, err := c.running(cluster)
+	version, err := c.running(asked{cluster, revision})
 	if err != nil || version == "" {
 		return nil
 	}
@@ -100,17 +115,17 @@ func (c *Composition) Refused(cluster types.NamespacedName, revision string) err
 }
 
 // running is the version of Kubernetes that a cluster has now, or had a moment ago.
-func (c *Composition) running(cluster types.NamespacedName) (string, error) {
+func (c *Composition) running(of asked) (string, error) {
 	now := c.reconciler.Now()
 	c.progress.mu.Lock()
-	known, ok := c.progress.running[cluster]
+	known, ok := c.progress.running[of]
 	c.progress.mu.Unlock()
 	if ok && now.Sub(known.at) < runningHolds {
 		return known.version, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
-	there, controlPlane, err := c.reconciler.controlPlaneOf(ctx, cluster)
+	there, controlPlane, err := c.reconciler.controlPlaneOf(ctx, of.cluster)
 	if err != nil {
 		return "", err
 	}
@@ -118,9 +133,9 @@ func (c *Composition) running(cluster types.NamespacedName) (string, error) {
 	c.progress.mu.Lock()
 	defer c.progress.mu.Unlock()
 	if c.progress.running == nil {
-		c.progress.running = map[types.NamespacedName]running{}
+		c.progress.running = map[asked]running{}
 	}
-	c.progress.running[cluster] = running{version: version, at: now}
+	c.progress.running[of] = running{version: version, at: now}
 	return version, nil
 }
 
@@ -158,6 +173,7 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 		}
 	}
 	maps.DeleteFunc(next.applied, func(cluster types.NamespacedName, _ string) bool { return !next.declares[cluster] })
+	maps.DeleteFunc(run.known.running, func(of asked, _ running) bool { return next.versions[of.revision] == nil })
 	run.known.composition = &next
 	run.known.mu.Unlock()
 	r.known.composed(run.name())

@@ -65,6 +65,9 @@ func TestComposition(t *testing.T) {
 			t.Errorf("it declares %s: %t", name, got)
 		}
 	}
+	if !c.Built(r1) || !c.Built(r2) || c.Built("main@sha1:9") {
+		t.Error("built are other revisions than those of which there are renderings")
+	}
 	var refused *rollout.VersionError
 	pinned := types.NamespacedName{Namespace: "apps", Name: "pinned"}
 	if err := c.Refused(pinned, r2); !errors.As(err, &refused) || refused.Cluster != pinned || refused.From != "v1.35.1" || refused.To != "v1.37.0" {

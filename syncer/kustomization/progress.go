@@ -59,7 +59,7 @@ type progress struct {
 	// composition is there while a Rollout governs it; running are versions of Kubernetes that
 	// clusters had a moment ago.
 	composition *composition
-	running     map[types.NamespacedName]running
+	running     map[asked]running
 	// corrections of drift since things were calm, and the last of them.
 	corrections int
 	corrected   time.Time

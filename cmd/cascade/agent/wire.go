@@ -375,7 +375,7 @@ func (w *wiring) children(ctx context.Context) error {
 	}
 	rollouts := &remote.Rollouts{
 		Part: part, Client: mgr.GetClient(), Reader: w.local, Snapshots: w.finder.Snapshots, Clusters: w.clusters, Events: children.Events, MayWrite: w.fence,
-		Compositions: w.compositions, MaxChanging: o.children.changing, NoCrossNamespaceRefs: o.references.noCrossNamespace, Metrics: remote.NewRolloutMetrics(ctrlmetrics.Registry), Now: now,
+		Compositions: w.compositions, MaxChanging: o.children.changing, Version: w.program.Version, NoCrossNamespaceRefs: o.references.noCrossNamespace, Metrics: remote.NewRolloutMetrics(ctrlmetrics.Registry), Now: now,
 	}
 	return remote.SetupWithManager(mgr, w.stalls, children, layers, rollouts, o.concurrency.children)
 }
