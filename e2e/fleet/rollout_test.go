@@ -231,8 +231,7 @@ func (f *pinnedFleet) common(t *testing.T, number int) {
 // begin notes where the audit log is.
 func (f *pinnedFleet) begin(t *testing.T) { f.from = f.AuditOffset(t) }
 
-// untouched fails if the agent wrote objects of Clusters since begin. What it asks with a
-// dry run changes nothing, and status is not what Git declares.
+// untouched fails if the agent wrote objects of Clusters since begin.
 func (f *pinnedFleet) untouched(t *testing.T, names ...string) {
 	t.Helper()
 	events, _, err := f.MoM.Audit(f.from)
@@ -240,11 +239,40 @@ func (f *pinnedFleet) untouched(t *testing.T, names ...string) {
 		t.Fatal(err)
 	}
 	for _, e := range events {
-		declared := slices.Contains([]string{"clusters", "localclusters", "localcontrolplanes"}, e.ObjectRef.Resource) && e.ObjectRef.Subresource == ""
-		if declared && slices.Contains(names, e.ObjectRef.Name) && e.ByAgent() && e.Writes() && !strings.Contains(e.RequestURI, "dryRun=All") {
+		if touches(e) && slices.Contains(names, e.ObjectRef.Name) {
 			t.Errorf("the agent did %s %s %s: %s", e.Verb, e.ObjectRef.Resource, e.ObjectRef.Name, e.RequestURI)
 		}
 	}
+}
+
+// touches reports whether the agent wrote an object of a Cluster. What it asks with a dry
+// run changes nothing, and status is not what Git declares.
+func touches(e stage.AuditEvent) bool {
+	return slices.Contains([]string{"clusters", "localclusters", "localcontrolplanes"}, e.ObjectRef.Resource) && e.ObjectRef.Subresource == "" &&
+		e.ByAgent() && e.Writes() && !strings.Contains(e.RequestURI, "dryRun=All")
+}
+
+// calm waits until the agent has not written objects of Clusters for a while. Cluster API
+// touches each of them when it comes up, and the agent then verifies it.
+func (f *pinnedFleet) calm(t *testing.T) {
+	t.Helper()
+	const long = 5 * time.Second
+	since := time.Now()
+	scenario.Eventually(t, scenario.Converge, "the agent has no Cluster to verify", func(ctx context.Context) error {
+		events, _, err := f.MoM.Audit(0)
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			if touches(e) && e.Received.After(since) {
+				since = e.Received
+			}
+		}
+		if left := long - time.Since(since); left > 0 {
+			return fmt.Errorf("it wrote one %s ago", time.Since(since))
+		}
+		return nil
+	})
 }
 
 // says waits until the Kustomization has the condition of Rollouts for a reason, with a text;
@@ -271,6 +299,7 @@ func (f *pinnedFleet) says(t *testing.T, reason, text string) *kustomizev1.Kusto
 // firstPin: a Rollout comes, and a commit before it gave anybody a revision.
 func (f *pinnedFleet) firstPin(t *testing.T) {
 	f.common(t, 1)
+	f.calm(t)
 	f.begin(t)
 	f.Apply(t, `apiVersion: cascade.dev/v1alpha1
 kind: Rollout
