@@ -106,9 +106,11 @@ func (f *upgradedFleet) completed(t *testing.T, number int) {
 }
 
 // adopts: a Rollout comes. Of the Clusters that are there nothing changes but the mark of
-// their revision.
+// their revision. The agent sends their objects once more, to verify them, which is why the
+// objects are compared, their generations with them, and not requests counted.
 func (f *upgradedFleet) adopts(t *testing.T) {
 	f.looked(t)
+	f.calm(t)
 	before := f.declared(t)
 	f.begin(t)
 	var waves strings.Builder
@@ -127,11 +129,6 @@ func (f *upgradedFleet) adopts(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, after, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("what is of Clusters changed: -before, +after:\n%s", diff)
-	}
-	for of, at := range f.written(t) {
-		if !strings.HasPrefix(of, "clusters/") {
-			t.Errorf("the agent wrote %s at %s", of, at)
-		}
 	}
 }
 
