@@ -437,6 +437,11 @@ armour: build-e2e race ## a long random walk through what people and faults do t
 handover: build-e2e race ## a long random walk of objects between owners
 	CASCADE_HANDOVER_OPERATIONS=$(OPERATIONS) $(LONG) -timeout 60m -run '^TestHandOverWalk$$' ./safety
 
+.PHONY: rollouts
+rollouts: export CASCADE_ROLLOUT_HISTORIES ?= 100000
+rollouts: ## a hundred thousand random lives of Rollouts, each decision held against what must be
+	go test -count=1 -timeout 60m -v -run '^TestHistories$$' ./remote/rollout
+
 .PHONY: test-controlplane
 test-controlplane: $(BIN)/controlplane ## the control plane of the tests
 	cd e2e/controlplane && CONTROLPLANE_BIN=$(BIN)/controlplane go test -p $(P) -timeout 15m ./...

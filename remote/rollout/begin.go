@@ -115,7 +115,7 @@ func (d *decision) starters(members []*member) []*member {
 		goal := d.goal(m)
 		switch {
 		case goal == nil, !m.Unreachable.IsZero(), m.Rolling != "", m.pin == nil && !m.Known, m.changing() && m.has(goal.RolloutRevision):
-		case m.refused(goal.RolloutRevision) && !m.has(goal.RolloutRevision):
+		case m.refused(goal.RolloutRevision):
 		case m.has(goal.RolloutRevision) && !m.is(v1alpha1.ResultDeferred):
 			if m.pin.Run < goal.run {
 				// The same revision in another run: it has it.

@@ -159,7 +159,9 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 			if terms[w].Approval == v1alpha1.ApprovalRequired && !f.approved[terms[w].Name+run.Revision] {
 				return fmt.Errorf("%s of wave %d began %s, which nobody approved", c.name, w, p.Revision)
 			}
-			if c.skip == run.Revision || c.refused[run.Revision] != "" {
+			// What it has already cannot be refused any more, and may be tried again.
+			had := c.pin != nil && c.pin.Revision == run.Revision
+			if c.skip == run.Revision || c.refused[run.Revision] != "" && !had {
 				return fmt.Errorf("%s began %s, which it skips or is refused", c.name, p.Revision)
 			}
 		case good == nil || p.Revision != good.Revision:

@@ -103,8 +103,9 @@ func (d *decision) lost(m *member) bool {
 // skipped reports whether a person lets the cluster do without a revision.
 func (m *member) skipped(r v1alpha1.RolloutRevision) bool { return m.Skip != "" && Names(m.Skip, r) }
 
-// refused reports whether the cluster cannot get a revision at all.
-func (m *member) refused(r v1alpha1.RolloutRevision) bool { return m.Refused[r.Revision] != "" }
+// refused reports whether the cluster cannot get a revision at all. One that it has already
+// is judged like any other.
+func (m *member) refused(r v1alpha1.RolloutRevision) bool { return m.Refused[r.Revision] != "" && !m.has(r) }
 
 // open reports whether a wave waits for a cluster to be given a revision, or to become
 // ready at it.
