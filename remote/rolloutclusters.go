@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -57,7 +59,18 @@ func (m *moved) ofComposition(child *v1alpha1.Child, pin *v1alpha1.ChildRollout,
 	if applied != "" {
 		c.Known, c.Has = true, &v1alpha1.RolloutRevision{Revision: applied}
 	}
+	if unseeded(child) {
+		// No layer selects the Cluster, so nobody connects to it: Cluster API is all there is to
+		// say how it is.
+		c.Unreachable, c.Healthy = time.Time{}, c.Rolling == ""
+	}
 	c.Ready = pin != nil && c.Healthy && c.Rolling == "" && applied == pin.Revision
+}
+
+// unseeded reports whether no layer selects the Cluster of a Child.
+func unseeded(child *v1alpha1.Child) bool {
+	c := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConnectedCondition)
+	return c != nil && c.Reason == v1alpha1.ReasonNoLayer
 }
 
 // refusals are why Clusters cannot get the revisions that they could be given now.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -60,7 +61,7 @@ func (c *cli) approveRollout(ctx context.Context, cl client.Client, key client.O
 		if run, err = approvable(r, wave, revision); err != nil {
 			return fmt.Errorf("cannot approve: %w", err)
 		}
-		entries := append(entriesBut(r.Annotations[v1alpha1.ApproveRolloutAnnotation], wave), wave+"="+word(run.Revision))
+		entries := append(entriesBut(r.Annotations[v1alpha1.ApproveRolloutAnnotation], wave), wave+"="+word(rollout.Word(&r.Status)))
 		return annotateUnchanged(ctx, cl, r, map[string]*string{
 			v1alpha1.ApproveRolloutAnnotation: joined(entries), v1alpha1.ApprovedByAnnotation: &who.Status.UserInfo.Username,
 		})
@@ -81,8 +82,8 @@ func approvable(r *v1alpha1.Rollout, wave, revision string) (*v1alpha1.RolloutRu
 	if err != nil {
 		return nil, err
 	}
-	if revision != "" && !rollout.Names(revision, run.RolloutRevision) {
-		return nil, fmt.Errorf("the run of rollout %s/%s is at %s, not at %s: look at it with: %s", r.Namespace, r.Name, run.Revision, revision, statusCommand(r))
+	if revision != "" && !rollout.Means(revision, &r.Status) {
+		return nil, fmt.Errorf("the run of rollout %s/%s is at %s, not at %s: look at it with: %s", r.Namespace, r.Name, rollout.Word(&r.Status), revision, statusCommand(r))
 	}
 	var names []string
 	for i := range run.Terms.Waves {
@@ -121,17 +122,17 @@ func awaitedApprovals(r *v1alpha1.Rollout) []string {
 func approvedWave(r *v1alpha1.Rollout, wave string) bool {
 	run := r.Status.Run
 	return slices.ContainsFunc(run.Approvals, func(a v1alpha1.RolloutApproval) bool { return a.Wave == wave }) ||
-		slices.ContainsFunc(rollout.Approvals(r.Annotations), func(a rollout.Approval) bool { return a.Wave == wave && rollout.Names(a.Revision, run.RolloutRevision) })
+		slices.ContainsFunc(rollout.Approvals(r.Annotations), func(a rollout.Approval) bool { return a.Wave == wave && rollout.Means(a.Revision, &r.Status) })
 }
 
 func approveCommand(r *v1alpha1.Rollout, wave string) string {
-	return fmt.Sprintf("cascade approve rollout %s -n %s --wave %s --revision %s", r.Name, r.Namespace, wave, briefly(r.Status.Run.Revision))
+	return fmt.Sprintf("cascade approve rollout %s -n %s --wave %s --revision %s", r.Name, r.Namespace, wave, briefly(rollout.Word(&r.Status)))
 }
 
 // briefly is a revision as the flags take it: of a hash its beginning is enough.
 func briefly(revision string) string {
 	_, hash, found := strings.Cut(rollout.Content(revision), ":")
-	if !found {
+	if _, err := hex.DecodeString(hash); !found || err != nil || strings.Contains(revision, "/") {
 		return revision
 	}
 	return hash[:min(len(hash), 12)]

@@ -173,7 +173,7 @@ func (c *cli) abortRollout(ctx context.Context, cl client.Client, key client.Obj
 	if err != nil {
 		return fmt.Errorf("cannot abort: %w", err)
 	}
-	if err := annotate(ctx, cl, r, map[string]*string{v1alpha1.AbortRolloutAnnotation: &run.Revision}); err != nil {
+	if err := annotate(ctx, cl, r, map[string]*string{v1alpha1.AbortRolloutAnnotation: new(rollout.Word(&r.Status))}); err != nil {
 		return fmt.Errorf("cannot annotate Rollout %s: %w", key, err)
 	}
 	fmt.Fprintf(c.streams.Out, "✔ run %d of rollout %s ends: clusters keep what they have, and no further one gets %s\n", run.Number, key, shortRevision(run.Revision))
@@ -196,7 +196,7 @@ func (c *cli) revertRollout(ctx context.Context, cl client.Client, key client.Ob
 	case good.RolloutRevision == run.RolloutRevision:
 		return fmt.Errorf("cannot revert: %s is the last good revision of rollout %s itself", shortRevision(run.Revision), key)
 	}
-	if err := annotate(ctx, cl, r, map[string]*string{v1alpha1.RevertRolloutAnnotation: &run.Revision}); err != nil {
+	if err := annotate(ctx, cl, r, map[string]*string{v1alpha1.RevertRolloutAnnotation: new(rollout.Word(&r.Status))}); err != nil {
 		return fmt.Errorf("cannot annotate Rollout %s: %w", key, err)
 	}
 	fmt.Fprintf(c.streams.Out, "✔ clusters of rollout %s that have %s get %s back\n", key, shortRevision(run.Revision), shortRevision(good.Revision))
@@ -241,7 +241,7 @@ func (c *cli) skipCluster(ctx context.Context, cl client.Client, key client.Obje
 			return fmt.Errorf("cannot undo: Child %s does not skip a revision of rollout %s", at, key)
 		}
 		if !undo {
-			entries = append(entries, r.Name+"="+word(run.Revision))
+			entries = append(entries, r.Name+"="+word(rollout.Word(&r.Status)))
 		}
 		return annotateUnchanged(ctx, cl, child, map[string]*string{v1alpha1.SkipRolloutAnnotation: joined(entries)})
 	})

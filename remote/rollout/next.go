@@ -300,10 +300,10 @@ func (d *decision) heed() {
 	if run == nil {
 		return
 	}
-	if Active(run) && ask.Abort != "" && Names(ask.Abort, run.RolloutRevision) {
+	if Active(run) && ask.Abort != "" && Means(ask.Abort, &d.status) {
 		d.end(v1alpha1.RolloutAborted)
 	}
-	if good := d.status.LastGood; ask.Revert != "" && Names(ask.Revert, run.RolloutRevision) && good != nil && good.RolloutRevision != run.RolloutRevision {
+	if good := d.status.LastGood; ask.Revert != "" && Means(ask.Revert, &d.status) && good != nil && good.RolloutRevision != run.RolloutRevision {
 		switch run.Phase {
 		case v1alpha1.RolloutProgressing, v1alpha1.RolloutHalted, v1alpha1.RolloutAborted:
 			d.phase(v1alpha1.RolloutReverting)

@@ -379,6 +379,44 @@ func TestNext(t *testing.T) {
 	}
 }
 
+// TestMeans: what a person said of a run is not taken for the next one, which has the same
+// commit and another image of the agents.
+func TestMeans(t *testing.T) {
+	at := func(revision, image string) v1alpha1.RolloutRevision {
+		return v1alpha1.RolloutRevision{Revision: revision, Image: image}
+	}
+	status := func(run v1alpha1.RolloutRevision, before ...v1alpha1.RolloutRevision) *v1alpha1.RolloutStatus {
+		s := &v1alpha1.RolloutStatus{Run: &v1alpha1.RolloutRun{RolloutRevision: run}}
+		for _, b := range before {
+			s.History = append(s.History, v1alpha1.RolloutHistory{RolloutRevision: b})
+		}
+		return s
+	}
+	const one, two = "registry.example.com/cascade:v1", "registry.example.com/cascade:v2"
+	for _, tt := range []struct {
+		reason, words string
+		status        *v1alpha1.RolloutStatus
+		want          bool
+	}{
+		{"the commit of the run", "222222222222", status(at(second, one), at(first, one)), true},
+		{"the image of the run", one, status(at(second, one), at(first, one)), true},
+		{"the commit, which the run before had with another image", second, status(at(second, two), at(second, one)), false},
+		{"the beginning of it", "222222222222", status(at(second, two), at(second, one)), false},
+		{"the image, which alone is new", two, status(at(second, two), at(second, one)), true},
+		{"the image of before", one, status(at(second, two), at(second, one)), false},
+		{"the image, where there is no source", two, status(at("", two), at("", one)), true},
+		{"the image of before, where there is no source", one, status(at("", two), at("", one)), false},
+		{"no words", "", status(at("", "")), false},
+	} {
+		if got := rollout.Means(tt.words, tt.status); got != tt.want {
+			t.Errorf("%s: Means(%q) = %v", tt.reason, tt.words, got)
+		}
+		if !rollout.Means(rollout.Word(tt.status), tt.status) && tt.words != "" {
+			t.Errorf("%s: %q is not taken for the run that it is the word for", tt.reason, rollout.Word(tt.status))
+		}
+	}
+}
+
 func TestNames(t *testing.T) {
 	r := v1alpha1.RolloutRevision{Revision: "main@sha1:0123456789abcdef0123456789abcdef01234567"}
 	for _, tt := range []struct {

@@ -105,7 +105,9 @@ func (m *member) skipped(r v1alpha1.RolloutRevision) bool { return m.Skip != "" 
 
 // refused reports whether the cluster cannot get a revision at all. One that it has already
 // is judged like any other.
-func (m *member) refused(r v1alpha1.RolloutRevision) bool { return m.Refused[r.Revision] != "" && !m.has(r) }
+func (m *member) refused(r v1alpha1.RolloutRevision) bool {
+	return m.Refused[r.Revision] != "" && !m.has(r)
+}
 
 // open reports whether a wave waits for a cluster to be given a revision, or to become
 // ready at it.
@@ -150,7 +152,7 @@ func (d *decision) advance() {
 		run.Begun, run.SoakSince = false, nil
 	}
 	if run.Phase == v1alpha1.RolloutHalted {
-		d.hold = Hold{v1alpha1.ReasonRolloutHalted, fmt.Sprintf("more clusters than may failed at %s: push a commit that mends it, or cascade rollout retry, abort or revert", run.Revision)}
+		d.hold = Hold{v1alpha1.ReasonRolloutHalted, fmt.Sprintf("more clusters than may failed at %s: push a commit that mends it, or cascade rollout retry, abort or revert", title(run.RolloutRevision))}
 	}
 }
 
@@ -179,9 +181,9 @@ func (d *decision) stop(run *v1alpha1.RolloutRun) {
 		return
 	}
 	d.phase(v1alpha1.RolloutHalted)
-	message := fmt.Sprintf("more clusters than may failed at %s: push a commit that mends it, or cascade rollout retry, abort or revert", run.Revision)
+	message := fmt.Sprintf("more clusters than may failed at %s: push a commit that mends it, or cascade rollout retry, abort or revert", title(run.RolloutRevision))
 	if run.Terms.OnFailure == v1alpha1.FailureRevert {
-		message = fmt.Sprintf("more clusters than may failed at %s, and there is no revision to go back to: push a commit that mends it, or cascade rollout retry", run.Revision)
+		message = fmt.Sprintf("more clusters than may failed at %s, and there is no revision to go back to: push a commit that mends it, or cascade rollout retry", title(run.RolloutRevision))
 	}
 	d.hold = Hold{v1alpha1.ReasonRolloutHalted, message}
 }
@@ -211,7 +213,7 @@ func (d *decision) pass(run *v1alpha1.RolloutRun) bool {
 	if wave.Soak != nil {
 		if left := d.until(run.SoakSince.Time, wave.Soak.Duration); left > 0 {
 			d.soon(left)
-			d.hold = Hold{v1alpha1.ReasonSoaking, fmt.Sprintf("wave %s is ready at %s since %s, and soaks for %s", wave.Name, run.Revision, run.SoakSince.UTC().Format("15:04:05"), wave.Soak.Duration)}
+			d.hold = Hold{v1alpha1.ReasonSoaking, fmt.Sprintf("wave %s is ready at %s since %s, and soaks for %s", wave.Name, title(run.RolloutRevision), run.SoakSince.UTC().Format("15:04:05"), wave.Soak.Duration)}
 			return false
 		}
 	}
@@ -252,7 +254,7 @@ func (d *decision) mayBegin(run *v1alpha1.RolloutRun, wave *v1alpha1.RolloutWave
 			d.hold = awaits(d.name, run, wave)
 			if run.Unproven {
 				d.hold = Hold{v1alpha1.ReasonWaveUnproven, fmt.Sprintf("less than half of the clusters of the wave before %s are known to be ready at %s, so that the wave waits for an approval: cascade approve rollout %s --wave %s",
-					wave.Name, run.Revision, d.name, wave.Name)}
+					wave.Name, title(run.RolloutRevision), d.name, wave.Name)}
 			}
 			return false
 		}
@@ -265,7 +267,7 @@ func (d *decision) mayBegin(run *v1alpha1.RolloutRun, wave *v1alpha1.RolloutWave
 
 // awaits is the hold of a wave that a person has to approve.
 func awaits(name string, run *v1alpha1.RolloutRun, wave *v1alpha1.RolloutWave) Hold {
-	return Hold{v1alpha1.ReasonAwaitingApproval, fmt.Sprintf("wave %s waits for an approval of %s: cascade approve rollout %s --wave %s", wave.Name, run.Revision, name, wave.Name)}
+	return Hold{v1alpha1.ReasonAwaitingApproval, fmt.Sprintf("wave %s waits for an approval of %s: cascade approve rollout %s --wave %s", wave.Name, title(run.RolloutRevision), name, wave.Name)}
 }
 
 // approved reports whether a wave was approved for the revision of the run, and records who
@@ -275,7 +277,7 @@ func (d *decision) approved(run *v1alpha1.RolloutRun, wave string) bool {
 		return true
 	}
 	for _, a := range d.facts.Requests.Approvals {
-		if a.Wave == wave && Names(a.Revision, run.RolloutRevision) {
+		if a.Wave == wave && Means(a.Revision, &d.status) {
 			run.Approvals = append(run.Approvals, v1alpha1.RolloutApproval{Wave: wave, By: a.By, At: metav1.NewTime(d.now)})
 			return true
 		}
@@ -308,7 +310,7 @@ func (d *decision) windowOpen(wave *v1alpha1.RolloutWave, general *v1alpha1.Roll
 
 // advanceRevert ends a revert once no cluster that can be reached has the revision.
 func (d *decision) advanceRevert(run *v1alpha1.RolloutRun) {
-	d.hold = Hold{v1alpha1.ReasonReverting, fmt.Sprintf("clusters that have %s get %s back", run.Revision, d.status.LastGood.Revision)}
+	d.hold = Hold{v1alpha1.ReasonReverting, fmt.Sprintf("clusters that have %s get %s back", title(run.RolloutRevision), title(d.status.LastGood.RolloutRevision))}
 	for _, m := range d.all {
 		if m.changing() && !m.has(run.RolloutRevision) || m.has(run.RolloutRevision) && m.wave >= 0 && !d.lost(m) && d.goal(m) != nil {
 			return
@@ -323,3 +325,6 @@ func (d *decision) advanceRevert(run *v1alpha1.RolloutRun) {
 func WaveOf(waves []v1alpha1.RolloutWave, of map[string]string) int {
 	return slices.IndexFunc(waves, func(w v1alpha1.RolloutWave) bool { return selectorOf(&w).Matches(labels.Set(of)) })
 }
+
+// title is a revision for people; of one without a source it is the image.
+func title(r v1alpha1.RolloutRevision) string { return cmp.Or(r.Revision, r.Image) }

@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,16 +16,50 @@ import (
 const shortest = 12
 
 // Names reports whether a person's words name a revision: all of it, its commit or digest,
-// or the beginning of that.
+// or the beginning of that; or the image that is a part of it.
 func Names(words string, r v1alpha1.RolloutRevision) bool {
 	if words == "" {
 		return false
+	}
+	if words == r.Image {
+		return true
 	}
 	if words == r.Revision {
 		return true
 	}
 	_, hash, found := strings.Cut(r.Revision[strings.LastIndex(r.Revision, "@")+1:], ":")
 	return found && len(words) >= shortest && strings.HasPrefix(hash, words)
+}
+
+// Word is what a person's request has to name for the run of a Rollout: its revision, or its
+// image if that is all that tells the run from one before it. Words for a run before it may
+// still stand in the annotations.
+func Word(status *v1alpha1.RolloutStatus) string {
+	run := status.Run
+	if run.Revision == "" || imageOnly(status) {
+		return run.Image
+	}
+	return run.Revision
+}
+
+// imageOnly reports whether the run has the source's revision of an earlier one, with another
+// image.
+func imageOnly(status *v1alpha1.RolloutStatus) bool {
+	run := status.Run
+	another := func(r v1alpha1.RolloutRevision) bool { return r.Revision == run.Revision && r.Image != run.Image }
+	if good := status.LastGood; good != nil && another(good.RolloutRevision) {
+		return true
+	}
+	return slices.ContainsFunc(status.History, func(h v1alpha1.RolloutHistory) bool { return another(h.RolloutRevision) })
+}
+
+// Means reports whether a person's words are about the run of a Rollout, and not about one
+// before it.
+func Means(words string, status *v1alpha1.RolloutStatus) bool {
+	if imageOnly(status) {
+		return words != "" && words == status.Run.Image
+	}
+	return Names(words, status.Run.RolloutRevision)
 }
 
 // Approvals reads the annotations by which a person lets waves begin. What is not of the
