@@ -161,6 +161,8 @@ type notes struct {
 	// earlier are the records that an earlier version left in the child, nil before they
 	// were read.
 	earlier map[string]string
+	// hindrances are what keeps the agent from running.
+	hindrances hindrances
 }
 
 // layerNotes are about one layer on one child.

@@ -93,7 +93,7 @@ func (r *run) summarizeLayers(selected []*v1alpha1.Layer) {
 }
 
 // observe sets Ready from the layers and from the report of the child's agent.
-func (r *run) observe(found *link.Result, selected []*v1alpha1.Layer) {
+func (r *run) observe(ctx context.Context, session *link.Session, found *link.Result, selected []*v1alpha1.Layer) {
 	seeded := meta.FindStatusCondition(r.child.Status.Conditions, v1alpha1.SeededCondition)
 	connected := meta.FindStatusCondition(r.child.Status.Conditions, v1alpha1.ConnectedCondition)
 	withAgent := slices.ContainsFunc(selected, hasAgent)
@@ -108,6 +108,9 @@ func (r *run) observe(found *link.Result, selected []*v1alpha1.Layer) {
 		r.condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, seeded.Reason, "%s", seeded.Message)
 	case withAgent && r.agentError(found.Agent) != nil:
 		err := r.agentError(found.Agent)
+		if reason.Of(err) == v1alpha1.ReasonAgentNotReady {
+			err = r.hindered(ctx, session, err)
+		}
 		r.condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, reason.Of(err), "%s", err)
 	case withAgent && said == nil:
 		r.condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonAgentNotReady, "the agent has not been asked yet")

@@ -156,7 +156,7 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 	if session.Over() {
 		return ctrl.Result{}, nil // forgotten meanwhile: what failed did so for that
 	}
-	r.observe(found, selected)
+	r.observe(ctx, session, found, selected)
 	r.proven(selected)
 	if err := r.publish(ctx); err != nil {
 		return ctrl.Result{}, err

@@ -321,7 +321,10 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 	// What was refused is tried again alone.
 	s.notes.sent, entry.LastAttemptedRevision = res.Sent, s.revision()
 	if err = render.Mask(err, s.sensitive); err != nil {
-		return s.failure(err)
+		if err = s.failure(err); reason.Of(err) == v1alpha1.ReasonAgentNotReady && entry.Reason == v1alpha1.ReasonAgentNotReady && s.Now().Sub(entry.Since.Time) >= startingFor {
+			err = s.hindered(ctx, s.session, err)
+		}
+		return err
 	}
 	rec.Inventory = res.Inventory
 	if res.Creation.Blocked() {

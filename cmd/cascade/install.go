@@ -18,6 +18,7 @@ import (
 	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/remote/hindrance"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
 
@@ -240,7 +241,7 @@ func (i *install) await(ctx context.Context, applier *apply.Applier, cluster *ap
 		}
 		if now := i.now(); now.Sub(looked) >= causePause {
 			looked = now
-			if found, err := installation.Causes(ctx, cluster, namespace); err == nil && !slices.Equal(found, causes) {
+			if found, err := hindrance.Of(ctx, cluster, namespace); err == nil && !slices.Equal(found, causes) {
 				causes = found
 				for _, cause := range causes {
 					i.say("waiting for %s: %s", what, cause)

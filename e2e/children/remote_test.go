@@ -46,6 +46,7 @@ func TestRemote(t *testing.T) {
 		{"ByHand", byHand},
 		{"ByIdentity", byIdentity},
 		{"AddedByHand", addedByHand},
+		{"AgentDoesNotRun", agentDoesNotRun},
 		{"Rotation", rotation},
 		{"Recreation", recreation},
 		{"Deletion", deletion},

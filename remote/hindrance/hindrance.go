@@ -1,4 +1,10 @@
-package installation
+// Package hindrance finds out what keeps the pods of an agent from running: an image that cannot
+// be pulled, no node with room, an admission that refuses them, a container that ends at once.
+//
+// It reads Deployments, ReplicaSets and pods of one namespace, by three lists, and writes nothing. What is on
+// its way is no hindrance. Texts of others are bounded, and have neither the values of variables
+// nor logs in them.
+package hindrance
 
 import (
 	"cmp"
@@ -14,44 +20,52 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
-// Causes reads why the pods of an agent do not run.
-func Causes(ctx context.Context, c client.Client, namespace string) ([]string, error) {
-	of := []client.ListOption{client.InNamespace(namespace), client.MatchingLabels{nameLabel: v1alpha1.AgentName}}
+// nameLabel is on all objects of an agent.
+const nameLabel = "app.kubernetes.io/name"
+
+// mostListed bounds each list: an agent has a few pods, and the namespace of a cluster that lies
+// may have any number.
+const mostListed = 50
+
+// Of says what keeps the agent in the namespace from running, each thing once; nothing where
+// all is well or on its way. The caller bounds its time.
+func Of(ctx context.Context, c client.Reader, namespace string) ([]string, error) {
+	of := []client.ListOption{client.InNamespace(namespace), client.MatchingLabels{nameLabel: v1alpha1.AgentName}, client.Limit(mostListed)}
 	deployments, sets, pods := &appsv1.DeploymentList{}, &appsv1.ReplicaSetList{}, &corev1.PodList{}
 	for _, list := range []client.ObjectList{deployments, sets, pods} {
 		if err := c.List(ctx, list, of...); err != nil {
 			return nil, fmt.Errorf("cannot look why the agent does not run: %w", err)
 		}
 	}
-	return causes(deployments.Items, sets.Items, pods.Items), nil
+	return found(deployments.Items, sets.Items, pods.Items), nil
 }
 
-// mostCause bounds what is said of one cause: images and scripts have long messages.
-// beginCause is how much of that is their beginning; the reason is at the end, where what
+// mostText bounds what is said of one hindrance: images and scripts have long messages.
+// beginText is how much of that is their beginning; the reason is at the end, where what
 // was wrapped is.
 const (
-	mostCause  = 300
-	beginCause = 80
+	mostText  = 300
+	beginText = 80
 )
 
 // shortened is a text without its middle, if it is long.
 func shortened(text string) string {
 	runes := []rune(text)
-	if len(runes) <= mostCause {
+	if len(runes) <= mostText {
 		return text
 	}
 	const gap = " ... "
-	return string(runes[:beginCause]) + gap + string(runes[len(runes)-(mostCause-beginCause-len(gap)):])
+	return string(runes[:beginText]) + gap + string(runes[len(runes)-(mostText-beginText-len(gap)):])
 }
 
-// causes says why pods are not there or do not run, each reason once. What is only on its
-// way is no cause.
-func causes(deployments []appsv1.Deployment, sets []appsv1.ReplicaSet, pods []corev1.Pod) []string {
-	var found []string
+// found says why pods are not there or do not run, each reason once. What is only on its
+// way is no hindrance.
+func found(deployments []appsv1.Deployment, sets []appsv1.ReplicaSet, pods []corev1.Pod) []string {
+	var all []string
 	add := func(format string, args ...any) {
 		text := shortened(strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " "))
-		if !slices.Contains(found, text) {
-			found = append(found, text)
+		if !slices.Contains(all, text) {
+			all = append(all, text)
 		}
 	}
 	for i := range pods {
@@ -71,11 +85,11 @@ func causes(deployments []appsv1.Deployment, sets []appsv1.ReplicaSet, pods []co
 			}
 		}
 	}
-	return found
+	return all
 }
 
-// hindrances are reasons for which a container waits that do not pass by themselves.
-func hindrances() []string {
+// lasting are reasons for which a container waits that do not pass by themselves.
+func lasting() []string {
 	return []string{
 		"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable",
 		"SignatureValidationFailed", "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff",
@@ -96,7 +110,7 @@ func ofPod(pod *corev1.Pod, add func(string, ...any)) {
 	}
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		w := s.State.Waiting
-		if w == nil || !slices.Contains(hindrances(), w.Reason) {
+		if w == nil || !slices.Contains(lasting(), w.Reason) {
 			continue
 		}
 		if last := s.LastTerminationState.Terminated; w.Reason == "CrashLoopBackOff" && last != nil {
