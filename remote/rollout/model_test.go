@@ -299,7 +299,8 @@ func (f *fleet) upstream() *rollout.Upstream {
 	for _, p := range f.proofs {
 		if f.refused[p.Commit] {
 			up.Refused[p.Commit] = rollout.Hold{Reason: v1alpha1.ReasonUpstreamNotOnBranch, Message: "it is elsewhere"}
-		} else if f.settling || f.chance(80) {
+		}
+		if f.settling || f.chance(80) {
 			up.Revisions[p.Commit] = v1alpha1.RolloutRevision{Revision: "main@sha1:" + p.Commit}
 		}
 	}
