@@ -436,7 +436,7 @@ func (r *Rollouts) upstream(ctx context.Context, o *v1alpha1.Rollout, m *moved) 
 		return up, digests, nil
 	}
 	up.Failure, up.Proofs = is.upstream.Failure, is.upstream.Proofs
-	up.Revisions, up.Refused = map[string]v1alpha1.RolloutRevision{}, map[string]rollout.Hold{}
+	up.Revisions, up.Refused, up.Unfetched = map[string]v1alpha1.RolloutRevision{}, map[string]rollout.Hold{}, map[string]rollout.Hold{}
 	newest := r.Snapshots.Get(m.from)
 	if newest == nil {
 		return up, digests, nil
@@ -450,7 +450,7 @@ func (r *Rollouts) upstream(ctx context.Context, o *v1alpha1.Rollout, m *moved) 
 		snapshot := r.Snapshots.At(m.from, revision)
 		if snapshot == nil {
 			if err := r.Snapshots.Failure(m.from, revision); err != nil {
-				up.Refused[p.Commit] = rollout.Hold{Reason: v1alpha1.ReasonUpstreamUnreadable, Message: short(err.Error())}
+				up.Unfetched[p.Commit] = rollout.Hold{Reason: v1alpha1.ReasonUpstreamUnreadable, Message: short(err.Error())}
 			}
 			continue
 		}

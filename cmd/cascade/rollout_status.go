@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -171,7 +172,7 @@ func exchanged(r *v1alpha1.Rollout, ages func(format string, at time.Time) strin
 	var lines []string
 	wrong := func(kind string) string {
 		if c := meta.FindStatusCondition(r.Status.Conditions, kind); c != nil && c.Status != metav1.ConditionTrue {
-			return c.Reason + ": " + oneLine(c.Message)
+			return c.Reason + ": " + strings.Join(strings.Fields(c.Message), " ")
 		}
 		return ""
 	}

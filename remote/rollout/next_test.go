@@ -512,6 +512,12 @@ func TestNext(t *testing.T) {
 			if s.last.Wanted != hash(second) {
 				s.t.Errorf("it wants %q", s.last.Wanted)
 			}
+			s.facts.Upstream.Unfetched = map[string]rollout.Hold{hash(second): {Reason: v1alpha1.ReasonUpstreamUnreadable, Message: "it is gone"}}
+			s.decide()
+			s.waits(v1alpha1.ReasonUpstreamUnreadable)
+			if s.last.Wanted != hash(second) { // what nobody wants is forgotten, with why it failed
+				s.t.Errorf("it wants %q", s.last.Wanted)
+			}
 			s.at(first, "canary1", "rest1")
 		}},
 		{name: "approved by a tag", reason: "who, when, which tag and which key are on record", waves: approved, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {

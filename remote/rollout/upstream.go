@@ -19,8 +19,8 @@ type Upstream struct {
 	// if the commit changes nothing for them.
 	Revisions map[string]v1alpha1.RolloutRevision
 	// Refused is why a commit cannot be taken. One that is neither here nor in Revisions is
-	// being looked at.
-	Refused map[string]Hold
+	// to be fetched, and Unfetched is why it could not be, if that was tried.
+	Refused, Unfetched map[string]Hold
 	// Taken is the revision of the proof that was taken last, nil without one.
 	Taken *v1alpha1.RolloutRevision
 }
@@ -68,6 +68,9 @@ func (d *decision) promote() {
 	revision, ok := up.Revisions[best.Commit]
 	if !ok {
 		d.wanted = best.Commit
+		if d.upstream, ok = up.Unfetched[best.Commit]; ok {
+			return
+		}
 		d.upstream = Hold{v1alpha1.ReasonAwaitingUpstream, fmt.Sprintf("commit %s, which %s proved, is being fetched", best.Commit, wants.Name)}
 		return
 	}
