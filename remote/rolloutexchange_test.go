@@ -25,9 +25,9 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/source/gitserver"
 )
 
-// shared is a repository that two environments follow, each with a login of its own; it may
+// followed is a repository that two environments follow, each with a login of its own; it may
 // stop to answer.
-type shared struct {
+type followed struct {
 	*gitserver.Server
 	t       *testing.T
 	mirrors *source.Mirrors
@@ -41,14 +41,14 @@ type shared struct {
 	asked int
 }
 
-func (s *shared) Tags(ctx context.Context, _ types.NamespacedName, pick func(map[string]string) []string) ([]source.Tag, error) {
+func (s *followed) Tags(ctx context.Context, _ types.NamespacedName, pick func(map[string]string) []string) ([]source.Tag, error) {
 	if s.fails != nil {
 		return nil, s.fails
 	}
 	return s.mirrors.Tags(ctx, s.origin, pick)
 }
 
-func (s *shared) Contains(ctx context.Context, _ types.NamespacedName, tip, commit, tag string) (bool, error) {
+func (s *followed) Contains(ctx context.Context, _ types.NamespacedName, tip, commit, tag string) (bool, error) {
 	s.asked++
 	if s.fails != nil {
 		return false, s.fails
@@ -56,7 +56,7 @@ func (s *shared) Contains(ctx context.Context, _ types.NamespacedName, tip, comm
 	return s.mirrors.Contains(ctx, s.origin, tip, commit, tag)
 }
 
-func (s *shared) Push(ctx context.Context, _, _ types.NamespacedName, tag source.NewTag) (string, error) {
+func (s *followed) Push(ctx context.Context, _, _ types.NamespacedName, tag source.NewTag) (string, error) {
 	if s.fails != nil {
 		return "", s.fails
 	}
@@ -64,7 +64,7 @@ func (s *shared) Push(ctx context.Context, _, _ types.NamespacedName, tag source
 	return s.mirrors.Push(ctx, s.origin, tag)
 }
 
-func (s *shared) Keys(_ context.Context, secret types.NamespacedName) (source.Verification, error) {
+func (s *followed) Keys(_ context.Context, secret types.NamespacedName) (source.Verification, error) {
 	keys, ok := s.keys[secret.Name]
 	if !ok {
 		return keys, errors.New("cannot read Secret " + secret.String())
@@ -72,25 +72,25 @@ func (s *shared) Keys(_ context.Context, secret types.NamespacedName) (source.Ve
 	return keys, nil
 }
 
-const sharedName = "fleet"
+const followedName = "fleet"
 
-func newShared(t *testing.T) *shared {
+func newFollowed(t *testing.T) *followed {
 	t.Helper()
 	server, err := gitserver.Start(t.Context(), gitserver.Options{Root: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Close() })
-	if err := server.Create(t.Context(), sharedName); err != nil {
+	if err := server.Create(t.Context(), followedName); err != nil {
 		t.Fatal(err)
 	}
-	return &shared{Server: server, t: t, mirrors: source.NewMirrors(t.TempDir(), 64<<20), origin: source.Origin{URL: server.HTTPURL(sharedName)}, keys: map[string]source.Verification{}}
+	return &followed{Server: server, t: t, mirrors: source.NewMirrors(t.TempDir(), 64<<20), origin: source.Origin{URL: server.HTTPURL(followedName)}, keys: map[string]source.Verification{}}
 }
 
 // push makes a commit on a branch.
-func (s *shared) push(branch, value string) string {
+func (s *followed) push(branch, value string) string {
 	s.t.Helper()
-	commit, err := s.Commit(s.t.Context(), sharedName, branch, value, func(dir string) error {
+	commit, err := s.Commit(s.t.Context(), followedName, branch, value, func(dir string) error {
 		return os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(value), 0o644)
 	})
 	if err != nil {
@@ -100,7 +100,7 @@ func (s *shared) push(branch, value string) string {
 }
 
 // key makes a private key whose signatures count for a Secret.
-func (s *shared) key(secret string) []byte {
+func (s *followed) key(secret string) []byte {
 	s.t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -121,7 +121,7 @@ func (s *shared) key(secret string) []byte {
 }
 
 // environment is a tier that follows the repository.
-func (s *shared) environment() (*exchange, source.Key) {
+func (s *followed) environment() (*exchange, source.Key) {
 	s.t.Helper()
 	key := source.Key{Kind: sourcev1.GitRepositoryKind, NamespacedName: types.NamespacedName{Namespace: "fleet", Name: "fleet"}}
 	r := &Rollouts{Repositories: s, Snapshots: source.NewSnapshots(), Events: record.NewFakeRecorder(100)}
@@ -132,7 +132,7 @@ func (s *shared) environment() (*exchange, source.Key) {
 }
 
 // follow fetches the branch.
-func (s *shared) follow(x *exchange, key source.Key) {
+func (s *followed) follow(x *exchange, key source.Key) {
 	s.t.Helper()
 	snapshot, err := s.mirrors.Fetch(s.t.Context(), s.origin, source.Reference{Branch: "main"}, source.Options{}, x.Snapshots.Get(key))
 	if err != nil {
@@ -161,7 +161,7 @@ func publisher(uid types.UID) *v1alpha1.Rollout {
 // TestExchangeOfProofs: what one environment writes into the repository another one reads, and
 // nothing that somebody else wrote.
 func TestExchangeOfProofs(t *testing.T) {
-	s := newShared(t)
+	s := newFollowed(t)
 	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	first, second := s.push("main", "1"), s.push("main", "2")
 	aside := s.push("aside", "3")
@@ -264,7 +264,7 @@ func TestExchangeOfProofs(t *testing.T) {
 
 // TestExchangeOfApprovals: which tags on the commit of a run approve its waves.
 func TestExchangeOfApprovals(t *testing.T) {
-	s := newShared(t)
+	s := newFollowed(t)
 	first, second := s.push("main", "1"), s.push("main", "2")
 	x, from := s.environment()
 	ann, eve := s.key("approvers"), s.key("nobody")
@@ -313,7 +313,7 @@ func TestExchangeOfApprovals(t *testing.T) {
 				t.Errorf("%s: %+v", tt.reason, a)
 			}
 		}
-		if err := s.Delete(t.Context(), sharedName, "refs/tags/"+reference); err != nil {
+		if err := s.Delete(t.Context(), followedName, "refs/tags/"+reference); err != nil {
 			t.Fatal(err)
 		}
 	}
