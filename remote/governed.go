@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -82,8 +83,8 @@ type rolloutWatch struct {
 	mapper   meta.RESTMapper
 	cache    cache.Cache
 	children *Children
-	// ofChildren, ofLayers and ofRollouts are the controllers that are woken.
-	ofChildren, ofLayers, ofRollouts controller.Controller
+	// ofChildren, ofLayers, ofRollouts and ofExchanges are the controllers that are woken.
+	ofChildren, ofLayers, ofRollouts, ofExchanges controller.Controller
 }
 
 var _ manager.LeaderElectionRunnable = &rolloutWatch{}
@@ -119,7 +120,26 @@ func (w *rolloutWatch) Start(ctx context.Context) error {
 	if err := w.ofRollouts.Watch(ctrlsource.Kind(w.cache, &v1alpha1.Rollout{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.Rollout]{}, changed)); err != nil {
 		return fmt.Errorf("cannot watch Rollouts: %w", err)
 	}
+	if err := w.ofExchanges.Watch(ctrlsource.Kind(w.cache, &v1alpha1.Rollout{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.Rollout]{}, otherExchange())); err != nil {
+		return fmt.Errorf("cannot watch Rollouts: %w", err)
+	}
 	return nil
+}
+
+// otherExchange passes Rollouts that may have something else to read or to write in their
+// repository.
+func otherExchange() predicate.TypedPredicate[*v1alpha1.Rollout] {
+	return predicate.TypedFuncs[*v1alpha1.Rollout]{UpdateFunc: func(e event.TypedUpdateEvent[*v1alpha1.Rollout]) bool {
+		before, after := e.ObjectOld, e.ObjectNew
+		waits := func(r *v1alpha1.RolloutRun) any {
+			if r == nil {
+				return nil
+			}
+			return [4]any{r.Number, r.Phase, r.Wave, r.Begun}
+		}
+		return before.UID != after.UID || before.Generation != after.Generation || !maps.Equal(before.Annotations, after.Annotations) ||
+			!equality.Semantic.DeepEqual(before.Status.LastGood, after.Status.LastGood) || waits(before.Status.Run) != waits(after.Status.Run)
+	}}
 }
 
 // movedLayer is the layer that a Rollout moves.

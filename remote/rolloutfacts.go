@@ -36,6 +36,8 @@ type rolloutFacts struct {
 	// the candidate.
 	from   source.Key
 	digest string
+	// digests are the same of what another environment proved, by its commit.
+	digests map[string]string
 	// held is why no further cluster may begin, whatever is decided otherwise; nil if
 	// they may.
 	held error
@@ -93,10 +95,19 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 		f.children[child.Name] = child
 		f.Clusters = append(f.Clusters, r.cluster(o, m, child, pin))
 	}
-	if f.held = parentBefore(m.image, r.Version); f.held != nil {
+	switch f.held = parentBefore(m.image, r.Version); {
+	case f.held != nil:
 		f.Candidate, f.digest = o.Status.Candidate, o.Status.CandidateDigest
-	} else if f.Candidate, f.digest, err = r.candidate(ctx, o, m); err != nil {
+	case o.Spec.Upstream != nil:
+		f.Upstream, f.digests, err = r.upstream(ctx, o, m)
+	default:
+		f.Candidate, f.digest, err = r.candidate(ctx, o, m)
+	}
+	if err != nil {
 		return nil, err
+	}
+	if is := r.exchange.of(client.ObjectKeyFromObject(o)); is != nil {
+		f.Requests.Approvals = append(f.Requests.Approvals, is.approvals...)
 	}
 	f.refusals(o, m)
 	if f.Room = -1; r.MaxChanging > 0 {
@@ -410,14 +421,8 @@ func (r *Rollouts) candidate(ctx context.Context, o *v1alpha1.Rollout, m *moved)
 		}
 		return &v1alpha1.RolloutRevision{Revision: chart.Status.Artifact.Revision}, "", nil
 	}
-	if m.layer != nil {
-		as, err := r.accounts.Of(ctx, m.layer)
-		if err == nil {
-			err = r.accounts.MayUse(ctx, m.layer, as, m.from)
-		}
-		if err != nil {
-			return nil, "", reason.Because(v1alpha1.ReasonSourceNotReady, err)
-		}
+	if err := r.mayUse(ctx, m); err != nil {
+		return nil, "", err
 	}
 	newest := r.Snapshots.Get(m.from)
 	if newest == nil {
@@ -439,6 +444,21 @@ func (r *Rollouts) candidate(ctx context.Context, o *v1alpha1.Rollout, m *moved)
 		return before, known, nil
 	}
 	return &v1alpha1.RolloutRevision{Revision: newest.Revision, Image: m.image}, touched, nil
+}
+
+// mayUse is an error if the account of the layer that is moved may not use its source.
+func (r *Rollouts) mayUse(ctx context.Context, m *moved) error {
+	if m.layer == nil {
+		return nil
+	}
+	as, err := r.accounts.Of(ctx, m.layer)
+	if err == nil {
+		err = r.accounts.MayUse(ctx, m.layer, as, m.from)
+	}
+	if err != nil {
+		return reason.Because(v1alpha1.ReasonSourceNotReady, err)
+	}
+	return nil
 }
 
 // touches identifies what clusters get of a snapshot: what the paths hold, or what the layer
@@ -492,6 +512,9 @@ func (r *Rollouts) retain(o *v1alpha1.Rollout, f *rolloutFacts, d *rollout.Decis
 	}
 	if good := d.Status.LastGood; good != nil {
 		add(good.RolloutRevision)
+	}
+	if newest := r.Snapshots.Get(f.from); d.Wanted != "" && newest != nil {
+		add(v1alpha1.RolloutRevision{Revision: provenRevision(newest, d.Wanted)})
 	}
 	r.Snapshots.Retain(source.Holder{Kind: "Rollout", NamespacedName: client.ObjectKeyFromObject(o)}, need...)
 }

@@ -40,6 +40,9 @@ type Rollouts struct {
 	// Compositions tell what Kustomizations declare of each Cluster; nil where none are
 	// reconciled.
 	Compositions Compositions
+	// Repositories reads and writes the tags of sources; nil where no GitRepositories are
+	// reconciled.
+	Repositories Repositories
 	// Part is which of the Rollouts this process decides about.
 	Part   Part
 	Events record.EventRecorder
@@ -58,6 +61,7 @@ type Rollouts struct {
 	accounts *account.Accounts
 	rollouts *rolloutKind
 	contents *contents
+	exchange *exchange
 
 	mu sync.Mutex
 	// written are the versions of the last writes of Children and Rollouts, until the cache
@@ -138,6 +142,7 @@ func (r *Rollouts) soon(key types.NamespacedName) {
 func (r *Rollouts) gone(ctx context.Context, key types.NamespacedName) error {
 	r.Snapshots.Retain(source.Holder{Kind: "Rollout", NamespacedName: key})
 	r.Metrics.forget(key)
+	r.exchange.forget(key)
 	r.mu.Lock()
 	delete(r.looked, key)
 	delete(r.caught, key)
@@ -182,6 +187,11 @@ func (r *Rollouts) decide(ctx context.Context, o *v1alpha1.Rollout) (ctrl.Result
 	after.Status = d.Status
 	after.Status.LastHandledReconcileAt = o.Annotations[fluxmeta.ReconcileRequestAnnotation]
 	after.Status.CandidateDigest = facts.digest
+	if up := d.Status.Upstream; facts.digests != nil && up != nil && up.Taken != nil {
+		after.Status.CandidateDigest = facts.digests[up.Taken.Commit]
+	}
+	is := r.exchange.of(client.ObjectKeyFromObject(o))
+	sayExchange(after, is, d.Upstream, facts.held != nil)
 	if sayRollout(after, d.Hold); facts.held != nil {
 		sayRefused(after, reason.Of(facts.held), facts.held.Error())
 	}

@@ -27,6 +27,9 @@ func sayRollout(o *v1alpha1.Rollout, hold rollout.Hold) {
 	}
 	working, stalled := false, false
 	switch {
+	case run == nil && hold.Reason != "":
+		working = hold.Reason == v1alpha1.ReasonAwaitingUpstream
+		ready(metav1.ConditionUnknown, hold.Reason, "no revision is known yet: %s", hold.Message)
 	case run == nil:
 		ready(metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "no revision is known yet")
 	case hold.Reason == v1alpha1.ReasonInvalidSpec:
@@ -59,6 +62,60 @@ func sayRollout(o *v1alpha1.Rollout, hold rollout.Hold) {
 	}
 	mark(o, fluxmeta.ReconcilingCondition, working)
 	mark(o, fluxmeta.StalledCondition, stalled)
+}
+
+// sayExchange sets the conditions of what travels between environments. is is nil while
+// nothing was read since this process began: then what was said last stands.
+func sayExchange(o *v1alpha1.Rollout, is *exchanged, upstream rollout.Hold, held bool) {
+	set := func(kind string, status metav1.ConditionStatus, reason, message string) {
+		meta.SetStatusCondition(&o.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: reason, Message: short(message), ObservedGeneration: o.Generation})
+	}
+	failing := func(kind string, why rollout.Hold, ok string) {
+		status := metav1.ConditionFalse
+		switch why.Reason {
+		case "":
+			set(kind, metav1.ConditionTrue, v1alpha1.ReasonSucceeded, ok)
+			return
+		case v1alpha1.ReasonAwaitingUpstream:
+			status = metav1.ConditionUnknown
+		}
+		set(kind, status, why.Reason, why.Message)
+	}
+	for kind, wanted := range map[string]bool{
+		v1alpha1.UpstreamCondition: o.Spec.Upstream != nil, v1alpha1.PublishedCondition: o.Spec.Publish != nil, v1alpha1.ApprovalTagsCondition: o.Spec.ApprovalTags != nil,
+	} {
+		if !wanted {
+			meta.RemoveStatusCondition(&o.Status.Conditions, kind)
+		}
+	}
+	if o.Spec.Publish == nil {
+		o.Status.Published = nil
+	}
+	if up := o.Status.Upstream; o.Spec.Upstream != nil && up != nil && !held {
+		ok := ""
+		if up.Taken != nil {
+			ok = fmt.Sprintf("commit %s, which %s proved at %s in run %d, is the candidate", up.Taken.Commit, o.Spec.Upstream.Name, up.Taken.Proven.UTC().Format("2006-01-02 15:04:05 MST"), up.Taken.Run)
+		}
+		failing(v1alpha1.UpstreamCondition, upstream, ok)
+	}
+	if is == nil {
+		return
+	}
+	if o.Spec.ApprovalTags != nil {
+		failing(v1alpha1.ApprovalTagsCondition, is.refused, "tags "+rollout.ApprovalPrefix(o)+"/<wave> on the commit of a run approve its waves")
+	}
+	if o.Spec.Publish == nil {
+		return
+	}
+	if o.Status.Published = is.published; is.published == nil && is.unpublished.Reason == "" {
+		set(v1alpha1.PublishedCondition, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "no commit has passed all waves yet")
+		return
+	}
+	ok := ""
+	if p := is.published; p != nil {
+		ok = fmt.Sprintf("%s says that commit %s passed all waves in run %d", rollout.ProofReference(o.Spec.Publish.Name), p.Commit, p.Run)
+	}
+	failing(v1alpha1.PublishedCondition, is.unpublished, ok)
 }
 
 // mark keeps a condition that is there only while it is true, with the words of Ready.
@@ -108,6 +165,12 @@ func waveName(run *v1alpha1.RolloutRun) string {
 func (r *Rollouts) tell(before, after *v1alpha1.Rollout) {
 	was, is := before.Status.Run, after.Status.Run
 	event := func(kind, reason, format string, args ...any) { r.Events.Eventf(after, kind, reason, format, args...) }
+	for _, kind := range []string{v1alpha1.UpstreamCondition, v1alpha1.PublishedCondition, v1alpha1.ApprovalTagsCondition} {
+		old, now := meta.FindStatusCondition(before.Status.Conditions, kind), meta.FindStatusCondition(after.Status.Conditions, kind)
+		if now != nil && now.Status == metav1.ConditionFalse && (old == nil || old.Status != now.Status || old.Reason != now.Reason) {
+			event(corev1.EventTypeWarning, now.Reason, "%s", now.Message)
+		}
+	}
 	if is == nil {
 		return
 	}
@@ -123,6 +186,9 @@ func (r *Rollouts) tell(before, after *v1alpha1.Rollout) {
 		by := a.By
 		if by == "" {
 			by = "somebody"
+		}
+		if a.Tag != "" {
+			by += fmt.Sprintf(", by tag %s signed with key %s,", a.Tag, a.Key)
 		}
 		event(corev1.EventTypeNormal, "WaveApproved", "%s approved wave %s of %s", by, a.Wave, named(is.RolloutRevision))
 	}

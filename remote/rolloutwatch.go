@@ -31,6 +31,8 @@ func (r *Rollouts) setUp(mgr ctrl.Manager, stalls *stall.Watchdog, options contr
 		WatchesRawSource(ctrlsource.Func(r.onSnapshot)).
 		WatchesRawSource(ctrlsource.Func(r.onCluster)).
 		WatchesRawSource(ctrlsource.Func(r.onComposed)).
+		WatchesRawSource(ctrlsource.Func(r.onKept)).
+		WatchesRawSource(ctrlsource.Func(r.exchange.onExchanged)).
 		WatchesRawSource(ctrlsource.Func(r.onElected)).
 		WithOptions(options).
 		Build(stalls.Guard("Rollout", func() client.Object { return &v1alpha1.Rollout{} }, r))
@@ -38,6 +40,36 @@ func (r *Rollouts) setUp(mgr ctrl.Manager, stalls *stall.Watchdog, options contr
 		return nil, fmt.Errorf("cannot set up the reconciler of Rollouts: %w", err)
 	}
 	return c, nil
+}
+
+// setUp registers what reads and writes for Rollouts in repositories. A few at a time may
+// wait for a server.
+func (x *exchange) setUp(mgr ctrl.Manager, stalls *stall.Watchdog, options controller.Options) (controller.Controller, error) {
+	options.MaxConcurrentReconciles = mostExchanges
+	c, err := ctrl.NewControllerManagedBy(mgr).Named("rolloutexchange").
+		WatchesRawSource(ctrlsource.Func(x.onSnapshot)).
+		WatchesRawSource(ctrlsource.Func(x.onElected)).
+		WithOptions(options).
+		Build(stalls.Guard("Rollout", func() client.Object { return &v1alpha1.Rollout{} }, x))
+	if err != nil {
+		return nil, fmt.Errorf("cannot set up what reads the repositories of Rollouts: %w", err)
+	}
+	return c, nil
+}
+
+// mostExchanges is how many Rollouts wait for the servers of their repositories at a time.
+const mostExchanges = 4
+
+// onKept looks at Rollouts whose proven commit was fetched, or cannot be.
+func (r *Rollouts) onKept(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.Snapshots.OnKept(func(holders []source.Holder) {
+		for _, h := range holders {
+			if h.Kind == "Rollout" {
+				queue.Add(reconcile.Request{NamespacedName: h.NamespacedName})
+			}
+		}
+	})
+	return nil
 }
 
 func (r *Rollouts) inNamespace(ctx context.Context, o client.Object) []reconcile.Request {

@@ -96,12 +96,17 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 	if err != nil {
 		return err
 	}
+	rollouts.exchange = &exchange{Rollouts: rollouts}
 	decisions, err := rollouts.setUp(mgr, stalls, everywhere)
 	if err != nil {
 		return err
 	}
+	exchanges, err := rollouts.exchange.setUp(mgr, stalls, everywhere)
+	if err != nil {
+		return err
+	}
 	if err := mgr.Add(&rolloutWatch{
-		kind: children.rollouts, mapper: mgr.GetRESTMapper(), cache: mgr.GetCache(), children: children, ofChildren: c, ofLayers: counts, ofRollouts: decisions,
+		kind: children.rollouts, mapper: mgr.GetRESTMapper(), cache: mgr.GetCache(), children: children, ofChildren: c, ofLayers: counts, ofRollouts: decisions, ofExchanges: exchanges,
 	}); err != nil {
 		return err
 	}

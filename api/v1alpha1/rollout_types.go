@@ -72,6 +72,83 @@ type RolloutSpec struct {
 	// Suspend lets no further cluster begin. Those that have begun go on.
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
+
+	// Upstream is a Rollout of another environment, which follows the same Git repository:
+	// only commits that it proved are revisions of this one.
+	// +optional
+	Upstream *RolloutUpstream `json:"upstream,omitempty"`
+
+	// Publish has each commit that passed all waves written down in the Git repository, for
+	// Rollouts of other environments that name it in spec.upstream.
+	// +optional
+	Publish *RolloutPublish `json:"publish,omitempty"`
+
+	// ApprovalTags lets signed tags of the Git repository approve waves, besides the
+	// annotation.
+	// +optional
+	ApprovalTags *RolloutApprovalTags `json:"approvalTags,omitempty"`
+}
+
+// RolloutUpstream names a Rollout of another environment by what that publishes. It is read
+// with the credential of the source.
+type RolloutUpstream struct {
+	// Name under spec.publish of the other Rollout: the reference
+	// refs/cascade/proven/<name> is read.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+	// +required
+	Name string `json:"name"`
+	// MinAge is for how long the other environment must have run a commit, from when it
+	// passed all waves there until the next one did.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
+	// +optional
+	MinAge *metav1.Duration `json:"minAge,omitempty"`
+	// Verify names the Secret with the public keys of those who may prove commits: PGP
+	// keys, and SSH keys under names that end with .sshpub, as for spec.verify of a
+	// GitRepository. Without it, whoever may write the reference may.
+	// +optional
+	Verify *RolloutKeys `json:"verify,omitempty"`
+}
+
+// RolloutPublish says where commits that passed all waves are written down.
+type RolloutPublish struct {
+	// Name that no other Rollout publishes under in this repository. It should name the
+	// environment, as staging-base: refs/cascade/proven/<name> is written.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+	// +required
+	Name string `json:"name"`
+	// SecretRef names the credential that may write the reference, with the keys of a
+	// GitRepository's Secret. With the key signingKey, an SSH private key, what is written
+	// is signed.
+	// +required
+	SecretRef LocalReference `json:"secretRef"`
+}
+
+// RolloutApprovalTags says which tags approve waves, and whose.
+type RolloutApprovalTags struct {
+	// SecretRef names the public keys of those who may approve: PGP keys, and SSH keys
+	// under names that end with .sshpub, as for spec.verify of a GitRepository.
+	// +required
+	SecretRef LocalReference `json:"secretRef"`
+	// Prefix of the tags' names; <prefix>/<wave>, or <prefix>/<wave>/<anything>, approves
+	// the wave for the commit that it is on. By default
+	// cascade/approve/<namespace>/<name of the Rollout>. Environments that share a
+	// repository need different ones.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=200
+	// +kubebuilder:validation:Pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?(/[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+	// +optional
+	Prefix string `json:"prefix,omitempty"`
+}
+
+// RolloutKeys names public keys.
+type RolloutKeys struct {
+	// +required
+	SecretRef LocalReference `json:"secretRef"`
 }
 
 // RolloutMoves names what gets the revision.
@@ -240,6 +317,12 @@ type RolloutStatus struct {
 	// LastGood is the revision that passed all waves last.
 	// +optional
 	LastGood *RolloutGood `json:"lastGood,omitempty"`
+	// Upstream is what the Rollout of spec.upstream proved.
+	// +optional
+	Upstream *RolloutUpstreamStatus `json:"upstream,omitempty"`
+	// Published is what was written down last for spec.publish.
+	// +optional
+	Published *RolloutProof `json:"published,omitempty"`
 	// Run is the revision that is on its way over the waves, or was last.
 	// +optional
 	Run *RolloutRun `json:"run,omitempty"`
@@ -277,6 +360,29 @@ type RolloutRevision struct {
 	// Image of the agent that the Layer installs; empty where it installs none.
 	// +optional
 	Image string `json:"image,omitempty"`
+}
+
+// RolloutProof is a commit that passed all waves of a Rollout.
+type RolloutProof struct {
+	Commit string `json:"commit"`
+	// Run of the Rollout that it passed them in.
+	Run int64 `json:"run"`
+	// Proven is when it had passed them, by the clock of its environment.
+	Proven metav1.Time `json:"proven"`
+}
+
+// RolloutUpstreamStatus is what another environment proved. The condition Upstream says what
+// is waited for.
+type RolloutUpstreamStatus struct {
+	// Name that it was published under.
+	Name string `json:"name"`
+	// Newest is the commit that was proven last.
+	// +optional
+	Newest *RolloutProof `json:"newest,omitempty"`
+	// Taken is the one that became the candidate last. None that was proven before it is
+	// taken any more.
+	// +optional
+	Taken *RolloutProof `json:"taken,omitempty"`
 }
 
 // RolloutGood is a revision that passed all waves.
@@ -367,6 +473,11 @@ type RolloutApproval struct {
 	// +optional
 	By string      `json:"by,omitempty"`
 	At metav1.Time `json:"at"`
+	// Tag that approved, and the key that it is signed with, where a tag did.
+	// +optional
+	Tag string `json:"tag,omitempty"`
+	// +optional
+	Key string `json:"key,omitempty"`
 }
 
 // RolloutCounts counts clusters. Each is counted once besides in Total.

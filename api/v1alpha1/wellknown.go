@@ -31,7 +31,9 @@ const (
 	// separated by commas. The revision may be a commit or the beginning of one, of 12
 	// letters at least, so that an approval is for what the person has seen.
 	ApproveRolloutAnnotation = "cascade.dev/approve-rollout"
-	// ApprovedByAnnotation beside it says who approves, as the command line found out.
+	// ApprovedByAnnotation beside it says who approves, as the command line found out:
+	// <wave>=<name> for each, separated by commas, the name as in a query of a URL. A text
+	// without any such entry is the name for all waves.
 	ApprovedByAnnotation = "cascade.dev/approved-by"
 	// AbortRolloutAnnotation on a Rollout names the revision whose run is to end. Clusters
 	// keep what they have, and get no more of it.
@@ -136,6 +138,13 @@ const (
 	// ReadyCondition of a Layer: every selected child has it at the observed revision. Of a
 	// Child: connected, seeded, and its own agent reports ready.
 	ReadyCondition = "Ready"
+	// UpstreamCondition of a Rollout with spec.upstream: what the other environment proved
+	// last is the candidate.
+	UpstreamCondition = "Upstream"
+	// PublishedCondition of a Rollout with spec.publish: the last good commit is written down.
+	PublishedCondition = "Published"
+	// ApprovalTagsCondition of a Rollout with spec.approvalTags: the tags can be read.
+	ApprovalTagsCondition = "ApprovalTags"
 	// ConnectedCondition of a Child: the API server answered the last call
 	// and is the cluster whose identity is recorded.
 	ConnectedCondition = "Connected"
@@ -239,6 +248,19 @@ const (
 	ReasonRolloutConflict        = "RolloutConflict"
 	ReasonRevisionMissing        = "RevisionMissing"
 	ReasonParentOlder            = "ParentOlder"
+
+	// Reasons of what travels between environments as references of a repository.
+	ReasonAwaitingUpstream    = "AwaitingUpstream"
+	ReasonUpstreamMissing     = "UpstreamMissing"
+	ReasonUpstreamUnreadable  = "UpstreamUnreadable"
+	ReasonUpstreamUnverified  = "UpstreamUnverified"
+	ReasonUpstreamInvalid     = "UpstreamInvalid"
+	ReasonUpstreamWentBack    = "UpstreamWentBack"
+	ReasonUpstreamNotOnBranch = "UpstreamNotOnBranch"
+	ReasonPublishFailed       = "PublishFailed"
+	ReasonPublishConflict     = "PublishConflict"
+	ReasonTagsUnreadable      = "TagsUnreadable"
+	ReasonTagRefused          = "TagRefused"
 
 	// ReasonStorageVersionDropped: a provider's definition lacks the version in which the
 	// child stores objects.

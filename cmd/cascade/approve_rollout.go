@@ -63,7 +63,7 @@ func (c *cli) approveRollout(ctx context.Context, cl client.Client, key client.O
 		}
 		entries := append(entriesBut(r.Annotations[v1alpha1.ApproveRolloutAnnotation], wave), wave+"="+word(rollout.Word(&r.Status)))
 		return annotateUnchanged(ctx, cl, r, map[string]*string{
-			v1alpha1.ApproveRolloutAnnotation: joined(entries), v1alpha1.ApprovedByAnnotation: &who.Status.UserInfo.Username,
+			v1alpha1.ApproveRolloutAnnotation: joined(entries), v1alpha1.ApprovedByAnnotation: new(rollout.Approvers(r.Annotations, wave, who.Status.UserInfo.Username)),
 		})
 	})
 	switch {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -150,6 +151,7 @@ func printRollout(out io.Writer, r *v1alpha1.Rollout, now time.Time) error {
 	if next := r.Status.Candidate; next != nil && (run == nil || *next != run.RolloutRevision) {
 		lines = append(lines, "newest: "+shortRevision(next.Revision))
 	}
+	lines = append(lines, exchanged(r, ages)...)
 	if does := waitsFor(r); does != "" {
 		lines = append(lines, "waits for: "+does)
 	}
@@ -163,6 +165,61 @@ func printRollout(out io.Writer, r *v1alpha1.Rollout, now time.Time) error {
 	}
 	return printFailing(out, r)
 }
+
+// exchanged is what travels between environments: what the upstream proved, what was
+// published, which tags approved, and what is wrong with any of it.
+func exchanged(r *v1alpha1.Rollout, ages func(format string, at time.Time) string) []string {
+	var lines []string
+	wrong := func(kind string) string {
+		if c := meta.FindStatusCondition(r.Status.Conditions, kind); c != nil && c.Status != metav1.ConditionTrue {
+			return c.Reason + ": " + strings.Join(strings.Fields(c.Message), " ")
+		}
+		return ""
+	}
+	if up := r.Spec.Upstream; up != nil {
+		line := fmt.Sprintf("upstream: %s has proven nothing that is known", up.Name)
+		if s := r.Status.Upstream; s != nil && s.Newest != nil {
+			line = fmt.Sprintf("upstream: %s proved %s in run %d%s", up.Name, briefCommit(s.Newest.Commit), s.Newest.Run, ages(", %s ago", s.Newest.Proven.Time))
+			if s.Taken != nil && *s.Taken != *s.Newest {
+				line += fmt.Sprintf("; %s was taken", briefCommit(s.Taken.Commit))
+			}
+		}
+		lines = append(lines, line)
+		if why := wrong(v1alpha1.UpstreamCondition); why != "" {
+			lines = append(lines, "  "+why)
+		}
+	}
+	if p := r.Spec.Publish; p != nil {
+		line := "publishes: nothing yet as " + p.Name
+		if s := r.Status.Published; s != nil {
+			line = fmt.Sprintf("publishes: %s of run %d as %s", briefCommit(s.Commit), s.Run, p.Name)
+		}
+		lines = append(lines, line)
+		if c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.PublishedCondition); c != nil && c.Status == metav1.ConditionFalse {
+			lines = append(lines, "  "+wrong(v1alpha1.PublishedCondition))
+		}
+	}
+	if run := r.Status.Run; run != nil {
+		for _, a := range run.Approvals {
+			by := a.By
+			if by == "" {
+				by = "somebody"
+			}
+			line := fmt.Sprintf("approved: wave %s by %s%s", a.Wave, oneLine(by), ages(", %s ago", a.At.Time))
+			if a.Tag != "" {
+				line += fmt.Sprintf(", tag %s with key %s", oneLine(a.Tag), oneLine(a.Key))
+			}
+			lines = append(lines, line)
+		}
+	}
+	if why := wrong(v1alpha1.ApprovalTagsCondition); why != "" && r.Spec.ApprovalTags != nil {
+		lines = append(lines, "approval tags: "+why)
+	}
+	return lines
+}
+
+// briefCommit is the beginning of a commit.
+func briefCommit(commit string) string { return commit[:min(len(commit), 12)] }
 
 func printWaves(out io.Writer, r *v1alpha1.Rollout) error {
 	if len(r.Status.Waves) == 0 {

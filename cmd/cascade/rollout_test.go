@@ -92,8 +92,23 @@ func TestRolloutStatus(t *testing.T) {
 	since := ago(time.Minute)
 	soaking.Status.Run.SoakSince, soaking.Status.Failing = &since, nil
 	soaking.Status.Conditions = conditions("Ready", metav1.ConditionFalse, v1alpha1.ReasonSoaking, "wave staging is ready at "+shaTwo+" since 11:59:00, and soaks for 30m0s", time.Minute)
+	promoted := awaitingRollout()
+	promoted.Spec.Upstream = &v1alpha1.RolloutUpstream{Name: "staging-base", MinAge: &metav1.Duration{Duration: 24 * time.Hour}}
+	promoted.Spec.Publish = &v1alpha1.RolloutPublish{Name: "production-base"}
+	promoted.Spec.ApprovalTags = &v1alpha1.RolloutApprovalTags{}
+	taken := v1alpha1.RolloutProof{Commit: strings.Repeat("2", 40), Run: 7, Proven: ago(30 * time.Hour)}
+	promoted.Status.Upstream = &v1alpha1.RolloutUpstreamStatus{Newest: &v1alpha1.RolloutProof{Commit: strings.Repeat("5", 40), Run: 9, Proven: ago(time.Hour)}, Taken: &taken}
+	promoted.Status.Published = &v1alpha1.RolloutProof{Commit: strings.Repeat("1", 40), Run: 3, Proven: ago(26 * time.Hour)}
+	promoted.Status.Run.Approvals = []v1alpha1.RolloutApproval{{Wave: "staging", By: "Ann <ann@example.com>", At: ago(time.Hour), Tag: "cascade/approve/production-base/staging", Key: "SHA256:abc"}}
+	for kind, says := range map[string][2]string{
+		v1alpha1.UpstreamCondition:     {v1alpha1.ReasonAwaitingUpstream, "staging-base runs it since 11:00, and is to for 24h0m0s"},
+		v1alpha1.PublishedCondition:    {v1alpha1.ReasonPublishFailed, "the server refuses it"},
+		v1alpha1.ApprovalTagsCondition: {v1alpha1.ReasonTagRefused, "refs/tags/cascade/approve/production-base/production approves nothing: it is not signed"},
+	} {
+		promoted.Status.Conditions = append(promoted.Status.Conditions, conditions(kind, metav1.ConditionFalse, says[0], says[1], time.Hour)...)
+	}
 	for name, r := range map[string]*v1alpha1.Rollout{
-		"progressing": newer, "awaiting": awaitingRollout(), "halted": aRollout("base", v1alpha1.RolloutHalted), "suspended": suspended, "completed": completed,
+		"promoted": promoted, "progressing": newer, "awaiting": awaitingRollout(), "halted": aRollout("base", v1alpha1.RolloutHalted), "suspended": suspended, "completed": completed,
 		"soaking": soaking, "new": {ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "base"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -279,7 +294,7 @@ func TestApproveRollout(t *testing.T) {
 			if got := r.Annotations[v1alpha1.ApproveRolloutAnnotation]; got != tc.approved {
 				t.Errorf("approved is %q, want %q", got, tc.approved)
 			}
-			if got := r.Annotations[v1alpha1.ApprovedByAnnotation]; (got == "jane") != (tc.err == "") {
+			if got := r.Annotations[v1alpha1.ApprovedByAnnotation]; (got == tc.wave+"=jane") != (tc.err == "") {
 				t.Errorf("approved by %q", got)
 			}
 		})

@@ -49,7 +49,7 @@ func TestRolloutVerbs(t *testing.T) {
 		{"the API server knows who approves", "approve rollout base --wave rest --revision 222222222222 --as jane --as-group system:masters", 0, "jane approved",
 			func(r *v1alpha1.Rollout, _ *v1alpha1.Child) string {
 				return r.Annotations[v1alpha1.ApproveRolloutAnnotation] + " by " + r.Annotations[v1alpha1.ApprovedByAnnotation]
-			}, "rest=main@sha1:" + commit + " by jane"},
+			}, "rest=main@sha1:" + commit + " by rest=jane"},
 		{"it is suspended", "rollout pause base", 0, "is suspended",
 			func(r *v1alpha1.Rollout, _ *v1alpha1.Child) string {
 				return map[bool]string{true: "suspended"}[r.Spec.Suspend]

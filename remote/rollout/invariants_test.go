@@ -26,6 +26,9 @@ func (f *fleet) decide(dies bool) (rollout.Decision, error) {
 	if err := f.right(before, d); err != nil {
 		return d, err
 	}
+	if err := f.promoted(before, d, facts.Upstream); err != nil {
+		return d, err
+	}
 	pins := d.Pins
 	if dies {
 		if f.chance(50) {
@@ -43,6 +46,53 @@ func (f *fleet) decide(dies bool) (rollout.Decision, error) {
 		f.cluster(p.Cluster).pin = &pin
 	}
 	return d, nil
+}
+
+// promoted holds what was taken of another environment against what that proved.
+func (f *fleet) promoted(before *v1alpha1.RolloutStatus, d rollout.Decision, up *rollout.Upstream) error {
+	run := d.Status.Run
+	wants := f.spec.Upstream
+	if wants == nil {
+		return nil
+	}
+	var was, is *v1alpha1.RolloutProof
+	if before.Upstream != nil {
+		was = before.Upstream.Taken
+	}
+	if d.Status.Upstream != nil {
+		is = d.Status.Upstream.Taken
+	}
+	if run != nil && (before.Run == nil || before.Run.Number != run.Number) && (is == nil || run.Revision != "main@sha1:"+is.Commit) {
+		return fmt.Errorf("run %d began with %s, and what was taken is %+v", run.Number, run.Revision, is)
+	}
+	switch {
+	case is == nil && was != nil:
+		return fmt.Errorf("%+v was taken, and nothing is any more", was)
+	case is == nil, was != nil && *was == *is:
+		return nil
+	case was != nil && !is.Proven.After(was.Proven.Time):
+		return fmt.Errorf("%+v was taken after %+v", is, was)
+	case up == nil || up.Failure.Reason != "":
+		return fmt.Errorf("%+v was taken, and nobody could read it", is)
+	case f.refused[is.Commit]:
+		return fmt.Errorf("%+v was taken and is not on the branch", is)
+	}
+	i := slices.IndexFunc(f.proofs, func(p rollout.Proof) bool { return p.Commit == is.Commit && p.Proven.Equal(is.Proven.Time) })
+	if i < 0 {
+		return fmt.Errorf("%+v was taken, and nobody proved it", is)
+	}
+	ends := f.now
+	if i > 0 && f.proofs[i-1].Proven.Before(ends) {
+		ends = f.proofs[i-1].Proven
+	}
+	least := time.Duration(0)
+	if wants.MinAge != nil {
+		least = wants.MinAge.Duration
+	}
+	if ran := ends.Sub(is.Proven.Time); ran < least || ran < 0 {
+		return fmt.Errorf("%+v was taken after it ran for %s, and is to for %s", is, ran, least)
+	}
+	return nil
 }
 
 func (f *fleet) cluster(name string) *cluster {

@@ -33,6 +33,11 @@ type fleet struct {
 	approved map[string]bool
 	// named are revisions that a run had, or that a cluster had before.
 	named map[string]bool
+	// proofs are what another environment proved, the newest first, failure why they cannot be
+	// read, and refused the commits that are not on the branch.
+	proofs            []rollout.Proof
+	failure, settling bool
+	refused           map[string]bool
 	// unready is when the model last saw that a wave could not be soaking.
 	unready time.Time
 	trace   []string
@@ -93,7 +98,7 @@ func amount(r *rand.Rand, least int) intstr.IntOrString {
 }
 
 func newFleet(seed uint64) *fleet {
-	f := &fleet{Rand: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_700_000_000, 0), named: map[string]bool{}, approved: map[string]bool{}, room: -1, commits: 1}
+	f := &fleet{Rand: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_700_000_000, 0), named: map[string]bool{}, approved: map[string]bool{}, refused: map[string]bool{}, room: -1, commits: 1}
 	f.terms()
 	for range f.IntN(9) {
 		f.join()
@@ -109,6 +114,12 @@ func (f *fleet) terms() {
 	}
 	if f.chance(20) {
 		f.spec.Unreachable = v1alpha1.UnreachableCount
+	}
+	if f.spec.Upstream = nil; f.chance(30) {
+		f.spec.Upstream = &v1alpha1.RolloutUpstream{Name: "staging"}
+		if f.chance(60) {
+			f.spec.Upstream.MinAge = &metav1.Duration{Duration: time.Duration(f.IntN(90)) * time.Minute}
+		}
 	}
 	waves := 1 + f.IntN(4)
 	for i := range waves {
@@ -142,7 +153,7 @@ func (f *fleet) join() {
 
 // happen is one thing that happens in the world.
 func (f *fleet) happen() {
-	switch f.IntN(22) {
+	switch f.IntN(26) {
 	case 0, 1:
 		f.commits++
 		for _, c := range f.clusters {
@@ -242,7 +253,58 @@ func (f *fleet) happen() {
 			c.pin = nil // a hub that was built again
 		}
 		f.say("%s known %v", c.name, c.known)
+	case 22, 23:
+		at := f.now
+		if f.chance(10) {
+			at = at.Add(time.Duration(f.IntN(300)) * time.Minute) // a clock that is ahead, or a lie
+		}
+		f.prove(1+f.IntN(f.commits), at)
+	case 24:
+		f.failure = f.chance(40)
+		f.say("upstream cannot be read %v", f.failure)
+	case 25:
+		if f.chance(30) {
+			f.proofs = f.proofs[min(len(f.proofs), f.IntN(3)):] // an older state of the reference is put back
+			f.say("%d proofs stay", len(f.proofs))
+		}
+		if len(f.proofs) > 0 {
+			f.refused[f.proofs[0].Commit] = f.chance(30)
+			f.say("%s is off the branch %v", f.proofs[0].Commit, f.refused[f.proofs[0].Commit])
+		}
 	}
+}
+
+// prove is another environment that proves a commit.
+func (f *fleet) prove(commit int, at time.Time) {
+	at = at.Truncate(time.Second)
+	if len(f.proofs) > 0 && !at.After(f.proofs[0].Proven) {
+		at = f.proofs[0].Proven.Add(time.Second)
+	}
+	f.proofs = append([]rollout.Proof{{Commit: fmt.Sprintf("%040d", commit), Run: int64(len(f.proofs)), Proven: at}}, f.proofs...)
+	f.say("upstream proves %d at %s", commit, at.Format("15:04"))
+}
+
+// upstream are the facts about it.
+func (f *fleet) upstream() *rollout.Upstream {
+	if !f.settling && f.chance(5) {
+		return nil // a process that began a moment ago
+	}
+	up := &rollout.Upstream{Proofs: slices.Clone(f.proofs), Revisions: map[string]v1alpha1.RolloutRevision{}, Refused: map[string]rollout.Hold{}}
+	if f.status.Upstream != nil && f.status.Upstream.Taken != nil && f.status.Candidate != nil {
+		up.Taken = f.status.Candidate.DeepCopy()
+	}
+	if f.failure {
+		up.Failure = rollout.Hold{Reason: v1alpha1.ReasonUpstreamUnreadable, Message: "it does not answer"}
+	}
+	for _, p := range f.proofs {
+		if f.refused[p.Commit] {
+			up.Refused[p.Commit] = rollout.Hold{Reason: v1alpha1.ReasonUpstreamNotOnBranch, Message: "it is elsewhere"}
+		}
+		if f.settling || f.chance(80) {
+			up.Revisions[p.Commit] = v1alpha1.RolloutRevision{Revision: "main@sha1:" + p.Commit}
+		}
+	}
+	return up
 }
 
 // work lets clusters take up what they may have.
@@ -259,6 +321,9 @@ func (f *fleet) work() {
 
 func (f *fleet) facts() rollout.Facts {
 	facts := rollout.Facts{UID: "uid", Candidate: &v1alpha1.RolloutRevision{Revision: f.revision()}, Requests: f.requests, Room: f.room}
+	if f.spec.Upstream != nil {
+		facts.Upstream = f.upstream()
+	}
 	for _, c := range f.clusters {
 		facts.Clusters = append(facts.Clusters, c.facts())
 	}
@@ -287,7 +352,13 @@ func history(seed uint64, length int) (f *fleet, err error) {
 
 // settle stands still, approves, and expects an end.
 func (f *fleet) settle() error {
-	f.spec.Suspend, f.room = false, -1
+	f.spec.Suspend, f.room, f.settling = false, -1, true
+	f.failure, f.refused = false, map[string]bool{}
+	f.proofs = slices.DeleteFunc(f.proofs, func(p rollout.Proof) bool { return p.Proven.After(f.now) })
+	if up := f.status.Upstream; up != nil && up.Taken != nil && up.Taken.Proven.After(f.now) {
+		f.now = up.Taken.Proven.Time // the clock was set back meanwhile
+	}
+	f.prove(f.commits, f.now.Add(time.Second))
 	f.requests.Abort, f.requests.Revert = "", ""
 	for _, c := range f.clusters {
 		c.rolling, c.refused, c.known = false, nil, true
@@ -318,7 +389,7 @@ func (f *fleet) settle() error {
 		if d.RecheckAfter == 0 {
 			return f.over(d)
 		}
-		if !rollout.Active(d.Status.Run) && slices.ContainsFunc(f.clusters, func(c *cluster) bool { return !c.lost.IsZero() }) && f.now.Sub(f.status.Run.Since.Time) > 48*time.Hour {
+		if d.Status.Run != nil && !rollout.Active(d.Status.Run) && slices.ContainsFunc(f.clusters, func(c *cluster) bool { return !c.lost.IsZero() }) && f.now.Sub(f.status.Run.Since.Time) > 48*time.Hour {
 			return f.over(d)
 		}
 		f.now = f.now.Add(d.RecheckAfter)

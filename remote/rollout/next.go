@@ -38,8 +38,9 @@ type Cluster struct {
 	Skip string
 }
 
-// Approval is a person's consent to a wave at a revision.
-type Approval struct{ Wave, Revision, By string }
+// Approval is a person's consent to a wave at a revision. Of one by a tag of the repository
+// it says which, and with which key the tag is signed.
+type Approval struct{ Wave, Revision, By, Tag, Key string }
 
 // Requests are what people ask of a Rollout. Abort and Revert name a revision, Retry is
 // any text that differs from the last one.
@@ -52,10 +53,13 @@ type Requests struct {
 type Facts struct {
 	// UID of the Rollout, which makes the order of clusters its own.
 	UID types.UID
-	// Candidate is the newest revision, nil while it is not known.
+	// Candidate is the newest revision, nil while it is not known. A Rollout with an upstream
+	// has none but what that proved.
 	Candidate *v1alpha1.RolloutRevision
-	Clusters  []Cluster
-	Requests  Requests
+	// Upstream is nil while nothing of it was read.
+	Upstream *Upstream
+	Clusters []Cluster
+	Requests Requests
 	// Room is how many more clusters of the tier may begin to change, over all Rollouts;
 	// below zero it has no bound.
 	Room int
@@ -78,6 +82,12 @@ type Decision struct {
 	Pins []Assignment
 	// Hold has no reason while nothing is held.
 	Hold Hold
+	// Upstream is why what another environment proved last is not the candidate; it has no
+	// reason if it is.
+	Upstream Hold
+	// Wanted is a proven commit of which nothing is known but that it may be taken: it is
+	// to be fetched. Empty without one.
+	Wanted string
 	// RecheckAfter is when to look again without an event; zero for never.
 	RecheckAfter time.Duration
 }
@@ -103,7 +113,10 @@ type decision struct {
 	all     []*member
 	none    int
 	hold    Hold
-	recheck time.Duration
+	// upstream is why what another environment proved is not the candidate.
+	upstream Hold
+	wanted   string
+	recheck  time.Duration
 }
 
 // member is a cluster as the decision leaves it.
@@ -123,11 +136,15 @@ func Next(name string, spec *v1alpha1.RolloutSpec, status *v1alpha1.RolloutStatu
 	d.adopt()
 	d.judge()
 	d.heed()
+	d.promote()
 	d.choose()
 	d.advance()
 	d.begin()
 	d.count()
-	out := Decision{Status: d.status, Hold: d.hold, RecheckAfter: d.recheck}
+	if d.status.Run == nil && d.hold.Reason == "" {
+		d.hold = d.upstream
+	}
+	out := Decision{Status: d.status, Hold: d.hold, Upstream: d.upstream, Wanted: d.wanted, RecheckAfter: d.recheck}
 	for _, m := range d.all {
 		if m.dirty {
 			out.Pins = append(out.Pins, Assignment{m.Name, *m.pin})

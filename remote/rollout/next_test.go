@@ -54,6 +54,9 @@ func begin(t *testing.T, waves []v1alpha1.RolloutWave, names ...string) *story {
 // decide decides, and puts on record what was.
 func (s *story) decide() {
 	s.t.Helper()
+	if up := s.facts.Upstream; up != nil && s.status.Upstream != nil && s.status.Upstream.Taken != nil {
+		up.Taken = s.status.Candidate.DeepCopy()
+	}
 	s.last = rollout.Next("base", &s.spec, &s.status, s.facts, s.now)
 	s.status = s.last.Status
 	for _, p := range s.last.Pins {
@@ -109,6 +112,30 @@ func (s *story) held(reason string) {
 	s.t.Helper()
 	if s.last.Hold.Reason != reason {
 		s.t.Fatalf("held for %+v, want %q", s.last.Hold, reason)
+	}
+}
+
+// hash is the commit of a revision.
+func hash(revision string) string { return revision[len("main@sha1:"):] }
+
+// upstream has the Rollout take only what another environment ran for so long.
+func (s *story) upstream(age time.Duration) {
+	s.spec.Upstream = &v1alpha1.RolloutUpstream{Name: "staging", MinAge: &metav1.Duration{Duration: age}}
+	s.facts.Upstream = &rollout.Upstream{Revisions: map[string]v1alpha1.RolloutRevision{}}
+}
+
+// proves has the other environment prove a revision.
+func (s *story) proves(revision string, at time.Time) {
+	up := s.facts.Upstream
+	up.Proofs = append([]rollout.Proof{{Commit: hash(revision), Run: int64(len(up.Proofs)), Proven: at}}, up.Proofs...)
+	up.Revisions[hash(revision)] = v1alpha1.RolloutRevision{Revision: revision}
+}
+
+// waits expects why what was proven is not the candidate.
+func (s *story) waits(reason string) {
+	s.t.Helper()
+	if s.last.Upstream.Reason != reason {
+		s.t.Fatalf("upstream is held for %+v, want %q", s.last.Upstream, reason)
 	}
 }
 
@@ -370,6 +397,143 @@ func TestNext(t *testing.T) {
 			s.after(s.last.RecheckAfter)
 			s.decide()
 			s.at(second, "rest1")
+		}},
+		{name: "another environment proves", reason: "what it proved is taken when it ran that for long enough, and nothing else is", waves: two, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.upstream(24 * time.Hour)
+			s.commit(third) // which nobody proved
+			s.decide()
+			s.waits(v1alpha1.ReasonUpstreamMissing)
+			s.proves(second, s.now)
+			s.decide()
+			s.waits(v1alpha1.ReasonAwaitingUpstream)
+			s.at(first, "canary1", "rest1")
+			if s.last.RecheckAfter != 24*time.Hour || s.status.Upstream.Newest.Commit != hash(second) {
+				s.t.Errorf("it looks again after %s, the newest is %+v", s.last.RecheckAfter, s.status.Upstream.Newest)
+			}
+			s.after(s.last.RecheckAfter)
+			s.decide()
+			s.waits("")
+			s.at(second, "canary1")
+		}},
+		{name: "another environment went on", reason: "a commit that it ran for an hour is not one that it ran for a day, whatever its age; one that it halted on was never proven", waves: two, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.upstream(24 * time.Hour)
+			s.proves(second, s.now)
+			s.after(time.Hour)
+			s.proves(third, s.now)
+			s.after(23*time.Hour + 30*time.Minute)
+			s.decide()
+			s.waits(v1alpha1.ReasonAwaitingUpstream)
+			s.at(first, "canary1", "rest1")
+			s.after(30 * time.Minute)
+			s.decide()
+			s.at(third, "canary1")
+		}},
+		{name: "it ran the one before for long enough", reason: "what it has now is too young, and what it had was not", waves: two, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.upstream(24 * time.Hour)
+			s.proves(second, s.now)
+			s.after(30 * time.Hour)
+			s.proves(third, s.now)
+			s.decide()
+			s.waits(v1alpha1.ReasonAwaitingUpstream)
+			s.at(second, "canary1")
+		}},
+		{name: "a proof of the future", reason: "its clock is ahead, or somebody lies: nothing is earlier by that", waves: two, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.upstream(0)
+			s.proves(second, s.now.Add(48*time.Hour))
+			s.decide()
+			s.waits(v1alpha1.ReasonAwaitingUpstream)
+			s.after(47 * time.Hour)
+			s.decide()
+			s.at(first, "canary1", "rest1")
+			s.after(time.Hour)
+			s.decide()
+			s.at(second, "canary1")
+		}},
+		{name: "not on the branch", reason: "whoever may write references may not be who may write the branch", waves: two, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.upstream(0)
+			s.proves(second, s.now)
+			s.facts.Upstream.Refused = map[string]rollout.Hold{hash(second): {Reason: v1alpha1.ReasonUpstreamNotOnBranch, Message: "it is elsewhere"}}
+			s.after(time.Hour)
+			s.decide()
+			s.waits(v1alpha1.ReasonUpstreamNotOnBranch)
+			s.at(first, "canary1", "rest1")
+		}},
+		{name: "it cannot be read any more", reason: "the run goes on, and nothing else begins", waves: two, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.upstream(0)
+			s.proves(second, s.now)
+			s.decide()
+			s.at(second, "canary1")
+			s.proves(third, s.now.Add(time.Second))
+			s.facts.Upstream.Failure = rollout.Hold{Reason: v1alpha1.ReasonUpstreamUnreadable, Message: "it does not answer"}
+			s.after(time.Minute)
+			s.takes(true, "canary1")
+			s.decide()
+			s.waits(v1alpha1.ReasonUpstreamUnreadable)
+			s.takes(true, "rest1")
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+			s.at(second, "canary1", "rest1")
+		}},
+		{name: "an older state is put back", reason: "what was signed once stays signed: nothing goes back by it", waves: two, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.upstream(0)
+			s.proves(second, s.now)
+			old := slices.Clone(s.facts.Upstream.Proofs)
+			s.after(time.Hour)
+			s.proves(third, s.now)
+			s.decide()
+			s.at(third, "canary1")
+			s.facts.Upstream.Proofs = old
+			s.after(time.Hour)
+			s.decide()
+			s.waits(v1alpha1.ReasonUpstreamWentBack)
+			s.at(third, "canary1")
+		}},
+		{name: "it went back itself", reason: "the other environment proved an older commit again, in another run", waves: two, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.upstream(0)
+			s.proves(second, s.now)
+			s.after(time.Hour)
+			s.proves(third, s.now)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.takes(true, "rest1")
+			s.decide()
+			s.after(time.Hour)
+			s.proves(second, s.now)
+			s.decide()
+			s.at(second, "canary1")
+		}},
+		{name: "a commit that is not here yet", reason: "what cannot be fetched, or is not signed as the source wants it, never begins", waves: two, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.upstream(0)
+			s.proves(second, s.now)
+			s.facts.Upstream.Revisions = nil
+			s.decide()
+			s.waits(v1alpha1.ReasonAwaitingUpstream)
+			if s.last.Wanted != hash(second) {
+				s.t.Errorf("it wants %q", s.last.Wanted)
+			}
+			s.facts.Upstream.Unfetched = map[string]rollout.Hold{hash(second): {Reason: v1alpha1.ReasonUpstreamUnreadable, Message: "it is gone"}}
+			s.decide()
+			s.waits(v1alpha1.ReasonUpstreamUnreadable)
+			if s.last.Wanted != hash(second) { // what nobody wants is forgotten, with why it failed
+				s.t.Errorf("it wants %q", s.last.Wanted)
+			}
+			s.at(first, "canary1", "rest1")
+		}},
+		{name: "approved by a tag", reason: "who, when, which tag and which key are on record", waves: approved, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.facts.Requests.Approvals = []rollout.Approval{{Wave: "rest", Revision: hash(first), By: "eve", Tag: "cascade/approve/fleet/base/rest"}}
+			s.decide()
+			s.held(v1alpha1.ReasonAwaitingApproval)
+			s.facts.Requests.Approvals = []rollout.Approval{{Wave: "rest", Revision: hash(second), By: "Ann <ann@example.com>", Tag: "cascade/approve/fleet/base/rest", Key: "SHA256:x"}}
+			s.decide()
+			s.at(second, "canary1", "rest1")
+			want := v1alpha1.RolloutApproval{Wave: "rest", By: "Ann <ann@example.com>", At: metav1.NewTime(s.now), Tag: "cascade/approve/fleet/base/rest", Key: "SHA256:x"}
+			if got := s.status.Run.Approvals; len(got) != 1 || got[0] != want {
+				s.t.Errorf("on record is %+v", got)
+			}
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

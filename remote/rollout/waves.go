@@ -278,7 +278,7 @@ func (d *decision) approved(run *v1alpha1.RolloutRun, wave string) bool {
 	}
 	for _, a := range d.facts.Requests.Approvals {
 		if a.Wave == wave && Means(a.Revision, &d.status) {
-			run.Approvals = append(run.Approvals, v1alpha1.RolloutApproval{Wave: wave, By: a.By, At: metav1.NewTime(d.now)})
+			run.Approvals = append(run.Approvals, v1alpha1.RolloutApproval{Wave: wave, By: a.By, At: metav1.NewTime(d.now), Tag: a.Tag, Key: a.Key})
 			return true
 		}
 	}

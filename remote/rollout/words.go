@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -68,10 +69,64 @@ func Approvals(annotations map[string]string) []Approval {
 	var all []Approval
 	for _, part := range strings.Split(annotations[v1alpha1.ApproveRolloutAnnotation], ",") {
 		if wave, revision, ok := strings.Cut(strings.TrimSpace(part), "="); ok {
-			all = append(all, Approval{Wave: wave, Revision: revision, By: annotations[v1alpha1.ApprovedByAnnotation]})
+			all = append(all, Approval{Wave: wave, Revision: revision})
 		}
 	}
+	by := approvers(annotations[v1alpha1.ApprovedByAnnotation], all)
+	for i := range all {
+		all[i].By = by(all[i].Wave)
+	}
 	return all
+}
+
+// approvers reads who approved which wave. A text without an entry for any wave that was
+// approved names who approved all of them, as earlier versions and people write it.
+func approvers(text string, approvals []Approval) func(wave string) string {
+	by := map[string]string{}
+	for _, part := range strings.Split(text, ",") {
+		wave, name, ok := strings.Cut(strings.TrimSpace(part), "=")
+		if !ok || !slices.ContainsFunc(approvals, func(a Approval) bool { return a.Wave == wave }) {
+			continue
+		}
+		if plain, err := url.QueryUnescape(name); err == nil {
+			by[wave] = plain
+		}
+	}
+	if len(by) == 0 {
+		return func(string) string { return text }
+	}
+	return func(wave string) string { return by[wave] }
+}
+
+// Approvers is the annotation that says who approved each wave, after a person approved one.
+// Who approved the others before stays.
+func Approvers(annotations map[string]string, wave, person string) string {
+	entries := []string{wave + "=" + url.QueryEscape(person)}
+	for _, a := range Approvals(annotations) {
+		if a.Wave != wave && a.By != "" {
+			entries = append(entries, a.Wave+"="+url.QueryEscape(a.By))
+		}
+	}
+	slices.Sort(entries)
+	return strings.Join(slices.Compact(entries), ",")
+}
+
+// ApprovalPrefix is what the names of tags begin with that approve waves of a Rollout.
+func ApprovalPrefix(o *v1alpha1.Rollout) string {
+	if tags := o.Spec.ApprovalTags; tags != nil && tags.Prefix != "" {
+		return tags.Prefix
+	}
+	return "cascade/approve/" + o.Namespace + "/" + o.Name
+}
+
+// ApprovedWave is the wave that a tag of a name approves; empty if it approves none.
+func ApprovedWave(prefix, tag string) string {
+	rest, ok := strings.CutPrefix(tag, prefix+"/")
+	if !ok {
+		return ""
+	}
+	wave, _, _ := strings.Cut(rest, "/")
+	return wave
 }
 
 // Skip reads from the annotations of a Child which revision of a Rollout it does without.

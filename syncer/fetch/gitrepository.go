@@ -251,15 +251,8 @@ func (r *GitRepositories) verify(ctx context.Context, obj *sourcev1.GitRepositor
 	if err != nil {
 		return &failure{condition: sourcev1.SourceVerifiedCondition, err: err}
 	}
-	want := source.Verification{Tag: spec.VerifyTag(), Head: spec.VerifyHEAD()}
-	for name, value := range keys {
-		if strings.HasSuffix(name, sshKeys) {
-			want.AuthorizedKeys = append(want.AuthorizedKeys, string(value))
-		} else {
-			// Of any name, though they should end with .asc: so does Flux.
-			want.KeyRings = append(want.KeyRings, string(value))
-		}
-	}
+	want := keysOf(keys)
+	want.Tag, want.Head = spec.VerifyTag(), spec.VerifyHEAD()
 	message, err := snapshot.Verify(want)
 	if err != nil {
 		return &failure{condition: sourcev1.SourceVerifiedCondition, err: err, stalls: source.ReasonOf(err) == source.ReasonInvalidVerificationMode}

@@ -219,7 +219,7 @@ func (m *mirror) obtain(ctx context.Context, dial *dialer, ref Reference, known 
 		return nil, target{}, err
 	}
 	defer m.leave()
-	wire, err := dial.connect(ctx, m.limits.packBytes)
+	wire, err := dial.connect(ctx)
 	if err != nil {
 		return nil, target{}, connectError(dial, err)
 	}

@@ -27,9 +27,13 @@ type wire interface {
 }
 
 // connect opens a wire that ends, at the latest, with the context.
-func (d *dialer) connect(ctx context.Context, packBytes int64) (wire, error) {
+func (d *dialer) connect(ctx context.Context) (wire, error) {
 	if d.ssh != nil {
-		return d.connectSSH(ctx, packBytes)
+		w, err := d.runSSH(ctx, transport.UploadPackServiceName)
+		if err != nil {
+			return nil, err
+		}
+		return w, nil
 	}
 	session, err := d.http.NewUploadPackSession(d.endpoint, d.auth)
 	if err != nil {
@@ -94,7 +98,7 @@ func (p *preamble) end(err error) error {
 	return err
 }
 
-// sshWire is one run of git-upload-pack at the other end. The library's own
+// sshWire is one run of git-upload-pack or git-receive-pack at the other end. The library's own
 // SSH transport has no deadline for the handshake, reads the configuration of
 // whoever runs the process, and does not limit what it reads.
 type sshWire struct {
@@ -105,7 +109,8 @@ type sshWire struct {
 	stop   func() bool
 }
 
-func (d *dialer) connectSSH(ctx context.Context, packBytes int64) (_ wire, err error) {
+// runSSH runs a program of git at the other end.
+func (d *dialer) runSSH(ctx context.Context, program string) (_ *sshWire, err error) {
 	dialing, cancel := context.WithTimeout(ctx, sshTimeout)
 	defer cancel()
 	var conn net.Conn
@@ -158,7 +163,7 @@ func (d *dialer) connectSSH(ctx context.Context, packBytes int64) (_ wire, err e
 		return nil, err
 	}
 	session.Stderr = w.stderr
-	if err := session.Start("git-upload-pack " + quote(d.endpoint.Path)); err != nil {
+	if err := session.Start(program + " " + quote(d.endpoint.Path)); err != nil {
 		return nil, err
 	}
 	return w, nil

@@ -80,6 +80,8 @@ type shared struct {
 	claims   *claim.Claims
 	// compositions are nil if Kustomizations are not reconciled.
 	compositions remote.Compositions
+	// repositories are nil if GitRepositories are not reconciled.
+	repositories remote.Repositories
 	// stages are the kinds that are applied before the rest.
 	stages map[schema.GroupKind]struct{}
 	// decryption lacks its client and tokens.
@@ -206,10 +208,14 @@ func (w *wiring) sources() error {
 	dir, most := o.storage.dir, o.storage.maxPackBytes
 	images := source.NewImages(dir("images"), most, w.program.Now)
 	indexes, charts := o.helm.build(dir, ctrlmetrics.Registry)
+	repositories := &fetch.GitRepositories{Sources: all, Mirrors: o.ssh.restrict(source.NewMirrors(dir("git"), most))}
+	if o.sharding.reconciles(sourcev1.GitRepositoryKind) {
+		w.repositories = repositories
+	}
 	kinds := map[string]interface {
 		SetupWithManager(ctrl.Manager, int, predicate.Predicate) error
 	}{
-		sourcev1.GitRepositoryKind:  &fetch.GitRepositories{Sources: all, Mirrors: o.ssh.restrict(source.NewMirrors(dir("git"), most))},
+		sourcev1.GitRepositoryKind:  repositories,
 		sourcev1.OCIRepositoryKind:  &fetch.OCIRepositories{Sources: all, Images: images},
 		sourcev1.BucketKind:         &fetch.Buckets{Sources: all, Buckets: source.NewBuckets(dir("buckets"), most)},
 		sourcev1.HelmRepositoryKind: &fetch.HelmRepositories{Sources: all, Indexes: indexes},
@@ -375,7 +381,7 @@ func (w *wiring) children(ctx context.Context) error {
 	}
 	rollouts := &remote.Rollouts{
 		Part: part, Client: mgr.GetClient(), Reader: w.local, Snapshots: w.finder.Snapshots, Clusters: w.clusters, Events: children.Events, MayWrite: w.fence,
-		Compositions: w.compositions, MaxChanging: o.children.changing, Version: w.program.Version, NoCrossNamespaceRefs: o.references.noCrossNamespace, Metrics: remote.NewRolloutMetrics(ctrlmetrics.Registry), Now: now,
+		Compositions: w.compositions, Repositories: w.repositories, MaxChanging: o.children.changing, Version: w.program.Version, NoCrossNamespaceRefs: o.references.noCrossNamespace, Metrics: remote.NewRolloutMetrics(ctrlmetrics.Registry), Now: now,
 	}
 	return remote.SetupWithManager(mgr, w.stalls, children, layers, rollouts, o.concurrency.children)
 }

@@ -154,6 +154,18 @@ func (s *Server) checkout(ctx context.Context, tree, branch string) error {
 	return err
 }
 
+// Delete deletes a reference of a repository.
+func (s *Server) Delete(ctx context.Context, repository, reference string) error {
+	_, folder, err := s.resolve(repository)
+	if err != nil {
+		return fmt.Errorf("cannot delete %s of repository %s: %w", reference, repository, err)
+	}
+	if _, err := s.run(ctx, "", nil, "--git-dir="+folder, "update-ref", "-d", reference); err != nil {
+		return fmt.Errorf("cannot delete %s of repository %s: %w", reference, repository, err)
+	}
+	return nil
+}
+
 // CommitDir makes folder the whole content of the branch.
 func (s *Server) CommitDir(ctx context.Context, repository, branch, message, folder string) (string, error) {
 	return s.Commit(ctx, repository, branch, message, func(tree string) error {

@@ -1,0 +1,472 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/remote/rollout"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// Repositories reads and writes annotated tags of the repositories that GitRepositories name.
+// Each call has the deadline of the GitRepository.
+type Repositories interface {
+	// Tags reads those that pick chooses by the names of their references.
+	Tags(ctx context.Context, repository types.NamespacedName, pick func(commits map[string]string) []string) ([]source.Tag, error)
+	// Contains reports whether a commit is in the history of another one; tag is a tag on it,
+	// or empty.
+	Contains(ctx context.Context, repository types.NamespacedName, tip, commit, tag string) (bool, error)
+	// Push writes a tag with the credential of a Secret.
+	Push(ctx context.Context, repository, secret types.NamespacedName, tag source.NewTag) (string, error)
+	// Keys are the public keys of a Secret.
+	Keys(ctx context.Context, secret types.NamespacedName) (source.Verification, error)
+}
+
+// exchange carries what travels between environments as references of a Git repository: it
+// reads what the upstream of a Rollout proved and the tags by which people approve, and writes
+// what a Rollout proved. It decides nothing. A repository that does not answer costs the
+// decisions nothing: they are made from what was read last, and what cannot be read moves
+// nothing.
+type exchange struct {
+	*Rollouts
+
+	mu    sync.Mutex
+	known map[types.NamespacedName]*exchanged
+	// tell has the Rollout decided about.
+	tell []func(types.NamespacedName)
+}
+
+// exchanged is what was read and written last for one Rollout. It is never changed.
+type exchanged struct {
+	upstream *rollout.Upstream
+	// onBranch are the proven commits that are in the history of tip.
+	onBranch map[string]bool
+	tip      string
+
+	approvals []rollout.Approval
+	// refused is why a tag does not approve, or tags cannot be read.
+	refused rollout.Hold
+
+	published *v1alpha1.RolloutProof
+	// unpublished is why the last good commit is not published.
+	unpublished rollout.Hold
+}
+
+const (
+	// exchangePause is between two looks at a repository for one Rollout, and exchangeAgain
+	// after one that failed.
+	exchangePause = time.Second
+	exchangeAgain = 30 * time.Second
+	// exchangeDeadline is for all that is read and written for one Rollout at once.
+	exchangeDeadline = 2 * time.Minute
+	// mostChecked bounds the proven commits that are looked for on the branch.
+	mostChecked = 8
+)
+
+// exchanges reports whether a Rollout needs any of it.
+func exchanges(spec *v1alpha1.RolloutSpec) bool {
+	return spec.Upstream != nil || spec.Publish != nil || spec.ApprovalTags != nil
+}
+
+// of is what is known for a Rollout, nil while nothing was read since this process began.
+func (x *exchange) of(key types.NamespacedName) *exchanged {
+	if x == nil {
+		return nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.known[key]
+}
+
+func (x *exchange) forget(key types.NamespacedName) {
+	if x == nil {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.known, key)
+}
+
+// keep records what was read, and has the Rollout decided about if that is something new.
+func (x *exchange) keep(key types.NamespacedName, is *exchanged) {
+	x.mu.Lock()
+	same := equality.Semantic.DeepEqual(said(x.known[key]), said(is))
+	if x.known == nil {
+		x.known = map[types.NamespacedName]*exchanged{}
+	}
+	x.known[key] = is
+	tell := x.tell
+	x.mu.Unlock()
+	if same {
+		return
+	}
+	for _, f := range tell {
+		f(key)
+	}
+}
+
+// said is what a decision is made from.
+func said(is *exchanged) []any {
+	if is == nil {
+		return nil
+	}
+	return []any{is.upstream, is.approvals, is.refused, is.published, is.unpublished}
+}
+
+// onSnapshot looks at all Rollouts when a source has a new revision: its history may have
+// what was not on the branch.
+func (x *exchange) onSnapshot(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	x.Snapshots.OnChange(func(source.Key) { x.wake(ctx, queue, "") })
+	return nil
+}
+
+// onExchanged has Rollouts decided about for which something new was read.
+func (x *exchange) onExchanged(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.tell = append(x.tell, func(key types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: key}) })
+	return nil
+}
+
+// Reconcile reads and writes for one Rollout.
+func (x *exchange) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	o := &v1alpha1.Rollout{}
+	err := x.Client.Get(ctx, req.NamespacedName, o)
+	switch {
+	case apierrors.IsNotFound(err):
+		x.forget(req.NamespacedName)
+		return ctrl.Result{}, nil
+	case err != nil:
+		return ctrl.Result{}, err
+	case !x.Part.leads() || !o.DeletionTimestamp.IsZero() || !x.Part.selects(o) || !exchanges(&o.Spec):
+		x.forget(req.NamespacedName)
+		return ctrl.Result{}, nil
+	}
+	from, err := x.from(ctx, o)
+	if err != nil && !reason.Given(err) {
+		return ctrl.Result{}, fmt.Errorf("cannot find the repository of Rollout %s: %w", req.NamespacedName, err)
+	}
+	is := &exchanged{}
+	if err != nil {
+		why := rollout.Hold{Reason: reason.Of(err), Message: err.Error()}
+		is.upstream, is.refused, is.unpublished = &rollout.Upstream{Failure: why}, why, why
+		x.keep(req.NamespacedName, is)
+		return ctrl.Result{RequeueAfter: exchangeAgain}, nil
+	}
+	before := x.of(req.NamespacedName)
+	all := ctx
+	ctx, cancel := context.WithTimeout(ctx, exchangeDeadline)
+	defer cancel()
+	if o.Spec.Upstream != nil {
+		x.readUpstream(ctx, o, from, before, is)
+	}
+	if o.Spec.ApprovalTags != nil {
+		is.approvals, is.refused = x.readApprovals(ctx, o, from)
+	}
+	if o.Spec.Publish != nil {
+		is.published, is.unpublished = x.publish(ctx, o, from)
+	}
+	if all.Err() != nil {
+		return ctrl.Result{}, all.Err()
+	}
+	x.keep(req.NamespacedName, is)
+	return ctrl.Result{RequeueAfter: x.interval(all, from, is)}, nil
+}
+
+// interval is that of the source, and sooner after a failure.
+func (x *exchange) interval(ctx context.Context, from source.Key, is *exchanged) time.Duration {
+	every := exchangeAgain
+	repository := &sourcev1.GitRepository{}
+	if err := x.Client.Get(ctx, from.NamespacedName, repository); err == nil {
+		every = max(repository.Spec.Interval.Duration, exchangePause)
+	}
+	if is.unpublished.Reason != "" || is.refused.Reason != "" || is.upstream != nil && is.upstream.Failure.Reason != "" {
+		every = min(every, exchangeAgain)
+	}
+	return every
+}
+
+// from is the repository of a Rollout.
+func (x *exchange) from(ctx context.Context, o *v1alpha1.Rollout) (source.Key, error) {
+	if x.Repositories == nil {
+		return source.Key{}, reason.Because(v1alpha1.ReasonInvalidSpec, errors.New("this agent does not reconcile GitRepositories (--controllers)"))
+	}
+	m, err := x.moved(ctx, o)
+	if err != nil {
+		return source.Key{}, err
+	}
+	if err := tellsCommits(m); err != nil {
+		return source.Key{}, err
+	}
+	return m.from, x.mayUse(ctx, m)
+}
+
+// tellsCommits is an error if the revisions of a Rollout are no commits.
+func tellsCommits(m *moved) error {
+	if m.from.Kind != sourcev1.GitRepositoryKind {
+		return reason.Because(v1alpha1.ReasonInvalidSpec, errors.New("spec.upstream, spec.publish and spec.approvalTags need revisions of a GitRepository"))
+	}
+	return nil
+}
+
+// readUpstream reads what the upstream of a Rollout proved.
+func (x *exchange) readUpstream(ctx context.Context, o *v1alpha1.Rollout, from source.Key, before, is *exchanged) {
+	is.upstream = &rollout.Upstream{}
+	fails := func(reason, format string, args ...any) {
+		is.upstream.Failure = rollout.Hold{Reason: reason, Message: short(fmt.Sprintf(format, args...))}
+	}
+	name := o.Spec.Upstream.Name
+	proofs, tag, hold := x.proofs(ctx, o.Namespace, from, name, o.Spec.Upstream.Verify)
+	if hold.Reason != "" {
+		is.upstream.Failure = hold
+		return
+	}
+	if proofs == nil {
+		fails(v1alpha1.ReasonUpstreamMissing, "the repository of GitRepository %s has no %s: the other environment has proven nothing yet, or its Rollout has another spec.publish.name", from.NamespacedName, rollout.ProofReference(name))
+		return
+	}
+	newest := x.Snapshots.Get(from)
+	if newest == nil {
+		fails(v1alpha1.ReasonAwaitingUpstream, "GitRepository %s has not been fetched yet", from.NamespacedName)
+		return
+	}
+	is.upstream.Proofs = proofs.Proofs
+	is.tip, is.onBranch, is.upstream.Refused = newest.Commit, map[string]bool{}, map[string]rollout.Hold{}
+	untaken := rollout.Untaken(&o.Spec, &o.Status, proofs.Proofs)
+	for i, p := range untaken[:min(len(untaken), mostChecked)] {
+		contains := before != nil && before.tip == is.tip && before.onBranch[p.Commit]
+		if !contains {
+			on := ""
+			if i == 0 {
+				on = tag.Object
+			}
+			var err error
+			if contains, err = x.Repositories.Contains(ctx, from.NamespacedName, is.tip, p.Commit, on); err != nil {
+				is.upstream.Refused[p.Commit] = rollout.Hold{Reason: v1alpha1.ReasonUpstreamUnreadable, Message: short(fmt.Sprintf("cannot find out whether commit %s, which %s proved, is on the branch: %v", p.Commit, name, err))}
+				continue
+			}
+		}
+		if is.onBranch[p.Commit] = contains; !contains {
+			is.upstream.Refused[p.Commit] = rollout.Hold{Reason: v1alpha1.ReasonUpstreamNotOnBranch, Message: fmt.Sprintf("commit %s, which %s proved, is not in the history of %s: follow the branch that the other environment follows", p.Commit, name, newest.Revision)}
+		}
+	}
+	if len(untaken) > mostChecked {
+		for _, p := range untaken[mostChecked:] {
+			if _, checked := is.onBranch[p.Commit]; !checked {
+				is.upstream.Refused[p.Commit] = rollout.Hold{Reason: v1alpha1.ReasonUpstreamUnreadable, Message: fmt.Sprintf("only the last %d commits that %s proved are looked at", mostChecked, name)}
+			}
+		}
+	}
+}
+
+// proofs reads what is published under a name; nil if nothing is.
+func (x *exchange) proofs(ctx context.Context, namespace string, from source.Key, name string, verify *v1alpha1.RolloutKeys) (*rollout.Proofs, source.Tag, rollout.Hold) {
+	fails := func(reason, format string, args ...any) (*rollout.Proofs, source.Tag, rollout.Hold) {
+		return nil, source.Tag{}, rollout.Hold{Reason: reason, Message: short(fmt.Sprintf(format, args...))}
+	}
+	reference := rollout.ProofReference(name)
+	tags, err := x.Repositories.Tags(ctx, from.NamespacedName, func(map[string]string) []string { return []string{reference} })
+	switch {
+	case err != nil:
+		return fails(v1alpha1.ReasonUpstreamUnreadable, "cannot read %s of GitRepository %s: %v", reference, from.NamespacedName, err)
+	case len(tags) == 0:
+		return nil, source.Tag{}, rollout.Hold{}
+	}
+	tag := tags[0]
+	if verify != nil {
+		keys, err := x.Repositories.Keys(ctx, types.NamespacedName{Namespace: namespace, Name: verify.SecretRef.Name})
+		if err == nil {
+			_, err = tag.Verify(keys)
+		}
+		if err != nil {
+			return fails(v1alpha1.ReasonUpstreamUnverified, "cannot trust %s: %v", reference, err)
+		}
+	}
+	if tag.Name != rollout.ProofTag(name) {
+		return fails(v1alpha1.ReasonUpstreamInvalid, "cannot use %s: its tag has the name %.100q", reference, tag.Name)
+	}
+	proofs, err := rollout.ParseProofs(name, tag.Commit, tag.Message)
+	if err != nil {
+		return fails(v1alpha1.ReasonUpstreamInvalid, "cannot use %s: %v", reference, err)
+	}
+	return proofs, tag, rollout.Hold{}
+}
+
+// readApprovals reads the tags that approve waves of the run. They are on its commit.
+func (x *exchange) readApprovals(ctx context.Context, o *v1alpha1.Rollout, from source.Key) ([]rollout.Approval, rollout.Hold) {
+	run := o.Status.Run
+	if run == nil || !rollout.Active(run) {
+		return nil, rollout.Hold{}
+	}
+	commit, err := rollout.Commit(run.Revision)
+	if err != nil {
+		return nil, rollout.Hold{}
+	}
+	waits := func(wave string) bool {
+		return slices.ContainsFunc(run.Terms.Waves, func(w v1alpha1.RolloutWave) bool { return w.Name == wave }) &&
+			!slices.ContainsFunc(run.Approvals, func(a v1alpha1.RolloutApproval) bool { return a.Wave == wave })
+	}
+	prefix := rollout.ApprovalPrefix(o)
+	tags, err := x.Repositories.Tags(ctx, from.NamespacedName, func(commits map[string]string) []string {
+		var names []string
+		for reference, on := range commits {
+			if on == commit && waits(rollout.ApprovedWave(prefix, strings.TrimPrefix(reference, "refs/tags/"))) && strings.HasPrefix(reference, "refs/tags/") {
+				names = append(names, reference)
+			}
+		}
+		slices.Sort(names)
+		return names
+	})
+	if err != nil {
+		return nil, rollout.Hold{Reason: v1alpha1.ReasonTagsUnreadable, Message: short(fmt.Sprintf("cannot read the tags of GitRepository %s: %v", from.NamespacedName, err))}
+	}
+	if len(tags) == 0 {
+		return nil, rollout.Hold{}
+	}
+	secret := types.NamespacedName{Namespace: o.Namespace, Name: o.Spec.ApprovalTags.SecretRef.Name}
+	keys, err := x.Repositories.Keys(ctx, secret)
+	if err != nil {
+		return nil, rollout.Hold{Reason: v1alpha1.ReasonTagRefused, Message: short(err.Error())}
+	}
+	var approvals []rollout.Approval
+	var refused rollout.Hold
+	for i := range tags {
+		tag := &tags[i]
+		key, err := tag.Verify(keys)
+		if err == nil && tag.Reference != "refs/tags/"+tag.Name {
+			// Who can write tags could give one that was signed for something else another name.
+			err = fmt.Errorf("the tag that %s points to was signed as %.100q", tag.Reference, tag.Name)
+		}
+		if err != nil {
+			refused = rollout.Hold{Reason: v1alpha1.ReasonTagRefused, Message: short(fmt.Sprintf("%s approves nothing: %v", tag.Reference, err))}
+			continue
+		}
+		approvals = append(approvals, rollout.Approval{Wave: rollout.ApprovedWave(prefix, tag.Name), Revision: tag.Commit, By: tag.Tagger, Tag: tag.Name, Key: short(key)})
+	}
+	return approvals, refused
+}
+
+// publish writes what a Rollout proved, unless that is there already.
+func (x *exchange) publish(ctx context.Context, o *v1alpha1.Rollout, from source.Key) (*v1alpha1.RolloutProof, rollout.Hold) {
+	good, name := o.Status.LastGood, o.Spec.Publish.Name
+	if good == nil {
+		return nil, rollout.Hold{}
+	}
+	fails := func(reason, format string, args ...any) (*v1alpha1.RolloutProof, rollout.Hold) {
+		return o.Status.Published, rollout.Hold{Reason: reason, Message: short(fmt.Sprintf(format, args...))}
+	}
+	reference := rollout.ProofReference(name)
+	before, tag, hold := x.proofs(ctx, o.Namespace, from, name, nil)
+	switch hold.Reason {
+	case "":
+	case v1alpha1.ReasonUpstreamInvalid:
+		return fails(v1alpha1.ReasonPublishConflict, "%s: delete it, or choose another spec.publish.name", hold.Message)
+	default:
+		return fails(v1alpha1.ReasonPublishFailed, "%s", hold.Message)
+	}
+	proofs, err := rollout.Publishable(o, before)
+	switch {
+	case errors.Is(err, rollout.ErrOthers):
+		return fails(v1alpha1.ReasonPublishConflict, "cannot write %s: %v; choose another spec.publish.name, or delete it", reference, err)
+	case err != nil:
+		return fails(v1alpha1.ReasonPublishFailed, "cannot write %s: %v", reference, err)
+	case proofs == nil:
+		newest := before.Proofs[0]
+		return &v1alpha1.RolloutProof{Commit: newest.Commit, Run: newest.Run, Proven: metav1.NewTime(newest.Proven)}, rollout.Hold{}
+	}
+	newest := proofs.Proofs[0]
+	message, err := proofs.Message()
+	if err != nil {
+		return fails(v1alpha1.ReasonPublishFailed, "%v", err)
+	}
+	if err := x.mayWrite(); err != nil {
+		return fails(v1alpha1.ReasonPublishFailed, "cannot write %s: %v", reference, err)
+	}
+	secret := types.NamespacedName{Namespace: o.Namespace, Name: o.Spec.Publish.SecretRef.Name}
+	_, err = x.Repositories.Push(ctx, from.NamespacedName, secret, source.NewTag{
+		Reference: reference, Before: tag.Object, Name: rollout.ProofTag(name), Commit: newest.Commit, Tagger: "cascade", Address: name + "@cascade.dev", At: newest.Proven, Message: message,
+	})
+	if err != nil {
+		return fails(v1alpha1.ReasonPublishFailed, "%v", err)
+	}
+	x.Events.Eventf(o, corev1.EventTypeNormal, "ProofPublished", "%s says that %s passed all waves in run %d", reference, newest.Commit, newest.Run)
+	return &v1alpha1.RolloutProof{Commit: newest.Commit, Run: newest.Run, Proven: metav1.NewTime(newest.Proven)}, rollout.Hold{}
+}
+
+// upstream are the facts about what another environment proved, and what identifies what
+// clusters get of each commit.
+func (r *Rollouts) upstream(ctx context.Context, o *v1alpha1.Rollout, m *moved) (*rollout.Upstream, map[string]string, error) {
+	if m.composed != nil {
+		return nil, nil, reason.Because(v1alpha1.ReasonInvalidSpec, errors.New("spec.upstream cannot be used with moves.kustomizationRef, whose Kustomization is built at its newest revision first: let the GitRepository follow a branch of this environment"))
+	}
+	if err := tellsCommits(m); err != nil {
+		return nil, nil, err
+	}
+	if err := r.mayUse(ctx, m); err != nil {
+		return nil, nil, err
+	}
+	digests := map[string]string{}
+	up := &rollout.Upstream{}
+	before := o.Status.Candidate
+	if taken := rollout.Taken(&o.Spec, &o.Status); taken != nil && before != nil {
+		up.Taken = &v1alpha1.RolloutRevision{Revision: before.Revision, Image: m.image}
+		digests[taken.Commit] = o.Status.CandidateDigest
+	}
+	is := r.exchange.of(client.ObjectKeyFromObject(o))
+	if is == nil || is.upstream == nil {
+		up.Failure = rollout.Hold{Reason: v1alpha1.ReasonAwaitingUpstream, Message: "what " + o.Spec.Upstream.Name + " proved was not read yet"}
+		return up, digests, nil
+	}
+	up.Failure, up.Proofs = is.upstream.Failure, is.upstream.Proofs
+	up.Revisions, up.Refused, up.Unfetched = map[string]v1alpha1.RolloutRevision{}, map[string]rollout.Hold{}, map[string]rollout.Hold{}
+	newest := r.Snapshots.Get(m.from)
+	if newest == nil {
+		return up, digests, nil
+	}
+	for _, p := range rollout.Untaken(&o.Spec, &o.Status, up.Proofs) {
+		if why, refused := is.upstream.Refused[p.Commit]; refused {
+			up.Refused[p.Commit] = why
+			continue
+		}
+		revision := provenRevision(newest, p.Commit)
+		snapshot := r.Snapshots.At(m.from, revision)
+		if snapshot == nil {
+			if err := r.Snapshots.Failure(m.from, revision); err != nil {
+				up.Unfetched[p.Commit] = rollout.Hold{Reason: v1alpha1.ReasonUpstreamUnreadable, Message: short(err.Error())}
+			}
+			continue
+		}
+		touched, err := r.touches(o, m, snapshot, before)
+		if err != nil {
+			return nil, nil, err
+		}
+		digests[p.Commit] = touched
+		if up.Revisions[p.Commit] = (v1alpha1.RolloutRevision{Revision: revision, Image: m.image}); up.Taken != nil && touched == o.Status.CandidateDigest {
+			up.Revisions[p.Commit] = *up.Taken
+		}
+	}
+	return up, digests, nil
+}
+
+// provenRevision is a commit as a revision of a source.
+func provenRevision(newest *source.Snapshot, commit string) string {
+	return strings.TrimSuffix(newest.Revision, newest.Commit) + commit
+}
