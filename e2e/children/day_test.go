@@ -2,6 +2,7 @@ package children
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -35,11 +36,15 @@ type day struct {
 	written map[string]int
 }
 
-// Waves of the fleet, by how many in a hundred clusters are in them.
-var dayWaves = []struct {
+// dayWave has the clusters of each hundred up to a number, which no wave before it has.
+type dayWave struct {
 	name string
 	upTo int
-}{{"canary", 1}, {"early", 10}, {"half", 40}, {"most", 70}, {"rest", 100}}
+}
+
+func dayWaves() []dayWave {
+	return []dayWave{{"canary", 1}, {"early", 10}, {"half", 40}, {"most", 70}, {"rest", 100}}
+}
 
 const (
 	theRollout   = "web"
@@ -91,6 +96,9 @@ func TestRolloutReturns(t *testing.T) {
 // declareFleet declares the clusters, a layer that selects them, and the Rollout of a release in them.
 func (d *day) declareFleet(t *testing.T, n int) {
 	t.Helper()
+	scenario.Eventually(t, scenario.Converge, "Rollouts and HelmCharts are served", func(ctx context.Context) error {
+		return errors.Join(d.client.List(ctx, &v1alpha1.RolloutList{}), d.client.List(ctx, &sourcev1.HelmChartList{}))
+	})
 	d.apply(t, object("v1", "Namespace", "", dayNamespace))
 	layer := object("cascade.dev/v1alpha1", "Layer", dayNamespace, "services")
 	layer.Object["spec"] = map[string]any{
@@ -98,8 +106,8 @@ func (d *day) declareFleet(t *testing.T, n int) {
 		"sourceRef":       map[string]any{"kind": "GitRepository", "name": "fleet"}, "path": "./services",
 	}
 	d.apply(t, layer)
-	waves := make([]any, 0, len(dayWaves))
-	for _, w := range dayWaves {
+	waves := make([]any, 0, len(dayWaves()))
+	for _, w := range dayWaves() {
 		waves = append(waves, map[string]any{
 			"name": w.name, "selector": map[string]any{"matchLabels": map[string]any{"wave": w.name}}, "maxConcurrent": "10%", "maxFailures": "10%", "soak": "1m",
 		})
@@ -115,14 +123,9 @@ func (d *day) declareFleet(t *testing.T, n int) {
 	for i := range n {
 		name := fmt.Sprintf("tenant-%04d", i)
 		d.names = append(d.names, name)
-		wave := slices.IndexFunc(dayWaves, func(w struct {
-			name string
-			upTo int
-		}) bool {
-			return i%100 < w.upTo
-		})
+		wave := slices.IndexFunc(dayWaves(), func(w dayWave) bool { return i%100 < w.upTo })
 		child := object("cascade.dev/v1alpha1", "Child", dayNamespace, name)
-		child.SetLabels(map[string]string{"wave": dayWaves[wave].name})
+		child.SetLabels(map[string]string{"wave": dayWaves()[wave].name})
 		child.Object["spec"] = map[string]any{"kubeConfig": map[string]any{"secretRef": map[string]any{"name": name}}}
 		d.apply(t, child)
 	}
@@ -283,7 +286,7 @@ func (d *day) cost(t *testing.T, lasted time.Duration) {
 		children += n
 	}
 	// A wave begins, soaks and passes; between that are numbers, every five seconds.
-	if most := 4*len(dayWaves) + int(lasted/(5*time.Second)); rollout == 0 || rollout > most {
+	if most := 4*len(dayWaves()) + int(lasted/(5*time.Second)); rollout == 0 || rollout > most {
 		t.Errorf("the Rollout was written %d times, want at most %d in %s", rollout, most, lasted)
 	}
 	t.Logf("a run over %d clusters in %s by the clock wrote Children %d times, the Rollout %d times", len(d.names), lasted, children, rollout)
