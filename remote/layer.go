@@ -46,6 +46,8 @@ type Layers struct {
 	accounts *account.Accounts
 	// rollouts is nil in a tier without any.
 	rollouts *rolloutKind
+	// numbers were written when.
+	numbers numbers
 
 	mu   sync.Mutex
 	seen map[types.NamespacedName]layerSeen
@@ -140,6 +142,12 @@ func (r *Layers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	if equality.Semantic.DeepEqual(before.Status, layer.Status) {
 		return result, nil
 	}
+	if wait := r.numbers.early(req.NamespacedName, r.Now()); wait > 0 && onlyCounts(&before.Status, &layer.Status) {
+		if result.RequeueAfter == 0 || wait < result.RequeueAfter {
+			result.RequeueAfter = wait
+		}
+		return result, nil
+	}
 	// Who decided about a removal by an older state of the layer, as a process that was
 	// paused, decided about nothing.
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
@@ -150,6 +158,7 @@ func (r *Layers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	case err != nil:
 		return ctrl.Result{}, client.IgnoreNotFound(fmt.Errorf("cannot write status of Layer %s: %w", req.NamespacedName, err))
 	}
+	r.numbers.wrote(req.NamespacedName, r.Now())
 	r.tellRemoval(before, layer)
 	for _, child := range granted {
 		r.Wake(child)
@@ -161,6 +170,7 @@ func (r *Layers) forget(layer types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.seen, layer)
+	r.numbers.forget(layer)
 }
 
 // early is how long to wait before the children are counted again; zero counts

@@ -62,6 +62,8 @@ type Rollouts struct {
 	rollouts *rolloutKind
 	contents *contents
 	exchange *exchange
+	// numbers were written when.
+	numbers numbers
 
 	mu sync.Mutex
 	// written are the versions of the last writes of Children and Rollouts, until the cache
@@ -143,6 +145,7 @@ func (r *Rollouts) gone(ctx context.Context, key types.NamespacedName) error {
 	r.Snapshots.Retain(source.Holder{Kind: "Rollout", NamespacedName: key})
 	r.Metrics.forget(key)
 	r.exchange.forget(key)
+	r.numbers.forget(key)
 	r.mu.Lock()
 	delete(r.looked, key)
 	delete(r.caught, key)
@@ -172,7 +175,7 @@ func (r *Rollouts) decide(ctx context.Context, o *v1alpha1.Rollout) (ctrl.Result
 	}
 	facts, err := r.facts(ctx, o)
 	if reason.Given(err) {
-		return ctrl.Result{}, r.refuse(ctx, o, err)
+		return r.refuse(ctx, o, err)
 	}
 	if err != nil {
 		return ctrl.Result{}, err
@@ -195,7 +198,8 @@ func (r *Rollouts) decide(ctx context.Context, o *v1alpha1.Rollout) (ctrl.Result
 	if sayRollout(after, d.Hold); facts.held != nil {
 		sayRefused(after, reason.Of(facts.held), facts.held.Error())
 	}
-	if err := r.writeStatus(ctx, o, after); err != nil {
+	again, err := r.writeStatus(ctx, o, after)
+	if err != nil {
 		return ctrl.Result{}, err
 	}
 	for _, p := range d.Pins {
@@ -213,31 +217,41 @@ func (r *Rollouts) decide(ctx context.Context, o *v1alpha1.Rollout) (ctrl.Result
 	if len(d.Pins) > 0 && wait == 0 {
 		wait = movingPause
 	}
+	if again > 0 && (wait == 0 || again < wait) {
+		wait = again
+	}
 	return ctrl.Result{RequeueAfter: wait}, nil
 }
 
 // refuse says that nothing is decided, and why.
-func (r *Rollouts) refuse(ctx context.Context, o *v1alpha1.Rollout, why error) error {
+func (r *Rollouts) refuse(ctx context.Context, o *v1alpha1.Rollout, why error) (ctrl.Result, error) {
 	after := o.DeepCopy()
 	sayRefused(after, reason.Of(why), why.Error())
-	return r.writeStatus(ctx, o, after)
+	again, err := r.writeStatus(ctx, o, after)
+	return ctrl.Result{RequeueAfter: again}, err
 }
 
-// writeStatus writes the status of a Rollout if it changed, and tells what did.
-func (r *Rollouts) writeStatus(ctx context.Context, before, after *v1alpha1.Rollout) error {
+// writeStatus writes the status of a Rollout if it changed, and tells what did. Numbers alone
+// may wait: again is how long.
+func (r *Rollouts) writeStatus(ctx context.Context, before, after *v1alpha1.Rollout) (again time.Duration, err error) {
 	after.Status.ObservedGeneration = after.Generation
 	if equality.Semantic.DeepEqual(before.Status, after.Status) {
-		return nil
+		return 0, nil
+	}
+	key := client.ObjectKeyFromObject(after)
+	if again := r.numbers.early(key, r.Now()); again > 0 && onlyNumbers(&before.Status, &after.Status) {
+		return again, nil
 	}
 	if err := r.mayWrite(); err != nil {
-		return err
+		return 0, err
 	}
 	if err := r.Client.Status().Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(statusManager)); err != nil {
-		return client.IgnoreNotFound(err)
+		return 0, client.IgnoreNotFound(err)
 	}
-	r.wrote(writtenKey{NamespacedName: client.ObjectKeyFromObject(after)}, after)
+	r.numbers.wrote(key, r.Now())
+	r.wrote(writtenKey{NamespacedName: key}, after)
 	r.tell(before, after)
-	return nil
+	return 0, nil
 }
 
 func (r *Rollouts) mayWrite() error {

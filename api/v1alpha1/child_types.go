@@ -48,7 +48,9 @@ type SecretKeyReference struct {
 	Key string `json:"key,omitempty"`
 }
 
-// ChildStatus is what is known of a child, and what was done to it.
+// ChildStatus is what is known of a child, and what was done to it. One manager owns it as a
+// whole: to tell who owns which of its fields would be a third of the Child.
+// +structType=atomic
 type ChildStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
@@ -128,9 +130,7 @@ type ChildIdentity struct {
 	TakingOver bool `json:"takingOver,omitempty"`
 }
 
-// ChildLayer is the record of one layer on one child. One manager owns it as a whole: to
-// tell who owns which of its fields would be a quarter of the Child.
-// +structType=atomic
+// ChildLayer is the record of one layer on one child.
 type ChildLayer struct {
 	// Name of the Layer.
 	Name string `json:"name"`

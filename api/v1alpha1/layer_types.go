@@ -190,6 +190,7 @@ type LayerReference struct {
 }
 
 // LayerStatus summarises the children; it does not grow with the fleet.
+// +structType=atomic
 type LayerStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`

@@ -300,6 +300,7 @@ const (
 
 // RolloutStatus says where the revision is. It does not grow with the fleet: what is of one
 // cluster is in its Child.
+// +structType=atomic
 type RolloutStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
@@ -528,7 +529,6 @@ type RolloutHistory struct {
 
 // ChildRollout is what a Rollout allows a child to have, and what became of it. The leader
 // of the tier writes it; that it succeeded, who drives the child may as well.
-// +structType=atomic
 type ChildRollout struct {
 	// Name of the Rollout.
 	Name            string `json:"name"`

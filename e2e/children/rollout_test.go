@@ -4,14 +4,19 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/deploy"
@@ -54,6 +59,8 @@ func TestRolloutPins(t *testing.T) {
 		{"TwoRollouts", x.twoRollouts},
 		{"MovedObjectStays", x.movedObjectStays},
 		{"ObjectInOneChild", x.objectInOneChild},
+		{"DigestInOneChild", x.digestInOneChild},
+		{"ChartVersionInOneChild", x.chartVersionInOneChild},
 		{"WithoutRolloutAllFollow", x.withoutRolloutAllFollow},
 	} {
 		if !t.Run(part.name, part.run) {
@@ -311,19 +318,7 @@ func (x *pins) twoRollouts(t *testing.T) {
 // objectInOneChild: a source that the layer brings is pinned in the children, and the pin of
 // one moves in that one only.
 func (x *pins) objectInOneChild(t *testing.T) {
-	crds, err := deploy.CRDs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, crd := range crds {
-		if crd.GetName() == "gitrepositories.source.toolkit.fluxcd.io" {
-			for _, p := range x.planes {
-				if err := p.client.Create(t.Context(), crd.DeepCopy()); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-	}
+	x.kind(t, "gitrepositories.source.toolkit.fluxcd.io")
 	x.next(t, "four", "app/source.yaml",
 		"apiVersion: source.toolkit.fluxcd.io/v1\nkind: GitRepository\nmetadata: {name: services, namespace: default}\nspec: {url: \"https://example.com/services\", ref: {branch: main, tag: v1}, interval: 1h}\n")
 	x.rollout(t, "services", `{source: {kind: GitRepository, name: services, namespace: default}}
@@ -347,6 +342,132 @@ func (x *pins) objectInOneChild(t *testing.T) {
 	x.services(t, "b", commit(1))
 }
 
+// kind installs a definition in the clusters.
+func (x *pins) kind(t *testing.T, name string) {
+	t.Helper()
+	crds, err := deploy.CRDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, crd := range crds {
+		if crd.GetName() != name {
+			continue
+		}
+		for _, p := range x.planes {
+			if err := p.client.Create(t.Context(), crd.DeepCopy()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// pinnedObject is an object that a layer brings, of a kind that has its revision in a field.
+type pinnedObject struct {
+	*unstructured.Unstructured
+	// definition of its kind, and the kind of a source that tells revisions for it.
+	definition, source string
+	// field has the revision; at is what it has in Git.
+	field []string
+	at    any
+	// revisions, and what the field has at each.
+	revisions [2]string
+	pinned    [2]any
+}
+
+// image is an OCIRepository that follows a range of versions.
+func image() pinnedObject {
+	digest := func(n int) string { return "sha256:" + strings.Repeat(strconv.Itoa(n), 64) }
+	o := pinnedObject{
+		Unstructured: object("source.toolkit.fluxcd.io/v1", "OCIRepository", "default", "image"), definition: "ocirepositories.source.toolkit.fluxcd.io", source: "OCIRepository",
+		field: []string{"spec", "ref"}, at: map[string]any{"semver": "1.x"},
+		revisions: [2]string{"1.2.0@" + digest(1), "1.3.0@" + digest(2)}, pinned: [2]any{map[string]any{"digest": digest(1)}, map[string]any{"digest": digest(2)}},
+	}
+	o.Object["spec"] = map[string]any{"url": "oci://registry.example.com/image", "interval": "1h", "ref": o.at}
+	return o
+}
+
+// release is a HelmRelease that follows a range of versions.
+func release() pinnedObject {
+	o := pinnedObject{
+		Unstructured: object("helm.toolkit.fluxcd.io/v2", "HelmRelease", "default", "release"), definition: "helmreleases.helm.toolkit.fluxcd.io", source: "HelmChart",
+		field: []string{"spec", "chart", "spec", "version"}, at: "1.x", revisions: [2]string{"1.2.0", "1.3.0"}, pinned: [2]any{"1.2.0", "1.3.0"},
+	}
+	o.Object["spec"] = map[string]any{"interval": "1h", "chart": map[string]any{"spec": map[string]any{
+		"chart": "app", "version": o.at, "sourceRef": map[string]any{"kind": "HelmRepository", "name": "charts"},
+	}}}
+	return o
+}
+
+// digestInOneChild: an OCIRepository is pinned by digest.
+func (x *pins) digestInOneChild(t *testing.T) { x.inOneChild(t, image()) }
+
+// chartVersionInOneChild: a HelmRelease is pinned to a version of its chart.
+func (x *pins) chartVersionInOneChild(t *testing.T) { x.inOneChild(t, release()) }
+
+// inOneChild: no child has the object before it has a pin, each has it at its own, and the pin
+// of one moves in that one only.
+func (x *pins) inOneChild(t *testing.T, o pinnedObject) {
+	text, err := yaml.Marshal(o.Object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.kind(t, o.definition)
+	name := o.GetName()
+	x.next(t, name, "app/"+name+".yaml", string(text))
+	commit := x.newest()
+	x.rollout(t, name, fmt.Sprintf("{source: {kind: %s, name: %s, namespace: default}}\n  sourceRef: {kind: %s, name: %s}", o.GetKind(), name, o.source, name))
+	x.also(t, "a", "app", commit)
+	x.tells(t, "a", "Rollout "+name)
+	if err := x.planes["a"].client.Get(t.Context(), client.ObjectKeyFromObject(o.Unstructured), o.DeepCopy()); !apierrors.IsNotFound(err) {
+		t.Errorf("%s is there before it has a pin: %v", name, err)
+	}
+	x.also(t, "a", name, o.revisions[0])
+	x.also(t, "b", "app", commit)
+	x.also(t, "b", name, o.revisions[0])
+	for child := range x.planes {
+		x.fieldOf(t, child, o, o.pinned[0])
+		x.at(t, child, commit)
+	}
+	x.reconciled(t, "b")
+	from := x.planes["b"].now(t)
+	x.also(t, "a", name, o.revisions[1])
+	x.fieldOf(t, "a", o, o.pinned[1])
+	x.reconciled(t, "b")
+	x.planes["b"].parentWrote(t, from)
+	x.fieldOf(t, "b", o, o.pinned[0])
+}
+
+// also lets a child have a revision of one more Rollout, or another one of it.
+func (x *pins) also(t *testing.T, child, name, revision string) {
+	t.Helper()
+	c, err := x.child(t.Context(), child)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := []string{name, revision}
+	for _, r := range c.Status.Rollouts {
+		if r.Name != name {
+			list = append(list, r.Name, r.Revision)
+		}
+	}
+	x.pin(t, child, list...)
+}
+
+// fieldOf waits until the field of an object in a child has a value.
+func (x *pins) fieldOf(t *testing.T, child string, o pinnedObject, want any) {
+	t.Helper()
+	scenario.Eventually(t, scenario.Converge, fmt.Sprintf("%s of %s is at %v", o.GetName(), child, want), func(ctx context.Context) error {
+		u := object(o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName())
+		if err := x.planes[child].client.Get(ctx, client.ObjectKeyFromObject(u), u); err != nil {
+			return err
+		}
+		if got, _, err := unstructured.NestedFieldNoCopy(u.Object, o.field...); err != nil || !reflect.DeepEqual(got, want) {
+			return fmt.Errorf("it is at %v, %v", got, err)
+		}
+		return nil
+	})
+}
+
 // services waits until the source in a child is pinned to a commit, of no tag; to none if it
 // is empty.
 func (x *pins) services(t *testing.T, child, commit string) {
@@ -368,11 +489,11 @@ func (x *pins) services(t *testing.T, child, commit string) {
 }
 
 func (x *pins) withoutRolloutAllFollow(t *testing.T) {
-	if child, err := x.child(t.Context(), "a"); err != nil || len(child.Status.Rollouts) != 2 {
+	if child, err := x.child(t.Context(), "a"); err != nil || len(child.Status.Rollouts) != 4 {
 		t.Errorf("the pushes took away what others write: %v, %v", child.Status.Rollouts, err)
 	}
 	x.next(t, "five")
-	for _, name := range []string{"app", "services"} {
+	for _, name := range []string{"app", "services", "image", "release"} {
 		if err := x.client.Delete(t.Context(), object("cascade.dev/v1alpha1", "Rollout", x.name, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -380,6 +501,9 @@ func (x *pins) withoutRolloutAllFollow(t *testing.T) {
 	for name, p := range x.planes {
 		p.has(t, "note", "at", "five")
 		x.services(t, name, "")
+		for _, o := range []pinnedObject{image(), release()} {
+			x.fieldOf(t, name, o, o.at)
+		}
 		x.at(t, name, x.newest())
 	}
 }

@@ -74,7 +74,9 @@ func measureRollout(ctx context.Context, o options) (results []result, err error
 		return nil, err
 	}
 	steps := []func(context.Context) (result, error){
-		s.seed, s.adopt, s.rolledOut,
+		s.seed,
+		func(ctx context.Context) (result, error) { return s.change(ctx, nil) },
+		s.adopt, s.rolledOut,
 		func(ctx context.Context) (result, error) { return s.rest(ctx, nil, o.rest) },
 	}
 	for _, step := range steps {

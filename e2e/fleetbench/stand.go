@@ -36,6 +36,7 @@ import (
 	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/e2e/fleetsim"
 	"github.com/cascade-gitops/cascade/e2e/fleetsim/control"
+	"github.com/cascade-gitops/cascade/e2e/gauge"
 	"github.com/cascade-gitops/cascade/e2e/testbed"
 )
 
@@ -60,6 +61,8 @@ type stand struct {
 	metrics string
 	// names of the children.
 	names []string
+	// writes are counted in the hub, by resource.
+	writes *gauge.Writes
 	// seen are the children as the hub says, by name.
 	seen     *testbed.Seen[state]
 	unfollow context.CancelFunc
@@ -93,7 +96,16 @@ func setUp(ctx context.Context, o options, children int) (*stand, error) {
 		return s, err
 	}
 	ctx, s.unfollow = context.WithCancel(ctx)
+	if s.writes, err = gauge.FollowWrites(ctx, s.Config, written...); err != nil {
+		return s, err
+	}
 	return s, s.follow(ctx)
+}
+
+// written are the resources that the agent writes in the hub.
+var written = []string{
+	"apis/cascade.dev/v1alpha1/children", "apis/cascade.dev/v1alpha1/layers", "apis/cascade.dev/v1alpha1/rollouts", "apis/cluster.x-k8s.io/v1beta2/clusters",
+	"apis/source.toolkit.fluxcd.io/v1/gitrepositories", "apis/coordination.k8s.io/v1/leases", "api/v1/configmaps", "api/v1/secrets", "api/v1/events",
 }
 
 // startFleet starts the simulation and returns the kubeconfigs of the children.
@@ -346,6 +358,9 @@ func (s *stand) Close() error {
 	}
 	s.StopAgent()
 	var failure error
+	if s.writes != nil {
+		_ = s.writes.Close() // the context has ended its watches
+	}
 	if s.hold != nil {
 		failure = s.hold.Close()
 		_ = s.fleet.Wait() // it ends with its input

@@ -51,8 +51,10 @@ type result struct {
 	Goroutines     int `json:"goroutines"`
 	ChildrenByVerb map[string]int
 	HubByVerb      map[string]int
-	// HubMB is what the hub's etcd wrote into its log, in MB.
-	HubMB float64 `json:"hubMB"`
+	// HubMB is what the hub's etcd wrote into its log, in MB, and Written what of that are
+	// objects, by resource.
+	HubMB   float64                  `json:"hubMB"`
+	Written map[string]gauge.Written `json:"written,omitempty"`
 	// ChildPerHour and HubPerHour are requests for each child, of a step that does
 	// nothing.
 	ChildPerHour float64 `json:"childPerHour,omitempty"`
@@ -179,6 +181,9 @@ func (s *stand) close(failure error) error {
 func tell(r result) {
 	fmt.Fprintf(os.Stderr, "%d children, %d dead, %s: %.1f s (p50 %.1f, p99 %.1f, last %.1f), CPU %.1f s, simulation %.1f s, hub %.1f s, RSS %.0f MB (peak %.0f), %d requests to children (%d writes), %d to the hub (%d writes, %.1f MB), other CPU %.1f s\n",
 		r.Children, r.Dead, r.Step, r.Seconds, r.P50, r.P99, r.Last, r.CPU, r.Sim, r.Hub, r.RSS, r.PeakRSS, r.ToChildren, r.ChildWrites, r.ToHub, r.HubWrites, r.HubMB, r.Other)
+	if text := r.writtenByKind(); text != "" {
+		fmt.Fprintf(os.Stderr, "%d children, %d dead, %s: the hub stored %s\n", r.Children, r.Dead, r.Step, text)
+	}
 }
 
 // cost runs f and fills in what it took. own are requests to the hub that are
@@ -192,6 +197,10 @@ func (s *stand) cost(ctx context.Context, r *result, own map[string]int, f func(
 		return err
 	}
 	written, err := gauge.WrittenBytes(ctx, s.Etcd())
+	if err != nil {
+		return err
+	}
+	objects, err := s.writes.Total()
 	if err != nil {
 		return err
 	}
@@ -234,6 +243,13 @@ func (s *stand) cost(ctx context.Context, r *result, own map[string]int, f func(
 		return err
 	}
 	r.HubMB = (total - written) / 1e6
+	if r.Written, err = s.writes.Total(); err != nil {
+		return err
+	}
+	for resource, before := range objects {
+		now := r.Written[resource]
+		r.Written[resource] = gauge.Written{Writes: now.Writes - before.Writes, Bytes: now.Bytes - before.Bytes}
+	}
 	agent, err := gauge.CPU(s.Agent.Process.Pid)
 	if err != nil {
 		return err

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -32,6 +34,7 @@ func table(results []result) string {
 			fmt.Fprintf(&b, "%d children at rest, %d dead: %.1f requests for each child and hour, %.1f to the hub, %.1f thousandths of a processor\n", r.Children, r.Dead, r.ChildPerHour, r.HubPerHour, r.Milli)
 		}
 	}
+	b.WriteString(rolloutCosts(results))
 	var said []int
 	for _, r := range results {
 		if r.Step != "change" || r.Dead == 0 || slices.Contains(said, r.Dead) {
@@ -67,4 +70,37 @@ func median(runs []result, f func(result) float64) float64 {
 	}
 	slices.Sort(values)
 	return values[len(values)/2]
+}
+
+// perChild is what the hub's etcd wrote for each child, in KB.
+func (r result) perChild() float64 { return r.HubMB * 1000 / float64(r.Children) }
+
+// writtenByKind is what of that are objects, by resource, the most first.
+func (r result) writtenByKind() string {
+	resources := slices.SortedFunc(maps.Keys(r.Written), func(a, b string) int { return cmp.Compare(r.Written[b].Bytes, r.Written[a].Bytes) })
+	var parts []string
+	for _, resource := range resources {
+		if w := r.Written[resource]; w.Writes > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d times, %.2f KB each, %.2f KB for a child", resource, w.Writes, float64(w.Bytes)/1000/float64(w.Writes), float64(w.Bytes)/1000/float64(r.Children)))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// rolloutCosts tells what runs of a Rollout wrote into the hub's etcd, and how much more that
+// is than the same commit without one.
+func rolloutCosts(results []result) string {
+	var b strings.Builder
+	for _, r := range results {
+		if r.Step != "rollout" {
+			continue
+		}
+		fmt.Fprintf(&b, "%d children, %d dead, a run over them: %.1f s, hub's log %.2f KB for a child", r.Children, r.Dead, r.Seconds, r.perChild())
+		if plain := runsOf(results, r.Children, 0, "change"); len(plain) > 0 {
+			without := median(plain, result.perChild)
+			fmt.Fprintf(&b, ", %.2f KB more than the same commit without a Rollout (%.2f KB)", r.perChild()-without, without)
+		}
+		fmt.Fprintf(&b, "; %s\n", r.writtenByKind())
+	}
+	return b.String()
 }

@@ -44,6 +44,7 @@ func TestFleetPages(t *testing.T) {
 		t.Run(page, func(t *testing.T) { a.page(t, page, left) })
 	}
 	t.Run("Example", a.example)
+	t.Run("Rollouts", a.rollouts)
 	t.Run("Guarded", a.guardedPages)
 }
 
@@ -238,6 +239,70 @@ func (a *admission) example(t *testing.T) {
 			}
 		}
 	}
+}
+
+// rollouts: those that the example has are admitted, and each moves what its own repository
+// declares, or has its tenants declare.
+func (a *admission) rollouts(t *testing.T) {
+	for repo, want := range map[string][]string{
+		"masters":        {"layerRef master"},
+		"env-production": {"kustomizationRef tenants", "layerRef tenant", "source apps"},
+		"env-staging":    {"source apps"},
+	} {
+		base := scenario.Path(t, "e2e", "testdata", "repos", repo)
+		var moved []string
+		for _, u := range a.built(t, base, "rollouts", nil) {
+			if u.GetKind() != "Rollout" {
+				continue
+			}
+			moves, _, err := unstructured.NestedMap(u.Object, "spec", "moves")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for how, what := range moves {
+				name, _, _ := unstructured.NestedString(what.(map[string]any), "name")
+				moved = append(moved, how+" "+name)
+				kind := map[string]string{"layerRef": "Layer", "kustomizationRef": "Kustomization", "source": "GitRepository"}[how]
+				if !declares(t, filepath.Dir(base), kind, name) {
+					t.Errorf("%s: Rollout %s moves %s %s, which the example does not have", repo, u.GetName(), kind, name)
+				}
+			}
+		}
+		if slices.Sort(moved); !slices.Equal(moved, want) {
+			t.Errorf("%s: the Rollouts move %v, want %v", repo, moved, want)
+		}
+	}
+}
+
+// declares reports whether a repository of the example has an object, beside its Rollouts.
+func declares(t *testing.T, repos, kind, name string) bool {
+	t.Helper()
+	found := false
+	err := filepath.WalkDir(repos, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && d.Name() == "rollouts":
+			return fs.SkipDir
+		case d.IsDir() || filepath.Ext(path) != ".yaml":
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for part := range strings.SplitSeq(string(text), "\n---\n") {
+			u := metav1.PartialObjectMetadata{}
+			if err := yaml.Unmarshal([]byte(part), &u); err == nil && u.Kind == kind && u.Name == name {
+				found = true
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
 }
 
 // beforeNetwork fails if what a release brings could not start on a node without a network: it

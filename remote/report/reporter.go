@@ -11,6 +11,7 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -47,9 +48,10 @@ type Reporter struct {
 	below Below
 
 	mu sync.Mutex
-	// last is the report that was written last, in text, and digest identifies it.
+	// last is the report that was written last, in text, and when; digest identifies it.
 	last   *v1alpha1.Report
 	text   string
+	at     time.Time
 	digest string
 	// written is the version of the ConfigMap that we wrote, and seen the one that the
 	// watch showed last; gone: it showed that there is none.
@@ -67,6 +69,12 @@ func (r *Reporter) Digest() string {
 const (
 	// pause collects changes that come together.
 	pause = 300 * time.Millisecond
+	// bytesPerSecond bounds what the rows of a long report cost that change all the time: the
+	// store keeps each report as a whole, and so does that of the parent. One of up to short
+	// bytes, of a few clusters, waits for nothing; one with a hundred rows is written every ten
+	// seconds.
+	bytesPerSecond = 2 << 10
+	short          = 2 << 10
 	// writeTimeout bounds one write.
 	writeTimeout = 10 * time.Second
 	// manager is the field manager of the ConfigMap and of the heartbeat.
@@ -93,9 +101,10 @@ func (r *Reporter) Start(ctx context.Context) error {
 		return err
 	}
 	poke()
-	ticks, beats := time.NewTicker(pause), time.NewTicker(Heartbeat)
+	ticks, beats, later := time.NewTicker(pause), time.NewTicker(Heartbeat), time.NewTimer(Heartbeat)
 	defer ticks.Stop()
 	defer beats.Stop()
+	defer later.Stop()
 	for {
 		beat := false
 		select {
@@ -104,12 +113,9 @@ func (r *Reporter) Start(ctx context.Context) error {
 		case <-beats.C:
 			beat = true
 		case <-wake:
-			told := r.Digest()
-			if err := r.write(ctx); err != nil {
-				log.FromContext(ctx).Error(err, "cannot write report, trying again")
-				poke()
-			}
-			beat = r.Digest() != told
+			beat = r.tell(ctx, poke, later)
+		case <-later.C:
+			beat = r.tell(ctx, poke, later)
 		}
 		if beat {
 			if err := r.renew(ctx); err != nil {
@@ -123,6 +129,20 @@ func (r *Reporter) Start(ctx context.Context) error {
 		case <-ticks.C:
 		}
 	}
+}
+
+// tell writes the report, and reports whether it is another one. What could not be written is
+// tried again, and what may wait is written later.
+func (r *Reporter) tell(ctx context.Context, again func(), later *time.Timer) bool {
+	told := r.Digest()
+	switch wait, err := r.write(ctx); {
+	case err != nil:
+		log.FromContext(ctx).Error(err, "cannot write report, trying again")
+		again()
+	case wait > 0:
+		later.Reset(wait)
+	}
+	return r.Digest() != told
 }
 
 // watch calls poke for each change of what the report is computed from, and of the
@@ -215,7 +235,8 @@ func (r *Reporter) disturbed() bool {
 	return err != nil && r.seen != r.written || later > 0
 }
 
-func (r *Reporter) write(ctx context.Context) error {
+// write writes the report if it changed. wait is how long that is to wait.
+func (r *Reporter) write(ctx context.Context) (wait time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	if r.last == nil {
@@ -223,15 +244,18 @@ func (r *Reporter) write(ctx context.Context) error {
 	}
 	report, err := r.compute(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	text, err := encode(report)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if r.isWritten(text) {
 		r.wrote(report, text, "")
-		return nil
+		return 0, nil
+	}
+	if wait := r.early(report); wait > 0 {
+		return wait, nil
 	}
 	cm := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap",
@@ -239,10 +263,38 @@ func (r *Reporter) write(ctx context.Context) error {
 		"data":     map[string]any{v1alpha1.ReportKey: text},
 	}}
 	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(cm), client.ForceOwnership, client.FieldOwner(manager)); err != nil {
-		return fmt.Errorf("cannot write report: %w", err)
+		return 0, fmt.Errorf("cannot write report: %w", err)
 	}
 	r.wrote(report, text, cm.GetResourceVersion())
-	return nil
+	return 0, nil
+}
+
+// early is how long to wait before a report is written that has nothing new but numbers of
+// clusters below and their rows; zero writes it now. That all of them are ready, or that they
+// are not any more, is told at once.
+func (r *Reporter) early(report *v1alpha1.Report) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.last == nil || len(r.text) <= short || r.disturbed() || allReady(r.last) != allReady(report) || !equality.Semantic.DeepEqual(own(r.last), own(report)) {
+		return 0
+	}
+	lasts := time.Duration(len(r.text)) * time.Second / bytesPerSecond
+	// A clock that was set back holds nothing up.
+	if wait := lasts - r.Now().Sub(r.at); wait > 0 && wait <= lasts {
+		return wait
+	}
+	return 0
+}
+
+// own is what a report says of the tier itself.
+func own(report *v1alpha1.Report) v1alpha1.Report {
+	r := *report
+	r.Children, r.Tiers = nil, nil
+	return r
+}
+
+func allReady(report *v1alpha1.Report) bool {
+	return report.Children == nil || report.Children.Ready == report.Children.Total
 }
 
 // renew renews the heartbeat.
@@ -292,7 +344,7 @@ func (r *Reporter) wrote(report *v1alpha1.Report, text, version string) {
 	defer r.mu.Unlock()
 	r.last, r.text, r.digest = report, text, Digest(text)
 	if version != "" {
-		r.written, r.gone = version, false
+		r.written, r.gone, r.at = version, false, r.Now()
 	}
 }
 

@@ -149,7 +149,7 @@ func TestReportIsRestored(t *testing.T) {
 	tr := newTier(t)
 	write := func(want bool, reason string) {
 		t.Helper()
-		if err := tr.write(t.Context()); err != nil {
+		if _, err := tr.write(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if wrote := len(tr.wrote) > 0; wrote != want {
@@ -192,11 +192,71 @@ func TestReportIsRestored(t *testing.T) {
 func TestReportIsRefused(t *testing.T) {
 	tr := newTier(t)
 	tr.refused = errors.New("no")
-	if err := tr.write(t.Context()); err == nil || tr.Digest() != "" {
+	if _, err := tr.write(t.Context()); err == nil || tr.Digest() != "" {
 		t.Errorf("write() = %v, and the digest is %q", err, tr.Digest())
 	}
 	tr.refused = nil
-	if err := tr.write(t.Context()); err != nil || tr.Digest() == "" {
+	if _, err := tr.write(t.Context()); err != nil || tr.Digest() == "" {
 		t.Errorf("write() = %v, and the digest is %q", err, tr.Digest())
+	}
+}
+
+// TestRowsWait: rows of a long report that change all the time are written now and then; what
+// the tier says of itself, and that all below are ready or not any more, is written at once.
+func TestRowsWait(t *testing.T) {
+	tr := newTier(t)
+	now := start.Time
+	tr.Now = func() time.Time { return now }
+	put := func(n int, status metav1.ConditionStatus, revision string) {
+		c := childNamed(fmt.Sprintf("c%03d", n), ready(status, "Reason", ""))
+		c.Status.Report = &v1alpha1.Report{Revision: revision, Ready: true, Reason: "Succeeded"}
+		tr.below.Put(&c)
+	}
+	for n := range 100 {
+		put(n, metav1.ConditionTrue, "main@sha1:one")
+	}
+	writes := func() (wait time.Duration, wrote bool) {
+		t.Helper()
+		wait, err := tr.write(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		wrote = len(tr.wrote) > 0
+		for len(tr.wrote) > 0 {
+			<-tr.wrote
+		}
+		return wait, wrote
+	}
+	if _, wrote := writes(); !wrote {
+		t.Fatal("the first report is not written")
+	}
+	put(0, metav1.ConditionTrue, "main@sha1:two")
+	wait, wrote := writes()
+	if wrote || wait < 3*time.Second || wait > 30*time.Second {
+		t.Errorf("a row is written: %t, or in %s", wrote, wait)
+	}
+	now = now.Add(wait / 2)
+	put(1, metav1.ConditionTrue, "main@sha1:two")
+	if rest, wrote := writes(); wrote || rest != wait-wait/2 {
+		t.Errorf("another row is written: %t, or in %s", wrote, rest)
+	}
+	now = now.Add(wait - wait/2)
+	if _, wrote := writes(); !wrote {
+		t.Error("rows are not written when it is time")
+	}
+	for _, c := range []struct {
+		reason string
+		change func()
+	}{
+		{"not all are ready any more", func() { put(2, metav1.ConditionFalse, "main@sha1:two") }},
+		{"all are ready again", func() { put(2, metav1.ConditionTrue, "main@sha1:two") }},
+		{"the tier says something else of itself", func() { tr.Agent = "v2" }},
+		{"somebody else changed the report", func() { tr.version++; tr.stands(configMap(tr.version), false) }},
+		{"the clock was set back", func() { now = now.Add(-time.Hour); put(3, metav1.ConditionTrue, "main@sha1:three") }},
+	} {
+		c.change()
+		if wait, wrote := writes(); !wrote {
+			t.Errorf("%s: it waits for %s", c.reason, wait)
+		}
 	}
 }
