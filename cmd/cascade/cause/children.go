@@ -206,7 +206,7 @@ func (b *builder) contentOf(layer Object, e *v1alpha1.ChildLayer) key {
 // below adds what the agent of a child says of its tier and of those below, and returns
 // what fails in its own tier.
 func (b *builder) below(c *v1alpha1.Child) []key {
-	tier := of(childKind, c).path()
+	tier := of(childKind, c).Path()
 	var failing []key
 	if said := c.Status.Report; said != nil && c.Status.HeardAt == nil {
 		var nodes []*node

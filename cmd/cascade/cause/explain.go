@@ -16,6 +16,12 @@ import (
 
 // Explain tells why objects are not as they should be. now is the time of the facts.
 func Explain(f *Facts, now time.Time) *Explanation {
+	// Where many say the same, the first one's words are shown.
+	sorted := *f
+	sorted.Children = slices.SortedFunc(slices.Values(f.Children), func(a, b v1alpha1.Child) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	f = &sorted
 	b := builder{graph: newGraph(), facts: f, now: now, parts: map[Object]bool{}, byLayer: map[Object]*v1alpha1.Layer{}}
 	b.agent()
 	b.sources()
@@ -108,11 +114,11 @@ func (e *Explanation) Paths(path string) []Object {
 		if o.Kind != childKind {
 			continue
 		}
-		has := strings.Split(o.path(), ">")
+		has := strings.Split(o.Path(), ">")
 		if len(has) < len(want) {
 			continue
 		}
-		if o.path() == path {
+		if o.Path() == path {
 			return []Object{o}
 		}
 		if slices.EqualFunc(has[len(has)-len(want):], want, func(has, want string) bool {

@@ -30,8 +30,8 @@ func (o Object) compare(p Object) int {
 	return cmp.Or(strings.Compare(o.Tier, p.Tier), strings.Compare(o.Kind, p.Kind), strings.Compare(o.Namespace, p.Namespace), strings.Compare(o.Name, p.Name))
 }
 
-// path of a Child: that of its cluster, from this tier down.
-func (o Object) path() string {
+// Path of a Child: that of its cluster, from this tier down.
+func (o Object) Path() string {
 	segment := o.Namespace + "/" + o.Name
 	if o.Tier == "" {
 		return segment

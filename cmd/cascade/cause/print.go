@@ -48,7 +48,7 @@ func (e *Explanation) About(o Object) (a *Answer, known bool) {
 	chains, known := e.Of(o)
 	a = &Answer{APIVersion: Version, Kind: AnswerKind, Object: &o, Chains: chains, Unread: e.Unread}
 	if o.Kind == childKind {
-		path := o.path()
+		path := o.Path()
 		a.Below = slices.DeleteFunc(slices.Clone(e.Groups), func(g Group) bool {
 			in := func(o Object) bool { return o.Tier == path || strings.HasPrefix(o.Tier, path+">") }
 			return !in(g.Root.Object) && !slices.ContainsFunc(g.Others, in)
