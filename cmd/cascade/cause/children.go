@@ -66,6 +66,12 @@ func (b *builder) ofLayer(n *node, l *v1alpha1.Layer) {
 		if !connected(c) && selector.Matches(labels.Set(c.Labels)) {
 			n.because = append(n.because, key{child, ""})
 		}
+		for i := range c.Status.Layers {
+			if e := &c.Status.Layers[i]; e.Name == l.Name {
+				// What is wrong with the layer itself is nearer than a child on which it is.
+				n.because = append(n.because, key{n.Object, content + " " + e.Reason})
+			}
+		}
 		n.because = append(n.because, key{child, onChild + l.Name})
 	}
 	if n.link.Reason == v1alpha1.ReasonRolloutPending {

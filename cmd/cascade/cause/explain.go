@@ -22,7 +22,7 @@ func Explain(f *Facts, now time.Time) *Explanation {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	f = &sorted
-	b := builder{graph: newGraph(), facts: f, now: now, parts: map[Object]bool{}, byLayer: map[Object]*v1alpha1.Layer{}}
+	b := builder{graph: newGraph(), facts: f, now: now, parts: map[Object]bool{}, byLayer: map[Object]*v1alpha1.Layer{}, said: map[[2]string][2]string{}}
 	b.agent()
 	b.sources()
 	b.kustomizations()
@@ -259,6 +259,9 @@ type builder struct {
 	parts map[Object]bool
 	// byLayer are the Layers by their names.
 	byLayer map[Object]*v1alpha1.Layer
+	// said is what the table of reasons has for a kind and a reason: what is next, and where
+	// the page says so.
+	said map[[2]string][2]string
 	// wanted are objects that others refer to.
 	wanted []Object
 }
@@ -269,10 +272,13 @@ func (b *builder) node(o Object, part string, state State, reason, message strin
 	if b.parts[o] {
 		kind = clusterKind
 	}
-	n := &node{key: key{o, part}, link: Link{
-		Object: o, State: state, Reason: reason, Message: plain(message),
-		Next: reasons.Next(kind, reason), Page: reasons.Anchor(kind, reason),
-	}}
+	of := [2]string{kind, reason}
+	said, ok := b.said[of]
+	if !ok {
+		said = [2]string{reasons.Next(kind, reason), reasons.Anchor(kind, reason)}
+		b.said[of] = said
+	}
+	n := &node{key: key{o, part}, link: Link{Object: o, State: state, Reason: reason, Message: plain(message), Next: said[0], Page: said[1]}}
 	if !since.IsZero() && since.Unix() > 0 {
 		n.link.Since = &since
 	}
@@ -309,10 +315,14 @@ func (g *graph) cycleLink(part []key) Link {
 // circle names the shortest way from the first of a cycle back to it.
 func (g *graph) circle(part []key) string {
 	first := part[0]
+	members := make(map[key]bool, len(part))
+	for _, k := range part {
+		members[k] = true
+	}
 	inside := func(k key) []key {
 		var next []key
 		for _, c := range g.causes[k] {
-			if slices.Contains(part, c) {
+			if members[c] {
 				next = append(next, c)
 			}
 		}

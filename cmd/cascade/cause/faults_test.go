@@ -57,7 +57,18 @@ func tierOf(t *testing.T, text string) fakeTier {
 			t.Fatal(err)
 		}
 	}
-	mapper := meta.NewDefaultRESTMapper(nil)
+	var versions []schema.GroupVersion
+	for _, gv := range []string{"cluster.x-k8s.io/v1beta1", "infrastructure.cluster.x-k8s.io/v1beta1"} {
+		if !strings.Contains(text, gv) {
+			gv = strings.Replace(gv, "v1beta1", "v1beta2", 1)
+		}
+		version, err := schema.ParseGroupVersion(gv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		versions = append(versions, version)
+	}
+	mapper := meta.NewDefaultRESTMapper(versions)
 	var objects []client.Object
 	for _, doc := range strings.Split(text, "---\n") {
 		u := &unstructured.Unstructured{}
