@@ -87,7 +87,8 @@ func (b *builder) partOf(c capibridge.Cluster, f capibridge.Facts, is string) *n
 }
 
 // sinceOf is when the first condition of a Cluster became False that keeps it from being
-// there, in the conditions of either version; else when it was created.
+// there, in the conditions of either version; else when it was created, if it was never
+// there.
 func sinceOf(u *unstructured.Unstructured) metav1.Time {
 	for _, at := range [][]string{{"status", "v1beta2", "conditions"}, {"status", "conditions"}} {
 		list, _, _ := unstructured.NestedFieldNoCopy(u.Object, at...)
@@ -108,6 +109,9 @@ func sinceOf(u *unstructured.Unstructured) metav1.Time {
 				}
 			}
 		}
+	}
+	if c := capibridge.FromObject(u); c.ControlPlaneInitialized || c.Paused {
+		return metav1.Time{}
 	}
 	return u.GetCreationTimestamp()
 }
