@@ -65,6 +65,8 @@ func rankOf(s Section, e Entry, kind string) int {
 	switch {
 	case slices.Contains(s.Kinds, kind):
 		rank += 4
+	case kind == "Layer" && slices.Contains(s.Kinds, "Child"):
+		rank += 3 // what a layer is not in place for is said of its children
 	case slices.Contains(s.Kinds, "Kustomization"):
 		rank += 2 // other kinds refer to its entries
 	}

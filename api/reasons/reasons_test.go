@@ -68,6 +68,7 @@ func TestNext(t *testing.T) {
 		"Plain":     {"the answer without a condition's name counts", "Kustomization", "BuildFailed", "correct the file that the message names; decision 020 (docs/decisions/020-where-credentials-go.md)"},
 		"Any":       {"what any kind may have", "Layer", "WorkerStalled", "if it comes again, suspend the object, and report the agent's log"},
 		"Below":     {"a provider's object has the words of a Cluster", "AWSCluster", "Stopped", "start it there"},
+		"Layer":     {"what is wrong with a layer is said of its children", "Layer", "SourceNotReady", "look at the source"},
 		"Nothing":   {"nobody knows", "Kustomization", "Invented", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

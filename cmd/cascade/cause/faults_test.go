@@ -170,6 +170,22 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestAnswer: the form that programs read.
+func TestAnswer(t *testing.T) {
+	text, err := os.ReadFile("testdata/faults/layer-source.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := Explain(factsOf(t, string(text)), noon)
+	for file, answer := range map[string]*Answer{"testdata/all.json": e.All(), "testdata/about.json": aboutText(t, e, "Child/masters/aws")} {
+		data, err := json.MarshalIndent(answer, "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		compare(t, file, string(data)+"\n")
+	}
+}
+
 // aboutText answers for the object that prints as the text.
 func aboutText(t *testing.T, e *Explanation, text string) *Answer {
 	t.Helper()
