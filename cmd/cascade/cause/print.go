@@ -84,7 +84,12 @@ func (p *printer) line(format string, args ...any) {
 }
 
 func (p *printer) all(e *Explanation) {
-	if len(e.Groups) == 0 {
+	switch {
+	case len(e.Groups) > 0:
+	case len(e.Unread) > 0:
+		p.line("nothing is wrong with %s, as far as is known", count(e.Known, "object"))
+		return
+	default:
 		p.line("✔ all is well: %s", count(e.Known, "object"))
 		return
 	}
