@@ -51,7 +51,7 @@ func main() {
 // exitCode is that of an error, which is told unless the verb has said why.
 func exitCode(streams genericiooptions.IOStreams, err error) int {
 	switch {
-	case errors.Is(err, errChanges):
+	case errors.Is(err, errChanges), errors.Is(err, errSomething):
 		return 2
 	case !errors.Is(err, errNotReady):
 		fmt.Fprintf(streams.ErrOut, "✗ %v\n", err)
@@ -74,7 +74,7 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 	root.SetErr(streams.ErrOut)
 	root.AddCommand(
 		agent.New(agent.Program{Version: version(), Scheme: newScheme, Now: time.Now, Rand: rand.Float64}),
-		c.newGet(), c.newReconcile(), c.newTree(), c.newApprove(), c.newInstall(), c.newUninstall(), c.newBootstrap(), c.newMigrate(), c.newCheck(), c.newChild(), c.newRollout(), c.newPlan(),
+		c.newGet(), c.newReconcile(), c.newTree(), c.newApprove(), c.newInstall(), c.newUninstall(), c.newBootstrap(), c.newMigrate(), c.newCheck(), c.newChild(), c.newRollout(), c.newPlan(), c.newWhy(),
 		c.newVersion(),
 	)
 	return root

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/cause"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 )
 
@@ -261,7 +262,7 @@ func waveState(r *v1alpha1.Rollout, i int) string {
 		return ""
 	}
 	wave := &run.Terms.Waves[i]
-	approval := wave.Approval == v1alpha1.ApprovalRequired && !approvedWave(r, wave.Name)
+	approval := wave.Approval == v1alpha1.ApprovalRequired && !cause.Approved(r, wave.Name)
 	switch {
 	case i < int(run.Wave):
 		return "passed"
@@ -271,7 +272,7 @@ func waveState(r *v1alpha1.Rollout, i int) string {
 		return "soaks"
 	case i == int(run.Wave) && run.Begun:
 		return "changes"
-	case approval, i == int(run.Wave) && run.Unproven && !approvedWave(r, wave.Name):
+	case approval, i == int(run.Wave) && run.Unproven && !cause.Approved(r, wave.Name):
 		return "needs an approval"
 	case i == int(run.Wave):
 		return "next"
@@ -313,8 +314,8 @@ func waitsFor(r *v1alpha1.Rollout) string {
 	}
 	switch ready.Reason {
 	case v1alpha1.ReasonAwaitingApproval, v1alpha1.ReasonWaveUnproven:
-		if waves := awaitedApprovals(r); len(waves) > 0 {
-			return "an approval: " + approveCommand(r, waves[0])
+		if waves := cause.AwaitedApprovals(r); len(waves) > 0 {
+			return "an approval: " + cause.ApproveCommand(r, waves[0])
 		}
 	}
 	if ready.Status == metav1.ConditionTrue {
@@ -330,7 +331,7 @@ func (c *cli) rolloutHistory(ctx context.Context, cl client.Client, key client.O
 		return err
 	}
 	if len(r.Status.History) == 0 {
-		return fmt.Errorf("no run of rollout %s has ended yet: look at it with: %s", key, statusCommand(r))
+		return fmt.Errorf("no run of rollout %s has ended yet: look at it with: %s", key, cause.StatusCommand(r))
 	}
 	var rows [][]string
 	for i := range r.Status.History {

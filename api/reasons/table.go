@@ -1,0 +1,810 @@
+package reasons
+
+func anyKind() Section {
+	return Section{
+		Title: "Any kind",
+		Entries: []Entry{
+			{
+				Reasons: []string{"Succeeded"},
+				Means:   "it is as it should be",
+				Next:    "nothing",
+			},
+			{
+				Reasons: []string{"Progressing"},
+				Means:   "it was not looked at yet, or is being worked on",
+				Next:    "wait; if it takes longer than its `spec.timeout`, see whether an agent runs: `cascade check`",
+			},
+			{
+				Reasons: []string{"Suspended"},
+				Means:   "`spec.suspend` is set: what Git says is not applied",
+				Next:    "set `spec.suspend: false` where it was set, in Git if Git declares it",
+			},
+			{
+				Reasons: []string{"DependencyCycle"},
+				Note:    " (of `cascade why`)",
+				Means:   "objects wait for each other in a circle, by `dependsOn` or by their health, and none begins",
+				Next:    "take one `dependsOn` of those that the message names out of Git",
+			},
+			{
+				Reasons: []string{"ObjectMissing"},
+				Note:    " (of `cascade why`)",
+				Means:   "another object refers to this one, and it does not exist",
+				Next:    "commit it, or correct the reference",
+			},
+			{
+				Reasons: []string{"AgentSilent"},
+				Note:    " (of `cascade why`)",
+				Means:   "the agent of this tier does not renew its heartbeat: nothing is reconciled, and what is shown is old",
+				Next:    "see why it does not run: `cascade check`",
+			},
+			{
+				Reasons: []string{"WorkerStalled"},
+				Means:   "a reconcile did not end by its deadline, and keeps a worker: a defect. `/healthz` fails after three looks, half a minute apart, so that the agent is restarted; `cascade_stalled_workers` counts them",
+				Next:    "if it comes again, suspend the object, and report the agent's log",
+			},
+		},
+	}
+}
+
+func gitRepository() Section {
+	return Section{
+		Title: "GitRepository",
+		Kinds: []string{"GitRepository"},
+		Entries: []Entry{
+			{
+				Reasons: []string{"URLInvalid"},
+				Means:   "the URL has no usable scheme or host, or a password in it",
+				Next:    "correct `spec.url`",
+			},
+			{
+				Reasons: []string{"AuthenticationFailed"},
+				Means:   "the Secret is missing or incomplete, or the server refuses it",
+				Next:    "check `spec.secretRef`; SSH needs `identity` and `known_hosts`",
+			},
+			{
+				Reasons: []string{"GitOperationFailed"},
+				Means:   "the server does not answer, or has no such branch, tag or commit",
+				Next:    "check the server and `spec.ref`; the last snapshot stays in use",
+			},
+			{
+				Reasons: []string{"EmptyGitRepository"},
+				Means:   "there is no commit yet",
+				Next:    "push one",
+			},
+			{
+				Reasons: []string{"RevisionNotFetched"},
+				Note:    " (an event)",
+				Means:   "clusters may have an older revision of the source, by a Rollout, which cannot be fetched: the commit is gone from the server, or `spec.include` leaves open what it was",
+				Next:    "restore the commit, or let the clusters have another revision; they stay as they are until then",
+			},
+			{
+				Reasons: []string{"LimitExceeded"},
+				Means:   "the repository, a file, or the number of files is larger than the limit that the message names",
+				Next:    "shrink it, or raise `--max-pack-bytes`",
+			},
+			{
+				Reasons: []string{"InvalidProviderConfiguration"},
+				Means:   "the provider and the Secret or service account do not go together",
+				Next:    "correct `spec.provider`",
+			},
+			{
+				Reasons: []string{"CredentialRefused"},
+				Means:   "the identity of a cloud, or the token of a GitHub App, would go to a host that it is not for ([decision 020](decisions/020-where-credentials-go.md))",
+				Next:    "correct the URL, or name a Secret",
+			},
+			{
+				Reasons: []string{"IncludeUnavailable", "IncludeCycle", "CopyFailure"},
+				Means:   "an included repository has no snapshot yet, includes this one, or has no such directory",
+				Next:    "look at that repository, or `spec.include`",
+			},
+			{
+				Reasons: []string{"InvalidVerificationMode", "InvalidGitObject", "InvalidTagSignature", "InvalidCommitSignature", "VerificationError"},
+				Means:   "what `spec.verify` asks for does not hold; the snapshot is not used",
+				Next:    "sign, or correct `spec.verify` and its Secret",
+			},
+			{
+				Reasons: []string{"StatOperationFailed", "ArchiveOperationFailed"},
+				Means:   "an artifact could not be packed (`--artifact-addr`)",
+				Next:    "look at the disk of `--storage-path`",
+			},
+			{
+				Reasons: []string{"SnapshotNotKept"},
+				Note:    " (an event)",
+				Means:   "what was fetched is applied, and could not be written below `--snapshot-path`, or not be read from there",
+				Next:    "look at that volume; nothing else depends on it",
+			},
+			{
+				Reasons: []string{"SnapshotRecalled"},
+				Note:    " (an event)",
+				Means:   "after a restart the source could not be fetched; what was fetched before is used",
+				Next:    "look at why the source fails",
+			},
+			{
+				Reasons: []string{"NewArtifact"},
+				Note:    " (an event)",
+				Means:   "another revision was fetched",
+				Next:    "nothing",
+			},
+		},
+	}
+}
+
+func otherSources() Section {
+	return Section{
+		Title: "OCIRepository, Bucket, HelmRepository, HelmChart",
+		Kinds: []string{"OCIRepository", "Bucket", "HelmRepository", "HelmChart"},
+		Intro: "`URLInvalid`, `AuthenticationFailed`, `LimitExceeded`, `InvalidProviderConfiguration`, `CredentialRefused` and `VerificationError` mean the same as\nabove. Besides these:",
+		Entries: []Entry{
+			{
+				Reasons: []string{"OCIArtifactPullFailed", "ReadOperationFailed"},
+				Means:   "the registry does not answer, or has no such tag, digest or version",
+				Next:    "check `spec.url` and `spec.ref`; the last snapshot stays in use",
+			},
+			{
+				Reasons: []string{"OCIArtifactLayerOperationFailed"},
+				Means:   "the image has no layer of that media type, or the layer is no tarball",
+				Next:    "check `spec.layerSelector`",
+			},
+			{
+				Reasons: []string{"BucketOperationFailed"},
+				Means:   "the server does not answer, has no such bucket, or an object's name is no path",
+				Next:    "check `spec.bucketName`, and the object that the message names",
+			},
+			{
+				Reasons: []string{"InvalidSTSConfiguration"},
+				Means:   "`spec.sts` and `spec.provider` do not go together",
+				Next:    "correct one of them",
+			},
+			{
+				Reasons: []string{"Failed", "IndexationFailed"},
+				Means:   "the index of a Helm repository cannot be fetched, or is none",
+				Next:    "check `spec.url`; the last index stays in use",
+			},
+			{
+				Reasons: []string{"SourceUnavailable", "NoSourceArtifact"},
+				Means:   "the source of a chart is not there, or has not been fetched yet",
+				Next:    "look at the source",
+			},
+			{
+				Reasons: []string{"UnsupportedSourceKind"},
+				Means:   "a chart cannot be in this kind of source",
+				Next:    "correct `spec.sourceRef`",
+			},
+			{
+				Reasons: []string{"InvalidChartReference"},
+				Means:   "there is no such chart, or no version in the range",
+				Next:    "correct `spec.chart` and `spec.version`",
+			},
+			{
+				Reasons: []string{"ChartPullError"},
+				Means:   "the chart cannot be fetched, or is not what the index says",
+				Next:    "look at the repository",
+			},
+			{
+				Reasons: []string{"MetadataPatchError", "ValuesFilesError", "DependencyBuildError", "ChartPackageError"},
+				Means:   "the chart cannot be put together",
+				Next:    "correct the file that the message names",
+			},
+			{
+				Reasons: []string{"ChartVerificationError"},
+				Means:   "the chart is not signed as `spec.verify` asks",
+				Next:    "sign it, or correct `spec.verify`",
+			},
+		},
+	}
+}
+
+func helmRelease() Section {
+	return Section{
+		Title: "HelmRelease",
+		Kinds: []string{"HelmRelease"},
+		Entries: []Entry{
+			{
+				Reasons: []string{"InvalidChartReference"},
+				Means:   "neither or both of `spec.chart` and `spec.chartRef`",
+				Next:    "keep one",
+			},
+			{
+				Reasons: []string{"SourceNotReady", "ArtifactFailed"},
+				Means:   "the chart is not there, not fetched yet, or cannot be loaded",
+				Next:    "look at the HelmChart, OCIRepository or ExternalArtifact",
+			},
+			{
+				Reasons: []string{"ValuesError"},
+				Means:   "something in `valuesFrom` is missing, or cannot be merged",
+				Next:    "correct what the message names",
+			},
+			{
+				Reasons: []string{"ChartMutateError"},
+				Means:   "tag and version of a chart do not agree",
+				Next:    "correct the tag, or the chart",
+			},
+			{
+				Reasons: []string{"RESTClientError"},
+				Means:   "the cluster of `spec.kubeConfig` cannot be reached",
+				Next:    "look at the Secret, and the cluster",
+			},
+			{
+				Reasons: []string{"InstallFailed", "UpgradeFailed", "TestFailed"},
+				Means:   "Helm failed; the event has its last lines",
+				Next:    "correct values or chart; `spec.install` and `spec.upgrade` say what is tried",
+			},
+			{
+				Reasons: []string{"RollbackFailed", "UninstallFailed"},
+				Means:   "a remediation or the end of the release failed",
+				Next:    "look at the objects that the message names; to let the HelmRelease go and leave them, suspend it first",
+			},
+			{
+				Reasons: []string{"RetriesExceeded", "MissingRollbackTarget"},
+				Note:    " (condition `Stalled`)",
+				Means:   "there is no attempt left, or nothing to go back to",
+				Next:    "correct it, or `flux reconcile hr --reset`",
+			},
+			{
+				Reasons: []string{"DriftDetected"},
+				Note:    " (condition `Drifted`)",
+				Means:   "somebody changed objects, and drift detection warns",
+				Next:    "change the values, or the objects",
+			},
+			{
+				Reasons: []string{"AwaitingTests", "PendingRelease", "DriftCorrected", "DriftCorrectionFailed"},
+				Note:    " (events, or of one reconcile)",
+				Means:   "tests of the release are still to run; Helm was interrupted in an action, which is taken up; changed objects were corrected, or could not be",
+				Next:    "nothing; for the last, look at the objects that the message names",
+			},
+			{
+				Reasons: []string{"PruneBlocked"},
+				Means:   "an upgrade, a remediation or the end of the release would delete something protected",
+				Next:    "restore it; or confirm with `cascade.dev/deletion: confirmed` on it or on the HelmRelease, and remove it after that",
+			},
+			{
+				Reasons: []string{"CreateHeld"},
+				Means:   "Clusters that do not exist here are not created, and the release is not made, because they may run already, or were moved away",
+				Next:    "restore the saved state, or `cascade approve create`; see [rebuild.md](rebuild.md)",
+			},
+			{
+				Reasons: []string{"HandOverPending"},
+				Note:    " (condition of that name)",
+				Means:   "the release no longer has objects that another owner declares and has not applied",
+				Next:    "as for a Kustomization",
+			},
+			{
+				Reasons: []string{"DependencyNotReady", "InvalidCELExpression", "AccessDenied"},
+				Means:   "as for a Kustomization",
+			},
+		},
+	}
+}
+
+func kustomization() Section {
+	return Section{
+		Title: "Kustomization",
+		Kinds: []string{"Kustomization"},
+		Entries: []Entry{
+			{
+				Reasons: []string{"ArtifactFailed"},
+				Means:   "the source, or the path in it, is not there",
+				Next:    "check `spec.sourceRef` and `spec.path`; nothing is deleted meanwhile",
+			},
+			{
+				Reasons: []string{"BuildFailed"},
+				Means:   "the rendering failed, could not be decrypted, or was refused as hostile; `CredentialRefused` in the message: a file names a Vault server that nobody allowed",
+				Next:    "correct the file that the message names; [decision 020](decisions/020-where-credentials-go.md)",
+			},
+			{
+				Reasons: []string{"BuildFailed"},
+				Note:    ": *it needs more than ...*",
+				Means:   "the build exceeded a limit of its worker; it is not tried again until its files or spec change, or somebody asks",
+				Next:    "make it smaller, or split it; `--worker-memory` and `--worker-time` of the agent",
+			},
+			{
+				Reasons: []string{"BuildFailed"},
+				Note:    ": *no worker is available*, *the worker was lost*",
+				Means:   "the agent cannot start a worker, or the kernel killed it; it is tried again",
+				Next:    "look at the memory of the agent's pod, and whether the kernel has seccomp filters",
+			},
+			{
+				Reasons: []string{"DependencyNotReady"},
+				Means:   "a Kustomization in `dependsOn` is not ready",
+				Next:    "look at that one; this one is woken",
+			},
+			{
+				Reasons: []string{"ReconciliationFailed"},
+				Means:   "the API server refused an object, or the cluster of `spec.kubeConfig` does not answer or is refused: then the message begins with the reason of a Child, such as `AddressRefused`",
+				Next:    "correct the object that the message names; the others of its stage are applied. If it is `Forbidden`, the account lost a right, or never had it: grant it, and the Kustomization is woken",
+			},
+			{
+				Reasons: []string{"InvalidCELExpression"},
+				Means:   "an expression in `healthCheckExprs` or `readyExpr` does not compile",
+				Next:    "correct it",
+			},
+			{
+				Reasons: []string{"FeatureGateDisabled"},
+				Means:   "the kind of source needs a feature gate",
+				Next:    "`--feature-gates`",
+			},
+			{
+				Reasons: []string{"HealthCheckFailed"},
+				Means:   "with `wait`, an object did not become healthy in time",
+				Next:    "look at that object",
+			},
+			{
+				Reasons: []string{"HealthCheckCanceled"},
+				Means:   "an event: something else was asked for while objects were waited for; the message names who asked",
+				Next:    "nothing; it goes on with that",
+			},
+			{
+				Reasons: []string{"PruneFailed"},
+				Means:   "something could not be deleted, or its state could not be read; the API server may have refused it ([safety](safety.md))",
+				Next:    "it stays in the inventory and is tried again",
+			},
+			{
+				Reasons: []string{"PruneBlocked"},
+				Means:   "deletes are held: too many, or something protected is among them ([safety](safety.md))",
+				Next:    "restore in Git; or `cascade approve prune`; or, for protected objects, confirm in one commit and remove in the next",
+			},
+			{
+				Reasons: []string{"CreateHeld"},
+				Means:   "Clusters that do not exist here are not created, because they may run already, or were moved away",
+				Next:    "restore the saved state, or `cascade approve create`; see [rebuild.md](rebuild.md)",
+			},
+			{
+				Reasons: []string{"HandOverPending"},
+				Note:    " (condition of that name)",
+				Means:   "it no longer declares objects that the message names, and the owner that declares them now has not applied them",
+				Next:    "let that one apply them: resume it, or mend what it waits for; or remove them there too. After 10 minutes what is not protected is deleted; see [safety](safety.md)",
+			},
+			{
+				Reasons: []string{"RolloutPending"},
+				Note:    " (condition `RolloutPending`)",
+				Means:   "a Rollout moves the Clusters that it declares, and has not let those have a revision yet that the message names; they keep what is in place, and the rest is applied ([decision 050](decisions/050-clusters-at-revisions.md))",
+				Next:    "look at the Rollout",
+			},
+			{
+				Reasons: []string{"SourceNotReady"},
+				Note:    " (condition `RolloutPending`)",
+				Means:   "Clusters may have a revision of the source that is being fetched; they keep what is in place",
+				Next:    "wait",
+			},
+			{
+				Reasons: []string{"RollingOut"},
+				Note:    " (condition `RolloutPending`)",
+				Means:   "workers without a managed topology wait for their control plane to run their version of Kubernetes",
+				Next:    "wait, or look at the control plane that the message names",
+			},
+			{
+				Reasons: []string{"RevisionMissing"},
+				Note:    " (also the condition `RolloutPending`)",
+				Means:   "Clusters may have a revision that cannot be fetched; they keep what is in place, and never get another one instead",
+				Next:    "bring the commit back, or let the Rollout give another one",
+			},
+			{
+				Reasons: []string{"UnsupportedVersionStep"},
+				Note:    " (also the condition `RolloutPending`)",
+				Means:   "the revision that a Cluster may have would skip a minor version of Kubernetes, or go back by one; the Cluster keeps what is in place",
+				Next:    "commit the version that the message names first",
+			},
+			{
+				Reasons: []string{"RolloutConflict"},
+				Note:    " (also the condition `RolloutPending`)",
+				Means:   "two Rollouts move the same Cluster, which keeps what is in place",
+				Next:    "delete one, or give them other `spec.clusterSelector`s",
+			},
+			{
+				Reasons: []string{"BuildFailed"},
+				Note:    " (condition `RolloutPending`)",
+				Means:   "the revision that Clusters may have cannot be built any more, for a variable that is gone perhaps; they keep what is in place",
+				Next:    "restore what the message names",
+			},
+			{
+				Reasons: []string{"InvalidSpec"},
+				Means:   "a Rollout moves a Kustomization that `spec.kubeConfig` applies to another cluster",
+				Next:    "declare the Rollout in that cluster",
+			},
+			{
+				Reasons: []string{"SourceFailing"},
+				Note:    " (condition of that name)",
+				Means:   "the source has not been fetched for half a minute or longer; what it had before is applied, and stays",
+				Next:    "look at the status of the source",
+			},
+			{
+				Reasons: []string{"AccountMissing"},
+				Note:    " (condition of that name)",
+				Means:   "the service account does not exist. What RBAC grants to its name is still used; when the Kustomization is deleted, its objects are left behind",
+				Next:    "create the ServiceAccount, or change `spec.serviceAccountName`",
+			},
+			{
+				Reasons: []string{"AccessDenied"},
+				Means:   "the source is in another namespace, which a flag forbids",
+				Next:    "move one of them",
+			},
+			{
+				Reasons: []string{"DriftDetected"},
+				Note:    " (condition `Drifted`)",
+				Means:   "somebody changed objects, and `--drift=report` leaves them",
+				Next:    "change Git, or the objects, or the annotation `cascade.dev/drift`",
+			},
+		},
+	}
+}
+
+func child() Section {
+	return Section{
+		Title: "Child (conditions Connected, Seeded, Ready)",
+		Kinds: []string{"Child"},
+		Entries: []Entry{
+			{
+				Reasons: []string{"NoLayer"},
+				Means:   "no Layer of the namespace selects the cluster",
+				Next:    "label the `Cluster`, or leave it",
+			},
+			{
+				Reasons: []string{"ClusterNotReady"},
+				Means:   "infrastructure or control plane is not there yet, or `readyWhen` is false",
+				Next:    "wait, or look at the `Cluster`",
+			},
+			{
+				Reasons: []string{"Paused"},
+				Means:   "the `Cluster` is paused",
+				Next:    "nothing is pushed until it is not",
+			},
+			{
+				Reasons: []string{"ClusterDeleting"},
+				Means:   "the `Cluster` is being deleted",
+				Next:    "nothing; the records go with it",
+			},
+			{
+				Reasons: []string{"KubeconfigMissing"},
+				Means:   "the Secret is not there, not tied to the `Cluster`, or has no such key",
+				Next:    "look at the provider",
+			},
+			{
+				Reasons: []string{"KubeconfigRefused"},
+				Means:   "the kubeconfig has fields that are not allowed, such as exec or files",
+				Next:    "provide one with inline certificates or an inline token",
+			},
+			{
+				Reasons: []string{"Unreachable"},
+				Means:   "the API server does not answer",
+				Next:    "it is tried again within 30 s; what is known stays",
+			},
+			{
+				Reasons: []string{"PushTimedOut"},
+				Means:   "the API server answers, and what is pushed takes too long: it waits for an admission webhook that does not answer, or the child used up the time that it has in a minute ([decision 030](decisions/030-time-and-lists-of-a-child.md))",
+				Next:    "repair or remove the webhook that the message names, in the child; it is tried again within 5 minutes, and at once when the layer changes",
+			},
+			{
+				Reasons: []string{"AnswerTooLarge"},
+				Means:   "the API server answers with more bytes than what was asked for can have",
+				Next:    "look at what answers at the address in the kubeconfig; a list that is really that long has to be made shorter",
+			},
+			{
+				Reasons: []string{"RedirectRefused"},
+				Means:   "the API server sends requests to another address, and a credential goes to the one it was given for only",
+				Next:    "name the address of the API server itself in the kubeconfig",
+			},
+			{
+				Reasons: []string{"NotKubernetes"},
+				Means:   "what answers is no API server",
+				Next:    "correct the address in the kubeconfig",
+			},
+			{
+				Reasons: []string{"AddressRefused"},
+				Means:   "the kubeconfig leads to a link-local address, a metadata service, or a network of `--deny-kubeconfig-addresses`",
+				Next:    "correct the kubeconfig",
+			},
+			{
+				Reasons: []string{"IdentityChanged"},
+				Means:   "another cluster answers under the recorded name",
+				Next:    "correct the kubeconfig; if it is intended, delete the Child",
+			},
+			{
+				Reasons: []string{"IdentityConflict"},
+				Means:   "at the first contact the kubeconfig leads to the cluster of another Child, or to one that another tier seeded under another name; nothing is written",
+				Next:    "correct the kubeconfig of one of them; the message says what else",
+			},
+			{
+				Reasons: []string{"ChildRefused"},
+				Means:   "an event of the Cluster: the API server of this tier refuses its Child, for a quota or by admission, so that the cluster is not seeded",
+				Next:    "raise the quota, or correct the policy",
+			},
+			{
+				Reasons: []string{"Superseded"},
+				Means:   "another management cluster, made of a copy of this one or of the same repositories, took the child over; this tier writes nothing to it ([decision 026](decisions/026-record-in-the-child.md))",
+				Next:    "if that one is gone, `cascade approve take-over`",
+			},
+			{
+				Reasons: []string{"RecordInvalid"},
+				Means:   "the record of a layer in the child cannot be read, or a newer version of cascade wrote it",
+				Next:    "repair or delete the ConfigMap that the message names, or update the agent",
+			},
+			{
+				Reasons: []string{"SourceNotReady"},
+				Means:   "the layer's source, or that of its providers, has not been fetched, or not at the revision that a Rollout lets the child have; the message says why",
+				Next:    "look at the source",
+			},
+			{
+				Reasons: []string{"RolloutPending"},
+				Means:   "a Rollout moves the layer, or a source in it, and has not let this child have a revision yet; nothing new is pushed, and what is in place stands ([decision 048](decisions/048-pin-in-the-child.md))",
+				Next:    "look at the Rollout: the child may be in no wave, or its wave waits",
+			},
+			{
+				Reasons: []string{"RolloutConflict"},
+				Means:   "two Rollouts move the same layer or source of this child; nothing new of it is pushed",
+				Next:    "change `spec.moves` or `spec.clusterSelector` of one, or delete it",
+			},
+			{
+				Reasons: []string{"Unauthorized"},
+				Means:   "the API server refuses the kubeconfig's credentials, also after the Secret was read again",
+				Next:    "renew the kubeconfig in the Secret",
+			},
+			{
+				Reasons: []string{"CredentialsExpiring", "CredentialsLapsed"},
+				Note:    " (condition `CredentialsExpiring`)",
+				Means:   "a Secret that was delivered to the child has used two thirds of its life, or has expired",
+				Next:    "renew the Secret in this tier; the child gets it within seconds",
+			},
+			{
+				Reasons: []string{"CredentialMissing"},
+				Means:   "a Secret that the layer delivers does not exist",
+				Next:    "create it",
+			},
+			{
+				Reasons: []string{"ReferenceInvalid"},
+				Means:   "the name of a Secret or ConfigMap that the layer refers to has a variable that this child's Cluster does not set, or becomes none that an object can have",
+				Next:    "set the label or annotation on the Cluster, or correct the name in the Layer",
+			},
+			{
+				Reasons: []string{"AccessDenied"},
+				Means:   "the account that the layer is pushed as may not read a Secret or ConfigMap here, or not use a source of another namespace; what was pushed stays",
+				Next:    "let it `get` that object here, or take it out of the layer ([decision 033](decisions/033-teams-layers.md))",
+			},
+			{
+				Reasons: []string{"Forbidden"},
+				Means:   "the child does not let that account apply, read or delete something; the rest was applied, and nothing was deleted with other rights",
+				Next:    "give the account the right in that cluster, by a layer without an account, or take the object out of the layer",
+			},
+			{
+				Reasons: []string{"BuildFailed", "SeedFailed"},
+				Means:   "the layer could not be rendered, or not be applied in the child",
+				Next:    "correct what the message names",
+			},
+			{
+				Reasons: []string{"DependencyNotReady"},
+				Means:   "another layer comes first on this child",
+				Next:    "look at that one",
+			},
+			{
+				Reasons: []string{"AgentNotReady"},
+				Means:   "the agent's Deployment is not available, or it does not renew its heartbeat (Lease `cascade-heartbeat`)",
+				Next:    "look at the pods in `cascade-system` of the child",
+			},
+			{
+				Reasons: []string{"ProviderNotReady"},
+				Means:   "a provider of Cluster API that the layer names is applied and does not work yet, or its webhooks do not answer",
+				Next:    "look at what the message names, in the child; [providers.md](providers.md)",
+			},
+			{
+				Reasons: []string{"StorageVersionDropped"},
+				Means:   "a provider's definition lacks the version in which the child stores objects of the kind",
+				Next:    "upgrade the provider to a version that has both, and then to this one",
+			},
+			{
+				Reasons: []string{"ContractMismatch"},
+				Means:   "the layer names a provider in a version with which core in its version does not work",
+				Next:    "name versions that go together",
+			},
+			{
+				Reasons: []string{"ReportMissing"},
+				Means:   "the agent has not reported yet, or its report is gone; the agent writes one that somebody deleted again",
+				Next:    "wait; then as above",
+			},
+			{
+				Reasons: []string{"Stale"},
+				Note:    " (in a report and in `cascade tree`)",
+				Means:   "a tier above the cluster, or its agent, has not been heard of for three observe intervals; what is shown of the cluster is as of then",
+				Next:    "look at the first tier on the way down that is not `Stale`: its reason says why",
+			},
+			{
+				Reasons: []string{"Suspended"},
+				Means:   "every Kustomization and HelmRelease of the child is suspended, or a Layer that selects it is",
+				Next:    "resume them",
+			},
+			{
+				Reasons: []string{"ReportInvalid"},
+				Means:   "the agent of the child reports a reason that is none",
+				Next:    "look at the report in the child; it may be of another program, or forged",
+			},
+			{
+				Reasons: []string{"SourceFailing", "KustomizationFailing", "HelmReleaseFailing"},
+				Means:   "the child's own sync fails; the message is its own",
+				Next:    "look there",
+			},
+			{
+				Reasons: []string{"PruneBlocked", "PruneFailed", "HealthCheckFailed"},
+				Means:   "as for a Kustomization; approve with `--kind Child`",
+			},
+			{
+				Reasons: []string{"RemovalHeld"},
+				Means:   "a layer with `deletionPolicy: Delete` no longer selects the cluster, and too many others with it; nothing is removed",
+				Next:    "as for the Layer",
+			},
+			{
+				Reasons: []string{"ObjectsLeft"},
+				Note:    " (an event)",
+				Means:   "a Layer with `deletionPolicy: Delete` is gone without having been taken off the cluster: somebody removed its finalizer, or an earlier version of the agent was in charge",
+				Next:    "remove the objects by hand if they are not wanted",
+			},
+			{
+				Reasons: []string{"CreateHeld"},
+				Means:   "the layer declares Clusters that do not exist in the child and may run already; the rest of it is applied",
+				Next:    "restore the saved state there, or `cascade approve create --pushed` with the child's kubeconfig; see [rebuild.md](rebuild.md)",
+			},
+			{
+				Reasons: []string{"FirstSyncSettled", "FirstSyncHeld"},
+				Note:    " (events)",
+				Means:   "the layer says `firstSync: Create`, and the child's agent creates Clusters without approval because the child is new; or does not, and why",
+				Next:    "for `FirstSyncHeld`: restore the saved state in the child, or approve there what is new; see [rebuild.md](rebuild.md)",
+			},
+			{
+				Reasons: []string{"InvalidSpec"},
+				Means:   "a field of the Layer, or a combination of fields, is invalid",
+				Next:    "correct the Layer",
+			},
+		},
+	}
+}
+
+func cluster() Section {
+	return Section{
+		Title: "Cluster and its parts",
+		Kinds: []string{"Cluster"},
+		Intro: "`cascade why` gives a Cluster of Cluster API, and the objects of its infrastructure and control plane, one of these reasons, whatever the\nversion of their conditions is. The message is their own.",
+		Entries: []Entry{
+			{
+				Reasons: []string{"Provisioning", "Starting"},
+				Means:   "the infrastructure is not there yet; or it is, and the control plane is not initialized",
+				Next:    "wait; if it takes longer than it should, look at the object that the message names, and at the provider's controller",
+			},
+			{
+				Reasons: []string{"Failed"},
+				Means:   "the provider gave up, or cannot go on",
+				Next:    "correct what the message names, in Git; some failures need the object to be made again",
+			},
+			{
+				Reasons: []string{"Stopped"},
+				Means:   "the cluster was switched off at its provider",
+				Next:    "start it there",
+			},
+			{
+				Reasons: []string{"Unavailable", "NotAvailable"},
+				Means:   "the control plane was there, and does not answer now, by what the provider says",
+				Next:    "look at the machines of the control plane, and at the cloud",
+			},
+			{
+				Reasons: []string{"NotFound", "NotServed", "NotReferenced"},
+				Means:   "the object that the Cluster refers to does not exist, its kind is not installed here, or the Cluster refers to none",
+				Next:    "commit the object, or correct the reference; install the provider of its kind ([providers.md](providers.md))",
+			},
+			{
+				Reasons: []string{"Unreadable"},
+				Means:   "the object is not as its kind was when cascade was built, or could not be read in time",
+				Next:    "look at it with kubectl; update cascade if the provider is newer",
+			},
+			{
+				Reasons: []string{"Moved"},
+				Means:   "the Cluster was moved to another management cluster",
+				Next:    "look at it there",
+			},
+			{
+				Reasons: []string{"Deleting"},
+				Means:   "the Cluster is being deleted",
+				Next:    "wait; if it does not end, look at the finalizers and at the provider's controller",
+			},
+		},
+	}
+}
+
+func layer() Section {
+	return Section{
+		Title: "Layer",
+		Kinds: []string{"Layer"},
+		Entries: []Entry{
+			{
+				Reasons: []string{"ChildrenNotReady"},
+				Means:   "it is not in place on some children; `status.failing` names up to ten. Or it cannot be removed from children that it no longer selects",
+				Next:    "`cascade get children`",
+			},
+			{
+				Reasons: []string{"RemovalHeld"},
+				Note:    " (also the condition of that name, and an event)",
+				Means:   "the layer would be removed from too many children at once: the selector, the labels of Clusters or the Layer itself changed ([safety](safety.md))",
+				Next:    "correct the selector or the labels; or `cascade approve removal`; or `spec.suspend: true`",
+			},
+			{
+				Reasons: []string{"RolloutPending"},
+				Means:   "children have another revision than the one that their Rollout brings, and wait for it; `status.revision` is the Rollout's",
+				Next:    "look at the Rollout",
+			},
+			{
+				Reasons: []string{"NoChildren"},
+				Means:   "it selects no cluster",
+				Next:    "check `spec.clusterSelector`; an empty one selects nothing",
+			},
+			{
+				Reasons: []string{"Suspended"},
+				Means:   "`spec.suspend` is set",
+			},
+		},
+	}
+}
+
+func rollout() Section {
+	return Section{
+		Title: "Rollout (condition Ready)",
+		Kinds: []string{"Rollout"},
+		Entries: []Entry{
+			{
+				Reasons: []string{"Progressing", "Soaking", "OutsideWindow"},
+				Means:   "a revision is on its way; the message has the wave",
+				Next:    "wait",
+			},
+			{
+				Reasons: []string{"AwaitingApproval", "WaveUnproven"},
+				Means:   "the next wave waits for a person; with the latter, because less than half of the one before is known to be ready",
+				Next:    "`cascade approve rollout`",
+			},
+			{
+				Reasons: []string{"RolloutHalted"},
+				Means:   "more clusters failed than may; `status.failing` names them, with the reason of each",
+				Next:    "push a commit that mends it; or `cascade rollout retry`, `abort` or `skip`",
+			},
+			{
+				Reasons: []string{"DeadlineExceeded", "NotReadyBefore"},
+				Note:    " (in `status.failing`)",
+				Means:   "the cluster was not ready at the revision by `spec.deadline`; with the latter it was not ready before either, so that it counts for nothing",
+				Next:    "see why the cluster is not ready: `cascade why child/<name>`",
+			},
+			{
+				Reasons: []string{"UnsupportedVersionStep"},
+				Note:    " (in `status.failing`)",
+				Means:   "the revision skips a minor version of Kubernetes, or goes back by one; the cluster was not touched",
+				Next:    "push a commit with the version that the message names",
+			},
+			{
+				Reasons: []string{"Reverting", "Reverted", "Aborted"},
+				Means:   "clusters get the last good revision back, have it, or keep what they have",
+				Next:    "push another commit",
+			},
+			{
+				Reasons: []string{"ParentOlder"},
+				Means:   "the layer's agent is of a later version than the agent of this tier, by the tag of its image; no further cluster begins",
+				Next:    "upgrade this tier first; until then the clusters keep their agents",
+			},
+			{
+				Reasons: []string{"RolloutConflict"},
+				Means:   "another Rollout moves the same for a cluster; nothing is decided",
+				Next:    "give them `spec.clusterSelector`s that have none in common",
+			},
+			{
+				Reasons: []string{"SourceNotReady"},
+				Means:   "the source was not fetched yet, or the Kustomization not built",
+				Next:    "look at that one",
+			},
+			{
+				Reasons: []string{"InvalidSpec"},
+				Means:   "the message says what",
+				Next:    "correct it",
+			},
+			{
+				Reasons: []string{"Suspended"},
+				Means:   "no further cluster begins",
+				Next:    "`cascade rollout resume`",
+			},
+		},
+	}
+}
+
+const intro = "# Reasons, and what to do\n\nThe reason of a condition is stable; alerts may match on it. The message names the\nobject and the cause."
+
+const forPrograms = "Messages are for people, and their words change. What is held until a person decides is data. A Child has it in\n`status.layers[].held`. A Kustomization or HelmRelease has it in the annotation `cascade.dev/held`, JSON with the `apiVersion` that it\nis written in:\n\n| field | is |\n|---|---|\n| `prune.hash` | the hash that `cascade approve prune --hash` takes; absent if there is nothing to approve |\n| `prune.deletes` | how many objects an approval would delete |\n| `prune.protected` | how many objects wait for their confirmation in Git |\n| `prune.holding` | how many Layers are being deleted and hold the removal from their children: `cascade approve removal` |\n| `create.clusters` | the Clusters to decide about, as `namespace/name`, 200 at most |\n| `handOver.hash`, `handOver.since` | which objects are kept for another owner, and since when; there with the condition `HandOverPending` |\n| `create.elsewhere` | whether the decision is made in the cluster that is applied to, with `cascade approve create --pushed` |\n\nWhere the condition `PruneBlocked` or `CreateHeld` is there and the annotation is not, an older agent wrote the status: take what is\nheld for unknown, not for nothing ([decision 017](decisions/017-typed-holds.md))."

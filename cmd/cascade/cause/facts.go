@@ -1,0 +1,49 @@
+package cause
+
+import (
+	"time"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
+)
+
+// Facts of one tier, as its API server has them.
+type Facts struct {
+	// Sources of any kind of Flux.
+	Sources        []client.Object
+	Kustomizations []kustomizev1.Kustomization
+	Releases       []helmv2.HelmRelease
+	Layers         []v1alpha1.Layer
+	// Children with the reports of their agents, by which the tiers below are known.
+	Children []v1alpha1.Child
+	Rollouts []v1alpha1.Rollout
+	// Clusters of Cluster API.
+	Clusters []Cluster
+	// Heartbeat is when the agent of this tier renewed its Lease, nil if there is none.
+	Heartbeat *Heartbeat
+	// Unread is why a kind could not be listed, by its name. Objects of such a kind are
+	// neither there nor missing.
+	Unread map[string]string
+}
+
+// Cluster is one of Cluster API, with what its provider says.
+type Cluster struct {
+	// Object is the Cluster in any version of v1beta1 and v1beta2.
+	Object *unstructured.Unstructured
+	// Provider has the facts of its infrastructure and its control plane. Its zero value
+	// has none.
+	Provider capibridge.Facts
+}
+
+// Heartbeat of an agent.
+type Heartbeat struct {
+	Namespace, Name string
+	Renewed         time.Time
+	// Holds is how long a renewal holds.
+	Holds time.Duration
+}

@@ -1,0 +1,216 @@
+package cause
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/yaml"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// fakeTier is an API server with some objects.
+type fakeTier struct {
+	client.Client
+	mapper meta.RESTMapper
+}
+
+func (f fakeTier) RESTMapper() meta.RESTMapper { return f.mapper }
+
+func (f fakeTier) InServed(gk schema.GroupKind, read func(*meta.RESTMapping) error) error {
+	mapping, err := f.mapper.RESTMapping(gk)
+	if err != nil {
+		return err
+	}
+	return read(mapping)
+}
+
+// tierOf is a tier with the objects of a YAML text.
+func tierOf(t *testing.T, text string) fakeTier {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, sourcev1.AddToScheme, kustomizev1.AddToScheme, helmv2.AddToScheme, v1alpha1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var versions []schema.GroupVersion
+	for _, gv := range []string{"cluster.x-k8s.io/v1beta1", "infrastructure.cluster.x-k8s.io/v1beta1"} {
+		if !strings.Contains(text, gv) {
+			gv = strings.Replace(gv, "v1beta1", "v1beta2", 1)
+		}
+		version, err := schema.ParseGroupVersion(gv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		versions = append(versions, version)
+	}
+	mapper := meta.NewDefaultRESTMapper(versions)
+	var objects []client.Object
+	for _, doc := range strings.Split(text, "---\n") {
+		u := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(doc), &u.Object); err != nil {
+			t.Fatalf("%v:\n%s", err, doc)
+		}
+		if u.Object == nil {
+			continue
+		}
+		gvk := u.GroupVersionKind()
+		if !strings.HasSuffix(gvk.Group, "cluster.x-k8s.io") {
+			typed, err := scheme.New(gvk)
+			if err != nil {
+				t.Fatal(err)
+			}
+			data, err := json.Marshal(u.Object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := json.Unmarshal(data, typed); err != nil {
+				t.Fatalf("%v:\n%s", err, doc)
+			}
+			objects = append(objects, typed.(client.Object))
+			continue
+		}
+		mapper.Add(gvk, meta.RESTScopeNamespace)
+		if !scheme.Recognizes(gvk) {
+			scheme.AddKnownTypeWithName(gvk, &unstructured.Unstructured{})
+			scheme.AddKnownTypeWithName(gvk.GroupVersion().WithKind(gvk.Kind+"List"), &unstructured.UnstructuredList{})
+		}
+		objects = append(objects, u)
+	}
+	return fakeTier{fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), mapper}
+}
+
+func factsOf(t *testing.T, text string) *Facts {
+	t.Helper()
+	r := Reader{Tier: tierOf(t, text), Namespace: v1alpha1.AgentNamespace, Providers: &capibridge.Providers{}}
+	f, err := r.Read(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(f.Unread) > 0 {
+		t.Fatalf("unread: %v", f.Unread)
+	}
+	return f
+}
+
+// TestFaults: of each planted fault the root is named first, in the words of the page. A
+// file has the objects as the API server has them, with the root that a person would name,
+// and a file beside it what is printed.
+func TestFaults(t *testing.T) {
+	files, err := filepath.Glob("testdata/faults/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) < 40 {
+		t.Errorf("there are %d planted faults, want at least 40", len(files))
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, ask := "", ""
+			for line := range strings.Lines(string(text)) {
+				if rest, ok := strings.CutPrefix(line, "# root: "); ok {
+					want = strings.TrimSpace(rest)
+				}
+				if rest, ok := strings.CutPrefix(line, "# ask: "); ok {
+					ask = strings.TrimSpace(rest)
+				}
+			}
+			e := Explain(factsOf(t, string(text)), noon)
+			if len(e.Groups) == 0 {
+				t.Fatal("nothing is wrong")
+			}
+			if got := where(e.Groups[0].Root.Object) + " " + e.Groups[0].Root.Reason; got != want {
+				t.Errorf("the root is %s, want %s", got, want)
+			}
+			var out bytes.Buffer
+			if err := e.All().Text(&out, noon); err != nil {
+				t.Fatal(err)
+			}
+			if ask != "" {
+				fmt.Fprintf(&out, "\n# %s\n", ask)
+				if err := aboutText(t, e, ask).Text(&out, noon); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, n := range e.graph.nodes {
+				if n.link.Page == "" {
+					t.Errorf("%s of %s has no entry on the page", n.link.Reason, n.Object)
+				}
+			}
+			compare(t, strings.TrimSuffix(file, ".yaml")+".txt", out.String())
+		})
+	}
+}
+
+// TestAnswer: the form that programs read.
+func TestAnswer(t *testing.T) {
+	text, err := os.ReadFile("testdata/faults/layer-source.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := Explain(factsOf(t, string(text)), noon)
+	for file, answer := range map[string]*Answer{"testdata/all.json": e.All(), "testdata/about.json": aboutText(t, e, "Child/masters/aws")} {
+		data, err := json.MarshalIndent(answer, "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		compare(t, file, string(data)+"\n")
+	}
+}
+
+// aboutText answers for the object that prints as the text.
+func aboutText(t *testing.T, e *Explanation, text string) *Answer {
+	t.Helper()
+	for o := range e.graph.known {
+		if where(o) == text {
+			a, _ := e.About(o)
+			return a
+		}
+	}
+	t.Fatalf("there is no %s", text)
+	return nil
+}
+
+func compare(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s: -want, +got:\n%s", file, diff)
+	}
+}

@@ -1,0 +1,323 @@
+package cause
+
+import (
+	"fmt"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+const (
+	kustomizationKind = kustomizev1.KustomizationKind
+	releaseKind       = helmv2.HelmReleaseKind
+)
+
+// synced is what Flux's kinds have in common.
+type synced struct {
+	object     Object
+	suspended  bool
+	silent     bool // its kind has no status
+	observed   bool
+	created    metav1.Time
+	revision   string
+	conditions []metav1.Condition
+	// refers are the objects that it reads, dependsOn those that come first, and inventory
+	// what it applied.
+	refers, dependsOn []Object
+	inventory         []string
+	held              v1alpha1.Held
+	heldKnown         bool
+}
+
+// reconciled adds what is wrong with an object of Flux.
+func (b *builder) reconciled(s synced) {
+	o := s.object
+	if s.silent {
+		return
+	}
+	c := ready(s.conditions, s.observed)
+	if s.suspended {
+		message := ""
+		if c != nil && c.Status == metav1.ConditionFalse {
+			message = "before that it was " + c.Reason + ": " + c.Message
+		}
+		b.add(b.node(o, "", Suspended, v1alpha1.ReasonSuspended, message, metav1.Time{}))
+		return
+	}
+	main := ""
+	switch {
+	case c == nil:
+		b.add(b.node(o, "", Progressing, v1alpha1.ReasonProgressing, "waiting to be reconciled", s.created))
+	case c.Status != metav1.ConditionTrue:
+		main = c.Reason
+		n := b.node(o, "", stateOf(c.Reason), c.Reason, c.Message, c.LastTransitionTime)
+		if c.Status == metav1.ConditionUnknown {
+			n.link.State = Progressing
+		}
+		b.because(n, s)
+		b.add(n)
+	}
+	for _, c := range s.conditions {
+		if c.Status != metav1.ConditionTrue || !besides(c.Type) || c.Reason == main || c.Type == main {
+			continue
+		}
+		n := b.node(o, c.Type, stateOf(c.Type), c.Reason, c.Message, c.LastTransitionTime)
+		if n.link.Page == "" || c.Type == v1alpha1.PruneBlockedCondition || c.Type == v1alpha1.CreateHeldCondition {
+			n = b.node(o, c.Type, stateOf(c.Type), c.Type, c.Message, c.LastTransitionTime)
+		}
+		b.because(n, s)
+		b.add(n)
+	}
+}
+
+// besides reports whether a condition that is True says what is not as it should be
+// although the object may be ready.
+func besides(condition string) bool {
+	switch condition {
+	case v1alpha1.PruneBlockedCondition, v1alpha1.CreateHeldCondition, v1alpha1.HandOverPendingCondition, v1alpha1.SourceFailingCondition,
+		v1alpha1.AccountMissingCondition, v1alpha1.RolloutPendingCondition, v1alpha1.DriftedCondition:
+		return true
+	}
+	return false
+}
+
+// because fills in what may cause a finding, and what decides about it.
+func (b *builder) because(n *node, s synced) {
+	n.link.Revision = plain(s.revision)
+	var held v1alpha1.Held
+	if s.heldKnown {
+		held = s.held
+	}
+	switch n.link.Reason {
+	case "ArtifactFailed", v1alpha1.ReasonSourceNotReady, "SourceUnavailable", "NoSourceArtifact", v1alpha1.ReasonSourceFailing, "IncludeUnavailable", "InvalidChartReference":
+		b.refer(n, s.refers...)
+	case v1alpha1.ReasonDependencyNotReady:
+		b.refer(n, s.dependsOn...)
+	case v1alpha1.ReasonHealthCheckFailed, v1alpha1.ReasonProgressing, fluxmeta.ProgressingWithRetryReason, "DependencyNotHealthy":
+		b.applied(n, s.inventory)
+	case v1alpha1.ReasonPruneBlocked:
+		n.link.Command = plain(pruneCommand(n.Object, held.Prune))
+		b.applied(n, s.inventory)
+	case v1alpha1.ReasonCreateHeld:
+		n.link.Command = createCommand(held.Create)
+	case v1alpha1.ReasonRolloutPending, v1alpha1.ReasonRevisionMissing, v1alpha1.ReasonRolloutConflict:
+		for i := range b.facts.Rollouts {
+			r := &b.facts.Rollouts[i]
+			if ref := r.Spec.Moves.KustomizationRef; ref != nil && r.Namespace == n.Namespace && ref.Name == n.Name && n.Kind == kustomizationKind {
+				n.because = append(n.because, key{rolloutOf(r), ""})
+			}
+		}
+	}
+}
+
+// refer adds objects as causes, and those that are missing to the graph.
+func (b *builder) refer(n *node, to ...Object) {
+	for _, o := range to {
+		if o.Name == "" {
+			continue
+		}
+		b.wanted = append(b.wanted, o)
+		n.because = append(n.because, key{o, ""})
+	}
+}
+
+// applied adds objects of an inventory as causes, of the kinds that are facts.
+func (b *builder) applied(n *node, ids []string) {
+	for _, id := range ids {
+		e, err := inventory.Parse(id, "")
+		if err != nil {
+			continue
+		}
+		if clusterapi.IsCluster(e.GroupKind()) || ours(e.Group) {
+			n.because = append(n.because, key{Object{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name}, ""})
+		}
+	}
+}
+
+func ours(group string) bool {
+	switch group {
+	case v1alpha1.Group, sourcev1.GroupVersion.Group, kustomizev1.GroupVersion.Group, helmv2.GroupVersion.Group:
+		return true
+	}
+	return false
+}
+
+// in is a reference whose namespace may be left out.
+func in(kind, namespace, name, own string) Object {
+	if namespace == "" {
+		namespace = own
+	}
+	return Object{Kind: kind, Namespace: namespace, Name: name}
+}
+
+func of(kind string, o client.Object) Object {
+	return Object{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+func (b *builder) sources() {
+	for _, o := range b.facts.Sources {
+		if s, ok := sourceOf(o); ok {
+			b.known[s.object] = true
+			b.reconciled(s)
+		}
+	}
+}
+
+func sourceOf(o client.Object) (synced, bool) {
+	s := synced{created: o.GetCreationTimestamp()}
+	seen := func(kind string, suspended bool, observed int64, conditions []metav1.Condition) {
+		s.object, s.suspended, s.conditions = of(kind, o), suspended, conditions
+		s.observed = observed == o.GetGeneration()
+	}
+	switch o := o.(type) {
+	case *sourcev1.GitRepository:
+		seen(sourcev1.GitRepositoryKind, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
+		for _, i := range o.Spec.Include {
+			s.refers = append(s.refers, Object{Kind: sourcev1.GitRepositoryKind, Namespace: o.Namespace, Name: i.GitRepositoryRef.Name})
+		}
+	case *sourcev1.OCIRepository:
+		seen(sourcev1.OCIRepositoryKind, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
+	case *sourcev1.Bucket:
+		seen(sourcev1.BucketKind, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
+	case *sourcev1.HelmRepository:
+		seen(sourcev1.HelmRepositoryKind, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
+		s.silent = o.Spec.Type == sourcev1.HelmRepositoryTypeOCI && !o.Spec.Suspend
+	case *sourcev1.HelmChart:
+		seen(sourcev1.HelmChartKind, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
+		s.refers = []Object{{Kind: o.Spec.SourceRef.Kind, Namespace: o.Namespace, Name: o.Spec.SourceRef.Name}}
+	default:
+		return s, false
+	}
+	return s, true
+}
+
+func (b *builder) kustomizations() {
+	for i := range b.facts.Kustomizations {
+		k := &b.facts.Kustomizations[i]
+		s := synced{
+			object: of(kustomizationKind, k), suspended: k.Spec.Suspend, observed: k.Status.ObservedGeneration == k.Generation,
+			created: k.CreationTimestamp, revision: k.Status.LastAttemptedRevision, conditions: k.Status.Conditions,
+			refers: []Object{in(k.Spec.SourceRef.Kind, k.Spec.SourceRef.Namespace, k.Spec.SourceRef.Name, k.Namespace)},
+		}
+		for _, d := range k.Spec.DependsOn {
+			s.dependsOn = append(s.dependsOn, in(kustomizationKind, d.Namespace, d.Name, k.Namespace))
+		}
+		if k.Status.Inventory != nil {
+			for _, e := range k.Status.Inventory.Entries {
+				s.inventory = append(s.inventory, e.ID)
+			}
+		}
+		s.held, s.heldKnown = v1alpha1.HeldOf(k)
+		b.known[s.object] = true
+		b.reconciled(s)
+	}
+}
+
+func (b *builder) releases() {
+	for i := range b.facts.Releases {
+		h := &b.facts.Releases[i]
+		s := synced{
+			object: of(releaseKind, h), suspended: h.Spec.Suspend, observed: h.Status.ObservedGeneration == h.Generation,
+			created: h.CreationTimestamp, revision: h.Status.LastAttemptedRevision, conditions: h.Status.Conditions,
+		}
+		switch {
+		case h.Spec.ChartRef != nil:
+			s.refers = []Object{in(h.Spec.ChartRef.Kind, h.Spec.ChartRef.Namespace, h.Spec.ChartRef.Name, h.Namespace)}
+		case h.Spec.Chart != nil:
+			source := in(h.Spec.Chart.Spec.SourceRef.Kind, h.Spec.Chart.Spec.SourceRef.Namespace, h.Spec.Chart.Spec.SourceRef.Name, h.Namespace)
+			s.refers = []Object{{Kind: sourcev1.HelmChartKind, Namespace: source.Namespace, Name: h.GetHelmChartName()}}
+		}
+		for _, d := range h.Spec.DependsOn {
+			s.dependsOn = append(s.dependsOn, in(releaseKind, d.Namespace, d.Name, h.Namespace))
+		}
+		if h.Status.Inventory != nil {
+			for _, e := range h.Status.Inventory.Entries {
+				s.inventory = append(s.inventory, e.ID)
+			}
+		}
+		s.held, s.heldKnown = v1alpha1.HeldOf(h)
+		b.known[s.object] = true
+		b.reconciled(s)
+	}
+}
+
+// rollouts adds those that wait for a person, failed, or hold something up.
+func (b *builder) rollouts() {
+	for i := range b.facts.Rollouts {
+		r := &b.facts.Rollouts[i]
+		o := rolloutOf(r)
+		b.known[o] = true
+		c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ReadyCondition)
+		run := r.Status.Run
+		halted := run != nil && run.Phase == v1alpha1.RolloutHalted
+		if c != nil && c.Status == metav1.ConditionTrue && !halted && !r.Spec.Suspend {
+			continue
+		}
+		n := b.node(o, "", Progressing, v1alpha1.ReasonProgressing, "waiting to be reconciled", r.CreationTimestamp)
+		if c != nil {
+			n = b.node(o, "", stateOf(c.Reason), c.Reason, c.Message, c.LastTransitionTime)
+		}
+		if run != nil {
+			n.link.Revision = plain(run.Revision)
+		}
+		switch {
+		case r.Spec.Suspend:
+			n = b.node(o, "", Suspended, v1alpha1.ReasonSuspended, n.link.Message, metav1.Time{})
+			n.link.Command = ResumeCommand(r)
+		case halted:
+			n.link.State, n.link.Command = Held, RetryCommand(r)
+			for _, f := range r.Status.Failing {
+				if isName(f.Name) {
+					child := Object{Kind: childKind, Namespace: r.Namespace, Name: f.Name}
+					n.because = append(n.because, key{child, ""}, key{Object{Kind: clusterKind, Namespace: r.Namespace, Name: f.Name}, ""})
+				}
+			}
+		case n.link.Reason == v1alpha1.ReasonAwaitingApproval || n.link.Reason == v1alpha1.ReasonWaveUnproven:
+			n.link.State = Held
+			if waves := AwaitedApprovals(r); len(waves) > 0 {
+				n.link.Command = plain(ApproveCommand(r, waves[0]))
+			}
+		case n.link.State == Progressing:
+			n.quiet, n.link.Command = true, StatusCommand(r)
+		case n.link.Reason == v1alpha1.ReasonSourceNotReady:
+			if ref := r.Spec.SourceRef; ref != nil {
+				b.refer(n, Object{Kind: ref.Kind, Namespace: r.Namespace, Name: ref.Name})
+			}
+		}
+		b.add(n)
+	}
+}
+
+func rolloutOf(r *v1alpha1.Rollout) Object { return of(rolloutKind, r) }
+
+// stateOf is how something stands that has a reason.
+func stateOf(reason string) State {
+	switch reason {
+	case v1alpha1.ReasonPruneBlocked, v1alpha1.ReasonCreateHeld, v1alpha1.ReasonRemovalHeld, v1alpha1.ReasonAwaitingApproval, v1alpha1.ReasonWaveUnproven,
+		v1alpha1.ReasonRolloutHalted, v1alpha1.ReasonCredentialsExpiring, v1alpha1.ReasonHandOverPending, v1alpha1.ReasonSuperseded:
+		return Held
+	case v1alpha1.ReasonSuspended, v1alpha1.ReasonPaused:
+		return Suspended
+	case v1alpha1.ReasonProgressing, v1alpha1.ReasonSoaking, v1alpha1.ReasonOutsideWindow, v1alpha1.ReasonReverting, v1alpha1.ReasonRollingOut,
+		v1alpha1.ReasonRolloutPending, v1alpha1.ReasonClusterDeleting, v1alpha1.ReasonClusterNotReady, v1alpha1.ReasonNoLayer, fluxmeta.ProgressingWithRetryReason:
+		return Progressing
+	}
+	return Failing
+}
+
+// suspendedLayer and others say which Layer it is about.
+func aboutLayer(name, message string) string {
+	if message == "" {
+		return ""
+	}
+	return fmt.Sprintf("layer %s: %s", name, message)
+}
