@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"encoding/hex"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/held"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 )
 
@@ -83,7 +82,7 @@ func approvable(r *v1alpha1.Rollout, wave, revision string) (*v1alpha1.RolloutRu
 		return nil, err
 	}
 	if revision != "" && !rollout.Means(revision, &r.Status) {
-		return nil, fmt.Errorf("the run of rollout %s/%s is at %s, not at %s: look at it with: %s", r.Namespace, r.Name, rollout.Word(&r.Status), revision, statusCommand(r))
+		return nil, fmt.Errorf("the run of rollout %s/%s is at %s, not at %s: look at it with: %s", r.Namespace, r.Name, rollout.Word(&r.Status), revision, held.StatusCommand(r))
 	}
 	var names []string
 	for i := range run.Terms.Waves {
@@ -99,80 +98,29 @@ func approvable(r *v1alpha1.Rollout, wave, revision string) (*v1alpha1.RolloutRu
 	return nil, fmt.Errorf("run %d of rollout %s/%s has no wave %s; it has: %s", run.Number, r.Namespace, r.Name, wave, strings.Join(names, ", "))
 }
 
-// awaitedApprovals are the waves of a run that do not begin before a person approves them,
-// in their order.
-func awaitedApprovals(r *v1alpha1.Rollout) []string {
-	run := r.Status.Run
-	if run == nil || run.Phase != v1alpha1.RolloutProgressing && run.Phase != v1alpha1.RolloutHalted {
-		return nil
-	}
-	var waves []string
-	for i := range run.Terms.Waves {
-		w := &run.Terms.Waves[i]
-		next := i == int(run.Wave) && !run.Begun
-		if i < int(run.Wave) || w.Approval != v1alpha1.ApprovalRequired && !(next && run.Unproven) || approvedWave(r, w.Name) {
-			continue
-		}
-		waves = append(waves, w.Name)
-	}
-	return waves
-}
-
-// approvedWave reports whether the run of a Rollout has the approval for a wave.
-func approvedWave(r *v1alpha1.Rollout, wave string) bool {
-	run := r.Status.Run
-	return slices.ContainsFunc(run.Approvals, func(a v1alpha1.RolloutApproval) bool { return a.Wave == wave }) ||
-		slices.ContainsFunc(rollout.Approvals(r.Annotations), func(a rollout.Approval) bool { return a.Wave == wave && rollout.Means(a.Revision, &r.Status) })
-}
-
-func approveCommand(r *v1alpha1.Rollout, wave string) string {
-	return fmt.Sprintf("cascade approve rollout %s -n %s --wave %s --revision %s", r.Name, r.Namespace, wave, briefly(rollout.Word(&r.Status)))
-}
-
-// briefly is a revision as the flags take it: of a hash its beginning is enough.
-func briefly(revision string) string {
-	_, hash, found := strings.Cut(rollout.Content(revision), ":")
-	if _, err := hex.DecodeString(hash); !found || err != nil || strings.Contains(revision, "/") {
-		return revision
-	}
-	return hash[:min(len(hash), 12)]
-}
-
 // showApprovals tells which waves wait for a person.
 func (c *cli) showApprovals(ctx context.Context, cl client.Client, key client.ObjectKey) error {
 	r, err := readRollout(ctx, cl, key)
 	if err != nil {
 		return err
 	}
-	waves := awaitedApprovals(r)
+	waves := held.Approvals(r)
 	if len(waves) == 0 {
 		return fmt.Errorf("cannot approve: rollout %s waits for no approval", key)
 	}
 	for _, wave := range waves {
-		fmt.Fprintf(c.streams.Out, "wave %s of Rollout %s waits for an approval of %s: %s\n", wave, key, r.Status.Run.Revision, approveCommand(r, wave))
+		fmt.Fprintf(c.streams.Out, "wave %s of Rollout %s waits for an approval of %s: %s\n", wave, key, r.Status.Run.Revision, held.ApproveCommand(r, wave))
 	}
 	return errNotReady
 }
 
 // heldRollouts are the Rollouts that go on only when a person decides, in all namespaces.
 func heldRollouts(rollouts []v1alpha1.Rollout) []string {
-	var held []string
-	for i := range rollouts {
-		r := &rollouts[i]
-		run := r.Status.Run
-		if r.Spec.Suspend || run == nil {
-			continue
-		}
-		if run.Phase == v1alpha1.RolloutHalted {
-			held = append(held, fmt.Sprintf("Rollout %s/%s halted at %s: %s", r.Namespace, r.Name, shortRevision(run.Revision), statusCommand(r)))
-			continue
-		}
-		ready := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ReadyCondition)
-		if waves := awaitedApprovals(r); len(waves) > 0 && ready != nil && (ready.Reason == v1alpha1.ReasonAwaitingApproval || ready.Reason == v1alpha1.ReasonWaveUnproven) {
-			held = append(held, fmt.Sprintf("Rollout %s/%s waits for an approval of %s: %s", r.Namespace, r.Name, shortRevision(run.Revision), approveCommand(r, waves[0])))
-		}
+	var lines []string
+	for _, item := range held.Rollouts(rollouts) {
+		lines = append(lines, fmt.Sprintf("Rollout %s/%s %s: %s", item.Namespace, item.Name, item.Message, item.Commands[0]))
 	}
-	return held
+	return lines
 }
 
 // listRollouts lists those of all namespaces; a tier without the kind has none.

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/held"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 )
 
@@ -153,15 +154,11 @@ func underWay(r *v1alpha1.Rollout) (*v1alpha1.RolloutRun, error) {
 	run := r.Status.Run
 	switch {
 	case run == nil:
-		return nil, fmt.Errorf("rollout %s has no run yet: look at it with: %s", client.ObjectKeyFromObject(r), statusCommand(r))
+		return nil, fmt.Errorf("rollout %s has no run yet: look at it with: %s", client.ObjectKeyFromObject(r), held.StatusCommand(r))
 	case !rollout.Active(run):
-		return nil, fmt.Errorf("run %d of rollout %s is over (%s): look at it with: %s", run.Number, client.ObjectKeyFromObject(r), run.Phase, statusCommand(r))
+		return nil, fmt.Errorf("run %d of rollout %s is over (%s): look at it with: %s", run.Number, client.ObjectKeyFromObject(r), run.Phase, held.StatusCommand(r))
 	}
 	return run, nil
-}
-
-func statusCommand(r *v1alpha1.Rollout) string {
-	return fmt.Sprintf("cascade rollout status %s -n %s", r.Name, r.Namespace)
 }
 
 func (c *cli) abortRollout(ctx context.Context, cl client.Client, key client.ObjectKey) error {

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+
+	"github.com/cascade-gitops/cascade/cmd/cascade/web"
+)
+
+func (c *cli) newWeb() *cobra.Command {
+	var port uint16
+	cmd := &cobra.Command{
+		Use:   "web",
+		Short: "Show the pages about this tier in a browser, on this machine only",
+		Long: "Show the pages about this tier: the fleet and what is not ready, commits, rollouts, and what is held. They\n" +
+			"are served on the loopback of this machine until the command is interrupted, with the rights of the\n" +
+			"kubeconfig, and are only read. The address has a key in it, which is another one each time: without\n" +
+			"it other users of the machine see nothing.",
+		Example: "  cascade web\n" +
+			"  cascade web --context master-of-masters --port 8765",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.serveWeb(cmd.Context(), port) },
+	}
+	cmd.Flags().Uint16Var(&port, "port", 0, "port on 127.0.0.1; 0 for any that is free")
+	c.flags.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func (c *cli) serveWeb(ctx context.Context, port uint16) error {
+	cl, err := c.client()
+	if err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))))
+	if err != nil {
+		return fmt.Errorf("cannot listen: %w; choose another --port", err)
+	}
+	defer listener.Close() //nolint:errcheck // Shutdown has closed it
+	source := &web.Source{Reader: cl, Events: cl, Namespace: c.namespace()}
+	server, err := web.New(web.Options{
+		Source:   func(*http.Request) (*web.Source, error) { return source, nil },
+		Loopback: listener.Addr().String(), Key: rand.Text(), Look: 10 * time.Second, Now: c.now,
+		Log: logr.New(&errorSink{cli: c}),
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(c.streams.Out, "► the pages of this tier, until you interrupt: %s\n", server.Address())
+	return serveUntil(ctx, server.HTTP(ctx), listener)
+}
+
+// serveUntil serves until the context ends.
+func serveUntil(ctx context.Context, server *http.Server, listener net.Listener) error {
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("cannot serve: %w", err)
+	case <-ctx.Done():
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	_ = server.Shutdown(last) // who does not leave by then is cut off by Close
+	_ = server.Close()
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("cannot serve: %w", err)
+	}
+	return nil
+}
+
+// errorSink writes errors as the verbs do. Requests fail side by side.
+type errorSink struct {
+	*cli
+	mu sync.Mutex // guards the stream, which is for one goroutine
+}
+
+func (*errorSink) Init(logr.RuntimeInfo)            {}
+func (*errorSink) Enabled(int) bool                 { return false }
+func (*errorSink) Info(int, string, ...any)         {}
+func (s *errorSink) WithValues(...any) logr.LogSink { return s }
+func (s *errorSink) WithName(string) logr.LogSink   { return s }
+func (s *errorSink) Error(err error, msg string, _ ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fmt.Fprintf(s.streams.ErrOut, "✗ %s: %v\n", msg, err)
+}
