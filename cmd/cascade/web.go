@@ -45,7 +45,6 @@ func (c *cli) serveWeb(ctx context.Context, port uint16) error {
 	if err != nil {
 		return fmt.Errorf("cannot listen: %w; choose another --port", err)
 	}
-	defer listener.Close() //nolint:errcheck // Shutdown has closed it
 	source := &web.Source{Reader: cl, Events: cl, Namespace: c.namespace()}
 	server, err := web.New(web.Options{
 		Source:   func(*http.Request) (*web.Source, error) { return source, nil },
@@ -53,29 +52,10 @@ func (c *cli) serveWeb(ctx context.Context, port uint16) error {
 		Log: logr.New(&errorSink{cli: c}),
 	})
 	if err != nil {
-		return err
+		return errors.Join(err, listener.Close())
 	}
 	fmt.Fprintf(c.streams.Out, "► the pages of this tier, until you interrupt: %s\n", server.Address())
-	return serveUntil(ctx, server.HTTP(ctx), listener)
-}
-
-// serveUntil serves until the context ends.
-func serveUntil(ctx context.Context, server *http.Server, listener net.Listener) error {
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	select {
-	case err := <-served:
-		return fmt.Errorf("cannot serve: %w", err)
-	case <-ctx.Done():
-	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	_ = server.Shutdown(last) // who does not leave by then is cut off by Close
-	_ = server.Close()
-	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("cannot serve: %w", err)
-	}
-	return nil
+	return web.Serve(ctx, server.HTTP(ctx), listener)
 }
 
 // errorSink writes errors as the verbs do. Requests fail side by side.
