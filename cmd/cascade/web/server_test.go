@@ -93,7 +93,9 @@ func ask(t *testing.T, h http.Handler, method, url string) *httptest.ResponseRec
 // bounded to; nothing else names anything of the tier.
 func TestRights(t *testing.T) {
 	unknown := func(context.Context, authzv1.ResourceAttributes) (int, error) { return http.StatusUnauthorized, nil }
-	silent := func(context.Context, authzv1.ResourceAttributes) (int, error) { return 0, errors.New("no route to secret") }
+	silent := func(context.Context, authzv1.ResourceAttributes) (int, error) {
+		return 0, errors.New("no route to secret")
+	}
 	for name, tc := range map[string]struct {
 		reason, url string
 		may         May
