@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/held"
 	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
 
@@ -36,7 +37,7 @@ func (c *cli) newApproveCreate() *cobra.Command {
 			"  cascade approve create --all\n" +
 			"  cascade approve create --pushed fleet/alpha --kubeconfig <of the cluster that is pushed to>",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			names, err := clusterNames(args)
+			names, err := held.Clusters(args)
 			if err != nil {
 				return err
 			}
@@ -82,18 +83,6 @@ func (c *cli) newApproveFirstSync() *cobra.Command {
 	}
 	c.flags.AddFlags(cmd.Flags())
 	return cmd
-}
-
-func clusterNames(args []string) ([]types.NamespacedName, error) {
-	var names []types.NamespacedName
-	for _, arg := range args {
-		namespace, name, ok := strings.Cut(arg, "/")
-		if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-			return nil, fmt.Errorf("cannot use %q: write namespace/name of a Cluster", arg)
-		}
-		names = append(names, types.NamespacedName{Namespace: namespace, Name: name})
-	}
-	return names, nil
 }
 
 // heldCreation is an owner that does not create Clusters.
@@ -221,7 +210,7 @@ func firstSyncError(namespace string, err error) error {
 // heldCreations are the Kustomizations and HelmReleases that do not create Clusters,
 // in all namespaces.
 func heldCreations(ctx context.Context, cl client.Client) ([]heldCreation, error) {
-	var held []heldCreation
+	var found []heldCreation
 	add := func(kind string, o client.Object, conditions []metav1.Condition) error {
 		c := meta.FindStatusCondition(conditions, v1alpha1.CreateHeldCondition)
 		if c == nil {
@@ -232,12 +221,12 @@ func heldCreations(ctx context.Context, cl client.Client) ([]heldCreation, error
 			h.known = true
 			if !record.Create.Elsewhere {
 				var err error
-				if h.clusters, err = clusterNames(record.Create.Clusters); err != nil {
+				if h.clusters, err = held.Clusters(record.Create.Clusters); err != nil {
 					return fmt.Errorf("cannot read annotation %s of %s: %w", v1alpha1.HeldAnnotation, h.owner, err)
 				}
 			}
 		}
-		held = append(held, h)
+		found = append(found, h)
 		return nil
 	}
 	kustomizations := &kustomizev1.KustomizationList{}
@@ -260,8 +249,8 @@ func heldCreations(ctx context.Context, cl client.Client) ([]heldCreation, error
 			return nil, err
 		}
 	}
-	slices.SortFunc(held, func(a, b heldCreation) int { return strings.Compare(a.owner, b.owner) })
-	return held, nil
+	slices.SortFunc(found, func(a, b heldCreation) int { return strings.Compare(a.owner, b.owner) })
+	return found, nil
 }
 
 // printHeld tells, below the tree, what this tier waits for.

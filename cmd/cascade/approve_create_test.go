@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/held"
 )
 
 func heldCondition(message string) []metav1.Condition {
@@ -81,7 +82,7 @@ func TestApproveCreate(t *testing.T) {
 		t.Run(c.reason, func(t *testing.T) {
 			streams, _, out, _ := genericiooptions.NewTestIOStreams()
 			cl := heldTier(openRecord())
-			names, err := clusterNames(c.args)
+			names, err := held.Clusters(c.args)
 			if err == nil {
 				err = (&cli{streams: streams}).approveCreate(t.Context(), cl, v1alpha1.AgentNamespace, names, c.all)
 			}
@@ -121,7 +122,7 @@ func TestApproveCreateOfOlderAgent(t *testing.T) {
 	if err := c.approveFirstSync(t.Context(), cl, v1alpha1.AgentNamespace); err == nil {
 		t.Error("the first sync was ended while Clusters may be held")
 	}
-	names, err := clusterNames([]string{"fleet/z"})
+	names, err := held.Clusters([]string{"fleet/z"})
 	if err == nil {
 		err = c.approveCreate(t.Context(), cl, v1alpha1.AgentNamespace, names, false)
 	}
@@ -133,7 +134,7 @@ func TestApproveCreateOfOlderAgent(t *testing.T) {
 func TestApproveCreateWithoutAgent(t *testing.T) {
 	streams, _, _, _ := genericiooptions.NewTestIOStreams()
 	c := &cli{streams: streams}
-	names, err := clusterNames([]string{"fleet/a"})
+	names, err := held.Clusters([]string{"fleet/a"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +148,7 @@ func TestApproveCreateWithoutAgent(t *testing.T) {
 func TestApprovePushed(t *testing.T) {
 	for reason, cl := range map[string]client.Client{"without an agent": heldTier(), "with one": heldTier(openRecord())} {
 		streams, _, out, _ := genericiooptions.NewTestIOStreams()
-		names, err := clusterNames([]string{"fleet/z"})
+		names, err := held.Clusters([]string{"fleet/z"})
 		if err == nil {
 			err = (&cli{streams: streams}).approvePushed(t.Context(), cl, v1alpha1.AgentNamespace, names)
 		}

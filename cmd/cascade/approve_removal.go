@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -11,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/held"
 )
 
 func (c *cli) newApproveRemoval() *cobra.Command {
@@ -46,7 +46,7 @@ func (c *cli) approveRemoval(ctx context.Context, cl client.Client, key client.O
 		return fmt.Errorf("cannot approve: Layer %s holds no removal", key)
 	}
 	if hash == "" {
-		fmt.Fprintln(c.streams.Out, describeRemoval(layer))
+		fmt.Fprintln(c.streams.Out, held.Removal(layer))
 		return errNotReady
 	}
 	if removal.Hash != hash {
@@ -61,20 +61,6 @@ func (c *cli) approveRemoval(ctx context.Context, cl client.Client, key client.O
 	return nil
 }
 
-// describeRemoval says which removal a Layer holds.
-func describeRemoval(layer *v1alpha1.Layer) string {
-	removal := layer.Status.Removal
-	names := strings.Join(removal.Names, ", ")
-	if more := int(removal.Waiting) - len(removal.Names); more > 0 {
-		names += fmt.Sprintf(" and %d more", more)
-	}
-	of := removal.Waiting
-	if layer.Status.OnRecord != nil {
-		of = layer.Status.OnRecord.Children
-	}
-	return fmt.Sprintf("Layer %s/%s would be removed from %d of %d children: %s; hash %s", layer.Namespace, layer.Name, removal.Waiting, of, names, removal.Hash)
-}
-
 // heldRemovals are the Layers that hold a removal, in all namespaces.
 func heldRemovals(ctx context.Context, cl client.Client) ([]string, error) {
 	layers := &v1alpha1.LayerList{}
@@ -84,11 +70,11 @@ func heldRemovals(ctx context.Context, cl client.Client) ([]string, error) {
 		}
 		return nil, fmt.Errorf("cannot list Layers: %w", err)
 	}
-	var held []string
+	var lines []string
 	for i := range layers.Items {
-		if r := layers.Items[i].Status.Removal; r != nil && r.Held && !layers.Items[i].Spec.Suspend {
-			held = append(held, describeRemoval(&layers.Items[i]))
+		if l := &layers.Items[i]; held.HoldsRemoval(l) {
+			lines = append(lines, held.Removal(l))
 		}
 	}
-	return held, nil
+	return lines, nil
 }

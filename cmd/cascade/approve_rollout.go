@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/cmd/cascade/cause"
+	"github.com/cascade-gitops/cascade/cmd/cascade/held"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 )
 
@@ -82,7 +82,7 @@ func approvable(r *v1alpha1.Rollout, wave, revision string) (*v1alpha1.RolloutRu
 		return nil, err
 	}
 	if revision != "" && !rollout.Means(revision, &r.Status) {
-		return nil, fmt.Errorf("the run of rollout %s/%s is at %s, not at %s: look at it with: %s", r.Namespace, r.Name, rollout.Word(&r.Status), revision, cause.StatusCommand(r))
+		return nil, fmt.Errorf("the run of rollout %s/%s is at %s, not at %s: look at it with: %s", r.Namespace, r.Name, rollout.Word(&r.Status), revision, held.StatusCommand(r))
 	}
 	var names []string
 	for i := range run.Terms.Waves {
@@ -104,35 +104,23 @@ func (c *cli) showApprovals(ctx context.Context, cl client.Client, key client.Ob
 	if err != nil {
 		return err
 	}
-	waves := cause.AwaitedApprovals(r)
+	waves := held.Approvals(r)
 	if len(waves) == 0 {
 		return fmt.Errorf("cannot approve: rollout %s waits for no approval", key)
 	}
 	for _, wave := range waves {
-		fmt.Fprintf(c.streams.Out, "wave %s of Rollout %s waits for an approval of %s: %s\n", wave, key, r.Status.Run.Revision, cause.ApproveCommand(r, wave))
+		fmt.Fprintf(c.streams.Out, "wave %s of Rollout %s waits for an approval of %s: %s\n", wave, key, r.Status.Run.Revision, held.ApproveCommand(r, wave))
 	}
 	return errNotReady
 }
 
 // heldRollouts are the Rollouts that go on only when a person decides, in all namespaces.
 func heldRollouts(rollouts []v1alpha1.Rollout) []string {
-	var held []string
-	for i := range rollouts {
-		r := &rollouts[i]
-		run := r.Status.Run
-		if r.Spec.Suspend || run == nil {
-			continue
-		}
-		if run.Phase == v1alpha1.RolloutHalted {
-			held = append(held, fmt.Sprintf("Rollout %s/%s halted at %s: %s", r.Namespace, r.Name, shortRevision(run.Revision), cause.StatusCommand(r)))
-			continue
-		}
-		ready := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ReadyCondition)
-		if waves := cause.AwaitedApprovals(r); len(waves) > 0 && ready != nil && (ready.Reason == v1alpha1.ReasonAwaitingApproval || ready.Reason == v1alpha1.ReasonWaveUnproven) {
-			held = append(held, fmt.Sprintf("Rollout %s/%s waits for an approval of %s: %s", r.Namespace, r.Name, shortRevision(run.Revision), cause.ApproveCommand(r, waves[0])))
-		}
+	var lines []string
+	for _, item := range held.Rollouts(rollouts) {
+		lines = append(lines, fmt.Sprintf("Rollout %s/%s %s: %s", item.Namespace, item.Name, item.Message, item.Commands[0]))
 	}
-	return held
+	return lines
 }
 
 // listRollouts lists those of all namespaces; a tier without the kind has none.

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/cmd/cascade/cause"
+	"github.com/cascade-gitops/cascade/cmd/cascade/held"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 )
 
@@ -154,9 +154,9 @@ func underWay(r *v1alpha1.Rollout) (*v1alpha1.RolloutRun, error) {
 	run := r.Status.Run
 	switch {
 	case run == nil:
-		return nil, fmt.Errorf("rollout %s has no run yet: look at it with: %s", client.ObjectKeyFromObject(r), cause.StatusCommand(r))
+		return nil, fmt.Errorf("rollout %s has no run yet: look at it with: %s", client.ObjectKeyFromObject(r), held.StatusCommand(r))
 	case !rollout.Active(run):
-		return nil, fmt.Errorf("run %d of rollout %s is over (%s): look at it with: %s", run.Number, client.ObjectKeyFromObject(r), run.Phase, cause.StatusCommand(r))
+		return nil, fmt.Errorf("run %d of rollout %s is over (%s): look at it with: %s", run.Number, client.ObjectKeyFromObject(r), run.Phase, held.StatusCommand(r))
 	}
 	return run, nil
 }

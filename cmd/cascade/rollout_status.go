@@ -10,14 +10,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/cmd/cascade/cause"
+	"github.com/cascade-gitops/cascade/cmd/cascade/held"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 )
 
@@ -153,7 +151,7 @@ func printRollout(out io.Writer, r *v1alpha1.Rollout, now time.Time) error {
 		lines = append(lines, "newest: "+shortRevision(next.Revision))
 	}
 	lines = append(lines, exchanged(r, ages)...)
-	if does := waitsFor(r); does != "" {
+	if does := held.WaitsFor(r); does != "" {
 		lines = append(lines, "waits for: "+does)
 	}
 	for _, l := range lines {
@@ -232,7 +230,7 @@ func printWaves(out io.Writer, r *v1alpha1.Rollout) error {
 	var rows [][]string
 	for i := range r.Status.Waves {
 		w := &r.Status.Waves[i]
-		rows = append(rows, append(countCells(w.Name, w.RolloutCounts), orDash(waveState(r, i))))
+		rows = append(rows, append(countCells(w.Name, w.RolloutCounts), orDash(held.WaveState(r, i))))
 	}
 	if len(rows) > 1 {
 		rows = append(rows, append(countCells("all", r.Status.Clusters), ""))
@@ -255,31 +253,6 @@ func countCells(name string, c v1alpha1.RolloutCounts) []string {
 	return cells
 }
 
-// waveState is where the run is with regard to a wave.
-func waveState(r *v1alpha1.Rollout, i int) string {
-	run := r.Status.Run
-	if run == nil || !rollout.Active(run) || run.Phase == v1alpha1.RolloutReverting || i >= len(run.Terms.Waves) {
-		return ""
-	}
-	wave := &run.Terms.Waves[i]
-	approval := wave.Approval == v1alpha1.ApprovalRequired && !cause.Approved(r, wave.Name)
-	switch {
-	case i < int(run.Wave):
-		return "passed"
-	case i == int(run.Wave) && run.Phase == v1alpha1.RolloutHalted:
-		return "halted"
-	case i == int(run.Wave) && run.SoakSince != nil:
-		return "soaks"
-	case i == int(run.Wave) && run.Begun:
-		return "changes"
-	case approval, i == int(run.Wave) && run.Unproven && !cause.Approved(r, wave.Name):
-		return "needs an approval"
-	case i == int(run.Wave):
-		return "next"
-	}
-	return ""
-}
-
 func printFailing(out io.Writer, r *v1alpha1.Rollout) error {
 	if len(r.Status.Failing) == 0 {
 		return nil
@@ -294,36 +267,6 @@ func printFailing(out io.Writer, r *v1alpha1.Rollout) error {
 	return table(out, []string{"CLUSTER", "REASON", "MESSAGE"}, rows)
 }
 
-// waitsFor is what holds a run up, with the command that goes on where there is one.
-func waitsFor(r *v1alpha1.Rollout) string {
-	run := r.Status.Run
-	ready := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ReadyCondition)
-	of := fmt.Sprintf("%s -n %s", r.Name, r.Namespace)
-	if run != nil && run.Phase == v1alpha1.RolloutHalted {
-		next := fmt.Sprintf("a commit that mends it; cascade rollout retry %s; or cascade rollout abort %s", of, of)
-		if good := r.Status.LastGood; good != nil && good.RolloutRevision != run.RolloutRevision {
-			next += " --revert"
-		}
-		return next
-	}
-	if r.Spec.Suspend {
-		return "cascade rollout resume " + of
-	}
-	if ready == nil {
-		return "the agent, which has not looked at the Rollout yet"
-	}
-	switch ready.Reason {
-	case v1alpha1.ReasonAwaitingApproval, v1alpha1.ReasonWaveUnproven:
-		if waves := cause.AwaitedApprovals(r); len(waves) > 0 {
-			return "an approval: " + cause.ApproveCommand(r, waves[0])
-		}
-	}
-	if ready.Status == metav1.ConditionTrue {
-		return ""
-	}
-	return shortRevision(ready.Reason + ": " + ready.Message)
-}
-
 // rolloutHistory lists the runs that ended.
 func (c *cli) rolloutHistory(ctx context.Context, cl client.Client, key client.ObjectKey) error {
 	r, err := readRollout(ctx, cl, key)
@@ -331,7 +274,7 @@ func (c *cli) rolloutHistory(ctx context.Context, cl client.Client, key client.O
 		return err
 	}
 	if len(r.Status.History) == 0 {
-		return fmt.Errorf("no run of rollout %s has ended yet: look at it with: %s", key, cause.StatusCommand(r))
+		return fmt.Errorf("no run of rollout %s has ended yet: look at it with: %s", key, held.StatusCommand(r))
 	}
 	var rows [][]string
 	for i := range r.Status.History {

@@ -3,14 +3,14 @@ package main
 import (
 	"fmt"
 	"io"
-	"regexp"
 	"strings"
 	"time"
 	"unicode"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
+
+	"github.com/cascade-gitops/cascade/cmd/cascade/wording"
 )
 
 // table prints rows in aligned columns, as kubectl does. What does not print is
@@ -46,17 +46,12 @@ func printable(r rune) rune {
 	return -1
 }
 
-var longHash = regexp.MustCompile(`\b(sha1|sha256):([0-9a-f]{8})[0-9a-f]+`)
-
 // shortRevision cuts hashes, as the flux CLI does.
-func shortRevision(revision string) string { return longHash.ReplaceAllString(revision, "$1:$2") }
+func shortRevision(revision string) string { return wording.Short(revision) }
 
 // age of a moment, in the form of kubectl.
 func age(t metav1.Time, now time.Time) string {
-	if t.IsZero() {
-		return "-"
-	}
-	return duration.HumanDuration(now.Sub(t.Time))
+	return wording.Age(t, now)
 }
 
 // oneLine makes a message fit a table.

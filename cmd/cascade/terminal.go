@@ -3,8 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
-	"unicode"
 	"unicode/utf8"
+
+	"github.com/cascade-gitops/cascade/cmd/cascade/wording"
 )
 
 // plain writes text to a terminal. Names and messages come from Git and from clusters
@@ -29,7 +30,7 @@ func (p *plain) Write(text []byte) (int, error) {
 		switch {
 		case r == utf8.RuneError && size == 1:
 			out = fmt.Appendf(out, `\x%02x`, in[0])
-		case r == '\n', r == '\t', !commands(r):
+		case r == '\n', r == '\t', !wording.Commands(r):
 			out = append(out, in[:size]...)
 		case r <= 0xff:
 			out = fmt.Appendf(out, `\x%02x`, r)
@@ -43,10 +44,4 @@ func (p *plain) Write(text []byte) (int, error) {
 		return 0, err
 	}
 	return len(text), nil
-}
-
-// commands reports whether a terminal takes a character for a command: a control
-// character, or one that changes the direction of what follows.
-func commands(r rune) bool {
-	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)
 }

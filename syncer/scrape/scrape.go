@@ -1,8 +1,8 @@
-// Package scrape decides who may read the metrics, by asking the API server.
+// Package scrape decides who may read what the agent serves, by asking the API server.
 //
 // A Filter wants a bearer token with each request, has the API server say whose it is
 // (TokenReview), and whether that user may read the path (SubjectAccessReview of a
-// non-resource URL, such as get /metrics). That is what the metrics filter of
+// non-resource URL, such as get /metrics; or of a resource, for pages about objects). That is what the metrics filter of
 // controller-runtime does, which links the API server's own libraries for it: fifty
 // packages, tracing exporters among them.
 //
@@ -63,6 +63,8 @@ type Filter struct {
 type question struct {
 	token      [sha256.Size]byte
 	verb, path string
+	// resource is empty for a question about a path. It has no selectors.
+	resource authzv1.ResourceAttributes
 }
 
 // answer is an HTTP status, until a time.
@@ -98,15 +100,38 @@ func (f *Filter) Handler(log logr.Logger, next http.Handler) http.Handler {
 
 // decide returns the status for a request.
 func (f *Filter) decide(r *http.Request) (int, error) {
-	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || token == "" || len(token) > mostToken {
+	token := Token(r)
+	if token == "" {
 		return http.StatusUnauthorized, nil
 	}
-	q := question{sha256.Sum256([]byte(token)), strings.ToLower(r.Method), r.URL.Path}
+	return f.answer(r.Context(), token, question{token: sha256.Sum256([]byte(token)), verb: strings.ToLower(r.Method), path: r.URL.Path})
+}
+
+// May returns the HTTP status for the question whether who has a token may do something
+// with a resource: 200, 401 if nobody has the token, or 403. With an error nobody can tell.
+func (f *Filter) May(ctx context.Context, token string, of authzv1.ResourceAttributes) (int, error) {
+	if token == "" || len(token) > mostToken {
+		return http.StatusUnauthorized, nil
+	}
+	of.FieldSelector, of.LabelSelector = nil, nil // answers are kept by value
+	return f.answer(ctx, token, question{token: sha256.Sum256([]byte(token)), resource: of})
+}
+
+// Token is the bearer token of a request, empty if it has none.
+func Token(r *http.Request) string {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || len(token) > mostToken {
+		return ""
+	}
+	return token
+}
+
+// answer is the status for a question, from memory or from the API server.
+func (f *Filter) answer(ctx context.Context, token string, q question) (int, error) {
 	if status := f.recall(q); status != 0 {
 		return status, nil
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	select {
 	case f.asking <- struct{}{}:
@@ -138,10 +163,13 @@ func (f *Filter) ask(ctx context.Context, token string, q question) (int, error)
 	for key, values := range user.Extra {
 		extra[key] = authzv1.ExtraValue(values)
 	}
-	access, err := f.clients.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authzv1.SubjectAccessReview{Spec: authzv1.SubjectAccessReviewSpec{
-		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
-		NonResourceAttributes: &authzv1.NonResourceAttributes{Path: q.path, Verb: q.verb},
-	}}, metav1.CreateOptions{})
+	spec := authzv1.SubjectAccessReviewSpec{User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra}
+	if q.path != "" {
+		spec.NonResourceAttributes = &authzv1.NonResourceAttributes{Path: q.path, Verb: q.verb}
+	} else {
+		spec.ResourceAttributes = &q.resource
+	}
+	access, err := f.clients.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authzv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("cannot create SubjectAccessReview: %w", err)

@@ -59,6 +59,7 @@ type options struct {
 	pauses      pauses
 	ssh         sshAlgorithms
 	names       names
+	pages       pages
 }
 
 // group is a group of flags.
@@ -71,7 +72,7 @@ type group interface {
 func (o *options) groups() []group {
 	return []group{
 		&o.sharding, &o.kustomize, &o.references, &o.firstSync, &o.logging, &o.serving, &o.place, &o.storage, &o.tokens, &o.election,
-		&o.concurrency, &o.gates, &o.applying, &o.decryption, &o.helm, &o.targets, &o.configs, &o.recorders, &o.children, &o.workers, &o.flux, &o.pauses, &o.ssh, &o.names,
+		&o.concurrency, &o.gates, &o.applying, &o.decryption, &o.helm, &o.targets, &o.configs, &o.recorders, &o.children, &o.workers, &o.flux, &o.pauses, &o.ssh, &o.names, &o.pages,
 	}
 }
 

@@ -126,6 +126,9 @@ func (w *wiring) wire(ctx context.Context, reporter *report.Reporter) error {
 			return fmt.Errorf("cannot set up %s: %w", of.name, err)
 		}
 	}
+	if err := w.options.pages.build(w.mgr, w.options.place.namespace, w.program.Now); err != nil {
+		return fmt.Errorf("cannot set up pages: %w", err)
+	}
 	reporter.Client, reporter.Cache = w.mgr.GetClient(), w.mgr.GetCache()
 	return w.mgr.Add(reporter)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/held"
 	"github.com/cascade-gitops/cascade/inventory"
 )
 
@@ -283,11 +284,11 @@ func (b *builder) rollouts() {
 			}
 		case n.link.Reason == v1alpha1.ReasonAwaitingApproval || n.link.Reason == v1alpha1.ReasonWaveUnproven:
 			n.link.State = Held
-			if waves := AwaitedApprovals(r); len(waves) > 0 {
-				n.link.Command = plain(ApproveCommand(r, waves[0]))
+			if waves := held.Approvals(r); len(waves) > 0 {
+				n.link.Command = plain(held.ApproveCommand(r, waves[0]))
 			}
 		case n.link.State == Progressing:
-			n.quiet, n.link.Command = true, StatusCommand(r)
+			n.quiet, n.link.Command = true, held.StatusCommand(r)
 		case n.link.Reason == v1alpha1.ReasonSourceNotReady:
 			if ref := r.Spec.SourceRef; ref != nil {
 				b.refer(n, Object{Kind: ref.Kind, Namespace: r.Namespace, Name: ref.Name})
