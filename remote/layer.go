@@ -150,7 +150,7 @@ func (r *Layers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	case err != nil:
 		return ctrl.Result{}, client.IgnoreNotFound(fmt.Errorf("cannot write status of Layer %s: %w", req.NamespacedName, err))
 	}
-	r.tellRemoval(before, layer)
+	recordAll(r.Events, layer, layerTransitions(before, layer))
 	for _, child := range granted {
 		r.Wake(child)
 	}

@@ -101,15 +101,6 @@ func (r *Layers) decideRemoval(layer *v1alpha1.Layer, children []v1alpha1.Child)
 	return granted, again
 }
 
-// tellRemoval tells once that a removal is held, however many join it.
-func (r *Layers) tellRemoval(before, layer *v1alpha1.Layer) {
-	now, was := layer.Status.Removal, before.Status.Removal
-	if now == nil || !now.Held || was != nil && was.Held {
-		return
-	}
-	r.Events.Event(layer, corev1.EventTypeWarning, v1alpha1.ReasonRemovalHeld, short(plan.RemovalMessage(layer)))
-}
-
 // leavers sums up the children that are not to have the layer any more and have it: it
 // counts in the status those that do not get on, and changes the readiness, which is
 // about those that the layer selects.

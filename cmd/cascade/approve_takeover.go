@@ -72,10 +72,8 @@ func (c *cli) takeOverAll(ctx context.Context, cl client.Client) error {
 // one have it by then, it has to be approved again.
 func (c *cli) takeOver(ctx context.Context, cl client.Client, child *v1alpha1.Child) error {
 	from := child.Status.SupersededBy
-	patch := client.RawPatch("application/merge-patch+json",
-		fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.ApproveTakeOverAnnotation, from.Holder))
 	key := client.ObjectKeyFromObject(child)
-	if err := cl.Patch(ctx, child, patch); err != nil {
+	if err := annotate(ctx, cl, child, map[string]*string{v1alpha1.ApproveTakeOverAnnotation: &from.Holder, v1alpha1.ApprovedByAnnotation: approverOf(ctx, cl)}); err != nil {
 		return fmt.Errorf("cannot annotate Child %s: %w", key, err)
 	}
 	fmt.Fprintf(c.streams.Out, "✔ Child %s may be taken over from epoch %d of %s\n", key, from.Number, from.Holder)
