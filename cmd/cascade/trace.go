@@ -176,7 +176,7 @@ func origin(ctx context.Context, cl client.Client, u *unstructured.Unstructured,
 		return nil, source, nil
 	case applied:
 		at.say("Applied by", kind+" "+key.String())
-		next, err = read(ctx, cl, groupKindOf(kind), key)
+		next, err = readObject(ctx, cl, groupKindOf(kind), key)
 		if next == nil && err == nil {
 			at.say("Missing", "it is not in this cluster any more")
 		}
@@ -188,7 +188,7 @@ func origin(ctx context.Context, cl client.Client, u *unstructured.Unstructured,
 			continue
 		}
 		at.say("Owned by", ref.Kind+" "+ref.Name)
-		next, err = read(ctx, cl, gv.WithKind(ref.Kind), client.ObjectKey{Namespace: u.GetNamespace(), Name: ref.Name})
+		next, err = readObject(ctx, cl, gv.WithKind(ref.Kind), client.ObjectKey{Namespace: u.GetNamespace(), Name: ref.Name})
 		return next, source, err
 	}
 	if name, _, _ := unstructured.NestedString(u.Object, "spec", "clusterRef", "name"); name != "" && u.GetKind() == "Child" {
@@ -197,7 +197,7 @@ func origin(ctx context.Context, cl client.Client, u *unstructured.Unstructured,
 		if merr != nil {
 			return nil, source, fmt.Errorf("cannot find kind Cluster: %w", merr)
 		}
-		next, err = read(ctx, cl, mapping.GroupVersionKind, client.ObjectKey{Namespace: u.GetNamespace(), Name: name})
+		next, err = readObject(ctx, cl, mapping.GroupVersionKind, client.ObjectKey{Namespace: u.GetNamespace(), Name: name})
 		return next, source, err
 	}
 	at.say("Applied by", "nothing in this cluster: no owner is on it")
@@ -211,8 +211,8 @@ func groupKindOf(kind string) schema.GroupVersionKind {
 	return kustomizev1.GroupVersion.WithKind(kind)
 }
 
-// read reads an object; nil if there is none.
-func read(ctx context.Context, cl client.Client, gvk schema.GroupVersionKind, key client.ObjectKey) (*unstructured.Unstructured, error) {
+// readObject reads an object; nil if there is none.
+func readObject(ctx context.Context, cl client.Client, gvk schema.GroupVersionKind, key client.ObjectKey) (*unstructured.Unstructured, error) {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(gvk)
 	if mapping, err := cl.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version); err == nil && mapping.Scope.Name() == meta.RESTScopeNameRoot {

@@ -21,10 +21,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
@@ -85,6 +87,19 @@ func watching(t *testing.T, run func(context.Context, *cli) error) (*screen, fun
 	}
 }
 
+// announced tells of each watch that has begun: the fake server has no versions from which
+// one could go on.
+func announced(cl client.WithWatch) (client.WithWatch, chan struct{}) {
+	begun := make(chan struct{}, 10)
+	return interceptor.NewClient(cl, interceptor.Funcs{
+		Watch: func(ctx context.Context, cl client.WithWatch, list client.ObjectList, options ...client.ListOption) (watch.Interface, error) {
+			w, err := cl.Watch(ctx, list, options...)
+			begun <- struct{}{}
+			return w, err
+		},
+	}), begun
+}
+
 func indexed() *fake.ClientBuilder {
 	b := fake.NewClientBuilder().WithScheme(newScheme()).
 		WithIndex(&corev1.Event{}, "involvedObject.kind", func(o client.Object) []string { return []string{o.(*corev1.Event).InvolvedObject.Kind} }).
@@ -97,7 +112,7 @@ func indexed() *fake.ClientBuilder {
 
 func TestGetWatch(t *testing.T) {
 	first := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "apps"}}
-	cl := indexed().WithObjects(first, &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "base"}}).Build()
+	cl, begun := announced(indexed().WithObjects(first, &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "base"}}).Build())
 	chosen, err := choose("ks")
 	if err != nil {
 		t.Fatal(err)
@@ -108,6 +123,7 @@ func TestGetWatch(t *testing.T) {
 		return c.get(ctx, cl, chosen, o)
 	})
 	s.shows(t, "base")
+	<-begun
 	set := func(status metav1.ConditionStatus, message string) {
 		t.Helper()
 		if err := cl.Get(t.Context(), client.ObjectKeyFromObject(first), first); err != nil {
@@ -191,12 +207,14 @@ func TestEvents(t *testing.T) {
 			golden(t, "events-"+name+".txt", out.String())
 		})
 	}
+	heard, begun := announced(cl)
 	s, end := watching(t, func(ctx context.Context, c *cli) error {
 		o := newEventOptions()
 		o.namespace, o.of, o.watch = "fleet", "layer/tenants", true
-		return c.events(ctx, cl, o)
+		return c.events(ctx, heard, o)
 	})
 	s.shows(t, "in place")
+	<-begun
 	for _, e := range []*corev1.Event{anEvent("e6", "Child", "bank", "Warning", "Other", "of another", 0), anEvent("e7", "Layer", "tenants", "Warning", "ChildrenNotReady", "new", 0)} {
 		if err := cl.Create(t.Context(), e); err != nil {
 			t.Fatal(err)
@@ -294,7 +312,7 @@ func TestTreeView(t *testing.T) {
 }
 
 func TestTreeWatch(t *testing.T) {
-	cl := indexed().WithObjects(fleet(t)...).Build()
+	cl, begun := announced(indexed().WithObjects(fleet(t)...).Build())
 	s, end := watching(t, func(ctx context.Context, c *cli) error {
 		return c.watchTree(ctx, cl, func(ctx context.Context, out io.Writer) error {
 			view, err := newTreeView("", "", "", 1)
@@ -305,6 +323,9 @@ func TestTreeWatch(t *testing.T) {
 		})
 	})
 	s.shows(t, "masters/new")
+	for range 3 {
+		<-begun
+	}
 	if err := cl.Create(t.Context(), child("masters", "gcp", nil, nil)); err != nil {
 		t.Fatal(err)
 	}
