@@ -27,6 +27,9 @@ func (c *cli) newApprove() *cobra.Command {
 			"deleted. Without --hash it shows what is held. The hash names exactly that list of deletes: should\n" +
 			"the list change, it has to be approved again. Protected objects are never released this way.",
 		Args: cobra.ExactArgs(1),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+			return c.completeName(kind)(cmd, args, begun)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client()
 			if err != nil {

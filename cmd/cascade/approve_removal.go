@@ -22,7 +22,8 @@ func (c *cli) newApproveRemoval() *cobra.Command {
 			"from all because it is being deleted, which is held because it would empty too many at once. Without\n" +
 			"--hash it shows what is held. The hash names exactly these children: should they change, it has to be\n" +
 			"approved again. What is protected in a child stays there until it is confirmed.",
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.completeName("layer"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client()
 			if err != nil {

@@ -19,7 +19,8 @@ func (c *cli) newApproveTakeOver() *cobra.Command {
 		Long: "Let this tier go on with children that another management cluster took over, one that was made of a\n" +
 			"copy of this one or of the same repositories. Their Children have the reason Superseded, and this tier\n" +
 			"writes nothing to them. Make sure that the other one is gone: it would be superseded in turn.",
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: c.completeName("child"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all == (len(args) == 1) {
 				return errors.New("cannot take over: name a Child, or set --all for those of the namespace")
