@@ -90,7 +90,7 @@ func childTransitions(before, after *v1alpha1.Child) []transition {
 	switch was, is := before.Status.HeardAt, after.Status.HeardAt; {
 	case was == nil && is != nil:
 		tell(v1alpha1.ReasonStale, "not heard of for more than three intervals: what is known of it is old")
-	case was != nil && is == nil:
+	case was != nil && is == nil && meta.IsStatusConditionTrue(after.Status.Conditions, v1alpha1.ConnectedCondition):
 		all = append(all, transition{corev1.EventTypeNormal, eventHeardAgain, "heard of again"})
 	}
 	switch was, is := before.Status.SupersededBy, after.Status.SupersededBy; {
