@@ -166,7 +166,7 @@ func (c *cli) events(ctx context.Context, cl client.WithWatch, o *eventOptions) 
 		return err
 	}
 	if printer != nil {
-		return c.print(printer, listOf(found))
+		return c.printAll(printer, *o.print.OutputFormat, found)
 	}
 	if len(found) == 0 {
 		fmt.Fprintln(c.streams.ErrOut, "► there are no such events; a cluster forgets them after an hour")

@@ -234,7 +234,8 @@ func (c *cli) newGet() *cobra.Command {
 			"goes on to print what changes. An object whose Ready condition is missing counts as not ready.\n" +
 			"Several objects are a List in JSON and YAML, one that is named is itself. Without any object it ends\n" +
 			"with 1, unless a selector left none.",
-		Example: "  cascade get all -A --status-selector ready=false\n" +
+		Example: "  cascade get all -A\n" +
+			"  cascade get all -A --status-selector ready=false\n" +
 			"  cascade get kustomizations apps -n cascade-system -o yaml\n" +
 			"  cascade get children -A -l cascade.dev/owner=retail -o wide --watch",
 		Args:              cobra.RangeArgs(1, 2),
@@ -260,7 +261,7 @@ func (c *cli) newGet() *cobra.Command {
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "list the objects of all namespaces")
 	cmd.Flags().BoolVar(&o.noHeader, "no-header", false, "leave out the header")
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "go on to print objects of one kind as they change")
-	cmd.Flags().StringVarP(&o.selector, "selector", "l", "", "only objects with these labels, as kubectl reads it: key=value,key!=value")
+	cmd.Flags().StringVarP(&o.selector, "selector", "l", "", "only objects with these labels: key=value,key!=value")
 	cmd.Flags().StringVar(&o.status, "status-selector", "", "only objects with this status of a condition: ready=false, ready!=true")
 	o.print.AddFlags(cmd)
 	cmd.Flags().Lookup("output").Usage = "wide, name, json, yaml, jsonpath=..., jsonpath-file=..., go-template=... or go-template-file=... instead of a table"
@@ -423,7 +424,7 @@ func (c *cli) get(ctx context.Context, cl client.WithWatch, chosen []getter, o *
 	if o.name != "" && len(chosen) == 1 {
 		return c.print(printer, found[0])
 	}
-	return c.print(printer, listOf(found))
+	return c.printAll(printer, *o.print.OutputFormat, found)
 }
 
 func (o *getOptions) where() string {
@@ -448,6 +449,19 @@ func (o *getOptions) printer() (printers.ResourcePrinter, error) {
 func (c *cli) print(printer printers.ResourcePrinter, o runtime.Object) error {
 	if err := printer.PrintObj(o, c.streams.Out); err != nil {
 		return fmt.Errorf("cannot print: %w", err)
+	}
+	return nil
+}
+
+// printAll prints objects as one List; names are one for each.
+func (c *cli) printAll(printer printers.ResourcePrinter, output string, objects []client.Object) error {
+	if output != "name" {
+		return c.print(printer, listOf(objects))
+	}
+	for _, o := range objects {
+		if err := c.print(printer, o); err != nil {
+			return err
+		}
 	}
 	return nil
 }
