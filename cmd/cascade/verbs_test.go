@@ -416,7 +416,11 @@ func TestTrace(t *testing.T) {
 	scheme := newScheme()
 	scheme.AddKnownTypeWithName(schema.GroupVersionKind{Group: "cluster.x-k8s.io", Version: "v1beta2", Kind: "Cluster"}, &unstructured.Unstructured{})
 	scheme.AddKnownTypeWithName(schema.GroupVersionKind{Group: "cluster.x-k8s.io", Version: "v1beta2", Kind: "ClusterList"}, &unstructured.UnstructuredList{})
-	cl := fake.NewClientBuilder().WithScheme(scheme).WithObjects(repo, root, apps, owner, owned, seeded, bare, orphan, cluster, kid).Build()
+	mapper := meta.NewDefaultRESTMapper(append(scheme.PrioritizedVersionsAllGroups(), schema.GroupVersion{Group: "cluster.x-k8s.io", Version: "v1beta2"}))
+	for gvk := range scheme.AllKnownTypes() {
+		mapper.Add(gvk, meta.RESTScopeNamespace)
+	}
+	cl := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(repo, root, apps, owner, owned, seeded, bare, orphan, cluster, kid).Build()
 	for name, tc := range map[string]struct {
 		reason string
 		kind   schema.GroupVersionKind
