@@ -71,7 +71,7 @@ func TestDescribeFailsAfterRestart(t *testing.T) {
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&child, layer).WithStatusSubresource(&child).Build()
 	children := &Children{
 		Events: &record.FakeRecorder{}, Snapshots: source.NewSnapshots(),
-		Client:    c, Clusters: clusters.Fixed(cluster), Cluster: local, Bridge: &capibridge.Providers{}, Now: now, Rand: random,
+		Client: c, Clusters: clusters.Fixed(cluster), Cluster: local, Bridge: &capibridge.Providers{}, Now: now, Rand: random,
 		Connections: link.NewPool(t.Context(), scheme, now, random), Metrics: NewMetrics(prometheus.NewRegistry()), ObserveInterval: time.Minute,
 	}
 	key := client.ObjectKeyFromObject(&child)

@@ -235,8 +235,8 @@ func (c *cli) newGet() *cobra.Command {
 			"Several objects are a List in JSON and YAML, one that is named is itself. Without any object it ends\n" +
 			"with 1, unless a selector left none.",
 		Example: "  cascade get all -A\n" +
-			"  cascade get all -A --status-selector ready=false\n" +
 			"  cascade get kustomizations apps -n cascade-system -o yaml\n" +
+			"  cascade get all -A --status-selector ready=false\n" +
 			"  cascade get children -A -l cascade.dev/owner=retail -o wide --watch",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.completeKindAndName(listable),
