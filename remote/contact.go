@@ -10,6 +10,7 @@ import (
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/remote/link"
 	"github.com/cascade-gitops/cascade/remote/report"
 )
@@ -55,9 +56,11 @@ func (r *run) agentError(found link.Agent) error {
 }
 
 // place records where the cluster is, as its layers are told by variables.
-func (r *run) place(provider, region string) {
-	const most = 64
-	r.child.Status.Provider, r.child.Status.Region = report.Cut(provider, most), report.Cut(region, most)
+func (r *run) place(cluster capibridge.Cluster) {
+	const most, mostHost = 64, 253
+	status := &r.child.Status
+	status.Provider, status.Region = report.Cut(cluster.Provider, most), report.Cut(cluster.Region, most)
+	status.Endpoint = report.Cut(cluster.Endpoint, mostHost)
 }
 
 // suspend marks what is recorded of a layer that is suspended, and reports whether it was

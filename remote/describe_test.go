@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -69,8 +70,8 @@ func TestDescribeFailsAfterRestart(t *testing.T) {
 	random := func() float64 { return 0 }
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&child, layer).WithStatusSubresource(&child).Build()
 	children := &Children{
-		Snapshots: source.NewSnapshots(),
-		Client:    c, Clusters: clusters.Fixed(cluster), Cluster: local, Bridge: &capibridge.Providers{}, Now: now, Rand: random,
+		Events: &record.FakeRecorder{}, Snapshots: source.NewSnapshots(),
+		Client: c, Clusters: clusters.Fixed(cluster), Cluster: local, Bridge: &capibridge.Providers{}, Now: now, Rand: random,
 		Connections: link.NewPool(t.Context(), scheme, now, random), Metrics: NewMetrics(prometheus.NewRegistry()), ObserveInterval: time.Minute,
 	}
 	key := client.ObjectKeyFromObject(&child)

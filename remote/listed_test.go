@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -35,6 +36,7 @@ func TestNotListedYet(t *testing.T) {
 	random := func() float64 { return 0 }
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&child).WithStatusSubresource(&child).Build()
 	children := &Children{
+		Events: &record.FakeRecorder{},
 		Client: c, Clusters: &clusters.Watch{}, Now: now, Rand: random,
 		Connections: link.NewPool(t.Context(), scheme, now, random), Metrics: NewMetrics(prometheus.NewRegistry()), ObserveInterval: time.Minute,
 	}

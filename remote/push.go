@@ -77,7 +77,7 @@ func (r *run) seedAll(ctx context.Context, session *link.Session, cluster capibr
 		return
 	}
 	p.applyLayers(ctx)
-	if !cluster.Paused {
+	if !cluster.Paused && !r.child.Spec.Suspend {
 		p.pruneLayers(ctx)
 		if p.postponed() == nil {
 			p.release(ctx, selected)

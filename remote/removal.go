@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -99,15 +98,6 @@ func (r *Layers) decideRemoval(layer *v1alpha1.Layer, children []v1alpha1.Child)
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.RemovalHeldCondition)
 	}
 	return granted, again
-}
-
-// tellRemoval tells once that a removal is held, however many join it.
-func (r *Layers) tellRemoval(before, layer *v1alpha1.Layer) {
-	now, was := layer.Status.Removal, before.Status.Removal
-	if now == nil || !now.Held || was != nil && was.Held {
-		return
-	}
-	r.Events.Event(layer, corev1.EventTypeWarning, v1alpha1.ReasonRemovalHeld, short(plan.RemovalMessage(layer)))
 }
 
 // leavers sums up the children that are not to have the layer any more and have it: it

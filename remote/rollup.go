@@ -41,6 +41,10 @@ func standingOf(layer *v1alpha1.Layer, child *v1alpha1.Child, is aim) (standing,
 		}
 		return isWaiting, why
 	}
+	if child.Spec.Suspend {
+		why.Reason, why.Message = v1alpha1.ReasonSuspended, "the Child is suspended: cascade resume child "+child.Name+" -n "+child.Namespace
+		return isWaiting, why
+	}
 	at := slices.IndexFunc(child.Status.Layers, func(e v1alpha1.ChildLayer) bool { return e.Name == layer.Name })
 	if at < 0 {
 		return isWaiting, why

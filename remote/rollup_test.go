@@ -58,6 +58,21 @@ func TestStandingOf(t *testing.T) {
 	}
 }
 
+// TestStandingOfSuspended: a child that a person suspended waits, whatever it has, unless it
+// cannot be reached.
+func TestStandingOfSuspended(t *testing.T) {
+	child := childNamed("a", []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue, Reason: "Succeeded"}})
+	child.Spec.Suspend = true
+	child.Status.Layers = []v1alpha1.ChildLayer{{Name: "base", Ready: true, Reason: "Succeeded", Revision: "r1"}}
+	if got, why := standingOf(layerOn("base"), &child, aim{revision: "r2"}); got != isWaiting || why.Reason != v1alpha1.ReasonSuspended {
+		t.Errorf("standingOf() = %s, %s, want it to wait, Suspended", got, why.Reason)
+	}
+	child.Status.Conditions[0].Status, child.Status.Conditions[0].Reason = metav1.ConditionFalse, v1alpha1.ReasonUnreachable
+	if got, _ := standingOf(layerOn("base"), &child, aim{revision: "r2"}); got != isUnreachable {
+		t.Errorf("a dead child is %s", got)
+	}
+}
+
 func TestSummarize(t *testing.T) {
 	selected := map[string]string{"tier": "tenant"}
 	child := func(name, revision string, asked string, ready bool) v1alpha1.Child {

@@ -60,6 +60,7 @@ func (r *run) writeStatus(ctx context.Context) error {
 	}
 	r.child.ResourceVersion = after.ResourceVersion
 	r.notes.written = after.ResourceVersion
+	recordAll(r.Events, r.child, childTransitions(r.recorded, r.child))
 	r.recorded = r.child.DeepCopy()
 	return nil
 }
@@ -133,7 +134,7 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 		return ctrl.Result{}, err
 	}
 	cluster = facts.Into(cluster)
-	r.place(cluster.Provider, cluster.Region)
+	r.place(cluster)
 	base := r.gates.Gate(cluster, capibridge.WhenControlPlaneInitialized)
 	if !base.Open && base.Reason != v1alpha1.ReasonPaused {
 		message := base.Message

@@ -29,6 +29,8 @@ func (r *run) selected(ctx context.Context, cluster capibridge.Cluster) ([]*v1al
 	for i := range list.Items {
 		layer := &list.Items[i]
 		if layer.DeletionTimestamp.IsZero() && Selects(layer, cluster.Labels) {
+			// A Child that is suspended is one all of whose layers are.
+			layer.Spec.Suspend = layer.Spec.Suspend || r.child.Spec.Suspend
 			layers = append(layers, layer)
 		}
 	}

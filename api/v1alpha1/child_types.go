@@ -21,6 +21,10 @@ type ChildSpec struct {
 	// providers for example, but no agent: it has one.
 	// +optional
 	InCluster bool `json:"inCluster,omitempty"`
+	// Suspend: no layer is pushed to the child, and none is removed from it. What is in
+	// place stays, and the child goes on to follow its own repositories.
+	// +optional
+	Suspend bool `json:"suspend,omitempty"`
 }
 
 // KubeConfigReference says how a cluster is reached, in the words of a Kustomization's
@@ -93,6 +97,10 @@ type ChildStatus struct {
 	// Region of the child, as in variable cluster_region.
 	// +optional
 	Region string `json:"region,omitempty"`
+	// Endpoint is the host of the API server as the Cluster states it, for people and
+	// inventories: the parent goes by the kubeconfig.
+	// +optional
+	Endpoint string `json:"endpoint,omitempty"`
 	// HeardAt is when the child was last heard of, and is there only while that is
 	// longer ago than three observe intervals. The report is as old, then.
 	// +optional
@@ -323,6 +331,12 @@ type TierRow struct {
 // +kubebuilder:printcolumn:name="Connected",type=string,JSONPath=`.status.conditions[?(@.type=="Connected")].status`
 // +kubebuilder:printcolumn:name="Seeded",type=string,JSONPath=`.status.conditions[?(@.type=="Seeded")].status`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Owner",type=string,JSONPath=`.metadata.labels.cascade\.dev/owner`
+// +kubebuilder:printcolumn:name="Environment",type=string,JSONPath=`.metadata.labels.environment`
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`
+// +kubebuilder:printcolumn:name="Provider",type=string,priority=1,JSONPath=`.status.provider`
+// +kubebuilder:printcolumn:name="Region",type=string,priority=1,JSONPath=`.status.region`
+// +kubebuilder:printcolumn:name="Endpoint",type=string,priority=1,JSONPath=`.status.endpoint`
 // +kubebuilder:printcolumn:name="Revision",type=string,JSONPath=`.status.report.revision`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

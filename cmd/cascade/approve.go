@@ -10,6 +10,7 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	"github.com/spf13/cobra"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,6 +27,9 @@ func (c *cli) newApprove() *cobra.Command {
 			"deleted. Without --hash it shows what is held. The hash names exactly that list of deletes: should\n" +
 			"the list change, it has to be approved again. Protected objects are never released this way.",
 		Args: cobra.ExactArgs(1),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+			return c.completeName(kind)(cmd, args, begun)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client()
 			if err != nil {
@@ -60,13 +64,21 @@ func (c *cli) approvePrune(ctx context.Context, cl client.Client, kind string, k
 		return fmt.Errorf("cannot approve %s: the plan that is held now is another; "+
 			"look at it with: cascade approve prune %s -n %s --kind %s", hash, key.Name, key.Namespace, kind)
 	}
-	patch := client.RawPatch("application/merge-patch+json",
-		fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.ApprovePruneAnnotation, hash))
-	if err := cl.Patch(ctx, object, patch); err != nil {
+	if err := annotate(ctx, cl, object, map[string]*string{v1alpha1.ApprovePruneAnnotation: &hash, v1alpha1.ApprovedByAnnotation: approverOf(ctx, cl)}); err != nil {
 		return fmt.Errorf("cannot annotate %s %s: %w", kind, key, err)
 	}
 	fmt.Fprintf(c.streams.Out, "✔ approved prune plan %s of %s %s\n", hash, kind, key)
 	return nil
+}
+
+// approverOf is who asks, as the API server knows them; nil if it does not say, so that no
+// former approver is taken for this one.
+func approverOf(ctx context.Context, cl client.Client) *string {
+	who := &authenticationv1.SelfSubjectReview{}
+	if err := cl.Create(ctx, who); err != nil || who.Status.UserInfo.Username == "" {
+		return nil
+	}
+	return &who.Status.UserInfo.Username
 }
 
 // heldPlan is a plan of deletes that an object holds.

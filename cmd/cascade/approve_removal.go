@@ -22,7 +22,8 @@ func (c *cli) newApproveRemoval() *cobra.Command {
 			"from all because it is being deleted, which is held because it would empty too many at once. Without\n" +
 			"--hash it shows what is held. The hash names exactly these children: should they change, it has to be\n" +
 			"approved again. What is protected in a child stays there until it is confirmed.",
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.completeName("layer"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client()
 			if err != nil {
@@ -52,9 +53,7 @@ func (c *cli) approveRemoval(ctx context.Context, cl client.Client, key client.O
 	if removal.Hash != hash {
 		return fmt.Errorf("cannot approve %s: the removal that is held now is another; look at it with: cascade approve removal %s -n %s", hash, key.Name, key.Namespace)
 	}
-	patch := client.RawPatch("application/merge-patch+json",
-		fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.ApproveRemovalAnnotation, hash))
-	if err := cl.Patch(ctx, layer, patch); err != nil {
+	if err := annotate(ctx, cl, layer, map[string]*string{v1alpha1.ApproveRemovalAnnotation: &hash, v1alpha1.ApprovedByAnnotation: approverOf(ctx, cl)}); err != nil {
 		return fmt.Errorf("cannot annotate Layer %s: %w", key, err)
 	}
 	fmt.Fprintf(c.streams.Out, "✔ approved removal %s of layer %s from %d children\n", hash, key, removal.Waiting)

@@ -27,7 +27,8 @@ func (c *cli) newApproveRollout() *cobra.Command {
 			"the one that you have seen.",
 		Example: "  cascade approve rollout base -n fleet\n" +
 			"  cascade approve rollout base -n fleet --wave production --revision 0123456789ab",
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.completeName("rollout"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client()
 			if err != nil {

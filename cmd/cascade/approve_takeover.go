@@ -19,7 +19,8 @@ func (c *cli) newApproveTakeOver() *cobra.Command {
 		Long: "Let this tier go on with children that another management cluster took over, one that was made of a\n" +
 			"copy of this one or of the same repositories. Their Children have the reason Superseded, and this tier\n" +
 			"writes nothing to them. Make sure that the other one is gone: it would be superseded in turn.",
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: c.completeName("child"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all == (len(args) == 1) {
 				return errors.New("cannot take over: name a Child, or set --all for those of the namespace")
@@ -72,10 +73,8 @@ func (c *cli) takeOverAll(ctx context.Context, cl client.Client) error {
 // one have it by then, it has to be approved again.
 func (c *cli) takeOver(ctx context.Context, cl client.Client, child *v1alpha1.Child) error {
 	from := child.Status.SupersededBy
-	patch := client.RawPatch("application/merge-patch+json",
-		fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.ApproveTakeOverAnnotation, from.Holder))
 	key := client.ObjectKeyFromObject(child)
-	if err := cl.Patch(ctx, child, patch); err != nil {
+	if err := annotate(ctx, cl, child, map[string]*string{v1alpha1.ApproveTakeOverAnnotation: &from.Holder, v1alpha1.ApprovedByAnnotation: approverOf(ctx, cl)}); err != nil {
 		return fmt.Errorf("cannot annotate Child %s: %w", key, err)
 	}
 	fmt.Fprintf(c.streams.Out, "✔ Child %s may be taken over from epoch %d of %s\n", key, from.Number, from.Holder)

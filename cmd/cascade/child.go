@@ -293,7 +293,8 @@ func (c *cli) newChildRemove() *cobra.Command {
 		Short: "Remove a cluster that was added by hand: the Child here, and the account there",
 		Long: "Remove a cluster that was added by hand. What layers put into it stays there, as do its workloads. With\n" +
 			"--child-kubeconfig the account that `cascade child add` made in the cluster goes, too.",
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.completeName("child"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()

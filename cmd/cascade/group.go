@@ -39,8 +39,10 @@ const (
 
 // groupings are what clusters can be grouped by.
 func groupings() []string {
-	return append([]string{byReason, byRevision}, slices.Sorted(maps.Keys(columns()))...)
+	return append([]string{byReason, byRevision}, sortedColumns()...)
 }
+
+func sortedColumns() []string { return slices.Sorted(maps.Keys(columns())) }
 
 // columns are what is only in the rows of reports.
 func columns() map[string]func(v1alpha1.TierRow) string {

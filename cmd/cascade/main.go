@@ -75,6 +75,7 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 	root.AddCommand(
 		agent.New(agent.Program{Version: version(), Scheme: newScheme, Now: time.Now, Rand: rand.Float64}),
 		c.newGet(), c.newReconcile(), c.newTree(), c.newApprove(), c.newInstall(), c.newUninstall(), c.newBootstrap(), c.newMigrate(), c.newCheck(), c.newChild(), c.newRollout(), c.newPlan(), c.newWhy(), c.newWeb(),
+		c.newChildren(), c.newDiff(), c.newEvents(), c.newLogs(), c.newResume(), c.newSuspend(), c.newTrace(),
 		c.newVersion(),
 	)
 	return root
@@ -88,14 +89,14 @@ type cli struct {
 }
 
 // client connects to the cluster that the kubeconfig flags name.
-func (c *cli) client() (client.Client, error) {
+func (c *cli) client() (client.WithWatch, error) {
 	config, err := c.flags.ToRESTConfig()
 	if err != nil {
 		return nil, fmt.Errorf("cannot load kubeconfig: %w", err)
 	}
 	config.QPS = -1
 	log.SetLogger(logr.Discard()) // the verbs say what matters by their errors
-	cl, err := client.New(config, client.Options{Scheme: newScheme()})
+	cl, err := client.NewWithWatch(config, client.Options{Scheme: newScheme()})
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to the cluster: %w", err)
 	}

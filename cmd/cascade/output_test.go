@@ -139,6 +139,7 @@ func objects() []client.Object {
 	k.Status.Conditions = conditions("Ready", metav1.ConditionFalse, "BuildFailed", "cannot build:\n\tno such file", 0)
 	elsewhere := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "mine"}}
 	l := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: "tenants"}}
+	l.Labels = map[string]string{"team": "fleet"}
 	l.Status.Revision, l.Status.Children = shaTwo, v1alpha1.ChildCounts{Total: 3, Current: 2, Seeded: 2, Failing: 1}
 	l.Status.Conditions = conditions("Ready", metav1.ConditionFalse, "ChildrenNotReady", "in place on 2 of 3 children", 0)
 	c := child(v1alpha1.AgentNamespace, "shop", append(conditions("Ready", metav1.ConditionTrue, "Succeeded", "connected", 0), conditions("Connected", metav1.ConditionTrue, "Succeeded", "", 0)...), &v1alpha1.Report{Revision: shaTwo})
@@ -162,31 +163,45 @@ func TestGet(t *testing.T) {
 		reason                     string
 		kinds, namespace, name     string
 		output                     string
+		selector, status           string
 		noHeader, nothing, invalid bool
 	}{
 		"all":            {reason: "several kinds are told apart by a prefix", kinds: "all", namespace: v1alpha1.AgentNamespace},
 		"all-namespaces": {reason: "then the namespace is a column", kinds: "all"},
 		"sources":        {reason: "what is not reconciled yet says so", kinds: "sources", namespace: v1alpha1.AgentNamespace},
 		"one":            {reason: "one object by name, for scripts", kinds: "ks", namespace: v1alpha1.AgentNamespace, name: "apps", noHeader: true},
-		"yaml":           {reason: "the whole object", kinds: "layer", namespace: v1alpha1.AgentNamespace, output: "yaml"},
-		"json":           {reason: "the whole object", kinds: "child", namespace: v1alpha1.AgentNamespace, output: "json"},
+		"wide":           {reason: "more columns of each kind", kinds: "all", namespace: v1alpha1.AgentNamespace, output: "wide"},
+		"name":           {reason: "as kubectl takes them", kinds: "all", output: "name"},
+		"yaml":           {reason: "several objects, or any number of those not named, are a List", kinds: "layer", namespace: v1alpha1.AgentNamespace, output: "yaml"},
+		"json":           {reason: "one that is named is itself", kinds: "child", namespace: v1alpha1.AgentNamespace, name: "shop", output: "json"},
+		"jsonpath":       {reason: "over the List, as kubectl does", kinds: "all", output: `jsonpath={range .items[*]}{.kind}/{.metadata.name}{"\n"}{end}`},
+		"not-ready":      {reason: "what has no condition is not ready", kinds: "all", status: "ready!=true"},
+		"labels":         {reason: "by labels", kinds: "layer", selector: "team=fleet"},
+		"none-left":      {reason: "a selector that leaves nothing is an answer", kinds: "all", selector: "team=nobody"},
+		"empty-list":     {reason: "and a List without items for programs", kinds: "all", selector: "team=nobody", output: "yaml"},
 		"nothing":        {reason: "an empty answer is an error, or scripts take it for success", kinds: "all", namespace: "nowhere", nothing: true},
 		"format":         {reason: "an unknown format is an error", kinds: "all", namespace: v1alpha1.AgentNamespace, output: "toml", invalid: true},
+		"bad-selector":   {reason: "before anything is listed", kinds: "all", selector: "a in", invalid: true},
+		"bad-status":     {reason: "a typo would list nothing, and all would look well", kinds: "all", status: "ready=maybe", invalid: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, out := newCLI(t)
+			c.now = func() time.Time { return noon }
 			chosen, err := choose(tc.kinds)
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = c.get(t.Context(), cl, chosen, tc.namespace, tc.name, tc.output, tc.noHeader)
+			o := newGetOptions()
+			o.namespace, o.name, o.noHeader, o.selector, o.status = tc.namespace, tc.name, tc.noHeader, tc.selector, tc.status
+			*o.print.OutputFormat = tc.output
+			err = c.get(t.Context(), cl, chosen, o)
 			if (err != nil) != (tc.nothing || tc.invalid) {
 				t.Fatalf("%s\nget: %v", tc.reason, err)
 			}
 			if err == nil {
 				golden(t, "get-"+name+".txt", out.String())
 			}
-			if tc.invalid && !strings.Contains(err.Error(), "json or yaml") {
+			if tc.output == "toml" && !strings.Contains(err.Error(), "use wide, name, json, yaml, jsonpath=") {
 				t.Errorf("%s\nerror %q, want it to say what to use", tc.reason, err)
 			}
 		})

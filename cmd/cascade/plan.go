@@ -30,8 +30,10 @@ const maxPackBytes = 512 << 20
 // planned are the flags of the verb.
 type planned struct {
 	source, revision, path, output string
-	lenient                        bool
-	timeout                        time.Duration
+	// sourceNamespace is that of source, if it is not the one of the flags.
+	sourceNamespace string
+	lenient         bool
+	timeout         time.Duration
 }
 
 func (c *cli) newPlan() *cobra.Command {
@@ -54,12 +56,7 @@ func (c *cli) newPlan() *cobra.Command {
 			return c.plan(ctx, p)
 		},
 	}
-	cmd.Flags().StringVar(&p.source, "source", "", "name of the GitRepository; not needed if there is one only in the namespace")
-	cmd.Flags().StringVar(&p.path, "path", ".", "directory of a clone of the repository. Commits that it lacks are fetched from there")
-	cmd.Flags().StringVar(&p.revision, "revision", "HEAD", "commit, branch or tag in the clone; without a clone, a commit of the repository in full")
-	cmd.Flags().StringVarP(&p.output, "output", "o", "", "json, yaml or markdown instead of text")
-	cmd.Flags().BoolVar(&p.lenient, "lenient-substitution", false, "as the agent's flag: a variable that is not set is empty, and no error")
-	cmd.Flags().DurationVar(&p.timeout, "timeout", 5*time.Minute, "how long it may take")
+	p.bind(cmd)
 	c.flags.AddFlags(cmd.Flags())
 	return cmd
 }
@@ -73,7 +70,12 @@ func (c *cli) plan(ctx context.Context, p planned) error {
 	if err != nil {
 		return err
 	}
-	if err := c.printPlan(r, p.output); err != nil {
+	return c.conclude(r, p.output)
+}
+
+// conclude prints a plan, and ends as it says.
+func (c *cli) conclude(r *difference.Report, output string) error {
+	if err := c.printPlan(r, output); err != nil {
 		return err
 	}
 	switch {
@@ -101,7 +103,7 @@ func (c *cli) printPlan(r *difference.Report, output string) error {
 func (c *cli) planFor(ctx context.Context, cluster forecast.Cluster, p planned) (*difference.Report, error) {
 	o := forecast.Options{Lenient: p.lenient}
 	var err error
-	if o.Source, err = c.planSource(ctx, cluster, p.source); err != nil {
+	if o.Source, err = c.planSource(ctx, cluster, p.sourceNamespace, p.source); err != nil {
 		return nil, err
 	}
 	if o.Clone, o.Commit, err = planCommit(p.path, p.revision); err != nil {
@@ -123,8 +125,8 @@ func (c *cli) planFor(ctx context.Context, cluster forecast.Cluster, p planned) 
 }
 
 // planSource is the GitRepository of that name, or the only one.
-func (c *cli) planSource(ctx context.Context, cl client.Client, name string) (client.ObjectKey, error) {
-	key := client.ObjectKey{Namespace: c.namespace(), Name: name}
+func (c *cli) planSource(ctx context.Context, cl client.Client, namespace, name string) (client.ObjectKey, error) {
+	key := inNamespace(namespace, c.namespace(), name)
 	if name != "" {
 		return key, nil
 	}

@@ -51,7 +51,7 @@ func TestPlanSource(t *testing.T) {
 		for _, name := range tc.there {
 			objects = append(objects, &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: name}})
 		}
-		got, err := c.planSource(t.Context(), rolloutClient(objects...), tc.name)
+		got, err := c.planSource(t.Context(), rolloutClient(objects...), "", tc.name)
 		if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 			t.Errorf("%s: %v, want %q", tc.reason, err, tc.err)
 		}

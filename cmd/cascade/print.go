@@ -8,11 +8,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// printAs prints a value as json or yaml.
-//
-// cli-runtime's PrintFlags print objects of Kubernetes only, which a tier of a tree
-// is not. Several objects are a List there, where we print an array that scripts
-// read, and in YAML its first object has no separator before it.
+// printAs prints a value that is not an object of Kubernetes, as a tier of a tree, as json
+// or yaml. cli-runtime's printers print what is one.
 func printAs(out io.Writer, output string, v any) error {
 	switch output {
 	case "json":

@@ -147,7 +147,8 @@ func (c *cli) newReconcile() *cobra.Command {
 		Short: "Reconcile an object now and wait for the result",
 		Example: "  cascade reconcile kustomization apps --with-source\n" +
 			"  cascade reconcile source fleet -n cascade-system",
-		Args: cobra.ExactArgs(2),
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: c.completeKindAndName(kinds),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			key := client.ObjectKey{Namespace: c.namespace(), Name: args[1]}
 			s, err := newSubject(args[0], key)

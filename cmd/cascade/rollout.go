@@ -46,7 +46,7 @@ func (c *cli) rolloutVerb(use, short, long string, do func(context.Context, clie
 	if long != "" {
 		long = short + ". " + long
 	}
-	cmd := &cobra.Command{Use: use, Short: short, Long: long, Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
+	cmd := &cobra.Command{Use: use, Short: short, Long: long, Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeName("rollout"), RunE: func(cmd *cobra.Command, args []string) error {
 		cl, err := c.client()
 		if err != nil {
 			return err
@@ -78,7 +78,8 @@ func (c *cli) newRolloutSkip() *cobra.Command {
 		Short: "Let one cluster keep the revision that it has while others get that of the run",
 		Long: "Let one cluster keep the revision that it has while others get that of the run, so that no wave waits for\n" +
 			"it. A later revision reaches it again. With --undo it gets the revision after all.",
-		Args: cobra.ExactArgs(2),
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: c.completeName("rollout"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client()
 			if err != nil {

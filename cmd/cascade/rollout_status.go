@@ -31,7 +31,8 @@ func (c *cli) newRolloutStatus() *cobra.Command {
 			"revision, which may not have begun yet: without it a run that ended before counts.",
 		Example: "  cascade rollout status base -n fleet\n" +
 			"  cascade rollout status base -n fleet --watch --revision $(git rev-parse HEAD) --timeout 2h",
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.completeName("rollout"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if revision != "" && !watch {
 				return fmt.Errorf("cannot use --revision without --watch: the status is of the run that there is")

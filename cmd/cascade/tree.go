@@ -42,6 +42,10 @@ type tier struct {
 	Held []string `json:"held,omitempty"`
 	// Unlisted clusters below are counted but have no row: a report is bounded.
 	Unlisted int `json:"unlisted,omitempty"`
+	// Below counts the clusters below where these are not shown, and BelowReady those of them
+	// that are ready.
+	Below      int `json:"below,omitempty"`
+	BelowReady int `json:"belowReady,omitempty"`
 }
 
 // pinned is what a Rollout lets a child have.
@@ -85,46 +89,85 @@ func pins(child *v1alpha1.Child, rollouts []v1alpha1.Rollout) []pinned {
 }
 
 func (c *cli) newTree() *cobra.Command {
-	var output, by string
+	var o treeOptions
 	cmd := &cobra.Command{
-		Use:   "tree",
+		Use:   "tree [path]",
 		Short: "Show the fleet below this tier: revision, readiness, reason and age",
 		Long: "Show the fleet below this tier, tier by tier. What is below the children comes from what their\n" +
 			"agents report, so no credentials but those for this cluster are needed. AGE is for how long the\n" +
 			"state is what it is. What is Stale was last heard of so long ago, and is shown as it was then.\n" +
+			"With a path it begins there. With --filter or --status-selector it shows the clusters that pass, and\n" +
+			"the tiers above them; --depth counts what is deeper.\n" +
 			"With --group-by it counts the clusters below instead. Those of which no tier has a row are counted\n" +
 			"too; only by reason and by revision they are told apart.",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Example: "  cascade tree --status-selector ready=false\n" +
+			"  cascade tree 'masters/aws>tenants/shop'\n" +
+			"  cascade tree --depth 1 --filter provider=aws,region!=eu-central-1 --watch\n" +
+			"  cascade tree --group-by version",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path := ""
+			if len(args) > 0 {
+				path = args[0]
+			}
+			view, err := newTreeView(path, o.filter, o.status, o.depth)
+			if err != nil {
+				return err
+			}
+			if o.by != "" && (path != "" || view.filters() || o.depth > 0) {
+				return errors.New("cannot group a part of the tree: use --group-by without a path, --filter, --status-selector and --depth")
+			}
 			cl, err := c.client()
 			if err != nil {
 				return err
 			}
-			wide := output == "wide" && by == ""
-			if by != "" {
-				found, err := loadGroups(cmd.Context(), cl, c.namespace(), by)
-				if err != nil {
-					return err
-				}
-				if output == "" {
-					return printGroups(c.streams.Out, found)
-				}
-				return printAs(c.streams.Out, output, found)
+			print := func(ctx context.Context, out io.Writer) error { return c.tree(ctx, cl, out, view, o) }
+			if o.watch {
+				return c.watchTree(cmd.Context(), cl, print)
 			}
-			root, err := loadTree(cmd.Context(), cl, c.namespace())
-			if err != nil {
-				return err
-			}
-			if output == "" || wide {
-				return errors.Join(printTree(c.streams.Out, root, c.now(), wide), printHeld(c.streams.Out, root.Held))
-			}
-			return printAs(c.streams.Out, output, root)
+			return print(cmd.Context(), c.streams.Out)
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "", "json or yaml instead of a tree; wide for what Rollouts let each child have")
-	cmd.Flags().StringVar(&by, "group-by", "", "count clusters instead, by: "+strings.Join(groupings(), ", "))
+	cmd.Flags().StringVarP(&o.output, "output", "o", "", "json or yaml instead of a tree; wide for what Rollouts let each child have")
+	cmd.Flags().StringVar(&o.by, "group-by", "", "count clusters instead, by: "+strings.Join(groupings(), ", "))
+	cmd.Flags().StringVar(&o.filter, "filter", "", "only clusters with these fields, key=value,key!=value, of: "+strings.Join(treeFields(), ", "))
+	cmd.Flags().StringVar(&o.status, "status-selector", "", "only clusters that are so: ready=false or ready=true")
+	cmd.Flags().IntVar(&o.depth, "depth", 0, "show so many tiers below, and count what is deeper; 0 shows all")
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "print it again whenever it has changed")
 	c.flags.AddFlags(cmd.Flags())
+	_ = cmd.RegisterFlagCompletionFunc("group-by", cobra.FixedCompletions(groupings(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+type treeOptions struct {
+	output, by, filter, status string
+	depth                      int
+	watch                      bool
+}
+
+func (c *cli) tree(ctx context.Context, cl client.Client, out io.Writer, view treeView, o treeOptions) error {
+	if o.by != "" {
+		found, err := loadGroups(ctx, cl, c.namespace(), o.by)
+		if err != nil {
+			return err
+		}
+		if o.output == "" {
+			return printGroups(out, found)
+		}
+		return printAs(out, o.output, found)
+	}
+	root, err := loadTree(ctx, cl, c.namespace())
+	if err != nil {
+		return err
+	}
+	if root, err = view.of(root); err != nil {
+		return err
+	}
+	if o.output == "" || o.output == "wide" {
+		return errors.Join(printTree(out, root, c.now(), o.output == "wide"), printHeld(out, root.Held))
+	}
+	return printAs(out, o.output, root)
 }
 
 // loadTree reads this tier's own report and its Children.
@@ -284,6 +327,9 @@ func printTree(out io.Writer, root *tier, now time.Time, wide bool) error {
 				branch = "└─ "
 			}
 			walk(c, lead, branch)
+		}
+		if t.Below > 0 {
+			add(nil, fmt.Sprintf("%s└─ %d below, %d ready", lead, t.Below, t.BelowReady), "", "", "", "", "", "")
 		}
 		if t.Unlisted > 0 {
 			add(nil, fmt.Sprintf("%s└─ and %d more", lead, t.Unlisted), "", "", "", "", "", "")

@@ -1,6 +1,7 @@
 package kustomization
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,6 +67,7 @@ func (r *Reconciler) tell(run *run, sync apply.Result) {
 		r.event(run, corev1.EventTypeNormal, nil, "%s", changes.String())
 	}
 	if len(sync.Deleted) > 0 {
+		r.tellApproved(run)
 		lines := make([]string, 0, len(sync.Deleted))
 		for _, e := range sync.Deleted {
 			lines = append(lines, e.String()+" deleted")
@@ -73,6 +75,19 @@ func (r *Reconciler) tell(run *run, sync apply.Result) {
 		r.event(run, corev1.EventTypeNormal, nil, "%s", strings.Join(lines, "\n"))
 	}
 }
+
+// tellApproved tells who approved the deletes that were held until now.
+func (r *Reconciler) tellApproved(run *run) {
+	annotations := run.Obj.GetAnnotations()
+	held, known := v1alpha1.HeldOf(run.Obj)
+	if !known || held.Prune == nil || held.Prune.Hash == "" || held.Prune.Hash != annotations[v1alpha1.ApprovePruneAnnotation] {
+		return
+	}
+	r.eventOf(run, reasonPruneApproved, corev1.EventTypeNormal, nil, "%s approved prune plan %s", cmp.Or(annotations[v1alpha1.ApprovedByAnnotation], "somebody"), held.Prune.Hash)
+}
+
+// reasonPruneApproved is the reason of the event that tells of an approval.
+const reasonPruneApproved = "PruneApproved"
 
 // blocked records deletes that are held. Everything else has been done.
 func (r *Reconciler) blocked(run *run, sync apply.Result) *end {

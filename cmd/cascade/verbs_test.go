@@ -1,0 +1,577 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// screen is what a verb prints while it goes on.
+type screen struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	more chan struct{}
+}
+
+func newScreen() *screen { return &screen{more: make(chan struct{}, 1000)} }
+
+func (s *screen) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, err := s.text.Write(p)
+	select {
+	case s.more <- struct{}{}:
+	default:
+	}
+	return n, err
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// shows waits until a text is there.
+func (s *screen) shows(t *testing.T, text string) {
+	t.Helper()
+	late := time.After(30 * time.Second)
+	for !strings.Contains(s.String(), text) {
+		select {
+		case <-s.more:
+		case <-late:
+			t.Fatalf("there is no %q in:\n%s", text, s)
+		}
+	}
+}
+
+// watching runs a verb that goes on, until the test calls what is returned.
+func watching(t *testing.T, run func(context.Context, *cli) error) (*screen, func()) {
+	t.Helper()
+	s := newScreen()
+	c := &cli{streams: genericiooptions.IOStreams{In: strings.NewReader(""), Out: s, ErrOut: s}, flags: genericclioptions.NewConfigFlags(true), now: func() time.Time { return noon }}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, c) }()
+	return s, func() {
+		t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("a person ended it, which is no error: %v", err)
+		}
+	}
+}
+
+// announced tells of each watch that has begun: the fake server has no versions from which
+// one could go on.
+func announced(cl client.WithWatch) (client.WithWatch, chan struct{}) {
+	begun := make(chan struct{}, 10)
+	return interceptor.NewClient(cl, interceptor.Funcs{
+		Watch: func(ctx context.Context, cl client.WithWatch, list client.ObjectList, options ...client.ListOption) (watch.Interface, error) {
+			w, err := cl.Watch(ctx, list, options...)
+			begun <- struct{}{}
+			return w, err
+		},
+	}), begun
+}
+
+func indexed() *fake.ClientBuilder {
+	b := fake.NewClientBuilder().WithScheme(newScheme()).
+		WithIndex(&corev1.Event{}, "involvedObject.kind", func(o client.Object) []string { return []string{o.(*corev1.Event).InvolvedObject.Kind} }).
+		WithIndex(&corev1.Event{}, "involvedObject.name", func(o client.Object) []string { return []string{o.(*corev1.Event).InvolvedObject.Name} })
+	for _, g := range getters() {
+		b = b.WithIndex(g.object(), "metadata.name", nameOf).WithStatusSubresource(g.object())
+	}
+	return b
+}
+
+func TestGetWatch(t *testing.T) {
+	first := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "apps"}}
+	cl, begun := announced(indexed().WithObjects(first, &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "base"}}).Build())
+	chosen, err := choose("ks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, end := watching(t, func(ctx context.Context, c *cli) error {
+		o := newGetOptions()
+		o.namespace, o.watch, o.status = "team", true, "ready=false"
+		return c.get(ctx, cl, chosen, o)
+	})
+	s.shows(t, "base")
+	<-begun
+	set := func(status metav1.ConditionStatus, message string) {
+		t.Helper()
+		if err := cl.Get(t.Context(), client.ObjectKeyFromObject(first), first); err != nil {
+			t.Fatal(err)
+		}
+		meta.SetStatusCondition(&first.Status.Conditions, metav1.Condition{Type: "Ready", Status: status, Reason: "X", Message: message})
+		if err := cl.Status().Update(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(metav1.ConditionFalse, "cannot build")
+	s.shows(t, "cannot build")
+	// A change that nobody sees is none.
+	first.Annotations = map[string]string{"seen": "no"}
+	if err := cl.Update(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	set(metav1.ConditionTrue, "applied")
+	s.shows(t, "applied")
+	if err := cl.Delete(t.Context(), &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "base"}}); err != nil {
+		t.Fatal(err)
+	}
+	s.shows(t, "deleted")
+	end()
+	golden(t, "get-watch.txt", s.String())
+	c, _ := newCLI(t)
+	all, err := choose("all")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := newGetOptions()
+	if o.watch = true; c.get(t.Context(), cl, all, o) == nil {
+		t.Error("several kinds are watched, whose columns differ")
+	}
+}
+
+func anEvent(name, kind, object, of, reason, message string, ago time.Duration) *corev1.Event {
+	return &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: name}, Type: of, Reason: reason, Message: message,
+		InvolvedObject: corev1.ObjectReference{Kind: kind, Namespace: "fleet", Name: object}, LastTimestamp: metav1.NewTime(noon.Add(-ago)),
+	}
+}
+
+func TestEvents(t *testing.T) {
+	l := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "tenants"}, Spec: v1alpha1.LayerSpec{SourceRef: &v1alpha1.SourceReference{Kind: "GitRepository", Name: "repo"}}}
+	c := child("fleet", "shop", nil, nil)
+	c.Spec.ClusterRef = &v1alpha1.LocalReference{Name: "shop"}
+	series := anEvent("e5", "Child", "shop", "Warning", "Unreachable", "no answer", time.Hour)
+	series.Series = &corev1.EventSeries{LastObservedTime: metav1.NewMicroTime(noon.Add(-time.Second))}
+	cl := indexed().WithObjects(l, c, series,
+		anEvent("e1", "Layer", "tenants", "Normal", "Ready", "in place\non all", time.Minute),
+		anEvent("e2", "GitRepository", "repo", "Normal", "NewArtifact", "stored", 2*time.Minute),
+		anEvent("e3", "Child", "bank", "Warning", "PruneBlocked", "too many", 3*time.Minute),
+		anEvent("e4", "Cluster", "shop", "Warning", "ChildRefused", "quota", 4*time.Minute),
+	).Build()
+	for name, tc := range map[string]struct {
+		reason, of, output string
+		types              []string
+		everywhere         bool
+	}{
+		"all":   {reason: "the latest last"},
+		"where": {reason: "then the namespace is a column", everywhere: true},
+		"layer": {reason: "with those of its source", of: "layer/tenants"},
+		"child": {reason: "with those of its Cluster", of: "Child/shop"},
+		"types": {reason: "what is wrong", types: []string{"warning"}},
+		"other": {reason: "of a kind that we do not know", of: "Cluster/shop"},
+		"gone":  {reason: "what is gone had some", of: "child/bank"},
+		"names": {reason: "by cli-runtime's printers", of: "layer/tenants", output: "name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			verb, out := newCLI(t)
+			verb.now = func() time.Time { return noon }
+			o := newEventOptions()
+			if o.namespace, o.of, o.types = "fleet", tc.of, tc.types; tc.everywhere {
+				o.namespace = ""
+			}
+			*o.print.OutputFormat = tc.output
+			if err := verb.events(t.Context(), cl, o); err != nil {
+				t.Fatalf("%s\nevents: %v", tc.reason, err)
+			}
+			golden(t, "events-"+name+".txt", out.String())
+		})
+	}
+	heard, begun := announced(cl)
+	s, end := watching(t, func(ctx context.Context, c *cli) error {
+		o := newEventOptions()
+		o.namespace, o.of, o.watch = "fleet", "layer/tenants", true
+		return c.events(ctx, heard, o)
+	})
+	s.shows(t, "in place")
+	<-begun
+	for _, e := range []*corev1.Event{anEvent("e6", "Child", "bank", "Warning", "Other", "of another", 0), anEvent("e7", "Layer", "tenants", "Warning", "ChildrenNotReady", "new", 0)} {
+		if err := cl.Create(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.shows(t, "ChildrenNotReady")
+	end()
+	golden(t, "events-watch.txt", s.String())
+}
+
+func TestSuspend(t *testing.T) {
+	objects := []client.Object{
+		&kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: "apps", Labels: map[string]string{"kustomize.toolkit.fluxcd.io/name": "root", "kustomize.toolkit.fluxcd.io/namespace": "flux-system"}}},
+		&helmv2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: "mesh"}},
+		&v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: "base"}},
+		&v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: "shop"}},
+		&v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: "bank"}},
+		&sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: "repo"}},
+	}
+	for _, word := range suspendable() {
+		if g, ok := kindOf(word); !ok || *g.suspend(g.object()) {
+			t.Errorf("%s has no spec.suspend, or an empty one is suspended", word)
+		}
+	}
+	cl := indexed().WithObjects(objects...).Build()
+	c, out := newCLI(t)
+	for _, tc := range []struct {
+		kind  string
+		names []string
+	}{{"ks", []string{"apps"}}, {"hr", []string{"mesh"}}, {"layer", nil}, {"children", []string{"shop", "bank"}}, {"git", []string{"repo"}}} {
+		g, _ := kindOf(tc.kind)
+		for _, suspend := range []bool{true, true, false} {
+			found, err := c.toSuspend(t.Context(), cl, g, tc.names)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range found {
+				if err := c.setSuspend(t.Context(), cl, g, o, suspend); err != nil {
+					t.Fatal(err)
+				}
+				is := g.object()
+				if err := cl.Get(t.Context(), client.ObjectKeyFromObject(o), is); err != nil {
+					t.Fatal(err)
+				}
+				if *g.suspend(is) != suspend {
+					t.Errorf("spec.suspend of %s %s is %t, want %t", tc.kind, o.GetName(), !suspend, suspend)
+				}
+			}
+		}
+	}
+	golden(t, "suspend.txt", out.String())
+	g, _ := kindOf("layer")
+	if _, err := c.toSuspend(t.Context(), cl, g, []string{"base", "typo"}); err == nil || !strings.Contains(err.Error(), "typo") {
+		t.Errorf("a name that does not exist: %v, want no object touched", err)
+	}
+}
+
+func TestTreeView(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, path, filter, status string
+		depth                        int
+		invalid                      bool
+	}{
+		"depth":     {reason: "what is deeper is counted", depth: 1},
+		"not-ready": {reason: "with the tiers above, and without counts of clusters that nobody knows", status: "ready=false"},
+		"path":      {reason: "from a tier down", path: "masters/aws>tenants/shop"},
+		"region":    {reason: "by what rows have", filter: "region!=eu-west-1,provider=aws"},
+		"nowhere":   {reason: "a typo is an error", path: "masters/gcp", invalid: true},
+		"field":     {reason: "a field that rows do not have passes nothing", filter: "zone=a", invalid: true},
+		"condition": {reason: "of what is below only ready is known", status: "stalled=true", invalid: true},
+		"negative":  {reason: "no such depth", depth: -1, invalid: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var objects []client.Object
+			for _, c := range silentFleet() {
+				objects = append(objects, c)
+			}
+			if tc.path != "" {
+				objects = fleet(t)
+			}
+			c, out := newCLI(t)
+			c.now = func() time.Time { return noon }
+			view, err := newTreeView(tc.path, tc.filter, tc.status, tc.depth)
+			if err == nil {
+				err = c.tree(t.Context(), indexed().WithObjects(objects...).Build(), out, view, treeOptions{})
+			}
+			if (err != nil) != tc.invalid {
+				t.Fatalf("%s\ntree: %v", tc.reason, err)
+			}
+			if err == nil {
+				golden(t, "tree-view-"+name+".txt", out.String())
+			}
+		})
+	}
+}
+
+func TestTreeWatch(t *testing.T) {
+	cl, begun := announced(indexed().WithObjects(fleet(t)...).Build())
+	s, end := watching(t, func(ctx context.Context, c *cli) error {
+		return c.watchTree(ctx, cl, func(ctx context.Context, out io.Writer) error {
+			view, err := newTreeView("", "", "", 1)
+			if err != nil {
+				return err
+			}
+			return c.tree(ctx, cl, out, view, treeOptions{})
+		})
+	})
+	s.shows(t, "masters/new")
+	for range 3 {
+		<-begun
+	}
+	if err := cl.Create(t.Context(), child("masters", "gcp", nil, nil)); err != nil {
+		t.Fatal(err)
+	}
+	s.shows(t, "masters/gcp")
+	end()
+	golden(t, "tree-watch.txt", s.String())
+}
+
+func TestChildren(t *testing.T) {
+	first, last := metav1.NewTime(noon.Add(48*time.Hour)), metav1.NewTime(noon.Add(90*24*time.Hour))
+	lapsed := metav1.NewTime(noon.Add(-time.Hour))
+	var objects []client.Object
+	for i, c := range silentFleet() {
+		c.Labels = map[string]string{v1alpha1.OwnerLabel: "platform", "environment": "production"}
+		c.Status.Region, c.Status.Endpoint = "eu-central-1", fmt.Sprintf("api-%d.example.com", i)
+		c.Status.Identity = &v1alpha1.ChildIdentity{KubeSystemUID: fmt.Sprintf("uid-%d", i)}
+		c.Status.Layers = []v1alpha1.ChildLayer{{Name: "base", Revision: shaOne, Ready: true, Reason: "Succeeded"}, {Name: "agents", Revision: shaTwo, Reason: "SeedFailed"}}
+		c.Status.Credentials = []v1alpha1.ChildCredential{{Name: "git", ExpiresAt: &last}, {Name: "cloud", ExpiresAt: &first}, {Name: "token"}}
+		objects = append(objects, c)
+	}
+	objects[2].(*v1alpha1.Child).Status.Credentials[0].ExpiresAt = &lapsed
+	for name, revision := range map[string]string{"base": shaTwo, "agents": shaTwo} {
+		l := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: "masters", Name: name}}
+		l.Status.Revision = revision
+		objects = append(objects, l)
+	}
+	cl := indexed().WithObjects(objects...).Build()
+	for name, o := range map[string]childrenOptions{
+		"table.txt":     {namespace: "masters"},
+		"wide.txt":      {output: "wide", recursive: true},
+		"export.json":   {output: "json", recursive: true},
+		"export.yaml":   {output: "yaml", selector: "environment=staging"},
+		"no-header.txt": {noHeader: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, out := newCLI(t)
+			c.now = func() time.Time { return noon }
+			if err := c.children(t.Context(), cl, o); err != nil {
+				t.Fatal(err)
+			}
+			golden(t, "children-"+name, out.String())
+		})
+	}
+	c, _ := newCLI(t)
+	if c.children(t.Context(), cl, childrenOptions{output: "csv"}) == nil {
+		t.Error("an unknown format is printed")
+	}
+}
+
+// TestChildrenFields: a field of the export never goes without another schema.
+func TestChildrenFields(t *testing.T) {
+	text, err := json.Marshal(exported{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `{"path":"","namespace":"","name":"","ready":false,"reason":"","since":null,"behind":0}`; string(text) != want {
+		t.Errorf("the fields that each cluster has are %s, want %s: another meaning needs another schema than %s", text, want, exportSchema)
+	}
+}
+
+func TestTrace(t *testing.T) {
+	labelled := func(o client.Object, group, namespace, name string) client.Object {
+		o.SetLabels(map[string]string{group + "/name": name, group + "/namespace": namespace})
+		return o
+	}
+	repo := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "flux-system", Name: "fleet"}, Spec: sourcev1.GitRepositorySpec{URL: "https://git.example.com/fleet"}}
+	repo.Status.Artifact = &fluxmeta.Artifact{Revision: shaTwo}
+	repo.Status.Conditions = conditions("Ready", metav1.ConditionTrue, "Succeeded", "stored artifact", time.Hour)
+	root := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "flux-system", Name: "root"}, Spec: kustomizev1.KustomizationSpec{Path: "./root", SourceRef: kustomizev1.CrossNamespaceSourceReference{Kind: "GitRepository", Name: "fleet"}}}
+	root.Status.LastAppliedRevision = shaTwo
+	labelled(root, "kustomize.toolkit.fluxcd.io", "flux-system", "root")
+	apps := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "flux-system", Name: "apps"}, Spec: kustomizev1.KustomizationSpec{Path: "./apps", Suspend: true, SourceRef: kustomizev1.CrossNamespaceSourceReference{Kind: "GitRepository", Name: "fleet"}}}
+	apps.Status.LastAppliedRevision = shaOne
+	apps.Status.Conditions = conditions("Ready", metav1.ConditionFalse, "BuildFailed", "cannot build", time.Minute)
+	labelled(apps, "kustomize.toolkit.fluxcd.io", "flux-system", "root")
+	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "owner"}}
+	labelled(owner, "kustomize.toolkit.fluxcd.io", "flux-system", "apps")
+	owned := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "owned", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: "1"}}}}
+	seeded := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "seeded"}}
+	labelled(seeded, v1alpha1.LayerLabelGroup, "fleet", "tenants")
+	bare := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "bare"}}
+	orphan := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orphan"}}
+	labelled(orphan, "helm.toolkit.fluxcd.io", "shop", "gone")
+	cluster := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": map[string]any{"namespace": "fleet", "name": "shop"}}}
+	labelled(cluster, "kustomize.toolkit.fluxcd.io", "flux-system", "apps")
+	kid := child("fleet", "shop", nil, nil)
+	kid.Spec.ClusterRef = &v1alpha1.LocalReference{Name: "shop"}
+	scheme := newScheme()
+	scheme.AddKnownTypeWithName(schema.GroupVersionKind{Group: "cluster.x-k8s.io", Version: "v1beta2", Kind: "Cluster"}, &unstructured.Unstructured{})
+	scheme.AddKnownTypeWithName(schema.GroupVersionKind{Group: "cluster.x-k8s.io", Version: "v1beta2", Kind: "ClusterList"}, &unstructured.UnstructuredList{})
+	mapper := meta.NewDefaultRESTMapper(append(scheme.PrioritizedVersionsAllGroups(), schema.GroupVersion{Group: "cluster.x-k8s.io", Version: "v1beta2"}))
+	for gvk := range scheme.AllKnownTypes() {
+		mapper.Add(gvk, meta.RESTScopeNamespace)
+	}
+	cl := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(repo, root, apps, owner, owned, seeded, bare, orphan, cluster, kid).Build()
+	for name, tc := range map[string]struct {
+		reason string
+		kind   schema.GroupVersionKind
+		key    client.ObjectKey
+	}{
+		"owned":  {"by its owner, to the Kustomization that begins all", corev1.SchemeGroupVersion.WithKind("Secret"), client.ObjectKey{Namespace: "shop", Name: "owned"}},
+		"seeded": {"by the tier above", corev1.SchemeGroupVersion.WithKind("ConfigMap"), client.ObjectKey{Namespace: "shop", Name: "seeded"}},
+		"bare":   {"by nobody", corev1.SchemeGroupVersion.WithKind("ConfigMap"), client.ObjectKey{Namespace: "shop", Name: "bare"}},
+		"orphan": {"by what is gone", corev1.SchemeGroupVersion.WithKind("ConfigMap"), client.ObjectKey{Namespace: "shop", Name: "orphan"}},
+		"child":  {"by its Cluster", v1alpha1.GroupVersion.WithKind("Child"), client.ObjectKey{Namespace: "fleet", Name: "shop"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			steps, err := trace(t.Context(), cl, tc.kind, tc.key, noon)
+			if err != nil {
+				t.Fatalf("%s\ntrace: %v", tc.reason, err)
+			}
+			var out bytes.Buffer
+			if err := printTrace(&out, steps); err != nil {
+				t.Fatal(err)
+			}
+			golden(t, "trace-"+name+".txt", out.String())
+		})
+	}
+	if _, err := trace(t.Context(), cl, corev1.SchemeGroupVersion.WithKind("ConfigMap"), client.ObjectKey{Namespace: "shop", Name: "none"}, noon); err == nil {
+		t.Error("what does not exist is traced")
+	}
+}
+
+func TestDiffRefuses(t *testing.T) {
+	oci := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "oci"}, Spec: kustomizev1.KustomizationSpec{SourceRef: kustomizev1.CrossNamespaceSourceReference{Kind: "OCIRepository", Name: "x"}}}
+	git := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "git"}, Spec: kustomizev1.KustomizationSpec{SourceRef: kustomizev1.CrossNamespaceSourceReference{Kind: "GitRepository", Namespace: "sources", Name: "x"}}}
+	agents := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "agents"}}
+	cl := indexed().WithObjects(oci, git, agents, child("fleet", "shop", nil, nil)).Build()
+	for name, tc := range map[string]struct {
+		reason, kind, name  string
+		owner, child, error string
+	}{
+		"Git":     {"its own source is the one", "kustomization", "git", "Kustomization/fleet/git", "", ""},
+		"OCI":     {"an artifact has no commits", "kustomization", "oci", "", "", "OCIRepository"},
+		"Agents":  {"nothing of Git is in it", "layer", "agents", "", "", "it has no source"},
+		"Child":   {"all layers in it", "child", "shop", "", "fleet/shop", ""},
+		"Missing": {"no such object", "child", "toys", "", "", "cannot read Child"},
+	} {
+		p := planned{}
+		owner, child, err := diffOf(t.Context(), cl, tc.kind, client.ObjectKey{Namespace: "fleet", Name: tc.name}, &p)
+		if (err != nil) != (tc.error != "") || err != nil && !strings.Contains(err.Error(), tc.error) || owner != tc.owner || child != tc.child {
+			t.Errorf("%s: %s\ngot %q, %q, %v", name, tc.reason, owner, child, err)
+		}
+		if name == "Git" && (p.source != "x" || p.sourceNamespace != "sources") {
+			t.Errorf("the source is %s/%s", p.sourceNamespace, p.source)
+		}
+	}
+	c, _ := newCLI(t)
+	for kind, want := range map[string]string{"hr": "only the agent renders charts", "git": "use kustomization, layer or child"} {
+		if err := c.diff(t.Context(), kind, "x", planned{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("diff %s: %v, want %q before any cluster is asked", kind, err, want)
+		}
+	}
+}
+
+func TestLogs(t *testing.T) {
+	const log = `{"level":"info","ts":"2026-09-01T12:00:00Z","msg":"Reconciliation finished","controllerKind":"Kustomization","namespace":"team","name":"apps"}
+{"level":"debug","ts":"2026-09-01T12:00:01Z","msg":"nothing","controllerKind":"Child","namespace":"fleet","name":"shop"}
+{"level":"error","ts":"2026-09-01T12:00:02Z","msg":"Reconciler error","error":"no route","controllerKind":"Child","namespace":"fleet","name":"shop"}
+{"level":"info","ts":"2026-09-01T12:00:03Z","msg":"starting"}
+panic: what a process says that dies
+
+`
+	for name, tc := range map[string]struct {
+		reason  string
+		options logOptions
+		want    []int
+	}{
+		"All":       {"each line", logOptions{}, []int{0, 1, 2, 3, 4}},
+		"Level":     {"and above; a line without a level does not pass", logOptions{level: "info"}, []int{0, 2, 3}},
+		"Errors":    {"what a person looks for", logOptions{level: "error"}, []int{2}},
+		"Object":    {"of one object", logOptions{of: "child/shop"}, []int{1, 2}},
+		"Namespace": {"of another namespace", logOptions{of: "ks/other/apps"}, nil},
+		"Words":     {"by any word for the kind", logOptions{of: "ks/team/apps"}, []int{0}},
+		"Foreign":   {"of a kind that we do not know", logOptions{of: "Pod/x"}, nil},
+	} {
+		f, err := tc.options.filter()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		p := &logPrinter{to: &out, filter: f, raw: true}
+		if err := p.copy("agent-1", strings.NewReader(log)); err != nil {
+			t.Fatal(err)
+		}
+		want := ""
+		for _, i := range tc.want {
+			want += strings.Split(log, "\n")[i] + "\n"
+		}
+		if out.String() != want {
+			t.Errorf("%s: %s\ngot:\n%swant:\n%s", name, tc.reason, out.String(), want)
+		}
+	}
+	var out bytes.Buffer
+	p := &logPrinter{to: &out, withPod: true}
+	if err := p.copy("agent-1", strings.NewReader(log+strings.Repeat("x", 3*mostLine)+"\nend\n")); err != nil {
+		t.Fatal(err)
+	}
+	text := out.String()
+	if long := strings.Repeat("x", mostLine); !strings.Contains(text, long+"\nend\n") {
+		t.Error("a line without an end is not cut, or what is behind it is lost")
+	} else {
+		text = strings.Replace(text, long, "(a long line)", 1)
+	}
+	golden(t, "logs.txt", text)
+	if err := p.copy("agent-1", broken{}); err == nil {
+		t.Error("a log that breaks off is no error")
+	}
+	for _, o := range []logOptions{{level: "loud"}, {of: "child"}, {of: "child//shop"}, {of: "a/b/c/d"}, {output: "xml"}} {
+		if _, err := o.filter(); err == nil {
+			t.Errorf("%+v is taken", o)
+		}
+	}
+}
+
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, errors.New("the connection is gone") }
+
+func TestCompletion(t *testing.T) {
+	cl := indexed().WithObjects(child("fleet", "shop", nil, nil), child("fleet", "bank", nil, nil), child("other", "toys", nil, nil)).Build()
+	g, _ := kindOf("child")
+	if got := fmt.Sprint(namesOf(t.Context(), cl, g, "fleet")); got != "[bank shop]" {
+		t.Errorf("names are %s", got)
+	}
+	c, _ := newCLI(t)
+	complete := c.completeKindAndName(suspendable)
+	if words, _ := complete(nil, nil, "ku"); fmt.Sprint(words) != "[kustomization]" {
+		t.Errorf("kinds that begin with ku are %v", words)
+	}
+	if words, _ := complete(nil, []string{"child", "shop"}, ""); words != nil {
+		t.Errorf("a third argument is completed with %v", words)
+	}
+}
+
+// TestCompletionHangs: a cluster that does not answer does not hold the terminal.
+func TestCompletionHangs(t *testing.T) {
+	// Nothing answers there; that is found out at once, or never.
+	server := "https://192.0.2.1:6443"
+	flags := genericclioptions.NewConfigFlags(true)
+	flags.APIServer = &server
+	c := &cli{streams: genericiooptions.NewTestIOStreamsDiscard(), flags: flags, now: time.Now}
+	g, _ := kindOf("child")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if names := c.names(ctx, g, ""); names != nil {
+		t.Errorf("names are %v", names)
+	}
+}

@@ -1,0 +1,152 @@
+package remote
+
+import (
+	"cmp"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/plan"
+)
+
+// Events of Children and Layers are found by comparing the status that was written with the
+// one before. A reconcile that writes no status tells nothing, and one that changes counts,
+// messages or ages tells nothing either.
+
+// transition is what became of an object, for an event. docs/events.md has all reasons.
+type transition struct{ kind, reason, message string }
+
+// Reasons of events that no condition has.
+const (
+	eventConnected       = "Connected"
+	eventSeeded          = "Seeded"
+	eventReady           = "Ready"
+	eventHeardAgain      = "HeardAgain"
+	eventResumed         = "Resumed"
+	eventSupersededEnded = "SupersededEnded"
+	eventPruneApproved   = "PruneApproved"
+	eventRemovalApproved = "RemovalApproved"
+)
+
+// calm reports whether a reason says that something takes its time, or that a person wants
+// it so; every other one is a fault.
+func calm(reason string) bool {
+	switch reason {
+	case v1alpha1.ReasonSucceeded, v1alpha1.ReasonProgressing, v1alpha1.ReasonSuspended, v1alpha1.ReasonPaused, v1alpha1.ReasonClusterNotReady,
+		v1alpha1.ReasonClusterDeleting, v1alpha1.ReasonNoLayer, v1alpha1.ReasonNoChildren, v1alpha1.ReasonDependencyNotReady, v1alpha1.ReasonRolloutPending,
+		v1alpha1.ReasonAwaitingApproval, v1alpha1.ReasonHandOverPending, v1alpha1.ReasonProviderNotReady:
+		return true
+	}
+	return false
+}
+
+func kindOfEvent(reason string) string {
+	if calm(reason) {
+		return corev1.EventTypeNormal
+	}
+	return corev1.EventTypeWarning
+}
+
+// childTransitions are the events of a change of a child's status. What is on its way is no
+// news: each commit would be some, for each child.
+func childTransitions(before, after *v1alpha1.Child) []transition {
+	var all []transition
+	told := map[string]bool{v1alpha1.ReasonProgressing: true}
+	tell := func(reason, format string, args ...any) {
+		if !told[reason] {
+			told[reason] = true
+			all = append(all, transition{kindOfEvent(reason), reason, fmt.Sprintf(format, args...)})
+		}
+	}
+	for _, of := range []struct{ condition, reached, message string }{
+		{v1alpha1.ConnectedCondition, eventConnected, "the API server answers, and is the cluster that is on record"},
+		{v1alpha1.SeededCondition, eventSeeded, "all layers are in place"},
+		{v1alpha1.ReadyCondition, eventReady, "connected, seeded, and its agent reports ready"},
+	} {
+		was, is := meta.FindStatusCondition(before.Status.Conditions, of.condition), meta.FindStatusCondition(after.Status.Conditions, of.condition)
+		switch {
+		case is == nil, was != nil && was.Status == is.Status && was.Reason == is.Reason:
+		case is.Status == metav1.ConditionTrue && (was == nil || was.Status != metav1.ConditionTrue):
+			all = append(all, transition{corev1.EventTypeNormal, of.reached, of.message})
+		case is.Status != metav1.ConditionTrue:
+			tell(is.Reason, "%s", is.Message)
+		}
+	}
+	for i := range after.Status.Layers {
+		is := &after.Status.Layers[i]
+		was := entryOf(before, is.Name)
+		if !is.Ready && (was == nil || was.Reason != is.Reason || was.Ready) {
+			tell(is.Reason, "layer %s: %s", is.Name, is.Message)
+		}
+		if hash := heldPrune(was); hash != "" && heldPrune(is) != hash && after.Annotations[v1alpha1.ApprovePruneAnnotation] == hash {
+			all = append(all, transition{corev1.EventTypeNormal, eventPruneApproved, fmt.Sprintf("%s approved prune plan %s of layer %s", approver(after), hash, is.Name)})
+		}
+	}
+	switch was, is := before.Status.HeardAt, after.Status.HeardAt; {
+	case was == nil && is != nil:
+		tell(v1alpha1.ReasonStale, "not heard of for more than three intervals: what is known of it is old")
+	case was != nil && is == nil && meta.IsStatusConditionTrue(after.Status.Conditions, v1alpha1.ConnectedCondition):
+		all = append(all, transition{corev1.EventTypeNormal, eventHeardAgain, "heard of again"})
+	}
+	switch was, is := before.Status.SupersededBy, after.Status.SupersededBy; {
+	case was == nil && is != nil:
+		tell(v1alpha1.ReasonSuperseded, "another process, %s, took the child over", is.Holder)
+	case was != nil && is == nil && after.Status.Identity != nil:
+		all = append(all, transition{corev1.EventTypeNormal, eventSupersededEnded, "this tier writes to the child again"})
+	}
+	return all
+}
+
+func heldPrune(entry *v1alpha1.ChildLayer) string {
+	if entry == nil || entry.Held == nil || entry.Held.Prune == nil {
+		return ""
+	}
+	return entry.Held.Prune.Hash
+}
+
+// approver is who approved, as the command line found out.
+func approver(o metav1.Object) string {
+	return cmp.Or(o.GetAnnotations()[v1alpha1.ApprovedByAnnotation], "somebody")
+}
+
+// layerTransitions are the events of a change of a layer's status.
+func layerTransitions(before, after *v1alpha1.Layer) []transition {
+	var all []transition
+	was, is := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ReadyCondition), meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ReadyCondition)
+	if is != nil && (was == nil || was.Status != is.Status || was.Reason != is.Reason) {
+		message := is.Message
+		if after.Status.Revision != "" {
+			message = after.Status.Revision + ": " + message
+		}
+		reason := is.Reason
+		if is.Status == metav1.ConditionTrue && reason == v1alpha1.ReasonSucceeded {
+			reason = eventReady
+		}
+		if was != nil && was.Reason == v1alpha1.ReasonSuspended {
+			all = append(all, transition{corev1.EventTypeNormal, eventResumed, "it is pushed again"})
+		}
+		all = append(all, transition{kindOfEvent(is.Reason), reason, message})
+	}
+	old, now := before.Status.Removal, after.Status.Removal
+	held := func(r *v1alpha1.Removal) bool { return r != nil && r.Held }
+	switch {
+	case held(now) && !held(old):
+		// Once, however many join it.
+		all = append(all, transition{corev1.EventTypeWarning, v1alpha1.ReasonRemovalHeld, plan.RemovalMessage(after)})
+	case held(old) && !held(now) && old.Hash != "" && after.Annotations[v1alpha1.ApproveRemovalAnnotation] == old.Hash:
+		all = append(all, transition{corev1.EventTypeNormal, eventRemovalApproved, fmt.Sprintf("%s approved the removal %s", approver(after), old.Hash)})
+	}
+	return all
+}
+
+// recordAll writes events of an object.
+func recordAll(events record.EventRecorder, o runtime.Object, all []transition) {
+	for _, t := range all {
+		events.Event(o, t.kind, t.reason, short(t.message))
+	}
+}
