@@ -30,7 +30,7 @@ import (
 // described keeps what is registered.
 type described struct{ rows []string }
 
-var description = regexp.MustCompile(`(?s)^Desc\{fqName: "([^"]*)", help: "(.*)", constLabels: \{(.*?)\}, variableLabels: \{(.*)\}\}$`)
+var description = regexp.MustCompile(`(?s)^Desc\{fqName: "([^"]*)", help: "(.*)", unit: "[^"]*", constLabels: \{(.*?)\}, variableLabels: \{(.*)\}\}$`)
 
 func (d *described) Register(c prometheus.Collector) error {
 	descs := make(chan *prometheus.Desc, 64)
