@@ -36,7 +36,7 @@ build-demo: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/
 build-landing: build-demo $(BIN)/flux $(BIN)/kubectl $(BIN)/providers/aws ## what the tests of make test run
 
 .PHONY: build-e2e
-build-e2e: prerequisites-monitoring build-landing $(BIN)/capi-manager-next $(BIN)/helm $(BIN)/clusterctl $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure $(BIN)/components/published ## everything that the tests run
+build-e2e: build-landing $(BIN)/capi-manager-next $(BIN)/helm $(BIN)/clusterctl $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure $(BIN)/components/published ## everything that the tests run
 
 $(BIN)/controlplane: $(shell git ls-files e2e/controlplane 2>/dev/null | grep -v _test.go)
 	@mkdir -p $(BIN)
@@ -289,12 +289,6 @@ prerequisites: ## installs what the tests need from Debian's packages, if it is 
 	command -v ssh >/dev/null || missing="$$missing openssh-client"; \
 	test -x "$$(git --exec-path)/git-http-backend" || missing="$$missing git"; \
 	test -z "$$missing" || { echo "installing$$missing"; apt-get update -q && apt-get install -qy --no-install-recommends $$missing; }
-
-# What scrapes children, and tries the rules of alerts.
-.PHONY: prerequisites-monitoring
-prerequisites-monitoring: ## installs Prometheus from Debian's packages, if it is missing
-	@command -v prometheus >/dev/null && command -v promtool >/dev/null || { echo "installing prometheus"; \
-		apt-get update -q && apt-get install -qy --no-install-recommends prometheus; }
 
 # In this order failures show early: what reads the sources, what runs without a
 # control plane, and then the scenarios.
