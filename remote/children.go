@@ -110,6 +110,10 @@ type Children struct {
 	// tell by itself that it is.
 	ObserveInterval time.Duration
 
+	// Scrapes is what the parent is to be allowed in each child beside its layers, so that the
+	// child's metrics can be read; nil if nobody reads them.
+	Scrapes *link.Permission
+
 	// Allowed is what kubeconfigs may have besides an address and credentials.
 	Allowed capibridge.Allowed
 	// OfConfigMap asks the cloud that a ConfigMap names where a cluster is, and wraps the
@@ -312,10 +316,11 @@ func (r *Children) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		child.Status.ObservedGeneration = child.Generation
 		child.Status.LastHandledReconcileAt = child.Annotations[fluxmeta.ReconcileRequestAnnotation]
 	}
+	recorded := current.recorded
 	if rerr := current.writeStatus(ctx); rerr != nil {
 		return ctrl.Result{}, errors.Join(err, rerr)
 	}
-	r.Metrics.observe(child)
+	r.Metrics.observe(recorded, child, r.Now())
 	return result, err
 }
 
@@ -331,7 +336,6 @@ func isBefore(o client.Object, version string) bool {
 
 func (r *Children) forget(key types.NamespacedName) {
 	r.Connections.Forget(key)
-	r.Metrics.forget(key)
 	r.inUse.set(key, nil)
 	r.Snapshots.Retain(holderOf(key))
 	r.mu.Lock()

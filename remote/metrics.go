@@ -1,54 +1,49 @@
 package remote
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/remote/report"
 )
 
-// Metrics of the children, one series each for connected, seeded and ready.
-type Metrics struct {
-	state *prometheus.GaugeVec
-	below *prometheus.GaugeVec
-}
+// Metrics are what is counted while children are reconciled. What stands in them a Fleet
+// tells.
+type Metrics struct{ seeded prometheus.Histogram }
 
 // NewMetrics registers the metrics.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
-	m := &Metrics{
-		state: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "cascade_child_condition",
-			Help: "1 if the condition of the child is true.",
-		}, []string{"namespace", "name", "condition"}),
-		below: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "cascade_child_clusters",
-			Help: "Clusters below the child as its agent reports them, all and ready ones.",
-		}, []string{"namespace", "name", "state"}),
-	}
-	registry.MustRegister(m.state, m.below)
+	m := &Metrics{seeded: prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "cascade_seed_duration_seconds",
+		Help:    "Time from the first contact with a child until all its layers were in place for the first time.",
+		Buckets: prometheus.ExponentialBuckets(1, 3, 8),
+	})}
+	registry.MustRegister(m.seeded)
 	return m
 }
 
-func (m *Metrics) observe(child *v1alpha1.Child) {
-	for _, kind := range []string{v1alpha1.ConnectedCondition, v1alpha1.SeededCondition, v1alpha1.ReadyCondition} {
-		value := 0.0
-		if meta.IsStatusConditionTrue(child.Status.Conditions, kind) {
-			value = 1
-		}
-		m.state.WithLabelValues(child.Namespace, child.Name, kind).Set(value)
+// observe is told of a child before and after a reconcile.
+func (m *Metrics) observe(before, after *v1alpha1.Child, now time.Time) {
+	if m == nil || before.Status.Identity == nil || !meta.IsStatusConditionTrue(after.Status.Conditions, v1alpha1.SeededCondition) {
+		return
 	}
-	var counts v1alpha1.ReportCounts
-	if below := report.CountsBelow(child); below != nil {
-		counts = *below
+	connected := meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ConnectedCondition)
+	if was := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.SeededCondition); was == nil || was.Status == "True" || connected == nil {
+		return
 	}
-	m.below.WithLabelValues(child.Namespace, child.Name, "total").Set(float64(counts.Total))
-	m.below.WithLabelValues(child.Namespace, child.Name, "ready").Set(float64(counts.Ready))
+	if neverSeeded(before) {
+		m.seeded.Observe(max(0, now.Sub(connected.LastTransitionTime.Time).Seconds()))
+	}
 }
 
-func (m *Metrics) forget(key types.NamespacedName) {
-	labels := prometheus.Labels{"namespace": key.Namespace, "name": key.Name}
-	m.state.DeletePartialMatch(labels)
-	m.below.DeletePartialMatch(labels)
+// neverSeeded reports whether some layer of a child was never applied completely.
+func neverSeeded(child *v1alpha1.Child) bool {
+	for i := range child.Status.Layers {
+		if child.Status.Layers[i].Digest == "" {
+			return true
+		}
+	}
+	return len(child.Status.Layers) == 0
 }

@@ -13,9 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/remote/link"
 	"github.com/cascade-gitops/cascade/remote/report"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 	"github.com/cascade-gitops/cascade/remote/tenure"
@@ -159,6 +161,7 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 	}
 	r.observe(ctx, session, found, selected)
 	r.proven(selected)
+	r.permit(ctx, session, cluster.Paused)
 	if err := r.publish(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -170,6 +173,17 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 		result.RequeueAfter = min(result.RequeueAfter, max(wait, progressPause))
 	}
 	return result, nil
+}
+
+// permit lets the parent read the metrics of a child that has its layers. Without it nothing
+// else of the child is worse, so that a failure is told in the log, and by who reads.
+func (r *run) permit(ctx context.Context, session *link.Session, paused bool) {
+	if r.Scrapes == nil || paused || r.child.Spec.InCluster || !meta.IsStatusConditionTrue(r.child.Status.Conditions, v1alpha1.SeededCondition) {
+		return
+	}
+	if err := session.Permit(ctx, *r.Scrapes); err != nil {
+		log.FromContext(ctx).Error(err, "cannot let this tier read the metrics of a child", "child", r.key())
+	}
 }
 
 // next says when to reconcile again: for what the conditions say, and before that for a

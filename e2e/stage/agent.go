@@ -2,6 +2,7 @@ package stage
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -46,6 +47,8 @@ type AgentOptions struct {
 	Name string
 	// Flags besides those that it needs here.
 	Flags []string
+	// Guarded: its metrics are served over TLS to those whom the API server lets.
+	Guarded bool
 }
 
 // StartAgent runs the agent of a tier, as its administrator, with these flags
@@ -85,6 +88,9 @@ func (t *Tier) startAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 		return nil, fmt.Errorf("cannot open log of the agent: %w", err)
 	}
 	defer output.Close()
+	if o.Guarded {
+		o.Flags = append([]string{"--metrics-auth=kubernetes"}, o.Flags...)
+	}
 	a.cmd = exec.Command(o.Program, append([]string{
 		"agent", "--metrics-addr", a.metrics, "--profiling", "--health-addr", health, fmt.Sprintf("--enable-leader-election=%t", o.Name != ""),
 		"--agent-image", Image, "--storage-path", filepath.Join(t.Dir, "storage"+o.Name),
@@ -107,16 +113,25 @@ func (t *Tier) startAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 	t.stage.agents = append(t.stage.agents, a)
 	t.stage.mu.Unlock()
 	// Both ports have to be its own: another process that has one may answer in its place.
-	for _, url := range []string{"http://" + health + "/readyz", "http://" + a.metrics + "/metrics"} {
-		if err := a.await(ctx, url); err != nil {
-			return a, err
-		}
+	metrics, status := "http://"+a.metrics+"/metrics", http.StatusOK
+	if o.Guarded {
+		metrics, status = "https://"+a.metrics+"/metrics", http.StatusUnauthorized
 	}
-	return a, nil
+	if err := a.await(ctx, "http://"+health+"/readyz", http.StatusOK); err != nil {
+		return a, err
+	}
+	return a, a.await(ctx, metrics, status)
 }
 
-// await waits until a URL of the agent answers well, while the agent runs.
-func (a *Agent) await(ctx context.Context, url string) error {
+// Metrics is the address of the agent's port for metrics and profiles.
+func (a *Agent) Metrics() string { return a.metrics }
+
+// await waits until a URL of the agent answers with a status, while the agent runs. Nobody
+// signed its certificate.
+func (a *Agent) await(ctx context.Context, url string, status int) error {
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+	defer transport.CloseIdleConnections()
+	asking := &http.Client{Transport: transport}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -126,9 +141,9 @@ func (a *Agent) await(ctx context.Context, url string) error {
 		if err != nil {
 			return err
 		}
-		if answer, err := http.DefaultClient.Do(request); err == nil {
+		if answer, err := asking.Do(request); err == nil {
 			_ = answer.Body.Close()
-			if answer.StatusCode == http.StatusOK && a.Running() {
+			if answer.StatusCode == status && a.Running() {
 				return nil
 			}
 		}

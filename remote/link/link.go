@@ -33,6 +33,14 @@ type Link struct {
 	// heard is when the recorded cluster was last heard of; see report.Contact.
 	heard  time.Time
 	proven bool
+	// answers: the recorded cluster answered the last probe.
+	answers bool
+	// broken: the last probe failed, as several before it.
+	broken bool
+	// unpermitted: the child refused what the parent is to have a right to beside its
+	// layers; it is looked into after permitAt.
+	unpermitted bool
+	permitAt    time.Time
 
 	// source of the kubeconfig that is used, and endpoint, which identifies its server,
 	// server name and CA.

@@ -37,6 +37,9 @@ const (
 	// mostProbes run at the same time, besides mostSlowProbes of children that failed.
 	mostProbes     = 64
 	mostSlowProbes = 1024
+	// permitPause is the shortest time between two looks at what the parent may do in a
+	// child beside its layers.
+	permitPause = time.Minute
 )
 
 // Pool is the pool of connections to children. A goroutine for each child
@@ -126,6 +129,26 @@ func (c *Pool) Heard(key types.NamespacedName) (at time.Time, proven bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.heard, l.proven
+}
+
+// Broken counts the children whose breaker is open: they did not answer several times in a
+// row.
+func (c *Pool) Broken() int {
+	c.mu.Lock()
+	links := make([]*Link, 0, len(c.links))
+	for _, l := range c.links {
+		links = append(links, l)
+	}
+	c.mu.Unlock()
+	n := 0
+	for _, l := range links {
+		l.mu.Lock()
+		if l.broken {
+			n++
+		}
+		l.mu.Unlock()
+	}
+	return n
 }
 
 // Forget ends the calls to a child that are on their way, closes its connection

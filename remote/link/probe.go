@@ -125,6 +125,7 @@ func (l *Link) probe(q Request) {
 // noteContact notes when the child was heard of, after a probe that it answered. The caller
 // holds the lock.
 func (l *Link) noteContact(q Request, a *Result) {
+	l.answers, l.broken = a.Err == nil && a.Identity == q.Recorded, l.failures >= breakAfter
 	switch {
 	case a.Err != nil || a.Identity != q.Recorded:
 	case !q.Agent:

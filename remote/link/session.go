@@ -2,7 +2,6 @@ package link
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -265,28 +264,13 @@ func writeAccess(ctx context.Context, admin *apply.Cluster, objects []*unstructu
 func (l *Link) allowed(ctx context.Context, rule rbacv1.PolicyRule) error {
 	ctx, cancel := context.WithTimeout(ctx, rightsWait)
 	defer cancel()
-	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: rule.Verbs[len(rule.Verbs)-1], Group: rule.APIGroups[0], Resource: rule.Resources[0]},
-	}}
+	what := authorizationv1.ResourceAttributes{Verb: rule.Verbs[len(rule.Verbs)-1], Group: rule.APIGroups[0], Resource: rule.Resources[0]}
 	if len(rule.ResourceNames) > 0 {
-		review.Spec.ResourceAttributes.Name = rule.ResourceNames[len(rule.ResourceNames)-1]
-	}
-	review.SetGroupVersionKind(authorizationv1.SchemeGroupVersion.WithKind("SelfSubjectAccessReview"))
-	body, err := json.Marshal(review)
-	if err != nil {
-		return fmt.Errorf("cannot encode access review: %w", err)
+		what.Name = rule.ResourceNames[len(rule.ResourceNames)-1]
 	}
 	for pause := 20 * time.Millisecond; ; pause *= 2 {
-		got := &authorizationv1.SelfSubjectAccessReview{}
-		raw, err := l.caller().do(ctx, "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body, plainContent()).Raw()
-		if err == nil {
-			err = json.Unmarshal(raw, got)
-		}
-		if err != nil {
-			return fmt.Errorf("cannot ask for the rights of the parent: %w", err)
-		}
-		if got.Status.Allowed {
-			return nil
+		if may, err := l.may(ctx, what); err != nil || may {
+			return err
 		}
 		timer := time.NewTimer(pause)
 		select {

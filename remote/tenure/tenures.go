@@ -111,6 +111,12 @@ func (t *Tenures) MayWrite(child types.NamespacedName) error {
 	return held.held()
 }
 
+// Has reports whether the child's shard is this process's.
+func (t *Tenures) Has(child types.NamespacedName) bool {
+	held := t.of(child)
+	return held != nil && !held.Over()
+}
+
 func (t *Tenures) of(child types.NamespacedName) *Tenure {
 	t.mu.Lock()
 	defer t.mu.Unlock()

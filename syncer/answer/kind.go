@@ -19,6 +19,8 @@ type Limits struct {
 	List int64
 	// Event: one event of a watch.
 	Event int64
+	// Proxied: what a Service or a pod answers behind the proxy of the API server.
+	Proxied int64
 	// stranger: the server is not ours, and neither is what it says.
 	stranger bool
 }
@@ -26,13 +28,13 @@ type Limits struct {
 // Own are the limits for the API server of the agent's own cluster. It is trusted:
 // they are there so that a fault of it ends a call and not the agent.
 func Own() Limits {
-	return Limits{Probe: 1 << 20, Discovery: 32 << 20, OpenAPI: 128 << 20, Object: 16 << 20, List: 512 << 20, Event: 16 << 20}
+	return Limits{Probe: 1 << 20, Discovery: 32 << 20, OpenAPI: 128 << 20, Object: 16 << 20, List: 512 << 20, Event: 16 << 20, Proxied: 64 << 20}
 }
 
 // Other are the limits for every other API server. Thousands of kinds and a page of
 // thousands of objects stay far below.
 func Other() Limits {
-	return Limits{Probe: 64 << 10, Discovery: 8 << 20, OpenAPI: 32 << 20, Object: 8 << 20, List: 32 << 20, Event: 8 << 20, stranger: true}
+	return Limits{Probe: 64 << 10, Discovery: 8 << 20, OpenAPI: 32 << 20, Object: 8 << 20, List: 32 << 20, Event: 8 << 20, Proxied: 64 << 20, stranger: true}
 }
 
 // kind is what a request asks for.
@@ -46,6 +48,7 @@ const (
 	text
 	list
 	watch
+	proxied
 )
 
 func (l Limits) of(k kind) int64 {
@@ -60,6 +63,8 @@ func (l Limits) of(k kind) int64 {
 		return l.List
 	case watch:
 		return l.Event
+	case proxied:
+		return l.Proxied
 	}
 	return l.Probe
 }
@@ -91,6 +96,9 @@ func classify(r *http.Request, prefix string) kind {
 	}
 	if segments[0] == "namespaces" && len(segments) > 2 {
 		segments = segments[2:]
+	}
+	if len(segments) > 2 && segments[2] == "proxy" && (segments[0] == "services" || segments[0] == "pods") {
+		return proxied
 	}
 	if len(segments) == 1 && (r.Method == http.MethodGet || r.Method == http.MethodDelete) {
 		return list

@@ -13,7 +13,7 @@ func TestClassify(t *testing.T) {
 		"/api": discovery, "/apis": discovery, "/api/v1": discovery, "/apis/apps": discovery, "/apis/apps/v1": discovery,
 		"/api/v1/namespaces": list, "/api/v1/namespaces/a": object, "/api/v1/namespaces/a/secrets": list,
 		"/api/v1/namespaces/a/secrets/b": object, "/apis/apps/v1/deployments": list, "/apis/apps/v1/namespaces/a/deployments/b/scale": object,
-		"/api/v1/nodes/a": object, "/api/v1/namespaces/a/pods/b/log": text, "/api/v1/namespaces/a/pods/b": object, "/api/v1/secrets?watch=true": watch, "/api/v1/watch/secrets": watch,
+		"/api/v1/nodes/a": object, "/api/v1/namespaces/a/pods/b/log": text, "/api/v1/namespaces/a/services/https:b:1/proxy/metrics": proxied, "/api/v1/namespaces/a/pods/b:1/proxy/metrics": proxied, "/api/v1/namespaces/a/pods/b": object, "/api/v1/secrets?watch=true": watch, "/api/v1/watch/secrets": watch,
 	} {
 		for _, prefix := range []string{"", "/k8s/clusters/c", "/k8s/clusters/c/"} {
 			at := path

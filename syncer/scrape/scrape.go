@@ -6,6 +6,9 @@
 // controller-runtime does, which links the API server's own libraries for it: fifty
 // packages, tracing exporters among them.
 //
+// Below a tree, the right to a directory is the right to all in it: who may get /children/ or
+// /children/fleet/ is not asked about for each child, of which there may be thousands.
+//
 // Invariants:
 //
 //   - nothing is served that the API server did not allow within the last minute;
@@ -45,7 +48,7 @@ const (
 	// mostAsked is how many requests are asked about at a time, mostKnown how many
 	// answers are kept, and mostToken the longest token that is looked at.
 	mostAsked = 4
-	mostKnown = 1000
+	mostKnown = 4000
 	mostToken = 16 << 10
 )
 
@@ -54,6 +57,7 @@ type Filter struct {
 	clients kubernetes.Interface
 	now     func() time.Time
 	asking  chan struct{}
+	trees   []string
 
 	mu    sync.Mutex // guards known; never held over a request
 	known map[question]answer
@@ -73,9 +77,10 @@ type answer struct {
 	until  time.Time
 }
 
-// New returns a Filter that asks the API server of these clients.
-func New(clients kubernetes.Interface, now func() time.Time) *Filter {
-	return &Filter{clients: clients, now: now, asking: make(chan struct{}, mostAsked), known: map[question]answer{}}
+// New returns a Filter that asks the API server of these clients. trees are paths that end
+// with a slash.
+func New(clients kubernetes.Interface, now func() time.Time, trees ...string) *Filter {
+	return &Filter{clients: clients, now: now, asking: make(chan struct{}, mostAsked), trees: trees, known: map[question]answer{}}
 }
 
 // Handler serves what next serves to those who may read it. Others get 401 without a
@@ -104,7 +109,33 @@ func (f *Filter) decide(r *http.Request) (int, error) {
 	if token == "" {
 		return http.StatusUnauthorized, nil
 	}
-	return f.answer(r.Context(), token, question{token: sha256.Sum256([]byte(token)), verb: strings.ToLower(r.Method), path: r.URL.Path})
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
+	defer cancel()
+	q := question{token: sha256.Sum256([]byte(token)), verb: strings.ToLower(r.Method)}
+	status, err := 0, error(nil)
+	for _, q.path = range f.paths(r.URL.Path) {
+		if status, err = f.answer(ctx, token, q); err != nil || status != http.StatusForbidden {
+			return status, err
+		}
+	}
+	return status, nil
+}
+
+// paths are those of which one is to be allowed: the directories of a tree above a path,
+// from the top, and the path.
+func (f *Filter) paths(path string) []string {
+	for _, tree := range f.trees {
+		rest, below := strings.CutPrefix(path, tree)
+		if !below {
+			continue
+		}
+		paths := []string{tree}
+		if first, _, more := strings.Cut(rest, "/"); more {
+			paths = append(paths, tree+first+"/")
+		}
+		return append(paths, path)
+	}
+	return []string{path}
 }
 
 // May returns the HTTP status for the question whether who has a token may do something
@@ -113,6 +144,8 @@ func (f *Filter) May(ctx context.Context, token string, of authzv1.ResourceAttri
 	if token == "" || len(token) > mostToken {
 		return http.StatusUnauthorized, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	of.FieldSelector, of.LabelSelector = nil, nil // answers are kept by value
 	return f.answer(ctx, token, question{token: sha256.Sum256([]byte(token)), resource: of})
 }
@@ -126,13 +159,12 @@ func Token(r *http.Request) string {
 	return token
 }
 
-// answer is the status for a question, from memory or from the API server.
+// answer is the status for a question, from memory or from the API server. The caller
+// bounds its time.
 func (f *Filter) answer(ctx context.Context, token string, q question) (int, error) {
 	if status := f.recall(q); status != 0 {
 		return status, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	select {
 	case f.asking <- struct{}{}:
 		defer func() { <-f.asking }()

@@ -119,3 +119,42 @@ func TestFilterRemembers(t *testing.T) {
 		t.Errorf("strangers displaced who was allowed: %d, %d requests", code, len(clients.Actions()))
 	}
 }
+
+// TestTrees: below a tree the right to a directory is the right to all in it, and who has it
+// is asked about once, not for each child.
+func TestTrees(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for name, tc := range map[string]struct {
+		reason, may, path string
+		status, requests  int
+	}{
+		"All":       {"all children", "/children/", "/children/fleet/a/agent", 200, 2},
+		"Namespace": {"those of a namespace", "/children/fleet/", "/children/fleet/a/agent", 200, 4},
+		"One":       {"one alone", "/children/fleet/a/agent", "/children/fleet/a/agent", 200, 6},
+		"Another":   {"not a neighbour", "/children/fleet/a/agent", "/children/fleet/b/agent", 403, 6},
+		"Other":     {"not another namespace", "/children/fleet/", "/children/team/a/agent", 403, 6},
+		"Outside":   {"not what is beside the tree", "/children/", "/metrics", 403, 2},
+		"Directory": {"outside of a tree a directory is a path as any other", "/debug/", "/debug/pprof/heap", 403, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clients := apiServer(nil)
+			clients.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				review := a.(clienttesting.CreateAction).GetObject().(*authzv1.SubjectAccessReview).DeepCopy()
+				review.Status.Allowed = review.Spec.NonResourceAttributes.Path == tc.may
+				return true, review, nil
+			})
+			f := New(clients, func() time.Time { return now }, "/children/")
+			handler := f.Handler(logr.Discard(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			for i, requests := range []int{tc.requests, 0} {
+				clients.ClearActions()
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, tc.path, nil)
+				r.Header.Set("Authorization", "Bearer good")
+				w := httptest.NewRecorder()
+				handler.ServeHTTP(w, r)
+				if w.Code != tc.status || len(clients.Actions()) != requests {
+					t.Errorf("%s, time %d: %d with %d requests, want %d with %d", tc.reason, i, w.Code, len(clients.Actions()), tc.status, requests)
+				}
+			}
+		})
+	}
+}

@@ -76,6 +76,14 @@ func (o *options) groups() []group {
 	}
 }
 
+// together refuses flags of several groups that cannot be used together.
+func (o *options) together() error {
+	if len(o.children.endpoints) > 0 && (o.serving.metricsAuth != metricsAuthKubernetes || o.serving.metricsAddr == "0") {
+		return fmt.Errorf("cannot use --child-endpoints without --metrics-auth=%s and --metrics-addr: whoever reached the agent would read the metrics of all children", metricsAuthKubernetes)
+	}
+	return nil
+}
+
 // New returns the command that runs the agent.
 func New(p Program) *cobra.Command {
 	o := &options{}
@@ -102,6 +110,9 @@ func (o *options) run(ctx context.Context, p Program) error {
 		if err := g.check(); err != nil {
 			return err
 		}
+	}
+	if err := o.together(); err != nil {
+		return err
 	}
 	logger := o.logging.build()
 	o.flux.tell(logger)

@@ -177,3 +177,29 @@ func TestShard(t *testing.T) {
 		})
 	}
 }
+
+// TestTogether: what is served of children is served to those whom the API server lets.
+func TestTogether(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		args   []string
+		err    string
+	}{
+		"Off":     {"nothing is served of children", nil, ""},
+		"Guarded": {"by the API server", []string{"--child-endpoints=agent", "--metrics-auth=kubernetes"}, ""},
+		"Open":    {"whoever reaches the port would read them", []string{"--child-endpoints=agent"}, "--metrics-auth"},
+		"Nowhere": {"there is no port", []string{"--child-endpoints=agent", "--metrics-auth=kubernetes", "--metrics-addr=0"}, "--metrics-addr"},
+		"Wrong":   {"an endpoint that is none", []string{"--child-endpoints=agent,x", "--metrics-auth=kubernetes"}, "--child-endpoints"},
+		"Info":    {"a family that there is not", []string{"--resource-info=ksm"}, "--resource-info"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, _, err := start(tc.args...)
+			if err == nil {
+				err = o.together()
+			}
+			if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%s: error %v, want %q", tc.reason, err, tc.err)
+			}
+		})
+	}
+}

@@ -1,18 +1,27 @@
 package agent
 
 import (
+	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/pprof"
+	"net/url"
+	"runtime"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	clientmetrics "k8s.io/client-go/tools/metrics"
+	ctrl "sigs.k8s.io/controller-runtime"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/cascade-gitops/cascade/remote/endpoint"
+	"github.com/cascade-gitops/cascade/syncer/metrics"
 	"github.com/cascade-gitops/cascade/syncer/scrape"
 )
 
@@ -29,6 +38,8 @@ type serving struct {
 	metricsCerts string
 	healthAddr   string
 	profiling    bool
+	// resourceInfo are the families of information about Flux's objects.
+	resourceInfo []string
 }
 
 func (s *serving) bind(f *pflag.FlagSet) {
@@ -38,6 +49,8 @@ func (s *serving) bind(f *pflag.FlagSet) {
 	f.StringVar(&s.metricsCerts, "metrics-cert-dir", "", "directory with tls.crt and tls.key for --metrics-auth=kubernetes, read again when they change; "+
 		"empty makes a certificate that nobody signed")
 	f.StringVar(&s.healthAddr, "health-addr", ":9440", "address of /healthz and /readyz")
+	f.StringSliceVar(&s.resourceInfo, "resource-info", []string{metrics.Gotk},
+		"metrics with a series for each of Flux's objects, for published dashboards: gotk is gotk_resource_info of flux2-monitoring-example, flux is flux_resource_info of the Flux Operator; empty has none")
 	f.BoolVar(&s.profiling, "profiling", false, "serve Go's profiles beside the metrics, /debug/pprof")
 }
 
@@ -48,7 +61,67 @@ func (s *serving) check() error {
 	case s.metricsCerts != "" && s.metricsAuth != metricsAuthKubernetes:
 		return fmt.Errorf("cannot use --metrics-cert-dir without --metrics-auth=%s: metrics are served without TLS", metricsAuthKubernetes)
 	}
+	for _, family := range s.resourceInfo {
+		if family != metrics.Gotk && family != metrics.Flux {
+			return fmt.Errorf("cannot use --resource-info %q: use %s or %s", family, metrics.Gotk, metrics.Flux)
+		}
+	}
 	return nil
+}
+
+// tell registers what is told of the agent itself, and of Flux's objects of these kinds. Of
+// several replicas the leader tells.
+func (s *serving) tell(version string, registry prometheus.Registerer, mgr ctrl.Manager, kinds []string) error {
+	boundHosts(mgr.GetConfig().Host)
+	leads := func() bool {
+		select {
+		case <-mgr.Elected():
+			return true
+		default:
+			return false
+		}
+	}
+	if err := errors.Join(registry.Register(built(version)), registry.Register(metrics.NewInfo(mgr.GetClient(), kinds, s.resourceInfo, leads))); err != nil {
+		return fmt.Errorf("cannot register metrics: %w", err)
+	}
+	return nil
+}
+
+// built tells which program this is.
+func built(version string) prometheus.Collector {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "cascade_build_info", Help: "Which program the agent is: 1, with its version.",
+		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()},
+	})
+	g.Set(1)
+	return g
+}
+
+// otherHost stands for each API server but the agent's own.
+const otherHost = "other"
+
+// hosts counts the requests of client-go with two hosts: clusters come and go, and each would
+// be a label for as long as the agent runs.
+type hosts struct {
+	next clientmetrics.ResultMetric
+	own  string
+}
+
+// Increment implements clientmetrics.ResultMetric.
+func (h *hosts) Increment(ctx context.Context, code, method, host string) {
+	if host != h.own {
+		host = otherHost
+	}
+	h.next.Increment(ctx, code, method, host)
+}
+
+// boundHosts is called once, before the first request is counted. The library has a variable
+// of the process for it.
+func boundHosts(own string) {
+	if u, err := url.Parse(own); err == nil && u.Host != "" {
+		own = u.Host
+	}
+	clientmetrics.RequestResult = &hosts{next: clientmetrics.RequestResult, own: own}
 }
 
 // build returns what is served as metrics.
@@ -68,7 +141,7 @@ func (s *serving) build(now func() time.Time) metricsserver.Options {
 		if err != nil {
 			return nil, fmt.Errorf("cannot make client: %w", err)
 		}
-		filter := scrape.New(clients, now)
+		filter := scrape.New(clients, now, endpoint.ProxyPath)
 		return func(log logr.Logger, next http.Handler) (http.Handler, error) { return filter.Handler(log, next), nil }, nil
 	}
 	return o

@@ -27,9 +27,11 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/remote"
 	"github.com/cascade-gitops/cascade/remote/account"
+	"github.com/cascade-gitops/cascade/remote/endpoint"
 	"github.com/cascade-gitops/cascade/remote/epoch"
 	"github.com/cascade-gitops/cascade/remote/link"
 	"github.com/cascade-gitops/cascade/remote/providers"
@@ -141,6 +143,9 @@ func (w *wiring) share() error {
 		return err
 	}
 	w.metrics = metrics.New(ctrlmetrics.Registry)
+	if err := o.serving.tell(w.program.Version, ctrlmetrics.Registry, mgr, o.sharding.kinds); err != nil {
+		return err
+	}
 	w.stalls = stall.New(mgr.GetClient(), now, ctrlmetrics.Registry)
 	if err := errors.Join(mgr.Add(w.stalls), mgr.AddHealthzCheck("workers", w.stalls.Check)); err != nil {
 		return fmt.Errorf("cannot set up the watch of reconciles: %w", err)
@@ -366,6 +371,18 @@ func (w *wiring) children(ctx context.Context) error {
 	case w.fence != nil:
 		connections.Fence = func(types.NamespacedName) error { return w.fence() }
 	}
+	drivers := &endpoint.Drivers{
+		Client: mgr.GetAPIReader(), Namespace: o.place.namespace, Identity: w.locks.identity, Shards: o.sharding.shards, Listen: o.serving.metricsAddr, Now: now,
+	}
+	if o.election.enabled {
+		drivers.Leader = o.sharding.lease(o.place.namespace)(v1alpha1.LeaderLease)
+	}
+	scrapes, err := o.children.serve(environment{
+		mgr: mgr, connections: connections, selects: w.selects, drivers: drivers, registry: ctrlmetrics.Registry, log: mgr.GetLogger().WithName("children"),
+	})
+	if err != nil {
+		return err
+	}
 	accounts := &account.Accounts{
 		Parent: w.local, Default: w.targets.ServiceAccount, NoCrossNamespaceRefs: o.references.noCrossNamespace, Now: now,
 		As: func(ctx context.Context, user string) (account.Caller, error) {
@@ -373,7 +390,7 @@ func (w *wiring) children(ctx context.Context) error {
 		},
 	}
 	children := &remote.Children{
-		Tier: tier, Part: part, Accounts: accounts,
+		Tier: tier, Part: part, Accounts: accounts, Scrapes: scrapes,
 		Client: mgr.GetClient(), Cache: mgr.GetCache(), Clusters: w.clusters, Cluster: w.local, Snapshots: w.finder.Snapshots, Connections: connections,
 		Events: w.events("cascade"), Metrics: remote.NewMetrics(ctrlmetrics.Registry), Now: now, Rand: w.program.Rand,
 		ObserveInterval: o.children.interval, Bridge: &capibridge.Providers{}, Allowed: o.targets.kubeconfigs, OfConfigMap: w.targets.OfConfigMap, InCluster: w.inCluster,
@@ -385,6 +402,11 @@ func (w *wiring) children(ctx context.Context) error {
 	rollouts := &remote.Rollouts{
 		Part: part, Client: mgr.GetClient(), Reader: w.local, Snapshots: w.finder.Snapshots, Clusters: w.clusters, Events: children.Events, MayWrite: w.fence,
 		Compositions: w.compositions, Repositories: w.repositories, MaxChanging: o.children.changing, Version: w.program.Version, NoCrossNamespaceRefs: o.references.noCrossNamespace, Metrics: remote.NewRolloutMetrics(ctrlmetrics.Registry), Now: now,
+	}
+	told := part
+	told.Elected = mgr.Elected() // a replica that stands by tells nothing
+	if err := ctrlmetrics.Registry.Register(&remote.Fleet{Client: mgr.GetClient(), Connections: connections, Part: told, Now: now}); err != nil {
+		return fmt.Errorf("cannot register the metrics of the fleet: %w", err)
 	}
 	return remote.SetupWithManager(mgr, w.stalls, children, layers, rollouts, o.concurrency.children)
 }
