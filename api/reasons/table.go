@@ -344,6 +344,11 @@ func kustomization() Section {
 				Next:    "restore in Git; or `cascade approve prune`; or, for protected objects, confirm in one commit and remove in the next",
 			},
 			{
+				Reasons: []string{"PruneApproved"},
+				Note:    " (an event)",
+				Means:   "the deletes that were held were approved, and by whom",
+			},
+			{
 				Reasons: []string{"CreateHeld"},
 				Means:   "Clusters that do not exist here are not created, because they may run already, or were moved away",
 				Next:    "restore the saved state, or `cascade approve create`; see [rebuild.md](rebuild.md)",
@@ -576,8 +581,8 @@ func child() Section {
 			},
 			{
 				Reasons: []string{"AgentNotReady"},
-				Means:   "the agent's Deployment is not available, or it does not renew its heartbeat (Lease `cascade-heartbeat`)",
-				Next:    "look at the pods in `cascade-system` of the child",
+				Means:   "the agent's Deployment is not available, or it does not renew its heartbeat (Lease `cascade-heartbeat`); what keeps its pods from running is in the message, after a quarter of a minute and as far as the kubeconfig may read pods",
+				Next:    "mend what the message names; where it names nothing, look at the pods in `cascade-system` of the child",
 			},
 			{
 				Reasons: []string{"ProviderNotReady"},
@@ -800,6 +805,76 @@ func rollout() Section {
 				Reasons: []string{"Suspended"},
 				Means:   "no further cluster begins",
 				Next:    "`cascade rollout resume`",
+			},
+		},
+	}
+}
+
+func promotion() Section {
+	return Section{
+		Title: "Rollout, from one environment to the next",
+		Kinds: []string{"Rollout"},
+		Intro: "What travels between environments has the conditions `Upstream`, `Published` and `ApprovalTags`. Until the first commit was taken, the reason of\n`Upstream` is also that of Ready.",
+		Entries: []Entry{
+			{
+				Reasons: []string{"AwaitingUpstream"},
+				Means:   "what was proven last is not old enough, is being fetched, or was not read yet; the message says which",
+				Next:    "wait; or a shorter `spec.upstream.minAge`",
+			},
+			{
+				Reasons: []string{"UpstreamMissing"},
+				Means:   "the repository has no such reference: nothing was proven yet, or it is published under another name",
+				Next:    "compare `spec.upstream.name` with `spec.publish.name` of the other Rollout, and look at its condition `Published`",
+			},
+			{
+				Reasons: []string{"UpstreamUnreadable"},
+				Means:   "the repository does not answer, or the commit cannot be fetched",
+				Next:    "look at the GitRepository",
+			},
+			{
+				Reasons: []string{"UpstreamUnverified"},
+				Means:   "the tag is not signed with a key of `spec.upstream.verify`",
+				Next:    "find out who wrote it; sign with `signingKey` in the Secret of `spec.publish`",
+			},
+			{
+				Reasons: []string{"UpstreamInvalid"},
+				Means:   "the reference holds something else",
+				Next:    "find out who wrote it",
+			},
+			{
+				Reasons: []string{"UpstreamWentBack"},
+				Means:   "it holds an older state than one that was taken: somebody put it back, or the other tier was built again with a clock that is behind",
+				Next:    "find out who wrote it; the next proof of a later time counts",
+			},
+			{
+				Reasons: []string{"UpstreamNotOnBranch"},
+				Means:   "the proven commit is not in the history of what this source follows",
+				Next:    "let both follow the same branch",
+			},
+			{
+				Reasons: []string{"PublishFailed"},
+				Means:   "the last good commit could not be written down",
+				Next:    "the credential of `spec.publish.secretRef` must be allowed to write `refs/cascade/proven/*`",
+			},
+			{
+				Reasons: []string{"PublishConflict"},
+				Means:   "another Rollout publishes under the name, or the reference holds something else",
+				Next:    "another `spec.publish.name`; or delete the reference",
+			},
+			{
+				Reasons: []string{"TagsUnreadable"},
+				Means:   "the tags of the repository could not be read",
+				Next:    "look at the GitRepository",
+			},
+			{
+				Reasons: []string{"TagRefused"},
+				Means:   "a tag on the commit of the run has the name of an approval, and is not signed with a key of `spec.approvalTags`",
+				Next:    "sign it; or find out who wrote it",
+			},
+			{
+				Reasons: []string{"ProofPublished"},
+				Note:    " (an event)",
+				Means:   "the last good commit was written down for other environments",
 			},
 		},
 	}

@@ -44,6 +44,32 @@ func (c *cli) completeName(kind string) completion {
 	}
 }
 
+// completeObject completes <kind>/<name>: one of the words, then the name.
+func (c *cli) completeObject(words func() []string) completion {
+	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		kind, name, named := strings.Cut(begun, "/")
+		if !named {
+			var kinds []string
+			for _, w := range beginning(words(), begun) {
+				kinds = append(kinds, w+"/")
+			}
+			return kinds, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+		}
+		g, ok := kindOf(kind)
+		if !ok {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var objects []string
+		for _, n := range c.names(cmd.Context(), g, name) {
+			objects = append(objects, kind+"/"+n)
+		}
+		return objects, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
 // names of the objects of a kind, as the cluster has them. Whatever fails, or takes longer
 // than a person waits, completes nothing.
 func (c *cli) names(ctx context.Context, g getter, begun string) []string {

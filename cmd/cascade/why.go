@@ -34,7 +34,8 @@ func (c *cli) newWhy() *cobra.Command {
 			"  cascade why kustomization/apps -n cascade-system\n" +
 			"  cascade why child/shop -n tenants\n" +
 			"  cascade why 'masters/aws>tenants/shop'",
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: c.completeObject(kinds),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
