@@ -80,6 +80,32 @@ func (s *Server) DeployKey(repository string) ([]byte, error) {
 	return text, nil
 }
 
+// ReadKey makes a private key, in PEM, that reads one repository by SSH and writes none.
+func (s *Server) ReadKey(repository string) ([]byte, error) {
+	text, err := s.DeployKey(repository)
+	if err != nil {
+		return nil, err
+	}
+	signer, err := ssh.ParsePrivateKey(text)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.readOnly == nil {
+		s.readOnly = map[string]bool{}
+	}
+	s.readOnly[string(signer.PublicKey().Marshal())] = true
+	return text, nil
+}
+
+// onlyReads reports whether a deploy key writes nothing.
+func (s *Server) onlyReads(key ssh.PublicKey) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.readOnly[string(key.Marshal())]
+}
+
 // Allow lets a public key, in the format of authorized_keys, open one repository by SSH, as a
 // person who adds a deploy key does.
 func (s *Server) Allow(repository string, authorized []byte) error {

@@ -69,6 +69,8 @@ type Server struct {
 	traffic map[string]Traffic
 	// deploy has the repository that each deploy key opens, by the key as it is sent.
 	deploy map[string]string
+	// readOnly are those of them that write nothing.
+	readOnly map[string]bool
 }
 
 // headerTimeout bounds how long a connection may say nothing.

@@ -25,6 +25,9 @@ const refusedStatus = 128
 // opens.
 const onlyRepository = "repository"
 
+// onlyReading is that of a login with a key that writes nothing.
+const onlyReading = "reading"
+
 func (s *Server) newSSH() *ssh.ServerConfig {
 	config := &ssh.ServerConfig{
 		PublicKeyCallback: func(connection ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
@@ -34,7 +37,11 @@ func (s *Server) newSSH() *ssh.ServerConfig {
 				}
 			}
 			if only, ok := s.opens(key); ok && connection.User() == sshUser {
-				return &ssh.Permissions{Extensions: map[string]string{onlyRepository: only}}, nil
+				may := map[string]string{onlyRepository: only}
+				if s.onlyReads(key) {
+					may[onlyReading] = only
+				}
+				return &ssh.Permissions{Extensions: may}, nil
 			}
 			return nil, fmt.Errorf("cannot log in as %s: the key is not accepted", connection.User())
 		},
@@ -119,11 +126,11 @@ func (s *Server) handleConnection(connection net.Conn) {
 		if err != nil {
 			continue
 		}
-		only := ""
+		begun := &session{Channel: channel}
 		if client.Permissions != nil {
-			only = client.Permissions.Extensions[onlyRepository]
+			begun.only, begun.reads = client.Permissions.Extensions[onlyRepository], client.Permissions.Extensions[onlyReading] != ""
 		}
-		serving.Go(func() { s.handleSession(&session{Channel: channel, only: only}, requests) })
+		serving.Go(func() { s.handleSession(begun, requests) })
 	}
 }
 
@@ -131,8 +138,10 @@ func (s *Server) handleConnection(connection net.Conn) {
 type session struct {
 	ssh.Channel
 	protocol []string
-	// only is the repository that the key opens, empty for a key that opens all.
-	only string
+	// only is the repository that the key opens, empty for a key that opens all; reads: the
+	// key writes nothing.
+	only  string
+	reads bool
 }
 
 // handleSession accepts variables and one command: no subsystem, no terminal.
@@ -195,6 +204,9 @@ func (s *Server) serveCommand(session *session, line string) (int, error) {
 	}
 	if session.only != "" && session.only != name {
 		return refusedStatus, fmt.Errorf("cannot serve repository %s: the key opens another one", repository)
+	}
+	if session.reads && service == "receive-pack" {
+		return refusedStatus, fmt.Errorf("cannot serve repository %s: the key only reads", repository)
 	}
 	s.count(name, func(t *Traffic) {
 		if service == "receive-pack" {
