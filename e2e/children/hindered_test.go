@@ -41,7 +41,7 @@ func agentDoesNotRun(h *hub, t *testing.T) {
 		}},
 		check{"ByTheKubeconfig", func(t *testing.T) {
 			for _, e := range p.requests(t, 0) {
-				if e.ObjectRef != nil && e.ObjectRef.Resource == "pods" && strings.HasSuffix(e.User.Username, ":"+v1alpha1.ParentServiceAccount) {
+				if e.ObjectRef.Resource == "pods" && strings.HasSuffix(e.User.Username, ":"+v1alpha1.ParentServiceAccount) {
 					t.Errorf("the parent's own account asked for pods: %s %s", e.Verb, e.RequestURI)
 				}
 			}
