@@ -118,7 +118,8 @@ func approver(o metav1.Object) string {
 func layerTransitions(before, after *v1alpha1.Layer) []transition {
 	var all []transition
 	was, is := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ReadyCondition), meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ReadyCondition)
-	if is != nil && (was == nil || was.Status != is.Status || was.Reason != is.Reason) {
+	// A removal that is held is told below, with what would be removed.
+	if is != nil && is.Reason != v1alpha1.ReasonRemovalHeld && (was == nil || was.Status != is.Status || was.Reason != is.Reason) {
 		message := is.Message
 		if after.Status.Revision != "" {
 			message = after.Status.Revision + ": " + message

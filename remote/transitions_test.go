@@ -12,7 +12,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
-func told(all []transition) []string {
+func spoken(all []transition) []string {
 	var texts []string
 	for _, t := range all {
 		texts = append(texts, fmt.Sprint(t.kind, " ", t.reason, ": ", t.message))
@@ -76,11 +76,11 @@ func TestChildTransitions(t *testing.T) {
 		"Suspend":   {"as a person wanted", is(), stated(well[0], "False Suspended", "False Suspended"), []string{"Normal Suspended: why"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, told(childTransitions(tc.before, tc.after))); diff != "" {
+			if diff := cmp.Diff(tc.want, spoken(childTransitions(tc.before, tc.after))); diff != "" {
 				t.Errorf("%s\n-want, +got:\n%s", tc.reason, diff)
 			}
 			if again := childTransitions(tc.after, tc.after.DeepCopy()); again != nil {
-				t.Errorf("the same status again tells %v", told(again))
+				t.Errorf("the same status again tells %v", spoken(again))
 			}
 		})
 	}
@@ -117,16 +117,16 @@ func TestLayerTransitions(t *testing.T) {
 		"Back":     {"the children are selected again", layer(yes, "Succeeded", removal(true, "")), layer(yes, "Succeeded", removal(false, "beef")), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, told(layerTransitions(tc.before, tc.after))); diff != "" {
+			if diff := cmp.Diff(tc.want, spoken(layerTransitions(tc.before, tc.after))); diff != "" {
 				t.Errorf("%s\n-want, +got:\n%s", tc.reason, diff)
 			}
 		})
 	}
 	held := layerTransitions(layer(yes, "Succeeded"), layer(yes, "Succeeded", removal(true, "")))
 	if len(held) != 1 || held[0].kind != "Warning" || held[0].reason != v1alpha1.ReasonRemovalHeld {
-		t.Errorf("a removal that is held tells %v", told(held))
+		t.Errorf("a removal that is held tells %v", spoken(held))
 	}
 	if more := layerTransitions(layer(yes, "Succeeded", removal(true, "")), layer(yes, "Succeeded", removal(true, ""), func(l *v1alpha1.Layer) { l.Status.Removal.Waiting = 9 })); more != nil {
-		t.Errorf("more that join it tell %v", told(more))
+		t.Errorf("more that join it tell %v", spoken(more))
 	}
 }
