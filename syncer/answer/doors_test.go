@@ -17,6 +17,7 @@ var doors = map[string]string{
 	"cmd/cascade/main.go":        "the kubeconfig of whoever runs the command line",
 	"cmd/cascade/check.go":       "the same",
 	"cmd/cascade/child.go":       "the same, for a cluster of theirs",
+	"cmd/cascade/logs.go":        "the same; a log has no end, and is printed as it comes",
 	"remote/kubeconfig.go":       "read for remote/link, which guards it in calls",
 	"remote/credential.go":       "holds a credential, connects to nothing",
 	"remote/link/reach.go":       "guarded in calls",

@@ -78,7 +78,7 @@ func (m *Mirrors) Tags(ctx context.Context, origin Origin, pick func(commits map
 			continue
 		}
 		want := target{fetch: adv.References[name], commit: commit, tagObject: adv.References[name], advertised: true}
-		if err := mir.bring(ctx, dial, adv, want); err != nil {
+		if err := mir.bring(ctx, dial, want); err != nil {
 			return nil, err
 		}
 		raw, err := mir.current.raw(plumbing.TagObject, want.tagObject)
@@ -121,7 +121,7 @@ func (m *mirror) list(ctx context.Context, dial *dialer) (*packp.AdvRefs, error)
 }
 
 // bring has a target in the present generation. SSH serves one request for each connection.
-func (m *mirror) bring(ctx context.Context, dial *dialer, adv *packp.AdvRefs, want target) error {
+func (m *mirror) bring(ctx context.Context, dial *dialer, want target) error {
 	if m.current != nil && !m.current.lost() && m.current.has(want.commit) && m.current.has(want.tagObject) {
 		return nil
 	}
@@ -130,7 +130,8 @@ func (m *mirror) bring(ctx context.Context, dial *dialer, adv *packp.AdvRefs, wa
 		return connectError(dial, err)
 	}
 	defer wire.Close()
-	if adv, err = wire.references(ctx); err != nil {
+	adv, err := wire.references(ctx)
+	if err != nil {
 		return connectError(dial, err)
 	}
 	return m.receive(ctx, dial, wire, adv, want)

@@ -115,9 +115,7 @@ func clusterPageOf(f Facts, q Query, now time.Time) *clusterPage {
 	if c.below() {
 		return v
 	}
-	for _, item := range heldOf(Facts{Children: []v1alpha1.Child{*child}}, Query{}, now).Items {
-		v.Holds = append(v.Holds, item)
-	}
+	v.Holds = append(v.Holds, heldOf(Facts{Children: []v1alpha1.Child{*child}}, Query{}, now).Items...)
 	v.ofChild(child, f, now)
 	return v
 }

@@ -162,11 +162,6 @@ func describe(kind, namespace, name string) string {
 	return exact("kubectl describe "+wording.Argument(kind)+" "+wording.Argument(name)+" -n "+wording.Argument(namespace), "")
 }
 
-func split(path string) (namespace, name string) {
-	namespace, name, _ = strings.Cut(path, "/")
-	return namespace, name
-}
-
 // paging is a part of a list.
 type paging struct {
 	Page, Pages, Total, First, Last int
