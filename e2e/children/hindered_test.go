@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
@@ -30,11 +31,12 @@ func agentDoesNotRun(h *hub, t *testing.T) {
 			if err := p.client.Create(t.Context(), pod); err != nil {
 				t.Fatal(err)
 			}
+			before := pod.DeepCopy()
 			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
 				Name: "manager", Image: "registry.example/none:v1",
 				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "Back-off pulling image"}},
 			}}
-			if err := p.client.Status().Update(t.Context(), pod); err != nil {
+			if err := p.client.Status().Patch(t.Context(), pod, client.MergeFrom(before)); err != nil {
 				t.Fatal(err)
 			}
 			f.says(t, "hindered", v1alpha1.ReadyCondition, v1alpha1.ReasonAgentNotReady, "pod pull: ImagePullBackOff: Back-off pulling image (image registry.example/none:v1)")
