@@ -347,8 +347,22 @@ RUN_SUITES = $(STATIC) go build -C e2e -p $(P) -o $(BIN)/suites-runner ./suites 
 landing: build-landing race ## the scenarios of make test
 	$(RUN_SUITES) -landing -names $(BIN)/landing.txt
 
+# A real browser, and axe-core, which looks in it for what keeps people from using a page.
+AXE_VERSION := 4.14.1
+AXE_SHA512 := FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ==
+.PHONY: prerequisites-browser
+prerequisites-browser: prerequisites $(BIN)/axe.min.js ## installs what the browser's tests need from Debian's packages and npm, if it is missing
+	@command -v chromium >/dev/null || { apt-get update -q && apt-get install -qy --no-install-recommends chromium fonts-dejavu-core; }
+
+$(BIN)/axe.min.js:
+	@mkdir -p $(BIN)
+	@command -v npm >/dev/null || { apt-get update -q && apt-get install -qy --no-install-recommends npm; }
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && (cd "$$dir" && npm pack --silent axe-core@$(AXE_VERSION) >/dev/null) && \
+	test "$$(openssl dgst -sha512 -binary "$$dir/axe-core-$(AXE_VERSION).tgz" | base64 -w0)" = "$(AXE_SHA512)" || { echo "axe-core $(AXE_VERSION) is not what it should be"; exit 1; } && \
+	tar -xzOf "$$dir/axe-core-$(AXE_VERSION).tgz" package/axe.min.js >$@.new && mv $@.new $@
+
 .PHONY: e2e
-e2e: build-e2e race ## all scenarios on real control planes, agents under the race detector
+e2e: prerequisites-browser build-e2e race ## all scenarios on real control planes, agents under the race detector
 	$(RUN_SUITES) -names $(BIN)/tests.txt -run '$(RUN)' $(SUITES)
 
 # Real nodes: kubelet, containerd and kube-proxy in namespaces of this machine, which they do not leave. It runs by itself,
