@@ -33,10 +33,10 @@ build-demo: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/
 	$(STATIC) go build -C e2e -p $(P) -o $(BIN)/ ./hello ./demo ./standin
 
 .PHONY: build-landing
-build-landing: build-demo $(BIN)/flux $(BIN)/kubectl $(BIN)/providers/aws ## what the tests of make test run
+build-landing: build-demo $(BIN)/kubectl $(BIN)/providers/aws ## what the tests of make test run
 
 .PHONY: build-e2e
-build-e2e: build-landing $(BIN)/capi-manager-next $(BIN)/helm $(BIN)/clusterctl $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure $(BIN)/components/published ## everything that the tests run
+build-e2e: build-landing $(BIN)/flux $(BIN)/capi-manager-next $(BIN)/helm $(BIN)/clusterctl $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure $(BIN)/components/published ## everything that the tests run
 
 $(BIN)/controlplane: $(shell git ls-files e2e/controlplane 2>/dev/null | grep -v _test.go)
 	@mkdir -p $(BIN)
