@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,39 +11,48 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/cascade-gitops/cascade/docs/shown"
 )
+
+// programs whose commands are looked for.
+var programs = []string{"cascade", "kubectl-cascade", "make", "kubectl", "flux", "helm", "clusterctl", "git"}
 
 // TestPages: each command that a page shows is one that the program, or the Makefile, has: verb,
 // flags and how many arguments it takes. What prose names of one has to have its verb and
 // flags. Pages that other tests run command by command are held to the same.
 func TestPages(t *testing.T) {
 	targets := makeTargets(t)
-	shown := map[string]int{}
-	for _, page := range pageFiles(t) {
+	count := map[string]int{}
+	pages, err := shown.Pages(filepath.Join("..", ".."))
+	if err != nil || len(pages) < 80 {
+		t.Fatalf("there are %d pages: %v", len(pages), err)
+	}
+	for _, page := range pages {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range commandsOf(string(text)) {
+		for _, c := range shown.Commands(string(text), programs...) {
 			var problem string
-			switch c.words[0] {
+			switch c.Words[0] {
 			case "cascade", "kubectl-cascade":
 				problem = unknown(c)
 			case "make":
 				problem = notMade(targets, c)
 			}
-			shown[c.words[0]]++
+			count[c.Words[0]]++
 			if problem != "" {
-				t.Errorf("%s:%d: %s: %s", strings.TrimPrefix(filepath.ToSlash(page), "../../"), c.line, strings.Join(c.words, " "), problem)
+				t.Errorf("%s:%d: %s: %s", strings.TrimPrefix(filepath.ToSlash(page), "../../"), c.Line, strings.Join(c.Words, " "), problem)
 			}
 		}
 	}
 	for program, least := range map[string]int{"cascade": 250, "make": 40, "kubectl": 15} {
-		if shown[program] < least {
-			t.Errorf("pages have only %d commands of %s: they are read in another way than they are written", shown[program], program)
+		if count[program] < least {
+			t.Errorf("pages have only %d commands of %s: they are read in another way than they are written", count[program], program)
 		}
 	}
-	t.Logf("%v", shown)
+	t.Logf("%v", count)
 }
 
 // TestPagesRefuses: the rule itself finds what it is there for.
@@ -70,16 +78,16 @@ func TestPagesRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
-			for _, c := range commandsOf(tc.page) {
+			for _, c := range shown.Commands(tc.page, programs...) {
 				problem := ""
-				switch c.words[0] {
+				switch c.Words[0] {
 				case "cascade":
 					problem = unknown(c)
 				case "make":
 					problem = notMade(targets, c)
 				}
 				if problem != "" {
-					got = append(got, fmt.Sprintf("%d: %s", c.line, problem))
+					got = append(got, fmt.Sprintf("%d: %s", c.Line, problem))
 				}
 			}
 			if !slices.Equal(got, tc.want) {
@@ -89,198 +97,16 @@ func TestPagesRefuses(t *testing.T) {
 	}
 }
 
-// pageFiles are all pages of the repository but those that tests plant.
-func pageFiles(t *testing.T) []string {
-	t.Helper()
-	var pages []string
-	root := filepath.Join("..", "..")
-	err := filepath.WalkDir(root, func(at string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() {
-			if at == filepath.Join(root, "bin") || at == filepath.Join(root, "cmd") || at != root && strings.HasPrefix(d.Name(), ".") {
-				return filepath.SkipDir
-			}
-			return nil
-		}
-		// The decisions speak of their time.
-		if filepath.Ext(at) == ".md" && filepath.Base(filepath.Dir(at)) != "decisions" {
-			pages = append(pages, at)
-		}
-		return nil
-	})
-	if err != nil || len(pages) < 80 {
-		t.Fatalf("there are %d pages: %v", len(pages), err)
-	}
-	return pages
-}
-
-// shownCommand is a command that a page has.
-type shownCommand struct {
-	line  int
-	words []string
-	// whole: it stands in a block, for a reader to copy. Otherwise it is a part of a sentence.
-	whole bool
-}
-
-var (
-	programs = []string{"cascade", "kubectl-cascade", "make", "kubectl", "flux", "helm", "clusterctl", "git"}
-	// span is code in a sentence; it may go on in the next line.
-	span        = regexp.MustCompile("`([^`]+)`")
-	placeholder = regexp.MustCompile(`<[^<>|&;]*>`)
-	assignment  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
-)
-
-// commandsOf reads the commands of a page: of its blocks, and of the code in its sentences.
-func commandsOf(page string) []shownCommand {
-	var found []shownCommand
-	var prose strings.Builder
-	fence, language, blank := "", "", true
-	// pending is a command whose line goes on in the next.
-	pending, began := "", 0
-	lines := strings.Split(page, "\n")
-	for i, line := range lines {
-		trimmed := strings.TrimSpace(line)
-		code := fence != "" || pending != ""
-		switch {
-		case fence != "" && trimmed == "```":
-			fence, pending = "", ""
-		case fence == "" && strings.HasPrefix(trimmed, "```"):
-			fence, language = "```", strings.TrimPrefix(trimmed, "```")
-			code = true
-		case fence == "" && strings.HasPrefix(line, "    ") && (blank || pending != "" || i > 0 && strings.HasPrefix(lines[i-1], "    ")):
-			code, language = true, ""
-			fallthrough
-		case fence != "":
-			if language == "go" || language == "yaml" {
-				break
-			}
-			text, prompted := strings.CutPrefix(trimmed, "$ ")
-			if pending == "" && language == "console" && !prompted {
-				break // what a command prints
-			}
-			if pending == "" {
-				began = i + 1
-			} else {
-				text = strings.TrimPrefix(text, "> ")
-			}
-			if before, goesOn := strings.CutSuffix(text, `\`); goesOn {
-				pending += before
-				break
-			}
-			text, pending = pending+text, ""
-			found = append(found, wholeCommands(text, began)...)
-		}
-		if !code {
-			prose.WriteString(line)
-		}
-		prose.WriteString("\n")
-		blank = trimmed == ""
-	}
-	text := prose.String()
-	for _, m := range span.FindAllStringSubmatchIndex(text, -1) {
-		line := 1 + strings.Count(text[:m[2]], "\n")
-		for _, words := range simpleCommands(text[m[2]:m[3]]) {
-			if len(words) > 1 && slices.Contains(programs, words[0]) {
-				found = append(found, shownCommand{line, words, false})
-			}
-		}
-	}
-	slices.SortStableFunc(found, func(a, b shownCommand) int { return a.line - b.line })
-	return found
-}
-
-func wholeCommands(text string, line int) []shownCommand {
-	var found []shownCommand
-	// How a verb is used, of which the program itself takes care; a picture.
-	if strings.HasSuffix(text, "[flags]") || strings.ContainsAny(text, "─▶") {
-		return nil
-	}
-	for _, words := range simpleCommands(text) {
-		if slices.Contains(programs, words[0]) {
-			found = append(found, shownCommand{line, words, true})
-		}
-	}
-	return found
-}
-
-// simpleCommands splits a line as a shell does: at operators, with quotes, without comments,
-// variables before the program, and redirections. What stands for something else, as <name>,
-// is a word; what may be left out, as [--kind Child], is there.
-func simpleCommands(line string) [][]string {
-	line = placeholder.ReplaceAllString(line, "x")
-	var commands [][]string
-	var words []string
-	var word strings.Builder
-	quote, inWord, redirected := rune(0), false, false
-	endWord := func() {
-		if inWord && !redirected && (len(words) > 0 || !assignment.MatchString(word.String())) {
-			words = append(words, word.String())
-		}
-		if inWord {
-			redirected = false
-		}
-		word.Reset()
-		inWord = false
-	}
-	end := func() {
-		endWord()
-		if len(words) > 0 {
-			commands = append(commands, words)
-		}
-		words, redirected = nil, false
-	}
-	runes := []rune(line)
-scan:
-	for i := 0; i < len(runes); i++ {
-		r := runes[i]
-		switch {
-		case quote != '\'' && r == '$' && i+1 < len(runes) && runes[i+1] == '(':
-			inner := string(runes[i+2:])
-			inner = inner[:max(0, strings.Index(inner, ")"))]
-			commands = append(commands, simpleCommands(inner)...)
-			i += 2 + len([]rune(inner))
-			word.WriteString("x")
-			inWord = true
-		case quote != 0:
-			if r == quote {
-				quote = 0
-			} else {
-				word.WriteRune(r)
-			}
-		case r == '\'' || r == '"':
-			quote, inWord = r, true
-		case r == '#' && !inWord:
-			break scan
-		case r == '|', r == '&', r == ';', r == '(', r == ')', r == '\n':
-			end()
-		case r == '>', r == '<':
-			endWord()
-			redirected = true
-		case r == '[', r == ']':
-			endWord()
-		case r == ' ', r == '\t':
-			endWord()
-		default:
-			word.WriteRune(r)
-			inWord = true
-		}
-	}
-	end()
-	return commands
-}
-
 // unknown says what the program does not have of a command; empty: nothing.
-func unknown(c shownCommand) string {
+func unknown(c shown.Command) string {
 	root := newRoot(genericiooptions.NewTestIOStreamsDiscard())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd("bash")
-	cmd, rest, err := root.Find(c.words[1:])
+	cmd, rest, err := root.Find(c.Words[1:])
 	if err != nil || cmd == root && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
-		return "there is no verb " + c.words[1]
+		return "there is no verb " + c.Words[1]
 	}
-	if !c.whole && len(rest) > 0 && takesValue(cmd, rest[len(rest)-1]) {
+	if !c.Whole && len(rest) > 0 && takesValue(cmd, rest[len(rest)-1]) {
 		rest = append(slices.Clone(rest), "x")
 	}
 	if err := cmd.ParseFlags(rest); err != nil {
@@ -290,7 +116,7 @@ func unknown(c shownCommand) string {
 	if hasVerbs(cmd) && len(args) > 0 && args[0] != "..." {
 		return "there is no verb " + strings.TrimPrefix(cmd.CommandPath(), "cascade ") + " " + args[0]
 	}
-	if !c.whole || hasVerbs(cmd) {
+	if !c.Whole || hasVerbs(cmd) {
 		return ""
 	}
 	if err := cmd.ValidateArgs(args); err != nil {
@@ -329,9 +155,9 @@ func makeTargets(t *testing.T) map[string]bool {
 	return targets
 }
 
-func notMade(targets map[string]bool, c shownCommand) string {
-	for _, word := range c.words[1:] {
-		if !assignment.MatchString(word) && !strings.HasPrefix(word, "-") && !targets[word] {
+func notMade(targets map[string]bool, c shown.Command) string {
+	for _, word := range c.Words[1:] {
+		if !shown.IsAssignment(word) && !strings.HasPrefix(word, "-") && !targets[word] {
 			return "there is no target " + word
 		}
 	}
