@@ -30,6 +30,16 @@ func TestLinks(t *testing.T) {
 			t.Errorf("no link leads to %s", page)
 		}
 	}
+	const contents = "docs/README.md"
+	listed := map[string]bool{contents: true}
+	for _, l := range linksOf(files[contents]) {
+		listed[l.leadsTo(contents)] = true
+	}
+	for _, page := range pagesOf(files) {
+		if path.Dir(page) == "docs" && !listed[page] {
+			t.Errorf("%s does not say what %s is for", contents, page)
+		}
+	}
 }
 
 // TestNamedPages: a page that code, a manifest or another page names is there, and so is the
