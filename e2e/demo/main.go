@@ -212,7 +212,7 @@ func ask(ctx context.Context, tenant *stage.Tier) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+pods.Items[0].Status.PodIP+":8080/", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+stage.Loopback(pods.Items[0].Status.PodIP)+":8080/", nil)
 	if err != nil {
 		return "", err
 	}
