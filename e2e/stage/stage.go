@@ -67,6 +67,9 @@ type Options struct {
 	// Components is a directory of component manifests, which are put into
 	// repository base, below components; empty: none are.
 	Components string
+	// Change may change what a repository has, in a tree, before it is pushed; nil changes
+	// nothing.
+	Change func(repository, tree string) error
 	// Bootstrap is a file of manifests that a person applies once; ${git_url}
 	// and ${git_ssh_url} in it are replaced.
 	Bootstrap string
@@ -212,6 +215,9 @@ func (s *Stage) git(ctx context.Context) error {
 				if err := os.CopyFS(filepath.Join(tree, name), os.DirFS(dir)); err != nil {
 					return err
 				}
+			}
+			if s.options.Change != nil {
+				return s.options.Change(e.Name(), tree)
 			}
 			return nil
 		})
