@@ -63,6 +63,7 @@ func TestEnvironmentPrometheus(t *testing.T) {
 		step{"Scraped", func(t *testing.T) { e.scraped(t, program) }},
 		step{"OthersPayNothing", e.othersPayNothing},
 		step{"Budget", e.budget},
+		check{"Rules", rules},
 	)
 }
 
@@ -495,6 +496,14 @@ func (e *environment) othersPayNothing(t *testing.T) {
 	}
 	if peak-e.peak > mostGrowth {
 		t.Errorf("the agent grew from %.0f MB to %.0f MB", e.peak, peak)
+	}
+}
+
+// rules: each fires when it should, and not when it should not.
+func rules(t *testing.T) {
+	dir := scenario.Path(t, "deploy", "monitoring")
+	if out, err := exec.CommandContext(t.Context(), "promtool", "test", "rules", filepath.Join(dir, "alerts_test.yaml")).CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 
