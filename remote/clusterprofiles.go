@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"sync"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
@@ -148,33 +150,43 @@ func (p *profiles) keep(ctx context.Context, child *v1alpha1.Child, has *unstruc
 		return profilesAgain, nil
 	}
 	wants := profile.Of(child)
-	status := wants.Object["status"]
-	delete(wants.Object, "status")
-	switch {
-	case has == nil:
-		err := p.client.Create(ctx, wants.DeepCopy(), client.FieldOwner(profileManager))
+	if has == nil {
+		has = wants.DeepCopy()
+		delete(has.Object, "status")
+		err := p.client.Create(ctx, has, client.FieldOwner(profileManager))
 		if apierrors.IsAlreadyExists(err) {
 			return stalePause, nil // the cache says whose it is in a moment
 		}
 		if err != nil {
 			return 0, fmt.Errorf("cannot create ClusterProfile %s: %w", key, err)
 		}
-	case !profile.SameSpec(has, wants):
-		if err := p.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(wants), client.ForceOwnership, client.FieldOwner(profileManager)); err != nil {
-			return 0, fmt.Errorf("cannot apply ClusterProfile %s: %w", key, err)
-		}
 	}
-	told := profile.Empty(key.Namespace, key.Name)
-	told.Object["status"] = status
-	if has != nil {
-		told.SetUID(has.GetUID())
-		if profile.SameStatus(has, told) {
-			return 0, nil
+	object, status := profile.Patch(has, wants)
+	for _, change := range []struct {
+		patch map[string]any
+		write func(context.Context, client.Object, client.Patch) error
+	}{
+		{object, func(ctx context.Context, o client.Object, patch client.Patch) error {
+			return p.client.Patch(ctx, o, patch, client.FieldOwner(profileManager))
+		}},
+		{status, func(ctx context.Context, o client.Object, patch client.Patch) error {
+			return p.client.Status().Patch(ctx, o, patch, client.FieldOwner(profileManager))
+		}},
+	} {
+		if change.patch == nil {
+			continue
 		}
-	}
-	err := p.client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(told), client.ForceOwnership, client.FieldOwner(profileManager))
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return 0, fmt.Errorf("cannot write status of ClusterProfile %s: %w", key, err)
+		text, err := json.Marshal(change.patch)
+		if err != nil {
+			return 0, fmt.Errorf("cannot encode what ClusterProfile %s lacks: %w", key, err)
+		}
+		err = change.write(ctx, profile.Empty(key.Namespace, key.Name), client.RawPatch(types.MergePatchType, text))
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			return stalePause, nil // another one has its name, or will have
+		}
+		if err != nil {
+			return 0, fmt.Errorf("cannot write ClusterProfile %s: %w", key, err)
+		}
 	}
 	return 0, nil
 }

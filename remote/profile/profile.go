@@ -33,6 +33,9 @@ const (
 	// ManagerLabel has it, for those who select.
 	ManagerLabel = "x-k8s.io/cluster-manager"
 
+	// labelsAnnotation names the labels that are ours, so that those which the Child loses go.
+	labelsAnnotation = "cascade.dev/labels"
+
 	// Conditions of a profile: its API server answers, and it has what its tier pushes.
 	controlPlaneHealthy = "ControlPlaneHealthy"
 	joined              = "Joined"
@@ -53,6 +56,7 @@ const (
 func Of(child *v1alpha1.Child) *unstructured.Unstructured {
 	u := Empty(child.Namespace, child.Name)
 	u.SetLabels(labels(child.Labels))
+	u.SetAnnotations(map[string]string{labelsAnnotation: strings.Join(slices.Sorted(maps.Keys(u.GetLabels())), ",")})
 	u.SetOwnerReferences([]metav1.OwnerReference{{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: "Child", Name: child.Name, UID: child.UID, Controller: new(true),
 	}})
@@ -140,26 +144,40 @@ func Controls(profile *unstructured.Unstructured, child metav1.ObjectMeta) bool 
 		(child.UID == "" || owner.UID == child.UID) && profile.GetLabels()[ManagerLabel] == Manager
 }
 
-// SameSpec reports whether a profile has all that another one wants to have beside its status.
-// Labels of others stay.
-func SameSpec(has, wants *unstructured.Unstructured) bool {
-	labels := has.GetLabels()
+// Patch is what a profile lacks of what is wanted, as JSON merge patches of the object and of
+// its status; nil where it lacks nothing. Labels, and parts of the status, that others write
+// stay. The patches hold for this object and no other one of its name.
+func Patch(has, wants *unstructured.Unstructured) (object, status map[string]any) {
+	labels, is := map[string]any{}, has.GetLabels()
 	for key, value := range wants.GetLabels() {
-		if labels[key] != value {
-			return false
+		if got, ok := is[key]; !ok || got != value {
+			labels[key] = value
 		}
 	}
-	return equality.Semantic.DeepEqual(has.Object["spec"], wants.Object["spec"])
-}
-
-// SameStatus does so for the parts of the status that Of writes. Others may write the rest.
-func SameStatus(has, wants *unstructured.Unstructured) bool {
+	for key := range strings.SplitSeq(has.GetAnnotations()[labelsAnnotation], ",") {
+		if _, kept := wants.GetLabels()[key]; !kept && key != "" {
+			if _, there := is[key]; there {
+				labels[key] = nil // the Child had it
+			}
+		}
+	}
+	names := wants.GetAnnotations()[labelsAnnotation]
+	if len(labels) > 0 || has.GetAnnotations()[labelsAnnotation] != names || !equality.Semantic.DeepEqual(has.Object["spec"], wants.Object["spec"]) {
+		object = map[string]any{
+			"metadata": map[string]any{"uid": string(has.GetUID()), "labels": labels, "annotations": map[string]any{labelsAnnotation: names}},
+			"spec":     wants.Object["spec"],
+		}
+	}
+	parts := map[string]any{}
 	for _, part := range []string{"conditions", "version", "properties"} {
 		is, _, _ := unstructured.NestedFieldNoCopy(has.Object, "status", part)
 		want, _, _ := unstructured.NestedFieldNoCopy(wants.Object, "status", part)
 		if !equality.Semantic.DeepEqual(is, want) {
-			return false
+			parts[part] = want
 		}
 	}
-	return true
+	if len(parts) > 0 {
+		status = map[string]any{"metadata": map[string]any{"uid": string(has.GetUID())}, "status": parts}
+	}
+	return object, status
 }

@@ -75,6 +75,7 @@ properties:
 			"metadata": map[string]any{
 				"namespace": "fleet", "name": "a",
 				"labels":          map[string]any{"environment": "production", "cascade.dev/owner": "retail", "x-k8s.io/cluster-manager": "cascade"},
+				"annotations":     map[string]any{"cascade.dev/labels": "cascade.dev/owner,environment,x-k8s.io/cluster-manager"},
 				"ownerReferences": []any{map[string]any{"apiVersion": "cascade.dev/v1alpha1", "kind": "Child", "name": "a", "uid": "u1", "controller": true}},
 			},
 			"spec":   map[string]any{"displayName": "a", "clusterManager": map[string]any{"name": "cascade"}},
@@ -83,8 +84,8 @@ properties:
 		if diff := cmp.Diff(want, got.Object); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.reason, diff)
 		}
-		if !SameSpec(got, Of(c.child)) || !SameStatus(got, Of(c.child)) {
-			t.Errorf("%s: it differs from itself", c.reason)
+		if object, status := Patch(got, Of(c.child)); object != nil || status != nil {
+			t.Errorf("%s: it differs from itself: %v, %v", c.reason, object, status)
 		}
 	}
 }
@@ -145,35 +146,62 @@ func TestControls(t *testing.T) {
 	}
 }
 
-// TestSame: labels and parts of the status that others write are no difference, what is ours is.
-func TestSame(t *testing.T) {
+// TestPatch: labels and parts of the status that others write are no difference, what is ours is.
+func TestPatch(t *testing.T) {
+	label := func(key, value string) func(*unstructured.Unstructured) {
+		return func(u *unstructured.Unstructured) {
+			l := u.GetLabels()
+			l[key] = value
+			u.SetLabels(l)
+		}
+	}
+	status := func(u *unstructured.Unstructured) map[string]any { return u.Object["status"].(map[string]any) }
 	for _, c := range []struct {
-		reason       string
-		change       func(*unstructured.Unstructured)
-		spec, status bool
+		reason         string
+		child          *v1alpha1.Child
+		change         func(*unstructured.Unstructured)
+		object, status string
 	}{
-		{"nothing", func(*unstructured.Unstructured) {}, true, true},
-		{"a label of others", func(u *unstructured.Unstructured) {
+		{"nothing", child(nil), func(*unstructured.Unstructured) {}, "", ""},
+		{"a label of others", child(nil), label("theirs", "x"), "", ""},
+		{"a label of ours", child(nil), label("environment", "x"), `{environment: production}`, ""},
+		{"a label that the Child lost", child(func(c *v1alpha1.Child) { delete(c.Labels, "environment") }), label("theirs", "x"), `{environment: null}`, ""},
+		{"and that somebody took off already", child(func(c *v1alpha1.Child) { delete(c.Labels, "environment") }), func(u *unstructured.Unstructured) {
 			l := u.GetLabels()
-			l["theirs"] = "x"
+			delete(l, "environment")
 			u.SetLabels(l)
-		}, true, true},
-		{"a label of ours", func(u *unstructured.Unstructured) {
-			l := u.GetLabels()
-			l["environment"] = "x"
-			u.SetLabels(l)
-		}, false, true},
-		{"the name for people", func(u *unstructured.Unstructured) { u.Object["spec"].(map[string]any)["displayName"] = "x" }, false, true},
-		{"a way in, of others", func(u *unstructured.Unstructured) {
-			u.Object["status"].(map[string]any)["accessProviders"] = []any{map[string]any{"name": "x"}}
-		}, true, true},
-		{"conditions", func(u *unstructured.Unstructured) { delete(u.Object["status"].(map[string]any), "conditions") }, true, false},
-		{"no status at all", func(u *unstructured.Unstructured) { delete(u.Object, "status") }, true, false},
+		}, `{}`, ""},
+		{"the name for people", child(nil), func(u *unstructured.Unstructured) { u.Object["spec"].(map[string]any)["displayName"] = "x" }, `{}`, ""},
+		{"a way in, of others", child(nil), func(u *unstructured.Unstructured) { status(u)["accessProviders"] = []any{map[string]any{"name": "x"}} }, "", ""},
+		{"a version that is not known any more", child(nil), func(u *unstructured.Unstructured) { status(u)["version"] = map[string]any{"kubernetes": "v1"} }, "", `{version: null}`},
+		{"a property", child(func(c *v1alpha1.Child) { c.Status.Region = "eu" }), func(*unstructured.Unstructured) {}, "", `{properties: [{name: topology.kubernetes.io/region, value: eu}]}`},
 	} {
 		has := Of(child(nil))
+		has.SetUID("p1")
 		c.change(has)
-		if spec, status := SameSpec(has, Of(child(nil))), SameStatus(has, Of(child(nil))); spec != c.spec || status != c.status {
-			t.Errorf("%s: same spec %t, same status %t", c.reason, spec, status)
+		object, told := Patch(has, Of(c.child))
+		for _, got := range []struct {
+			patch map[string]any
+			want  string
+			path  []string
+		}{{object, c.object, []string{"metadata", "labels"}}, {told, c.status, []string{"status"}}} {
+			if got.want == "" {
+				if got.patch != nil {
+					t.Errorf("%s: there is a patch %v", c.reason, got.patch)
+				}
+				continue
+			}
+			var want any
+			if err := yaml.Unmarshal([]byte(got.want), &want); err != nil {
+				t.Fatal(err)
+			}
+			part, _, _ := unstructured.NestedFieldNoCopy(got.patch, got.path...)
+			if diff := cmp.Diff(want, part); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", c.reason, diff)
+			}
+			if uid, _, _ := unstructured.NestedString(got.patch, "metadata", "uid"); uid != "p1" {
+				t.Errorf("%s: the patch holds for %q", c.reason, uid)
+			}
 		}
 	}
 }
