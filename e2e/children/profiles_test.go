@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
@@ -30,10 +31,10 @@ func TestClusterProfiles(t *testing.T) {
 	h.startAgent(t)
 	x := &inventoried{fleet: h.fleet(t, "inventory", map[string]string{"app/note.yaml": noteNamed("note", "version", "1")})}
 	x.layer(t, "app", "a")
-	p := h.plane(t, "a")
+	x.plane = h.plane(t, "a")
 	x.patch(t, x.declare(t, "a"), map[string]any{"metadata": map[string]any{"labels": map[string]any{"environment": "production", v1alpha1.OwnerLabel: "retail"}}})
 	x.report(t, "a", initialized)
-	x.handOver(t, "a", p.issue(t).kubeconfig)
+	x.handOver(t, "a", x.plane.issue(t).kubeconfig)
 	x.declare(t, "theirs")
 	x.ready(t, "a", "")
 	steps(t,
@@ -46,7 +47,10 @@ func TestClusterProfiles(t *testing.T) {
 }
 
 // inventoried is a fleet whose hub has the inventory of SIG Multicluster.
-type inventoried struct{ *fleet }
+type inventoried struct {
+	*fleet
+	plane *plane
+}
 
 // read reads a profile.
 func (x *inventoried) read(ctx context.Context, name string) (*unstructured.Unstructured, error) {
@@ -185,10 +189,18 @@ func (x *inventoried) follows(t *testing.T) {
 		}
 		return nil
 	})
-	x.handOver(t, "a", []byte("none"))
-	x.says(t, "a", "says that the control plane cannot be reached", func(u *unstructured.Unstructured) error {
-		return conditionIs(u, "ControlPlaneHealthy", "False")
-	})
+	t.Cleanup(func() { _ = x.plane.Signal(syscall.SIGCONT) }) // it could not end otherwise
+	for _, c := range []struct {
+		signal syscall.Signal
+		status string
+	}{{syscall.SIGSTOP, "False"}, {syscall.SIGCONT, "True"}} {
+		if err := x.plane.Signal(c.signal); err != nil {
+			t.Fatal(err)
+		}
+		x.says(t, "a", "says whether the control plane answers: "+c.status, func(u *unstructured.Unstructured) error {
+			return conditionIs(u, "ControlPlaneHealthy", c.status)
+		})
+	}
 }
 
 // goes: with the Cluster the Child goes, and with the Child its profile; the other one stays.
