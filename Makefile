@@ -348,7 +348,7 @@ landing: build-landing race ## the scenarios of make test
 	$(RUN_SUITES) -landing -names $(BIN)/landing.txt
 
 .PHONY: e2e
-e2e: build-e2e race ## all scenarios on real control planes, agents under the race detector
+e2e: build-e2e race prerequisites-prometheus ## all scenarios on real control planes, agents under the race detector
 	$(RUN_SUITES) -names $(BIN)/tests.txt -run '$(RUN)' $(SUITES)
 
 # Real nodes: kubelet, containerd and kube-proxy in namespaces of this machine, which they do not leave. It runs by itself,
@@ -362,6 +362,11 @@ prerequisites-nodes: prerequisites ## installs what real nodes need from Debian'
 	command -v ip >/dev/null || missing="$$missing iproute2"; \
 	test -z "$$missing" || { echo "installing$$missing"; test "$$(id -u)" = 0 || { echo "e2e-nodes needs root"; exit 1; }; \
 		apt-get update -q && apt-get install -qy --no-install-recommends $$missing; }
+
+.PHONY: prerequisites-prometheus
+prerequisites-prometheus: ## installs Debian's Prometheus, if it is missing; a scenario and the demo run it
+	@command -v prometheus >/dev/null || { echo "installing prometheus"; test "$$(id -u)" = 0 || { echo "prerequisites-prometheus needs root"; exit 1; }; \
+		apt-get update -q && apt-get install -qy --no-install-recommends prometheus; }
 
 .PHONY: e2e-nodes
 e2e-nodes: prerequisites-nodes build image $(BIN)/controlplane $(BIN)/kubelet $(BIN)/coredns $(BIN)/cni $(BIN)/images/cert-manager $(BIN)/images/cluster-api $(BIN)/components/nodes ## the image on real nodes: kubelet, containerd and a network for pods; needs root
