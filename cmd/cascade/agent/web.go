@@ -63,7 +63,7 @@ func (p *pages) build(mgr ctrl.Manager, namespace string, now func() time.Time) 
 				return filter.May(ctx, token, of)
 			}
 			return &web.Source{
-				Reader: web.Guard(mgr.GetClient(), mgr.GetScheme(), may), Events: web.Guard(mgr.GetAPIReader(), mgr.GetScheme(), may), Namespace: namespace,
+				Reader: web.Guard(mgr.GetClient(), mgr.GetScheme(), may), Direct: web.Guard(mgr.GetAPIReader(), mgr.GetScheme(), may), Namespace: namespace,
 			}, nil
 		},
 	})

@@ -262,7 +262,7 @@ func (b *builder) rows(c *v1alpha1.Child, tier string) {
 	}
 	for _, row := range rows {
 		path := tier + ">" + row.Path
-		o := clusterAt(path)
+		o := ClusterAt(path)
 		b.known[o] = true
 		if row.Ready {
 			continue
@@ -275,9 +275,9 @@ func (b *builder) rows(c *v1alpha1.Child, tier string) {
 		n.link.Heard, n.link.Revision = row.Heard, plain(row.Revision)
 		if row.Reason == v1alpha1.ReasonStale {
 			// It is as old as what is known of the tier above it.
-			for above := o.Tier; above != ""; above = clusterAt(above).Tier {
+			for above := o.Tier; above != ""; above = ClusterAt(above).Tier {
 				if bad[above] || above == tier {
-					n.because = append(n.because, key{clusterAt(above), ""})
+					n.because = append(n.because, key{ClusterAt(above), ""})
 					break
 				}
 			}
@@ -286,8 +286,8 @@ func (b *builder) rows(c *v1alpha1.Child, tier string) {
 	}
 }
 
-// clusterAt is the Child of a path.
-func clusterAt(path string) Object {
+// ClusterAt is the Child that a path names, from this tier down.
+func ClusterAt(path string) Object {
 	o := Object{Kind: childKind}
 	segment := path
 	if at := strings.LastIndexByte(path, '>'); at >= 0 {

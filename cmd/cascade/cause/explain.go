@@ -288,7 +288,7 @@ func (b *builder) node(o Object, part string, state State, reason, message strin
 // missing adds an object that another one refers to and that does not exist, as far as its
 // kind could be listed.
 func (b *builder) missing(o Object) {
-	if !listed(o.Kind) || b.known[o] || b.facts.Unread[o.Kind] != "" || b.nodes[key{o, ""}] != nil {
+	if !listed(o.Kind) || b.known[o] || b.facts.Unread[o.Kind] != "" || b.facts.Namespace != "" && b.facts.Namespace != o.Namespace || b.nodes[key{o, ""}] != nil {
 		return
 	}
 	b.add(b.node(o, "", Failing, reasonObjectMissing, o.String()+" does not exist", metav1.Time{}))

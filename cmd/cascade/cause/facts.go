@@ -14,6 +14,9 @@ import (
 
 // Facts of one tier, as its API server has them.
 type Facts struct {
+	// Namespace that the facts are of; empty for all. Objects of other namespaces are neither
+	// there nor missing.
+	Namespace string
 	// Sources of any kind of Flux.
 	Sources        []client.Object
 	Kustomizations []kustomizev1.Kustomization

@@ -174,12 +174,18 @@ func (r *Reader) heartbeat(ctx context.Context, f *Facts) error {
 	if err := r.Tier.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: v1alpha1.HeartbeatLease}, lease); err != nil {
 		return err
 	}
-	f.Heartbeat = &Heartbeat{Namespace: lease.Namespace, Name: lease.Name}
+	f.Heartbeat = HeartbeatOf(lease)
+	return nil
+}
+
+// HeartbeatOf is what the Lease of an agent says.
+func HeartbeatOf(lease *coordinationv1.Lease) *Heartbeat {
+	h := &Heartbeat{Namespace: lease.Namespace, Name: lease.Name}
 	if lease.Spec.RenewTime != nil {
-		f.Heartbeat.Renewed = lease.Spec.RenewTime.Time
+		h.Renewed = lease.Spec.RenewTime.Time
 	}
 	if lease.Spec.LeaseDurationSeconds != nil {
-		f.Heartbeat.Holds = time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second
+		h.Holds = time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second
 	}
-	return nil
+	return h
 }

@@ -26,6 +26,10 @@ func plain(s string) string {
 	return report.Cut(strings.Join(strings.Fields(s), " "), mostMessage)
 }
 
+// ObjectOf reads Kind/namespace/name of an object in a tier; ok is false for a text that is
+// no such name.
+func ObjectOf(tier, text string) (o Object, ok bool) { return object(tier, text) }
+
 // object reads the name of an object as reports have it: Kind/namespace/name. ok is false
 // for a text that is no such name: it comes from another tier.
 func object(tier, text string) (o Object, ok bool) {

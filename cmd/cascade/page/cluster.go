@@ -54,6 +54,7 @@ type layerView struct {
 	Reason, Message       string
 	Since                 moment
 	Objects               int32
+	Why                   linkView
 }
 
 type reportView struct {
@@ -115,13 +116,13 @@ func clusterPageOf(f Facts, q Query, now time.Time) *clusterPage {
 	if c.below() {
 		return v
 	}
-	v.Holds = append(v.Holds, heldOf(Facts{Children: []v1alpha1.Child{*child}}, Query{}, now).Items...)
-	v.ofChild(child, f, now)
+	v.Holds = append(v.Holds, heldOf(Facts{Children: []v1alpha1.Child{*child}}, Query{Namespace: q.Namespace}, now).Items...)
+	v.ofChild(child, f, q, now)
 	return v
 }
 
 // ofChild is what this tier knows of its own child.
-func (v *clusterPage) ofChild(child *v1alpha1.Child, f Facts, now time.Time) {
+func (v *clusterPage) ofChild(child *v1alpha1.Child, f Facts, q Query, now time.Time) {
 	if child.Spec.ClusterRef != nil {
 		v.Commands = append(v.Commands, describe("cluster.cluster.x-k8s.io", child.Namespace, child.Spec.ClusterRef.Name))
 	}
@@ -136,10 +137,14 @@ func (v *clusterPage) ofChild(child *v1alpha1.Child, f Facts, now time.Time) {
 	slices.SortStableFunc(layers, func(a, b v1alpha1.ChildLayer) int { return cmp.Compare(rank(a.Ready), rank(b.Ready)) })
 	v.MoreLayers = max(0, len(layers)-maxRows/2)
 	for i := range layers[:len(layers)-v.MoreLayers] {
-		v.Layers = append(v.Layers, layerOf(&layers[i], now))
+		l := layerOf(&layers[i], now)
+		if l.State != stateReady {
+			l.Why = linkView{"layer " + l.Name, link(Why, Query{Namespace: q.Namespace, Cluster: child.Namespace + "/" + child.Name})}
+		}
+		v.Layers = append(v.Layers, l)
 	}
 	if r := child.Status.Report; r != nil {
-		v.Report = reportOf(child, r, now)
+		v.Report = reportOf(child, r, q, now)
 	}
 	v.MoreCredentials = max(0, len(child.Status.Credentials)-maxRows/2)
 	for i := range child.Status.Credentials[:len(child.Status.Credentials)-v.MoreCredentials] {
@@ -185,7 +190,7 @@ func layerOf(l *v1alpha1.ChildLayer, now time.Time) layerView {
 	return v
 }
 
-func reportOf(child *v1alpha1.Child, r *v1alpha1.Report, now time.Time) *reportView {
+func reportOf(child *v1alpha1.Child, r *v1alpha1.Report, q Query, now time.Time) *reportView {
 	v := &reportView{
 		State: stateNotReady, Reason: name(r.Reason), Message: message(r.Message), Agent: name(r.Agent), Revision: revision(r.Revision),
 		Since: momentOf(r.Since, now), Objects: r.Objects,
@@ -197,8 +202,7 @@ func reportOf(child *v1alpha1.Child, r *v1alpha1.Report, now time.Time) *reportV
 		v.State = stateStale
 	}
 	for i := range r.Failing[:min(len(r.Failing), maxRows/10)] {
-		f := failureOf(r.Failing[i])
-		f.Command = "" // it is in another cluster
+		f := failureOf(r.Failing[i], child.Namespace+"/"+child.Name, q)
 		v.Failing = append(v.Failing, f)
 	}
 	if r.Children != nil {
@@ -274,6 +278,7 @@ type rolloutView struct {
 	Unassigned int32
 	Failing    []failureView
 	History    []historyView
+	Why        linkView
 	Approvals  []approvalView
 }
 
@@ -327,12 +332,12 @@ func rolloutsOf(f Facts, q Query, now time.Time) *rollouts {
 	shown, p := part(all, q.Page, maxRows/20, q.at(Rollouts))
 	v.Paging = p
 	for i := range shown {
-		v.Items = append(v.Items, rolloutOf(i+1, &shown[i], now))
+		v.Items = append(v.Items, rolloutOf(i+1, &shown[i], q, now))
 	}
 	return v
 }
 
-func rolloutOf(number int, r *v1alpha1.Rollout, now time.Time) rolloutView {
+func rolloutOf(number int, r *v1alpha1.Rollout, q Query, now time.Time) rolloutView {
 	v := rolloutView{
 		ID: fmt.Sprint("rollout-", number), Name: name(r.Name), Namespace: name(r.Namespace), State: stateNotReady, Phase: "no run yet",
 		All: countsOf(r.Status.Clusters), Unassigned: r.Status.Unassigned,
@@ -361,6 +366,9 @@ func rolloutOf(number int, r *v1alpha1.Rollout, now time.Time) rolloutView {
 	if good := r.Status.LastGood; good != nil {
 		v.LastGood = revision(good.Revision)
 	}
+	if v.State != stateReady {
+		v.Why = whyObject("", "Rollout/"+r.Namespace+"/"+r.Name, q)
+	}
 	commands := []string{held.StatusCommand(r)}
 	if items := held.Rollouts([]v1alpha1.Rollout{*r}); len(items) > 0 {
 		commands = items[0].Commands
@@ -380,7 +388,7 @@ func rolloutOf(number int, r *v1alpha1.Rollout, now time.Time) rolloutView {
 	}
 	for i := range r.Status.Failing[:min(len(r.Status.Failing), maxRows/5)] {
 		f := r.Status.Failing[i]
-		v.Failing = append(v.Failing, failureView{Name: name(f.Name), Reason: name(f.Reason), Message: message(f.Message), Command: describe("child", r.Namespace, f.Name)})
+		v.Failing = append(v.Failing, failureView{Name: name(f.Name), Reason: name(f.Reason), Message: message(f.Message), Command: describe("child", r.Namespace, f.Name), Why: whyObject("", "Child/"+r.Namespace+"/"+f.Name, q)})
 	}
 	for i := range r.Status.History[:min(len(r.Status.History), maxRows/10)] {
 		h := &r.Status.History[i]

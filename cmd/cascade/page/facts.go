@@ -10,8 +10,10 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/cause"
 	"github.com/cascade-gitops/cascade/cmd/cascade/wording"
 	"github.com/cascade-gitops/cascade/remote/report"
 )
@@ -45,6 +47,13 @@ type Facts struct {
 	Rollouts       []v1alpha1.Rollout
 	Kustomizations []kustomizev1.Kustomization
 	HelmReleases   []helmv2.HelmRelease
+	// Sources of any kind of Flux, Clusters of Cluster API if a child is not connected to
+	// its own, and the heartbeat of the agent: what chains of causes need besides.
+	Sources   []client.Object
+	Clusters  []cause.Cluster
+	Heartbeat *cause.Heartbeat
+	// Unread is why kinds of these were not read.
+	Unread map[string]string
 	// Events of the one Child that page Cluster is about.
 	Events []corev1.Event
 	// Missing names what could not be read, for people.

@@ -1,7 +1,6 @@
 package page
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,12 +18,13 @@ type fleet struct {
 	Counts []countView
 	// Total of all clusters below, those without a row among them.
 	Total, Unlisted int
-	// NotReady are the groups of clusters that are not ready, by their root cause.
+	// NotReady are the first root causes of what is not ready.
 	NotReady []groupView
-	// OtherGroups and OtherClusters are left out above.
-	OtherGroups, OtherClusters int
-	Held                       int
-	HeldLink                   string
+	// OtherGroups are on page Why only, which has them all.
+	OtherGroups int
+	WhyLink     string
+	Held        int
+	HeldLink    string
 	// Failing objects of this tier itself.
 	Failing []failureView
 	Filters filterView
@@ -46,18 +46,12 @@ type countView struct {
 	Link  string
 }
 
-// groupView are clusters with one root cause.
-type groupView struct {
-	Title, Reason, Message, Command string
-	Count                           int
-	Since                           moment
-	Examples                        []linkView
-	More                            int
-}
-
 type linkView struct{ Text, Link string }
 
-type failureView struct{ Name, Reason, Message, Command string }
+type failureView struct {
+	Name, Reason, Message, Command string
+	Why                            linkView
+}
 
 type clusterView struct {
 	Name, Parent, Link               string
@@ -68,6 +62,7 @@ type clusterView struct {
 	Heard                            *moment
 	Version, Owner, Provider, Region string
 	Environment                      string
+	Why                              linkView
 }
 
 // filterView is the form.
@@ -96,7 +91,7 @@ func fleetOf(f Facts, q Query, now time.Time) *fleet {
 	v.HeldLink = link(Held, Query{Namespace: q.Namespace})
 	if f.Own != nil {
 		for _, failing := range f.Own.Failing {
-			v.Failing = append(v.Failing, failureOf(failing))
+			v.Failing = append(v.Failing, failureOf(failing, "", q))
 		}
 	}
 	counts := map[state]int{}
@@ -106,7 +101,7 @@ func fleetOf(f Facts, q Query, now time.Time) *fleet {
 	for _, s := range states() {
 		v.Counts = append(v.Counts, countView{State: s, Count: counts[s], Link: link(Fleet, Query{Namespace: q.Namespace, State: string(s)})})
 	}
-	v.group(all, q, now)
+	v.causes(f, q, now)
 	v.Filters = filtersOf(all, q)
 	var chosen []*cluster
 	for i := range all {
@@ -134,108 +129,13 @@ func tierOf(own *v1alpha1.Report, now time.Time) tierView {
 }
 
 // failureOf is an object of this tier that is not ready. Its name is <kind>/<namespace>/<name>.
-func failureOf(f v1alpha1.Failure) failureView {
-	v := failureView{Name: name(f.Name), Reason: name(f.Reason), Message: message(f.Message)}
-	if parts := strings.Split(f.Name, "/"); len(parts) == 3 {
+// It is in the tier of a path, empty for this one.
+func failureOf(f v1alpha1.Failure, tier string, q Query) failureView {
+	v := failureView{Name: name(f.Name), Reason: name(f.Reason), Message: message(f.Message), Why: whyObject(tier, f.Name, q)}
+	if parts := strings.Split(f.Name, "/"); len(parts) == 3 && tier == "" {
 		v.Command = describe(strings.ToLower(parts[0]), parts[1], parts[2])
 	}
 	return v
-}
-
-// root is what a cluster is not ready for. Clusters with the same one are a group.
-type root struct {
-	// of is the cluster or layer that it lies with.
-	of, reason, revision string
-}
-
-// rootOf finds the cause of a cluster that is not ready, as far up as this tier knows.
-func rootOf(c *cluster, byPath map[string]*cluster) (r root, message, command string) {
-	namespace, childName := c.child.Namespace, c.child.Name
-	about := describe("child", namespace, childName)
-	// Nobody knows of what is below a cluster that was not heard of.
-	for path := c.Path; ; {
-		at := strings.LastIndex(path, ">")
-		if at < 0 {
-			break
-		}
-		path = path[:at]
-		if up := byPath[path]; up != nil && up.state == stateStale && c.state == stateStale {
-			return root{of: "Cluster " + up.Path, reason: v1alpha1.ReasonStale}, "not heard of; what is below is as it was", about
-		}
-	}
-	if c.below() {
-		return root{of: "Clusters below " + c.Path[:strings.LastIndex(c.Path, ">")], reason: c.Reason, revision: c.Revision}, c.Message, about
-	}
-	if c.state == stateStale {
-		return root{of: "Cluster " + c.Path, reason: v1alpha1.ReasonStale}, c.Message, about
-	}
-	for i := range c.child.Status.Layers {
-		l := &c.child.Status.Layers[i]
-		if l.Ready || l.Reason != c.Reason {
-			continue
-		}
-		return root{of: "Layer " + namespace + "/" + l.Name, reason: l.Reason, revision: cmp.Or(l.LastAttemptedRevision, l.Revision)}, l.Message,
-			describe("layer", namespace, l.Name)
-	}
-	if r := c.child.Status.Report; r != nil && len(r.Failing) > 0 && !r.Ready {
-		f := r.Failing[0]
-		return root{of: f.Name, reason: f.Reason, revision: r.Revision}, f.Message, about
-	}
-	return root{of: "Clusters of namespace " + namespace, reason: c.Reason}, c.Message, about
-}
-
-// group puts the clusters that are not ready together by their root causes.
-func (v *fleet) group(all []cluster, q Query, now time.Time) {
-	byPath := make(map[string]*cluster, len(all))
-	for i := range all {
-		byPath[all[i].Path] = &all[i]
-	}
-	type group struct {
-		root
-		members          []*cluster
-		message, command string
-	}
-	found := map[root]*group{}
-	var groups []*group
-	for i := range all {
-		c := &all[i]
-		if c.state == stateReady || c.state == stateSuspended {
-			continue
-		}
-		r, text, command := rootOf(c, byPath)
-		g := found[r]
-		if g == nil {
-			g = &group{root: r, message: text, command: command}
-			found[r] = g
-			groups = append(groups, g)
-		}
-		g.members = append(g.members, c)
-	}
-	slices.SortStableFunc(groups, func(a, b *group) int {
-		return cmp.Or(cmp.Compare(len(b.members), len(a.members)), strings.Compare(a.of, b.of), strings.Compare(a.reason, b.reason))
-	})
-	for n, g := range groups {
-		if n >= maxGroups {
-			v.OtherGroups++
-			v.OtherClusters += len(g.members)
-			continue
-		}
-		view := groupView{Title: name(g.of), Reason: name(g.reason), Message: message(g.message), Command: g.command, Count: len(g.members)}
-		if g.revision != "" {
-			view.Title += " at " + revision(g.revision)
-		}
-		earliest := g.members[0].Since
-		for _, m := range g.members {
-			if m.Since.Before(&earliest) {
-				earliest = m.Since
-			}
-			if len(view.Examples) < maxExamples {
-				view.Examples = append(view.Examples, linkView{pathText(m.Path), link(Cluster, Query{Namespace: q.Namespace, Cluster: m.Path})})
-			}
-		}
-		view.More, view.Since = len(g.members)-len(view.Examples), momentOf(earliest, now)
-		v.NotReady = append(v.NotReady, view)
-	}
 }
 
 func pathText(path string) string {
@@ -259,6 +159,9 @@ func clusterOf(c *cluster, q Query, now time.Time) clusterView {
 	}
 	if at > 0 {
 		v.Parent = pathText(c.Path[:at])
+	}
+	if c.state != stateReady {
+		v.Why = linkView{v.Name, link(Why, Query{Namespace: q.Namespace, Cluster: c.Path})}
 	}
 	if c.Heard != nil {
 		m := momentOf(*c.Heard, now)

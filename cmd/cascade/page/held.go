@@ -18,6 +18,7 @@ type heldView struct {
 	Object, Reason, Message string
 	Since                   moment
 	Commands                []string
+	Why                     linkView
 }
 
 func heldOf(f Facts, q Query, now time.Time) *heldPage {
@@ -26,6 +27,7 @@ func heldOf(f Facts, q Query, now time.Time) *heldPage {
 	v.Paging = p
 	for _, item := range shown {
 		view := heldView{Object: name(item.Object()), Reason: item.Reason, Message: message(item.Message), Since: momentOf(item.Since, now)}
+		view.Why = whyObject("", item.Kind+"/"+item.Namespace+"/"+item.Name, q)
 		for _, command := range item.Commands {
 			view.Commands = append(view.Commands, exact(command, describe(strings.ToLower(item.Kind), item.Namespace, item.Name)))
 		}

@@ -24,14 +24,18 @@ const (
 	// OwnReport and Events are left out of a page for whoever may not read them.
 	OwnReport Kind = "report"
 	Events    Kind = "events"
+	// So are these, of which chains of causes are made: an answer without them says so.
+	Sources        Kind = "sources"
+	ClusterAPI     Kind = "clusters"
+	AgentHeartbeat Kind = "leases"
 )
 
 // Needs are the kinds without which a page is not shown, and those that it is shown
 // without.
 func Needs(n Name) (required, optional []Kind) {
 	switch n {
-	case Fleet:
-		return []Kind{Children, Layers, RolloutKind, Kustomizations, HelmReleases}, []Kind{OwnReport}
+	case Fleet, Why:
+		return []Kind{Children, Layers, RolloutKind, Kustomizations, HelmReleases}, []Kind{OwnReport, Sources, AgentHeartbeat, ClusterAPI}
 	case Commits:
 		return []Kind{Children, Layers, RolloutKind}, []Kind{OwnReport}
 	case Cluster:
@@ -45,7 +49,7 @@ func Needs(n Name) (required, optional []Kind) {
 }
 
 // Names are the pages, in the order of the navigation.
-func Names() []Name { return []Name{Fleet, Commits, Rollouts, Held, Cluster} }
+func Names() []Name { return []Name{Fleet, Why, Commits, Rollouts, Held, Cluster} }
 
 // Pages writes pages. It is safe for concurrent use.
 type Pages struct {
@@ -103,7 +107,7 @@ type navView struct {
 
 // titles of the pages.
 func titles() map[Name]string {
-	return map[Name]string{Fleet: "Fleet", Commits: "Commits", Rollouts: "Rollouts", Held: "Held", Cluster: "Cluster"}
+	return map[Name]string{Fleet: "Fleet", Why: "Why", Commits: "Commits", Rollouts: "Rollouts", Held: "Held", Cluster: "Cluster"}
 }
 
 func layoutOf(n Name, q Query) *layout {
@@ -131,6 +135,10 @@ func (p *Pages) Render(n Name, f Facts, q Query, now time.Time) ([]byte, error) 
 	switch n {
 	case Fleet:
 		l.View = fleetOf(f, q, now)
+	case Why:
+		v := whyOf(f, q, now)
+		l.View, l.Heading = v, v.Title
+		l.Title = l.Heading
 	case Commits:
 		l.View = commitsOf(f, q, now)
 	case Cluster:

@@ -4,17 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/cause"
 	"github.com/cascade-gitops/cascade/cmd/cascade/page"
 	"github.com/cascade-gitops/cascade/remote/report"
 )
@@ -24,6 +32,8 @@ const (
 	readTimeout = 15 * time.Second
 	// mostEvents is how many events of a child are read.
 	mostEvents = 500
+	// mostClusters is how many Clusters of Cluster API are read.
+	mostClusters = 5000
 )
 
 // Source is what a reader may read of a tier.
@@ -31,8 +41,8 @@ type Source struct {
 	// Reader has the objects of the tier. It refuses, as the API server does, what its user
 	// may not read.
 	client.Reader
-	// Events, for which there are no caches. It refuses in the same way.
-	Events client.Reader
+	// Direct reads kinds for which there are no caches. It refuses in the same way.
+	Direct client.Reader
 	// Namespace of the agent, whose report of the tier is there.
 	Namespace string
 }
@@ -41,7 +51,7 @@ type Source struct {
 func (s *Source) facts(ctx context.Context, n page.Name, q page.Query, now time.Time) (page.Facts, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	f := page.Facts{At: now, Namespace: q.Namespace}
+	f := page.Facts{At: now, Namespace: q.Namespace, Unread: map[string]string{}}
 	required, optional := page.Needs(n)
 	for _, kind := range required {
 		if err := s.read(ctx, kind, q, &f); err != nil {
@@ -51,12 +61,17 @@ func (s *Source) facts(ctx context.Context, n page.Name, q page.Query, now time.
 	for _, kind := range optional {
 		err := s.read(ctx, kind, q, &f)
 		switch {
+		case err == nil:
+			continue
 		case apierrors.IsForbidden(err):
 			f.Missing = append(f.Missing, fmt.Sprintf("%s: you may not read it", named(kind, s.Namespace)))
-		case err != nil && ctx.Err() != nil:
+		case ctx.Err() != nil:
 			return page.Facts{}, err
-		case err != nil:
+		default:
 			f.Missing = append(f.Missing, fmt.Sprintf("%s: %v", named(kind, s.Namespace), err))
+		}
+		for _, unread := range kindsOf(kind) {
+			f.Unread[unread] = "not read"
 		}
 	}
 	return f, nil
@@ -67,6 +82,17 @@ func named(kind page.Kind, namespace string) string {
 		return "the report of this tier, ConfigMap " + namespace + "/" + v1alpha1.ReportConfigMap
 	}
 	return string(kind)
+}
+
+// kindsOf are the kinds of objects that are not known if one of a page was not read.
+func kindsOf(kind page.Kind) []string {
+	switch kind {
+	case page.Sources:
+		return []string{sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.HelmRepositoryKind, sourcev1.HelmChartKind}
+	case page.ClusterAPI:
+		return []string{clusterapi.ClusterKind.Kind}
+	}
+	return nil
 }
 
 func (s *Source) read(ctx context.Context, kind page.Kind, q page.Query, f *page.Facts) error {
@@ -85,6 +111,12 @@ func (s *Source) read(ctx context.Context, kind page.Kind, q page.Query, f *page
 		f.HelmReleases, err = listOf(ctx, s.Reader, &helmv2.HelmReleaseList{}, func(l *helmv2.HelmReleaseList) []helmv2.HelmRelease { return l.Items }, in)
 	case page.OwnReport:
 		f.Own, err = s.own(ctx)
+	case page.Sources:
+		f.Sources, err = s.sources(ctx, in)
+	case page.ClusterAPI:
+		f.Clusters, err = s.clusters(ctx, f.Children, in)
+	case page.AgentHeartbeat:
+		f.Heartbeat, err = s.heartbeat(ctx)
 	case page.Events:
 		f.Events, err = s.events(ctx, q.Cluster)
 	default:
@@ -120,13 +152,88 @@ func (s *Source) own(ctx context.Context) (*v1alpha1.Report, error) {
 	return own, nil
 }
 
+// sources are those of all kinds.
+func (s *Source) sources(ctx context.Context, in client.ListOption) ([]client.Object, error) {
+	var all []client.Object
+	for _, list := range []client.ObjectList{
+		&sourcev1.GitRepositoryList{}, &sourcev1.OCIRepositoryList{}, &sourcev1.BucketList{}, &sourcev1.HelmRepositoryList{}, &sourcev1.HelmChartList{},
+	} {
+		found, err := listOf(ctx, s.Reader, list, objects, in)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// objects of a list.
+func objects[L client.ObjectList](list L) []client.Object {
+	var all []client.Object
+	_ = meta.EachListItem(list, func(o runtime.Object) error { // which fails for what is no list
+		if object, ok := o.(client.Object); ok {
+			all = append(all, object)
+		}
+		return nil
+	})
+	return all
+}
+
+// clusters are those of Cluster API. They are read only if a child is not connected: nothing
+// else has one of them for its cause, and they are as large as they are many.
+func (s *Source) clusters(ctx context.Context, children []v1alpha1.Child, in client.ListOption) ([]cause.Cluster, error) {
+	if s.Direct == nil || !slices.ContainsFunc(children, func(c v1alpha1.Child) bool {
+		return c.Spec.ClusterRef != nil && !meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.ConnectedCondition)
+	}) {
+		return nil, nil
+	}
+	for _, version := range clusterVersions() {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(schema.GroupVersionKind{Group: clusterapi.ClusterKind.Group, Version: version, Kind: clusterapi.ClusterKind.Kind + "List"})
+		err := s.Direct.List(ctx, list, in, client.Limit(mostClusters))
+		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+			continue // this version is not served
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot list Clusters: %w", err)
+		}
+		if list.GetContinue() != "" {
+			return nil, fmt.Errorf("there are more than %d", mostClusters)
+		}
+		var all []cause.Cluster
+		for i := range list.Items {
+			all = append(all, cause.Cluster{Object: &list.Items[i]})
+		}
+		return all, nil
+	}
+	return nil, nil
+}
+
+// clusterVersions of Cluster API, the newest first.
+func clusterVersions() []string { return []string{"v1beta2", "v1beta1"} }
+
+// heartbeat of the agent, nil if there is none.
+func (s *Source) heartbeat(ctx context.Context) (*cause.Heartbeat, error) {
+	if s.Direct == nil {
+		return nil, nil
+	}
+	lease := &coordinationv1.Lease{}
+	if err := s.Direct.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: v1alpha1.HeartbeatLease}, lease); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("cannot read the heartbeat of the agent: %w", err)
+	}
+	return cause.HeartbeatOf(lease), nil
+}
+
 // events are those of the Child of this tier that a path is of, or is below.
 func (s *Source) events(ctx context.Context, path string) ([]corev1.Event, error) {
 	namespace, name, ok := strings.Cut(path, "/")
-	if !ok || strings.Contains(path, ">") || s.Events == nil {
+	if !ok || strings.Contains(path, ">") || s.Direct == nil {
 		return nil, nil
 	}
-	return listOf(ctx, s.Events, &corev1.EventList{}, func(l *corev1.EventList) []corev1.Event { return l.Items },
+	return listOf(ctx, s.Direct, &corev1.EventList{}, func(l *corev1.EventList) []corev1.Event { return l.Items },
 		client.InNamespace(namespace), client.Limit(mostEvents),
 		client.MatchingFields{"involvedObject.kind": "Child", "involvedObject.name": name})
 }

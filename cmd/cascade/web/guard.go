@@ -83,7 +83,7 @@ func resourceOf(gvk schema.GroupVersionKind) (string, error) {
 	switch gvk.Kind {
 	case "Child":
 		return "children", nil
-	case "Layer", "Rollout", "Kustomization", "HelmRelease", "ConfigMap", "Event":
+	case "Layer", "Rollout", "Kustomization", "HelmRelease", "ConfigMap", "Event", "GitRepository", "OCIRepository", "Bucket", "HelmRepository", "HelmChart", "Lease", "Cluster":
 		resource, _ := meta.UnsafeGuessKindToResource(gvk)
 		return resource.Resource, nil
 	}

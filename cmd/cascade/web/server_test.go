@@ -13,7 +13,9 @@ import (
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/go-logr/logr"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	authzv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,7 +29,7 @@ import (
 func schemeOf(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, kustomizev1.AddToScheme, helmv2.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, coordinationv1.AddToScheme, sourcev1.AddToScheme, kustomizev1.AddToScheme, helmv2.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +74,7 @@ func serverFor(t *testing.T, cl client.Reader, may May) *Server {
 	reader := Guard(cl, schemeOf(t), may)
 	s, err := New(Options{
 		Source: func(*http.Request) (*Source, error) {
-			return &Source{Reader: reader, Events: reader, Namespace: "cascade-system"}, nil
+			return &Source{Reader: reader, Direct: reader, Namespace: "cascade-system"}, nil
 		},
 		Look: time.Millisecond, Now: time.Now, Log: logr.Discard(),
 	})
@@ -267,6 +269,8 @@ func TestGuardKnowsKinds(t *testing.T) {
 	for _, want := range []string{
 		"list children.cascade.dev", "list layers.cascade.dev", "list rollouts.cascade.dev", "list kustomizations.kustomize.toolkit.fluxcd.io",
 		"list helmreleases.helm.toolkit.fluxcd.io", "get configmaps.", "list events.",
+		"list gitrepositories.source.toolkit.fluxcd.io", "list ocirepositories.source", "list buckets.source", "list helmrepositories.source", "list helmcharts.source",
+		"get leases.coordination.k8s.io",
 	} {
 		if !strings.Contains(strings.Join(asked, "\n"), want) {
 			t.Errorf("nobody asked for %q", want)
