@@ -12,8 +12,8 @@ import (
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
-	"github.com/go-logr/logr"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/go-logr/logr"
 	authzv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -278,5 +278,48 @@ func TestGuardKnowsKinds(t *testing.T) {
 	}
 	if err := Guard(tierClient(t), schemeOf(t), may).Get(t.Context(), client.ObjectKey{Namespace: "a", Name: "b"}, &corev1.Secret{}); err == nil || !strings.Contains(err.Error(), "no page is made of it") {
 		t.Errorf("a Secret: %v", err)
+	}
+}
+
+// TestWhy: chains begin at sources and Clusters. Clusters are read only while a child is not
+// connected; what may not be read is said, and is not taken for missing.
+func TestWhy(t *testing.T) {
+	child := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "shop"}, Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "shop"}}}
+	app := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "app"}}
+	app.Spec.SourceRef = kustomizev1.CrossNamespaceSourceReference{Kind: "GitRepository", Name: "elsewhere", Namespace: "platform"}
+	app.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: metav1.ConditionFalse, Reason: "ArtifactFailed", Message: "no source"}}
+	const missing = "GitRepository/platform/elsewhere"
+	for name, tc := range map[string]struct {
+		reason, url string
+		connected   bool
+		without     string
+		asks        bool
+		says, not   string
+	}{
+		"Missing":      {"a source that is not there is the root", "/why", true, "", false, missing, "you may not read it"},
+		"Namespace":    {"in another namespace it is not known", "/why?namespace=fleet", true, "", false, "Kustomization/fleet/app", missing},
+		"Forbidden":    {"nor is it for who may not read sources", "/why", true, "gitrepositories", false, "sources: you may not read it", missing},
+		"NotConnected": {"a child without a connection", "/why", false, "", true, "Child/fleet/shop", "clusters: you may not read it"},
+		"NoClusters":   {"for who may not read Clusters", "/why", false, "clusters", true, "clusters: you may not read it", "nothing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			child := child.DeepCopy()
+			if tc.connected {
+				child.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}}
+			}
+			asked := false
+			may := func(_ context.Context, of authzv1.ResourceAttributes) (int, error) {
+				asked = asked || of.Resource == "clusters"
+				if of.Resource == tc.without {
+					return http.StatusForbidden, nil
+				}
+				return http.StatusOK, nil
+			}
+			cl := fake.NewClientBuilder().WithScheme(schemeOf(t)).WithObjects(child, app).Build()
+			w := ask(t, serverFor(t, cl, may), http.MethodGet, tc.url)
+			if body := w.Body.String(); w.Code != http.StatusOK || !strings.Contains(body, tc.says) || strings.Contains(body, tc.not) || asked != tc.asks {
+				t.Errorf("%s: %d, Clusters were asked for: %t\n%s", tc.reason, w.Code, asked, body)
+			}
+		})
 	}
 }
