@@ -71,6 +71,8 @@ func TestEnvironmentPrometheus(t *testing.T) {
 type environment struct {
 	*fleet
 	planes map[string]*plane
+	// dir has the files of Prometheus, which outlives the step that starts it.
+	dir string
 	// token of one who may scrape.
 	token      string
 	prometheus stage.Prometheus
@@ -92,7 +94,7 @@ func startEnvironment(t *testing.T) *environment {
 	t.Helper()
 	h := openHub(t)
 	h.installAll(t, "v1beta2")
-	e := &environment{planes: map[string]*plane{}}
+	e := &environment{planes: map[string]*plane{}, dir: t.TempDir()}
 	e.fleet = h.fleet(t, "production", map[string]string{
 		"app/sync.yaml": fmt.Sprintf(armed, h.Git.HTTPURL("production")), "own/note.yaml": noteNamed("own", "version", "1"), "bare/note.yaml": noteNamed("bare", "version", "1"),
 	})
@@ -376,7 +378,7 @@ func (e *environment) scraped(t *testing.T, program string) {
 // start starts Prometheus; it ends with the test.
 func (e *environment) start(t *testing.T, program string) {
 	t.Helper()
-	dir := t.TempDir()
+	dir := e.dir
 	write := func(name, text string) string {
 		t.Helper()
 		name = filepath.Join(dir, name)
