@@ -36,11 +36,12 @@ import (
 const (
 	// exported is the port of exporters.
 	exported = 9100
-	// mostOfItself is how many series an agent has whatever its fleet is, as docs/metrics.md
-	// says, and mostHere what the few objects of this test may add.
-	mostOfItself, mostHere = 700, 300
-	// mostGrowth is by how many megabytes the agent may grow while much more streams through it.
-	mostGrowth = 64
+	// mostOfItself is how many series an agent may have whatever its fleet is, as
+	// TestSeriesBudget counts on, the few objects of this test included.
+	mostOfItself = 1200
+	// mostGrowth is by how many megabytes the agent, with the race detector, may grow while
+	// leastStreamed pass through it.
+	mostGrowth, leastStreamed = 128, 250
 )
 
 // TestEnvironmentPrometheus: one block of configuration finds and scrapes the tenants of an
@@ -71,6 +72,8 @@ func TestEnvironmentPrometheus(t *testing.T) {
 type environment struct {
 	*fleet
 	planes map[string]*plane
+	// dir has the files of Prometheus, which outlives the step that starts it.
+	dir string
 	// token of one who may scrape.
 	token      string
 	prometheus stage.Prometheus
@@ -92,7 +95,7 @@ func startEnvironment(t *testing.T) *environment {
 	t.Helper()
 	h := openHub(t)
 	h.installAll(t, "v1beta2")
-	e := &environment{planes: map[string]*plane{}}
+	e := &environment{planes: map[string]*plane{}, dir: t.TempDir()}
 	e.fleet = h.fleet(t, "production", map[string]string{
 		"app/sync.yaml": fmt.Sprintf(armed, h.Git.HTTPURL("production")), "own/note.yaml": noteNamed("own", "version", "1"), "bare/note.yaml": noteNamed("bare", "version", "1"),
 	})
@@ -376,7 +379,7 @@ func (e *environment) scraped(t *testing.T, program string) {
 // start starts Prometheus; it ends with the test.
 func (e *environment) start(t *testing.T, program string) {
 	t.Helper()
-	dir := t.TempDir()
+	dir := e.dir
 	write := func(name, text string) string {
 		t.Helper()
 		name = filepath.Join(dir, name)
@@ -472,6 +475,12 @@ func (e *environment) othersPayNothing(t *testing.T) {
 			return nil
 		})
 	}
+	scenario.Eventually(t, scenario.Converge, "much is streamed", func(context.Context) error {
+		if n := e.streamed.Load(); n < leastStreamed*1e6 {
+			return fmt.Errorf("%d bytes", n)
+		}
+		return nil
+	})
 	for query, want := range map[string]float64{
 		"min(min_over_time(up{child=~'alpha|beta'}[1h]))":                              1,
 		"count(count_over_time(up{child=~'alpha|beta'}[1h]))":                          4,
@@ -491,9 +500,6 @@ func (e *environment) othersPayNothing(t *testing.T) {
 	}
 	streamed := float64(e.streamed.Load()) / 1e6
 	t.Logf("%.0f MB were streamed; the agent had %.0f MB at most, %.0f MB before", streamed, peak, e.peak)
-	if streamed < 2*mostGrowth {
-		t.Errorf("only %.0f MB were streamed", streamed)
-	}
 	if peak-e.peak > mostGrowth {
 		t.Errorf("the agent grew from %.0f MB to %.0f MB", e.peak, peak)
 	}
@@ -514,7 +520,7 @@ func (e *environment) budget(t *testing.T) {
 		t.Fatalf("series of the agent are %v, %v", samples, err)
 	}
 	t.Logf("the agent has %.0f series", samples[0].Value)
-	if samples[0].Value > mostOfItself+mostHere {
-		t.Errorf("the agent has %.0f series, more than %d and %d of its objects", samples[0].Value, mostOfItself, mostHere)
+	if samples[0].Value > mostOfItself {
+		t.Errorf("the agent has %.0f series, more than %d", samples[0].Value, mostOfItself)
 	}
 }

@@ -178,6 +178,8 @@ func panels(dir string) ([]panel, error) {
 // withoutData are metrics that the demo has none of, and why; docs/monitoring.md lists them.
 var withoutData = map[string]string{
 	"cascade_rollout_clusters":                               "no Rollout is applied",
+	"cascade_child_credential_expiry":                        "no credential of the tenants lapses",
+	"cascade_worker_":                                        "what confined processes work on was worked on before the first scrape",
 	"cascade_drifted_objects":                                "nobody changes an object, and drift is corrected",
 	"cascade_shard_held":                                     "one replica drives all children",
 	"cascade_event_posts_total":                              "no `--events-addr` is given",
