@@ -38,7 +38,7 @@ func Alongside(t *testing.T) {
 	}
 	q := queue{dir: filepath.Join(os.TempDir(), fmt.Sprintf("cascade-e2e-places-%d", os.Getuid())), places: together, crowd: crowd}
 	name, _, _ := strings.Cut(t.Name(), "/")
-	begin, tick := time.Now(), time.NewTicker(100*time.Millisecond)
+	begin, tick := time.Now(), time.NewTicker(500*time.Millisecond)
 	defer tick.Stop()
 	waiting, err := q.enter(tests[name].Seconds, name)
 	if err != nil {
