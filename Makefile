@@ -33,10 +33,10 @@ build-demo: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/
 	$(STATIC) go build -C e2e -p $(P) -o $(BIN)/ ./hello ./demo ./standin
 
 .PHONY: build-landing
-build-landing: build-demo $(BIN)/flux $(BIN)/kubectl $(BIN)/providers/aws ## what the tests of make test run
+build-landing: build-demo $(BIN)/kubectl $(BIN)/providers/aws ## what the tests of make test run
 
 .PHONY: build-e2e
-build-e2e: build-landing $(BIN)/capi-manager-next $(BIN)/helm $(BIN)/clusterctl $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure $(BIN)/components/published ## everything that the tests run
+build-e2e: build-landing $(BIN)/flux $(BIN)/capi-manager-next $(BIN)/helm $(BIN)/clusterctl $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure $(BIN)/components/published ## everything that the tests run
 
 $(BIN)/controlplane: $(shell git ls-files e2e/controlplane 2>/dev/null | grep -v _test.go)
 	@mkdir -p $(BIN)
@@ -362,7 +362,7 @@ $(BIN)/axe.min.js:
 	tar -xzOf "$$dir/axe-core-$(AXE_VERSION).tgz" package/axe.min.js >$@.new && mv $@.new $@
 
 .PHONY: e2e
-e2e: prerequisites-browser build-e2e race ## all scenarios on real control planes, agents under the race detector
+e2e: build-e2e race prerequisites-prometheus prerequisites-browser ## all scenarios on real control planes, agents under the race detector
 	$(RUN_SUITES) -names $(BIN)/tests.txt -run '$(RUN)' $(SUITES)
 
 # Real nodes: kubelet, containerd and kube-proxy in namespaces of this machine, which they do not leave. It runs by itself,
@@ -376,6 +376,11 @@ prerequisites-nodes: prerequisites ## installs what real nodes need from Debian'
 	command -v ip >/dev/null || missing="$$missing iproute2"; \
 	test -z "$$missing" || { echo "installing$$missing"; test "$$(id -u)" = 0 || { echo "e2e-nodes needs root"; exit 1; }; \
 		apt-get update -q && apt-get install -qy --no-install-recommends $$missing; }
+
+.PHONY: prerequisites-prometheus
+prerequisites-prometheus: ## installs Debian's Prometheus, if it is missing; a scenario and the demo run it
+	@command -v prometheus >/dev/null || { echo "installing prometheus"; test "$$(id -u)" = 0 || { echo "prerequisites-prometheus needs root"; exit 1; }; \
+		apt-get update -q && apt-get install -qy --no-install-recommends prometheus; }
 
 .PHONY: e2e-nodes
 e2e-nodes: prerequisites-nodes build image $(BIN)/controlplane $(BIN)/kubelet $(BIN)/coredns $(BIN)/cni $(BIN)/images/cert-manager $(BIN)/images/cluster-api $(BIN)/components/nodes ## the image on real nodes: kubelet, containerd and a network for pods; needs root

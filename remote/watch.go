@@ -113,6 +113,10 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 	if err := (namespaces{children}).setUp(mgr); err != nil {
 		return err
 	}
+	inventory := &profiles{client: mgr.GetClient(), cache: mgr.GetCache(), mapper: mgr.GetRESTMapper(), part: children.Part, events: children.Events}
+	if err := inventory.setUp(mgr, stalls, everywhere); err != nil {
+		return err
+	}
 	return mgr.Add(&kubeconfigWatch{cache: mgr.GetCache(), controller: c, children: children})
 }
 

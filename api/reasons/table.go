@@ -514,6 +514,11 @@ func child() Section {
 				Next:    "raise the quota, or correct the policy",
 			},
 			{
+				Reasons: []string{"ProfileNotOurs"},
+				Means:   "an event: a `ClusterProfile` of the name of the child exists that was not made for it, and is left as it is",
+				Next:    "rename or delete it, and the child gets one",
+			},
+			{
 				Reasons: []string{"Superseded"},
 				Means:   "another management cluster, made of a copy of this one or of the same repositories, took the child over; this tier writes nothing to it ([decision 026](decisions/026-record-in-the-child.md))",
 				Next:    "if that one is gone, `cascade approve take-over`",

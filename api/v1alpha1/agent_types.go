@@ -100,8 +100,10 @@ type AgentValues struct {
 
 // AgentResources are what the agent requests and may use.
 type AgentResources struct {
+	// Requests by the name of the resource.
 	// +optional
 	Requests corev1.ResourceList `json:"requests,omitempty"`
+	// Limits by the name of the resource.
 	// +optional
 	Limits corev1.ResourceList `json:"limits,omitempty"`
 }

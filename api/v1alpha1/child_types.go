@@ -44,6 +44,7 @@ type KubeConfigReference struct {
 
 // SecretKeyReference names a Secret in the same namespace, and a key in it.
 type SecretKeyReference struct {
+	// Name of the Secret.
 	// +kubebuilder:validation:MinLength=1
 	// +required
 	Name string `json:"name"`
@@ -56,12 +57,14 @@ type SecretKeyReference struct {
 // whole: to tell who owns which of its fields would be a third of the Child.
 // +structType=atomic
 type ChildStatus struct {
+	// ObservedGeneration is the generation of the Child that the status is of.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Identity is recorded on the first contact. A different cluster that
 	// answers later under the same name is never written to.
 	// +optional
 	Identity *ChildIdentity `json:"identity,omitempty"`
+	// Conditions: Connected, Seeded and Ready, with the reasons of docs/reasons.md.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -142,27 +145,30 @@ type ChildIdentity struct {
 type ChildLayer struct {
 	// Name of the Layer.
 	Name string `json:"name"`
-	// Revision of the source, and Digest of the rendering, that were applied completely
-	// last.
+	// Revision of the source that was applied completely last.
 	// +optional
 	Revision string `json:"revision,omitempty"`
+	// Digest of the rendering that was applied completely last.
 	// +optional
 	Digest string `json:"digest,omitempty"`
-	// LastAttemptedRevision and LastAttemptedDigest are those that were sent last, perhaps
-	// in part.
+	// LastAttemptedRevision is the revision that was sent last, perhaps in part.
 	// +optional
 	LastAttemptedRevision string `json:"lastAttemptedRevision,omitempty"`
+	// LastAttemptedDigest is that of the rendering that was sent last, perhaps in part.
 	// +optional
 	LastAttemptedDigest string `json:"lastAttemptedDigest,omitempty"`
-	// ObservedGeneration of the Layer, and LastHandledReconcileAt, its reconcile request,
-	// that were handled on this child last.
+	// ObservedGeneration is the generation of the Layer that was handled on this child last.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// LastHandledReconcileAt is the reconcile request of the Layer that was handled on this
+	// child last.
 	// +optional
 	LastHandledReconcileAt string `json:"lastHandledReconcileAt,omitempty"`
 	// Ready: applied and, where the Layer says wait, healthy.
-	Ready  bool   `json:"ready"`
+	Ready bool `json:"ready"`
+	// Reason of Ready.
 	Reason string `json:"reason"`
+	// Message says more of the reason, to people.
 	// +optional
 	Message string `json:"message,omitempty"`
 	// Suspended: a person suspended the Layer, so that nothing is pushed. The other
@@ -194,7 +200,9 @@ type ChildLayer struct {
 
 // InventoryEntry locates one object: id is <namespace>_<name>_<group>_<Kind>.
 type InventoryEntry struct {
-	ID      string `json:"id"`
+	// ID is <namespace>_<name>_<group>_<Kind>.
+	ID string `json:"id"`
+	// Version of the kind's API.
 	Version string `json:"v"`
 }
 
@@ -223,8 +231,12 @@ type Report struct {
 	// all: `a=main@sha1:...,+41 sha256:0123456789abcdef`.
 	// +optional
 	Revision string `json:"revision,omitempty"`
-	Ready    bool   `json:"ready"`
-	Reason   string `json:"reason"`
+	// Ready: what the tier syncs is ready, and no Rollout of it came to a halt. Children has
+	// the clusters below.
+	Ready bool `json:"ready"`
+	// Reason of Ready.
+	Reason string `json:"reason"`
+	// Message says more of the reason, to people.
 	// +optional
 	Message string `json:"message,omitempty"`
 	// Since is when Ready or Reason changed.
@@ -265,7 +277,9 @@ type ReportRollouts struct {
 
 // ReportCounts counts clusters.
 type ReportCounts struct {
+	// Total is how many there are.
 	Total int32 `json:"total"`
+	// Ready is how many of them are ready.
 	Ready int32 `json:"ready"`
 	// Suspended clusters are not ready.
 	// +optional
@@ -288,9 +302,11 @@ type ReportCounts struct {
 
 // NamedCount is how many have something in common.
 type NamedCount struct {
+	// Name is what they have in common: a reason, or a revision.
 	// +optional
-	Name  string `json:"name,omitempty"`
-	Count int32  `json:"count"`
+	Name string `json:"name,omitempty"`
+	// Count is how many have it.
+	Count int32 `json:"count"`
 }
 
 // TierRow is one cluster below the tier that reports.
@@ -298,20 +314,26 @@ type TierRow struct {
 	// Path of names from the reporting tier down, `<namespace>/<name>` each,
 	// joined by `>`.
 	Path string `json:"path"`
+	// Revision of the cluster's sources.
 	// +optional
 	Revision string `json:"revision,omitempty"`
-	Ready    bool   `json:"ready"`
+	// Ready as the Child says it, or the cluster's own report.
+	Ready bool `json:"ready"`
 	// Suspended: what syncs the cluster is suspended, so that it is not ready.
 	// +optional
-	Suspended bool   `json:"suspended,omitempty"`
-	Reason    string `json:"reason"`
+	Suspended bool `json:"suspended,omitempty"`
+	// Reason of Ready.
+	Reason string `json:"reason"`
+	// Message says more of the reason, to people.
 	// +optional
-	Message string      `json:"message,omitempty"`
-	Since   metav1.Time `json:"since"`
+	Message string `json:"message,omitempty"`
+	// Since is when Ready or Reason changed.
+	Since metav1.Time `json:"since"`
 	// Heard is when the cluster was last heard of, and is there only while that is too
 	// long ago: the rest of the row is as of then.
 	// +optional
 	Heard *metav1.Time `json:"heard,omitempty"`
+	// Version of Kubernetes in the cluster.
 	// +optional
 	Version string `json:"version,omitempty"`
 	// Owner is the label cascade.dev/owner of the Child.
@@ -320,6 +342,7 @@ type TierRow struct {
 	// Provider of the cluster's infrastructure.
 	// +optional
 	Provider string `json:"provider,omitempty"`
+	// Region of the cluster's infrastructure.
 	// +optional
 	Region string `json:"region,omitempty"`
 }

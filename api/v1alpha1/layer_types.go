@@ -120,9 +120,11 @@ type LayerSpec struct {
 
 // SourceReference names a source.
 type SourceReference struct {
+	// Kind of the source.
 	// +kubebuilder:validation:Enum=GitRepository;OCIRepository;Bucket
 	// +required
 	Kind string `json:"kind"`
+	// Name of the source.
 	// +kubebuilder:validation:MinLength=1
 	// +required
 	Name string `json:"name"`
@@ -139,8 +141,11 @@ type SourceReference struct {
 // Kustomization. Inline values win over SubstituteFrom, and both win over the
 // variables that come from the Cluster.
 type PostBuild struct {
+	// Substitute has variables and their values.
 	// +optional
 	Substitute map[string]string `json:"substitute,omitempty"`
+	// SubstituteFrom names ConfigMaps and Secrets of this namespace whose data are variables.
+	// Those of a later one win.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
 	// +optional
@@ -149,6 +154,7 @@ type PostBuild struct {
 
 // SubstituteReference names a ConfigMap or Secret whose data are variables.
 type SubstituteReference struct {
+	// Kind of the object.
 	// +kubebuilder:validation:Enum=Secret;ConfigMap
 	// +required
 	Kind string `json:"kind"`
@@ -177,6 +183,7 @@ type CredentialReference struct {
 
 // LocalReference names an object in the same namespace.
 type LocalReference struct {
+	// Name of the object.
 	// +kubebuilder:validation:MinLength=1
 	// +required
 	Name string `json:"name"`
@@ -184,6 +191,7 @@ type LocalReference struct {
 
 // LayerReference names another Layer of the same namespace.
 type LayerReference struct {
+	// Name of the Layer.
 	// +kubebuilder:validation:MinLength=1
 	// +required
 	Name string `json:"name"`
@@ -192,8 +200,10 @@ type LayerReference struct {
 // LayerStatus summarises the children; it does not grow with the fleet.
 // +structType=atomic
 type LayerStatus struct {
+	// ObservedGeneration is the generation of the Layer that the status is of.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Conditions: Ready, with the reasons of docs/reasons.md.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -202,6 +212,7 @@ type LayerStatus struct {
 	// current.
 	// +optional
 	Revision string `json:"revision,omitempty"`
+	// Children counts those that the Layer selects.
 	// +optional
 	Children ChildCounts `json:"children,omitempty"`
 	// Failing names at most ten children on which the layer is not ready.
@@ -278,9 +289,10 @@ type Removal struct {
 
 // Grant lets a layer be removed from one child.
 type Grant struct {
-	// Name and UID of the Child.
-	Name string    `json:"name"`
-	UID  types.UID `json:"uid"`
+	// Name of the Child.
+	Name string `json:"name"`
+	// UID of the Child.
+	UID types.UID `json:"uid"`
 	// At is when it was given.
 	At metav1.Time `json:"at"`
 }
@@ -288,14 +300,16 @@ type Grant struct {
 // Spent counts grants of one minute.
 type Spent struct {
 	// At is the end of the minute.
-	At       metav1.Time `json:"at"`
-	Children int32       `json:"children"`
+	At metav1.Time `json:"at"`
+	// Children that got a grant in this minute.
+	Children int32 `json:"children"`
 }
 
 // ChildCounts counts the children that a Layer selects. Each is counted once besides in
 // Total. The counts have defaults, because a patch of a status that had none carries
 // only those that are not zero.
 type ChildCounts struct {
+	// Total is how many children the Layer selects.
 	// +kubebuilder:default=0
 	// +optional
 	Total int32 `json:"total"`
@@ -320,13 +334,15 @@ type ChildCounts struct {
 	// +kubebuilder:default=0
 	// +optional
 	Waiting int32 `json:"waiting"`
+	// Suspended: a person suspended the Layer.
 	// +kubebuilder:default=0
 	// +optional
 	Suspended int32 `json:"suspended"`
-	// Seeded and Failing are what earlier versions called Current and Failed.
+	// Seeded is what earlier versions called Current.
 	// +kubebuilder:default=0
 	// +optional
 	Seeded int32 `json:"seeded"`
+	// Failing is what earlier versions called Failed.
 	// +kubebuilder:default=0
 	// +optional
 	Failing int32 `json:"failing"`
@@ -334,8 +350,11 @@ type ChildCounts struct {
 
 // Failure names something that is not as it should be, and why.
 type Failure struct {
-	Name   string `json:"name"`
+	// Name of the child, or of the object: <kind>/<namespace>/<name>.
+	Name string `json:"name"`
+	// Reason why it is not ready.
 	Reason string `json:"reason"`
+	// Message says more of the reason, to people.
 	// +optional
 	Message string `json:"message,omitempty"`
 }

@@ -147,6 +147,7 @@ type RolloutApprovalTags struct {
 
 // RolloutKeys names public keys.
 type RolloutKeys struct {
+	// SecretRef names the Secret that has the keys.
 	// +required
 	SecretRef LocalReference `json:"secretRef"`
 }
@@ -175,6 +176,7 @@ type RolloutPinnedSource struct {
 	// +kubebuilder:validation:Enum=GitRepository;OCIRepository;HelmRelease
 	// +required
 	Kind string `json:"kind"`
+	// Name of the object in the clusters.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +required
@@ -193,6 +195,7 @@ type RolloutSourceReference struct {
 	// +kubebuilder:validation:Enum=GitRepository;OCIRepository;HelmChart
 	// +required
 	Kind string `json:"kind"`
+	// Name of the source.
 	// +kubebuilder:validation:MinLength=1
 	// +required
 	Name string `json:"name"`
@@ -206,6 +209,7 @@ type RolloutSourceReference struct {
 
 // RolloutWave is a set of clusters that change together.
 type RolloutWave struct {
+	// Name of the wave, by which people approve it.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -302,8 +306,10 @@ const (
 // cluster is in its Child.
 // +structType=atomic
 type RolloutStatus struct {
+	// ObservedGeneration is the generation of the Rollout that the status is of.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Conditions: Ready and Upstream, with the reasons of docs/reasons.md.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -365,6 +371,7 @@ type RolloutRevision struct {
 
 // RolloutProof is a commit that passed all waves of a Rollout.
 type RolloutProof struct {
+	// Commit that passed them.
 	Commit string `json:"commit"`
 	// Run of the Rollout that it passed them in.
 	Run int64 `json:"run"`
@@ -455,34 +462,43 @@ type RolloutRun struct {
 
 // RolloutTerms are what a run keeps to.
 type RolloutTerms struct {
+	// Waves as spec.waves had them.
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=atomic
-	Waves    []RolloutWave   `json:"waves"`
+	Waves []RolloutWave `json:"waves"`
+	// Deadline as spec.deadline had it.
 	Deadline metav1.Duration `json:"deadline"`
+	// Unreachable as spec.unreachable had it.
 	// +optional
 	Unreachable RolloutUnreachable `json:"unreachable,omitempty"`
+	// Window as spec.window had it.
 	// +optional
 	Window *RolloutWindow `json:"window,omitempty"`
+	// OnFailure as spec.onFailure had it.
 	// +optional
 	OnFailure RolloutFailurePolicy `json:"onFailure,omitempty"`
 }
 
 // RolloutApproval is a person's consent to a wave.
 type RolloutApproval struct {
+	// Wave that was approved.
 	Wave string `json:"wave"`
 	// By is who approved, as far as that is known.
 	// +optional
-	By string      `json:"by,omitempty"`
+	By string `json:"by,omitempty"`
+	// At is when the approval was seen.
 	At metav1.Time `json:"at"`
-	// Tag that approved, and the key that it is signed with, where a tag did.
+	// Tag that approved, where one did.
 	// +optional
 	Tag string `json:"tag,omitempty"`
+	// Key that the tag is signed with.
 	// +optional
 	Key string `json:"key,omitempty"`
 }
 
 // RolloutCounts counts clusters. Each is counted once besides in Total.
 type RolloutCounts struct {
+	// Total is how many there are.
 	// +kubebuilder:default=0
 	// +optional
 	Total int32 `json:"total"`
@@ -511,17 +527,22 @@ type RolloutCounts struct {
 
 // RolloutWaveStatus counts the clusters of a wave.
 type RolloutWaveStatus struct {
+	// Name of the wave.
 	Name          string `json:"name"`
 	RolloutCounts `json:",inline"`
 }
 
 // RolloutHistory is a run that ended.
 type RolloutHistory struct {
+	// Number of the run.
 	Number          int64 `json:"number"`
 	RolloutRevision `json:",inline"`
-	Phase           RolloutPhase `json:"phase"`
-	Began           metav1.Time  `json:"began"`
-	Ended           metav1.Time  `json:"ended"`
+	// Phase in which it ended.
+	Phase RolloutPhase `json:"phase"`
+	// Began is when the run did.
+	Began metav1.Time `json:"began"`
+	// Ended is when the run did.
+	Ended metav1.Time `json:"ended"`
 	// Failed counts the clusters that had failed at the end.
 	// +optional
 	Failed int32 `json:"failed,omitempty"`

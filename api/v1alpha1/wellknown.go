@@ -197,6 +197,7 @@ const (
 	ReasonIdentityChanged      = "IdentityChanged"
 	ReasonIdentityConflict     = "IdentityConflict"
 	ReasonChildRefused         = "ChildRefused"
+	ReasonProfileNotOurs       = "ProfileNotOurs"
 	ReasonSuperseded           = "Superseded"
 	ReasonRecordInvalid        = "RecordInvalid"
 	ReasonNoLayer              = "NoLayer"

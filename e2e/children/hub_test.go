@@ -50,6 +50,12 @@ func startHub(t *testing.T, version string, flags ...string) *hub {
 // openHub starts the control plane of a hub, in which nothing is installed.
 func openHub(t *testing.T, flags ...string) *hub {
 	t.Helper()
+	return openHubOn(t, []string{"--api-only"}, flags...)
+}
+
+// openHubOn starts one whose control plane has flags of its own.
+func openHubOn(t *testing.T, plane []string, flags ...string) *hub {
+	t.Helper()
 	h := &hub{flags: flags}
 	var err error
 	if h.Stage, err = stage.Open(t.Context(), stage.Options{Run: scenario.RunDir(t), Bin: scenario.Programs(t), Log: t.Logf}); err != nil {
@@ -64,7 +70,7 @@ func openHub(t *testing.T, flags ...string) *hub {
 			t.Errorf("cannot clean up: %v", err)
 		}
 	})
-	if h.tier, err = h.Cluster(t.Context(), "hub", "--api-only"); err != nil {
+	if h.tier, err = h.Cluster(t.Context(), "hub", plane...); err != nil {
 		t.Fatal(err)
 	}
 	if h.client, err = h.tier.Watcher(); err != nil {

@@ -49,7 +49,7 @@ rules:
 // apiServerFlags are the flags of kube-apiserver, as one would give them to the
 // program of that name.
 func apiServerFlags(s settings, port int) []string {
-	return []string{
+	flags := []string{
 		"--etcd-servers=" + etcdEndpoint,
 		"--bind-address=127.0.0.1",
 		fmt.Sprintf("--secure-port=%d", port),
@@ -90,6 +90,10 @@ func apiServerFlags(s settings, port int) []string {
 		"--audit-log-maxsize=1024",
 		"--audit-log-maxbackup=1",
 	}
+	if s.podNetwork {
+		flags = append(flags, "--egress-selector-config-file="+s.dir.egress())
+	}
+	return flags
 }
 
 // prepareAPIServer checks the flags and returns the function that serves on

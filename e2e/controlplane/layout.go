@@ -19,6 +19,7 @@ func (l layout) schedulerKubeconfig() string  { return l.path("scheduler.kubecon
 func (l layout) port() string                 { return l.path("port") }
 func (l layout) auditLog() string             { return l.path("audit.log") }
 func (l layout) auditPolicy() string          { return l.path("audit-policy.yaml") }
+func (l layout) egress() string               { return l.path("egress.yaml") }
 func (l layout) log() string                  { return l.path("log") }
 func (l layout) pid() string                  { return l.path("pid") }
 func (l layout) ready() string                { return l.path("ready") }

@@ -13,7 +13,7 @@
 //
 // # Use
 //
-//	controlplane run   --dir DIR [--name NAME] [--secure-port 0] [--service-cidr 10.96.0.0/16] [--owner-pid PID] [--api-only] [--audit-reads] [--token-cache 10s]
+//	controlplane run   --dir DIR [--name NAME] [--secure-port 0] [--service-cidr 10.96.0.0/16] [--owner-pid PID] [--api-only] [--audit-reads] [--token-cache 10s] [--pod-network]
 //	controlplane start --dir DIR [the flags of run] [--timeout 3m]
 //	controlplane stop  --dir DIR
 //
@@ -32,8 +32,8 @@
 //	DIR/ready              process id, written when that process became usable
 //	DIR/pki/               authorities, certificates and keys
 //	DIR/etcd/              data
-//	DIR/audit-policy.yaml, DIR/controller-manager.kubeconfig,
-//	DIR/scheduler.kubeconfig, DIR/etcd.sock, DIR/etcd-peer.sock
+//	DIR/audit-policy.yaml, DIR/controller-manager.kubeconfig, DIR/egress.yaml,
+//	DIR/scheduler.kubeconfig, DIR/etcd.sock, DIR/etcd-peer.sock, DIR/egress.sock
 //
 // # Invariants
 //
@@ -73,7 +73,7 @@ import (
 )
 
 const usage = `usage:
-  controlplane run   --dir DIR [--name NAME] [--secure-port PORT] [--service-cidr CIDR] [--owner-pid PID] [--api-only] [--audit-reads] [--token-cache 10s]
+  controlplane run   --dir DIR [--name NAME] [--secure-port PORT] [--service-cidr CIDR] [--owner-pid PID] [--api-only] [--audit-reads] [--token-cache 10s] [--pod-network]
   controlplane start --dir DIR [flags of run] [--timeout 3m]
   controlplane stop  --dir DIR
 `
@@ -128,6 +128,7 @@ type settings struct {
 	apiOnly     bool
 	auditReads  bool
 	tokenCache  time.Duration
+	podNetwork  bool
 }
 
 // arguments is the command line that makes run use s.
@@ -141,6 +142,7 @@ func (s settings) arguments() []string {
 		fmt.Sprintf("--api-only=%t", s.apiOnly),
 		fmt.Sprintf("--audit-reads=%t", s.auditReads),
 		fmt.Sprintf("--token-cache=%s", s.tokenCache),
+		fmt.Sprintf("--pod-network=%t", s.podNetwork),
 	}
 }
 
@@ -160,6 +162,7 @@ func parse(verb string, args []string) (settings, time.Duration, error) {
 		flags.BoolVar(&s.apiOnly, "api-only", false, "run no controllers and no scheduler, whose requests a benchmark would count")
 		flags.BoolVar(&s.auditReads, "audit-reads", false, "record reads and refused logins too, but no reads of the control plane itself and its administrator")
 		flags.DurationVar(&s.tokenCache, "token-cache", 10*time.Second, "how long a token that was found valid is not looked at again; 0 refuses a revoked one at once")
+		flags.BoolVar(&s.podNetwork, "pod-network", false, "reach pods at addresses of 240.0.0.0/8 on loopback, so that the API server proxies to them")
 		if verb == "start" {
 			flags.DurationVar(&timeout, "timeout", timeout, "how long to wait until usable")
 		}

@@ -153,6 +153,13 @@ func (c *controlPlane) bringUp(ctx context.Context, begin time.Time) error {
 		}
 	})
 	klog.InfoS("Store serves", "after", time.Since(begin))
+	if c.podNetwork {
+		egress, err := serveEgress(ctx, c.dir)
+		if err != nil {
+			return err
+		}
+		c.start(egress)
+	}
 	apiServer, err := prepareAPIServer(ctx, c.settings, listener, port)
 	if err != nil {
 		return err

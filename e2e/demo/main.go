@@ -33,6 +33,7 @@ func main() {
 	bin := flag.String("bin", "bin", "directory of the programs")
 	repos := flag.String("repos", "e2e/testdata/repos", "directory of the repositories")
 	charts := flag.String("charts", "deploy/charts", "directory of the charts that repository base gets")
+	rules := flag.String("monitoring", "deploy/monitoring", "directory of the rules and dashboards for Prometheus")
 	once := flag.Bool("once", false, "end when everything is ready")
 	measure := flag.Duration("measure", 0, "measure the agents at rest for this long, when everything is ready")
 	timeout := flag.Duration("timeout", 10*time.Minute, "how long to wait for everything to be ready")
@@ -41,7 +42,7 @@ func main() {
 	defer stop()
 	log.SetLogger(logr.Discard()) // clients say what matters by their errors
 	d := &demo{start: time.Now(), out: os.Stdout}
-	if err := d.run(ctx, *bin, *repos, *charts, *once, *timeout, *measure); err != nil && !errors.Is(err, context.Canceled) {
+	if err := d.run(ctx, *bin, *repos, *charts, *rules, *once, *timeout, *measure); err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintf(os.Stderr, "✗ %v\n", err)
 		stop()
 		os.Exit(1) //nolint:gocritic // stop has run
@@ -57,7 +58,7 @@ func (d *demo) say(format string, args ...any) {
 	fmt.Fprintf(d.out, "%6.1fs  %s\n", time.Since(d.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
-func (d *demo) run(ctx context.Context, bin, repos, charts string, once bool, timeout, measure time.Duration) (err error) {
+func (d *demo) run(ctx context.Context, bin, repos, charts, rules string, once bool, timeout, measure time.Duration) (err error) {
 	bin, err = filepath.Abs(bin)
 	if err != nil {
 		return fmt.Errorf("cannot resolve %s: %w", bin, err)
@@ -66,8 +67,19 @@ func (d *demo) run(ctx context.Context, bin, repos, charts string, once bool, ti
 	if err != nil {
 		return fmt.Errorf("cannot create directory: %w", err)
 	}
-	s, err := stage.Start(ctx, stage.Options{Run: run, Bin: []string{bin}, Repos: repos, Charts: charts, Components: filepath.Join(bin, "components", "local"),
-		Bootstrap: filepath.Join(repos, "masters", "bootstrap.yaml"), Log: d.say})
+	o := stage.Options{
+		Run: run, Bin: []string{bin}, Repos: repos, Charts: charts, Components: filepath.Join(bin, "components", "local"),
+		Bootstrap: filepath.Join(repos, "masters", "bootstrap.yaml"), Log: d.say,
+	}
+	// Agents are measured as they are without it.
+	prometheus := measure == 0 && withPrometheus()
+	switch {
+	case prometheus:
+		o.PodNetwork, o.Change = true, monitoring(filepath.Join(rules, "alerts.yaml"))
+	case measure == 0:
+		d.say("this machine has no Prometheus, and production will have none; make prerequisites-prometheus installs Debian's")
+	}
+	s, err := stage.Start(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -89,6 +101,17 @@ func (d *demo) run(ctx context.Context, bin, repos, charts string, once bool, ti
 		return err
 	}
 	fmt.Fprintf(d.out, "\nevery tier is ready, after %.0f s\n", time.Since(d.start).Seconds())
+	if prometheus {
+		p, err := d.scraped(ctx, s)
+		if err != nil {
+			return err
+		}
+		if once {
+			if err := d.dashboards(ctx, p, filepath.Join(rules, "dashboards")); err != nil {
+				return err
+			}
+		}
+	}
 	if measure > 0 {
 		if err := d.measure(ctx, s, measure); err != nil {
 			return err
@@ -212,7 +235,7 @@ func ask(ctx context.Context, tenant *stage.Tier) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+pods.Items[0].Status.PodIP+":8080/", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+stage.Loopback(pods.Items[0].Status.PodIP)+":8080/", nil)
 	if err != nil {
 		return "", err
 	}

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -44,6 +43,7 @@ func TestFleet(t *testing.T) {
 		{"RecreatedClusterIsSeededAfresh", (*fleet).recreatedCluster},
 		{"ReleasedTenant", (*fleet).releasedTenant},
 		{"HandWrittenChildAndItsIdentity", (*fleet).handWrittenChild},
+		{"SilentMaster", (*fleet).silentMaster},
 		{"DetachedFromTheMoM", (*fleet).detached},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.run(f, t) }) {
@@ -84,13 +84,9 @@ func (f *fleet) everyTierIsReady(t *testing.T) {
 		}
 	}
 	scenario.Eventually(t, scenario.BringUp, "the tree shows every tier ready", func(ctx context.Context) error {
-		out, err := f.Run(ctx, "cascade", "tree", "-o", "json", "--kubeconfig", f.MoM.Kubeconfig())
+		root, err := f.tree(ctx)
 		if err != nil {
 			return err
-		}
-		root := node{}
-		if err := json.Unmarshal([]byte(out), &root); err != nil {
-			return fmt.Errorf("cannot parse the tree: %w: %s", err, out)
 		}
 		want := map[string]bool{"this tier": true}
 		for master, tenants := range declared {
@@ -101,7 +97,7 @@ func (f *fleet) everyTierIsReady(t *testing.T) {
 			}
 		}
 		if got := root.tiers(""); !maps.Equal(got, want) {
-			return fmt.Errorf("whether tiers are ready is %v:\n%s", got, out)
+			return fmt.Errorf("whether tiers are ready is %v: %+v", got, root)
 		}
 		return nil
 	})
@@ -122,6 +118,9 @@ func (f *fleet) everyTierIsReady(t *testing.T) {
 type node struct {
 	Name     string
 	Ready    bool
+	Reason   string
+	Since    time.Time
+	Heard    *time.Time
 	Children []node
 }
 

@@ -24,10 +24,11 @@ import (
 
 // Variables that the end-to-end environment sets for all its processes, through all pods.
 const (
-	envBin   = "CASCADE_E2E_BIN"         // directory of the programs
-	envRun   = "CASCADE_E2E_RUN"         // directory of everything that runs
-	envOwner = "CASCADE_E2E_OWNER_PID"   // process whose end ends everything
-	envReads = "CASCADE_E2E_AUDIT_READS" // true: audit logs of control planes have reads
+	envBin     = "CASCADE_E2E_BIN"         // directory of the programs
+	envRun     = "CASCADE_E2E_RUN"         // directory of everything that runs
+	envOwner   = "CASCADE_E2E_OWNER_PID"   // process whose end ends everything
+	envReads   = "CASCADE_E2E_AUDIT_READS" // true: audit logs of control planes have reads
+	envNetwork = "CASCADE_E2E_POD_NETWORK" // true: API servers proxy to pods
 )
 
 const usage = `usage: cascade-local capi | provider | node [start|stop]  [flags]

@@ -20,6 +20,7 @@ const startTimeout = 60 * time.Second
 type nodeFlags struct {
 	kubeconfig, name, dir, ip, binDirs string
 	owner                              int
+	podNetwork                         bool
 }
 
 func (f *nodeFlags) register(flags *flag.FlagSet) {
@@ -28,6 +29,7 @@ func (f *nodeFlags) register(flags *flag.FlagSet) {
 	flags.StringVar(&f.dir, "dir", "", "directory of the node")
 	flags.StringVar(&f.ip, "ip", "", "loopback address of the node (default: 127.x.y.1 from the port of the API server)")
 	flags.StringVar(&f.binDirs, "bin-dir", os.Getenv(envBin), "directories of programs that pods may run, separated by colons")
+	flags.BoolVar(&f.podNetwork, "pod-network", os.Getenv(envNetwork) == "true", "the API has pods at addresses of 240.0.0.0/8, to which API servers proxy")
 	flags.IntVar(&f.owner, "owner-pid", ownerFromEnvironment(), "process whose end ends the node (0: none)")
 }
 
@@ -47,7 +49,7 @@ func (f *nodeFlags) check() error {
 }
 
 func (f *nodeFlags) args() []string {
-	args := []string{"--kubeconfig", f.kubeconfig, "--name", f.name, "--dir", f.dir, "--owner-pid", strconv.Itoa(f.owner)}
+	args := []string{"--kubeconfig", f.kubeconfig, "--name", f.name, "--dir", f.dir, "--owner-pid", strconv.Itoa(f.owner), fmt.Sprintf("--pod-network=%t", f.podNetwork)}
 	if f.ip != "" {
 		args = append(args, "--ip", f.ip)
 	}
@@ -80,7 +82,7 @@ func runNode(ctx context.Context, args []string) error {
 		return err
 	}
 	cfg := node.Config{
-		Kubeconfig: f.kubeconfig, Name: f.name, Dir: f.dir, IP: f.ip,
+		Kubeconfig: f.kubeconfig, Name: f.name, Dir: f.dir, IP: f.ip, PodNetwork: f.podNetwork,
 		ShutdownGrace: 2 * time.Second, Log: newLog(),
 	}
 	if f.binDirs != "" {

@@ -18,6 +18,7 @@ func runProvider(ctx context.Context, args []string) error {
 	binDirs := flags.String("bin-dir", os.Getenv(envBin), "directories of programs that pods may run, separated by colons; controlplane is there or on PATH")
 	healthAddr := flags.String("health-addr", defaultHealthAddr("9442"), "address of /readyz and /healthz")
 	auditReads := flags.Bool("audit-reads", os.Getenv(envReads) == "true", "record reads in the audit logs of control planes, too")
+	podNetwork := flags.Bool("pod-network", os.Getenv(envNetwork) == "true", "have API servers that proxy to pods")
 	owner := flags.Int("owner-pid", ownerFromEnvironment(), "process whose end ends the provider and all it started (0: none)")
 	if err := parse(flags, args); err != nil {
 		return err
@@ -41,7 +42,7 @@ func runProvider(ctx context.Context, args []string) error {
 	if err != nil {
 		return fmt.Errorf("cannot find own program: %w", err)
 	}
-	machine := provider.Machine{Run: absolute, Self: self, Owner: *owner, AuditReads: *auditReads}
+	machine := provider.Machine{Run: absolute, Self: self, Owner: *owner, AuditReads: *auditReads, PodNetwork: *podNetwork}
 	if *binDirs != "" {
 		machine.BinDirs = strings.Split(*binDirs, ":")
 	}

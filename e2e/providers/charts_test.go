@@ -34,6 +34,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 
 	"github.com/cascade-gitops/cascade/e2e/charts"
 	"github.com/cascade-gitops/cascade/e2e/scenario"
@@ -56,6 +57,7 @@ func TestCharts(t *testing.T) {
 // admission is an API server with the definitions and webhooks of all providers.
 type admission struct {
 	client dynamic.Interface
+	config *rest.Config
 	// resources by kind.
 	resources map[schema.GroupKind]schema.GroupVersionResource
 	// charts is their directory, loaded what was read of it.
@@ -88,6 +90,7 @@ func startAdmission(t *testing.T) *admission {
 	bin, api := scenario.Path(t, "bin"), scenario.StartAPIServer(t)
 	a := &admission{resources: map[schema.GroupKind]schema.GroupVersionResource{}, charts: scenario.Path(t, "deploy", "charts"), loaded: map[string]*chart.Chart{}}
 	api.Config.WarningHandler = a
+	a.config = api.Config
 	var err error
 	if a.client, err = dynamic.NewForConfig(api.Config); err != nil {
 		t.Fatal(err)

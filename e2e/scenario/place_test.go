@@ -9,7 +9,7 @@ import (
 // TestQueue: places are given to who takes longest first, to no more than there are, and
 // nobody waits for who was killed.
 func TestQueue(t *testing.T) {
-	q := queue{dir: t.TempDir(), places: 1}
+	q := queue{dir: t.TempDir(), places: 1, crowd: func() bool { return true }}
 	enter := func(seconds int, name string) *os.File {
 		t.Helper()
 		f, err := q.enter(seconds, name)
@@ -43,5 +43,47 @@ func TestQueue(t *testing.T) {
 	take(short, true, "the place is free again")
 	if left, err := filepath.Glob(filepath.Join(q.dir, "waiting", "*")); err != nil || len(left) > 0 {
 		t.Errorf("still waiting are %q, %v", left, err)
+	}
+}
+
+// TestCrowd: on a machine with more to do than it can, a test begins alone, and not beside another.
+func TestCrowd(t *testing.T) {
+	crowded := true
+	q := queue{dir: t.TempDir(), places: 3, crowd: func() bool { return crowded }}
+	take := func(name string) *os.File {
+		t.Helper()
+		waiting, err := q.enter(1, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		place, err := q.take(waiting)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if place == nil {
+			if err := waiting.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return place
+	}
+	first := take("TestFirst")
+	if first == nil {
+		t.Fatal("nobody may begin, although nothing runs")
+	}
+	if take("TestSecond") != nil {
+		t.Error("another one begins")
+	}
+	crowded = false
+	second := take("TestSecond")
+	if second == nil {
+		t.Fatal("there is room again, and it waits")
+	}
+	crowded = true
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if take("TestThird") != nil {
+		t.Error("another one begins, in the place before the one that is taken")
 	}
 }

@@ -45,6 +45,9 @@ const baseRepository = "base"
 // of its own.
 const environmentPrefix = "env-"
 
+// podNetworkFlag of control planes and nodes has API servers that proxy to pods.
+const podNetworkFlag = "--pod-network"
+
 // startTimeout bounds the start of one program, on a machine that is busy.
 const startTimeout = 3 * time.Minute
 
@@ -64,12 +67,19 @@ type Options struct {
 	// Components is a directory of component manifests, which are put into
 	// repository base, below components; empty: none are.
 	Components string
+	// Change may change what a repository has, in a tree, before it is pushed; nil changes
+	// nothing.
+	Change func(repository, tree string) error
 	// Bootstrap is a file of manifests that a person applies once; ${git_url}
 	// and ${git_ssh_url} in it are replaced.
 	Bootstrap string
 	// AuditReads has every request in the audit logs of the tiers, those of clusters that
 	// Cluster API makes as well; without it, writes are.
 	AuditReads bool
+	// PodNetwork has API servers that proxy to pods, of the MoM and of clusters that Cluster
+	// API makes: what the API says of the address of a pod is then not where it listens; see
+	// Loopback.
+	PodNetwork bool
 	// Install are flags of the installation of the MoM, besides those that it needs here.
 	Install []string
 	// Log receives a line for each step; nil drops them.
@@ -126,7 +136,10 @@ func Start(ctx context.Context, o Options) (_ *Stage, err error) {
 	}
 	s.MoM = &Tier{Name: "mom", Dir: filepath.Join(o.Run, "mom"), stage: s}
 	if o.AuditReads {
-		s.MoM.flags = []string{"--audit-reads"}
+		s.MoM.flags = append(s.MoM.flags, "--audit-reads")
+	}
+	if o.PodNetwork {
+		s.MoM.flags = append(s.MoM.flags, podNetworkFlag)
 	}
 	// A stage never had a Cluster.
 	if err := s.SetUp(ctx, append([]string{"--first-sync=create"}, o.Install...)...); err != nil {
@@ -202,6 +215,9 @@ func (s *Stage) git(ctx context.Context) error {
 				if err := os.CopyFS(filepath.Join(tree, name), os.DirFS(dir)); err != nil {
 					return err
 				}
+			}
+			if s.options.Change != nil {
+				return s.options.Change(e.Name(), tree)
 			}
 			return nil
 		})
@@ -324,6 +340,9 @@ func (s *Stage) environment() []string {
 	)
 	if s.options.AuditReads {
 		environment = append(environment, "CASCADE_E2E_AUDIT_READS=true")
+	}
+	if s.options.PodNetwork {
+		environment = append(environment, "CASCADE_E2E_POD_NETWORK=true")
 	}
 	return environment
 }

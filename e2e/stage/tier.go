@@ -112,8 +112,12 @@ func (t *Tier) Remove(ctx context.Context) error {
 }
 
 func (t *Tier) startNode(ctx context.Context, first ...string) error {
-	_, err := t.stage.Run(ctx, "cascade-local", "node", "start", "--kubeconfig", t.Kubeconfig(), "--name", t.Name,
-		"--dir", filepath.Join(t.Dir, "node"), "--owner-pid", strconv.Itoa(os.Getpid()), "--bin-dir", strings.Join(slices.Concat(first, t.stage.options.Bin), ":"))
+	args := []string{"node", "start", "--kubeconfig", t.Kubeconfig(), "--name", t.Name,
+		"--dir", filepath.Join(t.Dir, "node"), "--owner-pid", strconv.Itoa(os.Getpid()), "--bin-dir", strings.Join(slices.Concat(first, t.stage.options.Bin), ":")}
+	if slices.Contains(t.flags, podNetworkFlag) {
+		args = append(args, podNetworkFlag)
+	}
+	_, err := t.stage.Run(ctx, "cascade-local", args...)
 	return err
 }
 
@@ -229,6 +233,21 @@ func (t *Tier) Child(ctx context.Context, name string) (*Tier, error) {
 		}
 	}
 	return nil, fmt.Errorf("cannot find the directory of %s: no control plane has port %s", name, server.Port())
+}
+
+// Loopback is where a pod listens of which the API says an address, and PodNetwork the other
+// way round, with a control plane and a node that have --pod-network; see package node of
+// e2e/local.
+func Loopback(podIP string) string { return swapped(podIP, "240.", "127.") }
+
+// PodNetwork is the inverse of Loopback.
+func PodNetwork(ip string) string { return swapped(ip, "127.", "240.") }
+
+func swapped(ip, from, to string) string {
+	if rest, ok := strings.CutPrefix(ip, from); ok {
+		return to + rest
+	}
+	return ip
 }
 
 // AuditEvent is what the API server recorded of one write, or of one request if

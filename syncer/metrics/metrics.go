@@ -24,7 +24,7 @@ import (
 
 // mostTimed is of how many objects durations are told one by one: a histogram has thirteen
 // series. Those of the others are told by kind, without a name.
-const mostTimed = 250
+const mostTimed = 100
 
 // Metrics of the reconcilers. The duration has Flux's name and labels, so that
 // existing dashboards keep working. It is safe for concurrent use.

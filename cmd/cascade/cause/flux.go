@@ -105,6 +105,9 @@ func (b *builder) because(n *node, s synced) {
 		b.refer(n, s.dependsOn...)
 	case v1alpha1.ReasonHealthCheckFailed, v1alpha1.ReasonProgressing, fluxmeta.ProgressingWithRetryReason, "DependencyNotHealthy":
 		b.applied(n, s.inventory)
+	case fluxmeta.ReconciliationFailedReason:
+		// What the name of an account that is missing may not do is refused as for one that is there.
+		n.because = append(n.because, key{n.Object, v1alpha1.AccountMissingCondition})
 	case v1alpha1.ReasonPruneBlocked:
 		n.link.Command = plain(pruneCommand(n.Object, held.Prune))
 		b.applied(n, s.inventory)

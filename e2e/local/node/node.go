@@ -11,7 +11,8 @@
 //     CASCADE_E2E_* variables of the node;
 //   - a service account token that is bound to the pod and expires, renewed in place, and KUBECONFIG naming a file that
 //     refers to it;
-//   - an address in 127.0.0.0/8 that no other pod on the machine has (a hostNetwork pod has the node's own).
+//   - an address in 127.0.0.0/8 that no other pod on the machine has (a hostNetwork pod has the node's own). With
+//     Config.PodNetwork its status has another one, see OnPodNetwork.
 //
 // What it does not have: file systems, networks or limits of its own. A pod that needs those (see unsupported) stays
 // Pending with the reason in its status, because a Failed one would be replaced without end by its ReplicaSet. Users,
@@ -68,6 +69,7 @@ type Config struct {
 	Name       string   // of the Node object
 	Dir        string   // of the node's own: pods, logs, process records
 	IP         string   // address of the node; empty: Address of the API server's port
+	PodNetwork bool     // the API has pods at OnPodNetwork of their addresses
 	BinDirs    []string // where commands are looked for before the system's own
 	// ShutdownGrace is what pods get between SIGTERM and SIGKILL when the node itself is asked to end.
 	ShutdownGrace time.Duration
@@ -78,6 +80,16 @@ type Config struct {
 // of one machine have different ports, hence everything on the machine has an address of its own and no two pods compete
 // for a port.
 func Address(port, n int) string { return fmt.Sprintf("127.%d.%d.%d", port/256, port%256, n) }
+
+// OnPodNetwork is the address by which the API names the pod with a loopback address. An API server proxies to no loopback
+// address, nor may endpoints have one. This one is reserved, leads nowhere, and is the same but for its first octet: a control
+// plane with --pod-network connects to the loopback address for it. The pod itself knows that one only, to listen there.
+func OnPodNetwork(ip string) string {
+	if rest, ok := strings.CutPrefix(ip, "127."); ok {
+		return "240." + rest
+	}
+	return ip
+}
 
 // podWorkers bounds how many pods virtual-kubelet handles at a time. A worker waits for the processes of a deleted pod to
 // end, so there are many; they cost nothing while they wait.

@@ -49,7 +49,7 @@ func newPod(h *host, object *corev1.Pod) *pod {
 		done:    make(chan struct{}),
 		changed: make(chan struct{}, 1),
 		seen:    object,
-		facts:   podFacts{hostIP: h.ip, started: time.Now(), containers: map[string]*containerFacts{}},
+		facts:   podFacts{hostIP: h.ip, podNetwork: h.PodNetwork, started: time.Now(), containers: map[string]*containerFacts{}},
 	}
 	p.soft, p.endSoft = context.WithCancel(context.Background())
 	p.hard, p.endHard = context.WithCancel(context.Background())

@@ -211,11 +211,31 @@ func TestStatus(t *testing.T) {
 				t.Errorf("%s: transition time %v", c.reason, condition.LastTransitionTime)
 			}
 		}
+		for _, ip := range status.PodIPs {
+			t.Errorf("%s: address %s without one", c.reason, ip.IP)
+		}
 		// Writing what was written is no write, though the API server cut the times to seconds.
 		written := object.DeepCopy()
 		written.Status = *status.DeepCopy()
 		if patch, err := statusPatch(written, statusOf(written, c.facts, now.Add(time.Minute))); err != nil || patch != nil {
 			t.Errorf("%s: a second write of %s (%v)", c.reason, patch, err)
+		}
+	}
+}
+
+func TestStatusAddress(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		facts  podFacts
+		want   string
+	}{
+		{"the address at which it listens", podFacts{podIP: "127.9.8.7"}, "127.9.8.7"},
+		{"that of a pod network, to which API servers proxy", podFacts{podIP: "127.9.8.7", podNetwork: true}, "240.9.8.7"},
+		{"none yet", podFacts{podNetwork: true}, ""},
+	} {
+		status := statusOf(&corev1.Pod{}, c.facts, time.Now())
+		if status.PodIP != c.want || c.want != "" && (len(status.PodIPs) != 1 || status.PodIPs[0].IP != c.want) || c.want == "" && len(status.PodIPs) != 0 {
+			t.Errorf("%s: %s, %v", c.reason, status.PodIP, status.PodIPs)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 // podFacts is what a worker knows of its pod. The status follows from it, the spec and the status before, see statusOf.
 type podFacts struct {
 	hostIP, podIP    string
+	podNetwork       bool // the API has it at OnPodNetwork(podIP)
 	started          time.Time
 	refusal          string // why the pod cannot run here
 	prepared         bool   // directory and credentials are there
@@ -70,8 +71,11 @@ func statusOf(object *corev1.Pod, f podFacts, now time.Time) corev1.PodStatus {
 	status.HostIP = f.hostIP
 	status.HostIPs = []corev1.HostIP{{IP: f.hostIP}}
 	status.PodIP, status.PodIPs = f.podIP, nil
-	if f.podIP != "" {
-		status.PodIPs = []corev1.PodIP{{IP: f.podIP}}
+	if f.podNetwork {
+		status.PodIP = OnPodNetwork(f.podIP)
+	}
+	if status.PodIP != "" {
+		status.PodIPs = []corev1.PodIP{{IP: status.PodIP}}
 	}
 	if status.StartTime == nil {
 		started := metav1.NewTime(f.started)

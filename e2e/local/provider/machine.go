@@ -31,6 +31,7 @@ type Machine struct {
 	Owner   int    // process whose end ends every control plane and node; 0: none
 
 	AuditReads bool // control planes record every request, not writes only
+	PodNetwork bool // API servers proxy to pods, see node.OnPodNetwork
 }
 
 const (
@@ -123,6 +124,9 @@ func (m Machine) start(ctx context.Context, id, name, serviceCIDR string) error 
 	if m.AuditReads {
 		args = append(args, "--audit-reads")
 	}
+	if m.PodNetwork {
+		args = append(args, "--pod-network")
+	}
 	return m.controlplane(ctx, id, args)
 }
 
@@ -138,7 +142,7 @@ func (m Machine) startNode(ctx context.Context, id, name string) error {
 	defer cancel()
 	return node.Start(ctx, dir, m.environment(id), []string{m.Self, "node",
 		"--kubeconfig", filepath.Join(m.dir(id), "kubeconfig"), "--name", name, "--dir", dir,
-		"--bin-dir", strings.Join(m.BinDirs, ":"), "--owner-pid", strconv.Itoa(m.Owner)})
+		"--bin-dir", strings.Join(m.BinDirs, ":"), "--owner-pid", strconv.Itoa(m.Owner), fmt.Sprintf("--pod-network=%t", m.PodNetwork)})
 }
 
 // remove stops the control plane and its node, and deletes its data. That there is none is no error.
