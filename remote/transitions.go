@@ -114,12 +114,21 @@ func approver(o metav1.Object) string {
 	return cmp.Or(o.GetAnnotations()[v1alpha1.ApprovedByAnnotation], "somebody")
 }
 
+// kindOfLayer is kindOfEvent for a layer: children that only wait, such as for their cluster, are
+// no fault of it.
+func kindOfLayer(layer *v1alpha1.Layer, reason string) string {
+	if n := layer.Status.Children; reason == v1alpha1.ReasonChildrenNotReady && n.Failed+n.Unreachable == 0 {
+		return corev1.EventTypeNormal
+	}
+	return kindOfEvent(reason)
+}
+
 // layerTransitions are the events of a change of a layer's status.
 func layerTransitions(before, after *v1alpha1.Layer) []transition {
 	var all []transition
 	was, is := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ReadyCondition), meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ReadyCondition)
 	// A removal that is held is told below, with what would be removed.
-	if is != nil && is.Reason != v1alpha1.ReasonRemovalHeld && (was == nil || was.Status != is.Status || was.Reason != is.Reason) {
+	if is != nil && is.Reason != v1alpha1.ReasonRemovalHeld && (was == nil || was.Status != is.Status || was.Reason != is.Reason || kindOfLayer(before, was.Reason) != kindOfLayer(after, is.Reason)) {
 		message := is.Message
 		if after.Status.Revision != "" {
 			message = after.Status.Revision + ": " + message
@@ -131,7 +140,7 @@ func layerTransitions(before, after *v1alpha1.Layer) []transition {
 		if was != nil && was.Reason == v1alpha1.ReasonSuspended {
 			all = append(all, transition{corev1.EventTypeNormal, eventResumed, "it is pushed again"})
 		}
-		all = append(all, transition{kindOfEvent(is.Reason), reason, message})
+		all = append(all, transition{kindOfLayer(after, is.Reason), reason, message})
 	}
 	old, now := before.Status.Removal, after.Status.Removal
 	held := func(r *v1alpha1.Removal) bool { return r != nil && r.Held }
