@@ -219,9 +219,11 @@ func (p *plane) export(t *testing.T, handler http.Handler) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "exporter"},
 			Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: exported}}},
 		},
-		&corev1.Endpoints{ //nolint:staticcheck // API servers proxy by it
+		//lint:ignore SA1019 API servers proxy to a service by its Endpoints
+		&corev1.Endpoints{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "exporter"},
-			Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // as above
+			//lint:ignore SA1019 as above
+			Subsets: []corev1.EndpointSubset{{
 				Addresses: []corev1.EndpointAddress{address}, Ports: []corev1.EndpointPort{{Name: "http", Port: exported}},
 			}},
 		},
