@@ -23,7 +23,7 @@ const together = 4
 // crowded is the load average of a minute, for each processor, above which no further test
 // begins beside others: there is nothing left to wait for then, and what each waits for comes
 // too late. A machine may be several times as fast as it was an hour ago.
-const crowded = 8
+const crowded = 4
 
 // Alongside lets a test with control planes run beside others. It waits for one of the
 // places of the machine; those that take longest, as scenarios.txt says, go first,

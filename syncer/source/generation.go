@@ -43,6 +43,9 @@ type generation struct {
 	// mu serialises reads: the storage is not safe for concurrent use.
 	mu    sync.Mutex
 	store *filesystem.Storage
+	// partial: a fetch ended while its objects were written. A commit may be here, and not
+	// all that it is made of.
+	partial bool
 }
 
 func openGeneration(dir string) *generation {
@@ -63,6 +66,17 @@ func (g *generation) has(hash plumbing.Hash) bool {
 	return g.store.HasEncodedObject(hash) == nil
 }
 
+// complete reports whether a commit is here with all that it is made of.
+func (g *generation) complete(commit plumbing.Hash) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.partial {
+		_, err := g.store.Reference(tipOf(commit))
+		return err == nil
+	}
+	return g.store.HasEncodedObject(commit) == nil
+}
+
 // lost reports whether the objects are gone from the disk, which something that
 // cleans temporary directories may have done.
 func (g *generation) lost() bool {
@@ -70,12 +84,16 @@ func (g *generation) lost() bool {
 	return errors.Is(err, os.ErrNotExist)
 }
 
-// remember keeps the commit as a tip, which later fetches build upon.
+// tipOf is the reference of a commit that was fetched as a whole.
+func tipOf(commit plumbing.Hash) plumbing.ReferenceName {
+	return plumbing.ReferenceName("refs/cascade/" + commit.String())
+}
+
+// remember keeps the commit, which is here as a whole, as a tip that later fetches build upon.
 func (g *generation) remember(commit plumbing.Hash) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	name := plumbing.ReferenceName("refs/cascade/" + commit.String())
-	if err := g.store.SetReference(plumbing.NewHashReference(name, commit)); err != nil {
+	if err := g.store.SetReference(plumbing.NewHashReference(tipOf(commit), commit)); err != nil {
 		return fmt.Errorf("cannot record commit %s: %w", commit, err)
 	}
 	return nil

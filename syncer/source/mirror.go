@@ -269,7 +269,7 @@ func (m *mirror) exactly(ctx context.Context, dial *dialer, commit plumbing.Hash
 	}
 	current := m.current
 	m.leave()
-	if current != nil && !current.lost() && current.has(commit) {
+	if current != nil && !current.lost() && current.complete(commit) {
 		return current, nil
 	}
 	gen, _, err := m.obtain(ctx, dial, Reference{Commit: commit.String()}, func(target) bool { return false })
@@ -281,7 +281,7 @@ func (m *mirror) receive(ctx context.Context, dial *dialer, wire wire, adv *pack
 	if m.current != nil && m.current.lost() {
 		m.current = nil
 	}
-	if m.current != nil && m.current.has(want.commit) && (want.tagObject.IsZero() || m.current.has(want.tagObject)) {
+	if m.current != nil && m.current.complete(want.commit) && (want.tagObject.IsZero() || m.current.has(want.tagObject)) {
 		return nil
 	}
 	if m.current == nil || m.packs >= m.limits.packsMost {
@@ -385,7 +385,11 @@ func (m *mirror) unpack(ctx context.Context, wire wire, req *packp.UploadPackReq
 		return err
 	}
 	m.current.mu.Lock()
-	defer m.current.mu.Unlock()
+	defer func() {
+		// The parser writes one object after the other, a commit before its files.
+		m.current.partial = m.current.partial || err != nil
+		m.current.mu.Unlock()
+	}()
 	within := contextFile{ctx, spool}
 	if !req.Capabilities.Supports(capability.ThinPack) {
 		return packfile.UpdateObjectStorage(m.current.store, within)

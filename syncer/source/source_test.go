@@ -99,6 +99,70 @@ func (o *origin) git(input string, args ...string) string {
 
 func (o *origin) url() Origin { return Origin{URL: o.HTTPURL(repository)} }
 
+// ending is a context that ends when it was asked so many times whether it did.
+type ending struct {
+	context.Context
+	end  func()
+	left atomic.Int64
+}
+
+func endsAfter(t *testing.T, asked int64) *ending {
+	t.Helper()
+	ctx, end := context.WithCancel(t.Context())
+	t.Cleanup(end)
+	e := &ending{Context: ctx, end: end}
+	e.left.Store(asked)
+	return e
+}
+
+func (e *ending) Err() error {
+	if e.left.Add(-1) < 0 {
+		e.end()
+	}
+	return e.Context.Err()
+}
+
+// TestInterrupted: a fetch that ends in the middle, wherever that is, has no commit without
+// its files: the next one brings what is missing. The library writes the objects of a thin
+// pack one after the other, and the commit first.
+func TestInterrupted(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	o.commit("main", map[string]string{"a": "one", "same": "the same"})
+	random := make([]byte, 64<<10)
+	if _, err := rand.Read(random); err != nil {
+		t.Fatal(err)
+	}
+	base := mirrors(t)
+	fetch(t, base, o.url(), onMain, nil)
+	want := o.commit("main", map[string]string{"b": string(random[:32<<10]), "c": string(random[32<<10:])})
+
+	whole := endsAfter(t, 1<<40)
+	if _, err := base.Fetch(whole, o.url(), onMain, Options{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	asked, cut := 1<<40-whole.left.Load(), 0
+	for k := asked - 1; k > 0 && k > asked-24; k -= 2 {
+		m := mirrors(t)
+		// What came before is from another time, as the current commit is not to be here.
+		fetch(t, m, o.url(), Reference{Commit: o.git("", "rev-parse", "main~1")}, nil)
+		if _, err := m.Fetch(endsAfter(t, k), o.url(), onMain, Options{}, nil); err != nil {
+			cut++
+		}
+		s := fetch(t, m, o.url(), onMain, nil)
+		if s.Commit != want {
+			t.Fatalf("commit %s, want %s", s.Commit, want)
+		}
+		for _, name := range []string{"a", "b", "c", "same"} {
+			if _, err := s.ReadFile(name); err != nil {
+				t.Errorf("after a fetch that ended at step %d of %d: %v", k, asked, err)
+			}
+		}
+	}
+	if cut == 0 {
+		t.Error("no fetch ended in the middle: the test shows nothing")
+	}
+}
+
 var onMain = Reference{Branch: "main"}
 
 func mirrors(t *testing.T) *Mirrors {
