@@ -225,6 +225,10 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request, receiver *notifi
 		return nil, &refusal{resultLimited, http.StatusTooManyRequests, "too many requests of this sender were refused"}
 	}
 	secret, fresh, err := h.secretOf(r.Context(), receiver, false)
+	if err == nil && !fresh && !owns(receiver, secret, r.URL.Path) {
+		// The token may have been replaced a moment ago, and the path with it.
+		secret, fresh, err = h.secretOf(r.Context(), receiver, true)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +245,7 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request, receiver *notifi
 	}
 	v, err := h.verifier.verify(r.Context(), &receiver.Spec, secret, **read)
 	if is(err, resultForged) && !fresh {
-		// The token may have been replaced a moment ago.
+		// What is verified by may have been replaced, and the path stayed.
 		if secret, fresh, _ = h.secretOf(r.Context(), receiver, true); fresh && owns(receiver, secret, r.URL.Path) {
 			v, err = h.verifier.verify(r.Context(), &receiver.Spec, secret, **read)
 		}

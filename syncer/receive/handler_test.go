@@ -111,14 +111,15 @@ func (d *desk) requested() []string {
 func newDesk(t testing.TB, objects ...client.Object) *desk {
 	t.Helper()
 	d := &desk{now: time.Unix(1000, 0)}
+	ticks := d.now // each request is a moment after the one before
 	d.client = fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(objects...).WithStatusSubresource().
 		WithIndex(&notificationv1.Receiver{}, pathIndex, pathsOf).Build()
-	d.Objects = &Objects{Reader: d.client, Workers: workers, Tell: func(p []Push) {
+	d.Objects = &Objects{Reader: d.client, Workers: workers, Tell: func(_ context.Context, p []Push) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.told = append(d.told, p...)
 	}}
-	d.Objects.Requests = &request.Requests{Client: d, Manager: Manager, Now: func() time.Time { d.now = d.now.Add(time.Second); return d.now }}
+	d.Objects.Requests = &request.Requests{Client: d, Manager: Manager, Now: func() time.Time { ticks = ticks.Add(time.Second); return ticks }}
 	known := verifierOf(notificationv1.GenericOIDCReceiver)
 	d.Handler = NewHandler(Options{
 		Receivers: d.client, Secrets: d, Objects: d.Objects, Identities: known.identities, Workers: workers,

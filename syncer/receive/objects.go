@@ -90,9 +90,9 @@ type Objects struct {
 	Workers  worker.Runner
 	// NoCrossNamespaceRefs leaves objects of other namespaces alone.
 	NoCrossNamespaceRefs bool
-	// Tell is called with the repositories of the sources that were requested, and does not
-	// wait; nil if nobody wants to know.
-	Tell func([]Push)
+	// Tell is called with the repositories of the sources that were requested; nil if nobody
+	// wants to know.
+	Tell func(context.Context, []Push)
 }
 
 // errFilter is of a filter that cannot be evaluated over what a request says.
@@ -134,7 +134,7 @@ func (o *Objects) request(ctx context.Context, receiver *notificationv1.Receiver
 	writes.Wait()
 	if o.Tell != nil {
 		if pushes := o.pushes(ctx, written, revisionOf(receiver.Spec.Type, v.payload)); len(pushes) > 0 {
-			o.Tell(pushes)
+			o.Tell(ctx, pushes)
 		}
 	}
 	return len(written), errors.Join(errs...)

@@ -104,7 +104,7 @@ func specOf(of string) notificationv1.ReceiverSpec {
 		s.OIDCProviders = []notificationv1.OIDCProvider{{
 			IssuerURL:   "https://ci.example",
 			Variables:   []notificationv1.OIDCVariable{{Name: "owner", Expression: "claims.repository_owner"}, {Name: "ours", Expression: "vars.owner == 'team'"}},
-			Validations: []notificationv1.OIDCValidation{{Expression: "vars.ours", Message: "wrong owner"}, {Expression: "claims.repository in ['team/app', 'team/web']", Message: "wrong repository"}},
+			Validations: []notificationv1.OIDCValidation{{Expression: "vars.ours == true", Message: "wrong owner"}, {Expression: "claims.repository in ['team/app', 'team/web']", Message: "wrong repository"}},
 		}}
 	}
 	return s
