@@ -86,24 +86,24 @@ func running(t *testing.T, f *fleet, perSecond float64) *Teller {
 func TestTell(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason    string
-		fleet     fleet
+		fleet     *fleet
 		perSecond float64
 		// told are how many know after so long.
 		after   time.Duration
 		told    int
 		results map[string]float64
 	}{
-		"One":       {"a tier with one child tells it at once", fleet{n: 1, takes: 10 * time.Millisecond}, 100, 20 * time.Millisecond, 1, map[string]float64{"told": 1}},
-		"All":       {"a thousand know within 15 s", fleet{n: 1000, takes: 100 * time.Millisecond}, 100, 15 * time.Second, 1000, map[string]float64{"told": 1000}},
-		"NotAtOnce": {"and not at the same moment, which would be a storm on the Git server", fleet{n: 1000, takes: 100 * time.Millisecond}, 100, time.Second, 32 + 90, nil},
-		"Hanging":   {"those that hang delay the others by no more than what they take", fleet{n: 1000, hangs: 200, takes: 50 * time.Millisecond}, 100, 25 * time.Second, 800, map[string]float64{"told": 800, "failed": 200}},
-		"Refusing":  {"what cannot be delivered is dropped, once", fleet{n: 10, err: errors.New("forbidden")}, 100, time.Hour, 0, map[string]float64{"failed": 10}},
-		"Earlier":   {"agents of an earlier version are no failure", fleet{n: 10, err: link.ErrNoHints}, 100, time.Hour, 0, map[string]float64{"dropped": 10}},
-		"TooSlow":   {"what is a minute old is told to nobody any more", fleet{n: 1000}, 1, time.Hour, 32 + 60, map[string]float64{"told": 32 + 60, "dropped": 1000 - 32 - 60}},
+		"One":       {"a tier with one child tells it at once", &fleet{n: 1, takes: 10 * time.Millisecond}, 100, 20 * time.Millisecond, 1, map[string]float64{"told": 1}},
+		"All":       {"a thousand know within 15 s", &fleet{n: 1000, takes: 100 * time.Millisecond}, 100, 15 * time.Second, 1000, map[string]float64{"told": 1000}},
+		"NotAtOnce": {"and not at the same moment, which would be a storm on the Git server", &fleet{n: 1000, takes: 100 * time.Millisecond}, 100, time.Second, 32 + 90, nil},
+		"Hanging":   {"those that hang delay the others by no more than what they take", &fleet{n: 1000, hangs: 200, takes: 50 * time.Millisecond}, 100, 25 * time.Second, 800, map[string]float64{"told": 800, "failed": 200}},
+		"Refusing":  {"what cannot be delivered is dropped, once", &fleet{n: 10, err: errors.New("forbidden")}, 100, time.Hour, 0, map[string]float64{"failed": 10}},
+		"Earlier":   {"agents of an earlier version are no failure", &fleet{n: 10, err: link.ErrNoHints}, 100, time.Hour, 0, map[string]float64{"dropped": 10}},
+		"TooSlow":   {"what is a minute old is told to nobody any more", &fleet{n: 1000}, 1, time.Hour, 32 + 60, map[string]float64{"told": 32 + 60, "dropped": 1000 - 32 - 60}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := &tc.fleet
+				f := tc.fleet
 				teller := running(t, f, tc.perSecond)
 				teller.Tell(hints(1))
 				time.Sleep(tc.after)
