@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/subtle"
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/netutil"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -38,6 +41,13 @@ const (
 	secretTimeout = 5 * time.Second
 	// retryAfter is what those are told who came at a bad time, in seconds.
 	retryAfter = "5"
+	// mostLeft is what is read of the body of a request that was answered before, so that its
+	// connection can be used again.
+	mostLeft = 16 << 10
+	// mostConnections bounds what senders hold who do nothing.
+	mostConnections = 1024
+	// farewell is the time that requests have to end with the process.
+	farewell = 5 * time.Second
 )
 
 // Options of a Handler.
@@ -112,11 +122,31 @@ func NewHandler(o Options) *Handler {
 	return h
 }
 
-// Server serves a Handler with bounds on what slow senders hold.
-func Server(h http.Handler) *http.Server {
+// Serve serves a Handler until the context ends, and closes the listener.
+func Serve(ctx context.Context, h http.Handler, listener net.Listener) error {
+	server := newServer(h)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(netutil.LimitListener(listener, mostConnections)) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("cannot serve Receivers: %w", err)
+	case <-ctx.Done():
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer cancel()
+	_ = server.Shutdown(last) // who does not leave by then is cut off
+	_ = server.Close()
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("cannot serve Receivers: %w", err)
+	}
+	return nil
+}
+
+// newServer serves a Handler with bounds on what slow senders hold.
+func newServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: bodyTime, ReadTimeout: readWait + 2*bodyTime, WriteTimeout: readWait + 2*bodyTime + 2*actTime,
-		IdleTimeout: 30 * time.Second, MaxHeaderBytes: 32 << 10,
+		IdleTimeout: 10 * time.Second, MaxHeaderBytes: 32 << 10,
 	}
 }
 
@@ -138,7 +168,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if why.status == http.StatusServiceUnavailable || why.status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", retryAfter)
 	}
-	if why.result != resultAccepted && r.ContentLength != 0 {
+	if r.ContentLength < 0 || r.ContentLength > mostLeft {
 		// What is left of the body is not waited for.
 		w.Header().Set("Connection", "close")
 	}

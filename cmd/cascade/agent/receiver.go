@@ -21,7 +21,6 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/cmd/cascade/web"
 	"github.com/cascade-gitops/cascade/remote/hint"
 	"github.com/cascade-gitops/cascade/syncer/receive"
 	"github.com/cascade-gitops/cascade/syncer/request"
@@ -46,7 +45,7 @@ func (r *receivers) bind(f *pflag.FlagSet) {
 }
 
 func (r *receivers) check() error {
-	if r.hints < 0 || r.hints > 10_000 {
+	if !(r.hints >= 0 && r.hints <= 10_000) { // nor no number
 		return fmt.Errorf("cannot use --hints-per-second=%g: it must be from 0, for none, to 10000", r.hints)
 	}
 	if r.addr == "" {
@@ -159,7 +158,7 @@ func (s *receiverServer) Start(ctx context.Context) error {
 		return fmt.Errorf("cannot serve Receivers: %w; see --receiver-addr", err)
 	}
 	s.log.Info("serving Receivers", "address", listener.Addr().String())
-	return web.Serve(ctx, receive.Server(s.handler), listener)
+	return receive.Serve(ctx, s.handler, listener)
 }
 
 // requester requests reconciles in the name of Flux's controller that does so.
