@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -101,11 +102,18 @@ func (o Options) optional() ([]*unstructured.Unstructured, error) {
 			return nil, err
 		}
 		for _, u := range policies {
-			if err := o.openArtifacts(u); err != nil {
+			if err := errors.Join(o.openArtifacts(u), o.openReceiver(u)); err != nil {
 				return nil, err
 			}
 		}
 		objects = append(objects, policies...)
+	}
+	if o.Receiver {
+		services, err := o.read("options/receiver.yaml")
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, services...)
 	}
 	return objects, nil
 }
@@ -134,14 +142,30 @@ func (o Options) openArtifacts(policy *unstructured.Unstructured) error {
 	if len(ports) == 0 {
 		return nil
 	}
+	for _, port := range ports {
+		if err := open(policy, port); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openReceiver lets the senders of webhooks in, if the agent serves Receivers.
+func (o Options) openReceiver(policy *unstructured.Unstructured) error {
+	if !o.Receiver {
+		return nil
+	}
+	return open(policy, receiverPort)
+}
+
+// open lets everybody in to a port, a number or the name of one.
+func open(policy *unstructured.Unstructured, port any) error {
 	rules, _, err := unstructured.NestedSlice(policy.Object, "spec", "ingress")
 	if err != nil || len(rules) != 1 {
 		return fmt.Errorf("cannot make a NetworkPolicy: its manifest must have one rule")
 	}
 	rule := rules[0].(map[string]any)
-	for _, port := range ports {
-		rule["ports"] = append(rule["ports"].([]any), map[string]any{"port": port, "protocol": "TCP"})
-	}
+	rule["ports"] = append(rule["ports"].([]any), map[string]any{"port": port, "protocol": "TCP"})
 	return unstructured.SetNestedSlice(policy.Object, rules, "spec", "ingress")
 }
 

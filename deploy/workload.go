@@ -23,6 +23,9 @@ const (
 	storagePath   = "/var/lib/cascade"
 	clusterDNS    = "CASCADE_CLUSTER_DNS"
 	imageVariable = "CASCADE_IMAGE"
+	receiverPort  = "http-webhook"
+	// receiverNumber is that of Flux's notification-controller.
+	receiverNumber = 9292
 )
 
 // arguments are those of the values. What a person wrote comes last, and counts.
@@ -42,6 +45,9 @@ func (o Options) arguments() []string {
 	}
 	if o.MetricsAuth == v1alpha1.MetricsAuthKubernetes {
 		args = append(args, "--metrics-auth=kubernetes")
+	}
+	if o.Receiver {
+		args = append(args, "--receiver-addr=$(POD_IP):"+strconv.Itoa(receiverNumber))
 	}
 	if o.claim() != nil {
 		args = append(args, "--storage-path="+storagePath+"/sources", "--snapshot-path="+storagePath+"/snapshots")
@@ -109,6 +115,9 @@ func (o Options) ofContainer(_, container map[string]any) error {
 	}
 	for _, arg := range o.arguments() {
 		container["args"] = append(container["args"].([]any), arg)
+	}
+	if o.Receiver {
+		container["ports"] = append(container["ports"].([]any), map[string]any{"name": receiverPort, "containerPort": int64(receiverNumber), "protocol": "TCP"})
 	}
 	env := container["env"].([]any)
 	for _, item := range env {

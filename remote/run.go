@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -151,6 +152,10 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.Life(), cancel)()
+	if id := r.child.Status.Identity; id != nil {
+		takes := slices.ContainsFunc(selected, hasAgent) && !cluster.Paused && !r.child.Spec.Suspend && !r.child.Spec.InCluster
+		l.TakesHints(takes, id.KubeSystemUID)
+	}
 	session, found, ok, result, err := r.connect(ctx, l, cluster, selected)
 	if !ok {
 		return result, err

@@ -888,3 +888,32 @@ func promotion() Section {
 const intro = "# Reasons, and what to do\n\nThe reason of a condition is stable; alerts may match on it. The message names the\nobject and the cause."
 
 const forPrograms = "Messages are for people, and their words change. What is held until a person decides is data. A Child has it in\n`status.layers[].held`. A Kustomization or HelmRelease has it in the annotation `cascade.dev/held`, JSON with the `apiVersion` that it\nis written in:\n\n| field | is |\n|---|---|\n| `prune.hash` | the hash that `cascade approve prune --hash` takes; absent if there is nothing to approve |\n| `prune.deletes` | how many objects an approval would delete |\n| `prune.protected` | how many objects wait for their confirmation in Git |\n| `prune.holding` | how many Layers are being deleted and hold the removal from their children: `cascade approve removal` |\n| `create.clusters` | the Clusters to decide about, as `namespace/name`, 200 at most |\n| `handOver.hash`, `handOver.since` | which objects are kept for another owner, and since when; there with the condition `HandOverPending` |\n| `create.elsewhere` | whether the decision is made in the cluster that is applied to, with `cascade approve create --pushed` |\n\nWhere the condition `PruneBlocked` or `CreateHeld` is there and the annotation is not, an older agent wrote the status: take what is\nheld for unknown, not for nothing ([decision 017](decisions/017-typed-holds.md))."
+
+func receiver() Section {
+	return Section{
+		Title: "Receiver",
+		Kinds: []string{"Receiver"},
+		Entries: []Entry{
+			{
+				Reasons: []string{"TokenNotFound"},
+				Means:   "the Secret of `spec.secretRef` is not there, or has no `token`; of type gcr, no `email` or `audience`. No webhook is accepted",
+				Next:    "make the Secret; with the label `reconcile.fluxcd.io/watch: Enabled` a change of it counts at once",
+			},
+			{
+				Reasons: []string{"ValidationFailed"},
+				Means:   "an entry of `spec.resources` cannot be: another API group than the kind has, `*` without matchLabels, or matchLabels without `*`",
+				Next:    "correct the entry that the message names",
+			},
+			{
+				Reasons: []string{"InvalidCELExpression"},
+				Means:   "a filter, or an expression of a provider, is no CEL, reads what it does not have, or returns no bool",
+				Next:    "correct the expression; filters have `req` and `res`, and `claims` with type generic-oidc",
+			},
+			{
+				Reasons: []string{"AccessDenied"},
+				Means:   "`spec.resources` names an object of another namespace, and `--no-cross-namespace-refs` is set",
+				Next:    "name objects of the Receiver's own namespace",
+			},
+		},
+	}
+}

@@ -81,10 +81,16 @@ type AgentValues struct {
 	// +kubebuilder:validation:Pattern="^https?://"
 	// +optional
 	EventsAddress string `json:"eventsAddress,omitempty"`
-	// NetworkPolicy lets nothing in but to the ports of metrics and health. It is true by
+	// NetworkPolicy lets nothing in but to the ports of metrics and health, and to that of
+	// Receivers where they are served. It is true by
 	// default; on the host's network no policy has an effect, and there is none.
 	// +optional
 	NetworkPolicy *bool `json:"networkPolicy,omitempty"`
+	// Receiver serves Flux's Receivers at port 9292 of the agent's pods, and brings the
+	// Service webhook-receiver, for an Ingress or a load balancer to lead to. It is false by
+	// default.
+	// +optional
+	Receiver bool `json:"receiver,omitempty"`
 	// MetricsAuth says who may read the metrics: none asks nobody, kubernetes those who may
 	// get the non-resource URL /metrics.
 	// +optional

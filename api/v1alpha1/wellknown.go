@@ -109,6 +109,11 @@ const (
 	ReportConfigMap = "cascade-report"
 	// ReportKey is the key in ReportConfigMap.
 	ReportKey = "report.json"
+	// HintsConfigMap has hints that repositories have something new: those of the parent, who
+	// writes HintsOfParentKey, and those of the tier's own Receivers in HintsOfTierKey.
+	HintsConfigMap   = "cascade-hints"
+	HintsOfParentKey = "parent.json"
+	HintsOfTierKey   = "tier.json"
 	// RecordPrefix begins the names of the ConfigMaps that have the parent's records,
 	// one for each layer, so that a rebuilt parent adopts what is there.
 	RecordPrefix = "cascade-layer."

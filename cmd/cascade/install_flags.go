@@ -28,7 +28,7 @@ type valueFlags struct {
 	pullSecrets, args, env, tolerations, controllers, impersonates           []string
 	requests, limits, nodeSelector, labels                                   map[string]string
 	replicas                                                                 int32
-	lockdown, clusterDeleter, networkPolicy                                  bool
+	lockdown, clusterDeleter, networkPolicy, receiver                        bool
 }
 
 func (v *valueFlags) bind(f *pflag.FlagSet) {
@@ -57,7 +57,8 @@ func (v *valueFlags) bind(f *pflag.FlagSet) {
 	f.BoolVar(&v.clusterDeleter, "lockdown-cluster-deleter", false, "bring the ClusterRole cascade-cluster-deleter, bound to nobody")
 	f.StringSliceVar(&v.controllers, "controllers", nil, "kinds that the agent reconciles; all if nothing is said")
 	f.StringVar(&v.events, "events-address", "", "URL of Flux's notification-controller, which events are posted to")
-	f.BoolVar(&v.networkPolicy, "network-policy", true, "let nothing in but to metrics and health; without effect on the host's network")
+	f.BoolVar(&v.networkPolicy, "network-policy", true, "let nothing in but to metrics and health, and to Receivers where they are served; without effect on the host's network")
+	f.BoolVar(&v.receiver, "receiver", false, "serve Flux's Receivers at port 9292, with the Service webhook-receiver")
 	f.StringVar(&v.metricsAuth, "metrics-auth", "", "who may read metrics: none asks nobody, kubernetes those who may get the non-resource URL /metrics")
 	f.StringVar(&v.firstSync, "first-sync", agent.FirstSyncAdopt, "adopt, or create for a tier that never had a Cluster")
 }
@@ -266,6 +267,9 @@ func (v *valueFlags) setFlags(f *pflag.FlagSet, o *deploy.Options) error {
 	o.EventsAddress = cmp.Or(v.events, o.EventsAddress)
 	if f.Changed("network-policy") {
 		o.NetworkPolicy = &v.networkPolicy
+	}
+	if f.Changed("receiver") {
+		o.Receiver = v.receiver
 	}
 	o.MetricsAuth = v1alpha1.MetricsAuth(cmp.Or(v.metricsAuth, string(o.MetricsAuth)))
 	if err := agent.CheckFirstSync(v.firstSync); err != nil {

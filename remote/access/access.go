@@ -121,11 +121,13 @@ func sorted(set map[string]bool) []string {
 const BaseRole = v1alpha1.ParentServiceAccount
 
 // BaseRights let the parent read the identity of the child and the report of its
-// agent, follow the agent's heartbeat, and tell a kind that is gone from one that is not served at the moment.
+// agent, follow the agent's heartbeat, write hints into the ConfigMap that the agent makes for them, and tell a kind
+// that is gone from one that is not served at the moment.
 func BaseRights() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"namespaces"}, ResourceNames: []string{"kube-system"}, Verbs: []string{"get"}},
 		{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{v1alpha1.ReportConfigMap, v1alpha1.SeedConfigMap}, Verbs: []string{"get"}},
+		{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{v1alpha1.HintsConfigMap}, Verbs: []string{"patch"}},
 		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{v1alpha1.HeartbeatLease}, Verbs: []string{"get", "watch"}},
 		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{v1alpha1.LeaderLease}, Verbs: []string{"get"}},
 		{APIGroups: []string{""}, Resources: []string{"serviceaccounts/token"}, ResourceNames: []string{BaseRole}, Verbs: []string{"create"}},

@@ -35,6 +35,8 @@ type Link struct {
 	proven bool
 	// answers: the recorded cluster answered the last probe.
 	answers bool
+	// hinted is the identity of a child that takes hints, empty for one that does not.
+	hinted string
 	// broken: the last probe failed, as several before it.
 	broken bool
 	// unpermitted: the child refused what the parent is to have a right to beside its

@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -72,6 +73,9 @@ type far struct {
 	notReached chan struct{}
 	arrived    chan struct{}
 	requests   []string
+	// hints is what the parent wrote into the ConfigMap of hints, which is there if takesHints.
+	takesHints bool
+	hints      string
 	// events are what watches show; without them a watch is forbidden. watches counts those
 	// that began.
 	events  chan string
@@ -147,6 +151,10 @@ func (f *far) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		say("coordination.k8s.io/v1", "Lease", leaseOf(f.lease, f.digest))
 	case strings.HasSuffix(path, "/"+v1alpha1.LeaderLease):
 		say("coordination.k8s.io/v1", "Lease", leaseOf(f.leader, f.digest))
+	case path == hintsPath && f.takesHints && r.Method == http.MethodPatch && r.URL.Query().Get("fieldManager") == hintsManager:
+		body, _ := io.ReadAll(r.Body)
+		f.hints = r.Header.Get("Content-Type") + " " + string(body)
+		say("v1", "ConfigMap", corev1.ConfigMap{})
 	case strings.HasSuffix(path, "/"+v1alpha1.ReportConfigMap) && f.version != "":
 		partial := strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")
 		if partial {

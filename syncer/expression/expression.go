@@ -1,5 +1,6 @@
 // Package expression evaluates the CEL expressions of tenants over objects of
-// tenants: spec.healthCheckExprs and readyExpr of spec.dependsOn.
+// tenants: spec.healthCheckExprs, readyExpr of spec.dependsOn, and the filters and
+// validations of Receivers.
 //
 // An expression can double a string with each call, and CEL looks at its deadline
 // between calls only. So expressions are compiled here, which CEL bounds by the
@@ -39,10 +40,14 @@ var errNoWorkers = errors.New("there is no worker to evaluate expressions")
 const (
 	statusTask = "expression/status"
 	boolTask   = "expression/bool"
+	filterTask = "expression/filter"
+	claimsTask = "expression/claims"
 )
 
 // Tasks are what a worker has to be able to do for this package.
-func Tasks() worker.Tasks { return worker.Tasks{statusTask: evaluateStatus, boolTask: evaluateBool} }
+func Tasks() worker.Tasks {
+	return worker.Tasks{statusTask: evaluateStatus, boolTask: evaluateBool, filterTask: evaluateFilter, claimsTask: evaluateClaims}
+}
 
 // Compile compiles an expression over structures of the given names, which are
 // sorted, that returns a bool.
@@ -91,12 +96,7 @@ func run(ctx context.Context, workers worker.Runner, task string, q question, ob
 	if err != nil {
 		return nil, err
 	}
-	out, err := workers.Run(ctx, worker.Job{Task: task, Request: request})
-	var failed *worker.TaskError
-	if errors.As(err, &failed) && failed.Text == ErrLate.Error() {
-		return nil, ErrLate
-	}
-	return out, err
+	return do(ctx, workers, task, request)
 }
 
 // Bool evaluates an expression over objects by the names of their variables.

@@ -19,10 +19,12 @@ import (
 
 	"github.com/cascade-gitops/cascade/remote"
 	"github.com/cascade-gitops/cascade/remote/endpoint"
+	"github.com/cascade-gitops/cascade/remote/hint"
 	"github.com/cascade-gitops/cascade/remote/tenure"
 	"github.com/cascade-gitops/cascade/syncer/chart"
 	"github.com/cascade-gitops/cascade/syncer/events"
 	"github.com/cascade-gitops/cascade/syncer/metrics"
+	"github.com/cascade-gitops/cascade/syncer/receive"
 	"github.com/cascade-gitops/cascade/syncer/stall"
 	"github.com/cascade-gitops/cascade/syncer/worker"
 )
@@ -82,6 +84,8 @@ func registered(t *testing.T) []string {
 	worker.New(worker.Options{Registry: d})
 	tenure.New(tenure.Options{Shards: 2, Registry: d, Now: time.Now})
 	endpoint.NewProxy(nil, nil, time.Now, d)
+	hint.NewTeller(hint.Options{Registry: d})
+	receive.NewHandler(receive.Options{Registry: d})
 	dir := t.TempDir()
 	indexes := chart.NewIndexes(dir, 1, 1)
 	countCharts(d, indexes, chart.NewCharts(indexes, dir, chart.Limits{}))

@@ -15,6 +15,7 @@ import (
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
 	"github.com/fluxcd/pkg/auth"
 	tokencache "github.com/fluxcd/pkg/cache"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -48,6 +49,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/kustomization"
 	"github.com/cascade-gitops/cascade/syncer/metrics"
 	"github.com/cascade-gitops/cascade/syncer/release"
+	"github.com/cascade-gitops/cascade/syncer/request"
 	"github.com/cascade-gitops/cascade/syncer/rights"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/stall"
@@ -98,6 +100,10 @@ type shared struct {
 	workers *worker.Pool
 	// stalls watches the reconciles of all controllers.
 	stalls *stall.Watchdog
+	// requests are for reconciles of objects.
+	requests *request.Requests
+	// connections lead to the children; nil if Layers are not reconciled.
+	connections *link.Pool
 }
 
 // wire sets up what the process reconciles, and the report about it.
@@ -128,6 +134,15 @@ func (w *wiring) wire(ctx context.Context, reporter *report.Reporter) error {
 			return fmt.Errorf("cannot set up %s: %w", of.name, err)
 		}
 	}
+	inbox, err := w.pass()
+	if err != nil {
+		return fmt.Errorf("cannot set up hints: %w", err)
+	}
+	if w.options.sharding.reconciles(notificationv1.ReceiverKind) {
+		if err := w.receive(ctx, inbox); err != nil {
+			return fmt.Errorf("cannot set up Receivers: %w", err)
+		}
+	}
 	if err := w.options.pages.build(w.mgr, w.options.place.namespace, w.program.Now); err != nil {
 		return fmt.Errorf("cannot set up pages: %w", err)
 	}
@@ -146,6 +161,7 @@ func (w *wiring) share() error {
 	if err := o.serving.tell(w.program.Version, ctrlmetrics.Registry, mgr, o.sharding.kinds); err != nil {
 		return err
 	}
+	w.requests = requester(mgr, now)
 	w.stalls = stall.New(mgr.GetClient(), now, ctrlmetrics.Registry)
 	if err := errors.Join(mgr.Add(w.stalls), mgr.AddHealthzCheck("workers", w.stalls.Check)); err != nil {
 		return fmt.Errorf("cannot set up the watch of reconciles: %w", err)
@@ -355,6 +371,7 @@ func (w *wiring) children(ctx context.Context) error {
 	o, mgr, now := w.options, w.mgr, w.program.Now
 	connections := link.NewPool(ctx, mgr.GetScheme(), now, w.program.Rand)
 	connections.Addresses = o.targets.addresses
+	w.connections = connections
 	host, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("cannot name this process: %w", err)

@@ -29,6 +29,7 @@ changes them. A test compares both for sets of values. */}}
 {{- with $v.controllers }}{{ $args = append $args (printf "--controllers=%s" (join "," .)) }}{{ end }}
 {{- with $v.eventsAddress }}{{ $args = append $args (printf "--events-addr=%s" .) }}{{ end }}
 {{- if eq (default "" $v.metricsAuth) "kubernetes" }}{{ $args = append $args "--metrics-auth=kubernetes" }}{{ end }}
+{{- if $v.receiver }}{{ $args = append $args "--receiver-addr=$(POD_IP):9292" }}{{ end }}
 {{- if hasKey (default dict $v.storage) "claim" }}
 {{- $args = concat $args (list "--storage-path=/var/lib/cascade/sources" "--snapshot-path=/var/lib/cascade/snapshots") }}
 {{- end }}
@@ -65,6 +66,7 @@ changes them. A test compares both for sets of values. */}}
 {{- $_ := set $c "image" (include "cascade.image" .) }}
 {{- with $v.imagePullPolicy }}{{ $_ := set $c "imagePullPolicy" . }}{{ end }}
 {{- $_ := set $c "args" (concat $c.args (include "cascade.arguments" . | fromYamlArray)) }}
+{{- if $v.receiver }}{{ $_ := set $c "ports" (append $c.ports (dict "name" "http-webhook" "containerPort" 9292 "protocol" "TCP")) }}{{ end }}
 {{- $onHost := include "cascade.onHost" . }}
 {{- $env := list }}
 {{- range $c.env }}

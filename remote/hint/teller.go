@@ -1,0 +1,229 @@
+package hint
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/remote/link"
+)
+
+const (
+	// mostCalls to children run at the same time, each within callTime.
+	mostCalls = 64
+	callTime  = 4 * time.Second
+	// One child is told every childEvery, after childBurst at once.
+	childEvery = 2 * time.Second
+	childBurst = 8
+	// burst is how many children are told at once before the rate counts.
+	burst = 32
+	// freshFor is how long a hint is worth telling.
+	freshFor = time.Minute
+)
+
+// Children are told; link.Pool is them.
+type Children interface {
+	// Hinted are the children that take hints at the moment.
+	Hinted() []types.NamespacedName
+	// Hint writes the parent's entry in a child.
+	Hint(ctx context.Context, child types.NamespacedName, entry string) error
+}
+
+// Teller tells children. It is safe for concurrent use.
+type Teller struct {
+	children Children
+	limit    *rate.Limiter
+	now      func() time.Time
+	random   func() float64
+	log      logr.Logger
+	told     *prometheus.CounterVec
+
+	mu sync.Mutex // guards the rest; never held over a call
+	// recent hints, the newest last, with the time until when they are worth telling.
+	recent []dated
+	// waiting children, in the order in which they are told, each once.
+	waiting []types.NamespacedName
+	queued  map[types.NamespacedName]bool
+	// pace of the children that were told a while ago at most.
+	pace map[types.NamespacedName]*rate.Limiter
+	wake chan struct{}
+}
+
+type dated struct {
+	Hint
+	until time.Time
+}
+
+// Options of a Teller.
+type Options struct {
+	Children Children
+	// PerSecond is how many children are told in a second; it is positive.
+	PerSecond float64
+	Now       func() time.Time
+	// Random returns numbers in [0, 1); it is safe for concurrent use.
+	Random   func() float64
+	Log      logr.Logger
+	Registry prometheus.Registerer
+}
+
+// NewTeller returns a Teller, whose metrics are registered. It tells nobody before Start.
+func NewTeller(o Options) *Teller {
+	t := &Teller{
+		children: o.Children, limit: rate.NewLimiter(rate.Limit(o.PerSecond), burst), now: o.Now, random: o.Random, log: o.Log,
+		queued: map[types.NamespacedName]bool{}, pace: map[types.NamespacedName]*rate.Limiter{}, wake: make(chan struct{}, 1),
+		told: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cascade_hints_total", Help: "Hints for children by what became of them: told, failed, dropped.",
+		}, []string{"result"}),
+	}
+	o.Registry.MustRegister(t.told)
+	for _, result := range []string{"told", "failed", "dropped"} {
+		t.told.WithLabelValues(result)
+	}
+	return t
+}
+
+// Tell has all children told of hints that they were not told of, in an order by chance. It
+// does not wait.
+func (t *Teller) Tell(hints []Hint) {
+	if len(hints) == 0 {
+		return
+	}
+	children := t.children.Hinted()
+	if len(children) == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	until := t.now().Add(freshFor)
+	for _, h := range hints {
+		t.recent = slices.DeleteFunc(t.recent, func(r dated) bool { return r.Repository == h.Repository })
+		t.recent = append(t.recent, dated{h, until})
+	}
+	if len(t.recent) > Most {
+		t.recent = slices.Clone(t.recent[len(t.recent)-Most:])
+	}
+	for i := len(children) - 1; i > 0; i-- {
+		j := min(int(t.random()*float64(i+1)), i)
+		children[i], children[j] = children[j], children[i]
+	}
+	for _, child := range children {
+		if !t.queued[child] {
+			t.queued[child] = true
+			t.waiting = append(t.waiting, child)
+		}
+	}
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// NeedLeaderElection is false: each replica tells the children that it drives.
+func (t *Teller) NeedLeaderElection() bool { return false }
+
+// Start tells children until the context ends. Calls that are under way end with it.
+func (t *Teller) Start(ctx context.Context) error {
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	places := make(chan struct{}, mostCalls)
+	for {
+		child, entry, wait := t.next()
+		if entry == "" {
+			timer := time.NewTimer(wait)
+			select {
+			case <-ctx.Done():
+				timer.Stop()
+				return nil
+			case <-t.wake:
+			case <-timer.C:
+			}
+			timer.Stop()
+			continue
+		}
+		if err := t.limit.Wait(ctx); err != nil {
+			return nil // the end
+		}
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
+			return nil
+		}
+		calls.Go(func() {
+			defer func() { <-places }()
+			t.call(ctx, child, entry)
+		})
+	}
+}
+
+func (t *Teller) call(ctx context.Context, child types.NamespacedName, entry string) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	err := t.children.Hint(ctx, child, entry)
+	switch {
+	case err == nil:
+		t.told.WithLabelValues("told").Inc()
+	case errors.Is(err, link.ErrUnknown), errors.Is(err, link.ErrNotConnected), errors.Is(err, link.ErrNoHints):
+		t.told.WithLabelValues("dropped").Inc()
+	default:
+		t.told.WithLabelValues("failed").Inc()
+		t.log.V(1).Info("cannot tell a child that a repository may have something new; it polls", "child", child.String(), "error", err.Error())
+	}
+}
+
+// idle is the pause while nobody waits.
+const idle = time.Hour
+
+// next takes the child that is told next, and with what; without one it says when to look
+// again.
+func (t *Teller) next() (child types.NamespacedName, entry string, wait time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.now()
+	t.recent = slices.DeleteFunc(t.recent, func(r dated) bool { return now.After(r.until) })
+	if len(t.recent) == 0 {
+		t.told.WithLabelValues("dropped").Add(float64(len(t.waiting)))
+		t.waiting = nil
+		clear(t.queued)
+	}
+	if len(t.waiting) == 0 {
+		t.waiting = nil
+		for key, pace := range t.pace {
+			if pace.TokensAt(now) >= childBurst {
+				delete(t.pace, key)
+			}
+		}
+		return child, "", idle
+	}
+	wait = idle
+	for i, key := range t.waiting {
+		pace := t.pace[key]
+		if pace == nil {
+			pace = rate.NewLimiter(rate.Every(childEvery), childBurst)
+			t.pace[key] = pace
+		}
+		if !pace.AllowN(now, 1) {
+			wait = min(wait, time.Duration((1-pace.TokensAt(now))*float64(childEvery))+time.Millisecond)
+			continue
+		}
+		t.waiting = slices.Delete(t.waiting, i, i+1)
+		delete(t.queued, key)
+		hints := make([]Hint, 0, len(t.recent))
+		for _, r := range t.recent {
+			hints = append(hints, r.Hint)
+		}
+		text, err := Encode(hints)
+		if err != nil { // nothing in it cannot be encoded
+			t.log.Error(err, "cannot encode hints")
+			return child, "", 0
+		}
+		return key, text, 0
+	}
+	return child, "", wait
+}

@@ -1,0 +1,364 @@
+package receive
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/netutil"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/syncer/worker"
+)
+
+const (
+	// pathIndex finds Receivers by their path.
+	pathIndex = "cascade.webhookPath"
+	// pathLength is that of every path: a SHA-256 in hex.
+	pathLength = len(notificationv1.ReceiverWebhookPath) + 64
+	// secretFor is for how long the Secret of a Receiver is taken to be the same, and
+	// secretAgain how old it has to be to be read again for a request that does not fit it.
+	secretFor   = 30 * time.Second
+	secretAgain = time.Second
+	// mostSecrets are kept.
+	mostSecrets = 1024
+	// secretTimeout bounds reading one.
+	secretTimeout = 5 * time.Second
+	// retryAfter is what those are told who came at a bad time, in seconds.
+	retryAfter = "5"
+	// mostLeft is what is read of the body of a request that was answered before, so that its
+	// connection can be used again.
+	mostLeft = 16 << 10
+	// mostConnections bounds what senders hold who do nothing.
+	mostConnections = 1024
+	// farewell is the time that requests have to end with the process.
+	farewell = 5 * time.Second
+)
+
+// Options of a Handler.
+type Options struct {
+	// Receivers reads Receivers from a cache with the index of IndexPaths.
+	Receivers client.Reader
+	// Secrets reads from the API server.
+	Secrets    client.Reader
+	Objects    *Objects
+	Identities Identities
+	Workers    worker.Runner
+	Now        func() time.Time
+	Log        logr.Logger
+	Registry   prometheus.Registerer
+}
+
+// Handler serves the paths of Receivers. It is safe for concurrent use.
+type Handler struct {
+	receivers client.Reader
+	secrets   client.Reader
+	objects   *Objects
+	verifier  verifier
+	now       func() time.Time
+	log       logr.Logger
+	results   *prometheus.CounterVec
+
+	places   *places
+	acting   chan struct{}
+	forged   *budgets[sender]
+	accepted *budgets[types.NamespacedName]
+
+	mu   sync.Mutex // guards kept; never held over a call
+	kept map[types.NamespacedName]keptSecret
+}
+
+// keptSecret is what the Secret of a Receiver had.
+type keptSecret struct {
+	uid        types.UID
+	generation int64
+	at         time.Time
+	data       map[string][]byte
+}
+
+// IndexPaths makes the cache find Receivers by their path.
+func IndexPaths(ctx context.Context, mgr ctrl.Manager) error {
+	return mgr.GetFieldIndexer().IndexField(ctx, &notificationv1.Receiver{}, pathIndex, pathsOf)
+}
+
+func pathsOf(o client.Object) []string {
+	if path := o.(*notificationv1.Receiver).Status.WebhookPath; path != "" {
+		return []string{path}
+	}
+	return nil
+}
+
+// NewHandler returns a Handler, whose metrics are registered.
+func NewHandler(o Options) *Handler {
+	h := &Handler{
+		receivers: o.Receivers, secrets: o.Secrets, objects: o.Objects, now: o.Now, log: o.Log,
+		verifier: verifier{identities: o.Identities, workers: o.Workers, google: googleIssuer},
+		places:   newPlaces(), acting: make(chan struct{}, mostActing),
+		forged: newBudgets[sender](forgedRate, forgedBurst), accepted: newBudgets[types.NamespacedName](receiverRate, receiverBurst),
+		kept: map[types.NamespacedName]keptSecret{},
+		results: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cascade_receiver_requests_total", Help: "Requests to the paths of Receivers, by what became of them.",
+		}, []string{"result"}),
+	}
+	o.Registry.MustRegister(h.results)
+	for _, result := range results() {
+		h.results.WithLabelValues(result)
+	}
+	return h
+}
+
+// Serve serves a Handler until the context ends, and closes the listener.
+func Serve(ctx context.Context, h http.Handler, listener net.Listener) error {
+	server := newServer(h)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(netutil.LimitListener(listener, mostConnections)) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("cannot serve Receivers: %w", err)
+	case <-ctx.Done():
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer cancel()
+	_ = server.Shutdown(last) // who does not leave by then is cut off
+	_ = server.Close()
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("cannot serve Receivers: %w", err)
+	}
+	return nil
+}
+
+// newServer serves a Handler with bounds on what slow senders hold.
+func newServer(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: bodyTime, ReadTimeout: readWait + 2*bodyTime, WriteTimeout: readWait + 2*bodyTime + 2*actTime,
+		IdleTimeout: 10 * time.Second, MaxHeaderBytes: 32 << 10,
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
+	err := h.serve(w, r)
+	if err == nil {
+		h.results.WithLabelValues(resultAccepted).Inc()
+		w.WriteHeader(http.StatusOK)
+		return
+	}
+	var why *refusal
+	if !errors.As(err, &why) {
+		why = &refusal{resultFailed, http.StatusInternalServerError, "the request cannot be carried out now"}
+	}
+	h.results.WithLabelValues(why.result).Inc()
+	if why.status == http.StatusServiceUnavailable || why.status == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", retryAfter)
+	}
+	if r.ContentLength < 0 || r.ContentLength > mostLeft {
+		// What is left of the body is not waited for.
+		w.Header().Set("Connection", "close")
+	}
+	http.Error(w, why.text, why.status)
+}
+
+// unknown is the answer to a path that no Receiver has.
+func unknown() error { return &refusal{resultUnknown, http.StatusNotFound, "404 page not found"} }
+
+func busy() error {
+	return &refusal{resultBusy, http.StatusServiceUnavailable, "too many requests are being read"}
+}
+
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request) error {
+	found := h.find(r.Context(), r.URL.Path)
+	if len(found) == 0 {
+		return unknown()
+	}
+	remote := remoteOf(r.RemoteAddr)
+	if r.ContentLength > mostBody {
+		return tooLarge()
+	}
+	var last error = unknown()
+	var read *delivery
+	leave, ok := h.places.enter(r.Context(), remote)
+	if !ok {
+		return busy()
+	}
+	var once sync.Once
+	free := func() { once.Do(leave) }
+	defer free()
+	// Others may have written the same path into the status of their Receivers: each is
+	// asked whether the path is its own.
+	for _, receiver := range found {
+		var v *verified
+		if v, last = h.check(w, r, receiver, remote, &read); last != nil {
+			if is(last, resultUnknown) {
+				continue
+			}
+			return last
+		}
+		read = nil
+		free()
+		return h.act(r.Context(), receiver, v)
+	}
+	return last
+}
+
+func tooLarge() error {
+	return &refusal{resultTooLarge, http.StatusRequestEntityTooLarge, "the body is larger than 1 MiB"}
+}
+
+func is(err error, result string) bool {
+	var why *refusal
+	return errors.As(err, &why) && why.result == result
+}
+
+// mostSame bounds the Receivers that are asked about one path.
+const mostSame = 8
+
+// find returns the Receivers that say that a path is theirs.
+func (h *Handler) find(ctx context.Context, path string) []*notificationv1.Receiver {
+	if len(path) != pathLength || !strings.HasPrefix(path, notificationv1.ReceiverWebhookPath) {
+		return nil
+	}
+	list := &notificationv1.ReceiverList{}
+	if err := h.receivers.List(ctx, list, client.MatchingFields{pathIndex: path}, client.UnsafeDisableDeepCopy); err != nil {
+		h.log.Error(err, "cannot look up a Receiver")
+		return nil
+	}
+	var found []*notificationv1.Receiver
+	for i := range list.Items {
+		if len(found) < mostSame {
+			found = append(found, list.Items[i].DeepCopy())
+		}
+	}
+	return found
+}
+
+// check reads and verifies a request to a Receiver. read is what was read of it already.
+func (h *Handler) check(w http.ResponseWriter, r *http.Request, receiver *notificationv1.Receiver, remote netip.Addr, read **delivery) (*verified, error) {
+	from := sender{client.ObjectKeyFromObject(receiver), remote}
+	if !h.forged.left(from, h.now()) {
+		return nil, &refusal{resultLimited, http.StatusTooManyRequests, "too many requests of this sender were refused"}
+	}
+	secret, fresh, err := h.secretOf(r.Context(), receiver, false)
+	if err == nil && !fresh && !owns(receiver, secret, r.URL.Path) {
+		// The token may have been replaced a moment ago, and the path with it.
+		secret, fresh, err = h.secretOf(r.Context(), receiver, true)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !owns(receiver, secret, r.URL.Path) {
+		return nil, unknown()
+	}
+	if receiver.Spec.Suspend || !receiver.DeletionTimestamp.IsZero() || !apimeta.IsStatusConditionTrue(receiver.Status.Conditions, meta.ReadyCondition) {
+		return nil, &refusal{resultNotReady, http.StatusServiceUnavailable, "the Receiver is suspended, or not ready"}
+	}
+	if *read == nil {
+		if *read, err = h.read(w, r); err != nil {
+			return nil, err
+		}
+	}
+	v, err := h.verifier.verify(r.Context(), &receiver.Spec, secret, **read)
+	if is(err, resultForged) && !fresh {
+		// What is verified by may have been replaced, and the path stayed.
+		if secret, fresh, _ = h.secretOf(r.Context(), receiver, true); fresh && owns(receiver, secret, r.URL.Path) {
+			v, err = h.verifier.verify(r.Context(), &receiver.Spec, secret, **read)
+		}
+	}
+	if is(err, resultForged) || is(err, resultMalformed) {
+		h.forged.take(from, h.now())
+		h.log.V(1).Info("refused a request", "receiver", from.receiver.String(), "remote", remote.String(), "why", err.Error())
+	}
+	return v, err
+}
+
+// owns reports whether a path is that of a Receiver, in constant time.
+func owns(receiver *notificationv1.Receiver, secret map[string][]byte, path string) bool {
+	return subtle.ConstantTimeCompare([]byte(receiver.GetWebhookPath(string(secret[tokenKey]))), []byte(path)) == 1
+}
+
+// read reads the body.
+func (h *Handler) read(w http.ResponseWriter, r *http.Request) (*delivery, error) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)) // or that of the server
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostBody))
+	var long *http.MaxBytesError
+	switch {
+	case errors.As(err, &long):
+		return nil, tooLarge()
+	case err != nil:
+		return nil, &refusal{resultMalformed, http.StatusBadRequest, "the body cannot be read"}
+	}
+	return &delivery{header: r.Header, body: body}, nil
+}
+
+// secretOf is what the Secret of a Receiver has, or had a moment ago. fresh: it was read
+// just now.
+func (h *Handler) secretOf(ctx context.Context, receiver *notificationv1.Receiver, again bool) (data map[string][]byte, fresh bool, err error) {
+	key, now := client.ObjectKeyFromObject(receiver), h.now()
+	h.mu.Lock()
+	known, ok := h.kept[key]
+	h.mu.Unlock()
+	age := now.Sub(known.at)
+	ok = ok && known.uid == receiver.UID && known.generation == receiver.Generation
+	if ok && (age < secretAgain || !again && age < secretFor) {
+		return known.data, false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, secretTimeout)
+	defer cancel()
+	if data, err = secretOf(ctx, h.secrets, receiver); err != nil {
+		h.log.V(1).Info("cannot read the Secret of a Receiver", "receiver", key.String(), "error", err.Error())
+		return nil, false, &refusal{resultNotReady, http.StatusServiceUnavailable, "the Receiver is not ready"}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.kept) >= mostSecrets {
+		clear(h.kept)
+	}
+	h.kept[key] = keptSecret{uid: receiver.UID, generation: receiver.Generation, at: now, data: data}
+	return data, true, nil
+}
+
+// act carries a verified request out.
+func (h *Handler) act(ctx context.Context, receiver *notificationv1.Receiver, v *verified) error {
+	name := client.ObjectKeyFromObject(receiver)
+	if !h.accepted.take(name, h.now()) {
+		return &refusal{resultLimited, http.StatusTooManyRequests, "too many requests for this Receiver"}
+	}
+	ctx, cancel := context.WithTimeout(ctx, actTime)
+	defer cancel()
+	select {
+	case h.acting <- struct{}{}:
+		defer func() { <-h.acting }()
+	case <-ctx.Done():
+		return busy()
+	}
+	n, err := h.objects.request(ctx, receiver, v)
+	switch {
+	case errors.Is(err, errFilter):
+		h.log.Error(err, "cannot notify", "receiver", name.String())
+		return &refusal{resultMalformed, http.StatusBadRequest, errFilter.Error()}
+	case err != nil && !onlyMissing(err):
+		h.log.Error(err, "cannot notify", "receiver", name.String(), "requested", n)
+		return err
+	case err != nil:
+		h.log.Info("some of what the Receiver names is not there", "receiver", name.String(), "requested", n, "missing", err.Error())
+		return nil
+	}
+	h.log.Info("received", "receiver", name.String(), "requested", n)
+	return nil
+}

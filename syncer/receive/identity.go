@@ -1,0 +1,141 @@
+package receive
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+)
+
+const (
+	// issuerTimeout bounds each request to an issuer.
+	issuerTimeout = 5 * time.Second
+	// mostIssuers are kept; mostAnswer bounds what one says.
+	mostIssuers = 64
+	mostAnswer  = 1 << 20
+	// issuerRetry is how long an issuer is left alone after it failed.
+	issuerRetry = 10 * time.Second
+)
+
+// UnavailableError says that an issuer could not be asked.
+type UnavailableError struct{ err error }
+
+func (e *UnavailableError) Error() string { return "cannot ask the issuer: " + e.err.Error() }
+func (e *UnavailableError) Unwrap() error { return e.err }
+
+// Issuers verify tokens by the keys that their issuers publish. The keys are kept, and read
+// again when a token is signed with another one. It is safe for concurrent use.
+type Issuers struct {
+	client *http.Client
+	now    func() time.Time
+
+	mu    sync.Mutex // guards known; never held over a call
+	known map[string]*issuer
+}
+
+// issuer is one that was asked.
+type issuer struct {
+	// turn is held by the one who asks.
+	turn     chan struct{}
+	provider *oidc.Provider
+	retryAt  time.Time
+	err      error
+}
+
+// NewIssuers asks issuers over a transport of its own. Their certificates are verified by
+// the roots of the system.
+func NewIssuers(now func() time.Time) *Issuers {
+	return &Issuers{now: now, known: map[string]*issuer{}, client: &http.Client{
+		Timeout: issuerTimeout,
+		Transport: boundedBody{&http.Transport{
+			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: issuerTimeout}).DialContext,
+			TLSHandshakeTimeout: issuerTimeout, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 1, MaxResponseHeaderBytes: 64 << 10,
+			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
+		}},
+	}}
+}
+
+// Claims implements Identities. An issuer that cannot be asked is an *UnavailableError.
+func (i *Issuers) Claims(ctx context.Context, url, audience, token string) (map[string]any, error) {
+	provider, err := i.of(ctx, url)
+	if err != nil {
+		return nil, &UnavailableError{err}
+	}
+	verified, err := provider.Verifier(&oidc.Config{ClientID: audience, Now: i.now}).Verify(ctx, token)
+	if err != nil {
+		return nil, fmt.Errorf("cannot verify token: %w", err)
+	}
+	var claims map[string]any
+	if err := verified.Claims(&claims); err != nil {
+		return nil, fmt.Errorf("cannot read claims: %w", err)
+	}
+	return claims, nil
+}
+
+// of asks an issuer where its keys are, once.
+func (i *Issuers) of(ctx context.Context, url string) (*oidc.Provider, error) {
+	i.mu.Lock()
+	known := i.known[url]
+	if known == nil {
+		if len(i.known) >= mostIssuers {
+			clear(i.known)
+		}
+		known = &issuer{turn: make(chan struct{}, 1)}
+		i.known[url] = known
+	}
+	i.mu.Unlock()
+	select {
+	case known.turn <- struct{}{}:
+		defer func() { <-known.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if known.provider != nil {
+		return known.provider, nil
+	}
+	if known.err != nil && i.now().Before(known.retryAt) {
+		return nil, known.err
+	}
+	// The one who asks may go; the answer is for all.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), issuerTimeout)
+	defer cancel()
+	known.provider, known.err = oidc.NewProvider(oidc.ClientContext(ctx, i.client), url)
+	if known.err != nil {
+		known.retryAt = i.now().Add(issuerRetry)
+	}
+	return known.provider, known.err
+}
+
+// boundedBody bounds what is read of answers.
+type boundedBody struct{ next http.RoundTripper }
+
+func (b boundedBody) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := b.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	response.Body = &limited{Reader: io.LimitReader(response.Body, mostAnswer+1), Closer: response.Body}
+	return response, nil
+}
+
+// limited fails where its reader ends at the bound.
+type limited struct {
+	io.Reader
+	io.Closer
+	read int64
+}
+
+func (l *limited) Read(p []byte) (int, error) {
+	n, err := l.Reader.Read(p)
+	if l.read += int64(n); l.read > mostAnswer {
+		return n, errors.New("the answer is too long")
+	}
+	return n, err
+}

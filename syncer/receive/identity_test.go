@@ -1,0 +1,157 @@
+package receive
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+// signer is an issuer of OpenID Connect on loopback.
+type signer struct {
+	*httptest.Server
+	key *ecdsa.PrivateKey
+	// asked counts requests; answers replaces what is said.
+	asked   atomic.Int64
+	answers atomic.Pointer[http.HandlerFunc]
+}
+
+func newSigner(t *testing.T) *signer {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &signer{key: key}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.asked.Add(1)
+		if other := s.answers.Load(); other != nil {
+			(*other)(w, r)
+			return
+		}
+		switch r.URL.Path {
+		case "/.well-known/openid-configuration":
+			_ = json.NewEncoder(w).Encode(map[string]any{"issuer": s.URL, "jwks_uri": s.URL + "/keys", "id_token_signing_alg_values_supported": []string{"ES256"}})
+		case "/keys":
+			point, err := key.PublicKey.Bytes()
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+			encode := base64.RawURLEncoding.EncodeToString
+			_ = json.NewEncoder(w).Encode(map[string]any{"keys": []any{map[string]any{
+				"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": "a", "x": encode(point[1:33]), "y": encode(point[33:]),
+			}}})
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *signer) sign(t *testing.T, key any, method jwt.SigningMethod, change ...func(jwt.MapClaims)) string {
+	t.Helper()
+	claims := jwt.MapClaims{"iss": s.URL, "aud": "receiver", "sub": "repo:team/app", "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix()}
+	for _, f := range change {
+		f(claims)
+	}
+	token := jwt.NewWithClaims(method, claims)
+	token.Header["kid"] = "a"
+	text, err := token.SignedString(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// TestIssuers: tokens as an issuer signs them, and as others do.
+func TestIssuers(t *testing.T) {
+	s := newSigner(t)
+	other, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issuers := NewIssuers(time.Now)
+	for name, tc := range map[string]struct {
+		reason, token string
+		good          bool
+	}{
+		"Good":     {"of the issuer", s.sign(t, s.key, jwt.SigningMethodES256), true},
+		"Forged":   {"by another key", s.sign(t, other, jwt.SigningMethodES256), false},
+		"None":     {"by no key", s.sign(t, jwt.UnsafeAllowNoneSignatureType, jwt.SigningMethodNone), false},
+		"Shared":   {"by a secret that is public", s.sign(t, []byte("a"), jwt.SigningMethodHS256), false},
+		"Expired":  {"a replay of yesterday's", s.sign(t, s.key, jwt.SigningMethodES256, func(c jwt.MapClaims) { c["exp"] = time.Now().Add(-time.Minute).Unix() }), false},
+		"Audience": {"for somebody else", s.sign(t, s.key, jwt.SigningMethodES256, func(c jwt.MapClaims) { c["aud"] = "other" }), false},
+		"Issuer":   {"in the name of another issuer", s.sign(t, s.key, jwt.SigningMethodES256, func(c jwt.MapClaims) { c["iss"] = "https://other.example" }), false},
+		"Garbage":  {"no token", "a.b.c", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			claims, err := issuers.Claims(t.Context(), s.URL, "receiver", tc.token)
+			if tc.good != (err == nil) || tc.good && claims["sub"] != "repo:team/app" {
+				t.Errorf("%s: %v, %v", tc.reason, claims, err)
+			}
+			var down *UnavailableError
+			if errors.As(err, &down) {
+				t.Errorf("%s: the issuer is called unavailable: %v", tc.reason, err)
+			}
+		})
+	}
+	before := s.asked.Load()
+	for range 20 {
+		if _, err := issuers.Claims(t.Context(), s.URL, "receiver", s.sign(t, s.key, jwt.SigningMethodES256)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := s.asked.Load() - before; n != 0 {
+		t.Errorf("%d requests for twenty tokens by a key that is known", n)
+	}
+}
+
+// TestBadIssuers: issuers that lie or are gone are bounded, and asked again after a while.
+func TestBadIssuers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		answer http.HandlerFunc
+	}{
+		"Down": {"an error", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusInternalServerError) }},
+		"Endless": {"more than it may say", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(`{"issuer":"` + strings.Repeat("a", 2*mostAnswer)))
+		}},
+		"Another": {"the name of another", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(`{"issuer":"https://accounts.google.com"}`))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSigner(t)
+			s.answers.Store(&tc.answer)
+			now := time.Now()
+			issuers := NewIssuers(func() time.Time { return now })
+			token := s.sign(t, s.key, jwt.SigningMethodES256)
+			var down *UnavailableError
+			for range 3 {
+				if _, err := issuers.Claims(t.Context(), s.URL, "receiver", token); !errors.As(err, &down) {
+					t.Errorf("%s: %v", tc.reason, err)
+				}
+			}
+			if n := s.asked.Load(); n != 1 {
+				t.Errorf("%s: asked %d times", tc.reason, n)
+			}
+			s.answers.Store(nil)
+			now = now.Add(2 * issuerRetry)
+			if _, err := issuers.Claims(t.Context(), s.URL, "receiver", token); err != nil {
+				t.Errorf("%s: it is back, and %v", tc.reason, err)
+			}
+		})
+	}
+}
