@@ -274,20 +274,21 @@ func (c *Composition) put(b *branch, at, rest string, n node) error {
 	return nil
 }
 
-// Put puts a file, or a directory with what is in it, at a path, over what is there. An error
-// of reason CopyFailure says that a file and a directory would have the same path.
-func (c *Composition) Put(to string, p Piece) error {
+// Put puts a file, or a directory with what is in it, at a path, over what is there. It is
+// false for a directory without files, of which nothing is put. An error of reason
+// CopyFailure says that a file and a directory would have the same path.
+func (c *Composition) Put(to string, p Piece) (bool, error) {
 	n := p.n
 	if n.dir() {
 		var err error
 		if n, err = c.packed(p, 0); err != nil {
-			return err
+			return false, err
 		}
 		if entries, err := n.list(); err != nil || len(entries) == 0 {
-			return err
+			return false, err
 		}
 	}
-	return c.put(c.root, "", clean(to), n)
+	return true, c.put(c.root, "", clean(to), n)
 }
 
 // packed returns a directory without what its source would not pack. One of which everything
@@ -408,7 +409,8 @@ func (c *Composition) Extract(to string, p Piece) error {
 	if err := c.effort.Spend(1 + len(content.spans)); err != nil {
 		return err
 	}
-	return c.Put(to, Piece{of: &Snapshot{root: content.root, rules: &rules{id: "none"}}, n: content.root})
+	_, err = c.Put(to, Piece{of: &Snapshot{root: content.root, rules: &rules{id: "none"}}, n: content.root})
+	return err
 }
 
 // End returns what was composed. Its digest follows from the paths, contents and modes of its
