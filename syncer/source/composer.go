@@ -20,6 +20,8 @@ const (
 	// MaxComposedBytes bounds the files of a composed snapshot where it is packed. One file
 	// of a source may be in it many times.
 	MaxComposedBytes = 1 << 30
+	// maxExtractedBytes bounds what the archives of one composition inflate to.
+	maxExtractedBytes = 256 << 20
 	// maxWrittenBytes bounds the files that are written anew for one composition.
 	maxWrittenBytes = 32 << 20
 	// composedDirs bounds the directories of which a Composer remembers what is in them.
@@ -46,7 +48,7 @@ type Composer struct {
 // more than maxBytes is refused.
 func NewComposer(dir string, maxBytes int64) *Composer {
 	return &Composer{
-		dir: dir, limits: limits{packBytes: maxBytes, inflatedBytes: MaxComposedBytes, entriesMost: MaxEntries},
+		dir: dir, limits: limits{packBytes: maxBytes, inflatedBytes: maxExtractedBytes, entriesMost: MaxEntries},
 		whole: newRecent[string, bool](composedDirs), digests: newRecent[id, id](composedDirs),
 	}
 }
