@@ -888,3 +888,48 @@ func promotion() Section {
 const intro = "# Reasons, and what to do\n\nThe reason of a condition is stable; alerts may match on it. The message names the\nobject and the cause."
 
 const forPrograms = "Messages are for people, and their words change. What is held until a person decides is data. A Child has it in\n`status.layers[].held`. A Kustomization or HelmRelease has it in the annotation `cascade.dev/held`, JSON with the `apiVersion` that it\nis written in:\n\n| field | is |\n|---|---|\n| `prune.hash` | the hash that `cascade approve prune --hash` takes; absent if there is nothing to approve |\n| `prune.deletes` | how many objects an approval would delete |\n| `prune.protected` | how many objects wait for their confirmation in Git |\n| `prune.holding` | how many Layers are being deleted and hold the removal from their children: `cascade approve removal` |\n| `create.clusters` | the Clusters to decide about, as `namespace/name`, 200 at most |\n| `handOver.hash`, `handOver.since` | which objects are kept for another owner, and since when; there with the condition `HandOverPending` |\n| `create.elsewhere` | whether the decision is made in the cluster that is applied to, with `cascade approve create --pushed` |\n\nWhere the condition `PruneBlocked` or `CreateHeld` is there and the annotation is not, an older agent wrote the status: take what is\nheld for unknown, not for nothing ([decision 017](decisions/017-typed-holds.md))."
+
+func artifactGenerator() Section {
+	return Section{
+		Title: "ArtifactGenerator",
+		Kinds: []string{"ArtifactGenerator"},
+		Entries: []Entry{
+			{
+				Reasons: []string{"SourceFetchFailed"},
+				Means:   "one of its sources is not there, has no artifact yet, or cannot be read; what was made stays",
+				Next:    "look at that source, which wakes the generator, or `spec.sources`",
+			},
+			{
+				Reasons: []string{"BuildFailed"},
+				Means:   "there is nothing at a path or for a pattern, a file and a directory would have one path, a file cannot be merged or extracted, or a limit was exceeded; the artifact that the message names stays as it was, and the others are made",
+				Next:    "correct `copy`, or the files in the source; another revision wakes the generator",
+			},
+			{
+				Reasons: []string{"ValidationFailed"},
+				Means:   "the spec is invalid: an alias, a path that leads elsewhere, a pattern, a name, what `pathPattern` captures; or an artifact would be made of itself",
+				Next:    "correct the field that the message names, or the names of directories",
+			},
+			{
+				Reasons: []string{"AccessDenied"},
+				Means:   "a source is in another namespace, which a flag forbids",
+				Next:    "move one of them",
+			},
+			{
+				Reasons: []string{"NameTaken"},
+				Means:   "there is an ExternalArtifact of that name which this generator did not make; it is neither written nor deleted",
+				Next:    "delete it, or name the artifact otherwise",
+			},
+			{
+				Reasons: []string{"ReconciliationFailed"},
+				Means:   "an ExternalArtifact could not be written, or not be packed; it is tried again",
+				Next:    "look at the disk of `--storage-path`, and at what the API server says",
+			},
+			{
+				Reasons: []string{"GarbageCollectionSucceeded"},
+				Note:    " (an event)",
+				Means:   "an artifact that is declared no more was deleted",
+				Next:    "nothing",
+			},
+		},
+	}
+}

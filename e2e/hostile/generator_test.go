@@ -14,7 +14,9 @@ func copyOf(from, to string, more ...string) string {
 // generatorOf is an ArtifactGenerator that must tell, of the Git repository.
 func generatorOf(name, reason string, files tree, copies []string, tells ...string) fixture {
 	f := generatorWith(name, reason, "artifacts: [{name: made, copy: ["+strings.Join(copies, ", ")+"]}]", tells...)
-	f.files = files
+	if files != nil {
+		f.files = files
+	}
 	return f
 }
 

@@ -36,7 +36,7 @@ import (
 const Manager = "source-watcher"
 
 // effort is what one reconcile may cost, in steps of about a microsecond.
-const effort = 50_000_000
+const effort = 20_000_000
 
 // timeout bounds one reconcile.
 const timeout = 5 * time.Minute
