@@ -14,7 +14,7 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
-	swapi "github.com/fluxcd/source-watcher/api/v2/v1beta1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -138,7 +138,7 @@ func (e *example) ready(t *testing.T, objects int, namespaces ...string) {
 		var all, not []string
 		for _, list := range []client.ObjectList{
 			&sourcev1.GitRepositoryList{}, &sourcev1.HelmRepositoryList{}, &sourcev1.HelmChartList{}, &sourcev1.ExternalArtifactList{},
-			&kustomizev1.KustomizationList{}, &helmv2.HelmReleaseList{}, &swapi.ArtifactGeneratorList{},
+			&kustomizev1.KustomizationList{}, &helmv2.HelmReleaseList{}, &generatorv1.ArtifactGeneratorList{},
 		} {
 			if err := e.Client.List(ctx, list); err != nil {
 				return err

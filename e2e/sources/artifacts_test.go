@@ -10,7 +10,7 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
-	swapi "github.com/fluxcd/source-watcher/api/v2/v1beta1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -56,7 +56,7 @@ func TestArtifactGenerators(t *testing.T) {
 		h.RestartAgent(t, "--no-cross-namespace-refs")
 		r := h.GitRow(t, map[string]string{"app/a.yaml": scenario.ConfigMapWith("a", "", "{k: one}")})
 		generate(t, r, "gen", "{sources: [{alias: git, kind: GitRepository, name: git, namespace: default}], artifacts: [{name: made, copy: [{from: '@git/app/**', to: '@artifact/'}]}]}")
-		r.Tells(t, &swapi.ArtifactGenerator{}, "gen", "Stalled", "True", "AccessDenied", "can't access 'GitRepository/default/git', cross-namespace references have been blocked")
+		r.Tells(t, &generatorv1.ArtifactGenerator{}, "gen", "Stalled", "True", "AccessDenied", "can't access 'GitRepository/default/git', cross-namespace references have been blocked")
 		r.Absent(t, &sourcev1.ExternalArtifact{}, r.Namespace, "made")
 	})
 }
@@ -71,9 +71,9 @@ func generate(t *testing.T, r *scenario.HelmRow, name, spec string) {
 }
 
 // generated waits until a generator is ready with so many artifacts.
-func generated(t *testing.T, r *scenario.HelmRow, name string, artifacts int) *swapi.ArtifactGenerator {
+func generated(t *testing.T, r *scenario.HelmRow, name string, artifacts int) *generatorv1.ArtifactGenerator {
 	t.Helper()
-	g := &swapi.ArtifactGenerator{}
+	g := &generatorv1.ArtifactGenerator{}
 	r.Tells(t, g, name, "Ready", "True", "Succeeded", fmt.Sprintf("reconciliation succeeded, generated %d artifact(s)", artifacts))
 	return g
 }
@@ -280,7 +280,7 @@ func (h *generatorSpec) pathPattern(t *testing.T) {
 	made(t, r, "auth-prod", "has come", func(*sourcev1.ExternalArtifact) bool { return true })
 	r.Gone(t, &sourcev1.ExternalArtifact{}, "pay-prod")
 	r.Commit(t, map[string]string{"apps/.hidden/envs/dev/a.yaml": "x"})
-	r.Tells(t, &swapi.ArtifactGenerator{}, "gen", "Stalled", "True", "ValidationFailed", "...captures '.hidden' for 'app'")
+	r.Tells(t, &generatorv1.ArtifactGenerator{}, "gen", "Stalled", "True", "ValidationFailed", "...captures '.hidden' for 'app'")
 	made(t, r, "auth-prod", "stays", func(*sourcev1.ExternalArtifact) bool { return true })
 	r.Commit(t, map[string]string{"apps/.hidden/envs/dev/a.yaml": ""})
 	generated(t, r, "gen", 2)
@@ -302,7 +302,7 @@ func (h *generatorSpec) chain(t *testing.T) {
 	r.MakeSource(t, "HelmChart", "chart", "{chart: app, version: 1.0.0, interval: 10m, sourceRef: {kind: HelmRepository, name: charts}}")
 	generate(t, r, "second", `{sources: [{alias: first, kind: ExternalArtifact, name: first}, {alias: git, kind: GitRepository, name: git}],
   artifacts: [{name: second, copy: [{from: "@first/", to: "@artifact/"}, {from: "@git/prod.yaml", to: "@artifact/app/values.yaml", strategy: Merge}]}]}`)
-	r.Tells(t, &swapi.ArtifactGenerator{}, "second", "Ready", "False", "SourceFetchFailed", "source 'ExternalArtifact/"+r.Namespace+"/first' not found")
+	r.Tells(t, &generatorv1.ArtifactGenerator{}, "second", "Ready", "False", "SourceFetchFailed", "source 'ExternalArtifact/"+r.Namespace+"/first' not found")
 	generate(t, r, "first", `{sources: [{alias: chart, kind: HelmChart, name: chart}], artifacts: [{name: first, copy: [{from: "@chart/", to: "@artifact/"}]}]}`)
 	generated(t, r, "first", 1)
 	generated(t, r, "second", 1)
@@ -311,7 +311,7 @@ func (h *generatorSpec) chain(t *testing.T) {
 	r.Has(t, "web-settings", "size", "large")
 	// A circle would grow each time.
 	generate(t, r, "first", `{sources: [{alias: chart, kind: ExternalArtifact, name: second}], artifacts: [{name: first, copy: [{from: "@chart/", to: "@artifact/"}]}]}`)
-	r.Tells(t, &swapi.ArtifactGenerator{}, "first", "Ready", "False", "ValidationFailed", "...made of what this generator makes")
+	r.Tells(t, &generatorv1.ArtifactGenerator{}, "first", "Ready", "False", "ValidationFailed", "...made of what this generator makes")
 }
 
 // served: what Flux's own controllers fetch is what the status says.
@@ -386,8 +386,8 @@ func (h *generatorSpec) inventory(t *testing.T) {
 	generate(t, r, "gen", of("two"))
 	r.Gone(t, &sourcev1.ExternalArtifact{}, "theirs")
 	r.Apply(t, r.Fill("apiVersion: source.toolkit.fluxcd.io/v1\nkind: ExternalArtifact\nmetadata: {name: theirs, namespace: $ns}\nspec: {}\n"))
-	r.Delete(t, &swapi.ArtifactGenerator{}, "gen")
-	r.Gone(t, &swapi.ArtifactGenerator{}, "gen")
+	r.Delete(t, &generatorv1.ArtifactGenerator{}, "gen")
+	r.Gone(t, &generatorv1.ArtifactGenerator{}, "gen")
 	r.Gone(t, &sourcev1.ExternalArtifact{}, "two")
 	if err := r.Load(t.Context(), e, r.Namespace, "theirs"); err != nil {
 		t.Errorf("another's artifact: %v", err)
@@ -400,24 +400,24 @@ func (h *generatorSpec) disabled(t *testing.T) {
 	generate(t, r, "gen", "{"+gitOnly+", artifacts: [{name: made, copy: [{from: '@git/app/**', to: '@artifact/'}]}]}")
 	generated(t, r, "gen", 1)
 	e := made(t, r, "made", "is there", func(*sourcev1.ExternalArtifact) bool { return true })
-	r.Patch(t, &swapi.ArtifactGenerator{}, "gen", `{"metadata":{"annotations":{"source.extensions.fluxcd.io/reconcile":"Disabled"}}}`)
+	r.Patch(t, &generatorv1.ArtifactGenerator{}, "gen", `{"metadata":{"annotations":{"source.extensions.fluxcd.io/reconcile":"Disabled"}}}`)
 	r.Commit(t, map[string]string{"app/a.yaml": value("a", "2")})
 	r.Fetched(t)
-	r.Answered(t, &swapi.ArtifactGenerator{}, "gen")
+	r.Answered(t, &generatorv1.ArtifactGenerator{}, "gen")
 	made(t, r, "made", "stays", func(now *sourcev1.ExternalArtifact) bool {
 		return now.Status.Artifact.Revision == e.Status.Artifact.Revision
 	})
-	r.Patch(t, &swapi.ArtifactGenerator{}, "gen", `{"metadata":{"annotations":{"source.extensions.fluxcd.io/reconcile":"enabled"}}}`)
+	r.Patch(t, &generatorv1.ArtifactGenerator{}, "gen", `{"metadata":{"annotations":{"source.extensions.fluxcd.io/reconcile":"enabled"}}}`)
 	made(t, r, "made", "is made anew", func(now *sourcev1.ExternalArtifact) bool {
 		return now.Status.Artifact.Revision != e.Status.Artifact.Revision
 	})
-	r.Answered(t, &swapi.ArtifactGenerator{}, "gen")
+	r.Answered(t, &generatorv1.ArtifactGenerator{}, "gen")
 }
 
 // conditions: Flux's reasons; what was made stays; a source or a commit ends the failure.
 func (h *generatorSpec) conditions(t *testing.T) {
 	r := h.GitRow(t, map[string]string{"app/a.yaml": value("a", "1")})
-	g := &swapi.ArtifactGenerator{}
+	g := &generatorv1.ArtifactGenerator{}
 	generate(t, r, "gen", `{sources: [{alias: late, kind: Bucket, name: late}], artifacts: [{name: made, copy: [{from: "@late/app/**", to: "@artifact/"}]}]}`)
 	r.Tells(t, g, "gen", "Ready", "False", "SourceFetchFailed", "source 'Bucket/"+r.Namespace+"/late' not found")
 	r.Tells(t, g, "gen", "Reconciling", "True", "ProgressingWithRetry", "")

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	swapi "github.com/fluxcd/source-watcher/api/v2/v1beta1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -84,13 +84,13 @@ func filesOf(t testing.TB, s *source.Snapshot) map[string]string {
 
 // generator returns one with sources named a and b, and an artifact of copy operations, each
 // "from to", "from to strategy" or "from to strategy exclude,exclude".
-func generator(ops ...string) *swapi.ArtifactGenerator {
-	g := &swapi.ArtifactGenerator{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "g", UID: "uid-g", Generation: 1}}
-	g.Spec.Sources = []swapi.SourceReference{{Alias: "a", Kind: "GitRepository", Name: "a"}, {Alias: "b", Kind: "Bucket", Name: "b"}}
-	g.Spec.OutputArtifacts = []swapi.OutputArtifact{{Name: "out"}}
+func generator(ops ...string) *generatorv1.ArtifactGenerator {
+	g := &generatorv1.ArtifactGenerator{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "g", UID: "uid-g", Generation: 1}}
+	g.Spec.Sources = []generatorv1.SourceReference{{Alias: "a", Kind: "GitRepository", Name: "a"}, {Alias: "b", Kind: "Bucket", Name: "b"}}
+	g.Spec.OutputArtifacts = []generatorv1.OutputArtifact{{Name: "out"}}
 	for _, op := range ops {
 		fields := strings.SplitN(op, " ", 4)
-		c := swapi.CopyOperation{From: fields[0], To: fields[1]}
+		c := generatorv1.CopyOperation{From: fields[0], To: fields[1]}
 		if len(fields) > 2 && fields[2] != "-" {
 			c.Strategy = fields[2]
 		}
@@ -103,7 +103,7 @@ func generator(ops ...string) *swapi.ArtifactGenerator {
 }
 
 // composeAll makes the first artifact of a generator.
-func composeAll(t testing.TB, g *swapi.ArtifactGenerator, steps int, snapshots map[string]*source.Snapshot) (*source.Snapshot, error) {
+func composeAll(t testing.TB, g *generatorv1.ArtifactGenerator, steps int, snapshots map[string]*source.Snapshot) (*source.Snapshot, error) {
 	t.Helper()
 	recipe, err := read(g)
 	if err != nil {
@@ -203,37 +203,39 @@ func TestCompose(t *testing.T) {
 func TestRead(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
-		change func(*swapi.ArtifactGenerator)
+		change func(*generatorv1.ArtifactGenerator)
 		want   string
 	}{
-		"Fine":    {"nothing is wrong", func(*swapi.ArtifactGenerator) {}, ""},
-		"Aliases": {"which of the two?", func(g *swapi.ArtifactGenerator) { g.Spec.Sources[1].Alias = "a" }, "duplicate source alias 'a' found"},
-		"Artifacts": {"which of the two?", func(g *swapi.ArtifactGenerator) {
+		"Fine":    {"nothing is wrong", func(*generatorv1.ArtifactGenerator) {}, ""},
+		"Aliases": {"which of the two?", func(g *generatorv1.ArtifactGenerator) { g.Spec.Sources[1].Alias = "a" }, "duplicate source alias 'a' found"},
+		"Artifacts": {"which of the two?", func(g *generatorv1.ArtifactGenerator) {
 			g.Spec.OutputArtifacts = append(g.Spec.OutputArtifacts, g.Spec.OutputArtifacts[0])
 		}, "duplicate artifact name 'out' found"},
-		"From":        {"there is no such source", func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@c/x" }, "alias that is not in spec.sources"},
-		"NoAlias":     {"it names none", func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "x" }, "is not @alias/path"},
-		"To":          {"there is one artifact", func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].To = "@a/x" }, "is not @artifact/path"},
-		"Revision":    {"there is no such source", func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Revision = "@c" }, "revision '@c' names a source alias"},
-		"Origin":      {"there is no such source", func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].OriginRevision = "@c" }, "originRevision '@c' names a source alias"},
-		"FromAbove":   {"it leads elsewhere", func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@a/../../etc/passwd" }, "leads elsewhere"},
-		"FromWithin":  {"later, too", func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@a/x/../../y" }, "leads elsewhere"},
-		"FromRoot":    {"nor is it absolute", func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@a//etc/passwd" }, "is not relative"},
-		"ToAbove":     {"the CRD refuses it, if it is ours", func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].To = "@artifact/../x" }, "leads elsewhere"},
-		"ToRoot":      {"the same", func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].To = "@artifact//x" }, "is not relative"},
-		"ToPattern":   {"to one of which paths?", func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].To = "@artifact/*" }, "is a pattern"},
-		"Null":        {"a byte that ends texts", func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@a/x\x00y" }, "no path has"},
-		"Pattern":     {"a bracket that is open", func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@a/[a" }, "a bracket is not closed"},
-		"PatternDir":  {"a pattern is of files", func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@a/*/" }, "ends with a slash"},
-		"Exclude":     {"a brace that is open", func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].Exclude = []string{"{a"} }, "a bracket is not closed"},
-		"Excludes":    {"too many", func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].Exclude = make([]string, 101) }, "more than 100 patterns"},
-		"Strategy":    {"there is no such", func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].Strategy = "Move" }, "is not one of"},
-		"Name":        {"it cannot be that of an object", func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Name = "Out" }, "is not valid"},
-		"PathPattern": {"there is no such source", func(g *swapi.ArtifactGenerator) { g.Spec.PathPattern = "@c/{app}" }, "alias that is not in spec.sources"},
-		"PathTwice":   {"which of the two?", func(g *swapi.ArtifactGenerator) { g.Spec.PathPattern = "@a/{app}/{app}" }, "the capture 'app' twice"},
-		"PathBrace":   {"it is no capture", func(g *swapi.ArtifactGenerator) { g.Spec.PathPattern = "@a/{app,env}" }, "a brace that is no capture"},
-		"PathAbove":   {"it leads elsewhere", func(g *swapi.ArtifactGenerator) { g.Spec.PathPattern = "@a/../{app}" }, "leads elsewhere"},
-		"PathEmpty":   {"it names no directory", func(g *swapi.ArtifactGenerator) { g.Spec.PathPattern = "@a/" }, "names no directory"},
+		"From":       {"there is no such source", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@c/x" }, "alias that is not in spec.sources"},
+		"NoAlias":    {"it names none", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "x" }, "is not @alias/path"},
+		"To":         {"there is one artifact", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].To = "@a/x" }, "is not @artifact/path"},
+		"Revision":   {"there is no such source", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Revision = "@c" }, "revision '@c' names a source alias"},
+		"Origin":     {"there is no such source", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].OriginRevision = "@c" }, "originRevision '@c' names a source alias"},
+		"FromAbove":  {"it leads elsewhere", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@a/../../etc/passwd" }, "leads elsewhere"},
+		"FromWithin": {"later, too", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@a/x/../../y" }, "leads elsewhere"},
+		"FromRoot":   {"nor is it absolute", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@a//etc/passwd" }, "is not relative"},
+		"ToAbove":    {"the CRD refuses it, if it is ours", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].To = "@artifact/../x" }, "leads elsewhere"},
+		"ToRoot":     {"the same", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].To = "@artifact//x" }, "is not relative"},
+		"ToPattern":  {"to one of which paths?", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].To = "@artifact/*" }, "is a pattern"},
+		"Null":       {"a byte that ends texts", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@a/x\x00y" }, "no path has"},
+		"Pattern":    {"a bracket that is open", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@a/[a" }, "a bracket is not closed"},
+		"PatternDir": {"a pattern is of files", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@a/*/" }, "ends with a slash"},
+		"Exclude":    {"a brace that is open", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].Exclude = []string{"{a"} }, "a bracket is not closed"},
+		"Excludes": {"too many", func(g *generatorv1.ArtifactGenerator) {
+			g.Spec.OutputArtifacts[0].Copy[0].Exclude = make([]string, 101)
+		}, "more than 100 patterns"},
+		"Strategy":    {"there is no such", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].Strategy = "Move" }, "is not one of"},
+		"Name":        {"it cannot be that of an object", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Name = "Out" }, "is not valid"},
+		"PathPattern": {"there is no such source", func(g *generatorv1.ArtifactGenerator) { g.Spec.PathPattern = "@c/{app}" }, "alias that is not in spec.sources"},
+		"PathTwice":   {"which of the two?", func(g *generatorv1.ArtifactGenerator) { g.Spec.PathPattern = "@a/{app}/{app}" }, "the capture 'app' twice"},
+		"PathBrace":   {"it is no capture", func(g *generatorv1.ArtifactGenerator) { g.Spec.PathPattern = "@a/{app,env}" }, "a brace that is no capture"},
+		"PathAbove":   {"it leads elsewhere", func(g *generatorv1.ArtifactGenerator) { g.Spec.PathPattern = "@a/../{app}" }, "leads elsewhere"},
+		"PathEmpty":   {"it names no directory", func(g *generatorv1.ArtifactGenerator) { g.Spec.PathPattern = "@a/" }, "names no directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := generator("@a/x @artifact/y")

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	swapi "github.com/fluxcd/source-watcher/api/v2/v1beta1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -68,7 +68,7 @@ func (op copying) run(c *source.Composition, effort *source.Effort, from *source
 			return err
 		}
 		return op.file(c, effort, to, p, false)
-	case op.strategy == swapi.ExtractStrategy:
+	case op.strategy == generatorv1.ExtractStrategy:
 		return buildf("strategy Extract takes archives, and this is a directory; end the path with /*.tgz")
 	}
 	to := op.to
@@ -80,7 +80,7 @@ func (op copying) run(c *source.Composition, effort *source.Effort, from *source
 
 // directory copies what is in a directory.
 func (op copying) directory(c *source.Composition, effort *source.Effort, to string, dir source.Piece, at string, excludes excludes) error {
-	if len(excludes) == 0 && op.strategy == swapi.OverwriteStrategy {
+	if len(excludes) == 0 && op.strategy == generatorv1.OverwriteStrategy {
 		some, err := c.Put(to, dir)
 		if err == nil && !some {
 			return nothing()
@@ -115,7 +115,7 @@ func (op copying) matching(c *source.Composition, effort *source.Effort, from *s
 	if err != nil {
 		return err
 	}
-	if strings.TrimPrefix(op.from[len(at):], "/") == "**" && op.strategy != swapi.ExtractStrategy {
+	if strings.TrimPrefix(op.from[len(at):], "/") == "**" && op.strategy != generatorv1.ExtractStrategy {
 		return op.directory(c, effort, op.to, dir, at, excludes)
 	}
 	wanted, err := parsePattern(op.from)
@@ -153,7 +153,7 @@ func (op copying) matching(c *source.Composition, effort *source.Effort, from *s
 // or a directory has, of which the ones that the strategy is not for are treated as others.
 func (op copying) file(c *source.Composition, effort *source.Effort, to string, p source.Piece, several bool) error {
 	switch op.strategy {
-	case swapi.ExtractStrategy:
+	case generatorv1.ExtractStrategy:
 		if !isArchive(p.Name()) {
 			if several {
 				return nil
@@ -161,7 +161,7 @@ func (op copying) file(c *source.Composition, effort *source.Effort, to string, 
 			return buildf("strategy Extract takes files that end in .tar.gz or .tgz")
 		}
 		return c.Extract(op.to, p)
-	case swapi.MergeStrategy:
+	case generatorv1.MergeStrategy:
 		if !isYAML(p.Name()) {
 			if several {
 				break

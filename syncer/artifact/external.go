@@ -15,7 +15,7 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
-	swapi "github.com/fluxcd/source-watcher/api/v2/v1beta1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,7 +44,7 @@ func keysOf[V any](m map[string]V) iter.Seq[string] { return maps.Keys(m) }
 // generatorOf is the generator that an ExternalArtifact says it is of.
 func generatorOf(o *sourcev1.ExternalArtifact) (types.NamespacedName, bool) {
 	ref := o.Spec.SourceRef
-	if ref == nil || ref.Kind != swapi.ArtifactGeneratorKind || !strings.HasPrefix(ref.APIVersion, swapi.GroupVersion.Group+"/") {
+	if ref == nil || ref.Kind != generatorv1.ArtifactGeneratorKind || !strings.HasPrefix(ref.APIVersion, generatorv1.GroupVersion.Group+"/") {
 		return types.NamespacedName{}, false
 	}
 	// It is where its generator is.
@@ -53,8 +53,8 @@ func generatorOf(o *sourcev1.ExternalArtifact) (types.NamespacedName, bool) {
 
 // isOurs reports whether a generator made an ExternalArtifact: it has its label, or says so in
 // its spec, as one whose generator was created anew, or whose labels somebody took off.
-func isOurs(obj *swapi.ArtifactGenerator, o *sourcev1.ExternalArtifact) bool {
-	if o.Labels[swapi.ArtifactGeneratorLabel] == string(obj.UID) {
+func isOurs(obj *generatorv1.ArtifactGenerator, o *sourcev1.ExternalArtifact) bool {
+	if o.Labels[generatorv1.ArtifactGeneratorLabel] == string(obj.UID) {
 		return true
 	}
 	by, ok := generatorOf(o)
@@ -73,12 +73,12 @@ type news struct{ reason, message string }
 
 // write brings the ExternalArtifacts of what could be made up to date, and hands their
 // snapshots over.
-func (r *Reconciler) write(ctx context.Context, obj *swapi.ArtifactGenerator, f *found, all *compositions) ([]news, error) {
+func (r *Reconciler) write(ctx context.Context, obj *generatorv1.ArtifactGenerator, f *found, all *compositions) ([]news, error) {
 	var told []news
 	var errs []error
-	inventory := make([]swapi.ExternalArtifactReference, 0, len(all.outputs))
+	inventory := make([]generatorv1.ExternalArtifactReference, 0, len(all.outputs))
 	for _, o := range all.outputs {
-		before := slices.IndexFunc(obj.Status.Inventory, func(ref swapi.ExternalArtifactReference) bool { return ref.Name == o.name })
+		before := slices.IndexFunc(obj.Status.Inventory, func(ref generatorv1.ExternalArtifactReference) bool { return ref.Name == o.name })
 		if o.snapshot == nil {
 			if before >= 0 {
 				inventory = append(inventory, obj.Status.Inventory[before])
@@ -96,7 +96,7 @@ func (r *Reconciler) write(ctx context.Context, obj *swapi.ArtifactGenerator, f 
 		if changed {
 			told = append(told, news{meta.SucceededReason, fmt.Sprintf("%s/%s/%s generated with revision %s", sourcev1.ExternalArtifactKind, obj.Namespace, o.name, artifact.Revision)})
 		}
-		inventory = append(inventory, swapi.ExternalArtifactReference{
+		inventory = append(inventory, generatorv1.ExternalArtifactReference{
 			Name: o.name, Namespace: obj.Namespace, Digest: artifact.Digest, Filename: path.Base(artifact.Path),
 		})
 	}
@@ -106,7 +106,7 @@ func (r *Reconciler) write(ctx context.Context, obj *swapi.ArtifactGenerator, f 
 
 // publish writes one ExternalArtifact as far as it is not as it should be. changed reports
 // whether its artifact did.
-func (r *Reconciler) publish(ctx context.Context, obj *swapi.ArtifactGenerator, o composition) (artifact *meta.Artifact, changed bool, err error) {
+func (r *Reconciler) publish(ctx context.Context, obj *generatorv1.ArtifactGenerator, o composition) (artifact *meta.Artifact, changed bool, err error) {
 	key := keyOf(obj.Namespace, o.name)
 	live, err := r.declare(ctx, obj, o, key)
 	if err != nil {
@@ -140,7 +140,7 @@ func (r *Reconciler) publish(ctx context.Context, obj *swapi.ArtifactGenerator, 
 	}
 	r.remember(obj, o.name, made{version: live.ResourceVersion, declared: declared(obj, o)})
 	snapshot := o.snapshot
-	if origin := artifact.Metadata[swapi.ArtifactOriginRevisionAnnotation]; origin != snapshot.OriginRevision {
+	if origin := artifact.Metadata[generatorv1.ArtifactOriginRevisionAnnotation]; origin != snapshot.OriginRevision {
 		if snapshot, err = snapshot.As(source.About{
 			Revision: snapshot.Revision, OriginRevision: origin, File: snapshot.File, Metadata: artifact.Metadata, Time: snapshot.Time,
 		}); err != nil {
@@ -163,7 +163,7 @@ func (r *Reconciler) publish(ctx context.Context, obj *swapi.ArtifactGenerator, 
 }
 
 // observed reports whether the generator was reconciled by its present spec.
-func (r *Reconciler) observed(obj *swapi.ArtifactGenerator) bool {
+func (r *Reconciler) observed(obj *generatorv1.ArtifactGenerator) bool {
 	for _, c := range obj.Status.Conditions {
 		if c.Type == meta.ReadyCondition {
 			return c.ObservedGeneration == obj.Generation && c.Status == metav1.ConditionTrue
@@ -190,7 +190,7 @@ func (r *Reconciler) pack(ctx context.Context, key source.Key, snapshot *source.
 
 // declare applies the metadata and spec of an ExternalArtifact, unless they are known to be as
 // they should be, and returns the object.
-func (r *Reconciler) declare(ctx context.Context, obj *swapi.ArtifactGenerator, o composition, key source.Key) (*sourcev1.ExternalArtifact, error) {
+func (r *Reconciler) declare(ctx context.Context, obj *generatorv1.ArtifactGenerator, o composition, key source.Key) (*sourcev1.ExternalArtifact, error) {
 	live := &sourcev1.ExternalArtifact{}
 	err := r.Client.Get(ctx, key.NamespacedName, live)
 	known := r.known(obj, o.name)
@@ -225,7 +225,7 @@ func (r *Reconciler) declare(ctx context.Context, obj *swapi.ArtifactGenerator, 
 }
 
 // declaration is what is applied of an ExternalArtifact.
-func declaration(obj *swapi.ArtifactGenerator, o composition) map[string]any {
+func declaration(obj *generatorv1.ArtifactGenerator, o composition) map[string]any {
 	labels, annotations := map[string]any{}, map[string]any{}
 	for name, value := range o.labels {
 		labels[name] = value
@@ -239,7 +239,7 @@ func declaration(obj *swapi.ArtifactGenerator, o composition) map[string]any {
 		}
 	}
 	labels[managedBy] = Manager
-	labels[swapi.ArtifactGeneratorLabel] = string(obj.UID)
+	labels[generatorv1.ArtifactGeneratorLabel] = string(obj.UID)
 	metadata := map[string]any{"name": o.name, "namespace": obj.Namespace, "labels": labels}
 	if len(annotations) > 0 {
 		metadata["annotations"] = annotations
@@ -247,25 +247,25 @@ func declaration(obj *swapi.ArtifactGenerator, o composition) map[string]any {
 	return map[string]any{
 		"apiVersion": sourcev1.GroupVersion.String(), "kind": sourcev1.ExternalArtifactKind, "metadata": metadata,
 		"spec": map[string]any{"sourceRef": map[string]any{
-			"apiVersion": swapi.GroupVersion.String(), "kind": swapi.ArtifactGeneratorKind, "name": obj.Name, "namespace": obj.Namespace,
+			"apiVersion": generatorv1.GroupVersion.String(), "kind": generatorv1.ArtifactGeneratorKind, "name": obj.Name, "namespace": obj.Namespace,
 		}},
 	}
 }
 
 // declared identifies a declaration.
-func declared(obj *swapi.ArtifactGenerator, o composition) string {
+func declared(obj *generatorv1.ArtifactGenerator, o composition) string {
 	data, _ := json.Marshal(declaration(obj, o)) // it has strings only
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
 }
 
-func (r *Reconciler) known(obj *swapi.ArtifactGenerator, name string) made {
+func (r *Reconciler) known(obj *generatorv1.ArtifactGenerator, name string) made {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.made[client.ObjectKeyFromObject(obj)][name]
 }
 
-func (r *Reconciler) remember(obj *swapi.ArtifactGenerator, name string, m made) {
+func (r *Reconciler) remember(obj *generatorv1.ArtifactGenerator, name string, m made) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	of := client.ObjectKeyFromObject(obj)
@@ -283,10 +283,10 @@ func (r *Reconciler) asWritten(by types.NamespacedName, o client.Object) bool {
 }
 
 // collect deletes the ExternalArtifacts that the generator made and does not declare any more.
-func (r *Reconciler) collect(ctx context.Context, obj *swapi.ArtifactGenerator, all *compositions) ([]news, error) {
+func (r *Reconciler) collect(ctx context.Context, obj *generatorv1.ArtifactGenerator, all *compositions) ([]news, error) {
 	// The label is the record of what was made: the status may not have it yet.
 	list := &sourcev1.ExternalArtifactList{}
-	if err := r.Client.List(ctx, list, client.InNamespace(obj.Namespace), client.MatchingLabels{swapi.ArtifactGeneratorLabel: string(obj.UID)}); err != nil {
+	if err := r.Client.List(ctx, list, client.InNamespace(obj.Namespace), client.MatchingLabels{generatorv1.ArtifactGeneratorLabel: string(obj.UID)}); err != nil {
 		return nil, fmt.Errorf("cannot list ExternalArtifacts: %w", err)
 	}
 	names := map[string]bool{}
@@ -320,7 +320,7 @@ func (r *Reconciler) collect(ctx context.Context, obj *swapi.ArtifactGenerator, 
 }
 
 // remove deletes one that the generator made, and no other.
-func (r *Reconciler) remove(ctx context.Context, obj *swapi.ArtifactGenerator, key source.Key) (bool, error) {
+func (r *Reconciler) remove(ctx context.Context, obj *generatorv1.ArtifactGenerator, key source.Key) (bool, error) {
 	live := &sourcev1.ExternalArtifact{}
 	err := r.Live.Get(ctx, key.NamespacedName, live)
 	if client.IgnoreNotFound(err) != nil {

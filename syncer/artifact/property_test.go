@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	swapi "github.com/fluxcd/source-watcher/api/v2/v1beta1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -71,8 +71,8 @@ func randomTree(r *rand.Rand) map[string]string {
 	return files
 }
 
-func randomCopy(r *rand.Rand) swapi.CopyOperation {
-	c := swapi.CopyOperation{
+func randomCopy(r *rand.Rand) generatorv1.CopyOperation {
+	c := generatorv1.CopyOperation{
 		From: "@" + []string{"a", "b"}[r.IntN(2)] + "/" + []string{"**", "", "d/**", "d/", "d", "d/e", "x.yaml", "d/x.yaml", "*.yaml", "d/*.yaml", "d/**/x.yaml", "**/z.md", "f/?.yaml", "{d,f}/*"}[r.IntN(14)],
 		To:   "@artifact/" + []string{"", "", "o/", "o/", "o", "o/p", "x.yaml", "d/e/"}[r.IntN(8)],
 	}
@@ -83,7 +83,7 @@ func randomCopy(r *rand.Rand) swapi.CopyOperation {
 }
 
 // copyOnDisk carries the copy operations out with files.
-func copyOnDisk(t *testing.T, g *swapi.ArtifactGenerator, trees map[string]map[string]string) (map[string]string, error) {
+func copyOnDisk(t *testing.T, g *generatorv1.ArtifactGenerator, trees map[string]map[string]string) (map[string]string, error) {
 	t.Helper()
 	out := t.TempDir()
 	for _, op := range g.Spec.OutputArtifacts[0].Copy {

@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"strings"
 
-	swapi "github.com/fluxcd/source-watcher/api/v2/v1beta1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -67,7 +67,7 @@ func isInvalid(err error) bool {
 }
 
 // read makes a recipe of a spec. The error says that the spec is invalid.
-func read(obj *swapi.ArtifactGenerator) (*recipe, error) {
+func read(obj *generatorv1.ArtifactGenerator) (*recipe, error) {
 	r := &recipe{sources: map[string]source.Key{}}
 	for _, s := range obj.Spec.Sources {
 		if _, twice := r.sources[s.Alias]; twice {
@@ -106,7 +106,7 @@ func read(obj *swapi.ArtifactGenerator) (*recipe, error) {
 	return r, nil
 }
 
-func (r *recipe) output(a swapi.OutputArtifact) (output, error) {
+func (r *recipe) output(a generatorv1.OutputArtifact) (output, error) {
 	o := output{name: a.Name}
 	var err error
 	if o.revision, err = r.alias(a.Name, "revision", a.Revision); err != nil {
@@ -137,10 +137,10 @@ func (r *recipe) alias(artifact, field, text string) (string, error) {
 	return alias, nil
 }
 
-func (r *recipe) copying(c swapi.CopyOperation) (copying, error) {
-	op := copying{exclude: c.Exclude, strategy: cmp.Or(c.Strategy, swapi.OverwriteStrategy)}
+func (r *recipe) copying(c generatorv1.CopyOperation) (copying, error) {
+	op := copying{exclude: c.Exclude, strategy: cmp.Or(c.Strategy, generatorv1.OverwriteStrategy)}
 	switch op.strategy {
-	case swapi.OverwriteStrategy, swapi.MergeStrategy, swapi.ExtractStrategy:
+	case generatorv1.OverwriteStrategy, generatorv1.MergeStrategy, generatorv1.ExtractStrategy:
 	default:
 		return op, fmt.Errorf("strategy '%s' is not one of Overwrite, Merge, Extract", c.Strategy)
 	}

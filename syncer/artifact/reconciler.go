@@ -10,7 +10,7 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
-	swapi "github.com/fluxcd/source-watcher/api/v2/v1beta1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -75,7 +75,7 @@ type Reconciler struct {
 	// MayDelete is asked before each delete; nil lets all pass.
 	MayDelete func() error
 
-	store *status.Store[*swapi.ArtifactGenerator]
+	store *status.Store[*generatorv1.ArtifactGenerator]
 
 	mu sync.Mutex
 	// made is what this process wrote of the artifacts of each generator.
@@ -92,11 +92,11 @@ type made struct {
 
 // open makes what the reconciler keeps; it is called before the first reconcile.
 func (r *Reconciler) open() {
-	r.store = &status.Store[*swapi.ArtifactGenerator]{
+	r.store = &status.Store[*generatorv1.ArtifactGenerator]{
 		Client: r.Client, Live: r.Live, Manager: Manager,
-		New:        func() *swapi.ArtifactGenerator { return &swapi.ArtifactGenerator{} },
-		Meta:       func(o *swapi.ArtifactGenerator) *metav1.ObjectMeta { return &o.ObjectMeta },
-		CopyStatus: func(to, from *swapi.ArtifactGenerator) { to.Status = *from.Status.DeepCopy() },
+		New:        func() *generatorv1.ArtifactGenerator { return &generatorv1.ArtifactGenerator{} },
+		Meta:       func(o *generatorv1.ArtifactGenerator) *metav1.ObjectMeta { return &o.ObjectMeta },
+		CopyStatus: func(to, from *generatorv1.ArtifactGenerator) { to.Status = *from.Status.DeepCopy() },
 	}
 	r.made = map[types.NamespacedName]map[string]made{}
 }
@@ -109,7 +109,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("cannot read %s %s: %w", swapi.ArtifactGeneratorKind, req.NamespacedName, err)
+		return ctrl.Result{}, fmt.Errorf("cannot read %s %s: %w", generatorv1.ArtifactGeneratorKind, req.NamespacedName, err)
 	}
 	if !r.Sources.Ours(obj) {
 		return ctrl.Result{}, nil // of another shard, woken by a source
@@ -121,7 +121,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if !obj.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, r.finalize(ctx, run)
 	}
-	if controllerutil.AddFinalizer(obj, swapi.Finalizer) {
+	if controllerutil.AddFinalizer(obj, generatorv1.Finalizer) {
 		if err := run.WriteMetadata(ctx); err != nil {
 			return ctrl.Result{}, client.IgnoreNotFound(err)
 		}
@@ -136,31 +136,31 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, errors.Join(err, werr)
 	}
 	if !obj.IsDisabled() {
-		r.Metrics.Reconciled(swapi.ArtifactGeneratorKind, req.NamespacedName, obj, r.Now().Sub(start))
+		r.Metrics.Reconciled(generatorv1.ArtifactGeneratorKind, req.NamespacedName, obj, r.Now().Sub(start))
 	}
 	return result, err
 }
 
 // interval is when a generator is looked at again that nothing wakes.
-func (r *Reconciler) interval(obj *swapi.ArtifactGenerator) ctrl.Result {
+func (r *Reconciler) interval(obj *generatorv1.ArtifactGenerator) ctrl.Result {
 	return ctrl.Result{RequeueAfter: r.Jitter(obj.GetRequeueAfter())}
 }
 
 // generate makes what the generator asks for, as far as that can be, and says so in its
 // status.
-func (r *Reconciler) generate(ctx context.Context, obj *swapi.ArtifactGenerator) (ctrl.Result, error) {
+func (r *Reconciler) generate(ctx context.Context, obj *generatorv1.ArtifactGenerator) (ctrl.Result, error) {
 	if obj.IsDisabled() {
 		return ctrl.Result{}, r.restore(ctx, obj)
 	}
 	recipe, err := read(obj)
 	if err != nil {
-		return r.stalled(ctx, obj, swapi.ValidationFailedReason, err)
+		return r.stalled(ctx, obj, generatorv1.ValidationFailedReason, err)
 	}
 	if err := r.access(obj, recipe); err != nil {
-		return r.stalled(ctx, obj, swapi.AccessDeniedReason, err)
+		return r.stalled(ctx, obj, generatorv1.AccessDeniedReason, err)
 	}
 	if err := r.circle(ctx, obj, recipe); err != nil {
-		result, _ := r.stalled(ctx, obj, swapi.ValidationFailedReason, err)
+		result, _ := r.stalled(ctx, obj, generatorv1.ValidationFailedReason, err)
 		result.RequeueAfter = r.Jitter(obj.GetRequeueAfter()) // another generator may end it
 		return result, nil
 	}
@@ -171,18 +171,18 @@ func (r *Reconciler) generate(ctx context.Context, obj *swapi.ArtifactGenerator)
 		// Nothing is known to be wrong, and the snapshot wakes us.
 		return ctrl.Result{RequeueAfter: r.Jitter(r.Rules.RequeueDependency)}, nil
 	case errors.As(err, &missing):
-		r.failing(ctx, obj, swapi.SourceFetchFailedReason, err)
+		r.failing(ctx, obj, generatorv1.SourceFetchFailedReason, err)
 		if missing.watched {
 			return r.interval(obj), nil
 		}
 		return ctrl.Result{RequeueAfter: r.Jitter(r.Rules.RequeueDependency)}, nil
 	case err != nil:
-		r.failing(ctx, obj, swapi.SourceFetchFailedReason, err)
+		r.failing(ctx, obj, generatorv1.SourceFetchFailedReason, err)
 		return ctrl.Result{}, err
 	}
 	composed, err := r.compose(ctx, recipe, found)
 	if isInvalid(err) {
-		return r.stalled(ctx, obj, swapi.ValidationFailedReason, err)
+		return r.stalled(ctx, obj, generatorv1.ValidationFailedReason, err)
 	}
 	if err != nil && composed == nil {
 		r.failing(ctx, obj, meta.BuildFailedReason, err)
@@ -212,7 +212,7 @@ func (r *Reconciler) generate(ctx context.Context, obj *swapi.ArtifactGenerator)
 		r.failing(ctx, obj, meta.BuildFailedReason, failed)
 		return r.afterBuild(obj, composed.worst())
 	}
-	obj.Status.ObservedSourcesDigest = swapi.HashObservedSources(found.observed)
+	obj.Status.ObservedSourcesDigest = generatorv1.HashObservedSources(found.observed)
 	was := apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.ReadyCondition)
 	message := fmt.Sprintf("reconciliation succeeded, generated %d artifact(s)", len(composed.outputs))
 	status.MarkReady(obj, meta.SucceededReason, "%s", message)
@@ -224,7 +224,7 @@ func (r *Reconciler) generate(ctx context.Context, obj *swapi.ArtifactGenerator)
 
 // afterBuild is when a generator is looked at again whose files are wrong: another revision
 // wakes it. What could not be read is tried again.
-func (r *Reconciler) afterBuild(obj *swapi.ArtifactGenerator, err error) (ctrl.Result, error) {
+func (r *Reconciler) afterBuild(obj *generatorv1.ArtifactGenerator, err error) (ctrl.Result, error) {
 	if isBuild(err) {
 		return r.interval(obj), nil
 	}
@@ -232,7 +232,7 @@ func (r *Reconciler) afterBuild(obj *swapi.ArtifactGenerator, err error) (ctrl.R
 }
 
 // access refuses sources of other namespaces, if they are not allowed.
-func (r *Reconciler) access(obj *swapi.ArtifactGenerator, recipe *recipe) error {
+func (r *Reconciler) access(obj *generatorv1.ArtifactGenerator, recipe *recipe) error {
 	for _, s := range obj.Spec.Sources {
 		if key := recipe.sources[s.Alias]; r.Rules.NoCrossNamespaceRefs && key.Namespace != obj.Namespace {
 			return fmt.Errorf("can't access '%s/%s/%s', cross-namespace references have been blocked", key.Kind, key.Namespace, key.Name)
@@ -246,7 +246,7 @@ const mostCircle = 1000
 
 // circle is an error if what a generator makes is made of what it makes: it would grow each
 // time.
-func (r *Reconciler) circle(ctx context.Context, obj *swapi.ArtifactGenerator, recipe *recipe) error {
+func (r *Reconciler) circle(ctx context.Context, obj *generatorv1.ArtifactGenerator, recipe *recipe) error {
 	seen := map[types.NamespacedName]bool{}
 	var follow func(sources []source.Key) error
 	follow = func(sources []source.Key) error {
@@ -268,7 +268,7 @@ func (r *Reconciler) circle(ctx context.Context, obj *swapi.ArtifactGenerator, r
 			if seen[by] = true; len(seen) > mostCircle {
 				return fmt.Errorf("cannot make artifacts of '%s/%s/%s': more than %d generators come before it", key.Kind, key.Namespace, key.Name, mostCircle)
 			}
-			other := &swapi.ArtifactGenerator{}
+			other := &generatorv1.ArtifactGenerator{}
 			if err := r.Client.Get(ctx, by, other); err != nil {
 				continue
 			}
@@ -290,7 +290,7 @@ func (r *Reconciler) circle(ctx context.Context, obj *swapi.ArtifactGenerator, r
 }
 
 // namespaceOf is where a source of a generator is.
-func namespaceOf(namespace string, obj *swapi.ArtifactGenerator) string {
+func namespaceOf(namespace string, obj *generatorv1.ArtifactGenerator) string {
 	if namespace == "" {
 		return obj.Namespace
 	}
@@ -300,7 +300,7 @@ func namespaceOf(namespace string, obj *swapi.ArtifactGenerator) string {
 // found are the sources of a generator, by their aliases.
 type found struct {
 	snapshots map[string]*source.Snapshot
-	observed  map[string]swapi.ObservedSource
+	observed  map[string]generatorv1.ObservedSource
 	// kinds of the sources.
 	kinds map[string]string
 }
@@ -317,7 +317,7 @@ func (e *missingError) Unwrap() error { return e.err }
 
 // find gets the snapshots of all sources.
 func (r *Reconciler) find(ctx context.Context, recipe *recipe) (*found, error) {
-	f := &found{snapshots: map[string]*source.Snapshot{}, observed: map[string]swapi.ObservedSource{}, kinds: map[string]string{}}
+	f := &found{snapshots: map[string]*source.Snapshot{}, observed: map[string]generatorv1.ObservedSource{}, kinds: map[string]string{}}
 	var view source.View // two aliases of one source are of one revision
 	for _, alias := range slices.Sorted(keysOf(recipe.sources)) {
 		key := recipe.sources[alias]
@@ -342,7 +342,7 @@ func (r *Reconciler) find(ctx context.Context, recipe *recipe) (*found, error) {
 		if artifact := o.GetArtifact(); artifact != nil {
 			url = artifact.URL
 		}
-		f.observed[alias] = swapi.ObservedSource{Digest: snapshot.Digest, Revision: snapshot.Revision, OriginRevision: snapshot.OriginRevision, URL: url}
+		f.observed[alias] = generatorv1.ObservedSource{Digest: snapshot.Digest, Revision: snapshot.Revision, OriginRevision: snapshot.OriginRevision, URL: url}
 	}
 	return f, nil
 }
@@ -420,7 +420,7 @@ func (r *Reconciler) one(left *source.Effort, o output, f *found) (*source.Snaps
 			about.Revision = f.snapshots[o.revision].Revision
 		}
 		if about.OriginRevision = f.origin(o.origin); about.OriginRevision != "" {
-			about.Metadata = map[string]string{swapi.ArtifactOriginRevisionAnnotation: about.OriginRevision}
+			about.Metadata = map[string]string{generatorv1.ArtifactOriginRevisionAnnotation: about.OriginRevision}
 		}
 		return about
 	})
@@ -439,9 +439,9 @@ func (f *found) origin(alias string) string {
 
 // restore hands over what a disabled generator made before this process began, as far as its
 // sources still have it. Nothing is written.
-func (r *Reconciler) restore(ctx context.Context, obj *swapi.ArtifactGenerator) error {
+func (r *Reconciler) restore(ctx context.Context, obj *generatorv1.ArtifactGenerator) error {
 	missing := func() bool {
-		return slices.ContainsFunc(obj.Status.Inventory, func(ref swapi.ExternalArtifactReference) bool {
+		return slices.ContainsFunc(obj.Status.Inventory, func(ref generatorv1.ExternalArtifactReference) bool {
 			return r.Sources.Snapshots.Get(keyOf(ref.Namespace, ref.Name)) == nil
 		})
 	}
@@ -487,7 +487,7 @@ func (r *Reconciler) restore(ctx context.Context, obj *swapi.ArtifactGenerator) 
 
 // recall hands over what was kept of the artifacts that cannot be made now, if this process
 // has nothing of them yet.
-func (r *Reconciler) recall(ctx context.Context, obj *swapi.ArtifactGenerator) {
+func (r *Reconciler) recall(ctx context.Context, obj *generatorv1.ArtifactGenerator) {
 	if r.Kept == nil {
 		return
 	}
@@ -508,17 +508,17 @@ func (r *Reconciler) recall(ctx context.Context, obj *swapi.ArtifactGenerator) {
 }
 
 // finalize deletes what the generator made, and lets it go.
-func (r *Reconciler) finalize(ctx context.Context, run *status.Record[*swapi.ArtifactGenerator]) error {
+func (r *Reconciler) finalize(ctx context.Context, run *status.Record[*generatorv1.ArtifactGenerator]) error {
 	obj := run.Obj
-	if !controllerutil.ContainsFinalizer(obj, swapi.Finalizer) {
+	if !controllerutil.ContainsFinalizer(obj, generatorv1.Finalizer) {
 		return nil
 	}
 	if _, err := r.collect(ctx, obj, &compositions{}); err != nil {
 		return err
 	}
-	controllerutil.RemoveFinalizer(obj, swapi.Finalizer)
+	controllerutil.RemoveFinalizer(obj, generatorv1.Finalizer)
 	if err := run.WriteMetadata(ctx); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("cannot release %s %s: %w", swapi.ArtifactGeneratorKind, client.ObjectKeyFromObject(obj), err)
+		return fmt.Errorf("cannot release %s %s: %w", generatorv1.ArtifactGeneratorKind, client.ObjectKeyFromObject(obj), err)
 	}
 	r.forget(client.ObjectKeyFromObject(obj))
 	return nil
@@ -527,14 +527,14 @@ func (r *Reconciler) finalize(ctx context.Context, run *status.Record[*swapi.Art
 // forget drops what is kept of a generator that is gone.
 func (r *Reconciler) forget(name types.NamespacedName) {
 	r.store.Forget(name)
-	r.Metrics.Forget(swapi.ArtifactGeneratorKind, name)
+	r.Metrics.Forget(generatorv1.ArtifactGeneratorKind, name)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.made, name)
 }
 
 // stalled says that only a change of the object can end a failure.
-func (r *Reconciler) stalled(ctx context.Context, obj *swapi.ArtifactGenerator, reason string, err error) (ctrl.Result, error) {
+func (r *Reconciler) stalled(ctx context.Context, obj *generatorv1.ArtifactGenerator, reason string, err error) (ctrl.Result, error) {
 	before := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition).DeepCopy()
 	status.MarkStalled(obj, reason, err)
 	r.failure(ctx, obj, before)
@@ -542,21 +542,21 @@ func (r *Reconciler) stalled(ctx context.Context, obj *swapi.ArtifactGenerator, 
 }
 
 // failing says that something is tried again.
-func (r *Reconciler) failing(ctx context.Context, obj *swapi.ArtifactGenerator, reason string, err error) {
+func (r *Reconciler) failing(ctx context.Context, obj *generatorv1.ArtifactGenerator, reason string, err error) {
 	before := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition).DeepCopy()
 	status.MarkFailing(obj, reason, err)
 	r.failure(ctx, obj, before)
 }
 
 // failure tells of a failure that is new.
-func (r *Reconciler) failure(ctx context.Context, obj *swapi.ArtifactGenerator, before *metav1.Condition) {
+func (r *Reconciler) failure(ctx context.Context, obj *generatorv1.ArtifactGenerator, before *metav1.Condition) {
 	is := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition)
 	if before == nil || before.Status != is.Status || before.Reason != is.Reason || before.Message != is.Message {
 		r.event(ctx, obj, corev1.EventTypeWarning, is.Reason, "%s", is.Message)
 	}
 }
 
-func (r *Reconciler) event(ctx context.Context, obj *swapi.ArtifactGenerator, kind, reason, format string, args ...any) {
+func (r *Reconciler) event(ctx context.Context, obj *generatorv1.ArtifactGenerator, kind, reason, format string, args ...any) {
 	message := fmt.Sprintf(format, args...)
 	if kind == corev1.EventTypeWarning {
 		log.FromContext(ctx).Error(errors.New(message), "Reconciliation failed")

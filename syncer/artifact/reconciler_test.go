@@ -14,7 +14,7 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
-	swapi "github.com/fluxcd/source-watcher/api/v2/v1beta1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -54,14 +54,14 @@ const repository = "team/fleet"
 func newStand(t *testing.T, objects ...client.Object) *stand {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{sourcev1.AddToScheme, swapi.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{sourcev1.AddToScheme, generatorv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
 	}
 	s := &stand{t: t, mirrors: source.NewMirrors(t.TempDir(), 64<<20)}
 	s.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithStatusSubresource(&swapi.ArtifactGenerator{}, &sourcev1.ExternalArtifact{}, &sourcev1.GitRepository{}).
+		WithStatusSubresource(&generatorv1.ArtifactGenerator{}, &sourcev1.ExternalArtifact{}, &sourcev1.GitRepository{}).
 		WithInterceptorFuncs(interceptor.Funcs{
 			Apply: func(ctx context.Context, c client.WithWatch, obj runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
 				s.applied++
@@ -101,7 +101,7 @@ func (s *stand) restart() {
 		Rules: Rules{RequeueDependency: 30 * time.Second},
 		Sources: &find.Finder{
 			Client: s.client, Reader: s.client, Snapshots: source.NewSnapshots(), Artifacts: source.NewArtifacts(s.t.TempDir(), 64<<20),
-			Fetched: map[string]bool{sourcev1.GitRepositoryKind: true, swapi.ArtifactGeneratorKind: true},
+			Fetched: map[string]bool{sourcev1.GitRepositoryKind: true, generatorv1.ArtifactGeneratorKind: true},
 		},
 	}
 	s.open()
@@ -164,13 +164,13 @@ func (s *stand) fetch() string {
 }
 
 // reconcile reconciles the generator g, and returns it, or nil if it is gone.
-func (s *stand) reconcile() *swapi.ArtifactGenerator {
+func (s *stand) reconcile() *generatorv1.ArtifactGenerator {
 	s.t.Helper()
 	name := types.NamespacedName{Namespace: "x", Name: "g"}
 	if _, err := s.Reconcile(s.t.Context(), ctrl.Request{NamespacedName: name}); err != nil {
 		s.t.Fatal(err)
 	}
-	g := &swapi.ArtifactGenerator{}
+	g := &generatorv1.ArtifactGenerator{}
 	err := s.client.Get(s.t.Context(), name, g)
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -196,9 +196,9 @@ func (s *stand) external(name string) *sourcev1.ExternalArtifact {
 }
 
 // edit changes the generator as a user would.
-func (s *stand) edit(change func(*swapi.ArtifactGenerator)) {
+func (s *stand) edit(change func(*generatorv1.ArtifactGenerator)) {
 	s.t.Helper()
-	g := &swapi.ArtifactGenerator{}
+	g := &generatorv1.ArtifactGenerator{}
 	if err := s.client.Get(s.t.Context(), types.NamespacedName{Namespace: "x", Name: "g"}, g); err != nil {
 		s.t.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func (s *stand) edit(change func(*swapi.ArtifactGenerator)) {
 	}
 }
 
-func readyOf(t *testing.T, g *swapi.ArtifactGenerator) *metav1.Condition {
+func readyOf(t *testing.T, g *generatorv1.ArtifactGenerator) *metav1.Condition {
 	t.Helper()
 	c := apimeta.FindStatusCondition(g.Status.Conditions, meta.ReadyCondition)
 	if c == nil {
@@ -219,13 +219,13 @@ func readyOf(t *testing.T, g *swapi.ArtifactGenerator) *metav1.Condition {
 }
 
 // fifty is a generator of an artifact for each of 50 directories.
-func fifty() *swapi.ArtifactGenerator {
+func fifty() *generatorv1.ArtifactGenerator {
 	g := generator()
 	g.Spec.Sources, g.Spec.OutputArtifacts = g.Spec.Sources[:1], nil
 	for n := range 50 {
-		g.Spec.OutputArtifacts = append(g.Spec.OutputArtifacts, swapi.OutputArtifact{
+		g.Spec.OutputArtifacts = append(g.Spec.OutputArtifacts, generatorv1.OutputArtifact{
 			Name: fmt.Sprintf("app-%d", n), OriginRevision: "@a",
-			Copy: []swapi.CopyOperation{
+			Copy: []generatorv1.CopyOperation{
 				{From: fmt.Sprintf("@a/apps/%d/**", n), To: "@artifact/", Exclude: []string{"*.md"}}, {From: "@a/base/**", To: "@artifact/base/"},
 			},
 		})
@@ -262,10 +262,10 @@ func TestOneOfFifty(t *testing.T) {
 	second := s.commit(map[string]string{"apps/7/a.yaml": "changed", "apps/8/README.md": "it is excluded"})
 	count("a commit in one of fifty directories", 0, 1, "app-7")
 	after := s.external("app-7").Status.Artifact
-	if after.Revision == before.Revision || after.Metadata[swapi.ArtifactOriginRevisionAnnotation] != second {
+	if after.Revision == before.Revision || after.Metadata[generatorv1.ArtifactOriginRevisionAnnotation] != second {
 		t.Errorf("artifact %+v, before %+v", after, before)
 	}
-	if other := s.external("app-8").Status.Artifact; other.Metadata[swapi.ArtifactOriginRevisionAnnotation] != first {
+	if other := s.external("app-8").Status.Artifact; other.Metadata[generatorv1.ArtifactOriginRevisionAnnotation] != first {
 		t.Errorf("another artifact has origin %v, though nothing of it changed", other.Metadata)
 	}
 	s.commit(map[string]string{"apps/7/a.yaml": "7"})
@@ -288,15 +288,15 @@ func TestArtifactOfGenerator(t *testing.T) {
 	g := generator("@a/app/** @artifact/")
 	g.Spec.Sources = g.Spec.Sources[:1]
 	g.Spec.OutputArtifacts[0].OriginRevision = "@a"
-	g.Spec.CommonMetadata = &swapi.CommonMetadata{
-		Labels:      map[string]string{"team": "one", swapi.ArtifactGeneratorLabel: "another", managedBy: "another"},
+	g.Spec.CommonMetadata = &generatorv1.CommonMetadata{
+		Labels:      map[string]string{"team": "one", generatorv1.ArtifactGeneratorLabel: "another", managedBy: "another"},
 		Annotations: map[string]string{"note": "x"},
 	}
 	s := newStand(t, g)
 	revision := s.commit(map[string]string{"app/a.yaml": "a", "other.yaml": "b"})
 	made := s.reconcile()
 	e := s.external("out")
-	labels := map[string]string{"team": "one", swapi.ArtifactGeneratorLabel: "uid-g", managedBy: "source-watcher"}
+	labels := map[string]string{"team": "one", generatorv1.ArtifactGeneratorLabel: "uid-g", managedBy: "source-watcher"}
 	if !reflect.DeepEqual(e.Labels, labels) || e.Annotations["note"] != "x" {
 		t.Errorf("labels %v, annotations %v", e.Labels, e.Annotations)
 	}
@@ -306,17 +306,17 @@ func TestArtifactOfGenerator(t *testing.T) {
 	a := e.Status.Artifact
 	digest := strings.TrimPrefix(a.Revision, "latest@")
 	if !strings.HasPrefix(digest, "sha256:") || a.Digest != digest || a.Path != "externalartifact/x/out/"+strings.TrimPrefix(digest, "sha256:")+".tar.gz" ||
-		a.Metadata[swapi.ArtifactOriginRevisionAnnotation] != revision || a.LastUpdateTime.IsZero() {
+		a.Metadata[generatorv1.ArtifactOriginRevisionAnnotation] != revision || a.LastUpdateTime.IsZero() {
 		t.Errorf("artifact %+v", a)
 	}
 	if c := apimeta.FindStatusCondition(e.Status.Conditions, meta.ReadyCondition); c == nil || c.Status != metav1.ConditionTrue || c.Reason != "Succeeded" {
 		t.Errorf("conditions %+v", e.Status.Conditions)
 	}
-	want := swapi.ExternalArtifactReference{Name: "out", Namespace: "x", Digest: a.Digest, Filename: strings.TrimPrefix(digest, "sha256:") + ".tar.gz"}
-	if !slices.Equal(made.Status.Inventory, []swapi.ExternalArtifactReference{want}) {
+	want := generatorv1.ExternalArtifactReference{Name: "out", Namespace: "x", Digest: a.Digest, Filename: strings.TrimPrefix(digest, "sha256:") + ".tar.gz"}
+	if !slices.Equal(made.Status.Inventory, []generatorv1.ExternalArtifactReference{want}) {
 		t.Errorf("inventory %+v", made.Status.Inventory)
 	}
-	observed := swapi.HashObservedSources(map[string]swapi.ObservedSource{"a": {Digest: s.last.Digest, Revision: revision}})
+	observed := generatorv1.HashObservedSources(map[string]generatorv1.ObservedSource{"a": {Digest: s.last.Digest, Revision: revision}})
 	if made.Status.ObservedSourcesDigest != observed {
 		t.Errorf("observedSourcesDigest %s, want %s", made.Status.ObservedSourcesDigest, observed)
 	}
@@ -329,14 +329,14 @@ func TestArtifactOfGenerator(t *testing.T) {
 	if err != nil || snapshot.Revision != a.Revision || snapshot.OriginRevision != revision {
 		t.Errorf("snapshot %+v, %v", snapshot, err)
 	}
-	s.edit(func(g *swapi.ArtifactGenerator) {
+	s.edit(func(g *generatorv1.ArtifactGenerator) {
 		g.Spec.OutputArtifacts[0].Revision, g.Spec.CommonMetadata = "@a", nil
 	})
 	s.reconcile()
 	if e := s.external("out"); e.Status.Artifact.Revision != revision || e.Annotations["note"] != "" || e.Labels["team"] != "" {
 		t.Errorf("artifact %+v, labels %v, annotations %v", e.Status.Artifact, e.Labels, e.Annotations)
 	}
-	s.edit(func(g *swapi.ArtifactGenerator) {
+	s.edit(func(g *generatorv1.ArtifactGenerator) {
 		g.Spec.OutputArtifacts[0].Revision, g.Spec.OutputArtifacts[0].OriginRevision = "", ""
 	})
 	s.reconcile()
@@ -365,9 +365,9 @@ func TestOthersArtifacts(t *testing.T) {
 		t.Error("one name that is taken keeps the others from being made")
 	}
 	// It is not deleted with the generator, nor when it is in its inventory.
-	s.edit(func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts = g.Spec.OutputArtifacts[1:] })
+	s.edit(func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts = g.Spec.OutputArtifacts[1:] })
 	made = s.reconcile()
-	made.Status.Inventory = append(made.Status.Inventory, swapi.ExternalArtifactReference{Name: "out", Namespace: "x"})
+	made.Status.Inventory = append(made.Status.Inventory, generatorv1.ExternalArtifactReference{Name: "out", Namespace: "x"})
 	if err := s.client.Status().Update(t.Context(), made); err != nil {
 		t.Fatal(err)
 	}
@@ -378,7 +378,7 @@ func TestOthersArtifacts(t *testing.T) {
 	// What it declares no more goes, and is asked about first.
 	asked := 0
 	s.MayDelete = func() error { asked++; return nil }
-	s.edit(func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Name = "renamed" })
+	s.edit(func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Name = "renamed" })
 	s.reconcile()
 	if s.external("other") != nil || s.external("renamed") == nil || asked != 1 {
 		t.Errorf("after a new name: %v, %v, asked %d times", s.external("other"), s.external("renamed"), asked)
@@ -416,7 +416,7 @@ func TestDrift(t *testing.T) {
 		t.Error("another's write does not wake the generator")
 	}
 	s.reconcile()
-	if e = s.external("out"); e.Labels[swapi.ArtifactGeneratorLabel] != "uid-g" || e.Labels["mine"] != "too" {
+	if e = s.external("out"); e.Labels[generatorv1.ArtifactGeneratorLabel] != "uid-g" || e.Labels["mine"] != "too" {
 		t.Errorf("labels %v", e.Labels)
 	}
 	e.Status.Artifact.Revision = "forged"
@@ -440,21 +440,21 @@ func TestDrift(t *testing.T) {
 func TestConditions(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason  string
-		change  func(*swapi.ArtifactGenerator)
+		change  func(*generatorv1.ArtifactGenerator)
 		no      bool // cross-namespace references
 		want    string
 		message string
 		stalled bool
 	}{
-		"NotFound":  {"there is no such source", func(g *swapi.ArtifactGenerator) { g.Spec.Sources[0].Name = "missing" }, false, swapi.SourceFetchFailedReason, "source 'GitRepository/x/missing' not found", false},
-		"Artifact":  {"it has none yet", func(g *swapi.ArtifactGenerator) { g.Spec.Sources[0].Name = "empty" }, false, swapi.SourceFetchFailedReason, "source 'GitRepository/x/empty' has no artifact", false},
-		"Namespace": {"another namespace is refused", func(g *swapi.ArtifactGenerator) { g.Spec.Sources[0].Namespace = "y" }, true, swapi.AccessDeniedReason, "cross-namespace references have been blocked", true},
-		"Elsewhere": {"without the flag it is looked for", func(g *swapi.ArtifactGenerator) { g.Spec.Sources[0].Namespace = "y" }, false, swapi.SourceFetchFailedReason, "source 'GitRepository/y/a' not found", false},
-		"Alias":     {"the spec is invalid", func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@c/x" }, false, swapi.ValidationFailedReason, "spec.sources", true},
-		"Path":      {"there is no such file", func(g *swapi.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@a/missing" }, false, meta.BuildFailedReason, "no such file or directory", false},
-		"Circle": {"it would grow each time", func(g *swapi.ArtifactGenerator) {
-			g.Spec.Sources[0] = swapi.SourceReference{Alias: "a", Kind: "ExternalArtifact", Name: "out"}
-		}, false, swapi.ValidationFailedReason, "made of what this generator makes", true},
+		"NotFound":  {"there is no such source", func(g *generatorv1.ArtifactGenerator) { g.Spec.Sources[0].Name = "missing" }, false, generatorv1.SourceFetchFailedReason, "source 'GitRepository/x/missing' not found", false},
+		"Artifact":  {"it has none yet", func(g *generatorv1.ArtifactGenerator) { g.Spec.Sources[0].Name = "empty" }, false, generatorv1.SourceFetchFailedReason, "source 'GitRepository/x/empty' has no artifact", false},
+		"Namespace": {"another namespace is refused", func(g *generatorv1.ArtifactGenerator) { g.Spec.Sources[0].Namespace = "y" }, true, generatorv1.AccessDeniedReason, "cross-namespace references have been blocked", true},
+		"Elsewhere": {"without the flag it is looked for", func(g *generatorv1.ArtifactGenerator) { g.Spec.Sources[0].Namespace = "y" }, false, generatorv1.SourceFetchFailedReason, "source 'GitRepository/y/a' not found", false},
+		"Alias":     {"the spec is invalid", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@c/x" }, false, generatorv1.ValidationFailedReason, "spec.sources", true},
+		"Path":      {"there is no such file", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@a/missing" }, false, meta.BuildFailedReason, "no such file or directory", false},
+		"Circle": {"it would grow each time", func(g *generatorv1.ArtifactGenerator) {
+			g.Spec.Sources[0] = generatorv1.SourceReference{Alias: "a", Kind: "ExternalArtifact", Name: "out"}
+		}, false, generatorv1.ValidationFailedReason, "made of what this generator makes", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := generator("@a/app/** @artifact/")
@@ -501,8 +501,8 @@ func TestDisabled(t *testing.T) {
 	s := newStand(t, g)
 	s.commit(map[string]string{"app/a.yaml": "a"})
 	s.reconcile()
-	s.edit(func(g *swapi.ArtifactGenerator) {
-		g.Annotations = map[string]string{swapi.ReconcileAnnotation: "Disabled", meta.ReconcileRequestAnnotation: "now"}
+	s.edit(func(g *generatorv1.ArtifactGenerator) {
+		g.Annotations = map[string]string{generatorv1.ReconcileAnnotation: "Disabled", meta.ReconcileRequestAnnotation: "now"}
 	})
 	s.commit(map[string]string{"other.yaml": "x"})
 	s.restart()
@@ -521,7 +521,7 @@ func TestDisabled(t *testing.T) {
 	if s.reconcile(); len(s.told) != 0 || s.external("out").Status.Artifact.Revision != revision {
 		t.Errorf("told of %v: a disabled generator makes something new", s.told)
 	}
-	s.edit(func(g *swapi.ArtifactGenerator) { g.Annotations = nil })
+	s.edit(func(g *generatorv1.ArtifactGenerator) { g.Annotations = nil })
 	if s.reconcile(); len(s.told) != 1 || s.external("out").Status.Artifact.Revision == revision {
 		t.Error("it is enabled, and makes nothing")
 	}
@@ -561,8 +561,8 @@ func TestEveryFieldIsFollowed(t *testing.T) {
 		"ArtifactGeneratorStatus": {"ReconcileRequestStatus", "Conditions", "Inventory", "ObservedSourcesDigest"},
 	}
 	for _, kind := range []reflect.Type{
-		reflect.TypeFor[swapi.ArtifactGeneratorSpec](), reflect.TypeFor[swapi.SourceReference](), reflect.TypeFor[swapi.OutputArtifact](),
-		reflect.TypeFor[swapi.CopyOperation](), reflect.TypeFor[swapi.CommonMetadata](), reflect.TypeFor[swapi.ArtifactGeneratorStatus](),
+		reflect.TypeFor[generatorv1.ArtifactGeneratorSpec](), reflect.TypeFor[generatorv1.SourceReference](), reflect.TypeFor[generatorv1.OutputArtifact](),
+		reflect.TypeFor[generatorv1.CopyOperation](), reflect.TypeFor[generatorv1.CommonMetadata](), reflect.TypeFor[generatorv1.ArtifactGeneratorStatus](),
 	} {
 		for n := range kind.NumField() {
 			if name := kind.Field(n).Name; !slices.Contains(followed[kind.Name()], name) {

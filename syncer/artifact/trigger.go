@@ -6,7 +6,7 @@ import (
 	"time"
 
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
-	swapi "github.com/fluxcd/source-watcher/api/v2/v1beta1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -38,9 +38,9 @@ const nameIndex = "cascade.artifact"
 // SetupWithManager registers the reconciler and its indexes.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int) error {
 	r.open()
-	err := wake.AddIndexes(ctx, mgr, &swapi.ArtifactGenerator{}, map[string]func(*swapi.ArtifactGenerator) []string{
+	err := wake.AddIndexes(ctx, mgr, &generatorv1.ArtifactGenerator{}, map[string]func(*generatorv1.ArtifactGenerator) []string{
 		wake.SourceIndex: sourceKeys,
-		nameIndex: func(g *swapi.ArtifactGenerator) []string {
+		nameIndex: func(g *generatorv1.ArtifactGenerator) []string {
 			var names []string
 			for _, o := range g.Spec.OutputArtifacts {
 				names = append(names, g.Namespace+"/"+o.Name)
@@ -53,10 +53,10 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	}
 	lot := park.New(r, park.Options{
 		Workers: concurrent, Parked: mostWaiting, Patience: patience, Aside: mostAside, Backoff: r.Rules.Retries.RateLimiter(),
-		Watch: r.Stalls.Watches(swapi.ArtifactGeneratorKind, func() client.Object { return &swapi.ArtifactGenerator{} }),
+		Watch: r.Stalls.Watches(generatorv1.ArtifactGeneratorKind, func() client.Object { return &generatorv1.ArtifactGenerator{} }),
 	})
 	b := ctrl.NewControllerManagedBy(mgr).
-		For(&swapi.ArtifactGenerator{}, builder.WithPredicates(r.Sources.Passes(), wake.Changed(swapi.ReconcileAnnotation))).
+		For(&generatorv1.ArtifactGenerator{}, builder.WithPredicates(r.Sources.Passes(), wake.Changed(generatorv1.ReconcileAnnotation))).
 		WatchesRawSource(r.index().OnSnapshot(r.Sources.Snapshots, wake.Urgent)).
 		WatchesRawSource(ctrlsource.Func(lot.Open)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: r.Rules.Retries.RateLimiter()})
@@ -83,10 +83,10 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 
 // index finds generators by what they are made of, and by what they make.
 func (r *Reconciler) index() wake.Index {
-	return wake.Index{Client: r.Client, List: func() client.ObjectList { return &swapi.ArtifactGeneratorList{} }}
+	return wake.Index{Client: r.Client, List: func() client.ObjectList { return &generatorv1.ArtifactGeneratorList{} }}
 }
 
-func sourceKeys(g *swapi.ArtifactGenerator) []string {
+func sourceKeys(g *generatorv1.ArtifactGenerator) []string {
 	var keys []string
 	for _, s := range g.Spec.Sources {
 		key := source.Key{Kind: s.Kind, NamespacedName: types.NamespacedName{Namespace: namespaceOf(s.Namespace, g), Name: s.Name}}

@@ -17,7 +17,7 @@ import (
 	"strings"
 
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
-	swapi "github.com/fluxcd/source-watcher/api/v2/v1beta1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -179,11 +179,11 @@ func (f *Finder) makes(ctx context.Context, key source.Key, o sourcev1.Source) (
 		return f.Fetched[key.Kind] && f.Ours(o.(client.Object)), nil
 	}
 	ref := external.Spec.SourceRef
-	if !f.Fetched[swapi.ArtifactGeneratorKind] || ref == nil || ref.Kind != swapi.ArtifactGeneratorKind ||
-		!strings.HasPrefix(ref.APIVersion, swapi.GroupVersion.Group+"/") {
+	if !f.Fetched[generatorv1.ArtifactGeneratorKind] || ref == nil || ref.Kind != generatorv1.ArtifactGeneratorKind ||
+		!strings.HasPrefix(ref.APIVersion, generatorv1.GroupVersion.Group+"/") {
 		return false, nil
 	}
-	by := &swapi.ArtifactGenerator{}
+	by := &generatorv1.ArtifactGenerator{}
 	err := f.Client.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: ref.Name}, by)
 	if apierrors.IsNotFound(err) {
 		return false, nil
