@@ -917,3 +917,48 @@ func receiver() Section {
 		},
 	}
 }
+
+func artifactGenerator() Section {
+	return Section{
+		Title: "ArtifactGenerator",
+		Kinds: []string{"ArtifactGenerator"},
+		Entries: []Entry{
+			{
+				Reasons: []string{"SourceFetchFailed"},
+				Means:   "one of its sources is not there, has no artifact yet, or cannot be read; what was made stays",
+				Next:    "look at that source, which wakes the generator, or `spec.sources`",
+			},
+			{
+				Reasons: []string{"BuildFailed"},
+				Means:   "there is nothing at a path or for a pattern, a file and a directory would have one path, a file cannot be merged or extracted, or a limit was exceeded; the artifact that the message names stays as it was, and the others are made",
+				Next:    "correct `copy`, or the files in the source; another revision wakes the generator",
+			},
+			{
+				Reasons: []string{"ValidationFailed"},
+				Means:   "the spec is invalid: an alias, a path that leads elsewhere, a pattern, a name, what `pathPattern` captures; or an artifact would be made of itself",
+				Next:    "correct the field that the message names, or the names of directories",
+			},
+			{
+				Reasons: []string{"AccessDenied"},
+				Means:   "a source is in another namespace, which a flag forbids",
+				Next:    "move one of them",
+			},
+			{
+				Reasons: []string{"NameTaken"},
+				Means:   "there is an ExternalArtifact of that name which this generator did not make; it is neither written nor deleted",
+				Next:    "delete it, or name the artifact otherwise",
+			},
+			{
+				Reasons: []string{"ReconciliationFailed"},
+				Means:   "an ExternalArtifact could not be written, or not be packed; it is tried again",
+				Next:    "look at the disk of `--storage-path`, and at what the API server says",
+			},
+			{
+				Reasons: []string{"GarbageCollectionSucceeded"},
+				Note:    " (an event)",
+				Means:   "an artifact that is declared no more was deleted",
+				Next:    "nothing",
+			},
+		},
+	}
+}

@@ -242,6 +242,8 @@ const (
 	ReasonKustomizationFailing = "KustomizationFailing"
 	ReasonReleaseFailing       = "HelmReleaseFailing"
 	ReasonSourceFailing        = "SourceFailing"
+	// ReasonNameTaken: an artifact would have the name of an ExternalArtifact that another made.
+	ReasonNameTaken = "NameTaken"
 	ReasonAccountMissing       = "AccountMissing"
 	ReasonWorkerStalled        = "WorkerStalled"
 

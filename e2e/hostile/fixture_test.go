@@ -89,6 +89,7 @@ func fixtures(o *outside, short bool, mayHave func(class string) bool) []fixture
 		{"status", statuses, 15},
 		{"bucket", buckets, 11},
 		{"artifact", externalArtifacts, 10},
+		{"generator", generators, 12},
 	} {
 		if !mayHave(class.name) {
 			continue

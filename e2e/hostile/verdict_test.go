@@ -21,7 +21,8 @@ var quiet = log.New(io.Discard, "", 0)
 var versions = map[string]string{
 	"GitRepository": "source.toolkit.fluxcd.io/v1", "OCIRepository": "source.toolkit.fluxcd.io/v1", "HelmRepository": "source.toolkit.fluxcd.io/v1",
 	"HelmChart": "source.toolkit.fluxcd.io/v1", "Bucket": "source.toolkit.fluxcd.io/v1", "Kustomization": "kustomize.toolkit.fluxcd.io/v1",
-	"HelmRelease": "helm.toolkit.fluxcd.io/v2", "ExternalArtifact": "source.toolkit.fluxcd.io/v1", "Layer": "cascade.dev/v1alpha1", "Child": "cascade.dev/v1alpha1",
+	"HelmRelease": "helm.toolkit.fluxcd.io/v2", "ExternalArtifact": "source.toolkit.fluxcd.io/v1", "Layer": "cascade.dev/v1alpha1",
+	"ArtifactGenerator": "source.extensions.fluxcd.io/v1beta1", "Child": "cascade.dev/v1alpha1",
 }
 
 // verdict is what the object of a fixture tells.
@@ -84,7 +85,7 @@ func (v *verdicts) watch(ctx context.Context, c client.WithWatch, kind schema.Gr
 }
 
 // passing are what objects say before what they depend on was looked at.
-var passing = []string{"has not been reconciled", "does not have an artifact", "HelmChart.source.toolkit.fluxcd.io", "Source artifact not found", "no artifact available", "not been fetched", `"charts" not found`, `"external" not found`, `"source" not found`, `"git" not found`}
+var passing = []string{"has not been reconciled", "does not have an artifact", "HelmChart.source.toolkit.fluxcd.io", "Source artifact not found", "no artifact available", "not been fetched", `"charts" not found`, `"external" not found`, `"source" not found`, `"git" not found`, "/git' not found", "has no artifact"}
 
 // secrets are texts that no message may have.
 var secrets = []string{canary, password, "root:x:", "goroutine "}

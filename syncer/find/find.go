@@ -14,8 +14,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -44,7 +46,8 @@ type Finder struct {
 	// Client reads from the cache, Reader from the API server.
 	Client client.Client
 	Reader client.Reader
-	// Snapshots of the sources that this process fetches, of the kinds Fetched.
+	// Snapshots of the sources that this process fetches, of the kinds Fetched, and of the
+	// ExternalArtifacts that it makes, if ArtifactGenerator is one of these.
 	Snapshots *source.Snapshots
 	Fetched   map[string]bool
 	// Artifacts fetches those of other sources.
@@ -150,7 +153,11 @@ func (f *Finder) Object(ctx context.Context, key source.Key) (sourcev1.Source, e
 // Snapshot of a source that was read.
 func (f *Finder) Snapshot(ctx context.Context, key source.Key, o sourcev1.Source) (*source.Snapshot, error) {
 	artifact := o.GetArtifact()
-	if f.Fetched[key.Kind] && f.Ours(o.(client.Object)) {
+	made, err := f.makes(ctx, key, o)
+	if err != nil {
+		return nil, err
+	}
+	if made {
 		if snapshot := f.Snapshots.Get(key); snapshot != nil {
 			return snapshot, nil
 		}
@@ -162,4 +169,27 @@ func (f *Finder) Snapshot(ctx context.Context, key source.Key, o sourcev1.Source
 		return nil, ErrNoArtifact
 	}
 	return f.Artifacts.Fetch(ctx, key, artifact)
+}
+
+// makes reports whether this process brings the content of a source: it fetches it, or makes
+// it of others.
+func (f *Finder) makes(ctx context.Context, key source.Key, o sourcev1.Source) (bool, error) {
+	external, ok := o.(*sourcev1.ExternalArtifact)
+	if !ok {
+		return f.Fetched[key.Kind] && f.Ours(o.(client.Object)), nil
+	}
+	ref := external.Spec.SourceRef
+	if !f.Fetched[generatorv1.ArtifactGeneratorKind] || ref == nil || ref.Kind != generatorv1.ArtifactGeneratorKind ||
+		!strings.HasPrefix(ref.APIVersion, generatorv1.GroupVersion.Group+"/") {
+		return false, nil
+	}
+	by := &generatorv1.ArtifactGenerator{}
+	err := f.Client.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: ref.Name}, by)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot read the generator of %s %s: %w", key.Kind, key.NamespacedName, err)
+	}
+	return f.Ours(by), nil
 }

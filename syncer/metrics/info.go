@@ -10,6 +10,7 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"github.com/prometheus/client_golang/prometheus"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -162,6 +163,8 @@ func versionOf(kind string) (group, version string) {
 		return kustomizev1.GroupVersion.Group, kustomizev1.GroupVersion.Version
 	case helmv2.HelmReleaseKind:
 		return helmv2.GroupVersion.Group, helmv2.GroupVersion.Version
+	case generatorv1.ArtifactGeneratorKind:
+		return generatorv1.GroupVersion.Group, generatorv1.GroupVersion.Version
 	}
 	return sourcev1.GroupVersion.Group, sourcev1.GroupVersion.Version
 }
@@ -182,6 +185,8 @@ func listOf(kind string) client.ObjectList {
 		return &sourcev1.HelmRepositoryList{}
 	case sourcev1.HelmChartKind:
 		return &sourcev1.HelmChartList{}
+	case generatorv1.ArtifactGeneratorKind:
+		return &generatorv1.ArtifactGeneratorList{}
 	}
 	return nil
 }
@@ -218,6 +223,8 @@ func factsOf(o status.Object) facts {
 		return facts{suspended: o.Spec.Suspend, revision: artifact(o.Status.Artifact), address: public(o.Spec.URL)}
 	case *sourcev1.HelmChart:
 		return facts{suspended: o.Spec.Suspend, revision: artifact(o.Status.Artifact), source: o.Spec.SourceRef.Name, chart: o.Spec.Chart, chartVersion: o.Spec.Version}
+	case *generatorv1.ArtifactGenerator:
+		return facts{suspended: o.IsDisabled()}
 	}
 	return facts{}
 }

@@ -55,6 +55,8 @@ type Snapshot struct {
 	packed *spool
 	// asked identifies what was asked for besides the revision.
 	asked string
+	// packMost bounds the files where it is packed; 0 is no bound of its own.
+	packMost int64
 	// bucket is what the objects were, which spares the next snapshot those that
 	// stayed.
 	bucket *contents

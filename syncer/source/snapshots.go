@@ -61,3 +61,12 @@ func (s *Snapshots) Put(key Key, snapshot *Snapshot) {
 		}
 	}
 }
+
+// Renew replaces the newest snapshot of a source by another one of the same revision and
+// content, which nobody has to be told of: the one before may keep objects on disk that its
+// own sources have left.
+func (s *Snapshots) Renew(key Key, snapshot *Snapshot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.snapshots[key] = snapshot
+}

@@ -350,7 +350,7 @@ func (s *Storage) Start(ctx context.Context) error {
 // links, times and owners, with fixed modes. Equal content is equal bytes.
 func Pack(ctx context.Context, w io.Writer, s *Snapshot) error {
 	gz := gzip.NewWriter(w)
-	p := packer{ctx: ctx, tar: tar.NewWriter(gz), rules: s.rules}
+	p := packer{ctx: ctx, tar: tar.NewWriter(gz), rules: s.rules, most: s.packMost}
 	if err := p.header(&tar.Header{Typeflag: tar.TypeDir, Name: ".", Mode: directoryMode}); err != nil {
 		return err
 	}
@@ -370,16 +370,18 @@ type packer struct {
 	ctx   context.Context
 	tar   *tar.Writer
 	rules *rules
+	// most bounds the files, unless it is 0; packed is what they have by now.
+	most, packed int64
 }
 
-func (p packer) header(h *tar.Header) error {
+func (p *packer) header(h *tar.Header) error {
 	if err := p.tar.WriteHeader(h); err != nil {
 		return fmt.Errorf("cannot write archive: %w", err)
 	}
 	return nil
 }
 
-func (p packer) dir(at string, dir node) error {
+func (p *packer) dir(at string, dir node) error {
 	if err := p.ctx.Err(); err != nil {
 		return err
 	}
@@ -414,12 +416,15 @@ func (p packer) dir(at string, dir node) error {
 	return nil
 }
 
-func (p packer) file(at string, n node) error {
+func (p *packer) file(at string, n node) error {
 	r, size, err := n.in.open(n)
 	if err != nil {
 		return fmt.Errorf("cannot read %s: %w", at, err)
 	}
 	defer r.Close()
+	if p.packed += size; p.most > 0 && p.packed > p.most {
+		return tooLong("its files have", p.most, "make it of fewer files")
+	}
 	mode := int64(fileMode)
 	if n.mode == filemode.Executable {
 		mode = executableMode

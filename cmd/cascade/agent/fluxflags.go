@@ -78,6 +78,7 @@ func notFollowed() []*fluxFlag {
 		{name: "oom-watch-max-memory-path", why: memory},
 		{name: "oom-watch-memory-threshold", why: memory},
 		{name: "rate-limit-interval", fits: []string{}, why: notifier},
+		{name: "reconciliation-timeout", why: "a reconcile of an ArtifactGenerator ends after 5 minutes, and what it may cost is counted"},
 		{name: "snapshot-digest-algo", fits: []string{"sha256"}, why: sha256},
 	}
 }

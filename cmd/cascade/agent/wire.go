@@ -19,6 +19,7 @@ import (
 	"github.com/fluxcd/pkg/auth"
 	tokencache "github.com/fluxcd/pkg/cache"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
@@ -38,6 +39,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/providers"
 	"github.com/cascade-gitops/cascade/remote/report"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/artifact"
 	"github.com/cascade-gitops/cascade/syncer/claim"
 	"github.com/cascade-gitops/cascade/syncer/clusters"
 	"github.com/cascade-gitops/cascade/syncer/decrypt"
@@ -98,6 +100,10 @@ type shared struct {
 	configs cache.Cache
 	// workers run what text of others may make endless.
 	workers *worker.Pool
+	// artifacts packs snapshots for consumers outside; nil if there are none. kept has those
+	// of an earlier process; nil keeps nothing.
+	artifacts *source.Storage
+	kept      *source.Kept
 	// stalls watches the reconciles of all controllers.
 	stalls *stall.Watchdog
 	// requests are for reconciles of objects.
@@ -123,6 +129,7 @@ func (w *wiring) wire(ctx context.Context, reporter *report.Reporter) error {
 		kind, name string
 		setUp      func(context.Context) error
 	}{
+		{generatorv1.ArtifactGeneratorKind, generatorv1.ArtifactGeneratorKind + " controller", w.generators},
 		{kustomizev1.KustomizationKind, kustomizev1.KustomizationKind + " controller", w.kustomizations},
 		{helmv2.HelmReleaseKind, helmv2.HelmReleaseKind + " controller", w.releases},
 		{layerKind, "Layer and Child controllers", w.children},
@@ -219,14 +226,14 @@ func (w *wiring) sources() error {
 	if err != nil {
 		return err
 	}
-	storage, err := o.storage.build(mgr, o.place.namespace)
-	if err != nil {
+	if w.artifacts, err = o.storage.build(mgr, o.place.namespace); err != nil {
 		return err
 	}
+	w.kept = o.storage.kept()
 	all := &fetch.Sources{
 		Stalls: w.stalls,
-		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Snapshots: w.finder.Snapshots, Logins: logins, Storage: storage,
-		Kept: o.storage.kept(), Events: w.events("source-controller"), Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(),
+		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Snapshots: w.finder.Snapshots, Logins: logins, Storage: w.artifacts,
+		Kept: w.kept, Events: w.events("source-controller"), Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(),
 		Retries: o.pauses.retries(), Part: w.followed(),
 	}
 	dir, most := o.storage.dir, o.storage.maxPackBytes
@@ -256,6 +263,18 @@ func (w *wiring) sources() error {
 		}
 	}
 	return nil
+}
+
+// generators sets up what makes sources of others.
+func (w *wiring) generators(ctx context.Context) error {
+	o, mgr := w.options, w.mgr
+	r := &artifact.Reconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Sources: w.finder, Composer: source.NewComposer(o.storage.dir("composed"), o.storage.maxPackBytes),
+		Storage: w.artifacts, Kept: w.kept, Events: w.events(artifact.Manager), Metrics: w.metrics, Stalls: w.stalls, Now: w.program.Now, Jitter: w.jitter(),
+		Rules:     artifact.Rules{NoCrossNamespaceRefs: o.references.noCrossNamespace, RequeueDependency: o.references.requeue, Retries: o.pauses.retries()},
+		MayDelete: w.fence,
+	}
+	return r.SetupWithManager(ctx, mgr, o.concurrency.sources)
 }
 
 // followed says which sources this process reconciles where it drives children that need
