@@ -212,4 +212,3 @@ func (r *Policies) digest(ctx context.Context, obj *imagev1.ImagePolicy, reposit
 	}
 	return found.Digest, nil
 }
-

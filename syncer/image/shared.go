@@ -132,7 +132,9 @@ type failure struct {
 	stalls bool
 }
 
-func failed(reason string, err error) outcome { return outcome{failed: &failure{reason: reason, err: err}} }
+func failed(reason string, err error) outcome {
+	return outcome{failed: &failure{reason: reason, err: err}}
+}
 
 func stalled(reason string, err error) outcome {
 	return outcome{failed: &failure{reason: reason, err: err, stalls: true}}

@@ -651,7 +651,10 @@ func openPGP(armour, passphrase []byte) (*openpgp.Entity, error) {
 		return nil, failf(ReasonAuthenticationFailed, "cannot sign with the key git.asc: it is no armoured OpenPGP key")
 	}
 	entity := ring[0]
-	if entity.PrivateKey != nil && entity.PrivateKey.Encrypted {
+	if entity.PrivateKey == nil {
+		return nil, failf(ReasonAuthenticationFailed, "cannot sign with the key git.asc: it has no private key that can sign")
+	}
+	if entity.PrivateKey.Encrypted {
 		if err := entity.DecryptPrivateKeys(passphrase); err != nil {
 			return nil, failf(ReasonAuthenticationFailed, "cannot sign with the key git.asc: its passphrase is not in the key passphrase")
 		}

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -337,12 +338,16 @@ func TestWriteSigned(t *testing.T) {
 	}
 }
 
-// TestWriteRaces: four people push a hundred commits, each by real git and again when they lose a race, while an automation
-// changes a file of theirs. All of both land, and none is lost.
+// TestWriteRaces: four people push commits, each by real git and again when they lose a race, while an automation changes a file of
+// theirs just when one of them pushes. All of both land, and none is lost. CASCADE_RACES is how many commits each of them makes.
 func TestWriteRaces(t *testing.T) {
 	o := serve(t, gitserver.Options{})
 	o.commit("main", map[string]string{"app/image.yaml": "0", "README": "x"})
-	const people, each = 4, 25
+	const people = 4
+	each := 5
+	if more, err := strconv.Atoi(os.Getenv("CASCADE_RACES")); err == nil {
+		each = more
+	}
 	run := func(dir string, args ...string) error {
 		cmd := exec.CommandContext(t.Context(), "git", args...)
 		cmd.Dir = dir
@@ -354,6 +359,7 @@ func TestWriteRaces(t *testing.T) {
 	}
 	var working sync.WaitGroup
 	errs := make(chan error, people)
+	pushing := make(chan struct{}, people*each)
 	for person := range people {
 		working.Add(1)
 		go func() {
@@ -362,10 +368,13 @@ func TestWriteRaces(t *testing.T) {
 			err := run(o.root, "clone", "--quiet", o.HTTPURL(repository), dir)
 			for n := 0; n < each && err == nil; n++ {
 				name := fmt.Sprintf("person-%d-%d", person, n)
-				for {
+				for first := true; ; first = false {
 					if err = errors.Join(run(dir, "fetch", "--quiet"), run(dir, "reset", "--quiet", "--hard", "origin/main"), os.WriteFile(filepath.Join(dir, name), nil, 0o600),
 						run(dir, "add", name), run(dir, "commit", "--quiet", "-m", name)); err != nil {
 						break
+					}
+					if first {
+						pushing <- struct{}{}
 					}
 					if run(dir, "push", "--quiet", "origin", "HEAD:main") == nil {
 						break
@@ -375,17 +384,12 @@ func TestWriteRaces(t *testing.T) {
 			errs <- err
 		}()
 	}
-	done := make(chan struct{})
-	go func() { working.Wait(); close(done) }()
+	go func() { working.Wait(); close(pushing) }()
 	m := mirrors(t)
 	var commits []string
-	tries := 0
-	for n, over := 1, false; !over; n++ {
-		select {
-		case <-done:
-			over = true
-		default:
-		}
+	tries, n := 0, 0
+	for range pushing {
+		n++
 		for {
 			w, err := m.Write(t.Context(), o.url(), draft("main", "main", map[string]string{"app/image.yaml": fmt.Sprint(n)}))
 			tries += w.Tries
