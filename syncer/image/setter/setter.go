@@ -174,7 +174,7 @@ func field(in *yaml.Node, name string) *yaml.Node {
 	return nil
 }
 
-// walk visits a node and those below it, in the order that check has as well. A key is never changed.
+// walk looks at a node and those below it, in the order that check has as well. A key is never changed.
 func (s *search) walk(n *yaml.Node, key bool) error {
 	index := s.nodes
 	s.nodes++
