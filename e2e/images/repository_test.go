@@ -239,19 +239,22 @@ func (h *imageSpec) repositoryFailures(t *testing.T) {
 func (h *imageSpec) policy(t *testing.T) {
 	r := h.row(t, nil)
 	r.scanned(t, "1.0.0", "1.10.0", "1.9.0", "2.0.0-rc.1", "main-abc-9", "main-def-10", "RELEASE.2026-01-02Z", "RELEASE.2026-01-03Z", "7", "12")
-	for _, c := range []struct{ name, policy, want, reason string }{
-		{"semver", "{semver: {range: '>=1.0.0'}}", "1.10.0", "the highest version"},
-		{"prerelease", "{semver: {range: '>=1.0.0-0'}}", "2.0.0-rc.1", "where the range has one"},
-		{"alphabetical", "{alphabetical: {order: asc}}", "main-def-10", "the last by letters"},
-		{"descending", "{alphabetical: {order: desc}}", "1.0.0", "the first by letters"},
-		{"numerical", "{numerical: {order: asc}}}, filterTags: {pattern: '^[0-9]+$'", "12", "the greatest number"},
-		{"least", "{numerical: {order: desc}}}, filterTags: {pattern: '^[0-9]+$'", "7", "the least"},
-		{"extract", "{numerical: {order: asc}}}, filterTags: {pattern: '^main-[a-f0-9]+-(?P<n>[0-9]+)$', extract: '$n'", "main-def-10", "by what is extracted"},
-		{"timestamp", "{alphabetical: {}}}, filterTags: {pattern: '^RELEASE\\.(?P<timestamp>.*)Z$', extract: '$timestamp'", "RELEASE.2026-01-03Z", "the documentation's example"},
+	for _, c := range []struct{ name, policy, filter, want, reason string }{
+		{"semver", "{semver: {range: '>=1.0.0'}}", "", "1.10.0", "the highest version"},
+		{"prerelease", "{semver: {range: '>=1.0.0-0'}}", "", "2.0.0-rc.1", "where the range has one"},
+		{"alphabetical", "{alphabetical: {order: asc}}", "", "main-def-10", "the last by letters"},
+		{"descending", "{alphabetical: {order: desc}}", "", "1.0.0", "the first by letters"},
+		{"numerical", "{numerical: {order: asc}}", "{pattern: '^[0-9]+$'}", "12", "the greatest number"},
+		{"least", "{numerical: {order: desc}}", "{pattern: '^[0-9]+$'}", "7", "the least"},
+		{"extract", "{numerical: {order: asc}}", "{pattern: '^main-[a-f0-9]+-(?P<n>[0-9]+)$', extract: '$n'}", "main-def-10", "by what is extracted"},
+		{"timestamp", "{alphabetical: {}}", "{pattern: '^RELEASE\\.(?P<timestamp>.*)Z$', extract: '$timestamp'}", "RELEASE.2026-01-03Z", "the documentation's example"},
 	} {
 		t.Logf("%s: %s", c.name, c.reason)
-		text := strings.Replace(c.policy, "}}}, filter", "}}, filter", 1)
-		r.make(t, "ImagePolicy", c.name, "{imageRepositoryRef: {name: app}, policy: "+text+"}")
+		filter := ""
+		if c.filter != "" {
+			filter = ", filterTags: " + c.filter
+		}
+		r.make(t, "ImagePolicy", c.name, "{imageRepositoryRef: {name: app}, policy: "+c.policy+filter+"}")
 		o := r.chosen(t, c.name, c.want)
 		if o.Status.ObservedGeneration != o.Generation || !slices.Contains(o.Finalizers, "finalizers.fluxcd.io") || o.Status.LatestRef.Digest != "" {
 			t.Errorf("the status of %s is %+v", c.name, o.Status)
@@ -377,6 +380,8 @@ func (h *imageSpec) policyFailures(t *testing.T) {
 
 // restart: an agent that was started again asks no registry for what it listed, and its policies stay ready.
 func (h *imageSpec) restart(t *testing.T) {
+	path := "--snapshot-path=" + t.TempDir()
+	h.RestartAgent(t, path)
 	r := h.row(t, map[string]string{"app/web.yaml": marked("x:1")})
 	r.scanned(t, "1.0.0")
 	r.make(t, "ImagePolicy", "app", semver)
@@ -385,7 +390,7 @@ func (h *imageSpec) restart(t *testing.T) {
 	r.pushed(t, "main")
 	head := r.git(t, "rev-parse", "main")
 	lists := h.registry.Count("GET", r.Namespace+"/app/tags/list", http.StatusOK)
-	h.RestartAgent(t)
+	h.RestartAgent(t, path)
 	o := &imagev1.ImagePolicy{}
 	r.Answered(t, o, "app")
 	if got := h.registry.Count("GET", r.Namespace+"/app/tags/list", http.StatusOK); got != lists {

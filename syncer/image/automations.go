@@ -209,13 +209,12 @@ const eventRevision = "revision"
 
 // failure is an error of a commit as an outcome.
 func (r *Automations) failure(err error) outcome {
-	var update *updateError
 	switch {
 	case errors.Is(err, message.ErrRemoved):
 		return stalled(autov1.RemovedTemplateFieldReason, err)
-	case errors.As(err, new(*message.Invalid)), worker.Lasting(err):
-		return stalled(autov1.UpdateFailedReason, fmt.Errorf("cannot use spec.git.commit.messageTemplate: %w", err))
-	case errors.As(err, &update):
+	case errors.As(err, new(*messageError)) && (errors.As(err, new(*message.Invalid)) || worker.Lasting(err)):
+		return stalled(autov1.UpdateFailedReason, err)
+	case errors.As(err, new(*messageError)), errors.As(err, new(*updateError)):
 		return failed(autov1.UpdateFailedReason, err)
 	}
 	switch reason := source.ReasonOf(err); reason {
@@ -232,6 +231,14 @@ type updateError struct{ err error }
 
 func (e *updateError) Error() string { return e.err.Error() }
 func (e *updateError) Unwrap() error { return e.err }
+
+// messageError is of a template that makes no message.
+type messageError struct{ err error }
+
+func (e *messageError) Error() string {
+	return "cannot use spec.git.commit.messageTemplate: " + e.err.Error()
+}
+func (e *messageError) Unwrap() error { return e.err }
 
 // repository is the GitRepository that an automation writes to. It returns the outcome if it may not be used.
 func (r *Automations) repository(ctx context.Context, obj *autov1.ImageUpdateAutomation) (*sourcev1.GitRepository, *outcome) {
@@ -351,7 +358,10 @@ func (r *Automations) decide(ctx context.Context, obj *autov1.ImageUpdateAutomat
 		return nil, "", nil
 	}
 	text, err := message.Of(ctx, worker.For(r.Workers, autov1.ImageUpdateAutomationKind+"/"+facts.Automation.String()), obj.Spec.GitSpec.Commit.MessageTemplate, facts)
-	return changed, text, err
+	if err != nil {
+		return nil, "", &messageError{err}
+	}
+	return changed, text, nil
 }
 
 // wake asks for a fetch of a GitRepository that follows a branch which was written.

@@ -192,17 +192,17 @@ func (m *Mirrors) write(ctx context.Context, origin Origin, draft *Draft) (w Wri
 		return w, err
 	}
 	objects := &drafted{store: memory.NewStorage(), gen: b.gen}
-	if len(changes) == 0 {
-		if draft.Again && second != "" && b.old.String() == draft.Own {
-			return w, m.forward(ctx, origin, dial, second, b.old, b.old, objects, draft.Options)
+	tree := from.tree
+	if len(changes) > 0 {
+		if tree, err = objects.tree(from.tree, changes, 0); err != nil {
+			return w, fmt.Errorf("cannot change files of commit %s: %w", b.files, err)
 		}
-		return w, nil
-	}
-	tree, err := objects.tree(from.tree, changes, 0)
-	if err != nil {
-		return w, fmt.Errorf("cannot change files of commit %s: %w", b.files, err)
 	}
 	if tree == b.unless || tree == from.tree {
+		if draft.Again && second != "" && b.old.String() == draft.Own {
+			objects.made = nil // the server has all of it
+			return w, m.forward(ctx, origin, dial, second, b.old, b.old, objects, draft.Options)
+		}
 		return w, nil
 	}
 	commit, err := objects.commit(draft, tree, b.parents, message)
@@ -295,6 +295,9 @@ func (m *Mirrors) send(ctx context.Context, dial *dialer, name plumbing.Referenc
 	if errors.Is(err, ErrMoved) {
 		return failf(ReasonGitOperationFailed, "cannot push to %s: %w", name, ErrMoved)
 	}
+	if errors.As(err, new(*Error)) {
+		return err
+	}
 	// How servers tell of a race differs, where the reference is does not.
 	now, listed := m.now(ctx, dial, name)
 	switch {
@@ -369,7 +372,7 @@ func (m *Mirrors) update(ctx context.Context, dial *dialer, name plumbing.Refere
 	req := packp.NewReferenceUpdateRequestFromCapabilities(adv.Capabilities)
 	if len(options) > 0 {
 		if !adv.Capabilities.Supports(capability.PushOptions) {
-			return now, errors.New("the server takes no push options; leave spec.git.push.options out")
+			return now, failf(ReasonGitOperationFailed, "cannot push to %s: the server takes no push options; leave spec.git.push.options out", name)
 		}
 		_ = req.Capabilities.Set(capability.PushOptions)
 		for _, key := range slices.Sorted(maps.Keys(options)) {

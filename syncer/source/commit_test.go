@@ -201,7 +201,7 @@ func TestWriteRefspec(t *testing.T) {
 	}
 	// When it may be written, it is, although nothing is to change.
 	o.git("", "update-ref", "refs/for/main", w.Commit)
-	d = draft("main", "auto", nil)
+	d = draft("main", "auto", map[string]string{"a": "3"})
 	d.Own, d.Refspec, d.Again = second.Commit, "refs/heads/auto:refs/for/main", true
 	write(t, m, o.url(), d)
 	if got := o.git("", "rev-parse", "refs/for/main"); got != second.Commit {
