@@ -37,7 +37,9 @@ type Entry struct {
 
 // Sections are all reasons, in the order of the page.
 func Sections() []Section {
-	return []Section{anyKind(), gitRepository(), otherSources(), artifactGenerator(), helmRelease(), kustomization(), receiver(), child(), cluster(), layer(), rollout(), promotion()}
+	return []Section{
+		anyKind(), gitRepository(), otherSources(), artifactGenerator(), helmRelease(), imageUpdates(), kustomization(), receiver(), child(), cluster(), layer(), rollout(), promotion(),
+	}
 }
 
 // Find returns what is said of a reason that an object of a kind has, and the title of the

@@ -433,6 +433,86 @@ func kustomization() Section {
 	}
 }
 
+func imageUpdates() Section {
+	return Section{
+		Title: "ImageRepository, ImagePolicy, ImageUpdateAutomation",
+		Kinds: []string{"ImageRepository", "ImagePolicy", "ImageUpdateAutomation"},
+		Intro: "`AuthenticationFailed` and `GitOperationFailed` mean the same as of a GitRepository. Besides these:",
+		Entries: []Entry{
+			{
+				Reasons: []string{"ImageURLInvalid"},
+				Means:   "`spec.image` is no name of a repository, or has a scheme, a tag or a digest",
+				Next:    "correct `spec.image`",
+			},
+			{
+				Reasons: []string{"AuthenticationFailed"},
+				Means:   "the Secret or service account is missing or incomplete, or the identity of a cloud would go to a registry that is not of it",
+				Next:    "check `spec.secretRef`, `spec.serviceAccountName` and `spec.provider`",
+			},
+			{
+				Reasons: []string{"ReadOperationFailed"},
+				Means:   "the registry does not answer in time, refuses the credential, or has no such image or tag",
+				Next:    "check `spec.image` and `spec.secretRef`; the last list of tags stays in use",
+			},
+			{
+				Reasons: []string{"LimitExceeded"},
+				Means:   "the list of tags, a file, or the number of marked files is larger than the limit that the message names",
+				Next:    "remove old tags from the registry, or set `spec.update.path`",
+			},
+			{
+				Reasons: []string{"Failure"},
+				Means:   "no tag fits the policy, a tag is no number where numbers are compared, or an expression of `spec.exclusionList` cannot be used",
+				Next:    "correct what the message names",
+			},
+			{
+				Reasons: []string{"InvalidPolicy"},
+				Means:   "`spec.policy` or `spec.filterTags` cannot be used",
+				Next:    "correct what the message names",
+			},
+			{
+				Reasons: []string{"DependencyNotReady"},
+				Means:   "the ImageRepository is missing, or its tags were not listed by this agent yet",
+				Next:    "look at that ImageRepository; the policy is woken by its scan",
+			},
+			{
+				Reasons: []string{"AccessDenied"},
+				Means:   "the ImageRepository or GitRepository is in another namespace, and its `spec.accessFrom` or a flag forbids to use it",
+				Next:    "grant the access, or move one of them",
+			},
+			{
+				Reasons: []string{"InvalidSourceConfiguration"},
+				Means:   "the commit cannot be made as it is asked for: no branch to push to, a refspec that would force or delete, or a directory that is not there",
+				Next:    "correct `spec.git`, or `spec.update.path`",
+			},
+			{
+				Reasons: []string{"InvalidUpdateStrategy", "InvalidPolicySelector"},
+				Means:   "`spec.update.strategy` or `spec.policySelector` cannot be used",
+				Next:    "correct it",
+			},
+			{
+				Reasons: []string{"SourceManagerFailed"},
+				Means:   "the GitRepository, or the Secret of the signing key, is missing or cannot be used",
+				Next:    "create it, or correct the reference",
+			},
+			{
+				Reasons: []string{"UpdateFailed"},
+				Means:   "a marked file is no YAML, a marker stands where no value can be set in place, or the template of the message fails",
+				Next:    "correct the file or the template that the message names",
+			},
+			{
+				Reasons: []string{"RemovedTemplateField"},
+				Means:   "the template of the message uses `.Updated`, which Flux removed",
+				Next:    "use `.Changed`",
+			},
+			{
+				Reasons: []string{"RefspecPushFailed"},
+				Means:   "the branch has the commit, and the second reference of `spec.git.push.refspec` does not take it; it is tried again",
+				Next:    "look at what that reference has; nothing is forced",
+			},
+		},
+	}
+}
+
 func child() Section {
 	return Section{
 		Title: "Child (conditions Connected, Seeded, Ready)",

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -47,6 +48,39 @@ func (r *GitRepositories) Push(ctx context.Context, repository, secret types.Nam
 		return err
 	})
 	return hash, err
+}
+
+// Write makes a commit in a repository with the credential of its GitRepository, and within its deadline; see
+// source.Mirrors.
+func (r *GitRepositories) Write(ctx context.Context, repository types.NamespacedName, draft source.Draft) (source.Written, error) {
+	var written source.Written
+	err := r.at(ctx, repository, func(ctx context.Context, origin source.Origin) (err error) {
+		written, err = r.Mirrors.Write(ctx, origin, draft)
+		return err
+	})
+	return written, err
+}
+
+// ReferenceOf is what a GitRepository follows, or what another reference in its place would.
+func ReferenceOf(ref *sourcev1.GitRepositoryRef) source.Reference {
+	return reference(&sourcev1.GitRepository{Spec: sourcev1.GitRepositorySpec{Reference: ref}})
+}
+
+// Registry is what an object says of the way to a repository of images.
+type Registry struct {
+	// Image without a scheme and without a tag.
+	Image, Provider             string
+	Secret, Certificates, Proxy *meta.LocalObjectReference
+	Account                     string
+	Insecure                    bool
+}
+
+// Registry gathers what a repository of images is read with, as for an OCIRepository.
+func (s *Sources) Registry(ctx context.Context, key source.Key, r Registry) (source.ImageOrigin, error) {
+	return s.imageOrigin(ctx, key, registryAccess{
+		url: sourcev1.OCIRepositoryPrefix + r.Image, provider: r.Provider, secret: r.Secret, account: r.Account,
+		certificates: r.Certificates, proxy: r.Proxy, insecure: r.Insecure,
+	})
 }
 
 // Keys are the public keys in a Secret, as spec.verify of a GitRepository has them.

@@ -83,6 +83,8 @@ type Images struct {
 	registries pool[registry]
 	pulls      pool[pull]
 	sigstore   sigstore
+	// lists are answers with tags, by what they are asked for with their entity tag.
+	lists *recent[string, listed]
 }
 
 // NewImages keeps unnamed files in dir. It refuses a layer of more than maxBytes. now is
@@ -90,7 +92,7 @@ type Images struct {
 func NewImages(dir string, maxBytes int64, now func() time.Time) *Images {
 	return &Images{
 		dir: dir, limits: limits{packBytes: maxBytes, inflatedBytes: MaxInflatedBytes, entriesMost: MaxEntries},
-		sigstore: sigstore{now: now, fetch: fetchRoots},
+		sigstore: sigstore{now: now, fetch: fetchRoots}, lists: newRecent[string, listed](rememberLists),
 	}
 }
 

@@ -80,6 +80,8 @@ type Mirrors struct {
 	// mirrors live as long as a snapshot of theirs is in use: a new password makes a new
 	// mirror, and the old one goes.
 	mirrors map[string]weak.Pointer[mirror]
+	// barren are directories without a token; see Files.With.
+	barren *recent[unmarkedDir, struct{}]
 }
 
 type limits struct {

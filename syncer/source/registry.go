@@ -272,11 +272,21 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	if left != nil && left.answers.Add(-1) < 0 {
 		return nil, failf(ReasonLimitExceeded, "the registry wants more than %d requests", maxAnswers)
 	}
+	tags, _ := req.Context().Value(tagListingKey{}).(*tagListing)
+	if tags != nil && !(own && isTagList(req)) {
+		tags = nil
+	}
+	if tags != nil {
+		req = tags.conditional(req)
+	}
 	res, err := g.inner.RoundTrip(req)
 	if err != nil {
 		return nil, worded{err}
 	}
 	body := &boundedBody{ReadCloser: res.Body, left: maxAnswerBytes}
+	if tags != nil {
+		body.ReadCloser = tags.answer(req, res)
+	}
 	switch {
 	case !own && res.StatusCode/100 != 2:
 		// The body of another site's error is dropped: an internal server may have sent

@@ -55,6 +55,7 @@ func notFollowed() []*fluxFlag {
 		notifier = "the agent sends events and receives none; pass the flag to Flux's notification-controller, which runs beside the agent"
 		fair     = "requests are not limited here: API servers share their capacity fairly by themselves"
 		cached   = "indexes of Helm repositories are kept on disk and asked for by their entity tag"
+		tags     = "lists of tags are kept in one compressed file each, below --snapshot-path or --storage-path"
 		memory   = "what needs memory without a bound runs in workers with limits; see --worker-memory"
 	)
 	off, on := []string{"false"}, []string{"true"}
@@ -80,6 +81,8 @@ func notFollowed() []*fluxFlag {
 		{name: "rate-limit-interval", fits: []string{}, why: notifier},
 		{name: "reconciliation-timeout", why: "a reconcile of an ArtifactGenerator ends after 5 minutes, and what it may cost is counted"},
 		{name: "snapshot-digest-algo", fits: []string{"sha256"}, why: sha256},
+		{name: "storage-compression-threshold", why: tags},
+		{name: "storage-value-log-file-size", why: tags},
 	}
 }
 

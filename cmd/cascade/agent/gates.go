@@ -71,6 +71,11 @@ func (f *features) gates() map[string]func(on bool) error {
 		"AdoptLegacyReleases":            nil,
 		"DetectDrift":                    nil,
 		"CorrectDrift":                   nil,
+		"FluxStorage":                    nil,
+		"GitAllBranchReferences":         nil,
+		"GitForcePushBranch":             nil,
+		"GitShallowClone":                nil,
+		"GitSparseCheckout":              nil,
 	}
 }
 

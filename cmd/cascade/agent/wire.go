@@ -88,6 +88,9 @@ type shared struct {
 	compositions remote.Compositions
 	// repositories are nil if GitRepositories are not reconciled.
 	repositories remote.Repositories
+	// registries and writer read images and write to Git, for the kinds of image updates.
+	registries registries
+	writer     *fetch.GitRepositories
 	// stages are the kinds that are applied before the rest.
 	stages map[schema.GroupKind]struct{}
 	// decryption lacks its client and tokens.
@@ -124,6 +127,9 @@ func (w *wiring) wire(ctx context.Context, reporter *report.Reporter) error {
 	}
 	if err := w.sources(); err != nil {
 		return fmt.Errorf("cannot set up the controllers of sources: %w", err)
+	}
+	if err := w.images(ctx); err != nil {
+		return fmt.Errorf("cannot set up the controllers of image updates: %w", err)
 	}
 	for _, of := range []struct {
 		kind, name string
@@ -262,6 +268,7 @@ func (w *wiring) sources() error {
 			return err
 		}
 	}
+	w.registries, w.writer = registries{all, images}, repositories
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/cascade-gitops/cascade/syncer/expression"
+	"github.com/cascade-gitops/cascade/syncer/image/message"
 	"github.com/cascade-gitops/cascade/syncer/release"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/worker"
@@ -23,7 +24,7 @@ const leastWorkerMemory = 96
 // then. A program that runs the agent calls it first thing.
 func BecomeWorker(args []string) {
 	tasks := worker.Tasks{}
-	for _, of := range []worker.Tasks{render.Tasks(), expression.Tasks(), release.Tasks()} {
+	for _, of := range []worker.Tasks{render.Tasks(), expression.Tasks(), release.Tasks(), message.Tasks()} {
 		maps.Copy(tasks, of)
 	}
 	worker.Become(args, tasks)

@@ -1,0 +1,135 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/cascade-gitops/cascade/syncer/fetch"
+	"github.com/cascade-gitops/cascade/syncer/image/policy"
+	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/stall"
+)
+
+// Ways gather what a repository of images is read with.
+type Ways interface {
+	Registry(ctx context.Context, key source.Key, r fetch.Registry) (source.ImageOrigin, error)
+}
+
+// Repositories reconciles ImageRepositories: it lists tags.
+type Repositories struct {
+	*Shared
+	Scans *Scans
+	Ways  Ways
+}
+
+// SetupWithManager registers the reconciler. shard passes the objects that this process reconciles.
+func (r *Repositories) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
+	_, complete := r.setup(mgr, imagev1.ImageRepositoryKind, &imagev1.ImageRepository{}, r, concurrent, shard)
+	return complete()
+}
+
+// Reconcile lists the tags of one image.
+func (r *Repositories) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	return reconcileKind(ctx, r.Shared, r, &imagev1.ImageRepository{}, req.NamespacedName)
+}
+
+func (r *Repositories) describe(obj *imagev1.ImageRepository) fields {
+	return fields{
+		kind: imagev1.ImageRepositoryKind, manager: ReflectorController, suspend: obj.Spec.Suspend,
+		observed: &obj.Status.ObservedGeneration, handled: &obj.Status.LastHandledReconcileAt,
+	}
+}
+
+func (r *Repositories) forget(name types.NamespacedName) { r.Scans.Forget(name) }
+
+// rest recalls the tags of a suspended repository: its policies go on with them after a restart.
+func (r *Repositories) rest(ctx context.Context, obj *imagev1.ImageRepository) {
+	name := client.ObjectKeyFromObject(obj)
+	if _, ok := r.Scans.Of(name, obj.UID); ok || obj.Status.LastScanResult == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, mostRest)
+	defer cancel()
+	if origin, err := originOf(ctx, r.Ways, obj); err == nil {
+		r.Scans.Recall(name, obj.UID, origin, obj.GetExclusionList())
+	}
+}
+
+// mostRest bounds what is read for a suspended repository.
+const mostRest = 30 * time.Second
+
+// originOf is where an image is, and how it is read.
+func originOf(ctx context.Context, ways Ways, obj *imagev1.ImageRepository) (source.ImageOrigin, error) {
+	key := source.Key{Kind: imagev1.ImageRepositoryKind, NamespacedName: client.ObjectKeyFromObject(obj)}
+	return ways.Registry(ctx, key, fetch.Registry{
+		Image: obj.Spec.Image, Provider: obj.GetProvider(), Secret: obj.Spec.SecretRef, Certificates: obj.Spec.CertSecretRef,
+		Proxy: obj.Spec.ProxySecretRef, Account: obj.Spec.ServiceAccountName, Insecure: obj.Spec.Insecure,
+	})
+}
+
+// latestTags is how many tags the status shows.
+const latestTags = 10
+
+// sharedFor is how old the list of another ImageRepository may be to be used, as a part of the interval.
+const sharedFor = 4
+
+func (r *Repositories) run(ctx context.Context, obj *imagev1.ImageRepository) outcome {
+	canonical, err := source.ImageOrigin{URL: "oci://" + obj.Spec.Image, Insecure: obj.Spec.Insecure}.Canonical()
+	if err != nil {
+		return stalled(imagev1.ImageURLInvalidReason, err)
+	}
+	exclusions := obj.GetExclusionList()
+	if _, err := policy.Kept(exclusions, nil); err != nil {
+		return stalled(reasonFailure, err)
+	}
+	obj.Status.CanonicalImageName = canonical
+	timeout := obj.GetTimeout()
+	stall.Allow(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	origin, err := originOf(ctx, r.Ways, obj)
+	if err != nil {
+		return failed(reasonOf(err), err)
+	}
+	interval, now := obj.GetRequeueAfter(), r.Now()
+	since := now.Add(-interval / sharedFor)
+	switch last := obj.Status.LastScanResult; {
+	case asked(obj, obj.Status.LastHandledReconcileAt):
+		since = now
+	case last != nil && obj.Status.ObservedGeneration == obj.Generation && now.Before(last.ScanTime.Add(interval)):
+		// It is not time yet: this process has begun, or something else woke the object.
+		since = last.ScanTime.Time
+	}
+	of, err := r.Scans.Scan(ctx, client.ObjectKeyFromObject(obj), obj.UID, origin, exclusions, since)
+	if err != nil {
+		if errors.As(err, new(*policy.Invalid)) {
+			return stalled(reasonFailure, err)
+		}
+		return failed(reasonOf(err), err)
+	}
+	before := obj.Status.LastScanResult
+	result := &imagev1.ScanResult{Revision: of.revision(), TagCount: len(of.kept), ScanTime: metav1.NewTime(of.list.at)}
+	latest := of.kept[max(0, len(of.kept)-latestTags):]
+	result.LatestTags = slices.Clone(latest)
+	slices.Reverse(result.LatestTags)
+	obj.Status.LastScanResult, obj.Status.ObservedExclusionList = result, slices.Clone(exclusions)
+	// Those who share a list look again at the same time, and the first of them asks for all.
+	next := max(interval-now.Sub(of.list.at), time.Second)
+	out := outcome{message: fmt.Sprintf("successful scan: found %d tags", len(of.kept)), next: min(next, interval)}
+	if before == nil || before.Revision != result.Revision {
+		out.event = out.message
+	} else {
+		out.trace = out.message
+	}
+	return out
+}

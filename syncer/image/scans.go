@@ -1,0 +1,389 @@
+package image
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/syncer/flight"
+	"github.com/cascade-gitops/cascade/syncer/image/policy"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// Registries list tags.
+type Registries interface {
+	List(ctx context.Context, origin source.ImageOrigin) (source.TagList, error)
+}
+
+// Scans has the tags of images that ImageRepositories name. It is safe for concurrent use.
+type Scans struct {
+	registries Registries
+	// dir keeps lists; empty keeps none.
+	dir   string
+	now   func() time.Time
+	lists *prometheus.CounterVec
+
+	asking flight.Group[*tagList]
+
+	mu sync.Mutex // guards what follows; never held over a call
+	// known are lists by the identity of their origin, and users how many objects have them: without any, they go.
+	known map[string]*tagList
+	users map[string]int
+	// objects are what each ImageRepository has.
+	objects map[types.NamespacedName]scan
+	watch   []func(types.NamespacedName)
+}
+
+// tagList are the tags of an image, sorted, and when the registry said so. These are never changed.
+type tagList struct {
+	tags []string
+	at   time.Time
+	// kept are the tags that are not excluded, by what excludes them. The lock of Scans guards it.
+	kept map[string][]string
+}
+
+// mostExclusions bounds the lists of exclusions for which tags of one image are remembered.
+const mostExclusions = 20
+
+// scan is what an ImageRepository has.
+type scan struct {
+	uid types.UID
+	// identity of the origin.
+	identity string
+	list     *tagList
+	// kept are the tags of the list that are not excluded.
+	kept []string
+}
+
+// NewScans keeps lists in a directory that outlives the process; an empty one keeps none.
+func NewScans(registries Registries, dir string, now func() time.Time, registry prometheus.Registerer) *Scans {
+	s := &Scans{
+		registries: registries, dir: dir, now: now, known: map[string]*tagList{}, users: map[string]int{}, objects: map[types.NamespacedName]scan{},
+		lists: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cascade_image_tag_lists_total",
+			Help: "Lists of tags that ImageRepositories needed, by outcome: sent by a registry, unchanged since, shared with another ImageRepository, kept over a restart, or failed.",
+		}, []string{"outcome"}),
+	}
+	registry.MustRegister(s.lists)
+	return s
+}
+
+// onChange calls f with each ImageRepository that has other tags.
+func (s *Scans) onChange(f func(types.NamespacedName)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watch = append(s.watch, f)
+}
+
+// Scan returns the tags of an image that the registry listed at a time or after it, without those that are excluded, and
+// makes them those of an ImageRepository.
+func (s *Scans) Scan(ctx context.Context, name types.NamespacedName, uid types.UID, origin source.ImageOrigin, exclusions []string, since time.Time) (scan, error) {
+	identity := origin.Identity()
+	list, err := s.list(ctx, identity, origin, since)
+	if err != nil {
+		return scan{}, err
+	}
+	return s.take(name, uid, identity, exclusions, list)
+}
+
+// Recall is Scan of what is known, without a request. It is false where nothing is.
+func (s *Scans) Recall(name types.NamespacedName, uid types.UID, origin source.ImageOrigin, exclusions []string) (scan, bool) {
+	identity := origin.Identity()
+	list, ok := s.young(identity, time.Time{})
+	if !ok {
+		return scan{}, false
+	}
+	of, err := s.take(name, uid, identity, exclusions, list)
+	return of, err == nil
+}
+
+// list returns a list that is not older than a time.
+func (s *Scans) list(ctx context.Context, identity string, origin source.ImageOrigin, since time.Time) (*tagList, error) {
+	asked := false
+	list, err := s.asking.Do(ctx, identity, func() (*tagList, bool) { return s.remembered(identity, since) }, func() (*tagList, error) {
+		asked = true
+		if kept, ok := s.young(identity, since); ok {
+			s.lists.WithLabelValues("kept").Inc()
+			return kept, nil
+		}
+		at := s.now()
+		got, err := s.registries.List(ctx, origin)
+		if err != nil {
+			s.lists.WithLabelValues("failed").Inc()
+			return nil, err
+		}
+		if got.Unchanged {
+			s.lists.WithLabelValues("unchanged").Inc()
+		} else {
+			s.lists.WithLabelValues("sent").Inc()
+		}
+		list := &tagList{tags: compact(got.Tags), at: at}
+		s.mu.Lock()
+		before := s.known[identity]
+		if before != nil && slices.Equal(before.tags, list.tags) {
+			list.tags, list.kept = before.tags, before.kept
+		}
+		s.known[identity] = list
+		s.mu.Unlock()
+		s.keep(identity, list)
+		return list, nil
+	})
+	if err == nil && !asked {
+		s.lists.WithLabelValues("shared").Inc()
+	}
+	return list, err
+}
+
+// remembered is a list in memory that is not older than a time.
+func (s *Scans) remembered(identity string, since time.Time) (*tagList, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := s.known[identity]
+	return list, list != nil && !list.at.Before(since)
+}
+
+// young is a list in memory or in the directory that is not older than a time.
+func (s *Scans) young(identity string, since time.Time) (*tagList, bool) {
+	if list, ok := s.remembered(identity, time.Time{}); ok {
+		return list, !list.at.Before(since)
+	}
+	list, err := s.read(identity)
+	if err != nil || list == nil || list.at.After(s.now()) {
+		return nil, false // the registry knows
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.known[identity] == nil {
+		s.known[identity] = list
+	}
+	list = s.known[identity]
+	return list, !list.at.Before(since)
+}
+
+// take makes a list that of an ImageRepository.
+func (s *Scans) take(name types.NamespacedName, uid types.UID, identity string, exclusions []string, list *tagList) (scan, error) {
+	of := scan{uid: uid, identity: identity, list: list}
+	excludes := strings.Join(exclusions, "\n")
+	s.mu.Lock()
+	kept, ok := list.kept[excludes]
+	s.mu.Unlock()
+	if !ok {
+		var err error
+		if kept, err = policy.Kept(exclusions, list.tags); err != nil {
+			return scan{}, err
+		}
+		kept = slices.Clip(kept)
+	}
+	of.kept = kept
+	s.mu.Lock()
+	if list.kept == nil || len(list.kept) >= mostExclusions {
+		list.kept = map[string][]string{}
+	}
+	list.kept[excludes] = kept
+	before, had := s.objects[name]
+	s.objects[name] = of
+	s.users[identity]++
+	if had {
+		s.leave(before.identity)
+	}
+	watch := s.watch
+	s.mu.Unlock()
+	if !had || before.uid != uid || before.identity != identity || !slices.Equal(before.kept, of.kept) {
+		for _, f := range watch {
+			f(name)
+		}
+	}
+	return of, nil
+}
+
+// Of returns the tags of an ImageRepository, false if it has none here. Nobody may change them.
+func (s *Scans) Of(name types.NamespacedName, uid types.UID) ([]string, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of, ok := s.objects[name]
+	return of.kept, ok && of.uid == uid
+}
+
+// Forget drops what an ImageRepository has. What nobody else uses is not kept, either.
+func (s *Scans) Forget(name types.NamespacedName) {
+	s.mu.Lock()
+	of, ok := s.objects[name]
+	delete(s.objects, name)
+	gone := ok && s.leave(of.identity)
+	s.mu.Unlock()
+	if gone && s.dir != "" {
+		_ = os.Remove(s.file(of.identity))
+	}
+}
+
+// leave counts one user less of a list, which goes with the last. It is called with the lock held.
+func (s *Scans) leave(identity string) (gone bool) {
+	if s.users[identity]--; s.users[identity] > 0 {
+		return false
+	}
+	delete(s.users, identity)
+	delete(s.known, identity)
+	return true
+}
+
+// compact sorts tags, each once, and puts them into one piece of memory.
+func compact(tags []string) []string {
+	tags = slices.Compact(slices.Sorted(slices.Values(tags)))
+	all := strings.Join(tags, "")
+	for i, tag := range tags {
+		tags[i], all = all[:len(tag)], all[len(tag):]
+	}
+	return slices.Clip(tags)
+}
+
+// revision identifies tags.
+func (of scan) revision() string {
+	h := sha256.New()
+	for _, tag := range of.kept {
+		_, _ = io.WriteString(h, tag+"\n")
+	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// keptVersion is the form of the files. Others are taken to be absent.
+const keptVersion = "cascade.dev/kept-tags-1"
+
+// Bounds of the directory.
+const (
+	mostKeptFiles = 2000
+	mostKeptBytes = 256 << 20
+)
+
+type keptAs struct {
+	Version string    `json:"version"`
+	At      time.Time `json:"at"`
+	Tags    int       `json:"tags"`
+}
+
+// file of a list. An identity is a digest.
+func (s *Scans) file(identity string) string { return filepath.Join(s.dir, identity+".gz") }
+
+// keep writes a list. One that cannot be written is asked for again after a restart.
+func (s *Scans) keep(identity string, list *tagList) {
+	if s.dir == "" {
+		return
+	}
+	s.bound()
+	if err := s.write(s.file(identity), list); err != nil {
+		_ = os.Remove(s.file(identity))
+	}
+}
+
+// write writes a file and gives it its name when all of it is there.
+func (s *Scans) write(name string, list *tagList) (err error) {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(s.dir, "next-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		_ = f.Close()
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	gz, err := gzip.NewWriterLevel(f, gzip.BestSpeed)
+	if err != nil {
+		return err
+	}
+	if err := json.NewEncoder(gz).Encode(keptAs{keptVersion, list.at, len(list.tags)}); err != nil {
+		return err
+	}
+	for _, tag := range list.tags {
+		if _, err := io.WriteString(gz, tag+"\n"); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(gz.Close(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
+}
+
+// mostLine bounds a line of a file, mostKeptList what one inflates to.
+const (
+	mostLine     = 4 << 10
+	mostKeptList = 64 << 20
+)
+
+// read reads a list, nil if there is none.
+func (s *Scans) read(identity string) (*tagList, error) {
+	if s.dir == "" {
+		return nil, nil
+	}
+	f, err := os.Open(s.file(identity))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read what is kept: %w", err)
+	}
+	defer f.Close()
+	gz, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read what is kept: %w", err)
+	}
+	lines := bufio.NewScanner(io.LimitReader(gz, mostKeptList))
+	lines.Buffer(nil, mostLine)
+	var as keptAs
+	if !lines.Scan() || json.Unmarshal(lines.Bytes(), &as) != nil || as.Version != keptVersion {
+		return nil, errors.New("cannot read what is kept: it does not begin as it was written")
+	}
+	var tags []string
+	for lines.Scan() && len(tags) < source.MaxTags {
+		tags = append(tags, lines.Text())
+	}
+	if lines.Err() != nil || len(tags) != as.Tags {
+		return nil, errors.New("cannot read what is kept: it is not whole")
+	}
+	return &tagList{tags: compact(tags), at: as.At}, nil
+}
+
+// bound removes the oldest lists where there are too many: of objects that went while no process ran.
+func (s *Scans) bound() {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return
+	}
+	type file struct {
+		name string
+		at   time.Time
+		size int64
+	}
+	var files []file
+	var total int64
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+			files = append(files, file{e.Name(), info.ModTime(), info.Size()})
+			total += info.Size()
+		}
+	}
+	slices.SortFunc(files, func(a, b file) int { return a.at.Compare(b.at) })
+	for i := 0; len(files)-i >= mostKeptFiles || total > mostKeptBytes && i < len(files); i++ {
+		_ = os.Remove(filepath.Join(s.dir, files[i].name))
+		total -= files[i].size
+	}
+}

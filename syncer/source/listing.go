@@ -1,0 +1,193 @@
+package source
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync/atomic"
+)
+
+// MaxTags bounds the tags of one image.
+const MaxTags = 100_000
+
+// rememberLists bounds the bytes of answers that are kept for their entity tags, and rememberList those of one.
+const (
+	rememberLists = 16 << 20
+	rememberList  = 1 << 20
+)
+
+// Identity is equal for origins that are the same repository, read in the same way with the same credential.
+func (o ImageOrigin) Identity() string { return o.key() }
+
+// Canonical is the name of the repository with all that a short one implies.
+func (o ImageOrigin) Canonical() (string, error) {
+	repo, err := o.repository()
+	if err != nil {
+		return "", err
+	}
+	return repo.Name(), nil
+}
+
+// TagList is what a registry says of the tags of a repository.
+type TagList struct {
+	// Tags in the order of the registry. They are of the form that tags have: others are left out.
+	Tags []string
+	// Unchanged reports that the registry sent none of them, as they are those that it sent before.
+	Unchanged bool
+}
+
+// tagForm is what a tag may be, by the specification of the distribution protocol.
+var tagForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+
+// List lists the tags of a repository. A registry that gives its answers entity tags is asked whether they are
+// still right. It refuses more than MaxTags, and answers of more than eight MiB or altogether thirty-two.
+func (i *Images) List(ctx context.Context, origin ImageOrigin) (TagList, error) {
+	var found TagList
+	err := i.do(ctx, origin, ReasonReadFailed, func(ctx context.Context, r *registry) error {
+		asked := &tagListing{known: i.lists, origin: origin.key()}
+		asked.left.Store(2*MaxTags + 1000)
+		ctx = context.WithValue(ctx, tagListingKey{}, asked)
+		failed := func(err error) error {
+			return imageError(ReasonReadFailed, fmt.Sprintf("cannot list the tags of %s", r.repo), err)
+		}
+		lister, err := r.puller.Lister(ctx, r.repo)
+		if err != nil {
+			return failed(err)
+		}
+		for lister.HasNext() {
+			page, err := lister.Next(ctx)
+			if err != nil {
+				return failed(err)
+			}
+			for _, tag := range page.Tags {
+				if tagForm.MatchString(tag) {
+					found.Tags = append(found.Tags, tag)
+				}
+			}
+			if len(found.Tags) > MaxTags {
+				return failed(tooManyTags())
+			}
+		}
+		found.Unchanged = asked.same.Load() > 0 && asked.other.Load() == 0
+		return nil
+	})
+	return found, err
+}
+
+func tooManyTags() error {
+	return failf(ReasonLimitExceeded, "the registry has more than %d tags of it; remove old ones", MaxTags)
+}
+
+// listed is an answer with tags.
+type listed struct {
+	tag    string
+	header http.Header
+	body   []byte
+}
+
+// tagListing is one operation that lists tags.
+type tagListing struct {
+	known  *recent[string, listed]
+	origin string
+	// left bounds the quotes in all answers, and so the texts that they are read into.
+	left atomic.Int64
+	// same and other count the answers that were known and those that were sent.
+	same, other atomic.Int64
+}
+
+type tagListingKey struct{}
+
+func isTagList(req *http.Request) bool {
+	return req.Method == http.MethodGet && strings.HasSuffix(req.URL.Path, "/tags/list")
+}
+
+func (l *tagListing) key(req *http.Request) string { return l.origin + " " + req.URL.RequestURI() }
+
+// conditional asks for an answer only if it is another one than is known.
+func (l *tagListing) conditional(req *http.Request) *http.Request {
+	known, ok := l.known.get(l.key(req))
+	if !ok {
+		return req
+	}
+	req = req.Clone(req.Context())
+	req.Header.Set("If-None-Match", known.tag)
+	return req
+}
+
+// answer returns the body of an answer, the known one for one that is the same.
+func (l *tagListing) answer(req *http.Request, res *http.Response) io.ReadCloser {
+	body := res.Body
+	switch {
+	case res.StatusCode == http.StatusNotModified && req.Header.Get("If-None-Match") != "":
+		known, ok := l.known.get(l.key(req))
+		if !ok || known.tag != req.Header.Get("If-None-Match") {
+			return body // forgotten meanwhile; the library says what it got
+		}
+		_ = body.Close()
+		l.same.Add(1)
+		res.StatusCode, res.Status, res.Header, res.ContentLength = http.StatusOK, "200 OK", known.header.Clone(), int64(len(known.body))
+		body = io.NopCloser(bytes.NewReader(known.body))
+	case res.StatusCode == http.StatusOK:
+		l.other.Add(1)
+		if tag := res.Header.Get("Etag"); tag != "" && len(tag) < 200 {
+			header := http.Header{}
+			for _, name := range []string{"Content-Type", "Link"} {
+				if value := res.Header.Get(name); value != "" {
+					header.Set(name, value)
+				}
+			}
+			body = &remembered{ReadCloser: body, as: listed{tag: tag, header: header}, keep: func(as listed) { l.known.put(l.key(req), as, len(as.body)+1000) }}
+		}
+	}
+	return &quotes{ReadCloser: body, left: &l.left}
+}
+
+// remembered keeps an answer that was read to its end.
+type remembered struct {
+	io.ReadCloser
+	as    listed
+	keep  func(listed)
+	over  bool
+	ended bool
+}
+
+func (r *remembered) Read(p []byte) (int, error) {
+	n, err := r.ReadCloser.Read(p)
+	if len(r.as.body)+n > rememberList {
+		r.over, r.as.body = true, nil
+	}
+	if !r.over {
+		r.as.body = append(r.as.body, p[:n]...)
+	}
+	if err == io.EOF && !r.ended {
+		r.ended = true
+		if !r.over {
+			r.keep(r.as)
+		}
+	}
+	return n, err
+}
+
+// Close reads what a reader of JSON leaves: the end of a line.
+func (r *remembered) Close() error {
+	_, _ = io.CopyN(io.Discard, struct{ io.Reader }{r}, 1<<10)
+	return r.ReadCloser.Close()
+}
+
+// quotes bounds the texts in a body: a list of a million empty ones is small before it is read.
+type quotes struct {
+	io.ReadCloser
+	left *atomic.Int64
+}
+
+func (c *quotes) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	if c.left.Add(-int64(bytes.Count(p[:n], []byte(`"`)))) < 0 {
+		return 0, tooManyTags()
+	}
+	return n, err
+}
