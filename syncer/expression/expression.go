@@ -1,5 +1,6 @@
 // Package expression evaluates the CEL expressions of tenants over objects of
-// tenants: spec.healthCheckExprs and readyExpr of spec.dependsOn.
+// tenants: spec.healthCheckExprs, readyExpr of spec.dependsOn, and spec.commitStatusExpr of
+// Providers.
 //
 // An expression can double a string with each call, and CEL looks at its deadline
 // between calls only. So expressions are compiled here, which CEL bounds by the
@@ -42,7 +43,9 @@ const (
 )
 
 // Tasks are what a worker has to be able to do for this package.
-func Tasks() worker.Tasks { return worker.Tasks{statusTask: evaluateStatus, boolTask: evaluateBool} }
+func Tasks() worker.Tasks {
+	return worker.Tasks{statusTask: evaluateStatus, boolTask: evaluateBool, textTask: evaluateText}
+}
 
 // Compile compiles an expression over structures of the given names, which are
 // sorted, that returns a bool.
