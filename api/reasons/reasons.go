@@ -37,7 +37,7 @@ type Entry struct {
 
 // Sections are all reasons, in the order of the page.
 func Sections() []Section {
-	return []Section{anyKind(), gitRepository(), otherSources(), helmRelease(), kustomization(), child(), cluster(), layer(), rollout(), promotion()}
+	return []Section{anyKind(), gitRepository(), otherSources(), helmRelease(), kustomization(), child(), cluster(), layer(), rollout(), promotion(), notification()}
 }
 
 // Find returns what is said of a reason that an object of a kind has, and the title of the

@@ -77,7 +77,6 @@ func notFollowed() []*fluxFlag {
 		{name: "oom-watch-interval", why: memory},
 		{name: "oom-watch-max-memory-path", why: memory},
 		{name: "oom-watch-memory-threshold", why: memory},
-		{name: "rate-limit-interval", fits: []string{}, why: notifier},
 		{name: "receiverAddr", fits: []string{}, why: notifier},
 		{name: "snapshot-digest-algo", fits: []string{"sha256"}, why: sha256},
 	}
