@@ -332,6 +332,29 @@ func TestCommitOf(t *testing.T) {
 	}
 }
 
+// TestStates: what is not done is not said to be.
+func TestStates(t *testing.T) {
+	for name, tt := range map[string]struct{ reason, severity, of, want string }{
+		"Done":        {"all is applied", "info", "ReconciliationSucceeded", "success"},
+		"Failed":      {"an error is one whatever it says", "error", "Progressing", "failure"},
+		"Progressing": {"it is being applied", "info", "Progressing", "pending"},
+		"Began":       {"a Rollout began", "info", "RolloutBegan", "pending"},
+		"Wave":        {"some clusters have it", "info", "WavePassed", "pending"},
+		"Completed":   {"all clusters have it", "info", "RolloutCompleted", "success"},
+		"Waits":       {"children wait for their cluster", "info", "ChildrenNotReady", "pending"},
+		"Halted":      {"a Rollout halted", "error", "RolloutHalted", "failure"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := success()
+			m.Event.Severity, m.Event.Reason = tt.severity, tt.of
+			all, err := Build(settingsOf("github"), m)
+			if err != nil || !strings.Contains(string(all[0].Body), `"state":"`+tt.want+`"`) {
+				t.Errorf("%s: got %s, %v", tt.reason, all[0].Body, err)
+			}
+		})
+	}
+}
+
 func TestStatusOnly(t *testing.T) {
 	m := success()
 	m.StatusOnly = true

@@ -8,6 +8,7 @@ import (
 
 	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/alert"
 )
 
@@ -30,6 +31,17 @@ func StatusName(m *alert.Message, providerUID string) string {
 	return strings.ToLower(o.Kind) + "/" + o.Name + "/" + uid
 }
 
+// isUnderWay reports whether a reason that is no error says that a commit is not everywhere
+// yet: those of layers and Rollouts that go on, or wait, besides Flux's own.
+func isUnderWay(reason string) bool {
+	switch reason {
+	case progressing, v1alpha1.ReasonRolloutPending, v1alpha1.ReasonSuspended, v1alpha1.ReasonChildrenNotReady, v1alpha1.ReasonAwaitingApproval,
+		"Resumed", "RolloutBegan", "RolloutResumed", "WavePassed", "WaveApproved":
+		return true
+	}
+	return false
+}
+
 // status is what is said of a commit.
 type status struct{ commit, name, text, state string }
 
@@ -49,7 +61,7 @@ func statusOf(s *Settings, m *alert.Message, is states) (status, error) {
 	switch {
 	case isError(m):
 		out.state = is.failure
-	case m.Event.Reason == progressing:
+	case isUnderWay(m.Event.Reason):
 		out.state = is.pending
 	}
 	if counts := countsOf(m.Event.Metadata); counts != "" {
