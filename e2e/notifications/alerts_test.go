@@ -186,7 +186,7 @@ func indent(text string) string {
 // breaks makes a Kustomization that fails, with its name in the event.
 func breaks(t *testing.T, r *scenario.Row, name string) {
 	t.Helper()
-	r.Kustomization(t, name, "path: ./missing-"+name)
+	r.Kustomization(t, name, "sourceRef: {kind: GitRepository, name: missing-"+name+"}")
 }
 
 // told waits until an event about an object has a reason.

@@ -58,11 +58,9 @@ type tellers struct {
 	// namespace has the Alerts that are served; empty is all.
 	namespace            string
 	noCrossNamespaceRefs bool
-	// served reports whether this process serves Alerts and Providers now.
-	served   func() bool
-	registry prometheus.Registerer
-	now      func() time.Time
-	random   func() float64
+	registry             prometheus.Registerer
+	now                  func() time.Time
+	random               func() float64
 }
 
 // build makes what sends events to Providers, which the manager runs.
@@ -74,7 +72,7 @@ func (a *alerts) build(t tellers) (*dispatch.Dispatcher, error) {
 	//lint:ignore SA1019 flux events reads the old events API
 	recorder := t.mgr.GetEventRecorderFor("notification-controller")
 	d, err := dispatch.New(dispatch.Options{
-		Client: t.mgr.GetClient(), Served: t.served, Namespace: t.namespace, NoCrossNamespaceRefs: t.noCrossNamespaceRefs,
+		Client: t.mgr.GetClient(), Namespace: t.namespace, NoCrossNamespaceRefs: t.noCrossNamespaceRefs,
 		RateLimit: a.rateLimit, Instance: host, Events: recorder, Workers: t.workers,
 		Senders:  &dispatch.Senders{Reader: t.mgr.GetAPIReader(), Addresses: a.addresses, GitHubApp: githubApp(t.logins)},
 		Registry: t.registry, Now: t.now, Rand: t.random, Log: t.mgr.GetLogger().WithName("notifications"),

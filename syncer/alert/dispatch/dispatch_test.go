@@ -721,16 +721,6 @@ func TestCommitStatusExpr(t *testing.T) {
 	}
 }
 
-// TestNotServed: who does not serve Alerts keeps nothing.
-func TestNotServed(t *testing.T) {
-	b := newBench(t)
-	b.o.Served = func() bool { return false }
-	b.Take(event("web", "it failed"), nil)
-	if n := len(b.inbox.take()); n > 0 {
-		t.Errorf("%d events are kept", n)
-	}
-}
-
 // TestNamespace: only Alerts of one namespace are served where the agent has no other.
 func TestNamespace(t *testing.T) {
 	in := newInbound(t, nil)

@@ -35,9 +35,6 @@ const farewell = 3 * time.Second
 type Options struct {
 	// Client reads Alerts and Providers from a cache.
 	Client client.Reader
-	// Served reports whether this process serves Alerts and Providers now. Events that come
-	// while it does not are for somebody else. nil is always.
-	Served func() bool
 	// Namespace has the Alerts that are served; empty is all.
 	Namespace            string
 	NoCrossNamespaceRefs bool
@@ -113,9 +110,6 @@ type inbox struct {
 // Take takes an event about an object with labels. It never waits: when too many wait, the
 // oldest are dropped and counted.
 func (d *Dispatcher) Take(event eventv1.Event, labels map[string]string) {
-	if d.o.Served != nil && !d.o.Served() {
-		return
-	}
 	event.ReportingInstance = d.o.Instance
 	over := d.inbox.add(alert.Event{Event: event, Labels: labels})
 	d.metrics.add("unknown", resultDropped, over)
