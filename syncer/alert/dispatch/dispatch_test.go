@@ -547,6 +547,11 @@ func TestTells(t *testing.T) {
 			p:      provider("to", "generic", in.URL, func(s *notificationv1beta3.ProviderSpec) { s.SecretRef = &meta.LocalObjectReference{Name: "gone"} }),
 			want:   []string{"Warning InvalidProvider cannot send notifications: Secret gone of spec.secretRef does not exist"}, kind: "generic", result: resultFailed,
 		},
+		"WrongHeaders": {
+			reason: "what no header may have is not sent",
+			p:      provider("to", "generic", in.URL, func(s *notificationv1beta3.ProviderSpec) { s.SecretRef = &meta.LocalObjectReference{Name: "headers"} }),
+			want:   []string{"Warning InvalidProvider cannot send notifications: headers, token"}, kind: "generic", result: resultFailed,
+		},
 		"ServiceAccount": {
 			reason: "identities of clouds are not served",
 			p:      provider("to", "generic", in.URL, func(s *notificationv1beta3.ProviderSpec) { s.ServiceAccountName = "a" }),
@@ -558,7 +563,7 @@ func TestTells(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, tt.p, alertFor("to", tt.alert))
+			b := newBench(t, tt.p, alertFor("to", tt.alert), secret("headers", map[string]string{"headers": "X-A: \"x\\nY: z\""}))
 			stop := b.run(t)
 			b.Take(event("web", "one"), nil)
 			b.Take(event("web", "two"), nil)

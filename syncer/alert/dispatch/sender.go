@@ -16,6 +16,7 @@ import (
 	"time"
 
 	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
+	"golang.org/x/net/http/httpguts"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -264,6 +265,11 @@ func (l *line) do(ctx context.Context, r *payload.Request) error {
 	request, err := http.NewRequestWithContext(ctx, r.Method, r.URL, bytes.NewReader(r.Body))
 	if err != nil {
 		return invalid("the address cannot be requested: correct spec.address")
+	}
+	for name, values := range r.Header {
+		if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(strings.Join(values, "")) {
+			return invalid("headers, token, username or password of the Secret have what no header of HTTP may have: correct the Secret")
+		}
 	}
 	request.Header = r.Header
 	if request.Header.Get("User-Agent") == "" {
