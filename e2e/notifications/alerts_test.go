@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/e2e/scenario"
+	"github.com/cascade-gitops/cascade/e2e/stage"
 )
 
 // TestAlerts: what Flux says of Alerts and Providers, field by field, and what a fleet and
@@ -52,6 +53,7 @@ func TestAlerts(t *testing.T) {
 			{"NothingIsWritten", (*alerts).nothingIsWritten},
 			{"HangingDelaysNothing", (*alerts).hangingDelaysNothing},
 			{"OneCause", (*alerts).oneCause},
+			{"FluxCLI", (*alerts).fluxCLI},
 		} {
 			t.Run(r.name, func(t *testing.T) {
 				t.Parallel()
@@ -619,6 +621,51 @@ func (s *alerts) oneCause(t *testing.T) {
 	if all := chat.all(); len(all) != 1 {
 		t.Errorf("%d messages, want one", len(all))
 	}
+}
+
+// fluxCLI: what Flux's command line makes, shows, suspends and deletes is served.
+func (s *alerts) fluxCLI(t *testing.T) {
+	r, in := s.row(t), newInbound(t, nil)
+	for _, step := range []struct {
+		args string
+		want []string
+	}{
+		{"create alert-provider to --type generic --address " + in.URL, []string{"Provider to is ready"}},
+		{"create alert to --provider-ref to --event-severity info --event-source Kustomization/*", []string{"Alert to is ready"}},
+		{"get alert-providers", []string{"NAME\tAGE", "to  \t"}},
+		{"get alerts", []string{"to  \tFalse"}},
+		{"suspend alert to", []string{"alert suspended"}},
+		{"get alerts", []string{"to  \tTrue"}},
+		{"resume alert to", []string{"alert resumed"}},
+		{"suspend alert-provider to", []string{"alert-provider suspended"}},
+		{"resume alert-provider to", []string{"alert-provider resumed"}},
+		{"export alert to", []string{"kind: Alert", "eventSeverity: info", "name: '*'"}},
+		{"export alert-provider to", []string{"kind: Provider", "type: generic"}},
+	} {
+		out := s.flux(t, r, step.args)
+		for _, want := range step.want {
+			if !strings.Contains(out, want) {
+				t.Errorf("flux %s has no %q:\n%s", step.args, want, out)
+			}
+		}
+	}
+	breaks(t, r, "one")
+	in.gets(t, "missing-one")
+	s.flux(t, r, "delete alert to --silent")
+	s.flux(t, r, "delete alert-provider to --silent")
+	for _, kind := range []string{"Alert", "Provider"} {
+		r.Gone(t, stage.Object("notification.toolkit.fluxcd.io/v1beta3", kind), "to")
+	}
+}
+
+// flux runs Flux's command line in the row's namespace.
+func (s *alerts) flux(t *testing.T, r *scenario.Row, args string) string {
+	t.Helper()
+	out, err := s.Run(t.Context(), "flux", append(strings.Fields(args), "-n", r.Namespace, "--kubeconfig", s.MoM.Kubeconfig(), "--timeout", "1m")...)
+	if err != nil {
+		t.Fatalf("flux %s: %v\n%s", args, err, out)
+	}
+	return string(out)
 }
 
 // lockdown: with --no-cross-namespace-refs nothing of another namespace is told.
