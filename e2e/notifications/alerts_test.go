@@ -11,11 +11,12 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
 
-	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -73,6 +74,13 @@ type alerts struct{ *scenario.Tier }
 // row is a namespace with a repository, whose directory app has a ConfigMap.
 func (s *alerts) row(t *testing.T) *scenario.Row {
 	return s.Row(t, map[string]string{"app/a.yaml": scenario.ConfigMapWith("a", "", "{k: one}")})
+}
+
+// event is what a program gets of one.
+type event struct {
+	InvolvedObject struct{ Name string }
+	Reason         string
+	Metadata       map[string]string
 }
 
 // request is what a Provider got.
@@ -239,7 +247,7 @@ func (s *alerts) eventSources(t *testing.T) {
 	scenario.Eventually(t, scenario.Converge, "each Alert tells of its objects", func(context.Context) error {
 		got := map[string]map[string]bool{}
 		for _, q := range in.all() {
-			var e eventv1.Event
+			var e event
 			if err := json.Unmarshal([]byte(q.body), &e); err != nil {
 				t.Fatal(err)
 			}
@@ -302,7 +310,7 @@ func (s *alerts) eventMetadata(t *testing.T) {
 	r.Kustomization(t, "app", "")
 	r.Ready(t, "app")
 	got := in.gets(t, "ReconciliationSucceeded")
-	var e eventv1.Event
+	var e event
 	if err := json.Unmarshal([]byte(got.body), &e); err != nil {
 		t.Fatal(err)
 	}
@@ -604,7 +612,7 @@ func (s *alerts) oneCause(t *testing.T) {
 	scenario.Eventually(t, scenario.Converge, "the program gets each", func(context.Context) error {
 		names := map[string]bool{}
 		for _, q := range program.all() {
-			var e eventv1.Event
+			var e event
 			if err := json.Unmarshal([]byte(q.body), &e); err != nil {
 				t.Fatal(err)
 			}
@@ -661,7 +669,14 @@ func (s *alerts) fluxCLI(t *testing.T) {
 // flux runs Flux's command line in the row's namespace.
 func (s *alerts) flux(t *testing.T, r *scenario.Row, args string) string {
 	t.Helper()
-	out, err := s.Run(t.Context(), "flux", append(strings.Fields(args), "-n", r.Namespace, "--kubeconfig", s.MoM.Kubeconfig(), "--timeout", "1m")...)
+	program, err := s.Program("flux")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), program, append(strings.Fields(args), "-n", r.Namespace, "--kubeconfig", s.MoM.Kubeconfig(), "--timeout", "1m")...)
+	home := t.TempDir()
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home, "NO_COLOR=1", "TERM=dumb", "NO_PROXY=127.0.0.1,localhost"}
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("flux %s: %v\n%s", args, err, out)
 	}
