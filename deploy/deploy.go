@@ -15,7 +15,6 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
-	"strings"
 
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -47,7 +46,7 @@ func CRDs() ([]*unstructured.Unstructured, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cannot label CRD %s: %w", u.GetName(), err)
 		}
-		if !strings.HasSuffix(group, ".toolkit.fluxcd.io") {
+		if !v1alpha1.IsFluxGroup(group) {
 			continue
 		}
 		labels := u.GetLabels()

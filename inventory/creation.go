@@ -425,7 +425,7 @@ func Settles(owners []Owner, exists func(types.NamespacedName) bool) bool {
 			continue
 		}
 		for _, e := range o.Inventory {
-			if kinds[e.Kind] && strings.HasSuffix(e.Group, ".toolkit.fluxcd.io") && !known[e.ID()] {
+			if kinds[e.Kind] && v1alpha1.IsFluxGroup(e.Group) && !known[e.ID()] {
 				return false
 			}
 		}

@@ -426,7 +426,7 @@ func protected(e Entry, live Live, lowerTier bool) bool {
 	switch {
 	case ProtectedKind(e.Group, e.Kind), ofAgent(e), live.ClusterSecret, live.Credential != "", live.Guarded, len(live.Holds) > 0:
 		return true
-	case lowerTier && (strings.HasSuffix(e.Group, ".toolkit.fluxcd.io") || e.Group == v1alpha1.Group):
+	case lowerTier && (v1alpha1.IsFluxGroup(e.Group) || e.Group == v1alpha1.Group):
 		return true
 	}
 	return false

@@ -1,7 +1,15 @@
 package v1alpha1
 
+import "strings"
+
 // Group is the API group of our kinds.
 const Group = "cascade.dev"
+
+// IsFluxGroup reports whether an API group is one of Flux's, such as
+// kustomize.toolkit.fluxcd.io and source.extensions.fluxcd.io. Those of Flux's operator are not.
+func IsFluxGroup(group string) bool {
+	return strings.HasSuffix(group, ".toolkit.fluxcd.io") || strings.HasSuffix(group, ".extensions.fluxcd.io")
+}
 
 // AgentName is the name of the agent's objects, and what they have as their
 // app.kubernetes.io/name.

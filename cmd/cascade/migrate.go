@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/cmd/cascade/checkout"
 	"github.com/cascade-gitops/cascade/cmd/cascade/layout"
 	"github.com/cascade-gitops/cascade/cmd/cascade/login"
@@ -150,7 +151,7 @@ func (m *migrate) operator(ctx context.Context, c client.Client, facts migration
 	}
 	m.operated = &layout.Flux{Namespace: facts.Namespace}
 	for i := range crds.Items {
-		if strings.HasSuffix(crds.Items[i].Spec.Group, ".toolkit.fluxcd.io") {
+		if v1alpha1.IsFluxGroup(crds.Items[i].Spec.Group) {
 			m.operated.Definitions = append(m.operated.Definitions, crds.Items[i].Name)
 		}
 	}

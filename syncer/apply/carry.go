@@ -3,7 +3,6 @@ package apply
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -56,7 +55,7 @@ func (a *Applier) carries(ctx context.Context, e inventory.Entry, u *unstructure
 				}
 			}
 			objects++
-			lower := elsewhere && (strings.HasSuffix(c.Group, ".toolkit.fluxcd.io") || c.Group == v1alpha1.Group)
+			lower := elsewhere && (v1alpha1.IsFluxGroup(c.Group) || c.Group == v1alpha1.Group)
 			if inventory.ProtectedKind(c.Group, c.Kind) || lower {
 				holds = append(holds, c.String())
 			}

@@ -85,7 +85,7 @@ func Judge(d Candidate) Verdict {
 	carriesOthers := clusterapi.IsGroup(e.Group) || live.ClusterSecret ||
 		live.Credential != "" || live.Guarded || len(live.Holds) > 0 ||
 		e.Group == "" && e.Kind == "Namespace" && (!d.Ours || live.Exempt) ||
-		d.LowerTier && (strings.HasSuffix(e.Group, ".toolkit.fluxcd.io") || e.Group == v1alpha1.Group)
+		d.LowerTier && (v1alpha1.IsFluxGroup(e.Group) || e.Group == v1alpha1.Group)
 	switch {
 	case live.State == inventory.Unknown:
 		return Held

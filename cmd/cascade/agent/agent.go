@@ -132,13 +132,18 @@ func (o *options) run(ctx context.Context, p Program) error {
 	if err := render.DenyNetwork(); err != nil {
 		return err
 	}
-	flux, err := newFluxControllers(config, o.place.namespace, o.sharding.fluxLeases(), p.Now, logger)
+	flux, err := newFluxControllers(config, o.place.namespace, &o.sharding, p.Now, logger)
 	if err != nil {
 		return err
 	}
 	if err := flux.await(ctx, o.serving.healthAddr); err != nil {
 		return err
 	}
+	for _, l := range flux.left {
+		logger.Info("leaving a kind alone", "kind", l.kind, "reason", l.reason, "lease", l.lease)
+	}
+	o.sharding.leave(flux.left)
+	flux.leases = append(flux.leases, o.sharding.besideLeases()...)
 	reporter := &report.Reporter{
 		Namespace: o.place.namespace, Agent: p.Version, Now: p.Now, Reconciles: o.sharding.reconcilesObjects(p.Scheme()),
 	}

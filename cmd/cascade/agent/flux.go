@@ -38,8 +38,11 @@ type fluxControllers struct {
 	clients    kubernetes.Interface
 	namespaces []string
 	leases     []string
-	now        func() time.Time
-	log        logr.Logger
+	// left are the kinds that this process leaves alone; look finds out which.
+	left  []leftKind
+	kinds []string
+	now   func() time.Time
+	log   logr.Logger
 	// back is the lease of one that came back while this process worked.
 	back atomic.Pointer[string]
 	// cache has the metadata of Leases in the namespaces.
@@ -48,12 +51,12 @@ type fluxControllers struct {
 
 var _ manager.LeaderElectionRunnable = &fluxControllers{}
 
-func newFluxControllers(config *rest.Config, namespace string, leases []string, now func() time.Time, log logr.Logger) (*fluxControllers, error) {
+func newFluxControllers(config *rest.Config, namespace string, s *sharding, now func() time.Time, log logr.Logger) (*fluxControllers, error) {
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make client: %w", err)
 	}
-	return &fluxControllers{clients: clients, namespaces: fluxNamespaces(namespace), leases: leases, now: now, log: log}, nil
+	return &fluxControllers{clients: clients, namespaces: fluxNamespaces(namespace), leases: s.fluxLeases(), kinds: s.kinds, now: now, log: log}, nil
 }
 
 // fluxNamespaces are where Flux's controllers may be: Flux's own, and the agent's.
@@ -64,10 +67,11 @@ func fluxNamespaces(namespace string) []string {
 	return []string{namespace, fluxNamespace}
 }
 
-// await waits until none of them is at work. Meanwhile it serves the probes of a process
+// await waits until none of them is at work, and finds out which kinds are left to others.
+// Meanwhile it serves the probes of a process
 // that is alive and not ready at an address, lest the kubelet kill who waits.
 func (f *fluxControllers) await(ctx context.Context, probes string) error {
-	holder, err := f.holder(ctx)
+	holder, err := f.look(ctx)
 	if err == nil && holder == "" {
 		return nil
 	}
@@ -92,8 +96,18 @@ func (f *fluxControllers) await(ctx context.Context, probes string) error {
 			return ctx.Err()
 		case <-timer.C:
 		}
-		holder, err = f.holder(ctx)
+		holder, err = f.look(ctx)
 	}
+}
+
+// look is what a process has to know before it begins: who keeps it waiting, and if nobody
+// does, what it leaves alone.
+func (f *fluxControllers) look(ctx context.Context) (holder string, err error) {
+	if holder, err = f.holder(ctx); err != nil || holder != "" {
+		return holder, err
+	}
+	f.left, err = f.leave(ctx)
+	return "", err
 }
 
 // serveWaiting answers /healthz and refuses /readyz until stop is called. Of an address 0
@@ -122,15 +136,24 @@ func serveWaiting(ctx context.Context, address string) (stop func(), err error) 
 
 // holder names one of the leases that somebody holds now; empty if nobody holds any.
 func (f *fluxControllers) holder(ctx context.Context) (string, error) {
+	for _, name := range f.leases {
+		if held, err := f.heldNow(ctx, name); err != nil || held != "" {
+			return held, err
+		}
+	}
+	return "", nil
+}
+
+// heldNow is the lease of a name that somebody holds now, with its namespace; empty if nobody
+// does.
+func (f *fluxControllers) heldNow(ctx context.Context, name string) (string, error) {
 	for _, namespace := range f.namespaces {
-		for _, name := range f.leases {
-			found, err := f.lease(ctx, namespace, name)
-			if err != nil {
-				return "", err
-			}
-			if found != nil && lease.Held(found, f.now()) {
-				return namespace + "/" + name, nil
-			}
+		found, err := f.lease(ctx, namespace, name)
+		if err != nil {
+			return "", err
+		}
+		if found != nil && lease.Held(found, f.now()) {
+			return namespace + "/" + name, nil
 		}
 	}
 	return "", nil
@@ -192,10 +215,24 @@ func (f *fluxControllers) Start(ctx context.Context) error {
 		return fmt.Errorf("cannot watch the leases of Flux's controllers: %w", err)
 	}
 	defer func() { _ = informer.RemoveEventHandler(registration) }()
+	ticker := time.NewTicker(leftPoll)
+	defer ticker.Stop()
+	var free []leftKind
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-ticker.C:
+			now, err := f.free(ctx)
+			if err != nil {
+				f.log.Error(err, "cannot tell whether kinds are still left to others, trying again")
+				continue
+			}
+			if again := both(free, now); len(again) > 0 {
+				return fmt.Errorf("cannot take over %s in the middle of its work: this agent ends, and reconciles them when it is started again", kindsOf(again))
+			}
+			free = now
+			continue
 		case <-seen:
 		}
 		holder, err := f.holder(ctx)

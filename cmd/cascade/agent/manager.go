@@ -3,7 +3,6 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -35,7 +34,7 @@ func newManager(
 ) (ctrl.Manager, error) {
 	// What has a status that others may write is decoded object by object.
 	informers := informer.New(config, scheme, log, func(group string) bool {
-		return strings.HasSuffix(group, ".toolkit.fluxcd.io") || group == v1alpha1.Group
+		return v1alpha1.IsFluxGroup(group) || group == v1alpha1.Group
 	})
 	ofClusters, err := labels.NewRequirement(clusterapi.ClusterNameLabel, selection.Exists, nil)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
@@ -30,7 +31,11 @@ const layerKind = "Layer"
 
 // controllerKinds that a process may reconcile.
 func controllerKinds() []string {
-	return append(sourceKinds(), kustomizev1.KustomizationKind, helmv2.HelmReleaseKind, layerKind)
+	kinds := append(sourceKinds(), kustomizev1.KustomizationKind, helmv2.HelmReleaseKind, layerKind)
+	for _, b := range beside() {
+		kinds = append(kinds, b.kinds...)
+	}
+	return kinds
 }
 
 // sourceKinds that a process may fetch.
@@ -72,6 +77,9 @@ func (s *sharding) check() error {
 	case s.reconciles(sourcev1.HelmChartKind) != s.reconciles(sourcev1.HelmRepositoryKind):
 		return errors.New("cannot reconcile only one of HelmChart and HelmRepository: " +
 			"charts are found in indexes that this process reads; change --controllers")
+	case s.reconciles(notificationv1beta3.AlertKind) != s.reconciles(notificationv1beta3.ProviderKind):
+		return errors.New("cannot reconcile only one of Alert and Provider: " +
+			"who is told what an Alert selects, a Provider says; change --controllers")
 	case s.shards < 1 || s.shards > mostShards:
 		return fmt.Errorf("cannot use --shards %d: it must be from 1 to %d", s.shards, mostShards)
 	case s.shards > 1 && s.split():
@@ -165,4 +173,23 @@ func (s *sharding) fluxLeases() []string {
 		names = append(names, lease.HelmController)
 	}
 	return names
+}
+
+// besideLeases are those of the controllers of Flux that work beside an agent, of whose kinds
+// this process reconciles some.
+func (s *sharding) besideLeases() []string {
+	var names []string
+	for _, b := range beside() {
+		if slices.ContainsFunc(b.kinds, s.reconciles) {
+			names = append(names, b.lease)
+		}
+	}
+	return names
+}
+
+// leave takes kinds from those that are reconciled.
+func (s *sharding) leave(left []leftKind) {
+	s.kinds = slices.DeleteFunc(s.kinds, func(kind string) bool {
+		return slices.ContainsFunc(left, func(l leftKind) bool { return l.kind == kind })
+	})
 }

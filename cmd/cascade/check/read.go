@@ -123,7 +123,7 @@ func (r *Reader) definitions(ctx context.Context, f *Facts) error {
 
 func definitionOf(crd *apiextensionsv1.CustomResourceDefinition) Definition {
 	d := Definition{Name: crd.Name, Group: crd.Spec.Group, Stored: crd.Status.StoredVersions}
-	if strings.HasSuffix(crd.Spec.Group, ".toolkit.fluxcd.io") {
+	if v1alpha1.IsFluxGroup(crd.Spec.Group) {
 		d.Flux = crd.Labels["app.kubernetes.io/version"]
 	}
 	for _, v := range crd.Spec.Versions {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/ssa"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
@@ -36,7 +36,7 @@ func Steps(objects []*unstructured.Unstructured) (steps [][]*unstructured.Unstru
 		switch kind := u.GetKind(); {
 		case kind == "CustomResourceDefinition":
 			steps[0] = append(steps[0], u)
-		case strings.HasSuffix(group, ".toolkit.fluxcd.io") || group == "cascade.dev":
+		case v1alpha1.IsFluxGroup(group) || group == v1alpha1.Group:
 			synced = append(synced, u)
 		case kind == "Deployment" || kind == "PersistentVolumeClaim":
 			steps[2] = append(steps[2], u)

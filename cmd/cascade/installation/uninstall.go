@@ -165,7 +165,7 @@ func Release(ctx context.Context, c client.Client, dryRun, fluxGoesOn bool) ([]R
 		return nil, err
 	}
 	if fluxGoesOn {
-		kinds = slices.DeleteFunc(kinds, func(gvk schema.GroupVersionKind) bool { return strings.HasSuffix(gvk.Group, ".toolkit.fluxcd.io") })
+		kinds = slices.DeleteFunc(kinds, func(gvk schema.GroupVersionKind) bool { return v1alpha1.IsFluxGroup(gvk.Group) })
 	}
 	var all []Released
 	for _, gvk := range kinds {

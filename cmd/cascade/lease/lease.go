@@ -18,7 +18,16 @@ const (
 	HelmController      = "helm-controller-leader-election"
 )
 
-// OfFlux are all of them.
+// Leases of those controllers of Flux that an agent may leave at their work: it does it where
+// they do not run.
+const (
+	NotificationController    = "notification-controller-leader-election"
+	ImageReflectorController  = "image-reflector-controller-leader-election"
+	ImageAutomationController = "image-automation-controller-leader-election"
+	SourceWatcher             = "source-watcher-leader-election"
+)
+
+// OfFlux are those that keep an agent waiting.
 func OfFlux() []string { return []string{SourceController, KustomizeController, HelmController} }
 
 // Held reports whether somebody holds a Lease now.
