@@ -159,7 +159,7 @@ func (r *Layers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		return ctrl.Result{}, client.IgnoreNotFound(fmt.Errorf("cannot write status of Layer %s: %w", req.NamespacedName, err))
 	}
 	r.numbers.wrote(req.NamespacedName, r.Now())
-	recordAll(r.Events, layer, layerTransitions(before, layer))
+	recordAll(r.Events, layer, layerMetadata(layer), layerTransitions(before, layer))
 	for _, child := range granted {
 		r.Wake(child)
 	}

@@ -164,7 +164,10 @@ func waveName(run *v1alpha1.RolloutRun) string {
 // reason that the conditions have.
 func (r *Rollouts) tell(before, after *v1alpha1.Rollout) {
 	was, is := before.Status.Run, after.Status.Run
-	event := func(kind, reason, format string, args ...any) { r.Events.Eventf(after, kind, reason, format, args...) }
+	metadata := rolloutMetadata(after)
+	event := func(kind, reason, format string, args ...any) {
+		r.Events.AnnotatedEventf(after, metadata, kind, reason, format, args...)
+	}
 	for _, kind := range []string{v1alpha1.UpstreamCondition, v1alpha1.PublishedCondition, v1alpha1.ApprovalTagsCondition} {
 		old, now := meta.FindStatusCondition(before.Status.Conditions, kind), meta.FindStatusCondition(after.Status.Conditions, kind)
 		if now != nil && now.Status == metav1.ConditionFalse && (old == nil || old.Status != now.Status || old.Reason != now.Reason) {

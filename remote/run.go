@@ -63,7 +63,7 @@ func (r *run) writeStatus(ctx context.Context) error {
 	}
 	r.child.ResourceVersion = after.ResourceVersion
 	r.notes.written = after.ResourceVersion
-	recordAll(r.Events, r.child, childTransitions(r.recorded, r.child))
+	recordAll(r.Events, r.child, nil, childTransitions(r.recorded, r.child))
 	r.recorded = r.child.DeepCopy()
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -154,9 +155,38 @@ func layerTransitions(before, after *v1alpha1.Layer) []transition {
 	return all
 }
 
-// recordAll writes events of an object.
-func recordAll(events record.EventRecorder, o runtime.Object, all []transition) {
+// recordAll writes events of an object, with metadata.
+func recordAll(events record.EventRecorder, o runtime.Object, metadata map[string]string, all []transition) {
 	for _, t := range all {
-		events.Event(o, t.kind, t.reason, short(t.message))
+		events.AnnotatedEventf(o, metadata, t.kind, t.reason, "%s", short(t.message))
+	}
+}
+
+// layerMetadata says which revision an event of a layer is about, and how far it is: what a
+// commit status tells.
+func layerMetadata(layer *v1alpha1.Layer) map[string]string {
+	n := layer.Status.Children
+	return metadataOf(layer.Status.Revision, "children", n.Total, n.Current, n.Failed+n.Unreachable)
+}
+
+// rolloutMetadata is layerMetadata for a run of a Rollout.
+func rolloutMetadata(o *v1alpha1.Rollout) map[string]string {
+	revision := ""
+	if run := o.Status.Run; run != nil {
+		revision = run.Revision
+	}
+	n := o.Status.Clusters
+	return metadataOf(revision, "clusters", n.Total, n.Updated, n.Failed)
+}
+
+func metadataOf(revision, what string, total, current, failed int32) map[string]string {
+	if revision == "" {
+		return nil
+	}
+	return map[string]string{
+		v1alpha1.Group + "/" + eventv1.MetaRevisionKey: revision,
+		v1alpha1.Group + "/" + what:                    fmt.Sprint(total),
+		v1alpha1.Group + "/current":                    fmt.Sprint(current),
+		v1alpha1.Group + "/failed":                     fmt.Sprint(failed),
 	}
 }

@@ -86,6 +86,30 @@ func TestChildTransitions(t *testing.T) {
 	}
 }
 
+// TestEventMetadata: events of layers and Rollouts say which revision they are about, and
+// on how many clusters it is.
+func TestEventMetadata(t *testing.T) {
+	layer, o := &v1alpha1.Layer{}, &v1alpha1.Rollout{}
+	if got := layerMetadata(layer); got != nil {
+		t.Errorf("a layer without a revision has %v", got)
+	}
+	if got := rolloutMetadata(o); got != nil {
+		t.Errorf("a Rollout without a run has %v", got)
+	}
+	layer.Status.Revision = "main@sha1:1"
+	layer.Status.Children = v1alpha1.ChildCounts{Total: 12, Current: 7, Failed: 1, Unreachable: 2}
+	o.Status.Run = &v1alpha1.RolloutRun{RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:2"}}
+	o.Status.Clusters = v1alpha1.RolloutCounts{Total: 9, Updated: 4, Failed: 1}
+	for what, tc := range map[string]struct{ got, want map[string]string }{
+		"layer":   {layerMetadata(layer), map[string]string{"cascade.dev/revision": "main@sha1:1", "cascade.dev/children": "12", "cascade.dev/current": "7", "cascade.dev/failed": "3"}},
+		"Rollout": {rolloutMetadata(o), map[string]string{"cascade.dev/revision": "main@sha1:2", "cascade.dev/clusters": "9", "cascade.dev/current": "4", "cascade.dev/failed": "1"}},
+	} {
+		if diff := cmp.Diff(tc.want, tc.got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+}
+
 func TestLayerTransitions(t *testing.T) {
 	layer := func(status metav1.ConditionStatus, reason string, more ...func(*v1alpha1.Layer)) *v1alpha1.Layer {
 		l := &v1alpha1.Layer{}

@@ -965,6 +965,89 @@ func promotion() Section {
 	}
 }
 
+func notification() Section {
+	const trial = "; a message is tried five times"
+	return Section{
+		Title: "Provider, Alert",
+		Kinds: []string{"Provider", "Alert"},
+		Intro: "These kinds have no status: events of theirs tell what is wrong with them, once, and when it is well again. `cascade_notifications_total` counts\nmessages. [notifications.md](notifications.md) is about both.",
+		Entries: []Entry{
+			{
+				Reasons: []string{"UnsupportedProvider"},
+				Means:   "the agent does not serve the type of the Provider",
+				Next:    "run Flux's notification-controller for it: leave `Alert` and `Provider` out of `--controllers`, and name it in `--events-addr`",
+			},
+			{
+				Reasons: []string{"InvalidProvider"},
+				Means:   "the Provider or its Secret lacks something, or has it wrong, as the message says",
+				Next:    "correct the Provider, or its Secret",
+			},
+			{
+				Reasons: []string{"AddressRefused"},
+				Note:    " (an event)",
+				Means:   "the address is link-local, a metadata service, or in a network of `--deny-provider-addresses`",
+				Next:    "name another address",
+			},
+			{
+				Reasons: []string{"RedirectRefused"},
+				Note:    " (an event)",
+				Means:   "the server sends messages elsewhere; nothing is sent there, since a token is for one address",
+				Next:    "name the address where the redirects end",
+			},
+			{
+				Reasons: []string{"CertificateRefused"},
+				Means:   "the server does not prove who it is, or does not take the certificate of `spec.certSecretRef`",
+				Next:    "name a Secret with the right `ca.crt`, or correct the server's certificate",
+			},
+			{
+				Reasons: []string{"ProviderTimeout"},
+				Means:   "the server does not answer within `spec.timeout`" + trial,
+				Next:    "see whether it works; or a longer `spec.timeout`, of two minutes at most",
+			},
+			{
+				Reasons: []string{"ProviderUnreachable"},
+				Means:   "no connection can be made, or what answers speaks no HTTP" + trial,
+				Next:    "check the address, `spec.proxySecretRef`, and what the network of the agent lets pass",
+			},
+			{
+				Reasons: []string{"ProviderFailing"},
+				Means:   "the server answers that it fails, or has too much to do" + trial,
+				Next:    "look at the server; tell less by `spec.eventSeverity` of Alerts",
+			},
+			{
+				Reasons: []string{"ProviderRefused"},
+				Means:   "the server refuses the message; the code of its answer is in the event",
+				Next:    "check the token, the address, `spec.channel` and `spec.type`",
+			},
+			{
+				Reasons: []string{"NotificationsDropped"},
+				Means:   "more messages wait for the Provider than may; the oldest are dropped",
+				Next:    "see why the server is slow, or tell less",
+			},
+			{
+				Reasons: []string{"ProviderRecovered"},
+				Means:   "messages arrive again",
+				Next:    "nothing",
+			},
+			{
+				Reasons: []string{"ProviderNotFound"},
+				Means:   "the Provider that the Alert names does not exist in its namespace",
+				Next:    "create it, or correct `spec.providerRef`",
+			},
+			{
+				Reasons: []string{"InvalidAlert"},
+				Means:   "an expression of `spec.inclusionList` or `spec.exclusionList` is none, or too large: it includes or excludes nothing",
+				Next:    "correct the expression",
+			},
+			{
+				Reasons: []string{"MetadataConflict"},
+				Means:   "the Alert, the object and its controller set the same key of metadata: the controller's counts, then the Alert's",
+				Next:    "another key in `spec.eventMetadata`, or in the annotation of the object",
+			},
+		},
+	}
+}
+
 const intro = "# Reasons, and what to do\n\nThe reason of a condition is stable; alerts may match on it. The message names the\nobject and the cause."
 
 const forPrograms = "Messages are for people, and their words change. What is held until a person decides is data. A Child has it in\n`status.layers[].held`. A Kustomization or HelmRelease has it in the annotation `cascade.dev/held`, JSON with the `apiVersion` that it\nis written in:\n\n| field | is |\n|---|---|\n| `prune.hash` | the hash that `cascade approve prune --hash` takes; absent if there is nothing to approve |\n| `prune.deletes` | how many objects an approval would delete |\n| `prune.protected` | how many objects wait for their confirmation in Git |\n| `prune.holding` | how many Layers are being deleted and hold the removal from their children: `cascade approve removal` |\n| `create.clusters` | the Clusters to decide about, as `namespace/name`, 200 at most |\n| `handOver.hash`, `handOver.since` | which objects are kept for another owner, and since when; there with the condition `HandOverPending` |\n| `create.elsewhere` | whether the decision is made in the cluster that is applied to, with `cascade approve create --pushed` |\n\nWhere the condition `PruneBlocked` or `CreateHeld` is there and the annotation is not, an older agent wrote the status: take what is\nheld for unknown, not for nothing ([decision 017](decisions/017-typed-holds.md))."

@@ -1,5 +1,5 @@
 // Package events records what happens to objects, as Flux's controllers do: as
-// Kubernetes Events, and as posts to notification-controller.
+// Kubernetes Events, as posts to notification-controller, and to a Sink in this process.
 //
 // Invariants: recording never waits for anything; posts go out one after the
 // other, apart from who records them, and at most so many wait.
@@ -53,8 +53,13 @@ const (
 	postFarewell = 2 * time.Second
 )
 
+// Sink takes events in this process, with the labels of their objects. It never waits.
+type Sink interface {
+	Take(event eventv1.Event, labels map[string]string)
+}
+
 // Recorder records what happens to objects, as Flux's controllers do: as
-// Kubernetes Events, and by Posts. Recording never waits for anything. It is a
+// Kubernetes Events, by Posts, and to a Sink. Recording never waits for anything. It is a
 // record.EventRecorder, safe for concurrent use.
 type Recorder struct {
 	// Recorder of Kubernetes Events, for the same controller name.
@@ -63,8 +68,10 @@ type Recorder struct {
 	// source-controller, kustomize-controller.
 	Controller string
 	Scheme     *runtime.Scheme
-	// Posts may be nil.
+	// Posts and Sink may be nil.
 	Posts *Posts
+	Sink  Sink
+	Log   logr.Logger
 	Now   func() time.Time
 }
 
@@ -87,7 +94,9 @@ func (e *Recorder) Eventf(object runtime.Object, kind, reason, format string, ar
 func (e *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string]string, kind, reason, format string, args ...any) {
 	message := fmt.Sprintf(format, args...)
 	metadata := maps.Clone(annotations)
+	var labels map[string]string
 	if o, ok := object.(metav1.Object); ok {
+		labels = o.GetLabels()
 		for k, v := range o.GetAnnotations() {
 			if strings.HasPrefix(k, eventv1.Group+"/") {
 				if metadata == nil {
@@ -105,7 +114,7 @@ func (e *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string
 		severity, kubernetesKind = eventv1.EventSeverityTrace, corev1.EventTypeNormal
 	}
 	e.Recorder.AnnotatedEventf(object, metadata, kubernetesKind, reason, "%s", cutMessage(message, mostEventMessage))
-	if e.Posts == nil || severity == eventv1.EventSeverityTrace {
+	if e.Posts == nil && e.Sink == nil || severity == eventv1.EventSeverityTrace {
 		return
 	}
 	ref, err := objectreference.GetReference(e.Scheme, object)
@@ -113,13 +122,20 @@ func (e *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string
 		err = errors.New("it has no kind, name or namespace")
 	}
 	if err != nil {
-		e.Posts.log.Error(err, "cannot post event: it is about an unknown object", "reason", reason)
+		e.Log.Error(err, "cannot tell of event: it is about an unknown object", "reason", reason)
 		return
 	}
-	e.Posts.add(eventv1.Event{
+	event := eventv1.Event{
 		InvolvedObject: *ref, Severity: severity, Timestamp: metav1.NewTime(e.Now()),
 		Message: cutMessage(message, mostPostMessage), Reason: reason, Metadata: metadata, ReportingController: e.Controller,
-	})
+	}
+	if e.Posts != nil {
+		e.Posts.add(event)
+	}
+	if e.Sink != nil {
+		// The object is its caller's, and may change when this returns.
+		e.Sink.Take(event, maps.Clone(labels))
+	}
 }
 
 // cutMessage shortens text to at most so many bytes, at a character.

@@ -136,6 +136,38 @@ func TestEventsWithoutPosts(t *testing.T) {
 	}
 }
 
+// taken is a Sink that keeps events, with the label team of their objects.
+type taken []string
+
+func (t *taken) Take(event eventv1.Event, labels map[string]string) {
+	*t = append(*t, event.Severity+" "+event.InvolvedObject.Name+" "+event.Reason+" "+event.Metadata["event.toolkit.fluxcd.io/env"]+" of "+labels["team"])
+}
+
+// TestSink: a Sink gets what Posts get, with or without them.
+func TestSink(t *testing.T) {
+	for name, posts := range map[string]bool{"Alone": false, "BesidePosts": true} {
+		t.Run(name, func(t *testing.T) {
+			e, _ := newEvents(t, "http://127.0.0.1:1")
+			if !posts {
+				e.Posts = nil
+			}
+			sink := &taken{}
+			e.Sink = sink
+			shop := shopKustomization()
+			shop.Labels = map[string]string{"team": "a"}
+			e.Event(shop, corev1.EventTypeWarning, "BuildFailed", "x")
+			e.Event(shop, eventv1.EventTypeTrace, "ArtifactUpToDate", "x")
+			e.Event(&kustomizev1.Kustomization{}, corev1.EventTypeWarning, "BuildFailed", "of nobody")
+			if want := "[error shop BuildFailed production of a]"; fmt.Sprint(*sink) != want {
+				t.Errorf("got %v, want %s", *sink, want)
+			}
+			if posts && len(e.Posts.waiting) != 1 {
+				t.Errorf("%d posts wait", len(e.Posts.waiting))
+			}
+		})
+	}
+}
+
 func TestPostsRetry(t *testing.T) {
 	for name, tt := range map[string]struct {
 		reason string

@@ -1,6 +1,6 @@
 // Package expression evaluates the CEL expressions of tenants over objects of
-// tenants: spec.healthCheckExprs, readyExpr of spec.dependsOn, and the filters and
-// validations of Receivers.
+// tenants: spec.healthCheckExprs, readyExpr of spec.dependsOn, spec.commitStatusExpr of
+// Providers, and the filters and validations of Receivers.
 //
 // An expression can double a string with each call, and CEL looks at its deadline
 // between calls only. So expressions are compiled here, which CEL bounds by the
@@ -46,7 +46,7 @@ const (
 
 // Tasks are what a worker has to be able to do for this package.
 func Tasks() worker.Tasks {
-	return worker.Tasks{statusTask: evaluateStatus, boolTask: evaluateBool, filterTask: evaluateFilter, claimsTask: evaluateClaims}
+	return worker.Tasks{statusTask: evaluateStatus, boolTask: evaluateBool, textTask: evaluateText, filterTask: evaluateFilter, claimsTask: evaluateClaims}
 }
 
 // Compile compiles an expression over structures of the given names, which are

@@ -78,7 +78,6 @@ func notFollowed() []*fluxFlag {
 		{name: "oom-watch-interval", why: memory},
 		{name: "oom-watch-max-memory-path", why: memory},
 		{name: "oom-watch-memory-threshold", why: memory},
-		{name: "rate-limit-interval", fits: []string{}, why: notifier},
 		{name: "reconciliation-timeout", why: "a reconcile of an ArtifactGenerator ends after 5 minutes, and what it may cost is counted"},
 		{name: "snapshot-digest-algo", fits: []string{"sha256"}, why: sha256},
 		{name: "storage-compression-threshold", why: tags},

@@ -21,6 +21,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/endpoint"
 	"github.com/cascade-gitops/cascade/remote/hint"
 	"github.com/cascade-gitops/cascade/remote/tenure"
+	"github.com/cascade-gitops/cascade/syncer/alert/dispatch"
 	"github.com/cascade-gitops/cascade/syncer/chart"
 	"github.com/cascade-gitops/cascade/syncer/events"
 	"github.com/cascade-gitops/cascade/syncer/metrics"
@@ -94,6 +95,9 @@ func registered(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	if _, err := events.NewPosts("http://example.com", "", http.DefaultClient, d, logr.Discard()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dispatch.New(dispatch.Options{Registry: d}); err != nil {
 		t.Fatal(err)
 	}
 	slices.Sort(d.rows)

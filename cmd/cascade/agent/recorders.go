@@ -23,7 +23,8 @@ func (r *recorders) bind(f *pflag.FlagSet) {
 func (*recorders) check() error { return nil }
 
 // build returns what events are recorded with, by the name of a controller of Flux.
-func (r *recorders) build(mgr ctrl.Manager, now func() time.Time) (func(controller string) record.EventRecorder, error) {
+// They go to a sink as well, if there is one.
+func (r *recorders) build(mgr ctrl.Manager, sink events.Sink, now func() time.Time) (func(controller string) record.EventRecorder, error) {
 	var posts *events.Posts
 	if r.addr != "" {
 		host, err := os.Hostname()
@@ -40,6 +41,8 @@ func (r *recorders) build(mgr ctrl.Manager, now func() time.Time) (func(controll
 	return func(controller string) record.EventRecorder {
 		//lint:ignore SA1019 flux events reads the old events API
 		recorder := mgr.GetEventRecorderFor(controller)
-		return &events.Recorder{Recorder: recorder, Controller: controller, Scheme: mgr.GetScheme(), Posts: posts, Now: now}
+		return &events.Recorder{
+			Recorder: recorder, Controller: controller, Scheme: mgr.GetScheme(), Posts: posts, Sink: sink, Log: mgr.GetLogger(), Now: now,
+		}
 	}, nil
 }

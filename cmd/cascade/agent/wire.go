@@ -16,6 +16,7 @@ import (
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
+	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
 	"github.com/fluxcd/pkg/auth"
 	tokencache "github.com/fluxcd/pkg/cache"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -44,6 +45,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/clusters"
 	"github.com/cascade-gitops/cascade/syncer/decrypt"
 	"github.com/cascade-gitops/cascade/syncer/depend"
+	"github.com/cascade-gitops/cascade/syncer/events"
 	"github.com/cascade-gitops/cascade/syncer/fetch"
 	"github.com/cascade-gitops/cascade/syncer/find"
 	"github.com/cascade-gitops/cascade/syncer/firstsync"
@@ -193,13 +195,17 @@ func (w *wiring) share() error {
 			return err
 		}
 	}
-	if w.events, err = o.recorders.build(mgr, now); err != nil {
+	if w.workers, err = o.workers.build(mgr, ctrlmetrics.Registry); err != nil {
+		return err
+	}
+	sink, err := w.notifications()
+	if err != nil {
+		return fmt.Errorf("cannot set up notifications: %w", err)
+	}
+	if w.events, err = o.recorders.build(mgr, sink, now); err != nil {
 		return err
 	}
 	if w.tokens, err = o.tokens.build(ctrlmetrics.Registry); err != nil {
-		return err
-	}
-	if w.workers, err = o.workers.build(mgr, ctrlmetrics.Registry); err != nil {
 		return err
 	}
 	w.targets = o.targets.build(w.local, w.tokens, mgr.GetScheme(), now)
@@ -223,6 +229,31 @@ func (w *wiring) share() error {
 	}
 	w.firstSync, err = o.firstSync.build(mgr, o.place.namespace, w.clusters, o.sharding.of(kustomizev1.KustomizationKind, helmv2.HelmReleaseKind), w.program.Now)
 	return err
+}
+
+// notifications makes what tells Providers of events; nil if this process does not serve
+// Alerts.
+func (w *wiring) notifications() (events.Sink, error) {
+	o := w.options
+	if !o.sharding.reconciles(notificationv1beta3.AlertKind) {
+		return nil, nil
+	}
+	logins, err := o.tokens.logins(w.program.Now)
+	if err != nil {
+		return nil, err
+	}
+	namespace := ""
+	if !o.sharding.allNamespaces {
+		namespace = o.place.namespace
+	}
+	d, err := o.alerts.build(tellers{
+		mgr: w.mgr, logins: logins, workers: w.workers, namespace: namespace, noCrossNamespaceRefs: o.references.noCrossNamespace,
+		registry: ctrlmetrics.Registry, now: w.program.Now, random: w.program.Rand,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
 }
 
 // sources sets up the controllers of the kinds of sources that are fetched.

@@ -1,0 +1,747 @@
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
+	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/go-logr/logr/funcr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/cascade-gitops/cascade/syncer/alert"
+	"github.com/cascade-gitops/cascade/syncer/answer"
+)
+
+// bench is a dispatcher with what it reads and writes.
+type bench struct {
+	*Dispatcher
+	client   client.Client
+	events   *record.FakeRecorder
+	registry *prometheus.Registry
+	log      *safe
+}
+
+type safe struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (s *safe) add(text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.WriteString(text + "\n")
+}
+
+func (s *safe) text() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.String()
+}
+
+func newBench(t *testing.T, objects ...client.Object) *bench {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{notificationv1beta3.AddToScheme, corev1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := &bench{
+		client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(),
+		events: record.NewFakeRecorder(5000), registry: prometheus.NewRegistry(), log: &safe{},
+	}
+	var err error
+	b.Dispatcher, err = New(Options{
+		Client: b.client, RateLimit: 5 * time.Minute, Instance: "agent-1", Events: b.events, Workers: workers,
+		Senders: &Senders{Reader: b.client}, Registry: b.registry, Now: time.Now, Rand: func() float64 { return 0 },
+		Log:     funcr.New(func(prefix, args string) { b.log.add(prefix + args) }, funcr.Options{}),
+		Windows: alert.Windows{Quiet: time.Millisecond, QuietMany: time.Millisecond, Longest: time.Millisecond, LongestMany: time.Millisecond, Again: time.Hour},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.pause = time.Millisecond
+	return b
+}
+
+// run sends in the background until the test ends, or stop is called.
+func (b *bench) run(t *testing.T) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.Run(ctx)
+	}()
+	stop = func() {
+		cancel()
+		<-done
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+func (b *bench) count(kind, result string) float64 {
+	return testutil.ToFloat64(b.metrics.total.WithLabelValues(kind, result))
+}
+
+func provider(name, kind, address string, change func(*notificationv1beta3.ProviderSpec)) *notificationv1beta3.Provider {
+	p := &notificationv1beta3.Provider{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name, UID: types.UID("uid-" + name), Generation: 1}}
+	p.Spec.Type, p.Spec.Address = kind, address
+	if change != nil {
+		change(&p.Spec)
+	}
+	return p
+}
+
+func alertFor(name string, change func(*notificationv1beta3.AlertSpec)) *notificationv1beta3.Alert {
+	a := &notificationv1beta3.Alert{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name, UID: types.UID("alert-" + name), Generation: 1}}
+	a.Spec.ProviderRef = meta.LocalObjectReference{Name: name}
+	a.Spec.EventSources = []notificationv1.CrossNamespaceObjectReference{{Kind: "Kustomization", Name: "*"}}
+	if change != nil {
+		change(&a.Spec)
+	}
+	return a
+}
+
+func secret(name string, data map[string]string) *corev1.Secret {
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name}, Data: map[string][]byte{}}
+	for k, v := range data {
+		s.Data[k] = []byte(v)
+	}
+	return s
+}
+
+const commit = "731f7eaddfb6af01cb2173e18f0f75b0ba780ef1"
+
+func event(name, message string) eventv1.Event {
+	return eventv1.Event{
+		InvolvedObject: corev1.ObjectReference{APIVersion: "kustomize.toolkit.fluxcd.io/v1", Kind: "Kustomization", Namespace: "apps", Name: name, UID: types.UID(name)},
+		Severity:       "error", Reason: "BuildFailed", Message: message, ReportingController: "kustomize-controller", Timestamp: metav1.Now(),
+		Metadata: map[string]string{"kustomize.toolkit.fluxcd.io/revision": "main@sha1:" + commit},
+	}
+}
+
+// inbound is a server that keeps what it is sent.
+type inbound struct {
+	*httptest.Server
+	bodies chan []byte
+	heads  chan http.Header
+}
+
+func newInbound(t *testing.T, answer http.HandlerFunc) *inbound {
+	t.Helper()
+	in := &inbound{bodies: make(chan []byte, 5000), heads: make(chan http.Header, 5000)}
+	in.Server = httptest.NewServer(http.HandlerFunc(in.take(answer)))
+	t.Cleanup(in.Close)
+	return in
+}
+
+func (in *inbound) take(answer http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return // the attempt was given up
+		}
+		in.heads <- r.Header
+		in.bodies <- body
+		if answer != nil {
+			answer(w, r)
+		}
+	}
+}
+
+func (in *inbound) next(t *testing.T) string {
+	t.Helper()
+	select {
+	case body := <-in.bodies:
+		return string(body)
+	case <-t.Context().Done():
+		t.Fatal("nothing came")
+		return ""
+	}
+}
+
+func (b *bench) happened(t *testing.T) string {
+	t.Helper()
+	select {
+	case e := <-b.events.Events:
+		return e
+	case <-t.Context().Done():
+		t.Fatal("no event was recorded")
+		return ""
+	}
+}
+
+func TestSends(t *testing.T) {
+	in := newInbound(t, nil)
+	b := newBench(t, provider("to", "generic", in.URL, nil), alertFor("to", func(s *notificationv1beta3.AlertSpec) { s.Summary = "shop" }))
+	b.run(t)
+	b.Take(event("web", "it failed"), nil)
+	var got eventv1.Event
+	if err := json.Unmarshal([]byte(in.next(t)), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Message != "it failed" || got.Metadata["summary"] != "shop" || got.Metadata["revision"] == "" || got.ReportingInstance != "agent-1" {
+		t.Errorf("got %+v", got)
+	}
+	if head := <-in.heads; head.Get("Gotk-Component") != "kustomize-controller" {
+		t.Errorf("headers are %v", head)
+	}
+	// The same again is told to nobody.
+	b.Take(event("web", "it failed"), nil)
+	b.Take(event("web", "it failed again"), nil)
+	if body := in.next(t); !strings.Contains(body, "failed again") {
+		t.Errorf("got %s", body)
+	}
+	if n := b.count("unknown", resultRepeated); n != 1 {
+		t.Errorf("%v are counted as repeated", n)
+	}
+}
+
+// TestProvidersThatFail: what is tried again and what is not, what is said of it, and that
+// nothing of a Secret is.
+func TestProvidersThatFail(t *testing.T) {
+	const password = "the-secret-token"
+	closed := httptest.NewServer(http.NotFoundHandler())
+	closed.Close()
+	elsewhere := newInbound(t, nil)
+	hostile := strings.Repeat("x", 64<<10)
+	for name, tt := range map[string]struct {
+		reason   string
+		answer   http.HandlerFunc
+		address  string // instead of the server's
+		tls      bool
+		timeout  time.Duration
+		requests int
+		event    string
+	}{
+		"Failing": {reason: "500 is tried again, and not for ever", answer: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, requests: attempts, event: ReasonFailing},
+		"TooMany": {reason: "429 is tried again", answer: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) }, requests: attempts, event: ReasonFailing},
+		"Refused": {reason: "404 will be 404 again", answer: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404) }, requests: 1, event: ReasonRefused},
+		"Unauthorized": {
+			reason: "a token that is wrong stays wrong; what the server says is not told",
+			answer: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401); fmt.Fprint(w, "internal words") }, requests: 1, event: ReasonRefused,
+		},
+		"Redirect": {
+			reason: "a token goes nowhere else",
+			answer: func(w http.ResponseWriter, r *http.Request) {
+				http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
+			},
+			requests: 1, event: ReasonRedirectRefused,
+		},
+		"WrongCertificate": {reason: "who does not prove who it is gets nothing", tls: true, requests: 0, event: ReasonCertificateRefused},
+		"Hanging":          {reason: "an attempt has a deadline", answer: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, timeout: time.Second, requests: attempts, event: ReasonTimeout},
+		"Closed":           {reason: "nobody is there", address: closed.URL + "/" + password, requests: 0, event: ReasonUnreachable},
+		"Giant": {
+			reason: "an answer without end is not read to its end, and the message was taken",
+			answer: func(w http.ResponseWriter, _ *http.Request) {
+				for {
+					if _, err := fmt.Fprint(w, hostile); err != nil {
+						return
+					}
+				}
+			}, requests: 1, event: "",
+		},
+		"Garbage": {
+			reason: "what is no HTTP is not quoted",
+			answer: func(w http.ResponseWriter, _ *http.Request) {
+				conn, _, err := w.(http.Hijacker).Hijack()
+				if err == nil {
+					fmt.Fprint(conn, "+PONG internal words\r\n")
+					conn.Close()
+				}
+			}, requests: attempts, event: ReasonUnreachable,
+		},
+		"LinkLocal": {reason: "a metadata service is no Provider", address: "http://169.254.169.254/latest", requests: 0, event: ReasonAddressRefused},
+		"NoURL":     {reason: "an address without a scheme", address: password, requests: 0, event: "InvalidProvider"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := newInbound(t, tt.answer)
+			if tt.tls {
+				in.Server = httptest.NewTLSServer(in.take(nil))
+				in.Config.ErrorLog = nil
+				t.Cleanup(in.Close)
+			}
+			address := in.URL + "/" + password
+			if tt.address != "" {
+				address = tt.address
+			}
+			p := provider("to", "generic-hmac", "", func(s *notificationv1beta3.ProviderSpec) {
+				s.SecretRef = &meta.LocalObjectReference{Name: "login"}
+				if tt.timeout > 0 {
+					s.Timeout = &metav1.Duration{Duration: tt.timeout}
+				}
+			})
+			b := newBench(t, p, alertFor("to", nil), secret("login", map[string]string{"address": address, "token": password}))
+			stop := b.run(t)
+			b.Take(event("web", "it failed"), nil)
+			if tt.event == "" {
+				in.next(t)
+				stop()
+				if n := b.count("generic-hmac", resultSent); n != 1 {
+					t.Errorf("%s: %v are counted as sent", tt.reason, n)
+				}
+				return
+			}
+			got := b.happened(t)
+			stop()
+			if !strings.HasPrefix(got, "Warning "+tt.event+" cannot send notifications: ") {
+				t.Errorf("%s: the event is %q, want %s", tt.reason, got, tt.event)
+			}
+			if len(in.heads) != tt.requests {
+				t.Errorf("%s: %d requests, want %d", tt.reason, len(in.heads), tt.requests)
+			}
+			if n := b.count("generic-hmac", resultFailed); n != 1 {
+				t.Errorf("%s: %v are counted as failed", tt.reason, n)
+			}
+			if len(elsewhere.heads) > 0 {
+				t.Errorf("%s: the redirect was followed", tt.reason)
+			}
+			for _, said := range []string{got, b.log.text()} {
+				for _, never := range []string{password, "internal words", "PONG"} {
+					if strings.Contains(said, never) {
+						t.Errorf("%s: %q tells %q", tt.reason, said, never)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestHangingProviderDelaysNobody: fifty Providers hang, and another one gets all it is to
+// get; whoever records events waits for none of them.
+func TestHangingProviderDelaysNobody(t *testing.T) {
+	released := make(chan struct{})
+	hanging := newInbound(t, func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-released:
+		case <-r.Context().Done():
+		}
+	})
+	in := newInbound(t, nil)
+	objects := []client.Object{provider("well", "generic", in.URL, nil), alertFor("well", nil)}
+	for i := range 50 {
+		name := fmt.Sprint("hangs", i)
+		objects = append(objects, provider(name, "generic", hanging.URL, nil), alertFor(name, nil))
+	}
+	b := newBench(t, objects...)
+	b.run(t)
+	for i := range 100 {
+		b.Take(event("web", fmt.Sprint("message ", i)), nil)
+	}
+	for i := range 100 {
+		if body := in.next(t); !strings.Contains(body, fmt.Sprintf("message %d\"", i)) {
+			t.Fatalf("message %d is %s", i, body)
+		}
+	}
+	for range 50 { // each has one attempt on its way, and no more
+		<-hanging.heads
+	}
+	if n := len(hanging.heads); n > 0 {
+		t.Errorf("%d attempts more than one for each Provider", n)
+	}
+	close(released)
+}
+
+// TestOneMessageForMany: a thousand objects that fail for one cause are one message in a
+// chat, and a program gets each of them.
+func TestOneMessageForMany(t *testing.T) {
+	chat, program := newInbound(t, nil), newInbound(t, nil)
+	b := newBench(t, provider("chat", "slack", chat.URL, nil), alertFor("chat", nil), provider("program", "generic", program.URL, nil), alertFor("program", nil))
+	for i := range 1000 {
+		b.Take(event(fmt.Sprint("k", i), fmt.Sprint("cannot find the source of k", i)), nil)
+	}
+	stop := b.run(t)
+	for range 1000 {
+		program.next(t)
+	}
+	if body := chat.next(t); !strings.Contains(body, "1000 Kustomizations") || !strings.Contains(body, "and 990 more") {
+		t.Errorf("got %s", body)
+	}
+	stop()
+	if n := len(chat.bodies); n > 0 {
+		t.Errorf("%d messages more than one", n)
+	}
+}
+
+// TestBounds: nobody sends, and what waits is bounded in number and in bytes. The oldest
+// are dropped.
+func TestBounds(t *testing.T) {
+	qs := &queues{by: map[types.NamespacedName]*queue{}}
+	add := func(provider string, n, size int) (dropped []gone) {
+		m := alert.Message{Provider: types.NamespacedName{Namespace: "apps", Name: provider}, Objects: n}
+		_, _, dropped = qs.add(item{message: m, kind: "generic", bytes: size}, false)
+		return dropped
+	}
+	total := 0
+	for i := range mostWaiting + 10 {
+		for _, gone := range add("a", i, 10) {
+			if gone.message.Objects != total {
+				t.Fatalf("%d is dropped before %d", gone.message.Objects, total)
+			}
+			total++
+		}
+	}
+	if total != 10 || len(qs.by[types.NamespacedName{Namespace: "apps", Name: "a"}].waiting) != mostWaiting {
+		t.Errorf("%d are dropped", total)
+	}
+	for i := range 100 {
+		for range 100 {
+			add(fmt.Sprint("p", i), 0, 100<<10)
+		}
+		if qs.bytes > mostBytesOfAll {
+			t.Fatalf("%d bytes wait", qs.bytes)
+		}
+	}
+	sum := 0
+	for _, q := range qs.by {
+		of := 0
+		for _, i := range q.waiting {
+			of += i.bytes
+		}
+		if of != q.bytes || of > mostBytes || len(q.waiting) > mostWaiting {
+			t.Errorf("%d bytes of %d messages wait, %d are counted", of, len(q.waiting), q.bytes)
+		}
+		sum += of
+	}
+	if sum != qs.bytes {
+		t.Errorf("%d bytes wait, %d are counted", sum, qs.bytes)
+	}
+	b := newBench(t)
+	for i := range mostInbox + 10 {
+		b.Take(event("web", fmt.Sprint(i)), nil)
+	}
+	if waiting := b.inbox.take(); len(waiting) != mostInbox || waiting[0].Message != "10" || b.count("unknown", resultDropped) != 10 {
+		t.Errorf("%d wait, and the oldest is %s", len(waiting), waiting[0].Message)
+	}
+}
+
+// TestStatusTakesPlace: a newer commit status takes the place of an older one of the same
+// object and commit that waits.
+func TestStatusTakesPlace(t *testing.T) {
+	qs := &queues{by: map[types.NamespacedName]*queue{}}
+	of := func(name, revision, reason string) item {
+		e := event(name, reason)
+		e.Reason, e.Metadata = reason, map[string]string{"revision": revision}
+		return item{message: alert.Message{Event: e}, bytes: 1}
+	}
+	replaced := 0
+	for _, i := range []item{of("web", "1", "Progressing"), of("api", "1", "Progressing"), of("web", "2", "Progressing"), of("web", "1", "ReconciliationSucceeded")} {
+		q, _, dropped := qs.add(i, true)
+		for _, gone := range dropped {
+			if !gone.replaced {
+				t.Error("a status is dropped")
+			}
+			replaced++
+		}
+		if n := len(q.waiting); qs.bytes != n {
+			t.Errorf("%d bytes for %d", qs.bytes, n)
+		}
+	}
+	if replaced != 1 {
+		t.Errorf("%d are replaced, want one", replaced)
+	}
+}
+
+// TestFarewell: what waits when the process ends is sent, without waiting for groups.
+func TestFarewell(t *testing.T) {
+	in := newInbound(t, nil)
+	b := newBench(t, provider("chat", "slack", in.URL, nil), alertFor("chat", nil))
+	b.groups = alert.NewGroups(alert.Windows{Quiet: time.Hour, QuietMany: time.Hour, Longest: time.Hour, LongestMany: time.Hour, Again: time.Hour})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	b.Take(event("web", "last words"), nil)
+	b.Run(ctx)
+	if body := in.next(t); !strings.Contains(body, "last words") {
+		t.Errorf("got %s", body)
+	}
+}
+
+// TestFarewellIsShort: a Provider that hangs does not keep the process from its end.
+func TestFarewellIsShort(t *testing.T) {
+	in := newInbound(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	b := newBench(t, provider("to", "generic", in.URL, nil), alertFor("to", nil))
+	stop := b.run(t)
+	for i := range 10 {
+		b.Take(event("web", fmt.Sprint(i)), nil)
+	}
+	in.next(t)
+	stop() // returns
+}
+
+// TestEndsWhenIdle: nothing is left of a Provider that nothing is sent to.
+func TestEndsWhenIdle(t *testing.T) {
+	in := newInbound(t, nil)
+	b := newBench(t, provider("to", "generic", in.URL, nil), alertFor("to", nil))
+	b.linger = time.Millisecond
+	b.run(t)
+	for i := range 3 {
+		b.Take(event("web", fmt.Sprint(i)), nil)
+		in.next(t)
+		for left := -1; left != 0; {
+			b.queues.mu.Lock()
+			left = len(b.queues.by)
+			b.queues.mu.Unlock()
+			if t.Context().Err() != nil {
+				t.Fatal("the queue stays")
+			}
+		}
+	}
+}
+
+// TestTells: what is said about Alerts and Providers, once.
+func TestTells(t *testing.T) {
+	in := newInbound(t, nil)
+	for name, tt := range map[string]struct {
+		reason string
+		p      *notificationv1beta3.Provider
+		alert  func(*notificationv1beta3.AlertSpec)
+		want   []string // beginnings of events
+		kind   string
+		result string
+	}{
+		"NotFound": {
+			reason: "the Provider is missing", p: provider("other", "generic", in.URL, nil), want: []string{"Warning ProviderNotFound Provider apps/to does not exist"},
+			kind: "unknown", result: resultRefused,
+		},
+		"Unsupported": {
+			reason: "the type is not served", p: provider("to", "matrix", in.URL, nil),
+			want: []string{"Warning UnsupportedProvider cannot send notifications: type matrix"}, kind: "matrix", result: resultRefused,
+		},
+		"InvalidAlert": {
+			reason: "an expression is none", p: provider("to", "generic", in.URL, nil), alert: func(s *notificationv1beta3.AlertSpec) { s.ExclusionList = []string{"("} },
+			want: []string{"Warning InvalidAlert cannot use spec.exclusionList[0]"}, kind: "generic", result: resultSent,
+		},
+		"Conflict": {
+			reason: "the Alert says another revision", p: provider("to", "generic", in.URL, nil),
+			alert: func(s *notificationv1beta3.AlertSpec) { s.EventMetadata = map[string]string{"revision": "x"} },
+			want:  []string{"Warning MetadataConflict metadata revision"}, kind: "generic", result: resultSent,
+		},
+		"NoSecret": {
+			reason: "a Secret is missing",
+			p:      provider("to", "generic", in.URL, func(s *notificationv1beta3.ProviderSpec) { s.SecretRef = &meta.LocalObjectReference{Name: "gone"} }),
+			want:   []string{"Warning InvalidProvider cannot send notifications: Secret gone of spec.secretRef does not exist"}, kind: "generic", result: resultFailed,
+		},
+		"WrongHeaders": {
+			reason: "what no header may have is not sent",
+			p:      provider("to", "generic", in.URL, func(s *notificationv1beta3.ProviderSpec) { s.SecretRef = &meta.LocalObjectReference{Name: "headers"} }),
+			want:   []string{"Warning InvalidProvider cannot send notifications: headers, token"}, kind: "generic", result: resultFailed,
+		},
+		"ServiceAccount": {
+			reason: "identities of clouds are not served",
+			p:      provider("to", "generic", in.URL, func(s *notificationv1beta3.ProviderSpec) { s.ServiceAccountName = "a" }),
+			want:   []string{"Warning InvalidProvider cannot send notifications: spec.serviceAccountName is not followed"}, kind: "generic", result: resultFailed,
+		},
+		"Suspended": {
+			reason: "spec.suspend of the Provider", p: provider("to", "generic", in.URL, func(s *notificationv1beta3.ProviderSpec) { s.Suspend = true }),
+			kind: "generic",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, tt.p, alertFor("to", tt.alert), secret("headers", map[string]string{"headers": "X-A: \"x\\nY: z\""}))
+			stop := b.run(t)
+			b.Take(event("web", "one"), nil)
+			b.Take(event("web", "two"), nil)
+			for _, want := range tt.want {
+				if got := b.happened(t); !strings.HasPrefix(got, want) {
+					t.Errorf("%s: got %q, want %q", tt.reason, got, want)
+				}
+			}
+			stop()
+			if n := len(b.events.Events); n > 0 {
+				t.Errorf("%s: %d events more, as %s", tt.reason, n, <-b.events.Events)
+			}
+			if tt.result != "" && b.count(tt.kind, tt.result) != 2 {
+				t.Errorf("%s: %v are counted as %s", tt.reason, b.count(tt.kind, tt.result), tt.result)
+			}
+			if tt.result == "" && testutil.CollectAndCount(b.metrics.total) > 0 {
+				t.Errorf("%s: something is counted", tt.reason)
+			}
+		})
+	}
+}
+
+// TestRecovers: a Provider that failed and is well again says so.
+func TestRecovers(t *testing.T) {
+	codes := make(chan int, 10)
+	in := newInbound(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(<-codes) })
+	b := newBench(t, provider("to", "generic", in.URL, nil), alertFor("to", nil))
+	b.run(t)
+	for i, step := range []struct {
+		code int
+		want string
+	}{{403, "Warning ProviderRefused"}, {200, "Normal ProviderRecovered"}, {403, "Warning ProviderRefused"}} {
+		codes <- step.code
+		b.Take(event("web", fmt.Sprint(i)), nil)
+		if got := b.happened(t); !strings.HasPrefix(got, step.want) {
+			t.Errorf("got %q, want %q", got, step.want)
+		}
+	}
+}
+
+// TestSettings: what Secrets say, how servers prove who they are, and proxies.
+func TestSettings(t *testing.T) {
+	secure := &inbound{bodies: make(chan []byte, 10), heads: make(chan http.Header, 10)}
+	secure.Server = httptest.NewUnstartedServer(secure.take(nil))
+	secure.TLS = &tls.Config{ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12}
+	secure.StartTLS()
+	t.Cleanup(secure.Close)
+	ca := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}))
+	ref := func(name string) *meta.LocalObjectReference { return &meta.LocalObjectReference{Name: name} }
+	for name, tt := range map[string]struct {
+		reason string
+		change func(*notificationv1beta3.ProviderSpec, string)
+		secret func(address string) map[string]string
+		certs  map[string]string
+		proxy  func(address string) map[string]string
+		secure bool
+		header string
+		want   string
+	}{
+		"Address": {reason: "that of the Secret counts", change: func(s *notificationv1beta3.ProviderSpec, _ string) { s.Address = "http://127.0.0.1:1" }, secret: func(a string) map[string]string { return map[string]string{"address": a} }},
+		"Headers": {reason: "headers are added", secret: func(a string) map[string]string {
+			return map[string]string{"address": a, "headers": "Authorization: my-token\nX-Forwarded-Proto: https\n"}
+		}, header: "Authorization", want: "my-token"},
+		"Authority": {reason: "the server is verified by ca.crt", secure: true, certs: map[string]string{"ca.crt": ca}},
+		"OldKey":    {reason: "caFile is the old name of it", secure: true, certs: map[string]string{"caFile": ca}},
+		"Proxy": {
+			reason: "spec.proxy is asked for the address", change: func(s *notificationv1beta3.ProviderSpec, a string) {
+				s.Address, s.Proxy = "http://provider.invalid/hook", a
+			},
+		},
+		"ProxySecret": {
+			reason: "spec.proxySecretRef counts more, with its login", change: func(s *notificationv1beta3.ProviderSpec, _ string) {
+				s.Address, s.Proxy, s.ProxySecretRef = "http://provider.invalid/hook", "http://127.0.0.1:1", ref("proxy")
+			},
+			proxy: func(a string) map[string]string {
+				return map[string]string{"address": a, "username": "u", "password": "p"}
+			},
+			header: "Proxy-Authorization", want: "Basic dTpw",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := newInbound(t, nil)
+			if tt.secure {
+				in = secure
+			}
+			objects := []client.Object{alertFor("to", nil)}
+			p := provider("to", "generic", in.URL, nil)
+			if tt.change != nil {
+				tt.change(&p.Spec, in.URL)
+			}
+			if tt.secret != nil {
+				p.Spec.SecretRef = ref("login")
+				objects = append(objects, secret("login", tt.secret(in.URL)))
+			}
+			if tt.certs != nil {
+				p.Spec.CertSecretRef = ref("certs")
+				objects = append(objects, secret("certs", tt.certs))
+			}
+			if tt.proxy != nil {
+				objects = append(objects, secret("proxy", tt.proxy(in.URL)))
+			}
+			b := newBench(t, append(objects, p)...)
+			stop := b.run(t)
+			b.Take(event("web", "it failed"), nil)
+			in.next(t)
+			stop()
+			if head := <-in.heads; tt.header != "" && head.Get(tt.header) != tt.want {
+				t.Errorf("%s: %s is %q", tt.reason, tt.header, head.Get(tt.header))
+			}
+		})
+	}
+}
+
+func TestDenied(t *testing.T) {
+	in := newInbound(t, nil)
+	b := newBench(t, provider("to", "generic", in.URL, nil), alertFor("to", nil))
+	b.o.Senders.Addresses = answer.Addresses{Deny: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
+	stop := b.run(t)
+	b.Take(event("web", "it failed"), nil)
+	if got := b.happened(t); !strings.HasPrefix(got, "Warning "+ReasonAddressRefused) {
+		t.Errorf("got %q", got)
+	}
+	stop()
+	if len(in.heads) > 0 {
+		t.Error("the address was reached")
+	}
+}
+
+// TestCommitStatusExpr: an expression names the status, and one that is wrong says so.
+func TestCommitStatusExpr(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason, expr string
+		want         string // of the status, or of the event
+	}{
+		"Default":  {reason: "kind, name and a part of the UID", want: `"context":"kustomization/web/uid"`},
+		"Names":    {reason: "event, provider and alert are there", expr: "event.involvedObject.kind + '/' + provider.metadata.name + '/' + alert.metadata.name + '/' + event.metadata.revision", want: `"context":"Kustomization/to/to/main@sha1:` + commit + `"`},
+		"Lower":    {reason: "functions of strings are there", expr: "event.involvedObject.kind.lowerAscii()", want: `"context":"kustomization"`},
+		"Wrong":    {reason: "no expression", expr: "event.(", want: "Warning InvalidProvider cannot send notifications: cannot evaluate spec.commitStatusExpr"},
+		"NoString": {reason: "a number is no name", expr: "1 + 1", want: "Warning InvalidProvider cannot send notifications: cannot evaluate spec.commitStatusExpr"},
+		"Missing":  {reason: "a field is missing", expr: "event.metadata.cluster", want: "Warning InvalidProvider cannot send notifications: cannot evaluate spec.commitStatusExpr"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := newInbound(t, nil)
+			p := provider("to", "gitea", in.URL+"/org/repo", func(s *notificationv1beta3.ProviderSpec) {
+				s.SecretRef, s.CommitStatusExpr = &meta.LocalObjectReference{Name: "login"}, tt.expr
+			})
+			b := newBench(t, p, alertFor("to", nil), secret("login", map[string]string{"token": "x"}))
+			b.run(t)
+			b.Take(event("web", "it failed"), nil)
+			if strings.HasPrefix(tt.want, "Warning") {
+				if got := b.happened(t); !strings.HasPrefix(got, tt.want) {
+					t.Errorf("%s: got %q", tt.reason, got)
+				}
+				return
+			}
+			if got := in.next(t); !strings.Contains(got, tt.want) {
+				t.Errorf("%s: got %s", tt.reason, got)
+			}
+		})
+	}
+}
+
+// TestNamespace: only Alerts of one namespace are served where the agent has no other.
+func TestNamespace(t *testing.T) {
+	in := newInbound(t, nil)
+	other := alertFor("to", nil)
+	other.Namespace = "others"
+	other.UID = "other"
+	other.Spec.EventSources[0].Namespace = "apps"
+	there := provider("to", "generic", in.URL+"/others", nil)
+	there.Namespace = "others"
+	b := newBench(t, provider("to", "generic", in.URL, nil), alertFor("to", nil), there, other)
+	b.o.Namespace = "apps"
+	stop := b.run(t)
+	b.Take(event("web", "it failed"), nil)
+	in.next(t)
+	stop()
+	if n := len(in.bodies); n > 0 {
+		t.Errorf("%d messages of the other namespace", n)
+	}
+}

@@ -1,0 +1,411 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/syncer/alert"
+	"github.com/cascade-gitops/cascade/syncer/alert/payload"
+	"github.com/cascade-gitops/cascade/syncer/worker"
+)
+
+// mostInbox bounds the events that nobody looked at yet.
+const mostInbox = 2000
+
+// farewell is how long what is left is sent when the process ends.
+const farewell = 3 * time.Second
+
+// Options of New.
+type Options struct {
+	// Client reads Alerts and Providers from a cache.
+	Client client.Reader
+	// Namespace has the Alerts that are served; empty is all.
+	Namespace            string
+	NoCrossNamespaceRefs bool
+	// RateLimit is how long the same event is not told again.
+	RateLimit time.Duration
+	// Instance names this process in events.
+	Instance string
+	// Events records what happens to Alerts and Providers; nobody is alerted of it.
+	Events record.EventRecorder
+	// Workers evaluate spec.commitStatusExpr.
+	Workers worker.Runner
+	// Senders make what Providers are reached with.
+	Senders  *Senders
+	Registry prometheus.Registerer
+	Now      func() time.Time
+	// Rand returns numbers in [0, 1), safe for concurrent use.
+	Rand func() float64
+	Log  logr.Logger
+	// Windows are those of groups; the zero value is alert.DefaultWindows.
+	Windows alert.Windows
+}
+
+// Dispatcher takes events and sends messages. It is safe for concurrent use.
+type Dispatcher struct {
+	o       Options
+	metrics *metrics
+	places  places
+	// pause and linger are the constants of these names; tests have no time.
+	pause, linger time.Duration
+
+	inbox inbox
+
+	// Of Run alone.
+	groups *alert.Groups
+	told   *alert.Told
+	rules  map[types.UID]compiled
+
+	queues queues
+	states states
+}
+
+// compiled is the rule of an Alert at a generation.
+type compiled struct {
+	generation int64
+	rule       *alert.Rule
+}
+
+// New makes a Dispatcher. Nothing is sent before Run.
+func New(o Options) (*Dispatcher, error) {
+	if o.Windows == (alert.Windows{}) {
+		o.Windows = alert.DefaultWindows()
+	}
+	m, err := newMetrics(o.Registry)
+	if err != nil {
+		return nil, err
+	}
+	return &Dispatcher{
+		o: o, metrics: m, places: newPlaces(), pause: pause, linger: linger,
+		inbox:  inbox{wake: make(chan struct{}, 1)},
+		groups: alert.NewGroups(o.Windows), told: alert.NewTold(o.RateLimit), rules: map[types.UID]compiled{},
+		queues: queues{by: map[types.NamespacedName]*queue{}}, states: states{reasons: map[state]string{}},
+	}, nil
+}
+
+// inbox has the events that came and were not looked at.
+type inbox struct {
+	wake chan struct{}
+
+	mu      sync.Mutex // guards waiting; never held over a call
+	waiting []alert.Event
+}
+
+// Take takes an event about an object with labels. It never waits: when too many wait, the
+// oldest are dropped and counted.
+func (d *Dispatcher) Take(event eventv1.Event, labels map[string]string) {
+	event.ReportingInstance = d.o.Instance
+	over := d.inbox.add(alert.Event{Event: event, Labels: labels})
+	d.metrics.add("unknown", resultDropped, over)
+}
+
+func (i *inbox) add(e alert.Event) (over int) {
+	i.mu.Lock()
+	i.waiting = append(i.waiting, e)
+	if over = len(i.waiting) - mostInbox; over > 0 {
+		i.waiting = slices.Delete(i.waiting, 0, over)
+	}
+	i.mu.Unlock()
+	select {
+	case i.wake <- struct{}{}:
+	default:
+	}
+	return max(over, 0)
+}
+
+func (i *inbox) take() []alert.Event {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	waiting := i.waiting
+	i.waiting = nil
+	return waiting
+}
+
+// NeedLeaderElection is false: who does not lead records nothing, and each replica has the
+// events of what it reconciles.
+func (d *Dispatcher) NeedLeaderElection() bool { return false }
+
+// Start is Run, for a manager.
+func (d *Dispatcher) Start(ctx context.Context) error {
+	d.Run(ctx)
+	return nil
+}
+
+// Run sends messages until the context ends, and then what is left for a short while.
+func (d *Dispatcher) Run(ctx context.Context) {
+	// What is being sent is not broken off when the process is told to end.
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	s := &sending{Dispatcher: d, life: life, ending: ctx.Done()}
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		now := d.o.Now()
+		s.enqueue(d.groups.Due(now)...)
+		wait := time.Hour
+		if at, ok := d.groups.Next(); ok {
+			wait = max(at.Sub(now), 0)
+		}
+		timer.Reset(wait)
+		select {
+		case <-d.inbox.wake:
+			s.look(ctx)
+		case <-timer.C:
+		case <-ctx.Done():
+			s.end()
+			return
+		}
+	}
+}
+
+// sending is what Run has while it runs.
+type sending struct {
+	*Dispatcher
+	life   context.Context //nolint:containedctx // the life of the goroutines that Run owns
+	ending <-chan struct{}
+	wait   sync.WaitGroup
+}
+
+// end tells what is left, and waits for it a short while.
+func (s *sending) end() {
+	life, stop := context.WithTimeout(s.life, farewell)
+	defer stop()
+	s.life = life
+	s.look(life)
+	s.enqueue(s.groups.All()...)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.wait.Wait()
+	}()
+	select {
+	case <-done:
+	case <-life.Done():
+	}
+}
+
+// look finds who wants the events that came.
+func (s *sending) look(ctx context.Context) {
+	events := s.inbox.take()
+	if len(events) == 0 {
+		return
+	}
+	var alerts notificationv1beta3.AlertList
+	options := []client.ListOption{client.UnsafeDisableDeepCopy}
+	if s.o.Namespace != "" {
+		options = append(options, client.InNamespace(s.o.Namespace))
+	}
+	if err := s.o.Client.List(ctx, &alerts, options...); err != nil {
+		s.metrics.add("unknown", resultFailed, len(events))
+		s.o.Log.Error(err, "cannot list Alerts: events are told to nobody", "events", len(events))
+		return
+	}
+	rules := s.compile(&alerts)
+	for i := range events {
+		s.tell(ctx, rules, &events[i])
+	}
+}
+
+// compile returns the rules of Alerts. What is wrong with one is told once.
+func (s *sending) compile(alerts *notificationv1beta3.AlertList) []*alert.Rule {
+	before := s.rules
+	s.rules = make(map[types.UID]compiled, len(alerts.Items))
+	rules := make([]*alert.Rule, 0, len(alerts.Items))
+	for i := range alerts.Items {
+		a := &alerts.Items[i]
+		known, ok := before[a.UID]
+		if !ok || known.generation != a.Generation {
+			rule, wrong := alert.Compile(a.DeepCopy())
+			known = compiled{a.Generation, rule}
+			for _, err := range wrong {
+				s.o.Events.Event(rule.Alert, corev1.EventTypeWarning, ReasonInvalidAlert, alert.Cut(err.Error(), mostText))
+			}
+		}
+		s.rules[a.UID] = known
+		rules = append(rules, known.rule)
+	}
+	return rules
+}
+
+// mostText bounds what is said in an event.
+const mostText = 900
+
+// tell hands an event to the Providers of the Alerts that want it.
+func (s *sending) tell(ctx context.Context, rules []*alert.Rule, e *alert.Event) {
+	now := s.o.Now()
+	first := true
+	for _, rule := range rules {
+		if !rule.Wants(e, s.o.NoCrossNamespaceRefs) {
+			continue
+		}
+		if first && s.told.Again(&e.Event, now) {
+			s.metrics.add("unknown", resultRepeated, 1)
+			return
+		}
+		first = false
+		m, conflicts := alert.MessageOf(rule.Alert, e)
+		if len(conflicts) > 0 && s.states.change(rule.Alert.UID, ReasonConflict, strings.Join(conflicts, ",")) {
+			s.o.Events.Eventf(rule.Alert, corev1.EventTypeWarning, ReasonConflict,
+				"metadata %s is set more than once: what the controller says counts, then the Alert, then the object", alert.Cut(strings.Join(conflicts, ", "), 300))
+		}
+		provider := s.provider(ctx, rule.Alert, &m)
+		switch {
+		case provider == nil:
+		case payload.Together(provider.Spec.Type):
+			s.enqueue(s.groups.Add(m, now)...)
+		default:
+			s.enqueue(m)
+		}
+	}
+}
+
+// provider is whom a message is for; nil if that is nobody.
+func (s *sending) provider(ctx context.Context, a *notificationv1beta3.Alert, m *alert.Message) *notificationv1beta3.Provider {
+	p := &notificationv1beta3.Provider{}
+	err := s.o.Client.Get(ctx, m.Provider, p)
+	switch {
+	case apierrors.IsNotFound(err):
+		s.metrics.add("unknown", resultRefused, 1)
+		if s.states.change(a.UID, ReasonNotFound, m.Provider.Name) {
+			s.o.Events.Eventf(a, corev1.EventTypeWarning, ReasonNotFound, "Provider %s does not exist; create it, or correct spec.providerRef", m.Provider)
+		}
+		return nil
+	case err != nil:
+		s.metrics.add("unknown", resultFailed, 1)
+		s.o.Log.Error(err, "cannot read Provider", "provider", m.Provider.String())
+		return nil
+	case p.Spec.Suspend, !p.DeletionTimestamp.IsZero():
+		return nil
+	}
+	s.states.clear(a.UID, ReasonNotFound)
+	if err := payload.Supported(p.Spec.Type); err != nil {
+		s.metrics.add(p.Spec.Type, resultRefused, 1)
+		s.report(p, failed(err))
+		return nil
+	}
+	return p
+}
+
+// report tells that a Provider fails, if it did not fail for that reason before.
+func (d *Dispatcher) report(p *notificationv1beta3.Provider, f *failure) {
+	if d.states.change(p.UID, stateOfProvider, f.reason) {
+		d.o.Events.Event(p, corev1.EventTypeWarning, f.reason, alert.Cut("cannot send notifications: "+f.text, mostText))
+	}
+}
+
+// recovered tells that a Provider is well, if it failed before.
+func (d *Dispatcher) recovered(p *notificationv1beta3.Provider) {
+	if d.states.clear(p.UID, stateOfProvider) {
+		d.o.Events.Event(p, corev1.EventTypeNormal, ReasonRecovered, "notifications are sent again")
+	}
+}
+
+// states remembers what was told of Alerts and Providers. It is safe for concurrent use.
+type states struct {
+	mu      sync.Mutex // guards reasons; never held over a call
+	reasons map[state]string
+}
+
+type state struct {
+	of   types.UID
+	what string
+}
+
+// stateOfProvider is whether notifications arrive.
+const stateOfProvider = "delivery"
+
+// mostStates bounds them. What is forgotten is told once more.
+const mostStates = 10_000
+
+// change notes a state, and reports whether it is another one than before.
+func (s *states) change(of types.UID, what, is string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := state{of, what}
+	if s.reasons[key] == is {
+		return false
+	}
+	if len(s.reasons) >= mostStates {
+		clear(s.reasons)
+	}
+	s.reasons[key] = is
+	return true
+}
+
+// clear forgets a state, and reports whether there was one.
+func (s *states) clear(of types.UID, what string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := state{of, what}
+	_, ok := s.reasons[key]
+	delete(s.reasons, key)
+	return ok
+}
+
+// Results of messages, by which they are counted.
+const (
+	resultSent     = "sent"
+	resultFailed   = "failed"
+	resultDropped  = "dropped"
+	resultRefused  = "refused"
+	resultRepeated = "repeated"
+)
+
+// metrics count messages by type of Provider and result: types are those of the API.
+type metrics struct {
+	total  *prometheus.CounterVec
+	queued *prometheus.GaugeVec
+}
+
+func newMetrics(registry prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		total: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cascade_notifications_total",
+			Help: "Messages for Providers by type and result: sent, failed, dropped, refused, repeated.",
+		}, []string{"type", "result"}),
+		queued: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "cascade_notifications_queued", Help: "Messages that wait to be sent, by type of Provider.",
+		}, []string{"type"}),
+	}
+	for _, c := range []prometheus.Collector{m.total, m.queued} {
+		if err := registry.Register(c); err != nil {
+			return nil, fmt.Errorf("cannot register metrics of notifications: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) add(kind, result string, n int) {
+	if n > 0 {
+		m.total.WithLabelValues(kind, result).Add(float64(n))
+	}
+}
+
+// asObject is an object as an expression sees it.
+func asObject(o runtime.Object) (map[string]any, error) {
+	out, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		return nil, err
+	}
+	// What the API server keeps for itself is no part of it.
+	if metadata, ok := out["metadata"].(map[string]any); ok {
+		maps.DeleteFunc(metadata, func(k string, _ any) bool { return k == "managedFields" })
+	}
+	return out, nil
+}

@@ -1,0 +1,311 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/syncer/alert"
+	"github.com/cascade-gitops/cascade/syncer/alert/payload"
+)
+
+// Bounds of what waits, and of attempts.
+const (
+	// mostWaiting messages wait for one Provider, of at most mostBytes; mostBytesOfAll is
+	// what those of all Providers have together.
+	mostWaiting    = 1000
+	mostBytes      = 4 << 20
+	mostBytesOfAll = 32 << 20
+	// A message is tried attempts times, with pauses from pause, doubled each time.
+	attempts = 5
+	pause    = time.Second
+	// linger is how long a connection is kept for another message.
+	linger = 15 * time.Second
+	// placesOfWell attempts go on at a time, and placesOfFailing of those whose last
+	// attempt failed: whoever hangs takes no place from the others for long.
+	placesOfWell    = 64
+	placesOfFailing = 16
+)
+
+// places are those in which attempts go on.
+type places struct{ well, failing chan struct{} }
+
+func newPlaces() places {
+	return places{make(chan struct{}, placesOfWell), make(chan struct{}, placesOfFailing)}
+}
+
+// take waits for a place, and returns what gives it back.
+func (p places) take(ctx context.Context, failing bool) (leave func(), err error) {
+	place := p.well
+	if failing {
+		place = p.failing
+	}
+	select {
+	case place <- struct{}{}:
+		return func() { <-place }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// queues have what waits for each Provider. They are safe for concurrent use.
+type queues struct {
+	mu    sync.Mutex // guards all of it, and the queues; never held over a call
+	by    map[types.NamespacedName]*queue
+	bytes int
+}
+
+// queue is what waits for one Provider. Its goroutine sends it, and ends some time after
+// there is nothing more.
+type queue struct {
+	provider types.NamespacedName
+	waiting  []item
+	bytes    int
+	wake     chan struct{}
+}
+
+type item struct {
+	message alert.Message
+	kind    string
+	bytes   int
+}
+
+// enqueue hands messages to the queues of their Providers.
+func (s *sending) enqueue(messages ...alert.Message) {
+	for _, m := range messages {
+		kind := "unknown"
+		p := &notificationv1beta3.Provider{}
+		if err := s.o.Client.Get(s.life, m.Provider, p); err == nil {
+			kind = p.Spec.Type
+		}
+		q, begins, dropped := s.queues.add(item{m, kind, m.Size()}, payload.IsStatus(kind))
+		s.metrics.queued.WithLabelValues(kind).Inc()
+		for _, gone := range dropped {
+			s.metrics.queued.WithLabelValues(gone.kind).Dec()
+			if gone.replaced {
+				continue
+			}
+			s.metrics.add(gone.kind, resultDropped, 1)
+			of := &notificationv1beta3.Provider{}
+			if s.o.Client.Get(s.life, gone.message.Provider, of) == nil {
+				s.report(of, failuref(ReasonDropped, false,
+					"too many messages wait, the oldest are dropped; tell less by spec.eventSeverity of Alerts, or see why the server is slow"))
+			}
+		}
+		if begins {
+			s.wait.Add(1)
+			life := s.life
+			go func() {
+				defer s.wait.Done()
+				s.send(life, q)
+			}()
+		}
+	}
+}
+
+// gone is a message that was taken out of a queue before it was sent.
+type gone struct {
+	item
+	// replaced tells that a newer message says the same of the same.
+	replaced bool
+}
+
+// add puts an item into the queue of its Provider. begins tells that nobody sends that
+// queue yet. A newer commit status takes the place of one that waits for the same object
+// and commit.
+func (qs *queues) add(i item, status bool) (q *queue, begins bool, dropped []gone) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	q = qs.by[i.message.Provider]
+	if q == nil {
+		q = &queue{provider: i.message.Provider, wake: make(chan struct{}, 1)}
+		qs.by[i.message.Provider] = q
+		begins = true
+	}
+	if status {
+		if at := slices.IndexFunc(q.waiting, func(w item) bool { return sameStatus(&w.message, &i.message) }); at >= 0 {
+			dropped = append(dropped, gone{qs.remove(q, at), true})
+		}
+	}
+	q.waiting = append(q.waiting, i)
+	q.bytes += i.bytes
+	qs.bytes += i.bytes
+	for len(q.waiting) > mostWaiting || q.bytes > mostBytes && len(q.waiting) > 1 {
+		dropped = append(dropped, gone{qs.remove(q, 0), false})
+	}
+	for qs.bytes > mostBytesOfAll {
+		heaviest := q
+		for _, other := range qs.by {
+			if other.bytes > heaviest.bytes {
+				heaviest = other
+			}
+		}
+		dropped = append(dropped, gone{qs.remove(heaviest, 0), false})
+	}
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+	return q, begins, dropped
+}
+
+func sameStatus(a, b *alert.Message) bool {
+	was, _ := a.Event.GetRevision()
+	is, _ := b.Event.GetRevision()
+	return was == is && a.Alert == b.Alert && a.Event.InvolvedObject.Kind == b.Event.InvolvedObject.Kind &&
+		a.Event.InvolvedObject.Namespace == b.Event.InvolvedObject.Namespace && a.Event.InvolvedObject.Name == b.Event.InvolvedObject.Name
+}
+
+func (qs *queues) remove(q *queue, at int) item {
+	i := q.waiting[at]
+	q.waiting = slices.Delete(q.waiting, at, at+1)
+	q.bytes -= i.bytes
+	qs.bytes -= i.bytes
+	return i
+}
+
+// next takes the oldest item. Where there is none and the queue is to end, it is gone: who
+// adds to it makes another one.
+func (qs *queues) next(q *queue, end bool) (i item, ok, ended bool) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	if len(q.waiting) > 0 {
+		return qs.remove(q, 0), true, false
+	}
+	if end {
+		delete(qs.by, q.provider)
+	}
+	return item{}, false, end
+}
+
+// send sends a queue until nothing came for a while, or the process ends.
+func (s *sending) send(life context.Context, q *queue) {
+	line := &line{}
+	defer line.close()
+	timer := time.NewTimer(s.linger)
+	defer timer.Stop()
+	end := false
+	for {
+		i, ok, ended := s.queues.next(q, end)
+		if ended {
+			return
+		}
+		if ok {
+			s.deliver(life, line, &i)
+			s.metrics.queued.WithLabelValues(i.kind).Dec()
+			continue
+		}
+		timer.Reset(s.linger)
+		select {
+		case <-q.wake:
+		case <-timer.C:
+			end = true
+		case <-s.ending:
+			// What is added until the end begins another goroutine.
+			end = true
+		case <-life.Done():
+			end = true
+		}
+	}
+}
+
+// deliver sends a message, in several attempts if need be.
+func (s *sending) deliver(life context.Context, line *line, i *item) {
+	m := &i.message
+	for n := 1; ; n++ {
+		p := &notificationv1beta3.Provider{}
+		err := s.o.Client.Get(life, m.Provider, p)
+		if apierrors.IsNotFound(err) || err == nil && (p.Spec.Suspend || !p.DeletionTimestamp.IsZero()) {
+			line.close()
+			s.metrics.add(i.kind, resultRefused, 1)
+			return
+		}
+		if err == nil {
+			err = s.attempt(life, line, p, m)
+		}
+		if err == nil {
+			s.metrics.add(i.kind, resultSent, 1)
+			line.failing = false
+			s.recovered(p)
+			return
+		}
+		if errors.Is(err, payload.ErrNothing) {
+			return
+		}
+		f := failed(err)
+		line.failing = true
+		line.close() // its Secrets may be others by now
+		if f.again && n < attempts && s.rest(life, n) {
+			continue
+		}
+		s.metrics.add(i.kind, resultFailed, 1)
+		s.o.Log.Error(f, "cannot send notification", "provider", m.Provider.String(), "alert", m.Alert.String(), "type", i.kind, "failure", f.reason,
+			"kind", m.Event.InvolvedObject.Kind, "namespace", m.Event.InvolvedObject.Namespace, "name", m.Event.InvolvedObject.Name, "reason", m.Event.Reason)
+		if p.UID != "" {
+			s.report(p, f)
+		}
+		return
+	}
+}
+
+// rest waits before another attempt. It reports false if there is none, as the process
+// ends.
+func (s *sending) rest(life context.Context, n int) bool {
+	wait := s.pause << (n - 1)
+	timer := time.NewTimer(wait + time.Duration(s.o.Rand()*float64(wait)/2))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-s.ending:
+	case <-life.Done():
+	}
+	return false
+}
+
+// attempt sends the requests of a message once.
+func (s *sending) attempt(life context.Context, line *line, p *notificationv1beta3.Provider, m *alert.Message) error {
+	leave, err := s.places.take(life, line.failing)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	ctx, cancel := context.WithTimeout(life, timeoutOf(p))
+	defer cancel()
+	if err := s.o.Senders.open(ctx, line, p, s.o.Now()); err != nil {
+		return err
+	}
+	settings := line.settings
+	if payload.IsStatus(p.Spec.Type) {
+		if settings.Status, err = s.statusName(ctx, p, m); err != nil {
+			return err
+		}
+	}
+	requests, err := payload.Build(settings, *m)
+	if err != nil {
+		return err
+	}
+	for i := range requests {
+		if err := line.do(ctx, &requests[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Bounds of spec.timeout.
+const (
+	leastTimeout = time.Second
+	mostTimeout  = 2 * time.Minute
+)
+
+// timeoutOf is how long an attempt may take.
+func timeoutOf(p *notificationv1beta3.Provider) time.Duration {
+	return min(max(p.GetTimeout(), leastTimeout), mostTimeout)
+}

@@ -1,0 +1,117 @@
+package alert
+
+import (
+	"fmt"
+	"regexp"
+
+	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
+	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
+)
+
+// Bounds of what an Alert may ask for. Go's expressions take a time that grows with the
+// length of the text only, but each of them takes memory.
+const (
+	mostExpressions     = 100
+	mostExpressionBytes = 1 << 10
+)
+
+// Event is what happened to an object, with the labels that the object had.
+type Event struct {
+	eventv1.Event
+	Labels map[string]string
+}
+
+// Rule is an Alert with its expressions compiled. It is safe for concurrent use.
+type Rule struct {
+	Alert            *notificationv1beta3.Alert
+	include, exclude []*regexp.Regexp
+}
+
+// Compile makes the rule of an Alert, which must not change after that. wrong has an error
+// for each expression that is left out: one of spec.inclusionList includes nothing, and
+// one of spec.exclusionList excludes nothing.
+func Compile(a *notificationv1beta3.Alert) (rule *Rule, wrong []error) {
+	compile := func(field string, texts []string) []*regexp.Regexp {
+		var all []*regexp.Regexp
+		for i, text := range texts {
+			if i == mostExpressions {
+				wrong = append(wrong, fmt.Errorf("cannot use spec.%s: it has more than %d expressions", field, mostExpressions))
+				break
+			}
+			if len(text) > mostExpressionBytes {
+				wrong = append(wrong, fmt.Errorf("cannot use spec.%s[%d]: the expression has more than %d bytes", field, i, mostExpressionBytes))
+				continue
+			}
+			compiled, err := regexp.Compile(text)
+			if err != nil {
+				wrong = append(wrong, fmt.Errorf("cannot use spec.%s[%d]: %w", field, i, err))
+				continue
+			}
+			all = append(all, compiled)
+		}
+		return all
+	}
+	rule = &Rule{Alert: a}
+	rule.include = compile("inclusionList", a.Spec.InclusionList)
+	rule.exclude = compile("exclusionList", a.Spec.ExclusionList)
+	return rule, wrong
+}
+
+// Wants reports whether the Alert tells of an event. With noCrossNamespaceRefs it tells of
+// objects of its own namespace only.
+func (r *Rule) Wants(e *Event, noCrossNamespaceRefs bool) bool {
+	spec := &r.Alert.Spec
+	switch {
+	case spec.Suspend, !r.Alert.DeletionTimestamp.IsZero(), e.Severity == eventv1.EventSeverityTrace:
+		return false
+	case spec.EventSeverity == eventv1.EventSeverityError && e.Severity != eventv1.EventSeverityError:
+		return false
+	case noCrossNamespaceRefs && e.InvolvedObject.Namespace != r.Alert.Namespace:
+		return false
+	case !r.names(e):
+		return false
+	case len(spec.InclusionList) > 0 && !matches(r.include, e.Message):
+		return false
+	}
+	return !matches(r.exclude, e.Message)
+}
+
+// names reports whether one of spec.eventSources names the object.
+func (r *Rule) names(e *Event) bool {
+	for i := range r.Alert.Spec.EventSources {
+		if selects(&r.Alert.Spec.EventSources[i], r.Alert.Namespace, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// selects reports whether a reference of an Alert in a namespace names an object. Labels
+// count for a reference to all names only, as the API says.
+func selects(ref *notificationv1.CrossNamespaceObjectReference, namespace string, e *Event) bool {
+	if ref.Namespace != "" {
+		namespace = ref.Namespace
+	}
+	if ref.Kind != e.InvolvedObject.Kind || namespace != e.InvolvedObject.Namespace {
+		return false
+	}
+	if ref.Name != "*" {
+		return ref.Name == e.InvolvedObject.Name
+	}
+	for name, value := range ref.MatchLabels {
+		if is, ok := e.Labels[name]; !ok || is != value {
+			return false
+		}
+	}
+	return true
+}
+
+func matches(expressions []*regexp.Regexp, text string) bool {
+	for _, e := range expressions {
+		if e.MatchString(text) {
+			return true
+		}
+	}
+	return false
+}
