@@ -198,7 +198,7 @@ func (h *imageSpec) repositoryTimeout(t *testing.T) {
 	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() }))
 	defer hangs.Close()
 	r.make(t, "ImageRepository", "app", "{image: "+strings.TrimPrefix(hangs.URL, "http://")+"/org/app, insecure: true, interval: 10m, timeout: 1s}")
-	r.Tells(t, &imagev1.ImageRepository{}, "app", "Ready", "False", "ReadOperationFailed", "...deadline exceeded")
+	r.Tells(t, &imagev1.ImageRepository{}, "app", "Ready", "False", "ReadOperationFailed", "...in time: ")
 }
 
 // repositoryFailures: what cannot be scanned, and registries that mean harm.

@@ -36,6 +36,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/image/setter"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/stall"
+	"github.com/cascade-gitops/cascade/syncer/status"
 	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
@@ -50,6 +51,8 @@ type Automations struct {
 	Writer  Writer
 	Workers worker.Runner
 	Commits *prometheus.CounterVec
+
+	store *status.Store[*autov1.ImageUpdateAutomation]
 }
 
 // NewCommits registers the metric of commits.
@@ -64,6 +67,11 @@ func NewCommits(registry prometheus.Registerer) *prometheus.CounterVec {
 
 // SetupWithManager registers the reconciler. shard passes the objects that this process reconciles.
 func (r *Automations) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
+	r.store = &status.Store[*autov1.ImageUpdateAutomation]{
+		Client: r.Client, Live: r.Reader, Manager: AutomationController, New: func() *autov1.ImageUpdateAutomation { return &autov1.ImageUpdateAutomation{} },
+		Meta:       func(o *autov1.ImageUpdateAutomation) *metav1.ObjectMeta { return &o.ObjectMeta },
+		CopyStatus: func(to, from *autov1.ImageUpdateAutomation) { from.Status.DeepCopyInto(&to.Status) },
+	}
 	b, complete := r.setup(mgr, autov1.ImageUpdateAutomationKind, &autov1.ImageUpdateAutomation{}, r, concurrent, shard)
 	b.Watches(&imagev1.ImagePolicy{}, handler.EnqueueRequestsFromMapFunc(r.ofPolicy), builder.WithPredicates(newImage()))
 	return complete()
@@ -104,12 +112,12 @@ func (r *Automations) ofPolicy(ctx context.Context, o client.Object) []reconcile
 
 // Reconcile runs one automation.
 func (r *Automations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	return reconcileKind(ctx, r.Shared, r, &autov1.ImageUpdateAutomation{}, req.NamespacedName)
+	return reconcileKind(ctx, r.Shared, r, r.store, req.NamespacedName)
 }
 
 func (r *Automations) describe(obj *autov1.ImageUpdateAutomation) fields {
 	return fields{
-		kind: autov1.ImageUpdateAutomationKind, manager: AutomationController, suspend: obj.Spec.Suspend,
+		kind: autov1.ImageUpdateAutomationKind, suspend: obj.Spec.Suspend,
 		observed: &obj.Status.ObservedGeneration, handled: &obj.Status.LastHandledReconcileAt,
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/image/policy"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/stall"
+	"github.com/cascade-gitops/cascade/syncer/status"
 	"github.com/cascade-gitops/cascade/syncer/wake"
 )
 
@@ -44,6 +45,8 @@ type Policies struct {
 
 	once  sync.Once
 	begun time.Time
+
+	store *status.Store[*imagev1.ImagePolicy]
 }
 
 // grace is how long after the start of a process the tags of an image that was listed before may be missing.
@@ -51,6 +54,11 @@ const grace = 2 * time.Minute
 
 // SetupWithManager registers the reconciler. shard passes the objects that this process reconciles.
 func (r *Policies) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
+	r.store = &status.Store[*imagev1.ImagePolicy]{
+		Client: r.Client, Live: r.Reader, Manager: ReflectorController, New: func() *imagev1.ImagePolicy { return &imagev1.ImagePolicy{} },
+		Meta:       func(o *imagev1.ImagePolicy) *metav1.ObjectMeta { return &o.ObjectMeta },
+		CopyStatus: func(to, from *imagev1.ImagePolicy) { from.Status.DeepCopyInto(&to.Status) },
+	}
 	err := wake.AddIndexes(ctx, mgr, &imagev1.ImagePolicy{}, map[string]func(*imagev1.ImagePolicy) []string{
 		wake.SourceIndex: func(p *imagev1.ImagePolicy) []string {
 			return []string{wake.SourceKey(source.Key{Kind: imagev1.ImageRepositoryKind, NamespacedName: repositoryOf(p)})}
@@ -78,12 +86,12 @@ func (r *Policies) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concu
 // Reconcile chooses the tag of one policy.
 func (r *Policies) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	r.once.Do(func() { r.begun = r.Now() })
-	return reconcileKind(ctx, r.Shared, r, &imagev1.ImagePolicy{}, req.NamespacedName)
+	return reconcileKind(ctx, r.Shared, r, r.store, req.NamespacedName)
 }
 
 func (r *Policies) describe(obj *imagev1.ImagePolicy) fields {
 	return fields{
-		kind: imagev1.ImagePolicyKind, manager: ReflectorController, suspend: obj.Spec.Suspend,
+		kind: imagev1.ImagePolicyKind, suspend: obj.Spec.Suspend,
 		observed: &obj.Status.ObservedGeneration, handled: &obj.Status.LastHandledReconcileAt,
 	}
 }

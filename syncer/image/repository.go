@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
@@ -18,6 +19,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/image/policy"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/stall"
+	"github.com/cascade-gitops/cascade/syncer/status"
 )
 
 // Ways gather what a repository of images is read with.
@@ -30,22 +32,29 @@ type Repositories struct {
 	*Shared
 	Scans *Scans
 	Ways  Ways
+
+	store *status.Store[*imagev1.ImageRepository]
 }
 
 // SetupWithManager registers the reconciler. shard passes the objects that this process reconciles.
 func (r *Repositories) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
+	r.store = &status.Store[*imagev1.ImageRepository]{
+		Client: r.Client, Live: r.Reader, Manager: ReflectorController, New: func() *imagev1.ImageRepository { return &imagev1.ImageRepository{} },
+		Meta:       func(o *imagev1.ImageRepository) *metav1.ObjectMeta { return &o.ObjectMeta },
+		CopyStatus: func(to, from *imagev1.ImageRepository) { from.Status.DeepCopyInto(&to.Status) },
+	}
 	_, complete := r.setup(mgr, imagev1.ImageRepositoryKind, &imagev1.ImageRepository{}, r, concurrent, shard)
 	return complete()
 }
 
 // Reconcile lists the tags of one image.
 func (r *Repositories) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	return reconcileKind(ctx, r.Shared, r, &imagev1.ImageRepository{}, req.NamespacedName)
+	return reconcileKind(ctx, r.Shared, r, r.store, req.NamespacedName)
 }
 
 func (r *Repositories) describe(obj *imagev1.ImageRepository) fields {
 	return fields{
-		kind: imagev1.ImageRepositoryKind, manager: ReflectorController, suspend: obj.Spec.Suspend,
+		kind: imagev1.ImageRepositoryKind, suspend: obj.Spec.Suspend,
 		observed: &obj.Status.ObservedGeneration, handled: &obj.Status.LastHandledReconcileAt,
 	}
 }
@@ -77,6 +86,23 @@ func originOf(ctx context.Context, ways Ways, obj *imagev1.ImageRepository) (sou
 	})
 }
 
+// canonicalName is the name of the image with all that a short one implies.
+func canonicalName(obj *imagev1.ImageRepository) (string, error) {
+	switch image := obj.Spec.Image; {
+	case strings.Contains(image, "://"):
+		return "", errors.New("cannot use spec.image: it must not begin with a scheme")
+	case strings.Contains(image, "@"):
+		return "", errors.New("cannot use spec.image: it must have neither a digest nor a credential")
+	case strings.Contains(image[strings.LastIndex(image, "/")+1:], ":"):
+		return "", errors.New("cannot use spec.image: it must not have a tag; ImagePolicies choose one")
+	}
+	name, err := source.ImageOrigin{URL: "oci://" + obj.Spec.Image, Insecure: obj.Spec.Insecure}.Canonical()
+	if err != nil {
+		return "", fmt.Errorf("cannot use spec.image: %w", err)
+	}
+	return name, nil
+}
+
 // latestTags is how many tags the status shows.
 const latestTags = 10
 
@@ -84,7 +110,7 @@ const latestTags = 10
 const sharedFor = 4
 
 func (r *Repositories) run(ctx context.Context, obj *imagev1.ImageRepository) outcome {
-	canonical, err := source.ImageOrigin{URL: "oci://" + obj.Spec.Image, Insecure: obj.Spec.Insecure}.Canonical()
+	canonical, err := canonicalName(obj)
 	if err != nil {
 		return stalled(imagev1.ImageURLInvalidReason, err)
 	}

@@ -9,7 +9,6 @@ import (
 	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
@@ -102,10 +101,10 @@ type kind[T status.Object] interface {
 
 // fields point into an object.
 type fields struct {
-	kind, manager string
-	suspend       bool
-	observed      *int64
-	handled       *string
+	kind     string
+	suspend  bool
+	observed *int64
+	handled  *string
 }
 
 // outcome is what became of a reconcile.
@@ -140,18 +139,21 @@ func stalled(reason string, err error) outcome {
 	return outcome{failed: &failure{reason: reason, err: err, stalls: true}}
 }
 
-// reconcileKind brings one object up to date. obj is an empty one to read into.
-func reconcileKind[T status.Object](ctx context.Context, s *Shared, k kind[T], obj T, name types.NamespacedName) (ctrl.Result, error) {
+// reconcileKind brings one object up to date. What an automation pushed last is read from its status, so that has to be the
+// one which was written last.
+func reconcileKind[T status.Object](ctx context.Context, s *Shared, k kind[T], store *status.Store[T], name types.NamespacedName) (ctrl.Result, error) {
+	obj, err := store.Read(ctx, name)
 	of := k.describe(obj).kind
-	if err := s.Client.Get(ctx, name, obj); err != nil {
+	if err != nil {
 		if apierrors.IsNotFound(err) {
 			k.forget(name)
+			store.Forget(name)
 			s.Metrics.Forget(of, name)
 			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, err
 	}
-	manager := k.describe(obj).manager
+	manager := store.Manager
 	before := obj.DeepCopyObject().(T)
 	if !obj.GetDeletionTimestamp().IsZero() {
 		k.forget(name)
@@ -171,18 +173,16 @@ func reconcileKind[T status.Object](ctx context.Context, s *Shared, k kind[T], o
 		return ctrl.Result{}, nil
 	}
 	start := s.Now()
-	before = obj.DeepCopyObject().(T)
+	record := store.Record(obj)
 	out := k.run(ctx, obj)
 	if out.waits {
 		return ctrl.Result{RequeueAfter: out.next}, nil
 	}
 	f := k.describe(obj)
-	result, err := s.conclude(ctx, before, obj, f, out)
+	result, err := s.conclude(ctx, record.Written(), obj, f, out)
 	*f.handled = obj.GetAnnotations()[meta.ReconcileRequestAnnotation]
-	if !equality.Semantic.DeepEqual(before, obj) {
-		if perr := status.Patch(ctx, s.Client, before, obj, manager); perr != nil {
-			return ctrl.Result{}, errors.Join(err, perr)
-		}
+	if perr := record.Write(ctx); perr != nil {
+		return ctrl.Result{}, errors.Join(err, perr)
 	}
 	s.Metrics.Reconciled(of, name, obj, s.Now().Sub(start))
 	return result, err

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	autov1 "github.com/fluxcd/image-automation-controller/api/v1"
+	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -165,6 +167,8 @@ func versionOf(kind string) (group, version string) {
 		return helmv2.GroupVersion.Group, helmv2.GroupVersion.Version
 	case generatorv1.ArtifactGeneratorKind:
 		return generatorv1.GroupVersion.Group, generatorv1.GroupVersion.Version
+	case imagev1.ImageRepositoryKind, imagev1.ImagePolicyKind, autov1.ImageUpdateAutomationKind:
+		return imagev1.GroupVersion.Group, imagev1.GroupVersion.Version
 	}
 	return sourcev1.GroupVersion.Group, sourcev1.GroupVersion.Version
 }
@@ -187,6 +191,12 @@ func listOf(kind string) client.ObjectList {
 		return &sourcev1.HelmChartList{}
 	case generatorv1.ArtifactGeneratorKind:
 		return &generatorv1.ArtifactGeneratorList{}
+	case imagev1.ImageRepositoryKind:
+		return &imagev1.ImageRepositoryList{}
+	case imagev1.ImagePolicyKind:
+		return &imagev1.ImagePolicyList{}
+	case autov1.ImageUpdateAutomationKind:
+		return &autov1.ImageUpdateAutomationList{}
 	}
 	return nil
 }
@@ -225,6 +235,12 @@ func factsOf(o status.Object) facts {
 		return facts{suspended: o.Spec.Suspend, revision: artifact(o.Status.Artifact), source: o.Spec.SourceRef.Name, chart: o.Spec.Chart, chartVersion: o.Spec.Version}
 	case *generatorv1.ArtifactGenerator:
 		return facts{suspended: o.IsDisabled()}
+	case *imagev1.ImageRepository:
+		return facts{suspended: o.Spec.Suspend}
+	case *imagev1.ImagePolicy:
+		return facts{suspended: o.Spec.Suspend, source: o.Spec.ImageRepositoryRef.Name}
+	case *autov1.ImageUpdateAutomation:
+		return facts{suspended: o.Spec.Suspend, revision: o.Status.ObservedSourceRevision, source: o.Spec.SourceRef.Name}
 	}
 	return facts{}
 }

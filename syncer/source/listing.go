@@ -52,7 +52,11 @@ func (i *Images) List(ctx context.Context, origin ImageOrigin) (TagList, error) 
 		asked.left.Store(2*MaxTags + 1000)
 		ctx = context.WithValue(ctx, tagListingKey{}, asked)
 		failed := func(err error) error {
-			return imageError(ReasonReadFailed, fmt.Sprintf("cannot list the tags of %s", r.repo), err)
+			what := fmt.Sprintf("cannot list the tags of %s", r.repo)
+			if ctx.Err() != nil {
+				what += " in time" // the library tells of its first try, by another scheme perhaps
+			}
+			return imageError(ReasonReadFailed, what, err)
 		}
 		lister, err := r.puller.Lister(ctx, r.repo)
 		if err != nil {

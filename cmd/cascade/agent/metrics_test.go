@@ -24,6 +24,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/alert/dispatch"
 	"github.com/cascade-gitops/cascade/syncer/chart"
 	"github.com/cascade-gitops/cascade/syncer/events"
+	"github.com/cascade-gitops/cascade/syncer/image"
 	"github.com/cascade-gitops/cascade/syncer/metrics"
 	"github.com/cascade-gitops/cascade/syncer/receive"
 	"github.com/cascade-gitops/cascade/syncer/stall"
@@ -87,6 +88,8 @@ func registered(t *testing.T) []string {
 	endpoint.NewProxy(nil, nil, time.Now, d)
 	hint.NewTeller(hint.Options{Registry: d})
 	receive.NewHandler(receive.Options{Registry: d})
+	image.NewCommits(d)
+	image.NewScans(nil, "", time.Now, d)
 	dir := t.TempDir()
 	indexes := chart.NewIndexes(dir, 1, 1)
 	countCharts(d, indexes, chart.NewCharts(indexes, dir, chart.Limits{}))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	reflectorv1 "github.com/fluxcd/image-reflector-controller/api/v1"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -80,6 +81,9 @@ func (s *sharding) check() error {
 	case s.reconciles(notificationv1beta3.AlertKind) != s.reconciles(notificationv1beta3.ProviderKind):
 		return errors.New("cannot reconcile only one of Alert and Provider: " +
 			"who is told what an Alert selects, a Provider says; change --controllers")
+	case s.reconciles(reflectorv1.ImageRepositoryKind) != s.reconciles(reflectorv1.ImagePolicyKind):
+		return errors.New("cannot reconcile only one of ImageRepository and ImagePolicy: " +
+			"a policy chooses among tags that this process listed; change --controllers")
 	case s.shards < 1 || s.shards > mostShards:
 		return fmt.Errorf("cannot use --shards %d: it must be from 1 to %d", s.shards, mostShards)
 	case s.shards > 1 && s.split():
