@@ -104,7 +104,7 @@ func from(t *testing.T, r *scenario.HelmRow, name, path string) {
 const gitOnly = "sources: [{alias: git, kind: GitRepository, name: git}]"
 
 func value(name, text string) string {
-	return scenario.ConfigMapWith(name, "", "{k: "+text+"}")
+	return scenario.ConfigMapWith(name, "", fmt.Sprintf("{k: %q}", text))
 }
 
 // composition: one artifact of a repository, a registry and a bucket.
@@ -255,7 +255,7 @@ func (h *generatorSpec) revisions(t *testing.T) {
 func (h *generatorSpec) commonMetadata(t *testing.T) {
 	r := h.GitRow(t, map[string]string{"app/a.yaml": value("a", "1")})
 	artifacts := ", artifacts: [{name: made, copy: [{from: '@git/app/**', to: '@artifact/'}]}]}"
-	generate(t, r, "gen", "{"+gitOnly+", commonMetadata: {labels: {team: one, source.extensions.fluxcd.io/generator: no}, annotations: {note: x}}"+artifacts)
+	generate(t, r, "gen", "{"+gitOnly+", commonMetadata: {labels: {team: one, source.extensions.fluxcd.io/generator: another}, annotations: {note: x}}"+artifacts)
 	g := generated(t, r, "gen", 1)
 	made(t, r, "made", "has what all have", func(e *sourcev1.ExternalArtifact) bool {
 		return maps.Equal(e.Labels, map[string]string{"team": "one", "app.kubernetes.io/managed-by": "source-watcher", "source.extensions.fluxcd.io/generator": string(g.UID)}) &&
