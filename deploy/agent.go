@@ -102,14 +102,14 @@ func (o Options) optional() ([]*unstructured.Unstructured, error) {
 			return nil, err
 		}
 		for _, u := range policies {
-			if err := errors.Join(o.openArtifacts(u), o.openReceiver(u)); err != nil {
+			if err := errors.Join(o.openArtifacts(u), o.openServed(u)); err != nil {
 				return nil, err
 			}
 		}
 		objects = append(objects, policies...)
 	}
-	if o.Receiver {
-		services, err := o.read("options/receiver.yaml")
+	for _, s := range o.served() {
+		services, err := o.read(s.file)
 		if err != nil {
 			return nil, err
 		}
@@ -150,12 +150,31 @@ func (o Options) openArtifacts(policy *unstructured.Unstructured) error {
 	return nil
 }
 
-// openReceiver lets the senders of webhooks in, if the agent serves Receivers.
-func (o Options) openReceiver(policy *unstructured.Unstructured) error {
-	if !o.Receiver {
-		return nil
+// served is what an agent serves to others because the values say so.
+type served struct {
+	// port is the name of the container's port, file has the Service that leads to it.
+	port, file string
+}
+
+func (o Options) served() []served {
+	var all []served
+	if o.Receiver {
+		all = append(all, served{receiverPort, "options/receiver.yaml"})
 	}
-	return open(policy, receiverPort)
+	if o.Pages != nil {
+		all = append(all, served{pagesPort, "options/pages.yaml"})
+	}
+	return all
+}
+
+// openServed lets the senders of webhooks and the readers of pages in.
+func (o Options) openServed(policy *unstructured.Unstructured) error {
+	for _, s := range o.served() {
+		if err := open(policy, s.port); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // open lets everybody in to a port, a number or the name of one.

@@ -27,7 +27,7 @@ func (o Options) rights() ([]*unstructured.Unstructured, error) {
 		return nil, nil
 	}
 	files := []string{"options/lockdown.yaml"}
-	if o.MetricsAuth == v1alpha1.MetricsAuthKubernetes {
+	if o.MetricsAuth == v1alpha1.MetricsAuthKubernetes || o.Pages != nil {
 		files = append(files, "options/metrics.yaml")
 	}
 	roles, err := o.read(files...)

@@ -26,6 +26,10 @@ const (
 	receiverPort  = "http-webhook"
 	// receiverNumber is that of Flux's notification-controller.
 	receiverNumber = 9292
+	pagesPort      = "https-pages"
+	pagesNumber    = 8443
+	pagesVolume    = "pages-certificate"
+	pagesPath      = "/etc/cascade/pages"
 )
 
 // arguments are those of the values. What a person wrote comes last, and counts.
@@ -48,6 +52,12 @@ func (o Options) arguments() []string {
 	}
 	if o.Receiver {
 		args = append(args, "--receiver-addr=$(POD_IP):"+strconv.Itoa(receiverNumber))
+	}
+	if o.Pages != nil {
+		args = append(args, "--web-addr=$(POD_IP):"+strconv.Itoa(pagesNumber))
+		if o.Pages.CertificateSecretRef != nil {
+			args = append(args, "--web-cert-dir="+pagesPath)
+		}
 	}
 	if o.claim() != nil {
 		args = append(args, "--storage-path="+storagePath+"/sources", "--snapshot-path="+storagePath+"/snapshots")
@@ -76,7 +86,7 @@ func configure(deployment *unstructured.Unstructured, o Options) error {
 		return fmt.Errorf("cannot configure agent: its Deployment must have one container")
 	}
 	container := containers[0].(map[string]any)
-	for _, step := range []func(pod, container map[string]any) error{o.ofContainer, o.ofScheduling, o.ofNetwork, o.ofStorage} {
+	for _, step := range []func(pod, container map[string]any) error{o.ofContainer, o.ofScheduling, o.ofNetwork, o.ofStorage, o.ofPages} {
 		if err := step(pod, container); err != nil {
 			return fmt.Errorf("cannot configure agent: %w", err)
 		}
@@ -118,6 +128,9 @@ func (o Options) ofContainer(_, container map[string]any) error {
 	}
 	if o.Receiver {
 		container["ports"] = append(container["ports"].([]any), map[string]any{"name": receiverPort, "containerPort": int64(receiverNumber), "protocol": "TCP"})
+	}
+	if o.Pages != nil {
+		container["ports"] = append(container["ports"].([]any), map[string]any{"name": pagesPort, "containerPort": int64(pagesNumber), "protocol": "TCP"})
 	}
 	env := container["env"].([]any)
 	for _, item := range env {
@@ -238,6 +251,18 @@ func (o Options) ofStorage(pod, container map[string]any) error {
 		})
 		container["volumeMounts"] = append(mounts, map[string]any{"name": storageVolume, "mountPath": storagePath})
 	}
+	return nil
+}
+
+// ofPages mounts the certificate of the pages.
+func (o Options) ofPages(pod, container map[string]any) error {
+	if o.Pages == nil || o.Pages.CertificateSecretRef == nil {
+		return nil
+	}
+	pod["volumes"] = append(pod["volumes"].([]any), map[string]any{
+		"name": pagesVolume, "secret": map[string]any{"secretName": o.Pages.CertificateSecretRef.Name},
+	})
+	container["volumeMounts"] = append(container["volumeMounts"].([]any), map[string]any{"name": pagesVolume, "mountPath": pagesPath, "readOnly": true})
 	return nil
 }
 

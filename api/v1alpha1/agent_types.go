@@ -73,7 +73,7 @@ type AgentValues struct {
 	Lockdown *AgentLockdown `json:"lockdown,omitempty"`
 	// Controllers are the kinds that the agent reconciles, all by default.
 	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:items:Enum=GitRepository;OCIRepository;Bucket;HelmRepository;HelmChart;Kustomization;HelmRelease;Layer
+	// +kubebuilder:validation:items:Enum=GitRepository;OCIRepository;Bucket;HelmRepository;HelmChart;Kustomization;HelmRelease;Layer;Receiver;Alert;Provider;ImageRepository;ImagePolicy;ImageUpdateAutomation;ArtifactGenerator
 	// +listType=set
 	// +optional
 	Controllers []string `json:"controllers,omitempty"`
@@ -81,9 +81,9 @@ type AgentValues struct {
 	// +kubebuilder:validation:Pattern="^https?://"
 	// +optional
 	EventsAddress string `json:"eventsAddress,omitempty"`
-	// NetworkPolicy lets nothing in but to the ports of metrics and health, and to that of
-	// Receivers where they are served. It is true by
-	// default; on the host's network no policy has an effect, and there is none.
+	// NetworkPolicy lets nothing in but to the ports of metrics and health, and to those of
+	// Receivers and pages where they are served. It is true by default; on the host's network no
+	// policy has an effect, and there is none.
 	// +optional
 	NetworkPolicy *bool `json:"networkPolicy,omitempty"`
 	// Receiver serves Flux's Receivers at port 9292 of the agent's pods, and brings the
@@ -91,6 +91,11 @@ type AgentValues struct {
 	// default.
 	// +optional
 	Receiver bool `json:"receiver,omitempty"`
+	// Pages serves pages about the tier at port 8443 of the agent's pods, over HTTPS and for
+	// bearer tokens of the cluster, and brings the Service cascade-pages. Left out, none are
+	// served.
+	// +optional
+	Pages *AgentPages `json:"pages,omitempty"`
 	// MetricsAuth says who may read the metrics: none asks nobody, kubernetes those who may
 	// get the non-resource URL /metrics.
 	// +optional
@@ -112,6 +117,15 @@ type AgentResources struct {
 	// Limits by the name of the resource.
 	// +optional
 	Limits corev1.ResourceList `json:"limits,omitempty"`
+}
+
+// AgentPages are the pages about a tier.
+type AgentPages struct {
+	// CertificateSecretRef names a Secret of the agent's namespace with tls.crt and tls.key, as
+	// cert-manager makes them, which are read again when they change. Without it, the
+	// certificate is made by the agent and signed by nobody.
+	// +optional
+	CertificateSecretRef *LocalReference `json:"certificateSecretRef,omitempty"`
 }
 
 // AgentStorage is where the agent keeps what it fetches.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -24,11 +25,11 @@ type valueFlags struct {
 	file string
 
 	image, pullPolicy, priority, hostNetwork, events, metricsAuth, firstSync string
-	sizeLimit, claim, claimSize, claimClass, account                         string
+	sizeLimit, claim, claimSize, claimClass, account, pagesCertificate       string
 	pullSecrets, args, env, tolerations, controllers, impersonates           []string
 	requests, limits, nodeSelector, labels                                   map[string]string
 	replicas                                                                 int32
-	lockdown, clusterDeleter, networkPolicy, receiver                        bool
+	lockdown, clusterDeleter, networkPolicy, receiver, pages                 bool
 }
 
 func (v *valueFlags) bind(f *pflag.FlagSet) {
@@ -57,8 +58,10 @@ func (v *valueFlags) bind(f *pflag.FlagSet) {
 	f.BoolVar(&v.clusterDeleter, "lockdown-cluster-deleter", false, "bring the ClusterRole cascade-cluster-deleter, bound to nobody")
 	f.StringSliceVar(&v.controllers, "controllers", nil, "kinds that the agent reconciles; all if nothing is said")
 	f.StringVar(&v.events, "events-address", "", "URL of Flux's notification-controller, which events are posted to")
-	f.BoolVar(&v.networkPolicy, "network-policy", true, "let nothing in but to metrics and health, and to Receivers where they are served; without effect on the host's network")
+	f.BoolVar(&v.networkPolicy, "network-policy", true, "let nothing in but to metrics and health, and to Receivers and pages where they are served; without effect on the host's network")
 	f.BoolVar(&v.receiver, "receiver", false, "serve Flux's Receivers at port 9292, with the Service webhook-receiver")
+	f.BoolVar(&v.pages, "pages", false, "serve pages about the tier at port 8443 over HTTPS, with the Service cascade-pages")
+	f.StringVar(&v.pagesCertificate, "pages-certificate", "", "name of a Secret of the agent's namespace with tls.crt and tls.key for --pages; without it the certificate is signed by nobody")
 	f.StringVar(&v.metricsAuth, "metrics-auth", "", "who may read metrics: none asks nobody, kubernetes those who may get the non-resource URL /metrics")
 	f.StringVar(&v.firstSync, "first-sync", agent.FirstSyncAdopt, "adopt, or create for a tier that never had a Cluster")
 }
@@ -260,6 +263,23 @@ func (v *valueFlags) setLockdown(f *pflag.FlagSet, o *deploy.Options) error {
 	return nil
 }
 
+func (v *valueFlags) setPages(f *pflag.FlagSet, o *deploy.Options) error {
+	switch {
+	case f.Changed("pages") && !v.pages:
+		o.Pages = nil
+	case f.Changed("pages") && o.Pages == nil:
+		o.Pages = &v1alpha1.AgentPages{}
+	}
+	if v.pagesCertificate == "" {
+		return nil
+	}
+	if o.Pages == nil {
+		return errors.New("cannot use --pages-certificate without --pages: no pages are served")
+	}
+	o.Pages.CertificateSecretRef = &v1alpha1.LocalReference{Name: v.pagesCertificate}
+	return nil
+}
+
 func (v *valueFlags) setFlags(f *pflag.FlagSet, o *deploy.Options) error {
 	if f.Changed("controllers") {
 		o.Controllers = v.controllers
@@ -270,6 +290,9 @@ func (v *valueFlags) setFlags(f *pflag.FlagSet, o *deploy.Options) error {
 	}
 	if f.Changed("receiver") {
 		o.Receiver = v.receiver
+	}
+	if err := v.setPages(f, o); err != nil {
+		return err
 	}
 	o.MetricsAuth = v1alpha1.MetricsAuth(cmp.Or(v.metricsAuth, string(o.MetricsAuth)))
 	if err := agent.CheckFirstSync(v.firstSync); err != nil {

@@ -30,6 +30,10 @@ changes them. A test compares both for sets of values. */}}
 {{- with $v.eventsAddress }}{{ $args = append $args (printf "--events-addr=%s" .) }}{{ end }}
 {{- if eq (default "" $v.metricsAuth) "kubernetes" }}{{ $args = append $args "--metrics-auth=kubernetes" }}{{ end }}
 {{- if $v.receiver }}{{ $args = append $args "--receiver-addr=$(POD_IP):9292" }}{{ end }}
+{{- if kindIs "map" $v.pages }}
+{{- $args = append $args "--web-addr=$(POD_IP):8443" }}
+{{- if $v.pages.certificateSecretRef }}{{ $args = append $args "--web-cert-dir=/etc/cascade/pages" }}{{ end }}
+{{- end }}
 {{- if hasKey (default dict $v.storage) "claim" }}
 {{- $args = concat $args (list "--storage-path=/var/lib/cascade/sources" "--snapshot-path=/var/lib/cascade/snapshots") }}
 {{- end }}
@@ -67,6 +71,7 @@ changes them. A test compares both for sets of values. */}}
 {{- with $v.imagePullPolicy }}{{ $_ := set $c "imagePullPolicy" . }}{{ end }}
 {{- $_ := set $c "args" (concat $c.args (include "cascade.arguments" . | fromYamlArray)) }}
 {{- if $v.receiver }}{{ $_ := set $c "ports" (append $c.ports (dict "name" "http-webhook" "containerPort" 9292 "protocol" "TCP")) }}{{ end }}
+{{- if kindIs "map" $v.pages }}{{ $_ := set $c "ports" (append $c.ports (dict "name" "https-pages" "containerPort" 8443 "protocol" "TCP")) }}{{ end }}
 {{- $onHost := include "cascade.onHost" . }}
 {{- $env := list }}
 {{- range $c.env }}
@@ -100,6 +105,10 @@ changes them. A test compares both for sets of values. */}}
 {{- $_ := set $c "volumeMounts" (append $c.volumeMounts (dict "name" "storage" "mountPath" "/var/lib/cascade")) }}
 {{- end }}
 {{- end }}
+{{- with (default dict $v.pages).certificateSecretRef }}
+{{- $_ := set $pod "volumes" (append $pod.volumes (dict "name" "pages-certificate" "secret" (dict "secretName" .name))) }}
+{{- $_ := set $c "volumeMounts" (append $c.volumeMounts (dict "name" "pages-certificate" "mountPath" "/etc/cascade/pages" "readOnly" true)) }}
+{{- end }}
 {{- $_ := set $template "spec" $pod }}
 {{- $_ := set $template.metadata "labels" (merge $template.metadata.labels (default dict $v.labels)) }}
 {{- if eq (default "" $v.metricsAuth) "kubernetes" }}{{ $_ := set $template.metadata.annotations "prometheus.io/scheme" "https" }}{{ end }}
@@ -127,7 +136,7 @@ changes them. A test compares both for sets of values. */}}
 {{- $root := . }}
 {{- $lockdown := default dict .Values.lockdown }}
 {{- $text := include "cascade.file" (dict "root" . "file" "manifests/options/lockdown.yaml") }}
-{{- if eq (default "" .Values.metricsAuth) "kubernetes" }}
+{{- if or (eq (default "" .Values.metricsAuth) "kubernetes") (kindIs "map" .Values.pages) }}
 {{- $text = printf "%s\n---\n%s" $text (include "cascade.file" (dict "root" . "file" "manifests/options/metrics.yaml")) }}
 {{- end }}
 {{- range $document := splitList "\n---\n" $text }}
