@@ -35,8 +35,8 @@ import (
 // says that it manages an ExternalArtifact.
 const Manager = "source-watcher"
 
-// effort is what one reconcile may cost, in steps of about a microsecond.
-const effort = 20_000_000
+// mostEffort is what one reconcile may cost, in steps of about a microsecond.
+const mostEffort = 20_000_000
 
 // timeout bounds one reconcile.
 const timeout = 5 * time.Minute
@@ -386,7 +386,7 @@ const mostTold = 10
 
 // compose makes all outputs. Without an answer it is not known which there are.
 func (r *Reconciler) compose(ctx context.Context, recipe *recipe, f *found) (*compositions, error) {
-	left := source.NewEffort(ctx, effort)
+	left := source.NewEffort(ctx, mostEffort)
 	outputs, err := recipe.expand(left, f.snapshots)
 	if err != nil {
 		return nil, err
