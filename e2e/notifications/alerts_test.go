@@ -278,7 +278,7 @@ func (s *alerts) eventSeverity(t *testing.T) {
 	s.Apply(t, provider(r, "all", "generic", "address: "+all.URL)+alert(r, "all", "eventSeverity: info"))
 	r.Kustomization(t, "app", "")
 	r.Ready(t, "app")
-	all.gets(t, `"severity":"info"`, "ReconciliationSucceeded")
+	all.gets(t, `"severity":"info"`, "created")
 	breaks(t, r, "broken")
 	errors.gets(t, `"severity":"error"`, "broken")
 	all.gets(t, `"severity":"error"`, "broken")
@@ -309,7 +309,7 @@ func (s *alerts) eventMetadata(t *testing.T) {
 		`{"metadata":{"annotations":{"event.toolkit.fluxcd.io/env":"dev","event.toolkit.fluxcd.io/owner":"team"}}}`)
 	r.Kustomization(t, "app", "")
 	r.Ready(t, "app")
-	got := in.gets(t, "ReconciliationSucceeded")
+	got := in.gets(t, "created")
 	var e event
 	if err := json.Unmarshal([]byte(got.body), &e); err != nil {
 		t.Fatal(err)
@@ -587,7 +587,7 @@ func (s *alerts) hangingDelaysNothing(t *testing.T) {
 	for i := range 5 {
 		r.Commit(t, map[string]string{"app/a.yaml": scenario.ConfigMapWith("a", "", fmt.Sprintf("{k: v%d}", i))})
 		r.Ready(t, "app")
-		in.gets(t, "ReconciliationSucceeded", r.Head)
+		in.gets(t, "configured", r.Head)
 	}
 	if n := len(hanging.all()); n > 50 {
 		t.Errorf("%d requests to 50 Providers that hang", n)
@@ -640,13 +640,13 @@ func (s *alerts) fluxCLI(t *testing.T) {
 	}{
 		{"create alert-provider to --type generic --address " + in.URL, []string{"Provider to is ready"}},
 		{"create alert to --provider-ref to --event-severity info --event-source Kustomization/*", []string{"Alert to is ready"}},
-		{"get alert-providers", []string{"NAME\tAGE", "to  \t"}},
+		{"get alert-providers", []string{"to  \tTrue"}},
 		{"get alerts", []string{"to  \tFalse"}},
 		{"suspend alert to", []string{"alert suspended"}},
 		{"get alerts", []string{"to  \tTrue"}},
 		{"resume alert to", []string{"alert resumed"}},
-		{"suspend alert-provider to", []string{"alert-provider suspended"}},
-		{"resume alert-provider to", []string{"alert-provider resumed"}},
+		{"suspend alert-provider to", []string{"alert provider suspended"}},
+		{"resume alert-provider to", []string{"alert provider resumed"}},
 		{"export alert to", []string{"kind: Alert", "eventSeverity: info", "name: '*'"}},
 		{"export alert-provider to", []string{"kind: Provider", "type: generic"}},
 	} {

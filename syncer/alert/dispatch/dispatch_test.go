@@ -677,6 +677,36 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// TestStatusOnly: events for commit statuses alone are told to nobody else, and take no
+// others along.
+func TestStatusOnly(t *testing.T) {
+	chat, git := newInbound(t, nil), newInbound(t, nil)
+	b := newBench(t, provider("chat", "slack", chat.URL, nil), alertFor("chat", nil), secret("login", map[string]string{"token": "x"}),
+		provider("git", "gitea", git.URL+"/org/repo", func(s *notificationv1beta3.ProviderSpec) {
+			s.SecretRef = &meta.LocalObjectReference{Name: "login"}
+		}), alertFor("git", nil))
+	for i := range 10 {
+		e := event(fmt.Sprint("k", i), "reconciliation finished")
+		e.Severity, e.Reason = "info", "ReconciliationSucceeded"
+		e.Metadata["kustomize.toolkit.fluxcd.io/commit_status"] = "update"
+		b.Take(e, nil)
+	}
+	told := event("other", "health check passed")
+	told.Severity, told.Reason = "info", "ReconciliationSucceeded"
+	b.Take(told, nil)
+	stop := b.run(t)
+	for range 11 {
+		git.next(t)
+	}
+	if got := chat.next(t); !strings.Contains(got, "health check passed") {
+		t.Errorf("got %s", got)
+	}
+	stop()
+	if n := len(chat.bodies); n > 0 {
+		t.Errorf("%d messages more than one", n)
+	}
+}
+
 func TestDenied(t *testing.T) {
 	in := newInbound(t, nil)
 	b := newBench(t, provider("to", "generic", in.URL, nil), alertFor("to", nil))

@@ -267,6 +267,8 @@ func (s *sending) tell(ctx context.Context, rules []*alert.Rule, e *alert.Event)
 		provider := s.provider(ctx, rule.Alert, &m)
 		switch {
 		case provider == nil:
+		case m.StatusOnly && !payload.IsStatus(provider.Spec.Type):
+			// Each reconcile has such an event, and others must not wait for it.
 		case payload.Together(provider.Spec.Type):
 			s.enqueue(s.groups.Add(m, now)...)
 		default:
