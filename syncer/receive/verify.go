@@ -301,10 +301,14 @@ func (v *verifier) pubsub(ctx context.Context, secret map[string][]byte, r deliv
 	}
 	token, err := bearer(r)
 	if err != nil {
-		return nil, err
+		return nil, forged("%s", err) // as what is forged, with Flux's status
 	}
 	claims, err := v.identities.Claims(ctx, v.google, audience, token)
 	if err != nil {
+		var down *UnavailableError
+		if errors.As(err, &down) {
+			return nil, &refusal{resultFailed, http.StatusServiceUnavailable, "Google cannot be asked for its keys"}
+		}
 		return nil, forged("the token of the request is not one of Google for this Receiver")
 	}
 	is, ok := claims["email"].(string)
