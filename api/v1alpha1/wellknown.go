@@ -238,9 +238,9 @@ const (
 	ReasonReleaseFailing       = "HelmReleaseFailing"
 	ReasonSourceFailing        = "SourceFailing"
 	// ReasonNameTaken: an artifact would have the name of an ExternalArtifact that another made.
-	ReasonNameTaken = "NameTaken"
-	ReasonAccountMissing       = "AccountMissing"
-	ReasonWorkerStalled        = "WorkerStalled"
+	ReasonNameTaken      = "NameTaken"
+	ReasonAccountMissing = "AccountMissing"
+	ReasonWorkerStalled  = "WorkerStalled"
 
 	// Reasons of Rollouts, and of layers that wait for one.
 	ReasonRolloutPending         = "RolloutPending"
