@@ -34,7 +34,7 @@ func generators(o *outside) []fixture {
 	const build, invalid = "BuildFailed", "ValidationFailed"
 	many := tree{}
 	for n := range 4000 {
-		many[fmt.Sprintf("d%d/%s/f%d.yaml", n%40, strings.Repeat("deep/", 10), n)] = "x: 1\n"
+		many[fmt.Sprintf("d%d/%sf%d.yaml", n%40, strings.Repeat("deep/", 10), n)] = "x: 1\n"
 	}
 	stars := strings.Repeat("**/", 300)
 	excludes := make([]string, 100)
