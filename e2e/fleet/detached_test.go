@@ -34,7 +34,12 @@ import (
 // API, pushes a layer without an agent, and then has the kubeconfig lead to
 // another cluster, to which nothing may be written.
 func (f *fleet) handWrittenChild(t *testing.T) {
-	staging, gamma, alpha := f.tiers["staging"], f.tiers["gamma"], f.tiers["alpha"]
+	staging, alpha := f.tiers["staging"], f.tiers["alpha"]
+	// A cluster that is no Child yet: two Children are never one cluster.
+	byHand, err := f.Cluster(t.Context(), "handmade", "--api-only")
+	if err != nil {
+		t.Fatal(err)
+	}
 	f.commit(t, "env-staging", "A layer for clusters made by hand", func(dir string) error {
 		if err := os.Mkdir(filepath.Join(dir, "layers", "handmade"), 0o755); err != nil {
 			return err
@@ -77,11 +82,11 @@ func (f *fleet) handWrittenChild(t *testing.T) {
 			return nil
 		}
 	}
-	lead(gamma)
+	lead(byHand)
 	scenario.Eventually(t, scenario.Converge, "the layer is in the cluster", state(v1alpha1.ReasonSucceeded))
 	cm := &corev1.ConfigMap{}
-	if err := scenario.Get(t.Context(), gamma, cm, "default", "handmade"); err != nil || cm.Data["cluster"] != "handmade" {
-		t.Fatalf("the note in gamma is %v, %v", cm.Data, err)
+	if err := scenario.Get(t.Context(), byHand, cm, "default", "handmade"); err != nil || cm.Data["cluster"] != "handmade" {
+		t.Fatalf("the note is %v, %v", cm.Data, err)
 	}
 
 	lead(alpha)
@@ -91,16 +96,16 @@ func (f *fleet) handWrittenChild(t *testing.T) {
 		return scenario.ReplaceIn(filepath.Join(dir, "layers", "handmade", "note.yaml"), "cluster: ", "cluster: again-")
 	})
 	f.greet(t)
-	f.greeted(t, scenario.Converge, "gamma")
+	f.greeted(t, scenario.Converge, "alpha")
 	if err := state(v1alpha1.ReasonIdentityChanged)(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if err := scenario.Get(t.Context(), alpha, cm, "default", "handmade"); !apierrors.IsNotFound(err) {
 		t.Errorf("the wrong cluster was written to: %v", err)
 	}
-	lead(gamma)
+	lead(byHand)
 	scenario.Eventually(t, scenario.BringUp, "the right cluster is followed again", func(ctx context.Context) error {
-		if err := scenario.Get(ctx, gamma, cm, "default", "handmade"); err != nil {
+		if err := scenario.Get(ctx, byHand, cm, "default", "handmade"); err != nil {
 			return err
 		}
 		if cm.Data["cluster"] != "again-handmade" {
@@ -115,7 +120,7 @@ func (f *fleet) handWrittenChild(t *testing.T) {
 		t.Fatal(err)
 	}
 	scenario.Eventually(t, scenario.Converge, "the layer is taken back", func(ctx context.Context) error {
-		if err := scenario.Get(ctx, gamma, cm, "default", "handmade"); !apierrors.IsNotFound(err) {
+		if err := scenario.Get(ctx, byHand, cm, "default", "handmade"); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("the note is still there: %v", err)
 		}
 		if err := scenario.Get(ctx, staging, child, stage.Namespace, "handmade"); err != nil {

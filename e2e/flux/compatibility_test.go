@@ -58,7 +58,7 @@ func TestCompatibilityTable(t *testing.T) {
 	}
 	for _, of := range []struct{ dir, prefix string }{
 		{"e2e/flux", "TestKustomizationSpec/Rows/"}, {"e2e/flux", "TestTakeover/"}, {"e2e/flux", "TestHelmTakeover/"},
-		{"e2e/helm", "TestHelmReleaseSpec/Rows/"}, {"e2e/sources", "TestSourceSpec/Rows/"}, {"e2e/images", "TestImages/Rows/"}, {"e2e/cli", "TestFlux/"}, {"e2e/cli", "TestHelmCLI/"},
+		{"e2e/helm", "TestHelmReleaseSpec/Rows/"}, {"e2e/sources", "TestSourceSpec/Rows/"}, {"e2e/images", "TestImages/Rows/"}, {"e2e/notifications", "TestAlerts/Rows/"}, {"e2e/notifications", "TestReceivers/Rows/"}, {"e2e/cli", "TestFlux/"}, {"e2e/cli", "TestHelmCLI/"},
 		{"e2e/safety", "TestHelmSafety/"}, {"e2e/safety", "TestHostileCharts/"},
 	} {
 		function, _, _ := strings.Cut(of.prefix, "/")
