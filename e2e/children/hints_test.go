@@ -125,11 +125,11 @@ func TestHints(t *testing.T) {
 			from := child.now(t)
 			object := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: f.name, Name: "armed"}}
 			f.patch(t, object, map[string]any{"spec": map[string]any{"suspend": true}})
-			f.says(t, "armed", v1alpha1.ReadyCondition, v1alpha1.ReasonSuspended)
+			f.reconciled(t, "armed")
 			f.push(t, map[string]string{"own/note.yaml": noteNamed("own", "k", "three")})
 			post(t)
 			f.patch(t, object, map[string]any{"spec": map[string]any{"suspend": false}})
-			f.ready(t, "armed", "")
+			f.reconciled(t, "armed")
 			f.push(t, map[string]string{"own/note.yaml": noteNamed("own", "k", "four")})
 			post(t)
 			child.has(t, "own", "k", "four")
