@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -111,7 +112,7 @@ func (d *desk) requested() []string {
 func newDesk(t testing.TB, objects ...client.Object) *desk {
 	t.Helper()
 	d := &desk{now: time.Unix(1000, 0)}
-	ticks := d.now // each request is a moment after the one before
+	start, ticks := d.now, atomic.Int64{} // each request is a moment after the one before
 	d.client = fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(objects...).WithStatusSubresource().
 		WithIndex(&notificationv1.Receiver{}, pathIndex, pathsOf).Build()
 	d.Objects = &Objects{Reader: d.client, Workers: workers, Tell: func(_ context.Context, p []Push) {
@@ -119,7 +120,7 @@ func newDesk(t testing.TB, objects ...client.Object) *desk {
 		defer d.mu.Unlock()
 		d.told = append(d.told, p...)
 	}}
-	d.Objects.Requests = &request.Requests{Client: d, Manager: Manager, Now: func() time.Time { ticks = ticks.Add(time.Second); return ticks }}
+	d.Objects.Requests = &request.Requests{Client: d, Manager: Manager, Now: func() time.Time { return start.Add(time.Duration(ticks.Add(1)) * time.Second) }}
 	known := verifierOf(notificationv1.GenericOIDCReceiver)
 	d.Handler = NewHandler(Options{
 		Receivers: d.client, Secrets: d, Objects: d.Objects, Identities: known.identities, Workers: workers,
