@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/e2e/scenario"
 	"github.com/cascade-gitops/cascade/e2e/stage"
@@ -81,7 +82,7 @@ func (f *fluxed) files(dir string) error {
 	}
 	var theirs []*unstructured.Unstructured
 	for _, crd := range crds {
-		if strings.HasSuffix(crd.GetName(), ".toolkit.fluxcd.io") {
+		if _, group, _ := strings.Cut(crd.GetName(), "."); v1alpha1.IsFluxGroup(group) {
 			theirs = append(theirs, crd)
 		}
 	}
