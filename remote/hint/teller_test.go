@@ -176,6 +176,8 @@ func TestNobody(t *testing.T) {
 		teller := running(t, &fleet{}, 100)
 		teller.Tell(hints(3))
 		teller.Tell(nil)
+		teller.mu.Lock()
+		defer teller.mu.Unlock()
 		if len(teller.recent)+len(teller.waiting) > 0 {
 			t.Errorf("kept: %v, %v", teller.recent, teller.waiting)
 		}
