@@ -28,6 +28,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/clusters"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/trace"
 	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
@@ -93,7 +94,9 @@ type Children struct {
 	Connections *link.Pool
 	Events      record.EventRecorder
 	Metrics     *Metrics
-	Now         func() time.Time
+	// Traces may be nil.
+	Traces *trace.Tracer
+	Now    func() time.Time
 	// Tier numbers this process among those that lead the tier.
 	Tier *epoch.Tier
 	// Part is which of the children this process drives.
@@ -302,6 +305,7 @@ func (r *Children) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		return ctrl.Result{RequeueAfter: stalePause}, nil
 	}
 	current := &run{Children: r, child: child, recorded: child.DeepCopy(), notes: notes, tenure: held}
+	began := r.Now()
 	result, err := current.reconcile(ctx)
 	if current.gone {
 		r.forget(req.NamespacedName)
@@ -320,7 +324,11 @@ func (r *Children) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	if rerr := current.writeStatus(ctx); rerr != nil {
 		return ctrl.Result{}, errors.Join(err, rerr)
 	}
-	r.Metrics.observe(recorded, child, r.Now())
+	now := r.Now()
+	r.Metrics.observe(recorded, child, now)
+	for _, step := range trace.OfLayers(recorded, child, current.sources, began, now) {
+		r.Traces.Record(step)
+	}
 	return result, err
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/report"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 	"github.com/cascade-gitops/cascade/remote/tenure"
+	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // run is one reconcile of one child.
@@ -42,6 +43,8 @@ type run struct {
 	told bool
 	// governing are the Rollouts that govern the child.
 	governing rollout.Governing
+	// sources of the layers that select the child.
+	sources map[string]source.Key
 	// rest is how long nothing can be pushed, because the child used up its time.
 	rest time.Duration
 }
@@ -127,6 +130,12 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 		return ctrl.Result{}, err
 	}
 	r.retain(selected)
+	r.sources = map[string]source.Key{}
+	for _, layer := range selected {
+		if layer.Spec.SourceRef != nil {
+			r.sources[layer.Name] = layerSource(layer)
+		}
+	}
 	if err := r.rememberSeeded(ctx, cluster.Paused, selected); err != nil {
 		return ctrl.Result{}, err
 	}

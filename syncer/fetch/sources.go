@@ -39,6 +39,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/stall"
 	"github.com/cascade-gitops/cascade/syncer/status"
+	"github.com/cascade-gitops/cascade/syncer/trace"
 	"github.com/cascade-gitops/cascade/syncer/wake"
 )
 
@@ -60,6 +61,8 @@ type Sources struct {
 	Kept    *source.Kept
 	Events  record.EventRecorder
 	Metrics *metrics.Metrics
+	// Traces may be nil.
+	Traces *trace.Tracer
 	// Stalls watches the reconciles; nil watches none.
 	Stalls *stall.Watchdog
 	Now    func() time.Time
@@ -237,7 +240,11 @@ func reconcileSource[T sourceObject](ctx context.Context, s *Sources, kind sourc
 			return ctrl.Result{}, errors.Join(err, perr)
 		}
 	}
-	s.Metrics.Reconciled(key.Kind, name, obj, s.Now().Sub(start))
+	now := s.Now()
+	s.Metrics.Reconciled(key.Kind, name, obj, now.Sub(start))
+	if step, ok := trace.OfArtifact(key, before.GetArtifact(), obj.GetArtifact(), start, now); ok {
+		s.Traces.Record(step)
+	}
 	return again(older(ctx, s, kind, key, obj, true), result), err
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/stall"
 	"github.com/cascade-gitops/cascade/syncer/status"
 	"github.com/cascade-gitops/cascade/syncer/target"
+	"github.com/cascade-gitops/cascade/syncer/trace"
 	"github.com/cascade-gitops/cascade/syncer/wake"
 )
 
@@ -73,6 +74,8 @@ type Reconciler struct {
 	FirstSync *firstsync.Tier
 	Events    record.EventRecorder
 	Metrics   *metrics.Metrics
+	// Traces may be nil.
+	Traces *trace.Tracer
 	// Stalls watches the reconciles; nil watches none.
 	Stalls *stall.Watchdog
 	Now    func() time.Time
@@ -138,12 +141,17 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		obj.Status.LastHandledReconcileAt = requested
 		return ctrl.Result{}, run.Write(ctx)
 	}
+	was := trace.WasHelmRelease(obj)
 	result, err := r.reconcile(ctx, run)
 	obj.Status.LastHandledReconcileAt = requested
 	if werr := errors.Join(run.WriteHeld(ctx, run.held()), run.Write(ctx)); werr != nil {
 		return ctrl.Result{}, errors.Join(err, werr)
 	}
-	r.Metrics.Reconciled(helmv2.HelmReleaseKind, req.NamespacedName, obj, r.Now().Sub(start))
+	now := r.Now()
+	r.Metrics.Reconciled(helmv2.HelmReleaseKind, req.NamespacedName, obj, now.Sub(start))
+	if step, ok := trace.OfHelmRelease(was, obj, start, now); ok {
+		r.Traces.Record(step)
+	}
 	if obj.Status.Inventory != nil {
 		r.Metrics.Inventory(helmv2.HelmReleaseKind, req.NamespacedName, len(obj.Status.Inventory.Entries))
 	}

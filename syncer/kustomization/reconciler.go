@@ -33,6 +33,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/stall"
 	"github.com/cascade-gitops/cascade/syncer/status"
 	"github.com/cascade-gitops/cascade/syncer/target"
+	"github.com/cascade-gitops/cascade/syncer/trace"
 	"github.com/cascade-gitops/cascade/syncer/wake"
 	"github.com/cascade-gitops/cascade/syncer/worker"
 )
@@ -92,6 +93,8 @@ type Reconciler struct {
 	Sources *find.Finder
 	Events  record.EventRecorder
 	Metrics *metrics.Metrics
+	// Traces may be nil.
+	Traces *trace.Tracer
 	// Stalls watches the reconciles; nil watches none.
 	Stalls *stall.Watchdog
 	Now    func() time.Time
@@ -176,6 +179,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, run.Write(ctx)
 	}
+	was := trace.WasKustomization(obj)
 	result, err := r.reconcile(ctx, run)
 	// What made this one urgent is done; the next look is an ordinary one.
 	result.Priority = new(0)
@@ -184,7 +188,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if werr := errors.Join(run.WriteHeld(ctx, run.held), run.Write(ctx)); werr != nil {
 		return ctrl.Result{}, errors.Join(err, werr)
 	}
-	r.Metrics.Reconciled(kustomizev1.KustomizationKind, req.NamespacedName, obj, r.Now().Sub(run.start))
+	now := r.Now()
+	r.Metrics.Reconciled(kustomizev1.KustomizationKind, req.NamespacedName, obj, now.Sub(run.start))
+	if step, ok := trace.OfKustomization(was, obj, run.start, now); ok {
+		r.Traces.Record(step)
+	}
 	if obj.Status.Inventory != nil {
 		r.Metrics.Inventory(kustomizev1.KustomizationKind, req.NamespacedName, len(obj.Status.Inventory.Entries))
 	}

@@ -58,6 +58,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/stall"
 	"github.com/cascade-gitops/cascade/syncer/target"
+	"github.com/cascade-gitops/cascade/syncer/trace"
 	"github.com/cascade-gitops/cascade/syncer/wake"
 	"github.com/cascade-gitops/cascade/syncer/worker"
 )
@@ -81,9 +82,11 @@ type shared struct {
 	targets *target.Targets
 	finder  *find.Finder
 	// selects passes the objects of this agent.
-	selects  func(client.Object) bool
-	events   func(controller string) record.EventRecorder
-	metrics  *metrics.Metrics
+	selects func(client.Object) bool
+	events  func(controller string) record.EventRecorder
+	metrics *metrics.Metrics
+	// traces is nil where nobody wants any.
+	traces   *trace.Tracer
 	features features
 	claims   *claim.Claims
 	// compositions are nil if Kustomizations are not reconciled.
@@ -125,6 +128,9 @@ func (w *wiring) wire(ctx context.Context, reporter *report.Reporter) error {
 		return fmt.Errorf("cannot set up memory: %w", err)
 	}
 	if err := w.share(); err != nil {
+		return err
+	}
+	if err := w.trace(ctx); err != nil {
 		return err
 	}
 	if err := w.sources(); err != nil {
@@ -270,7 +276,7 @@ func (w *wiring) sources() error {
 	all := &fetch.Sources{
 		Stalls: w.stalls,
 		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Snapshots: w.finder.Snapshots, Logins: logins, Storage: w.artifacts,
-		Kept: w.kept, Events: w.events("source-controller"), Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(),
+		Kept: w.kept, Events: w.events("source-controller"), Metrics: w.metrics, Traces: w.traces, Now: w.program.Now, Jitter: w.jitter(),
 		Retries: o.pauses.retries(), Part: w.followed(),
 	}
 	dir, most := o.storage.dir, o.storage.maxPackBytes
@@ -347,7 +353,7 @@ func (w *wiring) kustomizations(ctx context.Context) error {
 	r := &kustomization.Reconciler{
 		Stalls: w.stalls,
 		Client: mgr.GetClient(), Targets: w.targets, Memo: clean, Rights: accounts, FirstSync: w.firstSync, Sources: w.finder, Claims: w.claims,
-		Events: w.events("kustomize-controller"), Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(), Random: w.program.Rand,
+		Events: w.events("kustomize-controller"), Metrics: w.metrics, Traces: w.traces, Now: w.program.Now, Jitter: w.jitter(), Random: w.program.Rand,
 		Workers: w.workers, Clusters: w.clusters,
 		Rules: kustomization.Rules{
 			Drift: kustomization.DriftMode(o.kustomize.drift), Sweep: o.kustomize.sweep,
@@ -387,7 +393,7 @@ func (w *wiring) releases(ctx context.Context) error {
 			DefaultToRetryOnFailure: f.retryOnFailure, AllowDNSLookups: f.dnsLookups, Workers: w.workers,
 			Memo: undrifted, Sweep: o.kustomize.sweep, Random: w.program.Rand,
 		},
-		Events: events, Metrics: w.metrics, Now: w.program.Now, Jitter: w.jitter(), ChartFileBytes: o.helm.chartFileBytes,
+		Events: events, Metrics: w.metrics, Traces: w.traces, Now: w.program.Now, Jitter: w.jitter(), ChartFileBytes: o.helm.chartFileBytes,
 		Rules: helmrelease.Rules{
 			NoCrossNamespaceRefs: o.references.noCrossNamespace, RequeueDependency: o.references.requeue,
 			ExternalArtifact: f.externalArtifact, NoDigestTracking: f.noDigestTracking, Dependencies: w.dependencies(),
@@ -466,7 +472,7 @@ func (w *wiring) children(ctx context.Context) error {
 	children := &remote.Children{
 		Tier: tier, Part: part, Accounts: accounts, Scrapes: scrapes,
 		Client: mgr.GetClient(), Cache: mgr.GetCache(), Clusters: w.clusters, Cluster: w.local, Snapshots: w.finder.Snapshots, Connections: connections,
-		Events: w.events("cascade"), Metrics: remote.NewMetrics(ctrlmetrics.Registry), Now: now, Rand: w.program.Rand,
+		Events: w.events("cascade"), Metrics: remote.NewMetrics(ctrlmetrics.Registry), Traces: w.traces, Now: now, Rand: w.program.Rand,
 		ObserveInterval: o.children.interval, Bridge: &capibridge.Providers{}, Allowed: o.targets.kubeconfigs, OfConfigMap: w.targets.OfConfigMap, InCluster: w.inCluster,
 		Providers: providers.NewLibrary(), Workers: w.workers, FirstSeeds: remote.NewFirstSeeds(w.local, o.place.namespace),
 	}
