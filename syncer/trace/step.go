@@ -8,6 +8,7 @@ import (
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
+	"helm.sh/helm/v4/pkg/release/common"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -90,11 +91,14 @@ func OfHelmRelease(was Was, after *helmv2.HelmRelease, began, ended time.Time) (
 	return s, s.ends(was, WasHelmRelease(after))
 }
 
-// chartOf is the chart of a release: applied when it is the one of the newest release.
+// chartOf is the chart of a release: applied is that which is deployed.
 func chartOf(o *helmv2.HelmRelease) attempt {
 	a := attempt{attempted: o.Status.LastAttemptedRevisionDigest}
-	if latest := o.Status.History.Latest(); latest != nil && apimeta.IsStatusConditionTrue(o.Status.Conditions, meta.ReadyCondition) {
-		a.applied = latest.OCIDigest
+	for _, s := range o.Status.History {
+		if s.Status == string(common.StatusDeployed) {
+			a.applied = s.OCIDigest
+			break
+		}
 	}
 	return a
 }
@@ -142,9 +146,9 @@ func (s *Step) ends(was, is Was) bool {
 		return false
 	}
 	s.Reason = ready.Reason
-	if is.applied != was.applied {
+	if is.applied != was.applied && is.applied != "" {
 		s.Revision = is.applied
-		return s.Revision != ""
+		return true
 	}
 	if ready.Status != metav1.ConditionFalse || ready.Reason == meta.DependencyNotReadyReason || is.attempted == is.applied {
 		return false
