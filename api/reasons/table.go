@@ -349,6 +349,11 @@ func kustomization() Section {
 				Means:   "the deletes that were held were approved, and by whom",
 			},
 			{
+				Reasons: []string{"CreateApproved"},
+				Note:    " (an event)",
+				Means:   "the creation of a Cluster that was held was approved, and by whom",
+			},
+			{
 				Reasons: []string{"CreateHeld"},
 				Means:   "Clusters that do not exist here are not created, because they may run already, or were moved away",
 				Next:    "restore the saved state, or `cascade approve create`; see [rebuild.md](rebuild.md)",

@@ -131,7 +131,7 @@ func (c *cli) approveCreate(ctx context.Context, cl client.Client, namespace str
 			return fmt.Errorf("cannot approve Cluster %s: it is not held; look at what is with: cascade approve create", name)
 		}
 	}
-	patch, err := firstsync.ApprovalPatch(names)
+	patch, err := firstsync.ApprovalPatch(names, approverOf(ctx, cl))
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (c *cli) approved(names []types.NamespacedName) {
 // approvePushed approves what nothing in this tier holds. Without an agent in it
 // there is no record yet.
 func (c *cli) approvePushed(ctx context.Context, cl client.Client, namespace string, names []types.NamespacedName) error {
-	patch, err := firstsync.ApprovalPatch(names)
+	patch, err := firstsync.ApprovalPatch(names, approverOf(ctx, cl))
 	if err != nil {
 		return err
 	}

@@ -1,8 +1,11 @@
 package firstsync
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -131,11 +134,15 @@ func (t *Tier) take(cm *corev1.ConfigMap) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	news := r.settled() && !t.record.settled()
+	first := t.record.state == ""
 	var changed []types.NamespacedName
 	for name, s := range r.clusters {
 		if t.standing(name) != s { // what we wrote ourselves is no news
 			changed = append(changed, name)
 		}
+	}
+	if !first { // an earlier process told of what there was before
+		t.tellApproved(cm, r, changed)
 	}
 	t.record, t.lost = r, false
 	switch {
@@ -147,6 +154,23 @@ func (t *Tier) take(cm *corev1.ConfigMap) {
 		t.tell()
 	case len(changed) > 0:
 		t.tell(changed...)
+	}
+}
+
+// reasonCreateApproved is the reason of the event that tells of an approval.
+const reasonCreateApproved = "CreateApproved"
+
+// tellApproved tells who approved the creation of Clusters. It is called with the lock.
+func (t *Tier) tellApproved(cm *corev1.ConfigMap, r record, changed []types.NamespacedName) {
+	if t.Events == nil {
+		return
+	}
+	slices.SortFunc(changed, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
+	by := cmp.Or(cm.Annotations[v1alpha1.ApprovedByAnnotation], "somebody")
+	for _, name := range changed {
+		if r.clusters[name] == inventory.Approved {
+			t.Events.Eventf(cm, corev1.EventTypeNormal, reasonCreateApproved, "%s approved the creation of Cluster %s", by, name)
+		}
 	}
 }
 

@@ -93,13 +93,14 @@ func SettledSince(cm *corev1.ConfigMap) (since time.Time, ok bool) {
 	return since, err == nil && r.settled()
 }
 
-// ApprovalPatch is a merge patch that approves the creation of Clusters.
-func ApprovalPatch(names []types.NamespacedName) ([]byte, error) {
+// ApprovalPatch is a merge patch that approves the creation of Clusters. by is who approves,
+// nil if that is not known: then whoever was noted before is no longer.
+func ApprovalPatch(names []types.NamespacedName, by *string) ([]byte, error) {
 	data := map[string]*string{}
 	for _, name := range names {
 		data[KeyOf(name)] = new(string(inventory.Approved))
 	}
-	return patchOf(data)
+	return encoded(map[string]any{"metadata": map[string]any{"annotations": map[string]*string{v1alpha1.ApprovedByAnnotation: by}}, "data": data})
 }
 
 // SettlementPatch is a merge patch that ends the first sync of a tier with the given
@@ -114,8 +115,10 @@ func SettlementPatch(cm *corev1.ConfigMap, why string, now time.Time) ([]byte, e
 	return patchOf(data)
 }
 
-func patchOf(data map[string]*string) ([]byte, error) {
-	patch, err := json.Marshal(map[string]any{"data": data})
+func patchOf(data map[string]*string) ([]byte, error) { return encoded(map[string]any{"data": data}) }
+
+func encoded(fields map[string]any) ([]byte, error) {
+	patch, err := json.Marshal(fields)
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode patch: %w", err)
 	}

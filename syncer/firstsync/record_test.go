@@ -55,7 +55,7 @@ func apply(t *testing.T, to map[string]string, patch []byte) map[string]string {
 
 func TestPatches(t *testing.T) {
 	before := map[string]string{stateKey: v1alpha1.FirstSyncAdopt, "n_a": "adopted", "n_b": "approved", "n_c": "moving"}
-	patch, err := ApprovalPatch([]types.NamespacedName{{Namespace: "n", Name: "d"}, {Namespace: "n", Name: "c"}})
+	patch, err := ApprovalPatch([]types.NamespacedName{{Namespace: "n", Name: "d"}, {Namespace: "n", Name: "c"}}, new("ann"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
@@ -46,6 +47,8 @@ type Tier struct {
 	// Create: the tier was installed as one that never had a Cluster. It counts where
 	// there is no record, and nothing that shows a past.
 	Create bool
+	// Events may be nil.
+	Events events
 	// Now is the clock.
 	Now func() time.Time
 	// Kinds of owners that are reconciled here.
@@ -71,6 +74,11 @@ type Tier struct {
 	// written is the version of our last write while the watch has not come to it; what
 	// the watch shows from before is not the present record.
 	written string
+}
+
+// events is the part of a recorder of events that is used here.
+type events interface {
+	Eventf(object runtime.Object, kind, reason, format string, args ...any)
 }
 
 type holder struct {

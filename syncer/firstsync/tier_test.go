@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	kuberecord "k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -208,6 +209,8 @@ func TestMarksOfClusters(t *testing.T) {
 		t.Fatal(err)
 	}
 	close(tier.ready)
+	told := kuberecord.NewFakeRecorder(10)
+	tier.Events = told
 	var woken []string
 	tier.OnRelease("Kustomization", func(name types.NamespacedName) { woken = append(woken, name.Name) })
 	hold := func(owner, name string) {
@@ -262,7 +265,7 @@ func TestMarksOfClusters(t *testing.T) {
 		t.Errorf("woken are %v, want %v", woken, want)
 	}
 	// A person decides; the record is what tells.
-	patch, err := ApprovalPatch([]types.NamespacedName{key("a")})
+	patch, err := ApprovalPatch([]types.NamespacedName{key("a")}, new("ann"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,6 +275,14 @@ func TestMarksOfClusters(t *testing.T) {
 	}
 	if s, _ := known("a"); s != inventory.Approved || !slices.Equal(woken, []string{"of-a"}) {
 		t.Errorf("after the approval: %q, woken are %v", s, woken)
+	}
+	select {
+	case got := <-told.Events:
+		if want := "Normal CreateApproved ann approved the creation of Cluster " + key("a").String(); got != want {
+			t.Errorf("the event is %q, want %q", got, want)
+		}
+	default:
+		t.Error("nothing is told of the approval")
 	}
 	tier.onCluster(clusters.Event{New: cluster("a", false)})
 	if s, seen := known("a"); s != "" || !seen || written("a") != "" {

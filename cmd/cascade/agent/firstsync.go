@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -44,7 +45,7 @@ func (s *firstSync) check() error { return CheckFirstSync(s.mode) }
 
 // build sets up what is known of the tier's Clusters. kinds are those of the owners
 // that are reconciled here; it is nil if there are none and nothing is applied.
-func (s *firstSync) build(mgr ctrl.Manager, namespace string, watch *clusters.Watch, kinds []string, now func() time.Time) (*firstsync.Tier, error) {
+func (s *firstSync) build(mgr ctrl.Manager, namespace string, watch *clusters.Watch, kinds []string, events record.EventRecorder, now func() time.Time) (*firstsync.Tier, error) {
 	if len(kinds) == 0 {
 		return nil, nil
 	}
@@ -59,7 +60,7 @@ func (s *firstSync) build(mgr ctrl.Manager, namespace string, watch *clusters.Wa
 	}
 	tier := &firstsync.Tier{
 		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Clusters: watch, Records: records,
-		Namespace: namespace, Create: s.mode == FirstSyncCreate, Now: now, Kinds: kinds,
+		Namespace: namespace, Create: s.mode == FirstSyncCreate, Events: events, Now: now, Kinds: kinds,
 	}
 	if err := errors.Join(mgr.Add(records), mgr.Add(tier)); err != nil {
 		return nil, fmt.Errorf("cannot set up the first sync: %w", err)

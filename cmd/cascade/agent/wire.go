@@ -233,7 +233,7 @@ func (w *wiring) share() error {
 			return fmt.Errorf("cannot set up the watch of Clusters: %w", err)
 		}
 	}
-	w.firstSync, err = o.firstSync.build(mgr, o.place.namespace, w.clusters, o.sharding.of(kustomizev1.KustomizationKind, helmv2.HelmReleaseKind), w.program.Now)
+	w.firstSync, err = o.firstSync.build(mgr, o.place.namespace, w.clusters, o.sharding.of(kustomizev1.KustomizationKind, helmv2.HelmReleaseKind), w.events("cascade"), w.program.Now)
 	return err
 }
 
