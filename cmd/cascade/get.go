@@ -26,20 +26,21 @@ import (
 
 // getter lists one kind.
 type getter struct {
-	name       string
-	single     string
-	aliases    []string
-	list       func() client.ObjectList
-	header     []string
-	row        func(client.Object) []string
+	name    string
+	single  string
+	aliases []string
+	list    func() client.ObjectList
+	header  []string
+	row     func(client.Object) []string
+	// conditions is nil for a kind that does not say how it is.
 	conditions func(client.Object) []metav1.Condition
 	// wideHeader and wide are the columns of -o wide.
 	wideHeader []string
 	wide       func(client.Object) []string
 	// suspend is where spec.suspend of an object is.
 	suspend func(client.Object) *bool
-	// source: the kind is one of the sources.
-	source bool
+	// source: the kind is one of the sources; image: one of image updates.
+	source, image bool
 }
 
 // sourceGetter lists one kind of source.
@@ -47,7 +48,7 @@ func sourceGetter(name, single string, list func() client.ObjectList, suspend fu
 	return getter{
 		name: name, single: single, list: list, aliases: aliases, header: []string{"REVISION", "SUSPENDED"}, source: true,
 		suspend: suspend, wideHeader: []string{"ORIGIN"}, wide: func(o client.Object) []string { return []string{origin(o)} },
-		conditions: func(o client.Object) []metav1.Condition { return o.(conditioned).GetConditions() },
+		conditions: conditionsOf,
 		row: func(o client.Object) []string {
 			revision := ""
 			if a := o.(sourcev1.Source).GetArtifact(); a != nil {
@@ -60,7 +61,12 @@ func sourceGetter(name, single string, list func() client.ObjectList, suspend fu
 
 type conditioned interface{ GetConditions() []metav1.Condition }
 
+// getters are all kinds, in the order in which `get all` has them.
 func getters() []getter {
+	return slices.Concat(sourceGetters(), artifactGetters(), applyingGetters(), imageGetters(), notificationGetters())
+}
+
+func sourceGetters() []getter {
 	return []getter{
 		sourceGetter("gitrepositories", "gitrepository", func() client.ObjectList { return &sourcev1.GitRepositoryList{} },
 			func(o client.Object) *bool { return &o.(*sourcev1.GitRepository).Spec.Suspend },
@@ -83,6 +89,12 @@ func getters() []getter {
 				c := o.(*sourcev1.HelmChart)
 				return c.Spec.SourceRef.Kind + "/" + c.Spec.SourceRef.Name + " " + c.Spec.Chart
 			}, "hc", "chart"),
+	}
+}
+
+// applyingGetters list what applies, here and in children.
+func applyingGetters() []getter {
+	return []getter{
 		{
 			name: "kustomizations", single: "kustomization", aliases: []string{"ks"},
 			list:       func() client.ObjectList { return &kustomizev1.KustomizationList{} },
@@ -228,10 +240,10 @@ func (c *cli) newGet() *cobra.Command {
 	var all bool
 	o := newGetOptions()
 	cmd := &cobra.Command{
-		Use:   "get <all|sources|kind> [name]",
+		Use:   "get <all|sources|images|kind> [name]",
 		Short: "List objects and whether they are ready",
-		Long: "List objects and whether they are ready, of one kind, of all sources, or of all kinds. With --watch it\n" +
-			"goes on to print what changes. An object whose Ready condition is missing counts as not ready.\n" +
+		Long: "List objects and whether they are ready, of one kind, of all sources, of all kinds of image updates, or of\n" +
+			"all kinds. With --watch it goes on to print what changes. An object whose Ready condition is missing counts as not ready.\n" +
 			"Several objects are a List in JSON and YAML, one that is named is itself. Without any object it ends\n" +
 			"with 1, unless a selector left none.",
 		Example: "  cascade get all -A\n" +
@@ -270,7 +282,7 @@ func (c *cli) newGet() *cobra.Command {
 }
 
 // listable are the words for what can be listed.
-func listable() []string { return append([]string{"all", "sources"}, kinds()...) }
+func listable() []string { return append([]string{"all", "sources", "images"}, kinds()...) }
 
 // kinds are the words for each kind.
 func kinds() []string {
@@ -287,6 +299,9 @@ func choose(name string) ([]getter, error) {
 	}
 	if name == "sources" || name == "source" {
 		return slices.DeleteFunc(getters(), func(g getter) bool { return !g.source }), nil
+	}
+	if name == "images" || name == "image" {
+		return imageGetters(), nil
 	}
 	if g, ok := kindOf(name); ok {
 		return []getter{g}, nil
@@ -375,6 +390,15 @@ func (s statusSelector) passes(conditions []metav1.Condition) bool {
 		}
 	}
 	return strings.EqualFold(is, s.status) != s.not
+}
+
+// passes reports whether an object has the status that is asked for. One that does not say
+// how it is has none.
+func (g getter) passes(s statusSelector, o client.Object) bool {
+	if g.conditions == nil {
+		return s.condition == ""
+	}
+	return s.passes(g.conditions(o))
 }
 
 func (c *cli) get(ctx context.Context, cl client.WithWatch, chosen []getter, o *getOptions) error {
@@ -500,7 +524,7 @@ func listWithVersion(ctx context.Context, cl client.Client, g getter, l listing)
 		if err != nil {
 			return nil, "", fmt.Errorf("cannot read list of %s: %w", g.name, err)
 		}
-		if l.status.passes(g.conditions(o)) {
+		if g.passes(l.status, o) {
 			objects = append(objects, o)
 		}
 	}
@@ -538,20 +562,21 @@ func (s columnSet) header(leftOut bool) []string {
 		header = append(header, "NAMESPACE")
 	}
 	header = append(append(header, "NAME"), s.of.header...)
-	header = append(header, "READY")
+	if s.of.conditions != nil {
+		header = append(header, "READY")
+	}
 	if s.wide {
 		header = append(append(header, s.of.wideHeader...), "AGE")
 	}
-	return append(header, "MESSAGE")
+	if s.of.conditions != nil {
+		header = append(header, "MESSAGE")
+	}
+	return header
 }
 
 func (s columnSet) rows(objects []client.Object, now time.Time) [][]string {
 	rows := make([][]string, 0, len(objects))
 	for _, o := range objects {
-		ready, message := "False", "waiting to be reconciled"
-		if cond := meta.FindStatusCondition(s.of.conditions(o), v1alpha1.ReadyCondition); cond != nil {
-			ready, message = string(cond.Status), cond.Message
-		}
 		var row []string
 		if s.withNamespace {
 			row = append(row, o.GetNamespace())
@@ -561,14 +586,39 @@ func (s columnSet) rows(objects []client.Object, now time.Time) [][]string {
 			name = s.of.single + "/" + name
 		}
 		row = append(append(row, name), s.of.row(o)...)
-		row = append(row, ready)
+		ready, message := s.of.readiness(o)
+		if s.of.conditions != nil {
+			row = append(row, ready)
+		}
 		if s.wide {
 			for _, cell := range s.of.wide(o) {
 				row = append(row, orDash(cell))
 			}
 			row = append(row, age(o.GetCreationTimestamp(), now))
 		}
-		rows = append(rows, append(row, oneLine(shortRevision(message))))
+		if s.of.conditions != nil {
+			row = append(row, oneLine(shortRevision(message)))
+		}
+		rows = append(rows, row)
 	}
 	return rows
+}
+
+// readiness is what an object says of being ready.
+func (g getter) readiness(o client.Object) (ready, message string) {
+	if g.conditions == nil {
+		return "", ""
+	}
+	if c := meta.FindStatusCondition(g.conditions(o), v1alpha1.ReadyCondition); c != nil {
+		return string(c.Status), c.Message
+	}
+	return "False", "waiting to be reconciled"
+}
+
+// moment is a time in a table; empty if there was none.
+func moment(t *metav1.Time) string {
+	if t == nil || t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
 }

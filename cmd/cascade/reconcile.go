@@ -3,13 +3,19 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	autov1 "github.com/fluxcd/image-automation-controller/api/v1"
+	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
+	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +32,8 @@ type subject struct {
 	state func() (handled string, conditions []metav1.Condition, revision string)
 	// source that the object is made of, if it has one.
 	source func() *sourceRef
+	// still: nobody reconciles the kind; it is used as it is.
+	still bool
 	// lasting: what the object says of being ready is about clusters, which takes as long as
 	// it takes; that it was looked at is enough.
 	lasting bool
@@ -57,6 +65,14 @@ func sourceSubject(o client.Object, key client.ObjectKey, handled func() string)
 	}}
 }
 
+// handledSubject is an object whose conditions say how it is.
+func handledSubject(o client.Object, key client.ObjectKey, handled, revision func() string) *subject {
+	o.SetNamespace(key.Namespace)
+	o.SetName(key.Name)
+	return &subject{object: o, state: func() (string, []metav1.Condition, string) { return handled(), conditionsOf(o), revision() }}
+}
+
+// newSubject is an object of a kind, to be read.
 func newSubject(kind string, key client.ObjectKey) (*subject, error) {
 	switch strings.ToLower(kind) {
 	case "source", "gitrepository", "gitrepo", "git":
@@ -124,6 +140,47 @@ func newSubject(kind string, key client.ObjectKey) (*subject, error) {
 			}
 			return o.Status.LastHandledReconcileAt, o.Status.Conditions, revision
 		}}, nil
+	case "artifactgenerator", "ag":
+		o := &generatorv1.ArtifactGenerator{}
+		return handledSubject(o, key, func() string { return o.Status.LastHandledReconcileAt }, func() string { return o.Status.ObservedSourcesDigest }), nil
+	case "imagerepository", "imagerepo":
+		o := &imagev1.ImageRepository{}
+		return handledSubject(o, key, func() string { return o.Status.LastHandledReconcileAt }, func() string {
+			if last := o.Status.LastScanResult; last != nil {
+				return last.Revision
+			}
+			return ""
+		}), nil
+	case "imagepolicy":
+		o := &imagev1.ImagePolicy{}
+		s := handledSubject(o, key, func() string { return o.Status.LastHandledReconcileAt }, func() string {
+			if latest := o.Status.LatestRef; latest != nil {
+				return latest.Tag
+			}
+			return ""
+		})
+		s.source = func() *sourceRef {
+			ref := o.Spec.ImageRepositoryRef
+			return &sourceRef{imagev1.ImageRepositoryKind, inNamespace(ref.Namespace, o.Namespace, ref.Name)}
+		}
+		return s, nil
+	case "imageupdateautomation", "imageupdate", "iua":
+		o := &autov1.ImageUpdateAutomation{}
+		s := handledSubject(o, key, func() string { return o.Status.LastHandledReconcileAt }, func() string { return o.Status.ObservedSourceRevision })
+		s.source = func() *sourceRef {
+			ref := o.Spec.SourceRef
+			return &sourceRef{ref.Kind, inNamespace(ref.Namespace, o.Namespace, ref.Name)}
+		}
+		return s, nil
+	case "receiver":
+		o := &notificationv1.Receiver{}
+		return handledSubject(o, key, func() string { return o.Status.LastHandledReconcileAt }, func() string { return o.Status.WebhookPath }), nil
+	case "alert":
+		return &subject{object: &notificationv1beta3.Alert{}, still: true}, nil
+	case "alert-provider":
+		return &subject{object: &notificationv1beta3.Provider{}, still: true}, nil
+	case "externalartifact", "ea":
+		return &subject{object: &sourcev1.ExternalArtifact{}, still: true}, nil
 	case "rollout":
 		o := &v1alpha1.Rollout{}
 		o.Namespace, o.Name = key.Namespace, key.Name
@@ -136,24 +193,37 @@ func newSubject(kind string, key client.ObjectKey) (*subject, error) {
 		}}, nil
 	}
 	return nil, fmt.Errorf("cannot reconcile kind %q: use kustomization, helmrelease, layer, child, rollout, "+
-		"or a kind of source: gitrepository, ocirepository, bucket, helmrepository, helmchart", kind)
+		"a kind of source: gitrepository, ocirepository, bucket, helmrepository, helmchart, artifactgenerator, "+
+		"or receiver, imagerepository, imagepolicy, imageupdateautomation", kind)
+}
+
+// reconcilable are the words for what somebody reconciles.
+func reconcilable() []string {
+	return slices.DeleteFunc(kinds(), func(word string) bool {
+		g, _ := kindOf(word)
+		s, err := newSubject(g.single, client.ObjectKey{})
+		return err != nil || s.still
+	})
 }
 
 func (c *cli) newReconcile() *cobra.Command {
 	var withSource bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use:   "reconcile <kustomization|helmrelease|layer|child|rollout|kind of source> <name>",
+		Use:   "reconcile <kind> <name>",
 		Short: "Reconcile an object now and wait for the result",
 		Example: "  cascade reconcile kustomization apps --with-source\n" +
 			"  cascade reconcile source fleet -n cascade-system",
 		Args:              cobra.ExactArgs(2),
-		ValidArgsFunction: c.completeKindAndName(kinds),
+		ValidArgsFunction: c.completeKindAndName(reconcilable),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			key := client.ObjectKey{Namespace: c.namespace(), Name: args[1]}
 			s, err := newSubject(args[0], key)
 			if err != nil {
 				return err
+			}
+			if s.still {
+				return fmt.Errorf("cannot reconcile %s %s: nobody reconciles the kind, it is used as it is", args[0], key)
 			}
 			cl, err := c.client()
 			if err != nil {
@@ -172,17 +242,35 @@ func (c *cli) newReconcile() *cobra.Command {
 					return err
 				}
 			}
-			done := "applied revision"
-			if s.lasting {
-				done = "newest revision"
-			}
-			return c.reconcile(ctx, cl, strings.ToLower(args[0]), s, done)
+			return c.reconcile(ctx, cl, strings.ToLower(args[0]), s, s.done())
 		},
 	}
 	cmd.Flags().BoolVar(&withSource, "with-source", false, "reconcile the source first")
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait")
 	c.flags.AddFlags(cmd.Flags())
 	return cmd
+}
+
+// done says in words what a reconcile came to; the revision comes behind it.
+func (s *subject) done() string {
+	switch s.object.(type) {
+	case sourcev1.Source:
+		return "fetched revision"
+	case *imagev1.ImageRepository:
+		return "scanned tags"
+	case *imagev1.ImagePolicy:
+		return "chose tag"
+	case *notificationv1.Receiver:
+		return "serves path"
+	case *autov1.ImageUpdateAutomation:
+		return "looked at revision"
+	case *generatorv1.ArtifactGenerator:
+		return "made artifacts of sources"
+	}
+	if s.lasting {
+		return "newest revision"
+	}
+	return "applied revision"
 }
 
 // reconcileSource reconciles a source, and before it what it is made from.
@@ -202,7 +290,7 @@ func (c *cli) reconcileSource(ctx context.Context, cl client.Client, ref sourceR
 			return err
 		}
 	}
-	return c.reconcile(ctx, cl, strings.ToLower(ref.kind), s, "fetched revision")
+	return c.reconcile(ctx, cl, strings.ToLower(ref.kind), s, s.done())
 }
 
 func (c *cli) reconcile(ctx context.Context, cl client.Client, kind string, s *subject, done string) error {

@@ -138,12 +138,8 @@ func (c *cli) waitResumed(ctx context.Context, cl client.Client, g getter, key c
 	if err := cl.Get(ctx, key, s.object); err != nil {
 		return fmt.Errorf("cannot read %s %s: %w", g.single, key, err)
 	}
-	done := "applied revision"
-	switch {
-	case s.lasting:
-		done = "newest revision"
-	case g.source:
-		done = "fetched revision"
+	if s.still {
+		return nil // it is used as it is
 	}
-	return c.reconcile(ctx, cl, g.single, s, done)
+	return c.reconcile(ctx, cl, g.single, s, s.done())
 }

@@ -166,7 +166,7 @@ func (c *cli) watchKind(ctx context.Context, cl client.WithWatch, g getter, o *g
 			if err != nil {
 				return fmt.Errorf("cannot read %s: %w", g.single, err)
 			}
-			if _, was := shown[client.ObjectKeyFromObject(item)]; !was && !l.status.passes(g.conditions(item)) {
+			if _, was := shown[client.ObjectKeyFromObject(item)]; !was && !g.passes(l.status, item) {
 				return nil
 			}
 			// One that was shown and does not pass any more is shown once more, as what it is.

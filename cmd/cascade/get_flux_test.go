@@ -1,0 +1,98 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	autov1 "github.com/fluxcd/image-automation-controller/api/v1"
+	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
+	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
+	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+func laterKinds() []client.Object {
+	named := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "team", Name: name, CreationTimestamp: metav1.NewTime(noon.Add(-time.Hour))}
+	}
+	ready := func(message string) []metav1.Condition {
+		return []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Succeeded", Message: message}}
+	}
+	ago := func(d time.Duration) *metav1.Time { t := metav1.NewTime(noon.Add(-d)); return &t }
+	return []client.Object{
+		&imagev1.ImageRepository{ObjectMeta: named("web"), Spec: imagev1.ImageRepositorySpec{Image: "registry.example/web"}, Status: imagev1.ImageRepositoryStatus{
+			Conditions: ready("successful scan: found 7 tags"), LastScanResult: &imagev1.ScanResult{TagCount: 7, ScanTime: *ago(time.Minute), Revision: "sha256:1234"},
+		}},
+		&imagev1.ImagePolicy{ObjectMeta: named("web"), Spec: imagev1.ImagePolicySpec{ImageRepositoryRef: fluxmeta.NamespacedObjectReference{Name: "web"}}, Status: imagev1.ImagePolicyStatus{
+			Conditions: ready("resolved to 1.2.3"), LatestRef: &imagev1.ImageRef{Name: "registry.example/web", Tag: "1.2.3"},
+		}},
+		&imagev1.ImagePolicy{ObjectMeta: named("fresh"), Spec: imagev1.ImagePolicySpec{ImageRepositoryRef: fluxmeta.NamespacedObjectReference{Namespace: "images", Name: "web"}}},
+		&autov1.ImageUpdateAutomation{ObjectMeta: named("apps"), Spec: autov1.ImageUpdateAutomationSpec{
+			SourceRef: autov1.CrossNamespaceSourceReference{Kind: "GitRepository", Name: "apps"}, Suspend: true,
+		}, Status: autov1.ImageUpdateAutomationStatus{
+			Conditions: ready("repository up-to-date"), LastAutomationRunTime: ago(2 * time.Minute), LastPushCommit: "0123456789abcdef0123456789abcdef01234567",
+		}},
+		&notificationv1.Receiver{ObjectMeta: named("hook"), Spec: notificationv1.ReceiverSpec{Type: "github"}, Status: notificationv1.ReceiverStatus{
+			Conditions: ready("Receiver initialized for path: /hook/0123"), WebhookPath: "/hook/0123",
+		}},
+		&notificationv1beta3.Alert{ObjectMeta: named("all"), Spec: notificationv1beta3.AlertSpec{ProviderRef: fluxmeta.LocalObjectReference{Name: "chat"}, EventSeverity: "error"}},
+		&notificationv1beta3.Provider{ObjectMeta: named("chat"), Spec: notificationv1beta3.ProviderSpec{Type: "slack", Channel: "ops"}},
+		&generatorv1.ArtifactGenerator{ObjectMeta: named("parts"), Spec: generatorv1.ArtifactGeneratorSpec{Sources: []generatorv1.SourceReference{{Alias: "git"}}}, Status: generatorv1.ArtifactGeneratorStatus{
+			Conditions: ready("reconciliation succeeded, generated 1 artifact(s)"), Inventory: []generatorv1.ExternalArtifactReference{{Name: "part"}},
+		}},
+		&sourcev1.ExternalArtifact{ObjectMeta: named("part"), Spec: sourcev1.ExternalArtifactSpec{SourceRef: &fluxmeta.NamespacedObjectKindReference{Kind: "ArtifactGenerator", Name: "parts"}},
+			Status: sourcev1.ExternalArtifactStatus{Conditions: ready("Artifact is ready"), Artifact: &fluxmeta.Artifact{Revision: "latest@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}}},
+	}
+}
+
+// TestGetLaterKinds prints the kinds that came to Flux later; those without a status have no
+// column for it.
+func TestGetLaterKinds(t *testing.T) {
+	cl := indexed().WithObjects(laterKinds()...).Build()
+	var all strings.Builder
+	for _, args := range [][]string{{"all", ""}, {"images", "wide"}, {"receivers", "wide"}, {"alerts", "wide"}, {"alert-providers", "wide"}, {"ag", "wide"}, {"ea", "wide"}, {"imagepolicy", "name"}} {
+		chosen, err := choose(args[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, out := newCLI(t)
+		c.now = func() time.Time { return noon }
+		o := newGetOptions()
+		o.namespace, *o.print.OutputFormat = "team", args[1]
+		if err := c.get(t.Context(), cl, chosen, o); err != nil {
+			t.Fatal(err)
+		}
+		all.WriteString("$ cascade get " + strings.TrimSuffix(strings.Join(args, " -o "), " -o ") + "\n" + out.String() + "\n")
+	}
+	golden(t, "get-later-kinds.txt", all.String())
+	chosen, err := choose("alerts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, out := newCLI(t)
+	o := newGetOptions()
+	o.namespace, o.status = "team", "ready=false"
+	if err := c.get(t.Context(), cl, chosen, o); err != nil || strings.Contains(out.String(), "chat") {
+		t.Errorf("an Alert does not say how it is, and is taken for not ready: %v\n%s", err, out)
+	}
+}
+
+// TestReconcileStill: nobody reconciles these kinds, so that to wait for it would not end.
+func TestReconcileStill(t *testing.T) {
+	for _, kind := range []string{"alert", "alert-provider", "externalartifact"} {
+		s, err := newSubject(kind, client.ObjectKey{})
+		if err != nil || !s.still {
+			t.Errorf("%s: %+v, %v", kind, s, err)
+		}
+	}
+	for _, word := range reconcilable() {
+		if strings.HasPrefix(word, "alert") || word == "externalartifacts" {
+			t.Errorf("%s is offered", word)
+		}
+	}
+}
