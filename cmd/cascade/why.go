@@ -123,7 +123,8 @@ func kindNamed(name string) string {
 		return "Cluster"
 	}
 	for _, kind := range []string{
-		"GitRepository", "OCIRepository", "Bucket", "HelmRepository", "HelmChart", "Kustomization", "HelmRelease", "Layer", "Child", "Rollout",
+		"GitRepository", "OCIRepository", "Bucket", "HelmRepository", "HelmChart", "ExternalArtifact", "ArtifactGenerator", "Kustomization", "HelmRelease",
+		"Layer", "Child", "Rollout", "ImageRepository", "ImagePolicy", "ImageUpdateAutomation", "Receiver",
 	} {
 		if strings.ToLower(kind) == name {
 			return kind

@@ -25,6 +25,7 @@ func Explain(f *Facts, now time.Time) *Explanation {
 	b := builder{graph: newGraph(), facts: f, now: now, parts: map[Object]bool{}, byLayer: map[Object]*v1alpha1.Layer{}, said: map[[2]string][2]string{}}
 	b.agent()
 	b.sources()
+	b.others()
 	b.kustomizations()
 	b.releases()
 	b.layers()
@@ -291,6 +292,7 @@ func (b *builder) missing(o Object) {
 	if !listed(o.Kind) || b.known[o] || b.facts.Unread[o.Kind] != "" || b.facts.Namespace != "" && b.facts.Namespace != o.Namespace || b.nodes[key{o, ""}] != nil {
 		return
 	}
+	b.known[o] = true
 	b.add(b.node(o, "", Failing, reasonObjectMissing, o.String()+" does not exist", metav1.Time{}))
 }
 

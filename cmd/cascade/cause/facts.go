@@ -18,7 +18,10 @@ type Facts struct {
 	// there nor missing.
 	Namespace string
 	// Sources of any kind of Flux.
-	Sources        []client.Object
+	Sources []client.Object
+	// Others are of Flux's kinds that neither apply nor are applied: ArtifactGenerators,
+	// Receivers, and those of image updates.
+	Others         []client.Object
 	Kustomizations []kustomizev1.Kustomization
 	Releases       []helmv2.HelmRelease
 	Layers         []v1alpha1.Layer

@@ -4,9 +4,13 @@ import (
 	"fmt"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	autov1 "github.com/fluxcd/image-automation-controller/api/v1"
+	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -34,9 +38,11 @@ type synced struct {
 	// refers are the objects that it reads, dependsOn those that come first, and inventory
 	// what it applied.
 	refers, dependsOn []Object
-	inventory         []string
-	held              v1alpha1.Held
-	heldKnown         bool
+	// madeBy is what writes its conditions.
+	madeBy    []Object
+	inventory []string
+	held      v1alpha1.Held
+	heldKnown bool
 }
 
 // reconciled adds what is wrong with an object of Flux.
@@ -57,7 +63,9 @@ func (b *builder) reconciled(s synced) {
 	main := ""
 	switch {
 	case c == nil:
-		b.add(b.node(o, "", Progressing, v1alpha1.ReasonProgressing, "waiting to be reconciled", s.created))
+		n := b.node(o, "", Progressing, v1alpha1.ReasonProgressing, "waiting to be reconciled", s.created)
+		n.made(s)
+		b.add(n)
 	case c.Status != metav1.ConditionTrue:
 		main = c.Reason
 		n := b.node(o, "", stateOf(c.Reason), c.Reason, c.Message, c.LastTransitionTime)
@@ -98,7 +106,10 @@ func (b *builder) because(n *node, s synced) {
 	if s.heldKnown {
 		held = s.held
 	}
+	n.made(s)
 	switch n.link.Reason {
+	case generatorv1.SourceFetchFailedReason, autov1.SourceManagerFailedReason:
+		b.refer(n, s.refers...)
 	case "ArtifactFailed", v1alpha1.ReasonSourceNotReady, "SourceUnavailable", "NoSourceArtifact", v1alpha1.ReasonSourceFailing, "IncludeUnavailable", "InvalidChartReference":
 		b.refer(n, s.refers...)
 	case v1alpha1.ReasonDependencyNotReady:
@@ -120,6 +131,13 @@ func (b *builder) because(n *node, s synced) {
 				n.because = append(n.because, key{rolloutOf(r), ""})
 			}
 		}
+	}
+}
+
+// made adds what makes an object as a cause.
+func (n *node) made(s synced) {
+	for _, o := range s.madeBy {
+		n.because = append(n.because, key{o, ""})
 	}
 }
 
@@ -176,28 +194,70 @@ func (b *builder) sources() {
 	}
 }
 
-func sourceOf(o client.Object) (synced, bool) {
-	s := synced{created: o.GetCreationTimestamp()}
-	seen := func(kind string, suspended bool, observed int64, conditions []metav1.Condition) {
-		s.object, s.suspended, s.conditions = of(kind, o), suspended, conditions
-		s.observed = observed == o.GetGeneration()
+// seen is an object of a kind that says which generation its conditions are about.
+func seen(kind string, o client.Object, suspended bool, observed int64, conditions []metav1.Condition) synced {
+	return synced{
+		object: of(kind, o), created: o.GetCreationTimestamp(), suspended: suspended, conditions: conditions, observed: observed == o.GetGeneration(),
 	}
+}
+
+func sourceOf(o client.Object) (s synced, ok bool) {
 	switch o := o.(type) {
 	case *sourcev1.GitRepository:
-		seen(sourcev1.GitRepositoryKind, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
+		s = seen(sourcev1.GitRepositoryKind, o, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
 		for _, i := range o.Spec.Include {
 			s.refers = append(s.refers, Object{Kind: sourcev1.GitRepositoryKind, Namespace: o.Namespace, Name: i.GitRepositoryRef.Name})
 		}
 	case *sourcev1.OCIRepository:
-		seen(sourcev1.OCIRepositoryKind, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
+		s = seen(sourcev1.OCIRepositoryKind, o, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
 	case *sourcev1.Bucket:
-		seen(sourcev1.BucketKind, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
+		s = seen(sourcev1.BucketKind, o, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
 	case *sourcev1.HelmRepository:
-		seen(sourcev1.HelmRepositoryKind, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
+		s = seen(sourcev1.HelmRepositoryKind, o, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
 		s.silent = o.Spec.Type == sourcev1.HelmRepositoryTypeOCI && !o.Spec.Suspend
 	case *sourcev1.HelmChart:
-		seen(sourcev1.HelmChartKind, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
+		s = seen(sourcev1.HelmChartKind, o, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
 		s.refers = []Object{{Kind: o.Spec.SourceRef.Kind, Namespace: o.Namespace, Name: o.Spec.SourceRef.Name}}
+	case *sourcev1.ExternalArtifact:
+		// Whoever makes it writes its conditions, which do not name a generation.
+		s = seen(sourcev1.ExternalArtifactKind, o, false, o.GetGeneration(), o.Status.Conditions)
+		if ref := o.Spec.SourceRef; ref != nil {
+			s.madeBy = append(s.madeBy, in(ref.Kind, ref.Namespace, ref.Name, o.Namespace))
+		}
+	default:
+		return s, false
+	}
+	return s, true
+}
+
+func (b *builder) others() {
+	for _, o := range b.facts.Others {
+		if s, ok := otherOf(o); ok {
+			b.known[s.object] = true
+			b.reconciled(s)
+		}
+	}
+}
+
+func otherOf(o client.Object) (s synced, ok bool) {
+	switch o := o.(type) {
+	case *generatorv1.ArtifactGenerator:
+		s = seen(generatorv1.ArtifactGeneratorKind, o, o.IsDisabled(), o.GetGeneration(), o.Status.Conditions)
+		for _, ref := range o.Spec.Sources {
+			s.refers = append(s.refers, in(ref.Kind, ref.Namespace, ref.Name, o.Namespace))
+		}
+	case *imagev1.ImageRepository:
+		s = seen(imagev1.ImageRepositoryKind, o, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
+	case *imagev1.ImagePolicy:
+		s = seen(imagev1.ImagePolicyKind, o, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
+		ref := o.Spec.ImageRepositoryRef
+		s.dependsOn = []Object{in(imagev1.ImageRepositoryKind, ref.Namespace, ref.Name, o.Namespace)}
+	case *autov1.ImageUpdateAutomation:
+		s = seen(autov1.ImageUpdateAutomationKind, o, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
+		ref := o.Spec.SourceRef
+		s.refers = []Object{in(ref.Kind, ref.Namespace, ref.Name, o.Namespace)}
+	case *notificationv1.Receiver:
+		s = seen(notificationv1.ReceiverKind, o, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
 	default:
 		return s, false
 	}

@@ -7,8 +7,12 @@ import (
 	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	autov1 "github.com/fluxcd/image-automation-controller/api/v1"
+	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -79,6 +83,17 @@ func (r *Reader) Read(ctx context.Context) (*Facts, error) {
 	sources(sourcev1.BucketKind, &sourcev1.BucketList{})
 	sources(sourcev1.HelmRepositoryKind, &sourcev1.HelmRepositoryList{})
 	sources(sourcev1.HelmChartKind, &sourcev1.HelmChartList{})
+	sources(sourcev1.ExternalArtifactKind, &sourcev1.ExternalArtifactList{})
+	others := func(kind string, list client.ObjectList) {
+		try(kind, func(ctx context.Context) error {
+			return r.each(ctx, list, func(o client.Object) { f.Others = append(f.Others, o) })
+		})
+	}
+	others(generatorv1.ArtifactGeneratorKind, &generatorv1.ArtifactGeneratorList{})
+	others(imagev1.ImageRepositoryKind, &imagev1.ImageRepositoryList{})
+	others(imagev1.ImagePolicyKind, &imagev1.ImagePolicyList{})
+	others(autov1.ImageUpdateAutomationKind, &autov1.ImageUpdateAutomationList{})
+	others(notificationv1.ReceiverKind, &notificationv1.ReceiverList{})
 	try(kustomizationKind, func(ctx context.Context) error {
 		return r.each(ctx, &kustomizev1.KustomizationList{}, func(o client.Object) {
 			f.Kustomizations = append(f.Kustomizations, *o.(*kustomizev1.Kustomization))
