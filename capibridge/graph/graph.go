@@ -125,7 +125,6 @@ func (b *builder) connect() {
 		n := b.nodes[uid]
 		for _, ref := range n.Object.GetOwnerReferences() {
 			if b.nodes[ref.UID] == nil {
-				n.Foreign = append(n.Foreign, ref)
 				continue
 			}
 			n.Owners = append(n.Owners, ref.UID)
@@ -318,7 +317,7 @@ func (b *builder) graph() (*Graph, error) {
 		kept[uid] = n
 	}
 	for _, n := range kept {
-		n.Owners = ownersIn(kept, n)
+		n.settle(kept)
 	}
 	return arrange(kept)
 }
@@ -330,11 +329,24 @@ func (b *builder) carries(u *unstructured.Unstructured) bool {
 	return kind.MoveHierarchy || labelled
 }
 
-// ownersIn are the owners of a node that are kept, sorted, each once.
-func ownersIn(kept map[types.UID]*Node, n *Node) []types.UID {
-	owners := slices.DeleteFunc(slices.Clone(n.Owners), func(uid types.UID) bool { return kept[uid] == nil || kept[uid] == n })
+// settle makes Owners those that are kept, sorted, each once, and Foreign the others that
+// the object itself names.
+func (n *Node) settle(kept map[types.UID]*Node) {
+	owners := slices.DeleteFunc(slices.Clone(n.Owners), func(uid types.UID) bool { return kept[uid] == nil || uid == n.Object.GetUID() })
 	slices.Sort(owners)
-	return slices.Compact(owners)
+	n.Owners = slices.Compact(owners)
+	n.Foreign = slices.DeleteFunc(n.Object.GetOwnerReferences(), func(ref metav1.OwnerReference) bool { return kept[ref.UID] != nil })
+}
+
+// Portable is the object as it can be made elsewhere, without its Foreign owners.
+func (n *Node) Portable() *unstructured.Unstructured {
+	u := Portable(n.Object)
+	if len(n.Foreign) > 0 {
+		u.SetOwnerReferences(slices.DeleteFunc(u.GetOwnerReferences(), func(ref metav1.OwnerReference) bool {
+			return slices.ContainsFunc(n.Foreign, func(f metav1.OwnerReference) bool { return f.UID == ref.UID })
+		}))
+	}
+	return u
 }
 
 func compareNames(a, b types.NamespacedName) int {
@@ -443,14 +455,8 @@ func (g *Graph) Only(clusters ...types.NamespacedName) *Graph {
 			keep(uid)
 		}
 	}
-	for uid, n := range kept {
-		for _, ref := range n.Object.GetOwnerReferences() {
-			if kept[ref.UID] == nil && g.nodes[ref.UID] != nil {
-				n.Foreign = append(slices.Clone(n.Foreign), ref)
-			}
-		}
-		n.Owners = ownersIn(kept, n)
-		kept[uid] = n
+	for _, n := range kept {
+		n.settle(kept)
 	}
 	only, err := arrange(kept)
 	if err != nil {
