@@ -97,6 +97,18 @@ const (
 	// InputsAnnotation in the metadata of a chart's artifact identifies what the
 	// chart was made of.
 	InputsAnnotation = "cascade.dev/inputs"
+	// PivotAnnotation on a Cluster names the pivot that keeps it paused where it is moved
+	// from; on any object where it is moved to, the pivot that made it. It is taken away
+	// there when the pivot is through.
+	PivotAnnotation = "cascade.dev/pivot"
+	// PivotOfAnnotation on an object that a pivot made is the UID of what it is a copy of.
+	PivotOfAnnotation = "cascade.dev/pivot-of"
+	// PivotKeptAnnotation is on what a pivot left behind on purpose, a kubeconfig for the
+	// parent, so that the way back may take it over. Its value names the pivot.
+	PivotKeptAnnotation = "cascade.dev/pivot-kept"
+	// PivotLabel marks the journals of pivots: source in the tier that Clusters are moved
+	// from, target in the one that they are moved to.
+	PivotLabel = "cascade.dev/pivot"
 	// AgentNamespace is where a seeded agent lives.
 	AgentNamespace = "cascade-system"
 )
