@@ -195,6 +195,12 @@ const (
 	// CreateHeldCondition of a Kustomization or HelmRelease is there while Clusters
 	// are not created, lest they be built twice.
 	CreateHeldCondition = "CreateHeld"
+	// ManagedElsewhereCondition of a Kustomization is there while it declares Clusters that
+	// another tier manages. Of a Child: its Cluster is among them.
+	ManagedElsewhereCondition = "ManagedElsewhere"
+	// PivotedCondition of a Child with spec.management tells how far its Cluster is on its
+	// way between this tier and the child.
+	PivotedCondition = "Pivoted"
 	// SeededCondition of a Child: every layer that selects it is applied.
 	SeededCondition = "Seeded"
 	// ClusterSeededCondition is SeededCondition on the Cluster API Cluster, for
@@ -289,6 +295,13 @@ const (
 	ReasonPublishConflict     = "PublishConflict"
 	ReasonTagsUnreadable      = "TagsUnreadable"
 	ReasonTagRefused          = "TagRefused"
+
+	// Reasons of Clusters on their way between tiers.
+	ReasonManagedElsewhere = "ManagedElsewhere"
+	ReasonManagedHere      = "ManagedHere"
+	ReasonPivotRunning     = "PivotRunning"
+	ReasonPivotBlocked     = "PivotBlocked"
+	ReasonPivotFailed      = "PivotFailed"
 
 	// ReasonStorageVersionDropped: a provider's definition lacks the version in which the
 	// child stores objects.
