@@ -33,8 +33,8 @@ type Facts struct {
 	Away map[types.NamespacedName]bool
 	// Receipt is the step that the target's journal has; empty if it has none.
 	Receipt Step
-	// Quiet is how long the source has not changed.
-	Quiet time.Duration
+	// Resting: the source has changed a moment ago.
+	Resting bool
 	// Rounds is how often the objects of the target were corrected in this step.
 	Rounds int
 }
@@ -107,15 +107,15 @@ type Next struct {
 	Objects []Object
 	// Waits says what has to happen by itself first; empty if nothing has to.
 	Waits string
+	// Rests: the step is over at once, whatever is to be done: the journal goes on to Step,
+	// which does it.
+	Rests bool
 	// Problems keep the pivot from going on.
 	Problems []Problem
 }
 
 // Bounds of a pivot.
 const (
-	// quiet is how long the source has to rest after it was paused: a controller that is in
-	// the middle of a reconcile ends it, and writes down what it made.
-	quiet = 5 * time.Second
 	// restMost is how long controllers may take to say that they have stopped.
 	restMost = 2 * time.Minute
 	// mostRounds is how often a copy is corrected before the target is said to change it.
@@ -143,7 +143,7 @@ func plan(j Journal, f Facts, now time.Time) Next {
 	case Done, Aborted:
 	}
 	if next.Problems = without(next.Problems, j.Tolerated); len(next.Problems) > 0 {
-		next.Actions = nil
+		next.Actions, next.Rests = nil, false
 	}
 	return next
 }
@@ -227,7 +227,7 @@ func planFreeze(j Journal, f Facts, now time.Time) Next {
 			}
 		}
 	}
-	if next.Waits == "" && f.Quiet < quiet {
+	if next.Waits == "" && f.Resting {
 		next.Waits = "the source to rest"
 	}
 	next.Objects = recorded(j, f.Source)
@@ -302,6 +302,15 @@ func desired(j Journal, n *graph.Node) *unstructured.Unstructured {
 	annotations[v1alpha1.PivotAnnotation] = j.ID
 	annotations[v1alpha1.PivotOfAnnotation] = string(n.Object.GetUID())
 	u.SetAnnotations(annotations)
+	if isCluster(objectOf(u)) {
+		// As the source is by now; that a copy is paused is not left to what was read.
+		spec, _ := u.Object["spec"].(map[string]any)
+		if spec == nil {
+			spec = map[string]any{}
+		}
+		spec["paused"] = true
+		u.Object["spec"] = spec
+	}
 	return u
 }
 
@@ -313,7 +322,11 @@ func isCopy(j Journal, o Object, u *unstructured.Unstructured) bool {
 
 func planCopy(j Journal, f Facts) Next {
 	next := Next{Step: Verify, Objects: recorded(j, f.Source)}
-	next.Actions, next.Problems = freezes(j, f)
+	if next.Actions, next.Problems = freezes(j, f); len(next.Actions)+len(next.Problems) > 0 {
+		// What was unpaused may have changed: it comes to rest first.
+		next.Step, next.Rests = Freeze, true
+		return next
+	}
 	if f.Receipt == "" {
 		next.Actions = append(next.Actions, Action{Verb: Note, Step: Copy})
 	}
@@ -398,7 +411,7 @@ func planVerify(j Journal, f Facts) Next {
 	again := planCopy(j, f)
 	if len(again.Actions)+len(again.Problems) > 0 {
 		// Something changed since: the copy is made right first.
-		return Next{Step: Copy, Problems: again.Problems}
+		return Next{Step: again.stepBack(), Problems: again.Problems}
 	}
 	next := Next{Step: Switch, Objects: again.Objects}
 	for _, o := range again.Objects {
@@ -406,10 +419,15 @@ func planVerify(j Journal, f Facts) Next {
 			return Next{Step: Copy}
 		}
 	}
-	if f.Quiet < quiet {
-		next.Waits = "the source to rest"
-	}
 	return next
+}
+
+// stepBack is the step that makes right what verify found.
+func (n Next) stepBack() Step {
+	if n.Rests {
+		return Freeze
+	}
+	return Copy
 }
 
 func planSwitch(j Journal, f Facts) Next {
