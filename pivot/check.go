@@ -36,7 +36,9 @@ type CheckFacts struct {
 // check says what speaks against a pivot.
 func check(f CheckFacts) []Problem {
 	var problems []Problem
-	say := func(reason, format string, args ...any) { problems = append(problems, problem(reason, format, args...)) }
+	say := func(reason, format string, args ...any) {
+		problems = append(problems, problem(reason, format, args...))
+	}
 	j := f.Journal
 	if j.From.UID == j.To.UID {
 		say(ReasonSameCluster, "source and target are the same cluster")

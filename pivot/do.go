@@ -64,9 +64,9 @@ func (p *Pivot) do(ctx context.Context, a Action) error {
 		p.copied(a.Object.UID, a.Live.GetUID(), false)
 		return nil
 	case Remove:
-		return remove(ctx, p.Source.Client, a.Live, true)
+		return remove(ctx, p.Source.Client, a.Live)
 	case Discard:
-		return remove(ctx, p.Target.Client, a.Live, false)
+		return remove(ctx, p.Target.Client, a.Live)
 	}
 	return fmt.Errorf("there is no verb %q", a.Verb)
 }
@@ -99,19 +99,17 @@ func (p *Pivot) mend(ctx context.Context, a Action) error {
 // remove deletes one object for which there is another one by now, or that was one for
 // another one. Finalizers go first, so that no controller takes down what the object
 // stands for.
-func remove(ctx context.Context, c client.Client, live *unstructured.Unstructured, moved bool) error {
+func remove(ctx context.Context, c client.Client, live *unstructured.Unstructured) error {
 	u := live.DeepCopy()
 	_, marked := u.GetAnnotations()[clusterapi.DeleteForMoveAnnotation]
 	if len(u.GetFinalizers()) > 0 || !marked {
 		u.SetFinalizers(nil)
-		if moved || len(live.GetFinalizers()) > 0 || !marked {
-			annotations := u.GetAnnotations()
-			if annotations == nil {
-				annotations = map[string]string{}
-			}
-			annotations[clusterapi.DeleteForMoveAnnotation] = ""
-			u.SetAnnotations(annotations)
+		annotations := u.GetAnnotations()
+		if annotations == nil {
+			annotations = map[string]string{}
 		}
+		annotations[clusterapi.DeleteForMoveAnnotation] = ""
+		u.SetAnnotations(annotations)
 		err := update(ctx, c, u)
 		if apierrors.IsNotFound(err) {
 			return nil

@@ -275,20 +275,12 @@ func (p *Pivot) unserved(ctx context.Context, objects []Object) ([]schema.GroupV
 // providers finds out whose kinds the objects are, by the labels of their definitions in the
 // source, and whether the target has a controller of each that is ready.
 func (p *Pivot) providers(ctx context.Context, objects []Object, out map[string]bool) error {
-	used := map[schema.GroupKind]bool{}
 	for _, o := range objects {
-		used[schema.GroupKind{Group: o.Group, Kind: o.Kind}] = true
-	}
-	definitions := schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
-	err := list(ctx, p.Source, definitions, "", func(u *unstructured.Unstructured) {
-		provider := u.GetLabels()[clusterapi.ProviderLabel]
-		kind, ok := graph.KindOf(u)
-		if provider != "" && ok && used[kind.GroupKind()] {
-			out[provider] = false
+		for _, kind := range p.kinds {
+			if kind.Provider != "" && kind.Group == o.Group && kind.Kind == o.Kind {
+				out[kind.Provider] = false
+			}
 		}
-	})
-	if err != nil {
-		return err
 	}
 	if len(out) == 0 {
 		return nil

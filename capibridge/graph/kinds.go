@@ -23,6 +23,8 @@ type Kind struct {
 	// Move: the objects go along although they belong to no Cluster. MoveHierarchy: and so
 	// does what they own.
 	Move, MoveHierarchy bool
+	// Provider whose kind it is, as the label of its definition says; empty if none does.
+	Provider string
 }
 
 // Kinds of a management cluster, besides Secret and ConfigMap, which every cluster has.
@@ -84,6 +86,7 @@ func KindOf(definition *unstructured.Unstructured) (kind Kind, ok bool) {
 		kind = Kind{
 			GroupVersionKind: schema.GroupVersionKind{Group: group, Version: name, Kind: at("names", "kind")},
 			Namespaced:       at("scope") != "Cluster",
+			Provider:         labels[clusterapi.ProviderLabel],
 		}
 		_, kind.MoveHierarchy = labels[clusterapi.MoveHierarchyLabel]
 		_, kind.Move = labels[clusterapi.MoveLabel]

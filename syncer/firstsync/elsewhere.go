@@ -27,7 +27,9 @@ func elsewhereOf(key string) (name types.NamespacedName, ok bool) {
 
 // ManagedBy is the ID of the pivot by which a Cluster is, or is on its way to be, managed by
 // another tier than that of the record; empty if it is not.
-func ManagedBy(cm *corev1.ConfigMap, name types.NamespacedName) string { return cm.Data[elsewhereKey(name)] }
+func ManagedBy(cm *corev1.ConfigMap, name types.NamespacedName) string {
+	return cm.Data[elsewhereKey(name)]
+}
 
 // ManageElsewhere writes into the record of a tier that Clusters are managed by another one:
 // they are neither touched nor created.
