@@ -60,6 +60,9 @@ type Pivot struct {
 	// journal as it was written last, in config.
 	journal Journal
 	config  *corev1.ConfigMap
+	// last is the pivot of the same Clusters before, which is over; its Step is empty if there
+	// was none.
+	last Journal
 	// kinds of the source.
 	kinds graph.Kinds
 	// digest of the source, and since when it is the same.
@@ -139,7 +142,7 @@ func (p *Pivot) Abort(ctx context.Context) (Journal, error) {
 		return p.journal, err
 	}
 	if !p.journal.Step.Revocable() {
-		return p.journal, errors.Join(fmt.Errorf("cannot turn back pivot %s: it is at step %s, and the target has the Clusters: let it end, and move them back then", p.journal.ID, p.journal.Step), p.letGo(ctx))
+		return p.journal, errors.Join(fmt.Errorf("cannot turn back pivot %s: it is at step %s, and the target has the Clusters: let it end, and move them back then", p.journal.ID, p.journal.Step), p.yield(ctx))
 	}
 	if err := p.step(ctx, Undo, nil); err != nil {
 		return p.journal, err
@@ -182,7 +185,7 @@ func (p *Pivot) meet(ctx context.Context) error {
 	p.config = cm
 	if j.Step.Over() {
 		// The next one has another ID.
-		p.journal.Epoch = j.Epoch
+		p.journal.Epoch, p.last = j.Epoch, j
 		return nil
 	}
 	p.journal = j
@@ -210,6 +213,10 @@ func (p *Pivot) begin(ctx context.Context) error {
 	f, err := p.checkFacts(ctx)
 	if err != nil {
 		return err
+	}
+	if p.last.Step == Done && !slices.ContainsFunc(f.Journal.Clusters, func(c Cluster) bool { return c.UID != "" }) {
+		p.journal = p.last // the same command again, and it was through
+		return nil
 	}
 	if problems := check(f); len(problems) > 0 {
 		return &BlockedError{Problems: problems}
@@ -239,8 +246,8 @@ func (p *Pivot) hold(ctx context.Context) error {
 	return p.save(ctx)
 }
 
-// letGo lets the next process have the journal at once. The context may have ended.
-func (p *Pivot) letGo(ctx context.Context) error {
+// yield lets the next process have the journal at once. The context may have ended.
+func (p *Pivot) yield(ctx context.Context) error {
 	p.journal.Until = p.Now()
 	return p.save(context.WithoutCancel(ctx))
 }
@@ -295,7 +302,7 @@ func (p *Pivot) drive(ctx context.Context) (_ Journal, err error) {
 	defer func() {
 		if err != nil && !errors.Is(err, ErrLost) {
 			// Whoever goes on need not wait. That it cannot be written changes nothing.
-			_ = p.letGo(ctx)
+			_ = p.yield(ctx)
 		}
 	}()
 	told, looks, rounds := Step(""), 0, 0

@@ -434,7 +434,7 @@ func planSwitch(j Journal, f Facts) Next {
 	next := Next{Step: Unpause}
 	next.Actions, next.Problems = refreezes(j, f)
 	next.Problems = append(next.Problems, missing(j, f)...)
-	if f.Receipt != Switch {
+	if f.Receipt != Switch && !f.Receipt.Over() {
 		next.Actions = append(next.Actions, Action{Verb: Note, Step: Switch})
 	}
 	var away []types.NamespacedName
@@ -489,7 +489,13 @@ func planUnpause(j Journal, f Facts) Next {
 	if len(next.Actions) > 0 {
 		return next // read again after that
 	}
-	var clusters []Action
+	next.Actions = planLetGo(j, f)
+	return next
+}
+
+// planLetGo lets go of what the target has of the copies: first of all but the Clusters.
+func planLetGo(j Journal, f Facts) []Action {
+	var clusters, rest []Action
 	for _, o := range j.Objects {
 		live := f.Copies[o.key()]
 		if !o.Made || live == nil || live.GetUID() != o.Copy || live.GetAnnotations()[v1alpha1.PivotAnnotation] != j.ID {
@@ -500,12 +506,12 @@ func planUnpause(j Journal, f Facts) Next {
 			clusters = append(clusters, a)
 			continue
 		}
-		next.Actions = append(next.Actions, a)
+		rest = append(rest, a)
 	}
-	if len(next.Actions) == 0 {
-		next.Actions = clusters
+	if len(rest) > 0 {
+		return rest
 	}
-	return next
+	return clusters
 }
 
 // letGo is a copy as the target's controllers are to have it: without marks of the pivot,

@@ -196,15 +196,14 @@ func (b *builder) belong() {
 		}
 	}
 	b.bindings()
-	b.spread(func(uid types.UID) []types.UID { return b.owned[uid] }, func(to types.UID) bool { return !b.own[to] })
+	owned := edges{b.owned, func(to types.UID) bool { return !b.own[to] }}
+	b.spread(owned)
 	tied := map[types.UID]bool{}
 	for _, uid := range b.uids {
 		tied[uid] = len(b.of[uid]) > 0
 	}
 	// References lead to what owns, and owners to what is referred to, in any order.
-	b.spread(func(uid types.UID) []types.UID { return append(slices.Clone(b.refers[uid]), b.owned[uid]...) }, func(to types.UID) bool {
-		return !b.own[to] || !isCluster(b.nodes[to].Object)
-	})
+	b.spread(owned, edges{b.refers, func(to types.UID) bool { return !isCluster(b.nodes[to].Object) }})
 	for _, uid := range b.uids {
 		b.nodes[uid].referred = !tied[uid]
 	}
@@ -225,21 +224,29 @@ func (b *builder) bindings() {
 	}
 }
 
+// edges of one kind, and to which objects they count.
+type edges struct {
+	from map[types.UID][]types.UID
+	may  func(to types.UID) bool
+}
+
 // spread hands the Clusters of each object on along edges, until nothing changes. It ends:
 // sets only grow.
-func (b *builder) spread(edges func(types.UID) []types.UID, may func(types.UID) bool) {
+func (b *builder) spread(along ...edges) {
 	todo := slices.Clone(b.uids)
 	for len(todo) > 0 {
 		uid := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		for _, to := range edges(uid) {
-			if !may(to) {
-				continue
-			}
-			before := len(b.of[to])
-			maps.Copy(b.of[to], b.of[uid])
-			if len(b.of[to]) > before {
-				todo = append(todo, to)
+		for _, e := range along {
+			for _, to := range e.from[uid] {
+				if !e.may(to) {
+					continue
+				}
+				before := len(b.of[to])
+				maps.Copy(b.of[to], b.of[uid])
+				if len(b.of[to]) > before {
+					todo = append(todo, to)
+				}
 			}
 		}
 	}

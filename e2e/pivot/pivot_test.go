@@ -37,7 +37,9 @@ func kills(t *testing.T, otherwise int) int {
 }
 
 // local declares a cluster of the local provider.
-func local(name string) string { return strings.ReplaceAll(scenario.LocalCluster(name), "namespace: default", "namespace: fleet") }
+func local(name string) string {
+	return strings.ReplaceAll(scenario.LocalCluster(name), "namespace: default", "namespace: fleet")
+}
 
 // localKinds are what it is made of.
 func localKinds() [][2]string {
