@@ -196,11 +196,11 @@ const (
 	// are not created, lest they be built twice.
 	CreateHeldCondition = "CreateHeld"
 	// ManagedElsewhereCondition of a Kustomization is there while it declares Clusters that
-	// another tier manages. Of a Child: its Cluster is among them.
+	// another tier manages.
 	ManagedElsewhereCondition = "ManagedElsewhere"
-	// PivotedCondition of a Child with spec.management tells how far its Cluster is on its
-	// way between this tier and the child.
-	PivotedCondition = "Pivoted"
+	// ManagementCondition of a Child for which a Layer says spec.management tells which tier
+	// has its Cluster, and how far it is on its way.
+	ManagementCondition = "Management"
 	// SeededCondition of a Child: every layer that selects it is applied.
 	SeededCondition = "Seeded"
 	// ClusterSeededCondition is SeededCondition on the Cluster API Cluster, for
@@ -299,6 +299,7 @@ const (
 	// Reasons of Clusters on their way between tiers.
 	ReasonManagedElsewhere = "ManagedElsewhere"
 	ReasonManagedHere      = "ManagedHere"
+	ReasonPivotWaiting     = "PivotWaiting"
 	ReasonPivotRunning     = "PivotRunning"
 	ReasonPivotBlocked     = "PivotBlocked"
 	ReasonPivotFailed      = "PivotFailed"

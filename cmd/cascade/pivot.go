@@ -245,3 +245,17 @@ func (c *cli) previewPivot(ctx context.Context, p *pivot.Pivot) error {
 	}
 	return errNotReady
 }
+
+// completeCluster completes names of Clusters: each has a Child of its name.
+func (c *cli) completeCluster(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+	g, ok := kindOf("child")
+	if !ok {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	namespace := c.namespace()
+	var names []string
+	for _, name := range c.names(cmd.Context(), g, strings.TrimPrefix(begun, namespace+"/")) {
+		names = append(names, namespace+"/"+name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
