@@ -100,9 +100,9 @@ func check(f CheckFacts) []Problem {
 			continue
 		}
 		switch {
-		case !o.Stays && live.GetAnnotations()[v1alpha1.PivotKeptAnnotation] == "":
+		case !o.Stays && !n.Common && live.GetAnnotations()[v1alpha1.PivotKeptAnnotation] == "":
 			say(ReasonObjectExists, "%s is in the target, and no pivot made it", o)
-		case o.Stays && shapesMachines(o.Kind):
+		case (o.Stays || n.Common) && shapesMachines(o.Kind):
 			if field := differs(comparable(n), comparableCopy(live)); field != "" {
 				say(ReasonSharedDiffers, "%s is in the target with another %s", o, field)
 			}
@@ -186,7 +186,7 @@ func preview(j Journal, f CheckFacts) []Line {
 			say(Copy, "make %s in the target%s", o, foreign)
 		case isCopy(j, o, live):
 			say(Copy, "%s is in the target", o)
-		case o.Stays:
+		case o.Stays || f.Source.Node(o.UID).Common:
 			say(Copy, "use %s as it is in the target", o)
 		default:
 			say(Copy, "take over %s in the target%s", o, foreign)

@@ -397,6 +397,19 @@ func (w *world) provider(side string, m *memory) {
 		if c == nil || c.GetDeletionTimestamp() != nil {
 			continue
 		}
+		for _, is := range []struct {
+			of     *unstructured.Unstructured
+			status map[string]any
+		}{
+			{c, map[string]any{"initialization": map[string]any{"infrastructureProvisioned": true, "controlPlaneInitialized": true}}},
+			{m.objects[key{machineKind, k.name}], map[string]any{"nodeRef": map[string]any{"name": "n"}}},
+		} {
+			if is.of != nil && is.of.Object["status"] == nil {
+				u := is.of.DeepCopy()
+				u.Object["status"] = is.status
+				m.put(u)
+			}
+		}
 		if id, _, _ := unstructured.NestedString(u.Object, "spec", "id"); id == "" {
 			w.built[k.name.Name]++
 			u = u.DeepCopy()

@@ -102,7 +102,7 @@ func (p *Pivot) Preview(ctx context.Context) (Preview, error) {
 		return Preview{}, err
 	}
 	out := Preview{}
-	if p.config != nil && !p.journal.Step.Over() {
+	if p.config != nil && p.journal.ID != "" {
 		out.Journal = p.journal
 		f.Journal = p.journal
 		if out.Problems = problemsOf(p.journal, check(f)); !p.journal.Step.Revocable() {
@@ -135,7 +135,7 @@ func (p *Pivot) Abort(ctx context.Context) (Journal, error) {
 	if err := p.meet(ctx); err != nil {
 		return p.journal, err
 	}
-	if p.config == nil || p.journal.Step.Over() {
+	if p.config == nil || p.journal.ID == "" {
 		return p.journal, fmt.Errorf("cannot turn back: no pivot of these Clusters is under way")
 	}
 	if err := p.hold(ctx); err != nil {

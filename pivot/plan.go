@@ -359,7 +359,8 @@ func planCopy(j Journal, f Facts) Next {
 				}
 				next.Actions = append(next.Actions, Action{Verb: Mend, Object: o, Live: live, Body: body})
 			}
-		case o.Stays:
+		case o.Stays || n.Common:
+			// It is there for others, or a former pivot left it.
 			if field := differs(comparable(n), comparableCopy(live)); field != "" && shapesMachines(n.Object.GetKind()) {
 				next.Problems = append(next.Problems, problem(ReasonSharedDiffers, "%s is in the target with another %s", o, field))
 			}

@@ -33,8 +33,10 @@ type Node struct {
 	// where they are not, it would be collected as garbage.
 	Foreign []metav1.OwnerReference
 
-	// referred: nothing but references ties it to its Clusters.
-	referred bool
+	// Common: nothing but references, a class or a ClusterResourceSet ties it to its Clusters.
+	// It is such as many Clusters may use, in another management cluster as well.
+	Common bool
+
 	// moves: a label says that it goes along.
 	moves bool
 }
@@ -195,17 +197,17 @@ func (b *builder) belong() {
 			}
 		}
 	}
-	b.bindings()
 	owned := edges{b.owned, func(to types.UID) bool { return !b.own[to] }}
 	b.spread(owned)
 	tied := map[types.UID]bool{}
 	for _, uid := range b.uids {
 		tied[uid] = len(b.of[uid]) > 0
 	}
+	b.bindings()
 	// References lead to what owns, and owners to what is referred to, in any order.
 	b.spread(owned, edges{b.refers, func(to types.UID) bool { return !isCluster(b.nodes[to].Object) }})
 	for _, uid := range b.uids {
-		b.nodes[uid].referred = !tied[uid]
+		b.nodes[uid].Common = !tied[uid]
 	}
 }
 
@@ -320,7 +322,7 @@ func (b *builder) graph() (*Graph, error) {
 		}
 		n.Clusters = slices.SortedFunc(maps.Keys(b.of[uid]), compareNames)
 		n.Owners = append(n.Owners, b.first[uid]...)
-		n.Shared = n.referred && isData(n.Object)
+		n.Shared = n.Common && isData(n.Object)
 		kept[uid] = n
 	}
 	for _, n := range kept {

@@ -88,6 +88,9 @@ func drawn(g *graph.Graph) string {
 			if n.Global {
 				text += "global"
 			}
+			if n.Common {
+				text += "common"
+			}
 			if n.Shared {
 				text += "shared"
 			}
@@ -146,8 +149,8 @@ Secret/a-b-ca(a-b) Secret/a-ca(a) Secret/x(a) Cluster/a(a) Cluster/a-b(a-b)`,
 				object(infra, "LocalClusterTemplate", "tenant", "ClusterClass/tenant", "") +
 				object(infra, "LocalMachineTemplate", "a-m", "Cluster/a", ""),
 			want: `
-Cluster/c(c) ClusterClass/tenant(a,b)
-Cluster/a(a) Cluster/b(b) LocalClusterTemplate/tenant(a,b)
+Cluster/c(c) ClusterClass/tenant(a,b)common
+Cluster/a(a) Cluster/b(b) LocalClusterTemplate/tenant(a,b)common
 LocalMachineTemplate/a-m(a)`,
 		},
 		"ClassShared": {
@@ -158,8 +161,8 @@ LocalMachineTemplate/a-m(a)`,
 				object(infra, "LocalClusterTemplate", "tenant", "ClusterClass/tenant", "") +
 				object(infra, "LocalCluster", "b", "Cluster/b", "") + object(infra, "LocalCluster", "a", "Cluster/a", ""),
 			want: `
-ClusterClass/tenant(a,b)shared
-Cluster/a(a) LocalClusterTemplate/tenant(a,b)shared
+ClusterClass/tenant(a,b)commonshared
+Cluster/a(a) LocalClusterTemplate/tenant(a,b)commonshared
 LocalCluster/a(a)`,
 		},
 		"ClassUnused": {
@@ -167,8 +170,8 @@ LocalCluster/a(a)`,
 			objects: cluster("a", "") + object(core, "ClusterClass", "tenant", "", "spec: {infrastructure: {templateRef: {kind: LocalClusterTemplate, name: tenant}}}") +
 				object(infra, "LocalClusterTemplate", "tenant", "ClusterClass/tenant", ""),
 			want: `
-Cluster/a(a) ClusterClass/tenant()
-LocalClusterTemplate/tenant()`,
+Cluster/a(a) ClusterClass/tenant()common
+LocalClusterTemplate/tenant()common`,
 		},
 		"AWS": {
 			reason: "an identity has no namespace; it and the Secret that it owns stay, and are made first",
@@ -182,8 +185,8 @@ LocalClusterTemplate/tenant()`,
 				object(core, "MachinePool", "a-mp", "Cluster/a", "spec: {clusterName: a}") +
 				object(infra, "AWSMachinePool", "a-mp", "MachinePool/a-mp", ""),
 			want: `
-AWSClusterStaticIdentity/global-keys(a)global Cluster/a(a)
-Secret/keys(a)globalshared MachinePool/a-mp(a) AWSManagedControlPlane/a(a) AWSCluster/a(a)
+AWSClusterStaticIdentity/global-keys(a)globalcommon Cluster/a(a)
+Secret/keys(a)globalcommonshared MachinePool/a-mp(a) AWSManagedControlPlane/a(a) AWSCluster/a(a)
 Secret/a-user-kubeconfig(a) AWSMachinePool/a-mp(a)`,
 		},
 		"Azure": {
@@ -197,7 +200,7 @@ Secret/a-user-kubeconfig(a) AWSMachinePool/a-mp(a)`,
 				object("v1", "Secret", "a-aso", "ManagedCluster/a", "") +
 				object("v1", "Secret", "unrelated", "", ""),
 			want: `
-Secret/aso-credential(a)shared Secret/key(a)shared Cluster/a(a)
+Secret/aso-credential(a)commonshared Secret/key(a)commonshared Cluster/a(a)
 AzureASOManagedCluster/a(a)
 ResourceGroup/group(a)
 ManagedCluster/a(a)
@@ -210,7 +213,7 @@ Secret/a-aso(a)`,
 				"{apiVersion: infrastructure.cluster.x-k8s.io/v1beta1, kind: AzureClusterIdentity, metadata: {name: shared, namespace: identities}, spec: {clientSecret: {name: key, namespace: identities}}}\n" +
 				"{apiVersion: v1, kind: Secret, metadata: {name: key, namespace: identities}}\n",
 			want: `
-Cluster/a(a) Secret/key(a)shared AzureClusterIdentity/shared(a)
+Cluster/a(a) Secret/key(a)commonshared AzureClusterIdentity/shared(a)common
 AzureCluster/a(a)`,
 		},
 		"ResourceSets": {
@@ -222,8 +225,8 @@ AzureCluster/a(a)`,
 				object("addons.cluster.x-k8s.io/v1beta2", "ClusterResourceSetBinding", "b", "ClusterResourceSet/cni Cluster/b", "spec: {clusterName: b}"),
 			only: []string{"a"},
 			want: `
-ClusterResourceSet/cni(a,b)shared Cluster/a(a)
-ConfigMap/cni(a,b)shared ClusterResourceSetBinding/a(a)`,
+ClusterResourceSet/cni(a,b)commonshared Cluster/a(a)
+ConfigMap/cni(a,b)commonshared ClusterResourceSetBinding/a(a)`,
 		},
 		"Foreign": {
 			reason: "an owner that nobody moves is told, and so is a Cluster that is not asked for",
@@ -240,7 +243,7 @@ LocalMachineTemplate/m(a,b)sharedforeign2`,
 				object("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfigTemplate", "a", "Cluster/a", "spec: {template: {spec: {files: [{contentFrom: {secret: {name: files, key: x}}}]}}}") +
 				object("v1", "Secret", "files", "", ""),
 			want: `
-Secret/files(a)shared Cluster/a(a)
+Secret/files(a)commonshared Cluster/a(a)
 KubeadmConfigTemplate/a(a)`,
 		},
 		"Label": {
@@ -248,8 +251,8 @@ KubeadmConfigTemplate/a(a)`,
 			objects: cluster("a", "") + "{apiVersion: v1, kind: Secret, metadata: {name: s, labels: {clusterctl.cluster.x-k8s.io/move: ''}}}\n" + "{apiVersion: v1, kind: ConfigMap, metadata: {name: h, labels: {clusterctl.cluster.x-k8s.io/move-hierarchy: ''}}}\n" + object("v1", "Secret", "below", "ConfigMap/h", "") + "{apiVersion: v1, kind: Secret, metadata: {name: s2, namespace: other, labels: {clusterctl.cluster.x-k8s.io/move: ''}}}\n",
 			only:    []string{"a"},
 			want: `
-ConfigMap/h()shared Secret/s()shared Cluster/a(a)
-Secret/below()shared`,
+ConfigMap/h()commonshared Secret/s()commonshared Cluster/a(a)
+Secret/below()commonshared`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
