@@ -419,6 +419,7 @@ deletion: build-e2e race ## 100 clusters that are deleted in the middle of a pus
 .PHONY: pivot
 pivot: export CASCADE_PIVOT_KILLS ?= 320
 pivot: build-e2e race ## Clusters that are moved there and back, killed at 320 requests, with controllers and without
+	go test -count=1 -timeout 60m -v ./pivot
 	$(LONG) -timeout 120m -run '^(TestPivot|TestKinds)$$' ./pivot
 
 .PHONY: leak
