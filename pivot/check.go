@@ -186,7 +186,7 @@ func preview(j Journal, f CheckFacts) []Line {
 			say(Copy, "make %s in the target%s", o, foreign)
 		case isCopy(j, o, live):
 			say(Copy, "%s is in the target", o)
-		case o.Stays || f.Source.Node(o.UID).Common:
+		case live.GetAnnotations()[v1alpha1.PivotKeptAnnotation] == "":
 			say(Copy, "use %s as it is in the target", o)
 		default:
 			say(Copy, "take over %s in the target%s", o, foreign)

@@ -767,3 +767,45 @@ func TestStale(t *testing.T) {
 		t.Fatalf("got %v, want that another process drives it", err)
 	}
 }
+
+// TestFinish: the management cluster that moved a Cluster is gone, and the master's own agent
+// ends what was switched; before that it does nothing. Should the other one come back after
+// all, it ends what is left to it.
+func TestFinish(t *testing.T) {
+	there := &life{}
+	if _, err := newWorld(t, 1).pivot("mom", "master", there).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ended := 0
+	for call := 1; call <= there.calls; call += stride() {
+		w := newWorld(t, uint64(call))
+		if _, err := w.pivot("mom", "master", &life{killAt: call, after: call%2 == 0}).Run(t.Context()); !errors.Is(err, errKilled) {
+			continue
+		}
+		side := func(l *life) Side {
+			return Side{Name: "master", Client: &process{memory: w.sides["master"], world: w, life: l}, Namespace: v1alpha1.AgentNamespace}
+		}
+		_, _ = Finish(t.Context(), side(&life{killAt: 1 + w.random.IntN(20), after: call%3 == 0})) // it may be killed, too
+		finished, err := Finish(t.Context(), side(&life{}))
+		if err != nil {
+			t.Fatalf("call %d: %v", call, err)
+		}
+		c := w.sides["master"].objects[key{clusterKind, modelClusters()[0]}]
+		if len(finished) > 0 {
+			ended++
+			if c == nil || clusterapi.IsPaused(c) {
+				t.Errorf("call %d: it is finished, and the Cluster does not go on", call)
+			}
+		}
+		if _, err := w.pivot("mom", "master", &life{}).Run(t.Context()); err != nil {
+			t.Fatalf("call %d: %v", call, err)
+		}
+		w.at("master", "mom")
+		if w.failed {
+			t.Fatalf("killed at call %d", call)
+		}
+	}
+	if ended == 0 {
+		t.Error("nothing was ever left to finish")
+	}
+}

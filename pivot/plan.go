@@ -359,18 +359,18 @@ func planCopy(j Journal, f Facts) Next {
 				}
 				next.Actions = append(next.Actions, Action{Verb: Mend, Object: o, Live: live, Body: body})
 			}
+		case live.GetAnnotations()[v1alpha1.PivotKeptAnnotation] != "":
+			// A former pivot took its owners away, and left it.
+			next.Objects[i].Before = live.GetAnnotations()[v1alpha1.PivotKeptAnnotation]
+			next.Actions = append(next.Actions, Action{Verb: Mend, Object: next.Objects[i], Live: live, Body: body})
 		case o.Stays || n.Common:
-			// It is there for others, or a former pivot left it.
+			// It is there for others.
 			if field := differs(comparable(n), comparableCopy(live)); field != "" && shapesMachines(n.Object.GetKind()) {
 				next.Problems = append(next.Problems, problem(ReasonSharedDiffers, "%s is in the target with another %s", o, field))
 			}
 			if o.Copy != live.GetUID() {
 				next.Actions = append(next.Actions, Action{Verb: Use, Object: o, Live: live})
 			}
-		case live.GetAnnotations()[v1alpha1.PivotKeptAnnotation] != "":
-			// A former pivot left it there.
-			next.Objects[i].Before = live.GetAnnotations()[v1alpha1.PivotKeptAnnotation]
-			next.Actions = append(next.Actions, Action{Verb: Mend, Object: next.Objects[i], Live: live, Body: body})
 		default:
 			next.Problems = append(next.Problems, problem(ReasonObjectExists, "%s is in the target, and no pivot made it", o))
 		}
@@ -607,14 +607,12 @@ func left(j Journal, live *unstructured.Unstructured) *unstructured.Unstructured
 		}
 	}
 	u.SetOwnerReferences(kept)
-	if isKubeconfig(u) && j.Keep {
-		annotations := u.GetAnnotations()
-		if annotations == nil {
-			annotations = map[string]string{}
-		}
-		annotations[v1alpha1.PivotKeptAnnotation] = j.ID
-		u.SetAnnotations(annotations)
+	annotations := u.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
 	}
+	annotations[v1alpha1.PivotKeptAnnotation] = j.ID
+	u.SetAnnotations(annotations)
 	return u
 }
 

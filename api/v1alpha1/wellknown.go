@@ -103,8 +103,9 @@ const (
 	PivotAnnotation = "cascade.dev/pivot"
 	// PivotOfAnnotation on an object that a pivot made is the UID of what it is a copy of.
 	PivotOfAnnotation = "cascade.dev/pivot-of"
-	// PivotKeptAnnotation is on what a pivot left behind on purpose, a kubeconfig for the
-	// parent, so that the way back may take it over. Its value names the pivot.
+	// PivotKeptAnnotation is on what a pivot left behind without the owners that went, such as
+	// a kubeconfig for the parent, so that the way back may take it over. Its value names the
+	// pivot.
 	PivotKeptAnnotation = "cascade.dev/pivot-kept"
 	// PivotLabel marks the journals of pivots: source in the tier that Clusters are moved
 	// from, target in the one that they are moved to.

@@ -109,7 +109,7 @@ func (c *cli) pivotOf(ctx context.Context, names []types.NamespacedName, f pivot
 	}
 	p := &pivot.Pivot{
 		Source: pivot.Side{Name: "this cluster", Client: here, Namespace: f.agents}, Clusters: names, Tolerated: f.tolerate,
-		Holder: holderName(), Program: version(), Now: c.now, Rest: pivot.DefaultRest, Wait: wait, Tell: c.tellPivot,
+		Holder: holderName(), Program: version(), Now: c.now, Rest: pivot.DefaultRest, Wait: pauseFor, Tell: c.tellPivot,
 	}
 	var config *rest.Config
 	switch f.to {
@@ -150,8 +150,8 @@ func holderName() string {
 	return host + "_" + string(uuid.NewUUID())
 }
 
-// wait waits for a time, unless the context ends before.
-func wait(ctx context.Context, d time.Duration) error {
+// pauseFor waits for a time, unless the context ends before.
+func pauseFor(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -233,10 +233,7 @@ func TestKinds(t *testing.T) {
 			got := is[name]
 			if metadata, ok := got["metadata"].(map[string]any); ok {
 				if annotations, ok := metadata["annotations"].(map[string]string); ok {
-					delete(annotations, "cascade.dev/pivot-kept")
-					if len(annotations) == 0 {
-						delete(metadata, "annotations")
-					}
+					delete(annotations, "cascade.dev/pivot-kept") // of what stayed there as well
 				}
 			}
 			if diff := cmp.Diff(content, got); diff != "" {
@@ -299,7 +296,7 @@ spec: {template: {spec: {order: Fast}}}
 ---
 apiVersion: cluster.x-k8s.io/v1beta2
 kind: Cluster
-metadata: {name: classy, namespace: fleet, finalizers: [cluster.cluster.x-k8s.io]}
+metadata: {name: classy, namespace: fleet, finalizers: [cluster.x-k8s.io/cluster]}
 spec:
   topology: {classRef: {name: shared}, version: v1.34.0, variables: [{name: size, value: 3}]}
   infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: LocalCluster, name: classy}
@@ -308,12 +305,12 @@ status: {initialization: {infrastructureProvisioned: true, controlPlaneInitializ
 ---
 apiVersion: infrastructure.cluster.x-k8s.io/v1alpha1
 kind: LocalCluster
-metadata: {name: classy, namespace: fleet, finalizers: [local], annotations: {test/owner: Cluster/classy}, labels: {cluster.x-k8s.io/cluster-name: classy}}
+metadata: {name: classy, namespace: fleet, finalizers: [test.cascade.dev/local], annotations: {test/owner: Cluster/classy}, labels: {cluster.x-k8s.io/cluster-name: classy}}
 spec: {order: Fast}
 ---
 apiVersion: controlplane.cluster.x-k8s.io/v1alpha1
 kind: LocalControlPlane
-metadata: {name: classy, namespace: fleet, finalizers: [local], annotations: {test/owner: Cluster/classy}, labels: {cluster.x-k8s.io/cluster-name: classy}}
+metadata: {name: classy, namespace: fleet, finalizers: [test.cascade.dev/local], annotations: {test/owner: Cluster/classy}, labels: {cluster.x-k8s.io/cluster-name: classy}}
 spec: {id: classy-1}
 ---
 apiVersion: v1
@@ -349,7 +346,7 @@ stringData: {AccessKeyID: x}
 ---
 apiVersion: cluster.x-k8s.io/v1beta2
 kind: Cluster
-metadata: {name: eks, namespace: fleet, finalizers: [cluster.cluster.x-k8s.io]}
+metadata: {name: eks, namespace: fleet, finalizers: [cluster.x-k8s.io/cluster]}
 spec:
   infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: AWSManagedCluster, name: eks}
   controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: AWSManagedControlPlane, name: eks}
@@ -362,7 +359,7 @@ spec: {}
 ---
 apiVersion: controlplane.cluster.x-k8s.io/v1beta2
 kind: AWSManagedControlPlane
-metadata: {name: eks, namespace: fleet, finalizers: [eks], annotations: {test/owner: Cluster/eks}}
+metadata: {name: eks, namespace: fleet, finalizers: [test.cascade.dev/eks], annotations: {test/owner: Cluster/eks}}
 spec: {region: eu-central-1, eksClusterName: eks, identityRef: {kind: AWSClusterStaticIdentity, name: keys}}
 ---
 apiVersion: cluster.x-k8s.io/v1beta2
@@ -379,12 +376,12 @@ spec:
 ---
 apiVersion: infrastructure.cluster.x-k8s.io/v1beta2
 kind: AWSManagedMachinePool
-metadata: {name: eks-pool, namespace: fleet, finalizers: [pool], annotations: {test/owner: MachinePool/eks-pool}}
+metadata: {name: eks-pool, namespace: fleet, finalizers: [test.cascade.dev/pool], annotations: {test/owner: MachinePool/eks-pool}}
 spec: {providerIDList: ["aws:///a/i-1", "aws:///a/i-2"]}
 ---
 apiVersion: cluster.x-k8s.io/v1beta2
 kind: Cluster
-metadata: {name: aks, namespace: fleet, finalizers: [cluster.cluster.x-k8s.io]}
+metadata: {name: aks, namespace: fleet, finalizers: [cluster.x-k8s.io/cluster]}
 spec:
   infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: AzureASOManagedCluster, name: aks}
   controlPlaneRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: AzureASOManagedControlPlane, name: aks}
