@@ -416,6 +416,12 @@ deletion: export CASCADE_DELETIONS ?= 100
 deletion: build-e2e race ## 100 clusters that are deleted in the middle of a push, half of them dead
 	$(LONG) -run '^TestRemote$$/^Deletion$$' ./children
 
+.PHONY: pivot
+pivot: export CASCADE_PIVOT_KILLS ?= 320
+pivot: build-e2e race ## Clusters that are moved there and back, killed at 320 requests, with controllers and without
+	go test -count=1 -timeout 60m -v ./pivot
+	$(LONG) -timeout 120m -run '^(TestPivot|TestKinds)$$' ./pivot
+
 .PHONY: leak
 leak: export CASCADE_LEAK_ROTATIONS ?= 1000
 leak: build-e2e race ## the size of an agent before and after 1000 rotations

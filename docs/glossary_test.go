@@ -14,7 +14,7 @@ import (
 )
 
 // mostTerms bounds the glossary: more than a page of words nobody learns.
-const mostTerms = 40
+const mostTerms = 42
 
 // TestGlossary: each concept has one word. The words that the glossary replaces appear
 // neither in names and comments of Go files nor on pages.

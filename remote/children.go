@@ -113,6 +113,10 @@ type Children struct {
 	// tell by itself that it is.
 	ObserveInterval time.Duration
 
+	// Elsewhere reports whether a Cluster that is not here is managed by another tier: a pivot
+	// moved it there. Its Child stays, and so does the connection; nil stands for never.
+	Elsewhere func(ctx context.Context, name types.NamespacedName) (bool, error)
+
 	// Scrapes is what the parent is to be allowed in each child beside its layers, so that the
 	// child's metrics can be read; nil if nobody reads them.
 	Scrapes *link.Permission

@@ -133,6 +133,12 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 		return cluster, false, result, err
 	}
 	if u == nil || u.GetDeletionTimestamp() != nil {
+		if r.elsewhere, err = r.managedElsewhere(ctx, key); err != nil {
+			return cluster, false, result, err
+		}
+		if r.elsewhere {
+			return r.remembered(), true, result, nil
+		}
 		// The Child is deleted without any contact: Cluster API takes the cluster down.
 		r.gone = true
 		r.Connections.Forget(r.key())
@@ -170,6 +176,31 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 		return cluster, false, result, nil
 	}
 	return cluster, true, result, nil
+}
+
+// managedElsewhere reports whether another tier manages a Cluster that is not here. Not to
+// know is an error: the Child must not go for it.
+func (r *run) managedElsewhere(ctx context.Context, key types.NamespacedName) (bool, error) {
+	if r.Elsewhere == nil {
+		return false, nil
+	}
+	elsewhere, err := r.Elsewhere(ctx, key)
+	if err != nil {
+		return false, fmt.Errorf("cannot tell whether another tier manages Cluster %s: %w", key, err)
+	}
+	return elsewhere, nil
+}
+
+// remembered is what the Child has of a Cluster that another tier manages.
+func (r *run) remembered() capibridge.Cluster {
+	cluster := capibridge.Cluster{
+		Namespace: r.child.Namespace, Name: r.child.Spec.ClusterRef.Name, Labels: r.child.Labels, Annotations: r.child.Annotations,
+		InfrastructureProvisioned: true, ControlPlaneInitialized: true,
+	}
+	if id := r.child.Status.Identity; id != nil {
+		cluster.UID = id.ClusterUID
+	}
+	return cluster
 }
 
 // describeAgain is how long facts of a provider hold without a change of the

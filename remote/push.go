@@ -77,7 +77,7 @@ func (r *run) seedAll(ctx context.Context, session *link.Session, cluster capibr
 		return
 	}
 	p.applyLayers(ctx)
-	if !cluster.Paused && !r.child.Spec.Suspend {
+	if !cluster.Paused && !r.child.Spec.Suspend && !r.elsewhere {
 		p.pruneLayers(ctx)
 		if p.postponed() == nil {
 			p.release(ctx, selected)
@@ -136,6 +136,9 @@ func (p *push) noteReferences() {
 
 // applyLayers applies what each layer declares.
 func (p *push) applyLayers(ctx context.Context) {
+	if p.elsewhere {
+		return
+	}
 	agents := 0
 	var credentials []v1alpha1.ChildCredential
 	for _, s := range p.layers {

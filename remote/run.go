@@ -34,6 +34,9 @@ type run struct {
 	notes    *notes
 	// object is the Cluster, nil for a child that has none.
 	object *unstructured.Unstructured
+	// elsewhere: another tier manages the Cluster. What was pushed stays as it is: without the
+	// Cluster, layers would be rendered with other variables.
+	elsewhere bool
 	// tenure is that of the child's shard, nil where the tier has no shards.
 	tenure *tenure.Tenure
 	// gone: the Child was deleted, or is another process's by now. asking: the run only started a probe; the next run
@@ -146,7 +149,9 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 		return ctrl.Result{}, err
 	}
 	cluster = facts.Into(cluster)
-	r.place(cluster)
+	if !r.elsewhere {
+		r.place(cluster)
+	}
 	base := r.gates.Gate(cluster, capibridge.WhenControlPlaneInitialized)
 	if !base.Open && base.Reason != v1alpha1.ReasonPaused {
 		message := base.Message
@@ -204,7 +209,7 @@ func (r *run) permit(ctx context.Context, session *link.Session, paused bool) {
 // layer that is due. A child that used up its time is left alone until it has some again.
 func (r *run) next(selected []*v1alpha1.Layer) ctrl.Result {
 	result := r.pace()
-	if due := r.due(selected); !due.IsZero() && due.Sub(r.Now()) < result.RequeueAfter {
+	if due := r.due(selected); !r.elsewhere && !due.IsZero() && due.Sub(r.Now()) < result.RequeueAfter {
 		result.RequeueAfter = max(due.Sub(r.Now()), progressPause)
 	}
 	result.RequeueAfter = max(result.RequeueAfter, r.rest)

@@ -105,7 +105,7 @@ func TestReasons(t *testing.T) {
 		}
 	}
 	found := 0
-	for _, root := range []string{"api", "capibridge", "cmd", "inventory", "remote", "syncer"} {
+	for _, root := range []string{"api", "capibridge", "cmd", "inventory", "pivot", "remote", "syncer"} {
 		err := filepath.WalkDir(filepath.Join("../..", root), func(at string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || filepath.Ext(at) != ".go" || strings.HasSuffix(at, "_test.go") {
 				return err

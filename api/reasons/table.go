@@ -800,6 +800,137 @@ func cluster() Section {
 	}
 }
 
+func pivots() Section {
+	return Section{
+		Title: "Pivots (of `cascade pivot`, and condition Management of a Child)",
+		Intro: "Those that `cascade pivot --tolerate` may name are marked with *tolerable*. See [pivot.md](pivot.md).",
+		Entries: []Entry{
+			{
+				Reasons: []string{"ManagedHere"},
+				Note:    " (condition `Management`)",
+				Means:   "this tier has the objects of the Cluster, as declared",
+				Next:    "nothing",
+			},
+			{
+				Reasons: []string{"ManagedElsewhere"},
+				Note:    " (condition `Management`; of a Kustomization, the condition of that name)",
+				Means:   "another tier has the objects of the Cluster. A Kustomization that declares it leaves it alone, and may be ready",
+				Next:    "nothing; declare the Cluster where it is managed, and remove it here",
+			},
+			{
+				Reasons: []string{"PivotWaiting"},
+				Note:    " (condition `Management`)",
+				Means:   "`spec.management` is declared, and the child is not connected or not seeded",
+				Next:    "look at the conditions `Connected` and `Seeded`",
+			},
+			{
+				Reasons: []string{"PivotRunning"},
+				Note:    " (condition `Management`)",
+				Means:   "the Cluster is on its way; the message has the step",
+				Next:    "wait",
+			},
+			{
+				Reasons: []string{"PivotBlocked"},
+				Note:    " (condition `Management`)",
+				Means:   "one of the reasons below keeps the pivot from beginning or from going on; the Cluster is where the step says",
+				Next:    "what is said of that reason; it is tried again every half minute",
+			},
+			{
+				Reasons: []string{"PivotFailed"},
+				Note:    " (condition `Management`)",
+				Means:   "a call failed, to this tier or to the child; it is tried again",
+				Next:    "what the message says; with a lockdown, use `cascade pivot`: the agent may not move Clusters",
+			},
+			{
+				Reasons: []string{"ClusterMissing"},
+				Means:   "a Cluster that was named is not in the source",
+				Next:    "correct the name, or the kubeconfig",
+			},
+			{
+				Reasons: []string{"ClusterDeleting"},
+				Means:   "the Cluster, or a part of it, is being deleted",
+				Next:    "wait until it is gone, or has been replaced",
+			},
+			{
+				Reasons: []string{"HalfProvisioned"},
+				Note:    ", tolerable",
+				Means:   "the Cluster or a Machine is still being built: what its provider made and has not written down yet would be built again",
+				Next:    "wait until it is built",
+			},
+			{
+				Reasons: []string{"ClusterPaused"},
+				Note:    ", tolerable",
+				Means:   "somebody paused the Cluster before; it would stay paused in the target",
+				Next:    "let it go on first, unless it is to stay paused",
+			},
+			{
+				Reasons: []string{"SameCluster"},
+				Means:   "source and target are the same cluster",
+				Next:    "correct `--to` or the kubeconfig",
+			},
+			{
+				Reasons: []string{"PivotConflict"},
+				Means:   "another pivot has one of the Clusters",
+				Next:    "let it end, or turn it back: the same command with its Clusters and its target",
+			},
+			{
+				Reasons: []string{"PivotHeld"},
+				Means:   "another process drives the pivot, and renewed its hold a moment ago",
+				Next:    "wait a minute, if it is gone",
+			},
+			{
+				Reasons: []string{"KindMissing"},
+				Means:   "the target does not serve a kind in the version in which the source stores it, and would lose fields",
+				Next:    "install the provider there, in the same version or a later one",
+			},
+			{
+				Reasons: []string{"ProviderNotRunning"},
+				Note:    ", tolerable",
+				Means:   "the target has no Deployment of a provider that is available",
+				Next:    "install it there, or see why it does not run; tolerate it if it runs otherwise",
+			},
+			{
+				Reasons: []string{"ObjectExists"},
+				Means:   "the target has another object of the name of one that is moved",
+				Next:    "look at both; delete the one in the target, if it is nobody's",
+			},
+			{
+				Reasons: []string{"SharedDiffers"},
+				Note:    ", tolerable",
+				Means:   "the target has a class or template of the same name with another spec, which would change the machines",
+				Next:    "make them equal; tolerate it to use that of the target",
+			},
+			{
+				Reasons: []string{"OwnerNotHeld"},
+				Note:    ", tolerable",
+				Means:   "Git declares the Cluster in the source, and no agent of Cascade keeps it from being created again",
+				Next:    "suspend what applies it, then tolerate this",
+			},
+			{
+				Reasons: []string{"MoveBlocked"},
+				Means:   "a controller asks to wait, with `clusterctl.cluster.x-k8s.io/block-move`, for more than two minutes",
+				Next:    "see what that controller waits for",
+			},
+			{
+				Reasons: []string{"NotPaused"},
+				Note:    ", tolerable",
+				Means:   "a controller does not say that it has stopped, for more than two minutes",
+				Next:    "see whether it runs; tolerate it if it does not",
+			},
+			{
+				Reasons: []string{"CopyDiffers"},
+				Means:   "the target changes the field that the message names whenever it is written",
+				Next:    "look for a webhook, or an older definition, in the target; `--abort` turns back",
+			},
+			{
+				Reasons: []string{"CopyMissing"},
+				Means:   "the target does not have a Cluster any more that was moved there; what the source has stays paused",
+				Next:    "if it was moved on from there, delete the journal in the source; else restore it in the target",
+			},
+		},
+	}
+}
+
 func layer() Section {
 	return Section{
 		Title: "Layer",

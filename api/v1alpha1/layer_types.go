@@ -16,6 +16,17 @@ const (
 	DeletionDelete DeletionPolicy = "Delete"
 )
 
+// Management says which tier has the objects of Cluster API of a cluster.
+// +kubebuilder:validation:Enum=self;parent
+type Management string
+
+const (
+	// ManagementSelf: the cluster itself.
+	ManagementSelf Management = "self"
+	// ManagementParent: the tier of the Layer.
+	ManagementParent Management = "parent"
+)
+
 // LayerSpec is what is pushed to which clusters.
 // +kubebuilder:validation:XValidation:rule="!has(self.serviceAccountName) || !has(self.agent)",message="a Layer with a serviceAccountName cannot install an agent, which is administrator of the cluster: put spec.agent into a Layer without one"
 // +kubebuilder:validation:XValidation:rule="!has(self.serviceAccountName) || !has(self.providers)",message="a Layer with a serviceAccountName cannot install providers, which are administrators of the cluster: put spec.providers into a Layer without one"
@@ -66,6 +77,13 @@ type LayerSpec struct {
 	// named and no other, before Path is applied.
 	// +optional
 	Providers *ProvidersSpec `json:"providers,omitempty"`
+
+	// Management says which tier has the objects of Cluster API of the clusters that the layer
+	// selects: self, each cluster itself, or parent, this tier. A change of it moves them, with
+	// a journal in both tiers; a cluster that manages itself goes on when this tier is gone.
+	// It needs Cluster API and the providers in the child. Omitted, nothing is moved.
+	// +optional
+	Management Management `json:"management,omitempty"`
 
 	// Credentials are Secrets of this namespace that the child needs, created
 	// there in the agent's namespace.

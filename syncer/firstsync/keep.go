@@ -144,6 +144,17 @@ func (t *Tier) take(cm *corev1.ConfigMap) {
 	if !first { // an earlier process told of what there was before
 		t.tellApproved(cm, r, changed)
 	}
+	// A Cluster comes here, or goes elsewhere: who declares it looks again.
+	for name := range r.elsewhere {
+		if t.record.elsewhere[name] == "" {
+			changed = append(changed, name)
+		}
+	}
+	for name := range t.record.elsewhere {
+		if r.elsewhere[name] == "" {
+			changed = append(changed, name)
+		}
+	}
 	t.record, t.lost = r, false
 	switch {
 	case news:

@@ -138,11 +138,31 @@ func (t *Tier) Quiet(ctx context.Context) (bool, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.record.settled() && len(t.record.clusters)+len(t.pending) == 0, nil
+	return t.record.settled() && len(t.record.clusters)+len(t.record.elsewhere)+len(t.pending) == 0, nil
 }
 
-// standing is called with the lock.
+// Elsewhere reports whether another tier manages a Cluster. It waits for the record.
+func (t *Tier) Elsewhere(ctx context.Context, name types.NamespacedName) (bool, error) {
+	if t == nil {
+		return false, nil
+	}
+	t.init()
+	select {
+	case <-t.ready:
+	case <-ctx.Done():
+		return false, fmt.Errorf("cannot read the record of the first sync, ConfigMap %s/%s: %w", t.Namespace, v1alpha1.FirstSyncConfigMap, ctx.Err())
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.record.elsewhere[name] != "", nil
+}
+
+// standing is called with the lock. That another tier manages a Cluster counts before what
+// this one noted of it.
 func (t *Tier) standing(name types.NamespacedName) inventory.Standing {
+	if t.record.elsewhere[name] != "" {
+		return inventory.ManagedElsewhere
+	}
 	if s, ok := t.pending[name]; ok {
 		return s
 	}

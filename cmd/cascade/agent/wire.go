@@ -32,6 +32,8 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/pivot"
+	"github.com/cascade-gitops/cascade/pivot/management"
 	"github.com/cascade-gitops/cascade/remote"
 	"github.com/cascade-gitops/cascade/remote/account"
 	"github.com/cascade-gitops/cascade/remote/endpoint"
@@ -440,7 +442,8 @@ func (w *wiring) children(ctx context.Context) error {
 		return fmt.Errorf("cannot name this process: %w", err)
 	}
 	// The pod's name may come back; what stands in children must not.
-	tier := epoch.NewTier(w.local, o.place.namespace, cmp.Or(os.Getenv("POD_NAME"), host)+"_"+string(uuid.NewUUID()))
+	holder := cmp.Or(os.Getenv("POD_NAME"), host) + "_" + string(uuid.NewUUID())
+	tier := epoch.NewTier(w.local, o.place.namespace, holder)
 	part := remote.Part{Selects: w.selects}
 	if part.Tenures, err = o.sharding.tenures(mgr, &o.election, w.locks, w.local, tier, ctrlmetrics.Registry); err != nil {
 		return err
@@ -474,7 +477,7 @@ func (w *wiring) children(ctx context.Context) error {
 		Client: mgr.GetClient(), Cache: mgr.GetCache(), Clusters: w.clusters, Cluster: w.local, Snapshots: w.finder.Snapshots, Connections: connections,
 		Events: w.events("cascade"), Metrics: remote.NewMetrics(ctrlmetrics.Registry), Traces: w.traces, Now: now, Rand: w.program.Rand,
 		ObserveInterval: o.children.interval, Bridge: &capibridge.Providers{}, Allowed: o.targets.kubeconfigs, OfConfigMap: w.targets.OfConfigMap, InCluster: w.inCluster,
-		Providers: providers.NewLibrary(), Workers: w.workers, FirstSeeds: remote.NewFirstSeeds(w.local, o.place.namespace),
+		Elsewhere: w.firstSync.Elsewhere, Providers: providers.NewLibrary(), Workers: w.workers, FirstSeeds: remote.NewFirstSeeds(w.local, o.place.namespace),
 	}
 	layers := &remote.Layers{
 		Part: part, Client: mgr.GetClient(), Reader: w.local, Snapshots: w.finder.Snapshots, AgentImage: o.children.image, Events: children.Events, Now: now,
@@ -488,5 +491,22 @@ func (w *wiring) children(ctx context.Context) error {
 	if err := ctrlmetrics.Registry.Register(&remote.Fleet{Client: mgr.GetClient(), Connections: connections, Part: told, Now: now}); err != nil {
 		return fmt.Errorf("cannot register the metrics of the fleet: %w", err)
 	}
-	return remote.SetupWithManager(mgr, w.stalls, children, layers, rollouts, o.concurrency.children)
+	if err := remote.SetupWithManager(mgr, w.stalls, children, layers, rollouts, o.concurrency.children); err != nil {
+		return err
+	}
+	return w.management(holder)
+}
+
+// management sets up the pivots that Layers declare, and what finishes those whose other tier
+// is gone.
+func (w *wiring) management(holder string) error {
+	o, mgr := w.options, w.mgr
+	side := pivot.Side{Name: "this tier", Client: w.local, Namespace: o.place.namespace}
+	if err := mgr.Add(&pivot.Keeper{Side: side, Every: pivot.KeeperPause}); err != nil {
+		return fmt.Errorf("cannot set up what finishes pivots: %w", err)
+	}
+	return (&management.Reconciler{
+		Client: mgr.GetClient(), Side: side, Allowed: o.targets.kubeconfigs, Addresses: o.targets.addresses, Selects: w.selects,
+		Elsewhere: w.firstSync.Elsewhere, Events: w.events("cascade"), Holder: holder, Program: w.program.Version, Now: w.program.Now,
+	}).SetupWithManager(mgr, w.stalls)
 }

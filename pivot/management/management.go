@@ -1,0 +1,385 @@
+// Package management runs the pivots that Layers declare: spec.management says which tier has
+// the objects of Cluster API of the clusters that a Layer selects.
+//
+// The tier of the Layer drives both directions, with the kubeconfig that it has of the
+// child: it has a connection, and the child has none to it. What a Layer does not say is left
+// alone. A pivot runs in pieces: where it would wait, the reconcile ends and comes again.
+//
+// Invariants: a pivot begins only for a Child that is connected and seeded, whose Cluster is
+// where it is not to be, and about which all Layers that say something say the same. What is
+// under way is brought to its end whatever is declared by then, and only then turned round.
+//
+// Failure model: what keeps a pivot from going on is told in condition Management of the
+// Child, with the reason, and is tried again. When this tier is gone, the child's agent ends
+// what had been switched (pivot.Keeper).
+package management
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/pivot"
+	"github.com/cascade-gitops/cascade/remote"
+	"github.com/cascade-gitops/cascade/syncer/answer"
+	"github.com/cascade-gitops/cascade/syncer/stall"
+)
+
+// Pauses between two looks.
+const (
+	// runPause is the pause while a pivot is under way.
+	runPause = time.Second
+	// retryPause is the pause after what kept one from going on.
+	retryPause = 30 * time.Second
+	// pieceMost bounds one reconcile. What is left is done by the next one.
+	pieceMost = 2 * time.Minute
+	// concurrent is how many Children are moved at the same time.
+	concurrent = 4
+)
+
+// Reconciler of Children whose management a Layer declares.
+type Reconciler struct {
+	// Client reads from the cache, and writes the status of Children.
+	Client client.Client
+	// Side is this tier; its client reads from the API server.
+	Side pivot.Side
+	// Allowed and Addresses are what kubeconfigs may have, and lead to.
+	Allowed   capibridge.Allowed
+	Addresses answer.Addresses
+	// Selects passes the Children of this agent.
+	Selects func(client.Object) bool
+	// Elsewhere reports whether another tier manages a Cluster.
+	Elsewhere func(ctx context.Context, name types.NamespacedName) (bool, error)
+	Events    record.EventRecorder
+	// Holder names this process, and no other one ever; Program is its version.
+	Holder, Program string
+	Now             func() time.Time
+
+	mu sync.Mutex
+	// running are the pivots of this process, which know since when a source rests.
+	running map[types.NamespacedName]*running
+}
+
+// running is a pivot that this process drives in pieces.
+type running struct {
+	pivot *pivot.Pivot
+	// waits is what it waits for, kubeconfig the version of the Secret it was made with.
+	waits, kubeconfig string
+	to                v1alpha1.Management
+}
+
+// errPiece ends a piece of a pivot where it would wait.
+var errPiece = errors.New("it goes on in a moment")
+
+// SetupWithManager starts the controller.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog) error {
+	children := func(ctx context.Context, o client.Object) []reconcile.Request {
+		list := &v1alpha1.ChildList{}
+		if err := r.Client.List(ctx, list, client.InNamespace(o.GetNamespace())); err != nil {
+			log.FromContext(ctx).Error(err, "cannot list Children", "namespace", o.GetNamespace())
+			return nil
+		}
+		requests := make([]reconcile.Request, 0, len(list.Items))
+		for i := range list.Items {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+		return requests
+	}
+	err := ctrl.NewControllerManagedBy(mgr).Named("management").
+		For(&v1alpha1.Child{}, builder.WithPredicates(predicate.NewPredicateFuncs(r.Selects))).
+		Watches(&v1alpha1.Layer{}, handler.EnqueueRequestsFromMapFunc(children), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent}).
+		Complete(stalls.Guard("Child", func() client.Object { return &v1alpha1.Child{} }, r))
+	if err != nil {
+		return fmt.Errorf("cannot set up the controller of management: %w", err)
+	}
+	return nil
+}
+
+// Facts are what a decision is made of.
+type Facts struct {
+	// Declared by the Layers that select the Child and say something.
+	Declared []v1alpha1.Management
+	// Elsewhere: the Cluster is managed by the child.
+	Elsewhere bool
+	// Seeded: the Child is connected, and has its layers.
+	Seeded bool
+	// Running is where a pivot that is under way brings the Cluster; empty if there is none.
+	Running v1alpha1.Management
+}
+
+// Decision says what is to be done.
+type Decision struct {
+	// To is where the Cluster is to be brought; empty leaves it.
+	To v1alpha1.Management
+	// Reason and Message for the condition; no reason, no condition. Status is True where
+	// the Cluster is as declared.
+	Status  metav1.ConditionStatus
+	Reason  string
+	Message string
+}
+
+// Decide what becomes of the Cluster of a Child.
+func Decide(f Facts) Decision {
+	wanted := v1alpha1.Management("")
+	for _, d := range f.Declared {
+		if wanted != "" && d != wanted {
+			return Decision{To: f.Running, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotBlocked, Message: "Layers that select the cluster declare both self and parent: change one of them"}
+		}
+		wanted = d
+	}
+	if f.Running != "" {
+		return Decision{To: f.Running, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotRunning, Message: "the Cluster is on its way"}
+	}
+	switch {
+	case wanted == "" && !f.Elsewhere:
+		return Decision{}
+	case wanted == v1alpha1.ManagementParent && !f.Elsewhere, wanted == "" && f.Elsewhere, wanted == v1alpha1.ManagementSelf && f.Elsewhere:
+		return at(f.Elsewhere)
+	case !f.Seeded:
+		return Decision{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotWaiting, Message: "the Cluster is moved when the child is connected and has its layers"}
+	}
+	return Decision{To: wanted, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotRunning, Message: "the Cluster is on its way"}
+}
+
+// at says where a Cluster is that is not on its way.
+func at(elsewhere bool) Decision {
+	if elsewhere {
+		return Decision{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonManagedElsewhere, Message: "the cluster has the objects of its own Cluster"}
+	}
+	return Decision{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonManagedHere, Message: "this tier has the objects of the Cluster"}
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	child := &v1alpha1.Child{}
+	if err := r.Client.Get(ctx, req.NamespacedName, child); err != nil {
+		r.forget(req.NamespacedName)
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if child.Spec.ClusterRef == nil || child.Spec.Suspend {
+		return ctrl.Result{}, nil
+	}
+	f, err := r.facts(ctx, child)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	d := Decide(f)
+	if d.To == "" {
+		r.forget(req.NamespacedName)
+		return ctrl.Result{}, r.tell(ctx, child, d)
+	}
+	return r.run(ctx, child, d)
+}
+
+func (r *Reconciler) facts(ctx context.Context, child *v1alpha1.Child) (Facts, error) {
+	var f Facts
+	layers := &v1alpha1.LayerList{}
+	if err := r.Client.List(ctx, layers, client.InNamespace(child.Namespace)); err != nil {
+		return f, fmt.Errorf("cannot list Layers: %w", err)
+	}
+	for i := range layers.Items {
+		l := &layers.Items[i]
+		if l.Spec.Management != "" && l.DeletionTimestamp.IsZero() && !l.Spec.Suspend && remote.Selects(l, child.Labels) {
+			f.Declared = append(f.Declared, l.Spec.Management)
+		}
+	}
+	name := clusterOf(child)
+	var err error
+	if f.Elsewhere, err = r.Elsewhere(ctx, name); err != nil {
+		return f, err
+	}
+	if len(f.Declared) == 0 && meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ManagementCondition) == nil {
+		return f, nil // nobody asks, and nobody did: no call is made
+	}
+	f.Seeded = meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ConnectedCondition) && meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.SeededCondition)
+	journals, err := pivot.Journals(ctx, r.Side.Client, r.Side.Namespace)
+	if err != nil {
+		return f, err
+	}
+	for role, list := range journals {
+		for _, j := range list {
+			if j.Step.Over() || !j.Concerns(name) || len(j.Clusters) != 1 || child.Status.Identity == nil {
+				continue
+			}
+			switch uid := child.Status.Identity.KubeSystemUID; {
+			case role == pivot.Source && j.To.UID == uid:
+				f.Running = v1alpha1.ManagementSelf
+			case role == pivot.Target && j.From.UID == uid:
+				f.Running = v1alpha1.ManagementParent
+			}
+		}
+	}
+	if f.Running == "" {
+		// A pivot back leaves its first trace in the child.
+		r.mu.Lock()
+		if is := r.running[client.ObjectKeyFromObject(child)]; is != nil {
+			f.Running = is.to
+		}
+		r.mu.Unlock()
+	}
+	return f, nil
+}
+
+func clusterOf(child *v1alpha1.Child) types.NamespacedName {
+	return types.NamespacedName{Namespace: child.Namespace, Name: child.Spec.ClusterRef.Name}
+}
+
+// run does a piece of a pivot.
+func (r *Reconciler) run(ctx context.Context, child *v1alpha1.Child, d Decision) (ctrl.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, pieceMost)
+	defer cancel()
+	key := client.ObjectKeyFromObject(child)
+	is, err := r.pivotOf(ctx, child, d.To)
+	if err != nil {
+		d.Reason, d.Message = v1alpha1.ReasonPivotFailed, err.Error()
+		return ctrl.Result{RequeueAfter: retryPause}, r.tell(ctx, child, d)
+	}
+	is.waits = ""
+	j, err := is.pivot.Run(ctx)
+	var blocked *pivot.BlockedError
+	switch {
+	case err == nil:
+		r.forget(key)
+		if j.Step == pivot.Done {
+			d = at(d.To == v1alpha1.ManagementSelf)
+			r.Events.Eventf(child, corev1.EventTypeNormal, d.Reason, "pivot %s is done: %s", j.ID, d.Message)
+			return ctrl.Result{}, r.tell(ctx, child, d)
+		}
+		return ctrl.Result{RequeueAfter: retryPause}, nil // turned back by a person
+	case errors.Is(err, errPiece):
+		d.Message = fmt.Sprintf("pivot %s to %s is at step %s and waits for %s", j.ID, d.To, j.Step, is.waits)
+		return ctrl.Result{RequeueAfter: runPause}, r.tell(ctx, child, d)
+	case errors.As(err, &blocked):
+		d.Reason, d.Message = v1alpha1.ReasonPivotBlocked, err.Error()
+	default:
+		d.Reason, d.Message = v1alpha1.ReasonPivotFailed, err.Error()
+	}
+	r.forgetIdle(key, j)
+	return ctrl.Result{RequeueAfter: retryPause}, r.tell(ctx, child, d)
+}
+
+// forgetIdle forgets a pivot that has not begun: what is declared by then decides anew.
+func (r *Reconciler) forgetIdle(key types.NamespacedName, j pivot.Journal) {
+	if j.Step == "" {
+		r.forget(key)
+	}
+}
+
+func (r *Reconciler) forget(key types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.running, key)
+}
+
+// pivotOf is the pivot of a Child to one of both sides.
+func (r *Reconciler) pivotOf(ctx context.Context, child *v1alpha1.Child, to v1alpha1.Management) (*running, error) {
+	key, name := client.ObjectKeyFromObject(child), clusterOf(child)
+	secret := &corev1.Secret{}
+	at := types.NamespacedName{Namespace: name.Namespace, Name: clusterapi.KubeconfigSecret(name.Name)}
+	if err := r.Side.Client.Get(ctx, at, secret); err != nil {
+		return nil, fmt.Errorf("cannot read the kubeconfig, Secret %s: %w", at, err)
+	}
+	r.mu.Lock()
+	is := r.running[key]
+	r.mu.Unlock()
+	version := string(secret.UID) + secret.ResourceVersion
+	if is != nil && is.to == to && is.kubeconfig == version {
+		return is, nil
+	}
+	config, err := r.Allowed.Kubeconfig(secret.Data[clusterapi.KubeconfigKey])
+	if err != nil {
+		return nil, fmt.Errorf("cannot use the kubeconfig, Secret %s: %w", at, err)
+	}
+	if err := r.Addresses.Guard(config); err != nil {
+		return nil, fmt.Errorf("cannot use the kubeconfig, Secret %s: %w", at, err)
+	}
+	config.QPS, config.UserAgent = -1, "cascade-parent/"+r.Program
+	c, err := client.New(config, client.Options{Scheme: r.Client.Scheme()})
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to the child: %w", err)
+	}
+	is = &running{kubeconfig: version, to: to}
+	there := pivot.Side{Name: "the child", Client: c, Namespace: v1alpha1.AgentNamespace}
+	is.pivot = &pivot.Pivot{
+		Source: r.Side, Target: there, Clusters: []types.NamespacedName{name}, Keep: true, Holder: r.Holder, Program: r.Program, Now: r.Now,
+		Rest: pivot.DefaultRest, Wait: func(context.Context, time.Duration) error { return errPiece },
+		Tell: func(e pivot.Event) {
+			if e.Waits != "" {
+				is.waits = e.Waits
+			}
+		},
+	}
+	if to == v1alpha1.ManagementParent {
+		is.pivot.Source, is.pivot.Target, is.pivot.Keep = there, r.Side, false
+	}
+	ns := &corev1.Namespace{}
+	if err := c.Get(ctx, types.NamespacedName{Name: "kube-system"}, ns); err != nil {
+		return nil, fmt.Errorf("cannot reach the child: %w", err)
+	}
+	if id := child.Status.Identity; id == nil || string(ns.UID) != id.KubeSystemUID {
+		return nil, errors.New("cannot move the Cluster: the kubeconfig leads to another cluster than the one that is recorded")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.running == nil {
+		r.running = map[types.NamespacedName]*running{}
+	}
+	r.running[key] = is
+	return is, nil
+}
+
+// mostMessage bounds the message of a condition.
+const mostMessage = 2000
+
+// tell writes the condition, if it changed. Who else writes the status in between wins, and
+// this is told again.
+func (r *Reconciler) tell(ctx context.Context, child *v1alpha1.Child, d Decision) error {
+	is := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ManagementCondition)
+	before := child.DeepCopy()
+	if d.Reason == "" {
+		if is == nil {
+			return nil
+		}
+		meta.RemoveStatusCondition(&child.Status.Conditions, v1alpha1.ManagementCondition)
+	} else {
+		message := d.Message
+		if len(message) > mostMessage {
+			message = message[:mostMessage]
+		}
+		if is != nil && is.Status == d.Status && is.Reason == d.Reason && is.Message == message {
+			return nil
+		}
+		if d.Reason == v1alpha1.ReasonPivotBlocked && (is == nil || is.Reason != d.Reason) {
+			r.Events.Eventf(child, corev1.EventTypeWarning, d.Reason, "%s", message)
+		}
+		meta.SetStatusCondition(&child.Status.Conditions, metav1.Condition{
+			Type: v1alpha1.ManagementCondition, Status: d.Status, Reason: d.Reason, Message: message, ObservedGeneration: child.Generation,
+		})
+	}
+	err := r.Client.Status().Patch(ctx, child, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner("cascade"))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("cannot write status of Child %s: %w", client.ObjectKeyFromObject(child), err)
+	}
+	return nil
+}

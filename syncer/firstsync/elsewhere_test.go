@@ -1,0 +1,85 @@
+package firstsync
+
+import (
+	"maps"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+func TestElsewhere(t *testing.T) {
+	a, b := types.NamespacedName{Namespace: "n", Name: "a"}, types.NamespacedName{Namespace: "n", Name: "b"}
+	cm := &corev1.ConfigMap{Data: map[string]string{stateKey: v1alpha1.FirstSyncSettled, "n_a": "paused"}}
+	ManageElsewhere(cm, "p1", a, b)
+	if ManagedBy(cm, a) != "p1" || ManagedBy(cm, types.NamespacedName{Namespace: "n", Name: "c"}) != "" {
+		t.Errorf("it is managed by %q", ManagedBy(cm, a))
+	}
+	r := recordOf(cm)
+	if r.clusters[a] != inventory.LastPaused || r.standings()[a] != inventory.ManagedElsewhere || r.standings()[b] != inventory.ManagedElsewhere {
+		t.Errorf("what the agent noted is lost, or counts: %+v", r)
+	}
+	if got := recordOf(r.configMap("x")); !maps.Equal(got.elsewhere, r.elsewhere) || !maps.Equal(got.clusters, r.clusters) {
+		t.Errorf("a record that is made again is another one: %+v", got)
+	}
+	if want, change := noted(inventory.ManagedElsewhere, inventory.LastPaused, false); change || want != inventory.ManagedElsewhere {
+		t.Errorf("the agent notes %q in place of what a pivot wrote", want)
+	}
+	Release(cm, "p2", a)
+	if ManagedBy(cm, a) != "p1" {
+		t.Error("one pivot released what another one holds")
+	}
+	Release(cm, "p1", b)
+	ManageHere(cm, a)
+	if want := map[string]string{stateKey: v1alpha1.FirstSyncSettled}; !maps.Equal(cm.Data, want) {
+		t.Errorf("after it came here: %v", cm.Data)
+	}
+	open := &corev1.ConfigMap{Data: map[string]string{stateKey: v1alpha1.FirstSyncOpen}}
+	ManageElsewhere(open, "p1", a)
+	ManageHere(open, a)
+	if got := recordOf(open); got.clusters[a] != inventory.Adopted || len(got.elsewhere) != 0 {
+		t.Errorf("in a first sync it is found complete: %+v", got)
+	}
+	ManageElsewhere(cm, "p1", a)
+	patch, err := ApprovalPatch([]types.NamespacedName{a})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := apply(t, cm.Data, patch); got["n_a_elsewhere"] != "" || got["n_a"] != "approved" {
+		t.Errorf("a person said that it is to be built here: %v", got)
+	}
+}
+
+// TestElsewhereCountsFirst: what the agent is about to write of a Cluster does not take the
+// place of what a pivot wrote.
+func TestElsewhereCountsFirst(t *testing.T) {
+	a := types.NamespacedName{Namespace: "n", Name: "a"}
+	tier := &Tier{Kinds: []string{"x"}}
+	tier.init()
+	woken := 0
+	tier.OnRelease("x", func(types.NamespacedName) { woken++ })
+	tier.holders[holder{"x", a}] = map[types.NamespacedName]bool{a: true}
+	tier.pending[a] = inventory.LastPaused
+	cm := &corev1.ConfigMap{Data: map[string]string{stateKey: v1alpha1.FirstSyncSettled}}
+	tier.take(cm)
+	woken = 0
+	ManageElsewhere(cm, "p1", a)
+	tier.take(cm)
+	if got := tier.standing(a); got != inventory.ManagedElsewhere || woken != 1 {
+		t.Errorf("standing %q, who holds it was woken %d times", got, woken)
+	}
+	close(tier.ready)
+	if quiet, err := tier.Quiet(t.Context()); quiet || err != nil {
+		t.Errorf("quiet %t, %v, while a Cluster is elsewhere", quiet, err)
+	}
+	if is, err := tier.Elsewhere(t.Context(), a); !is || err != nil {
+		t.Errorf("elsewhere %t, %v", is, err)
+	}
+	tier.take(&corev1.ConfigMap{Data: map[string]string{stateKey: v1alpha1.FirstSyncSettled}})
+	if got := tier.standing(a); got != inventory.LastPaused || woken != 2 {
+		t.Errorf("after it came back: standing %q, woken %d times", got, woken)
+	}
+}
