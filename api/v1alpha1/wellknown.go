@@ -97,6 +97,10 @@ const (
 	// InputsAnnotation in the metadata of a chart's artifact identifies what the
 	// chart was made of.
 	InputsAnnotation = "cascade.dev/inputs"
+	// RestoringAnnotation is on a Cluster that is being restored and paused for that. Its value
+	// identifies the state; RestoredPausedAnnotation beside it says that it stays paused.
+	RestoringAnnotation      = "cascade.dev/restoring"
+	RestoredPausedAnnotation = "cascade.dev/restored-paused"
 	// AgentNamespace is where a seeded agent lives.
 	AgentNamespace = "cascade-system"
 )
