@@ -282,6 +282,14 @@ const (
 	ReasonTagsUnreadable      = "TagsUnreadable"
 	ReasonTagRefused          = "TagRefused"
 
+	// Reasons of StateBackups. ReasonBackupStale: the last success is too old.
+	ReasonBackupRefused     = "BackupRefused"
+	ReasonStateUnreadable   = "StateUnreadable"
+	ReasonStateLocked       = "StateLocked"
+	ReasonEncryptionFailed  = "EncryptionFailed"
+	ReasonDestinationFailed = "DestinationFailed"
+	ReasonBackupStale       = "BackupStale"
+
 	// ReasonStorageVersionDropped: a provider's definition lacks the version in which the
 	// child stores objects.
 	ReasonStorageVersionDropped = "StorageVersionDropped"
