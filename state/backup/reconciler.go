@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/state"
@@ -57,6 +58,8 @@ type Reconciler struct {
 	Retries wake.Retries
 	// Logins gets tokens where there is no Secret.
 	Logins *source.Logins
+	// Shard passes the objects that this process reconciles; nil passes all.
+	Shard predicate.Predicate
 	// MayWrite is asked before a version is saved; nil lets it.
 	MayWrite func() error
 	// Open opens a destination; nil is store.Open.
@@ -69,8 +72,12 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if r.Open == nil {
 		r.Open = store.Open
 	}
+	passes := []predicate.Predicate{wake.Changed()}
+	if r.Shard != nil {
+		passes = append(passes, r.Shard)
+	}
 	return ctrl.NewControllerManagedBy(mgr).
-		For(&v1alpha1.StateBackup{}, builder.WithPredicates(wake.Changed())).
+		For(&v1alpha1.StateBackup{}, builder.WithPredicates(predicate.And(passes...))).
 		// One at a time: each has the state of the whole tier in memory.
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1, RateLimiter: r.Retries.RateLimiter()}).
 		Complete(r.Stalls.Guard(Kind, func() client.Object { return &v1alpha1.StateBackup{} }, r))

@@ -155,8 +155,8 @@ func highest(adv *packp.AdvRefs, versions string) ([]string, error) {
 	return tags, nil
 }
 
-// ErrNoReference: a repository has no branch or tag of a name.
-var ErrNoReference = errors.New("no such reference")
+// ErrReferenceMissing: a repository has no branch or tag of a name.
+var ErrReferenceMissing = errors.New("no such reference")
 
 // noReference is its name.
 type noReference string
@@ -165,4 +165,4 @@ func (r noReference) Error() string {
 	return fmt.Sprintf("cannot find reference %s in the repository", string(r))
 }
 
-func (noReference) Is(target error) bool { return target == ErrNoReference }
+func (noReference) Is(target error) bool { return target == ErrReferenceMissing }
