@@ -31,9 +31,9 @@ import (
 
 // Keys for tests. What they open is made here.
 const (
-	recipient = "RECIPIENT"
-	identity  = "IDENTITY"
-	otherKey  = "OTHER"
+	recipient = "age192trcm4y0u7ednvzpkqeu9huz7d6f4fpt068teg39mydxu8eq35sh0xahu"
+	identity  = "AGE-SECRET-KEY-160VVS740ZJTZ3PAYWXUNWNKTMV09KDVP9NVHU76M4S6EY0Q52LKS03H4U3"
+	otherKey  = "AGE-SECRET-KEY-19N5WL8JEN5AM6PANRMFYTARTZN342A0Z9W9WT89FE0MN0NJY63VSFMETMW"
 )
 
 // many Clusters are saved.
