@@ -110,6 +110,10 @@ const (
 	// PivotLabel marks the journals of pivots: source in the tier that Clusters are moved
 	// from, target in the one that they are moved to.
 	PivotLabel = "cascade.dev/pivot"
+	// RestoringAnnotation is on a Cluster that is being restored and paused for that. Its value
+	// identifies the state; RestoredPausedAnnotation beside it says that it stays paused.
+	RestoringAnnotation      = "cascade.dev/restoring"
+	RestoredPausedAnnotation = "cascade.dev/restored-paused"
 	// AgentNamespace is where a seeded agent lives.
 	AgentNamespace = "cascade-system"
 )
@@ -304,6 +308,13 @@ const (
 	ReasonPivotRunning     = "PivotRunning"
 	ReasonPivotBlocked     = "PivotBlocked"
 	ReasonPivotFailed      = "PivotFailed"
+	// Reasons of StateBackups. ReasonBackupStale: the last success is too old.
+	ReasonBackupRefused     = "BackupRefused"
+	ReasonStateUnreadable   = "StateUnreadable"
+	ReasonStateLocked       = "StateLocked"
+	ReasonEncryptionFailed  = "EncryptionFailed"
+	ReasonDestinationFailed = "DestinationFailed"
+	ReasonBackupStale       = "BackupStale"
 
 	// ReasonStorageVersionDropped: a provider's definition lacks the version in which the
 	// child stores objects.

@@ -44,7 +44,7 @@ func TestElsewhere(t *testing.T) {
 		t.Errorf("in a first sync it is found complete: %+v", got)
 	}
 	ManageElsewhere(cm, "p1", a)
-	patch, err := ApprovalPatch([]types.NamespacedName{a})
+	patch, err := ApprovalPatch([]types.NamespacedName{a}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
