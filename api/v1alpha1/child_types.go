@@ -206,7 +206,7 @@ type InventoryEntry struct {
 	Version string `json:"v"`
 }
 
-// ChildCredential is a Secret that was handed to the child.
+// ChildCredential is a credential that the child was given.
 type ChildCredential struct {
 	// Name of the Secret in the child; of one that a provider is handed, behind the
 	// provider's label: infrastructure-aws/credentials.
@@ -217,7 +217,23 @@ type ChildCredential struct {
 	// RenewAt is when two thirds of its life are over.
 	// +optional
 	RenewAt *metav1.Time `json:"renewAt,omitempty"`
+	// From is where it comes from: Secret, which is copied, or Vault, which the child's agent
+	// asks.
+	// +optional
+	From string `json:"from,omitempty"`
+	// Layer that hands it over.
+	// +optional
+	Layer string `json:"layer,omitempty"`
+	// Unlimited: nothing says when it lapses, and its Layer does not say that this is meant.
+	// +optional
+	Unlimited bool `json:"unlimited,omitempty"`
 }
+
+// Where credentials of children come from.
+const (
+	CredentialFromSecret = "Secret"
+	CredentialFromVault  = "Vault"
+)
 
 // Report is what an agent says of its own tier and, rolled up, of the tiers
 // below. It is bounded: Tiers has at most 100 rows, those that are not ready
