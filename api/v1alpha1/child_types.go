@@ -217,11 +217,11 @@ type ChildCredential struct {
 	// RenewAt is when two thirds of its life are over.
 	// +optional
 	RenewAt *metav1.Time `json:"renewAt,omitempty"`
-	// From is where it comes from: Secret, which is copied, or Vault, which the child's agent
-	// asks.
+	// From is Vault for one that the child's agent asks a Vault server for, and renews; absent
+	// for a copy of a Secret.
 	// +optional
 	From string `json:"from,omitempty"`
-	// Layer that hands it over.
+	// Layer that hands it over, of those from Vault and of those that are Unlimited.
 	// +optional
 	Layer string `json:"layer,omitempty"`
 	// Unlimited: nothing says when it lapses, and its Layer does not say that this is meant.
@@ -229,11 +229,8 @@ type ChildCredential struct {
 	Unlimited bool `json:"unlimited,omitempty"`
 }
 
-// Where credentials of children come from.
-const (
-	CredentialFromSecret = "Secret"
-	CredentialFromVault  = "Vault"
-)
+// CredentialFromVault is where a child's credential comes from that its agent asks for.
+const CredentialFromVault = "Vault"
 
 // Report is what an agent says of its own tier and, rolled up, of the tiers
 // below. It is bounded: Tiers has at most 100 rows, those that are not ready

@@ -197,7 +197,44 @@ func getters() []getter {
 				}
 				return []string{fmt.Sprint(run.Number), wave}
 			},
+		}, {
+			name: "credentials", single: "credential", aliases: []string{"cred"},
+			list:       func() client.ObjectList { return &v1alpha1.CredentialList{} },
+			header:     []string{"SECRET", "RENEWED", "EXPIRES"},
+			conditions: func(o client.Object) []metav1.Condition { return o.(*v1alpha1.Credential).Status.Conditions },
+			row: func(o client.Object) []string {
+				c := o.(*v1alpha1.Credential)
+				return []string{c.SecretName(), instant(c.Status.LastRenewal), instant(c.Status.ExpiresAt)}
+			},
+			suspend:    func(o client.Object) *bool { return &o.(*v1alpha1.Credential).Spec.Suspend },
+			wideHeader: []string{"FROM", "RENEWS", "FAILURES", "UNREVOKED"},
+			wide: func(o client.Object) []string {
+				c := o.(*v1alpha1.Credential)
+				return []string{credentialOrigin(&c.Spec), instant(c.Status.RenewAt), fmt.Sprint(c.Status.Failures), fmt.Sprint(c.Status.Unrevoked)}
+			},
 		}}
+}
+
+// instant is a time as it stands in an object, so that tables of two moments have the same
+// text of what did not change.
+func instant(t *metav1.Time) string {
+	if t == nil {
+		return "-"
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+// credentialOrigin is where a Credential comes from.
+func credentialOrigin(spec *v1alpha1.CredentialSpec) string {
+	switch {
+	case spec.Vault != nil:
+		return spec.Vault.Address + "/v1/" + spec.Vault.Request.Path
+	case spec.ServiceAccountToken != nil:
+		return "ServiceAccount/" + spec.ServiceAccountToken.ServiceAccountName
+	case spec.File != nil:
+		return "file " + spec.File.Path
+	}
+	return ""
 }
 
 func truth(b bool) string {

@@ -134,8 +134,14 @@ func newSubject(kind string, key client.ObjectKey) (*subject, error) {
 			}
 			return o.Status.LastHandledReconcileAt, o.Status.Conditions, revision
 		}}, nil
+	case "credential", "cred":
+		o := &v1alpha1.Credential{}
+		o.Namespace, o.Name = key.Namespace, key.Name
+		return &subject{object: o, lasting: true, state: func() (string, []metav1.Condition, string) {
+			return o.Status.LastHandledReconcileAt, o.Status.Conditions, ""
+		}}, nil
 	}
-	return nil, fmt.Errorf("cannot reconcile kind %q: use kustomization, helmrelease, layer, child, rollout, "+
+	return nil, fmt.Errorf("cannot reconcile kind %q: use kustomization, helmrelease, layer, child, rollout, credential, "+
 		"or a kind of source: gitrepository, ocirepository, bucket, helmrepository, helmchart", kind)
 }
 
