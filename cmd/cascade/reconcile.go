@@ -149,7 +149,7 @@ func (c *cli) newReconcile() *cobra.Command {
 	var withSource bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use:   "reconcile <kustomization|helmrelease|layer|child|rollout|kind of source> <name>",
+		Use:   "reconcile <kustomization|helmrelease|layer|child|rollout|credential|kind of source> <name>",
 		Short: "Reconcile an object now and wait for the result",
 		Example: "  cascade reconcile kustomization apps --with-source\n" +
 			"  cascade reconcile source fleet -n cascade-system",
