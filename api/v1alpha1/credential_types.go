@@ -266,7 +266,6 @@ type CredentialTarget struct {
 	// +optional
 	Name string `json:"name,omitempty"`
 	// Type of the Secret.
-	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:default=Opaque
 	// +optional
 	Type corev1.SecretType `json:"type,omitempty"`

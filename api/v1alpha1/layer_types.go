@@ -197,7 +197,6 @@ type CredentialReference struct {
 	// +optional
 	Vault *VaultSource `json:"vault,omitempty"`
 	// Type of the Secret.
-	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	Type corev1.SecretType `json:"type,omitempty"`
 	// Data of the Secret, by key, as in a Credential.

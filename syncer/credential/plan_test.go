@@ -74,13 +74,13 @@ func TestPlan(t *testing.T) {
 		"Over": {"what ended by itself is forgotten without a call", base(func(f *Facts) {
 			f.Leases = []Lease{lease(2, func(l *Lease) { l.LoginExpires = at(10) }), lease(3)}
 		}), 11, Step{Do: Forget, Why: Over, Lease: 2}},
-		"Full": {"no lease is added to many that cannot be revoked", base(func(f *Facts) {
+		"Full": {"no lease is added to many that cannot be revoked; that it lapses is told at once", base(func(f *Facts) {
 			f.Leases = nil
 			for n := range MostLeases {
 				f.Leases = append(f.Leases, lease(int64(n+1), func(l *Lease) { l.NotBefore = at(500) }))
 			}
 			f.Secret.Number = MostLeases
-		}), 45, Step{Do: Keep, Why: Full, Until: at(500)}},
+		}), 45, Step{Do: Keep, Why: Full, Until: at(60)}},
 		"Suspended": {"nothing is renewed", base(func(f *Facts) { f.Suspended = true }), 55, Step{Do: Keep, Why: Suspended}},
 		"Deleting":  {"all leases are revoked", base(func(f *Facts) { f.Deleting = true }), 5, Step{Do: Revoke, Why: Deleted, Lease: 3}},
 		"DeletingSuspended": {"also those of one that is suspended", base(func(f *Facts) { f.Deleting, f.Suspended = true, true }), 5,

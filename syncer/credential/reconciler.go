@@ -101,11 +101,25 @@ type attempts struct {
 	notBefore time.Time
 	// revoking has the same for each lease that is not revoked.
 	revoking map[int64]*revoking
+	// unread is why what is written down could not be read.
+	unread *failure
 	// probed is when the source was asked last, silent what became of that.
 	probed time.Time
 	silent *failure
 	// reading is why what reads the credential could not be restarted.
 	reading *failure
+}
+
+// why is the nearest reason for which a credential could not be issued or renewed now; nil if
+// there is none.
+func (a *attempts) why() *failure {
+	switch {
+	case a.unread != nil:
+		return a.unread
+	case a.failed != nil:
+		return a.failed
+	}
+	return a.silent
 }
 
 type revoking struct {
@@ -253,11 +267,13 @@ type keeping struct {
 func (k *keeping) keep(ctx context.Context) (ctrl.Result, error) {
 	for range mostSteps {
 		if err := k.gather(ctx); err != nil {
-			k.attempts.failures++
-			k.attempts.failed = failureOf(err)
-			k.judge(Step{Do: Keep, Why: BackingOff})
+			// Of an API server that does not answer there is nothing to tell.
+			if k.attempts.unread = failureOf(err); k.attempts.unread.reason != v1alpha1.ReasonProgressing {
+				k.judge(Step{Do: Keep, Why: BackingOff})
+			}
 			return ctrl.Result{}, err
 		}
+		k.attempts.unread = nil
 		step := Plan(k.facts, k.Now())
 		if step.Do == Keep {
 			return k.rest(ctx, step)
@@ -405,10 +421,7 @@ func (k *keeping) judge(step Step) {
 			o.Status.Unrevoked++
 		}
 	}
-	failed := k.attempts.failed
-	if failed == nil {
-		failed = k.attempts.silent
-	}
+	failed := k.attempts.why()
 	if failed != nil && o.DeletionTimestamp.IsZero() && !o.Spec.Suspend {
 		status.SetCondition(o, v1alpha1.SourceFailingCondition, metav1.ConditionTrue, failed.reason, "%s", failed)
 	} else {
@@ -421,10 +434,8 @@ func (k *keeping) judge(step Step) {
 // ready is the condition of that type.
 func (k *keeping) ready(step Step, now, expires time.Time) (metav1.ConditionStatus, string, string) {
 	why := ""
-	if f := k.attempts.failed; f != nil {
-		why = "; the last attempt to replace it failed: " + f.Error()
-	} else if f := k.attempts.silent; f != nil {
-		why = "; its source does not answer: " + f.Error()
+	if f := k.attempts.why(); f != nil {
+		why = "; it cannot be replaced: " + f.Error()
 	}
 	if !k.obj.DeletionTimestamp.IsZero() {
 		text := fmt.Sprintf("%d leases are to be revoked before the Credential goes", len(k.facts.Leases))
@@ -442,7 +453,7 @@ func (k *keeping) ready(step Step, now, expires time.Time) (metav1.ConditionStat
 	}
 	switch k.facts.Stands(now) {
 	case Missing:
-		if f := k.attempts.failed; f != nil {
+		if f := k.attempts.why(); f != nil {
 			return metav1.ConditionFalse, f.reason, f.Error()
 		}
 		if step.Why == Full {
@@ -453,11 +464,11 @@ func (k *keeping) ready(step Step, now, expires time.Time) (metav1.ConditionStat
 		return metav1.ConditionFalse, v1alpha1.ReasonCredentialLapsed, fmt.Sprintf("what Secret %s has lapsed at %s%s", k.obj.SecretName(), expires.UTC().Format(time.RFC3339), why)
 	case Lapsing:
 		// A renewal that is on its way, or only waits for its moment, is no news.
-		if k.attempts.failed != nil || k.obj.Spec.Suspend || step.Why == Full {
+		if k.attempts.why() != nil || k.obj.Spec.Suspend || step.Why == Full {
 			return metav1.ConditionFalse, v1alpha1.ReasonCredentialLapsing, fmt.Sprintf("what Secret %s has lapses at %s%s", k.obj.SecretName(), expires.UTC().Format(time.RFC3339), why)
 		}
 	}
-	switch f := k.attempts.failed; {
+	switch f := k.attempts.why(); {
 	case f != nil && (k.foreign || k.facts.Secret.Declared != k.facts.Declared || !k.facts.Secret.Intact):
 		return metav1.ConditionFalse, f.reason, f.Error()
 	case step.Why == Full:
