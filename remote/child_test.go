@@ -176,21 +176,23 @@ func TestInputs(t *testing.T) {
 		t.Fatal("the same inputs differ")
 	}
 	for name, change := range map[string]func(*seeding){
-		"variables":                  func(s *seeding) { s.vars["a"] = "2" },
-		"image":                      func(s *seeding) { s.image = "y" },
-		"content":                    func(s *seeding) { s.content = "d" },
-		"credentials":                func(s *seeding) { s.credentials[0].secret.ResourceVersion = "2" },
-		"name":                       func(s *seeding) { s.credentials[0].name = "other" },
-		"generation":                 func(s *seeding) { s.layer.Generation = 2 },
-		"content of the components":  func(s *seeding) { s.components.snapshot = &source.Snapshot{Digest: "e"} },
-		"key of a provider":          func(s *seeding) { s.components.credentials["infrastructure-aws"][0].secret.ResourceVersion = "2" },
-		"Secret of a provider":       func(s *seeding) { s.components.credentials["infrastructure-aws"][0].secret.UID = "l" },
-		"number of provider Secrets": func(s *seeding) { s.components.credentials["infrastructure-azure"] = []credential{{secret: &corev1.Secret{}}} },
-		"credential that is kept":    func(s *seeding) { s.credentials[0] = credential{name: "auth", kept: &v1alpha1.Credential{}} },
-		"lack of providers":          func(s *seeding) { s.components = components{} },
-		"layer":                      func(s *seeding) { s.layer.UID = "2" },
-		"request":                    func(s *seeding) { s.layer.Annotations = map[string]string{"reconcile.fluxcd.io/requestedAt": "now"} },
-		"approval":                   func(s *seeding) { s.child.Annotations = map[string]string{v1alpha1.ApprovePruneAnnotation: "h"} },
+		"variables":                 func(s *seeding) { s.vars["a"] = "2" },
+		"image":                     func(s *seeding) { s.image = "y" },
+		"content":                   func(s *seeding) { s.content = "d" },
+		"credentials":               func(s *seeding) { s.credentials[0].secret.ResourceVersion = "2" },
+		"name":                      func(s *seeding) { s.credentials[0].name = "other" },
+		"generation":                func(s *seeding) { s.layer.Generation = 2 },
+		"content of the components": func(s *seeding) { s.components.snapshot = &source.Snapshot{Digest: "e"} },
+		"key of a provider":         func(s *seeding) { s.components.credentials["infrastructure-aws"][0].secret.ResourceVersion = "2" },
+		"Secret of a provider":      func(s *seeding) { s.components.credentials["infrastructure-aws"][0].secret.UID = "l" },
+		"number of provider Secrets": func(s *seeding) {
+			s.components.credentials["infrastructure-azure"] = []credential{{secret: &corev1.Secret{}}}
+		},
+		"credential that is kept": func(s *seeding) { s.credentials[0] = credential{name: "auth", kept: &v1alpha1.Credential{}} },
+		"lack of providers":       func(s *seeding) { s.components = components{} },
+		"layer":                   func(s *seeding) { s.layer.UID = "2" },
+		"request":                 func(s *seeding) { s.layer.Annotations = map[string]string{"reconcile.fluxcd.io/requestedAt": "now"} },
+		"approval":                func(s *seeding) { s.child.Annotations = map[string]string{v1alpha1.ApprovePruneAnnotation: "h"} },
 	} {
 		s := fresh()
 		change(s)
