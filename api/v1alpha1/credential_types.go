@@ -8,6 +8,7 @@ import (
 // CredentialSpec is where a credential comes from, and the Secret that has it. The agent of
 // the tier that needs the credential gets it, and replaces it before it lapses.
 // +kubebuilder:validation:XValidation:rule="(has(self.vault) ? 1 : 0) + (has(self.serviceAccountToken) ? 1 : 0) + (has(self.file) ? 1 : 0) == 1",message="set exactly one of vault, serviceAccountToken and file"
+// +kubebuilder:validation:XValidation:rule="(has(self.target) && has(self.target.name) ? self.target.name : '') == (has(oldSelf.target) && has(oldSelf.target.name) ? oldSelf.target.name : '')",message="target.name cannot be changed, because what reads the Secret would lose it: make another Credential"
 type CredentialSpec struct {
 	// Vault gets it from HashiCorp Vault or OpenBao.
 	// +optional
@@ -343,6 +344,7 @@ type CredentialStatus struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:categories=all;cascade
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 230",message="the name has 230 letters at most"
 // +kubebuilder:printcolumn:name="Renewed",type=date,JSONPath=`.status.lastRenewal`
 // +kubebuilder:printcolumn:name="Expires",type=string,JSONPath=`.status.expiresAt`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
