@@ -36,7 +36,7 @@ build-demo: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/
 build-landing: build-demo $(BIN)/kubectl $(BIN)/providers/aws ## what the tests of make test run
 
 .PHONY: build-e2e
-build-e2e: build-landing $(BIN)/flux $(BIN)/capi-manager-next $(BIN)/helm $(BIN)/clusterctl $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure $(BIN)/components/published ## everything that the tests run
+build-e2e: build-landing $(BIN)/flux $(BIN)/capi-manager-next $(BIN)/helm $(BIN)/clusterctl $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure $(BIN)/components/published $(BIN)/vault ## everything that the tests run
 
 $(BIN)/controlplane: $(shell git ls-files e2e/controlplane 2>/dev/null | grep -v _test.go)
 	@mkdir -p $(BIN)
@@ -139,6 +139,13 @@ $(BIN)/helm: e2e/helmcli/go.mod e2e/helmcli/go.sum
 	@mkdir -p $(BIN)
 	@echo "building the helm CLI"
 	cd e2e/helmcli && go build -p $(P) -o $@ helm.sh/helm/v4/cmd/helm
+
+# A server for tests, of which the tag leaves out what they do not use, and the engine for AWS as a plugin.
+$(BIN)/vault: e2e/vault/go.mod e2e/vault/go.sum
+	@mkdir -p $(BIN)/vault-plugins
+	@echo "building Vault, unmodified; the first time this takes 10 minutes"
+	$(STATIC) go build -C e2e/vault -p $(P) -ldflags "-s -w" -o $(BIN)/vault-plugins/aws github.com/hashicorp/vault/builtin/logical/aws/cmd/aws
+	$(STATIC) go build -C e2e/vault -p $(P) -tags minimal -ldflags "-s -w" -o $@ github.com/hashicorp/vault
 
 $(BIN)/kubectl: e2e/kubectlcli/main.go e2e/kubectlcli/go.mod e2e/kubectlcli/go.sum
 	@mkdir -p $(BIN)
@@ -426,6 +433,14 @@ pivot: build-e2e race ## Clusters that are moved there and back, killed at 320 r
 leak: export CASCADE_LEAK_ROTATIONS ?= 1000
 leak: build-e2e race ## the size of an agent before and after 1000 rotations
 	$(LONG) -run '^TestRotationLeak$$' ./children
+
+# A lease of a minute for half an hour: the first tier goes after five minutes, Vault is down for ten of the rest.
+.PHONY: credentials
+credentials: export CASCADE_CREDENTIALS_FOR ?= 30m
+credentials: export CASCADE_CREDENTIAL_LEASE ?= 60s
+credentials: export CASCADE_CREDENTIALS_DOWN ?= 10m
+credentials: build-e2e race ## credentials that a real Vault leases for a minute, in three tiers, for half an hour
+	$(LONG) -timeout 90m -run '^TestCredentials$$' ./credentials
 
 .PHONY: lockdown
 lockdown: export CASCADE_LOCKDOWN_FOR ?= 30m

@@ -47,7 +47,7 @@ func TestCRDs(t *testing.T) {
 	// An agent must not bring kinds that it does not reconcile: they would look
 	// as if they worked.
 	want := []string{
-		"cascade.dev Child Namespaced", "cascade.dev Layer Namespaced", "cascade.dev Rollout Namespaced",
+		"cascade.dev Child Namespaced", "cascade.dev Credential Namespaced", "cascade.dev Layer Namespaced", "cascade.dev Rollout Namespaced",
 		"helm.toolkit.fluxcd.io HelmRelease Namespaced",
 		"image.toolkit.fluxcd.io ImagePolicy Namespaced", "image.toolkit.fluxcd.io ImageRepository Namespaced",
 		"image.toolkit.fluxcd.io ImageUpdateAutomation Namespaced",

@@ -164,10 +164,10 @@ func TestInputs(t *testing.T) {
 		key := &corev1.Secret{}
 		key.UID, key.ResourceVersion = "k", "1"
 		return &seeding{
-			push: &push{run: current}, layer: l, vars: map[string]string{"a": "1"}, content: "c", credentials: []credential{{"auth", secret}},
+			push: &push{run: current}, layer: l, vars: map[string]string{"a": "1"}, content: "c", credentials: []credential{{name: "auth", secret: secret}},
 			components: components{
 				wanted: []providers.Wanted{{Label: "infrastructure-aws"}, {Label: "infrastructure-azure"}}, snapshot: &source.Snapshot{Digest: "d"},
-				secrets: map[string][]*corev1.Secret{"infrastructure-aws": {key}},
+				credentials: map[string][]credential{"infrastructure-aws": {{name: "keys", secret: key}}},
 			},
 		}
 	}
@@ -176,20 +176,23 @@ func TestInputs(t *testing.T) {
 		t.Fatal("the same inputs differ")
 	}
 	for name, change := range map[string]func(*seeding){
-		"variables":                  func(s *seeding) { s.vars["a"] = "2" },
-		"image":                      func(s *seeding) { s.image = "y" },
-		"content":                    func(s *seeding) { s.content = "d" },
-		"credentials":                func(s *seeding) { s.credentials[0].secret.ResourceVersion = "2" },
-		"name":                       func(s *seeding) { s.credentials[0].name = "other" },
-		"generation":                 func(s *seeding) { s.layer.Generation = 2 },
-		"content of the components":  func(s *seeding) { s.components.snapshot = &source.Snapshot{Digest: "e"} },
-		"key of a provider":          func(s *seeding) { s.components.secrets["infrastructure-aws"][0].ResourceVersion = "2" },
-		"Secret of a provider":       func(s *seeding) { s.components.secrets["infrastructure-aws"][0].UID = "l" },
-		"number of provider Secrets": func(s *seeding) { s.components.secrets["infrastructure-azure"] = []*corev1.Secret{{}} },
-		"lack of providers":          func(s *seeding) { s.components = components{} },
-		"layer":                      func(s *seeding) { s.layer.UID = "2" },
-		"request":                    func(s *seeding) { s.layer.Annotations = map[string]string{"reconcile.fluxcd.io/requestedAt": "now"} },
-		"approval":                   func(s *seeding) { s.child.Annotations = map[string]string{v1alpha1.ApprovePruneAnnotation: "h"} },
+		"variables":                 func(s *seeding) { s.vars["a"] = "2" },
+		"image":                     func(s *seeding) { s.image = "y" },
+		"content":                   func(s *seeding) { s.content = "d" },
+		"credentials":               func(s *seeding) { s.credentials[0].secret.ResourceVersion = "2" },
+		"name":                      func(s *seeding) { s.credentials[0].name = "other" },
+		"generation":                func(s *seeding) { s.layer.Generation = 2 },
+		"content of the components": func(s *seeding) { s.components.snapshot = &source.Snapshot{Digest: "e"} },
+		"key of a provider":         func(s *seeding) { s.components.credentials["infrastructure-aws"][0].secret.ResourceVersion = "2" },
+		"Secret of a provider":      func(s *seeding) { s.components.credentials["infrastructure-aws"][0].secret.UID = "l" },
+		"number of provider Secrets": func(s *seeding) {
+			s.components.credentials["infrastructure-azure"] = []credential{{secret: &corev1.Secret{}}}
+		},
+		"credential that is kept": func(s *seeding) { s.credentials[0] = credential{name: "auth", kept: &v1alpha1.Credential{}} },
+		"lack of providers":       func(s *seeding) { s.components = components{} },
+		"layer":                   func(s *seeding) { s.layer.UID = "2" },
+		"request":                 func(s *seeding) { s.layer.Annotations = map[string]string{"reconcile.fluxcd.io/requestedAt": "now"} },
+		"approval":                func(s *seeding) { s.child.Annotations = map[string]string{v1alpha1.ApprovePruneAnnotation: "h"} },
 	} {
 		s := fresh()
 		change(s)

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,13 +15,23 @@ import (
 	"github.com/cascade-gitops/cascade/capibridge"
 )
 
-// delivered lists the Secrets that the child gets from this layer, with their expiry.
-// The name of a provider's Secret has the provider in front.
+// delivered lists the credentials that the child gets from this layer, with their expiry. The
+// name of a provider's has the provider in front.
 func (s *seeding) delivered() []v1alpha1.ChildCredential {
 	var list []v1alpha1.ChildCredential
-	add := func(name string, secret *corev1.Secret) {
+	add := func(name string, c credential) {
 		g := v1alpha1.ChildCredential{Name: name}
-		if begins, ends := lifeOf(secret); !ends.IsZero() {
+		if c.kept != nil {
+			// When it lapses the child's agent knows, and sees to it.
+			g.From, g.Layer = v1alpha1.CredentialFromVault, s.layer.Name
+			list = append(list, g)
+			return
+		}
+		begins, ends := lifeOf(c.secret)
+		switch {
+		case ends.IsZero() && !c.meant:
+			g.Unlimited, g.Layer = true, s.layer.Name
+		case !ends.IsZero():
 			g.ExpiresAt = &metav1.Time{Time: ends}
 			if !begins.IsZero() {
 				g.RenewAt = &metav1.Time{Time: begins.Add(ends.Sub(begins) * 2 / 3)}
@@ -29,11 +40,11 @@ func (s *seeding) delivered() []v1alpha1.ChildCredential {
 		list = append(list, g)
 	}
 	for _, c := range s.credentials {
-		add(c.name, c.secret)
+		add(c.name, c)
 	}
 	for _, w := range s.components.wanted {
-		for i, secret := range s.components.secrets[w.Label] {
-			add(w.Label+"/"+w.Credentials[i].Name, secret)
+		for _, c := range s.components.credentials[w.Label] {
+			add(w.Label+"/"+c.name, c)
 		}
 	}
 	return list
@@ -65,6 +76,7 @@ func lifeOf(secret *corev1.Secret) (begins, ends time.Time) {
 // warn sets a condition that names the credentials of the child that have used two
 // thirds of their life: nobody has renewed them in this tier.
 func (r *run) warn() {
+	r.warnOfStatic()
 	now := r.Now()
 	var late []string
 	lapsed := false
@@ -91,4 +103,60 @@ func (r *run) warn() {
 	if before == nil || before.Reason != reason {
 		r.Events.Eventf(r.child, corev1.EventTypeWarning, reason, "%s; renew the Secrets that they are copied from", strings.Join(late, ", "))
 	}
+}
+
+// warnOfStatic sets a condition that names the credentials of the child which nothing says
+// that they lapse, nor that this is meant.
+func (r *run) warnOfStatic() {
+	names := withoutEnd(r.child, "")
+	if len(names) == 0 {
+		meta.RemoveStatusCondition(&r.child.Status.Conditions, v1alpha1.StaticCredentialCondition)
+		return
+	}
+	r.condition(v1alpha1.StaticCredentialCondition, metav1.ConditionTrue, v1alpha1.ReasonStaticCredential, "%s; %s", listed(names), staticRemedy)
+}
+
+// staticRemedy is what to do about a credential that does not lapse.
+const staticRemedy = "replace it by one that lapses, annotate the Secret with " + v1alpha1.ExpiresAnnotation + ", or say static: true where the Layer names it"
+
+// withoutEnd names the credentials of a child without an end, those of one layer or all.
+func withoutEnd(child *v1alpha1.Child, layer string) []string {
+	var names []string
+	for _, c := range child.Status.Credentials {
+		if c.Unlimited && (layer == "" || c.Layer == layer) {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}
+
+// listed writes names for people, ten at most.
+func listed(names []string) string {
+	const most = 10
+	text := strings.Join(names[:min(len(names), most)], ", ")
+	if more := len(names) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	if len(names) == 1 {
+		return text + " does not say when it lapses"
+	}
+	return text + " do not say when they lapse"
+}
+
+// tellStatic sets a condition of a layer that names the credentials without an end which it
+// hands to its children.
+func tellStatic(layer *v1alpha1.Layer, children []v1alpha1.Child) {
+	var names []string
+	for i := range children {
+		names = append(names, withoutEnd(&children[i], layer.Name)...)
+	}
+	slices.Sort(names)
+	if names = slices.Compact(names); len(names) == 0 {
+		meta.RemoveStatusCondition(&layer.Status.Conditions, v1alpha1.StaticCredentialCondition)
+		return
+	}
+	meta.SetStatusCondition(&layer.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.StaticCredentialCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonStaticCredential,
+		ObservedGeneration: layer.Generation, Message: listed(names) + "; " + staticRemedy,
+	})
 }

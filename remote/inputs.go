@@ -22,10 +22,38 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
-// credential is a Secret that is delivered under a name in the child.
+// credential is delivered under a name in the child.
 type credential struct {
-	name   string
+	name string
+	// secret is copied, nil if there is a kept one.
 	secret *corev1.Secret
+	// kept is what the child's agent gets by itself.
+	kept *v1alpha1.Credential
+	// meant: that nothing says when it lapses is meant.
+	meant bool
+}
+
+// credentialFor reads the Secret of a reference, or makes the Credential.
+func (s *seeding) credentialFor(ctx context.Context, from client.Reader, ref *v1alpha1.CredentialReference, forWhom string) (credential, error) {
+	if ref.Vault != nil {
+		kept, err := keptOf(s.push.cluster, s.layer, ref)
+		if err != nil {
+			return credential{}, reason.Because(v1alpha1.ReasonReferenceInvalid, err)
+		}
+		return credential{name: ref.Name, kept: kept}, nil
+	}
+	if ref.SecretRef == nil {
+		return credential{}, reason.Because(v1alpha1.ReasonInvalidSpec, fmt.Errorf("credential %s has neither secretRef nor vault", ref.Name))
+	}
+	secret := &corev1.Secret{}
+	name, err := s.refersTo("Secret", ref.SecretRef.Name)
+	if err != nil {
+		return credential{}, err
+	}
+	if err := from.Get(ctx, name, secret); err != nil {
+		return credential{}, account.Refused(*s.as, v1alpha1.ReasonCredentialMissing, fmt.Errorf("cannot read Secret %s%s: %w", name, forWhom, err))
+	}
+	return credential{name: ref.Name, secret: secret, meant: ref.Static}, nil
 }
 
 // gather reads what the layer is rendered from.
@@ -57,16 +85,12 @@ func (p *push) gather(ctx context.Context, s *seeding) error {
 		s.content = p.contents.of(s.layer, s.snapshot)
 	}
 	s.refers, s.credentials = nil, nil
-	for _, c := range credentialsOf(s.layer) {
-		secret := &corev1.Secret{}
-		name, err := s.refersTo("Secret", c.SecretRef.Name)
+	for _, ref := range credentialsOf(s.layer) {
+		c, err := s.credentialFor(ctx, from, &ref, "")
 		if err != nil {
 			return err
 		}
-		if err := from.Get(ctx, name, secret); err != nil {
-			return account.Refused(*s.as, v1alpha1.ReasonCredentialMissing, fmt.Errorf("cannot read Secret %s: %w", name, err))
-		}
-		s.credentials = append(s.credentials, credential{c.Name, secret})
+		s.credentials = append(s.credentials, c)
 	}
 	if err := p.gatherComponents(ctx, s, from); err != nil {
 		return err
@@ -131,12 +155,12 @@ func (p *push) seen(key source.Key) *source.Snapshot {
 	return snapshot
 }
 
-// credentialsOf are the Secrets that a layer delivers: its credentials, and the keys
-// that its agent decrypts with.
+// credentialsOf are those that a layer delivers in the agent's namespace: its credentials,
+// and the keys that its agent decrypts with, which are meant to last.
 func credentialsOf(layer *v1alpha1.Layer) []v1alpha1.CredentialReference {
 	all := layer.Spec.Credentials
 	if agent := layer.Spec.Agent; agent != nil && agent.Decryption != nil {
-		all = append(slices.Clone(all), v1alpha1.CredentialReference{Name: decryptionSecret, SecretRef: agent.Decryption.SecretRef})
+		all = append(slices.Clone(all), v1alpha1.CredentialReference{Name: decryptionSecret, SecretRef: &agent.Decryption.SecretRef, Static: true})
 	}
 	return all
 }
@@ -151,13 +175,22 @@ func (s *seeding) inputs() string {
 	_ = e.Encode([]any{s.layer.UID, s.layer.Generation, s.as, s.requested(), s.content, s.vars, s.image,
 		s.child.Annotations[v1alpha1.ApprovePruneAnnotation]})
 	for _, c := range s.credentials {
-		_ = e.Encode([]any{c.name, c.secret.UID, c.secret.ResourceVersion})
+		c.identify(e)
 	}
 	s.components.identify(e)
 	if pins := s.objectPins(); len(pins) > 0 {
 		_ = e.Encode(pins)
 	}
 	return hex.EncodeToString(h.Sum(nil))
+}
+
+// identify encodes what the rendering has of a credential.
+func (c credential) identify(e *json.Encoder) {
+	if c.kept != nil {
+		_ = e.Encode([]any{c.name, c.kept.Spec})
+		return
+	}
+	_ = e.Encode([]any{c.name, c.secret.UID, c.secret.ResourceVersion})
 }
 
 func (s *seeding) requested() string { return s.layer.Annotations[fluxmeta.ReconcileRequestAnnotation] }

@@ -32,8 +32,13 @@ func (s *seeding) phases(ctx context.Context) ([]apply.Phase, error) {
 		phases, workload = append(phases, m.definitions, m.ground), m.workload
 		own = append(own, variablesObject(s.push.vars))
 	}
+	own = append(own, accountsOf(v1alpha1.AgentNamespace, s.credentials)...)
 	for _, c := range s.credentials {
-		own = append(own, credentialObject(c.name, c.secret))
+		u, err := c.object(v1alpha1.AgentNamespace, nil)
+		if err != nil {
+			return nil, err
+		}
+		own = append(own, u)
 	}
 	phases = append(phases, apply.Phase{Objects: own}, workload)
 	providers, err := s.providerPhases(ctx)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -16,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/remote/account"
 	"github.com/cascade-gitops/cascade/remote/providers"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/record"
@@ -29,8 +27,8 @@ import (
 type components struct {
 	wanted   []providers.Wanted
 	snapshot *source.Snapshot
-	// secrets to deliver, by the provider that needs them and in its order.
-	secrets map[string][]*corev1.Secret
+	// credentials to deliver, by the provider that needs them and in its order.
+	credentials map[string][]credential
 	// asked are the objects of which the creation is tried, so that webhooks are called.
 	asked []*unstructured.Unstructured
 	// definitions are those of all providers.
@@ -54,7 +52,7 @@ func componentSource(layer *v1alpha1.Layer) (source.Key, bool) {
 	return sourceOf(layer, ref), true
 }
 
-// gatherComponents finds the snapshot and reads the Secrets of the providers.
+// gatherComponents finds the snapshot and what the providers' credentials are made of.
 func (p *push) gatherComponents(ctx context.Context, s *seeding, from client.Reader) error {
 	key, named := componentSource(s.layer)
 	if !named {
@@ -75,18 +73,14 @@ func (p *push) gatherComponents(ctx context.Context, s *seeding, from client.Rea
 	if c.snapshot == nil {
 		return reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("%s %s, which has the component manifests, has not been fetched yet", key.Kind, key.Name))
 	}
-	c.secrets = map[string][]*corev1.Secret{}
+	c.credentials = map[string][]credential{}
 	for _, w := range c.wanted {
-		for _, ref := range w.Credentials {
-			secret := &corev1.Secret{}
-			name, err := s.refersTo("Secret", ref.SecretRef.Name)
+		for i := range w.Credentials {
+			one, err := s.credentialFor(ctx, from, &w.Credentials[i], " for "+w.Label)
 			if err != nil {
 				return err
 			}
-			if err := from.Get(ctx, name, secret); err != nil {
-				return account.Refused(*s.as, v1alpha1.ReasonCredentialMissing, fmt.Errorf("cannot read Secret %s for %s: %w", name, w.Label, err))
-			}
-			c.secrets[w.Label] = append(c.secrets[w.Label], secret)
+			c.credentials[w.Label] = append(c.credentials[w.Label], one)
 		}
 	}
 	return nil
@@ -100,8 +94,8 @@ func (c *components) identify(e *json.Encoder) {
 	}
 	_ = e.Encode(c.snapshot.Digest)
 	for _, w := range c.wanted {
-		for _, secret := range c.secrets[w.Label] {
-			_ = e.Encode([]any{secret.UID, secret.ResourceVersion})
+		for _, one := range c.credentials[w.Label] {
+			one.identify(e)
 		}
 	}
 }
@@ -131,12 +125,19 @@ func (s *seeding) providerPhases(ctx context.Context) ([]apply.Phase, error) {
 		}
 		c.definitions = append(c.definitions, set.Definitions...)
 		p := apply.Phase{Name: set.String(), Packed: set.Objects, Await: true, Check: webhooksRespond(set.Probes)}
-		for i, secret := range c.secrets[set.Label] {
-			u := credentialObject(set.Credentials[i].Name, secret)
-			u.SetNamespace(set.Namespace)
-			set.Own(u)
+		p.Objects = append(p.Objects, accountsOf(set.Namespace, c.credentials[set.Label])...)
+		for i, one := range c.credentials[set.Label] {
+			var restart []string
+			if asked := set.Credentials[i].Restart; asked == nil && set.ReadsAtStart(one.name) || asked != nil && *asked {
+				restart = set.Deployments
+			}
+			u, err := one.object(set.Namespace, restart)
+			if err != nil {
+				return nil, err
+			}
 			p.Objects = append(p.Objects, u)
 		}
+		set.Own(p.Objects...)
 		phases = append(phases, p)
 	}
 	return phases, nil

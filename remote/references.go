@@ -63,8 +63,9 @@ func refers(layer *v1alpha1.Layer) bool {
 	if b := layer.Spec.PostBuild; b != nil && len(b.SubstituteFrom) > 0 {
 		return true
 	}
-	return len(credentialsOf(layer)) > 0 ||
-		slices.ContainsFunc(providers.List(layer.Spec.Providers), func(w providers.Wanted) bool { return len(w.Credentials) > 0 })
+	copied := func(c v1alpha1.CredentialReference) bool { return c.SecretRef != nil }
+	return slices.ContainsFunc(credentialsOf(layer), copied) ||
+		slices.ContainsFunc(providers.List(layer.Spec.Providers), func(w providers.Wanted) bool { return slices.ContainsFunc(w.Credentials, copied) })
 }
 
 // namingVariables are the variables that names of references may have in them.

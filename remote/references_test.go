@@ -135,7 +135,7 @@ func TestLookBeforeChildren(t *testing.T) {
 	if result, err := r.look(t.Context(), layer); err != nil || result.RequeueAfter != 0 {
 		t.Errorf("a layer that refers to nothing: %v, %v", result, err)
 	}
-	layer.Spec.Credentials = []v1alpha1.CredentialReference{{Name: "git", SecretRef: v1alpha1.LocalReference{Name: "git"}}}
+	layer.Spec.Credentials = []v1alpha1.CredentialReference{{Name: "git", SecretRef: &v1alpha1.LocalReference{Name: "git"}}}
 	if result, err := r.look(t.Context(), layer); err != nil || result.RequeueAfter != referencePause {
 		t.Errorf("no child had a run since the start: %v, %v", result, err)
 	}

@@ -156,6 +156,7 @@ func summarize(layer *v1alpha1.Layer, children []v1alpha1.Child, aims aims) {
 		status.LastHandledReconcileAt = asked
 	}
 	meta.SetStatusCondition(&status.Conditions, leavers(layer, children, readiness(layer, counts, behind, pending)))
+	tellStatic(layer, children)
 }
 
 func entryOf(child *v1alpha1.Child, layer string) *v1alpha1.ChildLayer {

@@ -157,18 +157,22 @@ func TestReferencesOfAccounts(t *testing.T) {
 func TestDelivered(t *testing.T) {
 	lapses := corev1.Secret{Data: map[string][]byte{"token": []byte(webToken(`{"iat":0,"exp":90}`))}}
 	s := &seeding{
-		credentials: []credential{{name: "git-auth", secret: &corev1.Secret{}}},
+		layer: &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Name: "platform"}},
+		credentials: []credential{
+			{name: "git-auth", secret: &corev1.Secret{}}, {name: "keys", secret: &corev1.Secret{}, meant: true}, {name: "minted", kept: &v1alpha1.Credential{}},
+		},
 		components: components{
 			wanted: []providers.Wanted{
 				{Label: "cluster-api"},
 				{Label: "infrastructure-aws", Credentials: []v1alpha1.CredentialReference{{Name: "keys"}, {Name: "token"}}},
 			},
-			secrets: map[string][]*corev1.Secret{"infrastructure-aws": {{}, &lapses}},
+			credentials: map[string][]credential{"infrastructure-aws": {{name: "keys", secret: &corev1.Secret{}}, {name: "token", secret: &lapses}}},
 		},
 	}
 	at := func(seconds int64) *metav1.Time { return &metav1.Time{Time: time.Unix(seconds, 0).UTC()} }
 	want := []v1alpha1.ChildCredential{
-		{Name: "git-auth"}, {Name: "infrastructure-aws/keys"}, {Name: "infrastructure-aws/token", ExpiresAt: at(90), RenewAt: at(60)},
+		{Name: "git-auth", Unlimited: true, Layer: "platform"}, {Name: "keys"}, {Name: "minted", From: v1alpha1.CredentialFromVault, Layer: "platform"},
+		{Name: "infrastructure-aws/keys", Unlimited: true, Layer: "platform"}, {Name: "infrastructure-aws/token", ExpiresAt: at(90), RenewAt: at(60)},
 	}
 	if diff := cmp.Diff(want, s.delivered()); diff != "" {
 		t.Errorf("given(): -want, +got:\n%s", diff)

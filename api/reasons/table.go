@@ -953,6 +953,12 @@ func layer() Section {
 				Next:    "look at the Rollout",
 			},
 			{
+				Reasons: []string{"StaticCredential"},
+				Note:    " (condition of that name, also of the Child)",
+				Means:   "it hands over a Secret that does not say when it lapses, and does not say that this is meant",
+				Next:    "let the child get one that lapses ([credentials.md](credentials.md)); or annotate the Secret with `cascade.dev/expires-at`; or say `static: true`",
+			},
+			{
 				Reasons: []string{"NoChildren"},
 				Means:   "it selects no cluster",
 				Next:    "check `spec.clusterSelector`; an empty one selects nothing",
@@ -960,6 +966,98 @@ func layer() Section {
 			{
 				Reasons: []string{"Suspended"},
 				Means:   "`spec.suspend` is set",
+			},
+		},
+	}
+}
+
+func credential() Section {
+	return Section{
+		Title: "Credential",
+		Kinds: []string{"Credential"},
+		Intro: "Condition `Ready` says whether the Secret has a credential that is valid, `SourceFailing` that its source does not answer or refuses; with the one true and the other, too, nothing is broken yet. [credentials.md](credentials.md) has the whole.",
+		Entries: []Entry{
+			{
+				Reasons: []string{"Succeeded"},
+				Means:   "the Secret has a credential that is valid",
+				Next:    "nothing",
+			},
+			{
+				Reasons: []string{"VaultUnreachable"},
+				Note:    " (also of condition `SourceFailing`)",
+				Means:   "the Vault server does not answer, is sealed, or fails; it is asked again, at least once a minute",
+				Next:    "look at the server, and the way to it from the agent; what the Secret has is valid until `status.expiresAt`",
+			},
+			{
+				Reasons: []string{"VaultRefused"},
+				Note:    " (also of condition `SourceFailing`)",
+				Means:   "the Vault server refuses the login or the request",
+				Next:    "look at the role of the auth method, its policies, and `spec.vault.request.path`",
+			},
+			{
+				Reasons: []string{"AnswerInvalid"},
+				Note:    " (also of condition `SourceFailing`)",
+				Means:   "the answer is none of Vault's, has a lease without an end, has lapsed, or lacks a field that `spec.target.data` names",
+				Next:    "correct `spec.target.data`, or what the message names on the server",
+			},
+			{
+				Reasons: []string{"CredentialMissing"},
+				Means:   "the service account or Secret of the login does not exist, or lacks a key",
+				Next:    "create it",
+			},
+			{
+				Reasons: []string{"CredentialRefused"},
+				Means:   "the owner of the login does not name the server that it would go to, or the account does not allow its token ([decision 079](decisions/079-where-logins-go.md))",
+				Next:    "annotate the service account or add the key that the message names; or `--vault-address` of the agent",
+			},
+			{
+				Reasons: []string{"CredentialLapsing"},
+				Means:   "the last sixth of its life has begun, and it could not be renewed or replaced",
+				Next:    "see the message and condition `SourceFailing`; at `status.expiresAt` it stops working",
+			},
+			{
+				Reasons: []string{"CredentialLapsed"},
+				Means:   "what the Secret has is not valid any more",
+				Next:    "see the message; a new one is issued as soon as the source gives one",
+			},
+			{
+				Reasons: []string{"NameTaken"},
+				Means:   "there is a Secret of the name that is not of this Credential; it is not touched",
+				Next:    "remove it, or choose another `spec.target.name`",
+			},
+			{
+				Reasons: []string{"RecordInvalid"},
+				Means:   "the Secret in which the agent remembers leases cannot be read: what is leased would never be revoked",
+				Next:    "restore it; or delete it, and revoke on the server what was leased",
+			},
+			{
+				Reasons: []string{"TooManyLeases"},
+				Means:   "sixteen leases of the Credential could not be revoked, so that nothing more is leased",
+				Next:    "let the logins of the role revoke themselves (policy `default`), or wait until they end",
+			},
+			{
+				Reasons: []string{"RevocationPending"},
+				Means:   "the Credential is being deleted, and waits until what it was leased is revoked or has lapsed",
+				Next:    "bring the server back; or `spec.revokeOnDelete: false`",
+			},
+			{
+				Reasons: []string{"RestartFailed"},
+				Means:   "a Deployment of `spec.restart` could not be restarted with the new credential",
+				Next:    "see the message; what it has stays valid until its own end",
+			},
+			{
+				Reasons: []string{"FileUnreadable"},
+				Means:   "the file below `--credential-files` cannot be read, or what it has has lapsed",
+				Next:    "look at what keeps the file fresh",
+			},
+			{
+				Reasons: []string{"InvalidSpec"},
+				Means:   "the spec names no source, or an address that is none",
+				Next:    "correct it",
+			},
+			{
+				Reasons: []string{"Suspended"},
+				Means:   "`spec.suspend` is set: it is not renewed",
 			},
 		},
 	}

@@ -206,7 +206,7 @@ type InventoryEntry struct {
 	Version string `json:"v"`
 }
 
-// ChildCredential is a Secret that was handed to the child.
+// ChildCredential is a credential that the child was given.
 type ChildCredential struct {
 	// Name of the Secret in the child; of one that a provider is handed, behind the
 	// provider's label: infrastructure-aws/credentials.
@@ -217,7 +217,20 @@ type ChildCredential struct {
 	// RenewAt is when two thirds of its life are over.
 	// +optional
 	RenewAt *metav1.Time `json:"renewAt,omitempty"`
+	// From is Vault for one that the child's agent asks a Vault server for, and renews; absent
+	// for a copy of a Secret.
+	// +optional
+	From string `json:"from,omitempty"`
+	// Layer that hands it over, of those from Vault and of those that are Unlimited.
+	// +optional
+	Layer string `json:"layer,omitempty"`
+	// Unlimited: nothing says when it lapses, and its Layer does not say that this is meant.
+	// +optional
+	Unlimited bool `json:"unlimited,omitempty"`
 }
+
+// CredentialFromVault is where a child's credential comes from that its agent asks for.
+const CredentialFromVault = "Vault"
 
 // Report is what an agent says of its own tier and, rolled up, of the tiers
 // below. It is bounded: Tiers has at most 100 rows, those that are not ready

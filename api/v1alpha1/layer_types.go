@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -30,6 +31,7 @@ const (
 // LayerSpec is what is pushed to which clusters.
 // +kubebuilder:validation:XValidation:rule="!has(self.serviceAccountName) || !has(self.agent)",message="a Layer with a serviceAccountName cannot install an agent, which is administrator of the cluster: put spec.agent into a Layer without one"
 // +kubebuilder:validation:XValidation:rule="!has(self.serviceAccountName) || !has(self.providers)",message="a Layer with a serviceAccountName cannot install providers, which are administrators of the cluster: put spec.providers into a Layer without one"
+// +kubebuilder:validation:XValidation:rule="!has(self.credentials) || self.credentials.all(c, !has(c.restart))",message="restart is for credentials of providers"
 type LayerSpec struct {
 	// ClusterSelector selects Cluster API Clusters of this namespace, and
 	// hand-written Children, by label. An empty selector selects nothing.
@@ -85,8 +87,8 @@ type LayerSpec struct {
 	// +optional
 	Management Management `json:"management,omitempty"`
 
-	// Credentials are Secrets of this namespace that the child needs, created
-	// there in the agent's namespace.
+	// Credentials that the child needs, in the agent's namespace there: Secrets of this
+	// namespace, or what the child's agent asks a Vault server for.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=name
@@ -185,18 +187,49 @@ type SubstituteReference struct {
 	Optional bool `json:"optional,omitempty"`
 }
 
-// CredentialReference hands a Secret to the child.
+// CredentialReference hands a credential to the child: a copy of a Secret, or a Credential
+// that the child's own agent keeps fresh.
+// +kubebuilder:validation:XValidation:rule="has(self.secretRef) != has(self.vault)",message="set one of secretRef and vault"
+// +kubebuilder:validation:XValidation:rule="has(self.vault) || !(has(self.type) || has(self.data) || has(self.renewBefore) || has(self.restart))",message="type, data, renewBefore and restart are for vault: a Secret is copied as it is"
+// +kubebuilder:validation:XValidation:rule="has(self.secretRef) || !has(self.static)",message="static is for secretRef: what comes from vault has an end"
 type CredentialReference struct {
 	// Name of the Secret in the child, in the namespace of what needs it: the
 	// agent's, or the provider's.
 	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
 	// +required
 	Name string `json:"name"`
 	// SecretRef is the Secret in the Layer's namespace that is copied. Its name may have
 	// variables in it, as in git-${label_environment}: those of the Cluster, and those of
 	// spec.postBuild.substitute.
-	// +required
-	SecretRef LocalReference `json:"secretRef"`
+	// +optional
+	SecretRef *LocalReference `json:"secretRef,omitempty"`
+	// Static says that what the Secret holds has no end, and that this is meant. Without it,
+	// a Secret that does not tell when it lapses is told as StaticCredential.
+	// +optional
+	Static bool `json:"static,omitempty"`
+	// Vault is asked by the child's agent, which keeps the Secret fresh whether this tier is
+	// there or not. Texts may have variables in them, as the name of secretRef. The service
+	// account of the login is made in the child, for this server, and should be that of
+	// nobody else.
+	// +optional
+	Vault *VaultSource `json:"vault,omitempty"`
+	// Type of the Secret.
+	// +optional
+	Type corev1.SecretType `json:"type,omitempty"`
+	// Data of the Secret, by key, as in a Credential.
+	// +kubebuilder:validation:MaxProperties=32
+	// +optional
+	Data map[string]CredentialValue `json:"data,omitempty"`
+	// RenewBefore is how long before its end the credential is replaced.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
+	// +optional
+	RenewBefore *metav1.Duration `json:"renewBefore,omitempty"`
+	// Restart of the provider's Deployments when the Secret has another credential; by
+	// default of providers that read it only when they start.
+	// +optional
+	Restart *bool `json:"restart,omitempty"`
 }
 
 // LocalReference names an object in the same namespace.

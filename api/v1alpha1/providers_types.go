@@ -104,8 +104,8 @@ type Provider struct {
 	// +optional
 	ServiceAccountAnnotations map[string]string `json:"serviceAccountAnnotations,omitempty"`
 
-	// Credentials are Secrets of this namespace that the provider needs, created
-	// in the provider's own namespace before it.
+	// Credentials that the provider needs, in its own namespace: Secrets of this
+	// namespace, or what the child's agent asks a Vault server for.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
 	// +listMapKey=name

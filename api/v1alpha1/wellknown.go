@@ -94,6 +94,28 @@ const (
 	// ExpiresAnnotation on a Secret that is handed to children says when what it
 	// holds lapses, in RFC 3339, where the Secret does not tell by itself.
 	ExpiresAnnotation = "cascade.dev/expires-at"
+	// CredentialAnnotation on a Secret that a Credential keeps fresh names what it has: the
+	// number of the credential. ContentAnnotation has a digest of its data, DeclaredAnnotation
+	// one of what was asked for, IssuedAnnotation and RenewAnnotation have times in RFC 3339.
+	CredentialAnnotation = "cascade.dev/credential"
+	ContentAnnotation    = "cascade.dev/content"
+	DeclaredAnnotation   = "cascade.dev/declared"
+	IssuedAnnotation     = "cascade.dev/issued-at"
+	RenewedAnnotation    = "cascade.dev/renewed-at"
+	RenewAnnotation      = "cascade.dev/renew-at"
+	// CredentialReadPrefix begins the annotation of a pod template that names the credential
+	// with which the pods were started.
+	CredentialReadPrefix = "credential.cascade.dev/"
+	// CredentialFinalizer keeps a Credential until what it was issued is revoked.
+	CredentialFinalizer = "cascade.dev/credential"
+	// VaultAddressAnnotation on a ServiceAccount names the Vault servers, separated by commas,
+	// that its tokens may be sent to.
+	VaultAddressAnnotation = "cascade.dev/vault-address"
+	// CredentialsAnnotation on a ServiceAccount names the Credentials, separated by commas,
+	// that may have its tokens written into a Secret.
+	CredentialsAnnotation = "cascade.dev/credentials"
+	// LeasesLabel marks the Secrets in which the agent remembers logins and leases.
+	LeasesLabel = "cascade.dev/leases"
 	// InputsAnnotation in the metadata of a chart's artifact identifies what the
 	// chart was made of.
 	InputsAnnotation = "cascade.dev/inputs"
@@ -189,7 +211,8 @@ const (
 	// objects that it no longer declares are kept for the owner that does.
 	HandOverPendingCondition = "HandOverPending"
 	// SourceFailingCondition of a Kustomization is there while its source cannot be
-	// fetched. What the source had before is still applied.
+	// fetched. What the source had before is still applied. Of a Credential it is there while
+	// its source does not answer, or refuses; what the Secret has is valid until it lapses.
 	SourceFailingCondition = "SourceFailing"
 	// AccountMissingCondition of a Kustomization is there while the service account that
 	// it is applied as does not exist.
@@ -211,6 +234,9 @@ const (
 	// ClusterSeededCondition is SeededCondition on the Cluster API Cluster, for
 	// its spec.availabilityGates.
 	ClusterSeededCondition = "cascade.dev/Seeded"
+	// StaticCredentialCondition of a Child or Layer is there while a child is given a Secret
+	// that does not lapse, and the Layer does not say that this is meant.
+	StaticCredentialCondition = "StaticCredential"
 	// CredentialsExpiringCondition of a Child is there while a credential that
 	// it was given has used two thirds of its life.
 	CredentialsExpiringCondition = "CredentialsExpiring"
@@ -269,6 +295,19 @@ const (
 	ReasonNameTaken      = "NameTaken"
 	ReasonAccountMissing = "AccountMissing"
 	ReasonWorkerStalled  = "WorkerStalled"
+
+	// Reasons of Credentials, and of what layers hand over.
+	ReasonStaticCredential  = "StaticCredential"
+	ReasonCredentialRefused = "CredentialRefused"
+	ReasonCredentialLapsing = "CredentialLapsing"
+	ReasonCredentialLapsed  = "CredentialLapsed"
+	ReasonVaultUnreachable  = "VaultUnreachable"
+	ReasonVaultRefused      = "VaultRefused"
+	ReasonAnswerInvalid     = "AnswerInvalid"
+	ReasonRevocationPending = "RevocationPending"
+	ReasonTooManyLeases     = "TooManyLeases"
+	ReasonFileUnreadable    = "FileUnreadable"
+	ReasonRestartFailed     = "RestartFailed"
 
 	// Reasons of Rollouts, and of layers that wait for one.
 	ReasonRolloutPending         = "RolloutPending"

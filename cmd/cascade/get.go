@@ -210,6 +210,21 @@ func applyingGetters() []getter {
 				return []string{fmt.Sprint(run.Number), wave}
 			},
 		}, {
+			name: "credentials", single: "credential", aliases: []string{"cred"},
+			list:       func() client.ObjectList { return &v1alpha1.CredentialList{} },
+			header:     []string{"SECRET", "RENEWED", "EXPIRES"},
+			conditions: func(o client.Object) []metav1.Condition { return o.(*v1alpha1.Credential).Status.Conditions },
+			row: func(o client.Object) []string {
+				c := o.(*v1alpha1.Credential)
+				return []string{c.SecretName(), moment(c.Status.LastRenewal), moment(c.Status.ExpiresAt)}
+			},
+			suspend:    func(o client.Object) *bool { return &o.(*v1alpha1.Credential).Spec.Suspend },
+			wideHeader: []string{"FROM", "RENEWS", "FAILURES", "UNREVOKED"},
+			wide: func(o client.Object) []string {
+				c := o.(*v1alpha1.Credential)
+				return []string{credentialOrigin(&c.Spec), moment(c.Status.RenewAt), fmt.Sprint(c.Status.Failures), fmt.Sprint(c.Status.Unrevoked)}
+			},
+		}, {
 			name: "statebackups", single: "statebackup",
 			list:       func() client.ObjectList { return &v1alpha1.StateBackupList{} },
 			header:     []string{"VERSION", "OBJECTS", "SUSPENDED"},
@@ -225,6 +240,19 @@ func applyingGetters() []getter {
 				return []string{b.Spec.Destination.URL, fmt.Sprint(b.Status.Versions)}
 			},
 		}}
+}
+
+// credentialOrigin is where a Credential comes from.
+func credentialOrigin(spec *v1alpha1.CredentialSpec) string {
+	switch {
+	case spec.Vault != nil:
+		return spec.Vault.Address + "/v1/" + spec.Vault.Request.Path
+	case spec.ServiceAccountToken != nil:
+		return "ServiceAccount/" + spec.ServiceAccountToken.ServiceAccountName
+	case spec.File != nil:
+		return "file " + spec.File.Path
+	}
+	return ""
 }
 
 func truth(b bool) string {
@@ -630,10 +658,11 @@ func (g getter) readiness(o client.Object) (ready, message string) {
 	return "False", "waiting to be reconciled"
 }
 
-// moment is a time in a table; empty if there was none.
+// moment is a time as it stands in an object, so that tables of two moments have the same
+// text of what did not change.
 func moment(t *metav1.Time) string {
 	if t == nil || t.IsZero() {
-		return ""
+		return "-"
 	}
 	return t.UTC().Format(time.RFC3339)
 }

@@ -59,7 +59,7 @@ func imageGetters() []getter {
 		list: func() client.ObjectList { return &imagev1.ImageRepositoryList{} }, conditions: conditionsOf,
 		header: []string{"LAST SCAN", "TAGS", "SUSPENDED"},
 		row: func(o client.Object) []string {
-			r, scanned, tags := o.(*imagev1.ImageRepository), "", ""
+			r, scanned, tags := o.(*imagev1.ImageRepository), "-", ""
 			if last := r.Status.LastScanResult; last != nil {
 				scanned, tags = moment(&last.ScanTime), fmt.Sprint(last.TagCount)
 			}

@@ -191,6 +191,12 @@ func newSubject(kind string, key client.ObjectKey) (*subject, error) {
 			}
 			return o.Status.LastHandledReconcileAt, o.Status.Conditions, revision
 		}}, nil
+	case "credential", "cred":
+		o := &v1alpha1.Credential{}
+		o.Namespace, o.Name = key.Namespace, key.Name
+		return &subject{object: o, lasting: true, state: func() (string, []metav1.Condition, string) {
+			return o.Status.LastHandledReconcileAt, o.Status.Conditions, ""
+		}}, nil
 	case "statebackup":
 		o := &v1alpha1.StateBackup{}
 		o.Namespace, o.Name = key.Namespace, key.Name
@@ -198,7 +204,7 @@ func newSubject(kind string, key client.ObjectKey) (*subject, error) {
 			return o.Status.LastHandledReconcileAt, o.Status.Conditions, o.Status.LastVersion
 		}}, nil
 	}
-	return nil, fmt.Errorf("cannot reconcile kind %q: use kustomization, helmrelease, layer, child, rollout, statebackup, "+
+	return nil, fmt.Errorf("cannot reconcile kind %q: use kustomization, helmrelease, layer, child, rollout, credential, statebackup, "+
 		"a kind of source: gitrepository, ocirepository, bucket, helmrepository, helmchart, artifactgenerator, "+
 		"or receiver, imagerepository, imagepolicy, imageupdateautomation", kind)
 }

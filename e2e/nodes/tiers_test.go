@@ -267,8 +267,8 @@ spec:
   wait: true
   agent: {imagePullSecrets: [{name: registry}]}
   credentials:
-  - {name: registry, secretRef: {name: registry}}
-  - {name: git-auth, secretRef: {name: git-auth}}
+  - {name: registry, secretRef: {name: registry}, static: true}
+  - {name: git-auth, secretRef: {name: git-auth}, static: true}
 `, url)
 }
 

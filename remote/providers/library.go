@@ -46,6 +46,8 @@ type Set struct {
 	Probes []Probe
 	// Definitions among the objects.
 	Definitions []Definition
+	// Deployments of the namespace, by name.
+	Deployments []string
 }
 
 // Order is a request to a Library.

@@ -50,6 +50,12 @@ func assemble(w Wanted, objects []*unstructured.Unstructured, annotations map[st
 	if set.Definitions, err = definedBy(objects); err != nil {
 		return nil, lasting(err)
 	}
+	for _, u := range objects {
+		if u.GetKind() == "Deployment" && u.GroupVersionKind().Group == "apps" && u.GetNamespace() == set.Namespace {
+			set.Deployments = append(set.Deployments, u.GetName())
+		}
+	}
+	slices.Sort(set.Deployments)
 	w.Own(objects...)
 	set.Objects, err = apply.Pack(objects)
 	return set, err

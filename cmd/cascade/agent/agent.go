@@ -62,6 +62,7 @@ type options struct {
 	names       names
 	pages       pages
 	receivers   receivers
+	credentials credentials
 }
 
 // group is a group of flags.
@@ -74,7 +75,7 @@ type group interface {
 func (o *options) groups() []group {
 	return []group{
 		&o.sharding, &o.kustomize, &o.references, &o.firstSync, &o.logging, &o.serving, &o.place, &o.storage, &o.tokens, &o.election,
-		&o.concurrency, &o.gates, &o.applying, &o.decryption, &o.helm, &o.targets, &o.configs, &o.recorders, &o.alerts, &o.children, &o.workers, &o.flux, &o.pauses, &o.ssh, &o.names, &o.pages, &o.receivers,
+		&o.concurrency, &o.gates, &o.applying, &o.decryption, &o.helm, &o.targets, &o.configs, &o.recorders, &o.alerts, &o.children, &o.workers, &o.flux, &o.pauses, &o.ssh, &o.names, &o.pages, &o.receivers, &o.credentials,
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/tenure"
 	"github.com/cascade-gitops/cascade/syncer/alert/dispatch"
 	"github.com/cascade-gitops/cascade/syncer/chart"
+	"github.com/cascade-gitops/cascade/syncer/credential"
 	"github.com/cascade-gitops/cascade/syncer/events"
 	"github.com/cascade-gitops/cascade/syncer/image"
 	"github.com/cascade-gitops/cascade/syncer/metrics"
@@ -93,7 +94,7 @@ func registered(t *testing.T) []string {
 	dir := t.TempDir()
 	indexes := chart.NewIndexes(dir, 1, 1)
 	countCharts(d, indexes, chart.NewCharts(indexes, dir, chart.Limits{}))
-	d.MustRegister(built("v"), &remote.Fleet{}, metrics.NewInfo(nil, nil, []string{metrics.Gotk, metrics.Flux}, nil))
+	d.MustRegister(built("v"), &remote.Fleet{}, &credential.Fleet{}, metrics.NewInfo(nil, nil, []string{metrics.Gotk, metrics.Flux}, nil))
 	if _, err := (&tokens{size: 10, duration: time.Hour}).build(d); err != nil {
 		t.Fatal(err)
 	}

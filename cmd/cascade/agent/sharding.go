@@ -26,6 +26,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/epoch"
 	"github.com/cascade-gitops/cascade/remote/tenure"
 	"github.com/cascade-gitops/cascade/state/backup"
+	"github.com/cascade-gitops/cascade/syncer/credential"
 )
 
 // layerKind stands for Layers and the children that they are for.
@@ -33,7 +34,7 @@ const layerKind = "Layer"
 
 // controllerKinds that a process may reconcile.
 func controllerKinds() []string {
-	kinds := append(sourceKinds(), kustomizev1.KustomizationKind, helmv2.HelmReleaseKind, layerKind, backup.Kind)
+	kinds := append(sourceKinds(), kustomizev1.KustomizationKind, helmv2.HelmReleaseKind, layerKind, credential.Kind, backup.Kind)
 	for _, b := range beside() {
 		kinds = append(kinds, b.kinds...)
 	}

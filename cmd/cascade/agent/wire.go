@@ -46,6 +46,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/artifact"
 	"github.com/cascade-gitops/cascade/syncer/claim"
 	"github.com/cascade-gitops/cascade/syncer/clusters"
+	"github.com/cascade-gitops/cascade/syncer/credential"
 	"github.com/cascade-gitops/cascade/syncer/decrypt"
 	"github.com/cascade-gitops/cascade/syncer/depend"
 	"github.com/cascade-gitops/cascade/syncer/events"
@@ -157,6 +158,11 @@ func (w *wiring) wire(ctx context.Context, reporter *report.Reporter) error {
 		}
 		if err := of.setUp(ctx); err != nil {
 			return fmt.Errorf("cannot set up %s: %w", of.name, err)
+		}
+	}
+	if w.options.sharding.reconciles(credential.Kind) {
+		if err := w.credentials(); err != nil {
+			return fmt.Errorf("cannot set up Credentials: %w", err)
 		}
 	}
 	inbox, err := w.pass()

@@ -77,7 +77,7 @@ type Facts struct {
 	Policies []Policy
 	// Providers of Cluster API: the Deployments of core and of providers.
 	Providers []Provider
-	// Synced are sources, Kustomizations, HelmReleases, Layers and StateBackups.
+	// Synced are sources, Kustomizations, HelmReleases, Layers, Credentials and StateBackups.
 	Synced []Object
 	// Known are the Children.
 	Known []Child
@@ -140,6 +140,21 @@ type Provider struct {
 	Label, Namespace, Name string
 	Available              bool
 	Message                string
+	// Account is its service account, and Roles are the annotations of that by which a cloud
+	// gives it a role.
+	Account string
+	Roles   []string
+	// Secrets that its pods are given, by name, with whether they are there.
+	Secrets []GivenSecret
+}
+
+// GivenSecret is a Secret that pods of a provider mount, or have as variables.
+type GivenSecret struct {
+	Name string
+	// Needed: the pods do not begin without it.
+	Needed bool
+	// Exists, unless it is not known.
+	Exists, Unknown bool
 }
 
 // Object that the agent reconciles.
@@ -152,6 +167,8 @@ type Object struct {
 	Created time.Time
 	// Held are the conditions that say that it waits for a person.
 	Held []metav1.Condition
+	// SourceFailing is that condition of a Credential, while there is one.
+	SourceFailing *metav1.Condition
 }
 
 // Child is a cluster below.
@@ -163,6 +180,7 @@ type Child struct {
 	Heard *metav1.Time
 	// Agent is the version of its agent, empty if it has none.
 	Agent string
-	// Expiring is the condition that says that a credential is about to lapse.
-	Expiring *metav1.Condition
+	// Expiring is the condition that says that a credential is about to lapse, Static the one
+	// that says that some have no end.
+	Expiring, Static *metav1.Condition
 }

@@ -63,6 +63,9 @@ const (
 	ReasonChildStale          = "ChildStale"
 	ReasonChildSkew           = "ChildAgentSkew"
 	ReasonCredentials         = "CredentialsExpiring"
+	ReasonStaticCredential    = "StaticCredential"
+	ReasonNotRenewed          = "CredentialNotRenewed"
+	ReasonIdentityMissing     = "ProviderIdentityMissing"
 )
 
 // LeastKubernetes is the oldest version of Kubernetes that an agent runs on: the first one
@@ -290,7 +293,49 @@ func judgeProviders(f *Facts, _ time.Time) []Finding {
 				"%s: Deployment %s/%s is not available: %s", p.Label, p.Namespace, p.Name, p.Message))
 		}
 	}
-	return orWell(found, "Cluster API follows %s, %d controllers are available", strings.Join(understood, " and "), len(f.Providers))
+	found = orWell(append(found, judgeIdentities(f.Providers)...), "Cluster API follows %s, %d controllers are available", strings.Join(understood, " and "), len(f.Providers))
+	for _, p := range f.Providers {
+		if strings.HasPrefix(p.Label, infrastructurePrefix) {
+			found = append(found, Finding{Level: OK, Message: p.Label + ": Deployment " + p.Namespace + "/" + p.Name + " " + identityOf(&p)})
+		}
+	}
+	return found
+}
+
+// infrastructurePrefix begins the labels of providers that need an identity of a cloud.
+const infrastructurePrefix = "infrastructure-"
+
+// judgeIdentities finds Secrets that are missing, without which a provider does not begin.
+func judgeIdentities(all []Provider) []Finding {
+	var found []Finding
+	for _, p := range all {
+		for _, s := range p.Secrets {
+			if s.Needed && !s.Exists && !s.Unknown {
+				found = append(found, fail(ReasonIdentityMissing, "hand it over by spec.providers of the Layer: docs/credentials.md",
+					"%s: Deployment %s/%s needs Secret %s, which is not there", p.Label, p.Namespace, p.Name, s.Name))
+			}
+		}
+	}
+	return found
+}
+
+// identityOf says by what a provider is somebody in its cloud, as far as its Deployment tells.
+func identityOf(p *Provider) string {
+	var secrets []string
+	for _, s := range p.Secrets {
+		if s.Exists || s.Unknown {
+			secrets = append(secrets, s.Name)
+		}
+	}
+	switch {
+	case len(p.Roles) > 0 && len(secrets) > 0:
+		return "has a role by ServiceAccount " + p.Account + " (" + listed(p.Roles) + "), and Secrets: " + listed(secrets)
+	case len(p.Roles) > 0:
+		return "has a role by ServiceAccount " + p.Account + ": " + listed(p.Roles)
+	case len(secrets) > 0:
+		return "has Secrets: " + listed(secrets)
+	}
+	return "has neither a Secret nor a role of its own: it is whoever its node is, or whom the identities of its clusters name"
 }
 
 // understoodContracts are those that Cluster API follows, by the versions of its Cluster.
@@ -315,7 +360,7 @@ func judgeSources(f *Facts, now time.Time) []Finding {
 }
 
 func judgeObjects(f *Facts, now time.Time) []Finding {
-	found := judgeSynced(f, now, false, "Kustomizations, HelmReleases and Layers", func(reason, why string) Finding {
+	found := judgeSynced(f, now, false, "Kustomizations, HelmReleases, Layers and Credentials", func(reason, why string) Finding {
 		return warn(ReasonNotReady, "see: cascade get all -A", "%s: %s", reason, why)
 	})
 	var held []string
@@ -323,6 +368,16 @@ func judgeObjects(f *Facts, now time.Time) []Finding {
 		for _, c := range o.Held {
 			held = append(held, o.String()+" ("+c.Type+")")
 		}
+	}
+	unrenewed := map[string][]string{}
+	for _, o := range f.Synced {
+		if c := o.SourceFailing; c != nil && !o.Suspended && (o.Ready == nil || o.Ready.Status == metav1.ConditionTrue) {
+			unrenewed[c.Reason] = append(unrenewed[c.Reason], o.String())
+		}
+	}
+	for _, reason := range sorted(unrenewed) {
+		found = slices.DeleteFunc(found, func(f Finding) bool { return f.Level == OK })
+		found = append(found, warn(ReasonNotRenewed, "see: cascade get credentials -A, and docs/credentials.md", "valid, and not to be renewed at present: %s: %s", reason, listed(unrenewed[reason])))
 	}
 	if len(held) > 0 {
 		found = slices.DeleteFunc(found, func(f Finding) bool { return f.Level == OK })
@@ -365,7 +420,7 @@ func (o Object) String() string { return o.Kind + "/" + o.Namespace + "/" + o.Na
 
 func judgeChildren(f *Facts, _ time.Time) []Finding {
 	lost, skewed := map[string][]string{}, map[string][]string{}
-	var stale, expiring []string
+	var stale, expiring, static []string
 	for _, c := range f.Known {
 		name := c.Namespace + "/" + c.Name
 		if c.Connected != nil && c.Connected.Status == metav1.ConditionFalse {
@@ -375,6 +430,9 @@ func judgeChildren(f *Facts, _ time.Time) []Finding {
 		}
 		if c.Expiring != nil && c.Expiring.Status == metav1.ConditionTrue {
 			expiring = append(expiring, name)
+		}
+		if c.Static != nil && c.Static.Status == metav1.ConditionTrue {
+			static = append(static, name)
 		}
 		if c.Agent != "" && f.Reported != "" && tooFar(f.Reported, c.Agent) {
 			skewed[c.Agent] = append(skewed[c.Agent], name)
@@ -393,6 +451,9 @@ func judgeChildren(f *Facts, _ time.Time) []Finding {
 	}
 	if len(expiring) > 0 {
 		found = append(found, warn(ReasonCredentials, "renew what their Layers hand over: docs/clusters.md", "credentials are about to lapse in %s", listed(expiring)))
+	}
+	if len(static) > 0 {
+		found = append(found, warn(ReasonStaticCredential, "replace them, or say static: true in the Layer: docs/credentials.md", "credentials without an end were handed to %s", listed(static)))
 	}
 	return orWell(found, "%d children, all connected", len(f.Known))
 }

@@ -101,9 +101,19 @@ func TestJudge(t *testing.T) {
 		"Lost": {"a dead cluster", func(f *Facts) {
 			f.Known[0].Connected = &metav1.Condition{Status: metav1.ConditionFalse, Reason: "Unreachable"}
 		}, ReasonChildUnreachable, "Unreachable: fleet/a", Failure},
-		"Stale":    {"an agent that is dead", func(f *Facts) { f.Known[0].Heard = &metav1.Time{} }, ReasonChildStale, "fleet/a", Failure},
-		"Skew":     {"two minor versions behind", func(f *Facts) { f.Known[0].Agent = "v1.2.9" }, ReasonChildSkew, "v1.2.9", Failure},
-		"Ahead":    {"two minor versions before", func(f *Facts) { f.Known[0].Agent = "v1.6.0" }, ReasonChildSkew, "v1.6.0", Failure},
+		"Stale": {"an agent that is dead", func(f *Facts) { f.Known[0].Heard = &metav1.Time{} }, ReasonChildStale, "fleet/a", Failure},
+		"Skew":  {"two minor versions behind", func(f *Facts) { f.Known[0].Agent = "v1.2.9" }, ReasonChildSkew, "v1.2.9", Failure},
+		"Ahead": {"two minor versions before", func(f *Facts) { f.Known[0].Agent = "v1.6.0" }, ReasonChildSkew, "v1.6.0", Failure},
+		"Identity": {"a provider that waits for its keys", func(f *Facts) {
+			f.Providers = append(f.Providers, Provider{Label: "infrastructure-aws", Namespace: "capa-system", Name: "capa", Available: true, Secrets: []GivenSecret{{Name: "keys", Needed: true}, {Name: "more"}}})
+		}, ReasonIdentityMissing, "capa-system/capa needs Secret keys", Failure},
+		"Unrenewed": {"a Vault that is down before anything is broken", func(f *Facts) {
+			f.Synced = append(f.Synced, Object{Kind: "Credential", Namespace: "capa-system", Name: "keys", Ready: &metav1.Condition{Status: metav1.ConditionTrue}, SourceFailing: &metav1.Condition{Reason: "VaultUnreachable"}})
+		}, ReasonNotRenewed, "VaultUnreachable: Credential/capa-system/keys", Warning},
+		"Lapsed": {"what has lapsed", func(f *Facts) {
+			f.Synced = append(f.Synced, Object{Kind: "Credential", Namespace: "capa-system", Name: "keys", Ready: &metav1.Condition{Status: metav1.ConditionFalse, Reason: "CredentialLapsed"}, SourceFailing: &metav1.Condition{Reason: "VaultUnreachable"}})
+		}, ReasonNotReady, "CredentialLapsed: Credential/capa-system/keys", Warning},
+		"Static":   {"keys for ever", func(f *Facts) { f.Known[0].Static = &metav1.Condition{Status: metav1.ConditionTrue} }, ReasonStaticCredential, "fleet/a", Warning},
 		"Expiring": {"a token", func(f *Facts) { f.Known[0].Expiring = &metav1.Condition{Status: metav1.ConditionTrue} }, ReasonCredentials, "fleet/a", Warning},
 		"Unread":   {"no right to list", func(f *Facts) { f.Unread[Children] = errors.New("forbidden") }, ReasonUnread, "forbidden", Failure},
 	} {
@@ -195,5 +205,31 @@ func TestReasonsAreDocumented(t *testing.T) {
 	}
 	if len(declared) < 20 || !maps.Equal(declared, documented) {
 		t.Errorf("docs/check.md has the reasons %v, the code %v", documented, declared)
+	}
+}
+
+// TestIdentities: each infrastructure provider is told by what it is somebody.
+func TestIdentities(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason   string
+		provider Provider
+		want     string
+	}{
+		"Role":    {"a role by its account", Provider{Account: "capa", Roles: []string{"eks.amazonaws.com/role-arn=arn:x"}}, "has a role by ServiceAccount capa: eks.amazonaws.com/role-arn=arn:x"},
+		"Secret":  {"keys of a Secret", Provider{Secrets: []GivenSecret{{Name: "keys", Exists: true}, {Name: "absent"}}}, "has Secrets: keys"},
+		"Both":    {"both", Provider{Account: "capa", Roles: []string{"r"}, Secrets: []GivenSecret{{Name: "keys", Unknown: true}}}, "has a role by ServiceAccount capa (r), and Secrets: keys"},
+		"Neither": {"nothing of its own", Provider{}, "has neither a Secret nor a role of its own: it is whoever its node is, or whom the identities of its clusters name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := well()
+			tc.provider.Label, tc.provider.Namespace, tc.provider.Name, tc.provider.Available = "infrastructure-aws", "capa-system", "capa", true
+			f.Providers = append(f.Providers, tc.provider)
+			for _, finding := range Judge(f, now) {
+				if finding.Level == OK && finding.Message == "infrastructure-aws: Deployment capa-system/capa "+tc.want {
+					return
+				}
+			}
+			t.Errorf("%s: nothing says that it %s", tc.reason, tc.want)
+		})
 	}
 }

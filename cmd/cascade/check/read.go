@@ -324,9 +324,85 @@ func (r *Reader) providers(ctx context.Context, f *Facts) error {
 		if c := conditionOf(d, appsv1.DeploymentAvailable); c != nil {
 			p.Available, p.Message = c.Status == corev1.ConditionTrue, c.Message
 		}
+		if err := r.identity(ctx, d, &p); err != nil {
+			return err
+		}
 		f.Providers = append(f.Providers, p)
 	}
 	return nil
+}
+
+// roles are annotations of service accounts by which clouds give roles.
+var roles = []string{"eks.amazonaws.com/role-arn", "azure.workload.identity/client-id", "iam.gke.io/gcp-service-account"}
+
+// identity reads what tells by what a provider is somebody in its cloud. Of Secrets it reads
+// whether they are there.
+func (r *Reader) identity(ctx context.Context, d *appsv1.Deployment, p *Provider) error {
+	pod := &d.Spec.Template.Spec
+	if p.Account = pod.ServiceAccountName; p.Account != "" {
+		account := &corev1.ServiceAccount{}
+		err := r.Client.Get(ctx, client.ObjectKey{Namespace: d.Namespace, Name: p.Account}, account)
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
+			return fmt.Errorf("cannot read ServiceAccount %s/%s: %w", d.Namespace, p.Account, err)
+		}
+		for _, name := range roles {
+			if value := account.Annotations[name]; value != "" {
+				p.Roles = append(p.Roles, name+"="+value)
+			}
+		}
+	}
+	for name, needed := range secretsOf(pod) {
+		given := GivenSecret{Name: name, Needed: needed}
+		o := &metav1.PartialObjectMetadata{}
+		o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+		switch err := r.Client.Get(ctx, client.ObjectKey{Namespace: d.Namespace, Name: name}, o); {
+		case err == nil:
+			given.Exists = true
+		case apierrors.IsForbidden(err):
+			given.Unknown = true
+		case !apierrors.IsNotFound(err):
+			return fmt.Errorf("cannot find Secret %s/%s: %w", d.Namespace, name, err)
+		}
+		p.Secrets = append(p.Secrets, given)
+	}
+	slices.SortFunc(p.Secrets, func(a, b GivenSecret) int { return strings.Compare(a.Name, b.Name) })
+	return nil
+}
+
+// secretsOf are the Secrets that pods are given, with whether they do not begin without them.
+// Those of webhooks, which cert-manager makes, are for TLS and no identity.
+func secretsOf(pod *corev1.PodSpec) map[string]bool {
+	found := map[string]bool{}
+	see := func(name string, optional *bool) {
+		if name != "" && !strings.HasSuffix(name, "-cert") && !strings.HasSuffix(name, "-tls") {
+			found[name] = found[name] || optional == nil || !*optional
+		}
+	}
+	for _, v := range pod.Volumes {
+		if v.Secret != nil {
+			see(v.Secret.SecretName, v.Secret.Optional)
+		}
+		if v.Projected != nil {
+			for _, s := range v.Projected.Sources {
+				if s.Secret != nil {
+					see(s.Secret.Name, s.Secret.Optional)
+				}
+			}
+		}
+	}
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		for _, e := range c.EnvFrom {
+			if e.SecretRef != nil {
+				see(e.SecretRef.Name, e.SecretRef.Optional)
+			}
+		}
+		for _, e := range c.Env {
+			if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
+				see(e.ValueFrom.SecretKeyRef.Name, e.ValueFrom.SecretKeyRef.Optional)
+			}
+		}
+	}
+	return found
 }
 
 func (r *Reader) sources(ctx context.Context, f *Facts) error {
@@ -334,7 +410,7 @@ func (r *Reader) sources(ctx context.Context, f *Facts) error {
 }
 
 func (r *Reader) objects(ctx context.Context, f *Facts) error {
-	return r.synced(ctx, f, false, &kustomizev1.KustomizationList{}, &helmv2.HelmReleaseList{}, &v1alpha1.LayerList{}, &v1alpha1.StateBackupList{})
+	return r.synced(ctx, f, false, &kustomizev1.KustomizationList{}, &helmv2.HelmReleaseList{}, &v1alpha1.LayerList{}, &v1alpha1.CredentialList{}, &v1alpha1.StateBackupList{})
 }
 
 // synced lists the objects of kinds. A kind that is not defined has none; that it is not
@@ -381,6 +457,9 @@ func (r *Reader) objectOf(found client.Object, source bool) (*Object, error) {
 	if repository, ok := found.(*sourcev1.HelmRepository); ok && repository.Spec.Type == sourcev1.HelmRepositoryTypeOCI {
 		return nil, nil // nobody reconciles those: Flux neither
 	}
+	if gvk.Kind == "Credential" {
+		o.SourceFailing = meta.FindStatusCondition(with.GetConditions(), v1alpha1.SourceFailingCondition)
+	}
 	for _, c := range with.GetConditions() {
 		if c.Status == metav1.ConditionTrue && slices.Contains([]string{v1alpha1.PruneBlockedCondition, v1alpha1.CreateHeldCondition, v1alpha1.RemovalHeldCondition}, c.Type) {
 			o.Held = append(o.Held, c)
@@ -407,6 +486,8 @@ func suspended(found client.Object) bool {
 		return o.Spec.Suspend
 	case *v1alpha1.Layer:
 		return o.Spec.Suspend
+	case *v1alpha1.Credential:
+		return o.Spec.Suspend
 	case *v1alpha1.StateBackup:
 		return o.Spec.Suspend
 	}
@@ -428,6 +509,7 @@ func (r *Reader) children(ctx context.Context, f *Facts) error {
 			Namespace: found.Namespace, Name: found.Name, Heard: found.Status.HeardAt,
 			Connected: meta.FindStatusCondition(found.Status.Conditions, v1alpha1.ConnectedCondition),
 			Expiring:  meta.FindStatusCondition(found.Status.Conditions, v1alpha1.CredentialsExpiringCondition),
+			Static:    meta.FindStatusCondition(found.Status.Conditions, v1alpha1.StaticCredentialCondition),
 		}
 		if found.Status.Report != nil {
 			c.Agent = found.Status.Report.Agent

@@ -144,7 +144,9 @@ func reconciled() ([]schema.GroupVersionKind, error) {
 }
 
 // agents' finalizers: that of Flux's controllers, which the agent sets as well, and ours.
-func finalizers() []string { return []string{"finalizers.fluxcd.io", v1alpha1.RemovalFinalizer} }
+func finalizers() []string {
+	return []string{"finalizers.fluxcd.io", v1alpha1.RemovalFinalizer, v1alpha1.CredentialFinalizer}
+}
 
 // Released counts the objects of each kind that are there, and those that lost a finalizer.
 type Released struct {
