@@ -38,10 +38,10 @@ build-landing: build-demo $(BIN)/kubectl $(BIN)/providers/aws ## what the tests 
 .PHONY: build-e2e
 build-e2e: build-landing $(BIN)/flux $(BIN)/capi-manager-next $(BIN)/helm $(BIN)/clusterctl $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure $(BIN)/components/published ## everything that the tests run
 
-$(BIN)/controlplane: $(shell git ls-files e2e/controlplane 2>/dev/null | grep -v _test.go)
+$(BIN)/controlplane: $(shell git ls-files mom/controlplane 2>/dev/null | grep -v _test.go)
 	@mkdir -p $(BIN)
 	@echo "building the control plane (kube-apiserver, controller-manager, scheduler, etcd); the first time this takes 5 to 10 minutes"
-	cd e2e/controlplane && go build -p $(P) -ldflags "$(KUBE_LDFLAGS)" -o $@ .
+	cd mom/controlplane && go build -p $(P) -ldflags "$(KUBE_LDFLAGS)" -o $@ .
 
 $(BIN)/cascade-local: $(shell git ls-files e2e/local 2>/dev/null | grep -v _test.go)
 	@mkdir -p $(BIN)
@@ -276,7 +276,7 @@ demo: build-demo ## the whole cascade on this machine
 # The modules of the repository: the product's, that of the end-to-end tests, and that of
 # releases. Those that only build other people's programs are below e2e/, too.
 MODULES := . e2e deploy/release
-PROGRAMS := e2e/controlplane e2e/local
+PROGRAMS := mom/controlplane e2e/local
 WEBHOOKS := e2e/webhooks e2e/webhooks/azure
 NETWORK := e2e/network
 
@@ -463,7 +463,7 @@ rollouts: ## a hundred thousand random lives of Rollouts, each decision held aga
 
 .PHONY: test-controlplane
 test-controlplane: $(BIN)/controlplane ## the control plane of the tests
-	cd e2e/controlplane && CONTROLPLANE_BIN=$(BIN)/controlplane go test -p $(P) -timeout 15m ./...
+	cd mom/controlplane && CONTROLPLANE_BIN=$(BIN)/controlplane go test -p $(P) -timeout 15m ./...
 
 .PHONY: test-local
 test-local: build-demo ## the local provider and its nodes
