@@ -1,0 +1,137 @@
+//go:build linux
+
+package mom
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cascade-gitops/cascade/state/store"
+)
+
+// ErrLockLost says that another mom may write from now on.
+var ErrLockLost = errors.New("the lock of the state was lost, and nothing of this mom writes any more")
+
+// errLapsed: the store did not answer, or this process did not run.
+var errLapsed = errors.New("it was not renewed in time")
+
+func orLapsed(err error) error {
+	if err == nil {
+		return errLapsed
+	}
+	return err
+}
+
+// storeTimeout bounds one call to the store.
+const storeTimeout = 2 * time.Minute
+
+// lease keeps the lock of a state as long as a run has it.
+type lease struct {
+	state *State
+	board *board
+	now   func() time.Time
+	// onLost ends all writers. It is called once, before anything is said.
+	onLost func(error)
+
+	mu   sync.Mutex
+	lock store.Lock
+
+	stop context.CancelFunc
+	done sync.WaitGroup
+}
+
+// take takes the lock and keeps it until release.
+func (l *lease) take(ctx context.Context) error {
+	asked, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	lock, err := l.state.Store.Lock(asked, l.state.Holder, lockFor)
+	if err != nil {
+		return err
+	}
+	l.set(lock)
+	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
+	l.stop = stop
+	l.done.Go(func() { l.keep(keeping) })
+	return nil
+}
+
+func (l *lease) set(lock store.Lock) {
+	l.mu.Lock()
+	l.lock = lock
+	l.mu.Unlock()
+	l.board.ofState(func(s *StateStatus) {
+		s.Address, s.Epoch, s.Until = l.state.Address, lock.Epoch, lock.Until
+	})
+}
+
+// current is the lock as it was renewed last.
+func (l *lease) current() store.Lock {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lock
+}
+
+// keep renews the lock until its context ends or the lock is lost.
+func (l *lease) keep(ctx context.Context) {
+	ticker := time.NewTicker(renewEvery)
+	defer ticker.Stop()
+	for {
+		held := l.current()
+		// The writers are ended in time, whatever the store does meanwhile.
+		lapse := time.NewTimer(held.Until.Add(-lockMargin).Sub(l.now()))
+		renewed := make(chan error, 1)
+		asked, cancel := context.WithDeadline(ctx, held.Until.Add(-lockMargin))
+		select {
+		case <-ctx.Done():
+			cancel()
+			lapse.Stop()
+			return
+		case <-lapse.C:
+			cancel()
+			l.onLost(fmt.Errorf("%w: %w", ErrLockLost, errLapsed))
+			return
+		case <-ticker.C:
+			go func() {
+				lock, err := l.state.Store.Renew(asked, held)
+				if err == nil {
+					l.set(lock)
+				}
+				renewed <- err
+			}()
+		}
+		var err error
+		select {
+		case err = <-renewed:
+		case <-lapse.C:
+			cancel()
+			<-renewed // it ends with its context
+			err = errLapsed
+		}
+		cancel()
+		lapse.Stop()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, store.ErrLockLost), lost(l.current().Until, l.now()):
+			l.onLost(fmt.Errorf("%w: %w", ErrLockLost, orLapsed(err)))
+			return
+		case err != nil:
+			l.board.ofState(func(s *StateStatus) { s.Error = err.Error() })
+		}
+	}
+}
+
+// release gives the lock back, after everything that writes has ended.
+func (l *lease) release(ctx context.Context) error {
+	if l.stop == nil {
+		return nil
+	}
+	l.stop()
+	l.done.Wait()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer cancel()
+	return l.state.Store.Unlock(ctx, l.current())
+}
