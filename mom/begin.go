@@ -13,6 +13,9 @@ type Origin struct {
 	Epoch int64 `json:"epoch,omitempty"`
 	// Version that was saved or restored last.
 	Version string `json:"version,omitempty"`
+	// Restoring: a version is being brought into the cluster of the folder, or was when its
+	// process ended. Such a cluster has a part of a state only.
+	Restoring bool `json:"restoring,omitempty"`
 }
 
 // Saved is one version of a state, the newest first where there are several.
@@ -60,6 +63,12 @@ type Beginning struct {
 // Begin decides what a run begins with. The last of those who had the lock has the newest
 // state: an epoch is only ever given once, and later ones are higher.
 func Begin(s Situation) (Beginning, error) {
+	if s.Cluster && s.Origin.Restoring {
+		s.Cluster, s.Origin = false, Origin{}
+		b, err := Begin(s)
+		b.Aside = err == nil
+		return b, err
+	}
 	switch {
 	case s.State == "" && s.Wanted != "":
 		return Beginning{}, errors.New("cannot restore a version: no state is given to restore it from")

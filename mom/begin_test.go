@@ -23,6 +23,8 @@ func TestBegin(t *testing.T) {
 		"Overtaken": {"somebody went on elsewhere: the folder is older, and put aside",
 			Situation{Cluster: true, State: "s", Origin: Origin{State: "s", Epoch: 2}, Versions: versions}, Beginning{How: Restore, Version: "3", Newest: true, Aside: true}, ""},
 		"NeverSaved": {"a folder that begins to keep state", Situation{Cluster: true, State: "s"}, Beginning{How: GoOn}, ""},
+		"Partly": {"a process that ended while it restored left a part of a state",
+			Situation{Cluster: true, State: "s", Origin: Origin{State: "s", Epoch: 9, Restoring: true}, Versions: versions}, Beginning{How: Restore, Version: "3", Newest: true, Aside: true}, ""},
 		"Stranger": {"whose cluster is right, nobody can tell",
 			Situation{Cluster: true, State: "s", Versions: versions}, Beginning{}, "cannot use folder: it has a cluster that was never saved"},
 		"OtherState": {"a folder is of one state", Situation{Cluster: true, State: "t", Origin: Origin{State: "s"}}, Beginning{}, "its cluster is of the state s, not of t"},

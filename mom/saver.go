@@ -13,7 +13,10 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -37,15 +40,29 @@ func isConfigMap(u *unstructured.Unstructured, name string) bool {
 	return u.GetAPIVersion() == "v1" && u.GetKind() == "ConfigMap" && u.GetNamespace() == v1alpha1.AgentNamespace && u.GetName() == name
 }
 
-// opened takes out of a restored state what is about the state itself, and the record of the
-// first sync unless it is to be believed: without one, what the state does not have is held.
-func opened(s *archive.Snapshot, b Beginning) (trusted bool) {
+// opened takes out of a restored state what is about the state itself. settled reports whether
+// the tier may create Clusters as it did: its record says so, and is to be believed.
+func opened(s *archive.Snapshot, b Beginning) (settled bool) {
 	closed := slices.ContainsFunc(s.Objects, func(u unstructured.Unstructured) bool { return isConfigMap(&u, closingName) })
-	trusted = b.Trusts(closed)
-	s.Objects = slices.DeleteFunc(s.Objects, func(u unstructured.Unstructured) bool {
-		return isConfigMap(&u, closingName) || !trusted && isConfigMap(&u, v1alpha1.FirstSyncConfigMap)
+	s.Objects = slices.DeleteFunc(s.Objects, func(u unstructured.Unstructured) bool { return isConfigMap(&u, closingName) })
+	return b.Trusts(closed) && slices.ContainsFunc(s.Objects, func(u unstructured.Unstructured) bool {
+		state, _, _ := unstructured.NestedString(u.Object, "data", stateKey)
+		return isConfigMap(&u, v1alpha1.FirstSyncConfigMap) && state == v1alpha1.FirstSyncSettled
 	})
-	return trusted
+}
+
+// stateKey of the record of the first sync.
+const stateKey = "state"
+
+// settle says in the record that the first sync is over. A restored record does not say it by
+// itself, as whoever restores cannot know that nothing was built since.
+func settle(ctx context.Context, c client.Client) error {
+	record := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.FirstSyncConfigMap}}
+	patch := fmt.Appendf(nil, `{"data":{%q:%q}}`, stateKey, v1alpha1.FirstSyncSettled)
+	if err := c.Patch(ctx, record, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldManager)); err != nil {
+		return fmt.Errorf("cannot settle the first sync: %w", err)
+	}
+	return nil
 }
 
 // saver saves the state of a cluster when it changes.

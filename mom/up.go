@@ -176,10 +176,7 @@ func (r *run) begin(ctx context.Context) error {
 		return nil
 	}
 	r.origin.State, r.origin.Epoch = r.State.Address, r.lease.current().Epoch
-	if r.beginning.How == Restore {
-		// Until the version is restored, the folder has nothing that could go on.
-		return nil
-	}
+	r.origin.Restoring = r.beginning.How == Restore
 	return writeJSON(r.Folder.origin(), r.origin)
 }
 
@@ -297,15 +294,19 @@ func (r *run) restore(ctx context.Context) error {
 			return err
 		}
 		taken := snapshot.Taken
-		trusted := opened(snapshot, r.beginning)
+		settled := opened(snapshot, r.beginning)
 		r.Say("restoring version %s of %s: %s", r.beginning.Version, taken.UTC().Format(time.RFC3339), kindsOf(snapshot))
 		if err := r.State.Restore(ctx, r.client, snapshot); err != nil {
 			return fmt.Errorf("cannot restore version %s of the state: %w", r.beginning.Version, err)
 		}
-		if !trusted {
-			r.Say("Clusters that Git declares and this version does not have are held: it is not the last state, or its mom did not stop by itself")
+		if settled {
+			if err := settle(ctx, r.client); err != nil {
+				return err
+			}
+		} else {
+			r.Say("Clusters that Git declares and this version does not have are held: it is not known that none was made after it was saved")
 		}
-		r.origin.Version = r.beginning.Version
+		r.origin.Version, r.origin.Restoring = r.beginning.Version, false
 		if err := writeJSON(r.Folder.origin(), r.origin); err != nil {
 			return err
 		}

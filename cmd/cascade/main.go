@@ -81,7 +81,7 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 		agent.New(agent.Program{Version: version(), Scheme: newScheme, Now: time.Now, Rand: rand.Float64}),
 		c.newGet(), c.newReconcile(), c.newTree(), c.newApprove(), c.newInstall(), c.newUninstall(), c.newBootstrap(), c.newMigrate(), c.newCheck(), c.newChild(), c.newRollout(), c.newPlan(), c.newWhy(), c.newWeb(),
 		c.newChildren(), c.newDiff(), c.newEvents(), c.newLogs(), c.newResume(), c.newSuspend(), c.newTrace(),
-		c.newVersion(),
+		c.newMom(), c.newVersion(),
 	)
 	return root
 }

@@ -49,6 +49,8 @@ type Description struct {
 	Provider string `json:"provider"`
 	// Labels of its definitions, the contracts with Cluster API among them.
 	Labels map[string]string `json:"labels,omitempty"`
+	// LabelsOf are labels of some definitions, by their names.
+	LabelsOf map[string]map[string]string `json:"labelsOf,omitempty"`
 	// Conversion of its definitions.
 	Conversion Conversion `json:"conversion"`
 	// Args and Env of the manager, with the placeholders of Place.
@@ -226,6 +228,7 @@ func (p *Provider) Definitions(at Address) ([]*unstructured.Unstructured, error)
 		}
 		u = u.DeepCopy()
 		p.label(u, p.Labels)
+		p.label(u, p.LabelsOf[u.GetName()])
 		if !p.converts(u) {
 			definitions = append(definitions, u)
 			continue

@@ -4,6 +4,8 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +20,7 @@ program: manager
 namespace: one-system
 provider: infrastructure-one
 labels: {cluster.x-k8s.io/v1beta1: v1beta1}
+labelsOf: {twos.example.com: {extra: "1"}}
 conversion: CONVERSION
 args: ["--webhook-port=${webhookPort}", "--webhook-cert-dir=${certificates}", "--health-addr=${health}"]
 env: {RUN: "${run}/x", BIN: "${programs}"}
@@ -80,6 +83,9 @@ func TestDefinitions(t *testing.T) {
 					converted = append(converted, u.GetName())
 				}
 				labels := u.GetLabels()
+				if (labels["extra"] == "1") != (u.GetName() == "twos.example.com") {
+					t.Errorf("labels of %s are %v", u.GetName(), labels)
+				}
 				if labels["cluster.x-k8s.io/v1beta1"] != "v1beta1" || labels[providerLabel] != "infrastructure-one" {
 					t.Errorf("labels of %s are %v", u.GetName(), labels)
 				}
@@ -192,5 +198,31 @@ func TestNewCertificate(t *testing.T) {
 	}
 	if _, err := NewCertificate("example.com", now, rand.Reader); err == nil {
 		t.Error("a name has a certificate")
+	}
+}
+
+// TestProviders: what is run and packed is understood.
+func TestProviders(t *testing.T) {
+	files := os.DirFS("../providers")
+	entries, err := fs.ReadDir(files, ".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(entries) == 0 {
+		t.Fatal("there are no providers")
+	}
+	for _, entry := range entries {
+		if !entry.IsDir() {
+			continue
+		}
+		text, err := fs.ReadFile(files, entry.Name()+"/"+descriptionFile)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		// The manifests come from their modules when it is packed.
+		if _, err := Read(fstest.MapFS{entry.Name() + "/" + descriptionFile: {Data: text}}, entry.Name()); err != nil {
+			t.Error(err)
+		}
 	}
 }
