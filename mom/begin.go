@@ -13,6 +13,8 @@ type Origin struct {
 	Epoch int64 `json:"epoch,omitempty"`
 	// Version that was saved or restored last.
 	Version string `json:"version,omitempty"`
+	// Holder of the lock was this folder's process.
+	Holder string `json:"holder,omitempty"`
 	// Restoring: a version is being brought into the cluster of the folder, or was when its
 	// process ended. Such a cluster has a part of a state only.
 	Restoring bool `json:"restoring,omitempty"`

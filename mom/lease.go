@@ -25,6 +25,9 @@ func orLapsed(err error) error {
 	return err
 }
 
+// askEvery is the pause between two tries to take a lock that lapses.
+const askEvery = 3 * time.Second
+
 // storeTimeout bounds one call to the store.
 const storeTimeout = 2 * time.Minute
 
@@ -35,6 +38,9 @@ type lease struct {
 	now   func() time.Time
 	// onLost ends all writers. It is called once, before anything is said.
 	onLost func(error)
+	// before is the holder of the lock when this folder was in use last.
+	before string
+	say    func(format string, args ...any)
 
 	mu   sync.Mutex
 	lock store.Lock
@@ -45,9 +51,7 @@ type lease struct {
 
 // take takes the lock and keeps it until release.
 func (l *lease) take(ctx context.Context) error {
-	asked, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	lock, err := l.state.Store.Lock(asked, l.state.Holder, lockFor)
+	lock, err := l.ask(ctx)
 	if err != nil {
 		return err
 	}
@@ -56,6 +60,31 @@ func (l *lease) take(ctx context.Context) error {
 	l.stop = stop
 	l.done.Go(func() { l.keep(keeping) })
 	return nil
+}
+
+// ask asks for the lock. An earlier process of this folder has ended, as its folder is free:
+// where that still has the lock, it lapses, and is waited for.
+func (l *lease) ask(ctx context.Context) (store.Lock, error) {
+	ticker := time.NewTicker(askEvery)
+	defer ticker.Stop()
+	for said := false; ; {
+		asked, cancel := context.WithTimeout(ctx, storeTimeout)
+		lock, err := l.state.Store.Lock(asked, l.state.Holder, lockFor)
+		cancel()
+		var locked *store.LockedError
+		if err == nil || l.before == "" || !errors.As(err, &locked) || locked.Holder != l.before {
+			return lock, err
+		}
+		if !said {
+			said = true
+			l.say("waiting until %s: %s of this folder ended without giving the lock back", locked.Until.Add(store.Skew).UTC().Format(time.RFC3339), locked.Holder)
+		}
+		select {
+		case <-ctx.Done():
+			return store.Lock{}, err
+		case <-ticker.C:
+		}
+	}
 }
 
 func (l *lease) set(lock store.Lock) {

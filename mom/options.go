@@ -38,9 +38,11 @@ type State struct {
 	// Seal and Open encrypt and decrypt.
 	Seal func(*archive.Snapshot) ([]byte, error)
 	Open func([]byte) (*archive.Snapshot, error)
-	// Take reads the state of a cluster, Restore writes it into one that has none of it.
-	Take    func(context.Context, client.Client) (*archive.Snapshot, error)
-	Restore func(context.Context, client.Client, *archive.Snapshot) error
+	// Take reads the state of a cluster.
+	Take func(context.Context, client.Client) (*archive.Snapshot, error)
+	// Restore writes a state into a cluster that has none of it. newest is nil if there is none
+	// that was saved later.
+	Restore func(ctx context.Context, c client.Client, s, newest *archive.Snapshot) error
 	// Version to restore instead of the newest.
 	Version string
 	// Holder is who takes the lock, for people.

@@ -95,7 +95,11 @@ func (r *run) up(ctx context.Context) (err error) {
 	r.writing, r.endWriting = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer r.endWriting(nil)
 	if r.State != nil {
-		r.lease = &lease{state: r.State, board: r.board, now: r.Now, onLost: func(why error) {
+		var before Origin
+		if _, err := readJSON(r.Folder.origin(), &before); err != nil {
+			return err
+		}
+		r.lease = &lease{state: r.State, board: r.board, now: r.Now, say: r.Say, before: before.Holder, onLost: func(why error) {
 			r.endWriting(fmt.Errorf("%w: %w", why, supervise.ErrAtOnce))
 			cancel(why)
 		}}
@@ -175,7 +179,7 @@ func (r *run) begin(ctx context.Context) error {
 	if r.State == nil {
 		return nil
 	}
-	r.origin.State, r.origin.Epoch = r.State.Address, r.lease.current().Epoch
+	r.origin.State, r.origin.Epoch, r.origin.Holder = r.State.Address, r.lease.current().Epoch, r.State.Holder
 	r.origin.Restoring = r.beginning.How == Restore
 	return writeJSON(r.Folder.origin(), r.origin)
 }
@@ -293,10 +297,17 @@ func (r *run) restore(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		var newest *archive.Snapshot
+		if !r.beginning.Newest {
+			if newest, err = r.State.load(ctx, ""); err != nil {
+				return err
+			}
+			opened(newest, Beginning{})
+		}
 		taken := snapshot.Taken
 		settled := opened(snapshot, r.beginning)
 		r.Say("restoring version %s of %s: %s", r.beginning.Version, taken.UTC().Format(time.RFC3339), kindsOf(snapshot))
-		if err := r.State.Restore(ctx, r.client, snapshot); err != nil {
+		if err := r.State.Restore(ctx, r.client, snapshot, newest); err != nil {
 			return fmt.Errorf("cannot restore version %s of the state: %w", r.beginning.Version, err)
 		}
 		if settled {

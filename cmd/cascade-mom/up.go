@@ -289,8 +289,8 @@ func (u *up) stateOf(ctx context.Context) (*mom.State, error) {
 		Take: func(ctx context.Context, c client.Client) (*archive.Snapshot, error) {
 			return state.Take(ctx, c, state.TakeOptions{Program: version(), Now: time.Now})
 		},
-		Restore: func(ctx context.Context, c client.Client, s *archive.Snapshot) error {
-			_, err := state.Restore(ctx, c, s, state.Options{})
+		Restore: func(ctx context.Context, c client.Client, s, newest *archive.Snapshot) error {
+			_, err := state.Restore(ctx, c, s, state.Options{Newer: newest})
 			return err
 		},
 	}, nil
