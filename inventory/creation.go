@@ -28,6 +28,9 @@ const (
 	// what it moves to another management cluster, and marks it before it deletes it.
 	LastPaused Standing = "paused"
 	LastMoving Standing = "moving"
+	// ManagedElsewhere: another tier manages it, or is about to. A pivot says so, with a key
+	// of its own in the record.
+	ManagedElsewhere Standing = "elsewhere"
 )
 
 // FirstSync is what a tier knows about its Clusters, besides what is there. A
@@ -57,10 +60,13 @@ type FirstSync struct {
 // is probably run from elsewhere.
 func (s Standing) departed() bool { return s == LastPaused || s == LastMoving }
 
+// isElsewhere reports whether another tier manages the Cluster.
+func (s Standing) isElsewhere() bool { return s == ManagedElsewhere }
+
 // Open reports whether a Cluster may be created whatever the cluster says, so that
 // it need not be asked.
 func (f *FirstSync) Open(name types.NamespacedName) bool {
-	return f.Settled && !f.Seen[name] && !f.Clusters[name].departed()
+	return f.Settled && !f.Seen[name] && !f.Clusters[name].departed() && !f.Clusters[name].isElsewhere()
 }
 
 // ClusterLive is what was read about one Cluster.
@@ -89,6 +95,9 @@ const (
 	Departed
 	// Vanished: it is gone since a moment ago, and how is not known yet.
 	Vanished
+	// Pivoting: a pivot moves it to another management cluster, and what is left of it here
+	// is the pivot's.
+	Pivoting
 )
 
 // HeldCluster is one that is not created, nor what belongs to it.
@@ -108,6 +117,9 @@ type Creation struct {
 	Loose []Entry
 	// Adopted are Clusters that are found complete and are not on record yet.
 	Adopted []types.NamespacedName
+	// ManagedElsewhere are Clusters that another tier manages. They are not applied, and that is as
+	// it should be.
+	ManagedElsewhere []types.NamespacedName
 
 	elsewhere bool
 	withheld  map[string]bool
@@ -117,6 +129,9 @@ type Creation struct {
 
 // Blocked reports whether anything is held.
 func (c *Creation) Blocked() bool { return c != nil && (len(c.Held) > 0 || len(c.Loose) > 0) }
+
+// Withholding reports whether some objects may not be applied.
+func (c *Creation) Withholding() bool { return c != nil && len(c.withheld) > 0 }
 
 // Withholds reports whether an object may not be applied.
 func (c *Creation) Withholds(e Entry) bool { return c != nil && c.withheld[e.ID()] }
@@ -253,6 +268,9 @@ func PlanCreation(f Fleet, record *FirstSync, live map[types.NamespacedName]Clus
 		is := live[name]
 		why, hold := judgeCreation(record, name, is)
 		switch {
+		case record.Clusters[name].isElsewhere() && is.State == Absent:
+			held[name] = true
+			c.ManagedElsewhere = append(c.ManagedElsewhere, name)
 		case is.State == Unknown:
 			return nil, fmt.Errorf("cannot tell whether Cluster %s exists: %s", name, cmp.Or(is.Problem, "it was not asked for"))
 		case hold:
@@ -303,6 +321,8 @@ func judgeCreation(record *FirstSync, name types.NamespacedName, is ClusterLive)
 	switch {
 	case standing == Approved:
 		return 0, false
+	case standing.isElsewhere():
+		return Pivoting, true
 	case is.State == Absent && !record.Settled:
 		return NotAsked, true
 	case is.State == Absent && standing.departed(), record.Settled && standing == LastMoving:
@@ -325,10 +345,14 @@ const mostNamed = 200
 
 // Hold lists what a person has to decide about; nil if nothing is held.
 func (c *Creation) Hold() *v1alpha1.HeldCreate {
-	if !c.Blocked() {
+	if !c.Blocked() && !c.Withholding() {
 		return nil
 	}
-	return &v1alpha1.HeldCreate{Clusters: c.askable(), Elsewhere: c.elsewhere}
+	hold := &v1alpha1.HeldCreate{Clusters: c.askable(), Elsewhere: c.elsewhere}
+	for _, name := range c.ManagedElsewhere[:min(len(c.ManagedElsewhere), mostNamed)] {
+		hold.ManagedElsewhere = append(hold.ManagedElsewhere, name.String())
+	}
+	return hold
 }
 
 // askable are the Clusters that a person can decide about, as far as they are
@@ -345,9 +369,21 @@ func (c *Creation) askable() []string {
 	return names
 }
 
+// ElsewhereMessage says which Clusters another tier manages; empty if none.
+func (c *Creation) ElsewhereMessage() string {
+	if c == nil || len(c.ManagedElsewhere) == 0 {
+		return ""
+	}
+	var list []string
+	for _, name := range c.ManagedElsewhere[:min(len(c.ManagedElsewhere), mostNamed)] {
+		list = append(list, "Cluster/"+name.String())
+	}
+	return fmt.Sprintf("managed elsewhere: %s: it was moved to another management cluster, and is declared there", strings.Join(list, ", "))
+}
+
 // Message says what is held and what to do next; empty if nothing is.
 func (c *Creation) Message() string {
-	if !c.Blocked() {
+	if !c.Withholding() && !c.Blocked() {
 		return ""
 	}
 	by := map[Why][]HeldCluster{}
@@ -373,12 +409,19 @@ func (c *Creation) Message() string {
 	say(Restoring, "not touched: %s: it is paused, as it is while its saved state is being restored")
 	say(Incomplete, "not touched: %s: its saved state is not restored completely")
 	say(Departed, "not created again: %s: it was paused or being moved to another management cluster when it was last seen")
+	say(Pivoting, "not touched: %s: a pivot moves it to another management cluster: cascade pivot with its name tells how far it is")
 	say(Vanished, "not created again: %s: it has just gone, and how is being found out")
 	if more := len(c.Held) - len(named); more > 0 {
 		parts = append(parts, fmt.Sprintf("and %d more Clusters", more))
 	}
+	if text := c.ElsewhereMessage(); text != "" {
+		parts = append(parts, text)
+	}
 	if len(c.Loose) > 0 {
 		parts = append(parts, fmt.Sprintf("not created: %s: no Cluster that is there refers to it", Names(c.Loose)))
+	}
+	if len(c.Held)+len(c.Loose) == 0 {
+		return strings.Join(parts, "; ")
 	}
 	commands := c.askable()
 	how, command := "run: ", "cascade approve create "

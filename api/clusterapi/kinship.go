@@ -23,6 +23,18 @@ func ClusterOfKubeconfig(secret metav1.Object) (cluster string, ok bool) {
 	return cluster, true
 }
 
+// ClusterOfSecret names the Cluster for which a Secret is by its name alone, as clusterctl
+// reads it: <cluster>-<purpose>. It is in the namespace of the Secret, if it exists. ok is
+// false if the name has no purpose that Cluster API knows.
+func ClusterOfSecret(name string) (cluster string, ok bool) {
+	for _, purpose := range secretPurposes() {
+		if cluster, ok := strings.CutSuffix(name, "-"+purpose); ok && cluster != "" {
+			return cluster, true
+		}
+	}
+	return "", false
+}
+
 // ClusterOf names the Cluster that an object is a part of, by its label or else by
 // its owner; empty if neither names one, and for a Cluster itself. Core sets both on
 // what a Cluster refers to.

@@ -16,8 +16,13 @@ const (
 	InfrastructureGroup = "infrastructure." + Group
 	ControlPlaneGroup   = "controlplane." + Group
 	BootstrapGroup      = "bootstrap." + Group
+	// AddonsGroup has the kinds that bring objects into clusters: ClusterResourceSet and its
+	// binding.
+	AddonsGroup = "addons." + Group
 	// clusterctlGroup has the inventory of clusterctl and prefixes its annotations.
 	clusterctlGroup = "clusterctl." + Group
+	// operatorGroup has the providers that Cluster API Operator installs.
+	operatorGroup = "operator." + Group
 )
 
 // Core kinds that other packages name.
@@ -48,6 +53,14 @@ const (
 	// ProviderLabel names the provider that an object is a component of. clusterctl
 	// and the manifests of the providers set it.
 	ProviderLabel = Group + "/provider"
+	// ClusterctlLabel is on the definitions whose objects clusterctl looks at when it
+	// moves Clusters. clusterctl sets it.
+	ClusterctlLabel = clusterctlGroup
+	// MoveLabel is on what clusterctl moves although it belongs to no Cluster: on an
+	// object, or on a definition for all its objects. With MoveHierarchyLabel what such an
+	// object owns goes along. Only the presence counts.
+	MoveLabel          = clusterctlGroup + "/move"
+	MoveHierarchyLabel = clusterctlGroup + "/move-hierarchy"
 )
 
 // Annotations. Of the first three, only the presence counts.
@@ -72,8 +85,25 @@ const (
 	kubeconfigSuffix = "-kubeconfig"
 )
 
+// secretPurposes are the last parts of the names of the Secrets that core and control
+// plane providers look for, without an owner if a person made them: <cluster>-<purpose>.
+func secretPurposes() []string {
+	return []string{"apiserver-etcd-client", "kubeconfig", "ca", "etcd", "proxy", "sa"}
+}
+
+// ClusterResourceSet is a kind of AddonsGroup, and its binding tells to which Cluster
+// it was applied.
+const (
+	ClusterResourceSet        = "ClusterResourceSet"
+	ClusterResourceSetBinding = "ClusterResourceSetBinding"
+)
+
 // IsGroup reports whether a group is Cluster API's or that of a provider.
 func IsGroup(group string) bool { return group == Group || strings.HasSuffix(group, "."+Group) }
+
+// IsAdministrative reports whether the objects of a group tell what is installed in a
+// management cluster, and so belong to that cluster alone.
+func IsAdministrative(group string) bool { return group == clusterctlGroup || group == operatorGroup }
 
 // BuildsClusters reports whether the objects of a group are what clusters are built
 // of. The other groups of Cluster API (add-ons, addresses, hooks) build none.

@@ -17,8 +17,8 @@ type Held struct {
 	// PruneBlocked.
 	// +optional
 	Prune *HeldPrune `json:"prune,omitempty"`
-	// Create are the Clusters that wait. It is there as long as the condition
-	// CreateHeld.
+	// Create are the Clusters that wait, or that another tier manages. It is there as long
+	// as the condition CreateHeld or ManagedElsewhere.
 	// +optional
 	Create *HeldCreate `json:"create,omitempty"`
 	// HandOver are the objects that are kept for another owner. It is there as long as
@@ -75,6 +75,12 @@ type HeldCreate struct {
 	// there.
 	// +optional
 	Elsewhere bool `json:"elsewhere,omitempty"`
+	// ManagedElsewhere are Clusters that are declared here and that another tier manages, as
+	// namespace/name: a pivot moved them there. Nobody has to decide about these.
+	// +kubebuilder:validation:MaxItems=200
+	// +listType=atomic
+	// +optional
+	ManagedElsewhere []string `json:"managedElsewhere,omitempty"`
 }
 
 // heldAnnotation is the form of Held in HeldAnnotation.

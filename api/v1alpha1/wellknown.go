@@ -97,6 +97,18 @@ const (
 	// InputsAnnotation in the metadata of a chart's artifact identifies what the
 	// chart was made of.
 	InputsAnnotation = "cascade.dev/inputs"
+	// PivotAnnotation on a Cluster names the pivot that keeps it paused where it is moved
+	// from; on any object where it is moved to, the pivot that made it. It is taken away
+	// there when the pivot is through.
+	PivotAnnotation = "cascade.dev/pivot"
+	// PivotOfAnnotation on an object that a pivot made is the UID of what it is a copy of.
+	PivotOfAnnotation = "cascade.dev/pivot-of"
+	// PivotKeptAnnotation is on what a pivot left behind on purpose, a kubeconfig for the
+	// parent, so that the way back may take it over. Its value names the pivot.
+	PivotKeptAnnotation = "cascade.dev/pivot-kept"
+	// PivotLabel marks the journals of pivots: source in the tier that Clusters are moved
+	// from, target in the one that they are moved to.
+	PivotLabel = "cascade.dev/pivot"
 	// AgentNamespace is where a seeded agent lives.
 	AgentNamespace = "cascade-system"
 )
@@ -183,6 +195,12 @@ const (
 	// CreateHeldCondition of a Kustomization or HelmRelease is there while Clusters
 	// are not created, lest they be built twice.
 	CreateHeldCondition = "CreateHeld"
+	// ManagedElsewhereCondition of a Kustomization is there while it declares Clusters that
+	// another tier manages. Of a Child: its Cluster is among them.
+	ManagedElsewhereCondition = "ManagedElsewhere"
+	// PivotedCondition of a Child with spec.management tells how far its Cluster is on its
+	// way between this tier and the child.
+	PivotedCondition = "Pivoted"
 	// SeededCondition of a Child: every layer that selects it is applied.
 	SeededCondition = "Seeded"
 	// ClusterSeededCondition is SeededCondition on the Cluster API Cluster, for
@@ -277,6 +295,13 @@ const (
 	ReasonPublishConflict     = "PublishConflict"
 	ReasonTagsUnreadable      = "TagsUnreadable"
 	ReasonTagRefused          = "TagRefused"
+
+	// Reasons of Clusters on their way between tiers.
+	ReasonManagedElsewhere = "ManagedElsewhere"
+	ReasonManagedHere      = "ManagedHere"
+	ReasonPivotRunning     = "PivotRunning"
+	ReasonPivotBlocked     = "PivotBlocked"
+	ReasonPivotFailed      = "PivotFailed"
 
 	// ReasonStorageVersionDropped: a provider's definition lacks the version in which the
 	// child stores objects.

@@ -185,7 +185,7 @@ func (a *Applier) clustersIn(ctx context.Context, namespace string) (*unstructur
 
 // withoutHeld leaves out what must not be applied.
 func withoutHeld(objects []*unstructured.Unstructured, c *inventory.Creation) []*unstructured.Unstructured {
-	if !c.Blocked() {
+	if !c.Withholding() {
 		return objects
 	}
 	var may []*unstructured.Unstructured

@@ -137,6 +137,17 @@ func (t *Tier) take(cm *corev1.ConfigMap) {
 			changed = append(changed, name)
 		}
 	}
+	// A Cluster comes here, or goes elsewhere: who declares it looks again.
+	for name := range r.elsewhere {
+		if t.record.elsewhere[name] == "" {
+			changed = append(changed, name)
+		}
+	}
+	for name := range t.record.elsewhere {
+		if r.elsewhere[name] == "" {
+			changed = append(changed, name)
+		}
+	}
 	t.record, t.lost = r, false
 	switch {
 	case news:

@@ -42,7 +42,7 @@ func Read(ctx context.Context, reader client.Reader) (*inventory.FirstSync, erro
 		return nil, fmt.Errorf("cannot read the record of the first sync in the target, ConfigMap %s: %w", name, err)
 	}
 	r := recordOf(cm)
-	return &inventory.FirstSync{Settled: r.settled(), Insisted: r.state == v1alpha1.FirstSyncAdopt, Clusters: r.clusters, Elsewhere: true}, nil
+	return &inventory.FirstSync{Settled: r.settled(), Insisted: r.state == v1alpha1.FirstSyncAdopt, Clusters: r.standings(), Elsewhere: true}, nil
 }
 
 // Other reads the record of another tier. If that tier has no record, nothing is held:

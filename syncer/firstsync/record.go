@@ -3,6 +3,7 @@ package firstsync
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -37,6 +38,8 @@ type record struct {
 	// state, why and since are as they are written. A state that nobody knows holds.
 	state, why, since string
 	clusters          map[types.NamespacedName]inventory.Standing
+	// elsewhere are the Clusters that another tier manages, with the pivot's ID.
+	elsewhere map[types.NamespacedName]string
 }
 
 func (r record) settled() bool { return r.state == v1alpha1.FirstSyncSettled }
@@ -44,8 +47,12 @@ func (r record) settled() bool { return r.state == v1alpha1.FirstSyncSettled }
 // recordOf reads the ConfigMap. A value of a Cluster that is not known is left out:
 // then the Cluster is held if in doubt.
 func recordOf(cm *corev1.ConfigMap) record {
-	clusters := map[types.NamespacedName]inventory.Standing{}
+	clusters, elsewhere := map[types.NamespacedName]inventory.Standing{}, map[types.NamespacedName]string{}
 	for key, value := range cm.Data {
+		if name, ok := elsewhereOf(key); ok {
+			elsewhere[name] = value
+			continue
+		}
 		name, ok := nameOf(key)
 		if !ok {
 			continue
@@ -55,7 +62,16 @@ func recordOf(cm *corev1.ConfigMap) record {
 			clusters[name] = standing
 		}
 	}
-	return record{state: cm.Data[stateKey], why: cm.Data[whyKey], since: cm.Data[sinceKey], clusters: clusters}
+	return record{state: cm.Data[stateKey], why: cm.Data[whyKey], since: cm.Data[sinceKey], clusters: clusters, elsewhere: elsewhere}
+}
+
+// standings of all Clusters that something is on record about.
+func (r record) standings() map[types.NamespacedName]inventory.Standing {
+	out := maps.Clone(r.clusters)
+	for name := range r.elsewhere {
+		out[name] = inventory.ManagedElsewhere
+	}
+	return out
 }
 
 // configMap is the record as it is written where there is none.
@@ -66,6 +82,9 @@ func (r record) configMap(namespace string) *corev1.ConfigMap {
 	}
 	for name, standing := range r.clusters {
 		data[KeyOf(name)] = string(standing)
+	}
+	for name, pivot := range r.elsewhere {
+		data[elsewhereKey(name)] = pivot
 	}
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
@@ -93,11 +112,13 @@ func SettledSince(cm *corev1.ConfigMap) (since time.Time, ok bool) {
 	return since, err == nil && r.settled()
 }
 
-// ApprovalPatch is a merge patch that approves the creation of Clusters.
+// ApprovalPatch is a merge patch that approves the creation of Clusters. Of one that another
+// tier manages it says that this is over.
 func ApprovalPatch(names []types.NamespacedName) ([]byte, error) {
 	data := map[string]*string{}
 	for _, name := range names {
 		data[KeyOf(name)] = new(string(inventory.Approved))
+		data[elsewhereKey(name)] = nil
 	}
 	return patchOf(data)
 }
@@ -107,6 +128,9 @@ func ApprovalPatch(names []types.NamespacedName) ([]byte, error) {
 func SettlementPatch(cm *corev1.ConfigMap, why string, now time.Time) ([]byte, error) {
 	data := map[string]*string{stateKey: new(v1alpha1.FirstSyncSettled), whyKey: &why, sinceKey: new(now.UTC().Format(time.RFC3339))}
 	for key, value := range cm.Data {
+		if _, elsewhere := elsewhereOf(key); elsewhere {
+			continue
+		}
 		if _, ok := nameOf(key); ok && (value == string(inventory.Approved) || value == string(inventory.Adopted)) {
 			data[key] = nil
 		}
@@ -139,6 +163,9 @@ func markOf(u *unstructured.Unstructured) inventory.Standing {
 // noted is the standing to record, in a settled tier, for a Cluster that exists or was
 // last seen with a mark. change is false if the record has it already.
 func noted(is, mark inventory.Standing, gone bool) (want inventory.Standing, change bool) {
+	if is == inventory.ManagedElsewhere {
+		return is, false // a pivot's record, whatever becomes of what it left here
+	}
 	if gone && mark == "" && is == inventory.Approved {
 		return is, false // it may come back; that is what was approved
 	}

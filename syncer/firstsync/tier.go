@@ -130,11 +130,15 @@ func (t *Tier) Quiet(ctx context.Context) (bool, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.record.settled() && len(t.record.clusters)+len(t.pending) == 0, nil
+	return t.record.settled() && len(t.record.clusters)+len(t.record.elsewhere)+len(t.pending) == 0, nil
 }
 
-// standing is called with the lock.
+// standing is called with the lock. That another tier manages a Cluster counts before what
+// this one noted of it.
 func (t *Tier) standing(name types.NamespacedName) inventory.Standing {
+	if t.record.elsewhere[name] != "" {
+		return inventory.ManagedElsewhere
+	}
 	if s, ok := t.pending[name]; ok {
 		return s
 	}

@@ -110,6 +110,23 @@ func (r *Reconciler) blocked(run *run, sync apply.Result) *end {
 	return again(r.Jitter(obj.Spec.Interval.Duration))
 }
 
+// managedElsewhere records that Clusters are left alone because another tier manages them.
+// Everything else is applied, and the Kustomization may be ready.
+func (r *Reconciler) managedElsewhere(run *run, sync apply.Result) {
+	obj := run.Obj
+	if sync.Creation == nil || len(sync.Creation.ManagedElsewhere) == 0 {
+		status.RemoveCondition(obj, v1alpha1.ManagedElsewhereCondition)
+		return
+	}
+	run.held.Create = sync.Creation.Hold()
+	isNew := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ManagedElsewhereCondition) == nil
+	message := sync.Creation.ElsewhereMessage()
+	status.SetCondition(obj, v1alpha1.ManagedElsewhereCondition, metav1.ConditionTrue, v1alpha1.ReasonManagedElsewhere, "%s", message)
+	if isNew {
+		r.event(run, corev1.EventTypeNormal, nil, "%s", message)
+	}
+}
+
 // held records that Clusters are not created, lest they be built twice. Everything
 // that does not belong to them has been applied.
 func (r *Reconciler) held(run *run, sync apply.Result) *end {

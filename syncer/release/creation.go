@@ -27,7 +27,7 @@ func (n *run) holdCreation(ctx context.Context, next Action, diff jsondiff.DiffS
 		conditions.MarkFalse(n.obj, meta.ReadyCondition, "StateError", "%s", err)
 		return nil, err
 	}
-	if held.Blocked() {
+	if held.Withholding() || held.Blocked() {
 		n.markCreationHeld(held)
 		return &Outcome{Creation: held}, nil
 	}
@@ -157,7 +157,7 @@ func (k *kubeClient) mayCreate(list kube.ResourceList) error {
 	if err != nil {
 		return err
 	}
-	if c.Blocked() {
+	if c.Withholding() || c.Blocked() {
 		return fmt.Errorf("%w: %s", errCreateHeld, c.Message())
 	}
 	return nil

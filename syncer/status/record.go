@@ -197,7 +197,8 @@ func (r *Record[T]) WriteHeld(ctx context.Context, held v1alpha1.Held) error {
 	if !meta.IsStatusConditionTrue(r.Obj.GetConditions(), v1alpha1.PruneBlockedCondition) {
 		held.Prune = nil
 	}
-	if !meta.IsStatusConditionTrue(r.Obj.GetConditions(), v1alpha1.CreateHeldCondition) {
+	if !meta.IsStatusConditionTrue(r.Obj.GetConditions(), v1alpha1.CreateHeldCondition) &&
+		!meta.IsStatusConditionTrue(r.Obj.GetConditions(), v1alpha1.ManagedElsewhereCondition) {
 		held.Create = nil
 	}
 	if !meta.IsStatusConditionTrue(r.Obj.GetConditions(), v1alpha1.HandOverPendingCondition) {

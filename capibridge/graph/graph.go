@@ -1,0 +1,466 @@
+package graph
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+)
+
+// Node is an object with its place in the graph. Nobody may change it.
+type Node struct {
+	Object *unstructured.Unstructured
+	// Owners are the UIDs of what is made before it: the owners of the graph, and what it
+	// cannot be admitted without, such as the class of a Cluster.
+	Owners []types.UID
+	// Clusters that it belongs to, sorted; none if it goes along for its label only.
+	Clusters []types.NamespacedName
+	// Global: it has no namespace, as identities have, or something without a namespace
+	// owns it. Clusters that nobody knows of may need it, so it stays where it is.
+	Global bool
+	// Shared: something besides the Clusters that were asked for needs it or may need it: it
+	// belongs to other Clusters as well, to none, or is a Secret or ConfigMap that is only
+	// referred to. It stays where it is.
+	Shared bool
+	// Foreign are its owners that are not in the graph. An object cannot take them along:
+	// where they are not, it would be collected as garbage.
+	Foreign []metav1.OwnerReference
+
+	// referred: nothing but references ties it to its Clusters.
+	referred bool
+	// moves: a label says that it goes along.
+	moves bool
+}
+
+// Name of the object, as <kind>/<namespace>/<name>.
+func (n *Node) Name() string { return nameOf(n.Object) }
+
+func nameOf(u *unstructured.Unstructured) string {
+	if u.GetNamespace() == "" {
+		return u.GetKind() + "/" + u.GetName()
+	}
+	return u.GetKind() + "/" + u.GetNamespace() + "/" + u.GetName()
+}
+
+// Graph of objects.
+type Graph struct {
+	nodes map[types.UID]*Node
+	order [][]*Node
+}
+
+// Of makes the graph of objects, each of which has a UID. What belongs to no Cluster is left
+// out, unless it is of Cluster API or a label says that it goes along.
+func Of(objects []*unstructured.Unstructured, kinds []Kind) (*Graph, error) {
+	b := builder{kinds: kinds, nodes: map[types.UID]*Node{}, byName: map[clusterapi.Reference][]types.UID{}, of: map[types.UID]map[types.NamespacedName]bool{}}
+	for _, u := range objects {
+		if err := b.add(u); err != nil {
+			return nil, err
+		}
+	}
+	b.connect()
+	b.belong()
+	b.global()
+	return b.graph()
+}
+
+// builder of a graph. Maps are by UID.
+type builder struct {
+	kinds Kinds
+	nodes map[types.UID]*Node
+	uids  []types.UID
+	// byName has the objects of a name, whatever their group.
+	byName map[clusterapi.Reference][]types.UID
+	// owned and refers are the edges along which objects belong to Clusters.
+	owned, refers map[types.UID][]types.UID
+	// first are further objects that are made before one.
+	first map[types.UID][]types.UID
+	// of are the Clusters of each object; own those that name themselves.
+	of  map[types.UID]map[types.NamespacedName]bool
+	own map[types.UID]bool
+}
+
+func (b *builder) add(u *unstructured.Unstructured) error {
+	uid := u.GetUID()
+	if uid == "" {
+		return fmt.Errorf("cannot place %s: it has no UID", nameOf(u))
+	}
+	if b.nodes[uid] != nil {
+		return nil // listed twice, as a list of pages may while objects change
+	}
+	n := &Node{Object: u, Global: u.GetNamespace() == ""}
+	kind, _ := b.kinds.of(u.GroupVersionKind().GroupKind())
+	n.moves = kind.Move
+	for _, label := range []string{clusterapi.MoveLabel, clusterapi.MoveHierarchyLabel} {
+		if _, ok := u.GetLabels()[label]; ok {
+			n.moves = true
+		}
+	}
+	b.nodes[uid] = n
+	b.uids = append(b.uids, uid)
+	name := clusterapi.Named(u.GetNamespace(), u.GetKind(), u.GetName())
+	b.byName[name] = append(b.byName[name], uid)
+	return nil
+}
+
+// find the objects that a reference may mean: in its namespace, or in none.
+func (b *builder) find(r clusterapi.Reference) []types.UID {
+	found := b.byName[clusterapi.Named(r.Namespace, r.Kind, r.Name)]
+	if r.Namespace != "" {
+		found = append(slices.Clone(found), b.byName[clusterapi.Named("", r.Kind, r.Name)]...)
+	}
+	return found
+}
+
+// connect finds the edges.
+func (b *builder) connect() {
+	b.owned, b.refers, b.first = map[types.UID][]types.UID{}, map[types.UID][]types.UID{}, map[types.UID][]types.UID{}
+	for _, uid := range b.uids {
+		n := b.nodes[uid]
+		for _, ref := range n.Object.GetOwnerReferences() {
+			if b.nodes[ref.UID] == nil {
+				continue
+			}
+			n.Owners = append(n.Owners, ref.UID)
+			b.owned[ref.UID] = append(b.owned[ref.UID], uid)
+		}
+		for _, ref := range referencesOf(n.Object) {
+			for _, to := range b.find(ref) {
+				if to == uid {
+					continue
+				}
+				b.refers[uid] = append(b.refers[uid], to)
+				if clusterapi.IsIdentity(ref.Kind) || isCluster(n.Object) && clusterapi.IsClass(ref.Kind) {
+					b.first[uid] = append(b.first[uid], to)
+				}
+			}
+		}
+		b.connectIdentity(uid, n.Object)
+	}
+}
+
+// connectIdentity finds the Secrets of an identity that names one by a field of its own. An
+// identity without a namespace that does not say where its Secret is means one beside its
+// controller, which owns it then: a Secret of that name elsewhere is another one.
+func (b *builder) connectIdentity(uid types.UID, identity *unstructured.Unstructured) {
+	if !clusterapi.IsIdentity(identity.GetKind()) {
+		return
+	}
+	for _, to := range b.uids {
+		u := b.nodes[to].Object
+		if u.GetKind() != secrets.Kind || identity.GetNamespace() == "" && !namesNamespace(identity) {
+			continue
+		}
+		if clusterapi.ReadsSecret(identity, u.GetNamespace(), u.GetName()) {
+			b.refers[uid] = append(b.refers[uid], to)
+		}
+	}
+}
+
+func namesNamespace(identity *unstructured.Unstructured) bool {
+	for _, field := range []string{"secretRef", "clientSecret"} {
+		if in, _, _ := unstructured.NestedString(identity.Object, "spec", field, "namespace"); in != "" {
+			return true
+		}
+	}
+	return false
+}
+
+func isCluster(u *unstructured.Unstructured) bool {
+	return clusterapi.IsCluster(u.GroupVersionKind().GroupKind())
+}
+
+// belong finds out which Clusters each object belongs to: those that it names, and else
+// those of its owners; and in any case those of what refers to it.
+func (b *builder) belong() {
+	clusters := map[types.NamespacedName]bool{}
+	for _, uid := range b.uids {
+		if u := b.nodes[uid].Object; isCluster(u) {
+			clusters[types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}] = true
+		}
+	}
+	b.own = map[types.UID]bool{}
+	for _, uid := range b.uids {
+		b.of[uid] = map[types.NamespacedName]bool{}
+		for _, name := range namedBy(b.nodes[uid].Object) {
+			if clusters[name] {
+				b.of[uid][name] = true
+				b.own[uid] = true
+			}
+		}
+	}
+	b.bindings()
+	b.spread(func(uid types.UID) []types.UID { return b.owned[uid] }, func(to types.UID) bool { return !b.own[to] })
+	tied := map[types.UID]bool{}
+	for _, uid := range b.uids {
+		tied[uid] = len(b.of[uid]) > 0
+	}
+	// References lead to what owns, and owners to what is referred to, in any order.
+	b.spread(func(uid types.UID) []types.UID { return append(slices.Clone(b.refers[uid]), b.owned[uid]...) }, func(to types.UID) bool {
+		return !b.own[to] || !isCluster(b.nodes[to].Object)
+	})
+	for _, uid := range b.uids {
+		b.nodes[uid].referred = !tied[uid]
+	}
+}
+
+// bindings ties a ClusterResourceSet to the Clusters that it was applied to.
+func (b *builder) bindings() {
+	for _, uid := range b.uids {
+		n := b.nodes[uid]
+		if n.Object.GetKind() != clusterapi.ClusterResourceSetBinding {
+			continue
+		}
+		for _, owner := range n.Owners {
+			if b.nodes[owner].Object.GetKind() == clusterapi.ClusterResourceSet {
+				maps.Copy(b.of[owner], b.of[uid])
+			}
+		}
+	}
+}
+
+// spread hands the Clusters of each object on along edges, until nothing changes. It ends:
+// sets only grow.
+func (b *builder) spread(edges func(types.UID) []types.UID, may func(types.UID) bool) {
+	todo := slices.Clone(b.uids)
+	for len(todo) > 0 {
+		uid := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		for _, to := range edges(uid) {
+			if !may(to) {
+				continue
+			}
+			before := len(b.of[to])
+			maps.Copy(b.of[to], b.of[uid])
+			if len(b.of[to]) > before {
+				todo = append(todo, to)
+			}
+		}
+	}
+}
+
+// namedBy are the Clusters that an object itself names.
+func namedBy(u *unstructured.Unstructured) []types.NamespacedName {
+	names := clusterapi.ClustersOf(u)
+	if len(names) == 0 && u.GroupVersionKind().GroupKind() == secrets.GroupKind() && len(u.GetOwnerReferences()) == 0 {
+		if cluster, ok := clusterapi.ClusterOfSecret(u.GetName()); ok {
+			names = []string{cluster}
+		}
+	}
+	out := make([]types.NamespacedName, 0, len(names))
+	for _, name := range names {
+		out = append(out, types.NamespacedName{Namespace: u.GetNamespace(), Name: name})
+	}
+	return out
+}
+
+// global marks what something without a namespace owns.
+func (b *builder) global() {
+	var todo []types.UID
+	for _, uid := range b.uids {
+		if b.nodes[uid].Global {
+			todo = append(todo, uid)
+		}
+	}
+	for len(todo) > 0 {
+		uid := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		for _, to := range b.owned[uid] {
+			if n := b.nodes[to]; !n.Global && !b.own[to] {
+				n.Global = true
+				todo = append(todo, to)
+			}
+		}
+	}
+}
+
+// graph has what is kept, in order.
+func (b *builder) graph() (*Graph, error) {
+	moving := map[types.UID]bool{}
+	var todo []types.UID
+	for _, uid := range b.uids {
+		if b.nodes[uid].moves {
+			moving[uid] = true
+			todo = append(todo, uid)
+		}
+	}
+	for len(todo) > 0 {
+		uid := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if !b.carries(b.nodes[uid].Object) {
+			continue
+		}
+		for _, to := range b.owned[uid] {
+			if !moving[to] {
+				moving[to] = true
+				b.nodes[to].moves = true
+				todo = append(todo, to)
+			}
+		}
+	}
+	kept := map[types.UID]*Node{}
+	for _, uid := range b.uids {
+		n := b.nodes[uid]
+		group := n.Object.GroupVersionKind().Group
+		if len(b.of[uid]) == 0 && !moving[uid] && (isData(n.Object) || !clusterapi.IsGroup(group)) {
+			continue
+		}
+		n.Clusters = slices.SortedFunc(maps.Keys(b.of[uid]), compareNames)
+		n.Owners = append(n.Owners, b.first[uid]...)
+		n.Shared = n.referred && isData(n.Object)
+		kept[uid] = n
+	}
+	for _, n := range kept {
+		n.settle(kept)
+	}
+	return arrange(kept)
+}
+
+// carries reports whether what an object owns goes along with it.
+func (b *builder) carries(u *unstructured.Unstructured) bool {
+	kind, _ := b.kinds.of(u.GroupVersionKind().GroupKind())
+	_, labelled := u.GetLabels()[clusterapi.MoveHierarchyLabel]
+	return kind.MoveHierarchy || labelled
+}
+
+// settle makes Owners those that are kept, sorted, each once, and Foreign the others that
+// the object itself names.
+func (n *Node) settle(kept map[types.UID]*Node) {
+	owners := slices.DeleteFunc(slices.Clone(n.Owners), func(uid types.UID) bool { return kept[uid] == nil || uid == n.Object.GetUID() })
+	slices.Sort(owners)
+	n.Owners = slices.Compact(owners)
+	n.Foreign = slices.DeleteFunc(n.Object.GetOwnerReferences(), func(ref metav1.OwnerReference) bool { return kept[ref.UID] != nil })
+}
+
+// Portable is the object as it can be made elsewhere, without its Foreign owners.
+func (n *Node) Portable() *unstructured.Unstructured {
+	u := Portable(n.Object)
+	if len(n.Foreign) > 0 {
+		u.SetOwnerReferences(slices.DeleteFunc(u.GetOwnerReferences(), func(ref metav1.OwnerReference) bool {
+			return slices.ContainsFunc(n.Foreign, func(f metav1.OwnerReference) bool { return f.UID == ref.UID })
+		}))
+	}
+	return u
+}
+
+func compareNames(a, b types.NamespacedName) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+}
+
+// arrange puts nodes in order: each group has what is left with no owners but those of
+// former groups.
+func arrange(nodes map[types.UID]*Node) (*Graph, error) {
+	g := &Graph{nodes: nodes}
+	done := map[types.UID]bool{}
+	for len(done) < len(nodes) {
+		var group []*Node
+		for uid, n := range nodes {
+			if !done[uid] && !slices.ContainsFunc(n.Owners, func(owner types.UID) bool { return nodes[owner] != nil && !done[owner] }) {
+				group = append(group, n)
+			}
+		}
+		if len(group) == 0 {
+			return nil, fmt.Errorf("cannot order objects: %s own each other", strings.Join(remaining(nodes, done), ", "))
+		}
+		slices.SortFunc(group, compareNodes)
+		for _, n := range group {
+			done[n.Object.GetUID()] = true
+		}
+		g.order = append(g.order, group)
+	}
+	return g, nil
+}
+
+// remaining names at most ten nodes that are in a circle, or after one.
+func remaining(nodes map[types.UID]*Node, done map[types.UID]bool) []string {
+	var names []string
+	for uid, n := range nodes {
+		if !done[uid] {
+			names = append(names, n.Name())
+		}
+	}
+	slices.Sort(names)
+	return names[:min(len(names), 10)]
+}
+
+func compareNodes(a, b *Node) int {
+	return cmp.Or(
+		strings.Compare(a.Object.GetNamespace(), b.Object.GetNamespace()),
+		strings.Compare(a.Object.GroupVersionKind().Group, b.Object.GroupVersionKind().Group),
+		strings.Compare(a.Object.GetKind(), b.Object.GetKind()),
+		strings.Compare(a.Object.GetName(), b.Object.GetName()),
+	)
+}
+
+// Clusters of the graph, sorted.
+func (g *Graph) Clusters() []types.NamespacedName {
+	var names []types.NamespacedName
+	for _, n := range g.nodes {
+		if isCluster(n.Object) {
+			names = append(names, types.NamespacedName{Namespace: n.Object.GetNamespace(), Name: n.Object.GetName()})
+		}
+	}
+	slices.SortFunc(names, compareNames)
+	return names
+}
+
+// Node of a UID; nil if it is not in the graph.
+func (g *Graph) Node(uid types.UID) *Node { return g.nodes[uid] }
+
+// Len is how many objects the graph has.
+func (g *Graph) Len() int { return len(g.nodes) }
+
+// InOrder has all nodes in groups: what owns another object is in a group before it.
+func (g *Graph) InOrder() [][]*Node {
+	out := make([][]*Node, 0, len(g.order))
+	for _, group := range g.order {
+		out = append(out, slices.Clone(group))
+	}
+	return out
+}
+
+// Only has what belongs to some Clusters, with what they share with others, and what goes
+// along for its label from their namespaces. What else needs it or may need it is Shared.
+func (g *Graph) Only(clusters ...types.NamespacedName) *Graph {
+	wanted, namespaces := map[types.NamespacedName]bool{}, map[string]bool{}
+	for _, name := range clusters {
+		wanted[name], namespaces[name.Namespace] = true, true
+	}
+	kept := map[types.UID]*Node{}
+	var keep func(uid types.UID)
+	keep = func(uid types.UID) {
+		n := g.nodes[uid]
+		if n == nil || kept[uid] != nil {
+			return
+		}
+		is := *n
+		is.Shared = n.Shared || len(n.Clusters) == 0 || slices.ContainsFunc(n.Clusters, func(name types.NamespacedName) bool { return !wanted[name] })
+		kept[uid] = &is
+		// An object cannot be made without its owners.
+		for _, owner := range n.Owners {
+			if !isCluster(g.nodes[owner].Object) {
+				keep(owner)
+			}
+		}
+	}
+	for uid, n := range g.nodes {
+		along := len(n.Clusters) == 0 && n.moves && namespaces[n.Object.GetNamespace()]
+		if along || slices.ContainsFunc(n.Clusters, func(name types.NamespacedName) bool { return wanted[name] }) {
+			keep(uid)
+		}
+	}
+	for _, n := range kept {
+		n.settle(kept)
+	}
+	only, err := arrange(kept)
+	if err != nil {
+		panic(err) // a part of what has an order has one
+	}
+	return only
+}

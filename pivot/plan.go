@@ -1,0 +1,687 @@
+package pivot
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge/graph"
+)
+
+// Facts are what both sides have, as read for one look at a step.
+type Facts struct {
+	// Source has what belongs to the Clusters. It is read for all steps but Release, in which
+	// the graph falls apart: there Left has what is left.
+	Source *graph.Graph
+	// Left are the objects of the journal that the source has, Copies those of the target
+	// that have the name of one.
+	Left, Copies map[key]*unstructured.Unstructured
+	// Namespaces of objects that the target has.
+	Namespaces map[string]bool
+	// Held are the Clusters of which the source's record says that this pivot manages them
+	// elsewhere. Recorded: the source has a record at all.
+	Held     map[types.NamespacedName]bool
+	Recorded bool
+	// Away are the Clusters of which the target's record says that another tier manages
+	// them.
+	Away map[types.NamespacedName]bool
+	// Receipt is the step that the target's journal has; empty if it has none.
+	Receipt Step
+	// Resting: the source has changed a moment ago.
+	Resting bool
+	// Rounds is how often the objects of the target were corrected in this step.
+	Rounds int
+}
+
+// Verb of an action.
+type Verb string
+
+// Verbs. Each action can be done again.
+const (
+	Hold      Verb = "hold"      // the source's record: managed elsewhere
+	Unhold    Verb = "unhold"    // the opposite
+	Pause     Verb = "pause"     // a Cluster of the source
+	Resume    Verb = "resume"    // a Cluster of the source
+	Namespace Verb = "namespace" // made in the target
+	Note      Verb = "note"      // the target's journal
+	Forget    Verb = "forget"    // the target's journal is deleted
+	Make      Verb = "make"      // an object of the target
+	Mend      Verb = "mend"      // an object of the target that is not as that of the source
+	Use       Verb = "use"       // an object of the target as it is
+	Take      Verb = "take"      // the target's record: managed here
+	Settle    Verb = "settle"    // an object of the target gets its field owners, and is let go
+	Leave     Verb = "leave"     // an object of the source without owners
+	Remove    Verb = "remove"    // an object of the source
+	Discard   Verb = "discard"   // an object of the target
+)
+
+// Action is one thing to do.
+type Action struct {
+	Verb Verb
+	// Object that it is done to, by its record in the journal.
+	Object Object
+	// Live is the object as it was read; nil where there is none.
+	Live *unstructured.Unstructured
+	// Body is what it is to be, with the owners of the source.
+	Body *unstructured.Unstructured
+	// Step for Note.
+	Step Step
+	// Name of the namespace.
+	Name string
+	// Clusters for Hold, Unhold and Take.
+	Clusters []types.NamespacedName
+}
+
+// String tells the action to people.
+func (a Action) String() string {
+	switch a.Verb {
+	case Hold, Unhold, Take:
+		names := make([]string, 0, len(a.Clusters))
+		for _, n := range a.Clusters {
+			names = append(names, n.String())
+		}
+		return string(a.Verb) + " " + strings.Join(names, ", ")
+	case Namespace:
+		return string(a.Verb) + " " + a.Name
+	case Note:
+		return string(a.Verb) + " step " + string(a.Step)
+	case Forget:
+		return string(a.Verb)
+	}
+	return string(a.Verb) + " " + a.Object.String()
+}
+
+// Next is what to do about a step.
+type Next struct {
+	// Actions to be done, in order. When there are none, and nothing to wait for, the journal
+	// goes on to Step.
+	Actions []Action
+	Step    Step
+	// Objects are what the journal is to have; nil leaves them.
+	Objects []Object
+	// Waits says what has to happen by itself first; empty if nothing has to.
+	Waits string
+	// Rests: the step is over at once, whatever is to be done: the journal goes on to Step,
+	// which does it.
+	Rests bool
+	// Problems keep the pivot from going on.
+	Problems []Problem
+}
+
+// Bounds of a pivot.
+const (
+	// restMost is how long controllers may take to say that they have stopped.
+	restMost = 2 * time.Minute
+	// mostRounds is how often a copy is corrected before the target is said to change it.
+	mostRounds = 3
+)
+
+// plan says what is left to do of the step that a journal has, and which comes then.
+func plan(j Journal, f Facts, now time.Time) Next {
+	var next Next
+	switch j.Step {
+	case Freeze:
+		next = planFreeze(j, f, now)
+	case Copy:
+		next = planCopy(j, f)
+	case Verify:
+		next = planVerify(j, f)
+	case Switch:
+		next = planSwitch(j, f)
+	case Unpause:
+		next = planUnpause(j, f)
+	case Release:
+		next = planRelease(j, f)
+	case Undo:
+		next = planUndo(j, f)
+	case Done, Aborted:
+	}
+	if next.Problems = without(next.Problems, j.Tolerated); len(next.Problems) > 0 {
+		next.Actions, next.Rests = nil, false
+	}
+	return next
+}
+
+// clusterOf finds the Cluster of the source; nil if it is not there.
+func clusterOf(f Facts, c Cluster) *unstructured.Unstructured {
+	if f.Source != nil {
+		if n := f.Source.Node(c.UID); n != nil {
+			return n.Object
+		}
+		return nil
+	}
+	u := f.Left[key{clusterapi.ClusterKind, c.Key()}]
+	if u != nil && u.GetUID() != c.UID {
+		return nil
+	}
+	return u
+}
+
+// frozen reports whether this pivot keeps a Cluster of the source paused.
+func frozen(j Journal, u *unstructured.Unstructured) bool {
+	paused, _, _ := unstructured.NestedBool(u.Object, "spec", "paused")
+	return paused && u.GetAnnotations()[v1alpha1.PivotAnnotation] == j.ID
+}
+
+// freezes plans what keeps the source from acting: its record, and the pause of each
+// Cluster. Later steps begin with it as well, should anybody have undone it.
+func freezes(j Journal, f Facts) (actions []Action, problems []Problem) {
+	var unheld []types.NamespacedName
+	for _, c := range j.Clusters {
+		if f.Recorded && !f.Held[c.Key()] {
+			unheld = append(unheld, c.Key())
+		}
+	}
+	if len(unheld) > 0 {
+		actions = append(actions, Action{Verb: Hold, Clusters: unheld})
+	}
+	for _, c := range j.Clusters {
+		u := clusterOf(f, c)
+		switch {
+		case u == nil:
+			problems = append(problems, problem(ReasonClusterMissing, "Cluster %s is not in the source any more", c.Key()))
+			continue
+		case u.GetDeletionTimestamp() != nil:
+			problems = append(problems, problem(ReasonClusterDeleting, "Cluster %s is being deleted", c.Key()))
+			continue
+		}
+		if other := u.GetAnnotations()[v1alpha1.PivotAnnotation]; other != "" && other != j.ID {
+			problems = append(problems, problem(ReasonPivotConflict, "pivot %s has Cluster %s", other, c.Key()))
+			continue
+		}
+		if !frozen(j, u) {
+			actions = append(actions, Action{Verb: Pause, Object: objectOf(u), Live: u})
+		}
+	}
+	return actions, problems
+}
+
+func planFreeze(j Journal, f Facts, now time.Time) Next {
+	next := Next{Step: Copy}
+	next.Actions, next.Problems = freezes(j, f)
+	if len(next.Actions)+len(next.Problems) > 0 {
+		return next
+	}
+	for _, group := range f.Source.InOrder() {
+		for _, n := range group {
+			switch {
+			case n.Shared || n.Global:
+			case clusterapi.IsMoveBlocked(n.Object):
+				next.Waits = n.Name() + " asks to wait before it is moved"
+				if now.Sub(j.Stepped) > restMost {
+					next.Problems = append(next.Problems, problem(ReasonMoveBlocked, "%s has annotation %s: see what its controller waits for", n.Name(), clusterapi.BlockMoveAnnotation))
+				}
+			case n.Object.GetDeletionTimestamp() != nil:
+				next.Problems = append(next.Problems, problem(ReasonClusterDeleting, "%s is being deleted", n.Name()))
+			case pausedCondition(n.Object) == "False" && !slices.Contains(j.Tolerated, ReasonNotPaused):
+				next.Waits = "the controller of " + n.Name() + " to say that it has stopped"
+				if now.Sub(j.Stepped) > restMost {
+					next.Problems = append(next.Problems, problem(ReasonNotPaused, "the controller of %s does not say that it has stopped: see whether it runs", n.Name()))
+				}
+			}
+		}
+	}
+	if next.Waits == "" && f.Resting {
+		next.Waits = "the source to rest"
+	}
+	next.Objects = recorded(j, f.Source)
+	return next
+}
+
+// pausedCondition is the status of an object's condition Paused; empty if it has none, as
+// those of contract v1beta1 have not.
+func pausedCondition(u *unstructured.Unstructured) string {
+	for _, at := range [][]string{{"status", "conditions"}, {"status", "v1beta2", "conditions"}} {
+		list, _, _ := unstructured.NestedFieldNoCopy(u.Object, at...)
+		conditions, _ := list.([]any)
+		for _, item := range conditions {
+			c, _ := item.(map[string]any)
+			if c["type"] == "Paused" {
+				status, _ := c["status"].(string)
+				return status
+			}
+		}
+	}
+	return ""
+}
+
+// recorded are the objects of a graph as the journal is to have them, in order, with what it
+// knows of those that it has. Those that are gone from the source and were copied stay, until
+// the copy is discarded.
+func recorded(j Journal, g *graph.Graph) []Object {
+	known := map[types.UID]Object{}
+	for _, o := range j.Objects {
+		known[o.UID] = o
+	}
+	out := make([]Object, 0, g.Len())
+	for _, group := range g.InOrder() {
+		for _, n := range group {
+			o := objectOf(n.Object)
+			if before, ok := known[o.UID]; ok {
+				o.Copy, o.Made, o.Before = before.Copy, before.Made, before.Before
+				delete(known, o.UID)
+			}
+			o.Stays = n.Shared || n.Global || j.Keep && isKubeconfig(n.Object)
+			out = append(out, o)
+		}
+	}
+	for _, o := range j.Objects {
+		if _, gone := known[o.UID]; gone && o.Copy != "" && o.Made {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+func isKubeconfig(u *unstructured.Unstructured) bool {
+	if u.GroupVersionKind().Group != "" || u.GetKind() != "Secret" {
+		return false
+	}
+	_, ok := clusterapi.ClusterOfKubeconfig(u)
+	return ok
+}
+
+func isCluster(o Object) bool { return clusterapi.IsCluster(o.GroupVersionKind().GroupKind()) }
+
+// desired is a copy as it is to be in the target while the pivot is on its way, with the
+// owners of the source.
+func desired(j Journal, n *graph.Node) *unstructured.Unstructured {
+	u := n.Portable()
+	annotations := u.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	delete(annotations, v1alpha1.PivotKeptAnnotation)
+	delete(annotations, clusterapi.DeleteForMoveAnnotation)
+	annotations[v1alpha1.PivotAnnotation] = j.ID
+	annotations[v1alpha1.PivotOfAnnotation] = string(n.Object.GetUID())
+	u.SetAnnotations(annotations)
+	if isCluster(objectOf(u)) {
+		// As the source is by now; that a copy is paused is not left to what was read.
+		spec, _ := u.Object["spec"].(map[string]any)
+		if spec == nil {
+			spec = map[string]any{}
+		}
+		spec["paused"] = true
+		u.Object["spec"] = spec
+	}
+	return u
+}
+
+// isCopy reports whether this pivot made an object of the target for one of the source.
+func isCopy(j Journal, o Object, u *unstructured.Unstructured) bool {
+	a := u.GetAnnotations()
+	return a[v1alpha1.PivotAnnotation] == j.ID && a[v1alpha1.PivotOfAnnotation] == string(o.UID)
+}
+
+func planCopy(j Journal, f Facts) Next {
+	next := Next{Step: Verify, Objects: recorded(j, f.Source)}
+	if next.Actions, next.Problems = freezes(j, f); len(next.Actions)+len(next.Problems) > 0 {
+		// What was unpaused may have changed: it comes to rest first.
+		next.Step, next.Rests = Freeze, true
+		return next
+	}
+	if f.Receipt == "" {
+		next.Actions = append(next.Actions, Action{Verb: Note, Step: Copy})
+	}
+	asked := map[string]bool{}
+	for i, o := range next.Objects {
+		if o.Namespace != "" && !f.Namespaces[o.Namespace] && !asked[o.Namespace] {
+			asked[o.Namespace] = true
+			next.Actions = append(next.Actions, Action{Verb: Namespace, Name: o.Namespace})
+		}
+		n, live := f.Source.Node(o.UID), f.Copies[o.key()]
+		if n == nil {
+			// It is gone from the source since it was copied.
+			if live != nil && isCopy(j, o, live) {
+				next.Actions = append(next.Actions, Action{Verb: Discard, Object: o, Live: live})
+			} else {
+				next.Objects[i].Copy = ""
+			}
+			continue
+		}
+		body := desired(j, n)
+		switch {
+		case live == nil:
+			next.Objects[i].Copy, next.Objects[i].Made = "", false
+			next.Actions = append(next.Actions, Action{Verb: Make, Object: o, Body: body})
+		case isCopy(j, o, live):
+			next.Objects[i].Copy, next.Objects[i].Made = live.GetUID(), true
+			if field := differs(rebased(body, j.copiesWith(next.Objects)), live); field != "" {
+				if f.Rounds >= mostRounds {
+					next.Problems = append(next.Problems, problem(ReasonCopyDiffers, "the target does not keep %s of %s as it is in the source", field, o))
+				}
+				next.Actions = append(next.Actions, Action{Verb: Mend, Object: o, Live: live, Body: body})
+			}
+		case o.Stays:
+			if field := differs(comparable(n), comparableCopy(live)); field != "" && shapesMachines(n.Object.GetKind()) {
+				next.Problems = append(next.Problems, problem(ReasonSharedDiffers, "%s is in the target with another %s", o, field))
+			}
+			if o.Copy != live.GetUID() {
+				next.Actions = append(next.Actions, Action{Verb: Use, Object: o, Live: live})
+			}
+		case live.GetAnnotations()[v1alpha1.PivotKeptAnnotation] != "":
+			// A former pivot left it there.
+			next.Objects[i].Before = live.GetAnnotations()[v1alpha1.PivotKeptAnnotation]
+			next.Actions = append(next.Actions, Action{Verb: Mend, Object: next.Objects[i], Live: live, Body: body})
+		default:
+			next.Problems = append(next.Problems, problem(ReasonObjectExists, "%s is in the target, and no pivot made it", o))
+		}
+	}
+	next.Objects = slices.DeleteFunc(next.Objects, func(o Object) bool { return f.Source.Node(o.UID) == nil && o.Copy == "" })
+	return next
+}
+
+// copiesWith are the UIDs in the target with those of newer records.
+func (j Journal) copiesWith(objects []Object) map[types.UID]types.UID {
+	j.Objects = objects
+	return j.copies()
+}
+
+// rebased has the owners of the target; where one is not there yet, those of the source,
+// which are not equal to anything.
+func rebased(body *unstructured.Unstructured, uids map[types.UID]types.UID) *unstructured.Unstructured {
+	out := body.DeepCopy()
+	if err := graph.Rebase(out, uids); err != nil {
+		return body
+	}
+	return out
+}
+
+// shapesMachines reports whether clusters are made after objects of a kind, so that another
+// one of the same name would change them.
+func shapesMachines(kind string) bool { return clusterapi.IsClass(kind) || clusterapi.IsTemplate(kind) }
+
+// comparable is what of an object counts where the target has one of the same name.
+func comparable(n *graph.Node) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"spec": n.Object.Object["spec"]}}
+}
+
+func comparableCopy(u *unstructured.Unstructured) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"spec": u.Object["spec"]}}
+}
+
+func planVerify(j Journal, f Facts) Next {
+	again := planCopy(j, f)
+	if len(again.Actions)+len(again.Problems) > 0 {
+		// Something changed since: the copy is made right first.
+		return Next{Step: again.stepBack(), Problems: again.Problems}
+	}
+	next := Next{Step: Switch, Objects: again.Objects}
+	for _, o := range again.Objects {
+		if o.Copy == "" {
+			return Next{Step: Copy}
+		}
+	}
+	return next
+}
+
+// stepBack is the step that makes right what verify found.
+func (n Next) stepBack() Step {
+	if n.Rests {
+		return Freeze
+	}
+	return Copy
+}
+
+func planSwitch(j Journal, f Facts) Next {
+	next := Next{Step: Unpause}
+	next.Actions, next.Problems = refreezes(j, f)
+	next.Problems = append(next.Problems, missing(j, f)...)
+	if f.Receipt != Switch {
+		next.Actions = append(next.Actions, Action{Verb: Note, Step: Switch})
+	}
+	var away []types.NamespacedName
+	for _, c := range j.Clusters {
+		if f.Away[c.Key()] {
+			away = append(away, c.Key())
+		}
+	}
+	if len(away) > 0 {
+		next.Actions = append(next.Actions, Action{Verb: Take, Clusters: away})
+	}
+	return next
+}
+
+// refreezes is freezes once nothing can be taken back: a Cluster that is gone from the source
+// acts no more, and one that is being deleted is paused all the same.
+func refreezes(j Journal, f Facts) (actions []Action, problems []Problem) {
+	actions, found := freezes(j, f)
+	for _, p := range found {
+		if p.Reason != ReasonClusterMissing && p.Reason != ReasonClusterDeleting {
+			problems = append(problems, p)
+		}
+	}
+	for _, c := range j.Clusters {
+		if u := clusterOf(f, c); u != nil && u.GetDeletionTimestamp() != nil && !frozen(j, u) {
+			actions = append(actions, Action{Verb: Pause, Object: objectOf(u), Live: u})
+		}
+	}
+	return actions, problems
+}
+
+// missing are the Clusters that the target does not have as they were copied.
+func missing(j Journal, f Facts) []Problem {
+	var problems []Problem
+	for _, o := range j.Objects {
+		if !isCluster(o) {
+			continue
+		}
+		if live := f.Copies[o.key()]; live == nil || live.GetUID() != o.Copy {
+			problems = append(problems, problem(ReasonCopyMissing, "%s is not in the target any more as it was copied", o))
+		}
+	}
+	return problems
+}
+
+// planUnpause lets go of the copies, Clusters last: what they consist of is complete by then.
+// The Clusters of the source are looked at in the same read.
+func planUnpause(j Journal, f Facts) Next {
+	next := Next{Step: Release}
+	next.Actions, next.Problems = refreezes(j, f)
+	next.Problems = append(next.Problems, missing(j, f)...)
+	if len(next.Actions) > 0 {
+		return next // read again after that
+	}
+	var clusters []Action
+	for _, o := range j.Objects {
+		live := f.Copies[o.key()]
+		if !o.Made || live == nil || live.GetUID() != o.Copy || live.GetAnnotations()[v1alpha1.PivotAnnotation] != j.ID {
+			continue // let go already, or taken down by the target's controllers
+		}
+		a := Action{Verb: Settle, Object: o, Live: live, Body: letGo(j, o, live, f.Left[o.key()])}
+		if isCluster(o) {
+			clusters = append(clusters, a)
+			continue
+		}
+		next.Actions = append(next.Actions, a)
+	}
+	if len(next.Actions) == 0 {
+		next.Actions = clusters
+	}
+	return next
+}
+
+// letGo is a copy as the target's controllers are to have it: without marks of the pivot,
+// with the field owners of the source, and not paused if it was not.
+func letGo(j Journal, o Object, live, source *unstructured.Unstructured) *unstructured.Unstructured {
+	u := live.DeepCopy()
+	annotations := u.GetAnnotations()
+	delete(annotations, v1alpha1.PivotAnnotation)
+	delete(annotations, v1alpha1.PivotOfAnnotation)
+	u.SetAnnotations(annotations)
+	if source != nil && source.GetUID() == o.UID {
+		// Who applies a Cluster of a class, or what Git declares, can only take fields away
+		// that are on record as its own.
+		fields := slices.Clone(source.GetManagedFields())
+		kept := fields[:0]
+		for _, e := range fields {
+			if e.Subresource == "" {
+				kept = append(kept, e)
+			}
+		}
+		if len(kept) > 0 {
+			u.SetManagedFields(kept)
+		}
+	}
+	if !isCluster(o) {
+		return u
+	}
+	for _, c := range j.Clusters {
+		if c.UID == o.UID && !c.Paused {
+			unstructured.RemoveNestedField(u.Object, "spec", "paused")
+		}
+	}
+	return u
+}
+
+func planRelease(j Journal, f Facts) Next {
+	next := Next{Step: Done}
+	next.Problems = missing(j, f)
+	// What is to stay loses its owners before these are deleted.
+	for _, o := range j.Objects {
+		live := f.Left[o.key()]
+		if live != nil && live.GetUID() == o.UID && o.Stays && ownedByMoved(j, live) {
+			next.Actions = append(next.Actions, Action{Verb: Leave, Object: o, Live: live, Body: left(j, live)})
+		}
+	}
+	for _, o := range slices.Backward(j.Objects) {
+		live := f.Left[o.key()]
+		if live == nil || live.GetUID() != o.UID || o.Stays {
+			continue // of the same name and another UID is another object
+		}
+		if isCluster(o) && !frozen(j, live) {
+			next.Actions = append([]Action{{Verb: Pause, Object: o, Live: live}}, next.Actions...)
+			return next // it is looked at again then
+		}
+		next.Actions = append(next.Actions, Action{Verb: Remove, Object: o, Live: live})
+	}
+	if len(next.Actions) == 0 && f.Receipt != Done {
+		next.Actions = append(next.Actions, Action{Verb: Note, Step: Done})
+	}
+	return next
+}
+
+// moved are the UIDs in the source of what is taken away.
+func (j Journal) moved() map[types.UID]bool {
+	out := map[types.UID]bool{}
+	for _, o := range j.Objects {
+		if !o.Stays {
+			out[o.UID] = true
+		}
+	}
+	return out
+}
+
+func ownedByMoved(j Journal, u *unstructured.Unstructured) bool {
+	moved := j.moved()
+	for _, ref := range u.GetOwnerReferences() {
+		if moved[ref.UID] {
+			return true
+		}
+	}
+	return false
+}
+
+// left is an object of the source that stays, without the owners that go.
+func left(j Journal, live *unstructured.Unstructured) *unstructured.Unstructured {
+	u, moved := live.DeepCopy(), j.moved()
+	refs := u.GetOwnerReferences()
+	kept := refs[:0]
+	for _, ref := range refs {
+		if !moved[ref.UID] {
+			kept = append(kept, ref)
+		}
+	}
+	u.SetOwnerReferences(kept)
+	if isKubeconfig(u) && j.Keep {
+		annotations := u.GetAnnotations()
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[v1alpha1.PivotKeptAnnotation] = j.ID
+		u.SetAnnotations(annotations)
+	}
+	return u
+}
+
+// planUndo discards the copies, and lets the source go on when there are none.
+func planUndo(j Journal, f Facts) Next {
+	next := Next{Step: Aborted}
+	for _, o := range slices.Backward(recorded(j, f.Source)) {
+		live := f.Copies[o.key()]
+		if live == nil || !isCopy(j, o, live) {
+			continue
+		}
+		a := Action{Verb: Discard, Object: o, Live: live}
+		if o.Before != "" {
+			a.Verb, a.Body = Mend, givenBack(o, live)
+		}
+		next.Actions = append(next.Actions, a)
+	}
+	if len(next.Actions) > 0 {
+		return next
+	}
+	if f.Receipt != "" {
+		next.Actions = append(next.Actions, Action{Verb: Forget})
+	}
+	var held []types.NamespacedName
+	for _, c := range j.Clusters {
+		u := clusterOf(f, c)
+		if u != nil && u.GetAnnotations()[v1alpha1.PivotAnnotation] == j.ID {
+			next.Actions = append(next.Actions, Action{Verb: Resume, Object: objectOf(u), Live: u, Body: resumed(c, u)})
+		}
+		if f.Held[c.Key()] {
+			held = append(held, c.Key())
+		}
+	}
+	if len(held) > 0 {
+		next.Actions = append(next.Actions, Action{Verb: Unhold, Clusters: held})
+	}
+	return next
+}
+
+// givenBack is what a former pivot had left in the target, as it had left it.
+func givenBack(o Object, live *unstructured.Unstructured) *unstructured.Unstructured {
+	u := live.DeepCopy()
+	annotations := u.GetAnnotations()
+	delete(annotations, v1alpha1.PivotAnnotation)
+	delete(annotations, v1alpha1.PivotOfAnnotation)
+	annotations[v1alpha1.PivotKeptAnnotation] = o.Before
+	u.SetAnnotations(annotations)
+	u.SetOwnerReferences(nil)
+	return u
+}
+
+// paused is a Cluster of the source as this pivot has it.
+func paused(j Journal, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	u := live.DeepCopy()
+	if err := unstructured.SetNestedField(u.Object, true, "spec", "paused"); err != nil {
+		return nil, fmt.Errorf("cannot pause %s: %w", objectOf(live), err)
+	}
+	annotations := u.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[v1alpha1.PivotAnnotation] = j.ID
+	u.SetAnnotations(annotations)
+	return u, nil
+}
+
+// resumed is a Cluster of the source as it was before.
+func resumed(c Cluster, live *unstructured.Unstructured) *unstructured.Unstructured {
+	u := live.DeepCopy()
+	if !c.Paused {
+		unstructured.RemoveNestedField(u.Object, "spec", "paused")
+	}
+	annotations := u.GetAnnotations()
+	delete(annotations, v1alpha1.PivotAnnotation)
+	u.SetAnnotations(annotations)
+	return u
+}

@@ -1,0 +1,309 @@
+package pivot
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge/graph"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
+)
+
+// facts reads what the present step has to know.
+func (p *Pivot) facts(ctx context.Context, rounds int) (Facts, error) {
+	f := Facts{Rounds: rounds, Held: map[types.NamespacedName]bool{}, Away: map[types.NamespacedName]bool{}}
+	objects := p.journal.Objects
+	if p.journal.Step.Revocable() {
+		g, err := p.graph(ctx)
+		if err != nil {
+			return f, err
+		}
+		f.Source, f.Resting = g, p.restful(g)
+		objects = recorded(p.journal, g)
+	} else {
+		var err error
+		if f.Left, err = readAll(ctx, p.Source, objects); err != nil {
+			return f, err
+		}
+	}
+	if p.journal.Step != Freeze {
+		var err error
+		if f.Copies, err = readAll(ctx, p.Target, objects); err != nil {
+			return f, err
+		}
+	}
+	if p.journal.Step == Copy || p.journal.Step == Verify {
+		var err error
+		if f.Namespaces, err = namespacesOf(ctx, p.Target, objects); err != nil {
+			return f, err
+		}
+	}
+	return f, p.records(ctx, &f)
+}
+
+// records reads what both sides have on record.
+func (p *Pivot) records(ctx context.Context, f *Facts) error {
+	here, recorded, err := recordOf(ctx, p.Source)
+	if err != nil {
+		return err
+	}
+	there, _, err := recordOf(ctx, p.Target)
+	if err != nil {
+		return err
+	}
+	f.Recorded = recorded
+	for _, name := range p.journal.names() {
+		f.Held[name] = firstsync.ManagedBy(here, name) == p.journal.ID
+		f.Away[name] = firstsync.ManagedBy(there, name) != ""
+	}
+	cm := &corev1.ConfigMap{}
+	err = get(ctx, p.Target.Client, types.NamespacedName{Namespace: p.Target.Namespace, Name: p.journal.nameOf(Target)}, cm)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read the journal in %s: %w", p.Target.Name, err)
+	}
+	j, err := decode(cm)
+	if err != nil {
+		return err
+	}
+	if j.ID == p.journal.ID {
+		f.Receipt = j.Step
+	}
+	return nil
+}
+
+// recordOf reads the record of a tier's first sync; it is empty where there is none.
+func recordOf(ctx context.Context, s Side) (cm *corev1.ConfigMap, ok bool, err error) {
+	cm = &corev1.ConfigMap{}
+	err = get(ctx, s.Client, types.NamespacedName{Namespace: s.Namespace, Name: v1alpha1.FirstSyncConfigMap}, cm)
+	if apierrors.IsNotFound(err) {
+		return &corev1.ConfigMap{}, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("cannot read the record of the first sync in %s: %w", s.Name, err)
+	}
+	return cm, true, nil
+}
+
+// graph reads what belongs to the Clusters. All namespaces are read: which of it other
+// Clusters need is to be seen.
+func (p *Pivot) graph(ctx context.Context) (*graph.Graph, error) {
+	if p.kinds == nil {
+		kinds, err := graph.Served(ctx, p.Source.Client)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read %s: %w", p.Source.Name, err)
+		}
+		p.kinds = kinds
+	}
+	g, err := graph.Read(ctx, p.Source.Client, p.kinds)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %s: %w", p.Source.Name, err)
+	}
+	return g.Only(p.Clusters...), nil
+}
+
+// few is how many objects of one kind and namespace are read one by one.
+const few = 3
+
+// readAll reads the objects of a side that have the names of some.
+func readAll(ctx context.Context, s Side, objects []Object) (map[key]*unstructured.Unstructured, error) {
+	type place struct {
+		kind      schema.GroupVersionKind
+		namespace string
+	}
+	wanted, places := map[key]bool{}, map[place][]Object{}
+	var order []place
+	for _, o := range objects {
+		if wanted[o.key()] {
+			continue
+		}
+		wanted[o.key()] = true
+		at := place{o.GroupVersionKind(), o.Namespace}
+		if places[at] == nil {
+			order = append(order, at)
+		}
+		places[at] = append(places[at], o)
+	}
+	out := map[key]*unstructured.Unstructured{}
+	for _, at := range order {
+		if len(places[at]) > few {
+			err := list(ctx, s, at.kind, at.namespace, func(u *unstructured.Unstructured) {
+				if k := keyOf(u); wanted[k] {
+					out[k] = u
+				}
+			})
+			if err != nil {
+				return nil, err
+			}
+			continue
+		}
+		for _, o := range places[at] {
+			u := &unstructured.Unstructured{}
+			u.SetGroupVersionKind(at.kind)
+			err := get(ctx, s.Client, o.key().name, u)
+			if apierrors.IsNotFound(err) {
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("cannot read %s in %s: %w", o, s.Name, err)
+			}
+			out[o.key()] = u
+		}
+	}
+	return out, nil
+}
+
+// page bounds an answer.
+const page = 500
+
+// list calls f with each object of a kind in a namespace.
+func list(ctx context.Context, s Side, kind schema.GroupVersionKind, namespace string, f func(*unstructured.Unstructured)) error {
+	next := ""
+	for {
+		l := &unstructured.UnstructuredList{}
+		l.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		err := s.Client.List(call, l, &client.ListOptions{Namespace: namespace, Limit: page, Continue: next})
+		cancel()
+		if err != nil {
+			return fmt.Errorf("cannot list %s in %s: %w", kind.Kind, s.Name, err)
+		}
+		for i := range l.Items {
+			f(&l.Items[i])
+		}
+		if next = l.GetContinue(); next == "" {
+			return nil
+		}
+	}
+}
+
+// namespacesOf are the namespaces of objects that a side has.
+func namespacesOf(ctx context.Context, s Side, objects []Object) (map[string]bool, error) {
+	out := map[string]bool{}
+	asked := map[string]bool{"": true}
+	for _, o := range objects {
+		if asked[o.Namespace] {
+			continue
+		}
+		asked[o.Namespace] = true
+		err := get(ctx, s.Client, types.NamespacedName{Name: o.Namespace}, &corev1.Namespace{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("cannot read namespace %s in %s: %w", o.Namespace, s.Name, err)
+		}
+		out[o.Namespace] = err == nil
+	}
+	return out, nil
+}
+
+// checkFacts reads what is looked at before anything is changed.
+func (p *Pivot) checkFacts(ctx context.Context) (CheckFacts, error) {
+	g, err := p.graph(ctx)
+	if err != nil {
+		return CheckFacts{}, err
+	}
+	f := CheckFacts{Journal: p.journal, Source: g, Providers: map[string]bool{}}
+	if f.Journal.Step == "" || f.Journal.Step.Over() {
+		f.Journal.Clusters = clustersOf(g, p.Clusters)
+	}
+	objects := recorded(f.Journal, g)
+	if f.Unserved, err = p.unserved(ctx, objects); err != nil {
+		return f, err
+	}
+	served := slices.DeleteFunc(slices.Clone(objects), func(o Object) bool { return slices.Contains(f.Unserved, o.GroupVersionKind()) })
+	if f.Copies, err = readAll(ctx, p.Target, served); err != nil {
+		return f, err
+	}
+	if err := p.providers(ctx, objects, f.Providers); err != nil {
+		return f, err
+	}
+	for _, s := range []Side{p.Source, p.Target} {
+		journals, err := Journals(ctx, s.Client, s.Namespace)
+		if err != nil {
+			return f, fmt.Errorf("cannot look for other pivots in %s: %w", s.Name, err)
+		}
+		for _, list := range journals {
+			for _, j := range list {
+				if !j.Step.Over() {
+					f.Others = append(f.Others, j)
+				}
+			}
+		}
+	}
+	_, f.Recorded, err = recordOf(ctx, p.Source)
+	return f, err
+}
+
+// unserved are the kinds of objects that the target does not serve in their version.
+func (p *Pivot) unserved(ctx context.Context, objects []Object) ([]schema.GroupVersionKind, error) {
+	var missing []schema.GroupVersionKind
+	asked := map[schema.GroupVersionKind]bool{}
+	for _, o := range objects {
+		kind := o.GroupVersionKind()
+		if asked[kind] {
+			continue
+		}
+		asked[kind] = true
+		l := &metav1.PartialObjectMetadataList{}
+		l.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		err := p.Target.Client.List(call, l, client.Limit(1))
+		cancel()
+		switch {
+		case meta.IsNoMatchError(err), apierrors.IsNotFound(err):
+			missing = append(missing, kind)
+		case err != nil:
+			return nil, fmt.Errorf("cannot ask %s for %s: %w", p.Target.Name, kind.Kind, err)
+		}
+	}
+	return missing, nil
+}
+
+// providers finds out whose kinds the objects are, by the labels of their definitions in the
+// source, and whether the target has a controller of each that is ready.
+func (p *Pivot) providers(ctx context.Context, objects []Object, out map[string]bool) error {
+	used := map[schema.GroupKind]bool{}
+	for _, o := range objects {
+		used[schema.GroupKind{Group: o.Group, Kind: o.Kind}] = true
+	}
+	definitions := schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
+	err := list(ctx, p.Source, definitions, "", func(u *unstructured.Unstructured) {
+		provider := u.GetLabels()[clusterapi.ProviderLabel]
+		kind, ok := graph.KindOf(u)
+		if provider != "" && ok && used[kind.GroupKind()] {
+			out[provider] = false
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	deployments := &appsv1.DeploymentList{}
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := p.Target.Client.List(call, deployments, client.HasLabels{clusterapi.ProviderLabel}); err != nil {
+		return fmt.Errorf("cannot list Deployments in %s: %w", p.Target.Name, err)
+	}
+	for _, d := range deployments.Items {
+		provider := d.Labels[clusterapi.ProviderLabel]
+		if _, asked := out[provider]; asked && d.Status.AvailableReplicas > 0 {
+			out[provider] = true
+		}
+	}
+	return nil
+}
