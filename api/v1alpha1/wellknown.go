@@ -109,6 +109,10 @@ const (
 	// PivotLabel marks the journals of pivots: source in the tier that Clusters are moved
 	// from, target in the one that they are moved to.
 	PivotLabel = "cascade.dev/pivot"
+	// RestoringAnnotation is on a Cluster that is being restored and paused for that. Its value
+	// identifies the state; RestoredPausedAnnotation beside it says that it stays paused.
+	RestoringAnnotation      = "cascade.dev/restoring"
+	RestoredPausedAnnotation = "cascade.dev/restored-paused"
 	// AgentNamespace is where a seeded agent lives.
 	AgentNamespace = "cascade-system"
 )

@@ -252,3 +252,53 @@ func next(before []Mark, holder string, least int64) []Mark {
 	}
 	return lineage
 }
+
+// MarksOf reads the lineage in the ConfigMap of a tier, the process that led it last first.
+func MarksOf(cm *corev1.ConfigMap) ([]Mark, error) {
+	var marks []Mark
+	text := cm.Data[lineageKey]
+	if text == "" {
+		return nil, nil
+	}
+	if err := json.Unmarshal([]byte(text), &marks); err != nil {
+		return nil, fmt.Errorf("cannot parse the epoch of the tier in ConfigMap %s/%s: %w", cm.Namespace, cm.Name, err)
+	}
+	return marks, nil
+}
+
+// After is the lineage of a tier that goes on where another one ended, whose lineage was
+// saved: those who led that one came before all who led this one, whatever their numbers
+// were. changed is false if all are known.
+func After(own, before []Mark) (lineage []Mark, changed bool) {
+	lineage = slices.Clone(own)
+	var least int64
+	for i, m := range own {
+		if i == 0 || m.Epoch < least {
+			least = m.Epoch
+		}
+	}
+	for _, m := range before {
+		if slices.ContainsFunc(lineage, func(l Mark) bool { return l.Holder == m.Holder }) || len(lineage) == maxLineage {
+			continue
+		}
+		if len(own) > 0 {
+			m.Epoch = max(0, min(m.Epoch, least-1))
+		}
+		lineage = append(lineage, m)
+		changed = true
+	}
+	return lineage, changed
+}
+
+// Write puts a lineage into the ConfigMap of a tier.
+func Write(cm *corev1.ConfigMap, lineage []Mark) error {
+	text, err := json.Marshal(lineage)
+	if err != nil {
+		return fmt.Errorf("cannot encode the epoch of this tier: %w", err)
+	}
+	if cm.Data == nil {
+		cm.Data = map[string]string{}
+	}
+	cm.Data[lineageKey] = string(text)
+	return nil
+}

@@ -171,3 +171,35 @@ func noted(is, mark inventory.Standing, gone bool) (want inventory.Standing, cha
 	}
 	return mark, is != mark
 }
+
+// Restored is the record of a tier whose saved state is restored. The state was saved at
+// some time, and the tier went on: it is open again, so that a Cluster that was made since
+// is not built a second time; it settles by itself when everything that Git declares is
+// there. A person's hold stays. So does what is known of Clusters that were moved away; an
+// approval does not, which could be one that was used since.
+func Restored(namespace string, saved *corev1.ConfigMap) *corev1.ConfigMap {
+	r := recordOf(saved)
+	restored := record{state: v1alpha1.FirstSyncOpen, why: "the saved state of the tier was restored", clusters: map[types.NamespacedName]inventory.Standing{}}
+	if r.state == v1alpha1.FirstSyncAdopt {
+		restored.state, restored.why = r.state, r.why
+	}
+	for name, standing := range r.clusters {
+		if standing == inventory.LastPaused || standing == inventory.LastMoving {
+			restored.clusters[name] = standing
+		}
+	}
+	return restored.configMap(namespace)
+}
+
+// Says reads from a record whether its tier is settled, and which Clusters were paused or
+// being moved when they were last seen.
+func Says(cm *corev1.ConfigMap) (settled bool, away map[types.NamespacedName]bool) {
+	r := recordOf(cm)
+	away = map[types.NamespacedName]bool{}
+	for name, standing := range r.clusters {
+		if standing == inventory.LastPaused || standing == inventory.LastMoving {
+			away[name] = true
+		}
+	}
+	return r.settled(), away
+}

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,8 +14,12 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/cloud"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/streaming"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob"
+	azblobmodel "github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blob"
+	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blockblob"
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/bloberror"
 	azureauth "github.com/fluxcd/pkg/auth/azure"
 )
@@ -236,6 +241,34 @@ func (a *azureBlobs) open(ctx context.Context, o blob) (io.ReadCloser, blob, err
 		now.size = *res.ContentLength
 	}
 	return res.Body, now, nil
+}
+
+func (a *azureBlobs) tag(b blob) string { return b.etag }
+
+func (a *azureBlobs) put(ctx context.Context, name string, content []byte, tag string) (string, error) {
+	conditions := &azblobmodel.ModifiedAccessConditions{}
+	if tag == "" {
+		conditions.IfNoneMatch = to.Ptr(azcore.ETagAny)
+	} else {
+		conditions.IfMatch = to.Ptr(azcore.ETag(`"` + strings.Trim(tag, `"`) + `"`))
+	}
+	res, err := a.client.ServiceClient().NewContainerClient(a.name).NewBlockBlobClient(name).Upload(ctx, streaming.NopCloser(bytes.NewReader(content)), &blockblob.UploadOptions{
+		AccessConditions: &azblobmodel.AccessConditions{ModifiedAccessConditions: conditions},
+	})
+	var refused *azcore.ResponseError
+	switch {
+	case errors.As(err, &refused) && (refused.StatusCode == http.StatusPreconditionFailed || bloberror.HasCode(err, bloberror.BlobAlreadyExists) ||
+		tag != "" && bloberror.HasCode(err, bloberror.BlobNotFound)):
+		return "", ErrMoved
+	case err != nil:
+		return "", a.error(err)
+	}
+	return quoted(res.ETag), nil
+}
+
+func (a *azureBlobs) remove(ctx context.Context, name string) error {
+	_, err := a.client.DeleteBlob(ctx, a.name, name, nil)
+	return a.error(err)
 }
 
 func (a *azureBlobs) close() { a.idle() }

@@ -56,6 +56,9 @@ type BucketOrigin struct {
 	STS *BucketSTS
 	// Workload asks a cloud where there is no Secret.
 	Workload *Workload
+
+	// write asks for a credential that may write, where that is another one.
+	write bool
 }
 
 // BucketSTS is a service that gives out credentials.
@@ -70,6 +73,7 @@ type BucketSTS struct {
 // Workload authenticates to a cloud without a password: it is the service account of an
 // object or, without a name, the agent.
 type Workload struct {
+	// Logins keeps tokens; without it the process asks for itself, each time.
 	Logins         *Logins
 	ServiceAccount string
 	// Client must not read from a cache.
@@ -82,7 +86,10 @@ func (w *Workload) options(o BucketOrigin) []auth.Option {
 	if w == nil {
 		return nil
 	}
-	options := w.Logins.options(w.ServiceAccount, o.Proxy, w.Client, w.Key)
+	var options []auth.Option
+	if w.Logins != nil {
+		options = w.Logins.options(w.ServiceAccount, o.Proxy, w.Client, w.Key)
+	}
 	if o.Region != "" {
 		options = append(options, auth.WithSTSRegion(o.Region))
 	}

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 
 	gcpauth "github.com/fluxcd/pkg/auth/gcp"
@@ -55,7 +57,7 @@ func (o BucketOrigin) openGCS(ctx context.Context) (bucket, error) {
 			if err != nil {
 				return nil, err
 			}
-			config, err := google.JWTConfigFromJSON(key, storage.DevstorageReadOnlyScope)
+			config, err := google.JWTConfigFromJSON(key, o.scope())
 			if err != nil {
 				return nil, failf(ReasonAuthenticationFailed, "cannot use the Secret: serviceaccount is not the key of a service account")
 			}
@@ -70,6 +72,14 @@ func (o BucketOrigin) openGCS(ctx context.Context) (bucket, error) {
 		return nil, failf(ReasonBucketFailed, "cannot read buckets: %w", err)
 	}
 	return &gcs{service: service, name: o.Bucket, idle: transport.CloseIdleConnections}, nil
+}
+
+// scope of a token that is asked for.
+func (o BucketOrigin) scope() string {
+	if o.write {
+		return storage.DevstorageReadWriteScope
+	}
+	return storage.DevstorageReadOnlyScope
 }
 
 // serviceAccountKey of a Secret. Other kinds of credentials name files and
@@ -138,6 +148,33 @@ func (g *gcs) content(ctx context.Context, o blob) (io.ReadCloser, int64, error)
 		return nil, 0, g.error(err)
 	}
 	return res.Body, res.ContentLength, nil
+}
+
+func (g *gcs) tag(b blob) string { return strconv.FormatInt(b.generation, 10) }
+
+func (g *gcs) put(ctx context.Context, name string, content []byte, tag string) (string, error) {
+	var generation int64 // zero: there must be none
+	if tag != "" {
+		var err error
+		if generation, err = strconv.ParseInt(tag, 10, 64); err != nil {
+			return "", fmt.Errorf("cannot use generation %q", tag)
+		}
+	}
+	// One request, which is not repeated: whoever does not know what came of it looks.
+	o, err := g.service.Objects.Insert(g.name, &storage.Object{Name: name}).IfGenerationMatch(generation).Fields("generation").
+		Media(bytes.NewReader(content), googleapi.ContentType("application/octet-stream"), googleapi.ChunkSize(0)).Context(ctx).Do()
+	var refused *googleapi.Error
+	switch {
+	case errors.As(err, &refused) && (refused.Code == http.StatusPreconditionFailed || tag != "" && refused.Code == http.StatusNotFound):
+		return "", ErrMoved
+	case err != nil:
+		return "", g.error(err)
+	}
+	return strconv.FormatInt(o.Generation, 10), nil
+}
+
+func (g *gcs) remove(ctx context.Context, name string) error {
+	return g.error(g.service.Objects.Delete(g.name, name).Context(ctx).Do())
 }
 
 func (g *gcs) close() { g.idle() }

@@ -1,6 +1,8 @@
 package source
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -46,7 +48,7 @@ func resolve(adv *packp.AdvRefs, ref Reference) ([]target, error) {
 			hash, ok = *adv.Head, true
 		}
 		if !ok {
-			return target{}, failf(ReasonGitOperationFailed, "cannot find reference %s in the repository", name)
+			return target{}, &Error{Reason: ReasonGitOperationFailed, Err: noReference(name)}
 		}
 		t := target{fetch: hash, commit: hash, advertised: true}
 		if tag, ok := strings.CutPrefix(name, "refs/tags/"); ok {
@@ -152,3 +154,15 @@ func highest(adv *packp.AdvRefs, versions string) ([]string, error) {
 	}
 	return tags, nil
 }
+
+// ErrNoReference: a repository has no branch or tag of a name.
+var ErrNoReference = errors.New("no such reference")
+
+// noReference is its name.
+type noReference string
+
+func (r noReference) Error() string {
+	return fmt.Sprintf("cannot find reference %s in the repository", string(r))
+}
+
+func (noReference) Is(target error) bool { return target == ErrNoReference }

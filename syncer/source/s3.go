@@ -3,6 +3,8 @@ package source
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -196,6 +198,32 @@ func (s *s3) open(ctx context.Context, o blob) (io.ReadCloser, blob, error) {
 	return body, blob{key: o.key, etag: info.ETag, size: info.Size}, nil
 }
 
+func (s *s3) tag(b blob) string { return b.etag }
+
+func (s *s3) put(ctx context.Context, name string, content []byte, tag string) (string, error) {
+	options := minio.PutObjectOptions{ContentType: "application/octet-stream"}
+	if tag == "" {
+		options.SetMatchETagExcept("*")
+	} else {
+		options.SetMatchETag(tag)
+	}
+	sum := sha256.Sum256(content)
+	info, err := s.core.PutObject(ctx, s.name, name, bytes.NewReader(content), int64(len(content)), "", hex.EncodeToString(sum[:]), options)
+	var refused minio.ErrorResponse
+	switch {
+	case errors.As(err, &refused) && (refused.StatusCode == http.StatusPreconditionFailed || refused.StatusCode == http.StatusConflict ||
+		tag != "" && refused.StatusCode == http.StatusNotFound && refused.Code == minio.NoSuchKey):
+		return "", ErrMoved
+	case err != nil:
+		return "", s.error(err)
+	}
+	return info.ETag, nil
+}
+
+func (s *s3) remove(ctx context.Context, name string) error {
+	return s.error(s.core.RemoveObject(ctx, s.name, name, minio.RemoveObjectOptions{}))
+}
+
 func (s *s3) close() { s.idle() }
 
 // error in few words: the library's have what the server sent.
@@ -203,6 +231,8 @@ func (s *s3) error(err error) error {
 	var known *Error
 	var refused minio.ErrorResponse
 	switch {
+	case err == nil:
+		return nil
 	case errors.As(err, &known):
 		return known
 	case errors.As(err, &refused):

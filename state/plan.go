@@ -1,0 +1,493 @@
+package state
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge/graph"
+	"github.com/cascade-gitops/cascade/remote/epoch"
+	"github.com/cascade-gitops/cascade/state/archive"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
+)
+
+// Action is what becomes of an object of a saved state.
+type Action string
+
+const (
+	// Create: it is not there, and is made.
+	Create Action = "Create"
+	// Keep: it is there as it was saved.
+	Keep Action = "Keep"
+	// Differ: it is there, otherwise than it was saved. It is kept.
+	Differ Action = "Differ"
+	// Update: it is there, and what was saved is added to it.
+	Update Action = "Update"
+	// Skip: it is not there, and is not made, for the reason of the step.
+	Skip Action = "Skip"
+	// Refuse: nothing is restored because of it.
+	Refuse Action = "Refuse"
+)
+
+// Reasons of a step.
+const (
+	// ReasonOlder: the tier went on since the state was saved.
+	ReasonOlder = "StateIsOlder"
+	// ReasonSettled: the tier creates Clusters by itself and has none of that name.
+	ReasonSettled = "TierIsSettled"
+	// ReasonMovedAway: the Cluster was paused or moved when the tier saw it last.
+	ReasonMovedAway = "ClusterMovedAway"
+	// ReasonRemoved: the Cluster is not in a newer state of the tier.
+	ReasonRemoved = "ClusterRemovedSince"
+	// ReasonOtherRestore: another state is being restored.
+	ReasonOtherRestore = "OtherRestoreUnfinished"
+	// ReasonClusterLives: the object's Cluster is there and is not restored.
+	ReasonClusterLives = "ClusterIsThere"
+	// ReasonClusterSkipped: the object's Cluster is not made.
+	ReasonClusterSkipped = "ClusterIsNotRestored"
+	// ReasonWasDeleting: it was being deleted, and stays paused.
+	ReasonWasDeleting = "WasBeingDeleted"
+	// ReasonOwnerMissing: an owner of the object is not there and is not made.
+	ReasonOwnerMissing = "OwnerIsNotRestored"
+)
+
+// Step is what is done about one object.
+type Step struct {
+	Object string `json:"object"`
+	Action Action `json:"action"`
+	Reason string `json:"reason,omitempty"`
+	Why    string `json:"why,omitempty"`
+
+	saved *unstructured.Unstructured
+	node  *graph.Node
+	key   key
+	// there is the object of here, nil if there is none.
+	there *unstructured.Unstructured
+}
+
+// plan of a restore.
+type plan struct {
+	// id of the state, by which Clusters say that they are being restored.
+	id string
+	// steps in order.
+	steps []*Step
+	// resume are the Clusters that this restore paused, or will.
+	resume []types.NamespacedName
+}
+
+// refused are the steps for which nothing may be done.
+func (p *plan) refused() []*Step {
+	return slices.DeleteFunc(slices.Clone(p.steps), func(s *Step) bool { return s.Action != Refuse })
+}
+
+// facts of the tier that a state is restored to.
+type facts struct {
+	// there are the objects that the state has as well.
+	there map[key]*unstructured.Unstructured
+	// firstSync is its record, nil if there is none.
+	firstSync *corev1.ConfigMap
+	// lineage of the tier, empty if nobody led it.
+	lineage []epoch.Mark
+}
+
+// ID identifies the content of a saved state.
+func ID(s *archive.Snapshot) (string, error) {
+	lines, err := s.Lines()
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(lines)
+	return hex.EncodeToString(sum[:8]), nil
+}
+
+// planner makes a plan.
+type planner struct {
+	facts   facts
+	options Options
+	plan    *plan
+	// newer has the Clusters of a newer state, nil if there is none.
+	newer map[types.NamespacedName]bool
+	// restored are the Clusters that are made, or were by an earlier try.
+	restored map[types.NamespacedName]bool
+	// made are the UIDs of before of what is there, or will be.
+	made map[types.UID]bool
+}
+
+// planOf says what is to be done, from what was saved and what is there. It changes neither.
+func planOf(s *archive.Snapshot, f facts, o Options) (*plan, error) {
+	id, err := ID(s)
+	if err != nil {
+		return nil, err
+	}
+	objects := make([]*unstructured.Unstructured, 0, len(s.Objects))
+	records := map[key]bool{}
+	var other []*unstructured.Unstructured
+	for i := range s.Objects {
+		u := &s.Objects[i]
+		if isRecord(u, o.Namespace) {
+			records[keyOf(u)] = true
+			other = append(other, u)
+			continue
+		}
+		objects = append(objects, u)
+	}
+	g, err := graph.Of(objects, nil)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use the saved state: %w", err)
+	}
+	inGraph := map[types.UID]bool{}
+	for _, group := range g.InOrder() {
+		for _, n := range group {
+			inGraph[n.Object.GetUID()] = true
+		}
+	}
+	// What a tier refers to belongs to no Cluster.
+	for _, u := range objects {
+		if !inGraph[u.GetUID()] {
+			other = append(other, u)
+		}
+	}
+	p := &planner{facts: f, options: o, plan: &plan{id: id}, restored: map[types.NamespacedName]bool{}, made: map[types.UID]bool{}}
+	if o.Newer != nil {
+		p.newer = map[types.NamespacedName]bool{}
+		for i := range o.Newer.Objects {
+			if u := &o.Newer.Objects[i]; isCluster(u) {
+				p.newer[nameOf(u)] = true
+			}
+		}
+	}
+	older, err := p.older(s)
+	if err != nil {
+		return nil, err
+	}
+	older = p.clusters(g, older)
+	slices.SortStableFunc(other, func(a, b *unstructured.Unstructured) int { return cmp.Compare(rank(a), rank(b)) })
+	for _, u := range other {
+		if rank(u) < afterClusters {
+			if err := p.record(u, older); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, group := range g.InOrder() {
+		for _, n := range group {
+			p.object(n, older)
+		}
+	}
+	for _, u := range other {
+		if rank(u) >= afterClusters {
+			if err := p.record(u, older); err != nil {
+				return nil, err
+			}
+		}
+	}
+	slices.SortFunc(p.plan.resume, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
+	return p.plan, nil
+}
+
+func nameOf(u *unstructured.Unstructured) types.NamespacedName {
+	return types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}
+}
+
+func isCluster(u *unstructured.Unstructured) bool {
+	return clusterapi.IsCluster(u.GroupVersionKind().GroupKind())
+}
+
+// isRecord reports whether an object is one of the tier itself.
+func isRecord(u *unstructured.Unstructured, namespace string) bool {
+	gvk := u.GroupVersionKind()
+	return gvk.Group == v1alpha1.Group || gvk.GroupKind() == spaces.GroupKind() ||
+		gvk.GroupKind() == configMaps.GroupKind() && u.GetNamespace() == namespace && strings.HasPrefix(u.GetName(), "cascade-")
+}
+
+// afterClusters is the rank of what is made when the Clusters are there.
+const afterClusters = 10
+
+// rank of an object that is not of Cluster API: the record of the first sync is there before
+// the first Cluster, the lineage when all are.
+func rank(u *unstructured.Unstructured) int {
+	switch {
+	case u.GetKind() == spaces.Kind:
+		return 0
+	case u.GetName() == v1alpha1.FirstSyncConfigMap:
+		return 1
+	case u.GetName() == v1alpha1.EpochConfigMap:
+		return afterClusters + 2
+	case u.GroupVersionKind().Group == v1alpha1.Group:
+		return afterClusters
+	}
+	return 2
+}
+
+// older reports whether the tier went on since the state was saved: somebody leads it now
+// whom the state does not know, after the one who led it then.
+func (p *planner) older(s *archive.Snapshot) (bool, error) {
+	for i := range s.Objects {
+		u := &s.Objects[i]
+		if u.GetName() != v1alpha1.EpochConfigMap || u.GetKind() != configMaps.Kind || u.GetNamespace() != p.options.Namespace {
+			continue
+		}
+		then, err := lineage(u)
+		if err != nil {
+			return false, err
+		}
+		if len(then) == 0 || len(p.facts.lineage) == 0 {
+			return false, nil
+		}
+		now := p.facts.lineage
+		known := slices.ContainsFunc(now, func(m epoch.Mark) bool { return m.Holder == then[0].Holder })
+		return known && now[0].Holder != then[0].Holder, nil
+	}
+	return false, nil
+}
+
+// clusters decides which Clusters are made. A restore that began before the tier went on is
+// finished: it returns whether the tier went on otherwise.
+func (p *planner) clusters(g *graph.Graph, older bool) bool {
+	for _, name := range g.Clusters() {
+		if there := p.facts.there[clusterKey(name)]; there != nil && there.GetAnnotations()[v1alpha1.RestoringAnnotation] == p.plan.id {
+			older = false
+			p.restored[name] = true
+			p.plan.resume = append(p.plan.resume, name)
+		}
+	}
+	for _, name := range g.Clusters() {
+		if p.facts.there[clusterKey(name)] != nil {
+			continue
+		}
+		if reason, _ := p.against(name, older); reason == "" {
+			p.restored[name] = true
+			p.plan.resume = append(p.plan.resume, name)
+		}
+	}
+	return older
+}
+
+func clusterKey(name types.NamespacedName) key { return key{clusterapi.ClusterKind, name} }
+
+// against is why a Cluster that is not there is not made; empty if it is.
+func (p *planner) against(name types.NamespacedName, older bool) (reason, why string) {
+	if older {
+		return ReasonOlder, "this tier was led by others since the state was saved, and the Cluster may have been removed since"
+	}
+	if p.newer != nil && !p.newer[name] {
+		return ReasonRemoved, "it is not in the newest saved state, so it was removed or moved since this one"
+	}
+	if p.facts.firstSync == nil {
+		return "", ""
+	}
+	settled, away := firstsync.Says(p.facts.firstSync)
+	switch {
+	case away[name]:
+		return ReasonMovedAway, "it was paused or being moved to another management cluster when this tier saw it last"
+	case settled && len(p.restored) == 0:
+		return ReasonSettled, "the first sync of this tier is settled, and it has no such Cluster; set state: adopt in ConfigMap " + v1alpha1.FirstSyncConfigMap + " if its Clusters are to be restored"
+	}
+	return "", ""
+}
+
+// step adds one about an object, and compares what is there.
+func (p *planner) step(u *unstructured.Unstructured, n *graph.Node) *Step {
+	s := &Step{Object: keyOf(u).String(), key: keyOf(u), saved: u, node: n, there: p.facts.there[keyOf(u)]}
+	p.plan.steps = append(p.plan.steps, s)
+	if s.there == nil {
+		s.Action = Create
+		return s
+	}
+	p.made[u.GetUID()] = true
+	s.Action = Keep
+	if !same(u, s.there) {
+		s.Action = Differ
+	}
+	return s
+}
+
+// object plans one of the graph.
+func (p *planner) object(n *graph.Node, older bool) {
+	s := p.step(n.Object, n)
+	if isCluster(n.Object) {
+		p.cluster(s, older)
+	} else if s.there == nil {
+		p.part(s, older)
+	}
+	if s.Action == Create {
+		p.made[n.Object.GetUID()] = true
+	}
+}
+
+func (p *planner) cluster(s *Step, older bool) {
+	name := nameOf(s.saved)
+	if s.there != nil {
+		if by := s.there.GetAnnotations()[v1alpha1.RestoringAnnotation]; by != "" && by != p.plan.id {
+			s.Action, s.Reason = Refuse, ReasonOtherRestore
+			s.Why = fmt.Sprintf("state %s is being restored; finish that first", by)
+		}
+		return
+	}
+	if p.restored[name] {
+		if s.saved.GetDeletionTimestamp() != nil {
+			s.Reason, s.Why = ReasonWasDeleting, "it was being deleted when the state was saved: it stays paused; delete it, or resume it"
+		}
+		return
+	}
+	s.Action = Refuse
+	if s.Reason, s.Why = p.against(name, older); p.options.Older || s.Reason == ReasonRemoved {
+		s.Action = Skip
+	}
+}
+
+// part plans an object that is not there. It is made with a Cluster that is restored; what
+// belongs to none is made if nothing says that the tier went on.
+func (p *planner) part(s *Step, older bool) {
+	n := s.node
+	restored := slices.ContainsFunc(n.Clusters, func(name types.NamespacedName) bool { return p.restored[name] })
+	alive := slices.ContainsFunc(n.Clusters, func(name types.NamespacedName) bool { return p.facts.there[clusterKey(name)] != nil })
+	switch {
+	case restored:
+	case alive:
+		s.Action, s.Reason, s.Why = Skip, ReasonClusterLives, "its Cluster is there and is not restored; it may have been removed since"
+	case len(n.Clusters) > 0:
+		s.Action, s.Reason, s.Why = Skip, ReasonClusterSkipped, "its Cluster is not restored"
+	case older:
+		s.Action, s.Reason, s.Why = Skip, ReasonOlder, "this tier was led by others since the state was saved"
+	}
+	if s.Action != Create {
+		return
+	}
+	for _, ref := range s.saved.GetOwnerReferences() {
+		if !p.made[ref.UID] {
+			s.Action, s.Reason, s.Why = Skip, ReasonOwnerMissing, fmt.Sprintf("its owner %s %s is not restored", ref.Kind, ref.Name)
+			return
+		}
+	}
+}
+
+// record plans one of the tier itself.
+func (p *planner) record(u *unstructured.Unstructured, older bool) error {
+	switch {
+	case u.GetName() == v1alpha1.FirstSyncConfigMap && u.GetKind() == configMaps.Kind:
+		cm, err := configMap(u)
+		if err != nil {
+			return err
+		}
+		object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(firstsync.Restored(u.GetNamespace(), cm))
+		if err != nil {
+			return fmt.Errorf("cannot encode the record of the first sync: %w", err)
+		}
+		open := &unstructured.Unstructured{Object: object}
+		open.SetGroupVersionKind(configMaps)
+		unstructured.RemoveNestedField(open.Object, "metadata", "creationTimestamp")
+		open.SetUID(u.GetUID())
+		p.step(open, nil)
+	case u.GetName() == v1alpha1.EpochConfigMap && u.GetKind() == configMaps.Kind:
+		s := p.step(u, nil)
+		if s.there == nil {
+			return nil
+		}
+		then, err := lineage(u)
+		if err != nil {
+			return err
+		}
+		s.Action = Keep
+		if _, more := epoch.After(p.facts.lineage, then); more && !older {
+			s.Action, s.Why = Update, "those who led the tier before are put after those who lead it now"
+		}
+	case older && u.GetKind() != spaces.Kind:
+		if s := p.step(u, nil); s.there == nil {
+			s.Action, s.Reason, s.Why = Skip, ReasonOlder, "this tier was led by others since the state was saved"
+		}
+	default:
+		s := p.step(u, nil)
+		_, saved := u.Object["status"]
+		if s.there != nil && saved && s.there.Object["status"] == nil {
+			s.Action, s.Why = Update, "it has no status yet"
+		}
+	}
+	return nil
+}
+
+// same reports whether what is there is what was saved, but for what the server and this
+// package write, and for the identity of owners.
+func same(saved, there *unstructured.Unstructured) bool {
+	a, err1 := content(saved)
+	b, err2 := content(there)
+	return errors.Join(err1, err2) == nil && string(a) == string(b)
+}
+
+// content is what of an object is equal in both tiers.
+func content(u *unstructured.Unstructured) ([]byte, error) {
+	out := graph.Portable(u)
+	annotations := out.GetAnnotations()
+	delete(annotations, v1alpha1.RestoringAnnotation)
+	delete(annotations, v1alpha1.RestoredPausedAnnotation)
+	out.SetAnnotations(annotations)
+	if len(annotations) == 0 {
+		unstructured.RemoveNestedField(out.Object, "metadata", "annotations")
+	}
+	owners := out.GetOwnerReferences()
+	for i := range owners {
+		owners[i].UID = ""
+	}
+	unstructured.RemoveNestedField(out.Object, "metadata", "ownerReferences")
+	if u.GetKind() == spaces.Kind && u.GroupVersionKind().Group == "" {
+		unstructured.RemoveNestedField(out.Object, "spec")
+	}
+	return json.Marshal([]any{out.Object, owners})
+}
+
+// Compare names the objects of one state that another one does not have equal, and the
+// reverse: byte for byte, but for what the server writes, for the UIDs of owners and for
+// the records that a restore does not repeat.
+func Compare(a, b *archive.Snapshot) ([]string, error) {
+	index := func(s *archive.Snapshot) (map[string]string, error) {
+		out := map[string]string{}
+		for i := range s.Objects {
+			u := &s.Objects[i]
+			if u.GetKind() == configMaps.Kind && (u.GetName() == v1alpha1.FirstSyncConfigMap || u.GetName() == v1alpha1.EpochConfigMap) {
+				continue
+			}
+			text, err := content(u)
+			if err != nil {
+				return nil, fmt.Errorf("cannot encode %s: %w", keyOf(u), err)
+			}
+			out[keyOf(u).String()] = string(text)
+		}
+		return out, nil
+	}
+	left, err := index(a)
+	if err != nil {
+		return nil, err
+	}
+	right, err := index(b)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for name, text := range left {
+		switch other, ok := right[name]; {
+		case !ok:
+			out = append(out, name+" is missing")
+		case other != text:
+			out = append(out, name+" differs")
+		}
+	}
+	for name := range right {
+		if _, ok := left[name]; !ok {
+			out = append(out, name+" is too many")
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}

@@ -1,0 +1,176 @@
+package state
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	fluxkustomize "github.com/fluxcd/kustomize-controller/api/v1"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge/graph"
+	"github.com/cascade-gitops/cascade/remote/epoch"
+)
+
+var (
+	configMaps = schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
+	secrets    = schema.GroupVersionKind{Version: "v1", Kind: "Secret"}
+	spaces     = schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}
+	children   = v1alpha1.GroupVersion.WithKind("Child")
+	rollouts   = v1alpha1.GroupVersion.WithKind("Rollout")
+	layers     = v1alpha1.GroupVersion.WithKind("Layer")
+)
+
+// referring are the kinds whose Secrets and ConfigMaps are saved: those that a person puts
+// into a tier by hand before Git can be read, and those that the tier hands to its children.
+func referring() []schema.GroupVersionKind {
+	return []schema.GroupVersionKind{
+		layers, children,
+		fluxkustomize.GroupVersion.WithKind(fluxkustomize.KustomizationKind),
+		sourcev1.GroupVersion.WithKind(sourcev1.GitRepositoryKind), sourcev1.GroupVersion.WithKind(sourcev1.OCIRepositoryKind),
+		sourcev1.GroupVersion.WithKind(sourcev1.BucketKind), sourcev1.GroupVersion.WithKind(sourcev1.HelmRepositoryKind),
+	}
+}
+
+// records of the tier: Children and Rollouts, the ConfigMaps that the agent keeps about its
+// Clusters, and the Secrets and ConfigMaps that objects of the tier refer to. Layers,
+// Kustomizations and sources come from Git; reports, hints and leases are worked out anew,
+// and what a parent has on record of this tier is that parent's.
+func (o *TakeOptions) records(ctx context.Context, c client.Reader) (records []*unstructured.Unstructured, marks []epoch.Mark, err error) {
+	take := func(u *unstructured.Unstructured) { records = append(records, saved(u, graph.Portable(u))) }
+	wanted := map[key]bool{}
+	for _, kind := range referring() {
+		err := each(ctx, c, kind, func(u *unstructured.Unstructured) {
+			for _, k := range dataOf(u.Object["spec"], u.GetNamespace()) {
+				wanted[k] = true
+			}
+			if kind == children {
+				take(u)
+			}
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	err = each(ctx, c, rollouts, func(u *unstructured.Unstructured) {
+		kept := saved(u, graph.Portable(u))
+		// Which revision passed, and who said so, is on record nowhere else.
+		if status, ok := u.Object["status"]; ok {
+			kept.Object["status"] = runtime.DeepCopyJSONValue(status)
+		}
+		records = append(records, kept)
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	var unreadable error
+	err = each(ctx, c, configMaps, func(u *unstructured.Unstructured) {
+		switch {
+		case u.GetName() == v1alpha1.EpochConfigMap:
+			marks, unreadable = lineage(u)
+			take(u)
+		case u.GetName() == v1alpha1.FirstSyncConfigMap, u.GetLabels()[v1alpha1.FirstSeedLabel] != "", strings.HasPrefix(u.GetName(), v1alpha1.FirstSeedPrefix):
+			take(u)
+		}
+	}, client.InNamespace(o.Namespace))
+	if err = cmp.Or(err, unreadable); err != nil {
+		return nil, nil, err
+	}
+	for _, gvk := range []schema.GroupVersionKind{secrets, configMaps} {
+		for _, namespace := range namespacesOf(wanted, gvk.GroupKind()) {
+			err := each(ctx, c, gvk, func(u *unstructured.Unstructured) {
+				if wanted[keyOf(u)] {
+					take(u)
+				}
+			}, client.InNamespace(namespace))
+			if err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	// Owners of records, such as the Cluster of a Child, are saved as well; any other would
+	// be missing elsewhere.
+	return records, marks, nil
+}
+
+func namespacesOf(wanted map[key]bool, kind schema.GroupKind) []string {
+	var out []string
+	for k := range wanted {
+		if k.GroupKind == kind {
+			out = append(out, k.Namespace)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// dataOf are the Secrets and ConfigMaps that a spec refers to, in its own namespace: fields
+// named ...secretRef or ...configMapRef, and lists of references that name their kind.
+func dataOf(v any, namespace string) []key {
+	var out []key
+	name := func(v any) string {
+		m, _ := v.(map[string]any)
+		s, _ := m["name"].(string)
+		return s
+	}
+	data := func(kind, name string) {
+		if name != "" && !strings.Contains(name, "$") {
+			out = append(out, key{schema.GroupKind{Kind: kind}, client.ObjectKey{Namespace: namespace, Name: name}})
+		}
+	}
+	switch v := v.(type) {
+	case []any:
+		for _, item := range v {
+			out = append(out, dataOf(item, namespace)...)
+		}
+	case map[string]any:
+		if kind, _ := v["kind"].(string); kind == secrets.Kind || kind == configMaps.Kind {
+			data(kind, name(v))
+		}
+		for field, below := range v {
+			switch {
+			case strings.HasSuffix(strings.ToLower(field), "secretref"):
+				data(secrets.Kind, name(below))
+			case strings.HasSuffix(strings.ToLower(field), "configmapref"):
+				data(configMaps.Kind, name(below))
+			}
+			out = append(out, dataOf(below, namespace)...)
+		}
+	}
+	return out
+}
+
+// namespaces of the objects.
+func namespaces(ctx context.Context, c client.Reader, objects []unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
+	used := map[string]bool{}
+	for i := range objects {
+		used[objects[i].GetNamespace()] = true
+	}
+	var out []*unstructured.Unstructured
+	err := each(ctx, c, spaces, func(u *unstructured.Unstructured) {
+		if !used[u.GetName()] {
+			return
+		}
+		kept := saved(u, graph.Portable(u))
+		// Its finalizer is the server's.
+		unstructured.RemoveNestedField(kept.Object, "spec")
+		out = append(out, kept)
+	})
+	return out, err
+}
+
+func configMap(u *unstructured.Unstructured) (*corev1.ConfigMap, error) {
+	cm := &corev1.ConfigMap{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, cm); err != nil {
+		return nil, fmt.Errorf("cannot read ConfigMap %s/%s: %w", u.GetNamespace(), u.GetName(), err)
+	}
+	return cm, nil
+}

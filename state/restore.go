@@ -1,0 +1,404 @@
+package state
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	kube "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge/graph"
+	"github.com/cascade-gitops/cascade/remote/epoch"
+	"github.com/cascade-gitops/cascade/state/archive"
+)
+
+// manager is the field manager of what a restore makes.
+const manager = "cascade-restore"
+
+var (
+	// ErrRefused: nothing was restored. The error is a *RefusedError.
+	ErrRefused = errors.New("the state cannot be restored into this tier")
+	// ErrNotServed: a kind of the state is not served.
+	ErrNotServed = errors.New("the tier does not serve a kind of the state; install Cluster API and its providers first")
+)
+
+// RefusedError says because of which objects.
+type RefusedError struct {
+	Steps []Step
+}
+
+func (e *RefusedError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "cannot restore the state, and nothing was changed: ")
+	for i, s := range e.Steps {
+		if i == 5 {
+			fmt.Fprintf(&b, "; and %d more", len(e.Steps)-i)
+			break
+		}
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		fmt.Fprintf(&b, "%s: %s: %s", s.Object, s.Reason, s.Why)
+	}
+	return b.String()
+}
+
+// Is makes it an ErrRefused.
+func (e *RefusedError) Is(target error) bool { return target == ErrRefused }
+
+// Options of Restore.
+type Options struct {
+	// Namespace of the agent; empty is v1alpha1.AgentNamespace.
+	Namespace string
+	// DryRun plans, and changes nothing.
+	DryRun bool
+	// Older adopts a state that the tier, or its record, went on from: Clusters that are not
+	// there are not made. Without it such a restore is refused.
+	Older bool
+	// Newer is the newest saved state, if that is another one. Clusters that it does not have
+	// were removed since, and are not made.
+	Newer *archive.Snapshot
+	// Progress is told of each step once it is done; nil is not told.
+	Progress func(Step)
+}
+
+// Report of a restore.
+type Report struct {
+	// ID identifies the state.
+	ID string `json:"id"`
+	// Steps in order.
+	Steps []Step `json:"steps"`
+	// Resumed are the Clusters that go on now.
+	Resumed []string `json:"resumed,omitempty"`
+}
+
+// Count is how many objects have an action.
+func (r Report) Count(a Action) int {
+	n := 0
+	for _, s := range r.Steps {
+		if s.Action == a {
+			n++
+		}
+	}
+	return n
+}
+
+// Restore makes what a saved state has and a tier does not. c reads from the API server, not
+// from a cache. It may be called again with the same state, whatever became of it before.
+func Restore(ctx context.Context, c kube.Client, s *archive.Snapshot, o Options) (Report, error) {
+	if o.Namespace == "" {
+		o.Namespace = v1alpha1.AgentNamespace
+	}
+	if o.Progress == nil {
+		o.Progress = func(Step) {}
+	}
+	f, err := learn(ctx, c, s, o)
+	if err != nil {
+		return Report{}, err
+	}
+	p, err := planOf(s, f, o)
+	if err != nil {
+		return Report{}, err
+	}
+	report := Report{ID: p.id}
+	for _, step := range p.steps {
+		report.Steps = append(report.Steps, *step)
+	}
+	if refused := p.refused(); len(refused) > 0 {
+		e := &RefusedError{}
+		for _, step := range refused {
+			e.Steps = append(e.Steps, *step)
+		}
+		return report, e
+	}
+	if o.DryRun {
+		return report, nil
+	}
+	r := &restorer{client: c, plan: p, facts: f, options: o, uids: map[types.UID]types.UID{}}
+	for i, step := range p.steps {
+		if err := r.do(ctx, step); err != nil {
+			return report, err
+		}
+		report.Steps[i] = *step
+		o.Progress(*step)
+	}
+	for _, name := range p.resume {
+		resumed, err := r.resume(ctx, name)
+		if err != nil {
+			return report, err
+		}
+		if resumed {
+			report.Resumed = append(report.Resumed, name.String())
+		}
+	}
+	return report, nil
+}
+
+// learn reads the facts of a tier.
+func learn(ctx context.Context, c kube.Client, s *archive.Snapshot, o Options) (facts, error) {
+	f := facts{there: map[key]*unstructured.Unstructured{}}
+	wanted, kinds := map[key]bool{}, map[schema.GroupVersionKind]map[string]bool{}
+	for i := range s.Objects {
+		u := &s.Objects[i]
+		wanted[keyOf(u)] = true
+		if kinds[u.GroupVersionKind()] == nil {
+			kinds[u.GroupVersionKind()] = map[string]bool{}
+		}
+		kinds[u.GroupVersionKind()][u.GetNamespace()] = true
+	}
+	var lacking []string
+	for gvk, in := range kinds {
+		for namespace := range in {
+			served, err := list(ctx, c, gvk, namespace, func(u *unstructured.Unstructured) {
+				if wanted[keyOf(u)] {
+					f.there[keyOf(u)] = u
+				}
+			})
+			if err != nil {
+				return f, err
+			}
+			if !served {
+				lacking = append(lacking, gvk.GroupVersion().String()+" "+gvk.Kind)
+				break
+			}
+		}
+	}
+	if len(lacking) > 0 {
+		slices.Sort(lacking)
+		return f, fmt.Errorf("cannot restore: %w: %s", ErrNotServed, strings.Join(lacking[:min(len(lacking), 20)], ", "))
+	}
+	// The state may have no record of its own where the tier has one.
+	for _, name := range []string{v1alpha1.FirstSyncConfigMap, v1alpha1.EpochConfigMap} {
+		cm := &corev1.ConfigMap{}
+		err := c.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: name}, cm)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return f, fmt.Errorf("cannot read ConfigMap %s/%s: %w", o.Namespace, name, err)
+		}
+		if name == v1alpha1.FirstSyncConfigMap {
+			f.firstSync = cm
+		} else if f.lineage, err = epoch.MarksOf(cm); err != nil {
+			return f, err
+		}
+	}
+	return f, nil
+}
+
+// list calls f with the objects of a kind in a namespace. served is false if the kind is not.
+func list(ctx context.Context, c kube.Reader, gvk schema.GroupVersionKind, namespace string, f func(*unstructured.Unstructured)) (served bool, err error) {
+	next := ""
+	for {
+		l := &unstructured.UnstructuredList{}
+		l.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
+		err := c.List(ctx, l, kube.InNamespace(namespace), kube.Limit(page), kube.Continue(next))
+		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		if err != nil {
+			return true, fmt.Errorf("cannot list objects of kind %s: %w", gvk.Kind, err)
+		}
+		for i := range l.Items {
+			f(&l.Items[i])
+		}
+		if next = l.GetContinue(); next == "" {
+			return true, nil
+		}
+	}
+}
+
+// restorer carries a plan out.
+type restorer struct {
+	client  kube.Client
+	plan    *plan
+	facts   facts
+	options Options
+	// uids are those of here for those of the state.
+	uids map[types.UID]types.UID
+}
+
+func (r *restorer) do(ctx context.Context, s *Step) error {
+	switch s.Action {
+	case Keep, Differ:
+		r.uids[s.saved.GetUID()] = s.there.GetUID()
+		return nil
+	case Create:
+		return r.create(ctx, s)
+	case Update:
+		r.uids[s.saved.GetUID()] = s.there.GetUID()
+		return r.update(ctx, s)
+	}
+	return nil
+}
+
+func (r *restorer) create(ctx context.Context, s *Step) error {
+	u := graph.Portable(s.saved)
+	// What owns a record of the tier may be something that is not saved.
+	owners := slices.DeleteFunc(u.GetOwnerReferences(), func(ref metav1.OwnerReference) bool { return s.node == nil && r.uids[ref.UID] == "" })
+	u.SetOwnerReferences(owners)
+	if err := graph.Rebase(u, r.uids); err != nil {
+		return err
+	}
+	if isCluster(u) {
+		r.pause(u, s.saved)
+	}
+	err := r.client.Create(ctx, u, kube.FieldOwner(manager))
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		if err := r.met(ctx, s); err != nil {
+			return err
+		}
+	case err != nil:
+		return fmt.Errorf("cannot make %s: %w", s.Object, err)
+	default:
+		s.there = u
+	}
+	r.uids[s.saved.GetUID()] = s.there.GetUID()
+	return r.status(ctx, s)
+}
+
+// met looks at an object that somebody made since the plan was made.
+func (r *restorer) met(ctx context.Context, s *Step) error {
+	there := &unstructured.Unstructured{}
+	there.SetGroupVersionKind(s.saved.GroupVersionKind())
+	if err := r.client.Get(ctx, s.key.NamespacedName, there); err != nil {
+		return fmt.Errorf("cannot read %s: %w", s.Object, err)
+	}
+	if isCluster(there) && there.GetAnnotations()[v1alpha1.RestoringAnnotation] != r.plan.id {
+		return fmt.Errorf("cannot restore %s: somebody made it meanwhile; nothing is done about it, look at it and begin again", s.Object)
+	}
+	s.there, s.Action = there, Keep
+	if !same(s.saved, there) {
+		s.Action = Differ
+	}
+	return nil
+}
+
+// pause makes a Cluster one that nobody works on until all is restored.
+func (r *restorer) pause(u, saved *unstructured.Unstructured) {
+	annotations := u.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[v1alpha1.RestoringAnnotation] = r.plan.id
+	if clusterapi.IsPaused(saved) && pausedBySpec(saved) || saved.GetDeletionTimestamp() != nil {
+		annotations[v1alpha1.RestoredPausedAnnotation] = "true"
+	}
+	u.SetAnnotations(annotations)
+	_ = unstructured.SetNestedField(u.Object, true, "spec", "paused")
+}
+
+func pausedBySpec(u *unstructured.Unstructured) bool {
+	paused, _, _ := unstructured.NestedBool(u.Object, "spec", "paused")
+	return paused
+}
+
+// update adds to what is there.
+func (r *restorer) update(ctx context.Context, s *Step) error {
+	if s.key.Name != v1alpha1.EpochConfigMap {
+		return r.status(ctx, s)
+	}
+	then, err := lineage(s.saved)
+	if err != nil {
+		return err
+	}
+	cm := &corev1.ConfigMap{}
+	if err := r.client.Get(ctx, s.key.NamespacedName, cm); err != nil {
+		return fmt.Errorf("cannot read %s: %w", s.Object, err)
+	}
+	now, err := epoch.MarksOf(cm)
+	if err != nil {
+		return err
+	}
+	all, more := epoch.After(now, then)
+	if !more {
+		return nil
+	}
+	if err := epoch.Write(cm, all); err != nil {
+		return err
+	}
+	// It is held to what was read: the agent writes it as well.
+	if err := r.client.Update(ctx, cm, kube.FieldOwner(manager)); err != nil {
+		return fmt.Errorf("cannot write %s: %w", s.Object, err)
+	}
+	return nil
+}
+
+// status writes a saved status where there is none. Few kinds have one saved.
+func (r *restorer) status(ctx context.Context, s *Step) error {
+	status, ok := s.saved.Object["status"]
+	if !ok || s.there.Object["status"] != nil {
+		return nil
+	}
+	u := s.there.DeepCopy()
+	u.Object["status"] = runtime.DeepCopyJSONValue(status)
+	if err := r.client.Status().Update(ctx, u, kube.FieldOwner(manager)); err != nil {
+		return fmt.Errorf("cannot write the status of %s: %w", s.Object, err)
+	}
+	return nil
+}
+
+// resume lets the controllers go on with a Cluster that is whole.
+func (r *restorer) resume(ctx context.Context, name types.NamespacedName) (resumed bool, err error) {
+	u := &unstructured.Unstructured{}
+	for _, step := range r.plan.steps {
+		if step.key == clusterKey(name) {
+			u.SetGroupVersionKind(step.saved.GroupVersionKind())
+		}
+	}
+	if err := r.client.Get(ctx, name, u); err != nil {
+		return false, fmt.Errorf("cannot read Cluster %s: %w", name, err)
+	}
+	annotations := u.GetAnnotations()
+	if annotations[v1alpha1.RestoringAnnotation] != r.plan.id {
+		return false, nil
+	}
+	_, stays := annotations[v1alpha1.RestoredPausedAnnotation]
+	change := map[string]any{"metadata": map[string]any{
+		"resourceVersion": u.GetResourceVersion(),
+		"annotations":     map[string]any{v1alpha1.RestoringAnnotation: nil, v1alpha1.RestoredPausedAnnotation: nil},
+	}}
+	if !stays {
+		change["spec"] = map[string]any{"paused": nil}
+		if saved := r.saved(name); saved != nil && hasPaused(saved) {
+			change["spec"] = map[string]any{"paused": false}
+		}
+	}
+	patch, err := json.Marshal(change)
+	if err != nil {
+		return false, fmt.Errorf("cannot encode patch: %w", err)
+	}
+	if err := r.client.Patch(ctx, u, kube.RawPatch(types.MergePatchType, patch), kube.FieldOwner(manager)); err != nil {
+		return false, fmt.Errorf("cannot resume Cluster %s: %w", name, err)
+	}
+	return !stays, nil
+}
+
+func (r *restorer) saved(name types.NamespacedName) *unstructured.Unstructured {
+	for _, step := range r.plan.steps {
+		if step.key == clusterKey(name) {
+			return step.saved
+		}
+	}
+	return nil
+}
+
+// hasPaused reports whether the field is written out, though Clusters are not paused.
+func hasPaused(u *unstructured.Unstructured) bool {
+	_, found, _ := unstructured.NestedBool(u.Object, "spec", "paused")
+	return found
+}

@@ -1,0 +1,122 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/cascade-gitops/cascade/state/archive"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// Names in a bucket, below the prefix.
+const (
+	recordObject = "record.json"
+	tryObject    = "conditions.txt"
+)
+
+// objects are a place in a bucket. The record is one object, which is replaced on the
+// condition that it is the one that was read; each version is another one.
+type objects struct {
+	in     *source.Objects
+	prefix string
+	// name for people.
+	name string
+}
+
+func (o *objects) String() string { return o.name }
+
+func (o *objects) close() error {
+	o.in.Close()
+	return nil
+}
+
+func (o *objects) record(ctx context.Context) ([]byte, string, error) {
+	content, tag, err := o.in.Get(ctx, o.prefix+recordObject)
+	if errors.Is(err, source.ErrNoObject) {
+		return nil, "", nil
+	}
+	return content, tag, err
+}
+
+func (o *objects) swap(ctx context.Context, tag string, record []byte, name string, content []byte) error {
+	if name != "" {
+		if err := o.put(ctx, o.prefix+name, content); err != nil {
+			return err
+		}
+	}
+	_, err := o.in.Put(ctx, o.prefix+recordObject, record, tag)
+	if errors.Is(err, source.ErrMoved) {
+		return errMoved
+	}
+	return err
+}
+
+// put writes a version. One of the name was left by a save that did not come to its end.
+func (o *objects) put(ctx context.Context, name string, content []byte) error {
+	_, err := o.in.Put(ctx, name, content, "")
+	if !errors.Is(err, source.ErrMoved) {
+		return err
+	}
+	there, tag, err := o.in.Get(ctx, name)
+	switch {
+	case errors.Is(err, source.ErrNoObject):
+		return errMoved // it is being deleted; begin again
+	case err != nil:
+		return err
+	case bytes.Equal(there, content):
+		return nil
+	}
+	_, err = o.in.Put(ctx, name, content, tag)
+	if errors.Is(err, source.ErrMoved) {
+		return errMoved
+	}
+	return err
+}
+
+func (o *objects) read(ctx context.Context, name string) ([]byte, error) {
+	content, _, err := o.in.Get(ctx, o.prefix+name)
+	if errors.Is(err, source.ErrNoObject) {
+		return nil, errAbsent
+	}
+	return content, err
+}
+
+func (o *objects) list(ctx context.Context) (map[string]int64, error) {
+	// The record and the object of try are beside the versions, and so may be others.
+	found, err := o.in.List(ctx, o.prefix, mostFiles+100)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]int64{}
+	for _, f := range found {
+		if name := strings.TrimPrefix(f.Name, o.prefix); name != recordObject && name != tryObject {
+			files[name] = f.Size
+		}
+	}
+	return files, nil
+}
+
+func (o *objects) remove(ctx context.Context, names []string) error {
+	for _, name := range names {
+		if err := o.in.Remove(ctx, o.prefix+name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *objects) try(ctx context.Context) error { return o.in.Conditional(ctx, o.prefix+tryObject) }
+
+// openObjects opens a bucket. What people keep in it beside is not touched.
+func openObjects(ctx context.Context, origin source.BucketOrigin, prefix, name string) (place, error) {
+	in, err := origin.Objects(ctx, archive.MaxBytes)
+	if err != nil {
+		return nil, err
+	}
+	if prefix = strings.Trim(prefix, "/"); prefix != "" {
+		prefix += "/"
+	}
+	return &objects{in: in, prefix: prefix, name: name}, nil
+}
