@@ -18,8 +18,8 @@ import (
 )
 
 // readFacts reads what a tier says about itself.
-func readFacts(ctx context.Context, c client.Reader) (Facts, error) {
-	f := Facts{Sync: syncKey()}
+func readFacts(ctx context.Context, c client.Reader, request string) (Facts, error) {
+	f := Facts{Sync: syncKey(), Request: request}
 	repositories, kustomizations, releases := &sourcev1.GitRepositoryList{}, &kustomizev1.KustomizationList{}, &helmv2.HelmReleaseList{}
 	layers, children, rollouts := &v1alpha1.LayerList{}, &v1alpha1.ChildList{}, &v1alpha1.RolloutList{}
 	clusters := &metav1.PartialObjectMetadataList{}

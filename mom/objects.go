@@ -31,12 +31,14 @@ func syncKey() types.NamespacedName {
 	return types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: layout.Name}
 }
 
-// objects that sync the tier.
-func (r Repository) objects() ([]*unstructured.Unstructured, error) {
+// objects that sync the tier. request is what their status tells when they were looked at.
+func (r Repository) objects(request string) ([]*unstructured.Unstructured, error) {
 	at := metav1.ObjectMeta{Namespace: syncKey().Namespace, Name: syncKey().Name}
+	asked := at
+	asked.Annotations = map[string]string{meta.ReconcileRequestAnnotation: request}
 	git := &sourcev1.GitRepository{
 		TypeMeta:   metav1.TypeMeta{APIVersion: sourcev1.GroupVersion.String(), Kind: sourcev1.GitRepositoryKind},
-		ObjectMeta: at,
+		ObjectMeta: asked,
 		Spec:       sourcev1.GitRepositorySpec{URL: r.URL, Reference: &sourcev1.GitRepositoryRef{Branch: r.Branch}, Interval: metav1.Duration{Duration: r.Interval}},
 	}
 	var objects []*unstructured.Unstructured
@@ -54,7 +56,7 @@ func (r Repository) objects() ([]*unstructured.Unstructured, error) {
 	}
 	kustomization, err := plain(&kustomizev1.Kustomization{
 		TypeMeta:   metav1.TypeMeta{APIVersion: kustomizev1.GroupVersion.String(), Kind: kustomizev1.KustomizationKind},
-		ObjectMeta: at,
+		ObjectMeta: asked,
 		Spec: kustomizev1.KustomizationSpec{
 			SourceRef: kustomizev1.CrossNamespaceSourceReference{Kind: sourcev1.GitRepositoryKind, Name: at.Name},
 			Path:      "./" + r.Path, Prune: true, Interval: metav1.Duration{Duration: syncInterval}, RetryInterval: &metav1.Duration{Duration: retryInterval},

@@ -51,6 +51,8 @@ type run struct {
 	origin     Origin
 	lease      *lease
 	saver      *saver
+	// request is what the objects that sync the tier say when the agent looked at them.
+	request string
 
 	// writers are the providers and the agent; they end with their context.
 	writers    sync.WaitGroup
@@ -212,7 +214,8 @@ func (r *run) bringUp(ctx context.Context) error {
 	if err := applyAll(ctx, r.client, r.Objects); err != nil {
 		return err
 	}
-	sync, err := r.Repository.objects()
+	r.request = r.Now().UTC().Format(time.RFC3339Nano)
+	sync, err := r.Repository.objects(r.request)
 	if err != nil {
 		return err
 	}
@@ -349,9 +352,13 @@ func (r *run) startAgent(ctx context.Context) error {
 		"agent", "--health-addr=" + health, "--metrics-addr=" + loopback(ports[1]), "--enable-leader-election=false",
 		"--storage-path=" + r.Folder.path("agent"), "--first-sync=" + r.firstSync(),
 	}, r.AgentArgs...)
+	kubeconfig, err := r.account(ctx)
+	if err != nil {
+		return err
+	}
 	r.write(supervise.Program{
 		Name: "agent", File: filepath.Join(r.Programs, AgentProgram), Args: args, Grace: writerGrace,
-		Env: append(slices.Clone(r.Environment), "KUBECONFIG="+r.Folder.Kubeconfig(), "POD_NAME="),
+		Env: append(slices.Clone(r.Environment), "KUBECONFIG="+kubeconfig),
 	})
 	return r.awaitHealth(ctx, "agent", health)
 }
@@ -416,7 +423,7 @@ func (r *run) watch(ctx context.Context) error {
 func (r *run) look(ctx context.Context) (Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()
-	facts, err := readFacts(ctx, r.client)
+	facts, err := readFacts(ctx, r.client, r.request)
 	if err != nil {
 		return Verdict{}, err
 	}

@@ -21,8 +21,11 @@ import (
 
 // Facts are what a tier says about itself.
 type Facts struct {
-	// Sync is the Kustomization that syncs the tier, and where it gets it from.
+	// Sync is the Kustomization that syncs the tier, and the GitRepository that it gets it from.
 	Sync types.NamespacedName
+	// Request is what both say when they were looked at by the agent that runs now. What a
+	// cluster that goes on says before that, it says of another time.
+	Request string
 
 	GitRepositories []sourcev1.GitRepository
 	Kustomizations  []kustomizev1.Kustomization
@@ -78,30 +81,54 @@ type conditioned interface {
 // waited for.
 func (f Facts) objects() []string {
 	var waiting []string
-	look := func(kind string, o conditioned, suspended bool) {
-		if why := notReady(o); why != "" && !suspended {
+	look := func(kind string, o conditioned, suspended bool, more string) {
+		if why := cmp.Or(notReady(o), more); why != "" && !suspended {
 			waiting = append(waiting, fmt.Sprintf("%s/%s/%s: %s", kind, o.GetNamespace(), o.GetName(), why))
 		}
 	}
 	synced := false
 	for i := range f.GitRepositories {
-		look(sourcev1.GitRepositoryKind, &f.GitRepositories[i], f.GitRepositories[i].Spec.Suspend)
+		git := &f.GitRepositories[i]
+		look(sourcev1.GitRepositoryKind, git, git.Spec.Suspend, f.unasked(git, git.Status.LastHandledReconcileAt))
 	}
 	for i := range f.Kustomizations {
 		k := &f.Kustomizations[i]
 		synced = synced || client.ObjectKeyFromObject(k) == f.Sync
-		look(kustomizev1.KustomizationKind, k, k.Spec.Suspend)
+		look(kustomizev1.KustomizationKind, k, k.Spec.Suspend, cmp.Or(f.unasked(k, k.Status.LastHandledReconcileAt), f.behind(k)))
 	}
 	if !synced {
 		waiting = append(waiting, fmt.Sprintf("Kustomization/%s: it does not exist yet", f.Sync))
 	}
 	for i := range f.HelmReleases {
-		look(helmv2.HelmReleaseKind, &f.HelmReleases[i], f.HelmReleases[i].Spec.Suspend)
+		look(helmv2.HelmReleaseKind, &f.HelmReleases[i], f.HelmReleases[i].Spec.Suspend, "")
 	}
 	for i := range f.Layers {
-		look("Layer", &f.Layers[i], f.Layers[i].Spec.Suspend)
+		look("Layer", &f.Layers[i], f.Layers[i].Spec.Suspend, "")
 	}
 	return waiting
+}
+
+// unasked is why an object that syncs the tier says nothing about now.
+func (f Facts) unasked(o client.Object, handled string) string {
+	if client.ObjectKeyFromObject(o) == f.Sync && handled != f.Request {
+		return "it is not looked at yet"
+	}
+	return ""
+}
+
+// behind is why a Kustomization that is ready does not have what its repository has now.
+func (f Facts) behind(k *kustomizev1.Kustomization) string {
+	if k.Spec.SourceRef.Kind != sourcev1.GitRepositoryKind {
+		return ""
+	}
+	source := types.NamespacedName{Namespace: cmp.Or(k.Spec.SourceRef.Namespace, k.Namespace), Name: k.Spec.SourceRef.Name}
+	for i := range f.GitRepositories {
+		git := &f.GitRepositories[i]
+		if client.ObjectKeyFromObject(git) == source && git.Status.Artifact != nil && git.Status.Artifact.Revision != k.Status.LastAppliedRevision {
+			return "revision " + git.Status.Artifact.Revision + " is not applied yet"
+		}
+	}
+	return ""
 }
 
 // notReady is why an object is not, empty if it is.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,9 +27,16 @@ func complete() Facts {
 	cluster := metav1.PartialObjectMetadata{ObjectMeta: of("one")}
 	cluster.Labels = map[string]string{"tier": "master"}
 	return Facts{
-		Sync:            types.NamespacedName{Namespace: "n", Name: "tier"},
-		GitRepositories: []sourcev1.GitRepository{{ObjectMeta: of("tier"), Status: sourcev1.GitRepositoryStatus{Conditions: ready("True", 2)}}},
-		Kustomizations:  []kustomizev1.Kustomization{{ObjectMeta: of("tier"), Status: kustomizev1.KustomizationStatus{Conditions: ready("True", 2)}}},
+		Sync: types.NamespacedName{Namespace: "n", Name: "tier"}, Request: "now",
+		GitRepositories: []sourcev1.GitRepository{{ObjectMeta: of("tier"), Status: sourcev1.GitRepositoryStatus{
+			Conditions: ready("True", 2), Artifact: &meta.Artifact{Revision: "main@1"}, ReconcileRequestStatus: meta.ReconcileRequestStatus{LastHandledReconcileAt: "now"},
+		}}},
+		Kustomizations: []kustomizev1.Kustomization{{
+			ObjectMeta: of("tier"), Spec: kustomizev1.KustomizationSpec{SourceRef: kustomizev1.CrossNamespaceSourceReference{Kind: "GitRepository", Name: "tier"}},
+			Status: kustomizev1.KustomizationStatus{
+				Conditions: ready("True", 2), LastAppliedRevision: "main@1", ReconcileRequestStatus: meta.ReconcileRequestStatus{LastHandledReconcileAt: "now"},
+			},
+		}},
 		Layers: []v1alpha1.Layer{{
 			ObjectMeta: of("master"), Spec: v1alpha1.LayerSpec{ClusterSelector: metav1.LabelSelector{MatchLabels: cluster.Labels}, Agent: &v1alpha1.AgentSpec{}},
 			Status: v1alpha1.LayerStatus{Conditions: ready("True", 2)},
@@ -49,8 +57,12 @@ func TestJudge(t *testing.T) {
 		waiting []string
 		depends []string
 	}{
-		"Complete":   {"all is there", func(*Facts) {}, nil, nil},
-		"Nothing":    {"a tier that is just begun", func(f *Facts) { *f = Facts{Sync: f.Sync} }, []string{"Kustomization/n/tier: it does not exist yet"}, nil},
+		"Complete": {"all is there", func(*Facts) {}, nil, nil},
+		"Nothing":  {"a tier that is just begun", func(f *Facts) { *f = Facts{Sync: f.Sync} }, []string{"Kustomization/n/tier: it does not exist yet"}, nil},
+		"Before": {"what is said of the time before is not said of now", func(f *Facts) { f.Request = "later" },
+			[]string{"GitRepository/n/tier: it is not looked at yet", "Kustomization/n/tier: it is not looked at yet"}, nil},
+		"Behind": {"a commit came, and is not applied", func(f *Facts) { f.GitRepositories[0].Status.Artifact.Revision = "main@2" },
+			[]string{"Kustomization/n/tier: revision main@2 is not applied yet"}, nil},
 		"Unsaid":     {"an object that nobody looked at", func(f *Facts) { f.Kustomizations[0].Status.Conditions = nil }, []string{"Kustomization/n/tier: nothing is said about it yet"}, nil},
 		"Failing":    {"an object that is not ready", func(f *Facts) { f.GitRepositories[0].Status.Conditions = ready("False", 2) }, []string{"GitRepository/n/tier: Because: of this"}, nil},
 		"Changed":    {"what is ready is what was there before a commit", func(f *Facts) { f.Layers[0].Generation = 3 }, []string{"Layer/n/master: it was changed, and is not looked at yet"}, nil},
