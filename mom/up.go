@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/mom/supervise"
+	"github.com/cascade-gitops/cascade/state/archive"
 	"github.com/cascade-gitops/cascade/syncer/answer"
 )
 

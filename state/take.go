@@ -175,7 +175,7 @@ func lacks(n *graph.Node, kinds graph.Kinds) []string {
 	var out []string
 	for _, ref := range n.Foreign {
 		group, _, _ := strings.Cut(ref.APIVersion, "/")
-		if slices.ContainsFunc(kinds, func(k graph.Kind) bool { return k.Group == group && k.Kind.Kind == ref.Kind }) {
+		if slices.ContainsFunc(kinds, func(k graph.Kind) bool { return k.Group == group && k.Kind == ref.Kind }) {
 			out = append(out, fmt.Sprintf("%s is owned by %s %s, which is not there", n.Name(), ref.Kind, ref.Name))
 		}
 	}

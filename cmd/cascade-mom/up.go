@@ -248,7 +248,9 @@ func agentObjects(image string) ([][]*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, err
 	}
-	rights, _, err := deploy.Agent(deploy.Options{Image: image})
+	options := deploy.Options{}
+	options.Image = image
+	rights, _, err := deploy.Agent(options)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 // ErrNoObject: a bucket has no object of a name.
 var ErrNoObject = errNoObject
 
-// Objects are those of a bucket, read and written one by one. A write is held to what
+// Objects are those of a bucket, read and writtenBucket one by one. A write is held to what
 // the object was when it was read, by the server: of two that read the same, one writes.
 // It is safe for concurrent use.
 //
@@ -19,7 +19,7 @@ var ErrNoObject = errNoObject
 // headers of Put Blob, Google by ifGenerationMatch of objects.insert. A server of S3 that
 // does not know the headers writes all the same; see [Objects.Conditional].
 type Objects struct {
-	in   written
+	in   writtenBucket
 	most int64
 }
 
@@ -29,8 +29,8 @@ type Object struct {
 	Size int64
 }
 
-// written is a bucket that is written.
-type written interface {
+// writtenBucket is a bucket that is writtenBucket.
+type writtenBucket interface {
 	bucket
 	// put writes an object if it is still at tag, or if there is none and tag is empty.
 	// It fails with ErrMoved if that is not so. It returns the new tag.
@@ -42,14 +42,14 @@ type written interface {
 }
 
 // Objects opens the bucket to write to it. An object of more than most bytes is neither
-// read nor written.
+// read nor writtenBucket.
 func (o BucketOrigin) Objects(ctx context.Context, most int64) (*Objects, error) {
 	o.write = true
 	opened, err := o.open(AllowNetwork(ctx))
 	if err != nil {
 		return nil, err
 	}
-	in, ok := opened.(written)
+	in, ok := opened.(writtenBucket)
 	if !ok {
 		opened.close()
 		return nil, failf(ReasonInvalidProvider, "cannot write to a bucket of provider %q", o.Provider)
@@ -77,7 +77,7 @@ func (o *Objects) Get(ctx context.Context, name string) (content []byte, tag str
 }
 
 // Put writes an object if it is still at the tag; if the tag is empty, there must be none.
-// Otherwise the error wraps ErrMoved. Any other error leaves it open whether it was written.
+// Otherwise the error wraps ErrMoved. Any other error leaves it open whether it was writtenBucket.
 func (o *Objects) Put(ctx context.Context, name string, content []byte, tag string) (_ string, err error) {
 	defer recovered(&err)
 	if int64(len(content)) > o.most {

@@ -1,7 +1,6 @@
 package source
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -154,9 +153,6 @@ func highest(adv *packp.AdvRefs, versions string) ([]string, error) {
 	}
 	return tags, nil
 }
-
-// ErrNoReference: a repository has no branch or tag of a name.
-var ErrNoReference = errors.New("no such reference")
 
 // noReference is its name.
 type noReference string
