@@ -145,7 +145,7 @@ func (d *stand) refusesSecond(t *testing.T, first status) {
 	if _, err := os.Stat(filepath.Join(other.dir, "controlplane")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the second started a control plane: %v", err)
 	}
-	out, err := d.command(t, "up", "--dir", filepath.Join(d.run, "first"), "--repo", "http://"+d.Git.HTTPAddress()+"/masters.git", "--image", stage.Image).CombinedOutput()
+	out, err := d.command(t, slices.Concat([]string{"up", "--dir", filepath.Join(d.run, "first"), "--image", stage.Image}, d.repository())...).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "a mom runs in this folder") {
 		t.Errorf("a second one in the same folder: %v\n%s", err, out)
 	}

@@ -41,6 +41,8 @@ type stand struct {
 	run string
 	// identity opens the state, and bootstrap has what Git does not have.
 	identity, bootstrap string
+	// key and knownHosts are for the masters' repository.
+	key, knownHosts string
 }
 
 // newStand starts Git servers with the example fleet: one environment with one tenant.
@@ -59,7 +61,8 @@ func newStand(t *testing.T) *stand {
 			t.Errorf("cannot clean up: %v", err)
 		}
 	})
-	d := &stand{Stage: s, run: run, identity: filepath.Join(run, "key.txt"), bootstrap: filepath.Join(run, "bootstrap.yaml")}
+	d := &stand{Stage: s, run: run, identity: filepath.Join(run, "key.txt"), bootstrap: filepath.Join(run, "bootstrap.yaml"),
+		key: filepath.Join(run, "deploy-key"), knownHosts: filepath.Join(run, "known-hosts")}
 	for _, repository := range []string{"masters", "base", "apps", "env-production", "env-staging"} {
 		d.push(t, repository)
 	}
@@ -69,12 +72,18 @@ func newStand(t *testing.T) *stand {
 	}
 	d.write(t, d.identity, identity.String()+"\n")
 	d.write(t, d.bootstrap, d.secrets(t))
+	deployKey, err := d.Git.DeployKey("masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.write(t, d.key, string(deployKey))
+	d.write(t, d.knownHosts, d.Git.KnownHosts())
 	if err := os.MkdirAll(filepath.Join(run, "clusters"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	// What the user runs writes there.
 	if os.Geteuid() == 0 {
-		for _, dir := range []string{run, filepath.Join(run, "clusters"), d.identity, d.bootstrap} {
+		for _, dir := range []string{run, filepath.Join(run, "clusters"), d.identity, d.bootstrap, d.key, d.knownHosts} {
 			if err := os.Chown(dir, nobody, nobody); err != nil {
 				t.Fatal(err)
 			}
@@ -215,9 +224,8 @@ func (d *stand) command(t *testing.T, args ...string) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	username, password := d.Git.Login()
 	cmd := exec.Command(file, args...)
-	cmd.Env = append(d.Environment(), "HOME="+d.run, "XDG_STATE_HOME=", "XDG_CACHE_HOME=", "TMPDIR=/tmp", "GIT_PASSWORD="+password, "USER="+username)
+	cmd.Env = append(d.Environment(), "HOME="+d.run, "XDG_STATE_HOME=", "XDG_CACHE_HOME=", "TMPDIR=/tmp", "USER=ann")
 	cmd.Dir = d.run
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if os.Geteuid() == 0 {
@@ -229,12 +237,8 @@ func (d *stand) command(t *testing.T, args ...string) *exec.Cmd {
 // up starts a management cluster in a folder.
 func (d *stand) up(t *testing.T, folder string, args ...string) *process {
 	t.Helper()
-	username, _ := d.Git.Login()
 	p := &process{stand: d, dir: filepath.Join(d.run, folder), ended: make(chan struct{}), output: &output{}}
-	p.cmd = d.command(t, append([]string{
-		"up", "--dir", p.dir, "--repo", "http://" + d.Git.HTTPAddress() + "/masters.git", "--path", "mom", "--username", username,
-		"--interval", "2s", "--apply", d.bootstrap, "--image", stage.Image,
-	}, args...)...)
+	p.cmd = d.command(t, slices.Concat([]string{"up", "--dir", p.dir}, d.repository(), []string{"--interval", "2s", "--apply", d.bootstrap, "--image", stage.Image}, args)...)
 	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -251,6 +255,11 @@ func (d *stand) up(t *testing.T, folder string, args ...string) *process {
 		}
 	})
 	return p
+}
+
+// repository are the flags for what declares the masters.
+func (d *stand) repository() []string {
+	return []string{"--repo", "ssh://git@" + d.Git.SSHAddress() + "/masters.git", "--path", "mom", "--private-key-file", d.key, "--known-hosts-file", d.knownHosts}
 }
 
 // keeping are the flags of a management cluster that keeps its state.

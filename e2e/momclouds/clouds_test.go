@@ -112,12 +112,21 @@ func (d *stand) start(t *testing.T, run, ca string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	username, password := d.Git.Login()
+	key, hosts := filepath.Join(run, "deploy-key"), filepath.Join(run, "known-hosts")
+	deployKey, err := d.Git.DeployKey("masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range map[string]string{key: string(deployKey), hosts: d.Git.KnownHosts()} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	folder := filepath.Join(run, "mom")
-	cmd := exec.Command(program, "up", "--dir", folder, "--repo", "http://"+d.Git.HTTPAddress()+"/masters.git", "--path", "mom",
-		"--username", username, "--interval", "2s", "--image", stage.Image, "--first-sync", "create")
+	cmd := exec.Command(program, "up", "--dir", folder, "--repo", "ssh://git@"+d.Git.SSHAddress()+"/masters.git", "--path", "mom",
+		"--private-key-file", key, "--known-hosts-file", hosts, "--interval", "2s", "--image", stage.Image, "--first-sync", "create")
 	cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + run, "GIT_PASSWORD=" + password,
+		"PATH=" + os.Getenv("PATH"), "HOME=" + run,
 		// All that is not on loopback goes through the recorder, which is believed.
 		"HTTPS_PROXY=" + d.recorder.URL(), "SSL_CERT_FILE=" + ca,
 		"AWS_REGION=eu-west-1", "AWS_ACCESS_KEY_ID=AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY=of-the-recorder", "AWS_EC2_METADATA_DISABLED=true",
