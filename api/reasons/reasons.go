@@ -38,7 +38,7 @@ type Entry struct {
 // Sections are all reasons, in the order of the page.
 func Sections() []Section {
 	return []Section{
-		anyKind(), gitRepository(), otherSources(), artifactGenerator(), helmRelease(), imageUpdates(), kustomization(), receiver(), child(), cluster(), layer(), rollout(), promotion(), notification(),
+		anyKind(), gitRepository(), otherSources(), artifactGenerator(), helmRelease(), imageUpdates(), kustomization(), receiver(), child(), cluster(), layer(), rollout(), promotion(), stateBackup(), notification(),
 	}
 }
 

@@ -1125,3 +1125,48 @@ func artifactGenerator() Section {
 		},
 	}
 }
+
+func stateBackup() Section {
+	return Section{
+		Title: "StateBackup",
+		Kinds: []string{"StateBackup"},
+		Intro: "`AuthenticationFailed`, `CredentialRefused`, `LimitExceeded` and `CredentialMissing` are about its destination. [state.md](state.md) has the whole.",
+		Entries: []Entry{
+			{
+				Reasons: []string{"BackupRefused"},
+				Means:   "it is in another namespace than the agent; nothing is saved, as that has the Secrets of all namespaces",
+				Next:    "move it to the namespace of the agent",
+			},
+			{
+				Reasons: []string{"InvalidSpec"},
+				Means:   "the schedule, the destination or a recipient is not one",
+				Next:    "correct the field that the message names",
+			},
+			{
+				Reasons: []string{"StateUnreadable"},
+				Means:   "objects of Cluster API or records of the tier could not be read, all at one version",
+				Next:    "look at the API server, and at the agent's rights",
+			},
+			{
+				Reasons: []string{"EncryptionFailed"},
+				Means:   "a key service did not wrap the key of the version, or recipients do not go together; nothing was saved",
+				Next:    "look at the key service, and at what the agent's identity may do there",
+			},
+			{
+				Reasons: []string{"DestinationFailed"},
+				Means:   "the bucket or repository does not answer, has another content, or does not hold writes to conditions",
+				Next:    "look at `spec.destination`, and at the server",
+			},
+			{
+				Reasons: []string{"StateLocked"},
+				Means:   "another process saves there: a second agent, `cascade save`, or a management cluster for an hour",
+				Next:    "wait until the time that the message names; give each tier a destination of its own",
+			},
+			{
+				Reasons: []string{"BackupStale"},
+				Means:   "backups fail, and the last success is older than `spec.staleAfter`; the message has the reason of the last failure",
+				Next:    "what that reason says; save by hand meanwhile: `cascade save`",
+			},
+		},
+	}
+}

@@ -11,7 +11,7 @@ var GroupVersion = schema.GroupVersion{Group: Group, Version: "v1alpha1"}
 
 // AddToScheme adds the kinds of this package to a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion, &Layer{}, &LayerList{}, &Child{}, &ChildList{}, &Rollout{}, &RolloutList{})
+	scheme.AddKnownTypes(GroupVersion, &Layer{}, &LayerList{}, &Child{}, &ChildList{}, &Rollout{}, &RolloutList{}, &StateBackup{}, &StateBackupList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 }

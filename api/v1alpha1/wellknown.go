@@ -300,12 +300,13 @@ const (
 	ReasonTagsUnreadable      = "TagsUnreadable"
 	ReasonTagRefused          = "TagRefused"
 
-	// Reasons of Clusters on their way between tiers.
-	ReasonManagedElsewhere = "ManagedElsewhere"
-	ReasonManagedHere      = "ManagedHere"
-	ReasonPivotRunning     = "PivotRunning"
-	ReasonPivotBlocked     = "PivotBlocked"
-	ReasonPivotFailed      = "PivotFailed"
+	// Reasons of StateBackups. ReasonBackupStale: the last success is too old.
+	ReasonBackupRefused     = "BackupRefused"
+	ReasonStateUnreadable   = "StateUnreadable"
+	ReasonStateLocked       = "StateLocked"
+	ReasonEncryptionFailed  = "EncryptionFailed"
+	ReasonDestinationFailed = "DestinationFailed"
+	ReasonBackupStale       = "BackupStale"
 
 	// ReasonStorageVersionDropped: a provider's definition lacks the version in which the
 	// child stores objects.

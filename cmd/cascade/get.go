@@ -197,6 +197,21 @@ func getters() []getter {
 				}
 				return []string{fmt.Sprint(run.Number), wave}
 			},
+		}, {
+			name: "statebackups", single: "statebackup",
+			list:       func() client.ObjectList { return &v1alpha1.StateBackupList{} },
+			header:     []string{"VERSION", "OBJECTS", "SUSPENDED"},
+			conditions: func(o client.Object) []metav1.Condition { return o.(*v1alpha1.StateBackup).Status.Conditions },
+			row: func(o client.Object) []string {
+				b := o.(*v1alpha1.StateBackup)
+				return []string{b.Status.LastVersion, fmt.Sprint(b.Status.Objects), truth(b.Spec.Suspend)}
+			},
+			suspend:    func(o client.Object) *bool { return &o.(*v1alpha1.StateBackup).Spec.Suspend },
+			wideHeader: []string{"DESTINATION", "VERSIONS"},
+			wide: func(o client.Object) []string {
+				b := o.(*v1alpha1.StateBackup)
+				return []string{b.Spec.Destination.URL, fmt.Sprint(b.Status.Versions)}
+			},
 		}}
 }
 

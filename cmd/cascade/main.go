@@ -80,6 +80,7 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 	root.AddCommand(
 		agent.New(agent.Program{Version: version(), Scheme: newScheme, Now: time.Now, Rand: rand.Float64}),
 		c.newGet(), c.newReconcile(), c.newTree(), c.newApprove(), c.newInstall(), c.newUninstall(), c.newBootstrap(), c.newMigrate(), c.newCheck(), c.newChild(), c.newRollout(), c.newPlan(), c.newWhy(), c.newWeb(),
+		c.newSave(), c.newRestore(),
 		c.newChildren(), c.newDiff(), c.newEvents(), c.newLogs(), c.newResume(), c.newSuspend(), c.newTrace(),
 		c.newMom(), c.newVersion(),
 	)

@@ -134,8 +134,14 @@ func newSubject(kind string, key client.ObjectKey) (*subject, error) {
 			}
 			return o.Status.LastHandledReconcileAt, o.Status.Conditions, revision
 		}}, nil
+	case "statebackup":
+		o := &v1alpha1.StateBackup{}
+		o.Namespace, o.Name = key.Namespace, key.Name
+		return &subject{object: o, lasting: true, state: func() (string, []metav1.Condition, string) {
+			return o.Status.LastHandledReconcileAt, o.Status.Conditions, o.Status.LastVersion
+		}}, nil
 	}
-	return nil, fmt.Errorf("cannot reconcile kind %q: use kustomization, helmrelease, layer, child, rollout, "+
+	return nil, fmt.Errorf("cannot reconcile kind %q: use kustomization, helmrelease, layer, child, rollout, statebackup, "+
 		"or a kind of source: gitrepository, ocirepository, bucket, helmrepository, helmchart", kind)
 }
 
@@ -143,7 +149,7 @@ func (c *cli) newReconcile() *cobra.Command {
 	var withSource bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use:   "reconcile <kustomization|helmrelease|layer|child|rollout|kind of source> <name>",
+		Use:   "reconcile <kustomization|helmrelease|layer|child|rollout|statebackup|kind of source> <name>",
 		Short: "Reconcile an object now and wait for the result",
 		Example: "  cascade reconcile kustomization apps --with-source\n" +
 			"  cascade reconcile source fleet -n cascade-system",

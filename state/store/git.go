@@ -54,7 +54,7 @@ func (g *git) tip(ctx context.Context) (*source.Snapshot, error) {
 	last := g.last
 	g.mu.Unlock()
 	s, err := g.mirrors.Fetch(ctx, g.origin, source.Reference{Branch: g.branch}, source.Options{}, last)
-	if errors.Is(err, source.ErrNoReference) || err != nil && source.ReasonOf(err) == source.ReasonEmptyRepository {
+	if errors.Is(err, source.ErrReferenceMissing) || err != nil && source.ReasonOf(err) == source.ReasonEmptyRepository {
 		return nil, nil
 	}
 	if err != nil {

@@ -19,7 +19,7 @@ var ErrNoObject = errNoObject
 // headers of Put Blob, Google by ifGenerationMatch of objects.insert. A server of S3 that
 // does not know the headers writes all the same; see [Objects.Conditional].
 type Objects struct {
-	in   writtenBucket
+	in   writable
 	most int64
 }
 
@@ -29,8 +29,8 @@ type Object struct {
 	Size int64
 }
 
-// writtenBucket is a bucket that is writtenBucket.
-type writtenBucket interface {
+// writable is a bucket that is written to.
+type writable interface {
 	bucket
 	// put writes an object if it is still at tag, or if there is none and tag is empty.
 	// It fails with ErrMoved if that is not so. It returns the new tag.
@@ -49,7 +49,7 @@ func (o BucketOrigin) Objects(ctx context.Context, most int64) (*Objects, error)
 	if err != nil {
 		return nil, err
 	}
-	in, ok := opened.(writtenBucket)
+	in, ok := opened.(writable)
 	if !ok {
 		opened.close()
 		return nil, failf(ReasonInvalidProvider, "cannot write to a bucket of provider %q", o.Provider)

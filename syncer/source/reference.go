@@ -154,6 +154,9 @@ func highest(adv *packp.AdvRefs, versions string) ([]string, error) {
 	return tags, nil
 }
 
+// ErrReferenceMissing: a repository has no branch or tag of a name.
+var ErrReferenceMissing = errors.New("no such reference")
+
 // noReference is its name.
 type noReference string
 
@@ -161,4 +164,4 @@ func (r noReference) Error() string {
 	return fmt.Sprintf("cannot find reference %s in the repository", string(r))
 }
 
-func (noReference) Is(target error) bool { return target == ErrNoReference }
+func (noReference) Is(target error) bool { return target == ErrReferenceMissing }

@@ -25,6 +25,7 @@ import (
 	"github.com/cascade-gitops/cascade/cmd/cascade/lease"
 	"github.com/cascade-gitops/cascade/remote/epoch"
 	"github.com/cascade-gitops/cascade/remote/tenure"
+	"github.com/cascade-gitops/cascade/state/backup"
 )
 
 // layerKind stands for Layers and the children that they are for.
@@ -32,7 +33,7 @@ const layerKind = "Layer"
 
 // controllerKinds that a process may reconcile.
 func controllerKinds() []string {
-	kinds := append(sourceKinds(), kustomizev1.KustomizationKind, helmv2.HelmReleaseKind, layerKind)
+	kinds := append(sourceKinds(), kustomizev1.KustomizationKind, helmv2.HelmReleaseKind, layerKind, backup.Kind)
 	for _, b := range beside() {
 		kinds = append(kinds, b.kinds...)
 	}

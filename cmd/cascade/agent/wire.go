@@ -39,6 +39,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/link"
 	"github.com/cascade-gitops/cascade/remote/providers"
 	"github.com/cascade-gitops/cascade/remote/report"
+	"github.com/cascade-gitops/cascade/state/backup"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/artifact"
 	"github.com/cascade-gitops/cascade/syncer/claim"
@@ -141,6 +142,7 @@ func (w *wiring) wire(ctx context.Context, reporter *report.Reporter) error {
 		{kustomizev1.KustomizationKind, kustomizev1.KustomizationKind + " controller", w.kustomizations},
 		{helmv2.HelmReleaseKind, helmv2.HelmReleaseKind + " controller", w.releases},
 		{layerKind, "Layer and Child controllers", w.children},
+		{backup.Kind, backup.Kind + " controller", w.backups},
 	} {
 		if !w.options.sharding.reconciles(of.kind) {
 			continue
@@ -422,6 +424,20 @@ func (w *wiring) inCluster() (*rest.Config, error) {
 		return nil, fmt.Errorf("cannot read the agent's certificates: %w", err)
 	}
 	return config, nil
+}
+
+// backups save the state of this tier. It is one, whatever labels and namespaces share out.
+func (w *wiring) backups(context.Context) error {
+	logins, err := w.options.tokens.logins(w.program.Now)
+	if err != nil {
+		return err
+	}
+	r := &backup.Reconciler{
+		Client: w.mgr.GetClient(), Reader: w.mgr.GetAPIReader(), Namespace: w.options.place.namespace, Holder: w.locks.identity, Program: w.program.Version,
+		Events: w.events("cascade"), Metrics: backup.NewMetrics(ctrlmetrics.Registry), Stalls: w.stalls, Now: w.program.Now, Jitter: w.jitter(),
+		Retries: w.options.pauses.retries(), Logins: logins, Shard: w.finder.Shard, MayWrite: w.fence,
+	}
+	return r.SetupWithManager(w.mgr)
 }
 
 func (w *wiring) children(ctx context.Context) error {

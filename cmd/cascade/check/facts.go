@@ -77,7 +77,7 @@ type Facts struct {
 	Policies []Policy
 	// Providers of Cluster API: the Deployments of core and of providers.
 	Providers []Provider
-	// Synced are sources, Kustomizations, HelmReleases and Layers.
+	// Synced are sources, Kustomizations, HelmReleases, Layers and StateBackups.
 	Synced []Object
 	// Known are the Children.
 	Known []Child

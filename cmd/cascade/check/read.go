@@ -334,7 +334,7 @@ func (r *Reader) sources(ctx context.Context, f *Facts) error {
 }
 
 func (r *Reader) objects(ctx context.Context, f *Facts) error {
-	return r.synced(ctx, f, false, &kustomizev1.KustomizationList{}, &helmv2.HelmReleaseList{}, &v1alpha1.LayerList{})
+	return r.synced(ctx, f, false, &kustomizev1.KustomizationList{}, &helmv2.HelmReleaseList{}, &v1alpha1.LayerList{}, &v1alpha1.StateBackupList{})
 }
 
 // synced lists the objects of kinds. A kind that is not defined has none; that it is not
@@ -406,6 +406,8 @@ func suspended(found client.Object) bool {
 	case *helmv2.HelmRelease:
 		return o.Spec.Suspend
 	case *v1alpha1.Layer:
+		return o.Spec.Suspend
+	case *v1alpha1.StateBackup:
 		return o.Spec.Suspend
 	}
 	return false

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	agekey "filippo.io/age"
+	"github.com/spf13/cobra"
+
+	"github.com/cascade-gitops/cascade/state"
+	"github.com/cascade-gitops/cascade/state/archive"
+	"github.com/cascade-gitops/cascade/state/key"
+	"github.com/cascade-gitops/cascade/state/store"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// restoring is one call of the verb.
+type restoring struct {
+	*cli
+	place      placeFlags
+	version    string
+	identities []string
+	dryRun     bool
+	older      bool
+	timeout    time.Duration
+}
+
+func (c *cli) newRestore() *cobra.Command {
+	r := &restoring{cli: c}
+	cmd := &cobra.Command{
+		Use:   "restore",
+		Short: "Restore the saved state of a tier into this one: what is there is kept",
+		Long: "Restore the saved state of a tier into this one. What is not there is made, Clusters paused until\n" +
+			"everything of them is; what is there is kept, and nothing is deleted. The providers find what exists in\n" +
+			"the cloud by the restored specs. The same command goes on where another one was ended.\n\n" +
+			"Cluster API and its providers have to be installed. Make sure that the former tier is gone: two that\n" +
+			"run the same Clusters work against each other.",
+		Example: "  cascade restore --from s3://state/mom?region=eu-central-1 --identity key.txt --dry-run\n" +
+			"  cascade restore --from s3://state/mom?region=eu-central-1 --identity key.txt",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), r.timeout)
+			defer cancel()
+			return r.run(ctx)
+		},
+	}
+	r.place.bind(cmd, "from", "where versions are kept")
+	cmd.Flags().StringVar(&r.version, "version", "", "version, of those that `cascade save list` shows; the newest if it is not set")
+	cmd.Flags().StringArrayVar(&r.identities, "identity", nil,
+		"file with private keys of age, one SSH private key, or names of key services, a line each; or the name of a key service itself. May be repeated")
+	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "say what would be done, and change nothing")
+	cmd.Flags().BoolVar(&r.older, "older", false,
+		"restore although the tier went on since: what is there is adopted, and Clusters that are not there are not made")
+	cmd.Flags().DurationVar(&r.timeout, "timeout", 30*time.Minute, "how long it may take")
+	_ = cmd.MarkFlagRequired("identity") // it is there
+	c.flags.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func (r *restoring) run(ctx context.Context) error {
+	identities, err := r.keys(ctx)
+	if err != nil {
+		return err
+	}
+	at, err := r.place.open(ctx, r.now)
+	if err != nil {
+		return err
+	}
+	defer at.Close()
+	versions, err := at.Versions(ctx)
+	if err != nil {
+		return err
+	}
+	v, err := store.Find(versions, r.version)
+	if err != nil {
+		return err
+	}
+	load := func(v store.Version) (*archive.Snapshot, error) {
+		sealed, err := at.Load(ctx, v)
+		if err != nil {
+			return nil, err
+		}
+		return archive.Open(sealed, identities...)
+	}
+	s, err := load(v)
+	if err != nil {
+		return err
+	}
+	options := state.Options{Namespace: r.namespace(), DryRun: r.dryRun, Older: r.older}
+	if newest := versions[len(versions)-1]; newest.Compare(v) > 0 {
+		if options.Newer, err = load(newest); err != nil {
+			return fmt.Errorf("cannot compare version %s with the newest: %w", v, err)
+		}
+	}
+	r.say("version %s of tier %s, taken at %s by %s: %d Clusters, %d objects", v, s.Tier, s.Taken.Format(time.RFC3339), s.Program, len(state.Clusters(s)), len(s.Objects))
+	cl, err := r.client()
+	if err != nil {
+		return err
+	}
+	options.Progress = func(step state.Step) {
+		if step.Action == state.Create || step.Action == state.Update {
+			fmt.Fprintf(r.streams.ErrOut, "► %s %s\n", strings.ToLower(string(step.Action)), step.Object)
+		}
+	}
+	report, err := state.Restore(ctx, cl, s, options)
+	r.tell(report)
+	return err
+}
+
+// keys reads --identity.
+func (r *restoring) keys(ctx context.Context) ([]agekey.Identity, error) {
+	ctx = source.AllowNetwork(ctx)
+	var all []agekey.Identity
+	for _, name := range r.identities {
+		text := []byte(name)
+		if !slices.ContainsFunc([]string{"awskms:", "gcpkms:", "azurekv:", "hcvault:"}, func(p string) bool { return strings.HasPrefix(name, p) }) {
+			info, err := os.Stat(name)
+			if err == nil && info.Size() > mostCredentialBytes {
+				err = fmt.Errorf("%s has more than %d bytes", name, mostCredentialBytes)
+			}
+			if err == nil {
+				text, err = os.ReadFile(name)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("cannot read --identity: %w", err)
+			}
+		}
+		ids, err := key.Identities(ctx, text)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, ids...)
+	}
+	return all, nil
+}
+
+// tell prints what is of interest of a report.
+func (r *restoring) tell(report state.Report) {
+	for _, step := range report.Steps {
+		switch {
+		case step.Why != "":
+			fmt.Fprintf(r.streams.Out, "%s %s: %s: %s\n", step.Action, step.Object, step.Reason, step.Why)
+		case step.Action == state.Differ, r.dryRun && step.Action == state.Create:
+			fmt.Fprintf(r.streams.Out, "%s %s\n", step.Action, step.Object)
+		}
+	}
+	if len(report.Steps) == 0 {
+		return
+	}
+	word := "made"
+	if r.dryRun {
+		word = "to be made"
+	}
+	fmt.Fprintf(r.streams.Out, "%d objects %s, %d kept, %d kept that differ, %d left out, %d Clusters resumed\n",
+		report.Count(state.Create), word, report.Count(state.Keep)+report.Count(state.Update), report.Count(state.Differ), report.Count(state.Skip)+report.Count(state.Refuse), len(report.Resumed))
+}

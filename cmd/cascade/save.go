@@ -1,0 +1,355 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	agekey "filippo.io/age"
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/state"
+	"github.com/cascade-gitops/cascade/state/archive"
+	"github.com/cascade-gitops/cascade/state/key"
+	"github.com/cascade-gitops/cascade/state/store"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// momProgram has a control plane in it. It is a program of its own, which is large.
+const momProgram = "cascade-mom"
+
+// mostCredentialBytes bounds a file of a credential.
+const mostCredentialBytes = 1 << 20
+
+// placeFlags say where a state is kept.
+type placeFlags struct {
+	address, credentials string
+}
+
+func (f *placeFlags) bind(cmd *cobra.Command, name, means string) {
+	cmd.Flags().StringVar(&f.address, name, "", means+": a directory, s3://bucket/prefix?region=R&endpoint=URL, azblob://container/prefix?account=NAME,\n"+
+		"gs://bucket/prefix, git+https://host/repository?branch=B or git+ssh://git@host/repository?branch=B")
+	cmd.Flags().StringVar(&f.credentials, "credentials", "",
+		"directory with a file for each key of a Secret of Flux's Bucket or GitRepository; without it the credentials of the environment count")
+	_ = cmd.MarkFlagRequired(name) // it is there
+}
+
+// open opens the place.
+func (f *placeFlags) open(ctx context.Context, now func() time.Time) (store.Store, error) {
+	options := store.Options{Now: now}
+	a, err := store.Parse(f.address)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case f.credentials != "":
+		if options.Secret, err = readCredentials(f.credentials); err != nil {
+			return nil, err
+		}
+		options.Certificates = options.Secret
+	case a.Kind == "s3" && a.Endpoint != "" && os.Getenv("AWS_ACCESS_KEY_ID") != "":
+		// Who names a server names whom the keys are for.
+		options.Secret = map[string][]byte{"accesskey": []byte(os.Getenv("AWS_ACCESS_KEY_ID")), "secretkey": []byte(os.Getenv("AWS_SECRET_ACCESS_KEY"))}
+	}
+	return store.Open(source.AllowNetwork(ctx), f.address, options)
+}
+
+// readCredentials reads a directory as a Secret is mounted.
+func readCredentials(dir string) (map[string][]byte, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read --credentials: %w", err)
+	}
+	secret := map[string][]byte{}
+	for _, e := range entries {
+		info, err := os.Stat(filepath.Join(dir, e.Name()))
+		if err != nil || !info.Mode().IsRegular() || strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		if info.Size() > mostCredentialBytes {
+			return nil, fmt.Errorf("cannot read --credentials: %s has more than %d bytes", e.Name(), mostCredentialBytes)
+		}
+		content, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return nil, fmt.Errorf("cannot read --credentials: %w", err)
+		}
+		// Editors and echo end a file with a line.
+		if value := strings.TrimRight(string(content), "\n"); !strings.Contains(value, "\n") {
+			content = []byte(value)
+		}
+		secret[e.Name()] = content
+	}
+	if len(secret) == 0 {
+		return nil, errors.New("cannot read --credentials: the directory has no files")
+	}
+	return secret, nil
+}
+
+// saving is one call of the verb.
+type saving struct {
+	*cli
+	place            placeFlags
+	recipients       []string
+	keep             int
+	verify           bool
+	verifyKubeconfig string
+	timeout          time.Duration
+}
+
+func (c *cli) newSave() *cobra.Command {
+	s := &saving{cli: c}
+	cmd := &cobra.Command{
+		Use:   "save",
+		Short: "Save the state of this tier, encrypted: what Git does not have",
+		Long: "Save the state of this tier: the objects of Cluster API and its providers, their Secrets, and what the\n" +
+			"tier has on record. It is encrypted for the recipients, and kept as a new version. Nothing is paused.\n\n" +
+			"--verify loads the version again, restores it into an empty control plane, and compares each object.\n" +
+			"The control plane is that of --verify-kubeconfig, or one that the program cascade-mom runs meanwhile.",
+		Example: "  cascade save --to s3://state/mom?region=eu-central-1 --recipient age1...\n" +
+			"  cascade save --to git+https://git.example.com/state.git --recipient age1... --recipient awskms:arn:aws:kms:... --verify",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), s.timeout)
+			defer cancel()
+			return s.run(ctx)
+		},
+	}
+	s.place.bind(cmd, "to", "where it is kept")
+	cmd.Flags().StringArrayVar(&s.recipients, "recipient", nil,
+		"who can open it: a public key of age or SSH, awskms:<ARN>, gcpkms:<name>, azurekv:<URL> or hcvault:<URL>; may be repeated")
+	cmd.Flags().IntVar(&s.keep, "keep", 0, "delete the oldest versions until so many are left; 0 deletes none")
+	cmd.Flags().BoolVar(&s.verify, "verify", false, "restore it into an empty control plane, and compare")
+	cmd.Flags().StringVar(&s.verifyKubeconfig, "verify-kubeconfig", "", "kubeconfig of an empty control plane for --verify, which is not empty any more after that")
+	cmd.Flags().DurationVar(&s.timeout, "timeout", 15*time.Minute, "how long it may take")
+	_ = cmd.MarkFlagRequired("recipient") // it is there
+	c.flags.AddFlags(cmd.Flags())
+	cmd.AddCommand(c.newSaveList())
+	return cmd
+}
+
+func (s *saving) run(ctx context.Context) error {
+	recipients, err := key.Recipients(source.AllowNetwork(ctx), s.recipients...)
+	if err != nil {
+		return err
+	}
+	var check agekey.Identity
+	if s.verify {
+		// A key of this process is one more recipient: it can be verified without the key of
+		// any other, which need not be at hand where a state is saved.
+		own, to, err := ownKey(s.recipients)
+		if err != nil {
+			return err
+		}
+		check, recipients = own, append(recipients, to)
+	}
+	cl, err := s.client()
+	if err != nil {
+		return err
+	}
+	at, err := s.place.open(ctx, s.now)
+	if err != nil {
+		return err
+	}
+	defer at.Close()
+	taken, err := state.Take(ctx, cl, state.TakeOptions{Program: version(), Namespace: s.namespace(), Now: s.now, Warn: func(text string) { s.say("%s", text) }})
+	if err != nil {
+		return err
+	}
+	sealed, err := archive.Seal(taken, recipients...)
+	if err != nil {
+		return err
+	}
+	v, err := s.keepVersion(ctx, at, sealed)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.streams.Out, "✔ saved version %s: %d Clusters, %d objects, %d bytes\n", v, len(state.Clusters(taken)), len(taken.Objects), len(sealed))
+	if !s.verify {
+		return nil
+	}
+	return s.verified(ctx, cl, at, v, check)
+}
+
+// ownKey is one that goes with the others: keys that resist quantum computers are not mixed
+// with those that do not.
+func ownKey(recipients []string) (agekey.Identity, agekey.Recipient, error) {
+	hybrid := true
+	for _, r := range recipients {
+		hybrid = hybrid && strings.HasPrefix(strings.TrimSpace(r), "age1pq1")
+	}
+	if hybrid {
+		id, err := agekey.GenerateHybridIdentity()
+		if err != nil {
+			return nil, nil, fmt.Errorf("cannot make a key: %w", err)
+		}
+		return id, id.Recipient(), nil
+	}
+	id, err := agekey.GenerateX25519Identity()
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot make a key: %w", err)
+	}
+	return id, id.Recipient(), nil
+}
+
+// keepVersion saves under the lock.
+func (s *saving) keepVersion(ctx context.Context, at store.Store, sealed []byte) (store.Version, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return store.Version{}, fmt.Errorf("cannot read host name: %w", err)
+	}
+	l, err := at.Lock(ctx, "cascade save on "+host+", process "+strconv.Itoa(os.Getpid()), s.timeout)
+	if err != nil {
+		return store.Version{}, err
+	}
+	defer func() {
+		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+		defer cancel()
+		if err := at.Unlock(release, l); err != nil {
+			fmt.Fprintf(s.streams.ErrOut, "✗ %v: others wait until %s\n", err, l.Until.Format(time.RFC3339))
+		}
+	}()
+	v, err := at.Save(ctx, l, sealed)
+	if err != nil || s.keep == 0 {
+		return v, err
+	}
+	old, err := at.Prune(ctx, l, s.keep)
+	if err != nil {
+		return v, fmt.Errorf("version %s is saved: %w", v, err)
+	}
+	if len(old) > 0 {
+		s.say("deleted %d old versions", len(old))
+	}
+	return v, nil
+}
+
+// verified loads what was saved, and restores it elsewhere.
+func (s *saving) verified(ctx context.Context, tier client.Client, at store.Store, v store.Version, id agekey.Identity) error {
+	sealed, err := at.Load(ctx, v)
+	if err != nil {
+		return err
+	}
+	loaded, err := archive.Open(sealed, id)
+	if err != nil {
+		return err
+	}
+	kubeconfig := s.verifyKubeconfig
+	if kubeconfig == "" {
+		started, stop, err := s.startEmpty(ctx)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		kubeconfig = started
+	}
+	empty, err := clientOf(kubeconfig)
+	if err != nil {
+		return err
+	}
+	s.say("restoring it into an empty control plane")
+	differences, err := state.Verify(ctx, tier, empty, loaded, state.Options{Namespace: s.namespace()})
+	if err != nil {
+		return err
+	}
+	if len(differences) > 0 {
+		for _, d := range differences[:min(len(differences), 50)] {
+			fmt.Fprintln(s.streams.ErrOut, "✗ "+d)
+		}
+		return fmt.Errorf("cannot verify version %s: %d objects did not come back as they were saved", v, len(differences))
+	}
+	fmt.Fprintf(s.streams.Out, "✔ verified version %s: all %d objects came back as they were saved\n", v, len(loaded.Objects))
+	return nil
+}
+
+// clientOf connects by a file.
+func clientOf(kubeconfig string) (client.Client, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("cannot load %s: %w", kubeconfig, err)
+	}
+	config.QPS = -1
+	cl, err := client.New(config, client.Options{Scheme: newScheme()})
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to the control plane of %s: %w", kubeconfig, err)
+	}
+	return cl, nil
+}
+
+// startEmpty runs a control plane in a directory of its own until stop is called.
+func (s *saving) startEmpty(ctx context.Context) (kubeconfig string, stop func(), err error) {
+	program, err := exec.LookPath(momProgram)
+	if err != nil {
+		return "", nil, fmt.Errorf("cannot verify the state: the program %s is not in PATH; install it, or name an empty control plane by --verify-kubeconfig", momProgram)
+	}
+	dir, err := os.MkdirTemp("", "cascade-verify-")
+	if err != nil {
+		return "", nil, fmt.Errorf("cannot make a directory: %w", err)
+	}
+	s.say("starting a control plane")
+	run := func(ctx context.Context, args ...string) error {
+		cmd := exec.CommandContext(ctx, program, append([]string{"controlplane"}, args...)...)
+		cmd.Stdout, cmd.Stderr = s.streams.ErrOut, s.streams.ErrOut
+		return cmd.Run()
+	}
+	stop = func() {
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		if err := run(within, "stop", "--dir", dir); err != nil {
+			fmt.Fprintf(s.streams.ErrOut, "✗ cannot stop the control plane in %s: %v\n", dir, err)
+			return
+		}
+		_ = os.RemoveAll(dir)
+	}
+	if err := run(ctx, "start", "--dir", dir, "--api-only", "--owner-pid", strconv.Itoa(os.Getpid())); err != nil {
+		stop()
+		return "", nil, fmt.Errorf("cannot start a control plane with %s: %w", momProgram, err)
+	}
+	return filepath.Join(dir, "kubeconfig"), stop, nil
+}
+
+func (c *cli) newSaveList() *cobra.Command {
+	place := &placeFlags{}
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the saved versions of a state, the oldest first",
+		Example: "  cascade save list --from s3://state/mom?region=eu-central-1",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			at, err := place.open(ctx, c.now)
+			if err != nil {
+				return err
+			}
+			defer at.Close()
+			versions, err := at.Versions(ctx)
+			if err != nil {
+				return err
+			}
+			var rows [][]string
+			for _, v := range versions {
+				when, size := "", ""
+				if !v.Saved.IsZero() {
+					when = v.Saved.UTC().Format(time.RFC3339)
+				}
+				if v.Bytes > 0 {
+					size = strconv.FormatInt(v.Bytes, 10)
+				}
+				rows = append(rows, []string{v.String(), when, size})
+			}
+			return table(c.streams.Out, []string{"VERSION", "SAVED", "BYTES"}, rows)
+		},
+	}
+	place.bind(cmd, "from", "where versions are kept")
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long it may take")
+	return cmd
+}

@@ -1,0 +1,347 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"filippo.io/age"
+	"github.com/fluxcd/pkg/apis/meta"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/state"
+	"github.com/cascade-gitops/cascade/state/archive"
+	"github.com/cascade-gitops/cascade/state/key"
+	"github.com/cascade-gitops/cascade/state/store"
+	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/stall"
+	"github.com/cascade-gitops/cascade/syncer/status"
+	"github.com/cascade-gitops/cascade/syncer/wake"
+)
+
+// Kind of the objects.
+const Kind = "StateBackup"
+
+// manager writes the status.
+const manager = "cascade"
+
+// Reconciler reconciles StateBackups.
+type Reconciler struct {
+	// Client reads from the cache and writes.
+	Client client.Client
+	// Reader reads the state and Secrets from the API server.
+	Reader client.Reader
+	// Namespace of the agent, in which alone a StateBackup counts.
+	Namespace string
+	// Holder of locks: this process.
+	Holder string
+	// Program is the version of this program.
+	Program string
+	Events  record.EventRecorder
+	Metrics *Metrics
+	Stalls  *stall.Watchdog
+	Now     func() time.Time
+	Jitter  wake.Jitter
+	Retries wake.Retries
+	// Logins gets tokens where there is no Secret.
+	Logins *source.Logins
+	// Shard passes the objects that this process reconciles; nil passes all.
+	Shard predicate.Predicate
+	// MayWrite is asked before a version is saved; nil lets it.
+	MayWrite func() error
+	// Open opens a destination; nil is store.Open.
+	Open func(ctx context.Context, address string, o store.Options) (store.Store, error)
+}
+
+// SetupWithManager registers the reconciler. The leader alone saves: it is what the manager
+// starts reconcilers with.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	if r.Open == nil {
+		r.Open = store.Open
+	}
+	passes := []predicate.Predicate{wake.Changed()}
+	if r.Shard != nil {
+		passes = append(passes, r.Shard)
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		For(&v1alpha1.StateBackup{}, builder.WithPredicates(predicate.And(passes...))).
+		// One at a time: each has the state of the whole tier in memory.
+		WithOptions(controller.Options{MaxConcurrentReconciles: 1, RateLimiter: r.Retries.RateLimiter()}).
+		Complete(r.Stalls.Guard(Kind, func() client.Object { return &v1alpha1.StateBackup{} }, r))
+}
+
+// failure has the reason of an error.
+type failure struct {
+	reason string
+	err    error
+	// stalls: only a change of the object ends it.
+	stalls bool
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// Reconcile saves the state of the tier if it is time.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	o := &v1alpha1.StateBackup{}
+	if err := r.Client.Get(ctx, req.NamespacedName, o); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.Metrics.forget(req.NamespacedName)
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, fmt.Errorf("cannot read %s %s: %w", Kind, req, err)
+	}
+	if o.Spec.Suspend || o.DeletionTimestamp != nil {
+		r.Metrics.forget(req.NamespacedName)
+		return ctrl.Result{}, nil
+	}
+	before := o.DeepCopy()
+	t, recipients, err := r.check(ctx, o)
+	if err != nil {
+		return r.conclude(ctx, before, o, timing{}, err)
+	}
+	now := r.Now()
+	due, at := t.due(o, now)
+	if !due {
+		r.Metrics.record(o, t)
+		return ctrl.Result{RequeueAfter: r.wait(t, at.Sub(now))}, nil
+	}
+	stall.Allow(ctx, t.timeout)
+	within, cancel := context.WithTimeout(ctx, t.timeout)
+	defer cancel()
+	o.Status.LastAttempt = &metav1.Time{Time: now.UTC().Truncate(time.Second)}
+	message, err := r.save(within, o, t, recipients)
+	if err == nil {
+		o.Status.LastSuccess = o.Status.LastAttempt
+		status.MarkReady(o, v1alpha1.ReasonSucceeded, "%s", message)
+	}
+	return r.conclude(ctx, before, o, t, err)
+}
+
+// wait spreads intervals; a schedule is exact.
+func (r *Reconciler) wait(t timing, d time.Duration) time.Duration {
+	d = max(d, time.Second)
+	if t.schedule != nil || r.Jitter == nil {
+		return d
+	}
+	return r.Jitter(d)
+}
+
+// check reads the spec.
+func (r *Reconciler) check(ctx context.Context, o *v1alpha1.StateBackup) (timing, []age.Recipient, error) {
+	invalid := func(err error) error {
+		return &failure{reason: v1alpha1.ReasonInvalidSpec, err: err, stalls: true}
+	}
+	if o.Namespace != r.Namespace {
+		return timing{}, nil, &failure{reason: v1alpha1.ReasonBackupRefused, stalls: true, err: fmt.Errorf(
+			"cannot save the state of the tier for namespace %s: it has the Secrets of all namespaces; a StateBackup counts in namespace %s", o.Namespace, r.Namespace)}
+	}
+	t, err := timingOf(&o.Spec)
+	if err != nil {
+		return t, nil, invalid(err)
+	}
+	a, err := store.Parse(o.Spec.Destination.URL)
+	if err != nil {
+		return t, nil, invalid(err)
+	}
+	if a.Kind == "file" {
+		return t, nil, invalid(errors.New("cannot use spec.destination.url: a directory of the agent's pod is lost with it"))
+	}
+	if len(o.Spec.Encryption.Recipients) == 0 {
+		return t, nil, invalid(fmt.Errorf("cannot use spec.encryption: %w", archive.ErrNoRecipient))
+	}
+	// Services are asked later, within the time of a backup, by the context of the process.
+	recipients, err := key.Recipients(source.AllowNetwork(ctx), o.Spec.Encryption.Recipients...)
+	if err != nil {
+		return t, nil, invalid(fmt.Errorf("cannot use spec.encryption: %w", err))
+	}
+	return t, recipients, nil
+}
+
+// save takes the state, and keeps it if it is another one than the newest version has.
+func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing, recipients []age.Recipient) (string, error) {
+	var warned int
+	s, err := state.Take(ctx, r.Reader, state.TakeOptions{
+		Program: r.Program, Namespace: r.Namespace, Now: r.Now,
+		Warn: func(text string) {
+			if warned++; warned <= 5 {
+				log.FromContext(ctx).Info("the state has a reference that leads to nothing", "what", text)
+			}
+		},
+	})
+	if err != nil {
+		return "", &failure{reason: v1alpha1.ReasonStateUnreadable, err: err}
+	}
+	digest, err := state.ID(s)
+	if err != nil {
+		return "", &failure{reason: v1alpha1.ReasonStateUnreadable, err: err}
+	}
+	// What the destination and the recipients are decides about what is kept there as well.
+	if o.Status.ObservedGeneration != o.Generation {
+		o.Status.LastDigest = ""
+	}
+	at, err := r.open(ctx, o)
+	if err != nil {
+		return "", err
+	}
+	defer at.Close()
+	versions, err := at.Versions(ctx)
+	if err != nil {
+		return "", destination(err)
+	}
+	o.Status.Versions = int32(min(len(versions), 1<<30))
+	if n := len(versions); n > 0 && digest == o.Status.LastDigest && versions[n-1].String() == o.Status.LastVersion {
+		return fmt.Sprintf("the state is that of version %s", o.Status.LastVersion), nil
+	}
+	sealed, err := archive.Seal(s, recipients...)
+	if err != nil {
+		return "", &failure{reason: v1alpha1.ReasonEncryptionFailed, err: err}
+	}
+	if r.MayWrite != nil {
+		if err := r.MayWrite(); err != nil {
+			return "", &failure{reason: v1alpha1.ReasonProgressing, err: err}
+		}
+	}
+	return r.keep(ctx, o, at, t, s, sealed, digest)
+}
+
+// keep saves a version under the lock, and deletes old ones.
+func (r *Reconciler) keep(ctx context.Context, o *v1alpha1.StateBackup, at store.Store, t timing, s *archive.Snapshot, sealed []byte, digest string) (string, error) {
+	l, err := at.Lock(ctx, r.Holder, t.timeout)
+	if err != nil {
+		return "", destination(err)
+	}
+	// A lock that is left is in the way of the next one until it lapses.
+	defer func() {
+		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+		defer cancel()
+		if err := at.Unlock(release, l); err != nil {
+			log.FromContext(ctx).Error(err, "the lock of the saved state is left until it lapses")
+		}
+	}()
+	v, err := at.Save(ctx, l, sealed)
+	if err != nil {
+		return "", destination(err)
+	}
+	o.Status.LastVersion, o.Status.LastDigest = v.String(), digest
+	o.Status.Objects, o.Status.Bytes = int64(len(s.Objects)), int64(len(sealed))
+	keep := int(o.Spec.KeepLast)
+	if keep <= 0 {
+		keep = defaultKeep
+	}
+	pruned, err := at.Prune(ctx, l, keep)
+	o.Status.Versions = o.Status.Versions + 1 - int32(len(pruned))
+	if err != nil {
+		return "", destination(fmt.Errorf("version %s is saved: %w", v, err))
+	}
+	return fmt.Sprintf("saved version %s: %d objects, %d bytes", v, len(s.Objects), len(sealed)), nil
+}
+
+// destination gives an error of a store its reason.
+func destination(err error) error {
+	reason := v1alpha1.ReasonDestinationFailed
+	switch {
+	case errors.Is(err, store.ErrLocked), errors.Is(err, store.ErrLockLost):
+		reason = v1alpha1.ReasonStateLocked
+	default:
+		switch known := source.ReasonOf(err); known {
+		case source.ReasonAuthenticationFailed, source.ReasonCredentialRefused, source.ReasonLimitExceeded:
+			reason = known
+		}
+	}
+	return &failure{reason: reason, err: err}
+}
+
+// open opens the destination with its Secrets.
+func (r *Reconciler) open(ctx context.Context, o *v1alpha1.StateBackup) (store.Store, error) {
+	options := store.Options{Now: r.Now}
+	for _, of := range []struct {
+		field string
+		ref   *v1alpha1.LocalReference
+		into  *map[string][]byte
+	}{
+		{"secretRef", o.Spec.Destination.SecretRef, &options.Secret},
+		{"certSecretRef", o.Spec.Destination.CertSecretRef, &options.Certificates},
+	} {
+		if of.ref == nil {
+			continue
+		}
+		secret := &corev1.Secret{}
+		if err := r.Reader.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: of.ref.Name}, secret); err != nil {
+			return nil, &failure{reason: v1alpha1.ReasonCredentialMissing, err: fmt.Errorf("cannot read the Secret of spec.destination.%s: %w", of.field, err)}
+		}
+		*of.into = secret.Data
+		if secret.Data == nil {
+			*of.into = map[string][]byte{}
+		}
+	}
+	if options.Secret == nil && r.Logins != nil {
+		options.Workload = &source.Workload{Logins: r.Logins, Client: r.Client, Key: source.Key{Kind: Kind, NamespacedName: client.ObjectKeyFromObject(o)}}
+	}
+	at, err := r.Open(ctx, o.Spec.Destination.URL, options)
+	if err != nil {
+		return nil, destination(err)
+	}
+	return at, nil
+}
+
+// conclude writes what became of it.
+func (r *Reconciler) conclude(ctx context.Context, before, o *v1alpha1.StateBackup, t timing, err error) (ctrl.Result, error) {
+	o.Status.ObservedGeneration = o.Generation
+	o.Status.LastHandledReconcileAt = o.Annotations[meta.ReconcileRequestAnnotation]
+	var f *failure
+	if err != nil {
+		if !errors.As(err, &f) {
+			f = &failure{reason: v1alpha1.ReasonDestinationFailed, err: err}
+		}
+		switch {
+		case f.stalls:
+			status.MarkStalled(o, f.reason, f.err)
+		case t.stale > 0 && t.isStale(o, r.Now()):
+			status.MarkFailing(o, v1alpha1.ReasonBackupStale, fmt.Errorf("%s: the last success was at %s: %w", f.reason, since(o).UTC().Format(time.RFC3339), f.err))
+		default:
+			status.MarkFailing(o, f.reason, f.err)
+		}
+	}
+	r.tell(before, o)
+	if t.stale > 0 {
+		r.Metrics.record(o, t)
+	}
+	if err := status.Patch(ctx, r.Client, before, o, manager); err != nil {
+		return ctrl.Result{}, err
+	}
+	switch {
+	case f == nil:
+		now := r.Now()
+		return ctrl.Result{RequeueAfter: r.wait(t, t.next(now).Sub(now))}, nil
+	case f.stalls:
+		return ctrl.Result{}, nil
+	}
+	return ctrl.Result{}, fmt.Errorf("cannot save the state of the tier: %w", f.err)
+}
+
+// tell records an event where something is new.
+func (r *Reconciler) tell(before, o *v1alpha1.StateBackup) {
+	was, is := apimeta.FindStatusCondition(before.Status.Conditions, meta.ReadyCondition), apimeta.FindStatusCondition(o.Status.Conditions, meta.ReadyCondition)
+	if is == nil || was != nil && was.Status == is.Status && was.Reason == is.Reason && (is.Status != metav1.ConditionTrue || before.Status.LastVersion == o.Status.LastVersion) {
+		return
+	}
+	kind := corev1.EventTypeNormal
+	if is.Status != metav1.ConditionTrue {
+		kind = corev1.EventTypeWarning
+	}
+	r.Events.Eventf(o, kind, is.Reason, "%s", is.Message)
+}

@@ -1,0 +1,230 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"filippo.io/age"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/state/archive"
+	"github.com/cascade-gitops/cascade/state/store"
+)
+
+// bench is a reconciler whose destination is a directory, whatever its object says.
+type bench struct {
+	*Reconciler
+	t   *testing.T
+	now time.Time
+	id  *age.X25519Identity
+	dir string
+	// broken is why the destination cannot be opened.
+	broken error
+	events *record.FakeRecorder
+}
+
+func newBench(t *testing.T, change func(*v1alpha1.StateBackup)) *bench {
+	t.Helper()
+	id, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{t: t, now: noon, id: id, dir: t.TempDir(), events: record.NewFakeRecorder(100)}
+	o := &v1alpha1.StateBackup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "cascade-system", Name: "tier", Generation: 1, CreationTimestamp: metav1.NewTime(noon)},
+		Spec: v1alpha1.StateBackupSpec{
+			Interval: &metav1.Duration{Duration: time.Hour}, Destination: v1alpha1.StateDestination{URL: "s3://bucket/tier"},
+			Encryption: v1alpha1.StateEncryption{Recipients: []string{id.Recipient().String()}}, KeepLast: 2,
+		},
+	}
+	if change != nil {
+		change(o)
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(o).WithObjects(
+		o, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "tier"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "cascade-system", Name: v1alpha1.FirstSyncConfigMap}, Data: map[string]string{"state": "settled"}},
+	).Build()
+	b.Reconciler = &Reconciler{
+		Client: c, Reader: c, Namespace: "cascade-system", Holder: "agent", Events: b.events, Metrics: NewMetrics(prometheus.NewRegistry()),
+		Now: func() time.Time { return b.now },
+		Open: func(ctx context.Context, _ string, o store.Options) (store.Store, error) {
+			if b.broken != nil {
+				return nil, b.broken
+			}
+			return store.Open(ctx, b.dir, o)
+		},
+	}
+	return b
+}
+
+func (b *bench) reconcile() (*v1alpha1.StateBackup, ctrl.Result, error) {
+	b.t.Helper()
+	list := &v1alpha1.StateBackupList{}
+	if err := b.Client.List(b.t.Context(), list); err != nil || len(list.Items) != 1 {
+		b.t.Fatal(err)
+	}
+	o := &list.Items[0]
+	result, err := b.Reconcile(b.t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(o)})
+	if err := b.Client.Get(b.t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+		b.t.Fatal(err)
+	}
+	return o, result, err
+}
+
+func ready(o *v1alpha1.StateBackup) metav1.Condition {
+	if is := apimeta.FindStatusCondition(o.Status.Conditions, v1alpha1.ReadyCondition); is != nil {
+		return *is
+	}
+	return metav1.Condition{}
+}
+
+func (b *bench) change(value string) {
+	b.t.Helper()
+	cm := &corev1.ConfigMap{}
+	if err := b.Client.Get(b.t.Context(), client.ObjectKey{Namespace: "cascade-system", Name: v1alpha1.FirstSyncConfigMap}, cm); err != nil {
+		b.t.Fatal(err)
+	}
+	cm.Data["why"] = value
+	if err := b.Client.Update(b.t.Context(), cm); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func TestReconcile(t *testing.T) {
+	b := newBench(t, nil)
+	o, result, err := b.reconcile()
+	if err != nil || ready(o).Reason != v1alpha1.ReasonSucceeded || o.Status.LastVersion != "1-1" || o.Status.Versions != 1 || o.Status.Objects == 0 || result.RequeueAfter != time.Hour {
+		t.Fatalf("%+v, %+v, %v", o.Status, result, err)
+	}
+	// Woken early, it waits on.
+	b.now = noon.Add(20 * time.Minute)
+	if _, result, err = b.reconcile(); err != nil || result.RequeueAfter != 40*time.Minute {
+		t.Errorf("%+v, %v", result, err)
+	}
+	b.now = noon.Add(time.Hour)
+	if o, _, err = b.reconcile(); err != nil || o.Status.LastVersion != "1-1" || !o.Status.LastSuccess.Time.Equal(b.now) {
+		t.Errorf("the same state: %+v, %v", o.Status, err)
+	}
+	for i, want := range []string{"2-1", "3-1"} {
+		b.change(want)
+		b.now = b.now.Add(time.Hour)
+		if o, _, err = b.reconcile(); err != nil || o.Status.LastVersion != want || o.Status.Versions != 2 {
+			t.Errorf("change %d: %+v, %v", i, o.Status, err)
+		}
+	}
+	at, err := store.Open(t.Context(), b.dir, store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	versions, err := at.Versions(t.Context())
+	if err != nil || len(versions) != 2 || versions[1].String() != "3-1" {
+		t.Fatalf("%v, %v", versions, err)
+	}
+	sealed, err := at.Load(t.Context(), versions[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err := archive.Open(sealed, b.id); err != nil || s.Tier != "tier" {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if n := testutil.ToFloat64(b.Metrics.success.WithLabelValues("cascade-system", "tier")); n != float64(b.now.Unix()) {
+		t.Errorf("the metric of the last success is %f", n)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		change func(*v1alpha1.StateBackup)
+		want   string
+	}{
+		"Namespace":  {"who may write there could take the Secrets of all", func(o *v1alpha1.StateBackup) { o.Namespace = "tenant" }, v1alpha1.ReasonBackupRefused},
+		"Recipients": {"state is never kept unencrypted", func(o *v1alpha1.StateBackup) { o.Spec.Encryption.Recipients = nil }, v1alpha1.ReasonInvalidSpec},
+		"Recipient":  {"it is none", func(o *v1alpha1.StateBackup) { o.Spec.Encryption.Recipients = []string{"me"} }, v1alpha1.ReasonInvalidSpec},
+		"Directory":  {"it goes with the pod", func(o *v1alpha1.StateBackup) { o.Spec.Destination.URL = "file:///state" }, v1alpha1.ReasonInvalidSpec},
+		"Schedule":   {"it is none", func(o *v1alpha1.StateBackup) { o.Spec.Interval, o.Spec.Schedule = nil, "sometimes" }, v1alpha1.ReasonInvalidSpec},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, tt.change)
+			o, result, err := b.reconcile()
+			if err != nil || ready(o).Reason != tt.want || result.RequeueAfter != 0 || apimeta.FindStatusCondition(o.Status.Conditions, "Stalled") == nil {
+				t.Errorf("%s: %+v, %+v, %v", tt.reason, ready(o), result, err)
+			}
+			at, err := store.Open(t.Context(), b.dir, store.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if versions, err := at.Versions(t.Context()); err != nil || len(versions) != 0 {
+				t.Errorf("%v is saved, %v", versions, err)
+			}
+		})
+	}
+}
+
+func TestFailures(t *testing.T) {
+	b := newBench(t, nil)
+	b.broken = errors.New("the server answered 503")
+	o, _, err := b.reconcile()
+	if err == nil || ready(o).Reason != v1alpha1.ReasonDestinationFailed {
+		t.Errorf("%+v, %v", ready(o), err)
+	}
+	b.now = noon.Add(4 * time.Hour)
+	if o, _, err = b.reconcile(); err == nil || ready(o).Reason != v1alpha1.ReasonBackupStale || !strings.Contains(ready(o).Message, v1alpha1.ReasonDestinationFailed) {
+		t.Errorf("%+v, %v", ready(o), err)
+	}
+	b.broken = nil
+	at, err := store.Open(t.Context(), b.dir, store.Options{Now: b.Reconciler.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := at.Lock(t.Context(), "a mom", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.now = b.now.Add(time.Second)
+	if o, _, err = b.reconcile(); err == nil || !strings.Contains(ready(o).Message, `"a mom" holds it until`) || !strings.Contains(ready(o).Message, v1alpha1.ReasonStateLocked) {
+		t.Errorf("%+v, %v", ready(o), err)
+	}
+	if err := at.Unlock(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	if o, _, err = b.reconcile(); err != nil || ready(o).Reason != v1alpha1.ReasonSucceeded || o.Status.LastVersion != "2-1" {
+		t.Errorf("%+v, %v", o.Status, err)
+	}
+}
+
+func TestALostLeaseSavesNothing(t *testing.T) {
+	b := newBench(t, nil)
+	b.MayWrite = func() error { return errors.New("the lease is lost") }
+	if o, _, err := b.reconcile(); err == nil || o.Status.LastVersion != "" {
+		t.Errorf("%+v, %v", o.Status, err)
+	}
+}
+
+func TestSuspended(t *testing.T) {
+	b := newBench(t, func(o *v1alpha1.StateBackup) { o.Spec.Suspend = true })
+	if o, result, err := b.reconcile(); err != nil || o.Status.LastVersion != "" || result.RequeueAfter != 0 {
+		t.Errorf("%+v, %+v, %v", o.Status, result, err)
+	}
+}

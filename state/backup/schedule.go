@@ -1,0 +1,99 @@
+package backup
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/robfig/cron/v3"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+const (
+	leastInterval    = 10 * time.Second
+	defaultTimeout   = 10 * time.Minute
+	defaultKeep      = 30
+	staleIntervals   = 3
+	staleOfSchedules = 48 * time.Hour
+)
+
+// timing of a StateBackup, read from its spec.
+type timing struct {
+	interval time.Duration
+	// schedule is set if interval is not.
+	schedule cron.Schedule
+	timeout  time.Duration
+	stale    time.Duration
+}
+
+// timingOf reads a spec. An error is one of the spec.
+func timingOf(spec *v1alpha1.StateBackupSpec) (timing, error) {
+	t := timing{timeout: defaultTimeout, stale: staleOfSchedules}
+	switch {
+	case spec.Interval != nil && spec.Schedule != "":
+		return t, fmt.Errorf("cannot use spec.interval and spec.schedule together: set one of them")
+	case spec.Interval != nil:
+		if t.interval = spec.Interval.Duration; t.interval < leastInterval {
+			return t, fmt.Errorf("cannot use spec.interval %s: it must be %s at least", t.interval, leastInterval)
+		}
+		t.stale = staleIntervals * t.interval
+	case spec.Schedule != "":
+		schedule, err := cron.ParseStandard(spec.Schedule)
+		if err != nil {
+			return t, fmt.Errorf("cannot use spec.schedule %q: %w", spec.Schedule, err)
+		}
+		t.schedule = schedule
+	default:
+		return t, fmt.Errorf("cannot tell when to save: set spec.interval or spec.schedule")
+	}
+	if spec.Timeout != nil {
+		if t.timeout = spec.Timeout.Duration; t.timeout <= 0 {
+			return t, fmt.Errorf("cannot use spec.timeout %s: it must be positive", t.timeout)
+		}
+	}
+	if spec.StaleAfter != nil {
+		if t.stale = spec.StaleAfter.Duration; t.stale <= 0 {
+			return t, fmt.Errorf("cannot use spec.staleAfter %s: it must be positive", t.stale)
+		}
+	}
+	return t, nil
+}
+
+// next is when the state is looked at after a time.
+func (t timing) next(after time.Time) time.Time {
+	if t.schedule != nil {
+		return t.schedule.Next(after.UTC())
+	}
+	return after.Add(t.interval)
+}
+
+// due reports whether a backup is to be tried now, and when the next one is otherwise. One
+// that failed, that was never tried, whose spec changed or that somebody asks for is due.
+func (t timing) due(o *v1alpha1.StateBackup, now time.Time) (bool, time.Time) {
+	asked := o.Annotations[meta.ReconcileRequestAnnotation]
+	switch last := o.Status.LastSuccess; {
+	case asked != "" && asked != o.Status.LastHandledReconcileAt,
+		o.Status.ObservedGeneration != o.Generation,
+		last == nil, o.Status.LastAttempt == nil:
+		return true, now
+	case o.Status.LastAttempt.After(last.Time):
+		return true, now
+	default:
+		at := t.next(last.Time)
+		return !at.After(now), at
+	}
+}
+
+// isStale reports whether the last success is too old. One that never was is as old as the
+// object.
+func (t timing) isStale(o *v1alpha1.StateBackup, now time.Time) bool {
+	return now.Sub(since(o)) > t.stale
+}
+
+func since(o *v1alpha1.StateBackup) time.Time {
+	if o.Status.LastSuccess != nil {
+		return o.Status.LastSuccess.Time
+	}
+	return o.CreationTimestamp.Time
+}

@@ -1,0 +1,348 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	kube "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/yaml"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge/shapes"
+	"github.com/cascade-gitops/cascade/remote/epoch"
+	"github.com/cascade-gitops/cascade/state/archive"
+)
+
+// object reads one of YAML; its UID is made of its kind and name.
+func object(t *testing.T, text string, owners ...string) *unstructured.Unstructured {
+	t.Helper()
+	u := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	u.SetUID(types.UID(u.GetKind() + "/" + u.GetName()))
+	for _, o := range owners {
+		kind, name, _ := strings.Cut(o, "/")
+		u.SetOwnerReferences(append(u.GetOwnerReferences(), metav1.OwnerReference{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: kind, Name: name, UID: types.UID(o)}))
+	}
+	return u
+}
+
+func cluster(t *testing.T, name string) []*unstructured.Unstructured {
+	t.Helper()
+	return []*unstructured.Unstructured{
+		object(t, "{apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, metadata: {name: "+name+", namespace: fleet}, spec: {infrastructureRef: {kind: LocalCluster, name: "+name+"}}}"),
+		object(t, "{apiVersion: infrastructure.cluster.x-k8s.io/v1alpha1, kind: LocalCluster, metadata: {name: "+name+", namespace: fleet, labels: {cluster.x-k8s.io/cluster-name: "+name+"}}}", "Cluster/"+name),
+		object(t, "{apiVersion: v1, kind: Secret, metadata: {name: "+name+"-ca, namespace: fleet, labels: {cluster.x-k8s.io/cluster-name: "+name+"}}, data: {x: eA==}}", "LocalCluster/"+name),
+	}
+}
+
+func records(t *testing.T, holders ...string) []*unstructured.Unstructured {
+	t.Helper()
+	var marks []string
+	for i, h := range holders {
+		marks = append(marks, fmt.Sprintf(`{"epoch":%d,"holder":%q}`, len(holders)-i, h))
+	}
+	return []*unstructured.Unstructured{
+		object(t, "{apiVersion: v1, kind: Namespace, metadata: {name: fleet}}"),
+		object(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: cascade-first-sync, namespace: cascade-system}, data: {state: settled, why: so, fleet_new: approved, fleet_away: moving}}"),
+		object(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: cascade-epoch, namespace: cascade-system}, data: {lineage.json: '["+strings.Join(marks, ",")+"]'}}"),
+		object(t, "{apiVersion: cascade.dev/v1alpha1, kind: Child, metadata: {name: a, namespace: fleet}, spec: {clusterRef: {name: a}, suspend: true}}", "Cluster/a"),
+		object(t, "{apiVersion: cascade.dev/v1alpha1, kind: Rollout, metadata: {name: r, namespace: fleet}, spec: {x: y}, status: {run: {number: 3}}}"),
+	}
+}
+
+func snapshotOf(lists ...[]*unstructured.Unstructured) *archive.Snapshot {
+	s := &archive.Snapshot{Tier: "former", Taken: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	for _, list := range lists {
+		for _, u := range list {
+			s.Objects = append(s.Objects, *u.DeepCopy())
+		}
+	}
+	return s
+}
+
+// thereAs makes objects those of a tier, each with another UID.
+func thereAs(list ...*unstructured.Unstructured) map[key]*unstructured.Unstructured {
+	out := map[key]*unstructured.Unstructured{}
+	for _, u := range list {
+		there := u.DeepCopy()
+		there.SetUID("here/" + u.GetUID())
+		there.SetResourceVersion("7")
+		owners := there.GetOwnerReferences()
+		for i := range owners {
+			owners[i].UID = "here/" + owners[i].UID
+		}
+		there.SetOwnerReferences(owners)
+		out[keyOf(there)] = there
+	}
+	return out
+}
+
+func firstSyncIs(state string, data ...string) *corev1.ConfigMap {
+	cm := &corev1.ConfigMap{Data: map[string]string{"state": state}}
+	for _, d := range data {
+		name, value, _ := strings.Cut(d, "=")
+		cm.Data[name] = value
+	}
+	return cm
+}
+
+// shown are the steps of a plan, one on a line, without those that are only kept.
+func shown(p *plan) string {
+	var b strings.Builder
+	for _, s := range p.steps {
+		if s.Action != Keep {
+			fmt.Fprintf(&b, "%s %s %s\n", s.Action, s.Object, s.Reason)
+		}
+	}
+	for _, name := range p.resume {
+		fmt.Fprintf(&b, "resume %s\n", name)
+	}
+	return strings.ReplaceAll(b.String(), " \n", "\n")
+}
+
+func TestPlan(t *testing.T) {
+	a, b := cluster(t, "a"), cluster(t, "b")
+	former := records(t, "then", "before")
+	s := snapshotOf(a, b, former)
+	id, err := ID(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	restoring := func(of []*unstructured.Unstructured, id string) *unstructured.Unstructured {
+		u := of[0].DeepCopy()
+		u.SetAnnotations(map[string]string{v1alpha1.RestoringAnnotation: id})
+		_ = unstructured.SetNestedField(u.Object, true, "spec", "paused")
+		return u
+	}
+	all := slices.Concat(a, b, former)
+	whole := `Create Namespace/fleet
+Create ConfigMap/cascade-system/cascade-first-sync
+Create Cluster/fleet/a
+Create Cluster/fleet/b
+Create LocalCluster/fleet/a
+Create LocalCluster/fleet/b
+Create Secret/fleet/a-ca
+Create Secret/fleet/b-ca
+Create Child/fleet/a
+Create Rollout/fleet/r
+Create ConfigMap/cascade-system/cascade-epoch
+resume fleet/a
+resume fleet/b
+`
+	then := []epoch.Mark{{Epoch: 2, Holder: "then"}, {Epoch: 1, Holder: "before"}}
+	since := append([]epoch.Mark{{Epoch: 3, Holder: "since"}}, then...)
+	for name, tt := range map[string]struct {
+		reason  string
+		facts   facts
+		options Options
+		want    string
+	}{
+		"Empty": {"all is made, Clusters before their parts, records of the tier around them", facts{}, Options{}, whole},
+		"There": {"all is there: nothing is done", facts{there: thereAs(all...), firstSync: firstSyncIs("open"), lineage: then}, Options{},
+			"Differ ConfigMap/cascade-system/cascade-first-sync\n"},
+		"Interrupted": {"the Clusters that were made go on, and get what they lack", facts{there: thereAs(restoring(a, id), former[0])}, Options{},
+			strings.Replace(strings.Replace(whole, "Create Cluster/fleet/a\n", "Differ Cluster/fleet/a\n", 1), "Create Namespace/fleet\n", "", 1)},
+		"InterruptedLate": {"the lineage was written, an agent leads the tier by now, and the restore is finished all the same",
+			facts{there: thereAs(append([]*unstructured.Unstructured{restoring(a, id)}, former...)...), firstSync: firstSyncIs("open"), lineage: since}, Options{},
+			`Differ ConfigMap/cascade-system/cascade-first-sync
+Differ Cluster/fleet/a
+Create Cluster/fleet/b
+Create LocalCluster/fleet/a
+Create LocalCluster/fleet/b
+Create Secret/fleet/a-ca
+Create Secret/fleet/b-ca
+resume fleet/a
+resume fleet/b
+`},
+		"Other": {"two states are not mixed", facts{there: thereAs(restoring(a, "other"))}, Options{},
+			strings.NewReplacer("Create Cluster/fleet/a\n", "Refuse Cluster/fleet/a OtherRestoreUnfinished\n", "Create LocalCluster/fleet/a\n", "Skip LocalCluster/fleet/a ClusterIsThere\n",
+				"Create Secret/fleet/a-ca\n", "Skip Secret/fleet/a-ca ClusterIsThere\n", "resume fleet/a\n", "").Replace(whole)},
+		"Alive": {"what a Cluster that runs here lacks may have been removed", facts{there: thereAs(a[0])}, Options{},
+			strings.NewReplacer("Create Cluster/fleet/a\n", "", "Create LocalCluster/fleet/a\n", "Skip LocalCluster/fleet/a ClusterIsThere\n",
+				"Create Secret/fleet/a-ca\n", "Skip Secret/fleet/a-ca ClusterIsThere\n", "resume fleet/a\n", "").Replace(whole)},
+		"Older": {"another agent led the tier since: a Cluster that is not there was removed", facts{there: thereAs(slices.Concat(a, former)...), firstSync: firstSyncIs("settled"), lineage: since}, Options{},
+			`Differ ConfigMap/cascade-system/cascade-first-sync
+Refuse Cluster/fleet/b StateIsOlder
+Skip LocalCluster/fleet/b ClusterIsNotRestored
+Skip Secret/fleet/b-ca ClusterIsNotRestored
+`},
+		"OlderAdopts": {"asked for, what is there is adopted, and nothing is made", facts{there: thereAs(slices.Concat(a, former)...), firstSync: firstSyncIs("settled"), lineage: since}, Options{Older: true},
+			`Differ ConfigMap/cascade-system/cascade-first-sync
+Skip Cluster/fleet/b StateIsOlder
+Skip LocalCluster/fleet/b ClusterIsNotRestored
+Skip Secret/fleet/b-ca ClusterIsNotRestored
+`},
+		"Settled": {"the tier would have made the Clusters itself", facts{firstSync: firstSyncIs("settled"), there: thereAs(former[1])}, Options{},
+			strings.NewReplacer("Create Cluster/fleet/a\n", "Refuse Cluster/fleet/a TierIsSettled\n", "Create Cluster/fleet/b\n", "Refuse Cluster/fleet/b TierIsSettled\n",
+				"Create ConfigMap/cascade-system/cascade-first-sync\n", "Differ ConfigMap/cascade-system/cascade-first-sync\n",
+				"Create LocalCluster/fleet/a\n", "Skip LocalCluster/fleet/a ClusterIsNotRestored\n", "Create LocalCluster/fleet/b\n", "Skip LocalCluster/fleet/b ClusterIsNotRestored\n",
+				"Create Secret/fleet/a-ca\n", "Skip Secret/fleet/a-ca ClusterIsNotRestored\n", "Create Secret/fleet/b-ca\n", "Skip Secret/fleet/b-ca ClusterIsNotRestored\n",
+				"resume fleet/a\n", "", "resume fleet/b\n", "").Replace(whole)},
+		"MovedAway": {"another tier has it by now", facts{firstSync: firstSyncIs("open", "fleet_a=moving"), there: thereAs(former[1])}, Options{},
+			strings.NewReplacer("Create Cluster/fleet/a\n", "Refuse Cluster/fleet/a ClusterMovedAway\n", "Create ConfigMap/cascade-system/cascade-first-sync\n", "Differ ConfigMap/cascade-system/cascade-first-sync\n",
+				"Create LocalCluster/fleet/a\n", "Skip LocalCluster/fleet/a ClusterIsNotRestored\n", "Create Secret/fleet/a-ca\n", "Skip Secret/fleet/a-ca ClusterIsNotRestored\n", "resume fleet/a\n", "").Replace(whole)},
+		"Removed": {"the newest state does not have it: it was removed since this one was saved", facts{}, Options{Newer: snapshotOf(b, former)},
+			strings.NewReplacer("Create Cluster/fleet/a\n", "Skip Cluster/fleet/a ClusterRemovedSince\n",
+				"Create LocalCluster/fleet/a\n", "Skip LocalCluster/fleet/a ClusterIsNotRestored\n", "Create Secret/fleet/a-ca\n", "Skip Secret/fleet/a-ca ClusterIsNotRestored\n", "resume fleet/a\n", "").Replace(whole)},
+		"OtherAgent": {"an agent that began here is no successor of the former: its lineage gets those before it", facts{there: thereAs(former[2]), lineage: []epoch.Mark{{Epoch: 1, Holder: "new"}}}, Options{},
+			strings.Replace(whole, "Create ConfigMap/cascade-system/cascade-epoch\n", "Update ConfigMap/cascade-system/cascade-epoch\n", 1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tt.options.Namespace = v1alpha1.AgentNamespace
+			p, err := planOf(s, tt.facts, tt.options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := shown(p); got != tt.want {
+				t.Errorf("%s: got\n%swant\n%s", tt.reason, got, tt.want)
+			}
+		})
+	}
+}
+
+func TestWasDeleting(t *testing.T) {
+	a := cluster(t, "a")
+	at := metav1.NewTime(time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC))
+	a[0].SetDeletionTimestamp(&at)
+	c := newFake(t)
+	report, err := Restore(t.Context(), c, snapshotOf(a), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Steps[0].Reason != ReasonWasDeleting || len(report.Resumed) != 0 {
+		t.Errorf("steps %+v, resumed %v", report.Steps[0], report.Resumed)
+	}
+	u := a[0].DeepCopy()
+	if err := c.Get(t.Context(), kube.ObjectKeyFromObject(u), u); err != nil {
+		t.Fatal(err)
+	}
+	if !pausedBySpec(u) || u.GetAnnotations()[v1alpha1.RestoringAnnotation] != "" || u.GetAnnotations()[v1alpha1.RestoredPausedAnnotation] != "" {
+		t.Errorf("a Cluster that was being deleted goes on: %v", u.Object)
+	}
+}
+
+func TestPausedStaysPaused(t *testing.T) {
+	a, b := cluster(t, "a"), cluster(t, "b")
+	_ = unstructured.SetNestedField(a[0].Object, true, "spec", "paused")
+	_ = unstructured.SetNestedField(b[0].Object, false, "spec", "paused")
+	c := newFake(t)
+	s := snapshotOf(a, b)
+	if _, err := Restore(t.Context(), c, s, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, of := range [][]*unstructured.Unstructured{a, b} {
+		u := of[0].DeepCopy()
+		if err := c.Get(t.Context(), kube.ObjectKeyFromObject(u), u); err != nil {
+			t.Fatal(err)
+		}
+		if !same(of[0], u) {
+			t.Errorf("Cluster %s is %v", u.GetName(), u.Object)
+		}
+	}
+}
+
+func newFake(t *testing.T) kube.Client {
+	t.Helper()
+	return fake.NewClientBuilder().Build()
+}
+
+// TestShapes restores each life of a cluster at each of its stages.
+func TestShapes(t *testing.T) {
+	lives, err := shapes.Lives()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, life := range lives {
+		for _, stage := range life.Stages {
+			for _, u := range stage.Objects {
+				u.SetUID(types.UID(u.GetKind() + "/" + u.GetNamespace() + "/" + u.GetName()))
+				delete(u.Object, "status")
+			}
+			s := snapshotOf(stage.Objects)
+			c := newFake(t)
+			report, err := Restore(t.Context(), c, s, Options{})
+			if err != nil {
+				t.Fatalf("%s, %s: %v", life.Name, stage.Name, err)
+			}
+			if n := report.Count(Create); n != len(s.Objects) {
+				t.Errorf("%s, %s: %d of %d objects are made", life.Name, stage.Name, n, len(s.Objects))
+			}
+			again, err := Restore(t.Context(), c, s, Options{})
+			if err != nil {
+				t.Fatalf("%s, %s, again: %v", life.Name, stage.Name, err)
+			}
+			if n := again.Count(Create) + again.Count(Update); n != 0 || len(again.Resumed) != 0 {
+				t.Errorf("%s, %s: the second restore makes %d, and resumes %v", life.Name, stage.Name, n, again.Resumed)
+			}
+		}
+	}
+}
+
+func TestRefused(t *testing.T) {
+	c := newFake(t)
+	if err := c.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.FirstSyncConfigMap}, Data: map[string]string{"state": "settled"}}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Restore(t.Context(), c, snapshotOf(cluster(t, "a")), Options{})
+	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "Cluster/fleet/a: TierIsSettled") {
+		t.Errorf("got %v", err)
+	}
+	list := &unstructured.UnstructuredList{}
+	list.SetAPIVersion("cluster.x-k8s.io/v1beta2")
+	list.SetKind("ClusterList")
+	if err := c.List(t.Context(), list); err == nil && len(list.Items) != 0 {
+		t.Error("something was made all the same")
+	}
+}
+
+func TestCompare(t *testing.T) {
+	a, b := cluster(t, "a"), cluster(t, "b")
+	left, right := snapshotOf(a, b, records(t, "x")), snapshotOf(a, records(t, "y"))
+	for i := range right.Objects {
+		u := &right.Objects[i]
+		u.SetUID("other/" + u.GetUID())
+		owners := u.GetOwnerReferences()
+		for j := range owners {
+			owners[j].UID = "other/" + owners[j].UID
+		}
+		u.SetOwnerReferences(owners)
+		if u.GetKind() == "Secret" {
+			u.Object["data"] = map[string]any{"x": "eQ=="}
+		}
+	}
+	right.Objects = append(right.Objects, *object(t, "{apiVersion: v1, kind: Secret, metadata: {name: more, namespace: fleet}}"))
+	got, err := Compare(left, right)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"Cluster/fleet/b is missing", "LocalCluster/fleet/b is missing", "Secret/fleet/a-ca differs", "Secret/fleet/b-ca is missing", "Secret/fleet/more is too many"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestDataOf(t *testing.T) {
+	u := object(t, `{kind: X, metadata: {name: x, namespace: n}, spec: {
+  secretRef: {name: one}, certSecretRef: {name: two}, credentials: [{name: c, secretRef: {name: three}}],
+  postBuild: {substituteFrom: [{kind: ConfigMap, name: four}, {kind: Secret, name: five}]}, sourceRef: {kind: GitRepository, name: six}, kubeConfig: {secretRef: {name: "${var}"}}}}`)
+	got := map[string]bool{}
+	for _, k := range dataOf(u.Object["spec"], "n") {
+		got[k.String()] = true
+	}
+	want := []string{"ConfigMap/n/four", "Secret/n/five", "Secret/n/one", "Secret/n/three", "Secret/n/two"}
+	if names := slices.Sorted(maps.Keys(got)); !slices.Equal(names, want) {
+		t.Errorf("got %q, want %q", names, want)
+	}
+}

@@ -1,0 +1,132 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	kube "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/capibridge/graph"
+	"github.com/cascade-gitops/cascade/state/archive"
+)
+
+// ErrNotEmpty: a control plane to verify a state in has something.
+var ErrNotEmpty = errors.New("the control plane is not empty")
+
+var definitions = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
+
+// established is waited for so long.
+const established = 2 * time.Minute
+
+// Verify restores a state into an empty control plane, takes the state of that one, and names
+// what differs: nothing, if each object came back byte for byte. tier is where the state was
+// taken; its definitions are copied, without webhooks. Nothing is deleted afterwards: the
+// control plane is made for this, and ends with it.
+func Verify(ctx context.Context, tier kube.Reader, empty kube.Client, s *archive.Snapshot, o Options) ([]string, error) {
+	uid, err := identity(ctx, empty)
+	if err != nil {
+		return nil, err
+	}
+	if uid == s.Tier {
+		return nil, fmt.Errorf("cannot verify the state: %w: it is the tier itself", ErrNotEmpty)
+	}
+	if err := define(ctx, tier, empty, s); err != nil {
+		return nil, err
+	}
+	report, err := Restore(ctx, empty, s, o)
+	if err != nil {
+		return nil, err
+	}
+	for _, step := range report.Steps {
+		if isData(step.key.GroupKind) || step.key.Kind == spaces.Kind {
+			continue
+		}
+		if step.Action != Create {
+			return nil, fmt.Errorf("cannot verify the state: %w: it has %s", ErrNotEmpty, step.Object)
+		}
+	}
+	again, err := Take(ctx, empty, TakeOptions{Namespace: o.Namespace})
+	if err != nil {
+		return nil, err
+	}
+	return Compare(s, again)
+}
+
+func isData(kind schema.GroupKind) bool {
+	return kind == secrets.GroupKind() || kind == configMaps.GroupKind()
+}
+
+// define copies the definitions of the kinds of a state, each of which stores the version that
+// it stores in the tier. No controller is there that could convert.
+func define(ctx context.Context, tier kube.Reader, empty kube.Client, s *archive.Snapshot) error {
+	wanted := map[schema.GroupKind]bool{}
+	for i := range s.Objects {
+		wanted[s.Objects[i].GroupVersionKind().GroupKind()] = true
+	}
+	var copies []*unstructured.Unstructured
+	err := each(ctx, tier, definitions, func(u *unstructured.Unstructured) {
+		group, _, _ := unstructured.NestedString(u.Object, "spec", "group")
+		kind, _, _ := unstructured.NestedString(u.Object, "spec", "names", "kind")
+		if wanted[schema.GroupKind{Group: group, Kind: kind}] {
+			definition := graph.Portable(u)
+			unstructured.RemoveNestedField(definition.Object, "spec", "conversion")
+			definition.SetOwnerReferences(nil)
+			copies = append(copies, definition)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, u := range copies {
+		if err := empty.Create(ctx, u, kube.FieldOwner(manager)); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("cannot define %s: %w", u.GetName(), err)
+		}
+	}
+	for _, u := range copies {
+		if err := awaitDefinition(ctx, empty, u.GetName()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func awaitDefinition(ctx context.Context, c kube.Reader, name string) error {
+	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, established, true, func(ctx context.Context) (bool, error) {
+		u := &unstructured.Unstructured{}
+		u.SetGroupVersionKind(definitions)
+		if err := c.Get(ctx, types.NamespacedName{Name: name}, u); err != nil {
+			return false, err
+		}
+		conditions, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
+		return slices.ContainsFunc(conditions, func(v any) bool {
+			m, _ := v.(map[string]any)
+			return m["type"] == "Established" && m["status"] == "True"
+		}), nil
+	})
+	if err != nil {
+		return fmt.Errorf("cannot define %s: %w", name, err)
+	}
+	return nil
+}
+
+// Clusters that a state has, sorted.
+func Clusters(s *archive.Snapshot) []types.NamespacedName {
+	var out []types.NamespacedName
+	for i := range s.Objects {
+		if u := &s.Objects[i]; clusterapi.IsCluster(u.GroupVersionKind().GroupKind()) {
+			out = append(out, nameOf(u))
+		}
+	}
+	slices.SortFunc(out, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
+	return out
+}
