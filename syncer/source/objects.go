@@ -10,7 +10,7 @@ import (
 // ErrNoObject: a bucket has no object of a name.
 var ErrNoObject = errNoObject
 
-// Objects are those of a bucket, read and writtenBucket one by one. A write is held to what
+// Objects are those of a bucket, read and written one by one. A write is held to what
 // the object was when it was read, by the server: of two that read the same, one writes.
 // It is safe for concurrent use.
 //
@@ -42,7 +42,7 @@ type writable interface {
 }
 
 // Objects opens the bucket to write to it. An object of more than most bytes is neither
-// read nor writtenBucket.
+// read nor written.
 func (o BucketOrigin) Objects(ctx context.Context, most int64) (*Objects, error) {
 	o.write = true
 	opened, err := o.open(AllowNetwork(ctx))
@@ -77,7 +77,7 @@ func (o *Objects) Get(ctx context.Context, name string) (content []byte, tag str
 }
 
 // Put writes an object if it is still at the tag; if the tag is empty, there must be none.
-// Otherwise the error wraps ErrMoved. Any other error leaves it open whether it was writtenBucket.
+// Otherwise the error wraps ErrMoved. Any other error leaves it open whether it was written.
 func (o *Objects) Put(ctx context.Context, name string, content []byte, tag string) (_ string, err error) {
 	defer recovered(&err)
 	if int64(len(content)) > o.most {
