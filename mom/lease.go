@@ -18,15 +18,14 @@ var ErrLockLost = errors.New("the lock of the state was lost, and nothing of thi
 // errLapsed: the store did not answer, or this process did not run.
 var errLapsed = errors.New("it was not renewed in time")
 
-func orLapsed(err error) error {
-	if err == nil {
-		return errLapsed
-	}
-	return err
-}
-
 // askEvery is the pause between two tries to take a lock that lapses.
 const askEvery = 3 * time.Second
+
+// lookAtClock is the pause between two looks at whether the lock may lapse.
+const lookAtClock = time.Second
+
+// renewPatience bounds one try to renew the lock, so that there is another one in time.
+const renewPatience = 2 * renewEvery
 
 // storeTimeout bounds one call to the store.
 const storeTimeout = 2 * time.Minute
@@ -103,52 +102,52 @@ func (l *lease) current() store.Lock {
 	return l.lock
 }
 
-// keep renews the lock until its context ends or the lock is lost.
+// keep renews the lock until its context ends or the lock is lost. It looks at the clock each
+// second, as the writers are to be ended in time, whatever the store does meanwhile, and soon
+// after a machine wakes up.
 func (l *lease) keep(ctx context.Context) {
-	ticker := time.NewTicker(renewEvery)
+	ticker := time.NewTicker(lookAtClock)
 	defer ticker.Stop()
+	var renewed chan error // of the renewal that is under way
+	next := l.now().Add(renewEvery)
+	asked, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel()
+		if renewed != nil {
+			<-renewed // it ends with its context
+		}
+	}()
 	for {
-		held := l.current()
-		// The writers are ended in time, whatever the store does meanwhile.
-		lapse := time.NewTimer(held.Until.Add(-lockMargin).Sub(l.now()))
-		renewed := make(chan error, 1)
-		asked, cancel := context.WithDeadline(ctx, held.Until.Add(-lockMargin))
+		var err error
 		select {
 		case <-ctx.Done():
-			cancel()
-			lapse.Stop()
-			return
-		case <-lapse.C:
-			cancel()
-			l.onLost(fmt.Errorf("%w: %w", ErrLockLost, errLapsed))
 			return
 		case <-ticker.C:
-			go func() {
-				lock, err := l.state.Store.Renew(asked, held)
+		case err = <-renewed:
+			renewed = nil
+		}
+		if held := l.current(); errors.Is(err, store.ErrLockLost) || lost(held.Until, l.now()) {
+			if err == nil {
+				err = errLapsed
+			}
+			l.onLost(fmt.Errorf("%w: %w", ErrLockLost, err))
+			return
+		}
+		if err != nil {
+			l.board.ofState(func(s *StateStatus) { s.Error = err.Error() })
+		}
+		if renewed == nil && !l.now().Before(next) {
+			next = l.now().Add(renewEvery)
+			renewed = make(chan error, 1)
+			go func(held store.Lock, done chan<- error) {
+				ctx, cancel := context.WithTimeout(asked, renewPatience)
+				defer cancel()
+				lock, err := l.state.Store.Renew(ctx, held)
 				if err == nil {
 					l.set(lock)
 				}
-				renewed <- err
-			}()
-		}
-		var err error
-		select {
-		case err = <-renewed:
-		case <-lapse.C:
-			cancel()
-			<-renewed // it ends with its context
-			err = errLapsed
-		}
-		cancel()
-		lapse.Stop()
-		switch {
-		case ctx.Err() != nil:
-			return
-		case errors.Is(err, store.ErrLockLost), lost(l.current().Until, l.now()):
-			l.onLost(fmt.Errorf("%w: %w", ErrLockLost, orLapsed(err)))
-			return
-		case err != nil:
-			l.board.ofState(func(s *StateStatus) { s.Error = err.Error() })
+				done <- err
+			}(l.current(), renewed)
 		}
 	}
 }

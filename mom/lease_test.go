@@ -40,11 +40,14 @@ func (l *lockable) Lock(_ context.Context, holder string, ttl time.Duration) (st
 
 func (l *lockable) Renew(ctx context.Context, lock store.Lock) (store.Lock, error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.hangs {
+	hangs := l.hangs
+	l.mu.Unlock()
+	if hangs {
 		<-ctx.Done()
 		return store.Lock{}, ctx.Err()
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.broken != nil {
 		return store.Lock{}, l.broken
 	}
@@ -83,9 +86,9 @@ func TestLease(t *testing.T) {
 		lost time.Duration
 	}{
 		"Kept":    {"a store that answers", func(*lockable) {}, 0},
-		"Taken":   {"somebody took it over: at once", func(s *lockable) { s.broken = fmt.Errorf("no: %w", store.ErrLockLost) }, renewEvery},
-		"Broken":  {"a store that fails: before it may lapse", func(s *lockable) { s.broken = errors.New("no") }, lockFor - lockMargin},
-		"Hanging": {"a store that does not answer: before it may lapse", func(s *lockable) { s.hangs = true }, lockFor - lockMargin},
+		"Taken":   {"somebody took it over: at once", func(s *lockable) { s.broken = fmt.Errorf("no: %w", store.ErrLockLost) }, renewEvery + lookAtClock},
+		"Broken":  {"a store that fails: before it may lapse", func(s *lockable) { s.broken = errors.New("no") }, lockFor - lockMargin + lookAtClock},
+		"Hanging": {"a store that does not answer: before it may lapse", func(s *lockable) { s.hangs = true }, lockFor - lockMargin + lookAtClock},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
