@@ -36,12 +36,12 @@ build-demo: prerequisites build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/
 build-landing: build-demo $(BIN)/kubectl $(BIN)/providers/aws ## what the tests of make test run
 
 .PHONY: build-e2e
-build-e2e: build-landing $(BIN)/flux $(BIN)/capi-manager-next $(BIN)/helm $(BIN)/clusterctl $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure $(BIN)/components/published $(BIN)/vault ## everything that the tests run
+build-e2e: build-landing mom-local $(BIN)/flux $(BIN)/capi-manager-next $(BIN)/helm $(BIN)/clusterctl $(BIN)/providers/webhooks $(BIN)/providers/webhooks-azure $(BIN)/components/published $(BIN)/vault ## everything that the tests run
 
-$(BIN)/controlplane: $(shell git ls-files e2e/controlplane 2>/dev/null | grep -v _test.go)
+$(BIN)/controlplane: $(shell git ls-files mom/controlplane 2>/dev/null | grep -v _test.go)
 	@mkdir -p $(BIN)
 	@echo "building the control plane (kube-apiserver, controller-manager, scheduler, etcd); the first time this takes 5 to 10 minutes"
-	cd e2e/controlplane && go build -p $(P) -ldflags "$(KUBE_LDFLAGS)" -o $@ .
+	cd mom/controlplane && go build -p $(P) -ldflags "$(KUBE_LDFLAGS)" -o $@ .
 
 $(BIN)/cascade-local: $(shell git ls-files e2e/local 2>/dev/null | grep -v _test.go)
 	@mkdir -p $(BIN)
@@ -278,12 +278,90 @@ DEMO ?=
 demo: build-demo ## the whole cascade on this machine
 	$(BIN)/demo -bin $(BIN) $(if $(filter once,$(DEMO)),-once)
 
+# --- a management cluster in one file ----------------------------------------
+
+# What cascade-mom has within: managers of Cluster API and its providers, each unmodified and
+# built from its module by itself, with what its own go.mod says.
+MOM := $(BIN)/mom
+mom-module = $$(cd mom/providers/$(1) && go mod download -json $(2) | sed -n 's/^\t"Dir": "\(.*\)",\{0,1\}$$/\1/p')
+
+# 1: directory of the go.mod, 2: module, 3: package, 4: where the main module is in it
+define mom-manager
+@mkdir -p $(MOM)/programs
+@echo "building $(3) of $(2)"
+module=$(call mom-module,$(1),$(2)) && test -n "$$module" && copy=$$(mktemp -d) && trap 'chmod -R u+w $$copy; rm -rf $$copy' EXIT && \
+	cp -r "$$module/." $$copy/ && chmod -R u+w $$copy && cd $$copy && \
+	CGO_ENABLED=0 GOFLAGS="-trimpath -mod=mod" go build -p $(P) -ldflags "-s -w" -o $@ $(3)
+endef
+
+# 1: directory of the go.mod, 2: module, 3: files of it
+define mom-manifests
+@rm -rf $@ && mkdir -p $@
+module=$(call mom-module,$(1),$(2)) && test -n "$$module" && for file in $(3); do cp $$module/$$file $@/; done && chmod -R u+w $@
+@cp mom/providers/$(notdir $@)/provider.yaml $@/
+endef
+
+MOM_CAPI := mom/providers/cluster-api/go.mod mom/providers/cluster-api/go.sum
+MOM_AWS := mom/providers/aws/go.mod mom/providers/aws/go.sum
+MOM_AZURE := mom/providers/azure/go.mod mom/providers/azure/go.sum
+MOM_ASO := mom/providers/aso/go.mod mom/providers/aso/go.sum
+
+$(MOM)/programs/capi-manager: $(MOM_CAPI)
+	$(call mom-manager,cluster-api,sigs.k8s.io/cluster-api,.)
+$(MOM)/programs/kubeadm-bootstrap: $(MOM_CAPI)
+	$(call mom-manager,cluster-api,sigs.k8s.io/cluster-api,./bootstrap/kubeadm)
+$(MOM)/programs/kubeadm-control-plane: $(MOM_CAPI)
+	$(call mom-manager,cluster-api,sigs.k8s.io/cluster-api,./controlplane/kubeadm)
+$(MOM)/programs/capa-manager: $(MOM_AWS)
+	$(call mom-manager,aws,sigs.k8s.io/cluster-api-provider-aws/v2,.)
+$(MOM)/programs/capz-manager: $(MOM_AZURE)
+	$(call mom-manager,azure,sigs.k8s.io/cluster-api-provider-azure,.)
+# It has all of Azure's kinds in all of their versions: its source is 175 MB.
+$(MOM)/programs/aso-controller: $(MOM_ASO)
+	$(call mom-manager,aso,github.com/Azure/azure-service-operator/v2,./cmd/controller)
+$(MOM)/programs/controlplane: $(shell git ls-files mom/controlplane 2>/dev/null | grep -v _test.go)
+	@mkdir -p $(MOM)/programs
+	cd mom/controlplane && $(STATIC) go build -p $(P) -ldflags "$(KUBE_LDFLAGS)" -o $@ .
+
+$(MOM)/providers/cluster-api: $(MOM_CAPI) mom/providers/cluster-api/provider.yaml
+	$(call mom-manifests,cluster-api,sigs.k8s.io/cluster-api,config/crd/bases/*.yaml config/webhook/manifests.yaml)
+$(MOM)/providers/kubeadm-bootstrap: $(MOM_CAPI) mom/providers/kubeadm-bootstrap/provider.yaml
+	$(call mom-manifests,cluster-api,sigs.k8s.io/cluster-api,bootstrap/kubeadm/config/crd/bases/*.yaml bootstrap/kubeadm/config/webhook/manifests.yaml)
+$(MOM)/providers/kubeadm-control-plane: $(MOM_CAPI) mom/providers/kubeadm-control-plane/provider.yaml
+	$(call mom-manifests,cluster-api,sigs.k8s.io/cluster-api,controlplane/kubeadm/config/crd/bases/*.yaml controlplane/kubeadm/config/webhook/manifests.yaml)
+$(MOM)/providers/aws: $(MOM_AWS) mom/providers/aws/provider.yaml
+	$(call mom-manifests,aws,sigs.k8s.io/cluster-api-provider-aws/v2,config/crd/bases/*.yaml config/webhook/manifests.yaml)
+$(MOM)/providers/azure: $(MOM_AZURE) mom/providers/azure/provider.yaml
+	$(call mom-manifests,azure,sigs.k8s.io/cluster-api-provider-azure,config/crd/bases/*.yaml config/webhook/manifests.yaml)
+$(MOM)/providers/aso: $(MOM_AZURE) mom/providers/aso/provider.yaml
+	$(call mom-manifests,azure,sigs.k8s.io/cluster-api-provider-azure,config/aso/crds.yaml)
+$(MOM)/providers/local: $(wildcard e2e/local/config/crd/*.yaml) mom/providers/local/provider.yaml
+	@rm -rf $@ && mkdir -p $@ && cp $^ $@/
+
+# Providers of cascade-mom, each with its program; MOM_PROVIDERS leaves some out.
+MOM_PROVIDERS ?= cluster-api:capi-manager kubeadm-bootstrap:kubeadm-bootstrap kubeadm-control-plane:kubeadm-control-plane aws:capa-manager azure:capz-manager aso:aso-controller
+mom-names = $(foreach pair,$(1),$(firstword $(subst :, ,$(pair))))
+mom-programs = $(foreach pair,$(1),$(lastword $(subst :, ,$(pair))))
+# 1: pairs, 2: control plane, 3: where the programs are, 4: what is built
+mom-pack = go run ./mom/pack -program controlplane=$(2) -program cascade=$(BIN)/cascade \
+	$(foreach program,$(call mom-programs,$(1)),-program $(program)=$(3)/$(program)) $(foreach name,$(call mom-names,$(1)),-provider $(MOM)/providers/$(name)) && \
+	$(STATIC) go build -p $(P) -tags $(TAGS) -ldflags "$(LDFLAGS)" -o $(4) ./cmd/cascade-mom
+
+.PHONY: mom
+mom: build $(MOM)/programs/controlplane $(addprefix $(MOM)/programs/,$(call mom-programs,$(MOM_PROVIDERS))) $(addprefix $(MOM)/providers/,$(call mom-names,$(MOM_PROVIDERS))) ## cascade-mom: a management cluster in one file, with the providers for AWS and Azure; the first time this takes an hour
+	$(call mom-pack,$(MOM_PROVIDERS),$(MOM)/programs/controlplane,$(MOM)/programs,$(BIN)/cascade-mom)
+
+LOCAL_PROVIDERS := cluster-api:capi-manager local:cascade-local
+.PHONY: mom-local
+mom-local: build $(BIN)/controlplane $(BIN)/cascade-local $(BIN)/capi-manager $(addprefix $(MOM)/providers/,$(call mom-names,$(LOCAL_PROVIDERS))) ## the same with the provider of the tests, small
+	$(call mom-pack,$(LOCAL_PROVIDERS),$(BIN)/controlplane,$(BIN),$(BIN)/cascade-mom-local)
+
 # --- checks -----------------------------------------------------------------
 
 # The modules of the repository: the product's, that of the end-to-end tests, and that of
 # releases. Those that only build other people's programs are below e2e/, too.
 MODULES := . e2e deploy/release
-PROGRAMS := e2e/controlplane e2e/local
+PROGRAMS := mom/controlplane e2e/local
 WEBHOOKS := e2e/webhooks e2e/webhooks/azure
 NETWORK := e2e/network
 
@@ -318,13 +396,14 @@ test-all: prerequisites ## everything but the long forms
 	$(MAKE) image-reproducible
 	$(MAKE) e2e
 	$(MAKE) e2e-nodes
+	$(MAKE) e2e-mom-clouds
 
 # go test does not see what the tests of the charts and of releases read outside of their
 # module: their result is never taken from its cache.
 .PHONY: unit
 unit: ## tests without a control plane, those of the product and of e2e/ under the race detector
 	go test -p $(P) -race -timeout 20m ./...
-	go test -C e2e -p $(P) -race -timeout 20m $$(cd e2e && go list ./... | grep -v -e '/e2e/charts$$' -e '/e2e/nodes$$' $(SUITES:%=-e '/e2e/%$$'))
+	go test -C e2e -p $(P) -race -timeout 20m $$(cd e2e && go list ./... | grep -v -e '/e2e/charts$$' -e '/e2e/nodes$$' -e '/e2e/momclouds$$' $(SUITES:%=-e '/e2e/%$$'))
 	go test -C e2e -p $(P) -race -timeout 20m -count=1 ./charts
 	$(STATIC) go test -C deploy/release -p $(P) -tags $(TAGS) -timeout 20m -count=1 ./...
 
@@ -393,6 +472,10 @@ prerequisites-prometheus: ## installs Debian's Prometheus, if it is missing; a s
 e2e-nodes: prerequisites-nodes build image $(BIN)/controlplane $(BIN)/kubelet $(BIN)/coredns $(BIN)/cni $(BIN)/images/cert-manager $(BIN)/images/cluster-api $(BIN)/components/nodes ## the image on real nodes: kubelet, containerd and a network for pods; needs root
 	$(STATIC) go build -C e2e -p $(P) -o $(BIN)/ ./nodes/waiter
 	$(STATIC) go test -C e2e -p $(P) -count=1 -timeout 20m -v ./nodes
+
+.PHONY: e2e-mom-clouds
+e2e-mom-clouds: mom ## the managers for AWS and Azure under cascade-mom, whose clouds are recorders on loopback
+	$(STATIC) go test -C e2e -p $(P) -count=1 -timeout 20m -v ./momclouds
 
 # The names of all tests, of the units as go test lists them, and of the scenarios as
 # the last make test-all ran them. make test-names OLD=list compares them with a list
@@ -484,7 +567,7 @@ rollouts: ## a hundred thousand random lives of Rollouts, each decision held aga
 
 .PHONY: test-controlplane
 test-controlplane: $(BIN)/controlplane ## the control plane of the tests
-	cd e2e/controlplane && CONTROLPLANE_BIN=$(BIN)/controlplane go test -p $(P) -timeout 15m ./...
+	cd mom/controlplane && CONTROLPLANE_BIN=$(BIN)/controlplane go test -p $(P) -timeout 15m ./...
 
 .PHONY: test-local
 test-local: build-demo ## the local provider and its nodes

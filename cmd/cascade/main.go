@@ -82,7 +82,7 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 		c.newGet(), c.newReconcile(), c.newTree(), c.newApprove(), c.newInstall(), c.newUninstall(), c.newBootstrap(), c.newMigrate(), c.newCheck(), c.newChild(), c.newRollout(), c.newPlan(), c.newPivot(), c.newWhy(), c.newWeb(),
 		c.newSave(), c.newRestore(),
 		c.newChildren(), c.newDiff(), c.newEvents(), c.newLogs(), c.newResume(), c.newSuspend(), c.newTrace(),
-		c.newVersion(),
+		c.newMom(), c.newVersion(),
 	)
 	return root
 }

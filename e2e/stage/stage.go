@@ -347,6 +347,9 @@ func (s *Stage) environment() []string {
 	return environment
 }
 
+// Environment is that of programs of the stage.
+func (s *Stage) Environment() []string { return s.environment() }
+
 // Close stops everything and removes the directory.
 func (s *Stage) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)

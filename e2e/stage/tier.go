@@ -181,6 +181,9 @@ func (s *Stage) Cluster(ctx context.Context, name string, flags ...string) (*Tie
 	return t, t.StartControlPlane(ctx)
 }
 
+// Existing is a cluster whose control plane somebody else runs, in this directory.
+func (s *Stage) Existing(name, dir string) *Tier { return &Tier{Name: name, Dir: dir, stage: s} }
+
 // Copy starts a cluster with the data and the authorities of this one, which must be
 // stopped: what becomes of a backup that is restored elsewhere. It ends with the stage.
 func (t *Tier) Copy(ctx context.Context, name string) (*Tier, error) {

@@ -140,7 +140,7 @@ func (c *controlPlane) bringUp(ctx context.Context, begin time.Time) error {
 	if err != nil {
 		return err
 	}
-	stored, err := startEtcd(ctx, c.dir)
+	stored, err := startEtcd(ctx, c.dir, c.durable)
 	if err != nil {
 		return err
 	}

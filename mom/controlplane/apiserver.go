@@ -86,14 +86,22 @@ func apiServerFlags(s settings, port int) []string {
 
 		"--audit-policy-file=" + s.dir.auditPolicy(),
 		"--audit-log-path=" + s.dir.auditLog(),
-		// Readers follow one file: keep rotation far away, but bounded.
-		"--audit-log-maxsize=1024",
+		fmt.Sprintf("--audit-log-maxsize=%d", auditMegabytes(s.durable)),
 		"--audit-log-maxbackup=1",
 	}
 	if s.podNetwork {
 		flags = append(flags, "--egress-selector-config-file="+s.dir.egress())
 	}
 	return flags
+}
+
+// auditMegabytes is when the audit log is rotated. Tests follow one file, for which that
+// is far away, but bounded; who relies on a cluster needs the disk for something else.
+func auditMegabytes(durable bool) int {
+	if durable {
+		return 32
+	}
+	return 1024
 }
 
 // prepareAPIServer checks the flags and returns the function that serves on

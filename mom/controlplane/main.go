@@ -1,7 +1,8 @@
 // Command controlplane is a complete Kubernetes control plane in one process on
 // loopback: etcd, kube-apiserver, kube-controller-manager and kube-scheduler,
-// unmodified and linked into one binary. The end-to-end tests and the demo run
-// one per cluster, several on one small machine, with no container engine.
+// unmodified and linked into one binary. `cascade mom` runs one as a management
+// cluster that needs no cluster. The end-to-end tests and the demo run one per
+// cluster, several on one small machine, with no container engine.
 //
 // Build it from this folder, with the version that /version must report:
 //
@@ -13,7 +14,7 @@
 //
 // # Use
 //
-//	controlplane run   --dir DIR [--name NAME] [--secure-port 0] [--service-cidr 10.96.0.0/16] [--owner-pid PID] [--api-only] [--audit-reads] [--token-cache 10s] [--pod-network]
+//	controlplane run   --dir DIR [--name NAME] [--secure-port 0] [--service-cidr 10.96.0.0/16] [--owner-pid PID] [--api-only] [--audit-reads] [--token-cache 10s] [--pod-network] [--durable]
 //	controlplane start --dir DIR [the flags of run] [--timeout 3m]
 //	controlplane stop  --dir DIR
 //
@@ -51,8 +52,8 @@
 // # Failure model
 //
 // A kill at any moment leaves DIR restartable: files appear by rename, and etcd
-// replays its log. Writes are not synced to disk, so a crash of the machine (not
-// of the process) may lose or break the data. There is one shutdown: SIGTERM
+// replays its log. Without --durable, writes are not synced to disk, so a crash of
+// the machine (not of the process) may lose or break the data. There is one shutdown: SIGTERM
 // gives requests in flight half a second, then the process exits as if killed. If one
 // component ends, all end. A folder outlives its certificates after a year and
 // is then refused: delete it.
@@ -73,7 +74,7 @@ import (
 )
 
 const usage = `usage:
-  controlplane run   --dir DIR [--name NAME] [--secure-port PORT] [--service-cidr CIDR] [--owner-pid PID] [--api-only] [--audit-reads] [--token-cache 10s] [--pod-network]
+  controlplane run   --dir DIR [--name NAME] [--secure-port PORT] [--service-cidr CIDR] [--owner-pid PID] [--api-only] [--audit-reads] [--token-cache 10s] [--pod-network] [--durable]
   controlplane start --dir DIR [flags of run] [--timeout 3m]
   controlplane stop  --dir DIR
 `
@@ -129,6 +130,7 @@ type settings struct {
 	auditReads  bool
 	tokenCache  time.Duration
 	podNetwork  bool
+	durable     bool
 }
 
 // arguments is the command line that makes run use s.
@@ -143,6 +145,7 @@ func (s settings) arguments() []string {
 		fmt.Sprintf("--audit-reads=%t", s.auditReads),
 		fmt.Sprintf("--token-cache=%s", s.tokenCache),
 		fmt.Sprintf("--pod-network=%t", s.podNetwork),
+		fmt.Sprintf("--durable=%t", s.durable),
 	}
 }
 
@@ -163,6 +166,7 @@ func parse(verb string, args []string) (settings, time.Duration, error) {
 		flags.BoolVar(&s.auditReads, "audit-reads", false, "record reads and refused logins too, but no reads of the control plane itself and its administrator")
 		flags.DurationVar(&s.tokenCache, "token-cache", 10*time.Second, "how long a token that was found valid is not looked at again; 0 refuses a revoked one at once")
 		flags.BoolVar(&s.podNetwork, "pod-network", false, "reach pods at addresses of 240.0.0.0/8 on loopback, so that the API server proxies to them")
+		flags.BoolVar(&s.durable, "durable", false, "sync writes to disk, and keep the audit log small: for a cluster that somebody relies on")
 		if verb == "start" {
 			flags.DurationVar(&timeout, "timeout", timeout, "how long to wait until usable")
 		}

@@ -17,7 +17,7 @@ const etcdEndpoint = "unix://etcd.sock"
 
 // startEtcd starts the store in the background and returns when it serves. The
 // channel delivers the error that ends it.
-func startEtcd(ctx context.Context, dir layout) (<-chan error, error) {
+func startEtcd(ctx context.Context, dir layout, durable bool) (<-chan error, error) {
 	config := embed.NewConfig()
 	config.Name = "default"
 	config.Dir = dir.etcd()
@@ -31,7 +31,7 @@ func startEtcd(ctx context.Context, dir layout) (<-chan error, error) {
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	// Test data need not survive a crash of the machine, and several stores
 	// that sync one disk slow each other down by seconds.
-	config.UnsafeNoFsync = true
+	config.UnsafeNoFsync = !durable
 	// A single member elects itself after up to one election timeout, which by
 	// default is a second of every start.
 	config.TickMs, config.ElectionMs = 25, 125

@@ -1,4 +1,4 @@
-module github.com/cascade-gitops/cascade/e2e/controlplane
+module github.com/cascade-gitops/cascade/mom/controlplane
 
 go 1.26.0
 

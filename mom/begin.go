@@ -1,0 +1,104 @@
+package mom
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Origin is what a folder knows of the state that its cluster is of.
+type Origin struct {
+	// State is the address of the saved state, without any login.
+	State string `json:"state,omitempty"`
+	// Epoch of the lock under which this folder worked last.
+	Epoch int64 `json:"epoch,omitempty"`
+	// Version that was saved or restored last.
+	Version string `json:"version,omitempty"`
+	// Holder of the lock was this folder's process.
+	Holder string `json:"holder,omitempty"`
+	// Restoring: a version is being brought into the cluster of the folder, or was when its
+	// process ended. Such a cluster has a part of a state only.
+	Restoring bool `json:"restoring,omitempty"`
+}
+
+// Saved is one version of a state, the newest first where there are several.
+type Saved struct {
+	ID    string
+	Epoch int64
+}
+
+// Situation is what there is before a run.
+type Situation struct {
+	// Cluster: the folder has the data of a cluster.
+	Cluster bool
+	Origin  Origin
+	// State is the address of the state that the run is to keep, empty for none.
+	State string
+	// Versions that are saved there, the newest first.
+	Versions []Saved
+	// Wanted is a version that a person asked for.
+	Wanted string
+}
+
+// How a run begins.
+type How string
+
+const (
+	// Fresh: with an empty cluster. There is nothing else.
+	Fresh How = "Fresh"
+	// GoOn: with the cluster that the folder has, which is the newest that there is.
+	GoOn How = "GoOn"
+	// Restore: with an empty cluster, into which a version is restored.
+	Restore How = "Restore"
+)
+
+// Beginning is what a run begins with.
+type Beginning struct {
+	How How
+	// Version to restore.
+	Version string
+	// Newest: no version was saved after it.
+	Newest bool
+	// Aside: the cluster of the folder is put aside first, because another state counts.
+	Aside bool
+}
+
+// Begin decides what a run begins with. The last of those who had the lock has the newest
+// state: an epoch is only ever given once, and later ones are higher.
+func Begin(s Situation) (Beginning, error) {
+	if s.Cluster && s.Origin.Restoring {
+		s.Cluster, s.Origin = false, Origin{}
+		b, err := Begin(s)
+		b.Aside = err == nil
+		return b, err
+	}
+	switch {
+	case s.State == "" && s.Wanted != "":
+		return Beginning{}, errors.New("cannot restore a version: no state is given to restore it from")
+	case s.State == "" && s.Cluster && s.Origin.State != "":
+		return Beginning{}, fmt.Errorf("cannot go on without the state of this folder, %s: somebody else may have gone on with it; say --state", s.Origin.State)
+	case s.Cluster && s.State != "" && s.Origin.State != "" && s.Origin.State != s.State:
+		return Beginning{}, fmt.Errorf("cannot use folder: its cluster is of the state %s, not of %s; use another --dir", s.Origin.State, s.State)
+	case s.Wanted != "":
+		for i, v := range s.Versions {
+			if v.ID == s.Wanted {
+				return Beginning{How: Restore, Version: v.ID, Newest: i == 0, Aside: s.Cluster}, nil
+			}
+		}
+		return Beginning{}, fmt.Errorf("cannot restore version %s: there is none of that name", s.Wanted)
+	case len(s.Versions) == 0 && s.Cluster:
+		return Beginning{How: GoOn}, nil
+	case len(s.Versions) == 0:
+		return Beginning{How: Fresh}, nil
+	case !s.Cluster:
+		return Beginning{How: Restore, Version: s.Versions[0].ID, Newest: true}, nil
+	case s.Origin.State == "":
+		return Beginning{}, fmt.Errorf("cannot use folder: it has a cluster that was never saved, and the state %s is of another one; use another --dir", s.State)
+	case s.Versions[0].Epoch > s.Origin.Epoch:
+		return Beginning{How: Restore, Version: s.Versions[0].ID, Newest: true, Aside: true}, nil
+	}
+	return Beginning{How: GoOn}, nil
+}
+
+// Trusts reports whether the record that all Clusters are known is to be believed of a
+// restored state: it must be the last one, and saved after its writers had ended.
+func (b Beginning) Trusts(closed bool) bool { return b.How == Restore && b.Newest && closed }

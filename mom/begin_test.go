@@ -1,0 +1,66 @@
+package mom
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestBegin(t *testing.T) {
+	versions := []Saved{{ID: "3", Epoch: 3}, {ID: "2", Epoch: 2}, {ID: "1", Epoch: 2}}
+	for name, tc := range map[string]struct {
+		reason    string
+		situation Situation
+		want      Beginning
+		err       string
+	}{
+		"First":      {"nothing is there and nothing is kept", Situation{}, Beginning{How: Fresh}, ""},
+		"FirstState": {"a state that is begun", Situation{State: "s"}, Beginning{How: Fresh}, ""},
+		"Again":      {"a folder that keeps no state", Situation{Cluster: true}, Beginning{How: GoOn}, ""},
+		"Elsewhere":  {"another machine", Situation{State: "s", Versions: versions}, Beginning{How: Restore, Version: "3", Newest: true}, ""},
+		"Same":       {"the same folder, after which nobody had the lock", Situation{Cluster: true, State: "s", Origin: Origin{State: "s", Epoch: 3}, Versions: versions}, Beginning{How: GoOn}, ""},
+		"Crashed": {"a folder whose last epoch never saved: it has what was saved before, and more",
+			Situation{Cluster: true, State: "s", Origin: Origin{State: "s", Epoch: 4}, Versions: versions}, Beginning{How: GoOn}, ""},
+		"Overtaken": {"somebody went on elsewhere: the folder is older, and put aside",
+			Situation{Cluster: true, State: "s", Origin: Origin{State: "s", Epoch: 2}, Versions: versions}, Beginning{How: Restore, Version: "3", Newest: true, Aside: true}, ""},
+		"NeverSaved": {"a folder that begins to keep state", Situation{Cluster: true, State: "s"}, Beginning{How: GoOn}, ""},
+		"Partly": {"a process that ended while it restored left a part of a state",
+			Situation{Cluster: true, State: "s", Origin: Origin{State: "s", Epoch: 9, Restoring: true}, Versions: versions}, Beginning{How: Restore, Version: "3", Newest: true, Aside: true}, ""},
+		"Stranger": {"whose cluster is right, nobody can tell",
+			Situation{Cluster: true, State: "s", Versions: versions}, Beginning{}, "cannot use folder: it has a cluster that was never saved"},
+		"OtherState": {"a folder is of one state", Situation{Cluster: true, State: "t", Origin: Origin{State: "s"}}, Beginning{}, "its cluster is of the state s, not of t"},
+		"Forgotten": {"without the lock, another may write at the same time",
+			Situation{Cluster: true, Origin: Origin{State: "s"}}, Beginning{}, "cannot go on without the state of this folder, s"},
+		"Old":         {"a person asks for an older one", Situation{State: "s", Versions: versions, Wanted: "2"}, Beginning{How: Restore, Version: "2"}, ""},
+		"OldOverNew":  {"over a folder that has another", Situation{Cluster: true, State: "s", Origin: Origin{State: "s", Epoch: 3}, Versions: versions, Wanted: "1"}, Beginning{How: Restore, Version: "1", Aside: true}, ""},
+		"Newest":      {"the newest by its name", Situation{State: "s", Versions: versions, Wanted: "3"}, Beginning{How: Restore, Version: "3", Newest: true}, ""},
+		"NoVersion":   {"a name that is none", Situation{State: "s", Versions: versions, Wanted: "9"}, Beginning{}, "cannot restore version 9"},
+		"WantedAlone": {"from nowhere", Situation{Wanted: "1"}, Beginning{}, "no state is given"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Begin(tc.situation)
+			if got != tc.want || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%s: got %+v, %v, want %+v, %q", tc.reason, got, err, tc.want, tc.err)
+			}
+		})
+	}
+}
+
+func TestTrusts(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason    string
+		beginning Beginning
+		closed    bool
+		want      bool
+	}{
+		"Down":    {"the last state, after which nothing wrote", Beginning{How: Restore, Newest: true}, true, true},
+		"Crashed": {"a Cluster may have been made after it was saved", Beginning{How: Restore, Newest: true}, false, false},
+		"Old":     {"Clusters were made after it, which it does not have", Beginning{How: Restore}, true, false},
+		"Fresh":   {"nothing was restored", Beginning{How: Fresh}, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tc.beginning.Trusts(tc.closed); got != tc.want {
+				t.Errorf("%s: got %t", tc.reason, got)
+			}
+		})
+	}
+}

@@ -1,0 +1,165 @@
+//go:build linux
+
+package mom
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cascade-gitops/cascade/state/store"
+)
+
+// ErrLockLost says that another mom may write from now on.
+var ErrLockLost = errors.New("the lock of the state was lost, and nothing of this mom writes any more")
+
+// errLapsed: the store did not answer, or this process did not run.
+var errLapsed = errors.New("it was not renewed in time")
+
+// askEvery is the pause between two tries to take a lock that lapses.
+const askEvery = 3 * time.Second
+
+// lookAtClock is the pause between two looks at whether the lock may lapse.
+const lookAtClock = time.Second
+
+// renewPatience bounds one try to renew the lock, so that there is another one in time.
+const renewPatience = 2 * renewEvery
+
+// storeTimeout bounds one call to the store.
+const storeTimeout = 2 * time.Minute
+
+// lease keeps the lock of a state as long as a run has it.
+type lease struct {
+	state *State
+	board *board
+	now   func() time.Time
+	// onLost ends all writers. It is called once, before anything is said.
+	onLost func(error)
+	// before is the holder of the lock when this folder was in use last.
+	before string
+	say    func(format string, args ...any)
+
+	mu   sync.Mutex
+	lock store.Lock
+
+	stop context.CancelFunc
+	done sync.WaitGroup
+}
+
+// take takes the lock and keeps it until release.
+func (l *lease) take(ctx context.Context) error {
+	lock, err := l.ask(ctx)
+	if err != nil {
+		return err
+	}
+	l.set(lock)
+	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
+	l.stop = stop
+	l.done.Go(func() { l.keep(keeping) })
+	return nil
+}
+
+// ask asks for the lock. An earlier process of this folder has ended, as its folder is free:
+// where that still has the lock, it lapses, and is waited for.
+func (l *lease) ask(ctx context.Context) (store.Lock, error) {
+	ticker := time.NewTicker(askEvery)
+	defer ticker.Stop()
+	for said := false; ; {
+		asked, cancel := context.WithTimeout(ctx, storeTimeout)
+		lock, err := l.state.Store.Lock(asked, l.state.Holder, lockFor)
+		cancel()
+		var locked *store.LockedError
+		if err == nil || l.before == "" || !errors.As(err, &locked) || locked.Holder != l.before {
+			return lock, err
+		}
+		if !said {
+			said = true
+			l.say("waiting until %s: %s of this folder ended without giving the lock back", locked.Until.Add(store.Skew).UTC().Format(time.RFC3339), locked.Holder)
+		}
+		select {
+		case <-ctx.Done():
+			return store.Lock{}, err
+		case <-ticker.C:
+		}
+	}
+}
+
+func (l *lease) set(lock store.Lock) {
+	l.mu.Lock()
+	l.lock = lock
+	l.mu.Unlock()
+	l.board.ofState(func(s *StateStatus) {
+		s.Address, s.Epoch, s.Until = l.state.Address, lock.Epoch, lock.Until
+	})
+}
+
+// current is the lock as it was renewed last.
+func (l *lease) current() store.Lock {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lock
+}
+
+// keep renews the lock until its context ends or the lock is lost. It looks at the clock each
+// second, as the writers are to be ended in time, whatever the store does meanwhile, and soon
+// after a machine wakes up.
+func (l *lease) keep(ctx context.Context) {
+	ticker := time.NewTicker(lookAtClock)
+	defer ticker.Stop()
+	var renewed chan error // of the renewal that is under way
+	next := l.now().Add(renewEvery)
+	asked, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel()
+		if renewed != nil {
+			<-renewed // it ends with its context
+		}
+	}()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case err = <-renewed:
+			renewed = nil
+		}
+		if held := l.current(); errors.Is(err, store.ErrLockLost) || lost(held.Until, l.now()) {
+			if err == nil {
+				err = errLapsed
+			}
+			l.onLost(fmt.Errorf("%w: %w", ErrLockLost, err))
+			return
+		}
+		if err != nil {
+			l.board.ofState(func(s *StateStatus) { s.Error = err.Error() })
+		}
+		if renewed == nil && !l.now().Before(next) {
+			next = l.now().Add(renewEvery)
+			renewed = make(chan error, 1)
+			go func(held store.Lock, done chan<- error) {
+				ctx, cancel := context.WithTimeout(asked, renewPatience)
+				defer cancel()
+				lock, err := l.state.Store.Renew(ctx, held)
+				if err == nil {
+					l.set(lock)
+				}
+				done <- err
+			}(l.current(), renewed)
+		}
+	}
+}
+
+// release gives the lock back, after everything that writes has ended.
+func (l *lease) release(ctx context.Context) error {
+	if l.stop == nil {
+		return nil
+	}
+	l.stop()
+	l.done.Wait()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer cancel()
+	return l.state.Store.Unlock(ctx, l.current())
+}

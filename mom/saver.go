@@ -1,0 +1,232 @@
+//go:build linux
+
+package mom
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/state/archive"
+	"github.com/cascade-gitops/cascade/state/store"
+)
+
+// closingName is the ConfigMap by which a saved state says that it was saved after all
+// writers of the cluster had ended. It is in the state only.
+const closingName = "cascade-mom"
+
+// closing is that ConfigMap.
+func closing() unstructured.Unstructured {
+	return unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": v1alpha1.AgentNamespace, "name": closingName},
+		"data": map[string]any{"closed": "true"},
+	}}
+}
+
+func isConfigMap(u *unstructured.Unstructured, name string) bool {
+	return u.GetAPIVersion() == "v1" && u.GetKind() == "ConfigMap" && u.GetNamespace() == v1alpha1.AgentNamespace && u.GetName() == name
+}
+
+// opened takes out of a restored state what is about the state itself. settled reports whether
+// the tier may create Clusters as it did: its record says so, and is to be believed.
+func opened(s *archive.Snapshot, b Beginning) (settled bool) {
+	closed := slices.ContainsFunc(s.Objects, func(u unstructured.Unstructured) bool { return isConfigMap(&u, closingName) })
+	s.Objects = slices.DeleteFunc(s.Objects, func(u unstructured.Unstructured) bool { return isConfigMap(&u, closingName) })
+	return b.Trusts(closed) && slices.ContainsFunc(s.Objects, func(u unstructured.Unstructured) bool {
+		state, _, _ := unstructured.NestedString(u.Object, "data", stateKey)
+		return isConfigMap(&u, v1alpha1.FirstSyncConfigMap) && state == v1alpha1.FirstSyncSettled
+	})
+}
+
+// stateKey of the record of the first sync.
+const stateKey = "state"
+
+// settle says in the record that the first sync is over. A restored record does not say it by
+// itself, as whoever restores cannot know that nothing was built since.
+func settle(ctx context.Context, c client.Client) error {
+	record := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.FirstSyncConfigMap}}
+	patch := fmt.Appendf(nil, `{"data":{%q:%q}}`, stateKey, v1alpha1.FirstSyncSettled)
+	if err := c.Patch(ctx, record, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldManager)); err != nil {
+		return fmt.Errorf("cannot settle the first sync: %w", err)
+	}
+	return nil
+}
+
+// saver saves the state of a cluster when it changes.
+type saver struct {
+	state  *State
+	client client.Client
+	folder Folder
+	origin Origin
+	lease  *lease
+	board  *board
+	say    func(format string, args ...any)
+	now    func() time.Time
+
+	mu      sync.Mutex
+	changes changes
+	// changed wakes run; it holds one signal.
+	changed chan struct{}
+	// digest of what was saved last.
+	digest []byte
+}
+
+// touch takes in that something changed.
+func (s *saver) touch() {
+	s.mu.Lock()
+	s.changes.note(s.now())
+	s.mu.Unlock()
+	s.board.ofState(func(status *StateStatus) { status.Unsaved = true })
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// run saves what changes until the context ends. What is unsaved then, the caller saves.
+func (s *saver) run(ctx context.Context) {
+	for {
+		s.mu.Lock()
+		due, some := s.changes.due()
+		s.mu.Unlock()
+		pause := saveAgain // for nothing, as long as nothing changes
+		if some {
+			pause = max(due.Sub(s.now()), 0)
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-s.changed:
+			timer.Stop()
+			continue
+		case <-timer.C:
+		}
+		if !some {
+			continue
+		}
+		s.mu.Lock()
+		s.changes.taken()
+		s.mu.Unlock()
+		if err := s.save(ctx, false); err != nil && ctx.Err() == nil {
+			s.mu.Lock()
+			s.changes.failed(s.now())
+			s.mu.Unlock()
+			s.board.ofState(func(status *StateStatus) { status.Error, status.Unsaved = err.Error(), true })
+			s.say("the state is not saved, and is tried again: %v", err)
+		}
+	}
+}
+
+// save saves the state as it is now. closed says that nothing writes to the cluster any more.
+func (s *saver) save(ctx context.Context, closed bool) error {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	snapshot, err := s.state.Take(ctx, s.client)
+	if err != nil {
+		return fmt.Errorf("cannot take the state: %w", err)
+	}
+	snapshot.Epoch = s.lease.current().Epoch
+	if closed {
+		snapshot.Objects = append(snapshot.Objects, closing())
+	}
+	lines, err := snapshot.Lines()
+	if err != nil {
+		return err
+	}
+	digest := sha256.Sum256(lines)
+	if bytes.Equal(digest[:], s.digest) {
+		s.board.ofState(func(status *StateStatus) { status.Unsaved, status.Error = false, "" })
+		return nil
+	}
+	sealed, err := s.state.Seal(snapshot)
+	if err != nil {
+		return fmt.Errorf("cannot encrypt the state: %w", err)
+	}
+	version, err := s.state.Store.Save(ctx, s.lease.current(), sealed)
+	if err != nil {
+		return err
+	}
+	s.digest = digest[:]
+	s.origin.Version = version.String()
+	s.board.ofState(func(status *StateStatus) {
+		status.Version, status.SavedAt, status.Unsaved, status.Error = version.String(), s.now(), false, ""
+	})
+	if err := writeJSON(s.folder.origin(), s.origin); err != nil {
+		return err
+	}
+	// What is old is of no use to anybody; that it is still there hurts nobody.
+	if _, err := s.state.Store.Prune(ctx, s.lease.current(), s.state.Keep); err != nil && !errors.Is(err, store.ErrLockLost) {
+		s.say("old versions of the state are not deleted: %v", err)
+	}
+	return nil
+}
+
+// load reads a version.
+func (s *State) load(ctx context.Context, name string) (*archive.Snapshot, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	versions, err := s.Store.Versions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	version, err := store.Find(versions, name)
+	if err != nil {
+		return nil, err
+	}
+	sealed, err := s.Store.Load(ctx, version)
+	if err != nil {
+		return nil, err
+	}
+	snapshot, err := s.Open(sealed)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open version %s of the state: %w", version, err)
+	}
+	return snapshot, nil
+}
+
+// versions lists what is saved, the newest first.
+func (s *State) versions(ctx context.Context) ([]Saved, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	versions, err := s.Store.Versions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var saved []Saved
+	for _, v := range versions {
+		saved = append(saved, Saved{ID: v.String(), Epoch: v.Epoch})
+	}
+	slices.Reverse(saved)
+	return saved, nil
+}
+
+// kindsOf counts the objects of a state by their kinds, for people.
+func kindsOf(s *archive.Snapshot) string {
+	count := map[string]int{}
+	for i := range s.Objects {
+		count[s.Objects[i].GetKind()]++
+	}
+	var text string
+	for _, kind := range slices.Sorted(maps.Keys(count)) {
+		if text != "" {
+			text += ", "
+		}
+		text += fmt.Sprintf("%d %s", count[kind], kind)
+	}
+	return text
+}

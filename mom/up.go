@@ -1,0 +1,471 @@
+//go:build linux
+
+package mom
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/mom/supervise"
+	"github.com/cascade-gitops/cascade/state/archive"
+	"github.com/cascade-gitops/cascade/syncer/answer"
+)
+
+const (
+	// logBytes bounds each of the two files of what a program prints.
+	logBytes = 16 << 20
+	// startPatience bounds the start of one program, on a machine that is busy.
+	startPatience = 5 * time.Minute
+	// lookEvery is the pause between two looks at the tier, and lookPatience bounds one.
+	lookEvery    = 2 * time.Second
+	lookPatience = 30 * time.Second
+	// planeGrace and writerGrace are how long programs may take to end.
+	planeGrace  = 10 * time.Second
+	writerGrace = 20 * time.Second
+)
+
+// ErrNotReady says that the time was over before the tier might go.
+var ErrNotReady = errors.New("the tier is not ready")
+
+// run is one call of Up.
+type run struct {
+	Options
+	board      *board
+	supervisor *supervise.Supervisor
+	config     *rest.Config
+	client     client.Client
+	managers   []*manager
+	beginning  Beginning
+	origin     Origin
+	lease      *lease
+	saver      *saver
+	// request is what the objects that sync the tier say when the agent looked at them.
+	request string
+
+	// writers are the providers and the agent; they end with their context.
+	writers    sync.WaitGroup
+	writing    context.Context
+	endWriting context.CancelCauseFunc
+}
+
+// Up brings a management cluster up, and ends it when the context ends or it has done what it
+// was to do. It returns when nothing of it runs any more.
+func Up(ctx context.Context, o Options) (err error) {
+	lock, err := o.Folder.acquire()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	r := &run{Options: o, board: &board{folder: o.Folder}}
+	// The address may have a login in it, which is nobody's business.
+	address := o.Repository.URL
+	if parsed, err := url.Parse(address); err == nil {
+		address = parsed.Redacted()
+	}
+	r.board.change(func(s *Status) {
+		*s = Status{PID: os.Getpid(), Phase: PhaseStarting, Since: o.Now(), Kubeconfig: o.Folder.Kubeconfig(), Repository: address, Path: o.Repository.Path}
+	})
+	defer func() {
+		r.board.change(func(s *Status) {
+			s.Phase, s.Since = PhaseStopped, o.Now()
+			if err != nil {
+				s.Message = err.Error()
+			}
+			if r.supervisor != nil {
+				s.Programs = r.supervisor.States()
+			}
+		})
+	}()
+	return r.up(ctx)
+}
+
+func (r *run) up(ctx context.Context) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	r.writing, r.endWriting = context.WithCancelCause(context.WithoutCancel(ctx))
+	defer r.endWriting(nil)
+	if r.State != nil {
+		var before Origin
+		if _, err := readJSON(r.Folder.origin(), &before); err != nil {
+			return err
+		}
+		r.lease = &lease{state: r.State, board: r.board, now: r.Now, say: r.Say, before: before.Holder, onLost: func(why error) {
+			r.endWriting(fmt.Errorf("%w: %w", why, supervise.ErrAtOnce))
+			cancel(why)
+		}}
+		if err := r.lease.take(ctx); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, r.lease.release(ctx)) }()
+	}
+	if err := r.begin(ctx); err != nil {
+		return err
+	}
+	r.supervisor = supervise.New(supervise.Options{Logs: r.Folder.logs(), LogBytes: logBytes, Now: r.Now, Rand: r.Rand, Ended: func(state supervise.State) {
+		r.Say("%s ended and is started again: %s; see %s", state.Name, state.Ended, state.Log)
+	}})
+	defer r.supervisor.Close()
+
+	planeContext, endPlane := context.WithCancel(context.WithoutCancel(ctx))
+	var plane sync.WaitGroup
+	defer plane.Wait()
+	defer endPlane()
+	plane.Go(func() {
+		if err := r.supervisor.Keep(planeContext, r.plane()); err != nil {
+			cancel(err)
+		}
+	})
+	// What writes has ended before the cluster that it writes to does.
+	defer func() { err = errors.Join(err, r.down(ctx)) }()
+	defer r.writers.Wait()
+	defer func() { r.endWriting(nil) }()
+
+	if err := r.bringUp(ctx); err != nil {
+		return orCause(ctx, err)
+	}
+	return orCause(ctx, r.watch(ctx))
+}
+
+// orCause is why a context ended, where that is the reason of an error; nil if a person ended
+// it.
+func orCause(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}
+
+// begin decides what to begin with, and puts aside what does not count.
+func (r *run) begin(ctx context.Context) error {
+	s := Situation{}
+	if _, err := os.Stat(filepath.Join(r.Folder.plane(), "etcd")); err == nil {
+		s.Cluster = true
+	}
+	if _, err := readJSON(r.Folder.origin(), &s.Origin); err != nil {
+		return err
+	}
+	if r.State != nil {
+		versions, err := r.State.versions(ctx)
+		if err != nil {
+			return err
+		}
+		s.State, s.Versions, s.Wanted = r.State.Address, versions, r.State.Version
+	}
+	var err error
+	if r.beginning, err = Begin(s); err != nil {
+		return err
+	}
+	if r.beginning.Aside {
+		aside := r.Folder.path("controlplane." + r.Now().UTC().Format("20060102T150405Z"))
+		if err := os.Rename(r.Folder.plane(), aside); err != nil {
+			return fmt.Errorf("cannot put the cluster of the folder aside: %w", err)
+		}
+		r.Say("the state is another one than that of this folder, whose cluster is put aside as %s", aside)
+	}
+	r.origin = s.Origin
+	if r.State == nil {
+		return nil
+	}
+	r.origin.State, r.origin.Epoch, r.origin.Holder = r.State.Address, r.lease.current().Epoch, r.State.Holder
+	r.origin.Restoring = r.beginning.How == Restore
+	return writeJSON(r.Folder.origin(), r.origin)
+}
+
+// bringUp starts everything in its order.
+func (r *run) bringUp(ctx context.Context) error {
+	began := r.Now()
+	if err := r.awaitPlane(ctx); err != nil {
+		return err
+	}
+	r.Say("the control plane is up after %s", r.since(began))
+	if err := r.connect(); err != nil {
+		return err
+	}
+	for _, objects := range r.Agent {
+		if err := applyAll(ctx, r.client, objects); err != nil {
+			return err
+		}
+	}
+	if err := r.prepareProviders(ctx); err != nil {
+		return err
+	}
+	if err := r.restore(ctx); err != nil {
+		return err
+	}
+	if err := r.startProviders(ctx); err != nil {
+		return err
+	}
+	r.Say("Cluster API and %d providers are up after %s", len(r.managers)-1, r.since(began))
+	if err := applyAll(ctx, r.client, r.Objects); err != nil {
+		return err
+	}
+	r.request = r.Now().UTC().Format(time.RFC3339Nano)
+	sync, err := r.Repository.objects(r.request)
+	if err != nil {
+		return err
+	}
+	if err := applyAll(ctx, r.client, sync); err != nil {
+		return err
+	}
+	if err := r.startAgent(ctx); err != nil {
+		return err
+	}
+	r.Say("the agent is up after %s; kubeconfig: %s", r.since(began), r.Folder.Kubeconfig())
+	return nil
+}
+
+func (r *run) since(began time.Time) time.Duration {
+	return r.Now().Sub(began).Round(100 * time.Millisecond)
+}
+
+// plane is the control plane.
+func (r *run) plane() supervise.Program {
+	return supervise.Program{
+		Name: PlaneProgram, File: filepath.Join(r.Programs, PlaneProgram), Env: r.Environment, Grace: planeGrace,
+		Args: []string{"run", "--dir=" + r.Folder.plane(), "--name=" + r.Name, "--durable", "--owner-pid=" + strconv.Itoa(os.Getpid())},
+	}
+}
+
+// awaitPlane waits until the process that runs says that it is usable.
+func (r *run) awaitPlane(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	err := poll(ctx, "the control plane", func(context.Context) error {
+		text, err := os.ReadFile(filepath.Join(r.Folder.plane(), "ready"))
+		if err != nil {
+			return err
+		}
+		pid := r.pidOf(PlaneProgram)
+		if pid == 0 || strings.TrimSpace(string(text)) != strconv.Itoa(pid) {
+			return errors.New("it is not usable yet")
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w; see %s", err, filepath.Join(r.Folder.logs(), PlaneProgram+".log"))
+	}
+	text, err := os.ReadFile(filepath.Join(r.Folder.plane(), "kubeconfig"))
+	if err != nil {
+		return fmt.Errorf("cannot read kubeconfig: %w", err)
+	}
+	return replaceFile(r.Folder.Kubeconfig(), text)
+}
+
+func (r *run) pidOf(program string) int {
+	for _, state := range r.supervisor.States() {
+		if state.Name == program {
+			return state.PID
+		}
+	}
+	return 0
+}
+
+func (r *run) connect() error {
+	config, err := clientcmd.BuildConfigFromFlags("", r.Folder.Kubeconfig())
+	if err != nil {
+		return fmt.Errorf("cannot load kubeconfig: %w", err)
+	}
+	config.QPS, config.UserAgent = -1, fieldManager
+	answer.Guard(config)
+	r.config = config
+	if r.client, err = client.New(config, client.Options{Scheme: r.Scheme}); err != nil {
+		return fmt.Errorf("cannot connect to the control plane: %w", err)
+	}
+	return nil
+}
+
+// restore brings a saved state into the cluster, and saves that it is in use from now on: who
+// finds it so cannot take it for one that nothing was added to.
+func (r *run) restore(ctx context.Context) error {
+	if r.State == nil {
+		return nil
+	}
+	if r.beginning.How == Restore {
+		snapshot, err := r.State.load(ctx, r.beginning.Version)
+		if err != nil {
+			return err
+		}
+		var newest *archive.Snapshot
+		if !r.beginning.Newest {
+			if newest, err = r.State.load(ctx, ""); err != nil {
+				return err
+			}
+			opened(newest, Beginning{})
+		}
+		taken := snapshot.Taken
+		settled := opened(snapshot, r.beginning)
+		r.Say("restoring version %s of %s: %s", r.beginning.Version, taken.UTC().Format(time.RFC3339), kindsOf(snapshot))
+		if err := r.State.Restore(ctx, r.client, snapshot, newest); err != nil {
+			return fmt.Errorf("cannot restore version %s of the state: %w", r.beginning.Version, err)
+		}
+		if settled {
+			if err := settle(ctx, r.client); err != nil {
+				return err
+			}
+		} else {
+			r.Say("Clusters that Git declares and this version does not have are held: it is not known that none was made after it was saved")
+		}
+		r.origin.Version, r.origin.Restoring = r.beginning.Version, false
+		if err := writeJSON(r.Folder.origin(), r.origin); err != nil {
+			return err
+		}
+	}
+	r.saver = &saver{
+		state: r.State, client: r.client, folder: r.Folder, origin: r.origin, lease: r.lease, board: r.board, say: r.Say, now: r.Now,
+		changed: make(chan struct{}, 1),
+	}
+	return r.saver.save(ctx, false)
+}
+
+// firstSync is what the agent does where nothing is on record. Where something was restored,
+// the tier is not a new one, whatever a person says.
+func (r *run) firstSync() string {
+	if r.beginning.How == Restore {
+		return "adopt"
+	}
+	return r.FirstSync
+}
+
+// startAgent starts the agent and waits until it works.
+func (r *run) startAgent(ctx context.Context) error {
+	ports, err := freePorts(2)
+	if err != nil {
+		return err
+	}
+	health := loopback(ports[0])
+	args := append([]string{
+		"agent", "--health-addr=" + health, "--metrics-addr=" + loopback(ports[1]), "--enable-leader-election=false",
+		"--storage-path=" + r.Folder.path("agent"), "--first-sync=" + r.firstSync(),
+	}, r.AgentArgs...)
+	kubeconfig, err := r.account(ctx)
+	if err != nil {
+		return err
+	}
+	r.write(supervise.Program{
+		Name: "agent", File: filepath.Join(r.Programs, AgentProgram), Args: args, Grace: writerGrace,
+		Env: append(slices.Clone(r.Environment), "KUBECONFIG="+kubeconfig),
+	})
+	return r.awaitHealth(ctx, "agent", health)
+}
+
+// write runs a program that writes.
+func (r *run) write(p supervise.Program) {
+	r.writers.Go(func() {
+		if err := r.supervisor.Keep(r.writing, p); err != nil {
+			r.Say("%v", err)
+		}
+	})
+}
+
+// watch looks at the tier until it has done what it was to do, and saves what changes.
+func (r *run) watch(ctx context.Context) error {
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if r.saver != nil {
+		w := &watcher{client: r.client, config: r.config, touch: r.saver.touch}
+		beside.Go(func() {
+			if err := w.run(ctx); err != nil {
+				cancel(err)
+			}
+		})
+		beside.Go(func() { r.saver.run(ctx) })
+	}
+	var end <-chan time.Time
+	if r.For > 0 {
+		timer := time.NewTimer(r.For)
+		defer timer.Stop()
+		end = timer.C
+	}
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	r.board.change(func(s *Status) { s.Phase, s.Since = PhaseRunning, r.Now() })
+	var last Verdict
+	for first := true; ; first = false {
+		verdict, err := r.look(ctx)
+		if err == nil {
+			r.tell(ctx, last, verdict, first)
+			last = verdict
+			if verdict.Ready && r.UntilReady {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return orCause(ctx, nil)
+		case <-end:
+			if !last.Ready && r.UntilReady {
+				return fmt.Errorf("cannot wait for the tier any longer: %w after %s: %s", ErrNotReady, r.For, strings.Join(last.Waiting, "; "))
+			}
+			r.Say("%s are over", r.For)
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+func (r *run) look(ctx context.Context) (Verdict, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookPatience)
+	defer cancel()
+	facts, err := readFacts(ctx, r.client, r.request)
+	if err != nil {
+		return Verdict{}, err
+	}
+	verdict := Judge(facts)
+	r.board.change(func(s *Status) { s.Verdict, s.Programs = verdict, r.supervisor.States() })
+	return verdict, nil
+}
+
+// tell says what changed between two looks.
+func (r *run) tell(ctx context.Context, before, now Verdict, first bool) {
+	for _, line := range news(before.Held, now.Held) {
+		r.Say("held: %s", line)
+	}
+	if now.Ready == before.Ready && !first {
+		return
+	}
+	if !now.Ready {
+		r.Say("waiting for %s", strings.Join(now.Waiting, "; "))
+		return
+	}
+	r.Say("everything that Git declares is ready, and this mom may go")
+	if table, err := r.children(ctx); err == nil {
+		r.Show(table)
+	}
+	for _, line := range now.Depends {
+		r.Say("but: %s", line)
+	}
+}
+
+// down ends what writes, and saves the state for the last time.
+func (r *run) down(ctx context.Context) error {
+	r.board.change(func(s *Status) { s.Phase, s.Since = PhaseStopping, r.Now() })
+	if r.saver == nil {
+		return nil
+	}
+	if errors.Is(context.Cause(r.writing), ErrLockLost) {
+		return nil // whoever has the lock saves from now on
+	}
+	if err := r.saver.save(context.WithoutCancel(ctx), true); err != nil {
+		return fmt.Errorf("cannot save the state at the end; this folder has it, and cascade mom up goes on with it here: %w", err)
+	}
+	r.Say("saved version %s; nothing was deleted", r.saver.origin.Version)
+	return nil
+}

@@ -1,0 +1,211 @@
+package mom
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/held"
+)
+
+// Facts are what a tier says about itself.
+type Facts struct {
+	// Sync is the Kustomization that syncs the tier, and the GitRepository that it gets it from.
+	Sync types.NamespacedName
+	// Request is what both say when they were looked at by the agent that runs now. What a
+	// cluster that goes on says before that, it says of another time.
+	Request string
+
+	GitRepositories []sourcev1.GitRepository
+	Kustomizations  []kustomizev1.Kustomization
+	HelmReleases    []helmv2.HelmRelease
+	Layers          []v1alpha1.Layer
+	Children        []v1alpha1.Child
+	Rollouts        []v1alpha1.Rollout
+	// Clusters are names and labels of what Cluster API has.
+	Clusters []metav1.PartialObjectMetadata
+}
+
+// Verdict is whether a tier may go.
+type Verdict struct {
+	// Ready: what Git declares is applied, each Cluster is there, and each child has what it
+	// is to have.
+	Ready bool `json:"ready"`
+	// Waiting says what is not so yet.
+	Waiting []string `json:"waiting,omitempty"`
+	// Held says what waits for a person, and the command with which it goes on.
+	Held []string `json:"held,omitempty"`
+	// Depends says what goes on in the children only as long as this tier is there.
+	Depends []string `json:"depends,omitempty"`
+}
+
+// Judge judges.
+func Judge(f Facts) Verdict {
+	var v Verdict
+	v.Waiting = slices.Concat(f.objects(), f.unseeded(), f.children())
+	for _, item := range held.Of(held.Facts{
+		Kustomizations: f.Kustomizations, HelmReleases: f.HelmReleases, Layers: f.Layers, Children: f.Children, Rollouts: f.Rollouts,
+	}) {
+		text := fmt.Sprintf("%s: %s: %s", item.Object(), item.Reason, item.Message)
+		if len(item.Commands) > 0 {
+			text += "; " + item.Commands[0]
+		}
+		v.Held = append(v.Held, text)
+	}
+	v.Depends = f.depends()
+	for _, list := range []*[]string{&v.Waiting, &v.Held, &v.Depends} {
+		slices.Sort(*list)
+	}
+	v.Ready = len(v.Waiting) == 0
+	return v
+}
+
+// conditioned are objects that say how they are.
+type conditioned interface {
+	client.Object
+	GetConditions() []metav1.Condition
+}
+
+// objects are those of which the last generation is not ready. What a person suspended is not
+// waited for.
+func (f Facts) objects() []string {
+	var waiting []string
+	look := func(kind string, o conditioned, suspended bool, more string) {
+		if why := cmp.Or(notReady(o), more); why != "" && !suspended {
+			waiting = append(waiting, fmt.Sprintf("%s/%s/%s: %s", kind, o.GetNamespace(), o.GetName(), why))
+		}
+	}
+	synced := false
+	for i := range f.GitRepositories {
+		git := &f.GitRepositories[i]
+		look(sourcev1.GitRepositoryKind, git, git.Spec.Suspend, f.unasked(git, git.Status.LastHandledReconcileAt))
+	}
+	for i := range f.Kustomizations {
+		k := &f.Kustomizations[i]
+		synced = synced || client.ObjectKeyFromObject(k) == f.Sync
+		look(kustomizev1.KustomizationKind, k, k.Spec.Suspend, cmp.Or(f.unasked(k, k.Status.LastHandledReconcileAt), f.behind(k)))
+	}
+	if !synced {
+		waiting = append(waiting, fmt.Sprintf("Kustomization/%s: it does not exist yet", f.Sync))
+	}
+	for i := range f.HelmReleases {
+		look(helmv2.HelmReleaseKind, &f.HelmReleases[i], f.HelmReleases[i].Spec.Suspend, "")
+	}
+	for i := range f.Layers {
+		look("Layer", &f.Layers[i], f.Layers[i].Spec.Suspend, "")
+	}
+	return waiting
+}
+
+// unasked is why an object that syncs the tier says nothing about now.
+func (f Facts) unasked(o client.Object, handled string) string {
+	if client.ObjectKeyFromObject(o) == f.Sync && handled != f.Request {
+		return "it is not looked at yet"
+	}
+	return ""
+}
+
+// behind is why a Kustomization that is ready does not have what its repository has now.
+func (f Facts) behind(k *kustomizev1.Kustomization) string {
+	if k.Spec.SourceRef.Kind != sourcev1.GitRepositoryKind {
+		return ""
+	}
+	source := types.NamespacedName{Namespace: cmp.Or(k.Spec.SourceRef.Namespace, k.Namespace), Name: k.Spec.SourceRef.Name}
+	for i := range f.GitRepositories {
+		git := &f.GitRepositories[i]
+		if client.ObjectKeyFromObject(git) == source && git.Status.Artifact != nil && git.Status.Artifact.Revision != k.Status.LastAppliedRevision {
+			return "revision " + git.Status.Artifact.Revision + " is not applied yet"
+		}
+	}
+	return ""
+}
+
+// notReady is why an object is not, empty if it is.
+func notReady(o conditioned) string {
+	c := meta.FindStatusCondition(o.GetConditions(), v1alpha1.ReadyCondition)
+	switch {
+	case c == nil:
+		return "nothing is said about it yet"
+	case c.ObservedGeneration < o.GetGeneration():
+		return "it was changed, and is not looked at yet"
+	case c.Status != metav1.ConditionTrue:
+		return cmp.Or(c.Reason, string(c.Status)) + ": " + c.Message
+	}
+	return ""
+}
+
+// unseeded are Clusters that a layer selects and that are no children yet.
+func (f Facts) unseeded() []string {
+	children := map[types.NamespacedName]bool{}
+	for i := range f.Children {
+		child := &f.Children[i]
+		name := child.Name
+		if child.Spec.ClusterRef != nil {
+			name = child.Spec.ClusterRef.Name
+		}
+		children[types.NamespacedName{Namespace: child.Namespace, Name: name}] = true
+	}
+	var waiting []string
+	for i := range f.Clusters {
+		cluster := &f.Clusters[i]
+		if cluster.DeletionTimestamp == nil && f.selected(cluster) && !children[client.ObjectKeyFromObject(cluster)] {
+			waiting = append(waiting, fmt.Sprintf("Cluster/%s/%s: it is no child yet", cluster.Namespace, cluster.Name))
+		}
+	}
+	return waiting
+}
+
+func (f Facts) selected(cluster *metav1.PartialObjectMetadata) bool {
+	return slices.ContainsFunc(f.Layers, func(layer v1alpha1.Layer) bool {
+		selector, err := metav1.LabelSelectorAsSelector(&layer.Spec.ClusterSelector)
+		return err == nil && layer.Namespace == cluster.Namespace && !layer.Spec.Suspend && selector.Matches(labels.Set(cluster.Labels))
+	})
+}
+
+func (f Facts) children() []string {
+	var waiting []string
+	for i := range f.Children {
+		child := &f.Children[i]
+		if why := notReady(child); why != "" && !child.Spec.Suspend {
+			waiting = append(waiting, fmt.Sprintf("Child/%s/%s: %s", child.Namespace, child.Name, why))
+		}
+	}
+	return waiting
+}
+
+// depends says what of the children this tier does for them.
+func (f Facts) depends() []string {
+	withAgent := map[types.NamespacedName]bool{}
+	for i := range f.Layers {
+		if f.Layers[i].Spec.Agent != nil {
+			withAgent[client.ObjectKeyFromObject(&f.Layers[i])] = true
+		}
+	}
+	var depends []string
+	for i := range f.Children {
+		child := &f.Children[i]
+		if len(child.Status.Layers) > 0 && !slices.ContainsFunc(child.Status.Layers, func(l v1alpha1.ChildLayer) bool {
+			return withAgent[types.NamespacedName{Namespace: child.Namespace, Name: l.Name}]
+		}) {
+			depends = append(depends, fmt.Sprintf("Child/%s/%s: it has no agent of its own, and gets what Git says only from here", child.Namespace, child.Name))
+		}
+		for _, credential := range child.Status.Credentials {
+			if credential.ExpiresAt != nil {
+				depends = append(depends, fmt.Sprintf("Child/%s/%s: credential %s lapses at %s unless it is renewed from here",
+					child.Namespace, child.Name, credential.Name, credential.ExpiresAt.UTC().Format(time.RFC3339)))
+			}
+		}
+	}
+	return depends
+}

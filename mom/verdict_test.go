@@ -1,0 +1,101 @@
+package mom
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+func ready(status metav1.ConditionStatus, generation int64) []metav1.Condition {
+	return []metav1.Condition{{Type: v1alpha1.ReadyCondition, Status: status, Reason: "Because", Message: "of this", ObservedGeneration: generation}}
+}
+
+// complete is a tier with one layer and one child, all of which is ready.
+func complete() Facts {
+	of := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "n", Name: name, Generation: 2}
+	}
+	cluster := metav1.PartialObjectMetadata{ObjectMeta: of("one")}
+	cluster.Labels = map[string]string{"tier": "master"}
+	return Facts{
+		Sync: types.NamespacedName{Namespace: "n", Name: "tier"}, Request: "now",
+		GitRepositories: []sourcev1.GitRepository{{ObjectMeta: of("tier"), Status: sourcev1.GitRepositoryStatus{
+			Conditions: ready("True", 2), Artifact: &meta.Artifact{Revision: "main@1"}, ReconcileRequestStatus: meta.ReconcileRequestStatus{LastHandledReconcileAt: "now"},
+		}}},
+		Kustomizations: []kustomizev1.Kustomization{{
+			ObjectMeta: of("tier"), Spec: kustomizev1.KustomizationSpec{SourceRef: kustomizev1.CrossNamespaceSourceReference{Kind: "GitRepository", Name: "tier"}},
+			Status: kustomizev1.KustomizationStatus{
+				Conditions: ready("True", 2), LastAppliedRevision: "main@1", ReconcileRequestStatus: meta.ReconcileRequestStatus{LastHandledReconcileAt: "now"},
+			},
+		}},
+		Layers: []v1alpha1.Layer{{
+			ObjectMeta: of("master"), Spec: v1alpha1.LayerSpec{ClusterSelector: metav1.LabelSelector{MatchLabels: cluster.Labels}, Agent: &v1alpha1.AgentSpec{}},
+			Status: v1alpha1.LayerStatus{Conditions: ready("True", 2)},
+		}},
+		Children: []v1alpha1.Child{{
+			ObjectMeta: of("one"), Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "one"}},
+			Status: v1alpha1.ChildStatus{Conditions: ready("True", 2), Layers: []v1alpha1.ChildLayer{{Name: "master"}}},
+		}},
+		Clusters: []metav1.PartialObjectMetadata{cluster},
+	}
+}
+
+func TestJudge(t *testing.T) {
+	lapses := metav1.NewTime(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC))
+	for name, tc := range map[string]struct {
+		reason  string
+		change  func(*Facts)
+		waiting []string
+		depends []string
+	}{
+		"Complete": {"all is there", func(*Facts) {}, nil, nil},
+		"Nothing":  {"a tier that is just begun", func(f *Facts) { *f = Facts{Sync: f.Sync} }, []string{"Kustomization/n/tier: it does not exist yet"}, nil},
+		"Before": {"what is said of the time before is not said of now", func(f *Facts) { f.Request = "later" },
+			[]string{"GitRepository/n/tier: it is not looked at yet", "Kustomization/n/tier: it is not looked at yet"}, nil},
+		"Behind": {"a commit came, and is not applied", func(f *Facts) { f.GitRepositories[0].Status.Artifact.Revision = "main@2" },
+			[]string{"Kustomization/n/tier: revision main@2 is not applied yet"}, nil},
+		"Unsaid":     {"an object that nobody looked at", func(f *Facts) { f.Kustomizations[0].Status.Conditions = nil }, []string{"Kustomization/n/tier: nothing is said about it yet"}, nil},
+		"Failing":    {"an object that is not ready", func(f *Facts) { f.GitRepositories[0].Status.Conditions = ready("False", 2) }, []string{"GitRepository/n/tier: Because: of this"}, nil},
+		"Changed":    {"what is ready is what was there before a commit", func(f *Facts) { f.Layers[0].Generation = 3 }, []string{"Layer/n/master: it was changed, and is not looked at yet"}, nil},
+		"Suspended":  {"who suspends an object does not wait for it", func(f *Facts) { f.Layers[0].Spec.Suspend, f.Layers[0].Status.Conditions = true, ready("False", 2) }, nil, nil},
+		"NoChild":    {"Cluster API has a Cluster, and nobody took it up yet", func(f *Facts) { f.Children = nil }, []string{"Cluster/n/one: it is no child yet"}, nil},
+		"Unselected": {"a Cluster of which no layer says anything", func(f *Facts) { f.Children, f.Clusters[0].Labels = nil, nil }, nil, nil},
+		"Elsewhere":  {"layers select in their own namespace", func(f *Facts) { f.Children, f.Clusters[0].Namespace = nil, "other" }, nil, nil},
+		"Deleted":    {"a Cluster that goes is not seeded", func(f *Facts) { f.Children, f.Clusters[0].DeletionTimestamp = nil, &lapses }, nil, nil},
+		"Child":      {"a child that is not ready", func(f *Facts) { f.Children[0].Status.Conditions = ready("Unknown", 2) }, []string{"Child/n/one: Because: of this"}, nil},
+		"NoAgent": {"it may go, and says what ends with it", func(f *Facts) { f.Layers[0].Spec.Agent = nil },
+			nil, []string{"Child/n/one: it has no agent of its own, and gets what Git says only from here"}},
+		"Credential": {"a credential that lapses", func(f *Facts) {
+			f.Children[0].Status.Credentials = []v1alpha1.ChildCredential{{Name: "git"}, {Name: "cloud", ExpiresAt: &lapses}}
+		}, nil, []string{"Child/n/one: credential cloud lapses at 2030-01-02T03:04:05Z unless it is renewed from here"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := complete()
+			tc.change(&f)
+			got := Judge(f)
+			if got.Ready != (len(tc.waiting) == 0) || !slices.Equal(got.Waiting, tc.waiting) || !slices.Equal(got.Depends, tc.depends) {
+				t.Errorf("%s: got %+v, want waiting %q, depends %q", tc.reason, got, tc.waiting, tc.depends)
+			}
+		})
+	}
+}
+
+func TestJudgeHeld(t *testing.T) {
+	f := complete()
+	f.Kustomizations[0].Status.Conditions = append(ready("False", 2), metav1.Condition{
+		Type: v1alpha1.CreateHeldCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCreateHeld, Message: "Cluster/n/two: not created",
+	})
+	got := Judge(f)
+	if got.Ready || len(got.Held) != 1 || !strings.Contains(got.Held[0], "Kustomization/n/tier: CreateHeld: ") || !strings.Contains(got.Held[0], "cascade approve create") {
+		t.Errorf("got %+v", got)
+	}
+}
