@@ -30,7 +30,7 @@ func (c *cli) newMom() *cobra.Command {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveDefault
 			}
-			return []string{"up", "down", "status", "kubeconfig"}, cobra.ShellCompDirectiveNoFileComp
+			return []string{"up", "down", "status", "kubeconfig", "controlplane"}, cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {

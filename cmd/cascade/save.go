@@ -23,9 +23,6 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
-// momProgram has a control plane in it. It is a program of its own, which is large.
-const momProgram = "cascade-mom"
-
 // mostCredentialBytes bounds a file of a credential.
 const mostCredentialBytes = 1 << 20
 
@@ -284,9 +281,13 @@ func clientOf(kubeconfig string) (client.Client, error) {
 
 // startEmpty runs a control plane in a directory of its own until stop is called.
 func (s *saving) startEmpty(ctx context.Context) (kubeconfig string, stop func(), err error) {
-	program, err := exec.LookPath(momProgram)
+	self, err := os.Executable()
 	if err != nil {
-		return "", nil, fmt.Errorf("cannot verify the state: the program %s is not in PATH; install it, or name an empty control plane by --verify-kubeconfig", momProgram)
+		return "", nil, fmt.Errorf("cannot find own program: %w", err)
+	}
+	program, err := findMom(filepath.Dir(self))
+	if err != nil {
+		return "", nil, fmt.Errorf("cannot verify the state; --verify-kubeconfig names an empty control plane instead: %w", err)
 	}
 	dir, err := os.MkdirTemp("", "cascade-verify-")
 	if err != nil {
