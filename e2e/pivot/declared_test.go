@@ -2,6 +2,7 @@ package pivot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/e2e/scenario"
 	"github.com/cascade-gitops/cascade/pivot"
 	"github.com/cascade-gitops/cascade/pivot/management"
@@ -30,7 +32,18 @@ import (
 func TestDeclared(t *testing.T) {
 	scenario.Alongside(t)
 	w := startTiers(t, false)
-	scenario.InstallKinds(t, w.client["mom"], w.Stage)
+	crds, err := deploy.CRDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, crd := range crds {
+		if err := w.client["mom"].Create(t.Context(), crd); err != nil {
+			t.Fatal(err)
+		}
+	}
+	scenario.Eventually(t, scenario.Converge, "our kinds are served", func(ctx context.Context) error {
+		return errors.Join(w.client["mom"].List(ctx, &v1alpha1.LayerList{}), w.client["mom"].List(ctx, &v1alpha1.ChildList{}))
+	})
 	kubeconfig, err := os.ReadFile(w.by["master"].Kubeconfig())
 	if err != nil {
 		t.Fatal(err)
