@@ -345,7 +345,7 @@ const mostNamed = 200
 
 // Hold lists what a person has to decide about; nil if nothing is held.
 func (c *Creation) Hold() *v1alpha1.HeldCreate {
-	if !c.Blocked() && !c.Withholding() {
+	if !c.Blocked() && (c == nil || len(c.ManagedElsewhere) == 0) {
 		return nil
 	}
 	hold := &v1alpha1.HeldCreate{Clusters: c.askable(), Elsewhere: c.elsewhere}

@@ -83,8 +83,8 @@ func TestPivot(t *testing.T) {
 
 	from, to := "master", "mom"
 	total, done, most := kills(t, 16), 0, l.calls
-	for done < total {
-		at := 1 + done*7919%most
+	for tries := 0; done < total; tries++ {
+		at := 1 + tries*7919%most
 		killed := &life{killAt: at, after: done%2 == 1}
 		_, err := w.pivot(t, from, to, killed, "alpha").Run(t.Context())
 		switch {

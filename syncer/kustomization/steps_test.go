@@ -475,6 +475,10 @@ func TestApplyStep(t *testing.T) {
 			r.Creation = &inventory.Creation{Held: []inventory.HeldCluster{{Name: types.NamespacedName{Namespace: "fleet", Name: "alpha"}}}}
 			return nil
 		}, want{says: "False/CreateHeld", after: time.Minute, events: 1}, v1alpha1.Held{Create: &v1alpha1.HeldCreate{Clusters: []string{"fleet/alpha"}}}},
+		"ManagedElsewhere": {"another tier manages a Cluster: that is as it should be, and is told", func(r *apply.Result) error {
+			r.Creation = &inventory.Creation{ManagedElsewhere: []types.NamespacedName{{Namespace: "fleet", Name: "alpha"}}}
+			return nil
+		}, want{goes: true, says: "Unknown/Progressing", events: 1}, v1alpha1.Held{Create: &v1alpha1.HeldCreate{ManagedElsewhere: []string{"fleet/alpha"}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := take(t, shop(nil))
@@ -496,7 +500,7 @@ func TestApplyStep(t *testing.T) {
 			}
 			end := s.Reconciler.apply(t.Context(), s.run)
 			s.expect(t, tc.reason, end, tc.want)
-			if holds := tc.hold.Prune != nil || tc.hold.Create != nil; holds && s.Obj.Status.ObservedGeneration != s.Obj.Generation {
+			if holds := tc.hold.Prune != nil || tc.hold.Create != nil; holds && !tc.want.goes && s.Obj.Status.ObservedGeneration != s.Obj.Generation {
 				t.Errorf("%s: observed is generation %d: flux reconcile and kstatus wait for %d", tc.reason, s.Obj.Status.ObservedGeneration, s.Obj.Generation)
 			}
 			if err := s.WriteHeld(t.Context(), s.run.held); err != nil {
