@@ -3,12 +3,21 @@
 package mom
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/state/archive"
+	"github.com/cascade-gitops/cascade/state/store"
 )
 
 func record(state string) unstructured.Unstructured {
@@ -44,4 +53,101 @@ func TestOpened(t *testing.T) {
 			}
 		})
 	}
+}
+
+// shelf is a store that keeps when it was written, and what.
+type shelf struct {
+	store.Store
+
+	mu     sync.Mutex
+	saved  []string
+	broken bool
+}
+
+func (s *shelf) Save(_ context.Context, l store.Lock, content []byte) (store.Version, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.broken {
+		return store.Version{}, errors.New("it is full")
+	}
+	s.saved = append(s.saved, string(content))
+	return store.Version{Epoch: l.Epoch, Number: int64(len(s.saved))}, nil
+}
+
+func (s *shelf) Prune(context.Context, store.Lock, int) ([]store.Version, error) { return nil, nil }
+
+func (s *shelf) all() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.saved)
+}
+
+// TestSaver: what changes is saved soon and not too often, what does not change is not, and what
+// could not be saved is tried again.
+func TestSaver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		kept, content := &shelf{}, "one"
+		var mu sync.Mutex
+		set := func(to string) {
+			mu.Lock()
+			defer mu.Unlock()
+			content = to
+		}
+		s := &saver{
+			state: &State{
+				Store: kept, Keep: 1,
+				Take: func(context.Context, client.Client) (*archive.Snapshot, error) {
+					mu.Lock()
+					defer mu.Unlock()
+					o := record(content)
+					o.SetName("a")
+					return &archive.Snapshot{Objects: []unstructured.Unstructured{o}}, nil
+				},
+				Seal: func(s *archive.Snapshot) ([]byte, error) {
+					state, _, _ := unstructured.NestedString(s.Objects[0].Object, "data", "state")
+					return fmt.Appendf(nil, "%s at %s, %d objects, epoch %d", state, time.Since(began), len(s.Objects), s.Epoch), nil
+				},
+			},
+			folder: Folder(t.TempDir()), lease: &lease{lock: store.Lock{Epoch: 7}}, say: t.Logf, now: time.Now, changed: make(chan struct{}, 1),
+		}
+		s.board = &board{folder: s.folder}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		done := make(chan struct{})
+		go func() { defer close(done); s.run(ctx) }()
+		s.touch()
+		time.Sleep(time.Minute)
+		s.touch() // and nothing is another
+		time.Sleep(time.Minute)
+		set("two")
+		kept.mu.Lock()
+		kept.broken = true
+		kept.mu.Unlock()
+		s.touch()
+		time.Sleep(3 * time.Second)
+		if status := s.board.status.State; !status.Unsaved || status.Error == "" {
+			t.Errorf("of what is not saved it says %+v", status)
+		}
+		kept.mu.Lock()
+		kept.broken = false
+		kept.mu.Unlock()
+		time.Sleep(time.Minute)
+		if status := s.board.status.State; status.Unsaved || status.Error != "" || status.Version != "7-2" {
+			t.Errorf("of what is saved it says %+v", status)
+		}
+		cancel()
+		<-done
+		if err := s.save(t.Context(), true); err != nil {
+			t.Error(err)
+		}
+		want := []string{"one at 2s, 1 objects, epoch 7", "two at 2m7s, 1 objects, epoch 7", "two at 3m3s, 2 objects, epoch 7"}
+		if got := kept.all(); !slices.Equal(got, want) {
+			t.Errorf("saved were %q, want %q", got, want)
+		}
+		var origin Origin
+		if there, err := readJSON(s.folder.origin(), &origin); err != nil || !there || origin.Version != "7-3" {
+			t.Errorf("the folder knows %+v, %t, %v", origin, there, err)
+		}
+	})
 }
