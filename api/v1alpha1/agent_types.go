@@ -73,7 +73,7 @@ type AgentValues struct {
 	Lockdown *AgentLockdown `json:"lockdown,omitempty"`
 	// Controllers are the kinds that the agent reconciles, all by default.
 	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:items:Enum=GitRepository;OCIRepository;Bucket;HelmRepository;HelmChart;Kustomization;HelmRelease;Layer;Receiver;Alert;Provider;ImageRepository;ImagePolicy;ImageUpdateAutomation;ArtifactGenerator
+	// +kubebuilder:validation:items:Enum=GitRepository;OCIRepository;Bucket;HelmRepository;HelmChart;Kustomization;HelmRelease;Layer;StateBackup;Receiver;Alert;Provider;ImageRepository;ImagePolicy;ImageUpdateAutomation;ArtifactGenerator
 	// +listType=set
 	// +optional
 	Controllers []string `json:"controllers,omitempty"`
