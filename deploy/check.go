@@ -101,5 +101,5 @@ func (o Options) checkFlags() error {
 
 // kinds that an agent may be told to reconcile.
 func kinds() []string {
-	return []string{"GitRepository", "OCIRepository", "Bucket", "HelmRepository", "HelmChart", "Kustomization", "HelmRelease", "Layer", "Credential"}
+	return []string{"GitRepository", "OCIRepository", "Bucket", "HelmRepository", "HelmChart", "Kustomization", "HelmRelease", "Layer", "Credential", "StateBackup"}
 }

@@ -48,6 +48,7 @@ func TestCRDs(t *testing.T) {
 	// as if they worked.
 	want := []string{
 		"cascade.dev Child Namespaced", "cascade.dev Credential Namespaced", "cascade.dev Layer Namespaced", "cascade.dev Rollout Namespaced",
+		"cascade.dev StateBackup Namespaced",
 		"helm.toolkit.fluxcd.io HelmRelease Namespaced",
 		"image.toolkit.fluxcd.io ImagePolicy Namespaced", "image.toolkit.fluxcd.io ImageRepository Namespaced",
 		"image.toolkit.fluxcd.io ImageUpdateAutomation Namespaced",

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 	kube "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
@@ -136,7 +137,12 @@ func Restore(ctx context.Context, c kube.Client, s *archive.Snapshot, o Options)
 		o.Progress(*step)
 	}
 	for _, name := range p.resume {
-		resumed, err := r.resume(ctx, name)
+		var resumed bool
+		// Controllers write to a Cluster that is paused: that it is.
+		err := retry.RetryOnConflict(retry.DefaultBackoff, func() (err error) {
+			resumed, err = r.resume(ctx, name)
+			return err
+		})
 		if err != nil {
 			return report, err
 		}

@@ -72,8 +72,8 @@ type AgentValues struct {
 	// +optional
 	Lockdown *AgentLockdown `json:"lockdown,omitempty"`
 	// Controllers are the kinds that the agent reconciles, all by default.
-	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:items:Enum=GitRepository;OCIRepository;Bucket;HelmRepository;HelmChart;Kustomization;HelmRelease;Layer;Receiver;Alert;Provider;ImageRepository;ImagePolicy;ImageUpdateAutomation;ArtifactGenerator;Credential
+	// +kubebuilder:validation:MaxItems=17
+	// +kubebuilder:validation:items:Enum=GitRepository;OCIRepository;Bucket;HelmRepository;HelmChart;Kustomization;HelmRelease;Layer;Receiver;Alert;Provider;ImageRepository;ImagePolicy;ImageUpdateAutomation;ArtifactGenerator;Credential;StateBackup
 	// +listType=set
 	// +optional
 	Controllers []string `json:"controllers,omitempty"`

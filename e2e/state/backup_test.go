@@ -3,6 +3,8 @@ package state
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -102,16 +104,25 @@ spec:
 	if b.Status.Versions != 2 {
 		t.Errorf("%d versions are kept", b.Status.Versions)
 	}
-	if _, err := agentMetric(t, agent, `cascade_state_backup_objects{name="tier",namespace="cascade-system"}`); err != nil {
+	if _, err := metric(t.Context(), agent, `cascade_state_backup_objects{name="tier",namespace="cascade-system"}`); err != nil {
 		t.Error(err)
 	}
 	agent.Kill()
 	verbs(t, s, tier, url, loadFrom(t, s, url))
 }
 
-func agentMetric(t *testing.T, a *stage.Agent, line string) (string, error) {
-	t.Helper()
-	text, err := exec.CommandContext(t.Context(), "curl", "-s", "http://"+a.Metrics()+"/metrics").Output()
+// metric is what an agent serves of one.
+func metric(ctx context.Context, a *stage.Agent, line string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.Metrics()+"/metrics", nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
 	if err != nil {
 		return "", err
 	}

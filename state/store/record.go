@@ -14,6 +14,8 @@ const (
 	recordFormat = 1
 	// remembered bounds the versions whose time and digest are on record.
 	remembered = 256
+	// mostNumber bounds epochs and numbers: what is larger was not counted.
+	mostNumber = 1 << 56
 	// mostEnds bounds the epochs whose last version is on record.
 	mostEnds = 1024
 )
@@ -58,7 +60,8 @@ func parse(content []byte) (*record, error) {
 	if r.Format > recordFormat {
 		return nil, fmt.Errorf("%w: it has format %d, and %d is known", ErrNewerFormat, r.Format, recordFormat)
 	}
-	if r.Format < 1 || r.Epoch < 0 || !slices.IsSortedFunc(r.Ends, func(a, b end) int { return int(min(max(a.Epoch-b.Epoch, -1), 1)) }) {
+	sane := func(n int64) bool { return n >= 0 && n < mostNumber }
+	if r.Format < 1 || !sane(r.Epoch) || slices.ContainsFunc(r.Ends, func(e end) bool { return !sane(e.Epoch) || !sane(e.Last) || e.Epoch > r.Epoch }) || !slices.IsSortedFunc(r.Ends, func(a, b end) int { return int(min(max(a.Epoch-b.Epoch, -1), 1)) }) {
 		return nil, fmt.Errorf("%w: it is no record", ErrDamaged)
 	}
 	return r, nil

@@ -1,0 +1,116 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// forward makes so many records.
+func forward(t *testing.T, d place, n int) {
+	t.Helper()
+	for range n {
+		_, tag, err := d.record(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.swap(t.Context(), tag, []byte(`{"format":1}`), "", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestStoppedWriter has a process go on that was stopped after it read a record: others made
+// many since, and deleted the one that it would be refused by.
+func TestStoppedWriter(t *testing.T) {
+	for _, since := range []int{1, leftBehind - 1, leftBehind, leftBehind + 1, mostTrail - 1} {
+		t.Run(fmt.Sprint(since), func(t *testing.T) {
+			d, err := openDirectory(t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			forward(t, d, 3)
+			_, stopped, err := d.record(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			forward(t, d, since)
+			want, tag, err := d.record(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			// What it read is there still, as it is for a process that was stopped a moment later.
+			last, err := json.Marshal(&numbered{Number: 3, Trail: []string{"a", "b", "c"}, Record: []byte(`{}`)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(d.String(), nameOf(3)), last, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := d.swap(t.Context(), stopped, []byte(`{"format":1,"holder":"late"}`), "", nil); !errors.Is(err, errMoved) {
+				t.Errorf("it wrote: %v", err)
+			}
+			got, now, err := d.record(t.Context())
+			if err != nil || string(got) != string(want) || now != tag {
+				t.Errorf("the record is %s at %s, want %s at %s: %v", got, now, want, tag, err)
+			}
+		})
+	}
+}
+
+// TestForgottenWriter was stopped for so long that no record tells whether it counts.
+func TestForgottenWriter(t *testing.T) {
+	d, err := openDirectory(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward(t, d, 3)
+	forward(t, d, 2*mostTrail)
+	last, err := json.Marshal(&numbered{Number: 3, Trail: []string{"a"}, Record: []byte(`{}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(d.String(), nameOf(3)), last, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.swap(t.Context(), "3", []byte(`{"format":1}`), "", nil); err == nil {
+		t.Error("it takes itself for one that wrote")
+	}
+}
+
+func FuzzRecord(f *testing.F) {
+	f.Add([]byte(`{"format":1,"epoch":3,"holder":"a","token":"t","until":"2026-01-02T03:04:05Z","ends":[{"epoch":1,"last":2},{"epoch":3,"last":1}]}`), int64(1), int64(2))
+	f.Add([]byte(nil), int64(0), int64(0))
+	f.Add([]byte(`{"format":2}`), int64(1), int64(1))
+	f.Fuzz(func(t *testing.T, content []byte, epoch, number int64) {
+		r, err := parse(content)
+		if err != nil {
+			return
+		}
+		before := r.complete(Version{Epoch: r.Epoch, Number: number})
+		l := Lock{Holder: "x", token: "mine"}
+		if l.Epoch = r.take(l); r.lockedBy(l) != nil {
+			t.Fatal("the lock that was taken is not held")
+		}
+		v := r.add(l.Epoch, fixed, 1, "")
+		if v.Number < 1 || !r.complete(v) {
+			t.Fatalf("version %s was added, and is not complete", v)
+		}
+		if before && !r.complete(Version{Epoch: l.Epoch - 1, Number: number}) {
+			t.Fatal("a version is not complete any more")
+		}
+		if again, ok := parseFile(v.file()); !ok || again != (Version{Epoch: v.Epoch, Number: v.Number}) {
+			t.Fatalf("%s is read as %+v", v.file(), again)
+		}
+		r.release()
+		if r.lockedBy(l) == nil || r.held(fixed) {
+			t.Fatal("it was given back, and is held")
+		}
+	})
+}
+
+var fixed = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
