@@ -101,5 +101,9 @@ func (o Options) checkFlags() error {
 
 // kinds that an agent may be told to reconcile.
 func kinds() []string {
-	return []string{"GitRepository", "OCIRepository", "Bucket", "HelmRepository", "HelmChart", "Kustomization", "HelmRelease", "Layer", "Credential", "StateBackup"}
+	return []string{
+		"GitRepository", "OCIRepository", "Bucket", "HelmRepository", "HelmChart", "Kustomization", "HelmRelease", "Layer",
+		"Receiver", "Alert", "Provider", "ImageRepository", "ImagePolicy", "ImageUpdateAutomation", "ArtifactGenerator",
+		"Credential", "StateBackup",
+	}
 }

@@ -204,3 +204,34 @@ func TestParseRefuses(t *testing.T) {
 		})
 	}
 }
+
+// TestControllers: the kinds that values may name are those that a Layer may name for the
+// agents of its children.
+func TestControllers(t *testing.T) {
+	definitions, err := CRDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, crd := range definitions {
+		if crd.GetName() != "layers.cascade.dev" {
+			continue
+		}
+		versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
+		if err != nil {
+			t.Fatal(err)
+		}
+		allowed, _, err := unstructured.NestedStringSlice(versions[0].(map[string]any), "schema", "openAPIV3Schema", "properties", "spec", "properties",
+			"agent", "properties", "controllers", "items", "enum")
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := kinds()
+		slices.Sort(want)
+		slices.Sort(allowed)
+		if diff := cmp.Diff(want, allowed); diff != "" {
+			t.Errorf("-values, +Layer:\n%s", diff)
+		}
+		return
+	}
+	t.Fatal("there is no definition of Layers")
+}
