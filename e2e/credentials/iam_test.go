@@ -18,6 +18,7 @@ type iam struct {
 	users map[string]string // the access key of each user, empty before there is one
 	calls map[string]int
 	made  int
+	keys  int
 }
 
 func startIAM(t *testing.T) *iam {
@@ -67,7 +68,8 @@ func (i *iam) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "GetUser":
 		result = described
 	case "CreateAccessKey":
-		key := fmt.Sprintf("AKIA%012d", i.made)
+		i.keys++
+		key := fmt.Sprintf("AKIA%012d", i.keys)
 		i.users[user] = key
 		result = fmt.Sprintf("<AccessKey><UserName>%s</UserName><AccessKeyId>%s</AccessKeyId><Status>Active</Status><SecretAccessKey>secret-of-%[2]s</SecretAccessKey><CreateDate>%[3]s</CreateDate></AccessKey>", user, key, now)
 	case "ListAccessKeys":

@@ -3,11 +3,13 @@ package credentials
 import (
 	"bytes"
 	"context"
-	"crypto/rsa"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -15,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -173,22 +176,23 @@ func signingKeys(t *testing.T, config *rest.Config) []string {
 		t.Fatal(err)
 	}
 	var set struct {
-		Keys []struct{ Kty, N, E string }
+		Keys []struct{ Kty, Crv, X, Y string }
 	}
 	if err := json.Unmarshal(text, &set); err != nil {
 		t.Fatal(err)
 	}
 	var keys []string
 	for _, k := range set.Keys {
-		n, err := base64.RawURLEncoding.DecodeString(k.N)
-		if err != nil || k.Kty != "RSA" {
-			t.Fatalf("cannot read key %s: %v", k.Kty, err)
+		x, xerr := base64.RawURLEncoding.DecodeString(k.X)
+		y, yerr := base64.RawURLEncoding.DecodeString(k.Y)
+		if k.Kty != "EC" || k.Crv != "P-256" || errors.Join(xerr, yerr) != nil {
+			t.Fatalf("cannot read a key of kind %s %s", k.Kty, k.Crv)
 		}
-		e, err := base64.RawURLEncoding.DecodeString(k.E)
+		public, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), slices.Concat([]byte{4}, x, y))
 		if err != nil {
 			t.Fatal(err)
 		}
-		der, err := x509.MarshalPKIXPublicKey(&rsa.PublicKey{N: new(big.Int).SetBytes(n), E: int(new(big.Int).SetBytes(e).Int64())})
+		der, err := x509.MarshalPKIXPublicKey(public)
 		if err != nil {
 			t.Fatal(err)
 		}

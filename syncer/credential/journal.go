@@ -100,7 +100,7 @@ func (j *journal) leases(notBefore map[int64]time.Time) []Lease {
 	for _, e := range j.Entries {
 		all = append(all, Lease{
 			Number: e.Number, ID: e.Lease, Renewable: e.Renewable, RenewAt: e.RenewAt, Expires: e.Expires, LoginExpires: e.LoginExpires,
-			Gone: e.Gone, NotBefore: notBefore[e.Number],
+			Gone: e.Gone, Batch: e.Batch, NotBefore: notBefore[e.Number],
 		})
 	}
 	return all

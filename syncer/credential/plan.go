@@ -82,6 +82,8 @@ type Lease struct {
 	NotBefore time.Time
 	// Gone: the server knows the lease no more.
 	Gone bool
+	// Batch: the login cannot be revoked. Nothing is left of it when the lease has ended.
+	Batch bool
 }
 
 // End is when the lease ends, and whether that is known.
@@ -97,6 +99,9 @@ func (l *Lease) End() (time.Time, bool) {
 
 // over reports whether nothing of the lease is left that could be revoked.
 func (l *Lease) over(now time.Time) bool {
+	if end, ends := l.End(); l.Batch && ends && !now.Before(end) {
+		return true
+	}
 	return !l.LoginExpires.IsZero() && !now.Before(l.LoginExpires)
 }
 

@@ -71,6 +71,9 @@ func TestPlan(t *testing.T) {
 		"LapsedLogin": {"the login of what has lapsed is ended, whoever restarts", base(func(f *Facts) {
 			f.Leases, f.Settled = []Lease{lease(2, func(l *Lease) { l.Expires = at(10) }), lease(3)}, false
 		}), 11, Step{Do: Revoke, Why: Superseded, Lease: 2}},
+		"OverBatch": {"of a login that cannot be revoked nothing is left after the lease", base(func(f *Facts) {
+			f.Leases = []Lease{lease(2, func(l *Lease) { l.Expires, l.Batch = at(10), true }), lease(3)}
+		}), 11, Step{Do: Forget, Why: Over, Lease: 2}},
 		"Over": {"what ended by itself is forgotten without a call", base(func(f *Facts) {
 			f.Leases = []Lease{lease(2, func(l *Lease) { l.LoginExpires = at(10) }), lease(3)}
 		}), 11, Step{Do: Forget, Why: Over, Lease: 2}},

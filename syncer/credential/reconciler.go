@@ -162,15 +162,16 @@ func failureOf(err error) *failure {
 // SetupWithManager registers the reconciler. shard passes the Credentials that this process
 // reconciles, most at a time.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, most int, shard predicate.Predicate) error {
-	r.open()
+	r.Open()
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Credential{}, builder.WithPredicates(predicate.And[client.Object](shard, wake.Changed()))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: most, RateLimiter: r.Retries.RateLimiter()}).
 		Complete(r.Stalls.Guard(Kind, func() client.Object { return &v1alpha1.Credential{} }, r))
 }
 
-// open makes what the reconciler keeps; it is called before the first reconcile.
-func (r *Reconciler) open() {
+// Open makes what the reconciler keeps. It is called once, before the first reconcile;
+// SetupWithManager does so.
+func (r *Reconciler) Open() {
 	r.store = &status.Store[*v1alpha1.Credential]{
 		Client: r.Client, Live: r.Live, Manager: Manager,
 		New:        func() *v1alpha1.Credential { return &v1alpha1.Credential{} },

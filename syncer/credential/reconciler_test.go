@@ -130,7 +130,7 @@ func (g *rig) restart() {
 		Client: g.client, Live: g.client, Vault: &vault.Clients{Now: func() time.Time { return g.at }}, Namespace: "cascade-system",
 		Events: g.events, Metrics: metrics.New(prometheus.NewRegistry()), Now: func() time.Time { return g.at }, Random: func() float64 { return 0 },
 	}
-	g.r.open()
+	g.r.Open()
 }
 
 func (g *rig) reconcile() (ctrl.Result, error) {
