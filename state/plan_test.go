@@ -1,6 +1,7 @@
 package state
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	kube "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -255,7 +257,13 @@ func TestPausedStaysPaused(t *testing.T) {
 
 func newFake(t *testing.T) kube.Client {
 	t.Helper()
-	return fake.NewClientBuilder().Build()
+	// An API server gives each object a UID.
+	return fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+		Create: func(ctx context.Context, c kube.WithWatch, o kube.Object, options ...kube.CreateOption) error {
+			o.SetUID(types.UID("here/" + o.GetObjectKind().GroupVersionKind().Kind + "/" + o.GetNamespace() + "/" + o.GetName()))
+			return c.Create(ctx, o, options...)
+		},
+	}).Build()
 }
 
 // TestShapes restores each life of a cluster at each of its stages.

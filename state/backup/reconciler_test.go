@@ -63,7 +63,7 @@ func newBench(t *testing.T, change func(*v1alpha1.StateBackup)) *bench {
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(o).WithObjects(
 		o, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "tier"}},
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "cascade-system", Name: v1alpha1.FirstSyncConfigMap}, Data: map[string]string{"state": "settled"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "cascade-system", Name: v1alpha1.FirstSyncConfigMap, UID: "record"}, Data: map[string]string{"state": "settled"}},
 	).Build()
 	b.Reconciler = &Reconciler{
 		Client: c, Reader: c, Namespace: "cascade-system", Holder: "agent", Events: b.events, Metrics: NewMetrics(prometheus.NewRegistry()),

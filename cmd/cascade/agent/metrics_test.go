@@ -21,6 +21,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/endpoint"
 	"github.com/cascade-gitops/cascade/remote/hint"
 	"github.com/cascade-gitops/cascade/remote/tenure"
+	"github.com/cascade-gitops/cascade/state/backup"
 	"github.com/cascade-gitops/cascade/syncer/alert/dispatch"
 	"github.com/cascade-gitops/cascade/syncer/chart"
 	"github.com/cascade-gitops/cascade/syncer/credential"
@@ -83,6 +84,7 @@ func registered(t *testing.T) []string {
 	metrics.New(d)
 	remote.NewMetrics(d)
 	remote.NewRolloutMetrics(d)
+	backup.NewMetrics(d)
 	stall.New(nil, time.Now, d)
 	worker.New(worker.Options{Registry: d})
 	tenure.New(tenure.Options{Shards: 2, Registry: d, Now: time.Now})
