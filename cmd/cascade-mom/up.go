@@ -11,6 +11,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -346,6 +347,7 @@ func unpack(ctx context.Context) (programs string, providers []*provider.Provide
 		return "", nil, err
 	}
 	programs, err = carried.Unpack(ctx, dir)
+	debug.FreeOSMemory() // unpacking takes most of what this process ever needs
 	return programs, providers, err
 }
 

@@ -146,8 +146,8 @@ func (d *stand) adapt(dir string) error {
 		changed := strings.NewReplacer(
 			"${git_url}", "http://"+d.Git.HTTPAddress(), "{kind: GitRepository, name: masters}", "{kind: GitRepository, name: cascade-system}",
 			"  dependsOn:\n    - name: management\n", "",
-			// Not from a Kustomization, which would replace it.
-			"$${label_environment}", "$${label_environment}",
+			// The Kustomization that applies it replaces nothing.
+			"$${label_environment}", "${label_environment}",
 		).Replace(string(text))
 		return os.WriteFile(file, []byte(changed), 0o644)
 	})

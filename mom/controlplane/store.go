@@ -35,6 +35,10 @@ func startEtcd(ctx context.Context, dir layout, durable bool) (<-chan error, err
 	// A single member elects itself after up to one election timeout, which by
 	// default is a second of every start.
 	config.TickMs, config.ElectionMs = 25, 125
+	if durable {
+		// A disk that is slow to sync must not look like a member that is gone.
+		config.TickMs, config.ElectionMs = 100, 1000
+	}
 	config.EnableGRPCGateway = false
 	// A small cluster never fills the default of 10000 entries in memory, and
 	// a smaller log makes a restart faster.

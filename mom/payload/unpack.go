@@ -68,7 +68,7 @@ func (p *Payload) unpack(ctx context.Context, dir string, program Program) error
 		return err
 	}
 	defer packed.Close()
-	reader, err := zstd.NewReader(packed)
+	reader, err := zstd.NewReader(packed, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
 	if err != nil {
 		return fmt.Errorf("cannot unpack program %s: %w", program.Name, err)
 	}
