@@ -159,7 +159,7 @@ type service struct {
 func parseService(ctx context.Context, text string) (*service, error) {
 	kind, id, ok := strings.Cut(text, ":")
 	if !ok || id == "" {
-		return nil, errors.New("it is none of age1..., ssh-..., awskms:, gcpkms:, azurekv:, hcvault:")
+		return nil, errors.New("it begins with none of age1, ssh-, awskms:, gcpkms:, azurekv:, hcvault: as a key does")
 	}
 	s := &service{ctx: ctx, name: text}
 	switch kind {
@@ -190,7 +190,7 @@ func parseService(ctx context.Context, text string) (*service, error) {
 		}
 		s.key = func() (wrapping, error) { return hcvault.NewMasterKeyFromURI(id) }
 	default:
-		return nil, errors.New("it is none of age1..., ssh-..., awskms:, gcpkms:, azurekv:, hcvault:")
+		return nil, errors.New("it begins with none of age1, ssh-, awskms:, gcpkms:, azurekv:, hcvault: as a key does")
 	}
 	return s, nil
 }
