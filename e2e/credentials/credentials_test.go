@@ -44,9 +44,9 @@ func duration(t *testing.T, variable string, short time.Duration) time.Duration 
 // and in the end Vault has nothing leased. make credentials is the long form.
 func TestCredentials(t *testing.T) {
 	scenario.Alongside(t)
-	lease := duration(t, "CASCADE_CREDENTIAL_LEASE", 9*time.Second)
-	length := duration(t, "CASCADE_CREDENTIALS_FOR", 80*time.Second)
-	outage := duration(t, "CASCADE_CREDENTIALS_DOWN", 20*time.Second)
+	lease := duration(t, "CASCADE_CREDENTIAL_LEASE", 20*time.Second)
+	length := duration(t, "CASCADE_CREDENTIALS_FOR", 2*time.Minute)
+	outage := duration(t, "CASCADE_CREDENTIALS_DOWN", 30*time.Second)
 
 	cloud, vault := startIAM(t), startVault(t)
 	vault.setUp(t, lease, cloud.url)
@@ -127,7 +127,7 @@ spec:
 		t.Errorf("only %d uses", w.uses.Load())
 	}
 	for _, name := range []string{"master", "environment"} {
-		if n := w.seenIn(name); n < 6 {
+		if n := w.seenIn(name); n < 5 {
 			t.Errorf("tier %s had %d credentials", name, n)
 		}
 	}

@@ -164,24 +164,22 @@ func Plan(f Facts, now time.Time) Step {
 	if f.Suspended {
 		return Step{Do: Keep, Why: Suspended}
 	}
+	// What is due comes first: a server that is slow to revoke keeps nobody from what is valid.
+	fresh, due := f.fresh(now)
+	if due && fresh.Do != Keep {
+		return fresh
+	}
 	wait := Step{Do: Keep, Why: NothingToDo}
+	if due {
+		wait = fresh
+	}
 	if step, done := f.unused(now, &wait); done {
 		return step
 	}
-	step, due := f.fresh(now)
-	switch {
-	case !due:
-		return f.superseded(now, wait)
-	case step.Do != Keep:
-		return step
-	case f.Secret == nil:
-		return sooner(step, wait)
+	if f.Secret == nil {
+		return wait
 	}
-	other := f.superseded(now, wait)
-	if other.Do != Keep {
-		return other
-	}
-	return sooner(step, other)
+	return f.superseded(now, wait)
 }
 
 // ending ends all that is leased.

@@ -57,8 +57,12 @@ func TestPlan(t *testing.T) {
 		"BackingOff": {"an attempt that failed is not made again at once", base(func(f *Facts) { f.NotBefore = at(50) }), 45, Step{Do: Keep, Why: BackingOff, Until: at(50)}},
 		"BackOffUntilLapse": {"that it lapses is told at once", base(func(f *Facts) { f.NotBefore = at(90) }), 45,
 			Step{Do: Keep, Why: BackingOff, Until: at(60)}},
-		"Unused": {"what an earlier process leased and did not write is revoked first", base(func(f *Facts) { f.Leases = append(f.Leases, lease(4)) }), 5, Step{Do: Revoke, Why: Unused, Lease: 4}},
-		"UnusedLogin": {"so is a login of which is not known what it leased", base(func(f *Facts) { f.Secret = nil; f.Leases = []Lease{lease(1, func(l *Lease) { l.ID = "" })} }), 5,
+		"Unused": {"what an earlier process leased and did not write is revoked", base(func(f *Facts) { f.Leases = append(f.Leases, lease(4)) }), 5, Step{Do: Revoke, Why: Unused, Lease: 4}},
+		"UnusedLogin": {"so is a login of which is not known what it leased", base(func(f *Facts) { f.Leases = append(f.Leases, lease(4, func(l *Lease) { l.ID = "" })) }), 5,
+			Step{Do: Revoke, Why: Unused, Lease: 4}},
+		"IssuedFirst": {"but not before there is something valid", base(func(f *Facts) { f.Secret = nil; f.Leases = []Lease{lease(1)} }), 5,
+			Step{Do: Issue, Why: NoSecret}},
+		"UnusedMeanwhile": {"while no attempt is made it is", base(func(f *Facts) { f.Secret = nil; f.Leases = []Lease{lease(1)}; f.NotBefore = at(9) }), 5,
 			Step{Do: Revoke, Why: Unused, Lease: 1}},
 		"UnusedLater": {"a revocation that failed does not keep a credential from being issued", base(func(f *Facts) {
 			f.Secret = nil
