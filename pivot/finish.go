@@ -8,9 +8,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
 
@@ -84,33 +87,58 @@ func finish(ctx context.Context, s Side, j Journal) error {
 // keeps itself when the management cluster that moved it is gone.
 type Keeper struct {
 	Side Side
-	// Every is the pause between two looks, each of which is one list of a few objects.
-	Every time.Duration
+	// Journals watches the journals of the tier, and nothing else: at rest nothing is asked.
+	Journals ctrlcache.Cache
 }
+
+// keepAgain is the pause after a call that failed.
+const keepAgain = 30 * time.Second
 
 // NeedLeaderElection says that only the working agent does it.
 func (k *Keeper) NeedLeaderElection() bool { return true }
 
 // Start implements manager.Runnable.
 func (k *Keeper) Start(ctx context.Context) error {
+	informer, err := k.Journals.GetInformer(ctx, &corev1.ConfigMap{})
+	if err != nil {
+		return fmt.Errorf("cannot watch journals of pivots: %w", err)
+	}
+	wake := make(chan struct{}, 1)
+	look := func(o any) {
+		cm, ok := o.(*corev1.ConfigMap)
+		if !ok || cm.Labels[v1alpha1.PivotLabel] != string(Target) {
+			return
+		}
+		if j, err := decode(cm); err != nil || j.Step != Switch {
+			return
+		}
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	}
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, o any) { look(o) }})
+	if err != nil {
+		return fmt.Errorf("cannot watch journals of pivots: %w", err)
+	}
+	defer func() { _ = informer.RemoveEventHandler(registration) }()
 	logger := log.FromContext(ctx).WithName("pivot")
-	ticker := time.NewTicker(k.Every)
-	defer ticker.Stop()
+	var again <-chan time.Time
 	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-wake:
+		case <-again:
+		}
+		again = nil
 		finished, err := Finish(ctx, k.Side)
 		if err != nil && ctx.Err() == nil {
 			logger.Error(err, "cannot finish pivots, trying again")
+			again = time.After(keepAgain)
 		}
 		for _, id := range finished {
 			logger.Info("Clusters that a pivot brought here are let go", "pivot", id)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
 	}
 }
-
-// KeeperPause is Every of an agent.
-const KeeperPause = 30 * time.Second

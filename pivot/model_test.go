@@ -582,6 +582,9 @@ func (w *world) at(side, other string) {
 			w.fail("%s still has %s %s", other, k.kind, k.name)
 		}
 	}
+	if side == "master" && o.objects[key{schema.GroupKind{Kind: "Secret"}, types.NamespacedName{Namespace: "fleet", Name: "a-kubeconfig"}}] == nil {
+		w.fail("%s lost the kubeconfig with which it connects", other)
+	}
 	c := m.objects[key{clusterKind, types.NamespacedName{Namespace: "fleet", Name: "a"}}]
 	if c != nil && clusterapi.IsPaused(c) {
 		w.fail("%s has Cluster a paused", side)

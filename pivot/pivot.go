@@ -333,6 +333,12 @@ func (p *Pivot) drive(ctx context.Context) (_ Journal, err error) {
 			if slices.ContainsFunc(next.Actions, func(a Action) bool { return a.Verb == Mend }) {
 				rounds++
 			}
+			if slices.ContainsFunc(next.Actions, func(a Action) bool { return a.Verb == Mend && a.Object.Before != "" }) {
+				// The annotation that tells what it was goes by this: to turn back, it is on record.
+				if err := p.save(ctx); err != nil {
+					return p.journal, err
+				}
+			}
 			if err := p.act(ctx, next.Actions); err != nil {
 				return p.journal, err
 			}

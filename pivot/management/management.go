@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -95,7 +96,7 @@ var errPiece = errors.New("it goes on in a moment")
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog) error {
 	children := func(ctx context.Context, o client.Object) []reconcile.Request {
 		list := &v1alpha1.ChildList{}
-		if err := r.Client.List(ctx, list, client.InNamespace(o.GetNamespace())); err != nil {
+		if err := r.Client.List(ctx, list, client.InNamespace(o.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
 			log.FromContext(ctx).Error(err, "cannot list Children", "namespace", o.GetNamespace())
 			return nil
 		}
@@ -106,7 +107,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog) 
 		return requests
 	}
 	err := ctrl.NewControllerManagedBy(mgr).Named("management").
-		For(&v1alpha1.Child{}, builder.WithPredicates(predicate.NewPredicateFuncs(r.Selects))).
+		For(&v1alpha1.Child{}, builder.WithPredicates(predicate.NewPredicateFuncs(r.Selects), changed())).
 		Watches(&v1alpha1.Layer{}, handler.EnqueueRequestsFromMapFunc(children), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent}).
 		Complete(stalls.Guard("Child", func() client.Object { return &v1alpha1.Child{} }, r))
@@ -114,6 +115,22 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog) 
 		return fmt.Errorf("cannot set up the controller of management: %w", err)
 	}
 	return nil
+}
+
+// changed passes what a decision depends on: reports and layers change all the time.
+func changed() predicate.Predicate {
+	of := func(o client.Object) [2]bool {
+		child, _ := o.(*v1alpha1.Child)
+		if child == nil {
+			return [2]bool{}
+		}
+		return [2]bool{
+			meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ConnectedCondition), meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.SeededCondition),
+		}
+	}
+	return predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.Funcs{
+		UpdateFunc: func(e event.UpdateEvent) bool { return of(e.ObjectOld) != of(e.ObjectNew) },
+	})
 }
 
 // Facts are what a decision is made of.
@@ -195,7 +212,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 func (r *Reconciler) facts(ctx context.Context, child *v1alpha1.Child) (Facts, error) {
 	var f Facts
 	layers := &v1alpha1.LayerList{}
-	if err := r.Client.List(ctx, layers, client.InNamespace(child.Namespace)); err != nil {
+	if err := r.Client.List(ctx, layers, client.InNamespace(child.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return f, fmt.Errorf("cannot list Layers: %w", err)
 	}
 	for i := range layers.Items {

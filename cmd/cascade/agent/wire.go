@@ -524,7 +524,11 @@ func (w *wiring) children(ctx context.Context) error {
 func (w *wiring) management(holder string) error {
 	o, mgr := w.options, w.mgr
 	side := pivot.Side{Name: "this tier", Client: w.local, Namespace: o.place.namespace}
-	if err := mgr.Add(&pivot.Keeper{Side: side, Every: pivot.KeeperPause}); err != nil {
+	journals, err := journalCache(mgr, o.place.namespace)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(mgr.Add(journals), mgr.Add(&pivot.Keeper{Side: side, Journals: journals})); err != nil {
 		return fmt.Errorf("cannot set up what finishes pivots: %w", err)
 	}
 	return (&management.Reconciler{
