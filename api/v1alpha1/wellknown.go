@@ -300,6 +300,13 @@ const (
 	ReasonTagsUnreadable      = "TagsUnreadable"
 	ReasonTagRefused          = "TagRefused"
 
+	// Reasons of Clusters on their way between tiers.
+	ReasonManagedElsewhere = "ManagedElsewhere"
+	ReasonManagedHere      = "ManagedHere"
+	ReasonPivotRunning     = "PivotRunning"
+	ReasonPivotBlocked     = "PivotBlocked"
+	ReasonPivotFailed      = "PivotFailed"
+
 	// Reasons of StateBackups. ReasonBackupStale: the last success is too old.
 	ReasonBackupRefused     = "BackupRefused"
 	ReasonStateUnreadable   = "StateUnreadable"
