@@ -347,6 +347,7 @@ const (
 	ReasonPivotRunning     = "PivotRunning"
 	ReasonPivotBlocked     = "PivotBlocked"
 	ReasonPivotFailed      = "PivotFailed"
+
 	// Reasons of StateBackups. ReasonBackupStale: the last success is too old.
 	ReasonBackupRefused     = "BackupRefused"
 	ReasonStateUnreadable   = "StateUnreadable"
