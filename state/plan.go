@@ -444,6 +444,9 @@ func content(u *unstructured.Unstructured) ([]byte, error) {
 	if u.GetKind() == spaces.Kind && u.GroupVersionKind().Group == "" {
 		unstructured.RemoveNestedField(out.Object, "spec")
 	}
+	if u.GroupVersionKind().GroupKind() == rollouts.GroupKind() && u.Object["status"] != nil {
+		out.Object["status"] = u.Object["status"]
+	}
 	return json.Marshal([]any{out.Object, owners})
 }
 

@@ -16,6 +16,7 @@ import (
 	kube "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge/graph"
 	"github.com/cascade-gitops/cascade/state/archive"
 )
@@ -28,8 +29,8 @@ var definitions = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version
 // established is waited for so long.
 const established = 2 * time.Minute
 
-// Verify restores a state into an empty control plane, takes the state of that one, and names
-// what differs: nothing, if each object came back byte for byte. tier is where the state was
+// Verify restores a state into an empty control plane, reads it from there, and names what
+// differs: nothing, if each object came back byte for byte. tier is where the state was
 // taken; its definitions are copied, without webhooks. Nothing is deleted afterwards: the
 // control plane is made for this, and ends with it.
 func Verify(ctx context.Context, tier kube.Reader, empty kube.Client, s *archive.Snapshot, o Options) ([]string, error) {
@@ -55,11 +56,21 @@ func Verify(ctx context.Context, tier kube.Reader, empty kube.Client, s *archive
 			return nil, fmt.Errorf("cannot verify the state: %w: it has %s", ErrNotEmpty, step.Object)
 		}
 	}
-	again, err := Take(ctx, empty, TakeOptions{Namespace: o.Namespace})
+	return Differences(ctx, empty, s)
+}
+
+// Differences names the objects of a state that a tier does not have, or has otherwise, as
+// Compare does.
+func Differences(ctx context.Context, c kube.Client, s *archive.Snapshot) ([]string, error) {
+	f, err := learn(ctx, c, s, Options{Namespace: v1alpha1.AgentNamespace})
 	if err != nil {
 		return nil, err
 	}
-	return Compare(s, again)
+	there := &archive.Snapshot{}
+	for _, u := range f.there {
+		there.Objects = append(there.Objects, *u)
+	}
+	return Compare(s, there)
 }
 
 func isData(kind schema.GroupKind) bool {

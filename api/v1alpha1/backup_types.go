@@ -101,9 +101,10 @@ type StateBackupStatus struct {
 	// LastDigest identifies what it has, without telling anything of it.
 	// +optional
 	LastDigest string `json:"lastDigest,omitempty"`
-	// Objects and Bytes of it.
+	// Objects that it has.
 	// +optional
 	Objects int64 `json:"objects,omitempty"`
+	// Bytes that it has, encrypted.
 	// +optional
 	Bytes int64 `json:"bytes,omitempty"`
 	// Versions that are kept.

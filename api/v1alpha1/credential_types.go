@@ -8,7 +8,7 @@ import (
 // CredentialSpec is where a credential comes from, and the Secret that has it. The agent of
 // the tier that needs the credential gets it, and replaces it before it lapses.
 // +kubebuilder:validation:XValidation:rule="(has(self.vault) ? 1 : 0) + (has(self.serviceAccountToken) ? 1 : 0) + (has(self.file) ? 1 : 0) == 1",message="set exactly one of vault, serviceAccountToken and file"
-// +kubebuilder:validation:XValidation:rule="(has(self.target) && has(self.target.name) ? self.target.name : ”) == (has(oldSelf.target) && has(oldSelf.target.name) ? oldSelf.target.name : ”)",message="target.name cannot be changed, because what reads the Secret would lose it: make another Credential"
+// +kubebuilder:validation:XValidation:rule=`(has(self.target) && has(self.target.name) ? self.target.name : "") == (has(oldSelf.target) && has(oldSelf.target.name) ? oldSelf.target.name : "")`,message="target.name cannot be changed, because what reads the Secret would lose it: make another Credential"
 type CredentialSpec struct {
 	// Vault gets it from HashiCorp Vault or OpenBao.
 	// +optional

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -252,8 +254,11 @@ func restoreKilled(t *testing.T, tier *stage.Tier, saved *archive.Snapshot) int 
 				t.Errorf("%v are resumed without a write", report.Resumed)
 			}
 			return kills
-		case err != nil && !killed:
+		case err != nil && !killed && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF):
+			// A connection that was cut with the kill before may be found to be so only now.
 			t.Fatalf("after %d kills: %v", kills, err)
+		case err != nil && !killed:
+			kills--
 		}
 	}
 }
@@ -261,11 +266,7 @@ func restoreKilled(t *testing.T, tier *stage.Tier, saved *archive.Snapshot) int 
 // same checks that each object of a state is in a tier, byte for byte.
 func same(t *testing.T, c client.Client, saved *archive.Snapshot) {
 	t.Helper()
-	again, err := state.Take(t.Context(), c, state.TakeOptions{Warn: func(text string) { t.Error(text) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	differences, err := state.Compare(saved, again)
+	differences, err := state.Differences(t.Context(), c, saved)
 	if err != nil {
 		t.Fatal(err)
 	}
