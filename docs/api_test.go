@@ -30,11 +30,7 @@ func TestAPI(t *testing.T) {
 	words := commentsOf(t)
 	pages := map[string]string{}
 	var index strings.Builder
-<<<<<<< HEAD
-	for _, kind := range []any{v1alpha1.Layer{}, v1alpha1.Child{}, v1alpha1.Rollout{}, v1alpha1.Credential{}} {
-=======
-	for _, kind := range []any{v1alpha1.Layer{}, v1alpha1.Child{}, v1alpha1.Rollout{}, v1alpha1.StateBackup{}} {
->>>>>>> state
+	for _, kind := range []any{v1alpha1.Layer{}, v1alpha1.Child{}, v1alpha1.Rollout{}, v1alpha1.Credential{}, v1alpha1.StateBackup{}} {
 		page := kindPage{t: t, comments: words, seen: map[reflect.Type]bool{}}
 		definition := page.write(reflect.TypeOf(kind))
 		file := strings.ToLower(definition.Spec.Names.Kind) + ".md"
