@@ -44,6 +44,6 @@ func newRoot() *cobra.Command {
 	place := &place{}
 	root.PersistentFlags().StringVar(&place.name, "name", "mom", "name of the management cluster, for the kubeconfig and the folder")
 	root.PersistentFlags().StringVar(&place.dir, "dir", "", "folder of the management cluster; without it, one of this name below XDG_STATE_HOME")
-	root.AddCommand(newUp(place), newDown(place), newStatus(place), newKubeconfig(place))
+	root.AddCommand(newUp(place), newDown(place), newStatus(place), newKubeconfig(place), newControlPlane())
 	return root
 }
