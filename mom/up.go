@@ -466,6 +466,6 @@ func (r *run) down(ctx context.Context) error {
 	if err := r.saver.save(context.WithoutCancel(ctx), true); err != nil {
 		return fmt.Errorf("cannot save the state at the end; this folder has it, and cascade mom up goes on with it here: %w", err)
 	}
-	r.Say("saved version %s; nothing was deleted", r.saver.origin.Version)
+	r.Say("saved version %s", r.saver.origin.Version)
 	return nil
 }

@@ -121,6 +121,10 @@ func printed(s mom.Status) string {
 		out.WriteString("\n")
 	}
 	switch {
+	case s.Phase == mom.PhaseStopped && s.Verdict.Ready:
+		out.WriteString("it was ready when it stopped\n")
+	case s.Phase == mom.PhaseStopped:
+		out.WriteString("it was not ready when it stopped\n")
 	case s.Verdict.Ready:
 		out.WriteString("ready: it may go\n")
 	default:

@@ -161,7 +161,11 @@ func (u *up) run(ctx context.Context) error {
 	if o.Programs, o.Providers, err = unpack(ctx); err != nil {
 		return err
 	}
-	return mom.Up(ctx, o)
+	if err := mom.Up(ctx, o); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(u.out, "✔ stopped; nothing was deleted")
+	return err
 }
 
 func (u *up) say(format string, args ...any) {

@@ -1,0 +1,94 @@
+//go:build linux
+
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cascade-gitops/cascade/mom"
+)
+
+func TestCheck(t *testing.T) {
+	fine := up{firstSync: "adopt", interval: time.Minute, keep: 1}
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*up)
+		want   string
+	}{
+		"Fine":      {"nothing is said", func(*up) {}, ""},
+		"State":     {"a state, and who can go on from it", func(u *up) { u.state, u.identityFile = "s", "key" }, ""},
+		"NoKey":     {"a state that nobody could open", func(u *up) { u.state = "s" }, "cannot keep a state without --identity"},
+		"NoState":   {"keys for nothing", func(u *up) { u.recipients = []string{"age1"} }, "without --state"},
+		"Version":   {"a version of nothing", func(u *up) { u.version = "1-1" }, "without --state"},
+		"FirstSync": {"a word that is none", func(u *up) { u.firstSync = "yes" }, `--first-sync "yes"`},
+		"Until":     {"nor this", func(u *up) { u.until = "done" }, `--until "done"`},
+		"For":       {"a time that is over", func(u *up) { u.lasts = -1 }, "--for"},
+		"Keep":      {"the newest is always kept", func(u *up) { u.keep = 0 }, "--keep 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := fine
+			tc.change(&u)
+			err := u.check()
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%s: got %v, want %q", tc.reason, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	got := environment([]string{"PATH=/bin", "GIT_PASSWORD=secret", "AWS_PROFILE=ann", "KUBECONFIG=/k", "GIT_KEY_PASSPHRASE=secret", "HTTPS_PROXY=http://p"})
+	if want := []string{"PATH=/bin", "AWS_PROFILE=ann", "HTTPS_PROXY=http://p"}; !slices.Equal(got, want) {
+		t.Errorf("programs get %q, want %q", got, want)
+	}
+}
+
+func TestFolder(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason          string
+		place           place
+		state, home     string
+		want, complaint string
+	}{
+		"Home":  {"where users keep state", place{name: "mom"}, "", "/home/ann", "/home/ann/.local/state/cascade/mom/mom", ""},
+		"State": {"where they say that they keep it", place{name: "two"}, "/var/ann", "/home/ann", "/var/ann/cascade/mom/two", ""},
+		"Dir":   {"where they say now", place{name: "mom", dir: "/tmp/x"}, "/var/ann", "/home/ann", "/tmp/x", ""},
+		"Name":  {"a name must not lead elsewhere", place{name: ".."}, "", "/home/ann", "", `--name ".."`},
+		"None":  {"a job without a home", place{name: "mom"}, "", "", "", "say --dir"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("HOME", tc.home)
+			t.Setenv("XDG_STATE_HOME", tc.state)
+			got, err := tc.place.folder()
+			if got != mom.Folder(tc.want) || (err == nil) != (tc.complaint == "") || err != nil && !strings.Contains(err.Error(), tc.complaint) {
+				t.Errorf("%s: got %s, %v", tc.reason, got, err)
+			}
+		})
+	}
+}
+
+func TestPrinted(t *testing.T) {
+	at := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	running := mom.Status{
+		Phase: mom.PhaseRunning, Since: at, Repository: "ssh://git@example.com/masters", Path: "mom", Kubeconfig: "/k",
+		Verdict: mom.Verdict{Ready: true, Depends: []string{"Child/n/one: credential cloud lapses"}},
+		State:   &mom.StateStatus{Address: "s3://fleet/mom", Version: "2-1", SavedAt: at, Unsaved: true},
+	}
+	for _, want := range []string{
+		"Running since 2030-01-02T03:04:05Z\n", "state: s3://fleet/mom, version 2-1 of 2030-01-02T03:04:05Z, changed since\n", "ready: it may go\n",
+		"but: Child/n/one: credential cloud lapses\n", "PROGRAM",
+	} {
+		if got := printed(running); !strings.Contains(got, want) {
+			t.Errorf("it does not say %q:\n%s", want, got)
+		}
+	}
+	stopped := running
+	stopped.Phase, stopped.Message = mom.PhaseStopped, "of this"
+	got := printed(stopped)
+	if strings.Contains(got, "it may go") || strings.Contains(got, "PROGRAM") || !strings.Contains(got, "message: of this\n") {
+		t.Errorf("one that stopped says\n%s", got)
+	}
+}
