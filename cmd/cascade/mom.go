@@ -11,16 +11,16 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// momExecutable is the program that has a management cluster within. It is many times as large
+// momProgram is the program that has a management cluster within. It is many times as large
 // as this one, so it is a program of its own.
-const momExecutable = "cascade-mom"
+const momProgram = "cascade-mom"
 
 func (c *cli) newMom() *cobra.Command {
 	return &cobra.Command{
 		Use:   "mom up|down|status|kubeconfig",
 		Short: "Run a management cluster without a cluster, a container engine or root",
 		Long: "Run a management cluster without a cluster, a container engine or root: for an hour, or for good.\n" +
-			"The program " + momExecutable + " does it, which is looked for beside this one and in PATH. Flags are those\n" +
+			"The program " + momProgram + " does it, which is looked for beside this one and in PATH. Flags are those\n" +
 			"of that program: cascade mom up --help.",
 		Example: "  cascade mom up --repo https://example.com/masters --path mom --state s3://fleet/mom --identity key.txt --until ready\n" +
 			"  cascade mom status\n" +
@@ -52,7 +52,7 @@ func (c *cli) newMom() *cobra.Command {
 				if errors.As(err, new(*exec.ExitError)) {
 					return errNotReady // it has said why
 				}
-				return fmt.Errorf("cannot run %s: %w", momExecutable, err)
+				return fmt.Errorf("cannot run %s: %w", momProgram, err)
 			}
 			return nil
 		},
@@ -61,13 +61,13 @@ func (c *cli) newMom() *cobra.Command {
 
 // findMom looks for the program in a directory, and then in PATH.
 func findMom(dir string) (string, error) {
-	beside := filepath.Join(dir, momExecutable)
+	beside := filepath.Join(dir, momProgram)
 	if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() {
 		return beside, nil
 	}
-	program, err := exec.LookPath(momExecutable)
+	program, err := exec.LookPath(momProgram)
 	if err != nil {
-		return "", fmt.Errorf("cannot find %s beside this program or in PATH: download it from the release that this program is of, or build it with make mom", momExecutable)
+		return "", fmt.Errorf("cannot find %s beside this program or in PATH: download it from the release that this program is of, or build it with make mom", momProgram)
 	}
 	return program, nil
 }

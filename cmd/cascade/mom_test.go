@@ -29,7 +29,7 @@ func TestFindMom(t *testing.T) {
 				if !place.there {
 					continue
 				}
-				if err := os.WriteFile(filepath.Join(dir, place.name, momExecutable), nil, 0o755); err != nil {
+				if err := os.WriteFile(filepath.Join(dir, place.name, momProgram), nil, 0o755); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -41,7 +41,7 @@ func TestFindMom(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || got != filepath.Join(dir, tc.want, momExecutable) {
+			if err != nil || got != filepath.Join(dir, tc.want, momProgram) {
 				t.Errorf("%s: got %s, %v", tc.reason, got, err)
 			}
 		})
