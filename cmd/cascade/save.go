@@ -20,6 +20,7 @@ import (
 	"github.com/cascade-gitops/cascade/state/archive"
 	"github.com/cascade-gitops/cascade/state/key"
 	"github.com/cascade-gitops/cascade/state/store"
+	"github.com/cascade-gitops/cascade/syncer/answer"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
@@ -272,6 +273,7 @@ func clientOf(kubeconfig string) (client.Client, error) {
 		return nil, fmt.Errorf("cannot load %s: %w", kubeconfig, err)
 	}
 	config.QPS = -1
+	answer.Guard(config)
 	cl, err := client.New(config, client.Options{Scheme: newScheme()})
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to the control plane of %s: %w", kubeconfig, err)
