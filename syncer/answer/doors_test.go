@@ -21,6 +21,7 @@ var doors = map[string]string{
 	"cmd/cascade/save.go":            "guarded at once",
 	"cmd/cascade-mom/down.go":        "prints the file, connects to nothing",
 	"mom/managers.go":                "hands the file to programs of its own, connects to nothing",
+	"mom/account.go":                 "writes a kubeconfig, connects to nothing",
 	"mom/up.go":                      "guarded in connect",
 	"pivot/management/management.go": "guarded by Addresses",
 	"cmd/cascade/logs.go":            "the same; a log has no end, and is printed as it comes",
@@ -40,6 +41,9 @@ func TestDoors(t *testing.T) {
 	var found []string
 	for _, dir := range []string{"cmd", "remote", "syncer", "capibridge", "inventory", "api", "deploy", "mom", "pivot", "state"} {
 		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
+			if err == nil && path == filepath.Join(root, "mom", "controlplane") {
+				return filepath.SkipDir // another program, which has the API server
+			}
 			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err
 			}

@@ -118,11 +118,13 @@ func TestHostileServers(t *testing.T) {
 		"HugeNumber": {"a duration past all bounds", text(`{"lease_id":"x","lease_duration":1e300,"data":{"a":"b"}}`), vault.Invalid},
 		"Wrapped":    {"a wrapped answer has no credential", text(`{"wrap_info":{"token":"x","ttl":60},"data":{"a":"b"}}`), vault.Invalid},
 		"LongName":   {"a name of a lease that fills the journal", text(`{"lease_id":"` + strings.Repeat("x", 5000) + `","lease_duration":60,"data":{"a":"b"}}`), vault.Invalid},
-		"Redirect":   {"a login is not sent on", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://203.0.113.1/", http.StatusTemporaryRedirect) }, vault.Refused},
-		"Failing":    {"a server that fails is asked again", status(500), vault.Unreachable},
-		"Sealed":     {"a sealed one, too", status(503), vault.Unreachable},
-		"Throttled":  {"one that has too much to do", status(429), vault.Unreachable},
-		"Denied":     {"one that will not", status(403), vault.Refused},
+		"Redirect": {"a login is not sent on", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://203.0.113.1/", http.StatusTemporaryRedirect)
+		}, vault.Refused},
+		"Failing":   {"a server that fails is asked again", status(500), vault.Unreachable},
+		"Sealed":    {"a sealed one, too", status(503), vault.Unreachable},
+		"Throttled": {"one that has too much to do", status(429), vault.Unreachable},
+		"Denied":    {"one that will not", status(403), vault.Refused},
 		"Echo": {"one that sends back what it was sent", func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(403)
 			fmt.Fprintf(w, `{"errors":["no: %s %s"]}`, r.Header.Get("X-Vault-Token"), jwt)
