@@ -11,12 +11,12 @@ import (
 )
 
 func TestDiffers(t *testing.T) {
-	const want = "{apiVersion: x/v1, kind: X, metadata: {name: x, labels: {a: b}, finalizers: [f]}, spec: {n: 3, list: [1, {a: b}], empty: {}, none: null}}"
+	const want = "{apiVersion: x/v1, kind: X, metadata: {name: x, labels: {a: b}, finalizers: [f]}, spec: {count: 3, list: [1, {a: b}], empty: {}, none: null}}"
 	for name, tt := range map[string]struct{ reason, live, field string }{
 		"Same":      {"", want, ""},
-		"Defaults":  {"a newer definition fills in fields", strings.Replace(want, "n: 3", "n: 3, more: [x], deep: {y: z}", 1), ""},
+		"Defaults":  {"a newer definition fills in fields", strings.Replace(want, "count: 3", "count: 3, more: [x], deep: {y: z}", 1), ""},
 		"Status":    {"controllers write it", strings.Replace(want, "spec:", "status: {x: y}, spec:", 1), ""},
-		"Dropped":   {"an older definition drops fields", strings.Replace(want, "n: 3, ", "", 1), "spec.n"},
+		"Dropped":   {"an older definition drops fields", strings.Replace(want, "count: 3, ", "", 1), "spec.count"},
 		"Changed":   {"a webhook changes one", strings.Replace(want, "a: b}]", "a: c}]", 1), "spec.list[1].a"},
 		"Longer":    {"a list is equal as a whole", strings.Replace(want, "[1, ", "[1, 2, ", 1), "spec.list"},
 		"Label":     {"", strings.Replace(want, "labels: {a: b}", "labels: {}", 1), "metadata.labels.a"},

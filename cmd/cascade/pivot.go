@@ -20,6 +20,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/pivot"
+	"github.com/cascade-gitops/cascade/syncer/answer"
 )
 
 // Words of --to besides a file.
@@ -129,6 +130,7 @@ func (c *cli) pivotOf(ctx context.Context, names []types.NamespacedName, f pivot
 		}
 	}
 	config.QPS = -1
+	answer.Guard(config)
 	there, err := client.New(config, client.Options{Scheme: newScheme()})
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to the cluster of --to: %w", err)

@@ -258,7 +258,7 @@ type life struct {
 	mu     sync.Mutex
 	calls  int
 	killAt int
-	// after: the server has done what was asked, and nobody hears of it.
+	// after: the server has done what was asked, and nobody gets its answer.
 	after bool
 	dead  bool
 }
