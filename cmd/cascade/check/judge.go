@@ -360,7 +360,7 @@ func judgeSources(f *Facts, now time.Time) []Finding {
 }
 
 func judgeObjects(f *Facts, now time.Time) []Finding {
-	found := judgeSynced(f, now, false, "Kustomizations, HelmReleases, Layers and Credentials", func(reason, why string) Finding {
+	found := judgeSynced(f, now, false, "Kustomizations, HelmReleases, Layers, Credentials and StateBackups", func(reason, why string) Finding {
 		return warn(ReasonNotReady, "see: cascade get all -A", "%s: %s", reason, why)
 	})
 	var held []string
