@@ -160,7 +160,7 @@ func TestInstall(t *testing.T) {
 			}
 		}
 		var may []string
-		for _, role := range []string{"agent", "accounts", "sources", "kustomizations", "helmreleases", "receivers", "images", "generators", "fleet"} {
+		for _, role := range []string{"agent", "accounts", "sources", "kustomizations", "helmreleases", "receivers", "images", "generators", "backups", "credentials", "fleet"} {
 			may = append(may, "clusterroles/cascade-"+role, "clusterrolebindings/cascade-"+role, "roles/cascade-"+role, "rolebindings/cascade-"+role)
 		}
 		c.unchanged(t, before, from, append(may, "networkpolicies/cascade")...)
