@@ -112,6 +112,11 @@ func TestSaver(t *testing.T) {
 			folder: Folder(t.TempDir()), lease: &lease{lock: store.Lock{Epoch: 7}}, say: t.Logf, now: time.Now, changed: make(chan struct{}, 1),
 		}
 		s.board = &board{folder: s.folder}
+		said := func() StateStatus {
+			s.board.mu.Lock()
+			defer s.board.mu.Unlock()
+			return *s.board.status.State
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		done := make(chan struct{})
@@ -126,14 +131,14 @@ func TestSaver(t *testing.T) {
 		kept.mu.Unlock()
 		s.touch()
 		time.Sleep(3 * time.Second)
-		if status := s.board.status.State; !status.Unsaved || status.Error == "" {
+		if status := said(); !status.Unsaved || status.Error == "" {
 			t.Errorf("of what is not saved it says %+v", status)
 		}
 		kept.mu.Lock()
 		kept.broken = false
 		kept.mu.Unlock()
 		time.Sleep(time.Minute)
-		if status := s.board.status.State; status.Unsaved || status.Error != "" || status.Version != "7-2" {
+		if status := said(); status.Unsaved || status.Error != "" || status.Version != "7-2" {
 			t.Errorf("of what is saved it says %+v", status)
 		}
 		cancel()

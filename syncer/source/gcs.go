@@ -130,16 +130,24 @@ func (g *gcs) open(ctx context.Context, o blob) (io.ReadCloser, blob, error) {
 			return body, o, err
 		}
 	}
-	// It is not known yet, or another one by now.
-	now, err := g.service.Objects.Get(g.name, o.key).Fields("etag", "generation").Context(ctx).Do()
-	if err != nil {
-		return nil, blob{}, g.error(err)
+	// It is not known yet, or another one by now, or becomes one between the two requests: a
+	// generation that was replaced is not found, and that the object is gone would be wrong.
+	for range mostGenerations {
+		now, err := g.service.Objects.Get(g.name, o.key).Fields("etag", "generation").Context(ctx).Do()
+		if err != nil {
+			return nil, blob{}, g.error(err)
+		}
+		o.etag, o.generation = now.Etag, now.Generation
+		var body io.ReadCloser
+		if body, o.size, err = g.content(ctx, o); !errors.Is(err, errNoObject) {
+			return body, o, err
+		}
 	}
-	o.etag, o.generation = now.Etag, now.Generation
-	var body io.ReadCloser
-	body, o.size, err = g.content(ctx, o)
-	return body, o, err
+	return nil, blob{}, fmt.Errorf("cannot read object %s: it was replaced %d times meanwhile", o.key, mostGenerations)
 }
+
+// mostGenerations of an object are tried that is replaced while it is read.
+const mostGenerations = 10
 
 // content of an object at its generation.
 func (g *gcs) content(ctx context.Context, o blob) (io.ReadCloser, int64, error) {
