@@ -66,7 +66,7 @@ type Journal struct {
 	Keep bool `json:"keep,omitempty"`
 	// Tolerated are the reasons that a person looked at and waved through.
 	Tolerated []string `json:"tolerated,omitempty"`
-	// Began is when it was made, Stepped when the step was begun.
+	// Began is when it was made, Stepped when the step was begun or this holder went on with it.
 	Began   time.Time `json:"began"`
 	Stepped time.Time `json:"stepped"`
 	// Holder drives the pivot until Until, with the Epoch.

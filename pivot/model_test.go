@@ -391,6 +391,9 @@ func (w *world) git(side string, m *memory) {
 func (w *world) provider(side string, m *memory) {
 	for _, name := range modelClusters() {
 		c := m.objects[key{clusterKind, name}]
+		if c != nil && w.random.IntN(25) == 0 {
+			c = w.says(m, c)
+		}
 		if c != nil && clusterapi.IsPaused(c) {
 			continue
 		}
@@ -412,6 +415,20 @@ func (w *world) provider(side string, m *memory) {
 	}
 }
 
+// says has the controller of a Cluster write down whether it has stopped.
+func (w *world) says(m *memory, c *unstructured.Unstructured) *unstructured.Unstructured {
+	status := "False"
+	if clusterapi.IsPaused(c) {
+		status = "True"
+	}
+	if pausedCondition(c) == status {
+		return c
+	}
+	c = c.DeepCopy()
+	_ = unstructured.SetNestedSlice(c.Object, []any{map[string]any{"type": "Paused", "status": status}}, "status", "conditions")
+	return m.put(c)
+}
+
 // acts does what the controllers of a Cluster do that is not paused.
 func (w *world) acts(m *memory, c, u *unstructured.Unstructured) {
 	name := client.ObjectKeyFromObject(c)
@@ -422,9 +439,17 @@ func (w *world) acts(m *memory, c, u *unstructured.Unstructured) {
 		{c, map[string]any{"initialization": map[string]any{"infrastructureProvisioned": true, "controlPlaneInitialized": true}}},
 		{m.objects[key{machineKind, name}], map[string]any{"nodeRef": map[string]any{"name": "n"}}},
 	} {
-		if is.of != nil && is.of.Object["status"] == nil {
-			o := is.of.DeepCopy()
-			o.Object["status"] = is.status
+		if is.of == nil {
+			continue
+		}
+		o, missing := is.of.DeepCopy(), false
+		for field, value := range is.status {
+			if _, ok, _ := unstructured.NestedFieldNoCopy(o.Object, "status", field); !ok {
+				missing = true
+				_ = unstructured.SetNestedField(o.Object, value, "status", field)
+			}
+		}
+		if missing {
 			m.put(o)
 		}
 	}

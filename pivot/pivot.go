@@ -236,6 +236,11 @@ func (p *Pivot) hold(ctx context.Context) error {
 			problem(ReasonPivotHeld, "%s drives pivot %s until %s", p.journal.Holder, p.journal.ID, p.journal.Until.UTC().Format(time.RFC3339)),
 		}}
 	}
+	if p.journal.Holder != p.Holder {
+		// What the process before asked for, or did not come to ask for, may be hours old: the
+		// controllers have their time from now on.
+		p.journal.Stepped = now
+	}
 	p.journal.Holder, p.journal.Program, p.journal.Until = p.Holder, p.Program, now.Add(holds)
 	p.journal.Epoch++
 	for _, reason := range p.Tolerated {

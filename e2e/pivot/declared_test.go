@@ -120,7 +120,7 @@ func TestDeclared(t *testing.T) {
 
 	d.declare(t, "")
 	d.until(t, "", "")
-	w.oneWriter(t, "classy")
+	w.deletedBy(t, "stage", "cascade-parent/test")
 }
 
 type declared struct {
@@ -174,11 +174,12 @@ func (d *declared) seeded(t *testing.T) {
 	}
 }
 
-// provider has a tier say that it has a controller that is ready.
+// provider has a tier have a controller of each provider that is ready: nodes are not there,
+// so that the test says of the pods of both Deployments what a kubelet would.
 func (d *declared) provider(t *testing.T, tier string) {
 	t.Helper()
-	labels := map[string]string{"app": "provider"}
 	for _, name := range []string{"infrastructure-test", "cluster-api"} {
+		labels := map[string]string{"app": name}
 		deployment := &appsv1.Deployment{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{clusterapi.ProviderLabel: name}},
 			Spec: appsv1.DeploymentSpec{
@@ -189,13 +190,26 @@ func (d *declared) provider(t *testing.T, tier string) {
 		if err := d.client[tier].Create(t.Context(), deployment); err != nil {
 			t.Fatal(err)
 		}
-		scenario.Eventually(t, scenario.Converge, "the Deployment is available", func(ctx context.Context) error {
+		scenario.Eventually(t, scenario.Converge, "Deployment "+name+" is available in "+tier, func(ctx context.Context) error {
+			pods := &corev1.PodList{}
+			if err := d.client[tier].List(ctx, pods, client.InNamespace("default"), client.MatchingLabels(labels)); err != nil {
+				return err
+			}
+			for i := range pods.Items {
+				pods.Items[i].Status.Phase = corev1.PodRunning
+				pods.Items[i].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+				if err := d.client[tier].Status().Update(ctx, &pods.Items[i]); err != nil {
+					return err
+				}
+			}
 			is := &appsv1.Deployment{}
 			if err := d.client[tier].Get(ctx, client.ObjectKeyFromObject(deployment), is); err != nil {
 				return err
 			}
-			is.Status.Replicas, is.Status.ReadyReplicas, is.Status.AvailableReplicas = 1, 1, 1
-			return d.client[tier].Status().Update(ctx, is)
+			if is.Status.AvailableReplicas == 0 {
+				return fmt.Errorf("no pod of %d is available", len(pods.Items))
+			}
+			return nil
 		})
 	}
 }

@@ -113,7 +113,7 @@ func TestPivot(t *testing.T) {
 		from, to = to, from
 	}
 	t.Logf("%d kills", done)
-	w.oneWriter(t, "alpha", "beta")
+	w.deletedBy(t, "cascade-pivot")
 	// Nothing was built for it: two control planes besides those of the tiers.
 	dirs, err := filepath.Glob(filepath.Join(w.run, "clusters", "*", "pid"))
 	if err != nil {
@@ -275,7 +275,7 @@ func TestKinds(t *testing.T) {
 		}
 		from, to = to, from
 	}
-	w.oneWriter(t, clusters...)
+	w.deletedBy(t, "cascade-pivot")
 }
 
 // fixtures are what controllers leave of three clusters, and of one more that stays.

@@ -405,10 +405,9 @@ func (w *tiers) contents(t *testing.T, tier string, kinds [][2]string) map[strin
 	return out
 }
 
-// oneWriter holds the audit logs of both tiers against each other: at no time both have a
-// Cluster that is not paused, and nothing is deleted but by pivots, and by the garbage
-// collector after these.
-func (w *tiers) oneWriter(t *testing.T, clusters ...string) {
+// deletedBy fails if the audit log of a tier has a deletion of an object of Cluster API by
+// another client than those named, or the garbage collector after these.
+func (w *tiers) deletedBy(t *testing.T, agents ...string) {
 	t.Helper()
 	for _, tier := range []string{"mom", "master"} {
 		events, _, err := w.by[tier].Audit(0)
@@ -419,7 +418,7 @@ func (w *tiers) oneWriter(t *testing.T, clusters ...string) {
 			if !e.Writes() || e.ResponseStatus.Code >= 300 || e.Verb != "delete" && e.Verb != "deletecollection" {
 				continue
 			}
-			if clusterapi.IsGroup(e.ObjectRef.APIGroup) && e.UserAgent != "cascade-pivot" && !strings.Contains(e.User.Username, "generic-garbage-collector") {
+			if clusterapi.IsGroup(e.ObjectRef.APIGroup) && !slices.Contains(agents, e.UserAgent) && !strings.Contains(e.User.Username, "generic-garbage-collector") {
 				t.Errorf("%s: %s (%s) deletes %s %s/%s", tier, e.User.Username, e.UserAgent, e.ObjectRef.Resource, e.ObjectRef.Namespace, e.ObjectRef.Name)
 			}
 		}
