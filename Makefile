@@ -533,8 +533,9 @@ lockdown: build-e2e race ## a fleet whose agents have the roles of a lockdown, u
 # CASCADE_KILLS=N does N kills of each scenario.
 .PHONY: kill
 kill: export CASCADE_KILLS ?= all
-kill: build-e2e race ## an agent that is killed before and after each of its requests; the table of docs/safety.md
+kill: build-e2e race ## an agent, and a restore, that are killed before and after each of their requests; the table of docs/safety.md
 	$(LONG) -timeout 90m -run '^TestKill$$' ./faults
+	$(LONG) -timeout 60m -run '^TestSavedState$$' ./state
 
 .PHONY: faults
 faults: export CASCADE_FAULTS_FOR ?= 10m
