@@ -167,6 +167,7 @@ func (s *Tier) RestartAgent(t *testing.T, flags ...string) {
 	if err := unstructured.SetNestedSlice(d.Object, containers, "spec", "template", "spec", "containers"); err != nil {
 		t.Fatal(err)
 	}
+	before := s.MoM.Agent()
 	if err := s.Client.Update(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
@@ -177,6 +178,10 @@ func (s *Tier) RestartAgent(t *testing.T, flags ...string) {
 		}
 		if d.Status.ObservedGeneration != d.Generation || d.Status.UpdatedReplicas != 1 || d.Status.ReadyReplicas != 1 || d.Status.Replicas != 1 {
 			return fmt.Errorf("status is %+v", d.Status)
+		}
+		// A pod that ends is no replica any more, while its process still runs.
+		if pid := s.MoM.Agent(); pid == 0 || pid == before {
+			return fmt.Errorf("the agent is process %d, was %d", pid, before)
 		}
 		return nil
 	})
