@@ -114,7 +114,7 @@ type VaultKubernetesAuth struct {
 	// Mount path of the method.
 	// +kubebuilder:default=kubernetes
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:Pattern="^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$"
+	// +kubebuilder:validation:Pattern="^([A-Za-z0-9_.-]|\\$\\{[A-Za-z0-9_]+\\})+(/([A-Za-z0-9_.-]|\\$\\{[A-Za-z0-9_]+\\})+)*$"
 	// +optional
 	Mount string `json:"mount,omitempty"`
 	// Role in the method.
@@ -146,7 +146,7 @@ type VaultJWTAuth struct {
 	// Mount path of the method.
 	// +kubebuilder:default=jwt
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:Pattern="^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$"
+	// +kubebuilder:validation:Pattern="^([A-Za-z0-9_.-]|\\$\\{[A-Za-z0-9_]+\\})+(/([A-Za-z0-9_.-]|\\$\\{[A-Za-z0-9_]+\\})+)*$"
 	// +optional
 	Mount string `json:"mount,omitempty"`
 	// Role in the method.
@@ -178,7 +178,7 @@ type VaultAppRoleAuth struct {
 	// Mount path of the method.
 	// +kubebuilder:default=approle
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:Pattern="^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$"
+	// +kubebuilder:validation:Pattern="^([A-Za-z0-9_.-]|\\$\\{[A-Za-z0-9_]+\\})+(/([A-Za-z0-9_.-]|\\$\\{[A-Za-z0-9_]+\\})+)*$"
 	// +optional
 	Mount string `json:"mount,omitempty"`
 	// RoleID of the role.
@@ -196,7 +196,7 @@ type VaultCertAuth struct {
 	// Mount path of the method.
 	// +kubebuilder:default=cert
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:Pattern="^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$"
+	// +kubebuilder:validation:Pattern="^([A-Za-z0-9_.-]|\\$\\{[A-Za-z0-9_]+\\})+(/([A-Za-z0-9_.-]|\\$\\{[A-Za-z0-9_]+\\})+)*$"
 	// +optional
 	Mount string `json:"mount,omitempty"`
 	// Role of the method; without one all that know the certificate's authority are tried.
