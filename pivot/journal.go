@@ -208,6 +208,17 @@ func (j Journal) nameOf(role Role) string {
 	return journalPrefix + string(role) + "." + setOf(j.From.UID, j.To.UID, j.names())
 }
 
+// fits fails if a journal has no room for some objects once all of them are copied. It is
+// found out before anything is paused.
+func (j Journal) fits(objects []Object) error {
+	j.Objects = slices.Clone(objects)
+	for i := range j.Objects {
+		j.Objects[i].Copy, j.Objects[i].Made, j.Objects[i].Before = j.Objects[i].UID, true, j.ID
+	}
+	_, err := j.encode("", Source)
+	return err
+}
+
 // encode writes a journal down. Nothing of what objects contain is in it.
 func (j Journal) encode(namespace string, role Role) (*corev1.ConfigMap, error) {
 	text, err := json.Marshal(j)

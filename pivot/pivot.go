@@ -222,6 +222,9 @@ func (p *Pivot) begin(ctx context.Context) error {
 		return &BlockedError{Problems: problems}
 	}
 	p.journal = f.Journal
+	if err := p.journal.fits(recorded(p.journal, f.Source)); err != nil {
+		return err
+	}
 	now := p.Now()
 	p.journal.Step, p.journal.Began, p.journal.Stepped = Freeze, now, now
 	p.journal.Holder, p.journal.Epoch, p.journal.Until = p.Holder, p.journal.Epoch+1, now.Add(holds)
@@ -314,6 +317,12 @@ func (p *Pivot) drive(ctx context.Context) (_ Journal, err error) {
 		f, err := p.facts(ctx, rounds)
 		if err != nil {
 			return p.journal, err
+		}
+		if clusters, changed := alsoPaused(p.journal, f); changed {
+			p.journal.Clusters = clusters
+			if err := p.save(ctx); err != nil {
+				return p.journal, err
+			}
 		}
 		next := plan(p.journal, f, p.Now())
 		switch {
@@ -429,7 +438,8 @@ func update(ctx context.Context, c client.Client, o client.Object) error {
 	return c.Update(ctx, o, client.FieldOwner(manager))
 }
 
-// Journals of a tier, by the role that it has in each.
+// Journals of a tier, by the role that it has in each. Where some cannot be read, the others
+// come with the error.
 func Journals(ctx context.Context, c client.Reader, namespace string) (map[Role][]Journal, error) {
 	list := &corev1.ConfigMapList{}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -438,13 +448,15 @@ func Journals(ctx context.Context, c client.Reader, namespace string) (map[Role]
 		return nil, fmt.Errorf("cannot list journals of pivots: %w", err)
 	}
 	out := map[Role][]Journal{}
+	var unread error
 	for i := range list.Items {
 		j, err := decode(&list.Items[i])
 		if err != nil {
-			return nil, err
+			unread = errors.Join(unread, err)
+			continue
 		}
 		role := Role(list.Items[i].Labels[v1alpha1.PivotLabel])
 		out[role] = append(out[role], j)
 	}
-	return out, nil
+	return out, unread
 }

@@ -143,6 +143,9 @@ type Facts struct {
 	Seeded bool
 	// Running is where a pivot that is under way brings the Cluster; empty if there is none.
 	Running v1alpha1.Management
+	// Unread is why the journals of the tier could not be read, of which one may be about the
+	// Cluster.
+	Unread error
 }
 
 // Decision says what is to be done.
@@ -158,6 +161,9 @@ type Decision struct {
 
 // Decide what becomes of the Cluster of a Child.
 func Decide(f Facts) Decision {
+	if f.Unread != nil {
+		return Decision{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotFailed, Message: f.Unread.Error()}
+	}
 	wanted := v1alpha1.Management("")
 	for _, d := range f.Declared {
 		if wanted != "" && d != wanted {
@@ -182,7 +188,7 @@ func Decide(f Facts) Decision {
 // at says where a Cluster is that is not on its way.
 func at(elsewhere bool) Decision {
 	if elsewhere {
-		return Decision{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonManagedElsewhere, Message: "the cluster has the objects of its own Cluster"}
+		return Decision{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonManagedElsewhere, Message: "the objects of the Cluster were moved to another management cluster, the cluster itself or another one"}
 	}
 	return Decision{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonManagedHere, Message: "this tier has the objects of the Cluster"}
 }
@@ -202,6 +208,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	d := Decide(f)
+	if f.Unread != nil {
+		return ctrl.Result{RequeueAfter: retryPause}, r.tell(ctx, child, d)
+	}
 	if d.To == "" {
 		r.forget(req.NamespacedName)
 		return ctrl.Result{}, r.tell(ctx, child, d)
@@ -230,9 +239,9 @@ func (r *Reconciler) facts(ctx context.Context, child *v1alpha1.Child) (Facts, e
 		return f, nil // nobody asks, and nobody did: no call is made
 	}
 	f.Seeded = meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ConnectedCondition) && meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.SeededCondition)
-	journals, err := pivot.Journals(ctx, r.Side.Client, r.Side.Namespace)
-	if err != nil {
-		return f, err
+	var journals map[pivot.Role][]pivot.Journal
+	if journals, f.Unread = pivot.Journals(ctx, r.Side.Client, r.Side.Namespace); f.Unread != nil {
+		return f, nil
 	}
 	for role, list := range journals {
 		for _, j := range list {
