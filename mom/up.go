@@ -21,6 +21,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/mom/supervise"
 	"github.com/cascade-gitops/cascade/state/archive"
+	"github.com/cascade-gitops/cascade/state/store"
 	"github.com/cascade-gitops/cascade/syncer/answer"
 )
 
@@ -164,7 +165,7 @@ func (r *run) begin(ctx context.Context) error {
 	}
 	if r.State != nil {
 		versions, err := r.State.versions(ctx)
-		if err != nil {
+		if err != nil && (!s.Cluster || !errors.Is(err, store.ErrGone)) { // the folder has it still
 			return err
 		}
 		s.State, s.Versions, s.Wanted = r.State.Address, versions, r.State.Version

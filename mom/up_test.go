@@ -75,9 +75,8 @@ func TestWrongKey(t *testing.T) {
 		Options: Options{Folder: folder, Now: time.Now, Say: t.Logf, State: &State{
 			Address: "there", Store: versioned{}, Open: func([]byte) (*archive.Snapshot, error) { return nil, wrong },
 		}},
-		board: &board{folder: folder},
+		board: &board{folder: folder}, lease: &lease{},
 	}
-	r.lease = &lease{}
 	if err := r.begin(t.Context()); !errors.Is(err, wrong) {
 		t.Errorf("got %v", err)
 	}
@@ -87,6 +86,40 @@ func TestWrongKey(t *testing.T) {
 	var is Origin
 	if _, err := readJSON(folder.origin(), &is); err != nil || is != origin {
 		t.Errorf("the folder is said to be %+v, %v", is, err)
+	}
+}
+
+// emptied is a store whose versions somebody deleted.
+type emptied struct{ store.Store }
+
+func (emptied) Versions(context.Context) ([]store.Version, error) { return nil, store.ErrGone }
+
+// TestVersionsGone: a state that had versions and has none is not one of a tier that never was:
+// all its clusters would be built again. The folder that was in use last goes on.
+func TestVersionsGone(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason  string
+		cluster bool
+		want    error
+	}{
+		"Elsewhere": {"nobody knows what there was", false, store.ErrGone},
+		"Folder":    {"its cluster is the state", true, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder := Folder(t.TempDir())
+			if tt.cluster {
+				if err := os.MkdirAll(filepath.Join(folder.plane(), "etcd"), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r := &run{
+				Options: Options{Folder: folder, Now: time.Now, Say: t.Logf, FirstSync: "create", State: &State{Address: "there", Store: emptied{}}},
+				board:   &board{folder: folder}, lease: &lease{},
+			}
+			if err := r.begin(t.Context()); !errors.Is(err, tt.want) || err == nil && r.beginning.How != GoOn {
+				t.Errorf("%s: it begins %s, %v", tt.reason, r.beginning.How, err)
+			}
+		})
 	}
 }
 

@@ -96,6 +96,9 @@ func check(f CheckFacts) []Problem {
 	}
 	for _, o := range recorded(j, f.Source) {
 		n, live := f.Source.Node(o.UID), f.Copies[o.key()]
+		if live == nil && isOthers(j, o) {
+			problems = append(problems, others(o))
+		}
 		if live == nil || isCopy(j, o, live) {
 			continue
 		}

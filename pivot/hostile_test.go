@@ -347,3 +347,56 @@ func TestKeeperWaits(t *testing.T) {
 		t.Error("the Cluster is not let go")
 	}
 }
+
+// TestSecretElsewhere: whoever writes a Cluster may have it refer to a Secret that is not his. A
+// pivot that is declared does not bring it to him; a person who may read it does.
+func TestSecretElsewhere(t *testing.T) {
+	w := newWorld(t, 1)
+	mom := w.sides["mom"]
+	mom.put(content(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "others"}}))
+	secret := modelObject("v1", "Secret", "password", nil)
+	secret.SetNamespace("others")
+	mom.put(secret)
+	mom.change(key{infraKind, clusterA}, func(u *unstructured.Unstructured) {
+		_ = unstructured.SetNestedMap(u.Object, map[string]any{"name": "password", "namespace": "others"}, "spec", "secretRef")
+	})
+	is := key{schema.GroupKind{Kind: "Secret"}, types.NamespacedName{Namespace: "others", Name: "password"}}
+	p := w.pivot("mom", "master", &life{})
+	p.Own = true
+	_, err := p.Run(t.Context())
+	blockedBy(t, err, ReasonSecretElsewhere)
+	if clusterapi.IsPaused(mom.objects[key{clusterKind, clusterA}]) || w.sides["master"].objects[is] != nil {
+		t.Error("something was begun")
+	}
+
+	// Nor if the reference comes later.
+	ref := func(set bool) {
+		mom.change(key{infraKind, clusterA}, func(u *unstructured.Unstructured) {
+			if unstructured.RemoveNestedField(u.Object, "spec", "secretRef"); set {
+				_ = unstructured.SetNestedMap(u.Object, map[string]any{"name": "password", "namespace": "others"}, "spec", "secretRef")
+			}
+		})
+	}
+	ref(false)
+	p = w.pivot("mom", "master", &life{})
+	p.Own = true
+	tell := p.Tell
+	p.Tell = func(e Event) {
+		if tell(e); e.Step == Copy && e.Action == "" {
+			ref(true)
+		}
+	}
+	_, err = p.Run(t.Context())
+	blockedBy(t, err, ReasonSecretElsewhere)
+	if w.sides["master"].objects[is] != nil {
+		t.Error("the Secret was copied")
+	}
+
+	if _, err := w.pivot("mom", "master", &life{}).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.at("master", "mom")
+	if w.sides["master"].objects[is] == nil || mom.objects[is] == nil {
+		t.Error("a person's pivot did not copy it")
+	}
+}

@@ -64,6 +64,8 @@ type Journal struct {
 	// Keep has the kubeconfigs of the Clusters left in the source, for the parent's
 	// connection.
 	Keep bool `json:"keep,omitempty"`
+	// Own: it copies no Secrets and ConfigMaps of other namespaces than those of the Clusters.
+	Own bool `json:"own,omitempty"`
 	// Tolerated are the reasons that a person looked at and waved through.
 	Tolerated []string `json:"tolerated,omitempty"`
 	// Began is when it was made, Stepped when the step was begun.

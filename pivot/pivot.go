@@ -44,6 +44,9 @@ type Pivot struct {
 	Clusters       []types.NamespacedName
 	// Keep leaves the kubeconfigs in the source, where a parent goes on to connect.
 	Keep bool
+	// Own is for who acts in the name of others: what a Cluster refers to in other namespaces
+	// may be nothing of whoever wrote it, and is not copied.
+	Own bool
 	// Tolerated are reasons that do not keep the pivot from going on.
 	Tolerated []string
 	// Holder names this process, and no other one ever; Program is its version.
@@ -166,7 +169,7 @@ func (p *Pivot) meet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.journal = Journal{Format: format, From: from, To: to, Keep: p.Keep, Tolerated: p.Tolerated, Program: p.Program}
+	p.journal = Journal{Format: format, From: from, To: to, Keep: p.Keep, Own: p.Own, Tolerated: p.Tolerated, Program: p.Program}
 	for _, name := range p.Clusters {
 		p.journal.Clusters = append(p.journal.Clusters, Cluster{Namespace: name.Namespace, Name: name.Name})
 	}
@@ -241,6 +244,7 @@ func (p *Pivot) hold(ctx context.Context) error {
 	}
 	p.journal.Holder, p.journal.Program, p.journal.Until = p.Holder, p.Program, now.Add(holds)
 	p.journal.Epoch++
+	p.journal.Own = p.journal.Own && p.Own // a person who goes on may do it
 	for _, reason := range p.Tolerated {
 		if !slices.Contains(p.journal.Tolerated, reason) {
 			p.journal.Tolerated = append(p.journal.Tolerated, reason)

@@ -342,6 +342,15 @@ func isCopy(j Journal, o Object, u *unstructured.Unstructured) bool {
 	return a[v1alpha1.PivotAnnotation] == j.ID && a[v1alpha1.PivotOfAnnotation] == string(o.UID)
 }
 
+// isOthers reports whether an object may be of somebody else than whoever the pivot is for.
+func isOthers(j Journal, o Object) bool {
+	return j.Own && o.Group == "" && !slices.ContainsFunc(j.Clusters, func(c Cluster) bool { return c.Namespace == o.Namespace })
+}
+
+func others(o Object) Problem {
+	return problem(ReasonSecretElsewhere, "%s is of another namespace, from which a pivot that is declared copies nothing: have it in the target before, or use the command", o)
+}
+
 // isKept reports whether a former pivot left an object, of which nobody has made anything
 // since: what clusters are made after, and what has owners, is others' as well.
 func isKept(live *unstructured.Unstructured) bool {
@@ -381,6 +390,8 @@ func planCopy(j Journal, f Facts) Next {
 		}
 		body := desired(j, n)
 		switch {
+		case live == nil && isOthers(j, o):
+			next.Problems = append(next.Problems, others(o))
 		case live == nil:
 			next.Objects[i].Copy, next.Objects[i].Made = "", false
 			next.Actions = append(next.Actions, Action{Verb: Make, Object: o, Body: body})

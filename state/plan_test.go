@@ -114,6 +114,34 @@ func shown(p *plan) string {
 	return strings.ReplaceAll(b.String(), " \n", "\n")
 }
 
+// TestForeign: an archive that somebody made by himself, as anybody can who knows a recipient,
+// gives nobody rights and runs nothing.
+func TestForeign(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason, version, kind string
+		refused               bool
+	}{
+		"Rights":        {"somebody would be administrator", "rbac.authorization.k8s.io/v1", "ClusterRoleBinding", true},
+		"Pods":          {"something would run", "apps/v1", "Deployment", true},
+		"Webhook":       {"all writes would be told to somebody", "admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", true},
+		"Definition":    {"a kind would be another one", "apiextensions.k8s.io/v1", "CustomResourceDefinition", true},
+		"Account":       {"nor is this one saved", "v1", "ServiceAccount", true},
+		"Kustomization": {"it comes from Git", "kustomize.toolkit.fluxcd.io/v1", "Kustomization", true},
+		"Layer":         {"and so does this", "cascade.dev/v1alpha1", "Layer", true},
+		"Credential":    {"and this", "cascade.dev/v1alpha1", "Credential", true},
+		"Provider":      {"some provider's kind", "infrastructure.example.com/v1", "MachinePlace", false},
+		"ASO":           {"a kind that clusterctl moves", "containerservice.azure.com/v1", "ManagedCluster", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := snapshotOf(cluster(t, "a"), []*unstructured.Unstructured{object(t, "{apiVersion: "+tt.version+", kind: "+tt.kind+", metadata: {name: x, namespace: fleet}}")})
+			_, err := planOf(s, facts{}, Options{Namespace: "cascade-system"})
+			if errors.Is(err, ErrForeign) != tt.refused || err != nil && !tt.refused {
+				t.Errorf("%s: got %v", tt.reason, err)
+			}
+		})
+	}
+}
+
 func TestPlan(t *testing.T) {
 	a, b := cluster(t, "a"), cluster(t, "b")
 	former := records(t, "then", "before")

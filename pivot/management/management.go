@@ -21,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -54,6 +55,8 @@ const (
 	retryPause = 30 * time.Second
 	// pieceMost bounds one reconcile. What is left is done by the next one.
 	pieceMost = 2 * time.Minute
+	// askTimeout bounds the questions of what this agent may do.
+	askTimeout = 15 * time.Second
 	// concurrent is how many Children are moved at the same time.
 	concurrent = 4
 )
@@ -215,7 +218,38 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.forget(req.NamespacedName)
 		return ctrl.Result{}, r.tell(ctx, child, d)
 	}
+	if f.Running == "" {
+		if not, err := r.mayMove(ctx, child.Namespace); err != nil || not != "" {
+			d.To, d.Reason, d.Message = "", v1alpha1.ReasonPivotBlocked, not
+			if err != nil {
+				d.Reason, d.Message = v1alpha1.ReasonPivotFailed, err.Error()
+			}
+			return ctrl.Result{RequeueAfter: retryPause}, r.tell(ctx, child, d)
+		}
+	}
 	return r.run(ctx, child, d)
+}
+
+// mayMove says why this agent may not move Clusters of a namespace; empty if it may. It is
+// asked before anything is begun: an agent that may write its journal and nothing else would
+// leave a Cluster half way.
+func (r *Reconciler) mayMove(ctx context.Context, namespace string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	for _, of := range []struct{ group, resource string }{{clusterapi.Group, "clusters"}, {"", "secrets"}, {"", "configmaps"}} {
+		for _, verb := range []string{"create", "update", "delete"} {
+			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Group: of.group, Resource: of.resource, Verb: verb},
+			}}
+			if err := r.Side.Client.Create(ctx, review); err != nil {
+				return "", fmt.Errorf("cannot ask what this agent may do: %w", err)
+			}
+			if !review.Status.Allowed {
+				return fmt.Sprintf("this agent may not %s %s in namespace %s, as under a lockdown: nothing was changed; use cascade pivot", verb, of.resource, namespace), nil
+			}
+		}
+	}
+	return "", nil
 }
 
 func (r *Reconciler) facts(ctx context.Context, child *v1alpha1.Child) (Facts, error) {
@@ -348,7 +382,7 @@ func (r *Reconciler) pivotOf(ctx context.Context, child *v1alpha1.Child, to v1al
 	is = &running{kubeconfig: version, to: to}
 	there := pivot.Side{Name: "the child", Client: c, Namespace: v1alpha1.AgentNamespace}
 	is.pivot = &pivot.Pivot{
-		Source: r.Side, Target: there, Clusters: []types.NamespacedName{name}, Keep: true, Holder: r.Holder, Program: r.Program, Now: r.Now,
+		Source: r.Side, Target: there, Clusters: []types.NamespacedName{name}, Keep: true, Own: true, Holder: r.Holder, Program: r.Program, Now: r.Now,
 		Rest: pivot.DefaultRest, Wait: func(context.Context, time.Duration) error { return errPiece },
 		Tell: func(e pivot.Event) {
 			if e.Waits != "" {
