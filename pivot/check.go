@@ -230,7 +230,7 @@ func clustersOf(g *graph.Graph, names []types.NamespacedName) []Cluster {
 		if u := byName[name]; u != nil {
 			c.UID = u.GetUID()
 			// What is paused by annotation takes that along.
-			c.Paused = pausedBySpec(u) && u.GetAnnotations()[v1alpha1.PivotAnnotation] == ""
+			c.Paused = clusterapi.IsPausedBySpec(u) && u.GetAnnotations()[v1alpha1.PivotAnnotation] == ""
 		}
 		out = append(out, c)
 	}

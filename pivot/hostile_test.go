@@ -141,8 +141,8 @@ func TestPausedByOthers(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := w.sides["master"].objects[cluster]
-			if !clusterapi.IsPaused(c) || pausedBySpec(c) != tt.spec {
-				t.Errorf("%s: got spec.paused %t, annotations %v", tt.reason, pausedBySpec(c), c.GetAnnotations())
+			if !clusterapi.IsPaused(c) || clusterapi.IsPausedBySpec(c) != tt.spec {
+				t.Errorf("%s: got spec.paused %t, annotations %v", tt.reason, clusterapi.IsPausedBySpec(c), c.GetAnnotations())
 			}
 		})
 	}

@@ -170,12 +170,7 @@ func clusterOf(f Facts, c Cluster) *unstructured.Unstructured {
 
 // frozen reports whether this pivot keeps a Cluster of the source paused.
 func frozen(j Journal, u *unstructured.Unstructured) bool {
-	return pausedBySpec(u) && u.GetAnnotations()[v1alpha1.PivotAnnotation] == j.ID
-}
-
-func pausedBySpec(u *unstructured.Unstructured) bool {
-	paused, _, _ := unstructured.NestedBool(u.Object, "spec", "paused")
-	return paused
+	return clusterapi.IsPausedBySpec(u) && u.GetAnnotations()[v1alpha1.PivotAnnotation] == j.ID
 }
 
 // alsoPaused are the Clusters of a journal with those that somebody paused since it was
@@ -184,7 +179,7 @@ func alsoPaused(j Journal, f Facts) (clusters []Cluster, changed bool) {
 	clusters = slices.Clone(j.Clusters)
 	for i, c := range clusters {
 		u := clusterOf(f, c)
-		if j.Step == Freeze && !c.Paused && u != nil && pausedBySpec(u) && u.GetAnnotations()[v1alpha1.PivotAnnotation] == "" {
+		if j.Step == Freeze && !c.Paused && u != nil && clusterapi.IsPausedBySpec(u) && u.GetAnnotations()[v1alpha1.PivotAnnotation] == "" {
 			clusters[i].Paused, changed = true, true
 		}
 	}

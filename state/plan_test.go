@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge/shapes"
 	"github.com/cascade-gitops/cascade/remote/epoch"
@@ -258,7 +259,7 @@ func TestWasDeleting(t *testing.T) {
 	if err := c.Get(t.Context(), kube.ObjectKeyFromObject(u), u); err != nil {
 		t.Fatal(err)
 	}
-	if !pausedBySpec(u) || u.GetAnnotations()[v1alpha1.RestoringAnnotation] != "" || u.GetAnnotations()[v1alpha1.RestoredPausedAnnotation] != "" {
+	if !clusterapi.IsPausedBySpec(u) || u.GetAnnotations()[v1alpha1.RestoringAnnotation] != "" || u.GetAnnotations()[v1alpha1.RestoredPausedAnnotation] != "" {
 		t.Errorf("a Cluster that was being deleted goes on: %v", u.Object)
 	}
 }

@@ -303,7 +303,7 @@ func (r *restorer) pause(u, saved *unstructured.Unstructured) {
 		annotations = map[string]string{}
 	}
 	annotations[v1alpha1.RestoringAnnotation] = r.plan.id
-	if pausedBySpec(saved) || saved.GetDeletionTimestamp() != nil || isMoving(saved) {
+	if clusterapi.IsPausedBySpec(saved) || saved.GetDeletionTimestamp() != nil || isMoving(saved) {
 		annotations[v1alpha1.RestoredPausedAnnotation] = "true"
 	}
 	u.SetAnnotations(annotations)
@@ -314,11 +314,6 @@ func (r *restorer) pause(u, saved *unstructured.Unstructured) {
 // cluster has it by now, the state does not know.
 func isMoving(u *unstructured.Unstructured) bool {
 	return u.GetAnnotations()[v1alpha1.PivotAnnotation] != ""
-}
-
-func pausedBySpec(u *unstructured.Unstructured) bool {
-	paused, _, _ := unstructured.NestedBool(u.Object, "spec", "paused")
-	return paused
 }
 
 // update adds to what is there.

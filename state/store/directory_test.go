@@ -24,8 +24,6 @@ func forward(t *testing.T, d place, n int) {
 	}
 }
 
-// TestStoppedWriter has a process go on that was stopped after it read a record: others made
-// many since, and deleted the one that it would be refused by.
 // TestAllDeleted: a place whose versions somebody deleted is not one that was never used. What
 // is saved there from then on counts.
 func TestAllDeleted(t *testing.T) {
@@ -65,6 +63,8 @@ func TestAllDeleted(t *testing.T) {
 	}
 }
 
+// TestStoppedWriter has a process go on that was stopped after it read a record: others made
+// many since, and deleted the one that it would be refused by.
 func TestStoppedWriter(t *testing.T) {
 	for _, since := range []int{1, leftBehind - 1, leftBehind, leftBehind + 1, mostTrail - 1} {
 		t.Run(fmt.Sprint(since), func(t *testing.T) {
