@@ -400,3 +400,28 @@ func TestSecretElsewhere(t *testing.T) {
 		t.Error("a person's pivot did not copy it")
 	}
 }
+
+// TestUnderWay: what is under way is brought to its end, and nothing else is begun.
+func TestUnderWay(t *testing.T) {
+	w := newWorld(t, 1)
+	idle := func() {
+		t.Helper()
+		p := w.pivot("mom", "master", &life{})
+		p.UnderWay = true
+		if _, err := p.Run(t.Context()); !errors.Is(err, ErrIdle) {
+			t.Fatalf("got %v", err)
+		}
+	}
+	idle()
+	w.at("mom", "master")
+	if _, err := w.pivot("mom", "master", &life{killAt: 80}).Run(t.Context()); !errors.Is(err, errKilled) {
+		t.Fatal(err)
+	}
+	p := w.pivot("mom", "master", &life{})
+	p.UnderWay = true
+	if _, err := p.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.at("master", "mom")
+	idle()
+}

@@ -47,6 +47,8 @@ type Pivot struct {
 	// Own is for who acts in the name of others: what a Cluster refers to in other namespaces
 	// may be nothing of whoever wrote it, and is not copied.
 	Own bool
+	// UnderWay drives a pivot that is under way, and begins none.
+	UnderWay bool
 	// Tolerated are reasons that do not keep the pivot from going on.
 	Tolerated []string
 	// Holder names this process, and no other one ever; Program is its version.
@@ -90,6 +92,9 @@ const (
 
 // manager is the field manager of what a pivot writes.
 const manager = "cascade-pivot"
+
+// ErrIdle: no pivot is under way, and none was to be begun.
+var ErrIdle = errors.New("no pivot is under way")
 
 // ErrLost: another process drives the pivot by now.
 var ErrLost = errors.New("another process drives the pivot by now")
@@ -211,6 +216,9 @@ func (p *Pivot) begin(ctx context.Context) error {
 	}
 	if p.config != nil && p.journal.ID != "" {
 		return p.hold(ctx)
+	}
+	if p.UnderWay {
+		return ErrIdle
 	}
 	p.journal.ID = fmt.Sprintf("%s-%d", setOf(p.journal.From.UID, p.journal.To.UID, p.journal.names()), p.journal.Epoch+1)
 	f, err := p.checkFacts(ctx)

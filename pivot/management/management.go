@@ -146,6 +146,9 @@ type Facts struct {
 	Seeded bool
 	// Running is where a pivot that is under way brings the Cluster; empty if there is none.
 	Running v1alpha1.Management
+	// Told is what the condition says; empty for none. A pivot back to this tier leaves its first
+	// trace in the child, and a process that begins knows of it by this.
+	Told string
 	// Unread is why the journals of the tier could not be read, of which one may be about the
 	// Cluster.
 	Unread error
@@ -155,6 +158,8 @@ type Facts struct {
 type Decision struct {
 	// To is where the Cluster is to be brought; empty leaves it.
 	To v1alpha1.Management
+	// UnderWay: only what is under way is brought there.
+	UnderWay bool
 	// Reason and Message for the condition; no reason, no condition. Status is True where
 	// the Cluster is as declared.
 	Status  metav1.ConditionStatus
@@ -176,6 +181,12 @@ func Decide(f Facts) Decision {
 	}
 	if f.Running != "" {
 		return Decision{To: f.Running, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotRunning, Message: "the Cluster is on its way"}
+	}
+	if f.Elsewhere && wanted != v1alpha1.ManagementParent && (f.Told == v1alpha1.ReasonPivotRunning || f.Told == v1alpha1.ReasonPivotFailed || f.Told == v1alpha1.ReasonPivotBlocked) {
+		return Decision{
+			To: v1alpha1.ManagementParent, UnderWay: true, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotRunning,
+			Message: "the Cluster was on its way back, which is not declared any more: what was begun is brought to its end",
+		}
 	}
 	switch {
 	case wanted == "" && !f.Elsewhere:
@@ -269,8 +280,12 @@ func (r *Reconciler) facts(ctx context.Context, child *v1alpha1.Child) (Facts, e
 	if f.Elsewhere, err = r.Elsewhere(ctx, name); err != nil {
 		return f, err
 	}
-	if len(f.Declared) == 0 && meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ManagementCondition) == nil {
+	told := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ManagementCondition)
+	if len(f.Declared) == 0 && told == nil {
 		return f, nil // nobody asks, and nobody did: no call is made
+	}
+	if told != nil {
+		f.Told = told.Reason
 	}
 	f.Seeded = meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ConnectedCondition) && meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.SeededCondition)
 	var journals map[pivot.Role][]pivot.Journal
@@ -315,10 +330,13 @@ func (r *Reconciler) run(ctx context.Context, child *v1alpha1.Child, d Decision)
 		d.Reason, d.Message = v1alpha1.ReasonPivotFailed, err.Error()
 		return ctrl.Result{RequeueAfter: retryPause}, r.tell(ctx, child, d)
 	}
-	is.waits = ""
+	is.waits, is.pivot.UnderWay = "", d.UnderWay
 	j, err := is.pivot.Run(ctx)
 	var blocked *pivot.BlockedError
 	switch {
+	case errors.Is(err, pivot.ErrIdle):
+		r.forget(key)
+		return ctrl.Result{}, r.tell(ctx, child, at(true))
 	case err == nil:
 		r.forget(key)
 		if j.Step == pivot.Done {
