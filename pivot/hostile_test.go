@@ -414,7 +414,7 @@ func TestUnderWay(t *testing.T) {
 	}
 	idle()
 	w.at("mom", "master")
-	if _, err := w.pivot("mom", "master", &life{killAt: 80}).Run(t.Context()); !errors.Is(err, errKilled) {
+	if _, err := w.pivot("mom", "master", &life{killAt: 120}).Run(t.Context()); !errors.Is(err, errKilled) {
 		t.Fatal(err)
 	}
 	p := w.pivot("mom", "master", &life{})
@@ -424,4 +424,31 @@ func TestUnderWay(t *testing.T) {
 	}
 	w.at("master", "mom")
 	idle()
+}
+
+// TestClocks: by the clock of another process the hold is over, and it turns back. The first one
+// does not pause again what that one let go.
+func TestClocks(t *testing.T) {
+	w := newWorld(t, 1)
+	first := w.pivot("mom", "master", &life{})
+	ahead := w.pivot("mom", "master", &life{})
+	ahead.Now = func() time.Time { return w.now.Add(10 * time.Minute) }
+	tell, once := first.Tell, false
+	first.Tell = func(e Event) {
+		if tell(e); e.Step == Copy && e.Action != "" && !once {
+			once = true
+			if _, err := ahead.Abort(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := first.Run(t.Context()); !errors.Is(err, ErrLost) {
+		t.Fatalf("got %v", err)
+	}
+	if clusterapi.IsPaused(w.sides["mom"].objects[key{clusterKind, clusterA}]) {
+		t.Error("Cluster a is paused, and nothing is under way")
+	}
+	if w.failed {
+		t.Fatal()
+	}
 }

@@ -289,11 +289,26 @@ func (p *Pivot) save(ctx context.Context) error {
 	return nil
 }
 
-// fence renews the hold before it is a third over. It is called before each write.
+// owned fails if another process wrote the journal since this one did: by the other's clock
+// the hold of this one may be over.
+func (p *Pivot) owned(ctx context.Context) error {
+	cm := &corev1.ConfigMap{}
+	err := get(ctx, p.Source.Client, types.NamespacedName{Namespace: p.config.Namespace, Name: p.config.Name}, cm)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && (cm.UID != p.config.UID || cm.ResourceVersion != p.config.ResourceVersion):
+		return fmt.Errorf("cannot go on with pivot %s: %w", p.journal.ID, ErrLost)
+	case err != nil:
+		return fmt.Errorf("cannot read the journal in %s: %w", p.Source.Name, err)
+	}
+	return nil
+}
+
+// fence fails if this process does not hold the journal any more, and renews the hold before
+// it is a third over. It is called before each write.
 func (p *Pivot) fence(ctx context.Context) error {
 	now := p.Now()
 	if p.journal.Until.Sub(now) > holds*2/3 {
-		return nil
+		return p.owned(ctx)
 	}
 	p.journal.Until = now.Add(holds)
 	return p.save(ctx)
