@@ -4,6 +4,7 @@ package mom
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -18,9 +19,12 @@ import (
 )
 
 const (
-	// tokenLife and tokenRenewal leave several tries, and a machine that sleeps for a while.
+	// tokenLife and tokenRenewal leave several tries.
 	tokenLife    = 4 * time.Hour
 	tokenRenewal = 30 * time.Minute
+	// tokenLook is the pause between two looks at the clock: a machine that slept for longer
+	// than the token lives gets another one soon after it wakes up.
+	tokenLook = 20 * time.Second
 )
 
 // account has the agent be its own service account, as it is in a pod: the walls around
@@ -37,7 +41,7 @@ func (r *run) account(ctx context.Context) (kubeconfig string, err error) {
 	}
 	config := clientcmdapi.NewConfig()
 	cluster := clientcmdapi.NewCluster()
-	cluster.Server, cluster.CertificateAuthorityData = r.config.Host, r.config.CAData
+	cluster.Server, cluster.CertificateAuthority = r.config.Host, r.config.CAFile
 	login := clientcmdapi.NewAuthInfo()
 	login.TokenFile = token
 	at := clientcmdapi.NewContext()
@@ -52,20 +56,35 @@ func (r *run) account(ctx context.Context) (kubeconfig string, err error) {
 		return "", err
 	}
 	r.writers.Go(func() {
-		ticker := time.NewTicker(tokenRenewal)
+		ticker := time.NewTicker(tokenLook)
 		defer ticker.Stop()
+		last := r.Now()
 		for {
 			select {
 			case <-r.writing.Done():
 				return
 			case <-ticker.C:
 			}
-			if err := r.renew(r.writing, token); err != nil && r.writing.Err() == nil {
+			err := r.Folder.handOut()
+			if tokenDue(last, r.Now()) {
+				failed := r.renew(r.writing, token)
+				if failed == nil {
+					last = r.Now()
+				}
+				err = errors.Join(err, failed)
+			}
+			if err != nil && r.writing.Err() == nil {
 				r.Say("%v", err)
 			}
 		}
 	})
 	return kubeconfig, nil
+}
+
+// tokenDue reports whether it is time to renew a token. The monotonic clock stands still while
+// a machine sleeps, so it is told by the other one as well.
+func tokenDue(last, now time.Time) bool {
+	return max(now.Sub(last), now.Round(0).Sub(last.Round(0))) >= tokenRenewal
 }
 
 // renew asks for a token, which lapses by itself.

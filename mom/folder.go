@@ -3,6 +3,7 @@
 package mom
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 // Folder is the directory of one management cluster.
@@ -24,6 +27,10 @@ func (f Folder) path(elem ...string) string {
 
 // Kubeconfig is the administrator's, as long as the control plane runs.
 func (f Folder) Kubeconfig() string { return f.path("kubeconfig") }
+
+// programs is the same for the programs that run here: it names the files of its certificate,
+// which they read again when it is renewed.
+func (f Folder) programs() string { return f.path("programs.kubeconfig") }
 
 func (f Folder) plane() string  { return f.path("controlplane") }
 func (f Folder) logs() string   { return f.path("logs") }
@@ -52,6 +59,40 @@ func replaceFile(name string, data []byte) error {
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write file %s: %w", name, err)
+	}
+	return nil
+}
+
+// handOut makes the kubeconfigs be those of the control plane as it is now: its certificates
+// are renewed while it runs.
+func (f Folder) handOut() error {
+	text, err := os.ReadFile(filepath.Join(f.plane(), "kubeconfig"))
+	if err != nil {
+		return fmt.Errorf("cannot read kubeconfig: %w", err)
+	}
+	config, err := clientcmd.Load(text)
+	if err != nil {
+		return errors.New("cannot read kubeconfig: it is none") // the error may quote it
+	}
+	at := func(name string) string { return filepath.Join(f.plane(), "pki", name) }
+	for _, cluster := range config.Clusters {
+		cluster.CertificateAuthorityData, cluster.CertificateAuthority = nil, at("ca.crt")
+	}
+	for _, login := range config.AuthInfos {
+		login.ClientCertificateData, login.ClientCertificate = nil, at("admin.crt")
+		login.ClientKeyData, login.ClientKey = nil, at("admin.key")
+	}
+	named, err := clientcmd.Write(*config)
+	if err != nil {
+		return fmt.Errorf("cannot write kubeconfig: %w", err)
+	}
+	for name, content := range map[string][]byte{f.Kubeconfig(): text, f.programs(): named} {
+		if is, err := os.ReadFile(name); err == nil && bytes.Equal(is, content) {
+			continue
+		}
+		if err := replaceFile(name, content); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -62,7 +62,7 @@ func (r *run) prepareProviders(ctx context.Context) error {
 			return err
 		}
 		m := &manager{Provider: p, address: provider.Address{Host: host, Port: ports[0], Authority: certificate.Authority}, place: provider.Place{
-			Kubeconfig: r.Folder.Kubeconfig(), WebhookPort: ports[0], Health: loopback(ports[1]),
+			Kubeconfig: r.Folder.programs(), WebhookPort: ports[0], Health: loopback(ports[1]),
 			Certificates: r.Folder.certificates(p.Name), Programs: r.Programs, Run: r.Folder.path("run"),
 		}}
 		for _, dir := range []string{m.place.Certificates, m.place.Run} {

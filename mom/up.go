@@ -21,6 +21,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/mom/supervise"
 	"github.com/cascade-gitops/cascade/state/archive"
+	"github.com/cascade-gitops/cascade/state/store"
 	"github.com/cascade-gitops/cascade/syncer/answer"
 )
 
@@ -50,8 +51,10 @@ type run struct {
 	managers   []*manager
 	beginning  Beginning
 	origin     Origin
-	lease      *lease
-	saver      *saver
+	// saved is the state to restore, and newest the newest one, if that is another.
+	saved, newest *archive.Snapshot
+	lease         *lease
+	saver         *saver
 	// request is what the objects that sync the tier say when the agent looked at them.
 	request string
 
@@ -162,7 +165,7 @@ func (r *run) begin(ctx context.Context) error {
 	}
 	if r.State != nil {
 		versions, err := r.State.versions(ctx)
-		if err != nil {
+		if err != nil && (!s.Cluster || !errors.Is(err, store.ErrGone)) { // the folder has it still
 			return err
 		}
 		s.State, s.Versions, s.Wanted = r.State.Address, versions, r.State.Version
@@ -170,6 +173,17 @@ func (r *run) begin(ctx context.Context) error {
 	var err error
 	if r.beginning, err = Begin(s); err != nil {
 		return err
+	}
+	if r.beginning.How == Restore {
+		// What cannot be read or opened is found out before anything gives way to it.
+		if r.saved, err = r.State.load(ctx, r.beginning.Version); err != nil {
+			return err
+		}
+		if !r.beginning.Newest {
+			if r.newest, err = r.State.load(ctx, ""); err != nil {
+				return err
+			}
+		}
 	}
 	if r.beginning.Aside {
 		aside := r.Folder.path("controlplane." + r.Now().UTC().Format("20060102T150405Z"))
@@ -260,11 +274,7 @@ func (r *run) awaitPlane(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%w; see %s", err, filepath.Join(r.Folder.logs(), PlaneProgram+".log"))
 	}
-	text, err := os.ReadFile(filepath.Join(r.Folder.plane(), "kubeconfig"))
-	if err != nil {
-		return fmt.Errorf("cannot read kubeconfig: %w", err)
-	}
-	return replaceFile(r.Folder.Kubeconfig(), text)
+	return r.Folder.handOut()
 }
 
 func (r *run) pidOf(program string) int {
@@ -277,7 +287,7 @@ func (r *run) pidOf(program string) int {
 }
 
 func (r *run) connect() error {
-	config, err := clientcmd.BuildConfigFromFlags("", r.Folder.Kubeconfig())
+	config, err := clientcmd.BuildConfigFromFlags("", r.Folder.programs())
 	if err != nil {
 		return fmt.Errorf("cannot load kubeconfig: %w", err)
 	}
@@ -297,15 +307,9 @@ func (r *run) restore(ctx context.Context) error {
 		return nil
 	}
 	if r.beginning.How == Restore {
-		snapshot, err := r.State.load(ctx, r.beginning.Version)
-		if err != nil {
-			return err
-		}
-		var newest *archive.Snapshot
-		if !r.beginning.Newest {
-			if newest, err = r.State.load(ctx, ""); err != nil {
-				return err
-			}
+		snapshot, newest := r.saved, r.newest
+		r.saved, r.newest = nil, nil
+		if newest != nil {
 			opened(newest, Beginning{})
 		}
 		taken := snapshot.Taken
@@ -399,8 +403,8 @@ func (r *run) watch(ctx context.Context) error {
 	r.board.change(func(s *Status) { s.Phase, s.Since = PhaseRunning, r.Now() })
 	var last Verdict
 	for first := true; ; first = false {
-		verdict, err := r.look(ctx)
-		if err == nil {
+		verdict := r.look(ctx)
+		if ctx.Err() == nil {
 			r.tell(ctx, last, verdict, first)
 			last = verdict
 			if verdict.Ready && r.UntilReady {
@@ -421,16 +425,20 @@ func (r *run) watch(ctx context.Context) error {
 	}
 }
 
-func (r *run) look(ctx context.Context) (Verdict, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookPatience)
+// look judges the tier as it is now. One that cannot be read is not ready, whatever it was.
+func (r *run) look(ctx context.Context) Verdict {
+	looking, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()
-	facts, err := readFacts(ctx, r.client, r.request)
-	if err != nil {
-		return Verdict{}, err
+	facts, err := readFacts(looking, r.client, r.request)
+	if ctx.Err() != nil {
+		return Verdict{} // it ends, and what was said last stays
 	}
 	verdict := Judge(facts)
+	if err != nil {
+		verdict = Verdict{Waiting: []string{"the management cluster, which does not answer: " + err.Error()}}
+	}
 	r.board.change(func(s *Status) { s.Verdict, s.Programs = verdict, r.supervisor.States() })
-	return verdict, nil
+	return verdict
 }
 
 // tell says what changed between two looks.

@@ -96,13 +96,17 @@ func check(f CheckFacts) []Problem {
 	}
 	for _, o := range recorded(j, f.Source) {
 		n, live := f.Source.Node(o.UID), f.Copies[o.key()]
+		if live == nil && isOthers(j, o) {
+			problems = append(problems, others(o))
+		}
 		if live == nil || isCopy(j, o, live) {
 			continue
 		}
 		switch {
-		case !o.Stays && !n.Common && live.GetAnnotations()[v1alpha1.PivotKeptAnnotation] == "":
+		case isKept(live):
+		case !isForOthers(o, n, live):
 			say(ReasonObjectExists, "%s is in the target, and no pivot made it", o)
-		case (o.Stays || n.Common) && shapesMachines(o.Kind):
+		case shapesMachines(o.Kind):
 			if field := differs(comparable(n), comparableCopy(live)); field != "" {
 				say(ReasonSharedDiffers, "%s is in the target with another %s", o, field)
 			}
@@ -186,7 +190,7 @@ func preview(j Journal, f CheckFacts) []Line {
 			say(Copy, "make %s in the target%s", o, foreign)
 		case isCopy(j, o, live):
 			say(Copy, "%s is in the target", o)
-		case live.GetAnnotations()[v1alpha1.PivotKeptAnnotation] == "":
+		case !isKept(live):
 			say(Copy, "use %s as it is in the target", o)
 		default:
 			say(Copy, "take over %s in the target%s", o, foreign)
@@ -225,7 +229,8 @@ func clustersOf(g *graph.Graph, names []types.NamespacedName) []Cluster {
 		c := Cluster{Namespace: name.Namespace, Name: name.Name}
 		if u := byName[name]; u != nil {
 			c.UID = u.GetUID()
-			c.Paused = clusterapi.IsPaused(u) && u.GetAnnotations()[v1alpha1.PivotAnnotation] == ""
+			// What is paused by annotation takes that along.
+			c.Paused = clusterapi.IsPausedBySpec(u) && u.GetAnnotations()[v1alpha1.PivotAnnotation] == ""
 		}
 		out = append(out, c)
 	}

@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
-	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge/graph"
 	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
@@ -23,11 +22,11 @@ import (
 func (p *Pivot) do(ctx context.Context, a Action) error {
 	switch a.Verb {
 	case Hold:
-		return p.record(ctx, p.Source, func(cm *corev1.ConfigMap) { firstsync.ManageElsewhere(cm, p.journal.ID, a.Clusters...) })
+		return record(ctx, p.Source, a, func(cm *corev1.ConfigMap) { firstsync.ManageElsewhere(cm, p.journal.ID, a.Clusters...) })
 	case Unhold:
-		return p.record(ctx, p.Source, func(cm *corev1.ConfigMap) { firstsync.Release(cm, p.journal.ID, a.Clusters...) })
+		return record(ctx, p.Source, a, func(cm *corev1.ConfigMap) { firstsync.Release(cm, p.journal.ID, a.Clusters...) })
 	case Take:
-		return p.record(ctx, p.Target, func(cm *corev1.ConfigMap) { firstsync.ManageHere(cm, a.Clusters...) })
+		return record(ctx, p.Target, a, func(cm *corev1.ConfigMap) { firstsync.ManageHere(cm, a.Clusters...) })
 	case Pause:
 		u, err := paused(p.journal, a.Live)
 		if err != nil {
@@ -128,16 +127,9 @@ func remove(ctx context.Context, c client.Client, live *unstructured.Unstructure
 	return client.IgnoreNotFound(err)
 }
 
-// record changes the record of a tier's first sync, where it has one.
-func (p *Pivot) record(ctx context.Context, s Side, change func(*corev1.ConfigMap)) error {
-	cm := &corev1.ConfigMap{}
-	err := get(ctx, s.Client, types.NamespacedName{Namespace: s.Namespace, Name: v1alpha1.FirstSyncConfigMap}, cm)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
+// record changes the record of a tier's first sync as it was read.
+func record(ctx context.Context, s Side, a Action, change func(*corev1.ConfigMap)) error {
+	cm := a.Record.DeepCopy()
 	change(cm)
 	return update(ctx, s.Client, cm)
 }

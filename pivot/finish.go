@@ -2,7 +2,9 @@ package pivot
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,9 +24,9 @@ import (
 // written after that of the source said so, so that the source never acts on the Clusters
 // again. It returns the pivots of which something was left to do.
 func Finish(ctx context.Context, s Side) ([]string, error) {
-	journals, err := Journals(ctx, s.Client, s.Namespace)
-	if err != nil {
-		return nil, err
+	journals, unread := Journals(ctx, s.Client, s.Namespace)
+	if errors.Is(unread, ErrNewer) {
+		unread = nil // a later version looks after it
 	}
 	var finished []string
 	for _, j := range journals[Target] {
@@ -36,23 +38,27 @@ func Finish(ctx context.Context, s Side) ([]string, error) {
 		}
 		finished = append(finished, j.ID)
 	}
-	return finished, nil
+	return finished, unread
 }
 
 func finish(ctx context.Context, s Side, j Journal) error {
 	p := &Pivot{Target: s, journal: j}
-	record, ok, err := recordOf(ctx, s)
+	record, _, err := recordOf(ctx, s)
 	if err != nil {
 		return err
 	}
-	for _, name := range j.names() {
-		if ok && firstsync.ManagedBy(record, name) != "" {
-			if err := p.do(ctx, Action{Verb: Take, Clusters: []types.NamespacedName{name}}); err != nil {
-				return fmt.Errorf("cannot take Cluster %s: %w", name, err)
-			}
+	// A pivot that takes the Clusters away again begins when this one is over, and writes the
+	// record. So what was read is of before that, if this one is not over after it.
+	if _, still, err := switched(ctx, s, j); err != nil || !still {
+		return err
+	}
+	away := slices.DeleteFunc(j.names(), func(name types.NamespacedName) bool { return firstsync.ManagedBy(record, name) == "" })
+	if len(away) > 0 {
+		if err := p.do(ctx, Action{Verb: Take, Clusters: away, Record: record}); err != nil {
+			return fmt.Errorf("cannot take the Clusters: %w", err)
 		}
 	}
-	for {
+	for looks := 1; ; looks++ {
 		copies, err := readAll(ctx, s, j.Objects)
 		if err != nil {
 			return err
@@ -61,17 +67,17 @@ func finish(ctx context.Context, s Side, j Journal) error {
 		if len(next) == 0 {
 			break
 		}
+		if looks > mostLooks {
+			return fmt.Errorf("%s is left to do, however often it is done", next[0])
+		}
 		for _, a := range next {
 			if err := p.do(ctx, a); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 				return fmt.Errorf("cannot %s: %w", a, err)
 			}
 		}
 	}
-	cm := &corev1.ConfigMap{}
-	if err := get(ctx, s.Client, types.NamespacedName{Namespace: s.Namespace, Name: j.nameOf(Target)}, cm); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	if is, err := decode(cm); err != nil || is.ID != j.ID || is.Step != Switch {
+	cm, still, err := switched(ctx, s, j)
+	if err != nil || !still {
 		return err
 	}
 	j.Step, j.Objects = Done, nil
@@ -83,16 +89,33 @@ func finish(ctx context.Context, s Side, j Journal) error {
 	return client.IgnoreNotFound(update(ctx, s.Client, after))
 }
 
+// switched reads the target's journal of a pivot, and reports whether it is at that step.
+func switched(ctx context.Context, s Side, j Journal) (*corev1.ConfigMap, bool, error) {
+	cm := &corev1.ConfigMap{}
+	if err := get(ctx, s.Client, types.NamespacedName{Namespace: s.Namespace, Name: j.nameOf(Target)}, cm); err != nil {
+		return nil, false, client.IgnoreNotFound(err)
+	}
+	is, err := decode(cm)
+	return cm, err == nil && is.ID == j.ID && is.Step == Switch, err
+}
+
 // Keeper finishes what pivots left to its tier, as long as it runs. It is the master that
 // keeps itself when the management cluster that moved it is gone.
 type Keeper struct {
 	Side Side
 	// Journals watches the journals of the tier, and nothing else: at rest nothing is asked.
 	Journals ctrlcache.Cache
+	// After is time.After if it is nil.
+	After func(time.Duration) <-chan time.Time
 }
 
-// keepAgain is the pause after a call that failed.
-const keepAgain = 30 * time.Second
+const (
+	// keepAgain is the pause after a call that failed.
+	keepAgain = 30 * time.Second
+	// keepPatience is how long the process that drives a pivot has for what follows the switch.
+	// It knows the field owners that objects had in the source, and nobody here does.
+	keepPatience = holds
+)
 
 // NeedLeaderElection says that only the working agent does it.
 func (k *Keeper) NeedLeaderElection() bool { return true }
@@ -123,19 +146,27 @@ func (k *Keeper) Start(ctx context.Context) error {
 	}
 	defer func() { _ = informer.RemoveEventHandler(registration) }()
 	logger := log.FromContext(ctx).WithName("pivot")
+	after := k.After
+	if after == nil {
+		after = time.After
+	}
 	var again <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-wake:
+			if again == nil {
+				again = after(keepPatience)
+			}
+			continue
 		case <-again:
 		}
 		again = nil
 		finished, err := Finish(ctx, k.Side)
 		if err != nil && ctx.Err() == nil {
 			logger.Error(err, "cannot finish pivots, trying again")
-			again = time.After(keepAgain)
+			again = after(keepAgain)
 		}
 		for _, id := range finished {
 			logger.Info("Clusters that a pivot brought here are let go", "pivot", id)

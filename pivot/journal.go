@@ -64,6 +64,8 @@ type Journal struct {
 	// Keep has the kubeconfigs of the Clusters left in the source, for the parent's
 	// connection.
 	Keep bool `json:"keep,omitempty"`
+	// Own: it copies no Secrets and ConfigMaps of other namespaces than those of the Clusters.
+	Own bool `json:"own,omitempty"`
 	// Tolerated are the reasons that a person looked at and waved through.
 	Tolerated []string `json:"tolerated,omitempty"`
 	// Began is when it was made, Stepped when the step was begun or this holder went on with it.
@@ -206,6 +208,17 @@ func setOf(from, to string, names []types.NamespacedName) string {
 // nameOf a journal.
 func (j Journal) nameOf(role Role) string {
 	return journalPrefix + string(role) + "." + setOf(j.From.UID, j.To.UID, j.names())
+}
+
+// fits fails if a journal has no room for some objects once all of them are copied. It is
+// found out before anything is paused.
+func (j Journal) fits(objects []Object) error {
+	j.Objects = slices.Clone(objects)
+	for i := range j.Objects {
+		j.Objects[i].Copy, j.Objects[i].Made, j.Objects[i].Before = j.Objects[i].UID, true, j.ID
+	}
+	_, err := j.encode("", Source)
+	return err
 }
 
 // encode writes a journal down. Nothing of what objects contain is in it.

@@ -44,6 +44,11 @@ type Pivot struct {
 	Clusters       []types.NamespacedName
 	// Keep leaves the kubeconfigs in the source, where a parent goes on to connect.
 	Keep bool
+	// Own is for who acts in the name of others: what a Cluster refers to in other namespaces
+	// may be nothing of whoever wrote it, and is not copied.
+	Own bool
+	// UnderWay drives a pivot that is under way, and begins none.
+	UnderWay bool
 	// Tolerated are reasons that do not keep the pivot from going on.
 	Tolerated []string
 	// Holder names this process, and no other one ever; Program is its version.
@@ -87,6 +92,9 @@ const (
 
 // manager is the field manager of what a pivot writes.
 const manager = "cascade-pivot"
+
+// ErrIdle: no pivot is under way, and none was to be begun.
+var ErrIdle = errors.New("no pivot is under way")
 
 // ErrLost: another process drives the pivot by now.
 var ErrLost = errors.New("another process drives the pivot by now")
@@ -166,7 +174,7 @@ func (p *Pivot) meet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.journal = Journal{Format: format, From: from, To: to, Keep: p.Keep, Tolerated: p.Tolerated, Program: p.Program}
+	p.journal = Journal{Format: format, From: from, To: to, Keep: p.Keep, Own: p.Own, Tolerated: p.Tolerated, Program: p.Program}
 	for _, name := range p.Clusters {
 		p.journal.Clusters = append(p.journal.Clusters, Cluster{Namespace: name.Namespace, Name: name.Name})
 	}
@@ -209,6 +217,9 @@ func (p *Pivot) begin(ctx context.Context) error {
 	if p.config != nil && p.journal.ID != "" {
 		return p.hold(ctx)
 	}
+	if p.UnderWay {
+		return ErrIdle
+	}
 	p.journal.ID = fmt.Sprintf("%s-%d", setOf(p.journal.From.UID, p.journal.To.UID, p.journal.names()), p.journal.Epoch+1)
 	f, err := p.checkFacts(ctx)
 	if err != nil {
@@ -222,6 +233,9 @@ func (p *Pivot) begin(ctx context.Context) error {
 		return &BlockedError{Problems: problems}
 	}
 	p.journal = f.Journal
+	if err := p.journal.fits(recorded(p.journal, f.Source)); err != nil {
+		return err
+	}
 	now := p.Now()
 	p.journal.Step, p.journal.Began, p.journal.Stepped = Freeze, now, now
 	p.journal.Holder, p.journal.Epoch, p.journal.Until = p.Holder, p.journal.Epoch+1, now.Add(holds)
@@ -243,6 +257,7 @@ func (p *Pivot) hold(ctx context.Context) error {
 	}
 	p.journal.Holder, p.journal.Program, p.journal.Until = p.Holder, p.Program, now.Add(holds)
 	p.journal.Epoch++
+	p.journal.Own = p.journal.Own && p.Own // a person who goes on may do it
 	for _, reason := range p.Tolerated {
 		if !slices.Contains(p.journal.Tolerated, reason) {
 			p.journal.Tolerated = append(p.journal.Tolerated, reason)
@@ -279,11 +294,26 @@ func (p *Pivot) save(ctx context.Context) error {
 	return nil
 }
 
-// fence renews the hold before it is a third over. It is called before each write.
+// owned fails if another process wrote the journal since this one did: by the other's clock
+// the hold of this one may be over.
+func (p *Pivot) owned(ctx context.Context) error {
+	cm := &corev1.ConfigMap{}
+	err := get(ctx, p.Source.Client, types.NamespacedName{Namespace: p.config.Namespace, Name: p.config.Name}, cm)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && (cm.UID != p.config.UID || cm.ResourceVersion != p.config.ResourceVersion):
+		return fmt.Errorf("cannot go on with pivot %s: %w", p.journal.ID, ErrLost)
+	case err != nil:
+		return fmt.Errorf("cannot read the journal in %s: %w", p.Source.Name, err)
+	}
+	return nil
+}
+
+// fence fails if this process does not hold the journal any more, and renews the hold before
+// it is a third over. It is called before each write.
 func (p *Pivot) fence(ctx context.Context) error {
 	now := p.Now()
 	if p.journal.Until.Sub(now) > holds*2/3 {
-		return nil
+		return p.owned(ctx)
 	}
 	p.journal.Until = now.Add(holds)
 	return p.save(ctx)
@@ -319,6 +349,12 @@ func (p *Pivot) drive(ctx context.Context) (_ Journal, err error) {
 		f, err := p.facts(ctx, rounds)
 		if err != nil {
 			return p.journal, err
+		}
+		if clusters, changed := alsoPaused(p.journal, f); changed {
+			p.journal.Clusters = clusters
+			if err := p.save(ctx); err != nil {
+				return p.journal, err
+			}
 		}
 		next := plan(p.journal, f, p.Now())
 		switch {
@@ -434,7 +470,8 @@ func update(ctx context.Context, c client.Client, o client.Object) error {
 	return c.Update(ctx, o, client.FieldOwner(manager))
 }
 
-// Journals of a tier, by the role that it has in each.
+// Journals of a tier, by the role that it has in each. Where some cannot be read, the others
+// come with the error.
 func Journals(ctx context.Context, c client.Reader, namespace string) (map[Role][]Journal, error) {
 	list := &corev1.ConfigMapList{}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -443,13 +480,15 @@ func Journals(ctx context.Context, c client.Reader, namespace string) (map[Role]
 		return nil, fmt.Errorf("cannot list journals of pivots: %w", err)
 	}
 	out := map[Role][]Journal{}
+	var unread error
 	for i := range list.Items {
 		j, err := decode(&list.Items[i])
 		if err != nil {
-			return nil, err
+			unread = errors.Join(unread, err)
+			continue
 		}
 		role := Role(list.Items[i].Labels[v1alpha1.PivotLabel])
 		out[role] = append(out[role], j)
 	}
-	return out, nil
+	return out, unread
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -31,6 +32,9 @@ type Facts struct {
 	// Away are the Clusters of which the target's record says that another tier manages
 	// them.
 	Away map[types.NamespacedName]bool
+	// Here and There are the records of the source and of the target, empty where there is none.
+	// A change of one is held to what was read: nobody takes back what came after it.
+	Here, There *corev1.ConfigMap
 	// Receipt is the step that the target's journal has; empty if it has none.
 	Receipt Step
 	// Resting: the source has changed a moment ago.
@@ -74,8 +78,9 @@ type Action struct {
 	Step Step
 	// Name of the namespace.
 	Name string
-	// Clusters for Hold, Unhold and Take.
+	// Clusters for Hold, Unhold and Take, and the Record that is changed.
 	Clusters []types.NamespacedName
+	Record   *corev1.ConfigMap
 }
 
 // String tells the action to people.
@@ -165,8 +170,20 @@ func clusterOf(f Facts, c Cluster) *unstructured.Unstructured {
 
 // frozen reports whether this pivot keeps a Cluster of the source paused.
 func frozen(j Journal, u *unstructured.Unstructured) bool {
-	paused, _, _ := unstructured.NestedBool(u.Object, "spec", "paused")
-	return paused && u.GetAnnotations()[v1alpha1.PivotAnnotation] == j.ID
+	return clusterapi.IsPausedBySpec(u) && u.GetAnnotations()[v1alpha1.PivotAnnotation] == j.ID
+}
+
+// alsoPaused are the Clusters of a journal with those that somebody paused since it was
+// written, before the pivot did: these stay so.
+func alsoPaused(j Journal, f Facts) (clusters []Cluster, changed bool) {
+	clusters = slices.Clone(j.Clusters)
+	for i, c := range clusters {
+		u := clusterOf(f, c)
+		if j.Step == Freeze && !c.Paused && u != nil && clusterapi.IsPausedBySpec(u) && u.GetAnnotations()[v1alpha1.PivotAnnotation] == "" {
+			clusters[i].Paused, changed = true, true
+		}
+	}
+	return clusters, changed
 }
 
 // freezes plans what keeps the source from acting: its record, and the pause of each
@@ -179,7 +196,7 @@ func freezes(j Journal, f Facts) (actions []Action, problems []Problem) {
 		}
 	}
 	if len(unheld) > 0 {
-		actions = append(actions, Action{Verb: Hold, Clusters: unheld})
+		actions = append(actions, Action{Verb: Hold, Clusters: unheld, Record: f.Here})
 	}
 	for _, c := range j.Clusters {
 		u := clusterOf(f, c)
@@ -320,6 +337,26 @@ func isCopy(j Journal, o Object, u *unstructured.Unstructured) bool {
 	return a[v1alpha1.PivotAnnotation] == j.ID && a[v1alpha1.PivotOfAnnotation] == string(o.UID)
 }
 
+// isOthers reports whether an object may be of somebody else than whoever the pivot is for.
+func isOthers(j Journal, o Object) bool {
+	return j.Own && o.Group == "" && !slices.ContainsFunc(j.Clusters, func(c Cluster) bool { return c.Namespace == o.Namespace })
+}
+
+func others(o Object) Problem {
+	return problem(ReasonSecretElsewhere, "%s is of another namespace, from which a pivot that is declared copies nothing: have it in the target before, or use the command", o)
+}
+
+// isKept reports whether a former pivot left an object, of which nobody has made anything
+// since: what clusters are made after, and what has owners, is others' as well.
+func isKept(live *unstructured.Unstructured) bool {
+	return live.GetAnnotations()[v1alpha1.PivotKeptAnnotation] != "" && !shapesMachines(live.GetKind()) && len(live.GetOwnerReferences()) == 0
+}
+
+// isForOthers reports whether an object of the target that no pivot makes is used as it is.
+func isForOthers(o Object, n *graph.Node, live *unstructured.Unstructured) bool {
+	return o.Stays || n.Common || live.GetAnnotations()[v1alpha1.PivotKeptAnnotation] != ""
+}
+
 func planCopy(j Journal, f Facts) Next {
 	next := Next{Step: Verify, Objects: recorded(j, f.Source)}
 	if next.Actions, next.Problems = freezes(j, f); len(next.Actions)+len(next.Problems) > 0 {
@@ -348,9 +385,14 @@ func planCopy(j Journal, f Facts) Next {
 		}
 		body := desired(j, n)
 		switch {
+		case live == nil && isOthers(j, o):
+			next.Problems = append(next.Problems, others(o))
 		case live == nil:
 			next.Objects[i].Copy, next.Objects[i].Made = "", false
 			next.Actions = append(next.Actions, Action{Verb: Make, Object: o, Body: body})
+		case live.GetDeletionTimestamp() != nil:
+			// Let go, it would be taken down with all that it stands for.
+			next.Problems = append(next.Problems, problem(ReasonClusterDeleting, "%s is being deleted in the target", o))
 		case isCopy(j, o, live):
 			next.Objects[i].Copy, next.Objects[i].Made = live.GetUID(), true
 			if field := differs(rebased(body, j.copiesWith(next.Objects)), live); field != "" {
@@ -359,11 +401,11 @@ func planCopy(j Journal, f Facts) Next {
 				}
 				next.Actions = append(next.Actions, Action{Verb: Mend, Object: o, Live: live, Body: body})
 			}
-		case live.GetAnnotations()[v1alpha1.PivotKeptAnnotation] != "":
+		case isKept(live):
 			// A former pivot took its owners away, and left it.
 			next.Objects[i].Before = live.GetAnnotations()[v1alpha1.PivotKeptAnnotation]
 			next.Actions = append(next.Actions, Action{Verb: Mend, Object: next.Objects[i], Live: live, Body: body})
-		case o.Stays || n.Common:
+		case isForOthers(o, n, live):
 			// It is there for others.
 			if field := differs(comparable(n), comparableCopy(live)); field != "" && shapesMachines(n.Object.GetKind()) {
 				next.Problems = append(next.Problems, problem(ReasonSharedDiffers, "%s is in the target with another %s", o, field))
@@ -445,7 +487,7 @@ func planSwitch(j Journal, f Facts) Next {
 		}
 	}
 	if len(away) > 0 {
-		next.Actions = append(next.Actions, Action{Verb: Take, Clusters: away})
+		next.Actions = append(next.Actions, Action{Verb: Take, Clusters: away, Record: f.There})
 	}
 	return next
 }
@@ -647,7 +689,7 @@ func planUndo(j Journal, f Facts) Next {
 		}
 	}
 	if len(held) > 0 {
-		next.Actions = append(next.Actions, Action{Verb: Unhold, Clusters: held})
+		next.Actions = append(next.Actions, Action{Verb: Unhold, Clusters: held, Record: f.Here})
 	}
 	return next
 }

@@ -28,6 +28,9 @@ const (
 	ReasonProviderNotRunning = "ProviderNotRunning"
 	// ReasonObjectExists: the target has another object of the name of one that is moved.
 	ReasonObjectExists = "ObjectExists"
+	// ReasonSecretElsewhere: the Cluster refers to a Secret or ConfigMap of another namespace,
+	// which a pivot that is declared does not copy.
+	ReasonSecretElsewhere = "SecretElsewhere"
 	// ReasonSharedDiffers: the target has a class or template of the same name that is not
 	// the same, and would change the machines of Clusters.
 	ReasonSharedDiffers = "SharedDiffers"

@@ -63,7 +63,7 @@ func (p *Pivot) records(ctx context.Context, f *Facts) error {
 	if err != nil {
 		return err
 	}
-	f.Recorded = recorded
+	f.Recorded, f.Here, f.There = recorded, here, there
 	for _, name := range p.journal.names() {
 		f.Held[name] = firstsync.ManagedBy(here, name) == p.journal.ID
 		f.Away[name] = firstsync.ManagedBy(there, name) != ""

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
@@ -132,12 +133,13 @@ func planOf(s *archive.Snapshot, f facts, o Options) (*plan, error) {
 		return nil, err
 	}
 	objects := make([]*unstructured.Unstructured, 0, len(s.Objects))
-	records := map[key]bool{}
 	var other []*unstructured.Unstructured
 	for i := range s.Objects {
 		u := &s.Objects[i]
+		if !isSaved(u.GroupVersionKind().GroupKind()) {
+			return nil, fmt.Errorf("cannot use the saved state: %w: %s", ErrForeign, keyOf(u))
+		}
 		if isRecord(u, o.Namespace) {
-			records[keyOf(u)] = true
 			other = append(other, u)
 			continue
 		}
@@ -210,6 +212,19 @@ func isRecord(u *unstructured.Unstructured, namespace string) bool {
 	gvk := u.GroupVersionKind()
 	return gvk.Group == v1alpha1.Group || gvk.GroupKind() == spaces.GroupKind() ||
 		gvk.GroupKind() == configMaps.GroupKind() && u.GetNamespace() == namespace && strings.HasPrefix(u.GetName(), "cascade-")
+}
+
+// isSaved reports whether a state has objects of a kind. Whoever knows a recipient can make an
+// archive, and whoever keeps archives can put it in the place of one: no restore gives rights
+// away, runs anything, or declares what is to be synced.
+func isSaved(kind schema.GroupKind) bool {
+	switch {
+	case isData(kind), kind == spaces.GroupKind(), kind == children.GroupKind(), kind == rollouts.GroupKind():
+		return true
+	case kind.Group == v1alpha1.Group, v1alpha1.IsFluxGroup(kind.Group), clusterapi.IsAdministrative(kind.Group):
+		return false
+	}
+	return strings.Contains(kind.Group, ".") && !strings.HasSuffix(kind.Group, ".k8s.io") // those of Kubernetes itself
 }
 
 // afterClusters is the rank of what is made when the Clusters are there.
@@ -337,8 +352,11 @@ func (p *planner) cluster(s *Step, older bool) {
 		return
 	}
 	if p.restored[name] {
-		if s.saved.GetDeletionTimestamp() != nil {
+		switch {
+		case s.saved.GetDeletionTimestamp() != nil:
 			s.Reason, s.Why = ReasonWasDeleting, "it was being deleted when the state was saved: it stays paused; delete it, or resume it"
+		case isMoving(s.saved):
+			s.Reason, s.Why = ReasonMovedAway, "it was on its way to another management cluster when the state was saved: it stays paused; find out which one has it"
 		}
 		return
 	}

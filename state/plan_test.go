@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge/shapes"
 	"github.com/cascade-gitops/cascade/remote/epoch"
@@ -112,6 +113,34 @@ func shown(p *plan) string {
 		fmt.Fprintf(&b, "resume %s\n", name)
 	}
 	return strings.ReplaceAll(b.String(), " \n", "\n")
+}
+
+// TestForeign: an archive that somebody made by himself, as anybody can who knows a recipient,
+// gives nobody rights and runs nothing.
+func TestForeign(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason, version, kind string
+		refused               bool
+	}{
+		"Rights":        {"somebody would be administrator", "rbac.authorization.k8s.io/v1", "ClusterRoleBinding", true},
+		"Pods":          {"something would run", "apps/v1", "Deployment", true},
+		"Webhook":       {"all writes would be told to somebody", "admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", true},
+		"Definition":    {"a kind would be another one", "apiextensions.k8s.io/v1", "CustomResourceDefinition", true},
+		"Account":       {"nor is this one saved", "v1", "ServiceAccount", true},
+		"Kustomization": {"it comes from Git", "kustomize.toolkit.fluxcd.io/v1", "Kustomization", true},
+		"Layer":         {"and so does this", "cascade.dev/v1alpha1", "Layer", true},
+		"Credential":    {"and this", "cascade.dev/v1alpha1", "Credential", true},
+		"Provider":      {"some provider's kind", "infrastructure.example.com/v1", "MachinePlace", false},
+		"ASO":           {"a kind that clusterctl moves", "containerservice.azure.com/v1", "ManagedCluster", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := snapshotOf(cluster(t, "a"), []*unstructured.Unstructured{object(t, "{apiVersion: "+tt.version+", kind: "+tt.kind+", metadata: {name: x, namespace: fleet}}")})
+			_, err := planOf(s, facts{}, Options{Namespace: "cascade-system"})
+			if errors.Is(err, ErrForeign) != tt.refused || err != nil && !tt.refused {
+				t.Errorf("%s: got %v", tt.reason, err)
+			}
+		})
+	}
 }
 
 func TestPlan(t *testing.T) {
@@ -230,7 +259,7 @@ func TestWasDeleting(t *testing.T) {
 	if err := c.Get(t.Context(), kube.ObjectKeyFromObject(u), u); err != nil {
 		t.Fatal(err)
 	}
-	if !pausedBySpec(u) || u.GetAnnotations()[v1alpha1.RestoringAnnotation] != "" || u.GetAnnotations()[v1alpha1.RestoredPausedAnnotation] != "" {
+	if !clusterapi.IsPausedBySpec(u) || u.GetAnnotations()[v1alpha1.RestoringAnnotation] != "" || u.GetAnnotations()[v1alpha1.RestoredPausedAnnotation] != "" {
 		t.Errorf("a Cluster that was being deleted goes on: %v", u.Object)
 	}
 }
@@ -278,7 +307,8 @@ func TestShapes(t *testing.T) {
 				u.SetUID(types.UID(u.GetKind() + "/" + u.GetNamespace() + "/" + u.GetName()))
 				delete(u.Object, "status")
 			}
-			s := snapshotOf(stage.Objects)
+			// Such as accounts are there as well, and not saved.
+			s := snapshotOf(slices.DeleteFunc(slices.Clone(stage.Objects), func(u *unstructured.Unstructured) bool { return !isSaved(u.GroupVersionKind().GroupKind()) }))
 			c := newFake(t)
 			report, err := Restore(t.Context(), c, s, Options{})
 			if err != nil {

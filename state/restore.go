@@ -32,6 +32,8 @@ const manager = "cascade-restore"
 var (
 	// ErrRefused: nothing was restored. The error is a *RefusedError.
 	ErrRefused = errors.New("the state cannot be restored into this tier")
+	// ErrForeign: the state has an object of a kind that no state has.
+	ErrForeign = errors.New("it has an object that no state has, so it is not one that was saved of a tier")
 	// ErrNotServed: a kind of the state is not served.
 	ErrNotServed = errors.New("the tier does not serve a kind of the state; install Cluster API and its providers first")
 )
@@ -301,16 +303,17 @@ func (r *restorer) pause(u, saved *unstructured.Unstructured) {
 		annotations = map[string]string{}
 	}
 	annotations[v1alpha1.RestoringAnnotation] = r.plan.id
-	if clusterapi.IsPaused(saved) && pausedBySpec(saved) || saved.GetDeletionTimestamp() != nil {
+	if clusterapi.IsPausedBySpec(saved) || saved.GetDeletionTimestamp() != nil || isMoving(saved) {
 		annotations[v1alpha1.RestoredPausedAnnotation] = "true"
 	}
 	u.SetAnnotations(annotations)
 	_ = unstructured.SetNestedField(u.Object, true, "spec", "paused")
 }
 
-func pausedBySpec(u *unstructured.Unstructured) bool {
-	paused, _, _ := unstructured.NestedBool(u.Object, "spec", "paused")
-	return paused
+// isMoving reports whether a pivot had a Cluster when the state was saved. Which management
+// cluster has it by now, the state does not know.
+func isMoving(u *unstructured.Unstructured) bool {
+	return u.GetAnnotations()[v1alpha1.PivotAnnotation] != ""
 }
 
 // update adds to what is there.

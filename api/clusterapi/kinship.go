@@ -122,9 +122,15 @@ func ClassOf(cluster *unstructured.Unstructured) types.NamespacedName {
 // IsPaused reports whether the reconciliation of a Cluster is stopped, by its spec or
 // by annotation. clusterctl pauses what it moves or restores.
 func IsPaused(cluster *unstructured.Unstructured) bool {
-	paused, _, _ := unstructured.NestedBool(cluster.Object, "spec", "paused")
 	_, annotated := cluster.GetAnnotations()[PausedAnnotation]
-	return paused || annotated
+	return annotated || IsPausedBySpec(cluster)
+}
+
+// IsPausedBySpec reports whether it is paused by its field, which goes along with the Cluster
+// as its annotations do, and is taken away in another way.
+func IsPausedBySpec(cluster *unstructured.Unstructured) bool {
+	paused, _, _ := unstructured.NestedBool(cluster.Object, "spec", "paused")
+	return paused
 }
 
 // IsMoved reports whether clusterctl deletes an object here because it has created

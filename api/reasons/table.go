@@ -895,6 +895,11 @@ func pivots() Section {
 				Next:    "look at both; delete the one in the target, if it is nobody's",
 			},
 			{
+				Reasons: []string{"SecretElsewhere"},
+				Means:   "the Cluster refers to a Secret or ConfigMap of another namespace, which a pivot that is declared does not copy",
+				Next:    "have the child get it from its layers (`spec.credentials`, `spec.providers`), or use `cascade pivot`",
+			},
+			{
 				Reasons: []string{"SharedDiffers"},
 				Note:    ", tolerable",
 				Means:   "the target has a class or template of the same name with another spec, which would change the machines",

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -43,6 +44,9 @@ func (k Kinds) of(kind schema.GroupKind) (Kind, bool) {
 const (
 	page           = 500
 	definitionPage = 25
+	// callTimeout bounds each call: a server that does not answer is told long before whoever
+	// asks has lost patience.
+	callTimeout = 30 * time.Second
 )
 
 // Served reads the kinds of a management cluster from its definitions.
@@ -136,7 +140,10 @@ func each(ctx context.Context, c client.Reader, kind schema.GroupVersionKind, na
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 		options := &client.ListOptions{Namespace: namespace, Limit: limit, Continue: next}
-		if err := c.List(ctx, list, options); err != nil {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		err := c.List(call, list, options)
+		cancel()
+		if err != nil {
 			return fmt.Errorf("cannot list objects of kind %s: %w", strings.TrimPrefix(kind.GroupKind().String(), "."), err)
 		}
 		for i := range list.Items {

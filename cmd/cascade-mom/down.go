@@ -43,7 +43,7 @@ func newDown(p *place) *cobra.Command {
 				return fmt.Errorf("cannot stop as asked: %s", status.Message)
 			}
 			text := "✔ stopped; nothing was deleted"
-			if s := status.State; s != nil {
+			if s := status.State; s != nil && s.Version != "" {
 				text += fmt.Sprintf("; saved as version %s at %s", s.Version, s.Address)
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), text)

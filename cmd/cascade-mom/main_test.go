@@ -3,8 +3,11 @@
 package main
 
 import (
+	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -36,6 +39,16 @@ func TestCheck(t *testing.T) {
 				t.Errorf("%s: got %v, want %q", tc.reason, err, tc.want)
 			}
 		})
+	}
+}
+
+// TestKeepAwake: Ctrl-Z does not stop who renews the lock.
+func TestKeepAwake(t *testing.T) {
+	keepAwake()
+	for _, s := range []os.Signal{syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU} {
+		if !signal.Ignored(s) {
+			t.Errorf("%s stops it, and its programs go on", s)
+		}
 	}
 }
 

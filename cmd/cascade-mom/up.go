@@ -11,9 +11,11 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/signal"
 	"runtime/debug"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"filippo.io/age"
@@ -88,6 +90,7 @@ func newUp(p *place) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			u.in, u.out, u.errOut = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+			keepAwake()
 			return u.run(cmd.Context())
 		},
 	}
@@ -167,6 +170,11 @@ func (u *up) run(ctx context.Context) error {
 	_, err = fmt.Fprintln(u.out, "✔ stopped; nothing was deleted")
 	return err
 }
+
+// keepAwake has a terminal not stop this process. Its programs would go on, as they are in
+// groups of their own, while nobody renews the lock: another one would take the state, and
+// both would write.
+func keepAwake() { signal.Ignore(syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU) }
 
 func (u *up) say(format string, args ...any) {
 	fmt.Fprintf(u.errOut, "► "+format+"\n", args...)

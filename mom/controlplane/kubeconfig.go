@@ -9,21 +9,25 @@ import (
 )
 
 // writeKubeconfigs writes the administrator's kubeconfig for callers, and those
-// of the components that find the API server the ordinary way.
+// of the components that find the API server the ordinary way. These name the files of
+// their certificates, which they read again when they are renewed.
 func writeKubeconfigs(s settings, port int) error {
-	for _, entry := range []struct{ file, certificate string }{
-		{s.dir.kubeconfig(), "admin"},
-		{s.dir.controllerKubeconfig(), "controller-manager"},
-		{s.dir.schedulerKubeconfig(), "scheduler"},
+	for _, entry := range []struct {
+		file, certificate string
+		embed             bool
+	}{
+		{s.dir.kubeconfig(), "admin", true},
+		{s.dir.controllerKubeconfig(), "controller-manager", false},
+		{s.dir.schedulerKubeconfig(), "scheduler", false},
 	} {
-		if err := writeKubeconfig(s, port, entry.file, entry.certificate); err != nil {
+		if err := writeKubeconfig(s, port, entry.file, entry.certificate, entry.embed); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func writeKubeconfig(s settings, port int, file, certificate string) error {
+func writeKubeconfig(s settings, port int, file, certificate string, embed bool) error {
 	user := s.name + "-" + certificate
 	config := api.NewConfig()
 	cluster := api.NewCluster()
@@ -31,12 +35,17 @@ func writeKubeconfig(s settings, port int, file, certificate string) error {
 	login := api.NewAuthInfo()
 	for _, entry := range []struct {
 		into *[]byte
+		at   *string
 		name string
 	}{
-		{&cluster.CertificateAuthorityData, "ca.crt"},
-		{&login.ClientCertificateData, certificate + ".crt"},
-		{&login.ClientKeyData, certificate + ".key"},
+		{&cluster.CertificateAuthorityData, &cluster.CertificateAuthority, "ca.crt"},
+		{&login.ClientCertificateData, &login.ClientCertificate, certificate + ".crt"},
+		{&login.ClientKeyData, &login.ClientKey, certificate + ".key"},
 	} {
+		if !embed {
+			*entry.at = s.dir.pki(entry.name)
+			continue
+		}
 		data, err := os.ReadFile(s.dir.pki(entry.name))
 		if err != nil {
 			return fmt.Errorf("cannot write kubeconfig %s: %w", file, err)

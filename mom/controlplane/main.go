@@ -55,8 +55,10 @@
 // replays its log. Without --durable, writes are not synced to disk, so a crash of
 // the machine (not of the process) may lose or break the data. There is one shutdown: SIGTERM
 // gives requests in flight half a second, then the process exits as if killed. If one
-// component ends, all end. A folder outlives its certificates after a year and
-// is then refused: delete it.
+// component ends, all end. Certificates are renewed when less than a third of their
+// life is left, at the start and while they serve; the authorities are good for ten
+// years. kube-apiserver talks to itself by a certificate of its own, which each start
+// makes anew: it is good for three years.
 package main
 
 import (

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -15,23 +16,34 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"k8s.io/klog/v2"
 )
 
 const (
 	certificateLife = 365 * 24 * time.Hour
+	// authorityLife is how long kubeconfigs that people keep know whom they talk to.
+	authorityLife = 10 * certificateLife
+	// renewalPause is the pause between two looks at the certificates while they serve.
+	renewalPause = time.Hour
 	// A clock that another process on this machine reads may be behind ours by
 	// the precision of the certificate's seconds; an hour also covers a step.
 	certificateBackdate = time.Hour
 )
 
 // ensurePKI makes sure that dir holds usable certificates for a control plane
-// whose first Service address is serviceIP. Certificates are made once; the
-// folder appears by rename, so a kill leaves all of them or none.
+// whose first Service address is serviceIP. Keys are made once; the folder appears
+// by rename, so a kill leaves all of them or none. Certificates are renewed with
+// their keys, each by one rename.
 func ensurePKI(dir layout, serviceIP net.IP, now time.Time) error {
 	folder := dir.path("pki")
 	_, err := os.Stat(folder)
 	if err == nil {
-		return checkPKI(dir, serviceIP, now)
+		if err := checkPKI(dir, serviceIP); err != nil {
+			return err
+		}
+		_, err := renewPKI(dir, now)
+		return err
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cannot read folder %s: %w", folder, err)
@@ -52,27 +64,140 @@ func ensurePKI(dir layout, serviceIP net.IP, now time.Time) error {
 
 // checkPKI refuses a folder whose certificates cannot serve this start, with a
 // reason better than the handshake errors that would follow.
-func checkPKI(dir layout, serviceIP net.IP, now time.Time) error {
-	name := dir.pki("apiserver.crt")
-	data, err := os.ReadFile(name)
+func checkPKI(dir layout, serviceIP net.IP) error {
+	certificate, err := readCertificate(dir, "apiserver")
 	if err != nil {
-		return fmt.Errorf("cannot read certificate %s: %w", name, err)
-	}
-	block, _ := pem.Decode(data)
-	if block == nil {
-		return fmt.Errorf("cannot read certificate %s: not PEM", name)
-	}
-	certificate, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return fmt.Errorf("cannot read certificate %s: %w", name, err)
-	}
-	if now.After(certificate.NotAfter) {
-		return fmt.Errorf("cannot use folder %s: its certificates expired on %s; delete the folder", dir, certificate.NotAfter.Format(time.DateOnly))
+		return err
 	}
 	if err := certificate.VerifyHostname(serviceIP.String()); err != nil {
 		return fmt.Errorf("cannot use folder %s: it was made for another --service-cidr: %w", dir, err)
 	}
 	return nil
+}
+
+// renewPKI renews what is valid for less than a third of its life any more, or not
+// at all, and reports whether there was any. Keys stay as they are: so an authority
+// that was renewed is the one that clients know, and each certificate is one file.
+func renewPKI(dir layout, now time.Time) (changed bool, err error) {
+	for _, of := range []struct {
+		authority string
+		names     []string
+	}{
+		{"ca", []string{"apiserver", "admin", "controller-manager", "scheduler", "apiserver-kubelet-client"}},
+		{"front-proxy-ca", []string{"front-proxy-client"}},
+	} {
+		by := &authority{}
+		if by.certificate, by.key, err = readPair(dir, of.authority); err != nil {
+			return changed, err
+		}
+		if isDue(by.certificate, now) {
+			if by.certificate, err = renewed(by.certificate, nil, by.key, by.key, now); err != nil {
+				return changed, fmt.Errorf("cannot renew authority %s: %w", of.authority, err)
+			}
+			if err := replaceCertificate(dir, of.authority, by.certificate); err != nil {
+				return changed, err
+			}
+			changed = true
+		}
+		for _, name := range of.names {
+			certificate, key, err := readPair(dir, name)
+			if err != nil {
+				return changed, err
+			}
+			if !isDue(certificate, now) {
+				continue
+			}
+			if certificate, err = renewed(certificate, by.certificate, key, by.key, now); err != nil {
+				return changed, fmt.Errorf("cannot renew certificate %s: %w", name, err)
+			}
+			if err := replaceCertificate(dir, name, certificate); err != nil {
+				return changed, err
+			}
+			changed = true
+		}
+	}
+	return changed, nil
+}
+
+// isDue reports whether a certificate is to be renewed. One of the future is as
+// useless as one of the past: the clock was set back.
+func isDue(c *x509.Certificate, now time.Time) bool {
+	return now.Before(c.NotBefore) || c.NotAfter.Sub(now) < c.NotAfter.Sub(c.NotBefore)/3
+}
+
+// renewed is a certificate of the same key for the same purpose.
+func renewed(c, parent *x509.Certificate, key, signer *ecdsa.PrivateKey, now time.Time) (*x509.Certificate, error) {
+	return sign(x509.Certificate{
+		Subject: c.Subject, KeyUsage: c.KeyUsage, ExtKeyUsage: c.ExtKeyUsage, DNSNames: c.DNSNames, IPAddresses: c.IPAddresses,
+		IsCA: c.IsCA, BasicConstraintsValid: c.BasicConstraintsValid,
+	}, parent, key, signer, now)
+}
+
+func readCertificate(dir layout, name string) (*x509.Certificate, error) {
+	der, err := readPEM(dir.pki(name + ".crt"))
+	if err != nil {
+		return nil, err
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read certificate %s: %w", name, err)
+	}
+	return certificate, nil
+}
+
+// readPair reads a certificate and its key.
+func readPair(dir layout, name string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	certificate, err := readCertificate(dir, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	der, err := readPEM(dir.pki(name + ".key"))
+	if err != nil {
+		return nil, nil, err
+	}
+	key, err := x509.ParseECPrivateKey(der)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot read key %s: it is none", name) // the error may quote it
+	}
+	return certificate, key, nil
+}
+
+func readPEM(name string) ([]byte, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read file %s: %w", name, err)
+	}
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil, fmt.Errorf("cannot read file %s: not PEM", name)
+	}
+	return block.Bytes, nil
+}
+
+func replaceCertificate(dir layout, name string, certificate *x509.Certificate) error {
+	return replaceFile(dir.pki(name+".crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Raw}), 0o600)
+}
+
+// keepPKI renews certificates while they serve. kube-apiserver and the components
+// read theirs again by themselves; kubeconfigs with certificates embedded are
+// written anew. What fails is tried again: there are months for it.
+func (c *controlPlane) keepPKI(ctx context.Context, port int) error {
+	ticker := time.NewTicker(renewalPause)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		changed, err := renewPKI(c.dir, time.Now())
+		if err == nil && changed {
+			err = writeKubeconfigs(c.settings, port)
+		}
+		if err != nil {
+			klog.ErrorS(err, "Certificates are not renewed")
+		}
+	}
 }
 
 func writePKI(folder string, serviceIP net.IP, now time.Time) error {
@@ -195,6 +320,9 @@ func sign(template x509.Certificate, parent *x509.Certificate, key, signer *ecds
 	template.SerialNumber = serial
 	template.NotBefore = now.Add(-certificateBackdate)
 	template.NotAfter = now.Add(certificateLife)
+	if template.IsCA {
+		template.NotAfter = now.Add(authorityLife)
+	}
 	if parent == nil {
 		parent = &template
 	}

@@ -136,6 +136,7 @@ func (c *controlPlane) bringUp(ctx context.Context, begin time.Time) error {
 	if err := writeKubeconfigs(c.settings, port); err != nil {
 		return err
 	}
+	c.start(func() error { return c.keepPKI(ctx, port) })
 	client, err := c.client()
 	if err != nil {
 		return err

@@ -21,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -54,6 +55,8 @@ const (
 	retryPause = 30 * time.Second
 	// pieceMost bounds one reconcile. What is left is done by the next one.
 	pieceMost = 2 * time.Minute
+	// askTimeout bounds the questions of what this agent may do.
+	askTimeout = 15 * time.Second
 	// concurrent is how many Children are moved at the same time.
 	concurrent = 4
 )
@@ -143,12 +146,20 @@ type Facts struct {
 	Seeded bool
 	// Running is where a pivot that is under way brings the Cluster; empty if there is none.
 	Running v1alpha1.Management
+	// Told is what the condition says; empty for none. A pivot back to this tier leaves its first
+	// trace in the child, and a process that begins knows of it by this.
+	Told string
+	// Unread is why the journals of the tier could not be read, of which one may be about the
+	// Cluster.
+	Unread error
 }
 
 // Decision says what is to be done.
 type Decision struct {
 	// To is where the Cluster is to be brought; empty leaves it.
 	To v1alpha1.Management
+	// UnderWay: only what is under way is brought there.
+	UnderWay bool
 	// Reason and Message for the condition; no reason, no condition. Status is True where
 	// the Cluster is as declared.
 	Status  metav1.ConditionStatus
@@ -158,6 +169,9 @@ type Decision struct {
 
 // Decide what becomes of the Cluster of a Child.
 func Decide(f Facts) Decision {
+	if f.Unread != nil {
+		return Decision{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotFailed, Message: f.Unread.Error()}
+	}
 	wanted := v1alpha1.Management("")
 	for _, d := range f.Declared {
 		if wanted != "" && d != wanted {
@@ -167,6 +181,12 @@ func Decide(f Facts) Decision {
 	}
 	if f.Running != "" {
 		return Decision{To: f.Running, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotRunning, Message: "the Cluster is on its way"}
+	}
+	if f.Elsewhere && wanted != v1alpha1.ManagementParent && (f.Told == v1alpha1.ReasonPivotRunning || f.Told == v1alpha1.ReasonPivotFailed || f.Told == v1alpha1.ReasonPivotBlocked) {
+		return Decision{
+			To: v1alpha1.ManagementParent, UnderWay: true, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotRunning,
+			Message: "the Cluster was on its way back, which is not declared any more: what was begun is brought to its end",
+		}
 	}
 	switch {
 	case wanted == "" && !f.Elsewhere:
@@ -182,7 +202,7 @@ func Decide(f Facts) Decision {
 // at says where a Cluster is that is not on its way.
 func at(elsewhere bool) Decision {
 	if elsewhere {
-		return Decision{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonManagedElsewhere, Message: "the cluster has the objects of its own Cluster"}
+		return Decision{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonManagedElsewhere, Message: "the objects of the Cluster were moved to another management cluster, the cluster itself or another one"}
 	}
 	return Decision{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonManagedHere, Message: "this tier has the objects of the Cluster"}
 }
@@ -202,11 +222,45 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	d := Decide(f)
+	if f.Unread != nil {
+		return ctrl.Result{RequeueAfter: retryPause}, r.tell(ctx, child, d)
+	}
 	if d.To == "" {
 		r.forget(req.NamespacedName)
 		return ctrl.Result{}, r.tell(ctx, child, d)
 	}
+	if f.Running == "" {
+		if not, err := r.mayMove(ctx, child.Namespace); err != nil || not != "" {
+			d.To, d.Reason, d.Message = "", v1alpha1.ReasonPivotBlocked, not
+			if err != nil {
+				d.Reason, d.Message = v1alpha1.ReasonPivotFailed, err.Error()
+			}
+			return ctrl.Result{RequeueAfter: retryPause}, r.tell(ctx, child, d)
+		}
+	}
 	return r.run(ctx, child, d)
+}
+
+// mayMove says why this agent may not move Clusters of a namespace; empty if it may. It is
+// asked before anything is begun: an agent that may write its journal and nothing else would
+// leave a Cluster half way.
+func (r *Reconciler) mayMove(ctx context.Context, namespace string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	for _, of := range []struct{ group, resource string }{{clusterapi.Group, "clusters"}, {"", "secrets"}, {"", "configmaps"}} {
+		for _, verb := range []string{"create", "update", "delete"} {
+			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Group: of.group, Resource: of.resource, Verb: verb},
+			}}
+			if err := r.Side.Client.Create(ctx, review); err != nil {
+				return "", fmt.Errorf("cannot ask what this agent may do: %w", err)
+			}
+			if !review.Status.Allowed {
+				return fmt.Sprintf("this agent may not %s %s in namespace %s, as under a lockdown: nothing was changed; use cascade pivot", verb, of.resource, namespace), nil
+			}
+		}
+	}
+	return "", nil
 }
 
 func (r *Reconciler) facts(ctx context.Context, child *v1alpha1.Child) (Facts, error) {
@@ -226,13 +280,17 @@ func (r *Reconciler) facts(ctx context.Context, child *v1alpha1.Child) (Facts, e
 	if f.Elsewhere, err = r.Elsewhere(ctx, name); err != nil {
 		return f, err
 	}
-	if len(f.Declared) == 0 && meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ManagementCondition) == nil {
+	told := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ManagementCondition)
+	if len(f.Declared) == 0 && told == nil {
 		return f, nil // nobody asks, and nobody did: no call is made
 	}
+	if told != nil {
+		f.Told = told.Reason
+	}
 	f.Seeded = meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ConnectedCondition) && meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.SeededCondition)
-	journals, err := pivot.Journals(ctx, r.Side.Client, r.Side.Namespace)
-	if err != nil {
-		return f, err
+	var journals map[pivot.Role][]pivot.Journal
+	if journals, f.Unread = pivot.Journals(ctx, r.Side.Client, r.Side.Namespace); f.Unread != nil {
+		return f, nil
 	}
 	for role, list := range journals {
 		for _, j := range list {
@@ -272,10 +330,13 @@ func (r *Reconciler) run(ctx context.Context, child *v1alpha1.Child, d Decision)
 		d.Reason, d.Message = v1alpha1.ReasonPivotFailed, err.Error()
 		return ctrl.Result{RequeueAfter: retryPause}, r.tell(ctx, child, d)
 	}
-	is.waits = ""
+	is.waits, is.pivot.UnderWay = "", d.UnderWay
 	j, err := is.pivot.Run(ctx)
 	var blocked *pivot.BlockedError
 	switch {
+	case errors.Is(err, pivot.ErrIdle):
+		r.forget(key)
+		return ctrl.Result{}, r.tell(ctx, child, at(true))
 	case err == nil:
 		r.forget(key)
 		if j.Step == pivot.Done {
@@ -339,7 +400,7 @@ func (r *Reconciler) pivotOf(ctx context.Context, child *v1alpha1.Child, to v1al
 	is = &running{kubeconfig: version, to: to}
 	there := pivot.Side{Name: "the child", Client: c, Namespace: v1alpha1.AgentNamespace}
 	is.pivot = &pivot.Pivot{
-		Source: r.Side, Target: there, Clusters: []types.NamespacedName{name}, Keep: true, Holder: r.Holder, Program: r.Program, Now: r.Now,
+		Source: r.Side, Target: there, Clusters: []types.NamespacedName{name}, Keep: true, Own: true, Holder: r.Holder, Program: r.Program, Now: r.Now,
 		Rest: pivot.DefaultRest, Wait: func(context.Context, time.Duration) error { return errPiece },
 		Tell: func(e pivot.Event) {
 			if e.Waits != "" {

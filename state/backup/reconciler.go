@@ -199,7 +199,7 @@ func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing
 	}
 	defer at.Close()
 	versions, err := at.Versions(ctx)
-	if err != nil {
+	if err != nil && !errors.Is(err, store.ErrGone) { // what is gone is saved anew
 		return "", destination(err)
 	}
 	o.Status.Versions = int32(min(len(versions), 1<<30))

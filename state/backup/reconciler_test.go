@@ -3,6 +3,8 @@ package backup
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -147,6 +149,20 @@ func TestReconcile(t *testing.T) {
 	}
 	if s, err := archive.Open(sealed, b.id); err != nil || s.Tier != "tier" {
 		t.Errorf("%+v, %v", s, err)
+	}
+	// Somebody deletes all of them: the next look saves, and is no error.
+	files, err := filepath.Glob(filepath.Join(b.dir, "*.age"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.now = b.now.Add(time.Hour)
+	if o, _, err = b.reconcile(); err != nil || o.Status.LastVersion != "4-1" || o.Status.Versions != 1 {
+		t.Errorf("after all were deleted: %+v, %v", o.Status, err)
 	}
 	if n := testutil.ToFloat64(b.Metrics.success.WithLabelValues("cascade-system", "tier")); n != float64(b.now.Unix()) {
 		t.Errorf("the metric of the last success is %f", n)

@@ -24,6 +24,45 @@ func forward(t *testing.T, d place, n int) {
 	}
 }
 
+// TestAllDeleted: a place whose versions somebody deleted is not one that was never used. What
+// is saved there from then on counts.
+func TestAllDeleted(t *testing.T) {
+	dir := t.TempDir()
+	s, err := Open(t.Context(), dir, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if versions, err := s.Versions(t.Context()); err != nil || len(versions) != 0 {
+		t.Errorf("a new place has %v, %v", versions, err)
+	}
+	l, err := s.Lock(t.Context(), "a", time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if versions, err := s.Versions(t.Context()); err != nil || len(versions) != 0 {
+		t.Errorf("one that was locked has %v, %v", versions, err)
+	}
+	if _, err := s.Save(t.Context(), l, []byte("one")); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.age"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	if err := os.Remove(files[0]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Versions(t.Context()); !errors.Is(err, ErrGone) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := s.Save(t.Context(), l, []byte("two")); err != nil {
+		t.Fatal(err)
+	}
+	if versions, err := s.Versions(t.Context()); err != nil || len(versions) != 1 || versions[0].String() != "1-2" {
+		t.Errorf("then it has %v, %v", versions, err)
+	}
+}
+
 // TestStoppedWriter has a process go on that was stopped after it read a record: others made
 // many since, and deleted the one that it would be refused by.
 func TestStoppedWriter(t *testing.T) {

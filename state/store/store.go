@@ -49,6 +49,8 @@ import (
 const Skew = 30 * time.Second
 
 const (
+	// cleanup bounds what is done about a save that was refused.
+	cleanup = 30 * time.Second
 	// tries of a write of the record, as others write it.
 	tries = 8
 	// mostRecordBytes bounds the record.
@@ -64,6 +66,9 @@ var (
 	ErrLockLost = errors.New("the lock of the state is held by another process by now")
 	// ErrNoVersion: there is no version of that name.
 	ErrNoVersion = errors.New("there is no such version of the state")
+	// ErrGone: the record says that versions were saved, and none of them is there. It is not a
+	// place that was never used.
+	ErrGone = errors.New("versions were saved there, and somebody deleted all of them")
 	// ErrDamaged: what is kept is not what was saved.
 	ErrDamaged = errors.New("what is kept is not what was saved")
 	// ErrNewerFormat: a newer version of this program writes to the place.
@@ -92,7 +97,8 @@ type Store interface {
 	Save(ctx context.Context, l Lock, archive []byte) (Version, error)
 	// Load returns the archive of a version, or ErrNoVersion or ErrDamaged.
 	Load(ctx context.Context, v Version) ([]byte, error)
-	// Versions returns the complete versions, the oldest first.
+	// Versions returns the complete versions, the oldest first. It fails with ErrGone if there
+	// were some and are none.
 	Versions(ctx context.Context) ([]Version, error)
 	// Prune deletes the oldest versions until keep are left, at least one. It returns those
 	// that it deleted.
@@ -351,7 +357,9 @@ func (k *kept) Save(ctx context.Context, l Lock, content []byte) (Version, error
 	if err != nil {
 		if errors.Is(err, ErrLockLost) && len(wrote) > 0 {
 			// It is not listed; this spares the place what is of no use.
-			_ = k.at.remove(context.WithoutCancel(ctx), slices.Compact(wrote))
+			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+			_ = k.at.remove(late, slices.Compact(wrote))
+			cancel()
 		}
 		return Version{}, fmt.Errorf("cannot save the state: %w", err)
 	}
@@ -390,7 +398,11 @@ func (k *kept) Versions(ctx context.Context) ([]Version, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the versions at %s: %w", k.at, err)
 	}
-	return r.versions(files), nil
+	versions := r.versions(files)
+	if len(versions) == 0 && len(r.Ends) > 0 {
+		return nil, fmt.Errorf("cannot list the versions at %s: %w", k.at, ErrGone)
+	}
+	return versions, nil
 }
 
 func (k *kept) Prune(ctx context.Context, l Lock, keep int) ([]Version, error) {

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"strconv"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -109,13 +111,32 @@ func (k *keeping) issueByVault(ctx context.Context, spec *v1alpha1.VaultSource) 
 	}
 	k.same(&c)
 	if err := k.write(ctx, c); err != nil {
-		return err // the next look finds it unused
+		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+			k.giveBack(ctx, session, e)
+		}
+		return err // the next look finds what is left of it
 	}
 	if e.Lease == "" && k.undo(ctx, session) {
 		// It is not bound to the login, which has done its work.
 		return k.record.change(ctx, func(j *journal) { j.drop(e.Number) })
 	}
 	return nil
+}
+
+// giveBack ends what was leased for a Secret that somebody else wrote meanwhile. Only the one
+// who leased it knows at once that it is of no use: for others it is one that was there before.
+func (k *keeping) giveBack(ctx context.Context, session *vault.Session, e entry) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+	defer cancel()
+	there := &corev1.Secret{}
+	err := k.Live.Get(ctx, client.ObjectKey{Namespace: k.obj.Namespace, Name: k.obj.SecretName()}, there)
+	if client.IgnoreNotFound(err) != nil || there.Annotations[v1alpha1.CredentialAnnotation] == strconv.FormatInt(e.Number, 10) {
+		return // it may have got there, whatever was answered
+	}
+	if k.undo(ctx, session, e.Lease) {
+		// If that is refused, the next look finds that it has ended.
+		_ = k.record.change(ctx, func(j *journal) { j.drop(e.Number) })
+	}
 }
 
 // undo ends a session, also at the end of the reconcile, and reports whether it has ended.

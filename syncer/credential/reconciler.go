@@ -46,8 +46,10 @@ const (
 	observePause = 40 * time.Second
 	// readersPause is between two looks at what is restarting.
 	readersPause = 5 * time.Second
-	// mostSteps bounds the steps of one reconcile.
+	// mostSteps bounds the steps of one reconcile, and spell for how long another one is taken: a
+	// server that accepts calls and answers none is told of before all have been tried.
 	mostSteps = 2*MostLeases + 8
+	spell     = 15 * time.Second
 )
 
 // Source of Vault's calls: what package vault makes.
@@ -266,6 +268,7 @@ type keeping struct {
 
 // keep takes steps until nothing is due.
 func (k *keeping) keep(ctx context.Context) (ctrl.Result, error) {
+	began := k.Now()
 	for range mostSteps {
 		if err := k.gather(ctx); err != nil {
 			// Of an API server that does not answer there is nothing to tell.
@@ -278,6 +281,10 @@ func (k *keeping) keep(ctx context.Context) (ctrl.Result, error) {
 		step := Plan(k.facts, k.Now())
 		if step.Do == Keep {
 			return k.rest(ctx, step)
+		}
+		if k.Now().Sub(began) > spell {
+			k.judge(step)
+			return ctrl.Result{RequeueAfter: time.Second}, nil
 		}
 		if k.MayWrite != nil {
 			if err := k.MayWrite(); err != nil {

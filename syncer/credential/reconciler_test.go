@@ -884,7 +884,7 @@ func TestConflict(t *testing.T) {
 		t.Errorf("looked at again after %s", result.RequeueAfter)
 	}
 	g.must()
-	// What the Secret never had is revoked with what it had, when readers had time.
+	// What the Secret never had was given back.
 	g.pass(70 * time.Second)
 	valid := g.vault.Valid()
 	if len(valid) != 1 || valid[g.password()].ID == "" {

@@ -37,10 +37,13 @@ func (k *keeping) gather(ctx context.Context) error {
 		k.secret = nil
 	case err != nil:
 		return fmt.Errorf("cannot read Secret %s/%s: %w", k.obj.Namespace, k.obj.SecretName(), err)
-	case !metav1.IsControlledBy(k.secret, k.obj):
-		k.foreign = true
-	default:
+	case metav1.IsControlledBy(k.secret, k.obj):
 		k.facts.Secret = k.held()
+	case isOrphan(k.secret):
+		k.facts.Secret = k.held()
+		k.facts.Secret.Intact = false // it is written anew, with its owner
+	default:
+		k.foreign = true
 	}
 	if k.record, err = k.readJournal(ctx); err != nil {
 		return err
@@ -54,6 +57,13 @@ func (k *keeping) gather(ctx context.Context) error {
 		return nil
 	}
 	return k.readReaders(ctx)
+}
+
+// isOrphan reports whether a Secret is one that a Credential wrote and that has no owner: it
+// was restored, or moved from another management cluster, and the Credential came after it.
+func isOrphan(secret *corev1.Secret) bool {
+	a := secret.Annotations
+	return metav1.GetControllerOf(secret) == nil && a[v1alpha1.CredentialAnnotation] != "" && a[v1alpha1.ContentAnnotation] != ""
 }
 
 // held is what the Secret says that it has. What it does not say, or nobody can read, counts
@@ -110,10 +120,12 @@ func (k *keeping) write(ctx context.Context, c content) error {
 	if k.secret != nil {
 		secret = k.secret.DeepCopy()
 	}
+	if !metav1.IsControlledBy(secret, k.obj) {
+		secret.OwnerReferences = append(secret.OwnerReferences, *metav1.NewControllerRef(k.obj, v1alpha1.GroupVersion.WithKind(Kind)))
+	}
 	secret.Data = c.data
 	k.annotate(secret, c)
 	if secret.Annotations[v1alpha1.ContentAnnotation] = digestOf(string(k.obj.UID), string(kind), c.data); k.secret == nil {
-		secret.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(k.obj, v1alpha1.GroupVersion.WithKind(Kind))}
 		if err := k.Client.Create(ctx, secret, client.FieldOwner(Manager)); err != nil {
 			return fmt.Errorf("cannot create Secret %s: %w", k.obj.SecretName(), err)
 		}

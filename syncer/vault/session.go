@@ -104,7 +104,8 @@ func answerOf(doing string, found *vaultapi.Secret, asked time.Time) (*Answer, e
 // mostLeaseID bounds the name of a lease.
 const mostLeaseID = 1024
 
-// ErrGone: the server knows the lease, or the token that it was given for, no more.
+// ErrGone: the server knows the lease, or the token that it was given for, no more, or makes its
+// life no longer.
 var ErrGone = errors.New("the lease is gone")
 
 // Renew makes the life of a lease, and that of the session, as long as it was. It returns
@@ -138,7 +139,8 @@ func (s *Session) Renew(ctx context.Context, l Lease) (time.Time, error) {
 		return time.Time{}, e
 	}
 	if found == nil || found.LeaseDuration <= 0 {
-		return time.Time{}, &Error{Kind: Invalid, text: "cannot renew the lease: the answer does not say for how long"}
+		// Nothing was gained, and the next try gains nothing either.
+		return time.Time{}, fmt.Errorf("%w: %w", ErrGone, &Error{Kind: Invalid, text: "cannot renew the lease: the answer gives it no time"})
 	}
 	return ends(asked, found.LeaseDuration), nil
 }

@@ -74,6 +74,28 @@ func TestSession(t *testing.T) {
 	}
 }
 
+// TestRenewsNothing: a server that renews a lease by nothing, as at the end of its most, makes
+// it no longer: another one is to be asked for while this one is valid.
+func TestRenewsNothing(t *testing.T) {
+	for name, answer := range map[string]string{
+		"Zero":     `{"lease_id":"database/creds/app/1","lease_duration":0,"renewable":true}`,
+		"Negative": `{"lease_id":"database/creds/app/1","lease_duration":-5,"renewable":true}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newClock()
+			server := httptest.NewServer(text(answer))
+			defer server.Close()
+			session, err := (&vault.Clients{Now: c.now}).Resume(vault.Server{Address: server.URL}, vault.Token{ID: "token"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := session.Renew(t.Context(), vault.Lease{ID: "database/creds/app/1", Duration: time.Minute}); !errors.Is(err, vault.ErrGone) {
+				t.Errorf("got %v, want that it is gone", err)
+			}
+		})
+	}
+}
+
 // TestBatch: a batch token cannot be revoked; what it was leased can.
 func TestBatch(t *testing.T) {
 	c := newClock()

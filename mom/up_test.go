@@ -1,0 +1,181 @@
+//go:build linux
+
+package mom
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/cascade-gitops/cascade/mom/supervise"
+	"github.com/cascade-gitops/cascade/state/archive"
+	"github.com/cascade-gitops/cascade/state/store"
+)
+
+// TestLookFails: a cluster that does not answer is not one that may go, whatever was said of
+// it before.
+func TestLookFails(t *testing.T) {
+	folder := Folder(t.TempDir())
+	r := &run{board: &board{folder: folder}, supervisor: supervise.New(supervise.Options{})}
+	defer r.supervisor.Close()
+	r.board.change(func(s *Status) { s.Verdict = Verdict{Ready: true} })
+	r.client = fake.NewClientBuilder().WithScheme(runtime.NewScheme()).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+			return errors.New("connection refused")
+		},
+	}).Build()
+	if v := r.look(t.Context()); v.Ready || len(v.Waiting) != 1 || !strings.Contains(v.Waiting[0], "connection refused") {
+		t.Errorf("it is judged %+v", v)
+	}
+	if s, _, err := folder.ReadStatus(); err != nil || s.Verdict.Ready {
+		t.Errorf("its status says %+v, %v", s.Verdict, err)
+	}
+	// What is asked while it ends says nothing.
+	r.board.change(func(s *Status) { s.Verdict = Verdict{Ready: true} })
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	r.look(ended)
+	if s, _, err := folder.ReadStatus(); err != nil || !s.Verdict.Ready {
+		t.Errorf("at the end its status says %+v, %v", s.Verdict, err)
+	}
+}
+
+// versioned is a store with one version.
+type versioned struct{ store.Store }
+
+func (versioned) Versions(context.Context) ([]store.Version, error) {
+	return []store.Version{{Epoch: 9, Number: 1}}, nil
+}
+
+func (versioned) Load(context.Context, store.Version) ([]byte, error) { return []byte("sealed"), nil }
+
+// TestWrongKey: the cluster of a folder does not give way to a state that cannot be opened.
+func TestWrongKey(t *testing.T) {
+	folder := Folder(t.TempDir())
+	if err := os.MkdirAll(filepath.Join(folder.plane(), "etcd"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	origin := Origin{State: "there", Epoch: 3}
+	if err := writeJSON(folder.origin(), origin); err != nil {
+		t.Fatal(err)
+	}
+	wrong := errors.New("it is for another key")
+	r := &run{
+		Options: Options{Folder: folder, Now: time.Now, Say: t.Logf, State: &State{
+			Address: "there", Store: versioned{}, Open: func([]byte) (*archive.Snapshot, error) { return nil, wrong },
+		}},
+		board: &board{folder: folder}, lease: &lease{},
+	}
+	if err := r.begin(t.Context()); !errors.Is(err, wrong) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(folder.plane()); err != nil {
+		t.Error("the cluster of the folder was put aside")
+	}
+	var is Origin
+	if _, err := readJSON(folder.origin(), &is); err != nil || is != origin {
+		t.Errorf("the folder is said to be %+v, %v", is, err)
+	}
+}
+
+// emptied is a store whose versions somebody deleted.
+type emptied struct{ store.Store }
+
+func (emptied) Versions(context.Context) ([]store.Version, error) { return nil, store.ErrGone }
+
+// TestVersionsGone: a state that had versions and has none is not one of a tier that never was:
+// all its clusters would be built again. The folder that was in use last goes on.
+func TestVersionsGone(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason  string
+		cluster bool
+		want    error
+	}{
+		"Elsewhere": {"nobody knows what there was", false, store.ErrGone},
+		"Folder":    {"its cluster is the state", true, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder := Folder(t.TempDir())
+			if tt.cluster {
+				if err := os.MkdirAll(filepath.Join(folder.plane(), "etcd"), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r := &run{
+				Options: Options{Folder: folder, Now: time.Now, Say: t.Logf, FirstSync: "create", State: &State{Address: "there", Store: emptied{}}},
+				board:   &board{folder: folder}, lease: &lease{},
+			}
+			if err := r.begin(t.Context()); !errors.Is(err, tt.want) || err == nil && r.beginning.How != GoOn {
+				t.Errorf("%s: it begins %s, %v", tt.reason, r.beginning.How, err)
+			}
+		})
+	}
+}
+
+// TestTokenDue: a token is renewed in time, also after a sleep in which one of the clocks stood
+// still.
+func TestTokenDue(t *testing.T) {
+	now := time.Now()
+	for name, tt := range map[string]struct {
+		reason string
+		last   time.Time
+		want   bool
+	}{
+		"Fresh": {"it has hours", now.Add(-time.Minute), false},
+		"Due":   {"half an hour is over", now.Add(-tokenRenewal), true},
+		"Slept": {"the machine slept for a night", now.Round(0).Add(-8 * time.Hour), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tokenDue(tt.last, now); got != tt.want {
+				t.Errorf("%s: got %t", tt.reason, got)
+			}
+		})
+	}
+}
+
+// TestHandOut: people get a kubeconfig that is whole, and programs one that follows the files
+// of the control plane. Both are those of now.
+func TestHandOut(t *testing.T) {
+	f := Folder(t.TempDir())
+	if err := os.MkdirAll(f.plane(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, certificate := range []string{"first", "renewed"} {
+		data := base64.StdEncoding.EncodeToString([]byte(certificate))
+		text := "apiVersion: v1\nkind: Config\nclusters:\n- name: m\n  cluster: {server: https://127.0.0.1:1, certificate-authority-data: " + data + "}\n" +
+			"users:\n- name: u\n  user: {client-certificate-data: " + data + ", client-key-data: " + data + "}\ncontexts:\n- name: m\n  context: {cluster: m, user: u}\ncurrent-context: m\n"
+		if err := os.WriteFile(filepath.Join(f.plane(), "kubeconfig"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.handOut(); err != nil {
+			t.Fatal(err)
+		}
+		people, err := clientcmd.LoadFromFile(f.Kubeconfig())
+		if err != nil || string(people.AuthInfos["u"].ClientCertificateData) != certificate {
+			t.Errorf("people have %v, %v", people.AuthInfos["u"], err)
+		}
+		programs, err := clientcmd.LoadFromFile(f.programs())
+		if err != nil {
+			t.Fatal(err)
+		}
+		login, cluster := programs.AuthInfos["u"], programs.Clusters["m"]
+		pki := filepath.Join(f.plane(), "pki")
+		if login.ClientCertificate != filepath.Join(pki, "admin.crt") || login.ClientKey != filepath.Join(pki, "admin.key") || cluster.CertificateAuthority != filepath.Join(pki, "ca.crt") {
+			t.Errorf("programs have %+v of %+v", login, cluster)
+		}
+		if len(login.ClientCertificateData)+len(login.ClientKeyData)+len(cluster.CertificateAuthorityData) > 0 {
+			t.Error("programs have a certificate that is not read again")
+		}
+	}
+}

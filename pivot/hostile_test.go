@@ -1,0 +1,457 @@
+package pivot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
+)
+
+var (
+	clusterA     = types.NamespacedName{Namespace: "fleet", Name: "a"}
+	templateKind = schema.GroupKind{Group: infrastructure, Kind: "ModelClusterTemplate"}
+	recordKey    = key{schema.GroupKind{Kind: "ConfigMap"}, types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.FirstSyncConfigMap}}
+)
+
+// change changes an object of a side, as somebody else would.
+func (m *memory) change(k key, f func(u *unstructured.Unstructured)) {
+	u := m.objects[k].DeepCopy()
+	f(u)
+	m.put(u)
+}
+
+func (w *world) side(name string) Side {
+	return Side{Name: name, Client: &process{memory: w.sides[name], world: w, life: &life{}}, Namespace: v1alpha1.AgentNamespace}
+}
+
+// blockedBy fails unless an error names a reason.
+func blockedBy(t *testing.T, err error, reason string) {
+	t.Helper()
+	var blocked *BlockedError
+	if !errors.As(err, &blocked) || !slices.ContainsFunc(blocked.Problems, func(p Problem) bool { return p.Reason == reason }) {
+		t.Fatalf("got %v, want %s", err, reason)
+	}
+}
+
+// TestCopyDeleted: somebody deletes a copy before it is let go. Let go, the target's
+// controllers would take the cluster down.
+func TestCopyDeleted(t *testing.T) {
+	w := newWorld(t, 1)
+	p := w.pivot("mom", "master", &life{})
+	tell := p.Tell
+	p.Tell = func(e Event) {
+		tell(e)
+		if e.Step == Verify && e.Action == "" && e.Waits == "" {
+			if err := w.sides["master"].delete(key{clusterKind, clusterA}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	_, err := p.Run(t.Context())
+	blockedBy(t, err, ReasonClusterDeleting)
+	if _, err := w.pivot("mom", "master", &life{}).Abort(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.at("mom", "master")
+}
+
+// TestKeptForOthers: a template that a pivot left behind, as another Cluster uses it, was
+// changed since. It is not overwritten when the first Cluster comes back.
+func TestKeptForOthers(t *testing.T) {
+	w := newWorld(t, 1)
+	mom, template := w.sides["mom"], key{templateKind, types.NamespacedName{Namespace: "fleet", Name: "template"}}
+	mom.change(template, func(u *unstructured.Unstructured) {
+		refs := u.GetOwnerReferences()
+		for _, name := range modelClusters() {
+			c := mom.objects[key{clusterKind, name}]
+			refs = append(refs, metav1.OwnerReference{APIVersion: c.GetAPIVersion(), Kind: c.GetKind(), Name: c.GetName(), UID: c.GetUID()})
+		}
+		u.SetOwnerReferences(refs)
+	})
+	if _, err := w.pivot("mom", "master", &life{}).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.at("master", "mom")
+	if mom.objects[template].GetAnnotations()[v1alpha1.PivotKeptAnnotation] == "" {
+		t.Fatal("the template was not left behind")
+	}
+	mom.change(template, func(u *unstructured.Unstructured) { u.Object["spec"] = map[string]any{"size": "large"} })
+	w.sides["master"].change(template, func(u *unstructured.Unstructured) { u.Object["spec"] = map[string]any{"size": "small"} })
+	_, err := w.pivot("master", "mom", &life{}).Run(t.Context())
+	blockedBy(t, err, ReasonSharedDiffers)
+	p := w.pivot("master", "mom", &life{})
+	p.Tolerated = []string{ReasonSharedDiffers}
+	if _, err := p.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.at("mom", "master")
+	if size, _, _ := unstructured.NestedString(mom.objects[template].Object, "spec", "size"); size != "large" {
+		t.Errorf("the template of Cluster b has size %s now", size)
+	}
+}
+
+// TestPausedByOthers: what a person paused stays so, in the way in which it was paused, also
+// if that comes between the first look and the pause of the pivot.
+func TestPausedByOthers(t *testing.T) {
+	cluster := key{clusterKind, clusterA}
+	for name, tt := range map[string]struct {
+		reason    string
+		pause     func(u *unstructured.Unstructured)
+		meanwhile bool
+		spec      bool
+	}{
+		"Spec":      {"the field stays", func(u *unstructured.Unstructured) { u.Object["spec"].(map[string]any)["paused"] = true }, false, true},
+		"Meanwhile": {"it is not the pivot's to take back", func(u *unstructured.Unstructured) { u.Object["spec"].(map[string]any)["paused"] = true }, true, true},
+		"Annotation": {"who takes the annotation away has it go on", func(u *unstructured.Unstructured) {
+			u.SetAnnotations(map[string]string{clusterapi.PausedAnnotation: ""})
+		}, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			w.declares = nil // nobody takes the pause away
+			p := w.pivot("mom", "master", &life{})
+			p.Tolerated = []string{ReasonClusterPaused}
+			if tt.meanwhile {
+				tell := p.Tell
+				p.Tell = func(e Event) {
+					if tell(e); e.Step == Freeze && e.Action == "" && e.Waits == "" {
+						w.sides["mom"].change(cluster, tt.pause)
+					}
+				}
+			} else {
+				w.sides["mom"].change(cluster, tt.pause)
+			}
+			if _, err := p.Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			c := w.sides["master"].objects[cluster]
+			if !clusterapi.IsPaused(c) || clusterapi.IsPausedBySpec(c) != tt.spec {
+				t.Errorf("%s: got spec.paused %t, annotations %v", tt.reason, clusterapi.IsPausedBySpec(c), c.GetAnnotations())
+			}
+		})
+	}
+}
+
+// TestStaleRecord: a change of a record is held to what was read. A process that was stopped
+// does not take back what a later pivot wrote.
+func TestStaleRecord(t *testing.T) {
+	w := newWorld(t, 1)
+	p := w.pivot("mom", "master", &life{})
+	p.journal.ID = "p1"
+	read, _, err := recordOf(t.Context(), p.Target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.sides["master"].change(recordKey, func(u *unstructured.Unstructured) {
+		cm := &corev1.ConfigMap{}
+		fill(cm, u)
+		firstsync.ManageElsewhere(cm, "p2", clusterA)
+		u.Object = content(cm).Object
+	})
+	if err := p.do(t.Context(), Action{Verb: Take, Clusters: []types.NamespacedName{clusterA}, Record: read}); !apierrors.IsConflict(err) {
+		t.Errorf("got %v, want a conflict", err)
+	}
+	after, _, err := recordOf(t.Context(), p.Target)
+	if err != nil || firstsync.ManagedBy(after, clusterA) != "p2" {
+		t.Errorf("the record says %q, %v", firstsync.ManagedBy(after, clusterA), err)
+	}
+}
+
+// hooked calls a function once, before an object of a name is read.
+type hooked struct {
+	client.Client
+	name   string
+	before func()
+}
+
+func (h *hooked) Get(ctx context.Context, name client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	if f := h.before; f != nil && name.Name == h.name {
+		h.before = nil
+		f()
+	}
+	return h.Client.Get(ctx, name, o, options...)
+}
+
+// TestFinishLate: the agent that finishes a pivot was held up, and the Cluster is back by
+// then. Its record says so still, so that nobody builds it again there.
+func TestFinishLate(t *testing.T) {
+	there := &life{}
+	if _, err := newWorld(t, 1).pivot("mom", "master", there).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	tried := 0
+	for call := 1; call <= there.calls; call++ {
+		w := newWorld(t, 1)
+		if _, err := w.pivot("mom", "master", &life{killAt: call, after: true}).Run(t.Context()); !errors.Is(err, errKilled) {
+			continue
+		}
+		if j, err := Journals(t.Context(), w.side("master").Client, v1alpha1.AgentNamespace); err != nil || len(j[Target]) == 0 || j[Target][0].Step != Switch {
+			continue
+		}
+		tried++
+		side := w.side("master")
+		side.Client = &hooked{Client: side.Client, name: v1alpha1.FirstSyncConfigMap, before: func() {
+			for _, d := range [][2]string{{"mom", "master"}, {"master", "mom"}} {
+				if _, err := w.pivot(d[0], d[1], &life{}).Run(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.at("mom", "master")
+		}}
+		if _, err := Finish(t.Context(), side); err != nil {
+			t.Fatal(err)
+		}
+		record, _, err := recordOf(t.Context(), w.side("master"))
+		if err != nil || firstsync.ManagedBy(record, clusterA) == "" {
+			t.Fatalf("call %d: the record does not say that the Cluster is elsewhere: %v", call, err)
+		}
+	}
+	if tried == 0 {
+		t.Error("no kill left a pivot to finish")
+	}
+}
+
+func foreignJournal(name, text string) *unstructured.Unstructured {
+	return content(&corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: name, Labels: map[string]string{v1alpha1.PivotLabel: string(Target)}},
+		Data:       map[string]string{journalKey: text},
+	})
+}
+
+// TestUnreadJournals: one that a later version wrote, or that somebody broke, does not keep
+// the Clusters of others from being let go.
+func TestUnreadJournals(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason, text string
+		fails        bool
+	}{
+		"Newer":  {"its own version looks after it", `{"format": 99}`, false},
+		"Broken": {"it is told", `{"form`, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			p := w.pivot("mom", "master", &life{})
+			tell := p.Tell
+			p.Tell = func(e Event) {
+				if tell(e); e.Step == Unpause && e.Action == "" {
+					p.Source.Client.(*process).life.dead = true
+				}
+			}
+			if _, err := p.Run(t.Context()); !errors.Is(err, errKilled) {
+				t.Fatal(err)
+			}
+			w.sides["master"].put(foreignJournal("cascade-pivot.target.foreign", tt.text))
+			finished, err := Finish(t.Context(), w.side("master"))
+			if len(finished) != 1 || (err != nil) != tt.fails {
+				t.Errorf("%s: finished %v, %v", tt.reason, finished, err)
+			}
+			if clusterapi.IsPaused(w.sides["master"].objects[key{clusterKind, clusterA}]) {
+				t.Errorf("%s: the Cluster is not let go", tt.reason)
+			}
+		})
+	}
+}
+
+// TestTooMany: a journal that would not hold all objects is found out before anything is
+// paused.
+func TestTooMany(t *testing.T) {
+	w := newWorld(t, 1)
+	mom := w.sides["mom"]
+	owner := mom.objects[key{clusterKind, clusterA}]
+	for i := range 4500 {
+		machine := modelObject(clusterapi.Group+"/v1beta2", "Machine", fmt.Sprintf("a-%d", i), owner)
+		machine.Object["spec"] = map[string]any{"clusterName": "a"}
+		machine.Object["status"] = map[string]any{"nodeRef": map[string]any{"name": "n"}}
+		mom.put(machine)
+	}
+	_, err := w.pivot("mom", "master", &life{}).Run(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "move fewer Clusters") {
+		t.Fatalf("got %v", err)
+	}
+	if clusterapi.IsPaused(mom.objects[key{clusterKind, clusterA}]) {
+		t.Error("the Cluster is paused, and nothing can go on")
+	}
+}
+
+// TestKeeperWaits: the process that drives a pivot has its time to let go of the copies, as it
+// knows whose fields they had. When it is gone, the agent does.
+func TestKeeperWaits(t *testing.T) {
+	w := newWorld(t, 1)
+	p := w.pivot("mom", "master", &life{})
+	tell := p.Tell
+	p.Tell = func(e Event) {
+		if tell(e); e.Step == Unpause && e.Action == "" {
+			p.Source.Client.(*process).life.dead = true
+		}
+	}
+	if _, err := p.Run(t.Context()); !errors.Is(err, errKilled) {
+		t.Fatal(err)
+	}
+	cm := &corev1.ConfigMap{}
+	for k, u := range w.sides["master"].objects {
+		if strings.HasPrefix(k.name.Name, journalPrefix) {
+			fill(cm, u)
+		}
+	}
+	informers := &informertest.FakeInformers{}
+	informer, err := informers.FakeInformerFor(t.Context(), &corev1.ConfigMap{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, fire := make(chan time.Duration, 1), make(chan time.Time)
+	keeper := &Keeper{Side: w.side("master"), Journals: informers, After: func(d time.Duration) <-chan time.Time {
+		select {
+		case asked <- d:
+		default: // the first counts
+		}
+		return fire
+	}}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- keeper.Start(ctx) }()
+	cluster := key{clusterKind, clusterA}
+	var first time.Duration
+	for first == 0 {
+		informer.Add(cm) // until the handler is there
+		select {
+		case first = <-asked:
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if first != keepPatience {
+		t.Errorf("it waits %s", first)
+	}
+	if !clusterapi.IsPaused(w.sides["master"].objects[cluster]) {
+		t.Error("it did not wait")
+	}
+	fire <- time.Time{}
+	// It comes to the next pause, or the end, when it has finished.
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if clusterapi.IsPaused(w.sides["master"].objects[cluster]) {
+		t.Error("the Cluster is not let go")
+	}
+}
+
+// TestSecretElsewhere: whoever writes a Cluster may have it refer to a Secret that is not his. A
+// pivot that is declared does not bring it to him; a person who may read it does.
+func TestSecretElsewhere(t *testing.T) {
+	w := newWorld(t, 1)
+	mom := w.sides["mom"]
+	mom.put(content(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "others"}}))
+	secret := modelObject("v1", "Secret", "password", nil)
+	secret.SetNamespace("others")
+	mom.put(secret)
+	mom.change(key{infraKind, clusterA}, func(u *unstructured.Unstructured) {
+		_ = unstructured.SetNestedMap(u.Object, map[string]any{"name": "password", "namespace": "others"}, "spec", "secretRef")
+	})
+	is := key{schema.GroupKind{Kind: "Secret"}, types.NamespacedName{Namespace: "others", Name: "password"}}
+	p := w.pivot("mom", "master", &life{})
+	p.Own = true
+	_, err := p.Run(t.Context())
+	blockedBy(t, err, ReasonSecretElsewhere)
+	if clusterapi.IsPaused(mom.objects[key{clusterKind, clusterA}]) || w.sides["master"].objects[is] != nil {
+		t.Error("something was begun")
+	}
+
+	// Nor if the reference comes later.
+	ref := func(set bool) {
+		mom.change(key{infraKind, clusterA}, func(u *unstructured.Unstructured) {
+			if unstructured.RemoveNestedField(u.Object, "spec", "secretRef"); set {
+				_ = unstructured.SetNestedMap(u.Object, map[string]any{"name": "password", "namespace": "others"}, "spec", "secretRef")
+			}
+		})
+	}
+	ref(false)
+	p = w.pivot("mom", "master", &life{})
+	p.Own = true
+	tell := p.Tell
+	p.Tell = func(e Event) {
+		if tell(e); e.Step == Copy && e.Action == "" {
+			ref(true)
+		}
+	}
+	_, err = p.Run(t.Context())
+	blockedBy(t, err, ReasonSecretElsewhere)
+	if w.sides["master"].objects[is] != nil {
+		t.Error("the Secret was copied")
+	}
+
+	if _, err := w.pivot("mom", "master", &life{}).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.at("master", "mom")
+	if w.sides["master"].objects[is] == nil || mom.objects[is] == nil {
+		t.Error("a person's pivot did not copy it")
+	}
+}
+
+// TestUnderWay: what is under way is brought to its end, and nothing else is begun.
+func TestUnderWay(t *testing.T) {
+	w := newWorld(t, 1)
+	idle := func() {
+		t.Helper()
+		p := w.pivot("mom", "master", &life{})
+		p.UnderWay = true
+		if _, err := p.Run(t.Context()); !errors.Is(err, ErrIdle) {
+			t.Fatalf("got %v", err)
+		}
+	}
+	idle()
+	w.at("mom", "master")
+	if _, err := w.pivot("mom", "master", &life{killAt: 120}).Run(t.Context()); !errors.Is(err, errKilled) {
+		t.Fatal(err)
+	}
+	p := w.pivot("mom", "master", &life{})
+	p.UnderWay = true
+	if _, err := p.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.at("master", "mom")
+	idle()
+}
+
+// TestClocks: by the clock of another process the hold is over, and it turns back. The first one
+// does not pause again what that one let go.
+func TestClocks(t *testing.T) {
+	w := newWorld(t, 1)
+	first := w.pivot("mom", "master", &life{})
+	ahead := w.pivot("mom", "master", &life{})
+	ahead.Now = func() time.Time { return w.now.Add(10 * time.Minute) }
+	tell, once := first.Tell, false
+	first.Tell = func(e Event) {
+		if tell(e); e.Step == Copy && e.Action != "" && !once {
+			once = true
+			if _, err := ahead.Abort(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := first.Run(t.Context()); !errors.Is(err, ErrLost) {
+		t.Fatalf("got %v", err)
+	}
+	if clusterapi.IsPaused(w.sides["mom"].objects[key{clusterKind, clusterA}]) {
+		t.Error("Cluster a is paused, and nothing is under way")
+	}
+	if w.failed {
+		t.Fatal()
+	}
+}

@@ -1,0 +1,108 @@
+package management
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/pivot"
+)
+
+// TestBeforeAnythingBegins: what keeps a pivot from going through is told before a journal is
+// written, and not as a Cluster that is left half way.
+func TestBeforeAnythingBegins(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		// allows answers whether the agent may.
+		allows  func(*authorizationv1.ResourceAttributes) (bool, error)
+		objects []client.Object
+		says    string
+		words   string
+	}{
+		"Lockdown": {"an agent with its own rights only", func(*authorizationv1.ResourceAttributes) (bool, error) { return false, nil }, nil, v1alpha1.ReasonPivotBlocked, "use cascade pivot"},
+		"Half": {"one that may write Secrets, as Credentials need it, and no Clusters", func(a *authorizationv1.ResourceAttributes) (bool, error) {
+			return a.Resource == "secrets", nil
+		}, nil, v1alpha1.ReasonPivotBlocked, "may not create clusters in namespace fleet"},
+		"Unknown": {"it is not taken for a yes", func(*authorizationv1.ResourceAttributes) (bool, error) { return false, errors.New("no answer") }, nil, v1alpha1.ReasonPivotFailed, "no answer"},
+		"Newer": {"a later version's journal may be about the Cluster", func(*authorizationv1.ResourceAttributes) (bool, error) { return true, nil }, []client.Object{
+			&corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: "cascade-pivot.source.x", Labels: map[string]string{v1alpha1.PivotLabel: "source"}},
+				Data:       map[string]string{"journal.json": `{"format":99}`},
+			},
+		}, v1alpha1.ReasonPivotFailed, "newer version"},
+		"Allowed": {"the kubeconfig is what is missing then", func(*authorizationv1.ResourceAttributes) (bool, error) { return true, nil }, nil, v1alpha1.ReasonPivotFailed, "cannot read the kubeconfig"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := runtime.NewScheme()
+			for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+				if err := add(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			child := &v1alpha1.Child{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "master", Labels: map[string]string{"tier": "master"}},
+				Spec:       v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "master"}},
+				Status: v1alpha1.ChildStatus{
+					Identity:   &v1alpha1.ChildIdentity{KubeSystemUID: "there"},
+					Conditions: []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}, {Type: v1alpha1.SeededCondition, Status: metav1.ConditionTrue}},
+				},
+			}
+			layer := &v1alpha1.Layer{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "masters"},
+				Spec:       v1alpha1.LayerSpec{ClusterSelector: metav1.LabelSelector{MatchLabels: child.Labels}, Management: v1alpha1.ManagementSelf},
+			}
+			var wrote []string
+			c := fake.NewClientBuilder().WithScheme(s).WithObjects(append(tt.objects, child, layer)...).WithStatusSubresource(child).WithInterceptorFuncs(interceptor.Funcs{
+				Create: func(_ context.Context, _ client.WithWatch, o client.Object, _ ...client.CreateOption) error {
+					review, ok := o.(*authorizationv1.SelfSubjectAccessReview)
+					if !ok {
+						wrote = append(wrote, o.GetName())
+						return nil
+					}
+					var err error
+					review.Status.Allowed, err = tt.allows(review.Spec.ResourceAttributes)
+					return err
+				},
+				Update: func(_ context.Context, _ client.WithWatch, o client.Object, _ ...client.UpdateOption) error {
+					wrote = append(wrote, o.GetName())
+					return nil
+				},
+			}).Build()
+			r := &Reconciler{
+				Client: c, Side: pivot.Side{Name: "this tier", Client: c, Namespace: v1alpha1.AgentNamespace}, Events: record.NewFakeRecorder(10), Now: time.Now,
+				Elsewhere: func(context.Context, types.NamespacedName) (bool, error) { return false, nil },
+			}
+			result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(child)})
+			if err != nil || result.RequeueAfter == 0 || result.RequeueAfter > time.Minute {
+				t.Errorf("%s: looked at again after %s, %v", tt.reason, result.RequeueAfter, err)
+			}
+			is := &v1alpha1.Child{}
+			if err := c.Get(t.Context(), client.ObjectKeyFromObject(child), is); err != nil {
+				t.Fatal(err)
+			}
+			condition := meta.FindStatusCondition(is.Status.Conditions, v1alpha1.ManagementCondition)
+			if condition == nil || condition.Status != metav1.ConditionFalse || condition.Reason != tt.says || !strings.Contains(condition.Message, tt.words) {
+				t.Errorf("%s: it says %+v", tt.reason, condition)
+			}
+			if len(wrote) > 0 {
+				t.Errorf("%s: written were %v", tt.reason, wrote)
+			}
+		})
+	}
+}
