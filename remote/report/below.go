@@ -86,25 +86,25 @@ func (b *Below) rollUp(r *v1alpha1.Report) {
 // candidate for a row: a place in the order of one child's rows, of which that of the
 // child itself has rank 0.
 type candidate struct {
-	part  *part
-	rank  int
-	ready bool
+	part *part
+	rank int
+	well bool
 }
 
 func (p *part) candidate(rank int) candidate {
 	if rank == 0 {
-		return candidate{part: p, ready: p.own.Ready}
+		return candidate{part: p, well: well(&p.own)}
 	}
-	return candidate{part: p, rank: rank, ready: rank > p.failed}
+	return candidate{part: p, rank: rank, well: rank > p.failed}
 }
 
-// before orders candidates: those that are not ready first, then the children of the
+// before orders candidates: those that are not well first, then the children of the
 // tier, which it knows itself, then the first rows of each child's report before the
-// second ones. A child whose report is full of rows that are not ready takes the places
+// second ones. A child whose report is full of rows that are not well takes the places
 // of no other child.
 func (c candidate) before(o candidate) int {
 	return cmp.Or(
-		boolean(c.ready, o.ready), cmp.Compare(c.rank, o.rank), strings.Compare(c.part.own.Path, o.part.own.Path))
+		boolean(c.well, o.well), cmp.Compare(c.rank, o.rank), strings.Compare(c.part.own.Path, o.part.own.Path))
 }
 
 // chosen are those that get a row. Each child's candidates come in order, so that the

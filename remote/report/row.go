@@ -41,7 +41,7 @@ func Row(child *v1alpha1.Child) v1alpha1.TierRow {
 	}
 	row.Message = bounded(row.Message, maxRowMessage)
 	if child.Status.Report != nil {
-		row.Revision = shortened(child.Status.Report.Revision)
+		row.Revision, row.Faults = shortened(child.Status.Report.Revision), confineFaults(child.Status.Report.Faults)
 	}
 	return row
 }
@@ -100,7 +100,7 @@ type part struct {
 	child *v1alpha1.Child
 	own   v1alpha1.TierRow
 	// order are the places of the rows below in the child's report, by their paths: first
-	// those that are not ready, of which there are so many.
+	// those that are not well, of which there are so many.
 	order  []uint8
 	failed int
 	counts v1alpha1.ReportCounts
@@ -122,6 +122,12 @@ func newPart(child *v1alpha1.Child) *part {
 	}
 	p.counts.ByReason = oneMore(p.counts.ByReason, p.own.Reason)
 	p.counts.ByRevision = oneMore(p.counts.ByRevision, p.own.Revision)
+	if p.own.Faults != nil {
+		var all faults
+		all.add(p.counts.Faults, 1)
+		all.add(p.own.Faults, 1)
+		p.counts.Faults = all.told()
+	}
 	p.sort()
 	return p
 }
@@ -143,21 +149,24 @@ func (p *part) sort() {
 		return
 	}
 	tiers := p.child.Status.Report.Tiers
-	var ready [maxTierRows]bool
+	var fine [maxTierRows]bool
 	for i := range tiers[:min(len(tiers), maxTierRows)] {
 		row := below(p.child, i)
 		if row.Path = p.own.Path + ">" + row.Path; !confineRow(&row) {
 			continue
 		}
 		p.order = append(p.order, uint8(i))
-		if ready[i] = row.Ready; !row.Ready {
+		if fine[i] = well(&row); !fine[i] {
 			p.failed++
 		}
 	}
 	slices.SortFunc(p.order, func(a, b uint8) int {
-		return cmp.Or(boolean(ready[a], ready[b]), strings.Compare(tiers[a].Path, tiers[b].Path))
+		return cmp.Or(boolean(fine[a], fine[b]), strings.Compare(tiers[a].Path, tiers[b].Path))
 	})
 }
+
+// well reports whether there is nothing to say of a cluster.
+func well(row *v1alpha1.TierRow) bool { return row.Ready && row.Faults == nil }
 
 // row is the row of a rank: the child's own, or one of those below.
 func (p *part) row(rank int) v1alpha1.TierRow {
