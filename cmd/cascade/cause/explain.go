@@ -22,8 +22,15 @@ func Explain(f *Facts, now time.Time) *Explanation {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	f = &sorted
-	b := builder{graph: newGraph(), facts: f, now: now, parts: map[Object]bool{}, byLayer: map[Object]*v1alpha1.Layer{}, said: map[[2]string][2]string{}}
+	b := builder{
+		graph: newGraph(), facts: f, now: now, parts: map[Object]bool{}, byLayer: map[Object]*v1alpha1.Layer{}, said: map[[2]string][2]string{},
+		keeps: map[Object][]Object{}, void: map[Object]bool{},
+	}
+	b.keepers()
 	b.agent()
+	b.credentials()
+	b.backups()
+	b.providers()
 	b.sources()
 	b.others()
 	b.kustomizations()
@@ -265,6 +272,10 @@ type builder struct {
 	said map[[2]string][2]string
 	// wanted are objects that others refer to.
 	wanted []Object
+	// keeps are the Credentials that keep a Secret, void those whose Secret has nothing that
+	// is valid.
+	keeps map[Object][]Object
+	void  map[Object]bool
 }
 
 // node of an object, with the bounds of a link.
