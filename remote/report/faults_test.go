@@ -125,9 +125,9 @@ func TestFaultsGoUp(t *testing.T) {
 		t.Errorf("the first of %d rows is %+v", len(top.Tiers), top.Tiers[0])
 	}
 	for i := range tenants {
-		tenants[i].ResourceVersion = "2"
-		tenants[i].Status.Report = &v1alpha1.Report{Ready: true, Reason: "Succeeded", Since: start}
-		below.Put(&tenants[i])
+		c := tenants[i].DeepCopy()
+		c.ResourceVersion, c.Status.Report.Faults = "2", nil
+		below.Put(c)
 	}
 	if now := below.Counts(); now.Faults != nil {
 		t.Errorf("all is well again, and %+v are counted", now.Faults)

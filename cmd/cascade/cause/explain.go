@@ -94,6 +94,15 @@ func (e *Explanation) Of(o Object) (chains []Chain, known bool) {
 	return chains, len(chains) > 0 || g.known[o]
 }
 
+// Findings are what is said of each object that is not as it should be.
+func (e *Explanation) Findings() map[Object][]Link {
+	all := make(map[Object][]Link, len(e.graph.nodes))
+	for _, k := range e.graph.order {
+		all[k.Object] = append(all[k.Object], e.graph.nodes[k].link)
+	}
+	return all
+}
+
 // Named returns the objects of a kind and name that were looked at; an empty namespace
 // stands for all. Objects of tiers below count only if tier names theirs.
 func (e *Explanation) Named(tier, kind, namespace, name string) []Object {
