@@ -27,8 +27,8 @@ type Facts struct {
 	Releases       []helmv2.HelmRelease
 	Layers         []v1alpha1.Layer
 	// Children with the reports of their agents, by which the tiers below are known.
-	Children []v1alpha1.Child
-	Rollouts []v1alpha1.Rollout
+	Children    []v1alpha1.Child
+	Rollouts    []v1alpha1.Rollout
 	Credentials []v1alpha1.Credential
 	Backups     []v1alpha1.StateBackup
 	// Providers are the Deployments of Cluster API and its providers. They need not be there

@@ -42,7 +42,7 @@ type synced struct {
 	madeBy    []Object
 	inventory []string
 	// reads are the Secrets without which it fails.
-	reads []Object
+	reads     []Object
 	held      v1alpha1.Held
 	heldKnown bool
 }

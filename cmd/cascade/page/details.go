@@ -26,7 +26,9 @@ func (o *listedObject) details(now time.Time) []detailView {
 			all = append(all, detailView{Code: text})
 		}
 	}
-	word := func(format string, args ...any) { all = append(all, detailView{Text: name(fmt.Sprintf(format, args...))}) }
+	word := func(format string, args ...any) {
+		all = append(all, detailView{Text: name(fmt.Sprintf(format, args...))})
+	}
 	ago := func(what string, t *metav1.Time) {
 		if t != nil && !t.IsZero() {
 			m := until(t, now)
