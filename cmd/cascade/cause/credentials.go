@@ -153,7 +153,12 @@ func (b *builder) handedOver(n *node, c *v1alpha1.Child) {
 		}
 		for _, secret := range secretsOf(l) {
 			for _, o := range b.keeps[secret] {
-				n.because = append(n.because, key{o, ""}, key{o, v1alpha1.SourceFailingCondition})
+				// That it lapses is nearer than why.
+				k := key{o, ""}
+				if b.nodes[k] == nil {
+					k.part = v1alpha1.SourceFailingCondition
+				}
+				n.because = append(n.because, k)
 			}
 		}
 	}

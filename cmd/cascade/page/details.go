@@ -50,10 +50,10 @@ func (o *listedObject) details(now time.Time) []detailView {
 		code(revision(of.Status.Revision))
 		word("%d of %d children", of.Status.Children.Current, of.Status.Children.Total)
 	case *generatorv1.ArtifactGenerator:
-		word("%d artifacts", len(of.Status.Inventory))
+		word("artifacts: %d", len(of.Status.Inventory))
 	case *imagev1.ImageRepository:
 		if last := of.Status.LastScanResult; last != nil {
-			word("%d tags", last.TagCount)
+			word("tags: %d", last.TagCount)
 			ago("scanned", &last.ScanTime)
 		}
 	case *imagev1.ImagePolicy:
@@ -73,7 +73,11 @@ func (o *listedObject) details(now time.Time) []detailView {
 		word("%s", of.Spec.Type)
 	case *v1alpha1.Credential:
 		word("Secret %s", of.SecretName())
-		ago("lapses", of.Status.ExpiresAt)
+		if ends := of.Status.ExpiresAt; ends != nil && !ends.After(now) {
+			ago("lapsed", ends)
+		} else {
+			ago("lapses", ends)
+		}
 		ago("renewed", of.Status.LastRenewal)
 	case *v1alpha1.StateBackup:
 		if of.Status.LastVersion != "" {

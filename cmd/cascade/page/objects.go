@@ -222,6 +222,9 @@ func objectFilters(all []listedObject, q Query) filterView {
 	for i := range all {
 		kinds[all[i].Kind]++
 	}
+	if q.Kind != "" {
+		kinds[q.Kind] += 0 // it is a choice, whether there are any or not
+	}
 	names, _ := mostOf(kinds, len(kinds))
 	for _, s := range objectStates() {
 		states = append(states, string(s))
