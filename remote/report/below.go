@@ -88,23 +88,30 @@ func (b *Below) rollUp(r *v1alpha1.Report) {
 type candidate struct {
 	part *part
 	rank int
-	well bool
+	need need
 }
 
 func (p *part) candidate(rank int) candidate {
 	if rank == 0 {
-		return candidate{part: p, well: well(&p.own)}
+		return candidate{part: p, need: needOf(&p.own)}
 	}
-	return candidate{part: p, rank: rank, well: rank > p.failed}
+	c := candidate{part: p, rank: rank, need: hasNone}
+	switch {
+	case rank <= p.failed:
+		c.need = isNotReady
+	case rank <= p.failed+p.faulty:
+		c.need = hasFaults
+	}
+	return c
 }
 
-// before orders candidates: those that are not well first, then the children of the
-// tier, which it knows itself, then the first rows of each child's report before the
-// second ones. A child whose report is full of rows that are not well takes the places
+// before orders candidates: those that are not ready first, then those with faults, then the
+// children of the tier, which it knows itself, then the first rows of each child's report
+// before the second ones. A child whose report is full of rows that are not ready takes the places
 // of no other child.
 func (c candidate) before(o candidate) int {
 	return cmp.Or(
-		boolean(c.well, o.well), cmp.Compare(c.rank, o.rank), strings.Compare(c.part.own.Path, o.part.own.Path))
+		cmp.Compare(c.need, o.need), cmp.Compare(c.rank, o.rank), strings.Compare(c.part.own.Path, o.part.own.Path))
 }
 
 // chosen are those that get a row. Each child's candidates come in order, so that the

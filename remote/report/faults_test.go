@@ -134,6 +134,38 @@ func TestFaultsGoUp(t *testing.T) {
 	}
 }
 
+// TestFaultsAreNotFirst: however many clusters have faults, those that are not ready have rows.
+func TestFaultsAreNotFirst(t *testing.T) {
+	master := childNamed("a", ready(metav1.ConditionTrue, "Succeeded", ""))
+	master.Status.Report = &v1alpha1.Report{Ready: true, Reason: "Succeeded", Since: start}
+	for i := range 100 {
+		row := v1alpha1.TierRow{Path: fmt.Sprintf("t/n%02d", i), Ready: true, Reason: "Succeeded", Since: start, Faults: &v1alpha1.ReportFaults{CredentialsFailing: 1}}
+		if i >= 90 {
+			row.Ready, row.Reason, row.Faults = false, "BuildFailed", nil
+		}
+		master.Status.Report.Tiers = append(master.Status.Report.Tiers, row)
+	}
+	children := []v1alpha1.Child{master}
+	for i := range 95 {
+		c := childNamed(fmt.Sprintf("b%02d", i), ready(metav1.ConditionTrue, "Succeeded", ""))
+		c.Status.Report = &v1alpha1.Report{Ready: true, Reason: "Succeeded", Since: start, Faults: &v1alpha1.ReportFaults{CredentialsFailing: 1}}
+		children = append(children, c)
+	}
+	r := Compute(Facts{Below: belowOf(children...)}, nil, start)
+	failed, faulty := 0, 0
+	for _, row := range r.Tiers {
+		switch {
+		case !row.Ready:
+			failed++
+		case row.Faults != nil:
+			faulty++
+		}
+	}
+	if failed != 10 || faulty != 90 || r.Tiers[0].Ready {
+		t.Errorf("%d rows are not ready, %d have faults, the first is %+v; want 10, 90 and one that is not ready", failed, faulty, r.Tiers[0])
+	}
+}
+
 // TestFaultsOfOthers: counts of another trust domain are such as can be, and neither an older
 // agent nor an older parent is at a loss.
 func TestFaultsOfOthers(t *testing.T) {

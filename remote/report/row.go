@@ -100,10 +100,10 @@ type part struct {
 	child *v1alpha1.Child
 	own   v1alpha1.TierRow
 	// order are the places of the rows below in the child's report, by their paths: first
-	// those that are not well, of which there are so many.
-	order  []uint8
-	failed int
-	counts v1alpha1.ReportCounts
+	// those that are not ready, of which failed has the number, then those with faults.
+	order          []uint8
+	failed, faulty int
+	counts         v1alpha1.ReportCounts
 }
 
 func newPart(child *v1alpha1.Child) *part {
@@ -149,24 +149,44 @@ func (p *part) sort() {
 		return
 	}
 	tiers := p.child.Status.Report.Tiers
-	var fine [maxTierRows]bool
+	var needs [maxTierRows]need
 	for i := range tiers[:min(len(tiers), maxTierRows)] {
 		row := below(p.child, i)
 		if row.Path = p.own.Path + ">" + row.Path; !confineRow(&row) {
 			continue
 		}
 		p.order = append(p.order, uint8(i))
-		if fine[i] = well(&row); !fine[i] {
+		switch needs[i] = needOf(&row); needs[i] {
+		case isNotReady:
 			p.failed++
+		case hasFaults:
+			p.faulty++
+		case hasNone:
 		}
 	}
 	slices.SortFunc(p.order, func(a, b uint8) int {
-		return cmp.Or(boolean(fine[a], fine[b]), strings.Compare(tiers[a].Path, tiers[b].Path))
+		return cmp.Or(cmp.Compare(needs[a], needs[b]), strings.Compare(tiers[a].Path, tiers[b].Path))
 	})
 }
 
-// well reports whether there is nothing to say of a cluster.
-func well(row *v1alpha1.TierRow) bool { return row.Ready && row.Faults == nil }
+// need of a row to be told, the greatest first.
+type need uint8
+
+const (
+	isNotReady need = iota
+	hasFaults
+	hasNone
+)
+
+func needOf(row *v1alpha1.TierRow) need {
+	switch {
+	case !row.Ready:
+		return isNotReady
+	case row.Faults != nil:
+		return hasFaults
+	}
+	return hasNone
+}
 
 // row is the row of a rank: the child's own, or one of those below.
 func (p *part) row(rank int) v1alpha1.TierRow {
