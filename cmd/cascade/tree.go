@@ -98,7 +98,8 @@ func (c *cli) newTree() *cobra.Command {
 		Short: "Show the fleet below this tier: revision, readiness, reason and age",
 		Long: "Show the fleet below this tier, tier by tier. What is below the children comes from what their\n" +
 			"agents report, so no credentials but those for this cluster are needed. AGE is for how long the\n" +
-			"state is what it is. What is Stale was last heard of so long ago, and is shown as it was then.\n" +
+			"state is what it is. What is Stale was last heard of so long ago, and is shown as it was then. MESSAGE\n" +
+			"begins with credentials that are not renewed and backups that are too old, of a tier that is ready too.\n" +
 			"With a path it begins there. With --filter or --status-selector it shows the clusters that pass, and\n" +
 			"the tiers above them; --depth counts what is deeper.\n" +
 			"With --group-by it counts the clusters below instead. Those of which no tier has a row are counted\n" +
