@@ -257,13 +257,18 @@ image-reproducible: ## whether two clean clones of this commit make the same ima
 	first=$$(tail -n 1 $$work/first) second=$$(tail -n 1 $$work/second) && echo "$$first" && echo "$$second" && \
 	test -n "$$first" -a "$$first" = "$$second" || { echo "two clones of one commit make two images"; exit 1; }
 
+# What is released has a version, and is of a commit: that of the tag, if there is one.
+define releasable
+@[[ "$(VERSION)" =~ ^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$$ && "$(origin VERSION)" != file ]] || \
+		{ echo "say which version: make release VERSION=v1.2.3"; exit 1; }
+@test -z "$$(git status --porcelain)" || { echo "commit first: a release is made from a commit"; git status --short; exit 1; }
+@tagged=$$(git rev-parse -q --verify 'refs/tags/$(VERSION)^{commit}' || true); test -z "$$tagged" -o "$$tagged" = '$(REVISION)' || \
+		{ echo "$(VERSION) is the tag of another commit, $$tagged: check that one out"; exit 1; }
+endef
+
 .PHONY: release
 release: ## all files of VERSION=vX.Y.Z in bin/release, and its image in bin/image
-	@[[ "$(VERSION)" =~ ^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$$ && "$(origin VERSION)" != file ]] || \
-		{ echo "say which version: make release VERSION=v1.2.3"; exit 1; }
-	@test -z "$$(git status --porcelain)" || { echo "commit first: a release is made from a commit"; git status --short; exit 1; }
-	@tagged=$$(git rev-parse -q --verify 'refs/tags/$(VERSION)^{commit}' || true); test -z "$$tagged" -o "$$tagged" = '$(REVISION)' || \
-		{ echo "$(VERSION) is the tag of another commit, $$tagged: check that one out"; exit 1; }
+	$(releasable)
 	@$(MAKE) -s $(RELEASE) && $(RELEASE) notes --version $(VERSION) --sources $(CURDIR) > /dev/null
 	rm -rf $(BIN)/platforms
 	$(MAKE) image $(PLATFORMS:%=platform-%) TAG=
@@ -271,6 +276,33 @@ release: ## all files of VERSION=vX.Y.Z in bin/release, and its image in bin/ima
 	$(RELEASE) assets --version $(VERSION) --created $$SOURCE_DATE_EPOCH --sources $(CURDIR) --program $(BIN)/cascade --platforms $(BIN)/platforms \
 		--layout $(BIN)/image --repository $(PUBLIC)/cascade --source $(SOURCE) --downloads $(DOWNLOADS) $(if $(KEY),--key '$(KEY)') --to $(BIN)/release
 	@cat $(BIN)/release/checksums.txt
+
+# It takes an hour for each platform from nothing, so it is no part of make release. Programs
+# within it are built from their modules by the toolchain that each asks for, ours at least.
+MOM_PLATFORMS ?= linux-amd64 linux-arm64
+MOM_RELEASE := $(BIN)/mom-release
+mom-release-of = $(MOM_RELEASE)/$*/programs/controlplane $(addprefix $(MOM_RELEASE)/$*/programs/,$(call mom-programs,$(MOM_PROVIDERS))) \
+	$(addprefix $(MOM_RELEASE)/$*/providers/,$(call mom-names,$(MOM_PROVIDERS)))
+
+.PHONY: $(MOM_PLATFORMS:%=mom-platform-%)
+$(MOM_PLATFORMS:%=mom-platform-%): mom-platform-%: platform-%
+	GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) GOTOOLCHAIN=$(TOOLCHAIN)+auto GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT= GOFIPS140=off \
+		$(MAKE) MOM=$(MOM_RELEASE)/$* $(mom-release-of)
+	install $(BIN)/platforms/$*/cascade $(MOM_RELEASE)/$*/programs/cascade
+	$(call mom-embed,$(MOM_PROVIDERS),$(MOM_RELEASE)/$*/programs/controlplane,$(MOM_RELEASE)/$*/programs,$(MOM_RELEASE)/$*/programs/cascade,$(MOM_RELEASE)/$*/providers)
+	cp mom/payload/embedded/index.json $(MOM_RELEASE)/$*/
+	$(PUBLISHED) GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) \
+		go build -p $(P) -tags $(TAGS) -ldflags "$(LDFLAGS)" -o $(MOM_RELEASE)/$*/cascade-mom ./cmd/cascade-mom
+
+.PHONY: release-mom
+release-mom: ## cascade-mom of VERSION=vX.Y.Z for Linux, added to what make release wrote in bin/release; the first time this takes hours
+	$(releasable)
+	@test -f $(BIN)/release/checksums.txt || { echo "make the rest first: make release VERSION=$(VERSION)"; exit 1; }
+	for platform in $(MOM_PLATFORMS); do rm -rf $(MOM_RELEASE)/$$platform/cascade-mom && $(MAKE) mom-platform-$$platform; done
+	@$(MAKE) -s $(RELEASE)
+	$(RELEASE) mom --version '$(VERSION)' --revision '$(REVISION)' --created $$SOURCE_DATE_EPOCH --sources $(CURDIR) --source $(SOURCE) \
+		$(foreach platform,$(MOM_PLATFORMS),--built $(word 2,$(subst -, ,$(platform)))=$(MOM_RELEASE)/$(platform)) $(if $(KEY),--key '$(KEY)') --to $(BIN)/release
+	@grep cascade-mom $(BIN)/release/checksums.txt
 
 # DEMO=once ends when everything is ready.
 DEMO ?=
@@ -342,9 +374,11 @@ $(MOM)/providers/local: $(wildcard e2e/local/config/crd/*.yaml) mom/providers/lo
 MOM_PROVIDERS ?= cluster-api:capi-manager kubeadm-bootstrap:kubeadm-bootstrap kubeadm-control-plane:kubeadm-control-plane aws:capa-manager azure:capz-manager aso:aso-controller
 mom-names = $(foreach pair,$(1),$(firstword $(subst :, ,$(pair))))
 mom-programs = $(foreach pair,$(1),$(lastword $(subst :, ,$(pair))))
+# 1: pairs, 2: control plane, 3: where the programs are, 4: cascade, 5: where the manifests are
+mom-embed = go run ./mom/pack -program controlplane=$(2) -program cascade=$(4) \
+	$(foreach program,$(call mom-programs,$(1)),-program $(program)=$(3)/$(program)) $(foreach name,$(call mom-names,$(1)),-provider $(5)/$(name))
 # 1: pairs, 2: control plane, 3: where the programs are, 4: what is built
-mom-pack = go run ./mom/pack -program controlplane=$(2) -program cascade=$(BIN)/cascade \
-	$(foreach program,$(call mom-programs,$(1)),-program $(program)=$(3)/$(program)) $(foreach name,$(call mom-names,$(1)),-provider $(MOM)/providers/$(name)) && \
+mom-pack = $(call mom-embed,$(1),$(2),$(3),$(BIN)/cascade,$(MOM)/providers) && \
 	$(STATIC) go build -p $(P) -tags $(TAGS) -ldflags "$(LDFLAGS)" -o $(4) ./cmd/cascade-mom
 
 .PHONY: mom

@@ -18,7 +18,7 @@ import (
 func TestAlertDefinition(t *testing.T) {
 	flux := fluxKinds(t)
 	for name, want := range map[string][]string{
-		"alerts.notification.toolkit.fluxcd.io":    append(flux[:len(flux):len(flux)], "Layer", "Child", "Rollout", "Credential"),
+		"alerts.notification.toolkit.fluxcd.io":    append(flux[:len(flux):len(flux)], "Layer", "Child", "Rollout", "Credential", "StateBackup"),
 		"receivers.notification.toolkit.fluxcd.io": flux,
 	} {
 		if diff := cmp.Diff(want, kindsOf(t, name)); diff != "" {

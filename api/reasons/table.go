@@ -38,6 +38,12 @@ func anyKind() Section {
 				Next:    "see why it does not run: `cascade check`",
 			},
 			{
+				Reasons: []string{"ProviderNotAvailable"},
+				Note:    " (of `cascade why`, about a Deployment)",
+				Means:   "the controller of a provider of Cluster API does not run, because a Secret that it reads has nothing that is valid",
+				Next:    "see the Credential that keeps the Secret",
+			},
+			{
 				Reasons: []string{"WorkerStalled"},
 				Means:   "a reconcile did not end by its deadline, and keeps a worker: a defect. `/healthz` fails after three looks, half a minute apart, so that the agent is restarted; `cascade_stalled_workers` counts them",
 				Next:    "if it comes again, suspend the object, and report the agent's log",
@@ -637,7 +643,19 @@ func child() Section {
 				Reasons: []string{"CredentialsExpiring", "CredentialsLapsed"},
 				Note:    " (condition `CredentialsExpiring`)",
 				Means:   "a Secret that was delivered to the child has used two thirds of its life, or has expired",
-				Next:    "renew the Secret in this tier; the child gets it within seconds",
+				Next:    "renew the Secret in this tier; the child gets it within seconds. A tier that says so of itself has Credentials that lapsed: `cascade get credentials` there",
+			},
+			{
+				Reasons: []string{"CredentialsFailing"},
+				Note:    " (of `cascade why`)",
+				Means:   "the agent of the tier counts Credentials that it cannot issue or renew; what they keep is valid still, or was never there",
+				Next:    "see which in that tier: `cascade get credentials`",
+			},
+			{
+				Reasons: []string{"BackupsFailing", "BackupsStale"},
+				Note:    " (of `cascade why`)",
+				Means:   "the agent of the tier counts StateBackups that failed, or whose last success is too old",
+				Next:    "see which in that tier: `cascade get statebackups`; save by hand meanwhile: `cascade save`",
 			},
 			{
 				Reasons: []string{"CredentialMissing"},
@@ -1369,8 +1387,28 @@ func stateBackup() Section {
 	return Section{
 		Title: "StateBackup",
 		Kinds: []string{"StateBackup"},
-		Intro: "`AuthenticationFailed`, `CredentialRefused`, `LimitExceeded` and `CredentialMissing` are about its destination. [state.md](state.md) has the whole.",
+		Intro: "[state.md](state.md) has the whole.",
 		Entries: []Entry{
+			{
+				Reasons: []string{"Succeeded"},
+				Means:   "the newest version is the present state",
+				Next:    "nothing",
+			},
+			{
+				Reasons: []string{"AuthenticationFailed", "CredentialRefused"},
+				Means:   "the destination refuses the login, or what the Secret has may not go there",
+				Next:    "look at the Secret of `spec.destination.secretRef`; without one, at what the agent's identity may do there",
+			},
+			{
+				Reasons: []string{"CredentialMissing"},
+				Means:   "a Secret of `spec.destination` does not exist",
+				Next:    "create it",
+			},
+			{
+				Reasons: []string{"LimitExceeded"},
+				Means:   "what the destination has is larger than is read",
+				Next:    "use a bucket or repository that has nothing else",
+			},
 			{
 				Reasons: []string{"BackupRefused"},
 				Means:   "it is in another namespace than the agent; nothing is saved, as that has the Secrets of all namespaces",

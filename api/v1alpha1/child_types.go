@@ -260,7 +260,8 @@ type Report struct {
 	// suspended. When all of the latter two are, the tier is not ready, but Suspended.
 	// +optional
 	Suspended int32 `json:"suspended,omitempty"`
-	// Failing names at most ten objects of the tier that are not ready.
+	// Failing names at most ten objects of the tier that are not ready, among them three at
+	// most of the Credentials and StateBackups that Faults counts.
 	// +kubebuilder:validation:MaxItems=10
 	// +listType=atomic
 	// +optional
@@ -271,6 +272,10 @@ type Report struct {
 	// Rollouts counts those of the tier; nil stands for none.
 	// +optional
 	Rollouts *ReportRollouts `json:"rollouts,omitempty"`
+	// Faults counts what is wrong in the tier although what it syncs may be ready; nil stands
+	// for nothing, or for an agent that does not tell.
+	// +optional
+	Faults *ReportFaults `json:"faults,omitempty"`
 	// Tiers has a row for each cluster below, at any depth.
 	// +kubebuilder:validation:MaxItems=100
 	// +listType=atomic
@@ -286,6 +291,23 @@ type ReportRollouts struct {
 	// Failed came to a halt, or were turned back.
 	// +optional
 	Failed int32 `json:"failed,omitempty"`
+}
+
+// ReportFaults counts what does not keep a tier from being ready now, and will sooner or
+// later: credentials that are not renewed, and a state that is not saved.
+type ReportFaults struct {
+	// CredentialsFailing cannot be issued or renewed, and have not lapsed.
+	// +optional
+	CredentialsFailing int32 `json:"credentialsFailing,omitempty"`
+	// CredentialsLapsed are not valid any more.
+	// +optional
+	CredentialsLapsed int32 `json:"credentialsLapsed,omitempty"`
+	// BackupsFailing could not be made the last time, and are not too old.
+	// +optional
+	BackupsFailing int32 `json:"backupsFailing,omitempty"`
+	// BackupsStale are older than their StateBackups allow.
+	// +optional
+	BackupsStale int32 `json:"backupsStale,omitempty"`
 }
 
 // ReportCounts counts clusters.
@@ -311,6 +333,9 @@ type ReportCounts struct {
 	// +listType=atomic
 	// +optional
 	ByRevision []NamedCount `json:"byRevision,omitempty"`
+	// Faults of all these clusters, added up; nil stands for none.
+	// +optional
+	Faults *ReportFaults `json:"faults,omitempty"`
 }
 
 // NamedCount is how many have something in common.
@@ -358,6 +383,9 @@ type TierRow struct {
 	// Region of the cluster's infrastructure.
 	// +optional
 	Region string `json:"region,omitempty"`
+	// Faults of the cluster's own tier; nil stands for none.
+	// +optional
+	Faults *ReportFaults `json:"faults,omitempty"`
 }
 
 // Child is one connected cluster.

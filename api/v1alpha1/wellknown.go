@@ -356,6 +356,11 @@ const (
 	ReasonDestinationFailed = "DestinationFailed"
 	ReasonBackupStale       = "BackupStale"
 
+	// Reasons of what a tier below counts as wrong beside what it syncs.
+	ReasonCredentialsFailing = "CredentialsFailing"
+	ReasonBackupsFailing     = "BackupsFailing"
+	ReasonBackupsStale       = "BackupsStale"
+
 	// ReasonStorageVersionDropped: a provider's definition lacks the version in which the
 	// child stores objects.
 	ReasonStorageVersionDropped = "StorageVersionDropped"

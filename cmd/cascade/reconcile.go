@@ -37,6 +37,9 @@ type subject struct {
 	// lasting: what the object says of being ready is about clusters, which takes as long as
 	// it takes; that it was looked at is enough.
 	lasting bool
+	// fails is a condition that is true if what was asked for failed, although the object may
+	// be ready with what it has; empty for none.
+	fails string
 }
 
 // sourceRef names a source.
@@ -194,13 +197,17 @@ func newSubject(kind string, key client.ObjectKey) (*subject, error) {
 	case "credential", "cred":
 		o := &v1alpha1.Credential{}
 		o.Namespace, o.Name = key.Namespace, key.Name
-		return &subject{object: o, lasting: true, state: func() (string, []metav1.Condition, string) {
-			return o.Status.LastHandledReconcileAt, o.Status.Conditions, ""
+		return &subject{object: o, fails: v1alpha1.SourceFailingCondition, state: func() (string, []metav1.Condition, string) {
+			until := "nothing says when"
+			if ends := o.Status.ExpiresAt; ends != nil {
+				until = moment(ends)
+			}
+			return o.Status.LastHandledReconcileAt, o.Status.Conditions, until
 		}}, nil
 	case "statebackup":
 		o := &v1alpha1.StateBackup{}
 		o.Namespace, o.Name = key.Namespace, key.Name
-		return &subject{object: o, lasting: true, state: func() (string, []metav1.Condition, string) {
+		return &subject{object: o, state: func() (string, []metav1.Condition, string) {
 			return o.Status.LastHandledReconcileAt, o.Status.Conditions, o.Status.LastVersion
 		}}, nil
 	}
@@ -278,6 +285,10 @@ func (s *subject) done() string {
 		return "looked at revision"
 	case *generatorv1.ArtifactGenerator:
 		return "made artifacts of sources"
+	case *v1alpha1.Credential:
+		return "it lapses:"
+	case *v1alpha1.StateBackup:
+		return "saved version"
 	}
 	if s.lasting {
 		return "newest revision"
@@ -330,6 +341,9 @@ func (c *cli) reconcile(ctx context.Context, cl client.Client, kind string, s *s
 		return fmt.Errorf("cannot wait for %s %s: %w; it is at: %s: %s", kind, key, err, ready.Reason, ready.Message)
 	case err != nil:
 		return fmt.Errorf("cannot wait for %s %s: %w", kind, key, err)
+	case s.fails != "" && meta.IsStatusConditionTrue(conditions, s.fails):
+		failing := meta.FindStatusCondition(conditions, s.fails)
+		return fmt.Errorf("%s reconciliation failed: %s: %s", kind, failing.Reason, failing.Message)
 	case !s.lasting && ready.Status != metav1.ConditionTrue:
 		return fmt.Errorf("%s reconciliation failed: %s: %s", kind, ready.Reason, ready.Message)
 	}

@@ -35,6 +35,9 @@ type tier struct {
 	Owner    string       `json:"owner,omitempty"`
 	Provider string       `json:"provider,omitempty"`
 	Region   string       `json:"region,omitempty"`
+	// Faults are what is wrong although the tier may be ready: credentials that are not
+	// renewed, a state that is not saved.
+	Faults *v1alpha1.ReportFaults `json:"faults,omitempty"`
 	// Rollouts are what the tier may have of each, of the children of this tier only.
 	Rollouts []pinned `json:"rollouts,omitempty"`
 	Children []*tier  `json:"children,omitempty"`
@@ -95,7 +98,8 @@ func (c *cli) newTree() *cobra.Command {
 		Short: "Show the fleet below this tier: revision, readiness, reason and age",
 		Long: "Show the fleet below this tier, tier by tier. What is below the children comes from what their\n" +
 			"agents report, so no credentials but those for this cluster are needed. AGE is for how long the\n" +
-			"state is what it is. What is Stale was last heard of so long ago, and is shown as it was then.\n" +
+			"state is what it is. What is Stale was last heard of so long ago, and is shown as it was then. MESSAGE\n" +
+			"begins with credentials that are not renewed and backups that are too old, of a tier that is ready too.\n" +
 			"With a path it begins there. With --filter or --status-selector it shows the clusters that pass, and\n" +
 			"the tiers above them; --depth counts what is deeper.\n" +
 			"With --group-by it counts the clusters below instead. Those of which no tier has a row are counted\n" +
@@ -179,7 +183,7 @@ func loadTree(ctx context.Context, cl client.Client, namespace string) (*tier, e
 	}
 	if own != nil {
 		root.Revision, root.Ready, root.Reason, root.Message, root.Since = own.Revision, own.Ready, own.Reason, own.Message, own.Since
-		root.Suspended = own.Reason == v1alpha1.ReasonSuspended
+		root.Suspended, root.Faults = own.Reason == v1alpha1.ReasonSuspended, own.Faults
 	}
 	children := &v1alpha1.ChildList{}
 	if err := cl.List(ctx, children); err != nil {
@@ -250,7 +254,7 @@ func fromRow(row v1alpha1.TierRow) *tier {
 	return &tier{
 		Name: segments[len(segments)-1], Revision: row.Revision, Ready: row.Ready, Suspended: row.Suspended, Reason: row.Reason,
 		Message: row.Message, Since: row.Since, Heard: row.Heard,
-		Version: row.Version, Owner: row.Owner, Provider: row.Provider, Region: row.Region,
+		Version: row.Version, Owner: row.Owner, Provider: row.Provider, Region: row.Region, Faults: row.Faults,
 	}
 }
 
@@ -280,16 +284,19 @@ func sortTiers(t *tier) {
 	}
 }
 
-// told is the message of a tier, with how long ago it was heard of if that is too long.
+// told is the message of a tier, with how long ago it was heard of if that is too long, and
+// with its faults.
 func (t *tier) told(now time.Time) string {
-	if t.Heard == nil {
-		return t.Message
+	var said []string
+	if t.Heard != nil {
+		said = append(said, "last heard of "+age(*t.Heard, now)+" ago")
 	}
-	text := "last heard of " + age(*t.Heard, now) + " ago"
-	if t.Message != "" {
-		text += "; " + t.Message
+	for _, text := range []string{t.Faults.String(), t.Message} {
+		if text != "" {
+			said = append(said, text)
+		}
 	}
-	return text
+	return strings.Join(said, "; ")
 }
 
 func printTree(out io.Writer, root *tier, now time.Time, wide bool) error {

@@ -119,12 +119,15 @@ func (c *cli) whom(e *cause.Explanation, arg string) (cause.Object, error) {
 // if there is none.
 func kindNamed(name string) string {
 	name = strings.ToLower(name)
-	if name == "cluster" || name == "clusters" {
+	switch name {
+	case "cluster", "clusters":
 		return "Cluster"
+	case "deployment", "deployments":
+		return "Deployment" // of a provider of Cluster API
 	}
 	for _, kind := range []string{
 		"GitRepository", "OCIRepository", "Bucket", "HelmRepository", "HelmChart", "ExternalArtifact", "ArtifactGenerator", "Kustomization", "HelmRelease",
-		"Layer", "Child", "Rollout", "ImageRepository", "ImagePolicy", "ImageUpdateAutomation", "Receiver",
+		"Layer", "Child", "Rollout", "ImageRepository", "ImagePolicy", "ImageUpdateAutomation", "Receiver", "Credential", "StateBackup",
 	} {
 		if strings.ToLower(kind) == name {
 			return kind

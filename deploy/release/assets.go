@@ -274,6 +274,9 @@ func (a assets) archives(context.Context) error {
 	return a.save("krew.yaml", manifest)
 }
 
+// Files that are about all others.
+const checksumsFile, signatureFile = "checksums.txt", "checksums.txt.sigstore.json"
+
 // checksums of all files, in the form that sha256sum --check reads.
 func (a assets) checksums(context.Context) error {
 	entries, err := os.ReadDir(a.dir) // by name
@@ -282,13 +285,16 @@ func (a assets) checksums(context.Context) error {
 	}
 	var lines strings.Builder
 	for _, e := range entries {
+		if e.Name() == checksumsFile || e.Name() == signatureFile {
+			continue
+		}
 		sum, err := sumOf(filepath.Join(a.dir, e.Name()))
 		if err != nil {
 			return err
 		}
 		fmt.Fprintf(&lines, "%s  %s\n", sum, e.Name())
 	}
-	if err := a.save("checksums.txt", []byte(lines.String())); err != nil {
+	if err := a.save(checksumsFile, []byte(lines.String())); err != nil {
 		return err
 	}
 	if a.key == "" {
@@ -298,11 +304,11 @@ func (a assets) checksums(context.Context) error {
 	if err != nil {
 		return err
 	}
-	bundle, err := k.File(filepath.Join(a.dir, "checksums.txt"))
+	bundle, err := k.File(filepath.Join(a.dir, checksumsFile))
 	if err != nil {
 		return err
 	}
-	return a.save("checksums.txt.sigstore.json", bundle)
+	return a.save(signatureFile, bundle)
 }
 
 func sumOf(file string) (string, error) {

@@ -34,7 +34,7 @@ func newRoot() *cobra.Command {
 		Use: "release", Short: "Make, push and sign what is published of a version",
 		SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(newRootfs(), newImage(), newPush(), newSign(), newNotes(), newAssets())
+	root.AddCommand(newRootfs(), newImage(), newPush(), newSign(), newNotes(), newAssets(), newMom())
 	return root
 }
 

@@ -179,6 +179,8 @@ func panels(dir string) ([]panel, error) {
 var withoutData = map[string]string{
 	"cascade_rollout_clusters":                               "no Rollout is applied",
 	"cascade_child_credential_expiry":                        "no credential of the tenants lapses",
+	"cascade_credential_expiry":                              "there is no Credential",
+	"cascade_state_backup_last_success":                      "there is no StateBackup",
 	"cascade_worker_":                                        "what confined processes work on was worked on before the first scrape",
 	"cascade_drifted_objects":                                "nobody changes an object, and drift is corrected",
 	"cascade_shard_held":                                     "one replica drives all children",

@@ -86,25 +86,32 @@ func (b *Below) rollUp(r *v1alpha1.Report) {
 // candidate for a row: a place in the order of one child's rows, of which that of the
 // child itself has rank 0.
 type candidate struct {
-	part  *part
-	rank  int
-	ready bool
+	part *part
+	rank int
+	need need
 }
 
 func (p *part) candidate(rank int) candidate {
 	if rank == 0 {
-		return candidate{part: p, ready: p.own.Ready}
+		return candidate{part: p, need: needOf(&p.own)}
 	}
-	return candidate{part: p, rank: rank, ready: rank > p.failed}
+	c := candidate{part: p, rank: rank, need: hasNone}
+	switch {
+	case rank <= p.failed:
+		c.need = isNotReady
+	case rank <= p.failed+p.faulty:
+		c.need = hasFaults
+	}
+	return c
 }
 
-// before orders candidates: those that are not ready first, then the children of the
-// tier, which it knows itself, then the first rows of each child's report before the
-// second ones. A child whose report is full of rows that are not ready takes the places
+// before orders candidates: those that are not ready first, then those with faults, then the
+// children of the tier, which it knows itself, then the first rows of each child's report
+// before the second ones. A child whose report is full of rows that are not ready takes the places
 // of no other child.
 func (c candidate) before(o candidate) int {
 	return cmp.Or(
-		boolean(c.ready, o.ready), cmp.Compare(c.rank, o.rank), strings.Compare(c.part.own.Path, o.part.own.Path))
+		cmp.Compare(c.need, o.need), cmp.Compare(c.rank, o.rank), strings.Compare(c.part.own.Path, o.part.own.Path))
 }
 
 // chosen are those that get a row. Each child's candidates come in order, so that the

@@ -21,6 +21,10 @@ const (
 	maxNames = 20
 	// maxClusters bounds how many clusters are counted.
 	maxClusters = 10_000_000
+	// maxFaults bounds how many faults of a kind are counted, and maxFaultsNamed how many
+	// objects with one are named: there is room for those that do not let the tier be ready.
+	maxFaults      = 10_000_000
+	maxFaultsNamed = 3
 
 	maxAgent = 128
 	// maxRevision is that of four or five sources in full.

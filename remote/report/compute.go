@@ -21,6 +21,8 @@ type Facts struct {
 	Kustomizations []kustomizev1.Kustomization
 	Releases       []helmv2.HelmRelease
 	Rollouts       []v1alpha1.Rollout
+	Credentials    []v1alpha1.Credential
+	Backups        []v1alpha1.StateBackup
 	// Sources of any kind.
 	Sources []client.Object
 	// Below is what is known of the clusters below; nil stands for none.
@@ -64,6 +66,7 @@ func factsOf(o client.Object) sourceFacts {
 // while Ready and Reason stay as they are.
 func Compute(f Facts, before *v1alpha1.Report, now metav1.Time) *v1alpha1.Report {
 	r := &v1alpha1.Report{Agent: bounded(f.Agent, maxAgent), Ready: true, Reason: v1alpha1.ReasonSucceeded, Revision: revisions(f, before)}
+	foldFaults(r, &f)
 	for _, o := range f.Sources {
 		switch facts := factsOf(o); {
 		case facts.suspended:

@@ -42,6 +42,7 @@ func confine(r *v1alpha1.Report) {
 	if c := r.Rollouts; c != nil {
 		c.Pending, c.Failed = max(0, c.Pending), max(0, c.Failed)
 	}
+	r.Faults = confineFaults(r.Faults)
 	rows := r.Tiers[:min(len(r.Tiers), maxTierRows)]
 	r.Tiers = rows[:0]
 	for _, row := range rows {
@@ -64,6 +65,7 @@ func confineCounts(c v1alpha1.ReportCounts) v1alpha1.ReportCounts {
 	c.Stale = min(max(0, c.Stale), c.Total-c.Ready-c.Suspended)
 	c.ByReason = confineNames(c.ByReason, c.Total, reasonIn)
 	c.ByRevision = confineNames(c.ByRevision, c.Total, shortened)
+	c.Faults = confineFaults(c.Faults)
 	return c
 }
 
@@ -100,6 +102,7 @@ func confineRow(row *v1alpha1.TierRow) bool {
 	}
 	row.Version, row.Owner = bounded(row.Version, maxWord), bounded(row.Owner, maxWord)
 	row.Provider, row.Region = bounded(row.Provider, maxWord), bounded(row.Region, maxWord)
+	row.Faults = confineFaults(row.Faults)
 	// Nobody knows how it is, or a person wants it to stand still.
 	row.Ready = row.Ready && !row.Suspended && row.Heard == nil && row.Reason != v1alpha1.ReasonStale
 	return true

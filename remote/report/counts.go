@@ -11,6 +11,7 @@ import (
 type sums struct {
 	total, ready, suspended, stale int64
 	reasons, revisions             names
+	faults                         faults
 }
 
 // names counts by name. The empty name is all others.
@@ -94,6 +95,7 @@ func (s *sums) counts() *v1alpha1.ReportCounts {
 	c.Suspended = int32(min(s.suspended, int64(c.Total-c.Ready)))
 	c.Stale = int32(min(s.stale, int64(c.Total-c.Ready-c.Suspended)))
 	c.ByReason, c.ByRevision = s.reasons.list(int64(c.Total)), s.revisions.list(int64(c.Total))
+	c.Faults = s.faults.told()
 	return c
 }
 
@@ -105,4 +107,5 @@ func (s *sums) add(p *part, sign int64) {
 	s.stale += sign * int64(p.counts.Stale)
 	s.reasons.add(p.counts.ByReason, int64(p.counts.Total), sign)
 	s.revisions.add(p.counts.ByRevision, int64(p.counts.Total), sign)
+	s.faults.add(p.counts.Faults, sign)
 }

@@ -34,12 +34,13 @@ func fit(r *v1alpha1.Report) {
 }
 
 // The names of fields, numbers and times of a report, a failure, an entry of a list of
-// counts and a row have at most so many bytes.
+// counts, a row and faults have at most so many bytes.
 const (
 	headFrame    = 512
 	failureFrame = 48
 	countFrame   = 40
 	rowFrame     = 256
+	faultsFrame  = 160
 )
 
 // headSize is at least as much as the encoded report has without its rows.
@@ -49,7 +50,9 @@ func headSize(r *v1alpha1.Report) int {
 		f := &r.Failing[i]
 		n += failureFrame + encodedSize(f.Name) + encodedSize(f.Reason) + encodedSize(f.Message)
 	}
+	n += faultsSize(r.Faults)
 	if r.Children != nil {
+		n += faultsSize(r.Children.Faults)
 		for _, list := range [][]v1alpha1.NamedCount{r.Children.ByReason, r.Children.ByRevision} {
 			for i := range list {
 				n += countFrame + encodedSize(list[i].Name)
@@ -62,7 +65,15 @@ func headSize(r *v1alpha1.Report) int {
 // rowSize is at least as much as an encoded row has.
 func rowSize(row *v1alpha1.TierRow) int {
 	return rowFrame + encodedSize(row.Path) + encodedSize(row.Revision) + encodedSize(row.Reason) + encodedSize(row.Message) +
-		encodedSize(row.Version) + encodedSize(row.Owner) + encodedSize(row.Provider) + encodedSize(row.Region)
+		encodedSize(row.Version) + encodedSize(row.Owner) + encodedSize(row.Provider) + encodedSize(row.Region) + faultsSize(row.Faults)
+}
+
+// faultsSize is at least as much as encoded faults have: nothing if there are none.
+func faultsSize(f *v1alpha1.ReportFaults) int {
+	if f == nil {
+		return 0
+	}
+	return faultsFrame
 }
 
 // encode writes a report. What HTML would have to be told in other letters stays as it

@@ -363,10 +363,15 @@ func (r *Reporter) served() []client.Object {
 			r.kinds = append(r.kinds, o)
 		}
 	}
-	// The definitions of the tier may be those of an earlier version, which had no Rollouts.
-	rollouts := v1alpha1.GroupVersion.WithKind("Rollout")
-	if _, err := r.Client.RESTMapper().RESTMapping(rollouts.GroupKind(), rollouts.Version); err == nil {
-		r.kinds = append(r.kinds, &v1alpha1.Rollout{})
+	// The definitions of the tier may be those of an earlier version, which had none of these.
+	for _, later := range []struct {
+		kind   string
+		object client.Object
+	}{{"Rollout", &v1alpha1.Rollout{}}, {credentialKind, &v1alpha1.Credential{}}, {backupKind, &v1alpha1.StateBackup{}}} {
+		gvk := v1alpha1.GroupVersion.WithKind(later.kind)
+		if _, err := r.Client.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version); err == nil {
+			r.kinds = append(r.kinds, later.object)
+		}
 	}
 	return r.kinds
 }
@@ -397,6 +402,10 @@ func (r *Reporter) compute(ctx context.Context) (*v1alpha1.Report, error) {
 			f.Releases = list.Items
 		case *v1alpha1.RolloutList:
 			f.Rollouts = list.Items
+		case *v1alpha1.CredentialList:
+			f.Credentials = list.Items
+		case *v1alpha1.StateBackupList:
+			f.Backups = list.Items
 		default:
 			items, err := meta.ExtractList(list)
 			if err != nil {

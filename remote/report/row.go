@@ -41,7 +41,7 @@ func Row(child *v1alpha1.Child) v1alpha1.TierRow {
 	}
 	row.Message = bounded(row.Message, maxRowMessage)
 	if child.Status.Report != nil {
-		row.Revision = shortened(child.Status.Report.Revision)
+		row.Revision, row.Faults = shortened(child.Status.Report.Revision), confineFaults(child.Status.Report.Faults)
 	}
 	return row
 }
@@ -100,10 +100,10 @@ type part struct {
 	child *v1alpha1.Child
 	own   v1alpha1.TierRow
 	// order are the places of the rows below in the child's report, by their paths: first
-	// those that are not ready, of which there are so many.
-	order  []uint8
-	failed int
-	counts v1alpha1.ReportCounts
+	// those that are not ready, of which failed has the number, then those with faults.
+	order          []uint8
+	failed, faulty int
+	counts         v1alpha1.ReportCounts
 }
 
 func newPart(child *v1alpha1.Child) *part {
@@ -122,6 +122,12 @@ func newPart(child *v1alpha1.Child) *part {
 	}
 	p.counts.ByReason = oneMore(p.counts.ByReason, p.own.Reason)
 	p.counts.ByRevision = oneMore(p.counts.ByRevision, p.own.Revision)
+	if p.own.Faults != nil {
+		var all faults
+		all.add(p.counts.Faults, 1)
+		all.add(p.own.Faults, 1)
+		p.counts.Faults = all.told()
+	}
 	p.sort()
 	return p
 }
@@ -143,20 +149,43 @@ func (p *part) sort() {
 		return
 	}
 	tiers := p.child.Status.Report.Tiers
-	var ready [maxTierRows]bool
+	var needs [maxTierRows]need
 	for i := range tiers[:min(len(tiers), maxTierRows)] {
 		row := below(p.child, i)
 		if row.Path = p.own.Path + ">" + row.Path; !confineRow(&row) {
 			continue
 		}
 		p.order = append(p.order, uint8(i))
-		if ready[i] = row.Ready; !row.Ready {
+		switch needs[i] = needOf(&row); needs[i] {
+		case isNotReady:
 			p.failed++
+		case hasFaults:
+			p.faulty++
+		case hasNone:
 		}
 	}
 	slices.SortFunc(p.order, func(a, b uint8) int {
-		return cmp.Or(boolean(ready[a], ready[b]), strings.Compare(tiers[a].Path, tiers[b].Path))
+		return cmp.Or(cmp.Compare(needs[a], needs[b]), strings.Compare(tiers[a].Path, tiers[b].Path))
 	})
+}
+
+// need of a row to be told, the greatest first.
+type need uint8
+
+const (
+	isNotReady need = iota
+	hasFaults
+	hasNone
+)
+
+func needOf(row *v1alpha1.TierRow) need {
+	switch {
+	case !row.Ready:
+		return isNotReady
+	case row.Faults != nil:
+		return hasFaults
+	}
+	return hasNone
 }
 
 // row is the row of a rank: the child's own, or one of those below.

@@ -316,13 +316,13 @@ func (r *Reconciler) conclude(ctx context.Context, before, o *v1alpha1.StateBack
 			status.MarkFailing(o, f.reason, f.err)
 		}
 	}
-	r.tell(before, o)
 	if t.stale > 0 {
 		r.Metrics.record(o, t)
 	}
 	if err := status.Patch(ctx, r.Client, before, o, manager); err != nil {
 		return ctrl.Result{}, err
 	}
+	r.tell(before, o)
 	switch {
 	case f == nil:
 		now := r.Now()

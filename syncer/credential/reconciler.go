@@ -501,6 +501,13 @@ func timeOf(t time.Time) *metav1.Time {
 func (r *Reconciler) tell(ctx context.Context, before, after *v1alpha1.Credential) {
 	for _, kind := range []string{v1alpha1.ReadyCondition, v1alpha1.SourceFailingCondition} {
 		was, is := apimeta.FindStatusCondition(before.Status.Conditions, kind), apimeta.FindStatusCondition(after.Status.Conditions, kind)
+		if kind == v1alpha1.SourceFailingCondition && is == nil && was != nil && apimeta.IsStatusConditionTrue(before.Status.Conditions, v1alpha1.ReadyCondition) {
+			// Who was told that it fails is told that it does not any more; otherwise that it is
+			// ready again says so.
+			if is := apimeta.FindStatusCondition(after.Status.Conditions, v1alpha1.ReadyCondition); is != nil && is.Status == metav1.ConditionTrue {
+				r.Events.Eventf(after, corev1.EventTypeNormal, is.Reason, "%s", is.Message)
+			}
+		}
 		if is == nil || was != nil && was.Status == is.Status && was.Reason == is.Reason {
 			continue
 		}

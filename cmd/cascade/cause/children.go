@@ -106,7 +106,9 @@ func (b *builder) children() {
 		o := of(childKind, c)
 		b.known[o] = true
 		if cond := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.CredentialsExpiringCondition); cond != nil && cond.Status == metav1.ConditionTrue {
-			b.add(b.node(o, cond.Type, stateOf(cond.Reason), cond.Reason, cond.Message, cond.LastTransitionTime))
+			n := b.node(o, cond.Type, stateOf(cond.Reason), cond.Reason, cond.Message, cond.LastTransitionTime)
+			b.handedOver(n, c)
+			b.add(n)
 		}
 		var layers []key
 		if connected(c) {
@@ -184,6 +186,8 @@ func (b *builder) onChildren(c *v1alpha1.Child) []key {
 		case v1alpha1.ReasonSourceNotReady, v1alpha1.ReasonBuildFailed, v1alpha1.ReasonInvalidSpec, v1alpha1.ReasonCredentialMissing, v1alpha1.ReasonAccessDenied,
 			v1alpha1.ReasonContractMismatch, v1alpha1.ReasonHandOverPending:
 			n.because = []key{b.contentOf(layer, e)}
+		case v1alpha1.ReasonHealthCheckFailed, v1alpha1.ReasonProviderNotReady, v1alpha1.ReasonProgressing:
+			n.because = keptThere(c, e.Name)
 		}
 		b.add(n)
 		found = append(found, n.key)
@@ -205,6 +209,9 @@ func (b *builder) contentOf(layer Object, e *v1alpha1.ChildLayer) key {
 	if l := b.byLayer[layer]; l != nil && e.Reason == v1alpha1.ReasonSourceNotReady && l.Spec.SourceRef != nil {
 		b.refer(n, in(l.Spec.SourceRef.Kind, l.Spec.SourceRef.Namespace, l.Spec.SourceRef.Name, l.Namespace))
 	}
+	if l := b.byLayer[layer]; l != nil && e.Reason == v1alpha1.ReasonCredentialMissing {
+		b.without(n, secretsOf(l))
+	}
 	b.add(n)
 	return k
 }
@@ -225,6 +232,11 @@ func (b *builder) below(c *v1alpha1.Child) []key {
 			b.known[o] = true
 			n := b.node(o, "", stateOf(f.Reason), word(f.Reason), f.Message, metav1.Time{})
 			n.link.Revision = plain(said.Revision)
+			if o.Kind == credentialKind || o.Kind == backupKind {
+				// The tier does not wait for these, and nothing says what else does.
+				b.add(n)
+				continue
+			}
 			nodes = append(nodes, n)
 		}
 		for _, n := range nodes {
@@ -239,6 +251,7 @@ func (b *builder) below(c *v1alpha1.Child) []key {
 			failing = append(failing, n.key)
 		}
 	}
+	b.unnamed(c)
 	b.rows(c, tier)
 	return failing
 }
@@ -264,6 +277,7 @@ func (b *builder) rows(c *v1alpha1.Child, tier string) {
 		path := tier + ">" + row.Path
 		o := ClusterAt(path)
 		b.known[o] = true
+		b.faults(o, row.Faults, row.Heard)
 		if row.Ready {
 			continue
 		}

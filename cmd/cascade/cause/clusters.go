@@ -80,6 +80,7 @@ func (b *builder) partOf(c capibridge.Cluster, f capibridge.Facts, is string) *n
 			state = Progressing
 		}
 		n := b.node(o, "", state, part.is.Reason, part.is.Message, metav1.Time{})
+		b.ofProvider(n)
 		b.add(n)
 		return n
 	}

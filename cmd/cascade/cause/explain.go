@@ -22,8 +22,15 @@ func Explain(f *Facts, now time.Time) *Explanation {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	f = &sorted
-	b := builder{graph: newGraph(), facts: f, now: now, parts: map[Object]bool{}, byLayer: map[Object]*v1alpha1.Layer{}, said: map[[2]string][2]string{}}
+	b := builder{
+		graph: newGraph(), facts: f, now: now, parts: map[Object]bool{}, byLayer: map[Object]*v1alpha1.Layer{}, said: map[[2]string][2]string{},
+		keeps: map[Object][]Object{}, void: map[Object]bool{},
+	}
+	b.keepers()
 	b.agent()
+	b.credentials()
+	b.backups()
+	b.providers()
 	b.sources()
 	b.others()
 	b.kustomizations()
@@ -85,6 +92,15 @@ func (e *Explanation) Of(o Object) (chains []Chain, known bool) {
 	}
 	slices.SortStableFunc(chains, func(a, b Chain) int { return cmp.Compare(a.Root().State.rank(), b.Root().State.rank()) })
 	return chains, len(chains) > 0 || g.known[o]
+}
+
+// Findings are what is said of each object that is not as it should be.
+func (e *Explanation) Findings() map[Object][]Link {
+	all := make(map[Object][]Link, len(e.graph.nodes))
+	for _, k := range e.graph.order {
+		all[k.Object] = append(all[k.Object], e.graph.nodes[k].link)
+	}
+	return all
 }
 
 // Named returns the objects of a kind and name that were looked at; an empty namespace
@@ -265,6 +281,10 @@ type builder struct {
 	said map[[2]string][2]string
 	// wanted are objects that others refer to.
 	wanted []Object
+	// keeps are the Credentials that keep a Secret, void those whose Secret has nothing that
+	// is valid.
+	keeps map[Object][]Object
+	void  map[Object]bool
 }
 
 // node of an object, with the bounds of a link.

@@ -96,6 +96,15 @@ type Chain []Link
 // Root is what is to be repaired.
 func (c Chain) Root() Link { return c[0] }
 
+// objects is how many there are in the chain: of some two things are said.
+func (c Chain) objects() int {
+	seen := map[Object]bool{}
+	for i := range c {
+		seen[c[i].Object] = true
+	}
+	return len(seen)
+}
+
 // Group is what one root causes, or several roots that are alike: the same object in many
 // clusters, or the same reason of many clusters.
 type Group struct {

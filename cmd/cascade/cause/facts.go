@@ -5,6 +5,7 @@ import (
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,8 +27,13 @@ type Facts struct {
 	Releases       []helmv2.HelmRelease
 	Layers         []v1alpha1.Layer
 	// Children with the reports of their agents, by which the tiers below are known.
-	Children []v1alpha1.Child
-	Rollouts []v1alpha1.Rollout
+	Children    []v1alpha1.Child
+	Rollouts    []v1alpha1.Rollout
+	Credentials []v1alpha1.Credential
+	Backups     []v1alpha1.StateBackup
+	// Providers are the Deployments of Cluster API and its providers. They need not be there
+	// while all Credentials are well.
+	Providers []appsv1.Deployment
 	// Clusters of Cluster API.
 	Clusters []Cluster
 	// Heartbeat is when the agent of this tier renewed its Lease, nil if there is none.

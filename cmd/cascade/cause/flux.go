@@ -41,6 +41,8 @@ type synced struct {
 	// madeBy is what writes its conditions.
 	madeBy    []Object
 	inventory []string
+	// reads are the Secrets without which it fails.
+	reads     []Object
 	held      v1alpha1.Held
 	heldKnown bool
 }
@@ -107,7 +109,10 @@ func (b *builder) because(n *node, s synced) {
 		held = s.held
 	}
 	n.made(s)
+	b.without(n, s.reads)
 	switch n.link.Reason {
+	case v1alpha1.ReasonCredentialLapsing, v1alpha1.ReasonCredentialLapsed:
+		n.because = append(n.because, key{n.Object, v1alpha1.SourceFailingCondition})
 	case generatorv1.SourceFetchFailedReason, autov1.SourceManagerFailedReason:
 		b.refer(n, s.refers...)
 	case "ArtifactFailed", v1alpha1.ReasonSourceNotReady, "SourceUnavailable", "NoSourceArtifact", v1alpha1.ReasonSourceFailing, "IncludeUnavailable", "InvalidChartReference":
@@ -205,15 +210,19 @@ func sourceOf(o client.Object) (s synced, ok bool) {
 	switch o := o.(type) {
 	case *sourcev1.GitRepository:
 		s = seen(sourcev1.GitRepositoryKind, o, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
+		s.read(o.Spec.SecretRef, o.Spec.ProxySecretRef)
 		for _, i := range o.Spec.Include {
 			s.refers = append(s.refers, Object{Kind: sourcev1.GitRepositoryKind, Namespace: o.Namespace, Name: i.GitRepositoryRef.Name})
 		}
 	case *sourcev1.OCIRepository:
 		s = seen(sourcev1.OCIRepositoryKind, o, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
+		s.read(o.Spec.SecretRef, o.Spec.CertSecretRef, o.Spec.ProxySecretRef)
 	case *sourcev1.Bucket:
 		s = seen(sourcev1.BucketKind, o, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
+		s.read(o.Spec.SecretRef, o.Spec.CertSecretRef, o.Spec.ProxySecretRef)
 	case *sourcev1.HelmRepository:
 		s = seen(sourcev1.HelmRepositoryKind, o, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
+		s.read(o.Spec.SecretRef, o.Spec.CertSecretRef)
 		s.silent = o.Spec.Type == sourcev1.HelmRepositoryTypeOCI && !o.Spec.Suspend
 	case *sourcev1.HelmChart:
 		s = seen(sourcev1.HelmChartKind, o, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
@@ -248,6 +257,7 @@ func otherOf(o client.Object) (s synced, ok bool) {
 		}
 	case *imagev1.ImageRepository:
 		s = seen(imagev1.ImageRepositoryKind, o, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
+		s.read(o.Spec.SecretRef, o.Spec.CertSecretRef, o.Spec.ProxySecretRef)
 	case *imagev1.ImagePolicy:
 		s = seen(imagev1.ImagePolicyKind, o, o.Spec.Suspend, o.Status.ObservedGeneration, o.Status.Conditions)
 		ref := o.Spec.ImageRepositoryRef
@@ -367,7 +377,7 @@ func rolloutOf(r *v1alpha1.Rollout) Object { return of(rolloutKind, r) }
 func stateOf(reason string) State {
 	switch reason {
 	case v1alpha1.ReasonPruneBlocked, v1alpha1.ReasonCreateHeld, v1alpha1.ReasonRemovalHeld, v1alpha1.ReasonAwaitingApproval, v1alpha1.ReasonWaveUnproven,
-		v1alpha1.ReasonRolloutHalted, v1alpha1.ReasonCredentialsExpiring, v1alpha1.ReasonHandOverPending, v1alpha1.ReasonSuperseded:
+		v1alpha1.ReasonRolloutHalted, v1alpha1.ReasonCredentialsExpiring, v1alpha1.ReasonCredentialLapsing, v1alpha1.ReasonHandOverPending, v1alpha1.ReasonSuperseded:
 		return Held
 	case v1alpha1.ReasonSuspended, v1alpha1.ReasonPaused:
 		return Suspended

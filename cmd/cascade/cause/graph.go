@@ -192,7 +192,8 @@ func (g *graph) chain(root, to key, by map[key]key) Chain {
 }
 
 // links of the nodes, in their order. Of what is said several times about one object the
-// first stays, which is nearest to the root.
+// first stays, which is nearest to the root. Of a Credential both is told: why it is not
+// renewed, and that it has lapsed for that.
 func (g *graph) links(keys []key) Chain {
 	var c Chain
 	for i, k := range keys {
@@ -202,7 +203,7 @@ func (g *graph) links(keys []key) Chain {
 				link = g.cycleLink(part)
 			}
 		}
-		if n := len(c); n > 0 && c[n-1].Object == link.Object && (c[n-1].Layer == link.Layer || link.Layer == "") {
+		if n := len(c); n > 0 && c[n-1].Object == link.Object && link.Kind != credentialKind && (c[n-1].Layer == link.Layer || link.Layer == "") {
 			continue
 		}
 		c = append(c, link)

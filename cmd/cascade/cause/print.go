@@ -176,7 +176,7 @@ func (p *printer) group(g Group) {
 	p.root(root, also)
 	p.effects(g.Chain)
 	shown := len(g.Others) + len(g.Affected)
-	if g.Objects-len(g.Chain) <= 0 {
+	if g.Objects-g.Chain.objects() <= 0 {
 		return
 	}
 	var names []string

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
@@ -13,6 +14,7 @@ import (
 	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -111,6 +113,15 @@ func (r *Reader) Read(ctx context.Context) (*Facts, error) {
 	try(rolloutKind, func(ctx context.Context) error {
 		return r.each(ctx, &v1alpha1.RolloutList{}, func(o client.Object) { f.Rollouts = append(f.Rollouts, *o.(*v1alpha1.Rollout)) })
 	})
+	try(credentialKind, func(ctx context.Context) error {
+		return r.each(ctx, &v1alpha1.CredentialList{}, func(o client.Object) { f.Credentials = append(f.Credentials, *o.(*v1alpha1.Credential)) })
+	})
+	try(backupKind, func(ctx context.Context) error {
+		return r.each(ctx, &v1alpha1.StateBackupList{}, func(o client.Object) { f.Backups = append(f.Backups, *o.(*v1alpha1.StateBackup)) })
+	})
+	if slices.ContainsFunc(f.Credentials, unwell) {
+		try(deploymentKind, func(ctx context.Context) error { return r.providers(ctx, f) })
+	}
 	try(clusterKind, func(ctx context.Context) error { return r.clusters(ctx, f) })
 	try("Lease", func(ctx context.Context) error { return r.heartbeat(ctx, f) })
 	if read == 0 {
@@ -120,10 +131,10 @@ func (r *Reader) Read(ctx context.Context) (*Facts, error) {
 }
 
 // each calls take with all objects of a kind, in pages.
-func (r *Reader) each(ctx context.Context, list client.ObjectList, take func(client.Object)) error {
+func (r *Reader) each(ctx context.Context, list client.ObjectList, take func(client.Object), which ...client.ListOption) error {
 	count := 0
 	for more := ""; ; {
-		if err := r.Tier.List(ctx, list, client.Limit(page), client.Continue(more)); err != nil {
+		if err := r.Tier.List(ctx, list, append(which[:len(which):len(which)], client.Limit(page), client.Continue(more))...); err != nil {
 			return err
 		}
 		items, err := meta.ExtractList(list)
@@ -151,6 +162,13 @@ func (r *Reader) each(ctx context.Context, list client.ObjectList, take func(cli
 		}
 		list.SetContinue("")
 	}
+}
+
+// providers lists the Deployments of Cluster API and its providers.
+func (r *Reader) providers(ctx context.Context, f *Facts) error {
+	return r.each(ctx, &appsv1.DeploymentList{}, func(o client.Object) {
+		f.Providers = append(f.Providers, *o.(*appsv1.Deployment))
+	}, client.HasLabels{clusterapi.ProviderLabel})
 }
 
 // clusters lists those of Cluster API, and asks the providers of some that are not there.

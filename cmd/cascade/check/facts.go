@@ -4,6 +4,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
 // Subject is what a check is about. Findings are shown in this order.
@@ -183,4 +185,7 @@ type Child struct {
 	// Expiring is the condition that says that a credential is about to lapse, Static the one
 	// that says that some have no end.
 	Expiring, Static *metav1.Condition
+	// Faults are what its agent counts as wrong in its tier, and in those below it, beside
+	// what these sync.
+	Faults, FaultsBelow *v1alpha1.ReportFaults
 }

@@ -64,6 +64,7 @@ const (
 	ReasonChildSkew           = "ChildAgentSkew"
 	ReasonCredentials         = "CredentialsExpiring"
 	ReasonStaticCredential    = "StaticCredential"
+	ReasonFaultsBelow         = "FaultsBelow"
 	ReasonNotRenewed          = "CredentialNotRenewed"
 	ReasonIdentityMissing     = "ProviderIdentityMissing"
 )
@@ -420,7 +421,7 @@ func (o Object) String() string { return o.Kind + "/" + o.Namespace + "/" + o.Na
 
 func judgeChildren(f *Facts, _ time.Time) []Finding {
 	lost, skewed := map[string][]string{}, map[string][]string{}
-	var stale, expiring, static []string
+	var stale, expiring, static, faulty []string
 	for _, c := range f.Known {
 		name := c.Namespace + "/" + c.Name
 		if c.Connected != nil && c.Connected.Status == metav1.ConditionFalse {
@@ -433,6 +434,12 @@ func judgeChildren(f *Facts, _ time.Time) []Finding {
 		}
 		if c.Static != nil && c.Static.Status == metav1.ConditionTrue {
 			static = append(static, name)
+		}
+		if text := c.Faults.String(); text != "" {
+			faulty = append(faulty, name+" ("+text+")")
+		}
+		if text := c.FaultsBelow.String(); text != "" {
+			faulty = append(faulty, "below "+name+" ("+text+")")
 		}
 		if c.Agent != "" && f.Reported != "" && tooFar(f.Reported, c.Agent) {
 			skewed[c.Agent] = append(skewed[c.Agent], name)
@@ -454,6 +461,10 @@ func judgeChildren(f *Facts, _ time.Time) []Finding {
 	}
 	if len(static) > 0 {
 		found = append(found, warn(ReasonStaticCredential, "replace them, or say static: true in the Layer: docs/credentials.md", "credentials without an end were handed to %s", listed(static)))
+	}
+	if len(faulty) > 0 {
+		found = append(found, warn(ReasonFaultsBelow, "see which in these tiers: cascade why, and in each of them cascade get credentials -A, cascade get statebackups -A",
+			"credentials that are not renewed, or a state that is not saved, in %s", listed(faulty)))
 	}
 	return orWell(found, "%d children, all connected", len(f.Known))
 }

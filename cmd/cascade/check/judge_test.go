@@ -11,6 +11,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -113,9 +115,11 @@ func TestJudge(t *testing.T) {
 		"Lapsed": {"what has lapsed", func(f *Facts) {
 			f.Synced = append(f.Synced, Object{Kind: "Credential", Namespace: "capa-system", Name: "keys", Ready: &metav1.Condition{Status: metav1.ConditionFalse, Reason: "CredentialLapsed"}, SourceFailing: &metav1.Condition{Reason: "VaultUnreachable"}})
 		}, ReasonNotReady, "CredentialLapsed: Credential/capa-system/keys", Warning},
-		"Static":   {"keys for ever", func(f *Facts) { f.Known[0].Static = &metav1.Condition{Status: metav1.ConditionTrue} }, ReasonStaticCredential, "fleet/a", Warning},
-		"Expiring": {"a token", func(f *Facts) { f.Known[0].Expiring = &metav1.Condition{Status: metav1.ConditionTrue} }, ReasonCredentials, "fleet/a", Warning},
-		"Unread":   {"no right to list", func(f *Facts) { f.Unread[Children] = errors.New("forbidden") }, ReasonUnread, "forbidden", Failure},
+		"Faults":      {"what its agent counts", func(f *Facts) { f.Known[0].Faults = &v1alpha1.ReportFaults{CredentialsLapsed: 2} }, ReasonFaultsBelow, "fleet/a (2 credentials have lapsed)", Warning},
+		"FaultsBelow": {"and what is counted below it", func(f *Facts) { f.Known[0].FaultsBelow = &v1alpha1.ReportFaults{BackupsStale: 1} }, ReasonFaultsBelow, "below fleet/a (1 backup is too old)", Warning},
+		"Static":      {"keys for ever", func(f *Facts) { f.Known[0].Static = &metav1.Condition{Status: metav1.ConditionTrue} }, ReasonStaticCredential, "fleet/a", Warning},
+		"Expiring":    {"a token", func(f *Facts) { f.Known[0].Expiring = &metav1.Condition{Status: metav1.ConditionTrue} }, ReasonCredentials, "fleet/a", Warning},
+		"Unread":      {"no right to list", func(f *Facts) { f.Unread[Children] = errors.New("forbidden") }, ReasonUnread, "forbidden", Failure},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := well()

@@ -512,7 +512,10 @@ func (r *Reader) children(ctx context.Context, f *Facts) error {
 			Static:    meta.FindStatusCondition(found.Status.Conditions, v1alpha1.StaticCredentialCondition),
 		}
 		if found.Status.Report != nil {
-			c.Agent = found.Status.Report.Agent
+			c.Agent, c.Faults = found.Status.Report.Agent, found.Status.Report.Faults
+		}
+		if below := report.CountsBelow(found); below != nil {
+			c.FaultsBelow = below.Faults
 		}
 		f.Known = append(f.Known, c)
 	}

@@ -65,6 +65,8 @@ type reportView struct {
 	Objects                          int32
 	Failing                          []failureView
 	Total, Ready                     int32
+	// Faults of its credentials and backups, and of those below, empty for none.
+	Faults, FaultsBelow string
 }
 
 type credentialView struct {
@@ -193,7 +195,7 @@ func layerOf(l *v1alpha1.ChildLayer, now time.Time) layerView {
 func reportOf(child *v1alpha1.Child, r *v1alpha1.Report, q Query, now time.Time) *reportView {
 	v := &reportView{
 		State: stateNotReady, Reason: name(r.Reason), Message: message(r.Message), Agent: name(r.Agent), Revision: revision(r.Revision),
-		Since: momentOf(r.Since, now), Objects: r.Objects,
+		Since: momentOf(r.Since, now), Objects: r.Objects, Faults: r.Faults.String(),
 	}
 	if r.Ready {
 		v.State = stateReady
@@ -206,7 +208,7 @@ func reportOf(child *v1alpha1.Child, r *v1alpha1.Report, q Query, now time.Time)
 		v.Failing = append(v.Failing, f)
 	}
 	if r.Children != nil {
-		v.Total, v.Ready = r.Children.Total, r.Children.Ready
+		v.Total, v.Ready, v.FaultsBelow = r.Children.Total, r.Children.Ready, r.Children.Faults.String()
 	}
 	return v
 }

@@ -47,11 +47,17 @@ type Facts struct {
 	Rollouts       []v1alpha1.Rollout
 	Kustomizations []kustomizev1.Kustomization
 	HelmReleases   []helmv2.HelmRelease
-	// Sources of any kind of Flux, Clusters of Cluster API if a child is not connected to
-	// its own, and the heartbeat of the agent: what chains of causes need besides.
+	Credentials    []v1alpha1.Credential
+	Backups        []v1alpha1.StateBackup
+	// Sources of any kind of Flux, others that neither apply nor are applied, Clusters of
+	// Cluster API if a child is not connected to its own, and the heartbeat of the agent: what
+	// chains of causes need besides.
 	Sources   []client.Object
+	Others    []client.Object
 	Clusters  []cause.Cluster
 	Heartbeat *cause.Heartbeat
+	// Notifications are Alerts and Providers.
+	Notifications []client.Object
 	// Unread is why kinds of these were not read.
 	Unread map[string]string
 	// Events of the one Child that page Cluster is about.

@@ -38,6 +38,8 @@ type tierView struct {
 	Reason, Message, Revision, Version string
 	Since                              moment
 	Known                              bool
+	// Faults of its credentials and backups, empty for none.
+	Faults string
 }
 
 type countView struct {
@@ -62,7 +64,9 @@ type clusterView struct {
 	Heard                            *moment
 	Version, Owner, Provider, Region string
 	Environment                      string
-	Why                              linkView
+	// Faults of its credentials and backups, empty for none.
+	Faults string
+	Why    linkView
 }
 
 // filterView is the form.
@@ -124,7 +128,7 @@ func tierOf(own *v1alpha1.Report, now time.Time) tierView {
 	row := v1alpha1.TierRow{Ready: own.Ready, Reason: own.Reason, Suspended: own.Reason == v1alpha1.ReasonSuspended}
 	return tierView{
 		State: stateOf(&row), Reason: name(own.Reason), Message: message(own.Message), Revision: revision(own.Revision),
-		Version: name(own.Agent), Since: momentOf(own.Since, now), Known: true,
+		Version: name(own.Agent), Since: momentOf(own.Since, now), Known: true, Faults: own.Faults.String(),
 	}
 }
 
@@ -155,12 +159,12 @@ func clusterOf(c *cluster, q Query, now time.Time) clusterView {
 	v := clusterView{
 		Name: name(c.Path[at+1:]), Link: link(Cluster, Query{Namespace: q.Namespace, Cluster: c.Path}), Depth: min(strings.Count(c.Path, ">"), 4),
 		State: c.state, Reason: name(c.Reason), Message: message(c.Message), Revision: revision(c.Revision), Since: momentOf(c.Since, now),
-		Version: name(c.Version), Owner: name(c.Owner), Provider: name(c.Provider), Region: name(c.Region), Environment: name(c.environment),
+		Version: name(c.Version), Owner: name(c.Owner), Provider: name(c.Provider), Region: name(c.Region), Environment: name(c.environment), Faults: c.Faults.String(),
 	}
 	if at > 0 {
 		v.Parent = pathText(c.Path[:at])
 	}
-	if c.state != stateReady {
+	if c.state != stateReady || c.Faults != nil {
 		v.Why = linkView{v.Name, link(Why, Query{Namespace: q.Namespace, Cluster: c.Path})}
 	}
 	if c.Heard != nil {

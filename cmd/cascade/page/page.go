@@ -28,14 +28,25 @@ const (
 	Sources        Kind = "sources"
 	ClusterAPI     Kind = "clusters"
 	AgentHeartbeat Kind = "leases"
+	Artifacts      Kind = "artifacts"
+	Images         Kind = "image updates"
+	Receivers      Kind = "receivers"
+	Credentials    Kind = "credentials"
+	Backups        Kind = "statebackups"
+	// Notifications are Alerts and Providers, which say nothing of how they are.
+	Notifications Kind = "alerts and providers"
 )
 
 // Needs are the kinds without which a page is not shown, and those that it is shown
 // without.
 func Needs(n Name) (required, optional []Kind) {
+	// Chains of causes are made of these.
+	causes := []Kind{Sources, Artifacts, Images, Receivers, Credentials, Backups, AgentHeartbeat, ClusterAPI}
 	switch n {
 	case Fleet, Why:
-		return []Kind{Children, Layers, RolloutKind, Kustomizations, HelmReleases}, []Kind{OwnReport, Sources, AgentHeartbeat, ClusterAPI}
+		return []Kind{Children, Layers, RolloutKind, Kustomizations, HelmReleases}, append([]Kind{OwnReport}, causes...)
+	case Objects:
+		return []Kind{Children, Layers, RolloutKind, Kustomizations, HelmReleases}, append(causes, Notifications)
 	case Commits:
 		return []Kind{Children, Layers, RolloutKind}, []Kind{OwnReport}
 	case Cluster:
@@ -49,7 +60,7 @@ func Needs(n Name) (required, optional []Kind) {
 }
 
 // Names are the pages, in the order of the navigation.
-func Names() []Name { return []Name{Fleet, Why, Commits, Rollouts, Held, Cluster} }
+func Names() []Name { return []Name{Fleet, Why, Objects, Commits, Rollouts, Held, Cluster} }
 
 // Pages writes pages. It is safe for concurrent use.
 type Pages struct {
@@ -107,7 +118,7 @@ type navView struct {
 
 // titles of the pages.
 func titles() map[Name]string {
-	return map[Name]string{Fleet: "Fleet", Why: "Why", Commits: "Commits", Rollouts: "Rollouts", Held: "Held", Cluster: "Cluster"}
+	return map[Name]string{Fleet: "Fleet", Why: "Why", Objects: "Objects", Commits: "Commits", Rollouts: "Rollouts", Held: "Held", Cluster: "Cluster"}
 }
 
 func layoutOf(n Name, q Query) *layout {
@@ -139,6 +150,8 @@ func (p *Pages) Render(n Name, f Facts, q Query, now time.Time) ([]byte, error) 
 		v := whyOf(f, q, now)
 		l.View, l.Heading = v, v.Title
 		l.Title = l.Heading
+	case Objects:
+		l.View = objectsOf(f, q, now)
 	case Commits:
 		l.View = commitsOf(f, q, now)
 	case Cluster:

@@ -16,6 +16,7 @@ type Name string
 const (
 	Fleet    Name = "fleet"
 	Why      Name = "why"
+	Objects  Name = "objects"
 	Commits  Name = "commits"
 	Cluster  Name = "cluster"
 	Held     Name = "held"
@@ -41,6 +42,8 @@ type Query struct {
 	Revision string
 	// Cluster is the path of one: <namespace>/<name>, and those below behind ">".
 	Cluster string
+	// Kind of objects.
+	Kind string
 	// Object is one of this tier, or of the tier of Cluster: Kind/namespace/name.
 	Object string
 	// Page of a list, from 1.
@@ -53,7 +56,7 @@ const maxWord = 700 // bytes of a word of a query; paths of clusters are as long
 func (q *Query) fields() map[string]*string {
 	return map[string]*string{
 		"namespace": &q.Namespace, "search": &q.Search, "state": &q.State, "owner": &q.Owner, "provider": &q.Provider, "region": &q.Region,
-		"environment": &q.Environment, "reason": &q.Reason, "revision": &q.Revision, "path": &q.Cluster, "object": &q.Object,
+		"environment": &q.Environment, "reason": &q.Reason, "revision": &q.Revision, "path": &q.Cluster, "kind": &q.Kind, "object": &q.Object,
 	}
 }
 

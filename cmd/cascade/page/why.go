@@ -53,7 +53,7 @@ const (
 // explain is why objects of the tier are not as they should be.
 func explain(f Facts, now time.Time) *cause.Explanation {
 	return cause.Explain(&cause.Facts{
-		Namespace: f.Namespace, Sources: f.Sources, Kustomizations: f.Kustomizations, Releases: f.HelmReleases, Layers: f.Layers, Children: f.Children,
+		Namespace: f.Namespace, Sources: f.Sources, Others: f.Others, Credentials: f.Credentials, Backups: f.Backups, Kustomizations: f.Kustomizations, Releases: f.HelmReleases, Layers: f.Layers, Children: f.Children,
 		Rollouts: f.Rollouts, Clusters: f.Clusters, Heartbeat: f.Heartbeat, Unread: f.Unread,
 	}, now)
 }
@@ -157,16 +157,7 @@ func causeOf(l *cause.Link, q Query, now time.Time) causeView {
 		}
 		v.Command = describe(kind, l.Namespace, l.Name)
 	}
-	switch l.State {
-	case cause.Failing:
-		v.Class, v.Sign = stateNotReady.Class(), stateNotReady.Sign()
-	case cause.Held:
-		v.Class, v.Sign = stateStale.Class(), "⚠"
-	case cause.Suspended:
-		v.Class, v.Sign = stateSuspended.Class(), stateSuspended.Sign()
-	case cause.Progressing:
-		v.Class, v.Sign = stateStale.Class(), "►"
-	}
+	v.Class, v.Sign = marked(l.State)
 	if l.Since != nil {
 		v.Since = momentOf(*l.Since, now)
 	}
@@ -175,6 +166,21 @@ func causeOf(l *cause.Link, q Query, now time.Time) causeView {
 		v.Heard = &m
 	}
 	return v
+}
+
+// marked is what the style sheet calls a state, and its sign.
+func marked(s cause.State) (class, sign string) {
+	switch s {
+	case cause.Failing:
+		return stateNotReady.Class(), stateNotReady.Sign()
+	case cause.Held:
+		return stateStale.Class(), "⚠"
+	case cause.Suspended:
+		return stateSuspended.Class(), stateSuspended.Sign()
+	case cause.Progressing:
+		return stateStale.Class(), "►"
+	}
+	return "", ""
 }
 
 // objectText is an object with the tier that has it.

@@ -9,8 +9,13 @@ import (
 	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	autov1 "github.com/fluxcd/image-automation-controller/api/v1"
+	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
+	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -89,6 +94,18 @@ func kindsOf(kind page.Kind) []string {
 	switch kind {
 	case page.Sources:
 		return []string{sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.HelmRepositoryKind, sourcev1.HelmChartKind}
+	case page.Artifacts:
+		return []string{sourcev1.ExternalArtifactKind, generatorv1.ArtifactGeneratorKind}
+	case page.Images:
+		return []string{imagev1.ImageRepositoryKind, imagev1.ImagePolicyKind, autov1.ImageUpdateAutomationKind}
+	case page.Receivers:
+		return []string{notificationv1.ReceiverKind}
+	case page.Notifications:
+		return []string{notificationv1beta3.AlertKind, notificationv1beta3.ProviderKind}
+	case page.Credentials:
+		return []string{"Credential"}
+	case page.Backups:
+		return []string{"StateBackup"}
 	case page.ClusterAPI:
 		return []string{clusterapi.ClusterKind.Kind}
 	}
@@ -111,8 +128,20 @@ func (s *Source) read(ctx context.Context, kind page.Kind, q page.Query, f *page
 		f.HelmReleases, err = listOf(ctx, s.Reader, &helmv2.HelmReleaseList{}, func(l *helmv2.HelmReleaseList) []helmv2.HelmRelease { return l.Items }, in)
 	case page.OwnReport:
 		f.Own, err = s.own(ctx)
+	case page.Credentials:
+		f.Credentials, err = listOf(ctx, s.Reader, &v1alpha1.CredentialList{}, func(l *v1alpha1.CredentialList) []v1alpha1.Credential { return l.Items }, in)
+	case page.Backups:
+		f.Backups, err = listOf(ctx, s.Reader, &v1alpha1.StateBackupList{}, func(l *v1alpha1.StateBackupList) []v1alpha1.StateBackup { return l.Items }, in)
 	case page.Sources:
-		f.Sources, err = s.sources(ctx, in)
+		err = s.add(ctx, &f.Sources, in, &sourcev1.GitRepositoryList{}, &sourcev1.OCIRepositoryList{}, &sourcev1.BucketList{}, &sourcev1.HelmRepositoryList{}, &sourcev1.HelmChartList{})
+	case page.Artifacts:
+		err = errors.Join(s.add(ctx, &f.Sources, in, &sourcev1.ExternalArtifactList{}), s.add(ctx, &f.Others, in, &generatorv1.ArtifactGeneratorList{}))
+	case page.Images:
+		err = s.add(ctx, &f.Others, in, &imagev1.ImageRepositoryList{}, &imagev1.ImagePolicyList{}, &autov1.ImageUpdateAutomationList{})
+	case page.Receivers:
+		err = s.add(ctx, &f.Others, in, &notificationv1.ReceiverList{})
+	case page.Notifications:
+		err = s.add(ctx, &f.Notifications, in, &notificationv1beta3.AlertList{}, &notificationv1beta3.ProviderList{})
 	case page.ClusterAPI:
 		f.Clusters, err = s.clusters(ctx, f.Children, in)
 	case page.AgentHeartbeat:
@@ -152,19 +181,19 @@ func (s *Source) own(ctx context.Context) (*v1alpha1.Report, error) {
 	return own, nil
 }
 
-// sources are those of all kinds.
-func (s *Source) sources(ctx context.Context, in client.ListOption) ([]client.Object, error) {
+// add lists several kinds. If one of them cannot be read, nothing is added: some would look
+// like all.
+func (s *Source) add(ctx context.Context, to *[]client.Object, in client.ListOption, lists ...client.ObjectList) error {
 	var all []client.Object
-	for _, list := range []client.ObjectList{
-		&sourcev1.GitRepositoryList{}, &sourcev1.OCIRepositoryList{}, &sourcev1.BucketList{}, &sourcev1.HelmRepositoryList{}, &sourcev1.HelmChartList{},
-	} {
+	for _, list := range lists {
 		found, err := listOf(ctx, s.Reader, list, objects, in)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		all = append(all, found...)
 	}
-	return all, nil
+	*to = append(*to, all...)
+	return nil
 }
 
 // objects of a list.

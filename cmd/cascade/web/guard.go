@@ -83,7 +83,8 @@ func resourceOf(gvk schema.GroupVersionKind) (string, error) {
 	switch gvk.Kind {
 	case "Child":
 		return "children", nil
-	case "Layer", "Rollout", "Kustomization", "HelmRelease", "ConfigMap", "Event", "GitRepository", "OCIRepository", "Bucket", "HelmRepository", "HelmChart", "Lease", "Cluster":
+	case "Layer", "Rollout", "Kustomization", "HelmRelease", "ConfigMap", "Event", "GitRepository", "OCIRepository", "Bucket", "HelmRepository", "HelmChart", "Lease", "Cluster",
+		"ExternalArtifact", "ArtifactGenerator", "ImageRepository", "ImagePolicy", "ImageUpdateAutomation", "Receiver", "Alert", "Provider", "Credential", "StateBackup":
 		resource, _ := meta.UnsafeGuessKindToResource(gvk)
 		return resource.Resource, nil
 	}

@@ -11,8 +11,13 @@ import (
 	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	autov1 "github.com/fluxcd/image-automation-controller/api/v1"
+	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
+	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"github.com/go-logr/logr"
 	authzv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -29,7 +34,8 @@ import (
 func schemeOf(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, coordinationv1.AddToScheme, sourcev1.AddToScheme, kustomizev1.AddToScheme, helmv2.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, coordinationv1.AddToScheme, sourcev1.AddToScheme, kustomizev1.AddToScheme, helmv2.AddToScheme, v1alpha1.AddToScheme,
+		imagev1.AddToScheme, autov1.AddToScheme, notificationv1.AddToScheme, notificationv1beta3.AddToScheme, generatorv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -270,6 +276,8 @@ func TestGuardKnowsKinds(t *testing.T) {
 		"list children.cascade.dev", "list layers.cascade.dev", "list rollouts.cascade.dev", "list kustomizations.kustomize.toolkit.fluxcd.io",
 		"list helmreleases.helm.toolkit.fluxcd.io", "get configmaps.", "list events.",
 		"list gitrepositories.source.toolkit.fluxcd.io", "list ocirepositories.source", "list buckets.source", "list helmrepositories.source", "list helmcharts.source",
+		"list externalartifacts.source", "list artifactgenerators.source.extensions", "list imagerepositories.image", "list imagepolicies.image", "list imageupdateautomations.image",
+		"list receivers.notification", "list alerts.notification", "list providers.notification", "list credentials.cascade.dev", "list statebackups.cascade.dev",
 		"get leases.coordination.k8s.io",
 	} {
 		if !strings.Contains(strings.Join(asked, "\n"), want) {
@@ -299,6 +307,8 @@ func TestWhy(t *testing.T) {
 		"Missing":      {"a source that is not there is the root", "/why", true, "", false, missing, "you may not read it"},
 		"Namespace":    {"in another namespace it is not known", "/why?namespace=fleet", true, "", false, "Kustomization/fleet/app", missing},
 		"Forbidden":    {"nor is it for who may not read sources", "/why", true, "gitrepositories", false, "sources: you may not read it", missing},
+		"Credentials":  {"who may not read Credentials sees the rest", "/why", true, "credentials", false, "credentials: you may not read it", "statebackups: you may not"},
+		"Objects":      {"objects of kinds that may be read", "/objects", true, "providers", false, "alerts and providers: you may not read it", "receivers: you may not"},
 		"NotConnected": {"a child without a connection", "/why", false, "", true, "Child/fleet/shop", "clusters: you may not read it"},
 		"NoClusters":   {"for who may not read Clusters", "/why", false, "clusters", true, "clusters: you may not read it", "nothing"},
 	} {

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/cause"
+)
+
+// TestTreeOfFaults: a tier whose credentials are not renewed, or whose state is not saved, says
+// so whether it is ready or not, at any depth.
+func TestTreeOfFaults(t *testing.T) {
+	own, err := json.Marshal(v1alpha1.Report{Revision: shaOne, Ready: true, Reason: "Succeeded", Since: ago(3 * time.Hour), Faults: &v1alpha1.ReportFaults{BackupsStale: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard := ago(17 * time.Minute)
+	lost := child("masters", "lost", conditions("Ready", metav1.ConditionFalse, "Unreachable", "no answer", 17*time.Minute), &v1alpha1.Report{Faults: &v1alpha1.ReportFaults{CredentialsLapsed: 3}})
+	lost.Status.HeardAt = &heard
+	cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.ReportConfigMap}, Data: map[string]string{v1alpha1.ReportKey: string(own)}},
+		child("masters", "aws", conditions("Ready", metav1.ConditionTrue, "Succeeded", "", 2*time.Hour), &v1alpha1.Report{
+			Faults: &v1alpha1.ReportFaults{CredentialsFailing: 2}, Tiers: []v1alpha1.TierRow{
+				{Path: "tenants/shop", Ready: true, Reason: "Succeeded", Since: ago(time.Hour), Faults: &v1alpha1.ReportFaults{CredentialsLapsed: 1, BackupsFailing: 1}},
+				{Path: "tenants/bank", Reason: "BuildFailed", Message: "no file", Since: ago(time.Hour), Faults: &v1alpha1.ReportFaults{CredentialsLapsed: 1}},
+			}}), lost).Build()
+	root, err := loadTree(t.Context(), cl, v1alpha1.AgentNamespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := printTree(&out, root, noon, false); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "tree-faults.txt", out.String())
+	out.Reset()
+	if err := printAs(&out, "json", root); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "tree-faults.json", out.String())
+}
+
+// TestWhyOfLaterKinds: Credentials and StateBackups are asked for by the words of get.
+func TestWhyOfLaterKinds(t *testing.T) {
+	f := &cause.Facts{}
+	c := v1alpha1.Credential{ObjectMeta: metav1.ObjectMeta{Namespace: "capa-system", Name: "keys"}}
+	c.Status.Conditions = conditions("Ready", metav1.ConditionFalse, v1alpha1.ReasonVaultRefused, "permission denied", time.Hour)
+	b := v1alpha1.StateBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "cascade-system", Name: "tier"}}
+	b.Status.Conditions = conditions("Ready", metav1.ConditionTrue, v1alpha1.ReasonSucceeded, "", time.Hour)
+	f.Credentials, f.Backups = []v1alpha1.Credential{c}, []v1alpha1.StateBackup{b}
+	for arg, want := range map[string]string{
+		"Credential/capa-system/keys": "✗ Credential/capa-system/keys: VaultRefused", "cred/capa-system/keys": "✗ Credential/capa-system/keys: VaultRefused",
+		"statebackups/cascade-system/tier": "✔ StateBackup/cascade-system/tier is as it should be",
+	} {
+		var out bytes.Buffer
+		c := &cli{streams: genericiooptions.IOStreams{Out: &out}, flags: genericclioptions.NewConfigFlags(true), now: func() time.Time { return noon }}
+		if _ = c.why(f, []string{arg}, "text"); !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %q is not in\n%s", arg, want, out.String())
+		}
+	}
+}
+
+// TestReconcileCredential: what was asked for is told, also of a Credential that is valid while
+// its source fails, and of a backup that fails.
+func TestReconcileCredential(t *testing.T) {
+	ends := metav1.NewTime(noon.Add(time.Hour))
+	for name, tc := range map[string]struct {
+		reason, kind string
+		conditions   []metav1.Condition
+		want, fails  string
+	}{
+		"Valid":   {"it says until when", "credential", conditions("Ready", metav1.ConditionTrue, "Succeeded", "", 0), "✔ it lapses: 2026-", ""},
+		"Failing": {"its source fails while it is valid", "cred", append(conditions("Ready", metav1.ConditionTrue, "Succeeded", "", 0), conditions("SourceFailing", metav1.ConditionTrue, "VaultUnreachable", "no route", 0)...), "", "VaultUnreachable: no route"},
+		"Lapsed":  {"it is not valid", "credential", conditions("Ready", metav1.ConditionFalse, "CredentialLapsed", "at noon", 0), "", "CredentialLapsed: at noon"},
+		"Saved":   {"the version is told", "statebackup", conditions("Ready", metav1.ConditionTrue, "Succeeded", "", 0), "✔ saved version 3-17", ""},
+		"Unsaved": {"why not is told", "statebackup", conditions("Ready", metav1.ConditionFalse, "DestinationFailed", "503", 0), "", "DestinationFailed: 503"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			credential := &v1alpha1.Credential{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}}
+			credential.Status.ExpiresAt, credential.Status.Conditions = &ends, tc.conditions
+			backup := &v1alpha1.StateBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}}
+			backup.Status.LastVersion, backup.Status.Conditions = "3-17", tc.conditions
+			cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(credential, backup).WithInterceptorFuncs(interceptor.Funcs{
+				// The agent handles what is asked for at once.
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					err := c.Get(ctx, key, o, opts...)
+					switch o := o.(type) {
+					case *v1alpha1.Credential:
+						o.Status.LastHandledReconcileAt = o.Annotations[fluxmeta.ReconcileRequestAnnotation]
+					case *v1alpha1.StateBackup:
+						o.Status.LastHandledReconcileAt = o.Annotations[fluxmeta.ReconcileRequestAnnotation]
+					}
+					return err
+				},
+			}).Build()
+			s, err := newSubject(tc.kind, client.ObjectKey{Namespace: "a", Name: "b"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			c := &cli{streams: genericiooptions.IOStreams{Out: &out, ErrOut: &bytes.Buffer{}}, now: func() time.Time { return noon }}
+			err = c.reconcile(t.Context(), cl, tc.kind, s, s.done())
+			if tc.fails == "" && (err != nil || !strings.Contains(out.String(), tc.want)) || tc.fails != "" && (err == nil || !strings.Contains(err.Error(), tc.fails)) {
+				t.Errorf("%s: %v\n%s", tc.reason, err, out.String())
+			}
+		})
+	}
+}
