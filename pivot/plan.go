@@ -452,6 +452,7 @@ func comparableCopy(u *unstructured.Unstructured) *unstructured.Unstructured {
 
 func planVerify(j Journal, f Facts) Next {
 	again := planCopy(j, f)
+	again.Problems = without(again.Problems, j.Tolerated) // what was waved through is no reason to go back
 	if len(again.Actions)+len(again.Problems) > 0 {
 		// Something changed since: the copy is made right first.
 		return Next{Step: again.stepBack(), Problems: again.Problems}
