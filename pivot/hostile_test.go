@@ -274,8 +274,8 @@ func TestTooMany(t *testing.T) {
 	w := newWorld(t, 1)
 	mom := w.sides["mom"]
 	owner := mom.objects[key{clusterKind, clusterA}]
-	for i := range 4500 {
-		machine := modelObject(clusterapi.Group+"/v1beta2", "Machine", fmt.Sprintf("a-%d", i), owner)
+	for i := range 2500 {
+		machine := modelObject(clusterapi.Group+"/v1beta2", "Machine", fmt.Sprintf("a-%s-%d", strings.Repeat("x", 240), i), owner)
 		machine.Object["spec"] = map[string]any{"clusterName": "a"}
 		machine.Object["status"] = map[string]any{"nodeRef": map[string]any{"name": "n"}}
 		mom.put(machine)
