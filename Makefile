@@ -365,8 +365,14 @@ $(MOM)/providers/aws: $(MOM_AWS) mom/providers/aws/provider.yaml
 	$(call mom-manifests,aws,sigs.k8s.io/cluster-api-provider-aws/v2,config/crd/bases/*.yaml config/webhook/manifests.yaml)
 $(MOM)/providers/azure: $(MOM_AZURE) mom/providers/azure/provider.yaml
 	$(call mom-manifests,azure,sigs.k8s.io/cluster-api-provider-azure,config/crd/bases/*.yaml config/webhook/manifests.yaml)
-$(MOM)/providers/aso: $(MOM_AZURE) mom/providers/aso/provider.yaml
+# The manifests of its webhooks are in no module, only the marks that they are made from. Of
+# its groups, those of which the provider for Azure has definitions.
+ASO_GROUPS := containerservice kubernetesconfiguration network resources
+$(MOM)/providers/aso: $(MOM_AZURE) $(MOM_ASO) mom/providers/aso/provider.yaml | $(CONTROLLER_GEN)
 	$(call mom-manifests,azure,sigs.k8s.io/cluster-api-provider-azure,config/aso/crds.yaml)
+	module=$(call mom-module,aso,github.com/Azure/azure-service-operator/v2) && test -n "$$module" && copy=$$(mktemp -d) && trap 'chmod -R u+w $$copy; rm -rf $$copy' EXIT && \
+		cp -r "$$module/." $$copy/ && chmod -R u+w $$copy && cd $$copy && \
+		GOFLAGS=-mod=mod $(CONTROLLER_GEN) webhook $(ASO_GROUPS:%=paths=./api/%/...) output:webhook:dir=$@
 $(MOM)/providers/local: $(wildcard e2e/local/config/crd/*.yaml) mom/providers/local/provider.yaml
 	@rm -rf $@ && mkdir -p $@ && cp $^ $@/
 
