@@ -22,6 +22,7 @@ var doors = map[string]string{
 	"cmd/cascade-mom/down.go":        "prints the file, connects to nothing",
 	"mom/managers.go":                "hands the file to programs of its own, connects to nothing",
 	"mom/account.go":                 "writes a kubeconfig, connects to nothing",
+	"mom/folder.go":                  "the same",
 	"mom/up.go":                      "guarded in connect",
 	"pivot/management/management.go": "guarded by Addresses",
 	"cmd/cascade/logs.go":            "the same; a log has no end, and is printed as it comes",
