@@ -15,8 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -289,6 +292,27 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
+// oneInformer is a cache that has one informer.
+type oneInformer struct {
+	informertest.FakeInformers
+	informer ctrlcache.Informer
+}
+
+func (c *oneInformer) GetInformer(context.Context, client.Object, ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
+	return c.informer, nil
+}
+
+// handedOut tells of the handler that it is given.
+type handedOut struct {
+	ctrlcache.Informer
+	handler chan toolscache.ResourceEventHandler
+}
+
+func (i *handedOut) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+	i.handler <- h
+	return i.Informer.AddEventHandler(h)
+}
+
 // TestKeeperWaits: the process that drives a pivot has its time to let go of the copies, as it
 // knows whose fields they had. When it is gone, the agent does.
 func TestKeeperWaits(t *testing.T) {
@@ -309,13 +333,9 @@ func TestKeeperWaits(t *testing.T) {
 			fill(cm, u)
 		}
 	}
-	informers := &informertest.FakeInformers{}
-	informer, err := informers.FakeInformerFor(t.Context(), &corev1.ConfigMap{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	informer := &handedOut{Informer: &controllertest.FakeInformer{}, handler: make(chan toolscache.ResourceEventHandler, 1)}
 	asked, fire := make(chan time.Duration, 1), make(chan time.Time)
-	keeper := &Keeper{Side: w.side("master"), Journals: informers, After: func(d time.Duration) <-chan time.Time {
+	keeper := &Keeper{Side: w.side("master"), Journals: &oneInformer{informer: informer}, After: func(d time.Duration) <-chan time.Time {
 		select {
 		case asked <- d:
 		default: // the first counts
@@ -326,15 +346,8 @@ func TestKeeperWaits(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- keeper.Start(ctx) }()
 	cluster := key{clusterKind, clusterA}
-	var first time.Duration
-	for first == 0 {
-		informer.Add(cm) // until the handler is there
-		select {
-		case first = <-asked:
-		case <-time.After(time.Millisecond):
-		}
-	}
-	if first != keepPatience {
+	(<-informer.handler).OnAdd(cm, false)
+	if first := <-asked; first != keepPatience {
 		t.Errorf("it waits %s", first)
 	}
 	if !clusterapi.IsPaused(w.sides["master"].objects[cluster]) {
