@@ -2,6 +2,7 @@ package credential
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/vault"
 	"github.com/cascade-gitops/cascade/syncer/vault/vaultserver"
 )
 
@@ -143,11 +145,14 @@ func TestHungServer(t *testing.T) {
 	if g.vault.SetDown(true); g.object().Status.Unrevoked < 4 {
 		t.Fatalf("%d leases are left", g.object().Status.Unrevoked)
 	}
-	g.vault.Before = func(string) { g.at = g.at.Add(20 * time.Second) }
-	for down := g.at; g.at.Sub(down) <= 90*time.Second; {
-		began := g.at
+	var hung atomic.Int64
+	g.vault.Before = func(string) { hung.Add(int64(20 * time.Second)) }
+	now := func() time.Time { return g.at.Add(time.Duration(hung.Load())) }
+	g.r.Now, g.r.Vault.(*vault.Clients).Now = now, now
+	for down := now(); now().Sub(down) <= 90*time.Second; {
+		began := now()
 		result := g.must()
-		if took := g.at.Sub(began); took > time.Minute {
+		if took := now().Sub(began); took > time.Minute {
 			t.Fatalf("nothing was told for %s", took)
 		}
 		if _, reason := g.condition(v1alpha1.SourceFailingCondition); reason == v1alpha1.ReasonVaultUnreachable {
