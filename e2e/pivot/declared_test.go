@@ -102,7 +102,7 @@ func TestDeclared(t *testing.T) {
 	for _, tier := range []string{"mom", "master"} {
 		d.provider(t, tier)
 	}
-	d.until(t, v1alpha1.ReasonManagedElsewhere, "its own Cluster")
+	d.until(t, v1alpha1.ReasonManagedElsewhere, "another management cluster")
 	d.at(t, "master", "mom")
 	if w.is(t, "mom", "v1", "Secret", "classy-kubeconfig") == nil {
 		t.Fatal("the parent does not have the kubeconfig any more")
