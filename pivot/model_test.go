@@ -649,7 +649,7 @@ func stride() int {
 	if os.Getenv("CASCADE_PIVOT_KILLS") != "" {
 		return 1
 	}
-	return 5
+	return 7
 }
 
 // TestKills: a process is killed at each of its calls, before the server did it and after,
