@@ -2,7 +2,6 @@ package record
 
 import (
 	"bytes"
-	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -11,6 +10,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/klauspost/compress/gzip"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,6 +27,10 @@ const (
 	maxPacked = 900 << 10
 	// maxUnpacked bounds what an inventory is unpacked to.
 	maxUnpacked = 32 << 20
+	// smallText is an inventory, unpacked, for which a compressor with state is too much:
+	// it takes most of a megabyte, and a child is seeded with two records for each layer. It
+	// would make a fifth of all garbage.
+	smallText = 64 << 10
 	// MaxEntries bounds the objects of one layer in one child.
 	MaxEntries = 50_000
 )
@@ -131,8 +135,7 @@ func (r *Record) encode() (*corev1.ConfigMap, error) {
 	}
 	packed := r.packed
 	if packed == nil || !inventory.Equal(r.Inventory, r.there) {
-		// A compressor takes most of a megabyte, and inventories seldom change. In which
-		// order they come says nothing.
+		// Inventories seldom change. In which order they come says nothing.
 		if packed, err = pack(inventory.Union(nil, r.Inventory)); err != nil {
 			return nil, fmt.Errorf("cannot encode the record of layer %s: %w", r.Layer, err)
 		}
@@ -192,8 +195,15 @@ func pack(entries []inventory.Entry) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode inventory: %w", err)
 	}
+	level := gzip.StatelessCompression
+	if len(text) > smallText {
+		level = gzip.DefaultCompression
+	}
 	var packed bytes.Buffer
-	w := gzip.NewWriter(&packed)
+	w, err := gzip.NewWriterLevel(&packed, level)
+	if err != nil {
+		return nil, fmt.Errorf("cannot pack inventory: %w", err)
+	}
 	if _, err := w.Write(text); err != nil {
 		return nil, fmt.Errorf("cannot pack inventory: %w", err)
 	}

@@ -1,9 +1,13 @@
 package record
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -163,6 +167,39 @@ func TestUnusable(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCost: the record of a usual layer takes no compressor with tables, of which each has
+// most of a megabyte; and other programs read what is packed without.
+func TestCost(t *testing.T) {
+	entries := sample(20).Inventory
+	packs := func() []byte {
+		packed, err := pack(entries)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return packed
+	}
+	packed := packs()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	const times = 50
+	for range times {
+		packs()
+	}
+	runtime.ReadMemStats(&after)
+	if each := (after.TotalAlloc - before.TotalAlloc) / times; each > 100<<10 {
+		t.Errorf("a record of %d objects takes %d KB to pack", len(entries), each>>10)
+	}
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(z)
+	if err != nil || !bytes.Contains(text, []byte("object-19")) {
+		t.Errorf("the standard library unpacks %.100s, %v", text, err)
+	}
+	t.Logf("%d bytes for %d", len(packed), len(text))
 }
 
 // TestBounds: neither a layer nor a child makes a record that harms.
