@@ -131,6 +131,22 @@ func (f *fleet) handWrittenChild(t *testing.T) {
 		}
 		return nil
 	})
+
+	// Its control plane ends with this part: the tier must not be seen to miss it.
+	layer := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: stage.Namespace, Name: "handmade"}}
+	for _, o := range []client.Object{layer, child} {
+		if err := c.Delete(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	scenario.Eventually(t, scenario.Converge, "the child and its layer are gone", func(ctx context.Context) error {
+		for _, o := range []client.Object{layer, child} {
+			if err := c.Get(ctx, client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {
+				return fmt.Errorf("%T is still there: %v", o, err)
+			}
+		}
+		return nil
+	})
 }
 
 const handmade = `apiVersion: cascade.dev/v1alpha1
