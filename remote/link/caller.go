@@ -19,8 +19,10 @@ import (
 type caller struct {
 	base *url.URL
 	http *http.Client
-	// endless is for watches, which have no time limit of the client.
+	// endless is for answers without a time limit of the client, watches for those that last
+	// as long as the child is there.
 	endless   *http.Client
+	watches   *http.Client
 	transport *http.Transport
 }
 
@@ -85,24 +87,31 @@ func calls(config *rest.Config, addresses answer.Addresses, may func() error) (*
 		tlsConfig.ClientSessionCache = tls.NewLRUClientSessionCache(1)
 	}
 	transport := &http.Transport{
-		Proxy:               config.Proxy,
-		DialContext:         addresses.Dial,
-		TLSClientConfig:     tlsConfig,
-		TLSHandshakeTimeout: callTimeout,
-		IdleConnTimeout:     idleAfter,
-		MaxIdleConnsPerHost: 1,
-		// Kubernetes sends a few hundred bytes.
-		MaxResponseHeaderBytes: 64 << 10,
+		Proxy:                  config.Proxy,
+		DialContext:            addresses.Dial,
+		TLSClientConfig:        tlsConfig,
+		TLSHandshakeTimeout:    callTimeout,
+		IdleConnTimeout:        idleAfter,
+		MaxIdleConnsPerHost:    1,
+		MaxResponseHeaderBytes: mostHeader,
 	}
-	next := answer.Bound(transport, answer.Other(), base.Path)
-	if config.WrapTransport != nil {
-		next = config.WrapTransport(next) // a provider's, which sends a token of its own with each request
+	bound := func(transport http.RoundTripper) http.RoundTripper {
+		next := answer.Bound(transport, answer.Other(), base.Path)
+		if config.WrapTransport != nil {
+			next = config.WrapTransport(next) // a provider's, which sends a token of its own with each request
+		}
+		return &authorized{next: next, token: config.BearerToken, may: may}
 	}
-	as := &authorized{next: next, token: config.BearerToken, may: may}
-	return &caller{
+	as := bound(transport)
+	c := &caller{
 		base: base, transport: transport,
 		http: &http.Client{Transport: as, Timeout: callTimeout}, endless: &http.Client{Transport: as},
-	}, nil
+	}
+	c.watches = c.endless
+	if config.Proxy == nil {
+		c.watches = &http.Client{Transport: bound(&single{dial: addresses.Dial, tls: tlsConfig})}
+	}
+	return c, nil
 }
 
 // do sends one request. The error in the result is one of apimachinery.
@@ -117,7 +126,7 @@ func (c *caller) do(ctx context.Context, verb, path string, body any, content re
 // watch begins a watch. The error is one of apimachinery. The caller closes what is
 // returned, and bounds ctx.
 func (c *caller) watch(ctx context.Context, path string, content rest.ClientContentConfig, params map[string]string) (io.ReadCloser, error) {
-	r := rest.NewRequestWithClient(c.base, "", content, c.endless).Verb("GET").AbsPath(path).WarningHandler(rest.NoWarnings{}).Param("watch", "1")
+	r := rest.NewRequestWithClient(c.base, "", content, c.watches).Verb("GET").AbsPath(path).WarningHandler(rest.NoWarnings{}).Param("watch", "1")
 	for name, value := range params {
 		r = r.Param(name, value)
 	}
