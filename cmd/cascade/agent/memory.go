@@ -29,9 +29,12 @@ const (
 	gcBusy    = 100
 	// largeHeap is a heap of which a second one would not be small any more.
 	largeHeap = 64 << 20
-	// gcCalm is for a large heap of an agent that waits: half of it as garbage would be
-	// tens of megabytes, and what gathers slowly is seldom collected.
+	// gcCalm is for a large heap: half of it as garbage would be tens of megabytes. They
+	// would stay after a burst as well, for what lives on is all over the memory that the
+	// burst took. What gathers slowly is seldom collected.
 	gcCalm = 30
+	// hugeHeap is one that takes so long to collect that a burst of work gets gcPercent.
+	hugeHeap = 160 << 20
 	// An agent that works allocates between two looks busyBytes, or this share of a large
 	// heap. One that waits allocates some ten kilobytes, and with a thousand children to
 	// compare with their layers some ten megabytes.
@@ -95,11 +98,10 @@ func (p *pace) look(h heap) (percent int, over bool) {
 	if p.busy && p.calm >= calmLooks {
 		p.busy, over = false, true
 	}
-	large := h.live >= largeHeap
 	switch {
-	case p.busy && !large:
+	case p.busy && h.live < largeHeap:
 		return gcBusy, false
-	case large && !p.busy:
+	case h.live >= largeHeap && (!p.busy || h.live < hugeHeap):
 		return gcCalm, over
 	}
 	return gcPercent, over
