@@ -107,28 +107,50 @@ func (x *exchange) forget(key types.NamespacedName) {
 
 // keep records what was read, and has the Rollout decided about if that is something new.
 func (x *exchange) keep(key types.NamespacedName, is *exchanged) {
-	x.mu.Lock()
-	same := equality.Semantic.DeepEqual(said(x.known[key]), said(is))
-	if x.known == nil {
-		x.known = map[types.NamespacedName]*exchanged{}
-	}
-	x.known[key] = is
-	tell := x.tell
-	x.mu.Unlock()
-	if same {
-		return
-	}
-	for _, f := range tell {
+	for _, f := range x.replace(key, is) {
 		f(key)
 	}
 }
 
-// said is what a decision is made from.
-func said(is *exchanged) []any {
-	if is == nil {
+// replace records what was read, and returns who has to be told.
+func (x *exchange) replace(key types.NamespacedName, is *exchanged) []func(types.NamespacedName) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	same := is.says(x.known[key])
+	if x.known == nil {
+		x.known = map[types.NamespacedName]*exchanged{}
+	}
+	x.known[key] = is
+	if same {
 		return nil
 	}
-	return []any{is.upstream, is.approvals, is.refused, is.published, is.unpublished}
+	return slices.Clone(x.tell)
+}
+
+// says reports whether a decision that is made from it is made from the other as well.
+func (e *exchanged) says(other *exchanged) bool {
+	if other == nil {
+		return false
+	}
+	said := func(e *exchanged) []any {
+		up := e.upstream
+		if up != nil {
+			// Equal proofs may have times of different places, and equality.Semantic panics for
+			// a time that is not of the API.
+			c := *up
+			c.Proofs = nil
+			up = &c
+		}
+		return []any{up, e.approvals, e.refused, e.published, e.unpublished}
+	}
+	return slices.EqualFunc(e.proofs(), other.proofs(), rollout.Proof.Equal) && equality.Semantic.DeepEqual(said(e), said(other))
+}
+
+func (e *exchanged) proofs() []rollout.Proof {
+	if e.upstream == nil {
+		return nil
+	}
+	return e.upstream.Proofs
 }
 
 // onSnapshot looks at all Rollouts when a source has a new revision: its history may have

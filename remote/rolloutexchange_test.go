@@ -262,6 +262,39 @@ func TestExchangeOfProofs(t *testing.T) {
 	publishes(staging, v1alpha1.ReasonPublishFailed)
 }
 
+// TestExchangeKeeps: a Rollout is decided about when something else was read than before, and
+// not because it was read again.
+func TestExchangeKeeps(t *testing.T) {
+	x, key := &exchange{}, types.NamespacedName{Namespace: "fleet", Name: "base"}
+	told := 0
+	x.tell = append(x.tell, func(types.NamespacedName) { told++ })
+	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	proofs := func(at time.Time) *exchanged {
+		return &exchanged{
+			upstream:  &rollout.Upstream{Proofs: []rollout.Proof{{Commit: "a", Run: 1, Proven: at}}, Revisions: map[string]v1alpha1.RolloutRevision{"a": {Revision: "main@sha1:a"}}},
+			approvals: []rollout.Approval{{Wave: "all", By: "ann"}}, published: &v1alpha1.RolloutProof{Commit: "a", Proven: metav1.NewTime(at)},
+		}
+	}
+	for _, tc := range []struct {
+		reason string
+		is     *exchanged
+		want   int
+	}{
+		{"nothing was known", &exchanged{}, 1},
+		{"nothing is there", &exchanged{}, 1},
+		{"something was proven", proofs(noon), 2},
+		{"it is read again", proofs(noon), 2},
+		{"it is the same time in another place", proofs(noon.In(time.FixedZone("", 3600))), 2},
+		{"it was proven again", proofs(noon.Add(time.Second)), 3},
+		{"it was taken back", &exchanged{upstream: &rollout.Upstream{}}, 4},
+		{"it cannot be read", &exchanged{upstream: &rollout.Upstream{Failure: rollout.Hold{Reason: "x"}}}, 5},
+	} {
+		if x.keep(key, tc.is); told != tc.want || x.of(key) != tc.is {
+			t.Errorf("%s: told %d times, want %d", tc.reason, told, tc.want)
+		}
+	}
+}
+
 // TestExchangeOfApprovals: which tags on the commit of a run approve its waves.
 func TestExchangeOfApprovals(t *testing.T) {
 	s := newFollowed(t)

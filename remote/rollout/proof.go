@@ -20,6 +20,11 @@ type Proof struct {
 	Proven time.Time `json:"proven"`
 }
 
+// Equal reports whether two proofs say the same.
+func (p Proof) Equal(other Proof) bool {
+	return p.Commit == other.Commit && p.Run == other.Run && p.Proven.Equal(other.Proven)
+}
+
 // Proofs are what one Rollout proved, as the tag of refs/cascade/proven/<name> has it.
 type Proofs struct {
 	// Name that they are published under.
