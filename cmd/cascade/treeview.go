@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -207,7 +206,7 @@ func (c *cli) watchTree(ctx context.Context, cl client.WithWatch, print func(con
 		// Ages grow without a change of any object.
 		minute := time.NewTicker(time.Minute)
 		defer minute.Stop()
-		var shown []byte
+		var shown *sheet
 		for {
 			select {
 			case <-ctx.Done():
@@ -218,8 +217,8 @@ func (c *cli) watchTree(ctx context.Context, cl client.WithWatch, print func(con
 					return nil
 				}
 			}
-			var text bytes.Buffer
-			if err := print(ctx, &text); err != nil {
+			text := &sheet{colours: paints(c.streams.Out)}
+			if err := print(ctx, text); err != nil {
 				if ctx.Err() != nil {
 					return nil
 				}
@@ -229,14 +228,14 @@ func (c *cli) watchTree(ctx context.Context, cl client.WithWatch, print func(con
 				c.tell(err)
 				continue
 			}
-			if bytes.Equal(text.Bytes(), shown) {
+			if shown != nil && slices.Equal(text.parts, shown.parts) {
 				continue
 			}
 			if shown != nil {
 				fmt.Fprintf(c.streams.Out, "\n%s\n", c.now().Format(time.TimeOnly))
 			}
-			shown = text.Bytes()
-			if _, err := c.streams.Out.Write(shown); err != nil {
+			shown = text
+			if err := shown.show(c.streams.Out); err != nil {
 				return err
 			}
 		}
