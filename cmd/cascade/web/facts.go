@@ -154,9 +154,10 @@ func (s *Source) read(ctx context.Context, kind page.Kind, q page.Query, f *page
 	return err
 }
 
-// listOf lists one kind; a tier without it has none of its objects.
+// listOf lists one kind; a tier without it has none of its objects. They are only read, so that
+// a cache need not copy a thousand of them for each page.
 func listOf[L client.ObjectList, T any](ctx context.Context, r client.Reader, list L, items func(L) []T, options ...client.ListOption) ([]T, error) {
-	if err := r.List(ctx, list, options...); err != nil {
+	if err := r.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
 		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 			return nil, nil
 		}

@@ -31,7 +31,7 @@ import (
 	"github.com/cascade-gitops/cascade/cmd/cascade/page"
 )
 
-func schemeOf(t *testing.T) *runtime.Scheme {
+func schemeOf(t testing.TB) *runtime.Scheme {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, coordinationv1.AddToScheme, sourcev1.AddToScheme, kustomizev1.AddToScheme, helmv2.AddToScheme, v1alpha1.AddToScheme,
@@ -131,6 +131,19 @@ func TestRights(t *testing.T) {
 				t.Errorf("%s: %d, want %d:\n%s", tc.reason, w.Code, tc.status, w.Body)
 			}
 		})
+	}
+}
+
+// TestNobodySeesAPage: whoever may read nothing is refused each page, and changes of it, by a text
+// that names nothing.
+func TestNobodySeesAPage(t *testing.T) {
+	s := serverFor(t, tierClient(t), rights(""))
+	for _, n := range page.Names() {
+		for _, url := range []string{"/" + strings.TrimPrefix(n.Path(), "./") + "?path=fleet%2Fsecret", "/live?of=" + string(n)} {
+			if w := ask(t, s, http.MethodGet, url); w.Code != http.StatusForbidden || strings.Contains(w.Body.String(), "secret") {
+				t.Errorf("%s: %d:\n%s", url, w.Code, w.Body)
+			}
+		}
 	}
 }
 
