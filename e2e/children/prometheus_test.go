@@ -64,6 +64,7 @@ func TestEnvironmentPrometheus(t *testing.T) {
 		step{"Scraped", func(t *testing.T) { e.scraped(t, program) }},
 		step{"OthersPayNothing", e.othersPayNothing},
 		step{"Budget", e.budget},
+		check{"Dashboards", e.dashboards},
 		check{"Rules", rules},
 	)
 }
@@ -121,7 +122,7 @@ spec:
 `)
 	var err error
 	if h.agent, err = h.tier.StartAgentWith(t.Context(), stage.AgentOptions{Guarded: true, Flags: []string{
-		"--child-endpoints=agent,exporter=monitoring/exporter:http/metrics",
+		"--child-endpoints=agent,exporter=monitoring/exporter:http/metrics", "--events-addr=" + eventSink(t),
 	}}); err != nil {
 		t.Fatal(err)
 	}
