@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -274,8 +275,11 @@ func TestStreamsAreBounded(t *testing.T) {
 
 // TestGuardKnowsKinds: the guard can ask about each kind that a page needs.
 func TestGuardKnowsKinds(t *testing.T) {
+	var mu sync.Mutex
 	var asked []string
 	may := func(_ context.Context, of authzv1.ResourceAttributes) (int, error) {
+		mu.Lock()
+		defer mu.Unlock()
 		asked = append(asked, of.Verb+" "+of.Resource+"."+of.Group)
 		return http.StatusOK, nil
 	}
@@ -330,8 +334,11 @@ func TestWhy(t *testing.T) {
 			if tc.connected {
 				child.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}}
 			}
+			var mu sync.Mutex
 			asked := false
 			may := func(_ context.Context, of authzv1.ResourceAttributes) (int, error) {
+				mu.Lock()
+				defer mu.Unlock()
 				asked = asked || of.Resource == "clusters"
 				if of.Resource == tc.without {
 					return http.StatusForbidden, nil
