@@ -141,9 +141,14 @@ func (f *Followed) follow(of listed, list client.ObjectList) error {
 		}
 		defer w.Stop()
 		f.begin(kept)
-		for event := range w.ResultChan() {
-			if !f.take(kept, event) {
+		for {
+			select {
+			case <-f.ctx.Done():
 				return
+			case event, open := <-w.ResultChan():
+				if !open || !f.take(kept, event) {
+					return
+				}
 			}
 		}
 	})
