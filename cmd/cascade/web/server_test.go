@@ -220,6 +220,7 @@ func TestLive(t *testing.T) {
 	}
 	s := serverFor(t, cl, may)
 	s.Now = func() time.Time { return time.Unix(1000, 0) }
+	s.Look = 100 * time.Millisecond // the client has twice as long to take what it is told
 	server := httptest.NewServer(s)
 	defer server.Close()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/live?of=fleet", nil)
