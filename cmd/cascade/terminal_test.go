@@ -90,8 +90,14 @@ func TestColoursOfVerbs(t *testing.T) {
 			}
 			return c.get(t.Context(), cl, chosen, newGetOptions())
 		},
-		"tree": func(c *cli) error { return c.tree(t.Context(), cl, c.streams.Out, treeView{}, treeOptions{}) },
-		"why":  func(c *cli) error { return ignore(c.why(whyFacts(t), nil, "text"), errSomething) },
+		"tree": func(c *cli) error {
+			view, err := newTreeView("", "", "", 0)
+			if err != nil {
+				return err
+			}
+			return c.tree(t.Context(), cl, c.streams.Out, view, treeOptions{})
+		},
+		"why": func(c *cli) error { return ignore(c.why(whyFacts(t), nil, "text"), errSomething) },
 	}
 	for name, verb := range verbs {
 		t.Run(name, func(t *testing.T) {
