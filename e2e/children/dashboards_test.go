@@ -123,24 +123,31 @@ apiVersion: cascade.dev/v1alpha1
 kind: Credential
 metadata: {name: git}
 spec: {serviceAccountToken: {serviceAccountName: git, audiences: [git], lifetime: 1h}, interval: 10m, grace: 2m}
----
-apiVersion: cascade.dev/v1alpha1
-kind: StateBackup
-metadata: {name: tier}
-spec:
-  interval: 15m
-  destination: {url: "s3://state/production?region=none&endpoint=https://127.0.0.1:9"}
-  encryption: {recipients: [age192trcm4y0u7ednvzpkqeu9huz7d6f4fpt068teg39mydxu8eq35sh0xahu]}
 `)
+	// A StateBackup counts beside the agent only.
+	backup := object("cascade.dev/v1alpha1", "StateBackup", v1alpha1.AgentNamespace, "tier")
+	backup.Object["spec"] = map[string]any{
+		"interval": "15m", "destination": map[string]any{"url": "s3://state/production?region=none&endpoint=https://127.0.0.1:9"},
+		"encryption": map[string]any{"recipients": []any{"age192trcm4y0u7ednvzpkqeu9huz7d6f4fpt068teg39mydxu8eq35sh0xahu"}},
+	}
+	e.apply(t, backup)
 	// What the tenants were given lapses.
 	e.annotate(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: e.name, Name: "for-child"}}, v1alpha1.ExpiresAnnotation, time.Now().Add(100*time.Hour).UTC().Format(time.RFC3339))
 	// One tenant is never handed over, and one comes now.
 	e.declare(t, "unborn")
-	e.layer(t, "own", "late")
+	e.layer(t, "later", "late")
 	late := e.plane(t, "late")
 	e.declare(t, "late")
 	e.report(t, "late", initialized)
 	e.handOver(t, "late", late.issue(t).kubeconfig)
+	// From the first contact to its layers is a while: what it is to have comes behind it.
+	scenario.Eventually(t, scenario.Converge, "the agent has seen it", func(ctx context.Context) error {
+		if child, err := e.child(ctx, "late"); err != nil || child.Status.Identity == nil {
+			return fmt.Errorf("it has no identity yet: %w", err)
+		}
+		return nil
+	})
+	e.commit(t, map[string]string{"later/note.yaml": noteNamed("later", "version", "1")})
 	e.ready(t, "late", "")
 	e.byHand(t)
 }
