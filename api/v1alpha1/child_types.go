@@ -365,6 +365,10 @@ type TierRow struct {
 	// Message says more of the reason, to people.
 	// +optional
 	Message string `json:"message,omitempty"`
+	// Cause is the object for which the cluster is not ready, and why that is not; nil if the
+	// cluster itself is all that is known.
+	// +optional
+	Cause *TierCause `json:"cause,omitempty"`
 	// Since is when Ready or Reason changed.
 	Since metav1.Time `json:"since"`
 	// Heard is when the cluster was last heard of, and is there only while that is too
@@ -386,6 +390,19 @@ type TierRow struct {
 	// Faults of the cluster's own tier; nil stands for none.
 	// +optional
 	Faults *ReportFaults `json:"faults,omitempty"`
+}
+
+// TierCause is an object for which a cluster is not ready: a Layer of the tier above it, or an
+// object of any other kind in the cluster.
+type TierCause struct {
+	// Kind of the object.
+	Kind string `json:"kind"`
+	// Namespace of the object.
+	Namespace string `json:"namespace"`
+	// Name of the object.
+	Name string `json:"name"`
+	// Reason why the object is not ready.
+	Reason string `json:"reason"`
 }
 
 // Child is one connected cluster.

@@ -42,3 +42,12 @@ func (f *ReportFaults) String() string {
 	add(f.BackupsFailing, "backup", "failed", "failed")
 	return strings.Join(said, ", ")
 }
+
+// String names the object and says why it is not ready, as Kind/namespace/name: Reason; it is
+// empty if there is none.
+func (c *TierCause) String() string {
+	if c == nil {
+		return ""
+	}
+	return c.Kind + "/" + c.Namespace + "/" + c.Name + ": " + c.Reason
+}

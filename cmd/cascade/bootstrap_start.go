@@ -181,6 +181,8 @@ func (c *cli) awaitSync(ctx context.Context, cl client.Client, pair synced) (rev
 	}
 	c.say("waiting until the tier has synced itself")
 	said, last := "", ""
+	progress := c.progress("the first sync")
+	defer progress.end()
 	err = wait.PollUntilContextCancel(ctx, healthPause, true, func(ctx context.Context) (bool, error) {
 		if err := cl.Get(ctx, pair.git, git); err != nil {
 			last = err.Error()
@@ -201,6 +203,7 @@ func (c *cli) awaitSync(ctx context.Context, cl client.Client, pair synced) (rev
 			said = last
 			c.say("%s", last)
 		}
+		progress.tick(c.now())
 		return false, nil
 	})
 	if err != nil {

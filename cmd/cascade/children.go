@@ -55,7 +55,9 @@ type exported struct {
 	Suspended   bool              `json:"suspended,omitempty"`
 	Reason      string            `json:"reason"`
 	Message     string            `json:"message,omitempty"`
-	Since       metav1.Time       `json:"since"`
+	// Cause is the object for which it is not ready.
+	Cause *v1alpha1.TierCause `json:"cause,omitempty"`
+	Since metav1.Time         `json:"since"`
 	// HeardAt is there only while the cluster was last heard of too long ago; the rest is as
 	// of then.
 	HeardAt *metav1.Time `json:"heardAt,omitempty"`
@@ -184,7 +186,7 @@ func exportRow(row v1alpha1.TierRow) exported {
 	namespace, name, _ := strings.Cut(last, "/")
 	return exported{
 		Path: row.Path, Namespace: namespace, Name: name, Owner: row.Owner, Provider: row.Provider, Region: row.Region, Version: row.Version,
-		Revision: row.Revision, Ready: row.Ready, Suspended: row.Suspended, Reason: row.Reason, Message: row.Message, Since: row.Since, HeardAt: row.Heard,
+		Revision: row.Revision, Ready: row.Ready, Suspended: row.Suspended, Reason: row.Reason, Message: row.Message, Cause: row.Cause, Since: row.Since, HeardAt: row.Heard,
 	}
 }
 

@@ -47,6 +47,7 @@ func sortedColumns() []string { return slices.Sorted(maps.Keys(columns())) }
 // columns are what is only in the rows of reports.
 func columns() map[string]func(v1alpha1.TierRow) string {
 	return map[string]func(v1alpha1.TierRow) string{
+		"cause":    func(row v1alpha1.TierRow) string { return row.Cause.String() },
 		"owner":    func(row v1alpha1.TierRow) string { return row.Owner },
 		"provider": func(row v1alpha1.TierRow) string { return row.Provider },
 		"region":   func(row v1alpha1.TierRow) string { return row.Region },

@@ -116,7 +116,7 @@ func TestTreeGroups(t *testing.T) {
 	if found, err := loadGroups(t.Context(), empty, v1alpha1.AgentNamespace, byReason); err != nil || found.Total != 0 {
 		t.Errorf("a tier with nothing below has %+v, %v", found, err)
 	}
-	if _, err := loadGroups(t.Context(), empty, v1alpha1.AgentNamespace, "name"); err == nil || !strings.Contains(err.Error(), "use reason, revision, owner, provider, region, version") {
+	if _, err := loadGroups(t.Context(), empty, v1alpha1.AgentNamespace, "name"); err == nil || !strings.Contains(err.Error(), "use reason, revision, cause, owner, provider, region, version") {
 		t.Errorf("by something else: %v", err)
 	}
 }

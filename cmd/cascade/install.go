@@ -231,6 +231,8 @@ func (i *install) await(ctx context.Context, applier *apply.Applier, cluster *ap
 	var last apply.Health
 	var causes []string
 	var looked time.Time
+	progress := i.progress(what)
+	defer progress.end()
 	err := wait.PollUntilContextCancel(ctx, healthPause, true, func(ctx context.Context) (bool, error) {
 		found, err := applier.Health(ctx, entries, nil)
 		if err == nil {
@@ -248,6 +250,7 @@ func (i *install) await(ctx context.Context, applier *apply.Applier, cluster *ap
 				}
 			}
 		}
+		progress.tick(i.now())
 		return false, nil
 	})
 	switch {

@@ -44,7 +44,7 @@ func main() {
 	agent.BecomeWorker(os.Args)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	streams := genericiooptions.IOStreams{In: os.Stdin, Out: &plain{to: os.Stdout}, ErrOut: &plain{to: os.Stderr}}
+	streams := genericiooptions.IOStreams{In: os.Stdin, Out: newPlain(os.Stdout), ErrOut: newPlain(os.Stderr)}
 	root := newRoot(streams)
 	invokedBy(os.Args).give(root)
 	if err := root.ExecuteContext(ctx); err != nil {

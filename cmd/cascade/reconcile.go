@@ -326,7 +326,9 @@ func (c *cli) reconcile(ctx context.Context, cl client.Client, kind string, s *s
 		return fmt.Errorf("cannot annotate %s %s: %w", kind, key, err)
 	}
 	fmt.Fprintf(c.streams.ErrOut, "◎ waiting for the reconciliation\n")
+	progress := c.progress("the reconciliation")
 	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		progress.tick(c.now())
 		if err := cl.Get(ctx, key, s.object); err != nil {
 			return false, err
 		}
@@ -334,6 +336,7 @@ func (c *cli) reconcile(ctx context.Context, cl client.Client, kind string, s *s
 		ready := meta.FindStatusCondition(conditions, fluxmeta.ReadyCondition)
 		return handled == token && (s.lasting || ready != nil && ready.Status != metav1.ConditionUnknown), nil
 	})
+	progress.end()
 	_, conditions, revision := s.state()
 	ready := meta.FindStatusCondition(conditions, fluxmeta.ReadyCondition)
 	switch {

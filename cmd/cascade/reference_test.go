@@ -85,9 +85,13 @@ VERBS
 ## What all verbs keep
 
 * **Exit codes.** 0: done, and what was asked for is so. 1: it failed, or what it looked at is not as it should be
-  (` + "`check`, `approve` without a hash, `get` without any object" + `). 2: ` + "`plan` and `diff`" + ` found that something would change.
+  (` + "`check`, `approve` without a hash, `get` without any object" + `). 2: ` + "`plan` and `diff`" + ` found that something
+  would change, ` + "`why`" + ` that something is not as it should be.
 * **Where answers go.** The answer is on standard output. Progress and errors are on standard error, one line each, so that a
-  script reads the answer alone. There is no colour, and nothing moves: a log of a pipeline reads as a terminal does.
+  script reads the answer alone.
+* **Colours and what moves** are for a terminal. There the marks at the beginning of a line and what is below ` + "`READY`" + ` have a colour, and a verb
+  that waits says for how long in a line that goes with the next one. ` + "`NO_COLOR`" + ` with any value takes the colours, ` + "`TERM=dumb`" + ` both. A file, a pipe and
+  the log of a pipeline get the same text without either. A colour says nothing that a word does not say as well.
 * **What others wrote** (names, messages, logs) is printed with its control characters as escapes, so that no text of a tenant
   drives a terminal.
 * **Formats.** ` + "`get` and `events`" + ` print by kubectl's printers: several objects are a List. What is not an object of Kubernetes, as a tree, is

@@ -1,14 +1,13 @@
 package main
 
 import (
-	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/cli-runtime/pkg/printers"
 
 	"github.com/cascade-gitops/cascade/cmd/cascade/wording"
 )
@@ -21,22 +20,11 @@ import (
 // header by bytes, so that the branches of a tree shift it, and drops errors of
 // writing.
 func table(out io.Writer, header []string, rows [][]string) error {
-	w := printers.GetNewTabWriter(out)
+	s := newStream(out)
 	if header != nil {
-		if _, err := fmt.Fprintln(w, strings.Join(header, "\t")); err != nil {
-			return err
-		}
+		rows = slices.Insert(slices.Clone(rows), 0, header)
 	}
-	for _, row := range rows {
-		cells := make([]string, len(row))
-		for i, cell := range row {
-			cells[i] = strings.Map(printable, cell)
-		}
-		if _, err := fmt.Fprintln(w, strings.Join(cells, "\t")); err != nil {
-			return err
-		}
-	}
-	return w.Flush()
+	return s.print(rows...)
 }
 
 func printable(r rune) rune {

@@ -2,7 +2,17 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 )
 
 // TestPlain: what a terminal would take for a command is written so that it can be read.
@@ -28,6 +38,182 @@ func TestPlain(t *testing.T) {
 					t.Fatalf("Write() = %d, %v", n, err)
 				}
 			}
+			if out.String() != tc.want {
+				t.Errorf("%s: %q, want %q", tc.reason, out.String(), tc.want)
+			}
+		})
+	}
+}
+
+// TestColours: marks of our own are coloured where a line begins, and nothing that others wrote
+// becomes a command.
+func TestColours(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		writes []string
+		want   string
+	}{
+		"Good":   {"it is done", []string{"✔ applied\n"}, "\x1b[32m✔\x1b[39m applied\n"},
+		"Bad":    {"it failed, and what waits for it has no mark of its own", []string{"✗ a: b\n  → c ✗\n"}, "\x1b[31m✗\x1b[39m a: b\n  → c ✗\n"},
+		"Held":   {"a person decides", []string{"a\n⚠ b"}, "a\n\x1b[33m⚠\x1b[39m b"},
+		"Inside": {"a mark in a message is text, however it is written", []string{"message: ", "✔ all is well"}, "message: ✔ all is well"},
+		"Split":  {"a mark comes in two writes", []string{"\xe2\x9c", "\x94 x"}, "\x1b[32m✔\x1b[39m x"},
+		"Escape": {"sequences of others stay what can be read", []string{"✔ \x1b[31mred\n"}, "\x1b[32m✔\x1b[39m \\x1b[31mred\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			p := &plain{to: &out, colours: true}
+			for _, text := range tc.writes {
+				if _, err := p.Write([]byte(text)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if out.String() != tc.want {
+				t.Errorf("%s: %q, want %q", tc.reason, out.String(), tc.want)
+			}
+		})
+	}
+}
+
+var sequences = regexp.MustCompile("\x1b\\[[0-9]+m")
+
+// TestColoursOfVerbs: on a terminal the answers of get, tree and why have colours, and are the
+// same without them; nowhere else are there any.
+func TestColoursOfVerbs(t *testing.T) {
+	unknown := child("fleet", "new", conditions("Ready", metav1.ConditionUnknown, "Progressing", "", time.Minute), nil)
+	cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(append(fleet(t), unknown)...).Build()
+	verbs := map[string]func(*cli) error{
+		"get": func(c *cli) error {
+			chosen, err := choose("children")
+			if err != nil {
+				return err
+			}
+			return c.get(t.Context(), cl, chosen, newGetOptions())
+		},
+		"tree": func(c *cli) error {
+			view, err := newTreeView("", "", "", 0)
+			if err != nil {
+				return err
+			}
+			return c.tree(t.Context(), cl, c.streams.Out, view, treeOptions{})
+		},
+		"why": func(c *cli) error { return ignore(c.why(whyFacts(t), nil, "text"), errSomething) },
+	}
+	for name, verb := range verbs {
+		t.Run(name, func(t *testing.T) {
+			said := map[bool]string{}
+			for _, colours := range []bool{true, false} {
+				var out bytes.Buffer
+				c := &cli{
+					streams: genericiooptions.IOStreams{Out: &plain{to: &out, colours: colours}, ErrOut: &plain{to: &out}}, flags: genericclioptions.NewConfigFlags(true),
+					now: func() time.Time { return noon },
+				}
+				if err := verb(c); err != nil {
+					t.Fatal(err)
+				}
+				said[colours] = out.String()
+			}
+			// A column of cells that are as wide with their colours as without has the same place.
+			if stripped := sequences.ReplaceAllString(said[true], ""); squeezed(stripped) != squeezed(said[false]) {
+				t.Errorf("without its colours it is\n%s\nwant\n%s", stripped, said[false])
+			}
+			if strings.Contains(said[false], "\x1b") || !strings.Contains(said[true], string(sequence(nil, red))) {
+				t.Errorf("colours are not where they are to be: %q, %q", said[true], said[false])
+			}
+			if strings.Count(said[true], "\x1b")%2 != 0 {
+				t.Errorf("a colour has no end: %q", said[true])
+			}
+			golden(t, "colours-"+name+".txt", strings.ReplaceAll(said[true], "\x1b", "ESC"))
+		})
+	}
+}
+
+// ignore is an error, but for one that is expected.
+func ignore(err, expected error) error {
+	if err == expected { //nolint:errorlint // the verb returns it as it is
+		return nil
+	}
+	return err
+}
+
+// squeezed is a text with one space where there are several.
+func squeezed(text string) string { return regexp.MustCompile(" +").ReplaceAllString(text, " ") }
+
+// TestTreeWatchColours: a tree that is printed again has its colours too.
+func TestTreeWatchColours(t *testing.T) {
+	s := &sheet{colours: true}
+	if err := table(s, []string{"NAME", "READY"}, [][]string{{"a", "True"}, {"b\ufdd2", "False"}}); err != nil {
+		t.Fatal(err)
+	}
+	var colours, none bytes.Buffer
+	if err := s.show(&plain{to: &colours, colours: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.show(&none); err != nil {
+		t.Fatal(err)
+	}
+	if got := colours.String(); !strings.Contains(got, "\x1b[32mTrue\x1b[39m") || !strings.Contains(got, "\x1b[31mFalse\x1b[39m") || strings.ContainsAny(got, "\ufdd0\ufdd2") {
+		t.Errorf("on a terminal it is %q", got)
+	}
+	if strings.ContainsAny(none.String(), "\x1b\ufdd0\ufdd2") {
+		t.Errorf("elsewhere it is %q", none.String())
+	}
+}
+
+// TestNoTerminal: what is no terminal gets neither colours nor lines that move, whatever the
+// environment says.
+func TestNoTerminal(t *testing.T) {
+	t.Setenv("TERM", "xterm-256color")
+	t.Setenv("CLICOLOR_FORCE", "1")
+	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close() //nolint:errcheck // it is read by nobody
+	if p := newPlain(file); p.colours || p.moves {
+		t.Errorf("a file is %+v", p)
+	}
+	for _, tc := range []struct {
+		system string
+		env    map[string]string
+		want   bool
+	}{
+		{"linux", map[string]string{"TERM": "xterm"}, true},
+		{"linux", map[string]string{"TERM": "dumb"}, false},
+		{"windows", nil, false},
+		{"windows", map[string]string{"WT_SESSION": "1"}, true},
+	} {
+		if got := understands(tc.system, func(key string) string { return tc.env[key] }); got != tc.want {
+			t.Errorf("a terminal of %s with %v understands: %t", tc.system, tc.env, got)
+		}
+	}
+}
+
+// TestProgress: a line that moves is written once a second, and goes before anything else is
+// written; it is not there for whoever is no terminal.
+func TestProgress(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		moves  bool
+		want   string
+	}{
+		"Terminal": {"it is told", true, "\r\x1b[K◎ waiting for agent, 0s\r\x1b[K◎ waiting for agent, 1s\r\x1b[K► no node\n\r\x1b[K◎ waiting for agent, 1s\r\x1b[K"},
+		"Log":      {"only what stays is written", false, "► no node\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			now := noon
+			c := &cli{streams: genericiooptions.IOStreams{ErrOut: &plain{to: &out, moves: tc.moves}}, now: func() time.Time { return now }}
+			p := c.progress("agent")
+			p.tick(now)
+			now = now.Add(900 * time.Millisecond)
+			p.tick(now)
+			now = now.Add(200 * time.Millisecond)
+			p.tick(now)
+			c.say("no node")
+			p.tick(now)
+			p.end()
+			p.end()
 			if out.String() != tc.want {
 				t.Errorf("%s: %q, want %q", tc.reason, out.String(), tc.want)
 			}

@@ -22,13 +22,16 @@ import (
 
 // tier is a node of the tree.
 type tier struct {
-	Name      string      `json:"name"`
-	Revision  string      `json:"revision,omitempty"`
-	Ready     bool        `json:"ready"`
-	Suspended bool        `json:"suspended,omitempty"`
-	Reason    string      `json:"reason"`
-	Message   string      `json:"message,omitempty"`
-	Since     metav1.Time `json:"since"`
+	Name      string `json:"name"`
+	Revision  string `json:"revision,omitempty"`
+	Ready     bool   `json:"ready"`
+	Suspended bool   `json:"suspended,omitempty"`
+	Reason    string `json:"reason"`
+	Message   string `json:"message,omitempty"`
+	// Cause is the object for which the tier is not ready: a Layer of the tier above, or one of
+	// any other kind in the tier.
+	Cause *v1alpha1.TierCause `json:"cause,omitempty"`
+	Since metav1.Time         `json:"since"`
 	// Heard is when it was last heard of, if that is too long ago.
 	Heard    *metav1.Time `json:"heard,omitempty"`
 	Version  string       `json:"version,omitempty"`
@@ -49,6 +52,8 @@ type tier struct {
 	// that are ready.
 	Below      int `json:"below,omitempty"`
 	BelowReady int `json:"belowReady,omitempty"`
+	// folded are those without a row because others with the same cause have one.
+	folded []folded
 }
 
 // pinned is what a Rollout lets a child have.
@@ -100,6 +105,8 @@ func (c *cli) newTree() *cobra.Command {
 			"agents report, so no credentials but those for this cluster are needed. AGE is for how long the\n" +
 			"state is what it is. What is Stale was last heard of so long ago, and is shown as it was then. MESSAGE\n" +
 			"begins with credentials that are not renewed and backups that are too old, of a tier that is ready too.\n" +
+			"Of more than ten clusters beside one another that are not ready for one cause the first three are shown,\n" +
+			"and the rest is counted with the object that is the cause; with a filter each has its row.\n" +
 			"With a path it begins there. With --filter or --status-selector it shows the clusters that pass, and\n" +
 			"the tiers above them; --depth counts what is deeper.\n" +
 			"With --group-by it counts the clusters below instead. Those of which no tier has a row are counted\n" +
@@ -107,7 +114,7 @@ func (c *cli) newTree() *cobra.Command {
 		Example: "  cascade tree --status-selector ready=false\n" +
 			"  cascade tree 'masters/aws>tenants/shop'\n" +
 			"  cascade tree --depth 1 --filter provider=aws,region!=eu-central-1 --watch\n" +
-			"  cascade tree --group-by version",
+			"  cascade tree --group-by cause",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -169,6 +176,9 @@ func (c *cli) tree(ctx context.Context, cl client.Client, out io.Writer, view tr
 		return err
 	}
 	if o.output == "" || o.output == "wide" {
+		if !view.filters() {
+			fold(root)
+		}
 		return errors.Join(printTree(out, root, c.now(), o.output == "wide"), printHeld(out, root.Held))
 	}
 	return printAs(out, o.output, root)
@@ -184,6 +194,9 @@ func loadTree(ctx context.Context, cl client.Client, namespace string) (*tier, e
 	if own != nil {
 		root.Revision, root.Ready, root.Reason, root.Message, root.Since = own.Revision, own.Ready, own.Reason, own.Message, own.Since
 		root.Suspended, root.Faults = own.Reason == v1alpha1.ReasonSuspended, own.Faults
+		if !own.Ready {
+			root.Cause = report.Root(own.Failing)
+		}
 	}
 	children := &v1alpha1.ChildList{}
 	if err := cl.List(ctx, children); err != nil {
@@ -253,7 +266,7 @@ func fromRow(row v1alpha1.TierRow) *tier {
 	segments := strings.Split(row.Path, ">")
 	return &tier{
 		Name: segments[len(segments)-1], Revision: row.Revision, Ready: row.Ready, Suspended: row.Suspended, Reason: row.Reason,
-		Message: row.Message, Since: row.Since, Heard: row.Heard,
+		Message: row.Message, Cause: row.Cause, Since: row.Since, Heard: row.Heard,
 		Version: row.Version, Owner: row.Owner, Provider: row.Provider, Region: row.Region, Faults: row.Faults,
 	}
 }
@@ -330,10 +343,17 @@ func printTree(out io.Writer, root *tier, now time.Time, wide bool) error {
 		}
 		for i, c := range t.Children {
 			branch := "├─ "
-			if i == len(t.Children)-1 && t.Unlisted == 0 {
+			if i == len(t.Children)-1 && t.Unlisted+len(t.folded) == 0 {
 				branch = "└─ "
 			}
 			walk(c, lead, branch)
+		}
+		for i, f := range t.folded {
+			branch := "├─ "
+			if i == len(t.folded)-1 && t.Unlisted == 0 {
+				branch = "└─ "
+			}
+			add(nil, fmt.Sprintf("%s%sand %d more", lead, branch, f.count), "", "False", f.reason, "", "", oneLine(f.cause))
 		}
 		if t.Below > 0 {
 			add(nil, fmt.Sprintf("%s└─ %d below, %d ready", lead, t.Below, t.BelowReady), "", "", "", "", "", "")

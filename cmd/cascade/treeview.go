@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -96,8 +96,56 @@ func (v treeView) passes(t *tier) bool {
 		return false
 	}
 	return v.fields.Matches(fields.Set{
-		"name": t.Name, byReason: t.Reason, byRevision: t.Revision, "owner": t.Owner, "provider": t.Provider, "region": t.Region, "version": t.Version,
+		"name": t.Name, byReason: t.Reason, byRevision: t.Revision, "cause": t.Cause.String(), "owner": t.Owner, "provider": t.Provider, "region": t.Region, "version": t.Version,
 	})
+}
+
+// Bounds of what has one cause: of more clusters than mostAlike the first shownAlike have a row.
+const mostAlike, shownAlike = 10, 3
+
+// fold counts clusters beside one another that are not ready for one cause, where there are
+// many of them. The first of them stay.
+func fold(t *tier) {
+	counts := map[alike]int{}
+	for _, c := range t.Children {
+		fold(c)
+		counts[alikeOf(c)]++
+	}
+	shown := map[alike]int{}
+	t.Children = slices.DeleteFunc(t.Children, func(c *tier) bool {
+		a := alikeOf(c)
+		if a == (alike{}) || counts[a] <= mostAlike {
+			return false
+		}
+		shown[a]++
+		return shown[a] > shownAlike
+	})
+	for a, n := range counts {
+		if a != (alike{}) && n > mostAlike {
+			t.folded = append(t.folded, folded{a, n - shownAlike})
+		}
+	}
+	slices.SortFunc(t.folded, func(a, b folded) int {
+		return cmp.Or(cmp.Compare(b.count, a.count), strings.Compare(a.reason, b.reason), strings.Compare(a.cause, b.cause))
+	})
+}
+
+// alike is what clusters have in common that are not ready for one cause.
+type alike struct{ reason, cause string }
+
+// alikeOf is zero for a cluster that has a row of its own: it is ready, or there is something
+// below it.
+func alikeOf(t *tier) alike {
+	if t.Ready || len(t.Children)+t.Unlisted+t.Below > 0 {
+		return alike{}
+	}
+	return alike{t.Reason, t.Cause.String()}
+}
+
+// folded is how many clusters more are alike than have a row.
+type folded struct {
+	alike
+	count int
 }
 
 // cut counts what is deeper instead of showing it.
@@ -158,7 +206,7 @@ func (c *cli) watchTree(ctx context.Context, cl client.WithWatch, print func(con
 		// Ages grow without a change of any object.
 		minute := time.NewTicker(time.Minute)
 		defer minute.Stop()
-		var shown []byte
+		var shown *sheet
 		for {
 			select {
 			case <-ctx.Done():
@@ -169,8 +217,8 @@ func (c *cli) watchTree(ctx context.Context, cl client.WithWatch, print func(con
 					return nil
 				}
 			}
-			var text bytes.Buffer
-			if err := print(ctx, &text); err != nil {
+			text := &sheet{colours: paints(c.streams.Out)}
+			if err := print(ctx, text); err != nil {
 				if ctx.Err() != nil {
 					return nil
 				}
@@ -180,14 +228,14 @@ func (c *cli) watchTree(ctx context.Context, cl client.WithWatch, print func(con
 				c.tell(err)
 				continue
 			}
-			if bytes.Equal(text.Bytes(), shown) {
+			if shown != nil && slices.Equal(text.parts, shown.parts) {
 				continue
 			}
 			if shown != nil {
 				fmt.Fprintf(c.streams.Out, "\n%s\n", c.now().Format(time.TimeOnly))
 			}
-			shown = text.Bytes()
-			if _, err := c.streams.Out.Write(shown); err != nil {
+			shown = text
+			if err := shown.show(c.streams.Out); err != nil {
 				return err
 			}
 		}

@@ -311,6 +311,38 @@ func TestTreeView(t *testing.T) {
 	}
 }
 
+// TestTreeFolds: of many clusters that are not ready for one cause a few have a row, and the
+// object that is the cause is told once. Whoever asks for a part sees all of it.
+func TestTreeFolds(t *testing.T) {
+	var objects []client.Object
+	for i := range 30 {
+		c := child("fleet", fmt.Sprintf("c%02d", i), conditions("Ready", metav1.ConditionFalse, "BuildFailed", "layer base: cannot build", time.Hour), nil)
+		c.Status.Layers = []v1alpha1.ChildLayer{{Name: "base", Reason: "BuildFailed"}}
+		switch {
+		case i%3 == 1:
+			c.Status.Conditions = conditions("Ready", metav1.ConditionTrue, "Succeeded", "", time.Hour)
+		case i > 22:
+			c.Status.Conditions = conditions("Ready", metav1.ConditionFalse, "Unreachable", "no answer", time.Hour)
+		}
+		objects = append(objects, c)
+	}
+	cl := indexed().WithObjects(objects...).Build()
+	for name, o := range map[string]treeOptions{"folded": {}, "folded-wide": {output: "wide"}, "unfolded": {filter: "cause=Layer/fleet/base: BuildFailed"}, "by-cause": {by: "cause"}} {
+		t.Run(name, func(t *testing.T) {
+			c, out := newCLI(t)
+			c.now = func() time.Time { return noon }
+			view, err := newTreeView("", o.filter, "", 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.tree(t.Context(), cl, out, view, o); err != nil {
+				t.Fatal(err)
+			}
+			golden(t, "tree-"+name+".txt", out.String())
+		})
+	}
+}
+
 func TestTreeWatch(t *testing.T) {
 	cl, begun := announced(indexed().WithObjects(fleet(t)...).Build())
 	s, end := watching(t, func(ctx context.Context, c *cli) error {

@@ -25,18 +25,34 @@ type stream struct {
 		io.Writer
 		Flush() error
 	}
+	// paints: cells below READY are coloured. ready is the column, once its header was printed.
+	paints bool
+	ready  int
 }
 
-func newStream(out io.Writer) *stream { return &stream{printers.GetNewTabWriter(out)} }
+func newStream(out io.Writer) *stream {
+	s := &stream{paints: paints(out), ready: -1}
+	if s.paints {
+		out = cells{out.(painter)}
+	}
+	s.to = printers.GetNewTabWriter(out)
+	return s
+}
 
 func (s *stream) print(rows ...[]string) error {
 	for _, row := range rows {
 		if row == nil {
 			continue
 		}
+		if s.paints && s.ready < 0 {
+			s.ready = slices.Index(row, "READY")
+		}
 		cells := make([]string, len(row))
 		for i, cell := range row {
 			cells[i] = strings.Map(printable, cell)
+			if i == s.ready {
+				cells[i] = coloured(cells[i])
+			}
 		}
 		if _, err := fmt.Fprintln(s.to, strings.Join(cells, "\t")); err != nil {
 			return err

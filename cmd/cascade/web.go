@@ -45,7 +45,9 @@ func (c *cli) serveWeb(ctx context.Context, port uint16) error {
 	if err != nil {
 		return fmt.Errorf("cannot listen: %w; choose another --port", err)
 	}
-	source := &web.Source{Reader: cl, Direct: cl, Namespace: c.namespace()}
+	followed := web.Follow(ctx, cl)
+	defer followed.Close()
+	source := &web.Source{Reader: followed, Direct: cl, Namespace: c.namespace()}
 	server, err := web.New(web.Options{
 		Source:   func(*http.Request) (*web.Source, error) { return source, nil },
 		Loopback: listener.Addr().String(), Key: rand.Text(), Look: 10 * time.Second, Now: c.now,

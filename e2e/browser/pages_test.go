@@ -84,6 +84,7 @@ func TestPages(t *testing.T) {
 		{"fleet", "", "fleet/production", ""},
 		{"why", "why", "GitRepository/fleet/source", "cannot build"},
 		{"why-cluster", "why?path=fleet%2Fproduction%3Etenants%2Fshop", "BuildFailed", ""},
+		{"objects", "objects", "fleet/source", ""},
 		{"commits", "commits", "production", "environment-00"},
 		{"rollouts", "rollouts", "canary", ""},
 		{"held", "held", "cascade approve prune", ""},
@@ -257,7 +258,7 @@ func TestRights(t *testing.T) {
 		}
 		return err
 	})
-	for _, path := range []string{"", "why", "commits", "rollouts", "held", "cluster?path=fleet%2Fproduction", "why?path=fleet%2Fnone", "live?of=fleet"} {
+	for _, path := range []string{"", "why", "objects", "commits", "rollouts", "held", "cluster?path=fleet%2Fproduction", "why?path=fleet%2Fnone", "live?of=fleet"} {
 		for who, status := range map[string]int{"nobody": http.StatusForbidden, "": http.StatusUnauthorized} {
 			answer, err := get(t.Context(), trusting, "https://"+address+"/"+path, tokens[who])
 			if err != nil || answer.status != status {

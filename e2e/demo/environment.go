@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -142,39 +140,6 @@ func retry(ctx context.Context, within time.Duration, f func(context.Context) er
 	}
 }
 
-// panel is one query of a dashboard.
-type panel struct{ dashboard, title, expr string }
-
-// panels reads the queries of the dashboards of a directory.
-func panels(dir string) ([]panel, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
-	if err != nil || len(files) == 0 {
-		return nil, fmt.Errorf("cannot find dashboards in %s: %w", dir, err)
-	}
-	var all []panel
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return nil, err
-		}
-		var dashboard struct {
-			Panels []struct {
-				Title   string
-				Targets []struct{ Expr string }
-			}
-		}
-		if err := json.Unmarshal(text, &dashboard); err != nil {
-			return nil, fmt.Errorf("cannot parse dashboard %s: %w", file, err)
-		}
-		for _, p := range dashboard.Panels {
-			for _, t := range p.Targets {
-				all = append(all, panel{strings.TrimSuffix(filepath.Base(file), ".json"), p.Title, t.Expr})
-			}
-		}
-	}
-	return all, nil
-}
-
 // withoutData are metrics that the demo has none of, and why; docs/monitoring.md lists them.
 var withoutData = map[string]string{
 	"cascade_rollout_clusters":                               "no Rollout is applied",
@@ -202,29 +167,22 @@ func excused(expr string) string {
 // dashboards has every query of the dashboards answered with data by the environment's
 // Prometheus, but for what the demo has none of.
 func (d *demo) dashboards(ctx context.Context, p stage.Prometheus, dir string) error {
-	all, err := panels(dir)
+	all, err := stage.Panels(dir)
 	if err != nil {
 		return err
 	}
 	var failures []error
 	shown, excuses := 0, 0
 	for _, panel := range all {
-		if excused(panel.expr) != "" {
+		if excused(panel.Expr) != "" {
 			excuses++
 			continue
 		}
 		err := retry(ctx, queryWait, func(ctx context.Context) error {
-			samples, err := p.Query(ctx, strings.ReplaceAll(panel.expr, "$namespace", ".*"))
-			if err != nil {
-				return err
-			}
-			if !slices.ContainsFunc(samples, func(s stage.Sample) bool { return !math.IsNaN(s.Value) }) {
-				return fmt.Errorf("%d series without a number", len(samples))
-			}
-			return nil
+			return p.Shows(ctx, panel)
 		})
 		if err != nil {
-			failures = append(failures, fmt.Errorf("cannot show %s of dashboard %s: %w: %s", panel.title, panel.dashboard, err, panel.expr))
+			failures = append(failures, fmt.Errorf("cannot show %s of dashboard %s: %w: %s", panel.Title, panel.Dashboard, err, panel.Expr))
 			continue
 		}
 		shown++

@@ -8,12 +8,14 @@ import (
 	"testing"
 
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
+
+	"github.com/cascade-gitops/cascade/e2e/stage"
 )
 
 // TestWithoutData: what is excused from having data is asked by a dashboard, and
 // docs/monitoring.md says why there is none.
 func TestWithoutData(t *testing.T) {
-	all, err := panels(filepath.Join("..", "..", "deploy", "monitoring", "dashboards"))
+	all, err := stage.Panels(filepath.Join("..", "..", "deploy", "monitoring", "dashboards"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,7 +24,7 @@ func TestWithoutData(t *testing.T) {
 		t.Fatal(err)
 	}
 	for part, reason := range withoutData {
-		if !slices.ContainsFunc(all, func(p panel) bool { return strings.Contains(p.expr, part) }) {
+		if !slices.ContainsFunc(all, func(p stage.Panel) bool { return strings.Contains(p.Expr, part) }) {
 			t.Errorf("no dashboard asks for %s", part)
 		}
 		if !strings.Contains(string(page), "| "+reason+" |") {
@@ -31,7 +33,7 @@ func TestWithoutData(t *testing.T) {
 	}
 	excuses := 0
 	for _, p := range all {
-		if excused(p.expr) != "" {
+		if excused(p.Expr) != "" {
 			excuses++
 		}
 	}

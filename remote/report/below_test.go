@@ -46,6 +46,14 @@ func TestRow(t *testing.T) {
 	broken.Status.Layers = layer.Status.Layers
 	lost := childNamed("a", ready(metav1.ConditionFalse, "Unreachable", "no route"))
 	lost.Status.HeardAt = &start
+	failing := childNamed("a", ready(metav1.ConditionFalse, "KustomizationFailing", "words"))
+	failing.Status.Layers = []v1alpha1.ChildLayer{{Name: "base", Ready: true}}
+	failing.Status.Report = &v1alpha1.Report{Reason: "KustomizationFailing", Failing: []v1alpha1.Failure{
+		{Name: "Credential/b/keys", Reason: "CredentialLapsed"}, {Name: "Kustomization/b/after", Reason: "DependencyNotReady"}, {Name: "Kustomization/b/apps", Reason: "BuildFailed"},
+	}}
+	unplaced := childNamed("a", ready(metav1.ConditionFalse, "BuildFailed", "words"))
+	unplaced.Status.Layers = []v1alpha1.ChildLayer{{Name: "base", Reason: "Progressing"}, {Name: "apps", Reason: "BuildFailed"}}
+	unplaced.Status.Report = failing.Status.Report
 	for name, tc := range map[string]struct {
 		reason string
 		child  v1alpha1.Child
@@ -57,7 +65,12 @@ func TestRow(t *testing.T) {
 		"Maybe":  {"unknown is not ready", childNamed("a", ready(metav1.ConditionUnknown, "NoLayer", "none")), v1alpha1.TierRow{Path: "fleet/a", Reason: "NoLayer", Message: "none", Since: start}},
 		"Placed": {"whose it is, where it is, and what it runs", placed, v1alpha1.TierRow{Path: "fleet/a", Ready: true, Reason: "Succeeded", Since: start, Version: "v1.36.3", Owner: "payments", Provider: "aws", Region: "eu-central-1"}},
 		"Off":    {"the tier says that it is suspended", childNamed("a", ready(metav1.ConditionFalse, "Suspended", "all")), v1alpha1.TierRow{Path: "fleet/a", Suspended: true, Reason: "Suspended", Message: "all", Since: start}},
-		"Layer":  {"a suspended layer is not in sync, however it was", layer, v1alpha1.TierRow{Path: "fleet/a", Suspended: true, Reason: "Suspended", Message: "layer apps is suspended", Since: start}},
+		"Layer": {"a suspended layer is not in sync, however it was", layer, v1alpha1.TierRow{Path: "fleet/a", Suspended: true, Reason: "Suspended", Message: "layer apps is suspended", Since: start,
+			Cause: &v1alpha1.TierCause{Kind: "Layer", Namespace: "fleet", Name: "apps", Reason: "Suspended"}}},
+		"Cause": {"what its agent reports, and not what waits for that", failing, v1alpha1.TierRow{Path: "fleet/a", Reason: "KustomizationFailing", Message: "words", Since: start,
+			Cause: &v1alpha1.TierCause{Kind: "Kustomization", Namespace: "b", Name: "apps", Reason: "BuildFailed"}}},
+		"Unplaced": {"the layer that says so, whatever the agent reports besides", unplaced, v1alpha1.TierRow{Path: "fleet/a", Reason: "BuildFailed", Message: "words", Since: start,
+			Cause: &v1alpha1.TierCause{Kind: "Layer", Namespace: "fleet", Name: "apps", Reason: "BuildFailed"}}},
 		"Broken": {"what is wrong is more important", broken, v1alpha1.TierRow{Path: "fleet/a", Suspended: true, Reason: "Unreachable", Message: "no route", Since: start}},
 		"Lost":   {"the reason is its own, and says since when nothing is known", lost, v1alpha1.TierRow{Path: "fleet/a", Reason: "Unreachable", Message: "no route", Since: start, Heard: &start}},
 	} {
@@ -81,7 +94,7 @@ func TestStale(t *testing.T) {
 		},
 		Tiers: []v1alpha1.TierRow{
 			{Path: "t/gone", Reason: "Stale", Message: "was Succeeded", Heard: &earlier, Since: earlier},
-			{Path: "t/off", Suspended: true, Reason: "Suspended", Since: earlier},
+			{Path: "t/off", Suspended: true, Reason: "Suspended", Since: earlier, Cause: &v1alpha1.TierCause{Kind: "Kustomization", Namespace: "a", Name: "b", Reason: "Suspended"}},
 			{Path: "t/well", Ready: true, Reason: "Succeeded", Revision: sha, Version: "v1.36.3", Since: earlier},
 		},
 	}

@@ -38,6 +38,9 @@ const (
 	maxPath = 1024
 	// maxDepth is how many clusters may be above one another.
 	maxDepth = 16
+	// maxLabel is that of a namespace and of a kind, maxObjectName that of a name.
+	maxLabel      = 63
+	maxObjectName = 253
 	// maxWord bounds a version, an owner, a provider and a region.
 	maxWord = 64
 )

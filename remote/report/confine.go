@@ -103,8 +103,12 @@ func confineRow(row *v1alpha1.TierRow) bool {
 	row.Version, row.Owner = bounded(row.Version, maxWord), bounded(row.Owner, maxWord)
 	row.Provider, row.Region = bounded(row.Provider, maxWord), bounded(row.Region, maxWord)
 	row.Faults = confineFaults(row.Faults)
+	row.Cause = confineCause(row.Cause)
 	// Nobody knows how it is, or a person wants it to stand still.
 	row.Ready = row.Ready && !row.Suspended && row.Heard == nil && row.Reason != v1alpha1.ReasonStale
+	if row.Ready || row.Reason == v1alpha1.ReasonStale {
+		row.Cause = nil
+	}
 	return true
 }
 

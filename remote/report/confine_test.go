@@ -42,6 +42,12 @@ func TestHostileReport(t *testing.T) {
 		"Place":    {"60 KB in each field that is new", row(func(r *v1alpha1.TierRow) { r.Owner, r.Provider, r.Region = quotes, quotes, long }), 1},
 		"Controls": {"what does not print is six bytes in JSON", row(func(r *v1alpha1.TierRow) { r.Message = strings.Repeat("\x01", 60_000) }), 1},
 		"Reason":   {"a reason that no condition may have", row(func(r *v1alpha1.TierRow) { r.Reason = "not a reason" }), 1},
+		"Cause": {"an object that nobody can have", row(func(r *v1alpha1.TierRow) {
+			r.Cause = &v1alpha1.TierCause{Kind: quotes, Namespace: long, Name: long, Reason: "not a reason"}
+		}), 1},
+		"CauseReason": {"a reason of it that no condition may have", row(func(r *v1alpha1.TierRow) {
+			r.Cause = &v1alpha1.TierCause{Kind: "Layer", Namespace: "a", Name: strings.Repeat("x", 253), Reason: quotes}
+		}), 1},
 		"Heard":    {"a time that is missing", row(func(r *v1alpha1.TierRow) { r.Heard = &metav1.Time{} }), 1},
 		"NoReason": {"nor none", v1alpha1.Report{Since: start}, 0},
 		"Since":    {"a time that is missing", v1alpha1.Report{Reason: "Succeeded"}, 0},
@@ -87,6 +93,11 @@ func wellFormed(t *testing.T, reason string, r *v1alpha1.Report) {
 	}
 	if !validReason.MatchString(r.Reason) || strings.Contains(text, `"since":null`) || strings.Contains(text, `"heard":null`) {
 		t.Errorf("%s: the API server would refuse %.300s", reason, text)
+	}
+	for i := range r.Tiers {
+		if c := r.Tiers[i].Cause; c != nil && (!validReason.MatchString(c.Reason) || len(c.String()) > maxReason+2*maxLabel+maxObjectName+4 || strings.ContainsAny(c.Kind+c.Namespace+c.Name, "/\" \n")) {
+			t.Errorf("%s: a cause is %.300s", reason, c)
+		}
 	}
 	n := r.Children
 	if n == nil {

@@ -34,12 +34,13 @@ func fit(r *v1alpha1.Report) {
 }
 
 // The names of fields, numbers and times of a report, a failure, an entry of a list of
-// counts, a row and faults have at most so many bytes.
+// counts, a row, a cause and faults have at most so many bytes.
 const (
 	headFrame    = 512
 	failureFrame = 48
 	countFrame   = 40
 	rowFrame     = 256
+	causeFrame   = 64
 	faultsFrame  = 160
 )
 
@@ -65,7 +66,15 @@ func headSize(r *v1alpha1.Report) int {
 // rowSize is at least as much as an encoded row has.
 func rowSize(row *v1alpha1.TierRow) int {
 	return rowFrame + encodedSize(row.Path) + encodedSize(row.Revision) + encodedSize(row.Reason) + encodedSize(row.Message) +
-		encodedSize(row.Version) + encodedSize(row.Owner) + encodedSize(row.Provider) + encodedSize(row.Region) + faultsSize(row.Faults)
+		encodedSize(row.Version) + encodedSize(row.Owner) + encodedSize(row.Provider) + encodedSize(row.Region) + causeSize(row.Cause) + faultsSize(row.Faults)
+}
+
+// causeSize is at least as much as an encoded cause has: nothing if there is none.
+func causeSize(c *v1alpha1.TierCause) int {
+	if c == nil {
+		return 0
+	}
+	return causeFrame + encodedSize(c.Kind) + encodedSize(c.Namespace) + encodedSize(c.Name) + encodedSize(c.Reason)
 }
 
 // faultsSize is at least as much as encoded faults have: nothing if there are none.

@@ -33,6 +33,9 @@ func Row(child *v1alpha1.Child) v1alpha1.TierRow {
 			row.Ready, row.Reason, row.Message = false, v1alpha1.ReasonSuspended, "layer "+layer.Name+" is suspended"
 		}
 	}
+	if !row.Ready {
+		row.Cause = causeOfRow(child, row.Reason)
+	}
 	if row.Ready && row.Heard != nil {
 		row.Ready, row.Reason, row.Since = false, v1alpha1.ReasonStale, *row.Heard
 	}
@@ -72,7 +75,7 @@ func below(child *v1alpha1.Child, at int) v1alpha1.TierRow {
 		return row
 	}
 	row.Message = "was " + row.Reason
-	row.Ready, row.Suspended, row.Reason = false, false, v1alpha1.ReasonStale
+	row.Ready, row.Suspended, row.Reason, row.Cause = false, false, v1alpha1.ReasonStale, nil
 	// A tier between may have heard of it last even earlier.
 	if row.Heard == nil || row.Heard.After(heard.Time) {
 		row.Heard = heard

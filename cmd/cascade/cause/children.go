@@ -240,9 +240,9 @@ func (b *builder) below(c *v1alpha1.Child) []key {
 			nodes = append(nodes, n)
 		}
 		for _, n := range nodes {
-			if follows(n.link.Reason) {
+			if report.Follows(n.link.Reason) {
 				for _, m := range nodes {
-					if !follows(m.link.Reason) {
+					if !report.Follows(m.link.Reason) {
 						n.because = append(n.because, m.key)
 					}
 				}
@@ -254,16 +254,6 @@ func (b *builder) below(c *v1alpha1.Child) []key {
 	b.unnamed(c)
 	b.rows(c, tier)
 	return failing
-}
-
-// follows reports whether a reason says that something else is to be looked at.
-func follows(reason string) bool {
-	switch reason {
-	case v1alpha1.ReasonDependencyNotReady, v1alpha1.ReasonSourceNotReady, v1alpha1.ReasonSourceFailing, v1alpha1.ReasonChildrenNotReady,
-		"SourceUnavailable", "NoSourceArtifact", "IncludeUnavailable":
-		return true
-	}
-	return false
 }
 
 // rows adds the clusters below a child.
@@ -296,8 +286,29 @@ func (b *builder) rows(c *v1alpha1.Child, tier string) {
 				}
 			}
 		}
+		if row.Cause != nil {
+			n.because = append(n.because, b.namedBy(o, &row))
+		}
 		b.add(n)
 	}
+}
+
+// namedBy adds the object for which a cluster further down is not ready, as its row names it:
+// once, if it is a Layer that several clusters of one tier are not ready for.
+func (b *builder) namedBy(cluster Object, row *v1alpha1.TierRow) key {
+	o := Object{Tier: cluster.Path(), Kind: row.Cause.Kind, Namespace: row.Cause.Namespace, Name: row.Cause.Name}
+	if o.Kind == layerKind {
+		o.Tier = cluster.Tier
+	}
+	k := key{o, ""}
+	if b.nodes[k] != nil {
+		return k
+	}
+	b.known[o] = true
+	n := b.node(o, "", stateOf(row.Cause.Reason), row.Cause.Reason, row.Message, row.Since)
+	n.link.Heard, n.link.Revision = row.Heard, plain(row.Revision)
+	b.add(n)
+	return k
 }
 
 // ClusterAt is the Child that a path names, from this tier down.

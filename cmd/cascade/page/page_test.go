@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -278,6 +279,23 @@ func TestThousandChildren(t *testing.T) {
 				t.Errorf("%s: %s does not say %q", tc.reason, tc.page, part)
 			}
 		}
+	}
+}
+
+// TestFactsStay: no page changes what it is made of, which others are made of too.
+func TestFactsStay(t *testing.T) {
+	for name, facts := range map[string]func() Facts{"ThreeTiers": threeTiers, "Objects": withObjects} {
+		t.Run(name, func(t *testing.T) {
+			f, before := facts(), facts()
+			for _, n := range Names() {
+				for _, q := range []Query{{}, {Cluster: f.Children[0].Namespace + "/" + f.Children[0].Name, State: "Ready", Page: 2}} {
+					render(t, n, f, q)
+				}
+			}
+			if !reflect.DeepEqual(before, f) {
+				t.Error("a page changed its facts")
+			}
+		})
 	}
 }
 

@@ -12,8 +12,10 @@
 //   - on loopback, only requests for the name of the loopback and with the key of this
 //     process are answered: neither another site's name that leads here, nor another user of
 //     the machine sees anything;
-//   - streams of changes are bounded in number and in time.
+//   - streams of changes are bounded in number and in time;
+//   - what is read is shared with other pages and with the agent, and never changed.
 //
 // Failure model: an API server that does not answer gives a page that says so, with the
-// status 503; nothing old is shown as if it were new.
+// status 503: a list that is followed is there while its watch is open only, and each page asks
+// for the report or the heartbeat of the tier besides. Nothing old is shown as if it were new.
 package web

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
+	"golang.org/x/sync/errgroup"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,6 +37,8 @@ import (
 const (
 	// readTimeout bounds the reading of all that a page needs.
 	readTimeout = 15 * time.Second
+	// mostLists is how many kinds are read at a time for a page.
+	mostLists = 8
 	// mostEvents is how many events of a child are read.
 	mostEvents = 500
 	// mostClusters is how many Clusters of Cluster API are read.
@@ -58,13 +62,32 @@ func (s *Source) facts(ctx context.Context, n page.Name, q page.Query, now time.
 	defer cancel()
 	f := page.Facts{At: now, Namespace: q.Namespace, Unread: map[string]string{}}
 	required, optional := page.Needs(n)
-	for _, kind := range required {
-		if err := s.read(ctx, kind, q, &f); err != nil {
-			return page.Facts{}, err
+	// Which Clusters are read depends on the Children.
+	withClusters := slices.Contains(optional, page.ClusterAPI)
+	kinds := slices.DeleteFunc(slices.Concat(required, optional), func(k page.Kind) bool { return k == page.ClusterAPI })
+	parts, failed := make([]page.Facts, len(kinds)), make([]error, len(kinds))
+	group := errgroup.Group{}
+	group.SetLimit(mostLists)
+	for i, kind := range kinds {
+		group.Go(func() error {
+			failed[i] = s.read(ctx, kind, q, &parts[i])
+			return nil
+		})
+	}
+	_ = group.Wait() // what failed is told by kind
+	for i := range required {
+		if failed[i] != nil {
+			return page.Facts{}, failed[i]
 		}
 	}
-	for _, kind := range optional {
-		err := s.read(ctx, kind, q, &f)
+	for i := range parts {
+		join(&f, &parts[i])
+	}
+	if withClusters {
+		kinds, failed = append(kinds, page.ClusterAPI), append(failed, s.read(ctx, page.ClusterAPI, q, &f))
+	}
+	for i, err := range failed {
+		kind := kinds[i]
 		switch {
 		case err == nil:
 			continue
@@ -80,6 +103,15 @@ func (s *Source) facts(ctx context.Context, n page.Name, q page.Query, now time.
 		}
 	}
 	return f, nil
+}
+
+// join adds what was read of one kind.
+func join(f, read *page.Facts) {
+	f.Children, f.Layers, f.Rollouts = append(f.Children, read.Children...), append(f.Layers, read.Layers...), append(f.Rollouts, read.Rollouts...)
+	f.Kustomizations, f.HelmReleases = append(f.Kustomizations, read.Kustomizations...), append(f.HelmReleases, read.HelmReleases...)
+	f.Credentials, f.Backups, f.Events = append(f.Credentials, read.Credentials...), append(f.Backups, read.Backups...), append(f.Events, read.Events...)
+	f.Sources, f.Others, f.Notifications = append(f.Sources, read.Sources...), append(f.Others, read.Others...), append(f.Notifications, read.Notifications...)
+	f.Own, f.Heartbeat = cmp.Or(f.Own, read.Own), cmp.Or(f.Heartbeat, read.Heartbeat)
 }
 
 func named(kind page.Kind, namespace string) string {
@@ -154,9 +186,10 @@ func (s *Source) read(ctx context.Context, kind page.Kind, q page.Query, f *page
 	return err
 }
 
-// listOf lists one kind; a tier without it has none of its objects.
+// listOf lists one kind; a tier without it has none of its objects. They are only read, so that
+// a cache need not copy a thousand of them for each page.
 func listOf[L client.ObjectList, T any](ctx context.Context, r client.Reader, list L, items func(L) []T, options ...client.ListOption) ([]T, error) {
-	if err := r.List(ctx, list, options...); err != nil {
+	if err := r.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
 		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 			return nil, nil
 		}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,7 +32,7 @@ import (
 	"github.com/cascade-gitops/cascade/cmd/cascade/page"
 )
 
-func schemeOf(t *testing.T) *runtime.Scheme {
+func schemeOf(t testing.TB) *runtime.Scheme {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, coordinationv1.AddToScheme, sourcev1.AddToScheme, kustomizev1.AddToScheme, helmv2.AddToScheme, v1alpha1.AddToScheme,
@@ -134,6 +135,19 @@ func TestRights(t *testing.T) {
 	}
 }
 
+// TestNobodySeesAPage: whoever may read nothing is refused each page, and changes of it, by a text
+// that names nothing.
+func TestNobodySeesAPage(t *testing.T) {
+	s := serverFor(t, tierClient(t), rights(""))
+	for _, n := range page.Names() {
+		for _, url := range []string{"/" + strings.TrimPrefix(n.Path(), "./") + "?path=fleet%2Fsecret", "/live?of=" + string(n)} {
+			if w := ask(t, s, http.MethodGet, url); w.Code != http.StatusForbidden || strings.Contains(w.Body.String(), "secret") {
+				t.Errorf("%s: %d:\n%s", url, w.Code, w.Body)
+			}
+		}
+	}
+}
+
 // TestOptional: the page of a cluster is shown without what may not be read of it, and says so.
 func TestOptional(t *testing.T) {
 	with := ask(t, serverFor(t, tierClient(t), all()), http.MethodGet, "/cluster?path=fleet/secret").Body.String()
@@ -206,6 +220,7 @@ func TestLive(t *testing.T) {
 	}
 	s := serverFor(t, cl, may)
 	s.Now = func() time.Time { return time.Unix(1000, 0) }
+	s.Look = 100 * time.Millisecond // the client has twice as long to take what it is told
 	server := httptest.NewServer(s)
 	defer server.Close()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/live?of=fleet", nil)
@@ -261,8 +276,11 @@ func TestStreamsAreBounded(t *testing.T) {
 
 // TestGuardKnowsKinds: the guard can ask about each kind that a page needs.
 func TestGuardKnowsKinds(t *testing.T) {
+	var mu sync.Mutex
 	var asked []string
 	may := func(_ context.Context, of authzv1.ResourceAttributes) (int, error) {
+		mu.Lock()
+		defer mu.Unlock()
 		asked = append(asked, of.Verb+" "+of.Resource+"."+of.Group)
 		return http.StatusOK, nil
 	}
@@ -317,8 +335,11 @@ func TestWhy(t *testing.T) {
 			if tc.connected {
 				child.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}}
 			}
+			var mu sync.Mutex
 			asked := false
 			may := func(_ context.Context, of authzv1.ResourceAttributes) (int, error) {
+				mu.Lock()
+				defer mu.Unlock()
 				asked = asked || of.Resource == "clusters"
 				if of.Resource == tc.without {
 					return http.StatusForbidden, nil
