@@ -30,7 +30,11 @@ func TestPolled(t *testing.T) {
 		"Same":     {"nothing new", func(p *Polled) { p.Found(git("a"), "1"); p.Found(git("a"), "1") }, true, nil},
 		"New":      {"a commit", func(p *Polled) { p.Found(git("a"), "1"); p.Found(git("a"), "main@sha1:"+commit) }, true, []Told{{url + "a", commit}}},
 		"NoCommit": {"an image has none", func(p *Polled) { p.Found(git("a"), "1"); p.Found(git("a"), "latest@sha256:"+commit) }, true, []Told{{url + "a", ""}}},
-		"Twice":    {"two commits in a moment", func(p *Polled) { p.Found(git("a"), "1"); p.Found(git("a"), "2"); p.Found(git("a"), "main@sha1:"+commit) }, true, []Told{{url + "a", commit}}},
+		"Twice": {"two commits in a moment", func(p *Polled) {
+			p.Found(git("a"), "1")
+			p.Found(git("a"), "2")
+			p.Found(git("a"), "main@sha1:"+commit)
+		}, true, []Told{{url + "a", commit}}},
 		"Heard": {"a webhook came before", func(p *Polled) {
 			p.Found(git("a"), "1")
 			p.Heard([]Hint{{Repository: Repository(url + "a.git")}})
