@@ -19,14 +19,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// taken is a Sink that keeps what it gets.
-type taken struct {
+// collected is a Sink that keeps what it gets.
+type collected struct {
 	mu     sync.Mutex
 	events []eventv1.Event
 	labels []map[string]string
 }
 
-func (s *taken) Take(e eventv1.Event, labels map[string]string) {
+func (s *collected) Take(e eventv1.Event, labels map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.events, s.labels = append(s.events, e), append(s.labels, labels)
@@ -34,9 +34,9 @@ func (s *taken) Take(e eventv1.Event, labels map[string]string) {
 
 const intakeToken = "a-token-of-the-test"
 
-func newIntake(t *testing.T, change func(*IntakeOptions)) (*Intake, *taken) {
+func newIntake(t *testing.T, change func(*IntakeOptions)) (*Intake, *collected) {
 	t.Helper()
-	sink := &taken{}
+	sink := &collected{}
 	o := IntakeOptions{
 		Sink: sink, Token: func() (string, error) { return intakeToken, nil }, Now: func() time.Time { return time.Unix(1000, 0) },
 		Labels: func(_ context.Context, o corev1.ObjectReference) (map[string]string, error) {
