@@ -63,9 +63,9 @@ func TestFieldsAreNamed(t *testing.T) {
 }
 
 var (
-	tested = regexp.MustCompile("^\\| (.*?) \\| .*`[a-z0-9/]+: (?:Test|Fuzz)[A-Za-z]+.*\\|$")
-	code   = regexp.MustCompile("`([^`]*)`")
-	word   = regexp.MustCompile("[A-Za-z]+")
+	namesTest = regexp.MustCompile("^\\| (.*?) \\| .*`[a-z0-9/]+: (?:Test|Fuzz)[A-Za-z]+.*\\|$")
+	inCode    = regexp.MustCompile("`([^`]*)`")
+	oneName   = regexp.MustCompile("[A-Za-z]+")
 )
 
 // namedFields are the words of code in the first cells of rows that name a test, by section.
@@ -77,12 +77,12 @@ func namedFields(page string) map[string]map[string]bool {
 			current = strings.TrimSpace(strings.TrimLeft(line, "#"))
 			sections[current] = map[string]bool{}
 		}
-		row := tested.FindStringSubmatch(line)
+		row := namesTest.FindStringSubmatch(line)
 		if row == nil || current == "" {
 			continue
 		}
-		for _, span := range code.FindAllStringSubmatch(row[1], -1) {
-			for _, name := range word.FindAllString(span[1], -1) {
+		for _, span := range inCode.FindAllStringSubmatch(row[1], -1) {
+			for _, name := range oneName.FindAllString(span[1], -1) {
 				sections[current][name] = true
 			}
 		}
