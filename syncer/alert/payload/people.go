@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/cascade-gitops/cascade/syncer/alert"
 )
@@ -238,9 +239,20 @@ func rocket(s *Settings, m *alert.Message) ([]Request, error) {
 	return one(u.String(), body)
 }
 
-// unmentioned keeps names in a text from being mentions: a space without a width follows the
-// sign.
-func unmentioned(text string) string { return strings.ReplaceAll(text, "@", "@\u200b") }
+// unmentioned keeps names in a text from being mentions: a space without a width follows a
+// sign that begins a word. Within one, as in a revision, it mentions nobody.
+func unmentioned(text string) string {
+	var b strings.Builder
+	before := ' '
+	for _, r := range text {
+		b.WriteRune(r)
+		if r == '@' && !unicode.IsLetter(before) && !unicode.IsDigit(before) {
+			b.WriteRune('\u200b')
+		}
+		before = r
+	}
+	return b.String()
+}
 
 // plain is a message as a text without markup.
 func plain(m *alert.Message, most int) string {
