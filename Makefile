@@ -590,6 +590,12 @@ hostile: export CASCADE_HOSTILE ?= half
 hostile: build-e2e ## hundreds of hostile tenants beside twenty good ones, and an agent with a limit of 1 GiB; the table of docs/security.md
 	go test -C e2e -count=1 -timeout 60m -v -run '^TestHostileTenants$$' ./hostile
 
+# The agent is the one that is shipped, without the race detector. The machine has to be quiet.
+.PHONY: pushes
+pushes: export CASCADE_PUSHES ?= 200
+pushes: build-e2e ## from a webhook to the object, 200 times beside a thousand Kustomizations, and beside ten thousand forged requests
+	go test -C e2e -count=1 -timeout 30m -v -run '^TestPushes$$' ./notifications
+
 # CASCADE_ARMOUR_SEED repeats a walk.
 OPERATIONS ?= 2000
 .PHONY: armour

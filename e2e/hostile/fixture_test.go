@@ -90,6 +90,10 @@ func fixtures(o *outside, short bool, mayHave func(class string) bool) []fixture
 		{"bucket", buckets, 11},
 		{"artifact", externalArtifacts, 10},
 		{"generator", generators, 12},
+		{"image", scans, 16},
+		{"marker", markers, 12},
+		{"template", templates, 10},
+		{"receiver", receivers, 10},
 	} {
 		if !mayHave(class.name) {
 			continue

@@ -23,6 +23,8 @@ var versions = map[string]string{
 	"HelmChart": "source.toolkit.fluxcd.io/v1", "Bucket": "source.toolkit.fluxcd.io/v1", "Kustomization": "kustomize.toolkit.fluxcd.io/v1",
 	"HelmRelease": "helm.toolkit.fluxcd.io/v2", "ExternalArtifact": "source.toolkit.fluxcd.io/v1", "Layer": "cascade.dev/v1alpha1",
 	"ArtifactGenerator": "source.extensions.fluxcd.io/v1beta1", "Child": "cascade.dev/v1alpha1",
+	"ImageRepository": "image.toolkit.fluxcd.io/v1", "ImagePolicy": "image.toolkit.fluxcd.io/v1", "ImageUpdateAutomation": "image.toolkit.fluxcd.io/v1",
+	"Receiver": "notification.toolkit.fluxcd.io/v1",
 }
 
 // verdict is what the object of a fixture tells.

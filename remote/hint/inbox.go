@@ -54,6 +54,8 @@ type Inbox struct {
 	Sources Sources
 	// Teller is nil if this process passes nothing on.
 	Teller *Teller
+	// Heard is told of each hint, whoever it is of; it may be nil, and does not wait.
+	Heard func([]Hint)
 	// Passed reports whether somebody may be below this tier: without, what Receivers heard is
 	// not written down.
 	Passed func() bool
@@ -91,6 +93,9 @@ func (i *Inbox) Start(ctx context.Context) error {
 	}
 	changed := func(o any, first bool) {
 		of := i.read(o, first)
+		if i.Heard != nil {
+			i.Heard(slices.Concat(of.parent, of.tier))
+		}
 		if len(of.parent) > 0 {
 			mu.Lock()
 			waiting = merge(waiting, of.parent)

@@ -57,7 +57,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	})
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&generatorv1.ArtifactGenerator{}, builder.WithPredicates(r.Sources.Passes(), wake.Changed(generatorv1.ReconcileAnnotation))).
-		WatchesRawSource(r.index().OnSnapshot(r.Sources.Snapshots, wake.Urgent)).
+		WatchesRawSource(r.index().OnSnapshot(r.Sources.Snapshots)).
 		WatchesRawSource(ctrlsource.Func(lot.Open)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: r.Rules.Retries.RateLimiter()})
 	others, err := r.Sources.Watch(mgr, sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.HelmChartKind, sourcev1.ExternalArtifactKind)

@@ -1,11 +1,15 @@
 // Package events records what happens to objects, as Flux's controllers do: as
 // Kubernetes Events, as posts to notification-controller, and to a Sink in this process.
+// The Sink gets what other controllers post as well, if an Intake is served.
 //
 // Invariants: recording never waits for anything; posts go out one after the
-// other, apart from who records them, and at most so many wait.
+// other, apart from who records them, and at most so many wait. Of what others post
+// nothing is read before they have shown the token, and all of it is bounded; nothing
+// but the Sink is told of it.
 //
 // Failure model: a post that fails is tried a few times and then counted and
-// logged. When too many wait, the oldest are dropped and counted.
+// logged. When too many wait, the oldest are dropped and counted. Who posts too much is
+// told to come later.
 package events
 
 import (

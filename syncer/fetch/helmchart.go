@@ -63,7 +63,7 @@ func (r *HelmCharts) SetupWithManager(mgr ctrl.Manager, concurrent int, shard pr
 	}
 	b, complete := r.setup(mgr, sourcev1.HelmChartKind, &sourcev1.HelmChart{}, r, concurrent, shard)
 	b.Watches(&sourcev1.HelmRepository{}, r.index().UsersOf(sourcev1.HelmRepositoryKind), builder.WithPredicates(wake.NewArtifact())).
-		WatchesRawSource(r.index().OnSnapshot(r.Snapshots, wake.Urgent))
+		WatchesRawSource(r.index().OnSnapshot(r.Snapshots))
 	others, err := r.From.Watch(mgr, sourcev1.GitRepositoryKind, sourcev1.BucketKind)
 	if err != nil {
 		return err

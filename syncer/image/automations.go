@@ -53,7 +53,13 @@ type Automations struct {
 	Commits *prometheus.CounterVec
 
 	store *status.Store[*autov1.ImageUpdateAutomation]
+	// reading has a place for each automation that has files in memory.
+	reading chan struct{}
 }
+
+// mostReading automations have files with markers in memory at a time: each of them may have
+// as many as a repository has.
+const mostReading = 2
 
 // NewCommits registers the metric of commits.
 func NewCommits(registry prometheus.Registerer) *prometheus.CounterVec {
@@ -72,6 +78,7 @@ func (r *Automations) SetupWithManager(mgr ctrl.Manager, concurrent int, shard p
 		Meta:       func(o *autov1.ImageUpdateAutomation) *metav1.ObjectMeta { return &o.ObjectMeta },
 		CopyStatus: func(to, from *autov1.ImageUpdateAutomation) { from.Status.DeepCopyInto(&to.Status) },
 	}
+	r.reading = make(chan struct{}, mostReading)
 	b, complete := r.setup(mgr, autov1.ImageUpdateAutomationKind, &autov1.ImageUpdateAutomation{}, r, concurrent, shard)
 	b.Watches(&imagev1.ImagePolicy{}, handler.EnqueueRequestsFromMapFunc(r.ofPolicy), builder.WithPredicates(newImage()))
 	return complete()
@@ -330,27 +337,46 @@ const defaultBranch = "master"
 
 // decide changes files and writes the message.
 func (r *Automations) decide(ctx context.Context, obj *autov1.ImageUpdateAutomation, observed autov1.ObservedPolicies, files *source.Files) (map[string][]byte, string, error) {
+	changed, facts, err := r.set(ctx, obj, observed, files)
+	if err != nil || len(changed) == 0 {
+		return nil, "", err
+	}
+	text, err := message.Of(ctx, worker.For(r.Workers, autov1.ImageUpdateAutomationKind+"/"+facts.Automation.String()), obj.Spec.GitSpec.Commit.MessageTemplate, facts)
+	if err != nil {
+		return nil, "", &messageError{err}
+	}
+	return changed, text, nil
+}
+
+// set sets the marked values of files, and returns what changed.
+func (r *Automations) set(ctx context.Context, obj *autov1.ImageUpdateAutomation, observed autov1.ObservedPolicies, files *source.Files) (map[string][]byte, message.Facts, error) {
+	facts := message.Facts{Automation: client.ObjectKeyFromObject(obj), Values: obj.Spec.GitSpec.Commit.MessageTemplateValues}
+	select {
+	case r.reading <- struct{}{}:
+		defer func() { <-r.reading }()
+	case <-ctx.Done():
+		return nil, facts, fmt.Errorf("cannot read files with markers: those of others are read: %w", ctx.Err())
+	}
 	dir := ""
 	if obj.Spec.Update != nil {
 		dir = obj.Spec.Update.Path
 	}
 	marked, err := files.With(ctx, dir, setter.Token, ".yaml", ".yml")
 	if err != nil {
-		return nil, "", err
+		return nil, facts, err
 	}
 	policies := setter.Policies{}
 	for name, ref := range observed {
 		policies[obj.Namespace+":"+name] = setter.Image{Name: ref.Name, Tag: ref.Tag, Digest: ref.Digest}
 	}
-	facts := message.Facts{Automation: client.ObjectKeyFromObject(obj), Values: obj.Spec.GitSpec.Commit.MessageTemplateValues}
 	changed := map[string][]byte{}
 	for _, name := range slices.Sorted(maps.Keys(marked)) {
 		if err := ctx.Err(); err != nil {
-			return nil, "", err
+			return nil, facts, err
 		}
 		content, changes, err := setter.Set(marked[name], policies)
 		if err != nil {
-			return nil, "", &updateError{fmt.Errorf("cannot update %s: %w", name, err)}
+			return nil, facts, &updateError{fmt.Errorf("cannot update %s: %w", name, err)}
 		}
 		if len(changes) == 0 {
 			continue
@@ -362,14 +388,7 @@ func (r *Automations) decide(ctx context.Context, obj *autov1.ImageUpdateAutomat
 			facts.Changes = append(facts.Changes, message.Change{File: shown, Change: change})
 		}
 	}
-	if len(changed) == 0 {
-		return nil, "", nil
-	}
-	text, err := message.Of(ctx, worker.For(r.Workers, autov1.ImageUpdateAutomationKind+"/"+facts.Automation.String()), obj.Spec.GitSpec.Commit.MessageTemplate, facts)
-	if err != nil {
-		return nil, "", &messageError{err}
-	}
-	return changed, text, nil
+	return changed, facts, nil
 }
 
 // wake asks for a fetch of a GitRepository that follows a branch which was written.

@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -85,7 +84,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&kustomizev1.Kustomization{}, builder.WithPredicates(r.Sources.Passes(), wake.Changed(v1alpha1.ApprovePruneAnnotation, v1alpha1.DriftAnnotation))).
 		Watches(&kustomizev1.Kustomization{}, &handler.Funcs{UpdateFunc: r.onDependency}).
-		WatchesRawSource(index.OnSnapshot(r.Sources.Snapshots, r.urgency)).
+		WatchesRawSource(ctrlsource.Func(r.onSnapshot)).
 		WatchesRawSource(ctrlsource.Func(r.onTouch)).
 		WatchesRawSource(ctrlsource.Func(r.onRights)).
 		WatchesRawSource(ctrlsource.Func(r.onKept)).
@@ -117,12 +116,51 @@ func (r *Reconciler) index() wake.Index {
 	return wake.Index{Client: r.Client, List: func() client.ObjectList { return &kustomizev1.KustomizationList{} }}
 }
 
-// urgency puts who reads what a snapshot changed before who only takes note of it.
-func (r *Reconciler) urgency(request reconcile.Request, snapshot *source.Snapshot) int {
-	if snapshot != nil && r.known.of(request.NamespacedName).sameFiles(snapshot) {
-		return wake.PriorityUnchanged
-	}
-	return wake.PriorityChanged
+// onSnapshot enqueues the Kustomizations on a source that has a new snapshot: at once who
+// reads what changed, and then who only takes note of it.
+func (r *Reconciler) onSnapshot(ctx context.Context, queue wake.Queue) error {
+	index := r.index()
+	r.Sources.Snapshots.OnChange(func(key source.Key) {
+		snapshot := r.Sources.Snapshots.Get(key)
+		var notes []types.NamespacedName
+		for _, request := range index.Requests(ctx, wake.SourceIndex, wake.SourceKey(key)) {
+			if snapshot != nil && r.known.of(request.NamespacedName).sameFiles(snapshot) {
+				notes = append(notes, request.NamespacedName)
+				continue
+			}
+			wake.Enqueue(queue, request.NamespacedName, wake.PriorityChanged, 0)
+		}
+		later := 0
+		for n, name := range notes {
+			// What depends on it waits until it has the revision.
+			if n < notesAtOnce || len(index.Requests(ctx, wake.DependencyIndex, name.String())) > 0 {
+				wake.Enqueue(queue, name, wake.PriorityUnchanged, 0)
+				continue
+			}
+			wake.Enqueue(queue, name, wake.PriorityUnchanged, noteAfter(later, len(notes)))
+			later++
+		}
+	})
+	return nil
+}
+
+// How soon a Kustomization takes note of a revision that changes nothing of what it reads. A
+// status is written for each. A thousand of them at once take all that a small API server
+// has for seconds, and what the next commit changes has to come within one.
+const (
+	// notesAtOnce are those of a source that do not wait.
+	notesAtOnce = 16
+	// noteCalm is when the others begin: what changed is mostly applied by then.
+	noteCalm = 500 * time.Millisecond
+	// notePause is the pause between two of them, shorter where there are so many that the
+	// last would come after noteSpread.
+	notePause  = 10 * time.Millisecond
+	noteSpread = 10 * time.Second
+)
+
+// noteAfter is when one of so many that take note has its turn.
+func noteAfter(n, many int) time.Duration {
+	return noteCalm + time.Duration(n)*min(notePause, noteSpread/time.Duration(max(many, 1)))
 }
 
 // configKeys are the ConfigMaps and Secrets that an object refers to.

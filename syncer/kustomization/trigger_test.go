@@ -2,12 +2,119 @@ package kustomization
 
 import (
 	"errors"
+	"fmt"
 	"testing"
+	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/cascade-gitops/cascade/syncer/depend"
+	"github.com/cascade-gitops/cascade/syncer/find"
+	"github.com/cascade-gitops/cascade/syncer/render"
+	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/status"
+	"github.com/cascade-gitops/cascade/syncer/wake"
 )
+
+// enqueued is a queue that notes what comes, in its order.
+type enqueued struct {
+	priorityqueue.PriorityQueue[reconcile.Request]
+	all []turn
+}
+
+type turn struct {
+	name     string
+	priority int
+	after    time.Duration
+}
+
+func (e *enqueued) AddWithOpts(o priorityqueue.AddOpts, items ...reconcile.Request) {
+	for _, item := range items {
+		e.all = append(e.all, turn{item.Name, *o.Priority, o.After})
+	}
+}
+
+// TestNotes: of many Kustomizations on a source, those that read what a commit changed
+// come at once, those that others wait for as well, and the rest one after the other.
+func TestNotes(t *testing.T) {
+	const many = 200
+	scheme := runtime.NewScheme()
+	if err := kustomizev1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	var objects []client.Object
+	r := &Reconciler{Sources: &find.Finder{Snapshots: source.NewSnapshots()}}
+	for n := range many {
+		k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: fmt.Sprint("app-", n)}}
+		k.Spec.SourceRef = kustomizev1.CrossNamespaceSourceReference{Kind: sourcev1.GitRepositoryKind, Name: "git"}
+		if n == 1 {
+			k.Spec.DependsOn = []kustomizev1.DependencyReference{{Name: "app-2"}}
+		}
+		objects = append(objects, k)
+		if n > 1 {
+			r.known.of(client.ObjectKeyFromObject(k)).rendered = &rendered{reads: &render.ReadSet{}}
+		}
+	}
+	r.Client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithIndex(&kustomizev1.Kustomization{}, wake.SourceIndex, func(o client.Object) []string {
+			return []string{wake.SourceKey(sourceKey(o.(*kustomizev1.Kustomization)))}
+		}).
+		WithIndex(&kustomizev1.Kustomization{}, wake.DependencyIndex, func(o client.Object) []string {
+			return depend.Keys(dependencies(o.(*kustomizev1.Kustomization)))
+		}).Build()
+	queue := &enqueued{}
+	if err := r.onSnapshot(t.Context(), queue); err != nil {
+		t.Fatal(err)
+	}
+	r.Sources.Snapshots.Put(source.Key{Kind: sourcev1.GitRepositoryKind, NamespacedName: types.NamespacedName{Namespace: "apps", Name: "git"}}, &source.Snapshot{})
+	if len(queue.all) != many {
+		t.Fatalf("%d are enqueued, want all of %d once", len(queue.all), many)
+	}
+	prompt, last := 0, time.Duration(0)
+	for _, e := range queue.all {
+		changed := e.name == "app-0" || e.name == "app-1"
+		switch {
+		case changed != (e.priority == wake.PriorityChanged), changed && e.after != 0, !changed && e.priority != wake.PriorityUnchanged:
+			t.Errorf("%+v: it changed: %t", e, changed)
+		case e.name == "app-2" && e.after != 0:
+			t.Errorf("%+v: another waits for it", e)
+		case !changed && e.after == 0:
+			prompt++
+		case e.after > 0 && e.after < noteCalm, e.after > noteCalm+noteSpread:
+			t.Errorf("%+v comes at the wrong time", e)
+		}
+		last = max(last, e.after)
+	}
+	if prompt < notesAtOnce || prompt > notesAtOnce+1 || last < noteCalm+time.Second {
+		t.Errorf("%d come at once, the last after %s", prompt, last)
+	}
+}
+
+// TestNoteAfter: what a few cost is not worth a wait, and the last of very many come in time.
+func TestNoteAfter(t *testing.T) {
+	for _, tc := range []struct {
+		reason  string
+		n, many int
+		want    time.Duration
+	}{
+		{"the first waits until what changed is applied", 0, 1, noteCalm},
+		{"a hundred are a second", 100, 200, noteCalm + time.Second},
+		{"a thousand are ten", 1000, 1000, noteCalm + 10*time.Second},
+		{"and so are ten thousand", 10_000, 10_000, noteCalm + 10*time.Second},
+	} {
+		if got := noteAfter(tc.n, tc.many); got != tc.want {
+			t.Errorf("%s: noteAfter(%d, %d) = %s, want %s", tc.reason, tc.n, tc.many, got, tc.want)
+		}
+	}
+}
 
 func TestBecameReady(t *testing.T) {
 	made := func(change func(*kustomizev1.Kustomization)) *kustomizev1.Kustomization {

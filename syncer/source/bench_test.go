@@ -5,7 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/cascade-gitops/cascade/syncer/source/gitserver"
 )
@@ -125,5 +127,29 @@ func BenchmarkCommit(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
+	}
+}
+
+// BenchmarkPushes is what each of 200 commits costs who waits for it, one after the other.
+func BenchmarkPushes(b *testing.B) {
+	for b.Loop() {
+		m, from, commit := thousand(b)
+		last, err := m.Fetch(b.Context(), from, onMain, Options{}, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		var took []time.Duration
+		for i := range 200 {
+			commit(fmt.Sprintf("# %d\n", i))
+			begun := time.Now()
+			if last, err = m.Fetch(b.Context(), from, onMain, Options{}, last); err != nil {
+				b.Fatal(err)
+			}
+			took = append(took, time.Since(begun))
+		}
+		slices.Sort(took)
+		b.ReportMetric(float64(took[100].Milliseconds()), "p50-ms")
+		b.ReportMetric(float64(took[197].Milliseconds()), "p99-ms")
+		b.ReportMetric(float64(took[199].Milliseconds()), "most-ms")
 	}
 }

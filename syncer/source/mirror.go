@@ -25,8 +25,13 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/transport"
 )
 
-// packsPerGeneration is the default of Mirrors.packsMost.
-const packsPerGeneration = 64
+const (
+	// packsPerGeneration is the default of limits.packsMost.
+	packsPerGeneration = 64
+	// packsLate is how many times that many packs a mirror may have while each look finds a
+	// new commit.
+	packsLate = 4
+)
 
 // Options say which part of a commit becomes the snapshot.
 type Options struct {
@@ -88,7 +93,8 @@ type limits struct {
 	packBytes     int64
 	inflatedBytes int64
 	// packsMost bounds the packs of incremental fetches. A mirror that has so many begins
-	// again with one.
+	// again with one, when a look finds nothing new: nobody waits for that. With packsLate
+	// times as many it begins again whoever waits.
 	packsMost int
 	// entriesMost bounds the files and directories of a snapshot.
 	entriesMost int
@@ -240,6 +246,7 @@ func (m *mirror) obtain(ctx context.Context, dial *dialer, ref Reference, known 
 	for _, t := range targets {
 		if len(targets) == 1 && known(t) {
 			if m.current != nil && !m.current.lost() {
+				m.renew(ctx, dial, wire, adv, t)
 				return nil, t, nil
 			}
 			m.current = nil
@@ -278,6 +285,19 @@ func (m *mirror) exactly(ctx context.Context, dial *dialer, commit plumbing.Hash
 	return gen, err
 }
 
+// renew begins again with one pack if there are many, for a commit that is here already. If
+// that fails, all stays as it was, and is tried again after as many packs more.
+func (m *mirror) renew(ctx context.Context, dial *dialer, wire wire, adv *packp.AdvRefs, have target) {
+	if m.packs < m.limits.packsMost {
+		return
+	}
+	old := m.current
+	m.current = nil
+	if err := m.receive(ctx, dial, wire, adv, have); err != nil {
+		m.current, m.packs = old, 0
+	}
+}
+
 // receive fetches the target into the current generation, or into a new one.
 func (m *mirror) receive(ctx context.Context, dial *dialer, wire wire, adv *packp.AdvRefs, want target) error {
 	if m.current != nil && m.current.lost() {
@@ -286,7 +306,7 @@ func (m *mirror) receive(ctx context.Context, dial *dialer, wire wire, adv *pack
 	if m.current != nil && m.current.complete(want.commit) && (want.tagObject.IsZero() || m.current.has(want.tagObject)) {
 		return nil
 	}
-	if m.current == nil || m.packs >= m.limits.packsMost {
+	if m.current == nil || m.packs >= packsLate*m.limits.packsMost {
 		gen, err := m.newGeneration()
 		if err != nil {
 			return err

@@ -765,7 +765,7 @@ func TestGenerations(t *testing.T) {
 	m.limits.packsMost = 2
 	kept := fetch(t, m, o.url(), onMain, nil)
 	last := kept
-	for i := range 6 {
+	for i := range packsLate*m.limits.packsMost + 2 {
 		o.commit("main", map[string]string{"a.yaml": fmt.Sprint(i + 1)})
 		last = fetch(t, m, o.url(), onMain, last)
 		if got := read(t, last, "a.yaml"); got != fmt.Sprint(i+1) {
@@ -804,6 +804,64 @@ func TestGenerations(t *testing.T) {
 	read(t, last, "big")
 	runtime.KeepAlive(last)
 	runtime.KeepAlive(m)
+}
+
+// TestRenewed: a mirror with many packs begins again when a look finds nothing new, and not
+// while somebody waits for a commit. A look that cannot do that is none that fails.
+func TestRenewed(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	o.commit("main", map[string]string{"a.yaml": "0", "big": random(t, 10_000)})
+	m := mirrors(t)
+	m.limits.packsMost = 3
+	last := fetch(t, m, o.url(), onMain, nil)
+	mir := last.git.gen.owner
+	push := func(text string) {
+		t.Helper()
+		o.commit("main", map[string]string{"a.yaml": text})
+		last = fetch(t, m, o.url(), onMain, last)
+		if got := read(t, last, "a.yaml"); got != text {
+			t.Fatalf("a.yaml is %q, want %q", got, text)
+		}
+	}
+	look := func() {
+		t.Helper()
+		if again := fetch(t, m, o.url(), onMain, last); again != last {
+			t.Fatal("a look that finds nothing new has another snapshot")
+		}
+	}
+	first := mir.current
+	push("1")
+	look()
+	if mir.current != first {
+		t.Error("the mirror began again with two packs")
+	}
+	for i := range 4 {
+		push(fmt.Sprint(i + 2))
+	}
+	if mir.current != first {
+		t.Error("the mirror began again while somebody waited")
+	}
+	most := m.limits.packBytes
+	m.limits.packBytes = 1000
+	look()
+	if mir.current != first {
+		t.Error("the mirror began again, and could not")
+	}
+	m.limits.packBytes = most
+	for i := range 3 {
+		push(fmt.Sprint(i + 6))
+	}
+	look()
+	if mir.current == first || mir.packs != 1 {
+		t.Errorf("the mirror has %d packs, and the generation of before: %t", mir.packs, mir.current == first)
+	}
+	if got := read(t, last, "big"); len(got) != 10_000 {
+		t.Errorf("the snapshot of before reads %d bytes", len(got))
+	}
+	push("9")
+	if last.git.gen == first || mir.packs != 2 {
+		t.Errorf("the commit after that is of the generation of before, or %d packs are more than it needs", mir.packs)
+	}
 }
 
 func TestLeftOvers(t *testing.T) {

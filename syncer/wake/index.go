@@ -85,22 +85,17 @@ func (i Index) UsersOf(kind string) handler.EventHandler {
 	})
 }
 
-// OnSnapshot enqueues who refers to a source that has a new snapshot. priority
-// says how urgent the snapshot, nil if the source is gone, is for one of them.
-func (i Index) OnSnapshot(snapshots *source.Snapshots, priority func(reconcile.Request, *source.Snapshot) int) ctrlsource.Source {
+// OnSnapshot enqueues who refers to a source that has a new snapshot.
+func (i Index) OnSnapshot(snapshots *source.Snapshots) ctrlsource.Source {
 	return ctrlsource.Func(func(ctx context.Context, queue Queue) error {
 		snapshots.OnChange(func(key source.Key) {
-			snapshot := snapshots.Get(key)
 			for _, request := range i.Requests(ctx, SourceIndex, SourceKey(key)) {
-				Enqueue(queue, request.NamespacedName, priority(request, snapshot), 0)
+				Enqueue(queue, request.NamespacedName, PriorityChanged, 0)
 			}
 		})
 		return nil
 	})
 }
-
-// Urgent is the priority of what a snapshot always changes.
-func Urgent(reconcile.Request, *source.Snapshot) int { return PriorityChanged }
 
 // WatchConfigs wakes what refers to a ConfigMap or Secret that changed. configs,
 // if not nil, has their metadata.

@@ -77,6 +77,14 @@ func TestCheck(t *testing.T) {
 		"FluxLease":   {"what Flux's manifests may have", []string{"--leader-election-lease-duration=35s", "--leader-election-renew-deadline=30s", "--leader-election-retry-period=5s"}, ""},
 		"Exchange":    {"one that can be broken", []string{"--ssh-kex-algos=diffie-hellman-group1-sha1"}, "--ssh-kex-algos"},
 		"HostKey":     {"one that can be forged", []string{"--ssh-hostkey-algos=ssh-rsa"}, "--ssh-hostkey-algos"},
+		"Intake":      {"whoever reaches the port could tell events in the name of others", []string{"--events-receive-addr=:9090"}, "--events-receive-token-file"},
+		"IntakeHost":  {"a name may be anybody's", []string{"--events-receive-addr=localhost.example.org:9090"}, "--events-receive-token-file"},
+		"IntakeIP":    {"a pod is reached by others", []string{"--events-receive-addr=10.0.0.1:9090"}, "--events-receive-token-file"},
+		"IntakePort":  {"an address without its port", []string{"--events-receive-addr=9090"}, "--events-receive-addr"},
+		"IntakeToken": {"it would not be asked for", []string{"--events-receive-token-file=/token"}, "--events-receive-addr"},
+		"IntakeOwn":   {"containers of the pod", []string{"--events-receive-addr=127.0.0.1:9090"}, ""},
+		"IntakeOwn6":  {"by its other name", []string{"--events-receive-addr=[::1]:9090"}, ""},
+		"IntakeAll":   {"who has the token", []string{"--events-receive-addr=:9090", "--events-receive-token-file=/token"}, ""},
 		"LevelIsRead": {"one that there is", []string{"--log-level=error"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -52,7 +52,7 @@ func (f *fluxFlag) refused() bool {
 func notFollowed() []*fluxFlag {
 	const (
 		sha256   = "the digests of artifacts and snapshots are of SHA-256; leave the flag out"
-		notifier = "the agent sends events and receives none; pass the flag to Flux's notification-controller, which runs beside the agent"
+		notifier = "cascade_receiver_requests_total and cascade_events_received_total count requests by what became of them; leave the flag out"
 		fair     = "requests are not limited here: API servers share their capacity fairly by themselves"
 		cached   = "indexes of Helm repositories are kept on disk and asked for by their entity tag"
 		tags     = "lists of tags are kept in one compressed file each, below --snapshot-path or --storage-path"

@@ -103,6 +103,9 @@ func registered(t *testing.T) []string {
 	if _, err := events.NewPosts("http://example.com", "", http.DefaultClient, d, logr.Discard()); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := events.NewIntake(events.IntakeOptions{Registry: d}); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := dispatch.New(dispatch.Options{Registry: d}); err != nil {
 		t.Fatal(err)
 	}

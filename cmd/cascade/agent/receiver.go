@@ -24,6 +24,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/hint"
 	"github.com/cascade-gitops/cascade/syncer/receive"
 	"github.com/cascade-gitops/cascade/syncer/request"
+	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // noReceivers is the --receiver-addr of an agent that serves none.
@@ -32,8 +33,10 @@ const noReceivers = "0"
 // receivers is where webhooks are received, and what tiers below are told of them.
 type receivers struct {
 	addr string
-	// hints is how many children are told in a second.
-	hints float64
+	// hints is how many children are told in a second. polled: they are told of what this tier
+	// found by looking, too.
+	hints  float64
+	polled bool
 }
 
 func (r *receivers) bind(f *pflag.FlagSet) {
@@ -42,6 +45,8 @@ func (r *receivers) bind(f *pflag.FlagSet) {
 	f.StringVar(&r.addr, "receiverAddr", noReceivers, "Flux's name of --receiver-addr")
 	f.Float64Var(&r.hints, "hints-per-second", 100,
 		"children that are told in a second that a repository of which a Receiver was told, or this tier by its parent, may have something new, so that they do not ask its server all at once; 0 tells none, and follows no hint")
+	f.BoolVar(&r.polled, "hint-polled-revisions", false,
+		"tell children as well that a repository has something new if this tier found it by polling, and no Receiver or parent told of it")
 }
 
 func (r *receivers) check() error {
@@ -90,8 +95,51 @@ func (w *wiring) pass() (*hint.Inbox, error) {
 		if err := mgr.Add(inbox.Teller); err != nil {
 			return nil, err
 		}
+		if o.receivers.polled {
+			if err := w.passPolled(inbox); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return inbox, errors.Join(mgr.Add(watched), mgr.Add(inbox))
+}
+
+// passPolled passes on what the tier's own sources find by looking.
+func (w *wiring) passPolled(inbox *hint.Inbox) error {
+	leads := w.mgr.Elected()
+	polled := hint.NewPolled(hint.PolledOptions{
+		URL: func(ctx context.Context, s hint.Source) string {
+			switch s.Kind {
+			case sourcev1.GitRepositoryKind:
+				o := &sourcev1.GitRepository{}
+				if w.mgr.GetClient().Get(ctx, s.NamespacedName, o) == nil {
+					return o.Spec.URL
+				}
+			case sourcev1.OCIRepositoryKind:
+				o := &sourcev1.OCIRepository{}
+				if w.mgr.GetClient().Get(ctx, s.NamespacedName, o) == nil {
+					return o.Spec.URL
+				}
+			}
+			return "" // one that is gone has nothing new
+		},
+		Publish: inbox.Publish, Now: w.program.Now,
+		Leads: func() bool {
+			select {
+			case <-leads:
+				return true
+			default:
+				return false
+			}
+		},
+	})
+	inbox.Heard = polled.Heard
+	w.finder.Snapshots.OnChange(func(key source.Key) {
+		if snapshot := w.finder.Snapshots.Get(key); snapshot != nil {
+			polled.Found(hint.Source{Kind: key.Kind, NamespacedName: key.NamespacedName}, snapshot.Revision)
+		}
+	})
+	return w.mgr.Add(polled)
 }
 
 // hasChildren reports whether the tier has any, or nobody can tell.

@@ -79,8 +79,13 @@ type Facts struct {
 	Policies []Policy
 	// Providers of Cluster API: the Deployments of core and of providers.
 	Providers []Provider
-	// Synced are sources, Kustomizations, HelmReleases, Layers, Credentials and StateBackups.
+	// Synced are sources, what is applied, Layers, Credentials, StateBackups, Receivers, the
+	// kinds of image updates and ArtifactGenerators.
 	Synced []Object
+	// Alerts that tell somebody, and Notifiers: the Leases of Flux's notification-controller,
+	// which serves types of Provider that an agent does not.
+	Alerts    []Alert
+	Notifiers []Lease
 	// Known are the Children.
 	Known []Child
 	// Unread is why a subject could not be read.
@@ -171,6 +176,15 @@ type Object struct {
 	Held []metav1.Condition
 	// SourceFailing is that condition of a Credential, while there is one.
 	SourceFailing *metav1.Condition
+}
+
+// Alert with the Provider that it tells.
+type Alert struct {
+	Namespace, Name, Provider string
+	// Missing: there is no such Provider. Type is of the Provider that there is, if an agent
+	// does not serve that.
+	Missing bool
+	Type    string
 }
 
 // Child is a cluster below.

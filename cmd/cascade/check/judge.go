@@ -67,6 +67,8 @@ const (
 	ReasonFaultsBelow         = "FaultsBelow"
 	ReasonNotRenewed          = "CredentialNotRenewed"
 	ReasonIdentityMissing     = "ProviderIdentityMissing"
+	ReasonProviderNotFound    = "ProviderNotFound"
+	ReasonProviderUnsupported = "UnsupportedProvider"
 )
 
 // LeastKubernetes is the oldest version of Kubernetes that an agent runs on: the first one
@@ -361,7 +363,7 @@ func judgeSources(f *Facts, now time.Time) []Finding {
 }
 
 func judgeObjects(f *Facts, now time.Time) []Finding {
-	found := judgeSynced(f, now, false, "Kustomizations, HelmReleases, Layers, Credentials and StateBackups", func(reason, why string) Finding {
+	found := judgeSynced(f, now, false, "objects that are synced or kept", func(reason, why string) Finding {
 		return warn(ReasonNotReady, "see: cascade get all -A", "%s: %s", reason, why)
 	})
 	var held []string
@@ -380,9 +382,33 @@ func judgeObjects(f *Facts, now time.Time) []Finding {
 		found = slices.DeleteFunc(found, func(f Finding) bool { return f.Level == OK })
 		found = append(found, warn(ReasonNotRenewed, "see: cascade get credentials -A, and docs/credentials.md", "valid, and not to be renewed at present: %s: %s", reason, listed(unrenewed[reason])))
 	}
+	if mute := judgeAlerts(f, now); len(mute) > 0 {
+		found = append(slices.DeleteFunc(found, func(f Finding) bool { return f.Level == OK }), mute...)
+	}
 	if len(held) > 0 {
 		found = slices.DeleteFunc(found, func(f Finding) bool { return f.Level == OK })
 		found = append(found, warn(ReasonHeld, "see: cascade approve --help; cascade tree shows what is held", "a person has to decide about %s", listed(held)))
+	}
+	return found
+}
+
+// judgeAlerts finds Alerts that tell nobody.
+func judgeAlerts(f *Facts, now time.Time) []Finding {
+	var missing, unsupported []string
+	for _, a := range f.Alerts {
+		switch {
+		case a.Missing:
+			missing = append(missing, fmt.Sprintf("Alert/%s/%s (Provider %s)", a.Namespace, a.Name, a.Provider))
+		case a.Type != "" && !slices.ContainsFunc(f.Notifiers, func(l Lease) bool { return l.held(now) }):
+			unsupported = append(unsupported, fmt.Sprintf("Alert/%s/%s (type %s)", a.Namespace, a.Name, a.Type))
+		}
+	}
+	var found []Finding
+	if len(missing) > 0 {
+		found = append(found, warn(ReasonProviderNotFound, "create the Provider in the namespace of the Alert, or correct spec.providerRef", "nobody is told by %s", listed(missing)))
+	}
+	if len(unsupported) > 0 {
+		found = append(found, warn(ReasonProviderUnsupported, "run Flux's notification-controller for these: docs/notifications.md", "the agent does not serve the Provider of %s", listed(unsupported)))
 	}
 	return found
 }

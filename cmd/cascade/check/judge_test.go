@@ -117,9 +117,22 @@ func TestJudge(t *testing.T) {
 		}, ReasonNotReady, "CredentialLapsed: Credential/capa-system/keys", Warning},
 		"Faults":      {"what its agent counts", func(f *Facts) { f.Known[0].Faults = &v1alpha1.ReportFaults{CredentialsLapsed: 2} }, ReasonFaultsBelow, "fleet/a (2 credentials have lapsed)", Warning},
 		"FaultsBelow": {"and what is counted below it", func(f *Facts) { f.Known[0].FaultsBelow = &v1alpha1.ReportFaults{BackupsStale: 1} }, ReasonFaultsBelow, "below fleet/a (1 backup is too old)", Warning},
-		"Static":      {"keys for ever", func(f *Facts) { f.Known[0].Static = &metav1.Condition{Status: metav1.ConditionTrue} }, ReasonStaticCredential, "fleet/a", Warning},
-		"Expiring":    {"a token", func(f *Facts) { f.Known[0].Expiring = &metav1.Condition{Status: metav1.ConditionTrue} }, ReasonCredentials, "fleet/a", Warning},
-		"Unread":      {"no right to list", func(f *Facts) { f.Unread[Children] = errors.New("forbidden") }, ReasonUnread, "forbidden", Failure},
+		"Image": {"a registry that refuses the login", func(f *Facts) {
+			f.Synced = append(f.Synced, Object{Kind: "ImageRepository", Namespace: "apps", Name: "web", Ready: &metav1.Condition{Status: metav1.ConditionFalse, Reason: "AuthenticationFailed"}})
+		}, ReasonNotReady, "AuthenticationFailed: ImageRepository/apps/web", Warning},
+		"Receiver": {"a kind that was left out of --controllers", func(f *Facts) {
+			f.Synced = append(f.Synced, Object{Kind: "Receiver", Namespace: "apps", Name: "hook", Created: now.Add(-time.Hour)})
+		}, ReasonNotReconciled, "Receiver/apps/hook", Failure},
+		"NoProvider": {"a Provider that was renamed", func(f *Facts) {
+			f.Alerts = []Alert{{Namespace: "apps", Name: "all", Provider: "chat", Missing: true}, {Namespace: "apps", Name: "fine", Provider: "to"}}
+		}, ReasonProviderNotFound, "Alert/apps/all (Provider chat)", Warning},
+		"Unsupported": {"a type that only Flux's controller serves, which does not run any more", func(f *Facts) {
+			f.Alerts = []Alert{{Namespace: "apps", Name: "all", Provider: "bus", Type: "nats"}}
+			f.Notifiers = []Lease{{Holder: "old", Renewed: now.Add(-time.Hour), Holds: time.Minute}}
+		}, ReasonProviderUnsupported, "Alert/apps/all (type nats)", Warning},
+		"Static":   {"keys for ever", func(f *Facts) { f.Known[0].Static = &metav1.Condition{Status: metav1.ConditionTrue} }, ReasonStaticCredential, "fleet/a", Warning},
+		"Expiring": {"a token", func(f *Facts) { f.Known[0].Expiring = &metav1.Condition{Status: metav1.ConditionTrue} }, ReasonCredentials, "fleet/a", Warning},
+		"Unread":   {"no right to list", func(f *Facts) { f.Unread[Children] = errors.New("forbidden") }, ReasonUnread, "forbidden", Failure},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := well()
@@ -153,7 +166,11 @@ func TestJudgeWell(t *testing.T) {
 		"Vendor":    {"a version with a suffix", func(f *Facts) { f.Kubernetes = "v1.30.0-eks-1234" }, 10},
 		"Commit":    {"a version that is no release", func(f *Facts) { f.Program, f.Reported, f.Known[0].Agent = "7bade91", "7bade91", "c06ebe2" }, 10},
 		"NoCAPI":    {"a tier without Cluster API", func(f *Facts) { f.Definitions = f.Definitions[:2]; f.Providers = nil }, 10},
-		"Before":    {"an empty cluster", func(f *Facts) { *f = Facts{Before: true, Kubernetes: f.Kubernetes, Needed: f.Needed} }, 5},
+		"Notifier": {"a type that Flux's controller serves beside the agent", func(f *Facts) {
+			f.Alerts = []Alert{{Namespace: "apps", Name: "all", Provider: "bus", Type: "nats"}}
+			f.Notifiers = []Lease{{Holder: "a", Renewed: now.Add(-time.Second), Holds: time.Minute}}
+		}, 10},
+		"Before": {"an empty cluster", func(f *Facts) { *f = Facts{Before: true, Kubernetes: f.Kubernetes, Needed: f.Needed} }, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := well()

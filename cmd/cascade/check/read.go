@@ -10,8 +10,13 @@ import (
 	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	autov1 "github.com/fluxcd/image-automation-controller/api/v1"
+	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
+	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -31,6 +36,7 @@ import (
 	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/remote/report"
 	"github.com/cascade-gitops/cascade/remote/tenure"
+	"github.com/cascade-gitops/cascade/syncer/alert/payload"
 )
 
 // Reader reads the facts of a cluster.
@@ -410,7 +416,50 @@ func (r *Reader) sources(ctx context.Context, f *Facts) error {
 }
 
 func (r *Reader) objects(ctx context.Context, f *Facts) error {
-	return r.synced(ctx, f, false, &kustomizev1.KustomizationList{}, &helmv2.HelmReleaseList{}, &v1alpha1.LayerList{}, &v1alpha1.CredentialList{}, &v1alpha1.StateBackupList{})
+	return errors.Join(
+		r.synced(ctx, f, false, &kustomizev1.KustomizationList{}, &helmv2.HelmReleaseList{}, &v1alpha1.LayerList{}, &v1alpha1.CredentialList{}, &v1alpha1.StateBackupList{},
+			&generatorv1.ArtifactGeneratorList{}, &imagev1.ImageRepositoryList{}, &imagev1.ImagePolicyList{}, &autov1.ImageUpdateAutomationList{}, &notificationv1.ReceiverList{}),
+		r.alerts(ctx, f),
+	)
+}
+
+// alerts reads which Alerts tell whom. Both kinds have no status.
+func (r *Reader) alerts(ctx context.Context, f *Facts) error {
+	alerts, providers := &notificationv1beta3.AlertList{}, &notificationv1beta3.ProviderList{}
+	for _, list := range []client.ObjectList{alerts, providers} {
+		err := r.Client.List(ctx, list)
+		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("cannot list %T: %w", list, err)
+		}
+	}
+	types := map[client.ObjectKey]string{}
+	for i := range providers.Items {
+		types[client.ObjectKeyFromObject(&providers.Items[i])] = providers.Items[i].Spec.Type
+	}
+	for i := range alerts.Items {
+		a := &alerts.Items[i]
+		if a.Spec.Suspend {
+			continue
+		}
+		found := Alert{Namespace: a.Namespace, Name: a.Name, Provider: a.Spec.ProviderRef.Name}
+		of, there := types[client.ObjectKey{Namespace: a.Namespace, Name: found.Provider}]
+		found.Missing = !there
+		if there && payload.Supported(of) != nil {
+			found.Type = of
+		}
+		f.Alerts = append(f.Alerts, found)
+	}
+	leases := &coordinationv1.LeaseList{}
+	if err := r.Client.List(ctx, leases, client.MatchingFields{"metadata.name": lease.NotificationController}); err != nil {
+		return fmt.Errorf("cannot list Leases: %w", err)
+	}
+	for i := range leases.Items {
+		f.Notifiers = append(f.Notifiers, leaseOf(&leases.Items[i]))
+	}
+	return nil
 }
 
 // synced lists the objects of kinds. A kind that is not defined has none; that it is not
@@ -490,6 +539,16 @@ func suspended(found client.Object) bool {
 		return o.Spec.Suspend
 	case *v1alpha1.StateBackup:
 		return o.Spec.Suspend
+	case *imagev1.ImageRepository:
+		return o.Spec.Suspend
+	case *imagev1.ImagePolicy:
+		return o.Spec.Suspend
+	case *autov1.ImageUpdateAutomation:
+		return o.Spec.Suspend
+	case *notificationv1.Receiver:
+		return o.Spec.Suspend
+	case *generatorv1.ArtifactGenerator:
+		return o.IsDisabled()
 	}
 	return false
 }

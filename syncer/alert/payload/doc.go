@@ -92,6 +92,12 @@ func kindOf(name string) (kind, bool) {
 		return kind{build: googleChat, together: true}, true
 	case notificationv1beta3.TelegramProvider:
 		return kind{build: telegram, together: true}, true
+	case notificationv1beta3.RocketProvider:
+		return kind{build: rocket, together: true}, true
+	case notificationv1beta3.WebexProvider:
+		return kind{build: webex, together: true}, true
+	case notificationv1beta3.LarkProvider:
+		return kind{build: lark, together: true}, true
 	case notificationv1beta3.AlertManagerProvider:
 		return kind{build: alertmanager}, true
 	case notificationv1beta3.GrafanaProvider:
@@ -100,6 +106,8 @@ func kindOf(name string) (kind, bool) {
 		return kind{build: pagerDuty, together: true}, true
 	case notificationv1beta3.OpsgenieProvider:
 		return kind{build: opsgenie, together: true}, true
+	case notificationv1beta3.DataDogProvider:
+		return kind{build: datadog}, true
 	case notificationv1beta3.OTELProvider:
 		return kind{build: otel}, true
 	case notificationv1beta3.GitHubDispatchProvider:

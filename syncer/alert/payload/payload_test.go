@@ -80,7 +80,7 @@ func settingsOf(name string) Settings {
 	switch name {
 	case "generic", "generic-hmac", "otel":
 		s.Headers = map[string]string{"X-Forwarded-Proto": "https"}
-	case "slack", "discord":
+	case "slack", "discord", "rocket", "webex":
 		s.Channel, s.Username = "general", "flux"
 	case "telegram":
 		s.Address, s.Channel = "", "@fluxcd"
@@ -105,6 +105,7 @@ func settingsOf(name string) Settings {
 func served() []string {
 	return []string{
 		"generic", "generic-hmac", "slack", "msteams", "discord", "googlechat", "telegram", "alertmanager", "grafana", "pagerduty", "opsgenie", "otel",
+		"rocket", "webex", "lark", "datadog",
 		"github", "gitlab", "gitea", "bitbucket", "bitbucketserver", "azuredevops", "githubdispatch",
 	}
 }
@@ -224,6 +225,9 @@ func TestInvalid(t *testing.T) {
 		"File":           {reason: "another scheme", of: "discord", change: func(s *Settings) { s.Address = "file:///etc/passwd" }, want: "no URL"},
 		"NoKey":          {reason: "nothing to sign with", of: "generic-hmac", change: func(s *Settings) { s.Token = "" }, want: "no token"},
 		"NoChat":         {reason: "nobody to send to", of: "telegram", change: func(s *Settings) { s.Channel = "" }, want: "spec.channel"},
+		"NoRoom":         {reason: "nobody to send to", of: "webex", change: func(s *Settings) { s.Channel = "" }, want: "spec.channel"},
+		"NoRoomToken":    {reason: "Webex wants to know who sends", of: "webex", change: func(s *Settings) { s.Token = "" }, want: "no token"},
+		"NoDatadogKey":   {reason: "and Datadog", of: "datadog", change: func(s *Settings) { s.Token = "" }, want: "no token"},
 		"NoRoutingKey":   {reason: "no integration", of: "pagerduty", change: func(s *Settings) { s.Channel = "" }, want: "spec.channel"},
 		"NoToken":        {reason: "GitHub wants one", of: "github", change: func(s *Settings) { s.Token = "" }, want: "no token"},
 		"NoRepository":   {reason: "only an owner", of: "github", change: func(s *Settings) { s.Address = "https://github.com/o" }, want: "spec.address"},
@@ -252,8 +256,7 @@ func TestInvalid(t *testing.T) {
 // TestTypes: each type of the API is served, or refused by name.
 func TestTypes(t *testing.T) {
 	refused := []string{
-		notificationv1beta3.RocketProvider, notificationv1beta3.GooglePubSubProvider, notificationv1beta3.WebexProvider, notificationv1beta3.SentryProvider,
-		notificationv1beta3.AzureEventHubProvider, notificationv1beta3.LarkProvider, notificationv1beta3.Matrix, notificationv1beta3.DataDogProvider,
+		notificationv1beta3.GooglePubSubProvider, notificationv1beta3.SentryProvider, notificationv1beta3.AzureEventHubProvider, notificationv1beta3.Matrix,
 		notificationv1beta3.NATSProvider, notificationv1beta3.ZulipProvider, notificationv1beta3.GiteaPullRequestCommentProvider,
 		notificationv1beta3.GitHubPullRequestCommentProvider, notificationv1beta3.GitLabMergeRequestCommentProvider,
 	}
@@ -372,6 +375,11 @@ func TestAnswers(t *testing.T) {
 		`{"ok":false,"error":"<script> AND 1"}`: "script", `{"ok":false}`: "error",
 	} {
 		if got := slackRefusal([]byte(body)); got != want {
+			t.Errorf("%s: got %q, want %q", body, got, want)
+		}
+	}
+	for body, want := range map[string]string{`{"code":0,"msg":"success"}`: "", `{}`: "", `x`: "", `{"code":19024,"msg":"Key Words Not Found <at>"}`: "code 19024"} {
+		if got := larkRefusal([]byte(body)); got != want {
 			t.Errorf("%s: got %q, want %q", body, got, want)
 		}
 	}

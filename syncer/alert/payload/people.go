@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"html"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/cascade-gitops/cascade/syncer/alert"
 )
@@ -205,6 +207,122 @@ func googleChat(s *Settings, m *alert.Message) ([]Request, error) {
 			"sections": []any{map[string]any{"widgets": widgets}},
 		},
 	}}})
+}
+
+// rocket posts a message with an attachment, in the form that Rocket.Chat has from Slack.
+func rocket(s *Settings, m *alert.Message) ([]Request, error) {
+	u, err := s.endpoint()
+	if err != nil {
+		return nil, err
+	}
+	color := "#0076d7"
+	if isError(m) {
+		color = "#ff0000"
+	}
+	fields := []any{}
+	all, summary := pairs(m, mostPairs)
+	if summary != "" {
+		fields = append(fields, map[string]any{"title": "summary", "value": unmentioned(summary), "short": false})
+	}
+	for _, pair := range all {
+		fields = append(fields, map[string]any{"title": unmentioned(pair[0]), "value": unmentioned(pair[1]), "short": false})
+	}
+	body := map[string]any{
+		"username": s.sender(m),
+		"attachments": []any{map[string]any{
+			"color": color, "author_name": m.Title(), "text": unmentioned(m.Text(3000)), "fields": fields,
+		}},
+	}
+	if s.Channel != "" {
+		body["channel"] = s.Channel
+	}
+	return one(u.String(), body)
+}
+
+// unmentioned keeps names in a text from being mentions: a space without a width follows a
+// sign that begins a word. Within one, as in a revision, it mentions nobody.
+func unmentioned(text string) string {
+	var b strings.Builder
+	before := ' '
+	for _, r := range text {
+		b.WriteRune(r)
+		if r == '@' && !unicode.IsLetter(before) && !unicode.IsDigit(before) {
+			b.WriteRune('\u200b')
+		}
+		before = r
+	}
+	return b.String()
+}
+
+// plain is a message as a text without markup.
+func plain(m *alert.Message, most int) string {
+	all, summary := pairs(m, mostPairs)
+	var b strings.Builder
+	if summary != "" {
+		b.WriteString(summary + "\n")
+	}
+	b.WriteString(m.Text(most))
+	for _, pair := range all {
+		fmt.Fprintf(&b, "\n%s: %s", pair[0], pair[1])
+	}
+	return b.String()
+}
+
+// webex sends a plain text to a room.
+func webex(s *Settings, m *alert.Message) ([]Request, error) {
+	u, err := s.endpoint()
+	if err != nil {
+		return nil, err
+	}
+	token, err := s.token()
+	if err != nil {
+		return nil, err
+	}
+	if s.Channel == "" {
+		return nil, invalid("there is no room: set spec.channel")
+	}
+	mark := "\u2139\ufe0f" // information
+	if isError(m) {
+		mark = "\U0001f6a8" // a police car's light
+	}
+	return one(u.String(), map[string]any{"roomId": s.Channel, "text": alert.Cut(mark+" "+m.Title()+"\n"+plain(m, 4000), 7000)}, "Authorization", bearer(token))
+}
+
+// lark posts a card whose texts are plain: others cannot mention anybody in them.
+func lark(s *Settings, m *alert.Message) ([]Request, error) {
+	u, err := s.endpoint()
+	if err != nil {
+		return nil, err
+	}
+	color := "turquoise"
+	if isError(m) {
+		color = "red"
+	}
+	text := func(content string) any { return map[string]any{"tag": "plain_text", "content": content} }
+	requests, err := one(u.String(), map[string]any{
+		"msg_type": "interactive",
+		"card": map[string]any{
+			"config":   map[string]any{"wide_screen_mode": true},
+			"header":   map[string]any{"title": text(m.Title()), "template": color},
+			"elements": []any{map[string]any{"tag": "div", "text": text(alert.Cut(plain(m, 5000), 20_000))}},
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	requests[0].Refused = larkRefusal
+	return requests, nil
+}
+
+// larkRefusal is the code by which Lark says why a message with status 200 was not taken.
+func larkRefusal(body []byte) string {
+	var answer struct {
+		Code int `json:"code"`
+	}
+	if json.Unmarshal(body, &answer) != nil || answer.Code == 0 {
+		return ""
+	}
+	return "code " + strconv.Itoa(answer.Code)
 }
 
 // telegramAddress is where Telegram is, without an address.

@@ -153,6 +153,38 @@ func grafana(s *Settings, m *alert.Message) ([]Request, error) {
 	return []Request{r}, nil
 }
 
+// datadog posts an event with tags.
+func datadog(s *Settings, m *alert.Message) ([]Request, error) {
+	u, err := s.endpoint()
+	if err != nil {
+		return nil, err
+	}
+	token, err := s.token()
+	if err != nil {
+		return nil, err
+	}
+	e := &m.Event
+	kind := "info"
+	if isError(m) {
+		kind = "error"
+	}
+	tags := []string{
+		"reporting_controller:" + e.ReportingController, "event_reason:" + e.Reason, "kind:" + e.InvolvedObject.Kind, "name:" + e.InvolvedObject.Name, "namespace:" + e.InvolvedObject.Namespace,
+	}
+	all, summary := pairs(m, mostPairs)
+	for _, pair := range all {
+		tags = append(tags, alert.Cut(pair[0]+":"+pair[1], 200)) // Datadog cuts them there
+	}
+	text := m.Text(3900) // of 4000
+	if summary != "" {
+		text = alert.Cut(summary+"\n"+text, 3900)
+	}
+	return one(u.JoinPath("api", "v1", "events").String(), map[string]any{
+		"title": alert.Cut(m.Title()+": "+words(e.Reason), 100), "text": text, "tags": tags, "alert_type": kind, "source_type_name": "fluxcd",
+		"date_happened": e.Timestamp.Unix(), "aggregation_key": alert.Cut(e.InvolvedObject.Kind+"/"+e.InvolvedObject.Namespace+"/"+e.InvolvedObject.Name, 100),
+	}, "DD-API-KEY", token)
+}
+
 // githubDispatch starts workflows of a repository.
 func githubDispatch(s *Settings, m *alert.Message) ([]Request, error) {
 	api, owner, name, err := githubRepository(s)

@@ -1,0 +1,230 @@
+package notifications
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cascade-gitops/cascade/e2e/scenario"
+	"github.com/cascade-gitops/cascade/e2e/stage"
+)
+
+const (
+	// pushed is the time in which a push is an object, in the long form.
+	pushed = time.Second
+	// forgedRate is how many forged requests come in a second, and forgedMost how many there
+	// are.
+	forgedRate = 1000
+	forgedMost = 10_000
+)
+
+// TestPushes: how long it takes from a webhook to the object that its push changes, beside
+// Kustomizations on the same source that the push does not change; and while forged requests
+// come. CASCADE_PUSHES is the long form: so many pushes beside a thousand Kustomizations, 99 of
+// a hundred within a second, and beside forged requests not much later than without.
+func TestPushes(t *testing.T) {
+	scenario.Alongside(t)
+	pushes, beside, long := 10, 60, false
+	if n, err := strconv.Atoi(os.Getenv("CASCADE_PUSHES")); err == nil {
+		pushes, beside, long = n, 1000, true
+	}
+	h := startReceivers(t, long)
+	files := map[string]string{"app/a.yaml": scenario.ConfigMapWith("a", "", "{k: one}")}
+	for n := range beside {
+		name := fmt.Sprint("beside-", n)
+		files["beside/"+name+"/a.yaml"] = scenario.ConfigMapWith(name, "", "{k: one}")
+	}
+	r := &hookRow{Row: h.Row(t, files), h: h}
+	r.Fetched(t)
+	h.Apply(t, fmt.Sprintf(`apiVersion: v1
+kind: Secret
+metadata: {name: hook, namespace: %[1]s}
+stringData: {token: %[2]s}
+---
+apiVersion: notification.toolkit.fluxcd.io/v1
+kind: Receiver
+metadata: {name: hook, namespace: %[1]s}
+spec: {type: github, events: [push], secretRef: {name: hook}, resources: [{kind: GitRepository, name: git}]}
+`, r.Namespace, token))
+	r.ready(t)
+	for n := range beside {
+		name := fmt.Sprint("beside-", n)
+		r.Kustomization(t, name, "path: ./beside/"+name)
+	}
+	r.Kustomization(t, "app", "")
+	for n := range beside {
+		r.Ready(t, fmt.Sprint("beside-", n))
+	}
+	r.Ready(t, "app")
+	quiet := r.measure(t, "quiet", pushes)
+	if p99 := quantile(quiet, 0.99); long && p99 > pushed {
+		t.Errorf("beside %d Kustomizations the p99 of %d pushes is %s, want %s", beside, pushes, p99, pushed)
+	}
+
+	// They come from another address: what one sender forges does not count against others.
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- h.forge(ctx, r.path) }()
+	few := max(pushes/5, 5)
+	forged := r.measure(t, "forged", few)
+	if !long {
+		stop()
+	}
+	if err := <-done; err != nil && ctx.Err() == nil {
+		t.Error(err)
+	}
+	stop()
+	before, after := quantile(quiet, 0.5), quantile(forged, 0.5)
+	t.Logf("the median beside forged requests is %.2f times that without", after.Seconds()/before.Seconds())
+	if long && after > before*12/10 {
+		t.Errorf("beside forged requests the median is %s, without %s", after, before)
+	}
+	// All others take note of the last push, too.
+	for n := range beside {
+		r.Ready(t, fmt.Sprint("beside-", n))
+	}
+}
+
+// startReceivers is a tier whose agent serves Receivers. shipped: it is the one that is
+// shipped, without the race detector.
+func startReceivers(t *testing.T, shipped bool) *receivers {
+	t.Helper()
+	h := &receivers{}
+	if shipped {
+		h.Tier = startShipped(t)
+	} else {
+		h.Tier = scenario.StartTier(t)
+	}
+	h.RestartAgent(t, "--receiver-addr=$(POD_IP):9292")
+	metrics, err := scenario.MetricsAddress(h.MoM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, _, err := net.SplitHostPort(metrics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.url = "http://" + net.JoinHostPort(host, "9292")
+	return h
+}
+
+// startShipped starts a tier with the agent that is shipped.
+func startShipped(t *testing.T) *scenario.Tier {
+	t.Helper()
+	none := filepath.Join(t.TempDir(), "bootstrap.yaml")
+	if err := os.WriteFile(none, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s, err := stage.Start(t.Context(), stage.Options{Run: scenario.RunDir(t), Bin: []string{scenario.Path(t, "bin")}, Bootstrap: none, Log: t.Logf})
+	if err != nil {
+		t.Fatalf("cannot start the stage: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("cannot clean up: %v", err)
+		}
+	})
+	tier := &scenario.Tier{Stage: s}
+	if tier.Client, err = s.MoM.Client(); err != nil {
+		t.Fatal(err)
+	}
+	return tier
+}
+
+// measure makes pushes, one after the other, and returns how long each took to be an object,
+// the shortest first.
+func (r *hookRow) measure(t *testing.T, of string, pushes int) []time.Duration {
+	t.Helper()
+	const body = `{"ref":"refs/heads/main"}`
+	good := []string{"X-Hub-Signature-256", "sha256=" + signature(sha256.New, body), "X-GitHub-Event", "push"}
+	var took []time.Duration
+	for i := range pushes {
+		value := fmt.Sprint(of, i)
+		r.push(t, value)
+		begun := time.Now()
+		if status := r.send(t, body, good...); status != http.StatusOK {
+			t.Fatalf("push %d is answered with %d", i, status)
+		}
+		looks := time.NewTicker(5 * time.Millisecond) // which is what the numbers are good for
+		for deadline := begun.Add(scenario.Converge); r.Data(t, "a")["k"] != value; <-looks.C {
+			if time.Now().After(deadline) {
+				t.Fatalf("push %d is not applied", i)
+			}
+		}
+		looks.Stop()
+		took = append(took, time.Since(begun))
+	}
+	slices.Sort(took)
+	t.Logf("%s: %d pushes, p50 %s, p99 %s, most %s", of, pushes, quantile(took, 0.5), quantile(took, 0.99), took[pushes-1])
+	return took
+}
+
+// quantile of durations, the shortest first.
+func quantile(all []time.Duration, q float64) time.Duration {
+	return all[min(int(q*float64(len(all))), len(all)-1)]
+}
+
+// forge sends requests that are forged, of no Receiver, or too large, at a rate, until there
+// were enough. None of them is accepted.
+func (h *receivers) forge(ctx context.Context, path string) error {
+	client := &http.Client{Transport: &http.Transport{
+		DialContext:         (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 3)}}).DialContext,
+		MaxIdleConnsPerHost: 64,
+	}}
+	defer client.CloseIdleConnections()
+	large := bytes.Repeat([]byte("a"), 2<<20)
+	var senders sync.WaitGroup
+	var accepted atomic.Int64
+	places, tick := make(chan struct{}, 64), time.NewTicker(time.Second/forgedRate)
+	defer tick.Stop()
+	for i := 0; i < forgedMost && ctx.Err() == nil; i++ {
+		<-tick.C
+		places <- struct{}{}
+		senders.Go(func() {
+			defer func() { <-places }()
+			at, content := path, []byte("{}")
+			switch {
+			case i%100 == 0:
+				content = large
+			case i%2 == 0:
+				at = fmt.Sprintf("/hook/%064x", i)
+			}
+			request, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url+at, bytes.NewReader(content))
+			if err != nil {
+				return
+			}
+			request.Header.Set("X-Hub-Signature-256", "sha256="+signature(sha256.New, "other"))
+			request.Header.Set("X-GitHub-Event", "push")
+			response, err := client.Do(request)
+			if err != nil {
+				return // a connection that was closed before all of it was sent
+			}
+			_, _ = io.Copy(io.Discard, response.Body)
+			_ = response.Body.Close()
+			if response.StatusCode < 400 {
+				accepted.Add(1)
+			}
+		})
+	}
+	senders.Wait()
+	if n := accepted.Load(); n > 0 {
+		return fmt.Errorf("%d forged requests are accepted", n)
+	}
+	if err := ctx.Err(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
