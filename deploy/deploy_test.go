@@ -191,3 +191,23 @@ func deployment(t *testing.T, u *unstructured.Unstructured) *appsv1.Deployment {
 	}
 	return d
 }
+
+// TestLaterDefinitions: a parent of an earlier version does not know the definitions that came
+// after it. If one of them could be pruned, the parent would hold its layers for a deletion that
+// nobody wants.
+func TestLaterDefinitions(t *testing.T) {
+	first := []string{
+		"children.cascade.dev", "layers.cascade.dev", "helmreleases.helm.toolkit.fluxcd.io", "kustomizations.kustomize.toolkit.fluxcd.io",
+		"buckets.source.toolkit.fluxcd.io", "externalartifacts.source.toolkit.fluxcd.io", "gitrepositories.source.toolkit.fluxcd.io",
+		"helmcharts.source.toolkit.fluxcd.io", "helmrepositories.source.toolkit.fluxcd.io", "ocirepositories.source.toolkit.fluxcd.io",
+	}
+	crds, err := CRDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range crds {
+		if kept := u.GetAnnotations()["kustomize.toolkit.fluxcd.io/prune"] == "disabled"; !kept && !slices.Contains(first, u.GetName()) {
+			t.Errorf("CRD %s is not in the first version, and has no annotation kustomize.toolkit.fluxcd.io/prune: disabled", u.GetName())
+		}
+	}
+}

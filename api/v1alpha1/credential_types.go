@@ -343,6 +343,7 @@ type CredentialStatus struct {
 // Credential is a credential that lapses, kept fresh in a Secret.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
+// +kubebuilder:metadata:annotations="kustomize.toolkit.fluxcd.io/prune=disabled"
 // +kubebuilder:resource:categories=all;cascade
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 230",message="the name has 230 letters at most"
 // +kubebuilder:printcolumn:name="Renewed",type=date,JSONPath=`.status.lastRenewal`
