@@ -181,7 +181,7 @@ func (x *agentWaves) others(t *testing.T) {
 	for name, p := range x.planes {
 		since[name] = p.now(t)
 	}
-	x.approve(t, "rest", x.commits[0])
+	x.approve(t, "rest", presentImage) // the commit is that of the run before
 	x.over(t, presentImage)
 	x.run(t, map[string]string{"canary": presentImage, "p1": presentImage, "p2": presentImage})
 	x.alone(t, since, "p1", "p2")

@@ -282,6 +282,9 @@ type history struct {
 	children []v1alpha1.Child
 	layers   []v1alpha1.Layer
 	warnings []corev1.Event
+	// begun is when it began, to the second, which is how events tell the time. A watch shows
+	// those from before, too.
+	begun time.Time
 }
 
 // keep begins a history, of layers that are in place. It ends with the test.
@@ -299,7 +302,7 @@ func (f *fleet) keep(t *testing.T) *history {
 		}
 		return nil
 	})
-	h := &history{}
+	h := &history{begun: time.Now().Truncate(time.Second)}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var ended sync.WaitGroup
 	t.Cleanup(func() { cancel(); ended.Wait() })
@@ -327,7 +330,7 @@ func (h *history) add(event watch.Event) {
 	case *v1alpha1.Layer:
 		h.layers = append(h.layers, *o)
 	case *corev1.Event:
-		if o.Type == corev1.EventTypeWarning {
+		if o.Type == corev1.EventTypeWarning && !o.LastTimestamp.Time.Before(h.begun) {
 			h.warnings = append(h.warnings, *o)
 		}
 	}
