@@ -282,9 +282,8 @@ type history struct {
 	children []v1alpha1.Child
 	layers   []v1alpha1.Layer
 	warnings []corev1.Event
-	// begun is when it began, to the second, which is how events tell the time. A watch shows
-	// those from before, too.
-	begun time.Time
+	// before are the versions of events that were there when it began, which a watch shows, too.
+	before map[types.UID]string
 }
 
 // keep begins a history, of layers that are in place. It ends with the test.
@@ -302,7 +301,14 @@ func (f *fleet) keep(t *testing.T) *history {
 		}
 		return nil
 	})
-	h := &history{begun: time.Now().Truncate(time.Second)}
+	h := &history{before: map[types.UID]string{}}
+	events := &corev1.EventList{}
+	if err := f.client.List(t.Context(), events, client.InNamespace(f.name)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range events.Items {
+		h.before[events.Items[i].UID] = events.Items[i].ResourceVersion
+	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var ended sync.WaitGroup
 	t.Cleanup(func() { cancel(); ended.Wait() })
@@ -330,7 +336,7 @@ func (h *history) add(event watch.Event) {
 	case *v1alpha1.Layer:
 		h.layers = append(h.layers, *o)
 	case *corev1.Event:
-		if o.Type == corev1.EventTypeWarning && !o.LastTimestamp.Time.Before(h.begun) {
+		if o.Type == corev1.EventTypeWarning && h.before[o.UID] != o.ResourceVersion {
 			h.warnings = append(h.warnings, *o)
 		}
 	}

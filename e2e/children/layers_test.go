@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -285,6 +286,16 @@ func byHand(h *hub, t *testing.T) {
 	steps(t,
 		step{"KubeconfigMissing", func(t *testing.T) {
 			f.says(t, "mine", v1alpha1.ConnectedCondition, v1alpha1.ReasonKubeconfigMissing, "mine")
+			scenario.Eventually(t, scenario.Converge, "an event says so", func(ctx context.Context) error {
+				list := &corev1.EventList{}
+				if err := f.client.List(ctx, list, client.InNamespace(f.name)); err != nil {
+					return err
+				}
+				if !slices.ContainsFunc(list.Items, func(e corev1.Event) bool { return e.Reason == v1alpha1.ReasonKubeconfigMissing }) {
+					return fmt.Errorf("there are %d events", len(list.Items))
+				}
+				return nil
+			})
 		}},
 		step{"Seeded", func(t *testing.T) {
 			handOver(right.issue(t).kubeconfig)
