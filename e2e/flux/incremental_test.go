@@ -384,9 +384,9 @@ func (b *requestCounts) restart(t *testing.T) {
 			t.Errorf("%s: %d, want at most 2", key, n)
 		}
 	}
-	// Its report, of which it does not know what it last said, and the record of
-	// the first sync.
-	b.served["GET configmaps"] += 2
+	// Its report, of which it does not know what it last said, the record of the first
+	// sync, and what it heard of repositories.
+	b.served["GET configmaps"] += 3
 	b.balance(t, exactly, nil)
 	for object, version := range b.versions(t) {
 		if version != before[object] {
