@@ -268,19 +268,25 @@ func (d *demo) suggest(s *stage.Stage, bin string) {
 	}
 	pid, _ := os.ReadFile(filepath.Join(s.MoM.Dir, "pid"))
 	fmt.Fprintf(d.out, `
-It keeps running until Ctrl-C. Three things to try, in another terminal:
+It keeps running until Ctrl-C. Four things to try, in another terminal:
 
-1. Change every tenant with one commit:
+1. Change every tenant with one commit, and see it arrive, cluster by cluster, on the page that this prints the address of:
+     %[4]s/cascade web --kubeconfig %[5]s &
      git clone %[1]s /tmp/apps && cd /tmp/apps
      sed -i 's/version 1/version 2/' hello/deployment.yaml && git commit -am 'Greet again' && git push
      %[4]s/cascade tree --kubeconfig %[5]s
 
-2. Kill the MoM; environments and tenants go on (repeat 1), and nothing below is touched:
+2. Break every tenant with a commit, and ask the MoM for the cause:
+     sed -i 's/  name: hello$/  name: Hello/' hello/deployment.yaml && git commit -am 'Break' && git push
+     %[4]s/cascade why --kubeconfig %[5]s
+     git revert --no-edit HEAD && git push
+
+3. Kill the MoM; environments and tenants go on (repeat 1), and nothing below is touched:
      kill -9 %[6]s
    and bring it back:
      %[4]s/controlplane start --dir %[7]s --name mom --owner-pid %[8]d
 
-3. Delete a tenant. In one commit it is refused:
+4. Delete a tenant. In one commit it is refused:
      git clone %[2]s /tmp/env-staging && cd /tmp/env-staging
      git rm tenants/gamma.yaml && git commit -m 'Drop gamma' && git push
      (the Kustomization tenants of the master staging says PruneBlocked; undo with: git revert --no-edit HEAD && git push)

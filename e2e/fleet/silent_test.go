@@ -19,6 +19,10 @@ import (
 	"github.com/cascade-gitops/cascade/e2e/stage"
 )
 
+// intervals are three observe intervals of an agent that nobody told another one, after which
+// what was reported is old, and what a loaded machine needs to look.
+const intervals = 3*45*time.Second + 15*time.Second
+
 // silentMaster stops a master in its tracks, its API server and all that runs there: what is known
 // of the tiers below it is old from then on. The tree, the page and why say so, and since when, and
 // none of them says that something below is ready.
@@ -39,7 +43,7 @@ func (f *fleet) silentMaster(t *testing.T) {
 	}
 	defer thaw()
 	master := stage.Namespace + "/staging"
-	scenario.Eventually(t, scenario.BringUp, "nothing below staging reads ready in the tree, and since when is said", func(ctx context.Context) error {
+	scenario.Eventually(t, intervals, "nothing below staging reads ready in the tree, and since when is said", func(ctx context.Context) error {
 		root, err := f.tree(ctx)
 		if err != nil {
 			return err
