@@ -593,8 +593,9 @@ hostile: build-e2e ## hundreds of hostile tenants beside twenty good ones, and a
 # The agent is the one that is shipped, without the race detector. The machine has to be quiet.
 .PHONY: pushes
 pushes: export CASCADE_PUSHES ?= 200
-pushes: build-e2e ## from a webhook to the object, 200 times beside a thousand Kustomizations, and beside ten thousand forged requests
+pushes: build-e2e ## from a webhook to the object, 200 times: beside a thousand Kustomizations, beside ten thousand forged requests, and through three tiers
 	go test -C e2e -count=1 -timeout 30m -v -run '^TestPushes$$' ./notifications
+	go test -C e2e -count=1 -timeout 30m -v -run '^TestFleet$$/^(EveryTierIsReady|PushReachesEveryTenant)$$' ./fleet
 
 # CASCADE_ARMOUR_SEED repeats a walk.
 OPERATIONS ?= 2000

@@ -36,6 +36,7 @@ func TestFleet(t *testing.T) {
 		{"NoCredentialForAParent", (*fleet).noCredentialForAParent},
 		{"CommitToAppsReachesEveryTenant", (*fleet).commitToApps},
 		{"TreeIsFresh", (*fleet).treeIsFresh},
+		{"PushReachesEveryTenant", (*fleet).pushReachesEveryTenant},
 		{"CommitMakesATenant", (*fleet).commitMakesATenant},
 		{"FrozenTenantDelaysNobody", (*fleet).frozenTenant},
 		{"RemovalInOneCommitIsRefused", (*fleet).removalInOneCommit},
