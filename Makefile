@@ -672,14 +672,16 @@ bench: build $(BIN)/controlplane ## the cost of syncs, commits, drift, releases 
 
 # CHILDREN and LARGE are sizes; with CHILDREN=100 LARGE=0 it takes a few minutes. ROLLOUT is that of
 # a fleet over which a Rollout brings commits: CHILDREN=0 LARGE=0 ROLLOUT=1000 measures that alone.
+# TOLD is that of a fleet that is told of a push, and then fails for one cause.
 CHILDREN ?= 1000
 LARGE ?= 5000
 ROLLOUT ?= 0
+TOLD ?= 0
 .PHONY: bench-fleet
 bench-fleet: build $(BIN)/controlplane $(BIN)/capi-manager $(BIN)/components/local ## what a tier with many children costs, simulated; docs/performance.md explains the table
 	$(STATIC) go build -C e2e -p $(P) -o $(BIN)/fleetsim ./fleetsim/cmd
 	$(STATIC) go build -C e2e -p $(P) -o $(BIN)/fleetbench ./fleetbench
-	ulimit -n $$(ulimit -Hn) && $(BIN)/fleetbench -bin $(BIN) -children $(CHILDREN) -large $(LARGE) -rollout $(ROLLOUT) -json $(BIN)/fleetbench.json
+	ulimit -n $$(ulimit -Hn) && $(BIN)/fleetbench -bin $(BIN) -children $(CHILDREN) -large $(LARGE) -rollout $(ROLLOUT) -told $(TOLD) -json $(BIN)/fleetbench.json
 
 .PHONY: bench-demo
 bench-demo: build-demo ## size and idle cost of the agents of the demo's fleet

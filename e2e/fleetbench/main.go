@@ -44,6 +44,7 @@ type options struct {
 	large    int
 	sharded  int
 	rollout  int
+	told     int
 	rest     time.Duration
 	// restAfter changes.
 	restAfter time.Duration
@@ -68,6 +69,7 @@ func run(ctx context.Context, args []string) error {
 	flags.IntVar(&o.large, "large", 5000, "number of children of a second fleet, of which only rest is measured; 0 is none")
 	flags.IntVar(&o.sharded, "sharded", 0, "number of children of a fleet that two replicas share, of which one is killed; 0 is none")
 	flags.IntVar(&o.rollout, "rollout", 0, "number of children of a fleet over which a Rollout brings a commit in five waves, 2 % of them dead and 1 % failing; 0 is none")
+	flags.IntVar(&o.told, "told", 0, "number of children of a fleet that is told of a push, and then fails for one cause; 0 is none")
 	flags.DurationVar(&o.rest, "rest", 3*time.Minute, "how long rest is measured after the fleet was seeded")
 	flags.DurationVar(&o.restAfter, "rest-after", 3*time.Minute, "how long rest is measured after changes")
 	flags.DurationVar(&o.settle, "settle", 20*time.Second, "pause before each measurement")
@@ -102,7 +104,7 @@ func run(ctx context.Context, args []string) error {
 	for _, fleet := range []struct {
 		children int
 		measure  func(context.Context, options) ([]result, error)
-	}{{o.children, measure}, {o.large, measureLarge}, {o.sharded, measureShards}, {o.rollout, measureRollout}} {
+	}{{o.children, measure}, {o.large, measureLarge}, {o.sharded, measureShards}, {o.rollout, measureRollout}, {o.told, measureTold}} {
 		if fleet.children == 0 {
 			continue
 		}

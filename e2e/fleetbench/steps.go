@@ -61,6 +61,8 @@ type result struct {
 	HubPerHour   float64 `json:"hubPerHour,omitempty"`
 	// Milli is the agent's use of a processor, in thousandths.
 	Milli float64 `json:"milliCores,omitempty"`
+	// Messages that people were told.
+	Messages int `json:"messages,omitempty"`
 }
 
 // measure runs all steps on one fleet.

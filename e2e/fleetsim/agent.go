@@ -96,6 +96,9 @@ func (c *Cluster) report() {
 	}
 	text, _ := json.Marshal(said) // our own type
 	c.ensure(builtin("ConfigMap"), v1alpha1.ReportConfigMap, part{"data": part{v1alpha1.ReportKey: string(text)}})
+	if hints := builtin("ConfigMap"); c.objects[hints.key(v1alpha1.AgentNamespace, v1alpha1.HintsConfigMap)] == nil {
+		c.ensure(hints, v1alpha1.HintsConfigMap, part{}) // in which the parent writes
+	}
 	for _, name := range []string{v1alpha1.LeaderLease, v1alpha1.HeartbeatLease} {
 		c.renewed(name, report.Digest(string(text)))
 	}
