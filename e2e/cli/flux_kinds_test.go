@@ -11,6 +11,7 @@ import (
 	autov1 "github.com/fluxcd/image-automation-controller/api/v1"
 	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
 	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
+	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -34,6 +35,7 @@ func TestFluxKinds(t *testing.T) {
 		run  func(*fluxKinds, *testing.T)
 	}{
 		{"Receivers", (*fluxKinds).receivers},
+		{"Alerts", (*fluxKinds).alerts},
 		{"Images", (*fluxKinds).images},
 		{"ArtifactGenerators", (*fluxKinds).artifactGenerators},
 	} {
@@ -101,6 +103,24 @@ func (f *fluxKinds) receivers(t *testing.T) {
 		{"delete", "delete receiver hook --silent"},
 	})
 	f.gone(t, &notificationv1.Receiver{}, "hook")
+}
+
+func (f *fluxKinds) alerts(t *testing.T) {
+	f.verbs(t, "alert", [][2]string{
+		{"create-provider", "create alert-provider chat --type slack --channel fleet --address http://127.0.0.1:1/chat"},
+		{"create", "create alert apps --provider-ref chat --event-severity error --event-source Kustomization/* --event-source GitRepository/apps"},
+		{"get-provider", "get alert-providers"},
+		{"get", "get alerts"},
+		{"export-provider", "export alert-provider chat"},
+		{"export", "export alert apps"},
+		{"suspend", "suspend alert apps"},
+		{"suspended", "get alerts"},
+		{"resume", "resume alert apps"},
+		{"delete", "delete alert apps --silent"},
+		{"delete-provider", "delete alert-provider chat --silent"},
+	})
+	f.gone(t, &notificationv1beta3.Alert{}, "apps")
+	f.gone(t, &notificationv1beta3.Provider{}, "chat")
 }
 
 func (f *fluxKinds) images(t *testing.T) {
