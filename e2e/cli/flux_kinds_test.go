@@ -11,7 +11,6 @@ import (
 	autov1 "github.com/fluxcd/image-automation-controller/api/v1"
 	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
 	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
-	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -119,8 +118,9 @@ func (f *fluxKinds) alerts(t *testing.T) {
 		{"delete", "delete alert apps --silent"},
 		{"delete-provider", "delete alert-provider chat --silent"},
 	})
-	f.gone(t, &notificationv1beta3.Alert{}, "apps")
-	f.gone(t, &notificationv1beta3.Provider{}, "chat")
+	for kind, name := range map[string]string{"Alert": "apps", "Provider": "chat"} {
+		f.gone(t, stage.Object("notification.toolkit.fluxcd.io/v1beta3", kind), name)
+	}
 }
 
 func (f *fluxKinds) images(t *testing.T) {
