@@ -11,6 +11,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/link"
 	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/remote/report"
 )
 
 // contact is a child of which the age is asked.
@@ -56,13 +57,13 @@ func TestAge(t *testing.T) {
 
 	c.connected(metav1.ConditionFalse)
 	c.now = c.now.Add(time.Minute)
-	if got, at := c.aged(ctrl.Result{}); got.RequeueAfter != 75*time.Second || at != nil {
+	if got, at := c.aged(ctrl.Result{}); got.RequeueAfter != report.Patience(45*time.Second)-time.Minute || at != nil {
 		t.Errorf("a minute after it was lost age() = %v, and HeardAt is %v; want a run at the moment it is stale", got, at)
 	}
 	if got, _ := c.aged(ctrl.Result{RequeueAfter: time.Second}); got.RequeueAfter != time.Second {
 		t.Errorf("a run that is due earlier is put off: %v", got)
 	}
-	c.now = c.now.Add(75 * time.Second)
+	c.now = c.now.Add(report.Patience(45*time.Second) - time.Minute)
 	for range 3 {
 		if _, at := c.aged(ctrl.Result{}); at == nil || !at.Time.Equal(c.heard) {
 			t.Fatalf("HeardAt is %v, want %s", at, c.heard)
@@ -81,7 +82,7 @@ func TestAge(t *testing.T) {
 	}
 
 	// Its API server answers, and its agent is silent.
-	c.now = c.now.Add(3 * 45 * time.Second)
+	c.now = c.now.Add(report.Patience(45 * time.Second))
 	if _, at := c.aged(ctrl.Result{}); at == nil {
 		t.Error("an agent that is silent for three intervals is heard of")
 	}

@@ -20,8 +20,8 @@ import (
 )
 
 // intervals are three observe intervals of an agent that nobody told another one, after which
-// what was reported is old, and what a loaded machine needs to look.
-const intervals = 3*45*time.Second + 15*time.Second
+// what was reported is old.
+const intervals = 3 * 45 * time.Second
 
 // silentMaster stops a master in its tracks, its API server and all that runs there: what is known
 // of the tiers below it is old from then on. The tree, the page and why say so, and since when, and

@@ -10,6 +10,11 @@ import (
 // reported is stale.
 const silences = 3
 
+// Patience is how long a child may be silent before what it reported is stale: three observe
+// intervals, less the time in which that is written, and known up to the top of the tree, by the
+// end of the third.
+func Patience(interval time.Duration) time.Duration { return silences*interval - interval/6 }
+
 // Contact is what a parent knows of its contact with a child.
 type Contact struct {
 	// Recorded is status.heardAt of the Child.
@@ -27,7 +32,7 @@ type Contact struct {
 }
 
 // Lost returns what status.heardAt is now: nil, unless the contact has been broken for
-// longer than three observe intervals. wait is how long until it is, and zero if nothing
+// longer than Patience. wait is how long until it is, and zero if nothing
 // but the child can change the answer.
 //
 // The answer changes when the contact is lost and when it is there again, and not in
@@ -39,7 +44,7 @@ func (c Contact) Lost(interval time.Duration, now time.Time) (heardAt *metav1.Ti
 	if !c.Broken {
 		return nil, 0
 	}
-	if left := c.Heard.Add(silences * interval).Sub(now); left > 0 {
+	if left := c.Heard.Add(Patience(interval)).Sub(now); left > 0 {
 		return nil, left
 	}
 	at := metav1.NewTime(c.Heard.Truncate(time.Second))

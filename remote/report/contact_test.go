@@ -20,8 +20,8 @@ func TestLost(t *testing.T) {
 	}{
 		"Alive":    {"nothing is recorded at rest", Contact{Heard: ago(time.Second), Proven: true}, time.Time{}, 0},
 		"Asleep":   {"an observe interval that is long is no silence", Contact{Heard: ago(time.Hour), Proven: true}, time.Time{}, 0},
-		"Lost":     {"a short outage leaves the rows as they are; the moment comes in the time that is left", Contact{Heard: ago(time.Minute), Proven: true, Broken: true}, time.Time{}, 75 * time.Second},
-		"Edge":     {"three intervals have passed", Contact{Heard: ago(3 * interval), Proven: true, Broken: true}, ago(3 * interval), 0},
+		"Lost":     {"a short outage leaves the rows as they are; the moment comes in the time that is left", Contact{Heard: ago(time.Minute), Proven: true, Broken: true}, time.Time{}, Patience(interval) - time.Minute},
+		"Edge":     {"the third interval is about to end", Contact{Heard: ago(Patience(interval)), Proven: true, Broken: true}, ago(Patience(interval)).Truncate(time.Second), 0},
 		"Dead":     {"the same time whenever it is asked", Contact{Recorded: &recorded, Heard: recorded.Time, Proven: true, Broken: true}, recorded.Time, 0},
 		"Back":     {"it was heard of again", Contact{Recorded: &recorded, Heard: ago(0), Proven: true}, time.Time{}, 0},
 		"Restart":  {"a process that began just now knows no better than what is recorded", Contact{Recorded: &recorded, Heard: ago(0), Broken: true}, recorded.Time, 0},
