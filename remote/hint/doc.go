@@ -17,6 +17,7 @@
 //     every other second, so that they do not ask one server at the same moment;
 //   - nothing waits for a hint, and no reconcile is delayed by one.
 //
-// Failure model: a hint that cannot be delivered is dropped and counted. Polling finds what
-// nobody hinted at.
+// Failure model: a hint that cannot be delivered is dropped and counted; for a minute, children
+// that can be reached only now are told of it as well, as those of a process that has just
+// begun. Polling finds what nobody hinted at.
 package hint

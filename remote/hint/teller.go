@@ -26,6 +26,9 @@ const (
 	burst = 32
 	// freshFor is how long a hint is worth telling.
 	freshFor = time.Minute
+	// lookEach is how often, for so long, children are looked for that can be told now and could
+	// not before: those of a process that has just begun are reached one after the other.
+	lookEach = time.Second
 )
 
 // Children are told; link.Pool is them.
@@ -46,8 +49,13 @@ type Teller struct {
 	told     *prometheus.CounterVec
 
 	mu sync.Mutex // guards the rest; never held over a call
-	// recent hints, the newest last, with the time until when they are worth telling.
+	// recent hints, the newest last, with the time until when they are worth telling. heard is
+	// how often there were news.
 	recent []dated
+	heard  int
+	// waits is what heard was when a child came to wait for the last time; it has those of the
+	// time of the recent hints.
+	waits map[types.NamespacedName]int
 	// waiting children, in the order in which they are told, each once.
 	waiting []types.NamespacedName
 	queued  map[types.NamespacedName]bool
@@ -77,7 +85,7 @@ type Options struct {
 func NewTeller(o Options) *Teller {
 	t := &Teller{
 		children: o.Children, limit: rate.NewLimiter(rate.Limit(o.PerSecond), burst), now: o.Now, random: o.Random, log: o.Log,
-		queued: map[types.NamespacedName]bool{}, pace: map[types.NamespacedName]*rate.Limiter{}, wake: make(chan struct{}, 1),
+		waits: map[types.NamespacedName]int{}, queued: map[types.NamespacedName]bool{}, pace: map[types.NamespacedName]*rate.Limiter{}, wake: make(chan struct{}, 1),
 		told: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cascade_hints_total", Help: "Hints for children by what became of them: told, failed, dropped.",
 		}, []string{"result"}),
@@ -89,14 +97,10 @@ func NewTeller(o Options) *Teller {
 	return t
 }
 
-// Tell has all children told of hints that they were not told of, in an order by chance. It
-// does not wait.
+// Tell has all children told of hints that they were not told of, in an order by chance. Those
+// that cannot be told yet are told if they can be before the hints are old. It does not wait.
 func (t *Teller) Tell(hints []Hint) {
 	if len(hints) == 0 {
-		return
-	}
-	children := t.children.Hinted()
-	if len(children) == 0 {
 		return
 	}
 	t.mu.Lock()
@@ -109,19 +113,37 @@ func (t *Teller) Tell(hints []Hint) {
 	if len(t.recent) > Most {
 		t.recent = slices.Clone(t.recent[len(t.recent)-Most:])
 	}
+	t.heard++
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// look has the children wait that can be told and were not told of the last news.
+func (t *Teller) look() {
+	t.mu.Lock()
+	fresh := len(t.recent) > 0
+	t.mu.Unlock()
+	if !fresh {
+		return
+	}
+	children := t.children.Hinted()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for i := len(children) - 1; i > 0; i-- {
 		j := min(int(t.random()*float64(i+1)), i)
 		children[i], children[j] = children[j], children[i]
 	}
 	for _, child := range children {
+		if t.waits[child] == t.heard {
+			continue
+		}
+		t.waits[child] = t.heard
 		if !t.queued[child] {
 			t.queued[child] = true
 			t.waiting = append(t.waiting, child)
 		}
-	}
-	select {
-	case t.wake <- struct{}{}:
-	default:
 	}
 }
 
@@ -133,7 +155,17 @@ func (t *Teller) Start(ctx context.Context) error {
 	var calls sync.WaitGroup
 	defer calls.Wait()
 	places := make(chan struct{}, mostCalls)
+	var looked time.Time
 	for {
+		select {
+		case <-t.wake:
+			looked = time.Time{}
+		default:
+		}
+		if now := t.now(); now.Sub(looked) >= lookEach {
+			looked = now
+			t.look()
+		}
 		child, entry, wait := t.next()
 		if entry == "" {
 			timer := time.NewTimer(wait)
@@ -142,6 +174,7 @@ func (t *Teller) Start(ctx context.Context) error {
 				timer.Stop()
 				return nil
 			case <-t.wake:
+				looked = time.Time{}
 			case <-timer.C:
 			}
 			timer.Stop()
@@ -177,7 +210,7 @@ func (t *Teller) call(ctx context.Context, child types.NamespacedName, entry str
 	}
 }
 
-// idle is the pause while nobody waits.
+// idle is the pause while there are no hints that are worth telling.
 const idle = time.Hour
 
 // next takes the child that is told next, and with what; without one it says when to look
@@ -191,6 +224,11 @@ func (t *Teller) next() (child types.NamespacedName, entry string, wait time.Dur
 		t.told.WithLabelValues("dropped").Add(float64(len(t.waiting)))
 		t.waiting = nil
 		clear(t.queued)
+		clear(t.waits)
+	}
+	wait = idle
+	if len(t.recent) > 0 {
+		wait = lookEach
 	}
 	if len(t.waiting) == 0 {
 		t.waiting = nil
@@ -199,9 +237,8 @@ func (t *Teller) next() (child types.NamespacedName, entry string, wait time.Dur
 				delete(t.pace, key)
 			}
 		}
-		return child, "", idle
+		return child, "", wait
 	}
-	wait = idle
 	for i, key := range t.waiting {
 		pace := t.pace[key]
 		if pace == nil {

@@ -33,6 +33,8 @@ type fleet struct {
 }
 
 func (f *fleet) Hinted() []types.NamespacedName {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	var all []types.NamespacedName
 	for i := range f.n {
 		all = append(all, types.NamespacedName{Namespace: "fleet", Name: fmt.Sprint(i)})
@@ -170,16 +172,53 @@ func TestShuffled(t *testing.T) {
 	})
 }
 
-// TestNobody: a tier without children keeps nothing.
+// TestNobody: a tier without children keeps nothing that is old.
 func TestNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		teller := running(t, &fleet{}, 100)
 		teller.Tell(hints(3))
 		teller.Tell(nil)
+		time.Sleep(freshFor + 2*lookEach)
 		teller.mu.Lock()
 		defer teller.mu.Unlock()
 		if len(teller.recent)+len(teller.waiting) > 0 {
 			t.Errorf("kept: %v, %v", teller.recent, teller.waiting)
 		}
 	})
+}
+
+// TestReachedLater: a child that is reached only after a push, as by a process that has just
+// begun, is told of it; once the push is a minute old it is not.
+func TestReachedLater(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		after  time.Duration
+		told   int
+	}{
+		"Moment": {"the webhook comes while the children are being reached", 5 * time.Second, 3},
+		"Old":    {"what is a minute old is told to nobody any more", 2 * time.Minute, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &fleet{n: 2}
+				teller := running(t, f, 100)
+				teller.Tell(hints(1))
+				time.Sleep(tc.after)
+				f.mu.Lock()
+				f.n = 3
+				f.mu.Unlock()
+				time.Sleep(2 * lookEach)
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				if got := len(f.told); got != tc.told {
+					t.Errorf("%s: %d are told, want %d", tc.reason, got, tc.told)
+				}
+				for child, times := range f.told {
+					if len(times) != 1 {
+						t.Errorf("%s: child %s is told %d times of one push", tc.reason, child, len(times))
+					}
+				}
+			})
+		})
+	}
 }
