@@ -25,6 +25,8 @@ import (
 const (
 	// pushed is the time in which a push is an object, in the long form.
 	pushed = time.Second
+	// pushEach is the least time between two pushes.
+	pushEach = 500 * time.Millisecond
 	// forgedRate is how many forged requests come in a second, and forgedMost how many there
 	// are.
 	forgedRate = 1000
@@ -151,9 +153,16 @@ func (r *hookRow) measure(t *testing.T, of string, pushes int) []time.Duration {
 	const body = `{"ref":"refs/heads/main"}`
 	good := []string{"X-Hub-Signature-256", "sha256=" + signature(sha256.New, body), "X-GitHub-Event", "push"}
 	var took []time.Duration
+	turn := time.NewTicker(pushEach)
+	defer turn.Stop()
 	for i := range pushes {
+		<-turn.C
 		value := fmt.Sprint(of, i)
-		r.push(t, value)
+		head, err := r.Git.Put(t.Context(), r.Namespace, "main", "Push", map[string]string{"app/a.yaml": scenario.ConfigMapWith("a", "", "{k: "+value+"}")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Head = head
 		begun := time.Now()
 		if status := r.send(t, body, good...); status != http.StatusOK {
 			t.Fatalf("push %d is answered with %d", i, status)

@@ -17,8 +17,10 @@ const (
 	// Pages of the program that only a burst of work used are given back this often.
 	pagesRelease = 15 * time.Second
 	// A burst of work leaves memory that is free but not given back. It is given back
-	// when the burst is over, if it is worth a collection.
-	spareBytes = 16 << 20
+	// when the burst is over, if it is worth a collection: so much, and this share of what is
+	// in use.
+	spareBytes = 4 << 20
+	spareShare = 4
 )
 
 // How much garbage may gather, in percent of the memory in use; GOGC in the environment
@@ -29,9 +31,9 @@ const (
 	gcBusy    = 100
 	// largeHeap is a heap of which a second one would not be small any more.
 	largeHeap = 64 << 20
-	// gcCalm is for a large heap: half of it as garbage would be tens of megabytes. They
-	// would stay after a burst as well, for what lives on is all over the memory that the
-	// burst took. What gathers slowly is seldom collected.
+	// gcCalm is for a heap that waits, and for a large one: half of it as garbage would be
+	// tens of megabytes. They would stay after a burst as well, for what lives on is all over
+	// the memory that the burst took. What gathers slowly is seldom collected.
 	gcCalm = 30
 	// hugeHeap is one that takes so long to collect that a burst of work gets gcPercent.
 	hugeHeap = 160 << 20
@@ -101,11 +103,15 @@ func (p *pace) look(h heap) (percent int, over bool) {
 	switch {
 	case p.busy && h.live < largeHeap:
 		return gcBusy, false
-	case h.live >= largeHeap && (!p.busy || h.live < hugeHeap):
-		return gcCalm, over
+	case p.busy && h.live >= hugeHeap:
+		return gcPercent, false
 	}
-	return gcPercent, over
+	return gcCalm, over
 }
+
+// worth reports whether memory that is free at the end of a burst is worth a collection that
+// gives it back.
+func (h heap) worth() bool { return h.spare >= max(spareBytes, h.live/spareShare) }
 
 // frugal keeps the process's memory small. Start returns when the context ends.
 type frugal struct{ now func() time.Time }
@@ -135,7 +141,7 @@ func (f frugal) Start(ctx context.Context) error {
 			debug.SetMemoryLimit(next)
 			limit = next
 		}
-		if !now.Before(release) || over && h.spare >= spareBytes {
+		if !now.Before(release) || over && h.worth() {
 			release = now.Add(nextRelease)
 			// What setting up left behind is garbage now, between what is in use.
 			debug.FreeOSMemory()

@@ -20,14 +20,14 @@ func TestPace(t *testing.T) {
 	}{
 		{"a start is work", 8 << 20, looks(1, work), gcBusy, false},
 		{"a pause within a burst is part of it", 8 << 20, append(looks(1, work), looks(calmLooks-1, wait)...), gcBusy, false},
-		{"a burst is over when nothing was done for a while", 8 << 20, append(looks(1, work), looks(calmLooks, wait)...), gcPercent, true},
-		{"it is over once", 8 << 20, append(looks(1, work), looks(calmLooks+1, wait)...), gcPercent, false},
+		{"a burst is over when nothing was done for a while", 8 << 20, append(looks(1, work), looks(calmLooks, wait)...), gcCalm, true},
+		{"it is over once", 8 << 20, append(looks(1, work), looks(calmLooks+1, wait)...), gcCalm, false},
 		{"work is seen at the next look", 8 << 20, append(looks(calmLooks, wait), work), gcBusy, false},
 		{"a large heap is not doubled", largeHeap, looks(2, 2*work), gcCalm, false},
 		{"what takes long to collect is collected less often while there is work", hugeHeap, looks(2, 8*work), gcPercent, false},
 		{"little garbage gathers in a large heap that waits", largeHeap, append(looks(1, 2*work), looks(calmLooks, wait)...), gcCalm, true},
 		{"many children to look after are no work", 4 * largeHeap, looks(1, work), gcCalm, false},
-		{"an agent that waits has no burst that could end", 8 << 20, looks(2*calmLooks, wait), gcPercent, false},
+		{"an agent that waits has no burst that could end", 8 << 20, looks(2*calmLooks, wait), gcCalm, false},
 	} {
 		t.Run(tc.reason, func(t *testing.T) {
 			var p pace

@@ -1,13 +1,16 @@
 package gitserver
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -152,6 +155,34 @@ func (s *Server) checkout(ctx context.Context, tree, branch string) error {
 	}
 	_, err = s.run(ctx, tree, nil, args...)
 	return err
+}
+
+// Put adds a commit with other contents of files, by their paths, to a branch that exists, and
+// returns its name. It is one process of git in the repository itself, where Commit is seven and
+// a work tree, for tests that measure what comes after a push.
+func (s *Server) Put(ctx context.Context, repository, branch, message string, files map[string]string) (string, error) {
+	_, folder, err := s.resolve(repository)
+	if err != nil {
+		return "", fmt.Errorf("cannot commit to repository %s, branch %s: %w", repository, branch, err)
+	}
+	var in bytes.Buffer
+	reference := "refs/heads/" + branch
+	fmt.Fprintf(&in, "commit %[1]s\nmark :1\ncommitter Cascade demo <demo@cascade.dev> now\ndata %[2]d\n%[3]s\nfrom %[1]s^0\n", reference, len(message), message)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		fmt.Fprintf(&in, "M 100644 inline %s\ndata %d\n%s\n", name, len(files[name]), files[name])
+	}
+	fmt.Fprint(&in, "get-mark :1\n")
+	s.committing.Lock()
+	defer s.committing.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, gitTimeout)
+	defer cancel()
+	command := s.command(ctx, "", nil, "--git-dir="+folder, "fast-import", "--quiet", "--date-format=now")
+	command.Stdin = &in
+	out, err := command.Output()
+	if err != nil {
+		return "", fmt.Errorf("cannot commit to repository %s, branch %s: %w", repository, branch, err)
+	}
+	return strings.TrimSpace(string(out)), nil
 }
 
 // Delete deletes a reference of a repository.

@@ -143,6 +143,31 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// TestPut: other contents of one file, and all else as it was.
+func TestPut(t *testing.T) {
+	s, first := withContent(t, Options{})
+	other := commitFile(t, s, "main", "b.yaml", "two")
+	put, err := s.Put(t.Context(), "team/fleet", "main", "Put", map[string]string{"b.yaml": "three", "new/c.yaml": "four"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := filepath.Join(t.TempDir(), "tree")
+	if out, err := git(t, "", nil, "clone", "--quiet", s.HTTPURL("team/fleet"), tree); err != nil {
+		t.Fatalf("clone: %v: %s", err, out)
+	}
+	if out, err := git(t, tree, nil, "log", "--format=%H"); err != nil || strings.TrimSpace(out) != strings.Join([]string{put, other, first}, "\n") {
+		t.Errorf("the branch has %v %s", err, out)
+	}
+	for file, want := range map[string]string{"b.yaml": "three", "new/c.yaml": "four"} {
+		if got, err := os.ReadFile(filepath.Join(tree, file)); err != nil || string(got) != want {
+			t.Errorf("%s has %q: %v", file, got, err)
+		}
+	}
+	if _, err := s.Put(t.Context(), "team/other", "main", "Put", nil); err == nil {
+		t.Error("a repository that is not there has a commit")
+	}
+}
+
 func TestCommits(t *testing.T) {
 	s, first := withContent(t, Options{})
 	second := commitFile(t, s, "main", "b.yaml", "two")
