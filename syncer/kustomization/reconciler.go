@@ -117,6 +117,7 @@ type Reconciler struct {
 	applier func(*apply.Cluster, apply.Owner, *memo.Memo) applier
 
 	known known
+	notes notes
 }
 
 // workers are those that work for an object.

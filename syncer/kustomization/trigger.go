@@ -130,37 +130,20 @@ func (r *Reconciler) onSnapshot(ctx context.Context, queue wake.Queue) error {
 			}
 			wake.Enqueue(queue, request.NamespacedName, wake.PriorityChanged, 0)
 		}
-		later := 0
+		now := r.Now()
+		r.notes.forget(now)
 		for n, name := range notes {
 			// What depends on it waits until it has the revision.
 			if n < notesAtOnce || len(index.Requests(ctx, wake.DependencyIndex, name.String())) > 0 {
 				wake.Enqueue(queue, name, wake.PriorityUnchanged, 0)
 				continue
 			}
-			wake.Enqueue(queue, name, wake.PriorityUnchanged, noteAfter(later, len(notes)))
-			later++
+			if after, ok := r.notes.after(name, len(notes), now); ok {
+				wake.Enqueue(queue, name, wake.PriorityUnchanged, after)
+			}
 		}
 	})
 	return nil
-}
-
-// How soon a Kustomization takes note of a revision that changes nothing of what it reads. A
-// status is written for each. A thousand of them at once take all that a small API server
-// has for seconds, and what the next commit changes has to come within one.
-const (
-	// notesAtOnce are those of a source that do not wait.
-	notesAtOnce = 16
-	// noteCalm is when the others begin: what changed is mostly applied by then.
-	noteCalm = 500 * time.Millisecond
-	// notePause is the pause between two of them, shorter where there are so many that the
-	// last would come after noteSpread.
-	notePause  = 10 * time.Millisecond
-	noteSpread = 10 * time.Second
-)
-
-// noteAfter is when one of so many that take note has its turn.
-func noteAfter(n, many int) time.Duration {
-	return noteCalm + time.Duration(n)*min(notePause, noteSpread/time.Duration(max(many, 1)))
 }
 
 // configKeys are the ConfigMaps and Secrets that an object refers to.

@@ -51,7 +51,7 @@ func TestNotes(t *testing.T) {
 		t.Fatal(err)
 	}
 	var objects []client.Object
-	r := &Reconciler{Sources: &find.Finder{Snapshots: source.NewSnapshots()}}
+	r := &Reconciler{Sources: &find.Finder{Snapshots: source.NewSnapshots()}, Now: time.Now}
 	for n := range many {
 		k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: fmt.Sprint("app-", n)}}
 		k.Spec.SourceRef = kustomizev1.CrossNamespaceSourceReference{Kind: sourcev1.GitRepositoryKind, Name: "git"}
@@ -88,31 +88,13 @@ func TestNotes(t *testing.T) {
 			t.Errorf("%+v: another waits for it", e)
 		case !changed && e.after == 0:
 			prompt++
-		case e.after > 0 && e.after < noteCalm, e.after > noteCalm+noteSpread:
+		case e.after > 0 && e.after < noteCalm, e.after > noteCalm+many*notePause:
 			t.Errorf("%+v comes at the wrong time", e)
 		}
 		last = max(last, e.after)
 	}
-	if prompt < notesAtOnce || prompt > notesAtOnce+1 || last < noteCalm+time.Second {
+	if prompt < notesAtOnce || prompt > notesAtOnce+1 || last < noteCalm+many/2*notePause {
 		t.Errorf("%d come at once, the last after %s", prompt, last)
-	}
-}
-
-// TestNoteAfter: what a few cost is not worth a wait, and the last of very many come in time.
-func TestNoteAfter(t *testing.T) {
-	for _, tc := range []struct {
-		reason  string
-		n, many int
-		want    time.Duration
-	}{
-		{"the first waits until what changed is applied", 0, 1, noteCalm},
-		{"a hundred are a second", 100, 200, noteCalm + time.Second},
-		{"a thousand are ten", 1000, 1000, noteCalm + 10*time.Second},
-		{"and so are ten thousand", 10_000, 10_000, noteCalm + 10*time.Second},
-	} {
-		if got := noteAfter(tc.n, tc.many); got != tc.want {
-			t.Errorf("%s: noteAfter(%d, %d) = %s, want %s", tc.reason, tc.n, tc.many, got, tc.want)
-		}
 	}
 }
 
