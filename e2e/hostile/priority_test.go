@@ -1,0 +1,32 @@
+package hostile
+
+import (
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+)
+
+// lowest is the priority of the agent's workers.
+const lowest = 19
+
+// giveWay lets the hostile servers, the forge, and the tenants who push, which are all in this
+// process and its children, take what the agent and its API server leave of the processors: they
+// stand for other machines. It is called when both run. Threads have the priority of the one that
+// began them.
+func giveWay(t *testing.T) {
+	t.Helper()
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range tasks {
+		id, err := strconv.Atoi(task.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Setpriority(syscall.PRIO_PROCESS, id, lowest); err != nil {
+			t.Logf("cannot lower the priority of a thread, which may have ended: %v", err)
+		}
+	}
+}
