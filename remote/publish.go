@@ -113,7 +113,7 @@ func (r *run) observe(ctx context.Context, session *link.Session, found *link.Re
 		}
 		r.condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, reason.Of(err), "%s", err)
 	case withAgent && said == nil:
-		r.condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonAgentNotReady, "the agent has not been asked yet")
+		r.condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "the agent has not been asked yet")
 	case withAgent && !said.Ready:
 		r.condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, said.Reason, "%s", said.Message)
 	default:

@@ -15,7 +15,7 @@ import (
 
 	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
-	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cascade-gitops/cascade/e2e/scenario"
@@ -42,12 +42,19 @@ func (f *fleet) pushReachesEveryTenant(t *testing.T) {
 	f.pollEach(t, "2s", "1h", tenants)
 	url := f.hook(t)
 	var took []time.Duration
-	for range pushes {
-		f.greet(t)
+	f.commit(t, "apps", "Declare what is pushed", func(dir string) error {
+		return scenario.ReplaceIn(filepath.Join(dir, "hello", "kustomization.yaml"), "  - deployment.yaml\n", "  - deployment.yaml\n  - pushed.yaml\n")
+	})
+	for i := range pushes {
+		// The Deployment of apps keeps ten of its generations, which are not to be used up here.
+		text := scenario.ConfigMapWith("pushed", "", fmt.Sprintf("{k: push-%d}", i))
+		f.commit(t, "apps", "Push", func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, "hello", "pushed.yaml"), []byte(text), 0o644)
+		})
 		begun := time.Now()
 		post(t, url)
 		for _, name := range tenants {
-			f.has(t, name)
+			f.has(t, name, fmt.Sprint("push-", i))
 			took = append(took, time.Since(begun))
 		}
 	}
@@ -159,27 +166,22 @@ func notify(ctx context.Context, url string) error {
 	return nil
 }
 
-// has waits until a tenant has the newest greeting, and looks often: what it takes is a number.
-func (f *fleet) has(t *testing.T, tenant string) {
+// has waits until a tenant has what was pushed, and looks often: what it takes is a number.
+func (f *fleet) has(t *testing.T, tenant, value string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), scenario.Converge)
 	defer cancel()
 	looks := time.NewTicker(20 * time.Millisecond)
 	defer looks.Stop()
-	want := f.greeting(f.version, tenant)
 	for {
-		d := &appsv1.Deployment{}
-		if err := scenario.Get(ctx, f.tiers[tenant], d, "apps", "hello"); err != nil {
-			t.Fatalf("%s has no greeting: %v", tenant, err)
-		}
-		for _, env := range d.Spec.Template.Spec.Containers[0].Env {
-			if env.Value == want {
-				return
-			}
+		cm := &corev1.ConfigMap{}
+		err := scenario.Get(ctx, f.tiers[tenant], cm, "apps", "pushed")
+		if err == nil && cm.Data["k"] == value {
+			return
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%s does not get greeting %q", tenant, want)
+			t.Fatalf("%s does not get %s: it has %v, %v", tenant, value, cm.Data, err)
 		case <-looks.C:
 		}
 	}

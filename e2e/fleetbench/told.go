@@ -8,7 +8,8 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"sync/atomic"
+	"strings"
+	"sync"
 	"time"
 
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
@@ -18,13 +19,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/e2e/fleetsim"
 	"github.com/cascade-gitops/cascade/e2e/testbed"
 )
 
-// quiet is how long no message may come before all of a cause are told: an Alert waits at most
-// two minutes for more of one cause, and tells once more five minutes later what came since.
-const quiet = 8 * time.Minute
+// late is when all messages about a cause are there: an Alert waits at most two minutes for more of
+// one cause, and tells once more five minutes later what came since.
+const late = 8 * time.Minute
 
 // measureTold seeds a fleet, tells its hub of a push, and measures how long it takes until all
 // children know; then it lets all children fail for one cause, and counts what people are told.
@@ -144,8 +146,8 @@ func (s *stand) push(ctx context.Context, address string) (result, error) {
 	})
 }
 
-// fail has all children refuse what a commit brings, and counts the messages until none came for
-// long. One cause is one message, and one more for those that came late (decision 072).
+// fail has all children refuse what a commit brings, and counts the messages about that. One
+// cause is one message, and one more for those that came late (decision 072).
 func (s *stand) fail(ctx context.Context, to *chat) (result, error) {
 	r := s.result("one cause")
 	if err := s.control.SetFaults(ctx, s.names, fleetsim.Faults{DeadWebhook: time.Second, Latency: s.options.latency}); err != nil {
@@ -155,7 +157,7 @@ func (s *stand) fail(ctx context.Context, to *chat) (result, error) {
 	if err != nil {
 		return r, err
 	}
-	before := to.messages.Load()
+	before, _ := to.told("")
 	return r, s.cost(ctx, &r, map[string]int{"PATCH gitrepositories": 1}, func() error {
 		begin := time.Now()
 		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, fluxmeta.ReconcileRequestAnnotation, commit)
@@ -167,27 +169,24 @@ func (s *stand) fail(ctx context.Context, to *chat) (result, error) {
 			return err
 		}
 		r.spread(begin, times)
-		last := to.messages.Load()
-		for still := time.Now(); time.Since(still) < quiet; {
-			if err := pause(ctx, time.Second); err != nil {
-				return err
-			}
-			if now := to.messages.Load(); now != last {
-				last, still = now, time.Now()
-			}
+		if err := pause(ctx, late); err != nil {
+			return err
 		}
-		r.Messages = int(last - before)
-		fmt.Fprintf(os.Stderr, "%d children failed for one cause: %d messages; the last says %q\n", len(s.names), r.Messages, to.newest())
+		all, of := to.told(v1alpha1.ReasonSeedFailed)
+		r.Messages = of
+		fmt.Fprintf(os.Stderr, "%d children failed for one cause: %d messages about that, %d about others, of which %d came before\n", len(s.names), of, all-of, before)
 		return nil
 	})
 }
 
 // chat is a server that people are told by.
 type chat struct {
-	url      string
-	server   *http.Server
-	messages atomic.Int64
-	text     atomic.Pointer[string]
+	url    string
+	server *http.Server
+	begun  time.Time
+
+	mu    sync.Mutex // guards texts
+	texts []string
 }
 
 func startChat() (*chat, error) {
@@ -195,27 +194,32 @@ func startChat() (*chat, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &chat{url: "http://" + l.Addr().String() + "/chat"}
+	c := &chat{url: "http://" + l.Addr().String() + "/chat", begun: time.Now()}
 	c.server = &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		text := string(body)
-		c.text.Store(&text)
-		c.messages.Add(1)
-		w.WriteHeader(http.StatusOK)
+		fmt.Fprintf(os.Stderr, "told after %.0f s: %s\n", time.Since(c.begun).Seconds(), body)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.texts = append(c.texts, string(body))
 	})}
 	go func() { _ = c.server.Serve(l) }() // until Close
 	return c, nil
 }
 
-func (c *chat) newest() string {
-	if text := c.text.Load(); text != nil {
-		return *text
+// told is how many messages there were, and how many of them have a text.
+func (c *chat) told(text string) (all, with int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range c.texts {
+		if strings.Contains(t, text) {
+			with++
+		}
 	}
-	return ""
+	return len(c.texts), with
 }
 
 // Close ends the server.
