@@ -38,13 +38,15 @@ type notes struct {
 	turns map[types.NamespacedName]time.Time
 }
 
-// after is in how long a Kustomization has its turn, one of so many of a source. It has none
-// if one is still to come: it takes note of the newest revision then.
-func (n *notes) after(name types.NamespacedName, many int, now time.Time) (wait time.Duration, ok bool) {
+// after is in how long a Kustomization has its turn, one of so many of a source. One that is
+// still to come stays: it takes note of the newest revision then. It is told again for each
+// revision, as who enqueues it must do so again: what woke the Kustomization meanwhile took its
+// place in the queue.
+func (n *notes) after(name types.NamespacedName, many int, now time.Time) time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.turns[name].After(now) {
-		return 0, false
+	if turn := n.turns[name]; turn.After(now) {
+		return turn.Sub(now)
 	}
 	each := max(min(noteEach, noteSpread/time.Duration(max(many, 1))), notePause)
 	turn := now.Add(noteCalm)
@@ -61,7 +63,7 @@ func (n *notes) after(name types.NamespacedName, many int, now time.Time) (wait 
 		n.turns = map[types.NamespacedName]time.Time{}
 	}
 	n.turns[name] = turn
-	return turn.Sub(now), true
+	return turn.Sub(now)
 }
 
 // forget drops the turns that were had.

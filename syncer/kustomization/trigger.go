@@ -138,9 +138,7 @@ func (r *Reconciler) onSnapshot(ctx context.Context, queue wake.Queue) error {
 				wake.Enqueue(queue, name, wake.PriorityUnchanged, 0)
 				continue
 			}
-			if after, ok := r.notes.after(name, len(notes), now); ok {
-				wake.Enqueue(queue, name, wake.PriorityUnchanged, after)
-			}
+			wake.Enqueue(queue, name, wake.PriorityUnchanged, r.notes.after(name, len(notes), now))
 		}
 	})
 	return nil
