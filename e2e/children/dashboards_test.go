@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,12 +15,6 @@ import (
 	"github.com/cascade-gitops/cascade/e2e/scenario"
 	"github.com/cascade-gitops/cascade/e2e/stage"
 )
-
-// unshown are metrics that dashboards ask for and an environment such as this one does not
-// have, and why.
-var unshown = map[string]string{
-	"cascade_shard_held": "one replica drives all children",
-}
 
 // stirred is how often something happens while the dashboards are looked at.
 const stirred = 4 * time.Second
@@ -46,11 +38,6 @@ func (e *environment) dashboards(t *testing.T) {
 	if len(all) < 40 {
 		t.Fatalf("there are only %d queries", len(all))
 	}
-	for name := range unshown {
-		if !slices.ContainsFunc(all, func(p stage.Panel) bool { return strings.Contains(p.Expr, name) }) {
-			t.Errorf("%s is excused, and no dashboard asks for it", name)
-		}
-	}
 	version := 1
 	e.commit(t, shownAt(version))
 	e.furnish(t)
@@ -64,28 +51,13 @@ func (e *environment) dashboards(t *testing.T) {
 		e.byHand(t)
 		last = time.Now()
 	}
-	shown := 0
 	for _, panel := range all {
-		if excused(panel.Expr) {
-			continue
-		}
 		scenario.Eventually(t, scenario.Converge, fmt.Sprintf("%s of dashboard %s has data: %s", panel.Title, panel.Dashboard, panel.Expr), func(ctx context.Context) error {
 			stir()
 			return e.prometheus.Shows(ctx, panel)
 		})
-		shown++
 	}
-	t.Logf("%d of %d queries of the dashboards have data", shown, len(all))
-}
-
-// excused reports whether a query asks for what there is none of.
-func excused(expr string) bool {
-	for name := range unshown {
-		if strings.Contains(expr, name) {
-			return true
-		}
-	}
-	return false
+	t.Logf("all %d queries of the dashboards have data", len(all))
 }
 
 // shownAt are files of the environment: a directory that needs kustomize, with an object that

@@ -148,7 +148,6 @@ var withoutData = map[string]string{
 	"cascade_state_backup_last_success":                      "there is no StateBackup",
 	"cascade_worker_":                                        "what confined processes work on was worked on before the first scrape",
 	"cascade_drifted_objects":                                "nobody changes an object, and drift is corrected",
-	"cascade_shard_held":                                     "one replica drives all children",
 	"cascade_event_posts_total":                              "no `--events-addr` is given",
 	"cascade_resource_ready{namespace=~\"$namespace\"} == 0": "everything is ready",
 	"cascade_child_condition{condition=\"Ready\",namespace=~\"$namespace\"} == 0) * on": "everything is ready",
