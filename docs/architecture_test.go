@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
+	"os"
 	"os/exec"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +21,23 @@ func TestRooms(t *testing.T) {
 	rooms := roomsOf(t, section(t, "architecture.md", "## Rooms and arrows"))
 	for _, problem := range problemsOf(rooms, packages(t)) {
 		t.Error(problem)
+	}
+}
+
+// TestRemoteIsInSmallFiles: remote is the largest of the packages, and no file of it or below it
+// has more than 500 lines.
+func TestRemoteIsInSmallFiles(t *testing.T) {
+	if err := filepath.WalkDir(filepath.Join("..", "remote"), func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(name) != ".go" {
+			return err
+		}
+		text, err := os.ReadFile(name)
+		if lines := bytes.Count(text, []byte("\n")); lines > 500 {
+			t.Errorf("%s has %d lines: split it by what it is about", name, lines)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -1,26 +1,21 @@
 package remote
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
-	"time"
 
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/remote/reason"
-	"github.com/cascade-gitops/cascade/remote/report"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -41,18 +36,6 @@ type rolloutFacts struct {
 	// held is why no further cluster may begin, whatever is decided otherwise; nil if
 	// they may.
 	held error
-}
-
-// moved is what a Rollout moves, and of where.
-type moved struct {
-	spec *v1alpha1.RolloutSpec
-	// layers of the namespace, and the one that is moved, if one is.
-	layers []v1alpha1.Layer
-	layer  *v1alpha1.Layer
-	// composed is what Clusters the Kustomization declares, if one is moved.
-	composed Composition
-	from     source.Key
-	image    string
 }
 
 // facts gathers the facts about a Rollout. An error with a reason is the Rollout's own.
@@ -215,191 +198,6 @@ func requestsOf(annotations map[string]string) rollout.Requests {
 		Retry:     annotations[v1alpha1.RetryRolloutAnnotation],
 	}
 }
-
-// moved finds what a Rollout moves.
-func (r *Rollouts) moved(ctx context.Context, o *v1alpha1.Rollout) (*moved, error) {
-	m := &moved{spec: &o.Spec}
-	switch moves := &o.Spec.Moves; {
-	case moves.KustomizationRef != nil:
-		return m, r.movedClusters(ctx, o, m)
-	case moves.Source != nil:
-		ref := o.Spec.SourceRef
-		m.from = source.Key{Kind: ref.Kind, NamespacedName: types.NamespacedName{Namespace: cmp.Or(ref.Namespace, o.Namespace), Name: ref.Name}}
-		if m.from.Namespace != o.Namespace && r.NoCrossNamespaceRefs {
-			return nil, reason.Because(v1alpha1.ReasonAccessDenied, fmt.Errorf("cannot use %s %s of another namespace: the agent has --no-cross-namespace-refs", ref.Kind, m.from.NamespacedName))
-		}
-		if kind := kindOfRevisions(moves.Source.Kind); kind != ref.Kind {
-			return nil, reason.Because(v1alpha1.ReasonInvalidSpec, fmt.Errorf("the revisions of a %s cannot pin a %s: name a %s in spec.sourceRef", ref.Kind, moves.Source.Kind, kind))
-		}
-	}
-	list := &v1alpha1.LayerList{}
-	if err := r.Client.List(ctx, list, client.InNamespace(o.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("cannot list Layers: %w", err)
-	}
-	m.layers = list.Items
-	if ref := o.Spec.Moves.LayerRef; ref != nil {
-		i := slices.IndexFunc(m.layers, func(l v1alpha1.Layer) bool { return l.Name == ref.Name })
-		if i < 0 {
-			return nil, reason.Because(v1alpha1.ReasonInvalidSpec, fmt.Errorf("there is no Layer %s: correct spec.moves.layerRef, or create the Layer", ref.Name))
-		}
-		m.layer = &m.layers[i]
-		var err error
-		if m.image, err = imageOf(m.layer); err != nil {
-			return nil, err
-		}
-		if m.layer.Spec.SourceRef != nil {
-			m.from = layerSource(m.layer)
-			if m.from.Kind == sourcev1.BucketKind {
-				return nil, reason.Because(v1alpha1.ReasonInvalidSpec, fmt.Errorf("the Layer's source is a Bucket, which keeps no older revisions: move it to a GitRepository or an OCIRepository"))
-			}
-		}
-	}
-	return m, nil
-}
-
-// kindOfRevisions is the kind of a source that tells the revisions for an object.
-func kindOfRevisions(pinned string) string {
-	if pinned == "HelmRelease" {
-		return sourcev1.HelmChartKind
-	}
-	return pinned
-}
-
-// takes reports whether a child has what the Rollout moves. Which objects a layer brings is
-// not known before it is rendered: a source is in all children that any layer selects.
-func (m *moved) takes(child *v1alpha1.Child) bool {
-	switch {
-	case m.layer != nil:
-		return Selects(m.layer, child.Labels)
-	case m.composed != nil:
-		return child.Spec.ClusterRef != nil && m.composed.Declares(clusterOf(child))
-	}
-	return slices.ContainsFunc(m.layers, func(l v1alpha1.Layer) bool { return Selects(&l, child.Labels) })
-}
-
-// cluster are the facts about one child.
-func (r *Rollouts) cluster(o *v1alpha1.Rollout, m *moved, child *v1alpha1.Child, pin *v1alpha1.ChildRollout) rollout.Cluster {
-	c := m.cluster(o, child, pin)
-	if c.Rolling = r.rolling(child); m.composed != nil {
-		m.ofComposition(child, pin, &c)
-		c.Ready = c.Ready && c.Below <= pin.Below
-	}
-	return c
-}
-
-// cluster are the facts about one child that its Child tells.
-func (m *moved) cluster(o *v1alpha1.Rollout, child *v1alpha1.Child, pin *v1alpha1.ChildRollout) rollout.Cluster {
-	c := rollout.Cluster{
-		Name: child.Name, UID: child.UID, Labels: child.Labels, Pin: pin, Skip: rollout.Skip(child.Annotations, o.Name),
-		Unreachable: lostSince(child), Healthy: meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ReadyCondition) && child.Status.HeardAt == nil,
-		Below: notReadyBelow(child),
-	}
-	switch {
-	case m.layer != nil:
-		m.ofLayer(child, pin, &c)
-	case m.spec.Moves.Source != nil:
-		m.ofSource(child, pin, &c)
-	}
-	// A tier is done when its own are as well as they were.
-	c.Ready = c.Ready && c.Below <= pin.Below
-	return c
-}
-
-// proven says of each revision that the child was given, and is ready at by now, that it
-// succeeded: with the write that says so of the layer, rather than with one of its own. The
-// reconciler of Rollouts finds the same, should nothing else be written.
-func (r *run) proven(selected []*v1alpha1.Layer) {
-	for _, o := range r.governing {
-		pin := pinOf(r.child, o.Name)
-		if pin == nil || pin.Result != v1alpha1.ResultUpdating || o.Spec.Moves.KustomizationRef != nil {
-			continue
-		}
-		m := &moved{spec: &o.Spec}
-		if ref := o.Spec.Moves.LayerRef; ref != nil {
-			i := slices.IndexFunc(selected, func(l *v1alpha1.Layer) bool { return l.Name == ref.Name })
-			if i < 0 {
-				continue
-			}
-			m.layer = selected[i]
-		}
-		if c := m.cluster(o, r.child, pin); c.Ready && c.Unreachable.IsZero() {
-			pin.Result, pin.Reason, pin.Since = v1alpha1.ResultSucceeded, "", metav1.NewTime(r.Now())
-		}
-	}
-}
-
-// notReadyBelow counts the clusters below a child that are not ready, though they can be
-// reached, and those to which it is still bringing something.
-func notReadyBelow(child *v1alpha1.Child) int32 {
-	n := int32(0)
-	if below := report.CountsBelow(child); below != nil {
-		n = below.Total - below.Ready - below.Suspended - below.Stale
-	}
-	if said := child.Status.Report; said != nil && said.Rollouts != nil {
-		n += said.Rollouts.Pending
-	}
-	return max(n, 0)
-}
-
-// lostSince is since when a child cannot be reached; zero if it can.
-func lostSince(child *v1alpha1.Child) time.Time {
-	if child.Status.HeardAt != nil {
-		return child.Status.HeardAt.Time
-	}
-	switch c := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConnectedCondition); {
-	case c == nil:
-		return child.CreationTimestamp.Time
-	case c.Status != metav1.ConditionTrue:
-		return c.LastTransitionTime.Time
-	}
-	return time.Time{}
-}
-
-// rolling is why the cluster of a child is changing by itself; empty if it is not.
-func (r *Rollouts) rolling(child *v1alpha1.Child) string {
-	if child.Spec.ClusterRef == nil {
-		return ""
-	}
-	u, ok := r.Clusters.Get(types.NamespacedName{Namespace: child.Namespace, Name: child.Spec.ClusterRef.Name})
-	if !ok {
-		return ""
-	}
-	_, reason, _ := capibridge.FromObject(u).Rolling(capibridge.Facts{})
-	return reason
-}
-
-// ofLayer are the facts about a layer on a child.
-func (m *moved) ofLayer(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *rollout.Cluster) {
-	entry := entryOf(child, m.layer.Name)
-	if entry == nil {
-		return
-	}
-	// What an entry says of a child that this process has not asked yet is on record there.
-	c.Known = entry.Revision != "" || entry.Digest != "" || entry.Reason == v1alpha1.ReasonRolloutPending
-	if entry.Digest != "" || entry.Revision != "" {
-		c.Has = &v1alpha1.RolloutRevision{Revision: entry.Revision, Image: cmp.Or(entry.AgentImage, m.image)}
-	}
-	c.Ready = pin != nil && c.Healthy && entry.Ready && !entry.Suspended && entry.Revision == pin.Revision && entry.AgentImage == pin.Image
-}
-
-// ofSource are the facts about a source in a child.
-func (m *moved) ofSource(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *rollout.Cluster) {
-	said := child.Status.Report
-	if said == nil {
-		// A child without a report is new if nothing of its layers is in place.
-		c.Known = len(child.Status.Layers) > 0 && !slices.ContainsFunc(child.Status.Layers, func(l v1alpha1.ChildLayer) bool { return l.Digest != "" })
-		return
-	}
-	revision, tells := report.RevisionOf(said, m.spec.Moves.Source.Name)
-	if c.Known = tells || said.Revision == ""; revision != "" {
-		c.Has = &v1alpha1.RolloutRevision{Revision: revision}
-	}
-	c.Ready = pin != nil && c.Healthy && said.Ready && sameContent(revision, pin.Revision)
-}
-
-// sameContent reports whether two revisions are the same commit or digest, however a source
-// found it.
-func sameContent(a, b string) bool { return a != "" && rollout.Content(a) == rollout.Content(b) }
 
 // candidate is the newest revision that clusters could get, and what identifies it. What
 // does not touch what they get is no candidate: the one before stays.

@@ -174,6 +174,7 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 	if !ok {
 		return result, err
 	}
+	defer session.End()
 	r.seedAll(ctx, session, cluster, selected)
 	if session.Over() {
 		return ctrl.Result{}, nil // forgotten meanwhile: what failed did so for that

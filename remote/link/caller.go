@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -19,16 +20,29 @@ import (
 type caller struct {
 	base *url.URL
 	http *http.Client
+	// sessions is for requests that follow each other until release is called, however long
+	// this process takes between two of them. A process that is short of processor time would
+	// otherwise spend it on connecting again.
+	sessions *http.Client
 	// endless is for answers without a time limit of the client, watches for those that last
 	// as long as the child is there.
-	endless   *http.Client
-	watches   *http.Client
-	transport *http.Transport
+	endless *http.Client
+	watches *http.Client
+	// passing and held are the transports of http and of sessions.
+	passing, held *http.Transport
 }
 
 func (c *caller) close() {
 	if c != nil {
-		c.transport.CloseIdleConnections()
+		c.passing.CloseIdleConnections()
+		c.release()
+	}
+}
+
+// release closes the connection of sessions once no request is on its way.
+func (c *caller) release() {
+	if c != nil {
+		c.held.CloseIdleConnections()
 	}
 }
 
@@ -86,14 +100,16 @@ func calls(config *rest.Config, addresses answer.Addresses, may func() error) (*
 		// Not shared: a server takes the identity of a client from its session.
 		tlsConfig.ClientSessionCache = tls.NewLRUClientSessionCache(1)
 	}
-	transport := &http.Transport{
-		Proxy:                  config.Proxy,
-		DialContext:            addresses.Dial,
-		TLSClientConfig:        tlsConfig,
-		TLSHandshakeTimeout:    callTimeout,
-		IdleConnTimeout:        idleAfter,
-		MaxIdleConnsPerHost:    1,
-		MaxResponseHeaderBytes: mostHeader,
+	transport := func(idle time.Duration) *http.Transport {
+		return &http.Transport{
+			Proxy:                  config.Proxy,
+			DialContext:            addresses.Dial,
+			TLSClientConfig:        tlsConfig,
+			TLSHandshakeTimeout:    callTimeout,
+			IdleConnTimeout:        idle,
+			MaxIdleConnsPerHost:    1,
+			MaxResponseHeaderBytes: mostHeader,
+		}
 	}
 	bound := func(transport http.RoundTripper) http.RoundTripper {
 		next := answer.Bound(transport, answer.Other(), base.Path)
@@ -102,11 +118,10 @@ func calls(config *rest.Config, addresses answer.Addresses, may func() error) (*
 		}
 		return &authorized{next: next, token: config.BearerToken, may: may}
 	}
-	as := bound(transport)
-	c := &caller{
-		base: base, transport: transport,
-		http: &http.Client{Transport: as, Timeout: callTimeout}, endless: &http.Client{Transport: as},
-	}
+	c := &caller{base: base, passing: transport(idleAfter), held: transport(heldFor)}
+	as := bound(c.passing)
+	c.http, c.endless = &http.Client{Transport: as, Timeout: callTimeout}, &http.Client{Transport: as}
+	c.sessions = &http.Client{Transport: bound(c.held), Timeout: callTimeout}
 	c.watches = c.endless
 	if config.Proxy == nil {
 		c.watches = &http.Client{Transport: bound(&single{dial: addresses.Dial, tls: tlsConfig})}

@@ -157,7 +157,7 @@ func (l *Link) cluster(as *caller) (*apply.Cluster, error) {
 	if as == nil {
 		return nil, errors.New("cannot connect: there are no credentials")
 	}
-	c, err := apply.Attach(as.base.String(), l.meter.over(as.http), l.pool.scheme, l.pool.schemas, &l.kinds)
+	c, err := apply.Attach(as.base.String(), l.meter.over(as.sessions), l.pool.scheme, l.pool.schemas, &l.kinds)
 	if err != nil {
 		return nil, err
 	}

@@ -31,6 +31,8 @@ const (
 	// while. A thousand idle connections cost more than connecting again, which resumes
 	// the TLS session.
 	idleAfter = time.Second
+	// heldFor closes the connection of a session that nobody ended.
+	heldFor = 15 * time.Second
 	// patience is how long a probe holds one of the mostProbes places. A probe that
 	// takes longer goes on without it, so that healthy children need not wait.
 	patience = time.Second

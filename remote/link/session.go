@@ -53,6 +53,12 @@ func (l *Link) Begin(request Request) *Session {
 	return s
 }
 
+// End closes the session's connection. Without it, that is closed some seconds later.
+func (s *Session) End() {
+	s.link.admin.release()
+	s.link.minted.release()
+}
+
 // Over reports whether the child was forgotten, so that what failed may have failed
 // for that.
 func (s *Session) Over() bool { return s.link.life.Err() != nil }
@@ -158,7 +164,7 @@ func (s *Session) Read(ctx context.Context, path string, into runtime.Object) er
 		}
 	}
 	metered := *s.link.caller()
-	metered.http = s.link.meter.over(metered.http)
+	metered.http = s.link.meter.over(metered.sessions)
 	return metered.do(ctx, "GET", path, nil, plainContent()).Into(into)
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -93,5 +94,40 @@ func TestSessionRepairs(t *testing.T) {
 	}
 	if !s.Repair(apierrors.NewUnauthorized("expired")) || n.caller() != nil {
 		t.Error("a token that is refused is kept")
+	}
+}
+
+// TestSessionHoldsItsConnection: while a reconcile calls a child, a pause does not make it connect
+// again, which costs as much as ten requests: who is short of processor time pauses. The end of the
+// session closes the connection.
+func TestSessionHoldsItsConnection(t *testing.T) {
+	f := newFar(t)
+	_, s := begun(t, f)
+	read := func() string {
+		if err := s.Read(t.Context(), "/api/v1/namespaces/kube-system", &corev1.Namespace{}); err != nil {
+			t.Fatal(err)
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.from
+	}
+	first := read()
+	early := false
+	for passing, over := true, time.After(3*idleAfter); passing; {
+		select {
+		case at := <-f.closed:
+			early = early || at == first
+		case <-over:
+			passing = false
+		}
+	}
+	if second := read(); early || second != first {
+		t.Fatal("the session connects again after a pause")
+	}
+	s.End()
+	for at := range f.closed {
+		if at == first {
+			return
+		}
 	}
 }

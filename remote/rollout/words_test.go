@@ -1,0 +1,95 @@
+package rollout_test
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/rollout"
+)
+
+// TestMeans: what a person said of a run is not taken for the next one, which has the same
+// commit and another image of the agents.
+func TestMeans(t *testing.T) {
+	at := func(revision, image string) v1alpha1.RolloutRevision {
+		return v1alpha1.RolloutRevision{Revision: revision, Image: image}
+	}
+	status := func(run v1alpha1.RolloutRevision, before ...v1alpha1.RolloutRevision) *v1alpha1.RolloutStatus {
+		s := &v1alpha1.RolloutStatus{Run: &v1alpha1.RolloutRun{RolloutRevision: run}}
+		for _, b := range before {
+			s.History = append(s.History, v1alpha1.RolloutHistory{RolloutRevision: b})
+		}
+		return s
+	}
+	const one, two = "registry.example.com/cascade:v1", "registry.example.com/cascade:v2"
+	for _, tt := range []struct {
+		reason, words string
+		status        *v1alpha1.RolloutStatus
+		want          bool
+	}{
+		{"the commit of the run", "222222222222", status(at(second, one), at(first, one)), true},
+		{"the image of the run", one, status(at(second, one), at(first, one)), true},
+		{"the commit, which the run before had with another image", second, status(at(second, two), at(second, one)), false},
+		{"the beginning of it", "222222222222", status(at(second, two), at(second, one)), false},
+		{"the image, which alone is new", two, status(at(second, two), at(second, one)), true},
+		{"the image of before", one, status(at(second, two), at(second, one)), false},
+		{"the image, where there is no source", two, status(at("", two), at("", one)), true},
+		{"the image of before, where there is no source", one, status(at("", two), at("", one)), false},
+		{"no words", "", status(at("", "")), false},
+	} {
+		if got := rollout.Means(tt.words, tt.status); got != tt.want {
+			t.Errorf("%s: Means(%q) = %v", tt.reason, tt.words, got)
+		}
+		if !rollout.Means(rollout.Word(tt.status), tt.status) && tt.words != "" {
+			t.Errorf("%s: %q is not taken for the run that it is the word for", tt.reason, rollout.Word(tt.status))
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	r := v1alpha1.RolloutRevision{Revision: "main@sha1:0123456789abcdef0123456789abcdef01234567"}
+	for _, tt := range []struct {
+		words, reason string
+		want          bool
+	}{
+		{r.Revision, "all of it", true},
+		{"0123456789abcdef0123456789abcdef01234567", "the commit", true},
+		{"0123456789ab", "the beginning of it", true},
+		{"0123456789a", "too short to be meant for this one", false},
+		{"123456789abc", "not the beginning", false},
+		{"", "nothing", false},
+		{"main", "the branch", false},
+	} {
+		if got := rollout.Names(tt.words, r); got != tt.want {
+			t.Errorf("%s: Names(%q) = %v", tt.reason, tt.words, got)
+		}
+	}
+}
+
+func TestOpen(t *testing.T) {
+	noon := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC) // a Wednesday
+	for _, tt := range []struct {
+		reason, cron, zone string
+		lasts              time.Duration
+		open, fails        bool
+		changes            time.Duration
+	}{
+		{reason: "opened at 8", cron: "0 8 * * *", lasts: 8 * time.Hour, open: true, changes: 4 * time.Hour},
+		{reason: "closed at noon", cron: "0 8 * * *", lasts: 4 * time.Hour, changes: 20 * time.Hour},
+		{reason: "opens at noon", cron: "0 12 * * *", lasts: time.Hour, open: true, changes: time.Hour},
+		{reason: "13:00 in Paris", cron: "0 13 * * 1-5", zone: "Europe/Paris", lasts: time.Hour, open: true, changes: time.Hour},
+		{reason: "weekends only", cron: "0 0 * * 6", lasts: 48 * time.Hour, changes: 60 * time.Hour},
+		{reason: "never", cron: "0 0 30 2 *", lasts: time.Hour, fails: true},
+		{reason: "no zone of this name", cron: "0 0 * * *", zone: "Mars/Base", lasts: time.Hour, fails: true},
+		{reason: "no schedule", cron: "at noon please", lasts: time.Hour, fails: true},
+		{reason: "no words", cron: "@every 1h0m", lasts: time.Hour, fails: true},
+		{reason: "no duration", cron: "0 0 * * *", fails: true},
+	} {
+		open, changes, err := rollout.Open(&v1alpha1.RolloutWindow{Cron: tt.cron, Duration: metav1.Duration{Duration: tt.lasts}, TimeZone: tt.zone}, noon)
+		if (err != nil) != tt.fails || open != tt.open || err == nil && changes.Sub(noon) != tt.changes {
+			t.Errorf("%s: open %v, changes after %s, %v", tt.reason, open, changes.Sub(noon), err)
+		}
+	}
+}
