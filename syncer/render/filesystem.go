@@ -45,6 +45,8 @@ type fileSystem struct {
 	bringsSchema bool
 	// read counts the bytes of all files, and nodes what YAML there may be in them.
 	read, nodes int
+	// entered counts how often a directory was entered, by its kustomization file.
+	entered int
 	// added counts the nodes that aliases add in all files that were read: many files
 	// with a few aliases each do as much harm as one with many.
 	added int
@@ -140,6 +142,10 @@ func (f *fileSystem) checked(at string, data []byte) ([]byte, error) {
 // kustomization returns the content of a kustomization file, and notes what it
 // names that is encrypted.
 func (f *fileSystem) kustomization(at string, data []byte) ([]byte, error) {
+	if f.entered++; f.entered > MaxEntered {
+		f.refused = f.failed == nil
+		return nil, f.note(fmt.Errorf("%w: kustomization files take each other more than %d times; look for bases that are taken again and again", ErrHostile, MaxEntered))
+	}
 	if f.decrypter != nil {
 		if err := f.seal(path.Dir(at), data); err != nil {
 			f.refused = f.failed == nil

@@ -20,6 +20,10 @@ const (
 	MaxTotalNodes = 2_000_000
 	// MaxAdded bounds the nodes that aliases add to all that one rendering reads.
 	MaxAdded = 100_000
+	// MaxEntered bounds how often kustomize enters directories in one rendering. It does so each
+	// time that one names another as a resource, a base or a component, so that forty levels, each
+	// of which takes the one below twice, are a trillion.
+	MaxEntered = 5000
 	// MaxDepth bounds the nesting of a document.
 	MaxDepth = 1000
 	// MaxKeys bounds the fields of one mapping, and MaxTwice those that are
