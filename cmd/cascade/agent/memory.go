@@ -31,12 +31,15 @@ const (
 	gcBusy    = 100
 	// largeHeap is a heap of which a second one would not be small any more.
 	largeHeap = 64 << 20
-	// gcCalm is for a heap that waits, and for a large one: half of it as garbage would be
-	// tens of megabytes. They would stay after a burst as well, for what lives on is all over
-	// the memory that the burst took. What gathers slowly is seldom collected.
+	// gcCalm is the most for a heap that waits: half of a large one as garbage would be tens of
+	// megabytes.
 	gcCalm = 30
-	// hugeHeap is one that takes so long to collect that a burst of work gets gcPercent.
-	hugeHeap = 160 << 20
+	// gcWaits is the least for a heap that waits. As much gathers as is allocated in
+	// gathersFor, so that however little that is, collecting it costs next to nothing.
+	gcWaits    = 10
+	gathersFor = 20 * time.Second
+	// rateOver is how many looks the rate of allocation is averaged over.
+	rateOver = 16
 	// An agent that works allocates between two looks busyBytes, or this share of a large
 	// heap. One that waits allocates some ten kilobytes, and with a thousand children to
 	// compare with their layers some ten megabytes.
@@ -86,14 +89,18 @@ func readHeap() heap {
 // before.
 type pace struct {
 	allocated uint64
-	busy      bool
-	calm      int
+	// rate is how many bytes are allocated between two looks, averaged.
+	rate float64
+	busy bool
+	calm int
 }
 
 // look returns the percentage from now on, and whether a burst of work has just ended.
 func (p *pace) look(h heap) (percent int, over bool) {
 	p.calm++
-	if h.allocated-p.allocated >= max(busyBytes, h.live/busyShare) {
+	allocated := h.allocated - p.allocated
+	p.rate += (float64(allocated) - p.rate) / rateOver
+	if allocated >= max(busyBytes, h.live/busyShare) {
 		p.calm, p.busy = 0, true
 	}
 	p.allocated = h.allocated
@@ -101,12 +108,23 @@ func (p *pace) look(h heap) (percent int, over bool) {
 		p.busy, over = false, true
 	}
 	switch {
-	case p.busy && h.live < largeHeap:
+	case !p.busy:
+		return p.waits(h.live), over
+	case h.live < largeHeap:
 		return gcBusy, false
-	case p.busy && h.live >= hugeHeap:
-		return gcPercent, false
 	}
-	return gcCalm, over
+	return gcPercent, false
+}
+
+// waits is the percentage for a heap that waits, in steps of gcWaits.
+func (p *pace) waits(live uint64) int {
+	gathers := p.rate * gathersFor.Seconds() / busyLook.Seconds()
+	for percent := gcWaits; percent < gcCalm; percent += gcWaits {
+		if gathers <= float64(live)*float64(percent)/100 {
+			return percent
+		}
+	}
+	return gcCalm
 }
 
 // worth reports whether memory that is free at the end of a burst is worth a collection that

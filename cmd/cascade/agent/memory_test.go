@@ -23,11 +23,12 @@ func TestPace(t *testing.T) {
 		{"a burst is over when nothing was done for a while", 8 << 20, append(looks(1, work), looks(calmLooks, wait)...), gcCalm, true},
 		{"it is over once", 8 << 20, append(looks(1, work), looks(calmLooks+1, wait)...), gcCalm, false},
 		{"work is seen at the next look", 8 << 20, append(looks(calmLooks, wait), work), gcBusy, false},
-		{"a large heap is not doubled", largeHeap, looks(2, 2*work), gcCalm, false},
-		{"what takes long to collect is collected less often while there is work", hugeHeap, looks(2, 8*work), gcPercent, false},
-		{"little garbage gathers in a large heap that waits", largeHeap, append(looks(1, 2*work), looks(calmLooks, wait)...), gcCalm, true},
-		{"many children to look after are no work", 4 * largeHeap, looks(1, work), gcCalm, false},
-		{"an agent that waits has no burst that could end", 8 << 20, looks(2*calmLooks, wait), gcCalm, false},
+		{"a large heap is not doubled", largeHeap, looks(2, 2*work), gcPercent, false},
+		{"little garbage gathers in a large heap that waits", largeHeap, append(looks(1, 2*work), looks(calmLooks, wait)...), 2 * gcWaits, true},
+		{"many children to look after are no work", 4 * largeHeap, looks(1, work), gcWaits, false},
+		{"an agent that waits has no burst that could end", 8 << 20, looks(2*calmLooks, wait), gcWaits, false},
+		{"a heap that waits is not collected all the time", 8 << 20, looks(4*rateOver, busyBytes/2), gcCalm, false},
+		{"the longer it waits the less gathers", 8 << 20, append(looks(1, work), looks(6*rateOver, wait)...), gcWaits, false},
 	} {
 		t.Run(tc.reason, func(t *testing.T) {
 			var p pace
