@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/go-logr/logr"
@@ -34,6 +35,14 @@ func main() {
 	}
 }
 
+// options are of all workloads: where the programs are, what more the agent is told, and how
+// often a step is repeated.
+type options struct {
+	programs string
+	agent    []string
+	repeat   int
+}
+
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	bin := flags.String("bin", "bin", "folder with the programs")
@@ -42,12 +51,15 @@ func run(ctx context.Context, args []string) error {
 	overlays := flags.Int("overlays", 1000, "number of Kustomizations that are overlays of 4 bases, of 8 objects each")
 	large := flags.Int("objects", 5000, "number of objects of the one Kustomization of the second shape")
 	releases := flags.Int("releases", 300, "number of HelmReleases of one chart, of 8 objects each")
-	repeat := flags.Int("repeat", 3, "runs of each step that can be repeated")
+	var o options
+	flags.IntVar(&o.repeat, "repeat", 3, "runs of each step that can be repeated")
+	agent := flags.String("agent-args", "", "more arguments of the agent, separated by spaces")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	programs, err := filepath.Abs(*bin)
-	if err != nil {
+	o.agent = strings.Fields(*agent)
+	var err error
+	if o.programs, err = filepath.Abs(*bin); err != nil {
 		return err
 	}
 	var results []result
@@ -60,14 +72,14 @@ func run(ctx context.Context, args []string) error {
 		if w.name != "idle" && w.kustomizations*w.objects == 0 {
 			continue
 		}
-		more, err := measure(ctx, programs, w, *repeat)
+		more, err := measure(ctx, o, w)
 		results = append(results, more...)
 		if err != nil {
 			return fmt.Errorf("cannot measure %s: %w", w.name, err)
 		}
 	}
 	if *releases > 0 {
-		more, err := measureReleases(ctx, programs, *releases, *repeat)
+		more, err := measureReleases(ctx, o, *releases)
 		results = append(results, more...)
 		if err != nil {
 			return fmt.Errorf("cannot measure releases: %w", err)

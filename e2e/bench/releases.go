@@ -35,8 +35,8 @@ func chart(version string) origins.Chart {
 
 // measureReleases runs the steps of HelmReleases of one chart in one repository,
 // on a stand of its own.
-func measureReleases(ctx context.Context, programs string, releases, repeat int) (results []result, err error) {
-	s, err := setUp(ctx, programs)
+func measureReleases(ctx context.Context, o options, releases int) (results []result, err error) {
+	s, err := setUp(ctx, o)
 	if s != nil {
 		defer func() { err = errors.Join(err, s.Close()) }()
 	}
@@ -90,7 +90,7 @@ func measureReleases(ctx context.Context, programs string, releases, repeat int)
 		}
 		return s.await(ctx, releases, func(k state) bool { return k.ready && k.handled == value })
 	}
-	for range repeat {
+	for range o.repeat {
 		if err := step("no change", map[string]float64{"PATCH helmreleases": n}, ask); err != nil {
 			return results, err
 		}
@@ -106,7 +106,7 @@ func measureReleases(ctx context.Context, programs string, releases, repeat int)
 	}); err != nil {
 		return results, err
 	}
-	for range repeat {
+	for range o.repeat {
 		if err := step("no change, drift detection", map[string]float64{"PATCH helmreleases": n}, ask); err != nil {
 			return results, err
 		}

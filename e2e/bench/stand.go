@@ -45,8 +45,8 @@ type state struct {
 
 // set up the servers and the agent. The caller closes what is returned, also
 // with an error.
-func setUp(ctx context.Context, programs string) (*stand, error) {
-	b, err := testbed.Start(ctx, programs, "bench", repository, clientgoscheme.AddToScheme, sourcev1.AddToScheme, kustomizev1.AddToScheme, helmv2.AddToScheme)
+func setUp(ctx context.Context, o options) (*stand, error) {
+	b, err := testbed.Start(ctx, o.programs, "bench", repository, clientgoscheme.AddToScheme, sourcev1.AddToScheme, kustomizev1.AddToScheme, helmv2.AddToScheme)
 	s := &stand{Testbed: b}
 	if err != nil {
 		return s, err
@@ -63,7 +63,7 @@ func setUp(ctx context.Context, programs string) (*stand, error) {
 	if err != nil {
 		return s, err
 	}
-	if err := s.StartAgent(health, "--metrics-addr", "0", "--namespace", system, "--concurrent", "8"); err != nil {
+	if err := s.StartAgent(health, append([]string{"--metrics-addr", "0", "--namespace", system, "--concurrent", "8"}, o.agent...)...); err != nil {
 		return s, err
 	}
 	return s, s.AgentReady(ctx, health)

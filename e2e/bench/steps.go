@@ -56,8 +56,8 @@ type result struct {
 }
 
 // measure runs all steps of a workload on a stand of its own.
-func measure(ctx context.Context, programs string, w workload, repeat int) (results []result, err error) {
-	s, err := setUp(ctx, programs)
+func measure(ctx context.Context, o options, w workload) (results []result, err error) {
+	s, err := setUp(ctx, o)
 	if s != nil {
 		defer func() { err = errors.Join(err, s.Close()) }()
 	}
@@ -93,12 +93,12 @@ func measure(ctx context.Context, programs string, w workload, repeat int) (resu
 	if err := step("sync", map[string]float64{"POST kustomizations": n, "POST gitrepositories": 1}, func(*result) error { return s.sync(ctx, w) }); err != nil {
 		return results, err
 	}
-	for range repeat {
+	for range o.repeat {
 		if err := step("change", map[string]float64{"PATCH gitrepositories": 1}, func(r *result) error { return s.change(ctx, w, r) }); err != nil {
 			return results, err
 		}
 	}
-	for range repeat {
+	for range o.repeat {
 		if w.bases == 0 {
 			break
 		}
@@ -106,12 +106,12 @@ func measure(ctx context.Context, programs string, w workload, repeat int) (resu
 			return results, err
 		}
 	}
-	for range repeat {
+	for range o.repeat {
 		if err := step("no change", map[string]float64{"PATCH kustomizations": n}, func(*result) error { return s.ask(ctx, w) }); err != nil {
 			return results, err
 		}
 	}
-	for range repeat {
+	for range o.repeat {
 		if err := step("drift", map[string]float64{"PATCH configmaps": 1}, func(r *result) error { return s.drift(ctx, w, r) }); err != nil {
 			return results, err
 		}

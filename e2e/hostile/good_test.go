@@ -62,7 +62,7 @@ func (s *stand) begin(t *testing.T, ctx context.Context) *good {
 		if err := s.repository(ctx, ns, goodFiles(i, "begin")); err != nil {
 			t.Fatal(err)
 		}
-		text := s.tenant(ns, true) + "---\n" + strings.ReplaceAll(strings.ReplaceAll(kustomizationOf(""), "$ns", ns), "name: bad", "name: app")
+		text := s.tenant(ns, "http://"+s.forge+"/"+ns+".git") + "---\n" + strings.ReplaceAll(strings.ReplaceAll(kustomizationOf(""), "$ns", ns), "name: bad", "name: app")
 		if err := stage.Apply(ctx, s.client, text); err != nil {
 			t.Fatal(err)
 		}

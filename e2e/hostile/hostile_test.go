@@ -42,6 +42,7 @@ func TestHostileTenants(t *testing.T) {
 	long := os.Getenv("CASCADE_HOSTILE") != ""
 	all := chosen(t, s.outside, !long)
 	weight := s.start(t)
+	s.forge = s.startForge(t)
 	giveWay(t)
 	ctx, end := context.WithCancel(t.Context())
 	defer end()

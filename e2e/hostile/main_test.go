@@ -4,9 +4,20 @@
 package hostile
 
 import (
+	"fmt"
+	"os"
 	"testing"
 
 	"github.com/cascade-gitops/cascade/e2e/scenario"
 )
 
-func TestMain(m *testing.M) { scenario.Main(m) }
+func TestMain(m *testing.M) {
+	if root := os.Getenv(forgeRoot); root != "" {
+		if err := serveForge(root); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	scenario.Main(m)
+}

@@ -10,10 +10,10 @@ import (
 // lowest is the priority of the agent's workers.
 const lowest = 19
 
-// giveWay lets the hostile servers, the forge, and the tenants who push, which are all in this
-// process and its children, take what the agent and its API server leave of the processors: they
-// stand for other machines. It is called when both run. Threads have the priority of the one that
-// began them.
+// giveWay lets the hostile servers, and the tenants who push, which are all in this process and its
+// children, take what the agent, its API server and the forge of the good tenants leave of the
+// processors: they stand for other machines. It is called when these run. Threads have the priority
+// of the one that began them.
 func giveWay(t *testing.T) {
 	t.Helper()
 	tasks, err := os.ReadDir("/proc/self/task")

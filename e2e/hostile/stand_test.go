@@ -29,6 +29,8 @@ type stand struct {
 	plane   *stage.Tier
 	client  client.WithWatch
 	outside *outside
+	// forge is the address of the good tenants' repositories.
+	forge string
 	// run is the directory of everything.
 	run   string
 	agent *stage.Agent
@@ -124,10 +126,10 @@ func (s *stand) commit(ctx context.Context, name string, files tree, from string
 	return nil
 }
 
-// tenant is the namespace of one, and the source git of its repository.
-func (s *stand) tenant(namespace string, repository bool) string {
+// tenant is the namespace of one, and the source git of its repository, at a URL if it has one.
+func (s *stand) tenant(namespace, repository string) string {
 	text := "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + namespace + "}\n"
-	if repository {
+	if repository != "" {
 		username, login := s.Git.Login()
 		text += fmt.Sprintf(`---
 apiVersion: v1
@@ -139,7 +141,7 @@ apiVersion: source.toolkit.fluxcd.io/v1
 kind: GitRepository
 metadata: {name: git, namespace: %[1]s}
 spec: {url: "%[4]s", ref: {branch: main}, secretRef: {name: git-auth}, interval: 1m, timeout: 20s}
-`, namespace, username, login, s.Git.HTTPURL(namespace))
+`, namespace, username, login, repository)
 	}
 	return text
 }
@@ -153,7 +155,11 @@ func (s *stand) apply(t *testing.T, f fixture) error {
 		}
 	}
 	address, ca := s.serve(t, f)
-	if err := stage.Apply(t.Context(), s.client, s.tenant(ns, f.files != nil)); err != nil {
+	repository := ""
+	if f.files != nil {
+		repository = s.Git.HTTPURL(ns)
+	}
+	if err := stage.Apply(t.Context(), s.client, s.tenant(ns, repository)); err != nil {
 		return err
 	}
 	_, port, _ := strings.Cut(address, ":")

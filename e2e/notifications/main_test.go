@@ -3,9 +3,20 @@
 package notifications
 
 import (
+	"fmt"
+	"os"
 	"testing"
 
 	"github.com/cascade-gitops/cascade/e2e/scenario"
 )
 
-func TestMain(m *testing.M) { scenario.Main(m) }
+func TestMain(m *testing.M) {
+	if url := os.Getenv(forgedURL); url != "" {
+		if err := forge(url); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	scenario.Main(m)
+}

@@ -1,20 +1,14 @@
 package notifications
 
 import (
-	"bytes"
-	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,10 +21,6 @@ const (
 	pushed = time.Second
 	// pushEach is the least time between two pushes.
 	pushEach = 500 * time.Millisecond
-	// forgedRate is how many forged requests come in a second, and forgedMost how many there
-	// are.
-	forgedRate = 1000
-	forgedMost = 10_000
 )
 
 // TestPushes: how long it takes from a webhook to the object that its push changes, beside
@@ -76,20 +66,15 @@ spec: {type: github, events: [push], secretRef: {name: hook}, resources: [{kind:
 		t.Errorf("beside %d Kustomizations the p99 of %d pushes is %s, want %s", beside, pushes, p99, pushed)
 	}
 
-	// They come from another address: what one sender forges does not count against others.
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- h.forge(ctx, r.path) }()
+	f := startForger(t, h.url+r.path)
 	few := max(pushes/5, 5)
-	forged := r.measure(t, "forged", few)
-	if !long {
-		stop()
+	beset := r.measure(t, "forged", few)
+	if of := f.end(t); of.Accepted > 0 {
+		t.Errorf("%d forged requests are accepted", of.Accepted)
+	} else if rate := float64(of.Sent) / of.Seconds; long && (of.Sent < forgedMost || rate < 0.9*forgedRate) {
+		t.Errorf("%d forged requests came, %.0f in a second, want %d and %d", of.Sent, rate, forgedMost, forgedRate)
 	}
-	if err := <-done; err != nil && ctx.Err() == nil {
-		t.Error(err)
-	}
-	stop()
-	before, after := quantile(quiet, 0.5), quantile(forged, 0.5)
+	before, after := quantile(quiet, 0.5), quantile(beset, 0.5)
 	t.Logf("the median beside forged requests is %.2f times that without", after.Seconds()/before.Seconds())
 	if long && after > before*12/10 {
 		t.Errorf("beside forged requests the median is %s, without %s", after, before)
@@ -184,56 +169,4 @@ func (r *hookRow) measure(t *testing.T, of string, pushes int) []time.Duration {
 // quantile of durations, the shortest first.
 func quantile(all []time.Duration, q float64) time.Duration {
 	return all[min(int(q*float64(len(all))), len(all)-1)]
-}
-
-// forge sends requests that are forged, of no Receiver, or too large, at a rate, until there
-// were enough. None of them is accepted.
-func (h *receivers) forge(ctx context.Context, path string) error {
-	client := &http.Client{Transport: &http.Transport{
-		DialContext:         (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 3)}}).DialContext,
-		MaxIdleConnsPerHost: 64,
-	}}
-	defer client.CloseIdleConnections()
-	large := bytes.Repeat([]byte("a"), 2<<20)
-	var senders sync.WaitGroup
-	var accepted atomic.Int64
-	places, tick := make(chan struct{}, 64), time.NewTicker(time.Second/forgedRate)
-	defer tick.Stop()
-	for i := 0; i < forgedMost && ctx.Err() == nil; i++ {
-		<-tick.C
-		places <- struct{}{}
-		senders.Go(func() {
-			defer func() { <-places }()
-			at, content := path, []byte("{}")
-			switch {
-			case i%100 == 0:
-				content = large
-			case i%2 == 0:
-				at = fmt.Sprintf("/hook/%064x", i)
-			}
-			request, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url+at, bytes.NewReader(content))
-			if err != nil {
-				return
-			}
-			request.Header.Set("X-Hub-Signature-256", "sha256="+signature(sha256.New, "other"))
-			request.Header.Set("X-GitHub-Event", "push")
-			response, err := client.Do(request)
-			if err != nil {
-				return // a connection that was closed before all of it was sent
-			}
-			_, _ = io.Copy(io.Discard, response.Body)
-			_ = response.Body.Close()
-			if response.StatusCode < 400 {
-				accepted.Add(1)
-			}
-		})
-	}
-	senders.Wait()
-	if n := accepted.Load(); n > 0 {
-		return fmt.Errorf("%d forged requests are accepted", n)
-	}
-	if err := ctx.Err(); err != nil && !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
 }
