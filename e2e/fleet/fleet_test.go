@@ -37,6 +37,7 @@ func TestFleet(t *testing.T) {
 		{"CommitToAppsReachesEveryTenant", (*fleet).commitToApps},
 		{"TreeIsFresh", (*fleet).treeIsFresh},
 		{"PushReachesEveryTenant", (*fleet).pushReachesEveryTenant},
+		{"PlanIsWhatHappens", (*fleet).planIsWhatHappens},
 		{"CommitMakesATenant", (*fleet).commitMakesATenant},
 		{"FrozenTenantDelaysNobody", (*fleet).frozenTenant},
 		{"RemovalInOneCommitIsRefused", (*fleet).removalInOneCommit},
