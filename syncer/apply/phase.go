@@ -26,8 +26,8 @@ type Phase struct {
 	// Check, if there is one, has nothing to wait for.
 	Await bool
 	Check func(ctx context.Context, c *Cluster) (Health, error)
-	// Applied: the objects were applied and are not sent again. Await says
-	// whether they are waited for.
+	// Applied: the objects were applied and are not sent again, by the call whose result
+	// Options.Sent is and of the same rendering. Await says whether they are waited for.
 	Applied bool
 	// frozen are the objects of a frozen phase, in their order; nil for others.
 	frozen []*Frozen

@@ -137,8 +137,15 @@ func (r *run) applyPhases(ctx context.Context) error {
 	return nil
 }
 
-// stillSent keeps what is known of the objects of a phase that was applied a moment ago.
+// stillSent keeps what is known of the objects of a phase that was applied a moment ago. Packed
+// ones are not unpacked for that: all that the call before sent was of the same rendering.
 func (r *run) stillSent(p Phase) error {
+	if p.Packed != nil {
+		for _, o := range r.options.Sent {
+			r.sent[o.key] = o.seen
+		}
+		return nil
+	}
 	bodies := p.bodies()
 	for _, u := range p.Objects {
 		body, err := bodies.of(u)

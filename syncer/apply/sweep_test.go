@@ -209,27 +209,52 @@ func TestSweepLearns(t *testing.T) {
 }
 
 // TestSentInPhases: what is known of the phases that a push resumes after stays known, so
-// that the first comparison, by this process or the next one, finds all in place.
+// that the first comparison, by this process or the next one, finds all in place, and the next
+// commit applies what it changes alone.
 func TestSentInPhases(t *testing.T) {
-	s := newSweeper(t)
-	var phases []Phase
-	for i := range 3 {
-		phases = append(phases, Phase{Objects: []*unstructured.Unstructured{anObject("ConfigMap", fmt.Sprint("a-", i), nil)}})
-	}
-	sync := func(o Options) Result {
-		t.Helper()
-		o.Record = noRecord
-		res, err := s.Sync(t.Context(), phases, o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return res
-	}
-	whole := sync(Options{})
-	phases[0].Applied, phases[1].Applied = true, true
-	resumed := sync(Options{Sent: whole.Sent})
-	if len(resumed.Sent) != 3 || resumed.Ownership != whole.Ownership {
-		t.Errorf("after a push that resumed, %d of 3 objects are known, with ownership %q, want %q", len(resumed.Sent), resumed.Ownership, whole.Ownership)
+	for name, tc := range map[string]struct {
+		reason string
+		packed bool
+	}{
+		"Plain":  {"a push that waits between two phases", false},
+		"Packed": {"the components of providers are packed", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSweeper(t)
+			phases := func() (phases []Phase) {
+				for i := range 3 {
+					p := Phase{Objects: []*unstructured.Unstructured{anObject("ConfigMap", fmt.Sprint("a-", i), nil)}}
+					if tc.packed && i < 2 {
+						packed, err := Pack(p.Objects)
+						if err != nil {
+							t.Fatal(err)
+						}
+						p = Phase{Packed: packed}
+					}
+					phases = append(phases, p)
+				}
+				return phases
+			}
+			sync := func(phases []Phase, o Options) Result {
+				t.Helper()
+				o.Record = noRecord
+				res, err := s.Sync(t.Context(), phases, o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return res
+			}
+			whole := sync(phases(), Options{})
+			later := phases()
+			later[0].Applied, later[1].Applied = true, true
+			resumed := sync(later, Options{Sent: whole.Sent})
+			if len(resumed.Sent) != 3 || resumed.Ownership != whole.Ownership {
+				t.Errorf("%s: after a push that resumed, %d of 3 objects are known, with ownership %q, want %q", tc.reason, len(resumed.Sent), resumed.Ownership, whole.Ownership)
+			}
+			if next := sync(phases(), Options{Sent: resumed.Sent}); len(next.Touched) != 0 {
+				t.Errorf("%s: the next push applies %v again", tc.reason, next.Touched)
+			}
+		})
 	}
 }
 
