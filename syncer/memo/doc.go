@@ -5,7 +5,8 @@
 // server answered: UID, generation, and the labels and annotations that were
 // asked for. A metadata-only watch of each kind, limited to objects that carry
 // an owner label, compares the live state with that. An object is clean while
-// both agree; kinds without a generation are compared by resource version.
+// both agree; of kinds without a generation it compares who manages which fields
+// since when, but for those of the status.
 //
 // The package has two subjects and a lock for each:
 //

@@ -57,6 +57,24 @@ func metadataOf(uid, version string, generation int64, change func(*metav1.Parti
 	return p
 }
 
+// managing adds a field manager with its fields.
+func managing(manager, fields, subresource string) func(*metav1.PartialObjectMetadata) {
+	return func(p *metav1.PartialObjectMetadata) {
+		p.ManagedFields = append(p.ManagedFields, metav1.ManagedFieldsEntry{
+			Manager: manager, Operation: metav1.ManagedFieldsOperationApply, APIVersion: "v1", Subresource: subresource, FieldsV1: metav1.NewFieldsV1(fields),
+		})
+	}
+}
+
+// update is what a watch does with an update.
+func (s *store) update(p *metav1.PartialObjectMetadata) error {
+	o, err := s.Transformer()(p)
+	if err != nil {
+		return err
+	}
+	return s.Update(o)
+}
+
 func declared() *unstructured.Unstructured {
 	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "a"}}}
 	u.SetLabels(map[string]string{"app": "a"})
@@ -118,9 +136,39 @@ func TestMemo(t *testing.T) {
 			}, tells: "apps Deployment/x/a true",
 		},
 		"Without generation": {
-			reason: "kinds like ConfigMap have no generation: any write is looked at",
+			reason: "kinds like ConfigMap have no generation: any write is looked at, if nothing tells whose fields they are",
 			first:  metadataOf("u", "10", 0, nil),
 			event:  func(s *store) error { return s.Update(metadataOf("u", "11", 0, nil)) }, tells: "apps Deployment/x/a true",
+		},
+		"Status without generation": {
+			reason: "the API server counts pods in the status of a ResourceQuota: nobody wrote what was applied",
+			first:  metadataOf("u", "10", 0, managing("kustomize-controller", `{"f:spec":{}}`, "")),
+			event: func(s *store) error {
+				return s.update(metadataOf("u", "11", 0, func(p *metav1.PartialObjectMetadata) {
+					managing("kube-apiserver", `{"f:status":{"f:used":{}}}`, "status")(p)
+					managing("kustomize-controller", `{"f:spec":{}}`, "")(p)
+				}))
+			}, clean: true, tells: "apps Deployment/x/a false",
+		},
+		"Same manager without generation": {
+			reason: "another engine with the name of our field manager applied other values",
+			first:  metadataOf("u", "10", 0, managing("kustomize-controller", `{"f:spec":{}}`, "")),
+			event: func(s *store) error {
+				return s.update(metadataOf("u", "11", 0, func(p *metav1.PartialObjectMetadata) {
+					managing("kustomize-controller", `{"f:spec":{}}`, "")(p)
+					p.ManagedFields[1].Time = &metav1.Time{Time: time.Unix(1, 0)}
+				}))
+			}, tells: "apps Deployment/x/a true",
+		},
+		"Spec without generation": {
+			reason: "somebody who changes a field of ours takes it",
+			first:  metadataOf("u", "10", 0, managing("kustomize-controller", `{"f:spec":{}}`, "")),
+			event: func(s *store) error {
+				return s.update(metadataOf("u", "11", 0, func(p *metav1.PartialObjectMetadata) {
+					managing("kustomize-controller", `{}`, "")(p)
+					managing("someone", `{"f:spec":{}}`, "")(p)
+				}))
+			}, tells: "apps Deployment/x/a true",
 		},
 		"Exempted": {
 			reason: "a person asks that it be left alone: the next look decides",

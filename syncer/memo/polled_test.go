@@ -35,7 +35,7 @@ func TestPoll(t *testing.T) {
 		"Label":      {reason: "a label that was asked for", list: with("11", 3, func(p *metav1.PartialObjectMetadata) { p.Labels["app"] = "b" })},
 		"Gone":       {reason: "it is not listed: deleted, or without the owner's labels", list: nil},
 		"Recreated":  {reason: "another object of that name", list: []metav1.PartialObjectMetadata{*metadataOf("w", "11", 3, nil)}},
-		"Without":    {reason: "kinds without a generation are compared by version", list: with("11", 0, nil)},
+		"Without":    {reason: "of kinds without a generation nothing is known if nothing tells whose fields they are", list: with("11", 0, nil)},
 		"Unreadable": {reason: "unknown is not clean", fails: errors.New("forbidden")},
 	} {
 		t.Run(name, func(t *testing.T) {

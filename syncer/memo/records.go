@@ -65,6 +65,8 @@ type verified struct {
 	uid        types.UID
 	version    string
 	generation int64
+	// written is who manages which fields, of an object without a generation.
+	written uint64
 	// keys are the labels and annotations that were asked for, values the digest
 	// of the values that they had in the answer.
 	keys   digest.Keys
@@ -308,6 +310,9 @@ func (r *records) remember(o Object, by types.NamespacedName, desired digest.Sho
 	v := &verified{
 		owner: by, desired: desired, uid: got.UID, version: got.ResourceVersion, generation: got.Generation,
 		keys: keys, values: keys.Values(got.Labels, got.Annotations),
+	}
+	if got.Generation == 0 {
+		v.written = writtenOf(got)
 	}
 	if r.rememberLocking(o, v, r.reader.Of(got)) {
 		r.tell(touch{by, inventory.Entry{Namespace: o.Name.Namespace, Name: o.Name.Name, Group: o.Kind.Group, Kind: o.Kind.Kind}, true})

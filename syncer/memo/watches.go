@@ -204,10 +204,12 @@ func (s *store) Transformer() cache.TransformFunc {
 	}
 }
 
-// strip keeps the names of field managers, but not their fields.
+// strip keeps the names of field managers, but their fields of objects without a generation only.
 func strip(p *metav1.PartialObjectMetadata) {
 	for i := range p.ManagedFields {
-		p.ManagedFields[i].FieldsV1 = nil
+		if p.Generation != 0 || p.ManagedFields[i].Subresource != "" {
+			p.ManagedFields[i].FieldsV1 = nil
+		}
 	}
 	p.OwnerReferences, p.Finalizers = nil, nil
 }
