@@ -42,6 +42,7 @@ func TestDrift(t *testing.T) {
 	scenario.Alongside(t)
 	d := startDrift(t)
 	t.Run("Report", d.report)
+	t.Run("Status", d.status)
 	t.Run("Meanwhile", func(t *testing.T) {
 		t.Run("Trials", func(t *testing.T) { t.Parallel(); d.trials(t) })
 		t.Run("Fight", func(t *testing.T) { t.Parallel(); d.fight(t) })
@@ -84,6 +85,7 @@ func startDrift(t *testing.T) *drift {
 	t.Helper()
 	files := map[string]string{
 		"reported/config.yaml": scenario.ConfigMap("reported", "declared"),
+		"quota/quota.yaml":     "apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: quota}\nspec: {hard: {configmaps: \"1000\"}}\n",
 		"reported/secret.yaml": "apiVersion: v1\nkind: Secret\nmetadata: {name: reported}\nstringData: {password: " + declaredSecret + "}\n",
 		"fought/config.yaml":   scenario.ConfigMap("fought", "declared"),
 	}

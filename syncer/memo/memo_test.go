@@ -278,6 +278,45 @@ func TestMemoPassedBy(t *testing.T) {
 	}
 }
 
+// TestMemoMeanwhile: controllers write as soon as they see a change, often before the answer to
+// our own write is taken in.
+func TestMemoMeanwhile(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		events func(*store) error
+		clean  bool
+	}{
+		"Nothing": {"our own write is shown before its answer is there", func(s *store) error { return s.update(metadataOf("u", "10", 3, nil)) }, true},
+		"Status": {"its status was written", func(s *store) error {
+			return errors.Join(s.update(metadataOf("u", "10", 3, nil)), s.update(metadataOf("u", "11", 3, nil)))
+		}, true},
+		"Spec": {"its spec was, and then its status", func(s *store) error {
+			return errors.Join(s.update(metadataOf("u", "11", 4, nil)), s.update(metadataOf("u", "12", 4, nil)))
+		}, false},
+		"Gone": {"it was deleted", func(s *store) error {
+			return errors.Join(s.update(metadataOf("u", "11", 3, nil)), s.Delete(metadataOf("u", "12", 3, nil)))
+		}, false},
+		"Unlisted": {"it was deleted while the watch was interrupted", func(s *store) error {
+			return errors.Join(s.update(metadataOf("u", "11", 3, nil)), s.Replace(nil, "13"))
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, s, told := newMemo()
+			m.Begin(memoObject)
+			if err := tc.events(s); err != nil {
+				t.Fatal(err)
+			}
+			m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), metadataOf("u", "10", 3, nil))
+			if got := m.Clean(memoOwner, 1); got != tc.clean || (len(*told) == 0) != tc.clean {
+				t.Errorf("%s: clean = %t, told %v", tc.reason, got, *told)
+			}
+			if err := s.update(metadataOf("u", "14", 4, nil)); err != nil || m.Clean(memoOwner, 1) {
+				t.Errorf("%s: what is shown afterwards counts no more: %v", tc.reason, err)
+			}
+		})
+	}
+}
+
 // TestMemoRestored: versions go back when etcd is restored from a backup.
 func TestMemoRestored(t *testing.T) {
 	m, s, told := newMemo()

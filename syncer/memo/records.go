@@ -54,8 +54,10 @@ type record struct {
 	// verified is nil unless the object was applied by this process.
 	verified *verified
 	// applying: a request of ours is under way. What the watch shows meanwhile may
-	// be our own doing, and is judged when the answer is there.
-	applying bool
+	// be our own doing, and is judged when the answer is there: the last of it is
+	// meanwhile, nil if there was nothing, or the object went.
+	applying  bool
+	meanwhile *metav1.PartialObjectMetadata
 }
 
 // verified is an object as the API server answered when it was applied.
@@ -289,7 +291,7 @@ func (r *records) abandonLocking(o Object, by types.NamespacedName) *touch {
 	if known == nil {
 		return nil
 	}
-	known.applying = false
+	known.applying, known.meanwhile = false, nil
 	switch v := known.verified; {
 	case v != nil:
 		// What the watch showed meanwhile was not judged, and what it shows from now on is
@@ -341,10 +343,15 @@ func (r *records) rememberLocking(o Object, v *verified, answer *observed.Object
 	case answer.Deleting, answer.Skip, answer.Foreign:
 		v.dirty = true
 	case known.live != nil:
-		v.dirty = newer(known.live.Version, v.version)
+		// Controllers write status as soon as they see a change.
+		if newer(known.live.Version, v.version) {
+			v.dirty = known.meanwhile == nil || v.differs(known.live, known.meanwhile)
+			v.version = known.live.Version
+		}
 	default:
 		v.dirty = k.seen != "" && newer(k.seen, v.version)
 	}
+	known.meanwhile = nil
 	r.own(o, known, v)
 	return v.dirty
 }

@@ -45,6 +45,9 @@ func (r *records) showLocked(k *kind, p *metav1.PartialObjectMetadata, gone bool
 	if gone {
 		o.live = nil
 	}
+	if o.meanwhile = nil; o.applying && !gone {
+		o.meanwhile = p
+	}
 	v := o.verified
 	switch {
 	case v == nil:
@@ -132,7 +135,7 @@ func (r *records) replace(k *kind, list []*metav1.PartialObjectMetadata, version
 		if listed[name] {
 			continue
 		}
-		o.live = nil
+		o.live, o.meanwhile = nil, nil
 		switch {
 		case o.applying:
 		case o.verified == nil:
