@@ -55,7 +55,7 @@ const (
 	// gcPercent lets gather, and roomAbove, in steps of limitStep: a sixth instead of
 	// half made ten thousand Kustomizations spend two thirds of their processor time on
 	// collecting.
-	softLimit = 256 << 20
+	softLimit = 224 << 20
 	roomAbove = 48 << 20
 	limitStep = 16 << 20
 )

@@ -53,7 +53,7 @@ func TestLimitOf(t *testing.T) {
 		want   int64
 	}{
 		{"an agent that has nothing may have the limit", 0, softLimit},
-		{"what fits is no reason for more", 130 << 20, softLimit},
+		{"what fits is no reason for more", 110 << 20, softLimit},
 		{"a large tier has room for garbage besides what it uses", 300 << 20, 512 << 20},
 		{"a little more is the same limit", 301 << 20, 512 << 20},
 	} {
