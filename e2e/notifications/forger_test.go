@@ -37,8 +37,7 @@ type forgeries struct {
 	Seconds float64
 }
 
-// forger sends forged requests from a process of its own, with the lowest priority, as it stands
-// for another machine: the processors that it takes must not be missed by those that it sends to.
+// forger sends forged requests from a process of its own, as it stands for another machine.
 type forger struct {
 	program *exec.Cmd
 	input   io.Closer
@@ -52,7 +51,7 @@ func startForger(t *testing.T, url string) *forger {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &forger{program: exec.CommandContext(t.Context(), "nice", "-n", "19", self)}
+	f := &forger{program: exec.CommandContext(t.Context(), self)}
 	f.program.Env = append(os.Environ(), forgedURL+"="+url)
 	f.program.Stdout, f.program.Stderr = &f.output, os.Stderr
 	if f.input, err = f.program.StdinPipe(); err != nil {
