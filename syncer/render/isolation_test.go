@@ -132,7 +132,6 @@ func isolated() map[string]struct {
 		"S1StrategicLaughs":  {"the same", withPlugin("transformers", plugin("PatchStrategicMergeTransformer", "patches", billion)), Build{}, ""},
 		"S1InlineCycle":      {"a plugin in a string has strings", tree{"kustomization.yaml": "resources: [a.yaml]\ntransformers:\n- |\n" + indented(plugin("PatchTransformer", "patch", cycle)+"target: {kind: ConfigMap}\n", 2), "a.yaml": manifest("a")}, Build{}, ""},
 		"S1Validator":        {"validators are plugins", withPlugin("validators", plugin("PatchTransformer", "patch", cycle)+"target: {kind: ConfigMap}\n"), Build{}, ""},
-		"S5Diamond":          {"2^40 objects", diamond(40), Build{}, "again and again"},
 		"S5ManyNames":        {"files add up", large{many}, Build{}, "more than 32 MiB"},
 		"S5ManyKeys":         {"one file, many times", large{tree{"kustomization.yaml": keys, "a.yaml": manifest("a"), "big.txt": content}}, Build{}, ""},
 		"S5Dense":            {"nodes take more memory than their text", tree{"a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\nx: [" + strings.Repeat("1,", 4<<20) + "1]\n"}, Build{}, "nodes"},
@@ -186,6 +185,18 @@ func TestIsolated(t *testing.T) {
 				t.Errorf("%s: this process allocated %d MiB", tt.reason, got>>20)
 			}
 		})
+	}
+}
+
+// TestEntered: directories that take each other again and again are refused long before a worker
+// has used up its time: 2^40 of them here.
+func TestEntered(t *testing.T) {
+	pool := worker.New(worker.Options{Limits: worker.Limits{Workers: 1, Memory: 1 << 30, Time: 5 * time.Minute}})
+	defer pool.Close()
+	_, err := Render(t.Context(), diamond(40), Build{Workers: worker.For(pool, "diamond")})
+	var lasting *Error
+	if !errors.As(err, &lasting) || !errors.Is(err, ErrHostile) || !strings.Contains(err.Error(), "again and again") {
+		t.Errorf("Render() = %v, want it refused for good", err)
 	}
 }
 
