@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -19,13 +20,18 @@ import (
 
 // Packed is a list of objects that many clusters get. It takes little memory
 // while it is not applied. Its digest and its entries are known without
-// unpacking. It is immutable and safe for concurrent use.
+// unpacking. What it says does not change, and it is safe for concurrent use.
 type Packed struct {
 	data      []byte
 	digest    string
 	entries   []inventory.Entry
 	providers []string
 	outline   []*unstructured.Unstructured
+
+	mu sync.Mutex
+	// sent are the keys of the objects as owners send them: those of a layer are the same for
+	// each cluster.
+	sent map[Owner][]sentKey
 }
 
 // Pack packs objects, which it does not change or keep.
@@ -103,6 +109,34 @@ func (p *Packed) Objects() ([]*unstructured.Unstructured, error) {
 		objects = append(objects, u)
 	}
 	return objects, nil
+}
+
+// sentBy are the keys of the objects as an owner sends them. They are unpacked for the first
+// that asks.
+func (p *Packed) sentBy(owner Owner) ([]sentKey, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if keys, known := p.sent[owner]; known {
+		return keys, nil
+	}
+	objects, err := p.Objects()
+	if err != nil {
+		return nil, err
+	}
+	keys := make([]sentKey, 0, len(objects))
+	for _, u := range objects {
+		owner.label(u)
+		body, err := encode(u)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, sentKeyOf(u, body))
+	}
+	if p.sent == nil {
+		p.sent = map[Owner][]sentKey{}
+	}
+	p.sent[owner] = keys
+	return keys, nil
 }
 
 // providersOf are the providers that objects are components of, sorted.

@@ -92,11 +92,19 @@ func seenOf(manager string, asked *unstructured.Unstructured, live *metav1.Parti
 func number(sum digest.Sum) uint64 { return binary.BigEndian.Uint64(sum[:]) }
 
 // SentOf returns the set of the phases' objects, which the owner is known to
-// have applied as they are, perhaps in an earlier process. Packed objects are
-// left out.
+// have applied as they are, perhaps in an earlier process.
 func SentOf(owner Owner, phases []Phase) (Sent, error) {
 	sent := map[sentKey]seen{}
 	for _, p := range phases {
+		if p.Packed != nil {
+			keys, err := p.Packed.sentBy(owner)
+			if err != nil {
+				return nil, err
+			}
+			for _, key := range keys {
+				sent[key] = seen{}
+			}
+		}
 		for _, f := range p.frozen {
 			sent[f.sent] = seen{}
 		}

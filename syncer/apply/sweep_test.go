@@ -254,6 +254,15 @@ func TestSentInPhases(t *testing.T) {
 			if next := sync(phases(), Options{Sent: resumed.Sent}); len(next.Touched) != 0 {
 				t.Errorf("%s: the next push applies %v again", tc.reason, next.Touched)
 			}
+			for range 2 { // what is known of packed objects is found out once
+				known, err := SentOf(apps, phases())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if next := sync(phases(), Options{Sent: known}); len(known) != 3 || len(next.Touched) != 0 {
+					t.Errorf("%s: after a restart %d of 3 objects are known, and the next push applies %v again", tc.reason, len(known), next.Touched)
+				}
+			}
 		})
 	}
 }
