@@ -55,8 +55,11 @@ func (l *Link) Begin(request Request) *Session {
 
 // End closes the session's connection. Without it, that is closed some seconds later.
 func (s *Session) End() {
-	s.link.admin.release()
-	s.link.minted.release()
+	l := s.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.admin.release()
+	l.minted.release()
 }
 
 // Over reports whether the child was forgotten, so that what failed may have failed
