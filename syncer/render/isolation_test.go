@@ -189,14 +189,22 @@ func TestIsolated(t *testing.T) {
 }
 
 // TestEntered: directories that take each other again and again are refused long before a worker
-// has used up its time: 2^40 of them here.
+// has used up its time. e2e/hostile: edit-diamond has kustomize enter 2^40 of them.
 func TestEntered(t *testing.T) {
-	pool := worker.New(worker.Options{Limits: worker.Limits{Workers: 1, Memory: 1 << 30, Time: 5 * time.Minute}})
-	defer pool.Close()
-	_, err := Render(t.Context(), diamond(40), Build{Workers: worker.For(pool, "diamond")})
-	var lasting *Error
-	if !errors.As(err, &lasting) || !errors.Is(err, ErrHostile) || !strings.Contains(err.Error(), "again and again") {
-		t.Errorf("Render() = %v, want it refused for good", err)
+	f := newFileSystem(t.Context(), tree{"a/kustomization.yaml": "resources: [a.yaml]\n", "a/a.yaml": manifest("a")})
+	for n := range 2 * MaxEntered {
+		if _, err := f.ReadFile("/a/a.yaml"); err != nil {
+			t.Fatalf("a file that is no kustomization is refused after %d times: %v", n, err)
+		}
+	}
+	for n := range MaxEntered {
+		if _, err := f.ReadFile("/a/kustomization.yaml"); err != nil {
+			t.Fatalf("a directory is refused after it was entered %d times: %v", n, err)
+		}
+	}
+	_, err := f.ReadFile("/a/kustomization.yaml")
+	if !errors.Is(err, ErrHostile) || !errors.Is(f.failed, ErrHostile) || !f.refused {
+		t.Errorf("ReadFile() = %v after %d times, want it refused for good", err, MaxEntered)
 	}
 }
 
