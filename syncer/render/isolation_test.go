@@ -42,19 +42,6 @@ func withPlugin(field, text string) tree {
 	return tree{"kustomization.yaml": "resources: [a.yaml]\n" + field + ": [p.yaml]\n", "a.yaml": manifest("a"), "p.yaml": text}
 }
 
-// diamond is a directory in which each level takes the one below twice.
-func diamond(levels int) tree {
-	files := tree{"l0/kustomization.yaml": "resources: [a.yaml]\n", "l0/a.yaml": manifest("a")}
-	for i := 1; i <= levels; i++ {
-		for _, side := range []string{"a", "b"} {
-			files[fmt.Sprintf("l%d%s/kustomization.yaml", i, side)] = fmt.Sprintf("namePrefix: %s-\nresources: [../l%d]\n", side, i-1)
-		}
-		files[fmt.Sprintf("l%d/kustomization.yaml", i)] = fmt.Sprintf("resources: [../l%da, ../l%db]\n", i, i)
-	}
-	files["kustomization.yaml"] = fmt.Sprintf("resources: [l%d]\n", levels)
-	return files
-}
-
 // copies is a JSON patch that doubles what is in a field, over and over.
 func copies(times int) string {
 	text := "- {op: add, path: /data, value: {a: {b: \"" + strings.Repeat("x", 100) + "\"}}}\n"
