@@ -141,7 +141,8 @@ func (g *good) commits(ctx context.Context, when string, rounds int) {
 // tells the agent, to when the object has it.
 func (g *good) one(ctx context.Context, i int, value string) {
 	ns := goodName(i)
-	err := g.commit(ctx, ns, goodFiles(i, value), next)
+	// A git that is killed leaves the repository locked.
+	err := g.commit(context.WithoutCancel(ctx), ns, goodFiles(i, value), next)
 	begin := time.Now()
 	if err == nil {
 		o := stage.Object("source.toolkit.fluxcd.io/v1", "GitRepository")
