@@ -35,6 +35,12 @@ type Composition interface {
 	Applied(cluster types.NamespacedName) string
 	// Built reports whether it is known what a revision declares.
 	Built(revision string) bool
+	// Outstanding is why what was applied of a Cluster is not in effect yet, as a clause for
+	// people; empty if it is.
+	Outstanding(cluster types.NamespacedName) string
+	// RefusedBy is why what makes a Cluster does not take the revision that was applied; nil if
+	// nothing refuses it.
+	RefusedBy(cluster types.NamespacedName) error
 	// Refused is why a Cluster cannot be declared as a revision has it; nil if it can, or if
 	// that is not known.
 	Refused(cluster types.NamespacedName, revision string) error
@@ -64,7 +70,21 @@ func (m *moved) ofComposition(child *v1alpha1.Child, pin *v1alpha1.ChildRollout,
 		// say how it is.
 		c.Unreachable, c.Healthy = time.Time{}, c.Rolling == ""
 	}
-	c.Ready = pin != nil && c.Healthy && c.Rolling == "" && applied == pin.Revision
+	if pin == nil || applied != pin.Revision {
+		return
+	}
+	// That it is well is of before the change until all who carry that out say otherwise. One
+	// that succeeded was asked then.
+	if pin.Result != v1alpha1.ResultSucceeded {
+		if err := m.composed.RefusedBy(clusterOf(child)); err != nil {
+			c.Refusal = &rollout.Hold{Reason: v1alpha1.ReasonUnsupportedVersionStep, Message: err.Error()}
+			return
+		}
+		if c.Healthy && c.Rolling == "" {
+			c.Outstanding = m.composed.Outstanding(clusterOf(child))
+		}
+	}
+	c.Ready = c.Healthy && c.Rolling == "" && c.Outstanding == ""
 }
 
 // unseeded reports whether no layer selects the Cluster of a Child.

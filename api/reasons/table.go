@@ -264,6 +264,11 @@ func helmRelease() Section {
 				Next:    "restore it; or confirm with `cascade.dev/deletion: confirmed` on it or on the HelmRelease, and remove it after that",
 			},
 			{
+				Reasons: []string{"UnsupportedVersionStep"},
+				Means:   "a Rollout moves the Cluster that the release makes, and the chart would have it skip a minor version of Kubernetes, or go back by one; the release stays as it was",
+				Next:    "commit the version that the message names first",
+			},
+			{
 				Reasons: []string{"CreateHeld"},
 				Means:   "Clusters that do not exist here are not created, and the release is not made, because they may run already, or were moved away",
 				Next:    "restore the saved state, or `cascade approve create`; see [rebuild.md](rebuild.md)",
@@ -1102,6 +1107,11 @@ func rollout() Section {
 				Next:    "`cascade approve rollout`",
 			},
 			{
+				Reasons: []string{"RollingOut"},
+				Means:   "a cluster has the revision of the run, and it is not in effect there yet: the message names the object that is waited for",
+				Next:    "wait, or look at the object that the message names",
+			},
+			{
 				Reasons: []string{"RolloutHalted"},
 				Means:   "more clusters failed than may; `status.failing` names them, with the reason of each",
 				Next:    "push a commit that mends it; or `cascade rollout retry`, `abort` or `skip`",
@@ -1115,7 +1125,7 @@ func rollout() Section {
 			{
 				Reasons: []string{"UnsupportedVersionStep"},
 				Note:    " (in `status.failing`)",
-				Means:   "the revision skips a minor version of Kubernetes, or goes back by one; the cluster was not touched",
+				Means:   "the revision skips a minor version of Kubernetes, or goes back by one; the Cluster was not touched, and no more of a HelmRelease that makes it than its declaration",
 				Next:    "push a commit with the version that the message names",
 			},
 			{

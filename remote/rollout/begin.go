@@ -164,6 +164,14 @@ func (d *decision) count() {
 	d.status.Unassigned = int32(d.none)
 }
 
+// because is a clause that follows a sentence, if there is one.
+func because(why string) string {
+	if why == "" {
+		return ""
+	}
+	return ": " + why
+}
+
 func sum(into *v1alpha1.RolloutCounts, c v1alpha1.RolloutCounts) {
 	into.Total += c.Total
 	into.Updated += c.Updated
@@ -187,7 +195,11 @@ func (d *decision) tell(m *member, goal *v1alpha1.RolloutRevision, counts *v1alp
 		counts.Failed++
 		switch {
 		case has:
-			names(m.pin.Reason, "not ready at %s", goal.Revision)
+			why := m.Outstanding
+			if m.Refusal != nil {
+				why = m.Refusal.Message
+			}
+			names(m.pin.Reason, "not ready at %s%s", goal.Revision, because(why))
 		case m.refused(*goal):
 			names(v1alpha1.ReasonUnsupportedVersionStep, "%s", m.Refused[goal.Revision])
 		default:

@@ -56,8 +56,11 @@ type cluster struct {
 	skip    string
 	// refused are revisions that it cannot get.
 	refused map[string]string
-	// bad are revisions that it does not get ready at.
-	bad map[string]bool
+	// bad are revisions that it does not get ready at, and refuses those that its release does
+	// not take.
+	bad, refuses map[string]bool
+	// slow: what it runs is not in effect yet.
+	slow bool
 }
 
 func (c *cluster) well() bool { return !c.sick && !c.bad[c.runs] && c.runs != "" }
@@ -68,7 +71,13 @@ func (c *cluster) facts() rollout.Cluster {
 	if c.runs != "" {
 		f.Has = &v1alpha1.RolloutRevision{Revision: c.runs}
 	}
-	f.Ready = c.pin != nil && c.runs == c.pin.Revision && c.well()
+	if at := c.pin != nil && c.runs == c.pin.Revision; at && c.refuses[c.runs] {
+		f.Refusal = &rollout.Hold{Reason: v1alpha1.ReasonUnsupportedVersionStep, Message: "its release does not take it"}
+	} else if at && c.well() && c.slow {
+		f.Outstanding = "its control plane was not looked at yet"
+	} else {
+		f.Ready = at && c.well()
+	}
 	if c.rolling {
 		f.Rolling = v1alpha1.ReasonRollingOut
 	}
@@ -83,7 +92,7 @@ func (f *fleet) revision() string { return fmt.Sprintf("main@sha1:%040d", f.comm
 
 func (f *fleet) one() *cluster {
 	if len(f.clusters) == 0 {
-		return &cluster{bad: map[string]bool{}}
+		return &cluster{bad: map[string]bool{}, refuses: map[string]bool{}}
 	}
 	return f.clusters[f.IntN(len(f.clusters))]
 }
@@ -143,7 +152,7 @@ func (f *fleet) terms() {
 // join adds a cluster, which has a revision perhaps.
 func (f *fleet) join() {
 	f.made++
-	c := &cluster{name: fmt.Sprintf("c%d", f.made), wave: strconv.Itoa(f.IntN(5)), known: true, bad: map[string]bool{}}
+	c := &cluster{name: fmt.Sprintf("c%d", f.made), wave: strconv.Itoa(f.IntN(5)), known: true, bad: map[string]bool{}, refuses: map[string]bool{}}
 	if f.chance(60) {
 		c.runs = f.revision()
 		f.named[c.runs] = true
@@ -159,6 +168,9 @@ func (f *fleet) happen() {
 		for _, c := range f.clusters {
 			if f.chance(15) {
 				c.bad[f.revision()] = true
+			}
+			if f.chance(5) {
+				c.refuses[f.revision()] = true
 			}
 		}
 		f.say("commit %d", f.commits)
@@ -234,7 +246,7 @@ func (f *fleet) happen() {
 		f.say("room %d", f.room)
 	case 18:
 		c := f.one()
-		c.bad = map[string]bool{}
+		c.bad, c.refuses = map[string]bool{}, map[string]bool{}
 		f.say("%s mended", c.name)
 	case 19:
 		c := f.one()
@@ -310,7 +322,8 @@ func (f *fleet) upstream() *rollout.Upstream {
 // work lets clusters take up what they may have.
 func (f *fleet) work() {
 	for _, c := range f.clusters {
-		if c.pin != nil && c.lost.IsZero() && f.chance(60) {
+		if c.slow = c.slow && f.chance(50); c.pin != nil && c.lost.IsZero() && f.chance(60) {
+			c.slow = c.slow || c.runs != c.pin.Revision && f.chance(40)
 			c.runs = c.pin.Revision
 		}
 		if c.lost.IsZero() && f.chance(50) {
@@ -361,7 +374,7 @@ func (f *fleet) settle() error {
 	f.prove(f.commits, f.now.Add(time.Second))
 	f.requests.Abort, f.requests.Revert = "", ""
 	for _, c := range f.clusters {
-		c.rolling, c.refused, c.known = false, nil, true
+		c.rolling, c.slow, c.refused, c.known = false, false, nil, true
 	}
 	for range 400 {
 		for _, c := range f.clusters {

@@ -31,6 +31,13 @@ type Cluster struct {
 	Below int32
 	// Rolling is why no revision may be given to the cluster now: it is changing by itself.
 	Rolling string
+	// Outstanding is why the revision of its pin is not in effect yet in a cluster that is healthy
+	// otherwise, as a clause for people; empty if nothing is known to be missing. Nothing
+	// tells when that changes.
+	Outstanding string
+	// Refusal is why the cluster does not take the revision of its pin, which waiting does not
+	// mend; nil if it does.
+	Refusal *Hold
 	// Refused is why the cluster cannot get a revision at all, by revision: that of the run,
 	// and the candidate.
 	Refused map[string]string
@@ -95,6 +102,8 @@ type Decision struct {
 const (
 	// grace is for how long a cluster is waited for that cannot be reached.
 	grace = time.Minute
+	// lookAgain is between two looks at a cluster of which something is outstanding.
+	lookAgain = 5 * time.Second
 	// mostFailing and mostHistory bound the status.
 	mostFailing = 20
 	mostHistory = 10
@@ -141,8 +150,12 @@ func Next(name string, spec *v1alpha1.RolloutSpec, status *v1alpha1.RolloutStatu
 	d.advance()
 	d.begin()
 	d.count()
-	if d.status.Run == nil && d.hold.Reason == "" {
+	switch {
+	case d.hold.Reason != "":
+	case d.status.Run == nil:
 		d.hold = d.upstream
+	default:
+		d.hold = d.waitsFor()
 	}
 	out := Decision{Status: d.status, Hold: d.hold, Upstream: d.upstream, Wanted: d.wanted, RecheckAfter: d.recheck}
 	for _, m := range d.all {
@@ -270,6 +283,9 @@ func (d *decision) judge() {
 			if left := d.until(m.pin.Since.Time, terms.Deadline.Duration); left > 0 {
 				d.soon(left)
 			}
+			if m.Outstanding != "" {
+				d.soon(lookAgain)
+			}
 		}
 	}
 }
@@ -282,6 +298,8 @@ func (d *decision) judgeOne(m *member, terms v1alpha1.RolloutTerms) {
 		switch {
 		case reached && m.Ready:
 			m.result(d.now, v1alpha1.ResultSucceeded, "")
+		case reached && m.Refusal != nil:
+			m.result(d.now, v1alpha1.ResultFailed, m.Refusal.Reason)
 		case !late:
 		case !reached && terms.Unreachable != v1alpha1.UnreachableCount:
 			m.result(d.now, v1alpha1.ResultUnreachable, v1alpha1.ReasonUnreachable)

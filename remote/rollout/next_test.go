@@ -2,6 +2,7 @@ package rollout_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,6 +91,42 @@ func TestNext(t *testing.T) {
 			s.cluster("canary1").Healthy = true // and not at the new revision
 			s.after(time.Minute)
 			s.decide()
+			s.at(second, "canary1")
+		}},
+		{name: "waits for what is outstanding", reason: "that the canary is healthy is of before, until its control plane runs what it was told", waves: two, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(false, "canary1")
+			s.cluster("canary1").Healthy, s.cluster("canary1").Outstanding = true, "its control plane runs v1.36.0"
+			s.decide()
+			s.held(v1alpha1.ReasonRollingOut)
+			if s.last.RecheckAfter <= 0 || s.last.RecheckAfter > 10*time.Second {
+				s.t.Fatalf("nothing tells when that changes, and it is looked at after %s", s.last.RecheckAfter)
+			}
+			s.at(second, "canary1")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
+			if got := s.status.Failing[0].Message; !strings.Contains(got, "runs v1.36.0") {
+				s.t.Fatalf("it failed with %q", got)
+			}
+			s.cluster("canary1").Outstanding = ""
+			s.takes(true, "canary1")
+			s.decide()
+			if r := s.cluster("canary1").Pin.Result; r != v1alpha1.ResultSucceeded {
+				s.t.Fatalf("it came round and is %s", r)
+			}
+		}},
+		{name: "stops at once at a refusal", reason: "waiting does not mend a step that is refused", waves: two, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(false, "canary1")
+			s.cluster("canary1").Refusal = &rollout.Hold{Reason: v1alpha1.ReasonUnsupportedVersionStep, Message: "go to 1.37 first"}
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
+			if f := s.status.Failing[0]; f.Reason != v1alpha1.ReasonUnsupportedVersionStep || !strings.Contains(f.Message, "go to 1.37 first") {
+				s.t.Fatalf("it failed with %+v", f)
+			}
 			s.at(second, "canary1")
 		}},
 		{name: "soaks", reason: "the soak begins anew when a cluster is not ready for a moment", waves: soaks(time.Hour), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {

@@ -246,6 +246,31 @@ func (d *decision) waits(run *v1alpha1.RolloutRun, members []*member) bool {
 	return waits
 }
 
+// waitsFor names a cluster of the run of which something is outstanding, and what.
+func (d *decision) waitsFor() Hold {
+	run := d.active()
+	if run == nil {
+		return Hold{}
+	}
+	var first *member
+	n := 0
+	for _, m := range d.all {
+		if m.has(run.RolloutRevision) && m.changing() && m.Outstanding != "" {
+			if n++; first == nil {
+				first = m
+			}
+		}
+	}
+	if first == nil {
+		return Hold{}
+	}
+	message := fmt.Sprintf("cluster %s is waited for: %s", first.Name, first.Outstanding)
+	if n > 1 {
+		message += fmt.Sprintf("; and %d more", n-1)
+	}
+	return Hold{v1alpha1.ReasonRollingOut, message}
+}
+
 // mayBegin reports whether a wave may begin: a person approved it where one has to, and its
 // window is open.
 func (d *decision) mayBegin(run *v1alpha1.RolloutRun, wave *v1alpha1.RolloutWave) bool {

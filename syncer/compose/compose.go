@@ -40,6 +40,22 @@ type Facts struct {
 	Owned []inventory.Entry
 }
 
+// At is the rendering that a Cluster may have, and the run of its pin; nil if it is held, or
+// if its revision was not rendered.
+func (f *Facts) At(cluster types.NamespacedName) (*Rendering, int64) {
+	if f.Held[cluster] {
+		return nil, 0
+	}
+	pin, pinned := f.Pins[cluster]
+	switch {
+	case !pinned:
+		return f.Newest, math.MaxInt64
+	case pin.Revision == f.Newest.Revision:
+		return f.Newest, pin.Run
+	}
+	return f.Older[pin.Revision], pin.Run
+}
+
 // Composition is what is to be applied.
 type Composition struct {
 	// Objects to apply. Those of older renderings are copies, those of the newest are its
@@ -63,7 +79,7 @@ func Compose(f Facts) Composition {
 	}
 	c.holds = len(f.Held) > 0
 	for cluster := range f.Pins {
-		if from, _ := c.at(cluster); from == nil {
+		if from, _ := c.At(cluster); from == nil {
 			c.holds = true
 		}
 	}
@@ -101,21 +117,6 @@ func (c *composer) renderings() []*Rendering {
 	return list
 }
 
-// at is the rendering that a Cluster may have; nil if it is held.
-func (c *composer) at(cluster types.NamespacedName) (*Rendering, int64) {
-	if c.Held[cluster] {
-		return nil, 0
-	}
-	pin, pinned := c.Pins[cluster]
-	switch {
-	case !pinned:
-		return c.Newest, math.MaxInt64
-	case pin.Revision == c.Newest.Revision:
-		return c.Newest, pin.Run
-	}
-	return c.Older[pin.Revision], pin.Run
-}
-
 // choose takes in what one rendering says.
 func (c *composer) choose(r *Rendering) {
 	for i, u := range r.objects {
@@ -129,7 +130,7 @@ func (c *composer) choose(r *Rendering) {
 			c.offer(id, choice{from: r, run: math.MaxInt64})
 		}
 		for _, cluster := range r.of[i] {
-			from, run := c.at(cluster)
+			from, run := c.At(cluster)
 			switch from {
 			case nil:
 				c.kept[id] = true
@@ -232,6 +233,6 @@ func (c *composer) released(e inventory.Entry) bool {
 	if !clusterapi.IsCluster(e.GroupKind()) {
 		return false
 	}
-	from, _ := c.at(name)
+	from, _ := c.At(name)
 	return from != nil
 }

@@ -104,7 +104,7 @@ func (r *Reconciler) apply(ctx context.Context, run *run) (ctrl.Result, error) {
 	}
 	run.outcome = &outcome
 	r.FirstSync.Note(helmv2.HelmReleaseKind, client.ObjectKeyFromObject(obj), outcome.Creation)
-	if !outcome.Again && !outcome.Creation.Blocked() && !outcome.Creation.Withholding() {
+	if !outcome.Again && !outcome.Refused && !outcome.Creation.Blocked() && !outcome.Creation.Withholding() {
 		obj.Status.ObservedGeneration = obj.Generation
 	}
 	return r.soon(obj, outcome), nil
@@ -121,7 +121,7 @@ func (r *Reconciler) soon(obj *helmv2.HelmRelease, o release.Outcome) ctrl.Resul
 		return ctrl.Result{RequeueAfter: r.Jitter(o.After)}
 	case o.Stalled:
 		return ctrl.Result{}
-	case o.Creation.Blocked(), o.Creation.Withholding():
+	case o.Refused, o.Creation.Blocked(), o.Creation.Withholding():
 		return ctrl.Result{RequeueAfter: r.Jitter(min(obj.GetRequeueAfter(), heldPoll))}
 	}
 	return ctrl.Result{RequeueAfter: r.Jitter(obj.GetRequeueAfter())}

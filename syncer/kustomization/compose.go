@@ -227,11 +227,8 @@ func (r *Reconciler) missing(key source.Key, revision string) hold {
 func mark(composition compose.Composition, f compose.Facts) {
 	revisions := map[string]string{}
 	for name, pin := range f.Pins {
-		from := f.Newest
-		if pin.Revision != from.Revision {
-			from = f.Older[pin.Revision]
-		}
-		if f.Held[name] || from == nil {
+		from, _ := f.At(name)
+		if from == nil {
 			continue
 		}
 		for _, u := range from.Of(name) {

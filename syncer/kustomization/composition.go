@@ -15,11 +15,12 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
-// lookTimeout bounds a look at the version that a control plane runs, and runningHolds is
-// how long what it showed is taken to hold.
+// lookTimeout bounds a look at a cluster. runningHolds is how long the version that it showed
+// is taken to hold, and outstandingHolds how long something that it waits for.
 const (
-	lookTimeout  = 10 * time.Second
-	runningHolds = 15 * time.Second
+	lookTimeout    = 10 * time.Second
+	runningHolds   = 15 * time.Second
+	outstandingHolds = 5 * time.Second
 )
 
 // Composition is what a governed Kustomization declares of Clusters, and what of it is in
@@ -41,6 +42,8 @@ type composition struct {
 	versions map[string]map[types.NamespacedName]string
 	// applied is the revision that all of a Cluster was applied at last.
 	applied map[types.NamespacedName]string
+	// releases are the HelmReleases that make a Cluster, at the revision that it may have.
+	releases map[types.NamespacedName][]types.NamespacedName
 }
 
 // asked is a question for the version of Kubernetes that a cluster has, for the sake of a
@@ -55,6 +58,12 @@ type asked struct {
 type running struct {
 	version string
 	at      time.Time
+}
+
+// outstanding is what a cluster waited for at a time.
+type outstanding struct {
+	why string
+	at  time.Time
 }
 
 // Composed is what a Kustomization declares of Clusters; nil while no Rollout governs it, or
@@ -149,6 +158,7 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 	next := composition{
 		source: sourceKey(run.Obj), paths: pathsOf(run.Obj.Spec.Path, run.rendering.Reads.Paths()),
 		declares: map[types.NamespacedName]bool{}, versions: map[string]map[types.NamespacedName]string{}, applied: map[types.NamespacedName]string{},
+		releases: map[types.NamespacedName][]types.NamespacedName{},
 	}
 	for _, from := range append(slices.Collect(maps.Values(f.Older)), f.Newest) {
 		versions := map[types.NamespacedName]string{}
@@ -163,6 +173,11 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 	for _, cluster := range inventory.ClustersAmong(f.Owned) {
 		next.declares[cluster] = true
 	}
+	for cluster := range next.declares {
+		if from, _ := f.At(cluster); from != nil {
+			next.releases[cluster] = releasesOf(from.Of(cluster))
+		}
+	}
 	run.known.mu.Lock()
 	if before := run.known.composition; before != nil {
 		maps.Copy(next.applied, before.applied)
@@ -174,6 +189,7 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 	}
 	maps.DeleteFunc(next.applied, func(cluster types.NamespacedName, _ string) bool { return !next.declares[cluster] })
 	maps.DeleteFunc(run.known.running, func(of asked, _ running) bool { return next.versions[of.revision] == nil })
+	run.known.outstanding = nil // something was applied since
 	run.known.composition = &next
 	run.known.mu.Unlock()
 	r.known.composed(run.name())

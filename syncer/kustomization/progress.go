@@ -57,9 +57,10 @@ type progress struct {
 	// versions of Kubernetes that were declared of Clusters when they were judged.
 	versions map[types.NamespacedName]string
 	// composition is there while a Rollout governs it; running are versions of Kubernetes that
-	// clusters had a moment ago.
+	// clusters had a moment ago, and outstanding what they waited for.
 	composition *composition
 	running     map[asked]running
+	outstanding   map[types.NamespacedName]outstanding
 	// corrections of drift since things were calm, and the last of them.
 	corrections int
 	corrected   time.Time

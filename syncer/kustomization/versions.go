@@ -7,14 +7,12 @@ import (
 	"maps"
 	"slices"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/remote/rollout"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
 	"github.com/cascade-gitops/cascade/syncer/compose"
 )
 
@@ -24,11 +22,7 @@ import (
 func (r *Reconciler) judgeVersions(ctx context.Context, run *run, f *compose.Facts) error {
 	judged := map[types.NamespacedName]string{}
 	for _, name := range slices.SortedFunc(maps.Keys(f.Pins), byName) {
-		pin := f.Pins[name]
-		from := f.Newest
-		if pin.Revision != from.Revision {
-			from = f.Older[pin.Revision]
-		}
+		from, _ := f.At(name)
 		if _, held := run.composed.held[name]; held || from == nil {
 			continue
 		}
@@ -78,9 +72,7 @@ func ofCluster(err error, name types.NamespacedName) error {
 	return err
 }
 
-// controlPlaneOf reads a Cluster and its control plane; nil for what is not there. Only what
-// is in the Cluster's namespace and of a provider is read: a person who may write a Cluster
-// must not see through the agent what that person may not read.
+// controlPlaneOf reads a Cluster and its control plane; nil for what is not there.
 func (r *Reconciler) controlPlaneOf(ctx context.Context, name types.NamespacedName) (cluster, controlPlane *unstructured.Unstructured, err error) {
 	if r.Clusters == nil {
 		return nil, nil, nil
@@ -89,25 +81,9 @@ func (r *Reconciler) controlPlaneOf(ctx context.Context, name types.NamespacedNa
 	if !ok {
 		return nil, nil, nil
 	}
-	ref := clusterapi.ControlPlaneOf(cluster)
-	if ref.IsZero() || !clusterapi.BuildsClusters(ref.Group) {
-		return cluster, nil, nil
+	local := r.Targets.Local
+	if controlPlane, err = clusters.ControlPlane(ctx, local, local.RESTMapper(), cluster); err != nil {
+		return nil, nil, fmt.Errorf("cannot tell which version Cluster %s runs: %w", name, err)
 	}
-	mapping, err := r.Targets.Local.RESTMapper().RESTMapping(ref.GroupKind())
-	if err != nil {
-		if apimeta.IsNoMatchError(err) {
-			return cluster, nil, nil
-		}
-		return nil, nil, fmt.Errorf("cannot tell which version of %s is served: %w", ref.GroupKind(), err)
-	}
-	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(mapping.GroupVersionKind)
-	err = r.Targets.Local.Get(ctx, types.NamespacedName{Namespace: name.Namespace, Name: ref.Name}, u)
-	switch {
-	case apierrors.IsNotFound(err):
-		return cluster, nil, nil
-	case err != nil:
-		return nil, nil, fmt.Errorf("cannot read %s of Cluster %s to tell which version it runs: %w", ref, name, err)
-	}
-	return cluster, u, nil
+	return cluster, controlPlane, nil
 }

@@ -137,18 +137,7 @@ func (k *kubeClient) mayCreate(list kube.ResourceList) error {
 	if k.firstSync == nil {
 		return nil
 	}
-	var objects []*unstructured.Unstructured
-	for _, info := range list {
-		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(info.Object)
-		if err != nil {
-			continue // not of Cluster API, whose objects have no other form
-		}
-		u := &unstructured.Unstructured{Object: content}
-		u.SetGroupVersionKind(info.Mapping.GroupVersionKind)
-		u.SetName(info.Name)
-		u.SetNamespace(entryOf(info).Namespace)
-		objects = append(objects, u)
-	}
+	objects := unstructuredOf(list)
 	record, err := k.firstSync.For(k.ctx, objects)
 	if err != nil {
 		return err
@@ -161,4 +150,22 @@ func (k *kubeClient) mayCreate(list kube.ResourceList) error {
 		return fmt.Errorf("%w: %s", errCreateHeld, c.Message())
 	}
 	return nil
+}
+
+// unstructuredOf are the objects of a list that have a form without types: all of Cluster
+// API are among them.
+func unstructuredOf(list kube.ResourceList) []*unstructured.Unstructured {
+	var objects []*unstructured.Unstructured
+	for _, info := range list {
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(info.Object)
+		if err != nil {
+			continue
+		}
+		u := &unstructured.Unstructured{Object: content}
+		u.SetGroupVersionKind(info.Mapping.GroupVersionKind)
+		u.SetName(info.Name)
+		u.SetNamespace(entryOf(info).Namespace)
+		objects = append(objects, u)
+	}
+	return objects
 }

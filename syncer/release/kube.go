@@ -2,6 +2,7 @@ package release
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -86,7 +87,7 @@ func (k *kubeClient) Create(list kube.ResourceList, o ...kube.ClientCreateOption
 		return nil, err
 	}
 	k.hide(list)
-	if err := k.mayCreate(list); err != nil {
+	if err := errors.Join(k.mayCreate(list), k.mayStep(list)); err != nil {
 		return nil, err
 	}
 	res, err = k.Client.Create(list, o...)
@@ -103,7 +104,7 @@ func (k *kubeClient) Update(originals, targets kube.ResourceList, o ...kube.Clie
 		return res, err
 	}
 	k.hide(targets)
-	if err := k.mayCreate(targets); err != nil {
+	if err := errors.Join(k.mayCreate(targets), k.mayStep(targets)); err != nil {
 		return res, err
 	}
 	if dropped := originals.Difference(targets); len(dropped) > 0 {

@@ -102,6 +102,9 @@ type Outcome struct {
 	// Held: a person has to decide about a deletion. It is looked at again at the
 	// interval.
 	Held bool
+	// Refused: the release would have a Cluster take a step of Kubernetes' version that is
+	// refused, and is as it was. What the cluster runs may change without an event.
+	Refused bool
 	// Creation names the Clusters that the release would create although they may
 	// exist already. While there are any, the release is not installed. It is nil
 	// if there are none.

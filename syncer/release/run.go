@@ -131,6 +131,9 @@ func (n *run) turn(ctx context.Context, want Desired) (*Outcome, error) {
 	if out, err := n.holdCreation(ctx, next, diff); out != nil || err != nil {
 		return out, err
 	}
+	if out, err := n.holdVersions(ctx, next, diff); out != nil || err != nil {
+		return out, err
+	}
 	return n.act(ctx, next, diff)
 }
 
