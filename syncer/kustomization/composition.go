@@ -18,8 +18,8 @@ import (
 // lookTimeout bounds a look at a cluster. runningHolds is how long the version that it showed
 // is taken to hold, and outstandingHolds how long something that it waits for.
 const (
-	lookTimeout    = 10 * time.Second
-	runningHolds   = 15 * time.Second
+	lookTimeout      = 10 * time.Second
+	runningHolds     = 15 * time.Second
 	outstandingHolds = 5 * time.Second
 )
 

@@ -18,6 +18,7 @@ import (
 	"helm.sh/helm/v4/pkg/release/common"
 	helmrelease "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage/driver"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -45,6 +46,8 @@ type fakeWorld struct {
 	fenced error
 	// creation is what is held of what would be created.
 	creation *inventory.Creation
+	// objects are those of Cluster API.
+	objects []*unstructured.Unstructured
 
 	taken   []string
 	deleted []string
@@ -53,10 +56,12 @@ type fakeWorld struct {
 
 // newRun returns a run in memory.
 func (m *fakeWorld) newRun(obj *v2.HelmRelease, want Desired) *run {
-	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{{Group: clusterapi.Group, Version: "v1beta2"}, {Group: clusterapi.ControlPlaneGroup, Version: "v1beta2"}})
 	for _, kind := range []string{"ConfigMap", "PersistentVolumeClaim", "Secret"} {
 		mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: kind}, meta.RESTScopeNamespace)
 	}
+	mapper.Add(schema.GroupVersionKind{Group: clusterapi.Group, Version: "v1beta2", Kind: clusterapi.Cluster}, meta.RESTScopeNamespace)
+	mapper.Add(schema.GroupVersionKind{Group: clusterapi.ControlPlaneGroup, Version: "v1beta2", Kind: "KubeadmControlPlane"}, meta.RESTScopeNamespace)
 	r := &Releases{Events: record.NewFakeRecorder(100), Now: func() time.Time { return at }}
 	n := r.newRun(Request{
 		Object: obj, Chart: Chart{Name: want.ChartName, Version: want.ChartVersion}, Values: want.Values, Log: logr.Discard(),
@@ -223,8 +228,18 @@ func (m inMemory) Creation(context.Context, []*unstructured.Unstructured, *inven
 	return m.creation, nil
 }
 
-func (m inMemory) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
-	return nil
+func (m inMemory) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	u, whole := o.(*unstructured.Unstructured)
+	if !whole {
+		return nil
+	}
+	for _, there := range m.objects {
+		if there.GroupVersionKind() == u.GroupVersionKind() && client.ObjectKeyFromObject(there) == key {
+			there.DeepCopyInto(u)
+			return nil
+		}
+	}
+	return apierrors.NewNotFound(schema.GroupResource{Group: u.GroupVersionKind().Group, Resource: u.GetKind()}, key.Name)
 }
 
 func (m inMemory) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...client.PatchOption) error {

@@ -1,0 +1,98 @@
+package release
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	v2 "github.com/fluxcd/helm-controller/api/v2"
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// kubernetesOf declares a Cluster of a version of Kubernetes, and what its control plane reports.
+func kubernetesOf(version, reported string) string {
+	return fmt.Sprintf(`---
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: Cluster
+metadata: {name: prod, namespace: apps}
+spec: {controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: KubeadmControlPlane, name: prod}}
+---
+apiVersion: controlplane.cluster.x-k8s.io/v1beta2
+kind: KubeadmControlPlane
+metadata: {name: prod, namespace: apps}
+spec: {version: %s}
+status: {version: %q}
+`, version, reported)
+}
+
+// TestHoldVersions: a release that a Rollout moves takes no step that skips a minor version,
+// from what runs, whatever was declared.
+func TestHoldVersions(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason   string
+		release  func(*v2.HelmRelease)
+		next     Action
+		runs     string // declared and reported
+		declared string
+		held     string
+	}{
+		"Skipped":  {reason: "1.37 comes first", next: Upgrade, runs: "v1.36.2 v1.36.2", declared: "v1.38.0", held: "from v1.36.2 to v1.38.0"},
+		"Next":     {reason: "the next minor version is a step", next: Upgrade, runs: "v1.36.2 v1.36.2", declared: "v1.37.0"},
+		"Reported": {reason: "1.37 is declared, and does not run yet", next: Upgrade, runs: "v1.37.0 v1.36.2", declared: "v1.38.0", held: "from v1.36.2 to v1.38.0"},
+		"Back":     {reason: "a remediation would go back", next: Rollback, runs: "v1.38.0 v1.38.0", declared: "v1.37.0", held: "from v1.38.0 to v1.37.0"},
+		"New":      {reason: "there is no Cluster yet", next: Install, declared: "v1.38.0"},
+		"Unmoved": {reason: "without a Rollout it is as with Flux", next: Upgrade, runs: "v1.36.2 v1.36.2", declared: "v1.38.0",
+			release: func(h *v2.HelmRelease) { h.Annotations = nil }},
+		"Child": {reason: "the Clusters of another cluster are its own agent's", next: Upgrade, runs: "v1.36.2 v1.36.2", declared: "v1.38.0",
+			release: func(h *v2.HelmRelease) { h.Spec.KubeConfig = &fluxmeta.KubeConfigReference{} }},
+		"Unlock": {reason: "nothing is applied", next: Unlock, runs: "v1.36.2 v1.36.2", declared: "v1.38.0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			obj.Annotations = map[string]string{v1alpha1.RolloutRevisionAnnotation: "main@sha1:2"}
+			if tc.release != nil {
+				tc.release(obj)
+			}
+			if version, reported, there := strings.Cut(tc.runs, " "); there {
+				for _, text := range strings.Split(kubernetesOf(version, reported), "---\n")[1:] {
+					u := &unstructured.Unstructured{}
+					if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
+						t.Fatal(err)
+					}
+					m.objects = append(m.objects, u)
+				}
+			}
+			m.manifest = kubernetesOf(tc.declared, "")
+			if tc.next == Rollback {
+				m.stored[0].Manifest = m.manifest
+				obj.Status.History = append(v2.Snapshots{obj.Status.History[0].DeepCopy()}, obj.Status.History...)
+				obj.Status.History[0].Version++
+				obj.Status.History[0].Status = "failed"
+			}
+			events(m.newRun(obj, wanted))
+			n := m.newRun(obj, wanted)
+			out, err := n.holdVersions(t.Context(), tc.next, nil)
+			if err != nil || (out != nil) != (tc.held != "") || out != nil && !out.Refused {
+				t.Fatalf("%s: holdVersions() = %+v, %v", tc.reason, out, err)
+			}
+			ready, told := conditions.Get(obj, fluxmeta.ReadyCondition), events(n)
+			if tc.held == "" {
+				if told != "" || ready.Reason == v1alpha1.ReasonUnsupportedVersionStep {
+					t.Errorf("%s: told %q, Ready is %+v", tc.reason, told, ready)
+				}
+				return
+			}
+			if told != v1alpha1.ReasonUnsupportedVersionStep || ready.Reason != told || ready.Status != "False" || !strings.Contains(ready.Message, "Cluster apps/prod "+tc.held) || ready.ObservedGeneration != obj.Generation {
+				t.Errorf("%s: told %q, Ready is %+v", tc.reason, told, ready)
+			}
+			if _, err := n.holdVersions(t.Context(), tc.next, nil); err != nil || events(n) != "" {
+				t.Errorf("%s: it is told again: %v", tc.reason, err)
+			}
+		})
+	}
+}
