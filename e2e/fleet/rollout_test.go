@@ -36,7 +36,7 @@ import (
 // reconciler of Rollouts does. The parts build on each other.
 func TestRolloutOfClusters(t *testing.T) {
 	scenario.Alongside(t)
-	f := startPinned(t, "a", "b", "c")
+	f := startPinned(t, nil, "a", "b", "c")
 	for _, part := range []struct {
 		name string
 		run  func(*pinnedFleet, *testing.T)
@@ -59,8 +59,8 @@ func TestRolloutOfClusters(t *testing.T) {
 // pinnedFleet is the tier, and what Git declares.
 type pinnedFleet struct {
 	*scenario.Tier
-	// names of the Clusters that it began with.
-	names []string
+	// names of the Clusters that it began with, and those of them that HelmReleases make.
+	names, released []string
 	// from is where the audit log was when something began.
 	from int64
 	// commits by the number that the ConfigMap has.
@@ -69,7 +69,7 @@ type pinnedFleet struct {
 	pins map[string]int
 }
 
-func startPinned(t *testing.T, names ...string) *pinnedFleet {
+func startPinned(t *testing.T, released []string, names ...string) *pinnedFleet {
 	t.Helper()
 	bootstrap := filepath.Join(t.TempDir(), "bootstrap.yaml")
 	text := `apiVersion: source.toolkit.fluxcd.io/v1
@@ -88,12 +88,16 @@ spec: {sourceRef: {kind: GitRepository, name: base}, path: ./profiles/management
 	s := scenario.StartStage(t, stage.Options{
 		Repos: scenario.Path(t, "e2e", "testdata", "repos"), Components: scenario.Path(t, "bin", "components", "local"), Bootstrap: bootstrap,
 	})
-	f := &pinnedFleet{Tier: &scenario.Tier{Stage: s}, names: names, commits: map[int]string{}, pins: map[string]int{}}
+	f := &pinnedFleet{Tier: &scenario.Tier{Stage: s}, names: names, released: released, commits: map[int]string{}, pins: map[string]int{}}
 	var err error
 	if f.Client, err = s.MoM.Client(); err != nil {
 		t.Fatal(err)
 	}
-	f.Repository(t, "tenants", map[string]string{"README.md": "The clusters of a tier.\n", "note/note.yaml": scenario.ConfigMapWith("note", ", namespace: default", "{k: one}")})
+	f.Repository(t, "tenants", map[string]string{
+		"README.md": "The clusters of a tier.\n", "note/note.yaml": scenario.ConfigMapWith("note", ", namespace: default", "{k: one}"),
+		"charts/cluster/Chart.yaml":             "apiVersion: v2\nname: cluster\nversion: 1.0.0\n",
+		"charts/cluster/templates/cluster.yaml": pinnedCluster("{{ .Release.Name }}", "{{ .Values.number }}", "{{ .Values.version }}", ""),
+	})
 	f.commit(t, 1, "v1.36.0", names...)
 	f.Apply(t, `apiVersion: kustomize.toolkit.fluxcd.io/v1
 kind: Kustomization
@@ -130,8 +134,32 @@ func (f *pinnedFleet) commit(t *testing.T, number int, version string, names ...
 	}
 	for _, name := range names {
 		name, more, _ := strings.Cut(name, " ")
-		files["clusters/"+name+".yaml"] = strings.NewReplacer("NAMESPACE", stage.Namespace, "NAME", name, "NUMBER", fmt.Sprint(number), "VERSION", version, "MORE", more).Replace(
-			`apiVersion: cluster.x-k8s.io/v1beta2
+		if slices.Contains(f.released, name) {
+			files["clusters/"+name+".yaml"] = fmt.Sprintf(`apiVersion: helm.toolkit.fluxcd.io/v2
+kind: HelmRelease
+metadata: {name: %s, namespace: %s}
+spec:
+  interval: 10m
+  chart: {spec: {chart: ./charts/cluster, sourceRef: {kind: GitRepository, name: tenants}}}
+  install: {disableWait: true}
+  upgrade: {disableWait: true}
+  values: {number: "%d", version: %s}
+`, name, stage.Namespace, number, version)
+			continue
+		}
+		files["clusters/"+name+".yaml"] = pinnedCluster(name, fmt.Sprint(number), version, more)
+	}
+	sha, err := f.Git.Commit(t.Context(), "tenants", "main", fmt.Sprintf("Commit %d", number), func(dir string) error { return scenario.ChangeFiles(dir, files) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.commits[number] = "main@sha1:" + sha
+}
+
+// pinnedCluster declares a Cluster, with annotations besides.
+func pinnedCluster(name, number, version, annotations string) string {
+	return strings.NewReplacer("NAMESPACE", stage.Namespace, "NAME", name, "NUMBER", number, "VERSION", version, "MORE", annotations).Replace(
+		`apiVersion: cluster.x-k8s.io/v1beta2
 kind: Cluster
 metadata: {name: NAME, namespace: NAMESPACE, labels: {cluster: NAME, number: "NUMBER"}, annotations: {MORE}}
 spec:
@@ -147,12 +175,6 @@ kind: LocalControlPlane
 metadata: {name: NAME, namespace: NAMESPACE, annotations: {number: "NUMBER"}}
 spec: {version: VERSION}
 `)
-	}
-	sha, err := f.Git.Commit(t.Context(), "tenants", "main", fmt.Sprintf("Commit %d", number), func(dir string) error { return scenario.ChangeFiles(dir, files) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.commits[number] = "main@sha1:" + sha
 }
 
 // pin writes which commits Clusters may have, as the reconciler of Rollouts does.
@@ -194,13 +216,16 @@ func (f *pinnedFleet) has(t *testing.T, want map[string]int) {
 	scenario.Eventually(t, scenario.Converge, fmt.Sprintf("the Clusters are those of the commits %v", want), func(ctx context.Context) error {
 		var problems []error
 		for _, name := range slices.Sorted(maps.Keys(want)) {
-			number := fmt.Sprint(want[name])
+			number, marked := fmt.Sprint(want[name]), [2]string{"cluster.x-k8s.io/v1beta2", "Cluster"}
+			if slices.Contains(f.released, name) {
+				marked = [2]string{"helm.toolkit.fluxcd.io/v2", "HelmRelease"}
+			}
 			for _, of := range []struct {
 				version, kind, want string
 				at                  []string
 			}{
 				{"cluster.x-k8s.io/v1beta2", "Cluster", number, []string{"metadata", "labels", "number"}},
-				{"cluster.x-k8s.io/v1beta2", "Cluster", f.commits[want[name]], []string{"metadata", "annotations", v1alpha1.RolloutRevisionAnnotation}},
+				{marked[0], marked[1], f.commits[want[name]], []string{"metadata", "annotations", v1alpha1.RolloutRevisionAnnotation}},
 				{"controlplane.cluster.x-k8s.io/v1alpha1", "LocalControlPlane", number, []string{"metadata", "annotations", "number"}},
 			} {
 				if got, err := f.field(ctx, of.version, of.kind, name, of.at...); err != nil || got != of.want {
