@@ -23,8 +23,8 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/compose"
 )
 
-// Outstanding is why what was applied of a Cluster is not in effect yet, as a clause for people;
-// empty if it is. It asks the API server: what this process has seen may be from before it
+// Outstanding is why what was applied of a Cluster is not in effect yet, as a clause for
+// people; empty if it is. It asks the API server: what this process has seen may be from before it
 // applied. What cannot be read is not in effect. Only what is in the namespace of the
 // Cluster, and of Cluster API or a release that makes the Cluster, is read.
 func (c *Composition) Outstanding(cluster types.NamespacedName) string {
@@ -62,9 +62,13 @@ func (c *Composition) RefusedBy(cluster types.NamespacedName) error {
 			continue // who asks what is outstanding learns why
 		}
 		ready := apimeta.FindStatusCondition(h.Status.Conditions, meta.ReadyCondition)
-		if ready != nil && ready.Reason == v1alpha1.ReasonUnsupportedVersionStep && ready.ObservedGeneration == h.Generation {
-			return errors.New(ready.Message)
+		if ready == nil || ready.Reason != v1alpha1.ReasonUnsupportedVersionStep || ready.ObservedGeneration != h.Generation {
+			continue
 		}
+		if name.Namespace != cluster.Namespace {
+			return fmt.Errorf("HelmRelease %s refuses the step of Kubernetes' version", name)
+		}
+		return errors.New(ready.Message)
 	}
 	return nil
 }
@@ -87,7 +91,7 @@ func (r *Reconciler) outstanding(ctx context.Context, name types.NamespacedName,
 		if err := r.Targets.Local.Get(ctx, release, h); err != nil {
 			return "", fmt.Errorf("cannot read HelmRelease %s of Cluster %s: %w", release, name, err)
 		}
-		if why := unreleased(h); why != "" {
+		if why := unreleased(h, release.Namespace == name.Namespace); why != "" {
 			return why, nil
 		}
 	}
@@ -107,14 +111,17 @@ func (r *Reconciler) outstanding(ctx context.Context, name types.NamespacedName,
 	return rollout.Outstanding(cluster, controlPlane, workers), nil
 }
 
-// unreleased is why a HelmRelease is not released as it is declared; empty if it is.
-func unreleased(h *helmv2.HelmRelease) string {
+// unreleased is why a HelmRelease is not released as it is declared; empty if it is. Its own
+// words are told to who may read it, which is known of the namespace of its Cluster alone.
+func unreleased(h *helmv2.HelmRelease, tells bool) string {
 	ready := apimeta.FindStatusCondition(h.Status.Conditions, meta.ReadyCondition)
 	switch {
 	case h.Spec.Suspend:
 		return "HelmRelease " + h.Name + " is suspended"
 	case h.Status.ObservedGeneration != h.Generation, ready == nil:
 		return "HelmRelease " + h.Name + " was not released since it was changed"
+	case ready.Status != metav1.ConditionTrue && !tells:
+		return "HelmRelease " + h.Namespace + "/" + h.Name + " is not ready"
 	case ready.Status != metav1.ConditionTrue:
 		return "HelmRelease " + h.Name + " is not ready: " + cmp.Or(ready.Message, ready.Reason)
 	}
