@@ -36,15 +36,17 @@ type Composition interface {
 	// Built reports whether it is known what a revision declares.
 	Built(revision string) bool
 	// Outstanding is why what was applied of a Cluster is not in effect yet, as a clause for
-	// people; empty if it is.
-	Outstanding(cluster types.NamespacedName) string
-	// RefusedBy is why what makes a Cluster does not take the revision that was applied; nil if
-	// nothing refuses it.
-	RefusedBy(cluster types.NamespacedName) error
+	// people; empty if it is. refused: what makes the Cluster does not take it, and waiting
+	// does not mend that.
+	Outstanding(ctx context.Context, cluster types.NamespacedName) (why string, refused bool)
 	// Refused is why a Cluster cannot be declared as a revision has it; nil if it can, or if
 	// that is not known.
-	Refused(cluster types.NamespacedName, revision string) error
+	Refused(ctx context.Context, cluster types.NamespacedName, revision string) error
 }
+
+// askTimeout is for all that is asked of clusters for one decision. What was not answered by
+// then counts as outstanding, or as not refused: nobody waits for an API server that hangs.
+const askTimeout = 15 * time.Second
 
 // movedClusters finds what a Rollout of a Kustomization moves.
 func (r *Rollouts) movedClusters(_ context.Context, o *v1alpha1.Rollout, m *moved) error {
@@ -60,7 +62,7 @@ func (r *Rollouts) movedClusters(_ context.Context, o *v1alpha1.Rollout, m *move
 }
 
 // ofComposition are the facts about what is declared of a Cluster.
-func (m *moved) ofComposition(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *rollout.Cluster) {
+func (m *moved) ofComposition(ctx context.Context, child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *rollout.Cluster) {
 	applied := m.composed.Applied(clusterOf(child))
 	if applied != "" {
 		c.Known, c.Has = true, &v1alpha1.RolloutRevision{Revision: applied}
@@ -73,18 +75,20 @@ func (m *moved) ofComposition(child *v1alpha1.Child, pin *v1alpha1.ChildRollout,
 	if pin == nil || applied != pin.Revision {
 		return
 	}
+	well := c.Healthy && c.Rolling == ""
 	// That it is well is of before the change until all who carry that out say otherwise. One
-	// that succeeded was asked then.
-	if pin.Result != v1alpha1.ResultSucceeded {
-		if err := m.composed.RefusedBy(clusterOf(child)); err != nil {
-			c.Refusal = &rollout.Hold{Reason: v1alpha1.ReasonUnsupportedVersionStep, Message: err.Error()}
+	// that succeeded was asked then, and one that failed has to be well first.
+	if pin.Result != v1alpha1.ResultSucceeded && (well || pin.Result == v1alpha1.ResultUpdating) {
+		why, refused := m.composed.Outstanding(ctx, clusterOf(child))
+		switch {
+		case refused:
+			c.Refusal = &rollout.Hold{Reason: v1alpha1.ReasonUnsupportedVersionStep, Message: why}
 			return
-		}
-		if c.Healthy && c.Rolling == "" {
-			c.Outstanding = m.composed.Outstanding(clusterOf(child))
+		case well:
+			c.Outstanding = why
 		}
 	}
-	c.Ready = c.Healthy && c.Rolling == "" && c.Outstanding == ""
+	c.Ready = well && c.Outstanding == ""
 }
 
 // unseeded reports whether no layer selects the Cluster of a Child.
@@ -94,7 +98,7 @@ func unseeded(child *v1alpha1.Child) bool {
 }
 
 // refusals are why Clusters cannot get the revisions that they could be given now.
-func (f *rolloutFacts) refusals(o *v1alpha1.Rollout, m *moved) {
+func (f *rolloutFacts) refusals(ctx context.Context, o *v1alpha1.Rollout, m *moved) {
 	if m.composed == nil {
 		return
 	}
@@ -111,7 +115,7 @@ func (f *rolloutFacts) refusals(o *v1alpha1.Rollout, m *moved) {
 			if c.Pin != nil && c.Pin.Revision == revision {
 				continue // its versions are those that it has, or is about to have
 			}
-			if err := m.composed.Refused(clusterOf(f.children[c.Name]), revision); err != nil {
+			if err := m.composed.Refused(ctx, clusterOf(f.children[c.Name]), revision); err != nil {
 				if c.Refused == nil {
 					c.Refused = map[string]string{}
 				}

@@ -1,7 +1,7 @@
 package remote
 
 import (
-	"errors"
+	"context"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,12 +15,14 @@ type applied struct {
 	Composition
 	revision    string
 	outstanding string
-	refused     error
+	refused     bool
 }
 
-func (a applied) Applied(types.NamespacedName) string     { return a.revision }
-func (a applied) Outstanding(types.NamespacedName) string { return a.outstanding }
-func (a applied) RefusedBy(types.NamespacedName) error    { return a.refused }
+func (a applied) Applied(types.NamespacedName) string { return a.revision }
+
+func (a applied) Outstanding(context.Context, types.NamespacedName) (string, bool) {
+	return a.outstanding, a.refused
+}
 
 // TestClustersOfAComposition: what a Kustomization declares of a Cluster goes on whether or not
 // a layer selects the Cluster, which alone makes this tier connect to it.
@@ -49,7 +51,7 @@ func TestClustersOfAComposition(t *testing.T) {
 		o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "waves"}}
 		m := &moved{spec: &o.Spec, composed: applied{revision: tt.applied}}
 		c := m.cluster(o, tt.child, pin)
-		m.ofComposition(tt.child, pin, &c)
+		m.ofComposition(t.Context(), tt.child, pin, &c)
 		if c.Unreachable.IsZero() != tt.reached || c.Healthy != tt.healthy || c.Ready != tt.ready || !c.Known || c.Has.Revision != tt.applied {
 			t.Errorf("%s: %+v", tt.reason, c)
 		}
@@ -74,14 +76,14 @@ func TestOutstandingCluster(t *testing.T) {
 		"Earlier":     {"it was not even applied", v1alpha1.ResultUpdating, applied{revision: "main@sha1:1", outstanding: "not yet"}, false, "", ""},
 		"Failed":      {"one that failed may come round", v1alpha1.ResultFailed, applied{revision: "main@sha1:2", outstanding: "not yet"}, false, "not yet", ""},
 		"Succeeded":   {"it was asked before it succeeded", v1alpha1.ResultSucceeded, applied{revision: "main@sha1:2", outstanding: "not yet"}, true, "", ""},
-		"Refused":     {"its release does not take it", v1alpha1.ResultUpdating, applied{revision: "main@sha1:2", refused: errors.New("no")}, false, "", "no"},
+		"Refused":     {"its release does not take it", v1alpha1.ResultUpdating, applied{revision: "main@sha1:2", outstanding: "no", refused: true}, false, "", "no"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pin := &v1alpha1.ChildRollout{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:2"}, Result: tc.result}
 			o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "waves"}}
 			m := &moved{spec: &o.Spec, composed: tc.composed}
 			c := m.cluster(o, child, pin)
-			m.ofComposition(child, pin, &c)
+			m.ofComposition(t.Context(), child, pin, &c)
 			refusal := ""
 			if c.Refusal != nil {
 				refusal = c.Refusal.Message

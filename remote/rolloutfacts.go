@@ -60,6 +60,8 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 	if err := r.catchUp(ctx, o, list.Items); err != nil {
 		return nil, err
 	}
+	asking, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
 	for i := range list.Items {
 		child := &list.Items[i]
 		if r.lags(writtenKey{true, client.ObjectKeyFromObject(child)}, child) {
@@ -76,7 +78,7 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 			return nil, reason.Because(v1alpha1.ReasonRolloutConflict, fmt.Errorf("cluster %s gets the same from Rollout %s: nothing is decided until their clusterSelectors have none in common", child.Name, names[0]))
 		}
 		f.children[child.Name] = child
-		f.Clusters = append(f.Clusters, r.cluster(o, m, child, pin))
+		f.Clusters = append(f.Clusters, r.cluster(asking, o, m, child, pin))
 	}
 	switch f.held = parentBefore(m.image, r.Version); {
 	case f.held != nil:
@@ -92,7 +94,7 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 	if is := r.exchange.of(client.ObjectKeyFromObject(o)); is != nil {
 		f.Requests.Approvals = append(f.Requests.Approvals, is.approvals...)
 	}
-	f.refusals(o, m)
+	f.refusals(asking, o, m)
 	if f.Room = -1; r.MaxChanging > 0 {
 		changing, err := r.changing(ctx)
 		if err != nil {

@@ -95,10 +95,10 @@ func (m *moved) takes(child *v1alpha1.Child) bool {
 }
 
 // cluster are the facts about one child.
-func (r *Rollouts) cluster(o *v1alpha1.Rollout, m *moved, child *v1alpha1.Child, pin *v1alpha1.ChildRollout) rollout.Cluster {
+func (r *Rollouts) cluster(ctx context.Context, o *v1alpha1.Rollout, m *moved, child *v1alpha1.Child, pin *v1alpha1.ChildRollout) rollout.Cluster {
 	c := m.cluster(o, child, pin)
 	if c.Rolling = r.rolling(child); m.composed != nil {
-		m.ofComposition(child, pin, &c)
+		m.ofComposition(ctx, child, pin, &c)
 		c.Ready = c.Ready && c.Below <= pin.Below
 	}
 	return c

@@ -359,7 +359,7 @@ func (s *stand) Close() error {
 	s.StopAgent()
 	var failure error
 	if s.writes != nil {
-		_ = s.writes.Close() // the context has ended its watches
+		s.writes.Close()
 	}
 	if s.hold != nil {
 		failure = s.hold.Close()

@@ -33,7 +33,7 @@ type Writes struct {
 	mu     sync.Mutex
 	counts map[string]Written
 	failed error
-	ends   []io.Closer
+	end    context.CancelFunc
 	done   sync.WaitGroup
 }
 
@@ -45,65 +45,104 @@ func FollowWrites(ctx context.Context, config *rest.Config, resources ...string)
 		return nil, err
 	}
 	w := &Writes{counts: map[string]Written{}}
+	ctx, w.end = context.WithCancel(ctx)
 	for _, resource := range resources {
-		body, err := watchFrom(ctx, c, config.Host+"/"+resource)
+		f := &followed{client: c, address: config.Host + "/" + resource, name: resource[strings.LastIndex(resource, "/")+1:]}
+		err := f.begin(ctx)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("cannot watch %s: %w", resource, err), w.Close())
+			w.Close()
+			return nil, fmt.Errorf("cannot watch %s: %w", resource, err)
 		}
-		w.ends = append(w.ends, body)
-		w.done.Go(func() { w.read(resource[strings.LastIndex(resource, "/")+1:], body) })
+		w.done.Go(func() { w.follow(ctx, f) })
 	}
 	return w, nil
 }
 
-// watchFrom watches a resource from now on.
-func watchFrom(ctx context.Context, c *http.Client, address string) (io.ReadCloser, error) {
-	get := func(query url.Values) (io.ReadCloser, error) {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"?"+query.Encode(), nil)
-		if err != nil {
-			return nil, err
-		}
-		response, err := c.Do(request)
-		if err != nil {
-			return nil, err
-		}
-		if response.StatusCode != http.StatusOK {
-			response.Body.Close()
-			return nil, errors.New(response.Status)
-		}
-		return response.Body, nil
-	}
-	body, err := get(url.Values{"limit": {"1"}})
+// followed is a resource whose events are read.
+type followed struct {
+	client        *http.Client
+	address, name string
+	// version is that of the last event.
+	version string
+	body    io.ReadCloser
+}
+
+func (f *followed) get(ctx context.Context, query url.Values) (io.ReadCloser, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, f.address+"?"+query.Encode(), nil)
 	if err != nil {
 		return nil, err
+	}
+	response, err := f.client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		response.Body.Close()
+		return nil, errors.New(response.Status)
+	}
+	return response.Body, nil
+}
+
+// begin watches from now on.
+func (f *followed) begin(ctx context.Context) error {
+	body, err := f.get(ctx, url.Values{"limit": {"1"}})
+	if err != nil {
+		return err
 	}
 	defer body.Close()
 	list := &metav1.PartialObjectMetadataList{}
 	if err := json.NewDecoder(body).Decode(list); err != nil {
-		return nil, err
+		return err
 	}
-	return get(url.Values{"watch": {"true"}, "resourceVersion": {list.ResourceVersion}, "timeoutSeconds": {watchSeconds}})
+	f.version = list.ResourceVersion
+	return f.watch(ctx)
+}
+
+// watch goes on behind the last event.
+func (f *followed) watch(ctx context.Context) (err error) {
+	f.body, err = f.get(ctx, url.Values{"watch": {"true"}, "resourceVersion": {f.version}, "timeoutSeconds": {watchSeconds}})
+	return err
+}
+
+// follow counts the events of a resource until the context ends. An API server ends a watch
+// whose reader is behind: another one goes on where it was, and no event is lost unless the
+// server has forgotten it, which is a failure.
+func (w *Writes) follow(ctx context.Context, f *followed) {
+	for {
+		from := f.version
+		err := w.read(f)
+		f.body.Close()
+		if ctx.Err() != nil {
+			return
+		}
+		if errors.Is(err, io.EOF) && f.version != from {
+			if err = f.watch(ctx); err == nil {
+				continue
+			}
+		}
+		w.mu.Lock()
+		w.failed = errors.Join(w.failed, fmt.Errorf("cannot watch %s: %w", f.name, err))
+		w.mu.Unlock()
+		return
+	}
 }
 
 // read counts the events of a watch until it ends.
-func (w *Writes) read(resource string, body io.Reader) {
-	lines := bufio.NewReaderSize(body, 64<<10)
+func (w *Writes) read(f *followed) error {
+	lines := bufio.NewReaderSize(f.body, 64<<10)
 	for {
 		line, err := lines.ReadBytes('\n')
-		if err == nil {
-			err = w.count(resource, line)
-		}
 		if err != nil {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.failed = errors.Join(w.failed, fmt.Errorf("cannot watch %s: %w", resource, err))
-			return
+			return err
+		}
+		if err := w.count(f, line); err != nil {
+			return err
 		}
 	}
 }
 
 // count counts one event.
-func (w *Writes) count(resource string, line []byte) error {
+func (w *Writes) count(f *followed, line []byte) error {
 	event := struct {
 		Type   string          `json:"type"`
 		Object json.RawMessage `json:"object"`
@@ -119,10 +158,15 @@ func (w *Writes) count(resource string, line []byte) error {
 	default:
 		return fmt.Errorf("%s: %s", event.Type, event.Object)
 	}
+	object := &metav1.PartialObjectMetadata{}
+	if err := json.Unmarshal(event.Object, object); err != nil {
+		return err
+	}
+	f.version = object.ResourceVersion
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	had := w.counts[resource]
-	w.counts[resource] = Written{had.Writes + 1, had.Bytes + size}
+	had := w.counts[f.name]
+	w.counts[f.name] = Written{had.Writes + 1, had.Bytes + size}
 	return nil
 }
 
@@ -134,11 +178,7 @@ func (w *Writes) Total() (map[string]Written, error) {
 }
 
 // Close ends the watches.
-func (w *Writes) Close() error {
-	var errs []error
-	for _, body := range w.ends {
-		errs = append(errs, body.Close())
-	}
+func (w *Writes) Close() {
+	w.end()
 	w.done.Wait()
-	return errors.Join(errs...)
 }

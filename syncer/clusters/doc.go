@@ -8,6 +8,8 @@
 // the new version begins beside the former, and takes its place when it has listed all
 // Clusters. Until then the former one goes on.
 //
+// Live and ControlPlane read past the watch, for who has to see what was written a moment ago.
+//
 // Invariants: those who listen get one stream of events. A move shows them each Cluster in
 // its new version, and as deleted those alone that the new list has not. There is no
 // moment at which a Cluster that exists is missing.

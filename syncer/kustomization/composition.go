@@ -60,10 +60,11 @@ type running struct {
 	at      time.Time
 }
 
-// outstanding is what a cluster waited for at a time.
+// outstanding is what a cluster waited for at a time, or why it would wait in vain.
 type outstanding struct {
-	why string
-	at  time.Time
+	why     string
+	refused bool
+	at      time.Time
 }
 
 // Composed is what a Kustomization declares of Clusters; nil while no Rollout governs it, or
@@ -111,12 +112,12 @@ func (c *Composition) Built(revision string) bool {
 
 // Refused is why a Cluster cannot have what a revision declares of it; nil if it can, or if
 // that is not known.
-func (c *Composition) Refused(cluster types.NamespacedName, revision string) error {
+func (c *Composition) Refused(ctx context.Context, cluster types.NamespacedName, revision string) error {
 	declared := c.state.versions[revision][cluster]
 	if declared == "" {
 		return nil
 	}
-	version, err := c.running(asked{cluster, revision})
+	version, err := c.running(ctx, asked{cluster, revision})
 	if err != nil || version == "" {
 		return nil
 	}
@@ -124,7 +125,7 @@ func (c *Composition) Refused(cluster types.NamespacedName, revision string) err
 }
 
 // running is the version of Kubernetes that a cluster has now, or had a moment ago.
-func (c *Composition) running(of asked) (string, error) {
+func (c *Composition) running(ctx context.Context, of asked) (string, error) {
 	now := c.reconciler.Now()
 	c.progress.mu.Lock()
 	known, ok := c.progress.running[of]
@@ -132,7 +133,7 @@ func (c *Composition) running(of asked) (string, error) {
 	if ok && now.Sub(known.at) < runningHolds {
 		return known.version, nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	there, controlPlane, err := c.reconciler.controlPlaneOf(ctx, of.cluster)
 	if err != nil {

@@ -70,10 +70,10 @@ func TestComposition(t *testing.T) {
 	}
 	var refused *rollout.VersionError
 	pinned := types.NamespacedName{Namespace: "apps", Name: "pinned"}
-	if err := c.Refused(pinned, r2); !errors.As(err, &refused) || refused.Cluster != pinned || refused.From != "v1.35.1" || refused.To != "v1.37.0" {
+	if err := c.Refused(t.Context(), pinned, r2); !errors.As(err, &refused) || refused.Cluster != pinned || refused.From != "v1.35.1" || refused.To != "v1.37.0" {
 		t.Errorf("a step over a minor version is refused with %v", err)
 	}
-	if err := errors.Join(c.Refused(pinned, r1), c.Refused(pinned, "main@sha1:9")); err != nil {
+	if err := errors.Join(c.Refused(t.Context(), pinned, r1), c.Refused(t.Context(), pinned, "main@sha1:9")); err != nil {
 		t.Errorf("a step to what runs, or to what nobody knows, is refused: %v", err)
 	}
 	if diff := cmp.Diff([]string{"fleet"}, c.Paths()); diff != "" || c.Source() != sourceKey(s.Obj) || told != 2 {

@@ -3,7 +3,6 @@ package kustomization
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
@@ -24,53 +23,36 @@ import (
 )
 
 // Outstanding is why what was applied of a Cluster is not in effect yet, as a clause for
-// people; empty if it is. It asks the API server: what this process has seen may be from before it
-// applied. What cannot be read is not in effect. Only what is in the namespace of the
-// Cluster, and of Cluster API or a release that makes the Cluster, is read.
-func (c *Composition) Outstanding(cluster types.NamespacedName) string {
+// people; empty if it is. refused: a release that makes the Cluster does not take the step of
+// Kubernetes' version that it was given, and waiting does not mend that. It asks the API
+// server: what this process has seen may be from before it applied. What cannot be read is
+// not in effect. Only what is in the namespace of the Cluster, and of Cluster API or a
+// release that makes the Cluster, is read.
+func (c *Composition) Outstanding(ctx context.Context, cluster types.NamespacedName) (why string, refused bool) {
 	now := c.reconciler.Now()
 	c.progress.mu.Lock()
 	known, ok := c.progress.outstanding[cluster]
 	c.progress.mu.Unlock()
 	if ok && now.Sub(known.at) < outstandingHolds {
-		return known.why
+		return known.why, known.refused
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	why, err := c.reconciler.outstanding(ctx, cluster, c.state.releases[cluster])
+	is, err := c.reconciler.outstanding(ctx, cluster, c.state.releases[cluster])
 	if err != nil {
-		why = err.Error()
+		is.why = err.Error()
 	}
-	if why == "" {
-		return ""
+	if is.why == "" {
+		return "", false
 	}
+	is.at = now
 	c.progress.mu.Lock()
 	defer c.progress.mu.Unlock()
 	if c.progress.outstanding == nil {
 		c.progress.outstanding = map[types.NamespacedName]outstanding{}
 	}
-	c.progress.outstanding[cluster] = outstanding{why: why, at: now}
-	return why
-}
-
-// RefusedBy is the error of a release that does not take the revision that its Cluster was
-// given, which no time mends; nil if none refuses it.
-func (c *Composition) RefusedBy(cluster types.NamespacedName) error {
-	for _, name := range c.state.releases[cluster] {
-		h := &helmv2.HelmRelease{}
-		if err := c.reconciler.Client.Get(context.Background(), name, h); err != nil {
-			continue // who asks what is outstanding learns why
-		}
-		ready := apimeta.FindStatusCondition(h.Status.Conditions, meta.ReadyCondition)
-		if ready == nil || ready.Reason != v1alpha1.ReasonUnsupportedVersionStep || ready.ObservedGeneration != h.Generation {
-			continue
-		}
-		if name.Namespace != cluster.Namespace {
-			return fmt.Errorf("HelmRelease %s refuses the step of Kubernetes' version", name)
-		}
-		return errors.New(ready.Message)
-	}
-	return nil
+	c.progress.outstanding[cluster] = is
+	return is.why, is.refused
 }
 
 // releasesOf are the HelmReleases among objects.
@@ -85,47 +67,54 @@ func releasesOf(objects []*unstructured.Unstructured) []types.NamespacedName {
 }
 
 // outstanding reads the releases that make a Cluster, and then what they made.
-func (r *Reconciler) outstanding(ctx context.Context, name types.NamespacedName, releases []types.NamespacedName) (string, error) {
+func (r *Reconciler) outstanding(ctx context.Context, name types.NamespacedName, releases []types.NamespacedName) (outstanding, error) {
+	local := r.Targets.Local
 	for _, release := range releases {
 		h := &helmv2.HelmRelease{}
-		if err := r.Targets.Local.Get(ctx, release, h); err != nil {
-			return "", fmt.Errorf("cannot read HelmRelease %s of Cluster %s: %w", release, name, err)
+		if err := local.Get(ctx, release, h); err != nil {
+			return outstanding{}, fmt.Errorf("cannot read HelmRelease %s of Cluster %s: %w", release, name, err)
 		}
-		if why := unreleased(h, release.Namespace == name.Namespace); why != "" {
-			return why, nil
+		if is := unreleased(h, release.Namespace == name.Namespace); is.why != "" {
+			return is, nil
 		}
 	}
-	local := r.Targets.Local
 	cluster, err := clusters.Live(ctx, local, local.RESTMapper(), clusterapi.ClusterKind, name)
 	if err != nil || cluster == nil {
-		return "there is no Cluster " + name.String() + " yet", err
+		return outstanding{why: "there is no Cluster " + name.String() + " yet"}, err
 	}
 	controlPlane, err := clusters.ControlPlane(ctx, local, local.RESTMapper(), cluster)
 	if err != nil {
-		return "", fmt.Errorf("cannot tell which version Cluster %s runs: %w", name, err)
+		return outstanding{}, fmt.Errorf("cannot tell which version Cluster %s runs: %w", name, err)
 	}
 	workers, err := r.workersOf(ctx, name)
 	if err != nil {
-		return "", err
+		return outstanding{}, err
 	}
-	return rollout.Outstanding(cluster, controlPlane, workers), nil
+	return outstanding{why: rollout.Outstanding(cluster, controlPlane, workers)}, nil
 }
 
-// unreleased is why a HelmRelease is not released as it is declared; empty if it is. Its own
-// words are told to who may read it, which is known of the namespace of its Cluster alone.
-func unreleased(h *helmv2.HelmRelease, tells bool) string {
+// unreleased is why a HelmRelease is not released as it is declared; it is zero if it is. The
+// release's own words are told to who may read it, which is known of the namespace of its
+// Cluster alone.
+func unreleased(h *helmv2.HelmRelease, tells bool) outstanding {
+	name := "HelmRelease " + h.Namespace + "/" + h.Name
 	ready := apimeta.FindStatusCondition(h.Status.Conditions, meta.ReadyCondition)
+	refused := ready != nil && ready.Reason == v1alpha1.ReasonUnsupportedVersionStep && ready.ObservedGeneration == h.Generation
 	switch {
 	case h.Spec.Suspend:
-		return "HelmRelease " + h.Name + " is suspended"
+		return outstanding{why: name + " is suspended"}
+	case refused && tells:
+		return outstanding{why: ready.Message, refused: true}
+	case refused:
+		return outstanding{why: name + " refuses the step of Kubernetes' version", refused: true}
 	case h.Status.ObservedGeneration != h.Generation, ready == nil:
-		return "HelmRelease " + h.Name + " was not released since it was changed"
-	case ready.Status != metav1.ConditionTrue && !tells:
-		return "HelmRelease " + h.Namespace + "/" + h.Name + " is not ready"
-	case ready.Status != metav1.ConditionTrue:
-		return "HelmRelease " + h.Name + " is not ready: " + cmp.Or(ready.Message, ready.Reason)
+		return outstanding{why: name + " was not released since it was changed"}
+	case ready.Status == metav1.ConditionTrue:
+		return outstanding{}
+	case tells:
+		return outstanding{why: name + " is not ready: " + cmp.Or(ready.Message, ready.Reason)}
 	}
-	return ""
+	return outstanding{why: name + " is not ready"}
 }
 
 // workersOf are the sets of machines of a Cluster that have a roll of their own.
