@@ -58,29 +58,44 @@ const (
 	softLimit = 224 << 20
 	roomAbove = 48 << 20
 	limitStep = 16 << 20
+	// The runtime takes all that is no object for lost to the limit, free places between
+	// objects too, and collects without end if what is in use does not fit beside it. So
+	// gcLeast percent of what is in use may always gather, and roomBeside is for what else
+	// grows until the next look.
+	gcLeast    = 25
+	roomBeside = 16 << 20
 )
 
-// limitOf is the soft limit of memory for what the last collection found in use.
-func limitOf(live uint64) int64 {
-	wanted := int64(live+live*gcPercent/100) + roomAbove
-	return max(softLimit, (wanted+limitStep-1)/limitStep*limitStep)
+// limitOf is the soft limit of memory for what the last collection found.
+func limitOf(h heap) int64 {
+	wanted := max(h.live+h.live*gcPercent/100+roomAbove, h.live+h.live*gcLeast/100+h.beside+roomBeside)
+	return max(softLimit, int64((wanted+limitStep-1)/limitStep*limitStep))
 }
 
 // heap is what the runtime tells of its memory, in bytes.
 type heap struct {
 	// live is what the last collection found in use, allocated everything that was
-	// allocated since the start, spare what is free and not given back.
-	live, allocated, spare uint64
+	// allocated since the start, spare what is free and not given back. beside is all that
+	// counts against the limit besides what is live and what is free: stacks, the runtime's own,
+	// free places between objects, and what was allocated since.
+	live, allocated, spare, beside uint64
 }
 
 func readHeap() heap {
-	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}, {Name: "/memory/classes/heap/free:bytes"}}
+	samples := []metrics.Sample{
+		{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}, {Name: "/memory/classes/heap/free:bytes"},
+		{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"},
+	}
 	metrics.Read(samples)
 	var h heap
-	for i, to := range []*uint64{&h.live, &h.allocated, &h.spare} {
+	var total, released uint64
+	for i, to := range []*uint64{&h.live, &h.allocated, &h.spare, &total, &released} {
 		if samples[i].Value.Kind() == metrics.KindUint64 {
 			*to = samples[i].Value.Uint64()
 		}
+	}
+	if other := released + h.spare + h.live; total > other {
+		h.beside = total - other
 	}
 	return h
 }
@@ -155,7 +170,7 @@ func (f frugal) Start(ctx context.Context) error {
 			debug.SetGCPercent(next)
 			percent = next
 		}
-		if next := limitOf(h.live); next != limit && !limited {
+		if next := limitOf(h); next != limit && !limited {
 			debug.SetMemoryLimit(next)
 			limit = next
 		}

@@ -49,16 +49,23 @@ func TestPace(t *testing.T) {
 func TestLimitOf(t *testing.T) {
 	for _, tc := range []struct {
 		reason string
-		live   uint64
+		h      heap
 		want   int64
 	}{
-		{"an agent that has nothing may have the limit", 0, softLimit},
-		{"what fits is no reason for more", 110 << 20, softLimit},
-		{"a large tier has room for garbage besides what it uses", 300 << 20, 512 << 20},
-		{"a little more is the same limit", 301 << 20, 512 << 20},
+		{"an agent that has nothing may have the limit", heap{}, softLimit},
+		{"what fits is no reason for more", heap{live: 110 << 20, beside: 40 << 20}, softLimit},
+		{"a large tier has room for garbage besides what it uses", heap{live: 300 << 20, beside: 60 << 20}, 512 << 20},
+		{"a little more is the same limit", heap{live: 301 << 20, beside: 60 << 20}, 512 << 20},
+		// A thousand children that were being seeded: with 256 MiB a collection was due as soon as
+		// the one before was over.
+		{"what is in use fits beside free places and stacks, and some garbage with it", heap{live: 130 << 20, beside: 140 << 20}, 320 << 20},
 	} {
-		if got := limitOf(tc.live); got != tc.want {
-			t.Errorf("%s: limitOf(%d) = %d, want %d", tc.reason, tc.live>>20, got>>20, tc.want>>20)
+		if got := limitOf(tc.h); got != tc.want {
+			t.Errorf("%s: limitOf(%d, %d) = %d, want %d", tc.reason, tc.h.live>>20, tc.h.beside>>20, got>>20, tc.want>>20)
+		}
+		// What the runtime lets the heap grow to.
+		if goal := limitOf(tc.h) - int64(tc.h.beside); goal < int64(tc.h.live+tc.h.live/5) {
+			t.Errorf("%s: %d MiB in use may grow to %d", tc.reason, tc.h.live>>20, goal>>20)
 		}
 	}
 }
@@ -68,6 +75,9 @@ func TestReadHeap(t *testing.T) {
 	before := readHeap()
 	kept := make([]byte, 4<<20)
 	after := readHeap()
+	if after.beside == 0 || after.beside > 4<<30 {
+		t.Errorf("%d bytes count besides what is in use", after.beside)
+	}
 	if grown := after.allocated - before.allocated; grown < uint64(len(kept)) {
 		t.Errorf("%d bytes more are told after %d were allocated", grown, len(kept))
 	}
