@@ -15,14 +15,12 @@ type applied struct {
 	Composition
 	revision    string
 	outstanding string
-	refused     bool
+	refusal     string
 }
 
-func (a applied) Applied(types.NamespacedName) string { return a.revision }
-
-func (a applied) Outstanding(context.Context, types.NamespacedName) (string, bool) {
-	return a.outstanding, a.refused
-}
+func (a applied) Applied(types.NamespacedName) string                      { return a.revision }
+func (a applied) Outstanding(context.Context, types.NamespacedName) string { return a.outstanding }
+func (a applied) Refusal(context.Context, types.NamespacedName) string     { return a.refusal }
 
 // TestClustersOfAComposition: what a Kustomization declares of a Cluster goes on whether or not
 // a layer selects the Cluster, which alone makes this tier connect to it.
@@ -76,7 +74,7 @@ func TestOutstandingCluster(t *testing.T) {
 		"Earlier":     {"it was not even applied", v1alpha1.ResultUpdating, applied{revision: "main@sha1:1", outstanding: "not yet"}, false, "", ""},
 		"Failed":      {"one that failed may come round", v1alpha1.ResultFailed, applied{revision: "main@sha1:2", outstanding: "not yet"}, false, "not yet", ""},
 		"Succeeded":   {"it was asked before it succeeded", v1alpha1.ResultSucceeded, applied{revision: "main@sha1:2", outstanding: "not yet"}, true, "", ""},
-		"Refused":     {"its release does not take it", v1alpha1.ResultUpdating, applied{revision: "main@sha1:2", outstanding: "no", refused: true}, false, "", "no"},
+		"Refused":     {"its release does not take it", v1alpha1.ResultUpdating, applied{revision: "main@sha1:2", refusal: "no"}, false, "", "no"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pin := &v1alpha1.ChildRollout{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:2"}, Result: tc.result}
@@ -90,6 +88,33 @@ func TestOutstandingCluster(t *testing.T) {
 			}
 			if c.Ready != tc.ready || c.Outstanding != tc.outstanding || refusal != tc.refusal {
 				t.Errorf("%s: %+v", tc.reason, c)
+			}
+		})
+	}
+}
+
+// TestTierIsDone: a tier whose clusters are ready with what they had before is not done.
+func TestTierIsDone(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		below  v1alpha1.ReportCounts
+		ready  bool
+	}{
+		"Done":     {"all are ready, with what it has for them", v1alpha1.ReportCounts{Total: 5, Ready: 5}, true},
+		"IllSince": {"two are not ready, and one was not before", v1alpha1.ReportCounts{Total: 5, Ready: 3}, false},
+		"IllAsWas": {"one is not ready, and was not before either", v1alpha1.ReportCounts{Total: 5, Ready: 4}, true},
+		"OnItsWay": {"all are ready, and two not with what it has for them", v1alpha1.ReportCounts{Total: 5, Ready: 5, Updating: 2}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			child := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "a"}}
+			child.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}, {Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue}}
+			child.Status.Layers = []v1alpha1.ChildLayer{{Name: "master", Revision: "main@sha1:2", Ready: true}}
+			child.Status.Report = &v1alpha1.Report{Ready: true, Children: &tc.below}
+			pin := &v1alpha1.ChildRollout{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:2"}, Result: v1alpha1.ResultUpdating, Below: 1}
+			o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "waves"}}
+			m := &moved{spec: &o.Spec, layer: &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Name: "master"}}}
+			if got := m.cluster(o, child, pin).Ready; got != tc.ready {
+				t.Errorf("%s: it is done: %t", tc.reason, got)
 			}
 		})
 	}

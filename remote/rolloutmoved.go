@@ -117,8 +117,8 @@ func (m *moved) cluster(o *v1alpha1.Rollout, child *v1alpha1.Child, pin *v1alpha
 	case m.spec.Moves.Source != nil:
 		m.ofSource(child, pin, &c)
 	}
-	// A tier is done when its own are as well as they were.
-	c.Ready = c.Ready && c.Below <= pin.Below
+	// A tier is done when its own are as well as they were, with what it has for them.
+	c.Ready = c.Ready && c.Below <= pin.Below && updatingBelow(child) == 0
 	return c
 }
 
@@ -146,7 +146,7 @@ func (r *run) proven(selected []*v1alpha1.Layer) {
 }
 
 // notReadyBelow counts the clusters below a child that are not ready, though they can be
-// reached, and those to which it is still bringing something.
+// reached, and its Rollouts on their way.
 func notReadyBelow(child *v1alpha1.Child) int32 {
 	n := int32(0)
 	if below := report.CountsBelow(child); below != nil {
@@ -156,6 +156,15 @@ func notReadyBelow(child *v1alpha1.Child) int32 {
 		n += said.Rollouts.Pending
 	}
 	return max(n, 0)
+}
+
+// updatingBelow counts the layers that are on their way to clusters below a child which are
+// ready, with what they had before.
+func updatingBelow(child *v1alpha1.Child) int32 {
+	if below := report.CountsBelow(child); below != nil {
+		return below.Updating
+	}
+	return 0
 }
 
 // lostSince is since when a child cannot be reached; zero if it can.

@@ -322,6 +322,11 @@ type ReportCounts struct {
 	// Stale clusters are not ready: nobody knows how they are now.
 	// +optional
 	Stale int32 `json:"stale,omitempty"`
+	// Updating counts the layers that are on their way to clusters which are ready with an
+	// earlier revision of theirs, once for each cluster. An agent of an earlier version does
+	// not tell.
+	// +optional
+	Updating int32 `json:"updating,omitempty"`
 	// ByReason counts all clusters by their reason, the most common first. The entry
 	// with an empty name is all others.
 	// +kubebuilder:validation:MaxItems=20

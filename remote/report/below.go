@@ -66,6 +66,26 @@ func (b *Below) Counts() *v1alpha1.ReportCounts {
 	return b.sums.counts()
 }
 
+// behind counts the children that have a layer in place, and not at the revision and generation
+// that they are to have. A child that cannot be reached, or that is not ready, is counted as
+// that.
+func (b *Below) behind(l *v1alpha1.Layer, revision string) (n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range b.parts {
+		if !p.own.Ready || p.child.Namespace != l.Namespace {
+			continue
+		}
+		for i := range p.child.Status.Layers {
+			e := &p.child.Status.Layers[i]
+			if e.Name == l.Name && e.Ready && (revision != "" && e.Revision != revision || e.ObservedGeneration != l.Generation) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // rollUp counts the clusters below and gives the most important of them a row, those
 // that are not ready first.
 func (b *Below) rollUp(r *v1alpha1.Report) {

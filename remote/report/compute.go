@@ -21,6 +21,7 @@ type Facts struct {
 	Kustomizations []kustomizev1.Kustomization
 	Releases       []helmv2.HelmRelease
 	Rollouts       []v1alpha1.Rollout
+	Layers         []v1alpha1.Layer
 	Credentials    []v1alpha1.Credential
 	Backups        []v1alpha1.StateBackup
 	// Sources of any kind.
@@ -105,6 +106,9 @@ func Compute(f Facts, before *v1alpha1.Report, now metav1.Time) *v1alpha1.Report
 		r.Message = fmt.Sprintf("all Kustomizations and HelmReleases, %d, are suspended", all)
 	}
 	f.Below.rollUp(r)
+	if r.Children != nil {
+		r.Children.Updating = int32(min(int64(r.Children.Updating)+updating(f), maxClusters))
+	}
 	fit(r)
 	r.Since = now
 	if before != nil && before.Ready == r.Ready && before.Reason == r.Reason {

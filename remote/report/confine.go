@@ -63,6 +63,7 @@ func confineCounts(c v1alpha1.ReportCounts) v1alpha1.ReportCounts {
 	c.Ready = min(max(0, c.Ready), c.Total)
 	c.Suspended = min(max(0, c.Suspended), c.Total-c.Ready)
 	c.Stale = min(max(0, c.Stale), c.Total-c.Ready-c.Suspended)
+	c.Updating = min(max(0, c.Updating), maxClusters)
 	c.ByReason = confineNames(c.ByReason, c.Total, reasonIn)
 	c.ByRevision = confineNames(c.ByRevision, c.Total, shortened)
 	c.Faults = confineFaults(c.Faults)

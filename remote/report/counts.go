@@ -9,9 +9,9 @@ import (
 
 // sums are counts over many children, which their parts are added to and taken from.
 type sums struct {
-	total, ready, suspended, stale int64
-	reasons, revisions             names
-	faults                         faults
+	total, ready, suspended, stale, updating int64
+	reasons, revisions                       names
+	faults                                   faults
 }
 
 // names counts by name. The empty name is all others.
@@ -94,6 +94,7 @@ func (s *sums) counts() *v1alpha1.ReportCounts {
 	c.Ready = int32(min(s.ready, int64(c.Total)))
 	c.Suspended = int32(min(s.suspended, int64(c.Total-c.Ready)))
 	c.Stale = int32(min(s.stale, int64(c.Total-c.Ready-c.Suspended)))
+	c.Updating = int32(min(s.updating, maxClusters))
 	c.ByReason, c.ByRevision = s.reasons.list(int64(c.Total)), s.revisions.list(int64(c.Total))
 	c.Faults = s.faults.told()
 	return c
@@ -105,6 +106,7 @@ func (s *sums) add(p *part, sign int64) {
 	s.ready += sign * int64(p.counts.Ready)
 	s.suspended += sign * int64(p.counts.Suspended)
 	s.stale += sign * int64(p.counts.Stale)
+	s.updating += sign * int64(p.counts.Updating)
 	s.reasons.add(p.counts.ByReason, int64(p.counts.Total), sign)
 	s.revisions.add(p.counts.ByRevision, int64(p.counts.Total), sign)
 	s.faults.add(p.counts.Faults, sign)

@@ -293,8 +293,9 @@ func own(report *v1alpha1.Report) v1alpha1.Report {
 	return r
 }
 
+// allReady: they are, and have what they are to have.
 func allReady(report *v1alpha1.Report) bool {
-	return report.Children == nil || report.Children.Ready == report.Children.Total
+	return report.Children == nil || report.Children.Ready == report.Children.Total && report.Children.Updating == 0
 }
 
 // renew renews the heartbeat.
@@ -355,7 +356,7 @@ func (r *Reporter) served() []client.Object {
 	if r.kinds != nil {
 		return r.kinds
 	}
-	r.kinds = []client.Object{&kustomizev1.Kustomization{}, &sourcev1.GitRepository{}, &v1alpha1.Child{}}
+	r.kinds = []client.Object{&kustomizev1.Kustomization{}, &sourcev1.GitRepository{}, &v1alpha1.Child{}, &v1alpha1.Layer{}}
 	for _, o := range []client.Object{
 		&sourcev1.OCIRepository{}, &sourcev1.Bucket{}, &sourcev1.HelmRepository{}, &sourcev1.HelmChart{}, &helmv2.HelmRelease{},
 	} {
@@ -402,6 +403,8 @@ func (r *Reporter) compute(ctx context.Context) (*v1alpha1.Report, error) {
 			f.Releases = list.Items
 		case *v1alpha1.RolloutList:
 			f.Rollouts = list.Items
+		case *v1alpha1.LayerList:
+			f.Layers = list.Items
 		case *v1alpha1.CredentialList:
 			f.Credentials = list.Items
 		case *v1alpha1.StateBackupList:

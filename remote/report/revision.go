@@ -26,16 +26,22 @@ func keyOf(o client.Object) sourceKey {
 	return sourceKey{factsOf(o).kind, o.GetNamespace(), o.GetName()}
 }
 
-// tried are the revisions of sources that those who refer to them tried last, where that is
-// not the one that the source has. One who tried nothing yet is not ready anyway, and says
-// nothing.
-func tried(f Facts, before *v1alpha1.Report) map[sourceKey]string {
+// fetched are the revisions that sources have.
+func fetched(f Facts) map[sourceKey]string {
 	has := map[sourceKey]string{}
 	for _, o := range f.Sources {
 		if facts := factsOf(o); facts.revision != "" {
 			has[keyOf(o)] = facts.revision
 		}
 	}
+	return has
+}
+
+// tried are the revisions of sources that those who refer to them tried last, where that is
+// not the one that the source has. One who tried nothing yet is not ready anyway, and says
+// nothing.
+func tried(f Facts, before *v1alpha1.Report) map[sourceKey]string {
+	has := fetched(f)
 	late := map[sourceKey]string{}
 	note := func(of sourceKey, revision string) {
 		if revision == "" || has[of] == "" || has[of] == revision {
@@ -76,6 +82,31 @@ func tried(f Facts, before *v1alpha1.Report) map[sourceKey]string {
 		}
 	}
 	return late
+}
+
+// updating counts the layers that are on their way to children of the tier which are ready with
+// an earlier revision of theirs, once for each child. A layer that a Rollout moves has the
+// revisions that this lets it have, and the Rollout is on its way meanwhile.
+func updating(f Facts) (n int64) {
+	has := fetched(f)
+	for i := range f.Layers {
+		l := &f.Layers[i]
+		if l.Spec.Suspend || !l.DeletionTimestamp.IsZero() || slices.ContainsFunc(f.Rollouts, func(o v1alpha1.Rollout) bool { return movesLayer(&o, l) }) {
+			continue
+		}
+		revision := l.Status.Revision
+		if ref := l.Spec.SourceRef; ref != nil {
+			// The layer may not have been counted since its source has another one.
+			revision = cmp.Or(has[sourceKey{ref.Kind, cmp.Or(ref.Namespace, l.Namespace), ref.Name}], revision)
+		}
+		n += f.Below.behind(l, revision)
+	}
+	return n
+}
+
+func movesLayer(o *v1alpha1.Rollout, l *v1alpha1.Layer) bool {
+	ref := o.Spec.Moves.LayerRef
+	return ref != nil && o.Namespace == l.Namespace && ref.Name == l.Name
 }
 
 // hasTried reports whether a release has tried the chart that there is. One that never tried

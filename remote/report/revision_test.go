@@ -8,6 +8,7 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -119,5 +120,62 @@ func TestRevisionOf(t *testing.T) {
 	}
 	if _, ok := RevisionOf(nil, "fleet"); ok {
 		t.Error("no report tells a revision")
+	}
+}
+
+// TestUpdating: a cluster may be ready while a layer is on its way to it, at the revision of
+// before.
+func TestUpdating(t *testing.T) {
+	const one, two = "main@sha1:1", "main@sha1:2"
+	layer := func(change func(*v1alpha1.Layer)) v1alpha1.Layer {
+		l := v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "tenant", Generation: 3}}
+		l.Spec.SourceRef = &v1alpha1.SourceReference{Kind: "GitRepository", Namespace: "cascade-system", Name: "fleet"}
+		l.Status.Revision = one // it was not counted since
+		if change != nil {
+			change(&l)
+		}
+		return l
+	}
+	child := func(revision string, change func(*v1alpha1.Child)) v1alpha1.Child {
+		c := childNamed("a", ready(metav1.ConditionTrue, "Succeeded", ""))
+		c.Status.Layers = []v1alpha1.ChildLayer{{Name: "tenant", Revision: revision, Ready: true, ObservedGeneration: 3}}
+		if change != nil {
+			change(&c)
+		}
+		return c
+	}
+	moved := v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "waves"}}
+	moved.Spec.Moves.LayerRef = &v1alpha1.LayerReference{Name: "tenant"}
+	for name, tc := range map[string]struct {
+		reason   string
+		layer    v1alpha1.Layer
+		child    v1alpha1.Child
+		rollouts []v1alpha1.Rollout
+		want     int32
+	}{
+		"InPlace":   {"the child has it", layer(nil), child(two, nil), nil, 0},
+		"OnItsWay":  {"it has the one before, and is ready with it", layer(nil), child(one, nil), nil, 1},
+		"Changed":   {"the layer was changed since", layer(func(l *v1alpha1.Layer) { l.Generation++ }), child(two, nil), nil, 1},
+		"NotReady":  {"it is counted as not ready", layer(nil), child(one, func(c *v1alpha1.Child) { c.Status.Conditions = ready(metav1.ConditionFalse, "SeedFailed", "no") }), nil, 0},
+		"Lost":      {"it is counted as stale", layer(nil), child(one, func(c *v1alpha1.Child) { c.Status.HeardAt = &start }), nil, 0},
+		"Other":     {"it has another layer", layer(nil), child(one, func(c *v1alpha1.Child) { c.Status.Layers[0].Name = "other" }), nil, 0},
+		"Elsewhere": {"it is of another namespace", layer(func(l *v1alpha1.Layer) { l.Namespace = "team" }), child(one, nil), nil, 0},
+		"Agent":     {"the layer has no source", layer(func(l *v1alpha1.Layer) { l.Spec.SourceRef, l.Status.Revision = nil, "" }), child("", nil), nil, 0},
+		"Unknown":   {"its source is not there: what it pushes counts", layer(func(l *v1alpha1.Layer) { l.Spec.SourceRef.Name = "other" }), child(one, nil), nil, 0},
+		"Suspended": {"a person wants it to stand still", layer(func(l *v1alpha1.Layer) { l.Spec.Suspend = true }), child(one, nil), nil, 0},
+		"Moved":     {"a Rollout lets it have the revision before, and is on its way by itself", layer(nil), child(one, nil), []v1alpha1.Rollout{moved}, 0},
+		"Below": {"what the child has on its way counts, too", layer(nil), child(one, func(c *v1alpha1.Child) {
+			c.Status.Report = &v1alpha1.Report{Ready: true, Children: &v1alpha1.ReportCounts{Total: 9, Ready: 9, Updating: 4}}
+		}), nil, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := Compute(Facts{Sources: []client.Object{repositoryAt("fleet", two, nil)}, Layers: []v1alpha1.Layer{tc.layer}, Rollouts: tc.rollouts, Below: belowOf(tc.child)}, nil, start)
+			if r.Children.Updating != tc.want {
+				t.Errorf("%s: %d, want %d", tc.reason, r.Children.Updating, tc.want)
+			}
+			if all := r.Children.Ready == r.Children.Total && tc.want == 0; allReady(r) != all {
+				t.Errorf("%s: all have what they are to have: %t", tc.reason, !all)
+			}
+		})
 	}
 }
