@@ -35,10 +35,12 @@ type Composition interface {
 	Applied(cluster types.NamespacedName) string
 	// Built reports whether it is known what a revision declares.
 	Built(revision string) bool
+	// Refusal is why what makes a Cluster does not take what was applied, which waiting does not
+	// mend; empty if nothing refuses it.
+	Refusal(ctx context.Context, cluster types.NamespacedName) string
 	// Outstanding is why what was applied of a Cluster is not in effect yet, as a clause for
-	// people; empty if it is. refused: what makes the Cluster does not take it, and waiting
-	// does not mend that.
-	Outstanding(ctx context.Context, cluster types.NamespacedName) (why string, refused bool)
+	// people; empty if it is.
+	Outstanding(ctx context.Context, cluster types.NamespacedName) string
 	// Refused is why a Cluster cannot be declared as a revision has it; nil if it can, or if
 	// that is not known.
 	Refused(ctx context.Context, cluster types.NamespacedName, revision string) error
@@ -79,13 +81,12 @@ func (m *moved) ofComposition(ctx context.Context, child *v1alpha1.Child, pin *v
 	// That it is well is of before the change until all who carry that out say otherwise. One
 	// that succeeded was asked then, and one that failed has to be well first.
 	if pin.Result != v1alpha1.ResultSucceeded && (well || pin.Result == v1alpha1.ResultUpdating) {
-		why, refused := m.composed.Outstanding(ctx, clusterOf(child))
-		switch {
-		case refused:
+		if why := m.composed.Refusal(ctx, clusterOf(child)); why != "" {
 			c.Refusal = &rollout.Hold{Reason: v1alpha1.ReasonUnsupportedVersionStep, Message: why}
 			return
-		case well:
-			c.Outstanding = why
+		}
+		if well {
+			c.Outstanding = m.composed.Outstanding(ctx, clusterOf(child))
 		}
 	}
 	c.Ready = well && c.Outstanding == ""

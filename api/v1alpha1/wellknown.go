@@ -55,6 +55,10 @@ const (
 	// RolloutRevisionAnnotation on a Cluster, or on a HelmRelease that makes one, is the
 	// revision that a Rollout let it have and that was applied. The agent writes it.
 	RolloutRevisionAnnotation = "cascade.dev/rollout-revision"
+	// ReleasedRevisionAnnotation on a HelmRelease that a Rollout moves is the revision of
+	// RolloutRevisionAnnotation at which it was released completely last, values of ConfigMaps
+	// and Secrets included, which no generation tells of. The agent writes it.
+	ReleasedRevisionAnnotation = "cascade.dev/released-revision"
 	// SkipRolloutAnnotation on a Child lets it keep the revision that it has while others get
 	// another one: <rollout>=<revision> for each, separated by commas, as in an approval.
 	SkipRolloutAnnotation = "cascade.dev/skip-rollout"

@@ -134,17 +134,8 @@ func (f *pinnedFleet) commit(t *testing.T, number int, version string, names ...
 	}
 	for _, name := range names {
 		name, more, _ := strings.Cut(name, " ")
-		if slices.Contains(f.released, name) {
-			files["clusters/"+name+".yaml"] = fmt.Sprintf(`apiVersion: helm.toolkit.fluxcd.io/v2
-kind: HelmRelease
-metadata: {name: %s, namespace: %s}
-spec:
-  interval: 10m
-  chart: {spec: {chart: ./charts/cluster, sourceRef: {kind: GitRepository, name: tenants}}}
-  install: {disableWait: true}
-  upgrade: {disableWait: true}
-  values: {number: "%d", version: %s}
-`, name, stage.Namespace, number, version)
+		if i := slices.Index(f.released, name); i >= 0 {
+			files["clusters/"+name+".yaml"] = releasedCluster(name, fmt.Sprintf("number: \"%d\", version: %s", number, version), i == 0)
 			continue
 		}
 		files["clusters/"+name+".yaml"] = pinnedCluster(name, fmt.Sprint(number), version, more)
@@ -175,6 +166,27 @@ kind: LocalControlPlane
 metadata: {name: NAME, namespace: NAMESPACE, annotations: {number: "NUMBER"}}
 spec: {version: VERSION}
 `)
+}
+
+// releasedCluster declares a HelmRelease that makes a Cluster, with its values in a ConfigMap if
+// its generation is to tell nothing of them.
+func releasedCluster(name, values string, apart bool) string {
+	in := "values: {" + values + "}"
+	text := ""
+	if apart {
+		in = "valuesFrom: [{kind: ConfigMap, name: " + name + "-values}]"
+		text = fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s-values, namespace: %s}\ndata:\n  values.yaml: |\n    {%s}\n---\n", name, stage.Namespace, values)
+	}
+	return text + fmt.Sprintf(`apiVersion: helm.toolkit.fluxcd.io/v2
+kind: HelmRelease
+metadata: {name: %s, namespace: %s}
+spec:
+  interval: 10m
+  chart: {spec: {chart: ./charts/cluster, sourceRef: {kind: GitRepository, name: tenants}}}
+  install: {disableWait: true}
+  upgrade: {disableWait: true}
+  %s
+`, name, stage.Namespace, in)
 }
 
 // pin writes which commits Clusters may have, as the reconciler of Rollouts does.

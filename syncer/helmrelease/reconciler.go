@@ -147,6 +147,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if werr := errors.Join(run.WriteHeld(ctx, run.held()), run.Write(ctx)); werr != nil {
 		return ctrl.Result{}, errors.Join(err, werr)
 	}
+	if werr := run.noteRevision(ctx); werr != nil {
+		return ctrl.Result{}, errors.Join(err, werr)
+	}
 	now := r.Now()
 	r.Metrics.Reconciled(helmv2.HelmReleaseKind, req.NamespacedName, obj, now.Sub(start))
 	if step, ok := trace.OfHelmRelease(was, obj, start, now); ok {

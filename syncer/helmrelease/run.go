@@ -62,6 +62,22 @@ func (run *run) held() v1alpha1.Held {
 	return held
 }
 
+// noteRevision writes down at which revision of its Rollout the release is complete, after the
+// status that says so. What the release was made of, values included, was read after the mark
+// of the revision, with which all else of the revision was applied.
+func (run *run) noteRevision(ctx context.Context) error {
+	marked, noted := run.Obj.Annotations[v1alpha1.RolloutRevisionAnnotation], run.Obj.Annotations[v1alpha1.ReleasedRevisionAnnotation]
+	switch complete := run.outcome != nil && !run.outcome.Again && isReady(run.Obj); {
+	case marked == noted, marked != "" && !complete:
+		return nil
+	case marked == "":
+		delete(run.Obj.Annotations, v1alpha1.ReleasedRevisionAnnotation)
+	default:
+		run.Obj.Annotations[v1alpha1.ReleasedRevisionAnnotation] = marked
+	}
+	return client.IgnoreNotFound(run.WriteMetadata(ctx))
+}
+
 // step finds what the later ones need, or refuses.
 type step func(context.Context, *run) *refusal
 

@@ -326,6 +326,7 @@ func TestApplyStep(t *testing.T) {
 		"Stalled":  {"only a change of the object helps", release.Outcome{Stalled: true}, nil, 1, 0, 0},
 		"Held":     {"a person has to decide about a deletion", release.Outcome{Held: true}, nil, 1, time.Hour, 0},
 		"Creation": {"a person has to decide about Clusters", release.Outcome{Creation: held}, nil, 0, heldPoll, 1},
+		"Refused":  {"what its Cluster runs may change without an event", release.Outcome{Refused: true}, nil, 0, heldPoll, 0},
 		"Error":    {"the API server did not answer", release.Outcome{}, errors.New("no answer"), 0, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -346,6 +347,48 @@ func TestApplyStep(t *testing.T) {
 			on, _ := v1alpha1.HeldOf(s.Obj)
 			if (on.Create != nil) != (tc.clusters > 0) {
 				t.Errorf("%s: on record is %v", tc.reason, s.Obj.Annotations)
+			}
+		})
+	}
+}
+
+// TestNoteRevision: the revision of a Rollout is on record once all of it is released.
+func TestNoteRevision(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason        string
+		marked, noted string
+		outcome       *release.Outcome
+		ready         metav1.ConditionStatus
+		want          string
+	}{
+		"Released": {"it is complete at the revision", "2", "1", &release.Outcome{}, metav1.ConditionTrue, "2"},
+		"First":    {"a Rollout came", "1", "", &release.Outcome{}, metav1.ConditionTrue, "1"},
+		"Again":    {"another action follows", "2", "1", &release.Outcome{Again: true}, metav1.ConditionTrue, "1"},
+		"Failed":   {"the upgrade failed", "2", "1", &release.Outcome{}, metav1.ConditionFalse, "1"},
+		"Waited":   {"nothing was done, and Ready is of before", "2", "1", nil, metav1.ConditionTrue, "1"},
+		"Unmoved":  {"the Rollout is gone", "", "1", nil, metav1.ConditionTrue, ""},
+		"Never":    {"there was none", "", "", &release.Outcome{}, metav1.ConditionTrue, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(h *helmv2.HelmRelease) {
+				h.Generation, h.Status.ObservedGeneration, h.Annotations = 1, 1, map[string]string{}
+				h.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: tc.ready}}
+				for annotation, revision := range map[string]string{v1alpha1.RolloutRevisionAnnotation: tc.marked, v1alpha1.ReleasedRevisionAnnotation: tc.noted} {
+					if revision != "" {
+						h.Annotations[annotation] = revision
+					}
+				}
+			}))
+			s.run.outcome = tc.outcome
+			if err := s.noteRevision(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			there := &helmv2.HelmRelease{}
+			if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(s.Obj), there); err != nil {
+				t.Fatal(err)
+			}
+			if got := there.Annotations[v1alpha1.ReleasedRevisionAnnotation]; got != tc.want {
+				t.Errorf("%s: on record is %q, want %q", tc.reason, got, tc.want)
 			}
 		})
 	}

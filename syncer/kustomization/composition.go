@@ -29,7 +29,7 @@ const (
 type Composition struct {
 	reconciler *Reconciler
 	progress   *progress
-	state      composition
+	state      *composition
 }
 
 // composition is what is known of one Kustomization. It is replaced, and not changed.
@@ -60,11 +60,18 @@ type running struct {
 	at      time.Time
 }
 
-// outstanding is what a cluster waited for at a time, or why it would wait in vain.
+// outstanding is what a cluster waited for, or why it would wait in vain. look says of what
+// that was found, at when.
 type outstanding struct {
 	why     string
 	refused bool
 	at      time.Time
+}
+
+// look is at the releases that make a cluster, or at the cluster itself.
+type look struct {
+	cluster  types.NamespacedName
+	releases bool
 }
 
 // Composed is what a Kustomization declares of Clusters; nil while no Rollout governs it, or
@@ -79,7 +86,7 @@ func (r *Reconciler) Composed(name types.NamespacedName) *Composition {
 	if p.composition == nil {
 		return nil
 	}
-	return &Composition{reconciler: r, progress: p, state: *p.composition}
+	return &Composition{reconciler: r, progress: p, state: p.composition}
 }
 
 // OnComposed registers a function that is called, without locks held, when something of a

@@ -22,37 +22,72 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/compose"
 )
 
+// Refusal is why a release that makes a Cluster does not take the step of Kubernetes' version
+// that it was given, which waiting does not mend; empty if none refuses it. It asks the API
+// server: what this process has seen may be from before it applied.
+func (c *Composition) Refusal(ctx context.Context, cluster types.NamespacedName) string {
+	if is := c.releases(ctx, cluster); is.refused {
+		return is.why
+	}
+	return ""
+}
+
 // Outstanding is why what was applied of a Cluster is not in effect yet, as a clause for
-// people; empty if it is. refused: a release that makes the Cluster does not take the step of
-// Kubernetes' version that it was given, and waiting does not mend that. It asks the API
-// server: what this process has seen may be from before it applied. What cannot be read is
-// not in effect. Only what is in the namespace of the Cluster, and of Cluster API or a
-// release that makes the Cluster, is read.
-func (c *Composition) Outstanding(ctx context.Context, cluster types.NamespacedName) (why string, refused bool) {
+// people; empty if it is. It asks the API server, and what cannot be read is not in effect.
+// Only what is in the namespace of the Cluster, and of Cluster API or a release that makes
+// the Cluster, is read.
+func (c *Composition) Outstanding(ctx context.Context, cluster types.NamespacedName) string {
+	if is := c.releases(ctx, cluster); is.why != "" {
+		return is.why
+	}
+	return c.looked(ctx, look{cluster, false}, func(ctx context.Context) (outstanding, error) {
+		why, err := c.reconciler.outstanding(ctx, cluster)
+		return outstanding{why: why}, err
+	}).why
+}
+
+// releases looks at the releases that make a Cluster.
+func (c *Composition) releases(ctx context.Context, cluster types.NamespacedName) outstanding {
+	names := c.state.releases[cluster]
+	if len(names) == 0 {
+		return outstanding{}
+	}
+	return c.looked(ctx, look{cluster, true}, func(ctx context.Context) (outstanding, error) {
+		return c.reconciler.unreleased(ctx, cluster, names)
+	})
+}
+
+// looked looks, unless something was found outstanding a moment ago, and remembers that until
+// something is applied: a refusal of before is none of what came since.
+func (c *Composition) looked(ctx context.Context, at look, find func(context.Context) (outstanding, error)) outstanding {
 	now := c.reconciler.Now()
 	c.progress.mu.Lock()
-	known, ok := c.progress.outstanding[cluster]
+	known, ok := c.progress.outstanding[at]
+	ok = ok && c.progress.composition == c.state
 	c.progress.mu.Unlock()
 	if ok && now.Sub(known.at) < outstandingHolds {
-		return known.why, known.refused
+		return known
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	is, err := c.reconciler.outstanding(ctx, cluster, c.state.releases[cluster])
+	is, err := find(ctx)
 	if err != nil {
 		is.why = err.Error()
-	}
-	if is.why == "" {
-		return "", false
 	}
 	is.at = now
 	c.progress.mu.Lock()
 	defer c.progress.mu.Unlock()
-	if c.progress.outstanding == nil {
-		c.progress.outstanding = map[types.NamespacedName]outstanding{}
+	switch {
+	case c.progress.composition != c.state:
+		return is
+	case is.why == "":
+		delete(c.progress.outstanding, at)
+		return is
+	case c.progress.outstanding == nil:
+		c.progress.outstanding = map[look]outstanding{}
 	}
-	c.progress.outstanding[cluster] = is
-	return is.why, is.refused
+	c.progress.outstanding[at] = is
+	return is
 }
 
 // releasesOf are the HelmReleases among objects.
@@ -66,39 +101,51 @@ func releasesOf(objects []*unstructured.Unstructured) []types.NamespacedName {
 	return names
 }
 
-// outstanding reads the releases that make a Cluster, and then what they made.
-func (r *Reconciler) outstanding(ctx context.Context, name types.NamespacedName, releases []types.NamespacedName) (outstanding, error) {
+// outstanding reads a Cluster, its control plane and its workers.
+func (r *Reconciler) outstanding(ctx context.Context, name types.NamespacedName) (string, error) {
 	local := r.Targets.Local
-	for _, release := range releases {
-		h := &helmv2.HelmRelease{}
-		if err := local.Get(ctx, release, h); err != nil {
-			return outstanding{}, fmt.Errorf("cannot read HelmRelease %s of Cluster %s: %w", release, name, err)
-		}
-		if is := unreleased(h, release.Namespace == name.Namespace); is.why != "" {
-			return is, nil
-		}
-	}
 	cluster, err := clusters.Live(ctx, local, local.RESTMapper(), clusterapi.ClusterKind, name)
 	if err != nil || cluster == nil {
-		return outstanding{why: "there is no Cluster " + name.String() + " yet"}, err
+		return "there is no Cluster " + name.String() + " yet", err
 	}
 	controlPlane, err := clusters.ControlPlane(ctx, local, local.RESTMapper(), cluster)
 	if err != nil {
-		return outstanding{}, fmt.Errorf("cannot tell which version Cluster %s runs: %w", name, err)
+		return "", fmt.Errorf("cannot tell which version Cluster %s runs: %w", name, err)
+	}
+	// The workers come last: a list costs the API server more than all before.
+	if why := rollout.Outstanding(cluster, controlPlane, nil); why != "" {
+		return why, nil
 	}
 	workers, err := r.workersOf(ctx, name)
 	if err != nil {
-		return outstanding{}, err
+		return "", err
 	}
-	return outstanding{why: rollout.Outstanding(cluster, controlPlane, workers)}, nil
+	return rollout.Outstanding(cluster, controlPlane, workers), nil
 }
 
-// unreleased is why a HelmRelease is not released as it is declared; it is zero if it is. The
+// unreleased reads the releases that make a Cluster, up to one that is not released as it is
+// declared.
+func (r *Reconciler) unreleased(ctx context.Context, cluster types.NamespacedName, releases []types.NamespacedName) (outstanding, error) {
+	for _, name := range releases {
+		h := &helmv2.HelmRelease{}
+		if err := r.Targets.Local.Get(ctx, name, h); err != nil {
+			return outstanding{}, fmt.Errorf("cannot read HelmRelease %s of Cluster %s: %w", name, cluster, err)
+		}
+		if is := ofRelease(h, name.Namespace == cluster.Namespace); is.why != "" {
+			return is, nil
+		}
+	}
+	return outstanding{}, nil
+}
+
+// ofRelease is why a HelmRelease is not released as it is declared; it is zero if it is. The
 // release's own words are told to who may read it, which is known of the namespace of its
 // Cluster alone.
-func unreleased(h *helmv2.HelmRelease, tells bool) outstanding {
+func ofRelease(h *helmv2.HelmRelease, tells bool) outstanding {
 	name := "HelmRelease " + h.Namespace + "/" + h.Name
 	ready := apimeta.FindStatusCondition(h.Status.Conditions, meta.ReadyCondition)
+	// Flux's own controller notes nothing: then its generation alone tells.
+	noted, isNoted := h.Annotations[v1alpha1.ReleasedRevisionAnnotation]
 	refused := ready != nil && ready.Reason == v1alpha1.ReasonUnsupportedVersionStep && ready.ObservedGeneration == h.Generation
 	switch {
 	case h.Spec.Suspend:
@@ -107,7 +154,7 @@ func unreleased(h *helmv2.HelmRelease, tells bool) outstanding {
 		return outstanding{why: ready.Message, refused: true}
 	case refused:
 		return outstanding{why: name + " refuses the step of Kubernetes' version", refused: true}
-	case h.Status.ObservedGeneration != h.Generation, ready == nil:
+	case h.Status.ObservedGeneration != h.Generation, ready == nil, isNoted && noted != h.Annotations[v1alpha1.RolloutRevisionAnnotation]:
 		return outstanding{why: name + " was not released since it was changed"}
 	case ready.Status == metav1.ConditionTrue:
 		return outstanding{}

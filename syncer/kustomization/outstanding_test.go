@@ -35,6 +35,12 @@ func TestOutstanding(t *testing.T) {
 	}{
 		"Released": {reason: "the release is done, and nobody has made its Cluster", release: released(nil), want: "there is no Cluster apps/made yet"},
 		"Unseen":   {reason: "it was not released since", release: released(func(h *helmv2.HelmRelease) { h.Status.ObservedGeneration = 1 }), want: "HelmRelease apps/made was not released since it was changed"},
+		"Values": {reason: "its values changed with the revision, and its generation did not", release: released(func(h *helmv2.HelmRelease) {
+			h.Annotations = map[string]string{v1alpha1.RolloutRevisionAnnotation: r2, v1alpha1.ReleasedRevisionAnnotation: "main@sha1:1"}
+		}), want: "HelmRelease apps/made was not released since it was changed"},
+		"Noted": {reason: "it has them", release: released(func(h *helmv2.HelmRelease) {
+			h.Annotations = map[string]string{v1alpha1.RolloutRevisionAnnotation: r2, v1alpha1.ReleasedRevisionAnnotation: r2}
+		}), want: "there is no Cluster apps/made yet"},
 		"Failed": {reason: "the upgrade failed", release: released(func(h *helmv2.HelmRelease) {
 			h.Status.Conditions[0].Status, h.Status.Conditions[0].Message = metav1.ConditionFalse, "no"
 		}), want: "HelmRelease apps/made is not ready: no"},
@@ -63,18 +69,29 @@ func TestOutstanding(t *testing.T) {
 			if c.Applied(cluster) != r2 {
 				t.Fatalf("applied is %q", c.Applied(cluster))
 			}
-			if got, refused := c.Outstanding(t.Context(), cluster); !strings.Contains(got, tc.want) || refused != tc.refused {
-				t.Errorf("%s: Outstanding() = %q, %t, want %q, %t", tc.reason, got, refused, tc.want, tc.refused)
+			if got, refusal := c.Outstanding(t.Context(), cluster), c.Refusal(t.Context(), cluster); !strings.Contains(got, tc.want) || (refusal == got) != tc.refused {
+				t.Errorf("%s: Outstanding() = %q, Refusal() = %q, want %q, %t", tc.reason, got, refusal, tc.want, tc.refused)
 			}
 			// A look holds for a while, and no longer than until something is applied.
 			if err := s.client.Delete(t.Context(), tc.release); err != nil {
 				t.Fatal(err)
 			}
-			if got, _ := c.Outstanding(t.Context(), cluster); !strings.Contains(got, tc.want) {
+			held := tc.want
+			if strings.HasPrefix(tc.want, "there is no Cluster") {
+				held = "cannot read" // what is not outstanding is looked at each time
+			}
+			if got := c.Outstanding(t.Context(), cluster); !strings.Contains(got, held) {
 				t.Errorf("it looked again at once, and says %q", got)
 			}
+			if got := s.Composed(s.name()).Outstanding(t.Context(), cluster); !strings.Contains(got, held) {
+				t.Errorf("another look at the same composition says %q", got)
+			}
+			s.noteComposition(s.run, true)
+			if got := s.Composed(s.name()).Outstanding(t.Context(), cluster); !strings.Contains(got, "cannot read HelmRelease apps/made") {
+				t.Errorf("something was applied since, and it says %q", got)
+			}
 			s.now = s.now.Add(2 * outstandingHolds)
-			if got, _ := c.Outstanding(t.Context(), cluster); !strings.Contains(got, "cannot read HelmRelease apps/made") {
+			if got := c.Outstanding(t.Context(), cluster); !strings.Contains(got, "cannot read HelmRelease apps/made") {
 				t.Errorf("what cannot be read is %q", got)
 			}
 		})

@@ -60,7 +60,7 @@ type progress struct {
 	// clusters had a moment ago, and outstanding what they waited for.
 	composition *composition
 	running     map[asked]running
-	outstanding map[types.NamespacedName]outstanding
+	outstanding map[look]outstanding
 	// corrections of drift since things were calm, and the last of them.
 	corrections int
 	corrected   time.Time
