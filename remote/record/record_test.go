@@ -170,7 +170,9 @@ func TestUnusable(t *testing.T) {
 }
 
 // TestCost: the record of a usual layer takes no compressor with tables, of which each has
-// most of a megabyte; and other programs read what is packed without.
+// most of a megabyte; and other programs read what is packed without. The bound lies between
+// that and what the compressor without state takes at most: it has 300 KB in pools, of which
+// the race detector lets go at random.
 func TestCost(t *testing.T) {
 	entries := sample(20).Inventory
 	packs := func() []byte {
@@ -188,7 +190,7 @@ func TestCost(t *testing.T) {
 		packs()
 	}
 	runtime.ReadMemStats(&after)
-	if each := (after.TotalAlloc - before.TotalAlloc) / times; each > 100<<10 {
+	if each := (after.TotalAlloc - before.TotalAlloc) / times; each > 400<<10 {
 		t.Errorf("a record of %d objects takes %d KB to pack", len(entries), each>>10)
 	}
 	z, err := gzip.NewReader(bytes.NewReader(packed))
