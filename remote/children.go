@@ -60,9 +60,6 @@ const (
 	retryMost = 30 * time.Second
 	// mostPhase is longer than most intervals.
 	mostPhase = 24 * time.Hour
-	// slowPush is how long the calls of a push take, altogether, that is begun beside the
-	// others the next time.
-	slowPush = patience
 	// createdHolds is how long the cache may take to show a Child that we created.
 	createdHolds = 2 * time.Second
 )

@@ -88,8 +88,8 @@ func (r *run) seedAll(ctx context.Context, session *link.Session, cluster capibr
 
 // end notes what the push cost.
 func (p *push) end() {
-	if took := p.session.Took(); took > 0 {
-		p.notes.slow = took >= slowPush
+	if kept, called := p.session.Kept(); called {
+		p.notes.slow = kept >= link.SlowPush
 	}
 	p.rest = p.session.Wait()
 }

@@ -33,10 +33,12 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/stall"
 )
 
-// A child that takes longer than most do is reconciled beside the others, at most so many
-// of them. mostParked bounds those that wait for that besides.
+// A child that takes long is reconciled beside the others, at most so many of them, and
+// mostParked bounds those that wait for that besides. The calls to it tell soon whether it does:
+// patience is for all else. A process that is short of processor time takes long for children
+// that are well, and each one more that is under way is one more in memory.
 const (
-	patience   = 7 * time.Second
+	patience   = time.Minute
 	mostAside  = 256
 	mostParked = 2048
 )

@@ -26,15 +26,24 @@ func (e *BudgetError) Error() string {
 	return fmt.Sprintf("the child takes long to answer and used up the time that it has in a minute, the push goes on in %s", e.Wait.Round(time.Second))
 }
 
-// meter counts the time of the calls of pushes to one child. It is safe for concurrent
-// use; its lock is not held over a call.
+// SlowPush is for how long a child keeps the calls of a push that goes on beside the others.
+const SlowPush = 7 * time.Second
+
+// meter counts what the calls of pushes to one child take beyond what calls take now. It is
+// safe for concurrent use; its lock is not held over a call.
 type meter struct {
 	now  func() time.Time
 	pace *pace
 
 	mu     sync.Mutex // guards what follows
 	budget plan.Budget
-	took   time.Duration
+	spent  spent
+}
+
+// spent is what calls were made, and for how long the child kept them.
+type spent struct {
+	calls int
+	kept  time.Duration
 }
 
 // wait is how long no call may be made.
@@ -44,49 +53,30 @@ func (m *meter) wait() time.Duration {
 	return m.budget.Wait(m.now())
 }
 
-func (m *meter) spend(took time.Duration) {
+// called takes note of how long a call took.
+func (m *meter) called(took time.Duration) { m.spend(1, m.pace.beyond(took)) }
+
+// late is after how long a call that begins now takes its reconcile aside: when its answer
+// should have come, or when the child has kept its callers for SlowPush.
+func (m *meter) late() time.Duration {
+	m.mu.Lock()
+	owed := m.budget.Owed(m.now())
+	m.mu.Unlock()
+	return min(m.pace.late(), m.pace.own()+max(SlowPush-owed, 0))
+}
+
+// spend counts calls, and time for which the child kept its caller.
+func (m *meter) spend(calls int, kept time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.took += took
-	m.budget.Spend(took, m.now())
+	m.spent.calls += calls
+	m.spent.kept += kept
+	m.budget.Spend(kept, m.now())
 }
 
-// pace is how soon children answer, all together: where that takes long, it is this
-// process, or its network, that is busy. The zero value is ready for use, and it is safe for
-// concurrent use.
-type pace struct {
-	mu   sync.Mutex // guards what follows
-	mean time.Duration
-}
-
-const (
-	// lateCall and lateTimes are how long, and how many times as long as usual, a call
-	// takes to be late. lateOf is over how many calls it is usual. While a thousand children
-	// are seeded by two processors a call takes a third of a second, and one in thousands
-	// eight times that: who takes these for late begins with more children than there is
-	// processor time and memory for.
-	lateCall  = time.Second
-	lateTimes = 20
-	lateOf    = 64
-)
-
-// answered takes note of a call that was answered.
-func (p *pace) answered(took time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.mean += (took - p.mean) / lateOf
-}
-
-// late is after how long a call has no answer that should have come.
-func (p *pace) late() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return max(lateCall, lateTimes*p.mean)
-}
-
-// over returns a client that counts the time of its calls, the reading of answers
-// included, and makes none when the time is used up. The reconcile of a call that is late
-// is moved aside.
+// over returns a client that counts what its calls take, the reading of answers included, and
+// makes none when the time of the child is used up. The reconcile of a call that is late is
+// moved aside.
 func (m *meter) over(c *http.Client) *http.Client {
 	metered := *c
 	metered.Transport = &meteredTransport{meter: m, next: c.Transport}
@@ -103,22 +93,22 @@ func (t *meteredTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, &BudgetError{Wait: wait}
 	}
 	begun := t.meter.now()
-	answered := park.Late(r.Context(), t.meter.pace.late())
+	answered := park.Late(r.Context(), t.meter.late())
 	response, err := t.next.RoundTrip(r)
 	if err != nil {
 		answered()
-		t.meter.spend(t.meter.now().Sub(begun))
+		t.meter.called(t.meter.now().Sub(begun))
 		return nil, err
 	}
 	// Whoever makes the caller wait has it wait on his own time.
 	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil && seconds > 0 {
-		t.meter.spend(min(time.Duration(min(seconds, 3600))*time.Second, callTimeout))
+		t.meter.spend(0, min(time.Duration(min(seconds, 3600))*time.Second, callTimeout))
 	}
 	response.Body = &meteredBody{ReadCloser: response.Body, end: sync.OnceFunc(func() {
 		answered()
 		took := t.meter.now().Sub(begun)
 		t.meter.pace.answered(took)
-		t.meter.spend(took)
+		t.meter.called(took)
 	})}
 	return response, nil
 }
@@ -152,13 +142,13 @@ func (b *meteredBody) Close() error {
 // Wait is how long nothing can be pushed, because the child used up its time.
 func (s *Session) Wait() time.Duration { return s.link.meter.wait() }
 
-// Took is how long the calls of this session took, but for those that Begin and a probe
-// make.
-func (s *Session) Took() time.Duration {
+// Kept is for how long the child kept the calls of this session beyond what calls take now,
+// but for those that Begin and a probe make. called: there were some.
+func (s *Session) Kept() (kept time.Duration, called bool) {
 	m := s.link.meter
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.took - s.before
+	return m.spent.kept - s.before.kept, m.spent.calls > s.before.calls
 }
 
 // Silent tells the breaker of a push that got no answer. The next probe is one of a child
@@ -169,7 +159,7 @@ func (s *Session) Silent() { s.link.failed() }
 // parent's own account may not. It leaves those that the link uses alone, whether the
 // kubeconfig's are good or not.
 func (s *Session) Lister(ctx context.Context) (*apply.Cluster, error) {
-	config, err := s.request.Read(ctx)
+	config, err := s.link.kubeconfig(ctx, s.request)
 	if err != nil {
 		return nil, err
 	}

@@ -74,8 +74,8 @@ func TestBudgetEndsPush(t *testing.T) {
 			if wait := session.Wait(); wait != spent.Wait || wait > time.Minute {
 				t.Errorf("%s: it waits for %s", tc.reason, wait)
 			}
-			if session.Took() != 0 {
-				t.Errorf("%s: what an earlier session took counts for this one", tc.reason)
+			if _, called := session.Kept(); called {
+				t.Errorf("%s: calls of an earlier session count for this one", tc.reason)
 			}
 			if _, err := session.Account(t.Context()); err != nil && !errors.As(err, &spent) {
 				t.Errorf("%s: the session: %v", tc.reason, err)
@@ -84,6 +84,42 @@ func TestBudgetEndsPush(t *testing.T) {
 			if err := call(); err != nil {
 				t.Errorf("%s: after the wait: %v", tc.reason, err)
 			}
+		})
+	}
+}
+
+// TestPaceIsNoChilds: where all children take long to answer, as where this process waits for a
+// processor, no child pays for it. One that takes longer than the others does.
+func TestPaceIsNoChilds(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason       string
+		usual, takes time.Duration
+		want         time.Duration
+	}{
+		"Quick":   {"calls take as long as usual", 20 * time.Millisecond, 30 * time.Millisecond, 0},
+		"Busy":    {"all of a fleet is seeded by a slow machine", 600 * time.Millisecond, 2 * time.Second, 0},
+		"Slow":    {"a child is farther than the others", 20 * time.Millisecond, 280 * time.Millisecond, 200 * time.Millisecond},
+		"Hangs":   {"a child that hangs beside others", 20 * time.Millisecond, 8 * time.Second, 7920 * time.Millisecond},
+		"AllHang": {"only children that hang are called", 8 * time.Second, 8 * time.Second, 4 * time.Second},
+		"First":   {"nothing is known yet", 0, time.Second, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := &meter{now: time.Now, pace: &pace{}}
+				for range 2000 {
+					m.pace.answered(tc.usual)
+				}
+				client := m.over(&http.Client{Transport: roundTripper(func(*http.Request) (*http.Response, error) {
+					time.Sleep(tc.takes)
+					return nil, errors.New("refused")
+				})})
+				if _, err := client.Get("http://child.invalid"); err == nil {
+					t.Fatal("it is answered")
+				}
+				if kept := m.spent.kept; kept < tc.want-5*time.Millisecond || kept > tc.want+5*time.Millisecond || m.spent.calls != 1 {
+					t.Errorf("%s: %d calls of %s count for %s, want %s", tc.reason, m.spent.calls, tc.takes, kept, tc.want)
+				}
+			})
 		})
 	}
 }
@@ -130,8 +166,8 @@ func TestCallsEnd(t *testing.T) {
 			if err == nil || !apply.Unanswered(err) {
 				t.Errorf("the error is %v", err)
 			}
-			if m.took < 100*time.Millisecond || m.took > 5*time.Second {
-				t.Errorf("the call is counted for %s", m.took)
+			if m.spent.kept < 100*time.Millisecond || m.spent.kept > 5*time.Second {
+				t.Errorf("the call is counted for %s", m.spent.kept)
 			}
 		})
 	}
@@ -226,11 +262,14 @@ func TestLateCall(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		usual  time.Duration
+		kept   time.Duration
 		body   bool
 		want   time.Duration
 	}{
 		"Quick":   {reason: "answers usually come at once", usual: 20 * time.Millisecond, want: lateCall},
 		"Busy":    {reason: "we are busy, or far away", usual: time.Second / 4, want: lateTimes * time.Second / 4},
+		"AllHang": {reason: "only children that hang are called", usual: time.Minute, want: SlowPush + ownTimes*mostUsual},
+		"Keeps":   {reason: "it kept the calls before for long, none of which was late", usual: 20 * time.Millisecond, kept: SlowPush, want: ownTimes * 20 * time.Millisecond},
 		"Hangs":   {reason: "it answers, and the answer does not end", usual: 20 * time.Millisecond, body: true, want: lateCall},
 		"Unusual": {reason: "nothing was answered yet", want: lateCall},
 	} {
@@ -240,6 +279,7 @@ func TestLateCall(t *testing.T) {
 				for range 1000 {
 					m.pace.answered(tc.usual)
 				}
+				m.spend(0, tc.kept)
 				client := m.over(&http.Client{Transport: roundTripper(func(*http.Request) (*http.Response, error) {
 					if tc.body {
 						text, end := io.Pipe()

@@ -17,6 +17,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/access"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/syncer/answer"
+	"github.com/cascade-gitops/cascade/syncer/park"
 )
 
 const (
@@ -257,9 +258,17 @@ func (l *Link) follow(ctx context.Context, q Request) error {
 func (l *Link) lapsed() bool { return !l.lapses.IsZero() && !l.pool.now().Before(l.lapses) }
 
 func (l *Link) reread(ctx context.Context, q Request) error {
-	config, err := q.Read(ctx)
+	config, err := l.kubeconfig(ctx, q)
 	if err != nil {
 		return err
 	}
 	return l.use(config, q.Source)
+}
+
+// kubeconfig reads the kubeconfig. A cloud that makes it, and takes long for that, keeps no
+// worker.
+func (l *Link) kubeconfig(ctx context.Context, q Request) (*rest.Config, error) {
+	answered := park.Late(ctx, l.pool.pace.late())
+	defer answered()
+	return q.Read(ctx)
 }

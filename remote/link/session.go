@@ -39,8 +39,8 @@ type Session struct {
 	// identified: the identity was read with the credentials of this generation.
 	identified bool
 	generation int
-	// before is how long the calls of earlier sessions took.
-	before time.Duration
+	// before is what was spent in earlier sessions.
+	before spent
 }
 
 // Begin begins a session after Ask returned a result. request is the one that was
@@ -48,9 +48,9 @@ type Session struct {
 func (l *Link) Begin(request Request) *Session {
 	// A kind that was missing may be served by now.
 	l.kinds.Doubt()
-	s := &Session{link: l, request: request}
-	s.before = s.Took()
-	return s
+	l.meter.mu.Lock()
+	defer l.meter.mu.Unlock()
+	return &Session{link: l, request: request, before: l.meter.spent}
 }
 
 // End closes the session's connection. Without it, that is closed some seconds later.

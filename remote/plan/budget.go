@@ -32,6 +32,12 @@ func (b *Budget) Spend(took time.Duration, now time.Time) {
 	b.empty = b.empty || b.owed >= budgetMost
 }
 
+// Owed is what is missing to a full budget.
+func (b *Budget) Owed(now time.Time) time.Duration {
+	b.save(now)
+	return b.owed
+}
+
 // Wait is how long nothing may be pushed; 0 if something may.
 func (b *Budget) Wait(now time.Time) time.Duration {
 	b.save(now)
