@@ -38,8 +38,9 @@ type result struct {
 	Sim   float64 `json:"simCpuSeconds"`
 	Hub   float64 `json:"hubCpuSeconds"`
 	Other float64 `json:"otherCpuSeconds"`
-	// RSS of the agent at the end, and its peak.
+	// RSS of the agent at the end, what of it is no page of a file, and its peak.
 	RSS     float64 `json:"rss"`
+	Anon    float64 `json:"anon"`
 	PeakRSS float64 `json:"peakRss"`
 	SimRSS  float64 `json:"simRss"`
 	// Requests to the children and to the hub, and the writes among them. A token
@@ -181,8 +182,8 @@ func (s *stand) close(failure error) error {
 }
 
 func tell(r result) {
-	fmt.Fprintf(os.Stderr, "%d children, %d dead, %s: %.1f s (p50 %.1f, p99 %.1f, last %.1f), CPU %.1f s, simulation %.1f s, hub %.1f s, RSS %.0f MB (peak %.0f), %d requests to children (%d writes), %d to the hub (%d writes, %.1f MB), other CPU %.1f s\n",
-		r.Children, r.Dead, r.Step, r.Seconds, r.P50, r.P99, r.Last, r.CPU, r.Sim, r.Hub, r.RSS, r.PeakRSS, r.ToChildren, r.ChildWrites, r.ToHub, r.HubWrites, r.HubMB, r.Other)
+	fmt.Fprintf(os.Stderr, "%d children, %d dead, %s: %.1f s (p50 %.1f, p99 %.1f, last %.1f), CPU %.1f s, simulation %.1f s, hub %.1f s, RSS %.0f MB (anonymous %.0f, peak %.0f), %d requests to children (%d writes), %d to the hub (%d writes, %.1f MB), other CPU %.1f s\n",
+		r.Children, r.Dead, r.Step, r.Seconds, r.P50, r.P99, r.Last, r.CPU, r.Sim, r.Hub, r.RSS, r.Anon, r.PeakRSS, r.ToChildren, r.ChildWrites, r.ToHub, r.HubWrites, r.HubMB, r.Other)
 	if text := r.writtenByKind(); text != "" {
 		fmt.Fprintf(os.Stderr, "%d children, %d dead, %s: the hub stored %s\n", r.Children, r.Dead, r.Step, text)
 	}
@@ -259,7 +260,7 @@ func (s *stand) cost(ctx context.Context, r *result, own map[string]int, f func(
 	r.CPU = (agent - agentBefore).Seconds()
 	r.Sim, r.Hub = (after[0] - before[0]).Seconds(), (after[1] - before[1]).Seconds()
 	r.Other = (after[2] - before[2]).Seconds() - r.CPU - r.Sim - r.Hub
-	for field, to := range map[string]*float64{"VmHWM": &r.PeakRSS, "VmRSS": &r.RSS} {
+	for field, to := range map[string]*float64{"VmHWM": &r.PeakRSS, "VmRSS": &r.RSS, "RssAnon": &r.Anon} {
 		if *to, err = gauge.Memory(s.Agent.Process.Pid, field); err != nil {
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 // table has the median of the runs of each step, and what was aimed at.
 func table(results []result) string {
 	var b strings.Builder
-	b.WriteString("| children | dead | step | runs | all | p50 | p99 | agent's CPU | simulation's | hub's | RSS | peak RSS | to children (writes) | to hub (writes) | hub's log | other CPU |\n")
+	b.WriteString("| children | dead | step | runs | all | p50 | p99 | agent's CPU | simulation's | hub's | RSS (anonymous) | peak RSS | to children (writes) | to hub (writes) | hub's log | other CPU |\n")
 	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for rest := results; len(rest) > 0; {
 		first, n := rest[0], 1
@@ -21,10 +21,10 @@ func table(results []result) string {
 		runs := rest[:n]
 		rest = rest[n:]
 		of := func(f func(result) float64) float64 { return median(runs, f) }
-		fmt.Fprintf(&b, "| %d | %d | %s | %d | %.1f s | %.1f s | %.1f s | %.1f s | %.1f s | %.1f s | %.0f MB | %.0f MB | %.0f (%.0f) | %.0f (%.0f) | %.1f MB | %.1f s |\n", first.Children, first.Dead, first.Step, n,
+		fmt.Fprintf(&b, "| %d | %d | %s | %d | %.1f s | %.1f s | %.1f s | %.1f s | %.1f s | %.1f s | %.0f (%.0f) MB | %.0f MB | %.0f (%.0f) | %.0f (%.0f) | %.1f MB | %.1f s |\n", first.Children, first.Dead, first.Step, n,
 			of(func(r result) float64 { return r.Seconds }), of(func(r result) float64 { return r.P50 }), of(func(r result) float64 { return r.P99 }),
 			of(func(r result) float64 { return r.CPU }), of(func(r result) float64 { return r.Sim }), of(func(r result) float64 { return r.Hub }),
-			of(func(r result) float64 { return r.RSS }), of(func(r result) float64 { return r.PeakRSS }),
+			of(func(r result) float64 { return r.RSS }), of(func(r result) float64 { return r.Anon }), of(func(r result) float64 { return r.PeakRSS }),
 			of(func(r result) float64 { return float64(r.ToChildren) }), of(func(r result) float64 { return float64(r.ChildWrites) }),
 			of(func(r result) float64 { return float64(r.ToHub) }), of(func(r result) float64 { return float64(r.HubWrites) }), of(func(r result) float64 { return r.HubMB }), of(func(r result) float64 { return r.Other }))
 	}

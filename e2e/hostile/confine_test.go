@@ -69,6 +69,9 @@ func confine(t *testing.T) (*confinement, []string) {
 		t.Logf("no control group can be made: the agent has a limit of %d MiB by RLIMIT_DATA", memoryLimit>>20)
 	}
 	agent := scenario.Path(t, "bin", "cascade")
+	if err := gauge.Evict(agent); err != nil {
+		t.Fatalf("cannot evict the agent's program: %v", err)
+	}
 	script := "#!/bin/sh\n" + enter + " || exit 1\nexec " + agent + " \"$@\"\n"
 	if err := os.WriteFile(filepath.Join(programs, "cascade"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)

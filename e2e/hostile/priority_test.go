@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// lowest is the priority of the agent's workers.
+// lowest is the lowest priority, below that of the agent's workers.
 const lowest = 19
 
 // giveWay lets the hostile servers, and the tenants who push, which are all in this process and its

@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/e2e/gauge"
 	"github.com/cascade-gitops/cascade/syncer/source/gitserver"
 )
 
@@ -156,7 +157,11 @@ func (b *Testbed) StartAgent(health string, flags ...string) error {
 			return err
 		}
 	}
-	b.Agent = exec.Command(filepath.Join(b.programs, "cascade"), append([]string{
+	program := filepath.Join(b.programs, "cascade")
+	if err := gauge.Evict(program); err != nil {
+		return fmt.Errorf("cannot evict the agent's program: %w", err)
+	}
+	b.Agent = exec.Command(program, append([]string{
 		"agent", "--health-addr", health, "--enable-leader-election=false", "--storage-path", filepath.Join(b.Dir, "storage"),
 	}, flags...)...)
 	b.Agent.Env = append(append(os.Environ(), "KUBECONFIG="+b.Kubeconfig()), b.Env...)
