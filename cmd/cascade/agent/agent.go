@@ -117,6 +117,9 @@ func (o *options) run(ctx context.Context, p Program) error {
 	if err := o.together(); err != nil {
 		return err
 	}
+	if !o.serving.profiling {
+		goruntime.MemProfileRate = 0 // samples of the heap that nobody can read come to some megabytes
+	}
 	logger := o.logging.build()
 	o.flux.tell(logger)
 	config, err := ctrl.GetConfig()

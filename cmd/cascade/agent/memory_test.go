@@ -24,7 +24,7 @@ func TestPace(t *testing.T) {
 		{"it is over once", 8 << 20, append(looks(1, work), looks(calmLooks+1, wait)...), gcCalm, false},
 		{"work is seen at the next look", 8 << 20, append(looks(calmLooks, wait), work), gcBusy, false},
 		{"a large heap is not doubled", largeHeap, looks(2, 2*work), gcPercent, false},
-		{"little garbage gathers in a large heap that waits", largeHeap, append(looks(1, 2*work), looks(calmLooks, wait)...), 2 * gcWaits, true},
+		{"little garbage gathers in a large heap that waits", largeHeap, append(looks(1, 2*work), looks(calmLooks, wait)...), gcWaits, true},
 		{"many children to look after are no work", 4 * largeHeap, looks(1, work), gcWaits, false},
 		{"an agent that waits has no burst that could end", 8 << 20, looks(2*calmLooks, wait), gcWaits, false},
 		{"a heap that waits is not collected all the time", 8 << 20, looks(4*rateOver, busyBytes/2), gcCalm, false},
