@@ -347,7 +347,10 @@ func (s *stand) startAgent(more ...string) error {
 	if s.metrics, err = testbed.FreeAddress(); err != nil {
 		return err
 	}
-	flags := append([]string{"--metrics-addr", s.metrics, "--profiling", "--agent-image", "registry.example.com/cascade:v1"}, s.options.args...)
+	flags := append([]string{"--metrics-addr", s.metrics, "--agent-image", "registry.example.com/cascade:v1"}, s.options.args...)
+	if s.options.profiles != "" {
+		flags = append(flags, "--profiling")
+	}
 	return s.StartAgent(health, append(flags, more...)...)
 }
 
