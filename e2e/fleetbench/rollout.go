@@ -128,7 +128,7 @@ func (s *stand) failing(dead []string) []string {
 // passed waits until a commit passed all waves. Each time that it looks, it holds what
 // clusters have against what may be changing.
 func (s *stand) passed(ctx context.Context, commit string) (*v1alpha1.Rollout, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*stepLimit)
+	ctx, cancel := context.WithTimeout(ctx, 2*s.limit())
 	defer cancel()
 	for {
 		o := &v1alpha1.Rollout{}

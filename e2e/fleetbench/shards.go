@@ -119,7 +119,7 @@ func (s *stand) driven(ctx context.Context) (map[string]bool, error) {
 
 // until waits until something is so.
 func (s *stand) until(ctx context.Context, what string, is func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, stepLimit)
+	ctx, cancel := context.WithTimeout(ctx, s.limit())
 	defer cancel()
 	for {
 		if ok, err := is(); err != nil || ok {

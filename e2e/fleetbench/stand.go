@@ -44,7 +44,10 @@ const (
 	namespace  = "fleet"
 	repository = "layers"
 	layerName  = "tenant"
+	// stepLimit is how long a step may take, of a fleet with up to stepLayers layers in all its
+	// children. It grows with them.
 	stepLimit  = 20 * time.Minute
+	stepLayers = 5000
 	// writers is how many requests at once set up the hub.
 	writers = 16
 )
@@ -414,11 +417,16 @@ func stateOf(child *v1alpha1.Child, was state) state {
 	return now
 }
 
+// limit is how long a step may take.
+func (s *stand) limit() time.Duration {
+	return stepLimit * time.Duration(max(1, len(s.names)*s.options.layers/stepLayers))
+}
+
 // await returns when the named children are as wanted, with the times at which
 // they came to it.
 func (s *stand) await(ctx context.Context, names []string, what string, ok func(state) bool) ([]time.Time, error) {
 	var times []time.Time
-	err := s.seen.Await(ctx, stepLimit, 20*time.Millisecond, func(states map[string]state) bool {
+	err := s.seen.Await(ctx, s.limit(), 20*time.Millisecond, func(states map[string]state) bool {
 		times = times[:0]
 		for _, name := range names {
 			if now, known := states[name]; known && ok(now) {
