@@ -198,6 +198,10 @@ func (p *push) takeOver(ctx context.Context) error {
 	if err != nil {
 		return cannotReach(err)
 	}
+	p.child.Status.SupersededBy = nil
+	for _, s := range p.layers {
+		*s.notes = layerNotes{} // the other one may have changed what was known of it
+	}
 	var taken []string
 	for _, rec := range records {
 		from := rec.Parent

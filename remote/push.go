@@ -54,6 +54,8 @@ type push struct {
 	records *apply.Sweep
 	// listed are the records of the layers as one list showed them, until they are used.
 	listed map[string]*corev1.ConfigMap
+	// foreign: another management cluster has the record of a layer.
+	foreign bool
 }
 
 // seedAll brings each selected layer into the child and releases the layers that no
@@ -62,7 +64,6 @@ func (r *run) seedAll(ctx context.Context, session *link.Session, cluster capibr
 	vars := clusterVariables(cluster, r.child)
 	p := &push{run: r, session: session, cluster: cluster, vars: vars, begun: r.Now()}
 	defer p.end()
-	r.child.Status.SupersededBy = nil
 	for _, layer := range selected {
 		p.layers = append(p.layers, &seeding{push: p, layer: layer, vars: maps.Clone(vars), notes: r.notes.of(layer.Name)})
 	}
@@ -83,6 +84,7 @@ func (r *run) seedAll(ctx context.Context, session *link.Session, cluster capibr
 			p.release(ctx, selected)
 		}
 	}
+	p.noteOwner()
 	r.summarizeLayers(selected)
 }
 
@@ -178,6 +180,11 @@ func (p *push) record(s *seeding, entry *v1alpha1.ChildLayer, err error) {
 	if err = judged(err); p.silent == "" && err != nil && reason.Of(err) == v1alpha1.ReasonUnreachable && apply.Unanswered(err) {
 		p.silent = s.layer.Name
 		p.session.Silent()
+	}
+	if reason.Of(err) == v1alpha1.ReasonSuperseded {
+		// What this process knows of the layer is another's to change. Until the record is this
+		// tier's again, each run reads it first.
+		*s.notes = layerNotes{}
 	}
 	s.notes.attempted(err, now, s.progressed)
 	recordOutcome(entry, err, metav1.NewTime(now))

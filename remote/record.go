@@ -117,6 +117,7 @@ func (p *push) claim(ctx context.Context, rec *record.Record) error {
 		}
 	case epoch.Foreign:
 		if !p.takesOver(rec.Parent) {
+			p.foreign = true
 			p.child.Status.SupersededBy = &v1alpha1.Epoch{Number: rec.Parent.Epoch, Holder: rec.Parent.Holder}
 			return reason.Because(v1alpha1.ReasonSuperseded, fmt.Errorf(
 				"another management cluster took this child over: the record of layer %s has epoch %d of %s, which is not in the history of this tier; nothing is written. "+
@@ -129,6 +130,24 @@ func (p *push) claim(ctx context.Context, rec *record.Record) error {
 	}
 	rec.Parent = lineage[0]
 	return nil
+}
+
+// noteOwner has the status say no longer that another management cluster took the child over,
+// once the record of each layer is known to be this tier's. A run that could not read one
+// leaves what is said.
+func (p *push) noteOwner() {
+	known := false
+	for _, s := range p.layers {
+		switch read := s.notes.looked || s.notes.noted; {
+		case read:
+			known = true
+		case !s.layer.Spec.Suspend:
+			return
+		}
+	}
+	if known && !p.foreign {
+		p.child.Status.SupersededBy = nil
+	}
 }
 
 // takesOver reports whether this tier may take the child over from a process outside of
@@ -192,9 +211,9 @@ func (s *seeding) state(rec *record.Record) record.State {
 	return record.State{Revision: s.revision(), Digest: s.rendered.digest}
 }
 
-// look reads the record of the layer in the child, once in the life of the process. The
-// record counts, not what the Child's status says: the process before may have ended
-// between the two.
+// look reads the record of the layer in the child, once in the life of the process, and again
+// after another management cluster had the child. The record counts, not what the Child's
+// status says: the process before may have ended between the two.
 func (s *seeding) look(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 	rec, err := s.openRecord(ctx, s.key(), entry)
 	if err != nil {

@@ -1,8 +1,12 @@
 package remote
 
 import (
+	"errors"
 	"testing"
+	"time"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/record"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -25,6 +29,48 @@ func TestRecordedState(t *testing.T) {
 			s := &seeding{snapshot: &source.Snapshot{Revision: "main@sha1:3"}, rendered: &rendered{digest: tt.digest}}
 			if got := s.state(&record.Record{Attempted: tt.attempted, Applied: tt.applied}); got != tt.want {
 				t.Errorf("%s: state() = %v, want %v", tt.reason, got, tt.want)
+			}
+		})
+	}
+}
+
+// TestOwner: that another management cluster took a child over is said until the records of
+// its layers show something else, whatever else happens to the child meanwhile.
+func TestOwner(t *testing.T) {
+	superseded := reason.Because(v1alpha1.ReasonSuperseded, errors.New("another has it"))
+	for name, tc := range map[string]struct {
+		reason    string
+		outcome   error
+		read      []bool
+		suspended bool
+		foreign   bool
+		want      bool
+	}{
+		"Taken":      {"the record says so", superseded, []bool{true, true}, false, true, true},
+		"Returned":   {"all records are this tier's", nil, []bool{true, true}, false, false, false},
+		"Unread":     {"one record was not read: its source was not ready, or the child did not answer", nil, []bool{true, false}, false, false, true},
+		"Released":   {"a layer that no longer selects the child is another's", nil, []bool{true, true}, false, true, true},
+		"Suspended":  {"nobody looks at the record of a layer that is suspended", nil, []bool{true, false}, true, false, false},
+		"NoneIsRead": {"nothing is known", nil, []bool{false, false}, true, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			paced := newPaced(time.Minute)
+			p := &push{run: paced.run, foreign: tc.foreign}
+			p.child.Status.SupersededBy = &v1alpha1.Epoch{Number: 2, Holder: "another"}
+			for i, read := range tc.read {
+				name := string(rune('a' + i))
+				layer, _ := paced.with(name, time.Hour)
+				layer.Spec.Suspend = i > 0 && tc.suspended
+				p.layers = append(p.layers, &seeding{push: p, layer: layer, notes: p.notes.of(name)})
+				p.layers[i].notes.looked = read
+			}
+			entry := p.entry("a")
+			p.record(p.layers[0], entry, tc.outcome)
+			if p.noteOwner(); (p.child.Status.SupersededBy != nil) != tc.want {
+				t.Errorf("%s: superseded by %v", tc.reason, p.child.Status.SupersededBy)
+			}
+			if n := p.notes.of("a"); tc.outcome != nil && (entry.Ready || n.looked || !n.due.IsZero()) {
+				t.Errorf("%s: what was known of the layer is held for true: %+v", tc.reason, n)
 			}
 		})
 	}

@@ -149,6 +149,12 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 			return s.stands(entry)
 		}
 	}
+	if !s.notes.looked && s.child.Status.SupersededBy != nil {
+		// As long as another management cluster has the child, a run does this alone.
+		if _, err := s.openRecord(ctx, s.key(), entry); err != nil {
+			return err
+		}
+	}
 	if err := s.render(ctx); err != nil {
 		return err
 	}

@@ -342,6 +342,30 @@ func (h *history) add(event watch.Event) {
 	}
 }
 
+// staysSuperseded fails the test if a Child said that another management cluster has a layer,
+// and then that it has not.
+func (h *history) staysSuperseded(t *testing.T, layer string) {
+	t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	was := 0
+	for i := range h.children {
+		status := &h.children[i].Status
+		at := slices.IndexFunc(status.Layers, func(l v1alpha1.ChildLayer) bool { return l.Name == layer })
+		superseded := at >= 0 && status.Layers[at].Reason == v1alpha1.ReasonSuperseded
+		if was > 0 && (!superseded || status.SupersededBy == nil) {
+			t.Errorf("after %d times it said: %+v, superseded by %v", was, status.Layers, status.SupersededBy)
+			return
+		}
+		if superseded {
+			was++
+		}
+	}
+	if was == 0 {
+		t.Errorf("none of %d versions of the Child says that layer %s is superseded", len(h.children), layer)
+	}
+}
+
 // complaints are what a person would take for a failure. That a commit is on its
 // way is none.
 func (h *history) complaints() []string {

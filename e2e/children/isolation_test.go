@@ -248,11 +248,18 @@ func sweepByLists(h *hub, t *testing.T) {
 				t.Fatal(err)
 			}
 			before := cm.Data["record.json"]
+			said := f.keep(t)
 			cm.Data["record.json"] = regexp.MustCompile(`"holder": "[^"]*"`).ReplaceAllString(before, `"holder": "another"`)
 			if err := p.client.Update(t.Context(), cm); err != nil {
 				t.Fatal(err)
 			}
 			f.says(t, "c", v1alpha1.SeededCondition, v1alpha1.ReasonSuperseded, "another")
+			// Nor is it this tier's again because a run found nothing to do, or because it is compared.
+			for range 3 {
+				f.reconciled(t, "c")
+			}
+			p.swept(t, p.now(t), 2)
+			said.staysSuperseded(t, "one")
 			cm.Data["record.json"] = before
 			if err := p.client.Update(t.Context(), cm); err != nil {
 				t.Fatal(err)
