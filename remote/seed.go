@@ -318,6 +318,7 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 		FirstSync: firstSync,
 		Sent:      known,
 		Sweep:     sweep,
+		Seal:      true,
 		Healthy:   healthy,
 		Ownership: apply.Ownership(rec.Ownership),
 		Survey:    survey,

@@ -61,8 +61,9 @@ type outcome struct {
 	sent    sentKey
 	seen    seen
 	touched bool
-	// got is the answer to an apply, if there was one.
+	// got is the answer to an apply, if there was one, and at is where the object is then.
 	got *metav1.PartialObjectMetadata
+	at  place
 }
 
 // add takes an outcome that is no error into the result.
@@ -76,6 +77,9 @@ func (r *run) add(out outcome) {
 	}
 	if out.sent != (sentKey{}) {
 		r.sent[out.sent] = out.seen
+	}
+	if r.options.Seal && out.got != nil {
+		r.answers = append(r.answers, answered{unique.Make(out.at), standing{out.got.Name, string(out.got.UID), out.got.ResourceVersion}})
 	}
 	if out.touched {
 		res.Touched = append(res.Touched, out.entry)
@@ -163,7 +167,7 @@ func (r *run) applyOne(ctx context.Context, u *unstructured.Unstructured, bodies
 	}
 	out := r.write(ctx, it)
 	if out.err == nil {
-		out.sent, out.entry, out.touched = sent, inventory.Of(u), true
+		out.sent, out.entry, out.at, out.touched = sent, inventory.Of(u), it.place(), true
 		if out.got != nil {
 			out.seen = seenOf(r.owner.FieldManager, u, out.got)
 		}

@@ -78,6 +78,8 @@ type Options struct {
 	// were all healthy, so that those in the state of then still are.
 	Sweep   *Sweep
 	Healthy bool
+	// Seal asks for a Seal without a Sweep, too.
+	Seal bool
 	// Ownership is that of the objects after an earlier process applied them. With it, the
 	// Sweep tells which of those in Sent are as they were applied.
 	Ownership Ownership
@@ -122,7 +124,8 @@ type Result struct {
 	Touched []inventory.Entry
 	// Ownership is that of all objects.
 	Ownership Ownership
-	// Seal is that of the Sweep, broken unless it shows each object as it was applied.
+	// Seal is that of the Sweep, broken unless it shows each object as it was applied; without
+	// one it is that of the answers, if Options.Seal is set and each object was sent.
 	Seal Seal
 	// Changes that were made, in order.
 	Changes *ssa.ChangeSet

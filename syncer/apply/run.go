@@ -38,6 +38,8 @@ type run struct {
 	// sweep had to show it.
 	places map[unique.Handle[place]]struct{}
 	loose  atomic.Bool
+	// answers are those to applies, where they are to be sealed.
+	answers []answered
 	// sent becomes the result's.
 	sent map[sentKey]seen
 	res  Result

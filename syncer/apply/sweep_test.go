@@ -55,7 +55,7 @@ func (s *sweeper) pass(t *testing.T, sweeps bool) Result {
 			objects = append(objects, u)
 		}
 	}
-	o := Options{Record: noRecord, Sent: s.sent, Healthy: true, Ownership: s.ownership}
+	o := Options{Record: noRecord, Sent: s.sent, Healthy: true, Ownership: s.ownership, Seal: true}
 	if sweeps {
 		o.Sweep = s.client.Sweep(s.owner.LabelGroup+"/namespace="+s.owner.Namespace, s.versions)
 	}
@@ -157,11 +157,13 @@ func TestSweep(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSweeper(t)
-			s.pass(t, false)
+			first := s.pass(t, false).Seal
 			seal := s.pass(t, true).Seal
 			tc.change(s)
-			if broken := s.broken(t, seal); broken != (name != "Same") {
-				t.Errorf("%s: the seal is broken: %v", tc.reason, broken)
+			for by, seal := range map[string]Seal{"the answers": first, "a sweep": seal} {
+				if broken := s.broken(t, seal); broken != (name != "Same") {
+					t.Errorf("%s: the seal of %s is broken: %v", tc.reason, by, broken)
+				}
 			}
 			res := s.pass(t, true)
 			if len(s.requests) > 0 && !s.broken(t, res.Seal) {
@@ -196,9 +198,12 @@ func TestSweepLearns(t *testing.T) {
 	s := newSweeper(t)
 	s.pass(t, false)
 	s.restart()
-	s.pass(t, false)
+	seal := s.pass(t, false).Seal
 	if s.reads != 0 || len(s.requests) != 0 {
 		t.Errorf("without a sweep what was sent is sent: %d reads, %v", s.reads, s.requests)
+	}
+	if !s.broken(t, seal) {
+		t.Error("what nobody looked at is sealed")
 	}
 	if s.pass(t, true); s.reads != 2 || len(s.requests) != 20 {
 		t.Errorf("the first sweep: %d reads and %d applies, want 2 lists and 20", s.reads, len(s.requests))
