@@ -211,6 +211,15 @@ func (s *seeding) state(rec *record.Record) record.State {
 	return record.State{Revision: s.revision(), Digest: s.rendered.digest}
 }
 
+// attempting is what the record says was tried last while a rendering is sent. A revert to what was
+// applied before leaves there what was tried since: the layer is not in place before all is sent.
+func attempting(rec *record.Record, state record.State) record.State {
+	if since := rec.Attempted; since.Digest != "" && since.Digest != state.Digest && state.Digest == rec.Applied.Digest {
+		return since
+	}
+	return state
+}
+
 // look reads the record of the layer in the child, once in the life of the process, and again
 // after another management cluster had the child. The record counts, not what the Child's
 // status says: the process before may have ended between the two.

@@ -34,6 +34,32 @@ func TestRecordedState(t *testing.T) {
 	}
 }
 
+// TestAttempting: a layer that is brought back to what was applied before is not in place until
+// all of that is sent (C7).
+func TestAttempting(t *testing.T) {
+	first, second := record.State{Revision: "main@sha1:1", Digest: "sha256:a"}, record.State{Revision: "main@sha1:2", Digest: "sha256:b"}
+	third := record.State{Revision: "main@sha1:3", Digest: "sha256:a"}
+	for name, tt := range map[string]struct {
+		reason                   string
+		attempted, applied, sent record.State
+		want                     record.State
+	}{
+		"New":          {"nothing is on record", record.State{}, record.State{}, first, first},
+		"Same":         {"it is in place", first, first, first, first},
+		"Other":        {"it is another", first, first, second, second},
+		"Again":        {"the last push did not end", second, first, second, second},
+		"Reverted":     {"of another one a part was sent since", second, first, third, second},
+		"NotAttempted": {"an earlier version did not agree on what was applied", record.State{}, first, third, third},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rec := &record.Record{Attempted: tt.attempted, Applied: tt.applied}
+			if got := attempting(rec, tt.sent); got != tt.want {
+				t.Errorf("%s: attempting() = %v, want %v", tt.reason, got, tt.want)
+			}
+		})
+	}
+}
+
 // TestOwner: that another management cluster took a child over is said until the records of
 // its layers show something else, whatever else happens to the child meanwhile.
 func TestOwner(t *testing.T) {

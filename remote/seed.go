@@ -306,12 +306,13 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 	s.resume(phases, s.rendered.digest)
 	s.notes.sent, s.notes.seal = nil, nil // not known while this push is under way
 	state := s.state(rec)
+	tried := attempting(rec, state)
 	res, err := apply.New(cluster, s.owner(), nil, s.Now).Sync(ctx, phases, apply.Options{
 		Owned: rec.Inventory, Prune: s.layer.Spec.Prune, Defer: s.layer.Spec.Prune, LowerTier: true, KeepNewer: s.layer.Spec.Agent != nil,
 		// What is about to be sent is recorded before any of it is.
 		AlwaysRecord: true,
 		Record: func(ctx context.Context, entries []inventory.Entry) error {
-			rec.Inventory, rec.Attempted = entries, state
+			rec.Inventory, rec.Attempted = entries, tried
 			return s.putRecord(ctx, rec, entry, parent)
 		},
 		Target:    s.child.Status.Identity.KubeSystemUID,
@@ -338,7 +339,7 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 		return s.holdCreation(ctx, rec, entry, parent, res)
 	}
 	rec.Settled = rec.Settled || len(inventory.ClustersAmong(s.rendered.entries)) > 0
-	rec.Applied, rec.Ownership = rec.Attempted, string(res.Ownership)
+	rec.Attempted, rec.Applied, rec.Ownership = state, state, string(res.Ownership)
 	if err := s.putRecord(ctx, rec, entry, parent); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/e2e/scenario"
 )
 
@@ -108,4 +110,49 @@ func commitDuringPush(h *hub, t *testing.T) {
 	if after := uid(); after != before {
 		t.Errorf("the object was %s and is %s", before, after)
 	}
+}
+
+// revertOfHalf: a commit of which the child took one half is reverted, and of the revert it takes
+// the other half (C7). The layer is not in place because it was before the commit.
+func revertOfHalf(h *hub, t *testing.T) {
+	version := func(v string) map[string]string {
+		return map[string]string{"half/a.yaml": noteNamed("half-a", "version", v), "half/b.yaml": noteNamed("half-b", "version", v)}
+	}
+	f := h.fleet(t, "half", version("1"))
+	p := h.plane(t, "half")
+	f.layer(t, "half", "half")
+	f.declare(t, "half")
+	f.report(t, "half", initialized)
+	f.handOver(t, "half", p.issue(t).kubeconfig)
+	f.ready(t, "half", "")
+	refuse := func(name string) { p.patch(t, name, map[string]any{"immutable": true}) }
+	refuse("half-b")
+	f.commit(t, version("2"))
+	p.has(t, "half-a", "version", "2")
+	f.says(t, "half", v1alpha1.SeededCondition, v1alpha1.ReasonSeedFailed, "half-b")
+	refuse("half-a")
+	from := p.now(t)
+	sha := f.commit(t, version("1"))
+	f.says(t, "half", v1alpha1.SeededCondition, v1alpha1.ReasonSeedFailed, "half-a")
+	scenario.Eventually(t, scenario.Converge, "what was refused is tried again", func(context.Context) error {
+		tried := 0
+		for _, e := range p.byParent(t, from) {
+			if e.Verb == "patch" && e.ObjectRef.Name == "half-a" {
+				tried++
+			}
+		}
+		if tried < 2 {
+			return fmt.Errorf("it was tried %d times", tried)
+		}
+		return nil
+	})
+	if l := f.child1(t, "half").Status.Layers[0]; l.Ready || l.LastAttemptedDigest == l.Digest {
+		t.Errorf("of a revert that was refused it says %+v", l)
+	}
+	if err := p.client.Delete(t.Context(), object("v1", "ConfigMap", "default", "half-a")); err != nil {
+		t.Fatal(err)
+	}
+	f.request(t, layerNamed(f, "half"))
+	f.ready(t, "half", sha)
+	p.has(t, "half-a", "version", "1")
 }

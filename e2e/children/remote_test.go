@@ -42,6 +42,7 @@ func TestRemote(t *testing.T) {
 		{"Unreachable", unreachable},
 		{"DeadWebhook", deadWebhook},
 		{"CommitDuringPush", commitDuringPush},
+		{"RevertOfHalf", revertOfHalf},
 		{"SweepByLists", sweepByLists},
 		{"ByHand", byHand},
 		{"ByIdentity", byIdentity},
