@@ -13,7 +13,8 @@ import (
 )
 
 // measureShards seeds a fleet that two replicas share, kills the one that leads, and
-// measures how long its children are without one, and what a change takes then.
+// measures how long its children are without one, and what rest and a change take then. Memory
+// is that of the replica which is left.
 func measureShards(ctx context.Context, o options) (results []result, err error) {
 	s, err := setUp(ctx, o, o.sharded)
 	if s != nil {
@@ -78,6 +79,12 @@ func measureShards(ctx context.Context, o options) (results []result, err error)
 			return len(driven) == len(s.names), err
 		})
 	})); err != nil {
+		return results, err
+	}
+	if err := pause(ctx, o.settle); err != nil {
+		return results, err
+	}
+	if err := add(s.rest(ctx, nil, o.rest)); err != nil {
 		return results, err
 	}
 	return results, add(s.change(ctx, nil))
