@@ -2,10 +2,12 @@ package render
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -14,9 +16,19 @@ import (
 )
 
 // keptVersions bounds the bytes of the versions of objects that a Template keeps besides
-// those that all of its renderings share. What is made for the values of one cluster
-// alone goes first.
+// those that all of its renderings share.
 const keptVersions = 1 << 20
+
+// met are keys of versions that were made once, the last one of each slot. What is made for the
+// values of one cluster alone would fill the memory of a fleet with what nobody asks for again,
+// so that a Template keeps what is made a second time. It is safe for concurrent use.
+type met [2048]atomic.Uint32
+
+// again reports whether the last key in the same slot was the same, and puts this one there.
+func (o *met) again(key digest.Sum) bool {
+	mark := binary.BigEndian.Uint32(key[4:])
+	return o[binary.BigEndian.Uint32(key[:])%uint32(len(o))].Swap(mark) == mark
+}
 
 // Finish makes of an object what renderings of a Template share, and tells how many bytes
 // that takes. It gets an object that nobody else has, which it may modify and keep.
@@ -24,9 +36,9 @@ type Finish[T any] func(*unstructured.Unstructured) (made T, size int, err error
 
 // Template is a build before variables are substituted, from which Render renders for any
 // number of values. What Render returns is shared by renderings, and must not be
-// modified: an object that mentions no variable is made once, any other once for the
-// values of the variables that it mentions, as long as the Template keeps it. A Template is
-// safe for concurrent use.
+// modified: an object that mentions no variable is made once. Any other is made for the values
+// of the variables that it mentions, and kept for a while when it is made for them again. A
+// Template is safe for concurrent use.
 type Template[T any] struct {
 	build  Build
 	finish Finish[T]
@@ -38,6 +50,7 @@ type Template[T any] struct {
 	// count has how many parts are of an identity before substitution.
 	count map[identity]int
 	kept  keep.Recent[digest.Sum, *version[T]]
+	met   met
 	size  int
 }
 
@@ -136,7 +149,7 @@ func (t *Template[T]) version(n int, vars *variables) (*version[T], error) {
 		return nil, p.unsubstituted(err)
 	}
 	v := t.finished(a)
-	if v.failure == nil {
+	if v.failure == nil && t.met.again(key) {
 		t.kept.Add(key, v, v.size, keptVersions)
 	}
 	return v, nil

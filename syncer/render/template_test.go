@@ -231,7 +231,8 @@ func TestTemplateProperty(t *testing.T) {
 	}
 }
 
-// TestTemplateShares: what is the same for several values is made once.
+// TestTemplateShares: what is the same for all values is made once, and what is the same for some
+// twice. What is made for one of them alone is not kept.
 func TestTemplateShares(t *testing.T) {
 	made := 0
 	template, err := Prepare(t.Context(), tree{
@@ -253,8 +254,11 @@ func TestTemplateShares(t *testing.T) {
 			seen[u]++
 		}
 	}
-	if made != 1+2+10 || len(seen) != made {
-		t.Errorf("%d objects were made, and renderings have %d; want one for all, one for each region and one for each name", made, len(seen))
+	if made != 1+2*2+10 || len(seen) != made {
+		t.Errorf("%d objects were made, and renderings have %d; want one for all, two for each region and one for each name", made, len(seen))
+	}
+	if n := template.kept.Len(); n != 2 {
+		t.Errorf("%d versions are kept, want those of two regions", n)
 	}
 }
 
@@ -290,8 +294,10 @@ func TestTemplateForgets(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range 100 {
-		if _, err := template.Render(map[string]string{"a": fmt.Sprint(n)}, nil); err != nil {
-			t.Fatal(err)
+		for range 2 {
+			if _, err := template.Render(map[string]string{"a": fmt.Sprint(n)}, nil); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	if n := template.kept.Len(); n > 4 {
