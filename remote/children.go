@@ -110,6 +110,9 @@ type Children struct {
 	// tell by itself that it is.
 	ObserveInterval time.Duration
 
+	// Version of this program: another one may render something else from the same.
+	Version string
+
 	// Elsewhere reports whether a Cluster that is not here is managed by another tier: a pivot
 	// moved it there. Its Child stays, and so does the connection; nil stands for never.
 	Elsewhere func(ctx context.Context, name types.NamespacedName) (bool, error)

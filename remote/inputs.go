@@ -18,6 +18,7 @@ import (
 	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/remote/account"
 	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -82,7 +83,7 @@ func (p *push) gather(ctx context.Context, s *seeding) error {
 		if s.snapshot == nil {
 			return reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("%s %s has not been fetched yet", ref.Kind, ref.Name))
 		}
-		s.content = p.contents.of(s.layer, s.snapshot)
+		s.content, s.read = p.contents.of(s.layer, s.snapshot)
 	}
 	s.refers, s.credentials = nil, nil
 	for _, ref := range credentialsOf(s.layer) {
@@ -168,11 +169,24 @@ func credentialsOf(layer *v1alpha1.Layer) []v1alpha1.CredentialReference {
 // decryptionSecret has the keys of a child's agent.
 const decryptionSecret = "cascade-decryption"
 
-// inputs identifies everything that the rendering depends on.
-func (s *seeding) inputs() string {
+// inputs identifies everything that the rendering depends on, in this process.
+func (s *seeding) inputs() string { return s.inputsWith(s.content, s.requested()) }
+
+// recordable identifies everything that the rendering depends on for other processes as well. It
+// is empty if that is not known, and where it would tell something of a value that only Secrets
+// have: records are no Secrets.
+func (s *seeding) recordable() string {
+	if s.snapshot == nil || s.read == (digest.Short{}) || len(s.sensitive) > 0 || len(s.credentials) > 0 || s.layer.Spec.Providers != nil || s.layer.Spec.Agent != nil {
+		return ""
+	}
+	sum := digest.Of(s.Version, s.inputsWith(hex.EncodeToString(s.read[:]), "")).Short()
+	return hex.EncodeToString(sum[:])
+}
+
+func (s *seeding) inputsWith(content, requested string) string {
 	h := sha256.New()
 	e := json.NewEncoder(h)
-	_ = e.Encode([]any{s.layer.UID, s.layer.Generation, s.as, s.requested(), s.content, s.vars, s.image,
+	_ = e.Encode([]any{s.layer.UID, s.layer.Generation, s.as, requested, content, s.vars, s.image,
 		s.child.Annotations[v1alpha1.ApprovePruneAnnotation]})
 	for _, c := range s.credentials {
 		c.identify(e)

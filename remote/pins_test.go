@@ -272,7 +272,7 @@ func TestContents(t *testing.T) {
 	keys := map[*seeding]string{}
 	for round := range 3 {
 		for n, s := range []*seeding{one, same, two} {
-			key := f.children.contents.of(f.layer, s.snapshot)
+			key, _ := f.children.contents.of(f.layer, s.snapshot)
 			if round > 0 && key != keys[s] {
 				t.Errorf("round %d: snapshot %d is another content than before", round, n)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -220,13 +221,58 @@ func attempting(rec *record.Record, state record.State) record.State {
 	return state
 }
 
-// look reads the record of the layer in the child, once in the life of the process, and again
-// after another management cluster had the child. The record counts, not what the Child's
-// status says: the process before may have ended between the two.
-func (s *seeding) look(ctx context.Context, entry *v1alpha1.ChildLayer) error {
-	rec, err := s.openRecord(ctx, s.key(), entry)
+// mostDescribed bounds the objects of a layer of which the record says what was sent: its
+// ConfigMap has a bound, and most of that is for the inventory.
+const mostDescribed = 4096
+
+// describe has the record say what a rendering that is in place was made from, and what was sent
+// of it, so that a later process need not render it to know.
+func (s *seeding) describe(rec *record.Record, sent apply.Sent) {
+	rec.Inputs, rec.Sent = "", nil
+	secret := func(e inventory.Entry) bool { return e.Group == "" && e.Kind == "Secret" }
+	if len(sent) == 0 || len(sent) > mostDescribed || slices.ContainsFunc(s.rendered.entries, secret) {
+		return
+	}
+	if rec.Inputs = s.recordable(); rec.Inputs != "" {
+		rec.Sent = sent.Bytes()
+	}
+}
+
+// adopt reports whether the layer is in place by its record alone: an earlier process of the same
+// version applied all of it, rendered from the same, and nothing is left of what it declared
+// before. The first comparison renders it.
+func (s *seeding) adopt(rec *record.Record, entry *v1alpha1.ChildLayer, inputs string) bool {
+	if !entry.Ready || rec.Inputs == "" || !rec.InPlace(rec.Applied.Digest) || rec.Inputs != s.recordable() || len(rec.Sent) != len(rec.Inventory)*apply.SentSize {
+		return false
+	}
+	sent, err := apply.ParseSent(rec.Sent)
 	if err != nil {
-		return err
+		return false // it is rendered as if nothing were known
+	}
+	noteRecord(entry, rec)
+	s.notes.sent = sent
+	s.notes.inputs, s.notes.requested, s.notes.as = inputs, s.requested(), s.as
+	s.looked()
+	return true
+}
+
+// looked notes that the record of a layer that is ready and in place was read.
+func (s *seeding) looked() {
+	// It is not compared in this run, nor while other children are still adopted: a start
+	// compares nothing.
+	interval := s.layer.Spec.Interval.Duration
+	s.notes.due = plan.NextDue(s.Now().Add(min(interval, adoptFirst)), interval, s.run.notes.phase)
+	s.notes.looked = true
+}
+
+// look reads the record of the layer in the child, once in the life of the process, and again
+// after another management cluster had the child; rec is nil if it was not read yet. The record
+// counts, not what the Child's status says: the process before may have ended between the two.
+func (s *seeding) look(ctx context.Context, rec *record.Record, entry *v1alpha1.ChildLayer) (err error) {
+	if rec == nil {
+		if rec, err = s.openRecord(ctx, s.key(), entry); err != nil {
+			return err
+		}
 	}
 	ready := entry.Ready || unsent(entry.Reason)
 	if rec.Exists() || rec.Applied.Digest != "" {
@@ -236,10 +282,7 @@ func (s *seeding) look(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 		entry.DeletionPolicy = s.layer.Spec.DeletionPolicy
 		s.leftover = s.layer.Spec.Prune && len(inventory.Candidates(rec.Inventory, s.rendered.entries)) > 0
 		if ready {
-			// Not in this run, nor while other children are still adopted: a start compares
-			// nothing.
-			interval := s.layer.Spec.Interval.Duration
-			s.notes.due = plan.NextDue(s.Now().Add(min(interval, adoptFirst)), interval, s.run.notes.phase)
+			s.looked()
 		}
 		// An earlier process applied these phases, so that neither a change nor a comparison
 		// need send all of them.

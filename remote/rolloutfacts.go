@@ -269,7 +269,7 @@ func (r *Rollouts) touches(o *v1alpha1.Rollout, m *moved, newest *source.Snapsho
 		paths = m.composed.Paths()
 	}
 	if len(paths) == 0 && m.layer != nil && before != nil {
-		if last := r.Snapshots.At(m.from, before.Revision); last != nil && r.contents.of(m.layer, last) == r.contents.of(m.layer, newest) {
+		if last := r.Snapshots.At(m.from, before.Revision); last != nil && r.contents.same(m.layer, last, newest) {
 			return o.Status.CandidateDigest, nil
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/record"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/health"
 	"github.com/cascade-gitops/cascade/syncer/park"
 	"github.com/cascade-gitops/cascade/syncer/render"
@@ -39,8 +40,10 @@ type seeding struct {
 	// sensitive values among vars.
 	sensitive []string
 	snapshot  *source.Snapshot
-	// content identifies what the layer reads of the snapshot.
+	// content identifies what the layer reads of the snapshot in this process, and read in all;
+	// zero before it is known what it reads.
 	content string
+	read    digest.Short
 	// credentials are the Secrets to deliver, as they are in the parent.
 	credentials []credential
 	// pin is what a Rollout lets the child have of the layer, nil if none moves it.
@@ -149,10 +152,15 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 			return s.stands(entry)
 		}
 	}
-	if !s.notes.looked && s.child.Status.SupersededBy != nil {
+	var rec *record.Record // nil unless it is read before the layer is rendered
+	if !s.notes.looked && (entry.Ready || s.child.Status.SupersededBy != nil) {
 		// As long as another management cluster has the child, a run does this alone.
-		if _, err := s.openRecord(ctx, s.key(), entry); err != nil {
+		var err error
+		if rec, err = s.openRecord(ctx, s.key(), entry); err != nil {
 			return err
+		}
+		if s.adopt(rec, entry, inputs) {
+			return s.stands(entry)
 		}
 	}
 	if err := s.render(ctx); err != nil {
@@ -160,7 +168,7 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 	}
 	inputs = s.inputs() // it is known by now which pins they have
 	if !s.notes.looked {
-		if err := s.look(ctx, entry); err != nil {
+		if err := s.look(ctx, rec, entry); err != nil {
 			return err
 		}
 		facts.Due = s.notes.due
@@ -301,6 +309,10 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 	if err := s.migrate(ctx, rec); err != nil {
 		return err
 	}
+	if rec.Adopted() && rec.InPlace(s.rendered.digest) {
+		// It is written in any case, now.
+		s.describe(rec, s.notes.sent)
+	}
 	healthy := entry.Ready && known != nil && sweep != nil
 	entry.Ready, s.leftover = healthy, false
 	s.resume(phases, s.rendered.digest)
@@ -339,6 +351,9 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 		return s.holdCreation(ctx, rec, entry, parent, res)
 	}
 	rec.Settled = rec.Settled || len(inventory.ClustersAmong(s.rendered.entries)) > 0
+	if !rec.InPlace(s.rendered.digest) {
+		s.describe(rec, res.Sent)
+	}
 	rec.Attempted, rec.Applied, rec.Ownership = state, state, string(res.Ownership)
 	if err := s.putRecord(ctx, rec, entry, parent); err != nil {
 		return err

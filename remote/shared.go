@@ -17,6 +17,7 @@ import (
 	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/remote/account"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/keep"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -135,33 +136,45 @@ type content struct {
 	snapshots []string
 	key       string
 	reads     *render.ReadSet
+	// read is the digest of reads.
+	read digest.Short
 }
 
-// of identifies what a layer reads of a snapshot.
-func (c *contents) of(layer *v1alpha1.Layer, s *source.Snapshot) string {
+// of identifies what a layer reads of a snapshot: by a key of this process, and by the digest of
+// what was read, which is zero before anything was rendered from the like.
+func (c *contents) of(layer *v1alpha1.Layer, s *source.Snapshot) (key string, read digest.Short) {
 	c.mu.Lock()
 	all := c.layers[layer.UID]
 	c.mu.Unlock()
 	if all.generation != layer.Generation {
-		return s.Digest
+		return s.Digest, read
 	}
 	for _, known := range all.known {
 		if slices.Contains(known.snapshots, s.Digest) {
-			return known.key
+			return known.key, known.read
 		}
 	}
 	for _, known := range all.known {
 		if same, err := known.reads.Unchanged(s); err == nil && same {
-			c.put(layer, content{prefixed(s.Digest, known.snapshots), known.key, known.reads})
-			return known.key
+			c.put(layer, content{prefixed(s.Digest, known.snapshots), known.key, known.reads, known.read})
+			return known.key, known.read
 		}
 	}
-	return s.Digest
+	return s.Digest, read
 }
 
-// note remembers what a rendering of a layer read.
-func (c *contents) note(layer *v1alpha1.Layer, s *source.Snapshot, key string, reads *render.ReadSet) {
-	c.put(layer, content{[]string{s.Digest}, key, reads})
+// same reports whether a layer reads the same of two snapshots, as far as that is known.
+func (c *contents) same(layer *v1alpha1.Layer, a, b *source.Snapshot) bool {
+	one, _ := c.of(layer, a)
+	other, _ := c.of(layer, b)
+	return one == other
+}
+
+// note remembers what a rendering of a layer read, and returns the digest of that.
+func (c *contents) note(layer *v1alpha1.Layer, s *source.Snapshot, key string, reads *render.ReadSet) digest.Short {
+	now := content{[]string{s.Digest}, key, reads, reads.Digest()}
+	c.put(layer, now)
+	return now.read
 }
 
 // put records a content in place of what was known by its key.

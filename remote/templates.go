@@ -79,7 +79,7 @@ func (s *seeding) fromGit(ctx context.Context) ([]apply.Phase, error) {
 		}
 		return nil, reason.Because(v1alpha1.ReasonBuildFailed, render.Mask(err, s.sensitive))
 	}
-	s.contents.note(s.layer, s.snapshot, s.content, build.Reads())
+	s.read = s.contents.note(s.layer, s.snapshot, s.content, build.Reads())
 	objects, err := build.Render(s.vars, s.sensitive)
 	if err != nil {
 		return nil, reason.Because(v1alpha1.ReasonBuildFailed, err)

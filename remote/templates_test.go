@@ -72,9 +72,10 @@ func (f *fleetOf) on(n int) *seeding {
 		"cluster_infrastructure": "aws", "cluster_region": fmt.Sprint("r", n%4), "cluster_pods": "10.0.0.0/16", "cluster_services": "10.1.0.0/16",
 		"cluster_host": "example.com", "cluster_port": "6443", "tier": "tenant",
 	}
+	content, read := f.children.contents.of(f.layer, f.snapshot)
 	return &seeding{
 		push: &push{run: &run{Children: f.children, child: &v1alpha1.Child{}}, vars: vars}, layer: f.layer, vars: maps.Clone(vars),
-		snapshot: f.snapshot, content: f.children.contents.of(f.layer, f.snapshot),
+		snapshot: f.snapshot, content: content, read: read,
 	}
 }
 

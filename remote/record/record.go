@@ -75,6 +75,11 @@ type Record struct {
 	Applied   State `json:"applied,omitzero"`
 	// Ownership is the apply.Ownership of the objects after they were applied completely.
 	Ownership string `json:"ownership,omitempty"`
+	// Inputs identify what the rendering in Applied was made from and by which version, and Sent
+	// are its objects as apply.Sent.Bytes has them. A process that begins need not render what it
+	// would find in place. Both are empty where this is not known: earlier versions drop them.
+	Inputs string `json:"inputs,omitempty"`
+	Sent   []byte `json:"sent,omitempty"`
 	// Rights identify those that the parent had when it pushed the layer last.
 	Rights string `json:"rights,omitempty"`
 	// Settled: the layer was applied with all the Clusters that it declares. From then
@@ -89,6 +94,8 @@ type Record struct {
 	version, text string
 	packed        []byte
 	there         []inventory.Entry
+	// by is Parent as it stands there.
+	by epoch.Mark
 }
 
 // head is the part of a record that people read.
@@ -110,6 +117,10 @@ func (r *Record) Exists() bool { return r.version != "" }
 // Version is the resource version of the record that was read or written last, empty for
 // one that is not in the child.
 func (r *Record) Version() string { return r.version }
+
+// Adopted reports whether another process wrote what stands in the child, so that Put will
+// write the record in any case.
+func (r *Record) Adopted() bool { return r.Exists() && r.by != r.Parent }
 
 // InPlace reports whether a rendering was applied completely and nothing else was
 // attempted since.
@@ -172,7 +183,7 @@ func decode(layer types.NamespacedName, cm *corev1.ConfigMap) (*Record, error) {
 	if r.Inventory, err = unpack(r.packed); err != nil {
 		return nil, failed(err)
 	}
-	r.there = slices.Clone(r.Inventory)
+	r.there, r.by = slices.Clone(r.Inventory), r.Parent
 	return &r, nil
 }
 

@@ -30,6 +30,7 @@ func sample(objects int) *Record {
 	r := &Record{
 		Layer: base, Cluster: Cluster{Namespace: "fleet", Name: "a", UID: "u"}, Parent: epoch.Mark{Epoch: 3, Holder: "h"},
 		Attempted: State{"main@sha1:2", "sha256:2"}, Applied: State{"main@sha1:1", "sha256:1"}, Settled: true,
+		Inputs: "i", Sent: []byte("12345678"),
 		Inventory: []inventory.Entry{{Name: "system:node", Group: "rbac.authorization.k8s.io", Kind: "ClusterRole", Version: "v1"}},
 	}
 	for i := range objects {
@@ -72,6 +73,13 @@ func TestRoundTrip(t *testing.T) {
 		t.Errorf("2000 objects take %d bytes", size)
 	}
 	version := cm.ResourceVersion
+	if got.Adopted() {
+		t.Error("the record of this process is another's")
+	}
+	if got.Parent.Epoch++; !got.Adopted() {
+		t.Error("the record of another process is not told from this one's")
+	}
+	got.Parent.Epoch--
 	slices.Reverse(got.Inventory)
 	if err := got.Put(t.Context(), child); err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/epoch"
 )
 
 // manager is the field manager of records.
@@ -59,7 +60,7 @@ func (r *Record) Put(ctx context.Context, child client.Writer) error {
 	case err != nil:
 		return fmt.Errorf("cannot write the record of layer %s in the child: %w", r.Layer, err)
 	}
-	r.version, r.text, r.packed, r.there = cm.ResourceVersion, text, packed, slices.Clone(r.Inventory)
+	r.version, r.text, r.packed, r.there, r.by = cm.ResourceVersion, text, packed, slices.Clone(r.Inventory), r.Parent
 	return nil
 }
 
@@ -76,7 +77,7 @@ func (r *Record) Delete(ctx context.Context, child client.Writer) error {
 	case err != nil && !apierrors.IsNotFound(err):
 		return fmt.Errorf("cannot delete the record of layer %s in the child: %w", r.Layer, err)
 	}
-	r.version, r.text, r.packed, r.there = "", "", nil, nil
+	r.version, r.text, r.packed, r.there, r.by = "", "", nil, nil, epoch.Mark{}
 	return nil
 }
 

@@ -57,6 +57,36 @@ func sentOf(objects map[sentKey]seen) Sent {
 	return sent
 }
 
+// Bytes are the objects without the state in which they were seen, for a record that a later
+// process reads with ParseSent. Each takes SentSize bytes, which somebody who guesses all of an
+// object can tell by them.
+func (s Sent) Bytes() []byte {
+	all := make([]byte, 0, SentSize*len(s))
+	for _, o := range s {
+		all = append(all, o.key[:]...)
+	}
+	return all
+}
+
+// SentSize is what an object takes in Sent.Bytes.
+const SentSize = len(sentKey{})
+
+// ParseSent returns the objects of Sent.Bytes. In which state they are is not known.
+func ParseSent(all []byte) (Sent, error) {
+	if len(all)%SentSize != 0 {
+		return nil, fmt.Errorf("cannot parse what was sent: %d bytes are no multiple of %d", len(all), SentSize)
+	}
+	sent := make(Sent, 0, len(all)/SentSize)
+	for ; len(all) > 0; all = all[SentSize:] {
+		o := sentObject{key: sentKey(all[:SentSize])}
+		if n := len(sent); n > 0 && bytes.Compare(sent[n-1].key[:], o.key[:]) >= 0 {
+			return nil, fmt.Errorf("cannot parse what was sent: object %d is out of order", n)
+		}
+		sent = append(sent, o)
+	}
+	return sent, nil
+}
+
 // of returns the state of an object, and whether it was sent.
 func (s Sent) of(key sentKey) (seen, bool) {
 	i, found := slices.BinarySearchFunc(s, key, func(o sentObject, key sentKey) int { return bytes.Compare(o.key[:], key[:]) })

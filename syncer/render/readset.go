@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cascade-gitops/cascade/syncer/digest"
@@ -49,6 +50,16 @@ func (r *ReadSet) Unchanged(files Files) (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// Digest identifies what was read. It is the same in another process, and of another revision
+// in which all that was read is the same.
+func (r *ReadSet) Digest() digest.Short {
+	parts := make([]string, 0, 3*len(r.reads))
+	for _, read := range r.reads {
+		parts = append(parts, read.path, strconv.FormatBool(read.listed), string(read.found[:]))
+	}
+	return digest.Of(parts...).Short()
 }
 
 func (r *ReadSet) look(files Files, read read) (digest.Short, error) {

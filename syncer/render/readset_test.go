@@ -62,6 +62,10 @@ func TestReadSet(t *testing.T) {
 			if err != nil || unchanged == tc.changed {
 				t.Errorf("%s\nUnchanged() = %t, %v, want %t; read: %v", tc.reason, unchanged, err, !tc.changed, reads.Paths())
 			}
+			// Another process that builds what is there now reads the same, or something else.
+			if now := readsOf(rendered(t.Context(), after, b)); now != nil && (now.Digest() == reads.Digest()) != !tc.changed {
+				t.Errorf("%s\nthe digests are the same: %t, want %t; read: %v and %v", tc.reason, tc.changed, !tc.changed, reads.Paths(), now.Paths())
+			}
 		})
 	}
 }

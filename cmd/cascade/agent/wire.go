@@ -499,7 +499,7 @@ func (w *wiring) children(ctx context.Context) error {
 		Client: mgr.GetClient(), Cache: mgr.GetCache(), Clusters: w.clusters, Cluster: w.local, Snapshots: w.finder.Snapshots, Connections: connections,
 		Events: w.events("cascade"), Metrics: remote.NewMetrics(ctrlmetrics.Registry), Traces: w.traces, Now: now, Rand: w.program.Rand,
 		ObserveInterval: o.children.interval, Bridge: &capibridge.Providers{}, Allowed: o.targets.kubeconfigs, OfConfigMap: w.targets.OfConfigMap, InCluster: w.inCluster,
-		Elsewhere: w.firstSync.Elsewhere, Providers: providers.NewLibrary(), Workers: w.workers, FirstSeeds: remote.NewFirstSeeds(w.local, o.place.namespace),
+		Elsewhere: w.firstSync.Elsewhere, Version: w.program.Version, Providers: providers.NewLibrary(), Workers: w.workers, FirstSeeds: remote.NewFirstSeeds(w.local, o.place.namespace),
 	}
 	layers := &remote.Layers{
 		Part: part, Client: mgr.GetClient(), Reader: w.local, Snapshots: w.finder.Snapshots, AgentImage: o.children.image, Events: children.Events, Now: now,
