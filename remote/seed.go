@@ -154,7 +154,8 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 	}
 	var rec *record.Record // nil unless it is read before the layer is rendered
 	if !s.notes.looked && (entry.Ready || s.child.Status.SupersededBy != nil) {
-		// As long as another management cluster has the child, a run does this alone.
+		// What is in place by its record is not rendered, nor is anything for a child that another
+		// management cluster took over.
 		var err error
 		if rec, err = s.openRecord(ctx, s.key(), entry); err != nil {
 			return err

@@ -172,7 +172,17 @@ func (c *contents) same(layer *v1alpha1.Layer, a, b *source.Snapshot) bool {
 
 // note remembers what a rendering of a layer read, and returns the digest of that.
 func (c *contents) note(layer *v1alpha1.Layer, s *source.Snapshot, key string, reads *render.ReadSet) digest.Short {
-	now := content{[]string{s.Digest}, key, reads, reads.Digest()}
+	now := content{snapshots: []string{s.Digest}, key: key, reads: reads}
+	c.mu.Lock()
+	for _, o := range c.layers[layer.UID].known {
+		if o.reads == reads {
+			now.read = o.read // children share a build
+		}
+	}
+	c.mu.Unlock()
+	if now.read == (digest.Short{}) {
+		now.read = reads.Digest()
+	}
 	c.put(layer, now)
 	return now.read
 }
