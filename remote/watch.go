@@ -69,9 +69,8 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 		return fmt.Errorf("cannot index Children: %w", err)
 	}
 	retries := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, retryMost)
-	lot := park.New(children, park.Options{
+	lot := stalls.Lot("Child", func() client.Object { return &v1alpha1.Child{} }, children, park.Options{
 		Workers: concurrent, Parked: mostParked, Patience: patience, Aside: mostAside, Backoff: retries,
-		Watch: stalls.Watches("Child", func() client.Object { return &v1alpha1.Child{} }),
 	})
 	if err := mgr.Add(lot); err != nil {
 		return err

@@ -51,9 +51,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	if err != nil {
 		return err
 	}
-	lot := park.New(r, park.Options{
+	lot := r.Stalls.Lot(generatorv1.ArtifactGeneratorKind, func() client.Object { return &generatorv1.ArtifactGenerator{} }, r, park.Options{
 		Workers: concurrent, Parked: mostWaiting, Patience: patience, Aside: mostAside, Backoff: r.Rules.Retries.RateLimiter(),
-		Watch: r.Stalls.Watches(generatorv1.ArtifactGeneratorKind, func() client.Object { return &generatorv1.ArtifactGenerator{} }),
 	})
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&generatorv1.ArtifactGenerator{}, builder.WithPredicates(r.Sources.Passes(), wake.Changed(generatorv1.ReconcileAnnotation))).

@@ -173,9 +173,8 @@ const (
 // it.
 func (s *Sources) setup(mgr ctrl.Manager, kind string, obj client.Object, r reconcile.Reconciler, concurrent int, shard predicate.Predicate) (*builder.Builder, func() error) {
 	// No deadline for all kinds alike: spec.timeout says how long a fetch may take.
-	lot := park.New(r, park.Options{
+	lot := s.Stalls.Lot(kind, func() client.Object { return obj.DeepCopyObject().(client.Object) }, r, park.Options{
 		Workers: concurrent, Parked: mostWaiting, Patience: patience, Aside: mostAside, Backoff: s.Retries.RateLimiter(),
-		Watch: s.Stalls.Watches(kind, func() client.Object { return obj.DeepCopyObject().(client.Object) }),
 	})
 	passes := predicate.And[client.Object](shard, wake.Changed())
 	if s.Part.has(kind) {

@@ -56,10 +56,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		return err
 	}
 	index := r.index()
-	lot := park.New(r, park.Options{
+	lot := r.Stalls.Lot(helmv2.HelmReleaseKind, func() client.Object { return &helmv2.HelmRelease{} }, r, park.Options{
 		Workers: concurrent, Parked: mostParked, Patience: patience, Aside: mostAside,
 		Deadline: stall.Deadline, Backoff: r.Rules.Retries.RateLimiter(),
-		Watch: r.Stalls.Watches(helmv2.HelmReleaseKind, func() client.Object { return &helmv2.HelmRelease{} }),
 	})
 	if err := mgr.Add(lot); err != nil {
 		return err

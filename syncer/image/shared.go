@@ -76,9 +76,8 @@ const (
 
 // setup registers the reconciler r of one kind. It returns the builder for what else wakes its objects, and what completes it.
 func (s *Shared) setup(mgr ctrl.Manager, kind string, obj client.Object, r reconcile.Reconciler, concurrent int, shard predicate.Predicate) (*builder.Builder, func() error) {
-	lot := park.New(r, park.Options{
+	lot := s.Stalls.Lot(kind, func() client.Object { return obj.DeepCopyObject().(client.Object) }, r, park.Options{
 		Workers: concurrent, Parked: mostWaiting, Patience: patience, Aside: mostAside, Backoff: s.Retries.RateLimiter(),
-		Watch: s.Stalls.Watches(kind, func() client.Object { return obj.DeepCopyObject().(client.Object) }),
 	})
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(obj, builder.WithPredicates(predicate.And[client.Object](shard, wake.Changed()))).

@@ -73,10 +73,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		return err
 	}
 	index := r.index()
-	lot := park.New(r, park.Options{
+	lot := r.Stalls.Lot(kustomizev1.KustomizationKind, func() client.Object { return &kustomizev1.Kustomization{} }, r, park.Options{
 		Workers: concurrent, Parked: mostParked, Patience: patience, Aside: mostAside,
 		Deadline: stall.Deadline, Backoff: r.Rules.Retries.RateLimiter(),
-		Watch: r.Stalls.Watches(kustomizev1.KustomizationKind, func() client.Object { return &kustomizev1.Kustomization{} }),
 	})
 	if err := mgr.Add(lot); err != nil {
 		return err

@@ -436,9 +436,30 @@ func (j *job) moveAside(stretch int) {
 	j.holds, j.aside = room, true
 }
 
-// Parked is the number of reconciles that have parked and not ended.
-func (l *Lot) Parked() int {
+// Counts are the reconciles of a lot that are under way.
+type Counts struct {
+	// Running have a worker, or go on after a wait; Aside take long; Waiting wait, for what
+	// they began or for a place or room aside to go on with it.
+	Running, Aside, Waiting int
+}
+
+// Counts are how many reconciles are under way now.
+func (l *Lot) Counts() Counts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.parked
+	var n Counts
+	for _, j := range l.busy {
+		switch j.holds {
+		case worker, place:
+			n.Running++
+		case room:
+			n.Aside++
+		case nothing:
+			n.Waiting++
+		}
+	}
+	return n
 }
+
+// Room is how many reconciles there may be aside.
+func (l *Lot) Room() int { return cap(l.aside) }

@@ -90,8 +90,8 @@ func TestParkedHoldsNoWorker(t *testing.T) {
 			c.queue.Add(request(fmt.Sprint("hung", i)))
 		}
 		synctest.Wait()
-		if n := c.lot.Parked(); n != 40 {
-			t.Errorf("%d are parked, want 40", n)
+		if n := c.lot.Counts(); n != (Counts{Waiting: 40}) {
+			t.Errorf("under way are %+v, want 40 that wait", n)
 		}
 		c.queue.Add(request("good"))
 		synctest.Wait()
@@ -100,8 +100,8 @@ func TestParkedHoldsNoWorker(t *testing.T) {
 		}
 		time.Sleep(6 * time.Minute)
 		synctest.Wait()
-		if n := c.lot.Parked(); n != 0 {
-			t.Errorf("%d are parked after their wait", n)
+		if n := c.lot.Counts(); n != (Counts{}) {
+			t.Errorf("under way are %+v after their wait", n)
 		}
 	})
 }
@@ -319,8 +319,8 @@ func TestTakesLong(t *testing.T) {
 		hangs.Store(false)
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if n := len(c.lot.slow); n != 0 || c.lot.Parked() != 0 || len(c.lot.aside) != 0 || len(c.lot.places) != 0 {
-			t.Errorf("%d are still slow, %d parked, %d aside, %d in places", n, c.lot.Parked(), len(c.lot.aside), len(c.lot.places))
+		if n := len(c.lot.slow); n != 0 || c.lot.parked != 0 || len(c.lot.aside) != 0 || len(c.lot.places) != 0 {
+			t.Errorf("%d are still slow, %d parked, %d aside, %d in places", n, c.lot.parked, len(c.lot.aside), len(c.lot.places))
 		}
 	})
 }
@@ -371,8 +371,8 @@ func TestLate(t *testing.T) {
 				if want := int64(6); tc.takes > time.Second && called.Load() != want {
 					t.Errorf("%s: %d calls were made, want %d", tc.reason, called.Load(), want)
 				}
-				if c.lot.Parked() != 0 || len(c.lot.aside) != 0 || len(c.lot.places) != 0 {
-					t.Errorf("%s: %d are parked, %d aside, %d in places", tc.reason, c.lot.Parked(), len(c.lot.aside), len(c.lot.places))
+				if c.lot.parked != 0 || len(c.lot.aside) != 0 || len(c.lot.places) != 0 {
+					t.Errorf("%s: %d are parked, %d aside, %d in places", tc.reason, c.lot.parked, len(c.lot.aside), len(c.lot.places))
 				}
 			})
 		})
@@ -414,8 +414,8 @@ func TestAside(t *testing.T) {
 		if most.Load() != 3 {
 			t.Errorf("%d ran at the same time, want the 3 for which there is room", most.Load())
 		}
-		if c.lot.Parked() != 0 || len(c.lot.aside) != 0 || len(c.lot.places) != 0 {
-			t.Errorf("%d are parked, %d aside, %d in places", c.lot.Parked(), len(c.lot.aside), len(c.lot.places))
+		if c.lot.parked != 0 || len(c.lot.aside) != 0 || len(c.lot.places) != 0 {
+			t.Errorf("%d are parked, %d aside, %d in places", c.lot.parked, len(c.lot.aside), len(c.lot.places))
 		}
 		Aside(t.Context())
 	})
@@ -532,8 +532,8 @@ func TestPanic(t *testing.T) {
 				c.queue.Add(request("a"))
 				time.Sleep(time.Hour)
 				synctest.Wait()
-				if tries != 2 || len(c.lot.places) != 0 || len(c.lot.aside) != 0 || c.lot.Parked() != 0 {
-					t.Errorf("%s: tried %d times, want 2; %d places, %d aside, %d parked", tc.reason, tries, len(c.lot.places), len(c.lot.aside), c.lot.Parked())
+				if tries != 2 || len(c.lot.places) != 0 || len(c.lot.aside) != 0 || c.lot.parked != 0 {
+					t.Errorf("%s: tried %d times, want 2; %d places, %d aside, %d parked", tc.reason, tries, len(c.lot.places), len(c.lot.aside), c.lot.parked)
 				}
 			})
 		})

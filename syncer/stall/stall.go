@@ -1,10 +1,10 @@
-// Package stall finds reconciles that do not end. Every reconcile has a deadline, and all
+// Package stall watches reconciles, and finds those that do not end. Every reconcile has a deadline, and all
 // that it calls is to end with its context. What does not, for a defect of ours or of a
 // library, keeps a worker for ever, and its object stays as it was without a word.
 //
 // Invariants: a reconcile is told of once, after its deadline; its own status, written
 // when it ends after all, goes over what is said here. One that waits without a worker
-// (package park) is not told of.
+// (package park) is not told of. Metrics say how the reconciles of a kind stand.
 //
 // Failure model: a status that cannot be written is logged and written with the next look.
 // The health check fails as long as a worker is lost for several looks, so that the process
@@ -52,8 +52,9 @@ type Watchdog struct {
 	now    func() time.Time
 	stuck  *prometheus.GaugeVec
 
-	mu      sync.Mutex // guards running and what is in it; never held over a call
+	mu      sync.Mutex // guards what follows; never held over a call
 	running map[*Reconcile]struct{}
+	lots    map[string]*park.Lot // by kind
 }
 
 // Reconcile is one reconcile under way. Its methods are called by the goroutine that
@@ -73,22 +74,32 @@ type Reconcile struct {
 
 // New returns a Watchdog that tells of stalled objects by a client.
 func New(c client.Client, now func() time.Time, registry prometheus.Registerer) *Watchdog {
-	w := &Watchdog{client: c, now: now, running: map[*Reconcile]struct{}{}, stuck: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	w := &Watchdog{client: c, now: now, running: map[*Reconcile]struct{}{}, lots: map[string]*park.Lot{}, stuck: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "cascade_stalled_workers", Help: "Number of workers whose reconcile did not end by its deadline.",
 	}, []string{"kind"})}
-	registry.MustRegister(w.stuck)
+	registry.MustRegister(w.stuck, tally{w})
 	return w
 }
 
 // key marks the context of a Reconcile.
 type key struct{}
 
-// Watches returns what a park.Lot watches its reconciles with; nil for the nil Watchdog.
-// object makes an empty object of their kind.
-func (w *Watchdog) Watches(kind string, object func() client.Object) func(context.Context, reconcile.Request) (context.Context, park.Watch) {
+// Lot returns a park.Lot for the reconciles of a kind, which are watched. object makes an empty
+// object of the kind. A kind has one lot.
+func (w *Watchdog) Lot(kind string, object func() client.Object, inner reconcile.Reconciler, o park.Options) *park.Lot {
 	if w == nil {
-		return nil
+		return park.New(inner, o)
 	}
+	o.Watch = w.watches(kind, object)
+	lot := park.New(inner, o)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lots[kind] = lot
+	return lot
+}
+
+// watches returns what watches one reconcile. object makes an empty object of its kind.
+func (w *Watchdog) watches(kind string, object func() client.Object) func(context.Context, reconcile.Request) (context.Context, park.Watch) {
 	w.stuck.WithLabelValues(kind).Set(0)
 	return func(ctx context.Context, request reconcile.Request) (context.Context, park.Watch) {
 		r := &Reconcile{watchdog: w, kind: kind, object: object, request: request, may: Deadline}
@@ -128,7 +139,7 @@ func (w *Watchdog) Guard(kind string, object func() client.Object, inner reconci
 	if w == nil {
 		return inner
 	}
-	watch := w.Watches(kind, object)
+	watch := w.watches(kind, object)
 	return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 		ctx, one := watch(ctx, request)
 		one.Begin()

@@ -2,7 +2,9 @@ package stall
 
 import (
 	"context"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -11,11 +13,13 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/park"
 )
 
 // TestWatchdog: a reconcile that does not end is told of: on its object, by a metric, and
@@ -78,4 +82,46 @@ func TestWatchdog(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTally: the metrics tell how the reconciles of a kind stand, from its lot.
+func TestTally(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewRegistry()
+		w := New(fake.NewClientBuilder().Build(), time.Now, registry)
+		ends := make(chan struct{})
+		retries := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, time.Minute)
+		lot := w.Lot("Child", func() client.Object { return &v1alpha1.Child{} }, reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+			if req.Name == "waits" {
+				return reconcile.Result{}, park.Wait(ctx, func() error { <-ends; return nil })
+			}
+			<-ends
+			return reconcile.Result{}, nil
+		}), park.Options{Workers: 3, Parked: 8, Patience: time.Second, Aside: 1, Backoff: retries})
+		for _, name := range []string{"long", "longer", "waits"} {
+			go func() {
+				_, _ = lot.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}) // it returns nothing
+			}()
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		want := `
+# HELP cascade_reconciles Reconciles under way, of kinds that may wait without a worker: running, aside as they take long, or waiting.
+# TYPE cascade_reconciles gauge
+cascade_reconciles{kind="Child",state="aside"} 1
+cascade_reconciles{kind="Child",state="running"} 1
+cascade_reconciles{kind="Child",state="waiting"} 1
+# HELP cascade_reconciles_aside_limit How many reconciles of the kind there may be aside. Without room, those that take long keep the workers of the kind.
+# TYPE cascade_reconciles_aside_limit gauge
+cascade_reconciles_aside_limit{kind="Child"} 1
+`
+		if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "cascade_reconciles", "cascade_reconciles_aside_limit"); err != nil {
+			t.Error(err)
+		}
+		close(ends)
+		synctest.Wait()
+		if n := lot.Counts(); n != (park.Counts{}) {
+			t.Errorf("under way are %+v after the end", n)
+		}
+	})
 }

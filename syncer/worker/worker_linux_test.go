@@ -180,8 +180,8 @@ func TestWaitsParked(t *testing.T) {
 	}
 	<-asked
 	<-asked
-	if n := lot.Parked(); n != 4 {
-		t.Errorf("%d are parked, want 4", n)
+	if n := lot.Counts(); n != (park.Counts{Waiting: 4}) {
+		t.Errorf("under way are %+v, want 4 that wait", n)
 	}
 	close(release)
 	cancel()
