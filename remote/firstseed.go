@@ -67,7 +67,7 @@ type FirstSeeds struct {
 	namespace string
 
 	mu sync.Mutex
-	// known has, for each name, the identity of the cluster; nil before it was read.
+	// known has, for each name, the identity of the cluster; nil before it is read.
 	known map[types.NamespacedName]string
 }
 
@@ -92,6 +92,14 @@ func firstSeedName(child types.NamespacedName) string {
 		name = v1alpha1.FirstSeedPrefix + hex.EncodeToString(sum[:])
 	}
 	return name
+}
+
+// reread makes the next call read what is remembered: other processes wrote it, too. Children
+// that this process drives from now on would each be written down again, and refused.
+func (s *FirstSeeds) reread() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known = nil
 }
 
 // of returns what is remembered of a name. The first call reads all that is.
@@ -135,7 +143,9 @@ func (s *FirstSeeds) remember(ctx context.Context, child types.NamespacedName, i
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.known[child] = cm.Data[seedIdentityKey]
+	if s.known != nil {
+		s.known[child] = cm.Data[seedIdentityKey]
+	}
 	return nil
 }
 

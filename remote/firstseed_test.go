@@ -54,6 +54,15 @@ func TestFirstSeeds(t *testing.T) {
 	if err := raced.remember(t.Context(), alpha, "second"); err != nil {
 		t.Fatal(err)
 	}
+	// A replica that takes children over reads what theirs wrote, instead of writing it again.
+	beta := types.NamespacedName{Namespace: "fleet", Name: "beta"}
+	if err := raced.remember(t.Context(), beta, "third"); err != nil {
+		t.Fatal(err)
+	}
+	one.reread()
+	if identity, ok, err := one.of(t.Context(), beta); identity != "third" || !ok || err != nil {
+		t.Errorf("after children were taken over: %q, %v, %v", identity, ok, err)
+	}
 	for name, s := range map[string]*FirstSeeds{"own": one, "raced": raced, "next": seeds()} {
 		if identity, ok, err := s.of(t.Context(), alpha); identity != "first" || !ok || err != nil {
 			t.Errorf("%s: %q, %v, %v", name, identity, ok, err)

@@ -112,6 +112,7 @@ func (p *push) stillOurs(ctx context.Context, rec *record.Record) error {
 // begin makes this process drive the children of a shard that it has from now on: each is
 // looked at once, behind those with an event.
 func (r *Children) begin(ctx context.Context, add func(types.NamespacedName), has func(types.NamespacedName) bool) error {
+	r.FirstSeeds.reread()
 	list := &v1alpha1.ChildList{}
 	if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("cannot list Children: %w", err)

@@ -67,6 +67,23 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// TestProbeIsHeard: a run that comes late, as others have the processors, acts upon the probe that it
+// was woken by. If it probed again it would come late again.
+func TestProbeIsHeard(t *testing.T) {
+	f := newFar(t)
+	n := newNear(t, f)
+	if a, wait := n.Ask(n.q); a != nil || wait != 0 {
+		t.Fatalf("Ask() = %v, %s, want a probe", a, wait)
+	}
+	<-n.woken
+	f.asked()
+	n.clock.add(50 * time.Second)
+	if a, _ := n.Ask(n.q); a == nil || a.Err != nil {
+		t.Errorf("Ask() = %v", a)
+	}
+	expect(t, "after the probe", f.asked(), "")
+}
+
 func TestProbeRenewsAtTwoThirds(t *testing.T) {
 	f := newFar(t)
 	f.life = 600

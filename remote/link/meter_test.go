@@ -309,7 +309,7 @@ func TestLateCall(t *testing.T) {
 					t.Errorf("%s: it kept its worker for %s, want %s", tc.reason, kept, want)
 				}
 				time.Sleep(2 * time.Minute)
-				if lot.Parked() != 0 {
+				if lot.Counts().Aside != 0 {
 					t.Errorf("%s: it did not end", tc.reason)
 				}
 			})

@@ -23,8 +23,10 @@ import (
 const (
 	// probeTimeout bounds all calls of a probe together.
 	probeTimeout = 25 * time.Second
-	// resultHolds is how long a run may act upon the result of a probe.
-	resultHolds = 5 * time.Second
+	// resultHolds is how long a run may act upon the result of a probe. Runs that wait for
+	// processor time come late, each time: with less, a child that failed while thousands were
+	// seeded was probed again and again, and tried again only when the others were done.
+	resultHolds = time.Minute
 	// tokenLife is asked for; the API server may shorten it.
 	tokenLife = time.Hour
 	// tokenMargin before its end a token is not used any more.
