@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -29,20 +30,46 @@ type caller struct {
 	endless *http.Client
 	watches *http.Client
 	// passing and held are the transports of http and of sessions.
-	passing, held *http.Transport
+	passing, held *lazy
 }
 
-func (c *caller) close() {
+// release closes the connections that are not those of watches, once no request is on its way.
+func (c *caller) release() {
 	if c != nil {
 		c.passing.CloseIdleConnections()
-		c.release()
+		c.held.CloseIdleConnections()
 	}
 }
 
-// release closes the connection of sessions once no request is on its way.
-func (c *caller) release() {
-	if c != nil {
-		c.held.CloseIdleConnections()
+// lazy is a transport that there is from a request until connections are closed. For each
+// server that it ever called http.Transport keeps tables of some kilobytes, and of thousands of
+// children most are at rest. It is safe for concurrent use.
+type lazy struct {
+	open func() *http.Transport
+
+	mu        sync.Mutex // guards what follows
+	transport *http.Transport
+}
+
+// RoundTrip implements http.RoundTripper.
+func (l *lazy) RoundTrip(r *http.Request) (*http.Response, error) {
+	l.mu.Lock()
+	if l.transport == nil {
+		l.transport = l.open()
+	}
+	transport := l.transport
+	l.mu.Unlock()
+	return transport.RoundTrip(r)
+}
+
+// CloseIdleConnections closes connections once no request is on its way.
+func (l *lazy) CloseIdleConnections() {
+	l.mu.Lock()
+	transport := l.transport
+	l.transport = nil
+	l.mu.Unlock()
+	if transport != nil {
+		transport.CloseIdleConnections()
 	}
 }
 
@@ -100,16 +127,18 @@ func calls(config *rest.Config, addresses answer.Addresses, may func() error) (*
 		// Not shared: a server takes the identity of a client from its session.
 		tlsConfig.ClientSessionCache = tls.NewLRUClientSessionCache(1)
 	}
-	transport := func(idle time.Duration) *http.Transport {
-		return &http.Transport{
-			Proxy:                  config.Proxy,
-			DialContext:            addresses.Dial,
-			TLSClientConfig:        tlsConfig,
-			TLSHandshakeTimeout:    callTimeout,
-			IdleConnTimeout:        idle,
-			MaxIdleConnsPerHost:    1,
-			MaxResponseHeaderBytes: mostHeader,
-		}
+	transport := func(idle time.Duration) *lazy {
+		return &lazy{open: func() *http.Transport {
+			return &http.Transport{
+				Proxy:                  config.Proxy,
+				DialContext:            addresses.Dial,
+				TLSClientConfig:        tlsConfig,
+				TLSHandshakeTimeout:    callTimeout,
+				IdleConnTimeout:        idle,
+				MaxIdleConnsPerHost:    1,
+				MaxResponseHeaderBytes: mostHeader,
+			}
+		}}
 	}
 	bound := func(transport http.RoundTripper) http.RoundTripper {
 		next := answer.Bound(transport, answer.Other(), base.Path)

@@ -90,8 +90,8 @@ func (l *Link) mayWrite() error { return l.pool.MayWrite(l.key) }
 func (l *Link) hangUp() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.admin.close()
-	l.minted.close()
+	l.admin.release()
+	l.minted.release()
 }
 
 // use makes the link follow a kubeconfig. Rotated credentials for the same server
@@ -106,9 +106,9 @@ func (l *Link) use(config *rest.Config, source string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.generation++
-	l.admin.close()
+	l.admin.release()
 	if l.endpoint != endpoint {
-		l.minted.close()
+		l.minted.release()
 		l.minted = nil
 		l.identity, l.version, l.versionStale, l.rights = "", "", false, nil
 		l.failures, l.notBefore = 0, time.Time{}
@@ -146,8 +146,8 @@ func (l *Link) caller() *caller {
 func (l *Link) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.minted.close()
-	l.admin.close()
+	l.minted.release()
+	l.admin.release()
 	l.minted, l.admin = nil, nil
 	l.generation++
 }

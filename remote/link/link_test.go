@@ -271,7 +271,7 @@ func TestCallTimeout(t *testing.T) {
 	if c.http.Timeout != callTimeout {
 		t.Errorf("calls to a child end after %s, want %s", c.http.Timeout, callTimeout)
 	}
-	if c.passing.Proxy != nil {
+	if c.passing.open().Proxy != nil {
 		t.Error("a proxy of the environment sees what is sent to children")
 	}
 	if _, err := calls(&rest.Config{Host: "https://a b"}, answer.Addresses{}, free); err == nil {

@@ -155,8 +155,8 @@ func (l *Link) renew(ctx context.Context) error {
 	now := l.pool.now().Round(0)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.minted.close()
-	l.admin.close()
+	l.minted.release()
+	l.admin.release()
 	// The kubeconfig has served; it is read again when it is needed.
 	l.minted, l.admin = minted, nil
 	l.renewAt, l.expires = now.Add(life*2/3), now.Add(life-tokenMargin)

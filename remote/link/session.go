@@ -53,7 +53,7 @@ func (l *Link) Begin(request Request) *Session {
 	return &Session{link: l, request: request, before: l.meter.spent}
 }
 
-// End closes the session's connection. Without it, that is closed some seconds later.
+// End closes the session's connections. Without it, they are closed some seconds later.
 func (s *Session) End() {
 	l := s.link
 	l.mu.Lock()
@@ -154,7 +154,7 @@ func (s *Session) DropAdministrator(ctx context.Context) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.admin.close()
+	l.admin.release()
 	l.admin = nil
 	return nil
 }

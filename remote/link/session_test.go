@@ -127,7 +127,12 @@ func TestSessionHoldsItsConnection(t *testing.T) {
 	s.End()
 	for at := range f.closed {
 		if at == first {
-			return
+			break
+		}
+	}
+	for name, transport := range map[string]*lazy{"held": s.link.minted.held, "passing": s.link.minted.passing} {
+		if transport.transport != nil {
+			t.Errorf("%s: its tables stay while the child is at rest", name)
 		}
 	}
 }

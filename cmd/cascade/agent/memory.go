@@ -47,6 +47,10 @@ const (
 	busyBytes = 1 << 20
 	busyShare = 4
 	busyLook  = time.Second
+	// It works, too, if gcCalm percent gather within gathersBusy again and again. Where the
+	// machine is slow for the fleet that it seeds, it spent half of its processor time on
+	// collecting.
+	gathersBusy = 4 * time.Second
 	// calmLooks is how many looks without work end a burst.
 	calmLooks = 10
 	// softLimit is the memory, besides that of the workers, above which the runtime
@@ -116,7 +120,7 @@ func (p *pace) look(h heap) (percent int, over bool) {
 	p.calm++
 	allocated := h.allocated - p.allocated
 	p.rate += (float64(allocated) - p.rate) / rateOver
-	if allocated >= max(busyBytes, h.live/busyShare) {
+	if allocated >= max(busyBytes, h.live/busyShare) || p.gathers(gathersBusy) > float64(h.live)*gcCalm/100 {
 		p.calm, p.busy = 0, true
 	}
 	p.allocated = h.allocated
@@ -134,13 +138,17 @@ func (p *pace) look(h heap) (percent int, over bool) {
 
 // waits is the percentage for a heap that waits, in steps of gcWaits.
 func (p *pace) waits(live uint64) int {
-	gathers := p.rate * gathersFor.Seconds() / busyLook.Seconds()
 	for percent := gcWaits; percent < gcCalm; percent += gcWaits {
-		if gathers <= float64(live)*float64(percent)/100 {
+		if p.gathers(gathersFor) <= float64(live)*float64(percent)/100 {
 			return percent
 		}
 	}
 	return gcCalm
+}
+
+// gathers is how much is allocated in a time.
+func (p *pace) gathers(within time.Duration) float64 {
+	return p.rate * within.Seconds() / busyLook.Seconds()
 }
 
 // worth reports whether memory that is free at the end of a burst is worth a collection that
