@@ -31,6 +31,9 @@ const (
 	gcBusy    = 100
 	// largeHeap is a heap of which a second one would not be small any more.
 	largeHeap = 64 << 20
+	// mostGarbage is the most that gathers while it works, unless gcCalm percent are more: what
+	// is in use is then so much that half of it again would be what a tier runs out of.
+	mostGarbage = 128 << 20
 	// gcCalm is the most for a heap that waits: half of a large one as garbage would be tens of
 	// megabytes.
 	gcCalm = 30
@@ -133,7 +136,7 @@ func (p *pace) look(h heap) (percent int, over bool) {
 	case h.live < largeHeap:
 		return gcBusy, false
 	}
-	return gcPercent, false
+	return max(gcCalm, min(gcPercent, int(mostGarbage*100/h.live))), false
 }
 
 // waits is the percentage for a heap that waits, in steps of gcWaits.

@@ -26,6 +26,8 @@ func TestPace(t *testing.T) {
 		{"a large heap is not doubled", largeHeap, looks(2, 2*work), gcPercent, false},
 		{"little garbage gathers in a large heap that waits", largeHeap, append(looks(1, 2*work), looks(calmLooks, wait)...), gcWaits, true},
 		{"many children to look after are no work", 4 * largeHeap, looks(1, work), gcWaits, false},
+		{"half of a heap of thousands of children is more than a tier has beside it", 7 * largeHeap, looks(2, 7*largeHeap), gcCalm, false},
+		{"a heap between the two", 5 * largeHeap, looks(2, 5*largeHeap), 40, false},
 		{"to collect again and again is work", 4 * largeHeap, looks(4*rateOver, 28<<20), gcPercent, false},
 		{"thousands of children at rest are no work", 4 * largeHeap, looks(4*rateOver, 10<<20), gcCalm, false},
 		{"an agent that waits has no burst that could end", 8 << 20, looks(2*calmLooks, wait), gcWaits, false},
