@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 
 	"github.com/klauspost/compress/gzip"
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +32,8 @@ const (
 	// it takes most of a megabyte, and a child is seeded with two records for each layer. It
 	// would make a fifth of all garbage.
 	smallText = 64 << 10
+	// mostKept is the most room for the text of an inventory that is kept for the next one.
+	mostKept = 64 << 10
 	// MaxEntries bounds the objects of one layer in one child.
 	MaxEntries = 50_000
 )
@@ -227,23 +230,40 @@ func pack(entries []inventory.Entry) ([]byte, error) {
 	return packed.Bytes(), nil
 }
 
+// unpackers keeps what is needed to unpack an inventory, the tables of which are 40 KB: a
+// process that starts unpacks ten for each child. No state is in it: each starts anew.
+var unpackers = sync.Pool{New: func() any { return new(unpacker) }}
+
+type unpacker struct {
+	gzip gzip.Reader
+	text bytes.Buffer
+}
+
+// free has the next one use the tables, and the room for text unless that is large.
+func (u *unpacker) free() {
+	if u.text.Reset(); u.text.Cap() > mostKept {
+		u.text = bytes.Buffer{}
+	}
+	unpackers.Put(u)
+}
+
 func unpack(packed []byte) ([]inventory.Entry, error) {
 	if len(packed) == 0 {
 		return nil, errors.New("its inventory is missing")
 	}
-	r, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
+	u := unpackers.Get().(*unpacker)
+	defer u.free()
+	if err := u.gzip.Reset(bytes.NewReader(packed)); err != nil {
 		return nil, fmt.Errorf("cannot unpack inventory: %w", err)
 	}
-	text, err := io.ReadAll(io.LimitReader(r, maxUnpacked+1))
-	if err != nil {
+	if _, err := u.text.ReadFrom(io.LimitReader(&u.gzip, maxUnpacked+1)); err != nil {
 		return nil, fmt.Errorf("cannot unpack inventory: %w", err)
 	}
-	if len(text) > maxUnpacked {
+	if u.text.Len() > maxUnpacked {
 		return nil, fmt.Errorf("cannot unpack inventory: it has more than %d bytes", maxUnpacked)
 	}
 	var list []entry
-	if err := json.Unmarshal(text, &list); err != nil {
+	if err := json.Unmarshal(u.text.Bytes(), &list); err != nil {
 		return nil, fmt.Errorf("cannot parse inventory: %w", err)
 	}
 	if len(list) > MaxEntries {

@@ -201,6 +201,17 @@ func TestCost(t *testing.T) {
 	if each := (after.TotalAlloc - before.TotalAlloc) / times; each > 400<<10 {
 		t.Errorf("a record of %d objects takes %d KB to pack", len(entries), each>>10)
 	}
+	runtime.ReadMemStats(&before)
+	for range times {
+		if _, err := unpack(packed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	// The race detector has a pool forget some.
+	if each := (after.TotalAlloc - before.TotalAlloc) / times; each > 30<<10 {
+		t.Errorf("a record of %d objects takes %d KB to unpack", len(entries), each>>10)
+	}
 	z, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
 		t.Fatal(err)
@@ -223,6 +234,9 @@ func TestBounds(t *testing.T) {
 	}
 	if _, err := unpack(append(bomb, 0)); err == nil {
 		t.Error("an inventory with something behind it is read")
+	}
+	if list, err := unpack(bomb); err != nil || len(list) != 2 {
+		t.Errorf("after one that could not be read, the next one is %v: %v", list, err)
 	}
 	long := types.NamespacedName{Namespace: strings.Repeat("n", 63), Name: strings.Repeat("l", 253)}
 	if name := Name(long); len(name) > 253 || name == Name(types.NamespacedName{Namespace: long.Namespace, Name: long.Name[1:]}) {

@@ -24,6 +24,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote"
 	"github.com/cascade-gitops/cascade/syncer/informer"
 	"github.com/cascade-gitops/cascade/syncer/stall"
 )
@@ -61,7 +62,7 @@ func newManager(
 		LeaderElectionReleaseOnCancel:       true,
 		MapperProvider:                      informers.Mapper,
 		Cache: cache.Options{
-			DefaultTransform: cache.TransformStripManagedFields(),
+			DefaultTransform: remote.Cached(),
 			NewInformer:      informers.Informer,
 			ByObject: map[client.Object]cache.ByObject{
 				// Only the one that tells of Cluster API, and only the Secrets that
