@@ -40,6 +40,7 @@ var errNoWorkers = errors.New("there is no worker to evaluate expressions")
 const (
 	statusTask = "expression/status"
 	boolTask   = "expression/bool"
+	textTask   = "expression/text"
 	filterTask = "expression/filter"
 	claimsTask = "expression/claims"
 )
@@ -52,12 +53,12 @@ func Tasks() worker.Tasks {
 // Compile compiles an expression over structures of the given names, which are
 // sorted, that returns a bool.
 func Compile(text string, names ...string) error {
-	_, err := compile(text, names)
+	_, err := compile(text, celtypes.BoolType, names)
 	return err
 }
 
-func compile(text string, names []string) (*cel.Expression, error) {
-	return cel.NewExpression(text, cel.WithCompile(), cel.WithOutputType(celtypes.BoolType), cel.WithStructVariables(names...))
+func compile(text string, of *celtypes.Type, names []string) (*cel.Expression, error) {
+	return cel.NewExpression(text, cel.WithCompile(), cel.WithOutputType(of), cel.WithStructVariables(names...))
 }
 
 // question is what is asked of a worker.
@@ -110,11 +111,17 @@ func Bool(ctx context.Context, workers worker.Runner, text string, names []strin
 }
 
 func evaluateBool(request []byte, _ worker.Ask) ([]byte, error) {
+	return evaluate(request, celtypes.BoolType, (*cel.Expression).EvaluateBoolean)
+}
+
+// evaluate answers a question with what its expression, of the given type, makes of the
+// objects.
+func evaluate[T any](request []byte, of *celtypes.Type, value func(*cel.Expression, context.Context, map[string]any) (T, error)) ([]byte, error) {
 	var q question
 	if err := json.Unmarshal(request, &q); err != nil {
 		return nil, err
 	}
-	e, err := compile(q.Text, q.Names)
+	e, err := compile(q.Text, of, q.Names)
 	if err != nil {
 		return nil, err
 	}
@@ -131,14 +138,30 @@ func evaluateBool(request []byte, _ worker.Ask) ([]byte, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), Limit)
 	defer cancel()
-	yes, err := e.EvaluateBoolean(ctx, vars)
+	result, err := value(e, ctx, vars)
 	if err != nil && ctx.Err() != nil {
 		return nil, ErrLate
 	}
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(yes)
+	return json.Marshal(result)
+}
+
+// Text evaluates an expression that returns a string over objects by the names of their
+// variables, which are sorted. One that cannot be compiled is a *worker.TaskError as well:
+// it is compiled by the worker.
+func Text(ctx context.Context, workers worker.Runner, text string, names []string, objects ...map[string]any) (string, error) {
+	out, err := run(ctx, workers, textTask, question{Text: text, Names: names}, objects...)
+	if err != nil {
+		return "", err
+	}
+	var result string
+	return result, json.Unmarshal(out, &result)
+}
+
+func evaluateText(request []byte, _ worker.Ask) ([]byte, error) {
+	return evaluate(request, celtypes.StringType, (*cel.Expression).EvaluateString)
 }
 
 // statusOf evaluates the expressions of a health check over an object.

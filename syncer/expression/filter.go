@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 
+	celtypes "github.com/google/cel-go/common/types"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/cascade-gitops/cascade/syncer/worker"
@@ -102,7 +103,7 @@ func evaluateFilter(request []byte, _ worker.Ask) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), Limit)
 	defer cancel()
 	for _, text := range s.Texts {
-		e, err := compile(text, names)
+		e, err := compile(text, celtypes.BoolType, names)
 		if err != nil {
 			return nil, err
 		}
