@@ -207,16 +207,20 @@ func github(s *Settings, m *alert.Message) ([]Request, error) {
 		"Authorization", bearer(token), "Accept", "application/vnd.github+json", "X-GitHub-Api-Version", githubVersion)
 }
 
+// statusWithToken is a status of a commit, the token it is written with, and the repository.
+func statusWithToken(s *Settings, m *alert.Message, of states) (is status, token string, base *url.URL, parts []string, err error) {
+	if is, err = statusOf(s, m, of); err != nil {
+		return is, "", nil, nil, err
+	}
+	if token, err = s.token(); err != nil {
+		return is, "", nil, nil, err
+	}
+	base, parts, err = repository(s)
+	return is, token, base, parts, err
+}
+
 func gitlab(s *Settings, m *alert.Message) ([]Request, error) {
-	is, err := statusOf(s, m, states{"success", "failed", "running"})
-	if err != nil {
-		return nil, err
-	}
-	token, err := s.token()
-	if err != nil {
-		return nil, err
-	}
-	base, parts, err := repository(s)
+	is, token, base, parts, err := statusWithToken(s, m, states{"success", "failed", "running"})
 	if err != nil {
 		return nil, err
 	}
@@ -233,15 +237,7 @@ func gitlab(s *Settings, m *alert.Message) ([]Request, error) {
 }
 
 func gitea(s *Settings, m *alert.Message) ([]Request, error) {
-	is, err := statusOf(s, m, states{"success", "failure", "pending"})
-	if err != nil {
-		return nil, err
-	}
-	token, err := s.token()
-	if err != nil {
-		return nil, err
-	}
-	base, parts, err := repository(s)
+	is, token, base, parts, err := statusWithToken(s, m, states{"success", "failure", "pending"})
 	if err != nil {
 		return nil, err
 	}
@@ -260,21 +256,13 @@ func shortKey(name string) string {
 }
 
 func bitbucket(s *Settings, m *alert.Message) ([]Request, error) {
-	is, err := statusOf(s, m, states{"SUCCESSFUL", "FAILED", "INPROGRESS"})
-	if err != nil {
-		return nil, err
-	}
-	token, err := s.token()
+	is, token, base, parts, err := statusWithToken(s, m, states{"SUCCESSFUL", "FAILED", "INPROGRESS"})
 	if err != nil {
 		return nil, err
 	}
 	username, password, ok := strings.Cut(token, ":")
 	if !ok {
 		return nil, invalid("the token is not of the form <username>:<app-password>: correct it in the Secret")
-	}
-	base, parts, err := repository(s)
-	if err != nil {
-		return nil, err
 	}
 	if len(parts) != 2 {
 		return nil, invalid("the address is not that of a repository of Bitbucket: correct spec.address")
@@ -320,15 +308,7 @@ func bitbucketServer(s *Settings, m *alert.Message) ([]Request, error) {
 }
 
 func azureDevOps(s *Settings, m *alert.Message) ([]Request, error) {
-	is, err := statusOf(s, m, states{"succeeded", "failed", "pending"})
-	if err != nil {
-		return nil, err
-	}
-	token, err := s.token()
-	if err != nil {
-		return nil, err
-	}
-	base, parts, err := repository(s)
+	is, token, base, parts, err := statusWithToken(s, m, states{"succeeded", "failed", "pending"})
 	if err != nil {
 		return nil, err
 	}
