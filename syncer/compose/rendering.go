@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,6 +21,22 @@ type Releases struct {
 	// Known are Clusters and Children that exist: a release of their name is theirs, if
 	// nothing else tells.
 	Known map[types.NamespacedName]bool
+}
+
+// Add notes the Clusters that a HelmRelease made in this tier.
+func (r Releases) Add(h *helmv2.HelmRelease) {
+	if h.Spec.KubeConfig != nil || h.Status.Inventory == nil {
+		return
+	}
+	var entries []inventory.Entry
+	for _, ref := range h.Status.Inventory.Entries {
+		if e, err := inventory.Parse(ref.ID, ref.Version); err == nil {
+			entries = append(entries, e)
+		}
+	}
+	if made := inventory.ClustersAmong(entries); len(made) > 0 {
+		r.Made[types.NamespacedName{Namespace: h.Namespace, Name: h.Name}] = made
+	}
 }
 
 // Rendering is what one revision declares, and to which Clusters each object belongs. It is

@@ -96,6 +96,17 @@ func (t *Tier) init() {
 	})
 }
 
+// recorded returns when the record is read.
+func (t *Tier) recorded(ctx context.Context) error {
+	t.init()
+	select {
+	case <-t.ready:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("cannot read the record of the first sync, ConfigMap %s/%s: %w", t.Namespace, v1alpha1.FirstSyncConfigMap, ctx.Err())
+	}
+}
+
 // For implements Keeper. It waits for the record.
 func (t *Tier) For(ctx context.Context, objects []*unstructured.Unstructured) (*inventory.FirstSync, error) {
 	if t == nil {
@@ -105,11 +116,8 @@ func (t *Tier) For(ctx context.Context, objects []*unstructured.Unstructured) (*
 	if fleet.Empty() {
 		return nil, nil
 	}
-	t.init()
-	select {
-	case <-t.ready:
-	case <-ctx.Done():
-		return nil, fmt.Errorf("cannot read the record of the first sync, ConfigMap %s/%s: %w", t.Namespace, v1alpha1.FirstSyncConfigMap, ctx.Err())
+	if err := t.recorded(ctx); err != nil {
+		return nil, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -130,11 +138,8 @@ func (t *Tier) Quiet(ctx context.Context) (bool, error) {
 	if t == nil {
 		return true, nil
 	}
-	t.init()
-	select {
-	case <-t.ready:
-	case <-ctx.Done():
-		return false, fmt.Errorf("cannot read the record of the first sync, ConfigMap %s/%s: %w", t.Namespace, v1alpha1.FirstSyncConfigMap, ctx.Err())
+	if err := t.recorded(ctx); err != nil {
+		return false, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -146,11 +151,8 @@ func (t *Tier) Elsewhere(ctx context.Context, name types.NamespacedName) (bool, 
 	if t == nil {
 		return false, nil
 	}
-	t.init()
-	select {
-	case <-t.ready:
-	case <-ctx.Done():
-		return false, fmt.Errorf("cannot read the record of the first sync, ConfigMap %s/%s: %w", t.Namespace, v1alpha1.FirstSyncConfigMap, ctx.Err())
+	if err := t.recorded(ctx); err != nil {
+		return false, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

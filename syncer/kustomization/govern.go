@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 	"github.com/cascade-gitops/cascade/syncer/compose"
 	"github.com/cascade-gitops/cascade/syncer/digest"
@@ -178,19 +177,7 @@ func (r *Reconciler) releasesIn(ctx context.Context, namespace string) (compose.
 		return releases, fmt.Errorf("cannot list HelmReleases: %w", err)
 	}
 	for i := range list.Items {
-		h := &list.Items[i]
-		if h.Spec.KubeConfig != nil || h.Status.Inventory == nil {
-			continue
-		}
-		var entries []inventory.Entry
-		for _, ref := range h.Status.Inventory.Entries {
-			if e, err := inventory.Parse(ref.ID, ref.Version); err == nil {
-				entries = append(entries, e)
-			}
-		}
-		if made := inventory.ClustersAmong(entries); len(made) > 0 {
-			releases.Made[client.ObjectKeyFromObject(h)] = made
-		}
+		releases.Add(&list.Items[i])
 	}
 	return releases, nil
 }

@@ -10,7 +10,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 	"github.com/cascade-gitops/cascade/syncer/compose"
 )
@@ -94,19 +93,7 @@ func (f *forecast) madeClusters() compose.Releases {
 		all.Known[clusterOf(&f.tier.children[i])] = true
 	}
 	for i := range f.tier.releases {
-		r := &f.tier.releases[i]
-		if r.Spec.KubeConfig != nil || r.Status.Inventory == nil {
-			continue
-		}
-		var entries []inventory.Entry
-		for _, ref := range r.Status.Inventory.Entries {
-			if e, err := inventory.Parse(ref.ID, ref.Version); err == nil {
-				entries = append(entries, e)
-			}
-		}
-		if made := inventory.ClustersAmong(entries); len(made) > 0 {
-			all.Made[client.ObjectKeyFromObject(r)] = made
-		}
+		all.Add(&f.tier.releases[i])
 	}
 	return all
 }
