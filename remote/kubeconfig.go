@@ -14,6 +14,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/remote/link"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/syncer/answer"
 )
@@ -97,8 +98,11 @@ func (r *run) kubeconfig(ctx context.Context, ref kubeconfigRef, cluster capibri
 	missing := func(format string, args ...any) error {
 		return reason.Because(v1alpha1.ReasonKubeconfigMissing, fmt.Errorf(format, args...))
 	}
-	if err := r.Cluster.Get(ctx, types.NamespacedName{Namespace: r.child.Namespace, Name: ref.name}, secret); err != nil {
+	switch err := r.Cluster.Get(ctx, types.NamespacedName{Namespace: r.child.Namespace, Name: ref.name}, secret); {
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 		return nil, missing("cannot read Secret %s: %w", ref.name, err)
+	case err != nil:
+		return nil, reason.Because(v1alpha1.ReasonProgressing, &link.UnreadError{Err: fmt.Errorf("cannot read Secret %s in this tier: %w", ref.name, err)})
 	}
 	if r.child.Spec.ClusterRef != nil && !capibridge.BelongsTo(secret, cluster) {
 		return nil, missing("cannot use Secret %s: it does not belong to Cluster %s, it has neither the label %s nor an owner", ref.name, cluster.Name, clusterapi.ClusterNameLabel)
@@ -111,6 +115,13 @@ func (r *run) kubeconfig(ctx context.Context, ref kubeconfigRef, cluster capibri
 		return nil, reason.Because(v1alpha1.ReasonKubeconfigRefused, err)
 	}
 	return config, nil
+}
+
+// mayWait reports whether a comparison that failed did so for this tier's own API server, which
+// says nothing of the child, and is not long overdue.
+func (s *seeding) mayWait(err error) bool {
+	var unread *link.UnreadError
+	return errors.As(err, &unread) && s.begun.Sub(s.notes.due) < link.UnreadHolds
 }
 
 // ofCloud asks the cloud that a ConfigMap names where the cluster is. What the cloud refuses

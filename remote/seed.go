@@ -145,6 +145,8 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 	if !facts.Changed && !facts.Asked && !facts.Spent && s.notes.looked && entry.Ready {
 		// It is due, and nothing else.
 		switch unbroken, err := s.sealed(ctx); {
+		case s.mayWait(err):
+			return s.stands(entry)
 		case err != nil:
 			return err
 		case unbroken:
@@ -186,13 +188,14 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 	case plan.Postpone:
 		return s.postponed()
 	case plan.Send, plan.Compare:
-		if action == plan.Compare {
-			s.compared()
-		}
 		if s.run.notes.slow {
 			park.Aside(ctx)
 		}
-		if err := s.apply(ctx, entry, action == plan.Compare, facts.Asked); err != nil {
+		ready := entry.Ready
+		switch err := s.apply(ctx, entry, action == plan.Compare, facts.Asked); {
+		case ready && facts.InPlace() && s.mayWait(err):
+			return s.stands(entry)
+		case err != nil:
 			return err
 		}
 	case plan.Keep:
@@ -279,6 +282,9 @@ func (s *seeding) await(ctx context.Context, entry *v1alpha1.ChildLayer, unsure 
 // as known. It deletes nothing.
 func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare, asked bool) error {
 	phases := s.rendered.phases
+	if compare && s.begun.Before(s.notes.due) {
+		s.notes.due = s.begun // as long as there is nothing to compare it with
+	}
 	rec, err := s.openRecord(ctx, s.key(), entry)
 	if err != nil {
 		return err
@@ -337,6 +343,9 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 		Ownership: apply.Ownership(rec.Ownership),
 		Survey:    survey,
 	})
+	if compare && !sweep.Failed() {
+		s.compared()
+	}
 	s.touched, s.progressed = res.Touched, len(res.Touched) > 0
 	s.advance(phases, s.rendered.digest, res)
 	// What was refused is tried again alone.

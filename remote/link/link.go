@@ -74,6 +74,8 @@ type Link struct {
 
 	failures  int
 	notBefore time.Time
+	// unread is since when the kubeconfig could not be read; zero if it could.
+	unread time.Time
 	// meter counts the time of pushes.
 	meter *meter
 	// responded is when the API server last responded, and tried is the kubeconfig
@@ -181,7 +183,12 @@ func (l *Link) failed() {
 	if l.failures >= breakAfter {
 		pause = breakPause
 	}
-	// Children that failed together do not come back together.
+	l.rest(pause)
+}
+
+// rest has the next probe come after a pause. Children that failed together do not come back
+// together.
+func (l *Link) rest(pause time.Duration) {
 	l.notBefore = l.pool.now().Add(time.Duration(float64(pause) * (0.7 + 0.3*l.pool.random())))
 }
 

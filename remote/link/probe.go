@@ -33,9 +33,20 @@ const (
 	tokenMargin = 30 * time.Second
 )
 
+// UnreadError: the kubeconfig could not be read, as this tier's own API server did not answer or
+// had an error. It says nothing of the child, nor of whether there is a kubeconfig.
+type UnreadError struct{ Err error }
+
+func (e *UnreadError) Error() string { return e.Err.Error() }
+func (e *UnreadError) Unwrap() error { return e.Err }
+
+// UnreadHolds is for how long what is known of a child stands while its kubeconfig is unread.
+const UnreadHolds = 30 * time.Second
+
 // Request is what a reconcile wants to know of a child.
 type Request struct {
-	// Source identifies the kubeconfig that there is now, and Read reads it.
+	// Source identifies the kubeconfig that there is now, and Read reads it. An error of the
+	// tier's own API server is an *UnreadError.
 	Source string
 	Read   func(ctx context.Context) (*rest.Config, error)
 	// Recorded is the identity on record, empty before the first contact.
@@ -170,6 +181,16 @@ func (l *Link) runProbe(ctx context.Context, q Request) *Result {
 		l.watchAgent(q)
 		return a
 	}
+	var unread *UnreadError
+	if errors.As(err, &unread) {
+		// The child was not called: nothing is known of it that was not known before.
+		if l.unread.IsZero() {
+			l.unread = a.At
+		}
+		l.rest(retryPause)
+		a.Err, a.Passing = reason.Because(v1alpha1.ReasonKubeconfigMissing, err), a.At.Sub(l.unread) < UnreadHolds
+		return a
+	}
 	l.failed()
 	// One refused connection may be a restart of the API server; a time-out is not.
 	var timeout net.Error
@@ -264,6 +285,7 @@ func (l *Link) reread(ctx context.Context, q Request) error {
 	if err != nil {
 		return err
 	}
+	l.unread = time.Time{}
 	return l.use(config, q.Source)
 }
 

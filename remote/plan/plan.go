@@ -55,21 +55,23 @@ type Layer struct {
 	Spent bool
 }
 
+// InPlace reports whether all that is wanted was applied, and nothing else was attempted since.
+func (l Layer) InPlace() bool { return l.Wanted == l.Applied && l.Wanted == l.Attempted }
+
 // Decide says what is done about a layer now.
 func Decide(l Layer, now time.Time) Action {
-	inPlace := l.Wanted == l.Applied && l.Wanted == l.Attempted
 	switch {
 	case !l.Changed && !l.Asked && now.Before(l.RetryAt):
 		return Wait
-	case l.Spent && inPlace:
+	case l.Spent && l.InPlace():
 		return Wait // a comparison can wait
 	case l.Spent:
 		return Postpone
 	case l.Asked, !now.Before(l.Due):
 		return Compare
-	case inPlace && l.Undecided && l.Changed:
+	case l.InPlace() && l.Undecided && l.Changed:
 		return Compare // perhaps a person approved
-	case inPlace:
+	case l.InPlace():
 		return Keep
 	}
 	return Send

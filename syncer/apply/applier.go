@@ -77,6 +77,9 @@ func New(c *Cluster, owner Owner, m *memo.Memo, now func() time.Time) *Applier {
 func (a *Applier) Sync(ctx context.Context, phases []Phase, o Options) (Result, error) {
 	r := a.begin(phases, o)
 	err := r.steps(ctx)
+	if err != nil {
+		r.unreached()
+	}
 	r.res.Sent = sentOf(r.sent)
 	if err != nil {
 		return r.res, err

@@ -56,6 +56,8 @@ type outcome struct {
 	remembered bool
 	complete   bool
 	err        error
+	// unseen: besides the error, nothing was found out about the object, nor sent.
+	unseen bool
 	// sent identifies the object as it was applied, now or before, and seen is its state.
 	// touched: that is not the one in which it was seen before.
 	sent    sentKey
@@ -96,10 +98,10 @@ func (r *run) applyRank(ctx context.Context, objects []*unstructured.Unstructure
 	inParallel(r.client.parallel, len(objects), func(i int) {
 		switch kind := objects[i].GroupVersionKind().GroupKind(); {
 		case silent.Load():
-			outcomes[i].err = fmt.Errorf("%s was not tried: the API server does not answer", ssautil.FmtUnstructured(objects[i]))
+			outcomes[i] = outcome{unseen: true, err: fmt.Errorf("%s was not tried: the API server does not answer", ssautil.FmtUnstructured(objects[i]))}
 			return
 		case r.stuck.has(kind):
-			outcomes[i].err = fmt.Errorf("%s was not tried: the API server does not get done with objects of this kind", ssautil.FmtUnstructured(objects[i]))
+			outcomes[i] = outcome{unseen: true, err: fmt.Errorf("%s was not tried: the API server does not get done with objects of this kind", ssautil.FmtUnstructured(objects[i]))}
 			return
 		}
 		begun := r.now()
@@ -181,7 +183,7 @@ func (r *run) swept(ctx context.Context, it *item, sent sentKey) (out outcome, s
 	at := it.place()
 	live, trusted, err := r.options.Sweep.find(ctx, at, it.key.Name.Name)
 	if err != nil {
-		return outcome{}, false, ssaerrors.NewDryRunErr(err, it.object)
+		return outcome{unseen: true}, false, ssaerrors.NewDryRunErr(err, it.object)
 	}
 	if live == nil {
 		return outcome{}, false, nil

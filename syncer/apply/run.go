@@ -40,16 +40,17 @@ type run struct {
 	loose  atomic.Bool
 	// answers are those to applies, where they are to be sealed.
 	answers []answered
-	// sent becomes the result's.
-	sent map[sentKey]seen
-	res  Result
+	// sent becomes the result's. tried are objects that failed.
+	sent  map[sentKey]seen
+	tried map[sentKey]struct{}
+	res   Result
 }
 
 // begin labels the objects of the phases, removes the namespaces of those that have no
 // business with one, and gathers what they have.
 func (a *Applier) begin(phases []Phase, o Options) *run {
 	r := &run{
-		Applier: a, options: o, phases: slices.Clone(phases), provided: map[string]bool{}, places: map[unique.Handle[place]]struct{}{}, sent: map[sentKey]seen{},
+		Applier: a, options: o, phases: slices.Clone(phases), provided: map[string]bool{}, places: map[unique.Handle[place]]struct{}{}, sent: map[sentKey]seen{}, tried: map[sentKey]struct{}{},
 		res: Result{Changes: ssa.NewChangeSet(), Inventory: o.Owned, Complete: true},
 	}
 	entries := slices.Clone(o.Owned)
@@ -137,6 +138,26 @@ func (r *run) applyPhases(ctx context.Context) error {
 		r.res.Done++
 	}
 	return nil
+}
+
+// unreached keeps what was known of declared objects that a run which failed did not come to. Else
+// it would be forgotten what was applied because one list was not answered, and all of it applied
+// again by the next comparison. Objects that failed are not known: somebody may have changed them.
+func (r *run) unreached() {
+	if len(r.options.Sent) <= len(r.sent) || r.res.Creation.Withholding() {
+		return // there is nothing more, or Clusters are gone of which it would be said that they were sent
+	}
+	declared, err := SentOf(r.owner, r.phases)
+	if err != nil {
+		return // all is applied again
+	}
+	for _, o := range declared {
+		before, known := r.options.Sent.of(o.key)
+		_, tried := r.tried[o.key]
+		if _, now := r.sent[o.key]; known && !tried && !now {
+			r.sent[o.key] = before
+		}
+	}
 }
 
 // stillSent keeps what is known of the objects of a phase that was applied a moment ago. Packed

@@ -138,6 +138,9 @@ func (r *run) stage(ctx context.Context, stage []*unstructured.Unstructured, bod
 			}
 			if out.err != nil {
 				failed = append(failed, out.err)
+				if body, err := bodies.of(rank[i]); err == nil && !out.unseen {
+					r.tried[sentKeyOf(rank[i], body)] = struct{}{}
+				}
 				continue
 			}
 			r.add(out)

@@ -35,7 +35,13 @@ type Sweep struct {
 	narrow map[schema.GroupVersionResource]int
 	// wide are lists of all namespaces; nil of a resource that cannot be listed so.
 	wide map[schema.GroupVersionResource]*listed
+	// failed: a list was asked for, and the answer did not come, or was another error.
+	failed bool
 }
+
+// Failed reports whether a list could not be made for an error that may pass, so that what is
+// in its place was not compared.
+func (s *Sweep) Failed() bool { return s != nil && s.failed }
 
 // listed is what one list shows of a resource, by namespace.
 type listed struct {
@@ -134,6 +140,7 @@ func (s *Sweep) read(ctx context.Context, at place) (*listed, error) {
 		case apierrors.IsForbidden(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err), apierrors.IsResourceExpired(err):
 			return nil, nil
 		case err != nil:
+			s.failed = true
 			return nil, fmt.Errorf("cannot list %s in namespace %q: %w", at.resource.Resource, at.namespace, err)
 		}
 		for i := range list.Items {

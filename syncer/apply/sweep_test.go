@@ -41,10 +41,8 @@ func newSweeper(t *testing.T) *sweeper {
 	return s
 }
 
-// pass is one comparison by lists, or one without.
-func (s *sweeper) pass(t *testing.T, sweeps bool) Result {
-	t.Helper()
-	var objects []*unstructured.Unstructured
+// declared are the objects.
+func (s *sweeper) declared() (objects []*unstructured.Unstructured) {
 	for i := range 10 {
 		for _, kind := range []string{"ConfigMap", "Deployment"} {
 			u := anObject(kind, fmt.Sprint("a-", i), nil)
@@ -55,12 +53,18 @@ func (s *sweeper) pass(t *testing.T, sweeps bool) Result {
 			objects = append(objects, u)
 		}
 	}
+	return objects
+}
+
+// pass is one comparison by lists, or one without.
+func (s *sweeper) pass(t *testing.T, sweeps bool) Result {
+	t.Helper()
 	o := Options{Record: noRecord, Sent: s.sent, Healthy: true, Ownership: s.ownership, Seal: true}
 	if sweeps {
 		o.Sweep = s.client.Sweep(s.owner.LabelGroup+"/namespace="+s.owner.Namespace, s.versions)
 	}
 	s.reads, s.requests = 0, nil
-	res, err := s.Sync(t.Context(), []Phase{{Objects: objects}}, o)
+	res, err := s.Sync(t.Context(), []Phase{{Objects: s.declared()}}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,6 +214,66 @@ func TestSweepLearns(t *testing.T) {
 	}
 	if s.pass(t, true); s.reads != 2 || len(s.requests) != 0 {
 		t.Errorf("the second sweep: %d reads and %v", s.reads, s.requests)
+	}
+}
+
+// TestSweepFails: a list that is not answered leaves what is known, but for objects of which
+// something else is found out.
+func TestSweepFails(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, refuses string
+		change          func(s *sweeper)
+		applied         string
+	}{
+		"List": {reason: "nobody changed anything", refuses: "GET deployments"},
+		"Changed": {reason: "what was changed meanwhile is found by the next comparison", refuses: "GET deployments",
+			change: func(s *sweeper) {
+				s.live("Deployment", "a-3", func(u *unstructured.Unstructured) { u.SetGeneration(u.GetGeneration() + 1) })
+			}, applied: "PATCH a-3"},
+		"Apply": {reason: "the object that could not be applied is applied again", refuses: "PATCH a-3",
+			change: func(s *sweeper) {
+				s.live("Deployment", "a-3", func(u *unstructured.Unstructured) { u.SetGeneration(u.GetGeneration() + 1) })
+			}, applied: "PATCH a-3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSweeper(t)
+			s.pass(t, false)
+			s.pass(t, true)
+			if tc.change != nil {
+				tc.change(s)
+			}
+			s.refuses[tc.refuses] = apierrors.NewInternalError(errors.New("the store does not answer"))
+			sweep := s.client.Sweep(s.owner.LabelGroup+"/namespace="+s.owner.Namespace, s.versions)
+			res, err := s.Sync(t.Context(), []Phase{{Objects: s.declared()}}, Options{Record: noRecord, Sent: s.sent, Healthy: true, Sweep: sweep})
+			if lists := strings.HasPrefix(tc.refuses, "GET"); err == nil || sweep.Failed() != lists {
+				t.Fatalf("%s: the comparison ended with %v, and its lists failed: %v", tc.reason, err, sweep.Failed())
+			}
+			delete(s.refuses, tc.refuses)
+			s.sent = res.Sent
+			s.pass(t, true)
+			if got := strings.Join(s.requests, " "); got != tc.applied {
+				t.Errorf("%s: the next comparison applies %q, want %q", tc.reason, got, tc.applied)
+			}
+		})
+	}
+}
+
+// TestUnreached: of a push that failed, what an earlier one applied in another state is not taken
+// for applied: a commit that was sent in part is reverted.
+func TestUnreached(t *testing.T) {
+	s := newSweeper(t)
+	s.pass(t, false)
+	s.changed = map[string]any{"data": map[string]any{"by": "commit"}}
+	s.refuses["PATCH a-3"] = apierrors.NewInternalError(errors.New("the store does not answer"))
+	res, err := s.Sync(t.Context(), []Phase{{Objects: s.declared()}}, Options{Record: noRecord, Sent: s.sent})
+	if err == nil {
+		t.Fatal("the commit was applied")
+	}
+	delete(s.refuses, "PATCH a-3")
+	s.sent, s.changed = res.Sent, nil
+	s.pass(t, false)
+	if got := strings.Join(s.requests, " "); got != "PATCH a-3" {
+		t.Errorf("the revert applies %q, want the object that was perhaps changed", got)
 	}
 }
 
