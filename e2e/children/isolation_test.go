@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
 	"regexp"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/e2e/proxy"
 	"github.com/cascade-gitops/cascade/e2e/scenario"
 	"github.com/cascade-gitops/cascade/e2e/stage"
 	"github.com/cascade-gitops/cascade/remote/record"
@@ -194,6 +197,22 @@ func (p *plane) swept(t *testing.T, from int64, lists int) (asked map[string]int
 	return asked, events
 }
 
+// failingLists are hooks of a proxy in front of an API server whose store has an outage when
+// objects are listed.
+type failingLists struct{ failed atomic.Int32 }
+
+func (l *failingLists) Before(r *proxy.Request) http.Handler {
+	if r.Verb != "list" || r.Namespace != "default" {
+		return nil
+	}
+	l.failed.Add(1)
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "the store has an outage", http.StatusInternalServerError)
+	})
+}
+
+func (l *failingLists) After(*proxy.Request, *http.Response) error { return nil }
+
 // sweepInterval of the layers of sweepByLists, which is below that of observation.
 const sweepInterval = 6 * time.Second
 
@@ -213,7 +232,16 @@ func sweepByLists(h *hub, t *testing.T) {
 	f.layer(t, "two", "c", "interval: "+interval.String())
 	f.declare(t, "c")
 	f.report(t, "c", initialized)
-	f.handOver(t, "c", p.issue(t).kubeconfig)
+	way, err := proxy.Start(p.issue(t).kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(way.Close)
+	kubeconfig, err := way.Kubeconfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.handOver(t, "c", kubeconfig)
 	f.ready(t, "c", "")
 	drift := func(t *testing.T) {
 		t.Helper()
@@ -238,6 +266,27 @@ func sweepByLists(h *hub, t *testing.T) {
 				if e.ObjectRef.Resource == "configmaps" && e.ObjectRef.Namespace == v1alpha1.AgentNamespace && e.Verb != "list" {
 					t.Errorf("%s of ConfigMap %s: nobody wrote to the record, which a list of its metadata tells", e.Verb, e.ObjectRef.Name)
 				}
+			}
+		}},
+		step{"ListThatFails", func(t *testing.T) {
+			// What a commit changed in part has no seal: the lists are made while it is compared.
+			f.commit(t, map[string]string{"two/two0.yaml": noteNamed("two0", "by", "git", "commit", "one")})
+			p.has(t, "two0", "commit", "one")
+			f.ready(t, "c", "")
+			from := p.now(t)
+			failing := &failingLists{}
+			way.Use(failing)
+			scenario.Eventually(t, scenario.Converge+interval, "the lists of both layers fail", func(context.Context) error {
+				// One finds its seal broken by it, the other asks for each of its objects.
+				if n := failing.failed.Load(); n <= 2 {
+					return fmt.Errorf("%d were asked for", n)
+				}
+				return nil
+			})
+			way.Use(nil)
+			f.ready(t, "c", "")
+			if asked, _ := p.swept(t, from, 5); asked["patch"] != 0 {
+				t.Errorf("requests for ConfigMaps are %v: nobody changed them, and all were applied again", asked)
 			}
 		}},
 		step{"RecordOfAnother", func(t *testing.T) {
