@@ -161,12 +161,20 @@ func (p *push) applyLayers(ctx context.Context) {
 		if err != nil || !s.leftover || p.cluster.Paused {
 			p.record(s, entry, err) // else when it is known what becomes of the rest
 		}
-		if entry.LastHandledReconcileAt = s.requested(); s.standing == "" {
-			entry.ObservedGeneration = s.layer.Generation
-		}
+		s.noteHandled(entry)
 		credentials = append(credentials, delivered...)
 	}
 	p.hold(credentials)
+}
+
+// noteHandled has the entry say which request and which generation of the layer were handled.
+func (s *seeding) noteHandled(entry *v1alpha1.ChildLayer) {
+	if s.unvisited {
+		return
+	}
+	if entry.LastHandledReconcileAt = s.requested(); s.standing == "" {
+		entry.ObservedGeneration = s.layer.Generation
+	}
 }
 
 // record writes the outcome of a step into the layer's entry, and another cluster that
@@ -228,6 +236,7 @@ func (p *push) attempt(ctx context.Context, s *seeding, entry *v1alpha1.ChildLay
 		if entry.Ready && (reason.Of(err) == v1alpha1.ReasonSourceNotReady || errors.Is(err, errNoImage)) && p.Now().Sub(p.notes.began) < sourceWait {
 			// A process that has just started has fetched nothing yet, nor noted the image of a
 			// layer that an earlier version pushed. The layer is in place all the same.
+			s.unvisited = true
 			return p.child.Status.Credentials, nil
 		}
 		return nil, err

@@ -52,6 +52,9 @@ type seeding struct {
 	ahead bool
 	// standing is why a layer that is in place gets nothing new; empty if it may.
 	standing string
+	// unvisited: nothing was found out about the layer, and nothing done. What is asked of it
+	// counts as handled later.
+	unvisited bool
 	// image of the layer's agent; empty if it has none.
 	image string
 	// components are what spec.providers is rendered from.
@@ -194,6 +197,7 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 		ready := entry.Ready
 		switch err := s.apply(ctx, entry, action == plan.Compare, facts.Asked); {
 		case ready && facts.InPlace() && s.mayWait(err):
+			s.unvisited = true
 			return s.stands(entry)
 		case err != nil:
 			return err
