@@ -557,7 +557,7 @@ func child() Section {
 			{
 				Reasons: []string{"KubeconfigMissing"},
 				Means:   "the Secret is not there, not tied to the `Cluster`, or has no such key; or this tier's own API server has not handed it out for half a minute, as the message says",
-				Next:    "look at the provider; or at that API server",
+				Next:    "look at the provider",
 			},
 			{
 				Reasons: []string{"KubeconfigRefused"},
