@@ -145,7 +145,9 @@ func (r *run) applyPhases(ctx context.Context) error {
 // again by the next comparison. Objects that failed are not known: somebody may have changed them.
 func (r *run) unreached() {
 	if len(r.options.Sent) <= len(r.sent) || r.res.Creation.Withholding() {
-		return // there is nothing more, or Clusters are gone of which it would be said that they were sent
+		// Nothing more was known, as while a push waits between its phases; or Clusters are gone of which
+		// it would be said that they were sent.
+		return
 	}
 	declared, err := SentOf(r.owner, r.phases)
 	if err != nil {
