@@ -27,6 +27,8 @@ import (
 func TestRemote(t *testing.T) {
 	scenario.Alongside(t)
 	h := startHub(t, "v1beta2")
+	parts := scenario.PartsOf(t)
+	defer parts.Wait()
 	for _, part := range []struct {
 		name string
 		run  func(*hub, *testing.T)
@@ -52,7 +54,7 @@ func TestRemote(t *testing.T) {
 		{"Recreation", recreation},
 		{"Deletion", deletion},
 	} {
-		t.Run(part.name, func(t *testing.T) { t.Parallel(); part.run(h, t) })
+		parts.Run(part.name, func(t *testing.T) { part.run(h, t) })
 	}
 }
 

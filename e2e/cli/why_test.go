@@ -26,9 +26,10 @@ func TestWhy(t *testing.T) {
 	s := scenario.StartTier(t)
 	w := &whys{Tier: s, program: scenario.Path(t, "bin", "cascade")}
 	t.Run("Faults", func(t *testing.T) {
+		parts := scenario.PartsOf(t)
+		defer parts.Wait()
 		for _, f := range whyFaults() {
-			t.Run(f.name, func(t *testing.T) {
-				t.Parallel()
+			parts.Run(f.name, func(t *testing.T) {
 				r := s.Row(t, f.files)
 				f.plant(t, r)
 				w.root(t, r, f)

@@ -44,8 +44,10 @@ func TestDrift(t *testing.T) {
 	t.Run("Report", d.report)
 	t.Run("Status", d.status)
 	t.Run("Meanwhile", func(t *testing.T) {
-		t.Run("Trials", func(t *testing.T) { t.Parallel(); d.trials(t) })
-		t.Run("Fight", func(t *testing.T) { t.Parallel(); d.fight(t) })
+		parts := scenario.PartsOf(t)
+		defer parts.Wait()
+		parts.Run("Trials", d.trials)
+		parts.Run("Fight", d.fight)
 	})
 }
 

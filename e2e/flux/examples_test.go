@@ -32,6 +32,8 @@ func TestExamples(t *testing.T) {
 	scenario.Alongside(t)
 	h := scenario.StartHelmTier(t)
 	h.RestartAgent(t, "--feature-gates=ExternalArtifact=true")
+	parts := scenario.PartsOf(t)
+	defer parts.Wait()
 	for _, example := range []struct {
 		name, root string
 		// repositories besides the fleet's.
@@ -45,8 +47,7 @@ func TestExamples(t *testing.T) {
 		{"multi-tenancy", "./clusters/staging", []string{"dev-team"}, []string{"apps"}, 13, (*example).multiTenancy},
 		{"hub-and-spoke", "./hub", nil, []string{"staging"}, 12, (*example).hubAndSpoke},
 	} {
-		t.Run(example.name, func(t *testing.T) {
-			t.Parallel()
+		parts.Run(example.name, func(t *testing.T) {
 			e := begin(t, h, example.name)
 			if example.name == "hub-and-spoke" {
 				e.spoke(t)

@@ -27,6 +27,8 @@ func TestKustomizationSpec(t *testing.T) {
 	scenario.Alongside(t)
 	s := &kustomizationSpec{scenario.StartTier(t)}
 	t.Run("Rows", func(t *testing.T) {
+		parts := scenario.PartsOf(t)
+		defer parts.Wait()
 		for _, r := range []struct {
 			name string
 			run  func(*kustomizationSpec, *testing.T)
@@ -78,8 +80,7 @@ func TestKustomizationSpec(t *testing.T) {
 			{"FailedApplyKeepsInventory", (*kustomizationSpec).failedApplyKeepsInventory},
 			{"RevertedCommit", (*kustomizationSpec).revertedCommit},
 		} {
-			t.Run(r.name, func(t *testing.T) {
-				t.Parallel()
+			parts.Run(r.name, func(t *testing.T) {
 				r.run(s, t)
 			})
 		}

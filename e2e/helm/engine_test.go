@@ -32,6 +32,8 @@ import (
 func TestReleaseEngine(t *testing.T) {
 	scenario.Alongside(t)
 	e := startEngine(t)
+	parts := scenario.PartsOf(t)
+	defer parts.Wait()
 	for name, run := range map[string]func(*testing.T, *engineRow){
 		"InSyncCostsOneList":           inSyncCostsOneList,
 		"StoredChartIsTheOriginal":     storedChartIsTheOriginal,
@@ -64,8 +66,7 @@ func TestReleaseEngine(t *testing.T) {
 		"FailureForgetsNothing":        failureForgetsNothing,
 		"ChangedTargetMovesTheRelease": changedTargetMovesTheRelease,
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		parts.Run(name, func(t *testing.T) {
 			run(t, e.row(t))
 		})
 	}

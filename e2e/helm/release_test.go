@@ -27,6 +27,8 @@ func TestHelmReleaseSpec(t *testing.T) {
 	scenario.Alongside(t)
 	h := &releaseSpec{scenario.StartHelmTier(t)}
 	t.Run("Rows", func(t *testing.T) {
+		parts := scenario.PartsOf(t)
+		defer parts.Wait()
 		for _, r := range []struct {
 			name string
 			run  func(*releaseSpec, *testing.T)
@@ -94,8 +96,7 @@ func TestHelmReleaseSpec(t *testing.T) {
 			{"ClusterScoped", (*releaseSpec).clusterScoped},
 			{"WaitingHoldsNoWorker", (*releaseSpec).waitingHoldsNoWorker},
 		} {
-			t.Run(r.name, func(t *testing.T) {
-				t.Parallel()
+			parts.Run(r.name, func(t *testing.T) {
 				r.run(h, t)
 			})
 		}

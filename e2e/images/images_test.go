@@ -22,6 +22,8 @@ func TestImages(t *testing.T) {
 	h := &imageSpec{Tier: scenario.StartTier(t), registry: origins.StartRegistry(origins.Login{})}
 	t.Cleanup(h.registry.Close)
 	t.Run("Rows", func(t *testing.T) {
+		parts := scenario.PartsOf(t)
+		defer parts.Wait()
 		for _, r := range []struct {
 			name string
 			run  func(*imageSpec, *testing.T)
@@ -59,8 +61,7 @@ func TestImages(t *testing.T) {
 			{"AutomationFailures", (*imageSpec).automationFailures},
 			{"AutomationAtRest", (*imageSpec).automationAtRest},
 		} {
-			t.Run(r.name, func(t *testing.T) {
-				t.Parallel()
+			parts.Run(r.name, func(t *testing.T) {
 				r.run(h, t)
 			})
 		}

@@ -30,6 +30,8 @@ func TestAlerts(t *testing.T) {
 	scenario.Alongside(t)
 	s := &alerts{scenario.StartTier(t)}
 	t.Run("Rows", func(t *testing.T) {
+		parts := scenario.PartsOf(t)
+		defer parts.Wait()
 		for _, r := range []struct {
 			name string
 			run  func(*alerts, *testing.T)
@@ -55,8 +57,7 @@ func TestAlerts(t *testing.T) {
 			{"HangingDelaysNothing", (*alerts).hangingDelaysNothing},
 			{"FluxCLI", (*alerts).fluxCLI},
 		} {
-			t.Run(r.name, func(t *testing.T) {
-				t.Parallel()
+			parts.Run(r.name, func(t *testing.T) {
 				r.run(s, t)
 			})
 		}

@@ -53,6 +53,8 @@ func TestReceivers(t *testing.T) {
 	}
 	h.url = "http://" + net.JoinHostPort(host, "9292")
 	t.Run("Rows", func(t *testing.T) {
+		parts := scenario.PartsOf(t)
+		defer parts.Wait()
 		for _, r := range []struct {
 			name string
 			run  func(*receivers, *testing.T)
@@ -78,8 +80,7 @@ func TestReceivers(t *testing.T) {
 			{"Suspended", (*receivers).suspended},
 			{"Deleted", (*receivers).deleted},
 		} {
-			t.Run(r.name, func(t *testing.T) {
-				t.Parallel()
+			parts.Run(r.name, func(t *testing.T) {
 				r.run(h, t)
 			})
 		}

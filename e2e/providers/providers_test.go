@@ -69,11 +69,10 @@ func TestProviders(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("Lives", func(t *testing.T) {
+		parts := scenario.PartsOf(t)
+		defer parts.Wait()
 		for _, life := range lives {
-			t.Run(life.Name, func(t *testing.T) {
-				t.Parallel()
-				p.live(t, life)
-			})
+			parts.Run(life.Name, func(t *testing.T) { p.live(t, life) })
 		}
 	})
 	// The provider goes, the other stays; the clients that knew of it do not know yet.

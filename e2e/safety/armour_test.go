@@ -167,6 +167,8 @@ func (a *armour) wall(t *testing.T) {
 			"ThingList", kind+"List", "plural: things", "plural: "+plural, "singular: thing", "singular: "+strings.TrimSuffix(plural, "s")).Replace(scenario.ThingCRD)
 	}
 	t.Run("Deletes", func(t *testing.T) {
+		parts := scenario.PartsOf(t)
+		defer parts.Wait()
 		for _, c := range []struct {
 			name, reason, user, object string
 			// then is done to the object by a person, before.
@@ -206,8 +208,7 @@ func (a *armour) wall(t *testing.T) {
 			{"DefinitionConfirmed", "a provider is removed on purpose", admin, definition("door.cluster.x-k8s.io", "doors", "Door", confirmed), nil, ""},
 			{"DefinitionOfOthers", "other kinds are not ours to guard", admin, definition("cluster-x-k8s.io.example.com", "windows", "Window", ""), nil, ""},
 		} {
-			t.Run(c.name, func(t *testing.T) {
-				t.Parallel()
+			parts.Run(c.name, func(t *testing.T) {
 				r := a.RowNamed(t, "wall-"+strings.ToLower(c.name), map[string]string{"README": "nothing"})
 				u := made(t, r, c.object)
 				if c.then != nil {
@@ -232,14 +233,8 @@ func (a *armour) wall(t *testing.T) {
 				}
 			})
 		}
-		t.Run("Collection", func(t *testing.T) {
-			t.Parallel()
-			a.wallCollection(t)
-		})
-		t.Run("EndOfNamespace", func(t *testing.T) {
-			t.Parallel()
-			a.wallNamespace(t)
-		})
+		parts.Run("Collection", a.wallCollection)
+		parts.Run("EndOfNamespace", a.wallNamespace)
 	})
 	// The definitions that everything here depends on.
 	for name, denied := range map[string]bool{"clusters.cluster.x-k8s.io": true, "layers.cascade.dev": true, "kustomizations.kustomize.toolkit.fluxcd.io": false} {

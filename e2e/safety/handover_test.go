@@ -24,11 +24,10 @@ import (
 func TestHandOver(t *testing.T) {
 	scenario.Alongside(t)
 	h := scenario.StartHelmTier(t)
+	parts := scenario.PartsOf(t)
+	defer parts.Wait()
 	for _, tc := range handOvers {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			tc.run(t, &handOver{HelmRow: h.GitRow(t, tc.files)})
-		})
+		parts.Run(tc.name, func(t *testing.T) { tc.run(t, &handOver{HelmRow: h.GitRow(t, tc.files)}) })
 	}
 }
 

@@ -42,9 +42,10 @@ func TestHandOverWalk(t *testing.T) {
 	}
 	t.Logf("%d operations, CASCADE_HANDOVER_SEED=%d", operations, seed)
 	h := scenario.StartHelmTier(t)
+	parts := scenario.PartsOf(t)
+	defer parts.Wait()
 	for n := range worlds {
-		t.Run(fmt.Sprint("World", n), func(t *testing.T) {
-			t.Parallel()
+		parts.Run(fmt.Sprint("World", n), func(t *testing.T) {
 			w := &moves{random: rand.New(rand.NewPCG(uint64(seed), uint64(n))), state: firstOwners()}
 			w.handOver = &handOver{HelmRow: h.GitRow(t, w.state.files(nil))}
 			w.walk(t, operations/worlds)

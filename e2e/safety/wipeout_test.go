@@ -26,16 +26,11 @@ func TestWipeOut(t *testing.T) {
 	scenario.Alongside(t)
 	a := startArmour(t)
 	t.Run("Wall", a.wall)
-	turns := make(chan struct{}, 12)
 	t.Run("Inputs", func(t *testing.T) {
+		parts := scenario.PartsOf(t)
+		defer parts.Wait()
 		for _, input := range wipeOuts {
-			t.Run(input.name, func(t *testing.T) {
-				t.Parallel()
-				// More at once only wait for each other.
-				turns <- struct{}{}
-				defer func() { <-turns }()
-				input.run(a.wipeOutRow(t), t)
-			})
+			parts.Run(input.name, func(t *testing.T) { input.run(a.wipeOutRow(t), t) })
 		}
 	})
 	// What concerns all objects of a kind is tried when nobody else is at work.

@@ -28,7 +28,8 @@ const crowded = 4
 // Alongside lets a test with control planes run beside others. It waits for one of the
 // places of the machine; those that take longest, as scenarios.txt says, go first,
 // because what is begun last decides when all is done. A place is a file lock, so
-// that it ends with the process that has it.
+// that it ends with the process that has it. While it waits the test has one of the slots of
+// testing's -parallel: parts of tests that have a place may not need one, see Parts.
 func Alongside(t *testing.T) {
 	t.Helper()
 	t.Parallel()
@@ -38,9 +39,15 @@ func Alongside(t *testing.T) {
 	}
 	q := queue{dir: filepath.Join(os.TempDir(), fmt.Sprintf("cascade-e2e-places-%d", os.Getuid())), places: together, crowd: crowd}
 	name, _, _ := strings.Cut(t.Name(), "/")
+	q.wait(t, tests[name].Seconds, name)
+}
+
+// wait returns when the test has a place, which it leaves when it ends.
+func (q queue) wait(t *testing.T, seconds int, name string) {
+	t.Helper()
 	begin, tick := time.Now(), time.NewTicker(500*time.Millisecond)
 	defer tick.Stop()
-	waiting, err := q.enter(tests[name].Seconds, name)
+	waiting, err := q.enter(seconds, name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -120,7 +120,7 @@ func races(s *stage.Stage) []string {
 func show(t *testing.T, s *stage.Stage) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	for _, args := range [][]string{{"tree"}, {"get", "all", "-A"}} {
+	for _, args := range [][]string{{"tree"}, {"get", "all", "-A"}, {"events", "-A", "--types", "Warning"}} {
 		out, err := s.Run(ctx, "cascade", append(args, "--kubeconfig", s.MoM.Kubeconfig())...)
 		t.Logf("cascade %v: %v\n%s", args, err, out)
 	}

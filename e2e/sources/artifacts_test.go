@@ -26,6 +26,8 @@ func TestArtifactGenerators(t *testing.T) {
 	h := &generatorSpec{scenario.StartHelmTier(t)}
 	h.RestartAgent(t, "--artifact-addr=$(POD_IP):9090", "--artifact-adv-addr=$(POD_IP):9090", "--feature-gates=ExternalArtifact=true")
 	t.Run("Rows", func(t *testing.T) {
+		parts := scenario.PartsOf(t)
+		defer parts.Wait()
 		for _, r := range []struct {
 			name string
 			run  func(*generatorSpec, *testing.T)
@@ -46,8 +48,7 @@ func TestArtifactGenerators(t *testing.T) {
 			{"Conditions", (*generatorSpec).conditions},
 			{"Refused", (*generatorSpec).refused},
 		} {
-			t.Run(r.name, func(t *testing.T) {
-				t.Parallel()
+			parts.Run(r.name, func(t *testing.T) {
 				r.run(h, t)
 			})
 		}

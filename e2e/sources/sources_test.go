@@ -31,6 +31,8 @@ func TestSourceSpec(t *testing.T) {
 	h := &sourceSpec{scenario.StartHelmTier(t)}
 	h.RestartAgent(t, "--artifact-addr=$(POD_IP):9090", "--artifact-adv-addr=$(POD_IP):9090", "--feature-gates=ExternalArtifact=true")
 	t.Run("Rows", func(t *testing.T) {
+		parts := scenario.PartsOf(t)
+		defer parts.Wait()
 		for _, r := range []struct {
 			name string
 			run  func(*sourceSpec, *testing.T)
@@ -68,8 +70,7 @@ func TestSourceSpec(t *testing.T) {
 			{"SourcesSuspended", (*sourceSpec).sourcesSuspended},
 			{"SourcesDeleted", (*sourceSpec).sourcesDeleted},
 		} {
-			t.Run(r.name, func(t *testing.T) {
-				t.Parallel()
+			parts.Run(r.name, func(t *testing.T) {
 				r.run(h, t)
 			})
 		}

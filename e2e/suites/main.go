@@ -47,7 +47,6 @@ func runCommand(ctx context.Context, args []string) error {
 	flags.StringVar(&o.pattern, "run", "", "run only tests that match, as go test -run does")
 	flags.StringVar(&o.names, "names", "", "write the name, the result and the seconds of each test to this file")
 	flags.IntVar(&o.jobs, "p", 2, "how many programs are built at the same time")
-	flags.IntVar(&o.parallel, "parallel", 4, "how many parallel parts of one suite run at the same time")
 	flags.DurationVar(&o.timeout, "timeout", time.Hour, "time for all of it")
 	if err := flags.Parse(args); err != nil {
 		return err

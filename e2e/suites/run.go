@@ -19,6 +19,10 @@ import (
 	"github.com/cascade-gitops/cascade/e2e/scenario/plan"
 )
 
+// slots is more than a suite has tests: all of them wait for a place, so that the longest of
+// all suites goes first. Only places say how many run, see scenario.Alongside.
+const slots = 1000
+
 type options struct {
 	suites []string
 	// e2e is the directory of the suites, bin that of their programs and logs.
@@ -27,7 +31,6 @@ type options struct {
 	pattern  string
 	names    string
 	jobs     int
-	parallel int
 	timeout  time.Duration
 }
 
@@ -101,7 +104,7 @@ func runSuite(ctx context.Context, o options, suite string, report *report) (err
 		return fmt.Errorf("cannot run suite %s: %w", suite, err)
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	args := []string{"-test.v=test2json", "-test.parallel=" + strconv.Itoa(o.parallel), "-test.timeout=" + o.timeout.String()}
+	args := []string{"-test.v=test2json", "-test.parallel=" + strconv.Itoa(slots), "-test.timeout=" + o.timeout.String()}
 	if o.pattern != "" {
 		args = append(args, "-test.run="+o.pattern)
 	}
