@@ -119,8 +119,7 @@ func (r *Reconciler) options(ctx context.Context, run *run, owned []inventory.En
 		Claimed:   r.Claims.Except(obj, run.target, r.applied(ctx, run)),
 		Report:    r.driftMode(obj) == DriftReport,
 		Secretive: len(run.inputs.Sensitive) > 0 || run.inputs.Decrypter != nil,
-		Applied: obj.Status.LastAppliedRevision == run.snapshot.Revision && obj.Status.ObservedGeneration == obj.Generation &&
-			(run.governed == nil || run.known.applied(run.key)),
+		Applied:   run.current() && (run.governed == nil || run.known.applied(run.key)),
 	}
 }
 

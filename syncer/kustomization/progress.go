@@ -196,6 +196,14 @@ func (p *progress) stands(key string, snapshot *source.Snapshot, obj *kustomizev
 		p.sameFiles(snapshot)
 }
 
+// sameInputs reports whether nothing but files differs from what the last rendering was made
+// of, as far as this process knows.
+func (p *progress) sameInputs(key string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.rendered == nil || p.rendered.key == key
+}
+
 func (p *progress) remembered() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

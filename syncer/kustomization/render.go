@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/syncer/render"
@@ -43,8 +44,14 @@ func (r *Reconciler) render(ctx context.Context, run *run) *end {
 }
 
 // waitsForWorker says so in the status, which would tell what was before for as long as
-// the wait takes.
+// the wait takes. Where that is what is to be built, as it is for all of a tier when its agent
+// starts anew, it stands: nothing was asked for that is not in place as far as anybody knows,
+// and who depends on it would wait, too.
 func (r *Reconciler) waitsForWorker(ctx context.Context, run *run) {
+	ready := apimeta.IsStatusConditionTrue(run.Obj.Status.Conditions, meta.ReadyCondition)
+	if ready && run.current() && !run.requested && run.known.sameInputs(run.key) {
+		return
+	}
 	status.MarkProgressing(run.Obj, "Waiting for a worker to build revision %s", run.snapshot.Revision)
 	if err := run.Write(ctx); err != nil {
 		log.FromContext(ctx).Error(err, "cannot say that the build waits for a worker")

@@ -93,6 +93,12 @@ func (run *run) undecided() bool {
 	return inventory.Undecided(blocked, run.held.Prune)
 }
 
+// current reports whether the status says that the snapshot was applied as the spec has it.
+func (run *run) current() bool {
+	s := &run.Obj.Status
+	return s.LastAppliedRevision == run.snapshot.Revision && s.ObservedGeneration == run.Obj.Generation
+}
+
 func (run *run) name() types.NamespacedName { return client.ObjectKeyFromObject(run.Obj) }
 
 // declared lists what is in the cluster on behalf of the object and not exempt.

@@ -230,6 +230,50 @@ func TestFindStep(t *testing.T) {
 	}
 }
 
+// TestWaitsForWorker: who waits for a worker says so, unless the status tells of what is to be
+// built that it is in place.
+func TestWaitsForWorker(t *testing.T) {
+	const before, waits = "True/Succeeded", "Unknown/Progressing"
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*kustomizev1.Kustomization)
+		// rendered is the key of the last rendering by this process, if there was one.
+		rendered string
+		want     string
+	}{
+		"Restart":  {"it was applied by the process before: that it is ready stands", nil, "", before},
+		"Sweep":    {"it is verified again", nil, "inputs", before},
+		"Inputs":   {"a variable has another value", nil, "others", waits},
+		"Revision": {"there is a commit", func(k *kustomizev1.Kustomization) { k.Status.LastAppliedRevision = "main@sha1:1" }, "", waits},
+		"Spec":     {"the spec was changed", func(k *kustomizev1.Kustomization) { k.Generation = 2 }, "", waits},
+		"Asked": {"a person waits for it", func(k *kustomizev1.Kustomization) {
+			k.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
+		}, "", waits},
+		"NotReady": {"it failed before", func(k *kustomizev1.Kustomization) { k.Status.Conditions[0].Status = metav1.ConditionFalse }, "", waits},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.Status.LastAppliedRevision, k.Status.ObservedGeneration = revision, 1
+				k.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: "Succeeded", LastTransitionTime: metav1.Time{Time: noon}}}
+				if tc.change != nil {
+					tc.change(k)
+				}
+			}))
+			s.key = "inputs"
+			if tc.rendered != "" {
+				s.run.known.rendered = &rendered{key: tc.rendered}
+			}
+			s.waitsForWorker(t.Context(), s.run)
+			if err := s.client.Get(t.Context(), s.name(), s.Obj); err != nil {
+				t.Fatal(err)
+			}
+			if s.says() != tc.want {
+				t.Errorf("%s: it says %q, want %q", tc.reason, s.says(), tc.want)
+			}
+		})
+	}
+}
+
 // TestSourceFailingStep: a source that cannot be fetched is told of, and what it had
 // before is applied.
 func TestSourceFailingStep(t *testing.T) {
