@@ -274,6 +274,9 @@ func (s *seeding) look(ctx context.Context, rec *record.Record, entry *v1alpha1.
 			return err
 		}
 	}
+	if err := s.behind(ctx, rec); err != nil {
+		return err
+	}
 	ready := entry.Ready || unsent(entry.Reason)
 	if rec.Exists() || rec.Applied.Digest != "" {
 		noteRecord(entry, rec)

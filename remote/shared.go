@@ -31,6 +31,7 @@ type shared struct {
 	contents   contents
 	templates  templates
 	manifest   manifest
+	revisions  revisions
 }
 
 // referenceHolds is how long a Secret or ConfigMap that was read is used for the next

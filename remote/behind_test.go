@@ -1,0 +1,83 @@
+package remote
+
+import (
+	"testing"
+	"time"
+
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/remote/record"
+	"github.com/cascade-gitops/cascade/remote/tenure"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// TestBehind: a replica that takes a child over sends nothing older than the one before it did.
+func TestBehind(t *testing.T) {
+	const older, newer = "main@sha1:4", "main@sha1:5"
+	for name, tc := range map[string]struct {
+		reason string
+		// sent is what the record says, has what this replica fetched, says what the source has on
+		// record; empty: there is no source.
+		sent, has, says string
+		change          func(*seeding)
+		waits           bool
+		// pause before the child is looked at again, where nothing else wakes it.
+		pause time.Duration
+	}{
+		"Same":       {reason: "it has what was sent: nobody is asked", sent: newer, has: newer},
+		"First":      {reason: "nothing was sent yet", has: newer},
+		"Commit":     {reason: "there is a commit since", sent: older, has: newer, says: newer},
+		"Reverted":   {reason: "the branch went back, and the leader recorded that", sent: newer, has: older, says: older},
+		"Late":       {reason: "it has not fetched what the one before it sent", sent: newer, has: older, says: newer, waits: true, pause: progressPause},
+		"Unrecorded": {reason: "it fetched what is not on record yet", sent: older, has: newer, says: older, waits: true, pause: progressPause},
+		"Gone":       {reason: "nobody can tell", sent: newer, has: older, waits: true, pause: progressPause},
+		"Long": {reason: "it is not asked each second for long", sent: newer, has: older, says: newer, waits: true, pause: waitPause,
+			change: func(s *seeding) { s.run.notes.began = start.Add(-time.Minute) }},
+		"Pinned": {reason: "a Rollout says which revision the child has", sent: newer, has: older, says: newer,
+			change: func(s *seeding) { s.pin = &v1alpha1.RolloutRevision{Revision: older} }},
+		"Alone": {reason: "a process without shards fetches by itself", sent: newer, has: older, says: newer, change: func(s *seeding) { s.tenure = nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scheme := runtime.NewScheme()
+			if err := sourcev1.AddToScheme(scheme); err != nil {
+				t.Fatal(err)
+			}
+			var objects []client.Object
+			if tc.says != "" {
+				o := &sourcev1.GitRepository{}
+				o.Namespace, o.Name = "fleet", "fleet"
+				o.Status.Artifact = &fluxmeta.Artifact{Revision: tc.says}
+				objects = append(objects, o)
+			}
+			f := newFleet(t, map[string]string{"a.yaml": noteOf("1")})
+			f.children.Now, f.children.Rand = func() time.Time { return start.Time }, func() float64 { return 1 }
+			f.children.Cluster = &apply.Cluster{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()}
+			f.layer.Spec.SourceRef = &v1alpha1.SourceReference{Kind: "GitRepository", Name: "fleet", Namespace: "fleet"}
+			s := f.on(0)
+			s.notes, s.tenure, s.snapshot = &layerNotes{}, &tenure.Tenure{}, &source.Snapshot{Revision: tc.has}
+			s.run.notes = &notes{began: start.Time}
+			if tc.change != nil {
+				tc.change(s)
+			}
+			s.rendered = &rendered{digest: "sha256:of-" + tc.has}
+			entry := &v1alpha1.ChildLayer{Name: "base", Ready: true, Digest: "sha256:of-" + tc.sent}
+			err := s.look(t.Context(), &record.Record{Attempted: record.State{Revision: tc.sent, Digest: "sha256:of-" + tc.sent}}, entry)
+			if isWaitingError(err) != tc.waits || err != nil && (!tc.waits || reason.Of(err) != v1alpha1.ReasonSourceNotReady) {
+				t.Errorf("%s: %v, want it to wait: %t", tc.reason, err, tc.waits)
+			}
+			if s.notes.looked == tc.waits || tc.waits && !entry.Ready {
+				t.Errorf("%s: the layer says %+v, and nothing is sent: %t", tc.reason, entry, !s.notes.looked)
+			}
+			if pause := s.notes.due.Sub(start.Time); tc.waits && pause != tc.pause || !tc.waits && !s.notes.due.IsZero() {
+				t.Errorf("%s: looked at again after %s, want %s", tc.reason, pause, tc.pause)
+			}
+		})
+	}
+}
