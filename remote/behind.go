@@ -15,8 +15,8 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
-// recordedHolds is how long the revision that a source has on record is used for the next
-// children.
+// recordedHolds is how long what was read of a source, or why it could not be, is used for the
+// next children.
 const recordedHolds = time.Second
 
 // revisions are those that sources have on record, as the API server had them a moment
@@ -28,6 +28,7 @@ type revisions struct {
 
 type recordedRevision struct {
 	revision string
+	err      error
 	at       time.Time
 }
 
@@ -37,21 +38,25 @@ func (r *revisions) of(ctx context.Context, reader client.Reader, key source.Key
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if known, ok := r.read[key]; ok && now.Sub(known.at) < recordedHolds {
-		return known.revision, nil
+		return known.revision, known.err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	reading, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(sourcev1.GroupVersion.WithKind(key.Kind))
-	if err := reader.Get(ctx, key.NamespacedName, u); err != nil {
-		return "", fmt.Errorf("cannot read %s %s: %w", key.Kind, key.NamespacedName, err)
+	err := reader.Get(reading, key.NamespacedName, u)
+	if ctx.Err() != nil {
+		return "", ctx.Err() // this child's run ended, which says nothing to others
+	}
+	if err != nil {
+		err = fmt.Errorf("cannot read %s %s: %w", key.Kind, key.NamespacedName, err)
 	}
 	revision, _, _ := unstructured.NestedString(u.Object, "status", "artifact", "revision")
 	if r.read == nil {
 		r.read = map[source.Key]recordedRevision{}
 	}
-	r.read[key] = recordedRevision{revision, now}
-	return revision, nil
+	r.read[key] = recordedRevision{revision, err, now}
+	return revision, err
 }
 
 // behind is an error while a replica that has just come to drive the child may be behind the one
