@@ -80,7 +80,7 @@ func run(ctx context.Context, args []string) error {
 	dead := flags.String("dead", "0.1,0.5", "parts of the children that are black holes while changes are measured")
 	flags.IntVar(&o.repeat, "repeat", 3, "changes of each kind; the median counts")
 	flags.DurationVar(&o.latency, "latency", 0, "latency of every answer of a child")
-	flags.StringVar(&o.profiles, "profiles", "", "folder for profiles of the agent: CPU while it seeds, heap and goroutines at rest")
+	flags.StringVar(&o.profiles, "profiles", "", "folder for profiles of the agent: CPU while it seeds and takes children over, heap and goroutines at rest")
 	agent := flags.String("agent-args", "", "more arguments of the agent, separated by spaces")
 	if err := flags.Parse(args); err != nil {
 		return err

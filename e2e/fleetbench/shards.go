@@ -67,7 +67,9 @@ func measureShards(ctx context.Context, o options) (results []result, err error)
 		return results, err
 	}
 	r = s.result(fmt.Sprintf("take-over of %d", len(s.names)-len(driven)))
-	if err := add(r, s.cost(ctx, &r, nil, func() error {
+	profiled := make(chan error, 1)
+	err = s.cost(ctx, &r, nil, func() error {
+		go func() { profiled <- s.profileCPU(ctx, "take-over", 16*time.Second, 10*time.Second) }()
 		if err := victim.Process.Kill(); err != nil {
 			return err
 		}
@@ -78,7 +80,8 @@ func measureShards(ctx context.Context, o options) (results []result, err error)
 			}
 			return len(driven) == len(s.names), err
 		})
-	})); err != nil {
+	})
+	if err := add(r, errors.Join(err, <-profiled)); err != nil {
 		return results, err
 	}
 	if err := pause(ctx, o.settle); err != nil {

@@ -467,6 +467,15 @@ func (s *stand) profile(ctx context.Context, name, query string) error {
 	return err
 }
 
+// profileCPU writes what the agent's processor time goes into during a step, from so long after
+// its begin.
+func (s *stand) profileCPU(ctx context.Context, step string, after, long time.Duration) error {
+	if err := pause(ctx, after); err != nil {
+		return err
+	}
+	return s.profile(ctx, fmt.Sprintf("%s-%d-cpu", step, len(s.names)), fmt.Sprintf("profile?seconds=%.0f", long.Seconds()))
+}
+
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -319,13 +319,7 @@ func (s *stand) seed(ctx context.Context) (result, error) {
 		if err := s.startAgent(); err != nil {
 			return err
 		}
-		go func() {
-			if err := pause(ctx, 3*time.Second); err != nil {
-				profiled <- err
-				return
-			}
-			profiled <- s.profile(ctx, fmt.Sprintf("seed-%d-cpu", len(s.names)), "profile?seconds=10")
-		}()
+		go func() { profiled <- s.profileCPU(ctx, "seed", 3*time.Second, 10*time.Second) }()
 		times, err := s.await(ctx, s.names, "ready", func(c state) bool { return c.ready })
 		if err != nil {
 			return err
