@@ -78,6 +78,9 @@ func (a awsAdapter) facts(c Cluster, have objects) Facts {
 	}
 	if !ok {
 		f.Identity = Identity{Form: IdentityUnknown, Message: why.Message}
+		if why.Reason != HealthNotReferenced {
+			f.Unread = why
+		}
 		return f
 	}
 	f.Identity = a.identity(c, fields.identity, have)
@@ -127,7 +130,7 @@ func awsFields(c Cluster, have objects) (fields awsCluster, why Health, ok bool)
 		return fields, Health{}, true
 	}
 	if c.Infrastructure.Kind != "AWSCluster" {
-		return fields, unknown(HealthUnreadable, "%s is of no kind that this agent knows", c.Infrastructure), false
+		return fields, unknown(HealthNotReferenced, "%s is of no kind that this agent knows", c.Infrastructure), false
 	}
 	ec2, why, ok := typed[awsv1.AWSCluster](have, c.Infrastructure)
 	if !ok {

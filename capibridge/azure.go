@@ -71,7 +71,13 @@ func (a azureAdapter) facts(c Cluster, have objects) Facts {
 	}
 	if !ok {
 		f.Identity = Identity{Form: IdentityUnknown, Message: why.Message}
+		if why.Reason != HealthNotReferenced {
+			f.Unread = why
+		}
 		return f
+	}
+	if !fields.managedCluster.IsZero() {
+		_, f.Unread = have.get(fields.managedCluster)
 	}
 	f.Region = fields.location
 	f.Identity = azureIdentity(c, fields, have)
@@ -125,7 +131,7 @@ func azureFields(c Cluster, have objects) (fields azureCluster, why Health, ok b
 		return fields, Health{}, true
 	}
 	if c.Infrastructure.Kind != azurev1.AzureClusterKind {
-		return fields, unknown(HealthUnreadable, "%s is of no kind that this agent knows", c.Infrastructure), false
+		return fields, unknown(HealthNotReferenced, "%s is of no kind that this agent knows", c.Infrastructure), false
 	}
 	machines, why, ok := typed[azurev1.AzureCluster](have, c.Infrastructure)
 	if !ok {

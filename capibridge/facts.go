@@ -1,7 +1,9 @@
 package capibridge
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -143,6 +145,25 @@ type Facts struct {
 	// Variables besides those of the Cluster, by their whole names. One is only
 	// there if it is known.
 	Variables map[string]string
+	// Unread says why an object that tells the region or variables could not be read, though the
+	// Cluster refers to it; zero if all were read.
+	Unread Health
+}
+
+// Keeping returns the facts with what was known before in the place of what could not be read
+// now: a provider that is being replaced, or a right that is missing, changes nothing of the
+// cluster.
+func (f Facts) Keeping(before Facts) Facts {
+	if f.Unread == (Health{}) {
+		return f
+	}
+	f.Region = cmp.Or(before.Region, f.Region)
+	f.Variables = maps.Clone(f.Variables)
+	if f.Variables == nil {
+		f.Variables = map[string]string{}
+	}
+	maps.Copy(f.Variables, before.Variables)
+	return f
 }
 
 // Into returns the Cluster with what the provider adds to it.

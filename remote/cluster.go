@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -207,6 +208,11 @@ func (r *run) remembered() capibridge.Cluster {
 // Cluster. The state shows on the Cluster, and account and region do not change.
 const describeAgain = time.Hour
 
+// pushed reports whether anything was ever sent to a child.
+func pushed(child *v1alpha1.Child) bool {
+	return slices.ContainsFunc(child.Status.Layers, func(l v1alpha1.ChildLayer) bool { return l.LastAttemptedDigest != "" })
+}
+
 // describe returns what the provider's objects say about the Cluster. It reads them
 // when the Cluster has changed: Cluster API changes the Cluster with every change of
 // theirs that matters here.
@@ -222,12 +228,15 @@ func (r *run) describe(ctx context.Context, cluster capibridge.Cluster) (capibri
 		return n.facts, nil
 	}
 	found, err := r.Bridge.Describe(ctx, r.Cluster, cluster)
+	if err == nil && n.described == "" && found.Unread != (capibridge.Health{}) && pushed(r.child) {
+		err = errors.New(found.Unread.Message)
+	}
 	if err != nil && n.described == "" {
 		// Without the facts the layers would be rendered with other variables.
 		return found, fmt.Errorf("cannot describe Cluster %s: %w", r.key(), err)
 	}
 	if err == nil {
-		n.described, n.since, n.facts = state, r.Now(), found
+		n.described, n.since, n.facts = state, r.Now(), found.Keeping(n.facts)
 	}
 	return n.facts, nil
 }

@@ -66,6 +66,9 @@ func (r *run) connect(ctx context.Context, l *link.Link, cluster capibridge.Clus
 			return nil, nil, false, ctrl.Result{RequeueAfter: r.jittered(waitPause)}, nil
 		}
 		if err != nil {
+			if reason.Given(err) { // else this tier's own API server failed, which says nothing of the child
+				r.notConnected(metav1.ConditionFalse, reason.Of(err), "cannot tell which cluster it is: %s", err)
+			}
 			return nil, nil, false, result, err
 		}
 	}

@@ -1,6 +1,8 @@
 package remote
 
 import (
+	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -27,11 +29,16 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
-// TestDescribeFailsAfterRestart: a process that has just begun cannot read what the
-// provider says of a Cluster. What the status says of the time before is not known to hold,
-// so it is not Ready; nothing is pushed with other variables, and what is in place stays on
-// record.
-func TestDescribeFailsAfterRestart(t *testing.T) {
+// described is a Child of a Cluster of AWS, and what reconciles it in a tier whose API server is
+// served by a function.
+type described struct {
+	child    v1alpha1.Child
+	client   client.Client
+	children *Children
+}
+
+func newDescribed(t *testing.T, serve http.HandlerFunc) *described {
+	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
@@ -43,7 +50,7 @@ func TestDescribeFailsAfterRestart(t *testing.T) {
 	child.Labels = map[string]string{"site": "here"}
 	child.Spec.ClusterRef = &v1alpha1.LocalReference{Name: "alpha"}
 	child.Status.Identity = &v1alpha1.ChildIdentity{ClusterUID: "uid", KubeSystemUID: "other"}
-	child.Status.Layers = []v1alpha1.ChildLayer{{Name: "app", Ready: true, Revision: "main@sha1:1"}}
+	child.Status.Layers = []v1alpha1.ChildLayer{{Name: "app", Ready: true, Revision: "main@sha1:1", LastAttemptedDigest: "sha256:1"}}
 	layer := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: child.Namespace, Name: "app"}}
 	layer.Spec.ClusterSelector.MatchLabels = child.Labels
 	cluster := &unstructured.Unstructured{Object: map[string]any{
@@ -58,10 +65,8 @@ func TestDescribeFailsAfterRestart(t *testing.T) {
 	cluster.SetUID("uid")
 	cluster.SetLabels(child.Labels)
 
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "etcd is slow", http.StatusServiceUnavailable)
-	}))
-	defer server.Close()
+	server := httptest.NewServer(serve)
+	t.Cleanup(server.Close)
 	local, err := apply.Connect(&rest.Config{Host: server.URL}, scheme)
 	if err != nil {
 		t.Fatal(err)
@@ -69,24 +74,87 @@ func TestDescribeFailsAfterRestart(t *testing.T) {
 	now := func() time.Time { return start.Time }
 	random := func() float64 { return 0 }
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&child, layer).WithStatusSubresource(&child).Build()
-	children := &Children{
+	return &described{child: child, client: c, children: &Children{
 		Events: &record.FakeRecorder{}, Snapshots: source.NewSnapshots(),
 		Client: c, Clusters: clusters.Fixed(cluster), Cluster: local, Bridge: &capibridge.Providers{}, Now: now, Rand: random,
 		Connections: link.NewPool(t.Context(), scheme, now, random), Metrics: NewMetrics(prometheus.NewRegistry()), ObserveInterval: time.Minute,
+	}}
+}
+
+// withoutProvider is an API server that has no kind of a provider.
+func withoutProvider(w http.ResponseWriter, r *http.Request) {
+	kind := map[string]string{"/api": "APIVersions", "/apis": "APIGroupList"}[r.URL.Path]
+	if kind == "" {
+		http.NotFound(w, r)
+		return
 	}
-	key := client.ObjectKeyFromObject(&child)
-	if _, err := children.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err == nil || !strings.Contains(err.Error(), "cannot describe Cluster") {
-		t.Errorf("the reconcile ends with %v", err)
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = fmt.Fprintf(w, `{"kind":%q,"apiVersion":"v1"}`, kind)
+}
+
+// TestDescribeFailsAfterRestart: a process that has just begun cannot read what the
+// provider says of a Cluster. What the status says of the time before is not known to hold,
+// so it is not Ready; nothing is pushed with other variables, and what is in place stays on
+// record.
+func TestDescribeFailsAfterRestart(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		serve  http.HandlerFunc
+	}{
+		"Outage": {"the store of the tier is slow", func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "etcd is slow", http.StatusServiceUnavailable)
+		}},
+		"NotServed": {"the provider is being replaced", withoutProvider},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDescribed(t, tc.serve)
+			key := client.ObjectKeyFromObject(&d.child)
+			if _, err := d.children.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err == nil || !strings.Contains(err.Error(), "cannot describe Cluster") {
+				t.Errorf("%s: the reconcile ends with %v", tc.reason, err)
+			}
+			got := &v1alpha1.Child{}
+			if err := d.client.Get(t.Context(), key, got); err != nil {
+				t.Fatal(err)
+			}
+			ready := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ReadyCondition)
+			if ready == nil || ready.Status != metav1.ConditionUnknown || ready.Reason != v1alpha1.ReasonClusterNotReady || !strings.Contains(ready.Message, "cannot describe Cluster") {
+				t.Errorf("%s: Ready is %+v", tc.reason, ready)
+			}
+			if len(got.Status.Layers) != 1 || got.Status.Layers[0].Revision != "main@sha1:1" {
+				t.Errorf("%s: the layers are %+v", tc.reason, got.Status.Layers)
+			}
+		})
 	}
-	got := &v1alpha1.Child{}
-	if err := c.Get(t.Context(), key, got); err != nil {
+}
+
+// TestDescribeKeeps: a provider whose kinds are not there for a while changes nothing of what a
+// cluster is known to be, as its layers would be rendered with other variables.
+func TestDescribeKeeps(t *testing.T) {
+	d := newDescribed(t, withoutProvider)
+	known := capibridge.Facts{Provider: "aws", Region: "eu-west-1", Variables: map[string]string{"cluster_account": "123456789012"}}
+	n := &notes{described: "before", since: start.Time, facts: known}
+	object, _ := d.children.Clusters.Get(client.ObjectKeyFromObject(&d.child))
+	r := &run{Children: d.children, child: &d.child, notes: n, object: object}
+	got, err := r.describe(t.Context(), capibridge.FromObject(object))
+	if err != nil {
 		t.Fatal(err)
 	}
-	ready := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ReadyCondition)
-	if ready == nil || ready.Status != metav1.ConditionUnknown || ready.Reason != v1alpha1.ReasonClusterNotReady || !strings.Contains(ready.Message, "cannot describe Cluster") {
-		t.Errorf("Ready is %+v", ready)
+	if got.Infrastructure.Reason != capibridge.HealthNotServed {
+		t.Errorf("the infrastructure is %+v", got.Infrastructure)
 	}
-	if len(got.Status.Layers) != 1 || got.Status.Layers[0].Revision != "main@sha1:1" {
-		t.Errorf("the layers are %+v", got.Status.Layers)
+	if got.Region != known.Region || !maps.Equal(got.Variables, known.Variables) {
+		t.Errorf("the region is %q, the variables are %v", got.Region, got.Variables)
+	}
+}
+
+// TestDescribeFirst: nothing was sent yet, so that nothing has other variables: whether the cluster
+// is there is for the gate to say.
+func TestDescribeFirst(t *testing.T) {
+	d := newDescribed(t, withoutProvider)
+	d.child.Status.Layers = nil
+	object, _ := d.children.Clusters.Get(client.ObjectKeyFromObject(&d.child))
+	r := &run{Children: d.children, child: &d.child, notes: &notes{}, object: object}
+	if _, err := r.describe(t.Context(), capibridge.FromObject(object)); err != nil {
+		t.Error(err)
 	}
 }

@@ -37,8 +37,17 @@ func (r *Children) reserve(uid string, key types.NamespacedName) (other types.Na
 	if by, taken := r.identities[uid]; taken && by != key {
 		return by, false
 	}
+	// The kubeconfig may have led to another cluster before, which is another Child's to have.
+	r.identities.release(key)
 	r.identities[uid] = key
 	return key, true
+}
+
+// unreserve gives back a cluster for which a Child turned out not to stand.
+func (r *Children) unreserve(key types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.identities.release(key)
 }
 
 // release forgets for which cluster a Child stands.
@@ -61,9 +70,7 @@ func (r *run) sameCluster(ctx context.Context, uid string) (other string, err er
 	}
 	for i := range list.Items {
 		if key := client.ObjectKeyFromObject(&list.Items[i]); key != r.key() {
-			r.mu.Lock()
-			r.identities.release(r.key())
-			r.mu.Unlock()
+			r.unreserve(r.key())
 			return key.String(), nil
 		}
 	}
@@ -75,7 +82,7 @@ func (r *run) sameCluster(ctx context.Context, uid string) (other string, err er
 // at once both give way, and one comes first the next time.
 func (r *run) contested(ctx context.Context) (other string, err error) {
 	id := r.recorded.Status.Identity
-	if r.tenure == nil || id == nil || slices.ContainsFunc(r.recorded.Status.Layers, func(l v1alpha1.ChildLayer) bool { return l.LastAttemptedDigest != "" }) {
+	if r.tenure == nil || id == nil || pushed(r.recorded) {
 		return "", nil
 	}
 	return r.sameCluster(ctx, id.KubeSystemUID)
@@ -112,7 +119,7 @@ func (r *run) ownCluster() bool {
 // meet decides whether a cluster that is contacted for the first time may be this child,
 // and sets its identity, which is recorded before the first write to the child. An error
 // with the reason IdentityConflict says that it is another Child's.
-func (r *run) meet(ctx context.Context, session *link.Session, cluster capibridge.Cluster, uid string) error {
+func (r *run) meet(ctx context.Context, session *link.Session, cluster capibridge.Cluster, uid string) (err error) {
 	other, err := r.sameCluster(ctx, uid)
 	if err != nil {
 		return err
@@ -121,6 +128,11 @@ func (r *run) meet(ctx context.Context, session *link.Session, cluster capibridg
 		return reason.Because(v1alpha1.ReasonIdentityConflict, fmt.Errorf(
 			"the kubeconfig leads to the cluster of Child %s, whose kube-system has the same UID %s: nothing is written for %s; correct the kubeconfig of one of them", other, uid, r.key()))
 	}
+	defer func() {
+		if err != nil {
+			r.unreserve(r.key()) // whose cluster it is, is not known
+		}
+	}()
 	admin, err := session.Administrator(ctx)
 	if err != nil {
 		return err
@@ -180,8 +192,12 @@ func seededAs(cluster capibridge.Cluster, records []*record.Record, lineage []ep
 
 // takeOver marks the records that another management cluster left in the child as this
 // tier's, at the first contact or because a person said so: that one finds itself
-// superseded should it come back.
+// superseded should it come back. While the child is not this tier's to write to, it stays the other
+// one's: a Cluster that is paused may be on its way here, and the move may be turned back.
 func (p *push) takeOver(ctx context.Context) error {
+	if p.cluster.Paused || p.child.Spec.Suspend || p.elsewhere {
+		return nil
+	}
 	id := p.child.Status.Identity
 	by := p.recorded.Status.SupersededBy
 	if approved := by != nil && p.child.Annotations[v1alpha1.ApproveTakeOverAnnotation] == by.Holder; !id.TakingOver && !approved {

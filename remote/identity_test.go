@@ -57,6 +57,12 @@ func TestReserve(t *testing.T) {
 	if _, ok := r.reserve("one", b); !ok {
 		t.Error("a cluster stays taken after its Child is gone")
 	}
+	if _, ok := r.reserve("two", b); !ok {
+		t.Error("a Child whose kubeconfig leads elsewhere now does not get that cluster")
+	}
+	if by, ok := r.reserve("one", a); !ok {
+		t.Errorf("a cluster stays with %s, whose kubeconfig led there once", by)
+	}
 }
 
 // TestBoundMessages: a Child of ten layers that all fail at length stays small.

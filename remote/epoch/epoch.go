@@ -51,8 +51,10 @@ type Mark struct {
 }
 
 // maxLineage bounds how many predecessors are remembered. A process that led the tier
-// before all of these is not known any more.
-const maxLineage = 64
+// before all of these is not known any more, and what it wrote last counts as another tier's.
+// Processes that end before they compare anything, and layers that are suspended for a year, use
+// them up. A mark takes some 80 bytes, and a ConfigMap has a MiB.
+const maxLineage = 4096
 
 // lineageKey is the key in the ConfigMap.
 const lineageKey = "lineage.json"

@@ -2,7 +2,9 @@ package epoch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -94,6 +96,23 @@ func TestTier(t *testing.T) {
 	}
 	if got := Judge(returned, successor[0]); got != Foreign {
 		t.Errorf("the old tier, which came back, finds its successor's mark to be %d, want Foreign", got)
+	}
+}
+
+// TestMany: an agent that ends again and again before it compares anything, for days, goes on with what
+// its first process wrote, and the lineage of all of them fits into its ConfigMap.
+func TestMany(t *testing.T) {
+	holder := func(n int) string { return fmt.Sprintf("cascade-%010d-abcde_%032d", n, n) }
+	var lineage []Mark
+	for n := range maxLineage {
+		lineage = next(lineage, holder(n), 0)
+		if n == 2000 && Judge(lineage, Mark{1, holder(0)}) != Succeeded {
+			t.Error("after 2000 processes the first one is not known any more")
+		}
+	}
+	text, err := json.Marshal(lineage)
+	if err != nil || len(text) > 1<<19 {
+		t.Errorf("%d processes take %d bytes: %v", len(lineage), len(text), err)
 	}
 }
 

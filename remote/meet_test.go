@@ -1,0 +1,216 @@
+package remote
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/account"
+	"github.com/cascade-gitops/cascade/remote/epoch"
+	"github.com/cascade-gitops/cascade/remote/link"
+	records "github.com/cascade-gitops/cascade/remote/record"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// far is the API server of a child as far as the first contact needs one: it has the record of a
+// layer, which another management cluster may have written.
+type far struct {
+	mu sync.Mutex
+	// record is the ConfigMap; nil while it may not be listed.
+	record *corev1.ConfigMap
+	// writes are methods and paths.
+	writes []string
+}
+
+func (f *far) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const configMaps = "/api/v1/namespaces/" + v1alpha1.AgentNamespace + "/configmaps"
+	answer := func(o any) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(o)
+	}
+	refuse := func(code int32, reason metav1.StatusReason) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(int(code))
+		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: code, Reason: reason})
+	}
+	if r.Method != http.MethodGet {
+		f.writes = append(f.writes, r.Method+" "+r.URL.Path)
+	}
+	switch path := r.URL.Path; {
+	case path == "/readyz":
+		_, _ = io.WriteString(w, "ok")
+	case path == "/version":
+		answer(map[string]string{"gitVersion": "v1.36.3"})
+	case path == "/api/v1/namespaces/kube-system":
+		answer(corev1.Namespace{TypeMeta: metav1.TypeMeta{Kind: "Namespace", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "far"}})
+	case path == "/api":
+		answer(metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
+	case path == "/apis":
+		answer(metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}})
+	case path == "/api/v1":
+		answer(metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "v1", APIResources: []metav1.APIResource{
+			{Name: "configmaps", Kind: "ConfigMap", Namespaced: true, Verbs: metav1.Verbs{"list", "get", "update"}},
+		}})
+	case path == configMaps && f.record == nil:
+		refuse(http.StatusForbidden, metav1.StatusReasonForbidden)
+	case path == configMaps:
+		answer(corev1.ConfigMapList{TypeMeta: metav1.TypeMeta{Kind: "ConfigMapList", APIVersion: "v1"}, Items: []corev1.ConfigMap{*f.record}})
+	case f.record != nil && path == configMaps+"/"+f.record.Name && r.Method == http.MethodGet:
+		answer(f.record)
+	case f.record != nil && path == configMaps+"/"+f.record.Name && r.Method == http.MethodPut:
+		body, err := io.ReadAll(r.Body)
+		if err == nil {
+			_, _, err = clientgoscheme.Codecs.UniversalDeserializer().Decode(body, nil, f.record)
+		}
+		if err != nil {
+			refuse(http.StatusBadRequest, metav1.StatusReasonBadRequest)
+			return
+		}
+		f.record.ResourceVersion += "1"
+		answer(f.record)
+	default:
+		refuse(http.StatusNotFound, metav1.StatusReasonNotFound)
+	}
+}
+
+// met is a tier and a child that it meets.
+type met struct {
+	*far
+	children *Children
+	client   client.Client
+	key      types.NamespacedName
+	woken    chan struct{}
+}
+
+func newMet(t *testing.T) *met {
+	t.Helper()
+	m := &met{far: &far{}, woken: make(chan struct{}, 10)}
+	server := httptest.NewServer(m.far)
+	t.Cleanup(server.Close)
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, clientgoscheme.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	child := childNamed("alpha", nil)
+	child.Labels = map[string]string{"site": "here"}
+	child.Spec.InCluster = true
+	layer := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: child.Namespace, Name: "app", UID: "layer"}}
+	layer.Spec.ClusterSelector.MatchLabels = child.Labels
+	layer.Spec.Interval.Duration, layer.Spec.Timeout.Duration = time.Minute, time.Minute
+	m.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(&child, layer).WithStatusSubresource(&child).
+		WithIndex(&v1alpha1.Child{}, identityIndex, func(o client.Object) []string {
+			if id := o.(*v1alpha1.Child).Status.Identity; id != nil {
+				return []string{id.KubeSystemUID}
+			}
+			return nil
+		}).Build()
+	m.key = client.ObjectKeyFromObject(&child)
+	random := func() float64 { return 0 }
+	pool := link.NewPool(t.Context(), scheme, time.Now, random)
+	pool.OnProbe(func(types.NamespacedName, bool) { m.woken <- struct{}{} })
+	m.children = &Children{
+		Client: m.client, Events: record.NewFakeRecorder(100), Snapshots: source.NewSnapshots(), Connections: pool,
+		Metrics: NewMetrics(prometheus.NewRegistry()), ObserveInterval: time.Minute, Now: time.Now, Rand: random, own: "near",
+		Tier: epoch.NewTier(m.client, v1alpha1.AgentNamespace, "here"), Accounts: &account.Accounts{},
+		InCluster: func() (*rest.Config, error) { return &rest.Config{Host: server.URL}, nil },
+	}
+	return m
+}
+
+// contact has the child probed, and reconciles it with what was found.
+func (m *met) contact(t *testing.T) *v1alpha1.Child {
+	t.Helper()
+	reconcile := func() {
+		_, err := m.children.Reconcile(t.Context(), ctrl.Request{NamespacedName: m.key})
+		t.Logf("reconciled: %v", err)
+	}
+	reconcile()
+	select {
+	case <-m.woken:
+	case <-time.After(time.Minute):
+		t.Fatal("the probe does not end")
+	}
+	reconcile()
+	child := &v1alpha1.Child{}
+	if err := m.client.Get(t.Context(), m.key, child); err != nil {
+		t.Fatal(err)
+	}
+	return child
+}
+
+// TestFirstContactFails: a cluster that answers, and does not show what it has, is told of by the
+// Child, and is not kept from another Child whose cluster it is.
+func TestFirstContactFails(t *testing.T) {
+	m := newMet(t)
+	child := m.contact(t)
+	connected := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConnectedCondition)
+	if connected == nil || connected.Status != metav1.ConditionFalse || !strings.Contains(connected.Message, "cannot tell which cluster it is") {
+		t.Errorf("Connected is %+v", connected)
+	}
+	if by, ok := m.children.reserve("far", types.NamespacedName{Namespace: "fleet", Name: "beta"}); !ok {
+		t.Errorf("the cluster stays with %s", by)
+	}
+}
+
+// TestTakeOverWaits: the records of another management cluster are not marked while the child is
+// not to be written to. It may be on its way here, and turn back.
+func TestTakeOverWaits(t *testing.T) {
+	m := newMet(t)
+	theirs := &records.Record{Layer: types.NamespacedName{Namespace: "fleet", Name: "app"}, Parent: epoch.Mark{Epoch: 7, Holder: "there"}}
+	there := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).Build()
+	if err := theirs.Put(t.Context(), there); err != nil {
+		t.Fatal(err)
+	}
+	m.far.record = &corev1.ConfigMap{}
+	if err := there.Get(t.Context(), types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: records.Name(theirs.Layer)}, m.far.record); err != nil {
+		t.Fatal(err)
+	}
+	child := &v1alpha1.Child{}
+	suspend := func(suspended bool) {
+		t.Helper()
+		if err := m.client.Get(t.Context(), m.key, child); err != nil {
+			t.Fatal(err)
+		}
+		child.Spec.Suspend = suspended
+		if err := m.client.Update(t.Context(), child); err != nil {
+			t.Fatal(err)
+		}
+	}
+	suspend(true)
+	child = m.contact(t)
+	if id := child.Status.Identity; id == nil || !id.TakingOver {
+		t.Fatalf("the identity is %+v", id)
+	}
+	if len(m.writes) > 0 || !strings.Contains(m.far.record.Data["record.json"], `"there"`) {
+		t.Errorf("written: %v", m.writes)
+	}
+	suspend(false)
+	child = m.contact(t)
+	if child.Status.Identity.TakingOver || len(m.writes) == 0 {
+		t.Errorf("nothing is taken over once it may be: %+v", child.Status)
+	}
+}
