@@ -71,7 +71,7 @@ func (a aims) of(child *v1alpha1.Child) aim {
 	if len(mover.Conflict) > 0 {
 		return aim{conflict: mover.Conflict}
 	}
-	wanted, pin := rollout.Wanted(governing[0]), rollout.Pin(child, mover.Name)
+	wanted, pin := rollout.Wanted(governing[0]), rollout.Pin(child, mover)
 	is := aim{rollout: mover.Name, waits: pin == nil || wanted == nil || *pin != *wanted}
 	if pin != nil {
 		is.pinned = pin.Revision

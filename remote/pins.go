@@ -52,11 +52,11 @@ func (r *run) governs(ctx context.Context, cluster capibridge.Cluster) error {
 func (r *run) retain(selected []*v1alpha1.Layer) {
 	var need []source.Pinned
 	for _, layer := range selected {
-		name := r.governing.Layer(layer.Name).Name
-		if name == "" || layer.Spec.SourceRef == nil {
+		mover := r.governing.Layer(layer.Name)
+		if mover.Name == "" || layer.Spec.SourceRef == nil {
 			continue
 		}
-		if pin := rollout.Pin(r.child, name); pin != nil && pin.Revision != "" {
+		if pin := rollout.Pin(r.child, mover); pin != nil && pin.Revision != "" {
 			if p := (source.Pinned{Key: layerSource(layer), Revision: pin.Revision}); !slices.Contains(need, p) {
 				need = append(need, p)
 			}
@@ -82,7 +82,7 @@ func (s *seeding) pinned() (*v1alpha1.RolloutRevision, error) {
 		return nil, waitsBecause(v1alpha1.ReasonInvalidSpec, "Rollout %s cannot move layer %s: its source is a Bucket, which has no older revisions; use a GitRepository or an OCIRepository",
 			mover.Name, s.layer.Name)
 	}
-	pin := rollout.Pin(s.child, mover.Name)
+	pin := rollout.Pin(s.child, mover)
 	if pin == nil || ref != nil && pin.Revision == "" {
 		return nil, waitsBecause(v1alpha1.ReasonRolloutPending, "Rollout %s has not let this cluster have a revision of layer %s yet", mover.Name, s.layer.Name)
 	}
@@ -156,7 +156,7 @@ func (s *seeding) revisionOf(of v1alpha1.RolloutPinnedSource) (string, error) {
 		return "", waitsBecause(v1alpha1.ReasonRolloutConflict, "Rollouts %s move %s of this cluster; nothing new of layer %s is pushed until only one does",
 			strings.Join(mover.Conflict, " and "), what, s.layer.Name)
 	}
-	pin := rollout.Pin(s.child, mover.Name)
+	pin := rollout.Pin(s.child, mover)
 	if pin == nil || pin.Revision == "" {
 		return "", waitsBecause(v1alpha1.ReasonRolloutPending, "Rollout %s has not let this cluster have a revision of %s yet", mover.Name, what)
 	}
@@ -176,7 +176,7 @@ func (s *seeding) objectPins() []string {
 		}
 		mover := s.governing.Object(o)
 		revision := ""
-		if pin := rollout.Pin(s.child, mover.Name); pin != nil {
+		if pin := rollout.Pin(s.child, mover); pin != nil {
 			revision = pin.Revision
 		}
 		pins = append(pins, strings.Join([]string{o.Kind, o.Namespace, o.Name, mover.Name, strings.Join(mover.Conflict, ","), revision}, " "))

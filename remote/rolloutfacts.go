@@ -67,13 +67,13 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 		if r.lags(writtenKey{true, client.ObjectKeyFromObject(child)}, child) {
 			return nil, errLags
 		}
-		pin := pinOf(child, o.Name)
 		if !rollout.Governs(o, child.Labels) || !child.DeletionTimestamp.IsZero() || !m.takes(child) {
-			if pin != nil {
+			if slices.ContainsFunc(child.Status.Rollouts, func(c v1alpha1.ChildRollout) bool { return c.Name == o.Name }) {
 				f.others = append(f.others, child)
 			}
 			continue
 		}
+		pin := rollout.OnRecord(child, rollout.MoverOf(o))
 		if names := rivals(all, o, child); len(names) > 0 {
 			return nil, reason.Because(v1alpha1.ReasonRolloutConflict, fmt.Errorf("cluster %s gets the same from Rollout %s: nothing is decided until their clusterSelectors have none in common", child.Name, names[0]))
 		}
@@ -140,32 +140,28 @@ func (r *Rollouts) catchUp(ctx context.Context, o *v1alpha1.Rollout, cached []v1
 	return nil
 }
 
-// changing counts the clusters of the tier that Rollouts are changing.
+// changing counts the clusters of the tier that Rollouts are changing. One that is gone changes
+// nothing any more.
 func (r *Rollouts) changing(ctx context.Context) (int, error) {
+	all, err := r.rollouts.list(ctx, r.Client, metav1.NamespaceAll)
+	if err != nil {
+		return 0, err
+	}
 	list := &v1alpha1.ChildList{}
 	if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return 0, fmt.Errorf("cannot list Children: %w", err)
 	}
 	n := 0
 	for i := range list.Items {
-		for _, p := range list.Items[i].Status.Rollouts {
-			if p.Result == v1alpha1.ResultUpdating {
+		child := &list.Items[i]
+		for j := range all {
+			if pin := rollout.OnRecord(child, rollout.MoverOf(&all[j])); all[j].Namespace == child.Namespace && pin != nil && pin.Result == v1alpha1.ResultUpdating {
 				n++
 				break
 			}
 		}
 	}
 	return n, nil
-}
-
-// pinOf is what is on record of a Rollout for a child.
-func pinOf(child *v1alpha1.Child, name string) *v1alpha1.ChildRollout {
-	for i := range child.Status.Rollouts {
-		if p := &child.Status.Rollouts[i]; p.Name == name {
-			return p
-		}
-	}
-	return nil
 }
 
 // rivals are other Rollouts that move the same for a child.

@@ -127,7 +127,7 @@ func (m *moved) cluster(o *v1alpha1.Rollout, child *v1alpha1.Child, pin *v1alpha
 // reconciler of Rollouts finds the same, should nothing else be written.
 func (r *run) proven(selected []*v1alpha1.Layer) {
 	for _, o := range r.governing {
-		pin := pinOf(r.child, o.Name)
+		pin := rollout.OnRecord(r.child, rollout.MoverOf(o))
 		if pin == nil || pin.Result != v1alpha1.ResultUpdating || o.Spec.Moves.KustomizationRef != nil {
 			continue
 		}

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -184,7 +185,9 @@ func (r *Rollouts) decide(ctx context.Context, o *v1alpha1.Rollout) (ctrl.Result
 	if facts.held != nil {
 		spec.Suspend = true
 	}
-	d := rollout.Next(o.Name, &spec, &o.Status, facts.Facts, r.Now())
+	status := o.Status.DeepCopy()
+	status.UID = cmp.Or(status.UID, o.UID)
+	d := rollout.Next(o.Name, &spec, status, facts.Facts, r.Now())
 	r.retain(o, facts, &d)
 	after := o.DeepCopy()
 	after.Status = d.Status

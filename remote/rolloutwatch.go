@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -120,21 +121,52 @@ func (r *Rollouts) onComposed(ctx context.Context, queue workqueue.TypedRateLimi
 	return nil
 }
 
-// onElected looks at all Rollouts when this process comes to lead the tier.
+// onElected looks at all Rollouts when this process comes to lead the tier, and at those that
+// went while nobody led it, or before all of their clusters were let go.
 func (r *Rollouts) onElected(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	if r.Part.Elected == nil {
-		return nil
-	}
 	go func() {
-		select {
-		case <-ctx.Done():
-		case <-r.Part.Elected:
+		if r.Part.Elected != nil {
+			select {
+			case <-ctx.Done():
+				return
+			case <-r.Part.Elected:
+			}
 			// What others wrote since is read before anything is decided.
 			r.mu.Lock()
 			r.caught = map[types.NamespacedName]bool{}
 			r.mu.Unlock()
 			r.wake(ctx, queue, "")
 		}
+		r.wakeGone(ctx, queue)
 	}()
 	return nil
+}
+
+// wakeGone looks at the Rollouts that Children have on record and that are not there any more.
+func (r *Rollouts) wakeGone(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	if served, err := r.rollouts.isServed(r.Client.RESTMapper()); err == nil && !served {
+		return
+	}
+	all, err := r.rollouts.list(ctx, r.Client, metav1.NamespaceAll)
+	list := &v1alpha1.ChildList{}
+	if err == nil {
+		err = r.Client.List(ctx, list, client.UnsafeDisableDeepCopy)
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			log.FromContext(ctx).Error(err, "cannot find out which Rollouts went: what they let clusters have stays on record until the next start")
+		}
+		return
+	}
+	there := map[types.NamespacedName]bool{}
+	for i := range all {
+		there[client.ObjectKeyFromObject(&all[i])] = true
+	}
+	for i := range list.Items {
+		for _, pin := range list.Items[i].Status.Rollouts {
+			if name := (types.NamespacedName{Namespace: list.Items[i].Namespace, Name: pin.Name}); !there[name] {
+				queue.Add(reconcile.Request{NamespacedName: name})
+			}
+		}
+	}
 }

@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -314,6 +315,10 @@ type RolloutStatus struct {
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// UID by which Children know the Rollout: that of the object about which was decided first. One
+	// that is restored with its status keeps it, and one that is made again gets another.
+	// +optional
+	UID types.UID `json:"uid,omitempty"`
 	// Candidate is the newest revision that the clusters could get.
 	// +optional
 	Candidate *RolloutRevision `json:"candidate,omitempty"`
@@ -554,6 +559,10 @@ type ChildRollout struct {
 	// Name of the Rollout.
 	Name            string `json:"name"`
 	RolloutRevision `json:",inline"`
+	// UID is that in the status of the Rollout. What another one of the same name let the child
+	// have counts for nothing. Versions before wrote none.
+	// +optional
+	UID types.UID `json:"uid,omitempty"`
 	// Run in which the child got the revision.
 	Run int64 `json:"run"`
 	// Result of it.

@@ -6,6 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
@@ -41,8 +42,9 @@ func Of(rollouts []v1alpha1.Rollout, of map[string]string) Governing {
 
 // Mover is which Rollout moves something of a cluster.
 type Mover struct {
-	// Name of the Rollout, empty if none does, or more than one.
+	// Name of the Rollout, empty if none does, or more than one, and UID, which Children know it by.
 	Name string
+	UID  types.UID
 	// Conflict has the names of all, if more than one does.
 	Conflict []string
 }
@@ -51,19 +53,38 @@ type Mover struct {
 func (m Mover) Moves() bool { return m.Name != "" || len(m.Conflict) > 0 }
 
 func (g Governing) mover(moves func(v1alpha1.RolloutMoves) bool) Mover {
-	var names []string
+	var movers []Mover
 	for _, r := range g {
 		if moves(r.Spec.Moves) {
-			names = append(names, r.Name)
+			movers = append(movers, MoverOf(r))
 		}
 	}
-	switch len(names) {
+	switch len(movers) {
 	case 0:
 		return Mover{}
 	case 1:
-		return Mover{Name: names[0]}
+		return movers[0]
 	}
-	return Mover{Conflict: names}
+	conflict := Mover{}
+	for _, m := range movers {
+		conflict.Conflict = append(conflict.Conflict, m.Name)
+	}
+	return conflict
+}
+
+// MoverOf is a Rollout as one that moves something.
+func MoverOf(r *v1alpha1.Rollout) Mover { return Mover{Name: r.Name, UID: r.Status.UID} }
+
+// OnRecord is what a Child has on record of a Rollout, nil if it has nothing. A Rollout that was
+// made again under the same name begins anew: what the one before it let the child have may be long
+// ago. Versions before wrote no UID.
+func OnRecord(child *v1alpha1.Child, mover Mover) *v1alpha1.ChildRollout {
+	for i := range child.Status.Rollouts {
+		if r := &child.Status.Rollouts[i]; r.Name == mover.Name && (r.UID == "" || r.UID == mover.UID) {
+			return r
+		}
+	}
+	return nil
 }
 
 // Layer is which Rollout moves a layer.
@@ -96,11 +117,9 @@ func (g Governing) Objects() []v1alpha1.RolloutPinnedSource {
 }
 
 // Pin is what a Rollout lets a child have, nil if it has let it have nothing yet.
-func Pin(child *v1alpha1.Child, name string) *v1alpha1.RolloutRevision {
-	for i := range child.Status.Rollouts {
-		if r := &child.Status.Rollouts[i]; r.Name == name && (r.Revision != "" || r.Image != "") {
-			return &r.RolloutRevision
-		}
+func Pin(child *v1alpha1.Child, mover Mover) *v1alpha1.RolloutRevision {
+	if r := OnRecord(child, mover); r != nil && (r.Revision != "" || r.Image != "") {
+		return &r.RolloutRevision
 	}
 	return nil
 }

@@ -2,9 +2,11 @@ package rollout
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
@@ -89,8 +91,31 @@ func TestPin(t *testing.T) {
 	for name, want := range map[string]*v1alpha1.RolloutRevision{
 		"none": nil, "gone": nil, "base": {Revision: "main@sha1:1", Image: "cascade:v1"}, "agent": {Image: "cascade:v2"},
 	} {
-		if diff := cmp.Diff(want, Pin(child, name)); diff != "" {
+		if diff := cmp.Diff(want, Pin(child, Mover{Name: name})); diff != "" {
 			t.Errorf("Pin(%s): -want, +got:\n%s", name, diff)
+		}
+	}
+}
+
+// TestPinOfAnother: what a Rollout let a child have that was deleted counts for nothing when one of
+// the same name is made: the child may have had the newest revision since.
+func TestPinOfAnother(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason   string
+		pin, now types.UID
+		counts   bool
+	}{
+		"Same":    {"it is the Rollout that let it have it", "one", "one", true},
+		"Another": {"it was made again, and has decided", "one", "two", false},
+		"New":     {"it was made again, and has not decided yet", "one", "", false},
+		"Earlier": {"an earlier version wrote it", "", "two", true},
+	} {
+		child := &v1alpha1.Child{}
+		child.Status.Rollouts = []v1alpha1.ChildRollout{{Name: "base", UID: tc.pin, RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:1"}}}
+		o := rolloutOf("base", v1alpha1.RolloutMoves{}, nil)
+		o.Status.UID = tc.now
+		if got := Pin(child, MoverOf(&o)) != nil; got != tc.counts {
+			t.Errorf("%s: %s: it counts: %t", name, tc.reason, got)
 		}
 	}
 }
@@ -119,5 +144,16 @@ func TestWanted(t *testing.T) {
 				t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
 			}
 		})
+	}
+}
+
+// TestPinsNameTheirRollout: what is put on record for a cluster says which Rollout did.
+func TestPinsNameTheirRollout(t *testing.T) {
+	has := v1alpha1.RolloutRevision{Revision: "main@sha1:1"}
+	facts := Facts{Candidate: &has, Room: -1, Clusters: []Cluster{{Name: "a", UID: "a", Known: true, Has: &has, Healthy: true}}}
+	spec := &v1alpha1.RolloutSpec{Waves: []v1alpha1.RolloutWave{{Name: "all"}}}
+	d := Next("base", spec, &v1alpha1.RolloutStatus{UID: "one"}, facts, time.Unix(1e9, 0))
+	if len(d.Pins) != 1 || d.Pins[0].ChildRollout.UID != "one" || d.Status.UID != "one" {
+		t.Errorf("decided is %+v", d)
 	}
 }

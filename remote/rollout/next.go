@@ -160,7 +160,9 @@ func Next(name string, spec *v1alpha1.RolloutSpec, status *v1alpha1.RolloutStatu
 	out := Decision{Status: d.status, Hold: d.hold, Upstream: d.upstream, Wanted: d.wanted, RecheckAfter: d.recheck}
 	for _, m := range d.all {
 		if m.dirty {
-			out.Pins = append(out.Pins, Assignment{m.Name, *m.pin})
+			pin := *m.pin
+			pin.UID = d.status.UID
+			out.Pins = append(out.Pins, Assignment{m.Name, pin})
 		}
 	}
 	return out

@@ -132,11 +132,9 @@ func (g *governed) take(cluster types.NamespacedName, mover rollout.Mover, child
 		g.held[cluster] = hold{v1alpha1.ReasonRolloutPending, "it has no Child yet that Rollout " + mover.Name + " could give a revision"}
 		return
 	}
-	for _, r := range child.Status.Rollouts {
-		if r.Name == mover.Name && r.Revision != "" {
-			g.pins[cluster] = compose.Pin{Revision: r.Revision, Run: r.Run}
-			return
-		}
+	if r := rollout.OnRecord(child, mover); r != nil && r.Revision != "" {
+		g.pins[cluster] = compose.Pin{Revision: r.Revision, Run: r.Run}
+		return
 	}
 	g.held[cluster] = hold{v1alpha1.ReasonRolloutPending, "Rollout " + mover.Name + " has not let it have a revision yet"}
 }

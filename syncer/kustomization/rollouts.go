@@ -170,7 +170,7 @@ func otherPins() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, after := e.ObjectOld.(*v1alpha1.Child), e.ObjectNew.(*v1alpha1.Child)
 		return !maps.Equal(before.Labels, after.Labels) || !slices.EqualFunc(before.Status.Rollouts, after.Status.Rollouts, func(a, b v1alpha1.ChildRollout) bool {
-			return a.Name == b.Name && a.Revision == b.Revision && a.Run == b.Run
+			return a.Name == b.Name && a.UID == b.UID && a.Revision == b.Revision && a.Run == b.Run
 		})
 	}}
 }

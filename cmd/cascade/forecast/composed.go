@@ -33,14 +33,15 @@ func (f *forecast) composed(ctx context.Context, k *kustomizev1.Kustomization, n
 		if child.Namespace != k.Namespace {
 			continue
 		}
-		pin := pinOf(child, mover.Name)
-		if pin == nil {
+		on := rollout.OnRecord(child, rollout.MoverOf(mover))
+		if on == nil || on.Revision == "" {
 			continue
 		}
+		pin := compose.Pin{Revision: on.Revision, Run: on.Run}
 		if rollout.Content(pin.Revision) == rollout.Content(revision) {
 			pin.Revision = revision
 		}
-		facts.Pins[clusterOf(child)] = *pin
+		facts.Pins[clusterOf(child)] = pin
 		if pin.Revision == revision || facts.Older[pin.Revision] != nil {
 			continue
 		}
@@ -63,16 +64,6 @@ func (f *forecast) moverOf(k *kustomizev1.Kustomization) *v1alpha1.Rollout {
 		r := &f.tier.rollouts[i]
 		if ref := r.Spec.Moves.KustomizationRef; ref != nil && ref.Name == k.Name && r.Namespace == k.Namespace && r.DeletionTimestamp.IsZero() {
 			return r
-		}
-	}
-	return nil
-}
-
-// pinOf is what a Rollout lets a child have, nil if it has let it have nothing.
-func pinOf(child *v1alpha1.Child, name string) *compose.Pin {
-	for i := range child.Status.Rollouts {
-		if r := &child.Status.Rollouts[i]; r.Name == name && r.Revision != "" {
-			return &compose.Pin{Revision: r.Revision, Run: r.Run}
 		}
 	}
 	return nil
