@@ -2,6 +2,7 @@ package remote
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,81 @@ import (
 	"github.com/cascade-gitops/cascade/remote/record"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
+
+// rendering gives a seeding what its layer declares, as fromGit finds it.
+func rendering(t *testing.T, s *seeding, digest string) apply.Sent {
+	t.Helper()
+	phases, err := s.fromGit(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.rendered = &rendered{phases: phases, entries: declared(phases), digest: digest}
+	sent, err := apply.SentOf(s.owner(), phases)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sent
+}
+
+// TestLookAfterCommit: a process that begins when there is a commit sends what is new alone, by what
+// the record says of the rendering that is in place.
+func TestLookAfterCommit(t *testing.T) {
+	named := func(name, text string) string {
+		return strings.ReplaceAll(noteOf(text), "{name: note,", "{name: "+name+",")
+	}
+	const secret = "apiVersion: v1\nkind: Secret\nmetadata:\n  name: s\n  namespace: default\nstringData:\n  k: v\n"
+	before := map[string]string{"app/a.yaml": named("a", "1"), "app/b.yaml": named("b", "${cluster_name}"), "app/s.yaml": secret}
+	for name, tc := range map[string]struct {
+		reason string
+		files  map[string]string
+		change func(*seeding, *record.Record)
+		known  int
+	}{
+		"Changed":   {"one of three is another, and nothing is said of a Secret", map[string]string{"app/a.yaml": named("a", "2"), "app/b.yaml": before["app/b.yaml"], "app/s.yaml": secret}, nil, 1},
+		"Added":     {"there is one more", map[string]string{"app/a.yaml": before["app/a.yaml"], "app/b.yaml": before["app/b.yaml"], "app/c.yaml": named("c", "1"), "app/s.yaml": secret}, nil, 2},
+		"Attempted": {"a part of another rendering was sent since", before, func(_ *seeding, r *record.Record) { r.Attempted.Digest = "sha256:3" }, 0},
+		"Broken":    {"what was sent cannot be read", before, func(_ *seeding, r *record.Record) { r.Sent = r.Sent[1:] }, 0},
+		"Earlier":   {"an earlier version wrote the record", before, func(_ *seeding, r *record.Record) { r.Sent = nil }, 0},
+		"Sensitive": {"a digest would tell something of a variable", before, func(s *seeding, r *record.Record) {
+			s.sensitive = []string{"x"}
+			s.describe(r, rendering(t, s, "sha256:1"))
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			process := func(files map[string]string) *seeding {
+				f := newFleet(t, files)
+				f.layer.Spec.Path = "app"
+				f.children.Version, f.children.Now = "v1", func() time.Time { return start.Time }
+				s := f.on(0)
+				s.as, s.notes = &account.Account{}, &layerNotes{}
+				s.run.notes = &notes{layers: map[string]*layerNotes{"base": s.notes}}
+				return s
+			}
+			first := process(before)
+			sent := rendering(t, first, "sha256:1")
+			state := record.State{Revision: "v1", Digest: "sha256:1"}
+			rec := &record.Record{Layer: first.key(), Attempted: state, Applied: state, Inventory: first.rendered.entries}
+			first.describe(rec, sent)
+			if tc.change != nil {
+				tc.change(first, rec)
+			}
+			second := process(tc.files)
+			wanted := rendering(t, second, "sha256:2")
+			if err := second.look(t.Context(), rec, &v1alpha1.ChildLayer{Name: "base", Ready: true}); err != nil {
+				t.Fatal(err)
+			}
+			known := 0
+			for _, key := range wanted {
+				if slices.Contains(second.notes.sent, key) {
+					known++
+				}
+			}
+			if known != tc.known {
+				t.Errorf("%s: %d of %d objects are known to be in place, want %d", tc.reason, known, len(wanted), tc.known)
+			}
+		})
+	}
+}
 
 // TestAdopt: a process that begins takes a layer for in place without rendering it, if the record
 // says that the same version applied all that it would render. In every other case it renders.
@@ -55,6 +131,10 @@ func TestAdopt(t *testing.T) {
 		"Earlier": {reason: "an earlier version wrote the record", change: func(_ *seeding, r *record.Record, _ *v1alpha1.ChildLayer) { r.Inputs, r.Sent = "", nil }},
 		"NotRead": {reason: "it is not known what the layer reads", change: func(s *seeding, _ *record.Record, _ *v1alpha1.ChildLayer) { clear(s.read[:]) }},
 		"Secrets": {reason: "a digest would tell something of a Secret", before: func(s *seeding) { s.sensitive = []string{"x"} }},
+		"Agent":   {reason: "what an agent is made of is known by the Layer, the image and the version", adopted: true, before: func(s *seeding) { s.layer.Spec.Agent = &v1alpha1.AgentSpec{} }},
+		"Image": {reason: "the agent has another image", before: func(s *seeding) { s.layer.Spec.Agent = &v1alpha1.AgentSpec{} }, change: func(s *seeding, _ *record.Record, _ *v1alpha1.ChildLayer) {
+			s.image = "cascade:v2"
+		}},
 		"Delivered": {reason: "so would that of a credential", before: func(s *seeding) {
 			s.credentials = []credential{{name: "c", secret: &corev1.Secret{}}}
 		}},
@@ -64,15 +144,7 @@ func TestAdopt(t *testing.T) {
 			if tc.before != nil {
 				tc.before(before)
 			}
-			phases, err := before.fromGit(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			before.rendered = &rendered{phases: phases, entries: declared(phases), digest: "sha256:1"}
-			sent, err := apply.SentOf(before.owner(), phases)
-			if err != nil {
-				t.Fatal(err)
-			}
+			sent := rendering(t, before, "sha256:1")
 			state := record.State{Revision: "v1", Digest: "sha256:1"}
 			rec := &record.Record{Layer: before.key(), Attempted: state, Applied: state, Inventory: before.rendered.entries}
 			before.describe(rec, sent)

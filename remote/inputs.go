@@ -176,7 +176,7 @@ func (s *seeding) inputs() string { return s.inputsWith(s.content, s.requested()
 // is empty if that is not known, and where it would tell something of a value that only Secrets
 // have: records are no Secrets.
 func (s *seeding) recordable() string {
-	if s.snapshot == nil || s.read == (digest.Short{}) || len(s.sensitive) > 0 || len(s.credentials) > 0 || s.layer.Spec.Providers != nil || s.layer.Spec.Agent != nil {
+	if s.snapshot == nil || s.read == (digest.Short{}) || len(s.sensitive) > 0 || len(s.credentials) > 0 || s.layer.Spec.Providers != nil {
 		return ""
 	}
 	sum := digest.Of(s.Version, s.inputsWith(hex.EncodeToString(s.read[:]), "")).Short()

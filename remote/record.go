@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -226,16 +225,36 @@ func attempting(rec *record.Record, state record.State) record.State {
 const mostDescribed = 4096
 
 // describe has the record say what a rendering that is in place was made from, and what was sent
-// of it, so that a later process need not render it to know.
+// of it, so that a later process need not render it to know, and sends what is new alone. Nothing is
+// said of Secrets.
 func (s *seeding) describe(rec *record.Record, sent apply.Sent) {
 	rec.Inputs, rec.Sent = "", nil
-	secret := func(e inventory.Entry) bool { return e.Group == "" && e.Kind == "Secret" }
-	if len(sent) == 0 || len(sent) > mostDescribed || slices.ContainsFunc(s.rendered.entries, secret) {
+	if len(sent) == 0 || len(sent) > mostDescribed || len(s.sensitive) > 0 {
 		return
 	}
-	if rec.Inputs = s.recordable(); rec.Inputs != "" {
-		rec.Sent = sent.Bytes()
+	open, err := sent.Without(s.owner(), s.rendered.phases, isSecret)
+	if err != nil {
+		return // a later process sends all
 	}
+	rec.Sent = open.Bytes()
+	if len(open) == len(sent) {
+		rec.Inputs = s.recordable()
+	}
+}
+
+func isSecret(e inventory.Entry) bool { return e.Group == "" && e.Kind == "Secret" }
+
+// before is what is known to have been sent of a layer by the process before, as its record says,
+// nil if that is not known.
+func before(rec *record.Record) apply.Sent {
+	if !rec.InPlace(rec.Applied.Digest) {
+		return nil // a part of another rendering was sent since
+	}
+	sent, err := apply.ParseSent(rec.Sent)
+	if err != nil {
+		return nil
+	}
+	return sent
 }
 
 // adopt reports whether the layer is in place by its record alone: an earlier process of the same
@@ -245,9 +264,9 @@ func (s *seeding) adopt(rec *record.Record, entry *v1alpha1.ChildLayer, inputs s
 	if !entry.Ready || rec.Inputs == "" || !rec.InPlace(rec.Applied.Digest) || rec.Inputs != s.recordable() || len(rec.Sent) != len(rec.Inventory)*apply.SentSize {
 		return false
 	}
-	sent, err := apply.ParseSent(rec.Sent)
-	if err != nil {
-		return false // it is rendered as if nothing were known
+	sent := before(rec)
+	if sent == nil {
+		return false
 	}
 	noteRecord(entry, rec)
 	s.notes.sent = sent
@@ -294,6 +313,7 @@ func (s *seeding) look(ctx context.Context, rec *record.Record, entry *v1alpha1.
 		}
 	} else {
 		entry.Ready = false
+		s.notes.sent = before(rec)
 	}
 	s.notes.looked = true
 	return nil

@@ -68,6 +68,44 @@ func (s Sent) Bytes() []byte {
 	return all
 }
 
+// Without leaves out objects of phases that the owner sent. Of packed objects it leaves out all or
+// none.
+func (s Sent) Without(owner Owner, phases []Phase, out func(inventory.Entry) bool) (Sent, error) {
+	left := map[sentKey]bool{}
+	for _, p := range phases {
+		if p.Packed != nil && slices.ContainsFunc(p.Packed.Entries(), out) {
+			keys, err := p.Packed.sentBy(owner)
+			if err != nil {
+				return nil, err
+			}
+			for _, key := range keys {
+				left[key] = true
+			}
+		}
+		var of Phase
+		for n, u := range p.Objects {
+			switch {
+			case !out(inventory.Of(u)):
+			case p.frozen != nil:
+				left[p.frozen[n].sent] = true
+			default:
+				of.Objects = append(of.Objects, u)
+			}
+		}
+		keys, err := SentOf(owner, []Phase{of})
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range keys {
+			left[o.key] = true
+		}
+	}
+	if len(left) == 0 {
+		return s, nil
+	}
+	return slices.DeleteFunc(slices.Clone(s), func(o sentObject) bool { return left[o.key] }), nil
+}
+
 // SentSize is what an object takes in Sent.Bytes.
 const SentSize = len(sentKey{})
 
