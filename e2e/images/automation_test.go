@@ -249,6 +249,12 @@ func (h *imageSpec) automationPushBranch(t *testing.T) {
 	r.git(t, "merge-base", "--is-ancestor", person, "auto")
 	r.has(t, "auto", "note", "mine")
 	r.git(t, "merge-base", "--is-ancestor", first, "auto")
+	r.pushed(t, "auto")
+	// The branch ends with a commit of the automation again, and what a person pushed is below it.
+	r.newTag(t, "1.3.0")
+	r.has(t, "auto", "app/web.yaml", ":1.3.0")
+	r.has(t, "auto", "note", "mine")
+	r.Tells(t, &autov1.ImageUpdateAutomation{}, "auto", "FollowsCheckout", "False", "MadeOfBranch", "")
 }
 
 // automationRefspec: push.refspec is pushed beside the branch; what would have to be forced is refused.

@@ -188,6 +188,7 @@ func (r *Automations) run(ctx context.Context, obj *autov1.ImageUpdateAutomation
 		r.Commits.WithLabelValues("pushed").Inc()
 		now := metav1.NewTime(r.Now())
 		obj.Status.LastPushCommit, obj.Status.LastPushTime = written.Commit, &now
+		setBasis(obj, draft.Branch, written.Basis)
 		done.event = fmt.Sprintf("pushed commit '%.7s' to branch '%s'", written.Commit, draft.Branch)
 		if draft.Refspec != "" && err == nil {
 			done.event += fmt.Sprintf(" and with refspec '%s'", draft.Refspec)
@@ -217,6 +218,37 @@ func (r *Automations) run(ctx context.Context, obj *autov1.ImageUpdateAutomation
 	}
 	obj.Status.LastAutomationRunTime = &now
 	return done
+}
+
+// followsCheckout is a condition of an automation with a branch of its own: whether the branch has the files of the checkout with the
+// changes, or what others pushed there as well. It is on record, since a later run cannot tell from the commits.
+const followsCheckout = "FollowsCheckout"
+
+// setBasis records of the commit that was pushed just now what it was made of.
+func setBasis(obj *autov1.ImageUpdateAutomation, branch string, basis source.Basis) {
+	switch basis {
+	case source.BasisCheckout:
+		status.SetCondition(obj, followsCheckout, metav1.ConditionTrue, string(basis), "branch '%s' has the files of the checkout with the changes", branch)
+	case source.BasisBranch:
+		status.SetCondition(obj, followsCheckout, metav1.ConditionFalse, string(basis), "others pushed to branch '%s': changes go on top of that until it is merged or deleted", branch)
+	default:
+		status.RemoveCondition(obj, followsCheckout)
+		return
+	}
+	// Its time is that of the push: where somebody who does not know of the condition pushed later, it says nothing of that.
+	apimeta.FindStatusCondition(obj.Status.Conditions, followsCheckout).LastTransitionTime = *obj.Status.LastPushTime
+}
+
+// basisOf is what the commit that was pushed last was made of, empty if it is not on record.
+func basisOf(obj *autov1.ImageUpdateAutomation) source.Basis {
+	c := apimeta.FindStatusCondition(obj.Status.Conditions, followsCheckout)
+	if c == nil || !c.LastTransitionTime.Equal(obj.Status.LastPushTime) {
+		return ""
+	}
+	if c.Status == metav1.ConditionTrue {
+		return source.BasisCheckout
+	}
+	return source.BasisBranch
 }
 
 // eventRevision is a key of an event's metadata.
@@ -290,7 +322,7 @@ func (r *Automations) draft(ctx context.Context, obj *autov1.ImageUpdateAutomati
 		checkout = &git.Checkout.Reference
 	}
 	d := &source.Draft{
-		Checkout: fetch.ReferenceOf(checkout), Name: git.Commit.Author.Name, Address: git.Commit.Author.Email, At: r.Now(), Own: obj.Status.LastPushCommit,
+		Checkout: fetch.ReferenceOf(checkout), Name: git.Commit.Author.Name, Address: git.Commit.Author.Email, At: r.Now(), Own: obj.Status.LastPushCommit, OwnBasis: basisOf(obj),
 	}
 	if push := git.Push; push != nil {
 		d.Branch, d.Refspec, d.Options = push.Branch, push.Refspec, push.Options

@@ -42,9 +42,10 @@ type Draft struct {
 	Refspec string
 	// Options are sent along with each push.
 	Options map[string]string
-	// Own is the commit that whoever calls pushed last. Where a branch of its own still ends with it, nobody
-	// else wrote there.
-	Own string
+	// Own is the commit that whoever calls pushed last, and OwnBasis what came of it in Written.Basis. Where a
+	// branch of its own still ends with it, nobody else wrote there since; before that, they may have.
+	Own      string
+	OwnBasis Basis
 	// Again pushes the branch, if it still ends with Own, to the second reference although nothing is to change.
 	Again bool
 	// Known is the revision of the checkout at which nothing was to be done; the answer of Write is empty if it is
@@ -63,12 +64,25 @@ type Draft struct {
 // Signer returns a signature of a text.
 type Signer func(text []byte) (string, error)
 
+// Basis is what a commit on a branch of its own has the files of, besides the changes; empty where the branch is the
+// checkout, or where it is not known.
+type Basis string
+
+const (
+	// BasisCheckout: those of the checkout, and nothing that others pushed to the branch.
+	BasisCheckout Basis = "MadeOfCheckout"
+	// BasisBranch: those of the branch, to which others pushed.
+	BasisBranch Basis = "MadeOfBranch"
+)
+
 // Written is what became of a draft.
 type Written struct {
 	// Revision of the checkout, as a snapshot has it; after a push to the same branch, that of the new commit.
 	Revision string
 	// Commit that was pushed, empty if there was nothing to change, and its Message.
 	Commit, Message string
+	// Basis of the commit. Whoever calls keeps it for Draft.OwnBasis: the commit alone does not tell.
+	Basis Basis
 	// Tries is how often others were faster, and one.
 	Tries int
 	// Same reports that the checkout is at Draft.Known, so that nothing was looked at.
@@ -83,8 +97,8 @@ const writeTries = 8
 // pushed here. ErrMoved is wrapped when others were faster each time.
 //
 // A branch that is not the checkout is read and written as follows. Where others pushed to it, their commits are kept
-// and files are changed on top of them. Where nobody but the caller did, it has the files of the checkout with the
-// changes, as if it were made anew, and what it was becomes the first parent.
+// and files are changed on top of them, until the branch is merged or deleted. Where nobody but the caller did, it has
+// the files of the checkout with the changes, as if it were made anew, and what it was becomes the first parent.
 func (m *Mirrors) Write(ctx context.Context, origin Origin, draft Draft) (w Written, err error) {
 	defer recovered(&err)
 	if err := draft.check(); err != nil {
@@ -155,6 +169,7 @@ type base struct {
 	old plumbing.Hash
 	// unless has the tree that is there already, where only another one is worth a commit; zero for none.
 	unless plumbing.Hash
+	basis  Basis
 }
 
 func (m *Mirrors) write(ctx context.Context, origin Origin, draft *Draft) (w Written, err error) {
@@ -213,7 +228,7 @@ func (m *Mirrors) write(ctx context.Context, origin Origin, draft *Draft) (w Wri
 	if err := m.send(ctx, dial, own, b.old, commit, objects, draft.Options); err != nil {
 		return w, err
 	}
-	w.Commit, w.Message = commit.String(), message
+	w.Commit, w.Message, w.Basis = commit.String(), message, b.basis
 	if draft.Checkout.only(draft.Branch) {
 		w.Revision = draft.Branch + "@sha1:" + w.Commit
 	}
@@ -234,6 +249,7 @@ func (m *Mirrors) base(ctx context.Context, origin Origin, mir *mirror, dial *di
 	if draft.Checkout.only(draft.Branch) {
 		return b, nil
 	}
+	b.basis = BasisCheckout
 	if err := mir.enter(ctx); err != nil {
 		return b, err
 	}
@@ -251,7 +267,9 @@ func (m *Mirrors) base(ctx context.Context, origin Origin, mir *mirror, dial *di
 		return b, nil
 	}
 	b.old = tip
-	if tip.String() != draft.Own {
+	last := tip.String() == draft.Own
+	alone := last && draft.OwnBasis == BasisCheckout
+	if !alone {
 		// A branch that was merged goes on where it was merged to.
 		if merged, err := m.Contains(ctx, origin, checkout.commit.String(), tip.String(), ""); err == nil && merged {
 			return b, nil
@@ -264,20 +282,37 @@ func (m *Mirrors) base(ctx context.Context, origin Origin, mir *mirror, dial *di
 	if !branch.has(tip) {
 		return b, failf(ReasonGitOperationFailed, "cannot read branch %s: %w", draft.Branch, ErrMoved)
 	}
-	if tip.String() != draft.Own {
-		b.gen, b.files, b.parents = branch, tip, []plumbing.Hash{tip}
+	if last && !alone {
+		if alone, err = m.madeOf(ctx, origin, checkout.commit, branch, tip); err != nil {
+			return b, err
+		}
+	}
+	if !alone {
+		b.gen, b.files, b.parents, b.basis = branch, tip, []plumbing.Hash{tip}, BasisBranch
 		return b, nil
 	}
-	last, err := branch.provenance(target{commit: tip})
+	now, err := branch.provenance(target{commit: tip})
 	if err != nil {
 		return b, err
 	}
-	b.unless, b.parents = last.tree, []plumbing.Hash{tip}
+	b.unless, b.parents = now.tree, []plumbing.Hash{tip}
 	// Where it is not known, the checkout is named as a parent: it is no less true.
 	if ahead, err := m.Contains(ctx, origin, tip.String(), checkout.commit.String(), ""); err != nil || !ahead {
 		b.parents = append(b.parents, checkout.commit)
 	}
 	return b, nil
+}
+
+// madeOf reports whether a commit that the caller pushed certainly has nothing of others which the checkout does not
+// have, where its basis is not on record. A second parent is only written with the files of the checkout; what was made
+// on top of a commit that the checkout has by now has no more than that. All else may be on top of others.
+func (m *Mirrors) madeOf(ctx context.Context, origin Origin, checkout plumbing.Hash, gen *generation, commit plumbing.Hash) (bool, error) {
+	parents, err := gen.parents(commit)
+	if err != nil || len(parents) != 1 {
+		return len(parents) > 1, err
+	}
+	contained, err := m.Contains(ctx, origin, checkout.String(), parents[0].String(), "")
+	return err == nil && contained, nil // where the server does not tell, nothing is certain
 }
 
 // send pushes objects and lets a reference that has the commit old point to another.

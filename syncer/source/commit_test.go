@@ -127,30 +127,30 @@ func TestWriteBranch(t *testing.T) {
 	o := serve(t, gitserver.Options{})
 	o.commit("main", map[string]string{"a": "1", "b": "1"})
 	m := mirrors(t)
-	auto := func(own, a string) Written {
+	auto := func(own Written, a string) Written {
 		d := draft("main", "auto", map[string]string{"a": a})
-		d.Own = own
+		d.Own, d.OwnBasis = own.Commit, own.Basis
 		return write(t, m, o.url(), d)
 	}
 	ancestor := func(commit, of string) {
 		t.Helper()
 		o.git("", "merge-base", "--is-ancestor", commit, of)
 	}
-	first := auto("", "2")
+	first := auto(Written{}, "2")
 	if o.git("", "rev-parse", "auto") != first.Commit || o.git("", "show", "main:a") != "1" || !strings.HasPrefix(first.Revision, "main@sha1:") {
 		t.Fatalf("the branch was not made of main: %+v", first)
 	}
-	if w := auto(first.Commit, "2"); w.Commit != "" {
+	if w := auto(first, "2"); w.Commit != "" {
 		t.Errorf("the same change was committed twice: %+v", w)
 	}
-	second := auto(first.Commit, "3")
+	second := auto(first, "3")
 	ancestor(first.Commit, second.Commit)
 	if got := o.git("", "rev-list", "--parents", "-n1", "auto"); len(strings.Fields(got)) != 2 {
 		t.Errorf("main did not move, and the parents are %s", got)
 	}
 	// Main moves: the branch has its files, and nothing was forced.
 	moved := o.commit("main", map[string]string{"b": "2"})
-	third := auto(second.Commit, "3")
+	third := auto(second, "3")
 	ancestor(second.Commit, third.Commit)
 	ancestor(moved, third.Commit)
 	if o.git("", "show", "auto:b") != "2" || o.git("", "show", "auto:a") != "3" {
@@ -159,25 +159,109 @@ func TestWriteBranch(t *testing.T) {
 	// A person pushes to the branch: what they wrote stays.
 	person := o.commit("auto", map[string]string{"b": "mine"})
 	o.commit("main", map[string]string{"b": "3"})
-	fourth := auto(third.Commit, "4")
+	fourth := auto(third, "4")
 	ancestor(person, fourth.Commit)
 	if o.git("", "show", "auto:b") != "mine" || o.git("", "show", "auto:a") != "4" {
 		t.Errorf("the commit of a person was lost: %q", o.git("", "show", "auto:b"))
 	}
+	// It stays when the branch ends with a commit of the automation again, whether or not its basis is on record.
+	for i, own := range []Written{fourth, {}} {
+		if own.Commit == "" {
+			own.Commit = o.git("", "rev-parse", "auto") // as a status has it that was written before there was a basis
+		}
+		w := auto(own, fmt.Sprint("4", i))
+		ancestor(own.Commit, w.Commit)
+		if o.git("", "show", "auto:b") != "mine" || w.Basis != BasisBranch {
+			t.Errorf("the commit of a person was reverted: %q, %+v", o.git("", "show", "auto:b"), w)
+		}
+	}
 	// The branch is merged, and goes on where it was merged to.
 	merge := o.git("", "commit-tree", "-p", "main", "-p", "auto", "-m", "merge", "auto^{tree}")
 	o.git("", "update-ref", "refs/heads/main", merge)
-	fifth := auto("", "5")
-	if got := o.git("", "rev-list", "--parents", "-n1", "auto"); got != fifth.Commit+" "+merge {
-		t.Errorf("the parents are %s; want %s", got, merge)
+	fifth := auto(Written{Commit: o.git("", "rev-parse", "auto"), Basis: BasisBranch}, "5")
+	if got := o.git("", "rev-list", "--parents", "-n1", "auto"); got != fifth.Commit+" "+merge || fifth.Basis != BasisCheckout {
+		t.Errorf("the parents are %s; want %s; wrote %+v", got, merge, fifth)
 	}
 	// The branch is deleted, and made again.
 	o.git("", "update-ref", "-d", "refs/heads/auto")
-	sixth := auto(fifth.Commit, "6")
+	sixth := auto(fifth, "6")
 	if got := o.git("", "rev-parse", "auto^"); got != merge || sixth.Commit == "" {
 		t.Errorf("the branch was made of %s; want %s", got, merge)
 	}
 	o.git("", "fsck", "--strict", "--no-dangling")
+}
+
+// TestWriteBranchUnrecorded: a commit whose basis is not on record, as before there was one, is told from what is on top of others by
+// what it is made of.
+func TestWriteBranchUnrecorded(t *testing.T) {
+	person := func(o *origin) { o.commit("auto", map[string]string{"b": "mine"}) }
+	for name, tt := range map[string]struct {
+		reason string
+		// before and after are what others do before the commit of the automation, and after it.
+		before, after func(o *origin)
+		basis         Basis
+	}{
+		"Made":   {reason: "its parent is of main", basis: BasisCheckout},
+		"Others": {reason: "its parent is of somebody else", before: person, basis: BasisBranch},
+		"Merged": {reason: "its parent is of somebody else, and main has it by now", before: person, basis: BasisCheckout,
+			after: func(o *origin) { o.git("", "update-ref", "refs/heads/main", "auto^") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := serve(t, gitserver.Options{})
+			o.commit("main", map[string]string{"a": "1", "b": "1", "c": "1"})
+			m := mirrors(t)
+			if tt.before != nil {
+				tt.before(o)
+			}
+			first := write(t, m, o.url(), draft("main", "auto", map[string]string{"a": "2"}))
+			if tt.after != nil {
+				tt.after(o)
+			}
+			o.commit("main", map[string]string{"c": "2"})
+			d := draft("main", "auto", map[string]string{"a": "3"})
+			d.Own = first.Commit
+			second := write(t, m, o.url(), d)
+			if followed := o.git("", "show", "auto:c") == "2"; second.Basis != tt.basis || followed != (tt.basis == BasisCheckout) {
+				t.Errorf("%s: wrote %+v, and the branch follows main: %t; want basis %s", tt.reason, second, followed, tt.basis)
+			}
+			if tt.before != nil && o.git("", "show", "auto:b") != "mine" {
+				t.Errorf("%s: the commit of a person was lost", tt.reason)
+			}
+			// Once main was taken in, the commit has it as a second parent.
+			o.commit("main", map[string]string{"c": "3"})
+			d = draft("main", "auto", map[string]string{"a": "4"})
+			d.Own = second.Commit
+			if third := write(t, m, o.url(), d); third.Basis != tt.basis {
+				t.Errorf("%s: wrote %+v; want basis %s", tt.reason, third, tt.basis)
+			}
+		})
+	}
+}
+
+// TestWriteBranchShared: two automations push to one branch, in turn and more often than the other. What each of them
+// set stays.
+func TestWriteBranchShared(t *testing.T) {
+	for name, turns := range map[string][]int{
+		"InTurn": {0, 1, 0, 1, 0, 1},
+		"Twice":  {0, 0, 1, 1, 0, 0, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := serve(t, gitserver.Options{})
+			o.commit("main", map[string]string{"f0": "-", "f1": "-", "b": "1"})
+			m := mirrors(t)
+			var last [2]Written
+			want := [2]string{"-", "-"}
+			for n, who := range turns {
+				want[who] = fmt.Sprint(n)
+				d := draft("main", "auto", map[string]string{fmt.Sprint("f", who): want[who]})
+				d.Own, d.OwnBasis = last[who].Commit, last[who].Basis
+				last[who] = write(t, m, o.url(), d)
+				if got := [2]string{o.git("", "show", "auto:f0"), o.git("", "show", "auto:f1")}; got != want {
+					t.Fatalf("after turn %d the branch has %q; want %q", n, got, want)
+				}
+			}
+		})
+	}
 }
 
 func TestWriteRefspec(t *testing.T) {

@@ -63,6 +63,17 @@ func (g *generation) provenance(t target) (*provenance, error) {
 	}, nil
 }
 
+// parents of a commit.
+func (g *generation) parents(commit plumbing.Hash) ([]plumbing.Hash, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c, err := object.GetCommit(g.store, commit)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read commit %s: %w", commit, err)
+	}
+	return c.ParentHashes, nil
+}
+
 // Verification says what has to be signed, and by whom.
 type Verification struct {
 	Tag, Head bool
