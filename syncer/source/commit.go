@@ -216,7 +216,7 @@ func (m *Mirrors) write(ctx context.Context, origin Origin, draft *Draft) (w Wri
 	if tree == b.unless || tree == from.tree {
 		if draft.Again && second != "" && b.old.String() == draft.Own {
 			objects.made = nil // the server has all of it
-			return w, m.forward(ctx, origin, dial, second, b.old, b.old, objects, draft.Options)
+			return w, m.forward(ctx, origin, dial, second, b.old, nil, objects, draft.Options)
 		}
 		return w, nil
 	}
@@ -235,7 +235,7 @@ func (m *Mirrors) write(ctx context.Context, origin Origin, draft *Draft) (w Wri
 	if second == "" {
 		return w, nil
 	}
-	return w, m.forward(ctx, origin, dial, second, commit, b.files, objects, draft.Options)
+	return w, m.forward(ctx, origin, dial, second, commit, append(b.parents, b.files), objects, draft.Options)
 }
 
 // only reports whether a reference is the branch of a name and nothing else.
@@ -363,17 +363,21 @@ func (m *Mirrors) now(ctx context.Context, dial *dialer, name plumbing.Reference
 // errThere: there is nothing to push.
 var errThere = errors.New("it is there already")
 
-// forward lets the second reference point to a commit, if that is a step forward for it. below is a commit in its history that
-// the server has.
-func (m *Mirrors) forward(ctx context.Context, origin Origin, dial *dialer, name plumbing.ReferenceName, commit, below plumbing.Hash, objects *drafted, options map[string]string) error {
+// forward lets the second reference point to a commit that the branch has by now, if that is a step forward for it. below are
+// commits in its history; where the reference is at none of them, the server is asked.
+func (m *Mirrors) forward(ctx context.Context, origin Origin, dial *dialer, name plumbing.ReferenceName, commit plumbing.Hash, below []plumbing.Hash, objects *drafted, options map[string]string) error {
 	_, err := m.update(ctx, dial, name, func(now plumbing.Hash) error {
 		if now == commit {
 			return errThere
 		}
-		if now.IsZero() || now == below {
+		if now.IsZero() || slices.Contains(below, now) {
 			return nil
 		}
-		if contained, err := m.Contains(ctx, origin, below.String(), now.String(), ""); err != nil || !contained {
+		contained, err := m.Contains(ctx, origin, commit.String(), now.String(), "")
+		switch {
+		case err != nil:
+			return fmt.Errorf("cannot find out whether it is a step forward: %w", err)
+		case !contained:
 			return errors.New("it has commits that the pushed one does not have, and nothing is forced")
 		}
 		return nil

@@ -294,6 +294,54 @@ func TestWriteRefspec(t *testing.T) {
 	write(t, m, o.url(), d) // and again, where there is nothing to push
 }
 
+// TestWriteRefspecEachTime: the second reference goes along with each push, also when the checkout moves or the branch begins anew.
+func TestWriteRefspecEachTime(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		// between is done after a push.
+		between func(o *origin)
+	}{
+		"Again":  {reason: "nothing but the value changes", between: func(*origin) {}},
+		"Moved":  {reason: "the checkout moves", between: func(o *origin) { o.commit("main", map[string]string{"b": o.git("", "rev-parse", "auto")}) }},
+		"Person": {reason: "a person pushes to the branch", between: func(o *origin) { o.commit("auto", map[string]string{"b": o.git("", "rev-parse", "auto")}) }},
+		"Merged": {reason: "the checkout is at the branch", between: func(o *origin) { o.git("", "update-ref", "refs/heads/main", "auto") }},
+		"Behind": {reason: "the second reference was set back by several pushes", between: func(o *origin) { o.git("", "update-ref", "refs/for/main", "main") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := serve(t, gitserver.Options{})
+			o.commit("main", map[string]string{"a": "1", "b": "1"})
+			m := mirrors(t)
+			var last Written
+			for _, value := range []string{"2", "3", "4"} {
+				d := draft("main", "auto", map[string]string{"a": value})
+				d.Own, d.OwnBasis, d.Refspec = last.Commit, last.Basis, "refs/heads/auto:refs/for/main"
+				last = write(t, m, o.url(), d)
+				if now := o.git("", "rev-parse", "refs/for/main"); now != last.Commit || o.git("", "rev-parse", "auto") != now {
+					t.Errorf("%s: wrote %+v, and the second reference has %s", tt.reason, last, now)
+				}
+				tt.between(o)
+			}
+		})
+	}
+}
+
+// TestWriteRefspecUnknown: that the server does not tell where the second reference is in history is not told as commits that it has.
+func TestWriteRefspecUnknown(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	older := o.commit("main", map[string]string{"a": "0"})
+	o.commit("main", map[string]string{"a": "1"})
+	m := mirrors(t)
+	first := write(t, m, o.url(), draft("main", "auto", map[string]string{"a": "2"}))
+	o.git("", "update-ref", "refs/for/main", older)
+	o.git("", "config", "uploadpack.allowReachableSHA1InWant", "false")
+	d := draft("main", "auto", map[string]string{"a": "3"})
+	d.Own, d.OwnBasis, d.Refspec = first.Commit, first.Basis, "refs/heads/auto:refs/for/main"
+	second, err := m.Write(t.Context(), o.url(), d)
+	if ReasonOf(err) != ReasonRefspecFailed || second.Commit == "" || !strings.Contains(err.Error(), "allowReachableSHA1InWant") || strings.Contains(err.Error(), "forced") {
+		t.Errorf("wrote %+v, %v", second, err)
+	}
+}
+
 func TestWriteOptions(t *testing.T) {
 	o := serve(t, gitserver.Options{})
 	o.commit("main", map[string]string{"a": "1"})
