@@ -178,7 +178,7 @@ func (r *GitRepositories) origin(ctx context.Context, key source.Key, obj *sourc
 		if _, perr := url.Parse(obj.Spec.URL); perr != nil {
 			return origin, nil // the mirror says what is wrong with it
 		}
-		origin.Login, err = r.Logins.Cloud(ctx, provider, obj.Spec.URL, obj.Spec.ServiceAccountName, origin.Proxy, uncached{r.Client, r.Reader}, key)
+		origin.Login, err = r.Logins.Cloud(ctx, provider, obj.Spec.URL, obj.Spec.ServiceAccountName, source.Way{Proxy: origin.Proxy, Certificates: origin.Secret}, uncached{r.Client, r.Reader}, key)
 	}
 	return origin, err
 }

@@ -188,7 +188,7 @@ func (s *Sources) imageOrigin(ctx context.Context, key source.Key, a registryAcc
 	if len(secrets) > 0 || a.provider == "" || a.provider == sourcev1.GenericOCIProvider {
 		return origin, nil
 	}
-	origin.Login, err = s.Logins.Registry(ctx, a.provider, a.url, a.account, origin.Proxy, uncached{s.Client, s.Reader}, key)
+	origin.Login, err = s.Logins.Registry(ctx, a.provider, a.url, a.account, source.Way{Proxy: origin.Proxy, Insecure: a.insecure, Certificates: origin.Certificates}, uncached{s.Client, s.Reader}, key)
 	if err != nil && !errors.As(err, new(*source.Error)) {
 		err = &source.Error{Reason: source.ReasonAuthenticationFailed, Err: err}
 	}

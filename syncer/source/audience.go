@@ -46,6 +46,31 @@ func (a audience) check(host string, secure bool) error {
 
 func (a audience) checkURL(u *url.URL) error { return a.check(u.Host, u.Scheme == "https") }
 
+// Way is how a server is reached, as the object says that names the server. Its author chose it.
+type Way struct {
+	// Proxy is asked to connect; nil for none.
+	Proxy *url.URL
+	// Insecure: the server does not have to prove who it is.
+	Insecure bool
+	// Certificates is the data of a Secret. Its ca.crt vouches for the server.
+	Certificates map[string][]byte
+}
+
+// forIdentity refuses a way on which somebody could pass for the cloud, and take the token that is sent: the right name of a
+// host proves nothing where the object says who vouches for it. It does so for the identity of the agent, which is everybody's.
+// What a service account may read is the business of who may write objects beside it.
+func (w Way) forIdentity(serviceAccount string) error {
+	switch {
+	case serviceAccount != "":
+		return nil
+	case w.Insecure:
+		return failf(ReasonCredentialRefused, "cannot use the identity of the agent with spec.insecure: whoever is on the way could take the token; remove it, or use a Secret or a serviceAccountName of your own")
+	case len(first(w.Certificates, "ca.crt", "caFile")) > 0:
+		return failf(ReasonCredentialRefused, "cannot use the identity of the agent with a ca.crt: whoever has its key could take the token; remove ca.crt from the Secret, or use a Secret or a serviceAccountName of your own")
+	}
+	return nil
+}
+
 // forRepository refuses a repository that is not at the GitHub whose API gave the token:
 // the same host, or that of which the API is a subdomain.
 func (a *app) forRepository(repository string) error {

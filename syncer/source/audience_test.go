@@ -1,6 +1,11 @@
 package source
 
-import "testing"
+import (
+	"context"
+	"net/url"
+	"testing"
+	"time"
+)
 
 // TestAudiences: the identity of a cloud goes to hosts of that cloud that nobody else
 // can have.
@@ -63,6 +68,85 @@ func TestIdentityOfBuckets(t *testing.T) {
 	} {
 		if (BucketOrigin{Secret: secret}).azureAmbient() {
 			t.Errorf("%s: the credential of a Secret is taken for the agent's", name)
+		}
+	}
+}
+
+// TestIdentityOnItsWay: what the agent or its node is goes to no server that may be somebody else's, although it has the name of the
+// cloud's.
+func TestIdentityOnItsWay(t *testing.T) {
+	// Nothing is asked: whoever comes so far fails for another reason.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	logins, err := NewLogins(10, time.Hour, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := func(provider, at, account string) func(Way) error {
+		return func(w Way) error {
+			_, err := logins.Registry(ctx, provider, at, account, w, nil, Key{})
+			return err
+		}
+	}
+	git := func(provider, at, account string) func(Way) error {
+		return func(w Way) error {
+			_, err := logins.Cloud(ctx, provider, at, account, w, nil, Key{})
+			return err
+		}
+	}
+	bucket := func(o BucketOrigin) func(Way) error {
+		return func(w Way) error {
+			o := o
+			o.Bucket, o.Proxy, o.Insecure, o.Certificates = "fleet", w.Proxy, w.Insecure, w.Certificates
+			if o.Workload == nil {
+				o.Workload = &Workload{Logins: logins}
+			}
+			_, err := NewBuckets(t.TempDir(), plenty).Fetch(ctx, o, nil, nil)
+			return err
+		}
+	}
+	const account = "https://fleet.blob.core.windows.net"
+	secret := func(key string) map[string][]byte { return map[string][]byte{key: []byte("x")} }
+	ca := newCloud(t, "login.example.com").ca
+	proxy := &url.URL{Scheme: "http", Host: "127.0.0.1:1"}
+	all := map[string]Way{
+		"CA": {Certificates: ca}, "FormerCA": {Certificates: map[string][]byte{"caFile": ca["ca.crt"]}}, "Insecure": {Insecure: true},
+		"Proxy": {Proxy: proxy, Certificates: ca},
+	}
+	for name, tt := range map[string]struct {
+		reason string
+		use    func(Way) error
+	}{
+		"RegistryAWS":   {"an image at Amazon", registry("aws", "oci://123456789012.dkr.ecr.eu-west-1.amazonaws.com/app", "")},
+		"RegistryAzure": {"an image at Azure", registry("azure", "oci://fleet.azurecr.io/app", "")},
+		"RegistryGCP":   {"an image at Google", registry("gcp", "oci://gcr.io/fleet/app", "")},
+		"GitAzure":      {"a repository at Azure", git("azure", "https://dev.azure.com/org/project/_git/repo", "")},
+		"GitAWS":        {"a repository at Amazon", git("aws", "https://git-codecommit.eu-west-1.amazonaws.com/v1/repos/x", "")},
+		"BucketGCP":     {"a bucket at Google", bucket(BucketOrigin{Provider: "gcp"})},
+		"BucketAWS":     {"a bucket at Amazon", bucket(BucketOrigin{Provider: "aws", Endpoint: "s3.eu-west-1.amazonaws.com"})},
+		"BucketAzure":   {"a bucket at Azure", bucket(BucketOrigin{Provider: "azure", Endpoint: account})},
+		"BucketHost":    {"the same with another place to log in", bucket(BucketOrigin{Provider: "azure", Endpoint: account, Secret: map[string][]byte{"authorityHost": []byte("https://login.microsoftonline.com")}})},
+		"BucketNode": {"an identity of the node that a Secret names, whatever the service account is",
+			bucket(BucketOrigin{Provider: "azure", Endpoint: account, Secret: secret("clientId"), Workload: &Workload{Logins: logins, ServiceAccount: "own"}})},
+	} {
+		for field, way := range all {
+			t.Run(name+"/"+field, func(t *testing.T) {
+				if err := tt.use(way); ReasonOf(err) != ReasonCredentialRefused {
+					t.Errorf("%s: %v; want reason %s", tt.reason, err, ReasonCredentialRefused)
+				}
+			})
+		}
+		t.Run(name+"/Plain", func(t *testing.T) {
+			for _, way := range []Way{{}, {Proxy: proxy}, {Certificates: secret("x")}} {
+				if err := tt.use(way); err == nil || ReasonOf(err) == ReasonCredentialRefused {
+					t.Errorf("%s: with %+v: %v; nothing of it lets anybody pass for the cloud", tt.reason, way, err)
+				}
+			}
+		})
+	}
+	for field, way := range all {
+		if err := way.forIdentity("own"); err != nil {
+			t.Errorf("%s with a service account of the object: %v", field, err)
 		}
 	}
 }

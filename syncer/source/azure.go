@@ -3,6 +3,7 @@ package source
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -145,7 +146,10 @@ func (o BucketOrigin) azureToken(ctx context.Context, base azcore.ClientOptions)
 			ClientOptions: base, SendCertificateChain: send == "1" || strings.EqualFold(send, "true"),
 		})
 	case id != "":
-		token, err = azidentity.NewManagedIdentityCredential(&azidentity.ManagedIdentityCredentialOptions{ClientOptions: base, ID: azidentity.ClientID(id)})
+		if err := o.way().forIdentity(""); err != nil { // the node's, whoever has a service account
+			return nil, err
+		}
+		token, err = azidentity.NewManagedIdentityCredential(&azidentity.ManagedIdentityCredentialOptions{ClientOptions: ownLogin(base), ID: azidentity.ClientID(id)})
 	case text("accountKey") != "", text("sasKey") != "":
 		return nil, nil
 	case text("authorityHost") != "":
@@ -161,8 +165,11 @@ func (o BucketOrigin) azureToken(ctx context.Context, base azcore.ClientOptions)
 
 func (o BucketOrigin) azureChain(ctx context.Context, base azcore.ClientOptions) (azcore.TokenCredential, error) {
 	var chain []azcore.TokenCredential
-	if token, err := azidentity.NewEnvironmentCredential(&azidentity.EnvironmentCredentialOptions{ClientOptions: base}); err == nil {
-		chain = append(chain, token)
+	// Who names a service account is not the agent.
+	if o.Workload.account() == "" {
+		if token, err := azidentity.NewEnvironmentCredential(&azidentity.EnvironmentCredentialOptions{ClientOptions: ownLogin(base)}); err == nil {
+			chain = append(chain, token)
+		}
 	}
 	if o.Workload != nil {
 		chain = append(chain, azureauth.NewTokenCredential(AllowNetwork(ctx), o.Workload.options(o)...))
@@ -170,11 +177,24 @@ func (o BucketOrigin) azureChain(ctx context.Context, base azcore.ClientOptions)
 	if len(chain) == 0 {
 		return nil, nil
 	}
+	if err := o.way().forIdentity(o.Workload.account()); err != nil {
+		return nil, err
+	}
 	token, err := azidentity.NewChainedTokenCredential(chain, nil)
 	if err != nil {
 		return nil, failf(ReasonAuthenticationFailed, "cannot get a credential from provider azure: %w", err)
 	}
 	return token, nil
+}
+
+// ownLogin are options for a login of the agent or its node. The proxy of an object is not for that: the service of a machine
+// is asked in plain text.
+func ownLogin(base azcore.ClientOptions) azcore.ClientOptions {
+	base.Transport = &http.Client{
+		Transport:     modest{inner: transportTo(&tls.Config{MinVersion: tls.VersionTLS12}, http.ProxyFromEnvironment)},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return errors.New("redirect refused") },
+	}
+	return base
 }
 
 func (a *azureBlobs) exists(ctx context.Context) error {

@@ -99,6 +99,19 @@ func (w *Workload) options(o BucketOrigin) []auth.Option {
 	return options
 }
 
+// account is the service account that acts, empty for the agent.
+func (w *Workload) account() string {
+	if w == nil {
+		return ""
+	}
+	return w.ServiceAccount
+}
+
+// way to the server.
+func (o BucketOrigin) way() Way {
+	return Way{Proxy: o.Proxy, Insecure: o.Insecure, Certificates: o.Certificates}
+}
+
 // place is where the objects are.
 func (o BucketOrigin) place() string {
 	return fmt.Sprintf("%q %q %q %q", o.Provider, o.Endpoint, o.Bucket, o.Prefix)

@@ -63,6 +63,9 @@ func (o BucketOrigin) openGCS(ctx context.Context) (bucket, error) {
 			}
 			tokens = config.TokenSource(context.WithValue(ctx, oauth2.HTTPClient, &http.Client{Transport: modest{inner: transport}}))
 		} else {
+			if err := o.way().forIdentity(o.Workload.account()); err != nil {
+				return nil, err
+			}
 			tokens = gcpauth.NewTokenSource(AllowNetwork(ctx), o.Workload.options(o)...)
 		}
 		client.Transport = &oauth2.Transport{Source: oauth2.ReuseTokenSource(nil, tokens), Base: inner}

@@ -2,6 +2,7 @@ package source
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -64,14 +65,14 @@ func AllowNetwork(ctx context.Context) context.Context {
 }
 
 // Cloud gets a login for a repository at azure (Azure DevOps) or aws (CodeCommit). It
-// acts as the service account, or as the agent if that has no name. The client must not
-// read from a cache.
-func (l *Logins) Cloud(ctx context.Context, provider, repository, serviceAccount string, proxy *url.URL, c client.Client, key Key) (*Login, error) {
+// acts as the service account, or as the agent if that has no name. The login is sent the
+// way to the repository. The client must not read from a cache.
+func (l *Logins) Cloud(ctx context.Context, provider, repository, serviceAccount string, way Way, c client.Client, key Key) (*Login, error) {
 	u, err := url.Parse(repository)
 	if err != nil {
 		return nil, failf(ReasonURLInvalid, "cannot parse URL")
 	}
-	options := append(l.options(serviceAccount, proxy, c, key), auth.WithGitURL(*u))
+	options := append(l.options(serviceAccount, way.Proxy, c, key), auth.WithGitURL(*u))
 	var from auth.GitCredentialsProvider
 	var to audience
 	switch provider {
@@ -82,7 +83,7 @@ func (l *Logins) Cloud(ctx context.Context, provider, repository, serviceAccount
 	default:
 		return nil, failf(ReasonInvalidProvider, "cannot use spec.provider %q: it is not one of generic, github, azure, aws", provider)
 	}
-	if err := to.checkURL(u); err != nil {
+	if err := cmp.Or(to.checkURL(u), way.forIdentity(serviceAccount)); err != nil {
 		return nil, err
 	}
 	got, err := auth.GetGitCredentials(AllowNetwork(ctx), from, options...)
@@ -93,7 +94,8 @@ func (l *Logins) Cloud(ctx context.Context, provider, repository, serviceAccount
 }
 
 // options returns the library's options for one object, which acts as a service account
-// of its namespace or, without one, as the agent.
+// of its namespace or, without one, as the agent. The proxy is the object's, and not for
+// the agent: services that know it by its machine are asked in plain text.
 func (l *Logins) options(serviceAccount string, proxy *url.URL, c client.Client, key Key) []auth.Option {
 	options := []auth.Option{
 		auth.WithClient(c), auth.WithServiceAccountNamespace(key.Namespace), auth.WithCache(*l.cache, involved(key)),
@@ -101,7 +103,7 @@ func (l *Logins) options(serviceAccount string, proxy *url.URL, c client.Client,
 	if serviceAccount != "" {
 		options = append(options, auth.WithServiceAccountName(serviceAccount))
 	}
-	if proxy != nil {
+	if proxy != nil && serviceAccount != "" {
 		options = append(options, auth.WithProxyURL(*proxy))
 	}
 	return options
@@ -117,8 +119,8 @@ func identityOf(provider, serviceAccount string, key Key) string {
 
 // Registry gets a login for images at aws, azure or gcp. The URL of the repository has
 // the scheme oci. Registry acts as the service account, or as the agent if that has no
-// name. The client must not read from a cache.
-func (l *Logins) Registry(ctx context.Context, provider, repository, serviceAccount string, proxy *url.URL, c client.Client, key Key) (*Login, error) {
+// name. The login is sent the way to the registry. The client must not read from a cache.
+func (l *Logins) Registry(ctx context.Context, provider, repository, serviceAccount string, way Way, c client.Client, key Key) (*Login, error) {
 	at, ok := strings.CutPrefix(repository, sourcev1.OCIRepositoryPrefix)
 	if !ok {
 		return nil, failf(ReasonURLInvalid, "cannot use URL: it must be in the form oci://<domain>/<org>/<repo>")
@@ -138,7 +140,10 @@ func (l *Logins) Registry(ctx context.Context, provider, repository, serviceAcco
 	if _, err := from.ParseArtifactRepository(at); err != nil {
 		return nil, failf(ReasonCredentialRefused, "cannot use the identity of the cloud: %w; use a Secret, or correct the URL", err)
 	}
-	got, err := auth.GetArtifactRegistryCredentials(AllowNetwork(ctx), from, at, l.options(serviceAccount, proxy, c, key)...)
+	if err := way.forIdentity(serviceAccount); err != nil {
+		return nil, err
+	}
+	got, err := auth.GetArtifactRegistryCredentials(AllowNetwork(ctx), from, at, l.options(serviceAccount, way.Proxy, c, key)...)
 	if err != nil {
 		return nil, failf(ReasonAuthenticationFailed, "cannot get a credential from provider %s: %w", provider, err)
 	}

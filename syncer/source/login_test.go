@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -201,17 +202,44 @@ func TestCloud(t *testing.T) {
 	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", os.DevNull)
 	t.Setenv("AWS_REGION", "eu-west-1")
 	l := logins(t)
-	azure, err := l.Cloud(t.Context(), "azure", "https://dev.azure.com/org/project/_git/repo", "", nil, nil, object())
+	azure, err := l.Cloud(t.Context(), "azure", "https://dev.azure.com/org/project/_git/repo", "", source.Way{}, nil, object())
 	if err != nil || azure.BearerToken != "azure-token" {
 		t.Errorf("Cloud(azure) = %+v, %v", azure, err)
 	}
-	aws, err := l.Cloud(t.Context(), "aws", "https://git-codecommit.eu-west-1.amazonaws.com/v1/repos/x", "", nil, nil, object())
+	aws, err := l.Cloud(t.Context(), "aws", "https://git-codecommit.eu-west-1.amazonaws.com/v1/repos/x", "", source.Way{}, nil, object())
 	if err != nil || aws.Username != "AKIDEXAMPLE%session" || aws.Password == "" {
 		t.Errorf("Cloud(aws) = %+v, %v", aws, err)
 	}
 	before := asked.Load()
-	if again, err := l.Cloud(t.Context(), "azure", "https://dev.azure.com/org/project/_git/repo", "", nil, nil, object()); err != nil || asked.Load() != before || again.Identity != azure.Identity {
+	if again, err := l.Cloud(t.Context(), "azure", "https://dev.azure.com/org/project/_git/repo", "", source.Way{}, nil, object()); err != nil || asked.Load() != before || again.Identity != azure.Identity {
 		t.Errorf("the token is not kept: %d requests after %d, %v", asked.Load(), before, err)
+	}
+	before = asked.Load()
+	// The proxy of an object is not asked for the login of the agent, which may be in plain text.
+	var proxied atomic.Int32
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodConnect {
+			proxied.Add(1)
+		}
+		w.WriteHeader(http.StatusBadGateway)
+	}))
+	defer proxy.Close()
+	through, err := url.Parse(proxy.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	workload := &source.Workload{Logins: logins(t), Key: object()}
+	for name, o := range map[string]source.BucketOrigin{
+		"azure": {Provider: "azure", Endpoint: "https://fleet.blob.core.windows.net", Bucket: "fleet", Workload: workload},
+		"node":  {Provider: "azure", Endpoint: "https://fleet.blob.core.windows.net", Bucket: "fleet", Secret: map[string][]byte{"clientId": []byte("x")}, Workload: workload},
+		"aws":   {Provider: "aws", Endpoint: "s3.eu-west-1.amazonaws.com", Bucket: "fleet", Region: "eu-west-1", Workload: workload},
+	} {
+		o.Proxy = through
+		was := asked.Load()
+		_, err := source.NewBuckets(t.TempDir(), 1<<20).Fetch(t.Context(), o, nil, nil)
+		if err == nil || proxied.Load() != 0 || asked.Load() == was {
+			t.Errorf("Fetch(%s) by a proxy that does not connect = %v; %d requests went there, and %d to the cloud", name, err, proxied.Load(), asked.Load()-was)
+		}
 	}
 	before = asked.Load()
 	for provider, urls := range map[string][]string{
@@ -219,17 +247,17 @@ func TestCloud(t *testing.T) {
 		"aws":   {"https://git.example.com/x", "https://git-codecommit.eu-west-1.amazonaws.com.example.com/x", "https://git-codecommit.s3-website.eu-west-1.amazonaws.com/x", "http://git-codecommit.eu-west-1.amazonaws.com/v1/repos/x"},
 	} {
 		for _, at := range urls {
-			if _, err := l.Cloud(t.Context(), provider, at, "", nil, nil, object()); source.ReasonOf(err) != source.ReasonCredentialRefused || asked.Load() != before {
+			if _, err := l.Cloud(t.Context(), provider, at, "", source.Way{}, nil, object()); source.ReasonOf(err) != source.ReasonCredentialRefused || asked.Load() != before {
 				t.Errorf("Cloud(%s, %s) = %v after %d requests, want reason %s and none", provider, at, err, asked.Load()-before, source.ReasonCredentialRefused)
 			}
 		}
 	}
 	for provider, at := range map[string]string{"azure": "oci://evil.example.com/x", "aws": "oci://evil.example.com/x", "gcp": "oci://gcr.io.example.com/x"} {
-		if _, err := l.Registry(t.Context(), provider, at, "", nil, nil, object()); source.ReasonOf(err) != source.ReasonCredentialRefused || asked.Load() != before {
+		if _, err := l.Registry(t.Context(), provider, at, "", source.Way{}, nil, object()); source.ReasonOf(err) != source.ReasonCredentialRefused || asked.Load() != before {
 			t.Errorf("Registry(%s, %s) = %v, want reason %s", provider, at, err, source.ReasonCredentialRefused)
 		}
 	}
-	if _, err := l.Cloud(t.Context(), "gcp", "https://x", "", nil, nil, object()); source.ReasonOf(err) != source.ReasonInvalidProvider {
+	if _, err := l.Cloud(t.Context(), "gcp", "https://x", "", source.Way{}, nil, object()); source.ReasonOf(err) != source.ReasonInvalidProvider {
 		t.Errorf("Cloud(gcp) = %v, want reason %s", err, source.ReasonInvalidProvider)
 	}
 	// The default transport itself stays denied, also for a host that one of

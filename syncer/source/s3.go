@@ -2,6 +2,7 @@ package source
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -47,7 +48,7 @@ func (o BucketOrigin) openS3(ctx context.Context) (bucket, error) {
 	case o.Secret != nil:
 		options.Creds = credentials.NewStaticV4(string(o.Secret["accesskey"]), string(o.Secret["secretkey"]), "")
 	case o.Provider == sourcev1.BucketProviderAmazon:
-		if err := amazonS3.check(o.Endpoint, !o.Insecure); err != nil {
+		if err := cmp.Or(amazonS3.check(o.Endpoint, !o.Insecure), o.way().forIdentity(o.Workload.account())); err != nil {
 			return nil, err
 		}
 		got, err := awsauth.NewCredentialsProvider(AllowNetwork(ctx), o.Workload.options(o)...).Retrieve(ctx)
