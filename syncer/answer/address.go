@@ -28,6 +28,7 @@ var never = []netip.Prefix{
 	netip.MustParsePrefix("169.254.0.0/16"),
 	netip.MustParsePrefix("fe80::/10"),
 	netip.MustParsePrefix("fd00:ec2::/32"),      // Amazon
+	netip.MustParsePrefix("fd20:ce::254/128"),   // Google
 	netip.MustParsePrefix("168.63.129.16/32"),   // Azure
 	netip.MustParsePrefix("100.100.100.200/32"), // Alibaba
 	netip.MustParsePrefix("0.0.0.0/8"),
@@ -36,20 +37,45 @@ var never = []netip.Prefix{
 	netip.MustParsePrefix("ff00::/8"),
 }
 
-// translated are the IPv6 addresses whose last four bytes are an IPv4 address (RFC
-// 6052).
-var translated = netip.MustParsePrefix("64:ff9b::/96")
+// Networks of IPv6 addresses that stand for an IPv4 address, to which a gateway may
+// connect.
+var (
+	translated        = netip.MustParsePrefix("64:ff9b::/96")   // RFC 6052
+	translatedLocally = netip.MustParsePrefix("64:ff9b:1::/48") // RFC 8215
+	tunnelled         = netip.MustParsePrefix("2002::/16")      // RFC 3056
+)
+
+// embedded are the IPv4 addresses that an IPv6 address may stand for.
+func embedded(ip netip.Addr) []netip.Addr {
+	b := ip.As16()
+	switch {
+	case translated.Contains(ip):
+		return []netip.Addr{netip.AddrFrom4([4]byte(b[12:]))}
+	case tunnelled.Contains(ip):
+		return []netip.Addr{netip.AddrFrom4([4]byte(b[2:6]))}
+	case translatedLocally.Contains(ip):
+		// Who runs the gateway chose the length of the prefix, and with it where the address
+		// is (RFC 6052, 2.2). At the wrong places there may be zeros, or whatever makes a
+		// multicast address, and no gateway connects to either.
+		var all []netip.Addr
+		for _, v4 := range [][4]byte{{b[6], b[7], b[9], b[10]}, {b[7], b[9], b[10], b[11]}, {b[9], b[10], b[11], b[12]}, {b[12], b[13], b[14], b[15]}} {
+			if at := netip.AddrFrom4(v4); v4[0] != 0 && !at.IsMulticast() {
+				all = append(all, at)
+			}
+		}
+		return all
+	}
+	return nil
+}
 
 func (a Addresses) refused(ip netip.Addr) bool {
 	ip = ip.Unmap().WithZone("")
-	if translated.Contains(ip) {
-		bytes := ip.As16()
-		ip = netip.AddrFrom4([4]byte(bytes[12:]))
-	}
-	for _, prefixes := range [][]netip.Prefix{never, a.Deny} {
-		for _, p := range prefixes {
-			if p.Contains(ip) {
-				return true
+	for _, at := range append(embedded(ip), ip) {
+		for _, prefixes := range [][]netip.Prefix{never, a.Deny} {
+			for _, p := range prefixes {
+				if p.Contains(at) {
+					return true
+				}
 			}
 		}
 	}
