@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
 )
 
 var begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -193,7 +195,7 @@ func FuzzGroups(f *testing.F) {
 }
 
 func TestTold(t *testing.T) {
-	told := NewTold(5 * time.Minute)
+	told := NewTold(5*time.Minute, StateOf)
 	base := func() *Event { return eventOf("shop", "error", "it failed") }
 	if told.Again(&base().Event, begin) {
 		t.Fatal("the first time is no repetition")
@@ -213,7 +215,7 @@ func TestTold(t *testing.T) {
 		"Later":          {reason: "the interval is over", change: func(*Event) {}, after: 6 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			told := NewTold(5 * time.Minute)
+			told := NewTold(5*time.Minute, StateOf)
 			told.Again(&base().Event, begin)
 			e := base()
 			tt.change(e)
@@ -227,7 +229,64 @@ func TestTold(t *testing.T) {
 		e.Message = fmt.Sprint(i)
 		told.Again(&e.Event, begin)
 	}
+	for i := range 2 * mostTold {
+		e := base()
+		e.Severity = []string{"error", "info"}[i%2]
+		told.Again(&e.Event, begin)
+	}
 	if len(told.until) > mostTold || len(told.order) > mostTold {
 		t.Errorf("%d are remembered", len(told.until))
+	}
+	told.Again(&eventOf("web", "info", "it is well").Event, begin.Add(time.Hour))
+	if len(told.until) != 1 || len(told.order) != 1 || len(told.objects) != 1 {
+		t.Errorf("%d events of %d objects are remembered after the interval", len(told.until), len(told.objects))
+	}
+}
+
+// TestToldOfStates: what is told last is how the object is.
+func TestToldOfStates(t *testing.T) {
+	type step struct {
+		reason, severity, text string
+		unwanted               bool // no Alert tells it
+	}
+	failed := step{reason: "GitOperationFailed", severity: "error", text: "cannot reach the server"}
+	well := step{reason: "Succeeded", severity: "info", text: "stored artifact"}
+	tried := step{reason: "Progressing", severity: "info", text: "ConfigMap/a configured"}
+	other := step{reason: "PruneBlocked", severity: "error", text: "2 objects are kept"}
+	quiet := well
+	quiet.unwanted = true
+	of := map[string]func(*eventv1.Event) State{"people": StateOf, "commits": StatusOf}
+	for name, tt := range map[string]struct {
+		reason string
+		steps  []step
+		want   map[string]string // t is told, - is not
+	}{
+		"FailsAgain":     {"the outage that goes on is told", []step{failed, well, failed}, map[string]string{"people": "ttt", "commits": "ttt"}},
+		"WellAgain":      {"the recovery that lasts is told", []step{well, failed, well}, map[string]string{"people": "ttt", "commits": "ttt"}},
+		"ErrorsOnly":     {"an Alert of errors tells of one that began again", []step{failed, quiet, failed}, map[string]string{"people": "t-t", "commits": "t-t"}},
+		"Interleaved":    {"two things that fail for themselves are told once each", []step{failed, other, failed, other}, map[string]string{"people": "tt--", "commits": "tt--"}},
+		"InterleavedBut": {"and both once more after a recovery", []step{failed, other, well, other, failed, other}, map[string]string{"people": "ttttt-", "commits": "ttttt-"}},
+		"Tried":          {"what each attempt does makes no failure news, but a status that is pending fails again", []step{failed, tried, failed, tried}, map[string]string{"people": "tt--", "commits": "tttt"}},
+		"Drifts":         {"what is corrected again and again is told once, but a status that is pending succeeds again", []step{well, tried, well, tried}, map[string]string{"people": "tt--", "commits": "tttt"}},
+		"Same":           {"nothing else was said", []step{failed, failed, failed}, map[string]string{"people": "t--", "commits": "t--"}},
+	} {
+		for who, want := range tt.want {
+			t.Run(name+"/"+who, func(t *testing.T) {
+				told, got := NewTold(5*time.Minute, of[who]), ""
+				for i, s := range tt.steps {
+					e := eventOf("shop", s.severity, s.text)
+					e.Reason = s.reason
+					told.Note(&e.Event)
+					if s.unwanted || told.Again(&e.Event, begin.Add(time.Duration(i)*time.Second)) {
+						got += "-"
+					} else {
+						got += "t"
+					}
+				}
+				if got != want {
+					t.Errorf("%s: %s, want %s", tt.reason, got, want)
+				}
+			})
+		}
 	}
 }

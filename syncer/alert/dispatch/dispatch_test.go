@@ -222,6 +222,27 @@ func TestSends(t *testing.T) {
 	}
 }
 
+// TestTellsTheLastState: an object that fails, is well and fails again within the interval is
+// told to fail, by whoever tells errors alone as well.
+func TestTellsTheLastState(t *testing.T) {
+	all, errors := newInbound(t, nil), newInbound(t, nil)
+	b := newBench(t, provider("all", "generic", all.URL, nil), alertFor("all", nil), provider("errors", "generic", errors.URL, nil),
+		alertFor("errors", func(s *notificationv1beta3.AlertSpec) { s.EventSeverity = "error" }))
+	stop := b.run(t)
+	well := event("web", "it is well")
+	well.Severity, well.Reason = "info", "ReconciliationSucceeded"
+	for _, e := range []eventv1.Event{event("web", "it failed"), well, event("web", "it failed")} {
+		b.Take(e, nil)
+		if got := all.next(t); !strings.Contains(got, e.Message) {
+			t.Errorf("got %s", got)
+		}
+	}
+	stop()
+	if n := len(errors.bodies); n != 2 {
+		t.Errorf("%d errors are told, want 2", n)
+	}
+}
+
 // TestProvidersThatFail: what is tried again and what is not, what is said of it, and that
 // nothing of a Secret is.
 func TestProvidersThatFail(t *testing.T) {

@@ -69,8 +69,9 @@ type Dispatcher struct {
 
 	// Of Run alone.
 	groups *alert.Groups
-	told   *alert.Told
-	rules  map[types.UID]compiled
+	// told is what people and programs were told, statuses what was said of commits.
+	told, statuses *alert.Told
+	rules          map[types.UID]compiled
 
 	queues queues
 	states states
@@ -94,7 +95,7 @@ func New(o Options) (*Dispatcher, error) {
 	return &Dispatcher{
 		o: o, metrics: m, places: newPlaces(), pause: pause, linger: linger,
 		inbox:  inbox{wake: make(chan struct{}, 1)},
-		groups: alert.NewGroups(o.Windows), told: alert.NewTold(o.RateLimit), rules: map[types.UID]compiled{},
+		groups: alert.NewGroups(o.Windows), told: alert.NewTold(o.RateLimit, alert.StateOf), statuses: alert.NewTold(o.RateLimit, alert.StatusOf), rules: map[types.UID]compiled{},
 		queues: queues{by: map[types.NamespacedName]*queue{}}, states: states{reasons: map[state]string{}},
 	}, nil
 }
@@ -249,31 +250,42 @@ const mostText = 900
 // tell hands an event to the Providers of the Alerts that want it.
 func (s *sending) tell(ctx context.Context, rules []*alert.Rule, e *alert.Event) {
 	now := s.o.Now()
-	first := true
+	s.told.Note(&e.Event)
+	s.statuses.Note(&e.Event)
+	// Each is asked once at most, and only if somebody would be told: asking remembers.
+	toldBefore := sync.OnceValue(func() bool { return s.told.Again(&e.Event, now) })
+	statusBefore := sync.OnceValue(func() bool { return s.statuses.Again(&e.Event, now) })
+	repeated := false
 	for _, rule := range rules {
 		if !rule.Wants(e, s.o.NoCrossNamespaceRefs) {
 			continue
 		}
-		if first && s.told.Again(&e.Event, now) {
-			s.metrics.add("unknown", resultRepeated, 1)
-			return
-		}
-		first = false
 		m, conflicts := alert.MessageOf(rule.Alert, e)
 		if len(conflicts) > 0 && s.states.change(rule.Alert.UID, ReasonConflict, strings.Join(conflicts, ",")) {
 			s.o.Events.Eventf(rule.Alert, corev1.EventTypeWarning, ReasonConflict,
 				"metadata %s is set more than once: what the controller says counts, then the Alert, then the object", alert.Cut(strings.Join(conflicts, ", "), 300))
 		}
 		provider := s.provider(ctx, rule.Alert, &m)
+		if provider == nil {
+			continue
+		}
+		status, before := payload.IsStatus(provider.Spec.Type), toldBefore
+		if status {
+			before = statusBefore
+		}
 		switch {
-		case provider == nil:
-		case m.StatusOnly && !payload.IsStatus(provider.Spec.Type):
+		case m.StatusOnly && !status:
 			// Each reconcile has such an event, and others must not wait for it.
+		case before():
+			repeated = true
 		case payload.Together(provider.Spec.Type):
 			s.enqueue(s.groups.Add(m, now)...)
 		default:
 			s.enqueue(m)
 		}
+	}
+	if repeated {
+		s.metrics.add("unknown", resultRepeated, 1)
 	}
 }
 

@@ -397,7 +397,7 @@ func pagerDuty(s *Settings, m *alert.Message) ([]Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	if e.Reason == progressing {
+	if alert.StateOf(e) == alert.Unchanged {
 		return []Request{change}, nil
 	}
 	resolve, err := post(base+"/v2/enqueue", map[string]any{"routing_key": s.Channel, "event_action": "resolve", "dedup_key": key})

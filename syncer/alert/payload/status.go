@@ -8,15 +8,12 @@ import (
 
 	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
 
-	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/alert"
 )
 
 // Commit statuses of Git servers: each object has one of its own at a commit.
 
 const (
-	// progressing is the reason of what is not done yet.
-	progressing = "Progressing"
 	// githubVersion is the version of GitHub's API that requests are written for.
 	githubVersion = "2022-11-28"
 	// mostStatusName is what GitLab and GitHub take of a name.
@@ -29,17 +26,6 @@ func StatusName(m *alert.Message, providerUID string) string {
 	uid, _, _ := strings.Cut(providerUID, "-")
 	o := &m.Event.InvolvedObject
 	return strings.ToLower(o.Kind) + "/" + o.Name + "/" + uid
-}
-
-// isUnderWay reports whether a reason that is no error says that a commit is not everywhere
-// yet: those of layers and Rollouts that go on, or wait, besides Flux's own.
-func isUnderWay(reason string) bool {
-	switch reason {
-	case progressing, v1alpha1.ReasonRolloutPending, v1alpha1.ReasonSuspended, v1alpha1.ReasonChildrenNotReady, v1alpha1.ReasonAwaitingApproval,
-		"Resumed", "RolloutBegan", "RolloutResumed", "WavePassed", "WaveApproved":
-		return true
-	}
-	return false
 }
 
 // status is what is said of a commit.
@@ -58,10 +44,10 @@ func statusOf(s *Settings, m *alert.Message, is states) (status, error) {
 	if out.name == "" {
 		return status{}, invalid("the commit status has no name: correct spec.commitStatusExpr")
 	}
-	switch {
-	case isError(m):
+	switch alert.StatusOf(&m.Event) {
+	case alert.Failing:
 		out.state = is.failure
-	case isUnderWay(m.Event.Reason):
+	case alert.UnderWay:
 		out.state = is.pending
 	}
 	if counts := countsOf(m.Event.Metadata); counts != "" {
