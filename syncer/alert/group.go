@@ -124,9 +124,34 @@ func (g *Groups) Add(m Message, now time.Time) []Message {
 	return nil
 }
 
+// Ahead returns what waits of the object of a message and is to be told before it: an
+// incident that is over can only be closed after it was opened. Others of the same cause
+// are told along.
+func (g *Groups) Ahead(m *Message, now time.Time) []Message {
+	object := maphash.String(g.seed, nameOf(m))
+	var all []*group
+	for _, of := range g.queue {
+		_, has := of.objects[object]
+		same := of.cause.alert == m.Alert && of.cause.provider == m.Provider && of.cause.kind == m.Event.InvolvedObject.Kind
+		if has && same && of.cause.severity != m.Event.Severity {
+			all = append(all, of)
+		}
+	}
+	slices.SortFunc(all, func(a, b *group) int { return a.first.Compare(b.first) })
+	var messages []Message
+	for _, of := range all {
+		messages = append(messages, g.tell(of, now)...)
+	}
+	return messages
+}
+
+func nameOf(m *Message) string {
+	return m.Event.InvolvedObject.Namespace + "/" + m.Event.InvolvedObject.Name
+}
+
 // count notes the object and the text of an event.
 func (g *Groups) count(of *group, m *Message) {
-	name := m.Event.InvolvedObject.Namespace + "/" + m.Event.InvolvedObject.Name
+	name := nameOf(m)
 	object := maphash.String(g.seed, name)
 	if _, known := of.objects[object]; !known {
 		if len(of.objects) < mostObjects {
@@ -214,16 +239,22 @@ func (g *Groups) Due(now time.Time) []Message {
 			g.forget(of)
 			continue
 		}
-		many := of.many()
-		messages = append(messages, of.take()...)
-		if !many {
-			g.forget(of)
-			continue
-		}
-		of.before = now.Add(g.windows.Again)
-		of.due = of.before
-		g.place(of)
+		messages = append(messages, g.tell(of, now)...)
 	}
+	return messages
+}
+
+// tell returns what a group tells now. What comes after many waits to be told as more.
+func (g *Groups) tell(of *group, now time.Time) []Message {
+	many := of.many()
+	messages := of.take()
+	if !many {
+		g.forget(of)
+		return messages
+	}
+	of.before = now.Add(g.windows.Again)
+	of.due = of.before
+	g.place(of)
 	return messages
 }
 

@@ -3,6 +3,7 @@ package alert
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -146,6 +147,42 @@ func TestGroupsAreBounded(t *testing.T) {
 	}
 	if rest := g.All(); len(rest) != 1 || len(g.by) > 0 {
 		t.Errorf("%d are told in the end, and %d causes are left", len(rest), len(g.by))
+	}
+}
+
+// TestAhead: what an object that is well now failed with is told before that, with all that
+// waits for the same cause, and nothing else is.
+func TestAhead(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		fail   []string
+		well   string
+		want   []string
+		later  []string
+	}{
+		"Few":  {"its failure was not told yet", []string{"a", "b"}, "b", []string{"kustomization/a.apps", "kustomization/b.apps"}, nil},
+		"Many": {"nor that of many, with it", []string{"a", "b", "c", "d"}, "c", []string{"4 Kustomizations"}, nil},
+		"None": {"it did not fail", []string{"a", "b"}, "c", nil, []string{"kustomization/a.apps", "kustomization/b.apps"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewGroups(DefaultWindows())
+			for _, name := range tt.fail {
+				g.Add(messageOf(name, "error", "BuildFailed", "it failed"), begin)
+			}
+			titles := func(all []Message) (out []string) {
+				for i := range all {
+					out = append(out, all[i].Title())
+				}
+				return out
+			}
+			m := messageOf(tt.well, "info", "Succeeded", "it is well")
+			if got := titles(g.Ahead(&m, begin)); !slices.Equal(got, tt.want) {
+				t.Errorf("%s: ahead is told %q, want %q", tt.reason, got, tt.want)
+			}
+			if got := titles(play(g)); !slices.Equal(got, tt.later) || len(g.by) > 0 {
+				t.Errorf("%s: later is told %q, want %q; %d causes are left", tt.reason, got, tt.later, len(g.by))
+			}
+		})
 	}
 }
 

@@ -24,6 +24,8 @@ type Message struct {
 	Names, Texts []string
 	// More tells that others of the cause were told before.
 	More bool
+	// Over are the keys of incidents that are over, where it is not that of the object alone.
+	Over []string
 	// StatusOnly tells that it is for commit statuses alone.
 	StatusOnly bool
 }
@@ -48,7 +50,7 @@ func (m *Message) Size() int {
 	for k, v := range m.Event.Metadata {
 		n += len(k) + len(v)
 	}
-	for _, list := range [][]string{m.Names, m.Texts} {
+	for _, list := range [][]string{m.Names, m.Texts, m.Over} {
 		for _, s := range list {
 			n += len(s)
 		}

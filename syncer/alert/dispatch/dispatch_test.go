@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -486,6 +487,157 @@ func TestStatusTakesPlace(t *testing.T) {
 	}
 	if replaced != 1 {
 		t.Errorf("%d are replaced, want one", replaced)
+	}
+}
+
+// TestClosings: what closes incidents waits behind all else, many in one item, and closes
+// none that was opened again.
+func TestClosings(t *testing.T) {
+	type add struct{ name, severity string }
+	fails := func(name string) add { return add{name, "error"} }
+	well := func(name string) add { return add{name, "info"} }
+	var storm []add
+	for i := range 2*mostOver + 1 {
+		storm = append(storm, well(fmt.Sprint("k", i)))
+	}
+	for name, tt := range map[string]struct {
+		reason   string
+		adds     []add
+		want     string // what is opened, and how many are closed by an item
+		replaced int
+	}{
+		"Order":    {reason: "an incident is closed after it was opened", adds: []add{fails("a"), well("a")}, want: "a closes:1"},
+		"Reopened": {reason: "what failed again is not closed", adds: []add{well("a"), fails("a")}, want: "a", replaced: 1},
+		"OneOf":    {reason: "the others are", adds: []add{well("a"), well("b"), fails("a")}, want: "a closes:1", replaced: 1},
+		"First":    {reason: "who is to be woken waits for nobody", adds: []add{well("a"), well("b"), fails("c"), fails("d")}, want: "c d closes:2", replaced: 1},
+		"Twice":    {reason: "it is closed once", adds: []add{well("a"), well("b"), well("a")}, want: "closes:2", replaced: 2},
+		"Storm":    {reason: "many are few items", adds: storm, want: "closes:20 closes:20 closes:1", replaced: 2*mostOver + 1 - 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			qs := &queues{by: map[types.NamespacedName]*queue{}}
+			var q *queue
+			replaced := 0
+			for _, a := range tt.adds {
+				e := event(a.name, "x")
+				if e.Severity = a.severity; a.severity == "info" {
+					e.Reason = "ReconciliationSucceeded"
+				}
+				of, _, dropped := qs.add(itemOf(alert.Message{Event: e, Objects: 1, Events: 1}, "pagerduty"), false)
+				q = of
+				for _, gone := range dropped {
+					if !gone.replaced {
+						t.Error("something is dropped")
+					}
+					replaced++
+				}
+			}
+			var got []string
+			bytes := 0
+			for _, i := range q.waiting {
+				bytes += i.bytes
+				if i.closes() {
+					got = append(got, fmt.Sprint("closes:", len(i.message.Over)))
+				} else {
+					got = append(got, i.opens)
+				}
+			}
+			if strings.Join(got, " ") != tt.want || replaced != tt.replaced {
+				t.Errorf("%s: %q with %d replaced, want %q with %d", tt.reason, got, replaced, tt.want, tt.replaced)
+			}
+			if bytes != q.bytes || bytes != qs.bytes {
+				t.Errorf("%d bytes wait, %d and %d are counted", bytes, q.bytes, qs.bytes)
+			}
+		})
+	}
+}
+
+// TestIncidentsEnd: whoever is well has no incident, whichever object opened it and in which
+// order they recover.
+func TestIncidentsEnd(t *testing.T) {
+	numbers := func(n int) (all []string) {
+		for i := range n {
+			all = append(all, fmt.Sprint("k", i))
+		}
+		return all
+	}
+	reversed := func(all []string) []string {
+		slices.Reverse(all)
+		return all
+	}
+	for name, tt := range map[string]struct {
+		reason      string
+		fail, again []string
+		opened      int // at most
+		quiet       time.Duration
+		// limit is how many requests are taken before one is refused.
+		limit int
+	}{
+		"One":     {reason: "the incident of one object ends when three others recover with it", fail: []string{"k0"}, again: []string{"k3", "k1", "k0", "k2"}, opened: 1},
+		"Storm":   {reason: "that of many ends with its first object, whichever recovers first", fail: numbers(300), again: reversed(numbers(300)), opened: 10},
+		"Limited": {reason: "a service that takes a part at a time is asked again for the rest", fail: numbers(60), again: reversed(numbers(60)), opened: 10, limit: 7},
+		"Waiting": {reason: "one that is well before it is told to fail has none", fail: []string{"k0", "k1", "k2", "k3", "k4"}, again: []string{"k2", "k0"}, opened: 5, quiet: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var mu sync.Mutex // guards what follows
+			open, opened, requests := map[string]bool{}, 0, 0
+			closed := make(chan string, 5000)
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				var body struct {
+					Action string `json:"event_action"`
+					Key    string `json:"dedup_key"`
+				}
+				_ = json.NewDecoder(r.Body).Decode(&body)
+				mu.Lock()
+				defer mu.Unlock()
+				requests++
+				switch {
+				case tt.limit > 0 && requests%tt.limit == 0:
+					w.WriteHeader(http.StatusTooManyRequests)
+				case body.Action == "trigger":
+					open[body.Key] = true
+					opened++
+				case body.Action == "resolve":
+					delete(open, body.Key)
+					closed <- body.Key
+				}
+			}))
+			t.Cleanup(server.Close)
+			b := newBench(t, provider("pager", "pagerduty", server.URL, func(s *notificationv1beta3.ProviderSpec) { s.Channel = "key" }), alertFor("pager", nil))
+			b.spread = time.Microsecond
+			if tt.quiet > 0 {
+				b.groups = alert.NewGroups(alert.Windows{Quiet: tt.quiet, QuietMany: tt.quiet, Longest: tt.quiet, LongestMany: tt.quiet, Again: tt.quiet})
+			}
+			for _, name := range tt.fail {
+				b.Take(event(name, "it failed"), nil)
+			}
+			stop := b.run(t)
+			left := map[string]bool{}
+			for _, name := range tt.again {
+				e := event(name, "it is well")
+				e.Severity, e.Reason = "info", "ReconciliationSucceeded"
+				left[name] = true
+				b.Take(e, nil)
+			}
+			for len(left) > 0 {
+				select {
+				case key := <-closed:
+					delete(left, key)
+				case <-t.Context().Done():
+					t.Fatal("incidents are not closed")
+				}
+			}
+			stop()
+			mu.Lock()
+			defer mu.Unlock()
+			if opened == 0 || opened > tt.opened {
+				t.Errorf("%s: %d incidents are opened", tt.reason, opened)
+			}
+			for _, name := range tt.again {
+				if open[name] {
+					t.Errorf("%s: the incident of %s is open", tt.reason, name)
+				}
+			}
+		})
 	}
 }
 

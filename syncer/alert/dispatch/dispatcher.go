@@ -62,8 +62,8 @@ type Dispatcher struct {
 	o       Options
 	metrics *metrics
 	places  places
-	// pause and linger are the constants of these names; tests have no time.
-	pause, linger time.Duration
+	// pause, linger and spread are the constants of these names; tests have no time.
+	pause, linger, spread time.Duration
 
 	inbox inbox
 
@@ -93,7 +93,7 @@ func New(o Options) (*Dispatcher, error) {
 		return nil, err
 	}
 	return &Dispatcher{
-		o: o, metrics: m, places: newPlaces(), pause: pause, linger: linger,
+		o: o, metrics: m, places: newPlaces(), pause: pause, linger: linger, spread: spread,
 		inbox:  inbox{wake: make(chan struct{}, 1)},
 		groups: alert.NewGroups(o.Windows), told: alert.NewTold(o.RateLimit, alert.StateOf), statuses: alert.NewTold(o.RateLimit, alert.StatusOf), rules: map[types.UID]compiled{},
 		queues: queues{by: map[types.NamespacedName]*queue{}}, states: states{reasons: map[state]string{}},
@@ -278,6 +278,11 @@ func (s *sending) tell(ctx context.Context, rules []*alert.Rule, e *alert.Event)
 			// Each reconcile has such an event, and others must not wait for it.
 		case before():
 			repeated = true
+		case over(provider.Spec.Type, &m):
+			// Which incidents are open only the service knows, after a restart. So each
+			// is closed, after what is to be said of it before.
+			s.enqueue(s.groups.Ahead(&m, now)...)
+			s.enqueue(m)
 		case payload.Together(provider.Spec.Type):
 			s.enqueue(s.groups.Add(m, now)...)
 		default:
@@ -287,6 +292,12 @@ func (s *sending) tell(ctx context.Context, rules []*alert.Rule, e *alert.Event)
 	if repeated {
 		s.metrics.add("unknown", resultRepeated, 1)
 	}
+}
+
+// over reports whether a message closes an incident at a type of Provider.
+func over(kind string, m *alert.Message) bool {
+	_, over := payload.Incident(kind, m)
+	return over
 }
 
 // provider is whom a message is for; nil if that is nobody.

@@ -25,6 +25,10 @@ const (
 	// A message is tried attempts times, with pauses from pause, doubled each time.
 	attempts = 5
 	pause    = time.Second
+	// mostOver incidents are closed by one message, a request each, with spread between
+	// them: a service limits how many it takes, and others are to have room.
+	mostOver = 20
+	spread   = time.Second
 	// linger is how long a connection is kept for another message.
 	linger = 15 * time.Second
 	// placesOfWell attempts go on at a time, and placesOfFailing of those whose last
@@ -74,7 +78,26 @@ type item struct {
 	message alert.Message
 	kind    string
 	bytes   int
+	// opens is the key of the incident that it opens. What closes some has them in its
+	// message.
+	opens string
+	// sent are the requests that arrived.
+	sent int
 }
+
+func itemOf(m alert.Message, kind string) item {
+	i := item{message: m, kind: kind}
+	if key, over := payload.Incident(kind, &m); over {
+		i.message.Over = []string{key}
+	} else {
+		i.opens = key
+	}
+	i.bytes = i.message.Size()
+	return i
+}
+
+// closes reports whether an item closes incidents.
+func (i *item) closes() bool { return len(i.message.Over) > 0 }
 
 // enqueue hands messages to the queues of their Providers.
 func (s *sending) enqueue(messages ...alert.Message) {
@@ -84,7 +107,7 @@ func (s *sending) enqueue(messages ...alert.Message) {
 		if err := s.o.Client.Get(s.life, m.Provider, p); err == nil {
 			kind = p.Spec.Type
 		}
-		q, begins, dropped := s.queues.add(item{m, kind, m.Size()}, payload.IsStatus(kind))
+		q, begins, dropped := s.queues.add(itemOf(m, kind), payload.IsStatus(kind))
 		s.metrics.queued.WithLabelValues(kind).Inc()
 		for _, gone := range dropped {
 			s.metrics.queued.WithLabelValues(gone.kind).Dec()
@@ -133,9 +156,7 @@ func (qs *queues) add(i item, status bool) (q *queue, begins bool, dropped []gon
 			dropped = append(dropped, gone{qs.remove(q, at), true})
 		}
 	}
-	q.waiting = append(q.waiting, i)
-	q.bytes += i.bytes
-	qs.bytes += i.bytes
+	dropped = append(dropped, qs.put(q, i)...)
 	for len(q.waiting) > mostWaiting || q.bytes > mostBytes && len(q.waiting) > 1 {
 		dropped = append(dropped, gone{qs.remove(q, 0), false})
 	}
@@ -153,6 +174,55 @@ func (qs *queues) add(i item, status bool) (q *queue, begins bool, dropped []gon
 	default:
 	}
 	return q, begins, dropped
+}
+
+// put puts an item into its place. What closes incidents waits behind all else: whoever is
+// to be woken waits for no list of what is well. There, many are one item.
+func (qs *queues) put(q *queue, i item) (dropped []gone) {
+	if i.opens != "" {
+		dropped = qs.reopen(q, i.opens)
+	}
+	at := len(q.waiting)
+	switch {
+	case i.closes() && q.closing(i.message.Over):
+		return append(dropped, gone{i, true})
+	case !i.closes():
+		if first := slices.IndexFunc(q.waiting, func(w item) bool { return w.closes() }); first >= 0 {
+			at = first
+		}
+	case at > 0 && q.waiting[at-1].closes() && q.waiting[at-1].message.Alert == i.message.Alert && len(q.waiting[at-1].message.Over) < mostOver:
+		at--
+		before := qs.remove(q, at)
+		dropped = append(dropped, gone{before, true})
+		i.message.Over = append(before.message.Over, i.message.Over...)
+		i.bytes = i.message.Size()
+	}
+	q.waiting = slices.Insert(q.waiting, at, i)
+	q.bytes += i.bytes
+	qs.bytes += i.bytes
+	return dropped
+}
+
+// closing reports whether incidents are those that wait to be closed.
+func (q *queue) closing(keys []string) bool {
+	for at := len(q.waiting) - 1; at >= 0 && q.waiting[at].closes(); at-- {
+		if slices.ContainsFunc(keys, func(key string) bool { return slices.Contains(q.waiting[at].message.Over, key) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// reopen takes the closing of an incident out of what waits, as it is open again.
+func (qs *queues) reopen(q *queue, incident string) (dropped []gone) {
+	for at := len(q.waiting) - 1; at >= 0 && q.waiting[at].closes(); at-- {
+		w := &q.waiting[at]
+		w.message.Over = slices.DeleteFunc(w.message.Over, func(key string) bool { return key == incident })
+		if len(w.message.Over) == 0 {
+			dropped = append(dropped, gone{qs.remove(q, at), true})
+		}
+	}
+	return dropped
 }
 
 func sameStatus(a, b *alert.Message) bool {
@@ -226,8 +296,14 @@ func (s *sending) deliver(life context.Context, line *line, i *item) {
 			s.metrics.add(i.kind, resultRefused, 1)
 			return
 		}
+		more := false
 		if err == nil {
-			err = s.attempt(life, line, p, m)
+			more, err = s.attempt(life, line, p, i)
+		}
+		if more {
+			n = 0 // it got on
+			s.pass(life, s.spread)
+			continue
 		}
 		if err == nil {
 			s.metrics.add(i.kind, resultSent, 1)
@@ -258,7 +334,12 @@ func (s *sending) deliver(life context.Context, line *line, i *item) {
 // ends.
 func (s *sending) rest(life context.Context, n int) bool {
 	wait := s.pause << (n - 1)
-	timer := time.NewTimer(wait + time.Duration(s.o.Rand()*float64(wait)/2))
+	return s.pass(life, wait+time.Duration(s.o.Rand()*float64(wait)/2))
+}
+
+// pass lets a time pass. It reports false if the process ends.
+func (s *sending) pass(life context.Context, wait time.Duration) bool {
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -269,34 +350,40 @@ func (s *sending) rest(life context.Context, n int) bool {
 	return false
 }
 
-// attempt sends the requests of a message once.
-func (s *sending) attempt(life context.Context, line *line, p *notificationv1beta3.Provider, m *alert.Message) error {
+// attempt sends the requests of a message that did not arrive yet, one where they are
+// spread. more tells that it got on, and that others are left.
+func (s *sending) attempt(life context.Context, line *line, p *notificationv1beta3.Provider, i *item) (more bool, err error) {
+	m := &i.message
 	leave, err := s.places.take(life, line.failing)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer leave()
 	ctx, cancel := context.WithTimeout(life, timeoutOf(p))
 	defer cancel()
 	if err := s.o.Senders.open(ctx, line, p, s.o.Now()); err != nil {
-		return err
+		return false, err
 	}
 	settings := line.settings
 	if payload.IsStatus(p.Spec.Type) {
 		if settings.Status, err = s.statusName(ctx, p, m); err != nil {
-			return err
+			return false, err
 		}
 	}
 	requests, err := payload.Build(settings, *m)
 	if err != nil {
-		return err
+		return false, err
 	}
-	for i := range requests {
-		if err := line.do(ctx, &requests[i]); err != nil {
-			return err
+	for i.sent < len(requests) {
+		if err := line.do(ctx, &requests[i.sent]); err != nil {
+			return false, err
+		}
+		i.sent++
+		if len(m.Over) > 1 && i.sent < len(requests) {
+			return true, nil
 		}
 	}
-	return nil
+	return false, nil
 }
 
 // Bounds of spec.timeout.

@@ -74,6 +74,8 @@ type kind struct {
 	together bool
 	// status: it is sent commit statuses.
 	status bool
+	// incident, if not nil, is the key of what a message opens or closes there.
+	incident func(*alert.Message) string
 }
 
 func kindOf(name string) (kind, bool) {
@@ -103,7 +105,7 @@ func kindOf(name string) (kind, bool) {
 	case notificationv1beta3.GrafanaProvider:
 		return kind{build: grafana}, true
 	case notificationv1beta3.PagerDutyProvider:
-		return kind{build: pagerDuty, together: true}, true
+		return kind{build: pagerDuty, together: true, incident: pagerDutyKey}, true
 	case notificationv1beta3.OpsgenieProvider:
 		return kind{build: opsgenie, together: true}, true
 	case notificationv1beta3.DataDogProvider:
@@ -132,6 +134,17 @@ func kindOf(name string) (kind, bool) {
 func Together(name string) bool {
 	k, _ := kindOf(name)
 	return k.together
+}
+
+// Incident is the key of the incident that a message opens at a type of Provider, or, if it
+// is over, closes; empty if it does neither.
+func Incident(name string, m *alert.Message) (key string, over bool) {
+	k, _ := kindOf(name)
+	state := alert.StateOf(&m.Event)
+	if k.incident == nil || state == alert.Unchanged {
+		return "", false
+	}
+	return k.incident(m), state == alert.Well
 }
 
 // IsStatus reports whether a type of Provider is sent commit statuses.

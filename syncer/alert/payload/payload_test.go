@@ -358,6 +358,53 @@ func TestStates(t *testing.T) {
 	}
 }
 
+// TestIncidents: which incident a message opens or closes, and how many are closed by one.
+func TestIncidents(t *testing.T) {
+	const uid = "7d0cdc51-ddcf-4743-b223-83ca5c699632"
+	over := success()
+	over.Over = []string{"a", uid, "b"}
+	for name, tt := range map[string]struct {
+		reason string
+		m      alert.Message
+		key    string
+		over   bool
+		want   []string // action and key of each request
+	}{
+		"Failure":     {"an error opens that of its object", failure(), uid, false, []string{"trigger " + uid}},
+		"Many":        {"one of many is that of the first", many(), uid, false, []string{"trigger " + uid}},
+		"Success":     {"what is well closes its own", success(), uid, true, []string{"resolve " + uid, " "}},
+		"Over":        {"with those that are told along", over, uid, true, []string{"resolve a", "resolve " + uid, "resolve b", " "}},
+		"Progressing": {"an attempt closes nothing", underWay(), "", false, []string{" "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if key, over := Incident("pagerduty", &tt.m); key != tt.key || over != tt.over {
+				t.Errorf("%s: %q, %t", tt.reason, key, over)
+			}
+			if key, _ := Incident("slack", &tt.m); key != "" {
+				t.Errorf("a chat has an incident %q", key)
+			}
+			all, err := Build(settingsOf("pagerduty"), tt.m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, r := range all {
+				var body struct {
+					Action string `json:"event_action"`
+					Key    string `json:"dedup_key"`
+				}
+				if err := json.Unmarshal(r.Body, &body); err != nil {
+					t.Fatal(err)
+				}
+				got = append(got, body.Action+" "+body.Key)
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("%s: %q, want %q", tt.reason, got, tt.want)
+			}
+		})
+	}
+}
+
 func TestStatusOnly(t *testing.T) {
 	m := success()
 	m.StatusOnly = true

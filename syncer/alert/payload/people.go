@@ -361,8 +361,19 @@ func telegram(s *Settings, m *alert.Message) ([]Request, error) {
 	return one(u.JoinPath("bot"+url.PathEscape(token), "sendMessage").String(), map[string]any{"chat_id": s.Channel, "text": alert.Cut(b.String(), 4000)})
 }
 
-// pagerDuty triggers an incident for an error. What succeeds resolves that of the same
-// object, and is a change in the timeline. An incident about many is that of the first one.
+// pagerDutyKey is that of an incident: each object has one, for as long as it fails.
+func pagerDutyKey(m *alert.Message) string {
+	o := &m.Event.InvolvedObject
+	if o.UID != "" {
+		return string(o.UID)
+	}
+	sum := sha256.Sum256([]byte(o.Kind + "/" + o.Namespace + "/" + o.Name))
+	return hex.EncodeToString(sum[:])
+}
+
+// pagerDuty triggers an incident for an error. An incident about many is that of the first
+// one. What succeeds resolves that of the same object, with those of others that are told
+// along, and is a change in the timeline.
 func pagerDuty(s *Settings, m *alert.Message) ([]Request, error) {
 	u, err := s.endpoint()
 	if err != nil {
@@ -373,11 +384,7 @@ func pagerDuty(s *Settings, m *alert.Message) ([]Request, error) {
 	}
 	e := &m.Event
 	base := u.Scheme + "://" + u.Host
-	key := string(e.InvolvedObject.UID)
-	if key == "" {
-		sum := sha256.Sum256([]byte(e.InvolvedObject.Kind + "/" + e.InvolvedObject.Namespace + "/" + e.InvolvedObject.Name))
-		key = hex.EncodeToString(sum[:])
-	}
+	key := pagerDutyKey(m)
 	details := map[string]any{"message": m.Text(5000)}
 	all, summary := pairs(m, mostPairs)
 	for _, pair := range all {
@@ -385,6 +392,9 @@ func pagerDuty(s *Settings, m *alert.Message) ([]Request, error) {
 	}
 	if summary == "" {
 		summary = m.Title() + ": " + words(e.Reason)
+	}
+	if n := len(m.Over); n > 1 {
+		summary = fmt.Sprintf("%s, and %d more", alert.Cut(summary, 900), n-1)
 	}
 	content := map[string]any{
 		"summary": alert.Cut(summary, 1000), "source": "Flux " + e.ReportingController, "timestamp": e.Timestamp.UTC().Format(time.RFC3339), "custom_details": details,
@@ -400,11 +410,19 @@ func pagerDuty(s *Settings, m *alert.Message) ([]Request, error) {
 	if alert.StateOf(e) == alert.Unchanged {
 		return []Request{change}, nil
 	}
-	resolve, err := post(base+"/v2/enqueue", map[string]any{"routing_key": s.Channel, "event_action": "resolve", "dedup_key": key})
-	if err != nil {
-		return nil, err
+	over := m.Over
+	if len(over) == 0 {
+		over = []string{key}
 	}
-	return []Request{resolve, change}, nil
+	requests := make([]Request, 0, len(over)+1)
+	for _, key := range over {
+		resolve, err := post(base+"/v2/enqueue", map[string]any{"routing_key": s.Channel, "event_action": "resolve", "dedup_key": key})
+		if err != nil {
+			return nil, err
+		}
+		requests = append(requests, resolve)
+	}
+	return append(requests, change), nil
 }
 
 // opsgenie creates an alert.
