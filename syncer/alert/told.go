@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
 	"github.com/fluxcd/pkg/apis/meta"
 
@@ -52,6 +53,9 @@ func StatusOf(e *eventv1.Event) State {
 	switch {
 	case e.Severity == eventv1.EventSeverityError:
 		return Failing
+	case e.Reason == meta.HealthCheckCanceledReason, e.Reason == helmv2.RollbackSucceededReason, e.Reason == helmv2.UninstallSucceededReason:
+		// Nobody knows whether the commit is well, or it failed and was taken back.
+		return Unchanged
 	case goesOn(e.Reason):
 		return UnderWay
 	}
@@ -63,8 +67,11 @@ func StatusOf(e *eventv1.Event) State {
 	return Well
 }
 
-// goesOn reports whether a reason that is no error is that of a run that goes on.
-func goesOn(reason string) bool { return reason == meta.ProgressingReason }
+// goesOn reports whether a reason that is no error is that of a run that goes on, waits or
+// is given up for the next one.
+func goesOn(reason string) bool {
+	return reason == meta.ProgressingReason || reason == meta.DependencyNotReadyReason || reason == meta.HealthCheckCanceledReason
+}
 
 // Told remembers what was told within an interval, by Flux's rule: object, message and
 // metadata. Unlike Flux's controllers ours tell of a failure when it begins, and not at

@@ -62,6 +62,10 @@ type Sink interface {
 	Take(event eventv1.Event, labels map[string]string)
 }
 
+// TypeTold is the kind of an event that is told as a Normal one, and recorded as none: what is
+// no news to whoever looks at the object is worth no request.
+const TypeTold = "Told"
+
 // Recorder records what happens to objects, as Flux's controllers do: as
 // Kubernetes Events, by Posts, and to a Sink. Recording never waits for anything. It is a
 // record.EventRecorder, safe for concurrent use.
@@ -94,7 +98,7 @@ func (e *Recorder) Eventf(object runtime.Object, kind, reason, format string, ar
 // AnnotatedEventf records an event. annotations become its metadata, with the
 // object's own of group event.toolkit.fluxcd.io; keys carry the API group of the
 // object's kind, as in kustomize.toolkit.fluxcd.io/revision. A kind of Trace is
-// a Normal Kubernetes Event and nothing else. Long messages are cut.
+// a Normal Kubernetes Event and nothing else, TypeTold all but that. Long messages are cut.
 func (e *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string]string, kind, reason, format string, args ...any) {
 	message := fmt.Sprintf(format, args...)
 	metadata := maps.Clone(annotations)
@@ -117,7 +121,9 @@ func (e *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string
 	case eventv1.EventTypeTrace:
 		severity, kubernetesKind = eventv1.EventSeverityTrace, corev1.EventTypeNormal
 	}
-	e.Recorder.AnnotatedEventf(object, metadata, kubernetesKind, reason, "%s", cutMessage(message, mostEventMessage))
+	if kind != TypeTold {
+		e.Recorder.AnnotatedEventf(object, metadata, kubernetesKind, reason, "%s", cutMessage(message, mostEventMessage))
+	}
 	if e.Posts == nil && e.Sink == nil || severity == eventv1.EventSeverityTrace {
 		return
 	}

@@ -157,11 +157,16 @@ func TestSink(t *testing.T) {
 			shop.Labels = map[string]string{"team": "a"}
 			e.Event(shop, corev1.EventTypeWarning, "BuildFailed", "x")
 			e.Event(shop, eventv1.EventTypeTrace, "ArtifactUpToDate", "x")
+			before := len(e.Recorder.(*record.FakeRecorder).Events)
+			e.Event(shop, TypeTold, "ReconciliationSucceeded", "x")
+			if len(e.Recorder.(*record.FakeRecorder).Events) != before {
+				t.Error("what is told alone is recorded as an Event")
+			}
 			e.Event(&kustomizev1.Kustomization{}, corev1.EventTypeWarning, "BuildFailed", "of nobody")
-			if want := "[error shop BuildFailed production of a]"; fmt.Sprint(*sink) != want {
+			if want := "[error shop BuildFailed production of a info shop ReconciliationSucceeded production of a]"; fmt.Sprint(*sink) != want {
 				t.Errorf("got %v, want %s", *sink, want)
 			}
-			if posts && len(e.Posts.waiting) != 1 {
+			if posts && len(e.Posts.waiting) != 2 {
 				t.Errorf("%d posts wait", len(e.Posts.waiting))
 			}
 		})

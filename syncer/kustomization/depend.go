@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
 
@@ -31,7 +32,8 @@ func (r *Reconciler) depend(ctx context.Context, run *run) *end {
 	wasWaiting := depend.Waits(obj)
 	status.MarkFailing(obj, meta.DependencyNotReadyReason, err)
 	if !wasWaiting {
-		r.event(run, corev1.EventTypeNormal, nil, "Dependencies do not meet ready condition, retrying in %s", r.Rules.RequeueDependency)
+		// Of the revision that waits: the one that was tried last may have failed.
+		r.event(run, corev1.EventTypeNormal, map[string]string{annotation(eventv1.MetaRevisionKey): run.snapshot.Revision}, "Dependencies do not meet ready condition, retrying in %s", r.Rules.RequeueDependency)
 	}
 	return again(r.Jitter(r.Rules.RequeueDependency))
 }

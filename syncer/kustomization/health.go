@@ -56,7 +56,7 @@ func (r *Reconciler) health(ctx context.Context, run *run) *end {
 		message := fmt.Sprintf("Health check passed in %s", took.Round(time.Millisecond))
 		if !wasHealthy || len(run.changed()) > 0 {
 			status.SetCondition(obj, meta.HealthyCondition, metav1.ConditionTrue, meta.SucceededReason, "%s", message)
-			r.event(run, corev1.EventTypeNormal, nil, "%s", message)
+			r.eventOf(run, meta.ProgressingReason, corev1.EventTypeNormal, nil, "%s", message)
 		}
 		return nil
 	case verdict == health.Stalled || took > timeout:

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/ssa"
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +23,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/events"
 	"github.com/cascade-gitops/cascade/syncer/status"
 )
 
@@ -55,7 +57,8 @@ func (r *Reconciler) drifted(run *run, mode DriftMode, drifts []apply.Drift) {
 	}
 }
 
-// tell emits events about what was changed.
+// tell emits events about what was changed. Ready may still say what came of the revision
+// before, which would be said of this one.
 func (r *Reconciler) tell(run *run, sync apply.Result) {
 	var changes ssa.ChangeSet
 	for _, e := range sync.Changes.Entries {
@@ -64,7 +67,7 @@ func (r *Reconciler) tell(run *run, sync apply.Result) {
 		}
 	}
 	if len(changes.Entries) > 0 {
-		r.event(run, corev1.EventTypeNormal, nil, "%s", changes.String())
+		r.eventOf(run, meta.ProgressingReason, corev1.EventTypeNormal, nil, "%s", changes.String())
 	}
 	if len(sync.Deleted) > 0 {
 		r.tellApproved(run)
@@ -72,7 +75,7 @@ func (r *Reconciler) tell(run *run, sync apply.Result) {
 		for _, e := range sync.Deleted {
 			lines = append(lines, e.String()+" deleted")
 		}
-		r.event(run, corev1.EventTypeNormal, nil, "%s", strings.Join(lines, "\n"))
+		r.eventOf(run, meta.ProgressingReason, corev1.EventTypeNormal, nil, "%s", strings.Join(lines, "\n"))
 	}
 }
 
@@ -181,18 +184,24 @@ func (r *Reconciler) succeeded(ctx context.Context, run *run) *end {
 	attempt.Requested = run.requested || len(run.changed()) > 0
 	status.RecordAttempt(&obj.Status.History, attempt)
 	obj.Status.ObservedGeneration = obj.Generation
+	applied := obj.Status.LastAppliedRevision
 	run.noteRevision()
 	status.MarkReady(obj, meta.ReconciliationSucceededReason, "Applied revision: %s", run.snapshot.Revision)
 	message := fmt.Sprintf("Reconciliation finished in %s, next run in %s", r.Now().Sub(run.start).Round(time.Millisecond), obj.Spec.Interval.Duration)
 	if news {
 		log.FromContext(ctx).Info(message, "revision", run.snapshot.Revision)
 	}
-	if !wasReady || len(run.changed()) > 0 || run.sync != nil && len(run.sync.Deleted) > 0 {
-		var more map[string]string
-		if !r.Rules.NoCommitStatusEvent {
-			more = map[string]string{kustomizev1.GroupVersion.Group + "/commit_status": "update"}
-		}
+	var more map[string]string
+	if !r.Rules.NoCommitStatusEvent {
+		more = map[string]string{annotation(eventv1.MetaCommitStatusKey): eventv1.MetaCommitStatusUpdateValue}
+	}
+	switch {
+	case !wasReady || len(run.changed()) > 0 || run.sync != nil && len(run.sync.Deleted) > 0:
 		r.event(run, corev1.EventTypeNormal, more, "%s", message)
+	case applied != obj.Status.LastAppliedRevision && more != nil:
+		// A commit that changes nothing here is applied here as well: whoever waits for
+		// its status would wait for ever.
+		r.event(run, events.TypeTold, more, "%s", message)
 	}
 	next := r.Jitter(obj.Spec.Interval.Duration)
 	if run.sync != nil && run.sync.Pending {
@@ -232,26 +241,31 @@ func (r *Reconciler) event(run *run, kind string, more map[string]string, format
 	r.eventOf(run, reason, kind, more, format, args...)
 }
 
-// eventOf tells of a reconcile, with the annotations of Flux's events.
+// annotation is the key of an annotation of an event, as Flux has it.
+func annotation(key string) string { return kustomizev1.GroupVersion.Group + "/" + key }
+
+// eventOf tells of a reconcile, with the annotations of Flux's events. Without another one in
+// more, the revision is the one that was tried last.
 func (r *Reconciler) eventOf(run *run, reason, kind string, more map[string]string, format string, args ...any) {
 	obj := run.Obj
 	annotations := map[string]string{}
 	for k, v := range more {
 		annotations[k] = v
 	}
-	if obj.Status.LastAttemptedRevision != "" {
-		annotations[kustomizev1.GroupVersion.Group+"/revision"] = obj.Status.LastAttemptedRevision
+	revision := cmp.Or(annotations[annotation(eventv1.MetaRevisionKey)], obj.Status.LastAttemptedRevision)
+	if revision != "" {
+		annotations[annotation(eventv1.MetaRevisionKey)] = revision
 	}
 	// What is told of is mostly done with this snapshot, before the status says so.
 	origin := ""
 	switch {
-	case run.snapshot != nil && run.snapshot.Revision == obj.Status.LastAttemptedRevision:
+	case run.snapshot != nil && run.snapshot.Revision == revision:
 		origin = run.snapshot.OriginRevision
-	case obj.Status.LastAppliedRevision == obj.Status.LastAttemptedRevision:
+	case obj.Status.LastAppliedRevision == revision:
 		origin = obj.Status.LastAppliedOriginRevision
 	}
 	if origin != "" {
-		annotations[kustomizev1.GroupVersion.Group+"/originRevision"] = origin
+		annotations[annotation(eventv1.MetaOriginRevisionKey)] = origin
 	}
 	r.Events.AnnotatedEventf(obj, annotations, kind, reason, format, args...)
 }

@@ -379,7 +379,13 @@ func TestDependStep(t *testing.T) {
 				objects = append(objects, tc.base)
 			}
 			s := take(t, shop(tc.obj), objects...)
+			s.Obj.Status.LastAttemptedRevision = "main@sha1:failed"
 			s.expect(t, tc.reason, s.Reconciler.depend(t.Context(), s.run), tc.want)
+			if tc.want.events > 0 {
+				if told := <-s.events.Events; !strings.Contains(told, "/revision:"+revision) {
+					t.Errorf("%s: %q names another revision than the one that waits", tc.reason, told)
+				}
+			}
 		})
 	}
 }
@@ -792,23 +798,58 @@ func TestCancelStep(t *testing.T) {
 	}
 }
 
-// TestRecordStep: what a reconcile that went through leaves on record.
-func TestRecordStep(t *testing.T) {
-	for name, tc := range map[string]struct {
-		reason  string
-		obj     func(*kustomizev1.Kustomization)
-		changed bool
-		events  int
-	}{
-		"First": {"it was not ready before", nil, false, 1},
-		"Same": {"an interval without a change is no news", func(k *kustomizev1.Kustomization) {
-			k.Status.ObservedGeneration, k.Status.LastAppliedRevision = 1, revision
-			k.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: meta.ReconciliationSucceededReason, Message: "Applied revision: " + revision, ObservedGeneration: 1}}
-			k.Status.History = meta.History{{Digest: "sha256:x", LastReconciledStatus: meta.ReconciliationSucceededReason, Metadata: map[string]string{"revision": revision}}}
-		}, false, 0},
+// TestTellsChanges: what is changed for a revision does not say what came of the one before.
+func TestTellsChanges(t *testing.T) {
+	for name, was := range map[string]metav1.Condition{
+		"Ready":  {Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: meta.ReconciliationSucceededReason},
+		"Failed": {Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: meta.BuildFailedReason},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := take(t, shop(tc.obj))
+			s := take(t, shop(func(k *kustomizev1.Kustomization) { k.Status.Conditions = []metav1.Condition{was} }))
+			changes := ssa.NewChangeSet()
+			changes.Add(ssa.ChangeSetEntry{Subject: "ConfigMap/apps/a", Action: ssa.ConfiguredAction})
+			s.tell(s.run, apply.Result{Changes: changes, Deleted: []inventory.Entry{entry("b")}})
+			for range 2 {
+				if told := <-s.events.Events; !strings.HasPrefix(told, "Normal Progressing ") {
+					t.Errorf("told %q", told)
+				}
+			}
+		})
+	}
+}
+
+// TestRecordStep: what a reconcile that went through leaves on record.
+func TestRecordStep(t *testing.T) {
+	ready := func(applied string) func(*kustomizev1.Kustomization) {
+		return func(k *kustomizev1.Kustomization) {
+			k.Status.ObservedGeneration, k.Status.LastAppliedRevision = 1, applied
+			k.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: meta.ReconciliationSucceededReason, Message: "Applied revision: " + applied, ObservedGeneration: 1}}
+			k.Status.History = meta.History{{Digest: "sha256:x", LastReconciledStatus: meta.ReconciliationSucceededReason, Metadata: map[string]string{"revision": applied}}}
+		}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		obj    func(*kustomizev1.Kustomization)
+		rules  func(*Rules)
+		writes bool
+		// told begins the event, and is empty without one.
+		told string
+	}{
+		"First":       {"it was not ready before", nil, nil, true, "Normal ReconciliationSucceeded"},
+		"NewRevision": {"a commit that changes nothing here has a status, and no Event", ready("main@sha1:1"), nil, true, "Told ReconciliationSucceeded"},
+		"NoStatus":    {"unless statuses are not wanted", ready("main@sha1:1"), func(r *Rules) { r.NoCommitStatusEvent = true }, true, ""},
+		"Same":        {"an interval without a change is no news", ready(revision), nil, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.Status.LastAttemptedRevision = revision
+				if tc.obj != nil {
+					tc.obj(k)
+				}
+			}))
+			if tc.rules != nil {
+				tc.rules(&s.Rules)
+			}
 			s.run.rendering = &render.Rendering{Digest: "sha256:x"}
 			before := s.Obj.ResourceVersion
 			end := s.succeeded(t.Context(), s.run)
@@ -822,8 +863,16 @@ func TestRecordStep(t *testing.T) {
 			if got.Status.LastAppliedRevision != revision || got.Status.ObservedGeneration != 1 || len(got.Status.History) != 1 {
 				t.Errorf("%s: on record is %+v", tc.reason, got.Status)
 			}
-			if len(s.events.Events) != tc.events || (got.ResourceVersion != before) != (tc.events > 0) {
-				t.Errorf("%s: %d events, version %s after %s", tc.reason, len(s.events.Events), got.ResourceVersion, before)
+			if (got.ResourceVersion != before) != tc.writes {
+				t.Errorf("%s: version %s after %s", tc.reason, got.ResourceVersion, before)
+			}
+			told := ""
+			if len(s.events.Events) > 0 {
+				told = <-s.events.Events
+			}
+			named := strings.Contains(told, "/commit_status:update") && strings.Contains(told, "/revision:"+revision)
+			if (told == "") != (tc.told == "") || !strings.HasPrefix(told, tc.told) || told != "" && !named || len(s.events.Events) > 0 {
+				t.Errorf("%s: told %q, want %q", tc.reason, told, tc.told)
 			}
 			if end.result.RequeueAfter != time.Hour {
 				t.Errorf("%s: looked at again after %s", tc.reason, end.result.RequeueAfter)

@@ -345,12 +345,22 @@ func TestStates(t *testing.T) {
 		"Wave":        {"some clusters have it", "info", "WavePassed", "pending"},
 		"Completed":   {"all clusters have it", "info", "RolloutCompleted", "success"},
 		"Waits":       {"children wait for their cluster", "info", "ChildrenNotReady", "pending"},
+		"Depends":     {"it waits for another one", "info", "DependencyNotReady", "pending"},
+		"Canceled":    {"another commit came before it was known to be well", "info", "HealthCheckCanceled", ""},
+		"RolledBack":  {"it failed, and was taken back", "info", "RollbackSucceeded", ""},
+		"Uninstalled": {"it failed, and was taken away", "info", "UninstallSucceeded", ""},
 		"Halted":      {"a Rollout halted", "error", "RolloutHalted", "failure"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := success()
 			m.Event.Severity, m.Event.Reason = tt.severity, tt.of
 			all, err := Build(settingsOf("github"), m)
+			if tt.want == "" {
+				if !errors.Is(err, ErrNothing) {
+					t.Errorf("%s: got %v, %v", tt.reason, all, err)
+				}
+				return
+			}
 			if err != nil || !strings.Contains(string(all[0].Body), `"state":"`+tt.want+`"`) {
 				t.Errorf("%s: got %s, %v", tt.reason, all[0].Body, err)
 			}

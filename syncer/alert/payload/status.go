@@ -45,6 +45,8 @@ func statusOf(s *Settings, m *alert.Message, is states) (status, error) {
 		return status{}, invalid("the commit status has no name: correct spec.commitStatusExpr")
 	}
 	switch alert.StatusOf(&m.Event) {
+	case alert.Unchanged:
+		return status{}, ErrNothing
 	case alert.Failing:
 		out.state = is.failure
 	case alert.UnderWay:
