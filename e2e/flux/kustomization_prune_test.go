@@ -323,6 +323,34 @@ func (s *kustomizationSpec) force(t *testing.T) {
 	}
 }
 
+// forceInvalid: force deletes nothing that could not be created again. What is not valid, and what a
+// policy refuses, is refused in the same words as the change of an immutable field.
+func (s *kustomizationSpec) forceInvalid(t *testing.T) {
+	workload := func(name, spec string) string {
+		return "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: " + name + "}\nspec:\n  " + spec + "\n  selector: {matchLabels: {app: a}}\n" +
+			"  template: {metadata: {labels: {app: a}}, spec: {containers: [{name: a, image: a}]}}\n"
+	}
+	r := s.Row(t, map[string]string{
+		"invalid/a.yaml": workload("a", "replicas: 0"), "refused/b.yaml": workload("b", "replicas: 0"),
+		"policy/policy.yaml": "apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingAdmissionPolicy\nmetadata: {name: $ns}\n" +
+			"spec:\n  failurePolicy: Fail\n  matchConstraints:\n    resourceRules: [{apiGroups: [apps], apiVersions: [v1], operations: [CREATE, UPDATE], resources: [deployments]}]\n" +
+			"  validations: [{expression: object.spec.replicas != 7, message: not seven}]\n" +
+			"---\napiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingAdmissionPolicyBinding\nmetadata: {name: $ns}\n" +
+			"spec: {policyName: $ns, validationActions: [Deny], matchResources: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: $ns}}}}\n",
+	})
+	for _, name := range []string{"policy", "invalid", "refused"} {
+		r.Kustomization(t, name, "force: true")
+		r.Ready(t, name)
+	}
+	a, b := r.Object(t, "apps/v1", "Deployment", "a").GetUID(), r.Object(t, "apps/v1", "Deployment", "b").GetUID()
+	r.Commit(t, map[string]string{"invalid/a.yaml": workload("a", "replicas: -1"), "refused/b.yaml": workload("b", "replicas: 7")})
+	r.Says(t, "invalid", "Ready", "False", "ReconciliationFailed", "...must be greater than or equal to 0")
+	r.Says(t, "refused", "Ready", "False", "ReconciliationFailed", "...not seven")
+	if r.Object(t, "apps/v1", "Deployment", "a").GetUID() != a || r.Object(t, "apps/v1", "Deployment", "b").GetUID() != b {
+		t.Error("a workload was deleted that could not be created again")
+	}
+}
+
 // applyOrder: what others need comes first, whatever the files are called, and a
 // custom resource goes with the definition of its kind.
 func (s *kustomizationSpec) applyOrder(t *testing.T) {

@@ -59,6 +59,7 @@ func TestKustomizationSpec(t *testing.T) {
 			{"PostBuildWatched", (*kustomizationSpec).postBuildWatched},
 			{"Force", (*kustomizationSpec).force},
 			{"ForceHeld", (*kustomizationSpec).forceHeld},
+			{"ForceInvalid", (*kustomizationSpec).forceInvalid},
 			{"Ignore", (*kustomizationSpec).ignore},
 			{"Suspend", (*kustomizationSpec).suspend},
 			{"LastHandledOnFailure", (*kustomizationSpec).lastHandledOnFailure},

@@ -10,7 +10,6 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 
-	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"github.com/fluxcd/cli-utils/pkg/object"
 	"github.com/fluxcd/pkg/ssa"
 	ssaerrors "github.com/fluxcd/pkg/ssa/errors"
@@ -298,14 +297,14 @@ func (r *run) send(ctx context.Context, it *item) outcome {
 			got, err = r.patch(ctx, it)
 		}
 		if r.recreates(it, err) {
-			return r.recreate(ctx, it)
+			return r.recreate(ctx, it, err)
 		}
 		return sentOutcome(it, action, got, err)
 	}
 	got, err := r.patch(ctx, it)
 	switch {
 	case r.recreates(it, err):
-		return r.recreate(ctx, it)
+		return r.recreate(ctx, it, err)
 	case err != nil:
 		return outcome{err: ssaerrors.NewDryRunErr(err, it.object)}
 	case it.live == nil:
@@ -357,63 +356,6 @@ func (r *run) byLibrary(ctx context.Context, it *item) (ssa.Action, *metav1.Part
 		return set.Entries[0].Action, nil, nil
 	}
 	return set.Entries[0].Action, got, nil
-}
-
-// recreates reports whether an object is to be deleted and created again, after an
-// apply of it failed.
-func (r *run) recreates(it *item, err error) bool {
-	return err != nil && ssaerrors.IsImmutableError(err) && mayRecreate(it.object, it.live, r.options)
-}
-
-// recreate deletes an object of which an immutable field is to change, and creates it
-// again. An object that does not go within a moment, because a finalizer holds it, is
-// created by a later Sync: until then, the error is a WaitError.
-func (r *run) recreate(ctx context.Context, it *item) outcome {
-	if err := r.client.MayDelete(); err != nil {
-		return outcome{err: fmt.Errorf("cannot re-create %s: %w", ssautil.FmtUnstructured(it.object), err)}
-	}
-	resource := r.client.metadata.Resource(it.mapping.Resource).Namespace(it.key.Name.Namespace)
-	err := resource.Delete(ctx, it.key.Name.Name, metav1.DeleteOptions{
-		PropagationPolicy: new(metav1.DeletePropagationBackground),
-		Preconditions:     &metav1.Preconditions{UID: &it.live.UID, ResourceVersion: &it.live.Version},
-	})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return outcome{err: fmt.Errorf("cannot delete %s to create it again: %w", ssautil.FmtUnstructured(it.object), err)}
-	}
-	for begin := r.now(); ; {
-		_, err := resource.Get(ctx, it.key.Name.Name, metav1.GetOptions{})
-		switch {
-		case confirmsAbsence(err):
-			got, err := r.patch(ctx, it)
-			return sentOutcome(it, ssa.CreatedAction, got, err)
-		case err != nil:
-			return outcome{err: ssaerrors.NewDryRunErr(err, it.object)}
-		case r.now().Sub(begin) > stageWait:
-			return outcome{err: r.stillThere(it)}
-		}
-		if err := pause(ctx, stagePoll); err != nil {
-			return outcome{err: err}
-		}
-	}
-}
-
-// stillThere is the wait for the end of an object that is to be created again.
-func (r *run) stillThere(it *item) error {
-	return &WaitError{Health: Health{{
-		Entry: r.scopes.of(inventory.Of(it.object)), Status: status.TerminatingStatus,
-		Message: "it is deleted, to be created again with other immutable fields; its finalizers hold it",
-	}}}
-}
-
-// mayRecreate reports whether an object may be deleted and created again to
-// change an immutable field. What is protected never is: it could destroy a
-// cluster.
-func mayRecreate(u *unstructured.Unstructured, live *observed.Object, o Options) bool {
-	gk := u.GroupVersionKind().GroupKind()
-	kind, _, _ := unstructured.NestedString(u.Object, "type")
-	ofCluster := ssautil.IsSecret(u) && kind == clusterapi.SecretType || u.GetLabels()[clusterapi.ClusterNameLabel] != ""
-	return live != nil && !inventory.ProtectedKind(gk.Group, gk.Kind) && !ofCluster && !ssautil.IsNamespace(u) && !isSync(inventory.Of(u)) &&
-		(o.Force || live.Force || directive.Selects(directive.Force(), u))
 }
 
 func changeOf(u *unstructured.Unstructured, action ssa.Action) ssa.ChangeSetEntry {

@@ -184,6 +184,10 @@ func (s *server) apply(w http.ResponseWriter, r *http.Request, known *unstructur
 		after.SetGeneration(1)
 	}
 	after.SetManagedFields(managedBy(r.URL.Query().Get("fieldManager")))
+	if r.URL.Query().Get("dryRun") != "" {
+		s.answer(w, http.StatusOK, s.asAsked(r, after))
+		return
+	}
 	if known == nil || !equalObjects(known, after) {
 		if known != nil {
 			after.SetGeneration(known.GetGeneration() + 1)

@@ -1,0 +1,63 @@
+package apply
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// TestRecreate: an object is deleted for an immutable field alone. An API server says that in the same
+// words as that a value is not valid, or that a policy refuses it; then it would be gone, and
+// could not be created.
+func TestRecreate(t *testing.T) {
+	invalid := func(causes ...metav1.StatusCause) *apierrors.StatusError {
+		err := apierrors.NewInvalid(schema.GroupKind{Group: "apps", Kind: "Deployment"}, "a", nil)
+		err.ErrStatus.Details.Causes = causes
+		return err
+	}
+	immutable := metav1.StatusCause{Type: metav1.CauseTypeFieldValueInvalid, Field: "spec.selector", Message: "field is immutable"}
+	negative := metav1.StatusCause{Type: metav1.CauseTypeFieldValueInvalid, Field: "spec.replicas", Message: "must be greater than or equal to 0"}
+	taken := metav1.StatusCause{Type: metav1.CauseTypeFieldValueInvalid, Field: "spec.ports[0].nodePort", Message: "provided port is already allocated"}
+	for name, tc := range map[string]struct {
+		reason       string
+		refusal, new *apierrors.StatusError
+		recreated    bool
+	}{
+		"Immutable":    {"nothing else is wrong with it", invalid(immutable), nil, true},
+		"Invalid":      {"it would not be valid as a new one either", invalid(negative), invalid(negative), false},
+		"Both":         {"it would not be valid as a new one either", invalid(immutable, negative), invalid(negative), false},
+		"Taken":        {"it has itself what it asks for", invalid(immutable), invalid(taken), true},
+		"Policy":       {"who refuses names no cause, and refuses a new one as well", invalid(), invalid(), false},
+		"PolicyOfOld":  {"who refuses names no cause, and admits a new one", invalid(), nil, true},
+		"Quota":        {"it uses up itself what a new one would need", invalid(immutable), apierrors.NewForbidden(schema.GroupResource{}, "a", errors.New("exceeded quota")), true},
+		"NoDryRun":     {"a webhook does not say what it would do", invalid(immutable), apierrors.NewBadRequest("admission webhook does not support dry run"), true},
+		"Unknown":      {"nobody says whether it can be created", invalid(immutable), apierrors.NewInternalError(errors.New("etcd")), false},
+		"Conflict":     {"somebody wrote meanwhile: no question is needed", apierrors.NewConflict(schema.GroupResource{}, "a", errors.New("changed")), apierrors.NewInternalError(errors.New("etcd")), true},
+		"NotThatLarge": {"it was not refused for what it is", apierrors.NewTooManyRequests("wait", 1), nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer()
+			object := anObject("Deployment", "a", nil)
+			s.put(anObject("Deployment", "a", &apps), nil)
+			s.refuses["PATCH a"] = tc.refusal
+			if tc.new != nil {
+				s.refuses["PATCH "+nameAnew("a")] = tc.new
+			}
+			_, err := s.applier(t).Sync(t.Context(), []Phase{{Objects: []*unstructured.Unstructured{object}}}, Options{Force: true, Record: noRecord})
+			if err == nil {
+				t.Errorf("%s: no error", tc.reason)
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if got := slices.Contains(s.requests, http.MethodDelete+" a"); got != tc.recreated {
+				t.Errorf("%s: it is deleted: %t, of %v with %v", tc.reason, got, s.requests, err)
+			}
+		})
+	}
+}
