@@ -70,8 +70,10 @@ type survey struct {
 // visit is one look at an owner.
 type visit struct {
 	owner client.Object
-	// by declares the owner; empty if the owner exists in this form.
-	by string
+	// by declares the owner; the zero value if the owner exists in this form.
+	by inventory.Entry
+	// late: by may not apply it for long.
+	late bool
 }
 
 // claims finds out about all owners.
@@ -179,9 +181,11 @@ func (s *survey) look(ctx context.Context, v visit) {
 	isSelf := e.ID() == self.ID()
 	// An owner that is settled has applied what it declares. If one of these is gone or
 	// going by now, whether it comes back is in the rendering only.
-	whole := v.by == "" && s.lost(e)
+	whole := v.by == (inventory.Entry{}) && s.lost(e)
 	d := declarer.Declares(ctx, v.owner, &s.view, whole)
 	switch {
+	case d.Unknown != nil && isSelf && v.late:
+		s.found.unsure = append(s.found.unsure, v.by)
 	case d.Unknown != nil && isSelf:
 		s.found.superseded = true
 	case d.Unknown != nil:
@@ -190,13 +194,16 @@ func (s *survey) look(ctx context.Context, v visit) {
 		}
 		return
 	case s.here(v.owner):
-		in := s.found.declared
-		if isSelf {
+		in, by := s.found.declared, e
+		switch {
+		case isSelf && v.late:
+			by = v.by // self has to wait for that one
+		case isSelf:
 			in = s.found.again
 		}
 		for _, of := range d.Entries {
 			namespace, rest := split(of.ID())
-			in[rest] = append(in[rest], claim{namespace: namespace, owner: e})
+			in[rest] = append(in[rest], claim{namespace: namespace, owner: by})
 		}
 	}
 	if !local || isSelf {
@@ -227,7 +234,7 @@ func (s *survey) declared(u *unstructured.Unstructured, by client.Object) {
 		return
 	}
 	s.seen[form] = true
-	s.queue = append(s.queue, visit{owner: o, by: EntryOf(by).String()})
+	s.queue = append(s.queue, visit{owner: o, by: EntryOf(by), late: suspended(by) || isFailing(by) && !s.recent(by)})
 }
 
 // lost reports whether one of the owners that an owner applied does not exist or is being
@@ -251,8 +258,8 @@ func (s *survey) akin(v visit) bool {
 	switch {
 	case v.owner.GetNamespace() == s.self.GetNamespace(), sourceOf(v.owner) == sourceOf(s.self):
 		return true
-	case v.by != "":
-		return v.by == s.parent
+	case v.by != (inventory.Entry{}):
+		return v.by.String() == s.parent
 	}
 	return s.parent != "" && parentOf(v.owner) == s.parent
 }
@@ -264,15 +271,25 @@ func (s *survey) recent(o client.Object) bool {
 	if made := o.GetCreationTimestamp(); made.IsZero() || within(made) {
 		return true
 	}
-	conditions := []metav1.Condition(nil)
+	ready := readyOf(o)
+	return ready != nil && within(ready.LastTransitionTime)
+}
+
+func isFailing(o client.Object) bool {
+	ready := readyOf(o)
+	return ready != nil && ready.Status == metav1.ConditionFalse
+}
+
+// readyOf is the condition Ready of an owner, nil without one.
+func readyOf(o client.Object) *metav1.Condition {
+	var conditions []metav1.Condition
 	switch o := o.(type) {
 	case *kustomizev1.Kustomization:
 		conditions = o.Status.Conditions
 	case *helmv2.HelmRelease:
 		conditions = o.Status.Conditions
 	}
-	ready := apimeta.FindStatusCondition(conditions, meta.ReadyCondition)
-	return ready != nil && within(ready.LastTransitionTime)
+	return apimeta.FindStatusCondition(conditions, meta.ReadyCondition)
 }
 
 func newOwner(kind string) client.Object {
