@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,19 +55,6 @@ func (r *Children) isNew(key types.NamespacedName) bool {
 	defer r.mu.Unlock()
 	n := r.notes[key]
 	return n != nil && r.Now().Sub(n.created) < createdHolds
-}
-
-// childLabels are a Cluster's labels without the labels that name the owner of the
-// Cluster: a Child has no owner.
-func childLabels(of map[string]string) map[string]string {
-	out := make(map[string]string, len(of))
-	for k, v := range of {
-		domain, _, _ := strings.Cut(k, "/")
-		if domain != v1alpha1.LayerLabelGroup && !strings.HasSuffix(domain, ".toolkit.fluxcd.io") {
-			out[k] = v
-		}
-	}
-	return out
 }
 
 // errNoClusterAPI: the kind Cluster is not served, which says nothing about

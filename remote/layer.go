@@ -19,6 +19,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/account"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
@@ -46,6 +47,7 @@ type Layers struct {
 	accounts *account.Accounts
 	// rollouts is nil in a tier without any.
 	rollouts *rolloutKind
+	clusters *clusters.Watch
 	// numbers were written when.
 	numbers numbers
 
@@ -132,6 +134,9 @@ func (r *Layers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	aims, err := r.aimsOf(ctx, layer)
 	if err != nil {
 		return ctrl.Result{}, err
+	}
+	if !asClusters(children.Items, r.clusters, append(selectorsOf(aims.movers), &layer.Spec.ClusterSelector)...) {
+		return ctrl.Result{RequeueAfter: countPause}, nil
 	}
 	granted, again := r.decideRemoval(layer, children.Items)
 	if again > 0 && (result.RequeueAfter == 0 || again < result.RequeueAfter) {

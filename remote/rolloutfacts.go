@@ -60,6 +60,9 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 	if err := r.catchUp(ctx, o, list.Items); err != nil {
 		return nil, err
 	}
+	if !asClusters(list.Items, r.Clusters, append(selectorsOf(all), m.selectors()...)...) {
+		return nil, errLags
+	}
 	asking, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	for i := range list.Items {

@@ -82,6 +82,18 @@ func kindOfRevisions(pinned string) string {
 	return pinned
 }
 
+// selectors are those of the layers that bring what the Rollout moves.
+func (m *moved) selectors() []*metav1.LabelSelector {
+	if m.layer != nil {
+		return []*metav1.LabelSelector{&m.layer.Spec.ClusterSelector}
+	}
+	var all []*metav1.LabelSelector
+	for i := range m.layers {
+		all = append(all, &m.layers[i].Spec.ClusterSelector)
+	}
+	return all
+}
+
 // takes reports whether a child has what the Rollout moves. Which objects a layer brings is
 // not known before it is rendered: a source is in all children that any layer selects.
 func (m *moved) takes(child *v1alpha1.Child) bool {

@@ -49,7 +49,7 @@ const (
 func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Children, layers *Layers, rollouts *Rollouts, concurrent int) error {
 	children.references.now = children.Now
 	children.rollouts = &rolloutKind{now: children.Now}
-	layers.inUse, layers.accounts, layers.rollouts = &children.inUse, children.Accounts, children.rollouts
+	layers.inUse, layers.accounts, layers.rollouts, layers.clusters = &children.inUse, children.Accounts, children.rollouts, children.Clusters
 	rollouts.accounts, rollouts.rollouts, rollouts.contents = children.Accounts, children.rollouts, &children.contents
 	everywhere := controller.Options{}
 	if tenures := children.Part.Tenures; tenures != nil {
