@@ -134,12 +134,25 @@ func (d *decision) starters(members []*member) []*member {
 
 // start gives a revision to a cluster.
 func (d *decision) start(m *member, to goal) {
-	// Who failed at an earlier revision was well before that, and is to be well again.
-	accountable := m.Healthy || m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded, v1alpha1.ResultFailed) && !m.pin.Blameless
+	accountable := m.Healthy || m.blamed(to.RolloutRevision)
 	m.set(v1alpha1.ChildRollout{
 		Name: d.name, RolloutRevision: to.RolloutRevision, Run: to.run, Result: v1alpha1.ResultUpdating, Since: metav1.NewTime(d.now), Blameless: !accountable, Below: m.Below,
 	})
 	d.soon(d.terms().Deadline.Duration)
+}
+
+// blamed reports whether a cluster that is not ready counts at the revision that it gets. Who
+// was well before an earlier revision is to be well again at the next, and at the same one
+// when it is tried again: after a retry, and on its return from offline. Of a cluster that was
+// put off because it changes by itself nobody knows whether that made it ill.
+func (m *member) blamed(at v1alpha1.RolloutRevision) bool {
+	switch {
+	case m.pin == nil || m.pin.Blameless:
+		return false
+	case m.is(v1alpha1.ResultDeferred):
+		return m.has(at) || m.pin.Reason != v1alpha1.ReasonRollingOut
+	}
+	return m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded, v1alpha1.ResultFailed)
 }
 
 // count sums up.

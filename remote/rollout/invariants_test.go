@@ -194,6 +194,9 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 		if c.pin != nil && c.pin.Run > p.Run && run.Phase != v1alpha1.RolloutReverting && run.Phase != v1alpha1.RolloutReverted {
 			return fmt.Errorf("%s lost %s of run %d for %s of run %d", c.name, c.pin.Revision, c.pin.Run, p.Revision, p.Run)
 		}
+		if c.pin != nil && c.pin.Revision == p.Revision && !c.pin.Blameless && p.Blameless {
+			return fmt.Errorf("%s was to blame at %s, and is not when it begins that again", c.name, p.Revision)
+		}
 		switch {
 		case run == nil:
 			return fmt.Errorf("%s began without a run", c.name)
