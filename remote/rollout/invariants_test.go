@@ -262,6 +262,22 @@ func (f *fleet) passed(before *v1alpha1.RolloutStatus, d rollout.Decision, after
 			return fmt.Errorf("wave %d was passed %s after it was not ready, and is to soak for %s", w, f.now.Sub(f.unready), soak.Duration)
 		}
 	}
+	if w := int(run.Wave) - 1; w >= int(from) && !run.Begun && run.Phase == v1alpha1.RolloutProgressing && !run.Unproven {
+		proven, of := 0, 0
+		for _, c := range f.clusters {
+			p := after[c.name]
+			has := p != nil && p.Revision == run.Revision
+			if waveOf(terms, c) != w || c.skip == run.Revision && !has {
+				continue
+			}
+			if of++; has && p.Result == v1alpha1.ResultSucceeded && c.lost.IsZero() {
+				proven++
+			}
+		}
+		if 2*proven < of {
+			return fmt.Errorf("wave %d was passed as proven, and %d of %d clusters can be reached and are ready", w, proven, of)
+		}
+	}
 	// When a cluster of the wave that the run is in was last seen not ready at the revision.
 	for _, c := range f.clusters {
 		p := after[c.name]

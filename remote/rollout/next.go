@@ -314,8 +314,16 @@ func (d *decision) judgeOne(m *member, terms v1alpha1.RolloutTerms) {
 		}
 	case v1alpha1.ResultSucceeded:
 		// It matters while the revision is being proven. At rest nothing is written for it.
-		if run := d.active(); run != nil && run.Phase == v1alpha1.RolloutProgressing && m.has(run.RolloutRevision) && reached && !m.Ready && !m.dirty {
+		run := d.active()
+		switch proves := run != nil && run.Phase == v1alpha1.RolloutProgressing && m.has(run.RolloutRevision); {
+		case !proves || m.dirty || reached && m.Ready:
+		case reached:
 			m.result(d.now, v1alpha1.ResultDegraded, v1alpha1.ReasonChildrenNotReady)
+		case !d.lost(m): // a heartbeat that got lost
+		case terms.Unreachable == v1alpha1.UnreachableCount:
+			m.result(d.now, v1alpha1.ResultDegraded, v1alpha1.ReasonUnreachable)
+		default:
+			m.result(d.now, v1alpha1.ResultUnreachable, v1alpha1.ReasonUnreachable)
 		}
 	case v1alpha1.ResultFailed, v1alpha1.ResultUnproven:
 		if reached && m.Ready && !m.dirty {
@@ -327,6 +335,11 @@ func (d *decision) judgeOne(m *member, terms v1alpha1.RolloutTerms) {
 			m.result(d.now, v1alpha1.ResultSucceeded, "")
 		case reached:
 			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonUnreachable) // and begins again
+		}
+	case v1alpha1.ResultDeferred:
+		// Nobody lets it begin again after the run. One that changes by itself is well before that.
+		if reached && m.Ready && m.pin.Reason != v1alpha1.ReasonRollingOut {
+			m.result(d.now, v1alpha1.ResultSucceeded, "")
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -210,25 +211,61 @@ func (d *decision) pass(run *v1alpha1.RolloutRun) bool {
 		at := metav1.NewTime(d.now)
 		run.SoakSince = &at
 	}
+	soak := time.Duration(0)
 	if wave.Soak != nil {
-		if left := d.until(run.SoakSince.Time, wave.Soak.Duration); left > 0 {
-			d.soon(left)
-			d.hold = Hold{v1alpha1.ReasonSoaking, fmt.Sprintf("wave %s is ready at %s since %s, and soaks for %s", wave.Name, title(run.RolloutRevision), run.SoakSince.UTC().Format("15:04:05"), wave.Soak.Duration)}
-			return false
-		}
+		soak = wave.Soak.Duration
 	}
-	proven, of := 0, 0
+	if left := d.until(run.SoakSince.Time, soak); left > 0 {
+		d.soon(left)
+		d.hold = Hold{v1alpha1.ReasonSoaking, fmt.Sprintf("wave %s is ready at %s since %s, and soaks for %s", wave.Name, title(run.RolloutRevision), run.SoakSince.UTC().Format("15:04:05"), soak)}
+		return false
+	}
+	p := d.proof(run, members, soak)
+	unproven := 2*p.ready < p.of
+	if unproven && 2*(p.ready+p.away) >= p.of {
+		d.soon(p.left)
+		d.hold = Hold{v1alpha1.ReasonSoaking, fmt.Sprintf("wave %s waits at %s for clusters that did not answer for a while: until half of it are back, and ready for %s", wave.Name, title(run.RolloutRevision), soak)}
+		return false
+	}
+	run.Unproven = unproven
+	return true
+}
+
+// proof is how much of a wave proves the revision of the run.
+type proof struct {
+	// of so many clusters, so many are ready, and can be reached, for as long as the soak is.
+	of, ready int
+	// away are those that would be if they stay: one that came back a while ago, and one that
+	// does not answer for less than a minute. left is until the first of them is, or is not.
+	away int
+	left time.Duration
+}
+
+// proof counts a wave that soaked. A cluster that was away in between has a soak of its own: in
+// a wave of many, where somebody always comes or goes, the soak would have no end otherwise.
+func (d *decision) proof(run *v1alpha1.RolloutRun, members []*member, soak time.Duration) proof {
+	var p proof
 	for _, m := range members {
 		if m.skipped(run.RolloutRevision) && !m.has(run.RolloutRevision) {
 			continue
 		}
-		of++
-		if m.has(run.RolloutRevision) && m.is(v1alpha1.ResultSucceeded) {
-			proven++
+		p.of++
+		if !m.has(run.RolloutRevision) || !m.is(v1alpha1.ResultSucceeded) {
+			continue
+		}
+		left := d.until(m.pin.Since.Time, soak)
+		if !m.Unreachable.IsZero() {
+			left = max(left, d.until(m.Unreachable, grace))
+		}
+		if left <= 0 && m.Unreachable.IsZero() {
+			p.ready++
+			continue
+		}
+		if p.away++; p.away == 1 || left < p.left {
+			p.left = left
 		}
 	}
-	run.Unproven = 2*proven < of
-	return true
+	return p
 }
 
 // waits reports whether the wave waits for a cluster.

@@ -1,0 +1,191 @@
+package rollout_test
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// soaking are canaryAndRest, of which the canary soaks for half an hour.
+func soaking() []v1alpha1.RolloutWave {
+	w := canaryAndRest()
+	w[0].Soak = &metav1.Duration{Duration: 30 * time.Minute}
+	return w
+}
+
+// lose has clusters answer no more, which is one write of their Children.
+func (s *story) lose(names ...string) {
+	for _, name := range names {
+		c := s.cluster(name)
+		c.Unreachable, c.Healthy, c.Ready = s.now, false, false
+	}
+}
+
+// find has them answer again.
+func (s *story) find(ready bool, names ...string) {
+	for _, name := range names {
+		s.cluster(name).Unreachable = time.Time{}
+	}
+	s.takes(ready, names...)
+}
+
+func (s *story) result(name string, want v1alpha1.RolloutResult) {
+	s.t.Helper()
+	if got := s.cluster(name).Pin.Result; got != want {
+		s.t.Fatalf("%s is %s, want %s", name, got, want)
+	}
+}
+
+// TestProven: what counts as the proof of a revision.
+func TestProven(t *testing.T) {
+	tellAll(t, []tale{
+		{name: "dies in its soak", reason: "a canary that was ready once, and answers no more, proves nothing", waves: soaking(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.held(v1alpha1.ReasonSoaking)
+			s.after(10 * time.Minute)
+			s.lose("canary1")
+			s.decide()
+			s.result("canary1", v1alpha1.ResultSucceeded) // one heartbeat that got lost
+			s.after(s.last.RecheckAfter)
+			s.decide()
+			s.result("canary1", v1alpha1.ResultUnreachable)
+			s.after(30 * time.Minute)
+			s.decide()
+			s.held(v1alpha1.ReasonWaveUnproven)
+			s.at(second, "canary1")
+		}},
+		{name: "dies in its soak, and counts", reason: "unreachable: Count makes it a failure after the deadline, also of one that was ready once", waves: soaking(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.spec.Unreachable = v1alpha1.UnreachableCount
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.after(25 * time.Minute)
+			s.lose("canary1")
+			s.decide()
+			s.after(time.Minute)
+			s.decide()
+			s.result("canary1", v1alpha1.ResultDegraded)
+			s.after(9 * time.Minute)
+			s.decide()
+			s.at(second, "canary1")
+			s.after(time.Minute)
+			s.decide()
+			s.result("canary1", v1alpha1.ResultFailed)
+			s.phase(v1alpha1.RolloutHalted)
+		}},
+		{name: "comes back in its soak", reason: "nobody knows how it was meanwhile: its soak begins when it is back", waves: soaking(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.after(10 * time.Minute)
+			s.lose("canary1")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.find(true, "canary1")
+			s.decide()
+			s.result("canary1", v1alpha1.ResultSucceeded)
+			s.after(29 * time.Minute)
+			s.decide()
+			s.held(v1alpha1.ReasonSoaking)
+			s.at(second, "canary1")
+			s.after(s.last.RecheckAfter)
+			s.decide()
+			s.at(second, "canary1", "rest1")
+		}},
+		{name: "a heartbeat is lost in the soak", reason: "less than a minute is no absence, and the soak goes on", waves: soaking(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.after(10 * time.Minute)
+			s.lose("canary1")
+			s.decide()
+			s.after(30 * time.Second)
+			s.find(true, "canary1")
+			s.decide()
+			s.after(20*time.Minute - 30*time.Second)
+			s.decide()
+			s.at(second, "canary1", "rest1")
+		}},
+		{name: "a heartbeat is lost at the end of the soak", reason: "the wave neither passes on who is not there, nor without it for that", waves: soaking(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.after(30*time.Minute - time.Second)
+			s.lose("canary1")
+			s.after(2 * time.Second)
+			s.decide()
+			s.held(v1alpha1.ReasonSoaking)
+			s.at(second, "canary1")
+			s.find(true, "canary1")
+			s.decide()
+			s.at(second, "canary1", "rest1")
+		}},
+		{name: "one of many is lost in the soak", reason: "offline holds nobody up: the others prove it, and their soak does not begin anew each time that one goes", waves: []v1alpha1.RolloutWave{soaking()[0], wave("rest", 1, 0)}, clusters: []string{"canary1", "canary2", "canary3", "rest1"}, tell: func(s *story) {
+			s.spec.Waves[0].MaxConcurrent.IntVal = 3
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1", "canary2", "canary3")
+			s.decide()
+			for range 5 {
+				s.after(5 * time.Minute)
+				s.lose("canary1")
+				s.decide()
+				s.after(time.Minute)
+				s.decide()
+				s.find(true, "canary1")
+				s.decide()
+			}
+			s.at(second, "canary1", "canary2", "canary3", "rest1")
+		}},
+		{name: "is lost and comes back broken after its wave", reason: "what it became by the commit counts, in whichever wave the run is", waves: canaryAndRest(), clusters: []string{"canary1", "rest1", "rest2", "rest3"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.lose("canary1")
+			s.after(time.Minute)
+			s.decide()
+			s.find(false, "canary1")
+			s.decide()
+			s.after(10 * time.Minute)
+			s.takes(true, "rest1", "rest2", "rest3")
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
+		}},
+		{name: "comes back unready after the run", reason: "it has what it is to have, and is done as soon as it is ready", waves: canaryAndRest(), clusters: []string{"canary1", "rest1", "rest2", "rest3"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.takes(true, "rest1", "rest2", "rest3")
+			s.lose("canary1")
+			s.after(time.Minute)
+			for range 3 {
+				s.decide()
+				for _, name := range []string{"rest1", "rest2", "rest3"} {
+					s.takes(true, name)
+				}
+			}
+			s.phase(v1alpha1.RolloutCompleted)
+			s.result("canary1", v1alpha1.ResultUnreachable)
+			s.find(false, "canary1")
+			s.decide()
+			s.find(true, "canary1")
+			s.decide()
+			s.result("canary1", v1alpha1.ResultSucceeded)
+			if c := s.status.Clusters; c.Updated != 4 {
+				s.t.Fatalf("counted are %+v", c)
+			}
+		}},
+	})
+}
