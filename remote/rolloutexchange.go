@@ -343,7 +343,7 @@ func (x *exchange) readApprovals(ctx context.Context, o *v1alpha1.Rollout, from 
 		return nil, rollout.Hold{}
 	}
 	waits := func(wave string) bool {
-		return slices.ContainsFunc(run.Terms.Waves, func(w v1alpha1.RolloutWave) bool { return w.Name == wave }) &&
+		return (wave == rollout.End || slices.ContainsFunc(run.Terms.Waves, func(w v1alpha1.RolloutWave) bool { return w.Name == wave })) &&
 			!slices.ContainsFunc(run.Approvals, func(a v1alpha1.RolloutApproval) bool { return a.Wave == wave })
 	}
 	prefix := rollout.ApprovalPrefix(o)

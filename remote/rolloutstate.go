@@ -27,6 +27,9 @@ func sayRollout(o *v1alpha1.Rollout, hold rollout.Hold) {
 	}
 	working, stalled := false, false
 	switch {
+	case hold.Reason == v1alpha1.ReasonNoChildren && (run == nil || run.Phase == v1alpha1.RolloutProgressing || run.Phase == v1alpha1.RolloutSuperseded):
+		// There is nothing to wait for: what makes the clusters may wait for the Rollout.
+		ready(metav1.ConditionTrue, hold.Reason, "%s", hold.Message)
 	case run == nil && hold.Reason != "":
 		working = hold.Reason == v1alpha1.ReasonAwaitingUpstream
 		ready(metav1.ConditionUnknown, hold.Reason, "no revision is known yet: %s", hold.Message)
@@ -193,7 +196,11 @@ func (r *Rollouts) tell(before, after *v1alpha1.Rollout) {
 		if a.Tag != "" {
 			by += fmt.Sprintf(", by tag %s signed with key %s,", a.Tag, a.Key)
 		}
-		event(corev1.EventTypeNormal, "WaveApproved", "%s approved wave %s of %s", by, a.Wave, named(is.RolloutRevision))
+		what := "wave " + a.Wave
+		if a.Wave == rollout.End {
+			what = "the end"
+		}
+		event(corev1.EventTypeNormal, "WaveApproved", "%s approved %s of %s", by, what, named(is.RolloutRevision))
 	}
 	var passed []string
 	for i := was.Wave; i < is.Wave && int(i) < len(is.Terms.Waves); i++ {

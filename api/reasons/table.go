@@ -1103,8 +1103,12 @@ func rollout() Section {
 			},
 			{
 				Reasons: []string{"AwaitingApproval", "WaveUnproven"},
-				Means:   "the next wave waits for a person; with the latter, because less than half of the one before is known to be ready",
-				Next:    "`cascade approve rollout`",
+				Means:   "the next wave, or the end of the run, waits for a person; with the latter, because less than half of the wave before is known to be ready, or no cluster at all",
+				Next:    "`cascade approve rollout`; no approval stands for a run at whose revision no cluster is ready",
+			},
+			{
+				Reasons: []string{"NoChildren"},
+				Means:   "no cluster is in any of its waves: a revision begins when one is",
 			},
 			{
 				Reasons: []string{"RollingOut"},

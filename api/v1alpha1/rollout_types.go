@@ -457,7 +457,7 @@ type RolloutRun struct {
 	// +optional
 	Approvals []RolloutApproval `json:"approvals,omitempty"`
 	// Unproven: the wave passed with less than half of its clusters ready at the revision,
-	// so that the next one waits for an approval.
+	// so that the next one that has clusters waits for an approval, or the end of the run.
 	// +optional
 	Unproven bool `json:"unproven,omitempty"`
 	// Retried is the request to try failed clusters again that was handled last.
@@ -486,7 +486,7 @@ type RolloutTerms struct {
 
 // RolloutApproval is a person's consent to a wave.
 type RolloutApproval struct {
-	// Wave that was approved.
+	// Wave that was approved; _end is the end of the run.
 	Wave string `json:"wave"`
 	// By is who approved, as far as that is known.
 	// +optional

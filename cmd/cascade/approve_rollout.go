@@ -24,7 +24,7 @@ func (c *cli) newApproveRollout() *cobra.Command {
 		Short: "Let a wave of a Rollout begin",
 		Long: "Let a wave begin that waits for a person. Without --wave it shows which waves wait. The approval is for the\n" +
 			"revision of the run: one that comes later has to be approved again. --revision makes sure that it is\n" +
-			"the one that you have seen.",
+			"the one that you have seen. The wave " + rollout.End + " lets a run pass of which the last wave proved too little.",
 		Example: "  cascade approve rollout base -n fleet\n" +
 			"  cascade approve rollout base -n fleet --wave production --revision 0123456789ab",
 		Args:              cobra.ExactArgs(1),
@@ -84,6 +84,13 @@ func approvable(r *v1alpha1.Rollout, wave, revision string) (*v1alpha1.RolloutRu
 	}
 	if revision != "" && !rollout.Means(revision, &r.Status) {
 		return nil, fmt.Errorf("the run of rollout %s/%s is at %s, not at %s: look at it with: %s", r.Namespace, r.Name, rollout.Word(&r.Status), revision, held.StatusCommand(r))
+	}
+	if wave == rollout.End {
+		// Before, nobody can know what would be missing.
+		if int(run.Wave) < len(run.Terms.Waves) {
+			return nil, fmt.Errorf("run %d of rollout %s/%s has waves to pass yet: look at it with: %s", run.Number, r.Namespace, r.Name, held.StatusCommand(r))
+		}
+		return run, nil
 	}
 	var names []string
 	for i := range run.Terms.Waves {

@@ -39,6 +39,9 @@ func (f *fleet) decide(dies bool) (rollout.Decision, error) {
 		pins = pins[:f.IntN(len(pins)+1)]
 		f.say("dies after %d pins", len(pins))
 	}
+	if err := f.proved(before, d); err != nil {
+		return d, err
+	}
 	f.status = d.Status
 	for _, p := range pins {
 		pin := p.ChildRollout
@@ -46,6 +49,45 @@ func (f *fleet) decide(dies bool) (rollout.Decision, error) {
 		f.cluster(p.Cluster).pin = &pin
 	}
 	return d, nil
+}
+
+// proved holds a revision that became good against what proved it: a cluster that runs it, and
+// half of the last wave that has clusters, or an approval of the end.
+func (f *fleet) proved(before *v1alpha1.RolloutStatus, d rollout.Decision) error {
+	good, run := d.Status.LastGood, d.Status.Run
+	if good == nil || before.LastGood != nil && before.LastGood.Run == good.Run {
+		return nil
+	}
+	if run.Number != good.Run {
+		run = before.Run // another one began at once
+	}
+	proven, of, ran := map[int]int{}, map[int]int{}, false
+	for _, c := range f.clusters {
+		w, p := waveOf(run.Terms.Waves, c), c.pin
+		for i := range d.Pins {
+			if d.Pins[i].Cluster == c.name && d.Pins[i].Revision == good.Revision {
+				p = &d.Pins[i].ChildRollout
+			}
+		}
+		has := p != nil && p.Revision == good.Revision
+		if w < 0 || c.skip == good.Revision && !has {
+			continue
+		}
+		if of[w]++; has && p.Result == v1alpha1.ResultSucceeded && c.lost.IsZero() {
+			proven[w]++
+			ran = true
+		}
+	}
+	last := -1
+	for w := range of {
+		last = max(last, w)
+	}
+	// What was proven when its wave passed may go while an empty wave after it soaks.
+	earlier := before.Run != nil && before.Run.Number == good.Run && !before.Run.Unproven && last < int(before.Run.Wave)
+	if !ran || 2*proven[last] < of[last] && !earlier && !f.approved[rollout.End+good.Revision] {
+		return fmt.Errorf("%s of run %d became good, and is proven by %v of %v", good.Revision, good.Run, proven, of)
+	}
+	return nil
 }
 
 // promoted holds what was taken of another environment against what that proved.

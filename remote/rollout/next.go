@@ -185,8 +185,12 @@ func Active(r *v1alpha1.RolloutRun) bool {
 	return false
 }
 
-// Pending reports whether a Rollout is on its way, or is about to be.
+// Pending reports whether a Rollout is on its way, or is about to be. One that was looked at
+// and has no cluster in any wave is not: nobody waits for what comes with the first of them.
 func Pending(o *v1alpha1.Rollout) bool {
+	if len(o.Status.Waves) > 0 && o.Status.Clusters.Total == 0 {
+		return false
+	}
 	run := o.Status.Run
 	if run == nil || Active(run) && run.Phase != v1alpha1.RolloutHalted {
 		return true
@@ -411,6 +415,10 @@ func (d *decision) choose() {
 	} else if run != nil && run.RolloutRevision == newest {
 		return // it passed, or a person or its failures ended it
 	} else if good := d.status.LastGood; good != nil && good.RolloutRevision == newest && !d.strayed(good) {
+		return
+	}
+	if d.selectsNone() {
+		d.hold = d.nobody() // it would pass all waves with nobody to prove it
 		return
 	}
 	number := int64(1)

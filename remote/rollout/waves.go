@@ -142,6 +142,9 @@ func (d *decision) advance() {
 			return
 		}
 		if int(run.Wave) == len(run.Terms.Waves) {
+			if !d.proven(run) {
+				return
+			}
 			d.end(v1alpha1.RolloutCompleted)
 			d.hold = Hold{}
 			return
@@ -194,10 +197,15 @@ func (d *decision) stop(run *v1alpha1.RolloutRun) {
 func (d *decision) pass(run *v1alpha1.RolloutRun) bool {
 	wave, members := &run.Terms.Waves[run.Wave], d.members[run.Wave]
 	if !run.Begun {
-		if moves := slices.ContainsFunc(members, func(m *member) bool { return !m.has(run.RolloutRevision) && !m.skipped(run.RolloutRevision) }); moves && !d.mayBegin(run, wave) {
-			return false
+		// A wave with nothing to change begins without a person, and so leaves for the next one
+		// that who came before proved nothing.
+		if slices.ContainsFunc(members, func(m *member) bool { return !m.has(run.RolloutRevision) && !m.skipped(run.RolloutRevision) }) {
+			if !d.mayBegin(run, wave) {
+				return false
+			}
+			run.Unproven = false
 		}
-		run.Begun, run.Unproven = true, false
+		run.Begun = true
 		if d.tooMany(run) {
 			d.stop(run) // for clusters that are refused the revision
 			return false
@@ -211,23 +219,21 @@ func (d *decision) pass(run *v1alpha1.RolloutRun) bool {
 		at := metav1.NewTime(d.now)
 		run.SoakSince = &at
 	}
-	soak := time.Duration(0)
-	if wave.Soak != nil {
-		soak = wave.Soak.Duration
-	}
+	soak := soakOf(wave)
 	if left := d.until(run.SoakSince.Time, soak); left > 0 {
 		d.soon(left)
 		d.hold = Hold{v1alpha1.ReasonSoaking, fmt.Sprintf("wave %s is ready at %s since %s, and soaks for %s", wave.Name, title(run.RolloutRevision), run.SoakSince.UTC().Format("15:04:05"), soak)}
 		return false
 	}
 	p := d.proof(run, members, soak)
-	unproven := 2*p.ready < p.of
-	if unproven && 2*(p.ready+p.away) >= p.of {
+	if !p.holds() && 2*(p.ready+p.away) >= p.of {
 		d.soon(p.left)
 		d.hold = Hold{v1alpha1.ReasonSoaking, fmt.Sprintf("wave %s waits at %s for clusters that did not answer for a while: until half of it are back, and ready for %s", wave.Name, title(run.RolloutRevision), soak)}
 		return false
 	}
-	run.Unproven = unproven
+	if p.of > 0 {
+		run.Unproven = !p.holds()
+	}
 	return true
 }
 
@@ -239,6 +245,16 @@ type proof struct {
 	// does not answer for less than a minute. left is until the first of them is, or is not.
 	away int
 	left time.Duration
+}
+
+// holds reports whether at least half of the wave is known to be ready.
+func (p proof) holds() bool { return 2*p.ready >= p.of }
+
+func soakOf(w *v1alpha1.RolloutWave) time.Duration {
+	if w.Soak == nil {
+		return 0
+	}
+	return w.Soak.Duration
 }
 
 // proof counts a wave that soaked. A cluster that was away in between has a soak of its own: in
@@ -266,6 +282,43 @@ func (d *decision) proof(run *v1alpha1.RolloutRun, members []*member, soak time.
 		}
 	}
 	return p
+}
+
+// proven reports whether a run that passed all waves may end as good: what other clusters get
+// without waves from then on, and other environments too. At least one cluster has to be ready
+// at it, whoever approves; and half of the last wave that has any, or a person approves the end.
+func (d *decision) proven(run *v1alpha1.RolloutRun) bool {
+	all, last := proof{}, proof{}
+	for i := range d.members {
+		p := d.proof(run, d.members[i], soakOf(&run.Terms.Waves[i]))
+		if p.away > 0 {
+			d.soon(p.left)
+		}
+		if all.of, all.ready = all.of+p.of, all.ready+p.ready; p.of > 0 {
+			last = p
+		}
+	}
+	switch {
+	case d.selectsNone():
+		d.hold = d.nobody()
+	case all.ready == 0:
+		d.hold = Hold{v1alpha1.ReasonWaveUnproven, fmt.Sprintf("no cluster is known to be ready at %s, so that the run waits for one: bring one back, push another commit, or cascade rollout abort %s", title(run.RolloutRevision), d.name)}
+	case run.Unproven && !last.holds() && !d.approved(run, End):
+		d.hold = Hold{v1alpha1.ReasonWaveUnproven, fmt.Sprintf("less than half of the clusters of the last wave are known to be ready at %s, so that the run waits for them, or for an approval: cascade approve rollout %s --wave %s",
+			title(run.RolloutRevision), d.name, End)}
+	default:
+		run.Unproven = false
+		return true
+	}
+	return false
+}
+
+// selectsNone reports whether no cluster is in a wave.
+func (d *decision) selectsNone() bool { return len(d.all) == d.none }
+
+// nobody is the hold of a Rollout without a cluster to bring anything to.
+func (d *decision) nobody() Hold {
+	return Hold{v1alpha1.ReasonNoChildren, "no cluster is selected: a revision begins when one is"}
 }
 
 // waits reports whether the wave waits for a cluster.

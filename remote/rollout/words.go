@@ -13,6 +13,10 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
+// End is what an approval names instead of a wave to let a run pass of which the last wave
+// proved too little. No wave has such a name.
+const End = "_end"
+
 // shortest is how many letters of a commit or digest name a revision.
 const shortest = 12
 

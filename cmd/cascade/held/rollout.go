@@ -43,7 +43,8 @@ func Rollouts(rollouts []v1alpha1.Rollout) []Item {
 }
 
 // Approvals are the waves of a run that do not begin before a person approves them, in
-// their order.
+// their order, and rollout.End if the run does not pass before. Nobody can approve that while
+// no cluster is ready at the revision.
 func Approvals(r *v1alpha1.Rollout) []string {
 	run := r.Status.Run
 	if run == nil || run.Phase != v1alpha1.RolloutProgressing && run.Phase != v1alpha1.RolloutHalted {
@@ -57,6 +58,9 @@ func Approvals(r *v1alpha1.Rollout) []string {
 			continue
 		}
 		waves = append(waves, w.Name)
+	}
+	if int(run.Wave) == len(run.Terms.Waves) && run.Unproven && r.Status.Clusters.Updated > 0 && !approved(r, rollout.End) {
+		waves = append(waves, rollout.End)
 	}
 	return waves
 }

@@ -1,0 +1,38 @@
+package remote
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/rollout"
+)
+
+// TestSayNoClusters: what makes the clusters of a Rollout may wait for the Rollout, which so is
+// ready without any, and never by that for a revision that was taken back or aborted.
+func TestSayNoClusters(t *testing.T) {
+	for _, tt := range []struct {
+		reason string
+		phase  v1alpha1.RolloutPhase
+		want   metav1.ConditionStatus
+		says   string
+	}{
+		{"before the first run", "", metav1.ConditionTrue, v1alpha1.ReasonNoChildren},
+		{"the last cluster of a run went", v1alpha1.RolloutProgressing, metav1.ConditionTrue, v1alpha1.ReasonNoChildren},
+		{"a run ended for the next one", v1alpha1.RolloutSuperseded, metav1.ConditionTrue, v1alpha1.ReasonNoChildren},
+		{"the last run passed", v1alpha1.RolloutCompleted, metav1.ConditionTrue, v1alpha1.ReasonSucceeded},
+		{"the last run was aborted", v1alpha1.RolloutAborted, metav1.ConditionFalse, v1alpha1.ReasonAborted},
+		{"the last run was reverted", v1alpha1.RolloutReverted, metav1.ConditionFalse, v1alpha1.ReasonReverted},
+	} {
+		o := &v1alpha1.Rollout{}
+		if tt.phase != "" {
+			o.Status.Run = &v1alpha1.RolloutRun{Phase: tt.phase}
+		}
+		sayRollout(o, rollout.Hold{Reason: v1alpha1.ReasonNoChildren, Message: "no cluster is selected"})
+		if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ReadyCondition); c.Status != tt.want || c.Reason != tt.says {
+			t.Errorf("%s: %s %s, want %s %s", tt.reason, c.Status, c.Reason, tt.want, tt.says)
+		}
+	}
+}
