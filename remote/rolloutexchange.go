@@ -476,7 +476,10 @@ func (r *Rollouts) upstream(ctx context.Context, o *v1alpha1.Rollout, m *moved) 
 			}
 			continue
 		}
-		touched, err := r.touches(o, m, snapshot, before)
+		touched, err := r.touches(ctx, o, m, snapshot, before)
+		if errors.Is(err, errUnread) {
+			continue
+		}
 		if err != nil {
 			return nil, nil, err
 		}

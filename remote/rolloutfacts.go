@@ -2,11 +2,10 @@ package remote
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
+	"time"
 
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,7 +16,6 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/rollout"
-	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
@@ -33,6 +31,8 @@ type rolloutFacts struct {
 	digest string
 	// digests are the same of what another environment proved, by its commit.
 	digests map[string]string
+	// again is when to look again although nothing changes; zero for never.
+	again time.Duration
 	// held is why no further cluster may begin, whatever is decided otherwise; nil if
 	// they may.
 	held error
@@ -94,6 +94,7 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 	if err != nil {
 		return nil, err
 	}
+	f.again = m.again
 	if is := r.exchange.of(client.ObjectKeyFromObject(o)); is != nil {
 		f.Requests.Approvals = append(f.Requests.Approvals, is.approvals...)
 	}
@@ -235,7 +236,10 @@ func (r *Rollouts) candidate(ctx context.Context, o *v1alpha1.Rollout, m *moved)
 		// be built never is a candidate: the Kustomization says why.
 		return before, known, nil
 	}
-	touched, err := r.touches(o, m, newest, before)
+	touched, err := r.touches(ctx, o, m, newest, before)
+	if errors.Is(err, errUnread) {
+		return before, known, nil
+	}
 	if err != nil {
 		return nil, "", err
 	}
@@ -258,38 +262,6 @@ func (r *Rollouts) mayUse(ctx context.Context, m *moved) error {
 		return reason.Because(v1alpha1.ReasonSourceNotReady, err)
 	}
 	return nil
-}
-
-// touches identifies what clusters get of a snapshot: what the paths hold, or what the layer
-// reads, as far as that is known.
-func (r *Rollouts) touches(o *v1alpha1.Rollout, m *moved, newest *source.Snapshot, before *v1alpha1.RolloutRevision) (string, error) {
-	paths := o.Spec.Paths
-	if len(paths) == 0 && m.composed != nil {
-		paths = m.composed.Paths()
-	}
-	if len(paths) == 0 && m.layer != nil && before != nil {
-		if last := r.Snapshots.At(m.from, before.Revision); last != nil && r.contents.same(m.layer, last, newest) {
-			return o.Status.CandidateDigest, nil
-		}
-	}
-	if len(paths) == 0 {
-		return newest.Digest, nil
-	}
-	hashes := make(map[string]string, len(paths))
-	for _, p := range paths {
-		_, hash, err := newest.Stat(p)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-		case err != nil:
-			return "", fmt.Errorf("cannot look at %s in %s: %w", p, newest.Revision, err)
-		}
-		hashes[p] = hash
-	}
-	text, err := json.Marshal(hashes)
-	if err != nil {
-		return "", err
-	}
-	return digest.Of(text).String(), nil
 }
 
 // retain keeps the revisions that clusters may get or go back to.

@@ -31,6 +31,8 @@ type moved struct {
 	composed Composition
 	from     source.Key
 	image    string
+	// again is when to look again although nothing changes; zero for never.
+	again time.Duration
 }
 
 // moved finds what a Rollout moves.

@@ -23,6 +23,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/rollout"
 	"github.com/cascade-gitops/cascade/syncer/clusters"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
 // Rollouts lets children have revisions: it gathers facts, has package rollout decide, and
@@ -59,10 +60,12 @@ type Rollouts struct {
 	Metrics              *RolloutMetrics
 	Now                  func() time.Time
 
-	accounts *account.Accounts
-	rollouts *rolloutKind
-	contents *contents
-	exchange *exchange
+	accounts  *account.Accounts
+	rollouts  *rolloutKind
+	contents  *contents
+	templates *templates
+	workers   worker.Runner
+	exchange  *exchange
 	// numbers were written when.
 	numbers numbers
 
@@ -73,6 +76,8 @@ type Rollouts struct {
 	looked  map[types.NamespacedName]time.Time
 	// caught are the Rollouts about which this process decided once.
 	caught map[types.NamespacedName]bool
+	// unread is since when it is not known what a Rollout's layer reads of its candidate.
+	unread map[types.NamespacedName]time.Time
 }
 
 // writtenKey names a Child or a Rollout.
@@ -150,6 +155,7 @@ func (r *Rollouts) gone(ctx context.Context, key types.NamespacedName) error {
 	r.mu.Lock()
 	delete(r.looked, key)
 	delete(r.caught, key)
+	delete(r.unread, key)
 	delete(r.written, writtenKey{NamespacedName: key})
 	r.mu.Unlock()
 	// The cache may lag behind the one who made it again a moment ago.
@@ -220,8 +226,10 @@ func (r *Rollouts) decide(ctx context.Context, o *v1alpha1.Rollout) (ctrl.Result
 	if len(d.Pins) > 0 && wait == 0 {
 		wait = movingPause
 	}
-	if again > 0 && (wait == 0 || again < wait) {
-		wait = again
+	for _, again := range []time.Duration{again, facts.again} {
+		if again > 0 && (wait == 0 || again < wait) {
+			wait = again
+		}
 	}
 	return ctrl.Result{RequeueAfter: wait}, nil
 }

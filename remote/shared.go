@@ -21,6 +21,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/keep"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
 // shared is what layers are rendered from, which is the same for all their children. It
@@ -162,6 +163,25 @@ func (c *contents) of(layer *v1alpha1.Layer, s *source.Snapshot) (key string, re
 		}
 	}
 	return s.Digest, read
+}
+
+// learn finds out what a layer reads of a snapshot, if that is not known. An error says that it
+// could not be found out for now.
+func (c *contents) learn(ctx context.Context, builds *templates, workers worker.Runner, layer *v1alpha1.Layer, s *source.Snapshot) error {
+	key, read := c.of(layer, s)
+	if read != (digest.Short{}) {
+		return nil
+	}
+	build, err := builds.build(ctx, workers, layer, s, key, "")
+	if failed := permanent(err); failed != nil {
+		c.note(layer, s, key, failed.Reads)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot build layer %s from %s: %w", layer.Name, s.Revision, err)
+	}
+	c.note(layer, s, key, build.Reads())
+	return nil
 }
 
 // same reports whether a layer reads the same of two snapshots, as far as that is known.

@@ -15,6 +15,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/keep"
 	"github.com/cascade-gitops/cascade/syncer/render"
+	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
@@ -36,15 +37,19 @@ type templates struct{ made keep.Once[*template] }
 // of is the build of the layer of a seeding, which is under way once for all of its
 // children.
 func (t *templates) of(ctx context.Context, s *seeding) (*template, error) {
-	layer := s.layer
 	// A request builds it again: what failed for want of time or memory may not now.
+	return t.build(ctx, s.Workers, s.layer, s.snapshot, s.content, s.requested())
+}
+
+// build is that of a layer from a snapshot, of which content identifies what the layer reads.
+func (t *templates) build(ctx context.Context, workers worker.Runner, layer *v1alpha1.Layer, snapshot *source.Snapshot, content, requested string) (*template, error) {
 	key := strings.Join([]string{
-		string(layer.UID), layer.Namespace, layer.Name, layer.Spec.Path, strconv.FormatInt(layer.Generation, 10), s.content, s.requested(),
+		string(layer.UID), layer.Namespace, layer.Name, layer.Spec.Path, strconv.FormatInt(layer.Generation, 10), content, requested,
 	}, "\x00")
 	return t.made.Do(ctx, key, mostTemplates, func(err error) bool { return permanent(err) != nil }, func() (*template, int, error) {
 		owner := ownerOf(layer.Namespace, layer.Name)
-		made, err := render.Prepare(ctx, s.snapshot, render.Build{
-			Path: layer.Spec.Path, Workers: worker.For(s.Workers, "Layer/"+layer.Namespace+"/"+layer.Name),
+		made, err := render.Prepare(ctx, snapshot, render.Build{
+			Path: layer.Spec.Path, Workers: worker.For(workers, "Layer/"+layer.Namespace+"/"+layer.Name),
 		}, func(u *unstructured.Unstructured) (*apply.Frozen, int, error) {
 			f, err := apply.Freeze(owner, u)
 			if err != nil {

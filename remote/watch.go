@@ -51,6 +51,7 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 	children.rollouts = &rolloutKind{now: children.Now}
 	layers.inUse, layers.accounts, layers.rollouts, layers.clusters = &children.inUse, children.Accounts, children.rollouts, children.Clusters
 	rollouts.accounts, rollouts.rollouts, rollouts.contents = children.Accounts, children.rollouts, &children.contents
+	rollouts.templates, rollouts.workers = &children.templates, children.Workers
 	everywhere := controller.Options{}
 	if tenures := children.Part.Tenures; tenures != nil {
 		// Each replica drives the children of its own shards, whoever leads the tier.
