@@ -116,14 +116,14 @@ func ended(r *v1alpha1.Rollout, revision string) v1alpha1.RolloutPhase {
 	if revision == "" && run != nil && r.Status.Candidate != nil && *r.Status.Candidate != run.RolloutRevision && !rollout.Active(run) {
 		return "" // the next run is about to begin
 	}
-	if run != nil && (revision == "" || rollout.Names(revision, run.RolloutRevision)) {
+	if run != nil && (revision == "" || rollout.NamesRun(revision, &r.Status, run.Number, run.RolloutRevision)) {
 		if run.Phase == v1alpha1.RolloutHalted || !rollout.Active(run) {
 			return run.Phase
 		}
 		return ""
 	}
 	for i := range r.Status.History {
-		if h := &r.Status.History[i]; revision != "" && rollout.Names(revision, h.RolloutRevision) {
+		if h := &r.Status.History[i]; revision != "" && rollout.NamesRun(revision, &r.Status, h.Number, h.RolloutRevision) {
 			return h.Phase
 		}
 	}

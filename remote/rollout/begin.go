@@ -17,7 +17,7 @@ type goal struct {
 
 // goal of a cluster; nil if it keeps what it has.
 func (d *decision) goal(m *member) *goal {
-	if g := d.due(m); g != nil && !m.skipped(g.RolloutRevision) {
+	if g := d.due(m); g != nil && !d.skipped(m, g.RolloutRevision) {
 		return g
 	}
 	return nil
@@ -222,7 +222,7 @@ func (d *decision) tell(m *member, goal *v1alpha1.RolloutRevision, counts *v1alp
 		counts.Updating++
 	case has && m.is(v1alpha1.ResultSucceeded):
 		counts.Updated++
-	case !m.Unreachable.IsZero(), m.is(v1alpha1.ResultDeferred), has, goal != nil && m.skipped(*goal):
+	case !m.Unreachable.IsZero(), m.is(v1alpha1.ResultDeferred), has, goal != nil && d.skipped(m, *goal):
 		counts.Deferred++
 	default:
 		counts.Pending++

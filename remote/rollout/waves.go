@@ -81,7 +81,7 @@ func (d *decision) failed(m *member, r v1alpha1.RolloutRevision) bool {
 		return m.is(v1alpha1.ResultFailed)
 	}
 	switch {
-	case m.skipped(r):
+	case d.skipped(m, r):
 		return false
 	case m.refused(r):
 		return true
@@ -101,8 +101,21 @@ func (d *decision) lost(m *member) bool {
 	return left <= 0
 }
 
-// skipped reports whether a person lets the cluster do without a revision.
-func (m *member) skipped(r v1alpha1.RolloutRevision) bool { return m.Skip != "" && Names(m.Skip, r) }
+// skipped reports whether a person lets the cluster do without a revision: that of the run, or
+// the good one.
+func (d *decision) skipped(m *member, r v1alpha1.RolloutRevision) bool {
+	if m.Skip == "" {
+		return false
+	}
+	number := int64(0)
+	switch run, good := d.status.Run, d.status.LastGood; {
+	case run != nil && run.RolloutRevision == r:
+		number = run.Number
+	case good != nil && good.RolloutRevision == r:
+		number = good.Run
+	}
+	return NamesRun(m.Skip, &d.status, number, r)
+}
 
 // refused reports whether the cluster cannot get a revision at all. One that it has already
 // is judged like any other.
@@ -116,7 +129,7 @@ func (d *decision) open(m *member, r v1alpha1.RolloutRevision) bool {
 	switch {
 	case m.has(r) && !m.is(v1alpha1.ResultDeferred):
 		return m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded)
-	case m.skipped(r), m.refused(r), d.lost(m):
+	case d.skipped(m, r), m.refused(r), d.lost(m):
 		return false
 	case m.pin == nil && !m.Known:
 		return false // nothing is known of it yet; it comes when that changes
@@ -199,7 +212,7 @@ func (d *decision) pass(run *v1alpha1.RolloutRun) bool {
 	if !run.Begun {
 		// A wave with nothing to change begins without a person, and so leaves for the next one
 		// that who came before proved nothing.
-		if slices.ContainsFunc(members, func(m *member) bool { return !m.has(run.RolloutRevision) && !m.skipped(run.RolloutRevision) }) {
+		if slices.ContainsFunc(members, func(m *member) bool { return !m.has(run.RolloutRevision) && !d.skipped(m, run.RolloutRevision) }) {
 			if !d.mayBegin(run, wave) {
 				return false
 			}
@@ -262,7 +275,7 @@ func soakOf(w *v1alpha1.RolloutWave) time.Duration {
 func (d *decision) proof(run *v1alpha1.RolloutRun, members []*member, soak time.Duration) proof {
 	var p proof
 	for _, m := range members {
-		if m.skipped(run.RolloutRevision) && !m.has(run.RolloutRevision) {
+		if d.skipped(m, run.RolloutRevision) && !m.has(run.RolloutRevision) {
 			continue
 		}
 		p.of++
@@ -325,7 +338,7 @@ func (d *decision) nobody() Hold {
 func (d *decision) waits(run *v1alpha1.RolloutRun, members []*member) bool {
 	waits := false
 	for _, m := range members {
-		if !m.has(run.RolloutRevision) && m.Rolling != "" && m.pin != nil && !d.lost(m) && !m.refused(run.RolloutRevision) && !m.skipped(run.RolloutRevision) &&
+		if !m.has(run.RolloutRevision) && m.Rolling != "" && m.pin != nil && !d.lost(m) && !m.refused(run.RolloutRevision) && !d.skipped(m, run.RolloutRevision) &&
 			!(m.is(v1alpha1.ResultDeferred) && m.pin.Reason == v1alpha1.ReasonRollingOut) && !m.changing() {
 			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonRollingOut)
 		}

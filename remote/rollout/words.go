@@ -21,13 +21,13 @@ const End = "_end"
 const shortest = 12
 
 // Names reports whether a person's words name a revision: all of it, its commit or digest,
-// or the beginning of that; or the image that is a part of it.
+// or the beginning of that; or the image, if that is all there is to it.
 func Names(words string, r v1alpha1.RolloutRevision) bool {
 	if words == "" {
 		return false
 	}
-	if words == r.Image {
-		return true
+	if r.Revision == "" {
+		return words == r.Image
 	}
 	if words == r.Revision {
 		return true
@@ -36,35 +36,44 @@ func Names(words string, r v1alpha1.RolloutRevision) bool {
 	return found && len(words) >= shortest && strings.HasPrefix(hash, words)
 }
 
+// NamesRun reports whether a person's words name the revision of a run of a number, also by its
+// image where that is all that told the run from one before it. The image says nothing of any
+// other run: later commits come with it as well.
+func NamesRun(words string, status *v1alpha1.RolloutStatus, number int64, r v1alpha1.RolloutRevision) bool {
+	return Names(words, r) || words != "" && words == r.Image && imageOnly(status, number, r)
+}
+
 // Word is what a person's request has to name for the run of a Rollout: its revision, or its
 // image if that is all that tells the run from one before it. Words for a run before it may
 // still stand in the annotations.
 func Word(status *v1alpha1.RolloutStatus) string {
 	run := status.Run
-	if run.Revision == "" || imageOnly(status) {
+	if run.Revision == "" || imageOnly(status, run.Number, run.RolloutRevision) {
 		return run.Image
 	}
 	return run.Revision
 }
 
-// imageOnly reports whether the run has the source's revision of an earlier one, with another
-// image.
-func imageOnly(status *v1alpha1.RolloutStatus) bool {
-	run := status.Run
-	another := func(r v1alpha1.RolloutRevision) bool { return r.Revision == run.Revision && r.Image != run.Image }
-	if good := status.LastGood; good != nil && another(good.RolloutRevision) {
+// imageOnly reports whether a run of a number had the source's revision of an earlier one, with
+// another image.
+func imageOnly(status *v1alpha1.RolloutStatus, number int64, r v1alpha1.RolloutRevision) bool {
+	another := func(run int64, has v1alpha1.RolloutRevision) bool {
+		return run < number && has.Revision == r.Revision && has.Image != r.Image
+	}
+	if good := status.LastGood; good != nil && another(good.Run, good.RolloutRevision) {
 		return true
 	}
-	return slices.ContainsFunc(status.History, func(h v1alpha1.RolloutHistory) bool { return another(h.RolloutRevision) })
+	return slices.ContainsFunc(status.History, func(h v1alpha1.RolloutHistory) bool { return another(h.Number, h.RolloutRevision) })
 }
 
 // Means reports whether a person's words are about the run of a Rollout, and not about one
 // before it.
 func Means(words string, status *v1alpha1.RolloutStatus) bool {
-	if imageOnly(status) {
-		return words != "" && words == status.Run.Image
+	run := status.Run
+	if imageOnly(status, run.Number, run.RolloutRevision) {
+		return words != "" && words == run.Image
 	}
-	return Names(words, status.Run.RolloutRevision)
+	return Names(words, run.RolloutRevision)
 }
 
 // Approvals reads the annotations by which a person lets waves begin. What is not of the

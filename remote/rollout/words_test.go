@@ -17,9 +17,9 @@ func TestMeans(t *testing.T) {
 		return v1alpha1.RolloutRevision{Revision: revision, Image: image}
 	}
 	status := func(run v1alpha1.RolloutRevision, before ...v1alpha1.RolloutRevision) *v1alpha1.RolloutStatus {
-		s := &v1alpha1.RolloutStatus{Run: &v1alpha1.RolloutRun{RolloutRevision: run}}
-		for _, b := range before {
-			s.History = append(s.History, v1alpha1.RolloutHistory{RolloutRevision: b})
+		s := &v1alpha1.RolloutStatus{Run: &v1alpha1.RolloutRun{Number: int64(len(before) + 1), RolloutRevision: run}}
+		for i, b := range before { // the newest first
+			s.History = append(s.History, v1alpha1.RolloutHistory{Number: int64(len(before) - i), RolloutRevision: b})
 		}
 		return s
 	}
@@ -30,7 +30,9 @@ func TestMeans(t *testing.T) {
 		want          bool
 	}{
 		{"the commit of the run", "222222222222", status(at(second, one), at(first, one)), true},
-		{"the image of the run", one, status(at(second, one), at(first, one)), true},
+		{"the image, which the commit before had as well", one, status(at(second, one), at(first, one)), false},
+		{"the image, which came with the commit", two, status(at(second, two), at(first, one)), false},
+		{"the image, which alone was new in the run before", two, status(at(third, two), at(second, two), at(second, one)), false},
 		{"the commit, which the run before had with another image", second, status(at(second, two), at(second, one)), false},
 		{"the beginning of it", "222222222222", status(at(second, two), at(second, one)), false},
 		{"the image, which alone is new", two, status(at(second, two), at(second, one)), true},
