@@ -37,7 +37,7 @@ func (r *Report) Text(out io.Writer) error {
 	for _, o := range r.Owners {
 		p.line("")
 		p.line("%s", o.title())
-		if w := o.waves(); w != "" {
+		for _, w := range o.ways() {
 			p.line("  %s", w)
 		}
 		for _, g := range o.Groups {
@@ -67,7 +67,7 @@ func (r *Report) Markdown(out io.Writer) error {
 	for _, o := range r.Owners {
 		p.line("")
 		p.line("#### %s", code(o.title()))
-		if w := o.waves(); w != "" {
+		for _, w := range o.ways() {
 			p.line("")
 			p.line("%s", escaped(w))
 		}
@@ -170,13 +170,30 @@ func (o Owner) title() string {
 	return text
 }
 
-// waves says in which order the clusters would change.
-func (o Owner) waves() string {
-	if o.Rollout == "" {
-		return ""
+// ways say in which order the clusters would change, a line for each.
+func (o Owner) ways() []string {
+	all := o.Ways
+	if len(all) == 0 && o.Rollout != "" {
+		all = []Way{{Rollout: o.Rollout, Waves: o.Waves}}
 	}
+	var lines []string
+	for _, w := range all {
+		switch {
+		case w.Rollout != "":
+			lines = append(lines, w.waves())
+		case len(w.Conflict) > 0:
+			lines = append(lines, fmt.Sprintf("not at all while Rollouts %s move the same: %s", strings.Join(w.Conflict, " and "), clusters(w.Clusters)))
+		default:
+			lines = append(lines, "at once, without a Rollout: "+clusters(w.Clusters))
+		}
+	}
+	return lines
+}
+
+// waves are those of a Rollout.
+func (way Way) waves() string {
 	var parts []string
-	for _, w := range o.Waves {
+	for _, w := range way.Waves {
 		switch {
 		case w.None:
 			parts = append(parts, fmt.Sprintf("no wave: %s, which keep what they have", clusters(w.Clusters)))
@@ -187,7 +204,7 @@ func (o Owner) waves() string {
 		}
 		parts = append(parts, fmt.Sprintf("%s: %s, %s at a time", w.Name, clusters(w.Clusters), w.MaxConcurrent))
 	}
-	return "in waves of Rollout " + o.Rollout + ": " + strings.Join(parts, "; ")
+	return "in waves of Rollout " + way.Rollout + ": " + strings.Join(parts, "; ")
 }
 
 func clusters(n int) string {

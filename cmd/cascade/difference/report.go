@@ -32,9 +32,12 @@ type Owner struct {
 	// cluster: it is the tier itself.
 	Groups []Group `json:"groups"`
 	// Rollout that would take the clusters through Waves; empty without one, and then the
-	// change reaches all at once.
+	// change reaches all at once. It is the first one where there are several.
 	Rollout string `json:"rollout,omitempty"`
 	Waves   []Wave `json:"waves,omitempty"`
+	// Ways in which the change would reach clusters, where they are not all of one Rollout, or
+	// all of none.
+	Ways []Way `json:"ways,omitempty"`
 	// Suspended: nothing changes before the owner is resumed.
 	Suspended bool `json:"suspended,omitempty"`
 }
@@ -53,6 +56,15 @@ type Group struct {
 type Result struct {
 	Cluster, From, Guard string
 	Changes              []Change
+}
+
+// Way is how the change would reach some of the clusters: through the Waves of a Rollout; not
+// at all, while several that are in Conflict move the same; at once without any of both.
+type Way struct {
+	Rollout  string   `json:"rollout,omitempty"`
+	Conflict []string `json:"conflict,omitempty"`
+	Clusters int      `json:"clusters"`
+	Waves    []Wave   `json:"waves,omitempty"`
 }
 
 // Wave of a Rollout, and how many of the changed clusters are in it.

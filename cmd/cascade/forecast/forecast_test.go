@@ -267,10 +267,19 @@ func commits() map[string]commitCase {
 		{Name: "rest", Approval: v1alpha1.ApprovalRequired},
 	}
 	rollout.Spec.Waves[0].MaxConcurrent.IntVal, rollout.Spec.Waves[1].MaxConcurrent.IntVal = 1, 2
+	of := func(name, environment string) client.Object {
+		one := rollout.DeepCopy()
+		one.Name, one.Spec.ClusterSelector = name, &metav1.LabelSelector{MatchLabels: map[string]string{"environment": environment}}
+		return one
+	}
 	return map[string]commitCase{
 		"readme": {reason: "nothing reads it", change: func(r *repository) { r.write("README.md", "other\n") }},
 		"layer":  {reason: "all masters get the same", change: func(r *repository) { r.replace("layers/master/sync.yaml", "interval: 2s", "interval: 1m") }},
 		"waves":  {reason: "a Rollout takes them through its waves", change: func(r *repository) { r.replace("layers/master/sync.yaml", "interval: 2s", "interval: 1m") }, tier: []client.Object{rollout}},
+		"ways": {reason: "each Rollout takes its own, and who has none gets it at once", change: func(r *repository) { r.replace("layers/master/sync.yaml", "interval: 2s", "interval: 1m") },
+			tier: []client.Object{of("early", "staging"), of("late", "production")}},
+		"conflict": {reason: "what two Rollouts move, neither does", change: func(r *repository) { r.replace("layers/master/sync.yaml", "interval: 2s", "interval: 1m") },
+			tier: []client.Object{of("early", "staging"), rollout}},
 		"variable": {reason: "only of one environment", change: func(r *repository) {
 			r.replace("layers/master/sync.yaml", "env-${label_environment}.git", "${label_environment}-env.git")
 		}},
@@ -393,6 +402,19 @@ func TestPinnedClusters(t *testing.T) {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the plan lacks %q:\n%s", want, text.String())
 		}
+	}
+	// While another one moves the same, neither decides.
+	other := rollout.DeepCopy()
+	other.Name, other.ResourceVersion = "others", ""
+	if err := tier.Create(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	text.Reset()
+	if err := r.plan(tier, third).Text(&text); err != nil {
+		t.Fatal(err)
+	}
+	if want := "not at all while Rollouts clusters and others move the same: 1 cluster"; !strings.Contains(text.String(), want) || strings.Contains(text.String(), "in waves") {
+		t.Errorf("the plan lacks %q:\n%s", want, text.String())
 	}
 }
 

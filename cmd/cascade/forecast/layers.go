@@ -82,9 +82,8 @@ func (f *forecast) layers(ctx context.Context) {
 // layer reports a layer, of which it is known what it is in each child.
 func (f *forecast) layer(key client.ObjectKey, l *layer, children []*inChild, ofChild map[client.ObjectKey][]*inChild) {
 	var results []difference.Result
-	var labels []map[string]string
-	mover := ""
 	rollouts := f.inNamespace(key.Namespace)
+	clusters := waysOf(rollouts)
 	for _, in := range children {
 		if in.err != nil {
 			f.problem("Layer/"+key.String(), in.child.Name, in.err)
@@ -96,10 +95,7 @@ func (f *forecast) layer(key client.ObjectKey, l *layer, children []*inChild, of
 			continue
 		}
 		results = append(results, result)
-		if m := rollout.Of(rollouts, in.next.Labels).Layer(key.Name); m.Name != "" {
-			mover = m.Name
-			labels = append(labels, in.next.Labels)
-		}
+		clusters.take(rollout.Of(rollouts, in.next.Labels).Layer(key.Name), in.next.Labels)
 	}
 	if len(results) == 0 {
 		return
@@ -112,11 +108,7 @@ func (f *forecast) layer(key client.ObjectKey, l *layer, children []*inChild, of
 		Kind: "Layer", Namespace: key.Namespace, Name: key.Name, New: l.now == nil, Gone: l.next == nil,
 		Groups: difference.Grouped(results), Suspended: present.Spec.Suspend,
 	}
-	for i := range rollouts {
-		if rollouts[i].Name == mover {
-			owner.Rollout, owner.Waves = mover, waves(&rollouts[i], labels)
-		}
-	}
+	clusters.into(&owner)
 	f.report.Owners = append(f.report.Owners, owner)
 }
 

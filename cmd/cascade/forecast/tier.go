@@ -317,7 +317,17 @@ func (f *forecast) kustomization(key client.ObjectKey, k *declaredBy) {
 		Kind: kustomizev1.KustomizationKind, Namespace: key.Namespace, Name: key.Name, New: k.now == nil, Gone: k.next == nil,
 		Groups: difference.Grouped([]difference.Result{result}), Suspended: present.Spec.Suspend,
 	}
-	f.wavesOfClusters(&owner, result.Changes)
+	rollouts := f.inNamespace(key.Namespace)
+	clusters := waysOf(rollouts)
+	for _, c := range result.Changes {
+		if c.Kind != clusterapi.ClusterKind.Kind || !strings.HasPrefix(c.APIVersion, clusterapi.ClusterKind.Group+"/") {
+			continue
+		}
+		if child := f.child(c.Namespace, c.Name); child != nil {
+			clusters.take(rollout.Of(rollouts, child.Labels).Kustomization(key.Name), child.Labels)
+		}
+	}
+	clusters.into(&owner)
 	f.report.Owners = append(f.report.Owners, owner)
 }
 
@@ -346,31 +356,6 @@ func (f *forecast) elsewhere(of *declaredBy) difference.Declared {
 	return d
 }
 
-// wavesOfClusters are those of a Rollout that moves what a Kustomization declares of
-// Clusters.
-func (f *forecast) wavesOfClusters(owner *difference.Owner, changes []difference.Change) {
-	for i := range f.tier.nextRollouts {
-		r := &f.tier.nextRollouts[i]
-		if ref := r.Spec.Moves.KustomizationRef; ref == nil || ref.Name != owner.Name || r.Namespace != owner.Namespace || !r.DeletionTimestamp.IsZero() {
-			continue
-		}
-		var labels []map[string]string
-		for _, c := range changes {
-			if c.Kind != clusterapi.ClusterKind.Kind || !strings.HasPrefix(c.APIVersion, clusterapi.ClusterKind.Group+"/") {
-				continue
-			}
-			child := f.child(c.Namespace, c.Name)
-			if child == nil || !rollout.Governs(r, child.Labels) {
-				continue
-			}
-			labels = append(labels, child.Labels)
-		}
-		if len(labels) > 0 {
-			owner.Rollout, owner.Waves = r.Name, waves(r, labels)
-		}
-	}
-}
-
 func (f *forecast) child(namespace, cluster string) *v1alpha1.Child {
 	for i := range f.tier.children {
 		c := &f.tier.children[i]
@@ -379,27 +364,4 @@ func (f *forecast) child(namespace, cluster string) *v1alpha1.Child {
 		}
 	}
 	return nil
-}
-
-// waves are those of a Rollout that clusters with these labels are in.
-func waves(r *v1alpha1.Rollout, of []map[string]string) []difference.Wave {
-	counts, none := make([]int, len(r.Spec.Waves)), 0
-	for _, labels := range of {
-		if i := rollout.WaveOf(r.Spec.Waves, labels); i >= 0 {
-			counts[i]++
-		} else {
-			none++
-		}
-	}
-	var all []difference.Wave
-	for i, n := range counts {
-		if n > 0 {
-			w := &r.Spec.Waves[i]
-			all = append(all, difference.Wave{Name: w.Name, Clusters: n, MaxConcurrent: w.MaxConcurrent.String(), Approval: w.Approval == v1alpha1.ApprovalRequired})
-		}
-	}
-	if none > 0 {
-		all = append(all, difference.Wave{Clusters: none, None: true})
-	}
-	return all
 }
