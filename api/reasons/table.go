@@ -95,8 +95,8 @@ func gitRepository() Section {
 			},
 			{
 				Reasons: []string{"CredentialRefused"},
-				Means:   "the identity of a cloud, or the token of a GitHub App, would go to a host that it is not for ([decision 020](decisions/020-where-credentials-go.md))",
-				Next:    "correct the URL, or name a Secret",
+				Means:   "the identity of a cloud, or the token of a GitHub App, would go to a host that it is not for; or the agent's identity at a cloud would go where a `ca.crt` of the object, or `insecure`, lets somebody else answer ([decision 020](decisions/020-where-credentials-go.md))",
+				Next:    "correct the URL, remove `ca.crt` or `insecure`, or name a Secret or a `serviceAccountName`",
 			},
 			{
 				Reasons: []string{"IncludeUnavailable", "IncludeCycle", "CopyFailure"},
@@ -1103,8 +1103,8 @@ func rollout() Section {
 			},
 			{
 				Reasons: []string{"AwaitingApproval", "WaveUnproven"},
-				Means:   "the next wave, or the end of the run, waits for a person; with the latter, because less than half of the wave before is known to be ready, or no cluster at all",
-				Next:    "`cascade approve rollout`; no approval stands for a run at whose revision no cluster is ready",
+				Means:   "the next wave, or the end of the run, waits for a person; with the latter, because less than half of the wave before is known to be ready, or no cluster at all, which no approval stands for",
+				Next:    "`cascade approve rollout`",
 			},
 			{
 				Reasons: []string{"NoChildren"},
