@@ -181,11 +181,9 @@ func updatingBelow(child *v1alpha1.Child) int32 {
 	return 0
 }
 
-// lostSince is since when a child cannot be reached; zero if it can.
+// lostSince is since when a child cannot be reached; zero if it can. One whose API server
+// answers can be, though its agent may be silent: then it is not ready, and gets what mends that.
 func lostSince(child *v1alpha1.Child) time.Time {
-	if child.Status.HeardAt != nil {
-		return child.Status.HeardAt.Time
-	}
 	switch c := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConnectedCondition); {
 	case c == nil:
 		return child.CreationTimestamp.Time
