@@ -114,7 +114,7 @@ func (d *decision) starters(members []*member) []*member {
 	for _, m := range members {
 		goal := d.goal(m)
 		switch {
-		case goal == nil, !m.Unreachable.IsZero(), m.Rolling != "", m.pin == nil && !m.Known, m.changing() && m.has(goal.RolloutRevision):
+		case goal == nil, !m.Unreachable.IsZero(), d.rolls(m, goal.RolloutRevision), m.pin == nil && !m.Known, m.changing() && m.has(goal.RolloutRevision):
 		case m.refused(goal.RolloutRevision):
 		case m.has(goal.RolloutRevision) && !m.is(v1alpha1.ResultDeferred):
 			if m.pin.Run < goal.run {

@@ -45,6 +45,9 @@ func (f *fleet) decide(dies bool) (rollout.Decision, error) {
 	f.status = d.Status
 	for _, p := range pins {
 		pin := p.ChildRollout
+		if pin.Result == v1alpha1.ResultFailed {
+			f.failed[p.Cluster] = pin.Revision
+		}
 		f.named[pin.Revision] = true
 		f.cluster(p.Cluster).pin = &pin
 	}
@@ -230,8 +233,13 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 			continue
 		}
 		w, p := waveOf(terms, c), after[c.name]
-		if !c.lost.IsZero() || c.rolling {
-			return fmt.Errorf("%s began and is lost or rolling", c.name)
+		if !c.lost.IsZero() {
+			return fmt.Errorf("%s began and is lost", c.name)
+		}
+		// Who failed at what it has, has what is taken back, or is tried again at it may roll for that.
+		back := c.pin != nil && run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && c.pin.Revision == run.Revision
+		if c.rolling && !back && !(c.pin != nil && (c.pin.Revision == p.Revision || f.failed[c.name] == c.pin.Revision)) {
+			return fmt.Errorf("%s began and is rolling", c.name)
 		}
 		if c.pin != nil && c.pin.Run > p.Run && run.Phase != v1alpha1.RolloutReverting && run.Phase != v1alpha1.RolloutReverted {
 			return fmt.Errorf("%s lost %s of run %d for %s of run %d", c.name, c.pin.Revision, c.pin.Run, p.Revision, p.Run)

@@ -123,6 +123,22 @@ func (m *member) refused(r v1alpha1.RolloutRevision) bool {
 	return m.Refused[r.Revision] != "" && !m.has(r)
 }
 
+// rolls reports whether a cluster changes by itself, so that no revision is given to it. One that
+// failed at what it has, or has what is taken back, may roll for that alone, and never end: it
+// gets what ends it. To try again what it has changes nothing there. One that a person paused, or
+// that is being deleted, is left alone in any case.
+func (d *decision) rolls(m *member, to v1alpha1.RolloutRevision) bool {
+	switch {
+	case m.Rolling == "", m.has(to):
+		return false
+	case m.Rolling != v1alpha1.ReasonRollingOut:
+		return true
+	}
+	run := d.status.Run
+	back := run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && m.has(run.RolloutRevision)
+	return !back && !m.is(v1alpha1.ResultFailed)
+}
+
 // open reports whether a wave waits for a cluster to be given a revision, or to become
 // ready at it.
 func (d *decision) open(m *member, r v1alpha1.RolloutRevision) bool {
@@ -133,7 +149,7 @@ func (d *decision) open(m *member, r v1alpha1.RolloutRevision) bool {
 		return false
 	case m.pin == nil && !m.Known:
 		return false // nothing is known of it yet; it comes when that changes
-	case m.Rolling != "":
+	case d.rolls(m, r):
 		return !m.is(v1alpha1.ResultDeferred) || m.pin.Reason != v1alpha1.ReasonRollingOut || d.until(m.pin.Since.Time, d.terms().Deadline.Duration) > 0
 	}
 	return true
@@ -338,7 +354,7 @@ func (d *decision) nobody() Hold {
 func (d *decision) waits(run *v1alpha1.RolloutRun, members []*member) bool {
 	waits := false
 	for _, m := range members {
-		if !m.has(run.RolloutRevision) && m.Rolling != "" && m.pin != nil && !d.lost(m) && !m.refused(run.RolloutRevision) && !d.skipped(m, run.RolloutRevision) &&
+		if !m.has(run.RolloutRevision) && d.rolls(m, run.RolloutRevision) && m.pin != nil && !d.lost(m) && !m.refused(run.RolloutRevision) && !d.skipped(m, run.RolloutRevision) &&
 			!(m.is(v1alpha1.ResultDeferred) && m.pin.Reason == v1alpha1.ReasonRollingOut) && !m.changing() {
 			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonRollingOut)
 		}

@@ -1,0 +1,81 @@
+package rollout_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/rollout"
+)
+
+// TestStuckRoll: a cluster is left alone while it changes by itself, unless what it has of the
+// Rollout may be why it never ends.
+func TestStuckRoll(t *testing.T) {
+	// stuck has the canary roll machines that do not come up, until the deadline.
+	stuck := func(s *story) *rollout.Cluster {
+		s.commit(second)
+		s.decide()
+		s.takes(false, "canary1")
+		c := s.cluster("canary1")
+		c.Rolling = v1alpha1.ReasonRollingOut
+		s.after(10 * time.Minute)
+		s.decide()
+		return c
+	}
+	tellAll(t, []tale{
+		{name: "reverts", reason: "the revision before is what ends the roll", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.spec.OnFailure = v1alpha1.FailureRevert
+			c := stuck(s)
+			s.phase(v1alpha1.RolloutReverting)
+			s.at(first, "canary1", "rest1")
+			c.Rolling = ""
+			s.takes(true, "canary1")
+			s.decide()
+			s.phase(v1alpha1.RolloutReverted)
+		}},
+		{name: "takes back who is not through", reason: "who has the revision that failed elsewhere rolls for it as well", waves: []v1alpha1.RolloutWave{wave("rest", 3, 0)}, clusters: []string{"rest1", "rest2"}, tell: func(s *story) {
+			s.spec.OnFailure = v1alpha1.FailureRevert
+			s.commit(second)
+			s.decide()
+			s.takes(false, "rest1", "rest2")
+			s.cluster("rest1").Refusal = &rollout.Hold{Reason: v1alpha1.ReasonUnsupportedVersionStep, Message: "go to 1.37 first"}
+			s.cluster("rest2").Rolling = v1alpha1.ReasonRollingOut
+			s.decide()
+			s.phase(v1alpha1.RolloutReverting)
+			s.at(first, "rest1", "rest2")
+		}},
+		{name: "a newer commit mends", reason: "it would never get there otherwise", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			stuck(s)
+			s.phase(v1alpha1.RolloutHalted)
+			s.commit(third)
+			s.decide()
+			s.at(third, "canary1")
+			if s.cluster("canary1").Pin.Blameless {
+				s.t.Fatal("it was well before the commit that failed, and is not to blame for the next")
+			}
+		}},
+		{name: "is tried again", reason: "it has the commit already, and gets another deadline", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			stuck(s)
+			s.facts.Requests.Retry = "once more"
+			s.decide()
+			s.phase(v1alpha1.RolloutProgressing)
+			s.after(10 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
+		}},
+		{name: "is paused", reason: "a person has it in hand, whatever it failed at", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			stuck(s).Rolling = v1alpha1.ReasonPaused
+			s.commit(third)
+			s.decide()
+			s.at(third)
+			s.at(second, "canary1")
+		}},
+		{name: "rolls by itself", reason: "nothing that it has of the Rollout failed", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.cluster("canary1").Rolling = v1alpha1.ReasonRollingOut
+			s.commit(second)
+			s.decide()
+			s.at(second)
+			s.result("canary1", v1alpha1.ResultDeferred)
+		}},
+	})
+}
