@@ -16,7 +16,8 @@ import (
 // Pin is the revision that a Cluster may have.
 type Pin struct {
 	Revision string
-	// Run of the Rollout in which the Cluster got it. A lower one is further behind.
+	// Run of the Rollout in which the Cluster got it. A lower one is further behind. It is zero of
+	// a Cluster that had the revision before any run gave it one.
 	Run int64
 }
 
@@ -48,7 +49,9 @@ func (f *Facts) At(cluster types.NamespacedName) (*Rendering, int64) {
 	}
 	pin, pinned := f.Pins[cluster]
 	switch {
-	case !pinned:
+	case !pinned, pin.Revision == f.Newest.Revision && pin.Run == 0:
+		// A Cluster that was created from the newest revision is not behind those that a run has not
+		// reached yet: what it shares with them stays as they have it.
 		return f.Newest, math.MaxInt64
 	case pin.Revision == f.Newest.Revision:
 		return f.Newest, pin.Run

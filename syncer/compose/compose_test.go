@@ -193,6 +193,16 @@ func TestCompose(t *testing.T) {
 			pins: map[string]Pin{"a": {"r2", 3}, "b": {"r1", 1}, "c": {"r0", 2}},
 			want: "ClusterClass/big 1, Cluster/a 2, Cluster/c 0, Cluster/b 1",
 		},
+		"SharedCreated": {
+			reason: "a Cluster that was created from the newest revision shares what the others have", r2: []string{class("2"), classy("a", "2")}, r1: []string{class("1"), classy("b", "1")},
+			pins: map[string]Pin{"a": {"r2", 0}, "b": {"r1", 12}}, good: "r1",
+			want: "ClusterClass/big 1, Cluster/a 2, Cluster/b 1",
+		},
+		"SharedBefore": {
+			reason: "Clusters that no run has reached yet keep what they share", r2: []string{class("2"), classy("a", "2")}, r1: []string{class("1"), classy("b", "1")},
+			pins: map[string]Pin{"a": {"r2", 1}, "b": {"r1", 0}},
+			want: "ClusterClass/big 1, Cluster/a 2, Cluster/b 1",
+		},
 		"SharedReverted": {
 			reason: "in a run that is reverted the good revision stays", r2: []string{class("2"), classy("a", "2")}, r1: []string{class("1"), classy("b", "1")},
 			pins: map[string]Pin{"a": {"r2", 2}, "b": {"r1", 2}}, good: "r1",
