@@ -19,6 +19,7 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -93,13 +94,15 @@ func (f *fleet) planIsWhatHappens(t *testing.T) {
 			})
 			fmt.Fprintf(&texts, "# %s: %s\n%s\n", commit.name, commit.reason, text)
 			f.synced(t, commit, head)
-			scenario.Eventually(t, scenario.Converge, "the agents did what the plan says", func(context.Context) error {
-				got, err := f.done(commit.at, from)
+			scenario.Eventually(t, scenario.Converge, "the agents did what the plan says", func(ctx context.Context) error {
+				done, err := f.done(commit.at, from)
 				if err != nil {
 					return err
 				}
-				if diff := cmp.Diff(want, got); diff != "" {
-					return fmt.Errorf("%s: -planned, +done:\n%s", commit.reason, diff)
+				if diff := cmp.Diff(want, slices.Sorted(maps.Keys(done))); diff != "" {
+					// When and by whom tells a restart from a comparison.
+					maps.DeleteFunc(done, func(what, _ string) bool { return slices.Contains(want, what) })
+					return fmt.Errorf("%s: -planned, +done:\n%s\nnot planned: %v\nrestarts of agents: %v", commit.reason, diff, done, f.restarts(ctx, commit.at))
 				}
 				return nil
 			})
@@ -219,9 +222,14 @@ var plannedKinds = map[string]string{
 
 // done is what was written and deleted of what is declared since: in the tier by its agent, and in
 // its children by that as their parent. What they keep of their own, as finalizers and records,
-// they write in other ways than by applying.
-func (f *fleet) done(at string, since map[string]int64) ([]string, error) {
-	done := map[string]bool{}
+// they write in other ways than by applying. Each is with the first request.
+func (f *fleet) done(at string, since map[string]int64) (map[string]string, error) {
+	done := map[string]string{}
+	add := func(what string, e stage.AuditEvent) {
+		if done[what] == "" {
+			done[what] = fmt.Sprintf("%s %s by %s (%s)", e.Received.Format("15:04:05.000"), e.Verb, e.UserAgent, e.User.Username)
+		}
+	}
 	for name, from := range since {
 		events, _, err := f.tiers[name].Audit(from)
 		if err != nil {
@@ -236,13 +244,34 @@ func (f *fleet) done(at string, since map[string]int64) ([]string, error) {
 			applied := strings.Contains(e.RequestURI, "fieldManager=kustomize-controller") || strings.Contains(e.RequestURI, "fieldManager=cascade-seed")
 			switch {
 			case e.Verb == "delete":
-				done[name+": delete "+object] = true
+				add(name+": delete "+object, e)
 			case applied:
-				done[name+": write "+object] = true
+				add(name+": write "+object, e)
 			}
 		}
 	}
-	return slices.Sorted(maps.Keys(done)), nil
+	return done, nil
+}
+
+// restarts of the agents of a tier and its children, by their pods, or why that is not known.
+func (f *fleet) restarts(ctx context.Context, at string) map[string]string {
+	restarts := map[string]string{}
+	for _, name := range append(f.below(at), at) {
+		api, err := f.tiers[name].Client()
+		pods := &corev1.PodList{}
+		if err == nil {
+			err = api.List(ctx, pods, client.InNamespace(stage.Namespace))
+		}
+		if err != nil {
+			restarts[name] = err.Error()
+		}
+		for i := range pods.Items {
+			for _, s := range pods.Items[i].Status.ContainerStatuses {
+				restarts[name+"/"+pods.Items[i].Name] = fmt.Sprint(s.RestartCount)
+			}
+		}
+	}
+	return restarts
 }
 
 // synced waits until all that the tier makes of the source is at the commit, and in its children.
