@@ -116,7 +116,6 @@ func (n *run) summarize() {
 	if len(obj.Status.Conditions) == 0 {
 		return
 	}
-	n.digests()
 	best := conditions.Get(obj, v2.ReleasedCondition)
 	remediated := conditions.Get(obj, v2.RemediatedCondition)
 	if tested := conditions.Get(obj, v2.TestSuccessCondition); tested != nil && remediated == nil && tests.Enable && !tests.IgnoreFailures {
@@ -140,11 +139,4 @@ func (n *run) summarize() {
 	conditions.Set(obj, &metav1.Condition{
 		Type: meta.ReadyCondition, Status: status, Reason: best.Reason, Message: best.Message, ObservedGeneration: obj.Generation,
 	})
-}
-
-// digests records the post renderers and metadata that the release was rendered
-// with.
-func (n *run) digests() {
-	n.obj.Status.ObservedPostRenderersDigest = postRenderersDigest(n.obj)
-	n.obj.Status.ObservedCommonMetadataDigest = commonMetadataDigest(n.obj)
 }

@@ -31,6 +31,7 @@ func (n *run) release(ctx context.Context, a Action) error {
 		// An install starts a new history: no rollback goes back behind it.
 		obj.Status.ClearHistory()
 	}
+	deployed := deployedVersion(obj)
 	obj.Status.LastAttemptedReleaseAction = action
 	conditions.Delete(obj, v2.TestSuccessCondition)
 	conditions.Delete(obj, v2.RemediatedCondition)
@@ -50,6 +51,8 @@ func (n *run) release(ctx context.Context, a Action) error {
 		}
 		return nil
 	}
+	n.before, n.beforeVersion = recordedMade(obj), deployed
+	declaredMade(obj).record(obj)
 	n.released(a)
 	return nil
 }

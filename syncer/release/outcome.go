@@ -70,7 +70,6 @@ func (n *run) finish(ctx context.Context) (*Outcome, error) {
 		return nil, err
 	}
 	if held != "" {
-		n.digests()
 		n.hold(held)
 		return &Outcome{Held: true, After: handOverPause(handOver), HandOver: handOver}, nil
 	}

@@ -25,6 +25,7 @@ func (n *run) rollback(ctx context.Context) error {
 		return fmt.Errorf("%w: previous release name or namespace %s does not match current %s", errMismatch, to.FullReleaseName(), before.FullReleaseName())
 	}
 	to = to.DeepCopy() // the record changes while the rollback writes
+	deployed := deployedVersion(obj)
 	var newest *helmrelease.Release
 	h := n.helm(ctx, func(rel *helmrelease.Release) {
 		if newest == nil || rel.Version >= newest.Version {
@@ -47,6 +48,14 @@ func (n *run) rollback(ctx context.Context) error {
 			return err
 		}
 		return nil
+	}
+	switch to.Version {
+	case deployed:
+		// An upgrade that failed left the record as it was.
+	case n.beforeVersion:
+		n.before.record(obj)
+	default:
+		unknownMade.record(obj)
 	}
 	message := what + " succeeded"
 	conditions.MarkTrue(obj, v2.RemediatedCondition, v2.RollbackSucceededReason, "%s", message)

@@ -30,6 +30,10 @@ type run struct {
 	storageNamespace string
 	// found is what look found last.
 	found known
+	// before is what revision beforeVersion was made with, which an upgrade of this
+	// call replaced.
+	before        made
+	beforeVersion int
 	// done are the classes of actions that were taken.
 	done []Action
 	// aside: nothing is written, because somebody else only asks.
@@ -74,6 +78,9 @@ func (n *run) reconcile(ctx context.Context) (Outcome, error) {
 	if why, reset := resetsFailures(obj, want); reset {
 		n.log.V(1).Info("resetting failure count (" + why + ")")
 		obj.Status.ClearFailures()
+	}
+	if releasedAsDeclared(obj) {
+		declaredMade(obj).record(obj)
 	}
 	obj.Status.LastAttemptedGeneration = obj.Generation
 	obj.Status.LastAttemptedRevision, obj.Status.LastAttemptedRevisionDigest = want.ChartVersion, n.req.OCIDigest

@@ -93,15 +93,11 @@ func StateOf(obj *v2.HelmRelease, stored *Stored, want Desired) (state State, re
 	case !want.sameValues(latest.ConfigDigest):
 		return OutOfSync, "release config values changed", nil
 	}
-	// Post renderers and metadata are compared for a new generation only, because
-	// their digests are written at the end of each action.
-	if obj.Status.ObservedGeneration != obj.Generation {
-		switch {
-		case postRenderersDigest(obj) != obj.Status.ObservedPostRenderersDigest:
-			return OutOfSync, "postrenderers digest has changed", nil
-		case commonMetadataDigest(obj) != obj.Status.ObservedCommonMetadataDigest:
-			return OutOfSync, "common metadata digest has changed", nil
-		}
+	switch recorded, declared := recordedMade(obj), declaredMade(obj); {
+	case declared.postRenderers != recorded.postRenderers:
+		return OutOfSync, "postrenderers digest has changed", nil
+	case declared.metadata != recorded.metadata:
+		return OutOfSync, "common metadata digest has changed", nil
 	}
 	if test := obj.GetTest(); test.Enable {
 		if !latest.HasBeenTested() {

@@ -63,8 +63,14 @@ func TestStateOf(t *testing.T) {
 			}, want: OutOfSync},
 		"PostRenderer": {reason: "a new generation renders in another way",
 			obj: func(o *v2.HelmRelease) { o.Generation++; o.Spec.PostRenderers = []v2.PostRenderer{{}} }, want: OutOfSync},
-		"PostRendererKnown": {reason: "the same, seen before: it was made like this, and failed or not",
-			obj: func(o *v2.HelmRelease) { o.Spec.PostRenderers = []v2.PostRenderer{{}} }, want: InSync},
+		"PostRendererKnown": {reason: "a new generation, and it was made like this",
+			obj: func(o *v2.HelmRelease) {
+				o.Generation++
+				o.Spec.PostRenderers = []v2.PostRenderer{{}}
+				declaredMade(o).record(o)
+			}, want: InSync},
+		"PostRendererFailed": {reason: "the generation was tried and given up, and what is deployed was made in another way",
+			obj: func(o *v2.HelmRelease) { o.Spec.PostRenderers = []v2.PostRenderer{{}} }, want: OutOfSync},
 		"Metadata": {reason: "other metadata for every object",
 			obj: func(o *v2.HelmRelease) { o.Generation++; o.Spec.CommonMetadata = &v2.CommonMetadata{} }, want: OutOfSync},
 		"Untested": {reason: "tests are declared and have not run", obj: func(o *v2.HelmRelease) { o.Spec.Test = &v2.Test{Enable: true} }, want: Untested},
