@@ -22,6 +22,8 @@ const (
 	// Rollback and Uninstall remedy a failed release.
 	Rollback  Action = "rollback"
 	Uninstall Action = "uninstall"
+	// Finish ends an uninstall that began before.
+	Finish Action = "finish uninstall"
 	// Stall gives up until something changes.
 	Stall Action = "stall"
 )
@@ -104,6 +106,9 @@ func Decide(f Facts) (Action, string) {
 		return Nothing, ""
 	case Locked:
 		return Unlock, ""
+	case Uninstalling:
+		// Helm can neither install nor upgrade before that, whoever asks.
+		return Finish, ""
 	case Absent:
 		if f.InstallExhausted && !f.Forced {
 			return Stall, ReasonRetriesExceeded

@@ -18,6 +18,7 @@ func TestDecide(t *testing.T) {
 		"InSync":       {"there is nothing to do", Facts{State: InSync}, Nothing, ""},
 		"InSyncForced": {"a person wants an upgrade all the same", Facts{State: InSync, Forced: true}, Upgrade, ""},
 		"Locked":       {"the lock comes off first", Facts{State: Locked, Forced: true}, Unlock, ""},
+		"Uninstalling": {"nothing else is possible", Facts{State: Uninstalling, Forced: true, InstallExhausted: true, UpgradeExhausted: true}, Finish, ""},
 		"Absent":       {"it is installed", Facts{State: Absent}, Install, ""},
 		"AbsentSpent":  {"installing failed too often", Facts{State: Absent, InstallExhausted: true}, Stall, ReasonRetriesExceeded},
 		"AbsentForced": {"a person insists", Facts{State: Absent, InstallExhausted: true, Forced: true}, Install, ""},
@@ -56,7 +57,7 @@ func TestDecide(t *testing.T) {
 func TestDecideProperties(t *testing.T) {
 	bools := []bool{false, true}
 	count := map[Action]int{}
-	for _, state := range []State{Absent, Locked, Unmanaged, Failed, OutOfSync, Untested, Drifted, InSync} {
+	for _, state := range []State{Absent, Locked, Uninstalling, Unmanaged, Failed, OutOfSync, Untested, Drifted, InSync} {
 		for _, strategy := range []v2.RemediationStrategy{"", v2.RollbackRemediationStrategy, v2.UninstallRemediationStrategy} {
 			for _, target := range []RollbackTarget{TargetIntact, TargetMissing, TargetCorrupt} {
 				for bits := range 1 << 9 {
@@ -85,7 +86,7 @@ func TestDecideProperties(t *testing.T) {
 			}
 		}
 	}
-	for _, a := range []Action{Nothing, Install, Upgrade, Unlock, Test, Correct, Warn, Rollback, Uninstall, Stall} {
+	for _, a := range []Action{Nothing, Install, Upgrade, Unlock, Test, Correct, Warn, Rollback, Uninstall, Finish, Stall} {
 		if count[a] == 0 {
 			t.Errorf("action %q never came up", a)
 		}

@@ -18,8 +18,9 @@ func (n *run) decide(ctx context.Context, state State) (Action, string, error) {
 	obj := n.obj
 	f := Facts{
 		State: state,
-		// Asked each time: a request is handled once.
-		Forced:           v2.ShouldHandleForceRequest(obj),
+		// Asked each time: a request is handled once. One for an action is not used up by
+		// what has to come before it.
+		Forced:           state != Uninstalling && v2.ShouldHandleForceRequest(obj),
 		Retry:            obj.GetActiveRetry(n.DefaultToRetryOnFailure) != nil,
 		InstallExhausted: obj.GetInstall().GetRemediation().RetriesExhausted(obj),
 		UpgradeExhausted: obj.GetUpgrade().GetRemediation().RetriesExhausted(obj),

@@ -149,6 +149,9 @@ func (h *memoryHelm) take(a Action) (common.Status, error) {
 
 func (h *memoryHelm) make(a Action, c *chart.Metadata, values map[string]any) error {
 	status, err := h.take(a)
+	if n := len(h.stored); a != Install && n > 0 && h.stored[n-1].Info.Status == common.StatusUninstalling {
+		return driver.NewErrNoDeployedReleases(h.run.name)
+	}
 	if err != nil && h.lost {
 		return err
 	}
@@ -192,8 +195,12 @@ func (h *memoryHelm) uninstall(string) (*helmrelease.Release, error) {
 	switch {
 	case len(h.stored) == 0:
 		return nil, driver.ErrReleaseNotFound
-	case err != nil:
+	case err != nil && h.lost:
 		return h.stored[len(h.stored)-1], err
+	case err != nil:
+		// Helm stores that it began, and returns no release if an object could not be deleted.
+		h.wrote(h.change(common.StatusUninstalling))
+		return nil, err
 	}
 	rel := h.change(common.StatusUninstalled)
 	h.wrote(rel)

@@ -6,6 +6,7 @@ import (
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
 	"github.com/fluxcd/pkg/ssa/jsondiff"
+	"helm.sh/helm/v4/pkg/release/common"
 	helmrelease "helm.sh/helm/v4/pkg/release/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -84,6 +85,11 @@ func (n *run) read(ctx context.Context) (*helmrelease.Release, error) {
 			return nil, err
 		}
 		now.stored = storedOf(rel, latest)
+		if now.stored.Status == common.StatusUninstalling {
+			if now.stored.Ours, err = n.ours(rel); err != nil {
+				return nil, err
+			}
+		}
 		if now.leftovers, err = n.leftoversOf(rel); err != nil {
 			return nil, err
 		}

@@ -38,6 +38,9 @@ func (n *run) remedied() *Outcome {
 	if retry := n.obj.GetActiveRetry(n.DefaultToRetryOnFailure); retry != nil {
 		return n.retry(retry)
 	}
+	if conditions.GetReason(n.obj, v2.RemediatedCondition) == v2.UninstallFailedReason {
+		return n.again() // half of the release is gone, retries or not
+	}
 	active := n.obj.GetActiveRemediation()
 	if active == nil || !active.RetriesExhausted(n.obj) || active.IsUninstallAfterUpgrade() {
 		return n.again()

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
+	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 	"helm.sh/helm/v4/pkg/release/common"
 	helmrelease "helm.sh/helm/v4/pkg/release/v1"
@@ -37,13 +38,13 @@ func (n *run) rollback(ctx context.Context) error {
 	})
 	err := h.rollback(to)
 	n.inventory(newest, h.spared(), err != nil)
-	meta := n.token(to)
+	token := n.token(to)
 	what := fmt.Sprintf("Helm rollback to previous release %s with chart %s", to.FullReleaseName(), to.VersionedChartName())
 	if err != nil {
 		obj.Status.Failures++
 		message := fmt.Sprintf("%s failed: %s", what, strings.TrimSpace(n.text(err)))
 		conditions.MarkFalse(obj, v2.RemediatedCondition, v2.RollbackFailedReason, "%s", message)
-		n.event(meta, corev1.EventTypeWarning, v2.RollbackFailedReason, h.withLogs(message))
+		n.event(token, corev1.EventTypeWarning, v2.RollbackFailedReason, h.withLogs(message))
 		if latest := obj.Status.History.Latest(); latest == nil || latest.Digest == before.Digest {
 			return err
 		}
@@ -59,18 +60,58 @@ func (n *run) rollback(ctx context.Context) error {
 	}
 	message := what + " succeeded"
 	conditions.MarkTrue(obj, v2.RemediatedCondition, v2.RollbackSucceededReason, "%s", message)
-	n.event(meta, corev1.EventTypeNormal, v2.RollbackSucceededReason, message)
+	n.event(token, corev1.EventTypeNormal, v2.RollbackSucceededReason, message)
 	return nil
 }
 
 // uninstallFailed uninstalls a failed release in which no object must stay.
 func (n *run) uninstallFailed(ctx context.Context) error {
-	obj := n.obj
-	defer n.summarize()
-	before := obj.Status.History.Latest().DeepCopy()
+	before := n.obj.Status.History.Latest().DeepCopy()
 	if before == nil {
 		return fmt.Errorf("%w: required to uninstall", errNoLatest)
 	}
+	if err := n.remedyByUninstall(ctx, before); err != nil && n.obj.Status.History.Latest().Digest == before.Digest {
+		return err
+	}
+	return nil
+}
+
+// holdFinish holds the end of an uninstall as a deletion is held: what has to stay now
+// may not have been there when it began. The outcome is nil if nothing is held.
+func (n *run) holdFinish(ctx context.Context, next Action) (*Outcome, error) {
+	if next != Finish {
+		return nil, nil
+	}
+	out, err := n.clear(ctx)
+	switch {
+	case err != nil:
+		conditions.MarkFalse(n.obj, meta.ReadyCondition, v2.UninstallFailedReason, "%s", err)
+		return nil, err
+	case out != (Outcome{}):
+		return &out, nil
+	}
+	return nil, nil
+}
+
+// finishUninstall ends an uninstall that began before. Until it has, nothing else can
+// be done.
+func (n *run) finishUninstall(ctx context.Context) error {
+	obj := n.obj
+	_, rel, err := n.newest(ctx)
+	if err != nil || rel == nil {
+		return err
+	}
+	if latest := obj.Status.History.Latest(); latest == nil || !latest.Targets(rel.Name, rel.Namespace, rel.Version) {
+		// The process ended before the history had it.
+		obj.Status.History = append(v2.Snapshots{snapshotOf(rel, "", v2.ReleaseActionUninstallRemediation)}, obj.Status.History...)
+	}
+	return n.remedyByUninstall(ctx, obj.Status.History.Latest().DeepCopy())
+}
+
+// remedyByUninstall uninstalls the newest revision, which before is the record of.
+func (n *run) remedyByUninstall(ctx context.Context, before *v2.Snapshot) error {
+	obj := n.obj
+	defer n.summarize()
 	h := n.helm(ctx, func(rel *helmrelease.Release) { replace(obj, rel, always(v2.ReleaseActionUninstallRemediation)) })
 	rel, err := h.uninstall(before.Name)
 	err = outcomeOf(rel, err, before, obj)
@@ -81,10 +122,7 @@ func (n *run) uninstallFailed(ctx context.Context) error {
 		message := fmt.Sprintf("%s failed: %s", what, strings.TrimSpace(n.text(err)))
 		conditions.MarkFalse(obj, v2.RemediatedCondition, v2.UninstallFailedReason, "%s", message)
 		n.event(about(latest), corev1.EventTypeWarning, v2.UninstallFailedReason, h.withLogs(message))
-		if latest.Digest == before.Digest {
-			return err
-		}
-		return nil
+		return err
 	}
 	message := what + " succeeded"
 	conditions.MarkTrue(obj, v2.RemediatedCondition, v2.UninstallSucceededReason, "%s", message)

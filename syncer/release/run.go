@@ -135,6 +135,9 @@ func (n *run) turn(ctx context.Context, want Desired) (*Outcome, error) {
 	case slices.Contains(n.done, next.class()):
 		return n.pause(), nil
 	}
+	if out, err := n.holdFinish(ctx, next); out != nil || err != nil {
+		return out, err
+	}
 	if out, err := n.holdCreation(ctx, next, diff); out != nil || err != nil {
 		return out, err
 	}
@@ -202,6 +205,7 @@ func (n *run) timeout(a Action) time.Duration {
 	of := map[Action]func(metav1.Duration) metav1.Duration{
 		Install: n.obj.GetInstall().GetTimeout, Upgrade: n.obj.GetUpgrade().GetTimeout, Test: n.obj.GetTest().GetTimeout,
 		Rollback: n.obj.GetRollback().GetTimeout, Uninstall: n.obj.GetUninstall().GetTimeout,
+		Finish: n.obj.GetUninstall().GetTimeout,
 	}[a]
 	if of == nil {
 		return whole.Duration
@@ -226,6 +230,8 @@ func (n *run) take(ctx context.Context, a Action, diff jsondiff.DiffSet) error {
 		return n.rollback(ctx)
 	case Uninstall:
 		return n.uninstallFailed(ctx)
+	case Finish:
+		return n.finishUninstall(ctx)
 	}
 	return fmt.Errorf("cannot take unknown action %q", a)
 }

@@ -19,6 +19,8 @@ const (
 	Absent State = "Absent"
 	// Locked: an action began and never ended.
 	Locked State = "Locked"
+	// Uninstalling: an uninstall of it began and did not end.
+	Uninstalling State = "Uninstalling"
 	// Unmanaged: another client of Helm installed the release or changed it.
 	Unmanaged State = "Unmanaged"
 	// Failed: the last action on it failed, or its tests did.
@@ -41,6 +43,9 @@ type Stored struct {
 	Status          common.Status
 	// Chart that it was installed from.
 	ChartName, ChartVersion string
+	// Ours: all that is in it has the labels of the HelmRelease. It is looked for only
+	// while the release is uninstalling, when the history may not be about it.
+	Ours bool
 	// Unverified is why it is not what status.history says that it is; nil if it
 	// is, or if status.history is empty or too old to tell.
 	Unverified error
@@ -71,6 +76,8 @@ func StateOf(obj *v2.HelmRelease, stored *Stored, want Desired) (state State, re
 	}
 	latest := obj.Status.History.Latest()
 	switch {
+	case stored.Status == common.StatusUninstalling && (stored.Ours || latest != nil && stored.Unverified == nil):
+		return Uninstalling, fmt.Sprintf("release with status '%s'", stored.Status), nil
 	case latest == nil && stored.Status == common.StatusUninstalled:
 		return Absent, "found uninstalled release in storage", nil
 	case latest == nil:

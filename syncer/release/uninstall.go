@@ -76,26 +76,34 @@ func (n *run) remove(ctx context.Context) (Outcome, error) {
 
 // begun is the record of a release that the agent was killed in the middle of installing,
 // before the history had it; nil if there is none. Helm's storage may have a release of
-// another person under the name: the object's own is known by its labels, which
-// everything in its manifest carries.
+// another person under the name: the object's own is known by its labels.
 func (n *run) begun(ctx context.Context) (*v2.Snapshot, error) {
 	n.storageNamespace = n.obj.Status.StorageNamespace
 	_, rel, err := n.newest(ctx)
 	if err != nil || rel == nil {
 		return nil, err
 	}
-	objects, _, err := objectsOf(rel, n.mapper)
-	if err != nil || len(objects) == 0 {
+	if ours, err := n.ours(rel); err != nil || !ours {
 		return nil, err
+	}
+	return snapshotOf(rel, "", v2.ReleaseActionInstall), nil
+}
+
+// ours reports whether all that is in the manifest of a release has the labels of the
+// object.
+func (n *run) ours(rel *helmrelease.Release) (bool, error) {
+	objects, _, err := objectsOf(rel, n.mapper)
+	if err != nil {
+		return false, err
 	}
 	for _, u := range objects {
 		for label, value := range originLabels(n.obj) {
 			if u.GetLabels()[label] != value {
-				return nil, nil
+				return false, nil
 			}
 		}
 	}
-	return snapshotOf(rel, "", v2.ReleaseActionInstall), nil
+	return len(objects) > 0, nil
 }
 
 // leave uninstalls a release that the object does not point at any more.
