@@ -1,12 +1,16 @@
 package release
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
+	"helm.sh/helm/v4/pkg/release/common"
 	helmrelease "helm.sh/helm/v4/pkg/release/v1"
+	"helm.sh/helm/v4/pkg/storage/driver"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/cascade-gitops/cascade/inventory"
 )
@@ -29,11 +33,11 @@ func (n *run) contents(rel *helmrelease.Release) (entries []inventory.Entry, war
 	return entries, warnings, nil
 }
 
-// leftoversOf are the objects of the inventory that are neither in the release
-// nor among its definitions. Earlier revisions had them, and they have not been
-// deleted yet.
-func (n *run) leftoversOf(rel *helmrelease.Release) ([]inventory.Entry, error) {
-	recorded := entriesOf(n.obj.Status.Inventory)
+// leftoversOf are the objects of the inventory, and of revisions that were undone, that
+// the release does not declare. Earlier revisions had them, and they have not been deleted
+// yet.
+func (n *run) leftoversOf(rel *helmrelease.Release, undone []inventory.Entry) ([]inventory.Entry, error) {
+	recorded := inventory.Union(entriesOf(n.obj.Status.Inventory), undone)
 	if len(recorded) == 0 {
 		return nil, nil
 	}
@@ -41,7 +45,60 @@ func (n *run) leftoversOf(rel *helmrelease.Release) ([]inventory.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return dropped(recorded, has), nil
+	return n.withoutHooks(rel, dropped(recorded, has))
+}
+
+// withoutHooks are those that the release does not declare as hooks either. A chart may
+// make a hook of what was an object of the release.
+func (n *run) withoutHooks(rel *helmrelease.Release, left []inventory.Entry) ([]inventory.Entry, error) {
+	for _, h := range rel.Hooks {
+		if len(left) == 0 {
+			break
+		}
+		objects, _, err := objectsIn(rel, h.Manifest, n.mapper)
+		if err != nil {
+			return nil, err
+		}
+		left = dropped(left, inventory.OfAll(objects))
+	}
+	return left, nil
+}
+
+// undoneIn are the objects of the newest revisions that never were deployed and that the
+// history does not have, because the process ended before: nothing else is on record of
+// what they created, and Helm compares the next revision with the last deployed one.
+// Objects without the labels of the HelmRelease are left out: another client of Helm made
+// that revision. newest is the first of found.
+func (n *run) undoneIn(found []revision, newest *helmrelease.Release) ([]inventory.Entry, error) {
+	recorded := 0
+	if latest := n.obj.Status.History.Latest(); latest != nil {
+		recorded = latest.Version
+	}
+	var undone []inventory.Entry
+	for i, r := range found {
+		if r.version <= recorded {
+			break
+		}
+		rel := newest
+		if i > 0 {
+			var err error
+			if rel, err = n.store.read(n.storageNamespace, n.name, r.version); errors.Is(err, driver.ErrReleaseNotFound) {
+				continue
+			} else if err != nil {
+				return nil, err
+			}
+		}
+		if s := rel.Info.Status; s != common.StatusFailed && !s.IsPending() {
+			break
+		}
+		objects, _, err := objectsOf(rel, n.mapper)
+		if err != nil {
+			return nil, err
+		}
+		objects = slices.DeleteFunc(objects, func(u *unstructured.Unstructured) bool { return !n.labelled(u) })
+		undone = inventory.Union(undone, undeleted(inventory.OfAll(objects)))
+	}
+	return undone, nil
 }
 
 // dropped are the recorded objects that a release does not have any more. If it
@@ -70,13 +127,21 @@ func undeleted(recorded []inventory.Entry) []inventory.Entry {
 	})
 }
 
-// inventory records what the release answers for after an action wrote it. An
-// action that failed may have ended before its deletions.
-func (n *run) inventory(rel *helmrelease.Release, spared *verdicts, failed bool) {
+// inventory records what the release answers for after an action wrote it. partly: what
+// of the inventory is not in the release may not have been deleted, because the action
+// failed before that, or compared the release with another than the newest revision.
+func (n *run) inventory(rel *helmrelease.Release, spared *verdicts, partly bool) {
 	if rel == nil {
 		return
 	}
+	left := inventory.Union(inventory.Union(n.found.leftovers, n.found.undone), spared.kept())
+	if partly {
+		left = inventory.Union(left, undeleted(entriesOf(n.obj.Status.Inventory)))
+	}
 	has, warnings, err := n.contents(rel)
+	if err == nil {
+		left, err = n.withoutHooks(rel, dropped(left, has))
+	}
 	if err != nil {
 		n.Events.Eventf(n.obj, corev1.EventTypeWarning, v2.InventoryBuildFailedReason, "failed to build inventory for %s/%s: %s", n.obj.Namespace, n.obj.Name, err)
 		return
@@ -84,9 +149,5 @@ func (n *run) inventory(rel *helmrelease.Release, spared *verdicts, failed bool)
 	if len(warnings) > 0 {
 		n.Events.Eventf(n.obj, corev1.EventTypeWarning, v2.NamespaceCheckSkippedReason, "%s", strings.Join(warnings, "; "))
 	}
-	left := inventory.Union(n.found.leftovers, spared.kept())
-	if failed {
-		left = inventory.Union(left, undeleted(entriesOf(n.obj.Status.Inventory)))
-	}
-	n.obj.Status.Inventory = refsOf(append(has, dropped(left, has)...))
+	n.obj.Status.Inventory = refsOf(append(has, left...))
 }

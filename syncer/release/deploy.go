@@ -7,6 +7,7 @@ import (
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
 	"github.com/fluxcd/pkg/runtime/conditions"
+	"helm.sh/helm/v4/pkg/release/common"
 	helmrelease "helm.sh/helm/v4/pkg/release/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,13 +33,15 @@ func (n *run) release(ctx context.Context, a Action) error {
 		obj.Status.ClearHistory()
 	}
 	deployed := deployedVersion(obj)
+	// onTop: Helm deletes what the newest revision has and the next one has not.
+	onTop := n.found.stored != nil && n.found.stored.Status == common.StatusDeployed
 	obj.Status.LastAttemptedReleaseAction = action
 	conditions.Delete(obj, v2.TestSuccessCondition)
 	conditions.Delete(obj, v2.RemediatedCondition)
 	err := run(ctx)
 	obj.Status.LastAttemptedReleaseActionDuration = &metav1.Duration{Duration: n.Now().Sub(start)}
 	wrote.record(obj, action)
-	n.inventory(wrote.newest, h.spared(), err != nil)
+	n.inventory(wrote.newest, h.spared(), err != nil || !onTop)
 	if err != nil {
 		n.releaseFailed(a, h, err)
 		if wrote.newest == nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/fluxcd/pkg/ssa/jsondiff"
 	"github.com/go-logr/logr"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/kube"
 	"helm.sh/helm/v4/pkg/release/common"
 	helmrelease "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage/driver"
@@ -39,9 +40,12 @@ type fakeWorld struct {
 	lost  bool
 	// manifest of what is installed next.
 	manifest string
+	hooks    []*helmrelease.Hook
 	diff     jsondiff.DiffSet
 	// live is what is in the cluster, by the name of an entry.
 	live map[string]inventory.Live
+	// kept are the names of those with Helm's policy to keep them.
+	kept map[string]bool
 	// fenced: this process lost the right to delete.
 	fenced error
 	// creation is what is held of what would be created.
@@ -111,7 +115,7 @@ func (m *fakeWorld) add(name, namespace string, c *chart.Metadata, values map[st
 		version = m.stored[n-1].Version + 1
 	}
 	rel := &helmrelease.Release{
-		Name: name, Namespace: namespace, Version: version, Chart: &chart.Chart{Metadata: c}, Config: values, Manifest: m.manifest,
+		Name: name, Namespace: namespace, Version: version, Chart: &chart.Chart{Metadata: c}, Config: values, Manifest: m.manifest, Hooks: m.hooks,
 		Info: &helmrelease.Info{FirstDeployed: at, LastDeployed: at, Status: status},
 	}
 	m.stored = append(m.stored, rel)
@@ -228,7 +232,11 @@ func (h *memoryHelm) withLogs(message string) string { return message }
 type inMemory struct{ *fakeWorld }
 
 func (m inMemory) Look(_ context.Context, e inventory.Entry, _ []inventory.Entry) (inventory.Live, map[string]string, map[string]string) {
-	return m.live[e.Name], map[string]string{}, map[string]string{}
+	annotations := map[string]string{}
+	if m.kept[e.Name] {
+		annotations[kube.ResourcePolicyAnno] = kube.KeepPolicy
+	}
+	return m.live[e.Name], map[string]string{}, annotations
 }
 
 func (m inMemory) Creation(context.Context, []*unstructured.Unstructured, *inventory.FirstSync) (*inventory.Creation, error) {

@@ -22,6 +22,8 @@ type known struct {
 	stored          *Stored
 	// leftovers are objects of earlier revisions that are still to be deleted.
 	leftovers []inventory.Entry
+	// undone are objects of revisions that never were deployed and are on no record.
+	undone []inventory.Entry
 }
 
 // look tells the state of the release. It reads the stored release only if the
@@ -90,7 +92,10 @@ func (n *run) read(ctx context.Context) (*helmrelease.Release, error) {
 				return nil, err
 			}
 		}
-		if now.leftovers, err = n.leftoversOf(rel); err != nil {
+		if now.undone, err = n.undoneIn(found, rel); err != nil {
+			return nil, err
+		}
+		if now.leftovers, err = n.leftoversOf(rel, now.undone); err != nil {
 			return nil, err
 		}
 	}
@@ -115,15 +120,12 @@ func storedOf(rel *helmrelease.Release, latest *v2.Snapshot) *Stored {
 	return s
 }
 
-// newest reads the newest revision; nil if there is none.
-func (n *run) newest(ctx context.Context) (stamp string, rel *helmrelease.Release, err error) {
-	found, err := n.store.revisions(ctx, n.storageNamespace, n.name)
-	if err != nil {
-		return "", nil, err
-	}
-	if len(found) == 0 {
-		return "", nil, nil
+// newest reads the newest of all revisions, which it lists; nil if there is none.
+func (n *run) newest(ctx context.Context) (found []revision, rel *helmrelease.Release, err error) {
+	found, err = n.store.revisions(ctx, n.storageNamespace, n.name)
+	if err != nil || len(found) == 0 {
+		return nil, nil, err
 	}
 	rel, err = n.store.read(n.storageNamespace, n.name, found[0].version)
-	return stampOf(found), rel, err
+	return found, rel, err
 }

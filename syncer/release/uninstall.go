@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -96,14 +97,18 @@ func (n *run) ours(rel *helmrelease.Release) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	for _, u := range objects {
-		for label, value := range originLabels(n.obj) {
-			if u.GetLabels()[label] != value {
-				return false, nil
-			}
+	all := !slices.ContainsFunc(objects, func(u *unstructured.Unstructured) bool { return !n.labelled(u) })
+	return all && len(objects) > 0, nil
+}
+
+// labelled reports whether an object has the labels of the HelmRelease.
+func (n *run) labelled(u *unstructured.Unstructured) bool {
+	for label, value := range originLabels(n.obj) {
+		if u.GetLabels()[label] != value {
+			return false
 		}
 	}
-	return len(objects) > 0, nil
+	return true
 }
 
 // leave uninstalls a release that the object does not point at any more.
@@ -170,7 +175,7 @@ func (n *run) uninstall(ctx context.Context) (Outcome, error) {
 // order, and cannot do so if those objects are deleted before. An outcome means
 // that the release cannot be uninstalled yet.
 func (n *run) clear(ctx context.Context) (Outcome, error) {
-	_, rel, err := n.newest(ctx)
+	found, rel, err := n.newest(ctx)
 	if err != nil {
 		return Outcome{}, fmt.Errorf("cannot read release %s/%s to uninstall it: %w", n.namespace, n.name, err)
 	}
@@ -181,7 +186,11 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 			return Outcome{}, err
 		}
 		entries = goingOf(objects)
-		left, err := n.leftoversOf(rel)
+		undone, err := n.undoneIn(found, rel)
+		if err != nil {
+			return Outcome{}, err
+		}
+		left, err := n.leftoversOf(rel, undone)
 		if err != nil {
 			return Outcome{}, err
 		}

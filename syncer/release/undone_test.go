@@ -1,0 +1,140 @@
+package release
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	v2 "github.com/fluxcd/helm-controller/api/v2"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/release/common"
+	helmrelease "helm.sh/helm/v4/pkg/release/v1"
+
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+// TestFailedUpgradeLeavesNothing: Helm compares an upgrade with the revision that was
+// deployed last. What revisions since then created, and the next one does not have, goes
+// all the same, and until then it is in the inventory.
+func TestFailedUpgradeLeavesNothing(t *testing.T) {
+	settings, extra, data := named("ConfigMap", "settings"), named("ConfigMap", "extra"), named("PersistentVolumeClaim", "data")
+	next := wanted
+	next.ChartVersion = "2.0.0"
+	refused := errors.New("it is never ready")
+	labels := func(manifest, name string) string {
+		return strings.ReplaceAll(manifest, "namespace: apps}", "namespace: apps, labels: {"+ownerName+": "+name+", "+ownerNamespace+": apps}}")
+	}
+	// fails is an upgrade to another version that is recorded.
+	fails := func(t *testing.T, obj *v2.HelmRelease, m *fakeWorld, has ...inventory.Entry) {
+		t.Helper()
+		m.manifest, m.fails[Upgrade] = labels(manifestOf(has...), "web"), refused
+		if _, err := m.newRun(obj, next).reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		m.manifest, m.taken = labels(manifestOf(settings), "web"), nil
+		delete(m.fails, Upgrade)
+	}
+	// killed is one that the process did not live to record.
+	killed := func(m *fakeWorld, manifest string, status common.Status) {
+		m.manifest = manifest
+		m.add("web", "apps", &chart.Metadata{Name: "web", Version: "2.0.0"}, wanted.Values, status)
+		m.manifest = labels(manifestOf(settings), "web")
+	}
+	mine := labels(manifestOf(settings, extra), "web")
+	for name, tc := range map[string]struct {
+		reason  string
+		arrange func(*testing.T, *v2.HelmRelease, *fakeWorld)
+		taken   string
+		deleted string
+		left    []inventory.Entry
+		held    bool
+	}{
+		"Reverted": {reason: "the commit was reverted", arrange: func(t *testing.T, o *v2.HelmRelease, m *fakeWorld) {
+			fails(t, o, m, settings, extra)
+		}, taken: "upgrade", deleted: "extra", left: []inventory.Entry{settings}},
+		"Protected": {reason: "what carries data waits for a person", arrange: func(t *testing.T, o *v2.HelmRelease, m *fakeWorld) {
+			fails(t, o, m, settings, data)
+		}, taken: "upgrade", left: []inventory.Entry{settings, data}, held: true},
+		"Kept": {reason: "the chart wants it left behind", arrange: func(t *testing.T, o *v2.HelmRelease, m *fakeWorld) {
+			m.kept = map[string]bool{"extra": true}
+			fails(t, o, m, settings, extra)
+		}, taken: "upgrade", left: []inventory.Entry{settings}},
+		"Taken": {reason: "it is not marked as the release's: another owner has it", arrange: func(t *testing.T, o *v2.HelmRelease, m *fakeWorld) {
+			m.live["extra"] = inventory.Live{State: inventory.Present}
+			fails(t, o, m, settings, extra)
+		}, taken: "upgrade", left: []inventory.Entry{settings}},
+		"Hook": {reason: "the next revision has it as a hook, and creates it", arrange: func(t *testing.T, o *v2.HelmRelease, m *fakeWorld) {
+			fails(t, o, m, settings, extra)
+			m.hooks = []*helmrelease.Hook{{Name: "extra", Manifest: manifestOf(extra)}}
+		}, taken: "upgrade", left: []inventory.Entry{settings}},
+		"FailsAgain": {reason: "it is not forgotten before", arrange: func(t *testing.T, o *v2.HelmRelease, m *fakeWorld) {
+			fails(t, o, m, settings, extra)
+			m.fails[Upgrade] = refused
+		}, taken: "upgrade", left: []inventory.Entry{settings, extra}},
+		"Killed": {reason: "the process ended in the middle of the upgrade", arrange: func(_ *testing.T, _ *v2.HelmRelease, m *fakeWorld) {
+			killed(m, mine, common.StatusPendingUpgrade)
+		}, taken: "unlock upgrade", deleted: "extra", left: []inventory.Entry{settings}},
+		"KilledAfter": {reason: "or between its end and the record of it", arrange: func(_ *testing.T, _ *v2.HelmRelease, m *fakeWorld) {
+			killed(m, mine, common.StatusFailed)
+		}, taken: "upgrade", deleted: "extra", left: []inventory.Entry{settings}},
+		"KilledTwice": {reason: "and once more in the next one", arrange: func(_ *testing.T, _ *v2.HelmRelease, m *fakeWorld) {
+			killed(m, mine, common.StatusFailed)
+			killed(m, labels(manifestOf(settings), "web"), common.StatusPendingUpgrade)
+		}, taken: "unlock upgrade", deleted: "extra", left: []inventory.Entry{settings}},
+		"Foreign": {reason: "another person's upgrade failed: what it made is not ours to clear", arrange: func(_ *testing.T, _ *v2.HelmRelease, m *fakeWorld) {
+			killed(m, labels(manifestOf(extra), "other"), common.StatusFailed)
+		}, taken: "upgrade", left: []inventory.Entry{settings}},
+		"Deployed": {reason: "Helm deletes what the last revision had, if that was deployed", arrange: func(_ *testing.T, _ *v2.HelmRelease, m *fakeWorld) {
+			killed(m, mine, common.StatusDeployed)
+		}, taken: "upgrade", left: []inventory.Entry{settings}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			m.live = map[string]inventory.Live{"settings": owned(nil), "extra": owned(nil), "data": owned(nil)}
+			m.stored[0].Manifest = labels(manifestOf(settings), "web")
+			obj.Status.History[0] = snapshotOf(m.stored[0], "", v2.ReleaseActionInstall)
+			obj.Status.Inventory = refsOf([]inventory.Entry{settings})
+			m.manifest = m.stored[0].Manifest
+			tc.arrange(t, obj, m)
+			obj.Generation++
+			n := m.newRun(obj, wanted)
+			out, err := n.reconcile(t.Context())
+			if told := events(n); strings.Contains(told, "Progressing") != (tc.deleted != "") {
+				t.Errorf("%s: told %q", tc.reason, told)
+			}
+			if err != nil || out.Held != tc.held {
+				t.Errorf("%s: reconcile() = %+v, %v", tc.reason, out, err)
+			}
+			if got := strings.Join(m.taken, " "); got != tc.taken {
+				t.Errorf("%s: took %q, want %q", tc.reason, got, tc.taken)
+			}
+			if got := strings.Join(m.deleted, " "); got != tc.deleted {
+				t.Errorf("%s: deleted %q, want %q", tc.reason, got, tc.deleted)
+			}
+			if got := entriesOf(obj.Status.Inventory); !inventory.Equal(got, tc.left) {
+				t.Errorf("%s: the inventory has %v, want %v", tc.reason, got, tc.left)
+			}
+		})
+	}
+}
+
+// TestUninstallTakesUndone: a HelmRelease is deleted after two upgrades that nobody recorded.
+func TestUninstallTakesUndone(t *testing.T) {
+	obj, m := inSync(t)
+	labelled := func(entries ...inventory.Entry) string {
+		return strings.ReplaceAll(manifestOf(entries...), "namespace: apps}", "namespace: apps, labels: {"+ownerName+": web, "+ownerNamespace+": apps}}")
+	}
+	settings, extra := named("ConfigMap", "settings"), named("ConfigMap", "extra")
+	m.live = map[string]inventory.Live{"settings": owned(nil), "extra": owned(nil)}
+	for _, manifest := range []string{labelled(settings, extra), labelled(settings)} {
+		m.manifest = manifest
+		m.add("web", "apps", &chart.Metadata{Name: "web", Version: "2.0.0"}, nil, common.StatusFailed)
+	}
+	// Helm uninstalls another revision than the recorded one, which is told once.
+	if _, err := m.newRun(obj, wanted).remove(t.Context()); !errors.Is(err, errMismatch) {
+		t.Errorf("remove() = %v", err)
+	}
+	if got := strings.Join(m.deleted, " "); got != "extra" {
+		t.Errorf("deleted %q, want what only an earlier revision had", got)
+	}
+}
