@@ -24,6 +24,9 @@ type known struct {
 	leftovers []inventory.Entry
 	// undone are objects of revisions that never were deployed and are on no record.
 	undone []inventory.Entry
+	// successor is the HelmRelease that made the newest revision, if it is another one. It
+	// is looked for before an uninstall only.
+	successor string
 }
 
 // look tells the state of the release. It reads the stored release only if the

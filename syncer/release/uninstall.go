@@ -141,6 +141,13 @@ func (n *run) uninstall(ctx context.Context) (Outcome, error) {
 		return out, nil
 	}
 	defer n.summarize()
+	if n.found.successor != "" {
+		message := fmt.Sprintf("Release %s/%s is that of HelmRelease %s by now and stays", n.namespace, n.name, n.found.successor)
+		obj.Status.Inventory = nil
+		conditions.MarkFalse(obj, v2.ReleasedCondition, v2.UninstallSucceededReason, "%s", message)
+		n.event(about(before), corev1.EventTypeNormal, v2.UninstallSucceededReason, message)
+		return Outcome{}, nil
+	}
 	h := n.helm(ctx, func(rel *helmrelease.Release) { replace(obj, rel, always(v2.ReleaseActionUninstall)) })
 	rel, err := h.uninstall(before.Name)
 	switch {
@@ -179,13 +186,21 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, fmt.Errorf("cannot read release %s/%s to uninstall it: %w", n.namespace, n.name, err)
 	}
+	if rel != nil {
+		if n.found.successor, err = n.successor(rel); err != nil {
+			return Outcome{}, err
+		}
+	}
 	var entries []inventory.Entry
 	if rel != nil && rel.Info.Status != common.StatusUninstalled {
 		objects, _, err := objectsOf(rel, n.mapper)
 		if err != nil {
 			return Outcome{}, err
 		}
-		entries = goingOf(objects)
+		// A successor has not applied all of its objects yet, if its upgrade goes on.
+		if n.found.successor == "" {
+			entries = goingOf(objects)
+		}
 		undone, err := n.undoneIn(found, rel)
 		if err != nil {
 			return Outcome{}, err
@@ -232,6 +247,32 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 		}
 	}
 	return Outcome{}, nil
+}
+
+// successor is the HelmRelease that made a revision, empty if it is ours, or nobody's that
+// is known. With releaseName another HelmRelease may have taken the release over, as when
+// a HelmRelease is renamed. Helm would run its delete hooks and remove its storage.
+func (n *run) successor(rel *helmrelease.Release) (string, error) {
+	latest := n.obj.Status.History.Latest()
+	if latest != nil && latest.Targets(rel.Name, rel.Namespace, rel.Version) && verify(latest, rel) == nil {
+		return "", nil
+	}
+	texts := []string{rel.Manifest}
+	for _, h := range rel.Hooks {
+		texts = append(texts, h.Manifest)
+	}
+	for _, text := range texts {
+		objects, _, err := objectsIn(rel, text, n.mapper)
+		if err != nil {
+			return "", err
+		}
+		for _, u := range objects {
+			if name := u.GetLabels()[ownerName]; name != "" && !n.labelled(u) {
+				return u.GetLabels()[ownerNamespace] + "/" + name, nil
+			}
+		}
+	}
+	return "", nil
 }
 
 // goingOf are the objects that go with a release.
