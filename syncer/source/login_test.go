@@ -214,7 +214,6 @@ func TestCloud(t *testing.T) {
 	if again, err := l.Cloud(t.Context(), "azure", "https://dev.azure.com/org/project/_git/repo", "", source.Way{}, nil, object()); err != nil || asked.Load() != before || again.Identity != azure.Identity {
 		t.Errorf("the token is not kept: %d requests after %d, %v", asked.Load(), before, err)
 	}
-	before = asked.Load()
 	// The proxy of an object is not asked for the login of the agent, which may be in plain text.
 	var proxied atomic.Int32
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
