@@ -35,16 +35,32 @@ const (
 )
 
 // StateOf is what an event says of its object to those who are told what changes. Each
-// attempt may have an event of what it does: if these were states, an object that fails at
-// each attempt would be told each time.
+// attempt may have an event of what it does, and of what it takes back: if these were states, an
+// object that fails at each attempt would be told each time.
 func StateOf(e *eventv1.Event) State {
 	switch {
 	case e.Severity == eventv1.EventSeverityError:
 		return Failing
-	case goesOn(e.Reason):
+	case goesOn(e.Reason), isRemedy(e.Reason):
 		return Unchanged
 	}
 	return Well
+}
+
+// EndsIncident reports whether an event says that what failed of its object does so no more, be it
+// for the time that it takes to fail again.
+func EndsIncident(e *eventv1.Event) bool {
+	return e.Severity != eventv1.EventSeverityError && !goesOn(e.Reason)
+}
+
+// isRemedy reports whether a reason is that of what is done about a failure. It comes with the same
+// failure again and again.
+func isRemedy(reason string) bool {
+	switch reason {
+	case "DriftCorrected", "PendingRelease", helmv2.RollbackSucceededReason, helmv2.UninstallSucceededReason:
+		return true
+	}
+	return false
 }
 
 // StatusOf is what an event says of a commit, for those who show nothing but the last

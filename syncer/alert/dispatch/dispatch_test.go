@@ -551,6 +551,90 @@ func TestClosings(t *testing.T) {
 	}
 }
 
+// TestFullOfClosings: a queue that is full of what is well drops none of what somebody is to be woken for.
+func TestFullOfClosings(t *testing.T) {
+	qs := &queues{by: map[types.NamespacedName]*queue{}}
+	add := func(name, severity string) []gone {
+		e := event(name, "x")
+		e.Severity, e.Reason = severity, "ReconciliationSucceeded"
+		m := alert.Message{Event: e, Objects: 1, Events: 1}
+		m.Alert.Name = name // each of another Alert: they are not one item
+		_, _, dropped := qs.add(itemOf(m, "pagerduty"), false)
+		return dropped
+	}
+	for i := range mostWaiting {
+		add(fmt.Sprint("k", i), "info")
+	}
+	dropped := add("page", "error")
+	q := qs.by[types.NamespacedName{}]
+	if len(dropped) != 1 || dropped[0].opens != "" || q.waiting[0].opens != "page" {
+		t.Errorf("dropped is %+v, the first is %q", dropped, q.waiting[0].opens)
+	}
+}
+
+// TestGiveWay: a list of what is well that is being sent goes on after what somebody is to be woken for.
+func TestGiveWay(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		opens  []string
+		sent   int
+		want   []string
+	}{
+		"Nothing": {reason: "nobody waits"},
+		"Page":    {reason: "one waits", opens: []string{"page"}, sent: 1, want: []string{"b", "c"}},
+		"Again":   {reason: "one of the list failed again", opens: []string{"c"}, sent: 1, want: []string{"b"}},
+		"Rest":    {reason: "all of the rest did: closing them now comes before that", opens: []string{"b", "c"}, sent: 1},
+		"Done":    {reason: "all are closed", opens: []string{"page"}, sent: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			qs := &queues{by: map[types.NamespacedName]*queue{}}
+			q := &queue{}
+			for _, key := range tt.opens {
+				q.waiting = append(q.waiting, item{opens: key})
+			}
+			i := &item{message: alert.Message{Over: []string{"a", "b", "c"}}, sent: tt.sent}
+			if got := qs.giveWay(q, i); got != (tt.want != nil) {
+				t.Fatalf("%s: giveWay() = %t", tt.reason, got)
+			}
+			if tt.want == nil {
+				return
+			}
+			if last := q.waiting[len(q.waiting)-1]; !slices.Equal(last.message.Over, tt.want) || last.sent != 0 || q.bytes != last.bytes || qs.bytes != last.bytes {
+				t.Errorf("%s: what waits is %+v", tt.reason, last)
+			}
+		})
+	}
+}
+
+// TestIncidentsKnown: what is known to be closed is closed once, until it may be open again.
+func TestIncidentsKnown(t *testing.T) {
+	var known incidents
+	at := types.NamespacedName{Namespace: "ns", Name: "pager"}
+	item := func(opens string, over ...string) *item {
+		i := &item{opens: opens}
+		i.message.Provider, i.message.Over = at, over
+		return i
+	}
+	if known.isClosed(at, "a") {
+		t.Error("after a start nothing is known to be closed")
+	}
+	known.note(item("", "a", "b"))
+	if !known.isClosed(at, "a") || known.isClosed(types.NamespacedName{Name: "other"}, "a") {
+		t.Error("what was closed is not known, or at another Provider")
+	}
+	known.note(item("a"))
+	known.forget(item("", "b"))
+	if known.isClosed(at, "a") || known.isClosed(at, "b") {
+		t.Error("what failed again, or was not told, counts as closed")
+	}
+	for i := range mostClosed + 1 {
+		known.note(item("", fmt.Sprint(i)))
+	}
+	if len(known.closed) > mostClosed {
+		t.Errorf("%d are remembered", len(known.closed))
+	}
+}
+
 // TestIncidentsEnd: whoever is well has no incident, whichever object opened it and in which
 // order they recover.
 func TestIncidentsEnd(t *testing.T) {
@@ -571,11 +655,14 @@ func TestIncidentsEnd(t *testing.T) {
 		quiet       time.Duration
 		// limit is how many requests are taken before one is refused.
 		limit int
+		// status: what they recover with is for commit statuses alone.
+		status bool
 	}{
-		"One":     {reason: "the incident of one object ends when three others recover with it", fail: []string{"k0"}, again: []string{"k3", "k1", "k0", "k2"}, opened: 1},
-		"Storm":   {reason: "that of many ends with its first object, whichever recovers first", fail: numbers(300), again: reversed(numbers(300)), opened: 10},
-		"Limited": {reason: "a service that takes a part at a time is asked again for the rest", fail: numbers(60), again: reversed(numbers(60)), opened: 10, limit: 7},
-		"Waiting": {reason: "one that is well before it is told to fail has none", fail: []string{"k0", "k1", "k2", "k3", "k4"}, again: []string{"k2", "k0"}, opened: 5, quiet: time.Hour},
+		"Kustomization": {reason: "that it ended well is all that a Kustomization says, for commit statuses", fail: []string{"k0"}, again: []string{"k1", "k0"}, opened: 1, status: true},
+		"One":           {reason: "the incident of one object ends when three others recover with it", fail: []string{"k0"}, again: []string{"k3", "k1", "k0", "k2"}, opened: 1},
+		"Storm":         {reason: "that of many ends with its first object, whichever recovers first", fail: numbers(300), again: reversed(numbers(300)), opened: 10},
+		"Limited":       {reason: "a service that takes a part at a time is asked again for the rest", fail: numbers(60), again: reversed(numbers(60)), opened: 10, limit: 7},
+		"Waiting":       {reason: "one that is well before it is told to fail has none", fail: []string{"k0", "k1", "k2", "k3", "k4"}, again: []string{"k2", "k0"}, opened: 5, quiet: time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var mu sync.Mutex // guards what follows
@@ -615,6 +702,9 @@ func TestIncidentsEnd(t *testing.T) {
 			for _, name := range tt.again {
 				e := event(name, "it is well")
 				e.Severity, e.Reason = "info", "ReconciliationSucceeded"
+				if tt.status {
+					e.Metadata = map[string]string{eventv1.Group + "/" + eventv1.MetaCommitStatusKey: eventv1.MetaCommitStatusUpdateValue}
+				}
 				left[name] = true
 				b.Take(e, nil)
 			}

@@ -73,8 +73,9 @@ type Dispatcher struct {
 	told, statuses *alert.Told
 	rules          map[types.UID]compiled
 
-	queues queues
-	states states
+	queues    queues
+	states    states
+	incidents incidents
 }
 
 // compiled is the rule of an Alert at a generation.
@@ -274,8 +275,16 @@ func (s *sending) tell(ctx context.Context, rules []*alert.Rule, e *alert.Event)
 			before = statusBefore
 		}
 		switch {
+		case status && alert.StatusOf(&e.Event) == alert.Unchanged:
+			// It must not take the place of a state that waits.
 		case m.StatusOnly && !status:
-			// Each reconcile has such an event, and others must not wait for it.
+			// Each reconcile has such an event, and others must not wait for it. That of one that
+			// ended well may be all that says so.
+			if key, over := payload.Incident(provider.Spec.Type, &m); over && !s.incidents.isClosed(m.Provider, key) {
+				m.StatusOnly = false
+				s.enqueue(s.groups.Ahead(&m, now)...)
+				s.enqueue(m)
+			}
 		case before():
 			repeated = true
 		case over(provider.Spec.Type, &m):

@@ -107,13 +107,16 @@ func (s *sending) enqueue(messages ...alert.Message) {
 		if err := s.o.Client.Get(s.life, m.Provider, p); err == nil {
 			kind = p.Spec.Type
 		}
-		q, begins, dropped := s.queues.add(itemOf(m, kind), payload.IsStatus(kind))
+		i := itemOf(m, kind)
+		s.incidents.note(&i)
+		q, begins, dropped := s.queues.add(i, payload.IsStatus(kind))
 		s.metrics.queued.WithLabelValues(kind).Inc()
 		for _, gone := range dropped {
 			s.metrics.queued.WithLabelValues(gone.kind).Dec()
 			if gone.replaced {
 				continue
 			}
+			s.incidents.forget(&gone.item)
 			s.metrics.add(gone.kind, resultDropped, 1)
 			of := &notificationv1beta3.Provider{}
 			if s.o.Client.Get(s.life, gone.message.Provider, of) == nil {
@@ -158,7 +161,7 @@ func (qs *queues) add(i item, status bool) (q *queue, begins bool, dropped []gon
 	}
 	dropped = append(dropped, qs.put(q, i)...)
 	for len(q.waiting) > mostWaiting || q.bytes > mostBytes && len(q.waiting) > 1 {
-		dropped = append(dropped, gone{qs.remove(q, 0), false})
+		dropped = append(dropped, gone{qs.remove(q, q.least()), false})
 	}
 	for qs.bytes > mostBytesOfAll {
 		heaviest := q
@@ -167,7 +170,7 @@ func (qs *queues) add(i item, status bool) (q *queue, begins bool, dropped []gon
 				heaviest = other
 			}
 		}
-		dropped = append(dropped, gone{qs.remove(heaviest, 0), false})
+		dropped = append(dropped, gone{qs.remove(heaviest, heaviest.least()), false})
 	}
 	select {
 	case q.wake <- struct{}{}:
@@ -201,6 +204,15 @@ func (qs *queues) put(q *queue, i item) (dropped []gone) {
 	q.bytes += i.bytes
 	qs.bytes += i.bytes
 	return dropped
+}
+
+// least is the place of the item that is given up first: a list of what is well, which is told
+// again, and otherwise the oldest.
+func (q *queue) least() int {
+	if last := len(q.waiting) - 1; q.waiting[last].closes() {
+		return last
+	}
+	return 0
 }
 
 // closing reports whether incidents are those that wait to be closed.
@@ -240,6 +252,29 @@ func (qs *queues) remove(q *queue, at int) item {
 	return i
 }
 
+// giveWay puts what is left of a list of what is well behind what somebody is to be woken for, if
+// that waits. It reports false if there is nothing of both.
+func (qs *queues) giveWay(q *queue, i *item) bool {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	if len(q.waiting) == 0 || q.waiting[0].closes() {
+		return false
+	}
+	left := *i
+	left.sent, left.message.Over = 0, slices.DeleteFunc(slices.Clone(i.message.Over[i.sent:]), func(key string) bool {
+		// It is open again by then.
+		return slices.ContainsFunc(q.waiting, func(w item) bool { return w.opens == key })
+	})
+	if len(left.message.Over) == 0 {
+		return false
+	}
+	left.bytes = left.message.Size()
+	q.waiting = append(q.waiting, left)
+	q.bytes += left.bytes
+	qs.bytes += left.bytes
+	return true
+}
+
 // next takes the oldest item. Where there is none and the queue is to end, it is gone: who
 // adds to it makes another one.
 func (qs *queues) next(q *queue, end bool) (i item, ok, ended bool) {
@@ -267,8 +302,9 @@ func (s *sending) send(life context.Context, q *queue) {
 			return
 		}
 		if ok {
-			s.deliver(life, line, &i)
-			s.metrics.queued.WithLabelValues(i.kind).Dec()
+			if !s.deliver(life, line, q, &i) {
+				s.metrics.queued.WithLabelValues(i.kind).Dec()
+			}
 			continue
 		}
 		timer.Reset(s.linger)
@@ -285,8 +321,9 @@ func (s *sending) send(life context.Context, q *queue) {
 	}
 }
 
-// deliver sends a message, in several attempts if need be.
-func (s *sending) deliver(life context.Context, line *line, i *item) {
+// deliver sends a message, in several attempts if need be. It reports whether a part of it waits
+// again, behind what is more urgent.
+func (s *sending) deliver(life context.Context, line *line, q *queue, i *item) (waits bool) {
 	m := &i.message
 	for n := 1; ; n++ {
 		p := &notificationv1beta3.Provider{}
@@ -294,13 +331,16 @@ func (s *sending) deliver(life context.Context, line *line, i *item) {
 		if apierrors.IsNotFound(err) || err == nil && (p.Spec.Suspend || !p.DeletionTimestamp.IsZero()) {
 			line.close()
 			s.metrics.add(i.kind, resultRefused, 1)
-			return
+			return false
 		}
 		more := false
 		if err == nil {
 			more, err = s.attempt(life, line, p, i)
 		}
 		if more {
+			if s.queues.giveWay(q, i) {
+				return true
+			}
 			n = 0 // it got on
 			s.pass(life, s.spread)
 			continue
@@ -309,10 +349,10 @@ func (s *sending) deliver(life context.Context, line *line, i *item) {
 			s.metrics.add(i.kind, resultSent, 1)
 			line.failing = false
 			s.recovered(p)
-			return
+			return false
 		}
 		if errors.Is(err, payload.ErrNothing) {
-			return
+			return false
 		}
 		f := failed(err)
 		line.failing = true
@@ -320,13 +360,14 @@ func (s *sending) deliver(life context.Context, line *line, i *item) {
 		if f.again && n < attempts && s.rest(life, n) {
 			continue
 		}
+		s.incidents.forget(i)
 		s.metrics.add(i.kind, resultFailed, 1)
 		s.o.Log.Error(f, "cannot send notification", "provider", m.Provider.String(), "alert", m.Alert.String(), "type", i.kind, "failure", f.reason,
 			"kind", m.Event.InvolvedObject.Kind, "namespace", m.Event.InvolvedObject.Namespace, "name", m.Event.InvolvedObject.Name, "reason", m.Event.Reason)
 		if p.UID != "" {
 			s.report(p, f)
 		}
-		return
+		return false
 	}
 }
 

@@ -140,11 +140,11 @@ func Together(name string) bool {
 // is over, closes; empty if it does neither.
 func Incident(name string, m *alert.Message) (key string, over bool) {
 	k, _ := kindOf(name)
-	state := alert.StateOf(&m.Event)
-	if k.incident == nil || state == alert.Unchanged {
+	over = alert.EndsIncident(&m.Event)
+	if k.incident == nil || !over && alert.StateOf(&m.Event) != alert.Failing {
 		return "", false
 	}
-	return k.incident(m), state == alert.Well
+	return k.incident(m), over
 }
 
 // IsStatus reports whether a type of Provider is sent commit statuses.

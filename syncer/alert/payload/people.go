@@ -407,7 +407,7 @@ func pagerDuty(s *Settings, m *alert.Message) ([]Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	if alert.StateOf(e) == alert.Unchanged {
+	if !alert.EndsIncident(e) {
 		return []Request{change}, nil
 	}
 	over := m.Over
