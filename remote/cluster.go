@@ -215,7 +215,9 @@ func (r *run) describe(ctx context.Context, cluster capibridge.Cluster) (capibri
 	}
 	found, err := r.Bridge.Describe(ctx, r.Cluster, cluster)
 	if err == nil && n.described == "" && found.Unread != (capibridge.Health{}) && pushed(r.child) {
-		err = errors.New(found.Unread.Message)
+		// What a process before this one knew is not known here. All else of the child goes on.
+		r.undescribed = found.Unread.Message
+		return found, nil
 	}
 	if err != nil && n.described == "" {
 		// Without the facts the layers would be rendered with other variables.

@@ -24,6 +24,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/remote/link"
+	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/clusters"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -104,7 +105,6 @@ func TestDescribeFailsAfterRestart(t *testing.T) {
 		"Outage": {"the store of the tier is slow", func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "etcd is slow", http.StatusServiceUnavailable)
 		}},
-		"NotServed": {"the provider is being replaced", withoutProvider},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDescribed(t, tc.serve)
@@ -124,6 +124,23 @@ func TestDescribeFailsAfterRestart(t *testing.T) {
 				t.Errorf("%s: the layers are %+v", tc.reason, got.Status.Layers)
 			}
 		})
+	}
+}
+
+// TestUndescribed: a process that has just begun finds the provider of a Cluster gone. What the child
+// has stands, and nothing new is pushed, as it would be rendered without the region; all else goes
+// on, for however long that is so.
+func TestUndescribed(t *testing.T) {
+	d := newDescribed(t, withoutProvider)
+	object, _ := d.children.Clusters.Get(client.ObjectKeyFromObject(&d.child))
+	r := &run{Children: d.children, child: &d.child, notes: &notes{}, object: object}
+	if _, err := r.describe(t.Context(), capibridge.FromObject(object)); err != nil || r.undescribed == "" || r.notes.described != "" {
+		t.Fatalf("describe() = %v, undescribed is %q", err, r.undescribed)
+	}
+	p := &push{run: r}
+	err := p.gather(t.Context(), &seeding{push: p})
+	if !isWaitingError(err) || reason.Of(err) != v1alpha1.ReasonClusterNotReady {
+		t.Errorf("gather() = %v", err)
 	}
 }
 
@@ -154,7 +171,7 @@ func TestDescribeFirst(t *testing.T) {
 	d.child.Status.Layers = nil
 	object, _ := d.children.Clusters.Get(client.ObjectKeyFromObject(&d.child))
 	r := &run{Children: d.children, child: &d.child, notes: &notes{}, object: object}
-	if _, err := r.describe(t.Context(), capibridge.FromObject(object)); err != nil {
-		t.Error(err)
+	if _, err := r.describe(t.Context(), capibridge.FromObject(object)); err != nil || r.undescribed != "" {
+		t.Errorf("describe() = %v, undescribed is %q", err, r.undescribed)
 	}
 }

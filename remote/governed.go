@@ -158,7 +158,7 @@ func otherMoves() predicate.TypedPredicate[*v1alpha1.Rollout] {
 }
 
 func movesOther(before, after *v1alpha1.Rollout) bool {
-	return before.UID != after.UID || before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
+	return before.UID != after.UID || before.Status.UID != after.Status.UID || before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
 		!equality.Semantic.DeepEqual(before.Spec.Moves, after.Spec.Moves) || !equality.Semantic.DeepEqual(before.Spec.ClusterSelector, after.Spec.ClusterSelector)
 }
 

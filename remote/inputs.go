@@ -59,6 +59,9 @@ func (s *seeding) credentialFor(ctx context.Context, from client.Reader, ref *v1
 
 // gather reads what the layer is rendered from.
 func (p *push) gather(ctx context.Context, s *seeding) error {
+	if p.undescribed != "" {
+		return waitsBecause(v1alpha1.ReasonClusterNotReady, "nothing new is pushed before it is known what the cluster's region and account are: %s", p.undescribed)
+	}
 	if err := s.actAs(ctx); err != nil {
 		return err
 	}

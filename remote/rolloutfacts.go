@@ -61,7 +61,7 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 		return nil, err
 	}
 	if !asClusters(list.Items, r.Clusters, append(selectorsOf(all), m.selectors()...)...) {
-		return nil, errLags
+		return nil, errNotListed
 	}
 	asking, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

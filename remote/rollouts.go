@@ -117,6 +117,8 @@ func (r *Rollouts) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		// Somebody else wrote, the run of a child most often: the next look sees it.
 		r.soon(req.NamespacedName)
 		return ctrl.Result{RequeueAfter: stalePause}, nil
+	case errors.Is(err, errNotListed):
+		return ctrl.Result{RequeueAfter: decidePause}, nil
 	case err != nil:
 		return ctrl.Result{}, fmt.Errorf("cannot decide about Rollout %s: %w", req.NamespacedName, err)
 	}

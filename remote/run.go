@@ -37,6 +37,9 @@ type run struct {
 	// elsewhere: another tier manages the Cluster. What was pushed stays as it is: without the
 	// Cluster, layers would be rendered with other variables.
 	elsewhere bool
+	// undescribed is why it is not known what the layers would be rendered with, though the child has
+	// some; empty if it is known. Nothing new is pushed until then.
+	undescribed string
 	// tenure is that of the child's shard, nil where the tier has no shards.
 	tenure *tenure.Tenure
 	// gone: the Child was deleted, or is another process's by now. asking: the run only started a probe; the next run
@@ -149,7 +152,7 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 		return ctrl.Result{}, err
 	}
 	cluster = facts.Into(cluster)
-	if !r.elsewhere {
+	if !r.elsewhere && r.undescribed == "" {
 		r.place(cluster)
 	}
 	base := r.gates.Gate(cluster, capibridge.WhenControlPlaneInitialized)

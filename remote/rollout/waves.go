@@ -255,9 +255,14 @@ func (d *decision) pass(run *v1alpha1.RolloutRun) bool {
 		return false
 	}
 	p := d.proof(run, members, soak)
-	if !p.holds() && 2*(p.ready+p.away) >= p.of {
+	next := End
+	if int(run.Wave)+1 < len(run.Terms.Waves) {
+		next = run.Terms.Waves[run.Wave+1].Name
+	}
+	// Who approves what comes next need not wait for clusters that come and go.
+	if !p.holds() && 2*(p.ready+p.away) >= p.of && !d.approved(run, next) {
 		d.soon(p.left)
-		d.hold = Hold{v1alpha1.ReasonSoaking, fmt.Sprintf("wave %s waits at %s for clusters that did not answer for a while: until half of it are back, and ready for %s", wave.Name, title(run.RolloutRevision), soak)}
+		d.hold = Hold{v1alpha1.ReasonSoaking, fmt.Sprintf("wave %s waits at %s for clusters that did not answer for a while: until half of it are back, and ready for %s, or for an approval of %s", wave.Name, title(run.RolloutRevision), soak, next)}
 		return false
 	}
 	if p.of > 0 {

@@ -161,7 +161,7 @@ func otherRollout() predicate.Predicate {
 			}
 			return r.Status.LastGood.Revision
 		}
-		return before.Generation != after.Generation || before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() || good(before) != good(after)
+		return before.Generation != after.Generation || before.Status.UID != after.Status.UID || before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() || good(before) != good(after)
 	}}
 }
 
