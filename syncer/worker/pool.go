@@ -252,10 +252,11 @@ func (p *Pool) turn(ctx context.Context, job Job) (e ended) {
 	if !wide {
 		limits = limits.first()
 	}
-	e.result, e.err = p.attempt(ctx, job, limits)
+	var took time.Duration
+	e.result, took, e.err = p.attempt(ctx, job, limits)
 	if errors.Is(e.err, ErrLost) {
 		// Whatever killed it may not come again.
-		e.result, e.err = p.attempt(ctx, job, limits)
+		e.result, took, e.err = p.attempt(ctx, job, limits)
 	}
 	var refusal *Exceeded
 	var own *TaskError
@@ -264,7 +265,7 @@ func (p *Pool) turn(ctx context.Context, job Job) (e ended) {
 		e.outcome = grew
 	case errors.As(e.err, &refusal):
 		e.outcome = exceeded
-	case errors.As(e.err, &own) && time.Since(begin) > quick:
+	case errors.As(e.err, &own) && took > quick:
 		e.outcome = wasted
 	case errors.As(e.err, &own):
 		e.outcome = failed
@@ -274,11 +275,12 @@ func (p *Pool) turn(ctx context.Context, job Job) (e ended) {
 	return e
 }
 
-// attempt does a job with an idle worker of these limits or a new one.
-func (p *Pool) attempt(ctx context.Context, job Job, limits Limits) ([]byte, error) {
+// attempt does a job with an idle worker of these limits or a new one, and returns how long
+// the job took: that a worker had to be started first is not the owner's doing.
+func (p *Pool) attempt(ctx context.Context, job Job, limits Limits) ([]byte, time.Duration, error) {
 	w, err := p.get(ctx, limits)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer p.ending.Done()
 	// A panic of what answers is the caller's, and takes the worker with it.
@@ -288,12 +290,14 @@ func (p *Pool) attempt(ctx context.Context, job Job, limits Limits) ([]byte, err
 			w.end()
 		}
 	}()
+	begin := time.Now()
 	result, healthy, err := w.do(ctx, job)
+	took := time.Since(begin)
 	// One that may have all of the memory may have come to have it.
 	if healthy && (job.Spent == nil || !job.Spent()) && limits == p.options.Limits.first() {
 		kept = p.put(w)
 	}
-	return result, err
+	return result, took, err
 }
 
 // get returns a worker; p.ending counts it. One with all of the memory is always new,

@@ -22,8 +22,9 @@ type queue struct {
 	taken int
 	aside int // places that owners have whose jobs take much
 	turn  uint64
-	// passed is how often who waits longest was passed over, one after the other.
-	passed int
+	// passed is how often who waits longest was passed over, one after the other;
+	// passedAside is the same among the owners that leave a place free.
+	passed, passedAside int
 	// waiting in the order in which they came.
 	waiting []*waiter
 	owners  map[string]record
@@ -163,10 +164,15 @@ func (q *queue) give() {
 
 // next is who comes next: by rank, and of equals who had a place the longest time ago.
 func (q *queue) next() int {
-	first, best := -1, -1
+	first, best, aside := -1, -1, -1
 	for i, w := range q.waiting {
-		if q.places > 1 && q.aside >= q.places-1 && q.owners[w.owner].aside() {
-			continue
+		if q.owners[w.owner].aside() {
+			if q.places > 1 && q.aside >= q.places-1 {
+				continue
+			}
+			if aside < 0 {
+				aside = i
+			}
 		}
 		if first < 0 {
 			first, best = i, i
@@ -174,12 +180,27 @@ func (q *queue) next() int {
 			best = i
 		}
 	}
+	if first < 0 {
+		return -1
+	}
+	next := best
 	if best == first || q.passed >= mostPassed {
 		q.passed = 0
-		return first
+		next = first
+	} else {
+		q.passed++
 	}
-	q.passed++
-	return best
+	// Those who leave a place free are often not among those who could be served, and are
+	// not passed over then. So they have a count of their own, for the place that they share.
+	switch {
+	case !q.owners[q.waiting[next].owner].aside():
+	case next == aside || q.passedAside >= mostPassed:
+		q.passedAside = 0
+		next = aside
+	default:
+		q.passedAside++
+	}
+	return next
 }
 
 func (q *queue) before(a, b *waiter) bool {

@@ -78,6 +78,57 @@ func TestQueueOrder(t *testing.T) {
 	}
 }
 
+// TestQueueAsideAtLast: who failed after a while is served though others who need much come
+// again and again, and take the place that they share.
+func TestQueueAsideAtLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(2)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		q.owners["failed"] = record{ended: wasted}
+		for i := range 2 {
+			q.owners[fmt.Sprint("much", i)] = record{heavy: true}
+		}
+		_, leaveMuch, _ := q.take(ctx, "much0", nil)
+		_, leave, _ := q.take(ctx, "quick", nil)
+		served := false
+		go func() {
+			if _, leave, err := q.take(ctx, "failed", nil); err == nil {
+				served = true
+				leave(done)
+			}
+		}()
+		synctest.Wait()
+		turns := 0
+		for ; !served && turns < 20; turns++ {
+			// The next who needs much waits before the last one leaves, and so does the next
+			// that takes little.
+			much := make(chan func(outcome), 1)
+			go func() {
+				_, leave, _ := q.take(ctx, fmt.Sprint("much", (turns+1)%2), nil)
+				much <- leave
+			}()
+			synctest.Wait()
+			leaveMuch(done)
+			leaveMuch = <-much
+			quick := make(chan func(outcome), 1)
+			go func() {
+				_, leave, _ := q.take(ctx, "quick", nil)
+				quick <- leave
+			}()
+			synctest.Wait()
+			leave(done)
+			leave = <-quick
+			synctest.Wait()
+		}
+		if !served {
+			t.Errorf("who failed after a while was not served in %d turns of those who need much", turns)
+		}
+		leaveMuch(done)
+		leave(done)
+	})
+}
+
 // TestQueueTells: who waits for long is told so, once.
 func TestQueueTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
