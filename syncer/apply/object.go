@@ -157,6 +157,8 @@ func (r *run) applyOne(ctx context.Context, u *unstructured.Unstructured, bodies
 	case it.live != nil && (it.live.Skip || once):
 		shown := r.memo.Skip(it.key, r.owner.key(), it.desired, once)
 		return outcome{change: changeOf(u, ssa.SkippedAction), remembered: shown, complete: shown}
+	case (it.live == nil || it.live.Deleting) && r.options.Ran != nil && r.options.Ran(u):
+		return outcome{change: changeOf(u, ssa.UnchangedAction), complete: true}
 	case r.options.KeepNewer && outdates(it.live, u):
 		return outcome{change: changeOf(u, ssa.SkippedAction)}
 	case it.live != nil && r.options.Report && (r.options.Applied || r.memo.Applied(it.key, r.owner.key(), it.desired)):

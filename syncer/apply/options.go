@@ -5,6 +5,7 @@ import (
 
 	"github.com/fluxcd/pkg/ssa"
 	"github.com/fluxcd/pkg/ssa/jsondiff"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -38,6 +39,9 @@ type Options struct {
 	// result, not corrected. Applied: the whole rendering was applied before.
 	Report  bool
 	Applied bool
+	// Ran reports whether an object that is gone, or going, ran and is not to be created
+	// again by this call. Nil: none did.
+	Ran func(*unstructured.Unstructured) bool
 	// Secretive: any declared object may hold values of Secrets, so that reports
 	// name fields only.
 	Secretive bool

@@ -30,6 +30,13 @@ func annotate(key, value string) func(*unstructured.Unstructured) {
 	return func(u *unstructured.Unstructured) { u.SetAnnotations(map[string]string{key: value}) }
 }
 
+// going is being deleted.
+func going(u *unstructured.Unstructured) {
+	now := metav1.Now()
+	u.SetDeletionTimestamp(&now)
+	u.SetFinalizers([]string{"foregroundDeletion"})
+}
+
 // changes is what was done to which object.
 func changes(set *ssa.ChangeSet) string {
 	var done []string
@@ -54,7 +61,11 @@ func TestApplyObject(t *testing.T) {
 		done     string
 		writes   int
 		fails    string
+		ran      bool
 	}{
+		"Ran":        {reason: "a Job is done, and gone", declared: anObject("Job", "a", nil), ran: true, done: "a unchanged"},
+		"RanGoing":   {reason: "it is being removed", declared: anObject("Job", "a", nil), there: true, live: going, ran: true, done: "a unchanged"},
+		"RanThere":   {reason: "it is still there, and is not as declared", declared: anObject("Job", "a", nil), there: true, declare: annotate("a", "b"), ran: true, done: "a configured", writes: 1},
 		"Created":    {reason: "there is nothing", declared: anObject("ConfigMap", "a", nil), done: "a created", writes: 1},
 		"Configured": {reason: "it is not as declared", declared: anObject("ConfigMap", "a", nil), there: true, declare: func(u *unstructured.Unstructured) { u.Object["data"] = map[string]any{"k": "v"} }, done: "a configured", writes: 1},
 		"Skipped":    {reason: "a person takes it over in Git", declared: anObject("ConfigMap", "a", nil), declare: annotate(directive.Group+"/reconcile", "disabled"), there: true, done: "a skipped"},
@@ -78,7 +89,9 @@ func TestApplyObject(t *testing.T) {
 			if tc.declare != nil {
 				tc.declare(u)
 			}
-			res, err := a.Sync(t.Context(), []Phase{{Objects: []*unstructured.Unstructured{u}}}, Options{Record: noRecord})
+			res, err := a.Sync(t.Context(), []Phase{{Objects: []*unstructured.Unstructured{u}}}, Options{
+				Record: noRecord, Ran: func(*unstructured.Unstructured) bool { return tc.ran },
+			})
 			if (err != nil) != (tc.fails != "") || err != nil && !strings.Contains(err.Error(), tc.fails) {
 				t.Fatalf("%s: Sync() = %v, want %q", tc.reason, err, tc.fails)
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/ssa/jsondiff"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -119,6 +120,7 @@ func (r *Reconciler) options(ctx context.Context, run *run, owned []inventory.En
 		Claimed:   r.Claims.Except(obj, run.target, r.applied(ctx, run)),
 		Report:    r.driftMode(obj) == DriftReport,
 		Secretive: len(run.inputs.Sensitive) > 0 || run.inputs.Decrypter != nil,
+		Ran:       func(u *unstructured.Unstructured) bool { return run.known.ran(run, u) },
 		Applied:   run.current() && (run.governed == nil || run.known.applied(run.key)),
 	}
 }

@@ -114,6 +114,5 @@ func (r *Reconciler) pending(run *run) ([]inventory.Entry, time.Time, error) {
 		return pending, since, nil
 	}
 	referenced, err := health.Referenced(run.Obj.Spec.HealthChecks)
-	_, since := run.known.await(run, r.Now())
-	return referenced, since, err
+	return referenced, run.known.awaitOnly(run, r.Now()), err
 }

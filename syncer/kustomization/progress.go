@@ -10,11 +10,13 @@ import (
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/health"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -44,8 +46,8 @@ type progress struct {
 	// stage is since when an early stage is waited for.
 	stage time.Time
 	wait  *healthWait
-	// vanish are Jobs that the cluster removes when they are done.
-	vanish map[inventory.Entry]bool
+	// jobs are those Jobs that the cluster removes when they are done.
+	jobs map[inventory.Entry]job
 	// deletes is since when objects are being deleted.
 	deletes time.Time
 	// left is since when another cluster is being left.
@@ -95,11 +97,22 @@ type refused struct {
 	err       *render.Error
 }
 
+// job is a Job that the cluster removes when it is done.
+type job struct {
+	// body identifies what was applied, inputs are what for, and at is when; zero if it was
+	// not.
+	body   digest.Sum
+	inputs healthInputs
+	at     time.Time
+}
+
 // healthWait is what is known of the health of what was applied.
 type healthWait struct {
-	// began: every object was looked at, and what is not pending was healthy.
-	began   bool
-	pending []inventory.Entry
+	// began: every object was looked at as the spec of this generation has it judged, and
+	// what is not pending was healthy.
+	began      bool
+	generation int64
+	pending    []inventory.Entry
 	// since is zero while nothing is waited for.
 	since  time.Time
 	inputs healthInputs
@@ -247,15 +260,61 @@ func (p *progress) synced(run *run, recorded, final bool, sweep time.Time) {
 	if !run.sync.Pending {
 		p.deletes = time.Time{}
 	}
-	p.vanish = nil
+	p.noteJobs(run)
+}
+
+// noteJobs notes which of the Jobs that the cluster removes were applied. p is locked.
+func (p *progress) noteJobs(run *run) {
+	before := p.jobs
+	p.jobs = nil
 	for _, u := range run.rendering.Objects {
-		if health.Vanishes(u) {
-			if p.vanish == nil {
-				p.vanish = map[inventory.Entry]bool{}
-			}
-			p.vanish[inventory.Of(u)] = true
+		if !health.Vanishes(u) {
+			continue
+		}
+		e, now := inventory.Of(u), job{}
+		switch body := bodyOf(u); {
+		case slices.Contains(run.changed(), e):
+			now = job{body, inputsOf(run), run.start}
+		case !slices.Contains(run.declared(), e):
+		case before[e].body == body && before[e].inputs == inputsOf(run):
+			now = before[e]
+		default:
+			now = job{body, inputsOf(run), run.start}
+		}
+		if p.jobs == nil {
+			p.jobs = map[inventory.Entry]job{}
+		}
+		p.jobs[e] = now
+	}
+}
+
+func bodyOf(u *unstructured.Unstructured) digest.Sum {
+	sum, _ := digest.JSON(u.Object) // it was decoded from JSON, and can be encoded
+	return sum
+}
+
+// ran reports whether a Job that the cluster removes was applied in this form for what the
+// run is for, so that it is not to run again if it is gone. As with Flux it runs again with
+// the next interval, or when something else is asked for. Half of the interval is enough:
+// intervals are spread, and what comes in between comes much sooner.
+func (p *progress) ran(run *run, u *unstructured.Unstructured) bool {
+	if !health.Vanishes(u) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	j := p.jobs[inventory.Of(u)]
+	return !j.at.IsZero() && j.inputs == inputsOf(run) && run.start.Sub(j.at) < run.Obj.Spec.Interval.Duration/2 && j.body == bodyOf(u)
+}
+
+// isJob reports whether an object is a Job that the cluster removes. p is locked.
+func (p *progress) isJob(object inventory.Entry) bool {
+	for e := range p.jobs {
+		if anyVersion(e) == anyVersion(object) {
+			return true
 		}
 	}
+	return false
 }
 
 // vanished marks what is not found because it was done and removed.
@@ -263,7 +322,8 @@ func (p *progress) vanished(found apply.Health) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range found {
-		found[i].Vanishes = found[i].Vanishes || p.vanish[found[i].Entry]
+		_, is := p.jobs[found[i].Entry]
+		found[i].Vanishes = found[i].Vanishes || is
 	}
 }
 
@@ -328,7 +388,8 @@ func (p *progress) touched(object inventory.Entry, dirty bool, now time.Time) (t
 		p.unsure = map[inventory.Entry]struct{}{}
 	}
 	p.unsure[anyVersion(object)] = struct{}{}
-	if !dirty {
+	// That a Job is gone when it is done is no drift, and is looked at with the next interval.
+	if !dirty || p.isJob(object) {
 		return wake.TouchDelay, p.wait != nil && !p.wait.since.IsZero()
 	}
 	if now.Sub(p.corrected) > calmAfter {
@@ -353,8 +414,9 @@ func (p *progress) await(run *run, now time.Time) (pending []inventory.Entry, si
 	}
 	w := p.wait
 	declared := run.declared()
-	// Where nothing tells of changes, everything is looked at.
-	if !w.began || !run.memo.Watches() || run.sync != nil && !run.sync.Complete {
+	// Where nothing tells of changes, everything is looked at, and where another spec may
+	// judge otherwise.
+	if !w.began || w.generation != run.Obj.Generation || !run.memo.Watches() || run.sync != nil && !run.sync.Complete {
 		w.pending = declared
 	} else {
 		wanted := make(map[inventory.Entry]inventory.Entry, len(declared))
@@ -376,12 +438,27 @@ func (p *progress) await(run *run, now time.Time) (pending []inventory.Entry, si
 		}
 		w.pending = pending
 	}
-	what := inputsOf(run)
+	w.began, w.generation, p.unsure = true, run.Obj.Generation, nil
+	return w.pending, w.begin(inputsOf(run), now)
+}
+
+// awaitOnly returns since when objects are waited for that are looked at each time. The
+// health of others stays unknown.
+func (p *progress) awaitOnly(run *run, now time.Time) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wait == nil || p.wait.began {
+		p.wait = &healthWait{}
+	}
+	return p.wait.begin(inputsOf(run), now)
+}
+
+// begin begins to wait, unless that is under way for the same inputs, and returns since when.
+func (w *healthWait) begin(what healthInputs, now time.Time) time.Time {
 	if w.since.IsZero() || w.inputs != what {
 		w.since, w.inputs = now, what
 	}
-	w.began, p.unsure = true, nil
-	return w.pending, w.since
+	return w.since
 }
 
 // healthy ends the wait: all objects are as they should be.

@@ -8,9 +8,12 @@ import (
 
 	"github.com/cascade-gitops/cascade/syncer/wake"
 
+	"github.com/fluxcd/cli-utils/pkg/object"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/ssa"
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
@@ -116,6 +119,12 @@ func TestAwait(t *testing.T) {
 		{"our own ones as well", "3", change(ssa.ConfiguredAction, "a"), 60, func() {}, "a", 60},
 		{"after a failure what is left, with a time-out of its own", "3", change(ssa.UnchangedAction, "a"), 90, func() { p.unhealthy([]inventory.Entry{entry("a")}) }, "a", 90},
 		{"an object that is no longer declared is not waited for", "4", change(ssa.UnchangedAction, "z"), 100, func() {}, "", 100},
+		{"another spec may judge otherwise: spec.healthCheckExprs", "4", change(ssa.UnchangedAction, "a", "z"), 110, func() { p.healthy(); obj.Generation++ }, "az", 110},
+		{"what was judged so is not looked at again", "4", change(ssa.UnchangedAction, "a", "z"), 120, p.healthy, "", 120},
+		{"of what spec.healthChecks left out nothing is known", "4", change(ssa.UnchangedAction, "a", "z"), 130, func() {
+			p.awaitOnly(&run{Record: recordOf(obj), snapshot: &source.Snapshot{Revision: "4"}}, time.Unix(125, 0))
+			p.healthy()
+		}, "az", 130},
 	} {
 		step.before()
 		got, since := look(step.revision, step.sync, step.now)
@@ -164,6 +173,71 @@ func TestAwaitWithoutWatch(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestJobs: a Job that the cluster removes when it is done is no drift, and does not run
+// again before the next interval, unless something else is asked for.
+func TestJobs(t *testing.T) {
+	job := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "batch/v1", "kind": "Job", "metadata": map[string]any{"namespace": "x", "name": "migrate"},
+		"spec": map[string]any{"ttlSecondsAfterFinished": int64(60)},
+	}}
+	result := func(action ssa.Action) *apply.Result {
+		set := ssa.NewChangeSet()
+		if action != "" {
+			set.Add(ssa.ChangeSetEntry{ObjMetadata: object.UnstructuredToObjMetadata(job), GroupVersion: "v1", Action: action})
+		}
+		return &apply.Result{Changes: set}
+	}
+	at := func(minute int, revision string, requested string) *run {
+		obj := shop(func(k *kustomizev1.Kustomization) {
+			if requested != "" {
+				k.Annotations = map[string]string{meta.ReconcileRequestAnnotation: requested}
+			}
+		})
+		return &run{Record: recordOf(obj), snapshot: &source.Snapshot{Revision: revision}, start: time.Unix(0, 0).Add(time.Duration(minute) * time.Minute),
+			rendering: &render.Rendering{Objects: []*unstructured.Unstructured{job}}}
+	}
+	changed := job.DeepCopy()
+	changed.SetLabels(map[string]string{"a": "b"})
+	for name, tc := range map[string]struct {
+		reason  string
+		applied ssa.Action
+		next    *run
+		job     *unstructured.Unstructured
+		want    bool
+	}{
+		"Gone":      {"it is done, and removed", ssa.CreatedAction, at(1, "1", ""), job, true},
+		"Interval":  {"as with Flux it runs with each interval", ssa.CreatedAction, at(57, "1", ""), job, false},
+		"Commit":    {"and for each revision", ssa.CreatedAction, at(1, "2", ""), job, false},
+		"Requested": {"and when a person asks", ssa.CreatedAction, at(1, "1", "now"), job, false},
+		"Changed":   {"a variable is another one", ssa.CreatedAction, at(1, "1", ""), changed, false},
+		"Failed":    {"it was not applied", "", at(1, "1", ""), job, false},
+		"Skipped":   {"or not for us", ssa.SkippedAction, at(1, "1", ""), job, false},
+		"Other":     {"what stays is applied", ssa.CreatedAction, at(1, "1", ""), shopObject("a"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, first := &progress{}, at(0, "1", "")
+			first.sync = result(tc.applied)
+			p.synced(first, true, true, time.Time{})
+			if got := p.ran(tc.next, tc.job); got != tc.want {
+				t.Errorf("%s: ran() = %t", tc.reason, got)
+			}
+			if _, ok := p.touched(inventory.Of(job), true, time.Unix(1, 0)); ok {
+				t.Errorf("%s: that the Job is gone calls for a reconcile", tc.reason)
+			}
+			// A reconcile in between leaves it as it was, and does not put off when it runs next.
+			between := at(10, "1", "")
+			between.sync = result(ssa.UnchangedAction)
+			if p.synced(between, true, true, time.Time{}); tc.want && p.ran(at(57, "1", ""), job) {
+				t.Errorf("%s: it does not run with the next interval", tc.reason)
+			}
+		})
+	}
+}
+
+func shopObject(name string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": "x", "name": name}}}
 }
 
 // TestTouchedWhileWaiting: an event ends the pause of a health check, and calls

@@ -20,7 +20,7 @@ import (
 func (r *Reconciler) render(ctx context.Context, run *run) *end {
 	obj := run.Obj
 	if run.sweeps = run.known.sweepDue(run.start); run.sweeps {
-		r.Memo.Forget(run.name())
+		r.Memo.DoubtAll(run.name())
 	}
 	obj.Status.LastAttemptedRevision = run.snapshot.Revision
 	run.target = target.Of(obj, r.Targets.ServiceAccount)

@@ -169,6 +169,14 @@ func (m *Memo) Doubt(owner types.NamespacedName, objects []inventory.Entry) int 
 	return m.records.doubt(owner, objects)
 }
 
+// DoubtAll has everything that is remembered of an owner's objects verified anew with the
+// next apply. Until then their changes are told as before: a Forget would lose those.
+func (m *Memo) DoubtAll(owner types.NamespacedName) {
+	if m != nil {
+		m.records.doubtAll(owner)
+	}
+}
+
 // Applies lists what of an owner is applied again when it is doubted.
 func (m *Memo) Applies(owner types.NamespacedName) []inventory.Entry {
 	if m == nil {

@@ -285,20 +285,21 @@ func TestMemoMeanwhile(t *testing.T) {
 		reason string
 		events func(*store) error
 		clean  bool
+		told   int
 	}{
-		"Nothing": {"our own write is shown before its answer is there", func(s *store) error { return s.update(metadataOf("u", "10", 3, nil)) }, true},
-		"Status": {"its status was written", func(s *store) error {
+		"Nothing": {"our own write is shown before its answer is there", func(s *store) error { return s.update(metadataOf("u", "10", 3, nil)) }, true, 0},
+		"Status": {"its status was written: it is as it was applied, and its health may be another one", func(s *store) error {
 			return errors.Join(s.update(metadataOf("u", "10", 3, nil)), s.update(metadataOf("u", "11", 3, nil)))
-		}, true},
+		}, true, 1},
 		"Spec": {"its spec was, and then its status", func(s *store) error {
 			return errors.Join(s.update(metadataOf("u", "11", 4, nil)), s.update(metadataOf("u", "12", 4, nil)))
-		}, false},
+		}, false, 1},
 		"Gone": {"it was deleted", func(s *store) error {
 			return errors.Join(s.update(metadataOf("u", "11", 3, nil)), s.Delete(metadataOf("u", "12", 3, nil)))
-		}, false},
+		}, false, 1},
 		"Unlisted": {"it was deleted while the watch was interrupted", func(s *store) error {
 			return errors.Join(s.update(metadataOf("u", "11", 3, nil)), s.Replace(nil, "13"))
-		}, false},
+		}, false, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, s, told := newMemo()
@@ -307,7 +308,7 @@ func TestMemoMeanwhile(t *testing.T) {
 				t.Fatal(err)
 			}
 			m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), metadataOf("u", "10", 3, nil))
-			if got := m.Clean(memoOwner, 1); got != tc.clean || (len(*told) == 0) != tc.clean {
+			if got := m.Clean(memoOwner, 1); got != tc.clean || len(*told) != tc.told {
 				t.Errorf("%s: clean = %t, told %v", tc.reason, got, *told)
 			}
 			if err := s.update(metadataOf("u", "14", 4, nil)); err != nil || m.Clean(memoOwner, 1) {
@@ -389,6 +390,35 @@ func TestMemoDoubt(t *testing.T) {
 	if none.Doubt(memoOwner, nil) != 0 || none.Applies(memoOwner) != nil {
 		t.Error("nothing knows something")
 	}
+}
+
+// TestMemoDoubtAll: what a sweep doubts, what is skipped too, is applied again, and what
+// happens to it until then is told.
+func TestMemoDoubtAll(t *testing.T) {
+	m, s, told := newMemo()
+	m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), metadataOf("u", "10", 3, nil))
+	m.DoubtAll(types.NamespacedName{Name: "other"})
+	if !m.Clean(memoOwner, 1) {
+		t.Error("what another owner doubts is not clean")
+	}
+	m.DoubtAll(memoOwner)
+	if m.Clean(memoOwner, 1) || m.Matches(memoObject, memoOwner, digest.Short{1}) || !m.Applied(memoObject, memoOwner, digest.Short{1}) {
+		t.Error("what is doubted is clean, or was never applied")
+	}
+	if err := s.Update(metadataOf("u", "11", 3, nil)); err != nil || len(*told) != 1 {
+		t.Errorf("its status was written: told %v, %v", *told, err)
+	}
+	if err := s.Update(metadataOf("u", "12", 3, func(p *metav1.PartialObjectMetadata) {
+		p.Annotations = map[string]string{"kustomize.toolkit.fluxcd.io/reconcile": "disabled"}
+	})); err != nil || !m.Skip(memoObject, memoOwner, digest.Short{1}, false) {
+		t.Fatalf("it is not skipped: %v", err)
+	}
+	m.DoubtAll(memoOwner)
+	if m.Skips(memoObject, memoOwner, digest.Short{1}) {
+		t.Error("that it is skipped is not looked at again")
+	}
+	var none *Memo
+	none.DoubtAll(memoOwner)
 }
 
 // TestMemoUnlabelled: an object whose owner label a webhook takes off is not watched, and

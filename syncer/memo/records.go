@@ -316,18 +316,19 @@ func (r *records) remember(o Object, by types.NamespacedName, desired digest.Sho
 	if got.Generation == 0 {
 		v.written = writtenOf(got)
 	}
-	if r.rememberLocking(o, v, r.reader.Of(got)) {
-		r.tell(touch{by, inventory.Entry{Namespace: o.Name.Namespace, Name: o.Name.Name, Group: o.Kind.Group, Kind: o.Kind.Kind}, true})
+	if touched, dirty := r.rememberLocking(o, v, r.reader.Of(got)); touched {
+		r.tell(touch{by, inventory.Entry{Namespace: o.Name.Namespace, Name: o.Name.Name, Group: o.Kind.Group, Kind: o.Kind.Kind}, dirty})
 	}
 }
 
-// rememberLocking reports whether the object was touched already.
-func (r *records) rememberLocking(o Object, v *verified, answer *observed.Object) (dirty bool) {
+// rememberLocking reports whether the object was touched already, and whether it is not as
+// it was applied because of that.
+func (r *records) rememberLocking(o Object, v *verified, answer *observed.Object) (touched, dirty bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	k := r.kinds[o.Kind]
 	if k == nil {
-		return false
+		return false, false
 	}
 	known := k.objects[o.Name]
 	if known == nil {
@@ -346,14 +347,14 @@ func (r *records) rememberLocking(o Object, v *verified, answer *observed.Object
 		// Controllers write status as soon as they see a change.
 		if newer(known.live.Version, v.version) {
 			v.dirty = known.meanwhile == nil || v.differs(known.live, known.meanwhile)
-			v.version = known.live.Version
+			v.version, touched = known.live.Version, true
 		}
 	default:
 		v.dirty = k.seen != "" && newer(k.seen, v.version)
 	}
 	known.meanwhile = nil
 	r.own(o, known, v)
-	return v.dirty
+	return touched || v.dirty, v.dirty
 }
 
 // own gives an object that has no owner to one. The lock is held.
@@ -491,6 +492,17 @@ func (r *records) doubt(by types.NamespacedName, objects []inventory.Entry) (dou
 		}
 	}
 	return doubted
+}
+
+// doubtAll makes all objects of an owner dirty, those that are not applied, too.
+func (r *records) doubtAll(by types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known := r.owners[by]; known != nil {
+		for o := range known.objects {
+			r.taint(r.verified(o))
+		}
+	}
 }
 
 func (r *records) clean(by types.NamespacedName, n int) bool {
