@@ -18,8 +18,8 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/health"
+	"github.com/cascade-gitops/cascade/syncer/mask"
 	"github.com/cascade-gitops/cascade/syncer/park"
-	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
@@ -354,7 +354,7 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 	s.advance(phases, s.rendered.digest, res)
 	// What was refused is tried again alone.
 	s.notes.sent, entry.LastAttemptedRevision = res.Sent, s.revision()
-	if err = render.Mask(err, s.sensitive); err != nil {
+	if err = mask.Error(err, s.sensitive); err != nil {
 		if err = s.failure(err); reason.Of(err) == v1alpha1.ReasonAgentNotReady && entry.Reason == v1alpha1.ReasonAgentNotReady && s.Now().Sub(entry.Since.Time) >= startingFor {
 			err = s.hindered(ctx, s.session, err)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/keep"
+	"github.com/cascade-gitops/cascade/syncer/mask"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/worker"
@@ -82,7 +83,7 @@ func (s *seeding) fromGit(ctx context.Context) ([]apply.Phase, error) {
 			// A commit that does not touch what was read does not mend it.
 			s.contents.note(s.layer, s.snapshot, s.content, failed.Reads)
 		}
-		return nil, reason.Because(v1alpha1.ReasonBuildFailed, render.Mask(err, s.sensitive))
+		return nil, reason.Because(v1alpha1.ReasonBuildFailed, mask.Error(err, s.sensitive))
 	}
 	s.read = s.contents.note(s.layer, s.snapshot, s.content, build.Reads())
 	objects, err := build.Render(s.vars, s.sensitive)

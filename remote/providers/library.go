@@ -16,6 +16,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/keep"
+	"github.com/cascade-gitops/cascade/syncer/mask"
 	"github.com/cascade-gitops/cascade/syncer/render"
 )
 
@@ -108,7 +109,7 @@ func (l *Library) Sets(ctx context.Context, o Order) ([]*Set, error) {
 	for _, w := range o.Wanted {
 		set, err := l.set(ctx, o, root, w)
 		if err != nil {
-			return nil, render.Mask(fmt.Errorf("cannot render %s: %w", w, err), o.Sensitive)
+			return nil, mask.Error(fmt.Errorf("cannot render %s: %w", w, err), o.Sensitive)
 		}
 		sets = append(sets, set)
 	}

@@ -419,6 +419,26 @@ func TestResource(t *testing.T) {
 			t.Errorf("what errors must not quote is %v", d.Plain())
 		}
 	})
+	t.Run("Numbers", func(t *testing.T) {
+		sealed := seal(t, formats.Yaml, "apiVersion: example.com/v1\nkind: Door\nmetadata:\n    name: db\ndata:\n    pins:\n        - 12345678\n    share: 1234.50\n", master)
+		if _, err := d.Resource(t.Context(), object(t, sealed)); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"12345678", "1234.5"} {
+			if !slices.Contains(d.Plain(), want) {
+				t.Errorf("errors may quote %s: they must not have %v", want, d.Plain())
+			}
+		}
+	})
+	t.Run("Patch", func(t *testing.T) {
+		sealed := seal(t, formats.Yaml, "apiVersion: example.com/v1\nkind: Door\nmetadata:\n    name: db\ndata:\n    password: hunter2-secret\n", master)
+		if _, err := d.File(t.Context(), "db.enc.yaml", sealed); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Contains(d.Plain(), "hunter2-secret") {
+			t.Errorf("errors may quote a value of a patch: they must not have %v", d.Plain())
+		}
+	})
 	t.Run("Disabled", func(t *testing.T) {
 		r := object(t, sealed)
 		if err := r.SetAnnotations(map[string]string{annotation: "Disabled"}); err != nil {

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -22,6 +21,7 @@ import (
 	"github.com/getsops/sops/v3/cmd/sops/formats"
 	"github.com/getsops/sops/v3/logging"
 	"github.com/sirupsen/logrus"
+	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -204,6 +204,9 @@ func (d *Decryptor) File(ctx context.Context, name string, data []byte) ([]byte,
 	if err != nil {
 		return nil, fmt.Errorf("cannot decrypt file '%s': %w", name, err)
 	}
+	if format == formats.Yaml || format == formats.Json {
+		d.note(data, out) // a patch puts it into an object of any kind
+	}
 	return out, nil
 }
 
@@ -241,14 +244,11 @@ func (d *Decryptor) object(ctx context.Context, r *resource.Resource) (*resource
 		// The parser's error quotes what it cannot read.
 		return nil, fmt.Errorf("failed to unmarshal decrypted '%s/%s' %s to JSON", r.GetNamespace(), r.GetName(), r.GetKind())
 	}
-	var before, after any
-	if json.Unmarshal(data, &before) == nil && json.Unmarshal(plain, &after) == nil {
-		d.note(before, after)
-	}
+	d.note(data, plain)
 	return out, nil
 }
 
-// Plain are the values that were encrypted in objects and are plain now. An API server
+// Plain are the values that were encrypted in objects and patches, and are plain now. An API server
 // may quote them in an error about an object that is no Secret.
 func (d *Decryptor) Plain() []string {
 	if d == nil {
@@ -257,22 +257,44 @@ func (d *Decryptor) Plain() []string {
 	return d.plain
 }
 
-// note collects the values of an object that were encrypted before.
-func (d *Decryptor) note(before, after any) {
-	switch before := before.(type) {
-	case map[string]any:
-		after, _ := after.(map[string]any)
-		for key, value := range before {
-			d.note(value, after[key])
+// note collects the values in YAML or JSON that were encrypted before.
+func (d *Decryptor) note(sealed, plain []byte) {
+	before, after := yaml.NewDecoder(bytes.NewReader(sealed)), yaml.NewDecoder(bytes.NewReader(plain))
+	for {
+		var b, a yaml.Node
+		if before.Decode(&b) != nil || after.Decode(&a) != nil {
+			return // the end, mostly: who uses the content tells of anything else
 		}
-	case []any:
-		after, _ := after.([]any)
-		for i := range min(len(before), len(after)) {
-			d.note(before[i], after[i])
+		d.noteNode(&b, &a)
+	}
+}
+
+// noteNode compares texts, and no values: of a number it takes the digits that stand there.
+func (d *Decryptor) noteNode(before, after *yaml.Node) {
+	switch {
+	case before.Kind == yaml.ScalarNode && after.Kind == yaml.ScalarNode:
+		if !strings.HasPrefix(before.Value, "ENC[") {
+			return
 		}
-	case string:
-		if strings.HasPrefix(before, "ENC[") && after != nil {
-			d.plain = append(d.plain, fmt.Sprint(after))
+		d.plain = append(d.plain, after.Value)
+		var number float64
+		if after.Tag == "!!float" && after.Decode(&number) == nil {
+			d.plain = append(d.plain, fmt.Sprint(number)) // as an API server writes it
+		}
+	case before.Kind != after.Kind:
+	case before.Kind == yaml.MappingNode:
+		values := map[string]*yaml.Node{}
+		for i := 1; i < len(after.Content); i += 2 {
+			values[after.Content[i-1].Value] = after.Content[i]
+		}
+		for i := 1; i < len(before.Content); i += 2 {
+			if value := values[before.Content[i-1].Value]; value != nil {
+				d.noteNode(before.Content[i], value)
+			}
+		}
+	default: // a list, or a document
+		for i := range min(len(before.Content), len(after.Content)) {
+			d.noteNode(before.Content[i], after.Content[i])
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/syncer/chart"
+	"github.com/cascade-gitops/cascade/syncer/mask"
 	"github.com/cascade-gitops/cascade/syncer/release"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/status"
@@ -23,8 +24,8 @@ import (
 func (r *Reconciler) build(ctx context.Context, run *run) *refusal {
 	obj := run.Obj
 	secrets := &secretReader{Client: r.Client, reader: r.Targets.Local}
-	run.redact = secrets.redact
 	values, err := chartutil.ChartValuesFromReferences(ctx, log.FromContext(ctx), secrets, obj.Namespace, obj.GetValues(), obj.Spec.ValuesFrom...)
+	run.redact = mask.Texts(secrets.secret)
 	if err != nil {
 		return &refusal{reason: reasonValuesError, err: valuesError(err), event: true}
 	}

@@ -2,8 +2,8 @@ package helmrelease
 
 import (
 	"context"
-	"slices"
-	"strings"
+	"encoding/json"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,46 +25,33 @@ func (s *secretReader) Get(ctx context.Context, key client.ObjectKey, obj client
 	}
 	if secret, ok := obj.(*corev1.Secret); ok {
 		for _, value := range secret.Data {
-			s.remember(string(value))
+			s.secret = append(s.secret, string(value))
+			// Numbers as they are written: an API server quotes them so.
 			var values map[string]any
-			if yaml.Unmarshal(value, &values) == nil {
-				s.rememberAll(values)
+			if yaml.Unmarshal(value, &values, func(d *json.Decoder) *json.Decoder { d.UseNumber(); return d }) == nil {
+				s.remember(values)
 			}
 		}
 	}
 	return nil
 }
 
-// shortestSecret that is taken out: one of a few letters stands in every message.
-const shortestSecret = 4
-
-func (s *secretReader) remember(value string) {
-	if value = strings.TrimSpace(value); len(value) >= shortestSecret {
-		s.secret = append(s.secret, value)
-	}
-}
-
-func (s *secretReader) rememberAll(value any) {
+func (s *secretReader) remember(value any) {
 	switch value := value.(type) {
 	case string:
-		s.remember(value)
+		s.secret = append(s.secret, value)
+	case json.Number:
+		s.secret = append(s.secret, value.String())
+		if f, err := value.Float64(); err == nil {
+			s.secret = append(s.secret, fmt.Sprint(f)) // as a template writes it
+		}
 	case map[string]any:
 		for _, v := range value {
-			s.rememberAll(v)
+			s.remember(v)
 		}
 	case []any:
 		for _, v := range value {
-			s.rememberAll(v)
+			s.remember(v)
 		}
 	}
-}
-
-// redact takes what Secrets had out of a text. The longest go first: one may be
-// a part of another.
-func (s *secretReader) redact(text string) string {
-	slices.SortFunc(s.secret, func(a, b string) int { return len(b) - len(a) })
-	for _, value := range s.secret {
-		text = strings.ReplaceAll(text, value, "*****")
-	}
-	return text
 }

@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -257,7 +258,7 @@ func TestBuildStep(t *testing.T) {
 			h.Spec.ValuesFrom = []meta.ValuesReference{{Kind: "Secret", Name: name, Optional: optional}}
 		}
 	}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "values"}, Data: map[string][]byte{"values.yaml": []byte("password: hunter2\n")}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "values"}, Data: map[string][]byte{"values.yaml": []byte("password: hunter2\nquoted: 's3cr\"et\\pass9'\npin: 12345678\n")}}
 	for name, tc := range map[string]struct {
 		reason, metadata string
 		obj              func(*helmv2.HelmRelease)
@@ -280,8 +281,10 @@ func TestBuildStep(t *testing.T) {
 			if s.run.chart.Version != tc.version {
 				t.Errorf("%s: the version is %q, want %q", tc.reason, s.run.chart.Version, tc.version)
 			}
-			if text := s.run.redact("it says hunter2"); name == "Values" && text != "it says *****" {
-				t.Errorf("%s: a message says %q", tc.reason, text)
+			for _, value := range []string{"hunter2", `"s3cr\"et\\pass9"`, "12345678", "1.2345678e+07"} {
+				if text := s.run.redact("it says " + value); name == "Values" && strings.ReplaceAll(text, `"`, "") != "it says *****" {
+					t.Errorf("%s: a message says %q", tc.reason, text)
+				}
 			}
 		})
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/firstsync"
-	"github.com/cascade-gitops/cascade/syncer/render"
+	"github.com/cascade-gitops/cascade/syncer/mask"
 	"github.com/cascade-gitops/cascade/syncer/status"
 )
 
@@ -43,7 +43,7 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 	sync, err := r.applierOf(run).Sync(ctx, []apply.Phase{{Objects: run.rendering.Objects}}, r.options(ctx, run, owned, record))
 	run.sync = &sync
 	run.attempted(err)
-	err = render.Mask(err, run.sensitive())
+	err = mask.Error(err, run.sensitive())
 	obj.Status.Inventory = refs(sync.Inventory)
 	r.FirstSync.Note(kustomizev1.KustomizationKind, run.name(), sync.Creation)
 	// What goes with a Cluster is looked at again: nothing tells when that is gone.

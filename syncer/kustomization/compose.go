@@ -21,6 +21,7 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/compose"
 	"github.com/cascade-gitops/cascade/syncer/digest"
+	"github.com/cascade-gitops/cascade/syncer/mask"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/status"
@@ -97,7 +98,7 @@ func (r *Reconciler) compose(ctx context.Context, run *run) *end {
 	}
 	f, held, err := r.facts(ctx, run.Obj, run.governed, revisions{snapshot: run.snapshot, rendering: run.rendering, inputs: run.inputs, known: run.known})
 	if err != nil {
-		return r.failed(ctx, run, meta.BuildFailedReason, render.Mask(err, run.sensitive()))
+		return r.failed(ctx, run, meta.BuildFailedReason, mask.Error(err, run.sensitive()))
 	}
 	f.Owned = owned
 	run.composed = &composed{held: held, late: map[types.NamespacedName]bool{}}
@@ -200,7 +201,7 @@ func (r *Reconciler) older(
 		var lasting *render.Error
 		switch {
 		case errors.As(err, &lasting), errors.Is(err, render.ErrPathNotFound):
-			return nil, hold{meta.BuildFailedReason, fmt.Sprintf("revision %s cannot be built: %s", revision, render.Mask(err, inputs.Sensitive))}, nil
+			return nil, hold{meta.BuildFailedReason, fmt.Sprintf("revision %s cannot be built: %s", revision, mask.Error(err, inputs.Sensitive))}, nil
 		case err != nil:
 			return nil, hold{}, fmt.Errorf("cannot build revision %s: %w", revision, err)
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
-	"github.com/cascade-gitops/cascade/syncer/render"
+	"github.com/cascade-gitops/cascade/syncer/mask"
 	"github.com/cascade-gitops/cascade/syncer/rights"
 )
 
@@ -38,7 +38,7 @@ func TestForbidden(t *testing.T) {
 		"Among":    {"one of many, of which another is first", apply.Failures{conflict, ssaerrors.NewDryRunErr(refusal, secret)}, true},
 		"Joined":   {"many, and none of them", errors.Join(conflict, errors.New("x")), false},
 		"Redacted": {"its text is another", apply.Redact(apply.Failures{conflict, refusal}, []*unstructured.Unstructured{secret}), true},
-		"Masked":   {"and another", render.Mask(fmt.Errorf("cannot: %w", refusal), []string{"configmaps"}), true},
+		"Masked":   {"and another", mask.Error(fmt.Errorf("cannot: %w", refusal), []string{"configmaps"}), true},
 		"Prune":    {"a delete", &apply.PruneError{Err: fmt.Errorf("cannot delete: %w", refusal)}, true},
 	} {
 		if got := forbidden(tc.err); got != tc.want {

@@ -1,5 +1,7 @@
 package release
 
+import "github.com/cascade-gitops/cascade/syncer/mask"
+
 // text is a message about a failure, without secrets.
 func (n *run) text(err error) string {
 	if n.req.Redact == nil {
@@ -10,17 +12,8 @@ func (n *run) text(err error) string {
 
 // redacted is an error whose text is without secrets.
 func (n *run) redacted(err error) error {
-	if err == nil || n.req.Redact == nil {
-		return err
+	if err == nil {
+		return nil
 	}
-	return &redacted{n.text(err), err}
+	return mask.Reword(err, n.text(err))
 }
-
-type redacted struct {
-	text string
-	err  error
-}
-
-func (r *redacted) Error() string { return r.text }
-
-func (r *redacted) Unwrap() error { return r.err }

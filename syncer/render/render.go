@@ -16,6 +16,7 @@ import (
 	kustypes "sigs.k8s.io/kustomize/api/types"
 
 	"github.com/cascade-gitops/cascade/syncer/digest"
+	"github.com/cascade-gitops/cascade/syncer/mask"
 	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
@@ -153,7 +154,7 @@ func readingFrom(ctx context.Context, files Files, b Build, do func(fsys *fileSy
 		err = fsys.failed
 	}
 	if err != nil {
-		err = shorten(Mask(err, b.Sensitive))
+		err = shorten(mask.Error(err, b.Sensitive))
 		if passing := fsys.failed != nil && !fsys.refused; passing || fsys.passing || fsys.keys != nil || ctx.Err() != nil {
 			return nil, err
 		}
@@ -171,7 +172,7 @@ func shorten(err error) error {
 	if len(text) <= maxError {
 		return err
 	}
-	return &masked{text: strings.ToValidUTF8(text[:maxError], "") + "...", err: err}
+	return mask.Reword(err, strings.ToValidUTF8(text[:maxError], "")+"...")
 }
 
 // assemble builds what does not depend on variables.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/keep"
+	"github.com/cascade-gitops/cascade/syncer/mask"
 )
 
 // keptVersions bounds the bytes of the versions of objects that a Template keeps besides
@@ -98,7 +99,7 @@ func (t *Template[T]) Size() int { return t.size + keptVersions }
 func (t *Template[T]) Render(values map[string]string, sensitive []string) ([]T, error) {
 	made, err := t.render(values)
 	if err != nil {
-		return nil, &Error{Reads: t.reads, err: shorten(Mask(err, sensitive))}
+		return nil, &Error{Reads: t.reads, err: shorten(mask.Error(err, sensitive))}
 	}
 	return made, nil
 }

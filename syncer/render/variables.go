@@ -1,16 +1,10 @@
 package render
 
 import (
-	"cmp"
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
-	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -58,72 +52,6 @@ func Text(text string, values map[string]string) (string, error) {
 	}
 	return v.put(text)
 }
-
-// Mask takes sensitive values, which variables brought into a rendering, out of
-// the text of an error that may quote it: as they are, and as libraries write them. The
-// error stays what it is otherwise.
-func Mask(err error, sensitive []string) error {
-	if err == nil {
-		return nil
-	}
-	text := err.Error()
-	var all []string
-	for _, v := range sensitive {
-		all = append(all, forms(v)...)
-	}
-	// The longest first: one may be a part of another.
-	slices.SortFunc(all, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
-	for _, form := range slices.Compact(all) {
-		text = strings.ReplaceAll(text, form, "*****")
-	}
-	if text == err.Error() {
-		return err
-	}
-	return &masked{text: text, err: err}
-}
-
-const (
-	// leastSecret letters are masked: a value of fewer is no secret, and stands in every
-	// message.
-	leastSecret = 4
-	// leastLine letters of one line of a value are masked by themselves. Parsers quote
-	// single lines.
-	leastLine = 8
-)
-
-// forms are how a value may stand in a message: without its newlines, as substitution
-// puts it in; line by line; quoted and escaped for Go, JSON and YAML, once and twice; and
-// in base64, as a Secret has it.
-func forms(value string) []string {
-	plain := []string{value, strings.ReplaceAll(value, "\n", ""), strings.TrimSpace(strings.ReplaceAll(value, "\n", " ")), strings.TrimSpace(value)}
-	for line := range strings.Lines(value) {
-		if line = strings.TrimSpace(line); len(line) >= leastLine {
-			plain = append(plain, line)
-		}
-	}
-	var all []string
-	for _, v := range plain {
-		if len(v) < leastSecret {
-			continue
-		}
-		inner := func(quoted string) string { return quoted[1 : len(quoted)-1] }
-		once := inner(strconv.Quote(v))
-		all = append(all, v, once, inner(strconv.Quote(once)), inner(strconv.QuoteToASCII(v)),
-			strings.ReplaceAll(v, "'", "''"), base64.StdEncoding.EncodeToString([]byte(v)), url.QueryEscape(v))
-		if escaped, err := json.Marshal(v); err == nil {
-			all = append(all, inner(string(escaped)), inner(strconv.Quote(inner(string(escaped)))))
-		}
-	}
-	return all
-}
-
-type masked struct {
-	text string
-	err  error
-}
-
-func (m *masked) Error() string { return m.text }
-func (m *masked) Unwrap() error { return m.err }
 
 // Sensitive returns the values of variables that came from a Secret.
 func Sensitive(kind string, vars map[string]string) []string {
