@@ -357,7 +357,12 @@ func (r *run) byLibrary(ctx context.Context, it *item) (ssa.Action, *metav1.Part
 		// It was applied; what has become of it is seen the next time.
 		return set.Entries[0].Action, nil, nil
 	}
-	return set.Entries[0].Action, got, nil
+	action := set.Entries[0].Action
+	if action == ssa.UnchangedAction && (got.UID != it.live.UID || got.ResourceVersion != it.live.Version) {
+		// Somebody wrote since it was compared. That is seen the next time, too.
+		return action, nil, nil
+	}
+	return action, got, nil
 }
 
 func changeOf(u *unstructured.Unstructured, action ssa.Action) ssa.ChangeSetEntry {

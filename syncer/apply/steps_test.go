@@ -13,6 +13,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 
 	"github.com/fluxcd/pkg/ssa"
+	"github.com/fluxcd/pkg/ssa/jsondiff"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -113,6 +114,40 @@ func TestApplyPinned(t *testing.T) {
 	it.live = &observed.Object{UID: "gone"}
 	if out := r.write(t.Context(), it); out.err == nil || !strings.Contains(out.err.Error(), "uid mismatch") || len(s.objects) != 0 {
 		t.Errorf("write() = %+v, and there are %d objects", out, len(s.objects))
+	}
+}
+
+// TestIgnoringEdited: with rules of what to ignore, the answer that is remembered is a read
+// after the comparison. It is not one of what somebody wrote in between.
+func TestIgnoringEdited(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason     string
+		edited     bool
+		remembered bool
+	}{
+		"Same":   {"nobody wrote", false, true},
+		"Edited": {"somebody did, after the comparison", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer()
+			declared := anObject("ConfigMap", "a", &apps)
+			s.put(declared, nil)
+			r := s.applier(t).begin(nil, Options{Ignore: []jsondiff.IgnoreRule{{Paths: []string{"/data/k"}}}})
+			it, err := r.locate(anObject("ConfigMap", "a", nil), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if it.live, err = r.client.reader.Get(t.Context(), it.mapping.Resource, "x", "a"); err != nil {
+				t.Fatal(err)
+			}
+			if tc.edited {
+				s.put(declared, nil) // what the library compares is as declared either way
+			}
+			action, got, err := r.byLibrary(t.Context(), it)
+			if err != nil || action != ssa.UnchangedAction || (got != nil) != tc.remembered {
+				t.Errorf("%s: byLibrary() = %s, %v, %v", tc.reason, action, got, err)
+			}
+		})
 	}
 }
 

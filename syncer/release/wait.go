@@ -126,7 +126,7 @@ func (w *waiter) wait(list kube.ResourceList, timeout time.Duration, failFast bo
 	for _, r := range append(append(readers(nil), w.readers...), more...) {
 		custom = append(custom, r(mapper))
 	}
-	custom = append(custom, workloadReader{kstatusreaders.NewGenericStatusReader(mapper, status.Compute)})
+	custom = append(custom, workloadReader{kstatusreaders.NewGenericStatusReader(mapper, status.Compute), kstatusreaders.NewDefaultStatusReader(mapper)})
 	poller := polling.NewStatusPoller(w.cluster, mapper, polling.Options{
 		CustomStatusReaders:  custom,
 		ClusterReaderFactory: engine.ClusterReaderFactoryFunc(clusterreader.NewDirectClusterReader),
@@ -147,8 +147,22 @@ func (w *waiter) wait(list kube.ResourceList, timeout time.Duration, failFast bo
 }
 
 // workloadReader reads workloads by themselves. kstatus computes what they are from their
-// own status; the library would list their ReplicaSets and Pods besides, to tell of them.
-type workloadReader struct{ engine.StatusReader }
+// own status; the library would list their ReplicaSets and Pods besides, each time. Of a
+// StatefulSet or ReplicaSet in progress the Pods tell whether it has failed, as it has no
+// deadline of its own: of these pods lists them.
+type workloadReader struct {
+	engine.StatusReader
+	pods engine.StatusReader
+}
+
+// ReadStatus implements engine.StatusReader.
+func (w workloadReader) ReadStatus(ctx context.Context, r engine.ClusterReader, id object.ObjMetadata) (*event.ResourceStatus, error) {
+	own, err := w.StatusReader.ReadStatus(ctx, r, id)
+	if err != nil || own.Status != status.InProgressStatus || own.Resource == nil || id.GroupKind.Kind == "Deployment" {
+		return own, err
+	}
+	return w.pods.ReadStatusForObject(ctx, r, own.Resource)
+}
 
 // Supports implements engine.StatusReader.
 func (workloadReader) Supports(gk schema.GroupKind) bool {

@@ -138,7 +138,7 @@ func TestPodStatus(t *testing.T) {
 func clusterWith(objects ...client.Object) client.WithWatch {
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{{Version: "v1"}, {Group: "apps", Version: "v1"}, {Group: "batch", Version: "v1"}})
 	for _, gvk := range []schema.GroupVersionKind{
-		{Group: "apps", Version: "v1", Kind: "Deployment"}, {Group: "apps", Version: "v1", Kind: "ReplicaSet"},
+		{Group: "apps", Version: "v1", Kind: "Deployment"}, {Group: "apps", Version: "v1", Kind: "ReplicaSet"}, {Group: "apps", Version: "v1", Kind: "StatefulSet"},
 		{Group: "batch", Version: "v1", Kind: "Job"}, {Version: "v1", Kind: "Pod"}, {Version: "v1", Kind: "ConfigMap"},
 	} {
 		mapper.Add(gvk, meta.RESTScopeNamespace)
@@ -151,6 +151,21 @@ func infoOf(u *unstructured.Unstructured) *resource.Info {
 	return &resource.Info{
 		Namespace: u.GetNamespace(), Name: u.GetName(), Object: u,
 		Mapping: &meta.RESTMapping{GroupVersionKind: u.GroupVersionKind(), Scope: meta.RESTScopeNamespace},
+	}
+}
+
+// TestWaitFailsWithPods: a StatefulSet has no deadline of its own. That its Pods crash ends
+// the wait, as with Flux, and so the remediation of the release does not wait for its timeout.
+func TestWaitFailsWithPods(t *testing.T) {
+	set := parsed(t, "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: db, namespace: x, generation: 1}\nspec: {selector: {matchLabels: {app: db}}, replicas: 1}\nstatus: {observedGeneration: 1, replicas: 1}")
+	pod := parsed(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: db-0, namespace: x, labels: {app: db}}\nspec: {containers: [{name: db}]}\n"+
+		"status:\n  phase: Running\n  conditions: [{type: Ready, status: \"False\", reason: ContainersNotReady}]\n"+
+		"  containerStatuses: [{name: db, ready: false, restartCount: 3, state: {waiting: {reason: CrashLoopBackOff}}}]\n")
+	w := &waiter{ctx: t.Context(), cluster: clusterWith(set, pod)}
+	begin := time.Now()
+	err := w.Wait(kube.ResourceList{infoOf(set)}, time.Minute)
+	if err == nil || !strings.Contains(err.Error(), "failed early due to stalled resources") || time.Since(begin) > 30*time.Second {
+		t.Errorf("Wait() = %v after %s", err, time.Since(begin))
 	}
 }
 
