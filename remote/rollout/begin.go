@@ -82,12 +82,15 @@ func (d *decision) begin() {
 			continue
 		}
 		for _, m := range starters {
-			if free <= 0 || room == 0 {
-				break
+			// One that is changing has its place, and keeps it for what it is to have now.
+			if !m.changing() {
+				if free <= 0 || room == 0 {
+					continue
+				}
+				free--
+				room--
 			}
 			d.start(m, *d.goal(m))
-			free--
-			room--
 		}
 	}
 }

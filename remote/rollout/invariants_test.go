@@ -170,13 +170,17 @@ func (f *fleet) right(before *v1alpha1.RolloutStatus, d rollout.Decision) error 
 	for _, c := range f.clusters {
 		after[c.name] = c.pin
 	}
-	started := map[string]bool{}
+	// Who was changing already has its place, whatever it is given now: it does not enter.
+	started, entered := map[string]bool{}, map[string]bool{}
 	for _, p := range d.Pins {
 		pin := p.ChildRollout
 		was := after[p.Cluster]
 		after[p.Cluster] = &pin
 		if moved := was == nil || was.Revision != pin.Revision; pin.Result == v1alpha1.ResultUpdating && pin.Since.Time.Equal(f.now) && (moved || was.Result != v1alpha1.ResultUpdating) {
 			started[p.Cluster] = true
+			if was == nil || was.Result != v1alpha1.ResultUpdating {
+				entered[p.Cluster] = true
+			}
 		} else if moved && (was != nil || pin.Revision != f.cluster(p.Cluster).runs) {
 			return fmt.Errorf("%s got %s without being counted as changing", p.Cluster, pin.Revision)
 		}
@@ -184,8 +188,8 @@ func (f *fleet) right(before *v1alpha1.RolloutStatus, d rollout.Decision) error 
 			return fmt.Errorf("%s got %s, which no run named", p.Cluster, pin.Revision)
 		}
 	}
-	if f.room >= 0 && len(started) > f.room {
-		return fmt.Errorf("%d clusters began with room for %d", len(started), f.room)
+	if f.room >= 0 && len(entered) > f.room {
+		return fmt.Errorf("%d clusters began with room for %d", len(entered), f.room)
 	}
 	if f.spec.Suspend && len(started) > 0 {
 		return fmt.Errorf("%d clusters began while suspended", len(started))
@@ -203,7 +207,7 @@ func (f *fleet) right(before *v1alpha1.RolloutStatus, d rollout.Decision) error 
 		if p := after[c.name]; p != nil && p.Result == v1alpha1.ResultUpdating {
 			changing[w]++
 		}
-		if started[c.name] {
+		if entered[c.name] {
 			begins[w]++
 		}
 	}
@@ -216,6 +220,13 @@ func (f *fleet) right(before *v1alpha1.RolloutStatus, d rollout.Decision) error 
 		return err
 	}
 	return f.begun(d, terms, after, started, members)
+}
+
+// overdue reports whether a cluster fails by this very decision, which is on no record when it
+// is given something else by it as well.
+func (f *fleet) overdue(c *cluster, run *v1alpha1.RolloutRun) bool {
+	late := func(r *v1alpha1.RolloutRun) bool { return r != nil && f.now.Sub(c.pin.Since.Time) >= r.Terms.Deadline.Duration }
+	return (c.pin.Result == v1alpha1.ResultUpdating || c.pin.Result == v1alpha1.ResultDegraded) && (late(run) || late(f.status.Run))
 }
 
 // begun holds those that began against the run.
@@ -238,7 +249,8 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 		}
 		// Who failed at what it has, has what is taken back, or is tried again at it may roll for that.
 		back := c.pin != nil && run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && c.pin.Revision == run.Revision
-		if c.rolling && !back && !(c.pin != nil && (c.pin.Revision == p.Revision || f.failed[c.name] == c.pin.Revision)) {
+		has := c.pin == nil && c.runs == p.Revision || c.pin != nil && (c.pin.Revision == p.Revision || f.failed[c.name] == c.pin.Revision || f.overdue(c, run))
+		if c.rolling && !back && !has {
 			return fmt.Errorf("%s began and is rolling", c.name)
 		}
 		if c.pin != nil && c.pin.Run > p.Run && run.Phase != v1alpha1.RolloutReverting && run.Phase != v1alpha1.RolloutReverted {

@@ -412,7 +412,7 @@ func (d *decision) choose() {
 			return
 		}
 		d.end(v1alpha1.RolloutSuperseded)
-	} else if run != nil && run.RolloutRevision == newest {
+	} else if run != nil && run.RolloutRevision == newest && run.Phase != v1alpha1.RolloutSuperseded {
 		return // it passed, or a person or its failures ended it
 	} else if good := d.status.LastGood; good != nil && good.RolloutRevision == newest && !d.strayed(good) {
 		return

@@ -280,6 +280,40 @@ func TestNext(t *testing.T) {
 			s.decide()
 			s.at(second)
 		}},
+		{name: "reverted on its way", reason: "who is changing has a place for what mends it, though no other is free", waves: []v1alpha1.RolloutWave{wave("rest", 1, 0)}, clusters: []string{"rest1", "rest2"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.at(second, "rest1")
+			s.facts.Requests.Revert = second
+			s.facts.Room = 0
+			s.decide()
+			s.phase(v1alpha1.RolloutReverting)
+			s.at(first, "rest1", "rest2")
+		}},
+		{name: "mended on its way", reason: "the commit that mends it need not wait for the deadline of the one that broke it", waves: []v1alpha1.RolloutWave{wave("rest", 1, 0)}, clusters: []string{"rest1", "rest2"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.at(second, "rest1")
+			s.spec.Preempt = true
+			s.commit(third)
+			s.decide()
+			s.at(third, "rest1")
+		}},
+		{name: "nobody meanwhile", reason: "a run that made way for a commit that was for nobody begins again when that is taken back", waves: two, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.spec.Preempt = true
+			s.commit(second)
+			s.decide()
+			s.at(second, "canary1")
+			clusters := s.facts.Clusters
+			s.facts.Clusters = nil
+			s.commit(third)
+			s.decide()
+			s.phase(v1alpha1.RolloutSuperseded)
+			s.facts.Clusters = clusters
+			s.commit(second)
+			s.decide()
+			s.phase(v1alpha1.RolloutProgressing)
+		}},
 		{name: "aborted", reason: "a person ended it: it does not begin again by itself", waves: two, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.commit(second)
 			s.decide()
