@@ -9,6 +9,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
@@ -52,24 +53,25 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 	if run.target, err = r.Targets.Identify(ctx, obj.Namespace, run.target); err != nil {
 		return refuse(err)
 	}
+	// Nothing is recorded of our own cluster. What this very process applied to it is
+	// known to be of the time before spec.kubeConfig was set.
+	var here []inventory.Entry
+	if recorded == nil {
+		if here = r.Memo.Owned(run.name()); len(here) > 0 {
+			recorded = &target.Ref{User: run.target.User, Cluster: local.Cluster}
+		}
+	}
 	switch target.Compare(recorded, run.target, local.Cluster) {
 	case target.Moved:
+		if len(here) > 0 {
+			obj.Status.Inventory = refs(here)
+		}
 		if end := r.leave(ctx, run, *recorded); end != nil {
 			return end
 		}
 	case target.Replaced:
 		r.event(run, corev1.EventTypeWarning, nil, "the cluster that %s %s leads to is another one now; what was applied to the former is left behind", run.target.Kind, run.target.Name)
 		obj.Status.Inventory = nil
-	case target.Unrecorded:
-		// The inventory is taken to be about this cluster, as with Flux. Only what
-		// this very process applied to our own is known to be of the time before
-		// spec.kubeConfig was set.
-		if owned := r.Memo.Owned(run.name()); len(owned) > 0 {
-			obj.Status.Inventory = refs(owned)
-			if end := r.leave(ctx, run, target.Ref{Cluster: local.Cluster}); end != nil {
-				return end
-			}
-		}
 	case target.Same:
 	}
 	if err := r.recordTarget(ctx, run); err != nil {

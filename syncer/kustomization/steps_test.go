@@ -2,7 +2,10 @@ package kustomization
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -17,13 +20,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/meta/testrestmapper"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -32,10 +38,12 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/claim"
+	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/find"
 	"github.com/cascade-gitops/cascade/syncer/health"
 	"github.com/cascade-gitops/cascade/syncer/memo"
 	"github.com/cascade-gitops/cascade/syncer/metrics"
+	"github.com/cascade-gitops/cascade/syncer/observed"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/target"
@@ -488,6 +496,89 @@ func TestAimStep(t *testing.T) {
 				if problem := tc.check(s); problem != "" {
 					t.Errorf("%s: %s", tc.reason, problem)
 				}
+			}
+		})
+	}
+}
+
+// clusterServer is another way to a cluster: it tells whose it is, unless uid is empty, and
+// has nothing else.
+func clusterServer(t *testing.T, uid string) *corev1.Secret {
+	t.Helper()
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		var answer any
+		switch r.URL.Path {
+		case "/readyz":
+			answer = "ok"
+		case "/api":
+			answer = metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}}
+		case "/apis":
+			answer = metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
+		case "/api/v1":
+			answer = metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "v1",
+				APIResources: []metav1.APIResource{{Name: "namespaces", Kind: "Namespace"}}}
+		default:
+			answer = metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"},
+				ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: types.UID(uid)}}
+			if uid == "" {
+				w.WriteHeader(http.StatusForbidden)
+				answer = apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, metav1.NamespaceSystem, nil).Status()
+			}
+		}
+		if err := json.NewEncoder(w).Encode(answer); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "way"}, Data: map[string][]byte{"value": []byte(s.URL)}}
+}
+
+// TestAimElsewhere: what becomes of the objects when a Kustomization is given a kubeconfig.
+func TestAimElsewhere(t *testing.T) {
+	a := entry("a")
+	for name, tc := range map[string]struct {
+		reason string
+		// uid is that of the cluster that the kubeconfig leads to.
+		uid string
+		// leaves: what was applied here is pruned here.
+		leaves bool
+	}{
+		"Elsewhere": {"what was applied here does not belong here any more", "there", true},
+		"Itself":    {"the kubeconfig leads to the cluster that was applied to: nothing moves", "here", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
+				k.Spec.ServiceAccountName = "ops"
+				k.Status.Inventory = refs([]inventory.Entry{a})
+			}), clusterServer(t, tc.uid))
+			s.Targets.Local.Config, s.Targets.Scheme = &rest.Config{}, s.client.Scheme()
+			s.Targets.Kubeconfig = func(url []byte) (*rest.Config, error) {
+				return &rest.Config{Host: string(url), TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, nil
+			}
+			removed := false
+			s.cluster.remove = func(apply.Options) (apply.Result, error) {
+				removed = true
+				return apply.Result{Changes: ssa.NewChangeSet(), Complete: true}, nil
+			}
+			s.applier = func(c *apply.Cluster, _ apply.Owner, _ *memo.Memo) applier {
+				if c.Config.Impersonate.UserName != target.User("apps", "ops") {
+					t.Errorf("%s: it is pruned with the rights of %q", tc.reason, c.Config.Impersonate.UserName)
+				}
+				return s.cluster
+			}
+			// What this process applied to its own cluster.
+			s.Memo = memo.NewPolled(observed.NewReader(nil), kustomizev1.GroupVersion.Group)
+			s.Memo.Keeps(a.GroupKind(), schema.GroupVersionResource{Group: a.Group, Version: a.Version, Resource: "deployments"})
+			s.Memo.Remember(memo.Object{Kind: a.GroupKind(), Name: types.NamespacedName{Namespace: a.Namespace, Name: a.Name}}, s.name(), digest.Short{1},
+				&unstructured.Unstructured{Object: map[string]any{}}, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+					Namespace: a.Namespace, Name: a.Name, UID: "a", ResourceVersion: "1", Generation: 1, Labels: map[string]string{s.Memo.Label(): "shop"},
+				}})
+			s.run.rendering, s.run.target = &render.Rendering{}, target.Of(s.Obj, "")
+			s.expect(t, tc.reason, s.Reconciler.aim(t.Context(), s.run), want{goes: true})
+			if kept := s.Obj.Status.Inventory != nil && len(s.Obj.Status.Inventory.Entries) == 1; removed != tc.leaves || kept == tc.leaves {
+				t.Errorf("%s: pruned: %t, still in the inventory: %t", tc.reason, removed, kept)
 			}
 		})
 	}

@@ -99,19 +99,13 @@ const (
 	// The old one cannot be reached any more; with it the objects are gone, or
 	// out of reach.
 	Replaced
-	// Unrecorded: it is not known which cluster the inventory is about. It
-	// is treated as this one, as Flux would.
-	Unrecorded
 )
 
 // Compare decides by what was recorded, nil if nothing was, and what is
 // wanted now. local is the identity of the cluster that we run in.
 func Compare(recorded *Ref, wanted Ref, local string) Change {
 	if recorded == nil {
-		if wanted.Local() {
-			return Same // nothing is recorded for the cluster that we run in
-		}
-		return Unrecorded
+		return Same // the inventory is taken to be about this cluster, as Flux would
 	}
 	of := func(r Ref) string {
 		if r.Local() {

@@ -95,7 +95,7 @@ func TestCompareTargets(t *testing.T) {
 		want     Change
 	}{
 		"Local":        {reason: "nothing is recorded for our own cluster", want: Same},
-		"Takeover":     {reason: "Flux recorded nothing", wanted: edge("1"), want: Unrecorded},
+		"Takeover":     {reason: "Flux recorded nothing: it is about the cluster that is named", wanted: edge("1"), want: Same},
 		"Same":         {reason: "same cluster", recorded: new(edge("1")), wanted: edge("1"), want: Same},
 		"Renamed":      {reason: "another Secret that leads to the same cluster", recorded: new(Ref{Kind: "Secret", Name: "other", Cluster: "1"}), wanted: edge("1"), want: Same},
 		"OtherUser":    {reason: "rights differ, the cluster does not", recorded: new(Ref{Kind: "Secret", Name: "edge", Cluster: "1", User: "a"}), wanted: edge("1"), want: Same},
