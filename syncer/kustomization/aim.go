@@ -8,6 +8,7 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/target"
@@ -72,6 +73,12 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 	case target.Replaced:
 		r.event(run, corev1.EventTypeWarning, nil, "the cluster that %s %s leads to is another one now; what was applied to the former is left behind", run.target.Kind, run.target.Name)
 		obj.Status.Inventory = nil
+	case target.Unidentified:
+		// The inventory is taken to be about this cluster, as with Flux.
+		if i := obj.Status.Inventory; i != nil && len(i.Entries) > 0 {
+			r.event(run, corev1.EventTypeWarning, nil, "it is not known whether this is the cluster that was applied to before: one of them does not let its Namespace %s be read; if it is another one, %d objects are left behind there",
+				metav1.NamespaceSystem, len(i.Entries))
+		}
 	case target.Same:
 	}
 	if err := r.recordTarget(ctx, run); err != nil {

@@ -543,9 +543,11 @@ func TestAimElsewhere(t *testing.T) {
 		uid string
 		// leaves: what was applied here is pruned here.
 		leaves bool
+		events int
 	}{
-		"Elsewhere": {"what was applied here does not belong here any more", "there", true},
-		"Itself":    {"the kubeconfig leads to the cluster that was applied to: nothing moves", "here", false},
+		"Elsewhere": {"what was applied here does not belong here any more", "there", true, 0},
+		"Itself":    {"the kubeconfig leads to the cluster that was applied to: nothing moves", "here", false, 0},
+		"Unknown":   {"it may be the cluster that was applied to: the user is told", "", false, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := take(t, shop(func(k *kustomizev1.Kustomization) {
@@ -576,7 +578,7 @@ func TestAimElsewhere(t *testing.T) {
 					Namespace: a.Namespace, Name: a.Name, UID: "a", ResourceVersion: "1", Generation: 1, Labels: map[string]string{s.Memo.Label(): "shop"},
 				}})
 			s.run.rendering, s.run.target = &render.Rendering{}, target.Of(s.Obj, "")
-			s.expect(t, tc.reason, s.Reconciler.aim(t.Context(), s.run), want{goes: true})
+			s.expect(t, tc.reason, s.Reconciler.aim(t.Context(), s.run), want{goes: true, events: tc.events})
 			if kept := s.Obj.Status.Inventory != nil && len(s.Obj.Status.Inventory.Entries) == 1; removed != tc.leaves || kept == tc.leaves {
 				t.Errorf("%s: pruned: %t, still in the inventory: %t", tc.reason, removed, kept)
 			}

@@ -99,6 +99,9 @@ const (
 	// The old one cannot be reached any more; with it the objects are gone, or
 	// out of reach.
 	Replaced
+	// Unidentified: the reference is another one, and one of both clusters does not tell
+	// which it is. Unknown is not different: nothing is pruned.
+	Unidentified
 )
 
 // Compare decides by what was recorded, nil if nothing was, and what is
@@ -114,16 +117,17 @@ func Compare(recorded *Ref, wanted Ref, local string) Change {
 		return r.Cluster
 	}
 	before, now := of(*recorded), of(wanted)
-	if before != "" && before == now {
+	renamed := recorded.Kind != wanted.Kind || recorded.Name != wanted.Name || recorded.Key != wanted.Key
+	known := before != "" && now != ""
+	switch {
+	case known && before == now, !known && !renamed:
 		return Same
+	case !known:
+		return Unidentified
+	case renamed:
+		return Moved
 	}
-	if recorded.Kind == wanted.Kind && recorded.Name == wanted.Name && recorded.Key == wanted.Key {
-		if before == "" || now == "" {
-			return Same
-		}
-		return Replaced
-	}
-	return Moved
+	return Replaced
 }
 
 // SameCluster reports whether two references lead to one cluster, as far as is known:

@@ -105,7 +105,11 @@ func TestCompareTargets(t *testing.T) {
 		"Self":         {reason: "a kubeconfig of our own cluster", recorded: new(Ref{}), wanted: edge("home"), want: Same},
 		"Replaced":     {reason: "the Secret leads to another cluster now", recorded: new(edge("1")), wanted: edge("2"), want: Replaced},
 		"Unidentified": {reason: "a cluster that hides its identity", recorded: new(edge("")), wanted: edge(""), want: Same},
-		"UnknownMove":  {reason: "another reference, unknown cluster: pruned where it leads", recorded: new(edge("")), wanted: Ref{Kind: "Secret", Name: "other"}, want: Moved},
+		"UnknownMove":  {reason: "another reference, which may lead to the same cluster", recorded: new(edge("")), wanted: Ref{Kind: "Secret", Name: "other"}, want: Unidentified},
+		"UnknownNow":   {reason: "the new kubeconfig has fewer rights, maybe in the same cluster", recorded: new(edge("1")), wanted: Ref{Kind: "Secret", Name: "other"}, want: Unidentified},
+		"UnknownOnce":  {reason: "the new kubeconfig has more rights, maybe in the same cluster", recorded: new(edge("")), wanted: other, want: Unidentified},
+		"UnknownKey":   {reason: "another key of the Secret", recorded: new(edge("")), wanted: Ref{Kind: "Secret", Name: "edge", Key: "new"}, want: Unidentified},
+		"UnknownHome":  {reason: "from a cluster that may be ours", recorded: new(edge("")), wanted: Ref{}, want: Unidentified},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := Compare(tt.recorded, tt.wanted, "home"); got != tt.want {
