@@ -1,11 +1,11 @@
 package capibridge
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
 func object(t *testing.T, text string) *unstructured.Unstructured {
@@ -161,7 +162,8 @@ func TestProvider(t *testing.T) {
 
 func TestGate(t *testing.T) {
 	up := Cluster{InfrastructureProvisioned: true, ControlPlaneInitialized: true, Object: map[string]any{
-		"metadata": map[string]any{"labels": map[string]any{"tier": "prod"}},
+		"metadata": map[string]any{"uid": "1", "resourceVersion": "1", "labels": map[string]any{"tier": "prod"}},
+		"spec":     map[string]any{"ready": true},
 		"status":   map[string]any{"conditions": []any{map[string]any{"type": "Available", "status": "True"}}},
 		"many":     many(3000),
 	}}
@@ -192,15 +194,14 @@ func TestGate(t *testing.T) {
 		"UnknownVariable":  {"the same", up, `self.x == 1`, v1alpha1.ReasonInvalidSpec},
 		"NoBool":           {"the same", up, `cluster.metadata.labels.tier`, v1alpha1.ReasonInvalidSpec},
 		"MissingField":     {"an error is no yes", up, `cluster.spec.nowhere == 1`, v1alpha1.ReasonInvalidSpec},
+		"Field":            {"that it is a bool is known when it is read", up, `cluster.spec.ready`, ""},
+		"Doubling":         {"nor is it the agent that compares 2^40 numbers, which nothing interrupts", up, "[[1]]" + strings.Repeat(".map(x, x + x)", 40) + ".all(x, x == x)", v1alpha1.ReasonInvalidSpec},
 		"Expensive":        {"an expression has a budget, or one Layer stops all", up, `cluster.many.all(a, cluster.many.all(b, cluster.many.all(c, a + b + c >= 0)))`, v1alpha1.ReasonInvalidSpec},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := gates.Gate(tc.cluster, tc.when)
-			if again := gates.Gate(tc.cluster, tc.when); again != got {
+			got := gates.Gate(t.Context(), workers, tc.cluster, tc.when)
+			if again := gates.Gate(t.Context(), nil, tc.cluster, tc.when); again != got {
 				t.Errorf("%s\nGate(%q) = %+v, and then %+v", tc.reason, tc.when, got, again)
-			}
-			if once := new(Gates).Gate(tc.cluster, tc.when); once != got {
-				t.Errorf("%s\nGate(%q) = %+v, and of other Gates %+v", tc.reason, tc.when, got, once)
 			}
 			if got.Open != (tc.want == "") || got.Reason != tc.want || (got.Message == "") != got.Open {
 				t.Errorf("%s\nGate(%q) = %+v, want reason %q", tc.reason, tc.when, got, tc.want)
@@ -209,36 +210,47 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// TestGatesCompileOnce: thousands of clusters are decided about by the same few
-// expressions, by many goroutines at once.
-func TestGatesCompileOnce(t *testing.T) {
-	up := Cluster{InfrastructureProvisioned: true, ControlPlaneInitialized: true, Object: map[string]any{"metadata": map[string]any{"name": "a"}}}
+// asking counts what workers are asked.
+type asking struct {
+	worker.Runner
+	times int
+}
+
+func (a *asking) Run(ctx context.Context, job worker.Job) ([]byte, error) {
+	a.times++
+	return a.Runner.Run(ctx, job)
+}
+
+// TestGatesAskOnce: a child is looked at far more often than its Cluster changes.
+func TestGatesAskOnce(t *testing.T) {
+	const rule = `cluster.metadata.name == "a"`
+	named := func(name, version string) Cluster {
+		return Cluster{InfrastructureProvisioned: true, ControlPlaneInitialized: true, Object: map[string]any{
+			"metadata": map[string]any{"name": name, "uid": "1", "resourceVersion": version},
+		}}
+	}
 	var gates Gates
-	if v := gates.Gate(up, `cluster.metadata.name == "a"`); !v.Open {
-		t.Fatalf("Gate() = %+v", v)
+	if v := gates.Gate(t.Context(), nil, named("a", "1"), rule); v.Open || v.Reason != v1alpha1.ReasonClusterNotReady {
+		t.Errorf("without a worker it is %+v: unknown is no yes, and no mistake of the Layer", v)
 	}
-	first, err := gates.compile(`cluster.metadata.name == "a"`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again, err := gates.compile(`cluster.metadata.name == "a"`)
-	if err != nil || again != first {
-		t.Errorf("compile() made another program (%v)", err)
-	}
-	var all sync.WaitGroup
-	for worker := range 4 {
-		all.Go(func() {
-			for i := range maxPrograms + 50 {
-				if v := gates.Gate(up, fmt.Sprintf(`cluster.metadata.name == "a" && %d >= 0`, (i+worker)%(maxPrograms+50))); !v.Open {
-					t.Errorf("Gate() = %+v", v)
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
-	if n := gates.programs.Len(); n > maxPrograms {
-		t.Errorf("%d programs are kept, more than %d", n, maxPrograms)
+	ask := &asking{Runner: workers}
+	for _, tc := range []struct {
+		reason  string
+		cluster Cluster
+		rule    string
+		open    bool
+		times   int
+	}{
+		{"that there was no worker is not remembered", named("a", "1"), rule, true, 1},
+		{"nothing changed", named("a", "1"), rule, true, 1},
+		{"the Cluster changed", named("b", "2"), rule, false, 2},
+		{"so did the rule", named("b", "2"), `cluster.metadata.name == "b"`, true, 3},
+		{"it is not known which state of the Cluster this is", named("a", ""), rule, true, 4},
+		{"and never", named("a", ""), rule, true, 5},
+	} {
+		if v := gates.Gate(t.Context(), ask, tc.cluster, tc.rule); v.Open != tc.open || ask.times != tc.times {
+			t.Errorf("%s: %+v after %d questions, want %d", tc.reason, v, ask.times, tc.times)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package capibridge_test
 
 import (
+	"context"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -20,7 +21,7 @@ status:
 `
 
 // A Cluster is read without its Go types; a gate then decides whether it may be pushed
-// to, by a word or by an expression over the whole object.
+// to, by a word or by an expression over the whole object, which a worker evaluates.
 func ExampleGates_Gate() {
 	u := &unstructured.Unstructured{}
 	if err := yaml.Unmarshal([]byte(cluster), &u.Object); err != nil {
@@ -29,13 +30,12 @@ func ExampleGates_Gate() {
 	}
 	c := capibridge.FromObject(u)
 	var gates capibridge.Gates
-	fmt.Println(c.Provider, gates.Gate(c, ""))
-	fmt.Println(gates.Gate(c, capibridge.WhenAvailable).Message)
-	fmt.Println(gates.Gate(c, "cluster.metadata.labels.tier == 'tenant'").Open)
+	ctx := context.Background()
+	fmt.Println(c.Provider, gates.Gate(ctx, nil, c, ""))
+	fmt.Println(gates.Gate(ctx, nil, c, capibridge.WhenAvailable).Message)
 	// Output:
 	// aws {true  }
 	// Cluster is not Available yet, as readyWhen asks
-	// true
 }
 
 // Of a kubeconfig, only an address and inline credentials are accepted: client-go

@@ -1,13 +1,19 @@
 package capibridge
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"time"
 
-	"github.com/google/cel-go/cel"
-	"k8s.io/utils/lru"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/expression"
+	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
 // Gates that a Layer names by a word; anything else is a CEL expression.
@@ -24,32 +30,38 @@ type Verdict struct {
 }
 
 const (
-	// celCost bounds the evaluation of an expression, whatever a Cluster holds.
-	celCost = 100_000
-	// maxPrograms bounds what is kept compiled. There is one for
-	// each readyWhen of a Layer, and all clusters use the same.
-	maxPrograms = 256
+	// answersHold is for how long the answer about a Cluster that does not change is kept: one
+	// that was late may have been so for what else the machine did.
+	answersHold = 10 * time.Minute
+	// mostAnswers bounds what is kept.
+	mostAnswers = 4096
 )
 
-// Gates decides about clusters and keeps the expressions of layers compiled. The
-// zero value is ready; it may be used by many goroutines.
+// Gates decides about clusters and keeps the answers of expressions: a child is looked at
+// far more often than its Cluster changes. The zero value is ready; it may be used by many
+// goroutines.
 type Gates struct {
-	once     sync.Once
-	env      *cel.Env
-	err      error
-	programs *lru.Cache
+	once    sync.Once
+	answers *cache.LRUExpireCache
 }
 
-// compiled is an expression, or why there is none: bad ones are asked for as
-// often as good ones.
-type compiled struct {
-	program cel.Program
-	err     error
+// asked is an expression about a state of a Cluster.
+type asked struct {
+	expression string
+	uid        types.UID
+	version    string
+}
+
+// answer is what an expression said, or why it says nothing.
+type answer struct {
+	open bool
+	err  error
 }
 
 // Gate decides whether a layer may be pushed to a cluster. That the API server
-// answers is for the caller to find out.
-func (g *Gates) Gate(c Cluster, readyWhen string) Verdict {
+// answers is for the caller to find out. Workers evaluate expressions, with the tasks of
+// package expression.
+func (g *Gates) Gate(ctx context.Context, workers worker.Runner, c Cluster, readyWhen string) Verdict {
 	closed := func(reason, format string, args ...any) Verdict {
 		return Verdict{Reason: reason, Message: fmt.Sprintf(format, args...)}
 	}
@@ -72,50 +84,35 @@ func (g *Gates) Gate(c Cluster, readyWhen string) Verdict {
 		}
 		return Verdict{Open: true}
 	}
-	open, err := g.evaluate(readyWhen, c.Object)
-	if err != nil {
+	open, err := g.evaluate(ctx, workers, readyWhen, c.Object)
+	switch {
+	case refused(err):
 		return closed(v1alpha1.ReasonInvalidSpec, "cannot evaluate readyWhen: %s", err)
-	}
-	if !open {
+	case err != nil:
+		return closed(v1alpha1.ReasonClusterNotReady, "cannot evaluate readyWhen: %s", err)
+	case !open:
 		return closed(v1alpha1.ReasonClusterNotReady, "readyWhen %q is false", readyWhen)
 	}
 	return Verdict{Open: true}
 }
 
-func (g *Gates) evaluate(expression string, cluster map[string]any) (bool, error) {
-	program, err := g.compile(expression)
-	if err != nil {
-		return false, err
+func (g *Gates) evaluate(ctx context.Context, workers worker.Runner, text string, cluster map[string]any) (bool, error) {
+	g.once.Do(func() { g.answers = cache.NewLRUExpireCache(mostAnswers) })
+	u := unstructured.Unstructured{Object: cluster}
+	key := asked{text, u.GetUID(), u.GetResourceVersion()}
+	if known, ok := g.answers.Get(key); ok {
+		return known.(answer).open, known.(answer).err
 	}
-	out, _, err := program.Eval(map[string]any{"cluster": cluster})
-	if err != nil {
-		return false, err
+	open, err := expression.Rule(ctx, workers, text, "cluster", cluster)
+	if key.version != "" && (err == nil || refused(err)) {
+		g.answers.Add(key, answer{open, err}, answersHold)
 	}
-	open, ok := out.Value().(bool)
-	if !ok {
-		return false, fmt.Errorf("the result is %s, not a bool", out.Type().TypeName())
-	}
-	return open, nil
+	return open, err
 }
 
-func (g *Gates) compile(expression string) (cel.Program, error) {
-	g.once.Do(func() {
-		g.env, g.err = cel.NewEnv(cel.Variable("cluster", cel.DynType))
-		g.programs = lru.New(maxPrograms)
-	})
-	if g.err != nil {
-		return nil, g.err
-	}
-	if known, ok := g.programs.Get(expression); ok {
-		c := known.(compiled)
-		return c.program, c.err
-	}
-	// Two goroutines may both compile what is new; the result is the same.
-	var c compiled
-	ast, issues := g.env.Compile(expression)
-	if c.err = issues.Err(); c.err == nil {
-		c.program, c.err = g.env.Program(ast, cel.CostLimit(celCost))
-	}
-	g.programs.Add(expression, c)
-	return c.program, c.err
+// refused reports whether an expression is to blame, and not what should evaluate it.
+func refused(err error) bool {
+	var failed *worker.TaskError
+	var exceeded *worker.Exceeded
+	return errors.Is(err, expression.ErrLate) || errors.As(err, &failed) || errors.As(err, &exceeded)
 }

@@ -208,7 +208,7 @@ func TestNameOfLayerIsALabel(t *testing.T) {
 	p := &push{run: &run{Children: &Children{}, child: &child}, cluster: capibridge.Cluster{InfrastructureProvisioned: true, ControlPlaneInitialized: true}}
 	for name, want := range map[string]string{strings.Repeat("a", 63): "", strings.Repeat("a", 64): v1alpha1.ReasonInvalidSpec} {
 		got := ""
-		if err := p.allowed(layerOn(name), &v1alpha1.ChildLayer{Name: name, Digest: "sha256:1"}, 0); err != nil {
+		if err := p.allowed(t.Context(), layerOn(name), &v1alpha1.ChildLayer{Name: name, Digest: "sha256:1"}, 0); err != nil {
 			got = reason.Of(err)
 		}
 		if got != want {

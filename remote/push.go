@@ -226,7 +226,7 @@ func (p *push) attempt(ctx context.Context, s *seeding, entry *v1alpha1.ChildLay
 	if err := account.Admit(s.layer, *s.as); err != nil {
 		return nil, err
 	}
-	if err := p.allowed(s.layer, entry, agents); err != nil {
+	if err := p.allowed(ctx, s.layer, entry, agents); err != nil {
 		return nil, err
 	}
 	if err := p.gather(ctx, s); err != nil {
@@ -250,13 +250,13 @@ func (p *push) attempt(ctx context.Context, s *seeding, entry *v1alpha1.ChildLay
 }
 
 // allowed is an error while the layer must not be pushed.
-func (p *push) allowed(layer *v1alpha1.Layer, entry *v1alpha1.ChildLayer, agents int) error {
+func (p *push) allowed(ctx context.Context, layer *v1alpha1.Layer, entry *v1alpha1.ChildLayer, agents int) error {
 	when := layer.Spec.ReadyWhen
 	if entry.Digest != "" {
 		// readyWhen gates the first push: an outage must not keep updates from the child.
 		when = capibridge.WhenControlPlaneInitialized
 	}
-	if verdict := p.gates.Gate(p.cluster, when); !verdict.Open {
+	if verdict := p.gates.Gate(ctx, layerWorkers(p.Workers, layer), p.cluster, when); !verdict.Open {
 		return reason.Because(verdict.Reason, errors.New(verdict.Message))
 	}
 	switch {

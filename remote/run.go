@@ -155,7 +155,7 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 	if !r.elsewhere && r.undescribed == "" {
 		r.place(cluster)
 	}
-	base := r.gates.Gate(cluster, capibridge.WhenControlPlaneInitialized)
+	base := r.gates.Gate(ctx, nil, cluster, capibridge.WhenControlPlaneInitialized)
 	if !base.Open && base.Reason != v1alpha1.ReasonPaused {
 		message := base.Message
 		if _, detail := cluster.State(facts); detail != "" {

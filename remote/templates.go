@@ -50,7 +50,7 @@ func (t *templates) build(ctx context.Context, workers worker.Runner, layer *v1a
 	return t.made.Do(ctx, key, mostTemplates, func(err error) bool { return permanent(err) != nil }, func() (*template, int, error) {
 		owner := ownerOf(layer.Namespace, layer.Name)
 		made, err := render.Prepare(ctx, snapshot, render.Build{
-			Path: layer.Spec.Path, Workers: worker.For(workers, "Layer/"+layer.Namespace+"/"+layer.Name),
+			Path: layer.Spec.Path, Workers: layerWorkers(workers, layer),
 		}, func(u *unstructured.Unstructured) (*apply.Frozen, int, error) {
 			f, err := apply.Freeze(owner, u)
 			if err != nil {
@@ -63,6 +63,11 @@ func (t *templates) build(ctx context.Context, workers worker.Runner, layer *v1a
 		}
 		return made, made.Size(), nil
 	})
+}
+
+// layerWorkers work for a layer.
+func layerWorkers(workers worker.Runner, layer *v1alpha1.Layer) worker.Runner {
+	return worker.For(workers, "Layer/"+layer.Namespace+"/"+layer.Name)
 }
 
 // permanent is the failure of a build that comes again with the same files.

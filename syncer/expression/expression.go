@@ -1,6 +1,6 @@
 // Package expression evaluates the CEL expressions of tenants over objects of
 // tenants: spec.healthCheckExprs, readyExpr of spec.dependsOn, spec.commitStatusExpr of
-// Providers, and the filters and validations of Receivers.
+// Providers, readyWhen of Layers, and the filters and validations of Receivers.
 //
 // An expression can double a string with each call, and CEL looks at its deadline
 // between calls only. So expressions are compiled here, which CEL bounds by the
@@ -40,6 +40,7 @@ var errNoWorkers = errors.New("there is no worker to evaluate expressions")
 const (
 	statusTask = "expression/status"
 	boolTask   = "expression/bool"
+	ruleTask   = "expression/rule"
 	textTask   = "expression/text"
 	filterTask = "expression/filter"
 	claimsTask = "expression/claims"
@@ -47,7 +48,7 @@ const (
 
 // Tasks are what a worker has to be able to do for this package.
 func Tasks() worker.Tasks {
-	return worker.Tasks{statusTask: evaluateStatus, boolTask: evaluateBool, textTask: evaluateText, filterTask: evaluateFilter, claimsTask: evaluateClaims}
+	return worker.Tasks{statusTask: evaluateStatus, boolTask: evaluateBool, ruleTask: evaluateRule, textTask: evaluateText, filterTask: evaluateFilter, claimsTask: evaluateClaims}
 }
 
 // Compile compiles an expression over structures of the given names, which are
@@ -114,8 +115,24 @@ func evaluateBool(request []byte, _ worker.Ask) ([]byte, error) {
 	return evaluate(request, celtypes.BoolType, (*cel.Expression).EvaluateBoolean)
 }
 
-// evaluate answers a question with what its expression, of the given type, makes of the
-// objects.
+// Rule is Bool over one object, for an expression of which it may be known only then that
+// it returns a bool: one that is a field of the object, say. One that cannot be compiled is
+// a *worker.TaskError as well.
+func Rule(ctx context.Context, workers worker.Runner, text, name string, object map[string]any) (bool, error) {
+	out, err := run(ctx, workers, ruleTask, question{Text: text, Names: []string{name}}, object)
+	if err != nil {
+		return false, err
+	}
+	var yes bool
+	return yes, json.Unmarshal(out, &yes)
+}
+
+func evaluateRule(request []byte, _ worker.Ask) ([]byte, error) {
+	return evaluate(request, nil, (*cel.Expression).EvaluateBoolean)
+}
+
+// evaluate answers a question with what its expression, of the given type or any, makes of
+// the objects.
 func evaluate[T any](request []byte, of *celtypes.Type, value func(*cel.Expression, context.Context, map[string]any) (T, error)) ([]byte, error) {
 	var q question
 	if err := json.Unmarshal(request, &q); err != nil {
