@@ -24,13 +24,16 @@ func confirmsAbsence(err error) bool {
 }
 
 // relocated are kinds that were found in another version than the mapper knows.
-// The zero value has none; it is safe for concurrent use.
+// The zero value has none, and so has nil; it is safe for concurrent use.
 type relocated struct {
 	mu    sync.Mutex // guards kinds
 	kinds map[schema.GroupKind]*meta.RESTMapping
 }
 
 func (r *relocated) get(gk schema.GroupKind) *meta.RESTMapping {
+	if r == nil {
+		return nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.kinds[gk]

@@ -104,11 +104,11 @@ func releasesOf(objects []*unstructured.Unstructured) []types.NamespacedName {
 // outstanding reads a Cluster, its control plane and its workers.
 func (r *Reconciler) outstanding(ctx context.Context, name types.NamespacedName) (string, error) {
 	local := r.Targets.Local
-	cluster, err := clusters.Live(ctx, local, local.RESTMapper(), clusterapi.ClusterKind, name)
+	cluster, err := clusters.Live(ctx, local, clusterapi.ClusterKind, name)
 	if err != nil || cluster == nil {
 		return "there is no Cluster " + name.String() + " yet", err
 	}
-	controlPlane, err := clusters.ControlPlane(ctx, local, local.RESTMapper(), cluster)
+	controlPlane, err := clusters.ControlPlane(ctx, local, cluster)
 	if err != nil {
 		return "", fmt.Errorf("cannot tell which version Cluster %s runs: %w", name, err)
 	}
@@ -168,16 +168,16 @@ func ofRelease(h *helmv2.HelmRelease, tells bool) outstanding {
 func (r *Reconciler) workersOf(ctx context.Context, cluster types.NamespacedName) ([]*unstructured.Unstructured, error) {
 	var workers []*unstructured.Unstructured
 	for _, kind := range []string{"MachineDeployment", "MachinePool"} {
-		mapping, err := r.Targets.Local.RESTMapper().RESTMapping(schema.GroupKind{Group: clusterapi.Group, Kind: kind})
-		if apimeta.IsNoMatchError(err) {
-			continue
-		}
-		list := &unstructured.UnstructuredList{}
-		if err == nil {
-			list.SetGroupVersionKind(mapping.GroupVersionKind.GroupVersion().WithKind(kind + "List"))
-			err = r.Targets.Local.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterapi.ClusterNameLabel: cluster.Name})
-		}
-		if err != nil && !apierrors.IsNotFound(err) {
+		var list *unstructured.UnstructuredList
+		err := r.Targets.Local.InServed(schema.GroupKind{Group: clusterapi.Group, Kind: kind}, func(served *apimeta.RESTMapping) error {
+			list = &unstructured.UnstructuredList{}
+			list.SetGroupVersionKind(served.GroupVersionKind.GroupVersion().WithKind(kind + "List"))
+			return r.Targets.Local.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterapi.ClusterNameLabel: cluster.Name})
+		})
+		switch {
+		case apimeta.IsNoMatchError(err), apierrors.IsNotFound(err):
+			continue // not of the tier, or of its version of Cluster API
+		case err != nil:
 			return nil, fmt.Errorf("cannot list %ss of Cluster %s: %w", kind, cluster, err)
 		}
 		for i := range list.Items {

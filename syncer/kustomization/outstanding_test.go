@@ -1,15 +1,24 @@
 package kustomization
 
 import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	"github.com/fluxcd/pkg/apis/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
 // TestOutstanding: of a Cluster that is applied, the release that makes it is asked first, and
@@ -95,5 +104,76 @@ func TestOutstanding(t *testing.T) {
 				t.Errorf("what cannot be read is %q", got)
 			}
 		})
+	}
+}
+
+// TestOutstandingInServed: a version of Cluster API that is dropped while the agent runs takes
+// no Cluster along.
+func TestOutstandingInServed(t *testing.T) {
+	versions := []string{"v1beta1"}
+	group := func() metav1.APIGroup {
+		g := metav1.APIGroup{TypeMeta: metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}, Name: clusterapi.Group}
+		for _, v := range versions {
+			g.Versions = append(g.Versions, metav1.GroupVersionForDiscovery{GroupVersion: clusterapi.Group + "/" + v, Version: v})
+		}
+		if len(versions) > 0 {
+			g.PreferredVersion = g.Versions[0]
+		}
+		return g
+	}
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		base, version := "/apis/"+clusterapi.Group, strings.Split(r.URL.Path+"////", "/")[3]
+		var answer any
+		switch served := slices.Contains(versions, version); {
+		case r.URL.Path == "/api":
+			answer = metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}}
+		case r.URL.Path == "/apis":
+			answer = metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{group()}}
+		case r.URL.Path == base:
+			answer = group()
+		case served && r.URL.Path == base+"/"+version:
+			answer = metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: clusterapi.Group + "/" + version,
+				APIResources: []metav1.APIResource{
+					{Name: "clusters", SingularName: "cluster", Kind: "Cluster", Namespaced: true},
+					{Name: "machinedeployments", SingularName: "machinedeployment", Kind: "MachineDeployment", Namespaced: true},
+				}}
+		case served && r.URL.Path == base+"/"+version+"/namespaces/apps/clusters/made":
+			answer = map[string]any{"apiVersion": clusterapi.Group + "/" + version, "kind": "Cluster", "metadata": map[string]any{"namespace": "apps", "name": "made"}}
+		case served && r.URL.Path == base+"/"+version+"/namespaces/apps/machinedeployments":
+			answer = map[string]any{"apiVersion": clusterapi.Group + "/" + version, "kind": "MachineDeploymentList", "items": []any{map[string]any{
+				"apiVersion": clusterapi.Group + "/" + version, "kind": "MachineDeployment", "metadata": map[string]any{"namespace": "apps", "name": "workers", "generation": 2},
+			}}}
+		default:
+			http.NotFound(w, r) // as an API server does for a path that it does not serve
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(answer); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(server.Close)
+	local, err := apply.Connect(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, runtime.NewScheme())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Reconciler{Targets: &target.Targets{Local: local}}
+	for _, tc := range []struct {
+		reason   string
+		versions []string
+		want     string
+	}{
+		{"it is there, and so are its workers", []string{"v1beta1"}, "MachineDeployment workers was not looked at"},
+		{"both are, in the version that is left", []string{"v1beta2"}, "MachineDeployment workers was not looked at"},
+		{"no version is served: that says nothing of the Cluster", nil, "cannot read Cluster apps/made"},
+	} {
+		versions = tc.versions
+		why, err := r.outstanding(t.Context(), types.NamespacedName{Namespace: "apps", Name: "made"})
+		if err != nil {
+			why = err.Error()
+		}
+		if !strings.Contains(why, tc.want) {
+			t.Errorf("%s: it says %q, want %q", tc.reason, why, tc.want)
+		}
 	}
 }

@@ -81,8 +81,7 @@ func (r *Reconciler) controlPlaneOf(ctx context.Context, name types.NamespacedNa
 	if !ok {
 		return nil, nil, nil
 	}
-	local := r.Targets.Local
-	if controlPlane, err = clusters.ControlPlane(ctx, local, local.RESTMapper(), cluster); err != nil {
+	if controlPlane, err = clusters.ControlPlane(ctx, r.Targets.Local, cluster); err != nil {
 		return nil, nil, fmt.Errorf("cannot tell which version Cluster %s runs: %w", name, err)
 	}
 	return cluster, controlPlane, nil

@@ -257,6 +257,10 @@ func (m inMemory) Get(_ context.Context, key client.ObjectKey, o client.Object, 
 	return apierrors.NewNotFound(schema.GroupResource{Group: u.GroupVersionKind().Group, Resource: u.GetKind()}, key.Name)
 }
 
+func (m inMemory) InServed(kind schema.GroupKind, read func(*meta.RESTMapping) error) error {
+	return read(&meta.RESTMapping{GroupVersionKind: kind.WithVersion("v1beta2"), Scope: meta.RESTScopeNamespace})
+}
+
 func (m inMemory) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...client.PatchOption) error {
 	l := m.live[o.GetName()]
 	l.Confirmed = true

@@ -23,6 +23,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
 )
 
 // Labels that say which HelmRelease an object belongs to, and annotations of
@@ -117,7 +118,7 @@ type finder interface {
 
 // guarded is a cluster, as far as a guard changes it.
 type guarded interface {
-	Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error
+	clusters.Reader
 	Patch(ctx context.Context, o client.Object, patch client.Patch, opts ...client.PatchOption) error
 	Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error
 	// MayDelete is an error if this process lost the right to delete.

@@ -11,7 +11,6 @@ import (
 	"github.com/fluxcd/pkg/ssa/jsondiff"
 	"helm.sh/helm/v4/pkg/kube"
 	corev1 "k8s.io/api/core/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -42,7 +41,7 @@ func (n *run) holdVersions(ctx context.Context, next Action, diff jsondiff.DiffS
 		n.log.V(1).Info("cannot tell what an action would apply", "action", next, "reason", n.text(err))
 		return nil, nil
 	}
-	err = stepsOf(ctx, n.guard.cluster, n.mapper, objects)
+	err = stepsOf(ctx, n.guard.cluster, objects)
 	var refused *rollout.VersionError
 	switch {
 	case errors.As(err, &refused):
@@ -67,7 +66,7 @@ func (n *run) markVersionRefused(refused *rollout.VersionError) {
 
 // stepsOf is a *rollout.VersionError if one of the Clusters among objects would take a step
 // that is refused from what it runs.
-func stepsOf(ctx context.Context, from clusters.Getter, mapper apimeta.RESTMapper, objects []*unstructured.Unstructured) error {
+func stepsOf(ctx context.Context, from clusters.Reader, objects []*unstructured.Unstructured) error {
 	for _, u := range objects {
 		if !clusterapi.IsCluster(u.GroupVersionKind().GroupKind()) {
 			continue
@@ -77,7 +76,7 @@ func stepsOf(ctx context.Context, from clusters.Getter, mapper apimeta.RESTMappe
 		if declared == "" {
 			continue
 		}
-		runs, err := runningVersion(ctx, from, mapper, name)
+		runs, err := runningVersion(ctx, from, name)
 		if err != nil {
 			return fmt.Errorf("cannot tell which version Cluster %s runs: %w", name, err)
 		}
@@ -93,12 +92,12 @@ func stepsOf(ctx context.Context, from clusters.Getter, mapper apimeta.RESTMappe
 
 // runningVersion is the version of Kubernetes that a cluster runs; empty if that is not known,
 // as of one that is not there yet.
-func runningVersion(ctx context.Context, from clusters.Getter, mapper apimeta.RESTMapper, name types.NamespacedName) (string, error) {
-	cluster, err := clusters.Live(ctx, from, mapper, clusterapi.ClusterKind, name)
+func runningVersion(ctx context.Context, from clusters.Reader, name types.NamespacedName) (string, error) {
+	cluster, err := clusters.Live(ctx, from, clusterapi.ClusterKind, name)
 	if err != nil || cluster == nil {
 		return "", err
 	}
-	controlPlane, err := clusters.ControlPlane(ctx, from, mapper, cluster)
+	controlPlane, err := clusters.ControlPlane(ctx, from, cluster)
 	return rollout.RunningVersion(cluster, controlPlane), err
 }
 
@@ -108,5 +107,5 @@ func (k *kubeClient) mayStep(list kube.ResourceList) error {
 	if !movedByRollout(k.guard.obj) {
 		return nil
 	}
-	return stepsOf(k.ctx, k.guard.cluster, k.session.cluster.RESTMapper(), unstructuredOf(list))
+	return stepsOf(k.ctx, k.guard.cluster, unstructuredOf(list))
 }
