@@ -7,6 +7,7 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -59,6 +60,9 @@ func factsOf(o client.Object) sourceFacts {
 	case *sourcev1.HelmRepository:
 		registry := o.Spec.Type == sourcev1.HelmRepositoryTypeOCI
 		return sourceFacts{kind: sourcev1.HelmRepositoryKind, suspended: o.Spec.Suspend, silent: registry, conditions: o.Status.Conditions}
+	case *generatorv1.ArtifactGenerator:
+		// An ExternalArtifact stays ready while its generator fails, and so it is not asked.
+		return sourceFacts{kind: generatorv1.ArtifactGeneratorKind, suspended: o.IsDisabled(), conditions: o.Status.Conditions}
 	}
 	return sourceFacts{silent: true}
 }

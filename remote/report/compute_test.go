@@ -8,6 +8,7 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -74,6 +75,12 @@ func TestCompute(t *testing.T) {
 	releaseOff.Spec.Suspend = true
 	sourceOff := repositoryAt("off", "main@sha1:1", ready(metav1.ConditionFalse, "GitOperationFailed", "old"))
 	sourceOff.Spec.Suspend = true
+	generator := func(reconcile string, conditions []metav1.Condition) *generatorv1.ArtifactGenerator {
+		o := &generatorv1.ArtifactGenerator{}
+		o.Namespace, o.Name, o.Annotations = "cascade-system", "parts", map[string]string{generatorv1.ReconcileAnnotation: reconcile}
+		o.Status.Conditions = conditions
+		return o
+	}
 	stale := kustomization("stale", 1, yes)
 	stale.Generation, stale.Status.ObservedGeneration = 2, 1
 	for name, tc := range map[string]struct {
@@ -121,6 +128,18 @@ func TestCompute(t *testing.T) {
 				{Name: "GitRepository/cascade-system/fleet", Reason: "GitOperationFailed", Message: "gone"},
 				{Name: "Kustomization/cascade-system/a", Reason: "ArtifactFailed", Message: "none"},
 			}},
+		},
+		"GeneratorFailing": {
+			"what it made stays ready, and so does what is applied of that",
+			Facts{Sources: []client.Object{generator("", ready(metav1.ConditionFalse, "BuildFailed", "no such file"))}, Kustomizations: []kustomizev1.Kustomization{kustomization("a", 1, yes)}},
+			v1alpha1.Report{Reason: "SourceFailing", Message: "ArtifactGenerator/cascade-system/parts: BuildFailed: no such file", Objects: 1, Failing: []v1alpha1.Failure{
+				{Name: "ArtifactGenerator/cascade-system/parts", Reason: "BuildFailed", Message: "no such file"},
+			}},
+		},
+		"GeneratorDisabled": {
+			"a person disabled it",
+			Facts{Sources: []client.Object{generator(generatorv1.DisabledValue, ready(metav1.ConditionFalse, "BuildFailed", "old"))}},
+			v1alpha1.Report{Ready: true, Reason: "Succeeded", Suspended: 1},
 		},
 		"NoCondition": {
 			"what nobody has looked at yet is on its way, not failing", Facts{Kustomizations: []kustomizev1.Kustomization{kustomization("a", 0, nil)}},

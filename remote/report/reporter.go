@@ -10,6 +10,7 @@ import (
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -365,13 +366,17 @@ func (r *Reporter) served() []client.Object {
 		}
 	}
 	// The definitions of the tier may be those of an earlier version, which had none of these.
-	for _, later := range []struct {
-		kind   string
-		object client.Object
-	}{{"Rollout", &v1alpha1.Rollout{}}, {credentialKind, &v1alpha1.Credential{}}, {backupKind, &v1alpha1.StateBackup{}}} {
-		gvk := v1alpha1.GroupVersion.WithKind(later.kind)
-		if _, err := r.Client.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version); err == nil {
-			r.kinds = append(r.kinds, later.object)
+	later := []client.Object{&v1alpha1.Rollout{}, &v1alpha1.Credential{}, &v1alpha1.StateBackup{}}
+	if generator := new(generatorv1.ArtifactGenerator); r.Reconciles == nil || r.Reconciles(generator) {
+		later = append(later, generator)
+	}
+	for _, o := range later {
+		gvk, err := r.Client.GroupVersionKindFor(o)
+		if err == nil {
+			_, err = r.Client.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
+		}
+		if err == nil {
+			r.kinds = append(r.kinds, o)
 		}
 	}
 	return r.kinds

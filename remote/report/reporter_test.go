@@ -12,8 +12,10 @@ import (
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta/testrestmapper"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -45,10 +47,10 @@ func newTier(t *testing.T) *tier {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	utilruntime.Must(errors.Join(
-		corev1.AddToScheme(scheme), kustomizev1.AddToScheme(scheme), helmv2.AddToScheme(scheme), sourcev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme),
+		corev1.AddToScheme(scheme), kustomizev1.AddToScheme(scheme), helmv2.AddToScheme(scheme), sourcev1.AddToScheme(scheme), generatorv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme),
 		metav1.AddMetaToScheme(scheme)))
 	tr := &tier{informers: &informertest.FakeInformers{Scheme: scheme}, wrote: make(chan string, 10), beats: make(chan string, 100), version: 10}
-	cl := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+	cl := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(testrestmapper.TestOnlyStaticRESTMapper(scheme)).WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
 			return apierrors.NewNotFound(corev1.Resource("configmaps"), key.Name)
 		},
@@ -104,6 +106,27 @@ func configMap(version int) *metav1.PartialObjectMetadata {
 	m.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	m.Namespace, m.Name, m.ResourceVersion = "ns", v1alpha1.ReportConfigMap, fmt.Sprint(version)
 	return m
+}
+
+// TestReportsGenerators: those that the agent reconciles are a part of the report.
+func TestReportsGenerators(t *testing.T) {
+	for _, reconciles := range []bool{true, false} {
+		tr := newTier(t)
+		tr.Reconciles = func(o client.Object) bool {
+			_, is := o.(*generatorv1.ArtifactGenerator)
+			return reconciles || !is
+		}
+		o := &generatorv1.ArtifactGenerator{}
+		o.Namespace, o.Name = "apps", "parts"
+		o.Status.Conditions = ready(metav1.ConditionFalse, "BuildFailed", "no such file")
+		if err := tr.Client.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		got, err := tr.compute(t.Context())
+		if err != nil || got.Ready == reconciles {
+			t.Errorf("reconciled: %t, and the report is %+v, %v", reconciles, got, err)
+		}
+	}
 }
 
 // TestReporter: it writes what changed, and nothing else.

@@ -174,22 +174,31 @@ func (f *Finder) Snapshot(ctx context.Context, key source.Key, o sourcev1.Source
 // makes reports whether this process brings the content of a source: it fetches it, or makes
 // it of others.
 func (f *Finder) makes(ctx context.Context, key source.Key, o sourcev1.Source) (bool, error) {
+	if _, ok := o.(*sourcev1.ExternalArtifact); !ok {
+		return f.Fetched[key.Kind] && f.Ours(o.(client.Object)), nil
+	}
+	by, err := f.Generator(ctx, o)
+	return by != nil && f.Ours(by), err
+}
+
+// Generator reads the generator that makes a source; nil if none does that is reconciled here.
+func (f *Finder) Generator(ctx context.Context, o sourcev1.Source) (*generatorv1.ArtifactGenerator, error) {
 	external, ok := o.(*sourcev1.ExternalArtifact)
 	if !ok {
-		return f.Fetched[key.Kind] && f.Ours(o.(client.Object)), nil
+		return nil, nil
 	}
 	ref := external.Spec.SourceRef
 	if !f.Fetched[generatorv1.ArtifactGeneratorKind] || ref == nil || ref.Kind != generatorv1.ArtifactGeneratorKind ||
 		!strings.HasPrefix(ref.APIVersion, generatorv1.GroupVersion.Group+"/") {
-		return false, nil
+		return nil, nil
 	}
 	by := &generatorv1.ArtifactGenerator{}
-	err := f.Client.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: ref.Name}, by)
+	err := f.Client.Get(ctx, client.ObjectKey{Namespace: external.Namespace, Name: ref.Name}, by)
 	if apierrors.IsNotFound(err) {
-		return false, nil
+		return nil, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("cannot read the generator of %s %s: %w", key.Kind, key.NamespacedName, err)
+		return nil, fmt.Errorf("cannot read the generator of %s %s: %w", sourcev1.ExternalArtifactKind, client.ObjectKeyFromObject(external), err)
 	}
-	return f.Ours(by), nil
+	return by, nil
 }

@@ -9,6 +9,7 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -39,8 +40,12 @@ func (r *Reconciler) find(ctx context.Context, run *run) *end {
 	case err != nil:
 		return &end{err: err}
 	}
+	by, err := r.Sources.Generator(ctx, o)
+	if err != nil {
+		return &end{err: err}
+	}
 	run.snapshot, err = r.Sources.Snapshot(ctx, key, o)
-	tellSource(obj, key, o, err == nil)
+	tellSource(obj, key, o, by, err == nil)
 	wait := again(r.Jitter(r.Rules.RequeueDependency))
 	switch {
 	case err == nil:
@@ -62,9 +67,13 @@ func (r *Reconciler) find(ctx context.Context, run *run) *end {
 const sourceGrace = 30 * time.Second
 
 // tellSource records whether the source could be fetched the last time. Ready is about
-// what was applied, as with Flux, and stays as it is. there: what it had before is there.
-func tellSource(obj *kustomizev1.Kustomization, key source.Key, o sourcev1.Source, there bool) {
+// what was applied, as with Flux, and stays as it is. by makes the source, unless it is nil:
+// that fails, and the source stays ready. there: what it had before is there.
+func tellSource(obj *kustomizev1.Kustomization, key source.Key, o sourcev1.Source, by *generatorv1.ArtifactGenerator, there bool) {
 	why := failure(o)
+	if why == nil && by != nil {
+		why, key = failure(by), source.Key{Kind: generatorv1.ArtifactGeneratorKind, NamespacedName: client.ObjectKeyFromObject(by)}
+	}
 	if why == nil {
 		status.RemoveCondition(obj, v1alpha1.SourceFailingCondition)
 		return
@@ -94,19 +103,34 @@ func failure(o any) *metav1.Condition {
 
 // onSource wakes those whose source begins to fail, after a while, or fails no more.
 func (r *Reconciler) onSource(ctx context.Context, kind string, e event.UpdateEvent, queue wake.Queue) {
+	r.onFailure(ctx, e, queue, kind+"/"+client.ObjectKeyFromObject(e.ObjectNew).String())
+}
+
+// onGenerator is onSource for what makes sources.
+func (r *Reconciler) onGenerator(ctx context.Context, e event.UpdateEvent, queue wake.Queue) {
+	var made []string
+	for _, o := range e.ObjectNew.(*generatorv1.ArtifactGenerator).Status.Inventory {
+		made = append(made, sourcev1.ExternalArtifactKind+"/"+o.Namespace+"/"+o.Name)
+	}
+	r.onFailure(ctx, e, queue, made...)
+}
+
+func (r *Reconciler) onFailure(ctx context.Context, e event.UpdateEvent, queue wake.Queue, sources ...string) {
 	before, after := failure(e.ObjectOld), failure(e.ObjectNew)
 	if (before == nil) == (after == nil) {
 		return
 	}
-	r.index().Each(ctx, wake.SourceIndex, kind+"/"+client.ObjectKeyFromObject(e.ObjectNew).String(), func(o client.Object) {
-		told := apimeta.FindStatusCondition(o.(*kustomizev1.Kustomization).Status.Conditions, v1alpha1.SourceFailingCondition) != nil
-		switch {
-		case after != nil && !told:
-			wake.Enqueue(queue, client.ObjectKeyFromObject(o), wake.PriorityUnchanged, sourceGrace)
-		case after == nil && told:
-			wake.Enqueue(queue, client.ObjectKeyFromObject(o), wake.PriorityUnchanged, 0)
-		}
-	})
+	for _, name := range sources {
+		r.index().Each(ctx, wake.SourceIndex, name, func(o client.Object) {
+			told := apimeta.FindStatusCondition(o.(*kustomizev1.Kustomization).Status.Conditions, v1alpha1.SourceFailingCondition) != nil
+			switch {
+			case after != nil && !told:
+				wake.Enqueue(queue, client.ObjectKeyFromObject(o), wake.PriorityUnchanged, sourceGrace)
+			case after == nil && told:
+				wake.Enqueue(queue, client.ObjectKeyFromObject(o), wake.PriorityUnchanged, 0)
+			}
+		})
+	}
 }
 
 func sourceKey(k *kustomizev1.Kustomization) source.Key {

@@ -17,6 +17,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/ssa"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -289,25 +290,39 @@ func TestSourceFailingStep(t *testing.T) {
 		o.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: sourcev1.GitOperationFailedReason, LastTransitionTime: metav1.NewTime(noon)}}
 		return o
 	}
+	made := &sourcev1.ExternalArtifact{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "fleet"}}
+	made.Spec.SourceRef = &meta.NamespacedObjectKindReference{APIVersion: generatorv1.GroupVersion.String(), Kind: generatorv1.ArtifactGeneratorKind, Name: "parts"}
+	made.Status.Artifact = &meta.Artifact{Revision: revision}
+	made.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: meta.SucceededReason, LastTransitionTime: metav1.NewTime(noon)}}
+	generator := &generatorv1.ArtifactGenerator{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "parts"}}
+	generator.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: meta.BuildFailedReason, LastTransitionTime: metav1.NewTime(noon)}}
 	for name, tc := range map[string]struct {
 		reason   string
 		source   client.Object
+		by       client.Object
 		snapshot bool
 		told     bool
 		part     string
 	}{
-		"Good":    {"there is nothing to tell, any more", git(true), true, false, ""},
-		"Failing": {"its last revision stays", failing(git(true)), true, true, "new revisions do not arrive"},
-		"Restart": {"nothing is there since the restart", failing(git(true)), false, true, "has not fetched it yet"},
+		"Good":      {"there is nothing to tell, any more", git(true), nil, true, false, ""},
+		"Failing":   {"its last revision stays", failing(git(true)), nil, true, true, "new revisions do not arrive"},
+		"Restart":   {"nothing is there since the restart", failing(git(true)), nil, false, true, "has not fetched it yet"},
+		"Generator": {"what is made of others stays ready when that fails", made, generator, true, true, "ArtifactGenerator/apps/parts is not ready"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+			objects := []client.Object{tc.source}
+			if tc.by != nil {
+				objects = append(objects, tc.by)
+			}
+			s := takeWith(t, []func(*runtime.Scheme) error{generatorv1.AddToScheme}, shop(func(k *kustomizev1.Kustomization) {
+				k.Spec.SourceRef.Kind = find.KindOf(tc.source)
 				k.Status.Conditions = []metav1.Condition{
 					{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: meta.ReconciliationSucceededReason},
 					{Type: v1alpha1.SourceFailingCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSourceFailing, Message: "before"},
 				}
-			}), tc.source)
-			s.snapshot = nil
+			}), objects...)
+			s.snapshot, s.Rules.ExternalArtifact = nil, true
+			s.Sources.Fetched[sourcev1.ExternalArtifactKind], s.Sources.Fetched[generatorv1.ArtifactGeneratorKind] = true, true
 			if tc.snapshot {
 				s.Sources.Snapshots.Put(sourceKey(s.Obj), &source.Snapshot{Revision: revision})
 			}

@@ -7,6 +7,7 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -98,6 +99,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	for _, o := range r.Sources.InCache(kinds...) {
 		kind := find.KindOf(o)
 		b = b.Watches(o, &handler.Funcs{UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue wake.Queue) { r.onSource(ctx, kind, e, queue) }})
+	}
+	if r.Sources.Fetched[generatorv1.ArtifactGeneratorKind] {
+		b = b.Watches(&generatorv1.ArtifactGenerator{}, &handler.Funcs{UpdateFunc: r.onGenerator})
 	}
 	for _, o := range others {
 		b = b.Watches(o, index.UsersOf(find.KindOf(o)), builder.WithPredicates(wake.NewArtifact()))

@@ -7,13 +7,16 @@ import (
 	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/cascade-gitops/cascade/syncer/depend"
@@ -95,6 +98,33 @@ func TestNotes(t *testing.T) {
 	}
 	if prompt < notesAtOnce || prompt > notesAtOnce+1 || last < noteCalm+many/2*notePause {
 		t.Errorf("%d come at once, the last after %s", prompt, last)
+	}
+}
+
+// TestOnGenerator: who applies what a generator makes is woken when that begins to fail.
+func TestOnGenerator(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := kustomizev1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	of := func(name, artifact string) *kustomizev1.Kustomization {
+		k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name}}
+		k.Spec.SourceRef = kustomizev1.CrossNamespaceSourceReference{Kind: sourcev1.ExternalArtifactKind, Name: artifact}
+		return k
+	}
+	r := &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(of("shop", "part"), of("other", "theirs")).
+		WithIndex(&kustomizev1.Kustomization{}, wake.SourceIndex, func(o client.Object) []string {
+			return []string{wake.SourceKey(sourceKey(o.(*kustomizev1.Kustomization)))}
+		}).Build()}
+	good := &generatorv1.ArtifactGenerator{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "parts"}}
+	good.Status.Inventory = []generatorv1.ExternalArtifactReference{{Namespace: "apps", Name: "part"}}
+	bad := good.DeepCopy()
+	status.MarkFailing(bad, meta.BuildFailedReason, errors.New("x"))
+	queue := &enqueued{}
+	r.onGenerator(t.Context(), event.UpdateEvent{ObjectOld: good, ObjectNew: bad}, queue)
+	r.onGenerator(t.Context(), event.UpdateEvent{ObjectOld: bad, ObjectNew: bad}, queue)
+	if want := (turn{"shop", wake.PriorityUnchanged, sourceGrace}); len(queue.all) != 1 || queue.all[0] != want {
+		t.Errorf("enqueued are %+v, want %+v", queue.all, want)
 	}
 }
 
