@@ -16,17 +16,18 @@ import (
 
 var child = types.NamespacedName{Namespace: "fleet", Name: "a"}
 
-// tenures of two shards. The returned function begins with a shard.
-func tenures(t *testing.T, lost func(has func(types.NamespacedName) bool)) (*Tenures, func(i int, held func() error)) {
+// tenures of two shards. The returned function begins with a shard, and returns its election.
+func tenures(t *testing.T, lost func(has func(types.NamespacedName) bool)) (*Tenures, func(i int, held func() error) context.Context) {
 	t.Helper()
 	all := New(Options{
 		Shards: 2, Replica: "me", Now: time.Now, Registry: prometheus.NewRegistry(),
 		Epoch: func(context.Context) (epoch.Mark, error) { return epoch.Mark{Epoch: 7, Holder: "me"}, nil },
 	})
 	all.OnChange(func(context.Context, func(types.NamespacedName) bool) error { return nil }, lost)
-	return all, func(i int, held func() error) {
+	return all, func(i int, held func() error) context.Context {
 		election, stop := context.WithCancel(t.Context())
 		all.begin(t.Context(), election, stop, i, held)
+		return election
 	}
 }
 
@@ -76,7 +77,10 @@ func TestFence(t *testing.T) {
 	if held = lost; !errors.Is(all.MayWrite(child), lost) {
 		t.Errorf("MayWrite() = %v", all.MayWrite(child))
 	}
-	begin(1-shard.Of(child, 2), func() error { return held })
+	election := begin(1-shard.Of(child, 2), func() error { return held })
+	if election.Err() == nil {
+		t.Error("the Lease may be renewed, and nobody drives the shard")
+	}
 	if all.may(1 - shard.Of(child, 2)) {
 		t.Error("a tenure began after the Lease was lost")
 	}

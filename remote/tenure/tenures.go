@@ -184,7 +184,7 @@ func (t *Tenures) elect(ctx context.Context, i int) error {
 }
 
 // begin begins a tenure: with an epoch above all others, and with all children of the
-// shard. Without an epoch the shard is given back.
+// shard. Without an epoch, or where the Lease was late meanwhile, the shard is given back.
 func (t *Tenures) begin(leading, election context.Context, stop context.CancelFunc, i int, held func() error) {
 	logger := log.FromContext(leading).WithValues("shard", i)
 	mark, err := t.Epoch(leading)
@@ -200,6 +200,7 @@ func (t *Tenures) begin(leading, election context.Context, stop context.CancelFu
 	t.mu.Lock()
 	if election.Err() != nil || held() != nil {
 		t.mu.Unlock()
+		stop() // or the election goes on, and the next renewal may succeed
 		return
 	}
 	t.shards[i].tenure, t.shards[i].stop = newTenure(election, mark, held), stop
