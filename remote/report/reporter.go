@@ -47,6 +47,8 @@ type Reporter struct {
 	// kinds that the report is computed from, once it was found out which the tier has.
 	kinds []client.Object
 	below Below
+	// retry is the pause before what failed is tried again; zero if nothing did.
+	retry time.Duration
 
 	mu sync.Mutex
 	// last is the report that was written last, in text, and when; digest identifies it.
@@ -68,8 +70,10 @@ func (r *Reporter) Digest() string {
 }
 
 const (
-	// pause collects changes that come together.
-	pause = 300 * time.Millisecond
+	// pause collects changes that come together. Before what failed is tried again it grows up
+	// to mostPause: an API server may refuse a report for good.
+	pause     = 300 * time.Millisecond
+	mostPause = 10 * time.Second
 	// bytesPerSecond bounds what the rows of a long report cost that change all the time: the
 	// store keeps each report as a whole, and so does that of the parent. One of up to short
 	// bytes, of a few clusters, waits for nothing; one with a hundred rows is written every ten
@@ -114,9 +118,11 @@ func (r *Reporter) Start(ctx context.Context) error {
 		case <-beats.C:
 			beat = true
 		case <-wake:
-			beat = r.tell(ctx, poke, later)
+			if r.retry == 0 { // else the next try has it
+				beat = r.tell(ctx, later)
+			}
 		case <-later.C:
-			beat = r.tell(ctx, poke, later)
+			beat = r.tell(ctx, later)
 		}
 		if beat {
 			if err := r.renew(ctx); err != nil {
@@ -134,13 +140,17 @@ func (r *Reporter) Start(ctx context.Context) error {
 
 // tell writes the report, and reports whether it is another one. What could not be written is
 // tried again, and what may wait is written later.
-func (r *Reporter) tell(ctx context.Context, again func(), later *time.Timer) bool {
+func (r *Reporter) tell(ctx context.Context, later *time.Timer) bool {
 	told := r.Digest()
-	switch wait, err := r.write(ctx); {
-	case err != nil:
-		log.FromContext(ctx).Error(err, "cannot write report, trying again")
-		again()
-	case wait > 0:
+	wait, err := r.write(ctx)
+	if err == nil {
+		r.retry = 0
+	} else {
+		wait = min(max(pause, 2*r.retry), mostPause)
+		r.retry = wait
+		log.FromContext(ctx).Error(err, "cannot write report, trying again", "after", wait)
+	}
+	if wait > 0 {
 		later.Reset(wait)
 	}
 	return r.Digest() != told

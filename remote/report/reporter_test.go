@@ -218,9 +218,17 @@ func TestReportIsRefused(t *testing.T) {
 	if _, err := tr.write(t.Context()); err == nil || tr.Digest() != "" {
 		t.Errorf("write() = %v, and the digest is %q", err, tr.Digest())
 	}
+	// It may be refused for good.
+	later := time.NewTimer(time.Hour)
+	defer later.Stop()
+	for _, want := range []time.Duration{pause, 2 * pause, 4 * pause, 8 * pause, 16 * pause, 32 * pause, mostPause, mostPause} {
+		if tr.tell(t.Context(), later); tr.retry != want {
+			t.Errorf("it is tried again after %s, want %s", tr.retry, want)
+		}
+	}
 	tr.refused = nil
-	if _, err := tr.write(t.Context()); err != nil || tr.Digest() == "" {
-		t.Errorf("write() = %v, and the digest is %q", err, tr.Digest())
+	if !tr.tell(t.Context(), later) || tr.retry != 0 {
+		t.Errorf("it is taken, and the pause is %s", tr.retry)
 	}
 }
 
