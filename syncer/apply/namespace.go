@@ -129,6 +129,13 @@ func (a *Applier) kindsIn(ctx context.Context) ([]schema.GroupVersionKind, error
 	if err != nil {
 		return nil, err
 	}
+	return lostWithNamespace(groups)
+}
+
+// lostWithNamespace are those kinds whose objects go with their Namespace. What cannot be
+// deleted does not: it is computed from other objects, as PodMetrics are, and the controller
+// of Namespaces leaves it out, too.
+func lostWithNamespace(groups []*metav1.APIResourceList) ([]schema.GroupVersionKind, error) {
 	var kinds []schema.GroupVersionKind
 	seen := map[schema.GroupKind]bool{}
 	for _, list := range groups {
@@ -138,7 +145,7 @@ func (a *Applier) kindsIn(ctx context.Context) ([]schema.GroupVersionKind, error
 		}
 		for _, r := range list.APIResources {
 			gk := schema.GroupKind{Group: gv.Group, Kind: r.Kind}
-			if !r.Namespaced || seen[gk] || !slices.Contains(r.Verbs, "list") {
+			if !r.Namespaced || seen[gk] || !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "delete") {
 				continue
 			}
 			seen[gk] = true

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -465,6 +466,25 @@ func TestHolds(t *testing.T) {
 				t.Errorf("%s: listed %t", tc.reason, got)
 			}
 		})
+	}
+}
+
+// TestLostWithNamespace: which kinds hold a Namespace.
+func TestLostWithNamespace(t *testing.T) {
+	resource := func(kind string, namespaced bool, verbs ...string) metav1.APIResource {
+		return metav1.APIResource{Name: strings.ToLower(kind), Kind: kind, Namespaced: namespaced, Verbs: verbs}
+	}
+	got, err := lostWithNamespace([]*metav1.APIResourceList{
+		{GroupVersion: "v1", APIResources: []metav1.APIResource{
+			resource("ConfigMap", true, "get", "list", "delete"), resource("Node", false, "get", "list", "delete"), resource("Binding", true, "create"),
+		}},
+		{GroupVersion: "metrics.k8s.io/v1beta1", APIResources: []metav1.APIResource{resource("PodMetrics", true, "get", "list")}},
+		{GroupVersion: "apps/v1", APIResources: []metav1.APIResource{resource("Deployment", true, "get", "list", "delete")}},
+		{GroupVersion: "apps/v1beta1", APIResources: []metav1.APIResource{resource("Deployment", true, "get", "list", "delete")}},
+	})
+	want := []schema.GroupVersionKind{{Version: "v1", Kind: "ConfigMap"}, {Group: "apps", Version: "v1", Kind: "Deployment"}}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("the kinds are %v, %v, want %v: metrics-server makes PodMetrics up, each kind counts once", got, err, want)
 	}
 }
 

@@ -495,6 +495,12 @@ func (p *progress) unhealthy(pending []inventory.Entry) {
 	if p.wait != nil {
 		p.wait.pending, p.wait.since = pending, time.Time{}
 	}
+	// A Job that failed is no less gone than one that is done: it runs again with the next try.
+	for _, e := range pending {
+		if j, ok := p.jobs[e]; ok {
+			p.jobs[e] = job{body: j.body, inputs: j.inputs}
+		}
+	}
 }
 
 // cancel ends a wait that is not for these inputs, and returns those that it is for. It

@@ -236,6 +236,44 @@ func TestJobs(t *testing.T) {
 	}
 }
 
+// TestJobFailed: a Job that failed runs again with the next try, as with Flux, also when the
+// cluster has removed it: that it is gone must not make its Kustomization ready.
+func TestJobFailed(t *testing.T) {
+	job := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "batch/v1", "kind": "Job", "metadata": map[string]any{"namespace": "x", "name": "migrate"},
+		"spec": map[string]any{"ttlSecondsAfterFinished": int64(60)},
+	}}
+	for name, tc := range map[string]struct {
+		reason string
+		ends   func(*progress)
+		ran    bool
+	}{
+		"Healthy": {"it is done", (*progress).healthy, true},
+		"Failed":  {"it failed", func(p *progress) { p.unhealthy([]inventory.Entry{inventory.Of(job)}) }, false},
+		"Other":   {"another object is not healthy", func(p *progress) { p.unhealthy([]inventory.Entry{entry("a")}) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set := ssa.NewChangeSet()
+			set.Add(ssa.ChangeSetEntry{ObjMetadata: object.UnstructuredToObjMetadata(job), GroupVersion: "v1", Action: ssa.CreatedAction})
+			r := &run{Record: recordOf(shop(nil)), snapshot: &source.Snapshot{Revision: "1"}, start: time.Unix(0, 0), sync: &apply.Result{Changes: set},
+				rendering: &render.Rendering{Objects: []*unstructured.Unstructured{job}}}
+			p := &progress{}
+			p.synced(r, true, true, time.Time{})
+			tc.ends(p)
+			r.start = time.Unix(150, 0)
+			if got := p.ran(r, job); got != tc.ran {
+				t.Errorf("%s: ran() = %t", tc.reason, got)
+			}
+			// What this try leaves alone does not count as run by that.
+			set.Entries[0].Action = ssa.UnchangedAction
+			p.synced(r, true, true, time.Time{})
+			if got := p.ran(r, job); got != tc.ran {
+				t.Errorf("%s: ran() = %t after a try that changed nothing", tc.reason, got)
+			}
+		})
+	}
+}
+
 func shopObject(name string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": "x", "name": name}}}
 }
