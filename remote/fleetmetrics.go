@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"hash/fnv"
 	"strings"
 	"sync"
 	"time"
@@ -30,14 +31,20 @@ type Fleet struct {
 	Now         func() time.Time
 
 	mu sync.Mutex // guards behind; never held over a call
-	// behind is since when children of a layer do not have its revision.
-	behind map[types.NamespacedName]lag
+	// behind is since when children stay at a revision of a layer that it is no longer to bring.
+	behind map[stay]time.Time
 }
 
-// lag of the children of a layer towards a revision.
-type lag struct {
-	revision string
-	since    time.Time
+// stay identifies a child that stays at a revision of a layer which is not the one that the
+// layer is to bring. It is a digest: of a fleet that a commit is on its way to there are many.
+type stay uint64
+
+func stayOf(layer types.NamespacedName, child *v1alpha1.Child, revision string) stay {
+	h := fnv.New64a()
+	for _, part := range []string{layer.Namespace, layer.Name, string(child.UID), revision} {
+		h.Write(append([]byte(part), 0))
+	}
+	return stay(h.Sum64())
 }
 
 // fleetDescs are what a Fleet tells.
@@ -62,7 +69,7 @@ func descsOfFleet() fleetDescs {
 		ready:     desc("cascade_layer_ready", "1 if the layer is in place on all children that it selects.", layer),
 		children:  desc("cascade_layer_children", "Children that the layer selects, by how it stands on them.", layer, "state"),
 		behind:    desc("cascade_layer_children_behind", "Children that have another revision of the layer than it is to bring.", layer),
-		lag:       desc("cascade_layer_lag_seconds", "For how long some child has had another revision of the layer than it is to bring, as this process saw it; 0 if all have it.", layer),
+		lag:       desc("cascade_layer_lag_seconds", "For how long some child has stayed at another revision of the layer than it is to bring, as this process saw it; 0 if all have it.", layer),
 	}
 }
 
@@ -167,21 +174,35 @@ const (
 
 func (f *Fleet) layers(ch chan<- prometheus.Metric, d *fleetDescs, layers []v1alpha1.Layer, children []v1alpha1.Child) {
 	type named struct{ namespace, name string }
-	others := map[named]map[string]float64{}
-	for i := range children {
-		for j := range children[i].Status.Layers {
-			entry := &children[i].Status.Layers[j]
-			of := named{children[i].Namespace, entry.Name}
-			if others[of] == nil {
-				others[of] = map[string]float64{}
-			}
-			others[of][entry.Revision]++
-		}
+	revisions := map[named]string{}
+	for i := range layers {
+		revisions[named{layers[i].Namespace, layers[i].Name}] = layers[i].Status.Revision
 	}
 	f.mu.Lock()
 	was := f.behind
 	f.mu.Unlock()
-	is := map[types.NamespacedName]lag{}
+	// How many are behind, and the first of those that still stay where they were.
+	is, behind, since := map[stay]time.Time{}, map[named]int{}, map[named]time.Time{}
+	for i := range children {
+		child := &children[i]
+		for j := range child.Status.Layers {
+			entry := &child.Status.Layers[j]
+			of := named{child.Namespace, entry.Name}
+			if newest := revisions[of]; newest == "" || newest == entry.Revision {
+				continue
+			}
+			at := stayOf(types.NamespacedName{Namespace: of.namespace, Name: of.name}, child, entry.Revision)
+			begun, known := was[at]
+			if !known {
+				begun = f.Now()
+			}
+			is[at] = begun
+			behind[of]++
+			if first, ok := since[of]; !ok || begun.Before(first) {
+				since[of] = begun
+			}
+		}
+	}
 	for i := range layers {
 		layer := &layers[i]
 		key := client.ObjectKeyFromObject(layer)
@@ -202,25 +223,11 @@ func (f *Fleet) layers(ch chan<- prometheus.Metric, d *fleetDescs, layers []v1al
 		} {
 			tell(d.children, float64(n), string(state))
 		}
-		behind := 0.0
-		if layer.Status.Revision != "" {
-			for revision, n := range others[named{key.Namespace, key.Name}] {
-				if revision != layer.Status.Revision {
-					behind += n
-				}
-			}
-		}
-		tell(d.behind, behind)
-		if behind > 0 {
-			at := was[key]
-			if at.revision != layer.Status.Revision {
-				at = lag{layer.Status.Revision, f.Now()}
-			}
-			is[key] = at
-		}
+		of := named{key.Namespace, key.Name}
+		tell(d.behind, float64(behind[of]))
 		late := 0.0
-		if at, ok := is[key]; ok {
-			late = f.Now().Sub(at.since).Seconds()
+		if first, ok := since[of]; ok {
+			late = f.Now().Sub(first).Seconds()
 		}
 		tell(d.lag, late)
 	}

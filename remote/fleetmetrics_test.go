@@ -123,8 +123,10 @@ func TestFleet(t *testing.T) {
 		}
 	}
 	write(func() { layer.Status.Revision = "main@sha1:3" })
-	has("another commit begins anew", "cascade_layer_lag_seconds name=base namespace=fleet 0")
+	has("another commit is no excuse", "cascade_layer_lag_seconds name=base namespace=fleet 60")
 	now = now.Add(time.Minute)
+	write(func() { child.Status.Layers[0].Revision = "main@sha1:2" })
+	has("one that goes along with each commit, a step behind, does not stay", "cascade_layer_children_behind name=base namespace=fleet 1", "cascade_layer_lag_seconds name=base namespace=fleet 0")
 	write(func() { child.Status.Layers[0].Revision = "main@sha1:3" })
 	has("it has the revision", "cascade_layer_children_behind name=base namespace=fleet 0", "cascade_layer_lag_seconds name=base namespace=fleet 0")
 	never := make(chan struct{})

@@ -225,7 +225,9 @@ func (f *fleet) right(before *v1alpha1.RolloutStatus, d rollout.Decision) error 
 // overdue reports whether a cluster fails by this very decision, which is on no record when it
 // is given something else by it as well.
 func (f *fleet) overdue(c *cluster, run *v1alpha1.RolloutRun) bool {
-	late := func(r *v1alpha1.RolloutRun) bool { return r != nil && f.now.Sub(c.pin.Since.Time) >= r.Terms.Deadline.Duration }
+	late := func(r *v1alpha1.RolloutRun) bool {
+		return r != nil && f.now.Sub(c.pin.Since.Time) >= r.Terms.Deadline.Duration
+	}
 	return (c.pin.Result == v1alpha1.ResultUpdating || c.pin.Result == v1alpha1.ResultDegraded) && (late(run) || late(f.status.Run))
 }
 

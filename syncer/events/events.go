@@ -198,6 +198,10 @@ func NewPosts(address, instance string, client *http.Client, registry prometheus
 	if err := registry.Register(p.counts); err != nil {
 		return nil, fmt.Errorf("cannot register metric of events: %w", err)
 	}
+	// increase() sees no first failure of a series that begins with it.
+	for _, result := range []string{"posted", "duplicate", "failed", "dropped"} {
+		p.counts.WithLabelValues(result)
+	}
 	return p, nil
 }
 
