@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/agent"
 	"github.com/cascade-gitops/cascade/cmd/cascade/checkout"
 	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 	"github.com/cascade-gitops/cascade/cmd/cascade/layout"
@@ -287,6 +288,9 @@ func (b *bootstrap) decide(files fs.FS, secret bool) (*layout.Flux, layout.Chang
 	}
 	if flux != nil {
 		o.EventsAddress = cmp.Or(o.EventsAddress, flux.EventsAddress())
+		if flux.Namespace != agent.FluxNamespace {
+			o.Args = slices.Concat([]string{"--flux-namespace=" + flux.Namespace}, o.Args) // what a person says comes last, and counts
+		}
 		account, _, _ := unstructured.NestedString(flux.Kustomization.Object, "spec", "serviceAccountName")
 		if o.Lockdown != nil && account == "" {
 			return nil, nil, fmt.Errorf("cannot use --lockdown: Kustomization %s of the repository names no serviceAccountName, and the agent has no rights of its own then", flux.Kustomization.GetName())

@@ -24,14 +24,20 @@ import (
 )
 
 // fluxFiles are a repository of flux bootstrap, as far as it matters here.
-func fluxFiles(sync string) fstest.MapFS {
-	return fstest.MapFS{
+func fluxFiles(sync string) fstest.MapFS { return fluxFilesIn("flux-system", sync) }
+
+func fluxFilesIn(namespace, sync string) fstest.MapFS {
+	files := fstest.MapFS{
 		"a/flux-system/gotk-components.yaml": {Data: []byte("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: source-controller, namespace: flux-system}\n---\n" +
 			"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: notification-controller, namespace: flux-system}\n")},
 		"a/flux-system/gotk-sync.yaml": {Data: []byte("apiVersion: source.toolkit.fluxcd.io/v1\nkind: GitRepository\nmetadata: {name: flux-system, namespace: flux-system}\n---\n" +
 			"apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: flux-system, namespace: flux-system}\n" + sync)},
 		"a/flux-system/kustomization.yaml": {Data: []byte("resources: [gotk-components.yaml, gotk-sync.yaml]\n")},
 	}
+	for _, file := range files {
+		file.Data = bytes.ReplaceAll(file.Data, []byte("namespace: flux-system"), []byte("namespace: "+namespace))
+	}
+	return files
 }
 
 func newBootstrapOf(change func(*bootstrap)) (*bootstrap, *bytes.Buffer) {
@@ -61,8 +67,9 @@ func TestBootstrapDecides(t *testing.T) {
 		"Lockdown": {"the tier's own Kustomization acts as an account that the agent may act as", nil, func(b *bootstrap) {
 			b.options.Lockdown = &v1alpha1.AgentLockdown{Impersonates: []string{"platform"}}
 		}, []string{"serviceAccountName: cascade-sync", "  - cascade-sync\n"}, nil},
-		"Flux":       {"events go to Flux's controller, and its sync stays", fluxFiles(""), nil, []string{"--events-addr=http://notification-controller.flux-system.svc.cluster.local./", "count: 0"}, []string{"- sync.yaml"}},
-		"FluxEvents": {"what is said counts", fluxFiles(""), func(b *bootstrap) { b.options.EventsAddress = "http://other" }, []string{"--events-addr=http://other"}, []string{"notification-controller.flux-system"}},
+		"Flux":          {"events go to Flux's controller, and its sync stays", fluxFiles(""), nil, []string{"--events-addr=http://notification-controller.flux-system.svc.cluster.local./", "count: 0"}, []string{"- sync.yaml", "--flux-namespace"}},
+		"FluxElsewhere": {"the agent waits for Flux where it is", fluxFilesIn("gitops", ""), nil, []string{"- --flux-namespace=gitops\n"}, nil},
+		"FluxEvents":    {"what is said counts", fluxFiles(""), func(b *bootstrap) { b.options.EventsAddress = "http://other" }, []string{"--events-addr=http://other"}, []string{"notification-controller.flux-system"}},
 		"Operated": {"an operator has the definitions, the controllers and the sync", nil, func(b *bootstrap) {
 			b.operated = &layout.Flux{Namespace: "flux-system", Definitions: []string{"kustomizations.kustomize.toolkit.fluxcd.io"}, Others: []string{"notification-controller"}, Kustomization: &unstructured.Unstructured{Object: map[string]any{}}}
 		}, []string{"--events-addr=", "name: layers.cascade.dev"}, []string{"name: kustomizations.kustomize.toolkit.fluxcd.io", "- sync.yaml", "replicas:\n-"}},

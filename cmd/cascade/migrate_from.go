@@ -71,7 +71,7 @@ func (m *migrate) planFrom(ctx context.Context, remote checkout.Remote, facts mi
 	if err := m.tell(migration.FromFlux(facts, changes.Names())); err != nil {
 		return 0, err
 	}
-	if facts.Instance != "" && len(facts.Runs()) > 0 {
+	if facts.Instance != "" && facts.Runs() {
 		fmt.Fprint(m.streams.ErrOut, migration.InstancePatch(facts))
 		if m.yes {
 			return 0, fmt.Errorf("cannot stop the controllers of FluxInstance %s: it would start them again; commit the patch above where it is declared, and try again when they are at zero", facts.Instance)

@@ -137,7 +137,7 @@ func (o *options) run(ctx context.Context, p Program) error {
 	if err := render.DenyNetwork(); err != nil {
 		return err
 	}
-	flux, err := newFluxControllers(config, o.place.namespace, &o.sharding, p.Now, logger)
+	flux, err := newFluxControllers(config, &o.place, &o.sharding, p.Now, logger)
 	if err != nil {
 		return err
 	}

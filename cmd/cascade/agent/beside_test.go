@@ -48,6 +48,7 @@ func TestLeave(t *testing.T) {
 	}{
 		"Alone":   {"no controller of Flux is there", nil, all, controllerKinds(), nil},
 		"Held":    {"events are told by Flux", held("flux-system", lease.NotificationController), all, controllerKinds(), []leftKind{{"Receiver", leftToFlux, "flux-system/" + lease.NotificationController}, {"Alert", leftToFlux, "flux-system/" + lease.NotificationController}, {"Provider", leftToFlux, "flux-system/" + lease.NotificationController}}},
+		"Shard":   {"a part of the events is", held("flux-system", lease.NotificationController+"-0a1b2c3d"), all, []string{"Receiver"}, []leftKind{{"Receiver", leftToFlux, "flux-system/" + lease.NotificationController + "-0a1b2c3d"}}},
 		"Beside":  {"in our namespace", held("cascade-system", lease.SourceWatcher), all, controllerKinds(), []leftKind{{"ArtifactGenerator", leftToFlux, "cascade-system/" + lease.SourceWatcher}}},
 		"NotOurs": {"of kinds that this process was not asked for", held("flux-system", lease.SourceWatcher), all, []string{"Receiver"}, nil},
 		"Missing": {"a cluster without the definitions", nil, without("source.extensions.fluxcd.io/v1beta1"), controllerKinds(), []leftKind{{kind: "ArtifactGenerator", reason: leftMissing}}},
@@ -67,7 +68,7 @@ func TestLeave(t *testing.T) {
 				d := clients.Discovery().(*fakediscovery.FakeDiscovery)
 				d.Resources = append(d.Resources, list)
 			}
-			f := &fluxControllers{clients: clients, namespaces: fluxNamespaces("cascade-system"), kinds: tc.kinds, now: func() time.Time { return now }}
+			f := &fluxControllers{clients: clients, namespaces: fluxNamespaces("cascade-system", FluxNamespace), kinds: tc.kinds, now: func() time.Time { return now }}
 			got, err := f.leave(t.Context())
 			if err != nil || !slices.Equal(got, tc.want) {
 				t.Errorf("%s: leave() = %v, %v, want %v", tc.reason, got, err, tc.want)
@@ -87,7 +88,7 @@ func TestFree(t *testing.T) {
 		{GroupVersion: "source.extensions.fluxcd.io/v1beta1", APIResources: []metav1.APIResource{{Kind: "ArtifactGenerator"}}},
 	}
 	left := leftKind{"ArtifactGenerator", leftToFlux, "flux-system/" + lease.SourceWatcher}
-	f := &fluxControllers{clients: clients, namespaces: fluxNamespaces("cascade-system"), kinds: []string{"ArtifactGenerator"}, left: []leftKind{left}, now: time.Now}
+	f := &fluxControllers{clients: clients, namespaces: fluxNamespaces("cascade-system", FluxNamespace), kinds: []string{"ArtifactGenerator"}, left: []leftKind{left}, now: time.Now}
 	free, err := f.free(t.Context())
 	if err != nil || !slices.Equal(free, []leftKind{left}) {
 		t.Fatalf("free() = %v, %v", free, err)

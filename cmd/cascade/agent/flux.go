@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -27,8 +25,8 @@ import (
 // leasePoll is the pause between two looks at the leases of Flux's controllers.
 const leasePoll = 5 * time.Second
 
-// fluxNamespace is where Flux's controllers are, by default.
-const fluxNamespace = "flux-system"
+// FluxNamespace is where Flux's controllers are, if nobody says another one.
+const FluxNamespace = "flux-system"
 
 // fluxControllers are those of Flux whose work this process does. Two engines would undo
 // each other's status, and what one prunes the other may just have applied. So this process
@@ -51,20 +49,21 @@ type fluxControllers struct {
 
 var _ manager.LeaderElectionRunnable = &fluxControllers{}
 
-func newFluxControllers(config *rest.Config, namespace string, s *sharding, now func() time.Time, log logr.Logger) (*fluxControllers, error) {
+func newFluxControllers(config *rest.Config, p *place, s *sharding, now func() time.Time, log logr.Logger) (*fluxControllers, error) {
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make client: %w", err)
 	}
-	return &fluxControllers{clients: clients, namespaces: fluxNamespaces(namespace), leases: s.fluxLeases(), kinds: s.kinds, now: now, log: log}, nil
+	return &fluxControllers{clients: clients, namespaces: fluxNamespaces(p.namespace, p.flux), leases: s.fluxLeases(), kinds: s.kinds, now: now, log: log}, nil
 }
 
-// fluxNamespaces are where Flux's controllers may be: Flux's own, and the agent's.
-func fluxNamespaces(namespace string) []string {
-	if namespace == fluxNamespace {
+// fluxNamespaces are where Flux's controllers may be: Flux's own, and the agent's. In others
+// whoever may write a Lease would stop the agent with it.
+func fluxNamespaces(namespace, flux string) []string {
+	if namespace == flux {
 		return []string{namespace}
 	}
-	return []string{namespace, fluxNamespace}
+	return []string{namespace, flux}
 }
 
 // await waits until none of them is at work, and finds out which kinds are left to others.
@@ -136,41 +135,35 @@ func serveWaiting(ctx context.Context, address string) (stop func(), err error) 
 
 // holder names one of the leases that somebody holds now; empty if nobody holds any.
 func (f *fluxControllers) holder(ctx context.Context) (string, error) {
-	for _, name := range f.leases {
-		if held, err := f.heldNow(ctx, name); err != nil || held != "" {
-			return held, err
-		}
-	}
-	return "", nil
+	return f.heldNow(ctx, f.leases...)
 }
 
-// heldNow is the lease of a name that somebody holds now, with its namespace; empty if nobody
-// does.
-func (f *fluxControllers) heldNow(ctx context.Context, name string) (string, error) {
+// heldNow is a lease of one of some controllers that somebody holds now, with its namespace;
+// empty if nobody does.
+func (f *fluxControllers) heldNow(ctx context.Context, controllers ...string) (string, error) {
 	for _, namespace := range f.namespaces {
-		found, err := f.lease(ctx, namespace, name)
+		list, err := f.list(ctx, namespace)
 		if err != nil {
 			return "", err
 		}
-		if found != nil && lease.Held(found, f.now()) {
-			return namespace + "/" + name, nil
+		for i := range list.Items {
+			if l := &list.Items[i]; lease.Of(l.Name, controllers...) && lease.Held(l, f.now()) {
+				return namespace + "/" + l.Name, nil
+			}
 		}
 	}
 	return "", nil
 }
 
-// lease reads one, nil if there is none.
-func (f *fluxControllers) lease(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
+// list reads the Leases of a namespace. The call ends after leasePoll.
+func (f *fluxControllers) list(ctx context.Context, namespace string) (*coordinationv1.LeaseList, error) {
 	ctx, cancel := context.WithTimeout(ctx, leasePoll)
 	defer cancel()
-	found, err := f.clients.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
+	list, err := f.clients.CoordinationV1().Leases(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("cannot read Lease %s/%s: %w", namespace, name, err)
+		return nil, fmt.Errorf("cannot list Leases of namespace %s: %w", namespace, err)
 	}
-	return found, nil
+	return list, nil
 }
 
 // watched are the Leases of which the cache has the metadata: what their watch shows is
@@ -202,7 +195,7 @@ func (f *fluxControllers) Start(ctx context.Context) error {
 	seen := make(chan string, 1)
 	look := func(o any) {
 		m, ok := o.(*metav1.PartialObjectMetadata)
-		if !ok || !slices.Contains(f.leases, m.Name) {
+		if !ok || !lease.Of(m.Name, f.leases...) {
 			return
 		}
 		select {

@@ -23,19 +23,22 @@ func TestFluxHolder(t *testing.T) {
 		reason string
 		lease  *coordinationv1.Lease
 		kinds  []string
+		flux   string
 		want   string
 	}{
-		"Held":      {"Flux works", lease("flux-system", kustomize, "pod", time.Second), controllerKinds(), "flux-system/" + kustomize},
-		"Own place": {"Flux works in our namespace", lease("cascade-system", source, "pod", time.Second), controllerKinds(), "cascade-system/" + source},
-		"Released":  {"it was scaled to zero in an orderly way", lease("flux-system", kustomize, "", time.Second), controllerKinds(), ""},
-		"Lapsed":    {"it was killed a while ago", lease("flux-system", kustomize, "pod", time.Minute), controllerKinds(), ""},
-		"Its part":  {"Flux fetches the sources, and we apply them", lease("flux-system", source, "pod", time.Second), []string{"Kustomization"}, ""},
-		"Elsewhere": {"somebody's lease of that name in another namespace", lease("default", kustomize, "pod", time.Second), controllerKinds(), ""},
+		"Held":      {"Flux works", lease("flux-system", kustomize, "pod", time.Second), controllerKinds(), FluxNamespace, "flux-system/" + kustomize},
+		"Shard":     {"Flux works on a part of the objects", lease("flux-system", kustomize+"-0a1b2c3d", "pod", time.Second), controllerKinds(), FluxNamespace, "flux-system/" + kustomize + "-0a1b2c3d"},
+		"Named":     {"Flux is where the agent was told", lease("gitops", kustomize, "pod", time.Second), controllerKinds(), "gitops", "gitops/" + kustomize},
+		"Own place": {"Flux works in our namespace", lease("cascade-system", source, "pod", time.Second), controllerKinds(), FluxNamespace, "cascade-system/" + source},
+		"Released":  {"it was scaled to zero in an orderly way", lease("flux-system", kustomize, "", time.Second), controllerKinds(), FluxNamespace, ""},
+		"Lapsed":    {"it was killed a while ago", lease("flux-system", kustomize, "pod", time.Minute), controllerKinds(), FluxNamespace, ""},
+		"Its part":  {"Flux fetches the sources, and we apply them", lease("flux-system", source, "pod", time.Second), []string{"Kustomization"}, FluxNamespace, ""},
+		"Elsewhere": {"somebody's lease of that name in another namespace", lease("default", kustomize, "pod", time.Second), controllerKinds(), FluxNamespace, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			shard := sharding{kinds: tc.kinds}
 			f := &fluxControllers{
-				clients: fake.NewClientset(tc.lease), namespaces: fluxNamespaces("cascade-system"), leases: shard.fluxLeases(),
+				clients: fake.NewClientset(tc.lease), namespaces: fluxNamespaces("cascade-system", tc.flux), leases: shard.fluxLeases(),
 				now: func() time.Time { return now },
 			}
 			got, err := f.holder(t.Context())

@@ -152,16 +152,24 @@ func definitionOf(crd *apiextensionsv1.CustomResourceDefinition) Definition {
 }
 
 func (r *Reader) controllers(ctx context.Context, f *Facts) error {
-	for _, name := range lease.OfFlux() {
-		list := &coordinationv1.LeaseList{}
-		if err := r.Client.List(ctx, list, client.MatchingFields{"metadata.name": name}); err != nil {
-			return fmt.Errorf("cannot list Leases: %w", err)
-		}
-		for i := range list.Items {
-			f.FluxLeases = append(f.FluxLeases, leaseOf(&list.Items[i]))
+	var err error
+	f.FluxLeases, err = r.leasesOf(ctx, lease.OfFlux()...)
+	return err
+}
+
+// leasesOf reads the Leases of some controllers of Flux, in all namespaces.
+func (r *Reader) leasesOf(ctx context.Context, controllers ...string) ([]Lease, error) {
+	list := &coordinationv1.LeaseList{}
+	if err := r.Client.List(ctx, list); err != nil {
+		return nil, fmt.Errorf("cannot list Leases: %w", err)
+	}
+	var found []Lease
+	for i := range list.Items {
+		if l := &list.Items[i]; lease.Of(l.Name, controllers...) {
+			found = append(found, leaseOf(l))
 		}
 	}
-	return nil
+	return found, nil
 }
 
 func leaseOf(l *coordinationv1.Lease) Lease {
@@ -452,14 +460,9 @@ func (r *Reader) alerts(ctx context.Context, f *Facts) error {
 		}
 		f.Alerts = append(f.Alerts, found)
 	}
-	leases := &coordinationv1.LeaseList{}
-	if err := r.Client.List(ctx, leases, client.MatchingFields{"metadata.name": lease.NotificationController}); err != nil {
-		return fmt.Errorf("cannot list Leases: %w", err)
-	}
-	for i := range leases.Items {
-		f.Notifiers = append(f.Notifiers, leaseOf(&leases.Items[i]))
-	}
-	return nil
+	var err error
+	f.Notifiers, err = r.leasesOf(ctx, lease.NotificationController)
+	return err
 }
 
 // synced lists the objects of kinds. A kind that is not defined has none; that it is not

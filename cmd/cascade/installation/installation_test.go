@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -160,6 +161,7 @@ func TestHolder(t *testing.T) {
 		lease  *coordinationv1.Lease
 		want   string
 	}{
+		"Shard":  {"it prunes the part of the objects that it selects", lease("kustomize-controller-leader-election-0a1b2c3d", "x", time.Second), "flux-system/kustomize-controller-leader-election-0a1b2c3d"},
 		"Flux":   {"it would prune what a Kustomization applied", lease("kustomize-controller-leader-election", "x", time.Second), "flux-system/kustomize-controller-leader-election"},
 		"Agent":  {"another agent, of another selection", lease("cascade-leader-0a1b2c3d", "x", time.Second), "flux-system/cascade-leader-0a1b2c3d"},
 		"Lapsed": {"it died", lease("kustomize-controller-leader-election", "x", time.Minute), ""},
@@ -167,10 +169,60 @@ func TestHolder(t *testing.T) {
 		"Other":  {"who works on other kinds", lease("notification-controller-leader-election", "x", time.Second), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(tc.lease).Build()
-			if got, err := Holder(context.Background(), c, now); got != tc.want || err != nil {
-				t.Errorf("%s: %q, %v", tc.reason, got, err)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(tc.lease).Build()
+				if got, err := Holder(t.Context(), c, now); got != tc.want || err != nil {
+					t.Errorf("%s: %q, %v", tc.reason, got, err)
+				}
+			})
+		})
+	}
+}
+
+// TestHolderOfFastClock: a Lease that is renewed is held, however far ahead the clock is that
+// it is compared with.
+func TestHolderOfFastClock(t *testing.T) {
+	const held = "flux-system/kustomize-controller-leader-election"
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*coordinationv1.LeaseSpec)
+		want   string
+	}{
+		"Renewed": {"Flux works, and the clock of the caller is ahead", func(s *coordinationv1.LeaseSpec) {
+			s.RenewTime = new(metav1.NewMicroTime(s.RenewTime.Add(5 * time.Second)))
+		}, held},
+		"Released": {"it ends between both looks", func(s *coordinationv1.LeaseSpec) {
+			s.RenewTime, s.HolderIdentity = new(metav1.NewMicroTime(s.RenewTime.Add(5*time.Second))), new("")
+		}, ""},
+		"Silent": {"it died", func(*coordinationv1.LeaseSpec) {}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				l := &coordinationv1.Lease{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "flux-system", Name: "kustomize-controller-leader-election"},
+					Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("x"), RenewTime: new(metav1.NewMicroTime(begin)), LeaseDurationSeconds: new(int32(35))},
+				}
+				looks := 0
+				c := interceptor.NewClient(fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(l).Build(), interceptor.Funcs{
+					List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+						if looks++; looks == 2 {
+							tc.change(&l.Spec)
+							if err := c.Update(ctx, l); err != nil {
+								return err
+							}
+						}
+						return c.List(ctx, list, opts...)
+					},
+				})
+				got, err := FluxHolder(t.Context(), c, begin.Add(time.Minute))
+				if got != tc.want || err != nil || looks != 2 {
+					t.Errorf("%s: %q, %v, after %d looks", tc.reason, got, err, looks)
+				}
+				if took := time.Since(begin); took != 35*time.Second {
+					t.Errorf("%s: looked again after %s", tc.reason, took)
+				}
+			})
 		})
 	}
 }

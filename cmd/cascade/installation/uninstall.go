@@ -100,29 +100,64 @@ func Running(ctx context.Context, c client.Client, namespace string) ([]string, 
 // Holder names a lease by which an agent of any namespace, or a controller of Flux, works on
 // the objects of these kinds; empty if none does. It would act on the end of each of them.
 func Holder(ctx context.Context, c client.Client, now time.Time) (string, error) {
-	return holder(ctx, c, now, works)
+	return holder(ctx, c, now, append(lease.OfFlux(), v1alpha1.LeaderLease))
 }
 
-func holder(ctx context.Context, c client.Client, now time.Time, which func(string) bool) (string, error) {
-	list := &coordinationv1.LeaseList{}
-	if err := c.List(ctx, list); err != nil {
-		return "", fmt.Errorf("cannot list Leases to tell whether somebody works on the same objects: %w", err)
+// FluxHolder names a lease by which a controller of Flux works in a cluster; empty if none does.
+func FluxHolder(ctx context.Context, c client.Client, now time.Time) (string, error) {
+	return holder(ctx, c, now, lease.OfFlux())
+}
+
+// holder names a lease of one of some controllers that somebody holds. One that lapsed by the
+// clock of the caller it looks at again, after as long as it holds: the clock may be wrong,
+// and what is renewed is held.
+func holder(ctx context.Context, c client.Client, now time.Time, controllers []string) (string, error) {
+	leases, err := leasesOf(ctx, c, controllers)
+	if err != nil {
+		return "", err
 	}
-	for i := range list.Items {
-		if l := &list.Items[i]; which(l.Name) && lease.Held(l, now) {
-			return l.Namespace + "/" + l.Name, nil
+	lapsed, wait := map[client.ObjectKey]*metav1.MicroTime{}, time.Duration(0)
+	for i := range leases {
+		l := &leases[i]
+		if lease.Held(l, now) {
+			return client.ObjectKeyFromObject(l).String(), nil
+		}
+		if s := l.Spec; s.RenewTime != nil && lease.Held(l, s.RenewTime.Time) {
+			lapsed[client.ObjectKeyFromObject(l)] = s.RenewTime
+			wait = max(wait, time.Duration(*s.LeaseDurationSeconds)*time.Second)
+		}
+	}
+	if len(lapsed) == 0 {
+		return "", nil
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return "", fmt.Errorf("cannot tell whether Leases are renewed that lapsed: %w", ctx.Err())
+	case <-timer.C:
+	}
+	if leases, err = leasesOf(ctx, c, controllers); err != nil {
+		return "", err
+	}
+	for i := range leases {
+		l := &leases[i]
+		before, known := lapsed[client.ObjectKeyFromObject(l)]
+		renewed := known && !before.Equal(l.Spec.RenewTime) && l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity != ""
+		if renewed || lease.Held(l, now.Add(wait)) {
+			return client.ObjectKeyFromObject(l).String(), nil
 		}
 	}
 	return "", nil
 }
 
-func works(name string) bool {
-	return name == v1alpha1.LeaderLease || strings.HasPrefix(name, v1alpha1.LeaderLease+"-") || slices.Contains(lease.OfFlux(), name)
-}
-
-// FluxHolder names a lease by which a controller of Flux works in a cluster; empty if none does.
-func FluxHolder(ctx context.Context, c client.Client, now time.Time) (string, error) {
-	return holder(ctx, c, now, func(name string) bool { return slices.Contains(lease.OfFlux(), name) })
+// leasesOf are the Leases of some controllers, in all namespaces.
+func leasesOf(ctx context.Context, c client.Client, controllers []string) ([]coordinationv1.Lease, error) {
+	list := &coordinationv1.LeaseList{}
+	if err := c.List(ctx, list); err != nil {
+		return nil, fmt.Errorf("cannot list Leases to tell whether somebody works on the same objects: %w", err)
+	}
+	return slices.DeleteFunc(list.Items, func(l coordinationv1.Lease) bool { return !lease.Of(l.Name, controllers...) }), nil
 }
 
 // reconciled are the kinds whose objects have finalizers of an agent.

@@ -6,6 +6,9 @@
 package lease
 
 import (
+	"encoding/hex"
+	"slices"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -29,6 +32,23 @@ const (
 
 // OfFlux are those that keep an agent waiting.
 func OfFlux() []string { return []string{SourceController, KustomizeController, HelmController} }
+
+// Of reports whether a Lease is that of one of some controllers. Of a part of the objects, as
+// --watch-label-selector makes it, the Lease is named after the controller and a digest.
+func Of(name string, controllers ...string) bool {
+	return slices.ContainsFunc(controllers, func(controller string) bool {
+		rest, ok := strings.CutPrefix(name, controller)
+		if !ok || rest == "" {
+			return ok
+		}
+		digest, ok := strings.CutPrefix(rest, "-")
+		sum, err := hex.DecodeString(digest)
+		return ok && err == nil && len(sum) == digestBytes
+	})
+}
+
+// digestBytes of a selector are in the name of a Lease.
+const digestBytes = 4
 
 // Held reports whether somebody holds a Lease now.
 func Held(l *coordinationv1.Lease, now time.Time) bool {

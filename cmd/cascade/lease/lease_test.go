@@ -28,3 +28,27 @@ func TestHeld(t *testing.T) {
 		})
 	}
 }
+
+// TestOf: a controller that works on a part of the objects has a Lease of its own.
+func TestOf(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		lease  string
+		want   bool
+	}{
+		"Plain":   {"it works on all objects", "helm-controller-leader-election", true},
+		"Shard":   {"as Flux names it for a selector of labels", "helm-controller-leader-election-0a1b2c3d", true},
+		"Second":  {"the last of several controllers", "source-controller-leader-election-0a1b2c3d", true},
+		"Other":   {"a controller that nobody asked for", "source-watcher-leader-election", false},
+		"Longer":  {"a digest of another length", "helm-controller-leader-election-0a1b2c3d4e", false},
+		"NoHex":   {"a word is no digest", "helm-controller-leader-election-shardone", false},
+		"Glued":   {"there is a dash between both", "helm-controller-leader-election0a1b2c3d", false},
+		"Nothing": {"a dash with nothing after it", "helm-controller-leader-election-", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := Of(tt.lease, HelmController, SourceController); got != tt.want {
+				t.Errorf("%s: Of() = %t", tt.reason, got)
+			}
+		})
+	}
+}

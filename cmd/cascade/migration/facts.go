@@ -34,6 +34,8 @@ type Facts struct {
 	Namespace string
 	// Replaced are the controllers whose work an agent does, Others those that go on.
 	Replaced, Others []Controller
+	// Shards are copies of the replaced ones for a part of the objects.
+	Shards []Controller
 	// Instance is the FluxInstance that declares the controllers, empty if Git does.
 	Instance string
 	// Served are the kinds that an agent reconciles, Unserved Flux's other ones.
@@ -73,6 +75,8 @@ func Read(ctx context.Context, c client.Client, namespace string) (Facts, error)
 		switch {
 		case slices.Contains(replaced(), d.Name):
 			f.Replaced = append(f.Replaced, found)
+		case slices.ContainsFunc(replaced(), func(name string) bool { return strings.HasPrefix(d.Name, name+"-") }):
+			f.Shards = append(f.Shards, found)
 		case strings.HasSuffix(d.Name, "-controller") || d.Name == "source-watcher":
 			f.Others = append(f.Others, found)
 		}

@@ -2,6 +2,7 @@ package migration
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -42,6 +43,10 @@ func FromFlux(f Facts, files []string) Plan {
 	var p Plan
 	if len(f.Replaced) == 0 {
 		p.Refused = fmt.Sprintf("there is no controller of Flux in namespace %s; use cascade bootstrap for a new tier, or --sync NAMESPACE/NAME", f.Namespace)
+		return p
+	}
+	if shards := running(f.Shards); len(shards) > 0 {
+		p.Refused = fmt.Sprintf("%s would go on with a part of the objects, beside the agent; scale them to zero where they are declared, and try again", names(shards))
 		return p
 	}
 	if f.Instance != "" {
@@ -119,13 +124,10 @@ func InstancePatch(f Facts) string {
 	return b.String()
 }
 
-// Runs names the controllers that an agent replaces and that are to run.
-func (f Facts) Runs() []string {
-	var list []string
-	for _, c := range f.Replaced {
-		if c.Replicas > 0 {
-			list = append(list, c.Name)
-		}
-	}
-	return list
+// Runs reports whether controllers that an agent replaces are to run.
+func (f Facts) Runs() bool { return len(running(f.Replaced)) > 0 }
+
+// running are those controllers that are to run.
+func running(controllers []Controller) []Controller {
+	return slices.DeleteFunc(slices.Clone(controllers), func(c Controller) bool { return c.Replicas == 0 })
 }
