@@ -165,15 +165,13 @@ func (s *saving) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	v, err := s.keepVersion(ctx, at, sealed)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(s.streams.Out, "✔ saved version %s: %d Clusters, %d objects, %d bytes\n", v, len(state.Clusters(taken)), len(taken.Objects), len(sealed))
-	if !s.verify {
-		return nil
-	}
-	return s.verified(ctx, cl, at, v, check)
+	return s.keepVersion(ctx, at, sealed, func(v store.Version) error {
+		fmt.Fprintf(s.streams.Out, "✔ saved version %s: %d Clusters, %d objects, %d bytes\n", v, len(state.Clusters(taken)), len(taken.Objects), len(sealed))
+		if !s.verify {
+			return nil
+		}
+		return s.verified(ctx, cl, at, v, check)
+	})
 }
 
 // ownKey is one that goes with the others: keys that resist quantum computers are not mixed
@@ -197,15 +195,16 @@ func ownKey(recipients []string) (agekey.Identity, agekey.Recipient, error) {
 	return id, id.Recipient(), nil
 }
 
-// keepVersion saves under the lock.
-func (s *saving) keepVersion(ctx context.Context, at store.Store, sealed []byte) (store.Version, error) {
+// keepVersion saves under the lock, has the version looked at, and deletes old ones for it
+// only if that finds nothing: they may be all that can be restored.
+func (s *saving) keepVersion(ctx context.Context, at store.Store, sealed []byte, look func(store.Version) error) error {
 	host, err := os.Hostname()
 	if err != nil {
-		return store.Version{}, fmt.Errorf("cannot read host name: %w", err)
+		return fmt.Errorf("cannot read host name: %w", err)
 	}
 	l, err := at.Lock(ctx, "cascade save on "+host+", process "+strconv.Itoa(os.Getpid()), s.timeout)
 	if err != nil {
-		return store.Version{}, err
+		return err
 	}
 	defer func() {
 		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
@@ -215,17 +214,20 @@ func (s *saving) keepVersion(ctx context.Context, at store.Store, sealed []byte)
 		}
 	}()
 	v, err := at.Save(ctx, l, sealed)
-	if err != nil || s.keep == 0 {
-		return v, err
+	if err != nil {
+		return err
+	}
+	if err := look(v); err != nil || s.keep == 0 {
+		return err
 	}
 	old, err := at.Prune(ctx, l, s.keep)
 	if err != nil {
-		return v, fmt.Errorf("version %s is saved: %w", v, err)
+		return fmt.Errorf("version %s is saved: %w", v, err)
 	}
 	if len(old) > 0 {
 		s.say("deleted %d old versions", len(old))
 	}
-	return v, nil
+	return nil
 }
 
 // verified loads what was saved, and restores it elsewhere.
