@@ -298,7 +298,17 @@ func (c *cli) newChildRemove() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			return c.removeChild(ctx, args[0], flags)
+			hub, err := c.client()
+			if err != nil {
+				return err
+			}
+			var child client.Client
+			if flags.kubeconfig != "" {
+				if _, child, err = flags.connect(); err != nil {
+					return err
+				}
+			}
+			return c.removeChild(ctx, hub, child, client.ObjectKey{Namespace: c.namespace(), Name: args[0]})
 		},
 	}
 	flags.bind(cmd)
@@ -307,12 +317,14 @@ func (c *cli) newChildRemove() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) removeChild(ctx context.Context, name string, flags *childFlags) error {
-	hub, err := c.client()
-	if err != nil {
-		return err
+// removeChild removes a Child and, where the cluster is given as well, the account there.
+func (c *cli) removeChild(ctx context.Context, hub, child client.Client, key client.ObjectKey) error {
+	if child != nil {
+		if err := isClusterOf(ctx, hub, child, key); err != nil {
+			return err
+		}
 	}
-	found, key := &v1alpha1.Child{}, client.ObjectKey{Namespace: c.namespace(), Name: name}
+	found := &v1alpha1.Child{}
 	switch err := hub.Get(ctx, key, found); {
 	case apierrors.IsNotFound(err): // the rest of a removal that did not end
 	case err != nil:
@@ -324,7 +336,7 @@ func (c *cli) removeChild(ctx context.Context, name string, flags *childFlags) e
 			return fmt.Errorf("cannot delete Child %s: %w", key, err)
 		}
 	}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: clusterapi.KubeconfigSecret(name)}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: clusterapi.KubeconfigSecret(key.Name)}}
 	if err := hub.Get(ctx, client.ObjectKeyFromObject(secret), secret); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("cannot read Secret %s: %w", secret.Name, err)
 	}
@@ -335,12 +347,8 @@ func (c *cli) removeChild(ctx context.Context, name string, flags *childFlags) e
 		}
 	}
 	fmt.Fprintf(c.streams.Out, "✔ Child %s is gone; what its layers put into the cluster stays there\n", key)
-	if flags.kubeconfig == "" {
+	if child == nil {
 		return nil
-	}
-	_, child, err := flags.connect()
-	if err != nil {
-		return err
 	}
 	for _, o := range accountOfChild() {
 		if err := child.Delete(ctx, o); client.IgnoreNotFound(err) != nil {
@@ -348,6 +356,31 @@ func (c *cli) removeChild(ctx context.Context, name string, flags *childFlags) e
 		}
 	}
 	fmt.Fprintf(c.streams.Out, "✔ service account %s/%s is gone from it\n", childAccountNamespace, childAccount)
+	return nil
+}
+
+// isClusterOf refuses another cluster than that of a Child, which may be gone already: a
+// kubeconfig has several contexts, and each child has an account of the same name.
+func isClusterOf(ctx context.Context, hub, child client.Client, key client.ObjectKey) error {
+	system := &corev1.Namespace{}
+	if err := child.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system); err != nil {
+		return fmt.Errorf("cannot reach the child: %w; without --child-kubeconfig its account stays", err)
+	}
+	children := &v1alpha1.ChildList{}
+	if err := hub.List(ctx, children); err != nil {
+		return fmt.Errorf("cannot list Children: %w", err)
+	}
+	for i := range children.Items {
+		found := &children.Items[i]
+		same, id := client.ObjectKeyFromObject(found) == key, found.Status.Identity
+		switch {
+		case id == nil:
+		case same && id.KubeSystemUID != string(system.UID):
+			return fmt.Errorf("cannot remove Child %s: --child-kubeconfig leads to another cluster, whose kube-system has UID %s and not %s; say --child-context", key, system.UID, id.KubeSystemUID)
+		case !same && id.KubeSystemUID == string(system.UID):
+			return fmt.Errorf("cannot remove Child %s: --child-kubeconfig leads to the cluster of Child %s, whose kube-system has UID %s; say --child-context", key, client.ObjectKeyFromObject(found), system.UID)
+		}
+	}
 	return nil
 }
 

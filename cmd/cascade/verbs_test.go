@@ -17,6 +17,7 @@ import (
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -404,6 +405,58 @@ func TestChildren(t *testing.T) {
 	c, _ := newCLI(t)
 	if c.children(t.Context(), cl, childrenOptions{output: "csv"}) == nil {
 		t.Error("an unknown format is printed")
+	}
+}
+
+// TestRemoveChild: the account goes from the cluster of the Child alone, and if that is not the
+// one that is given, nothing goes.
+func TestRemoveChild(t *testing.T) {
+	known := func(name, uid string) *v1alpha1.Child {
+		c := child("fleet", name, nil, nil)
+		if uid != "" {
+			c.Status.Identity = &v1alpha1.ChildIdentity{KubeSystemUID: uid}
+		}
+		return c
+	}
+	for name, tc := range map[string]struct {
+		reason   string
+		children []client.Object
+		err      []string
+	}{
+		"Same":         {"it is that cluster", []client.Object{known("edge", "uid-edge"), known("shop", "uid-shop")}, nil},
+		"Another":      {"the context leads to a cluster that is no child", []client.Object{known("edge", "uid-other")}, []string{"uid-edge", "uid-other", "--child-context"}},
+		"Child":        {"the context leads to another child", []client.Object{known("edge", ""), known("shop", "uid-edge")}, []string{"fleet/shop", "uid-edge"}},
+		"Gone":         {"an earlier call removed the Child", []client.Object{known("shop", "uid-shop")}, nil},
+		"GoneAndChild": {"it is gone, and the context leads to another child", []client.Object{known("shop", "uid-edge")}, []string{"fleet/shop", "uid-edge"}},
+		"Unconnected":  {"the tier has never reached it", []client.Object{known("edge", "")}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hub := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tc.children...).Build()
+			there := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(accountOfChild()...).
+				WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "uid-edge"}}).Build()
+			c, _ := newCLI(t)
+			err := c.removeChild(t.Context(), hub, there, client.ObjectKey{Namespace: "fleet", Name: "edge"})
+			if (err == nil) != (tc.err == nil) {
+				t.Fatalf("%s: %v", tc.reason, err)
+			}
+			for _, text := range tc.err {
+				if !strings.Contains(err.Error(), text) {
+					t.Errorf("%s: %v does not name %s", tc.reason, err, text)
+				}
+			}
+			for _, o := range accountOfChild() {
+				if gone := apierrors.IsNotFound(there.Get(t.Context(), client.ObjectKeyFromObject(o), o)); gone != (tc.err == nil) {
+					t.Errorf("%s: %T is gone: %t", tc.reason, o, gone)
+				}
+			}
+			left := &v1alpha1.ChildList{}
+			if err := hub.List(t.Context(), left); err != nil {
+				t.Fatal(err)
+			}
+			if tc.err != nil && len(left.Items) != len(tc.children) {
+				t.Errorf("%s: %d of %d Children are left", tc.reason, len(left.Items), len(tc.children))
+			}
+		})
 	}
 }
 
