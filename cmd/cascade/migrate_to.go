@@ -139,7 +139,7 @@ func (m *migrate) doTo(ctx context.Context, cluster *apply.Cluster, remote check
 		return fmt.Errorf("%w; the agent is scaled to zero. Try again, or go back: scale Deployment %s in namespace %s to 1", err, v1alpha1.AgentName, m.namespace)
 	}
 	defer tree.Close()
-	u := uninstall{cli: m.cli, fluxGoesOn: true}
+	u := uninstall{cli: m.cli, goesOn: v1alpha1.IsFluxGroup}
 	if err := u.remove(ctx, cluster, m.namespace, parts); err != nil {
 		return err
 	}

@@ -4,12 +4,15 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -21,8 +24,8 @@ type uninstall struct {
 	*cli
 	crds, dryRun, yes bool
 	timeout           time.Duration
-	// fluxGoesOn: Flux's controllers take over the objects of their kinds.
-	fluxGoesOn bool
+	// goesOn reports of an API group whether Flux's controllers go on with its objects.
+	goesOn func(group string) bool
 }
 
 func (c *cli) newUninstall() *cobra.Command {
@@ -72,11 +75,19 @@ func (u *uninstall) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	objects, err := installation.Release(ctx, cluster, true, false)
+	works := map[string]client.ObjectKey{}
+	if !u.crds {
+		// With --crds nobody may be at work when the finalizers go.
+		if works, err = installation.FluxWorks(ctx, cluster, u.now()); err != nil {
+			return err
+		}
+	}
+	u.goesOn = func(group string) bool { return works[group].Name != "" }
+	objects, err := installation.Release(ctx, cluster, true, u.goesOn)
 	if err != nil {
 		return err
 	}
-	u.tell(namespace, parts, objects)
+	u.tell(namespace, parts, objects, works)
 	if u.dryRun {
 		return nil
 	}
@@ -87,7 +98,7 @@ func (u *uninstall) run(ctx context.Context) error {
 }
 
 // tell says what goes and what stays.
-func (u *uninstall) tell(namespace string, parts installation.Parts, objects []installation.Released) {
+func (u *uninstall) tell(namespace string, parts installation.Parts, objects []installation.Released, works map[string]client.ObjectKey) {
 	out := u.streams.Out
 	for _, part := range []struct {
 		what    string
@@ -109,6 +120,9 @@ func (u *uninstall) tell(namespace string, parts installation.Parts, objects []i
 			fate = "go with their definition"
 		}
 		fmt.Fprintf(out, "%d objects of kind %s %s; %d lose a finalizer, %d of these are being deleted and go\n", r.There, r.Kind, fate, r.Freed, r.Going)
+	}
+	for _, group := range slices.Sorted(maps.Keys(works)) {
+		fmt.Fprintf(out, "stays: each object of %s with its finalizer: Flux works on it, and holds Lease %s\n", group, works[group])
 	}
 	fmt.Fprintf(out, "stays: all that was applied, every Cluster with its machines, children and their agents, and Namespace %s with its records and Secrets\n", namespace)
 	if !u.crds {
@@ -161,7 +175,7 @@ func (u *uninstall) remove(ctx context.Context, cluster *apply.Cluster, namespac
 			return fmt.Errorf("%w; no definition was deleted. Stop who holds this Lease and uninstall again, or leave --crds out", err)
 		}
 	}
-	released, err := installation.Release(ctx, cluster, false, u.fluxGoesOn)
+	released, err := installation.Release(ctx, cluster, false, u.goesOn)
 	if err != nil {
 		return err
 	}

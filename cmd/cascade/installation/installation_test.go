@@ -3,17 +3,23 @@ package installation
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -223,6 +229,55 @@ func TestHolderOfFastClock(t *testing.T) {
 					t.Errorf("%s: looked again after %s", tc.reason, took)
 				}
 			})
+		})
+	}
+}
+
+// TestReleaseBesideFlux: what Flux works on keeps its finalizer, and what only an agent worked
+// on loses it, lest nobody takes it off.
+func TestReleaseBesideFlux(t *testing.T) {
+	now := time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
+	const kustomize, helm = "kustomize-controller-leader-election-0a1b2c3d", "helm-controller-leader-election"
+	lease := func(name string) client.Object {
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "gitops", Name: name}, Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: new("x"), RenewTime: new(metav1.NewMicroTime(now)), LeaseDurationSeconds: new(int32(35)),
+		}}
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), kustomizev1.AddToScheme(scheme), helmv2.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{kustomizev1.GroupVersion, helmv2.GroupVersion})
+	mapper.Add(kustomizev1.GroupVersion.WithKind(kustomizev1.KustomizationKind), meta.RESTScopeNamespace)
+	mapper.Add(helmv2.GroupVersion.WithKind(helmv2.HelmReleaseKind), meta.RESTScopeNamespace)
+	for name, tc := range map[string]struct {
+		reason string
+		leases []client.Object
+		want   []string
+	}{
+		"Alone":  {"no controller of Flux is there", nil, nil},
+		"Beside": {"both work", []client.Object{lease(kustomize), lease(helm)}, []string{"Kustomization", "HelmRelease"}},
+		"Part":   {"the agent worked on HelmReleases, beside Flux's Kustomizations", []client.Object{lease(kustomize)}, []string{"Kustomization"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			named := metav1.ObjectMeta{Namespace: "team", Name: "apps", Finalizers: []string{"finalizers.fluxcd.io"}}
+			objects := map[string]client.Object{"Kustomization": &kustomizev1.Kustomization{ObjectMeta: named}, "HelmRelease": &helmv2.HelmRelease{ObjectMeta: named}}
+			c := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(objects["Kustomization"], objects["HelmRelease"]).WithObjects(tc.leases...).Build()
+			works, err := FluxWorks(t.Context(), c, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Release(t.Context(), c, false, func(group string) bool { return works[group].Name != "" }); err != nil {
+				t.Fatal(err)
+			}
+			for kind, o := range objects {
+				if err := c.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+					t.Fatal(err)
+				}
+				if keeps := len(o.GetFinalizers()) > 0; keeps != slices.Contains(tc.want, kind) {
+					t.Errorf("%s: %s keeps its finalizer: %t", tc.reason, kind, keeps)
+				}
+			}
 		})
 	}
 }

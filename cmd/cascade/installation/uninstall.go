@@ -8,6 +8,9 @@ import (
 	"strings"
 	"time"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -108,47 +111,94 @@ func FluxHolder(ctx context.Context, c client.Client, now time.Time) (string, er
 	return holder(ctx, c, now, lease.OfFlux())
 }
 
-// holder names a lease of one of some controllers that somebody holds. One that lapsed by the
-// clock of the caller it looks at again, after as long as it holds: the clock may be wrong,
-// and what is renewed is held.
+// FluxWorks are the API groups on whose objects a controller of Flux works now, each with the
+// lease by which it does.
+func FluxWorks(ctx context.Context, c client.Client, now time.Time) (map[string]client.ObjectKey, error) {
+	l, err := lookAtLeases(ctx, c, now, lease.OfFlux())
+	if err != nil {
+		return nil, err
+	}
+	renewed, err := l.renewed(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	works := map[string]client.ObjectKey{}
+	for controller, group := range map[string]string{
+		lease.SourceController: sourcev1.GroupVersion.Group, lease.KustomizeController: kustomizev1.GroupVersion.Group, lease.HelmController: helmv2.GroupVersion.Group,
+	} {
+		for _, key := range slices.Concat(l.held, renewed) {
+			if lease.Of(key.Name, controller) {
+				works[group] = key
+				break
+			}
+		}
+	}
+	return works, nil
+}
+
 func holder(ctx context.Context, c client.Client, now time.Time, controllers []string) (string, error) {
-	leases, err := leasesOf(ctx, c, controllers)
+	l, err := lookAtLeases(ctx, c, now, controllers)
 	if err != nil {
 		return "", err
 	}
-	lapsed, wait := map[client.ObjectKey]*metav1.MicroTime{}, time.Duration(0)
-	for i := range leases {
-		l := &leases[i]
-		if lease.Held(l, now) {
-			return client.ObjectKeyFromObject(l).String(), nil
-		}
-		if s := l.Spec; s.RenewTime != nil && lease.Held(l, s.RenewTime.Time) {
-			lapsed[client.ObjectKeyFromObject(l)] = s.RenewTime
-			wait = max(wait, time.Duration(*s.LeaseDurationSeconds)*time.Second)
+	held := l.held
+	if len(held) == 0 {
+		held, err = l.renewed(ctx, c)
+	}
+	if err != nil || len(held) == 0 {
+		return "", err
+	}
+	return held[0].String(), nil
+}
+
+// leases are those of some controllers, as they were at a time.
+type leases struct {
+	controllers []string
+	held        []client.ObjectKey
+	// lapsed are those that have a holder and were renewed too long ago, with when that was.
+	lapsed map[client.ObjectKey]time.Time
+	// hold is how long a renewal of those holds, at most.
+	hold time.Duration
+}
+
+func lookAtLeases(ctx context.Context, c client.Client, now time.Time, controllers []string) (leases, error) {
+	l := leases{controllers: controllers, lapsed: map[client.ObjectKey]time.Time{}}
+	list, err := leasesOf(ctx, c, controllers)
+	for i := range list {
+		found, key := &list[i], client.ObjectKeyFromObject(&list[i])
+		switch s := found.Spec; {
+		case lease.Held(found, now):
+			l.held = append(l.held, key)
+		case s.RenewTime != nil && lease.Held(found, s.RenewTime.Time):
+			l.lapsed[key] = s.RenewTime.Time
+			l.hold = max(l.hold, time.Duration(*s.LeaseDurationSeconds)*time.Second)
 		}
 	}
-	if len(lapsed) == 0 {
-		return "", nil
+	return l, err
+}
+
+// renewed are those of the lapsed that are renewed while a renewal holds: the clock by which
+// they lapsed may be wrong, and what is renewed is held.
+func (l leases) renewed(ctx context.Context, c client.Client) ([]client.ObjectKey, error) {
+	if len(l.lapsed) == 0 {
+		return nil, nil
 	}
-	timer := time.NewTimer(wait)
+	timer := time.NewTimer(l.hold)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return "", fmt.Errorf("cannot tell whether Leases are renewed that lapsed: %w", ctx.Err())
+		return nil, fmt.Errorf("cannot tell whether Leases are renewed that lapsed: %w", ctx.Err())
 	case <-timer.C:
 	}
-	if leases, err = leasesOf(ctx, c, controllers); err != nil {
-		return "", err
-	}
-	for i := range leases {
-		l := &leases[i]
-		before, known := lapsed[client.ObjectKeyFromObject(l)]
-		renewed := known && !before.Equal(l.Spec.RenewTime) && l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity != ""
-		if renewed || lease.Held(l, now.Add(wait)) {
-			return client.ObjectKeyFromObject(l).String(), nil
+	list, err := leasesOf(ctx, c, l.controllers)
+	var found []client.ObjectKey
+	for i := range list {
+		key, renewed := client.ObjectKeyFromObject(&list[i]), list[i].Spec.RenewTime
+		if before, ok := l.lapsed[key]; ok && renewed != nil && !renewed.Time.Equal(before) && lease.Held(&list[i], renewed.Time) {
+			found = append(found, key)
 		}
 	}
-	return "", nil
+	return found, err
 }
 
 // leasesOf are the Leases of some controllers, in all namespaces.
@@ -195,15 +245,14 @@ type Released struct {
 // nobody would, and their deletion would wait for ever. What they applied stays, which is
 // what a finalizer is there to remove.
 //
-// Where Flux's controllers go on with the objects of their kinds, these keep their finalizers.
-func Release(ctx context.Context, c client.Client, dryRun, fluxGoesOn bool) ([]Released, error) {
+// Objects of groups with which Flux's controllers go on keep them: these would not set them
+// again before something changes, and prune nothing of what goes meanwhile.
+func Release(ctx context.Context, c client.Client, dryRun bool, goesOn func(group string) bool) ([]Released, error) {
 	kinds, err := reconciled()
 	if err != nil {
 		return nil, err
 	}
-	if fluxGoesOn {
-		kinds = slices.DeleteFunc(kinds, func(gvk schema.GroupVersionKind) bool { return v1alpha1.IsFluxGroup(gvk.Group) })
-	}
+	kinds = slices.DeleteFunc(kinds, func(gvk schema.GroupVersionKind) bool { return goesOn(gvk.Group) })
 	var all []Released
 	for _, gvk := range kinds {
 		r, err := release(ctx, c, gvk, dryRun)
