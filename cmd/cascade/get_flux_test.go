@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	autov1 "github.com/fluxcd/image-automation-controller/api/v1"
 	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
 	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
@@ -14,6 +17,10 @@ import (
 	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
 func laterKinds() []client.Object {
@@ -94,5 +101,71 @@ func TestReconcileStill(t *testing.T) {
 		if strings.HasPrefix(word, "alert") || word == "externalartifacts" {
 			t.Errorf("%s is offered", word)
 		}
+	}
+}
+
+// TestReconcileSuspended: what is suspended is not asked, and so is nothing for it.
+func TestReconcileSuspended(t *testing.T) {
+	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "team", Name: name} }
+	ready := conditions("Ready", metav1.ConditionTrue, "Succeeded", "", time.Hour)
+	running, still := &sourcev1.GitRepository{ObjectMeta: named("running")}, &sourcev1.GitRepository{ObjectMeta: named("still"), Spec: sourcev1.GitRepositorySpec{Suspend: true}}
+	of := func(name, source string, suspend bool) *kustomizev1.Kustomization {
+		k := &kustomizev1.Kustomization{ObjectMeta: named(name)}
+		k.Spec.Suspend, k.Spec.SourceRef, k.Status.Conditions = suspend, kustomizev1.CrossNamespaceSourceReference{Kind: "GitRepository", Name: source}, ready
+		return k
+	}
+	chart := &sourcev1.HelmChart{ObjectMeta: named("chart"), Spec: sourcev1.HelmChartSpec{SourceRef: sourcev1.LocalHelmChartSourceReference{Kind: "GitRepository", Name: "still"}}}
+	rollout := &v1alpha1.Rollout{ObjectMeta: named("rollout"), Spec: v1alpha1.RolloutSpec{Suspend: true}}
+	for name, tc := range map[string]struct {
+		reason, kind, name string
+		withSource         bool
+		want               string
+		asked              []string
+	}{
+		"Kustomization": {"it is ready by an old revision", "ks", "still", false, "cannot reconcile ks team/still: it is suspended; run: cascade resume kustomization still -n team", nil},
+		"First":         {"its source would be asked for nothing", "kustomization", "still", true, "kustomization team/still: it is suspended", nil},
+		"Source":        {"nobody answers", "source", "still", false, "cascade resume gitrepository still -n team", nil},
+		"WithSource":    {"what it is made of stands still", "kustomization", "of-still", true, "gitrepository team/still: it is suspended", nil},
+		"Below":         {"a chart is made of a source", "helmchart", "chart", true, "gitrepository team/still: it is suspended", nil},
+		"Without":       {"the source may stand still", "kustomization", "of-still", false, "", []string{"of-still"}},
+		"Both":          {"nothing is suspended", "kustomization", "of-running", true, "", []string{"running", "of-running"}},
+		"Rollout":       {"it looks at what is there, and begins nothing", "rollout", "rollout", false, "", []string{"rollout"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var asked []string
+			cl := fake.NewClientBuilder().WithScheme(newScheme()).
+				WithObjects(running, still, of("still", "running", true), of("of-still", "still", false), of("of-running", "running", false), chart, rollout).
+				WithInterceptorFuncs(interceptor.Funcs{
+					Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+						asked = append(asked, o.GetName())
+						return c.Patch(ctx, o, patch, opts...)
+					},
+					Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+						err := c.Get(ctx, key, o, opts...)
+						token := o.GetAnnotations()[fluxmeta.ReconcileRequestAnnotation]
+						switch o := o.(type) {
+						case *sourcev1.GitRepository:
+							o.Status.LastHandledReconcileAt, o.Status.Conditions = token, ready
+						case *kustomizev1.Kustomization:
+							o.Status.LastHandledReconcileAt = token
+						case *v1alpha1.Rollout:
+							o.Status.LastHandledReconcileAt = token
+						}
+						return err
+					},
+				}).Build()
+			s, err := newSubject(tc.kind, client.ObjectKey{Namespace: "team", Name: tc.name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, _ := newCLI(t)
+			err = c.reconcileObject(t.Context(), cl, tc.kind, s, tc.withSource)
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%s: %v, want %q", tc.reason, err, tc.want)
+			}
+			if !slices.Equal(asked, tc.asked) {
+				t.Errorf("%s: asks %v, want %v", tc.reason, asked, tc.asked)
+			}
+		})
 	}
 }

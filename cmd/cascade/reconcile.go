@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -250,24 +251,45 @@ func (c *cli) newReconcile() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			if err := cl.Get(ctx, key, s.object); err != nil {
-				return fmt.Errorf("cannot read %s %s: %w", args[0], key, err)
-			}
-			if withSource {
-				if s.source == nil || s.source() == nil {
-					return fmt.Errorf("cannot reconcile the source of %s %s: it has none", args[0], key)
-				}
-				if err := c.reconcileSource(ctx, cl, *s.source()); err != nil {
-					return err
-				}
-			}
-			return c.reconcile(ctx, cl, strings.ToLower(args[0]), s, s.done())
+			return c.reconcileObject(ctx, cl, strings.ToLower(args[0]), s, withSource)
 		},
 	}
 	cmd.Flags().BoolVar(&withSource, "with-source", false, "reconcile the source first")
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait")
 	c.flags.AddFlags(cmd.Flags())
 	return cmd
+}
+
+// reconcileObject reads an object, and reconciles it and, if that is wanted, its source before.
+func (c *cli) reconcileObject(ctx context.Context, cl client.Client, kind string, s *subject, withSource bool) error {
+	key := client.ObjectKeyFromObject(s.object)
+	if err := cl.Get(ctx, key, s.object); err != nil {
+		return fmt.Errorf("cannot read %s %s: %w", kind, key, err)
+	}
+	if err := s.mayReconcile(kind); err != nil {
+		return err
+	}
+	if withSource {
+		if s.source == nil || s.source() == nil {
+			return fmt.Errorf("cannot reconcile the source of %s %s: it has none", kind, key)
+		}
+		if err := c.reconcileSource(ctx, cl, *s.source()); err != nil {
+			return err
+		}
+	}
+	return c.reconcile(ctx, cl, kind, s, s.done())
+}
+
+// mayReconcile refuses an object that is suspended: there is nothing that could be waited for,
+// and what it says of itself is old.
+func (s *subject) mayReconcile(kind string) error {
+	key := client.ObjectKeyFromObject(s.object)
+	for _, g := range getters() {
+		if g.suspend != nil && !s.lasting && reflect.TypeOf(g.object()) == reflect.TypeOf(s.object) && *g.suspend(s.object) {
+			return fmt.Errorf("cannot reconcile %s %s: it is suspended; run: cascade resume %s %s -n %s", kind, key, g.single, key.Name, key.Namespace)
+		}
+	}
+	return nil
 }
 
 // done says in words what a reconcile came to; the revision comes behind it.
@@ -307,6 +329,9 @@ func (c *cli) reconcileSource(ctx context.Context, cl client.Client, ref sourceR
 	}
 	if r, ok := s.object.(*sourcev1.HelmRepository); ok && r.Spec.Type == sourcev1.HelmRepositoryTypeOCI {
 		return nil // it is only looked up by its charts
+	}
+	if err := s.mayReconcile(strings.ToLower(ref.kind)); err != nil {
+		return err
 	}
 	if s.source != nil {
 		if err := c.reconcileSource(ctx, cl, *s.source()); err != nil {
