@@ -179,6 +179,7 @@ func (c *cli) awaitSync(ctx context.Context, cl client.Client, pair synced) (rev
 			return "", fmt.Errorf("cannot ask for the commit: %w", err)
 		}
 	}
+	before := git.Status.LastHandledReconcileAt
 	c.say("waiting until the tier has synced itself")
 	said, last := "", ""
 	progress := c.progress("the first sync")
@@ -192,7 +193,7 @@ func (c *cli) awaitSync(ctx context.Context, cl client.Client, pair synced) (rev
 			last = err.Error()
 			return false, nil
 		}
-		fetched := git.Status.LastHandledReconcileAt == token && git.Status.Artifact != nil
+		fetched := answered(git, token, before, git.Status.LastHandledReconcileAt) && git.Status.Artifact != nil
 		ready := meta.FindStatusCondition(k.Status.Conditions, fluxmeta.ReadyCondition)
 		if fetched && k.Status.LastAppliedRevision == git.Status.Artifact.Revision && k.Status.ObservedGeneration == k.Generation &&
 			ready != nil && ready.Status == metav1.ConditionTrue {

@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -116,6 +118,68 @@ func TestReconcileCredential(t *testing.T) {
 			err = c.reconcile(t.Context(), cl, tc.kind, s, s.done())
 			if tc.fails == "" && (err != nil || !strings.Contains(out.String(), tc.want)) || tc.fails != "" && (err == nil || !strings.Contains(err.Error(), tc.fails)) {
 				t.Errorf("%s: %v\n%s", tc.reason, err, out.String())
+			}
+		})
+	}
+}
+
+// TestReconcileAskedAgain: an object has room for one request. Who asks after us takes the
+// place of ours, and has what is handled then answer both.
+func TestReconcileAskedAgain(t *testing.T) {
+	const earlier, later = "2026-08-01", "2026-10-01"
+	ours := noon.Format(time.RFC3339Nano)
+	for name, tc := range map[string]struct {
+		reason string
+		// asked is what the object asks for after our patch, handled what was handled by then.
+		asked, handled string
+		answered       bool
+	}{
+		"Ours":     {"nobody else asks", ours, ours, true},
+		"Later":    {"somebody asked after us, and ours was never seen", later, later, true},
+		"Both":     {"ours was handled before the later one came", later, ours, true},
+		"Between":  {"what was under way when we asked has ended", ours, "2026-09-01", false},
+		"Overlaid": {"somebody asked after us, and what was under way before us has ended", later, "2026-09-01", false},
+		"None":     {"nobody is there", ours, earlier, false},
+		"Taken":    {"somebody asked after us, and nobody is there", later, earlier, false},
+		"Removed":  {"somebody took the annotation off, and nobody is there", "", earlier, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			git := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}}
+			k := &kustomizev1.Kustomization{ObjectMeta: git.ObjectMeta}
+			git.Status.LastHandledReconcileAt, git.Status.Conditions = earlier, conditions("Ready", metav1.ConditionTrue, "Succeeded", "", 0)
+			git.Status.Artifact = &fluxmeta.Artifact{Revision: "main@sha1:1"}
+			k.Status.LastAppliedRevision, k.Status.Conditions = "main@sha1:1", git.Status.Conditions
+			var giveUp func()
+			cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(git, k).WithInterceptorFuncs(interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					err := c.Get(ctx, key, o, opts...)
+					if g, ok := o.(*sourcev1.GitRepository); ok {
+						g.Annotations, g.Status.LastHandledReconcileAt = map[string]string{fluxmeta.ReconcileRequestAnnotation: tc.asked}, tc.handled
+						if !tc.answered {
+							giveUp() // after this look
+						}
+					}
+					return err
+				},
+			}).Build()
+			s, err := newSubject("source", client.ObjectKeyFromObject(git))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := &cli{streams: genericiooptions.IOStreams{Out: &bytes.Buffer{}, ErrOut: &bytes.Buffer{}}, now: func() time.Time { return noon }}
+			for verb, ask := range map[string]func(context.Context) error{
+				"reconcile": func(ctx context.Context) error { return c.reconcile(ctx, cl, "source", s, s.done()) },
+				"bootstrap": func(ctx context.Context) error {
+					_, err := c.awaitSync(ctx, cl, synced{client.ObjectKeyFromObject(git), client.ObjectKeyFromObject(k)})
+					return err
+				},
+			} {
+				ctx, cancel := context.WithCancel(t.Context())
+				giveUp = cancel
+				if err := ask(ctx); (err == nil) != tc.answered {
+					t.Errorf("%s: %s: %v", tc.reason, verb, err)
+				}
+				cancel()
 			}
 		})
 	}

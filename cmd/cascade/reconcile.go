@@ -350,6 +350,7 @@ func (c *cli) reconcile(ctx context.Context, cl client.Client, kind string, s *s
 	if err := cl.Patch(ctx, s.object, patch); err != nil {
 		return fmt.Errorf("cannot annotate %s %s: %w", kind, key, err)
 	}
+	before, _, _ := s.state()
 	fmt.Fprintf(c.streams.ErrOut, "◎ waiting for the reconciliation\n")
 	progress := c.progress("the reconciliation")
 	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -359,7 +360,7 @@ func (c *cli) reconcile(ctx context.Context, cl client.Client, kind string, s *s
 		}
 		handled, conditions, _ := s.state()
 		ready := meta.FindStatusCondition(conditions, fluxmeta.ReadyCondition)
-		return handled == token && (s.lasting || ready != nil && ready.Status != metav1.ConditionUnknown), nil
+		return answered(s.object, token, before, handled) && (s.lasting || ready != nil && ready.Status != metav1.ConditionUnknown), nil
 	})
 	progress.end()
 	_, conditions, revision := s.state()
@@ -377,4 +378,11 @@ func (c *cli) reconcile(ctx context.Context, cl client.Client, kind string, s *s
 	}
 	fmt.Fprintf(c.streams.Out, "✔ %s %s\n", done, revision)
 	return nil
+}
+
+// answered reports whether an object that was asked with a token was reconciled after that.
+// There is room for one request: one that came later takes the place of ours, and what is
+// handled for it answers both. before is what was handled when we asked.
+func answered(o client.Object, token, before, handled string) bool {
+	return handled == token || handled != before && handled == o.GetAnnotations()[fluxmeta.ReconcileRequestAnnotation]
 }
