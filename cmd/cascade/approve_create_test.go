@@ -183,7 +183,7 @@ func TestApproveFirstSync(t *testing.T) {
 // TestTreeTellsWhatIsHeld: a person who looks at the fleet sees what the tier waits
 // for, and what to do.
 func TestTreeTellsWhatIsHeld(t *testing.T) {
-	root, err := loadTree(t.Context(), heldTier(), v1alpha1.AgentNamespace)
+	root, err := loadTree(t.Context(), heldTier(), v1alpha1.AgentNamespace, noon)
 	if err != nil {
 		t.Fatal(err)
 	}

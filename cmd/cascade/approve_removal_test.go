@@ -56,7 +56,7 @@ func TestTreeShowsHeldRemovals(t *testing.T) {
 	asleep := heldLayer("asleep", true)
 	asleep.Spec.Suspend = true
 	cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(heldLayer("app", true), heldLayer("calm", false), asleep).Build()
-	root, err := loadTree(t.Context(), cl, v1alpha1.AgentNamespace)
+	root, err := loadTree(t.Context(), cl, v1alpha1.AgentNamespace, noon)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func TestTreeOfFaults(t *testing.T) {
 				{Path: "tenants/shop", Ready: true, Reason: "Succeeded", Since: ago(time.Hour), Faults: &v1alpha1.ReportFaults{CredentialsLapsed: 1, BackupsFailing: 1}},
 				{Path: "tenants/bank", Reason: "BuildFailed", Message: "no file", Since: ago(time.Hour), Faults: &v1alpha1.ReportFaults{CredentialsLapsed: 1}},
 			}}), lost).Build()
-	root, err := loadTree(t.Context(), cl, v1alpha1.AgentNamespace)
+	root, err := loadTree(t.Context(), cl, v1alpha1.AgentNamespace, noon)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -64,7 +65,7 @@ func silentTier(t *testing.T) []client.Object {
 // TestTreeOfStale: what is below a tier that was lost is shown as it was then, and says so.
 func TestTreeOfStale(t *testing.T) {
 	cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(silentTier(t)...).Build()
-	root, err := loadTree(t.Context(), cl, v1alpha1.AgentNamespace)
+	root, err := loadTree(t.Context(), cl, v1alpha1.AgentNamespace, noon)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,6 +79,40 @@ func TestTreeOfStale(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "tree-stale.json", out.String())
+}
+
+// TestTreeOfSilentAgent: what an agent reported of itself before it died is not how the tier is.
+func TestTreeOfSilentAgent(t *testing.T) {
+	beat := func(ago time.Duration) client.Object {
+		return &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.HeartbeatLease},
+			Spec:       coordinationv1.LeaseSpec{RenewTime: new(metav1.NewMicroTime(noon.Add(-ago))), LeaseDurationSeconds: new(int32(45))},
+		}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		beat   client.Object
+		want   string
+	}{
+		"Silent": {"its Lease was renewed two days ago", beat(48 * time.Hour), "AgentSilent"},
+		"Late":   {"it lapsed, and the clocks of two machines may differ", beat(time.Minute), "Succeeded"},
+		"Fresh":  {"it works", beat(time.Second), "Succeeded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(fleet(t)...).WithObjects(tc.beat).Build()
+			root, err := loadTree(t.Context(), cl, v1alpha1.AgentNamespace, noon)
+			if err != nil {
+				t.Fatal(err)
+			}
+			silent := tc.want == "AgentSilent"
+			if root.Reason != tc.want || root.Ready == silent || silent != (root.Heard != nil) {
+				t.Errorf("%s: ready %t, %s, heard %v", tc.reason, root.Ready, root.Reason, root.Heard)
+			}
+			if told := root.told(noon); silent && !strings.HasPrefix(told, "last heard of 2d ago; the agent of this tier does not renew") {
+				t.Errorf("%s: it says %q", tc.reason, told)
+			}
+		})
+	}
 }
 
 func TestTreeGroups(t *testing.T) {

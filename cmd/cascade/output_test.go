@@ -97,7 +97,7 @@ func fleet(t *testing.T) []client.Object {
 
 func TestTree(t *testing.T) {
 	cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(fleet(t)...).Build()
-	root, err := loadTree(t.Context(), cl, v1alpha1.AgentNamespace)
+	root, err := loadTree(t.Context(), cl, v1alpha1.AgentNamespace, noon)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestTree(t *testing.T) {
 
 func TestTreeWithoutReport(t *testing.T) {
 	cl := fake.NewClientBuilder().WithScheme(newScheme()).Build()
-	root, err := loadTree(t.Context(), cl, v1alpha1.AgentNamespace)
+	root, err := loadTree(t.Context(), cl, v1alpha1.AgentNamespace, noon)
 	if err != nil {
 		t.Fatal(err)
 	}

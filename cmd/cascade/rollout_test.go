@@ -353,7 +353,7 @@ func TestTreeShowsRollouts(t *testing.T) {
 	base := aRollout("base", v1alpha1.RolloutHalted)
 	base.Namespace = "masters"
 	cl := rolloutClient(append(objects, base, awaitingRollout(), aRollout("calm", v1alpha1.RolloutProgressing))...)
-	root, err := loadTree(t.Context(), cl, v1alpha1.AgentNamespace)
+	root, err := loadTree(t.Context(), cl, v1alpha1.AgentNamespace, noon)
 	if err != nil {
 		t.Fatal(err)
 	}

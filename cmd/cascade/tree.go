@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/cause"
 	"github.com/cascade-gitops/cascade/remote/report"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 )
@@ -168,7 +170,7 @@ func (c *cli) tree(ctx context.Context, cl client.Client, out io.Writer, view tr
 		}
 		return printAs(out, o.output, found)
 	}
-	root, err := loadTree(ctx, cl, c.namespace())
+	root, err := loadTree(ctx, cl, c.namespace(), c.now())
 	if err != nil {
 		return err
 	}
@@ -184,8 +186,9 @@ func (c *cli) tree(ctx context.Context, cl client.Client, out io.Writer, view tr
 	return printAs(out, o.output, root)
 }
 
-// loadTree reads this tier's own report and its Children.
-func loadTree(ctx context.Context, cl client.Client, namespace string) (*tier, error) {
+// loadTree reads this tier's own report, whether its agent is there to write one, and its
+// Children.
+func loadTree(ctx context.Context, cl client.Client, namespace string, now time.Time) (*tier, error) {
 	root := &tier{Name: "this tier", Reason: v1alpha1.ReasonReportMissing, Message: "the agent of this tier has not reported yet"}
 	own, err := ownReport(ctx, cl, namespace)
 	if err != nil {
@@ -197,6 +200,16 @@ func loadTree(ctx context.Context, cl client.Client, namespace string) (*tier, e
 		if !own.Ready {
 			root.Cause = report.Root(own.Failing)
 		}
+	}
+	beat, err := heartbeat(ctx, cl, namespace)
+	if err != nil {
+		return nil, err
+	}
+	if beat.Silent(now) {
+		root.Ready, root.Suspended, root.Cause = false, false, nil
+		root.Reason, root.Message = cause.ReasonAgentSilent, cause.MessageAgentSilent
+		root.Since = metav1.NewTime(beat.Renewed)
+		root.Heard = &root.Since
 	}
 	children := &v1alpha1.ChildList{}
 	if err := cl.List(ctx, children); err != nil {
@@ -243,6 +256,19 @@ func ownReport(ctx context.Context, cl client.Client, namespace string) (*v1alph
 		return nil, fmt.Errorf("cannot read the report of this tier: %w", err)
 	}
 	return r, nil
+}
+
+// heartbeat of the agent of this tier; nil if there is none, or if it may not be read.
+func heartbeat(ctx context.Context, cl client.Client, namespace string) (*cause.Heartbeat, error) {
+	lease := &coordinationv1.Lease{}
+	err := cl.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1alpha1.HeartbeatLease}, lease)
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the heartbeat of this tier: %w", err)
+	}
+	return cause.HeartbeatOf(lease), nil
 }
 
 func childTier(child *v1alpha1.Child) *tier {

@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/cmd/cascade/cause"
+	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 )
 
 // errSomething makes the process exit with 2: something is not as it should be.
@@ -43,7 +45,7 @@ func (c *cli) newWhy() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			reader := cause.Reader{Tier: cluster, Namespace: v1alpha1.AgentNamespace, Providers: &capibridge.Providers{}}
+			reader := cause.Reader{Tier: cluster, Namespace: agentNamespace(ctx, cluster), Providers: &capibridge.Providers{}}
 			facts, err := reader.Read(ctx)
 			if err != nil {
 				return err
@@ -55,6 +57,16 @@ func (c *cli) newWhy() *cobra.Command {
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long it may take")
 	c.flags.AddFlags(cmd.Flags())
 	return cmd
+}
+
+// agentNamespace is where the agent of this tier is; where agents are, if there is none or
+// that is not known.
+func agentNamespace(ctx context.Context, cl client.Client) string {
+	found, err := installation.Find(ctx, cl)
+	if err != nil || found == nil {
+		return v1alpha1.AgentNamespace
+	}
+	return found.Namespace
 }
 
 // why answers from facts.

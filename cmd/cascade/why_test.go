@@ -9,9 +9,12 @@ import (
 	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/cmd/cascade/cause"
@@ -94,6 +97,32 @@ func TestWhyUnread(t *testing.T) {
 	c := &cli{streams: genericiooptions.IOStreams{Out: &out}, flags: genericclioptions.NewConfigFlags(true), now: func() time.Time { return noon }}
 	f := &cause.Facts{Unread: map[string]string{"Layer": "forbidden"}}
 	if err := c.why(f, nil, "text"); !errors.Is(err, errNotReady) || !strings.Contains(out.String(), "cannot list Layer") {
+		t.Errorf("error %v, said %q", err, out.String())
+	}
+}
+
+// TestWhySilentAgent: an agent is asked for where it is, and one that died has nothing well.
+func TestWhySilentAgent(t *testing.T) {
+	agent := func(namespace string) client.Object {
+		return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.AgentName, Labels: map[string]string{"app.kubernetes.io/name": v1alpha1.AgentName}}}
+	}
+	for name, tc := range map[string]struct {
+		reason  string
+		objects []client.Object
+		want    string
+	}{
+		"Elsewhere": {"it was installed with -n", []client.Object{agent("gitops")}, "gitops"},
+		"None":      {"it is gone", nil, v1alpha1.AgentNamespace},
+		"Two":       {"nobody knows which", []client.Object{agent("gitops"), agent("other")}, v1alpha1.AgentNamespace},
+	} {
+		if got := agentNamespace(t.Context(), fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tc.objects...).Build()); got != tc.want {
+			t.Errorf("%s: %s: %s, want %s", name, tc.reason, got, tc.want)
+		}
+	}
+	var out bytes.Buffer
+	c := &cli{streams: genericiooptions.IOStreams{Out: &out}, flags: genericclioptions.NewConfigFlags(true), now: func() time.Time { return noon }}
+	f := &cause.Facts{Heartbeat: &cause.Heartbeat{Namespace: "gitops", Name: v1alpha1.HeartbeatLease, Renewed: noon.Add(-48 * time.Hour), Holds: 45 * time.Second}}
+	if err := c.why(f, nil, "text"); !errors.Is(err, errSomething) || !strings.Contains(out.String(), "AgentSilent") {
 		t.Errorf("error %v, said %q", err, out.String())
 	}
 }

@@ -191,7 +191,7 @@ func (b *builder) groups() []Group {
 	}
 	slices.SortFunc(groups, func(a, b Group) int {
 		return cmp.Or(
-			cmp.Compare(a.Root.State.rank(), b.Root.State.rank()), boolean(a.Root.Reason == reasonAgentSilent, b.Root.Reason == reasonAgentSilent),
+			cmp.Compare(a.Root.State.rank(), b.Root.State.rank()), boolean(a.Root.Reason == ReasonAgentSilent, b.Root.Reason == ReasonAgentSilent),
 			cmp.Compare(b.Clusters, a.Clusters), cmp.Compare(b.Objects, a.Objects), a.Root.compare(b.Root.Object), strings.Compare(a.Root.Reason, b.Root.Reason))
 	})
 	return groups
@@ -262,7 +262,6 @@ const (
 const (
 	reasonDependencyCycle = "DependencyCycle"
 	reasonObjectMissing   = "ObjectMissing"
-	reasonAgentSilent     = "AgentSilent"
 )
 
 func isCluster(o Object) bool { return o.Kind == childKind || o.Kind == clusterKind }
@@ -376,12 +375,10 @@ func (b *builder) agent() {
 	}
 	o := Object{Kind: "Lease", Namespace: h.Namespace, Name: h.Name}
 	b.known[o] = true
-	// Clocks of two machines may differ.
-	const margin = 30 * time.Second
-	if b.now.Sub(h.Renewed) <= h.Holds+margin {
+	if !h.Silent(b.now) {
 		return
 	}
-	n := b.node(o, "", Failing, reasonAgentSilent, "the agent of this tier does not renew its Lease: what is shown is as of then", metav1.NewTime(h.Renewed))
+	n := b.node(o, "", Failing, ReasonAgentSilent, MessageAgentSilent, metav1.NewTime(h.Renewed))
 	n.link.Command = "cascade check -n " + h.Namespace
 	b.add(n)
 }

@@ -59,3 +59,17 @@ type Heartbeat struct {
 	// Holds is how long a renewal holds.
 	Holds time.Duration
 }
+
+// What is told of an agent that does not renew its Lease.
+const (
+	ReasonAgentSilent  = "AgentSilent"
+	MessageAgentSilent = "the agent of this tier does not renew its Lease: what is shown is as of then"
+)
+
+// Silent reports whether the agent has not renewed its Lease for too long; of one without a
+// heartbeat that is not known.
+func (h *Heartbeat) Silent(now time.Time) bool {
+	// Clocks of two machines may differ.
+	const margin = 30 * time.Second
+	return h != nil && now.Sub(h.Renewed) > h.Holds+margin
+}

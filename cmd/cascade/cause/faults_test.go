@@ -116,6 +116,7 @@ func factsOf(t *testing.T, text string) *Facts {
 	if err != nil {
 		t.Fatal(err)
 	}
+	delete(f.Unread, "Lease") // of an agent that they are not about
 	if len(f.Unread) > 0 {
 		t.Fatalf("unread: %v", f.Unread)
 	}
@@ -217,5 +218,26 @@ func compare(t *testing.T, file, got string) {
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s: -want, +got:\n%s", file, diff)
+	}
+}
+
+// TestNoHeartbeat: what only an agent reconciles is not taken for well where none has ever
+// renewed its Lease. Of Flux's kinds another controller may take care.
+func TestNoHeartbeat(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, text string
+		unread       bool
+	}{
+		"Children": {"an agent is in another namespace, or gone", "apiVersion: cascade.dev/v1alpha1\nkind: Child\nmetadata: {namespace: fleet, name: shop}\n", true},
+		"Flux":     {"a cluster of Flux", "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {namespace: flux-system, name: apps}\n", false},
+	} {
+		r := Reader{Tier: tierOf(t, tc.text), Namespace: "elsewhere", Providers: &capibridge.Providers{}}
+		f, err := r.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Heartbeat != nil || strings.Contains(f.Unread["Lease"], "elsewhere/"+v1alpha1.HeartbeatLease) != tc.unread {
+			t.Errorf("%s: %s: %v, unread %v", name, tc.reason, f.Heartbeat, f.Unread)
+		}
 	}
 }

@@ -204,7 +204,12 @@ func (r *Reader) clusters(ctx context.Context, f *Facts) error {
 
 func (r *Reader) heartbeat(ctx context.Context, f *Facts) error {
 	lease := &coordinationv1.Lease{}
-	if err := r.Tier.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: v1alpha1.HeartbeatLease}, lease); err != nil {
+	err := r.Tier.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: v1alpha1.HeartbeatLease}, lease)
+	if apierrors.IsNotFound(err) && len(f.Layers)+len(f.Children)+len(f.Rollouts)+len(f.Credentials)+len(f.Backups) > 0 {
+		// Nobody but an agent reconciles these.
+		return fmt.Errorf("there is no Lease %s/%s: no agent works in this namespace", r.Namespace, v1alpha1.HeartbeatLease)
+	}
+	if err != nil {
 		return err
 	}
 	f.Heartbeat = HeartbeatOf(lease)

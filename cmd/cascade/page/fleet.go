@@ -6,7 +6,10 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/cause"
 	"github.com/cascade-gitops/cascade/cmd/cascade/held"
 	"github.com/cascade-gitops/cascade/cmd/cascade/wording"
 	"github.com/cascade-gitops/cascade/remote/report"
@@ -90,7 +93,7 @@ type optionView struct {
 
 func fleetOf(f Facts, q Query, now time.Time) *fleet {
 	all, unlisted := clusters(f.Children)
-	v := &fleet{Tier: tierOf(f.Own, now), Total: len(all) + unlisted, Unlisted: unlisted}
+	v := &fleet{Tier: tierOf(&f, now), Total: len(all) + unlisted, Unlisted: unlisted}
 	v.Held = len(held.Of(heldFacts(f)))
 	v.HeldLink = link(Held, Query{Namespace: q.Namespace})
 	if f.Own != nil {
@@ -121,7 +124,15 @@ func fleetOf(f Facts, q Query, now time.Time) *fleet {
 	return v
 }
 
-func tierOf(own *v1alpha1.Report, now time.Time) tierView {
+func tierOf(f *Facts, now time.Time) tierView {
+	own := f.Own
+	if f.Heartbeat.Silent(now) {
+		v := tierView{State: stateStale, Reason: cause.ReasonAgentSilent, Message: cause.MessageAgentSilent, Since: momentOf(metav1.NewTime(f.Heartbeat.Renewed), now), Known: true}
+		if own != nil {
+			v.Revision, v.Version = revision(own.Revision), name(own.Agent)
+		}
+		return v
+	}
 	if own == nil {
 		return tierView{State: stateStale, Reason: v1alpha1.ReasonReportMissing, Message: "the agent of this tier has not reported yet, or its report may not be read"}
 	}

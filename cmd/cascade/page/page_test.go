@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/cause"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -156,6 +157,9 @@ func golden(t *testing.T, name, got string) {
 func TestPages(t *testing.T) {
 	missing := threeTiers()
 	missing.Own, missing.Missing = nil, []string{"ConfigMap cascade-system/cascade-report: you may not read it"}
+	silent := threeTiers()
+	silent.Own.Ready, silent.Own.Reason, silent.Own.Message, silent.Own.Failing = true, "Succeeded", "", nil
+	silent.Heartbeat = &cause.Heartbeat{Namespace: "cascade-system", Name: v1alpha1.HeartbeatLease, Renewed: noon.Add(-48 * time.Hour), Holds: 45 * time.Second}
 	for file, tc := range map[string]struct {
 		reason string
 		page   Name
@@ -164,6 +168,7 @@ func TestPages(t *testing.T) {
 	}{
 		"fleet.html":         {"what is not ready is first", Fleet, threeTiers(), Query{}},
 		"fleet-stale.html":   {"only what was not heard of", Fleet, threeTiers(), Query{State: "Stale"}},
+		"fleet-silent.html":  {"nobody keeps up to date what is shown", Fleet, silent, Query{}},
 		"fleet-empty.html":   {"a tier without children", Fleet, Facts{At: noon}, Query{}},
 		"fleet-missing.html": {"what may not be read is told", Fleet, missing, Query{Namespace: "fleet"}},
 		"why.html":           {"the root is first", Why, threeTiers(), Query{}},
