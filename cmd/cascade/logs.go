@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -161,6 +162,16 @@ func (c *cli) logs(ctx context.Context, o logOptions, filter logFilter) error {
 	if len(pods.Items) == 0 {
 		return fmt.Errorf("found no pod of an agent in namespace %s: say where it is with -n", c.namespace())
 	}
+	names := make([]string, 0, len(pods.Items))
+	for i := range pods.Items {
+		names = append(names, pods.Items[i].Name)
+	}
+	return c.logsOf(ctx, api.CoreV1().Pods(c.namespace()), names, o, filter)
+}
+
+// logsOf prints the logs of some pods. One that cannot be read, as it has not begun yet, is told
+// of, and keeps nobody from the others: what they say is what a person looks for then.
+func (c *cli) logsOf(ctx context.Context, api typedcorev1.PodInterface, pods []string, o logOptions, filter logFilter) error {
 	options := &corev1.PodLogOptions{Container: agentContainer, Follow: o.follow}
 	if o.since > 0 {
 		seconds := int64(max(o.since/time.Second, 1))
@@ -169,27 +180,28 @@ func (c *cli) logs(ctx context.Context, o logOptions, filter logFilter) error {
 	if o.tail >= 0 {
 		options.TailLines = &o.tail
 	}
-	lines := &logPrinter{to: c.streams.Out, filter: filter, raw: o.output == "json", withPod: len(pods.Items) > 1}
-	group, ctx := errgroup.WithContext(ctx)
+	lines := &logPrinter{to: c.streams.Out, filter: filter, raw: o.output == "json", withPod: len(pods) > 1}
+	group := errgroup.Group{}
 	if !o.follow {
 		group.SetLimit(1) // one pod after the other
 	}
-	for i := range pods.Items {
-		pod := pods.Items[i].Name
+	failed := make([]error, len(pods))
+	for i, pod := range pods {
 		group.Go(func() error {
-			stream, err := api.CoreV1().Pods(c.namespace()).GetLogs(pod, options).Stream(ctx)
-			if err != nil {
-				return fmt.Errorf("cannot read the log of pod %s: %w", pod, err)
+			if failed[i] = lines.read(ctx, api, pod, options); failed[i] != nil && len(pods) > 1 {
+				lines.tell(c.streams.ErrOut, failed[i])
 			}
-			defer stream.Close()
-			err = lines.copy(pod, stream)
-			if ctx.Err() != nil {
-				return nil // a person ended it
-			}
-			return err
+			return nil
 		})
 	}
-	return group.Wait()
+	_ = group.Wait() // what failed is kept by pod
+	switch {
+	case slices.Contains(failed, nil):
+		return nil
+	case len(pods) > 1:
+		return fmt.Errorf("cannot read the log of any of %d pods", len(pods))
+	}
+	return failed[0]
 }
 
 // logPrinter prints chosen lines of several logs, each as a whole.
@@ -199,6 +211,27 @@ type logPrinter struct {
 
 	mu sync.Mutex
 	to io.Writer
+}
+
+// read prints the log of a pod, until it ends or a person ends it.
+func (p *logPrinter) read(ctx context.Context, api typedcorev1.PodInterface, pod string, options *corev1.PodLogOptions) error {
+	stream, err := api.GetLogs(pod, options).Stream(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot read the log of pod %s: %w", pod, err)
+	}
+	defer stream.Close()
+	err = p.copy(pod, stream)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// tell says what failed, between two lines.
+func (p *logPrinter) tell(to io.Writer, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fmt.Fprintf(to, "✗ %v\n", err)
 }
 
 func (p *logPrinter) copy(pod string, from io.Reader) error {

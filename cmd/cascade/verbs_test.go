@@ -7,8 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +29,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -622,6 +628,65 @@ panic: what a process says that dies
 	for _, o := range []logOptions{{level: "loud"}, {of: "child"}, {of: "child//shop"}, {of: "a/b/c/d"}, {output: "xml"}} {
 		if _, err := o.filter(); err == nil {
 			t.Errorf("%+v is taken", o)
+		}
+	}
+}
+
+// TestLogsOfPods: a pod that does not run keeps nobody from the logs of those that do.
+func TestLogsOfPods(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		// waiting are the pods of two that do not run yet.
+		waiting   []string
+		out, said string
+		err       string
+	}{
+		"Both":   {"both run", nil, "log of a-1\nlog of a-2\n", "", ""},
+		"First":  {"the first does not run", []string{"a-1"}, "log of a-2\n", "cannot read the log of pod a-1: container", ""},
+		"Second": {"the second does not run", []string{"a-2"}, "log of a-1\n", "cannot read the log of pod a-2: container", ""},
+		"None":   {"no pod runs", []string{"a-1", "a-2"}, "", "cannot read the log of pod a-2: container", "cannot read the log of any of 2 pods"},
+	} {
+		for _, follow := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/Follow=%t", name, follow), func(t *testing.T) {
+				refused := make(chan struct{})
+				left := int32(len(tc.waiting))
+				var count atomic.Int32
+				server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					pod := strings.Split(r.URL.Path, "/")[6]
+					if slices.Contains(tc.waiting, pod) {
+						w.Header().Set("Content-Type", "application/json")
+						w.WriteHeader(http.StatusBadRequest)
+						fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"container is waiting to start: ContainerCreating","reason":"BadRequest","code":400}`)
+						if count.Add(1) == left {
+							close(refused)
+						}
+						return
+					}
+					if follow && left > 0 {
+						<-refused
+					}
+					fmt.Fprintln(w, "log of "+pod) // of no form, and printed as it is
+				}))
+				defer server.Close()
+				api, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+				if err != nil {
+					t.Fatal(err)
+				}
+				var out, said bytes.Buffer
+				c := &cli{streams: genericiooptions.IOStreams{Out: &out, ErrOut: &said}}
+				err = c.logsOf(t.Context(), api.CoreV1().Pods("n"), []string{"a-1", "a-2"}, logOptions{follow: follow, tail: -1}, logFilter{})
+				if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+					t.Errorf("%s: %v", tc.reason, err)
+				}
+				lines := strings.SplitAfter(out.String(), "\n")
+				slices.Sort(lines)
+				if got := strings.Join(lines, ""); got != tc.out {
+					t.Errorf("%s: got %q, want %q", tc.reason, got, tc.out)
+				}
+				if !strings.Contains(said.String(), tc.said) || tc.said == "" && said.Len() > 0 {
+					t.Errorf("%s: says %q", tc.reason, said.String())
+				}
+			})
 		}
 	}
 }
