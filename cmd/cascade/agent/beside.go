@@ -16,12 +16,16 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/cmd/cascade/lease"
+	"github.com/cascade-gitops/cascade/state/backup"
+	"github.com/cascade-gitops/cascade/syncer/credential"
 )
 
 // besideController is one of Flux's whose kinds this process may leave to it: nothing that
 // an agent syncs depends on who reconciles them. A cluster may also lack the kinds.
 type besideController struct {
+	// lease is empty for kinds of ours: no other controller has them.
 	lease   string
 	version schema.GroupVersion
 	kinds   []string
@@ -30,6 +34,9 @@ type besideController struct {
 // beside are all of them, a controller once for each version of an API that it serves.
 func beside() []besideController {
 	return []besideController{
+		// The definitions may be those of an earlier version: a Layer that moves the image of an
+		// agent alone leaves them to its parent.
+		{"", v1alpha1.GroupVersion, []string{credential.Kind, backup.Kind}},
 		{lease.NotificationController, notificationv1.GroupVersion, []string{notificationv1.ReceiverKind}},
 		{lease.NotificationController, notificationv1beta3.GroupVersion, []string{notificationv1beta3.AlertKind, notificationv1beta3.ProviderKind}},
 		{lease.ImageReflectorController, reflectorv1.GroupVersion, []string{reflectorv1.ImageRepositoryKind, reflectorv1.ImagePolicyKind}},
@@ -64,9 +71,12 @@ func (f *fluxControllers) leave(ctx context.Context) ([]leftKind, error) {
 		if len(kinds) == 0 {
 			continue
 		}
-		held, err := f.heldNow(ctx, b.lease)
-		if err != nil {
-			return nil, err
+		held := ""
+		if b.lease != "" {
+			var err error
+			if held, err = f.heldNow(ctx, b.lease); err != nil {
+				return nil, err
+			}
 		}
 		served, err := f.served(ctx, b.version)
 		if err != nil {

@@ -29,7 +29,9 @@ func TestLeave(t *testing.T) {
 	all := map[string][]string{
 		notification + "/v1": {"Receiver"}, notification + "/v1beta3": {"Alert", "Provider"},
 		images: {"ImageRepository", "ImagePolicy", "ImageUpdateAutomation"}, "source.extensions.fluxcd.io/v1beta1": {"ArtifactGenerator"},
+		"cascade.dev/v1alpha1": {"Layer", "Credential", "StateBackup"},
 	}
+	earlier := map[string][]string{"cascade.dev/v1alpha1": {"Layer"}}
 	without := func(version string) map[string][]string {
 		rest := map[string][]string{}
 		for v, kinds := range all {
@@ -53,6 +55,7 @@ func TestLeave(t *testing.T) {
 		"NotOurs": {"of kinds that this process was not asked for", held("flux-system", lease.SourceWatcher), all, []string{"Receiver"}, nil},
 		"Missing": {"a cluster without the definitions", nil, without("source.extensions.fluxcd.io/v1beta1"), controllerKinds(), []leftKind{{kind: "ArtifactGenerator", reason: leftMissing}}},
 		"Old":     {"definitions of an earlier Flux have other versions", nil, without(images), []string{"ImagePolicy"}, []leftKind{{kind: "ImagePolicy", reason: leftMissing}}},
+		"Earlier": {"our own definitions are those of an earlier version", nil, earlier, []string{"Layer", "Credential", "StateBackup"}, []leftKind{{kind: "Credential", reason: leftMissing}, {kind: "StateBackup", reason: leftMissing}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var objects []runtime.Object

@@ -25,8 +25,6 @@ import (
 	"github.com/cascade-gitops/cascade/cmd/cascade/lease"
 	"github.com/cascade-gitops/cascade/remote/epoch"
 	"github.com/cascade-gitops/cascade/remote/tenure"
-	"github.com/cascade-gitops/cascade/state/backup"
-	"github.com/cascade-gitops/cascade/syncer/credential"
 )
 
 // layerKind stands for Layers and the children that they are for.
@@ -34,7 +32,7 @@ const layerKind = "Layer"
 
 // controllerKinds that a process may reconcile.
 func controllerKinds() []string {
-	kinds := append(sourceKinds(), kustomizev1.KustomizationKind, helmv2.HelmReleaseKind, layerKind, credential.Kind, backup.Kind)
+	kinds := append(sourceKinds(), kustomizev1.KustomizationKind, helmv2.HelmReleaseKind, layerKind)
 	for _, b := range beside() {
 		kinds = append(kinds, b.kinds...)
 	}
@@ -186,7 +184,7 @@ func (s *sharding) fluxLeases() []string {
 func (s *sharding) besideLeases() []string {
 	var names []string
 	for _, b := range beside() {
-		if slices.ContainsFunc(b.kinds, s.reconciles) {
+		if b.lease != "" && slices.ContainsFunc(b.kinds, s.reconciles) {
 			names = append(names, b.lease)
 		}
 	}
