@@ -29,7 +29,7 @@ type migrate struct {
 	sync, record string
 	// committed: the change of the repository came by a pull request.
 	committed, exportDiff bool
-	leaveChildren         bool
+	leave                 migration.Leave
 
 	secret        client.ObjectKey
 	provider      string

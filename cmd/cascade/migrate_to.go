@@ -36,7 +36,8 @@ func (c *cli) newMigrateToFlux() *cobra.Command {
 		},
 	}
 	m.bind(cmd, c)
-	cmd.Flags().BoolVar(&m.leaveChildren, "leave-children", false, "go back although there are Layers and Children, which nobody serves then")
+	cmd.Flags().BoolVar(&m.leave.Children, "leave-children", false, "go back although there are Layers and Children, which nobody serves then")
+	cmd.Flags().BoolVar(&m.leave.Credentials, "leave-credentials", false, "go back although there are Credentials, which nobody renews then")
 	return cmd
 }
 
@@ -110,7 +111,7 @@ func (m *migrate) planTo(ctx context.Context, remote checkout.Remote, facts migr
 	if err != nil {
 		return err
 	}
-	return m.tell(migration.ToFlux(facts, changes.Names(), m.leaveChildren))
+	return m.tell(migration.ToFlux(facts, changes.Names(), m.leave))
 }
 
 func (m *migrate) doTo(ctx context.Context, cluster *apply.Cluster, remote checkout.Remote, facts migration.Facts) error {
@@ -128,6 +129,15 @@ func (m *migrate) doTo(ctx context.Context, cluster *apply.Cluster, remote check
 	}
 	if err := m.stopAgent(ctx, cluster); err != nil {
 		return fmt.Errorf("%w; nothing else was changed. Try again, or go back: scale Deployment %s in namespace %s to 1", err, v1alpha1.AgentName, m.namespace)
+	}
+	// What it held back in its last moments counts as well.
+	if facts, err = migration.Read(ctx, cluster, facts.Namespace); err == nil {
+		if refused := migration.ToFlux(facts, nil, m.leave).Refused; refused != "" {
+			err = fmt.Errorf("cannot migrate: %s", refused)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w; the agent is scaled to zero, and nothing else was changed. Go back: scale Deployment %s in namespace %s to 1", err, v1alpha1.AgentName, m.namespace)
 	}
 	var flux *layout.Flux
 	tree, err := m.push(ctx, remote, "Flux's controllers take the place of Cascade in "+m.path, func(files fs.FS) (layout.Changes, error) {

@@ -6,6 +6,10 @@ import (
 	"slices"
 	"strings"
 
+	automationv1 "github.com/fluxcd/image-automation-controller/api/v1"
+	reflectorv1 "github.com/fluxcd/image-reflector-controller/api/v1"
+	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	appsv1 "k8s.io/api/apps/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -13,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/deploy"
 )
 
@@ -22,10 +27,13 @@ type Controller struct {
 	Replicas int32
 }
 
-// Kind is a kind of Flux with the number of its objects.
+// Kind is a kind with the number of its objects.
 type Kind struct {
 	Name  string
 	Count int
+	// Controller of Flux that goes on with the objects where it runs; empty where an agent
+	// takes the place of Flux's.
+	Controller string
 }
 
 // Facts are what a plan is made of.
@@ -38,8 +46,13 @@ type Facts struct {
 	Shards []Controller
 	// Instance is the FluxInstance that declares the controllers, empty if Git does.
 	Instance string
-	// Served are the kinds that an agent reconciles, Unserved Flux's other ones.
-	Served, Unserved []Kind
+	// Served are the kinds of Flux that an agent reconciles, Unserved Flux's other ones, and
+	// Ours are those of Cascade that need no cluster below.
+	Served, Unserved, Ours []Kind
+	// Outdated are kinds of Flux that are not served in the version that an agent reads.
+	Outdated []string
+	// Held are objects that an agent holds something back for, which no other engine does.
+	Held []string
 	// Objects in inventories. Unrecorded are HelmReleases without one, which earlier versions of
 	// Flux did not write.
 	Objects, Unrecorded int
@@ -118,9 +131,9 @@ func (f *Facts) readKinds(ctx context.Context, c client.Client) error {
 	if err != nil {
 		return err
 	}
-	served := map[string]bool{}
+	served := map[string]*unstructured.Unstructured{}
 	for _, crd := range ours {
-		served[crd.GetName()] = true
+		served[crd.GetName()] = crd
 	}
 	crds := &apiextensionsv1.CustomResourceDefinitionList{}
 	if err := c.List(ctx, crds); err != nil {
@@ -128,17 +141,55 @@ func (f *Facts) readKinds(ctx context.Context, c client.Client) error {
 	}
 	for i := range crds.Items {
 		crd := &crds.Items[i]
-		if !strings.HasSuffix(crd.Spec.Group, fluxGroups) && !served[crd.Name] {
+		if !strings.HasSuffix(crd.Spec.Group, fluxGroups) && served[crd.Name] == nil {
 			continue
+		}
+		if of := served[crd.Name]; of != nil && strings.HasSuffix(crd.Spec.Group, fluxGroups) && controllerOf(crd.Spec.Group, crd.Spec.Names.Kind) == "" {
+			if version := versionOf(of); !serves(crd, version) {
+				f.Outdated = append(f.Outdated, crd.Spec.Names.Kind+" "+version)
+			}
 		}
 		found, err := listOf(ctx, c, schema.GroupVersionKind{Group: crd.Spec.Group, Version: storedVersion(crd), Kind: crd.Spec.Names.Kind})
 		if err != nil {
 			return err
 		}
-		f.count(crd.Spec.Names.Kind, served[crd.Name], found)
+		f.count(schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Spec.Names.Kind}, served[crd.Name] != nil, found)
 	}
 	slices.Sort(f.Annotated)
+	slices.Sort(f.Held)
 	return nil
+}
+
+// controllerOf is the controller of Flux that goes on with a kind beside an agent, where it
+// runs; empty for a kind that an agent takes over.
+func controllerOf(group, kind string) string {
+	switch {
+	case group == notificationv1.GroupVersion.Group:
+		return "notification-controller"
+	case group == generatorv1.GroupVersion.Group:
+		return "source-watcher"
+	case group == automationv1.GroupVersion.Group && kind == automationv1.ImageUpdateAutomationKind:
+		return "image-automation-controller"
+	case group == reflectorv1.GroupVersion.Group:
+		return "image-reflector-controller"
+	}
+	return ""
+}
+
+// versionOf is the version of one of our definitions, of which each of Flux's has one.
+func versionOf(crd *unstructured.Unstructured) string {
+	versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
+	for _, v := range versions {
+		if v, ok := v.(map[string]any); ok && v["storage"] == true {
+			name, _ := v["name"].(string)
+			return name
+		}
+	}
+	return ""
+}
+
+func serves(crd *apiextensionsv1.CustomResourceDefinition, version string) bool {
+	return slices.ContainsFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Name == version && v.Served })
 }
 
 func storedVersion(crd *apiextensionsv1.CustomResourceDefinition) string {
@@ -150,9 +201,13 @@ func storedVersion(crd *apiextensionsv1.CustomResourceDefinition) string {
 	return ""
 }
 
-func (f *Facts) count(kind string, served bool, objects []unstructured.Unstructured) {
-	switch k := (Kind{kind, len(objects)}); {
+func (f *Facts) count(of schema.GroupKind, served bool, objects []unstructured.Unstructured) {
+	kind := of.Kind
+	switch k := (Kind{kind, len(objects), controllerOf(of.Group, kind)}); {
 	case len(objects) == 0:
+		return
+	case of.Group == v1alpha1.GroupVersion.Group && kind != "Layer" && kind != "Child":
+		f.Ours = append(f.Ours, k)
 		return
 	case kind == "Layer":
 		f.Layers = len(objects)
@@ -172,6 +227,9 @@ func (f *Facts) count(kind string, served bool, objects []unstructured.Unstructu
 		if kind == "HelmRelease" && entries == 0 {
 			f.Unrecorded++
 		}
+		for _, text := range held(u) {
+			f.Held = append(f.Held, fmt.Sprintf("%s %s/%s %s", kind, u.GetNamespace(), u.GetName(), text))
+		}
 		for key := range u.GetAnnotations() {
 			// What the agent wrote itself says nothing of what a person wants.
 			if strings.HasPrefix(key, cascadeGroup) && !slices.Contains(written(), key) {
@@ -179,4 +237,39 @@ func (f *Facts) count(kind string, served bool, objects []unstructured.Unstructu
 			}
 		}
 	}
+}
+
+// held says what an agent holds back for an object. What cannot be read is held, too.
+func held(u *unstructured.Unstructured) []string {
+	h, known := v1alpha1.HeldOf(u)
+	if !known {
+		if u.GetAnnotations()[v1alpha1.HeldAnnotation] == "" {
+			return nil
+		}
+		return []string{"holds something that this version cannot read"}
+	}
+	var texts []string
+	if p := h.Prune; p != nil {
+		texts = append(texts, fmt.Sprintf("holds the delete of %d objects, and of %d protected ones", p.Deletes, p.Protected))
+	}
+	if c := h.Create; c != nil && len(c.Clusters) > 0 {
+		texts = append(texts, "does not create "+clusters(c.Clusters)+", before a person has decided")
+	}
+	if c := h.Create; c != nil && len(c.ManagedElsewhere) > 0 {
+		texts = append(texts, "does not create "+clusters(c.ManagedElsewhere)+", which another management cluster manages")
+	}
+	if h.HandOver != nil {
+		texts = append(texts, "keeps objects until another owner has them")
+	}
+	return texts
+}
+
+// clusters names the first of some Clusters.
+func clusters(names []string) string {
+	const most = 3
+	text := "Cluster " + strings.Join(names[:min(len(names), most)], ", ")
+	if more := len(names) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }

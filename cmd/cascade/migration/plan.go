@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/cascade-gitops/cascade/syncer/credential"
 )
 
 // Plan is what a migration will do.
@@ -49,6 +51,10 @@ func FromFlux(f Facts, files []string) Plan {
 		p.Refused = fmt.Sprintf("%s would go on with a part of the objects, beside the agent; scale them to zero where they are declared, and try again", names(shards))
 		return p
 	}
+	if len(f.Outdated) > 0 {
+		p.Refused = fmt.Sprintf("the definitions do not serve %s, which the agent reads; upgrade Flux to 2.6 or later first", strings.Join(f.Outdated, ", "))
+		return p
+	}
 	if f.Instance != "" {
 		p.say("FluxInstance %s declares the controllers: it has to scale them to zero, as the patch below does", f.Instance)
 	}
@@ -58,7 +64,11 @@ func FromFlux(f Facts, files []string) Plan {
 	if len(f.Others) > 0 {
 		p.say("goes on as it is: %s", names(f.Others))
 	}
-	p.ofObjects(f)
+	taken, left := f.shared()
+	p.ofObjects(f, taken)
+	if len(left) > 0 {
+		p.say("is left to what goes on: %s", kinds(left))
+	}
 	p.say("nothing is deleted, and each object is compared by its UID in the end")
 	if len(f.Unserved) > 0 {
 		p.warn("the agent does not serve: %s; what of Flux serves them goes on, where it runs", kinds(f.Unserved))
@@ -69,12 +79,20 @@ func FromFlux(f Facts, files []string) Plan {
 	return p
 }
 
-// ToFlux plans the move back.
-func ToFlux(f Facts, files []string, leaveChildren bool) Plan {
+// Leave is what a person says may stand still after a move back.
+type Leave struct{ Children, Credentials bool }
+
+// ToFlux plans the move back. What an agent holds back nobody may leave: Flux deletes and
+// creates at once.
+func ToFlux(f Facts, files []string, leave Leave) Plan {
 	var p Plan
-	switch {
-	case f.Layers+f.Children > 0 && !leaveChildren:
+	switch credentials := f.ours(credential.Kind); {
+	case len(f.Held) > 0:
+		p.Refused = fmt.Sprintf("the agent holds back what Flux would do at once: %s. Correct it in Git, or decide about it with cascade approve, and try again", strings.Join(f.Held, "; "))
+	case f.Layers+f.Children > 0 && !leave.Children:
 		p.Refused = fmt.Sprintf("there are %d Layers and %d Children, which Flux does not serve: what they push would stand still. Delete them, or say --leave-children", f.Layers, f.Children)
+	case credentials > 0 && !leave.Credentials:
+		p.Refused = fmt.Sprintf("there are %d Credentials, which Flux does not renew: what they issued lapses. Delete them, or say --leave-credentials", credentials)
 	case len(f.Replaced) == 0:
 		p.Refused = fmt.Sprintf("there is no controller of Flux in namespace %s to go back to; run flux install or flux bootstrap after cascade uninstall", f.Namespace)
 	}
@@ -85,10 +103,20 @@ func ToFlux(f Facts, files []string, leaveChildren bool) Plan {
 	p.ofFiles(files)
 	p.say("deletes the agent's own objects: its Deployment, rights and admission policies; its Namespace and the definitions stay")
 	p.say("starts then: %s", names(f.Replaced))
-	p.ofObjects(f)
+	still, taken := f.shared()
+	taken = append(slices.DeleteFunc(slices.Clone(f.Served), func(k Kind) bool { return k.Controller != "" }), taken...)
+	p.ofObjects(f, taken)
 	p.say("nothing else is deleted, and each object is compared by its UID in the end")
 	if f.Layers+f.Children > 0 {
 		p.warn("%d Layers and %d Children stay, and nobody serves them", f.Layers, f.Children)
+	}
+	if len(f.Ours) > 0 {
+		p.warn("nobody serves then: %s", kinds(f.Ours))
+	}
+	for _, k := range still {
+		if k.Controller != "" {
+			p.warn("nobody serves then: %s, as %s does not run", kinds([]Kind{k}), k.Controller)
+		}
 	}
 	for _, text := range f.Annotated {
 		p.warn("%s, which Flux does not read", text)
@@ -104,9 +132,33 @@ func (p *Plan) ofFiles(files []string) {
 	p.say("commits: %s", strings.Join(files, ", "))
 }
 
-func (p *Plan) ofObjects(f Facts) {
-	if len(f.Served) > 0 {
-		p.say("is taken over: %s, with %d objects in their inventories", kinds(f.Served), f.Objects)
+// shared tells the kinds that an agent serves where it runs from those with which a controller
+// of Flux goes on.
+func (f Facts) shared() (agent, flux []Kind) {
+	runs := running(f.Others)
+	for _, k := range f.Served {
+		if slices.ContainsFunc(runs, func(c Controller) bool { return c.Name == k.Controller }) {
+			flux = append(flux, k)
+		} else {
+			agent = append(agent, k)
+		}
+	}
+	return agent, flux
+}
+
+// ours is how many objects of one of Cascade's kinds there are.
+func (f Facts) ours(kind string) int {
+	for _, k := range f.Ours {
+		if k.Name == kind {
+			return k.Count
+		}
+	}
+	return 0
+}
+
+func (p *Plan) ofObjects(f Facts, taken []Kind) {
+	if len(taken) > 0 {
+		p.say("is taken over: %s, with %d objects in their inventories", kinds(taken), f.Objects)
 	}
 	if f.Unrecorded > 0 {
 		p.warn("%d HelmReleases have no inventory: what they installed is not compared", f.Unrecorded)

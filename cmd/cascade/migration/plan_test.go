@@ -1,11 +1,13 @@
 package migration
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +16,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -24,8 +30,8 @@ func bootstrapped() Facts {
 		Namespace: "flux-system",
 		Replaced:  []Controller{{"kustomize-controller", 1}, {"helm-controller", 1}, {"source-controller", 1}},
 		Others:    []Controller{{"notification-controller", 1}, {"image-reflector-controller", 1}},
-		Served:    []Kind{{"GitRepository", 2}, {"Kustomization", 5}, {"HelmRelease", 3}}, Objects: 240,
-		Unserved: []Kind{{"Alert", 1}, {"ImagePolicy", 4}},
+		Served:    []Kind{{"GitRepository", 2, ""}, {"Kustomization", 5, ""}, {"HelmRelease", 3, ""}, {"Alert", 1, "notification-controller"}, {"ImagePolicy", 4, "image-reflector-controller"}}, Objects: 240,
+		Unserved: []Kind{{"Widget", 1, ""}},
 	}
 }
 
@@ -33,7 +39,7 @@ func bootstrapped() Facts {
 func TestPlans(t *testing.T) {
 	files := []string{"clusters/prod/cascade-system/agent.yaml", "clusters/prod/flux-system/kustomization.yaml"}
 	from := func(f Facts) Plan { return FromFlux(f, files) }
-	to := func(f Facts) Plan { return ToFlux(f, files, false) }
+	to := func(f Facts) Plan { return ToFlux(f, files, Leave{}) }
 	for name, tc := range map[string]struct {
 		reason string
 		change func(*Facts)
@@ -50,8 +56,16 @@ func TestPlans(t *testing.T) {
 		"from-helm":      {"releases of an earlier Flux", func(f *Facts) { f.Unrecorded = 3 }, from},
 		"to":             {"nothing that only an agent serves", nil, to},
 		"to-children":    {"children would stand still", func(f *Facts) { f.Layers, f.Children = 2, 7 }, to},
-		"to-leave":       {"a person says that they may", func(f *Facts) { f.Layers, f.Children = 2, 7 }, func(f Facts) Plan { return ToFlux(f, files, true) }},
+		"to-leave":       {"a person says that they may", func(f *Facts) { f.Layers, f.Children = 2, 7 }, func(f Facts) Plan { return ToFlux(f, files, Leave{Children: true}) }},
 		"to-annotated":   {"what Flux does not read", func(f *Facts) { f.Annotated = []string{"Kustomization a/b has cascade.dev/first-sync"} }, to},
+		"from-old":       {"definitions that the agent does not read", func(f *Facts) { f.Outdated = []string{"OCIRepository v1"} }, from},
+		"from-stopped":   {"a controller that would go on was scaled to zero", func(f *Facts) { f.Others[0].Replicas = 0 }, from},
+		"to-stopped":     {"nobody starts it again", func(f *Facts) { f.Others[0].Replicas = 0 }, to},
+		"to-held": {"Flux would do at once what the agent holds", func(f *Facts) {
+			f.Held = []string{"Kustomization a/b holds the delete of 3 objects, and of 2 protected ones"}
+		}, func(f Facts) Plan { return ToFlux(f, files, Leave{true, true}) }},
+		"to-credentials": {"leases lapse", func(f *Facts) { f.Ours = []Kind{{"Credential", 10, ""}, {"StateBackup", 1, ""}} }, to},
+		"to-lapse":       {"a person says that they may", func(f *Facts) { f.Ours = []Kind{{"Credential", 10, ""}, {"StateBackup", 1, ""}} }, func(f Facts) Plan { return ToFlux(f, files, Leave{Credentials: true}) }},
 		"to-nothing":     {"there are no controllers to go back to", func(f *Facts) { f.Replaced = nil }, to},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -88,6 +102,67 @@ func TestPlans(t *testing.T) {
 				t.Errorf("got\n%s\nwant\n%s", text.String(), want)
 			}
 		})
+	}
+}
+
+// TestHeld: what an agent holds back for an object, and that what cannot be read is not taken
+// for nothing.
+func TestHeld(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		held   v1alpha1.Held
+		text   string
+		want   []string
+	}{
+		"Nothing": {"most objects", v1alpha1.Held{}, "", nil},
+		"Prune":   {"deletes", v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Deletes: 12, Protected: 3}}, "", []string{"holds the delete of 12 objects, and of 3 protected ones"}},
+		"Create":  {"a tier that was built anew", v1alpha1.Held{Create: &v1alpha1.HeldCreate{Clusters: []string{"f/a", "f/b", "f/c", "f/d"}}}, "", []string{"does not create Cluster f/a, f/b, f/c and 1 more, before a person has decided"}},
+		"Moved":   {"after a pivot the Kustomization is ready", v1alpha1.Held{Create: &v1alpha1.HeldCreate{ManagedElsewhere: []string{"f/a"}}}, "", []string{"does not create Cluster f/a, which another management cluster manages"}},
+		"Over":    {"an object between two owners", v1alpha1.Held{HandOver: &v1alpha1.HandOver{Hash: "0123456789abcdef"}}, "", []string{"keeps objects until another owner has them"}},
+		"Later":   {"a later version wrote it", v1alpha1.Held{}, `{"apiVersion":"cascade.dev/v9"}`, []string{"holds something that this version cannot read"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := &unstructured.Unstructured{}
+			v1alpha1.SetHeld(u, tc.held)
+			if tc.text != "" {
+				u.SetAnnotations(map[string]string{v1alpha1.HeldAnnotation: tc.text})
+			}
+			if got := held(u); !slices.Equal(got, tc.want) {
+				t.Errorf("%s: %q, want %q", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+// TestReadDefinitions: a definition of an earlier Flux is one that the agent cannot read. That
+// of a controller that goes on by itself is not looked at.
+func TestReadDefinitions(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(appsv1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	define := func(group, kind, plural string, versions ...string) *apiextensionsv1.CustomResourceDefinition {
+		crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group}}
+		crd.Spec.Group, crd.Spec.Names = group, apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, Plural: plural}
+		for i, v := range versions {
+			crd.Spec.Versions = append(crd.Spec.Versions, apiextensionsv1.CustomResourceDefinitionVersion{Name: v, Served: true, Storage: i == 0})
+		}
+		return crd
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+		define("source.toolkit.fluxcd.io", "OCIRepository", "ocirepositories", "v1beta2"),
+		define("source.toolkit.fluxcd.io", "GitRepository", "gitrepositories", "v1", "v1beta2"),
+		define("image.toolkit.fluxcd.io", "ImagePolicy", "imagepolicies", "v1beta2"),
+	).Build()
+	list := interceptor.NewClient(c, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, o ...client.ListOption) error {
+		if _, ok := l.(*unstructured.UnstructuredList); ok {
+			return nil // there are no objects
+		}
+		return c.List(ctx, l, o...)
+	}})
+	f, err := Read(t.Context(), list, "flux-system")
+	if err != nil || !slices.Equal(f.Outdated, []string{"OCIRepository v1"}) {
+		t.Errorf("outdated are %q, %v", f.Outdated, err)
 	}
 }
 
