@@ -81,7 +81,7 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 		}
 	case target.Same:
 	}
-	if err := r.recordTarget(ctx, run); err != nil {
+	if err := r.recordTarget(ctx, run, run.target.Record(recorded)); err != nil {
 		return &end{err: err}
 	}
 	return nil
@@ -102,8 +102,8 @@ func (r *Reconciler) recordedTarget(obj *kustomizev1.Kustomization, text string)
 }
 
 // recordTarget writes down what the inventory is about, ahead of applying.
-func (r *Reconciler) recordTarget(ctx context.Context, run *run) error {
-	switch want := run.target.Encode(); {
+func (r *Reconciler) recordTarget(ctx context.Context, run *run, about target.Ref) error {
+	switch want := about.Encode(); {
 	case run.target.Local() && run.Obj.Annotations[target.Annotation] == "", !run.target.Local() && run.Obj.Annotations[target.Annotation] == want:
 		return nil
 	case run.target.Local():

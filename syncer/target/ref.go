@@ -117,7 +117,7 @@ func Compare(recorded *Ref, wanted Ref, local string) Change {
 		return r.Cluster
 	}
 	before, now := of(*recorded), of(wanted)
-	renamed := recorded.Kind != wanted.Kind || recorded.Name != wanted.Name || recorded.Key != wanted.Key
+	renamed := !recorded.same(wanted)
 	known := before != "" && now != ""
 	switch {
 	case known && before == now, !known && !renamed:
@@ -128,6 +128,21 @@ func Compare(recorded *Ref, wanted Ref, local string) Change {
 		return Moved
 	}
 	return Replaced
+}
+
+// same reports whether two references of one object are the same.
+func (r Ref) same(other Ref) bool {
+	return r.Kind == other.Kind && r.Name == other.Name && r.Key == other.Key
+}
+
+// Record is what to record of a target, after what was recorded before; nil if nothing was. A
+// cluster that does not tell which it is for a while stays the one that it was: that it is
+// replaced meanwhile is to be seen when it tells again.
+func (r Ref) Record(before *Ref) Ref {
+	if r.Cluster == "" && before != nil && r.same(*before) {
+		r.Cluster = before.Cluster
+	}
+	return r
 }
 
 // SameCluster reports whether two references lead to one cluster, as far as is known:

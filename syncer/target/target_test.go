@@ -85,6 +85,29 @@ func TestTargetOf(t *testing.T) {
 	}
 }
 
+// TestRecordTarget: what is recorded of a target, so that a cluster that is replaced while it
+// does not tell which it is is found to be another one.
+func TestRecordTarget(t *testing.T) {
+	edge := func(name, cluster string) Ref { return Ref{Kind: "Secret", Name: name, Cluster: cluster} }
+	for name, tc := range map[string]struct {
+		reason string
+		target Ref
+		before *Ref
+		want   Ref
+	}{
+		"First":  {"nothing was recorded", edge("a", ""), nil, edge("a", "")},
+		"Silent": {"it does not tell at the moment", edge("a", ""), new(edge("a", "1")), edge("a", "1")},
+		"Tells":  {"it is another one now", edge("a", "2"), new(edge("a", "1")), edge("a", "2")},
+		"Other":  {"of another reference nothing is known", edge("b", ""), new(edge("a", "1")), edge("b", "")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tc.target.Record(tc.before); got != tc.want {
+				t.Errorf("%s: recorded is %+v, want %+v", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
 func TestCompareTargets(t *testing.T) {
 	edge := func(cluster string) Ref { return Ref{Kind: "Secret", Name: "edge", Cluster: cluster} }
 	other := Ref{Kind: "Secret", Name: "other", Cluster: "2"}
