@@ -115,6 +115,7 @@ func TestReconcileSuspended(t *testing.T) {
 		return k
 	}
 	chart := &sourcev1.HelmChart{ObjectMeta: named("chart"), Spec: sourcev1.HelmChartSpec{SourceRef: sourcev1.LocalHelmChartSourceReference{Kind: "GitRepository", Name: "still"}}}
+	registry := &sourcev1.HelmRepository{ObjectMeta: named("registry"), Spec: sourcev1.HelmRepositorySpec{Type: sourcev1.HelmRepositoryTypeOCI}}
 	rollout := &v1alpha1.Rollout{ObjectMeta: named("rollout"), Spec: v1alpha1.RolloutSpec{Suspend: true}}
 	for name, tc := range map[string]struct {
 		reason, kind, name string
@@ -129,12 +130,13 @@ func TestReconcileSuspended(t *testing.T) {
 		"Below":         {"a chart is made of a source", "helmchart", "chart", true, "gitrepository team/still: it is suspended", nil},
 		"Without":       {"the source may stand still", "kustomization", "of-still", false, "", []string{"of-still"}},
 		"Both":          {"nothing is suspended", "kustomization", "of-running", true, "", []string{"running", "of-running"}},
+		"LookedUp":      {"nobody reconciles it, and so nobody would answer", "helmrepository", "registry", false, "", nil},
 		"Rollout":       {"it looks at what is there, and begins nothing", "rollout", "rollout", false, "", []string{"rollout"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var asked []string
 			cl := fake.NewClientBuilder().WithScheme(newScheme()).
-				WithObjects(running, still, of("still", "running", true), of("of-still", "still", false), of("of-running", "running", false), chart, rollout).
+				WithObjects(running, still, of("still", "running", true), of("of-still", "still", false), of("of-running", "running", false), chart, rollout, registry).
 				WithInterceptorFuncs(interceptor.Funcs{
 					Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
 						asked = append(asked, o.GetName())

@@ -269,6 +269,10 @@ func (c *cli) reconcileObject(ctx context.Context, cl client.Client, kind string
 	if err := s.mayReconcile(kind); err != nil {
 		return err
 	}
+	if isLookedUp(s.object) {
+		fmt.Fprintf(c.streams.Out, "✔ there is nothing to reconcile: a HelmRepository of type oci is looked up by its charts\n")
+		return nil
+	}
 	if withSource {
 		if s.source == nil || s.source() == nil {
 			return fmt.Errorf("cannot reconcile the source of %s %s: it has none", kind, key)
@@ -278,6 +282,12 @@ func (c *cli) reconcileObject(ctx context.Context, cl client.Client, kind string
 		}
 	}
 	return c.reconcile(ctx, cl, kind, s, s.done())
+}
+
+// isLookedUp reports whether an object is of use to others only: nobody reconciles it.
+func isLookedUp(o client.Object) bool {
+	r, ok := o.(*sourcev1.HelmRepository)
+	return ok && r.Spec.Type == sourcev1.HelmRepositoryTypeOCI
 }
 
 // mayReconcile refuses an object that is suspended: there is nothing that could be waited for,
@@ -327,8 +337,8 @@ func (c *cli) reconcileSource(ctx context.Context, cl client.Client, ref sourceR
 	if err := cl.Get(ctx, ref.key, s.object); err != nil {
 		return fmt.Errorf("cannot read %s %s: %w", ref.kind, ref.key, err)
 	}
-	if r, ok := s.object.(*sourcev1.HelmRepository); ok && r.Spec.Type == sourcev1.HelmRepositoryTypeOCI {
-		return nil // it is only looked up by its charts
+	if isLookedUp(s.object) {
+		return nil
 	}
 	if err := s.mayReconcile(strings.ToLower(ref.kind)); err != nil {
 		return err
