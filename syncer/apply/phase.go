@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/health"
 )
 
 // Phase is a part of a rendering that is applied before the parts after it.
@@ -71,6 +72,19 @@ func (p Phase) Entries() []inventory.Entry {
 		return entries
 	}
 	return append(entries, p.Packed.Entries()...)
+}
+
+// vanished marks Jobs that the cluster removed after they were done: they are waited for no
+// more. Of those that are packed nobody knows.
+func (p Phase) vanished(found Health) {
+	for _, u := range p.Objects {
+		if !health.Vanishes(u) {
+			continue
+		}
+		for i := range found {
+			found[i].Vanishes = found[i].Vanishes || found[i].Entry == inventory.Of(u)
+		}
+	}
 }
 
 // Outline are the objects of the phase, those that are packed as far as it takes

@@ -152,6 +152,40 @@ func TestIgnoringEdited(t *testing.T) {
 	}
 }
 
+// TestAwaitJobs: a phase waits no more for a Job that the cluster removed when it was done.
+func TestAwaitJobs(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		ttl    bool
+	}{
+		"Removed": {"with ttlSecondsAfterFinished it is gone when it is done", true},
+		"Gone":    {"without, somebody else removed it", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := anObject("Job", "a", nil)
+			if tc.ttl {
+				job.Object["spec"] = map[string]any{"ttlSecondsAfterFinished": int64(60)}
+			}
+			s := newServer()
+			a := s.applier(t)
+			phase, err := Phase{Objects: []*unstructured.Unstructured{job}, Await: true}.Freeze(apps)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent, err := SentOf(apps, []Phase{phase})
+			if err != nil {
+				t.Fatal(err)
+			}
+			phase.Applied = true
+			_, err = a.Sync(t.Context(), []Phase{phase}, Options{Record: noRecord, Sent: sent})
+			var waiting *WaitError
+			if errors.As(err, &waiting) == tc.ttl || err != nil && waiting == nil {
+				t.Errorf("%s: Sync() = %v", tc.reason, err)
+			}
+		})
+	}
+}
+
 // TestSyncSteps: the inventory is ahead of every write, and a step that fails
 // leaves what has to stay recorded.
 func TestSyncSteps(t *testing.T) {
