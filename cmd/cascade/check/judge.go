@@ -43,6 +43,7 @@ const (
 	ReasonDefinitionNotServed = "DefinitionNotServed"
 	ReasonDefinitionNewer     = "DefinitionNewer"
 	ReasonStoredNotServed     = "StoredVersionNotServed"
+	ReasonStoredDropped       = "StoredVersionDropped"
 	ReasonControllerRunning   = "OtherControllerRunning"
 	ReasonAgentMissing        = "AgentMissing"
 	ReasonAgentNotAvailable   = "AgentNotAvailable"
@@ -139,7 +140,7 @@ func judgeRights(f *Facts, _ time.Time) []Finding {
 }
 
 func judgeDefinitions(f *Facts, _ time.Time) []Finding {
-	var missing, unserved, newer, stored []string
+	var missing, unserved, newer, stored, dropped []string
 	there := map[string]Definition{}
 	for _, d := range f.Definitions {
 		there[d.Name] = d
@@ -151,8 +152,12 @@ func judgeDefinitions(f *Facts, _ time.Time) []Finding {
 			continue
 		}
 		for _, v := range d.Stored {
-			if !slices.Contains(d.Served, v) {
+			needed, ours := f.Needed[d.Name]
+			switch {
+			case !slices.Contains(d.Served, v):
 				stored = append(stored, d.Name+" "+v)
+			case ours && v != needed && v1alpha1.IsFluxGroup(d.Group) && !isNewer(d.Flux, f.FluxVersion):
+				dropped = append(dropped, d.Name+" "+v)
 			}
 		}
 	}
@@ -172,6 +177,11 @@ func judgeDefinitions(f *Facts, _ time.Time) []Finding {
 	if len(stored) > 0 {
 		found = append(found, warn(ReasonStoredNotServed, "store the objects anew in a version that is served, and take the old one out of status.storedVersions of the definition",
 			"objects may be stored as %s, which the API server does not serve", listed(stored)))
+	}
+	if len(dropped) > 0 {
+		// https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definition-versioning/#upgrade-existing-objects-to-a-new-stored-version
+		found = append(found, fail(ReasonStoredDropped, "run: flux migrate, of Flux 2.6 or later, which stores them anew",
+			"objects may be stored as %s, which the definitions of the agent do not have: the API server refuses these", listed(dropped)))
 	}
 	if len(newer) > 0 {
 		found = append(found, warn(ReasonDefinitionNewer, "nothing, unless fields of the newer version are used: they have no effect here",
