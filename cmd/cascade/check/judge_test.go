@@ -73,9 +73,9 @@ func TestJudge(t *testing.T) {
 		"Dropped": {"stored in a version that is served, and that our definition does not have", func(f *Facts) {
 			f.Definitions[0].Served, f.Definitions[0].Stored = []string{"v1", "v1beta2"}, []string{"v1beta2", "v1"}
 		}, ReasonStoredDropped, "v1beta2", Failure},
-		"Newer":    {"Flux was upgraded", func(f *Facts) { f.Definitions[0].Flux = "v2.10.0" }, ReasonDefinitionNewer, "v2.10.0", Warning},
-		"Flux":     {"Flux is at work", func(f *Facts) { f.FluxLeases[0].Renewed = now }, ReasonControllerRunning, "flux-system/kustomize-controller-leader-election", Failure},
-		"NoAgent":  {"never installed", func(f *Facts) { f.Workload = nil }, ReasonAgentMissing, "cascade-system", Failure},
+		"Newer":   {"Flux was upgraded", func(f *Facts) { f.Definitions[0].Flux = "v2.10.0" }, ReasonDefinitionNewer, "v2.10.0", Warning},
+		"Flux":    {"Flux is at work", func(f *Facts) { f.FluxLeases[0].Renewed = now }, ReasonControllerRunning, "flux-system/kustomize-controller-leader-election", Failure},
+		"NoAgent": {"never installed", func(f *Facts) { f.Workload = nil }, ReasonAgentMissing, "cascade-system", Failure},
 		"NotRunning": {"no such image", func(f *Facts) {
 			f.Workload.Available = 1
 			f.Workload.Pods = []Pod{{"p", "ImagePullBackOff", "no such image"}}
