@@ -306,7 +306,7 @@ func (p *planner) against(name types.NamespacedName, older bool) (reason, why st
 	settled, away := firstsync.Says(p.facts.firstSync)
 	switch {
 	case away[name]:
-		return ReasonMovedAway, "it was paused or being moved to another management cluster when this tier saw it last"
+		return ReasonMovedAway, "it was paused or being moved to another management cluster when this tier saw it last, or is managed by another one"
 	case settled && len(p.restored) == 0:
 		return ReasonSettled, "the first sync of this tier is settled, and it has no such Cluster; set state: adopt in ConfigMap " + v1alpha1.FirstSyncConfigMap + " if its Clusters are to be restored"
 	}

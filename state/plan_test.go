@@ -224,6 +224,9 @@ Skip Secret/fleet/b-ca ClusterIsNotRestored
 		"MovedAway": {"another tier has it by now", facts{firstSync: firstSyncIs("open", "fleet_a=moving"), there: thereAs(former[1])}, Options{},
 			strings.NewReplacer("Create Cluster/fleet/a\n", "Refuse Cluster/fleet/a ClusterMovedAway\n", "Create ConfigMap/cascade-system/cascade-first-sync\n", "Differ ConfigMap/cascade-system/cascade-first-sync\n",
 				"Create LocalCluster/fleet/a\n", "Skip LocalCluster/fleet/a ClusterIsNotRestored\n", "Create Secret/fleet/a-ca\n", "Skip Secret/fleet/a-ca ClusterIsNotRestored\n", "resume fleet/a\n", "").Replace(whole)},
+		"Elsewhere": {"a pivot gave it to another tier", facts{firstSync: firstSyncIs("adopt", "fleet_a_elsewhere=p"), there: thereAs(former[1])}, Options{},
+			strings.NewReplacer("Create Cluster/fleet/a\n", "Refuse Cluster/fleet/a ClusterMovedAway\n", "Create ConfigMap/cascade-system/cascade-first-sync\n", "Differ ConfigMap/cascade-system/cascade-first-sync\n",
+				"Create LocalCluster/fleet/a\n", "Skip LocalCluster/fleet/a ClusterIsNotRestored\n", "Create Secret/fleet/a-ca\n", "Skip Secret/fleet/a-ca ClusterIsNotRestored\n", "resume fleet/a\n", "").Replace(whole)},
 		"Removed": {"the newest state does not have it: it was removed since this one was saved", facts{}, Options{Newer: snapshotOf(b, former)},
 			strings.NewReplacer("Create Cluster/fleet/a\n", "Skip Cluster/fleet/a ClusterRemovedSince\n",
 				"Create LocalCluster/fleet/a\n", "Skip LocalCluster/fleet/a ClusterIsNotRestored\n", "Create Secret/fleet/a-ca\n", "Skip Secret/fleet/a-ca ClusterIsNotRestored\n", "resume fleet/a\n", "").Replace(whole)},
@@ -240,6 +243,43 @@ Skip Secret/fleet/b-ca ClusterIsNotRestored
 				t.Errorf("%s: got\n%swant\n%s", tt.reason, got, tt.want)
 			}
 		})
+	}
+}
+
+// TestManagedElsewhere: a tier that is restored knows which Clusters another one manages, and
+// how to reach them, as nothing else of them is here.
+func TestManagedElsewhere(t *testing.T) {
+	way := object(t, "{apiVersion: v1, kind: Secret, metadata: {name: m-kubeconfig, namespace: fleet, labels: {cluster.x-k8s.io/cluster-name: m}, annotations: {cascade.dev/pivot-kept: p}}, data: {value: eA==}}")
+	other := object(t, "{apiVersion: v1, kind: Secret, metadata: {name: other-kubeconfig, namespace: fleet, labels: {cluster.x-k8s.io/cluster-name: other}}}")
+	firstSync := object(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: cascade-first-sync, namespace: cascade-system}, data: {state: settled, fleet_m_elsewhere: p}}")
+	from, o := newFake(t), TakeOptions{}
+	o.defaults()
+	for _, u := range []*unstructured.Unstructured{way, other, firstSync} {
+		if err := from.Create(t.Context(), u.DeepCopy()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	taken, _, err := o.records(t.Context(), from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, u := range taken {
+		names = append(names, keyOf(u).String())
+	}
+	if want := []string{"ConfigMap/cascade-system/cascade-first-sync", "Secret/fleet/m-kubeconfig"}; !slices.Equal(names, want) {
+		t.Fatalf("saved are %q, want %q", names, want)
+	}
+	to := newFake(t)
+	if _, err := Restore(t.Context(), to, snapshotOf(taken), Options{}); err != nil {
+		t.Fatal(err)
+	}
+	cm := &corev1.ConfigMap{}
+	if err := to.Get(t.Context(), kube.ObjectKey{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.FirstSyncConfigMap}, cm); err != nil || cm.Data["fleet_m_elsewhere"] != "p" {
+		t.Errorf("the record is %v, %v: Git builds it again", cm.Data, err)
+	}
+	if err := to.Get(t.Context(), kube.ObjectKeyFromObject(way), way); err != nil || !same(way, taken[1]) {
+		t.Errorf("the kubeconfig is %v, %v", way.Object, err)
 	}
 }
 

@@ -15,9 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge/graph"
 	"github.com/cascade-gitops/cascade/remote/epoch"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
 
 var (
@@ -41,7 +43,8 @@ func referring() []schema.GroupVersionKind {
 }
 
 // records of the tier: Children and Rollouts, the ConfigMaps that the agent keeps about its
-// Clusters, and the Secrets and ConfigMaps that objects of the tier refer to. Layers,
+// Clusters, the Secrets and ConfigMaps that objects of the tier refer to, and the kubeconfigs
+// of Clusters that another tier manages. Layers,
 // Kustomizations and sources come from Git; reports, hints and leases are worked out anew,
 // and what a parent has on record of this tier is that parent's.
 func (o *TakeOptions) records(ctx context.Context, c client.Reader) (records []*unstructured.Unstructured, marks []epoch.Mark, err error) {
@@ -72,17 +75,27 @@ func (o *TakeOptions) records(ctx context.Context, c client.Reader) (records []*
 		return nil, nil, err
 	}
 	var unreadable error
+	firstSync := &corev1.ConfigMap{}
 	err = each(ctx, c, configMaps, func(u *unstructured.Unstructured) {
+		var unread error
 		switch {
 		case u.GetName() == v1alpha1.EpochConfigMap:
-			marks, unreadable = lineage(u)
+			marks, unread = lineage(u)
 			take(u)
-		case u.GetName() == v1alpha1.FirstSyncConfigMap, u.GetLabels()[v1alpha1.FirstSeedLabel] != "", strings.HasPrefix(u.GetName(), v1alpha1.FirstSeedPrefix):
+		case u.GetName() == v1alpha1.FirstSyncConfigMap:
+			firstSync, unread = configMap(u)
+			take(u)
+		case u.GetLabels()[v1alpha1.FirstSeedLabel] != "", strings.HasPrefix(u.GetName(), v1alpha1.FirstSeedPrefix):
 			take(u)
 		}
+		unreadable = cmp.Or(unreadable, unread)
 	}, client.InNamespace(o.Namespace))
 	if err = cmp.Or(err, unreadable); err != nil {
 		return nil, nil, err
+	}
+	for _, name := range firstsync.Elsewhere(firstSync) {
+		// It has no Cluster here to be saved with, and is the only way to it.
+		wanted[key{secrets.GroupKind(), client.ObjectKey{Namespace: name.Namespace, Name: clusterapi.KubeconfigSecret(name.Name)}}] = true
 	}
 	for _, gvk := range []schema.GroupVersionKind{secrets, configMaps} {
 		for _, namespace := range namespacesOf(wanted, gvk.GroupKind()) {

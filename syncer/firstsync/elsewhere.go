@@ -1,6 +1,8 @@
 package firstsync
 
 import (
+	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,6 +31,11 @@ func elsewhereOf(key string) (name types.NamespacedName, ok bool) {
 // another tier than that of the record; empty if it is not.
 func ManagedBy(cm *corev1.ConfigMap, name types.NamespacedName) string {
 	return cm.Data[elsewhereKey(name)]
+}
+
+// Elsewhere are the Clusters that are managed by another tier than that of a record.
+func Elsewhere(cm *corev1.ConfigMap) []types.NamespacedName {
+	return slices.Collect(maps.Keys(recordOf(cm).elsewhere))
 }
 
 // ManageElsewhere writes into the record of a tier that Clusters are managed by another one:

@@ -2,6 +2,7 @@ package firstsync
 
 import (
 	"maps"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -81,5 +82,22 @@ func TestElsewhereCountsFirst(t *testing.T) {
 	tier.take(&corev1.ConfigMap{Data: map[string]string{stateKey: v1alpha1.FirstSyncSettled}})
 	if got := tier.standing(a); got != inventory.LastPaused || woken != 2 {
 		t.Errorf("after it came back: standing %q, woken %d times", got, woken)
+	}
+}
+
+// TestElsewhereRestored: a saved state of the tier knows where a Cluster is that it does not have.
+func TestElsewhereRestored(t *testing.T) {
+	a, b := types.NamespacedName{Namespace: "n", Name: "a"}, types.NamespacedName{Namespace: "n", Name: "b"}
+	cm := &corev1.ConfigMap{Data: map[string]string{stateKey: v1alpha1.FirstSyncSettled, "n_b": "approved"}}
+	ManageElsewhere(cm, "p1", a)
+	restored := Restored("x", cm)
+	if got := ManagedBy(restored, a); got != "p1" {
+		t.Errorf("restored, it is managed by %q: Git builds it again", got)
+	}
+	if settled, away := Says(restored); settled || !away[a] || away[b] {
+		t.Errorf("the record says settled %t, away %v", settled, away)
+	}
+	if got := Elsewhere(restored); !slices.Equal(got, []types.NamespacedName{a}) {
+		t.Errorf("elsewhere are %v", got)
 	}
 }

@@ -178,11 +178,11 @@ func noted(is, mark inventory.Standing, gone bool) (want inventory.Standing, cha
 // Restored is the record of a tier whose saved state is restored. The state was saved at
 // some time, and the tier went on: it is open again, so that a Cluster that was made since
 // is not built a second time; it settles by itself when everything that Git declares is
-// there. A person's hold stays. So does what is known of Clusters that were moved away; an
-// approval does not, which could be one that was used since.
+// there. A person's hold stays. So does what is known of Clusters that were moved away, or that
+// another tier manages; an approval does not, which could be one that was used since.
 func Restored(namespace string, saved *corev1.ConfigMap) *corev1.ConfigMap {
 	r := recordOf(saved)
-	restored := record{state: v1alpha1.FirstSyncOpen, why: "the saved state of the tier was restored", clusters: map[types.NamespacedName]inventory.Standing{}}
+	restored := record{state: v1alpha1.FirstSyncOpen, why: "the saved state of the tier was restored", clusters: map[types.NamespacedName]inventory.Standing{}, elsewhere: r.elsewhere}
 	if r.state == v1alpha1.FirstSyncAdopt {
 		restored.state, restored.why = r.state, r.why
 	}
@@ -195,7 +195,7 @@ func Restored(namespace string, saved *corev1.ConfigMap) *corev1.ConfigMap {
 }
 
 // Says reads from a record whether its tier is settled, and which Clusters were paused or
-// being moved when they were last seen.
+// being moved when they were last seen, or are managed by another tier.
 func Says(cm *corev1.ConfigMap) (settled bool, away map[types.NamespacedName]bool) {
 	r := recordOf(cm)
 	away = map[types.NamespacedName]bool{}
@@ -203,6 +203,9 @@ func Says(cm *corev1.ConfigMap) (settled bool, away map[types.NamespacedName]boo
 		if standing == inventory.LastPaused || standing == inventory.LastMoving {
 			away[name] = true
 		}
+	}
+	for name := range r.elsewhere {
+		away[name] = true
 	}
 	return r.settled(), away
 }
