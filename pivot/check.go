@@ -24,6 +24,8 @@ type CheckFacts struct {
 	Copies map[key]*unstructured.Unstructured
 	// Unserved are kinds that the target does not serve in the version of the source.
 	Unserved []schema.GroupVersionKind
+	// Foreign are kinds that are not of Cluster API or a provider in the target.
+	Foreign []schema.GroupKind
 	// Providers are those that the kinds belong to, and whether the target has a controller
 	// of each that is ready.
 	Providers map[string]bool
@@ -89,6 +91,7 @@ func check(f CheckFacts) []Problem {
 	for _, kind := range f.Unserved {
 		say(ReasonKindMissing, "the target does not serve %s in version %s", kind.GroupKind(), kind.Version)
 	}
+	problems = append(problems, foreign(f.Foreign)...)
 	for _, p := range slices.Sorted(maps.Keys(f.Providers)) {
 		if !f.Providers[p] {
 			say(ReasonProviderNotRunning, "the target has no controller of %s that is ready", p)

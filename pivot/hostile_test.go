@@ -417,6 +417,68 @@ func TestSecretElsewhere(t *testing.T) {
 	}
 }
 
+// TestKindForeign: which kinds are moved, the source says, and the cluster that is given back may be
+// anybody's. What the target does not count among the kinds of clusters is not made there.
+func TestKindForeign(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason, group, kind string
+		// known: the target's definition has the label as well.
+		known bool
+		says  string
+		moved bool
+	}{
+		"Synced":   {"it would be applied with the agent's rights", "kustomize.toolkit.fluxcd.io", "Kustomization", false, "", false},
+		"Rights":   {"the kind is Kubernetes' own", "rbac.authorization.k8s.io", "RoleBinding", true, "", false},
+		"Operator": {"another operator would act on it", "argoproj.io", "Application", false, ReasonKindForeign, false},
+		"Provider": {"a provider's kind on both sides", "containers.example.com", "Pool", true, "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			for _, side := range []string{"mom", "master"} {
+				d := definition(tt.group, tt.kind)
+				if side == "mom" || tt.known {
+					d.SetLabels(map[string]string{clusterapi.ClusterctlLabel: ""})
+				}
+				w.sides[side].put(d)
+				w.sides[side].serves[schema.GroupKind{Group: tt.group, Kind: tt.kind}] = true
+			}
+			u := modelObject(tt.group+"/v1", tt.kind, "x", nil)
+			u.SetLabels(map[string]string{clusterapi.ClusterNameLabel: "a"})
+			w.sides["mom"].put(u)
+			_, err := w.pivot("mom", "master", &life{}).Run(t.Context())
+			if tt.says != "" {
+				blockedBy(t, err, tt.says)
+				w.at("mom", "master")
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if moved := w.sides["master"].objects[keyOf(u)] != nil; moved != tt.moved {
+				t.Errorf("%s: moved %t", tt.reason, moved)
+			}
+		})
+	}
+	// Nor where the definition comes when the pivot is under way.
+	w := newWorld(t, 1)
+	p := w.pivot("mom", "master", &life{killAt: 60})
+	if _, err := p.Run(t.Context()); !errors.Is(err, errKilled) || p.journal.Step.Over() || !p.journal.Step.Revocable() {
+		t.Fatal(err, p.journal.Step)
+	}
+	d := definition("argoproj.io", "Application")
+	d.SetLabels(map[string]string{clusterapi.ClusterctlLabel: ""})
+	w.sides["mom"].put(d)
+	u := modelObject("argoproj.io/v1", "Application", "x", nil)
+	u.SetLabels(map[string]string{clusterapi.ClusterNameLabel: "a"})
+	w.sides["mom"].put(u)
+	for _, m := range w.sides {
+		m.serves[keyOf(u).kind] = true
+	}
+	_, err := w.pivot("mom", "master", &life{}).Run(t.Context())
+	blockedBy(t, err, ReasonKindForeign)
+	if w.sides["master"].objects[keyOf(u)] != nil {
+		t.Error("it was made all the same")
+	}
+}
+
 // TestUnderWay: what is under way is brought to its end, and nothing else is begun.
 func TestUnderWay(t *testing.T) {
 	w := newWorld(t, 1)

@@ -68,8 +68,8 @@ type Pivot struct {
 	// last is the pivot of the same Clusters before, which is over; its Step is empty if there
 	// was none.
 	last Journal
-	// kinds of the source.
-	kinds graph.Kinds
+	// kinds of the source, and theirs: those of the target.
+	kinds, theirs graph.Kinds
 	// digest of the source, and since when it is the same.
 	digest string
 	since  time.Time

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
@@ -23,6 +24,8 @@ type Facts struct {
 	// Left are the objects of the journal that the source has, Copies those of the target
 	// that have the name of one.
 	Left, Copies map[key]*unstructured.Unstructured
+	// Foreign are kinds of objects that are not of Cluster API or a provider in the target.
+	Foreign []schema.GroupKind
 	// Namespaces of objects that the target has.
 	Namespaces map[string]bool
 	// Held are the Clusters of which the source's record says that this pivot manages them
@@ -346,6 +349,15 @@ func others(o Object) Problem {
 	return problem(ReasonSecretElsewhere, "%s is of another namespace, from which a pivot that is declared copies nothing: have it in the target before, or use the command", o)
 }
 
+// foreign says of kinds that no object of them is made in the target.
+func foreign(kinds []schema.GroupKind) []Problem {
+	var problems []Problem
+	for _, kind := range kinds {
+		problems = append(problems, problem(ReasonKindForeign, "%s is no kind of Cluster API or of a provider in the target: its definition there has no label %s", kind, clusterapi.ClusterctlLabel))
+	}
+	return problems
+}
+
 // isKept reports whether a former pivot left an object, of which nobody has made anything
 // since: what clusters are made after, and what has owners, is others' as well.
 func isKept(live *unstructured.Unstructured) bool {
@@ -362,6 +374,9 @@ func planCopy(j Journal, f Facts) Next {
 	if next.Actions, next.Problems = freezes(j, f); len(next.Actions)+len(next.Problems) > 0 {
 		// What was unpaused may have changed: it comes to rest first.
 		next.Step, next.Rests = Freeze, true
+		return next
+	}
+	if next.Problems = foreign(f.Foreign); len(next.Problems) > 0 {
 		return next
 	}
 	if f.Receipt == "" {

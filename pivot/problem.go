@@ -24,6 +24,9 @@ const (
 	// ReasonKindMissing: the target does not serve a kind in the version in which the source
 	// stores it, and would lose fields.
 	ReasonKindMissing = "KindMissing"
+	// ReasonKindForeign: the target does not have a kind from Cluster API or a provider, so that
+	// its objects mean something else there.
+	ReasonKindForeign = "KindForeign"
 	// ReasonProviderNotRunning: the target has no controller of a provider that is ready.
 	ReasonProviderNotRunning = "ProviderNotRunning"
 	// ReasonObjectExists: the target has another object of the name of one that is moved.

@@ -49,6 +49,9 @@ func (p *Pivot) facts(ctx context.Context, rounds int) (Facts, error) {
 		if f.Namespaces, err = namespacesOf(ctx, p.Target, objects); err != nil {
 			return f, err
 		}
+		if f.Foreign, err = p.foreign(ctx, objects); err != nil {
+			return f, err
+		}
 	}
 	return f, p.records(ctx, &f)
 }
@@ -223,6 +226,9 @@ func (p *Pivot) checkFacts(ctx context.Context) (CheckFacts, error) {
 	if f.Unserved, err = p.unserved(ctx, objects); err != nil {
 		return f, err
 	}
+	if f.Foreign, err = p.foreign(ctx, objects); err != nil {
+		return f, err
+	}
 	served := slices.DeleteFunc(slices.Clone(objects), func(o Object) bool { return slices.Contains(f.Unserved, o.GroupVersionKind()) })
 	if f.Copies, err = readAll(ctx, p.Target, served); err != nil {
 		return f, err
@@ -270,6 +276,29 @@ func (p *Pivot) unserved(ctx context.Context, objects []Object) ([]schema.GroupV
 		}
 	}
 	return missing, nil
+}
+
+// foreign are the kinds of objects that the target does not have from Cluster API or a provider.
+// Which kinds are moved, the source says by the labels of its definitions, and a cluster that is
+// given back may be anybody's: it is not the one to say what it creates in the target.
+func (p *Pivot) foreign(ctx context.Context, objects []Object) ([]schema.GroupKind, error) {
+	if p.theirs == nil {
+		kinds, err := graph.Served(ctx, p.Target.Client)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read %s: %w", p.Target.Name, err)
+		}
+		p.theirs = kinds
+	}
+	var out []schema.GroupKind
+	for _, o := range objects {
+		if kind := o.key().kind; kind.Group != "" && !p.theirs.Has(kind) && !slices.Contains(out, kind) {
+			out = append(out, kind)
+		}
+	}
+	if len(out) > 0 {
+		p.theirs = nil // somebody may install them
+	}
+	return out, nil
 }
 
 // providers finds out whose kinds the objects are, by the labels of their definitions in the

@@ -215,16 +215,13 @@ func isRecord(u *unstructured.Unstructured, namespace string) bool {
 }
 
 // isSaved reports whether a state has objects of a kind. Whoever knows a recipient can make an
-// archive, and whoever keeps archives can put it in the place of one: no restore gives rights
-// away, runs anything, or declares what is to be synced.
+// archive, and whoever keeps archives can put it in the place of one.
 func isSaved(kind schema.GroupKind) bool {
 	switch {
 	case isData(kind), kind == spaces.GroupKind(), kind == children.GroupKind(), kind == rollouts.GroupKind():
 		return true
-	case kind.Group == v1alpha1.Group, v1alpha1.IsFluxGroup(kind.Group), clusterapi.IsAdministrative(kind.Group):
-		return false
 	}
-	return strings.Contains(kind.Group, ".") && !strings.HasSuffix(kind.Group, ".k8s.io") // those of Kubernetes itself
+	return graph.Movable(kind.Group)
 }
 
 // afterClusters is the rank of what is made when the Clusters are there.

@@ -907,6 +907,11 @@ func pivots() Section {
 				Next:    "install the provider there, in the same version or a later one",
 			},
 			{
+				Reasons: []string{"KindForeign"},
+				Means:   "the target does not have a kind from Cluster API or a provider, as the labels of its definition say, and the source has: it is not the source that decides what is created in the target",
+				Next:    "install the provider there as it is in the source; if nobody knows the kind, find out who put its objects into the source",
+			},
+			{
 				Reasons: []string{"ProviderNotRunning"},
 				Note:    ", tolerable",
 				Means:   "the target has no Deployment of a provider that is available",

@@ -370,6 +370,9 @@ func TestKindOf(t *testing.T) {
 		"Labelled": {"a definition that clusterctl installed", "{clusterctl.cluster.x-k8s.io: '', clusterctl.cluster.x-k8s.io/move-hierarchy: ''}", "group: resources.azure.com, scope: Namespaced, names: {kind: ResourceGroup}, versions: [{name: v1, storage: true}]", "resources.azure.com/v1, Kind=ResourceGroup true true"},
 		"Provider": {"one of a provider's manifests", "{cluster.x-k8s.io/provider: infrastructure-azure}", "group: x.azure.com, scope: Cluster, names: {kind: X}, versions: [{name: v1, storage: true}]", "x.azure.com/v1, Kind=X false false"},
 		"Other":    {"anybody's", "{}", "group: example.com, scope: Namespaced, names: {kind: X}, versions: [{name: v1, storage: true}]", ""},
+		"Synced":   {"whoever owns the cluster labels what he likes, and nobody's sources go along", "{clusterctl.cluster.x-k8s.io: ''}", "group: kustomize.toolkit.fluxcd.io, scope: Namespaced, names: {kind: Kustomization}, versions: [{name: v1, storage: true}]", ""},
+		"Rights":   {"nor does what Kubernetes serves", "{clusterctl.cluster.x-k8s.io: ''}", "group: rbac.authorization.k8s.io, scope: Namespaced, names: {kind: RoleBinding}, versions: [{name: v1, storage: true}]", ""},
+		"Layers":   {"nor what Cascade reads", "{clusterctl.cluster.x-k8s.io: ''}", "group: cascade.dev, scope: Namespaced, names: {kind: Layer}, versions: [{name: v1alpha1, storage: true}]", ""},
 		"Install":  {"which providers are installed is of this cluster alone", "{clusterctl.cluster.x-k8s.io: ''}", "group: clusterctl.cluster.x-k8s.io, scope: Namespaced, names: {kind: Provider}, versions: [{name: v1, storage: true}]", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

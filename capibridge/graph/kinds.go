@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
 // Kind of objects that may belong to a Cluster.
@@ -76,7 +77,7 @@ func KindOf(definition *unstructured.Unstructured) (kind Kind, ok bool) {
 	_, clusterctl := labels[clusterapi.ClusterctlLabel]
 	_, provider := labels[clusterapi.ProviderLabel]
 	group := at("group")
-	if clusterapi.IsAdministrative(group) || !clusterctl && !provider && !clusterapi.IsGroup(group) {
+	if !Movable(group) || !clusterctl && !provider && !clusterapi.IsGroup(group) {
 		return Kind{}, false
 	}
 	list, _, _ := unstructured.NestedFieldNoCopy(definition.Object, "spec", "versions")
@@ -98,6 +99,23 @@ func KindOf(definition *unstructured.Unstructured) (kind Kind, ok bool) {
 		return kind, name != "" && kind.Kind != ""
 	}
 	return Kind{}, false
+}
+
+// Movable reports whether objects of a group may be made in a management cluster because they
+// were in another one. Whoever owns that one labels its definitions as he likes, and need not be
+// who owns this one: nobody gets rights by it, has something run, or declares what is synced.
+func Movable(group string) bool {
+	switch {
+	case group == v1alpha1.Group, v1alpha1.IsFluxGroup(group), clusterapi.IsAdministrative(group):
+		return false
+	}
+	return strings.Contains(group, ".") && !strings.HasSuffix(group, ".k8s.io") // those of Kubernetes itself
+}
+
+// Has reports whether a kind is one of them, whatever its version.
+func (k Kinds) Has(kind schema.GroupKind) bool {
+	_, ok := k.of(kind)
+	return ok
 }
 
 // Read reads all objects of the kinds, and Secrets and ConfigMaps, in the given namespaces
