@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -414,6 +415,75 @@ func TestSecretElsewhere(t *testing.T) {
 	w.at("master", "mom")
 	if w.sides["master"].objects[is] == nil || mom.objects[is] == nil {
 		t.Error("a person's pivot did not copy it")
+	}
+}
+
+// TestForgedJournal: the journal of a pivot to the parent is in the child, whose owner writes what
+// he likes. It neither has the parent forget where other Clusters are, nor copy what is not his.
+func TestForgedJournal(t *testing.T) {
+	const others = "others"
+	for name, tt := range map[string]struct {
+		reason string
+		forge  func(j *Journal)
+		says   string
+	}{
+		"OtherCluster": {"the parent would build it a second time", func(j *Journal) { j.Step, j.Clusters[0].Name = Switch, "b" }, ReasonJournalForeign},
+		"MoreClusters": {"and so here", func(j *Journal) {
+			j.Step, j.Clusters = Switch, append(j.Clusters, Cluster{Namespace: "fleet", Name: "b", UID: "u"})
+		}, ReasonJournalForeign},
+		"OtherTier":  {"it is no pivot of these two", func(j *Journal) { j.To.UID = "x" }, ReasonJournalForeign},
+		"OtherPivot": {"what another pivot made would count as its own", func(j *Journal) { j.ID = "0123456789-1" }, ReasonJournalForeign},
+		"Over":       {"the next one would be taken for that", func(j *Journal) { j.Step, j.ID = Done, "0123456789-1" }, ReasonJournalForeign},
+		"NoCopy":     {"nothing of it was copied", func(j *Journal) { j.Step = Switch }, ReasonCopyMissing},
+		"NotOwn":     {"a Secret of another namespace would be made in the parent", func(j *Journal) { j.Step, j.Own = Copy, false }, ReasonSecretElsewhere},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			w.declares = nil
+			if _, err := w.pivot("mom", "master", &life{}).Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			mom, master := w.sides["mom"], w.sides["master"]
+			mom.change(recordKey, func(u *unstructured.Unstructured) {
+				cm := &corev1.ConfigMap{}
+				fill(cm, u)
+				firstsync.ManageElsewhere(cm, "other", types.NamespacedName{Namespace: "fleet", Name: "b"})
+				u.Object = content(cm).Object
+			})
+			before := mom.objects[recordKey].DeepCopy()
+			master.put(content(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: others}}))
+			secret := modelObject("v1", "Secret", "password", nil)
+			secret.SetNamespace(others)
+			master.put(secret)
+			master.change(key{infraKind, clusterA}, func(u *unstructured.Unstructured) {
+				_ = unstructured.SetNestedMap(u.Object, map[string]any{"name": "password", "namespace": others}, "spec", "secretRef")
+			})
+			p := w.pivot("master", "mom", &life{})
+			p.Own, p.Keep = true, false
+			if err := p.meet(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			j := p.journal
+			at := j.nameOf(Source)
+			j.ID, j.Step, j.Clusters[0].UID = j.set()+"-1", Freeze, master.objects[key{clusterKind, clusterA}].GetUID()
+			tt.forge(&j)
+			cm, err := j.encode(v1alpha1.AgentNamespace, Source)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cm.Name = at
+			master.put(content(cm))
+			p = w.pivot("master", "mom", &life{})
+			p.Own, p.Keep = true, false
+			_, err = p.Run(t.Context())
+			blockedBy(t, err, tt.says)
+			if after := mom.objects[recordKey]; !reflect.DeepEqual(before.Object["data"], after.Object["data"]) {
+				t.Errorf("%s: the parent's record is %v, was %v", tt.reason, after.Object["data"], before.Object["data"])
+			}
+			if mom.objects[keyOf(secret)] != nil {
+				t.Errorf("%s: it was copied", tt.reason)
+			}
+		})
 	}
 }
 

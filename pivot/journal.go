@@ -205,10 +205,16 @@ func setOf(from, to string, names []types.NamespacedName) string {
 	return hex.EncodeToString(h.Sum(nil))[:10]
 }
 
-// nameOf a journal.
-func (j Journal) nameOf(role Role) string {
-	return journalPrefix + string(role) + "." + setOf(j.From.UID, j.To.UID, j.names())
+func (j Journal) set() string { return setOf(j.From.UID, j.To.UID, j.names()) }
+
+// isOf reports whether a journal is of a pivot of the Clusters that another one names, between
+// the same tiers. Whoever may write in its tier can have it say what he likes.
+func (j Journal) isOf(other Journal) bool {
+	return j.set() == other.set() && strings.HasPrefix(j.ID, j.set()+"-")
 }
+
+// nameOf a journal.
+func (j Journal) nameOf(role Role) string { return journalPrefix + string(role) + "." + j.set() }
 
 // fits fails if a journal has no room for some objects once all of them are copied. It is
 // found out before anything is paused.

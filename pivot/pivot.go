@@ -190,6 +190,9 @@ func (p *Pivot) meet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if !j.isOf(p.journal) {
+		return &BlockedError{Step: j.Step, Problems: []Problem{problem(ReasonJournalForeign, "ConfigMap %s/%s of %s is no journal of this pivot", cm.Namespace, cm.Name, p.Source.Name)}}
+	}
 	p.config = cm
 	if j.Step.Over() {
 		// The next one has another ID.
@@ -197,6 +200,9 @@ func (p *Pivot) meet(ctx context.Context) error {
 		return nil
 	}
 	p.journal = j
+	// For whom it is copied, this process knows and no journal says: a person who goes on with
+	// what was declared may do it, and what a person began gives whoever declares nothing.
+	p.journal.Own = p.Own
 	return nil
 }
 
@@ -220,7 +226,7 @@ func (p *Pivot) begin(ctx context.Context) error {
 	if p.UnderWay {
 		return ErrIdle
 	}
-	p.journal.ID = fmt.Sprintf("%s-%d", setOf(p.journal.From.UID, p.journal.To.UID, p.journal.names()), p.journal.Epoch+1)
+	p.journal.ID = fmt.Sprintf("%s-%d", p.journal.set(), p.journal.Epoch+1)
 	f, err := p.checkFacts(ctx)
 	if err != nil {
 		return err
@@ -257,7 +263,6 @@ func (p *Pivot) hold(ctx context.Context) error {
 	}
 	p.journal.Holder, p.journal.Program, p.journal.Until = p.Holder, p.Program, now.Add(holds)
 	p.journal.Epoch++
-	p.journal.Own = p.journal.Own && p.Own // a person who goes on may do it
 	for _, reason := range p.Tolerated {
 		if !slices.Contains(p.journal.Tolerated, reason) {
 			p.journal.Tolerated = append(p.journal.Tolerated, reason)

@@ -528,12 +528,13 @@ func refreezes(j Journal, f Facts) (actions []Action, problems []Problem) {
 // missing are the Clusters that the target does not have as they were copied.
 func missing(j Journal, f Facts) []Problem {
 	var problems []Problem
-	for _, o := range j.Objects {
-		if !isCluster(o) {
-			continue
-		}
-		if live := f.Copies[o.key()]; live == nil || live.GetUID() != o.Copy {
-			problems = append(problems, problem(ReasonCopyMissing, "%s is not in the target any more as it was copied", o))
+	for _, c := range j.Clusters {
+		there := slices.ContainsFunc(j.Objects, func(o Object) bool {
+			live := f.Copies[o.key()]
+			return isCluster(o) && o.key().name == c.Key() && live != nil && live.GetUID() == o.Copy
+		})
+		if !there {
+			problems = append(problems, problem(ReasonCopyMissing, "Cluster %s is not in the target any more as it was copied", c.Key()))
 		}
 	}
 	return problems

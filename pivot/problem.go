@@ -48,6 +48,9 @@ const (
 	ReasonCopyDiffers = "CopyDiffers"
 	// ReasonCopyMissing: the target does not have a Cluster any more that was moved there.
 	ReasonCopyMissing = "CopyMissing"
+	// ReasonJournalForeign: the journal in the source names other Clusters or tiers than those that
+	// are moved.
+	ReasonJournalForeign = "JournalForeign"
 	// ReasonPivotHeld: another process drives the pivot.
 	ReasonPivotHeld = "PivotHeld"
 )

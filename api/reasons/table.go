@@ -902,6 +902,11 @@ func pivots() Section {
 				Next:    "wait a minute, if it is gone",
 			},
 			{
+				Reasons: []string{"JournalForeign"},
+				Means:   "the journal in the source is no journal of this pivot: it names other Clusters or other tiers, so somebody wrote it by hand",
+				Next:    "find out who may write ConfigMaps in `cascade-system` there; delete it if no pivot of the Cluster is under way",
+			},
+			{
 				Reasons: []string{"KindMissing"},
 				Means:   "the target does not serve a kind in the version in which the source stores it, and would lose fields",
 				Next:    "install the provider there, in the same version or a later one",

@@ -87,6 +87,9 @@ type ChildStatus struct {
 	// +listMapKey=name
 	// +optional
 	Credentials []ChildCredential `json:"credentials,omitempty"`
+	// MovingTo is where this tier began to bring the management of the Cluster, until it is there.
+	// +optional
+	MovingTo Management `json:"movingTo,omitempty"`
 	// SupersededBy is the process outside of this tier's history that took the child over,
 	// while this tier writes nothing for that.
 	// +optional

@@ -146,9 +146,9 @@ type Facts struct {
 	Seeded bool
 	// Running is where a pivot that is under way brings the Cluster; empty if there is none.
 	Running v1alpha1.Management
-	// Told is what the condition says; empty for none. A pivot back to this tier leaves its first
-	// trace in the child, and a process that begins knows of it by this.
-	Told string
+	// Returning: this tier began to bring the Cluster back. Such a pivot leaves its first trace in the
+	// child, and a process that begins knows of it by the status: what the child says does not begin one.
+	Returning bool
 	// Unread is why the journals of the tier could not be read, of which one may be about the
 	// Cluster.
 	Unread error
@@ -182,7 +182,7 @@ func Decide(f Facts) Decision {
 	if f.Running != "" {
 		return Decision{To: f.Running, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotRunning, Message: "the Cluster is on its way"}
 	}
-	if f.Elsewhere && wanted != v1alpha1.ManagementParent && (f.Told == v1alpha1.ReasonPivotRunning || f.Told == v1alpha1.ReasonPivotFailed || f.Told == v1alpha1.ReasonPivotBlocked) {
+	if f.Elsewhere && f.Returning && wanted != v1alpha1.ManagementParent {
 		return Decision{
 			To: v1alpha1.ManagementParent, UnderWay: true, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotRunning,
 			Message: "the Cluster was on its way back, which is not declared any more: what was begun is brought to its end",
@@ -284,9 +284,7 @@ func (r *Reconciler) facts(ctx context.Context, child *v1alpha1.Child) (Facts, e
 	if len(f.Declared) == 0 && told == nil {
 		return f, nil // nobody asks, and nobody did: no call is made
 	}
-	if told != nil {
-		f.Told = told.Reason
-	}
+	f.Returning = child.Status.MovingTo == v1alpha1.ManagementParent
 	f.Seeded = meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ConnectedCondition) && meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.SeededCondition)
 	var journals map[pivot.Role][]pivot.Journal
 	if journals, f.Unread = pivot.Journals(ctx, r.Side.Client, r.Side.Namespace); f.Unread != nil {
@@ -435,6 +433,12 @@ const mostMessage = 2000
 func (r *Reconciler) tell(ctx context.Context, child *v1alpha1.Child, d Decision) error {
 	is := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ManagementCondition)
 	before := child.DeepCopy()
+	switch {
+	case d.To != "":
+		child.Status.MovingTo = d.To
+	case d.Status != metav1.ConditionFalse:
+		child.Status.MovingTo = ""
+	}
 	if d.Reason == "" {
 		if is == nil {
 			return nil
@@ -445,7 +449,7 @@ func (r *Reconciler) tell(ctx context.Context, child *v1alpha1.Child, d Decision
 		if len(message) > mostMessage {
 			message = message[:mostMessage]
 		}
-		if is != nil && is.Status == d.Status && is.Reason == d.Reason && is.Message == message {
+		if is != nil && is.Status == d.Status && is.Reason == d.Reason && is.Message == message && child.Status.MovingTo == before.Status.MovingTo {
 			return nil
 		}
 		if d.Reason == v1alpha1.ReasonPivotBlocked && (is == nil || is.Reason != d.Reason) {

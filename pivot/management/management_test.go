@@ -27,13 +27,13 @@ func TestDecide(t *testing.T) {
 		"Both":          {"nobody can have both", Facts{Declared: []v1alpha1.Management{parent, self}, Seeded: true}, "", metav1.ConditionFalse, v1alpha1.ReasonPivotBlocked},
 		"Running":       {"what is under way ends, though the child is not ready meanwhile", Facts{Declared: []v1alpha1.Management{self}, Running: self, Elsewhere: true}, self, metav1.ConditionFalse, v1alpha1.ReasonPivotRunning},
 		"RunningOther":  {"and then is turned round", Facts{Declared: []v1alpha1.Management{parent}, Running: self, Seeded: true}, self, metav1.ConditionFalse, v1alpha1.ReasonPivotRunning},
-		"WentBack":      {"nor by a process that begins then", Facts{Elsewhere: true, Seeded: true, Told: v1alpha1.ReasonPivotRunning}, parent, metav1.ConditionFalse, v1alpha1.ReasonPivotRunning},
-		"WentBackSelf":  {"nor if it is declared to stay", Facts{Declared: []v1alpha1.Management{self}, Elsewhere: true, Seeded: true, Told: v1alpha1.ReasonPivotFailed}, parent, metav1.ConditionFalse, v1alpha1.ReasonPivotRunning},
+		"WentBack":      {"nor by a process that begins then", Facts{Elsewhere: true, Seeded: true, Returning: true}, parent, metav1.ConditionFalse, v1alpha1.ReasonPivotRunning},
+		"WentBackSelf":  {"nor if it is declared to stay", Facts{Declared: []v1alpha1.Management{self}, Elsewhere: true, Seeded: true, Returning: true}, parent, metav1.ConditionFalse, v1alpha1.ReasonPivotRunning},
 		"RunningSilent": {"nor does it stop where it is not declared any more", Facts{Running: self}, self, metav1.ConditionFalse, v1alpha1.ReasonPivotRunning},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := Decide(tt.facts)
-			if begins := d.To != "" && !d.UnderWay; begins && tt.facts.Told != "" {
+			if begins := d.To != "" && !d.UnderWay; begins && tt.facts.Returning {
 				t.Errorf("%s: another pivot would be begun", tt.reason)
 			}
 			if d.To != tt.to || d.Status != tt.status || d.Reason != tt.says {

@@ -106,3 +106,62 @@ func TestBeforeAnythingBegins(t *testing.T) {
 		})
 	}
 }
+
+// TestMovingTo: only a pivot that this tier began to bring the Cluster back is brought to its end
+// where it is not declared. What the condition still says of the way there is no reason to ask the
+// child for a journal, which it may have made up.
+func TestMovingTo(t *testing.T) {
+	const self, parent = v1alpha1.ManagementSelf, v1alpha1.ManagementParent
+	for name, tt := range map[string]struct {
+		reason   string
+		is, want v1alpha1.Management
+		says     string
+	}{
+		"There": {"it came there, and the status was not written", self, "", v1alpha1.ReasonManagedElsewhere},
+		"Back":  {"it was on its way back", parent, parent, v1alpha1.ReasonPivotFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := runtime.NewScheme()
+			for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+				if err := add(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			child := &v1alpha1.Child{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "master", Labels: map[string]string{"tier": "master"}},
+				Spec:       v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "master"}},
+				Status: v1alpha1.ChildStatus{
+					Identity: &v1alpha1.ChildIdentity{KubeSystemUID: "there"}, MovingTo: tt.is,
+					Conditions: []metav1.Condition{{Type: v1alpha1.ManagementCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotRunning}},
+				},
+			}
+			layer := &v1alpha1.Layer{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "masters"},
+				Spec:       v1alpha1.LayerSpec{ClusterSelector: metav1.LabelSelector{MatchLabels: child.Labels}, Management: self},
+			}
+			c := fake.NewClientBuilder().WithScheme(s).WithObjects(child, layer).WithStatusSubresource(child).WithInterceptorFuncs(interceptor.Funcs{
+				Create: func(_ context.Context, _ client.WithWatch, o client.Object, _ ...client.CreateOption) error {
+					if review, ok := o.(*authorizationv1.SelfSubjectAccessReview); ok {
+						review.Status.Allowed = true
+					}
+					return nil
+				},
+			}).Build()
+			r := &Reconciler{
+				Client: c, Side: pivot.Side{Name: "this tier", Client: c, Namespace: v1alpha1.AgentNamespace}, Events: record.NewFakeRecorder(10), Now: time.Now,
+				Elsewhere: func(context.Context, types.NamespacedName) (bool, error) { return true, nil },
+			}
+			if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(child)}); err != nil {
+				t.Fatal(err)
+			}
+			is := &v1alpha1.Child{}
+			if err := c.Get(t.Context(), client.ObjectKeyFromObject(child), is); err != nil {
+				t.Fatal(err)
+			}
+			condition := meta.FindStatusCondition(is.Status.Conditions, v1alpha1.ManagementCondition)
+			if condition == nil || condition.Reason != tt.says || is.Status.MovingTo != tt.want {
+				t.Errorf("%s: it says %+v, moving to %q", tt.reason, condition, is.Status.MovingTo)
+			}
+		})
+	}
+}
