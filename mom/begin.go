@@ -65,7 +65,15 @@ type Beginning struct {
 // Begin decides what a run begins with. The last of those who had the lock has the newest
 // state: an epoch is only ever given once, and later ones are higher.
 func Begin(s Situation) (Beginning, error) {
+	forgotten := fmt.Errorf("cannot go on without the state of this folder, %s: somebody else may have gone on with it; say --state", s.Origin.State)
 	if s.Cluster && s.Origin.Restoring {
+		// An empty cluster has the tier built again, if the state is not what fills it.
+		switch {
+		case s.State == "":
+			return Beginning{}, forgotten
+		case s.State == s.Origin.State && len(s.Versions) == 0:
+			return Beginning{}, fmt.Errorf("cannot go on: a version of the state %s was being restored into this folder, and none is there any more", s.State)
+		}
 		s.Cluster, s.Origin = false, Origin{}
 		b, err := Begin(s)
 		b.Aside = err == nil
@@ -75,7 +83,7 @@ func Begin(s Situation) (Beginning, error) {
 	case s.State == "" && s.Wanted != "":
 		return Beginning{}, errors.New("cannot restore a version: no state is given to restore it from")
 	case s.State == "" && s.Cluster && s.Origin.State != "":
-		return Beginning{}, fmt.Errorf("cannot go on without the state of this folder, %s: somebody else may have gone on with it; say --state", s.Origin.State)
+		return Beginning{}, forgotten
 	case s.Cluster && s.State != "" && s.Origin.State != "" && s.Origin.State != s.State:
 		return Beginning{}, fmt.Errorf("cannot use folder: its cluster is of the state %s, not of %s; use another --dir", s.Origin.State, s.State)
 	case s.Wanted != "":
