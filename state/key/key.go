@@ -49,9 +49,11 @@ const (
 )
 
 // Recipients reads one recipient of each text. Services are asked with the context, and
-// with the credentials of the process, as sops takes them.
+// with the credentials of the process, as sops takes them. Either all are post-quantum or none:
+// age encrypts for no mix, which whoever breaks the weaker ones can read.
 func Recipients(ctx context.Context, texts ...string) ([]age.Recipient, error) {
 	var out []age.Recipient
+	hybrid := 0
 	for _, text := range texts {
 		text = strings.TrimSpace(text)
 		r, err := recipient(ctx, text)
@@ -61,7 +63,13 @@ func Recipients(ctx context.Context, texts ...string) ([]age.Recipient, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cannot use recipient %.120q: %w", text, err)
 		}
+		if _, ok := r.(*age.HybridRecipient); ok {
+			hybrid++
+		}
 		out = append(out, r)
+	}
+	if hybrid > 0 && hybrid < len(out) {
+		return nil, errors.New("cannot use the recipients: age encrypts for age1pq1... only if all of them are such")
 	}
 	return out, nil
 }

@@ -98,6 +98,41 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestMixed: what age would refuse when the state is saved is refused when it is declared.
+func TestMixed(t *testing.T) {
+	plain, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hybrid, err := age.GenerateHybridIdentity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pq, weak := hybrid.Recipient().String(), plain.Recipient().String()
+	for name, tt := range map[string]struct {
+		reason string
+		texts  []string
+		fails  bool
+	}{
+		"Hybrid":  {"each of them withstands the same", []string{pq, pq}, false},
+		"Plain":   {"and here", []string{weak, "awskms:arn:aws:kms:eu-west-1:1:key/k"}, false},
+		"Both":    {"the weaker one opens it", []string{pq, weak}, true},
+		"Service": {"so does what a service wrapped", []string{"awskms:arn:aws:kms:eu-west-1:1:key/k", pq}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			to, err := key.Recipients(t.Context(), tt.texts...)
+			if tt.fails != (err != nil) || err != nil && !strings.Contains(err.Error(), "age1pq1") {
+				t.Fatalf("%s: got %v", tt.reason, err)
+			}
+			if err == nil && name != "Plain" { // that would call the service
+				if _, err := archive.Seal(secret(t), to...); err != nil {
+					t.Errorf("%s: %v", tt.reason, err)
+				}
+			}
+		})
+	}
+}
+
 // transit answers as the transit engine of Vault does (its API documentation, Encrypt Data
 // and Decrypt Data), with a cipher that is none.
 func transit(t *testing.T, refuse *bool) *httptest.Server {
