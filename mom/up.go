@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -433,12 +435,27 @@ func (r *run) look(ctx context.Context) Verdict {
 	if ctx.Err() != nil {
 		return Verdict{} // it ends, and what was said last stays
 	}
+	if err == nil {
+		err = r.ask(looking, facts.toAsk())
+	}
 	verdict := Judge(facts)
 	if err != nil {
 		verdict = Verdict{Waiting: []string{"the management cluster, which does not answer: " + err.Error()}}
 	}
 	r.board.change(func(s *Status) { s.Verdict, s.Programs = verdict, r.supervisor.States() })
 	return verdict
+}
+
+// ask has the agent look at objects.
+func (r *run) ask(ctx context.Context, objects []client.Object) error {
+	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, fluxmeta.ReconcileRequestAnnotation, r.request))
+	for _, o := range objects {
+		// What is judged is what was read.
+		if err := r.client.Patch(ctx, o.DeepCopyObject().(client.Object), patch, client.FieldOwner(fieldManager)); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("cannot ask for %s/%s to be looked at: %w", o.GetNamespace(), o.GetName(), err)
+		}
+	}
+	return nil
 }
 
 // tell says what changed between two looks.

@@ -8,6 +8,7 @@ import (
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,8 +24,9 @@ import (
 type Facts struct {
 	// Sync is the Kustomization that syncs the tier, and the GitRepository that it gets it from.
 	Sync types.NamespacedName
-	// Request is what both say when they were looked at by the agent that runs now. What a
-	// cluster that goes on says before that, it says of another time.
+	// Request is what objects were asked for since this process runs, and say when the agent that
+	// runs now has looked at them. What a cluster that goes on says before that, it says of
+	// another time.
 	Request string
 
 	GitRepositories []sourcev1.GitRepository
@@ -103,17 +105,68 @@ func (f Facts) objects() []string {
 		look(helmv2.HelmReleaseKind, &f.HelmReleases[i], f.HelmReleases[i].Spec.Suspend, "")
 	}
 	for i := range f.Layers {
-		look("Layer", &f.Layers[i], f.Layers[i].Spec.Suspend, "")
+		look("Layer", &f.Layers[i], f.Layers[i].Spec.Suspend, f.unpushed(&f.Layers[i]))
 	}
 	return waiting
 }
 
-// unasked is why an object that syncs the tier says nothing about now.
+// unasked is why an object says nothing about now.
 func (f Facts) unasked(o client.Object, handled string) string {
-	if client.ObjectKeyFromObject(o) == f.Sync && handled != f.Request {
+	if asked := o.GetAnnotations()[fluxmeta.ReconcileRequestAnnotation]; !f.isAsked(o) || handled != asked {
 		return "it is not looked at yet"
 	}
 	return ""
+}
+
+// isAsked reports whether an object was asked by this process, or by a person since.
+func (f Facts) isAsked(o client.Object) bool {
+	asked := o.GetAnnotations()[fluxmeta.ReconcileRequestAnnotation]
+	if asked == f.Request {
+		return true
+	}
+	since, err := time.Parse(time.RFC3339Nano, f.Request)
+	at, later := time.Parse(time.RFC3339Nano, asked)
+	return err == nil && later == nil && at.After(since)
+}
+
+// toAsk are the objects that were not asked yet. They are when the tier has what its repository
+// has now: the agent of before may have left all of them ready. Layers are not asked: each of
+// their children would be compared whole, and one that manages itself does not answer.
+func (f Facts) toAsk() []client.Object {
+	var all []client.Object
+	synced := 0
+	for i := range f.GitRepositories {
+		git := &f.GitRepositories[i]
+		if client.ObjectKeyFromObject(git) == f.Sync && f.unasked(git, git.Status.LastHandledReconcileAt) == "" {
+			synced++
+		}
+		if !git.Spec.Suspend {
+			all = append(all, git)
+		}
+	}
+	for i := range f.Kustomizations {
+		k := &f.Kustomizations[i]
+		if client.ObjectKeyFromObject(k) == f.Sync && cmp.Or(f.unasked(k, k.Status.LastHandledReconcileAt), f.behind(k)) == "" {
+			synced++
+		}
+		if !k.Spec.Suspend {
+			all = append(all, k)
+		}
+	}
+	if synced < 2 {
+		return nil
+	}
+	for i := range f.Rollouts {
+		if !f.Rollouts[i].Spec.Suspend {
+			all = append(all, &f.Rollouts[i])
+		}
+	}
+	for i := range f.Children {
+		if !f.Children[i].Spec.Suspend {
+			all = append(all, &f.Children[i])
+		}
+	}
+	return slices.DeleteFunc(all, f.isAsked)
 }
 
 // behind is why a Kustomization that is ready does not have what its repository has now.
@@ -122,10 +175,40 @@ func (f Facts) behind(k *kustomizev1.Kustomization) string {
 		return ""
 	}
 	source := types.NamespacedName{Namespace: cmp.Or(k.Spec.SourceRef.Namespace, k.Namespace), Name: k.Spec.SourceRef.Name}
+	if revision := f.revisionOf(source); revision != "" && revision != k.Status.LastAppliedRevision {
+		return "revision " + revision + " is not applied yet"
+	}
+	return ""
+}
+
+// unpushed is why a Layer that is ready on all of its children is not so with what its repository
+// has now. Where a Rollout moves it, that one was asked.
+func (f Facts) unpushed(l *v1alpha1.Layer) string {
+	for i := range f.Rollouts {
+		o := &f.Rollouts[i]
+		if ref := o.Spec.Moves.LayerRef; ref == nil || ref.Name != l.Name || o.Namespace != l.Namespace {
+			continue
+		}
+		if o.Spec.Suspend || meta.IsStatusConditionFalse(o.Status.Conditions, v1alpha1.ReadyCondition) {
+			return "" // it says so itself
+		}
+		return f.unasked(o, o.Status.LastHandledReconcileAt)
+	}
+	if l.Spec.SourceRef == nil || l.Spec.SourceRef.Kind != sourcev1.GitRepositoryKind || l.Status.Children.Total == 0 {
+		return ""
+	}
+	source := types.NamespacedName{Namespace: cmp.Or(l.Spec.SourceRef.Namespace, l.Namespace), Name: l.Spec.SourceRef.Name}
+	if revision := f.revisionOf(source); revision != "" && revision != l.Status.Revision {
+		return "revision " + revision + " is not in place yet"
+	}
+	return ""
+}
+
+// revisionOf a GitRepository; empty if it is not known.
+func (f Facts) revisionOf(name types.NamespacedName) string {
 	for i := range f.GitRepositories {
-		git := &f.GitRepositories[i]
-		if client.ObjectKeyFromObject(git) == source && git.Status.Artifact != nil && git.Status.Artifact.Revision != k.Status.LastAppliedRevision {
-			return "revision " + git.Status.Artifact.Revision + " is not applied yet"
+		if git := &f.GitRepositories[i]; client.ObjectKeyFromObject(git) == name && git.Status.Artifact != nil {
+			return git.Status.Artifact.Revision
 		}
 	}
 	return ""
@@ -177,7 +260,7 @@ func (f Facts) children() []string {
 	var waiting []string
 	for i := range f.Children {
 		child := &f.Children[i]
-		if why := notReady(child); why != "" && !child.Spec.Suspend {
+		if why := cmp.Or(notReady(child), f.unasked(child, child.Status.LastHandledReconcileAt)); why != "" && !child.Spec.Suspend {
 			waiting = append(waiting, fmt.Sprintf("Child/%s/%s: %s", child.Namespace, child.Name, why))
 		}
 	}

@@ -22,7 +22,7 @@ func ready(status metav1.ConditionStatus, generation int64) []metav1.Condition {
 // complete is a tier with one layer and one child, all of which is ready.
 func complete() Facts {
 	of := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: "n", Name: name, Generation: 2}
+		return metav1.ObjectMeta{Namespace: "n", Name: name, Generation: 2, Annotations: map[string]string{meta.ReconcileRequestAnnotation: "now"}}
 	}
 	cluster := metav1.PartialObjectMetadata{ObjectMeta: of("one")}
 	cluster.Labels = map[string]string{"tier": "master"}
@@ -38,12 +38,12 @@ func complete() Facts {
 			},
 		}},
 		Layers: []v1alpha1.Layer{{
-			ObjectMeta: of("master"), Spec: v1alpha1.LayerSpec{ClusterSelector: metav1.LabelSelector{MatchLabels: cluster.Labels}, Agent: &v1alpha1.AgentSpec{}},
-			Status: v1alpha1.LayerStatus{Conditions: ready("True", 2)},
+			ObjectMeta: of("master"), Spec: v1alpha1.LayerSpec{ClusterSelector: metav1.LabelSelector{MatchLabels: cluster.Labels}, Agent: &v1alpha1.AgentSpec{}, SourceRef: &v1alpha1.SourceReference{Kind: "GitRepository", Name: "tier"}},
+			Status: v1alpha1.LayerStatus{Conditions: ready("True", 2), Revision: "main@1", Children: v1alpha1.ChildCounts{Total: 1}},
 		}},
 		Children: []v1alpha1.Child{{
 			ObjectMeta: of("one"), Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "one"}},
-			Status: v1alpha1.ChildStatus{Conditions: ready("True", 2), Layers: []v1alpha1.ChildLayer{{Name: "master"}}},
+			Status: v1alpha1.ChildStatus{Conditions: ready("True", 2), Layers: []v1alpha1.ChildLayer{{Name: "master"}}, LastHandledReconcileAt: "now"},
 		}},
 		Clusters: []metav1.PartialObjectMetadata{cluster},
 	}
@@ -60,9 +60,34 @@ func TestJudge(t *testing.T) {
 		"Complete": {"all is there", func(*Facts) {}, nil, nil},
 		"Nothing":  {"a tier that is just begun", func(f *Facts) { *f = Facts{Sync: f.Sync} }, []string{"Kustomization/n/tier: it does not exist yet"}, nil},
 		"Before": {"what is said of the time before is not said of now", func(f *Facts) { f.Request = "later" },
-			[]string{"GitRepository/n/tier: it is not looked at yet", "Kustomization/n/tier: it is not looked at yet"}, nil},
+			[]string{"Child/n/one: it is not looked at yet", "GitRepository/n/tier: it is not looked at yet", "Kustomization/n/tier: it is not looked at yet"}, nil},
 		"Behind": {"a commit came, and is not applied", func(f *Facts) { f.GitRepositories[0].Status.Artifact.Revision = "main@2" },
-			[]string{"Kustomization/n/tier: revision main@2 is not applied yet"}, nil},
+			[]string{"Kustomization/n/tier: revision main@2 is not applied yet", "Layer/n/master: revision main@2 is not in place yet"}, nil},
+		"ChildBefore": {"a child may be gone since it was said to be ready", func(f *Facts) { f.Children[0].Status.LastHandledReconcileAt = "before" },
+			[]string{"Child/n/one: it is not looked at yet"}, nil},
+		"ChildUnasked": {"and nobody asked for it yet", func(f *Facts) { f.Children[0].Annotations, f.Children[0].Status.LastHandledReconcileAt = nil, "" },
+			[]string{"Child/n/one: it is not looked at yet"}, nil},
+		"ChildSuspended": {"one that is suspended answers nothing", func(f *Facts) {
+			f.Children[0].Spec.Suspend, f.Children[0].Status.LastHandledReconcileAt = true, "before"
+		}, nil, nil},
+		"AskedSince": {"a person asked once more, and was answered", func(f *Facts) {
+			f.Request, f.GitRepositories, f.Kustomizations = "2026-01-02T03:04:05Z", f.GitRepositories[:0], f.Kustomizations[:0]
+			f.Children[0].Annotations[meta.ReconcileRequestAnnotation], f.Children[0].Status.LastHandledReconcileAt = "2026-01-02T03:04:06Z", "2026-01-02T03:04:06Z"
+		}, []string{"Kustomization/n/tier: it does not exist yet"}, nil},
+		"LayerBehind": {"a commit changes a layer only, and the tier has it", func(f *Facts) {
+			f.GitRepositories[0].Status.Artifact.Revision, f.Kustomizations[0].Status.LastAppliedRevision = "main@2", "main@2"
+		}, []string{"Layer/n/master: revision main@2 is not in place yet"}, nil},
+		"LayerOfNone": {"it is in place nowhere, as it is to be", func(f *Facts) {
+			f.GitRepositories[0].Status.Artifact.Revision, f.Kustomizations[0].Status.LastAppliedRevision = "main@2", "main@2"
+			f.Layers[0].Status.Children.Total = 0
+		}, nil, nil},
+		"LayerMoved": {"a Rollout says which revision it has, and has not looked", func(f *Facts) {
+			f.Layers[0].Status.Revision = "main@0"
+			f.Rollouts = []v1alpha1.Rollout{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "r"},
+				Spec:       v1alpha1.RolloutSpec{Moves: v1alpha1.RolloutMoves{LayerRef: &v1alpha1.LayerReference{Name: "master"}}},
+			}}
+		}, []string{"Layer/n/master: it is not looked at yet"}, nil},
 		"Unsaid":     {"an object that nobody looked at", func(f *Facts) { f.Kustomizations[0].Status.Conditions = nil }, []string{"Kustomization/n/tier: nothing is said about it yet"}, nil},
 		"Failing":    {"an object that is not ready", func(f *Facts) { f.GitRepositories[0].Status.Conditions = ready("False", 2) }, []string{"GitRepository/n/tier: Because: of this"}, nil},
 		"Changed":    {"what is ready is what was there before a commit", func(f *Facts) { f.Layers[0].Generation = 3 }, []string{"Layer/n/master: it was changed, and is not looked at yet"}, nil},
@@ -84,6 +109,43 @@ func TestJudge(t *testing.T) {
 			got := Judge(f)
 			if got.Ready != (len(tc.waiting) == 0) || !slices.Equal(got.Waiting, tc.waiting) || !slices.Equal(got.Depends, tc.depends) {
 				t.Errorf("%s: got %+v, want waiting %q, depends %q", tc.reason, got, tc.waiting, tc.depends)
+			}
+		})
+	}
+}
+
+// TestToAsk: what was left ready is asked when the tier has what Git has now, and once.
+func TestToAsk(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*Facts)
+		want   []string
+	}{
+		"Asked":    {"all was", func(*Facts) {}, nil},
+		"Unsynced": {"what it is to have is not known yet", func(f *Facts) { f.Children[0].Annotations, f.Kustomizations[0].Status.LastHandledReconcileAt = nil, "" }, nil},
+		"Behind": {"nor applied", func(f *Facts) {
+			f.Children[0].Annotations, f.Kustomizations[0].Status.LastAppliedRevision = nil, "main@0"
+		}, nil},
+		"Left": {"a cluster that goes on", func(f *Facts) {
+			f.Children[0].Annotations[meta.ReconcileRequestAnnotation] = "before"
+			other := *f.Kustomizations[0].DeepCopy()
+			other.Name, other.Annotations = "other", nil
+			suspended := *other.DeepCopy()
+			suspended.Name, suspended.Spec.Suspend = "suspended", true
+			f.Kustomizations = append(f.Kustomizations, other, suspended)
+			f.Rollouts = []v1alpha1.Rollout{{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "r"}}}
+		}, []string{"other", "r", "one"}},
+		"Suspended": {"it would not answer", func(f *Facts) { f.Children[0].Annotations, f.Children[0].Spec.Suspend = nil, true }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := complete()
+			tc.change(&f)
+			var got []string
+			for _, o := range f.toAsk() {
+				got = append(got, o.GetName())
+			}
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("%s: asked are %q, want %q", tc.reason, got, tc.want)
 			}
 		})
 	}
