@@ -92,8 +92,10 @@ func finish(ctx context.Context, s Side, j Journal) error {
 // switched reads the target's journal of a pivot, and reports whether it is at that step.
 func switched(ctx context.Context, s Side, j Journal) (*corev1.ConfigMap, bool, error) {
 	cm := &corev1.ConfigMap{}
-	if err := get(ctx, s.Client, types.NamespacedName{Namespace: s.Namespace, Name: j.nameOf(Target)}, cm); err != nil {
-		return nil, false, client.IgnoreNotFound(err)
+	if err := get(ctx, s.Client, types.NamespacedName{Namespace: s.Namespace, Name: j.nameOf(Target)}, cm); apierrors.IsNotFound(err) {
+		return nil, false, nil
+	} else if err != nil {
+		return nil, false, fmt.Errorf("cannot read the journal in %s: %w", s.Name, err)
 	}
 	is, err := decode(cm)
 	return cm, err == nil && is.ID == j.ID && is.Step == Switch, err
@@ -112,7 +114,7 @@ type Keeper struct {
 const (
 	// keepAgain is the pause after a call that failed.
 	keepAgain = 30 * time.Second
-	// keepPatience is how long the process that drives a pivot has for what follows the switch.
+	// keepPatience is how long the process that drives a pivot has until it renews the journal.
 	// It knows the field owners that objects had in the source, and nobody here does.
 	keepPatience = holds
 )
@@ -156,9 +158,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-wake:
-			if again == nil {
-				again = after(keepPatience)
-			}
+			again = after(keepPatience) // somebody drives it
 			continue
 		case <-again:
 		}

@@ -347,9 +347,20 @@ func TestKeeperWaits(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- keeper.Start(ctx) }()
 	cluster := key{clusterKind, clusterA}
-	(<-informer.handler).OnAdd(cm, false)
+	handler := <-informer.handler
+	handler.OnAdd(cm, false)
 	if first := <-asked; first != keepPatience {
 		t.Errorf("it waits %s", first)
+	}
+	// The process that drives it renews the journal: it has as long again.
+	handler.OnUpdate(cm, cm)
+	select {
+	case more := <-asked:
+		if more != keepPatience {
+			t.Errorf("it waits for %s more", more)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it does not wait for a process that goes on")
 	}
 	if !clusterapi.IsPaused(w.sides["master"].objects[cluster]) {
 		t.Error("it did not wait")
@@ -363,6 +374,60 @@ func TestKeeperWaits(t *testing.T) {
 	if clusterapi.IsPaused(w.sides["master"].objects[cluster]) {
 		t.Error("the Cluster is not let go")
 	}
+}
+
+// TestRenewedThere: letting go of many copies takes longer than the target's agent waits. It is told
+// that somebody does it, who has the field owners of the source.
+func TestRenewedThere(t *testing.T) {
+	w := newWorld(t, 1)
+	p := w.pivot("mom", "master", &life{})
+	now, letting := p.Now, false
+	p.Now = func() time.Time {
+		if letting {
+			w.now = w.now.Add(holds / 6)
+		}
+		return now()
+	}
+	seen := func() string {
+		for k, u := range w.sides["master"].objects {
+			if strings.HasPrefix(k.name.Name, journalPrefix) {
+				cm := &corev1.ConfigMap{}
+				fill(cm, u)
+				if j, err := decode(cm); err != nil || j.Step != Switch {
+					t.Fatalf("the target's journal is at step %s, %v", j.Step, err)
+				}
+				return u.GetResourceVersion()
+			}
+		}
+		return ""
+	}
+	tell := p.Tell
+	var before, last string
+	var since time.Time
+	p.Tell = func(e Event) {
+		tell(e)
+		switch {
+		case e.Step == Unpause && e.Action == "":
+			letting, before, since = true, seen(), w.now
+			last = before
+		case e.Step == Unpause:
+			if is := seen(); is != last {
+				last, since = is, w.now
+			}
+			if silent := w.now.Sub(since); silent >= keepPatience {
+				t.Errorf("the target hears nothing for %s", silent)
+			}
+		case e.Step == Release:
+			letting = false
+		}
+	}
+	if _, err := p.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if last == before {
+		t.Error("the target is not told that somebody lets go of the copies")
+	}
+	w.at("master", "mom")
 }
 
 // TestSecretElsewhere: whoever writes a Cluster may have it refer to a Secret that is not his. A

@@ -268,7 +268,7 @@ func (p *Pivot) hold(ctx context.Context) error {
 			p.journal.Tolerated = append(p.journal.Tolerated, reason)
 		}
 	}
-	return p.save(ctx)
+	return p.renew(ctx)
 }
 
 // yield lets the next process have the journal at once. The context may have ended.
@@ -321,7 +321,34 @@ func (p *Pivot) fence(ctx context.Context) error {
 		return p.owned(ctx)
 	}
 	p.journal.Until = now.Add(holds)
-	return p.save(ctx)
+	return p.renew(ctx)
+}
+
+// renew writes the journal with another hold. Once the target has one that it could finish, it
+// is told as well that somebody drives the pivot.
+func (p *Pivot) renew(ctx context.Context) error {
+	if err := p.save(ctx); err != nil || p.journal.Step.Revocable() {
+		return err
+	}
+	cm, still, err := switched(ctx, p.Target, p.journal)
+	if err != nil || !still {
+		return err
+	}
+	j := p.journal
+	j.Step = Switch
+	there, err := j.encode(p.Target.Namespace, Target)
+	if err != nil {
+		return err
+	}
+	there.UID, there.ResourceVersion = cm.UID, cm.ResourceVersion
+	err = update(ctx, p.Target.Client, there)
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil // it was finished there, and is read again
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the journal in %s: %w", p.Target.Name, err)
+	}
+	return nil
 }
 
 // step goes on to a step, which is written down before anything of it is done.
