@@ -43,6 +43,8 @@ type lease struct {
 
 	mu   sync.Mutex
 	lock store.Lock
+	// saving: a save is under way.
+	saving bool
 
 	stop context.CancelFunc
 	done sync.WaitGroup
@@ -102,6 +104,25 @@ func (l *lease) current() store.Lock {
 	return l.lock
 }
 
+// save saves under the lock.
+func (l *lease) save(ctx context.Context, at store.Store, sealed []byte) (store.Version, error) {
+	is := func(saving bool) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.saving = saving
+	}
+	is(true)
+	defer is(false)
+	return at.Save(ctx, l.current(), sealed)
+}
+
+// due reports whether the lock is to be renewed.
+func (l *lease) due(next time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.now().Before(renewal(next, l.lock.Until, l.saving))
+}
+
 // keep renews the lock until its context ends or the lock is lost. It looks at the clock each
 // second, as the writers are to be ended in time, whatever the store does meanwhile, and soon
 // after a machine wakes up.
@@ -136,7 +157,7 @@ func (l *lease) keep(ctx context.Context) {
 		if err != nil {
 			l.board.ofState(func(s *StateStatus) { s.Error = err.Error() })
 		}
-		if renewed == nil && !l.now().Before(next) {
+		if renewed == nil && l.due(next) {
 			next = l.now().Add(renewEvery)
 			renewed = make(chan error, 1)
 			go func(held store.Lock, done chan<- error) {

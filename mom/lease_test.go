@@ -25,6 +25,14 @@ type lockable struct {
 	// broken is what a renewal ends with; hangs: it does not end before its context.
 	broken error
 	hangs  bool
+	// renewed are the times of renewals, saves how long one takes.
+	renewed []time.Time
+	saves   time.Duration
+}
+
+func (l *lockable) Save(context.Context, store.Lock, []byte) (store.Version, error) {
+	time.Sleep(l.saves)
+	return store.Version{}, nil
 }
 
 func (l *lockable) Lock(_ context.Context, holder string, ttl time.Duration) (store.Lock, error) {
@@ -53,6 +61,7 @@ func (l *lockable) Renew(ctx context.Context, lock store.Lock) (store.Lock, erro
 	}
 	l.until = time.Now().Add(lock.TTL)
 	lock.Until = l.until
+	l.renewed = append(l.renewed, time.Now())
 	return lock, nil
 }
 
@@ -154,4 +163,51 @@ func TestLeaseOfAnother(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestLeaseWhileSaving: a renewal would have the upload of a save begin again, and waits for it, but
+// not until the lock lapses.
+func TestLeaseWhileSaving(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		saves  time.Duration
+		// first is when the lock is renewed first after the save began.
+		first time.Duration
+	}{
+		"Quick":   {"as usual", time.Second, renewEvery},
+		"Slow":    {"it waits until that is saved", 25 * time.Second, 25*time.Second + lookAtClock},
+		"Forever": {"not so long that the lock is lost", 5 * time.Minute, lockFor - lockMargin - renewEvery},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &lockable{saves: tc.saves}
+				l, gone := leaseOf(t, s, "")
+				if err := l.take(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				if _, err := l.save(t.Context(), s, nil); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(renewEvery + 2*lookAtClock)
+				var first time.Duration
+				s.change(func() {
+					if len(s.renewed) > 0 {
+						first = s.renewed[0].Sub(began)
+					}
+				})
+				if first < tc.first-lookAtClock || first > tc.first+lookAtClock {
+					t.Errorf("%s: renewed after %s, want %s", tc.reason, first, tc.first)
+				}
+				select {
+				case err := <-gone:
+					t.Errorf("%s: %v", tc.reason, err)
+				default:
+				}
+				if err := l.release(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }

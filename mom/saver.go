@@ -157,7 +157,7 @@ func (s *saver) save(ctx context.Context, closed bool) error {
 	if err != nil {
 		return fmt.Errorf("cannot encrypt the state: %w", err)
 	}
-	version, err := s.state.Store.Save(ctx, s.lease.current(), sealed)
+	version, err := s.lease.save(ctx, s.state.Store, sealed)
 	if err != nil {
 		return err
 	}

@@ -64,5 +64,15 @@ const (
 	renewEvery = 10 * time.Second
 )
 
+// renewal is when a lock that is held until then is to be renewed, which is due otherwise. A save is
+// another write of the record: where its upload is a part of that, as in Git, a renewal has it begin
+// again. So it waits for a save as long as there is time for one more try after it.
+func renewal(due, until time.Time, saving bool) time.Time {
+	if last := until.Add(-lockMargin - renewEvery); saving && last.After(due) {
+		return last
+	}
+	return due
+}
+
 // lost reports whether a lock that is held until then must be taken for lost.
 func lost(until, now time.Time) bool { return !now.Before(until.Add(-lockMargin)) }

@@ -136,12 +136,7 @@ func (d *directory) record(ctx context.Context) ([]byte, string, error) {
 	return n.Record, strconv.FormatInt(n.Number, 10), nil
 }
 
-func (d *directory) swap(ctx context.Context, tag string, record []byte, name string, content []byte) error {
-	if name != "" {
-		if err := d.put(name, content); err != nil {
-			return err
-		}
-	}
+func (d *directory) swap(ctx context.Context, tag string, record []byte, _ string, _ []byte) error {
 	next := &numbered{Number: 1, Record: record}
 	if tag != "" {
 		before, err := strconv.ParseInt(tag, 10, 64)
@@ -204,16 +199,16 @@ func (d *directory) settle(ctx context.Context, number int64, own string) error 
 
 // put writes a file. One of the name was left by a save that did not come to its end, as
 // nobody but the holder of the lock writes it; it is replaced.
-func (d *directory) put(name string, content []byte) error {
+func (d *directory) put(_ context.Context, name string, content []byte) (apart bool, err error) {
 	temporary, err := d.write(content)
 	if err != nil {
-		return err
+		return true, err
 	}
 	defer os.Remove(temporary)
 	if err := os.Rename(temporary, filepath.Join(d.dir, name)); err != nil {
-		return err
+		return true, err
 	}
-	return d.sync()
+	return true, d.sync()
 }
 
 // link writes a file that must not be there.

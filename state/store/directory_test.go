@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -153,3 +154,59 @@ func FuzzRecord(f *testing.F) {
 }
 
 var fixed = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// uploading is a place to which a file takes long.
+type uploading struct {
+	place
+	meanwhile func()
+	uploads   int
+}
+
+func (u *uploading) put(ctx context.Context, name string, content []byte) (bool, error) {
+	u.uploads++
+	u.meanwhile()
+	return u.place.put(ctx, name, content)
+}
+
+// TestSlowUpload: the lock is renewed while a version is written, which is not written anew for that.
+func TestSlowUpload(t *testing.T) {
+	d, err := openDirectory(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := &uploading{place: d}
+	s := newStore(at, time.Now)
+	l, err := s.Lock(t.Context(), "a", time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at.meanwhile = func() {
+		for range 3 {
+			if _, err := s.Renew(t.Context(), l); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	v, err := s.Save(t.Context(), l, []byte("one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at.uploads != 1 {
+		t.Errorf("it was written %d times", at.uploads)
+	}
+	if content, err := s.Load(t.Context(), v); err != nil || string(content) != "one" || v.String() != "1-1" {
+		t.Errorf("version %s has %q, %v", v, content, err)
+	}
+	// Whoever took the lock over meanwhile saves, and this one does not.
+	at.meanwhile = func() {
+		if err := s.Unlock(t.Context(), l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Save(t.Context(), l, []byte("two")); !errors.Is(err, ErrLockLost) {
+		t.Errorf("a lock that was lost saves: %v", err)
+	}
+	if versions, err := s.Versions(t.Context()); err != nil || len(versions) != 1 {
+		t.Errorf("there are %v, %v", versions, err)
+	}
+}

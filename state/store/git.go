@@ -133,6 +133,9 @@ func (g *git) push(ctx context.Context, tag string, kept map[string]string, wrot
 	return err
 }
 
+// put has nothing to do: a commit has the file and the record.
+func (g *git) put(context.Context, string, []byte) (apart bool, err error) { return false, nil }
+
 func (g *git) swap(ctx context.Context, tag string, record []byte, name string, content []byte) error {
 	var before *source.Snapshot
 	if tag != "" {

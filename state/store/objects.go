@@ -40,12 +40,7 @@ func (o *objects) record(ctx context.Context) ([]byte, string, error) {
 	return content, tag, err
 }
 
-func (o *objects) swap(ctx context.Context, tag string, record []byte, name string, content []byte) error {
-	if name != "" {
-		if err := o.put(ctx, o.prefix+name, content); err != nil {
-			return err
-		}
-	}
+func (o *objects) swap(ctx context.Context, tag string, record []byte, _ string, _ []byte) error {
 	_, err := o.in.Put(ctx, o.prefix+recordObject, record, tag)
 	if errors.Is(err, source.ErrMoved) {
 		return errMoved
@@ -54,25 +49,26 @@ func (o *objects) swap(ctx context.Context, tag string, record []byte, name stri
 }
 
 // put writes a version. One of the name was left by a save that did not come to its end.
-func (o *objects) put(ctx context.Context, name string, content []byte) error {
-	_, err := o.in.Put(ctx, name, content, "")
+func (o *objects) put(ctx context.Context, name string, content []byte) (apart bool, err error) {
+	name = o.prefix + name
+	_, err = o.in.Put(ctx, name, content, "")
 	if !errors.Is(err, source.ErrMoved) {
-		return err
+		return true, err
 	}
 	there, tag, err := o.in.Get(ctx, name)
 	switch {
 	case errors.Is(err, source.ErrNoObject):
-		return errMoved // it is being deleted; begin again
+		return true, errMoved // it is being deleted; begin again
 	case err != nil:
-		return err
+		return true, err
 	case bytes.Equal(there, content):
-		return nil
+		return true, nil
 	}
 	_, err = o.in.Put(ctx, name, content, tag)
 	if errors.Is(err, source.ErrMoved) {
-		return errMoved
+		return true, errMoved
 	}
-	return err
+	return true, err
 }
 
 func (o *objects) read(ctx context.Context, name string) ([]byte, error) {

@@ -174,9 +174,11 @@ var (
 type place interface {
 	// record returns the record and what tells it from others, both empty if there is none.
 	record(ctx context.Context) (content []byte, tag string, err error)
-	// swap replaces the record that is at tag, or the absence of one, and writes a file
-	// before that or with it, if the file has a name. errMoved says that nothing was
-	// replaced; after any other error it is not known.
+	// put writes a file that no record names yet. A place where a file and the record are one
+	// write leaves it to swap, and says that it is not apart. errMoved says to begin again.
+	put(ctx context.Context, name string, content []byte) (apart bool, err error)
+	// swap replaces the record that is at tag, or the absence of one, with a file if that has a
+	// name. errMoved says that nothing was replaced; after any other error it is not known.
 	swap(ctx context.Context, tag string, record []byte, name string, content []byte) error
 	// read returns a file, or errAbsent.
 	read(ctx context.Context, name string) ([]byte, error)
@@ -222,8 +224,10 @@ func (k *kept) load(ctx context.Context) (*record, []byte, string, error) {
 }
 
 // write replaces the record by what change makes of it, with a file if change names one. It
-// begins again when somebody else was faster.
+// begins again when somebody else was faster. A file takes longer to write than the lock is not
+// renewed, so it is written once, where it can be, and the record is read after that.
 func (k *kept) write(ctx context.Context, change func(*record) (name string, content []byte, err error)) error {
+	put := ""
 	for try := 1; ; try++ {
 		r, _, tag, err := k.load(ctx)
 		if err != nil {
@@ -239,6 +243,22 @@ func (k *kept) write(ctx context.Context, change func(*record) (name string, con
 		}
 		if len(next) > mostRecordBytes {
 			return fmt.Errorf("cannot write the record of the state at %s: it has more than %d bytes", k.at, mostRecordBytes)
+		}
+		if name != "" && name != put {
+			apart, err := k.at.put(ctx, name, content)
+			if err == nil && apart {
+				put = name
+				continue
+			}
+			if err != nil && (!errors.Is(err, errMoved) || try == tries || ctx.Err() != nil) {
+				return fmt.Errorf("cannot write %s to %s: %w", name, k.at, err)
+			}
+			if err != nil {
+				continue
+			}
+		}
+		if name == put {
+			name, content = "", nil
 		}
 		err = k.at.swap(ctx, tag, next, name, content)
 		if err == nil {
