@@ -592,6 +592,19 @@ func TestKindForeign(t *testing.T) {
 			}
 		})
 	}
+	// One that the target does not have at all is missing there, and nothing else.
+	missing := newWorld(t, 1)
+	other := definition("containers.example.com", "Pool")
+	other.SetLabels(map[string]string{clusterapi.ClusterctlLabel: ""})
+	pool := modelObject("containers.example.com/v1", "Pool", "x", nil)
+	pool.SetLabels(map[string]string{clusterapi.ClusterNameLabel: "a"})
+	missing.sides["mom"].put(other)
+	missing.sides["mom"].put(pool)
+	missing.sides["mom"].serves[keyOf(pool).kind] = true
+	preview, err := missing.pivot("mom", "master", &life{}).Preview(t.Context())
+	if err != nil || len(preview.Problems) != 1 || preview.Problems[0].Reason != ReasonKindMissing {
+		t.Errorf("got %+v, %v", preview.Problems, err)
+	}
 	// Nor where the definition comes when the pivot is under way.
 	w := newWorld(t, 1)
 	p := w.pivot("mom", "master", &life{killAt: 60})
@@ -607,7 +620,7 @@ func TestKindForeign(t *testing.T) {
 	for _, m := range w.sides {
 		m.serves[keyOf(u).kind] = true
 	}
-	_, err := w.pivot("mom", "master", &life{}).Run(t.Context())
+	_, err = w.pivot("mom", "master", &life{}).Run(t.Context())
 	blockedBy(t, err, ReasonKindForeign)
 	if w.sides["master"].objects[keyOf(u)] != nil {
 		t.Error("it was made all the same")

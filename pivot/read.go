@@ -226,10 +226,10 @@ func (p *Pivot) checkFacts(ctx context.Context) (CheckFacts, error) {
 	if f.Unserved, err = p.unserved(ctx, objects); err != nil {
 		return f, err
 	}
-	if f.Foreign, err = p.foreign(ctx, objects); err != nil {
+	served := slices.DeleteFunc(slices.Clone(objects), func(o Object) bool { return slices.Contains(f.Unserved, o.GroupVersionKind()) })
+	if f.Foreign, err = p.foreign(ctx, served); err != nil {
 		return f, err
 	}
-	served := slices.DeleteFunc(slices.Clone(objects), func(o Object) bool { return slices.Contains(f.Unserved, o.GroupVersionKind()) })
 	if f.Copies, err = readAll(ctx, p.Target, served); err != nil {
 		return f, err
 	}
