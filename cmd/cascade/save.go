@@ -195,9 +195,44 @@ func ownKey(recipients []string) (agekey.Identity, agekey.Recipient, error) {
 	return id, id.Recipient(), nil
 }
 
-// keepVersion saves under the lock, has the version looked at, and deletes old ones for it
-// only if that finds nothing: they may be all that can be restored.
+// keepVersion saves, has the version looked at, and deletes old ones for it only if that finds
+// nothing: they may be all that can be restored. The lock is held for the writes alone, as a look
+// may take long.
 func (s *saving) keepVersion(ctx context.Context, at store.Store, sealed []byte, look func(store.Version) error) error {
+	var v store.Version
+	err := s.locked(ctx, at, func(l store.Lock) (err error) {
+		v, err = at.Save(ctx, l, sealed)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := look(v); err != nil || s.keep == 0 {
+		return err
+	}
+	err = s.locked(ctx, at, func(l store.Lock) error {
+		all, err := at.Versions(ctx)
+		if err != nil {
+			return err
+		}
+		if n := len(all); n > 0 && all[n-1].String() != v.String() {
+			s.say("somebody saved since: old versions stay")
+			return nil
+		}
+		old, err := at.Prune(ctx, l, s.keep)
+		if len(old) > 0 {
+			s.say("deleted %d old versions", len(old))
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("version %s is saved: %w", v, err)
+	}
+	return nil
+}
+
+// locked calls f under the lock.
+func (s *saving) locked(ctx context.Context, at store.Store, f func(store.Lock) error) error {
 	host, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("cannot read host name: %w", err)
@@ -213,21 +248,7 @@ func (s *saving) keepVersion(ctx context.Context, at store.Store, sealed []byte,
 			fmt.Fprintf(s.streams.ErrOut, "✗ %v: others wait until %s\n", err, l.Until.Format(time.RFC3339))
 		}
 	}()
-	v, err := at.Save(ctx, l, sealed)
-	if err != nil {
-		return err
-	}
-	if err := look(v); err != nil || s.keep == 0 {
-		return err
-	}
-	old, err := at.Prune(ctx, l, s.keep)
-	if err != nil {
-		return fmt.Errorf("version %s is saved: %w", v, err)
-	}
-	if len(old) > 0 {
-		s.say("deleted %d old versions", len(old))
-	}
-	return nil
+	return f(l)
 }
 
 // verified loads what was saved, and restores it elsewhere.

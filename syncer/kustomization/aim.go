@@ -74,12 +74,17 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 		r.event(run, corev1.EventTypeWarning, nil, "the cluster that %s %s leads to is another one now; what was applied to the former is left behind", run.target.Kind, run.target.Name)
 		obj.Status.Inventory = nil
 	case target.Unidentified:
-		// The inventory is taken to be about this cluster, as with Flux.
+		// The inventory is taken to be about this cluster, as with Flux. What is no longer
+		// declared may be in the other one, and that of the same name here somebody else's.
+		run.unidentified = true
 		if i := obj.Status.Inventory; i != nil && len(i.Entries) > 0 {
 			r.event(run, corev1.EventTypeWarning, nil, "it is not known whether this is the cluster that was applied to before: one of them does not let its Namespace %s be read; if it is another one, %d objects are left behind there",
 				metav1.NamespaceSystem, len(i.Entries))
 		}
 	case target.Same:
+	}
+	if len(here) > 0 {
+		r.Memo.Forget(run.name()) // what happens to it there is no drift of what is applied now
 	}
 	if err := r.recordTarget(ctx, run, run.target.Record(recorded)); err != nil {
 		return &end{err: err}

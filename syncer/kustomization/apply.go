@@ -107,7 +107,7 @@ func (r *Reconciler) options(ctx context.Context, run *run, owned []inventory.En
 		Stages:            r.Rules.Stages,
 		MigrateAPIVersion: r.Rules.MigrateAPIVersion,
 		FirstSync:         record,
-		Prune:             obj.Spec.Prune,
+		Prune:             obj.Spec.Prune && !run.unidentified,
 		Keep:              run.kept(),
 		Target:            run.name().String(),
 		Approved:          obj.Annotations[v1alpha1.ApprovePruneAnnotation],

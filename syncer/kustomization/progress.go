@@ -99,11 +99,12 @@ type refused struct {
 
 // job is a Job that the cluster removes when it is done.
 type job struct {
-	// body identifies what was applied, inputs are what for, and at is when; zero if it was
-	// not.
-	body   digest.Sum
-	inputs healthInputs
-	at     time.Time
+	// body identifies what was applied, cluster is where, inputs are what for, and at is when;
+	// zero if it was not.
+	body    digest.Sum
+	cluster string
+	inputs  healthInputs
+	at      time.Time
 }
 
 // healthWait is what is known of the health of what was applied.
@@ -274,12 +275,12 @@ func (p *progress) noteJobs(run *run) {
 		e, now := inventory.Of(u), job{}
 		switch body := bodyOf(u); {
 		case slices.Contains(run.changed(), e):
-			now = job{body, inputsOf(run), run.start}
+			now = job{body, run.target.Cluster, inputsOf(run), run.start}
 		case !slices.Contains(run.declared(), e):
-		case before[e].body == body && before[e].inputs == inputsOf(run):
+		case before[e].is(run, body):
 			now = before[e]
 		default:
-			now = job{body, inputsOf(run), run.start}
+			now = job{body, run.target.Cluster, inputsOf(run), run.start}
 		}
 		if p.jobs == nil {
 			p.jobs = map[inventory.Entry]job{}
@@ -304,7 +305,13 @@ func (p *progress) ran(run *run, u *unstructured.Unstructured) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	j := p.jobs[inventory.Of(u)]
-	return !j.at.IsZero() && j.inputs == inputsOf(run) && run.start.Sub(j.at) < run.Obj.Spec.Interval.Duration/2 && j.body == bodyOf(u)
+	return !j.at.IsZero() && run.start.Sub(j.at) < run.Obj.Spec.Interval.Duration/2 && j.is(run, bodyOf(u))
+}
+
+// is reports whether a Job was applied in a form, to the cluster that a run applies to, for what
+// it is for.
+func (j job) is(run *run, body digest.Sum) bool {
+	return j.body == body && j.cluster == run.target.Cluster && j.inputs == inputsOf(run)
 }
 
 // isJob reports whether an object is a Job that the cluster removes. p is locked.
@@ -498,7 +505,8 @@ func (p *progress) unhealthy(pending []inventory.Entry) {
 	// A Job that failed is no less gone than one that is done: it runs again with the next try.
 	for _, e := range pending {
 		if j, ok := p.jobs[e]; ok {
-			p.jobs[e] = job{body: j.body, inputs: j.inputs}
+			j.at = time.Time{}
+			p.jobs[e] = j
 		}
 	}
 }

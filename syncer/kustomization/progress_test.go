@@ -198,6 +198,10 @@ func TestJobs(t *testing.T) {
 		return &run{Record: recordOf(obj), snapshot: &source.Snapshot{Revision: revision}, start: time.Unix(0, 0).Add(time.Duration(minute) * time.Minute),
 			rendering: &render.Rendering{Objects: []*unstructured.Unstructured{job}}}
 	}
+	in := func(r *run, cluster string) *run {
+		r.target.Cluster = cluster
+		return r
+	}
 	changed := job.DeepCopy()
 	changed.SetLabels(map[string]string{"a": "b"})
 	for name, tc := range map[string]struct {
@@ -212,6 +216,7 @@ func TestJobs(t *testing.T) {
 		"Commit":    {"and for each revision", ssa.CreatedAction, at(1, "2", ""), job, false},
 		"Requested": {"and when a person asks", ssa.CreatedAction, at(1, "1", "now"), job, false},
 		"Changed":   {"a variable is another one", ssa.CreatedAction, at(1, "1", ""), changed, false},
+		"Rebuilt":   {"another cluster has taken the place of that one", ssa.CreatedAction, in(at(1, "1", ""), "2"), job, false},
 		"Failed":    {"it was not applied", "", at(1, "1", ""), job, false},
 		"Skipped":   {"or not for us", ssa.SkippedAction, at(1, "1", ""), job, false},
 		"Other":     {"what stays is applied", ssa.CreatedAction, at(1, "1", ""), shopObject("a"), false},

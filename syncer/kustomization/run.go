@@ -56,6 +56,9 @@ type run struct {
 	// the revision that it may have, and sets composed, which is nil without a Rollout.
 	rendering *render.Rendering
 	composed  *composed
+	// unidentified: it is not known whether the target is the cluster that the inventory is
+	// about. Set by aim.
+	unidentified bool
 	// sweeps: everything is verified by requests, whatever the memo says. Set by render.
 	sweeps bool
 	// cluster is what is applied to, memo what is known of it. target leads to the

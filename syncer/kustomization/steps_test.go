@@ -594,6 +594,12 @@ func TestAimElsewhere(t *testing.T) {
 				}})
 			s.run.rendering, s.run.target = &render.Rendering{}, target.Of(s.Obj, "")
 			s.expect(t, tc.reason, s.Reconciler.aim(t.Context(), s.run), want{goes: true, events: tc.events})
+			if prunes := s.options(t.Context(), s.run, nil, nil).Prune; prunes == (tc.uid == "") {
+				t.Errorf("%s: what is no longer declared is pruned: %t", tc.reason, prunes)
+			}
+			if left := s.Memo.Owned(s.name()); len(left) > 0 {
+				t.Errorf("%s: changes of %v in our own cluster count as drift", tc.reason, left)
+			}
 			if kept := s.Obj.Status.Inventory != nil && len(s.Obj.Status.Inventory.Entries) == 1; removed != tc.leaves || kept == tc.leaves {
 				t.Errorf("%s: pruned: %t, still in the inventory: %t", tc.reason, removed, kept)
 			}

@@ -13,22 +13,26 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // hidden stands where a value was.
 const hidden = "*****"
 
-// Texts returns a function that takes values out of texts. It is safe for concurrent use.
+// Texts returns a function that takes values out of texts. It is safe for concurrent use. The
+// values cost nothing until there is a text: most of the time nothing fails.
 func Texts(values []string) func(string) string {
-	var all []string
-	for _, v := range values {
-		all = append(all, forms(v)...)
-	}
-	// The longest first: one may be a part of another.
-	slices.SortFunc(all, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
-	all = slices.Compact(all)
+	all := sync.OnceValue(func() []string {
+		var all []string
+		for _, v := range values {
+			all = append(all, forms(v)...)
+		}
+		// The longest first: one may be a part of another.
+		slices.SortFunc(all, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
+		return slices.Compact(all)
+	})
 	return func(text string) string {
-		for _, form := range all {
+		for _, form := range all() {
 			text = strings.ReplaceAll(text, form, hidden)
 		}
 		return text
