@@ -117,6 +117,9 @@ const (
 	// keepPatience is how long the process that drives a pivot has until it renews the journal.
 	// It knows the field owners that objects had in the source, and nobody here does.
 	keepPatience = holds
+	// mostWaits is how often that is put off, some ten minutes: one that takes the journal again
+	// and again and gets no further leaves the Clusters paused. What is lost then are field owners.
+	mostWaits = 30
 )
 
 // NeedLeaderElection says that only the working agent does it.
@@ -153,16 +156,20 @@ func (k *Keeper) Start(ctx context.Context) error {
 		after = time.After
 	}
 	var again <-chan time.Time
+	waits := 0
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-wake:
-			again = after(keepPatience) // somebody drives it
+			if waits < mostWaits {
+				waits++
+				again = after(keepPatience) // somebody drives it
+			}
 			continue
 		case <-again:
 		}
-		again = nil
+		again, waits = nil, 0
 		finished, err := Finish(ctx, k.Side)
 		if err != nil && ctx.Err() == nil {
 			logger.Error(err, "cannot finish pivots, trying again")

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -374,6 +375,36 @@ func TestKeeperWaits(t *testing.T) {
 	if clusterapi.IsPaused(w.sides["master"].objects[cluster]) {
 		t.Error("the Cluster is not let go")
 	}
+}
+
+// TestKeeperEnds: one that takes the journal each time and gets no further does not keep the
+// Clusters paused for ever.
+func TestKeeperEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cm, err := (Journal{Format: format, ID: "p1", Step: Switch}).encode(v1alpha1.AgentNamespace, Target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		informer := &handedOut{Informer: &controllertest.FakeInformer{}, handler: make(chan toolscache.ResourceEventHandler, 1)}
+		asked := 0
+		w := newWorld(t, 1)
+		keeper := &Keeper{Side: w.side("master"), Journals: &oneInformer{informer: informer}, After: func(time.Duration) <-chan time.Time {
+			asked++
+			return make(chan time.Time)
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- keeper.Start(ctx) }()
+		handler := <-informer.handler
+		for range 2 * mostWaits {
+			handler.OnUpdate(cm, cm)
+			synctest.Wait()
+		}
+		cancel()
+		if err := <-ended; err != nil || asked != mostWaits {
+			t.Errorf("the end was put off %d times, want %d: %v", asked, mostWaits, err)
+		}
+	})
 }
 
 // TestRenewedThere: letting go of many copies takes longer than the target's agent waits. It is told

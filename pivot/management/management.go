@@ -284,7 +284,7 @@ func (r *Reconciler) facts(ctx context.Context, child *v1alpha1.Child) (Facts, e
 	if len(f.Declared) == 0 && told == nil {
 		return f, nil // nobody asks, and nobody did: no call is made
 	}
-	f.Returning = child.Status.MovingTo == v1alpha1.ManagementParent
+	f.Returning = isReturning(child, told)
 	f.Seeded = meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ConnectedCondition) && meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.SeededCondition)
 	var journals map[pivot.Role][]pivot.Journal
 	if journals, f.Unread = pivot.Journals(ctx, r.Side.Client, r.Side.Namespace); f.Unread != nil {
@@ -423,6 +423,20 @@ func (r *Reconciler) pivotOf(ctx context.Context, child *v1alpha1.Child, to v1al
 	}
 	r.running[key] = is
 	return is, nil
+}
+
+// isReturning reports whether this tier began to take the management of a Cluster back. Versions
+// before status.movingTo, and definitions without it, have the condition alone, which says of a
+// Cluster that is elsewhere that something was under way.
+func isReturning(child *v1alpha1.Child, told *metav1.Condition) bool {
+	if child.Status.MovingTo != "" || told == nil || told.Status != metav1.ConditionFalse {
+		return child.Status.MovingTo == v1alpha1.ManagementParent
+	}
+	switch told.Reason {
+	case v1alpha1.ReasonPivotRunning, v1alpha1.ReasonPivotFailed, v1alpha1.ReasonPivotBlocked:
+		return true
+	}
+	return false
 }
 
 // mostMessage bounds the message of a condition.

@@ -117,8 +117,9 @@ func TestMovingTo(t *testing.T) {
 		is, want v1alpha1.Management
 		says     string
 	}{
-		"There": {"it came there, and the status was not written", self, "", v1alpha1.ReasonManagedElsewhere},
-		"Back":  {"it was on its way back", parent, parent, v1alpha1.ReasonPivotFailed},
+		"There":   {"it came there, and the status was not written", self, "", v1alpha1.ReasonManagedElsewhere},
+		"Earlier": {"an earlier version, which did not say where to, began to bring it back", "", parent, v1alpha1.ReasonPivotFailed},
+		"Back":    {"it was on its way back", parent, parent, v1alpha1.ReasonPivotFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := runtime.NewScheme()
