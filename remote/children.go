@@ -195,6 +195,9 @@ type layerNotes struct {
 	sent     apply.Sent
 	// seal is the state in which all of the layer was in place, nil if it is not known.
 	seal *seal
+	// leftover: the child has something that the layer no longer declares, and that is to be
+	// deleted.
+	leftover bool
 	// migration that the last rendering of providers took.
 	migration migration
 	// noted: the record was read for what the child has. idle are objects that Rollouts move

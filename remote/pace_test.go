@@ -8,8 +8,11 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/remote/account"
 	"github.com/cascade-gitops/cascade/remote/link"
 	"github.com/cascade-gitops/cascade/remote/plan"
 	"github.com/cascade-gitops/cascade/remote/reason"
@@ -125,6 +128,85 @@ func TestJudged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if got := reason.Of(judged(tc.err)); got != tc.want {
 				t.Errorf("%s: got %s, want %s", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+// bringing is a layer that is rendered as it was applied, and was looked at by this process.
+func bringing(t *testing.T, p *paced) *seeding {
+	t.Helper()
+	layer, _ := p.with("base", 10*time.Minute)
+	layer.Spec.Interval.Duration, layer.Spec.Timeout.Duration, layer.Spec.Prune = 10*time.Minute, time.Minute, true
+	l := link.NewPool(t.Context(), runtime.NewScheme(), p.Now, p.Rand).Of(p.key())
+	s := &seeding{
+		push: &push{run: p.run, session: l.Begin(link.Request{}), begun: p.now}, layer: layer, notes: p.notes.of("base"), as: &account.Account{},
+		rendered: &rendered{digest: "sha256:1"},
+	}
+	s.notes.looked, s.notes.as, s.notes.inputs = true, s.as, s.inputs()
+	return s
+}
+
+// TestLeftoverStays: what a layer no longer declares is deleted, however the first try ends.
+func TestLeftoverStays(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		of     string
+		left   bool
+		change func(*v1alpha1.Layer)
+		want   bool
+	}{
+		"TimedOut":    {"the child used up its time before it", v1alpha1.ReasonPushTimedOut, true, nil, true},
+		"Unreachable": {"a delete got no answer", v1alpha1.ReasonUnreachable, true, nil, true},
+		"Kubeconfig":  {"there was no kubeconfig to look with", v1alpha1.ReasonKubeconfigMissing, true, nil, true},
+		"Progressing": {"deletes have begun", v1alpha1.ReasonProgressing, true, nil, true},
+		"Failed":      {"a delete was refused", v1alpha1.ReasonPruneFailed, true, nil, true},
+		"Nothing":     {"there is nothing to delete", v1alpha1.ReasonProgressing, false, nil, false},
+		"Kept":        {"the layer deletes nothing by now", v1alpha1.ReasonPruneFailed, true, func(l *v1alpha1.Layer) { l.Spec.Prune = false; l.Generation++ }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := bringing(t, newPaced(45*time.Second))
+			s.notes.leftover = tc.left
+			if tc.change != nil {
+				tc.change(s.layer)
+			}
+			entry := &v1alpha1.ChildLayer{Name: "base", Reason: tc.of, Digest: "sha256:1", LastAttemptedDigest: "sha256:1"}
+			if err := s.bring(t.Context(), entry); err != nil || !s.complete {
+				t.Fatalf("bring() = %v, complete: %t", err, s.complete)
+			}
+			if s.leftover != tc.want {
+				t.Errorf("%s: leftover is %t", tc.reason, s.leftover)
+			}
+		})
+	}
+}
+
+// TestPruned: a layer is not ready while deletes that have begun are not confirmed, and what
+// stays for another reason is looked at again when the layer is due.
+func TestPruned(t *testing.T) {
+	one, other := inventory.Entry{Kind: "Cluster", Name: "one"}, inventory.Entry{Kind: "Cluster", Name: "other"}
+	for name, tc := range map[string]struct {
+		reason string
+		res    apply.Result
+		want   string
+		// left and sealed are what is known from then on.
+		left, sealed bool
+	}{
+		"Gone":    {"all of it is gone", apply.Result{Deleted: []inventory.Entry{one}}, "", false, true},
+		"Begun":   {"the API server has accepted the delete alone", apply.Result{Deleted: []inventory.Entry{one}, Inventory: []inventory.Entry{one}, Plan: inventory.Plan{Keep: []inventory.Entry{one}}}, v1alpha1.ReasonProgressing, true, false},
+		"Waiting": {"it is being deleted since the last look", apply.Result{Plan: inventory.Plan{Waiting: []inventory.Entry{one}, Keep: []inventory.Entry{one}}}, v1alpha1.ReasonProgressing, true, false},
+		"Queued":  {"one Cluster is deleted after the other", apply.Result{Plan: inventory.Plan{Queued: []inventory.Entry{other}, Keep: []inventory.Entry{other}}}, v1alpha1.ReasonProgressing, true, false},
+		"Part":    {"the Cluster that it is a part of was just deleted", apply.Result{Deleted: []inventory.Entry{one}, Plan: inventory.Plan{OfCluster: []inventory.Entry{other}, Keep: []inventory.Entry{other}}}, v1alpha1.ReasonProgressing, true, false},
+		"Stays":   {"the Cluster that it is a part of stays", apply.Result{Plan: inventory.Plan{OfCluster: []inventory.Entry{other}, Keep: []inventory.Entry{other}}}, "", false, false},
+		"Claimed": {"another layer has it", apply.Result{Pending: true, Plan: inventory.Plan{Claimed: []inventory.Entry{other}, Keep: []inventory.Entry{other}}}, "", false, false},
+		"Held":    {"a person decides", apply.Result{Plan: inventory.Plan{Protected: []inventory.Entry{one}, Keep: []inventory.Entry{one}}}, v1alpha1.ReasonPruneBlocked, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := bringing(t, newPaced(45*time.Second))
+			s.notes.leftover, s.notes.seal = true, &seal{}
+			got := reason.Of(s.pruned(&v1alpha1.ChildLayer{Name: "base"}, tc.res))
+			if got != tc.want || s.notes.leftover != tc.left || (s.notes.seal != nil) != tc.sealed {
+				t.Errorf("%s: reason is %q, leftover: %t, sealed: %t", tc.reason, got, s.notes.leftover, s.notes.seal != nil)
 			}
 		})
 	}

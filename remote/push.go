@@ -302,24 +302,6 @@ func (p *push) grant(ctx context.Context, role string, rules []rbacv1.PolicyRule
 	return err
 }
 
-// pruneLayers deletes what layers that were applied completely no longer declare.
-func (p *push) pruneLayers(ctx context.Context) {
-	for _, s := range p.layers {
-		if !s.leftover {
-			continue
-		}
-		entry := p.entry(s.layer.Name)
-		err := p.postponed()
-		if err == nil {
-			err = s.repaired(func() error { return s.prune(ctx, entry) })
-		}
-		// A layer that is not healthy yet stays so when it is pruned.
-		if err != nil || s.complete {
-			p.record(s, entry, err)
-		}
-	}
-}
-
 // declared tells what each layer that selects the child declares there.
 func (p *push) declared(ctx context.Context) []plan.Declared {
 	all := make([]plan.Declared, 0, len(p.layers))

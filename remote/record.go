@@ -302,7 +302,7 @@ func (s *seeding) look(ctx context.Context, rec *record.Record, entry *v1alpha1.
 	}
 	if rec.InPlace(s.rendered.digest) {
 		entry.DeletionPolicy = s.layer.Spec.DeletionPolicy
-		s.leftover = s.layer.Spec.Prune && len(inventory.Candidates(rec.Inventory, s.rendered.entries)) > 0
+		s.leaves(rec)
 		if ready {
 			s.looked()
 		}

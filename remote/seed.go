@@ -3,7 +3,6 @@ package remote
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -62,7 +61,7 @@ type seeding struct {
 	// rendered is what the layer declares in this child, nil before it is rendered.
 	rendered *rendered
 	// leftover: the layer was applied completely, and its inventory has what it no longer
-	// declares.
+	// declares, which is to be deleted in this run.
 	leftover bool
 	// complete: all that the layer declares is in place and, where the layer says wait,
 	// healthy. What it no longer declares may still be there.
@@ -203,7 +202,7 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 			return err
 		}
 	case plan.Keep:
-		s.leftover = s.leftover || pending(entry)
+		s.leftover = s.layer.Spec.Prune && s.notes.leftover
 		if facts.Undecided && !s.leftover {
 			return s.stands(entry)
 		}
@@ -246,11 +245,6 @@ func (s *seeding) stands(entry *v1alpha1.ChildLayer) error {
 		return nil
 	}
 	return reason.Because(entry.Reason, errors.New(entry.Message))
-}
-
-// pending reports whether deletes of a layer are tried again without a change of the layer.
-func pending(entry *v1alpha1.ChildLayer) bool {
-	return entry.Reason == v1alpha1.ReasonHandOverPending || entry.Reason == v1alpha1.ReasonPruneFailed || entry.Reason == v1alpha1.ReasonForbidden
 }
 
 // await is nil once these objects of the layer are healthy.
@@ -373,7 +367,7 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 		return err
 	}
 	entry.DeletionPolicy = s.layer.Spec.DeletionPolicy
-	s.leftover = s.layer.Spec.Prune && len(inventory.Candidates(rec.Inventory, s.rendered.entries)) > 0
+	s.leaves(rec)
 	if err := s.session.DropAdministrator(ctx); err != nil {
 		return reason.Because(v1alpha1.ReasonSeedFailed, err)
 	}
@@ -407,75 +401,6 @@ func (s *seeding) failure(err error) error {
 		return reason.Because(v1alpha1.ReasonAgentNotReady, err)
 	}
 	return reason.Because(v1alpha1.ReasonSeedFailed, err)
-}
-
-// prune deletes what the layer, which was applied completely, no longer declares, but for
-// what another layer of the child declares.
-func (s *seeding) prune(ctx context.Context, entry *v1alpha1.ChildLayer) error {
-	ctx, cancel := context.WithTimeout(ctx, s.layer.Spec.Timeout.Duration)
-	defer cancel()
-	rec, err := s.openRecord(ctx, s.key(), entry)
-	if err != nil {
-		return err
-	}
-	// A prune plan depends on what an object holds and on what needs it, which the
-	// parent's own account may not read.
-	parent, err := s.session.Administrator(ctx)
-	if err != nil {
-		return cannotReach(err)
-	}
-	cluster, err := acting(parent, *s.as)
-	if err != nil {
-		return err
-	}
-	phases := slices.Clone(s.rendered.phases)
-	for i := range phases {
-		phases[i].Applied, phases[i].Await = true, false
-	}
-	res, err := apply.New(cluster, s.owner(), nil, s.Now).Sync(ctx, phases, apply.Options{
-		Owned: rec.Inventory, Prune: true, LowerTier: true,
-		Record: func(ctx context.Context, entries []inventory.Entry) error {
-			rec.Inventory = entries
-			return s.putRecord(ctx, rec, entry, parent)
-		},
-		Target:    s.child.Status.Identity.KubeSystemUID,
-		Approved:  s.child.Annotations[v1alpha1.ApprovePruneAnnotation],
-		Undecided: undecided(entry),
-		Claimed:   plan.Claims(s.declared(ctx), s.key().String()),
-	})
-	rec.Inventory = res.Inventory
-	if perr := s.putRecord(ctx, rec, entry, parent); perr != nil {
-		return errors.Join(perr, err)
-	}
-	if err != nil {
-		return pruneFailed(err, *s.as)
-	}
-	if err := s.session.DropAdministrator(ctx); err != nil {
-		return reason.Because(v1alpha1.ReasonSeedFailed, err)
-	}
-	return heldBack(entry, res, s.named())
-}
-
-// pruneFailed gives an error of a prune its reason.
-func pruneFailed(err error, as account.Account) error {
-	if isForbidden(err, as) {
-		return forbidden(err, as)
-	}
-	return reason.Because(v1alpha1.ReasonPruneFailed, err)
-}
-
-// heldBack is an error while deletes are held.
-func heldBack(entry *v1alpha1.ChildLayer, res apply.Result, named string) error {
-	switch {
-	case res.Plan.Blocked():
-		entry.Held = &v1alpha1.Held{Prune: res.Plan.Hold()}
-		return reason.Because(v1alpha1.ReasonPruneBlocked, errors.New(res.Plan.Message(named)))
-	case len(res.Plan.HandOver) > 0:
-		entry.Held = &v1alpha1.Held{HandOver: res.HandOver}
-		return reason.Because(v1alpha1.ReasonHandOverPending, fmt.Errorf("%s stay for %s, which may declare them and has not applied them yet: let it be applied, or remove it there too",
-			inventory.Names(res.Plan.HandOver), res.Plan.NewOwner))
-	}
-	return nil
 }
 
 // cannotReach gives an error that has no reason yet the one of a child that cannot be

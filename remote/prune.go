@@ -1,0 +1,141 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/remote/account"
+	"github.com/cascade-gitops/cascade/remote/plan"
+	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/remote/record"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+)
+
+// pruneLayers deletes what layers that were applied completely no longer declare.
+func (p *push) pruneLayers(ctx context.Context) {
+	for _, s := range p.layers {
+		if !s.leftover {
+			continue
+		}
+		entry := p.entry(s.layer.Name)
+		err := p.postponed()
+		if err == nil {
+			err = s.repaired(func() error { return s.prune(ctx, entry) })
+		}
+		// A layer that is not healthy yet stays so when it is pruned.
+		if err != nil || s.complete {
+			p.record(s, entry, err)
+		}
+	}
+}
+
+// prune deletes what the layer, which was applied completely, no longer declares, but for
+// what another layer of the child declares.
+func (s *seeding) prune(ctx context.Context, entry *v1alpha1.ChildLayer) error {
+	ctx, cancel := context.WithTimeout(ctx, s.layer.Spec.Timeout.Duration)
+	defer cancel()
+	rec, err := s.openRecord(ctx, s.key(), entry)
+	if err != nil {
+		return err
+	}
+	// A prune plan depends on what an object holds and on what needs it, which the
+	// parent's own account may not read.
+	parent, err := s.session.Administrator(ctx)
+	if err != nil {
+		return cannotReach(err)
+	}
+	cluster, err := acting(parent, *s.as)
+	if err != nil {
+		return err
+	}
+	phases := slices.Clone(s.rendered.phases)
+	for i := range phases {
+		phases[i].Applied, phases[i].Await = true, false
+	}
+	res, err := apply.New(cluster, s.owner(), nil, s.Now).Sync(ctx, phases, apply.Options{
+		Owned: rec.Inventory, Prune: true, LowerTier: true,
+		Record: func(ctx context.Context, entries []inventory.Entry) error {
+			rec.Inventory = entries
+			return s.putRecord(ctx, rec, entry, parent)
+		},
+		Target:    s.child.Status.Identity.KubeSystemUID,
+		Approved:  s.child.Annotations[v1alpha1.ApprovePruneAnnotation],
+		Undecided: undecided(entry),
+		Claimed:   plan.Claims(s.declared(ctx), s.key().String()),
+	})
+	rec.Inventory = res.Inventory
+	if perr := s.putRecord(ctx, rec, entry, parent); perr != nil {
+		return errors.Join(perr, err)
+	}
+	if err != nil {
+		return pruneFailed(err, *s.as)
+	}
+	if err := s.session.DropAdministrator(ctx); err != nil {
+		return reason.Because(v1alpha1.ReasonSeedFailed, err)
+	}
+	return s.pruned(entry, res)
+}
+
+// leaves notes whether a layer that was applied completely has something to delete. That is
+// known until it is deleted, however often the prune fails.
+func (s *seeding) leaves(rec *record.Record) {
+	s.leftover = s.layer.Spec.Prune && len(inventory.Candidates(rec.Inventory, s.rendered.entries)) > 0
+	s.notes.leftover = s.leftover
+}
+
+// pruned is the outcome of a prune in which nothing failed: an error while deletes are held,
+// or have begun and are not confirmed.
+func (s *seeding) pruned(entry *v1alpha1.ChildLayer, res apply.Result) error {
+	if len(res.Plan.Keep) > 0 {
+		s.notes.seal = nil // a seal tells nothing of what keeps the rest
+	}
+	if err := heldBack(entry, res, s.named()); err != nil {
+		return err
+	}
+	if n := underWay(res); n > 0 {
+		return reason.Because(v1alpha1.ReasonProgressing, fmt.Errorf("waiting for %d objects to be deleted", n))
+	}
+	s.notes.leftover = false
+	return nil
+}
+
+// underWay counts the objects of a prune that are deleted soon. What another owner has, and
+// what is a part of a Cluster that stays, may stay for good.
+func underWay(res apply.Result) int {
+	n := len(res.Plan.Waiting) + len(res.Plan.Queued)
+	for _, e := range res.Deleted {
+		if slices.Contains(res.Inventory, e) {
+			n++
+		}
+	}
+	if len(res.Deleted) > 0 {
+		n += len(res.Plan.OfCluster) // whose Cluster may be gone by now
+	}
+	return n
+}
+
+// pruneFailed gives an error of a prune its reason.
+func pruneFailed(err error, as account.Account) error {
+	if isForbidden(err, as) {
+		return forbidden(err, as)
+	}
+	return reason.Because(v1alpha1.ReasonPruneFailed, err)
+}
+
+// heldBack is an error while deletes are held.
+func heldBack(entry *v1alpha1.ChildLayer, res apply.Result, named string) error {
+	switch {
+	case res.Plan.Blocked():
+		entry.Held = &v1alpha1.Held{Prune: res.Plan.Hold()}
+		return reason.Because(v1alpha1.ReasonPruneBlocked, errors.New(res.Plan.Message(named)))
+	case len(res.Plan.HandOver) > 0:
+		entry.Held = &v1alpha1.Held{HandOver: res.HandOver}
+		return reason.Because(v1alpha1.ReasonHandOverPending, fmt.Errorf("%s stay for %s, which may declare them and has not applied them yet: let it be applied, or remove it there too",
+			inventory.Names(res.Plan.HandOver), res.Plan.NewOwner))
+	}
+	return nil
+}
