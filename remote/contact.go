@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -63,14 +64,17 @@ func (r *run) place(cluster capibridge.Cluster) {
 	status.Endpoint = report.Cut(cluster.Endpoint, mostHost)
 }
 
-// suspend marks what is recorded of a layer that is suspended, and reports whether it was
-// ever pushed.
-func (r *run) suspend(layer *v1alpha1.Layer) (pushed bool) {
+// suspend marks what is recorded of a layer that is suspended, and tells why it is not in
+// place; empty if it is.
+func (r *run) suspend(layer *v1alpha1.Layer) (why string) {
 	entry := entryOf(r.child, layer.Name)
 	if entry == nil {
-		return false
+		return "was never pushed"
 	}
 	entry.Suspended, entry.ObservedGeneration = true, layer.Generation
 	entry.LastHandledReconcileAt = layer.Annotations[fluxmeta.ReconcileRequestAnnotation]
-	return true
+	if entry.Ready || unsent(entry.Reason) && entry.Digest != "" && entry.Digest == entry.LastAttemptedDigest {
+		return ""
+	}
+	return fmt.Sprintf("not in place: %s: %s", entry.Reason, entry.Message)
 }

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -116,19 +117,40 @@ func TestAgeAfterRestart(t *testing.T) {
 	}
 }
 
-// TestSuspendedLayer: what is recorded of a layer says that it is suspended.
+// TestSuspendedLayer: what is recorded of a layer says that it is suspended, and one that is
+// not in place does not count as such for being suspended.
 func TestSuspendedLayer(t *testing.T) {
-	c := childNamed("a", nil)
-	c.Status.Layers = []v1alpha1.ChildLayer{{Name: "base", Ready: true, Reason: v1alpha1.ReasonSucceeded}}
-	r := &run{Children: &Children{Now: func() time.Time { return start.Time }}, child: &c}
-	base, never := layerOn("base"), layerOn("never")
-	base.Spec.Suspend, never.Spec.Suspend = true, true
-	r.summarizeLayers([]*v1alpha1.Layer{base})
-	if !c.Status.Layers[0].Suspended || !meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.SeededCondition) {
-		t.Errorf("a layer that is suspended and in place is %+v", c.Status.Layers[0])
-	}
-	r.summarizeLayers([]*v1alpha1.Layer{base, never})
-	if s := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.SeededCondition); s.Status != metav1.ConditionFalse || s.Reason != v1alpha1.ReasonSuspended {
-		t.Errorf("with a layer that was never pushed Seeded is %+v", s)
+	for name, tc := range map[string]struct {
+		reason string
+		before *v1alpha1.ChildLayer
+		want   metav1.ConditionStatus
+		says   string
+	}{
+		"Ready":       {"it is in place", &v1alpha1.ChildLayer{Ready: true, Reason: v1alpha1.ReasonSucceeded}, metav1.ConditionTrue, "in place"},
+		"Never":       {"it was never looked at", nil, metav1.ConditionFalse, "was never pushed"},
+		"Failed":      {"a half of its first push was refused", &v1alpha1.ChildLayer{Reason: v1alpha1.ReasonSeedFailed, Message: "no", LastAttemptedDigest: "d"}, metav1.ConditionFalse, "SeedFailed: no"},
+		"NotBegun":    {"nothing of it was sent", &v1alpha1.ChildLayer{Reason: v1alpha1.ReasonDependencyNotReady}, metav1.ConditionFalse, "DependencyNotReady"},
+		"Half":        {"a half of a commit was sent, and then its source was gone", &v1alpha1.ChildLayer{Reason: v1alpha1.ReasonSourceNotReady, Digest: "c", LastAttemptedDigest: "d"}, metav1.ConditionFalse, "SourceNotReady"},
+		"NothingSent": {"what is in place is all that was sent", &v1alpha1.ChildLayer{Reason: v1alpha1.ReasonSourceNotReady, Digest: "d", LastAttemptedDigest: "d"}, metav1.ConditionTrue, "in place"},
+		"Refused":     {"what somebody changed could not be put right", &v1alpha1.ChildLayer{Reason: v1alpha1.ReasonSeedFailed, Digest: "d", LastAttemptedDigest: "d"}, metav1.ConditionFalse, "SeedFailed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := childNamed("a", nil)
+			if tc.before != nil {
+				tc.before.Name = "base"
+				c.Status.Layers = []v1alpha1.ChildLayer{*tc.before}
+			}
+			r := &run{Children: &Children{Now: func() time.Time { return start.Time }}, child: &c}
+			base := layerOn("base")
+			base.Spec.Suspend = true
+			r.summarizeLayers([]*v1alpha1.Layer{base})
+			if entry := entryOf(&c, "base"); entry != nil && !entry.Suspended {
+				t.Errorf("%s: the layer is %+v", tc.reason, entry)
+			}
+			s := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.SeededCondition)
+			if s.Status != tc.want || s.Status == metav1.ConditionFalse && s.Reason != v1alpha1.ReasonSuspended || !strings.Contains(s.Message, tc.says) {
+				t.Errorf("%s: Seeded is %+v", tc.reason, s)
+			}
+		})
 	}
 }

@@ -66,8 +66,8 @@ func (r *run) summarizeLayers(selected []*v1alpha1.Layer) {
 	boundMessages(r.child.Status.Layers)
 	for _, layer := range selected {
 		if layer.Spec.Suspend {
-			if !r.suspend(layer) {
-				r.condition(v1alpha1.SeededCondition, metav1.ConditionFalse, v1alpha1.ReasonSuspended, "layer %s is suspended and was never pushed", layer.Name)
+			if why := r.suspend(layer); why != "" {
+				r.condition(v1alpha1.SeededCondition, metav1.ConditionFalse, v1alpha1.ReasonSuspended, "layer %s is suspended and %s", layer.Name, why)
 				return
 			}
 			continue
