@@ -195,7 +195,7 @@ func seededAs(cluster capibridge.Cluster, records []*record.Record, lineage []ep
 // superseded should it come back. While the child is not this tier's to write to, it stays the other
 // one's: a Cluster that is paused may be on its way here, and the move may be turned back.
 func (p *push) takeOver(ctx context.Context) error {
-	if p.cluster.Paused || p.child.Spec.Suspend || p.elsewhere {
+	if p.barred() != nil {
 		return nil
 	}
 	id := p.child.Status.Identity

@@ -133,14 +133,19 @@ func TestJudged(t *testing.T) {
 	}
 }
 
+// sessionOf is a session with a child that nothing was asked yet.
+func sessionOf(t *testing.T, r *run) *link.Session {
+	t.Helper()
+	return link.NewPool(t.Context(), runtime.NewScheme(), r.Now, r.Rand).Of(r.key()).Begin(link.Request{})
+}
+
 // bringing is a layer that is rendered as it was applied, and was looked at by this process.
 func bringing(t *testing.T, p *paced) *seeding {
 	t.Helper()
 	layer, _ := p.with("base", 10*time.Minute)
 	layer.Spec.Interval.Duration, layer.Spec.Timeout.Duration, layer.Spec.Prune = 10*time.Minute, time.Minute, true
-	l := link.NewPool(t.Context(), runtime.NewScheme(), p.Now, p.Rand).Of(p.key())
 	s := &seeding{
-		push: &push{run: p.run, session: l.Begin(link.Request{}), begun: p.now}, layer: layer, notes: p.notes.of("base"), as: &account.Account{},
+		push: &push{run: p.run, session: sessionOf(t, p.run), begun: p.now}, layer: layer, notes: p.notes.of("base"), as: &account.Account{},
 		rendered: &rendered{digest: "sha256:1"},
 	}
 	s.notes.looked, s.notes.as, s.notes.inputs = true, s.as, s.inputs()

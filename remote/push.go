@@ -74,15 +74,20 @@ func (r *run) seedAll(ctx context.Context, session *link.Session, cluster capibr
 				p.record(s, p.entry(s.layer.Name), err)
 			}
 		}
+		p.leave(selected, err)
 		r.summarizeLayers(selected)
 		return
 	}
 	p.applyLayers(ctx)
-	if !cluster.Paused && !r.child.Spec.Suspend && !r.elsewhere {
+	why := p.barred()
+	if why == nil {
 		p.pruneLayers(ctx)
-		if p.postponed() == nil {
-			p.release(ctx, selected)
-		}
+		why = p.postponed()
+	}
+	if why == nil {
+		p.release(ctx, selected)
+	} else {
+		p.leave(selected, why)
 	}
 	p.noteOwner()
 	r.summarizeLayers(selected)
@@ -94,6 +99,19 @@ func (p *push) end() {
 		p.notes.slow = kept >= link.SlowPush
 	}
 	p.rest = p.session.Wait()
+}
+
+// barred is why nothing may be deleted in the child, and no record taken over; nil if both may.
+func (p *push) barred() error {
+	switch {
+	case p.elsewhere:
+		return reason.Because(v1alpha1.ReasonManagedElsewhere, errors.New("another tier manages the Cluster; what the layer applied stays"))
+	case p.cluster.Paused:
+		return reason.Because(v1alpha1.ReasonPaused, errors.New("the Cluster is paused; what the layer applied stays until it is not"))
+	case p.child.Spec.Suspend:
+		return reason.Because(v1alpha1.ReasonSuspended, fmt.Errorf("the Child is suspended; what the layer applied stays until cascade resume child %s -n %s", p.child.Name, p.child.Namespace))
+	}
+	return nil
 }
 
 // postponed is why nothing more can be pushed in this run, nil if something can.

@@ -324,7 +324,8 @@ func (s *seeding) look(ctx context.Context, rec *record.Record, entry *v1alpha1.
 func unsent(why string) bool {
 	switch why {
 	case v1alpha1.ReasonSourceNotReady, v1alpha1.ReasonAccessDenied, v1alpha1.ReasonCredentialMissing, v1alpha1.ReasonReferenceInvalid, v1alpha1.ReasonDependencyNotReady, v1alpha1.ReasonClusterNotReady,
-		v1alpha1.ReasonPaused, v1alpha1.ReasonRolloutPending, v1alpha1.ReasonRolloutConflict, v1alpha1.ReasonBuildFailed, v1alpha1.ReasonProgressing, v1alpha1.ReasonHealthCheckFailed:
+		v1alpha1.ReasonPaused, v1alpha1.ReasonRolloutPending, v1alpha1.ReasonRolloutConflict, v1alpha1.ReasonBuildFailed, v1alpha1.ReasonProgressing, v1alpha1.ReasonHealthCheckFailed,
+		v1alpha1.ReasonSuspended, v1alpha1.ReasonManagedElsewhere: // it did not select the child meanwhile
 		return true
 	}
 	return false

@@ -39,6 +39,18 @@ func (p *push) release(ctx context.Context, selected []*v1alpha1.Layer) {
 	p.child.Status.Layers = keep
 }
 
+// leave records why the layers that no longer select the child are not taken off it. One that
+// said why a moment ago says nothing else while the child has no time.
+func (p *push) leave(selected []*v1alpha1.Layer, why error) {
+	for i := range p.child.Status.Layers {
+		entry := &p.child.Status.Layers[i]
+		if slices.ContainsFunc(selected, func(s *v1alpha1.Layer) bool { return s.Name == entry.Name }) || !entry.Ready && refused(why) {
+			continue
+		}
+		recordOutcome(entry, judged(why), metav1.NewTime(p.Now()))
+	}
+}
+
 // releaseLayer does what is to become of a layer that no longer selects the child. done:
 // the child has nothing of the layer any more that the parent answers for.
 func (p *push) releaseLayer(ctx context.Context, entry *v1alpha1.ChildLayer) (done bool, err error) {

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/remote/plan"
 	"github.com/cascade-gitops/cascade/remote/reason"
 )
@@ -285,6 +287,51 @@ func TestDeletedLayerOfAFew(t *testing.T) {
 	s.say(t, "c01", rid)
 	if layer = s.reconcile(t); layer != nil {
 		t.Errorf("the Layer stays: %+v", layer.Status)
+	}
+}
+
+// TestRemovalBarred: a child from which nothing may be removed at the moment says why, and the
+// Layer names it.
+func TestRemovalBarred(t *testing.T) {
+	removing := v1alpha1.ChildLayer{Name: removed.Name, Reason: v1alpha1.ReasonProgressing, Message: "waiting for 2 objects to be deleted", Digest: "d"}
+	for name, tc := range map[string]struct {
+		reason string
+		bar    func(*run, *capibridge.Cluster)
+		entry  v1alpha1.ChildLayer
+		want   string
+		says   string
+	}{
+		"Paused":    {reason: "its Cluster is paused", bar: func(_ *run, c *capibridge.Cluster) { c.Paused = true }, want: v1alpha1.ReasonPaused, says: "until it is not"},
+		"Suspended": {reason: "the Child is suspended", bar: func(r *run, _ *capibridge.Cluster) { r.child.Spec.Suspend = true }, want: v1alpha1.ReasonSuspended, says: "cascade resume child a -n fleet"},
+		"Elsewhere": {reason: "a pivot moved the Cluster", bar: func(r *run, _ *capibridge.Cluster) { r.elsewhere = true }, want: v1alpha1.ReasonManagedElsewhere, says: "another tier"},
+		"NoTime":    {reason: "the child used up its time for long", want: v1alpha1.ReasonPushTimedOut, says: "not begun"},
+		"Held":      {reason: "what a person decides about waits as well", bar: func(_ *run, c *capibridge.Cluster) { c.Paused = true }, entry: v1alpha1.ChildLayer{Name: removed.Name, Reason: v1alpha1.ReasonRemovalHeld, Digest: "d"}, want: v1alpha1.ReasonPaused, says: "until it is not"},
+		"Moment":    {reason: "a child without time for a moment goes on", entry: removing, want: v1alpha1.ReasonProgressing, says: "waiting for 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			of := newPaced(45 * time.Second)
+			of.child.Status.Identity = &v1alpha1.ChildIdentity{KubeSystemUID: "one"}
+			of.child.Status.Conditions = append(of.child.Status.Conditions, metav1.Condition{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue})
+			if tc.entry.Name == "" {
+				tc.entry = v1alpha1.ChildLayer{Name: removed.Name, Ready: true, Reason: v1alpha1.ReasonSucceeded, Digest: "d"}
+			}
+			of.child.Status.Layers = []v1alpha1.ChildLayer{tc.entry}
+			if cluster := (capibridge.Cluster{}); tc.bar != nil {
+				tc.bar(of.run, &cluster)
+				of.seedAll(t.Context(), sessionOf(t, of.run), cluster, nil)
+			} else {
+				(&push{run: of.run}).leave(nil, reason.Because(v1alpha1.ReasonPushTimedOut, errors.New("not begun")))
+				of.summarizeLayers(nil)
+			}
+			c := meta.FindStatusCondition(of.child.Status.Conditions, v1alpha1.SeededCondition)
+			if c.Status != metav1.ConditionFalse || c.Reason != tc.want || !strings.Contains(c.Message, tc.says) {
+				t.Errorf("%s: Seeded is %+v", tc.reason, c)
+			}
+			why, stuck := isStuck(layerOn(removed.Name), of.child)
+			if stuck != (tc.want != v1alpha1.ReasonProgressing) || stuck && (why.Reason != tc.want || !strings.Contains(why.Message, tc.says)) {
+				t.Errorf("%s: it gets on: %t, %+v", tc.reason, !stuck, why)
+			}
+		})
 	}
 }
 

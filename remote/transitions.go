@@ -40,7 +40,8 @@ func calm(reason string) bool {
 	switch reason {
 	case v1alpha1.ReasonSucceeded, v1alpha1.ReasonProgressing, v1alpha1.ReasonSuspended, v1alpha1.ReasonPaused, v1alpha1.ReasonClusterNotReady,
 		v1alpha1.ReasonClusterDeleting, v1alpha1.ReasonNoLayer, v1alpha1.ReasonNoChildren, v1alpha1.ReasonDependencyNotReady, v1alpha1.ReasonRolloutPending,
-		v1alpha1.ReasonAwaitingApproval, v1alpha1.ReasonHandOverPending, v1alpha1.ReasonProviderNotReady:
+		v1alpha1.ReasonAwaitingApproval, v1alpha1.ReasonHandOverPending, v1alpha1.ReasonProviderNotReady,
+		v1alpha1.ReasonManagedElsewhere:
 		return true
 	}
 	return false

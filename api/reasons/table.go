@@ -547,7 +547,7 @@ func child() Section {
 			{
 				Reasons: []string{"Paused"},
 				Means:   "the `Cluster` is paused",
-				Next:    "nothing is pushed until it is not",
+				Next:    "nothing is pushed, and nothing removed, until it is not",
 			},
 			{
 				Reasons: []string{"ClusterDeleting"},
@@ -836,8 +836,8 @@ func pivots() Section {
 			},
 			{
 				Reasons: []string{"ManagedElsewhere"},
-				Note:    " (condition `Management`; of a Kustomization, the condition of that name)",
-				Means:   "another tier has the objects of the Cluster. A Kustomization that declares it leaves it alone, and may be ready",
+				Note:    " (condition `Management`; of a Kustomization, the condition of that name; of a Child that a Layer no longer selects, `Seeded`)",
+				Means:   "another tier has the objects of the Cluster. A Kustomization that declares it leaves it alone, and may be ready. What a Layer applied stays, and a removal waits",
 				Next:    "nothing; declare the Cluster where it is managed, and remove it here",
 			},
 			{
