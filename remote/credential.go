@@ -27,14 +27,14 @@ func (s *seeding) delivered() []v1alpha1.ChildCredential {
 			list = append(list, g)
 			return
 		}
-		begins, ends := lifeOf(c.secret)
+		renew, ends := lifeOf(c.secret)
 		switch {
 		case ends.IsZero() && !c.meant:
 			g.Unlimited, g.Layer = true, s.layer.Name
 		case !ends.IsZero():
 			g.ExpiresAt = &metav1.Time{Time: ends}
-			if !begins.IsZero() {
-				g.RenewAt = &metav1.Time{Time: begins.Add(ends.Sub(begins) * 2 / 3)}
+			if !renew.IsZero() {
+				g.RenewAt = &metav1.Time{Time: renew}
 			}
 		}
 		list = append(list, g)
@@ -50,15 +50,19 @@ func (s *seeding) delivered() []v1alpha1.ChildCredential {
 	return list
 }
 
-// lifeOf returns when the content of a Secret begins and ends to be valid: by its
-// annotation, or by the certificate or token in it that expires first. Both are zero
-// if neither says. Times are whole seconds.
-func lifeOf(secret *corev1.Secret) (begins, ends time.Time) {
-	if text := secret.Annotations[v1alpha1.ExpiresAnnotation]; text != "" {
-		if ends, err := time.Parse(time.RFC3339, text); err == nil {
-			return secret.CreationTimestamp.UTC(), ends.UTC().Truncate(time.Second)
+// lifeOf returns when the content of a Secret ends to be valid, and when it should have been
+// renewed: by its annotation, or by the certificate or token in it that expires first. Both are
+// zero if neither says. Times are whole seconds.
+func lifeOf(secret *corev1.Secret) (renew, ends time.Time) {
+	if ends := noted(secret, v1alpha1.ExpiresAnnotation); !ends.IsZero() {
+		renew = dueIn(writtenAt(secret), ends)
+		// Who keeps it fresh may do so later than others.
+		if says := noted(secret, v1alpha1.RenewAnnotation); says.After(renew) {
+			renew = says
 		}
+		return renew, ends
 	}
+	var begins time.Time
 	sooner := func(config rest.Config) {
 		if c := capibridge.CredentialOf(&config); !c.ExpiresAt.IsZero() && (ends.IsZero() || c.ExpiresAt.Before(ends)) {
 			begins, ends = c.IssuedAt.UTC().Truncate(time.Second), c.ExpiresAt.UTC().Truncate(time.Second)
@@ -70,7 +74,43 @@ func lifeOf(secret *corev1.Secret) (begins, ends time.Time) {
 	for _, key := range []string{"token", "bearerToken", "password"} {
 		sooner(rest.Config{BearerToken: string(secret.Data[key])})
 	}
-	return begins, ends
+	return dueIn(begins, ends), ends
+}
+
+// dueIn is when two thirds of a life are over, zero if it is not known when it began.
+func dueIn(begins, ends time.Time) time.Time {
+	if begins.IsZero() {
+		return time.Time{}
+	}
+	return begins.Add(ends.Sub(begins) * 2 / 3).Truncate(time.Second)
+}
+
+// noted is a time in an annotation, zero without one.
+func noted(secret *corev1.Secret, annotation string) time.Time {
+	at, err := time.Parse(time.RFC3339, secret.Annotations[annotation])
+	if err != nil {
+		return time.Time{}
+	}
+	return at.UTC().Truncate(time.Second)
+}
+
+// writtenAt is when a Secret got what its annotation says the end of: the same Secret is
+// renewed again and again.
+func writtenAt(secret *corev1.Secret) time.Time {
+	at := noted(secret, v1alpha1.IssuedAnnotation)
+	if renewed := noted(secret, v1alpha1.RenewedAnnotation); renewed.After(at) {
+		at = renewed
+	}
+	if !at.IsZero() {
+		return at
+	}
+	at = secret.CreationTimestamp.UTC()
+	for _, by := range secret.ManagedFields {
+		if by.Time != nil && by.FieldsV1 != nil && by.Time.After(at) && strings.Contains(by.FieldsV1.GetRawString(), `"f:`+v1alpha1.ExpiresAnnotation+`"`) {
+			at = by.Time.UTC()
+		}
+	}
+	return at
 }
 
 // warn sets a condition that names the credentials of the child that have used two

@@ -48,28 +48,48 @@ func webToken(claims string) string {
 
 func TestLifeOf(t *testing.T) {
 	at := func(seconds int64) time.Time { return time.Unix(seconds, 0).UTC() }
+	// annotated was made long ago.
+	annotated := func(manager *metav1.ManagedFieldsEntry, annotations ...string) corev1.Secret {
+		o := corev1.Secret{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Unix(10, 0), Annotations: map[string]string{}}}
+		for i := 0; i < len(annotations); i += 2 {
+			o.Annotations[annotations[i]] = annotations[i+1]
+		}
+		if manager != nil {
+			o.ManagedFields = []metav1.ManagedFieldsEntry{{Time: new(metav1.Unix(5000, 0)), FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{}}}`)}, *manager}
+		}
+		return o
+	}
+	const tenPast, two = "1970-01-01T00:10:00Z", "1970-01-01T02:00:00Z"
 	for name, tc := range map[string]struct {
-		reason       string
-		secret       corev1.Secret
-		begins, ends time.Time
+		reason      string
+		secret      corev1.Secret
+		renew, ends time.Time
 	}{
 		"Nothing": {"a password says nothing", corev1.Secret{Data: map[string][]byte{"password": []byte("x")}}, time.Time{}, time.Time{}},
 		"Annotation": {
 			"who made the Secret may say it, and is believed before anything else",
 			corev1.Secret{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Unix(10, 0), Annotations: map[string]string{v1alpha1.ExpiresAnnotation: "1970-01-01T00:01:40Z"}}, Data: map[string][]byte{"token": []byte(webToken(`{"exp":5}`))}},
-			at(10), at(100),
+			at(70), at(100),
+		},
+		"RenewedInPlace": {"a Credential renews the same Secret", annotated(nil, v1alpha1.ExpiresAnnotation, two, v1alpha1.IssuedAnnotation, tenPast, v1alpha1.RenewedAnnotation, "1970-01-01T01:00:00Z"), at(6000), at(7200)},
+		"Replaced":       {"or replaces what it has", annotated(nil, v1alpha1.ExpiresAnnotation, two, v1alpha1.IssuedAnnotation, "1970-01-01T01:00:00Z"), at(6000), at(7200)},
+		"RenewsLate":     {"its Credential says to renew it just before its end", annotated(nil, v1alpha1.ExpiresAnnotation, two, v1alpha1.IssuedAnnotation, tenPast, v1alpha1.RenewAnnotation, "1970-01-01T01:50:00Z"), at(6600), at(7200)},
+		"RenewsEarly":    {"that it does so a little earlier by chance is no reason to warn", annotated(nil, v1alpha1.ExpiresAnnotation, two, v1alpha1.IssuedAnnotation, "1970-01-01T01:00:00Z", v1alpha1.RenewAnnotation, "1970-01-01T01:35:00Z"), at(6000), at(7200)},
+		"Updated": {
+			"who else renews it writes another end into it", annotated(&metav1.ManagedFieldsEntry{Time: new(metav1.Unix(3600, 0)), FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:cascade.dev/expires-at":{}}}}`)}, v1alpha1.ExpiresAnnotation, two),
+			at(6000), at(7200),
 		},
 		"BadAnnotation": {"what is not a time says nothing", corev1.Secret{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.ExpiresAnnotation: "soon"}}}, time.Time{}, time.Time{}},
-		"Token":         {"a token has it written in it", corev1.Secret{Data: map[string][]byte{"bearerToken": []byte(webToken(`{"iat":10,"exp":100}`))}}, at(10), at(100)},
-		"Certificate":   {"so has a certificate", corev1.Secret{Data: map[string][]byte{"tls.crt": certificate(t, at(10), at(100))}}, at(10), at(100)},
-		"Sooner":        {"of two, what lapses first counts", corev1.Secret{Data: map[string][]byte{"tls.crt": certificate(t, at(10), at(100)), "token": []byte(webToken(`{"iat":20,"exp":50}`))}}, at(20), at(50)},
+		"Token":         {"a token has it written in it", corev1.Secret{Data: map[string][]byte{"bearerToken": []byte(webToken(`{"iat":10,"exp":100}`))}}, at(70), at(100)},
+		"Certificate":   {"so has a certificate", corev1.Secret{Data: map[string][]byte{"tls.crt": certificate(t, at(10), at(100))}}, at(70), at(100)},
+		"Sooner":        {"of two, what lapses first counts", corev1.Secret{Data: map[string][]byte{"tls.crt": certificate(t, at(10), at(100)), "token": []byte(webToken(`{"iat":20,"exp":50}`))}}, at(40), at(50)},
 		"Hostile":       {"numbers that are no times say nothing", corev1.Secret{Data: map[string][]byte{"token": []byte(webToken(`{"iat":9e99,"exp":1e99}`))}}, time.Time{}, time.Time{}},
 		"Backwards":     {"a life that ends before it begins is none", corev1.Secret{Data: map[string][]byte{"token": []byte(webToken(`{"iat":100,"exp":50}`))}}, time.Time{}, time.Time{}},
 		"Rubbish":       {"a token of three parts may be something else", corev1.Secret{Data: map[string][]byte{"token": []byte("a.b.c")}}, time.Time{}, time.Time{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if begins, ends := lifeOf(&tc.secret); !begins.Equal(tc.begins) || !ends.Equal(tc.ends) {
-				t.Errorf("%s: lifeOf() = %s to %s, want %s to %s", tc.reason, begins, ends, tc.begins, tc.ends)
+			if renew, ends := lifeOf(&tc.secret); !renew.Equal(tc.renew) || !ends.Equal(tc.ends) {
+				t.Errorf("%s: lifeOf() = %s, %s, want %s, %s", tc.reason, renew, ends, tc.renew, tc.ends)
 			}
 		})
 	}

@@ -217,7 +217,8 @@ type ChildCredential struct {
 	// ExpiresAt is when what the Secret holds lapses, as far as that is known.
 	// +optional
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
-	// RenewAt is when two thirds of its life are over.
+	// RenewAt is when two thirds of its life are over, or later if the Credential that keeps the
+	// copied Secret fresh renews it later.
 	// +optional
 	RenewAt *metav1.Time `json:"renewAt,omitempty"`
 	// From is Vault for one that the child's agent asks a Vault server for, and renews; absent
