@@ -20,17 +20,17 @@ import (
 func (s *seeding) delivered() []v1alpha1.ChildCredential {
 	var list []v1alpha1.ChildCredential
 	add := func(name string, c credential) {
-		g := v1alpha1.ChildCredential{Name: name}
+		g := v1alpha1.ChildCredential{Name: name, Layer: s.layer.Name}
 		if c.kept != nil {
 			// When it lapses the child's agent knows, and sees to it.
-			g.From, g.Layer = v1alpha1.CredentialFromVault, s.layer.Name
+			g.From = v1alpha1.CredentialFromVault
 			list = append(list, g)
 			return
 		}
 		renew, ends := lifeOf(c.secret)
 		switch {
 		case ends.IsZero() && !c.meant:
-			g.Unlimited, g.Layer = true, s.layer.Name
+			g.Unlimited = true
 		case !ends.IsZero():
 			g.ExpiresAt = &metav1.Time{Time: ends}
 			if !renew.IsZero() {
@@ -48,6 +48,27 @@ func (s *seeding) delivered() []v1alpha1.ChildCredential {
 		}
 	}
 	return list
+}
+
+// noteDelivered records the credentials that the layers deliver to the child. What it has of a
+// layer that gets nothing now, as one that waits, fails before that or is suspended, it has
+// from before.
+func (p *push) noteDelivered() {
+	var now, before []v1alpha1.ChildCredential
+	for _, s := range p.layers {
+		if s.brought {
+			now = append(now, s.delivered()...)
+			continue
+		}
+		for _, c := range p.child.Status.Credentials {
+			if c.Layer == s.layer.Name {
+				before = append(before, c)
+			}
+		}
+	}
+	all := append(now, before...)
+	slices.SortStableFunc(all, func(a, b v1alpha1.ChildCredential) int { return strings.Compare(a.Name, b.Name) })
+	p.child.Status.Credentials = slices.CompactFunc(all, func(a, b v1alpha1.ChildCredential) bool { return a.Name == b.Name })
 }
 
 // lifeOf returns when the content of a Secret ends to be valid, and when it should have been

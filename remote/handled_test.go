@@ -36,7 +36,7 @@ func TestHandled(t *testing.T) {
 			s.run.notes = &notes{began: start.Time, layers: map[string]*layerNotes{"base": s.notes}}
 			s.cluster.InfrastructureProvisioned, s.cluster.ControlPlaneInitialized = true, true
 			entry := &v1alpha1.ChildLayer{Name: "base", Digest: "sha256:1", Ready: true, Reason: v1alpha1.ReasonSucceeded, ObservedGeneration: 1}
-			_, err := s.attempt(t.Context(), s, entry, 0)
+			err := s.attempt(t.Context(), s, entry, 0)
 			if err == nil == tc.handled || err != nil && reason.Of(err) != v1alpha1.ReasonSourceNotReady {
 				t.Fatalf("%s: the attempt ends with %v", tc.reason, err)
 			}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -160,7 +159,6 @@ func (p *push) applyLayers(ctx context.Context) {
 		return
 	}
 	agents := 0
-	var credentials []v1alpha1.ChildCredential
 	for _, s := range p.layers {
 		if s.layer.Spec.Suspend {
 			p.suspend(s.layer)
@@ -171,7 +169,7 @@ func (p *push) applyLayers(ctx context.Context) {
 		if s.layer.Spec.Agent != nil {
 			agents++
 		}
-		delivered, err := p.attempt(ctx, s, entry, agents)
+		err := p.attempt(ctx, s, entry, agents)
 		if s.rendered != nil && !s.leftover {
 			// Many children are pushed to at the same time, each with all its layers.
 			s.rendered.phases = nil
@@ -180,9 +178,8 @@ func (p *push) applyLayers(ctx context.Context) {
 			p.record(s, entry, err) // else when it is known what becomes of the rest
 		}
 		s.noteHandled(entry)
-		credentials = append(credentials, delivered...)
 	}
-	p.hold(credentials)
+	p.noteDelivered()
 }
 
 // noteHandled has the entry say which request and which generation of the layer were handled.
@@ -219,12 +216,6 @@ func (p *push) record(s *seeding, entry *v1alpha1.ChildLayer, err error) {
 	}
 }
 
-// hold records the credentials that were delivered to the child.
-func (r *run) hold(credentials []v1alpha1.ChildCredential) {
-	slices.SortFunc(credentials, func(a, b v1alpha1.ChildCredential) int { return strings.Compare(a.Name, b.Name) })
-	r.child.Status.Credentials = slices.CompactFunc(credentials, func(a, b v1alpha1.ChildCredential) bool { return a.Name == b.Name })
-}
-
 func (r *run) entry(name string) *v1alpha1.ChildLayer {
 	layers := &r.child.Status.Layers
 	for i := range *layers {
@@ -237,34 +228,34 @@ func (r *run) entry(name string) *v1alpha1.ChildLayer {
 }
 
 // attempt brings one layer into the child as far as it may be.
-func (p *push) attempt(ctx context.Context, s *seeding, entry *v1alpha1.ChildLayer, agents int) ([]v1alpha1.ChildCredential, error) {
+func (p *push) attempt(ctx context.Context, s *seeding, entry *v1alpha1.ChildLayer, agents int) error {
 	if err := s.actAs(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	if err := account.Admit(s.layer, *s.as); err != nil {
-		return nil, err
+		return err
 	}
 	if err := p.allowed(ctx, s.layer, entry, agents); err != nil {
-		return nil, err
+		return err
 	}
 	if err := p.gather(ctx, s); err != nil {
 		if isWaitingError(err) {
-			return p.child.Status.Credentials, s.waits(ctx, entry, err)
+			return s.waits(ctx, entry, err)
 		}
 		if entry.Ready && (reason.Of(err) == v1alpha1.ReasonSourceNotReady || errors.Is(err, errNoImage)) && p.Now().Sub(p.notes.began) < sourceWait {
 			// A process that has just started has fetched nothing yet, nor noted the image of a
 			// layer that an earlier version pushed. The layer is in place all the same.
 			s.unvisited = true
-			return p.child.Status.Credentials, nil
+			return nil
 		}
-		return nil, err
+		return err
 	}
-	delivered := s.delivered()
 	err := s.repaired(func() error { return s.bring(ctx, entry) })
 	if isWaitingError(err) {
-		return p.child.Status.Credentials, s.waits(ctx, entry, err)
+		return s.waits(ctx, entry, err)
 	}
-	return delivered, err
+	s.brought = true
+	return err
 }
 
 // allowed is an error while the layer must not be pushed.

@@ -54,6 +54,8 @@ type seeding struct {
 	// unvisited: nothing was found out about the layer, and nothing done. What is asked of it
 	// counts as handled later.
 	unvisited bool
+	// brought: the layer was brought into the child, or that was tried.
+	brought bool
 	// image of the layer's agent; empty if it has none.
 	image string
 	// components are what spec.providers is rendered from.

@@ -9,6 +9,7 @@ import (
 	"encoding/base64"
 	"encoding/pem"
 	"math/big"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/remote/account"
 	"github.com/cascade-gitops/cascade/remote/providers"
 )
@@ -191,10 +193,61 @@ func TestDelivered(t *testing.T) {
 	}
 	at := func(seconds int64) *metav1.Time { return &metav1.Time{Time: time.Unix(seconds, 0).UTC()} }
 	want := []v1alpha1.ChildCredential{
-		{Name: "git-auth", Unlimited: true, Layer: "platform"}, {Name: "keys"}, {Name: "minted", From: v1alpha1.CredentialFromVault, Layer: "platform"},
-		{Name: "infrastructure-aws/keys", Unlimited: true, Layer: "platform"}, {Name: "infrastructure-aws/token", ExpiresAt: at(90), RenewAt: at(60)},
+		{Name: "git-auth", Unlimited: true, Layer: "platform"}, {Name: "keys", Layer: "platform"}, {Name: "minted", From: v1alpha1.CredentialFromVault, Layer: "platform"},
+		{Name: "infrastructure-aws/keys", Unlimited: true, Layer: "platform"}, {Name: "infrastructure-aws/token", Layer: "platform", ExpiresAt: at(90), RenewAt: at(60)},
 	}
 	if diff := cmp.Diff(want, s.delivered()); diff != "" {
 		t.Errorf("given(): -want, +got:\n%s", diff)
+	}
+}
+
+// TestHold: what the child has of a layer that gets nothing now stays on record, and no other.
+func TestHold(t *testing.T) {
+	secret := func(seconds int64) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.ExpiresAnnotation: time.Unix(seconds, 0).UTC().Format(time.RFC3339)}}}
+	}
+	held := func(name, layer string, seconds int64) v1alpha1.ChildCredential {
+		return v1alpha1.ChildCredential{Name: name, Layer: layer, ExpiresAt: &metav1.Time{Time: time.Unix(seconds, 0).UTC()}}
+	}
+	before := []v1alpha1.ChildCredential{held("git", "base", 50), held("registry", "creds", 50), held("token", "creds", 50), {Name: "old"}}
+	both := []v1alpha1.ChildCredential{held("git", "base", 50), held("registry", "creds", 50), held("token", "creds", 50)}
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*push)
+		// brought: layer creds gets a token that was renewed.
+		brought bool
+		want    []v1alpha1.ChildCredential
+	}{
+		"Waits":     {reason: "a layer that waits does not say what another one had", brought: true, want: []v1alpha1.ChildCredential{held("git", "base", 50), held("token", "creds", 100)}},
+		"Moved":     {reason: "what a layer gets now counts before what another one had", brought: true, change: func(p *push) { p.child.Status.Credentials = []v1alpha1.ChildCredential{held("token", "base", 50)} }, want: []v1alpha1.ChildCredential{held("token", "creds", 100)}},
+		"Paused":    {reason: "the Cluster is paused", change: func(p *push) { p.cluster.Paused = true }, want: both},
+		"Suspended": {reason: "both are suspended", change: func(p *push) { p.layers[0].layer.Spec.Suspend, p.layers[1].layer.Spec.Suspend = true, true }, want: both},
+		"Depends":   {reason: "one waits for another layer", change: func(p *push) { p.layers[1].layer.Spec.DependsOn = []v1alpha1.LayerReference{{Name: "base"}} }, want: both},
+		"Gone":      {reason: "a layer that does not select the child any more", change: func(p *push) { p.layers = p.layers[:1] }, want: both[:1]},
+	} {
+		t.Run(name, func(t *testing.T) {
+			of := newPaced(time.Minute)
+			of.Accounts = &account.Accounts{}
+			of.undescribed = "its Machines cannot be listed" // so that nothing is gathered
+			of.child.Status.Credentials = slices.Clone(before)
+			p := &push{run: of.run, session: sessionOf(t, of.run), cluster: capibridge.Cluster{InfrastructureProvisioned: true, ControlPlaneInitialized: true}}
+			for _, name := range []string{"base", "creds"} {
+				s := &seeding{push: p, layer: layerOn(name), notes: of.notes.of(name)}
+				s.notes.looked = true
+				p.layers = append(p.layers, s)
+			}
+			if tc.change != nil {
+				tc.change(p)
+			}
+			p.applyLayers(t.Context())
+			if tc.brought {
+				creds := p.layers[1]
+				creds.credentials, creds.brought = []credential{{name: "token", secret: secret(100)}}, true
+				p.noteDelivered()
+			}
+			if diff := cmp.Diff(tc.want, of.child.Status.Credentials); diff != "" {
+				t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
+			}
+		})
 	}
 }

@@ -225,7 +225,7 @@ type ChildCredential struct {
 	// for a copy of a Secret.
 	// +optional
 	From string `json:"from,omitempty"`
-	// Layer that hands it over, of those from Vault and of those that are Unlimited.
+	// Layer that hands it over.
 	// +optional
 	Layer string `json:"layer,omitempty"`
 	// Unlimited: nothing says when it lapses, and its Layer does not say that this is meant.
