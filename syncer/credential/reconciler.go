@@ -362,6 +362,9 @@ func (k *keeping) take(ctx context.Context, step Step) error {
 		delete(k.attempts.revoking, step.Lease)
 		return k.record.change(ctx, func(j *journal) { j.drop(step.Lease) })
 	case Finish:
+		if err := k.leave(ctx); err != nil {
+			return err
+		}
 		if err := k.record.remove(ctx); err != nil {
 			return err
 		}

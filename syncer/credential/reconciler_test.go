@@ -270,6 +270,55 @@ func TestLife(t *testing.T) {
 	}
 }
 
+// TestLeave: a Secret that somebody else applies by now stays when the Credential goes, and
+// says nothing of it. Any other goes with it.
+func TestLeave(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		labels map[string]string
+		stays  bool
+	}{
+		"Layer":         {"a Layer hands over a copy instead", map[string]string{v1alpha1.LayerLabelGroup + "/name": "agents", v1alpha1.LayerLabelGroup + "/namespace": "fleet"}, true},
+		"Kustomization": {"a Kustomization declares the Secret itself", map[string]string{"kustomize.toolkit.fluxcd.io/name": "flux-system"}, true},
+		"HelmRelease":   {"a chart has it", map[string]string{"helm.toolkit.fluxcd.io/name": "capa"}, true},
+		"Nobody":        {"it is the Credential's alone", map[string]string{"team": "a"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newRig(t, minute(), nil)
+			g.must()
+			secret := &corev1.Secret{}
+			if err := g.client.Get(t.Context(), g.key, secret); err != nil {
+				t.Fatal(err)
+			}
+			secret.Labels, secret.Data = tc.labels, map[string][]byte{"credentials": []byte("password=mine")}
+			secret.Annotations["theirs"] = "yes"
+			if err := g.client.Update(t.Context(), secret); err != nil {
+				t.Fatal(err)
+			}
+			g.delete()
+			conflicts := 0
+			g.refuse = func(_ int64, verb string, o client.Object) error {
+				if _, is := o.(*corev1.Secret); is && verb == "patch" && conflicts == 0 {
+					conflicts++ // they write at the same time
+					return apierrors.NewConflict(corev1.Resource("secrets"), o.GetName(), errors.New("changed"))
+				}
+				return nil
+			}
+			for range 2 {
+				if g.must(); g.gone() {
+					break
+				}
+			}
+			if err := g.client.Get(t.Context(), g.key, secret); err != nil || !g.gone() || g.password() != "mine" {
+				t.Fatalf("%s: the Secret has %q, the Credential is gone: %t; %v", tc.reason, g.password(), g.gone(), err)
+			}
+			if stays := len(secret.OwnerReferences) == 0; stays != tc.stays || (len(secret.Annotations) == 1) != tc.stays {
+				t.Errorf("%s: its owners are %v, annotations %v", tc.reason, secret.OwnerReferences, secret.Annotations)
+			}
+		})
+	}
+}
+
 // TestNoSecretsElsewhere: what is secret is in Secrets, and in no condition, event or other
 // object.
 func TestNoSecretsElsewhere(t *testing.T) {

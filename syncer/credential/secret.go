@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -164,6 +165,31 @@ func (k *keeping) prolong(ctx context.Context, renewed, renewAt, expires time.Ti
 	})
 	patch := client.MergeFromWithOptions(k.secret, client.MergeFromWithOptimisticLock{})
 	if err := k.Client.Patch(ctx, after, patch, client.FieldOwner(Manager)); err != nil {
+		return fmt.Errorf("cannot write Secret %s: %w", k.obj.SecretName(), err)
+	}
+	return nil
+}
+
+// appliers are prefixes of the labels by which who applies an object marks it. A Credential
+// marks no Secret so.
+var appliers = []string{v1alpha1.LayerLabelGroup, v1alpha1.InstallLabelGroup, "kustomize.toolkit.fluxcd.io", "helm.toolkit.fluxcd.io"}
+
+// leave lets go of a Secret that somebody else applies by now, before the Credential is gone: a
+// commit may have put the Secret itself in its place, and what the Credential owns goes with it.
+func (k *keeping) leave(ctx context.Context) error {
+	if k.secret == nil || !metav1.IsControlledBy(k.secret, k.obj) || !slices.ContainsFunc(appliers, func(group string) bool { return k.secret.Labels[group+"/name"] != "" }) {
+		return nil
+	}
+	after := k.secret.DeepCopy()
+	after.OwnerReferences = slices.DeleteFunc(after.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == k.obj.UID })
+	for _, name := range []string{
+		v1alpha1.CredentialAnnotation, v1alpha1.ContentAnnotation, v1alpha1.DeclaredAnnotation,
+		v1alpha1.IssuedAnnotation, v1alpha1.RenewedAnnotation, v1alpha1.RenewAnnotation, v1alpha1.ExpiresAnnotation,
+	} {
+		delete(after.Annotations, name)
+	}
+	patch := client.MergeFromWithOptions(k.secret, client.MergeFromWithOptimisticLock{})
+	if err := k.Client.Patch(ctx, after, patch, client.FieldOwner(Manager)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("cannot write Secret %s: %w", k.obj.SecretName(), err)
 	}
 	return nil
