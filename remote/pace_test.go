@@ -186,6 +186,37 @@ func TestLeftoverStays(t *testing.T) {
 	}
 }
 
+// TestDue: a layer is compared within its interval, whatever the clock said before.
+func TestDue(t *testing.T) {
+	const interval = 10 * time.Minute
+	for name, tc := range map[string]struct {
+		reason string
+		due    time.Duration
+		change func(*v1alpha1.Layer)
+		want   time.Duration
+	}{
+		"Rest":      {reason: "it is due at the end of the interval", due: interval, want: interval},
+		"Started":   {reason: "a process that began at the end of one compares nothing for a while", due: 2 * interval, want: 2 * interval},
+		"ClockBack": {reason: "the clock was days ahead when it was compared last", due: 72 * time.Hour, want: interval},
+		"Shorter":   {reason: "its interval is shorter now", due: interval, change: func(l *v1alpha1.Layer) { l.Spec.Interval.Duration = 5 * time.Minute; l.Generation++ }, want: 5 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPaced(45 * time.Second)
+			s := bringing(t, p)
+			if s.notes.due = p.now.Add(tc.due); tc.change != nil {
+				tc.change(s.layer)
+			}
+			entry := &v1alpha1.ChildLayer{Name: "base", Ready: true, Reason: v1alpha1.ReasonSucceeded, Digest: "sha256:1", LastAttemptedDigest: "sha256:1"}
+			if err := s.bring(t.Context(), entry); err != nil {
+				t.Fatal(err)
+			}
+			if got := s.notes.due.Sub(p.now); got != tc.want {
+				t.Errorf("%s: due in %s, want %s", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
 // TestPruned: a layer is not ready while deletes that have begun are not confirmed, and what
 // stays for another reason is looked at again when the layer is due.
 func TestPruned(t *testing.T) {

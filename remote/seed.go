@@ -128,9 +128,7 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 		entry.DeletionPolicy = s.layer.Spec.DeletionPolicy // the present policy counts for what is in place
 	}
 	inputs, now := s.inputs(), s.Now()
-	if next := s.nextDue(); s.notes.inputs != inputs && next.Before(s.notes.due) {
-		s.notes.due = next // of an interval that is shorter now
-	}
+	s.shortenDue(inputs)
 	facts := plan.Layer{
 		Changed: s.notes.inputs != inputs, Asked: s.notes.inputs != "" && s.notes.requested != s.requested() || s.reassigned(),
 		Undecided: entry.Reason == v1alpha1.ReasonPruneBlocked, Due: s.notes.due, RetryAt: s.notes.retryAt,
@@ -233,6 +231,16 @@ func (s *seeding) has(entry *v1alpha1.ChildLayer) {
 
 // compared sets when the layer is due again.
 func (s *seeding) compared() { s.notes.due = s.nextDue() }
+
+// shortenDue has the layer due earlier if its interval is shorter now, or the clock was set back,
+// which may be by days where a machine booted with a wrong one: when it is due is a time of day.
+// After a start it is due one interval later than from then on.
+func (s *seeding) shortenDue(inputs string) {
+	next := s.nextDue()
+	if s.notes.inputs != inputs && next.Before(s.notes.due) || s.notes.due.After(next.Add(s.layer.Spec.Interval.Duration+adoptFirst)) {
+		s.notes.due = next
+	}
+}
 
 func (s *seeding) nextDue() time.Time {
 	return plan.NextDue(s.begun, s.layer.Spec.Interval.Duration, s.run.notes.phase)
