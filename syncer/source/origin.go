@@ -15,7 +15,9 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/go-git/go-git/v5/plumbing/transport"
 	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
 	gitssh "github.com/go-git/go-git/v5/plumbing/transport/ssh"
@@ -118,8 +120,17 @@ type dialer struct {
 	proxy *url.URL
 }
 
+// askMultiACK makes the library ask for multi_ack where a server has it: Azure DevOps refuses
+// requests without. The library holds it unsupported, because it reads the lines of
+// acknowledgement without acting on them. Nothing more is needed here: each request says at
+// once all that it has. The library takes this from a variable of its package.
+var askMultiACK = sync.OnceFunc(func() {
+	transport.UnsupportedCapabilities = []capability.Capability{capability.ThinPack} //nolint:reassign // go-git's way to say it
+})
+
 // dialer checks the URL and the credential; it does not connect.
 func (o Origin) dialer() (*dialer, error) {
+	askMultiACK()
 	u, err := url.Parse(o.URL)
 	if err != nil {
 		// The error of the parser contains the URL, which may have a password.

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -22,6 +23,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/crypto/ssh"
 
 	"github.com/cascade-gitops/cascade/syncer/source/gitserver"
 )
@@ -436,6 +438,78 @@ func TestIncremental(t *testing.T) {
 	}
 }
 
+// TestMultiACK: Azure DevOps refuses requests for a pack that do not ask for one of the
+// forms of multi_ack, and what it answers to those that do is understood.
+func TestMultiACK(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	first := o.commit("main", map[string]string{"big": random(t, 300_000), "a.yaml": "1"})
+	target, _ := url.Parse("http://" + o.HTTPAddress())
+	var received, requests atomic.Int64
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.ModifyResponse = func(r *http.Response) error {
+		r.Body = counted{r.Body, &received}
+		return nil
+	}
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			requests.Add(1)
+			body, err := io.ReadAll(r.Body)
+			if err != nil || !bytes.Contains(body, []byte(" multi_ack")) {
+				http.Error(w, "TF401041: Clients must support multi-ack", http.StatusBadRequest)
+				return
+			}
+			r.Body = io.NopCloser(bytes.NewReader(body))
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	defer front.Close()
+	// The program of git itself answers by SSH, if it is asked as Azure DevOps wants to be.
+	shell := serveSSH(t, rsaKey(t, 2048), nil, func(c ssh.Channel) {
+		cmd := exec.CommandContext(t.Context(), "git-upload-pack", filepath.Join(o.root, repository+".git"))
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			return
+		}
+		cmd.Stdout = countedWriter{c, &received}
+		if cmd.Start() != nil {
+			return
+		}
+		body, _ := io.ReadAll(c)
+		requests.Add(1)
+		if string(body) != "0000" && !bytes.Contains(body, []byte(" multi_ack")) {
+			_ = cmd.Process.Kill()
+		}
+		_, _ = in.Write(body)
+		_ = in.Close()
+		_ = cmd.Wait()
+	})
+	for name, from := range map[string]Origin{"HTTP": {URL: front.URL + "/" + repository + ".git"}, "SSH": shell} {
+		t.Run(name, func(t *testing.T) {
+			m := mirrors(t)
+			before := fetch(t, m, from, Reference{Commit: first, Branch: "main"}, nil)
+			o.commit("main", map[string]string{"a.yaml": name})
+			received.Store(0)
+			after := fetch(t, m, from, onMain, before)
+			if n := received.Load(); n > 20_000 {
+				t.Errorf("a small commit received %d bytes, want only the difference", n)
+			}
+			if got := read(t, after, "a.yaml"); got != name {
+				t.Errorf("a.yaml is %q, want %s", got, name)
+			}
+			if got := read(t, after, "big"); len(got) != 300_000 {
+				t.Errorf("big has %d bytes: it is incomplete", len(got))
+			}
+			requests.Store(0)
+			if in, err := m.Contains(t.Context(), from, after.Commit, first, ""); err != nil || !in {
+				t.Errorf("Contains() = %t, %v, want the first commit in the history of the last", in, err)
+			}
+			if requests.Load() == 0 {
+				t.Error("the server was not asked: this proves nothing")
+			}
+		})
+	}
+}
+
 type counted struct {
 	io.ReadCloser
 	n *atomic.Int64
@@ -445,6 +519,16 @@ func (c counted) Read(p []byte) (int, error) {
 	n, err := c.ReadCloser.Read(p)
 	c.n.Add(int64(n))
 	return n, err
+}
+
+type countedWriter struct {
+	io.Writer
+	n *atomic.Int64
+}
+
+func (c countedWriter) Write(p []byte) (int, error) {
+	c.n.Add(int64(len(p)))
+	return c.Writer.Write(p)
 }
 
 func TestDigest(t *testing.T) {

@@ -59,7 +59,7 @@ func Clone(ctx context.Context, r Remote) (_ *Tree, err error) {
 		return nil, fmt.Errorf("cannot open the clone of %s: %w", r.URL, err)
 	}
 	// Azure DevOps asks for a capability that go-git can use for a whole clone only, which
-	// is what this process does. An agent fetches in another way, and does not come here.
+	// is what this process does. An agent fetches in another way, which says the same.
 	transport.UnsupportedCapabilities = []capability.Capability{capability.ThinPack} //nolint:reassign // go-git's way to say it
 	branch := plumbing.NewBranchReferenceName(r.Branch)
 	t.git, err = git.PlainCloneContext(ctx, t.dir, false, &git.CloneOptions{
