@@ -84,6 +84,12 @@ func gitRepository() Section {
 				Next:    "restore the commit, or let the clusters have another revision; they stay as they are until then",
 			},
 			{
+				Reasons: []string{"RevisionNotFetched"},
+				Note:    " (condition `FetchFailed` of any source that is suspended, and an event)",
+				Means:   "the agent began anew, and what the source had cannot be fetched again: it is gone, or its server or credential fails. Who refers to the source stands still",
+				Next:    "see the message; restore it, or resume the source, which uses what it has now",
+			},
+			{
 				Reasons: []string{"LimitExceeded"},
 				Means:   "the repository, a file, or the number of files is larger than the limit that the message names",
 				Next:    "shrink it, or raise `--max-pack-bytes`",
@@ -272,6 +278,12 @@ func helmRelease() Section {
 				Reasons: []string{"CreateHeld"},
 				Means:   "Clusters that do not exist here are not created, and the release is not made, because they may run already, or were moved away",
 				Next:    "restore the saved state, or `cascade approve create`; see [rebuild.md](rebuild.md)",
+			},
+			{
+				Reasons: []string{"SourceFailing"},
+				Note:    " (condition of that name)",
+				Means:   "the chart has not been fetched since the agent began: the release stays as it is, and nothing of it is looked at",
+				Next:    "look at the status of the source",
 			},
 			{
 				Reasons: []string{"HandOverPending"},

@@ -215,7 +215,8 @@ const (
 	// objects that it no longer declares are kept for the owner that does.
 	HandOverPendingCondition = "HandOverPending"
 	// SourceFailingCondition of a Kustomization is there while its source cannot be
-	// fetched. What the source had before is still applied. Of a Credential it is there while
+	// fetched. What the source had before is still applied. Of a HelmRelease it is there while,
+	// besides, this process has nothing of the source. Of a Credential it is there while
 	// its source does not answer, or refuses; what the Secret has is valid until it lapses.
 	SourceFailingCondition = "SourceFailing"
 	// AccountMissingCondition of a Kustomization is there while the service account that

@@ -330,6 +330,8 @@ func (r *Reconciler) find(ctx context.Context, recipe *recipe) (*found, error) {
 		}
 		snapshot, err := view.Snapshot(key, func() (*source.Snapshot, error) { return r.Sources.Snapshot(ctx, key, o) })
 		switch {
+		case errors.Is(err, find.ErrFetchedAgain) && find.NotRestored(o) != nil:
+			return nil, &missingError{fmt.Errorf("source '%s/%s/%s': %s", key.Kind, key.Namespace, key.Name, find.NotRestored(o).Message), false}
 		case errors.Is(err, find.ErrFetchedAgain):
 			return nil, err
 		case errors.Is(err, find.ErrNoArtifact):

@@ -438,6 +438,12 @@ func TestDrift(t *testing.T) {
 
 // TestConditions: what goes wrong is told with Flux's reason, and what was made stays.
 func TestConditions(t *testing.T) {
+	gone := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "gone"}, Spec: sourcev1.GitRepositorySpec{Suspend: true}}
+	gone.Status.Artifact = &meta.Artifact{Revision: "main@sha1:1"}
+	gone.Status.Conditions = []metav1.Condition{
+		{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: "Succeeded"},
+		{Type: sourcev1.FetchFailedCondition, Status: metav1.ConditionTrue, Reason: "RevisionNotFetched", Message: "cannot fetch it again"},
+	}
 	for name, tc := range map[string]struct {
 		reason  string
 		change  func(*generatorv1.ArtifactGenerator)
@@ -448,6 +454,7 @@ func TestConditions(t *testing.T) {
 	}{
 		"NotFound":  {"there is no such source", func(g *generatorv1.ArtifactGenerator) { g.Spec.Sources[0].Name = "missing" }, false, generatorv1.SourceFetchFailedReason, "source 'GitRepository/x/missing' not found", false},
 		"Artifact":  {"it has none yet", func(g *generatorv1.ArtifactGenerator) { g.Spec.Sources[0].Name = "empty" }, false, generatorv1.SourceFetchFailedReason, "source 'GitRepository/x/empty' has no artifact", false},
+		"Gone":      {"it is suspended, and has lost it", func(g *generatorv1.ArtifactGenerator) { g.Spec.Sources[0].Name = "gone" }, false, generatorv1.SourceFetchFailedReason, "source 'GitRepository/x/gone': cannot fetch it again", false},
 		"Namespace": {"another namespace is refused", func(g *generatorv1.ArtifactGenerator) { g.Spec.Sources[0].Namespace = "y" }, true, generatorv1.AccessDeniedReason, "cross-namespace references have been blocked", true},
 		"Elsewhere": {"without the flag it is looked for", func(g *generatorv1.ArtifactGenerator) { g.Spec.Sources[0].Namespace = "y" }, false, generatorv1.SourceFetchFailedReason, "source 'GitRepository/y/a' not found", false},
 		"Alias":     {"the spec is invalid", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@c/x" }, false, generatorv1.ValidationFailedReason, "spec.sources", true},
@@ -459,7 +466,7 @@ func TestConditions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := generator("@a/app/** @artifact/")
 			g.Spec.Sources = g.Spec.Sources[:1]
-			s := newStand(t, g, &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "empty"}})
+			s := newStand(t, g, &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "empty"}}, gone.DeepCopy())
 			s.Rules.NoCrossNamespaceRefs = tc.no
 			s.commit(map[string]string{"app/a.yaml": "a"})
 			s.reconcile()

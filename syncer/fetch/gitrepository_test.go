@@ -67,7 +67,7 @@ func newGitBench(t *testing.T, objects ...client.Object) *gitBench {
 		}
 	}
 	b := &gitBench{t: t, server: server, events: record.NewFakeRecorder(100), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&sourcev1.GitRepository{}).WithInterceptorFuncs(interceptor.Funcs{
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&sourcev1.GitRepository{}, &sourcev1.HelmChart{}).WithInterceptorFuncs(interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
 			b.patches++
 			return c.Patch(ctx, obj, patch, opts...)
@@ -101,6 +101,14 @@ func (b *gitBench) commit(name, branch, file, content string) string {
 		b.t.Fatal(err)
 	}
 	return commit
+}
+
+// put commits one file, wherever it is.
+func (b *gitBench) put(name, file, content string) {
+	b.t.Helper()
+	if _, err := b.server.Put(b.t.Context(), name, "main", "change "+file, map[string]string{file: content}); err != nil {
+		b.t.Fatal(err)
+	}
 }
 
 // declare creates an object or changes its spec.
@@ -255,6 +263,42 @@ func TestGitRepositoryLife(t *testing.T) {
 	if err := b.Client.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "fleet"}, &sourcev1.GitRepository{}); !apierrors.IsNotFound(err) || b.Snapshots.Get(gitKey("fleet")) != nil {
 		t.Errorf("after the deletion: %v, want it to be gone with its snapshot", err)
 	}
+}
+
+// TestSuspendedGone: what a suspended source had, and cannot be fetched again by a process
+// that begins, is told of, once, and so is that it can.
+func TestSuspendedGone(t *testing.T) {
+	b := newGitBench(t)
+	commit := b.commit("fleet", "main", "a.yaml", "1")
+	spec := "url: " + b.server.HTTPURL("fleet") + "\nref: {branch: main}\n"
+	b.declare("fleet", spec)
+	b.want("fleet", "the first time", good, "Normal NewArtifact")
+	begin := func() { // of a process
+		b.Snapshots = source.NewSnapshots()
+		b.Mirrors = source.NewMirrors(t.TempDir(), 64<<20)
+	}
+	begin()
+	b.declare("fleet", "url: http://127.0.0.1:1/none\nsuspend: true\nref: {branch: main}\n")
+	told := with(good, "FetchFailed", "True/RevisionNotFetched")
+	b.want("fleet", "its server is away: who applies it stands still", told, "Warning RevisionNotFetched cannot fetch revision main@sha1:"+commit)
+	if _, _, _, err := b.run("fleet"); err == nil {
+		t.Error("it is not tried again")
+	}
+	b.want("fleet", "it still is: that was said", told)
+	if b.patches+b.statuses != 0 {
+		t.Errorf("%d patches for the same failure", b.patches+b.statuses)
+	}
+	b.declare("fleet", spec+"suspend: true\n")
+	b.want("fleet", "it is back", good)
+	if s := b.Snapshots.Get(gitKey("fleet")); s == nil || s.Commit != commit {
+		t.Errorf("there is %+v, want commit %s", s, commit)
+	}
+	begin()
+	b.declare("fleet", "url: http://127.0.0.1:1/none\nref: {branch: main}\n")
+	failing := failedWith("FetchFailed", "GitOperationFailed", "ArtifactInStorage", "True/Succeeded")
+	b.want("fleet", "it is not suspended, and fails", failing, "Warning GitOperationFailed")
+	b.declare("fleet", "url: http://127.0.0.1:1/none\nsuspend: true\nref: {branch: main}\n")
+	b.want("fleet", "it told of the failure before it was suspended", failing)
 }
 
 func gitKey(name string) source.Key {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -91,9 +92,17 @@ func (r *HelmCharts) describe(obj *sourcev1.HelmChart) sourceFields {
 	}
 }
 
-// pin names the version that was built.
+// pin names the version that was built. With values files, the generation that it was built
+// by is in it, in the place of what the repository has there.
 func (r *HelmCharts) pin(obj *sourcev1.HelmChart, artifact *meta.Artifact) {
 	obj.Spec.Version = artifact.Revision
+	version, metadata, _ := strings.Cut(artifact.Revision, "+")
+	generation, err := strconv.ParseInt(metadata[strings.LastIndex(metadata, ".")+1:], 10, 64)
+	if len(obj.Spec.ValuesFiles) > 0 && err == nil {
+		obj.Spec.Version, obj.Generation = "="+version, generation
+	}
+	// Suspending it is a change that makes no other chart.
+	obj.Status.ObservedGeneration = obj.Generation
 }
 
 // datable is not asked: nobody retains a chart.
@@ -163,6 +172,8 @@ func (r *HelmCharts) build(ctx context.Context, key source.Key, obj *sourcev1.He
 		}
 		snapshot, ferr := r.From.Snapshot(ctx, from, o)
 		switch {
+		case errors.Is(ferr, find.ErrFetchedAgain) && find.NotRestored(o) != nil:
+			return nil, unavailable(errors.New(find.NotRestored(o).Message))
 		case errors.Is(ferr, find.ErrFetchedAgain):
 			return nil, &failure{passing: true, wait: r.Jitter(sourcePoll)}
 		case errors.Is(ferr, find.ErrNoArtifact), errors.Is(ferr, source.ErrArtifactNotFound):

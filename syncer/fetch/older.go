@@ -20,8 +20,8 @@ import (
 // retains are fetched here, by the reconciler of the source: with its credentials, its
 // verification and its rules, and within its bounds.
 
-// ReasonRevisionNotFetched: clusters need an older revision of the source, which cannot be
-// fetched.
+// ReasonRevisionNotFetched: clusters need an older revision of the source, or who refers to a
+// suspended one needs the revision that it had, and that cannot be fetched.
 const ReasonRevisionNotFetched = "RevisionNotFetched"
 
 // Pauses between attempts to fetch older revisions. They are besides those of the source,

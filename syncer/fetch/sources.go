@@ -249,17 +249,40 @@ func reconcileSource[T sourceObject](ctx context.Context, s *Sources, kind sourc
 
 // restore fetches what a suspended source had before this process began. Those who
 // refer to it could not go on otherwise: neither a change of their spec nor drift would
-// be applied. What the source has now, if that is something else, is not used, and the
-// status stays as it is.
+// be applied. What the source has now, if that is something else, is not used. The status
+// stays as it is, unless that fails.
 func restore[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], key source.Key, obj T) error {
 	artifact := obj.GetArtifact()
-	if artifact == nil || s.Snapshots.Get(key) != nil {
+	if artifact == nil {
 		return nil
 	}
-	if s.recall(ctx, key, obj) {
+	var err error
+	if s.Snapshots.Get(key) == nil && !s.recall(ctx, key, obj) {
+		err = fetchAgain(ctx, s, kind, key, obj, artifact)
+	}
+	return errors.Join(err, s.tellRestored(ctx, obj, err))
+}
+
+// tellRestored has a suspended source tell, by a condition, that what it had cannot be fetched
+// again: who refers to it stands still until then. It stays ready. One that is not tells of
+// a failure already.
+func (s *Sources) tellRestored(ctx context.Context, obj sourceObject, failed error) error {
+	if !apimeta.IsStatusConditionTrue(obj.GetConditions(), meta.ReadyCondition) {
 		return nil
 	}
-	return fetchAgain(ctx, s, kind, key, obj, artifact)
+	before := obj.DeepCopyObject().(sourceObject)
+	if failed == nil {
+		status.RemoveCondition(obj, sourcev1.FetchFailedCondition)
+	} else {
+		status.SetCondition(obj, sourcev1.FetchFailedCondition, metav1.ConditionTrue, ReasonRevisionNotFetched, "%s", failed)
+	}
+	if equality.Semantic.DeepEqual(before, obj) {
+		return nil
+	}
+	if failed != nil && !apimeta.IsStatusConditionTrue(before.GetConditions(), sourcev1.FetchFailedCondition) {
+		s.event(ctx, obj, corev1.EventTypeWarning, ReasonRevisionNotFetched, "%s", failed)
+	}
+	return status.Patch(ctx, s.Client, before, obj, status.SourceManager)
 }
 
 // fetchAgain fetches exactly what an artifact of a source was made of.
@@ -293,6 +316,9 @@ func fetchExactly[T sourceObject](ctx context.Context, kind sourceKind[T], key s
 		return nil, nil
 	case contentOf(got.snapshot.Revision) != contentOf(artifact.Revision):
 		return nil, fmt.Errorf("there is only %s; if it is suspended, resume it to use that", got.snapshot.Revision)
+	case key.Kind == sourcev1.HelmChartKind && pinned.GetGeneration() != obj.GetGeneration() && got.snapshot.Digest != artifact.Digest:
+		// The version says by which generation the chart was built, and not what that had.
+		return nil, fmt.Errorf("%s has other content by now; if it is suspended, resume it to use that", got.snapshot.Revision)
 	}
 	return got.snapshot.Named(artifact.Revision), nil
 }

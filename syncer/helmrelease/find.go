@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -14,6 +15,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/find"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/status"
@@ -52,10 +54,16 @@ func (r *Reconciler) find(ctx context.Context, run *run) *refusal {
 	snapshot, err := r.Sources.Snapshot(ctx, key, from)
 	switch {
 	case err == nil:
+		status.RemoveCondition(obj, v1alpha1.SourceFailingCondition)
 		run.snapshot, run.from = snapshot, from
 		return nil
 	case errors.Is(err, find.ErrFetchedAgain):
-		// Nothing is known to be wrong: what was ready stays so until then.
+		// What was ready stays so until then.
+		if why := find.Failing(from); why != nil {
+			status.SetCondition(obj, v1alpha1.SourceFailingCondition, metav1.ConditionTrue, v1alpha1.ReasonSourceFailing,
+				"%s/%s/%s cannot be fetched since %s, and this process has not fetched it yet, so that neither changes of the spec nor of objects are looked at; see its status: %s",
+				key.Kind, key.Namespace, key.Name, why.LastTransitionTime.UTC().Format(time.RFC3339), why.Reason)
+		}
 		return &refusal{passing: true, wait: wait}
 	case errors.Is(err, source.ErrArtifactNotFound):
 		return &refusal{reason: meta.ArtifactFailedReason, err: status.FluxMessage(fmt.Sprintf("Source not ready: artifact not found. Retrying in %s", r.Rules.RequeueDependency)), wait: wait}

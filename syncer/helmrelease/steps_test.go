@@ -217,6 +217,42 @@ func TestFindStep(t *testing.T) {
 	}
 }
 
+// TestSourceFailingStep: that nothing is looked at after a restart, because the chart cannot be
+// fetched, is told.
+func TestSourceFailingStep(t *testing.T) {
+	with := func(truth metav1.ConditionStatus, more ...metav1.Condition) *sourcev1.OCIRepository {
+		o := image(true)
+		o.Status.Conditions = append(more, metav1.Condition{Type: meta.ReadyCondition, Status: truth, Reason: "x"})
+		return o
+	}
+	for name, tc := range map[string]struct {
+		reason   string
+		source   client.Object
+		snapshot bool
+		told     bool
+	}{
+		"Restart":   {"nothing is known to be wrong", with(metav1.ConditionTrue), false, false},
+		"Failing":   {"nothing was fetched since", with(metav1.ConditionFalse), false, true},
+		"Suspended": {"it is ready, and what it had is gone", with(metav1.ConditionTrue, metav1.Condition{Type: sourcev1.FetchFailedCondition, Status: metav1.ConditionTrue, Reason: "x"}), false, true},
+		"Found":     {"the release goes on with what the source had before", with(metav1.ConditionFalse), true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(h *helmv2.HelmRelease) {
+				if tc.snapshot {
+					h.Status.Conditions = []metav1.Condition{{Type: v1alpha1.SourceFailingCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSourceFailing}}
+				}
+			}), tc.source)
+			if tc.snapshot {
+				s.Sources.Snapshots.Put(chartKey(s.Obj), &source.Snapshot{Revision: "1.0.0"})
+			}
+			s.Reconciler.find(t.Context(), s.run)
+			if told := apimeta.IsStatusConditionTrue(s.Obj.Status.Conditions, v1alpha1.SourceFailingCondition); told != tc.told {
+				t.Errorf("%s: it is told: %t", tc.reason, told)
+			}
+		})
+	}
+}
+
 func TestDependStep(t *testing.T) {
 	on := func(h *helmv2.HelmRelease) { h.Spec.DependsOn = []helmv2.DependencyReference{{Name: "base"}} }
 	base := func(truth metav1.ConditionStatus) *helmv2.HelmRelease {

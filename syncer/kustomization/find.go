@@ -70,35 +70,24 @@ const sourceGrace = 30 * time.Second
 // what was applied, as with Flux, and stays as it is. by makes the source, unless it is nil:
 // that fails, and the source stays ready. there: what it had before is there.
 func tellSource(obj *kustomizev1.Kustomization, key source.Key, o sourcev1.Source, by *generatorv1.ArtifactGenerator, there bool) {
-	why := failure(o)
+	why := find.Failing(o)
 	if why == nil && by != nil {
-		why, key = failure(by), source.Key{Kind: generatorv1.ArtifactGeneratorKind, NamespacedName: client.ObjectKeyFromObject(by)}
+		why, key = find.Failing(by), source.Key{Kind: generatorv1.ArtifactGeneratorKind, NamespacedName: client.ObjectKeyFromObject(by)}
 	}
 	if why == nil {
 		status.RemoveCondition(obj, v1alpha1.SourceFailingCondition)
 		return
 	}
-	means := "new revisions do not arrive"
+	lacks, means := "is not ready", "new revisions do not arrive"
+	if why.Type != meta.ReadyCondition {
+		lacks = "is suspended, and cannot be fetched again"
+	}
 	if !there {
 		means = "this process has not fetched it yet, so that neither changes of the spec nor of objects are looked at"
 	}
 	status.SetCondition(obj, v1alpha1.SourceFailingCondition, metav1.ConditionTrue, v1alpha1.ReasonSourceFailing,
-		"%s/%s/%s is not ready since %s, and %s; see its status: %s",
-		key.Kind, key.Namespace, key.Name, why.LastTransitionTime.UTC().Format(time.RFC3339), means, why.Reason)
-}
-
-// failure is the condition by which a source tells that it cannot be fetched; nil if it
-// tells no such thing.
-func failure(o any) *metav1.Condition {
-	source, ok := o.(status.Object)
-	if !ok {
-		return nil
-	}
-	ready := apimeta.FindStatusCondition(source.GetConditions(), meta.ReadyCondition)
-	if ready == nil || ready.Status != metav1.ConditionFalse {
-		return nil
-	}
-	return ready
+		"%s/%s/%s %s since %s, and %s; see its status: %s",
+		key.Kind, key.Namespace, key.Name, lacks, why.LastTransitionTime.UTC().Format(time.RFC3339), means, why.Reason)
 }
 
 // onSource wakes those whose source begins to fail, after a while, or fails no more.
@@ -116,7 +105,7 @@ func (r *Reconciler) onGenerator(ctx context.Context, e event.UpdateEvent, queue
 }
 
 func (r *Reconciler) onFailure(ctx context.Context, e event.UpdateEvent, queue wake.Queue, sources ...string) {
-	before, after := failure(e.ObjectOld), failure(e.ObjectNew)
+	before, after := find.Failing(e.ObjectOld), find.Failing(e.ObjectNew)
 	if (before == nil) == (after == nil) {
 		return
 	}

@@ -290,6 +290,12 @@ func TestSourceFailingStep(t *testing.T) {
 		o.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: sourcev1.GitOperationFailedReason, LastTransitionTime: metav1.NewTime(noon)}}
 		return o
 	}
+	gone := git(true)
+	gone.Spec.Suspend = true
+	gone.Status.Conditions = []metav1.Condition{
+		{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: meta.SucceededReason, LastTransitionTime: metav1.NewTime(noon)},
+		{Type: sourcev1.FetchFailedCondition, Status: metav1.ConditionTrue, Reason: "RevisionNotFetched", LastTransitionTime: metav1.NewTime(noon)},
+	}
 	made := &sourcev1.ExternalArtifact{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "fleet"}}
 	made.Spec.SourceRef = &meta.NamespacedObjectKindReference{APIVersion: generatorv1.GroupVersion.String(), Kind: generatorv1.ArtifactGeneratorKind, Name: "parts"}
 	made.Status.Artifact = &meta.Artifact{Revision: revision}
@@ -307,6 +313,7 @@ func TestSourceFailingStep(t *testing.T) {
 		"Good":      {"there is nothing to tell, any more", git(true), nil, true, false, ""},
 		"Failing":   {"its last revision stays", failing(git(true)), nil, true, true, "new revisions do not arrive"},
 		"Restart":   {"nothing is there since the restart", failing(git(true)), nil, false, true, "has not fetched it yet"},
+		"Suspended": {"it is ready, and what it had is gone since the restart", gone, nil, false, true, "is suspended, and cannot be fetched again since 20"},
 		"Generator": {"what is made of others stays ready when that fails", made, generator, true, true, "ArtifactGenerator/apps/parts is not ready"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,156 @@
+package fetch
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/google/go-cmp/cmp"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/syncer/chart"
+	"github.com/cascade-gitops/cascade/syncer/find"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// helmCharts is a reconciler of HelmCharts in repositories of the bench, as of a process that
+// begins.
+func (b *gitBench) helmCharts() *HelmCharts {
+	b.t.Helper()
+	dir := b.t.TempDir()
+	sources := &Sources{
+		Client: b.Client, Reader: b.Client, Snapshots: source.NewSnapshots(), Logins: b.Logins, Events: b.events, Metrics: b.Metrics, Now: b.Now, Jitter: b.Jitter,
+	}
+	return &HelmCharts{
+		Sources: sources, Charts: chart.NewCharts(chart.NewIndexes(dir, 1<<20, 1<<20), dir, chart.Limits{Chart: 1 << 20, File: 1 << 20}),
+		From: &find.Finder{Client: b.Client, Reader: b.Client, Snapshots: sources.Snapshots, Fetched: map[string]bool{sourcev1.GitRepositoryKind: true}},
+	}
+}
+
+// TestSuspendedChart: a process that begins has the chart that a suspended HelmChart had, if
+// it can be made again, and says so if not.
+func TestSuspendedChart(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		spec   sourcev1.HelmChartSpec
+		file   string
+		edit   func(*sourcev1.HelmChart)
+		want   string
+	}{
+		"Plain": {"its version says it all", sourcev1.HelmChartSpec{}, "other.yaml", nil, ""},
+		"ValuesFiles": {
+			"the generation in the version is that by which it was built, which to suspend it has raised",
+			sourcev1.HelmChartSpec{ValuesFiles: []string{"chart/values.yaml", "more.yaml"}}, "other.yaml", nil, "",
+		},
+		"Revision": {
+			"the source moved, and the chart did not",
+			sourcev1.HelmChartSpec{ReconcileStrategy: sourcev1.ReconcileStrategyRevision}, "other.yaml", nil, "",
+		},
+		"Both": {
+			"the version says both",
+			sourcev1.HelmChartSpec{ValuesFiles: []string{"more.yaml"}, ReconcileStrategy: sourcev1.ReconcileStrategyRevision}, "other.yaml", nil, "",
+		},
+		"Edited": {
+			"the version is the same, and the content is not", sourcev1.HelmChartSpec{ValuesFiles: []string{"chart/values.yaml", "more.yaml"}}, "other.yaml",
+			func(c *sourcev1.HelmChart) { c.Spec.ValuesFiles = []string{"chart/values.yaml"} }, "has other content by now",
+		},
+		"Changed": {
+			"the chart is another one", sourcev1.HelmChartSpec{ReconcileStrategy: sourcev1.ReconcileStrategyRevision}, "chart/values.yaml", nil, "there is only 1.2.3+",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newGitBench(t)
+			b.commit("fleet", "main", "more.yaml", "k: more\n")
+			for at, content := range map[string]string{"Chart.yaml": "apiVersion: v2\nname: shop\nversion: 1.2.3\n", "values.yaml": "k: chart\n"} {
+				b.put("fleet", "chart/"+at, content)
+			}
+			b.declare("fleet", "url: "+b.server.HTTPURL("fleet")+"\nref: {branch: main}\n")
+			b.run("fleet")
+			c := &sourcev1.HelmChart{}
+			c.Namespace, c.Name, c.Generation, c.Spec = "ns", "shop", 4, tc.spec
+			c.Spec.Chart, c.Spec.SourceRef = "chart", sourcev1.LocalHelmChartSourceReference{Kind: sourcev1.GitRepositoryKind, Name: "fleet"}
+			if err := b.Client.Create(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+			before := b.helmCharts()
+			before.Snapshots.Put(gitKey("fleet"), b.Snapshots.Get(gitKey("fleet")))
+			had := b.chart(before)
+			if had.Status.Artifact == nil {
+				t.Fatalf("it was not built: %v", states(had.Status.Conditions))
+			}
+			had.Spec.Suspend, had.Generation = true, 5
+			if tc.edit != nil {
+				tc.edit(had)
+			}
+			if err := b.Client.Update(t.Context(), had); err != nil {
+				t.Fatal(err)
+			}
+			b.put("fleet", tc.file, "k: new\n")
+			b.run("fleet")
+
+			after := b.helmCharts()
+			after.Snapshots.Put(gitKey("fleet"), b.Snapshots.Get(gitKey("fleet")))
+			has := b.chart(after)
+			key := source.Key{Kind: sourcev1.HelmChartKind, NamespacedName: client.ObjectKeyFromObject(has)}
+			failed := apimeta.FindStatusCondition(has.Status.Conditions, sourcev1.FetchFailedCondition)
+			if tc.want != "" {
+				if failed == nil || failed.Reason != ReasonRevisionNotFetched || !strings.Contains(failed.Message, tc.want) {
+					t.Errorf("%s: it tells %+v, want %q", tc.reason, failed, tc.want)
+				}
+				if after.Snapshots.Get(key) != nil {
+					t.Errorf("%s: it is used", tc.reason)
+				}
+				return
+			}
+			if failed != nil {
+				t.Fatalf("%s: it tells %+v", tc.reason, failed)
+			}
+			if s := after.Snapshots.Get(key); s == nil || s.Revision != had.Status.Artifact.Revision || s.Digest != had.Status.Artifact.Digest {
+				t.Errorf("%s: there is %+v, want %+v", tc.reason, s, had.Status.Artifact)
+			}
+			if diff := cmp.Diff(had.Status, has.Status); diff != "" {
+				t.Errorf("%s: the status changed: -before +after\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// chart reconciles the chart once and returns it.
+func (b *gitBench) chart(r *HelmCharts) *sourcev1.HelmChart {
+	b.t.Helper()
+	name := types.NamespacedName{Namespace: "ns", Name: "shop"}
+	_, _ = r.Reconcile(b.t.Context(), ctrl.Request{NamespacedName: name}) // the status tells of it
+	c := &sourcev1.HelmChart{}
+	if err := b.Client.Get(b.t.Context(), name, c); err != nil {
+		b.t.Fatal(err)
+	}
+	return c
+}
+
+// TestPinnedVersion: the version that is asked for is one that a repository has.
+func TestPinnedVersion(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, revision string
+		files            []string
+		version          string
+		generation       int64
+	}{
+		"Plain":       {"as it is", "1.2.3", nil, "1.2.3", 5},
+		"Metadata":    {"it is that of the repository", "1.2.3+7", nil, "1.2.3+7", 5},
+		"ValuesFiles": {"the repository has it without the generation, with or without a v", "1.2.3+4", []string{"more.yaml"}, "=1.2.3", 4},
+		"Default":     {"no generation is in it", "1.2.3+k3s1", []string{"values.yaml"}, "1.2.3+k3s1", 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &sourcev1.HelmChart{}
+			c.Generation, c.Spec.ValuesFiles = 5, tc.files
+			(&HelmCharts{}).pin(c, &meta.Artifact{Revision: tc.revision})
+			if c.Spec.Version != tc.version || c.Generation != tc.generation || c.Status.ObservedGeneration != tc.generation {
+				t.Errorf("%s: version %s of generation %d (%d was seen)", tc.reason, c.Spec.Version, c.Generation, c.Status.ObservedGeneration)
+			}
+		})
+	}
+}
