@@ -189,7 +189,7 @@ func otherSources() Section {
 			},
 			{
 				Reasons: []string{"ChartPullError"},
-				Means:   "the chart cannot be fetched, or is not what the index says",
+				Means:   "the chart cannot be fetched, or is not what the index says; or a registry has no version in the range yet, and is asked again",
 				Next:    "look at the repository",
 			},
 			{

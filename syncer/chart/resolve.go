@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -36,6 +37,16 @@ func parseVersion(s string) (*semver.Version, error) {
 	return semver.NewVersion(s)
 }
 
+// noMatch is an error of pick: a version that matches may come.
+type noMatch struct {
+	versions  int
+	reference string
+}
+
+func (e *noMatch) Error() string {
+	return fmt.Sprintf("none of %d versions matches '%s'", e.versions, e.reference)
+}
+
 // pick returns the position of the version that a reference means: the very same
 // string, or else the newest one that the range allows; without a range the newest
 // that is no prerelease. Of versions that are equal but for their metadata, newer
@@ -64,7 +75,7 @@ func pick(versions []string, reference string, newer func(a, b int) bool) (int, 
 		}
 	}
 	if found < 0 {
-		return -1, fmt.Errorf("none of %d versions matches '%s'", len(versions), reference)
+		return -1, &noMatch{len(versions), reference}
 	}
 	return found, nil
 }
@@ -83,7 +94,8 @@ func resolve(name string, entries []entry, reference string) (entry, error) {
 }
 
 // resolveTag finds a version among tags, in which an underscore stands for the plus
-// that a tag cannot have.
+// that a tag cannot have. That none matches may end at any time, and unlike an index, tags
+// tell nobody when it does.
 func resolveTag(name string, tags []string, reference string) (string, error) {
 	versions := make([]string, len(tags))
 	for i, tag := range tags {
@@ -91,7 +103,11 @@ func resolveTag(name string, tags []string, reference string) (string, error) {
 	}
 	i, err := pick(versions, reference, func(a, b int) bool { return versions[a] > versions[b] })
 	if err != nil {
-		return "", failf(ReasonReference, "no '%s' chart with version matching '%s' found: %w", name, reference, err)
+		reason := ReasonReference
+		if errors.As(err, new(*noMatch)) {
+			reason = ReasonPull
+		}
+		return "", failf(reason, "no '%s' chart with version matching '%s' found: %w", name, reference, err)
 	}
 	return versions[i], nil
 }

@@ -198,6 +198,10 @@ func (r *HelmCharts) build(ctx context.Context, key source.Key, obj *sourcev1.He
 	}
 	reason := source.ReasonOf(err)
 	f := &failure{condition: sourcev1.FetchFailedCondition, err: err, stalls: chart.Final(reason) || reason == source.ReasonURLInvalid}
+	if reason == source.ReasonURLInvalid {
+		// It is that of the HelmRepository, which wakes nobody if it is one of a registry.
+		f.wait = r.Jitter(obj.GetRequeueAfter())
+	}
 	if !chart.OfBuild(reason) {
 		status.RemoveCondition(obj, sourcev1.BuildFailedCondition)
 		return nil, f

@@ -3,6 +3,7 @@ package fetch
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -129,6 +130,30 @@ func (b *gitBench) chart(r *HelmCharts) *sourcev1.HelmChart {
 		b.t.Fatal(err)
 	}
 	return c
+}
+
+// TestChartOfWrongAddress: a HelmRepository of a registry has nothing that wakes its charts when
+// its address is corrected.
+func TestChartOfWrongAddress(t *testing.T) {
+	repository := &sourcev1.HelmRepository{}
+	repository.Namespace, repository.Name, repository.Spec.Type, repository.Spec.URL = "ns", "charts", sourcev1.HelmRepositoryTypeOCI, "ftp://example.com"
+	b := newGitBench(t, repository)
+	c := &sourcev1.HelmChart{}
+	c.Namespace, c.Name, c.Spec.Chart, c.Spec.Interval.Duration = "ns", "shop", "shop", time.Hour
+	c.Spec.SourceRef = sourcev1.LocalHelmChartSourceReference{Kind: sourcev1.HelmRepositoryKind, Name: "charts"}
+	if err := b.Client.Create(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	result, err := b.helmCharts().Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(c)})
+	if err != nil || result.RequeueAfter != time.Hour {
+		t.Errorf("it is looked at again after %s, %v; want its interval", result.RequeueAfter, err)
+	}
+	if err := b.Client.Get(t.Context(), client.ObjectKeyFromObject(c), c); err != nil {
+		t.Fatal(err)
+	}
+	if got := states(c.Status.Conditions)["Stalled"]; got != "True/URLInvalid" {
+		t.Errorf("Stalled is %s, as Flux has it it is True/URLInvalid", got)
+	}
 }
 
 // TestPinnedVersion: the version that is asked for is one that a repository has.

@@ -147,9 +147,9 @@ type indexFile struct {
 type failure struct {
 	condition string
 	err       error
-	// stalls: only a change of the object can end it.
+	// stalls: only a change of the object can end it, or of one that wait is for.
 	stalls bool
-	// wait is when to look again, 0 for as soon as the backoff allows.
+	// wait is when to look again, 0 for as soon as the backoff allows, or never if it stalls.
 	wait time.Duration
 	// ready is the reason of the Ready condition, where it is not that of err.
 	ready string
@@ -528,9 +528,7 @@ func (s *Sources) failed(ctx context.Context, before, obj sourceObject, fields s
 		}
 	}
 	switch {
-	case f.stalls:
-		return ctrl.Result{}, nil
-	case f.wait > 0:
+	case f.stalls, f.wait > 0:
 		return ctrl.Result{RequeueAfter: f.wait}, nil
 	}
 	return ctrl.Result{}, fmt.Errorf("cannot fetch %s %s/%s: %w", fields.kind, obj.GetNamespace(), obj.GetName(), f.err)
