@@ -14,6 +14,8 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -568,6 +570,61 @@ func TestRefusedIndex(t *testing.T) {
 	}
 	if want := (IndexCounts{Requests: 8, Downloads: 6, Parses: 3}); x.Counts() != want {
 		t.Errorf("indexes did %+v, want %+v", x.Counts(), want)
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// atEnd is a body after whose end something happens.
+type atEnd struct {
+	io.ReadCloser
+	do func()
+}
+
+func (a atEnd) Read(p []byte) (int, error) {
+	n, err := a.ReadCloser.Read(p)
+	if err == io.EOF {
+		a.do()
+	}
+	return n, err
+}
+
+// TestIndexWithoutDisk: what has nothing to do with the index is not held against it.
+func TestIndexWithoutDisk(t *testing.T) {
+	server := startRepository(t)
+	server.add(t, chartFiles("a", "a", "1.0.0"))
+	dir := filepath.Join(t.TempDir(), "indexes")
+	x := NewIndexes(dir, DefaultIndexMaxBytes, DefaultIndexCacheBytes)
+	repository := Repository{URL: server.URL}
+	s, err := x.use(user("a"), repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := true
+	transport := s.client.Transport
+	s.client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+		res, err := transport.RoundTrip(r)
+		if err == nil && full {
+			// Once the index is received, there is no place for anything else.
+			res.Body = atEnd{res.Body, func() {
+				if os.RemoveAll(dir) != nil || os.WriteFile(dir, nil, 0o600) != nil {
+					t.Error("the directory is still there")
+				}
+			}}
+		}
+		return res, err
+	})
+	if _, err := x.Fetch(t.Context(), user("a"), repository); err == nil || source.ReasonOf(err) != ReasonFailed {
+		t.Errorf("Fetch() = %v, want reason %s", err, ReasonFailed)
+	}
+	full = false
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.Fetch(t.Context(), user("a"), repository); err != nil {
+		t.Errorf("there is room again, and Fetch() = %v", err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -402,12 +403,16 @@ func unnamed(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// wrapIndex names the index in the errors of parse.
+// wrapIndex names the index in the errors of parse. Those of files have nothing to do with
+// what is in it.
 func wrapIndex(err error) error {
 	reason := ReasonIndexation
 	var known *source.Error
-	if errors.As(err, &known) {
+	switch {
+	case errors.As(err, &known):
 		reason = known.Reason
+	case errors.As(err, new(*fs.PathError)):
+		reason = ReasonFailed
 	}
 	return failf(reason, "cannot read index of Helm repository: %w", err)
 }
