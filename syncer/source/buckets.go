@@ -256,11 +256,16 @@ func (b *Buckets) Fetch(ctx context.Context, origin BucketOrigin, ignore *string
 	if last != nil && last.bucket != nil && last.Revision == revision && last.bucket.place == origin.place() {
 		return last, nil
 	}
-	got, err := b.pulls.obtain(ctx, fmt.Sprintf("%s %s %x", origin.key(), revision, sha256.Sum256(rulesFile)), func() (*contents, error) {
+	key := fmt.Sprintf("%s %s %x", origin.key(), revision, sha256.Sum256(rulesFile))
+	got, err := b.pulls.obtain(ctx, key, func() (*contents, error) {
 		return b.pull(ctx, from, origin, index, rulesFile, last)
 	})
 	if err != nil {
 		return nil, bucketError(err, "cannot fetch bucket '%s'", origin.Bucket)
+	}
+	if got.revision != revision {
+		// An object changed after the list was made: this is not what is at that revision.
+		b.pulls.forget(key)
 	}
 	return &Snapshot{
 		Revision: got.revision, Digest: treeDigest(got.root, nil), File: strings.TrimPrefix(got.revision, "sha256:") + ".tar.gz",

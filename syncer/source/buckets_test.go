@@ -505,9 +505,17 @@ func TestBucketChanges(t *testing.T) {
 		}
 		return false
 	}
-	got := pullBucket(t, NewBuckets(t.TempDir(), plenty), s.origin(), nil, nil)
+	b := NewBuckets(t.TempDir(), plenty)
+	got := pullBucket(t, b, s.origin(), nil, nil)
 	if want := revisionAsFlux(map[string]string{"a.yaml": "1", "b.yaml": "later"}); got.Revision != want || read(t, got, "b.yaml") != "later" {
 		t.Errorf("revision %s, want %s of what was fetched", got.Revision, want)
+	}
+	// Set back, the list is the one that this was fetched by.
+	s.front = nil
+	s.put(map[string]string{"b.yaml": "2"})
+	back := pullBucket(t, b, s.origin(), nil, got)
+	if want := revisionAsFlux(map[string]string{"a.yaml": "1", "b.yaml": "2", "gone.yaml": "3"}); back.Revision != want || read(t, back, "b.yaml") != "2" {
+		t.Errorf("revision %s after b.yaml was set back, and it is %q; want %s", back.Revision, read(t, back, "b.yaml"), want)
 	}
 }
 
