@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -127,9 +128,21 @@ func (k *Kept) Remove(key Key) error {
 	return nil
 }
 
-// file of a source. Names of Kubernetes have no separators in them.
+// Suffixes of a file, and of one that is being written.
+const (
+	keptSuffix = ".tar.gz"
+	keptNext   = ".next"
+)
+
+// file of a source. Names of Kubernetes have no separators in them, and no underscore. Where
+// one is too long for that of a file, its beginning and its sum stand for it.
 func (k *Kept) file(key Key) string {
-	return filepath.Join(k.dir, strings.ToLower(key.Kind), key.Namespace, key.Name+".tar.gz")
+	const most = 255 - len(keptSuffix+keptNext)
+	name := key.Name
+	if len(name) > most {
+		name = fmt.Sprintf("%s_%x", name[:most-1-2*sha256.Size], sha256.Sum256([]byte(name)))
+	}
+	return filepath.Join(k.dir, strings.ToLower(key.Kind), key.Namespace, name+keptSuffix)
 }
 
 // write writes a file and gives it its name when all of it is on the disk.
@@ -137,7 +150,7 @@ func (k *Kept) write(ctx context.Context, name string, head []byte, s *Snapshot)
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return err
 	}
-	next := name + ".next" // one that a killed process left is written over
+	next := name + keptNext // one that a killed process left is written over
 	f, err := os.OpenFile(next, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

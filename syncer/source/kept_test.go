@@ -111,6 +111,34 @@ func kept(t *testing.T, dir string, s *Snapshot) *Snapshot {
 	return got
 }
 
+// TestKeptOfLongName: a name of Kubernetes may have nearly as many bytes as that of a file.
+func TestKeptOfLongName(t *testing.T) {
+	for _, n := range []int{243, 244, 249, 253} {
+		dir := t.TempDir()
+		one := Key{Kind: "GitRepository", NamespacedName: types.NamespacedName{Namespace: "apps", Name: strings.Repeat("a", n-1) + "1"}}
+		two := one
+		two.Name = strings.Repeat("a", n-1) + "2"
+		k, s := NewKept(dir, 1<<20), ruled(t, &folder{}, nil)
+		if err := k.Put(t.Context(), one, keptUID, s); err != nil {
+			t.Errorf("of %d bytes: Put() = %v", n, err)
+		}
+		if got, err := NewKept(dir, 1<<20).Get(t.Context(), one, keptUID, s.Revision); err != nil || got == nil {
+			t.Errorf("of %d bytes: Get() = %v, %v", n, got, err)
+		}
+		if got, err := k.Get(t.Context(), two, keptUID, s.Revision); err != nil || got != nil {
+			t.Errorf("of %d bytes: Get() of another one = %v, %v", n, got, err)
+		}
+		for range 2 { // the second time nothing is there, which is no error
+			if err := k.Remove(one); err != nil {
+				t.Errorf("of %d bytes: Remove() = %v: its object would stay for ever", n, err)
+			}
+		}
+		if left, err := os.ReadDir(filepath.Join(dir, "gitrepository", "apps")); err == nil && len(left) != 0 {
+			t.Errorf("of %d bytes: %v is left over", n, left)
+		}
+	}
+}
+
 func TestKept(t *testing.T) {
 	own := "/own\n"
 	for _, tc := range []struct {
