@@ -79,7 +79,9 @@ func (l Limits) verdict(words string) error {
 		return exceedsTime(l)
 	case has("stack overflow", "goroutine stack exceeds"):
 		return &Exceeded{What: fmt.Sprintf("it goes deeper than a stack of %d MiB; look for something that contains itself", deepestStack>>20)}
-	case has("out of memory", "cannot allocate memory", "failed to allocate", "failed to create new OS thread", "error code: 12", "errno: 12"):
+	// No room for a thread is no want of memory, unless the number says so: the pod may be at
+	// its limit of processes, which passes.
+	case has("out of memory", "cannot allocate memory", "failed to allocate", "errno=12)", "error code: 12", "errno: 12"):
 		return exceedsMemory(l)
 	}
 	return nil

@@ -126,6 +126,29 @@ func TestDescriptors(t *testing.T) {
 	}
 }
 
+// TestVerdict: what Go's runtime writes as it ends says whether the job is at fault.
+func TestVerdict(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason, words string
+		exceeded      string
+	}{
+		"threads": {"the pod, or the machine, has no room for one more process for a moment",
+			"runtime: failed to create new OS thread (have 12 already; errno=11)\nruntime: may need to increase max user processes (ulimit -u)\nfatal error: newosproc\n", ""},
+		"thread": {"there is no memory for a thread", "runtime: failed to create new OS thread (have 12 already; errno=12)\nfatal error: newosproc\n", "MiB of memory"},
+		"heap":   {"there is no memory", "fatal error: runtime: out of memory\n", "MiB of memory"},
+		"stack":  {"it goes too deep", "runtime: goroutine stack exceeds 1000000000-byte limit\n", "deeper than a stack"},
+		"time":   {"it used up its time", "SIGXCPU: cpu time limit exceeded\n", "of a processor"},
+		"killed": {"nobody knows why", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := testLimits().verdict(tt.words)
+			if (err != nil) != (tt.exceeded != "") || err != nil && !strings.Contains(err.Error(), tt.exceeded) {
+				t.Errorf("%s: %v, want %q", tt.reason, err, tt.exceeded)
+			}
+		})
+	}
+}
+
 // TestExceeded: a job that needs too much ends as an error of its own, and the next
 // is done.
 func TestExceeded(t *testing.T) {
