@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -207,11 +208,17 @@ func (l *local) distant(d *helmchart.Dependency, from map[string]access, b *budg
 	if err := from[at].err; err != nil {
 		return nil, nil, fmt.Errorf("failed to get its repository: %w", err)
 	}
-	chart, err := l.charts.find(l.ctx, l.spec.User, from[at].Repository, d.Name, d.Version, nil)
+	ctx := l.ctx
+	if timeout := from[at].Timeout; timeout > 0 {
+		within, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		ctx = within
+	}
+	chart, err := l.charts.find(ctx, l.spec.User, from[at].Repository, d.Name, d.Version, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	build, err := l.charts.pull(l.ctx, chart)
+	build, err := l.charts.pull(ctx, chart)
 	if err != nil {
 		return nil, nil, err
 	}

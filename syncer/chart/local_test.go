@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 
@@ -324,6 +327,25 @@ func TestOnlyOwnChanges(t *testing.T) {
 	snapshot = git.commit(map[string]string{"chart/Chart.yaml": plain("chart", "1.1.0")})
 	if now, err := charts.FromSnapshot(t.Context(), snapshot, spec, false, noRepositories); err != nil || now.Version != "1.1.0" {
 		t.Errorf("with another version: %+v, %v", now, err)
+	}
+}
+
+// TestDependencyTimeout: a repository that does not answer has its own timeout, and not what is
+// left of that of the whole chart.
+func TestDependencyTimeout(t *testing.T) {
+	tarpit := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		<-r.Context().Done()
+	}))
+	defer tarpit.Close()
+	git := startGit(t)
+	s := git.commit(map[string]string{
+		"chart/Chart.yaml": "apiVersion: v2\nname: chart\nversion: 1.0.0\ndependencies: [{name: redis, version: \"*\", repository: \"" + tarpit.URL + "\"}]\n",
+	})
+	_, err := newCharts(t).FromSnapshot(t.Context(), s, Spec{User: user("a"), Chart: "chart"}, false, func(_ context.Context, url string) (Repository, error) {
+		return Repository{URL: url, Timeout: time.Millisecond}, nil
+	})
+	if source.ReasonOf(err) != ReasonDependency || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("FromSnapshot() = %v, want that the repository did not answer in time", err)
 	}
 }
 

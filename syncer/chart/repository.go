@@ -35,6 +35,8 @@ type Repository struct {
 	PassCredentials bool
 	// Registry reads the repository if its URL has the scheme oci.
 	Registry Registry
+	// Timeout bounds how long it may take to get one dependency from it; 0 does not.
+	Timeout time.Duration
 }
 
 // Registry has charts as OCI artifacts. It is bound to a registry's credential,

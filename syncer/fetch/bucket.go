@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -34,9 +35,13 @@ func (r *Buckets) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 
 func (r *Buckets) describe(obj *sourcev1.Bucket) sourceFields {
 	return sourceFields{
-		kind: sourcev1.BucketKind, suspend: obj.Spec.Suspend, timeout: obj.Spec.Timeout,
+		kind: sourcev1.BucketKind, suspend: obj.Spec.Suspend,
 		artifact: &obj.Status.Artifact, observed: &obj.Status.ObservedGeneration, handled: &obj.Status.LastHandledReconcileAt, url: &obj.Status.URL,
 	}
+}
+
+func (r *Buckets) timeout(_ context.Context, obj *sourcev1.Bucket) time.Duration {
+	return timeoutOf(obj.Spec.Timeout)
 }
 
 // pin has nothing to do: a bucket has what it has.

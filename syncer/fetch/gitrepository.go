@@ -67,9 +67,13 @@ func (r *GitRepositories) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 
 func (r *GitRepositories) describe(obj *sourcev1.GitRepository) sourceFields {
 	return sourceFields{
-		kind: sourcev1.GitRepositoryKind, suspend: obj.Spec.Suspend, timeout: obj.Spec.Timeout,
+		kind: sourcev1.GitRepositoryKind, suspend: obj.Spec.Suspend,
 		artifact: &obj.Status.Artifact, observed: &obj.Status.ObservedGeneration, handled: &obj.Status.LastHandledReconcileAt,
 	}
+}
+
+func (r *GitRepositories) timeout(_ context.Context, obj *sourcev1.GitRepository) time.Duration {
+	return timeoutOf(obj.Spec.Timeout)
 }
 
 // forget has nothing to do: mirrors go with the last snapshot.

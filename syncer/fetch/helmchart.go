@@ -37,6 +37,9 @@ const (
 // its source wakes it before.
 const sourcePoll = 30 * time.Second
 
+// dependenciesTimeout bounds a chart with all its dependencies.
+const dependenciesTimeout = 10 * time.Minute
+
 // HelmCharts reconciles HelmChart objects into snapshots of packaged charts.
 type HelmCharts struct {
 	*Sources
@@ -90,6 +93,19 @@ func (r *HelmCharts) describe(obj *sourcev1.HelmChart) sourceFields {
 		kind: sourcev1.HelmChartKind, suspend: obj.Spec.Suspend,
 		artifact: &obj.Status.Artifact, observed: &obj.Status.ObservedGeneration, handled: &obj.Status.LastHandledReconcileAt, url: &obj.Status.URL,
 	}
+}
+
+// timeout is that of the repository that a chart comes from, as with Flux. One from another
+// source has dependencies, of which each has the timeout of its own repository.
+func (r *HelmCharts) timeout(ctx context.Context, obj *sourcev1.HelmChart) time.Duration {
+	if obj.Spec.SourceRef.Kind != sourcev1.HelmRepositoryKind {
+		return dependenciesTimeout
+	}
+	repo := &sourcev1.HelmRepository{}
+	if err := r.Client.Get(ctx, types.NamespacedName{Namespace: obj.Namespace, Name: obj.Spec.SourceRef.Name}, repo); err != nil {
+		return sourceTimeout // the fetch tells of it
+	}
+	return timeoutOf(repo.Spec.Timeout)
 }
 
 // pin names the version that was built. With values files, the generation that it was built
@@ -293,7 +309,7 @@ func (r *HelmCharts) dependencyRepository(ctx context.Context, key source.Key, u
 			return repository, err
 		}
 	}
-	repository := chart.Repository{URL: url}
+	repository := chart.Repository{URL: url, Timeout: sourceTimeout}
 	if strings.HasPrefix(url, sourcev1.OCIRepositoryPrefix) {
 		repository.Registry = chart.NewRegistry(r.Images, source.ImageOrigin{}, r.ChartBytes)
 	}

@@ -9,6 +9,7 @@ import (
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"github.com/google/go-cmp/cmp"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -153,6 +154,43 @@ func TestChartOfWrongAddress(t *testing.T) {
 	}
 	if got := states(c.Status.Conditions)["Stalled"]; got != "True/URLInvalid" {
 		t.Errorf("Stalled is %s, as Flux has it it is True/URLInvalid", got)
+	}
+}
+
+// TestTimeoutOfCharts: how long it may take is what the repository says.
+func TestTimeoutOfCharts(t *testing.T) {
+	repository := func(name string, timeout *metav1.Duration) client.Object {
+		r := &sourcev1.HelmRepository{}
+		r.Namespace, r.Name, r.Spec.Timeout = "ns", name, timeout
+		return r
+	}
+	r := newGitBench(t, repository("says", &metav1.Duration{Duration: 7 * time.Minute}), repository("silent", nil)).helmCharts()
+	for name, tc := range map[string]struct {
+		reason     string
+		kind, from string
+		want       time.Duration
+	}{
+		"Says":    {"as with Flux", sourcev1.HelmRepositoryKind, "says", 7 * time.Minute},
+		"Silent":  {"the default", sourcev1.HelmRepositoryKind, "silent", time.Minute},
+		"Missing": {"the fetch says that it is", sourcev1.HelmRepositoryKind, "missing", time.Minute},
+		"Git":     {"its dependencies have their own", sourcev1.GitRepositoryKind, "fleet", dependenciesTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &sourcev1.HelmChart{}
+			c.Namespace, c.Spec.SourceRef.Kind, c.Spec.SourceRef.Name = "ns", tc.kind, tc.from
+			if got := r.timeout(t.Context(), c); got != tc.want {
+				t.Errorf("%s: %s, want %s", tc.reason, got, tc.want)
+			}
+		})
+	}
+	for at, want := range map[string]time.Duration{"https://example.com/says/": 7 * time.Minute, "https://example.com/unknown/": time.Minute} {
+		said := repository("says", &metav1.Duration{Duration: 7 * time.Minute}).(*sourcev1.HelmRepository)
+		said.Spec.URL = "https://example.com/says"
+		key := source.Key{Kind: sourcev1.HelmChartKind, NamespacedName: types.NamespacedName{Namespace: "ns", Name: "shop"}}
+		got, err := newGitBench(t, said).helmCharts().dependencyRepository(t.Context(), key, at)
+		if err != nil || got.Timeout != want {
+			t.Errorf("a dependency from %s has %s, %v; want %s", at, got.Timeout, err, want)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	units "github.com/docker/go-units"
 	"github.com/fluxcd/pkg/apis/meta"
@@ -66,9 +67,13 @@ func (r *HelmRepositories) clear(ctx context.Context, obj *sourcev1.HelmReposito
 
 func (r *HelmRepositories) describe(obj *sourcev1.HelmRepository) sourceFields {
 	return sourceFields{
-		kind: sourcev1.HelmRepositoryKind, suspend: obj.Spec.Suspend, timeout: obj.Spec.Timeout,
+		kind: sourcev1.HelmRepositoryKind, suspend: obj.Spec.Suspend,
 		artifact: &obj.Status.Artifact, observed: &obj.Status.ObservedGeneration, handled: &obj.Status.LastHandledReconcileAt, url: &obj.Status.URL,
 	}
+}
+
+func (r *HelmRepositories) timeout(_ context.Context, obj *sourcev1.HelmRepository) time.Duration {
+	return timeoutOf(obj.Spec.Timeout)
 }
 
 // pin has nothing to do: nobody applies an index.
@@ -97,7 +102,7 @@ func (r *HelmRepositories) fetch(ctx context.Context, key source.Key, obj *sourc
 
 // repository gathers what a repository is read with.
 func (s *Sources) repository(ctx context.Context, obj *sourcev1.HelmRepository) (chart.Repository, error) {
-	repository := chart.Repository{URL: obj.Spec.URL, PassCredentials: obj.Spec.PassCredentials}
+	repository := chart.Repository{URL: obj.Spec.URL, PassCredentials: obj.Spec.PassCredentials, Timeout: timeoutOf(obj.Spec.Timeout)}
 	var err error
 	if ref := obj.Spec.SecretRef; ref != nil {
 		if repository.Secret, err = s.secret(ctx, obj.Namespace, ref.Name, source.ReasonAuthenticationFailed); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -36,9 +37,13 @@ func (r *OCIRepositories) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 
 func (r *OCIRepositories) describe(obj *sourcev1.OCIRepository) sourceFields {
 	return sourceFields{
-		kind: sourcev1.OCIRepositoryKind, suspend: obj.Spec.Suspend, timeout: obj.Spec.Timeout,
+		kind: sourcev1.OCIRepositoryKind, suspend: obj.Spec.Suspend,
 		artifact: &obj.Status.Artifact, observed: &obj.Status.ObservedGeneration, handled: &obj.Status.LastHandledReconcileAt, url: &obj.Status.URL,
 	}
+}
+
+func (r *OCIRepositories) timeout(_ context.Context, obj *sourcev1.OCIRepository) time.Duration {
+	return timeoutOf(obj.Spec.Timeout)
 }
 
 // forget has nothing to do: images go with the last snapshot.

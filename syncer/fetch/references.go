@@ -109,11 +109,7 @@ func (r *GitRepositories) at(ctx context.Context, repository types.NamespacedNam
 	if err := r.Client.Get(ctx, repository, obj); err != nil {
 		return fmt.Errorf("cannot read GitRepository %s: %w", repository, err)
 	}
-	timeout := sourceTimeout
-	if t := obj.Spec.Timeout; t != nil {
-		timeout = t.Duration
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeoutOf(obj.Spec.Timeout))
 	defer cancel()
 	origin, err := r.origin(ctx, source.Key{Kind: sourcev1.GitRepositoryKind, NamespacedName: repository}, obj)
 	if err != nil {

@@ -92,6 +92,8 @@ type sourceObject interface {
 type sourceKind[T sourceObject] interface {
 	// describe tells where an object of the kind has what all of them have.
 	describe(obj T) sourceFields
+	// timeout bounds a fetch of an object.
+	timeout(ctx context.Context, obj T) time.Duration
 	// forget drops what is kept for an object that is gone.
 	forget(key source.Key)
 	// fetch gets the content. It sets the conditions of the steps that it
@@ -109,7 +111,6 @@ type sourceKind[T sourceObject] interface {
 type sourceFields struct {
 	kind     string
 	suspend  bool
-	timeout  *metav1.Duration
 	artifact **meta.Artifact
 	observed *int64
 	handled  *string
@@ -119,6 +120,13 @@ type sourceFields struct {
 
 // sourceTimeout bounds a fetch of an object that does not say.
 const sourceTimeout = 60 * time.Second
+
+func timeoutOf(spec *metav1.Duration) time.Duration {
+	if spec == nil {
+		return sourceTimeout
+	}
+	return spec.Duration
+}
 
 // fetched is what came of a fetch.
 type fetched struct {
@@ -301,10 +309,7 @@ func fetchAgain[T sourceObject](ctx context.Context, s *Sources, kind sourceKind
 func fetchExactly[T sourceObject](ctx context.Context, kind sourceKind[T], key source.Key, obj T, artifact *meta.Artifact) (*source.Snapshot, error) {
 	pinned := obj.DeepCopyObject().(T)
 	kind.pin(pinned, artifact)
-	timeout := sourceTimeout
-	if t := kind.describe(obj).timeout; t != nil {
-		timeout = t.Duration
-	}
+	timeout := kind.timeout(ctx, obj)
 	stall.Allow(ctx, timeout)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -389,10 +394,7 @@ func fetchSource[T sourceObject](ctx context.Context, s *Sources, kind sourceKin
 		status.RemoveCondition(obj, sourcev1.SourceVerifiedCondition)
 	}
 	fields := kind.describe(obj)
-	timeout := sourceTimeout
-	if fields.timeout != nil {
-		timeout = fields.timeout.Duration
-	}
+	timeout := kind.timeout(ctx, obj)
 	stall.Allow(ctx, timeout)
 	fetching, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
