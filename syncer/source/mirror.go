@@ -243,7 +243,7 @@ func (m *mirror) obtain(ctx context.Context, dial *dialer, ref Reference, known 
 	// Tags of one version differ by their build metadata, which has no order. The newest
 	// commit decides, as in Flux.
 	best, newest := targets[0], int64(-1<<62)
-	for _, t := range targets {
+	for i, t := range targets {
 		if len(targets) == 1 && known(t) {
 			if m.current != nil && !m.current.lost() {
 				m.renew(ctx, dial, wire, adv, t)
@@ -251,7 +251,12 @@ func (m *mirror) obtain(ctx context.Context, dial *dialer, ref Reference, known 
 			}
 			m.current = nil
 		}
-		if err := m.receive(ctx, dial, wire, adv, t); err != nil {
+		if i == 0 {
+			err = m.receive(ctx, dial, wire, adv, t)
+		} else {
+			err = m.bring(ctx, dial, t)
+		}
+		if err != nil {
 			return nil, target{}, err
 		}
 		if len(targets) == 1 {
@@ -298,12 +303,17 @@ func (m *mirror) renew(ctx context.Context, dial *dialer, wire wire, adv *packp.
 	}
 }
 
+// holds reports whether the current generation has a target.
+func (m *mirror) holds(want target) bool {
+	return m.current != nil && !m.current.lost() && m.current.complete(want.commit) && (want.tagObject.IsZero() || m.current.has(want.tagObject))
+}
+
 // receive fetches the target into the current generation, or into a new one.
 func (m *mirror) receive(ctx context.Context, dial *dialer, wire wire, adv *packp.AdvRefs, want target) error {
 	if m.current != nil && m.current.lost() {
 		m.current = nil
 	}
-	if m.current != nil && m.current.complete(want.commit) && (want.tagObject.IsZero() || m.current.has(want.tagObject)) {
+	if m.holds(want) {
 		return nil
 	}
 	if m.current == nil || m.packs >= packsLate*m.limits.packsMost {

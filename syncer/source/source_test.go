@@ -243,6 +243,37 @@ func TestReferences(t *testing.T) {
 	}
 }
 
+// TestTagsOfOneVersion: the newest commit of the tags of one version counts, whatever it takes
+// to look at all of them: SSH serves one request for each connection.
+func TestTagsOfOneVersion(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	tag := func(name, content string, at int, annotated bool) string {
+		o.commit("main", map[string]string{"a.yaml": content})
+		who := fmt.Sprintf("n <e> %d +0000", at)
+		commit := o.git(fmt.Sprintf("tree %s\nauthor %s\ncommitter %s\n\n%s\n", o.git("", "rev-parse", "main^{tree}"), who, who, name), "hash-object", "-t", "commit", "-w", "--stdin")
+		if annotated {
+			o.git("", "tag", "-a", "-m", "annotated", name, commit)
+		} else {
+			o.git("", "tag", name, commit)
+		}
+		return commit
+	}
+	tag("1.2.3", "old", 1_000_000_000, true)
+	newest := tag("1.2.3+b", "newest", 1_200_000_000, false)
+	tag("v1.2.3", "between", 1_100_000_000, true)
+	shell := Origin{URL: o.SSHURL(repository), Secret: map[string][]byte{"identity": o.ClientKey(), "known_hosts": []byte(o.KnownHosts())}}
+	for name, from := range map[string]Origin{"HTTP": o.url(), "SSH": shell} {
+		m := mirrors(t)
+		s := fetch(t, m, from, Reference{SemVer: "1.2.x"}, nil)
+		if s.Commit != newest || read(t, s, "a.yaml") != "newest" {
+			t.Errorf("%s: commit %s with %q, want %s", name, s.Commit, read(t, s, "a.yaml"), newest)
+		}
+		if again := fetch(t, m, from, Reference{SemVer: "1.2.x"}, s); again != s {
+			t.Errorf("%s: nothing changed, and there is another snapshot", name)
+		}
+	}
+}
+
 func TestEmptyRepository(t *testing.T) {
 	o := serve(t, gitserver.Options{})
 	if _, err := mirrors(t).Fetch(t.Context(), o.url(), onMain, Options{}, nil); ReasonOf(err) != ReasonEmptyRepository {

@@ -122,7 +122,7 @@ func (m *mirror) list(ctx context.Context, dial *dialer) (*packp.AdvRefs, error)
 
 // bring has a target in the present generation. SSH serves one request for each connection.
 func (m *mirror) bring(ctx context.Context, dial *dialer, want target) error {
-	if m.current != nil && !m.current.lost() && m.current.complete(want.commit) && m.current.has(want.tagObject) {
+	if m.holds(want) {
 		return nil
 	}
 	wire, err := dial.connect(ctx)
