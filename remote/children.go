@@ -198,6 +198,8 @@ type layerNotes struct {
 	// leftover: the child has something that the layer no longer declares, and that is to be
 	// deleted.
 	leftover bool
+	// deleting is about deletes that have begun and are not confirmed.
+	deleting deleting
 	// migration that the last rendering of providers took.
 	migration migration
 	// noted: the record was read for what the child has. idle are objects that Rollouts move

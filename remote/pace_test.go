@@ -3,11 +3,13 @@ package remote
 import (
 	"errors"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -17,6 +19,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/plan"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/health"
 )
 
 // paced is a child that is ready, by a clock.
@@ -245,6 +248,65 @@ func TestPruned(t *testing.T) {
 				t.Errorf("%s: reason is %q, leftover: %t, sealed: %t", tc.reason, got, s.notes.leftover, s.notes.seal != nil)
 			}
 		})
+	}
+}
+
+// TestJobsThatVanish: a layer with wait: true is ready when a Job is done that the cluster removes
+// then, and not when somebody else removed one.
+func TestJobsThatVanish(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		spec   map[string]any
+		want   string
+	}{
+		"Done":    {"ttlSecondsAfterFinished is over", map[string]any{"ttlSecondsAfterFinished": int64(5)}, ""},
+		"Removed": {"it would stay", map[string]any{}, v1alpha1.ReasonProgressing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := &unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": "batch/v1", "kind": "Job", "metadata": map[string]any{"namespace": "x", "name": "migrate"}, "spec": tc.spec,
+			}}
+			s := bringing(t, newPaced(45*time.Second))
+			s.rendered.phases = []apply.Phase{{Objects: []*unstructured.Unstructured{job}}}
+			err := s.healthy(&v1alpha1.ChildLayer{Name: "base"}, apply.Health{health.Missing(inventory.Of(job), nil)})
+			if got := reason.Of(err); err != nil && got != tc.want || err == nil && tc.want != "" {
+				t.Errorf("%s: %v", tc.reason, err)
+			}
+		})
+	}
+}
+
+// TestDeletesLinger: a layer waits for what goes soon. What a finalizer holds does not keep it from
+// being ready for ever, is looked at again less and less often, and is told.
+func TestDeletesLinger(t *testing.T) {
+	pvc := inventory.Entry{Namespace: "x", Name: "data", Kind: "PersistentVolumeClaim", Version: "v1"}
+	stuck := apply.Result{Plan: inventory.Plan{Waiting: []inventory.Entry{pvc}, Keep: []inventory.Entry{pvc}}}
+	now := start.Time
+	s := bringing(t, newPaced(45*time.Second))
+	s.Now = func() time.Time { return now }
+	s.layer.Spec.Timeout.Duration = 5 * time.Minute
+	entry := &v1alpha1.ChildLayer{Name: "base"}
+	s.notes.leftover = true
+	if got := reason.Of(s.pruned(entry, stuck)); got != v1alpha1.ReasonProgressing {
+		t.Fatalf("at first the reason is %q", got)
+	}
+	now = now.Add(5*time.Minute + time.Second)
+	if err := s.pruned(entry, stuck); err != nil || !s.notes.leftover || s.notes.deleting.again.Sub(now) < time.Minute {
+		t.Errorf("after its timeout: %v, leftover %t, again %s", err, s.notes.leftover, s.notes.deleting.again)
+	}
+	if says := s.notes.lingers(); !strings.Contains(says, "1 objects") || !strings.Contains(says, "PersistentVolumeClaim/x/data") {
+		t.Errorf("it says %q", says)
+	}
+	now = now.Add(24 * time.Hour)
+	if err := s.pruned(entry, stuck); err != nil || s.notes.deleting.again.Sub(now) != deletesMost {
+		t.Errorf("after a day: %v, again after %s", err, s.notes.deleting.again.Sub(now))
+	}
+	s.rendered.digest = "another"
+	if got := reason.Of(s.pruned(entry, stuck)); got != v1alpha1.ReasonProgressing {
+		t.Errorf("another commit waits anew: %q", got)
+	}
+	if err := s.pruned(entry, apply.Result{Deleted: []inventory.Entry{pvc}}); err != nil || s.notes.leftover || s.notes.lingers() != "" {
+		t.Errorf("it is gone: %v, %+v", err, s.notes.deleting)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -96,26 +97,65 @@ func (s *seeding) pruned(entry *v1alpha1.ChildLayer, res apply.Result) error {
 	if err := heldBack(entry, res, s.named()); err != nil {
 		return err
 	}
-	if n := underWay(res); n > 0 {
-		return reason.Because(v1alpha1.ReasonProgressing, fmt.Errorf("waiting for %d objects to be deleted", n))
+	if rest := underWay(res); len(rest) > 0 {
+		return s.stillDeleting(rest)
 	}
-	s.notes.leftover = false
+	s.notes.leftover, s.notes.deleting = false, deleting{}
 	return nil
 }
 
-// underWay counts the objects of a prune that are deleted soon. What another owner has, and
-// what is a part of a Cluster that stays, may stay for good.
-func underWay(res apply.Result) int {
-	n := len(res.Plan.Waiting) + len(res.Plan.Queued)
+// deleting is what is known of deletes that have begun and are not confirmed.
+type deleting struct {
+	// digest of the rendering that they are for, and since when.
+	digest string
+	since  time.Time
+	// again is when they are looked at again, and says what is told until then, once that took
+	// longer than the layer's timeout.
+	again time.Time
+	says  string
+}
+
+// lingers says what is still being deleted of a layer that is in place, if that takes long.
+func (n *layerNotes) lingers() string {
+	if !n.leftover {
+		return ""
+	}
+	return n.deleting.says
+}
+
+// deletesMost bounds the pause between two looks at objects that do not go.
+const deletesMost = 10 * time.Minute
+
+// stillDeleting is an error as long as objects may be expected to go. After the layer's timeout
+// a finalizer holds them, or a volume that is in use: what the layer declares is in place all the
+// same, and nobody is to wait for the rest, as with a Kustomization.
+func (s *seeding) stillDeleting(rest []inventory.Entry) error {
+	d, now := &s.notes.deleting, s.Now()
+	if d.digest != s.rendered.digest {
+		*d = deleting{digest: s.rendered.digest, since: now}
+	}
+	waited := now.Sub(d.since)
+	if waited <= s.layer.Spec.Timeout.Duration {
+		return reason.Because(v1alpha1.ReasonProgressing, fmt.Errorf("waiting for %d objects to be deleted, the first is %s", len(rest), rest[0]))
+	}
+	d.again = now.Add(min(max(time.Minute, waited/4), deletesMost))
+	d.says = fmt.Sprintf("in place; %d objects that are not declared any more are still being deleted, the first is %s", len(rest), rest[0])
+	return nil
+}
+
+// underWay are the objects of a prune that are deleted soon. What another owner has, and what
+// is a part of a Cluster that stays, may stay for good.
+func underWay(res apply.Result) []inventory.Entry {
+	rest := slices.Concat(res.Plan.Waiting, res.Plan.Queued)
 	for _, e := range res.Deleted {
 		if slices.Contains(res.Inventory, e) {
-			n++
+			rest = append(rest, e)
 		}
 	}
 	if len(res.Deleted) > 0 {
-		n += len(res.Plan.OfCluster) // whose Cluster may be gone by now
+		rest = append(rest, res.Plan.OfCluster...) // whose Cluster may be gone by now
 	}
-	return n
+	return rest
 }
 
 // pruneFailed gives an error of a prune its reason.

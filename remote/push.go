@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -212,7 +213,7 @@ func (p *push) record(s *seeding, entry *v1alpha1.ChildLayer, err error) {
 	s.notes.attempted(err, now, s.progressed)
 	recordOutcome(entry, err, metav1.NewTime(now))
 	if entry.Ready {
-		entry.Message = s.standing
+		entry.Message = cmp.Or(s.standing, s.notes.lingers())
 	}
 }
 

@@ -202,7 +202,7 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 			return err
 		}
 	case plan.Keep:
-		s.leftover = s.layer.Spec.Prune && s.notes.leftover
+		s.leftover = s.layer.Spec.Prune && s.notes.leftover && !now.Before(s.notes.deleting.again)
 		if facts.Undecided && !s.leftover {
 			return s.stands(entry)
 		}
@@ -271,6 +271,14 @@ func (s *seeding) await(ctx context.Context, entry *v1alpha1.ChildLayer, unsure 
 	found, err := apply.New(cluster, s.owner(), nil, s.Now).Health(ctx, slices.DeleteFunc(unsure, still), nil)
 	if err != nil {
 		return reason.Because(v1alpha1.ReasonUnreachable, err)
+	}
+	return s.healthy(entry, found)
+}
+
+// healthy is nil if what was found of the layer's objects is as it should be.
+func (s *seeding) healthy(entry *v1alpha1.ChildLayer, found apply.Health) error {
+	for _, phase := range s.rendered.phases {
+		phase.Vanished(found)
 	}
 	waited := time.Duration(0)
 	if entry.Reason == v1alpha1.ReasonProgressing || entry.Reason == v1alpha1.ReasonHealthCheckFailed {

@@ -74,9 +74,9 @@ func (p Phase) Entries() []inventory.Entry {
 	return append(entries, p.Packed.Entries()...)
 }
 
-// vanished marks Jobs that the cluster removed after they were done: they are waited for no
+// Vanished marks Jobs that the cluster removed after they were done: they are waited for no
 // more. Of those that are packed nobody knows.
-func (p Phase) vanished(found Health) {
+func (p Phase) Vanished(found Health) {
 	for _, u := range p.Objects {
 		if !health.Vanishes(u) {
 			continue

@@ -211,7 +211,7 @@ func (r *run) phase(ctx context.Context, p Phase) error {
 	var err error
 	if !r.options.Healthy || r.options.Sweep == nil || p.Applied || len(r.res.Touched) > touched {
 		health, err = r.Health(ctx, r.scopes.ofAll(p.Entries()), nil)
-		p.vanished(health)
+		p.Vanished(health)
 	}
 	if err == nil && health.Done() && p.Check != nil {
 		health, err = p.Check(ctx, r.client)
