@@ -155,7 +155,7 @@ type refusal struct {
 	stalls bool
 	// wait is when to look again, 0 for as soon as the backoff allows.
 	wait time.Duration
-	// passing: it is known to end by itself, and the status stays as it is.
+	// passing: it is known to end by itself, or its condition tells of it, and Ready stays as it is.
 	passing bool
 }
 
