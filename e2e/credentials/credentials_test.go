@@ -90,8 +90,8 @@ spec:
 
 	// The first tier goes after a sixth of the time, Vault in the middle of it.
 	wait(t, length/6)
-	momRevocations(t, tiers["mom"].client)
 	w.leave("mom")
+	momRevocations(t, tiers["mom"].client)
 	if err := mom.MoM.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
