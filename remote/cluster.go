@@ -124,6 +124,8 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 			return cluster, false, result, err
 		}
 		if r.elsewhere {
+			r.condition(v1alpha1.ManagedElsewhereCondition, metav1.ConditionTrue, v1alpha1.ReasonManagedElsewhere,
+				"another tier manages the Cluster: what the layers brought stays as it is, and no Rollout moves it, until the Cluster is moved back")
 			return r.remembered(), true, result, nil
 		}
 		// The Child is deleted without any contact: Cluster API takes the cluster down.
@@ -136,6 +138,7 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 		return cluster, false, result, nil
 	}
 	r.object = u
+	meta.RemoveStatusCondition(&r.child.Status.Conditions, v1alpha1.ManagedElsewhereCondition)
 	cluster = capibridge.FromObject(u)
 	if id := r.child.Status.Identity; id != nil && id.ClusterUID != "" && id.ClusterUID != cluster.UID {
 		// Re-created under the same name: another cluster, in which nothing is in place.

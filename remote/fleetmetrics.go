@@ -185,6 +185,9 @@ func (f *Fleet) layers(ch chan<- prometheus.Metric, d *fleetDescs, layers []v1al
 	is, behind, since := map[stay]time.Time{}, map[named]int{}, map[named]time.Time{}
 	for i := range children {
 		child := &children[i]
+		if managedElsewhere(child) != nil {
+			continue // it stays where it is until it is back
+		}
 		for j := range child.Status.Layers {
 			entry := &child.Status.Layers[j]
 			of := named{child.Namespace, entry.Name}
@@ -222,6 +225,9 @@ func (f *Fleet) layers(ch chan<- prometheus.Metric, d *fleetDescs, layers []v1al
 			isCurrent: c.Current, isUpdating: c.Updating, isFailed: c.Failed, isUnreachable: c.Unreachable, isWaiting: c.Waiting, "suspended": c.Suspended,
 		} {
 			tell(d.children, float64(n), string(state))
+		}
+		if c.Elsewhere > 0 { // most tiers never have any
+			tell(d.children, float64(c.Elsewhere), string(isElsewhere))
 		}
 		of := named{key.Namespace, key.Name}
 		tell(d.behind, float64(behind[of]))

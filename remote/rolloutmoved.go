@@ -123,7 +123,7 @@ func (m *moved) cluster(o *v1alpha1.Rollout, child *v1alpha1.Child, pin *v1alpha
 	c := rollout.Cluster{
 		Name: child.Name, UID: child.UID, Labels: child.Labels, Pin: pin, Skip: rollout.Skip(child.Annotations, o.Name),
 		Unreachable: lostSince(child), Healthy: meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ReadyCondition) && child.Status.HeardAt == nil,
-		Below: notReadyBelow(child),
+		Below: notReadyBelow(child), Elsewhere: managedElsewhere(child) != nil,
 	}
 	switch {
 	case m.layer != nil:

@@ -24,6 +24,7 @@ const (
 	isFailed      standing = "failed"
 	isUnreachable standing = "unreachable"
 	isWaiting     standing = "waiting"
+	isElsewhere   standing = "elsewhere"
 )
 
 // maxNamed bounds the children that a Layer names.
@@ -45,11 +46,18 @@ func standingOf(layer *v1alpha1.Layer, child *v1alpha1.Child, is aim) (standing,
 		why.Reason, why.Message = v1alpha1.ReasonSuspended, "the Child is suspended: cascade resume child "+child.Name+" -n "+child.Namespace
 		return isWaiting, why
 	}
+	elsewhere := managedElsewhere(child)
+	if elsewhere != nil {
+		why.Reason, why.Message = elsewhere.Reason, elsewhere.Message
+	}
 	at := slices.IndexFunc(child.Status.Layers, func(e v1alpha1.ChildLayer) bool { return e.Name == layer.Name })
 	if at < 0 {
 		return isWaiting, why
 	}
 	entry := &child.Status.Layers[at]
+	if elsewhere != nil && entry.Ready {
+		return isElsewhere, why
+	}
 	switch {
 	case entry.Ready && len(is.conflict) > 0:
 		why.Reason, why.Message = v1alpha1.ReasonRolloutConflict, "Rollouts "+strings.Join(is.conflict, " and ")+" move the layer of this cluster"
@@ -81,6 +89,16 @@ func standingOf(layer *v1alpha1.Layer, child *v1alpha1.Child, is aim) (standing,
 		return isUnreachable, why
 	}
 	return isFailed, why
+}
+
+// managedElsewhere is the condition of a child whose Cluster another tier manages, nil if this
+// one does.
+func managedElsewhere(child *v1alpha1.Child) *metav1.Condition {
+	c := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ManagedElsewhereCondition)
+	if c == nil || c.Status != metav1.ConditionTrue {
+		return nil
+	}
+	return c
 }
 
 func orNothing(revision string) string {
@@ -138,12 +156,14 @@ func summarize(layer *v1alpha1.Layer, children []v1alpha1.Child, aims aims) {
 			if why.Reason == v1alpha1.ReasonRolloutPending && is.rollout != "" {
 				pending.add(is.rollout)
 			}
+		case isElsewhere:
+			counts.Elsewhere++
 		}
-		if entry := entryOf(child, layer.Name); entry != nil && at != isUnreachable {
+		if entry := entryOf(child, layer.Name); entry != nil && at != isUnreachable && managedElsewhere(child) == nil {
 			observed = observed && entry.ObservedGeneration == layer.Generation
 			handled = handled && entry.LastHandledReconcileAt == asked
 		}
-		if at != isCurrent {
+		if at != isCurrent && at != isElsewhere {
 			behind = least(behind, why)
 		}
 	}
@@ -194,12 +214,16 @@ func readiness(layer *v1alpha1.Layer, counts v1alpha1.ChildCounts, behind []v1al
 	case counts.Current == counts.Total:
 		c.Message = fmt.Sprintf("in place on all %d children", counts.Total)
 		return c
+	case counts.Current+counts.Elsewhere == counts.Total:
+		// Nothing that this tier does changes the others: it is no fault that they stay as they are.
+		c.Message = fmt.Sprintf("in place on %d of %d children; another tier manages %d, which keep what they have", counts.Current, counts.Total, counts.Elsewhere)
+		return c
 	case pending.children > 0 && counts.Failed+counts.Unreachable == 0:
 		// The Rollout says what is wrong with it, if anything is.
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonRolloutPending, short(pending.message(counts.Total))
 		return c
 	case counts.Failed+counts.Unreachable+counts.Waiting == 0:
-		// It is on its way everywhere.
+		// It is on its way to all the others.
 		c.Status, c.Reason = metav1.ConditionUnknown, v1alpha1.ReasonProgressing
 	default:
 		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonChildrenNotReady

@@ -17,6 +17,7 @@ func TestStandingOf(t *testing.T) {
 		return []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: status, Reason: reason, Message: "m"}}
 	}
 	yes := connected(metav1.ConditionTrue, "Succeeded")
+	moved := append(connected(metav1.ConditionTrue, "Succeeded"), metav1.Condition{Type: v1alpha1.ManagedElsewhereCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonManagedElsewhere})
 	entry := func(ready bool, reason, revision string, generation int64) *v1alpha1.ChildLayer {
 		return &v1alpha1.ChildLayer{Name: "base", Ready: ready, Reason: reason, Revision: revision, ObservedGeneration: generation}
 	}
@@ -41,6 +42,9 @@ func TestStandingOf(t *testing.T) {
 		"Building":      {"a cluster that is being built is not out of reach (C19)", connected(metav1.ConditionFalse, "ClusterNotReady"), nil, isWaiting, "ClusterNotReady"},
 		"Paused":        {"a person paused the Cluster", connected(metav1.ConditionFalse, "Paused"), entry(true, "Succeeded", "r1", 2), isWaiting, "Paused"},
 		"Unknown":       {"Cluster API is not installed", connected(metav1.ConditionUnknown, "ClusterNotReady"), nil, isWaiting, "ClusterNotReady"},
+		"Elsewhere":     {"nothing that this tier does brings it the commit", moved, entry(true, "Succeeded", "r1", 1), isElsewhere, "ManagedElsewhere"},
+		"NeverCame":     {"what is not there does not come either, which a person is to know", moved, nil, isWaiting, "ManagedElsewhere"},
+		"ElsewhereDead": {"a cluster that cannot be called is that first", append(connected(metav1.ConditionFalse, "Unreachable"), moved[1:]...), entry(true, "Succeeded", "r1", 1), isUnreachable, "Unreachable"},
 		"Hangs":         {"it answers probes, and no push", yes, entry(false, "Unreachable", "r1", 2), isUnreachable, "Unreachable"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -87,6 +91,8 @@ func TestSummarize(t *testing.T) {
 	}
 	dead := child("d", "r1", "", true)
 	dead.Status.Conditions[0].Status, dead.Status.Conditions[0].Reason = metav1.ConditionFalse, v1alpha1.ReasonUnreachable
+	moved := child("m", "r1", "", true)
+	moved.Status.Conditions = append(moved.Status.Conditions, metav1.Condition{Type: v1alpha1.ManagedElsewhereCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonManagedElsewhere})
 	for name, tc := range map[string]struct {
 		reason   string
 		children []v1alpha1.Child
@@ -102,6 +108,7 @@ func TestSummarize(t *testing.T) {
 		"OnItsWay":  {"one of two has the commit: not ready, and not a failure (C17)", []v1alpha1.Child{child("b", "r1", "", true), child("a", "r2", "now", true)}, false, v1alpha1.ChildCounts{Total: 2, Current: 1, Seeded: 1, Updating: 1}, []string{"b Progressing"}, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, false},
 		"Failing":   {"one child fails; it is named with its reason", []v1alpha1.Child{child("b", "r2", "now", true), child("a", "r1", "now", false)}, false, v1alpha1.ChildCounts{Total: 2, Current: 1, Seeded: 1, Failed: 1, Failing: 1}, []string{"a BuildFailed"}, metav1.ConditionFalse, v1alpha1.ReasonChildrenNotReady, true},
 		"Dead":      {"a child that cannot be called is not in place, and holds up no request (C17)", []v1alpha1.Child{dead, child("a", "r2", "now", true)}, false, v1alpha1.ChildCounts{Total: 2, Current: 1, Seeded: 1, Unreachable: 1}, []string{"d Unreachable"}, metav1.ConditionFalse, v1alpha1.ReasonChildrenNotReady, true},
+		"Elsewhere": {"a master that manages itself keeps what it has, which is no fault, and holds up no request", []v1alpha1.Child{moved, child("a", "r2", "now", true)}, false, v1alpha1.ChildCounts{Total: 2, Current: 1, Seeded: 1, Elsewhere: 1}, nil, metav1.ConditionTrue, v1alpha1.ReasonSucceeded, true},
 		"Suspended": {"a suspended layer is not ready, whatever its children are", []v1alpha1.Child{child("a", "r2", "now", true)}, true, v1alpha1.ChildCounts{Total: 1, Suspended: 1}, nil, metav1.ConditionFalse, v1alpha1.ReasonSuspended, true},
 	} {
 		t.Run(name, func(t *testing.T) {

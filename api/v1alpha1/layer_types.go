@@ -385,6 +385,10 @@ type ChildCounts struct {
 	// +kubebuilder:default=0
 	// +optional
 	Waiting int32 `json:"waiting"`
+	// Elsewhere: another tier manages the Cluster. What the layer brought stays as it is.
+	// +kubebuilder:default=0
+	// +optional
+	Elsewhere int32 `json:"elsewhere"`
 	// Suspended: a person suspended the Layer.
 	// +kubebuilder:default=0
 	// +optional

@@ -229,7 +229,7 @@ const (
 	// are not created, lest they be built twice.
 	CreateHeldCondition = "CreateHeld"
 	// ManagedElsewhereCondition of a Kustomization is there while it declares Clusters that
-	// another tier manages.
+	// another tier manages; of a Child, while another tier manages its Cluster.
 	ManagedElsewhereCondition = "ManagedElsewhere"
 	// ManagementCondition of a Child for which a Layer says spec.management tells which tier
 	// has its Cluster, and how far it is on its way.

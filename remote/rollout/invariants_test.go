@@ -73,7 +73,7 @@ func (f *fleet) proved(before *v1alpha1.RolloutStatus, d rollout.Decision) error
 			}
 		}
 		has := p != nil && p.Revision == good.Revision
-		if w < 0 || c.skip == good.Revision && !has {
+		if w < 0 || (c.skip == good.Revision || c.elsewhere) && !has {
 			continue
 		}
 		if of[w]++; has && p.Result == v1alpha1.ResultSucceeded && c.lost.IsZero() {
@@ -249,6 +249,9 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 		if !c.lost.IsZero() {
 			return fmt.Errorf("%s began and is lost", c.name)
 		}
+		if c.elsewhere {
+			return fmt.Errorf("%s began and is managed elsewhere", c.name)
+		}
 		// Who failed at what it has, has what is taken back, or is tried again at it may roll for that.
 		back := c.pin != nil && run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && c.pin.Revision == run.Revision
 		has := c.pin == nil && c.runs == p.Revision || c.pin != nil && (c.pin.Revision == p.Revision || f.failed[c.name] == c.pin.Revision || f.overdue(c, run))
@@ -316,7 +319,7 @@ func (f *fleet) passed(before *v1alpha1.RolloutStatus, d rollout.Decision, after
 				continue // it lost the revision again at once
 			}
 			has := p != nil && p.Revision == run.Revision
-			excused := c.skip == run.Revision || c.refused[run.Revision] != "" || !c.known && p == nil || !c.lost.IsZero() && f.now.Sub(c.lost) >= time.Minute ||
+			excused := c.skip == run.Revision || c.elsewhere || c.refused[run.Revision] != "" || !c.known && p == nil || !c.lost.IsZero() && f.now.Sub(c.lost) >= time.Minute ||
 				c.rolling && p != nil && p.Result == v1alpha1.ResultDeferred
 			if has && (p.Result == v1alpha1.ResultUpdating || p.Result == v1alpha1.ResultDegraded) || !has && !excused {
 				return fmt.Errorf("wave %d of run %d at %s (%s) was passed, and %s is not done: %+v, %+v", w, run.Number, run.Revision, run.Phase, c.name, p, *c)
@@ -331,7 +334,7 @@ func (f *fleet) passed(before *v1alpha1.RolloutStatus, d rollout.Decision, after
 		for _, c := range f.clusters {
 			p := after[c.name]
 			has := p != nil && p.Revision == run.Revision
-			if waveOf(terms, c) != w || c.skip == run.Revision && !has {
+			if waveOf(terms, c) != w || (c.skip == run.Revision || c.elsewhere) && !has {
 				continue
 			}
 			if of++; has && p.Result == v1alpha1.ResultSucceeded && c.lost.IsZero() {

@@ -56,6 +56,8 @@ type cluster struct {
 	sick    bool
 	rolling bool
 	skip    string
+	// elsewhere: another tier manages it, and nothing is brought to it.
+	elsewhere bool
 	// refused are revisions that it cannot get.
 	refused map[string]string
 	// bad are revisions that it does not get ready at, and refuses those that its release does
@@ -69,7 +71,7 @@ func (c *cluster) well() bool { return !c.sick && !c.bad[c.runs] && c.runs != ""
 
 func (c *cluster) facts() rollout.Cluster {
 	f := rollout.Cluster{Name: c.name, UID: types.UID("uid-" + c.name), Labels: map[string]string{"wave": c.wave}, Pin: c.pin.DeepCopy(), Known: c.known,
-		Unreachable: c.lost, Healthy: c.well(), Skip: c.skip, Refused: maps.Clone(c.refused)}
+		Unreachable: c.lost, Healthy: c.well(), Skip: c.skip, Refused: maps.Clone(c.refused), Elsewhere: c.elsewhere}
 	if c.runs != "" {
 		f.Has = &v1alpha1.RolloutRevision{Revision: c.runs}
 	}
@@ -233,6 +235,11 @@ func (f *fleet) happen() {
 			c.skip = r.Revision
 		}
 		f.say("%s skips %q", c.name, c.skip)
+		if f.chance(30) {
+			c = f.one()
+			c.elsewhere = !c.elsewhere
+			f.say("%s elsewhere %v", c.name, c.elsewhere)
+		}
 	case 15:
 		if f.chance(30) {
 			suspended := f.spec.Suspend
@@ -324,7 +331,7 @@ func (f *fleet) upstream() *rollout.Upstream {
 // work lets clusters take up what they may have.
 func (f *fleet) work() {
 	for _, c := range f.clusters {
-		if c.slow = c.slow && f.chance(50); c.pin != nil && c.lost.IsZero() && f.chance(60) {
+		if c.slow = c.slow && f.chance(50); c.pin != nil && c.lost.IsZero() && !c.elsewhere && f.chance(60) {
 			c.slow = c.slow || c.runs != c.pin.Revision && f.chance(40)
 			c.runs = c.pin.Revision
 		}
@@ -380,7 +387,7 @@ func (f *fleet) settle() error {
 	}
 	for range 400 {
 		for _, c := range f.clusters {
-			if c.pin != nil && c.lost.IsZero() {
+			if c.pin != nil && c.lost.IsZero() && !c.elsewhere {
 				c.runs = c.pin.Revision
 			}
 		}
@@ -446,7 +453,7 @@ func (f *fleet) over(d rollout.Decision) error {
 		return nil
 	}
 	for _, c := range f.clusters {
-		if w := waveOf(f.spec.Waves, c); w >= 0 && c.lost.IsZero() && (c.pin == nil || c.pin.Revision != good.Revision) && c.skip != good.Revision {
+		if w := waveOf(f.spec.Waves, c); w >= 0 && c.lost.IsZero() && !c.elsewhere && (c.pin == nil || c.pin.Revision != good.Revision) && c.skip != good.Revision {
 			return fmt.Errorf("%s has %+v at the end, and %s passed", c.name, c.pin, good.Revision)
 		}
 	}

@@ -43,6 +43,9 @@ type Cluster struct {
 	Refused map[string]string
 	// Skip names the revision that a person lets the cluster do without; empty without one.
 	Skip string
+	// Elsewhere: another tier manages the cluster. What this one would bring to it, it gets
+	// when it is back.
+	Elsewhere bool
 }
 
 // Approval is a person's consent to a wave at a revision. Of one by a tag of the repository
@@ -304,6 +307,8 @@ func (d *decision) judgeOne(m *member, terms v1alpha1.RolloutTerms) {
 		switch {
 		case reached && m.Ready:
 			m.result(d.now, v1alpha1.ResultSucceeded, "")
+		case m.Elsewhere:
+			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonManagedElsewhere)
 		case reached && m.Refusal != nil:
 			m.result(d.now, v1alpha1.ResultFailed, m.Refusal.Reason)
 		case !late:

@@ -79,3 +79,41 @@ func TestStuckRoll(t *testing.T) {
 		}},
 	})
 }
+
+// TestManagedElsewhere: a cluster that another tier manages holds up no run, fails none, and gets
+// what it missed when it is back.
+func TestManagedElsewhere(t *testing.T) {
+	tellAll(t, []tale{
+		{name: "passes without it", reason: "nothing that this tier does brings it the commit", waves: canaryAndRest(), clusters: []string{"canary1", "rest1", "rest2"}, tell: func(s *story) {
+			s.cluster("rest1").Elsewhere = true
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.decide()
+			s.at(second, "canary1", "rest2")
+			s.takes(true, "rest2")
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+			s.cluster("rest1").Elsewhere = false
+			s.decide()
+			s.at(second, "canary1", "rest1", "rest2")
+		}},
+		{name: "goes in the middle", reason: "it cannot take what it was given, and is not to blame for that", waves: []v1alpha1.RolloutWave{wave("canary", 2, 0), wave("rest", 1, 0)}, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.cluster("canary2").Elsewhere = true
+			s.decide()
+			if pin := s.cluster("canary2").Pin; pin.Result != v1alpha1.ResultDeferred || pin.Reason != v1alpha1.ReasonManagedElsewhere {
+				s.t.Fatalf("canary2 is %s for %s", pin.Result, pin.Reason)
+			}
+			s.decide()
+			s.takes(true, "rest1")
+			s.after(time.Hour)
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+			s.at(second, "canary1", "canary2", "rest1")
+		}},
+	})
+}

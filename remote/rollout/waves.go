@@ -101,10 +101,13 @@ func (d *decision) lost(m *member) bool {
 	return left <= 0
 }
 
-// skipped reports whether a person lets the cluster do without a revision: that of the run, or
-// the good one.
+// skipped reports whether the cluster does without a revision, that of the run or the good one: a
+// person lets it, or another tier manages it.
 func (d *decision) skipped(m *member, r v1alpha1.RolloutRevision) bool {
-	if m.Skip == "" {
+	switch {
+	case m.Elsewhere:
+		return true
+	case m.Skip == "":
 		return false
 	}
 	number := int64(0)
