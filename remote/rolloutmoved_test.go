@@ -39,3 +39,49 @@ func TestUnreachable(t *testing.T) {
 		}
 	}
 }
+
+// TestSourceInChild: what a child has of a source that a Rollout moves is what it says of that very
+// object, whatever else it has.
+func TestSourceInChild(t *testing.T) {
+	const one, two = "main@sha1:1111111111111111111111111111111111111111", "main@sha1:2222222222222222222222222222222222222222"
+	app := v1alpha1.RolloutPinnedSource{Kind: "GitRepository", Namespace: "apps", Name: "app"}
+	web := v1alpha1.RolloutPinnedSource{Kind: "HelmRelease", Namespace: "apps", Name: "web"}
+	has := func(of v1alpha1.RolloutPinnedSource, revision string) v1alpha1.ReportedSource {
+		return v1alpha1.ReportedSource{Kind: of.Kind, Namespace: of.Namespace, Name: of.Name, Revision: revision}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		of     v1alpha1.RolloutPinnedSource
+		said   v1alpha1.Report
+		pin    string
+		has    string
+		ready  bool
+	}{
+		"NotThere":   {"it has one source, which is another: nothing of it is to be taken for the new one", app, v1alpha1.Report{Revision: one, Ready: true}, "", "", false},
+		"There":      {"", app, v1alpha1.Report{Revision: one, Ready: true, Brought: []v1alpha1.ReportedSource{has(app, two)}}, two, two, true},
+		"Behind":     {"it has another commit", app, v1alpha1.Report{Ready: true, Brought: []v1alpha1.ReportedSource{has(app, one)}}, two, one, false},
+		"NotReady":   {"it has the commit, and is not ready with it", app, v1alpha1.Report{Brought: []v1alpha1.ReportedSource{has(app, two)}}, two, two, false},
+		"SameName":   {"a team of the cluster has a source of that name", app, v1alpha1.Report{Revision: "app=" + one + ",app=" + two, Ready: true, Brought: []v1alpha1.ReportedSource{has(app, two)}}, two, two, true},
+		"OlderAgent": {"it names no objects; its one source has what the pin says", app, v1alpha1.Report{Revision: two, Ready: true}, two, "", true},
+		"Release":    {"a chart's version", web, v1alpha1.Report{Revision: one, Ready: true, Brought: []v1alpha1.ReportedSource{has(web, "1.3.0")}}, "1.3.0", "1.3.0", true},
+		"NoRelease":  {"a commit is no version of a chart", web, v1alpha1.Report{Revision: one, Ready: true}, "", "", false},
+	} {
+		o := &v1alpha1.Rollout{}
+		o.Spec.Moves.Source = &tc.of
+		child := &v1alpha1.Child{}
+		child.Status.Report = &tc.said
+		child.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue}}
+		var pin *v1alpha1.ChildRollout
+		if tc.pin != "" {
+			pin = &v1alpha1.ChildRollout{RolloutRevision: v1alpha1.RolloutRevision{Revision: tc.pin}}
+		}
+		c := (&moved{spec: &o.Spec}).cluster(o, child, pin)
+		got := ""
+		if c.Has != nil {
+			got = c.Has.Revision
+		}
+		if got != tc.has || c.Ready != tc.ready || !c.Known {
+			t.Errorf("%s: %s: it has %q, ready %t, known %t, want %q, %t", name, tc.reason, got, c.Ready, c.Known, tc.has, tc.ready)
+		}
+	}
+}

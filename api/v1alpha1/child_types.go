@@ -248,6 +248,13 @@ type Report struct {
 	// all: `a=main@sha1:...,+41 sha256:0123456789abcdef`.
 	// +optional
 	Revision string `json:"revision,omitempty"`
+	// Brought are the sources and HelmReleases that layers brought, with what each has: a
+	// Rollout of the parent that moves one finds it here by its kind, namespace and name. At
+	// most twenty are told, first those that are pinned; none by agents of before.
+	// +kubebuilder:validation:MaxItems=20
+	// +listType=atomic
+	// +optional
+	Brought []ReportedSource `json:"brought,omitempty"`
 	// Ready: what the tier syncs is ready, and no Rollout of it came to a halt. Children has
 	// the clusters below.
 	Ready bool `json:"ready"`
@@ -285,6 +292,19 @@ type Report struct {
 	// +listType=atomic
 	// +optional
 	Tiers []TierRow `json:"tiers,omitempty"`
+}
+
+// ReportedSource is a source or HelmRelease with what it has.
+type ReportedSource struct {
+	// Kind is GitRepository, OCIRepository or HelmRelease.
+	Kind string `json:"kind"`
+	// Namespace of the object.
+	Namespace string `json:"namespace"`
+	// Name of the object.
+	Name string `json:"name"`
+	// Revision that all who refer to a source have tried; of a HelmRelease the version of its
+	// chart.
+	Revision string `json:"revision"`
 }
 
 // ReportRollouts counts Rollouts.

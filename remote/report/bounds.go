@@ -17,6 +17,7 @@ const (
 
 	maxTierRows = 100
 	maxFailing  = 10
+	maxBrought  = 20
 	// maxNames bounds each list of counts, with the entry of all others.
 	maxNames = 20
 	// maxClusters bounds how many clusters are counted.

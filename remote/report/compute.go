@@ -70,7 +70,8 @@ func factsOf(o client.Object) sourceFacts {
 // Compute makes a tier's report. before is the last one, whose Since is kept
 // while Ready and Reason stay as they are.
 func Compute(f Facts, before *v1alpha1.Report, now metav1.Time) *v1alpha1.Report {
-	r := &v1alpha1.Report{Agent: bounded(f.Agent, maxAgent), Ready: true, Reason: v1alpha1.ReasonSucceeded, Revision: revisions(f, before)}
+	late := tried(f, before)
+	r := &v1alpha1.Report{Agent: bounded(f.Agent, maxAgent), Ready: true, Reason: v1alpha1.ReasonSucceeded, Revision: revisions(f, late), Brought: brought(f, late)}
 	foldFaults(r, &f)
 	for _, o := range f.Sources {
 		switch facts := factsOf(o); {

@@ -35,6 +35,12 @@ func confine(r *v1alpha1.Report) {
 	for i := range r.Failing {
 		confineFailure(&r.Failing[i])
 	}
+	r.Brought = r.Brought[:min(len(r.Brought), maxBrought)]
+	for i := range r.Brought {
+		b := &r.Brought[i]
+		b.Kind, b.Namespace = bounded(b.Kind, maxLabel), bounded(b.Namespace, maxLabel)
+		b.Name, b.Revision = bounded(b.Name, maxObjectName), bounded(b.Revision, maxRevision)
+	}
 	if r.Children != nil {
 		counts := confineCounts(*r.Children)
 		r.Children = &counts

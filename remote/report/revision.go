@@ -130,8 +130,7 @@ func isPinned(o client.Object) bool {
 // revisions that a tier has of its sources. One alone is its revision. Several are
 // name=revision in order of their names, joined by commas; see shortened. If they are too
 // long for all of them to be named, those that are pinned are named first.
-func revisions(f Facts, before *v1alpha1.Report) string {
-	late := tried(f, before)
+func revisions(f Facts, late map[sourceKey]string) string {
 	type named struct {
 		text   string
 		pinned bool
@@ -160,6 +159,52 @@ func revisions(f Facts, before *v1alpha1.Report) string {
 		text = joined()
 	}
 	return shortened(text)
+}
+
+// brought are the sources and HelmReleases of a tier that layers brought.
+func brought(f Facts, late map[sourceKey]string) []v1alpha1.ReportedSource {
+	var pinned, others []v1alpha1.ReportedSource
+	for _, o := range f.Sources {
+		facts := factsOf(o)
+		if !byLayer(o) || facts.revision == "" || facts.kind == sourcev1.BucketKind {
+			continue
+		}
+		is := v1alpha1.ReportedSource{Kind: facts.kind, Namespace: o.GetNamespace(), Name: o.GetName(), Revision: bounded(cmp.Or(late[keyOf(o)], facts.revision), maxRevision)}
+		if isPinned(o) {
+			pinned = append(pinned, is)
+		} else {
+			others = append(others, is)
+		}
+	}
+	for i := range f.Releases {
+		o := &f.Releases[i]
+		// Whether it is ready at that version, the tier's readiness says.
+		if has := o.Status.History.Latest(); has != nil && byLayer(o) {
+			pinned = append(pinned, v1alpha1.ReportedSource{Kind: helmv2.HelmReleaseKind, Namespace: o.Namespace, Name: o.Name, Revision: bounded(has.ChartVersion, maxRevision)})
+		}
+	}
+	for _, list := range [][]v1alpha1.ReportedSource{pinned, others} {
+		slices.SortFunc(list, func(a, b v1alpha1.ReportedSource) int {
+			return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		})
+	}
+	all := append(pinned, others...)
+	return all[:min(len(all), maxBrought)]
+}
+
+func byLayer(o client.Object) bool { return o.GetLabels()[v1alpha1.LayerLabelGroup+"/name"] != "" }
+
+// BroughtRevision is what an object that a Rollout moves has in the cluster of a report. The
+// report does not tell if it is empty: the object is not there, has nothing yet, or the agent is
+// of before and does not name it.
+func BroughtRevision(r *v1alpha1.Report, of v1alpha1.RolloutPinnedSource) string {
+	at := slices.IndexFunc(r.Brought, func(b v1alpha1.ReportedSource) bool {
+		return b.Kind == of.Kind && b.Namespace == of.Namespace && b.Name == of.Name
+	})
+	if at < 0 {
+		return ""
+	}
+	return r.Brought[at].Revision
 }
 
 // RevisionOf is the revision of one source in a report: the only one, of whatever name, or

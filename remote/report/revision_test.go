@@ -1,6 +1,7 @@
 package report
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -177,5 +178,50 @@ func TestUpdating(t *testing.T) {
 				t.Errorf("%s: all have what they are to have: %t", tc.reason, !all)
 			}
 		})
+	}
+}
+
+// TestBrought: what layers brought is told by its whole name, first what is pinned.
+func TestBrought(t *testing.T) {
+	byLayer := map[string]string{v1alpha1.LayerLabelGroup + "/name": "base", v1alpha1.LayerLabelGroup + "/namespace": "fleet"}
+	var f Facts
+	for i := range 2 * maxBrought {
+		o := repositoryAt(fmt.Sprintf("repo-%02d", i), "main@sha1:"+strings.Repeat("a", 40), nil)
+		o.Labels = byLayer
+		f.Sources = append(f.Sources, o)
+	}
+	pinned := repositoryAt("zz", "main@sha1:"+strings.Repeat("f", 40), nil)
+	pinned.Labels, pinned.Spec.Reference = byLayer, &sourcev1.GitRepositoryRef{Commit: strings.Repeat("f", 40)}
+	others := repositoryAt("zz", "main@sha1:"+strings.Repeat("e", 40), nil)
+	others.Namespace = "team"
+	f.Sources = append(f.Sources, pinned, others)
+	web := releaseNamed("web", 0, nil)
+	web.Labels, web.Status.History = byLayer, helmv2.Snapshots{{ChartVersion: "1.3.0", Version: 2}, {ChartVersion: "1.2.0", Version: 1}}
+	own := releaseNamed("own", 0, nil)
+	own.Status.History = web.Status.History
+	f.Releases = append(f.Releases, web, own)
+	r := Compute(f, nil, start)
+	if len(r.Brought) != maxBrought {
+		t.Fatalf("%d are told", len(r.Brought))
+	}
+	for name, tc := range map[string]struct {
+		of   v1alpha1.RolloutPinnedSource
+		want string
+	}{
+		"Pinned":  {v1alpha1.RolloutPinnedSource{Kind: "GitRepository", Namespace: pinned.Namespace, Name: "zz"}, pinned.Status.Artifact.Revision},
+		"Team":    {v1alpha1.RolloutPinnedSource{Kind: "GitRepository", Namespace: "team", Name: "zz"}, ""},
+		"Release": {v1alpha1.RolloutPinnedSource{Kind: "HelmRelease", Namespace: web.Namespace, Name: "web"}, "1.3.0"},
+		"Own":     {v1alpha1.RolloutPinnedSource{Kind: "HelmRelease", Namespace: web.Namespace, Name: "own"}, ""},
+		"Kind":    {v1alpha1.RolloutPinnedSource{Kind: "OCIRepository", Namespace: pinned.Namespace, Name: "zz"}, ""},
+	} {
+		if got := BroughtRevision(r, tc.of); got != tc.want {
+			t.Errorf("%s: %q is told of %+v, want %q", name, got, tc.of, tc.want)
+		}
+	}
+	for range 2 * maxBrought {
+		r.Brought = append(r.Brought, v1alpha1.ReportedSource{Kind: strings.Repeat("k", 9999), Revision: strings.Repeat("r", 9999)})
+	}
+	if confine(r); len(r.Brought) != maxBrought {
+		t.Errorf("a child told %d", len(r.Brought))
 	}
 }
