@@ -107,12 +107,15 @@ func (f *rolloutFacts) refusals(ctx context.Context, o *v1alpha1.Rollout, m *mov
 	if run := o.Status.Run; run != nil && rollout.Active(run) {
 		revisions = append(revisions, run.Revision)
 	}
-	if f.Candidate != nil && !slices.Contains(revisions, f.Candidate.Revision) {
+	if f.Candidate != nil {
 		revisions = append(revisions, f.Candidate.Revision)
+	}
+	if run, good := o.Status.Run, o.Status.LastGood; run != nil && good != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) {
+		revisions = append(revisions, good.Revision) // that many take back
 	}
 	for i := range f.Clusters {
 		c := &f.Clusters[i]
-		for _, revision := range revisions {
+		for _, revision := range slices.Compact(slices.Sorted(slices.Values(revisions))) {
 			if c.Pin != nil && c.Pin.Revision == revision {
 				continue // its versions are those that it has, or is about to have
 			}

@@ -145,7 +145,8 @@ func (r *Rollouts) catchUp(ctx context.Context, o *v1alpha1.Rollout, cached []v1
 }
 
 // changing counts the clusters of the tier that Rollouts are changing. One that is gone changes
-// nothing any more.
+// nothing any more, nor does one that cannot be decided about change what it began beyond the
+// deadline of that: nobody judges it.
 func (r *Rollouts) changing(ctx context.Context) (int, error) {
 	all, err := r.rollouts.list(ctx, r.Client, metav1.NamespaceAll)
 	if err != nil {
@@ -158,8 +159,12 @@ func (r *Rollouts) changing(ctx context.Context) (int, error) {
 	n := 0
 	for i := range list.Items {
 		child := &list.Items[i]
+		if r.lags(writtenKey{true, client.ObjectKeyFromObject(child)}, child) {
+			return 0, errLags
+		}
 		for j := range all {
-			if pin := rollout.OnRecord(child, rollout.MoverOf(&all[j])); all[j].Namespace == child.Namespace && pin != nil && pin.Result == v1alpha1.ResultUpdating {
+			pin := rollout.OnRecord(child, rollout.MoverOf(&all[j]))
+			if all[j].Namespace == child.Namespace && pin != nil && pin.Result == v1alpha1.ResultUpdating && r.Now().Sub(pin.Since.Time) < rollout.Deadline(&all[j]) {
 				n++
 				break
 			}

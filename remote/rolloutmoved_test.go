@@ -1,10 +1,15 @@
 package remote
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
@@ -83,5 +88,35 @@ func TestSourceInChild(t *testing.T) {
 		if got != tc.has || c.Ready != tc.ready || !c.Known {
 			t.Errorf("%s: %s: it has %q, ready %t, known %t, want %q, %t", name, tc.reason, got, c.Ready, c.Known, tc.has, tc.ready)
 		}
+	}
+}
+
+// TestChanging: what counts against the room of a tier are clusters that somebody still judges, and
+// nothing is counted by a cache that lags.
+func TestChanging(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "base", UID: "1"}}
+	o.Status.UID = o.UID
+	o.Spec.Deadline.Duration = 30 * time.Minute
+	objects := []client.Object{o}
+	for name, since := range map[string]time.Duration{"new": time.Minute, "forgotten": time.Hour} {
+		child := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: name}}
+		child.Status.Rollouts = []v1alpha1.ChildRollout{{Name: "base", UID: "1", Result: v1alpha1.ResultUpdating, Since: metav1.NewTime(now.Add(-since))}}
+		objects = append(objects, child)
+	}
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	r := &Rollouts{
+		Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), rollouts: &rolloutKind{now: time.Now, served: true},
+		Now: func() time.Time { return now },
+	}
+	if n, err := r.changing(t.Context()); err != nil || n != 1 {
+		t.Errorf("%d clusters are changing (%v), want 1", n, err)
+	}
+	r.wrote(writtenKey{true, types.NamespacedName{Namespace: "fleet", Name: "new"}}, &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "new", ResourceVersion: "99999"}})
+	if _, err := r.changing(t.Context()); !errors.Is(err, errLags) {
+		t.Errorf("changing() = %v, want %v", err, errLags)
 	}
 }

@@ -44,6 +44,8 @@ func sayRollout(o *v1alpha1.Rollout, hold rollout.Hold) {
 	case run.Phase == v1alpha1.RolloutReverting:
 		working = true
 		ready(metav1.ConditionFalse, v1alpha1.ReasonReverting, "%s", hold.Message)
+	case rollout.IsBack(&o.Status):
+		ready(metav1.ConditionTrue, v1alpha1.ReasonSucceeded, "%s have %s", numbers, goodRevision(o))
 	case run.Phase == v1alpha1.RolloutReverted:
 		stalled = true
 		ready(metav1.ConditionFalse, v1alpha1.ReasonReverted, "%s was taken back: push a commit that mends it", run.Revision)

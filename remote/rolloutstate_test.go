@@ -36,3 +36,21 @@ func TestSayNoClusters(t *testing.T) {
 		}
 	}
 }
+
+// TestSayBack: a source that is back at the last good revision has nothing to mend.
+func TestSayBack(t *testing.T) {
+	o := &v1alpha1.Rollout{}
+	good, bad := v1alpha1.RolloutRevision{Revision: "v1"}, v1alpha1.RolloutRevision{Revision: "v2"}
+	o.Status.Run = &v1alpha1.RolloutRun{RolloutRevision: bad, Phase: v1alpha1.RolloutReverted}
+	o.Status.LastGood = &v1alpha1.RolloutGood{RolloutRevision: good}
+	for _, tt := range []struct {
+		newest v1alpha1.RolloutRevision
+		want   string
+	}{{bad, v1alpha1.ReasonReverted}, {good, v1alpha1.ReasonSucceeded}} {
+		o.Status.Candidate = &tt.newest
+		sayRollout(o, rollout.Hold{})
+		if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ReadyCondition); c.Reason != tt.want {
+			t.Errorf("the newest is %s, and it says %s: %s", tt.newest.Revision, c.Reason, c.Message)
+		}
+	}
+}

@@ -1124,6 +1124,11 @@ func rollout() Section {
 				Next:    "wait",
 			},
 			{
+				Reasons: []string{"AwaitingRoom"},
+				Means:   "as many clusters of the tier are changing, over all its Rollouts, as `--max-changing` of the agent allows",
+				Next:    "wait, or raise the flag; `cascade get rollouts -A` shows which Rollouts have them",
+			},
+			{
 				Reasons: []string{"AwaitingApproval", "WaveUnproven"},
 				Means:   "the next wave, or the end of the run, waits for a person; with the latter, because less than half of the wave before is known to be ready, or no cluster at all, which no approval stands for",
 				Next:    "`cascade approve rollout`",

@@ -463,6 +463,12 @@ type RolloutRun struct {
 	// Retried is the request to try failed clusters again that was handled last.
 	// +optional
 	Retried string `json:"retried,omitempty"`
+	// StaleAbort is the request to abort that stood when the run began: it is of a run before.
+	// +optional
+	StaleAbort string `json:"staleAbort,omitempty"`
+	// StaleRevert is the request to revert that stood when the run began.
+	// +optional
+	StaleRevert string `json:"staleRevert,omitempty"`
 }
 
 // RolloutTerms are what a run keeps to.

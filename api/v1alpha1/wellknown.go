@@ -330,6 +330,7 @@ const (
 	ReasonUnsupportedVersionStep = "UnsupportedVersionStep"
 	ReasonRolloutConflict        = "RolloutConflict"
 	ReasonRevisionMissing        = "RevisionMissing"
+	ReasonAwaitingRoom           = "AwaitingRoom"
 	ReasonParentOlder            = "ParentOlder"
 
 	// Reasons of what travels between environments as references of a repository.

@@ -171,7 +171,9 @@ func (c *cli) abortRollout(ctx context.Context, cl client.Client, key client.Obj
 	if err != nil {
 		return fmt.Errorf("cannot abort: %w", err)
 	}
-	if err := annotate(ctx, cl, r, map[string]*string{v1alpha1.AbortRolloutAnnotation: new(rollout.Word(&r.Status))}); err != nil {
+	if err := annotate(ctx, cl, r, map[string]*string{
+		v1alpha1.AbortRolloutAnnotation: new(rollout.Request(&r.Status, run.StaleAbort, c.now())), v1alpha1.RevertRolloutAnnotation: nil,
+	}); err != nil {
 		return fmt.Errorf("cannot annotate Rollout %s: %w", key, err)
 	}
 	fmt.Fprintf(c.streams.Out, "✔ run %d of rollout %s ends: clusters keep what they have, and no further one gets %s\n", run.Number, key, shortRevision(run.Revision))
@@ -194,7 +196,9 @@ func (c *cli) revertRollout(ctx context.Context, cl client.Client, key client.Ob
 	case good.RolloutRevision == run.RolloutRevision:
 		return fmt.Errorf("cannot revert: %s is the last good revision of rollout %s itself", shortRevision(run.Revision), key)
 	}
-	if err := annotate(ctx, cl, r, map[string]*string{v1alpha1.RevertRolloutAnnotation: new(rollout.Word(&r.Status))}); err != nil {
+	if err := annotate(ctx, cl, r, map[string]*string{
+		v1alpha1.RevertRolloutAnnotation: new(rollout.Request(&r.Status, run.StaleRevert, c.now())), v1alpha1.AbortRolloutAnnotation: nil,
+	}); err != nil {
 		return fmt.Errorf("cannot annotate Rollout %s: %w", key, err)
 	}
 	fmt.Fprintf(c.streams.Out, "✔ clusters of rollout %s that have %s get %s back\n", key, shortRevision(run.Revision), shortRevision(good.Revision))

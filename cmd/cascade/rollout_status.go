@@ -113,6 +113,9 @@ func ended(r *v1alpha1.Rollout, revision string) v1alpha1.RolloutPhase {
 	if r.Status.ObservedGeneration != r.Generation {
 		return "" // the status is about an earlier spec
 	}
+	if revision == "" && rollout.IsBack(&r.Status) {
+		return v1alpha1.RolloutCompleted
+	}
 	if revision == "" && run != nil && r.Status.Candidate != nil && *r.Status.Candidate != run.RolloutRevision && !rollout.Active(run) {
 		return "" // the next run is about to begin
 	}

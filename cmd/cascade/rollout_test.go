@@ -213,7 +213,12 @@ func TestAskRollout(t *testing.T) {
 		{"nobody declares it", "going", "pause", "", "is suspended", "", ""},
 	} {
 		t.Run(tc.verb+" "+tc.reason, func(t *testing.T) {
-			cl := rolloutClient(aRollout("going", v1alpha1.RolloutProgressing), aRollout("halted", v1alpha1.RolloutHalted), aRollout("over", v1alpha1.RolloutCompleted), first.DeepCopy(), declared.DeepCopy())
+			asked, halted := aRollout("going", v1alpha1.RolloutProgressing), aRollout("halted", v1alpha1.RolloutHalted)
+			// What excludes the other one goes with it.
+			excluded := map[string]string{"abort": v1alpha1.RevertRolloutAnnotation, "revert": v1alpha1.AbortRolloutAnnotation}
+			asked.Annotations = map[string]string{v1alpha1.RevertRolloutAnnotation: shaTwo}
+			halted.Annotations = map[string]string{v1alpha1.AbortRolloutAnnotation: shaTwo}
+			cl := rolloutClient(asked, halted, aRollout("over", v1alpha1.RolloutCompleted), first.DeepCopy(), declared.DeepCopy())
 			c, out := newCLI(t)
 			c.now = func() time.Time { return noon }
 			verbs := map[string]func() error{
@@ -233,6 +238,9 @@ func TestAskRollout(t *testing.T) {
 				if got := readBack(t, cl, tc.name).Annotations[tc.annotation]; got != tc.value {
 					t.Errorf("%s is %q, want %q", tc.annotation, got, tc.value)
 				}
+			}
+			if other := excluded[tc.verb]; tc.value != "" && other != "" && readBack(t, cl, tc.name).Annotations[other] != "" {
+				t.Errorf("%s is still there", other)
 			}
 			if tc.verb == "pause" && !readBack(t, cl, tc.name).Spec.Suspend {
 				t.Error("spec.suspend is not set")

@@ -84,7 +84,13 @@ func (d *decision) begin() {
 		for _, m := range starters {
 			// One that is changing has its place, and keeps it for what it is to have now.
 			if !m.changing() {
-				if free <= 0 || room == 0 {
+				if free <= 0 {
+					continue
+				}
+				if room == 0 {
+					// Nothing tells when a cluster of another Rollout is done.
+					d.soon(lookAgain)
+					d.hold = Hold{v1alpha1.ReasonAwaitingRoom, "as many clusters of the tier are changing, over all its Rollouts, as --max-changing of the agent allows"}
 					continue
 				}
 				free--

@@ -22,6 +22,10 @@ func TestImageAsWord(t *testing.T) {
 		}
 		s.decide()
 	}
+	begins := func(s *story, revision, image string) {
+		s.facts.Candidate = &v1alpha1.RolloutRevision{Revision: revision, Image: image}
+		s.decide()
+	}
 	approval := func() []v1alpha1.RolloutWave {
 		w := canaryAndRest()
 		w[1].Approval = v1alpha1.ApprovalRequired
@@ -40,6 +44,7 @@ func TestImageAsWord(t *testing.T) {
 		}},
 		{name: "aborted", reason: "the next commit has the same image, and mends what was wrong", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			brings(s, second, v1)
+			begins(s, second, v2)
 			s.facts.Requests.Abort = v2
 			brings(s, second, v2)
 			s.phase(v1alpha1.RolloutAborted)
@@ -48,6 +53,7 @@ func TestImageAsWord(t *testing.T) {
 		}},
 		{name: "reverted", reason: "the next commit has the same image, and nobody wants it back", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			brings(s, second, v1)
+			begins(s, second, v2)
 			s.facts.Requests.Revert = v2
 			brings(s, second, v2)
 			s.phase(v1alpha1.RolloutReverted)

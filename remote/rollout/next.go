@@ -188,6 +188,14 @@ func Active(r *v1alpha1.RolloutRun) bool {
 	return false
 }
 
+// IsBack reports whether the source of a Rollout is back at the last good revision after another
+// one was taken back or aborted, which no cluster has any more: all is as it should be.
+func IsBack(status *v1alpha1.RolloutStatus) bool {
+	run, good, newest := status.Run, status.LastGood, status.Candidate
+	// If a cluster had the other one, a run would have begun for the candidate.
+	return run != nil && (run.Phase == v1alpha1.RolloutReverted || run.Phase == v1alpha1.RolloutAborted) && good != nil && newest != nil && *newest == good.RolloutRevision
+}
+
 // Pending reports whether a Rollout is on its way, or is about to be. One that was looked at
 // and has no cluster in any wave is not: nobody waits for what comes with the first of them.
 func Pending(o *v1alpha1.Rollout) bool {
@@ -199,7 +207,15 @@ func Pending(o *v1alpha1.Rollout) bool {
 		return true
 	}
 	c := o.Status.Candidate
-	return c != nil && *c != run.RolloutRevision
+	return c != nil && *c != run.RolloutRevision && !IsBack(&o.Status)
+}
+
+// Deadline is for how long a cluster may take to be ready at what a Rollout lets it have now.
+func Deadline(o *v1alpha1.Rollout) time.Duration {
+	if r := o.Status.Run; r != nil && Active(r) {
+		return r.Terms.Deadline.Duration
+	}
+	return o.Spec.Deadline.Duration
 }
 
 // terms are those of the run, or of the spec without one.
@@ -359,10 +375,13 @@ func (d *decision) heed() {
 	if run == nil {
 		return
 	}
-	if Active(run) && ask.Abort != "" && Means(ask.Abort, &d.status) {
+	good := d.status.LastGood
+	reverts := ask.Revert != run.StaleRevert && Means(requested(ask.Revert), &d.status) && good != nil && good.RolloutRevision != run.RolloutRevision
+	// Who wants both wants the clusters to go back.
+	if Active(run) && !reverts && ask.Abort != run.StaleAbort && Means(requested(ask.Abort), &d.status) {
 		d.end(v1alpha1.RolloutAborted)
 	}
-	if good := d.status.LastGood; ask.Revert != "" && Means(ask.Revert, &d.status) && good != nil && good.RolloutRevision != run.RolloutRevision {
+	if reverts {
 		switch run.Phase {
 		case v1alpha1.RolloutProgressing, v1alpha1.RolloutHalted, v1alpha1.RolloutAborted:
 			d.phase(v1alpha1.RolloutReverting)
@@ -437,7 +456,8 @@ func (d *decision) choose() {
 	}
 	at := metav1.NewTime(d.now)
 	d.status.Run = &v1alpha1.RolloutRun{
-		Number: number, RolloutRevision: newest, Phase: v1alpha1.RolloutProgressing, Terms: termsOf(d.spec), Began: at, Since: at, Retried: d.facts.Requests.Retry,
+		Number: number, RolloutRevision: newest, Phase: v1alpha1.RolloutProgressing, Terms: termsOf(d.spec), Began: at, Since: at,
+		Retried: d.facts.Requests.Retry, StaleAbort: d.facts.Requests.Abort, StaleRevert: d.facts.Requests.Revert,
 	}
 	d.assign() // by the waves of these terms
 }

@@ -279,6 +279,10 @@ func TestNext(t *testing.T) {
 			s.commit(second)
 			s.decide()
 			s.at(second)
+			s.held(v1alpha1.ReasonAwaitingRoom)
+			if s.last.RecheckAfter == 0 || s.last.RecheckAfter > time.Minute {
+				s.t.Fatalf("nothing tells when there is room, and it looks again after %s", s.last.RecheckAfter)
+			}
 		}},
 		{name: "reverted on its way", reason: "who is changing has a place for what mends it, though no other is free", waves: []v1alpha1.RolloutWave{wave("rest", 1, 0)}, clusters: []string{"rest1", "rest2"}, tell: func(s *story) {
 			s.commit(second)

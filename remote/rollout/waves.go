@@ -463,10 +463,25 @@ func (d *decision) windowOpen(wave *v1alpha1.RolloutWave, general *v1alpha1.Roll
 // advanceRevert ends a revert once no cluster that can be reached has the revision.
 func (d *decision) advanceRevert(run *v1alpha1.RolloutRun) {
 	d.hold = Hold{v1alpha1.ReasonReverting, fmt.Sprintf("clusters that have %s get %s back", title(run.RolloutRevision), title(d.status.LastGood.RolloutRevision))}
+	waits := false
 	for _, m := range d.all {
-		if m.changing() && !m.has(run.RolloutRevision) || m.has(run.RolloutRevision) && m.wave >= 0 && !d.lost(m) && d.goal(m) != nil {
-			return
+		switch {
+		case m.changing() && !m.has(run.RolloutRevision):
+			waits = true
+		case !m.has(run.RolloutRevision) || m.wave < 0 || d.lost(m) || d.goal(m) == nil || m.refused(d.status.LastGood.RolloutRevision):
+		case d.rolls(m, d.status.LastGood.RolloutRevision):
+			// It gets the revision when a person lets it go on, after the run as well.
+			if left := d.until(run.Since.Time, run.Terms.Deadline.Duration); left > 0 {
+				d.soon(left)
+				d.hold.Message += fmt.Sprintf("; cluster %s is waited for: %s", m.Name, m.Rolling)
+				waits = true
+			}
+		default:
+			waits = true
 		}
+	}
+	if waits {
+		return
 	}
 	d.end(v1alpha1.RolloutReverted)
 	d.hold = Hold{}

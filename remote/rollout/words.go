@@ -66,6 +66,22 @@ func imageOnly(status *v1alpha1.RolloutStatus, number int64, r v1alpha1.RolloutR
 	return slices.ContainsFunc(status.History, func(h v1alpha1.RolloutHistory) bool { return another(h.Number, h.RolloutRevision) })
 }
 
+// Request is what asks to abort or revert the run of a Rollout. stale is the request of that kind
+// that stood when the run began, and now makes the text differ from it where the words are the same.
+func Request(status *v1alpha1.RolloutStatus, stale string, now time.Time) string {
+	words := Word(status)
+	if requested(stale) == words {
+		words += " " + now.UTC().Format(time.RFC3339Nano)
+	}
+	return words
+}
+
+// requested are the words of a request.
+func requested(request string) string {
+	words, _, _ := strings.Cut(request, " ")
+	return words
+}
+
 // Means reports whether a person's words are about the run of a Rollout, and not about one
 // before it.
 func Means(words string, status *v1alpha1.RolloutStatus) bool {
@@ -159,9 +175,9 @@ func Open(w *v1alpha1.RolloutWindow, at time.Time) (open bool, changes time.Time
 	if err != nil {
 		return false, time.Time{}, fmt.Errorf("cannot use time zone %q of a window: %w; name one of the tz database, Europe/Paris for example", w.TimeZone, err)
 	}
-	schedule, err := cron.ParseStandard(w.Cron)
-	if err != nil || strings.Contains(w.Cron, "TZ=") || strings.HasPrefix(w.Cron, "@") {
-		return false, time.Time{}, fmt.Errorf("cannot use the schedule %q of a window: it is to have the five fields of cron, as 0 8 * * 1-5", w.Cron)
+	schedule, err := scheduleOf(w.Cron)
+	if err != nil {
+		return false, time.Time{}, err
 	}
 	if w.Duration.Duration <= 0 {
 		return false, time.Time{}, fmt.Errorf("cannot use a window of %s: spec.window.duration must be above zero", w.Duration.Duration)
@@ -185,6 +201,17 @@ func Open(w *v1alpha1.RolloutWindow, at time.Time) (open bool, changes time.Time
 		opening, closes = next, next.Add(w.Duration.Duration)
 	}
 	return true, closes, nil
+}
+
+// scheduleOf reads the five fields of cron. The parser takes words and time zones as well, and
+// panics for a zone that nothing follows (robfig/cron v3.0.1).
+func scheduleOf(text string) (cron.Schedule, error) {
+	if !strings.Contains(text, "TZ=") && !strings.HasPrefix(text, "@") {
+		if schedule, err := cron.ParseStandard(text); err == nil {
+			return schedule, nil
+		}
+	}
+	return nil, fmt.Errorf("cannot use the schedule %q of a window: it is to have the five fields of cron, as 0 8 * * 1-5", text)
 }
 
 // Check returns what is wrong with a spec that the API server cannot see.

@@ -87,6 +87,8 @@ func TestOpen(t *testing.T) {
 		{reason: "no zone of this name", cron: "0 0 * * *", zone: "Mars/Base", lasts: time.Hour, fails: true},
 		{reason: "no schedule", cron: "at noon please", lasts: time.Hour, fails: true},
 		{reason: "no words", cron: "@every 1h0m", lasts: time.Hour, fails: true},
+		{reason: "a zone and no fields", cron: "TZ=Europe/Paris", lasts: time.Hour, fails: true},
+		{reason: "another word for it", cron: "CRON_TZ=UTC", lasts: time.Hour, fails: true},
 		{reason: "no duration", cron: "0 0 * * *", fails: true},
 	} {
 		open, changes, err := rollout.Open(&v1alpha1.RolloutWindow{Cron: tt.cron, Duration: metav1.Duration{Duration: tt.lasts}, TimeZone: tt.zone}, noon)

@@ -1,0 +1,128 @@
+package rollout_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/rollout"
+)
+
+// TestRequests: what a person asked of one run is not asked of the next, and of two requests that
+// exclude each other one stands.
+func TestRequests(t *testing.T) {
+	tellAll(t, []tale{
+		{name: "abort and then revert", reason: "both stand in the annotations, and clusters go back", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.facts.Requests.Abort = second
+			s.decide()
+			s.phase(v1alpha1.RolloutAborted)
+			s.facts.Requests.Revert = second
+			for range 5 {
+				s.decide()
+				s.takes(true, "canary1")
+			}
+			s.phase(v1alpha1.RolloutReverted)
+			s.at(first, "canary1", "rest1")
+			if n := len(s.status.History); n != 3 {
+				s.t.Fatalf("%d runs are told: %+v", n, s.status.History)
+			}
+		}},
+		{name: "abort of a revert", reason: "who began it may end it", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.facts.Requests.Revert = second
+			s.decide()
+			s.phase(v1alpha1.RolloutReverting)
+			s.facts.Requests.Revert, s.facts.Requests.Abort = "", second
+			s.decide()
+			s.phase(v1alpha1.RolloutAborted)
+		}},
+		{name: "an abort of before", reason: "the tag was set back to what was aborted days ago, and is to run now", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.facts.Requests.Abort = second
+			s.decide()
+			for range 3 {
+				s.commit(third)
+				s.decide()
+				s.takes(true, "canary1", "rest1")
+			}
+			s.phase(v1alpha1.RolloutCompleted)
+			s.commit(second)
+			s.decide()
+			s.phase(v1alpha1.RolloutProgressing)
+			s.decide()
+			s.phase(v1alpha1.RolloutProgressing)
+			s.facts.Requests.Abort = rollout.Request(&s.status, s.status.Run.StaleAbort, s.now)
+			s.decide()
+			s.phase(v1alpha1.RolloutAborted)
+		}},
+		{name: "back at the good one", reason: "all that is declared is in place, and nobody waits for anything", waves: []v1alpha1.RolloutWave{wave("rest", 2, 0)}, clusters: []string{"rest1", "rest2"}, tell: func(s *story) {
+			s.spec.OnFailure = v1alpha1.FailureRevert
+			s.commit(second)
+			s.decide()
+			s.takes(false, "rest1", "rest2")
+			s.after(10 * time.Minute)
+			for range 3 {
+				s.decide()
+				s.takes(true, "rest1", "rest2")
+			}
+			s.phase(v1alpha1.RolloutReverted)
+			if rollout.IsBack(&s.status) {
+				s.t.Fatal("the source still has what was taken back")
+			}
+			s.commit(first)
+			s.decide()
+			if o := (&v1alpha1.Rollout{Status: s.status}); !rollout.IsBack(&s.status) || rollout.Pending(o) {
+				s.t.Fatalf("the candidate is the good one, and it is pending: %t", rollout.Pending(o))
+			}
+			s.commit(third)
+			s.decide()
+			s.phase(v1alpha1.RolloutProgressing)
+		}},
+		{name: "a paused cluster is not waited for without end", reason: "a commit that mends it for all others begins after the deadline", waves: []v1alpha1.RolloutWave{wave("rest", 2, 0)}, clusters: []string{"rest1", "rest2"}, tell: func(s *story) {
+			s.spec.OnFailure = v1alpha1.FailureRevert
+			s.commit(second)
+			s.decide()
+			s.takes(false, "rest1", "rest2")
+			s.cluster("rest1").Rolling = v1alpha1.ReasonPaused
+			s.after(10 * time.Minute)
+			s.decide()
+			s.takes(true, "rest2")
+			s.decide()
+			s.phase(v1alpha1.RolloutReverting)
+			if !strings.Contains(s.last.Hold.Message, "rest1 is waited for: Paused") || s.last.RecheckAfter == 0 {
+				s.t.Fatalf("it is held for %q, and looks again after %s", s.last.Hold.Message, s.last.RecheckAfter)
+			}
+			s.after(10 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutReverted)
+			s.cluster("rest1").Rolling = ""
+			s.decide()
+			s.at(first, "rest1", "rest2")
+		}},
+		{name: "a cluster cannot go back", reason: "a Kubernetes version goes back nowhere", waves: []v1alpha1.RolloutWave{wave("rest", 2, 0)}, clusters: []string{"rest1", "rest2"}, tell: func(s *story) {
+			s.spec.OnFailure = v1alpha1.FailureRevert
+			s.commit(second)
+			s.decide()
+			s.takes(true, "rest1")
+			s.takes(false, "rest2")
+			s.after(10 * time.Minute)
+			s.cluster("rest1").Refused = map[string]string{first: "1.32 does not go back to 1.31"}
+			s.decide()
+			s.at(second, "rest1")
+			s.takes(true, "rest2")
+			s.decide()
+			s.phase(v1alpha1.RolloutReverted)
+			if f := s.status.Failing; len(f) != 1 || f[0].Reason != v1alpha1.ReasonUnsupportedVersionStep {
+				s.t.Fatalf("it tells %+v", f)
+			}
+		}},
+	})
+}
