@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"helm.sh/helm/v4/pkg/kube"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -193,6 +194,18 @@ func (k *kubeClient) GetWaiterWithOptions(s kube.WaitStrategy, o ...kube.WaitOpt
 		return parked{Waiter: waiter, ctx: k.ctx}, err
 	}
 	return &waiter{ctx: k.ctx, cluster: k.session.cluster, readers: k.readers, spared: k.spared, hooksOnly: s == kube.HookOnlyStrategy}, nil
+}
+
+// GetPodList implements kube.Interface, for the output of hooks that a chart asks for.
+// Nobody reads that of an agent, so no Pod is looked for. Helm's own way would need a
+// client that its IsReachable makes.
+func (*kubeClient) GetPodList(string, metav1.ListOptions) (*corev1.PodList, error) {
+	return &corev1.PodList{}, nil
+}
+
+// OutputContainerLogsForPodList implements kube.Interface.
+func (*kubeClient) OutputContainerLogsForPodList(*corev1.PodList, string, func(namespace, pod, container string) io.Writer) error {
+	return nil
 }
 
 // recovered turns a panic, which an object of a hostile chart may provoke, into
