@@ -263,8 +263,8 @@ func (l *Lot) reconcile(ctx context.Context, req reconcile.Request) (result reco
 }
 
 // Wait calls f, which does nothing but wait, without a worker. It returns after f has,
-// when the reconcile may go on. Without a lot in the context, f is just called. Only the
-// goroutine that the lot called may call it.
+// when the reconcile may go on. Without a lot in the context, and within another Wait, f is
+// just called. Only the goroutine that the lot called may call it, and what f waits for.
 func Wait[T any](ctx context.Context, f func() T) T {
 	j, _ := ctx.Value(jobKey{}).(*job)
 	if j == nil || !j.park() {
@@ -317,11 +317,12 @@ func Late(ctx context.Context, d time.Duration) (stop func()) {
 	return func() { timer.Stop() }
 }
 
-// park gives away what the job holds; it is false if there is no room to park.
+// park gives away what the job holds; it is false if it holds nothing, as it waits already,
+// or if there is no room to park.
 func (j *job) park() bool {
 	j.lot.mu.Lock()
 	defer j.lot.mu.Unlock()
-	if j.holds == worker && !j.free() {
+	if j.holds == nothing || j.holds == worker && !j.free() {
 		return false
 	}
 	j.rest()

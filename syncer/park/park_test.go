@@ -506,6 +506,48 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
+// TestWaitsWithin: what waits asks in goroutines of its own for what waits as well, as a
+// poller does that has workers evaluate what it read. The reconcile holds nothing for that,
+// and its clock does not run.
+func TestWaitsWithin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lot *Lot
+		w := &counted{}
+		look := func(ctx context.Context) {
+			if n := lot.Counts(); n != (Counts{Waiting: 1}) || w.running != 0 {
+				t.Errorf("under way are %+v and %d are watched, want one that waits", n, w.running)
+			}
+			if err := ctx.Err(); err != nil {
+				t.Errorf("the reconcile ended while it waited: %v", err)
+			}
+		}
+		lot = New(reconcile.Func(func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+			Wait(ctx, func() error {
+				polled := make(chan struct{})
+				go func() {
+					defer close(polled)
+					for range 90 {
+						Wait(ctx, func() error { look(ctx); return nil })
+						time.Sleep(10 * time.Second)
+						look(ctx)
+					}
+				}()
+				<-polled
+				return nil
+			})
+			if n := lot.Counts(); n != (Counts{Running: 1}) || w.running != 1 {
+				t.Errorf("after the wait %+v are under way and %d are watched, want one that runs", n, w.running)
+			}
+			return reconcile.Result{}, ctx.Err()
+		}), Options{
+			Workers: 1, Parked: 5, Patience: patience, Aside: 3, Deadline: 10 * time.Minute, Backoff: limiter(),
+			Watch: func(ctx context.Context, _ reconcile.Request) (context.Context, Watch) { return ctx, w },
+		})
+		_, _ = lot.Reconcile(t.Context(), request("a")) // it returns nothing
+		lot.jobs.Wait()
+	})
+}
+
 // TestPanic: a panic harms the one object, wherever its reconcile is, and gives back what
 // the reconcile holds.
 func TestPanic(t *testing.T) {
