@@ -44,6 +44,8 @@ type renderer struct {
 	files     map[string]any
 	// failed is why there are no files. Helm would tell in which template it was told.
 	failed error
+	// exceeded is what a lookup did. The worker knows only its text.
+	exceeded *Exceeded
 }
 
 func newRenderer(ctx context.Context, req Request, original *chart.Chart) *renderer {
@@ -110,7 +112,10 @@ func (r *renderer) renderChart(dot map[string]any) (map[string]any, error) {
 	}
 	out, err := r.req.Workers.Run(r.ctx, worker.Job{Task: renderTask, Request: request, Answer: r.answer})
 	var failed *worker.TaskError
-	if errors.As(err, &failed) {
+	switch {
+	case errors.As(err, &failed) && r.exceeded != nil:
+		return nil, fmt.Errorf("cannot render chart: %w", r.exceeded)
+	case errors.As(err, &failed):
 		return nil, errors.New(failed.Text) // as Helm says it
 	}
 	if err != nil {
@@ -170,19 +175,27 @@ func checkFiles(files map[string]any) error {
 	return nil
 }
 
-// answer answers what templates ask.
+// answer answers what templates ask. The worker's clock stands still meanwhile: an answer
+// has its own bound, and the templates count all of them.
 func (r *renderer) answer(ctx context.Context, question string, body []byte) ([]byte, error) {
+	bounded, cancel := context.WithTimeout(ctx, renderTime)
+	defer cancel()
+	answer, err := r.answerWithin(bounded, question, body)
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+		err = exceeds("a lookup takes longer than %s", renderTime)
+	}
+	errors.As(err, &r.exceeded)
+	return answer, err
+}
+
+func (r *renderer) answerWithin(ctx context.Context, question string, body []byte) ([]byte, error) {
 	switch question {
 	case askLookup:
 		var q lookupQuestion
 		if err := json.Unmarshal(body, &q); err != nil {
 			return nil, err
 		}
-		content, err := r.req.Cluster.lookup(ctx, q)
-		if err != nil {
-			return nil, err
-		}
-		return json.Marshal(content)
+		return r.req.Cluster.lookup(ctx, q)
 	case askHost:
 		if !r.req.DNS {
 			return nil, errors.New("lookups of hosts are not allowed")
