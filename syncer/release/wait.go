@@ -126,7 +126,11 @@ func (w *waiter) wait(list kube.ResourceList, timeout time.Duration, failFast bo
 	for _, r := range append(append(readers(nil), w.readers...), more...) {
 		custom = append(custom, r(mapper))
 	}
-	custom = append(custom, workloadReader{kstatusreaders.NewGenericStatusReader(mapper, status.Compute), kstatusreaders.NewDefaultStatusReader(mapper)})
+	plain := kstatusreaders.NewGenericStatusReader(mapper, status.Compute)
+	custom = append(custom, workloadReader{plain, kstatusreaders.NewDefaultStatusReader(mapper)}, plain)
+	for i := range custom {
+		custom[i] = recoveringReader{custom[i]}
+	}
 	poller := polling.NewStatusPoller(w.cluster, mapper, polling.Options{
 		CustomStatusReaders:  custom,
 		ClusterReaderFactory: engine.ClusterReaderFactoryFunc(clusterreader.NewDirectClusterReader),
@@ -169,6 +173,20 @@ func (workloadReader) Supports(gk schema.GroupKind) bool {
 	return gk.Group == "apps" && (gk.Kind == "Deployment" || gk.Kind == "ReplicaSet" || gk.Kind == "StatefulSet")
 }
 
+// recoveringReader does not know the status of an object over which a reader panics: it is
+// called in a goroutine of the library, and API servers answer what they like.
+type recoveringReader struct{ engine.StatusReader }
+
+// ReadStatus implements engine.StatusReader.
+func (r recoveringReader) ReadStatus(ctx context.Context, from engine.ClusterReader, id object.ObjMetadata) (s *event.ResourceStatus, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s, err = &event.ResourceStatus{Identifier: id, Status: status.UnknownStatus, Error: fmt.Errorf("cannot compute status: %v", p)}, nil
+		}
+	}()
+	return r.StatusReader.ReadStatus(ctx, from, id)
+}
+
 // WaitForDelete implements kube.Waiter.
 func (w *waiter) WaitForDelete(list kube.ResourceList, timeout time.Duration) error {
 	if w.hooksOnly {
@@ -200,25 +218,30 @@ func (w *waiter) waitForDelete(list kube.ResourceList, timeout time.Duration) er
 	return nil
 }
 
-// parked is a waiter of Helm's own, which waits without a worker.
+// parked is a waiter of Helm's own, which waits without a worker. Helm calls it in a
+// goroutine of its own, and it trusts what API servers answer.
 type parked struct {
 	kube.Waiter
 	ctx context.Context
 }
 
-func (p parked) Wait(list kube.ResourceList, timeout time.Duration) error {
+func (p parked) Wait(list kube.ResourceList, timeout time.Duration) (err error) {
+	defer recovered(&err)
 	return park.Wait(p.ctx, func() error { return p.Waiter.Wait(list, timeout) })
 }
 
-func (p parked) WaitWithJobs(list kube.ResourceList, timeout time.Duration) error {
+func (p parked) WaitWithJobs(list kube.ResourceList, timeout time.Duration) (err error) {
+	defer recovered(&err)
 	return park.Wait(p.ctx, func() error { return p.Waiter.WaitWithJobs(list, timeout) })
 }
 
-func (p parked) WaitForDelete(list kube.ResourceList, timeout time.Duration) error {
+func (p parked) WaitForDelete(list kube.ResourceList, timeout time.Duration) (err error) {
+	defer recovered(&err)
 	return park.Wait(p.ctx, func() error { return p.Waiter.WaitForDelete(list, timeout) })
 }
 
-func (p parked) WatchUntilReady(list kube.ResourceList, timeout time.Duration) error {
+func (p parked) WatchUntilReady(list kube.ResourceList, timeout time.Duration) (err error) {
+	defer recovered(&err)
 	return park.Wait(p.ctx, func() error { return p.Waiter.WatchUntilReady(list, timeout) })
 }
 

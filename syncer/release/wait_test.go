@@ -169,6 +169,53 @@ func TestWaitFailsWithPods(t *testing.T) {
 	}
 }
 
+// TestHostileStatus: what an API server answers is judged in goroutines of the library and
+// of Helm, where a panic would end the agent.
+func TestHostileStatus(t *testing.T) {
+	pod := parsed(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: web}]}\n"+
+		"status: {phase: Running, conditions: [{type: Ready, status: 'False'}], containerStatuses: [x]}")
+	set := parsed(t, "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: db, generation: 1}\nspec: {selector: {matchLabels: {app: db}}, replicas: 1}\nstatus: {observedGeneration: 1, replicas: 1}")
+	of := pod.DeepCopy()
+	of.SetLabels(map[string]string{"app": "db"})
+	for name, tc := range map[string]struct {
+		reason string
+		object *unstructured.Unstructured
+		there  []client.Object
+		wait   func(*waiter, kube.ResourceList, time.Duration) error
+	}{
+		"Pod":      {"a container has no status", pod, []client.Object{pod}, (*waiter).Wait},
+		"WithJobs": {"nor has it here", pod, []client.Object{pod}, (*waiter).WaitWithJobs},
+		"Of":       {"nor has one of what is waited for", set, []client.Object{set, of}, (*waiter).Wait},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &waiter{ctx: t.Context(), cluster: clusterWith(tc.there...)}
+			err := tc.wait(w, kube.ResourceList{infoOf(tc.object)}, 200*time.Millisecond)
+			if err == nil || !strings.Contains(err.Error(), "status: 'Unknown': cannot compute status") {
+				t.Errorf("%s: %v, want a status that is not known", tc.reason, err)
+			}
+		})
+	}
+	t.Run("Legacy", func(t *testing.T) {
+		list := kube.ResourceList{infoOf(pod)}
+		p := parked{Waiter: panicking{}, ctx: t.Context()}
+		for name, wait := range map[string]func(kube.ResourceList, time.Duration) error{
+			"Wait": p.Wait, "WaitWithJobs": p.WaitWithJobs, "WaitForDelete": p.WaitForDelete, "WatchUntilReady": p.WatchUntilReady,
+		} {
+			if err := wait(list, time.Second); err == nil || !strings.Contains(err.Error(), "helm panicked") {
+				t.Errorf("%s() = %v, want an error", name, err)
+			}
+		}
+	})
+}
+
+// panicking is a waiter of Helm's that reads what it did not expect.
+type panicking struct{}
+
+func (panicking) Wait(kube.ResourceList, time.Duration) error            { panic("no backoffLimit") }
+func (panicking) WaitWithJobs(kube.ResourceList, time.Duration) error    { panic("no backoffLimit") }
+func (panicking) WaitForDelete(kube.ResourceList, time.Duration) error   { panic("no backoffLimit") }
+func (panicking) WatchUntilReady(kube.ResourceList, time.Duration) error { panic("no backoffLimit") }
+
 // TestWaitListsNothing: a Deployment that does not become ready is read by itself. Its Pods
 // are nobody's concern, and lists of them would keep the API server busy.
 func TestWaitListsNothing(t *testing.T) {
