@@ -88,9 +88,15 @@ func New(exprs []kustomize.CustomHealthCheck, workers worker.Runner) (*Checker, 
 }
 
 // Status computes the health of an object. pods are those that Pods selects;
-// others are ignored. Without them a StatefulSet whose pods fail is InProgress.
-func (c *Checker) Status(ctx context.Context, u *unstructured.Unstructured, pods []*unstructured.Unstructured) Result {
-	r := Result{Entry: inventory.Of(u), Vanishes: Vanishes(u)}
+// others are ignored. Without them a StatefulSet whose pods fail is InProgress. kstatus
+// trusts what API servers answer, and panics over what none of Kubernetes would.
+func (c *Checker) Status(ctx context.Context, u *unstructured.Unstructured, pods []*unstructured.Unstructured) (r Result) {
+	r = Result{Entry: inventory.Of(u), Vanishes: Vanishes(u)}
+	defer func() {
+		if p := recover(); p != nil {
+			r.Status, r.Err = status.UnknownStatus, fmt.Errorf("cannot compute status: %v", p)
+		}
+	}()
 	gk := u.GroupVersionKind().GroupKind()
 	for _, reader := range c.readers {
 		if !reader.Supports(gk) {

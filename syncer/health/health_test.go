@@ -371,6 +371,25 @@ func TestTextsAreBounded(t *testing.T) {
 	}
 }
 
+// TestHostileStatus: an API server behind a kubeconfig answers what it likes.
+func TestHostileStatus(t *testing.T) {
+	c, err := New(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := read(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: shop, labels: {app: web}}\nspec: {containers: [{name: web}]}\n"+
+		"status: {phase: Running, conditions: [{type: Ready, status: 'False'}], containerStatuses: [x]}")
+	set := read(t, "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: web, namespace: shop, generation: 1}\nspec: {selector: {matchLabels: {app: web}}, replicas: 1}\nstatus: {observedGeneration: 1, replicas: 1}")
+	for name, r := range map[string]Result{
+		"a Pod":        c.Status(t.Context(), pod, nil),
+		"one of a set": c.Status(t.Context(), set, []*unstructured.Unstructured{pod}),
+	} {
+		if r.Status != status.UnknownStatus || r.Err == nil {
+			t.Errorf("%s whose container has no status gives %+v, want an unknown one", name, r)
+		}
+	}
+}
+
 func TestVanishes(t *testing.T) {
 	ttl := read(t, jobRunning)
 	if err := unstructured.SetNestedField(ttl.Object, int64(0), "spec", "ttlSecondsAfterFinished"); err != nil {
