@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	chartcommon "helm.sh/helm/v4/pkg/chart/common"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	helmreleaser "helm.sh/helm/v4/pkg/release"
 	"helm.sh/helm/v4/pkg/release/common"
@@ -84,10 +85,55 @@ func (s helmStore) read(namespace, name string, version int) (*helmrelease.Relea
 }
 
 // driver is the storage in the form that Helm's actions take.
-func (s helmStore) driver(namespace string) *driver.Secrets {
+func (s helmStore) driver(namespace string) driver.Driver {
 	d := driver.NewSecrets(boundedSecrets{s.clientset.CoreV1().Secrets(namespace)})
 	d.SetLogger(nil)
-	return d
+	return soundReleases{d}
+}
+
+// soundReleases are releases of a storage with all that Helm takes for granted, some of it
+// in goroutines where nothing catches a panic. Anybody who may write Secrets of the
+// namespace can write a release.
+type soundReleases struct{ driver.Driver }
+
+func (s soundReleases) Get(key string) (helmreleaser.Releaser, error) {
+	rel, err := s.Driver.Get(key)
+	return sound(rel), err
+}
+
+func (s soundReleases) List(filter func(helmreleaser.Releaser) bool) ([]helmreleaser.Releaser, error) {
+	return s.Driver.List(func(rel helmreleaser.Releaser) bool { return filter(sound(rel)) })
+}
+
+func (s soundReleases) Query(labels map[string]string) ([]helmreleaser.Releaser, error) {
+	found, err := s.Driver.Query(labels)
+	for _, rel := range found {
+		sound(rel)
+	}
+	return found, err
+}
+
+func (s soundReleases) Delete(key string) (helmreleaser.Releaser, error) {
+	rel, err := s.Driver.Delete(key)
+	return sound(rel), err
+}
+
+// sound gives a release the state that it does not have, and takes out of it what is
+// nothing. It returns the release.
+func sound(rel helmreleaser.Releaser) helmreleaser.Releaser {
+	r, ok := rel.(*helmrelease.Release)
+	if !ok || r == nil {
+		return rel
+	}
+	if r.Info == nil {
+		r.Info = &helmrelease.Info{Status: common.StatusUnknown}
+	}
+	r.Hooks = slices.DeleteFunc(r.Hooks, func(h *helmrelease.Hook) bool { return h == nil })
+	if r.Chart != nil {
+		nothing := func(f *chartcommon.File) bool { return f == nil }
+		r.Chart.Templates, r.Chart.Files = slices.DeleteFunc(r.Chart.Templates, nothing), slices.DeleteFunc(r.Chart.Files, nothing)
+	}
+	return r
 }
 
 // boundedSecrets refuses Secrets that expand to more than a release can be.
@@ -152,8 +198,9 @@ func (o *observer) Update(key string, rel helmreleaser.Releaser) error {
 	return o.write(rel, func(rel helmreleaser.Releaser) error { return o.Driver.Update(key, rel) })
 }
 
-func (o *observer) Delete(key string) (helmreleaser.Releaser, error) {
-	rel, err := o.Driver.Delete(key)
+func (o *observer) Delete(key string) (rel helmreleaser.Releaser, err error) {
+	defer recovered(&err)
+	rel, err = o.Driver.Delete(key)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +210,9 @@ func (o *observer) Delete(key string) (helmreleaser.Releaser, error) {
 	return rel, nil
 }
 
-func (o *observer) write(rel helmreleaser.Releaser, write func(helmreleaser.Releaser) error) error {
+// write is called in goroutines of Helm, too.
+func (o *observer) write(rel helmreleaser.Releaser, write func(helmreleaser.Releaser) error) (err error) {
+	defer recovered(&err)
 	r, ok := rel.(*helmrelease.Release)
 	if !ok {
 		return fmt.Errorf("cannot store release: it is a %T", rel)
@@ -191,9 +240,6 @@ func typed(rel helmreleaser.Releaser, err error) (*helmrelease.Release, error) {
 	r, ok := rel.(*helmrelease.Release)
 	if !ok {
 		return nil, fmt.Errorf("only the Chart API v2 is supported, this is a %T", rel)
-	}
-	if r.Info == nil {
-		r.Info = &helmrelease.Info{Status: common.StatusUnknown}
 	}
 	return r, nil
 }
