@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -212,6 +213,64 @@ func TestFindStep(t *testing.T) {
 			expect(t, tc.reason, s.Reconciler.find(t.Context(), s.run), tc.want, tc.stalls, tc.wait)
 			if (s.run.snapshot != nil) != (tc.want == "") {
 				t.Errorf("%s: the snapshot is %v", tc.reason, s.run.snapshot)
+			}
+		})
+	}
+}
+
+// TestTemplateStep: a HelmChart is brought up to date, and what it has besides what is
+// declared, as after a restore, or by a webhook, keeps nobody waiting.
+func TestTemplateStep(t *testing.T) {
+	templated := func(h *helmv2.HelmRelease) {
+		h.Spec.ChartRef = nil
+		h.Spec.Chart = &helmv2.HelmChartTemplate{Spec: helmv2.HelmChartTemplateSpec{
+			Chart: "shop", SourceRef: helmv2.CrossNamespaceObjectReference{Kind: "HelmRepository", Name: "charts"},
+		}}
+	}
+	for name, tc := range map[string]struct {
+		reason  string
+		have    func(*sourcev1.HelmChart)
+		changes bool
+		want    string
+		wait    time.Duration
+		event   string
+	}{
+		"Missing": {"it is made, and fetched then", nil, true, reasonSourceNotReady, 30 * time.Second, "HelmChartCreated"},
+		"Older":   {"it is changed, and fetched then", func(c *sourcev1.HelmChart) { c.Spec.Chart = "web" }, true, reasonSourceNotReady, 30 * time.Second, "HelmChartConfigured"},
+		"Same":    {"nothing is written", func(*sourcev1.HelmChart) {}, false, "", 0, ""},
+		"More": {"our apply removes nothing that somebody else set", func(c *sourcev1.HelmChart) {
+			c.Spec.Verify = &sourcev1.HelmChartVerification{Provider: "cosign"}
+		}, false, "", 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj := shop(templated)
+			var objects []client.Object
+			if tc.have != nil {
+				c := helmChart(obj)
+				c.ResourceVersion = "7"
+				tc.have(c)
+				objects = append(objects, c)
+			}
+			s := take(t, obj, objects...)
+			s.Rules = Rules{RequeueDependency: 30 * time.Second}
+			// The API server writes nothing if nothing changes.
+			s.Reconciler.Client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+				Apply: func(_ context.Context, _ client.WithWatch, applied runtime.ApplyConfiguration, _ ...client.ApplyOption) error {
+					version := "7"
+					if tc.changes {
+						version = "8"
+					}
+					applied.(interface{ SetResourceVersion(string) }).SetResourceVersion(version)
+					return nil
+				},
+			})
+			expect(t, tc.reason, s.Reconciler.template(t.Context(), s.run), tc.want, false, tc.wait)
+			if got := s.Obj.Status.HelmChart; got != "apps/apps-shop" {
+				t.Errorf("%s: status.helmChart is %q", tc.reason, got)
+			}
+			close(s.events.Events)
+			if got := <-s.events.Events; !strings.Contains(got, tc.event) || (got != "") != (tc.event != "") {
+				t.Errorf("%s: the event is %q, want %q", tc.reason, got, tc.event)
 			}
 		})
 	}

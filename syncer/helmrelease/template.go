@@ -60,17 +60,22 @@ func (r *Reconciler) template(ctx context.Context, run *run) *refusal {
 		obj.Status.HelmChart = name.String()
 		return nil
 	}
-	action := "configured"
+	there := err == nil
+	version, err := r.applyTemplate(ctx, want)
 	if err != nil {
-		action = "created"
-	}
-	if err := r.applyTemplate(ctx, want); err != nil {
 		r.Events.Eventf(obj, eventv1.EventTypeTrace, "HelmChartSyncErr", "failed to run server-side apply: %s", err)
 		return &refusal{reason: meta.ArtifactFailedReason, err: fmt.Errorf("failed to run server-side apply: %w", err)}
 	}
+	obj.Status.HelmChart = name.String()
+	if there && version == have.ResourceVersion {
+		return nil // what it has besides is somebody else's, who may have set it on purpose
+	}
+	action := "configured"
+	if !there {
+		action = "created"
+	}
 	r.Events.Eventf(obj, eventv1.EventTypeTrace, "HelmChart"+strings.ToUpper(action[:1])+action[1:], "%s HelmChart/%s/%s with SourceRef '%s/%s/%s'",
 		strings.ToUpper(action[:1])+action[1:], name.Namespace, name.Name, want.Spec.SourceRef.Kind, name.Namespace, want.Spec.SourceRef.Name)
-	obj.Status.HelmChart = name.String()
 	// The cache does not have it yet. What is made of it will wake us.
 	return &refusal{
 		reason: reasonSourceNotReady, wait: r.Jitter(r.Rules.RequeueDependency),
@@ -78,16 +83,19 @@ func (r *Reconciler) template(ctx context.Context, run *run) *refusal {
 	}
 }
 
-func (r *Reconciler) applyTemplate(ctx context.Context, want *sourcev1.HelmChart) error {
+// applyTemplate returns the resource version that the chart has then. It is the one that
+// it had if nothing was to be changed.
+func (r *Reconciler) applyTemplate(ctx context.Context, want *sourcev1.HelmChart) (string, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(want)
 	if err != nil {
-		return err
+		return "", err
 	}
 	u := &unstructured.Unstructured{Object: content}
 	u.SetGroupVersionKind(sourcev1.GroupVersion.WithKind(sourcev1.HelmChartKind))
 	unstructured.RemoveNestedField(u.Object, "status")
 	unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
-	return r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(status.HelmManager), client.ForceOwnership)
+	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(status.HelmManager), client.ForceOwnership)
+	return u.GetResourceVersion(), err
 }
 
 // declares reports whether an object has all that another one declares.
