@@ -3,6 +3,15 @@ package release
 import (
 	"strings"
 	"testing"
+	"time"
+
+	"helm.sh/helm/v4/pkg/chart/common"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/discovery/cached/memory"
+	fakediscovery "k8s.io/client-go/discovery/fake"
+	clienttesting "k8s.io/client-go/testing"
 )
 
 func TestTrackedVersion(t *testing.T) {
@@ -28,6 +37,44 @@ func TestTrackedVersion(t *testing.T) {
 			got, digest, err := TrackedVersion(tc.version, tc.revision)
 			if got != tc.want || digest != tc.digest || (err != nil) != (tc.err != "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 				t.Errorf("%s\nTrackedVersion(%q, %q) = %q, %q, %v; want %q, %q, %q", tc.reason, tc.version, tc.revision, got, digest, err, tc.want, tc.digest, tc.err)
+			}
+		})
+	}
+}
+
+// TestCapabilities: a chart that looks at what the cluster serves sees what is served now,
+// wherever it looks from. The others see it after a while.
+func TestCapabilities(t *testing.T) {
+	const text = "{{ .Capabilities.APIVersions.Has \"example.com/v1\" }}"
+	file := func(name string) []*common.File { return []*common.File{{Name: name, Data: []byte(text)}} }
+	parent := &chart.Chart{Metadata: &chart.Metadata{Name: "web"}}
+	parent.SetDependencies(&chart.Chart{Metadata: &chart.Metadata{Name: "db"}, Files: file("alerts.yaml")})
+	for name, tc := range map[string]struct {
+		reason string
+		chart  *chart.Chart
+		values map[string]any
+		after  time.Duration
+		want   bool
+	}{
+		"Template":   {"it asks itself", &chart.Chart{Templates: file("templates/x.yaml")}, nil, 0, true},
+		"File":       {"a file may be given to tpl", &chart.Chart{Files: file("files/x.yaml")}, nil, 0, true},
+		"Dependency": {"so may one of a subchart", parent, nil, 0, true},
+		"Value":      {"and a value", &chart.Chart{}, map[string]any{"a": []any{text}}, 0, true},
+		"Default":    {"of the chart, too", &chart.Chart{Values: map[string]any{"a": text}}, nil, 0, true},
+		"Neither":    {"it does not look", &chart.Chart{}, nil, time.Minute, false},
+		"Later":      {"what was served is not for ever", &chart.Chart{}, nil, versionHolds + time.Second, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			served := &fakediscovery.FakeDiscovery{Fake: &clienttesting.Fake{}, FakedServerVersion: &version.Info{GitVersion: "v1.33.0"}}
+			served.Resources = []*metav1.APIResourceList{{GroupVersion: "v1"}}
+			s := &session{discovery: memory.NewMemCacheClient(served)}
+			if _, err := s.capabilities(&chart.Chart{}, nil, at); err != nil {
+				t.Fatal(err)
+			}
+			served.Resources = append(served.Resources, &metav1.APIResourceList{GroupVersion: "example.com/v1"})
+			got, err := s.capabilities(tc.chart, tc.values, at.Add(tc.after))
+			if err != nil || got.APIVersions.Has("example.com/v1") != tc.want {
+				t.Errorf("%s: %v, %v", tc.reason, got.APIVersions, err)
 			}
 		})
 	}

@@ -1,6 +1,7 @@
 package release
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"sync"
@@ -35,7 +36,8 @@ const (
 	// connection, and the session of the one before is useless.
 	mostSessions = 256
 	sessionHolds = time.Hour
-	// versionHolds is how long the version of an API server is taken to stay.
+	// versionHolds is how long the version of an API server is taken to stay, and what it
+	// serves.
 	versionHolds = 10 * time.Minute
 )
 
@@ -53,6 +55,7 @@ type session struct {
 	version *common.KubeVersion
 	asked   time.Time
 	apis    common.VersionSet
+	listed  time.Time
 }
 
 // sessions by connection. A new connection has a new session.
@@ -131,25 +134,27 @@ func (s *session) capabilities(c *chart.Chart, values map[string]any, now time.T
 		}
 		s.version, s.asked = &common.KubeVersion{Version: v.GitVersion, Major: v.Major, Minor: v.Minor}, now
 	}
-	if s.apis == nil || mentions(c, values, "Capabilities") {
+	if s.apis == nil || now.Sub(s.listed) > versionHolds || mentions(c, values, "Capabilities") {
 		s.discovery.Invalidate()
 		apis, err := action.GetVersionSet(s.discovery)
 		if err != nil {
 			return nil, err
 		}
-		s.apis = apis
+		s.apis, s.listed = apis, now
 	}
 	return &common.Capabilities{
 		KubeVersion: *s.version, APIVersions: s.apis, HelmVersion: common.DefaultCapabilities.HelmVersion,
 	}, nil
 }
 
-// mentions reports whether a word is in a template of the chart, or in a value,
-// which may be a template too.
+// mentions reports whether a word is in a template of the chart, or in a file or a
+// value, which may be templates too.
 func mentions(c *chart.Chart, values map[string]any, word string) bool {
-	for _, t := range c.Templates {
-		if strings.Contains(string(t.Data), word) {
-			return true
+	for _, files := range [][]*common.File{c.Templates, c.Files} {
+		for _, f := range files {
+			if bytes.Contains(f.Data, []byte(word)) {
+				return true
+			}
 		}
 	}
 	for _, d := range c.Dependencies() {
