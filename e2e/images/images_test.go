@@ -43,6 +43,7 @@ func TestImages(t *testing.T) {
 			{"Policy", (*imageSpec).policy},
 			{"PolicyPrevious", (*imageSpec).policyPrevious},
 			{"PolicyDigest", (*imageSpec).policyDigest},
+			{"PolicyOtherImage", (*imageSpec).policyOtherImage},
 			{"PolicyAccess", (*imageSpec).policyAccess},
 			{"PolicySuspended", (*imageSpec).policySuspended},
 			{"PolicyFailures", (*imageSpec).policyFailures},

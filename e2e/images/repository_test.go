@@ -318,6 +318,18 @@ func (h *imageSpec) policyDigest(t *testing.T) {
 	}
 }
 
+// policyOtherImage: what was chosen for one image is not written as a tag of the next one.
+func (h *imageSpec) policyOtherImage(t *testing.T) {
+	r := h.settled(t, nil)
+	r.make(t, "ImageRepository", "app", "{image: $image-absent, insecure: true, interval: 10m}")
+	r.Tells(t, &imagev1.ImageRepository{}, "app", "Ready", "False", "ReadOperationFailed", "...404")
+	o := &imagev1.ImagePolicy{}
+	r.Tells(t, o, "app", "Ready", "False", "DependencyNotReady", "the tags of ImageRepository")
+	if o.Status.LatestRef == nil || o.Status.LatestRef.Name != r.image("app") || o.Status.LatestRef.Tag != "1.0.0" {
+		t.Errorf("the policy has chosen %v", o.Status.LatestRef)
+	}
+}
+
 // policyAccess: another namespace's ImageRepository, which its accessFrom lets in or not.
 func (h *imageSpec) policyAccess(t *testing.T) {
 	r := h.row(t, nil)

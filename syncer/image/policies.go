@@ -52,6 +52,9 @@ type Policies struct {
 // grace is how long after the start of a process the tags of an image that was listed before may be missing.
 const grace = 2 * time.Minute
 
+// listing is how long to wait for a list that fails before it is looked at again: one that comes wakes its policies.
+const listing = 5 * time.Second
+
 // SetupWithManager registers the reconciler. shard passes the objects that this process reconciles.
 func (r *Policies) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
 	r.store = &status.Store[*imagev1.ImagePolicy]{
@@ -133,14 +136,18 @@ func (r *Policies) choose(ctx context.Context, obj *imagev1.ImagePolicy) outcome
 	if err := r.mayAccess(ctx, obj.Namespace, repository); err != nil {
 		return failed(reasonAccessDenied, err)
 	}
-	tags, ok := r.Scans.Of(name, repository.UID)
+	tags, ok := r.Scans.Of(repository)
 	if !ok {
-		// The cache may still lack what was listed before a restart.
 		current := obj.Status.LatestRef != nil && obj.Status.ObservedGeneration == obj.Generation && apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.ReadyCondition)
+		if current && !tried(repository) {
+			// Of another image than before: it is listed at this moment.
+			return outcome{waits: true, next: listing}
+		}
+		// The cache may still lack what was listed before a restart.
 		if since := r.Now().Sub(r.begun); current && repository.Status.LastScanResult != nil && since < grace {
 			return outcome{waits: true, next: grace - since}
 		}
-		return failed(imagev1.DependencyNotReadyReason, fmt.Errorf("the tags of ImageRepository %s are not known here yet: it was not listed, or is suspended or of another shard", name))
+		return failed(imagev1.DependencyNotReadyReason, fmt.Errorf("the tags of ImageRepository %s are not known here yet: its image was not listed, or is suspended or of another shard", name))
 	}
 	tag, err := policy.Latest(obj.Spec.Policy, obj.Spec.FilterTags, tags)
 	switch {
@@ -169,6 +176,12 @@ func (r *Policies) choose(ctx context.Context, obj *imagev1.ImagePolicy) outcome
 	}
 	obj.Status.LatestRef = latest
 	return out
+}
+
+// tried reports whether a list of what an ImageRepository names by now was asked for, or nobody asks.
+func tried(repository *imagev1.ImageRepository) bool {
+	ready := apimeta.FindStatusCondition(repository.Status.Conditions, meta.ReadyCondition)
+	return repository.Spec.Suspend || ready == nil || ready.ObservedGeneration == repository.Generation
 }
 
 // mayAccess is an error if a namespace may not use an ImageRepository.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -63,14 +64,13 @@ func (r *Repositories) forget(name types.NamespacedName) { r.Scans.Forget(name) 
 
 // rest recalls the tags of a suspended repository: its policies go on with them after a restart.
 func (r *Repositories) rest(ctx context.Context, obj *imagev1.ImageRepository) {
-	name := client.ObjectKeyFromObject(obj)
-	if _, ok := r.Scans.Of(name, obj.UID); ok || obj.Status.LastScanResult == nil {
+	if _, ok := r.Scans.Of(obj); ok || obj.Status.LastScanResult == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, mostRest)
 	defer cancel()
 	if origin, err := originOf(ctx, r.Ways, obj); err == nil {
-		r.Scans.Recall(name, obj.UID, origin, obj.GetExclusionList())
+		r.Scans.Recall(client.ObjectKeyFromObject(obj), obj.UID, origin, obj.GetExclusionList())
 	}
 }
 
@@ -86,6 +86,11 @@ func originOf(ctx context.Context, ways Ways, obj *imagev1.ImageRepository) (sou
 	})
 }
 
+// imageURL is the URL of the origin of an image.
+func imageURL(obj *imagev1.ImageRepository) string {
+	return sourcev1.OCIRepositoryPrefix + obj.Spec.Image
+}
+
 // canonicalName is the name of the image with all that a short one implies.
 func canonicalName(obj *imagev1.ImageRepository) (string, error) {
 	switch image := obj.Spec.Image; {
@@ -96,7 +101,7 @@ func canonicalName(obj *imagev1.ImageRepository) (string, error) {
 	case strings.Contains(image[strings.LastIndex(image, "/")+1:], ":"):
 		return "", errors.New("cannot use spec.image: it must not have a tag; ImagePolicies choose one")
 	}
-	name, err := source.ImageOrigin{URL: "oci://" + obj.Spec.Image, Insecure: obj.Spec.Insecure}.Canonical()
+	name, err := source.ImageOrigin{URL: imageURL(obj), Insecure: obj.Spec.Insecure}.Canonical()
 	if err != nil {
 		return "", fmt.Errorf("cannot use spec.image: %w", err)
 	}

@@ -18,8 +18,10 @@ import (
 	"sync"
 	"time"
 
+	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/syncer/flight"
 	"github.com/cascade-gitops/cascade/syncer/image/policy"
@@ -64,9 +66,9 @@ const mostExclusions = 20
 // scan is what an ImageRepository has.
 type scan struct {
 	uid types.UID
-	// identity of the origin.
-	identity string
-	list     *tagList
+	// image is the URL of the origin, and identity what is read there and with what.
+	image, identity string
+	list            *tagList
 	// kept are the tags of the list that are not excluded.
 	kept []string
 }
@@ -99,7 +101,7 @@ func (s *Scans) Scan(ctx context.Context, name types.NamespacedName, uid types.U
 	if err != nil {
 		return scan{}, err
 	}
-	return s.take(name, uid, identity, exclusions, list)
+	return s.take(name, scan{uid: uid, image: origin.URL, identity: identity, list: list}, exclusions)
 }
 
 // Recall is Scan of what is known, without a request. It is false where nothing is.
@@ -109,7 +111,7 @@ func (s *Scans) Recall(name types.NamespacedName, uid types.UID, origin source.I
 	if !ok {
 		return scan{}, false
 	}
-	of, err := s.take(name, uid, identity, exclusions, list)
+	of, err := s.take(name, scan{uid: uid, image: origin.URL, identity: identity, list: list}, exclusions)
 	return of, err == nil
 }
 
@@ -177,8 +179,8 @@ func (s *Scans) young(identity string, since time.Time) (*tagList, bool) {
 }
 
 // take makes a list that of an ImageRepository.
-func (s *Scans) take(name types.NamespacedName, uid types.UID, identity string, exclusions []string, list *tagList) (scan, error) {
-	of := scan{uid: uid, identity: identity, list: list}
+func (s *Scans) take(name types.NamespacedName, of scan, exclusions []string) (scan, error) {
+	list := of.list
 	excludes := strings.Join(exclusions, "\n")
 	s.mu.Lock()
 	kept, ok := list.kept[excludes]
@@ -198,13 +200,13 @@ func (s *Scans) take(name types.NamespacedName, uid types.UID, identity string, 
 	list.kept[excludes] = kept
 	before, had := s.objects[name]
 	s.objects[name] = of
-	s.users[identity]++
+	s.users[of.identity]++
 	if had {
 		s.leave(before.identity)
 	}
 	watch := s.watch
 	s.mu.Unlock()
-	if !had || before.uid != uid || before.identity != identity || !slices.Equal(before.kept, of.kept) {
+	if !had || before.uid != of.uid || before.identity != of.identity || !slices.Equal(before.kept, of.kept) {
 		for _, f := range watch {
 			f(name)
 		}
@@ -212,12 +214,13 @@ func (s *Scans) take(name types.NamespacedName, uid types.UID, identity string, 
 	return of, nil
 }
 
-// Of returns the tags of an ImageRepository, false if it has none here. Nobody may change them.
-func (s *Scans) Of(name types.NamespacedName, uid types.UID) ([]string, bool) {
+// Of returns the tags of an ImageRepository, false if it has none here of the image that it names by now. Nobody may change
+// them.
+func (s *Scans) Of(obj *imagev1.ImageRepository) ([]string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	of, ok := s.objects[name]
-	return of.kept, ok && of.uid == uid
+	of, ok := s.objects[client.ObjectKeyFromObject(obj)]
+	return of.kept, ok && of.uid == obj.UID && of.image == imageURL(obj)
 }
 
 // Forget drops what an ImageRepository has. What nobody else uses is not kept, either.

@@ -18,12 +18,14 @@ import (
 	"testing"
 	"time"
 
+	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -210,8 +212,23 @@ func TestScansTell(t *testing.T) {
 	if got := look(2, "a new tag"); got.revision() == first.revision() || len(got.kept) != 2 {
 		t.Errorf("a new tag: %q", got.kept)
 	}
-	if _, ok := s.Of(one, "another"); ok {
-		t.Error("an object that was created again has the tags of the one before")
+	for name, tt := range map[string]struct {
+		reason string
+		change func(*imagev1.ImageRepository)
+		want   bool
+	}{
+		"Same":    {"its tags are known", func(*imagev1.ImageRepository) {}, true},
+		"Another": {"an object that was created again has not the tags of the one before", func(o *imagev1.ImageRepository) { o.UID = "another" }, false},
+		"Image":   {"the tags are those of another image", func(o *imagev1.ImageRepository) { o.Spec.Image += "-2" }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj := &imagev1.ImageRepository{ObjectMeta: metav1.ObjectMeta{Namespace: one.Namespace, Name: one.Name, UID: "u"}}
+			obj.Spec.Image = strings.TrimPrefix(r.origin(0).URL, "oci://")
+			tt.change(obj)
+			if _, ok := s.Of(obj); ok != tt.want {
+				t.Errorf("%s: known is %t", tt.reason, ok)
+			}
+		})
 	}
 }
 
