@@ -141,10 +141,15 @@ func (r *Repositories) run(ctx context.Context, obj *imagev1.ImageRepository) ou
 		// It is not time yet: this process has begun, or something else woke the object.
 		since = last.ScanTime.Time
 	}
-	of, err := r.Scans.Scan(ctx, client.ObjectKeyFromObject(obj), obj.UID, origin, exclusions, since)
+	name := client.ObjectKeyFromObject(obj)
+	of, err := r.Scans.Scan(ctx, name, obj.UID, origin, exclusions, since)
 	if err != nil {
 		if errors.As(err, new(*policy.Invalid)) {
 			return stalled(reasonFailure, err)
+		}
+		if _, known := r.Scans.Of(obj); !known {
+			// This process has begun: its policies go on with what the one before it listed.
+			r.Scans.Recall(name, obj.UID, origin, exclusions)
 		}
 		return failed(reasonOf(err), err)
 	}

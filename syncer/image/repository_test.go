@@ -1,0 +1,56 @@
+package image
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/syncer/fetch"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// ways is the way to one registry.
+type ways struct{ origin source.ImageOrigin }
+
+func (w ways) Registry(context.Context, source.Key, fetch.Registry) (source.ImageOrigin, error) {
+	return w.origin, nil
+}
+
+// TestListedBeforeOutage: a process that begins while a registry does not answer has the tags that were kept, for policies.
+func TestListedBeforeOutage(t *testing.T) {
+	registry, time0, dir := serveImages(t, 1, 2), newClock(), t.TempDir()
+	key := types.NamespacedName{Namespace: "apps", Name: "app"}
+	before := NewScans(source.NewImages(t.TempDir(), 1<<20, time0.now), dir, time0.now, prometheus.NewRegistry())
+	if _, err := before.Scan(t.Context(), key, "u", registry.origin(0), nil, time0.now()); err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		reason string
+		dir    string
+		known  bool
+	}{
+		"Kept":    {"the list is on the disk", dir, true},
+		"Nothing": {"there is none", t.TempDir(), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// Longer than the interval: it would be asked for again.
+			later := func() time.Time { return time0.now().Add(time.Hour) }
+			r := &Repositories{Shared: &Shared{Now: later}, Scans: NewScans(&failing{}, tt.dir, later, prometheus.NewRegistry()), Ways: ways{registry.origin(0)}}
+			obj := &imagev1.ImageRepository{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: "u", Generation: 1}}
+			obj.Spec.Image, obj.Spec.Insecure, obj.Spec.Interval.Duration = strings.TrimPrefix(registry.origin(0).URL, "oci://"), true, time.Minute
+			obj.Status.LastScanResult = &imagev1.ScanResult{ScanTime: metav1.NewTime(time0.now())}
+			if out := r.run(t.Context(), obj); out.failed == nil || out.failed.reason != imagev1.ReadOperationFailedReason {
+				t.Errorf("%s: %+v; the failure is told all the same", tt.reason, out)
+			}
+			if tags, ok := r.Scans.Of(obj); ok != tt.known || ok && len(tags) != 2 {
+				t.Errorf("%s: %q, %t", tt.reason, tags, ok)
+			}
+		})
+	}
+}
