@@ -1102,7 +1102,7 @@ func credential() Section {
 			},
 			{
 				Reasons: []string{"InvalidSpec"},
-				Means:   "the spec names no source, or an address that is none",
+				Means:   "the spec names no source, or an address that is none, or what `target` describes is no Secret of its type",
 				Next:    "correct it",
 			},
 			{

@@ -111,7 +111,7 @@ func (k *keeping) issueByVault(ctx context.Context, spec *v1alpha1.VaultSource) 
 	}
 	k.same(&c)
 	if err := k.write(ctx, c); err != nil {
-		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		if refused(err) {
 			k.giveBack(ctx, session, e)
 		}
 		return err // the next look finds what is left of it
@@ -123,8 +123,14 @@ func (k *keeping) issueByVault(ctx context.Context, spec *v1alpha1.VaultSource) 
 	return nil
 }
 
-// giveBack ends what was leased for a Secret that somebody else wrote meanwhile. Only the one
-// who leased it knows at once that it is of no use: for others it is one that was there before.
+// refused reports whether the API server answered that it did not write.
+func refused(err error) bool {
+	var answer apierrors.APIStatus
+	return errors.As(err, &answer) && answer.Status().Code >= 400 && answer.Status().Code < 500
+}
+
+// giveBack ends what was leased for a Secret that was not written. Only the one who leased it
+// knows at once that it is of no use: for others it may be what readers have.
 func (k *keeping) giveBack(ctx context.Context, session *vault.Session, e entry) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()

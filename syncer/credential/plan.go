@@ -211,7 +211,14 @@ func (f *Facts) unused(now time.Time, wait *Step) (Step, bool) {
 			continue
 		}
 		// What a Secret has that somebody changed is not known. It is replaced first.
-		switch lost := f.Secret == nil || f.Secret.Intact && l.Number >= f.Secret.Number; {
+		lost := f.Secret != nil && f.Secret.Intact && l.Number >= f.Secret.Number
+		if f.Secret == nil {
+			// Readers may have what the Secret had, until another one is written. Where there is no
+			// room for that, the last is the least likely to be what they have.
+			end, ends := l.End()
+			lost = l.ID == "" || ends && !now.Before(end) || len(f.Leases) >= MostLeases && i == len(f.Leases)-1
+		}
+		switch {
 		case l.over(now):
 			return Step{Do: Forget, Why: Over, Lease: l.Number}, true
 		case lost && now.Before(l.NotBefore):

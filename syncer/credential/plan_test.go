@@ -62,8 +62,22 @@ func TestPlan(t *testing.T) {
 			Step{Do: Revoke, Why: Unused, Lease: 4}},
 		"IssuedFirst": {"but not before there is something valid", base(func(f *Facts) { f.Secret = nil; f.Leases = []Lease{lease(1)} }), 5,
 			Step{Do: Issue, Why: NoSecret}},
-		"UnusedMeanwhile": {"while no attempt is made it is", base(func(f *Facts) { f.Secret = nil; f.Leases = []Lease{lease(1)}; f.NotBefore = at(9) }), 5,
-			Step{Do: Revoke, Why: Unused, Lease: 1}},
+		"UnusedMeanwhile": {"while no attempt is made, a login in which nothing was leased is", base(func(f *Facts) {
+			f.Secret, f.NotBefore = nil, at(9)
+			f.Leases = []Lease{lease(1), lease(2, func(l *Lease) { l.ID = "" })}
+		}), 5, Step{Do: Revoke, Why: Unused, Lease: 2}},
+		"SecretGone": {"readers may have what a Secret had that somebody deleted", base(func(f *Facts) { f.Secret, f.NotBefore = nil, at(9) }), 5,
+			Step{Do: Keep, Why: BackingOff, Until: at(9)}},
+		"SecretGoneLapsed": {"as long as it is valid", base(func(f *Facts) { f.Secret, f.NotBefore = nil, at(90) }), 60, Step{Do: Revoke, Why: Unused, Lease: 3}},
+		"SecretGoneReplaced": {"and until the next one is written", base(func(f *Facts) {
+			f.Secret, f.Leases = held(5), []Lease{lease(3), lease(4), lease(5)}
+		}), 20, Step{Do: Revoke, Why: Superseded, Lease: 3}},
+		"SecretGoneFull": {"the next one needs room", base(func(f *Facts) {
+			f.Secret, f.Leases = nil, nil
+			for n := range MostLeases {
+				f.Leases = append(f.Leases, lease(int64(n+1)))
+			}
+		}), 5, Step{Do: Revoke, Why: Unused, Lease: MostLeases}},
 		"UnusedLater": {"a revocation that failed does not keep a credential from being issued", base(func(f *Facts) {
 			f.Secret = nil
 			f.Leases = []Lease{lease(1, func(l *Lease) { l.NotBefore = at(90) })}

@@ -520,6 +520,49 @@ func TestTampered(t *testing.T) {
 	}
 }
 
+// TestTypeRefused: a Secret of another type that the API server refuses takes nothing from those who read the one that is there.
+func TestTypeRefused(t *testing.T) {
+	g := newRig(t, minute(), nil)
+	g.must()
+	before := g.password()
+	invalid := func(verb string, s *corev1.Secret) error {
+		if verb == "create" && s.Type == corev1.SecretTypeTLS {
+			return apierrors.NewInvalid(schema.GroupKind{Kind: "Secret"}, s.Name, nil)
+		}
+		return nil
+	}
+	g.refuse = func(_ int64, verb string, o client.Object) error {
+		if s, ok := o.(*corev1.Secret); ok {
+			return invalid(verb, s)
+		}
+		return nil
+	}
+	g.change(func(o *v1alpha1.Credential) { o.Spec.Target.Type = corev1.SecretTypeTLS })
+	g.pass(30 * time.Second)
+	if valid := g.vault.Valid(); len(valid) != 1 || g.password() != before || valid[before].ID == "" {
+		t.Errorf("the Secret has %q, before %q; valid are %v", g.password(), before, valid)
+	}
+	g.wants("Ready", "False", "InvalidSpec")
+	// It is not there at all: what was read before stays valid until there is another one.
+	s := &corev1.Secret{}
+	if err := g.client.Get(t.Context(), g.key, s); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.client.Delete(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	g.pass(10 * time.Second)
+	if valid := g.vault.Valid(); len(valid) != 1 || valid[before].ID == "" {
+		t.Errorf("of the lease that is read, %q, valid are %v", before, valid)
+	}
+	g.change(func(o *v1alpha1.Credential) { o.Spec.Target.Type = "" })
+	g.pass(30 * time.Second)
+	if valid := g.vault.Valid(); len(valid) != 1 || g.password() == before || valid[g.password()].ID == "" {
+		t.Errorf("the Secret has %q, valid are %v", g.password(), valid)
+	}
+	g.wants("Ready", "True", "Succeeded")
+}
+
 // TestNotOurs: a Secret of somebody else is left alone, and nothing is leased for it.
 func TestNotOurs(t *testing.T) {
 	g := newRig(t, minute(), nil, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: space, Name: "keys"}, Data: map[string][]byte{"credentials": []byte("password=theirs")}})

@@ -109,16 +109,9 @@ func (k *keeping) write(ctx context.Context, c content) error {
 	if kind == "" {
 		kind = corev1.SecretTypeOpaque
 	}
-	if k.secret != nil && k.secret.Type != kind {
-		// A type cannot be changed. The Secret is ours, and what it has is replaced.
-		precondition := client.Preconditions{UID: &k.secret.UID, ResourceVersion: &k.secret.ResourceVersion}
-		if err := k.Client.Delete(ctx, k.secret, precondition); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("cannot delete Secret %s of another type: %w", k.obj.SecretName(), err)
-		}
-		k.secret = nil
-	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: k.obj.Namespace, Name: k.obj.SecretName()}, Type: kind}
-	if k.secret != nil {
+	update := k.secret != nil && k.secret.Type == kind
+	if update {
 		secret = k.secret.DeepCopy()
 	}
 	if !metav1.IsControlledBy(secret, k.obj) {
@@ -126,14 +119,37 @@ func (k *keeping) write(ctx context.Context, c content) error {
 	}
 	secret.Data = c.data
 	k.annotate(secret, c)
-	if secret.Annotations[v1alpha1.ContentAnnotation] = digestOf(string(k.obj.UID), string(kind), c.data); k.secret == nil {
-		if err := k.Client.Create(ctx, secret, client.FieldOwner(Manager)); err != nil {
-			return fmt.Errorf("cannot create Secret %s: %w", k.obj.SecretName(), err)
+	secret.Annotations[v1alpha1.ContentAnnotation] = digestOf(string(k.obj.UID), string(kind), c.data)
+	if update {
+		if err := k.Client.Update(ctx, secret, client.FieldOwner(Manager)); err != nil {
+			return fmt.Errorf("cannot write Secret %s: %w", k.obj.SecretName(), err)
 		}
 		return nil
 	}
-	if err := k.Client.Update(ctx, secret, client.FieldOwner(Manager)); err != nil {
-		return fmt.Errorf("cannot write Secret %s: %w", k.obj.SecretName(), err)
+	if k.secret != nil {
+		// A type cannot be changed. The Secret is ours, and what it has is replaced: if the API server would take the other one.
+		trial := secret.DeepCopy()
+		trial.Name, trial.GenerateName = "", "cascade-"
+		if err := k.create(ctx, trial, client.DryRunAll); err != nil {
+			return err
+		}
+		precondition := client.Preconditions{UID: &k.secret.UID, ResourceVersion: &k.secret.ResourceVersion}
+		if err := k.Client.Delete(ctx, k.secret, precondition); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("cannot delete Secret %s of another type: %w", k.obj.SecretName(), err)
+		}
+		k.secret = nil
+	}
+	return k.create(ctx, secret)
+}
+
+// create creates the Secret.
+func (k *keeping) create(ctx context.Context, secret *corev1.Secret, options ...client.CreateOption) error {
+	err := k.Client.Create(ctx, secret, append(options, client.FieldOwner(Manager))...)
+	switch {
+	case apierrors.IsInvalid(err):
+		return because(v1alpha1.ReasonInvalidSpec, "cannot create Secret %s of type %s with spec.target.data: %w", k.obj.SecretName(), secret.Type, err)
+	case err != nil:
+		return fmt.Errorf("cannot create Secret %s: %w", k.obj.SecretName(), err)
 	}
 	return nil
 }
