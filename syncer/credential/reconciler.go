@@ -449,6 +449,9 @@ func (k *keeping) ready(step Step, now, expires time.Time) (metav1.ConditionStat
 		why = "; it cannot be replaced: " + f.Error()
 	}
 	if !k.obj.DeletionTimestamp.IsZero() {
+		if f := k.attempts.unread; f != nil {
+			return metav1.ConditionFalse, f.reason, f.Error() + ". What is leased is not known; spec.revokeOnDelete: false lets go of it"
+		}
 		text := fmt.Sprintf("%d leases are to be revoked before the Credential goes", len(k.facts.Leases))
 		for _, a := range k.attempts.revoking {
 			if a.failed != nil {

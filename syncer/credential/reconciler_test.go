@@ -937,26 +937,52 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// TestJournalBroken: what cannot be read is not written over.
+// TestJournalBroken: what cannot be read is not written over, and keeps nobody who says so from deleting the Credential.
 func TestJournalBroken(t *testing.T) {
-	g := newRig(t, minute(), nil)
-	g.must()
-	key := client.ObjectKey{Namespace: space, Name: "cascade-leases.keys"}
-	s := &corev1.Secret{}
-	if err := g.client.Get(t.Context(), key, s); err != nil {
-		t.Fatal(err)
-	}
-	s.Data["leases.json"] = []byte("{")
-	if err := g.client.Update(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := g.reconcile(); err == nil {
-		t.Error("no error")
-	}
-	// What the Secret has is valid, as long as it is.
-	g.wants("Ready", "True", "Succeeded")
-	if g.wants("SourceFailing", "True", "RecordInvalid"); g.vault.Leased() != 1 {
-		t.Errorf("%d were leased", g.vault.Leased())
+	foreign := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "other", UID: "other", Controller: new(true)}
+	for name, tt := range map[string]struct {
+		reason string
+		change func(*corev1.Secret)
+		want   string
+		stays  bool
+	}{
+		"Cut":     {"a part of it is there", func(s *corev1.Secret) { s.Data["leases.json"] = []byte("{") }, "RecordInvalid", false},
+		"Foreign": {"somebody else has it", func(s *corev1.Secret) { s.OwnerReferences = []metav1.OwnerReference{foreign} }, "NameTaken", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newRig(t, minute(), nil)
+			g.must()
+			key := client.ObjectKey{Namespace: space, Name: "cascade-leases.keys"}
+			s := &corev1.Secret{}
+			if err := g.client.Get(t.Context(), key, s); err != nil {
+				t.Fatal(err)
+			}
+			tt.change(s)
+			if err := g.client.Update(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+			broken := func(kind, reason string) {
+				t.Helper()
+				if _, err := g.reconcile(); err == nil {
+					t.Errorf("%s: no error", tt.reason)
+				}
+				g.wants(kind, map[string]metav1.ConditionStatus{"Ready": "False", "SourceFailing": "True"}[kind], reason)
+			}
+			broken("SourceFailing", tt.want)
+			// What the Secret has is valid, as long as it is.
+			if g.wants("Ready", "True", "Succeeded"); g.vault.Leased() != 1 {
+				t.Errorf("%d were leased", g.vault.Leased())
+			}
+			g.delete()
+			broken("Ready", tt.want)
+			g.change(func(o *v1alpha1.Credential) { o.Spec.RevokeOnDelete = new(false) })
+			if g.must(); !g.gone() {
+				t.Errorf("%s: the Credential does not go: %+v", tt.reason, g.object().Status.Conditions)
+			}
+			if err := g.client.Get(t.Context(), key, s); tt.stays && err != nil {
+				t.Errorf("the Secret of somebody else: %v", err)
+			}
+		})
 	}
 }
 

@@ -2,6 +2,7 @@ package credential
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -46,7 +47,12 @@ func (k *keeping) gather(ctx context.Context) error {
 	default:
 		k.foreign = true
 	}
-	if k.record, err = k.readJournal(ctx); err != nil {
+	k.record, err = k.readJournal(ctx)
+	if errors.As(err, new(*failure)) && k.facts.Deleting && !k.facts.Revokes {
+		// Nothing of what it has is needed. One of the Credential goes with it.
+		k.record, err = &journalSecret{client: k.Client, owner: k.obj, journal: &journal{Next: 1}}, nil
+	}
+	if err != nil {
 		return err
 	}
 	notBefore := map[int64]time.Time{}
