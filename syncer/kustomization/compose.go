@@ -205,7 +205,7 @@ func (r *Reconciler) older(
 		case err != nil:
 			return nil, hold{}, fmt.Errorf("cannot build revision %s: %w", revision, err)
 		}
-		of.known.rememberOlder(key, revision, rendering)
+		of.known.rememberOlder(inputs, key, revision, rendering)
 		objects = rendering.Objects
 	}
 	return compose.Read(revision, objects, g.releases), hold{}, nil

@@ -2,6 +2,7 @@ package kustomization
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/rollout"
+	"github.com/cascade-gitops/cascade/syncer/render"
 )
 
 // TestComposition: what is in place of each Cluster, and what it may not have, for who
@@ -142,5 +144,25 @@ func TestReleasesIn(t *testing.T) {
 	want := map[types.NamespacedName][]types.NamespacedName{{Namespace: "apps", Name: "here"}: {{Namespace: "apps", Name: "prod"}}}
 	if diff := cmp.Diff(want, got.Made); diff != "" {
 		t.Errorf("-want, +got:\n%s", diff)
+	}
+}
+
+// sealed has decrypted a value.
+type sealed struct{ render.Decrypter }
+
+func (sealed) Plain() []string { return []string{"hunter22"} }
+
+// TestOlderStaysSecret: what was decrypted for an older revision stands in no message either, as long as its objects are
+// applied: who reuses them decrypts nothing.
+func TestOlderStaysSecret(t *testing.T) {
+	known := &progress{}
+	known.rememberOlder(render.Build{Decrypter: sealed{}}, "key", "main@sha1:1", &render.Rendering{Reads: &render.ReadSet{}})
+	later := &run{known: known}
+	if got := later.sensitive(); !slices.Contains(got, "hunter22") {
+		t.Errorf("no message has %v", got)
+	}
+	known.keepOlder(nil)
+	if got := later.sensitive(); len(got) != 0 {
+		t.Errorf("what is not applied any more is kept: %v", got)
 	}
 }

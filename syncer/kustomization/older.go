@@ -1,6 +1,8 @@
 package kustomization
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -14,6 +16,9 @@ type olderRendering struct {
 	key     string
 	reads   *render.ReadSet
 	objects []*unstructured.Unstructured
+	// plain are the values that were decrypted for it. Who applies the objects later decrypts
+	// nothing of them, and may have them quoted all the same.
+	plain []string
 }
 
 // olderObjects are those of a rendering that was made of the same files with the same
@@ -41,8 +46,8 @@ func (p *progress) olderObjects(key, revision string, files render.Files) []*uns
 	return nil
 }
 
-// rememberOlder keeps a rendering of a revision.
-func (p *progress) rememberOlder(key, revision string, r *render.Rendering) {
+// rememberOlder keeps a rendering of a revision that was made with these inputs.
+func (p *progress) rememberOlder(inputs render.Build, key, revision string, r *render.Rendering) {
 	if p == nil {
 		return
 	}
@@ -51,7 +56,25 @@ func (p *progress) rememberOlder(key, revision string, r *render.Rendering) {
 	if p.older == nil {
 		p.older = map[string]olderRendering{}
 	}
-	p.older[revision] = olderRendering{key: key, reads: r.Reads, objects: r.Objects}
+	o := olderRendering{key: key, reads: r.Reads, objects: r.Objects}
+	if inputs.Decrypter != nil {
+		o.plain = slices.Clone(inputs.Decrypter.Plain())
+	}
+	p.older[revision] = o
+}
+
+// olderPlain are the values that were decrypted for older revisions.
+func (p *progress) olderPlain() []string {
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []string
+	for _, o := range p.older {
+		all = append(all, o.plain...)
+	}
+	return all
 }
 
 // keepOlder forgets the renderings of revisions that no Cluster may have any more.

@@ -19,7 +19,6 @@ import (
 
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
-	"github.com/cascade-gitops/cascade/syncer/decrypt"
 	"github.com/cascade-gitops/cascade/syncer/depend"
 	"github.com/cascade-gitops/cascade/syncer/health"
 	"github.com/cascade-gitops/cascade/syncer/memo"
@@ -84,10 +83,11 @@ func newRun(record *status.Record[*kustomizev1.Kustomization], known *progress, 
 // sensitive are values that no message may have: of variables from Secrets, and what was
 // decrypted.
 func (run *run) sensitive() []string {
-	if d, ok := run.inputs.Decrypter.(*decrypt.Decryptor); ok {
-		return slices.Concat(run.inputs.Sensitive, d.Plain())
+	values := slices.Concat(run.inputs.Sensitive, run.known.olderPlain())
+	if d := run.inputs.Decrypter; d != nil {
+		values = append(values, d.Plain()...)
 	}
-	return run.inputs.Sensitive
+	return values
 }
 
 // undecided reports whether the last plan was held for a person to decide.

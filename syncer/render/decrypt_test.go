@@ -19,6 +19,7 @@ import (
 // asked with.
 type caesar struct {
 	names []string
+	plain []string
 	err   error
 }
 
@@ -29,8 +30,15 @@ func (c *caesar) File(_ context.Context, name string, data []byte) ([]byte, erro
 	if !bytes.Contains(data, []byte(sealMark)) {
 		return data, nil
 	}
+	for _, field := range strings.Fields(string(data)) {
+		if value, ok := strings.CutPrefix(field, sealMark); ok {
+			c.plain = append(c.plain, value)
+		}
+	}
 	return bytes.ReplaceAll(data, []byte(sealMark), nil), c.err
 }
+
+func (c *caesar) Plain() []string { return c.plain }
 
 func (c *caesar) Resource(_ context.Context, r *resource.Resource) (*resource.Resource, error) {
 	c.names = append(c.names, r.GetKind()+"/"+r.GetName())
@@ -168,6 +176,19 @@ func TestDecryptionFails(t *testing.T) {
 				t.Errorf("%s\nRender() = %v, to be kept: %t", tc.reason, err, tc.kept)
 			}
 		})
+	}
+}
+
+// TestDecryptedStaysSecret: what was decrypted stands in no error, also where kustomize quotes the patch that has it.
+func TestDecryptedStaysSecret(t *testing.T) {
+	files := tree{
+		"kustomization.yaml": "resources: [a.yaml]\npatches: [{path: p.yaml}]\n",
+		"a.yaml":             "apiVersion: example.com/v1\nkind: Thing\nmetadata: {name: a}\nspec:\n  list:\n  - x\n",
+		"p.yaml":             "apiVersion: example.com/v1\nkind: Thing\nmetadata: {name: a}\nspec:\n  list:\n    token: sealed!hunter22\n",
+	}
+	_, err := rendered(t.Context(), files, Build{Decrypter: &caesar{}})
+	if err == nil || strings.Contains(err.Error(), "hunter22") || !strings.Contains(err.Error(), "*****") {
+		t.Errorf("Render() = %v", err)
 	}
 }
 

@@ -74,6 +74,16 @@ type Decrypter interface {
 	// there is nothing to decrypt. It is called for objects with a `sops` field
 	// and for Secrets.
 	Resource(ctx context.Context, r *resource.Resource) (*resource.Resource, error)
+	// Plain are the values that it decrypted so far, which no error of Render contains.
+	Plain() []string
+}
+
+// secrets are the values that no error contains.
+func (b Build) secrets() []string {
+	if b.Decrypter == nil {
+		return b.Sensitive
+	}
+	return slices.Concat(b.Sensitive, b.Decrypter.Plain())
 }
 
 // Key identifies the inputs of the build other than files: with the same key and
@@ -154,7 +164,7 @@ func readingFrom(ctx context.Context, files Files, b Build, do func(fsys *fileSy
 		err = fsys.failed
 	}
 	if err != nil {
-		err = shorten(mask.Error(err, b.Sensitive))
+		err = shorten(mask.Error(err, b.secrets()))
 		if passing := fsys.failed != nil && !fsys.refused; passing || fsys.passing || fsys.keys != nil || ctx.Err() != nil {
 			return nil, err
 		}
