@@ -131,7 +131,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if !apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.ReadyCondition) || obj.IsDisabled() {
 		r.recall(ctx, obj)
 	}
-	obj.Status.LastHandledReconcileAt = obj.Annotations[meta.ReconcileRequestAnnotation]
+	if errors.Is(err, find.ErrFetchedAgain) {
+		err = nil // who asked is answered when the sources are there
+	} else {
+		obj.Status.LastHandledReconcileAt = obj.Annotations[meta.ReconcileRequestAnnotation]
+	}
 	if werr := run.Write(ctx); werr != nil {
 		return ctrl.Result{}, errors.Join(err, werr)
 	}
@@ -147,7 +151,8 @@ func (r *Reconciler) interval(obj *generatorv1.ArtifactGenerator) ctrl.Result {
 }
 
 // generate makes what the generator asks for, as far as that can be, and says so in its
-// status.
+// status. The error is find.ErrFetchedAgain while a source is being fetched by a process that
+// has begun.
 func (r *Reconciler) generate(ctx context.Context, obj *generatorv1.ArtifactGenerator) (ctrl.Result, error) {
 	if obj.IsDisabled() {
 		return ctrl.Result{}, r.restore(ctx, obj)
@@ -169,7 +174,7 @@ func (r *Reconciler) generate(ctx context.Context, obj *generatorv1.ArtifactGene
 	switch {
 	case errors.Is(err, find.ErrFetchedAgain):
 		// Nothing is known to be wrong, and the snapshot wakes us.
-		return ctrl.Result{RequeueAfter: r.Jitter(r.Rules.RequeueDependency)}, nil
+		return ctrl.Result{RequeueAfter: r.Jitter(r.Rules.RequeueDependency)}, err
 	case errors.As(err, &missing):
 		r.failing(ctx, obj, generatorv1.SourceFetchFailedReason, err)
 		if missing.watched {
@@ -332,6 +337,8 @@ func (r *Reconciler) find(ctx context.Context, recipe *recipe) (*found, error) {
 		switch {
 		case errors.Is(err, find.ErrFetchedAgain) && find.NotRestored(o) != nil:
 			return nil, &missingError{fmt.Errorf("source '%s/%s/%s': %s", key.Kind, key.Namespace, key.Name, find.NotRestored(o).Message), false}
+		case errors.Is(err, find.ErrFetchedAgain) && find.Failing(o) != nil:
+			return nil, &missingError{fmt.Errorf("source '%s/%s/%s' is not ready, and this process has not fetched it yet; see its status: %s", key.Kind, key.Namespace, key.Name, find.Failing(o).Reason), false}
 		case errors.Is(err, find.ErrFetchedAgain):
 			return nil, err
 		case errors.Is(err, find.ErrNoArtifact):

@@ -444,6 +444,9 @@ func TestConditions(t *testing.T) {
 		{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: "Succeeded"},
 		{Type: sourcev1.FetchFailedCondition, Status: metav1.ConditionTrue, Reason: "RevisionNotFetched", Message: "cannot fetch it again"},
 	}
+	down := gone.DeepCopy()
+	down.Name, down.Spec.Suspend = "down", false
+	down.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: "GitOperationFailed", Message: "no route"}}
 	for name, tc := range map[string]struct {
 		reason  string
 		change  func(*generatorv1.ArtifactGenerator)
@@ -455,6 +458,7 @@ func TestConditions(t *testing.T) {
 		"NotFound":  {"there is no such source", func(g *generatorv1.ArtifactGenerator) { g.Spec.Sources[0].Name = "missing" }, false, generatorv1.SourceFetchFailedReason, "source 'GitRepository/x/missing' not found", false},
 		"Artifact":  {"it has none yet", func(g *generatorv1.ArtifactGenerator) { g.Spec.Sources[0].Name = "empty" }, false, generatorv1.SourceFetchFailedReason, "source 'GitRepository/x/empty' has no artifact", false},
 		"Gone":      {"it is suspended, and has lost it", func(g *generatorv1.ArtifactGenerator) { g.Spec.Sources[0].Name = "gone" }, false, generatorv1.SourceFetchFailedReason, "source 'GitRepository/x/gone': cannot fetch it again", false},
+		"Down":      {"this process could not fetch it again", func(g *generatorv1.ArtifactGenerator) { g.Spec.Sources[0].Name = "down" }, false, generatorv1.SourceFetchFailedReason, "source 'GitRepository/x/down' is not ready, and this process has not fetched it yet; see its status: GitOperationFailed", false},
 		"Namespace": {"another namespace is refused", func(g *generatorv1.ArtifactGenerator) { g.Spec.Sources[0].Namespace = "y" }, true, generatorv1.AccessDeniedReason, "cross-namespace references have been blocked", true},
 		"Elsewhere": {"without the flag it is looked for", func(g *generatorv1.ArtifactGenerator) { g.Spec.Sources[0].Namespace = "y" }, false, generatorv1.SourceFetchFailedReason, "source 'GitRepository/y/a' not found", false},
 		"Alias":     {"the spec is invalid", func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@c/x" }, false, generatorv1.ValidationFailedReason, "spec.sources", true},
@@ -466,7 +470,7 @@ func TestConditions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := generator("@a/app/** @artifact/")
 			g.Spec.Sources = g.Spec.Sources[:1]
-			s := newStand(t, g, &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "empty"}}, gone.DeepCopy())
+			s := newStand(t, g, &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "empty"}}, gone.DeepCopy(), down.DeepCopy())
 			s.Rules.NoCrossNamespaceRefs = tc.no
 			s.commit(map[string]string{"app/a.yaml": "a"})
 			s.reconcile()
@@ -497,6 +501,26 @@ func TestConditions(t *testing.T) {
 				t.Error("the same failure is written again")
 			}
 		})
+	}
+}
+
+// TestRequestWaits: who asks while a new process has the sources fetched again is answered when they are there.
+func TestRequestWaits(t *testing.T) {
+	g := generator("@a/app/** @artifact/")
+	g.Spec.Sources = g.Spec.Sources[:1]
+	s := newStand(t, g)
+	s.commit(map[string]string{"app/a.yaml": "a"})
+	s.reconcile()
+	s.edit(func(g *generatorv1.ArtifactGenerator) {
+		g.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
+	})
+	s.restart()
+	if made := s.reconcile(); made.Status.LastHandledReconcileAt != "" || !apimeta.IsStatusConditionTrue(made.Status.Conditions, meta.ReadyCondition) {
+		t.Errorf("nothing was fetched, and the request is handled: %+v", made.Status)
+	}
+	s.fetch()
+	if made := s.reconcile(); made.Status.LastHandledReconcileAt != "now" {
+		t.Errorf("the request is not handled: %q", made.Status.LastHandledReconcileAt)
 	}
 }
 

@@ -13,7 +13,9 @@ import (
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	"github.com/fluxcd/pkg/apis/meta"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/find"
@@ -59,7 +61,17 @@ func (r *Reconciler) find(ctx context.Context, run *run) *refusal {
 		return nil
 	case errors.Is(err, find.ErrFetchedAgain):
 		// What was ready stays so until then.
-		if why := find.Failing(from); why != nil {
+		why := find.Failing(from)
+		if why == nil {
+			by, err := r.Sources.Generator(ctx, from)
+			if err != nil {
+				return &refusal{reason: meta.ArtifactFailedReason, err: fmt.Errorf("could not get Source object: %w", err)}
+			}
+			if by != nil {
+				why, key = find.Failing(by), source.Key{Kind: generatorv1.ArtifactGeneratorKind, NamespacedName: client.ObjectKeyFromObject(by)}
+			}
+		}
+		if why != nil {
 			status.SetCondition(obj, v1alpha1.SourceFailingCondition, metav1.ConditionTrue, v1alpha1.ReasonSourceFailing,
 				"%s/%s/%s cannot be fetched since %s, and this process has not fetched it yet, so that neither changes of the spec nor of objects are looked at; see its status: %s",
 				key.Kind, key.Namespace, key.Name, why.LastTransitionTime.UTC().Format(time.RFC3339), why.Reason)

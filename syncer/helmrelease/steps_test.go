@@ -13,6 +13,7 @@ import (
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -77,7 +78,7 @@ func take(t *testing.T, obj *helmv2.HelmRelease, objects ...client.Object) *step
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, helmv2.AddToScheme, sourcev1.AddToScheme, apiextensionsv1.AddToScheme,
+		clientgoscheme.AddToScheme, helmv2.AddToScheme, sourcev1.AddToScheme, generatorv1.AddToScheme, apiextensionsv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
@@ -309,6 +310,28 @@ func TestSourceFailingStep(t *testing.T) {
 				t.Errorf("%s: it is told: %t", tc.reason, told)
 			}
 		})
+	}
+}
+
+// TestGeneratorFailingStep: an artifact that a process cannot make again is told of as the failure of what makes it.
+func TestGeneratorFailingStep(t *testing.T) {
+	for truth, told := range map[metav1.ConditionStatus]bool{metav1.ConditionTrue: false, metav1.ConditionFalse: true} {
+		made := &sourcev1.ExternalArtifact{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "shop"}}
+		made.Spec.SourceRef = &meta.NamespacedObjectKindReference{APIVersion: generatorv1.GroupVersion.String(), Kind: generatorv1.ArtifactGeneratorKind, Name: "makes"}
+		made.Status.Artifact = image(true).Status.Artifact
+		made.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: "x"}}
+		by := &generatorv1.ArtifactGenerator{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "makes"}}
+		by.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: truth, Reason: "x"}}
+		s := take(t, shop(func(h *helmv2.HelmRelease) { h.Spec.ChartRef.Kind = sourcev1.ExternalArtifactKind }), made, by)
+		s.Sources.Fetched[generatorv1.ArtifactGeneratorKind] = true
+		s.Rules.ExternalArtifact = true
+		if refused := s.Reconciler.find(t.Context(), s.run); refused == nil || !refused.passing {
+			t.Fatalf("it ended as %+v", refused)
+		}
+		c := apimeta.FindStatusCondition(s.Obj.Status.Conditions, v1alpha1.SourceFailingCondition)
+		if (c != nil) != told || told && !strings.HasPrefix(c.Message, "ArtifactGenerator/apps/makes cannot be fetched") {
+			t.Errorf("the generator is ready: %s, and it is told %+v", truth, c)
+		}
 	}
 }
 
