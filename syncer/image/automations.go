@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	autov1 "github.com/fluxcd/image-automation-controller/api/v1"
@@ -55,6 +56,9 @@ type Automations struct {
 	store *status.Store[*autov1.ImageUpdateAutomation]
 	// reading has a place for each automation that has files in memory.
 	reading chan struct{}
+	// tips has for each automation the commit of its branch at which nothing was to be done, empty for no branch. Before
+	// it is known, what was pushed last stands for it.
+	tips sync.Map
 }
 
 // mostReading automations have files with markers in memory at a time: each of them may have
@@ -129,8 +133,8 @@ func (r *Automations) describe(obj *autov1.ImageUpdateAutomation) fields {
 	}
 }
 
-// forget has nothing to do: an automation keeps nothing, and what it pushed belongs to the repository.
-func (r *Automations) forget(types.NamespacedName) {}
+// forget drops what is known of a branch. What was pushed belongs to the repository.
+func (r *Automations) forget(name types.NamespacedName) { r.tips.Delete(name) }
 
 func (r *Automations) rest(context.Context, *autov1.ImageUpdateAutomation) {}
 
@@ -205,9 +209,10 @@ func (r *Automations) run(ctx context.Context, obj *autov1.ImageUpdateAutomation
 		f.event, f.annotations = done.event, done.annotations
 		return f
 	}
+	r.tips.Store(client.ObjectKeyFromObject(obj), written.Tip)
 	obj.Status.ObservedPolicies, obj.Status.ObservedSourceRevision = observed, written.Revision
 	done.message, done.next = "repository up-to-date", obj.GetRequeueAfter()
-	if written.Same {
+	if written.Same || written.Commit == "" && written.Revision == draft.Known {
 		done.trace = "no change since last reconciliation"
 		// An interval without news leaves the status as it is, but for who asked.
 		if !asked(obj, obj.Status.LastHandledReconcileAt) && obj.Status.LastAutomationRunTime != nil {
@@ -342,7 +347,10 @@ func (r *Automations) draft(ctx context.Context, obj *autov1.ImageUpdateAutomati
 	}
 	if ready != nil && ready.Status == metav1.ConditionTrue && obj.Status.ObservedGeneration == obj.Generation &&
 		!asked(obj, obj.Status.LastHandledReconcileAt) && maps.Equal(obj.Status.ObservedPolicies, observed) {
-		d.Known = obj.Status.ObservedSourceRevision
+		d.Known, d.Tip = obj.Status.ObservedSourceRevision, obj.Status.LastPushCommit
+		if tip, known := r.tips.Load(client.ObjectKeyFromObject(obj)); known {
+			d.Tip = tip.(string)
+		}
 	}
 	if key := git.Commit.SigningKey; key != nil {
 		secret := &corev1.Secret{}

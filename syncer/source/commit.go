@@ -48,9 +48,10 @@ type Draft struct {
 	OwnBasis Basis
 	// Again pushes the branch, if it still ends with Own, to the second reference although nothing is to change.
 	Again bool
-	// Known is the revision of the checkout at which nothing was to be done; the answer of Write is empty if it is
-	// still there. Empty looks in any case.
-	Known string
+	// Known is the revision of the checkout at which nothing was to be done, and Tip the commit that a branch of its own
+	// had then, empty if there was no such branch; the answer of Write is empty if both are as they were. Without Known it
+	// looks in any case.
+	Known, Tip string
 	// Name, Address and At are those of author and committer.
 	Name, Address string
 	At            time.Time
@@ -85,7 +86,9 @@ type Written struct {
 	Basis Basis
 	// Tries is how often others were faster, and one.
 	Tries int
-	// Same reports that the checkout is at Draft.Known, so that nothing was looked at.
+	// Tip is the commit that the branch has by now, empty if there is none. Whoever calls keeps it for Draft.Tip.
+	Tip string
+	// Same reports that all is at Draft.Known and Draft.Tip, so that nothing was looked at.
 	Same bool
 }
 
@@ -159,6 +162,14 @@ func (d *Draft) second() (plumbing.ReferenceName, error) {
 	return name, nil
 }
 
+// commitOf is the name of a commit, empty for none.
+func commitOf(hash plumbing.Hash) string {
+	if hash.IsZero() {
+		return ""
+	}
+	return hash.String()
+}
+
 // base is what a commit is made on top of.
 type base struct {
 	gen *generation
@@ -177,19 +188,24 @@ func (m *Mirrors) write(ctx context.Context, origin Origin, draft *Draft) (w Wri
 	if err != nil {
 		return w, err
 	}
-	gen, want, err := mir.obtain(ctx, dial, draft.Checkout, func(t target) bool { return draft.Known != "" && t.revision == draft.Known })
+	gen, want, err := mir.obtain(ctx, dial, draft.Checkout, func(adv *packp.AdvRefs, t target) bool {
+		tip := adv.References[string(plumbing.NewBranchReferenceName(draft.Branch))]
+		w.Same = draft.Known != "" && t.revision == draft.Known && (draft.Checkout.only(draft.Branch) || commitOf(tip) == draft.Tip)
+		return w.Same
+	})
 	if err != nil {
 		return w, err
 	}
 	w.Revision = want.revision
-	if draft.Known == want.revision || gen == nil {
-		w.Same = true
+	if w.Same {
+		w.Tip = draft.Tip
 		return w, nil
 	}
 	b, err := m.base(ctx, origin, mir, dial, gen, want, draft)
 	if err != nil {
 		return w, err
 	}
+	w.Tip = commitOf(b.old)
 	from, err := b.gen.provenance(target{commit: b.files})
 	if err != nil {
 		return w, err
@@ -228,7 +244,7 @@ func (m *Mirrors) write(ctx context.Context, origin Origin, draft *Draft) (w Wri
 	if err := m.send(ctx, dial, own, b.old, commit, objects, draft.Options); err != nil {
 		return w, err
 	}
-	w.Commit, w.Message, w.Basis = commit.String(), message, b.basis
+	w.Commit, w.Message, w.Basis, w.Tip = commit.String(), message, b.basis, commit.String()
 	if draft.Checkout.only(draft.Branch) {
 		w.Revision = draft.Branch + "@sha1:" + w.Commit
 	}
@@ -275,7 +291,7 @@ func (m *Mirrors) base(ctx context.Context, origin Origin, mir *mirror, dial *di
 			return b, nil
 		}
 	}
-	branch, _, err := mir.obtain(ctx, dial, Reference{Branch: draft.Branch}, func(target) bool { return false })
+	branch, _, err := mir.obtain(ctx, dial, Reference{Branch: draft.Branch}, func(*packp.AdvRefs, target) bool { return false })
 	if err != nil {
 		return b, err
 	}

@@ -191,6 +191,51 @@ func TestWriteBranch(t *testing.T) {
 	o.git("", "fsck", "--strict", "--no-dangling")
 }
 
+// TestWriteBranchAtRest: that nothing is to be done holds as long as the branch is as it was, too.
+func TestWriteBranchAtRest(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		// between is what others do after the push.
+		between func(o *origin)
+		// next is what the branch is to have then.
+		next       string
+		same, push bool
+	}{
+		"Rest":    {"nobody did anything", func(*origin) {}, "2", true, false},
+		"Gone":    {"the branch was deleted: it is made again", func(o *origin) { o.git("", "update-ref", "-d", "refs/heads/auto") }, "2", false, true},
+		"Changed": {"somebody set it back: that is set again", func(o *origin) { o.commit("auto", map[string]string{"a": "1"}) }, "2", false, true},
+		"Others":  {"somebody changed another file: nothing is to be set", func(o *origin) { o.commit("auto", map[string]string{"b": "2"}) }, "2", false, false},
+		"Merged": {"the branch was merged and deleted: nothing is to be set", func(o *origin) {
+			o.git("", "update-ref", "refs/heads/main", "auto")
+			o.git("", "update-ref", "-d", "refs/heads/auto")
+		}, "2", false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := serve(t, gitserver.Options{})
+			o.commit("main", map[string]string{"a": "1", "b": "1"})
+			m := mirrors(t)
+			last := write(t, m, o.url(), draft("main", "auto", map[string]string{"a": "2"}))
+			tt.between(o)
+			again := func() Written {
+				d := draft("main", "auto", map[string]string{"a": tt.next})
+				d.Own, d.OwnBasis, d.Known, d.Tip = last.Commit, last.Basis, last.Revision, last.Tip
+				return write(t, m, o.url(), d)
+			}
+			w := again()
+			if w.Same != tt.same || (w.Commit != "") != tt.push || tt.push && o.git("", "show", "auto:a") != tt.next {
+				t.Errorf("%s: %+v", tt.reason, w)
+			}
+			if w.Commit != "" {
+				last = w
+			}
+			last.Revision, last.Tip = w.Revision, w.Tip
+			if w := again(); !w.Same {
+				t.Errorf("%s: it is looked at again: %+v", tt.reason, w)
+			}
+		})
+	}
+}
+
 // TestWriteBranchUnrecorded: a commit whose basis is not on record, as before there was one, is told from what is on top of others by
 // what it is made of.
 func TestWriteBranchUnrecorded(t *testing.T) {

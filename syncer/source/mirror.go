@@ -123,7 +123,7 @@ func (m *Mirrors) Fetch(ctx context.Context, origin Origin, ref Reference, optio
 		return nil, err
 	}
 	asked := options.key()
-	gen, want, err := mir.obtain(ctx, dial, ref, func(want target) bool {
+	gen, want, err := mir.obtain(ctx, dial, ref, func(_ *packp.AdvRefs, want target) bool {
 		return last != nil && last.git != nil && last.Revision == want.revision && last.git.tag == want.tagObject && last.asked == asked
 	})
 	if err != nil {
@@ -222,7 +222,7 @@ func (m *mirror) leave() { <-m.turn }
 
 // obtain resolves a reference and returns a generation that has the commit. The
 // generation is nil if the caller has a snapshot of it already.
-func (m *mirror) obtain(ctx context.Context, dial *dialer, ref Reference, known func(target) bool) (*generation, target, error) {
+func (m *mirror) obtain(ctx context.Context, dial *dialer, ref Reference, known func(*packp.AdvRefs, target) bool) (*generation, target, error) {
 	if err := m.enter(ctx); err != nil {
 		return nil, target{}, err
 	}
@@ -244,7 +244,7 @@ func (m *mirror) obtain(ctx context.Context, dial *dialer, ref Reference, known 
 	// commit decides, as in Flux.
 	best, newest := targets[0], int64(-1<<62)
 	for i, t := range targets {
-		if len(targets) == 1 && known(t) {
+		if len(targets) == 1 && known(adv, t) {
 			if m.current != nil && !m.current.lost() {
 				m.renew(ctx, dial, wire, adv, t)
 				return nil, t, nil
@@ -270,7 +270,7 @@ func (m *mirror) obtain(ctx context.Context, dial *dialer, ref Reference, known 
 			best, newest = t, at
 		}
 	}
-	if len(targets) > 1 && known(best) {
+	if len(targets) > 1 && known(adv, best) {
 		return nil, best, nil
 	}
 	return m.current, best, nil
@@ -286,7 +286,7 @@ func (m *mirror) exactly(ctx context.Context, dial *dialer, commit plumbing.Hash
 	if current != nil && !current.lost() && current.complete(commit) {
 		return current, nil
 	}
-	gen, _, err := m.obtain(ctx, dial, Reference{Commit: commit.String()}, func(target) bool { return false })
+	gen, _, err := m.obtain(ctx, dial, Reference{Commit: commit.String()}, func(*packp.AdvRefs, target) bool { return false })
 	return gen, err
 }
 
