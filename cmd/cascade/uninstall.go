@@ -26,6 +26,8 @@ type uninstall struct {
 	timeout           time.Duration
 	// goesOn reports of an API group whether Flux's controllers go on with its objects.
 	goesOn func(group string) bool
+	// unrenewed are the Secrets whose Credentials go.
+	unrenewed int
 }
 
 func (c *cli) newUninstall() *cobra.Command {
@@ -87,6 +89,11 @@ func (u *uninstall) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if u.crds {
+		if u.unrenewed, err = installation.Disown(ctx, cluster, true); err != nil {
+			return err
+		}
+	}
 	u.tell(namespace, parts, objects, works)
 	if u.dryRun {
 		return nil
@@ -125,6 +132,9 @@ func (u *uninstall) tell(namespace string, parts installation.Parts, objects []i
 		fmt.Fprintf(out, "stays: each object of %s with its finalizer: Flux works on it, and holds Lease %s\n", group, works[group])
 	}
 	fmt.Fprintf(out, "stays: all that was applied, every Cluster with its machines, children and their agents, and Namespace %s with its records and Secrets\n", namespace)
+	if u.unrenewed > 0 {
+		fmt.Fprintf(out, "stays: %d Secrets that Credentials keep; nothing renews them any more, and what is in them lapses\n", u.unrenewed)
+	}
 	if !u.crds {
 		fmt.Fprintln(out, "stays: the definitions of Flux's and of our kinds, see --crds")
 	}
@@ -184,6 +194,15 @@ func (u *uninstall) remove(ctx context.Context, cluster *apply.Cluster, namespac
 	}
 	if err := u.delete(ctx, cluster, "the agent's rights", parts.Rights); err != nil {
 		return err
+	}
+	if u.crds {
+		kept, err := installation.Disown(ctx, cluster, false)
+		if err != nil {
+			return err
+		}
+		if kept > 0 {
+			u.say("%d Secrets of Credentials stay, and nothing renews them any more", kept)
+		}
 	}
 	if err := u.definitions(ctx, cluster, parts.Definitions); err != nil {
 		return err

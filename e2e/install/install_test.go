@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/e2e/scenario"
 	"github.com/cascade-gitops/cascade/e2e/stage"
 )
@@ -217,8 +218,21 @@ func TestInstall(t *testing.T) {
 	})
 
 	t.Run("UninstallWithDefinitions", func(t *testing.T) {
+		c.Apply(t, "apiVersion: cascade.dev/v1alpha1\nkind: Credential\nmetadata: {name: kept, namespace: default}\nspec: {suspend: true, file: {path: none}}\n")
+		credential, secret := &v1alpha1.Credential{}, &corev1.Secret{}
+		if err := c.Load(t.Context(), credential, "default", "kept"); err != nil {
+			t.Fatal(err)
+		}
+		secret.Namespace, secret.Name = "default", "kept"
+		secret.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(credential, v1alpha1.GroupVersion.WithKind("Credential"))}
+		if err := c.Client.Create(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
 		from := c.AuditOffset(t)
 		c.must(t, "uninstall", "--yes", "--crds")
+		if err := c.Load(t.Context(), secret, "default", "kept"); err != nil || len(secret.OwnerReferences) > 0 {
+			t.Errorf("of the Secret of a Credential there is %v: %v", secret.OwnerReferences, err)
+		}
 		if after := c.uids(t); !maps.Equal(before, after) {
 			t.Errorf("there were %v, there are %v", before, after)
 		}

@@ -15,11 +15,13 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -277,6 +279,44 @@ func TestReleaseBesideFlux(t *testing.T) {
 				if keeps := len(o.GetFinalizers()) > 0; keeps != slices.Contains(tc.want, kind) {
 					t.Errorf("%s: %s keeps its finalizer: %t", tc.reason, kind, keeps)
 				}
+			}
+		})
+	}
+}
+
+// TestDisown: what a Credential wrote outlives the definition of Credentials.
+func TestDisown(t *testing.T) {
+	ref := func(apiVersion, kind, uid string) metav1.OwnerReference {
+		return metav1.OwnerReference{APIVersion: apiVersion, Kind: kind, Name: "cloud", UID: types.UID(uid), Controller: new(true)}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		labels map[string]string
+		owners []metav1.OwnerReference
+		dryRun bool
+		want   []metav1.OwnerReference
+		counts int
+	}{
+		"Target":   {"it would be collected with its Credential", nil, []metav1.OwnerReference{ref("cascade.dev/v1alpha1", "Credential", "1")}, false, nil, 1},
+		"DryRun":   {"it is only told", nil, []metav1.OwnerReference{ref("cascade.dev/v1alpha1", "Credential", "1")}, true, []metav1.OwnerReference{ref("cascade.dev/v1alpha1", "Credential", "1")}, 1},
+		"Shared":   {"other owners stay", nil, []metav1.OwnerReference{ref("cascade.dev/v1beta1", "Credential", "1"), ref("v1", "ConfigMap", "2")}, false, []metav1.OwnerReference{ref("v1", "ConfigMap", "2")}, 1},
+		"Journal":  {"nobody but the Credential reads it, and one of the same name would not take it over", map[string]string{"cascade.dev/leases": "true"}, []metav1.OwnerReference{ref("cascade.dev/v1alpha1", "Credential", "1")}, false, []metav1.OwnerReference{ref("cascade.dev/v1alpha1", "Credential", "1")}, 0},
+		"Other":    {"a kind of somebody else has the same name", nil, []metav1.OwnerReference{ref("example.com/v1", "Credential", "1")}, false, []metav1.OwnerReference{ref("example.com/v1", "Credential", "1")}, 0},
+		"Unowned":  {"nothing is to be done", nil, nil, false, nil, 0},
+		"OfObject": {"it belongs to another kind", nil, []metav1.OwnerReference{ref("cert-manager.io/v1", "Certificate", "1")}, false, []metav1.OwnerReference{ref("cert-manager.io/v1", "Certificate", "1")}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "capa-system", Name: "cloud", Labels: tc.labels, OwnerReferences: tc.owners}, Data: map[string][]byte{"k": []byte("v")}}
+			c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(secret).Build()
+			counts, err := Disown(t.Context(), c, tc.dryRun)
+			if err != nil || counts != tc.counts {
+				t.Fatalf("%s: %d Secrets, %v", tc.reason, counts, err)
+			}
+			if err := c.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
+				t.Fatal(err)
+			}
+			if !equality.Semantic.DeepEqual(secret.OwnerReferences, tc.want) || string(secret.Data["k"]) != "v" {
+				t.Errorf("%s: owners %v, data %v", tc.reason, secret.OwnerReferences, secret.Data)
 			}
 		})
 	}

@@ -266,15 +266,16 @@ func Release(ctx context.Context, c client.Client, dryRun bool, goesOn func(grou
 	return all, nil
 }
 
-// freeTries is how often an object is read again that somebody else writes meanwhile.
-const freeTries = 5
+// changeTries is how often an object is read again that somebody else writes meanwhile.
+const changeTries = 5
 
-func releaseOne(ctx context.Context, c client.Client, o *metav1.PartialObjectMetadata) error {
+// change changes an object as it is at the server. One that is gone needs no change.
+func change(ctx context.Context, c client.Client, o *metav1.PartialObjectMetadata, f func()) error {
 	for try := 1; ; try++ {
 		before := o.DeepCopy()
-		o.Finalizers = slices.DeleteFunc(o.Finalizers, func(f string) bool { return slices.Contains(finalizers(), f) })
+		f()
 		err := c.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(Owner("").FieldManager))
-		if !apierrors.IsConflict(err) || try == freeTries {
+		if !apierrors.IsConflict(err) || try == changeTries {
 			return client.IgnoreNotFound(err)
 		}
 		if err := c.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
@@ -311,11 +312,44 @@ func release(ctx context.Context, c client.Client, gvk schema.GroupVersionKind, 
 		if dryRun {
 			continue
 		}
-		if err := releaseOne(ctx, c, o); err != nil {
+		if err := change(ctx, c, o, func() {
+			o.Finalizers = slices.DeleteFunc(o.Finalizers, func(f string) bool { return slices.Contains(finalizers(), f) })
+		}); err != nil {
 			return r, fmt.Errorf("cannot take the finalizer off %s %s/%s: %w", gvk.Kind, o.Namespace, o.Name, err)
 		}
 	}
 	return r, nil
+}
+
+// Disown takes the owner off the Secrets that Credentials keep: with the definition all
+// Credentials go, and what they own goes with them. It returns how many Secrets these are. The
+// journal of a Credential, in which nothing is for anybody else, stays its own.
+func Disown(ctx context.Context, c client.Client, dryRun bool) (secrets int, err error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
+	if err := c.List(ctx, list); err != nil {
+		return 0, fmt.Errorf("cannot list the Secrets that Credentials keep: %w", err)
+	}
+	for i := range list.Items {
+		o := &list.Items[i]
+		o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+		if o.Labels[v1alpha1.LeasesLabel] != "" || !slices.ContainsFunc(o.OwnerReferences, ofCredential) {
+			continue
+		}
+		secrets++
+		if dryRun {
+			continue
+		}
+		if err := change(ctx, c, o, func() { o.OwnerReferences = slices.DeleteFunc(o.OwnerReferences, ofCredential) }); err != nil {
+			return secrets, fmt.Errorf("cannot take the owner off Secret %s/%s: %w", o.Namespace, o.Name, err)
+		}
+	}
+	return secrets, nil
+}
+
+func ofCredential(ref metav1.OwnerReference) bool {
+	group, _, _ := strings.Cut(ref.APIVersion, "/")
+	return group == v1alpha1.Group && ref.Kind == "Credential"
 }
 
 // Confirm sets the confirmation without which the wall keeps a definition.
