@@ -43,6 +43,9 @@ type bootstrap struct {
 	operated *layout.Flux
 	// readyNodes are counted where they decide about the network.
 	readyNodes int
+	// handsOver: what was decided only gives the tier's own Kustomization an account. The agent
+	// loses its rights by a commit of its own, once it acts as that: handedOver.
+	handsOver, handedOver bool
 }
 
 func (c *cli) newBootstrap() *cobra.Command {
@@ -112,6 +115,16 @@ func (b *bootstrap) run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
+	if err := b.sync(ctx, cluster, l); err != nil || !b.handsOver {
+		return err
+	}
+	b.say("the tier applies as %s; now the agent's own rights go", layout.SyncAccount)
+	b.handedOver = true
+	return b.sync(ctx, cluster, l)
+}
+
+// sync makes a commit, and waits until the tier has it.
+func (b *bootstrap) sync(ctx context.Context, cluster *apply.Cluster, l *login.Login) error {
 	tree, flux, err := b.commit(ctx, l)
 	if err != nil {
 		return err
@@ -268,12 +281,12 @@ func (b *bootstrap) decide(files fs.FS, secret bool) (*layout.Flux, layout.Chang
 	if flux == nil {
 		flux = b.operated
 	}
+	declared, err := layout.Objects(files, b.path)
+	if err != nil {
+		return nil, nil, err
+	}
 	o := b.options
 	if o.HostNetwork == nil {
-		declared, err := layout.Objects(files, b.path)
-		if err != nil {
-			return nil, nil, err
-		}
 		onHost, why := installation.HostNetwork(onHostIn(declared), b.found, b.readyNodes)
 		if len(declared) > 0 {
 			why = "as the repository says"
@@ -311,8 +324,20 @@ func (b *bootstrap) decide(files fs.FS, secret bool) (*layout.Flux, layout.Chang
 	if secret {
 		s.Secret = layout.Name
 	}
+	if b.handsOver = s.Account && !b.handedOver && administrator(declared); b.handsOver {
+		objects = declared
+	}
 	changes, err := layout.Tier(files, objects, s)
 	return nil, changes, err
+}
+
+// administrator tells whether an agent has all rights. One that applied, as itself, what takes
+// these away would be stopped by the first object of it.
+func administrator(objects []*unstructured.Unstructured) bool {
+	return slices.ContainsFunc(objects, func(u *unstructured.Unstructured) bool {
+		subjects, _, _ := unstructured.NestedSlice(u.Object, "subjects")
+		return u.GetKind() == "ClusterRoleBinding" && u.GetName() == v1alpha1.AgentName && len(subjects) > 0
+	})
 }
 
 // onHostIn tells whether an agent's Deployment is on the host's network; nil if there is none.

@@ -113,8 +113,8 @@ func pairOf(objects []*unstructured.Unstructured, own client.ObjectKey, flux *la
 	return pair, nil
 }
 
-// works reports whether an agent is ready that syncs this repository already, and so brings
-// itself to what is committed.
+// works reports whether an agent is ready that syncs this repository already, as the account
+// that is declared, and so brings itself to what is committed.
 func (b *bootstrap) works(ctx context.Context, c client.Client, sync []*unstructured.Unstructured) (bool, error) {
 	d := &appsv1.Deployment{}
 	err := c.Get(ctx, client.ObjectKey{Namespace: b.namespace, Name: v1alpha1.AgentName}, d)
@@ -137,7 +137,7 @@ func (b *bootstrap) works(ctx context.Context, c client.Client, sync []*unstruct
 		if err != nil {
 			return false, fmt.Errorf("cannot read %s: %w", inventory.Of(u), err)
 		}
-		for _, path := range [][]string{{"spec", "url"}, {"spec", "path"}, {"spec", "ref", "branch"}, {"spec", "secretRef", "name"}, {"spec", "sourceRef", "name"}} {
+		for _, path := range [][]string{{"spec", "url"}, {"spec", "path"}, {"spec", "ref", "branch"}, {"spec", "secretRef", "name"}, {"spec", "sourceRef", "name"}, {"spec", "serviceAccountName"}} {
 			want, _, _ := unstructured.NestedString(u.Object, path...)
 			if is, _, _ := unstructured.NestedString(live.Object, path...); is != want {
 				return false, nil

@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"maps"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -13,9 +15,13 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
@@ -110,6 +116,85 @@ func TestBootstrapDecides(t *testing.T) {
 	}
 	if _, changes, err := b.decide(fluxFiles("spec: {serviceAccountName: admin}\n"), true); err != nil || changes[path.Join("a", layout.Dir, "agent.yaml")] == nil {
 		t.Errorf("a Kustomization with an account under a lockdown: %v", err)
+	}
+}
+
+// TestBootstrapLocksDown: an agent that has all rights is not asked to take them away from
+// itself while it applies as itself.
+func TestBootstrapLocksDown(t *testing.T) {
+	tree := fstest.MapFS{}
+	decide := func(b *bootstrap) []string {
+		t.Helper()
+		_, changes, err := b.decide(tree, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range changes.Names() {
+			tree[file] = &fstest.MapFile{Data: changes[file]}
+		}
+		return changes.Names()
+	}
+	free, _ := newBootstrapOf(nil)
+	decide(free)
+	locked, _ := newBootstrapOf(func(b *bootstrap) { b.options.Lockdown = &v1alpha1.AgentLockdown{} })
+	for _, step := range []struct {
+		reason    string
+		with      *bootstrap
+		handed    bool
+		want      []string
+		handsOver bool
+	}{
+		{"the Kustomization gets an account that has rights", locked, false, []string{"a/cascade-system/sync.yaml"}, true},
+		{"it is not known whether the agent applied that", locked, false, nil, true},
+		{"the Kustomization acts as the account", locked, true, []string{"a/cascade-system/agent.yaml"}, false},
+		{"all is there", locked, false, nil, false},
+		{"the agent gets its rights back by the account's", free, false, []string{"a/cascade-system/agent.yaml", "a/cascade-system/sync.yaml"}, false},
+	} {
+		step.with.handedOver = step.handed
+		if got := decide(step.with); !slices.Equal(got, step.want) || step.with.handsOver != step.handsOver {
+			t.Errorf("%s: it writes %v, and another commit follows: %t", step.reason, got, step.with.handsOver)
+		}
+	}
+	fresh := fstest.MapFS{}
+	if _, changes, err := locked.decide(fresh, true); err != nil || locked.handsOver || len(changes) != 3 {
+		t.Errorf("a new tier has no rights to hand over: it writes %v: %v", changes.Names(), err)
+	}
+}
+
+// TestBootstrapWorks: an agent that does not bring itself to what is committed is applied by hand.
+func TestBootstrapWorks(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), kustomizev1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		reason   string
+		ready    int32
+		live     kustomizev1.KustomizationSpec
+		declared map[string]any
+		want     bool
+	}{
+		"Same":      {"it does what the commit says", 1, kustomizev1.KustomizationSpec{Path: "./a"}, map[string]any{"path": "./a"}, true},
+		"NotReady":  {"there is nobody to do it", 0, kustomizev1.KustomizationSpec{Path: "./a"}, map[string]any{"path": "./a"}, false},
+		"Elsewhere": {"it looks at another path", 1, kustomizev1.KustomizationSpec{Path: "./b"}, map[string]any{"path": "./a"}, false},
+		"Account":   {"it has no rights of its own any more, and not the account's yet", 1, kustomizev1.KustomizationSpec{Path: "./a"}, map[string]any{"path": "./a", "serviceAccountName": "cascade-sync"}, false},
+		"Back":      {"the account goes", 1, kustomizev1.KustomizationSpec{Path: "./a", ServiceAccountName: "cascade-sync"}, map[string]any{"path": "./a"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, _ := newBootstrapOf(nil)
+			named := metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: layout.Name}
+			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+				&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.AgentName}, Status: appsv1.DeploymentStatus{ReadyReplicas: tc.ready}},
+				&kustomizev1.Kustomization{ObjectMeta: named, Spec: tc.live},
+			).Build()
+			declared := &unstructured.Unstructured{Object: map[string]any{"spec": tc.declared}}
+			declared.SetGroupVersionKind(kustomizev1.GroupVersion.WithKind(kustomizev1.KustomizationKind))
+			declared.SetNamespace(named.Namespace)
+			declared.SetName(named.Name)
+			if got, err := b.works(t.Context(), c, []*unstructured.Unstructured{declared}); got != tc.want || err != nil {
+				t.Errorf("%s: %t, %v", tc.reason, got, err)
+			}
+		})
 	}
 }
 

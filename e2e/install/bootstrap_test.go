@@ -113,6 +113,17 @@ func bootstrapByHTTPS(t *testing.T) {
 	if deleted := c.deleted(t, from); len(deleted) > 0 {
 		t.Errorf("there was deleted %v", deleted)
 	}
+	// The agent gives its rights to an account before they go.
+	if out := bootstrap("--lockdown"); strings.Count(out, "pushed commit") != 2 {
+		t.Errorf("of a lockdown it says\n%s", out)
+	}
+	if _, err := git.Commit(t.Context(), "tier", "main", "Work", func(dir string) error {
+		return os.WriteFile(filepath.Join(dir, "clusters", "tier", "a.yaml"), []byte(strings.ReplaceAll(work, `"1"`, `"2"`)), 0o644)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	c.must(t, "reconcile", "kustomization", "cascade-system", "--with-source")
+	c.Value(t, "a", "2")
 	c.staysUninstalled(t)
 }
 
