@@ -3,7 +3,10 @@ package agent
 import (
 	"context"
 	"fmt"
+	"net"
+	"net/netip"
 	goruntime "runtime"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -79,6 +82,26 @@ func (o *options) groups() []group {
 	}
 }
 
+// addresses are those of the flags on which the agent serves, or which others find it by.
+func (o *options) addresses() []*string {
+	return []*string{
+		&o.serving.metricsAddr, &o.serving.healthAddr, &o.storage.addr, &o.storage.advertisedAddr, &o.alerts.intake, &o.pages.addr, &o.receivers.addr,
+	}
+}
+
+// bracketed is an address in the form in which one of IPv6 has a port. Kubernetes makes
+// $(POD_IP):9440 in the manifests fd00::1:9440 where pods have IPv6.
+func bracketed(address string) string {
+	i := strings.LastIndexByte(address, ':')
+	if i < 0 {
+		return address
+	}
+	if ip, err := netip.ParseAddr(address[:i]); err != nil || !ip.Is6() {
+		return address
+	}
+	return net.JoinHostPort(address[:i], address[i+1:])
+}
+
 // together refuses flags of several groups that cannot be used together.
 func (o *options) together() error {
 	if len(o.children.endpoints) > 0 && (o.serving.metricsAuth != metricsAuthKubernetes || o.serving.metricsAddr == "0") {
@@ -108,6 +131,9 @@ func New(p Program) *cobra.Command {
 func (o *options) run(ctx context.Context, p Program) error {
 	if err := worker.Supported(goruntime.GOOS, goruntime.GOARCH); err != nil {
 		return fmt.Errorf("cannot run an agent here: %w; install it in a cluster with: cascade install", err)
+	}
+	for _, address := range o.addresses() {
+		*address = bracketed(*address)
 	}
 	for _, g := range o.groups() {
 		if err := g.check(); err != nil {

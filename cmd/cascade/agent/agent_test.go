@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -107,6 +108,39 @@ func TestCheck(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAddresses: what the manifests say of $(POD_IP) is an address where pods have IPv6, too.
+func TestAddresses(t *testing.T) {
+	for given, want := range map[string]string{
+		"fd00::1:9440": "[fd00::1]:9440", "::1:9440": "[::1]:9440", "[::1]:8080": "[::1]:8080",
+		"10.0.0.1:8080": "10.0.0.1:8080", ":8080": ":8080", "0": "0", "": "", "localhost:8080": "localhost:8080",
+	} {
+		if got := bracketed(given); got != want {
+			t.Errorf("of %q it makes %q, want %q", given, got, want)
+		}
+	}
+	o := &options{}
+	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	for _, g := range o.groups() {
+		g.bind(flags)
+	}
+	urls := []string{"events-addr"}
+	flags.VisitAll(func(f *pflag.Flag) {
+		if !strings.HasSuffix(strings.ToLower(f.Name), "addr") || slices.Contains(urls, f.Name) {
+			return
+		}
+		before := f.Value.String()
+		if err := f.Value.Set("of " + f.Name); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(o.addresses(), func(a *string) bool { return *a == "of "+f.Name }) {
+			t.Errorf("--%s has an address that is not looked at", f.Name)
+		}
+		if err := f.Value.Set(before); err != nil {
+			t.Fatal(err)
+		}
+	})
 }
 
 func TestDecryption(t *testing.T) {
