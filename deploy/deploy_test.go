@@ -74,7 +74,7 @@ func TestAgent(t *testing.T) {
 	for _, u := range rights {
 		kinds = append(kinds, u.GetKind())
 	}
-	want := []string{"Namespace", "ServiceAccount", "ClusterRoleBinding"}
+	want := []string{"Namespace", "ResourceQuota", "ServiceAccount", "ClusterRoleBinding"}
 	for range 6 { // two about durations, four of the wall
 		want = append(want, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 	}
@@ -113,7 +113,17 @@ func TestAgent(t *testing.T) {
 	if d.Spec.Replicas == nil || *d.Spec.Replicas != 1 {
 		t.Error("an agent that shares nothing out is one replica")
 	}
-	if pod.ServiceAccountName != rights[1].GetName() || d.Namespace != rights[0].GetName() {
+	quota := &corev1.ResourceQuota{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(rights[1].Object, quota, true); err != nil {
+		t.Fatal(err)
+	}
+	if pods := quota.Spec.Hard[corev1.ResourcePods]; pods.Value() < MostReplicas || quota.Namespace != d.Namespace {
+		t.Errorf("a quota of %s pods in namespace %s", pods.String(), quota.Namespace)
+	}
+	if s := quota.Spec.ScopeSelector; s == nil || !slices.Contains(s.MatchExpressions[0].Values, pod.PriorityClassName) {
+		t.Errorf("where priority class %s is limited, no pod of the agent is admitted: the quota is for %+v", pod.PriorityClassName, s)
+	}
+	if pod.ServiceAccountName != rights[2].GetName() || d.Namespace != rights[0].GetName() {
 		t.Error("the Deployment has another account or namespace than what is made for it")
 	}
 }

@@ -253,7 +253,7 @@ func (c *cluster) keeps(t *testing.T, from int64) {
 	for _, d := range c.deleted(t, from) {
 		resource, _, _ := strings.Cut(d, "/")
 		switch resource {
-		case "deployments", "clusterroles", "clusterrolebindings", "roles", "rolebindings", "serviceaccounts", "networkpolicies",
+		case "deployments", "clusterroles", "clusterrolebindings", "roles", "rolebindings", "serviceaccounts", "resourcequotas", "networkpolicies",
 			"validatingadmissionpolicies", "validatingadmissionpolicybindings", "customresourcedefinitions", "leases", "replicasets", "pods":
 		default:
 			t.Errorf("there was deleted %s", d)
@@ -266,7 +266,7 @@ func (c *cluster) left(t *testing.T) []string {
 	t.Helper()
 	var found []string
 	for _, kind := range [][2]string{
-		{"apps/v1", "Deployment"}, {"rbac.authorization.k8s.io/v1", "ClusterRoleBinding"}, {"rbac.authorization.k8s.io/v1", "ClusterRole"}, {"v1", "ServiceAccount"}, {"v1", "Pod"},
+		{"apps/v1", "Deployment"}, {"rbac.authorization.k8s.io/v1", "ClusterRoleBinding"}, {"rbac.authorization.k8s.io/v1", "ClusterRole"}, {"v1", "ServiceAccount"}, {"v1", "ResourceQuota"}, {"v1", "Pod"},
 		{"admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"}, {"admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"},
 	} {
 		list := &metav1.PartialObjectMetadataList{}

@@ -76,6 +76,7 @@ func (r *Reader) rights(ctx context.Context, f *Facts) error {
 	for _, on := range []authorizationv1.ResourceAttributes{
 		{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"},
 		{Resource: "namespaces"},
+		{Resource: "resourcequotas", Namespace: r.Namespace},
 		{Resource: "serviceaccounts", Namespace: r.Namespace},
 		{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"},
 		{Group: "apps", Resource: "deployments", Namespace: r.Namespace},

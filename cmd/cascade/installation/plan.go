@@ -150,7 +150,7 @@ func deployments() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}
 }
 
-// rights are the kinds of what an agent may do and who may reach it. Whoever is given
+// rights are the kinds of what an agent may do, who may reach it, and where its pods may be. Whoever is given
 // a role goes before it.
 func rights() []schema.GroupVersionKind {
 	rbac := schema.GroupVersion{Group: "rbac.authorization.k8s.io", Version: "v1"}
@@ -160,7 +160,7 @@ func rights() []schema.GroupVersionKind {
 		{Group: "policy", Version: "v1", Kind: "PodDisruptionBudget"},
 		core.WithKind("Service"),
 		rbac.WithKind("RoleBinding"), rbac.WithKind("ClusterRoleBinding"), rbac.WithKind("Role"), rbac.WithKind("ClusterRole"),
-		core.WithKind("ServiceAccount"),
+		core.WithKind("ServiceAccount"), core.WithKind("ResourceQuota"),
 	}
 }
 
