@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -87,6 +88,11 @@ func (o Options) checkFlags() error {
 			return fmt.Errorf("cannot use controllers: there is no %q, the kinds are %s", kind, strings.Join(kinds(), ", "))
 		}
 	}
+	if len(o.Controllers) > 0 {
+		if err := CheckControllers(o.Controllers); err != nil {
+			return err
+		}
+	}
 	if a := o.EventsAddress; a != "" && !strings.HasPrefix(a, "http://") && !strings.HasPrefix(a, "https://") {
 		return fmt.Errorf("cannot use eventsAddress %q: it must begin with http:// or https://", a)
 	}
@@ -95,6 +101,23 @@ func (o Options) checkFlags() error {
 	}
 	if !slices.Contains([]v1alpha1.FirstSyncPolicy{"", v1alpha1.FirstSyncPolicyAdopt, v1alpha1.FirstSyncPolicyCreate}, o.FirstSync) {
 		return fmt.Errorf("cannot use firstSync %q: use Adopt or Create", o.FirstSync)
+	}
+	return nil
+}
+
+// CheckControllers refuses kinds that are not reconciled without each other. The agent asks
+// it, too: one that was told such kinds would end at each start.
+func CheckControllers(kinds []string) error {
+	has := func(kind string) bool { return slices.Contains(kinds, kind) }
+	switch {
+	case has("Layer") && !has("GitRepository"):
+		return errors.New("cannot reconcile Layer without GitRepository: layers are rendered from repositories that this process fetches; change controllers")
+	case has("HelmChart") != has("HelmRepository"):
+		return errors.New("cannot reconcile only one of HelmChart and HelmRepository: charts are found in indexes that this process reads; change controllers")
+	case has("Alert") != has("Provider"):
+		return errors.New("cannot reconcile only one of Alert and Provider: who is told what an Alert selects, a Provider says; change controllers")
+	case has("ImageRepository") != has("ImagePolicy"):
+		return errors.New("cannot reconcile only one of ImageRepository and ImagePolicy: a policy chooses among tags that this process listed; change controllers")
 	}
 	return nil
 }

@@ -112,6 +112,34 @@ func TestRestricted(t *testing.T) {
 	}
 }
 
+// TestNewPodFirst: a commit that breaks the agent leaves the pod that fetches the next one,
+// where two of them may run.
+func TestNewPodFirst(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		values v1alpha1.AgentValues
+		want   bool
+	}{
+		"Pods":     {"nothing is for one pod", v1alpha1.AgentValues{HostNetwork: new(false)}, true},
+		"Replicas": {"nor with several", v1alpha1.AgentValues{HostNetwork: new(false), Replicas: 2}, true},
+		"Host":     {"the ports of the node are for one", v1alpha1.AgentValues{HostNetwork: new(true)}, false},
+		"Layer":    {"which is on the host's network if nothing is said", v1alpha1.AgentValues{}, false},
+		"Claim":    {"the volume is for one", v1alpha1.AgentValues{HostNetwork: new(false), Storage: &v1alpha1.AgentStorage{Claim: &v1alpha1.AgentClaim{Name: "x"}}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.values.Image = "x"
+			_, workload, err := Agent(optionsOf(tc.values))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := deployment(t, workload[len(workload)-1]).Spec.Strategy.RollingUpdate
+			if first := r.MaxSurge.IntValue() == 1 && r.MaxUnavailable.IntValue() == 0; first != tc.want {
+				t.Errorf("%s: the new pod comes first: %t, surge %s, unavailable %s", tc.reason, first, r.MaxSurge, r.MaxUnavailable)
+			}
+		})
+	}
+}
+
 // TestLockdown: the agent's own account may not write what is not its own, whatever the
 // values say besides.
 func TestLockdown(t *testing.T) {
@@ -180,6 +208,7 @@ func TestParseRefuses(t *testing.T) {
 		"Unknown":     {"a typo must not be as if nothing was said", "imgae: x", "imgae"},
 		"Decryption":  {"a Layer hands it to a child; here it is an argument", "decryption: {secretRef: {name: x}}", "decryption"},
 		"Controllers": {"a kind that there is not", "controllers: [Pod]", `there is no "Pod"`},
+		"Together":    {"the agent would end at each start", "controllers: [HelmChart]", "HelmRepository"},
 		"Metrics":     {"a mode that there is not", "metricsAuth: basic", "none or kubernetes"},
 		"Events":      {"not a URL", "eventsAddress: notification-controller", "http://"},
 		"FirstSync":   {"the word of the flag is another", "firstSync: create", "Adopt or Create"},

@@ -107,6 +107,14 @@ func (o Options) ofTemplate(deployment *unstructured.Unstructured) error {
 			return fmt.Errorf("cannot configure agent: %w", err)
 		}
 	}
+	if !o.onHost() && o.claim() == nil {
+		// Nothing keeps two pods from running side by side. With the new one first, a commit that
+		// breaks the agent leaves the one that fetches its revert.
+		rolling := map[string]any{"maxSurge": int64(1), "maxUnavailable": int64(0)}
+		if err := unstructured.SetNestedMap(deployment.Object, rolling, "spec", "strategy", "rollingUpdate"); err != nil {
+			return fmt.Errorf("cannot configure agent: %w", err)
+		}
+	}
 	for key, value := range o.Labels {
 		if err := set(value, "labels", key); err != nil {
 			return fmt.Errorf("cannot configure agent: %w", err)

@@ -10,9 +10,7 @@ import (
 	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
-	reflectorv1 "github.com/fluxcd/image-reflector-controller/api/v1"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
-	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
@@ -23,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/cascade-gitops/cascade/cmd/cascade/lease"
+	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/remote/epoch"
 	"github.com/cascade-gitops/cascade/remote/tenure"
 )
@@ -71,19 +70,10 @@ func (s *sharding) check() error {
 			return fmt.Errorf("cannot use --controllers %q: the kinds are %s", kind, strings.Join(controllerKinds(), ", "))
 		}
 	}
+	if err := deploy.CheckControllers(s.kinds); err != nil {
+		return err
+	}
 	switch {
-	case s.reconciles(layerKind) && !s.reconciles(sourcev1.GitRepositoryKind):
-		return errors.New("cannot reconcile Layer without GitRepository: " +
-			"layers are rendered from repositories that this process fetches; change --controllers")
-	case s.reconciles(sourcev1.HelmChartKind) != s.reconciles(sourcev1.HelmRepositoryKind):
-		return errors.New("cannot reconcile only one of HelmChart and HelmRepository: " +
-			"charts are found in indexes that this process reads; change --controllers")
-	case s.reconciles(notificationv1beta3.AlertKind) != s.reconciles(notificationv1beta3.ProviderKind):
-		return errors.New("cannot reconcile only one of Alert and Provider: " +
-			"who is told what an Alert selects, a Provider says; change --controllers")
-	case s.reconciles(reflectorv1.ImageRepositoryKind) != s.reconciles(reflectorv1.ImagePolicyKind):
-		return errors.New("cannot reconcile only one of ImageRepository and ImagePolicy: " +
-			"a policy chooses among tags that this process listed; change --controllers")
 	case s.shards < 1 || s.shards > mostShards:
 		return fmt.Errorf("cannot use --shards %d: it must be from 1 to %d", s.shards, mostShards)
 	case s.shards > 1 && s.split():

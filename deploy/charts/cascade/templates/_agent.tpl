@@ -90,6 +90,7 @@ changes them. A test compares both for sets of values. */}}
 {{- range $c.ports }}{{ $_ := set . "hostPort" 0 }}{{ end }}
 {{- $dead := dict "key" "node.kubernetes.io/not-ready" "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 15 }}
 {{- $_ := set $pod "tolerations" (prepend (rest $pod.tolerations) $dead) }}
+{{- if not (hasKey (default dict $v.storage) "claim") }}{{ $_ := set $d.spec.strategy "rollingUpdate" (dict "maxSurge" 1 "maxUnavailable" 0) }}{{ end }}
 {{- end }}
 {{- $_ := set $pod "tolerations" (concat $pod.tolerations (default list $v.tolerations)) }}
 {{- if gt (int $v.replicas) 1 }}
