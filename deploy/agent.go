@@ -21,6 +21,9 @@ type Options struct {
 	Namespace string `json:"namespace,omitempty"`
 }
 
+// editRole is what Kubernetes' roles edit and admin get.
+const editRole = "cascade-edit"
+
 // MostReplicas bounds Options.Replicas: an agent takes no more than twice as many shards.
 const MostReplicas = 32
 
@@ -46,6 +49,10 @@ func Agent(o Options) (rights, workload []*unstructured.Unstructured, err error)
 				// Bound to nobody rather than gone: nobody deletes what belongs to an agent, and
 				// so its rights can be taken away, and given back, by the values alone.
 				u.Object["subjects"] = []any{}
+			}
+		case "ClusterRole":
+			if u.GetName() == editRole && o.Lockdown == nil {
+				u.Object["rules"] = []any{}
 			}
 		case "Deployment":
 			if err := configure(u, o); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -74,7 +75,7 @@ func TestAgent(t *testing.T) {
 	for _, u := range rights {
 		kinds = append(kinds, u.GetKind())
 	}
-	want := []string{"Namespace", "ResourceQuota", "ServiceAccount", "ClusterRoleBinding"}
+	want := []string{"Namespace", "ResourceQuota", "ServiceAccount", "ClusterRoleBinding", "ClusterRole", "ClusterRole"}
 	for range 6 { // two about durations, four of the wall
 		want = append(want, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 	}
@@ -126,6 +127,62 @@ func TestAgent(t *testing.T) {
 	if pod.ServiceAccountName != rights[2].GetName() || d.Namespace != rights[0].GetName() {
 		t.Error("the Deployment has another account or namespace than what is made for it")
 	}
+}
+
+// TestAggregatedRoles: who may edit a namespace may view what the agent works on there, and
+// edit what Flux's installation lets edit; the latter only where the agent acts as accounts.
+func TestAggregatedRoles(t *testing.T) {
+	definitions, err := CRDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, lockdown := range map[string]*v1alpha1.AgentLockdown{"Administrator": nil, "Lockdown": {}} {
+		t.Run(name, func(t *testing.T) {
+			rights, _, err := Agent(optionsOf(v1alpha1.AgentValues{Image: "x", Lockdown: lockdown}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			roles := map[string]*rbacv1.ClusterRole{}
+			for _, u := range rights {
+				role := &rbacv1.ClusterRole{}
+				if u.GetKind() != "ClusterRole" {
+					continue
+				}
+				if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(u.Object, role, true); err != nil {
+					t.Fatal(err)
+				}
+				roles[role.Name] = role
+			}
+			view, edit := roles["cascade-view"], roles[editRole]
+			if view == nil || edit == nil {
+				t.Fatal("there is no such role")
+			}
+			for of, role := range map[string]*rbacv1.ClusterRole{"view edit admin": view, "edit admin": edit} {
+				for _, into := range []string{"view", "edit", "admin"} {
+					if is := role.Labels["rbac.authorization.k8s.io/aggregate-to-"+into] == "true"; is != slices.Contains(strings.Fields(of), into) {
+						t.Errorf("%s is a part of role %s: %t", role.Name, into, is)
+					}
+				}
+			}
+			for _, u := range definitions {
+				group, _, _ := unstructured.NestedString(u.Object, "spec", "group")
+				resource, _, _ := unstructured.NestedString(u.Object, "spec", "names", "plural")
+				if !may(view.Rules, "list", group, "*") || may(view.Rules, "patch", group, resource) {
+					t.Errorf("who may view does not list %s.%s, or may write it", resource, group)
+				}
+				want := lockdown != nil && v1alpha1.IsFluxGroup(group)
+				if got := may(edit.Rules, "create", group, resource); got != want {
+					t.Errorf("who may edit may create %s.%s: %t, want %t", resource, group, got, want)
+				}
+			}
+		})
+	}
+}
+
+func may(rules []rbacv1.PolicyRule, verb, group, resource string) bool {
+	return slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool {
+		return slices.Contains(r.Verbs, verb) && slices.Contains(r.APIGroups, group) && slices.Contains(r.Resources, resource)
+	})
 }
 
 // TestAgentIsMadeAnew: two layers have two images; what one changed must not

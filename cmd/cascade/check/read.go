@@ -78,6 +78,7 @@ func (r *Reader) rights(ctx context.Context, f *Facts) error {
 		{Resource: "namespaces"},
 		{Resource: "resourcequotas", Namespace: r.Namespace},
 		{Resource: "serviceaccounts", Namespace: r.Namespace},
+		{Group: "rbac.authorization.k8s.io", Resource: "clusterroles"},
 		{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"},
 		{Group: "apps", Resource: "deployments", Namespace: r.Namespace},
 		{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicies"},
