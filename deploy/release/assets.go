@@ -174,17 +174,25 @@ func (a assets) documents(context.Context) error {
 	return nil
 }
 
-// manifests are those of an installation with the image by its digest.
-func (a assets) manifests(ctx context.Context) error {
+// reference is the image by its digest.
+func (a assets) reference() (string, error) {
 	l, err := image.Read(a.layout)
 	if err != nil {
-		return err
+		return "", err
 	}
 	digest, err := l.Index.Digest()
 	if err != nil {
-		return fmt.Errorf("cannot read index: %w", err)
+		return "", fmt.Errorf("cannot read index: %w", err)
 	}
-	reference := fmt.Sprintf("%s:%s@%s", a.repository, a.version, digest)
+	return fmt.Sprintf("%s:%s@%s", a.repository, a.version, digest), nil
+}
+
+// manifests are those of an installation with the image by its digest.
+func (a assets) manifests(ctx context.Context) error {
+	reference, err := a.reference()
+	if err != nil {
+		return err
+	}
 	install, err := a.run(ctx, "install", "--export", "--image", reference)
 	if err != nil {
 		return err
@@ -212,13 +220,17 @@ func (a assets) completions(ctx context.Context) error {
 	return nil
 }
 
-// chart packages the agent's chart.
+// chart packages the agent's chart, whose default image is that of the release.
 func (a assets) chart(context.Context) error {
 	dir := filepath.Join(a.sources, "deploy", "charts", "cascade")
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	_, err := chart.Package(dir, a.dir, a.version, a.created)
+	reference, err := a.reference()
+	if err != nil {
+		return err
+	}
+	_, err = chart.Package(dir, a.dir, a.version, reference, a.created)
 	return err
 }
 

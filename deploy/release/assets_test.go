@@ -187,7 +187,12 @@ func TestSignedChecksums(t *testing.T) {
 func TestChart(t *testing.T) {
 	a := bench(t)
 	dir := filepath.Join(a.sources, "deploy", "charts", "cascade")
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "Chart.yaml"), []byte("apiVersion: v2\nname: cascade\nversion: 0.0.0\n"), 0o600)); err != nil {
+	values, err := os.ReadFile(filepath.Join("..", "charts", "cascade", "values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "values.yaml"), values, 0o600),
+		os.WriteFile(filepath.Join(dir, "Chart.yaml"), []byte("apiVersion: v2\nname: cascade\nversion: 0.0.0\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.write(t.Context()); err != nil {

@@ -1,25 +1,36 @@
 // Package chart packages a Helm chart for a release, with Helm's own library. The chart's
-// version and that of the program in it are the release's, whatever its files say. The
-// same chart at the same time makes the same bytes.
+// version, that of the program in it and its default image are the release's, whatever its
+// files say. The same chart at the same time makes the same bytes.
 package chart
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"helm.sh/helm/v4/pkg/chart/common"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	chartutil "helm.sh/helm/v4/pkg/chart/v2/util"
 )
 
+// unsaid is the line of the values that leaves the image to the chart.
+const unsaid = "\nimage: \"\"\n"
+
 // Package writes the chart of a directory to another one, and returns the file.
-func Package(dir, to, version string, at time.Time) (string, error) {
+func Package(dir, to, version, image string, at time.Time) (string, error) {
 	c, err := loader.LoadDir(dir)
 	if err != nil {
 		return "", fmt.Errorf("cannot load chart %s: %w", dir, err)
 	}
 	c.Metadata.Version, c.Metadata.AppVersion = strings.TrimPrefix(version, "v"), version
+	i := slices.IndexFunc(c.Raw, func(f *common.File) bool { return f.Name == chartutil.ValuesfileName })
+	if i < 0 || !bytes.Contains(c.Raw[i].Data, []byte(unsaid)) {
+		return "", fmt.Errorf("cannot package chart %s: its %s has no line %q, which names the image of the release", dir, chartutil.ValuesfileName, strings.TrimSpace(unsaid))
+	}
+	c.Raw[i].Data = bytes.Replace(c.Raw[i].Data, []byte(unsaid), fmt.Appendf(nil, "\nimage: %q\n", image), 1)
 	stamp(c, at.UTC())
 	file, err := chartutil.Save(c, to)
 	if err != nil {

@@ -19,7 +19,7 @@ func checkout(t *testing.T, at time.Time) string {
 	dir := filepath.Join(t.TempDir(), "cascade")
 	for name, text := range map[string]string{
 		"Chart.yaml":             "apiVersion: v2\nname: cascade\nversion: 0.0.0\nappVersion: none\n",
-		"values.yaml":            "# a comment\nreplicas: 1\n",
+		"values.yaml":            "# a comment\nimage: \"\"\nreplicas: 1\n",
 		"values.schema.json":     `{"type":"object"}`,
 		"templates/one.yaml":     "kind: One\n",
 		"templates/_helpers.tpl": "{{/* */}}",
@@ -37,7 +37,7 @@ func checkout(t *testing.T, at time.Time) string {
 func TestPackage(t *testing.T) {
 	var packed [][]byte
 	for _, at := range []time.Time{noon.Add(time.Hour), noon.Add(2 * time.Hour)} {
-		file, err := Package(checkout(t, at), t.TempDir(), "v1.2.0", noon)
+		file, err := Package(checkout(t, at), t.TempDir(), "v1.2.0", "registry.example/cascade:v1.2.0@sha256:0", noon)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,13 +57,16 @@ func TestPackage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if c.Values["image"] != "registry.example/cascade:v1.2.0@sha256:0" || c.Values["replicas"] == nil {
+		t.Errorf("an installation that says no image has %v", c.Values)
+	}
 	if c.Metadata.Version != "1.2.0" || c.Metadata.AppVersion != "v1.2.0" || len(c.Templates) != 2 || len(c.Schema) == 0 {
 		t.Errorf("the package has %+v and %d templates", c.Metadata, len(c.Templates))
 	}
 }
 
 func TestRefused(t *testing.T) {
-	if _, err := Package(t.TempDir(), t.TempDir(), "v1.2.0", noon); err == nil {
+	if _, err := Package(t.TempDir(), t.TempDir(), "v1.2.0", "registry.example/cascade:v1.2.0@sha256:0", noon); err == nil {
 		t.Error("a directory without a chart is packaged")
 	}
 }
