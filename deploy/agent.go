@@ -50,6 +50,10 @@ func Agent(o Options) (rights, workload []*unstructured.Unstructured, err error)
 				// so its rights can be taken away, and given back, by the values alone.
 				u.Object["subjects"] = []any{}
 			}
+		case "ServiceAccount":
+			if len(o.ServiceAccountAnnotations) > 0 {
+				u.SetAnnotations(o.ServiceAccountAnnotations)
+			}
 		case "ClusterRole":
 			if u.GetName() == editRole && o.Lockdown == nil {
 				u.Object["rules"] = []any{}

@@ -56,6 +56,18 @@ func (o Options) checkRuntime() error {
 	if c := o.claim(); c != nil && c.Size == nil && c.StorageClassName != nil {
 		return fmt.Errorf("cannot use storage.claim.storageClassName without size: a claim that is there has a class")
 	}
+	seen := map[string]bool{}
+	for _, f := range o.Files {
+		if problems := validation.IsDNS1123Label(filesVolume + f.Name); len(problems) > 0 || seen[f.Name] || f.SecretRef.Name == "" {
+			return fmt.Errorf("cannot use files %q: the name is that of a directory, once, and the Secret has a name", f.Name)
+		}
+		seen[f.Name] = true
+	}
+	for key := range o.ServiceAccountAnnotations {
+		if problems := validation.IsQualifiedName(strings.ToLower(key)); len(problems) > 0 {
+			return fmt.Errorf("cannot use serviceAccountAnnotations %q: %s", key, strings.Join(problems, ", "))
+		}
+	}
 	objects, err := o.read("agent/agent.yaml")
 	if err != nil {
 		return err

@@ -140,6 +140,25 @@ func TestNewPodFirst(t *testing.T) {
 	}
 }
 
+// TestFiles: flags find the files of a Secret, which may come later than the pod.
+func TestFiles(t *testing.T) {
+	_, workload, err := Agent(parsed(t, "receiver.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := deployment(t, workload[0]).Spec.Template.Spec
+	at := slices.IndexFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/etc/cascade/files/events" })
+	if at < 0 || !pod.Containers[0].VolumeMounts[at].ReadOnly {
+		t.Fatalf("mounts are %+v", pod.Containers[0].VolumeMounts)
+	}
+	name := pod.Containers[0].VolumeMounts[at].Name
+	if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool {
+		return v.Name == name && v.Secret != nil && v.Secret.SecretName == "events-token" && v.Secret.Optional != nil && *v.Secret.Optional
+	}) {
+		t.Errorf("volumes are %+v", pod.Volumes)
+	}
+}
+
 // TestLockdown: the agent's own account may not write what is not its own, whatever the
 // values say besides.
 func TestLockdown(t *testing.T) {
@@ -209,6 +228,8 @@ func TestParseRefuses(t *testing.T) {
 		"Decryption":  {"a Layer hands it to a child; here it is an argument", "decryption: {secretRef: {name: x}}", "decryption"},
 		"Controllers": {"a kind that there is not", "controllers: [Pod]", `there is no "Pod"`},
 		"Together":    {"the agent would end at each start", "controllers: [HelmChart]", "HelmRepository"},
+		"Files":       {"two Secrets in one directory", "files: [{name: a, secretRef: {name: x}}, {name: a, secretRef: {name: y}}]", "files"},
+		"FilesName":   {"it would be in another directory", "files: [{name: ../a, secretRef: {name: x}}]", "files"},
 		"Metrics":     {"a mode that there is not", "metricsAuth: basic", "none or kubernetes"},
 		"Events":      {"not a URL", "eventsAddress: notification-controller", "http://"},
 		"FirstSync":   {"the word of the flag is another", "firstSync: create", "Adopt or Create"},

@@ -30,6 +30,9 @@ const (
 	pagesNumber    = 8443
 	pagesVolume    = "pages-certificate"
 	pagesPath      = "/etc/cascade/pages"
+	filesPath      = "/etc/cascade/files/"
+	// filesVolume is before the names of volumes that are of the values.
+	filesVolume = "files-"
 )
 
 // arguments are those of the values. What a person wrote comes last, and counts.
@@ -86,7 +89,7 @@ func configure(deployment *unstructured.Unstructured, o Options) error {
 		return fmt.Errorf("cannot configure agent: its Deployment must have one container")
 	}
 	container := containers[0].(map[string]any)
-	for _, step := range []func(pod, container map[string]any) error{o.ofContainer, o.ofScheduling, o.ofNetwork, o.ofStorage, o.ofPages} {
+	for _, step := range []func(pod, container map[string]any) error{o.ofContainer, o.ofScheduling, o.ofNetwork, o.ofStorage, o.ofPages, o.ofFiles} {
 		if err := step(pod, container); err != nil {
 			return fmt.Errorf("cannot configure agent: %w", err)
 		}
@@ -271,6 +274,18 @@ func (o Options) ofPages(pod, container map[string]any) error {
 		"name": pagesVolume, "secret": map[string]any{"secretName": o.Pages.CertificateSecretRef.Name},
 	})
 	container["volumeMounts"] = append(container["volumeMounts"].([]any), map[string]any{"name": pagesVolume, "mountPath": pagesPath, "readOnly": true})
+	return nil
+}
+
+// ofFiles mounts the Secrets that flags read. One that is not there keeps no pod from starting:
+// a Credential of this very agent may be what makes it.
+func (o Options) ofFiles(pod, container map[string]any) error {
+	for _, f := range o.Files {
+		pod["volumes"] = append(pod["volumes"].([]any), map[string]any{
+			"name": filesVolume + f.Name, "secret": map[string]any{"secretName": f.SecretRef.Name, "optional": true},
+		})
+		container["volumeMounts"] = append(container["volumeMounts"].([]any), map[string]any{"name": filesVolume + f.Name, "mountPath": filesPath + f.Name, "readOnly": true})
+	}
 	return nil
 }
 

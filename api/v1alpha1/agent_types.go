@@ -96,6 +96,17 @@ type AgentValues struct {
 	// served.
 	// +optional
 	Pages *AgentPages `json:"pages,omitempty"`
+	// Files are Secrets of the agent's namespace that flags read as files: each key is a file of
+	// /etc/cascade/files/<name>. A Secret that is not there yet leaves its directory empty.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Files []AgentFiles `json:"files,omitempty"`
+	// ServiceAccountAnnotations are those by which a cloud gives the agent's account an
+	// identity, such as eks.amazonaws.com/role-arn.
+	// +optional
+	ServiceAccountAnnotations map[string]string `json:"serviceAccountAnnotations,omitempty"`
 	// MetricsAuth says who may read the metrics: none asks nobody, kubernetes those who may
 	// get the non-resource URL /metrics.
 	// +optional
@@ -117,6 +128,18 @@ type AgentResources struct {
 	// Limits by the name of the resource.
 	// +optional
 	Limits corev1.ResourceList `json:"limits,omitempty"`
+}
+
+// AgentFiles are the files of a Secret.
+type AgentFiles struct {
+	// Name of the directory below /etc/cascade/files.
+	// +kubebuilder:validation:MaxLength=56
+	// +kubebuilder:validation:Pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+	// +required
+	Name string `json:"name"`
+	// SecretRef is the Secret. A Layer can deliver it: spec.credentials.
+	// +required
+	SecretRef LocalReference `json:"secretRef"`
 }
 
 // AgentPages are the pages about a tier.

@@ -110,6 +110,11 @@ changes them. A test compares both for sets of values. */}}
 {{- $_ := set $pod "volumes" (append $pod.volumes (dict "name" "pages-certificate" "secret" (dict "secretName" .name))) }}
 {{- $_ := set $c "volumeMounts" (append $c.volumeMounts (dict "name" "pages-certificate" "mountPath" "/etc/cascade/pages" "readOnly" true)) }}
 {{- end }}
+{{- range $v.files }}
+{{- $volume := printf "files-%s" .name }}
+{{- $_ := set $pod "volumes" (append $pod.volumes (dict "name" $volume "secret" (dict "secretName" .secretRef.name "optional" true))) }}
+{{- $_ := set $c "volumeMounts" (append $c.volumeMounts (dict "name" $volume "mountPath" (printf "/etc/cascade/files/%s" .name) "readOnly" true)) }}
+{{- end }}
 {{- $_ := set $template "spec" $pod }}
 {{- $_ := set $template.metadata "labels" (merge $template.metadata.labels (default dict $v.labels)) }}
 {{- if eq (default "" $v.metricsAuth) "kubernetes" }}{{ $_ := set $template.metadata.annotations "prometheus.io/scheme" "https" }}{{ end }}
