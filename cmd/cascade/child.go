@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -79,8 +80,9 @@ func (c *cli) newChildAdd() *cobra.Command {
 			"anything there, as the parent gives its own account the rights that the layers need, and prunes with it.\n" +
 			"The account's token goes into a Secret beside the Child. A cluster of a cloud needs no stored token:\n" +
 			"see spec.kubeConfig.configMapRef in docs/clusters.md.\n\n" +
-			"With the same name again it repairs what is missing. --export prints the Secret and the Child\n" +
-			"instead of writing them, for a repository; encrypt the Secret before it gets there.",
+			"With the same name again it repairs what is missing; labels that it gave the Child stay, until\n" +
+			"--label name- takes one off. --export prints the Secret and the Child instead of writing them, for a\n" +
+			"repository; encrypt the Secret before it gets there.",
 		Example: "  cascade child add edge -n fleet --child-kubeconfig edge.yaml --label cascade.dev/tier=tenant",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -92,7 +94,7 @@ func (c *cli) newChildAdd() *cobra.Command {
 	}
 	flags.bind(cmd)
 	cmd.Flags().StringVar(&flags.server, "server-for-parent", "", "URL at which this tier reaches the child's API server, if not that of the kubeconfig")
-	cmd.Flags().StringToStringVar(&a.labels, "label", nil, "labels of the Child, by which Layers select it: name=value")
+	cmd.Flags().StringSliceVar(&a.labels, "label", nil, "labels of the Child, by which Layers select it: name=value, or name- to take one off")
 	cmd.Flags().BoolVar(&a.export, "export", false, "print the Secret and the Child instead of writing them")
 	cmd.Flags().DurationVar(&a.timeout, "timeout", time.Minute, "how long it may take")
 	_ = cmd.MarkFlagRequired("child-kubeconfig") // it is there
@@ -104,7 +106,7 @@ func (c *cli) newChildAdd() *cobra.Command {
 type childAdd struct {
 	*cli
 	name, namespace string
-	labels          map[string]string
+	labels          []string
 	export          bool
 	timeout         time.Duration
 }
@@ -118,7 +120,12 @@ func (a *childAdd) run(ctx context.Context, flags *childFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := a.admit(ctx, hub, child); err != nil {
+	found, err := a.admit(ctx, hub, child)
+	if err != nil {
+		return err
+	}
+	labels, err := labelsOfChild(found, a.labels)
+	if err != nil {
 		return err
 	}
 	fmt.Fprintf(a.streams.ErrOut, "► making service account %s/%s in the child\n", childAccountNamespace, childAccount)
@@ -135,7 +142,7 @@ func (a *childAdd) run(ctx context.Context, flags *childFlags) error {
 	if err != nil {
 		return err
 	}
-	objects := childObjects(a.namespace, a.name, a.labels, kubeconfig)
+	objects := childObjects(a.namespace, a.name, labels, kubeconfig)
 	if a.export {
 		return a.print(objects)
 	}
@@ -148,29 +155,82 @@ func (a *childAdd) run(ctx context.Context, flags *childFlags) error {
 	return nil
 }
 
-// admit refuses a cluster that is a child already, and a name that is another's.
-func (a *childAdd) admit(ctx context.Context, hub, child client.Client) error {
+// admit refuses a cluster that is a child already, and a name that is another's. It returns the
+// Child that has the name, nil if there is none.
+func (a *childAdd) admit(ctx context.Context, hub, child client.Client) (*v1alpha1.Child, error) {
 	system := &corev1.Namespace{}
 	if err := child.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system); err != nil {
-		return fmt.Errorf("cannot reach the child: %w", err)
+		return nil, fmt.Errorf("cannot reach the child: %w", err)
 	}
 	children := &v1alpha1.ChildList{}
 	if err := hub.List(ctx, children); err != nil {
-		return fmt.Errorf("cannot list Children: %w", err)
+		return nil, fmt.Errorf("cannot list Children: %w", err)
 	}
+	var own *v1alpha1.Child
 	for i := range children.Items {
 		found := &children.Items[i]
 		same := found.Namespace == a.namespace && found.Name == a.name
+		if same {
+			own = found
+		}
 		switch id := found.Status.Identity; {
 		case same && found.Spec.ClusterRef != nil:
-			return fmt.Errorf("cannot add Child %s/%s: it is that of a Cluster of Cluster API; use another name", a.namespace, a.name)
+			return nil, fmt.Errorf("cannot add Child %s/%s: it is that of a Cluster of Cluster API; use another name", a.namespace, a.name)
 		case same && id != nil && id.KubeSystemUID != string(system.UID):
-			return fmt.Errorf("cannot add Child %s/%s: it is another cluster, whose kube-system has UID %s; use another name, or remove that one first", a.namespace, a.name, id.KubeSystemUID)
+			return nil, fmt.Errorf("cannot add Child %s/%s: it is another cluster, whose kube-system has UID %s; use another name, or remove that one first", a.namespace, a.name, id.KubeSystemUID)
 		case !same && id != nil && id.KubeSystemUID == string(system.UID):
-			return fmt.Errorf("cannot add Child %s/%s: the cluster is Child %s/%s already", a.namespace, a.name, found.Namespace, found.Name)
+			return nil, fmt.Errorf("cannot add Child %s/%s: the cluster is Child %s/%s already", a.namespace, a.name, found.Namespace, found.Name)
 		}
 	}
-	return nil
+	return own, nil
+}
+
+// labelsOfChild are those that an earlier call gave a Child, which may be nil, with these
+// changes. Left out of an apply, a label would go, and with it what Layers put into the cluster.
+func labelsOfChild(found *v1alpha1.Child, changes []string) (map[string]string, error) {
+	labels := map[string]string{}
+	if found != nil {
+		owned, err := ownedLabels(found)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(labels, found.Labels)
+		maps.DeleteFunc(labels, func(name, _ string) bool { return !owned[name] })
+	}
+	for _, change := range changes {
+		name, value, is := strings.Cut(change, "=")
+		if off, without := strings.CutSuffix(change, "-"); !is && without {
+			delete(labels, off)
+			continue
+		}
+		if !is {
+			return nil, fmt.Errorf("cannot read --label %s: use name=value, or name- to take it off", change)
+		}
+		labels[name] = value
+	}
+	return labels, nil
+}
+
+// ownedLabels are the names of the labels that `cascade child add` wrote.
+func ownedLabels(o client.Object) (map[string]bool, error) {
+	names := map[string]bool{}
+	for _, m := range o.GetManagedFields() {
+		if m.Manager != childManager || m.Operation != metav1.ManagedFieldsOperationApply || m.FieldsV1 == nil {
+			continue
+		}
+		var fields struct {
+			Metadata struct {
+				Labels map[string]json.RawMessage `json:"f:labels"`
+			} `json:"f:metadata"`
+		}
+		if err := json.Unmarshal(m.FieldsV1.Raw, &fields); err != nil {
+			return nil, fmt.Errorf("cannot read the managed fields of %s: %w", client.ObjectKeyFromObject(o), err)
+		}
+		for field := range fields.Metadata.Labels {
+			names[strings.TrimPrefix(field, "f:")] = true
+		}
+	}
+	return names, nil
 }
 
 func (a *childAdd) print(objects []client.Object) error {
@@ -261,7 +321,7 @@ func childObjects(namespace, name string, labels map[string]string, kubeconfig [
 		},
 		&v1alpha1.Child{
 			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Child"},
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: maps.Clone(labels)},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels},
 			Spec:       v1alpha1.ChildSpec{KubeConfig: &v1alpha1.KubeConfigReference{SecretRef: &v1alpha1.SecretKeyReference{Name: secret}}},
 		},
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -26,6 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -411,6 +413,71 @@ func TestChildren(t *testing.T) {
 	c, _ := newCLI(t)
 	if c.children(t.Context(), cl, childrenOptions{output: "csv"}) == nil {
 		t.Error("an unknown format is printed")
+	}
+}
+
+// TestChildLabels: who adds a Child again, to repair it, says its labels or does not, and no
+// layer loses the cluster by that.
+func TestChildLabels(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason  string
+		changes []string
+		want    map[string]string
+		err     string
+	}{
+		"None":    {"nothing is said of labels", nil, map[string]string{"tier": "tenant", "region": "north", "owner": "ann"}, ""},
+		"Changed": {"one is said, the other stays", []string{"region=south"}, map[string]string{"tier": "tenant", "region": "south", "owner": "ann"}, ""},
+		"More":    {"another one comes", []string{"site=a"}, map[string]string{"tier": "tenant", "region": "north", "owner": "ann", "site": "a"}, ""},
+		"Off":     {"that is said by its name alone", []string{"region-"}, map[string]string{"tier": "tenant", "owner": "ann"}, ""},
+		"Foreign": {"a label of somebody else is not for this verb to take off", []string{"owner-"}, map[string]string{"tier": "tenant", "region": "north", "owner": "ann"}, ""},
+		"Bad":     {"a name without a value", []string{"region"}, nil, "name=value"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hub := fake.NewClientBuilder().WithScheme(newScheme()).WithReturnManagedFields().Build()
+			there := fake.NewClientBuilder().WithScheme(newScheme()).
+				WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "uid-edge"}}).Build()
+			c, _ := newCLI(t)
+			add := func(changes []string) error {
+				a := &childAdd{cli: c, namespace: "fleet", name: "edge", labels: changes}
+				found, err := a.admit(t.Context(), hub, there)
+				if err != nil {
+					return err
+				}
+				labels, err := labelsOfChild(found, a.labels)
+				if err != nil {
+					return err
+				}
+				for _, o := range childObjects("fleet", "edge", labels, []byte("kubeconfig")) {
+					if err := serverSideApply(t.Context(), hub, o); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			if err := add([]string{"tier=tenant", "region=north"}); err != nil {
+				t.Fatal(err)
+			}
+			edge := child("fleet", "edge", nil, nil)
+			if err := hub.Patch(t.Context(), edge, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"owner":"ann"}}}`)), client.FieldOwner("kubectl")); err != nil {
+				t.Fatal(err)
+			}
+			err := add(tc.changes)
+			if tc.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.err) {
+					t.Errorf("%s: %v does not name %s", tc.reason, err, tc.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", tc.reason, err)
+			}
+			if err := hub.Get(t.Context(), client.ObjectKeyFromObject(edge), edge); err != nil {
+				t.Fatal(err)
+			}
+			if !maps.Equal(edge.Labels, tc.want) {
+				t.Errorf("%s: the labels are %v, want %v", tc.reason, edge.Labels, tc.want)
+			}
+		})
 	}
 }
 

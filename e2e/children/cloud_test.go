@@ -157,6 +157,13 @@ func addedByHand(h *hub, t *testing.T) {
 				t.Error("the Child is another one, or was changed")
 			}
 		}},
+		step{"Repaired", func(t *testing.T) {
+			// Nothing is said of labels: the layer still selects it.
+			must(t, "add", "edge", "--child-kubeconfig", p.Kubeconfig())
+			if label := f.child1(t, "edge").Labels["cluster"]; label != "edge" {
+				t.Errorf("label cluster is %q", label)
+			}
+		}},
 		step{"AsAnother", func(t *testing.T) {
 			if out, err := run(append([]string{"add", "twin"}, with...)...); err == nil || !strings.Contains(out, "already") {
 				t.Errorf("one cluster is two children: %v: %s", err, out)
