@@ -335,6 +335,62 @@ func newFake(t *testing.T) kube.Client {
 	}).Build()
 }
 
+// TestVerifyNeedsEmpty: Clusters that are restored go on, so a state is verified where nobody
+// works on them.
+func TestVerifyNeedsEmpty(t *testing.T) {
+	kinds := []string{"clusters.cluster.x-k8s.io", "localclusters.infrastructure.cluster.x-k8s.io"}
+	define := func(name, kind string) *unstructured.Unstructured {
+		_, group, _ := strings.Cut(name, ".")
+		return object(t, "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: "+name+"}, spec: {group: "+group+", names: {kind: "+kind+"}}, status: {conditions: [{type: Established, status: 'True'}]}}")
+	}
+	for name, tt := range map[string]struct {
+		reason, there string
+		want          error
+	}{
+		"Empty":      {"nothing is there but what each API server makes", "{apiVersion: v1, kind: Namespace, metadata: {name: default}}", nil},
+		"Definition": {"Cluster API is there, and so may be its controllers", "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: clusters.cluster.x-k8s.io}}", ErrNotEmpty},
+		"Node":       {"something can run there", "{apiVersion: v1, kind: Node, metadata: {name: one}}", ErrNotEmpty},
+		"Pod":        {"something runs there, on nodes that nobody lists", "{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: capi-system}}", ErrNotEmpty},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tier, empty := newFake(t), newFake(t)
+			for i, kind := range []string{"Cluster", "LocalCluster"} {
+				if err := tier.Create(t.Context(), define(kinds[i], kind)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, u := range []*unstructured.Unstructured{object(t, "{apiVersion: v1, kind: Namespace, metadata: {name: kube-system}}"), object(t, tt.there)} {
+				if err := empty.Create(t.Context(), u); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, err := Verify(t.Context(), tier, establishing{empty}, snapshotOf(cluster(t, "a")), Options{})
+			if !errors.Is(err, tt.want) {
+				t.Errorf("%s: got %v", tt.reason, err)
+			}
+			clusters := &unstructured.UnstructuredList{}
+			clusters.SetGroupVersionKind(clusterapi.ClusterKind.WithVersion("v1beta2"))
+			if err := empty.List(t.Context(), clusters); err != nil {
+				t.Fatal(err)
+			}
+			if made := len(clusters.Items) > 0; made != (tt.want == nil) {
+				t.Errorf("%s: a Cluster was made there: %t", tt.reason, made)
+			}
+		})
+	}
+}
+
+// establishing serves what is defined at once.
+type establishing struct{ kube.Client }
+
+func (e establishing) Create(ctx context.Context, o kube.Object, options ...kube.CreateOption) error {
+	u := o.(*unstructured.Unstructured)
+	if u.GetKind() == definitions.Kind {
+		_ = unstructured.SetNestedSlice(u.Object, []any{map[string]any{"type": "Established", "status": "True"}}, "status", "conditions")
+	}
+	return e.Client.Create(ctx, o, options...)
+}
+
 // TestShapes restores each life of a cluster at each of its stages.
 func TestShapes(t *testing.T) {
 	lives, err := shapes.Lives()

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -41,6 +42,9 @@ func Verify(ctx context.Context, tier kube.Reader, empty kube.Client, s *archive
 	if uid == s.Tier {
 		return nil, fmt.Errorf("cannot verify the state: %w: it is the tier itself", ErrNotEmpty)
 	}
+	if err := admitEmpty(ctx, empty); err != nil {
+		return nil, err
+	}
 	if err := define(ctx, tier, empty, s); err != nil {
 		return nil, err
 	}
@@ -57,6 +61,22 @@ func Verify(ctx context.Context, tier kube.Reader, empty kube.Client, s *archive
 		}
 	}
 	return Differences(ctx, empty, s)
+}
+
+// admitEmpty refuses a cluster in which something runs, or could. Clusters that are restored go
+// on, so nothing of them may get where anybody works on them.
+func admitEmpty(ctx context.Context, c kube.Reader) error {
+	for _, kind := range []string{"Node", "Pod"} {
+		l := &unstructured.UnstructuredList{}
+		l.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind + "List"))
+		if err := c.List(ctx, l, kube.Limit(1)); err != nil {
+			return fmt.Errorf("cannot list objects of kind %s: %w", kind, err)
+		}
+		if len(l.Items) > 0 {
+			return fmt.Errorf("cannot verify the state: %w: it has %s %s", ErrNotEmpty, kind, l.Items[0].GetName())
+		}
+	}
+	return nil
 }
 
 // Differences names the objects of a state that a tier does not have, or has otherwise, as
@@ -99,7 +119,19 @@ func define(ctx context.Context, tier kube.Reader, empty kube.Client, s *archive
 		return err
 	}
 	for _, u := range copies {
-		if err := empty.Create(ctx, u, kube.FieldOwner(manager)); err != nil && !apierrors.IsAlreadyExists(err) {
+		there := &unstructured.Unstructured{}
+		there.SetGroupVersionKind(definitions)
+		switch err := empty.Get(ctx, types.NamespacedName{Name: u.GetName()}, there); {
+		case err == nil:
+			return fmt.Errorf("cannot verify the state: %w: it has the definition %s", ErrNotEmpty, u.GetName())
+		case !apierrors.IsNotFound(err):
+			return fmt.Errorf("cannot read definition %s: %w", u.GetName(), err)
+		}
+	}
+	for _, u := range copies {
+		if err := empty.Create(ctx, u, kube.FieldOwner(manager)); apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("cannot verify the state: %w: somebody made the definition %s meanwhile", ErrNotEmpty, u.GetName())
+		} else if err != nil {
 			return fmt.Errorf("cannot define %s: %w", u.GetName(), err)
 		}
 	}

@@ -12,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -199,6 +201,14 @@ func verbs(t *testing.T, s *stage.Stage, tier *stage.Tier, url string, saved *ar
 	out, err := run(tier, "save", "--to", url, "--credentials", credentials, "--recipient", recipient, "--verify", "--verify-kubeconfig", verified.Kubeconfig())
 	if err != nil || !strings.Contains(out, "verified version 4-1") {
 		t.Fatalf("save --verify: %v\n%s", err, out)
+	}
+	// A tier that has kinds of Cluster API may have who works on them: it is not one to verify in.
+	used, c := stood(t, s, "used", true)
+	if out, err := run(tier, "save", "--to", "file://"+filepath.Join(dir, "used"), "--recipient", recipient, "--verify", "--verify-kubeconfig", used.Kubeconfig()); err == nil || !strings.Contains(out, "not empty") {
+		t.Errorf("save --verify in a tier: %v\n%s", err, out)
+	}
+	if err := c.Get(t.Context(), types.NamespacedName{Namespace: "fleet", Name: "c00"}, stage.Object("cluster.x-k8s.io/v1beta2", "Cluster")); !apierrors.IsNotFound(err) {
+		t.Errorf("the Cluster was restored there: %v", err)
 	}
 	if out, err := run(tier, "save", "list", "--from", url, "--credentials", credentials); err != nil || !strings.Contains(out, "4-1") || strings.Contains(out, "1-1") {
 		t.Errorf("save list: %v\n%s", err, out)
