@@ -218,3 +218,6 @@ func (f *forecast) is(kind, namespace, name string) bool {
 
 // errOtherSource: an owner had another source before the commit, or will have one.
 var errOtherSource = errors.New("the commit gives it another source; what the other source declares is not known here")
+
+// errOtherCluster: a Kustomization applied to another cluster before the commit.
+var errOtherCluster = errors.New("the commit gives it another spec.kubeConfig; what it applied goes from the one cluster if it prunes, and comes to the other")

@@ -64,6 +64,10 @@ func newRepository(t *testing.T) *repository {
 		"byhand/cluster.yaml":      "apiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {name: edge, namespace: cascade-system, labels: {cascade.dev/tier: master, environment: edge}}\nspec: {}\n",
 		"charts/node/Chart.yaml":   "name: node\nversion: 0.1.0\n",
 		"charts/steady/Chart.yaml": "name: steady\nversion: 0.1.0\n",
+		// What a Kustomization of the test applies to another cluster, under names of the tier.
+		"there/settings.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings, namespace: cascade-system}\ndata: {level: far}\n",
+		"there/site.yaml": "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: site, namespace: cascade-system}\n" +
+			"spec: {sourceRef: {kind: GitRepository, name: masters}, path: ./other, prune: true, interval: 10m}\n",
 		"mom/byhand.yaml": "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: byhand, namespace: cascade-system}\n" +
 			"spec: {sourceRef: {kind: GitRepository, name: masters}, path: ./byhand, prune: true, interval: 10m}\n",
 	} {
@@ -205,6 +209,11 @@ func (r *repository) tier(more ...client.Object) fakeTier {
 			all = append(all, release)
 		}
 	}
+	for _, o := range more {
+		if k, ok := o.(*kustomizev1.Kustomization); ok {
+			k.Status.LastAppliedRevision = revision
+		}
+	}
 	return fakeTier{fake.NewClientBuilder().WithScheme(scheme()).WithObjects(append(all, more...)...).Build()}
 }
 
@@ -317,8 +326,26 @@ func commits() map[string]commitCase {
 			r.write("charts/node/Chart.yaml", "name: node\nversion: 0.2.0\n")
 			r.write("charts/steady/templates/a.yaml", "a: b\n") // of the same version
 		}},
+		"two-clusters": {reason: "what another Kustomization declares is in another cluster, so nothing takes the place of what goes, and what goes there is no sync object of the tier",
+			tier: elsewhereApplied(), change: func(r *repository) {
+				r.remove("site/settings.yaml")
+				r.remove("there/site.yaml")
+			}},
+		"other-cluster": {reason: "it is said that the Kustomization leaves a cluster", change: func(r *repository) {
+			r.replace("mom/site.yaml", "prune: true", "prune: true, kubeConfig: {secretRef: {name: far}}")
+		}},
 		"no-variable": {reason: "a cluster lacks a variable", change: func(r *repository) { r.replace("layers/master/sync.yaml", "${label_environment}", "${label_missing}") }},
 	}
+}
+
+// elsewhereApplied is a Kustomization that applies to another cluster. It declares there what others
+// declare in the tier.
+func elsewhereApplied() []client.Object {
+	k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "there"}, Spec: kustomizev1.KustomizationSpec{
+		SourceRef: kustomizev1.CrossNamespaceSourceReference{Kind: "GitRepository", Name: "masters"}, Path: "./there", Prune: true,
+		KubeConfig: &fluxmeta.KubeConfigReference{SecretRef: &fluxmeta.SecretKeyReference{Name: "far"}},
+	}}
+	return []client.Object{k}
 }
 
 // TestCommits is what ten commits, and some more, would change.

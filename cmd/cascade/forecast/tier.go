@@ -23,6 +23,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/kustomization"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/target"
 	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
@@ -38,7 +39,9 @@ func (f *forecast) settle(ctx context.Context) error {
 	for _, key := range f.keys() {
 		if k := t.kustomizations[key]; f.ofKustomization(k.now) {
 			k.before, k.unknown = f.renderNow(ctx, k.now)
-			maps.Copy(t.before, difference.ByIdentity(k.before))
+			if here(k.now) {
+				maps.Copy(t.before, difference.ByIdentity(k.before))
+			}
 		}
 	}
 	t.after = maps.Clone(t.before)
@@ -54,7 +57,9 @@ func (f *forecast) settle(ctx context.Context) error {
 			if k.after, k.failed = f.render(ctx, k.next, f.next, &declaring{f.cluster, t.before, t.after}); k.failed != nil {
 				k.after = k.before // what it declares stays what it is, so that nothing seems to go
 			}
-			maps.Copy(after, difference.ByIdentity(k.after))
+			if here(k.next) {
+				maps.Copy(after, difference.ByIdentity(k.after))
+			}
 		}
 		if reflect.DeepEqual(after, t.after) {
 			return nil
@@ -116,7 +121,11 @@ func (f *forecast) declare() error {
 	}
 	t.going = map[difference.Identity]bool{}
 	for _, key := range f.keys() {
-		changes, _ := difference.Compare(f.renderings(t.kustomizations[key]))
+		k := t.kustomizations[key]
+		if k.now != nil && !here(k.now) {
+			continue
+		}
+		changes, _ := difference.Compare(f.renderings(k))
 		for _, c := range changes {
 			if c.Action == difference.Deleted {
 				t.going[c.Identity()] = true
@@ -249,7 +258,7 @@ func (f *forecast) carry() {
 			if len(k.before) == 0 {
 				continue
 			}
-			changes, _ := difference.Compare(difference.Renderings{Before: k.before, Prune: mirrors(k.now), Asked: true, Along: f.tier.along})
+			changes, _ := difference.Compare(difference.Renderings{Before: k.before, Prune: mirrors(k.now), Asked: true, Along: f.along(k.now)})
 			along[kustomizationID(key)] = goingAlong(changes)
 		}
 		if reflect.DeepEqual(along, f.tier.along) {
@@ -257,6 +266,14 @@ func (f *forecast) carry() {
 		}
 		f.tier.along = along
 	}
+}
+
+// along is what goes with objects where a Kustomization applies to: what is known of is here.
+func (f *forecast) along(k *kustomizev1.Kustomization) map[difference.Identity]difference.Along {
+	if here(k) {
+		return f.tier.along
+	}
+	return nil
 }
 
 func kustomizationID(key client.ObjectKey) difference.Identity {
@@ -276,7 +293,7 @@ func mirrors(k *kustomizev1.Kustomization) bool {
 
 // renderings are those of a Kustomization.
 func (f *forecast) renderings(k *declaredBy) difference.Renderings {
-	r := difference.Renderings{Before: k.before, After: k.after, Elsewhere: f.elsewhere(k), Along: f.tier.along}
+	r := difference.Renderings{Before: k.before, After: k.after, Elsewhere: f.elsewhere(k), Along: f.along(cmp.Or(k.now, k.next))}
 	if k.next == nil {
 		r.Prune, r.Asked = mirrors(k.now), true
 	} else {
@@ -297,6 +314,9 @@ func (f *forecast) kustomization(key client.ObjectKey, k *declaredBy) {
 	case of != will && k.now != nil && k.next != nil:
 		f.problem(name, "", errOtherSource)
 		return
+	case k.now != nil && k.next != nil && !sameCluster(k.now, k.next):
+		f.problem(name, "", errOtherCluster)
+		return
 	}
 	present := k.next
 	if present == nil {
@@ -310,7 +330,7 @@ func (f *forecast) kustomization(key client.ObjectKey, k *declaredBy) {
 	if k.now != nil {
 		result.From = k.now.Status.LastAppliedRevision
 	}
-	if present.Spec.KubeConfig != nil {
+	if !here(present) {
 		f.note("%s applies to the cluster that its spec.kubeConfig names", name)
 	}
 	owner := difference.Owner{
@@ -320,7 +340,7 @@ func (f *forecast) kustomization(key client.ObjectKey, k *declaredBy) {
 	rollouts := f.inNamespace(key.Namespace)
 	clusters := waysOf(rollouts)
 	for _, c := range result.Changes {
-		if c.Kind != clusterapi.ClusterKind.Kind || !strings.HasPrefix(c.APIVersion, clusterapi.ClusterKind.Group+"/") {
+		if !here(present) || c.Kind != clusterapi.ClusterKind.Kind || !strings.HasPrefix(c.APIVersion, clusterapi.ClusterKind.Group+"/") {
 			continue
 		}
 		if child := f.child(c.Namespace, c.Name); child != nil {
@@ -344,16 +364,42 @@ func goingAlong(changes []difference.Change) difference.Along {
 	return a
 }
 
-// elsewhere is what the other Kustomizations declare.
+// elsewhere is what the other Kustomizations declare in the same cluster: now where the objects
+// come to, and by the commit where they are now.
 func (f *forecast) elsewhere(of *declaredBy) difference.Declared {
 	d := difference.Declared{Before: map[difference.Identity]*unstructured.Unstructured{}, After: map[difference.Identity]*unstructured.Unstructured{}}
 	for _, k := range f.tier.kustomizations {
-		if k != of {
+		if k == of {
+			continue
+		}
+		if sameCluster(cmp.Or(of.next, of.now), k.now) {
 			maps.Copy(d.Before, difference.ByIdentity(k.before))
+		}
+		if sameCluster(cmp.Or(of.now, of.next), k.next) {
 			maps.Copy(d.After, difference.ByIdentity(k.after))
 		}
 	}
 	return d
+}
+
+// here reports whether a Kustomization applies to the tier itself.
+func here(k *kustomizev1.Kustomization) bool { return k.Spec.KubeConfig == nil }
+
+// sameCluster reports whether two Kustomizations apply to one cluster, as far as is known. One
+// that does not exist applies to none.
+func sameCluster(a, b *kustomizev1.Kustomization) bool {
+	return a != nil && b != nil && placeOf(a).SameCluster(a.Namespace, placeOf(b), b.Namespace)
+}
+
+// placeOf is where a Kustomization applies to, with the identity of the cluster that is on
+// record unless another one is meant by now.
+func placeOf(k *kustomizev1.Kustomization) target.Ref {
+	wanted := target.Of(k, "")
+	recorded, err := target.Decode(k.Annotations[target.Annotation])
+	if err == nil && recorded.Kind == wanted.Kind && recorded.Name == wanted.Name && recorded.Key == wanted.Key {
+		wanted.Cluster = recorded.Cluster
+	}
+	return wanted
 }
 
 func (f *forecast) child(namespace, cluster string) *v1alpha1.Child {
