@@ -170,17 +170,37 @@ func (b *bootstrap) secretKey() client.ObjectKey {
 	return client.ObjectKey{Namespace: b.namespace, Name: layout.Name}
 }
 
+// madeKey is where a key is until the tier syncs with it: a tier that works keeps its login.
+func (b *bootstrap) madeKey() client.ObjectKey {
+	return client.ObjectKey{Namespace: b.namespace, Name: layout.Name + "-key"}
+}
+
 // fluxSecret is where flux bootstrap keeps its login.
 func fluxSecret() client.ObjectKey {
 	return client.ObjectKey{Namespace: "flux-system", Name: "flux-system"}
 }
 
-// hasLogin reads the login that the cluster has for this server.
+// hasLogin reads the login that the cluster has for this server, or the key that was made for
+// it when the call ended.
 func (b *bootstrap) hasLogin(ctx context.Context, c client.Client) (map[string][]byte, error) {
+	has, used, err := b.usedLogin(ctx, c)
+	if err != nil || used || !strings.HasPrefix(b.url, "ssh://") {
+		return has, err
+	}
+	made, err := loginSecret(ctx, c, b.madeKey())
+	if made != nil {
+		has = made
+	}
+	return has, err
+}
+
+// usedLogin reads what of the cluster's login may be used for this server, and whether it is
+// used for it already.
+func (b *bootstrap) usedLogin(ctx context.Context, c client.Client) (has map[string][]byte, used bool, err error) {
 	for _, key := range []client.ObjectKey{b.secretKey(), fluxSecret()} {
 		has, err := loginSecret(ctx, c, key)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if has == nil {
 			continue
@@ -189,18 +209,19 @@ func (b *bootstrap) hasLogin(ctx context.Context, c client.Client) (map[string][
 		err = c.Get(ctx, key, git)
 		switch {
 		case apierrors.IsNotFound(err) || meta.IsNoMatchError(err):
-			// A key was made, and the call ended.
+			// One that was kept by hand.
 			if !strings.HasPrefix(b.url, "ssh://") {
 				has = login.Elsewhere(b.url, has)
 			}
+			return has, false, nil
 		case err != nil:
-			return nil, fmt.Errorf("cannot read GitRepository %s: %w", key, err)
+			return nil, false, fmt.Errorf("cannot read GitRepository %s: %w", key, err)
 		case !sameServer(git.Spec.URL, b.url):
-			has = login.Elsewhere(b.url, has)
+			return login.Elsewhere(b.url, has), false, nil
 		}
-		return has, nil
+		return has, true, nil
 	}
-	return nil, nil
+	return nil, false, nil
 }
 
 func sameServer(a, b string) bool {
@@ -210,7 +231,8 @@ func sameServer(a, b string) bool {
 }
 
 // logIn decides on the login. A key that is made is kept before it is shown: who ends the
-// command between the two would have to add another one.
+// command between the two would have to add another one. It has a Secret of its own, as a tier
+// that works goes on with the login that it has.
 func (b *bootstrap) logIn(ctx context.Context, c client.Client) (*login.Login, error) {
 	given, err := b.login.given(b.streams.In)
 	if err != nil {
@@ -234,7 +256,7 @@ func (b *bootstrap) logIn(ctx context.Context, c client.Client) (*login.Login, e
 	if err := c.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("cannot create Namespace %s: %w", b.namespace, err)
 	}
-	if err := keepLogin(ctx, c, b.secretKey(), l.Data); err != nil {
+	if err := keepLogin(ctx, c, b.madeKey(), l.Data); err != nil {
 		return nil, err
 	}
 	fmt.Fprintf(b.streams.Out, "%s\n", l.Made)

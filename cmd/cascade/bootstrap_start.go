@@ -11,6 +11,7 @@ import (
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -152,15 +153,21 @@ func (b *bootstrap) keep(ctx context.Context, c client.Client, flux *layout.Flux
 	if len(l.Data) == 0 || flux != nil && flux.Secret == "" {
 		return nil
 	}
-	if flux == nil {
-		return keepLogin(ctx, c, b.secretKey(), l.Data)
+	key := b.secretKey()
+	if flux != nil {
+		key = client.ObjectKey{Namespace: flux.GitRepository.GetNamespace(), Name: flux.Secret}
+		if has, err := loginSecret(ctx, c, key); err != nil || has != nil {
+			return err
+		}
 	}
-	key := client.ObjectKey{Namespace: flux.GitRepository.GetNamespace(), Name: flux.Secret}
-	has, err := loginSecret(ctx, c, key)
-	if err != nil || has != nil {
+	if err := keepLogin(ctx, c, key, l.Data); err != nil {
 		return err
 	}
-	return keepLogin(ctx, c, key, l.Data)
+	made := b.madeKey()
+	if err := c.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: made.Namespace, Name: made.Name}}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("cannot delete Secret %s: %w", made, err)
+	}
+	return nil
 }
 
 // awaitSync asks for the commit, and waits until it is applied. Whoever commits meanwhile is

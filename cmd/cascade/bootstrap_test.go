@@ -5,7 +5,10 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"os"
 	"path"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -14,13 +17,16 @@ import (
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/ssh"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -227,5 +233,70 @@ func TestTroubles(t *testing.T) {
 		if got := troubles(git, tc.fetched, k); got != tc.want {
 			t.Errorf("%s: it says %q, want %q", tc.reason, got, tc.want)
 		}
+	}
+}
+
+// TestBootstrapKeepsLogin: a tier that works has its login until it syncs with another one,
+// whatever becomes of the command meanwhile.
+func TestBootstrapKeepsLogin(t *testing.T) {
+	pair, err := ssh.NewEd25519Generator().Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := filepath.Join(t.TempDir(), "known_hosts")
+	if err := os.WriteFile(known, append([]byte("example.com "), pair.PublicKey...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	password := map[string][]byte{"username": []byte("ann"), "password": []byte("secret-of-ann")}
+	key := map[string][]byte{"identity": pair.PrivateKey, "known_hosts": append([]byte("example.com "), pair.PublicKey...)}
+	for name, tc := range map[string]struct {
+		reason, url string
+		has         map[string][]byte
+		made        bool
+	}{
+		"Password": {"it goes from https to ssh", "https://example.com/fleet", password, true},
+		"New":      {"nothing is there", "", nil, true},
+		"Same":     {"it has a key for the server", "ssh://git@example.com/fleet", key, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, _ := newBootstrapOf(func(b *bootstrap) { b.url, b.login.knownHostsFile = "ssh://git@example.com/fleet", known })
+			c := fake.NewClientBuilder().WithScheme(newScheme()).Build()
+			if tc.has != nil {
+				for _, o := range []client.Object{
+					&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: layout.Name}, Data: tc.has},
+					&sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: layout.Name}, Spec: sourcev1.GitRepositorySpec{URL: tc.url}},
+				} {
+					if err := c.Create(t.Context(), o); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if !tc.made { // for another server, to which the tier did not go
+				if err := keepLogin(t.Context(), c, b.madeKey(), map[string][]byte{"identity": []byte("other")}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			first, err := b.logIn(t.Context(), c) // nobody answers
+			if (err != nil) != tc.made {
+				t.Fatalf("%s: %v", tc.reason, err)
+			}
+			if now, err := loginSecret(t.Context(), c, b.secretKey()); err != nil || !reflect.DeepEqual(now, tc.has) {
+				t.Errorf("%s: the login of the tier is another one: %v", tc.reason, err)
+			}
+			b.yes = true
+			again, err := b.logIn(t.Context(), c)
+			if err != nil || again.Made != "" || !bytes.Equal(first.Data["identity"], again.Data["identity"]) {
+				t.Fatalf("%s: the key is another one the second time: %v", tc.reason, err)
+			}
+			if err := b.keep(t.Context(), c, nil, again); err != nil {
+				t.Fatal(err)
+			}
+			if now, err := loginSecret(t.Context(), c, b.secretKey()); err != nil || !bytes.Equal(now["identity"], first.Data["identity"]) || now["password"] != nil {
+				t.Errorf("%s: the tier does not have the key alone: %v", tc.reason, err)
+			}
+			if made, err := loginSecret(t.Context(), c, b.madeKey()); err != nil || made != nil {
+				t.Errorf("%s: the key that was made is there twice: %v", tc.reason, err)
+			}
+		})
 	}
 }
