@@ -488,7 +488,7 @@ func (c *cli) get(ctx context.Context, cl client.WithWatch, chosen []getter, o *
 		}
 		return nil
 	}
-	if o.name != "" && len(chosen) == 1 {
+	if o.name != "" && len(found) == 1 && len(chosen) == 1 {
 		return c.print(printer, found[0])
 	}
 	return c.printAll(printer, *o.print.OutputFormat, found)

@@ -116,6 +116,12 @@ func TestReconcileSuspended(t *testing.T) {
 	}
 	chart := &sourcev1.HelmChart{ObjectMeta: named("chart"), Spec: sourcev1.HelmChartSpec{SourceRef: sourcev1.LocalHelmChartSourceReference{Kind: "GitRepository", Name: "still"}}}
 	registry := &sourcev1.HelmRepository{ObjectMeta: named("registry"), Spec: sourcev1.HelmRepositorySpec{Type: sourcev1.HelmRepositoryTypeOCI}}
+	parts := &generatorv1.ArtifactGenerator{ObjectMeta: named("parts")}
+	part, foreign := &sourcev1.ExternalArtifact{ObjectMeta: named("part")}, &sourcev1.ExternalArtifact{ObjectMeta: named("foreign")}
+	part.Spec.SourceRef = &fluxmeta.NamespacedObjectKindReference{Kind: "ArtifactGenerator", Name: "parts"}
+	foreign.Spec.SourceRef = &fluxmeta.NamespacedObjectKindReference{Kind: "Builder", Name: "builder"}
+	ofPart, ofForeign := of("of-part", "part", false), of("of-foreign", "foreign", false)
+	ofPart.Spec.SourceRef.Kind, ofForeign.Spec.SourceRef.Kind = "ExternalArtifact", "ExternalArtifact"
 	rollout := &v1alpha1.Rollout{ObjectMeta: named("rollout"), Spec: v1alpha1.RolloutSpec{Suspend: true}}
 	for name, tc := range map[string]struct {
 		reason, kind, name string
@@ -130,13 +136,15 @@ func TestReconcileSuspended(t *testing.T) {
 		"Below":         {"a chart is made of a source", "helmchart", "chart", true, "gitrepository team/still: it is suspended", nil},
 		"Without":       {"the source may stand still", "kustomization", "of-still", false, "", []string{"of-still"}},
 		"Both":          {"nothing is suspended", "kustomization", "of-running", true, "", []string{"running", "of-running"}},
+		"Made":          {"nobody reconciles the source, but what makes it", "kustomization", "of-part", true, "", []string{"parts", "of-part"}},
+		"Foreign":       {"nor what makes it", "kustomization", "of-foreign", true, "", []string{"of-foreign"}},
 		"LookedUp":      {"nobody reconciles it, and so nobody would answer", "helmrepository", "registry", false, "", nil},
 		"Rollout":       {"it looks at what is there, and begins nothing", "rollout", "rollout", false, "", []string{"rollout"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var asked []string
 			cl := fake.NewClientBuilder().WithScheme(newScheme()).
-				WithObjects(running, still, of("still", "running", true), of("of-still", "still", false), of("of-running", "running", false), chart, rollout, registry).
+				WithObjects(running, still, of("still", "running", true), of("of-still", "still", false), of("of-running", "running", false), chart, rollout, registry, parts, part, foreign, ofPart, ofForeign).
 				WithInterceptorFuncs(interceptor.Funcs{
 					Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
 						asked = append(asked, o.GetName())
@@ -150,6 +158,8 @@ func TestReconcileSuspended(t *testing.T) {
 							o.Status.LastHandledReconcileAt, o.Status.Conditions = token, ready
 						case *kustomizev1.Kustomization:
 							o.Status.LastHandledReconcileAt = token
+						case *generatorv1.ArtifactGenerator:
+							o.Status.LastHandledReconcileAt, o.Status.Conditions = token, ready
 						case *v1alpha1.Rollout:
 							o.Status.LastHandledReconcileAt = token
 						}

@@ -179,6 +179,7 @@ func TestGet(t *testing.T) {
 		"labels":         {reason: "by labels", kinds: "layer", selector: "team=fleet"},
 		"none-left":      {reason: "a selector that leaves nothing is an answer", kinds: "all", selector: "team=nobody"},
 		"empty-list":     {reason: "and a List without items for programs", kinds: "all", selector: "team=nobody", output: "yaml"},
+		"one-left-out":   {reason: "one that is named may be left out as well", kinds: "child", namespace: v1alpha1.AgentNamespace, name: "shop", selector: "team=nobody", output: "json"},
 		"nothing":        {reason: "an empty answer is an error, or scripts take it for success", kinds: "all", namespace: "nowhere", nothing: true},
 		"format":         {reason: "an unknown format is an error", kinds: "all", namespace: v1alpha1.AgentNamespace, output: "toml", invalid: true},
 		"bad-selector":   {reason: "before anything is listed", kinds: "all", selector: "a in", invalid: true},

@@ -76,6 +76,13 @@ func handledSubject(o client.Object, key client.ObjectKey, handled, revision fun
 	return &subject{object: o, state: func() (string, []metav1.Condition, string) { return handled(), conditionsOf(o), revision() }}
 }
 
+// stillSubject is an object that nobody reconciles.
+func stillSubject(o client.Object, key client.ObjectKey) *subject {
+	o.SetNamespace(key.Namespace)
+	o.SetName(key.Name)
+	return &subject{object: o, still: true, state: func() (string, []metav1.Condition, string) { return "", nil, "" }}
+}
+
 // newSubject is an object of a kind, to be read.
 func newSubject(kind string, key client.ObjectKey) (*subject, error) {
 	switch strings.ToLower(kind) {
@@ -180,11 +187,20 @@ func newSubject(kind string, key client.ObjectKey) (*subject, error) {
 		o := &notificationv1.Receiver{}
 		return handledSubject(o, key, func() string { return o.Status.LastHandledReconcileAt }, func() string { return o.Status.WebhookPath }), nil
 	case "alert":
-		return &subject{object: &notificationv1beta3.Alert{}, still: true}, nil
+		return stillSubject(&notificationv1beta3.Alert{}, key), nil
 	case "alert-provider":
-		return &subject{object: &notificationv1beta3.Provider{}, still: true}, nil
+		return stillSubject(&notificationv1beta3.Provider{}, key), nil
 	case "externalartifact", "ea":
-		return &subject{object: &sourcev1.ExternalArtifact{}, still: true}, nil
+		o := &sourcev1.ExternalArtifact{}
+		s := sourceSubject(o, key, func() string { return "" })
+		s.still, s.source = true, func() *sourceRef {
+			ref := o.Spec.SourceRef
+			if ref == nil || ref.Kind != generatorv1.ArtifactGeneratorKind {
+				return nil // somebody else makes it
+			}
+			return &sourceRef{ref.Kind, inNamespace(ref.Namespace, o.Namespace, ref.Name)}
+		}
+		return s, nil
 	case "rollout":
 		o := &v1alpha1.Rollout{}
 		o.Namespace, o.Name = key.Namespace, key.Name
@@ -344,9 +360,14 @@ func (c *cli) reconcileSource(ctx context.Context, cl client.Client, ref sourceR
 		return err
 	}
 	if s.source != nil {
-		if err := c.reconcileSource(ctx, cl, *s.source()); err != nil {
-			return err
+		if from := s.source(); from != nil {
+			if err := c.reconcileSource(ctx, cl, *from); err != nil {
+				return err
+			}
 		}
+	}
+	if s.still {
+		return nil
 	}
 	return c.reconcile(ctx, cl, strings.ToLower(ref.kind), s, s.done())
 }

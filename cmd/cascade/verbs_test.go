@@ -182,7 +182,9 @@ func TestEvents(t *testing.T) {
 	c.Spec.ClusterRef = &v1alpha1.LocalReference{Name: "shop"}
 	series := anEvent("e5", "Child", "shop", "Warning", "Unreachable", "no answer", time.Hour)
 	series.Series = &corev1.EventSeries{LastObservedTime: metav1.NewMicroTime(noon.Add(-time.Second))}
-	cl := indexed().WithObjects(l, c, series,
+	part := &sourcev1.ExternalArtifact{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "part"}, Spec: sourcev1.ExternalArtifactSpec{SourceRef: &fluxmeta.NamespacedObjectKindReference{Kind: "ArtifactGenerator", Name: "parts"}}}
+	cl := indexed().WithObjects(l, c, part, series,
+		anEvent("e0", "ArtifactGenerator", "parts", "Normal", "Succeeded", "made", 5*time.Minute),
 		anEvent("e1", "Layer", "tenants", "Normal", "Ready", "in place\non all", time.Minute),
 		anEvent("e2", "GitRepository", "repo", "Normal", "NewArtifact", "stored", 2*time.Minute),
 		anEvent("e3", "Child", "bank", "Warning", "PruneBlocked", "too many", 3*time.Minute),
@@ -200,6 +202,7 @@ func TestEvents(t *testing.T) {
 		"types": {reason: "what is wrong", types: []string{"warning"}},
 		"other": {reason: "of a kind that we do not know", of: "Cluster/shop"},
 		"gone":  {reason: "what is gone had some", of: "child/bank"},
+		"part":  {reason: "nobody reconciles it, but something makes it", of: "ea/part"},
 		"names": {reason: "by cli-runtime's printers", of: "layer/tenants", output: "name"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -559,6 +562,11 @@ func TestTrace(t *testing.T) {
 	apps.Status.LastAppliedRevision = shaOne
 	apps.Status.Conditions = conditions("Ready", metav1.ConditionFalse, "BuildFailed", "cannot build", time.Minute)
 	labelled(apps, "kustomize.toolkit.fluxcd.io", "flux-system", "root")
+	part := &sourcev1.ExternalArtifact{ObjectMeta: metav1.ObjectMeta{Namespace: "flux-system", Name: "part"}, Spec: sourcev1.ExternalArtifactSpec{SourceRef: &fluxmeta.NamespacedObjectKindReference{Kind: "ArtifactGenerator", Name: "parts"}}}
+	part.Status.Artifact, part.Status.Conditions = &fluxmeta.Artifact{Revision: shaTwo}, conditions("Ready", metav1.ConditionTrue, "Succeeded", "made", time.Hour)
+	whole := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "flux-system", Name: "whole"}, Spec: kustomizev1.KustomizationSpec{Path: "./", SourceRef: kustomizev1.CrossNamespaceSourceReference{Kind: "ExternalArtifact", Name: "part"}}}
+	made := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "made"}}
+	labelled(made, "kustomize.toolkit.fluxcd.io", "flux-system", "whole")
 	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "owner"}}
 	labelled(owner, "kustomize.toolkit.fluxcd.io", "flux-system", "apps")
 	owned := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "owned", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: "1"}}}}
@@ -578,7 +586,7 @@ func TestTrace(t *testing.T) {
 	for gvk := range scheme.AllKnownTypes() {
 		mapper.Add(gvk, meta.RESTScopeNamespace)
 	}
-	cl := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(repo, root, apps, owner, owned, seeded, bare, orphan, cluster, kid).Build()
+	cl := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(repo, root, apps, part, whole, made, owner, owned, seeded, bare, orphan, cluster, kid).Build()
 	for name, tc := range map[string]struct {
 		reason string
 		kind   schema.GroupVersionKind
@@ -586,6 +594,7 @@ func TestTrace(t *testing.T) {
 	}{
 		"owned":  {"by its owner, to the Kustomization that begins all", corev1.SchemeGroupVersion.WithKind("Secret"), client.ObjectKey{Namespace: "shop", Name: "owned"}},
 		"seeded": {"by the tier above", corev1.SchemeGroupVersion.WithKind("ConfigMap"), client.ObjectKey{Namespace: "shop", Name: "seeded"}},
+		"made":   {"of an ExternalArtifact, which nobody reconciles", corev1.SchemeGroupVersion.WithKind("ConfigMap"), client.ObjectKey{Namespace: "shop", Name: "made"}},
 		"bare":   {"by nobody", corev1.SchemeGroupVersion.WithKind("ConfigMap"), client.ObjectKey{Namespace: "shop", Name: "bare"}},
 		"orphan": {"by what is gone", corev1.SchemeGroupVersion.WithKind("ConfigMap"), client.ObjectKey{Namespace: "shop", Name: "orphan"}},
 		"child":  {"by its Cluster", v1alpha1.GroupVersion.WithKind("Child"), client.ObjectKey{Namespace: "fleet", Name: "shop"}},
