@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -373,41 +374,91 @@ func (c *cli) reconcileSource(ctx context.Context, cl client.Client, ref sourceR
 }
 
 func (c *cli) reconcile(ctx context.Context, cl client.Client, kind string, s *subject, done string) error {
+	r, err := c.askFor(ctx, cl, kind, s, done)
+	if err != nil {
+		return err
+	}
+	return c.awaitAll(ctx, cl, r)
+}
+
+// request is a reconciliation that was asked for.
+type request struct {
+	*subject
+	kind, done string
+	// token it was asked with, and what was handled before.
+	token, before string
+	// patient: what it depends on was asked at the same time, and may take longer.
+	patient bool
+}
+
+func (c *cli) askFor(ctx context.Context, cl client.Client, kind string, s *subject, done string) (*request, error) {
 	key := client.ObjectKeyFromObject(s.object)
-	token := c.now().Format(time.RFC3339Nano)
+	r := &request{subject: s, kind: kind, done: done, token: c.now().Format(time.RFC3339Nano)}
 	patch := client.RawPatch("application/merge-patch+json",
-		fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, fluxmeta.ReconcileRequestAnnotation, token))
+		fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, fluxmeta.ReconcileRequestAnnotation, r.token))
 	fmt.Fprintf(c.streams.ErrOut, "► annotating %s %s\n", kind, key)
 	if err := cl.Patch(ctx, s.object, patch); err != nil {
-		return fmt.Errorf("cannot annotate %s %s: %w", kind, key, err)
+		return nil, fmt.Errorf("cannot annotate %s %s: %w", kind, key, err)
 	}
-	before, _, _ := s.state()
+	r.before, _, _ = s.state()
+	return r, nil
+}
+
+// awaitAll waits for all that was asked for, side by side.
+func (c *cli) awaitAll(ctx context.Context, cl client.Client, requests ...*request) error {
+	var failed []error
 	fmt.Fprintf(c.streams.ErrOut, "◎ waiting for the reconciliation\n")
 	progress := c.progress("the reconciliation")
 	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		progress.tick(c.now())
-		if err := cl.Get(ctx, key, s.object); err != nil {
-			return false, err
-		}
-		handled, conditions, _ := s.state()
-		ready := meta.FindStatusCondition(conditions, fluxmeta.ReadyCondition)
-		return answered(s.object, token, before, handled) && (s.lasting || ready != nil && ready.Status != metav1.ConditionUnknown), nil
+		requests = slices.DeleteFunc(requests, func(r *request) bool {
+			err := cl.Get(ctx, client.ObjectKeyFromObject(r.object), r.object)
+			if ctx.Err() != nil || err == nil && !r.over() {
+				return false
+			}
+			progress.end()
+			failed = append(failed, c.outcome(r, err))
+			return true
+		})
+		return len(requests) == 0, nil
 	})
 	progress.end()
-	_, conditions, revision := s.state()
+	for _, r := range requests {
+		failed = append(failed, c.outcome(r, err))
+	}
+	return errors.Join(failed...)
+}
+
+// over reports whether there is nothing to wait for any more.
+func (r *request) over() bool {
+	handled, conditions, _ := r.state()
+	ready := meta.FindStatusCondition(conditions, fluxmeta.ReadyCondition)
+	switch {
+	case !answered(r.object, r.token, r.before, handled):
+		return false
+	case r.lasting:
+		return true
+	}
+	return ready != nil && ready.Status != metav1.ConditionUnknown && !(r.patient && ready.Reason == fluxmeta.DependencyNotReadyReason)
+}
+
+// outcome tells what a request came to; err is why it was not waited for any longer.
+func (c *cli) outcome(r *request, err error) error {
+	kind, key := r.kind, client.ObjectKeyFromObject(r.object)
+	_, conditions, revision := r.state()
 	ready := meta.FindStatusCondition(conditions, fluxmeta.ReadyCondition)
 	switch {
 	case err != nil && ready != nil:
 		return fmt.Errorf("cannot wait for %s %s: %w; it is at: %s: %s", kind, key, err, ready.Reason, ready.Message)
 	case err != nil:
 		return fmt.Errorf("cannot wait for %s %s: %w", kind, key, err)
-	case s.fails != "" && meta.IsStatusConditionTrue(conditions, s.fails):
-		failing := meta.FindStatusCondition(conditions, s.fails)
+	case r.fails != "" && meta.IsStatusConditionTrue(conditions, r.fails):
+		failing := meta.FindStatusCondition(conditions, r.fails)
 		return fmt.Errorf("%s reconciliation failed: %s: %s", kind, failing.Reason, failing.Message)
-	case !s.lasting && ready.Status != metav1.ConditionTrue:
+	case !r.lasting && ready.Status != metav1.ConditionTrue:
 		return fmt.Errorf("%s reconciliation failed: %s: %s", kind, ready.Reason, ready.Message)
 	}
-	fmt.Fprintf(c.streams.Out, "✔ %s %s\n", done, revision)
+	fmt.Fprintf(c.streams.Out, "✔ %s %s\n", r.done, revision)
 	return nil
 }
 

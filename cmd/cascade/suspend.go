@@ -58,15 +58,7 @@ func (c *cli) suspendVerb(suspend bool, cmd *cobra.Command) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		var failed []error
-		for _, o := range objects {
-			err := c.setSuspend(ctx, cl, g, o, suspend)
-			if err == nil && wait {
-				err = c.waitResumed(ctx, cl, g, client.ObjectKeyFromObject(o))
-			}
-			failed = append(failed, err)
-		}
-		return errors.Join(failed...)
+		return c.setAll(ctx, cl, g, objects, suspend, wait)
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all objects of the kind in the namespace")
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long it may take")
@@ -111,6 +103,31 @@ func (c *cli) toSuspend(ctx context.Context, cl client.Client, g getter, names [
 	return chosen, nil
 }
 
+// setAll sets the field of all objects, and only then waits for any: one may depend on another.
+func (c *cli) setAll(ctx context.Context, cl client.Client, g getter, objects []client.Object, suspend, wait bool) error {
+	var failed []error
+	var asked []*request
+	set := slices.DeleteFunc(slices.Clone(objects), func(o client.Object) bool {
+		err := c.setSuspend(ctx, cl, g, o, suspend)
+		failed = append(failed, err)
+		return err != nil
+	})
+	if !wait {
+		return errors.Join(failed...)
+	}
+	for _, o := range set {
+		r, err := c.askResumed(ctx, cl, g, client.ObjectKeyFromObject(o))
+		failed = append(failed, err)
+		if r != nil {
+			asked = append(asked, r)
+		}
+	}
+	if len(asked) > 0 {
+		failed = append(failed, c.awaitAll(ctx, cl, asked...))
+	}
+	return errors.Join(failed...)
+}
+
 func (c *cli) setSuspend(ctx context.Context, cl client.Client, g getter, o client.Object, suspend bool) error {
 	key := client.ObjectKeyFromObject(o)
 	if *g.suspend(o) != suspend {
@@ -129,17 +146,23 @@ func (c *cli) setSuspend(ctx context.Context, cl client.Client, g getter, o clie
 	return nil
 }
 
-// waitResumed reconciles an object that was resumed.
-func (c *cli) waitResumed(ctx context.Context, cl client.Client, g getter, key client.ObjectKey) error {
+// askResumed asks for the reconciliation of an object that was resumed; nil if nobody would
+// answer.
+func (c *cli) askResumed(ctx context.Context, cl client.Client, g getter, key client.ObjectKey) (*request, error) {
 	s, err := newSubject(g.single, key)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := cl.Get(ctx, key, s.object); err != nil {
-		return fmt.Errorf("cannot read %s %s: %w", g.single, key, err)
+		return nil, fmt.Errorf("cannot read %s %s: %w", g.single, key, err)
 	}
-	if s.still {
-		return nil // it is used as it is
+	if s.still || isLookedUp(s.object) {
+		return nil, nil
 	}
-	return c.reconcile(ctx, cl, g.single, s, s.done())
+	r, err := c.askFor(ctx, cl, g.single, s, s.done())
+	if err != nil {
+		return nil, err
+	}
+	r.patient = true
+	return r, nil
 }

@@ -284,6 +284,73 @@ func TestSuspend(t *testing.T) {
 	}
 }
 
+// TestResumeWaits: all go on before any is waited for, and one that waits for another has not
+// failed.
+func TestResumeWaits(t *testing.T) {
+	of := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "team", Name: name} }
+	apps, base, broken, other := &kustomizev1.Kustomization{ObjectMeta: of("apps")}, &kustomizev1.Kustomization{ObjectMeta: of("base")}, &kustomizev1.Kustomization{ObjectMeta: of("broken")}, &kustomizev1.Kustomization{ObjectMeta: of("other")}
+	registry := &sourcev1.HelmRepository{ObjectMeta: of("registry"), Spec: sourcev1.HelmRepositorySpec{Type: sourcev1.HelmRepositoryTypeOCI, Suspend: true}}
+	for _, k := range []*kustomizev1.Kustomization{apps, base, broken, other} {
+		k.Spec.Suspend = true
+	}
+	var patched []string
+	looks := 0 // at apps, which goes on after base, and that takes a moment
+	cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(apps, base, broken, other, registry).WithInterceptorFuncs(interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+			patched = append(patched, o.GetName())
+			return c.Patch(ctx, o, patch, options...)
+		},
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			err := c.Get(ctx, key, o, options...)
+			k, ok := o.(*kustomizev1.Kustomization)
+			if !ok {
+				return err
+			}
+			k.Status.LastHandledReconcileAt = k.Annotations[fluxmeta.ReconcileRequestAnnotation]
+			k.Status.Conditions = conditions("Ready", metav1.ConditionTrue, "ReconciliationSucceeded", "", 0)
+			switch {
+			case key.Name == "apps" && looks < 3:
+				looks++
+				k.Status.Conditions = conditions("Ready", metav1.ConditionFalse, fluxmeta.DependencyNotReadyReason, "dependency base is not ready", 0)
+			case key.Name == "broken":
+				k.Status.Conditions = conditions("Ready", metav1.ConditionFalse, "BuildFailed", "cannot build", 0)
+			}
+			return err
+		},
+	}).Build()
+	for _, tc := range []struct {
+		reason, kind string
+		objects      []client.Object
+		err          string
+		patched      []string
+	}{
+		{"in the order of their names, not in that of dependencies", "ks", []client.Object{apps, base}, "", []string{"apps", "base", "apps", "base"}},
+		{"one that fails keeps no other one waiting", "ks", []client.Object{broken, other}, "BuildFailed", []string{"broken", "other", "broken", "other"}},
+		{"nobody would answer", "helmrepo", []client.Object{registry}, "", []string{"registry"}},
+	} {
+		t.Run(tc.reason, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			patched, looks = nil, 0
+			c, _ := newCLI(t)
+			g, _ := kindOf(tc.kind)
+			for _, o := range tc.objects {
+				*g.suspend(o) = true
+				if err := cl.Update(ctx, o); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := c.setAll(ctx, cl, g, tc.objects, false, true)
+			if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("resume: %v, want %q", err, tc.err)
+			}
+			if !slices.Equal(patched, tc.patched) {
+				t.Errorf("it changes %v, want %v", patched, tc.patched)
+			}
+		})
+	}
+}
+
 func TestTreeView(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason, path, filter, status string
