@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -77,8 +78,13 @@ func (c *cli) watchRollout(ctx context.Context, cl client.Client, key client.Obj
 	var shown []byte
 	err := wait.PollUntilContextCancel(ctx, every, true, func(ctx context.Context) (bool, error) {
 		r, err := readRollout(ctx, cl, key)
-		if err != nil {
+		switch {
+		case err == nil:
+		case shown == nil, ctx.Err() != nil, apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 			return false, err
+		default:
+			c.tell(err) // an API server that is restarted answers soon
+			return false, nil
 		}
 		var text bytes.Buffer
 		// Ages would differ every time.

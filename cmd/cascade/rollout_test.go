@@ -9,7 +9,9 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -183,6 +185,44 @@ func TestWatchRollout(t *testing.T) {
 			}
 			if n := strings.Count(out.String(), "Rollout fleet/base"); n != 1 {
 				t.Errorf("it was shown %d times, want once: nothing changed", n)
+			}
+		})
+	}
+}
+
+// TestWatchRolloutGoesOn: an API server that does not answer for a moment is no end of a run.
+func TestWatchRolloutGoesOn(t *testing.T) {
+	for _, tc := range []struct {
+		reason string
+		after  int // reads
+		err    error
+		ends   bool
+	}{
+		{"it is restarted", 1, apierrors.NewServiceUnavailable("restarts"), false},
+		{"it has too much to do", 1, apierrors.NewTooManyRequests("later", 1), false},
+		{"the Rollout was deleted", 1, apierrors.NewNotFound(schema.GroupResource{Resource: "rollouts"}, "base"), true},
+		{"one may not read it any more", 1, apierrors.NewForbidden(schema.GroupResource{Resource: "rollouts"}, "base", nil), true},
+		{"nor log in", 1, apierrors.NewUnauthorized("lapsed"), true},
+		{"nothing was seen yet: it may be another cluster", 0, apierrors.NewServiceUnavailable("none"), true},
+	} {
+		t.Run(tc.reason, func(t *testing.T) {
+			reads := 0
+			cl := interceptor.NewClient(fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(aRollout("base", v1alpha1.RolloutProgressing)).Build(), interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+					if reads++; reads == tc.after+1 {
+						return tc.err
+					}
+					err := c.Get(ctx, key, o, options...)
+					if reads > tc.after+1 {
+						o.(*v1alpha1.Rollout).Status.Run.Phase = v1alpha1.RolloutCompleted
+					}
+					return err
+				},
+			})
+			c, _ := newCLI(t)
+			err := c.watchRollout(t.Context(), cl, client.ObjectKey{Namespace: "fleet", Name: "base"}, "", time.Millisecond)
+			if tc.ends != errors.Is(err, tc.err) || !tc.ends && err != nil {
+				t.Errorf("watch: %v, ends %t", err, tc.ends)
 			}
 		})
 	}
