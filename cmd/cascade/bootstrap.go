@@ -260,7 +260,7 @@ func (b *bootstrap) logIn(ctx context.Context, c client.Client) (*login.Login, e
 		return nil, err
 	}
 	fmt.Fprintf(b.streams.Out, "%s\n", l.Made)
-	return l, b.ask("Add this key to the repository, with the right to write. Is it there?", b.yes)
+	return l, b.consent(ctx, "Add this key to the repository, with the right to write. Is it there?", b.yes)
 }
 
 // commit brings the repository to what declares the tier.

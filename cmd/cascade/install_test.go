@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -138,17 +140,31 @@ func TestInstallRefuses(t *testing.T) {
 	}
 }
 
+// asked is called when a person is asked something.
+type asked func()
+
+func (f asked) Write(p []byte) (int, error) { f(); return len(p), nil }
+
 // TestConsent: without a clear yes nothing is uninstalled.
 func TestConsent(t *testing.T) {
 	for in, want := range map[string]string{"y\n": "", "YES\n": "", "n\n": "not wanted", "\n": "not wanted", "": "without consent", "y": ""} {
 		c := &cli{}
 		c.streams.In, c.streams.Out, c.streams.ErrOut = strings.NewReader(in), &bytes.Buffer{}, &bytes.Buffer{}
-		err := (&uninstall{cli: c}).confirmed()
+		err := c.consent(t.Context(), "Uninstall?", false)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", in, err, want)
 		}
 	}
-	if err := (&uninstall{cli: &cli{}, yes: true}).confirmed(); err != nil {
+	if err := (&cli{}).consent(t.Context(), "Uninstall?", true); err != nil {
 		t.Error(err)
+	}
+	// Nobody answers, and the command is ended.
+	in, keyboard := io.Pipe()
+	defer keyboard.Close()
+	ctx, end := context.WithCancel(t.Context())
+	c := &cli{}
+	c.streams.In, c.streams.ErrOut = in, asked(end)
+	if err := c.consent(ctx, "Uninstall?", false); err == nil || err.Error() != "interrupted" {
+		t.Errorf("interrupted: %v", err)
 	}
 }

@@ -44,6 +44,7 @@ func main() {
 	agent.BecomeWorker(os.Args)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // who asks twice does not wait for what is under way
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: newPlain(os.Stdout), ErrOut: newPlain(os.Stderr)}
 	root := newRoot(streams)
 	invokedBy(os.Args).give(root)

@@ -98,20 +98,36 @@ func keepLogin(ctx context.Context, c client.Client, key client.ObjectKey, data 
 	return nil
 }
 
-// ask asks the person for consent.
-func (c *cli) ask(question string, yes bool) error {
+// consent asks the person, who may end the command instead.
+func (c *cli) consent(ctx context.Context, question string, yes bool) error {
 	if yes {
 		return nil
 	}
 	fmt.Fprintf(c.streams.ErrOut, "%s [y/N] ", question)
-	line, err := bufio.NewReader(c.streams.In).ReadString('\n')
-	switch answer := strings.ToLower(strings.TrimSpace(line)); {
-	case answer == "y" || answer == "yes":
-		return nil
-	case err != nil:
-		return fmt.Errorf("cannot go on without consent: answer y, or say --yes")
+	type read struct {
+		line string
+		err  error
 	}
-	return fmt.Errorf("cannot go on: not wanted")
+	said := make(chan read, 1)
+	go func() { // nothing ends a read of the standard input but the process
+		line, err := bufio.NewReader(c.streams.In).ReadString('\n')
+		said <- read{line, err}
+	}()
+	select {
+	case <-ctx.Done():
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return errors.New("cannot go on without consent: nobody answered in time")
+		}
+		return errors.New("interrupted")
+	case s := <-said:
+		switch answer := strings.ToLower(strings.TrimSpace(s.line)); {
+		case answer == "y" || answer == "yes":
+			return nil
+		case s.err != nil:
+			return errors.New("cannot go on without consent: answer y, or say --yes")
+		}
+		return errors.New("cannot go on: not wanted")
+	}
 }
 
 // remoteOf is a branch of a repository with a login.

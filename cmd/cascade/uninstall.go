@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"maps"
@@ -98,7 +97,7 @@ func (u *uninstall) run(ctx context.Context) error {
 	if u.dryRun {
 		return nil
 	}
-	if err := u.confirmed(); err != nil {
+	if err := u.consent(ctx, "Uninstall? Clusters are not guarded by the admission policies after that.", u.yes); err != nil {
 		return err
 	}
 	return u.remove(ctx, cluster, namespace, parts)
@@ -138,22 +137,6 @@ func (u *uninstall) tell(namespace string, parts installation.Parts, objects []i
 	if !u.crds {
 		fmt.Fprintln(out, "stays: the definitions of Flux's and of our kinds, see --crds")
 	}
-}
-
-// confirmed asks the person.
-func (u *uninstall) confirmed() error {
-	if u.yes {
-		return nil
-	}
-	fmt.Fprint(u.streams.ErrOut, "Uninstall? Clusters are not guarded by the admission policies after that. [y/N] ")
-	line, err := bufio.NewReader(u.streams.In).ReadString('\n')
-	if answer := strings.ToLower(strings.TrimSpace(line)); answer == "y" || answer == "yes" {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("cannot uninstall without consent: answer y, or say --yes")
-	}
-	return fmt.Errorf("cannot uninstall: not wanted")
 }
 
 func (u *uninstall) remove(ctx context.Context, cluster *apply.Cluster, namespace string, parts installation.Parts) error {
