@@ -223,7 +223,7 @@ func ownedLabels(o client.Object) (map[string]bool, error) {
 				Labels map[string]json.RawMessage `json:"f:labels"`
 			} `json:"f:metadata"`
 		}
-		if err := json.Unmarshal(m.FieldsV1.Raw, &fields); err != nil {
+		if err := json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields); err != nil {
 			return nil, fmt.Errorf("cannot read the managed fields of %s: %w", client.ObjectKeyFromObject(o), err)
 		}
 		for field := range fields.Metadata.Labels {
