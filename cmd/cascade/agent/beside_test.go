@@ -5,11 +5,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	fakediscovery "k8s.io/client-go/discovery/fake"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 
 	"github.com/cascade-gitops/cascade/cmd/cascade/lease"
 )
@@ -71,12 +73,21 @@ func TestLeave(t *testing.T) {
 				d := clients.Discovery().(*fakediscovery.FakeDiscovery)
 				d.Resources = append(d.Resources, list)
 			}
-			f := &fluxControllers{clients: clients, namespaces: fluxNamespaces("cascade-system", FluxNamespace), kinds: tc.kinds, now: func() time.Time { return now }}
+			s := &sharding{kinds: slices.Clone(tc.kinds)}
+			f, err := newFluxControllers(&rest.Config{}, &place{namespace: "cascade-system", flux: FluxNamespace}, s, func() time.Time { return now }, logr.Discard())
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.clients = clients
 			got, err := f.leave(t.Context())
 			if err != nil || !slices.Equal(got, tc.want) {
 				t.Errorf("%s: leave() = %v, %v, want %v", tc.reason, got, err, tc.want)
 			}
 			f.left = got
+			s.leave(got) // as the agent does, which goes on to look
+			if slices.ContainsFunc(got, func(l leftKind) bool { return slices.Contains(s.kinds, l.kind) }) || len(s.kinds)+len(got) != len(tc.kinds) {
+				t.Errorf("%s: the agent goes on with %v", tc.reason, s.kinds)
+			}
 			if free, err := f.free(t.Context()); err != nil || len(free) > 0 {
 				t.Errorf("%s: nothing changed, and %v is free, %v", tc.reason, free, err)
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -54,7 +55,7 @@ func newFluxControllers(config *rest.Config, p *place, s *sharding, now func() t
 	if err != nil {
 		return nil, fmt.Errorf("cannot make client: %w", err)
 	}
-	return &fluxControllers{clients: clients, namespaces: fluxNamespaces(p.namespace, p.flux), leases: s.fluxLeases(), kinds: s.kinds, now: now, log: log}, nil
+	return &fluxControllers{clients: clients, namespaces: fluxNamespaces(p.namespace, p.flux), leases: s.fluxLeases(), kinds: slices.Clone(s.kinds), now: now, log: log}, nil
 }
 
 // fluxNamespaces are where Flux's controllers may be: Flux's own, and the agent's. In others

@@ -183,7 +183,7 @@ func (s *sharding) besideLeases() []string {
 
 // leave takes kinds from those that are reconciled.
 func (s *sharding) leave(left []leftKind) {
-	s.kinds = slices.DeleteFunc(s.kinds, func(kind string) bool {
+	s.kinds = slices.DeleteFunc(slices.Clone(s.kinds), func(kind string) bool {
 		return slices.ContainsFunc(left, func(l leftKind) bool { return l.kind == kind })
 	})
 }
