@@ -37,6 +37,7 @@ func (r *Buckets) describe(obj *sourcev1.Bucket) sourceFields {
 	return sourceFields{
 		kind: sourcev1.BucketKind, suspend: obj.Spec.Suspend,
 		artifact: &obj.Status.Artifact, observed: &obj.Status.ObservedGeneration, handled: &obj.Status.LastHandledReconcileAt, url: &obj.Status.URL,
+		asMade: func() { obj.Spec.Ignore = obj.Status.ObservedIgnore },
 	}
 }
 

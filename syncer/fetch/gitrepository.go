@@ -69,6 +69,11 @@ func (r *GitRepositories) describe(obj *sourcev1.GitRepository) sourceFields {
 	return sourceFields{
 		kind: sourcev1.GitRepositoryKind, suspend: obj.Spec.Suspend,
 		artifact: &obj.Status.Artifact, observed: &obj.Status.ObservedGeneration, handled: &obj.Status.LastHandledReconcileAt,
+		asMade: func() {
+			obj.Spec.Ignore, obj.Spec.Include = obj.Status.ObservedIgnore, obj.Status.ObservedInclude
+			obj.Spec.SparseCheckout, obj.Spec.RecurseSubmodules = obj.Status.ObservedSparseCheckout, obj.Status.ObservedRecurseSubmodules
+		},
+		included: obj.Status.IncludedArtifacts,
 	}
 }
 
@@ -136,8 +141,8 @@ func (r *GitRepositories) fetch(ctx context.Context, key source.Key, obj *source
 		return nil, failed
 	}
 	return &fetched{
-		snapshot: snapshot,
-		reason:   meta.SucceededReason, message: fmt.Sprintf("stored artifact for revision '%s'", snapshot.Revision),
+		snapshot: snapshot, included: included,
+		reason: meta.SucceededReason, message: fmt.Sprintf("stored artifact for revision '%s'", snapshot.Revision),
 		eventReason: reasonNewArtifact, event: fmt.Sprintf("stored artifact for commit '%s'", shortened(snapshot.Subject)),
 		sameReason: sourcev1.GitOperationSucceedReason, same: fmt.Sprintf("no changes since last reconciliation: observed revision '%s'", snapshot.Revision),
 		observe: func() {

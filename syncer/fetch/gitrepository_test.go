@@ -37,6 +37,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/yaml"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/source/gitserver"
 )
@@ -61,7 +62,7 @@ func newGitBench(t *testing.T, objects ...client.Object) *gitBench {
 	}
 	t.Cleanup(func() { _ = server.Close() })
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, sourcev1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, sourcev1.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -89,6 +90,15 @@ func newGitBench(t *testing.T, objects ...client.Object) *gitBench {
 		Mirrors: source.NewMirrors(t.TempDir(), 64<<20),
 	}
 	return b
+}
+
+// begin has a process begin, which knows nothing but the objects.
+func (b *gitBench) begin() {
+	b.Sources = &Sources{
+		Client: b.Client, Reader: b.Reader, Snapshots: source.NewSnapshots(), Logins: b.Logins,
+		Events: b.Events, Metrics: b.Metrics, Now: b.Now, Jitter: b.Jitter, Part: b.Part,
+	}
+	b.Mirrors = source.NewMirrors(b.t.TempDir(), 64<<20)
 }
 
 func (b *gitBench) commit(name, branch, file, content string) string {
@@ -273,11 +283,7 @@ func TestSuspendedGone(t *testing.T) {
 	spec := "url: " + b.server.HTTPURL("fleet") + "\nref: {branch: main}\n"
 	b.declare("fleet", spec)
 	b.want("fleet", "the first time", good, "Normal NewArtifact")
-	begin := func() { // of a process
-		b.Snapshots = source.NewSnapshots()
-		b.Mirrors = source.NewMirrors(t.TempDir(), 64<<20)
-	}
-	begin()
+	b.begin()
 	b.declare("fleet", "url: http://127.0.0.1:1/none\nsuspend: true\nref: {branch: main}\n")
 	told := with(good, "FetchFailed", "True/RevisionNotFetched")
 	b.want("fleet", "its server is away: who applies it stands still", told, "Warning RevisionNotFetched cannot fetch revision main@sha1:"+commit)
@@ -293,12 +299,45 @@ func TestSuspendedGone(t *testing.T) {
 	if s := b.Snapshots.Get(gitKey("fleet")); s == nil || s.Commit != commit {
 		t.Errorf("there is %+v, want commit %s", s, commit)
 	}
-	begin()
+	b.begin()
 	b.declare("fleet", "url: http://127.0.0.1:1/none\nref: {branch: main}\n")
 	failing := failedWith("FetchFailed", "GitOperationFailed", "ArtifactInStorage", "True/Succeeded")
 	b.want("fleet", "it is not suspended, and fails", failing, "Warning GitOperationFailed")
 	b.declare("fleet", "url: http://127.0.0.1:1/none\nsuspend: true\nref: {branch: main}\n")
 	b.want("fleet", "it told of the failure before it was suspended", failing)
+}
+
+// TestSuspendedIsMadeAgain: a process that begins makes the content of a suspended source in
+// the way in which it was made, and of what it was made of, or not at all.
+func TestSuspendedIsMadeAgain(t *testing.T) {
+	b := newGitBench(t)
+	b.commit("fleet", "main", "a.yaml", "1")
+	b.put("fleet", "a.md", "words")
+	b.put("fleet", "left/a.yaml", "1")
+	b.commit("shared", "main", "s.yaml", "1")
+	url := "url: " + b.server.HTTPURL("fleet") + "\nref: {branch: main}\n"
+	shared := "url: " + b.server.HTTPURL("shared") + "\nref: {branch: main}\n"
+	b.declare("shared", shared)
+	b.want("shared", "what is included", good, "Normal NewArtifact")
+	b.declare("fleet", url+"ignore: \"*.md\"\nsparseCheckout: [a.yaml, a.md]\ninclude: [{repository: {name: shared}}]\n")
+	b.want("fleet", "the first time", good, "Normal NewArtifact")
+	made := b.Snapshots.Get(gitKey("fleet"))
+	b.declare("fleet", url+"suspend: true\n")
+	b.begin()
+	b.want("shared", "the same commit", good)
+	b.want("fleet", "its spec is another one since it is suspended", good)
+	if s := b.Snapshots.Get(gitKey("fleet")); s == nil || s.Digest != made.Digest {
+		t.Errorf("there is %+v, want what was made before: %+v", s, made)
+	}
+	b.begin()
+	b.put("shared", "s.yaml", "2")
+	b.want("shared", "a new commit", good, "Normal NewArtifact")
+	b.want("fleet", "its commit is the same, and not what it includes", with(good, "FetchFailed", "True/RevisionNotFetched"), "Warning RevisionNotFetched")
+	if s := b.Snapshots.Get(gitKey("fleet")); s != nil {
+		t.Errorf("there is %+v, which nobody asked for", s)
+	}
+	b.declare("fleet", url+"include: [{repository: {name: shared}}]\n")
+	b.want("fleet", "it is resumed", good, "Normal NewArtifact")
 }
 
 func gitKey(name string) source.Key {

@@ -191,7 +191,7 @@ func (r *HelmCharts) build(ctx context.Context, key source.Key, obj *sourcev1.He
 		case errors.Is(ferr, find.ErrFetchedAgain) && find.NotRestored(o) != nil:
 			return nil, unavailable(errors.New(find.NotRestored(o).Message))
 		case errors.Is(ferr, find.ErrFetchedAgain):
-			return nil, &failure{passing: true, wait: r.Jitter(sourcePoll)}
+			return nil, &failure{passing: true, wait: r.Jitter(sourcePoll), err: ferr}
 		case errors.Is(ferr, find.ErrNoArtifact), errors.Is(ferr, source.ErrArtifactNotFound):
 			return nil, noArtifact(from)
 		case ferr != nil:

@@ -39,6 +39,9 @@ func (r *OCIRepositories) describe(obj *sourcev1.OCIRepository) sourceFields {
 	return sourceFields{
 		kind: sourcev1.OCIRepositoryKind, suspend: obj.Spec.Suspend,
 		artifact: &obj.Status.Artifact, observed: &obj.Status.ObservedGeneration, handled: &obj.Status.LastHandledReconcileAt, url: &obj.Status.URL,
+		asMade: func() {
+			obj.Spec.Ignore, obj.Spec.LayerSelector = obj.Status.ObservedIgnore, obj.Status.ObservedLayerSelector
+		},
 	}
 }
 

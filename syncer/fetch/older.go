@@ -81,9 +81,9 @@ func older[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], 
 	for _, revision := range missing {
 		err := refused
 		if err == nil {
-			var snapshot *source.Snapshot
-			if snapshot, err = fetchExactly(ctx, kind, key, obj, &meta.Artifact{Revision: revision}); err == nil {
-				s.Snapshots.Keep(key, snapshot)
+			var got *fetched
+			if got, err = fetchExactly(ctx, kind, key, obj, &meta.Artifact{Revision: revision}); err == nil {
+				s.Snapshots.Keep(key, got.snapshot)
 				continue
 			}
 			failed = true

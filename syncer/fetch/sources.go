@@ -34,6 +34,7 @@ import (
 	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/find"
 	"github.com/cascade-gitops/cascade/syncer/metrics"
 	"github.com/cascade-gitops/cascade/syncer/park"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -116,6 +117,11 @@ type sourceFields struct {
 	handled  *string
 	// url is nil for kinds whose status has none.
 	url *string
+	// asMade has the spec say how the artifact was made, as far as the status tells; nil
+	// for kinds whose status does not.
+	asMade func()
+	// included are the artifacts that are a part of the one of the object.
+	included []*meta.Artifact
 }
 
 // sourceTimeout bounds a fetch of an object that does not say.
@@ -138,6 +144,8 @@ type fetched struct {
 	reason, message string
 	// event tells of something new, eventReason is what it is for.
 	eventReason, event string
+	// included are the artifacts of other sources in it.
+	included []*meta.Artifact
 	// same, if there is one, answers a request that found nothing new.
 	sameReason, same string
 	// observe records in the status what the content was made of.
@@ -224,8 +232,8 @@ func reconcileSource[T sourceObject](ctx context.Context, s *Sources, kind sourc
 		return ctrl.Result{}, s.release(ctx, obj)
 	}
 	if !led {
-		err := follow(ctx, s, kind, key, obj)
-		return again(older(ctx, s, kind, key, obj, false), ctrl.Result{}), err
+		result, err := soon(follow(ctx, s, kind, key, obj))
+		return again(older(ctx, s, kind, key, obj, false), result), err
 	}
 	before := obj.DeepCopyObject().(T)
 	if controllerutil.AddFinalizer(obj, sourcev1.SourceFinalizer) {
@@ -235,8 +243,8 @@ func reconcileSource[T sourceObject](ctx context.Context, s *Sources, kind sourc
 	}
 	fields := kind.describe(obj)
 	if fields.suspend {
-		err := restore(ctx, s, kind, key, obj)
-		return again(older(ctx, s, kind, key, obj, true), ctrl.Result{}), err
+		result, err := soon(restore(ctx, s, kind, key, obj))
+		return again(older(ctx, s, kind, key, obj, true), result), err
 	}
 	start := s.Now()
 	before = obj.DeepCopyObject().(T)
@@ -268,6 +276,9 @@ func restore[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T]
 	if s.Snapshots.Get(key) == nil && !s.recall(ctx, key, obj) {
 		err = fetchAgain(ctx, s, kind, key, obj, artifact)
 	}
+	if errors.Is(err, find.ErrFetchedAgain) {
+		return err
+	}
 	return errors.Join(err, s.tellRestored(ctx, obj, err))
 }
 
@@ -293,20 +304,52 @@ func (s *Sources) tellRestored(ctx context.Context, obj sourceObject, failed err
 	return status.Patch(ctx, s.Client, before, obj, status.SourceManager)
 }
 
-// fetchAgain fetches exactly what an artifact of a source was made of.
+// soon has a source looked at again that waits for another one, which is no failure.
+func soon(err error) (ctrl.Result, error) {
+	if errors.Is(err, find.ErrFetchedAgain) {
+		return ctrl.Result{RequeueAfter: includePoll}, nil
+	}
+	return ctrl.Result{}, err
+}
+
+// fetchAgain fetches exactly what the artifact of a source was made of, in the way in which
+// it was made: who changes the spec of a suspended source changes nothing yet.
 func fetchAgain[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], key source.Key, obj T, artifact *meta.Artifact) error {
-	snapshot, err := fetchExactly(ctx, kind, key, obj, artifact)
+	made := obj.DeepCopyObject().(T)
+	fields := kind.describe(made)
+	if fields.asMade != nil {
+		fields.asMade()
+	}
+	got, err := fetchExactly(ctx, kind, key, made, artifact)
+	if err == nil {
+		err = sameIncluded(got.included, fields.included)
+	}
 	if err != nil {
 		return fmt.Errorf("cannot fetch revision %s of %s %s again: %w", artifact.Revision, key.Kind, key.NamespacedName, err)
 	}
-	if snapshot != nil { // not an index: nobody applies it
-		s.handOver(key, artifact, snapshot)
+	if got.snapshot != nil { // not an index: nobody applies it
+		s.handOver(key, artifact, got.snapshot)
 	}
 	return nil
 }
 
-// fetchExactly fetches what an artifact of a source was made of. It is nil for an index.
-func fetchExactly[T sourceObject](ctx context.Context, kind sourceKind[T], key source.Key, obj T, artifact *meta.Artifact) (*source.Snapshot, error) {
+// sameIncluded is an error unless the artifacts that others have now are those that were
+// included: the revision of who includes them does not tell.
+func sameIncluded(got, want []*meta.Artifact) error {
+	if len(got) != len(want) {
+		return fmt.Errorf("it includes %d artifacts now, and had %d; if it is suspended, resume it to use that", len(got), len(want))
+	}
+	for i := range got {
+		if got[i].Revision != want[i].Revision || got[i].Digest != want[i].Digest {
+			return fmt.Errorf("of what it includes %s (%s) was used, and there is %s (%s) by now; if it is suspended, resume it to use that",
+				want[i].Revision, want[i].Digest, got[i].Revision, got[i].Digest)
+		}
+	}
+	return nil
+}
+
+// fetchExactly fetches what an artifact of a source was made of. There is no snapshot of an index.
+func fetchExactly[T sourceObject](ctx context.Context, kind sourceKind[T], key source.Key, obj T, artifact *meta.Artifact) (*fetched, error) {
 	pinned := obj.DeepCopyObject().(T)
 	kind.pin(pinned, artifact)
 	timeout := kind.timeout(ctx, obj)
@@ -318,14 +361,15 @@ func fetchExactly[T sourceObject](ctx context.Context, kind sourceKind[T], key s
 	case failed != nil:
 		return nil, failed.err
 	case got.snapshot == nil:
-		return nil, nil
+		return got, nil
 	case contentOf(got.snapshot.Revision) != contentOf(artifact.Revision):
 		return nil, fmt.Errorf("there is only %s; if it is suspended, resume it to use that", got.snapshot.Revision)
 	case key.Kind == sourcev1.HelmChartKind && pinned.GetGeneration() != obj.GetGeneration() && got.snapshot.Digest != artifact.Digest:
 		// The version says by which generation the chart was built, and not what that had.
 		return nil, fmt.Errorf("%s has other content by now; if it is suspended, resume it to use that", got.snapshot.Revision)
 	}
-	return got.snapshot.Named(artifact.Revision), nil
+	got.snapshot = got.snapshot.Named(artifact.Revision)
+	return got, nil
 }
 
 // contentOf is a revision without the name by which it was found.
