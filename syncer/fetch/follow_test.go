@@ -39,6 +39,9 @@ func TestFollowIncludes(t *testing.T) {
 			t.Errorf("%s: shared/s.yaml is %q, %v, want %q", reason, data, err, want)
 		}
 	}
+	if _, _, result, err := follower.run("fleet"); err != nil || result.RequeueAfter != includePoll || follower.Snapshots.Get(gitKey("fleet")) != nil {
+		t.Errorf("Reconcile() = %v, %v before there is what it includes", result, err)
+	}
 	follower.want("shared", "what is included", good)
 	follower.want("fleet", "as the leader", good)
 	has("the first time", "1")

@@ -14,11 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/cascade-gitops/cascade/syncer/find"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/status"
 	"github.com/cascade-gitops/cascade/syncer/wake"
@@ -28,11 +30,15 @@ import (
 type GitRepositories struct {
 	*Sources
 	Mirrors *source.Mirrors
+
+	// shard passes the repositories that this process reconciles; nil passes all.
+	shard predicate.Predicate
 }
 
 // SetupWithManager registers the reconciler. shard passes the repositories that
 // this process reconciles.
 func (r *GitRepositories) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
+	r.shard = shard
 	b, complete := r.setup(mgr, sourcev1.GitRepositoryKind, &sourcev1.GitRepository{}, r, concurrent, shard)
 	b.WatchesRawSource(ctrlsource.Func(r.onSnapshot))
 	return complete()
@@ -208,7 +214,8 @@ func (r *GitRepositories) includes(ctx context.Context, obj *sourcev1.GitReposit
 	var artifacts []*meta.Artifact
 	for _, in := range obj.Spec.Include {
 		key := source.Key{Kind: sourcev1.GitRepositoryKind, NamespacedName: types.NamespacedName{Namespace: obj.Namespace, Name: in.GitRepositoryRef.Name}}
-		if err := r.Client.Get(ctx, key.NamespacedName, &sourcev1.GitRepository{}); err != nil {
+		included := &sourcev1.GitRepository{}
+		if err := r.Client.Get(ctx, key.NamespacedName, included); err != nil {
 			return nil, nil, unavailable("NotFound", "could not get resource for include '%s': %w", key.Name, err)
 		}
 		if r.leadsBack(ctx, key.NamespacedName, obj.Name, map[string]bool{}) {
@@ -216,6 +223,9 @@ func (r *GitRepositories) includes(ctx context.Context, obj *sourcev1.GitReposit
 		}
 		artifact := r.artifactOf(key)
 		snapshot := r.Snapshots.Get(key)
+		if snapshot == nil && included.Status.Artifact != nil && find.Failing(included) == nil && r.brings(included) {
+			return nil, nil, &failure{passing: true, wait: r.Jitter(includePoll), err: fmt.Errorf("include '%s': %w", key.Name, find.ErrFetchedAgain)}
+		}
 		if snapshot == nil || artifact == nil || artifact.Revision != snapshot.Revision {
 			return nil, nil, unavailable("NoArtifact", "no artifact available for include '%s'", key.Name)
 		}
@@ -223,6 +233,11 @@ func (r *GitRepositories) includes(ctx context.Context, obj *sourcev1.GitReposit
 		artifacts = append(artifacts, artifact)
 	}
 	return includes, artifacts, nil
+}
+
+// brings reports whether this process fetches a repository that another includes, or follows it.
+func (r *GitRepositories) brings(obj *sourcev1.GitRepository) bool {
+	return r.Part != nil || r.shard == nil || r.shard.Generic(event.GenericEvent{Object: obj})
 }
 
 // leadsBack reports whether a repository includes the named one, itself or by

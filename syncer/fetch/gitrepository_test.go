@@ -368,6 +368,17 @@ func TestGitRepositoryParts(t *testing.T) {
 		t.Fatalf("%d requests are queued, want that of the repository that includes", queue.Len())
 	}
 	b.want("fleet", "woken by what it includes", good, "Normal NewArtifact")
+	b.begin()
+	b.want("fleet", "a process began, and has not fetched yet what is included: that is no failure", good)
+	if _, _, result, err := b.run("fleet"); err != nil || result.RequeueAfter != includePoll || b.statuses != 0 {
+		t.Errorf("Reconcile() = %v, %v, %d status patches, want to look again after %s", result, err, b.statuses, includePoll)
+	}
+	b.declare("shared", "url: http://127.0.0.1:1/none\nref: {branch: main}\n")
+	b.want("shared", "its server is away", failedWith("FetchFailed", "GitOperationFailed", "ArtifactInStorage", "True/Succeeded"), "Warning GitOperationFailed")
+	b.want("fleet", "it cannot be fetched: that is told", with(unavailable("NoArtifact"), "ArtifactInStorage", "True/Succeeded"), "Warning NoArtifact")
+	b.declare("shared", shared)
+	b.want("shared", "it can again", good, "Normal Succeeded")
+	b.want("fleet", "so can this", good, "Normal Succeeded")
 	obj := b.get("fleet")
 	if len(obj.Status.IncludedArtifacts) != 1 || obj.Status.IncludedArtifacts[0].Revision != b.get("shared").Status.Artifact.Revision || len(obj.Status.ObservedInclude) != 1 {
 		t.Errorf("status %+v does not show what is included", obj.Status)
