@@ -425,7 +425,8 @@ func pagerDuty(s *Settings, m *alert.Message) ([]Request, error) {
 	return append(requests, change), nil
 }
 
-// opsgenie creates an alert.
+// opsgenie creates an alert. It has no alias: nothing closes alerts, and an open one would
+// swallow all that follow under the same alias, for which nobody would be paged.
 func opsgenie(s *Settings, m *alert.Message) ([]Request, error) {
 	u, err := s.endpoint()
 	if err != nil {
@@ -446,6 +447,5 @@ func opsgenie(s *Settings, m *alert.Message) ([]Request, error) {
 	}
 	return one(u.String(), map[string]any{
 		"message": alert.Cut(m.Title()+": "+words(e.Reason), 130), "description": m.Text(mostMessage), "details": details, "source": "Flux " + e.ReportingController,
-		"alias": alert.Cut(e.InvolvedObject.Kind+"/"+e.InvolvedObject.Namespace+"/"+e.InvolvedObject.Name, 500),
 	}, "Authorization", "GenieKey "+token)
 }
