@@ -358,7 +358,12 @@ func telegram(s *Settings, m *alert.Message) ([]Request, error) {
 	for _, pair := range all {
 		fmt.Fprintf(&b, "\n%s: %s", pair[0], pair[1])
 	}
-	return one(u.JoinPath("bot"+url.PathEscape(token), "sendMessage").String(), map[string]any{"chat_id": s.Channel, "text": alert.Cut(b.String(), 4000)})
+	chat, topic, _ := strings.Cut(s.Channel, ":")
+	content := map[string]any{"chat_id": chat, "text": alert.Cut(b.String(), 4000)}
+	if topic != "" {
+		content["message_thread_id"] = topic
+	}
+	return one(u.JoinPath("bot"+url.PathEscape(token), "sendMessage").String(), content)
 }
 
 // pagerDutyKey is that of an incident: each object has one, for as long as it fails.

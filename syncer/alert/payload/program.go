@@ -85,7 +85,8 @@ func genericHMAC(s *Settings, m *alert.Message) ([]Request, error) {
 	return all, nil
 }
 
-// alertmanager posts an alert with the labels that Flux documents.
+// alertmanager posts an alert with the labels of Flux. They identify it: what tells of the
+// same again makes no other one.
 func alertmanager(s *Settings, m *alert.Message) ([]Request, error) {
 	u, err := s.endpoint()
 	if err != nil {
@@ -102,12 +103,14 @@ func alertmanager(s *Settings, m *alert.Message) ([]Request, error) {
 	}
 	for name, value := range map[string]string{
 		"alertname": "Flux" + e.InvolvedObject.Kind + e.Reason, "severity": e.Severity, "reason": e.Reason,
-		"timestamp": e.Timestamp.UTC().Format(time.RFC3339), "kind": e.InvolvedObject.Kind, "name": e.InvolvedObject.Name, "namespace": e.InvolvedObject.Namespace,
+		"kind": e.InvolvedObject.Kind, "name": e.InvolvedObject.Name, "namespace": e.InvolvedObject.Namespace,
 		"reportingcontroller": e.ReportingController,
 	} {
 		labels[name] = value
 	}
-	r, err := post(u.String(), []any{map[string]any{"status": "firing", "labels": labels, "annotations": annotations}})
+	r, err := post(u.String(), []any{map[string]any{
+		"status": "firing", "labels": labels, "annotations": annotations, "startsAt": e.Timestamp.UTC().Format(time.RFC3339),
+	}})
 	if err != nil {
 		return nil, err
 	}
