@@ -82,7 +82,7 @@ type delivery struct {
 
 // verified is what is known of a request that its Receiver accepts.
 type verified struct {
-	// payload is what its body says, nil if it is no JSON object.
+	// payload is what its body says, or what is wrapped in that; nil if it is no JSON object.
 	payload map[string]any
 	// claims of the token that came with it, nil without one.
 	claims map[string]any
@@ -168,11 +168,10 @@ func (v *verifier) verify(ctx context.Context, spec *notificationv1.ReceiverSpec
 			return nil, err
 		}
 	case notificationv1.GCRReceiver:
-		claims, err := v.pubsub(ctx, secret, r)
-		if err != nil {
+		var err error
+		if out.claims, out.payload, err = v.pubsub(ctx, secret, r); err != nil {
 			return nil, err
 		}
-		out.claims = claims
 	case notificationv1.CDEventsReceiver:
 		if err := wanted(spec.Events, r, "Ce-Type"); err != nil {
 			return nil, err
@@ -183,7 +182,9 @@ func (v *verifier) verify(ctx context.Context, spec *notificationv1.ReceiverSpec
 	default:
 		return nil, &refusal{resultNotReady, http.StatusServiceUnavailable, "the Receiver is of an unknown type"}
 	}
-	out.payload = payload(r)
+	if out.payload == nil {
+		out.payload = payload(r)
+	}
 	return out, nil
 }
 
@@ -293,27 +294,28 @@ func cdevent(body []byte) error {
 	return nil
 }
 
-// pubsub checks a push of Google's Pub/Sub about an image.
-func (v *verifier) pubsub(ctx context.Context, secret map[string][]byte, r delivery) (map[string]any, error) {
+// pubsub checks a push of Google's Pub/Sub about an image. It returns the claims of its
+// token, and what it says of the image, with the fields that Flux has there.
+func (v *verifier) pubsub(ctx context.Context, secret map[string][]byte, r delivery) (claims, event map[string]any, err error) {
 	email, audience := string(secret[emailKey]), string(secret[audienceKey])
 	if email == "" || audience == "" {
-		return nil, forged("the Receiver does not say whose pushes it accepts")
+		return nil, nil, forged("the Receiver does not say whose pushes it accepts")
 	}
 	token, err := bearer(r)
 	if err != nil {
-		return nil, forged("%s", err) // as what is forged, with Flux's status
+		return nil, nil, forged("%s", err) // as what is forged, with Flux's status
 	}
-	claims, err := v.identities.Claims(ctx, v.google, audience, token)
+	claims, err = v.identities.Claims(ctx, v.google, audience, token)
 	if err != nil {
 		var down *UnavailableError
 		if errors.As(err, &down) {
-			return nil, &refusal{resultFailed, http.StatusServiceUnavailable, "Google cannot be asked for its keys"}
+			return nil, nil, &refusal{resultFailed, http.StatusServiceUnavailable, "Google cannot be asked for its keys"}
 		}
-		return nil, forged("the token of the request is not one of Google for this Receiver")
+		return nil, nil, forged("the token of the request is not one of Google for this Receiver")
 	}
 	is, ok := claims["email"].(string)
 	if verified, _ := claims["email_verified"].(bool); !ok || !verified || subtle.ConstantTimeCompare([]byte(is), []byte(email)) != 1 {
-		return nil, forged("the token of the request is not of the account that the Receiver accepts")
+		return nil, nil, forged("the token of the request is not of the account that the Receiver accepts")
 	}
 	var push struct {
 		Message struct {
@@ -321,13 +323,20 @@ func (v *verifier) pubsub(ctx context.Context, secret map[string][]byte, r deliv
 		} `json:"message"`
 	}
 	if err := json.Unmarshal(r.body, &push); err != nil {
-		return nil, malformed("the body is not a push of Pub/Sub")
+		return nil, nil, malformed("the body is not a push of Pub/Sub")
 	}
 	data, err := base64.StdEncoding.DecodeString(push.Message.Data)
 	if err != nil {
-		return nil, malformed("the data of the push is not base64")
+		return nil, nil, malformed("the data of the push is not base64")
 	}
-	return claims, shaped(data, "action")
+	if err := shaped(data, "action"); err != nil {
+		return nil, nil, err
+	}
+	var image struct{ Action, Digest, Tag string }
+	if err := json.Unmarshal(data, &image); err != nil {
+		return nil, nil, malformed("the push is not about an image")
+	}
+	return claims, map[string]any{"action": image.Action, "digest": image.Digest, "tag": image.Tag}, nil
 }
 
 // bearer is the token of the Authorization header.

@@ -254,6 +254,30 @@ func TestTypes(t *testing.T) {
 	}
 }
 
+// TestImageOfPush: filters see what a push of Pub/Sub is about, with the fields that Flux
+// gives them, and not how it is wrapped.
+func TestImageOfPush(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, data string
+		want         map[string]any
+	}{
+		"Tagged": {
+			"a tag was pushed", `{"action":"INSERT","digest":"eu.gcr.io/p/app@sha256:1","tag":"eu.gcr.io/p/app:1.2"}`,
+			map[string]any{"action": "INSERT", "digest": "eu.gcr.io/p/app@sha256:1", "tag": "eu.gcr.io/p/app:1.2"},
+		},
+		"Untagged": {"what is not said is empty: a filter may ask", `{"action":"DELETE"}`, map[string]any{"action": "DELETE", "digest": "", "tag": ""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v, spec, d := verifierOf(notificationv1.GCRReceiver), specOf(notificationv1.GCRReceiver), accepted()[notificationv1.GCRReceiver]
+			d.body = []byte(`{"message":{"data":"` + base64.StdEncoding.EncodeToString([]byte(tc.data)) + `"}}`)
+			got, err := v.verify(t.Context(), &spec, secretData(), d)
+			if err != nil || !maps.Equal(got.payload, tc.want) {
+				t.Errorf("%s: verify() = %+v, %v, want payload %v", tc.reason, got, err, tc.want)
+			}
+		})
+	}
+}
+
 // TestNoToken: a Secret without a token opens no Receiver, though an empty key makes a
 // signature as well.
 func TestNoToken(t *testing.T) {
