@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -114,21 +115,31 @@ func isWord(s string) bool {
 	}) < 0
 }
 
-// merge adds hints to those of before. Of one repository the newest stays.
+// merge adds hints to those of before, the newest last. Each revision of a repository is a
+// push of its own, and there once; a hint without a revision stands for all that came before.
+// What is too much is in the next hint of its repository, which loses its revision, so that
+// nobody leaves it aside; or else the oldest goes.
 func merge(before, hints []Hint) []Hint {
+	merged := slices.Clone(before)
 	for _, h := range hints {
-		kept := make([]Hint, 0, len(before)+1)
-		for _, b := range before {
-			if b.Repository != h.Repository {
-				kept = append(kept, b)
+		merged = slices.DeleteFunc(merged, func(b Hint) bool {
+			return b.Repository == h.Repository && (h.Revision == "" || b.Revision == h.Revision)
+		})
+		merged = append(merged, h)
+	}
+	for len(merged) > Most {
+		gone := 0
+		for i, h := range merged {
+			later := slices.IndexFunc(merged[i+1:], func(l Hint) bool { return l.Repository == h.Repository })
+			if later >= 0 {
+				merged[i+1+later].Revision = ""
+				gone = i
+				break
 			}
 		}
-		before = append(kept, h)
+		merged = slices.Delete(merged, gone, gone+1)
 	}
-	if len(before) > Most {
-		before = before[len(before)-Most:]
-	}
-	return before
+	return merged
 }
 
 // memory are the hints that were seen, the last ones.

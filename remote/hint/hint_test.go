@@ -2,6 +2,7 @@ package hint
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -154,6 +155,37 @@ func TestMerge(t *testing.T) {
 	}
 	if len(merged) != Most || merged[0] != all[3] {
 		t.Error("merge changed what it was given")
+	}
+}
+
+// TestMergeOfOneRepository: no push is lost for another one to the same repository, on another
+// branch as it may be.
+func TestMergeOfOneRepository(t *testing.T) {
+	a, b := Repository("https://git.example/a"), Repository("https://git.example/b")
+	push := func(id, repository, revision string) Hint {
+		return Hint{ID: id, Repository: repository, Revision: revision}
+	}
+	busy := make([]Hint, 0, Most+1)
+	for i := range Most + 1 {
+		busy = append(busy, push(fmt.Sprint("busy-", i), a, fmt.Sprint("r", i)))
+	}
+	for name, tc := range map[string]struct {
+		reason        string
+		before, hints []Hint
+		want          []Hint
+	}{
+		"TwoBranches": {"two pushes", []Hint{push("1", a, "x")}, []Hint{push("2", a, "y")}, []Hint{push("1", a, "x"), push("2", a, "y")}},
+		"Again":       {"the same one, told twice", []Hint{push("1", a, "x"), push("2", b, "x")}, []Hint{push("3", a, "x")}, []Hint{push("2", b, "x"), push("3", a, "x")}},
+		"Any":         {"one that leaves nobody alone", []Hint{push("1", a, "x"), push("2", a, "y")}, []Hint{push("3", a, "")}, []Hint{push("3", a, "")}},
+		"AfterAny":    {"that one may be known already", []Hint{push("1", a, "")}, []Hint{push("2", a, "x")}, []Hint{push("1", a, ""), push("2", a, "x")}},
+		"TooMany":     {"the oldest two are one", nil, busy, append([]Hint{push("busy-1", a, "")}, busy[2:]...)},
+		"OthersStay":  {"a busy repository costs no other one its hint", []Hint{push("0", b, "z")}, busy, append([]Hint{push("0", b, "z"), push("busy-2", a, "")}, busy[3:]...)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := merge(tc.before, tc.hints); !slices.Equal(got, tc.want) {
+				t.Errorf("%s: %v, want %v", tc.reason, got, tc.want)
+			}
+		})
 	}
 }
 

@@ -169,6 +169,15 @@ func TestWake(t *testing.T) {
 	if want := []string{"GitRepository/same", "GitRepository/ssh", "HelmRepository/charts"}; !slices.Equal(woken, want) {
 		t.Errorf("woken are %v, want %v: images are not of this process", woken, want)
 	}
+	// A push to another branch: the one that has this commit may be of that branch.
+	woken = nil
+	m.Wake(t.Context(), []Hint{
+		{ID: "2", Repository: Repository("https://git.example/app"), Revision: strings.Repeat("b", 40)},
+		{ID: "3", Repository: Repository("https://git.example/app"), Revision: commit},
+	})
+	if !slices.Contains(woken, "GitRepository/has") {
+		t.Errorf("of two pushes woken are %v, and not what has the commit of one", woken)
+	}
 }
 
 type writer func(client.Object)

@@ -30,11 +30,14 @@ type Matcher struct {
 	Log      logr.Logger
 }
 
-// Wake implements Sources. A source that is suspended, or has the commit already, is left
-// alone.
+// Wake implements Sources. A source that is suspended is left alone, and one that has the
+// commit already, if its repository has no other news: nobody knows which branch these are of.
 func (m *Matcher) Wake(ctx context.Context, hints []Hint) {
 	wanted := make(map[string]string, len(hints))
 	for _, h := range hints {
+		if before, ok := wanted[h.Repository]; ok && before != h.Revision {
+			h.Revision = ""
+		}
 		wanted[h.Repository] = h.Revision
 	}
 	var writes sync.WaitGroup
@@ -58,7 +61,8 @@ func (m *Matcher) Wake(ctx context.Context, hints []Hint) {
 	}
 }
 
-// named are the sources of a kind that are of the repositories.
+// named are the sources of a kind that are of the repositories, without those that have the
+// commit that is wanted of theirs.
 func (m *Matcher) named(ctx context.Context, kind string, wanted map[string]string) []types.NamespacedName {
 	var names []types.NamespacedName
 	pick := func(o client.Object, url string, suspended bool, artifact *meta.Artifact) {

@@ -105,13 +105,17 @@ func (t *Teller) Tell(hints []Hint) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	until := t.now().Add(freshFor)
-	for _, h := range hints {
-		t.recent = slices.DeleteFunc(t.recent, func(r dated) bool { return r.Repository == h.Repository })
-		t.recent = append(t.recent, dated{h, until})
+	before, until := make([]Hint, 0, len(t.recent)), make(map[string]time.Time, len(t.recent))
+	for _, r := range t.recent {
+		before = append(before, r.Hint)
+		until[r.ID] = r.until
 	}
-	if len(t.recent) > Most {
-		t.recent = slices.Clone(t.recent[len(t.recent)-Most:])
+	for _, h := range hints {
+		until[h.ID] = t.now().Add(freshFor)
+	}
+	t.recent = nil
+	for _, h := range merge(before, hints) {
+		t.recent = append(t.recent, dated{h, until[h.ID]})
 	}
 	t.heard++
 	select {

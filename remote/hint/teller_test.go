@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -147,6 +149,24 @@ func TestPushes(t *testing.T) {
 		}
 		if last := Parse(f.entries[len(f.entries)-1]); len(last) != 1 || last[0].ID != "599" {
 			t.Errorf("the last that is told is %v", last)
+		}
+	})
+}
+
+// TestTwoBranches: of two pushes to one repository a child is told both.
+func TestTwoBranches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fleet{n: 1}
+		teller := running(t, f, 100)
+		first, second := hints(1)[0], hints(1)[0]
+		first.Revision, second.ID, second.Revision = strings.Repeat("a", 40), "second", strings.Repeat("b", 40)
+		teller.Tell([]Hint{first})
+		teller.Tell([]Hint{second})
+		time.Sleep(time.Second)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if last := Parse(f.entries[len(f.entries)-1]); !slices.Equal(last, []Hint{first, second}) {
+			t.Errorf("told is %v, want both", last)
 		}
 	})
 }
