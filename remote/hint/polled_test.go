@@ -35,16 +35,45 @@ func TestPolled(t *testing.T) {
 			p.Found(git("a"), "2")
 			p.Found(git("a"), "main@sha1:"+commit)
 		}, true, []Told{{url + "a", commit}}},
-		"Heard": {"a webhook came before", func(p *Polled) {
+		"Heard": {"a webhook came before, with this commit", func(p *Polled) {
 			p.Found(git("a"), "1")
-			p.Heard([]Hint{{Repository: Repository(url + "a.git")}})
+			p.Heard([]Hint{{Repository: Repository(url + "a.git"), Revision: commit}})
+			p.Found(git("a"), "main@sha1:"+commit)
+			time.Sleep(2 * heardFor)
+		}, true, nil},
+		"HeardWithout": {"a webhook without a commit may have brought it: not yet", func(p *Polled) {
+			p.Found(git("a"), "1")
+			p.Heard([]Hint{{Repository: Repository(url + "a")}})
 			p.Found(git("a"), "2")
 		}, true, nil},
-		"HeardLate": {"the note of the webhook comes after the fetch", func(p *Polled) {
+		"HeardOther": {"a webhook of another branch: what it did not bring is told later", func(p *Polled) {
+			p.Found(git("a"), "1")
+			p.Heard([]Hint{{Repository: Repository(url + "a"), Revision: strings.Repeat("b", 40)}})
+			p.Found(git("a"), "main@sha1:"+commit)
+			time.Sleep(heardFor)
+		}, true, []Told{{url + "a", commit}}},
+		"SoonAgain": {"the next commit, before half a minute is over", func(p *Polled) {
 			p.Found(git("a"), "1")
 			p.Found(git("a"), "2")
+			time.Sleep(heardFor / 2)
+			p.Found(git("a"), "main@sha1:"+commit)
+			time.Sleep(heardFor)
+		}, true, []Told{{url + "a", ""}, {url + "a", commit}}},
+		"TwoBranches": {"two sources, each with a commit of its own", func(p *Polled) {
+			for _, revision := range []string{"1", "main@sha1:" + commit} {
+				p.Found(git("a"), revision)
+			}
+			p.Found(git("a.git"), "1")
+			p.Found(git("a.git"), "dev@sha1:"+strings.Repeat("b", 40))
+		}, true, []Told{{url + "a", commit}, {url + "a", strings.Repeat("b", 40)}}},
+		"WhileAway": {"a commit that came before the process did", func(p *Polled) { p.Found(git("had"), "main@sha1:"+commit) }, true, []Told{{url + "had", commit}}},
+		"AsBefore":  {"the status has it", func(p *Polled) { p.Found(git("had"), "main@sha1:had") }, true, nil},
+		"HeardLate": {"the note of the webhook comes after the fetch", func(p *Polled) {
+			p.Found(git("a"), "1")
+			p.Found(git("a"), "main@sha1:"+commit)
 			time.Sleep(polledMoment / 2)
-			p.Heard([]Hint{{Repository: Repository(url + "a")}})
+			p.Heard([]Hint{{Repository: Repository(url + "a"), Revision: commit}})
+			time.Sleep(2 * heardFor)
 		}, true, nil},
 		"HeardOfAnother": {"a webhook of another repository", func(p *Polled) {
 			p.Heard([]Hint{{Repository: Repository(url + "b")}})
@@ -78,6 +107,12 @@ func TestPolled(t *testing.T) {
 						}
 						return url + s.Name
 					},
+					Had: func(s Source) string {
+						if s.Name == "had" {
+							return "main@sha1:had"
+						}
+						return ""
+					},
 					Publish: func(_ context.Context, all []Told) { mu.Lock(); defer mu.Unlock(); told = append(told, all...) },
 					Leads:   func() bool { return tc.leads }, Now: time.Now,
 				})
@@ -92,6 +127,7 @@ func TestPolled(t *testing.T) {
 				for i := range told {
 					told[i].URL = strings.TrimSuffix(told[i].URL, ".git")
 				}
+				slices.SortStableFunc(told, func(a, b Told) int { return strings.Compare(a.Revision, b.Revision) })
 				if !slices.Equal(told, tc.want) {
 					t.Errorf("%s: told %v, want %v", tc.reason, told, tc.want)
 				}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
@@ -107,21 +108,33 @@ func (w *wiring) pass() (*hint.Inbox, error) {
 // passPolled passes on what the tier's own sources find by looking.
 func (w *wiring) passPolled(inbox *hint.Inbox) error {
 	leads := w.mgr.Elected()
+	// of is where a source is and what its status says that it has; empty for one that is gone,
+	// which has nothing new.
+	of := func(ctx context.Context, s hint.Source) (url string, artifact *meta.Artifact) {
+		switch s.Kind {
+		case sourcev1.GitRepositoryKind:
+			o := &sourcev1.GitRepository{}
+			if w.mgr.GetClient().Get(ctx, s.NamespacedName, o) == nil {
+				return o.Spec.URL, o.Status.Artifact
+			}
+		case sourcev1.OCIRepositoryKind:
+			o := &sourcev1.OCIRepository{}
+			if w.mgr.GetClient().Get(ctx, s.NamespacedName, o) == nil {
+				return o.Spec.URL, o.Status.Artifact
+			}
+		}
+		return "", nil
+	}
 	polled := hint.NewPolled(hint.PolledOptions{
 		URL: func(ctx context.Context, s hint.Source) string {
-			switch s.Kind {
-			case sourcev1.GitRepositoryKind:
-				o := &sourcev1.GitRepository{}
-				if w.mgr.GetClient().Get(ctx, s.NamespacedName, o) == nil {
-					return o.Spec.URL
-				}
-			case sourcev1.OCIRepositoryKind:
-				o := &sourcev1.OCIRepository{}
-				if w.mgr.GetClient().Get(ctx, s.NamespacedName, o) == nil {
-					return o.Spec.URL
-				}
+			url, _ := of(ctx, s)
+			return url
+		},
+		Had: func(s hint.Source) string {
+			if _, artifact := of(context.Background(), s); artifact != nil { // of the cache
+				return artifact.Revision
 			}
-			return "" // one that is gone has nothing new
+			return ""
 		},
 		Publish: inbox.Publish, Now: w.program.Now,
 		Leads: func() bool {
