@@ -102,6 +102,21 @@ func (run *run) current() bool {
 	return s.LastAppliedRevision == run.snapshot.Revision && s.ObservedGeneration == run.Obj.Generation
 }
 
+// renderedBefore reports whether the rendering is the last one that was applied, as the history
+// has it: variables, and what is decrypted, may make another one of the same revision. A status
+// without a history does not tell.
+func (run *run) renderedBefore() bool {
+	for _, attempt := range run.Obj.Status.History {
+		if attempt.Digest != run.rendering.Digest {
+			return false
+		}
+		if attempt.LastReconciledStatus != meta.ReconciliationFailedReason {
+			return true // all of it was applied, whatever became of it
+		}
+	}
+	return len(run.Obj.Status.History) == 0
+}
+
 func (run *run) name() types.NamespacedName { return client.ObjectKeyFromObject(run.Obj) }
 
 // declared lists what is in the cluster on behalf of the object and not exempt.

@@ -684,6 +684,46 @@ func TestApplyStep(t *testing.T) {
 	}
 }
 
+// TestDriftOrNews: with drift mode report, what differs is left as it is only if just this was
+// applied before. The status has the same revision after variables changed.
+func TestDriftOrNews(t *testing.T) {
+	was := func(digest, status string) meta.Snapshot {
+		return meta.Snapshot{Digest: digest, LastReconciledStatus: status}
+	}
+	const done, failed, unhealthy = meta.ReconciliationSucceededReason, meta.ReconciliationFailedReason, meta.HealthCheckFailedReason
+	for name, tc := range map[string]struct {
+		reason  string
+		history meta.History // the newest first
+		applied string
+		want    bool
+	}{
+		"Same":      {"somebody changed what was applied", meta.History{was("new", done)}, revision, true},
+		"Variables": {"the variables changed", meta.History{was("old", done)}, revision, false},
+		"Halfway":   {"they did, and a part of it was refused", meta.History{was("new", failed), was("old", done)}, revision, false},
+		"Back":      {"they are what they were, and a part of the others was applied", meta.History{was("other", failed), was("new", done)}, revision, false},
+		"Unhealthy": {"all of it was applied", meta.History{was("new", unhealthy), was("old", done)}, revision, true},
+		"Failed":    {"it was applied, and could not be looked at since", meta.History{was("new", failed), was("new", done)}, revision, true},
+		"Revision":  {"a commit that changes nothing: what differs is brought to it, as by each commit", meta.History{was("new", done)}, "main@sha1:1", false},
+		"NoHistory": {"as earlier versions of Flux left it", nil, revision, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.Annotations = map[string]string{v1alpha1.DriftAnnotation: string(DriftReport)}
+				k.Status.LastAppliedRevision, k.Status.ObservedGeneration, k.Status.History = tc.applied, 1, tc.history
+			}))
+			s.run.rendering = &render.Rendering{Digest: "new"}
+			s.run.cluster = s.Targets.Local
+			s.cluster.sync = func(_ context.Context, o apply.Options) (apply.Result, error) {
+				if !o.Report || o.Applied != tc.want {
+					t.Errorf("%s: report %t, applied before %t, want true and %t", tc.reason, o.Report, o.Applied, tc.want)
+				}
+				return apply.Result{Changes: ssa.NewChangeSet()}, nil
+			}
+			s.Reconciler.apply(t.Context(), s.run)
+		})
+	}
+}
+
 // TestEventOrigin: an event names the revision that the artifact was built from, also
 // before the status does.
 func TestEventOrigin(t *testing.T) {
