@@ -10,10 +10,8 @@ import (
 	"time"
 
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -36,6 +34,8 @@ type Repositories interface {
 	Contains(ctx context.Context, repository types.NamespacedName, tip, commit, tag string) (bool, error)
 	// Push writes a tag with the credential of a Secret.
 	Push(ctx context.Context, repository, secret types.NamespacedName, tag source.NewTag) (string, error)
+	// SigningKeys verify what Push signs with a Secret; none if it signs nothing.
+	SigningKeys(ctx context.Context, secret types.NamespacedName) (source.Verification, error)
 	// Keys are the public keys of a Secret.
 	Keys(ctx context.Context, secret types.NamespacedName) (source.Verification, error)
 }
@@ -384,53 +384,6 @@ func (x *exchange) readApprovals(ctx context.Context, o *v1alpha1.Rollout, from 
 		approvals = append(approvals, rollout.Approval{Wave: rollout.ApprovedWave(prefix, tag.Name), Revision: tag.Commit, By: tag.Tagger, Tag: tag.Name, Key: short(key)})
 	}
 	return approvals, refused
-}
-
-// publish writes what a Rollout proved, unless that is there already.
-func (x *exchange) publish(ctx context.Context, o *v1alpha1.Rollout, from source.Key) (*v1alpha1.RolloutProof, rollout.Hold) {
-	good, name := o.Status.LastGood, o.Spec.Publish.Name
-	if good == nil {
-		return nil, rollout.Hold{}
-	}
-	fails := func(reason, format string, args ...any) (*v1alpha1.RolloutProof, rollout.Hold) {
-		return o.Status.Published, rollout.Hold{Reason: reason, Message: short(fmt.Sprintf(format, args...))}
-	}
-	reference := rollout.ProofReference(name)
-	before, tag, hold := x.proofs(ctx, o.Namespace, from, name, nil)
-	switch hold.Reason {
-	case "":
-	case v1alpha1.ReasonUpstreamInvalid:
-		return fails(v1alpha1.ReasonPublishConflict, "%s: delete it, or choose another spec.publish.name", hold.Message)
-	default:
-		return fails(v1alpha1.ReasonPublishFailed, "%s", hold.Message)
-	}
-	proofs, err := rollout.Publishable(o, before)
-	switch {
-	case errors.Is(err, rollout.ErrOthers):
-		return fails(v1alpha1.ReasonPublishConflict, "cannot write %s: %v; choose another spec.publish.name, or delete it", reference, err)
-	case err != nil:
-		return fails(v1alpha1.ReasonPublishFailed, "cannot write %s: %v", reference, err)
-	case proofs == nil:
-		newest := before.Proofs[0]
-		return &v1alpha1.RolloutProof{Commit: newest.Commit, Run: newest.Run, Proven: metav1.NewTime(newest.Proven)}, rollout.Hold{}
-	}
-	newest := proofs.Proofs[0]
-	message, err := proofs.Message()
-	if err != nil {
-		return fails(v1alpha1.ReasonPublishFailed, "%v", err)
-	}
-	if err := x.mayWrite(); err != nil {
-		return fails(v1alpha1.ReasonPublishFailed, "cannot write %s: %v", reference, err)
-	}
-	secret := types.NamespacedName{Namespace: o.Namespace, Name: o.Spec.Publish.SecretRef.Name}
-	_, err = x.Repositories.Push(ctx, from.NamespacedName, secret, source.NewTag{
-		Reference: reference, Before: tag.Object, Name: rollout.ProofTag(name), Commit: newest.Commit, Tagger: "cascade", Address: name + "@cascade.dev", At: newest.Proven, Message: message,
-	})
-	if err != nil {
-		return fails(v1alpha1.ReasonPublishFailed, "%v", err)
-	}
-	x.Events.Eventf(o, corev1.EventTypeNormal, "ProofPublished", "%s says that %s passed all waves in run %d", reference, newest.Commit, newest.Run)
-	return &v1alpha1.RolloutProof{Commit: newest.Commit, Run: newest.Run, Proven: metav1.NewTime(newest.Proven)}, rollout.Hold{}
 }
 
 // upstream are the facts about what another environment proved, and what identifies what

@@ -64,6 +64,10 @@ func (s *followed) Push(ctx context.Context, _, _ types.NamespacedName, tag sour
 	return s.mirrors.Push(ctx, s.origin, tag)
 }
 
+func (s *followed) SigningKeys(context.Context, types.NamespacedName) (source.Verification, error) {
+	return source.SigningKeys(s.signing, nil)
+}
+
 func (s *followed) Keys(_ context.Context, secret types.NamespacedName) (source.Verification, error) {
 	keys, ok := s.keys[secret.Name]
 	if !ok {
@@ -260,6 +264,68 @@ func TestExchangeOfProofs(t *testing.T) {
 	s.fails = errors.New("it does not answer")
 	reads(v1alpha1.ReasonUpstreamUnreadable)
 	publishes(staging, v1alpha1.ReasonPublishFailed)
+}
+
+// TestPublishesAgain: what is published is written again if another environment could not
+// verify it, or if somebody else wrote something else of this Rollout, and not otherwise.
+func TestPublishesAgain(t *testing.T) {
+	s := newFollowed(t)
+	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	first, second := s.push("main", "1"), s.push("main", "2")
+	x, from := s.environment()
+	o := publisher("one")
+	passes(o, first, noon)
+	passes(o, second, noon.Add(time.Hour))
+	staging, eve := s.key("staging"), s.key("eve")
+	read := func() source.Tag {
+		t.Helper()
+		tags, err := s.Tags(t.Context(), from.NamespacedName, func(map[string]string) []string { return []string{rollout.ProofReference("staging")} })
+		if err != nil || len(tags) != 1 {
+			t.Fatalf("%v, %v", tags, err)
+		}
+		return tags[0]
+	}
+	publish := func(reason string) source.Tag {
+		t.Helper()
+		if p, hold := x.publish(t.Context(), o, from); hold.Reason != "" || p.Commit != second {
+			t.Fatalf("%s: published is %+v, %+v", reason, p, hold)
+		}
+		return read()
+	}
+	plain := publish("the first time")
+	if again := publish("it is there"); again.Object != plain.Object {
+		t.Error("what is there was written again")
+	}
+	s.signing = staging
+	signed := publish("there is a key since")
+	verified := func(reason string, tag source.Tag) {
+		t.Helper()
+		if _, err := tag.Verify(s.keys["staging"]); err != nil || tag.Message != signed.Message {
+			t.Errorf("%s: the tag says %q, %v", reason, tag.Message, err)
+		}
+	}
+	verified("it is signed", signed)
+	if again := publish("it is there, and signed"); again.Object != signed.Object {
+		t.Error("what is there was written again")
+	}
+	for _, tc := range []struct {
+		reason, was, is string
+		key             []byte
+	}{
+		{"the same without a signature", "", "", nil},
+		{"the same with another signature", "", "", eve},
+		{"another time", "2026-03-01T13:00:00Z", "2026-03-01T14:00:00Z", staging},
+		{"another commit before", first, strings.Repeat("e", 40), staging},
+	} {
+		now := read()
+		if _, err := s.mirrors.Push(t.Context(), s.origin, source.NewTag{
+			Reference: now.Reference, Before: now.Object, Name: now.Name, Commit: now.Commit, Tagger: "x", Address: "x", At: noon,
+			Message: strings.Replace(signed.Message, tc.was, tc.is, 1), SigningKey: tc.key,
+		}); err != nil {
+			t.Fatal(err)
+		}
+		verified(tc.reason, publish(tc.reason))
+	}
 }
 
 // TestExchangeKeeps: a Rollout is decided about when something else was read than before, and

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,7 +55,7 @@ func ProofTag(name string) string { return "cascade/proven/" + name }
 var ErrOthers = errors.New("another Rollout publishes under this name")
 
 // Publishable is what a Rollout is to publish: the runs on record that passed all waves. It
-// is nil if there are none, or if that is what is published. before is what is published
+// is nil if there are none, or if just that is what is published. before is what is published
 // under the name; nil if nothing is. Somebody else may have written it, so that nothing of
 // it is published again. That of another Rollout is not replaced: one of another name, or
 // one with the same name but another UID that proved something later. The latter is of
@@ -96,8 +97,8 @@ func Publishable(o *v1alpha1.Rollout, before *Proofs) (*Proofs, error) {
 		return nil, fmt.Errorf("%w: %.200q", ErrOthers, before.Rollout)
 	case before.UID != p.UID && newest.Proven.After(p.Proofs[0].Proven):
 		return nil, fmt.Errorf("%w: %s with another UID proved %s at %s, after the last good revision of this one", ErrOthers, p.Rollout, newest.Commit, newest.Proven.Format(time.RFC3339))
-	case before.UID == p.UID && newest.Commit == p.Proofs[0].Commit && newest.Run == good.Run:
-		return nil, nil
+	case before.UID == p.UID && len(before.Proofs) >= len(p.Proofs) && slices.EqualFunc(before.Proofs[:len(p.Proofs)], p.Proofs, Proof.Equal):
+		return nil, nil // what the status forgot since may follow
 	}
 	return p, nil
 }

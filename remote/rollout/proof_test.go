@@ -48,6 +48,8 @@ func TestPublishable(t *testing.T) {
 	}
 	back := proving(done, done)
 	back.Status.LastGood.At = metav1.NewTime(proven)
+	forgot := proving(done, done)
+	forgot.Status.History = forgot.Status.History[:1]
 	for _, tt := range []struct {
 		reason string
 		o      *v1alpha1.Rollout
@@ -59,6 +61,12 @@ func TestPublishable(t *testing.T) {
 		{reason: "what passed, the newest first", o: proving(done, done), want: []string{two, one}},
 		{reason: "what did not pass is not there", o: proving(halted, done, halted, done), want: []string{three, one}},
 		{reason: "it is published already", o: proving(done, done), before: published(nil)},
+		{reason: "the status forgot what passed before", o: forgot, before: published(nil)},
+		{reason: "somebody else wrote another time", o: proving(done, done), want: []string{two, one},
+			before: published(func(p *rollout.Proofs) { p.Proofs[0].Proven = p.Proofs[0].Proven.Add(-time.Minute) })},
+		{reason: "somebody else wrote another commit before", o: proving(done, done), want: []string{two, one},
+			before: published(func(p *rollout.Proofs) { p.Proofs[1].Commit = strings.Repeat("e", 40) })},
+		{reason: "somebody else left one out", o: proving(done, done), before: published(func(p *rollout.Proofs) { p.Proofs = p.Proofs[:1] }), want: []string{two, one}},
 		{reason: "another one passed since", o: proving(done, done, done), before: published(nil), want: []string{three, two, one}},
 		{reason: "nothing that somebody else may have written is published again", o: proving(done, done, done),
 			before: published(func(p *rollout.Proofs) { p.Proofs[1].Commit = strings.Repeat("e", 40) }), want: []string{three, two, one}},

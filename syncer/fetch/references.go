@@ -43,11 +43,26 @@ func (r *GitRepositories) Push(ctx context.Context, repository, secret types.Nam
 			return err
 		}
 		origin.Login = nil
-		tag.SigningKey, tag.Passphrase = origin.Secret["signingKey"], origin.Secret["signingPassphrase"]
+		tag.SigningKey, tag.Passphrase = origin.Secret[signingKey], origin.Secret[signingPassphrase]
 		hash, err = r.Mirrors.Push(ctx, origin, tag)
 		return err
 	})
 	return hash, err
+}
+
+// Keys of the Secret that Push writes with.
+const (
+	signingKey        = "signingKey"
+	signingPassphrase = "signingPassphrase"
+)
+
+// SigningKeys verify what Push signs with a Secret; none if it signs nothing.
+func (r *GitRepositories) SigningKeys(ctx context.Context, secret types.NamespacedName) (source.Verification, error) {
+	data, err := r.secret(ctx, secret.Namespace, secret.Name, source.ReasonAuthenticationFailed)
+	if err != nil {
+		return source.Verification{}, err
+	}
+	return source.SigningKeys(data[signingKey], data[signingPassphrase])
 }
 
 // Write makes a commit in a repository with the credential of its GitRepository, and within its deadline; see

@@ -16,6 +16,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/go-git/go-git/v5/plumbing/transport"
 	"github.com/go-git/go-git/v5/storage/memory"
+	"golang.org/x/crypto/ssh"
 )
 
 // NewTag is an annotated tag that is to be written.
@@ -105,13 +106,32 @@ func (t *NewTag) encode() ([]byte, error) {
 	}
 	signer, err := signature.NewSSHSigner(t.SigningKey, t.Passphrase)
 	if err != nil {
-		return nil, failf(ReasonAuthenticationFailed, "cannot sign with the key signingKey: it is no SSH private key, or its passphrase is not in the key signingPassphrase")
+		return nil, errSigningKey()
 	}
 	armour, err := signer.Sign(bytes.NewReader(text))
 	if err != nil {
 		return nil, fmt.Errorf("cannot sign tag %s: %w", t.Name, err)
 	}
 	return append(text, armour...), nil
+}
+
+// SigningKeys verify what is signed with an SSH private key in PEM; none without one.
+func SigningKeys(key, passphrase []byte) (Verification, error) {
+	if len(key) == 0 {
+		return Verification{}, nil
+	}
+	private, err := ssh.ParsePrivateKey(key)
+	if errors.As(err, new(*ssh.PassphraseMissingError)) {
+		private, err = ssh.ParsePrivateKeyWithPassphrase(key, passphrase)
+	}
+	if err != nil {
+		return Verification{}, errSigningKey()
+	}
+	return Verification{AuthorizedKeys: []string{string(ssh.MarshalAuthorizedKey(private.PublicKey()))}}, nil
+}
+
+func errSigningKey() error {
+	return failf(ReasonAuthenticationFailed, "cannot sign with the key signingKey: it is no SSH private key, or its passphrase is not in the key signingPassphrase")
 }
 
 // writer speaks the protocol by which references are written.
