@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -229,15 +228,11 @@ func (m *moved) ofSource(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *r
 		c.Known = len(child.Status.Layers) > 0 && !slices.ContainsFunc(child.Status.Layers, func(l v1alpha1.ChildLayer) bool { return l.Digest != "" })
 		return
 	}
-	revision, of := report.BroughtRevision(said, *m.spec.Moves.Source), m.spec.Moves.Source
-	if c.Known = true; revision != "" {
-		c.Has = &v1alpha1.RolloutRevision{Revision: revision}
-	} else if of.Kind != helmv2.HelmReleaseKind {
-		// An agent of before tells revisions by the names of sources, if at all: enough to find
-		// that a pin is in effect, and not to know what the source has.
-		revision, _ = report.RevisionOf(said, of.Name)
+	has, perhaps, known := report.BroughtRevision(said, *m.spec.Moves.Source)
+	if c.Known = known; has != "" {
+		c.Has = &v1alpha1.RolloutRevision{Revision: has}
 	}
-	c.Ready = pin != nil && c.Healthy && said.Ready && sameContent(revision, pin.Revision)
+	c.Ready = pin != nil && c.Healthy && said.Ready && sameContent(cmp.Or(has, perhaps), pin.Revision)
 }
 
 // sameContent reports whether two revisions are the same commit or digest, however a source

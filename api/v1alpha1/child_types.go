@@ -248,13 +248,10 @@ type Report struct {
 	// all: `a=main@sha1:...,+41 sha256:0123456789abcdef`.
 	// +optional
 	Revision string `json:"revision,omitempty"`
-	// Brought are the sources and HelmReleases that layers brought, with what each has: a
-	// Rollout of the parent that moves one finds it here by its kind, namespace and name. At
-	// most twenty are told, first those that are pinned; none by agents of before.
-	// +kubebuilder:validation:MaxItems=20
-	// +listType=atomic
+	// Brought is what layers brought of what a Rollout of the parent can move. Nil stands for
+	// an agent of before, which does not tell.
 	// +optional
-	Brought []ReportedSource `json:"brought,omitempty"`
+	Brought *ReportBrought `json:"brought,omitempty"`
 	// Ready: what the tier syncs is ready, and no Rollout of it came to a halt. Children has
 	// the clusters below.
 	Ready bool `json:"ready"`
@@ -292,6 +289,19 @@ type Report struct {
 	// +listType=atomic
 	// +optional
 	Tiers []TierRow `json:"tiers,omitempty"`
+}
+
+// ReportBrought tells of sources and HelmReleases that layers brought.
+type ReportBrought struct {
+	// Objects with what each has: a Rollout finds the one that it moves by its kind, namespace
+	// and name. Those that a Rollout pinned come first.
+	// +kubebuilder:validation:MaxItems=20
+	// +listType=atomic
+	// +optional
+	Objects []ReportedSource `json:"objects,omitempty"`
+	// More counts those that there was no room for.
+	// +optional
+	More int32 `json:"more,omitempty"`
 }
 
 // ReportedSource is a source or HelmRelease with what it has.

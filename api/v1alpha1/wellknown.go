@@ -52,6 +52,8 @@ const (
 	// RetryRolloutAnnotation on a Rollout, with another value than before, tries clusters
 	// again that failed, and lets a run that halted go on.
 	RetryRolloutAnnotation = "cascade.dev/retry-rollout"
+	// PinnedAnnotation is on an object that a layer brought and a Rollout pinned there.
+	PinnedAnnotation = "cascade.dev/pinned"
 	// RolloutRevisionAnnotation on a Cluster, or on a HelmRelease that makes one, is the
 	// revision that a Rollout let it have and that was applied. The agent writes it.
 	RolloutRevisionAnnotation = "cascade.dev/rollout-revision"

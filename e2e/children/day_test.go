@@ -196,12 +196,12 @@ func (d *day) reportOf(ctx context.Context, name string) error {
 	} else {
 		said := child.Status.Report
 		if said == nil {
-			said = &v1alpha1.Report{Brought: []v1alpha1.ReportedSource{{Kind: "HelmRelease", Namespace: "apps", Name: "web", Revision: "1.0.0"}}, Since: now}
+			said = &v1alpha1.Report{Brought: &v1alpha1.ReportBrought{Objects: []v1alpha1.ReportedSource{{Kind: "HelmRelease", Namespace: "apps", Name: "web", Revision: "1.0.0"}}}, Since: now}
 		}
 		pin := v1alpha1.ChildRollout{}
 		if len(child.Status.Rollouts) > 0 {
 			pin = child.Status.Rollouts[0]
-			said.Brought[0].Revision = pin.Revision
+			said.Brought.Objects[0].Revision = pin.Revision
 		}
 		said.Ready, said.Reason = !d.failing[name] || pin.Revision != "1.1.0", v1alpha1.ReasonSucceeded
 		child.Status.Report = said

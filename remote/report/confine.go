@@ -35,11 +35,8 @@ func confine(r *v1alpha1.Report) {
 	for i := range r.Failing {
 		confineFailure(&r.Failing[i])
 	}
-	r.Brought = r.Brought[:min(len(r.Brought), maxBrought)]
-	for i := range r.Brought {
-		b := &r.Brought[i]
-		b.Kind, b.Namespace = bounded(b.Kind, maxLabel), bounded(b.Namespace, maxLabel)
-		b.Name, b.Revision = bounded(b.Name, maxObjectName), bounded(b.Revision, maxRevision)
+	if r.Brought != nil {
+		confineBrought(r.Brought)
 	}
 	if r.Children != nil {
 		counts := confineCounts(*r.Children)
@@ -55,6 +52,15 @@ func confine(r *v1alpha1.Report) {
 		if confineRow(&row) {
 			r.Tiers = append(r.Tiers, row)
 		}
+	}
+}
+
+func confineBrought(b *v1alpha1.ReportBrought) {
+	b.Objects, b.More = b.Objects[:min(len(b.Objects), maxBrought)], max(0, b.More)
+	for i := range b.Objects {
+		o := &b.Objects[i]
+		o.Kind, o.Namespace = bounded(o.Kind, maxLabel), bounded(o.Namespace, maxLabel)
+		o.Name, o.Revision = bounded(o.Name, maxObjectName), bounded(o.Revision, maxRevision)
 	}
 }
 

@@ -162,49 +162,59 @@ func revisions(f Facts, late map[sourceKey]string) string {
 }
 
 // brought are the sources and HelmReleases of a tier that layers brought.
-func brought(f Facts, late map[sourceKey]string) []v1alpha1.ReportedSource {
-	var pinned, others []v1alpha1.ReportedSource
-	for _, o := range f.Sources {
-		facts := factsOf(o)
-		if !byLayer(o) || facts.revision == "" || facts.kind == sourcev1.BucketKind {
-			continue
+func brought(f Facts, late map[sourceKey]string) *v1alpha1.ReportBrought {
+	type object struct {
+		v1alpha1.ReportedSource
+		pinned bool
+	}
+	var all []object
+	tell := func(o client.Object, kind, revision string) {
+		if revision != "" && o.GetLabels()[v1alpha1.LayerLabelGroup+"/name"] != "" {
+			is := v1alpha1.ReportedSource{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), Revision: bounded(revision, maxRevision)}
+			all = append(all, object{is, isPinned(o) || o.GetAnnotations()[v1alpha1.PinnedAnnotation] != ""})
 		}
-		is := v1alpha1.ReportedSource{Kind: facts.kind, Namespace: o.GetNamespace(), Name: o.GetName(), Revision: bounded(cmp.Or(late[keyOf(o)], facts.revision), maxRevision)}
-		if isPinned(o) {
-			pinned = append(pinned, is)
-		} else {
-			others = append(others, is)
+	}
+	for _, o := range f.Sources {
+		if facts := factsOf(o); facts.kind != sourcev1.BucketKind && facts.revision != "" {
+			tell(o, facts.kind, cmp.Or(late[keyOf(o)], facts.revision))
 		}
 	}
 	for i := range f.Releases {
-		o := &f.Releases[i]
 		// Whether it is ready at that version, the tier's readiness says.
-		if has := o.Status.History.Latest(); has != nil && byLayer(o) {
-			pinned = append(pinned, v1alpha1.ReportedSource{Kind: helmv2.HelmReleaseKind, Namespace: o.Namespace, Name: o.Name, Revision: bounded(has.ChartVersion, maxRevision)})
+		if has := f.Releases[i].Status.History.Latest(); has != nil {
+			tell(&f.Releases[i], helmv2.HelmReleaseKind, has.ChartVersion)
 		}
 	}
-	for _, list := range [][]v1alpha1.ReportedSource{pinned, others} {
-		slices.SortFunc(list, func(a, b v1alpha1.ReportedSource) int {
-			return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-		})
+	slices.SortFunc(all, func(a, b object) int {
+		return cmp.Or(-boolean(a.pinned, b.pinned), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	b := &v1alpha1.ReportBrought{More: int32(max(0, len(all)-maxBrought))}
+	for _, o := range all[:min(len(all), maxBrought)] {
+		b.Objects = append(b.Objects, o.ReportedSource)
 	}
-	all := append(pinned, others...)
-	return all[:min(len(all), maxBrought)]
+	return b
 }
 
-func byLayer(o client.Object) bool { return o.GetLabels()[v1alpha1.LayerLabelGroup+"/name"] != "" }
-
-// BroughtRevision is what an object that a Rollout moves has in the cluster of a report. The
-// report does not tell if it is empty: the object is not there, has nothing yet, or the agent is
-// of before and does not name it.
-func BroughtRevision(r *v1alpha1.Report, of v1alpha1.RolloutPinnedSource) string {
-	at := slices.IndexFunc(r.Brought, func(b v1alpha1.ReportedSource) bool {
-		return b.Kind == of.Kind && b.Namespace == of.Namespace && b.Name == of.Name
-	})
-	if at < 0 {
-		return ""
+// BroughtRevision is what an object that a Rollout moves has in the cluster of a report. It is not
+// known if there was no room for the object, or the agent is of before and does not name it: such
+// a one may tell a revision by which its parent finds that a pin is in effect, if nothing else.
+func BroughtRevision(r *v1alpha1.Report, of v1alpha1.RolloutPinnedSource) (has, perhaps string, known bool) {
+	if r.Brought == nil {
+		revision, tells := RevisionOf(r, of.Name)
+		switch {
+		case of.Kind == helmv2.HelmReleaseKind, !tells && r.Revision != "":
+			return "", "", false
+		case revision == r.Revision: // its only source, which may be any
+			return "", revision, true
+		}
+		return revision, "", true
 	}
-	return r.Brought[at].Revision
+	for _, b := range r.Brought.Objects {
+		if b.Kind == of.Kind && b.Namespace == of.Namespace && b.Name == of.Name {
+			return b.Revision, "", true
+		}
+	}
+	return "", "", r.Brought.More == 0
 }
 
 // RevisionOf is the revision of one source in a report: the only one, of whatever name, or

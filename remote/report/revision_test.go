@@ -199,10 +199,16 @@ func TestBrought(t *testing.T) {
 	web.Labels, web.Status.History = byLayer, helmv2.Snapshots{{ChartVersion: "1.3.0", Version: 2}, {ChartVersion: "1.2.0", Version: 1}}
 	own := releaseNamed("own", 0, nil)
 	own.Status.History = web.Status.History
+	web.Annotations = map[string]string{v1alpha1.PinnedAnnotation: "true"}
 	f.Releases = append(f.Releases, web, own)
+	for i := range maxBrought {
+		addOn := releaseNamed(fmt.Sprintf("add-on-%02d", i), 0, nil)
+		addOn.Labels, addOn.Status.History = byLayer, own.Status.History
+		f.Releases = append(f.Releases, addOn)
+	}
 	r := Compute(f, nil, start)
-	if len(r.Brought) != maxBrought {
-		t.Fatalf("%d are told", len(r.Brought))
+	if len(r.Brought.Objects) != maxBrought || r.Brought.More != 2*maxBrought+2 {
+		t.Fatalf("%d are told, and %d more", len(r.Brought.Objects), r.Brought.More)
 	}
 	for name, tc := range map[string]struct {
 		of   v1alpha1.RolloutPinnedSource
@@ -214,14 +220,14 @@ func TestBrought(t *testing.T) {
 		"Own":     {v1alpha1.RolloutPinnedSource{Kind: "HelmRelease", Namespace: web.Namespace, Name: "own"}, ""},
 		"Kind":    {v1alpha1.RolloutPinnedSource{Kind: "OCIRepository", Namespace: pinned.Namespace, Name: "zz"}, ""},
 	} {
-		if got := BroughtRevision(r, tc.of); got != tc.want {
-			t.Errorf("%s: %q is told of %+v, want %q", name, got, tc.of, tc.want)
+		if got, _, known := BroughtRevision(r, tc.of); got != tc.want || known != (tc.want != "") {
+			t.Errorf("%s: %q is told of %+v, known %t, want %q", name, got, tc.of, known, tc.want)
 		}
 	}
 	for range 2 * maxBrought {
-		r.Brought = append(r.Brought, v1alpha1.ReportedSource{Kind: strings.Repeat("k", 9999), Revision: strings.Repeat("r", 9999)})
+		r.Brought.Objects = append(r.Brought.Objects, v1alpha1.ReportedSource{Kind: strings.Repeat("k", 9999), Revision: strings.Repeat("r", 9999)})
 	}
-	if confine(r); len(r.Brought) != maxBrought {
-		t.Errorf("a child told %d", len(r.Brought))
+	if confine(r); len(r.Brought.Objects) != maxBrought {
+		t.Errorf("a child told %d", len(r.Brought.Objects))
 	}
 }

@@ -189,11 +189,11 @@ func Active(r *v1alpha1.RolloutRun) bool {
 }
 
 // IsBack reports whether the source of a Rollout is back at the last good revision after another
-// one was taken back or aborted, which no cluster has any more: all is as it should be.
+// one was taken back or aborted, and all clusters are ready at that: all is as it should be.
 func IsBack(status *v1alpha1.RolloutStatus) bool {
-	run, good, newest := status.Run, status.LastGood, status.Candidate
-	// If a cluster had the other one, a run would have begun for the candidate.
-	return run != nil && (run.Phase == v1alpha1.RolloutReverted || run.Phase == v1alpha1.RolloutAborted) && good != nil && newest != nil && *newest == good.RolloutRevision
+	run, good, newest, c := status.Run, status.LastGood, status.Candidate, status.Clusters
+	ended := run != nil && (run.Phase == v1alpha1.RolloutReverted || run.Phase == v1alpha1.RolloutAborted)
+	return ended && good != nil && newest != nil && *newest == good.RolloutRevision && run.RolloutRevision != *newest && c.Failed+c.Updating+c.Pending == 0
 }
 
 // Pending reports whether a Rollout is on its way, or is about to be. One that was looked at

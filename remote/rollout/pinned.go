@@ -82,6 +82,13 @@ func Apply(u *unstructured.Unstructured, revision string) (*unstructured.Unstruc
 	if err != nil {
 		return nil, fmt.Errorf("cannot pin %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
 	}
+	// The child reports these before all others.
+	annotations := pinned.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[v1alpha1.PinnedAnnotation] = "true"
+	pinned.SetAnnotations(annotations)
 	return pinned, nil
 }
 

@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -97,7 +99,9 @@ func TestApply(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(object(tc.kind, tc.want).Object, got.Object); diff != "" {
+			want := object(tc.kind, tc.want)
+			want.SetAnnotations(map[string]string{v1alpha1.PinnedAnnotation: "true"})
+			if diff := cmp.Diff(want.Object, got.Object); diff != "" {
 				t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
 			}
 			if is, ok := Identify(got); !ok || is.Kind != tc.kind || is.Name != "fleet" || is.Namespace != "ns" {

@@ -86,6 +86,41 @@ func TestRequests(t *testing.T) {
 			s.decide()
 			s.phase(v1alpha1.RolloutProgressing)
 		}},
+		{name: "back and not well", reason: "clusters that are not ready at the good one have not come back", waves: []v1alpha1.RolloutWave{wave("rest", 2, 0)}, clusters: []string{"rest1", "rest2"}, tell: func(s *story) {
+			s.spec.OnFailure = v1alpha1.FailureRevert
+			s.commit(second)
+			s.decide()
+			s.takes(false, "rest1", "rest2")
+			for range 3 {
+				s.after(10 * time.Minute)
+				s.decide()
+				s.takes(false, "rest1", "rest2")
+			}
+			s.phase(v1alpha1.RolloutReverted)
+			s.commit(first)
+			s.decide()
+			if rollout.IsBack(&s.status) {
+				s.t.Fatalf("it is back, with %+v", s.status.Clusters)
+			}
+		}},
+		{name: "aborted on the way back", reason: "a person ended the run that would bring the good one back", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.facts.Requests.Abort = second
+			s.decide()
+			s.spec.Waves[0].Approval = v1alpha1.ApprovalRequired
+			s.commit(first)
+			s.decide()
+			s.facts.Requests.Abort = first
+			s.decide()
+			s.decide()
+			s.phase(v1alpha1.RolloutAborted)
+			s.at(second, "canary1")
+			if rollout.IsBack(&s.status) {
+				s.t.Fatalf("it is back, with %+v", s.status.Clusters)
+			}
+		}},
 		{name: "a paused cluster is not waited for without end", reason: "a commit that mends it for all others begins after the deadline", waves: []v1alpha1.RolloutWave{wave("rest", 2, 0)}, clusters: []string{"rest1", "rest2"}, tell: func(s *story) {
 			s.spec.OnFailure = v1alpha1.FailureRevert
 			s.commit(second)

@@ -439,6 +439,15 @@ func TestResource(t *testing.T) {
 			t.Errorf("errors may quote a value of a patch: they must not have %v", d.Plain())
 		}
 	})
+	t.Run("PatchOfAnyName", func(t *testing.T) {
+		sealed := seal(t, formats.Binary, "spec:\n  list: {token: hunter33}\n", master)
+		if _, err := d.File(t.Context(), "token.patch", sealed); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Contains(d.Plain(), "hunter33") || slices.Contains(d.Plain(), "token") {
+			t.Errorf("errors may quote a value of a patch that was sealed as a whole: they must not have %v", d.Plain())
+		}
+	})
 	t.Run("Disabled", func(t *testing.T) {
 		r := object(t, sealed)
 		if err := r.SetAnnotations(map[string]string{annotation: "Disabled"}); err != nil {

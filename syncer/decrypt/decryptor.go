@@ -6,7 +6,9 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"path"
@@ -204,8 +206,11 @@ func (d *Decryptor) File(ctx context.Context, name string, data []byte) ([]byte,
 	if err != nil {
 		return nil, fmt.Errorf("cannot decrypt file '%s': %w", name, err)
 	}
-	if format == formats.Yaml || format == formats.Json {
+	switch format {
+	case formats.Yaml, formats.Json:
 		d.note(data, out) // a patch puts it into an object of any kind
+	case formats.Binary:
+		d.noteAll(out) // a patch as well, whatever the name of its file ends with
 	}
 	return out, nil
 }
@@ -266,6 +271,32 @@ func (d *Decryptor) note(sealed, plain []byte) {
 			return // the end, mostly: who uses the content tells of anything else
 		}
 		d.noteNode(&b, &a)
+	}
+}
+
+// noteAll notes what a file has that was encrypted as a whole.
+func (d *Decryptor) noteAll(plain []byte) {
+	var walk func(*yaml.Node)
+	walk = func(n *yaml.Node) {
+		if n.Kind == yaml.ScalarNode && n.Value != "" {
+			d.plain = append(d.plain, n.Value)
+		}
+		for i, c := range n.Content {
+			if n.Kind != yaml.MappingNode || i%2 == 1 { // keys are known
+				walk(c)
+			}
+		}
+	}
+	for documents := yaml.NewDecoder(bytes.NewReader(plain)); ; {
+		var n yaml.Node
+		switch err := documents.Decode(&n); {
+		case errors.Is(err, io.EOF):
+			return
+		case err != nil:
+			d.plain = append(d.plain, string(plain)) // no YAML
+			return
+		}
+		walk(&n)
 	}
 }
 
