@@ -187,20 +187,21 @@ func (h *generatorSpec) decomposition(t *testing.T) {
 	}
 }
 
-// copies: files, directories, patterns and exclusions, as cp has them.
+// copies: files, directories, patterns and exclusions, as source-watcher has them.
 func (h *generatorSpec) copies(t *testing.T) {
 	r := h.GitRow(t, map[string]string{
 		"config.yaml": "c", "configs/a.yaml": "a", "configs/README.md": "r", "configs/sub/b.yaml": "b", "configs/testdata/t.yaml": "t",
 	})
 	generate(t, r, "gen", "{"+gitOnly+`, artifacts: [{name: made, copy: [
     {from: "@git/config.yaml", to: "@artifact/as/app.yaml"}, {from: "@git/config.yaml", to: "@artifact/into/"},
-    {from: "@git/configs/*.yaml", to: "@artifact/stars/"}, {from: "@git/configs/", to: "@artifact/dir/", exclude: ["**/testdata/**"]},
+    {from: "@git/configs/*.yaml", to: "@artifact/stars/"},
+    {from: "@git/configs/s*", to: "@artifact/all"}, {from: "@git/configs/", to: "@artifact/dir", exclude: ["testdata"]},
     {from: "@git/configs/**", to: "@artifact/below/", exclude: ["*.md", "testdata/**"]}, {from: "@git/**/b.yaml", to: "@artifact/deep/"},
-    {from: "@git/config.yaml", to: "@artifact/below/a.yaml"}]}]}`)
+    {from: "@git/config.yaml", to: "@artifact/below/a.yaml"}, {from: "@git/config.yaml", to: "@artifact/dir/configs"}]}]}`)
 	generated(t, r, "gen", 1)
 	e := made(t, r, "made", "is there", func(*sourcev1.ExternalArtifact) bool { return true })
 	want := map[string]string{
-		"as/app.yaml": "c", "into/config.yaml": "c", "stars/a.yaml": "a", "dir/configs/a.yaml": "a", "dir/configs/README.md": "r", "dir/configs/sub/b.yaml": "b",
+		"as/app.yaml": "c", "into/config.yaml": "c", "stars/configs/a.yaml": "a", "all/configs/sub/b.yaml": "b", "dir/configs/a.yaml": "a", "dir/configs/README.md": "r", "dir/configs/sub/b.yaml": "b", "dir/configs/config.yaml": "c",
 		"below/a.yaml": "c", "below/sub/b.yaml": "b", "deep/configs/sub/b.yaml": "b",
 	}
 	if got := unpacked(t, fetch(t, e.Status.Artifact)); !maps.Equal(got, want) {

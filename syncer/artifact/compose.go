@@ -48,8 +48,7 @@ func (op copying) run(c *source.Composition, effort *source.Effort, from *source
 	if err != nil {
 		return err
 	}
-	dir, glob := split(op.from)
-	if glob {
+	if dir, glob := split(op.from); glob {
 		return op.matching(c, effort, from, dir, excludes)
 	}
 	p, err := from.Piece(op.from)
@@ -59,94 +58,108 @@ func (op copying) run(c *source.Composition, effort *source.Effort, from *source
 	case err != nil:
 		return err
 	case !p.Dir():
-		to := op.to
-		if op.toDir {
-			to = path.Join(to, p.Name())
-		}
-		left, err := excludes.match(effort, op.from, p.Name())
+		left, err := excludes.match(effort, op.from, "")
 		if err != nil || left {
 			return err
+		}
+		to := op.to
+		into := op.toDir
+		if !into {
+			if into, err = c.Dir(to); err != nil {
+				return err
+			}
+		}
+		if into {
+			to = path.Join(to, p.Name())
 		}
 		return op.file(c, effort, to, p, false)
 	case op.strategy == generatorv1.ExtractStrategy:
 		return buildf("strategy Extract takes archives, and this is a directory; end the path with /*.tgz")
 	}
-	to := op.to
-	if op.toDir {
-		to = path.Join(to, p.Name())
-	}
-	return op.directory(c, effort, to, p, op.from, excludes)
-}
-
-// directory copies what is in a directory.
-func (op copying) directory(c *source.Composition, effort *source.Effort, to string, dir source.Piece, at string, excludes excludes) error {
-	if len(excludes) == 0 && op.strategy == generatorv1.OverwriteStrategy {
-		some, err := c.Put(to, dir)
-		if err == nil && !some {
-			return nothing()
-		}
-		return err
-	}
-	some := false
-	err := effort.Each(dir, func(name string, p source.Piece) (bool, error) {
-		if p.Dir() {
-			return true, nil
-		}
-		some = true
-		left, err := excludes.match(effort, path.Join(at, name), name)
-		if err != nil || left {
-			return false, err
-		}
-		return false, op.file(c, effort, path.Join(to, name), p, true)
-	})
+	// As source-watcher does: a directory keeps its name, whatever it is copied to.
+	some, err := op.directory(c, effort, path.Join(op.to, p.Name()), p, op.from, op.from, excludes)
 	if err == nil && !some {
 		return nothing()
 	}
 	return err
 }
 
-// matching copies the files that a pattern matches, by their paths below the directory that
-// all of them are in.
-func (op copying) matching(c *source.Composition, effort *source.Effort, from *source.Snapshot, at string, excludes excludes) error {
-	dir, err := from.Piece(at)
+// directory copies what is in a directory, which is at a path of the source. It is false for
+// one without files. What is excluded may be told by its path below base.
+func (op copying) directory(c *source.Composition, effort *source.Effort, to string, dir source.Piece, at, base string, excludes excludes) (bool, error) {
+	if len(excludes) == 0 && op.strategy == generatorv1.OverwriteStrategy {
+		return c.Put(to, dir)
+	}
+	some := false
+	err := effort.Each(dir, func(name string, p source.Piece) (bool, error) {
+		left, err := excludes.match(effort, path.Join(at, name), base)
+		some = some || left || !p.Dir()
+		if err != nil || left || p.Dir() {
+			return !left, err
+		}
+		return false, op.file(c, effort, path.Join(to, name), p, true)
+	})
+	return some, err
+}
+
+// matching copies the files and directories that a pattern matches, all of which are in the
+// directory base. They keep their paths; only what dir/** matches loses that of dir.
+func (op copying) matching(c *source.Composition, effort *source.Effort, from *source.Snapshot, base string, excludes excludes) error {
+	dir, err := from.Piece(base)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !dir.Dir() {
 		return nothing()
 	}
 	if err != nil {
 		return err
 	}
-	if strings.TrimPrefix(op.from[len(at):], "/") == "**" && op.strategy != generatorv1.ExtractStrategy {
-		return op.directory(c, effort, op.to, dir, at, excludes)
+	text, lost := op.from, ""
+	rest := strings.TrimPrefix(text[len(base):], "/")
+	if rest == "**" {
+		lost = base
 	}
-	wanted, err := parsePattern(op.from)
+	if strings.HasSuffix(text, "/**") {
+		// What is in a directory, and neither itself nor a file of such a name.
+		text += "/*"
+	}
+	wanted, err := parsePattern(text)
 	if err != nil {
 		return err
 	}
-	deep := strings.Contains(op.from, "**")
-	levels := strings.Count(strings.TrimPrefix(op.from[len(at):], "/"), "/")
-	braces := strings.Contains(op.from, "{")
-	some := false
+	deep := strings.Contains(rest, "**") || strings.Contains(rest, "{")
+	levels := strings.Count(rest, "/")
+	some, kept := false, false
 	err = effort.Each(dir, func(name string, p source.Piece) (bool, error) {
-		if p.Dir() {
-			// Without two stars a pattern matches at one depth; braces may have several.
-			return deep || braces || strings.Count(name, "/") < levels, nil
-		}
-		full := path.Join(at, name)
+		full := path.Join(base, name)
 		matches, err := wanted.matches(effort, full)
-		if err != nil || !matches {
+		if err != nil {
 			return false, err
 		}
-		some = true
-		left, err := excludes.match(effort, full, name)
+		if !matches || p.Dir() && op.strategy == generatorv1.ExtractStrategy {
+			// Without two stars a pattern matches at one depth; braces may have several.
+			return deep || strings.Count(name, "/") < levels, nil
+		}
+		left, err := excludes.match(effort, full, base)
 		if err != nil || left {
+			some = true
 			return false, err
 		}
-		return false, op.file(c, effort, path.Join(op.to, name), p, true)
+		to := path.Join(op.to, strings.TrimPrefix(full, lost))
+		files := true
+		if p.Dir() {
+			files, err = op.directory(c, effort, to, p, full, base, excludes)
+		} else {
+			err = op.file(c, effort, to, p, true)
+		}
+		some, kept = some || files, kept || files
+		return false, err
 	})
-	if err == nil && !some {
-		return nothing()
+	switch {
+	case err != nil || kept:
+		return err
+	case some:
+		return buildf("all that matches is excluded; correct from or exclude")
 	}
-	return err
+	return nothing()
 }
 
 // file copies one file by the strategy. several says that it is one of those that a pattern
@@ -204,7 +217,7 @@ type excludes []exclude
 
 type exclude struct {
 	*pattern
-	// name: it is about the name of a file, in whatever directory.
+	// name: it is about the name of a file or a directory, wherever it is.
 	name bool
 }
 
@@ -221,9 +234,10 @@ func readExcludes(texts []string) (excludes, error) {
 	return all, nil
 }
 
-// match reports whether a file is excluded, by its path in the source, its path in the
-// directory that is copied, or its name.
-func (e excludes) match(effort *source.Effort, full, below string) (bool, error) {
+// match reports whether a file or a directory, with all that is in it, is excluded: by its
+// path in the source, its path below base, or its name.
+func (e excludes) match(effort *source.Effort, full, base string) (bool, error) {
+	below := strings.TrimPrefix(full, base+"/")
 	for _, x := range e {
 		for _, at := range []string{full, below, path.Base(full)}[x.first():x.last()] {
 			matches, err := x.matches(effort, at)

@@ -1,12 +1,12 @@
 package artifact
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -73,11 +73,11 @@ func randomTree(r *rand.Rand) map[string]string {
 
 func randomCopy(r *rand.Rand) generatorv1.CopyOperation {
 	c := generatorv1.CopyOperation{
-		From: "@" + []string{"a", "b"}[r.IntN(2)] + "/" + []string{"**", "", "d/**", "d/", "d", "d/e", "x.yaml", "d/x.yaml", "*.yaml", "d/*.yaml", "d/**/x.yaml", "**/z.md", "f/?.yaml", "{d,f}/*"}[r.IntN(14)],
-		To:   "@artifact/" + []string{"", "", "o/", "o/", "o", "o/p", "x.yaml", "d/e/"}[r.IntN(8)],
+		From: "@" + []string{"a", "b"}[r.IntN(2)] + "/" + []string{"**", "", "d/**", "d/", "d", "d/e", "x.yaml", "d/x.yaml", "*.yaml", "d/*.yaml", "d/**/x.yaml", "**/z.md", "f/?.yaml", "{d,f}/*", "*", "?/**", "d/*", "**/?"}[r.IntN(18)],
+		To:   "@artifact/" + []string{"", "", "o/", "o/", "o", "o/p", "x.yaml", "d/e/", "d"}[r.IntN(9)],
 	}
 	if r.IntN(3) == 0 {
-		c.Exclude = [][]string{{"*.md"}, {"e/**"}, {"**/x.yaml"}, {"d/x.yaml"}, {"*.yaml", "nothing"}}[r.IntN(5)]
+		c.Exclude = [][]string{{"*.md"}, {"e/**"}, {"**/x.yaml"}, {"d/x.yaml"}, {"*.yaml", "nothing"}, {"e"}, {"d/e"}}[r.IntN(7)]
 	}
 	return c
 }
@@ -89,61 +89,85 @@ func copyOnDisk(t *testing.T, g *generatorv1.ArtifactGenerator, trees map[string
 	for _, op := range g.Spec.OutputArtifacts[0].Copy {
 		alias, from, _ := strings.Cut(strings.TrimPrefix(op.From, "@"), "/")
 		to := strings.TrimPrefix(op.To, "@artifact/")
-		into := to == "" || strings.HasSuffix(to, "/")
 		files := trees[alias]
-		some := false
-		put := func(full, below, at string) error {
-			some = true
+		glob := strings.ContainsAny(from, "*?{")
+		from = strings.TrimSuffix(from, "/")
+		base, lost := from, path.Dir(from)
+		if glob {
+			base, lost = path.Dir(from[:strings.IndexAny(from, "*?{")]+"x"), "."
+			if from == base+"/**" {
+				lost = base
+			}
+		}
+		if from == "" {
+			base, lost = ".", "."
+		}
+		// What is selected: one level of what /** is about, with all that is in it.
+		selects := func(at string) bool {
+			if !glob {
+				return at == from || from == ""
+			}
+			for _, dir := range []string{"d", "f"} {
+				one := strings.Split(strings.Replace(from, "{d,f}", dir, 1), "/")
+				if one[len(one)-1] == "**" {
+					one[len(one)-1] = "*"
+				}
+				if naive(one, strings.Split(at, "/")) {
+					return true
+				}
+			}
+			return false
+		}
+		excluded := func(at string) bool {
 			for _, x := range op.Exclude {
 				parts := strings.Split(x, "/")
-				if len(parts) == 1 {
-					if naive(parts, []string{filepath.Base(full)}) {
-						return nil
-					}
-				} else if naive(parts, strings.Split(full, "/")) || naive(parts, strings.Split(below, "/")) {
-					return nil
+				below, _ := strings.CutPrefix(at, base+"/")
+				if len(parts) == 1 && naive(parts, []string{path.Base(at)}) || naive(parts, strings.Split(at, "/")) || naive(parts, strings.Split(below, "/")) {
+					return true
 				}
 			}
-			at = filepath.Join(out, at)
-			if err := os.MkdirAll(filepath.Dir(at), 0o700); err != nil {
-				return err
-			}
-			return os.WriteFile(at, []byte(files[full]), 0o600)
+			return false
 		}
-		var err error
+		some, kept := false, false
 		for _, full := range slices.Sorted(maps.Keys(files)) {
-			switch {
-			case strings.ContainsAny(from, "*?{"):
-				base := from[:strings.IndexAny(from, "*?{")]
-				base = base[:strings.LastIndex(base, "/")+1]
-				matches := false
-				for _, alternative := range [][2]string{{"{d,f}", "d"}, {"{d,f}", "f"}} {
-					matches = matches || naive(strings.Split(strings.Replace(from, alternative[0], alternative[1], 1), "/"), strings.Split(full, "/"))
+			parts := strings.Split(full, "/")
+			selected, left := -1, false
+			for n := range parts {
+				at := strings.Join(parts[:n+1], "/")
+				if selected < 0 {
+					if !selects(at) {
+						continue
+					}
+					selected, some = n, true
+					// A directory that is named is not excluded itself.
+					left = (glob || n == len(parts)-1 || from == "") && excluded(at)
+					kept = kept || !left
+					continue
 				}
-				if matches {
-					err = errors.Join(err, put(full, strings.TrimPrefix(full, base), filepath.Join(to, strings.TrimPrefix(full, base))))
+				left = left || excluded(at)
+			}
+			if selected < 0 || left {
+				continue
+			}
+			at, err := filepath.Rel(lost, full)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at = filepath.Join(out, to, at)
+			if !glob && full == from {
+				if info, err := os.Stat(filepath.Join(out, to)); !strings.HasSuffix(to, "/") && (err != nil || !info.IsDir()) {
+					at = filepath.Join(out, to)
 				}
-			case full == from:
-				at := to
-				if into {
-					at = filepath.Join(to, filepath.Base(full))
-				}
-				err = errors.Join(err, put(full, filepath.Base(full), at))
-			case from == "" || strings.HasPrefix(full, strings.TrimSuffix(from, "/")+"/"):
-				dir := strings.TrimSuffix(from, "/")
-				below := strings.TrimPrefix(strings.TrimPrefix(full, dir), "/")
-				at := filepath.Join(to, below)
-				if into && dir != "" {
-					at = filepath.Join(to, filepath.Base(dir), below)
-				}
-				err = errors.Join(err, put(full, below, at))
+			}
+			if err := os.MkdirAll(filepath.Dir(at), 0o700); err != nil {
+				return nil, err
+			}
+			if err := os.WriteFile(at, []byte(files[full]), 0o600); err != nil {
+				return nil, err
 			}
 		}
-		if !some {
-			err = errors.Join(err, fs.ErrNotExist)
-		}
-		if err != nil {
-			return nil, err
+		if !some || glob && !kept {
+			return nil, fs.ErrNotExist
 		}
 	}
 	got := map[string]string{}

@@ -251,7 +251,7 @@ func (c *Composition) put(b *branch, at, rest string, n node) error {
 	case b.isFile() && isDir:
 		return failf(ReasonCopyFailure, "cannot put a directory at %q: it is a file", at)
 	case !isDir && (b.below != nil || b.n.in != nil && b.n.dir()):
-		return failf(ReasonCopyFailure, "cannot put a file at %q: it is a directory; end the path with a slash to put it there", at)
+		return failf(ReasonCopyFailure, "cannot put a file at %q: it is a directory", at)
 	case !isDir, b.n.in == nil && b.below == nil, b.n.in != nil && b.n.id == n.id:
 		b.n = n
 		return nil
@@ -350,25 +350,35 @@ func (c *Composition) packed(p Piece, depth int) (node, error) {
 	return p.n, nil
 }
 
-// Read returns the file that is at a path by now; false if there is none. The caller owns the
-// bytes.
-func (c *Composition) Read(at string) ([]byte, bool, error) {
+// find returns the branch that is at a path by now; nil if there is none.
+func (c *Composition) find(at string) (*branch, error) {
 	b, rest := c.root, clean(at)
-	for rest != "" {
+	for rest != "" && b != nil {
 		if b.isFile() {
-			return nil, false, nil
+			return nil, nil
 		}
 		if err := c.open(b); err != nil {
-			return nil, false, err
+			return nil, err
 		}
 		var part string
 		part, rest, _ = strings.Cut(rest, "/")
-		if b = b.below[part]; b == nil {
-			return nil, false, nil
-		}
+		b = b.below[part]
 	}
-	if !b.isFile() {
-		return nil, false, nil
+	return b, nil
+}
+
+// Dir reports whether a directory is at a path by now.
+func (c *Composition) Dir(at string) (bool, error) {
+	b, err := c.find(at)
+	return b != nil && !b.isFile(), err
+}
+
+// Read returns the file that is at a path by now; false if there is none. The caller owns the
+// bytes.
+func (c *Composition) Read(at string) ([]byte, bool, error) {
+	b, err := c.find(at)
+	if err != nil || b == nil || !b.isFile() {
+		return nil, false, err
 	}
 	data, err := b.n.read(at)
 	return data, err == nil, err
