@@ -29,6 +29,8 @@ type rolloutFacts struct {
 	// the candidate.
 	from   source.Key
 	digest string
+	// observed is the newest revision of the source of which it is known what they would get.
+	observed string
 	// digests are the same of what another environment proved, by its commit.
 	digests map[string]string
 	// again is when to look again although nothing changes; zero for never.
@@ -85,11 +87,11 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 	}
 	switch f.held = parentBefore(m.image, r.Version); {
 	case f.held != nil:
-		f.Candidate, f.digest = o.Status.Candidate, o.Status.CandidateDigest
+		f.Candidate, f.digest, f.observed = o.Status.Candidate, o.Status.CandidateDigest, o.Status.ObservedRevision
 	case o.Spec.Upstream != nil:
 		f.Upstream, f.digests, err = r.upstream(ctx, o, m)
 	default:
-		f.Candidate, f.digest, err = r.candidate(ctx, o, m)
+		f.Candidate, f.digest, f.observed, err = r.candidate(ctx, o, m)
 	}
 	if err != nil {
 		return nil, err
@@ -207,51 +209,53 @@ func requestsOf(annotations map[string]string) rollout.Requests {
 }
 
 // candidate is the newest revision that clusters could get, and what identifies it. What
-// does not touch what they get is no candidate: the one before stays.
-func (r *Rollouts) candidate(ctx context.Context, o *v1alpha1.Rollout, m *moved) (*v1alpha1.RolloutRevision, string, error) {
-	before, known := o.Status.Candidate, o.Status.CandidateDigest
+// does not touch what they get is no candidate: the one before stays, and observed is the
+// revision that was looked at last.
+func (r *Rollouts) candidate(ctx context.Context, o *v1alpha1.Rollout, m *moved) (is *v1alpha1.RolloutRevision, digest, observed string, err error) {
+	before, known, last := o.Status.Candidate, o.Status.CandidateDigest, o.Status.ObservedRevision
 	if m.from.Name == "" { // a Layer without a source has an agent to move
-		return &v1alpha1.RolloutRevision{Image: m.image}, "", nil
+		return &v1alpha1.RolloutRevision{Image: m.image}, "", "", nil
 	}
 	if m.from.Kind == sourcev1.HelmChartKind {
 		chart := &sourcev1.HelmChart{}
 		err := r.Client.Get(ctx, m.from.NamespacedName, chart)
 		switch {
 		case apierrors.IsNotFound(err):
-			return nil, "", reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("there is no HelmChart %s: correct spec.sourceRef, or create it", m.from.NamespacedName))
+			return nil, "", "", reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("there is no HelmChart %s: correct spec.sourceRef, or create it", m.from.NamespacedName))
 		case err != nil:
-			return nil, "", err
+			return nil, "", "", err
 		case chart.Status.Artifact == nil:
-			return before, known, nil
+			return before, known, last, nil
 		}
-		return &v1alpha1.RolloutRevision{Revision: chart.Status.Artifact.Revision}, "", nil
+		revision := chart.Status.Artifact.Revision
+		return &v1alpha1.RolloutRevision{Revision: revision}, "", revision, nil
 	}
 	if err := r.mayUse(ctx, m); err != nil {
-		return nil, "", err
+		return nil, "", "", err
 	}
 	newest := r.Snapshots.Get(m.from)
 	if newest == nil {
 		if before == nil {
-			return nil, "", reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("%s %s has not been fetched yet", m.from.Kind, m.from.NamespacedName))
+			return nil, "", "", reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("%s %s has not been fetched yet", m.from.Kind, m.from.NamespacedName))
 		}
-		return before, known, nil
+		return before, known, last, nil
 	}
 	if m.composed != nil && !m.composed.Built(newest.Revision) {
 		// Before it is known which versions a revision declares, nobody may have it. What cannot
 		// be built never is a candidate: the Kustomization says why.
-		return before, known, nil
+		return before, known, last, nil
 	}
 	touched, err := r.touches(ctx, o, m, newest, before)
 	if errors.Is(err, errUnread) {
-		return before, known, nil
+		return before, known, last, nil
 	}
 	if err != nil {
-		return nil, "", err
+		return nil, "", "", err
 	}
 	if before != nil && before.Image == m.image && touched == known {
-		return before, known, nil
+		return before, known, newest.Revision, nil
 	}
-	return &v1alpha1.RolloutRevision{Revision: newest.Revision, Image: m.image}, touched, nil
+	return &v1alpha1.RolloutRevision{Revision: newest.Revision, Image: m.image}, touched, newest.Revision, nil
 }
 
 // mayUse is an error if the account of the layer that is moved may not use its source.

@@ -89,6 +89,37 @@ func TestCandidateAfterRestart(t *testing.T) {
 	})
 }
 
+// TestObservedRevision: what changes nothing for the clusters is known to have been looked at, and
+// what cannot be looked at is not.
+func TestObservedRevision(t *testing.T) {
+	s := newRestarted(t, nil)
+	s.m = &moved{from: s.from}
+	s.o.Spec.Paths = []string{"base"}
+	s.o.Status = v1alpha1.RolloutStatus{}
+	for _, step := range []struct {
+		reason, revision    string
+		files               map[string]string
+		candidate, observed string
+	}{
+		{"the first one", "c7", map[string]string{"base/a": "1", "other": "1"}, "c7", "c7"},
+		{"it touches nothing", "c8", map[string]string{"base/a": "1", "other": "2"}, "c7", "c8"},
+		{"nor does this", "c9", map[string]string{"base/a": "1", "other": "3"}, "c7", "c9"},
+		{"nothing is fetched, as after a restart", "", nil, "c7", "c9"},
+		{"it touches something", "d1", map[string]string{"base/a": "2", "other": "3"}, "d1", "d1"},
+	} {
+		if step.revision == "" {
+			s.Snapshots = source.NewSnapshots()
+		} else {
+			s.Snapshots.Put(s.from, snapshotOf(t, step.files).Named(step.revision))
+		}
+		is, touched, observed, err := s.candidate(t.Context(), s.o, s.m)
+		if err != nil || is.Revision != step.candidate || observed != step.observed {
+			t.Fatalf("%s: candidate %v, observed %q (%v), want %q and %q", step.reason, is, observed, err, step.candidate, step.observed)
+		}
+		s.o.Status.Candidate, s.o.Status.CandidateDigest, s.o.Status.ObservedRevision = is, touched, observed
+	}
+}
+
 // TestCandidateThatIsGone: a candidate that nobody can fetch, or that no process can build, does
 // not stay for good.
 func TestCandidateThatIsGone(t *testing.T) {

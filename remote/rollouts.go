@@ -200,7 +200,7 @@ func (r *Rollouts) decide(ctx context.Context, o *v1alpha1.Rollout) (ctrl.Result
 	after := o.DeepCopy()
 	after.Status = d.Status
 	after.Status.LastHandledReconcileAt = o.Annotations[fluxmeta.ReconcileRequestAnnotation]
-	after.Status.CandidateDigest = facts.digest
+	after.Status.CandidateDigest, after.Status.ObservedRevision = facts.digest, facts.observed
 	if up := d.Status.Upstream; facts.digests != nil && up != nil && up.Taken != nil {
 		after.Status.CandidateDigest = facts.digests[up.Taken.Commit]
 	}

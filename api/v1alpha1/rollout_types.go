@@ -326,6 +326,11 @@ type RolloutStatus struct {
 	// with the same is none of its own.
 	// +optional
 	CandidateDigest string `json:"candidateDigest,omitempty"`
+	// ObservedRevision is the newest revision of the source of which it is known what clusters
+	// would get of it. Where it is not that of the candidate it changes nothing for them. It is
+	// empty with an upstream, and where no source is moved.
+	// +optional
+	ObservedRevision string `json:"observedRevision,omitempty"`
 	// LastGood is the revision that passed all waves last.
 	// +optional
 	LastGood *RolloutGood `json:"lastGood,omitempty"`

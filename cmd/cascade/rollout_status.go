@@ -31,7 +31,8 @@ func (c *cli) newRolloutStatus() *cobra.Command {
 		Short: "Show where the revision is, wave by wave, and what is waited for",
 		Long: "Show where the revision is, wave by wave, and what is waited for. With --watch it goes on until the run\n" +
 			"ends or halts, and ends with 0 if it completed, with 1 otherwise. --revision watches the run of one\n" +
-			"revision, which may not have begun yet: without it a run that ended before counts.",
+			"revision, which may not have begun yet: without it a run that ended before counts. For a revision that changes\n" +
+			"nothing for these clusters it is the run of what they get of it.",
 		Example: "  cascade rollout status base -n fleet\n" +
 			"  cascade rollout status base -n fleet --watch --revision $(git rev-parse HEAD) --timeout 2h",
 		Args:              cobra.ExactArgs(1),
@@ -113,8 +114,12 @@ func (c *cli) watchRollout(ctx context.Context, cl client.Client, key client.Obj
 }
 
 // ended is how the run ended that is waited for; empty while it goes on. A run that halted
-// does not go on by itself. Without a revision it is the run of what is the candidate now.
+// does not go on by itself. Without a revision it is the run of what is the candidate now, and
+// so it is with one that changes nothing: it will never have a run.
 func ended(r *v1alpha1.Rollout, revision string) v1alpha1.RolloutPhase {
+	if observed := untouching(r); observed != "" && rollout.Names(revision, v1alpha1.RolloutRevision{Revision: observed}) {
+		revision = ""
+	}
 	run := r.Status.Run
 	if r.Status.ObservedGeneration != r.Generation {
 		return "" // the status is about an earlier spec
@@ -139,6 +144,15 @@ func ended(r *v1alpha1.Rollout, revision string) v1alpha1.RolloutPhase {
 	return ""
 }
 
+// untouching is the newest revision of the source, where it changes nothing for the clusters;
+// empty where they get it.
+func untouching(r *v1alpha1.Rollout) string {
+	if c := r.Status.Candidate; c == nil || c.Revision == r.Status.ObservedRevision {
+		return ""
+	}
+	return r.Status.ObservedRevision
+}
+
 // printRollout prints the status of a Rollout; without a time it leaves ages out.
 func printRollout(out io.Writer, r *v1alpha1.Rollout, now time.Time) error {
 	ages := func(format string, at time.Time) string {
@@ -161,6 +175,9 @@ func printRollout(out io.Writer, r *v1alpha1.Rollout, now time.Time) error {
 	}
 	if next := r.Status.Candidate; next != nil && (run == nil || *next != run.RolloutRevision) {
 		lines = append(lines, "newest: "+shortRevision(next.Revision))
+	}
+	if observed := untouching(r); observed != "" {
+		lines = append(lines, shortRevision(observed)+" changes nothing for these clusters")
 	}
 	lines = append(lines, exchanged(r, ages)...)
 	if does := held.WaitsFor(r); does != "" {

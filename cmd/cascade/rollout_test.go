@@ -137,6 +137,12 @@ func TestEnded(t *testing.T) {
 	newer.Status.Candidate = &v1alpha1.RolloutRevision{Revision: "main@sha1:4444444444444444444444444444444444444444"}
 	edited := aRollout("r", v1alpha1.RolloutCompleted)
 	edited.Generation = 2
+	untouched := func(phase v1alpha1.RolloutPhase) *v1alpha1.Rollout {
+		o := aRollout("r", phase)
+		o.Status.Candidate = o.Status.Run.RolloutRevision.DeepCopy()
+		o.Status.ObservedRevision = "main@sha1:5555555555555555555555555555555555555555"
+		return o
+	}
 	for name, tc := range map[string]struct {
 		reason   string
 		rollout  *v1alpha1.Rollout
@@ -154,6 +160,10 @@ func TestEnded(t *testing.T) {
 		"Past":        {"a run that ended before", newer, "111111111111", v1alpha1.RolloutCompleted},
 		"PastBad":     {"a run that ended badly before", newer, "3333333333333333333333333333333333333333", v1alpha1.RolloutReverted},
 		"Future":      {"no run had the revision yet", aRollout("r", v1alpha1.RolloutCompleted), "555555555555", ""},
+		"Untouched":   {"it changes nothing for the clusters, and never has a run", untouched(v1alpha1.RolloutCompleted), "555555555555", v1alpha1.RolloutCompleted},
+		"Underway":    {"the clusters are about to get what it has", untouched(v1alpha1.RolloutProgressing), "555555555555", ""},
+		"Bad":         {"what it has was halted", untouched(v1alpha1.RolloutHalted), "555555555555", v1alpha1.RolloutHalted},
+		"Unobserved":  {"nobody has looked at it yet", untouched(v1alpha1.RolloutCompleted), "666666666666", ""},
 		"New":         {"there is no run yet", &v1alpha1.Rollout{}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
