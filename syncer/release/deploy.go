@@ -24,7 +24,17 @@ func (n *run) release(ctx context.Context, a Action) error {
 	obj := n.obj
 	defer n.summarize()
 	var wrote written
-	h := n.helm(ctx, func(rel *helmrelease.Release) { wrote.see(obj, rel) })
+	h := n.helm(ctx, func(rel *helmrelease.Release) {
+		wrote.see(obj, rel)
+		if rel.Info.Status == common.StatusPendingInstall && obj.Status.History.Latest() == nil {
+			// Helm creates objects next. If the agent is killed before the end, the next one
+			// knows what to uninstall, whatever the object points at by then.
+			wrote.record(obj, v2.ReleaseActionInstall)
+			if err := n.req.Save(ctx); err != nil {
+				n.log.Error(err, "cannot record the release before its objects are created")
+			}
+		}
+	})
 	start := n.Now()
 	action, run := v2.ReleaseActionUpgrade, h.upgrade
 	if a == Install {

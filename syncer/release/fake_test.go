@@ -162,6 +162,12 @@ func (h *memoryHelm) make(a Action, c *chart.Metadata, values map[string]any) er
 	if n := len(h.stored); n > 0 && h.stored[n-1].Info.Status == common.StatusDeployed && err == nil {
 		h.wrote(h.change(common.StatusSuperseded))
 	}
+	if a == Install {
+		// As Helm does before it creates anything.
+		h.wrote(h.add(h.run.name, h.run.namespace, c, values, common.StatusPendingInstall))
+		h.wrote(h.change(status))
+		return err
+	}
 	h.wrote(h.add(h.run.name, h.run.namespace, c, values, status))
 	return err
 }

@@ -1,6 +1,8 @@
 package release
 
 import (
+	"slices"
+
 	v2 "github.com/fluxcd/helm-controller/api/v2"
 	helmrelease "helm.sh/helm/v4/pkg/release/v1"
 )
@@ -27,7 +29,7 @@ func (w *written) see(obj *v2.HelmRelease, rel *helmrelease.Release) {
 }
 
 // record puts the newest revision in front of the history, and what became of an
-// earlier one in its place.
+// earlier one in its place. It may be called again in the course of an action.
 func (w *written) record(obj *v2.HelmRelease, action v2.ReleaseAction) {
 	if w.newest == nil {
 		return
@@ -42,7 +44,8 @@ func (w *written) record(obj *v2.HelmRelease, action v2.ReleaseAction) {
 		now.SetTestHooks(s.GetTestHooks())
 		obj.Status.History[i] = now
 	}
-	obj.Status.History = append(v2.Snapshots{newest}, obj.Status.History...)
+	before := slices.DeleteFunc(obj.Status.History, func(s *v2.Snapshot) bool { return s.Targets(newest.Name, newest.Namespace, newest.Version) })
+	obj.Status.History = append(v2.Snapshots{newest}, before...)
 }
 
 // recordOf is the record of a revision in the history.

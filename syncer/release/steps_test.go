@@ -284,6 +284,62 @@ func TestHoldCreation(t *testing.T) {
 
 // TestRemoveBegun: the agent was killed in the middle of an install, before the history had
 // the release, and the object is deleted. The release is its own if its objects say so.
+// TestRetargetedWithin: what an agent installed that was killed in the middle of it is uninstalled
+// by the next one, also if the object points at another release by then.
+func TestRetargetedWithin(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason  string
+		change  func(*v2.HelmRelease)
+		status  common.Status
+		foreign bool
+		taken   string
+	}{
+		"Name":      {"another name", func(o *v2.HelmRelease) { o.Spec.ReleaseName = "other" }, common.StatusPendingInstall, false, "uninstall"},
+		"Namespace": {"another namespace, in the same storage", func(o *v2.HelmRelease) { o.Spec.TargetNamespace = "other" }, common.StatusPendingInstall, false, "uninstall"},
+		"Storage":   {"another storage", func(o *v2.HelmRelease) { o.Spec.StorageNamespace = "other" }, common.StatusPendingInstall, false, "uninstall"},
+		"Deployed":  {"Helm had ended, and the agent had not recorded it", func(o *v2.HelmRelease) { o.Spec.ReleaseName = "other" }, common.StatusDeployed, false, "uninstall"},
+		"Same":      {"the same release: it goes on", func(*v2.HelmRelease) {}, common.StatusPendingInstall, false, "unlock upgrade"},
+		"Foreign":   {"another HelmRelease took the release over meanwhile", func(o *v2.HelmRelease) { o.Spec.ReleaseName = "other" }, common.StatusDeployed, true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj := &v2.HelmRelease{}
+			obj.Name, obj.Namespace, obj.Generation, obj.UID = "web", "apps", 3, "u"
+			m := &fakeWorld{fails: map[Action]error{}, live: map[string]inventory.Live{"settings": owned(nil)}}
+			m.manifest = manifestOf(named("ConfigMap", "settings"))
+			var saved *v2.HelmReleaseStatus
+			n := m.newRun(obj, wanted)
+			n.req.Save = func(context.Context) error {
+				if len(m.stored) > 0 && m.stored[0].Info.Status == common.StatusPendingInstall {
+					saved = obj.Status.DeepCopy()
+				}
+				return nil
+			}
+			if _, err := n.reconcile(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if saved == nil {
+				t.Fatalf("%s: nothing was saved between the record of Helm and the first object", tc.reason)
+			}
+			if latest := obj.Status.History.Latest(); len(obj.Status.History) != 1 || latest.Status != string(common.StatusDeployed) || latest.Action != v2.ReleaseActionInstall {
+				t.Errorf("the history is %+v once it ended", obj.Status.History)
+			}
+			m.change(tc.status)
+			if tc.foreign {
+				m.stored[0].Manifest = strings.ReplaceAll(m.manifest, "namespace: apps}", "namespace: apps, labels: {"+ownerName+": theirs, "+ownerNamespace+": apps}}")
+			}
+			obj.Status, m.taken = *saved, nil
+			obj.Generation++
+			tc.change(obj)
+			if _, err := m.newRun(obj, wanted).reconcile(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(m.taken, " "); got != tc.taken {
+				t.Errorf("%s: took %q, want %q", tc.reason, got, tc.taken)
+			}
+		})
+	}
+}
+
 func TestRemoveBegun(t *testing.T) {
 	mine := strings.ReplaceAll(manifestOf(named("ConfigMap", "settings"), named("Secret", "keys")), "namespace: apps}",
 		"namespace: apps, labels: {"+ownerName+": web, "+ownerNamespace+": apps}}")
