@@ -125,7 +125,8 @@ func (f *fleet) shared(t *testing.T, want map[string]int) {
 }
 
 // TestSelectors has two agents that share the children out by labels: each child is
-// driven by one of them, also when its labels change, and there and back.
+// driven by one of them, also when its labels change, and there and back. So is the source
+// of its layers fetched.
 func TestSelectors(t *testing.T) {
 	scenario.Alongside(t)
 	h := openHub(t)
@@ -185,6 +186,13 @@ func TestSelectors(t *testing.T) {
 			move(0, "one")
 			move(1, "two")
 			sim.await(t, sim.commit(t, "3"), scenario.Converge)
+			split(t)
+			sim.once(t, 1)
+		}},
+		step{"SourceMoved", func(t *testing.T) {
+			sim.reset()
+			labelled(object("source.toolkit.fluxcd.io/v1", "GitRepository", f.name, "fleet"), "two")
+			sim.await(t, sim.commit(t, "4"), scenario.Converge)
 			split(t)
 			sim.once(t, 1)
 		}},

@@ -9,7 +9,6 @@ import (
 	"filippo.io/age"
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/state"
@@ -58,8 +56,8 @@ type Reconciler struct {
 	Retries wake.Retries
 	// Logins gets tokens where there is no Secret.
 	Logins *source.Logins
-	// Shard passes the objects that this process reconciles; nil passes all.
-	Shard predicate.Predicate
+	// Shard has the objects that this process reconciles.
+	Shard wake.Shard
 	// MayWrite is asked before a version is saved; nil lets it.
 	MayWrite func() error
 	// Open opens a destination; nil is store.Open.
@@ -72,12 +70,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if r.Open == nil {
 		r.Open = store.Open
 	}
-	passes := []predicate.Predicate{wake.Changed()}
-	if r.Shard != nil {
-		passes = append(passes, r.Shard)
-	}
 	return ctrl.NewControllerManagedBy(mgr).
-		For(&v1alpha1.StateBackup{}, builder.WithPredicates(predicate.And(passes...))).
+		For(&v1alpha1.StateBackup{}, builder.WithPredicates(r.Shard.Changed())).
 		// One at a time: each has the state of the whole tier in memory.
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1, RateLimiter: r.Retries.RateLimiter()}).
 		Complete(r.Stalls.Guard(Kind, func() client.Object { return &v1alpha1.StateBackup{} }, r))
@@ -97,14 +91,11 @@ func (f *failure) Unwrap() error { return f.err }
 // Reconcile saves the state of the tier if it is time.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	o := &v1alpha1.StateBackup{}
-	if err := r.Client.Get(ctx, req.NamespacedName, o); err != nil {
-		if apierrors.IsNotFound(err) {
-			r.Metrics.forget(req.NamespacedName)
-			return ctrl.Result{}, nil
-		}
+	err := r.Client.Get(ctx, req.NamespacedName, o)
+	if client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("cannot read %s %s: %w", Kind, req, err)
 	}
-	if o.Spec.Suspend || o.DeletionTimestamp != nil {
+	if err != nil || !r.Shard.Has(o) || o.Spec.Suspend || o.DeletionTimestamp != nil {
 		r.Metrics.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}

@@ -244,3 +244,16 @@ func TestSuspended(t *testing.T) {
 		t.Errorf("%+v, %+v, %v", o.Status, result, err)
 	}
 }
+
+// TestLeft: a StateBackup that other labels make another agent's is saved by that one alone.
+func TestLeft(t *testing.T) {
+	b := newBench(t, nil)
+	if _, result, err := b.reconcile(); err != nil || result.RequeueAfter == 0 {
+		t.Fatalf("%+v, %v", result, err)
+	}
+	b.Shard = func(client.Object) bool { return false }
+	b.now = noon.Add(2 * time.Hour)
+	if o, result, err := b.reconcile(); err != nil || result.RequeueAfter != 0 || !o.Status.LastAttempt.Time.Equal(noon) {
+		t.Errorf("%+v, %+v, %v", o.Status, result, err)
+	}
+}

@@ -111,8 +111,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("cannot read %s %s: %w", generatorv1.ArtifactGeneratorKind, req.NamespacedName, err)
 	}
-	if !r.Sources.Ours(obj) {
-		return ctrl.Result{}, nil // of another shard, woken by a source
+	if !r.Sources.Ours(obj) { // it left the shard, or was woken by a source
+		r.forget(req.NamespacedName)
+		return ctrl.Result{}, nil
 	}
 	stall.Allow(ctx, timeout)
 	ctx, cancel := context.WithTimeout(ctx, timeout)

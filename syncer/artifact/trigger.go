@@ -55,7 +55,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		Workers: concurrent, Parked: mostWaiting, Patience: patience, Aside: mostAside, Backoff: r.Rules.Retries.RateLimiter(),
 	})
 	b := ctrl.NewControllerManagedBy(mgr).
-		For(&generatorv1.ArtifactGenerator{}, builder.WithPredicates(r.Sources.Passes(), wake.Changed(generatorv1.ReconcileAnnotation))).
+		For(&generatorv1.ArtifactGenerator{}, builder.WithPredicates(wake.Shard(r.Sources.Ours).Changed(generatorv1.ReconcileAnnotation))).
 		WatchesRawSource(r.index().OnSnapshot(r.Sources.Snapshots)).
 		WatchesRawSource(ctrlsource.Func(lot.Open)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: r.Rules.Retries.RateLimiter()})

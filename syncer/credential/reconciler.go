@@ -21,7 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/metrics"
@@ -80,6 +79,8 @@ type Reconciler struct {
 	Random func() float64
 	// Retries after errors of the API server.
 	Retries wake.Retries
+	// Shard has the Credentials that this process reconciles.
+	Shard wake.Shard
 	// MayWrite is asked before anything is leased, written or revoked; nil lets all pass.
 	MayWrite func() error
 
@@ -161,12 +162,11 @@ func failureOf(err error) *failure {
 	return &failure{v1alpha1.ReasonProgressing, err}
 }
 
-// SetupWithManager registers the reconciler. shard passes the Credentials that this process
-// reconciles, most at a time.
-func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, most int, shard predicate.Predicate) error {
+// SetupWithManager registers the reconciler, which works on so many Credentials at a time.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, most int) error {
 	r.Open()
 	return ctrl.NewControllerManagedBy(mgr).
-		For(&v1alpha1.Credential{}, builder.WithPredicates(predicate.And[client.Object](shard, wake.Changed()))).
+		For(&v1alpha1.Credential{}, builder.WithPredicates(r.Shard.Changed())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: most, RateLimiter: r.Retries.RateLimiter()}).
 		Complete(r.Stalls.Guard(Kind, func() client.Object { return &v1alpha1.Credential{} }, r))
 }
@@ -186,12 +186,12 @@ func (r *Reconciler) Open() {
 // Reconcile keeps one Credential.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	obj, err := r.store.Read(ctx, req.NamespacedName)
-	if apierrors.IsNotFound(err) {
+	if client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("cannot read %s %s: %w", Kind, req.NamespacedName, err)
+	}
+	if err != nil || !r.Shard.Has(obj) { // it is gone, or left the shard
 		r.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
-	}
-	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("cannot read %s %s: %w", Kind, req.NamespacedName, err)
 	}
 	stall.Allow(ctx, timeout)
 	ctx, cancel := context.WithTimeout(ctx, timeout)

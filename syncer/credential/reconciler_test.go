@@ -1009,3 +1009,16 @@ func TestConflict(t *testing.T) {
 		t.Errorf("the Secret has %s, valid are %v", g.password(), valid)
 	}
 }
+
+// TestLeft: a Credential that other labels make another agent's is renewed by that one alone.
+func TestLeft(t *testing.T) {
+	g := newRig(t, vaultserver.Role{Lease: time.Hour, Login: 10 * time.Hour}, nil)
+	if g.must().RequeueAfter <= 0 {
+		t.Fatal("nobody looks again")
+	}
+	g.r.Shard = func(client.Object) bool { return false }
+	before := g.writes.Load()
+	if result := g.must(); result.RequeueAfter != 0 || g.writes.Load() != before || len(g.r.attempts) != 0 {
+		t.Errorf("again after %s, %d writes, known is %v", result.RequeueAfter, g.writes.Load()-before, g.r.attempts)
+	}
+}

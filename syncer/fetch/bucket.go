@@ -9,7 +9,6 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/status"
@@ -21,10 +20,9 @@ type Buckets struct {
 	Buckets *source.Buckets
 }
 
-// SetupWithManager registers the reconciler. shard passes the buckets that this
-// process reconciles.
-func (r *Buckets) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
-	_, complete := r.setup(mgr, sourcev1.BucketKind, &sourcev1.Bucket{}, r, concurrent, shard)
+// SetupWithManager registers the reconciler.
+func (r *Buckets) SetupWithManager(mgr ctrl.Manager, concurrent int) error {
+	_, complete := r.setup(mgr, sourcev1.BucketKind, &sourcev1.Bucket{}, r, concurrent)
 	return complete()
 }
 

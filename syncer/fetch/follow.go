@@ -17,14 +17,11 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/wake"
 )
 
-// Part says which sources a process reconciles, where there are several of a tier. The
-// others that a Layer needs it follows: it fetches what their status says that the one has
-// which reconciles them, by the same code, and writes nothing. So all processes render the
-// same revision.
+// Part is of a process that shares the sources of a tier with others. Those of others that
+// a Layer needs it follows: it fetches what their status says that the one has which
+// reconciles them, by the same code, and writes nothing. So all processes render the same
+// revision.
 type Part struct {
-	// Selects reports whether the sources with these labels are reconciled by this process
-	// if it leads.
-	Selects func(client.Object) bool
 	// Elected is closed when this process comes to lead; nil says that it does from the
 	// start.
 	Elected <-chan struct{}
@@ -44,35 +41,34 @@ func (p *Part) elected(kind string) *bool {
 	return new(false)
 }
 
-func (p *Part) leads(obj client.Object) bool {
-	if p == nil {
+// leads reports whether this process reconciles any.
+func (p *Part) leads() bool {
+	if p == nil || p.Elected == nil {
 		return true
 	}
 	select {
 	case <-p.Elected:
+		return true
 	default:
-		if p.Elected != nil {
-			return false
-		}
+		return false
 	}
-	return p.Selects(obj)
 }
 
 // others passes what another process reconciles.
-func (p *Part) others() predicate.Predicate {
-	return predicate.NewPredicateFuncs(func(o client.Object) bool { return !p.leads(o) })
+func (s *Sources) others() predicate.Predicate {
+	return predicate.NewPredicateFuncs(func(o client.Object) bool { return !s.has(o) })
 }
+
+// has reports whether this process reconciles a source.
+func (s *Sources) has(obj client.Object) bool { return s.Part.leads() && s.Shard.Has(obj) }
 
 // leads reports whether this process reconciles a source. One that it does not is
 // remembered for when it comes to lead.
 func (s *Sources) leads(key source.Key, obj client.Object) bool {
-	if s.Part == nil {
-		return true
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// Under the lock: either it leads by now, or the source is remembered before it does.
-	if s.Part.leads(obj) {
+	if s.has(obj) {
 		delete(s.followed, key)
 		return true
 	}

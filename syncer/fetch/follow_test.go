@@ -5,8 +5,12 @@ import (
 	"testing"
 
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // TestFollowIncludes: a process that follows a repository hands over what the one has that
@@ -73,5 +77,23 @@ func TestNamedSources(t *testing.T) {
 	}
 	if got := sourcesOf(sourcev1.BucketKind)(t.Context(), layer); len(got) > 0 {
 		t.Errorf("of another kind %v", got)
+	}
+}
+
+// TestLeft: a source that other labels make another agent's is that one's alone, and what it
+// had is not kept.
+func TestLeft(t *testing.T) {
+	b := newGitBench(t)
+	b.commit("app", "main", "a", "1")
+	b.declare("app", "url: "+b.server.HTTPURL("app")+"\nref: {branch: main}")
+	key := source.Key{Kind: sourcev1.GitRepositoryKind, NamespacedName: types.NamespacedName{Namespace: "ns", Name: "app"}}
+	ours := true
+	b.Shard = func(client.Object) bool { return ours }
+	for _, ours = range []bool{true, false, true} {
+		patches := b.patches + b.statuses
+		result, err := b.Reconcile(t.Context(), ctrl.Request{NamespacedName: key.NamespacedName})
+		if err != nil || (result.RequeueAfter > 0) != ours || (b.Snapshots.Get(key) != nil) != ours || !ours && b.patches+b.statuses > patches {
+			t.Errorf("ours %t: again after %s, %v", ours, result.RequeueAfter, err)
+		}
 	}
 }

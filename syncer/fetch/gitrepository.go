@@ -14,9 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -30,16 +28,11 @@ import (
 type GitRepositories struct {
 	*Sources
 	Mirrors *source.Mirrors
-
-	// shard passes the repositories that this process reconciles; nil passes all.
-	shard predicate.Predicate
 }
 
-// SetupWithManager registers the reconciler. shard passes the repositories that
-// this process reconciles.
-func (r *GitRepositories) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
-	r.shard = shard
-	b, complete := r.setup(mgr, sourcev1.GitRepositoryKind, &sourcev1.GitRepository{}, r, concurrent, shard)
+// SetupWithManager registers the reconciler.
+func (r *GitRepositories) SetupWithManager(mgr ctrl.Manager, concurrent int) error {
+	b, complete := r.setup(mgr, sourcev1.GitRepositoryKind, &sourcev1.GitRepository{}, r, concurrent)
 	b.WatchesRawSource(ctrlsource.Func(r.onSnapshot))
 	return complete()
 }
@@ -237,7 +230,7 @@ func (r *GitRepositories) includes(ctx context.Context, obj *sourcev1.GitReposit
 
 // brings reports whether this process fetches a repository that another includes, or follows it.
 func (r *GitRepositories) brings(obj *sourcev1.GitRepository) bool {
-	return r.Part != nil || r.shard == nil || r.shard.Generic(event.GenericEvent{Object: obj})
+	return r.Part != nil || r.Shard.Has(obj)
 }
 
 // leadsBack reports whether a repository includes the named one, itself or by

@@ -16,7 +16,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/chart"
@@ -54,9 +53,8 @@ type HelmCharts struct {
 	builds map[source.Key]*chart.Build
 }
 
-// SetupWithManager registers the reconciler and its index. shard passes the
-// charts that this process reconciles.
-func (r *HelmCharts) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
+// SetupWithManager registers the reconciler and its index.
+func (r *HelmCharts) SetupWithManager(mgr ctrl.Manager, concurrent int) error {
 	err := wake.AddIndexes(context.Background(), mgr, &sourcev1.HelmChart{}, map[string]func(*sourcev1.HelmChart) []string{
 		wake.SourceIndex: func(c *sourcev1.HelmChart) []string {
 			return []string{c.Spec.SourceRef.Kind + "/" + c.Namespace + "/" + c.Spec.SourceRef.Name}
@@ -65,7 +63,7 @@ func (r *HelmCharts) SetupWithManager(mgr ctrl.Manager, concurrent int, shard pr
 	if err != nil {
 		return err
 	}
-	b, complete := r.setup(mgr, sourcev1.HelmChartKind, &sourcev1.HelmChart{}, r, concurrent, shard)
+	b, complete := r.setup(mgr, sourcev1.HelmChartKind, &sourcev1.HelmChart{}, r, concurrent)
 	b.Watches(&sourcev1.HelmRepository{}, r.index().UsersOf(sourcev1.HelmRepositoryKind), builder.WithPredicates(wake.NewArtifact())).
 		WatchesRawSource(r.index().OnSnapshot(r.Snapshots))
 	others, err := r.From.Watch(mgr, sourcev1.GitRepositoryKind, sourcev1.BucketKind)

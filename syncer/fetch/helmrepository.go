@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/cascade-gitops/cascade/syncer/chart"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -27,10 +26,9 @@ type HelmRepositories struct {
 	Indexes *chart.Indexes
 }
 
-// SetupWithManager registers the reconciler. shard passes the repositories that
-// this process reconciles.
-func (r *HelmRepositories) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
-	_, complete := r.setup(mgr, sourcev1.HelmRepositoryKind, &sourcev1.HelmRepository{}, r, concurrent, shard)
+// SetupWithManager registers the reconciler.
+func (r *HelmRepositories) SetupWithManager(mgr ctrl.Manager, concurrent int) error {
+	_, complete := r.setup(mgr, sourcev1.HelmRepositoryKind, &sourcev1.HelmRepository{}, r, concurrent)
 	return complete()
 }
 

@@ -11,7 +11,6 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/status"
@@ -23,10 +22,9 @@ type OCIRepositories struct {
 	Images *source.Images
 }
 
-// SetupWithManager registers the reconciler. shard passes the repositories that
-// this process reconciles.
-func (r *OCIRepositories) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
-	_, complete := r.setup(mgr, sourcev1.OCIRepositoryKind, &sourcev1.OCIRepository{}, r, concurrent, shard)
+// SetupWithManager registers the reconciler.
+func (r *OCIRepositories) SetupWithManager(mgr ctrl.Manager, concurrent int) error {
+	_, complete := r.setup(mgr, sourcev1.OCIRepositoryKind, &sourcev1.OCIRepository{}, r, concurrent)
 	return complete()
 }
 

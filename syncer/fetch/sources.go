@@ -71,7 +71,9 @@ type Sources struct {
 	Jitter wake.Jitter
 	// Retries after errors of the API server.
 	Retries wake.Retries
-	// Part is nil if this process reconciles all sources of the tier that it sees.
+	// Shard has the sources that this process reconciles.
+	Shard wake.Shard
+	// Part is nil if this process follows no sources of others.
 	Part *Part
 
 	mu sync.Mutex
@@ -184,17 +186,16 @@ const (
 	mostWaiting = 1000
 )
 
-// setup registers the reconciler r of one kind. shard passes the objects that this
-// process reconciles. It returns the builder for what else wakes them, and what completes
-// it.
-func (s *Sources) setup(mgr ctrl.Manager, kind string, obj client.Object, r reconcile.Reconciler, concurrent int, shard predicate.Predicate) (*builder.Builder, func() error) {
+// setup registers the reconciler r of one kind. It returns the builder for what else wakes
+// its objects, and what completes it.
+func (s *Sources) setup(mgr ctrl.Manager, kind string, obj client.Object, r reconcile.Reconciler, concurrent int) (*builder.Builder, func() error) {
 	// No deadline for all kinds alike: spec.timeout says how long a fetch may take.
 	lot := s.Stalls.Lot(kind, func() client.Object { return obj.DeepCopyObject().(client.Object) }, r, park.Options{
 		Workers: concurrent, Parked: mostWaiting, Patience: patience, Aside: mostAside, Backoff: s.Retries.RateLimiter(),
 	})
-	passes := predicate.And[client.Object](shard, wake.Changed())
+	passes := s.Shard.Changed()
 	if s.Part.has(kind) {
-		passes = predicate.Or(wake.Changed(), predicate.And[client.Object](wake.NewArtifact(), s.Part.others()))
+		passes = predicate.Or(wake.Changed(), s.Shard.Moved(), predicate.And[client.Object](wake.NewArtifact(), s.others()))
 	}
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(obj, builder.WithPredicates(passes)).
@@ -224,6 +225,10 @@ func reconcileSource[T sourceObject](ctx context.Context, s *Sources, kind sourc
 		return ctrl.Result{}, err
 	}
 	led := s.leads(key, obj)
+	if !led && !s.Part.has(key.Kind) { // it left the shard
+		kind.forget(key)
+		return ctrl.Result{}, s.forget(key)
+	}
 	if !obj.GetDeletionTimestamp().IsZero() {
 		kind.forget(key)
 		if err := s.forget(key); err != nil || !led {
@@ -232,6 +237,7 @@ func reconcileSource[T sourceObject](ctx context.Context, s *Sources, kind sourc
 		return ctrl.Result{}, s.release(ctx, obj)
 	}
 	if !led {
+		s.Metrics.Forget(key.Kind, name)
 		result, err := soon(follow(ctx, s, kind, key, obj))
 		return again(older(ctx, s, kind, key, obj, false), result), err
 	}

@@ -23,8 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -53,19 +51,14 @@ type Finder struct {
 	// Artifacts fetches those of other sources.
 	Artifacts *source.Artifacts
 	// Shard passes what this process reconciles; nil passes everything.
-	Shard predicate.Predicate
+	Shard func(client.Object) bool
 
 	// watched has the kinds of sources, not fetched by us, that are in the cache.
 	watched map[string]bool
 }
 
 // Ours reports whether an object is of the shard that this process reconciles.
-func (f *Finder) Ours(o client.Object) bool {
-	return f.Shard == nil || f.Shard.Generic(event.GenericEvent{Object: o})
-}
-
-// Passes is the shard as a predicate.
-func (f *Finder) Passes() predicate.Predicate { return predicate.NewPredicateFuncs(f.Ours) }
+func (f *Finder) Ours(o client.Object) bool { return f.Shard == nil || f.Shard(o) }
 
 // Watch returns an object of each of the kinds that others fetch, so that the
 // caller may watch it. Of a kind that is not installed there is nothing to

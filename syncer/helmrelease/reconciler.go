@@ -122,8 +122,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, fmt.Errorf("cannot read HelmRelease %s: %w", req.NamespacedName, err)
 	}
-	if !r.Sources.Ours(obj) {
-		return ctrl.Result{}, nil // of another shard, woken by a chart or a dependency
+	if !r.Sources.Ours(obj) { // it left the shard, or was woken by a chart or a dependency
+		r.forget(req.NamespacedName)
+		r.Releases.Forget(req.NamespacedName, obj.UID)
+		return ctrl.Result{}, nil
 	}
 	start := r.Now()
 	run := &run{Record: r.store.Record(obj)}

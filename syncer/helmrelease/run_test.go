@@ -13,6 +13,8 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/syncer/release"
@@ -56,5 +58,16 @@ func TestValuesErrorTellsNoSecret(t *testing.T) {
 				t.Errorf("%s: valuesError() = %q", tc.reason, got)
 			}
 		})
+	}
+}
+
+// TestLeft: of a HelmRelease that other labels make another agent's nothing is kept, and
+// nobody looks at it again.
+func TestLeft(t *testing.T) {
+	s := take(t, shop(nil))
+	s.Sources.Shard = func(client.Object) bool { return false }
+	result, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(s.Obj)})
+	if err != nil || !result.IsZero() || s.helm.forgotten != 1 {
+		t.Errorf("again after %s, forgotten %d times, %v", result.RequeueAfter, s.helm.forgotten, err)
 	}
 }

@@ -48,6 +48,7 @@ type fakeReleases struct {
 	sync      func(context.Context, release.Request) (release.Outcome, error)
 	uninstall func() (release.Outcome, error)
 	declares  func() ([]*unstructured.Unstructured, error)
+	forgotten int
 }
 
 func (f *fakeReleases) Sync(ctx context.Context, r release.Request) (release.Outcome, error) {
@@ -58,7 +59,7 @@ func (f *fakeReleases) Uninstall(context.Context, release.Request) (release.Outc
 	return f.uninstall()
 }
 
-func (f *fakeReleases) Forget(types.NamespacedName, types.UID) {}
+func (f *fakeReleases) Forget(types.NamespacedName, types.UID) { f.forgotten++ }
 
 func (f *fakeReleases) Declares(context.Context, release.Request) ([]*unstructured.Unstructured, error) {
 	return f.declares()

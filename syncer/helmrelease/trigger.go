@@ -64,7 +64,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		return err
 	}
 	b := ctrl.NewControllerManagedBy(mgr).
-		For(&helmv2.HelmRelease{}, builder.WithPredicates(r.Sources.Passes(), wake.Changed(v1alpha1.DeletionAnnotation, v1alpha1.RolloutRevisionAnnotation))).
+		For(&helmv2.HelmRelease{}, builder.WithPredicates(wake.Shard(r.Sources.Ours).Changed(v1alpha1.DeletionAnnotation, v1alpha1.RolloutRevisionAnnotation))).
 		Watches(&helmv2.HelmRelease{}, &handler.Funcs{UpdateFunc: r.onDependency}).
 		WatchesRawSource(index.OnSnapshot(r.Sources.Snapshots)).
 		WatchesRawSource(wake.OnRelease(r.FirstSync, helmv2.HelmReleaseKind)).

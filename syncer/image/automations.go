@@ -75,15 +75,15 @@ func NewCommits(registry prometheus.Registerer) *prometheus.CounterVec {
 	return commits
 }
 
-// SetupWithManager registers the reconciler. shard passes the objects that this process reconciles.
-func (r *Automations) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
+// SetupWithManager registers the reconciler.
+func (r *Automations) SetupWithManager(mgr ctrl.Manager, concurrent int) error {
 	r.store = &status.Store[*autov1.ImageUpdateAutomation]{
 		Client: r.Client, Live: r.Reader, Manager: AutomationController, New: func() *autov1.ImageUpdateAutomation { return &autov1.ImageUpdateAutomation{} },
 		Meta:       func(o *autov1.ImageUpdateAutomation) *metav1.ObjectMeta { return &o.ObjectMeta },
 		CopyStatus: func(to, from *autov1.ImageUpdateAutomation) { from.Status.DeepCopyInto(&to.Status) },
 	}
 	r.reading = make(chan struct{}, mostReading)
-	b, complete := r.setup(mgr, autov1.ImageUpdateAutomationKind, &autov1.ImageUpdateAutomation{}, r, concurrent, shard)
+	b, complete := r.setup(mgr, autov1.ImageUpdateAutomationKind, &autov1.ImageUpdateAutomation{}, r, concurrent)
 	b.Watches(&imagev1.ImagePolicy{}, handler.EnqueueRequestsFromMapFunc(r.ofPolicy), builder.WithPredicates(newImage()))
 	return complete()
 }

@@ -55,8 +55,8 @@ const grace = 2 * time.Minute
 // listing is how long to wait for a list that fails before it is looked at again: one that comes wakes its policies.
 const listing = 5 * time.Second
 
-// SetupWithManager registers the reconciler. shard passes the objects that this process reconciles.
-func (r *Policies) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
+// SetupWithManager registers the reconciler.
+func (r *Policies) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int) error {
 	r.store = &status.Store[*imagev1.ImagePolicy]{
 		Client: r.Client, Live: r.Reader, Manager: ReflectorController, New: func() *imagev1.ImagePolicy { return &imagev1.ImagePolicy{} },
 		Meta:       func(o *imagev1.ImagePolicy) *metav1.ObjectMeta { return &o.ObjectMeta },
@@ -71,7 +71,7 @@ func (r *Policies) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concu
 		return err
 	}
 	index := wake.Index{Client: r.Client, List: func() client.ObjectList { return &imagev1.ImagePolicyList{} }}
-	b, complete := r.setup(mgr, imagev1.ImagePolicyKind, &imagev1.ImagePolicy{}, r, concurrent, shard)
+	b, complete := r.setup(mgr, imagev1.ImagePolicyKind, &imagev1.ImagePolicy{}, r, concurrent)
 	b.Watches(&imagev1.ImageRepository{}, index.UsersOf(imagev1.ImageRepositoryKind), builder.WithPredicates(predicate.GenerationChangedPredicate{}))
 	b.WatchesRawSource(ctrlsource.Func(func(ctx context.Context, queue wake.Queue) error {
 		r.Scans.onChange(func(name types.NamespacedName) {

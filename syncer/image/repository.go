@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/cascade-gitops/cascade/syncer/fetch"
 	"github.com/cascade-gitops/cascade/syncer/image/policy"
@@ -37,15 +36,20 @@ type Repositories struct {
 	store *status.Store[*imagev1.ImageRepository]
 }
 
-// SetupWithManager registers the reconciler. shard passes the objects that this process reconciles.
-func (r *Repositories) SetupWithManager(mgr ctrl.Manager, concurrent int, shard predicate.Predicate) error {
+// SetupWithManager registers the reconciler.
+func (r *Repositories) SetupWithManager(mgr ctrl.Manager, concurrent int) error {
+	r.open()
+	_, complete := r.setup(mgr, imagev1.ImageRepositoryKind, &imagev1.ImageRepository{}, r, concurrent)
+	return complete()
+}
+
+// open makes the store; it is called before the first reconcile.
+func (r *Repositories) open() {
 	r.store = &status.Store[*imagev1.ImageRepository]{
 		Client: r.Client, Live: r.Reader, Manager: ReflectorController, New: func() *imagev1.ImageRepository { return &imagev1.ImageRepository{} },
 		Meta:       func(o *imagev1.ImageRepository) *metav1.ObjectMeta { return &o.ObjectMeta },
 		CopyStatus: func(to, from *imagev1.ImageRepository) { from.Status.DeepCopyInto(&to.Status) },
 	}
-	_, complete := r.setup(mgr, imagev1.ImageRepositoryKind, &imagev1.ImageRepository{}, r, concurrent, shard)
-	return complete()
 }
 
 // Reconcile lists the tags of one image.

@@ -9,9 +9,15 @@ import (
 	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/syncer/fetch"
+	"github.com/cascade-gitops/cascade/syncer/metrics"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
@@ -52,5 +58,39 @@ func TestListedBeforeOutage(t *testing.T) {
 				t.Errorf("%s: %q, %t", tt.reason, tags, ok)
 			}
 		})
+	}
+}
+
+// TestLeft: an ImageRepository that other labels make another agent's is listed by that one
+// alone.
+func TestLeft(t *testing.T) {
+	registry, time0 := serveImages(t, 1, 2), newClock()
+	scheme := runtime.NewScheme()
+	if err := imagev1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	obj := &imagev1.ImageRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "app", UID: "u", Generation: 1}}
+	obj.Spec.Image, obj.Spec.Insecure, obj.Spec.Interval.Duration = strings.TrimPrefix(registry.origin(0).URL, "oci://"), true, time.Minute
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(obj).WithStatusSubresource(obj).Build()
+	ours := true
+	r := &Repositories{
+		Shared: &Shared{
+			Client: c, Reader: c, Events: record.NewFakeRecorder(10), Metrics: metrics.New(prometheus.NewRegistry()), Now: time0.now,
+			Jitter: func(d time.Duration) time.Duration { return d }, Shard: func(client.Object) bool { return ours },
+		},
+		Scans: NewScans(source.NewImages(t.TempDir(), 1<<20, time0.now), "", time0.now, prometheus.NewRegistry()), Ways: ways{registry.origin(0)},
+	}
+	r.open()
+	for _, ours = range []bool{true, false} {
+		result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(obj)})
+		if err != nil || (result.RequeueAfter > 0) != ours {
+			t.Errorf("ours %t: again after %s, %v", ours, result.RequeueAfter, err)
+		}
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(obj), obj); err != nil {
+			t.Fatal(err)
+		}
+		if _, known := r.Scans.Of(obj); known != ours {
+			t.Errorf("ours %t: its tags are known: %t", ours, known)
+		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -19,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -62,6 +60,8 @@ type Shared struct {
 	Jitter wake.Jitter
 	// Retries after failures.
 	Retries wake.Retries
+	// Shard has the objects that this process reconciles.
+	Shard wake.Shard
 	// NoCrossNamespaceRefs refuses references to other namespaces.
 	NoCrossNamespaceRefs bool
 }
@@ -75,12 +75,12 @@ const (
 )
 
 // setup registers the reconciler r of one kind. It returns the builder for what else wakes its objects, and what completes it.
-func (s *Shared) setup(mgr ctrl.Manager, kind string, obj client.Object, r reconcile.Reconciler, concurrent int, shard predicate.Predicate) (*builder.Builder, func() error) {
+func (s *Shared) setup(mgr ctrl.Manager, kind string, obj client.Object, r reconcile.Reconciler, concurrent int) (*builder.Builder, func() error) {
 	lot := s.Stalls.Lot(kind, func() client.Object { return obj.DeepCopyObject().(client.Object) }, r, park.Options{
 		Workers: concurrent, Parked: mostWaiting, Patience: patience, Aside: mostAside, Backoff: s.Retries.RateLimiter(),
 	})
 	b := ctrl.NewControllerManagedBy(mgr).
-		For(obj, builder.WithPredicates(predicate.And[client.Object](shard, wake.Changed()))).
+		For(obj, builder.WithPredicates(s.Shard.Changed())).
 		WatchesRawSource(ctrlsource.Func(lot.Open)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: s.Retries.RateLimiter()})
 	return b, func() error { return errors.Join(mgr.Add(lot), b.Complete(lot)) }
@@ -143,14 +143,14 @@ func stalled(reason string, err error) outcome {
 func reconcileKind[T status.Object](ctx context.Context, s *Shared, k kind[T], store *status.Store[T], name types.NamespacedName) (ctrl.Result, error) {
 	obj, err := store.Read(ctx, name)
 	of := k.describe(obj).kind
-	if err != nil {
-		if apierrors.IsNotFound(err) {
-			k.forget(name)
-			store.Forget(name)
-			s.Metrics.Forget(of, name)
-			return ctrl.Result{}, nil
-		}
+	if client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, err
+	}
+	if err != nil || !s.Shard.Has(obj) { // it is gone, or left the shard
+		k.forget(name)
+		store.Forget(name)
+		s.Metrics.Forget(of, name)
+		return ctrl.Result{}, nil
 	}
 	manager := store.Manager
 	before := obj.DeepCopyObject().(T)

@@ -156,8 +156,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, fmt.Errorf("cannot read Kustomization %s: %w", req.NamespacedName, err)
 	}
-	if !r.Sources.Ours(obj) {
-		return ctrl.Result{}, nil // of another shard, woken by a source or a dependency
+	if !r.Sources.Ours(obj) { // it left the shard, or was woken by a source or a dependency
+		r.forget(req.NamespacedName)
+		return ctrl.Result{}, nil
 	}
 	requested := obj.Annotations[meta.ReconcileRequestAnnotation]
 	run := newRun(r.store.Record(obj), r.known.of(req.NamespacedName), r.Now())

@@ -82,7 +82,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		return err
 	}
 	b := ctrl.NewControllerManagedBy(mgr).
-		For(&kustomizev1.Kustomization{}, builder.WithPredicates(r.Sources.Passes(), wake.Changed(v1alpha1.ApprovePruneAnnotation, v1alpha1.DriftAnnotation))).
+		For(&kustomizev1.Kustomization{}, builder.WithPredicates(wake.Shard(r.Sources.Ours).Changed(v1alpha1.ApprovePruneAnnotation, v1alpha1.DriftAnnotation))).
 		Watches(&kustomizev1.Kustomization{}, &handler.Funcs{UpdateFunc: r.onDependency}).
 		WatchesRawSource(ctrlsource.Func(r.onSnapshot)).
 		WatchesRawSource(ctrlsource.Func(r.onTouch)).

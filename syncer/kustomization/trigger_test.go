@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
@@ -154,5 +155,16 @@ func TestBecameReady(t *testing.T) {
 				t.Errorf("%s\nbecameReady() = %t, want %t", tc.reason, got, tc.want)
 			}
 		})
+	}
+}
+
+// TestLeft: of a Kustomization that other labels make another agent's nothing is kept, and
+// nobody looks at it again.
+func TestLeft(t *testing.T) {
+	s := take(t, shop(nil))
+	s.Sources.Shard = func(client.Object) bool { return false }
+	result, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(s.Obj)})
+	if known := len(s.Reconciler.known.progress); err != nil || !result.IsZero() || known > 0 {
+		t.Errorf("again after %s, known are %d, %v", result.RequeueAfter, known, err)
 	}
 }

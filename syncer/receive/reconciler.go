@@ -10,7 +10,6 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -20,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/cascade-gitops/cascade/syncer/expression"
 	"github.com/cascade-gitops/cascade/syncer/metrics"
@@ -51,13 +49,14 @@ type Reconciler struct {
 	Jitter wake.Jitter
 	// Retries after errors of the API server.
 	Retries wake.Retries
+	// Shard has the Receivers that this process reconciles.
+	Shard wake.Shard
 	// NoCrossNamespaceRefs refuses Receivers that name objects of other namespaces.
 	NoCrossNamespaceRefs bool
 }
 
-// SetupWithManager registers the reconciler. shard passes the Receivers that this process
-// reconciles. configs, if not nil, has the metadata of the Secrets that wake it.
-func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, shard predicate.Predicate, configs cache.Cache) error {
+// SetupWithManager registers the reconciler. configs, if not nil, has the metadata of the Secrets that wake it.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, configs cache.Cache) error {
 	if err := wake.AddIndexes(ctx, mgr, &notificationv1.Receiver{}, map[string]func(*notificationv1.Receiver) []string{
 		wake.ConfigIndex: func(o *notificationv1.Receiver) []string {
 			if o.Spec.SecretRef == nil {
@@ -69,7 +68,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, sha
 		return err
 	}
 	b := ctrl.NewControllerManagedBy(mgr).
-		For(&notificationv1.Receiver{}, builder.WithPredicates(predicate.And[client.Object](shard, wake.Changed()))).
+		For(&notificationv1.Receiver{}, builder.WithPredicates(r.Shard.Changed())).
 		WithOptions(controller.Options{RateLimiter: r.Retries.RateLimiter()})
 	wake.Index{Client: r.Client, List: func() client.ObjectList { return &notificationv1.ReceiverList{} }}.WatchConfigs(b, configs)
 	return b.Complete(r.Stalls.Guard(notificationv1.ReceiverKind, func() client.Object { return &notificationv1.Receiver{} }, r))
@@ -78,11 +77,13 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, sha
 // Reconcile brings the status of one Receiver up to date.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	obj := &notificationv1.Receiver{}
-	if err := r.Client.Get(ctx, req.NamespacedName, obj); err != nil {
-		if apierrors.IsNotFound(err) {
-			r.Metrics.Forget(notificationv1.ReceiverKind, req.NamespacedName)
-		}
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+	err := r.Client.Get(ctx, req.NamespacedName, obj)
+	if client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, err
+	}
+	if err != nil || !r.Shard.Has(obj) { // it is gone, or left the shard
+		r.Metrics.Forget(notificationv1.ReceiverKind, req.NamespacedName)
+		return ctrl.Result{}, nil
 	}
 	before := obj.DeepCopy()
 	if !obj.DeletionTimestamp.IsZero() {

@@ -10,6 +10,7 @@ import (
 	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -141,5 +142,25 @@ func TestSuspendedAndDeleted(t *testing.T) {
 	}
 	if _, err := r.Reconcile(t.Context(), ctrl.Request{}); err != nil {
 		t.Errorf("a Receiver that is gone: %v", err)
+	}
+}
+
+// TestLeft: a Receiver that other labels make another agent's is that one's alone.
+func TestLeft(t *testing.T) {
+	receiver, secret := receiverOf("hook", notificationv1.GenericReceiver, named("GitRepository", "app"))
+	c := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(receiver, secret).WithStatusSubresource(receiver).Build()
+	registry, ours := prometheus.NewRegistry(), true
+	r := &Reconciler{
+		Client: c, Reader: c, Events: record.NewFakeRecorder(10), Metrics: metrics.New(registry), Now: time.Now, Jitter: func(d time.Duration) time.Duration { return d },
+		Shard: func(client.Object) bool { return ours },
+	}
+	for _, ours = range []bool{true, false} {
+		result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(receiver)})
+		if err != nil || (result.RequeueAfter > 0) != ours {
+			t.Errorf("ours %t: again after %s, %v", ours, result.RequeueAfter, err)
+		}
+		if n, err := testutil.GatherAndCount(registry, "cascade_resource_ready"); err != nil || (n > 0) != ours {
+			t.Errorf("ours %t: %d series, %v", ours, n, err)
+		}
 	}
 }

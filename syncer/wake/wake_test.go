@@ -10,6 +10,7 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
@@ -35,6 +36,45 @@ func TestChanged(t *testing.T) {
 			tc.change(after)
 			if got := Changed("approve").Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != tc.want {
 				t.Errorf("%s\nChanged() = %t, want %t", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+// TestShard: with two agents of a tier that share its objects by labels, each object has one
+// that reconciles it, also after its labels changed.
+func TestShard(t *testing.T) {
+	mine := func(k *kustomizev1.Kustomization) { k.Labels = map[string]string{"part": "mine"} }
+	theirs := func(k *kustomizev1.Kustomization) { k.Labels = map[string]string{"part": "theirs"} }
+	renewed := func(k *kustomizev1.Kustomization) { k.Generation++ }
+	shard := Shard(func(o client.Object) bool { return o.GetLabels()["part"] == "mine" })
+	for name, tc := range map[string]struct {
+		reason        string
+		shard         Shard
+		before, after func(*kustomizev1.Kustomization)
+		update, is    bool
+	}{
+		"Changed":    {"there is something to do", shard, mine, renewed, true, true},
+		"Elsewhere":  {"another agent does it", shard, theirs, renewed, false, false},
+		"Joined":     {"nobody else looks at it any more", shard, theirs, mine, true, true},
+		"Left":       {"what is known of it has to go", shard, mine, theirs, true, false},
+		"OtherLabel": {"it stays where it is", shard, mine, func(k *kustomizev1.Kustomization) { k.Labels["team"] = "a" }, false, true},
+		"All":        {"there is no other agent", nil, theirs, mine, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := &kustomizev1.Kustomization{}
+			tc.before(before)
+			after := before.DeepCopy()
+			tc.after(after)
+			passes := tc.shard.Changed()
+			if got := passes.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != tc.update {
+				t.Errorf("%s: Update() = %t", tc.reason, got)
+			}
+			got := [...]bool{
+				passes.Create(event.CreateEvent{Object: after}), passes.Delete(event.DeleteEvent{Object: after}), passes.Generic(event.GenericEvent{Object: after}),
+			}
+			if got != [...]bool{tc.is, tc.is, tc.is} {
+				t.Errorf("%s: Create(), Delete(), Generic() = %v, want %t", tc.reason, got, tc.is)
 			}
 		})
 	}

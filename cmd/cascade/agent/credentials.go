@@ -41,7 +41,7 @@ func (w *wiring) credentials() error {
 	r := &credential.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Vault: &vault.Clients{Dial: o.targets.addresses.Dial, Now: now},
 		VaultAddresses: o.credentials.vaults, Namespace: o.place.namespace, Events: w.events("cascade"), Metrics: w.metrics, Stalls: w.stalls,
-		Now: now, Random: w.program.Rand, Retries: o.pauses.retries(), MayWrite: w.fence,
+		Now: now, Random: w.program.Rand, Retries: o.pauses.retries(), Shard: w.selects, MayWrite: w.fence,
 	}
 	if dir := o.credentials.files; dir != "" {
 		root, err := os.OpenRoot(dir)
@@ -62,5 +62,5 @@ func (w *wiring) credentials() error {
 	if err := ctrlmetrics.Registry.Register(told); err != nil {
 		return fmt.Errorf("cannot register the metrics of Credentials: %w", err)
 	}
-	return r.SetupWithManager(mgr, mostCredentials, w.finder.Shard)
+	return r.SetupWithManager(mgr, mostCredentials)
 }

@@ -42,26 +42,26 @@ func (w *wiring) images(ctx context.Context) error {
 	of := func(controller string) *image.Shared {
 		return &image.Shared{
 			Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Events: w.events(controller), Metrics: w.metrics, Stalls: w.stalls,
-			Now: w.program.Now, Jitter: w.jitter(), Retries: o.pauses.retries(), NoCrossNamespaceRefs: o.references.noCrossNamespace,
+			Now: w.program.Now, Jitter: w.jitter(), Retries: o.pauses.retries(), Shard: w.selects, NoCrossNamespaceRefs: o.references.noCrossNamespace,
 		}
 	}
 	reflector := of(image.ReflectorController)
 	scans := image.NewScans(w.registries.Images, o.storage.tags(), w.program.Now, ctrlmetrics.Registry)
 	if o.sharding.reconciles(imagev1.ImageRepositoryKind) {
 		r := &image.Repositories{Shared: reflector, Scans: scans, Ways: w.registries.Sources}
-		if err := r.SetupWithManager(mgr, o.concurrency.sources, w.finder.Shard); err != nil {
+		if err := r.SetupWithManager(mgr, o.concurrency.sources); err != nil {
 			return fmt.Errorf("cannot set up %s controller: %w", imagev1.ImageRepositoryKind, err)
 		}
 	}
 	if o.sharding.reconciles(imagev1.ImagePolicyKind) {
 		r := &image.Policies{Shared: reflector, Scans: scans, Ways: w.registries.Sources, Digests: w.registries.Images}
-		if err := r.SetupWithManager(ctx, mgr, o.concurrency.sources, w.finder.Shard); err != nil {
+		if err := r.SetupWithManager(ctx, mgr, o.concurrency.sources); err != nil {
 			return fmt.Errorf("cannot set up %s controller: %w", imagev1.ImagePolicyKind, err)
 		}
 	}
 	if o.sharding.reconciles(autov1.ImageUpdateAutomationKind) {
 		r := &image.Automations{Shared: of(image.AutomationController), Writer: w.writer, Workers: w.workers, Commits: image.NewCommits(ctrlmetrics.Registry)}
-		if err := r.SetupWithManager(mgr, o.concurrency.sources, w.finder.Shard); err != nil {
+		if err := r.SetupWithManager(mgr, o.concurrency.sources); err != nil {
 			return fmt.Errorf("cannot set up %s controller: %w", autov1.ImageUpdateAutomationKind, err)
 		}
 	}

@@ -167,9 +167,9 @@ func (w *wiring) receive(ctx context.Context, inbox *hint.Inbox) error {
 	o, mgr := w.options, w.mgr
 	r := &receive.Reconciler{
 		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Events: w.events(receive.Manager), Metrics: w.metrics, Stalls: w.stalls,
-		Now: w.program.Now, Jitter: w.jitter(), Retries: o.pauses.retries(), NoCrossNamespaceRefs: o.references.noCrossNamespace,
+		Now: w.program.Now, Jitter: w.jitter(), Retries: o.pauses.retries(), Shard: w.selects, NoCrossNamespaceRefs: o.references.noCrossNamespace,
 	}
-	if err := r.SetupWithManager(ctx, mgr, w.finder.Shard, w.configs); err != nil {
+	if err := r.SetupWithManager(ctx, mgr, w.configs); err != nil {
 		return err
 	}
 	if !o.receivers.serves() {

@@ -28,7 +28,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
@@ -234,7 +233,7 @@ func (w *wiring) share() error {
 	}
 	w.finder = &find.Finder{
 		Client: mgr.GetClient(), Reader: w.local, Snapshots: source.NewSnapshots(), Fetched: fetched,
-		Artifacts: source.NewArtifacts(o.storage.dir("others"), o.storage.maxPackBytes), Shard: predicate.NewPredicateFuncs(w.selects),
+		Artifacts: source.NewArtifacts(o.storage.dir("others"), o.storage.maxPackBytes), Shard: w.selects,
 	}
 	w.claims = &claim.Claims{Client: mgr.GetClient(), Live: w.local, ServiceAccount: w.targets.ServiceAccount, Now: now}
 	if len(o.sharding.of(kustomizev1.KustomizationKind, helmv2.HelmReleaseKind, layerKind)) > 0 {
@@ -287,7 +286,7 @@ func (w *wiring) sources() error {
 		Stalls: w.stalls,
 		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Snapshots: w.finder.Snapshots, Logins: logins, Storage: w.artifacts,
 		Kept: w.kept, Events: w.events("source-controller"), Metrics: w.metrics, Traces: w.traces, Now: w.program.Now, Jitter: w.jitter(),
-		Retries: o.pauses.retries(), Part: w.followed(),
+		Retries: o.pauses.retries(), Shard: w.selects, Part: w.followed(),
 	}
 	dir, most := o.storage.dir, o.storage.maxPackBytes
 	images := source.NewImages(dir("images"), most, w.program.Now)
@@ -297,7 +296,7 @@ func (w *wiring) sources() error {
 		w.repositories = repositories
 	}
 	kinds := map[string]interface {
-		SetupWithManager(ctrl.Manager, int, predicate.Predicate) error
+		SetupWithManager(ctrl.Manager, int) error
 	}{
 		sourcev1.GitRepositoryKind:  repositories,
 		sourcev1.OCIRepositoryKind:  &fetch.OCIRepositories{Sources: all, Images: images},
@@ -311,7 +310,7 @@ func (w *wiring) sources() error {
 		if !o.sharding.reconciles(kind) {
 			continue
 		}
-		if err := reconciler.SetupWithManager(mgr, o.concurrency.sources, w.finder.Shard); err != nil {
+		if err := reconciler.SetupWithManager(mgr, o.concurrency.sources); err != nil {
 			return err
 		}
 	}
@@ -331,14 +330,14 @@ func (w *wiring) generators(ctx context.Context) error {
 	return r.SetupWithManager(ctx, mgr, o.concurrency.sources)
 }
 
-// followed says which sources this process reconciles where it drives children that need
-// others as well; nil where it does not.
+// followed is nil where this process does not drive children that need sources of others as
+// well.
 func (w *wiring) followed() *fetch.Part {
 	o := &w.options.sharding
 	if !o.reconciles(layerKind) || o.shards == 1 && !o.split() {
 		return nil
 	}
-	part := &fetch.Part{Selects: w.selects}
+	part := &fetch.Part{}
 	if o.shards > 1 {
 		part.Elected = w.mgr.Elected()
 	}
@@ -449,7 +448,7 @@ func (w *wiring) backups(context.Context) error {
 	r := &backup.Reconciler{
 		Client: w.mgr.GetClient(), Reader: w.mgr.GetAPIReader(), Namespace: w.options.place.namespace, Holder: w.locks.identity, Program: w.program.Version,
 		Events: w.events("cascade"), Metrics: backup.NewMetrics(ctrlmetrics.Registry), Stalls: w.stalls, Now: w.program.Now, Jitter: w.jitter(),
-		Retries: w.options.pauses.retries(), Logins: logins, Shard: w.finder.Shard, MayWrite: w.fence,
+		Retries: w.options.pauses.retries(), Logins: logins, Shard: w.selects, MayWrite: w.fence,
 	}
 	return r.SetupWithManager(w.mgr)
 }
