@@ -13,5 +13,6 @@
 // of it. An object that cannot is never missing.
 //
 // Failure model: while a kind cannot be listed or watched, Check says so, and the
-// reflector tries again, as always.
+// reflector tries again, as always. One that the agent can do without, and that was taken out
+// of the tier, is told in the log alone: an agent that is not ready serves nobody.
 package informer

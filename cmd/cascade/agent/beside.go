@@ -45,6 +45,13 @@ func beside() []besideController {
 	}
 }
 
+// isBeside reports whether a kind is one of them, which an agent does without.
+func isBeside(kind schema.GroupKind) bool {
+	return slices.ContainsFunc(beside(), func(b besideController) bool {
+		return b.version.Group == kind.Group && slices.Contains(b.kinds, kind.Kind)
+	})
+}
+
 // Why a kind is left alone.
 const (
 	leftToFlux  = "ControllerRunning"

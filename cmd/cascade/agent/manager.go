@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -34,9 +35,8 @@ func newManager(
 	config *rest.Config, scheme *runtime.Scheme, o *options, flux *fluxControllers, lock resourcelock.Interface, now func() time.Time, log logr.Logger,
 ) (ctrl.Manager, error) {
 	// What has a status that others may write is decoded object by object.
-	informers := informer.New(config, scheme, log, func(group string) bool {
-		return v1alpha1.IsFluxGroup(group) || group == v1alpha1.Group
-	})
+	decoded := func(group string) bool { return v1alpha1.IsFluxGroup(group) || group == v1alpha1.Group }
+	informers := informer.New(config, scheme, log, decoded, func(kind schema.GroupKind) bool { return decoded(kind.Group) && !isBeside(kind) })
 	ofClusters, err := labels.NewRequirement(clusterapi.ClusterNameLabel, selection.Exists, nil)
 	if err != nil {
 		return nil, err
