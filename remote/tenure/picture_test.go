@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -78,5 +79,33 @@ func TestLives(t *testing.T) {
 	}
 	if now = now.Add(time.Second); p.lives(&l) {
 		t.Error("a replica that did not renew its Lease lives")
+	}
+}
+
+// TestPatience: a replica that renews its Lease as it should lives all the time, whatever
+// leader election is set to; one that does not is given up when its shards are free.
+func TestPatience(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason       string
+		lease, retry time.Duration
+		gone         time.Duration
+	}{
+		"Default": {"those of the flags", 15 * time.Second, 2 * time.Second, 11 * time.Second},
+		"Half":    {"two renewals in a Lease", 60 * time.Second, 30 * time.Second, 45 * time.Second},
+		"Long":    {"one renewal in a Lease", 60 * time.Second, 40 * time.Second, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := start
+			p := New(Options{Lease: tc.lease, Retry: tc.retry, Now: func() time.Time { return now }, Registry: prometheus.NewRegistry()}).picked
+			l := lease(replicaPrefix+"a", "a", 2)
+			for since, want := range map[time.Duration]bool{0: true, tc.retry * 11 / 10: true, tc.gone: false} {
+				now = start
+				delete(p.seen, l.Name)
+				p.lives(&l)
+				if now = start.Add(since); p.lives(&l) != want {
+					t.Errorf("%s: %s after a renewal it lives: %t", tc.reason, since, !want)
+				}
+			}
+		})
 	}
 }

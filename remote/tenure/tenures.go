@@ -72,8 +72,9 @@ func New(o Options) *Tenures {
 		Name: "cascade_shard_held",
 		Help: "1 if this process drives the children of the shard.",
 	}, []string{"shard"})}
-	// When the Lease of a shard expires, it is to be clear already who is to have it.
-	t.picked = picture{now: o.Now, patience: o.Lease - 2*o.Retry, seen: map[string]sighting{}}
+	// When the Lease of a shard expires, it is to be clear already who is to have it. But a
+	// replica lives from one renewal to the next, however far these are apart.
+	t.picked = picture{now: o.Now, patience: max(o.Lease-2*o.Retry, o.Retry*3/2), seen: map[string]sighting{}}
 	o.Registry.MustRegister(t.held)
 	for i := range t.shards {
 		t.held.WithLabelValues(strconv.Itoa(i)).Set(0)
