@@ -41,6 +41,8 @@ type Info struct {
 	// Client reads from the cache. Kinds are those that this process reconciles.
 	Client client.Reader
 	Kinds  []string
+	// Selects passes the objects of this process, where several agents share a tier by labels.
+	Selects func(client.Object) bool
 	// Active reports whether this process is the one that tells: replicas would tell the same.
 	Active func() bool
 
@@ -48,8 +50,8 @@ type Info struct {
 }
 
 // NewInfo returns an Info of these families.
-func NewInfo(c client.Reader, kinds, families []string, active func() bool) *Info {
-	i := &Info{Client: c, Kinds: kinds, Active: active}
+func NewInfo(c client.Reader, kinds, families []string, selects func(client.Object) bool, active func() bool) *Info {
+	i := &Info{Client: c, Kinds: kinds, Selects: selects, Active: active}
 	for _, family := range families {
 		switch family {
 		case Gotk:
@@ -94,7 +96,7 @@ func (i *Info) Collect(ch chan<- prometheus.Metric) {
 			continue
 		}
 		_ = apimeta.EachListItem(list, func(o runtime.Object) error { // the function does not fail
-			if o, ok := o.(status.Object); ok {
+			if o, ok := o.(status.Object); ok && i.Selects(o) {
 				i.tell(ch, kind, o)
 			}
 			return nil

@@ -77,7 +77,7 @@ func TestSeries(t *testing.T) {
 		objects = append(objects, release, chart)
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(objects...).Build()
-	registry.MustRegister(NewInfo(c, []string{"HelmRelease", "HelmChart"}, []string{Gotk}, func() bool { return true }))
+	registry.MustRegister(NewInfo(c, []string{"HelmRelease", "HelmChart"}, []string{Gotk}, func(client.Object) bool { return true }, func() bool { return true }))
 	total, by := series(t, registry)
 	// Inventories of releases are known only once they are applied.
 	if total += 1000; total > ofObjects || by["gotk_resource_info"] != 2000 {
@@ -135,10 +135,12 @@ func TestInfo(t *testing.T) {
 	set(ks, meta.ReadyCondition, metav1.ConditionTrue)
 	git := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "fleet", UID: "2"}}
 	git.Spec.URL, git.Status.Artifact = "https://user:secret@git.example/fleet?token=secret", &meta.Artifact{Revision: strings.Repeat("r", 1000)}
+	others := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "others"}}
 	active := true
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(NewInfo(fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(ks, git).Build(),
-		[]string{"Kustomization", "GitRepository", "Layer"}, []string{Gotk, Flux}, func() bool { return active }))
+	registry.MustRegister(NewInfo(fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(ks, git, others).Build(),
+		[]string{"Kustomization", "GitRepository", "Layer"}, []string{Gotk, Flux},
+		func(o client.Object) bool { return o.GetName() != "others" }, func() bool { return active }))
 	got := texts(t, registry)
 	for _, want := range []string{
 		"flux_resource_info exported_namespace=apps kind=Kustomization name=web path=./web ready=True reason=Test revision=main@sha1:abc source_name=fleet suspended=True uid=1",
@@ -151,6 +153,9 @@ func TestInfo(t *testing.T) {
 	}
 	if text := strings.Join(got, "\n"); strings.Contains(text, "secret") {
 		t.Errorf("a login is told: %s", text)
+	}
+	if text := strings.Join(got, "\n"); strings.Contains(text, "others") {
+		t.Errorf("an object of another agent is told: %s", text)
 	}
 	if active = false; len(texts(t, registry)) > 0 {
 		t.Error("a replica that does not lead tells the same again")

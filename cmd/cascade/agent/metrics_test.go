@@ -96,7 +96,7 @@ func registered(t *testing.T) []string {
 	dir := t.TempDir()
 	indexes := chart.NewIndexes(dir, 1, 1)
 	countCharts(d, indexes, chart.NewCharts(indexes, dir, chart.Limits{}))
-	d.MustRegister(built("v"), &remote.Fleet{}, &credential.Fleet{}, metrics.NewInfo(nil, nil, []string{metrics.Gotk, metrics.Flux}, nil))
+	d.MustRegister(built("v"), &remote.Fleet{}, &credential.Fleet{}, metrics.NewInfo(nil, nil, []string{metrics.Gotk, metrics.Flux}, nil, nil))
 	if _, err := (&tokens{size: 10, duration: time.Hour}).build(d); err != nil {
 		t.Fatal(err)
 	}

@@ -68,7 +68,7 @@ func TestSeriesBudget(t *testing.T) {
 	c := fake.NewClientBuilder().WithScheme(s).WithObjects(objects...).Build()
 	registry.MustRegister(
 		&remote.Fleet{Client: c, Connections: link.NewPool(t.Context(), s, time.Now, rand.Float64), Now: time.Now},
-		metrics.NewInfo(c, []string{"HelmRelease", "HelmChart", "Kustomization", "GitRepository"}, []string{metrics.Gotk}, func() bool { return true }),
+		metrics.NewInfo(c, []string{"HelmRelease", "HelmChart", "Kustomization", "GitRepository"}, []string{metrics.Gotk}, func(client.Object) bool { return true }, func() bool { return true }),
 	)
 	families, err := registry.Gather()
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	clientmetrics "k8s.io/client-go/tools/metrics"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/cascade-gitops/cascade/remote/endpoint"
@@ -69,9 +70,9 @@ func (s *serving) check() error {
 	return nil
 }
 
-// tell registers what is told of the agent itself, and of Flux's objects of these kinds. Of
-// several replicas the leader tells.
-func (s *serving) tell(version string, registry prometheus.Registerer, mgr ctrl.Manager, kinds []string) error {
+// tell registers what is told of the agent itself, and of Flux's objects of these kinds that
+// selects passes. Of several replicas the leader tells.
+func (s *serving) tell(version string, registry prometheus.Registerer, mgr ctrl.Manager, kinds []string, selects func(client.Object) bool) error {
 	boundHosts(mgr.GetConfig().Host)
 	leads := func() bool {
 		select {
@@ -81,7 +82,7 @@ func (s *serving) tell(version string, registry prometheus.Registerer, mgr ctrl.
 			return false
 		}
 	}
-	if err := errors.Join(registry.Register(built(version)), registry.Register(metrics.NewInfo(mgr.GetClient(), kinds, s.resourceInfo, leads))); err != nil {
+	if err := errors.Join(registry.Register(built(version)), registry.Register(metrics.NewInfo(mgr.GetClient(), kinds, s.resourceInfo, selects, leads))); err != nil {
 		return fmt.Errorf("cannot register metrics: %w", err)
 	}
 	return nil

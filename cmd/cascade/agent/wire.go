@@ -188,7 +188,10 @@ func (w *wiring) share() error {
 		return err
 	}
 	w.metrics = metrics.New(ctrlmetrics.Registry)
-	if err := o.serving.tell(w.program.Version, ctrlmetrics.Registry, mgr, o.sharding.kinds); err != nil {
+	if w.selects, err = o.sharding.build(o.place.namespace); err != nil {
+		return err
+	}
+	if err := o.serving.tell(w.program.Version, ctrlmetrics.Registry, mgr, o.sharding.kinds, w.selects); err != nil {
 		return err
 	}
 	w.requests = requester(mgr, now)
@@ -224,9 +227,6 @@ func (w *wiring) share() error {
 		return err
 	}
 	w.targets = o.targets.build(w.local, w.tokens, mgr.GetScheme(), now)
-	if w.selects, err = o.sharding.build(o.place.namespace); err != nil {
-		return err
-	}
 	fetched := map[string]bool{}
 	for _, kind := range o.sharding.kinds {
 		fetched[kind] = true
