@@ -91,6 +91,7 @@ func check(f CheckFacts) []Problem {
 	for _, kind := range f.Unserved {
 		say(ReasonKindMissing, "the target does not serve %s in version %s", kind.GroupKind(), kind.Version)
 	}
+	problems = append(problems, circular(f.Source)...)
 	problems = append(problems, foreign(f.Foreign)...)
 	for _, p := range slices.Sorted(maps.Keys(f.Providers)) {
 		if !f.Providers[p] {

@@ -514,6 +514,67 @@ func TestSecretElsewhere(t *testing.T) {
 	}
 }
 
+// TestCircle: whoever may write ConfigMaps in some namespace makes two that own each other while a
+// pivot is under way. It ends, and so does one that is turned back; where they are part of the
+// Cluster, it is told, and turned back all the same.
+func TestCircle(t *testing.T) {
+	move := map[string]string{"clusterctl.cluster.x-k8s.io/move": ""}
+	for name, tt := range map[string]struct {
+		reason, namespace string
+		labels            map[string]string
+		want              string
+	}{
+		"Elsewhere": {"nothing of them is moved", "others", move, ""},
+		"Beside":    {"they go along for their label, and stay as well", "fleet", move, ""},
+		"OfCluster": {"they would lose their owners", "fleet", map[string]string{clusterapi.ClusterNameLabel: "a"}, ReasonCircularOwners},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			mom := w.sides["mom"]
+			mom.put(content(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "others"}}))
+			circle := func() {
+				one := modelObject("v1", "ConfigMap", "one", nil)
+				one.SetNamespace(tt.namespace)
+				one.SetLabels(tt.labels)
+				one = mom.put(one)
+				two := modelObject("v1", "ConfigMap", "two", one)
+				two.SetNamespace(tt.namespace)
+				two.SetLabels(tt.labels)
+				two = mom.put(two)
+				one = one.DeepCopy()
+				one.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "two", UID: two.GetUID()}})
+				mom.put(one)
+			}
+			p := w.pivot("mom", "master", &life{})
+			tell, at := p.Tell, Freeze
+			p.Tell = func(e Event) {
+				if tell(e); at == Freeze && e.Step == Copy {
+					at = Copy
+					circle()
+				}
+			}
+			_, err := p.Run(t.Context())
+			if tt.want == "" {
+				if err != nil {
+					t.Fatalf("%s: %v", tt.reason, err)
+				}
+				w.at("master", "mom")
+				return
+			}
+			blockedBy(t, err, tt.want)
+			if _, err := w.pivot("mom", "master", &life{}).Abort(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			w.at("mom", "master")
+			_, err = w.pivot("mom", "master", &life{}).Run(t.Context())
+			blockedBy(t, err, tt.want)
+			if clusterapi.IsPaused(mom.objects[key{clusterKind, clusterA}]) {
+				t.Error("something was begun")
+			}
+		})
+	}
+}
+
 // TestForgedJournal: the journal of a pivot to the parent is in the child, whose owner writes what
 // he likes. It neither has the parent forget where other Clusters are, nor copy what is not his.
 func TestForgedJournal(t *testing.T) {

@@ -358,6 +358,19 @@ func foreign(kinds []schema.GroupKind) []Problem {
 	return problems
 }
 
+// circular says of what is moved that it cannot be made with its owners.
+func circular(g *graph.Graph) []Problem {
+	var problems []Problem
+	for _, group := range g.InOrder() {
+		for _, n := range group {
+			if n.Circular && !n.Shared && !n.Global {
+				problems = append(problems, problem(ReasonCircularOwners, "%s and others own each other: take the owner %s %s away from it", n.Name(), n.Foreign[0].Kind, n.Foreign[0].Name))
+			}
+		}
+	}
+	return problems
+}
+
 // isKept reports whether a former pivot left an object, of which nobody has made anything
 // since: what clusters are made after, and what has owners, is others' as well.
 func isKept(live *unstructured.Unstructured) bool {
@@ -376,7 +389,7 @@ func planCopy(j Journal, f Facts) Next {
 		next.Step, next.Rests = Freeze, true
 		return next
 	}
-	if next.Problems = foreign(f.Foreign); len(next.Problems) > 0 {
+	if next.Problems = append(foreign(f.Foreign), circular(f.Source)...); len(next.Problems) > 0 {
 		return next
 	}
 	if f.Receipt == "" {

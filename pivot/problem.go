@@ -34,6 +34,8 @@ const (
 	// ReasonSecretElsewhere: the Cluster refers to a Secret or ConfigMap of another namespace,
 	// which a pivot that is declared does not copy.
 	ReasonSecretElsewhere = "SecretElsewhere"
+	// ReasonCircularOwners: parts of the Cluster own each other, so that none can be made first.
+	ReasonCircularOwners = "CircularOwners"
 	// ReasonSharedDiffers: the target has a class or template of the same name that is not
 	// the same, and would change the machines of Clusters.
 	ReasonSharedDiffers = "SharedDiffers"

@@ -115,6 +115,28 @@ func shown(p *plan) string {
 	return strings.ReplaceAll(b.String(), " \n", "\n")
 }
 
+// TestCircle: a state that was saved with objects that own each other is restored without them.
+func TestCircle(t *testing.T) {
+	label := ", namespace: fleet, labels: {clusterctl.cluster.x-k8s.io/move: ''}}}"
+	p, err := planOf(snapshotOf(cluster(t, "a"), []*unstructured.Unstructured{
+		object(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: one"+label, "ConfigMap/two"),
+		object(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: two"+label, "ConfigMap/one"),
+	}), facts{}, Options{Namespace: "cascade-system"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `Create Cluster/fleet/a
+Create LocalCluster/fleet/a
+Create Secret/fleet/a-ca
+Skip ConfigMap/fleet/one OwnerIsNotRestored
+Skip ConfigMap/fleet/two OwnerIsNotRestored
+resume fleet/a
+`
+	if got := shown(p); got != want {
+		t.Errorf("got\n%s, want\n%s", got, want)
+	}
+}
+
 // TestForeign: an archive that somebody made by himself, as anybody can who knows a recipient,
 // gives nobody rights and runs nothing.
 func TestForeign(t *testing.T) {

@@ -135,7 +135,7 @@ func (o *TakeOptions) read(ctx context.Context, c client.Reader) (s *archive.Sna
 	for _, group := range g.InOrder() {
 		for _, n := range group {
 			add(saved(n.Object, n.Portable()))
-			missing = append(missing, lacks(n, kinds)...)
+			missing = append(missing, lacks(g, n, kinds)...)
 		}
 	}
 	records, marks, err := o.records(ctx, at)
@@ -171,9 +171,12 @@ func saved(u, portable *unstructured.Unstructured) *unstructured.Unstructured {
 }
 
 // lacks names the owners of an object that are of a kind which is saved and are not there.
-func lacks(n *graph.Node, kinds graph.Kinds) []string {
+func lacks(g *graph.Graph, n *graph.Node, kinds graph.Kinds) []string {
 	var out []string
 	for _, ref := range n.Foreign {
+		if g.Node(ref.UID) != nil {
+			continue // they own each other
+		}
 		group, _, _ := strings.Cut(ref.APIVersion, "/")
 		if slices.ContainsFunc(kinds, func(k graph.Kind) bool { return k.Group == group && k.Kind == ref.Kind }) {
 			out = append(out, fmt.Sprintf("%s is owned by %s %s, which is not there", n.Name(), ref.Kind, ref.Name))

@@ -945,6 +945,11 @@ func pivots() Section {
 				Next:    "have the child get it from its layers (`spec.credentials`, `spec.providers`), or use `cascade pivot`",
 			},
 			{
+				Reasons: []string{"CircularOwners"},
+				Means:   "parts of the Cluster own each other, so that none of them can be made first in the target",
+				Next:    "take one of the owners away that the message names",
+			},
+			{
 				Reasons: []string{"SharedDiffers"},
 				Note:    ", tolerable",
 				Means:   "the target has a class or template of the same name with another spec, which would change the machines",

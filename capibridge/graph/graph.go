@@ -29,9 +29,13 @@ type Node struct {
 	// belongs to other Clusters as well, to none, or is a Secret or ConfigMap that is only
 	// referred to. It stays where it is.
 	Shared bool
-	// Foreign are its owners that are not in the graph. An object cannot take them along:
-	// where they are not, it would be collected as garbage.
+	// Foreign are its owners that are not in the graph, or that it owns itself, by way of others
+	// or not. An object cannot take them along: where they are not, it would be collected as
+	// garbage, and of those that own each other none can be made first.
 	Foreign []metav1.OwnerReference
+	// Circular: it and others own each other. Whoever may write in a namespace can bring that
+	// about: it holds up nobody but the Clusters that it belongs to.
+	Circular bool
 
 	// Common: nothing but references, a class or a ClusterResourceSet ties it to its Clusters.
 	// It is such as many Clusters may use, in another management cluster as well.
@@ -39,6 +43,8 @@ type Node struct {
 
 	// moves: a label says that it goes along.
 	moves bool
+	// first are Owners that it cannot be admitted without.
+	first []types.UID
 }
 
 // Name of the object, as <kind>/<namespace>/<name>.
@@ -69,7 +75,7 @@ func Of(objects []*unstructured.Unstructured, kinds []Kind) (*Graph, error) {
 	b.connect()
 	b.belong()
 	b.global()
-	return b.graph()
+	return b.graph(), nil
 }
 
 // builder of a graph. Maps are by UID.
@@ -290,7 +296,7 @@ func (b *builder) global() {
 }
 
 // graph has what is kept, in order.
-func (b *builder) graph() (*Graph, error) {
+func (b *builder) graph() *Graph {
 	moving := map[types.UID]bool{}
 	var todo []types.UID
 	for _, uid := range b.uids {
@@ -321,7 +327,8 @@ func (b *builder) graph() (*Graph, error) {
 			continue
 		}
 		n.Clusters = slices.SortedFunc(maps.Keys(b.of[uid]), compareNames)
-		n.Owners = append(n.Owners, b.first[uid]...)
+		n.first = b.first[uid]
+		n.Owners = append(n.Owners, n.first...)
 		n.Shared = n.Common && isData(n.Object)
 		kept[uid] = n
 	}
@@ -338,13 +345,21 @@ func (b *builder) carries(u *unstructured.Unstructured) bool {
 	return kind.MoveHierarchy || labelled
 }
 
-// settle makes Owners those that are kept, sorted, each once, and Foreign the others that
-// the object itself names.
+// settle makes Owners those that are kept, sorted, each once.
 func (n *Node) settle(kept map[types.UID]*Node) {
 	owners := slices.DeleteFunc(slices.Clone(n.Owners), func(uid types.UID) bool { return kept[uid] == nil || uid == n.Object.GetUID() })
 	slices.Sort(owners)
-	n.Owners = slices.Compact(owners)
-	n.Foreign = slices.DeleteFunc(n.Object.GetOwnerReferences(), func(ref metav1.OwnerReference) bool { return kept[ref.UID] != nil })
+	n.ownedBy(slices.Compact(owners))
+}
+
+// ownedBy sets Owners, which are sorted, and makes Foreign the others that the object itself
+// names.
+func (n *Node) ownedBy(owners []types.UID) {
+	n.Owners = owners
+	n.Foreign = slices.DeleteFunc(n.Object.GetOwnerReferences(), func(ref metav1.OwnerReference) bool {
+		_, found := slices.BinarySearch(owners, ref.UID)
+		return found
+	})
 }
 
 // Portable is the object as it can be made elsewhere, without its Foreign owners.
@@ -364,7 +379,7 @@ func compareNames(a, b types.NamespacedName) int {
 
 // arrange puts nodes in order: each group has what is left with no owners but those of
 // former groups.
-func arrange(nodes map[types.UID]*Node) (*Graph, error) {
+func arrange(nodes map[types.UID]*Node) *Graph {
 	g := &Graph{nodes: nodes}
 	done := map[types.UID]bool{}
 	for len(done) < len(nodes) {
@@ -375,7 +390,8 @@ func arrange(nodes map[types.UID]*Node) (*Graph, error) {
 			}
 		}
 		if len(group) == 0 {
-			return nil, fmt.Errorf("cannot order objects: %s own each other", strings.Join(remaining(nodes, done), ", "))
+			openCircles(nodes, done)
+			continue
 		}
 		slices.SortFunc(group, compareNodes)
 		for _, n := range group {
@@ -383,19 +399,72 @@ func arrange(nodes map[types.UID]*Node) (*Graph, error) {
 		}
 		g.order = append(g.order, group)
 	}
-	return g, nil
+	return g
 }
 
-// remaining names at most ten nodes that are in a circle, or after one.
-func remaining(nodes map[types.UID]*Node, done map[types.UID]bool) []string {
-	var names []string
-	for uid, n := range nodes {
-		if !done[uid] {
-			names = append(names, n.Name())
+// openCircles takes owners from nodes that are not done and own each other. What a node cannot
+// be admitted without stays before it, unless that alone makes the circle.
+func openCircles(nodes map[types.UID]*Node, done map[types.UID]bool) {
+	circles := circlesOf(nodes, done)
+	for _, all := range []bool{false, true} {
+		opened := false
+		for uid, circle := range circles {
+			n := nodes[uid]
+			owners := slices.DeleteFunc(slices.Clone(n.Owners), func(owner types.UID) bool {
+				return circles[owner] == circle && (all || !slices.Contains(n.first, owner))
+			})
+			if len(owners) == len(n.Owners) {
+				continue
+			}
+			foreign := len(n.Foreign)
+			n.ownedBy(owners)
+			n.Circular = n.Circular || len(n.Foreign) > foreign
+			opened = true
+		}
+		if opened {
+			return
 		}
 	}
-	slices.Sort(names)
-	return names[:min(len(names), 10)]
+}
+
+// circlesOf finds the nodes that are not done and are in a circle, as Tarjan does. Those of one
+// number lead to each other.
+func circlesOf(nodes map[types.UID]*Node, done map[types.UID]bool) map[types.UID]int {
+	circles, seen, low, open := map[types.UID]int{}, map[types.UID]int{}, map[types.UID]int{}, map[types.UID]bool{}
+	var path []types.UID
+	var visit func(uid types.UID)
+	visit = func(uid types.UID) {
+		seen[uid] = len(seen) + 1
+		low[uid], open[uid] = seen[uid], true
+		path = append(path, uid)
+		for _, owner := range nodes[uid].Owners {
+			switch {
+			case nodes[owner] == nil || done[owner]:
+			case seen[owner] == 0:
+				visit(owner)
+				low[uid] = min(low[uid], low[owner])
+			case open[owner]:
+				low[uid] = min(low[uid], seen[owner])
+			}
+		}
+		if low[uid] != seen[uid] {
+			return
+		}
+		at := slices.Index(path, uid)
+		for _, member := range path[at:] {
+			open[member] = false
+			if len(path)-at > 1 {
+				circles[member] = seen[uid]
+			}
+		}
+		path = path[:at]
+	}
+	for uid := range nodes {
+		if !done[uid] && seen[uid] == 0 {
+			visit(uid)
+		}
+	}
+	return circles
 }
 
 func compareNodes(a, b *Node) int {
@@ -467,9 +536,5 @@ func (g *Graph) Only(clusters ...types.NamespacedName) *Graph {
 	for _, n := range kept {
 		n.settle(kept)
 	}
-	only, err := arrange(kept)
-	if err != nil {
-		panic(err) // a part of what has an order has one
-	}
-	return only
+	return arrange(kept)
 }

@@ -17,6 +17,7 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -226,6 +227,23 @@ func TestFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	if o, _, err = b.reconcile(); err != nil || ready(o).Reason != v1alpha1.ReasonSucceeded || o.Status.LastVersion != "2-1" {
+		t.Errorf("%+v, %v", o.Status, err)
+	}
+}
+
+// TestCircle: whoever may write ConfigMaps in some namespace makes two that own each other. The
+// state is saved, with both.
+func TestCircle(t *testing.T) {
+	b := newBench(t, nil)
+	for name, owner := range map[string]string{"one": "two", "two": "one"} {
+		if err := b.Client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "tenant", Name: name, UID: types.UID(name), Labels: map[string]string{"clusterctl.cluster.x-k8s.io/move": ""},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner, UID: types.UID(owner)}},
+		}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if o, _, err := b.reconcile(); err != nil || ready(o).Reason != v1alpha1.ReasonSucceeded || o.Status.Objects != 3 {
 		t.Errorf("%+v, %v", o.Status, err)
 	}
 }
