@@ -100,6 +100,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	before := o.DeepCopy()
+	if o.Status.ObservedGeneration != o.Generation {
+		// What is kept may be elsewhere, or for another recipient. A try that fails has seen this
+		// generation as well.
+		o.Status.LastDigest = ""
+	}
 	t, recipients, err := r.check(ctx, o)
 	if err != nil {
 		return r.conclude(ctx, before, o, timing{}, err)
@@ -179,10 +184,6 @@ func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing
 	digest, err := state.ID(s)
 	if err != nil {
 		return "", &failure{reason: v1alpha1.ReasonStateUnreadable, err: err}
-	}
-	// What the destination and the recipients are decides about what is kept there as well.
-	if o.Status.ObservedGeneration != o.Generation {
-		o.Status.LastDigest = ""
 	}
 	at, err := r.open(ctx, o)
 	if err != nil {

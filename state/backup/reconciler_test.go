@@ -23,6 +23,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/state/archive"
@@ -245,6 +246,65 @@ func TestCircle(t *testing.T) {
 	}
 	if o, _, err := b.reconcile(); err != nil || ready(o).Reason != v1alpha1.ReasonSucceeded || o.Status.Objects != 3 {
 		t.Errorf("%+v, %v", o.Status, err)
+	}
+}
+
+// TestRecipientsChanged: the key of before is gone, and the first try with the new one fails, for
+// whatever reason. The version after that can be opened.
+func TestRecipientsChanged(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		fail   func(b *bench, o *v1alpha1.StateBackup)
+		mend   func(b *bench, o *v1alpha1.StateBackup)
+	}{
+		"Unreadable": {
+			"the API server does not answer",
+			func(b *bench, _ *v1alpha1.StateBackup) {
+				b.Reader = interceptor.NewClient(b.Client.(client.WithWatch), interceptor.Funcs{
+					Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+						return errors.New("no answer")
+					},
+				})
+			},
+			func(b *bench, _ *v1alpha1.StateBackup) { b.Reader = b.Client },
+		},
+		"Invalid": {
+			"the spec was not right at once",
+			func(_ *bench, o *v1alpha1.StateBackup) { o.Spec.Schedule = "sometimes" },
+			func(_ *bench, o *v1alpha1.StateBackup) { o.Spec.Schedule = "" },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, nil)
+			o, _, err := b.reconcile()
+			if err != nil {
+				t.Fatal(err)
+			}
+			id, err := age.GenerateX25519Identity()
+			if err != nil {
+				t.Fatal(err)
+			}
+			change := func(f func(*bench, *v1alpha1.StateBackup)) {
+				f(b, o)
+				o.Generation++
+				if err := b.Client.Update(t.Context(), o); err != nil {
+					t.Fatal(err)
+				}
+			}
+			o.Spec.Encryption.Recipients = []string{id.Recipient().String()}
+			b.now = noon.Add(time.Minute)
+			change(tt.fail)
+			if o, _, _ = b.reconcile(); ready(o).Status == metav1.ConditionTrue {
+				t.Fatalf("%s: %+v", tt.reason, ready(o))
+			}
+			tt.mend(b, o)
+			if name == "Invalid" {
+				change(tt.mend)
+			}
+			if o, _, err = b.reconcile(); err != nil || o.Status.LastVersion != "2-1" {
+				t.Errorf("%s: %+v, %v", tt.reason, o.Status, err)
+			}
+		})
 	}
 }
 
