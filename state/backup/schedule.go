@@ -16,6 +16,8 @@ const (
 	defaultKeep      = 30
 	staleIntervals   = 3
 	staleOfSchedules = 48 * time.Hour
+	// skew is how far ahead the clock may have been of whoever saved last.
+	skew = 5 * time.Minute
 )
 
 // timing of a StateBackup, read from its spec.
@@ -69,7 +71,8 @@ func (t timing) next(after time.Time) time.Time {
 }
 
 // due reports whether a backup is to be tried now, and when the next one is otherwise. One
-// that failed, that was never tried, whose spec changed or that somebody asks for is due.
+// that failed, that was never tried, whose spec changed, that somebody asks for or that was at a
+// time which is to come is due.
 func (t timing) due(o *v1alpha1.StateBackup, now time.Time) (bool, time.Time) {
 	asked := o.Annotations[meta.ReconcileRequestAnnotation]
 	switch last := o.Status.LastSuccess; {
@@ -77,7 +80,7 @@ func (t timing) due(o *v1alpha1.StateBackup, now time.Time) (bool, time.Time) {
 		o.Status.ObservedGeneration != o.Generation,
 		last == nil, o.Status.LastAttempt == nil:
 		return true, now
-	case o.Status.LastAttempt.After(last.Time):
+	case !o.Status.LastAttempt.Equal(last), ahead(last.Time, now):
 		return true, now
 	default:
 		at := t.next(last.Time)
@@ -86,10 +89,13 @@ func (t timing) due(o *v1alpha1.StateBackup, now time.Time) (bool, time.Time) {
 }
 
 // isStale reports whether the last success is too old. One that never was is as old as the
-// object.
+// object; of one that is to come nobody knows how old it is.
 func (t timing) isStale(o *v1alpha1.StateBackup, now time.Time) bool {
-	return now.Sub(since(o)) > t.stale
+	return now.Sub(since(o)) > t.stale || ahead(since(o), now)
 }
+
+// ahead reports whether a time is of a clock that was wrong.
+func ahead(at, now time.Time) bool { return at.After(now.Add(skew)) }
 
 func since(o *v1alpha1.StateBackup) time.Time {
 	if o.Status.LastSuccess != nil {

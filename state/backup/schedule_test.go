@@ -36,6 +36,18 @@ func TestDue(t *testing.T) {
 		"AskedOnce": {"and was answered", every(2 * time.Hour), func(o *v1alpha1.StateBackup) {
 			o.Annotations, o.Status.LastHandledReconcileAt = map[string]string{meta.ReconcileRequestAnnotation: "x"}, "x"
 		}, false, noon.Add(time.Hour)},
+		"Ahead": {"the clock was ahead then, by a day", every(2 * time.Hour), func(o *v1alpha1.StateBackup) {
+			o.Status.LastAttempt, o.Status.LastSuccess = at(24*time.Hour), at(24*time.Hour)
+		}, true, noon},
+		"AheadCron": {"nor is a schedule put off", v1alpha1.StateBackupSpec{Schedule: "0 3 * * *"}, func(o *v1alpha1.StateBackup) {
+			o.Status.LastAttempt, o.Status.LastSuccess = at(24*time.Hour), at(24*time.Hour)
+		}, true, noon},
+		"AheadFailed": {"one that failed since then is not put off, however little it was", every(2 * time.Hour), func(o *v1alpha1.StateBackup) {
+			o.Status.LastAttempt, o.Status.LastSuccess = at(-time.Minute), at(time.Minute)
+		}, true, noon},
+		"Skewed": {"clocks of two machines are a little apart", every(2 * time.Hour), func(o *v1alpha1.StateBackup) {
+			o.Status.LastAttempt, o.Status.LastSuccess = at(time.Minute), at(time.Minute)
+		}, false, noon.Add(2*time.Hour + time.Minute)},
 		"Cron":     {"eleven was not, and the next is at three", v1alpha1.StateBackupSpec{Schedule: "0 3 * * *"}, func(*v1alpha1.StateBackup) {}, false, noon.Add(15 * time.Hour)},
 		"CronOver": {"half past eleven was missed", v1alpha1.StateBackupSpec{Schedule: "30 * * * *"}, func(*v1alpha1.StateBackup) {}, true, noon.Add(-30 * time.Minute)},
 		"CronZone": {"three in Tokyo is six in the evening", v1alpha1.StateBackupSpec{Schedule: "CRON_TZ=Asia/Tokyo 0 3 * * *"}, func(*v1alpha1.StateBackup) {}, false, noon.Add(6 * time.Hour)},
@@ -90,5 +102,9 @@ func TestIsStale(t *testing.T) {
 	o.Status.LastSuccess = at(0)
 	if when.isStale(o, noon.Add(2*time.Hour)) || !when.isStale(o, noon.Add(4*time.Hour)) {
 		t.Error("the last success counts")
+	}
+	o.Status.LastSuccess = at(24 * time.Hour)
+	if !when.isStale(o, noon) {
+		t.Error("a success that is to come says nothing")
 	}
 }
