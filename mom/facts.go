@@ -20,17 +20,42 @@ import (
 // readFacts reads what a tier says about itself.
 func readFacts(ctx context.Context, c client.Reader, request string) (Facts, error) {
 	f := Facts{Sync: syncKey(), Request: request}
-	repositories, kustomizations, releases := &sourcev1.GitRepositoryList{}, &kustomizev1.KustomizationList{}, &helmv2.HelmReleaseList{}
+	kustomizations, releases := &kustomizev1.KustomizationList{}, &helmv2.HelmReleaseList{}
 	layers, children, rollouts := &v1alpha1.LayerList{}, &v1alpha1.ChildList{}, &v1alpha1.RolloutList{}
 	clusters := &metav1.PartialObjectMetadataList{}
 	clusters.SetGroupVersionKind(clusterapi.ClusterKind.WithVersion("v1beta2"))
 	clusters.Kind += "List"
-	for _, list := range []client.ObjectList{repositories, kustomizations, releases, layers, children, rollouts, clusters} {
-		if err := c.List(ctx, list); err != nil && (list != client.ObjectList(clusters) || !meta.IsNoMatchError(err)) {
+	git, oci, buckets := &sourcev1.GitRepositoryList{}, &sourcev1.OCIRepositoryList{}, &sourcev1.BucketList{}
+	repositories, charts := &sourcev1.HelmRepositoryList{}, &sourcev1.HelmChartList{}
+	served := []client.ObjectList{git, kustomizations, releases, layers, children, rollouts}
+	maybe := []client.ObjectList{oci, buckets, repositories, charts, clusters}
+	for i, list := range append(served, maybe...) {
+		if err := c.List(ctx, list); err != nil && (i < len(served) || !meta.IsNoMatchError(err)) {
 			return f, fmt.Errorf("cannot look at the tier: %w", err)
 		}
 	}
-	f.GitRepositories, f.Kustomizations, f.HelmReleases = repositories.Items, kustomizations.Items, releases.Items
+	for i := range git.Items {
+		s := &git.Items[i]
+		f.Sources = append(f.Sources, Source{sourcev1.GitRepositoryKind, s, s.Spec.Suspend, s.Status.LastHandledReconcileAt, s.Status.Artifact})
+	}
+	for i := range oci.Items {
+		s := &oci.Items[i]
+		f.Sources = append(f.Sources, Source{sourcev1.OCIRepositoryKind, s, s.Spec.Suspend, s.Status.LastHandledReconcileAt, s.Status.Artifact})
+	}
+	for i := range buckets.Items {
+		s := &buckets.Items[i]
+		f.Sources = append(f.Sources, Source{sourcev1.BucketKind, s, s.Spec.Suspend, s.Status.LastHandledReconcileAt, s.Status.Artifact})
+	}
+	for i := range repositories.Items {
+		if s := &repositories.Items[i]; s.Spec.Type != sourcev1.HelmRepositoryTypeOCI {
+			f.Sources = append(f.Sources, Source{sourcev1.HelmRepositoryKind, s, s.Spec.Suspend, s.Status.LastHandledReconcileAt, s.Status.Artifact})
+		}
+	}
+	for i := range charts.Items {
+		s := &charts.Items[i]
+		f.Sources = append(f.Sources, Source{sourcev1.HelmChartKind, s, s.Spec.Suspend, s.Status.LastHandledReconcileAt, s.Status.Artifact})
+	}
+	f.Kustomizations, f.HelmReleases = kustomizations.Items, releases.Items
 	f.Layers, f.Children, f.Rollouts, f.Clusters = layers.Items, children.Items, rollouts.Items, clusters.Items
 	return f, nil
 }

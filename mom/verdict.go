@@ -29,14 +29,27 @@ type Facts struct {
 	// another time.
 	Request string
 
-	GitRepositories []sourcev1.GitRepository
-	Kustomizations  []kustomizev1.Kustomization
-	HelmReleases    []helmv2.HelmRelease
-	Layers          []v1alpha1.Layer
-	Children        []v1alpha1.Child
-	Rollouts        []v1alpha1.Rollout
+	// Sources are those of all kinds, HelmCharts among them, but HelmRepositories of type oci:
+	// of these nobody says anything.
+	Sources        []Source
+	Kustomizations []kustomizev1.Kustomization
+	HelmReleases   []helmv2.HelmRelease
+	Layers         []v1alpha1.Layer
+	Children       []v1alpha1.Child
+	Rollouts       []v1alpha1.Rollout
 	// Clusters are names and labels of what Cluster API has.
 	Clusters []metav1.PartialObjectMetadata
+}
+
+// Source is one of any kind.
+type Source struct {
+	Kind    string
+	Object  conditioned
+	Suspend bool
+	// Handled is the request that it answered last.
+	Handled string
+	// Artifact is what it has; nil if it has nothing.
+	Artifact *fluxmeta.Artifact
 }
 
 // Verdict is whether a tier may go.
@@ -89,9 +102,8 @@ func (f Facts) objects() []string {
 		}
 	}
 	synced := false
-	for i := range f.GitRepositories {
-		git := &f.GitRepositories[i]
-		look(sourcev1.GitRepositoryKind, git, git.Spec.Suspend, f.unasked(git, git.Status.LastHandledReconcileAt))
+	for _, s := range f.Sources {
+		look(s.Kind, s.Object, s.Suspend, f.unasked(s.Object, s.Handled))
 	}
 	for i := range f.Kustomizations {
 		k := &f.Kustomizations[i]
@@ -102,7 +114,8 @@ func (f Facts) objects() []string {
 		waiting = append(waiting, fmt.Sprintf("Kustomization/%s: it does not exist yet", f.Sync))
 	}
 	for i := range f.HelmReleases {
-		look(helmv2.HelmReleaseKind, &f.HelmReleases[i], f.HelmReleases[i].Spec.Suspend, "")
+		h := &f.HelmReleases[i]
+		look(helmv2.HelmReleaseKind, h, h.Spec.Suspend, f.unasked(h, h.Status.LastHandledReconcileAt))
 	}
 	for i := range f.Layers {
 		look("Layer", &f.Layers[i], f.Layers[i].Spec.Suspend, f.unpushed(&f.Layers[i]))
@@ -130,18 +143,15 @@ func (f Facts) isAsked(o client.Object) bool {
 }
 
 // toAsk are the objects that were not asked yet. They are when the tier has what its repository
-// has now: the agent of before may have left all of them ready. Layers are not asked: each of
+// has now: the agent of before may have left all of them ready. Charts are asked when all sources
+// have answered, and HelmReleases when all charts have: each is made of those before. Layers are not asked: each of
 // their children would be compared whole, and one that manages itself does not answer.
 func (f Facts) toAsk() []client.Object {
 	var all []client.Object
 	synced := 0
-	for i := range f.GitRepositories {
-		git := &f.GitRepositories[i]
-		if client.ObjectKeyFromObject(git) == f.Sync && f.unasked(git, git.Status.LastHandledReconcileAt) == "" {
+	for _, s := range f.Sources {
+		if s.Kind == sourcev1.GitRepositoryKind && client.ObjectKeyFromObject(s.Object) == f.Sync && f.unasked(s.Object, s.Handled) == "" {
 			synced++
-		}
-		if !git.Spec.Suspend {
-			all = append(all, git)
 		}
 	}
 	for i := range f.Kustomizations {
@@ -166,16 +176,31 @@ func (f Facts) toAsk() []client.Object {
 			all = append(all, &f.Children[i])
 		}
 	}
+	answered := true
+	for _, charts := range []bool{false, true} {
+		if !answered {
+			break
+		}
+		for _, s := range f.Sources {
+			if s.Suspend || (s.Kind == sourcev1.HelmChartKind) != charts {
+				continue
+			}
+			all = append(all, s.Object)
+			answered = answered && f.unasked(s.Object, s.Handled) == ""
+		}
+	}
+	for i := range f.HelmReleases {
+		if answered && !f.HelmReleases[i].Spec.Suspend {
+			all = append(all, &f.HelmReleases[i])
+		}
+	}
 	return slices.DeleteFunc(all, f.isAsked)
 }
 
 // behind is why a Kustomization that is ready does not have what its repository has now.
 func (f Facts) behind(k *kustomizev1.Kustomization) string {
-	if k.Spec.SourceRef.Kind != sourcev1.GitRepositoryKind {
-		return ""
-	}
 	source := types.NamespacedName{Namespace: cmp.Or(k.Spec.SourceRef.Namespace, k.Namespace), Name: k.Spec.SourceRef.Name}
-	if revision := f.revisionOf(source); revision != "" && revision != k.Status.LastAppliedRevision {
+	if revision := f.revisionOf(k.Spec.SourceRef.Kind, source); revision != "" && revision != k.Status.LastAppliedRevision {
 		return "revision " + revision + " is not applied yet"
 	}
 	return ""
@@ -198,17 +223,17 @@ func (f Facts) unpushed(l *v1alpha1.Layer) string {
 		return ""
 	}
 	source := types.NamespacedName{Namespace: cmp.Or(l.Spec.SourceRef.Namespace, l.Namespace), Name: l.Spec.SourceRef.Name}
-	if revision := f.revisionOf(source); revision != "" && revision != l.Status.Revision {
+	if revision := f.revisionOf(l.Spec.SourceRef.Kind, source); revision != "" && revision != l.Status.Revision {
 		return "revision " + revision + " is not in place yet"
 	}
 	return ""
 }
 
-// revisionOf a GitRepository; empty if it is not known.
-func (f Facts) revisionOf(name types.NamespacedName) string {
-	for i := range f.GitRepositories {
-		if git := &f.GitRepositories[i]; client.ObjectKeyFromObject(git) == name && git.Status.Artifact != nil {
-			return git.Status.Artifact.Revision
+// revisionOf a source; empty if it is not known.
+func (f Facts) revisionOf(kind string, name types.NamespacedName) string {
+	for _, s := range f.Sources {
+		if s.Kind == kind && client.ObjectKeyFromObject(s.Object) == name && s.Artifact != nil {
+			return s.Artifact.Revision
 		}
 	}
 	return ""

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -28,9 +29,10 @@ func complete() Facts {
 	cluster.Labels = map[string]string{"tier": "master"}
 	return Facts{
 		Sync: types.NamespacedName{Namespace: "n", Name: "tier"}, Request: "now",
-		GitRepositories: []sourcev1.GitRepository{{ObjectMeta: of("tier"), Status: sourcev1.GitRepositoryStatus{
-			Conditions: ready("True", 2), Artifact: &meta.Artifact{Revision: "main@1"}, ReconcileRequestStatus: meta.ReconcileRequestStatus{LastHandledReconcileAt: "now"},
-		}}},
+		Sources: []Source{{
+			Kind: "GitRepository", Object: &sourcev1.GitRepository{ObjectMeta: of("tier"), Status: sourcev1.GitRepositoryStatus{Conditions: ready("True", 2)}},
+			Handled: "now", Artifact: &meta.Artifact{Revision: "main@1"},
+		}},
 		Kustomizations: []kustomizev1.Kustomization{{
 			ObjectMeta: of("tier"), Spec: kustomizev1.KustomizationSpec{SourceRef: kustomizev1.CrossNamespaceSourceReference{Kind: "GitRepository", Name: "tier"}},
 			Status: kustomizev1.KustomizationStatus{
@@ -49,6 +51,26 @@ func complete() Facts {
 	}
 }
 
+// releases has a HelmRelease, of a chart from a HelmRepository, and what an agent of before
+// said of all three.
+func releases(f *Facts) {
+	of := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "n", Name: name, Generation: 2, Annotations: map[string]string{meta.ReconcileRequestAnnotation: "before"}}
+	}
+	f.Sources = append(f.Sources,
+		Source{Kind: "HelmRepository", Object: &sourcev1.HelmRepository{ObjectMeta: of("charts"), Status: sourcev1.HelmRepositoryStatus{Conditions: ready("True", 2)}}, Handled: "before"},
+		Source{Kind: "HelmChart", Object: &sourcev1.HelmChart{ObjectMeta: of("n-web"), Status: sourcev1.HelmChartStatus{Conditions: ready("True", 2)}}, Handled: "before"},
+	)
+	f.HelmReleases = []helmv2.HelmRelease{{ObjectMeta: of("web"), Status: helmv2.HelmReleaseStatus{
+		Conditions: ready("True", 2), ReconcileRequestStatus: meta.ReconcileRequestStatus{LastHandledReconcileAt: "before"},
+	}}}
+}
+
+// answers has a source of a tier answer.
+func answers(s *Source) {
+	s.Object.GetAnnotations()[meta.ReconcileRequestAnnotation], s.Handled = "now", "now"
+}
+
 func TestJudge(t *testing.T) {
 	lapses := metav1.NewTime(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC))
 	for name, tc := range map[string]struct {
@@ -61,8 +83,28 @@ func TestJudge(t *testing.T) {
 		"Nothing":  {"a tier that is just begun", func(f *Facts) { *f = Facts{Sync: f.Sync} }, []string{"Kustomization/n/tier: it does not exist yet"}, nil},
 		"Before": {"what is said of the time before is not said of now", func(f *Facts) { f.Request = "later" },
 			[]string{"Child/n/one: it is not looked at yet", "GitRepository/n/tier: it is not looked at yet", "Kustomization/n/tier: it is not looked at yet"}, nil},
-		"Behind": {"a commit came, and is not applied", func(f *Facts) { f.GitRepositories[0].Status.Artifact.Revision = "main@2" },
+		"Behind": {"a commit came, and is not applied", func(f *Facts) { f.Sources[0].Artifact.Revision = "main@2" },
 			[]string{"Kustomization/n/tier: revision main@2 is not applied yet", "Layer/n/master: revision main@2 is not in place yet"}, nil},
+		"ReleaseBefore": {"nor is what is said of Helm's objects", releases,
+			[]string{"HelmChart/n/n-web: it is not looked at yet", "HelmRelease/n/web: it is not looked at yet", "HelmRepository/n/charts: it is not looked at yet"}, nil},
+		"ReleaseSuspended": {"unless a person suspended them", func(f *Facts) {
+			releases(f)
+			f.Sources[1].Suspend, f.Sources[2].Suspend, f.HelmReleases[0].Spec.Suspend = true, true, true
+		}, nil, nil},
+		"Release": {"all three answered", func(f *Facts) {
+			releases(f)
+			answers(&f.Sources[1])
+			answers(&f.Sources[2])
+			f.HelmReleases[0].Annotations[meta.ReconcileRequestAnnotation], f.HelmReleases[0].Status.LastHandledReconcileAt = "now", "now"
+		}, nil, nil},
+		"BucketBehind": {"what another source has counts as well", func(f *Facts) {
+			f.Sources = append(f.Sources, Source{Kind: "Bucket", Object: &sourcev1.Bucket{
+				ObjectMeta: *f.Kustomizations[0].ObjectMeta.DeepCopy(), Status: sourcev1.BucketStatus{Conditions: ready("True", 2)},
+			}, Handled: "now", Artifact: &meta.Artifact{Revision: "sha256:2"}})
+			apps := f.Kustomizations[0].DeepCopy()
+			apps.Name, apps.Spec.SourceRef.Kind, apps.Status.LastAppliedRevision = "apps", "Bucket", "sha256:1"
+			f.Kustomizations = append(f.Kustomizations, *apps)
+		}, []string{"Kustomization/n/apps: revision sha256:2 is not applied yet"}, nil},
 		"ChildBefore": {"a child may be gone since it was said to be ready", func(f *Facts) { f.Children[0].Status.LastHandledReconcileAt = "before" },
 			[]string{"Child/n/one: it is not looked at yet"}, nil},
 		"ChildUnasked": {"and nobody asked for it yet", func(f *Facts) { f.Children[0].Annotations, f.Children[0].Status.LastHandledReconcileAt = nil, "" },
@@ -71,14 +113,14 @@ func TestJudge(t *testing.T) {
 			f.Children[0].Spec.Suspend, f.Children[0].Status.LastHandledReconcileAt = true, "before"
 		}, nil, nil},
 		"AskedSince": {"a person asked once more, and was answered", func(f *Facts) {
-			f.Request, f.GitRepositories, f.Kustomizations = "2026-01-02T03:04:05Z", f.GitRepositories[:0], f.Kustomizations[:0]
+			f.Request, f.Sources, f.Kustomizations = "2026-01-02T03:04:05Z", f.Sources[:0], f.Kustomizations[:0]
 			f.Children[0].Annotations[meta.ReconcileRequestAnnotation], f.Children[0].Status.LastHandledReconcileAt = "2026-01-02T03:04:06Z", "2026-01-02T03:04:06Z"
 		}, []string{"Kustomization/n/tier: it does not exist yet"}, nil},
 		"LayerBehind": {"a commit changes a layer only, and the tier has it", func(f *Facts) {
-			f.GitRepositories[0].Status.Artifact.Revision, f.Kustomizations[0].Status.LastAppliedRevision = "main@2", "main@2"
+			f.Sources[0].Artifact.Revision, f.Kustomizations[0].Status.LastAppliedRevision = "main@2", "main@2"
 		}, []string{"Layer/n/master: revision main@2 is not in place yet"}, nil},
 		"LayerOfNone": {"it is in place nowhere, as it is to be", func(f *Facts) {
-			f.GitRepositories[0].Status.Artifact.Revision, f.Kustomizations[0].Status.LastAppliedRevision = "main@2", "main@2"
+			f.Sources[0].Artifact.Revision, f.Kustomizations[0].Status.LastAppliedRevision = "main@2", "main@2"
 			f.Layers[0].Status.Children.Total = 0
 		}, nil, nil},
 		"LayerMoved": {"a Rollout says which revision it has, and has not looked", func(f *Facts) {
@@ -89,7 +131,7 @@ func TestJudge(t *testing.T) {
 			}}
 		}, []string{"Layer/n/master: it is not looked at yet"}, nil},
 		"Unsaid":     {"an object that nobody looked at", func(f *Facts) { f.Kustomizations[0].Status.Conditions = nil }, []string{"Kustomization/n/tier: nothing is said about it yet"}, nil},
-		"Failing":    {"an object that is not ready", func(f *Facts) { f.GitRepositories[0].Status.Conditions = ready("False", 2) }, []string{"GitRepository/n/tier: Because: of this"}, nil},
+		"Failing":    {"an object that is not ready", func(f *Facts) { f.Sources[0].Object.(*sourcev1.GitRepository).Status.Conditions = ready("False", 2) }, []string{"GitRepository/n/tier: Because: of this"}, nil},
 		"Changed":    {"what is ready is what was there before a commit", func(f *Facts) { f.Layers[0].Generation = 3 }, []string{"Layer/n/master: it was changed, and is not looked at yet"}, nil},
 		"Suspended":  {"who suspends an object does not wait for it", func(f *Facts) { f.Layers[0].Spec.Suspend, f.Layers[0].Status.Conditions = true, ready("False", 2) }, nil, nil},
 		"NoChild":    {"Cluster API has a Cluster, and nobody took it up yet", func(f *Facts) { f.Children = nil }, []string{"Cluster/n/one: it is no child yet"}, nil},
@@ -135,6 +177,21 @@ func TestToAsk(t *testing.T) {
 			f.Kustomizations = append(f.Kustomizations, other, suspended)
 			f.Rollouts = []v1alpha1.Rollout{{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "r"}}}
 		}, []string{"other", "r", "one"}},
+		"Sources": {"a chart is made of what its source has", releases, []string{"charts"}},
+		"Charts": {"and a release of its chart", func(f *Facts) {
+			releases(f)
+			answers(&f.Sources[1])
+		}, []string{"n-web"}},
+		"Releases": {"which has answered", func(f *Facts) {
+			releases(f)
+			answers(&f.Sources[1])
+			answers(&f.Sources[2])
+		}, []string{"web"}},
+		"SuspendedSource": {"one that is suspended is not waited for", func(f *Facts) {
+			releases(f)
+			f.Sources[1].Suspend = true
+			answers(&f.Sources[2])
+		}, []string{"web"}},
 		"Suspended": {"it would not answer", func(f *Facts) { f.Children[0].Annotations, f.Children[0].Spec.Suspend = nil, true }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
