@@ -514,6 +514,53 @@ func TestSecretElsewhere(t *testing.T) {
 	}
 }
 
+// refusing is a client whose credentials have lapsed.
+type refusing struct{ client.Client }
+
+func (refusing) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return apierrors.NewUnauthorized("Unauthorized")
+}
+
+// TestKubeconfigLapsed: the kubeconfig of a Cluster that was paused lapses on the way, and nobody
+// renews it. What a person can do is told, and goes on.
+func TestKubeconfigLapsed(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason, secret string
+		told           bool
+	}{
+		"OfCluster": {"Cluster API does not renew it while it is paused", "a-kubeconfig", true},
+		"OfPerson":  {"whoever gave it knows how to renew it", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			p := w.pivot("mom", "master", &life{})
+			p.Wait = func(context.Context, time.Duration) error { return errors.New("the process ends") }
+			if _, err := p.Run(t.Context()); err == nil || !clusterapi.IsPaused(w.sides["mom"].objects[key{clusterKind, clusterA}]) {
+				t.Fatalf("it is not frozen, %v", err)
+			}
+			for _, act := range []func(*Pivot) error{
+				func(p *Pivot) error { _, err := p.Run(t.Context()); return err },
+				func(p *Pivot) error { _, err := p.Abort(t.Context()); return err },
+			} {
+				p := w.pivot("mom", "master", &life{})
+				p.Target.Client = refusing{p.Target.Client}
+				if tt.secret != "" {
+					p.Target.Kubeconfig = types.NamespacedName{Namespace: "fleet", Name: tt.secret}
+				}
+				err := act(p)
+				if !apierrors.IsUnauthorized(err) || strings.Contains(err.Error(), "Secret fleet/a-kubeconfig, or use cascade pivot") != tt.told {
+					t.Errorf("%s: got %v", tt.reason, err)
+				}
+			}
+			// With a kubeconfig that is valid it goes on.
+			if _, err := w.pivot("mom", "master", &life{}).Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			w.at("master", "mom")
+		})
+	}
+}
+
 // TestCircle: whoever may write ConfigMaps in some namespace makes two that own each other while a
 // pivot is under way. It ends, and so does one that is turned back; where they are part of the
 // Cluster, it is told, and turned back all the same.

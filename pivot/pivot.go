@@ -27,6 +27,9 @@ type Side struct {
 	Client client.Client
 	// Namespace of the agent there, which has journals and the record of the first sync.
 	Namespace string
+	// Kubeconfig is the Secret that the credentials of Client are of; empty if they are of no
+	// Secret of Cluster API. While its Cluster is paused or elsewhere, nobody here renews them.
+	Kubeconfig types.NamespacedName
 }
 
 // Event is told of a pivot while it goes on.
@@ -166,11 +169,11 @@ func (p *Pivot) meet(ctx context.Context) error {
 	if err := CheckTolerated(p.Tolerated); err != nil {
 		return err
 	}
-	from, err := identify(ctx, p.Source)
+	from, err := Identify(ctx, p.Source)
 	if err != nil {
 		return err
 	}
-	to, err := identify(ctx, p.Target)
+	to, err := Identify(ctx, p.Target)
 	if err != nil {
 		return err
 	}
@@ -206,10 +209,15 @@ func (p *Pivot) meet(ctx context.Context) error {
 	return nil
 }
 
-// identify asks a side which cluster it is.
-func identify(ctx context.Context, s Side) (Tier, error) {
+// Identify asks a side which cluster it is.
+func Identify(ctx context.Context, s Side) (Tier, error) {
 	ns := &corev1.Namespace{}
-	if err := get(ctx, s.Client, types.NamespacedName{Name: "kube-system"}, ns); err != nil {
+	err := get(ctx, s.Client, types.NamespacedName{Name: "kube-system"}, ns)
+	switch {
+	case apierrors.IsUnauthorized(err) && s.Kubeconfig.Name != "":
+		return Tier{}, fmt.Errorf("cannot reach %s: %w; nobody renews the kubeconfig of a Cluster that is paused or managed elsewhere: "+
+			"put a valid one into Secret %s, or use cascade pivot with a kubeconfig of your own, --to <file>, with --abort to turn back", s.Name, err, s.Kubeconfig)
+	case err != nil:
 		return Tier{}, fmt.Errorf("cannot reach %s: %w", s.Name, err)
 	}
 	return Tier{UID: string(ns.UID), Name: s.Name}, nil

@@ -113,6 +113,7 @@ func (c *cli) pivotOf(ctx context.Context, names []types.NamespacedName, f pivot
 		Holder: holderName(), Program: version(), Now: c.now, Rest: pivot.DefaultRest, Wait: pauseFor, Tell: c.tellPivot,
 	}
 	var config *rest.Config
+	var secret types.NamespacedName
 	switch f.to {
 	case toSelf, toParent:
 		if len(names) != 1 {
@@ -122,6 +123,7 @@ func (c *cli) pivotOf(ctx context.Context, names []types.NamespacedName, f pivot
 			return nil, err
 		}
 		p.Keep = f.to == toSelf
+		secret = kubeconfigSecret(names[0])
 	default:
 		config, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 			&clientcmd.ClientConfigLoadingRules{ExplicitPath: f.to}, &clientcmd.ConfigOverrides{CurrentContext: f.context}).ClientConfig()
@@ -135,7 +137,7 @@ func (c *cli) pivotOf(ctx context.Context, names []types.NamespacedName, f pivot
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to the cluster of --to: %w", err)
 	}
-	p.Target = pivot.Side{Name: "the cluster of --to", Client: there, Namespace: f.agents}
+	p.Target = pivot.Side{Name: "the cluster of --to", Client: there, Namespace: f.agents, Kubeconfig: secret}
 	if f.to == toParent {
 		p.Source, p.Target = p.Target, p.Source
 		p.Source.Name = "Cluster " + names[0].String()
@@ -167,8 +169,7 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 // kubeconfigOfCluster is what Cluster API, or a pivot, has in this cluster of a Cluster. It
 // is the person's kubeconfig that reads it, and so what it names is trusted as that.
 func kubeconfigOfCluster(ctx context.Context, cl client.Client, name types.NamespacedName) (*rest.Config, error) {
-	secret := &corev1.Secret{}
-	key := types.NamespacedName{Namespace: name.Namespace, Name: clusterapi.KubeconfigSecret(name.Name)}
+	secret, key := &corev1.Secret{}, kubeconfigSecret(name)
 	if err := cl.Get(ctx, key, secret); err != nil {
 		return nil, fmt.Errorf("cannot read the kubeconfig of Cluster %s, Secret %s: %w; give another one with --to <file>", name, key, err)
 	}
@@ -177,6 +178,10 @@ func kubeconfigOfCluster(ctx context.Context, cl client.Client, name types.Names
 		return nil, fmt.Errorf("cannot use the kubeconfig of Cluster %s, Secret %s: %w", name, key, err)
 	}
 	return config, nil
+}
+
+func kubeconfigSecret(cluster types.NamespacedName) types.NamespacedName {
+	return types.NamespacedName{Namespace: cluster.Namespace, Name: clusterapi.KubeconfigSecret(cluster.Name)}
 }
 
 func (c *cli) tellPivot(e pivot.Event) {

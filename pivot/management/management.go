@@ -396,7 +396,7 @@ func (r *Reconciler) pivotOf(ctx context.Context, child *v1alpha1.Child, to v1al
 		return nil, fmt.Errorf("cannot connect to the child: %w", err)
 	}
 	is = &running{kubeconfig: version, to: to}
-	there := pivot.Side{Name: "the child", Client: c, Namespace: v1alpha1.AgentNamespace}
+	there := pivot.Side{Name: "the child", Client: c, Namespace: v1alpha1.AgentNamespace, Kubeconfig: at}
 	is.pivot = &pivot.Pivot{
 		Source: r.Side, Target: there, Clusters: []types.NamespacedName{name}, Keep: true, Own: true, Holder: r.Holder, Program: r.Program, Now: r.Now,
 		Rest: pivot.DefaultRest, Wait: func(context.Context, time.Duration) error { return errPiece },
@@ -409,11 +409,11 @@ func (r *Reconciler) pivotOf(ctx context.Context, child *v1alpha1.Child, to v1al
 	if to == v1alpha1.ManagementParent {
 		is.pivot.Source, is.pivot.Target, is.pivot.Keep = there, r.Side, false
 	}
-	ns := &corev1.Namespace{}
-	if err := c.Get(ctx, types.NamespacedName{Name: "kube-system"}, ns); err != nil {
-		return nil, fmt.Errorf("cannot reach the child: %w", err)
+	tier, err := pivot.Identify(ctx, there)
+	if err != nil {
+		return nil, err
 	}
-	if id := child.Status.Identity; id == nil || string(ns.UID) != id.KubeSystemUID {
+	if id := child.Status.Identity; id == nil || tier.UID != id.KubeSystemUID {
 		return nil, errors.New("cannot move the Cluster: the kubeconfig leads to another cluster than the one that is recorded")
 	}
 	r.mu.Lock()

@@ -2,7 +2,12 @@ package management
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/pem"
 	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +32,13 @@ import (
 // TestBeforeAnythingBegins: what keeps a pivot from going through is told before a journal is
 // written, and not as a Cluster that is left half way.
 func TestBeforeAnythingBegins(t *testing.T) {
+	refuses := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = w.Write([]byte(`{"apiVersion": "v1", "kind": "Status", "status": "Failure", "message": "Unauthorized", "reason": "Unauthorized", "code": 401}`))
+	}))
+	t.Cleanup(refuses.Close)
+	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: refuses.Certificate().Raw}))
 	for name, tt := range map[string]struct {
 		reason string
 		// allows answers whether the agent may.
@@ -46,6 +58,11 @@ func TestBeforeAnythingBegins(t *testing.T) {
 				Data:       map[string]string{"journal.json": `{"format":99}`},
 			},
 		}, v1alpha1.ReasonPivotFailed, "newer version"},
+		"Lapsed": {"nobody renews a kubeconfig while its Cluster is paused", func(*authorizationv1.ResourceAttributes) (bool, error) { return true, nil }, []client.Object{
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "master-kubeconfig"}, Data: map[string][]byte{"value": fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config",
+"clusters": [{"name": "x", "cluster": {"server": %q, "certificate-authority-data": %q}}], "users": [{"name": "x", "user": {"token": "lapsed"}}],
+"contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}], "current-context": "x"}`, refuses.URL, ca)}},
+		}, v1alpha1.ReasonPivotFailed, "Secret fleet/master-kubeconfig, or use cascade pivot"},
 		"Allowed": {"the kubeconfig is what is missing then", func(*authorizationv1.ResourceAttributes) (bool, error) { return true, nil }, nil, v1alpha1.ReasonPivotFailed, "cannot read the kubeconfig"},
 	} {
 		t.Run(name, func(t *testing.T) {
