@@ -184,7 +184,8 @@ func (s *survey) look(ctx context.Context, v visit) {
 	whole := v.by == (inventory.Entry{}) && s.lost(e)
 	d := declarer.Declares(ctx, v.owner, &s.view, whole)
 	switch {
-	case d.Unknown != nil && isSelf && v.late:
+	case d.Unknown != nil && isSelf && (v.late || !s.self.GetDeletionTimestamp().IsZero()):
+		// Self cannot wait for itself: who comes back finds nothing on record of what went on.
 		s.found.unsure = append(s.found.unsure, v.by)
 	case d.Unknown != nil && isSelf:
 		s.found.superseded = true
