@@ -93,14 +93,16 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 }
 
 // recordedTarget reads the annotation, which whoever may write the object can
-// write too: it must not lend more rights than the object has.
+// write too: it must not lend more rights than the object has. What was recorded without
+// a service account is reached as the one that the object has now.
 func (r *Reconciler) recordedTarget(obj *kustomizev1.Kustomization, text string) (target.Ref, error) {
 	ref, err := target.Decode(text)
 	if err != nil {
 		return ref, err
 	}
-	own := strings.HasPrefix(ref.User, target.User(obj.Namespace, ""))
-	if !own && (ref.User != "" || target.Of(obj, r.Targets.ServiceAccount).User != "") {
+	if ref.User == "" {
+		ref.User = target.Of(obj, r.Targets.ServiceAccount).User
+	} else if !strings.HasPrefix(ref.User, target.User(obj.Namespace, "")) {
 		return ref, fmt.Errorf("cannot use annotation %s: it names a user who is no service account of the namespace; remove it", target.Annotation)
 	}
 	return ref, nil

@@ -486,6 +486,14 @@ func TestAimStep(t *testing.T) {
 		"Forged": {"an annotation must not lend the rights of another account", func(k *kustomizev1.Kustomization) {
 			k.Annotations = map[string]string{target.Annotation: target.Ref{User: "system:serviceaccount:kube-system:admin"}.Encode()}
 		}, 0, want{says: "False/ReconciliationFailed", after: time.Minute, events: 1}, nil},
+		"AccountAdded": {"it is applied as a service account from now on, to the same cluster", accountAdded, 0, want{goes: true},
+			func(s *steps) string {
+				want := target.Ref{Kind: "Secret", Name: "way", User: target.User("apps", "ops"), Cluster: "there"}
+				if s.Obj.Status.Inventory == nil || s.Obj.Annotations[target.Annotation] != want.Encode() {
+					return "on record is " + s.Obj.Annotations[target.Annotation]
+				}
+				return ""
+			}},
 		"Leaving": {"what was applied to another cluster goes first", recorded, 0, want{says: "False/PruneFailed", after: 10 * time.Second},
 			func(s *steps) string {
 				if s.Obj.Status.Inventory == nil || s.Obj.Annotations[target.Annotation] == "" {
@@ -506,7 +514,8 @@ func TestAimStep(t *testing.T) {
 		}, 0, want{goes: true}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := take(t, shop(tc.obj))
+			s := take(t, shop(tc.obj), clusterServer(t, "there"))
+			s.dials()
 			s.run.rendering, s.run.target = &render.Rendering{}, target.Of(s.Obj, "")
 			if tc.late > 0 {
 				s.run.known.leaving(s.now)
@@ -524,7 +533,7 @@ func TestAimStep(t *testing.T) {
 }
 
 // clusterServer is another way to a cluster: it tells whose it is, unless uid is empty, and
-// has nothing else.
+// has service account ops of namespace apps.
 func clusterServer(t *testing.T, uid string) *corev1.Secret {
 	t.Helper()
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -539,7 +548,9 @@ func clusterServer(t *testing.T, uid string) *corev1.Secret {
 			answer = metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
 		case "/api/v1":
 			answer = metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "v1",
-				APIResources: []metav1.APIResource{{Name: "namespaces", Kind: "Namespace"}}}
+				APIResources: []metav1.APIResource{{Name: "namespaces", Kind: "Namespace"}, {Name: "serviceaccounts", Kind: "ServiceAccount", Namespaced: true}}}
+		case "/api/v1/namespaces/apps/serviceaccounts/ops":
+			answer = corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{Kind: "ServiceAccount", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "ops"}}
 		default:
 			answer = metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"},
 				ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: types.UID(uid)}}
@@ -554,6 +565,23 @@ func clusterServer(t *testing.T, uid string) *corev1.Secret {
 	}))
 	t.Cleanup(s.Close)
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "way"}, Data: map[string][]byte{"value": []byte(s.URL)}}
+}
+
+// dials has the ways that clusterServer makes lead there.
+func (s *steps) dials() {
+	s.Targets.Local.Config, s.Targets.Scheme = &rest.Config{}, s.client.Scheme()
+	s.Targets.Kubeconfig = func(url []byte) (*rest.Config, error) {
+		return &rest.Config{Host: string(url), TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, nil
+	}
+}
+
+// accountAdded is a Kustomization that was applied to another cluster without a service
+// account, and has one now.
+func accountAdded(k *kustomizev1.Kustomization) {
+	k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
+	k.Spec.ServiceAccountName = "ops"
+	k.Annotations = map[string]string{target.Annotation: target.Ref{Kind: "Secret", Name: "way", Cluster: "there"}.Encode()}
+	k.Status.Inventory = refs([]inventory.Entry{entry("a")})
 }
 
 // TestAimElsewhere: what becomes of the objects when a Kustomization is given a kubeconfig.
@@ -577,10 +605,7 @@ func TestAimElsewhere(t *testing.T) {
 				k.Spec.ServiceAccountName = "ops"
 				k.Status.Inventory = refs([]inventory.Entry{a})
 			}), clusterServer(t, tc.uid))
-			s.Targets.Local.Config, s.Targets.Scheme = &rest.Config{}, s.client.Scheme()
-			s.Targets.Kubeconfig = func(url []byte) (*rest.Config, error) {
-				return &rest.Config{Host: string(url), TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, nil
-			}
+			s.dials()
 			removed := false
 			s.cluster.remove = func(apply.Options) (apply.Result, error) {
 				removed = true
@@ -828,21 +853,23 @@ func TestPruneStep(t *testing.T) {
 		says    string
 		after   time.Duration
 	}{
-		"Pruned":    {"its objects go with it", deleted(nil), none, nil, true, true, "", 0},
-		"Orphan":    {"what it applied stays", deleted(policy(kustomizev1.DeletionPolicyOrphan)), none, nil, false, true, "", 0},
-		"NoPrune":   {"who never prunes does not begin with it", deleted(func(k *kustomizev1.Kustomization) { k.Spec.Prune = false }), none, nil, false, true, "", 0},
-		"Suspended": {"a deletion takes nothing along", deleted(func(k *kustomizev1.Kustomization) { k.Spec.Suspend = true }), none, nil, false, true, "", 0},
-		"Protected": {"a person has to confirm", deleted(nil), held, nil, true, false, "False/PruneBlocked", blockedPoll},
-		"Failed":    {"it stays and is tried again", deleted(nil), none, errors.New("denied"), true, false, "False/PruneFailed", time.Minute},
-		"Accepted":  {"what the API server accepted is not waited for", deleted(nil), left, nil, true, true, "", 0},
-		"Waits":     {"unless the policy says so", deleted(policy(kustomizev1.DeletionPolicyWaitForTermination)), left, nil, true, false, "Unknown/Progressing", deletePoll},
-		"HandsOver": {"another owner is to have them: it stays until then", deleted(nil), handing, nil, true, false, "Unknown/Progressing", handOverPoll},
+		"Pruned":       {"its objects go with it", deleted(nil), none, nil, true, true, "", 0},
+		"Orphan":       {"what it applied stays", deleted(policy(kustomizev1.DeletionPolicyOrphan)), none, nil, false, true, "", 0},
+		"NoPrune":      {"who never prunes does not begin with it", deleted(func(k *kustomizev1.Kustomization) { k.Spec.Prune = false }), none, nil, false, true, "", 0},
+		"Suspended":    {"a deletion takes nothing along", deleted(func(k *kustomizev1.Kustomization) { k.Spec.Suspend = true }), none, nil, false, true, "", 0},
+		"Protected":    {"a person has to confirm", deleted(nil), held, nil, true, false, "False/PruneBlocked", blockedPoll},
+		"Failed":       {"it stays and is tried again", deleted(nil), none, errors.New("denied"), true, false, "False/PruneFailed", time.Minute},
+		"Accepted":     {"what the API server accepted is not waited for", deleted(nil), left, nil, true, true, "", 0},
+		"Waits":        {"unless the policy says so", deleted(policy(kustomizev1.DeletionPolicyWaitForTermination)), left, nil, true, false, "Unknown/Progressing", deletePoll},
+		"HandsOver":    {"another owner is to have them: it stays until then", deleted(nil), handing, nil, true, false, "Unknown/Progressing", handOverPoll},
+		"AccountAdded": {"in another cluster, as a service account that it did not have when it was applied", deleted(accountAdded), none, nil, true, true, "", 0},
 		"Unreachable": {"the way to its cluster is missing: nothing is forgotten", deleted(func(k *kustomizev1.Kustomization) {
 			k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "gone"}}
 		}), none, nil, false, false, "False/PruneFailed", time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := take(t, shop(tc.obj))
+			s := take(t, shop(tc.obj), clusterServer(t, "there"))
+			s.dials()
 			removed := false
 			s.cluster.remove = func(apply.Options) (apply.Result, error) {
 				removed = true
