@@ -157,10 +157,14 @@ func (r *Reconciler) failed(ctx context.Context, run *run, reason string, err er
 		}
 	}
 	status.MarkFailing(obj, reason, err)
+	next := obj.GetRetryInterval()
+	if !obj.DeletionTimestamp.IsZero() {
+		next = min(next, deletionRetry)
+	}
 	log.FromContext(ctx).Error(err, fmt.Sprintf("Reconciliation failed after %s, next try in %s",
-		r.Now().Sub(run.start).Round(time.Millisecond), obj.GetRetryInterval()), "revision", obj.Status.LastAttemptedRevision)
+		r.Now().Sub(run.start).Round(time.Millisecond), next), "revision", obj.Status.LastAttemptedRevision)
 	r.event(run, corev1.EventTypeWarning, nil, "%s", err)
-	return again(obj.GetRetryInterval())
+	return again(next)
 }
 
 // misconfigured records a failure that only a change of the object ends.

@@ -859,6 +859,7 @@ func TestPruneStep(t *testing.T) {
 		"Suspended":    {"a deletion takes nothing along", deleted(func(k *kustomizev1.Kustomization) { k.Spec.Suspend = true }), none, nil, false, true, "", 0},
 		"Protected":    {"a person has to confirm", deleted(nil), held, nil, true, false, "False/PruneBlocked", blockedPoll},
 		"Failed":       {"it stays and is tried again", deleted(nil), none, errors.New("denied"), true, false, "False/PruneFailed", time.Minute},
+		"Seldom":       {"who looks every hour does not try a deletion that seldom", deleted(func(k *kustomizev1.Kustomization) { k.Spec.RetryInterval = nil }), none, errors.New("denied"), true, false, "False/PruneFailed", deletionRetry},
 		"Accepted":     {"what the API server accepted is not waited for", deleted(nil), left, nil, true, true, "", 0},
 		"Waits":        {"unless the policy says so", deleted(policy(kustomizev1.DeletionPolicyWaitForTermination)), left, nil, true, false, "Unknown/Progressing", deletePoll},
 		"HandsOver":    {"another owner is to have them: it stays until then", deleted(nil), handing, nil, true, false, "Unknown/Progressing", handOverPoll},

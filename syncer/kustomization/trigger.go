@@ -39,6 +39,9 @@ const (
 	// heldPoll is the pause between two looks at Clusters that are held, where no
 	// event comes before: nothing tells of what a Cluster refers to.
 	heldPoll = time.Minute
+	// deletionRetry is the longest pause after a deletion that failed: somebody waits for it,
+	// whatever the interval is.
+	deletionRetry = time.Minute
 	// deletePoll is the pause between two looks at objects that are being
 	// deleted.
 	deletePoll = 2 * time.Second
