@@ -40,6 +40,7 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 	if run.target.Local() {
 		run.memo = r.Memo
 		if recorded == nil {
+			run.known.arrived()
 			return nil
 		}
 	} else if err := run.cluster.Answers(ctx, r.Now()); err != nil {
@@ -83,6 +84,7 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 		}
 	case target.Same:
 	}
+	run.known.arrived()
 	if len(here) > 0 {
 		r.Memo.Forget(run.name()) // what happens to it there is no drift of what is applied now
 	}

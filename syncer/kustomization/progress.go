@@ -50,7 +50,7 @@ type progress struct {
 	jobs map[inventory.Entry]job
 	// deletes is since when objects are being deleted.
 	deletes time.Time
-	// left is since when another cluster is being left.
+	// left is since when it is tried in vain to leave another cluster.
 	left time.Time
 	// unsure are objects that changed since their health was last looked at.
 	unsure map[inventory.Entry]struct{}
@@ -334,7 +334,7 @@ func (p *progress) vanished(found apply.Health) {
 	}
 }
 
-// leaving is since when another cluster is being left.
+// leaving is since when it is tried in vain to leave another cluster.
 func (p *progress) leaving(now time.Time) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -344,7 +344,7 @@ func (p *progress) leaving(now time.Time) time.Time {
 	return p.left
 }
 
-// arrived: no other cluster is being left any more.
+// arrived: no other cluster is being left any more, or the attempt to did not fail.
 func (p *progress) arrived() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

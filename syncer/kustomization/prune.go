@@ -38,16 +38,15 @@ func (r *Reconciler) leave(ctx context.Context, run *run, old target.Ref) *end {
 		r.tell(run, res)
 		switch {
 		case res.Plan.Blocked():
+			run.known.arrived() // it answers: the time-out is for one that does not
 			return r.blocked(run, res)
 		case len(res.Inventory) == 0:
-			run.known.arrived()
 			status.RemoveCondition(obj, v1alpha1.PruneBlockedCondition)
 			return nil
 		}
 		err = fmt.Errorf("%d objects of the cluster that was applied to before are not gone yet", len(res.Inventory))
 	}
 	if r.Now().Sub(run.known.leaving(run.start)) > obj.GetTimeout() {
-		run.known.arrived()
 		r.event(run, corev1.EventTypeWarning, nil, "%d objects are left behind in the cluster that was applied to before: %s", len(obj.Status.Inventory.Entries), err)
 		obj.Status.Inventory = nil
 		return nil

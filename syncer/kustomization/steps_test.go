@@ -584,6 +584,67 @@ func accountAdded(k *kustomizev1.Kustomization) {
 	k.Status.Inventory = refs([]inventory.Entry{entry("a")})
 }
 
+// TestLeavingSince: the time-out for leaving another cluster begins with the first of the
+// attempts that fail one after the other, not with one of long ago.
+func TestLeavingSince(t *testing.T) {
+	fails := func(apply.Options) (apply.Result, error) { return apply.Result{}, errors.New("denied") }
+	there := &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
+	for name, tc := range map[string]struct {
+		reason string
+		// meanwhile is what comes between two attempts that fail.
+		meanwhile func(t *testing.T, s *steps, aim func() *end)
+		goes      bool
+	}{
+		"Failing": {"it is tried in vain all the time", func(*testing.T, *steps, func() *end) {}, true},
+		"Reverted": {"it was the other cluster's again for a while", func(t *testing.T, s *steps, aim func() *end) {
+			s.Obj.Spec.KubeConfig = there
+			if end := aim(); end != nil {
+				t.Fatalf("it is not applied to the cluster that was applied to: %+v", end)
+			}
+			s.Obj.Spec.KubeConfig = nil
+		}, false},
+		"Here": {"nothing was left for a while", func(t *testing.T, s *steps, aim func() *end) {
+			before := s.Obj.Annotations
+			s.Obj.Annotations = nil
+			if end := aim(); end != nil {
+				t.Fatalf("it is not applied to the cluster that we run in: %+v", end)
+			}
+			s.Obj.Annotations = before
+		}, false},
+		"HeldMeanwhile": {"the cluster answered, and a person had to decide", func(t *testing.T, s *steps, aim func() *end) {
+			s.cluster.remove = func(apply.Options) (apply.Result, error) {
+				a := []inventory.Entry{entry("a")}
+				return apply.Result{Changes: ssa.NewChangeSet(), Inventory: a, Plan: inventory.Plan{Protected: a}}, nil
+			}
+			if end := aim(); end == nil || s.says() != "False/PruneBlocked" {
+				t.Fatalf("nothing is held: %+v, %s", end, s.says())
+			}
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				accountAdded(k)
+				k.Spec.KubeConfig = nil
+			}), clusterServer(t, "there"))
+			s.dials()
+			s.run.rendering = &render.Rendering{}
+			aim := func() *end {
+				s.run.start, s.run.target = s.now, target.Of(s.Obj, "")
+				return s.Reconciler.aim(t.Context(), s.run)
+			}
+			s.cluster.remove = fails
+			if end := aim(); end == nil {
+				t.Fatalf("%s: it is left at the first attempt", tc.reason)
+			}
+			tc.meanwhile(t, s, aim)
+			s.cluster.remove, s.now = fails, s.now.Add(6*time.Minute)
+			if end := aim(); (end == nil) != tc.goes || (s.Obj.Status.Inventory == nil) != tc.goes {
+				t.Errorf("%s: the step ended as %+v, the inventory is %v, want it to be left: %t", tc.reason, end, s.Obj.Status.Inventory, tc.goes)
+			}
+		})
+	}
+}
+
 // TestAimElsewhere: what becomes of the objects when a Kustomization is given a kubeconfig.
 func TestAimElsewhere(t *testing.T) {
 	a := entry("a")
