@@ -101,7 +101,7 @@ func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 		// They go with their Cluster; who else would answer for them if it stays?
 		status.MarkProgressing(obj, "Waiting for the Clusters of %d objects to be gone, the first is %s", len(res.Plan.OfCluster), res.Plan.OfCluster[0])
 		return again(min(obj.GetRetryInterval(), 30*time.Second))
-	case len(res.Inventory) > 0 && r.waitsForTermination(obj):
+	case len(res.Inventory) > 0 && r.waitsForTermination(run):
 		status.MarkProgressing(obj, "Waiting for %d objects to be deleted", len(res.Inventory))
 		return again(deletePoll)
 	case len(res.Inventory) > 0 && obj.GetDeletionPolicy() == kustomizev1.DeletionPolicyWaitForTermination:
@@ -113,10 +113,11 @@ func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 }
 
 // waitsForTermination reports whether the Kustomization stays until its objects
-// are gone. After its time-out it goes all the same, as with Flux.
-func (r *Reconciler) waitsForTermination(obj *kustomizev1.Kustomization) bool {
-	return obj.GetDeletionPolicy() == kustomizev1.DeletionPolicyWaitForTermination &&
-		r.Now().Sub(obj.DeletionTimestamp.Time) < obj.GetTimeout()
+// are gone. After its time-out it goes all the same, as with Flux. That begins with the
+// deletes: they may have failed, or been held, for long.
+func (r *Reconciler) waitsForTermination(run *run) bool {
+	return run.Obj.GetDeletionPolicy() == kustomizev1.DeletionPolicyWaitForTermination &&
+		r.Now().Sub(run.known.terminating(r.Now())) < run.Obj.GetTimeout()
 }
 
 // prunesOnDeletion reports whether the objects go with the Kustomization. They

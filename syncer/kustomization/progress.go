@@ -50,6 +50,8 @@ type progress struct {
 	jobs map[inventory.Entry]job
 	// deletes is since when objects are being deleted.
 	deletes time.Time
+	// terminates is since when all objects of a deleted Kustomization are being deleted.
+	terminates time.Time
 	// left is since when it is tried in vain to leave another cluster.
 	left time.Time
 	// unsure are objects that changed since their health was last looked at.
@@ -332,6 +334,16 @@ func (p *progress) vanished(found apply.Health) {
 		_, is := p.jobs[found[i].Entry]
 		found[i].Vanishes = found[i].Vanishes || is
 	}
+}
+
+// terminating is since when all objects of a deleted Kustomization are being deleted.
+func (p *progress) terminating(now time.Time) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.terminates.IsZero() {
+		p.terminates = now
+	}
+	return p.terminates
 }
 
 // leaving is since when it is tried in vain to leave another cluster.

@@ -914,15 +914,19 @@ func TestPruneStep(t *testing.T) {
 		says    string
 		after   time.Duration
 	}{
-		"Pruned":       {"its objects go with it", deleted(nil), none, nil, true, true, "", 0},
-		"Orphan":       {"what it applied stays", deleted(policy(kustomizev1.DeletionPolicyOrphan)), none, nil, false, true, "", 0},
-		"NoPrune":      {"who never prunes does not begin with it", deleted(func(k *kustomizev1.Kustomization) { k.Spec.Prune = false }), none, nil, false, true, "", 0},
-		"Suspended":    {"a deletion takes nothing along", deleted(func(k *kustomizev1.Kustomization) { k.Spec.Suspend = true }), none, nil, false, true, "", 0},
-		"Protected":    {"a person has to confirm", deleted(nil), held, nil, true, false, "False/PruneBlocked", blockedPoll},
-		"Failed":       {"it stays and is tried again", deleted(nil), none, errors.New("denied"), true, false, "False/PruneFailed", time.Minute},
-		"Seldom":       {"who looks every hour does not try a deletion that seldom", deleted(func(k *kustomizev1.Kustomization) { k.Spec.RetryInterval = nil }), none, errors.New("denied"), true, false, "False/PruneFailed", deletionRetry},
-		"Accepted":     {"what the API server accepted is not waited for", deleted(nil), left, nil, true, true, "", 0},
-		"Waits":        {"unless the policy says so", deleted(policy(kustomizev1.DeletionPolicyWaitForTermination)), left, nil, true, false, "Unknown/Progressing", deletePoll},
+		"Pruned":    {"its objects go with it", deleted(nil), none, nil, true, true, "", 0},
+		"Orphan":    {"what it applied stays", deleted(policy(kustomizev1.DeletionPolicyOrphan)), none, nil, false, true, "", 0},
+		"NoPrune":   {"who never prunes does not begin with it", deleted(func(k *kustomizev1.Kustomization) { k.Spec.Prune = false }), none, nil, false, true, "", 0},
+		"Suspended": {"a deletion takes nothing along", deleted(func(k *kustomizev1.Kustomization) { k.Spec.Suspend = true }), none, nil, false, true, "", 0},
+		"Protected": {"a person has to confirm", deleted(nil), held, nil, true, false, "False/PruneBlocked", blockedPoll},
+		"Failed":    {"it stays and is tried again", deleted(nil), none, errors.New("denied"), true, false, "False/PruneFailed", time.Minute},
+		"Seldom":    {"who looks every hour does not try a deletion that seldom", deleted(func(k *kustomizev1.Kustomization) { k.Spec.RetryInterval = nil }), none, errors.New("denied"), true, false, "False/PruneFailed", deletionRetry},
+		"Accepted":  {"what the API server accepted is not waited for", deleted(nil), left, nil, true, true, "", 0},
+		"Waits":     {"unless the policy says so", deleted(policy(kustomizev1.DeletionPolicyWaitForTermination)), left, nil, true, false, "Unknown/Progressing", deletePoll},
+		"WaitsLate": {"the time-out begins with the deletes, which another hour was spent on before", deleted(func(k *kustomizev1.Kustomization) {
+			k.Spec.DeletionPolicy = kustomizev1.DeletionPolicyWaitForTermination
+			k.DeletionTimestamp = &metav1.Time{Time: noon.Add(-time.Hour)}
+		}), left, nil, true, false, "Unknown/Progressing", deletePoll},
 		"HandsOver":    {"another owner is to have them: it stays until then", deleted(nil), handing, nil, true, false, "Unknown/Progressing", handOverPoll},
 		"AccountAdded": {"in another cluster, as a service account that it did not have when it was applied", deleted(accountAdded), none, nil, true, true, "", 0},
 		"Unreachable": {"the way to its cluster is missing: nothing is forgotten", deleted(func(k *kustomizev1.Kustomization) {
@@ -949,6 +953,12 @@ func TestPruneStep(t *testing.T) {
 			}
 			if s.says() != tc.says || result.RequeueAfter != tc.after {
 				t.Errorf("%s: it says %q and is looked at after %s, want %q and %s", tc.reason, s.says(), result.RequeueAfter, tc.says, tc.after)
+			}
+			if tc.after == deletePoll {
+				s.now = s.now.Add(s.Obj.GetTimeout())
+				if _, err := s.finalize(t.Context(), s.run); err != nil || len(s.Obj.Finalizers) > 0 {
+					t.Errorf("%s: it stays longer than its time-out, %v", tc.reason, err)
+				}
 			}
 		})
 	}
