@@ -43,8 +43,8 @@ type bootstrap struct {
 	operated *layout.Flux
 	// readyNodes are counted where they decide about the network.
 	readyNodes int
-	// handsOver: what was decided only gives the tier's own Kustomization an account. The agent
-	// loses its rights by a commit of its own, once it acts as that: handedOver.
+	// handsOver: what was decided brings all of a lockdown, and leaves the agent administrator.
+	// That ends by a commit of its own, once the rest is there: handedOver.
 	handsOver, handedOver bool
 }
 
@@ -118,7 +118,7 @@ func (b *bootstrap) run(ctx context.Context) error {
 	if err := b.sync(ctx, cluster, l); err != nil || !b.handsOver {
 		return err
 	}
-	b.say("the tier applies as %s; now the agent's own rights go", layout.SyncAccount)
+	b.say("the tier applies as its account; now the agent's own rights go")
 	b.handedOver = true
 	return b.sync(ctx, cluster, l)
 }
@@ -338,6 +338,9 @@ func (b *bootstrap) decide(files fs.FS, secret bool) (*layout.Flux, layout.Chang
 	}
 	markVersion(steps[len(steps)-1])
 	objects := slices.Concat(steps...)
+	if b.handsOver = o.Lockdown != nil && !b.handedOver && b.found != nil && b.found.Ready && len(administrators(declared)) > 0; b.handsOver {
+		_ = unstructured.SetNestedSlice(administrator(objects).Object, administrators(declared), "subjects")
+	}
 	if flux != nil {
 		changes, err := flux.Take(files, b.path, objects)
 		return flux, changes, err
@@ -346,20 +349,29 @@ func (b *bootstrap) decide(files fs.FS, secret bool) (*layout.Flux, layout.Chang
 	if secret {
 		s.Secret = layout.Name
 	}
-	if b.handsOver = s.Account && !b.handedOver && administrator(declared); b.handsOver {
-		objects = declared
-	}
 	changes, err := layout.Tier(files, objects, s)
 	return nil, changes, err
 }
 
-// administrator tells whether an agent has all rights. One that applied, as itself, what takes
-// these away would be stopped by the first object of it.
-func administrator(objects []*unstructured.Unstructured) bool {
-	return slices.ContainsFunc(objects, func(u *unstructured.Unstructured) bool {
-		subjects, _, _ := unstructured.NestedSlice(u.Object, "subjects")
-		return u.GetKind() == "ClusterRoleBinding" && u.GetName() == v1alpha1.AgentName && len(subjects) > 0
-	})
+// administrator is the binding by which an agent has all rights; nil if there is none.
+func administrator(objects []*unstructured.Unstructured) *unstructured.Unstructured {
+	for _, u := range objects {
+		if u.GetKind() == "ClusterRoleBinding" && u.GetName() == v1alpha1.AgentName {
+			return u
+		}
+	}
+	return nil
+}
+
+// administrators are who has all rights by that. An agent that applied what takes them away
+// could not apply what comes after it, the right to act as an account among it.
+func administrators(objects []*unstructured.Unstructured) []any {
+	binding := administrator(objects)
+	if binding == nil {
+		return nil
+	}
+	subjects, _, _ := unstructured.NestedSlice(binding.Object, "subjects")
+	return subjects
 }
 
 // onHostIn tells whether an agent's Deployment is on the host's network; nil if there is none.

@@ -126,10 +126,9 @@ func TestBootstrapDecides(t *testing.T) {
 }
 
 // TestBootstrapLocksDown: an agent that has all rights is not asked to take them away from
-// itself while it applies as itself.
+// itself before it has what it needs without them.
 func TestBootstrapLocksDown(t *testing.T) {
-	tree := fstest.MapFS{}
-	decide := func(b *bootstrap) []string {
+	decide := func(t *testing.T, b *bootstrap, tree fstest.MapFS) []string {
 		t.Helper()
 		_, changes, err := b.decide(tree, true)
 		if err != nil {
@@ -140,30 +139,80 @@ func TestBootstrapLocksDown(t *testing.T) {
 		}
 		return changes.Names()
 	}
-	free, _ := newBootstrapOf(nil)
-	decide(free)
-	locked, _ := newBootstrapOf(func(b *bootstrap) { b.options.Lockdown = &v1alpha1.AgentLockdown{} })
-	for _, step := range []struct {
-		reason    string
-		with      *bootstrap
-		handed    bool
-		want      []string
-		handsOver bool
-	}{
-		{"the Kustomization gets an account that has rights", locked, false, []string{"a/cascade-system/sync.yaml"}, true},
-		{"it is not known whether the agent applied that", locked, false, nil, true},
-		{"the Kustomization acts as the account", locked, true, []string{"a/cascade-system/agent.yaml"}, false},
-		{"all is there", locked, false, nil, false},
-		{"the agent gets its rights back by the account's", free, false, []string{"a/cascade-system/agent.yaml", "a/cascade-system/sync.yaml"}, false},
-	} {
-		step.with.handedOver = step.handed
-		if got := decide(step.with); !slices.Equal(got, step.want) || step.with.handsOver != step.handsOver {
-			t.Errorf("%s: it writes %v, and another commit follows: %t", step.reason, got, step.with.handsOver)
+	agentOf := func(t *testing.T, tree fstest.MapFS) (objects []*unstructured.Unstructured, bindings map[string]*unstructured.Unstructured) {
+		t.Helper()
+		objects, err := layout.Objects(tree, "a")
+		if err != nil {
+			t.Fatal(err)
 		}
+		bindings = map[string]*unstructured.Unstructured{}
+		for _, u := range objects {
+			if u.GetKind() == "ClusterRoleBinding" {
+				bindings[u.GetName()] = u
+			}
+		}
+		return objects, bindings
 	}
-	fresh := fstest.MapFS{}
-	if _, changes, err := locked.decide(fresh, true); err != nil || locked.handsOver || len(changes) != 3 {
-		t.Errorf("a new tier has no rights to hand over: it writes %v: %v", changes.Names(), err)
+	const agent, sync = "a/cascade-system/agent.yaml", "a/cascade-system/sync.yaml"
+	for name, tc := range map[string]struct {
+		files            fstest.MapFS
+		toAccount, toOwn []string
+	}{
+		"Tier": {nil, []string{agent, sync}, []string{agent, sync}},
+		"Flux": {fluxFiles("spec: {serviceAccountName: flux-applier}\n"), []string{agent}, []string{agent}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tree := fstest.MapFS{}
+			maps.Copy(tree, tc.files)
+			ready := &installation.Found{Ready: true}
+			free, _ := newBootstrapOf(func(b *bootstrap) { b.found = ready })
+			locked, _ := newBootstrapOf(func(b *bootstrap) {
+				b.found, b.options.Lockdown, b.options.Image = ready, &v1alpha1.AgentLockdown{}, "registry.example/cascade:v2"
+			})
+			gone, _ := newBootstrapOf(func(b *bootstrap) { b.options.Lockdown = &v1alpha1.AgentLockdown{} })
+			if _, changes, err := locked.decide(tree, true); err != nil || locked.handsOver || changes[agent] == nil {
+				t.Errorf("a new tier has no rights to hand over: it writes %v: %v", changes.Names(), err)
+			}
+			decide(t, free, tree)
+			if _, changes, err := gone.decide(tree, true); err != nil || gone.handsOver || !slices.Equal(changes.Names(), tc.toAccount) || !strings.Contains(string(changes[agent]), "subjects: []") {
+				t.Errorf("no agent is ready, and who calls applies all: it writes %v, and another commit follows: %t: %v", changes.Names(), gone.handsOver, err)
+			}
+			var first []*unstructured.Unstructured
+			for _, step := range []struct {
+				reason    string
+				with      *bootstrap
+				handed    bool
+				want      []string
+				handsOver bool
+			}{
+				{"the agent gets the rights of a lockdown, and the Kustomization an account", locked, false, tc.toAccount, true},
+				{"it is not known whether the agent applied that", locked, false, nil, true},
+				{"the Kustomization acts as the account", locked, true, []string{agent}, false},
+				{"all is there", locked, false, nil, false},
+				{"the agent gets its rights back by the account's", free, false, tc.toOwn, false},
+			} {
+				step.with.handedOver = step.handed
+				if got := decide(t, step.with, tree); !slices.Equal(got, step.want) || step.with.handsOver != step.handsOver {
+					t.Errorf("%s: it writes %v, and another commit follows: %t", step.reason, got, step.with.handsOver)
+				}
+				objects, bindings := agentOf(t, tree)
+				switch {
+				case first == nil:
+					first = objects
+					if subjects, _, _ := unstructured.NestedSlice(bindings[v1alpha1.AgentName].Object, "subjects"); len(subjects) != 1 || bindings["cascade-accounts"] == nil {
+						t.Errorf("%s: it loses its rights, or gets none", step.reason)
+					}
+					if text := string(tree[agent].Data); !strings.Contains(text, "cascade:v2") || strings.Contains(text, "cascade:v1") {
+						t.Errorf("%s: the image is the old one, which may be gone", step.reason)
+					}
+				case step.handed:
+					_ = unstructured.SetNestedSlice(bindings[v1alpha1.AgentName].Object, []any{map[string]any{"kind": "ServiceAccount", "name": v1alpha1.AgentName, "namespace": v1alpha1.AgentNamespace}}, "subjects")
+					if !reflect.DeepEqual(objects, first) {
+						t.Errorf("%s: more than its own rights goes", step.reason)
+					}
+				}
+			}
+		})
 	}
 }
 

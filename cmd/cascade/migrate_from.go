@@ -54,7 +54,11 @@ func (m *migrate) fromFlux(ctx context.Context) error {
 	if m.committed && pending > 0 {
 		return fmt.Errorf("cannot go on: the repository does not declare it yet, %d files differ; merge the change, say the same flags as for --export-diff, and try again", pending)
 	}
-	return m.doFrom(ctx, cluster, remote, l, facts)
+	if err := m.doFrom(ctx, cluster, remote, l, facts); err != nil || !m.handsOver {
+		return err
+	}
+	m.say("the agent is administrator until cascade bootstrap git, with the same values, takes that away by a commit of its own")
+	return nil
 }
 
 // planFrom says what will happen, and returns how many files are to change.

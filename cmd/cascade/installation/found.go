@@ -31,6 +31,8 @@ type Found struct {
 	Version string
 	// HostNetwork is where its pods are.
 	HostNetwork bool
+	// Ready: one of its pods works.
+	Ready bool
 	// Kustomization that applies it from a source, empty if none does.
 	Kustomization string
 	// Layer of the parent tier that pushed it, empty if none did.
@@ -52,7 +54,7 @@ func Find(ctx context.Context, c client.Client) (*Found, error) {
 		return nil, fmt.Errorf("cannot tell which agent is meant: there is one in namespace %s and one in %s; delete the Deployment that is none", agents[0].Namespace, agents[1].Namespace)
 	}
 	d := &agents[0]
-	found := &Found{Namespace: d.Namespace, Version: d.Annotations[VersionAnnotation], HostNetwork: d.Spec.Template.Spec.HostNetwork}
+	found := &Found{Namespace: d.Namespace, Version: d.Annotations[VersionAnnotation], HostNetwork: d.Spec.Template.Spec.HostNetwork, Ready: d.Status.ReadyReplicas > 0}
 	if name := d.Labels[v1alpha1.LayerLabelGroup+"/name"]; name != "" {
 		found.Layer = d.Labels[v1alpha1.LayerLabelGroup+"/namespace"] + "/" + name
 	}
