@@ -316,20 +316,21 @@ func (b *bootstrap) decide(files fs.FS, secret bool) (*layout.Flux, layout.Chang
 		o.HostNetwork = &onHost
 		b.say("the agent is on %s: %s", networkName(onHost), why)
 	}
-	if o.Lockdown != nil && len(o.Lockdown.Impersonates) > 0 {
-		lockdown := *o.Lockdown
-		lockdown.Impersonates = append(slices.Clone(lockdown.Impersonates), layout.SyncAccount)
-		o.Lockdown = &lockdown
-	}
+	account := layout.SyncAccount
 	if flux != nil {
 		o.EventsAddress = cmp.Or(o.EventsAddress, flux.EventsAddress())
 		if flux.Namespace != agent.FluxNamespace {
 			o.Args = slices.Concat([]string{"--flux-namespace=" + flux.Namespace}, o.Args) // what a person says comes last, and counts
 		}
-		account, _, _ := unstructured.NestedString(flux.Kustomization.Object, "spec", "serviceAccountName")
+		account, _, _ = unstructured.NestedString(flux.Kustomization.Object, "spec", "serviceAccountName")
 		if o.Lockdown != nil && account == "" {
 			return nil, nil, fmt.Errorf("cannot use --lockdown: Kustomization %s of the repository names no serviceAccountName, and the agent has no rights of its own then", flux.Kustomization.GetName())
 		}
+	}
+	if o.Lockdown != nil && len(o.Lockdown.Impersonates) > 0 {
+		lockdown := *o.Lockdown
+		lockdown.Impersonates = append(slices.Clone(lockdown.Impersonates), account)
+		o.Lockdown = &lockdown
 	}
 	i := install{cli: b.cli, options: o}
 	steps, err := i.steps()

@@ -79,6 +79,9 @@ func TestBootstrapDecides(t *testing.T) {
 		"Lockdown": {"the tier's own Kustomization acts as an account that the agent may act as", nil, func(b *bootstrap) {
 			b.options.Lockdown = &v1alpha1.AgentLockdown{Impersonates: []string{"platform"}}
 		}, []string{"serviceAccountName: cascade-sync", "  - cascade-sync\n"}, nil},
+		"FluxLockdown": {"the Kustomization goes on to act as its account, and the agent may", fluxFiles("spec: {serviceAccountName: flux-applier}\n"), func(b *bootstrap) {
+			b.options.Lockdown = &v1alpha1.AgentLockdown{Impersonates: []string{"platform"}}
+		}, []string{"  - flux-applier\n", "  - platform\n"}, []string{"- cascade-sync"}},
 		"Flux":          {"events go to Flux's controller, and its sync stays", fluxFiles(""), nil, []string{"--events-addr=http://notification-controller.flux-system.svc.cluster.local./", "count: 0"}, []string{"- sync.yaml", "--flux-namespace"}},
 		"FluxElsewhere": {"the agent waits for Flux where it is", fluxFilesIn("gitops", ""), nil, []string{"- --flux-namespace=gitops\n"}, nil},
 		"FluxEvents":    {"what is said counts", fluxFiles(""), func(b *bootstrap) { b.options.EventsAddress = "http://other" }, []string{"--events-addr=http://other"}, []string{"notification-controller.flux-system"}},
