@@ -73,18 +73,24 @@ func (c *cli) newRolloutStatus() *cobra.Command {
 	return cmd
 }
 
+// patience is for how long a watch goes on without a read that succeeds: an API server that is
+// restarted answers again sooner, and a login that lapsed never does.
+const patience = 5 * time.Minute
+
 // watchRollout prints the status whenever it is another one, until the run is over.
 func (c *cli) watchRollout(ctx context.Context, cl client.Client, key client.ObjectKey, revision string, every time.Duration) error {
 	var phase v1alpha1.RolloutPhase
 	var shown []byte
+	read := c.now()
 	err := wait.PollUntilContextCancel(ctx, every, true, func(ctx context.Context) (bool, error) {
 		r, err := readRollout(ctx, cl, key)
 		switch {
 		case err == nil:
-		case shown == nil, ctx.Err() != nil, apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+			read = c.now()
+		case shown == nil, c.now().Sub(read) >= patience, ctx.Err() != nil, apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 			return false, err
 		default:
-			c.tell(err) // an API server that is restarted answers soon
+			c.tell(err)
 			return false, nil
 		}
 		var text bytes.Buffer

@@ -238,6 +238,42 @@ func TestWatchRolloutGoesOn(t *testing.T) {
 	}
 }
 
+// TestWatchRolloutGivesUp: what does not go away ends a watch, and is what the watch ends with.
+func TestWatchRolloutGivesUp(t *testing.T) {
+	lapsed := errors.New("getting credentials: the token lapsed")
+	for _, tc := range []struct {
+		reason  string
+		answers func(read int) bool
+		reads   int
+		ends    error
+	}{
+		{"no attempt mends it", func(read int) bool { return read == 1 }, 6, lapsed},
+		{"it is mended now and then", func(read int) bool { return read%4 == 1 }, 21, nil},
+	} {
+		t.Run(tc.reason, func(t *testing.T) {
+			c, _ := newCLI(t)
+			now, reads := time.Unix(0, 0), 0
+			c.now = func() time.Time { return now }
+			cl := interceptor.NewClient(fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(aRollout("base", v1alpha1.RolloutProgressing)).Build(), interceptor.Funcs{
+				Get: func(ctx context.Context, cl client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+					reads++
+					now = now.Add(time.Minute)
+					err := cl.Get(ctx, key, o, options...)
+					if reads > 20 {
+						o.(*v1alpha1.Rollout).Status.Run.Phase = v1alpha1.RolloutCompleted
+					} else if !tc.answers(reads) {
+						return lapsed
+					}
+					return err
+				},
+			})
+			if err := c.watchRollout(t.Context(), cl, client.ObjectKey{Namespace: "fleet", Name: "base"}, "", time.Millisecond); !errors.Is(err, tc.ends) || reads != tc.reads {
+				t.Errorf("it ends after %d reads with %v", reads, err)
+			}
+		})
+	}
+}
+
 func TestAskRollout(t *testing.T) {
 	const at = "2026-09-01T12:00:00Z"
 	first := aRollout("first", v1alpha1.RolloutHalted)
