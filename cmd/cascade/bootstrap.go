@@ -181,17 +181,29 @@ func fluxSecret() client.ObjectKey {
 }
 
 // hasLogin reads the login that the cluster has for this server, or the key that was made for
-// it when the call ended.
-func (b *bootstrap) hasLogin(ctx context.Context, c client.Client) (map[string][]byte, error) {
+// it and waits for the tier to sync with it.
+func (b *bootstrap) hasLogin(ctx context.Context, c client.Client) (has map[string][]byte, waits bool, err error) {
 	has, used, err := b.usedLogin(ctx, c)
 	if err != nil || used || !strings.HasPrefix(b.url, "ssh://") {
-		return has, err
+		return has, false, err
 	}
-	made, err := loginSecret(ctx, c, b.madeKey())
-	if made != nil {
-		has = made
+	made := &corev1.Secret{}
+	switch err := c.Get(ctx, b.madeKey(), made); {
+	case apierrors.IsNotFound(err):
+		return has, false, nil
+	case err != nil:
+		return nil, false, fmt.Errorf("cannot read Secret %s: %w", b.madeKey(), err)
+	case !sameServer(made.Annotations[urlAnnotation], b.url):
+		return login.Elsewhere(b.url, made.Data), true, nil
 	}
-	return has, err
+	return made.Data, true, nil
+}
+
+// urlAnnotation on the Secret of a key that was made says which repository it was made for.
+const urlAnnotation = v1alpha1.InstallLabelGroup + "/url"
+
+func (b *bootstrap) keepMade(ctx context.Context, c client.Client, data map[string][]byte) error {
+	return keepLogin(ctx, c, b.madeKey(), map[string]string{urlAnnotation: b.url}, data)
 }
 
 // usedLogin reads what of the cluster's login may be used for this server, and whether it is
@@ -238,7 +250,7 @@ func (b *bootstrap) logIn(ctx context.Context, c client.Client) (*login.Login, e
 	if err != nil {
 		return nil, err
 	}
-	has, err := b.hasLogin(ctx, c)
+	has, waits, err := b.hasLogin(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -249,17 +261,20 @@ func (b *bootstrap) logIn(ctx context.Context, c client.Client) (*login.Login, e
 	if l.Pinned != "" {
 		b.say("the server shows the key %s, and is known by it from now on", l.Pinned)
 	}
-	if l.Made == "" {
+	if l.Made == "" && (!waits || given.PrivateKey != nil) {
 		return l, nil
 	}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: b.namespace}}
 	if err := c.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("cannot create Namespace %s: %w", b.namespace, err)
 	}
-	if err := keepLogin(ctx, c, b.madeKey(), l.Data); err != nil {
+	if err := b.keepMade(ctx, c, l.Data); err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(b.streams.Out, "%s\n", l.Made)
+	fmt.Fprintf(b.streams.Out, "%s\n", l.Public())
+	if l.Made == "" {
+		return l, nil // who calls again has added it, or sees what it is that the server refuses
+	}
 	return l, b.consent(ctx, "Add this key to the repository, with the right to write. Is it there?", b.yes)
 }
 

@@ -160,7 +160,7 @@ func (b *bootstrap) keep(ctx context.Context, c client.Client, flux *layout.Flux
 			return err
 		}
 	}
-	if err := keepLogin(ctx, c, key, l.Data); err != nil {
+	if err := keepLogin(ctx, c, key, nil, l.Data); err != nil {
 		return err
 	}
 	made := b.madeKey()

@@ -324,7 +324,7 @@ func TestBootstrapKeepsLogin(t *testing.T) {
 				}
 			}
 			if !tc.made { // for another server, to which the tier did not go
-				if err := keepLogin(t.Context(), c, b.madeKey(), map[string][]byte{"identity": []byte("other")}); err != nil {
+				if err := b.keepMade(t.Context(), c, map[string][]byte{"identity": []byte("other")}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -336,7 +336,12 @@ func TestBootstrapKeepsLogin(t *testing.T) {
 				t.Errorf("%s: the login of the tier is another one: %v", tc.reason, err)
 			}
 			b.yes = true
+			var shown bytes.Buffer
+			b.streams.Out = &shown
 			again, err := b.logIn(t.Context(), c)
+			if has := strings.HasPrefix(shown.String(), "ssh-ed25519 "); has != tc.made {
+				t.Errorf("%s: the key that waits to be added is shown: %t", tc.reason, has)
+			}
 			if err != nil || again.Made != "" || !bytes.Equal(first.Data["identity"], again.Data["identity"]) {
 				t.Fatalf("%s: the key is another one the second time: %v", tc.reason, err)
 			}
@@ -348,6 +353,36 @@ func TestBootstrapKeepsLogin(t *testing.T) {
 			}
 			if made, err := loginSecret(t.Context(), c, b.madeKey()); err != nil || made != nil {
 				t.Errorf("%s: the key that was made is there twice: %v", tc.reason, err)
+			}
+		})
+	}
+}
+
+// TestBootstrapMadeKey: a key that was made goes on to be used until the tier syncs with it, and
+// what it was told of a server counts for that server.
+func TestBootstrapMadeKey(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, url string
+		known       bool
+	}{
+		"Same":        {"the server was pinned", "ssh://git@example.com/fleet", true},
+		"OtherPath":   {"it is the same server", "ssh://git@example.com/other", true},
+		"OtherServer": {"another server has another key, which is to be read", "ssh://git@other.example/fleet", false},
+		"OtherPort":   {"another server may be behind it", "ssh://git@example.com:2222/fleet", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, _ := newBootstrapOf(func(b *bootstrap) { b.url = "ssh://git@example.com/fleet" })
+			c := fake.NewClientBuilder().WithScheme(newScheme()).Build()
+			if err := b.keepMade(t.Context(), c, map[string][]byte{"identity": []byte("made"), "known_hosts": []byte("example.com")}); err != nil {
+				t.Fatal(err)
+			}
+			b.url = tc.url
+			has, waits, err := b.hasLogin(t.Context(), c)
+			if err != nil || !waits || string(has["identity"]) != "made" {
+				t.Fatalf("%s: the key waits %t, it is %s: %v", tc.reason, waits, has["identity"], err)
+			}
+			if known := has["known_hosts"] != nil; known != tc.known {
+				t.Errorf("%s: the server is known: %t", tc.reason, known)
 			}
 		})
 	}

@@ -83,12 +83,15 @@ func loginSecret(ctx context.Context, c client.Client, key client.ObjectKey) (ma
 }
 
 // keepLogin creates the Secret, or replaces what is in it.
-func keepLogin(ctx context.Context, c client.Client, key client.ObjectKey, data map[string][]byte) error {
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Data: data}
+func keepLogin(ctx context.Context, c client.Client, key client.ObjectKey, annotations map[string]string, data map[string][]byte) error {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, Annotations: annotations}, Data: data}
 	err := c.Create(ctx, secret)
 	if apierrors.IsAlreadyExists(err) {
 		if err = c.Get(ctx, key, secret); err == nil {
 			secret.Data = data
+			for name, value := range annotations {
+				metav1.SetMetaDataAnnotation(&secret.ObjectMeta, name, value)
+			}
 			err = c.Update(ctx, secret)
 		}
 	}

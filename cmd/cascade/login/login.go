@@ -198,6 +198,9 @@ func firstOf(texts ...[]byte) []byte {
 	return nil
 }
 
+// Public is the public half of the key, for a person to add to the repository.
+func (l *Login) Public() string { return strings.TrimSpace(string(l.Data[publicKey])) }
+
 // Elsewhere is what of a Secret may be used at another server than the one that it is for: a
 // key, of which a server learns the public half only. A password would be given away.
 func Elsewhere(address string, data map[string][]byte) map[string][]byte {
