@@ -282,8 +282,6 @@ func TestHoldCreation(t *testing.T) {
 	}
 }
 
-// TestRemoveBegun: the agent was killed in the middle of an install, before the history had
-// the release, and the object is deleted. The release is its own if its objects say so.
 // TestRetargetedWithin: what an agent installed that was killed in the middle of it is uninstalled
 // by the next one, also if the object points at another release by then.
 func TestRetargetedWithin(t *testing.T) {
@@ -340,6 +338,8 @@ func TestRetargetedWithin(t *testing.T) {
 	}
 }
 
+// TestRemoveBegun: the agent was killed in the middle of an install, before the history had
+// the release, and the object is deleted. The release is its own if its objects say so.
 func TestRemoveBegun(t *testing.T) {
 	mine := strings.ReplaceAll(manifestOf(named("ConfigMap", "settings"), named("Secret", "keys")), "namespace: apps}",
 		"namespace: apps, labels: {"+ownerName+": web, "+ownerNamespace+": apps}}")
