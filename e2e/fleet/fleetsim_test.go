@@ -578,6 +578,8 @@ func kindConformance(t *testing.T, get stepOf, post stepTo, patch patchTo, ssa s
 	)
 	plural := map[string]string{
 		"Namespace": "/api/v1/namespaces/%s", "ServiceAccount": "/api/v1/namespaces/cascade-system/serviceaccounts/%s",
+		"ResourceQuota":                    "/api/v1/namespaces/cascade-system/resourcequotas/%s",
+		"ClusterRole":                      "/apis/rbac.authorization.k8s.io/v1/clusterroles/%s",
 		"ClusterRoleBinding":               "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/%s",
 		"ValidatingAdmissionPolicy":        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/%s",
 		"ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/%s",
