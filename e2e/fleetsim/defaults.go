@@ -152,7 +152,7 @@ func (k *kind) defaults(o part) {
 			}
 		}
 	case "ClusterRole", "Role":
-		if _, ok := o["rules"]; !ok {
+		if len(children(o, "rules")) == 0 {
 			o["rules"] = nil
 		}
 	case "PriorityClass":
