@@ -48,6 +48,10 @@ type Claims struct {
 	Client, Live client.Reader
 	// ServiceAccount is impersonated where an owner names none.
 	ServiceAccount string
+	// Home identifies the cluster that we run in: the Kustomization of a kubeconfig that
+	// leads back to it shares objects with those that have none. Empty is not known. nil
+	// is that nobody knows.
+	Home func(context.Context) (string, error)
 	// Kustomizations and HelmReleases tell what these declare.
 	Kustomizations, HelmReleases Declarer
 	Now                          func() time.Time

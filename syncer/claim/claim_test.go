@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"context"
 	"testing"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
@@ -44,6 +45,12 @@ func TestClaims(t *testing.T) {
 	}
 	secret := &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "tenant"}}
 	there := target.Ref{Kind: "Secret", Name: "tenant", Cluster: "uid"}
+	back := func(name, cluster string) func(*kustomizev1.Kustomization) {
+		return func(k *kustomizev1.Kustomization) {
+			k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: name}}
+			k.Annotations = map[string]string{target.Annotation: target.Ref{Kind: "Secret", Name: name, Cluster: cluster}.Encode()}
+		}
+	}
 	for name, tc := range map[string]struct {
 		reason string
 		owner  client.Object
@@ -51,15 +58,19 @@ func TestClaims(t *testing.T) {
 		at     target.Ref
 		want   string
 	}{
-		"Other":       {"another inventory has it", kustomization("new", config.ID(), nil), config, target.Ref{}, "Kustomization/apps/new"},
-		"Self":        {"one's own inventory is no claim of another", kustomization("old", config.ID(), nil), config, target.Ref{}, ""},
-		"Elsewhere":   {"an object of another namespace", kustomization("new", "y_a__ConfigMap", nil), config, target.Ref{}, ""},
-		"Going":       {"who is deleted claims nothing", kustomization("new", config.ID(), deleting), config, target.Ref{}, ""},
-		"Cluster":     {"a cluster-scoped object, recorded with the namespace of its manifest", kustomization("new", "x_a_rbac.authorization.k8s.io_ClusterRole", nil), role, target.Ref{}, "Kustomization/apps/new"},
-		"Release":     {"a release has it", release(config.ID(), nil), config, target.Ref{}, "HelmRelease/apps/web"},
-		"RemoteSame":  {"a release on the cluster of a Kustomization whose cluster is known", release(config.ID(), other(secret, "apps")), config, there, "HelmRelease/apps/web"},
-		"RemoteOther": {"a Secret of that name in another namespace", release(config.ID(), other(secret, "others")), config, there, ""},
-		"Local":       {"the same object in the agent's own cluster", release(config.ID(), nil), config, there, ""},
+		"Other":           {"another inventory has it", kustomization("new", config.ID(), nil), config, target.Ref{}, "Kustomization/apps/new"},
+		"Self":            {"one's own inventory is no claim of another", kustomization("old", config.ID(), nil), config, target.Ref{}, ""},
+		"Elsewhere":       {"an object of another namespace", kustomization("new", "y_a__ConfigMap", nil), config, target.Ref{}, ""},
+		"Going":           {"who is deleted claims nothing", kustomization("new", config.ID(), deleting), config, target.Ref{}, ""},
+		"Cluster":         {"a cluster-scoped object, recorded with the namespace of its manifest", kustomization("new", "x_a_rbac.authorization.k8s.io_ClusterRole", nil), role, target.Ref{}, "Kustomization/apps/new"},
+		"Release":         {"a release has it", release(config.ID(), nil), config, target.Ref{}, "HelmRelease/apps/web"},
+		"RemoteSame":      {"a release on the cluster of a Kustomization whose cluster is known", release(config.ID(), other(secret, "apps")), config, there, "HelmRelease/apps/web"},
+		"RemoteOther":     {"a Secret of that name in another namespace", release(config.ID(), other(secret, "others")), config, there, ""},
+		"Local":           {"the same object in the agent's own cluster", release(config.ID(), nil), config, there, ""},
+		"OwnKubeconfig":   {"a kubeconfig that leads back to the agent's own cluster", kustomization("new", config.ID(), back("own", "home")), config, target.Ref{}, "Kustomization/apps/new"},
+		"ToOwnKubeconfig": {"and the other way round", kustomization("new", config.ID(), nil), config, target.Ref{Kind: "Secret", Name: "own", Cluster: "home"}, "Kustomization/apps/new"},
+		"OtherKubeconfig": {"a kubeconfig of another cluster", kustomization("new", config.ID(), back("other", "uid")), config, target.Ref{}, ""},
+		"UnknownCluster":  {"a kubeconfig of a cluster that does not tell which it is", kustomization("new", config.ID(), back("own", "")), config, target.Ref{}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme := runtime.NewScheme()
@@ -69,7 +80,7 @@ func TestClaims(t *testing.T) {
 				}
 			}
 			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.owner).Build()
-			got, err := (&Claims{Client: c}).Except(self(), tc.at, Applied{})(t.Context(), tc.entry, inventory.Entry{})
+			got, err := (&Claims{Client: c, Home: func(context.Context) (string, error) { return "home", nil }}).Except(self(), tc.at, Applied{})(t.Context(), tc.entry, inventory.Entry{})
 			if err != nil || got.Owner != tc.want {
 				t.Errorf("%s: claimed by %v, %v; want %q", tc.reason, got, err, tc.want)
 			}

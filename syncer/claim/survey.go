@@ -3,6 +3,7 @@ package claim
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -57,6 +58,8 @@ type survey struct {
 	// view has all owners declare what they do at one revision of each source.
 	view  source.View
 	found *claims
+	// home identifies the cluster that we run in, if one of the owners applies elsewhere.
+	home string
 	// live are the owners that exist, by id.
 	live map[string]client.Object
 	// parent is the owner whose labels self has.
@@ -80,6 +83,9 @@ type visit struct {
 func (s *survey) claims(ctx context.Context) (*claims, error) {
 	owners, err := s.list(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.identify(ctx, owners); err != nil {
 		return nil, err
 	}
 	self := EntryOf(s.self)
@@ -116,9 +122,38 @@ func (s *survey) claims(ctx context.Context) (*claims, error) {
 	return s.found, nil
 }
 
+// identify finds out which cluster we run in, where that makes a difference: references
+// of one kind are compared without it.
+func (s *survey) identify(ctx context.Context, owners []client.Object) error {
+	away := func(r target.Ref) bool { return r.Cluster != "" && !r.Local() }
+	if s.Home == nil || !away(s.at) && !slices.ContainsFunc(owners, func(o client.Object) bool { return away(s.place(o)) }) {
+		return nil
+	}
+	home, err := s.Home(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot find out which owners apply to the cluster of %s: %w", EntryOf(s.self), err)
+	}
+	s.home = home
+	return nil
+}
+
 // here reports whether an owner applies to the cluster that is asked about.
 func (s *survey) here(o client.Object) bool {
-	return s.place(o).SameCluster(o.GetNamespace(), s.at, s.self.GetNamespace())
+	return s.known(s.place(o)).SameCluster(o.GetNamespace(), s.known(s.at), s.self.GetNamespace())
+}
+
+// known is a reference with the identity of the cluster that we run in, if it leads there.
+func (s *survey) known(r target.Ref) target.Ref {
+	if r.Local() {
+		r.Cluster = s.home
+	}
+	return r
+}
+
+// atHome reports whether a reference leads to the cluster that we run in, whose owners
+// are those of the tier.
+func (s *survey) atHome(r target.Ref) bool {
+	return r.Local() || s.home != "" && r.Cluster == s.home
 }
 
 // drops reports whether self applied an owner and no longer declares it. It goes, and
@@ -137,7 +172,7 @@ func (s *survey) missing(ctx context.Context) error {
 	var names []inventory.Entry
 	s.mu.Lock()
 	for id, o := range s.live {
-		if id == EntryOf(s.self).ID() || !s.place(o).Local() {
+		if id == EntryOf(s.self).ID() || !s.atHome(s.place(o)) {
 			continue
 		}
 		for _, e := range s.index.below(EntryOf(o)) {
@@ -148,7 +183,7 @@ func (s *survey) missing(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	for _, e := range s.applied.Owners {
-		if s.at.Local() && e.Namespace != "" && s.live[e.ID()] == nil {
+		if s.atHome(s.at) && e.Namespace != "" && s.live[e.ID()] == nil {
 			names = append(names, e)
 		}
 	}
@@ -173,7 +208,7 @@ func (s *survey) look(ctx context.Context, v visit) {
 	if _, ok := v.owner.(*helmv2.HelmRelease); ok {
 		declarer = s.HelmReleases
 	}
-	local := s.place(v.owner).Local()
+	local := s.atHome(s.place(v.owner))
 	if declarer == nil || !local && !s.here(v.owner) {
 		return
 	}

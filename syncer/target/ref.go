@@ -147,13 +147,16 @@ func (r Ref) Record(before *Ref) Ref {
 
 // SameCluster reports whether two references lead to one cluster, as far as is known:
 // this one of an object in a namespace, and another of an object in another. Where it
-// is not known of both which cluster that is, they have to be the same reference.
+// is not known of both which cluster that is, they have to be the same reference. A local
+// one may have the identity of the cluster that we run in, to be compared with others.
 func (r Ref) SameCluster(namespace string, other Ref, otherNamespace string) bool {
 	switch {
-	case r.Local() || other.Local():
-		return r.Local() && other.Local()
+	case r.Local() && other.Local():
+		return true
 	case r.Cluster != "" && other.Cluster != "":
 		return r.Cluster == other.Cluster
+	case r.Local() || other.Local():
+		return false
 	}
 	return namespace == otherNamespace && r.Kind == other.Kind && r.Name == other.Name && r.Key == other.Key
 }
