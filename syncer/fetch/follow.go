@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -63,12 +64,15 @@ func (s *Sources) others() predicate.Predicate {
 func (s *Sources) has(obj client.Object) bool { return s.Part.leads() && s.Shard.Has(obj) }
 
 // leads reports whether this process reconciles a source. One that it does not is
-// remembered for when it comes to lead.
-func (s *Sources) leads(key source.Key, obj client.Object) bool {
+// remembered for when it comes to lead: what it has then may be older than what was applied.
+func (s *Sources) leads(key source.Key, obj sourceObject) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// Under the lock: either it leads by now, or the source is remembered before it does.
 	if s.has(obj) {
+		if s.followed[key] && !isOf(s.artifacts[key], obj.GetArtifact()) {
+			s.drop(key)
+		}
 		delete(s.followed, key)
 		return true
 	}
@@ -133,17 +137,28 @@ func named(layer *v1alpha1.Layer) []source.Key {
 }
 
 // follow brings the content of a source that another process reconciles up to what its
-// status says, if a Layer or another repository needs it.
+// status says, if a Layer or another repository needs it. It is dropped otherwise: it would
+// get old, and be applied as it is when something needs it again.
 func follow[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], key source.Key, obj T) error {
 	artifact := obj.GetArtifact()
 	needed, err := s.needed(ctx, key)
-	if err != nil || !needed || artifact == nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if had := s.artifactOf(key); had != nil && had.Revision == artifact.Revision && had.Digest == artifact.Digest {
+	case !needed || artifact == nil:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.drop(key)
+		return nil
+	case isOf(s.artifactOf(key), artifact):
 		return nil
 	}
 	return fetchAgain(ctx, s, kind, key, obj, artifact)
+}
+
+// isOf reports whether the artifact that was handed over is the one of a status.
+func isOf(had, artifact *meta.Artifact) bool {
+	return had != nil && artifact != nil && had.Revision == artifact.Revision && had.Digest == artifact.Digest
 }
 
 // needed reports whether a Layer names a source, or a repository includes it.

@@ -1,11 +1,13 @@
 package fetch
 
 import (
+	"crypto/rand"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
-	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -81,19 +83,88 @@ func TestNamedSources(t *testing.T) {
 }
 
 // TestLeft: a source that other labels make another agent's is that one's alone, and what it
-// had is not kept.
+// had is not kept, whether or not this process follows others for its children.
 func TestLeft(t *testing.T) {
+	for name, part := range map[string]*Part{"Alone": nil, "DrivesChildren": {}} {
+		t.Run(name, func(t *testing.T) {
+			b := newGitBench(t)
+			b.commit("app", "main", "a", "1")
+			b.declare("app", "url: "+b.server.HTTPURL("app")+"\nref: {branch: main}")
+			seal, err := source.OpenSeal(filepath.Join(t.TempDir(), "key"), rand.Reader)
+			if err != nil {
+				t.Fatal(err)
+			}
+			key := gitKey("app")
+			ours := true
+			b.Part, b.Shard, b.Storage = part, func(client.Object) bool { return ours }, source.NewStorage(t.TempDir(), "", "artifacts.example:80", seal)
+			for _, ours = range []bool{true, false, true} {
+				patches := b.patches + b.statuses
+				result, err := b.Reconcile(t.Context(), ctrl.Request{NamespacedName: key.NamespacedName})
+				if err != nil || (result.RequeueAfter > 0) != ours || !ours && b.patches+b.statuses > patches {
+					t.Errorf("ours %t: again after %s, %v", ours, result.RequeueAfter, err)
+				}
+				if has, packed := b.Snapshots.Get(key) != nil, b.Storage.Stored(key) != nil; has != ours || packed != ours {
+					t.Errorf("ours %t: there is a snapshot: %t, and an archive: %t", ours, has, packed)
+				}
+			}
+		})
+	}
+}
+
+// TestFollowNoMore: what a Layer names is followed, and what none names any more is not kept:
+// it would be applied, old as it is, when one names it again.
+func TestFollowNoMore(t *testing.T) {
 	b := newGitBench(t)
-	b.commit("app", "main", "a", "1")
-	b.declare("app", "url: "+b.server.HTTPURL("app")+"\nref: {branch: main}")
-	key := source.Key{Kind: sourcev1.GitRepositoryKind, NamespacedName: types.NamespacedName{Namespace: "ns", Name: "app"}}
-	ours := true
+	commit := b.commit("app", "main", "a", "1")
+	spec := "url: " + b.server.HTTPURL("app") + "\nref: {branch: main}\n"
+	b.declare("app", spec)
+	b.want("app", "another process leads it", good, "Normal NewArtifact")
+	ours := false
+	b.Part = &Part{}
+	b.begin()
 	b.Shard = func(client.Object) bool { return ours }
-	for _, ours = range []bool{true, false, true} {
-		patches := b.patches + b.statuses
-		result, err := b.Reconcile(t.Context(), ctrl.Request{NamespacedName: key.NamespacedName})
-		if err != nil || (result.RequeueAfter > 0) != ours || (b.Snapshots.Get(key) != nil) != ours || !ours && b.patches+b.statuses > patches {
-			t.Errorf("ours %t: again after %s, %v", ours, result.RequeueAfter, err)
+	newLayer := func() *v1alpha1.Layer {
+		layer := &v1alpha1.Layer{}
+		layer.Namespace, layer.Name = "ns", "base"
+		layer.Spec.SourceRef = &v1alpha1.SourceReference{Kind: sourcev1.GitRepositoryKind, Name: "app"}
+		return layer
+	}
+	has := func(reason, want string) {
+		t.Helper()
+		got := ""
+		if s := b.Snapshots.Get(gitKey("app")); s != nil {
+			got = s.Commit
+		}
+		if got != want {
+			t.Errorf("%s: there is %q, want %q", reason, got, want)
 		}
 	}
+	create := func() {
+		t.Helper()
+		if err := b.Client.Create(t.Context(), newLayer()); err != nil {
+			t.Fatal(err)
+		}
+		b.want("app", "a Layer names it", good)
+		has("a Layer names it", commit)
+	}
+	create()
+	if err := b.Client.Delete(t.Context(), newLayer()); err != nil {
+		t.Fatal(err)
+	}
+	b.want("app", "the Layer is gone", good)
+	has("the Layer is gone", "")
+	create()
+	obj := b.get("app")
+	obj.Status.Artifact.Revision = "main@sha1:" + strings.Repeat("0", 39) + "1"
+	if err := b.Client.Status().Update(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, err := b.run("app"); err == nil {
+		t.Error("a commit that is not there is followed")
+	}
+	has("it cannot follow", commit)
+	ours = true
+	b.declare("app", "url: http://127.0.0.1:1/none\nref: {branch: main}\n")
+	b.run("app")
+	has("it comes to lead, and what it has is older than what was applied", "")
 }

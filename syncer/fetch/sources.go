@@ -225,9 +225,14 @@ func reconcileSource[T sourceObject](ctx context.Context, s *Sources, kind sourc
 		return ctrl.Result{}, err
 	}
 	led := s.leads(key, obj)
-	if !led && !s.Part.has(key.Kind) { // it left the shard
+	if !s.Shard.Has(obj) { // it left the shard, or never was of it
 		kind.forget(key)
-		return ctrl.Result{}, s.forget(key)
+		if !s.Part.has(key.Kind) {
+			return ctrl.Result{}, s.forget(key)
+		}
+		if err := s.remove(key); err != nil {
+			return ctrl.Result{}, err
+		}
 	}
 	if !obj.GetDeletionTimestamp().IsZero() {
 		kind.forget(key)
@@ -398,13 +403,23 @@ func (s *Sources) patchMetadata(ctx context.Context, before, after client.Object
 }
 
 func (s *Sources) forget(key source.Key) error {
-	s.Snapshots.Put(key, nil)
 	s.Metrics.Forget(key.Kind, key.NamespacedName)
 	s.mu.Lock()
-	delete(s.artifacts, key)
+	s.drop(key)
 	delete(s.followed, key)
 	delete(s.dated, key)
 	s.mu.Unlock()
+	return s.remove(key)
+}
+
+// drop takes back what was handed over of a source. It is called with the lock held.
+func (s *Sources) drop(key source.Key) {
+	s.Snapshots.Put(key, nil)
+	delete(s.artifacts, key)
+}
+
+// remove deletes what is kept and packed of a source.
+func (s *Sources) remove(key source.Key) error {
 	var errs []error
 	if s.Kept != nil {
 		errs = append(errs, s.Kept.Remove(key))
