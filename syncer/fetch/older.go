@@ -57,7 +57,7 @@ func (s *Sources) onWanted(kind string) func(context.Context, wake.Queue) error 
 }
 
 // older fetches the revisions of a source that somebody retains and that are missing; all of
-// them after a change of the object. It returns how soon to try again, zero for no sooner
+// them after a change of the object, which that of a suspended one is not yet. It returns how soon to try again, zero for no sooner
 // than the source is fetched anyway. Only who leads the source tells of a failure.
 func older[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], key source.Key, obj T, led bool) time.Duration {
 	if !hasOlder(key.Kind) {
@@ -73,7 +73,8 @@ func older[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], 
 	if len(all) == 0 {
 		return 0
 	}
-	if known.generation != obj.GetGeneration() && known.generation != 0 {
+	obj, generation := made(kind, obj)
+	if known.generation != generation && known.generation != 0 {
 		missing = all
 	}
 	refused := kind.datable(obj)
@@ -96,7 +97,7 @@ func older[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], 
 	}
 	known.failures++
 	if !failed {
-		known = dated{generation: obj.GetGeneration()}
+		known = dated{generation: generation}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,6 +109,16 @@ func older[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], 
 		return 0
 	}
 	return s.Jitter(min(olderPause<<min(known.failures-1, 10), olderPauseMost))
+}
+
+// made is an object as its older revisions are fetched, and the generation of that: a suspended
+// one as its newest revision was made, as what its spec says by now is of no effect.
+func made[T sourceObject](kind sourceKind[T], obj T) (T, int64) {
+	if fields := kind.describe(obj); !fields.suspend || *fields.artifact == nil {
+		return obj, obj.GetGeneration()
+	}
+	obj = asMade(kind, obj)
+	return obj, *kind.describe(obj).observed
 }
 
 // again is a result with which the source is looked at again after a time at most, unless

@@ -110,3 +110,39 @@ func TestOlderRevisions(t *testing.T) {
 		t.Errorf("the newest revision is looked for after %s only", next.RequeueAfter)
 	}
 }
+
+// TestOlderOfSuspended: an older revision of a suspended source is made as the source was, also
+// by a process that begins, whatever its spec says by now.
+func TestOlderOfSuspended(t *testing.T) {
+	b := newGitBench(t)
+	b.commit("fleet", "main", "a.yaml", "1")
+	b.put("fleet", "a.md", "words")
+	url := "url: " + b.server.HTTPURL("fleet") + "\nref: {branch: main}\n"
+	b.declare("fleet", url+"ignore: \"*.md\"\n")
+	b.want("fleet", "the first time", good, "Normal NewArtifact")
+	key, holder := gitKey("fleet"), source.Holder{Kind: "Child"}
+	first := b.Snapshots.Get(key)
+	retain := func() { b.Snapshots.Retain(holder, source.Pinned{Key: key, Revision: first.Revision}) }
+	retain()
+	b.commit("fleet", "main", "a.yaml", "2")
+	b.want("fleet", "a new commit", good, "Normal NewArtifact")
+	is := func(reason string, same bool) {
+		t.Helper()
+		if now := b.Snapshots.At(key, first.Revision); now == nil || (now.Digest == first.Digest) != same {
+			t.Errorf("%s: there is %+v, want what it had: %t", reason, now, same)
+		}
+	}
+	b.want("fleet", "it is known by which generation the older one is", good)
+	is("it stays", true)
+	b.declare("fleet", url+"suspend: true\n")
+	b.want("fleet", "its next spec is prepared", good)
+	is("it is suspended, with another spec", true)
+	b.declare("fleet", url+"suspend: true\ninclude: [{repository: {name: shared}}]\n")
+	b.begin()
+	retain()
+	b.want("fleet", "a process begins", good)
+	is("a process begins", true)
+	b.declare("fleet", url)
+	b.want("fleet", "it is resumed", good, "Normal NewArtifact")
+	is("it is resumed", false)
+}

@@ -326,14 +326,10 @@ func soon(err error) (ctrl.Result, error) {
 // fetchAgain fetches exactly what the artifact of a source was made of, in the way in which
 // it was made: who changes the spec of a suspended source changes nothing yet.
 func fetchAgain[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], key source.Key, obj T, artifact *meta.Artifact) error {
-	made := obj.DeepCopyObject().(T)
-	fields := kind.describe(made)
-	if fields.asMade != nil {
-		fields.asMade()
-	}
+	made := asMade(kind, obj)
 	got, err := fetchExactly(ctx, kind, key, made, artifact)
 	if err == nil {
-		err = sameIncluded(got.included, fields.included)
+		err = sameIncluded(got.included, kind.describe(made).included)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot fetch revision %s of %s %s again: %w", artifact.Revision, key.Kind, key.NamespacedName, err)
@@ -342,6 +338,16 @@ func fetchAgain[T sourceObject](ctx context.Context, s *Sources, kind sourceKind
 		s.handOver(key, artifact, got.snapshot)
 	}
 	return nil
+}
+
+// asMade is a copy of an object whose spec says how its artifact was made, as far as its status
+// tells.
+func asMade[T sourceObject](kind sourceKind[T], obj T) T {
+	made := obj.DeepCopyObject().(T)
+	if fields := kind.describe(made); fields.asMade != nil {
+		fields.asMade()
+	}
+	return made
 }
 
 // sameIncluded is an error unless the artifacts that others have now are those that were
