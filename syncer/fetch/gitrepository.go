@@ -140,7 +140,7 @@ func (r *GitRepositories) fetch(ctx context.Context, key source.Key, obj *source
 		return nil, failed
 	}
 	return &fetched{
-		snapshot: snapshot, included: included,
+		snapshot: snapshot, included: included, includes: includes,
 		reason: meta.SucceededReason, message: fmt.Sprintf("stored artifact for revision '%s'", snapshot.Revision),
 		eventReason: reasonNewArtifact, event: fmt.Sprintf("stored artifact for commit '%s'", shortened(snapshot.Subject)),
 		sameReason: sourcev1.GitOperationSucceedReason, same: fmt.Sprintf("no changes since last reconciliation: observed revision '%s'", snapshot.Revision),

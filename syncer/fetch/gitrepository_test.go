@@ -340,6 +340,56 @@ func TestSuspendedIsMadeAgain(t *testing.T) {
 	b.want("fleet", "it is resumed", good, "Normal NewArtifact")
 }
 
+// TestSuspendedIncludes: whether what a suspended source includes is what it was goes by the
+// content, whoever packed it.
+func TestSuspendedIncludes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason        string
+		before, after bool
+	}{
+		"NoMore": {"as after Flux, by an agent that serves no artifacts", true, false},
+		"ByNow":  {"--artifact-addr came", false, true},
+		"Always": {"archives of the same are the same", true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newGitBench(t)
+			seal, err := source.OpenSeal(filepath.Join(t.TempDir(), "key"), rand.Reader)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pack := func(packs bool) {
+				if b.Storage = nil; packs {
+					b.Storage = source.NewStorage(t.TempDir(), "", "artifacts.example:80", seal)
+				}
+			}
+			pack(tc.before)
+			b.commit("fleet", "main", "a.yaml", "1")
+			b.commit("shared", "main", "s.yaml", "1")
+			b.put("shared", "s.md", "words")
+			shared := "url: " + b.server.HTTPURL("shared") + "\nref: {branch: main}\n"
+			b.declare("shared", shared)
+			b.want("shared", "what is included", good, "Normal NewArtifact")
+			spec := "url: " + b.server.HTTPURL("fleet") + "\nref: {branch: main}\ninclude: [{repository: {name: shared}}]\n"
+			b.declare("fleet", spec)
+			b.want("fleet", "the first time", good, "Normal NewArtifact")
+			made := b.Snapshots.Get(gitKey("fleet"))
+			b.declare("fleet", spec+"suspend: true\n")
+			b.begin()
+			pack(tc.after)
+			b.run("shared")
+			b.want("fleet", tc.reason, good)
+			if s := b.Snapshots.Get(gitKey("fleet")); s == nil || s.Digest != made.Digest {
+				t.Errorf("%s: there is %+v, want what was made before: %+v", tc.reason, s, made)
+			}
+			b.declare("shared", shared+"ignore: \"*.md\"\n")
+			b.begin()
+			pack(tc.after)
+			b.run("shared")
+			b.want("fleet", "the same commit, with other content", with(good, "FetchFailed", "True/RevisionNotFetched"), "Warning RevisionNotFetched")
+		})
+	}
+}
+
 func gitKey(name string) source.Key {
 	return source.Key{Kind: "GitRepository", NamespacedName: types.NamespacedName{Namespace: "ns", Name: name}}
 }

@@ -2,6 +2,7 @@ package fetch
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -146,8 +147,9 @@ type fetched struct {
 	reason, message string
 	// event tells of something new, eventReason is what it is for.
 	eventReason, event string
-	// included are the artifacts of other sources in it.
+	// included are the artifacts of other sources in it, and includes what these have.
 	included []*meta.Artifact
+	includes []source.Include
 	// same, if there is one, answers a request that found nothing new.
 	sameReason, same string
 	// observe records in the status what the content was made of.
@@ -329,7 +331,7 @@ func fetchAgain[T sourceObject](ctx context.Context, s *Sources, kind sourceKind
 	made := asMade(kind, obj)
 	got, err := fetchExactly(ctx, kind, key, made, artifact)
 	if err == nil {
-		err = sameIncluded(got.included, kind.describe(made).included)
+		err = sameIncluded(ctx, got, kind.describe(made).included)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot fetch revision %s of %s %s again: %w", artifact.Revision, key.Kind, key.NamespacedName, err)
@@ -350,19 +352,39 @@ func asMade[T sourceObject](kind sourceKind[T], obj T) T {
 	return made
 }
 
-// sameIncluded is an error unless the artifacts that others have now are those that were
-// included: the revision of who includes them does not tell.
-func sameIncluded(got, want []*meta.Artifact) error {
-	if len(got) != len(want) {
-		return fmt.Errorf("it includes %d artifacts now, and had %d; if it is suspended, resume it to use that", len(got), len(want))
+// sameIncluded is an error unless what others have now is what was included: the revision of
+// who includes them does not tell.
+func sameIncluded(ctx context.Context, got *fetched, want []*meta.Artifact) error {
+	if len(got.included) != len(want) {
+		return fmt.Errorf("it includes %d artifacts now, and had %d; if it is suspended, resume it to use that", len(got.included), len(want))
 	}
-	for i := range got {
-		if got[i].Revision != want[i].Revision || got[i].Digest != want[i].Digest {
+	for i, has := range got.included {
+		same := has.Revision == want[i].Revision
+		if same && has.Digest != want[i].Digest {
+			var err error
+			if same, err = hasContent(ctx, got.includes[i].Snapshot, want[i].Digest); err != nil {
+				return err
+			}
+		}
+		if !same {
 			return fmt.Errorf("of what it includes %s (%s) was used, and there is %s (%s) by now; if it is suspended, resume it to use that",
-				want[i].Revision, want[i].Digest, got[i].Revision, got[i].Digest)
+				want[i].Revision, want[i].Digest, has.Revision, has.Digest)
 		}
 	}
 	return nil
+}
+
+// hasContent reports whether a digest is of the content of a snapshot, packed or not: before,
+// another process may have served artifacts, as source-controller does, or this one may not.
+func hasContent(ctx context.Context, snapshot *source.Snapshot, digest string) (bool, error) {
+	if snapshot.Digest == digest {
+		return true, nil
+	}
+	h := sha256.New()
+	if err := source.Pack(ctx, h, snapshot); err != nil {
+		return false, fmt.Errorf("cannot compare what it includes: %w", err)
+	}
+	return fmt.Sprintf("sha256:%x", h.Sum(nil)) == digest, nil
 }
 
 // fetchExactly fetches what an artifact of a source was made of. There is no snapshot of an index.
