@@ -3,6 +3,7 @@ package fetch
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/find"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/wake"
 )
@@ -70,16 +72,18 @@ func (s *Sources) leads(key source.Key, obj sourceObject) bool {
 	defer s.mu.Unlock()
 	// Under the lock: either it leads by now, or the source is remembered before it does.
 	if s.has(obj) {
-		if s.followed[key] && !isOf(s.artifacts[key], obj.GetArtifact()) {
+		if _, ok := s.followed[key]; ok && !isOf(s.artifacts[key], obj.GetArtifact()) {
 			s.drop(key)
 		}
 		delete(s.followed, key)
 		return true
 	}
 	if s.followed == nil {
-		s.followed = map[source.Key]bool{}
+		s.followed = map[source.Key]error{}
 	}
-	s.followed[key] = true
+	if _, ok := s.followed[key]; !ok {
+		s.followed[key] = nil
+	}
 	return false
 }
 
@@ -121,6 +125,15 @@ func sourcesOf(kind string) func(context.Context, client.Object) []reconcile.Req
 	}
 }
 
+// includedBy asks for the repositories that one includes.
+func includedBy(_ context.Context, o client.Object) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, in := range o.(*sourcev1.GitRepository).Spec.Include {
+		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: in.GitRepositoryRef.Name}})
+	}
+	return requests
+}
+
 // named are the sources that a Layer names.
 func named(layer *v1alpha1.Layer) []source.Key {
 	var keys []source.Key
@@ -138,8 +151,26 @@ func named(layer *v1alpha1.Layer) []source.Key {
 
 // follow brings the content of a source that another process reconciles up to what its
 // status says, if a Layer or another repository needs it. It is dropped otherwise: it would
-// get old, and be applied as it is when something needs it again.
+// get old, and be applied as it is when something needs it again. A failure is remembered for
+// who includes the source, as the status of one that another process reconciles does not tell.
 func follow[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], key source.Key, obj T) error {
+	err := bring(ctx, s, kind, key, obj)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.followed[key] = err; errors.Is(err, find.ErrFetchedAgain) {
+		s.followed[key] = nil // it passes by itself
+	}
+	return err
+}
+
+// notFollowed is why a source could not be followed last; nil if it could, or was not tried.
+func (s *Sources) notFollowed(key source.Key) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.followed[key]
+}
+
+func bring[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], key source.Key, obj T) error {
 	artifact := obj.GetArtifact()
 	needed, err := s.needed(ctx, key)
 	switch {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -64,7 +65,7 @@ func TestFollowIncludes(t *testing.T) {
 }
 
 // TestNamedSources: a process that drives children follows the sources that Layers name,
-// those of other namespaces as well.
+// those of other namespaces as well, and what their repositories include.
 func TestNamedSources(t *testing.T) {
 	layer := &v1alpha1.Layer{}
 	layer.Namespace = "team"
@@ -79,6 +80,12 @@ func TestNamedSources(t *testing.T) {
 	}
 	if got := sourcesOf(sourcev1.BucketKind)(t.Context(), layer); len(got) > 0 {
 		t.Errorf("of another kind %v", got)
+	}
+	fleet := &sourcev1.GitRepository{}
+	fleet.Namespace = "platform"
+	fleet.Spec.Include = []sourcev1.GitRepositoryInclude{{GitRepositoryRef: meta.LocalObjectReference{Name: "shared"}}}
+	if got := includedBy(t.Context(), fleet); len(got) != 1 || got[0].String() != "platform/shared" {
+		t.Errorf("of what a repository includes %v", got)
 	}
 }
 
@@ -167,4 +174,32 @@ func TestFollowNoMore(t *testing.T) {
 	b.declare("app", "url: http://127.0.0.1:1/none\nref: {branch: main}\n")
 	b.run("app")
 	has("it comes to lead, and what it has is older than what was applied", "")
+}
+
+// TestIncludedIsAway: of a repository that this process follows and cannot fetch, the one tells
+// that includes it.
+func TestIncludedIsAway(t *testing.T) {
+	b := newGitBench(t)
+	b.commit("fleet", "main", "a.yaml", "1")
+	b.commit("shared", "main", "s.yaml", "1")
+	shared := "url: " + b.server.HTTPURL("shared") + "\nref: {branch: main}\n"
+	b.declare("shared", shared)
+	b.want("shared", "what is included", good, "Normal NewArtifact")
+	b.declare("fleet", "url: "+b.server.HTTPURL("fleet")+"\nref: {branch: main}\ninclude: [{repository: {name: shared}}]\n")
+	b.want("fleet", "the first time", good, "Normal NewArtifact")
+	b.Part = &Part{}
+	b.begin()
+	b.Shard = func(o client.Object) bool { return o.GetName() != "shared" }
+	b.declare("shared", "url: http://127.0.0.1:1/none\nref: {branch: main}\n")
+	b.want("fleet", "what it includes is not known to be away", good)
+	if _, _, _, err := b.run("shared"); err == nil {
+		t.Fatal("a server that is away is followed")
+	}
+	away := with(failedWith("IncludeUnavailable", "NoArtifact"), "ArtifactInStorage", "True/Succeeded")
+	b.want("fleet", "it is", away, "Warning NoArtifact no artifact available for include 'shared': cannot fetch revision")
+	b.run("shared")
+	b.want("fleet", "it still is: that was said", away)
+	b.declare("shared", shared)
+	b.want("shared", "it is back", good)
+	b.want("fleet", "so is this", good, "Normal Succeeded")
 }

@@ -13,8 +13,11 @@ import (
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -34,6 +37,9 @@ type GitRepositories struct {
 func (r *GitRepositories) SetupWithManager(mgr ctrl.Manager, concurrent int) error {
 	b, complete := r.setup(mgr, sourcev1.GitRepositoryKind, &sourcev1.GitRepository{}, r, concurrent)
 	b.WatchesRawSource(ctrlsource.Func(r.onSnapshot))
+	if r.Part.has(sourcev1.GitRepositoryKind) { // one that is included by now is followed
+		b.Watches(&sourcev1.GitRepository{}, handler.EnqueueRequestsFromMapFunc(includedBy), builder.WithPredicates(predicate.GenerationChangedPredicate{}))
+	}
 	return complete()
 }
 
@@ -216,6 +222,9 @@ func (r *GitRepositories) includes(ctx context.Context, obj *sourcev1.GitReposit
 		}
 		artifact := r.artifactOf(key)
 		snapshot := r.Snapshots.Get(key)
+		if away := r.notFollowed(key); snapshot == nil && away != nil {
+			return nil, nil, unavailable("NoArtifact", "no artifact available for include '%s': %w", key.Name, away)
+		}
 		if snapshot == nil && included.Status.Artifact != nil && find.Failing(included) == nil && r.brings(included) {
 			return nil, nil, &failure{passing: true, wait: r.Jitter(includePoll), err: fmt.Errorf("include '%s': %w", key.Name, find.ErrFetchedAgain)}
 		}

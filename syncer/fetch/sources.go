@@ -80,8 +80,9 @@ type Sources struct {
 	mu sync.Mutex
 	// artifacts has the artifact of each snapshot that was handed over.
 	artifacts map[source.Key]*meta.Artifact
-	// followed are the sources that another process reconciled when they were looked at.
-	followed map[source.Key]bool
+	// followed are the sources that another process reconciled when they were looked at, with
+	// why they could not be followed, if so.
+	followed map[source.Key]error
 	// dated is what is known of the older revisions of sources that somebody retains.
 	dated map[source.Key]dated
 }
