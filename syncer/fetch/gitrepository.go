@@ -226,7 +226,7 @@ func (r *GitRepositories) includes(ctx context.Context, obj *sourcev1.GitReposit
 			return nil, nil, unavailable("NoArtifact", "no artifact available for include '%s': %w", key.Name, away)
 		}
 		if snapshot == nil && included.Status.Artifact != nil && find.Failing(included) == nil && r.brings(included) {
-			return nil, nil, &failure{passing: true, wait: r.Jitter(includePoll), err: fmt.Errorf("include '%s': %w", key.Name, find.ErrFetchedAgain)}
+			return nil, nil, &failure{wait: r.Jitter(includePoll), err: fmt.Errorf("include '%s': %w", key.Name, find.ErrFetchedAgain)}
 		}
 		if snapshot == nil || artifact == nil || artifact.Revision != snapshot.Revision {
 			return nil, nil, unavailable("NoArtifact", "no artifact available for include '%s'", key.Name)

@@ -419,7 +419,15 @@ func TestGitRepositoryParts(t *testing.T) {
 	}
 	b.want("fleet", "woken by what it includes", good, "Normal NewArtifact")
 	b.begin()
+	obj := b.get("fleet")
+	obj.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
+	if err := b.Client.Update(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
 	b.want("fleet", "a process began, and has not fetched yet what is included: that is no failure", good)
+	if got := b.get("fleet").Status.LastHandledReconcileAt; got != "" {
+		t.Errorf("lastHandledReconcileAt %q, and nothing was fetched", got)
+	}
 	if _, _, result, err := b.run("fleet"); err != nil || result.RequeueAfter != includePoll || b.statuses != 0 {
 		t.Errorf("Reconcile() = %v, %v, %d status patches, want to look again after %s", result, err, b.statuses, includePoll)
 	}
@@ -429,7 +437,10 @@ func TestGitRepositoryParts(t *testing.T) {
 	b.declare("shared", shared)
 	b.want("shared", "it can again", good, "Normal Succeeded")
 	b.want("fleet", "so can this", good, "Normal Succeeded")
-	obj := b.get("fleet")
+	obj = b.get("fleet")
+	if got := obj.Status.LastHandledReconcileAt; got != "now" {
+		t.Errorf("lastHandledReconcileAt %q, and it was fetched", got)
+	}
 	if len(obj.Status.IncludedArtifacts) != 1 || obj.Status.IncludedArtifacts[0].Revision != b.get("shared").Status.Artifact.Revision || len(obj.Status.ObservedInclude) != 1 {
 		t.Errorf("status %+v does not show what is included", obj.Status)
 	}

@@ -186,10 +186,10 @@ func (r *HelmCharts) build(ctx context.Context, key source.Key, obj *sourcev1.He
 		}
 		snapshot, ferr := r.From.Snapshot(ctx, from, o)
 		switch {
-		case errors.Is(ferr, find.ErrFetchedAgain) && find.NotRestored(o) != nil:
-			return nil, unavailable(errors.New(find.NotRestored(o).Message))
+		case errors.Is(ferr, find.ErrFetchedAgain) && find.Failing(o) != nil:
+			return nil, unavailable(errors.New(find.Failing(o).Message))
 		case errors.Is(ferr, find.ErrFetchedAgain):
-			return nil, &failure{passing: true, wait: r.Jitter(sourcePoll), err: ferr}
+			return nil, &failure{wait: r.Jitter(sourcePoll), err: ferr}
 		case errors.Is(ferr, find.ErrNoArtifact), errors.Is(ferr, source.ErrArtifactNotFound):
 			return nil, noArtifact(from)
 		case ferr != nil:

@@ -133,6 +133,38 @@ func (b *gitBench) chart(r *HelmCharts) *sourcev1.HelmChart {
 	return c
 }
 
+// TestChartWaits: who asks for a chart whose source a process that has begun has not fetched yet
+// is answered when it is there, and at once if the source says that it cannot be.
+func TestChartWaits(t *testing.T) {
+	b := newGitBench(t)
+	b.commit("fleet", "main", "Chart.yaml", "apiVersion: v2\nname: shop\nversion: 1.2.3\n")
+	b.declare("fleet", "url: "+b.server.HTTPURL("fleet")+"\nref: {branch: main}\n")
+	b.run("fleet")
+	c := &sourcev1.HelmChart{}
+	c.Namespace, c.Name, c.Spec.Chart = "ns", "shop", "."
+	c.Spec.SourceRef = sourcev1.LocalHelmChartSourceReference{Kind: sourcev1.GitRepositoryKind, Name: "fleet"}
+	if err := b.Client.Create(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	before := b.helmCharts()
+	before.Snapshots.Put(gitKey("fleet"), b.Snapshots.Get(gitKey("fleet")))
+	c = b.chart(before)
+	c.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
+	if err := b.Client.Update(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	after := b.helmCharts()
+	if got := b.chart(after); !cmp.Equal(got.Status, c.Status) {
+		t.Errorf("it waits for its source, and the status changed: -before +after\n%s", cmp.Diff(c.Status, got.Status))
+	}
+	b.declare("fleet", "url: http://127.0.0.1:1/none\nref: {branch: main}\n")
+	b.run("fleet")
+	failing := failedWith("FetchFailed", reasonSourceUnavailable, "ArtifactInStorage", "True/ChartPackageSucceeded")
+	if got := b.chart(after); got.Status.LastHandledReconcileAt != "now" || !cmp.Equal(states(got.Status.Conditions), failing) {
+		t.Errorf("its source is away: lastHandledReconcileAt %q, %v", got.Status.LastHandledReconcileAt, states(got.Status.Conditions))
+	}
+}
+
 // TestChartOfWrongAddress: a HelmRepository of a registry has nothing that wakes its charts when
 // its address is corrected.
 func TestChartOfWrongAddress(t *testing.T) {

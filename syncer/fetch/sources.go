@@ -164,7 +164,8 @@ type indexFile struct {
 	open func() (io.Reader, error)
 }
 
-// failure is an error, the condition that shows it, and how it ends.
+// failure is an error, the condition that shows it, and how it ends. With find.ErrFetchedAgain
+// it is none: what it waits for wakes it, and the status stays as it is until then.
 type failure struct {
 	condition string
 	err       error
@@ -176,8 +177,6 @@ type failure struct {
 	ready string
 	// expected: it passes by itself, and nobody is to be told.
 	expected bool
-	// passing: besides, the status stays as it is.
-	passing bool
 }
 
 // A source whose server is slow, or does not answer, is fetched beside the others, at most
@@ -263,6 +262,10 @@ func reconcileSource[T sourceObject](ctx context.Context, s *Sources, kind sourc
 	start := s.Now()
 	before = obj.DeepCopyObject().(T)
 	result, err := fetchSource(ctx, s, kind, key, before, obj)
+	if errors.Is(err, find.ErrFetchedAgain) {
+		// Who asked is answered when what it waits for is there, and the status stays as it is.
+		return again(older(ctx, s, kind, key, before, true), result), nil
+	}
 	*fields.handled = obj.GetAnnotations()[meta.ReconcileRequestAnnotation]
 	if !equality.Semantic.DeepEqual(before, obj) {
 		if perr := status.Patch(ctx, s.Client, before, obj, status.SourceManager); perr != nil {
@@ -482,6 +485,8 @@ func (s *Sources) artifactOf(key source.Key) *meta.Artifact {
 	return s.artifacts[key].DeepCopy()
 }
 
+// fetchSource fetches a source that is not suspended, and says in obj what came of it. The error
+// is find.ErrFetchedAgain while another source is being fetched by a process that has begun.
 func fetchSource[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], key source.Key, before, obj T) (ctrl.Result, error) {
 	status.RemoveCondition(obj, sourcev1.StorageOperationFailedCondition)
 	if apimeta.IsStatusConditionFalse(obj.GetConditions(), sourcev1.SourceVerifiedCondition) {
@@ -594,10 +599,11 @@ func recovered(before, after sourceObject) bool {
 		})
 }
 
-// failed records a failure. The last snapshot stays in use.
+// failed records a failure. The last snapshot stays in use. The error is find.ErrFetchedAgain if
+// that is what it waits for.
 func (s *Sources) failed(ctx context.Context, before, obj sourceObject, fields sourceFields, f *failure) (ctrl.Result, error) {
-	if f.passing {
-		return ctrl.Result{RequeueAfter: f.wait}, nil
+	if errors.Is(f.err, find.ErrFetchedAgain) {
+		return ctrl.Result{RequeueAfter: f.wait}, f.err
 	}
 	reason := source.ReasonOf(f.err)
 	truth := metav1.ConditionTrue
