@@ -289,20 +289,10 @@ func (r *Reconciler) collect(ctx context.Context, obj *generatorv1.ArtifactGener
 	if err := r.Client.List(ctx, list, client.InNamespace(obj.Namespace), client.MatchingLabels{generatorv1.ArtifactGeneratorLabel: string(obj.UID)}); err != nil {
 		return nil, fmt.Errorf("cannot list ExternalArtifacts: %w", err)
 	}
-	names := map[string]bool{}
+	names := r.names(obj)
 	for _, o := range list.Items {
 		names[o.Name] = true
 	}
-	for _, ref := range obj.Status.Inventory {
-		if ref.Namespace == obj.Namespace {
-			names[ref.Name] = true
-		}
-	}
-	r.mu.Lock()
-	for name := range r.made[client.ObjectKeyFromObject(obj)] {
-		names[name] = true
-	}
-	r.mu.Unlock()
 	for _, o := range all.outputs {
 		delete(names, o.name)
 	}
@@ -317,6 +307,22 @@ func (r *Reconciler) collect(ctx context.Context, obj *generatorv1.ArtifactGener
 		}
 	}
 	return told, nil
+}
+
+// names are those of what a generator made, as far as its status and this process know.
+func (r *Reconciler) names(obj *generatorv1.ArtifactGenerator) map[string]bool {
+	names := map[string]bool{}
+	for _, ref := range obj.Status.Inventory {
+		if ref.Namespace == obj.Namespace {
+			names[ref.Name] = true
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name := range r.made[client.ObjectKeyFromObject(obj)] {
+		names[name] = true
+	}
+	return names
 }
 
 // remove deletes one that the generator made, and no other.
@@ -346,6 +352,11 @@ func (r *Reconciler) remove(ctx context.Context, obj *generatorv1.ArtifactGenera
 	if err == nil && !isOurs(obj, live) {
 		return false, nil // what there is under its name is another's by now
 	}
+	return deleted, r.drop(key)
+}
+
+// drop takes back what was handed over of an artifact, and deletes what is kept and packed of it.
+func (r *Reconciler) drop(key source.Key) error {
 	r.Sources.Snapshots.Put(key, nil)
 	var errs []error
 	if r.Kept != nil {
@@ -354,5 +365,5 @@ func (r *Reconciler) remove(ctx context.Context, obj *generatorv1.ArtifactGenera
 	if r.Storage != nil {
 		errs = append(errs, r.Storage.Remove(key))
 	}
-	return deleted, errors.Join(errs...)
+	return errors.Join(errs...)
 }

@@ -112,8 +112,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("cannot read %s %s: %w", generatorv1.ArtifactGeneratorKind, req.NamespacedName, err)
 	}
 	if !r.Sources.Ours(obj) { // it left the shard, or was woken by a source
-		r.forget(req.NamespacedName)
-		return ctrl.Result{}, nil
+		return ctrl.Result{}, r.leave(ctx, obj)
 	}
 	stall.Allow(ctx, timeout)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -529,6 +528,30 @@ func (r *Reconciler) finalize(ctx context.Context, run *status.Record[*generator
 	controllerutil.RemoveFinalizer(obj, generatorv1.Finalizer)
 	if err := run.WriteMetadata(ctx); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("cannot release %s %s: %w", generatorv1.ArtifactGeneratorKind, client.ObjectKeyFromObject(obj), err)
+	}
+	r.forget(client.ObjectKeyFromObject(obj))
+	return nil
+}
+
+// leave drops what this process has of a generator that is another agent's. The objects that it
+// made are that agent's as well.
+func (r *Reconciler) leave(ctx context.Context, obj *generatorv1.ArtifactGenerator) error {
+	for name := range r.names(obj) {
+		key := keyOf(obj.Namespace, name)
+		if r.Sources.Snapshots.Get(key) == nil {
+			continue // it never was of this shard, or was dropped
+		}
+		live := &sourcev1.ExternalArtifact{}
+		err := r.Client.Get(ctx, key.NamespacedName, live)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("cannot read %s %s: %w", key.Kind, key.NamespacedName, err)
+		}
+		if err == nil && !isOurs(obj, live) {
+			continue // another generator makes it by now
+		}
+		if err := r.drop(key); err != nil {
+			return err
+		}
 	}
 	r.forget(client.ObjectKeyFromObject(obj))
 	return nil

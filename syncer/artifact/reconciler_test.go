@@ -558,6 +558,54 @@ func TestDisabled(t *testing.T) {
 	}
 }
 
+// TestLeft: what a generator made that other labels make another agent's is not kept here, as it
+// would be applied, old as it is, when they come back. The objects are that agent's.
+func TestLeft(t *testing.T) {
+	for name, disabled := range map[string]bool{"Made": false, "Restored": true} {
+		t.Run(name, func(t *testing.T) {
+			g := generator("@a/app/** @artifact/")
+			g.Spec.Sources = g.Spec.Sources[:1]
+			s := newStand(t, g)
+			s.commit(map[string]string{"app/a.yaml": "a"})
+			s.reconcile()
+			if disabled {
+				s.edit(func(g *generatorv1.ArtifactGenerator) {
+					g.Annotations = map[string]string{generatorv1.ReconcileAnnotation: generatorv1.DisabledValue}
+				})
+				s.restart()
+				s.fetch()
+			}
+			ours := true
+			s.Sources.Shard = func(client.Object) bool { return ours }
+			other := keyOf("x", "other") // another generator's by now, which the inventory still has
+			s.Sources.Snapshots.Put(other, s.last)
+			if err := s.client.Create(t.Context(), &sourcev1.ExternalArtifact{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "other"},
+				Spec: sourcev1.ExternalArtifactSpec{SourceRef: &meta.NamespacedObjectKindReference{
+					APIVersion: generatorv1.GroupVersion.String(), Kind: generatorv1.ArtifactGeneratorKind, Namespace: "x", Name: "h",
+				}},
+			}); err != nil {
+				t.Fatal(err)
+			}
+			for _, ours = range []bool{true, false, true} {
+				made := s.reconcile()
+				if got := s.Sources.Snapshots.Get(keyOf("x", "out")) != nil; got != ours || s.external("out") == nil || s.deletes > 0 {
+					t.Errorf("ours %t: there is a snapshot: %t, and %d deletes", ours, got, s.deletes)
+				}
+				if s.Sources.Snapshots.Get(other) == nil {
+					t.Errorf("ours %t: what another generator made is dropped", ours)
+				}
+				if ours && !disabled {
+					made.Status.Inventory = append(made.Status.Inventory, generatorv1.ExternalArtifactReference{Namespace: "x", Name: "other"})
+					if err := s.client.Status().Update(t.Context(), made); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		})
+	}
+}
+
 // TestOneFails: an artifact that cannot be made keeps no other from being made, and stays as it
 // was.
 func TestOneFails(t *testing.T) {
