@@ -59,12 +59,12 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		WatchesRawSource(r.index().OnSnapshot(r.Sources.Snapshots)).
 		WatchesRawSource(ctrlsource.Func(lot.Open)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: r.Rules.Retries.RateLimiter()})
-	others, err := r.Sources.Watch(mgr, sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.HelmChartKind, sourcev1.ExternalArtifactKind)
+	sources, err := r.Sources.Watch(mgr, sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.HelmChartKind, sourcev1.ExternalArtifactKind)
 	if err != nil {
 		return err
 	}
-	for _, o := range others {
-		b = b.Watches(o, r.index().UsersOf(find.KindOf(o)), builder.WithPredicates(wake.NewArtifact()))
+	for _, o := range sources {
+		b = b.Watches(o, r.index().UsersOf(find.KindOf(o)), builder.WithPredicates(r.Sources.News()))
 	}
 	b = b.Watches(&sourcev1.ExternalArtifact{}, handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, queue wake.Queue) {

@@ -66,12 +66,12 @@ func (r *HelmCharts) SetupWithManager(mgr ctrl.Manager, concurrent int) error {
 	b, complete := r.setup(mgr, sourcev1.HelmChartKind, &sourcev1.HelmChart{}, r, concurrent)
 	b.Watches(&sourcev1.HelmRepository{}, r.index().UsersOf(sourcev1.HelmRepositoryKind), builder.WithPredicates(wake.NewArtifact())).
 		WatchesRawSource(r.index().OnSnapshot(r.Snapshots))
-	others, err := r.From.Watch(mgr, sourcev1.GitRepositoryKind, sourcev1.BucketKind)
+	sources, err := r.From.Watch(mgr, sourcev1.GitRepositoryKind, sourcev1.BucketKind)
 	if err != nil {
 		return err
 	}
-	for _, o := range others {
-		b.Watches(o, r.index().UsersOf(find.KindOf(o)), builder.WithPredicates(wake.NewArtifact()))
+	for _, o := range sources {
+		b.Watches(o, r.index().UsersOf(find.KindOf(o)), builder.WithPredicates(r.From.News()))
 	}
 	return complete()
 }

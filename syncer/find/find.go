@@ -23,8 +23,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/wake"
 )
 
 // Errors of Finder. Whatever else goes wrong is an error about the source.
@@ -60,10 +62,10 @@ type Finder struct {
 // Ours reports whether an object is of the shard that this process reconciles.
 func (f *Finder) Ours(o client.Object) bool { return f.Shard == nil || f.Shard(o) }
 
-// Watch returns an object of each of the kinds that others fetch, so that the
-// caller may watch it. Of a kind that is not installed there is nothing to
-// watch until the agent starts anew; such sources are asked for each time. It
-// is called before anything is found.
+// Watch returns an object of each of the kinds that are in the cache, so that the caller may
+// watch it; News passes what those who use a source are to be told of. Of a kind that is not
+// installed, and that this process does not fetch, there is nothing to watch until the agent
+// starts anew; such sources are asked for each time. It is called before anything is found.
 func (f *Finder) Watch(mgr ctrl.Manager, kinds ...string) ([]client.Object, error) {
 	if f.watched == nil {
 		f.watched = map[string]bool{}
@@ -71,29 +73,29 @@ func (f *Finder) Watch(mgr ctrl.Manager, kinds ...string) ([]client.Object, erro
 	var objects []client.Object
 	for _, o := range sourceKinds() {
 		kind := KindOf(o)
-		if f.Fetched[kind] || !slices.Contains(kinds, kind) {
+		if !slices.Contains(kinds, kind) {
 			continue
 		}
-		_, err := mgr.GetRESTMapper().RESTMapping(schema.GroupKind{Group: sourcev1.GroupVersion.Group, Kind: kind}, sourcev1.GroupVersion.Version)
-		if apimeta.IsNoMatchError(err) {
-			continue
+		if !f.Fetched[kind] {
+			_, err := mgr.GetRESTMapper().RESTMapping(schema.GroupKind{Group: sourcev1.GroupVersion.Group, Kind: kind}, sourcev1.GroupVersion.Version)
+			if apimeta.IsNoMatchError(err) {
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("cannot look up kind %s: %w", kind, err)
+			}
+			f.watched[kind] = true
 		}
-		if err != nil {
-			return nil, fmt.Errorf("cannot look up kind %s: %w", kind, err)
-		}
-		f.watched[kind] = true
 		objects = append(objects, o)
 	}
 	return objects, nil
 }
 
-// InCache returns an object of each of the kinds that are in the cache. It is called
-// after Watch.
-func (f *Finder) InCache(kinds ...string) []client.Object {
-	return slices.DeleteFunc(sourceKinds(), func(o client.Object) bool {
-		kind := KindOf(o)
-		return !f.Cached(kind) || !slices.Contains(kinds, kind)
-	})
+// News passes the sources that others fetch and that have another artifact. Snapshots tell of
+// those that this process fetches.
+func (f *Finder) News() predicate.Predicate {
+	others := predicate.NewPredicateFuncs(func(o client.Object) bool { return !f.Fetched[KindOf(o)] || !f.Ours(o) })
+	return predicate.And(others, wake.NewArtifact())
 }
 
 // Cached reports whether the cache has the sources of a kind.

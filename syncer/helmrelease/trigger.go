@@ -70,18 +70,13 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		WatchesRawSource(wake.OnRelease(r.FirstSync, helmv2.HelmReleaseKind)).
 		WatchesRawSource(ctrlsource.Func(lot.Open)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: r.Rules.Retries.RateLimiter()})
-	others, err := r.Sources.Watch(mgr, sourcev1.HelmChartKind, sourcev1.OCIRepositoryKind, sourcev1.ExternalArtifactKind)
+	sources, err := r.Sources.Watch(mgr, sourcev1.HelmChartKind, sourcev1.OCIRepositoryKind, sourcev1.ExternalArtifactKind)
 	if err != nil {
 		return err
 	}
 	// Those that this process fetches as well: a release waits for the status of
 	// its chart, which is written after the snapshot is handed over.
-	for _, o := range []client.Object{&sourcev1.HelmChart{}, &sourcev1.OCIRepository{}} {
-		if r.Sources.Fetched[find.KindOf(o)] {
-			others = append(others, o)
-		}
-	}
-	for _, o := range others {
+	for _, o := range sources {
 		b = b.Watches(o, index.UsersOf(find.KindOf(o)), builder.WithPredicates(predicate.Or(wake.NewArtifact(), tellsOther())))
 	}
 	index.WatchConfigs(b, configs)

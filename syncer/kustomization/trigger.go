@@ -94,20 +94,17 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		WatchesRawSource(wake.OnRelease(r.FirstSync, kustomizev1.KustomizationKind)).
 		WatchesRawSource(ctrlsource.Func(lot.Open)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: r.Rules.Retries.RateLimiter()})
-	kinds := []string{sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.ExternalArtifactKind}
-	others, err := r.Sources.Watch(mgr, kinds...)
+	sources, err := r.Sources.Watch(mgr, sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.ExternalArtifactKind)
 	if err != nil {
 		return err
 	}
-	for _, o := range r.Sources.InCache(kinds...) {
+	for _, o := range sources {
 		kind := find.KindOf(o)
-		b = b.Watches(o, &handler.Funcs{UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue wake.Queue) { r.onSource(ctx, kind, e, queue) }})
+		b = b.Watches(o, &handler.Funcs{UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue wake.Queue) { r.onSource(ctx, kind, e, queue) }}).
+			Watches(o, index.UsersOf(kind), builder.WithPredicates(r.Sources.News()))
 	}
 	if r.Sources.Fetched[generatorv1.ArtifactGeneratorKind] {
 		b = b.Watches(&generatorv1.ArtifactGenerator{}, &handler.Funcs{UpdateFunc: r.onGenerator})
-	}
-	for _, o := range others {
-		b = b.Watches(o, index.UsersOf(find.KindOf(o)), builder.WithPredicates(wake.NewArtifact()))
 	}
 	index.WatchConfigs(b, configs)
 	c, err := b.Build(lot)
