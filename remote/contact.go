@@ -73,8 +73,27 @@ func (r *run) suspend(layer *v1alpha1.Layer) (why string) {
 	}
 	entry.Suspended, entry.ObservedGeneration = true, layer.Generation
 	entry.LastHandledReconcileAt = layer.Annotations[fluxmeta.ReconcileRequestAnnotation]
-	if entry.Ready || unsent(entry.Reason) && entry.Digest != "" && entry.Digest == entry.LastAttemptedDigest {
+	if entry.Ready || isApplied(entry) {
 		return ""
 	}
 	return fmt.Sprintf("not in place: %s: %s", entry.Reason, entry.Message)
+}
+
+// isApplied reports whether all that was sent of a layer is in place, though it is not ready: it
+// waits for something else.
+func isApplied(entry *v1alpha1.ChildLayer) bool {
+	return unsent(entry.Reason) && entry.Digest != "" && entry.Digest == entry.LastAttemptedDigest
+}
+
+// stand has the layers that were in place be so where another tier manages the Cluster: nothing
+// is sent any more that would end what they wait for. A pivot pauses the Cluster before it goes,
+// and each of them said that by then. What was not healthy yet nobody saw become so.
+func (p *push) stand(now metav1.Time) {
+	for _, s := range p.layers {
+		entry := entryOf(p.child, s.layer.Name)
+		if entry == nil || entry.Ready || entry.Reason == v1alpha1.ReasonHealthCheckFailed || entry.Reason == v1alpha1.ReasonProgressing || !isApplied(entry) {
+			continue
+		}
+		recordOutcome(entry, nil, now)
+	}
 }

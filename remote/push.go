@@ -157,6 +157,7 @@ func (p *push) noteReferences() {
 // applyLayers applies what each layer declares.
 func (p *push) applyLayers(ctx context.Context) {
 	if p.elsewhere {
+		p.stand(metav1.NewTime(p.Now()))
 		return
 	}
 	agents := 0

@@ -3,12 +3,16 @@ package remote
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/remote/account"
 )
 
 // TestStandingOf: what counts as in place, on its way, failed, out of reach and waiting.
@@ -57,6 +61,48 @@ func TestStandingOf(t *testing.T) {
 			got, why := standingOf(layer, &child, aim{revision: "r2"})
 			if got != tc.want || why.Reason != tc.why {
 				t.Errorf("%s: standingOf() = %s, %s, want %s, %s", tc.reason, got, why.Reason, tc.want, tc.why)
+			}
+		})
+	}
+}
+
+// TestStandsElsewhere: a pivot pauses the Cluster before another tier has it, and what was in place
+// by then is so ever after.
+func TestStandsElsewhere(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		entry  v1alpha1.ChildLayer
+		seeded metav1.ConditionStatus
+		want   standing
+		why    string
+	}{
+		"InPlace":   {"the pivot alone kept it from being pushed", v1alpha1.ChildLayer{Ready: true, Reason: v1alpha1.ReasonSucceeded, Digest: "d", LastAttemptedDigest: "d"}, metav1.ConditionTrue, isElsewhere, v1alpha1.ReasonManagedElsewhere},
+		"Half":      {"a half of a commit was sent", v1alpha1.ChildLayer{Reason: v1alpha1.ReasonSeedFailed, Digest: "c", LastAttemptedDigest: "d"}, metav1.ConditionFalse, isWaiting, v1alpha1.ReasonPaused},
+		"Never":     {"nothing of it was sent", v1alpha1.ChildLayer{Reason: v1alpha1.ReasonDependencyNotReady}, metav1.ConditionFalse, isWaiting, v1alpha1.ReasonPaused},
+		"Unhealthy": {"it was never seen to become healthy", v1alpha1.ChildLayer{Reason: v1alpha1.ReasonHealthCheckFailed, Digest: "d", LastAttemptedDigest: "d"}, metav1.ConditionFalse, isFailed, v1alpha1.ReasonHealthCheckFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			of := newPaced(45 * time.Second)
+			of.Accounts = &account.Accounts{}
+			of.child.Status.Identity = &v1alpha1.ChildIdentity{KubeSystemUID: "one"}
+			of.child.Status.Conditions = append(of.child.Status.Conditions, metav1.Condition{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue})
+			tc.entry.Name = "base"
+			of.child.Status.Layers = []v1alpha1.ChildLayer{tc.entry}
+			layers := []*v1alpha1.Layer{layerOn("base")}
+			if tc.entry.Reason != v1alpha1.ReasonHealthCheckFailed {
+				of.seedAll(t.Context(), sessionOf(t, of.run), capibridge.Cluster{Paused: true, InfrastructureProvisioned: true, ControlPlaneInitialized: true}, layers)
+				if entry := entryOf(of.child, "base"); entry.Ready || entry.Reason != v1alpha1.ReasonPaused {
+					t.Fatalf("%s: while its Cluster is paused the layer is %+v", tc.reason, entry)
+				}
+			}
+			of.elsewhere = true
+			of.condition(v1alpha1.ManagedElsewhereCondition, metav1.ConditionTrue, v1alpha1.ReasonManagedElsewhere, "another tier")
+			of.seedAll(t.Context(), sessionOf(t, of.run), capibridge.Cluster{}, layers)
+			if c := meta.FindStatusCondition(of.child.Status.Conditions, v1alpha1.SeededCondition); c == nil || c.Status != tc.seeded {
+				t.Errorf("%s: Seeded is %+v", tc.reason, c)
+			}
+			if got, why := standingOf(layers[0], of.child, aim{}); got != tc.want || why.Reason != tc.why {
+				t.Errorf("%s: it is %s, %+v, want %s, %s", tc.reason, got, why, tc.want, tc.why)
 			}
 		})
 	}
