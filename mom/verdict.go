@@ -219,7 +219,7 @@ func (f Facts) unpushed(l *v1alpha1.Layer) string {
 		}
 		return f.unasked(o, o.Status.LastHandledReconcileAt)
 	}
-	if l.Spec.SourceRef == nil || l.Spec.SourceRef.Kind != sourcev1.GitRepositoryKind || l.Status.Children.Total == 0 {
+	if l.Spec.SourceRef == nil || l.Status.Children.Total == 0 {
 		return ""
 	}
 	source := types.NamespacedName{Namespace: cmp.Or(l.Spec.SourceRef.Namespace, l.Namespace), Name: l.Spec.SourceRef.Name}

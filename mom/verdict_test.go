@@ -119,6 +119,12 @@ func TestJudge(t *testing.T) {
 		"LayerBehind": {"a commit changes a layer only, and the tier has it", func(f *Facts) {
 			f.Sources[0].Artifact.Revision, f.Kustomizations[0].Status.LastAppliedRevision = "main@2", "main@2"
 		}, []string{"Layer/n/master: revision main@2 is not in place yet"}, nil},
+		"LayerBucket": {"whatever the kind of its source", func(f *Facts) {
+			f.Sources = append(f.Sources, Source{Kind: "Bucket", Object: &sourcev1.Bucket{
+				ObjectMeta: *f.Kustomizations[0].ObjectMeta.DeepCopy(), Status: sourcev1.BucketStatus{Conditions: ready("True", 2)},
+			}, Handled: "now", Artifact: &meta.Artifact{Revision: "sha256:2"}})
+			f.Layers[0].Spec.SourceRef.Kind, f.Layers[0].Status.Revision = "Bucket", "sha256:1"
+		}, []string{"Layer/n/master: revision sha256:2 is not in place yet"}, nil},
 		"LayerOfNone": {"it is in place nowhere, as it is to be", func(f *Facts) {
 			f.Sources[0].Artifact.Revision, f.Kustomizations[0].Status.LastAppliedRevision = "main@2", "main@2"
 			f.Layers[0].Status.Children.Total = 0
