@@ -557,6 +557,17 @@ func TestKubeconfigLapsed(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.at("master", "mom")
+
+			// On the way back the command with the other file would be about the other direction.
+			p = w.pivot("master", "mom", &life{})
+			p.Source.Client = refusing{p.Source.Client}
+			if tt.secret != "" {
+				p.Source.Kubeconfig = types.NamespacedName{Namespace: "fleet", Name: tt.secret}
+			}
+			_, err := p.Run(t.Context())
+			if !apierrors.IsUnauthorized(err) || strings.Contains(err.Error(), "--kubeconfig <file> --to <file of the target>, with --abort") != tt.told {
+				t.Errorf("%s: on the way back it says %v", tt.reason, err)
+			}
 		})
 	}
 }

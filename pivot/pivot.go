@@ -169,11 +169,11 @@ func (p *Pivot) meet(ctx context.Context) error {
 	if err := CheckTolerated(p.Tolerated); err != nil {
 		return err
 	}
-	from, err := Identify(ctx, p.Source)
+	from, err := Identify(ctx, p.Source, Source)
 	if err != nil {
 		return err
 	}
-	to, err := Identify(ctx, p.Target)
+	to, err := Identify(ctx, p.Target, Target)
 	if err != nil {
 		return err
 	}
@@ -209,14 +209,19 @@ func (p *Pivot) meet(ctx context.Context) error {
 	return nil
 }
 
-// Identify asks a side which cluster it is.
-func Identify(ctx context.Context, s Side) (Tier, error) {
+// Identify asks a side, of which the pivot is from or to, which cluster it is.
+func Identify(ctx context.Context, s Side, role Role) (Tier, error) {
 	ns := &corev1.Namespace{}
 	err := get(ctx, s.Client, types.NamespacedName{Name: "kube-system"}, ns)
 	switch {
 	case apierrors.IsUnauthorized(err) && s.Kubeconfig.Name != "":
+		// The command goes from the cluster that it is run in: there it has the journal.
+		by := "--to <file>"
+		if role == Source {
+			by = "--kubeconfig <file> --to <file of the target>"
+		}
 		return Tier{}, fmt.Errorf("cannot reach %s: %w; nobody renews the kubeconfig of a Cluster that is paused or managed elsewhere: "+
-			"put a valid one into Secret %s, or use cascade pivot with a kubeconfig of your own, --to <file>, with --abort to turn back", s.Name, err, s.Kubeconfig)
+			"put a valid one into Secret %s, or use cascade pivot with a kubeconfig of your own, %s, with --abort to turn back", s.Name, err, s.Kubeconfig, by)
 	case err != nil:
 		return Tier{}, fmt.Errorf("cannot reach %s: %w", s.Name, err)
 	}

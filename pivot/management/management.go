@@ -406,10 +406,11 @@ func (r *Reconciler) pivotOf(ctx context.Context, child *v1alpha1.Child, to v1al
 			}
 		},
 	}
+	role := pivot.Target
 	if to == v1alpha1.ManagementParent {
-		is.pivot.Source, is.pivot.Target, is.pivot.Keep = there, r.Side, false
+		is.pivot.Source, is.pivot.Target, is.pivot.Keep, role = there, r.Side, false, pivot.Source
 	}
-	tier, err := pivot.Identify(ctx, there)
+	tier, err := pivot.Identify(ctx, there, role)
 	if err != nil {
 		return nil, err
 	}
