@@ -61,12 +61,13 @@ func check(f CheckFacts) []Problem {
 		}
 		u, facts := n.Object, capibridge.FromObject(n.Object)
 		switch {
-		case facts.Deleting:
-			say(ReasonClusterDeleting, "Cluster %s is being deleted", c.Key())
 		case facts.Paused && u.GetAnnotations()[v1alpha1.PivotAnnotation] == "":
 			say(ReasonClusterPaused, "Cluster %s is paused, and would stay so", c.Key())
 		case !facts.InfrastructureProvisioned || !facts.ControlPlaneInitialized:
 			say(ReasonHalfProvisioned, "Cluster %s is still being built", c.Key())
+		case facts.RollingOut || facts.Remediating:
+			// A Machine that is deleted a moment later would turn the pivot back.
+			say(ReasonHalfProvisioned, "machines of Cluster %s are being replaced", c.Key())
 		}
 		if other := u.GetAnnotations()[v1alpha1.PivotAnnotation]; other != "" && other != j.ID {
 			say(ReasonPivotConflict, "pivot %s has Cluster %s", other, c.Key())
@@ -75,15 +76,10 @@ func check(f CheckFacts) []Problem {
 			say(ReasonOwnerNotHeld, "%s declares Cluster %s, and no agent of Cascade has a record here: suspend what applies it", by, c.Key())
 		}
 	}
+	problems = append(problems, deleting(f.Source)...)
 	for _, group := range f.Source.InOrder() {
 		for _, n := range group {
-			if n.Shared || n.Global || isClusterNode(n) {
-				continue
-			}
-			if n.Object.GetDeletionTimestamp() != nil {
-				say(ReasonClusterDeleting, "%s is being deleted", n.Name())
-			}
-			if isMachine(n.Object) && !hasNode(n.Object) {
+			if !n.Shared && !n.Global && isMachine(n.Object) && !hasNode(n.Object) {
 				say(ReasonHalfProvisioned, "%s has no node yet", n.Name())
 			}
 		}

@@ -18,7 +18,9 @@
 //	release   objects of the source lose their finalizers and are deleted, the owned first
 //	done      what is left is the source's record
 //
-// and, before switch only, undo: copies are deleted in the target, the source goes on.
+// and, before switch only, undo: copies are deleted in the target, the source goes on. A pivot
+// comes to it by itself if something of the source is being deleted, which no controller ends
+// while the Cluster is paused.
 //
 // Invariants:
 //   - A Cluster is unpaused in the target only after the journal says switch, and in the

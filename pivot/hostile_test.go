@@ -76,6 +76,94 @@ func TestCopyDeleted(t *testing.T) {
 	w.at("mom", "master")
 }
 
+// TestPartDeleted: a part of the Cluster, or the Cluster, begins to be deleted while a pivot is on
+// its way. Nobody takes it down while the Cluster is paused, so that the source gets the Cluster
+// back, and the deletion is over before the next one begins: it is not lost either.
+func TestPartDeleted(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		step   Step
+		action Verb
+		of     key
+	}{
+		"Paused":  {"a rollout chose the machine while the pause was on its way", Freeze, Pause, key{machineKind, types.NamespacedName{Namespace: "fleet", Name: "a-old"}}},
+		"Copied":  {"a person deletes what is copied", Copy, Make, key{machineKind, types.NamespacedName{Namespace: "fleet", Name: "a-old"}}},
+		"Cluster": {"a person deletes the Cluster", Copy, Make, key{clusterKind, clusterA}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			w.deletes = tt.of.kind == clusterKind
+			mom := w.sides["mom"]
+			old := modelObject(clusterapi.Group+"/v1beta2", "Machine", "a-old", mom.objects[key{clusterKind, clusterA}])
+			old.Object["spec"] = map[string]any{"clusterName": "a"}
+			old.Object["status"] = map[string]any{"nodeRef": map[string]any{"name": "old"}}
+			old.SetFinalizers([]string{"machine.cluster.x-k8s.io"})
+			mom.put(old)
+			p := w.pivot("mom", "master", &life{})
+			tell, deleted := p.Tell, false
+			p.Tell = func(e Event) {
+				if tell(e); deleted || e.Step != tt.step || !strings.HasPrefix(e.Action, string(tt.action)+" ") {
+					return
+				}
+				deleted = true
+				if err := mom.delete(tt.of, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// turned back, it is the controllers' again
+			j, err := p.Run(t.Context())
+			if blockedBy(t, err, ReasonClusterDeleting); !deleted || j.Step != Aborted {
+				t.Fatalf("%s: at step %s, %v", tt.reason, j.Step, err)
+			}
+			if mom.objects[tt.of].GetDeletionTimestamp() == nil || clusterapi.IsPaused(mom.objects[key{clusterKind, clusterA}]) || len(w.sides["master"].objects) > len(mom.objects) {
+				t.Fatalf("%s: the source did not get it back", tt.reason)
+			}
+			for k := range w.sides["master"].objects {
+				if k.kind == clusterKind || k.kind == machineKind {
+					t.Errorf("%s: the target still has %v", tt.reason, k)
+				}
+			}
+			j, err = w.pivot("mom", "master", &life{}).Run(t.Context())
+			if blockedBy(t, err, ReasonClusterDeleting); j.Step != "" {
+				t.Fatalf("%s: another one is begun before it is gone: step %s", tt.reason, j.Step)
+			}
+			if tt.of.kind == clusterKind {
+				return
+			}
+			mom.change(tt.of, func(u *unstructured.Unstructured) { u.SetFinalizers(nil) })
+			mom.gone(tt.of)
+			if _, err := w.pivot("mom", "master", &life{}).Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			w.at("master", "mom")
+			if w.sides["master"].objects[tt.of] != nil {
+				t.Errorf("%s: it lives on in the target", tt.reason)
+			}
+		})
+	}
+}
+
+// TestRolls: a pivot of a Cluster whose machines are being replaced would be turned back with the
+// next one that is deleted, and is not begun. A person may know better.
+func TestRolls(t *testing.T) {
+	for _, condition := range []string{"RollingOut", "Remediating"} {
+		w := newWorld(t, 1)
+		w.sides["mom"].change(key{clusterKind, clusterA}, func(u *unstructured.Unstructured) {
+			_ = unstructured.SetNestedSlice(u.Object, []any{map[string]any{"type": condition, "status": "True"}}, "status", "conditions")
+		})
+		p := w.pivot("mom", "master", &life{})
+		_, err := p.Run(t.Context())
+		if blockedBy(t, err, ReasonHalfProvisioned); clusterapi.IsPaused(w.sides["mom"].objects[key{clusterKind, clusterA}]) {
+			t.Errorf("%s: it is paused", condition)
+		}
+		p = w.pivot("mom", "master", &life{})
+		p.Tolerated = []string{ReasonHalfProvisioned}
+		if _, err := p.Run(t.Context()); err != nil {
+			t.Errorf("%s: %v", condition, err)
+		}
+	}
+}
+
 // TestKeptForOthers: a template that a pivot left behind, as another Cluster uses it, was
 // changed since. It is not overwritten when the first Cluster comes back.
 func TestKeptForOthers(t *testing.T) {

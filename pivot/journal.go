@@ -75,6 +75,8 @@ type Journal struct {
 	Holder string    `json:"holder,omitempty"`
 	Epoch  int64     `json:"epoch"`
 	Until  time.Time `json:"until,omitzero"`
+	// Why it was turned back, if nobody asked for that.
+	Why []Problem `json:"why,omitempty"`
 	// Objects that are moved or copied. A pivot that is over has none.
 	Objects []Object `json:"objects,omitempty"`
 }

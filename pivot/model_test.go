@@ -318,10 +318,12 @@ type world struct {
 	built map[string]int
 	// declares are the Clusters that Git declares, by side.
 	declares map[string][]string
-	random   *rand.Rand
-	now      time.Time
-	failed   bool
-	trace    []string
+	// deletes: somebody deletes Clusters, and they may be taken down.
+	deletes bool
+	random  *rand.Rand
+	now     time.Time
+	failed  bool
+	trace   []string
 }
 
 func (w *world) fail(format string, args ...any) {
@@ -397,7 +399,7 @@ func (w *world) provider(side string, m *memory) {
 		if c != nil && clusterapi.IsPaused(c) {
 			continue
 		}
-		if c != nil && c.GetDeletionTimestamp() != nil {
+		if c != nil && c.GetDeletionTimestamp() != nil && !w.deletes {
 			w.fail("%s takes Cluster %s down", side, name)
 		}
 		u := m.objects[key{infraKind, name}]
@@ -425,7 +427,9 @@ func (w *world) says(m *memory, c *unstructured.Unstructured) *unstructured.Unst
 		return c
 	}
 	c = c.DeepCopy()
-	_ = unstructured.SetNestedSlice(c.Object, []any{map[string]any{"type": "Paused", "status": status}}, "status", "conditions")
+	conditions, _, _ := unstructured.NestedSlice(c.Object, "status", "conditions")
+	conditions = slices.DeleteFunc(conditions, func(item any) bool { return item.(map[string]any)["type"] == "Paused" })
+	_ = unstructured.SetNestedSlice(c.Object, append(conditions, map[string]any{"type": "Paused", "status": status}), "status", "conditions")
 	return m.put(c)
 }
 

@@ -132,7 +132,9 @@ func problemsOf(j Journal, problems []Problem) []Problem {
 	return slices.DeleteFunc(problems, func(p Problem) bool { return j.Step != Freeze && p.Reason == ReasonHalfProvisioned })
 }
 
-// Run takes the pivot to its end, from wherever it is.
+// Run takes the pivot to its end, from wherever it is. Before step switch it turns back what
+// cannot go through while the Clusters are paused; the error is a BlockedError then, and the
+// journal is over.
 func (p *Pivot) Run(ctx context.Context) (Journal, error) {
 	if err := p.begin(ctx); err != nil {
 		return p.journal, err
@@ -155,6 +157,7 @@ func (p *Pivot) Abort(ctx context.Context) (Journal, error) {
 	if !p.journal.Step.Revocable() {
 		return p.journal, errors.Join(fmt.Errorf("cannot turn back pivot %s: it is at step %s, and the target has the Clusters: let it end, and move them back then", p.journal.ID, p.journal.Step), p.yield(ctx))
 	}
+	p.journal.Why = nil
 	if err := p.step(ctx, Undo, nil); err != nil {
 		return p.journal, err
 	}
@@ -406,6 +409,7 @@ func (p *Pivot) drive(ctx context.Context) (_ Journal, err error) {
 		case len(next.Problems) > 0:
 			return p.journal, &BlockedError{Step: p.journal.Step, Problems: next.Problems}
 		case next.Rests:
+			p.journal.Why = next.Why
 			if err := p.step(ctx, next.Step, next.Objects); err != nil {
 				return p.journal, err
 			}
@@ -443,6 +447,9 @@ func (p *Pivot) drive(ctx context.Context) (_ Journal, err error) {
 		}
 	}
 	p.tell(Event{Step: p.journal.Step})
+	if len(p.journal.Why) > 0 {
+		return p.journal, &BlockedError{Step: p.journal.Step, Problems: p.journal.Why}
+	}
 	return p.journal, nil
 }
 

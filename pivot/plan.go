@@ -120,6 +120,8 @@ type Next struct {
 	Rests bool
 	// Problems keep the pivot from going on.
 	Problems []Problem
+	// Why the pivot is turned back, which nobody asked for; Step is Undo then.
+	Why []Problem
 }
 
 // Bounds of a pivot.
@@ -133,6 +135,11 @@ const (
 // plan says what is left to do of the step that a journal has, and which comes then.
 func plan(j Journal, f Facts, now time.Time) Next {
 	var next Next
+	if j.Step.Revocable() && j.Step != Undo {
+		if why := deleting(f.Source); len(why) > 0 {
+			return Next{Step: Undo, Rests: true, Objects: recorded(j, f.Source), Why: why[:min(len(why), mostTold)]}
+		}
+	}
 	switch j.Step {
 	case Freeze:
 		next = planFreeze(j, f, now)
@@ -154,6 +161,21 @@ func plan(j Journal, f Facts, now time.Time) Next {
 		next.Actions, next.Rests = nil, false
 	}
 	return next
+}
+
+// deleting says what of the source is being deleted. Its controller takes nothing down while the
+// Cluster is paused: to wait for that would be to wait for ever, and to move it would be to undo
+// the deletion.
+func deleting(g *graph.Graph) []Problem {
+	var problems []Problem
+	for _, group := range g.InOrder() {
+		for _, n := range group {
+			if !n.Shared && !n.Global && n.Object.GetDeletionTimestamp() != nil {
+				problems = append(problems, problem(ReasonClusterDeleting, "%s is being deleted", n.Name()))
+			}
+		}
+	}
+	return problems
 }
 
 // clusterOf finds the Cluster of the source; nil if it is not there.
@@ -203,12 +225,8 @@ func freezes(j Journal, f Facts) (actions []Action, problems []Problem) {
 	}
 	for _, c := range j.Clusters {
 		u := clusterOf(f, c)
-		switch {
-		case u == nil:
+		if u == nil {
 			problems = append(problems, problem(ReasonClusterMissing, "Cluster %s is not in the source any more", c.Key()))
-			continue
-		case u.GetDeletionTimestamp() != nil:
-			problems = append(problems, problem(ReasonClusterDeleting, "Cluster %s is being deleted", c.Key()))
 			continue
 		}
 		if other := u.GetAnnotations()[v1alpha1.PivotAnnotation]; other != "" && other != j.ID {
@@ -237,8 +255,6 @@ func planFreeze(j Journal, f Facts, now time.Time) Next {
 				if now.Sub(j.Stepped) > restMost {
 					next.Problems = append(next.Problems, problem(ReasonMoveBlocked, "%s has annotation %s: see what its controller waits for", n.Name(), clusterapi.BlockMoveAnnotation))
 				}
-			case n.Object.GetDeletionTimestamp() != nil:
-				next.Problems = append(next.Problems, problem(ReasonClusterDeleting, "%s is being deleted", n.Name()))
 			case pausedCondition(n.Object) == "False" && !slices.Contains(j.Tolerated, ReasonNotPaused):
 				next.Waits = "the controller of " + n.Name() + " to say that it has stopped"
 				if now.Sub(j.Stepped) > restMost {
@@ -522,20 +538,10 @@ func planSwitch(j Journal, f Facts) Next {
 }
 
 // refreezes is freezes once nothing can be taken back: a Cluster that is gone from the source
-// acts no more, and one that is being deleted is paused all the same.
+// acts no more.
 func refreezes(j Journal, f Facts) (actions []Action, problems []Problem) {
-	actions, found := freezes(j, f)
-	for _, p := range found {
-		if p.Reason != ReasonClusterMissing && p.Reason != ReasonClusterDeleting {
-			problems = append(problems, p)
-		}
-	}
-	for _, c := range j.Clusters {
-		if u := clusterOf(f, c); u != nil && u.GetDeletionTimestamp() != nil && !frozen(j, u) {
-			actions = append(actions, Action{Verb: Pause, Object: objectOf(u), Live: u})
-		}
-	}
-	return actions, problems
+	actions, problems = freezes(j, f)
+	return actions, without(problems, []string{ReasonClusterMissing})
 }
 
 // missing are the Clusters that the target does not have as they were copied.

@@ -75,9 +75,9 @@ func CheckTolerated(reasons []string) error {
 
 // Problem keeps a pivot from going on.
 type Problem struct {
-	Reason string
+	Reason string `json:"reason"`
 	// Message says what and why, for people.
-	Message string
+	Message string `json:"message"`
 }
 
 func problem(reason, format string, args ...any) Problem {
@@ -85,7 +85,7 @@ func problem(reason, format string, args ...any) Problem {
 }
 
 // BlockedError has the problems for which a pivot does not go on. Nothing was changed by
-// the step that found them.
+// the step that found them; at step Aborted, the pivot was turned back for them.
 type BlockedError struct {
 	Step     Step
 	Problems []Problem
@@ -102,8 +102,11 @@ func (e *BlockedError) Error() string {
 	if more := len(e.Problems) - mostTold; more > 0 {
 		parts = append(parts, fmt.Sprintf("and %d more", more))
 	}
-	if e.Step == "" {
+	switch e.Step {
+	case "":
 		return "cannot begin: " + strings.Join(parts, "; ")
+	case Aborted:
+		return "turned back, as it can go through later only: " + strings.Join(parts, "; ")
 	}
 	return fmt.Sprintf("cannot go on with step %s: %s", e.Step, strings.Join(parts, "; "))
 }

@@ -883,14 +883,14 @@ func pivots() Section {
 			},
 			{
 				Reasons: []string{"ClusterDeleting"},
-				Means:   "the Cluster, or a part of it, is being deleted",
-				Next:    "wait until it is gone, or has been replaced",
+				Means:   "the Cluster, or a part of it, is being deleted, which no controller ends while the Cluster is paused: before step `switch` the pivot is turned back for it",
+				Next:    "wait until it is gone, or has been replaced: the agent tries again, and so may you. Of a copy in the target: `--abort`",
 			},
 			{
 				Reasons: []string{"HalfProvisioned"},
 				Note:    ", tolerable",
-				Means:   "the Cluster or a Machine is still being built: what its provider made and has not written down yet would be built again",
-				Next:    "wait until it is built",
+				Means:   "the Cluster or a Machine is still being built, or Machines are being replaced: what its provider made and has not written down yet would be built again",
+				Next:    "wait until it is built, or the roll is over",
 			},
 			{
 				Reasons: []string{"ClusterPaused"},

@@ -355,9 +355,10 @@ func (r *Reconciler) run(ctx context.Context, child *v1alpha1.Child, d Decision)
 	return ctrl.Result{RequeueAfter: retryPause}, r.tell(ctx, child, d)
 }
 
-// forgetIdle forgets a pivot that has not begun: what is declared by then decides anew.
+// forgetIdle forgets a pivot that has not begun, or was turned back: what is declared by then
+// decides anew.
 func (r *Reconciler) forgetIdle(key types.NamespacedName, j pivot.Journal) {
-	if j.Step == "" {
+	if j.Step == "" || j.Step.Over() {
 		r.forget(key)
 	}
 }
