@@ -122,14 +122,14 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog) 
 
 // changed passes what a decision depends on: reports and layers change all the time.
 func changed() predicate.Predicate {
-	of := func(o client.Object) [2]bool {
-		child, _ := o.(*v1alpha1.Child)
-		if child == nil {
-			return [2]bool{}
+	of := func(o client.Object) (is [3]bool) {
+		if child, _ := o.(*v1alpha1.Child); child != nil {
+			// By the last one a Cluster comes and goes that a person moves.
+			for i, kind := range []string{v1alpha1.ConnectedCondition, v1alpha1.SeededCondition, v1alpha1.ManagedElsewhereCondition} {
+				is[i] = meta.IsStatusConditionTrue(child.Status.Conditions, kind)
+			}
 		}
-		return [2]bool{
-			meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ConnectedCondition), meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.SeededCondition),
-		}
+		return is
 	}
 	return predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool { return of(e.ObjectOld) != of(e.ObjectNew) },
@@ -144,7 +144,8 @@ type Facts struct {
 	Elsewhere bool
 	// Seeded: the Child is connected, and has its layers.
 	Seeded bool
-	// Running is where a pivot that is under way brings the Cluster; empty if there is none.
+	// Running is where a pivot that is under way brings the Cluster; empty if there is none. One that
+	// another process ended a moment ago may be taken for that.
 	Running v1alpha1.Management
 	// Returning: this tier began to bring the Cluster back. Such a pivot leaves its first trace in the
 	// child, and a process that begins knows of it by the status: what the child says does not begin one.
@@ -175,12 +176,12 @@ func Decide(f Facts) Decision {
 	wanted := v1alpha1.Management("")
 	for _, d := range f.Declared {
 		if wanted != "" && d != wanted {
-			return Decision{To: f.Running, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotBlocked, Message: "Layers that select the cluster declare both self and parent: change one of them"}
+			return Decision{To: f.Running, UnderWay: true, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotBlocked, Message: "Layers that select the cluster declare both self and parent: change one of them"}
 		}
 		wanted = d
 	}
 	if f.Running != "" {
-		return Decision{To: f.Running, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotRunning, Message: "the Cluster is on its way"}
+		return Decision{To: f.Running, UnderWay: f.Running != wanted, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotRunning, Message: "the Cluster is on its way"}
 	}
 	if f.Elsewhere && f.Returning && wanted != v1alpha1.ManagementParent {
 		return Decision{
@@ -238,7 +239,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			return ctrl.Result{RequeueAfter: retryPause}, r.tell(ctx, child, d)
 		}
 	}
-	return r.run(ctx, child, d)
+	return r.run(ctx, child, d, f.Elsewhere)
 }
 
 // mayMove says why this agent may not move Clusters of a namespace; empty if it may. It is
@@ -304,9 +305,9 @@ func (r *Reconciler) facts(ctx context.Context, child *v1alpha1.Child) (Facts, e
 		}
 	}
 	if f.Running == "" {
-		// A pivot back leaves its first trace in the child.
+		// A pivot back leaves its first trace in the child. That of one to the child is here.
 		r.mu.Lock()
-		if is := r.running[client.ObjectKeyFromObject(child)]; is != nil {
+		if is := r.running[client.ObjectKeyFromObject(child)]; is != nil && is.to == v1alpha1.ManagementParent {
 			f.Running = is.to
 		}
 		r.mu.Unlock()
@@ -319,7 +320,7 @@ func clusterOf(child *v1alpha1.Child) types.NamespacedName {
 }
 
 // run does a piece of a pivot.
-func (r *Reconciler) run(ctx context.Context, child *v1alpha1.Child, d Decision) (ctrl.Result, error) {
+func (r *Reconciler) run(ctx context.Context, child *v1alpha1.Child, d Decision, elsewhere bool) (ctrl.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, pieceMost)
 	defer cancel()
 	key := client.ObjectKeyFromObject(child)
@@ -333,8 +334,9 @@ func (r *Reconciler) run(ctx context.Context, child *v1alpha1.Child, d Decision)
 	var blocked *pivot.BlockedError
 	switch {
 	case errors.Is(err, pivot.ErrIdle):
+		// It is over, by whomever: what is declared decides anew.
 		r.forget(key)
-		return ctrl.Result{}, r.tell(ctx, child, at(true))
+		return ctrl.Result{RequeueAfter: runPause}, r.tell(ctx, child, at(elsewhere))
 	case err == nil:
 		r.forget(key)
 		if j.Step == pivot.Done {

@@ -1,9 +1,11 @@
 package management
 
 import (
+	"slices"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
@@ -29,15 +31,46 @@ func TestDecide(t *testing.T) {
 		"RunningOther":  {"and then is turned round", Facts{Declared: []v1alpha1.Management{parent}, Running: self, Seeded: true}, self, metav1.ConditionFalse, v1alpha1.ReasonPivotRunning},
 		"WentBack":      {"nor by a process that begins then", Facts{Elsewhere: true, Seeded: true, Returning: true}, parent, metav1.ConditionFalse, v1alpha1.ReasonPivotRunning},
 		"WentBackSelf":  {"nor if it is declared to stay", Facts{Declared: []v1alpha1.Management{self}, Elsewhere: true, Seeded: true, Returning: true}, parent, metav1.ConditionFalse, v1alpha1.ReasonPivotRunning},
+		"RunningBoth":   {"nor where one says this and another one that", Facts{Declared: []v1alpha1.Management{self, parent}, Running: self}, self, metav1.ConditionFalse, v1alpha1.ReasonPivotBlocked},
 		"RunningSilent": {"nor does it stop where it is not declared any more", Facts{Running: self}, self, metav1.ConditionFalse, v1alpha1.ReasonPivotRunning},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := Decide(tt.facts)
-			if begins := d.To != "" && !d.UnderWay; begins && tt.facts.Returning {
+			undeclared := func(m v1alpha1.Management) bool { return m != d.To }
+			if begins := d.To != "" && !d.UnderWay; begins && (tt.facts.Returning || len(tt.facts.Declared) == 0 || slices.ContainsFunc(tt.facts.Declared, undeclared)) {
 				t.Errorf("%s: another pivot would be begun", tt.reason)
 			}
 			if d.To != tt.to || d.Status != tt.status || d.Reason != tt.says {
 				t.Errorf("%s: got %+v, want to %q, %s %s", tt.reason, d, tt.to, tt.status, tt.says)
+			}
+		})
+	}
+}
+
+// TestChanged: a Cluster that a person moves comes or goes under a Child that stays connected and
+// seeded, and what is said of it, and declared, is looked at again.
+func TestChanged(t *testing.T) {
+	child := func(is ...string) *v1alpha1.Child {
+		c := &v1alpha1.Child{}
+		for _, kind := range is {
+			c.Status.Conditions = append(c.Status.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionTrue})
+		}
+		return c
+	}
+	connected, seeded, elsewhere := v1alpha1.ConnectedCondition, v1alpha1.SeededCondition, v1alpha1.ManagedElsewhereCondition
+	for name, tt := range map[string]struct {
+		reason   string
+		old, new *v1alpha1.Child
+		want     bool
+	}{
+		"Seeded": {"it may be moved now", child(connected), child(connected, seeded), true},
+		"Came":   {"it is here again", child(connected, seeded, elsewhere), child(connected, seeded), true},
+		"Went":   {"it is gone", child(connected, seeded), child(connected, seeded, elsewhere), true},
+		"Ready":  {"that changes all the time, and nothing depends on it", child(connected, seeded), child(connected, seeded, v1alpha1.ReadyCondition), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := changed().Update(event.UpdateEvent{ObjectOld: tt.old, ObjectNew: tt.new}); got != tt.want {
+				t.Errorf("%s: it is looked at: %t", tt.reason, got)
 			}
 		})
 	}

@@ -183,3 +183,42 @@ func TestMovingTo(t *testing.T) {
 		})
 	}
 }
+
+// TestTurnedBack: a person takes the declaration back, and turns back what is under way. What this
+// process remembers of it begins no other pivot.
+func TestTurnedBack(t *testing.T) {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	child := &v1alpha1.Child{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "master"}, Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "master"}},
+		Status: v1alpha1.ChildStatus{
+			Identity: &v1alpha1.ChildIdentity{KubeSystemUID: "there"}, MovingTo: v1alpha1.ManagementSelf,
+			Conditions: []metav1.Condition{{Type: v1alpha1.ManagementCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotFailed}},
+		},
+	}
+	journal := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: "cascade-pivot.source.x", Labels: map[string]string{v1alpha1.PivotLabel: "source"}},
+		Data:       map[string]string{"journal.json": `{"format":1,"id":"x-1","step":"aborted","to":{"uid":"there"},"clusters":[{"namespace":"fleet","name":"master"}]}`},
+	}
+	c := fake.NewClientBuilder().WithScheme(s).WithObjects(child, journal).WithStatusSubresource(child).Build()
+	key := client.ObjectKeyFromObject(child)
+	r := &Reconciler{
+		Client: c, Side: pivot.Side{Name: "this tier", Client: c, Namespace: v1alpha1.AgentNamespace}, Events: record.NewFakeRecorder(10), Now: time.Now,
+		Elsewhere: func(context.Context, types.NamespacedName) (bool, error) { return false, nil },
+		running:   map[types.NamespacedName]*running{key: {to: v1alpha1.ManagementSelf}},
+	}
+	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
+		t.Fatal(err)
+	}
+	is := &v1alpha1.Child{}
+	if err := c.Get(t.Context(), key, is); err != nil {
+		t.Fatal(err)
+	}
+	if said := meta.FindStatusCondition(is.Status.Conditions, v1alpha1.ManagementCondition); said != nil || is.Status.MovingTo != "" || len(r.running) > 0 {
+		t.Errorf("it goes on: %+v, moving to %q, %v", said, is.Status.MovingTo, r.running)
+	}
+}
