@@ -267,29 +267,53 @@ func (f Facts) unseeded() []string {
 	var waiting []string
 	for i := range f.Clusters {
 		cluster := &f.Clusters[i]
-		if cluster.DeletionTimestamp == nil && f.selected(cluster) && !children[client.ObjectKeyFromObject(cluster)] {
+		selected := slices.ContainsFunc(f.Layers, func(l v1alpha1.Layer) bool { return selects(&l, cluster) })
+		if cluster.DeletionTimestamp == nil && selected && !children[client.ObjectKeyFromObject(cluster)] {
 			waiting = append(waiting, fmt.Sprintf("Cluster/%s/%s: it is no child yet", cluster.Namespace, cluster.Name))
 		}
 	}
 	return waiting
 }
 
-func (f Facts) selected(cluster *metav1.PartialObjectMetadata) bool {
-	return slices.ContainsFunc(f.Layers, func(layer v1alpha1.Layer) bool {
-		selector, err := metav1.LabelSelectorAsSelector(&layer.Spec.ClusterSelector)
-		return err == nil && layer.Namespace == cluster.Namespace && !layer.Spec.Suspend && selector.Matches(labels.Set(cluster.Labels))
-	})
+// selects reports whether a layer that is not suspended selects a Cluster, or the Child of one.
+// An empty selector selects nothing.
+func selects(layer *v1alpha1.Layer, o client.Object) bool {
+	s := &layer.Spec.ClusterSelector
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	return err == nil && len(s.MatchLabels)+len(s.MatchExpressions) > 0 && layer.Namespace == o.GetNamespace() && !layer.Spec.Suspend &&
+		selector.Matches(labels.Set(o.GetLabels()))
 }
 
 func (f Facts) children() []string {
 	var waiting []string
 	for i := range f.Children {
 		child := &f.Children[i]
-		if why := cmp.Or(notReady(child), f.unasked(child, child.Status.LastHandledReconcileAt)); why != "" && !child.Spec.Suspend {
+		if why := cmp.Or(notReady(child), f.unasked(child, child.Status.LastHandledReconcileAt), f.unmoved(child)); why != "" && !child.Spec.Suspend {
 			waiting = append(waiting, fmt.Sprintf("Child/%s/%s: %s", child.Namespace, child.Name, why))
 		}
 	}
 	return waiting
+}
+
+// unmoved is why the Cluster of a child is not managed by whom a layer says: this tier moves it,
+// and nobody else would go on with one that is half way.
+func (f Facts) unmoved(child *v1alpha1.Child) string {
+	if child.Spec.ClusterRef == nil {
+		return ""
+	}
+	is := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ManagementCondition)
+	if is != nil && is.Status != metav1.ConditionTrue {
+		return "Management: " + is.Reason + ": " + is.Message
+	}
+	wanted := map[v1alpha1.Management]string{v1alpha1.ManagementSelf: v1alpha1.ReasonManagedElsewhere, v1alpha1.ManagementParent: v1alpha1.ReasonManagedHere}
+	for i := range f.Layers {
+		l := &f.Layers[i]
+		reason, declares := wanted[l.Spec.Management]
+		if declares && l.DeletionTimestamp.IsZero() && selects(l, child) && (is == nil || is.Reason != reason) {
+			return fmt.Sprintf("Management: Layer %s declares %s, which is not looked at yet", l.Name, l.Spec.Management)
+		}
+	}
+	return ""
 }
 
 // depends says what of the children this tier does for them.

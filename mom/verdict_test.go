@@ -71,6 +71,17 @@ func answers(s *Source) {
 	s.Object.GetAnnotations()[meta.ReconcileRequestAnnotation], s.Handled = "now", "now"
 }
 
+// moved has the layer declare that its clusters manage themselves, and the child say something
+// about that, or nothing.
+func moved(status metav1.ConditionStatus, reason, message string) func(*Facts) {
+	return func(f *Facts) {
+		f.Layers[0].Spec.Management, f.Children[0].Labels = v1alpha1.ManagementSelf, f.Clusters[0].Labels
+		if status != "" {
+			f.Children[0].Status.Conditions = append(f.Children[0].Status.Conditions, metav1.Condition{Type: v1alpha1.ManagementCondition, Status: status, Reason: reason, Message: message})
+		}
+	}
+}
+
 func TestJudge(t *testing.T) {
 	lapses := metav1.NewTime(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC))
 	for name, tc := range map[string]struct {
@@ -136,15 +147,32 @@ func TestJudge(t *testing.T) {
 				Spec:       v1alpha1.RolloutSpec{Moves: v1alpha1.RolloutMoves{LayerRef: &v1alpha1.LayerReference{Name: "master"}}},
 			}}
 		}, []string{"Layer/n/master: it is not looked at yet"}, nil},
-		"Unsaid":     {"an object that nobody looked at", func(f *Facts) { f.Kustomizations[0].Status.Conditions = nil }, []string{"Kustomization/n/tier: nothing is said about it yet"}, nil},
-		"Failing":    {"an object that is not ready", func(f *Facts) { f.Sources[0].Object.(*sourcev1.GitRepository).Status.Conditions = ready("False", 2) }, []string{"GitRepository/n/tier: Because: of this"}, nil},
-		"Changed":    {"what is ready is what was there before a commit", func(f *Facts) { f.Layers[0].Generation = 3 }, []string{"Layer/n/master: it was changed, and is not looked at yet"}, nil},
-		"Suspended":  {"who suspends an object does not wait for it", func(f *Facts) { f.Layers[0].Spec.Suspend, f.Layers[0].Status.Conditions = true, ready("False", 2) }, nil, nil},
-		"NoChild":    {"Cluster API has a Cluster, and nobody took it up yet", func(f *Facts) { f.Children = nil }, []string{"Cluster/n/one: it is no child yet"}, nil},
-		"Unselected": {"a Cluster of which no layer says anything", func(f *Facts) { f.Children, f.Clusters[0].Labels = nil, nil }, nil, nil},
-		"Elsewhere":  {"layers select in their own namespace", func(f *Facts) { f.Children, f.Clusters[0].Namespace = nil, "other" }, nil, nil},
-		"Deleted":    {"a Cluster that goes is not seeded", func(f *Facts) { f.Children, f.Clusters[0].DeletionTimestamp = nil, &lapses }, nil, nil},
-		"Child":      {"a child that is not ready", func(f *Facts) { f.Children[0].Status.Conditions = ready("Unknown", 2) }, []string{"Child/n/one: Because: of this"}, nil},
+		"Unsaid":      {"an object that nobody looked at", func(f *Facts) { f.Kustomizations[0].Status.Conditions = nil }, []string{"Kustomization/n/tier: nothing is said about it yet"}, nil},
+		"Failing":     {"an object that is not ready", func(f *Facts) { f.Sources[0].Object.(*sourcev1.GitRepository).Status.Conditions = ready("False", 2) }, []string{"GitRepository/n/tier: Because: of this"}, nil},
+		"Changed":     {"what is ready is what was there before a commit", func(f *Facts) { f.Layers[0].Generation = 3 }, []string{"Layer/n/master: it was changed, and is not looked at yet"}, nil},
+		"Suspended":   {"who suspends an object does not wait for it", func(f *Facts) { f.Layers[0].Spec.Suspend, f.Layers[0].Status.Conditions = true, ready("False", 2) }, nil, nil},
+		"NoChild":     {"Cluster API has a Cluster, and nobody took it up yet", func(f *Facts) { f.Children = nil }, []string{"Cluster/n/one: it is no child yet"}, nil},
+		"Unselected":  {"a Cluster of which no layer says anything", func(f *Facts) { f.Children, f.Clusters[0].Labels = nil, nil }, nil, nil},
+		"Elsewhere":   {"layers select in their own namespace", func(f *Facts) { f.Children, f.Clusters[0].Namespace = nil, "other" }, nil, nil},
+		"Deleted":     {"a Cluster that goes is not seeded", func(f *Facts) { f.Children, f.Clusters[0].DeletionTimestamp = nil, &lapses }, nil, nil},
+		"Child":       {"a child that is not ready", func(f *Facts) { f.Children[0].Status.Conditions = ready("Unknown", 2) }, []string{"Child/n/one: Because: of this"}, nil},
+		"Unmoved":     {"a layer says that the cluster manages itself, and nobody looked at that", moved("", "", ""), []string{"Child/n/one: Management: Layer master declares self, which is not looked at yet"}, nil},
+		"MovedHere":   {"nor since it says so", moved("True", v1alpha1.ReasonManagedHere, "m"), []string{"Child/n/one: Management: Layer master declares self, which is not looked at yet"}, nil},
+		"Moving":      {"half way, nobody would manage it", moved("False", v1alpha1.ReasonPivotRunning, "at step copy"), []string{"Child/n/one: Management: PivotRunning: at step copy"}, nil},
+		"MoveBlocked": {"nor does it get there by itself", moved("False", v1alpha1.ReasonPivotBlocked, "NotPaused: x"), []string{"Child/n/one: Management: PivotBlocked: NotPaused: x"}, nil},
+		"Moved":       {"it manages itself", moved("True", v1alpha1.ReasonManagedElsewhere, "m"), nil, nil},
+		"MovingBack": {"what nobody declares any more is brought to its end", func(f *Facts) {
+			moved("False", v1alpha1.ReasonPivotRunning, "at step copy")(f)
+			f.Layers[0].Spec.Management = ""
+		}, []string{"Child/n/one: Management: PivotRunning: at step copy"}, nil},
+		"MoveSuspended": {"a layer that is suspended declares nothing", func(f *Facts) {
+			moved("", "", "")(f)
+			f.Layers[0].Spec.Suspend = true
+		}, nil, nil},
+		"MoveOfNone": {"without a selector a layer selects nothing", func(f *Facts) {
+			moved("", "", "")(f)
+			f.Children, f.Layers[0].Spec.ClusterSelector = nil, metav1.LabelSelector{}
+		}, nil, nil},
 		"NoAgent": {"it may go, and says what ends with it", func(f *Facts) { f.Layers[0].Spec.Agent = nil },
 			nil, []string{"Child/n/one: it has no agent of its own, and gets what Git says only from here"}},
 		"Credential": {"a credential that lapses", func(f *Facts) {
