@@ -17,6 +17,6 @@
 //   - What may be needed by others is Shared or Global: it is copied, and stays.
 //
 // All but Served and Read is pure. Failure model: Served and Read fail as a whole, because
-// half of a graph looks like all of a smaller one. An object without UID, or a circle of
-// owners, is an error of Of.
+// half of a graph looks like all of a smaller one. An object without UID is an error of Of. A
+// circle of owners is none: it is opened, and its nodes say so.
 package graph

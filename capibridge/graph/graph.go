@@ -144,13 +144,19 @@ func (b *builder) connect() {
 					continue
 				}
 				b.refers[uid] = append(b.refers[uid], to)
-				if clusterapi.IsIdentity(ref.Kind) || isCluster(n.Object) && clusterapi.IsClass(ref.Kind) {
+				if isCredential(b.nodes[to].Object) || isCluster(n.Object) && clusterapi.IsClass(ref.Kind) {
 					b.first[uid] = append(b.first[uid], to)
 				}
 			}
 		}
 		b.connectIdentity(uid, n.Object)
 	}
+}
+
+// isCredential reports whether an object is an identity of a provider, without which webhooks do
+// not admit what refers to it. Those of clouds, as Azure's, are parts of what is made with them.
+func isCredential(u *unstructured.Unstructured) bool {
+	return clusterapi.IsIdentity(u.GetKind()) && clusterapi.IsGroup(u.GroupVersionKind().Group)
 }
 
 // connectIdentity finds the Secrets of an identity that names one by a field of its own. An

@@ -192,6 +192,19 @@ AWSClusterStaticIdentity/global-keys(a)globalcommon Cluster/a(a)
 Secret/keys(a)globalcommonshared MachinePool/a-mp(a) AWSManagedControlPlane/a(a) AWSCluster/a(a)
 Secret/a-user-kubeconfig(a) AWSMachinePool/a-mp(a)`,
 		},
+		"AzureManagedIdentity": {
+			reason: "an identity of Azure that a cluster is made with is a part of it as any other, and no credential",
+			kinds: append(slices.Clone(azure), graph.Kind{
+				GroupVersionKind: schema.GroupVersionKind{Group: "managedidentity.azure.com", Version: "v1api20230131", Kind: "UserAssignedIdentity"}, Namespaced: true,
+			}),
+			objects: cluster("a", "controlPlaneRef: {kind: AzureASOManagedControlPlane, name: a}") +
+				object(infra, "AzureASOManagedControlPlane", "a", "Cluster/a", `spec: {resources: [{apiVersion: managedidentity.azure.com/v1api20230131, kind: UserAssignedIdentity, metadata: {name: id}}]}`) +
+				object("managedidentity.azure.com/v1api20230131", "UserAssignedIdentity", "id", "AzureASOManagedControlPlane/a", ""),
+			want: `
+Cluster/a(a)
+AzureASOManagedControlPlane/a(a)
+UserAssignedIdentity/id(a)`,
+		},
 		"Azure": {
 			reason: "resources of the operator are owned, and the credentials that they name go along and stay",
 			kinds:  azure,
