@@ -259,6 +259,10 @@ func (p *process) List(_ context.Context, list client.ObjectList, options ...cli
 			switch l := list.(type) {
 			case *unstructured.UnstructuredList:
 				l.Items = append(l.Items, *u.DeepCopy())
+			case *metav1.PartialObjectMetadataList:
+				m := metav1.PartialObjectMetadata{}
+				fill(&m, u)
+				l.Items = append(l.Items, m)
 			case *corev1.ConfigMapList:
 				cm := corev1.ConfigMap{}
 				fill(&cm, u)

@@ -102,6 +102,10 @@ func recordOf(ctx context.Context, s Side) (cm *corev1.ConfigMap, ok bool, err e
 	return cm, true, nil
 }
 
+// mostHeld is how many bytes a source may take in the memory of who acts in the name of others: the
+// source may be of a stranger, and all others of the tier are in the same memory.
+const mostHeld = 384 << 20
+
 // graph reads what belongs to the Clusters. All namespaces are read: which of it other
 // Clusters need is to be seen.
 func (p *Pivot) graph(ctx context.Context) (*graph.Graph, error) {
@@ -112,11 +116,15 @@ func (p *Pivot) graph(ctx context.Context) (*graph.Graph, error) {
 		}
 		p.kinds = kinds
 	}
-	g, err := graph.Read(ctx, p.Source.Client, p.kinds)
+	var most int64
+	if p.Own {
+		most = mostHeld
+	}
+	g, err := graph.Read(ctx, p.Source.Client, p.kinds, most, p.Clusters...)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read %s: %w", p.Source.Name, err)
 	}
-	return g.Only(p.Clusters...), nil
+	return g, nil
 }
 
 // few is how many objects of one kind and namespace are read one by one.

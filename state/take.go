@@ -120,7 +120,7 @@ func (o *TakeOptions) read(ctx context.Context, c client.Reader) (s *archive.Sna
 	if err != nil {
 		return nil, nil, err
 	}
-	g, err := graph.Read(ctx, at, kinds)
+	g, err := graph.Read(ctx, at, kinds, 0)
 	if err != nil {
 		return nil, nil, err
 	}

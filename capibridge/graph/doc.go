@@ -17,6 +17,8 @@
 //   - What may be needed by others is Shared or Global: it is copied, and stays.
 //
 // All but Served and Read is pure. Failure model: Served and Read fail as a whole, because
-// half of a graph looks like all of a smaller one. An object without UID is an error of Of. A
+// half of a graph looks like all of a smaller one, and where there is more than they may look at or
+// hold: a server may be a stranger's, and has others' Secrets and ConfigMaps, of which Read sees
+// names alone. An object without UID is an error of Of. A
 // circle of owners is none: it is opened, and its nodes say so.
 package graph

@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -453,6 +454,10 @@ type paged struct {
 	objects []*unstructured.Unstructured
 	failAt  int
 	asked   int
+	// content are the objects that were handed out whole.
+	content []string
+	// changes: each look changes a Secret. endless: there is always another page.
+	changes, endless bool
 }
 
 func (p *paged) List(_ context.Context, into client.ObjectList, options ...client.ListOption) error {
@@ -461,8 +466,7 @@ func (p *paged) List(_ context.Context, into client.ObjectList, options ...clien
 	}
 	o := &client.ListOptions{}
 	o.ApplyOptions(options)
-	list := into.(*unstructured.UnstructuredList)
-	kind := strings.TrimSuffix(list.GetKind(), "List")
+	kind := strings.TrimSuffix(into.GetObjectKind().GroupVersionKind().Kind, "List")
 	var of []*unstructured.Unstructured
 	for _, u := range p.objects {
 		if u.GetKind() == kind && (o.Namespace == "" || u.GetNamespace() == o.Namespace) {
@@ -473,30 +477,83 @@ func (p *paged) List(_ context.Context, into client.ObjectList, options ...clien
 	if o.Continue != "" {
 		at = len(o.Continue)
 	}
-	if at < len(of) {
-		list.Items = []unstructured.Unstructured{*of[at]}
+	switch list := into.(type) {
+	case *unstructured.UnstructuredList:
+		if list.Items = nil; at < len(of) {
+			list.Items = []unstructured.Unstructured{*of[at].DeepCopy()}
+			p.content = append(p.content, of[at].GetNamespace()+"/"+of[at].GetName())
+		}
+	case *metav1.PartialObjectMetadataList:
+		if list.Items = nil; at < len(of) {
+			m := metav1.PartialObjectMetadata{}
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(of[at].Object, &m); err != nil {
+				return err
+			}
+			list.Items = []metav1.PartialObjectMetadata{m}
+		}
 	}
-	if at+1 < len(of) {
-		list.SetContinue(strings.Repeat("x", at+1))
+	if p.changes && at < len(of) && kind == "Secret" {
+		of[at].SetResourceVersion(of[at].GetResourceVersion() + "1")
+	}
+	into.SetContinue("")
+	if at+1 < len(of) || p.endless && len(of) > 0 {
+		into.SetContinue(strings.Repeat("x", min(at+1, len(of))))
 	}
 	return nil
 }
 
 func TestRead(t *testing.T) {
-	list := objects(t, cluster("a", "")+cluster("b", "")+object("v1", "Secret", "a-ca", "", "")+object("v1", "Secret", "b-ca", "", "")+
-		"{apiVersion: v1, kind: Secret, metadata: {name: b-ca, namespace: other}}\n")
+	list := objects(t, cluster("a", "")+cluster("b", "")+object("v1", "Secret", "a-ca", "", "data: {key: YQ==}")+object("v1", "Secret", "b-ca", "", "data: {key: Yg==}")+
+		"{apiVersion: v1, kind: Secret, metadata: {name: b-ca, namespace: other}}\n"+object("v1", "ConfigMap", "database", "", ""))
+	list[4].SetUID("Secret/other")
 	kinds := graph.Kinds{{GroupVersionKind: schema.GroupVersionKind{Group: "cluster.x-k8s.io", Version: "v1beta2", Kind: "Cluster"}, Namespaced: true}}
 	r := &paged{objects: list}
-	g, err := graph.Read(t.Context(), r, kinds, "fleet")
+	g, err := graph.Read(t.Context(), r, kinds, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if g.Len() != 4 || len(g.Clusters()) != 2 {
 		t.Errorf("got\n%s, want two Clusters with a Secret each", drawn(g))
 	}
+	if key, _, _ := unstructured.NestedString(g.Node("Secret/b-ca").Object.Object, "data", "key"); key != "Yg==" {
+		t.Errorf("a Secret that is kept is %v", g.Node("Secret/b-ca").Object)
+	}
+	if want := []string{"fleet/a", "fleet/b", "fleet/a-ca", "fleet/b-ca"}; !slices.Equal(r.content, want) {
+		t.Errorf("read with what is in them are %v, want %v: nothing of namespaces that have none of a Cluster", r.content, want)
+	}
 	for at := range r.asked {
-		if _, err := graph.Read(t.Context(), &paged{objects: list, failAt: at + 1}, kinds, "fleet"); err == nil {
+		if _, err := graph.Read(t.Context(), &paged{objects: list, failAt: at + 1}, kinds, 0); err == nil {
 			t.Errorf("call %d failed, and the rest was taken for all", at+1)
 		}
+	}
+	if g, err = graph.Read(t.Context(), r, kinds, 0, types.NamespacedName{Namespace: "fleet", Name: "a"}); err != nil || g.Len() != 2 {
+		t.Errorf("of one Cluster there is %v\n%s", err, drawn(g))
+	}
+}
+
+// TestReadBounds: a server that has ever more, or a stranger's with more than this process can
+// hold, ends the reading, and not the process.
+func TestReadBounds(t *testing.T) {
+	kinds := graph.Kinds{{GroupVersionKind: schema.GroupVersionKind{Group: "cluster.x-k8s.io", Version: "v1beta2", Kind: "Cluster"}, Namespaced: true}}
+	for name, tt := range map[string]struct {
+		reason  string
+		reader  paged
+		objects string
+		most    int64
+		want    string
+	}{
+		"Endless": {"there is always another page", paged{endless: true}, object("v1", "ConfigMap", "x", "", ""), 0, "more than 500000 objects"},
+		"Big":     {"a Cluster is as large as its owner likes", paged{}, cluster("a", "x: "+strings.Repeat("x", 2<<20)), 1 << 20, "more than 1 MB"},
+		"Data":    {"a Secret of a Cluster as well", paged{}, cluster("a", "") + object("v1", "Secret", "a-ca", "", "data: {x: "+strings.Repeat("x", 2<<20)+"}"), 1 << 20, "more than 1 MB"},
+		"Others":  {"what belongs to no Cluster is not held", paged{}, cluster("a", "") + object("v1", "Secret", "database", "", "data: {x: "+strings.Repeat("x", 2<<20)+"}"), 1 << 20, ""},
+		"Changes": {"what is kept is never what it was", paged{changes: true}, cluster("a", "") + object("v1", "Secret", "a-ca", "", ""), 0, "changes while it is read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tt.reader.objects = objects(t, tt.objects)
+			_, err := graph.Read(t.Context(), &tt.reader, kinds, tt.most)
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("%s: got %v, want %q", tt.reason, err, tt.want)
+			}
+		})
 	}
 }

@@ -2,13 +2,17 @@ package graph
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
@@ -41,10 +45,12 @@ func (k Kinds) of(kind schema.GroupKind) (Kind, bool) {
 	return k[i], true
 }
 
-// page bounds each answer. Definitions are big, and are read in smaller pages.
+// page bounds each answer. Definitions are big, and are read in smaller pages; so are Secrets and
+// ConfigMaps, which may have a megabyte each.
 const (
 	page           = 500
 	definitionPage = 25
+	dataPage       = 50
 	// callTimeout bounds each call: a server that does not answer is told long before whoever
 	// asks has lost patience.
 	callTimeout = 30 * time.Second
@@ -53,11 +59,13 @@ const (
 // Served reads the kinds of a management cluster from its definitions.
 func Served(ctx context.Context, c client.Reader) (Kinds, error) {
 	var kinds Kinds
-	err := each(ctx, c, schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}, "", definitionPage,
-		func(u *unstructured.Unstructured) {
+	r := look{Reader: c}
+	err := r.each(ctx, schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}, "", definitionPage,
+		func(u *unstructured.Unstructured) error {
 			if kind, ok := KindOf(u); ok {
 				kinds = append(kinds, kind)
 			}
+			return nil
 		})
 	if err != nil {
 		return nil, err
@@ -118,26 +126,130 @@ func (k Kinds) Has(kind schema.GroupKind) bool {
 	return ok
 }
 
-// Read reads all objects of the kinds, and Secrets and ConfigMaps, in the given namespaces
-// or in all if none is given, and keeps those that belong to Clusters.
-func Read(ctx context.Context, c client.Reader, kinds Kinds, namespaces ...string) (*Graph, error) {
-	if len(namespaces) == 0 {
-		namespaces = []string{""}
+// Bounds of what is read.
+const (
+	// mostObjects is how many objects are looked at, and pages: a server can always have one more.
+	mostObjects = 500_000
+	// readings is how often it is read where what is kept changes meanwhile.
+	readings = 3
+)
+
+// Read reads the objects of the kinds, and Secrets and ConfigMaps, and keeps those that belong to
+// Clusters: to the given ones with what they share, as Only does, or to any if none is given. Of
+// Secrets and ConfigMaps only those that are kept are read with what is in them. It fails rather
+// than to hold more than about most bytes; 0 is no bound, for a server that is trusted.
+func Read(ctx context.Context, c client.Reader, kinds Kinds, most int64, clusters ...types.NamespacedName) (*Graph, error) {
+	for reading := 1; ; reading++ {
+		r := look{Reader: c, most: most}
+		g, err := r.read(ctx, kinds, clusters)
+		if !errors.Is(err, errChanged) || reading == readings {
+			return g, err
+		}
 	}
+}
+
+// errChanged: what is kept is another one by now.
+var errChanged = errors.New("it changes while it is read")
+
+// look is one reading, with what it looked at and holds.
+type look struct {
+	client.Reader
+	looked     int
+	held, most int64
+}
+
+func (r *look) read(ctx context.Context, kinds Kinds, clusters []types.NamespacedName) (*Graph, error) {
 	var objects []*unstructured.Unstructured
-	take := func(u *unstructured.Unstructured) { objects = append(objects, u) }
-	for _, kind := range append(slices.Clone(kinds), secrets, configMaps) {
-		in := namespaces
-		if !kind.Namespaced {
-			in = []string{""}
-		}
-		for _, namespace := range in {
-			if err := each(ctx, c, kind.GroupVersionKind, namespace, page, take); err != nil {
-				return nil, err
-			}
+	for _, kind := range kinds {
+		err := r.each(ctx, kind.GroupVersionKind, "", page, func(u *unstructured.Unstructured) error {
+			objects = append(objects, u)
+			return r.hold(u)
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
-	return Of(objects, kinds)
+	for _, kind := range []Kind{secrets, configMaps} {
+		err := r.names(ctx, kind.GroupVersionKind, func(u *unstructured.Unstructured) error {
+			objects = append(objects, u)
+			return r.hold(u)
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	g, err := Of(objects, kinds)
+	if err != nil {
+		return nil, err
+	}
+	if len(clusters) > 0 {
+		g = g.Only(clusters...)
+	}
+	return g, r.fill(ctx, g)
+}
+
+// hold counts what is held, and fails if it is too much.
+func (r *look) hold(u *unstructured.Unstructured) error {
+	if r.held += weight(u.Object); r.most > 0 && r.held > r.most {
+		return fmt.Errorf("cannot hold the objects of Cluster API and of its providers, and the names of Secrets and ConfigMaps: they take more than %d MB", r.most>>20)
+	}
+	return nil
+}
+
+// weight is about how many bytes a value takes in memory.
+func weight(v any) int64 {
+	switch v := v.(type) {
+	case map[string]any:
+		n := int64(48)
+		for key, item := range v {
+			n += int64(len(key)) + 32 + weight(item)
+		}
+		return n
+	case []any:
+		n := int64(24)
+		for _, item := range v {
+			n += 16 + weight(item)
+		}
+		return n
+	case string:
+		return int64(len(v)) + 16
+	}
+	return 8
+}
+
+// fill gives the Secrets and ConfigMaps of a graph what is in them. Namespaces that have none of
+// them are not asked, and of the others a page at a time is held.
+func (r *look) fill(ctx context.Context, g *Graph) error {
+	type place struct {
+		kind      schema.GroupVersionKind
+		namespace string
+	}
+	missing := map[types.UID]*Node{}
+	places := map[place]bool{}
+	for uid, n := range g.nodes {
+		if isData(n.Object) {
+			missing[uid] = n
+			places[place{n.Object.GroupVersionKind(), n.Object.GetNamespace()}] = true
+		}
+	}
+	for at := range places {
+		err := r.each(ctx, at.kind, at.namespace, dataPage, func(u *unstructured.Unstructured) error {
+			n := missing[u.GetUID()]
+			if n == nil || u.GetResourceVersion() != n.Object.GetResourceVersion() {
+				return nil
+			}
+			n.Object = &unstructured.Unstructured{Object: u.Object} // u is a part of its page
+			delete(missing, u.GetUID())
+			return r.hold(u)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for _, n := range missing {
+		return fmt.Errorf("cannot read %s: %w", n.Name(), errChanged)
+	}
+	return nil
 }
 
 var (
@@ -152,23 +264,65 @@ func isData(u *unstructured.Unstructured) bool {
 }
 
 // each calls f with each object of a kind, page by page.
-func each(ctx context.Context, c client.Reader, kind schema.GroupVersionKind, namespace string, limit int64, f func(*unstructured.Unstructured)) error {
+func (r *look) each(ctx context.Context, kind schema.GroupVersionKind, namespace string, limit int64, f func(*unstructured.Unstructured) error) error {
+	list := &unstructured.UnstructuredList{}
+	return r.pages(ctx, list, kind, namespace, limit, func() error {
+		for i := range list.Items {
+			if err := f(&list.Items[i]); err != nil {
+				return err
+			}
+		}
+		list.Items = nil
+		return nil
+	})
+}
+
+// names calls f with each object of a kind, with what places it in a graph and nothing else.
+func (r *look) names(ctx context.Context, kind schema.GroupVersionKind, f func(*unstructured.Unstructured) error) error {
+	list := &metav1.PartialObjectMetadataList{}
+	return r.pages(ctx, list, kind, "", page, func() error {
+		for i := range list.Items {
+			m, u := &list.Items[i], &unstructured.Unstructured{Object: map[string]any{}}
+			u.SetGroupVersionKind(kind)
+			u.SetNamespace(m.Namespace)
+			u.SetName(m.Name)
+			u.SetUID(m.UID)
+			u.SetResourceVersion(m.ResourceVersion)
+			u.SetLabels(m.Labels)
+			u.SetOwnerReferences(m.OwnerReferences)
+			if name := m.Annotations[credentialAnnotation]; name != "" {
+				u.SetAnnotations(map[string]string{credentialAnnotation: name})
+			}
+			if err := f(u); err != nil {
+				return err
+			}
+		}
+		list.Items = nil
+		return nil
+	})
+}
+
+// pages lists a kind page by page, and calls f after each.
+func (r *look) pages(ctx context.Context, list client.ObjectList, kind schema.GroupVersionKind, namespace string, limit int64, f func() error) error {
 	next := ""
 	for {
-		list := &unstructured.UnstructuredList{}
-		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+		list.GetObjectKind().SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 		options := &client.ListOptions{Namespace: namespace, Limit: limit, Continue: next}
 		call, cancel := context.WithTimeout(ctx, callTimeout)
-		err := c.List(call, list, options)
+		err := r.List(call, list, options)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("cannot list objects of kind %s: %w", strings.TrimPrefix(kind.GroupKind().String(), "."), err)
 		}
-		for i := range list.Items {
-			f(&list.Items[i])
+		if r.looked += max(meta.LenList(list), 1); r.looked > mostObjects {
+			return fmt.Errorf("cannot list objects of kind %s: there are more than %d objects", strings.TrimPrefix(kind.GroupKind().String(), "."), mostObjects)
+		}
+		if err := f(); err != nil {
+			return err
 		}
 		if next = list.GetContinue(); next == "" {
 			return nil
 		}
+		list.SetContinue("")
 	}
 }
