@@ -84,7 +84,9 @@ func hookEndsNoNamespace(t *testing.T, r *engineRow) {
 	}
 }
 
-func failureForgetsNothing(t *testing.T, r *engineRow) {
+// failsEarly installs a release, and has the upgrade fail that drops two of its objects.
+func failsEarly(t *testing.T, r *engineRow) {
+	t.Helper()
 	named := func(name string) string { return strings.ReplaceAll(settings, "settings", name) }
 	kept := strings.Replace(named("kept"), "{name: kept}", "{name: kept, annotations: {helm.sh/resource-policy: keep}}", 1)
 	r.use("1.0.0", map[string]string{"settings": settings, "old": named("old"), "kept": kept})
@@ -101,6 +103,10 @@ func failureForgetsNothing(t *testing.T, r *engineRow) {
 	if !slices.Contains(r.inventory(), r.ns+"_old__ConfigMap") {
 		t.Errorf("nobody answers for what the failed upgrade left: %v", r.inventory())
 	}
+}
+
+func failureForgetsNothing(t *testing.T, r *engineRow) {
+	failsEarly(t, r)
 	r.obj.Generation++
 	r.use("1.2.0", map[string]string{"settings": settings})
 	r.mustSync(t)
@@ -109,5 +115,15 @@ func failureForgetsNothing(t *testing.T, r *engineRow) {
 	}
 	if got, want := r.inventory(), []string{r.ns + "_settings__ConfigMap"}; !slices.Equal(got, want) {
 		t.Errorf("inventory is %v, want %v", got, want)
+	}
+}
+
+func uninstallLeavesKept(t *testing.T, r *engineRow) {
+	failsEarly(t, r)
+	if out, err := r.releases.Uninstall(t.Context(), r.request()); err != nil || out != (release.Outcome{}) {
+		t.Fatalf("Uninstall() = %+v, %v\n%s", out, err, r.tell())
+	}
+	if r.there(t, "", "ConfigMap", "old") != nil || r.there(t, "", "ConfigMap", "settings") != nil || r.there(t, "", "ConfigMap", "kept") == nil {
+		t.Errorf("all of the release has to go, and what the chart leaves behind to stay\n%s", r.tell())
 	}
 }

@@ -64,6 +64,7 @@ func TestReleaseEngine(t *testing.T) {
 		"HookDeletesNothingElse":       hookDeletesNothingElse,
 		"HookEndsNoNamespace":          hookEndsNoNamespace,
 		"FailureForgetsNothing":        failureForgetsNothing,
+		"UninstallLeavesKept":          uninstallLeavesKept,
 		"ChangedTargetMovesTheRelease": changedTargetMovesTheRelease,
 	} {
 		parts.Run(name, func(t *testing.T) {

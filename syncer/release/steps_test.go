@@ -3,6 +3,7 @@ package release
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -197,10 +198,14 @@ func TestCollect(t *testing.T) {
 // TestUninstallGuard: with one object that must stay nothing is touched.
 func TestUninstallGuard(t *testing.T) {
 	config, data, cluster := named("ConfigMap", "settings"), named("PersistentVolumeClaim", "data"), named("Cluster", "prod")
+	extra := named("ConfigMap", "extra")
 	for name, tc := range map[string]struct {
-		reason    string
-		has       []inventory.Entry
+		reason string
+		has    []inventory.Entry
+		// left is what an earlier revision had, and has not been deleted since.
+		left      []inventory.Entry
 		live      map[string]inventory.Live
+		kept      map[string]bool
 		confirmed bool
 		deleted   string
 		taken     string
@@ -214,10 +219,19 @@ func TestUninstallGuard(t *testing.T) {
 		"Cluster": {reason: "a Cluster goes first, and is waited for", has: []inventory.Entry{cluster, config},
 			live:    map[string]inventory.Live{"prod": owned(nil), "settings": owned(nil)},
 			deleted: "prod", confirmed: true, out: Outcome{Again: true}},
+		"Left": {reason: "what an upgrade dropped that failed goes with the rest", has: []inventory.Entry{config}, left: []inventory.Entry{extra},
+			live: map[string]inventory.Live{"settings": owned(nil), "extra": owned(nil)}, deleted: "extra", taken: "uninstall"},
+		"LeftKept": {reason: "the chart wants it left behind", has: []inventory.Entry{config}, left: []inventory.Entry{data, cluster, extra},
+			live:    map[string]inventory.Live{"settings": owned(nil), "data": owned(nil), "prod": owned(nil), "extra": owned(nil)},
+			kept:    map[string]bool{"data": true, "prod": true},
+			deleted: "extra", taken: "uninstall"},
+		"LeftForeign": {reason: "another owner has it by now, and a confirmation is about our own", has: []inventory.Entry{config}, left: []inventory.Entry{data, extra},
+			live: map[string]inventory.Live{"settings": owned(nil), "data": {State: inventory.Present}, "extra": {State: inventory.Present}}, confirmed: true, taken: "uninstall"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			obj, m := inSync(t)
-			m.live = tc.live
+			m.live, m.kept = tc.live, tc.kept
+			obj.Status.Inventory = refsOf(append(slices.Clone(tc.has), tc.left...))
 			m.stored[0].Manifest = manifestOf(tc.has...)
 			if tc.confirmed {
 				obj.Annotations = map[string]string{v1alpha1.DeletionAnnotation: v1alpha1.DeletionConfirmed}

@@ -55,6 +55,11 @@ func TestUninstallLeavesSuccessor(t *testing.T) {
 			o.Status.Inventory = refsOf([]inventory.Entry{config, extra})
 			upgrades(of("apps", "shop", config), common.StatusDeployed)(o, m)
 		}, deleted: "extra"},
+		"LeftoverKept": {reason: "and what the chart wants left behind, or another owner has, stays", arrange: func(o *v2.HelmRelease, m *fakeWorld) {
+			o.Status.Inventory = refsOf([]inventory.Entry{config, extra, named("ConfigMap", "theirs")})
+			m.kept, m.live["theirs"] = map[string]bool{"extra": true}, inventory.Live{State: inventory.Present}
+			upgrades(of("apps", "shop", config), common.StatusDeployed)(o, m)
+		}},
 		"Own": {reason: "the process ended before it recorded its own upgrade", arrange: upgrades(of("apps", "web", config), common.StatusDeployed),
 			taken: "uninstall", mismatch: true},
 		"Person": {reason: "a person upgraded it with the helm CLI: there is no other owner", arrange: upgrades(manifestOf(config), common.StatusDeployed),

@@ -191,7 +191,7 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 			return Outcome{}, err
 		}
 	}
-	var entries []inventory.Entry
+	var going []inventory.Entry
 	if rel != nil && rel.Info.Status != common.StatusUninstalled {
 		objects, _, err := objectsOf(rel, n.mapper)
 		if err != nil {
@@ -199,7 +199,7 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 		}
 		// A successor has not applied all of its objects yet, if its upgrade goes on.
 		if n.found.successor == "" {
-			entries = goingOf(objects)
+			going = goingOf(objects)
 		}
 		undone, err := n.undoneIn(found, rel)
 		if err != nil {
@@ -211,7 +211,7 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 		}
 		n.found.leftovers = left
 	}
-	entries = inventory.Union(entries, n.found.leftovers)
+	entries := inventory.Union(going, n.found.leftovers)
 	n.guard.release = entries
 	var s *verdicts
 	for range 2 {
@@ -241,7 +241,8 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 	if out, err := n.dismantle(ctx, s); err != nil || out != (Outcome{}) {
 		return out, err
 	}
-	for _, e := range n.found.leftovers {
+	// Of the leftovers: the rest is Helm's to delete.
+	for _, e := range inventory.Difference(s.deletable, going) {
 		if err := n.guard.delete(ctx, e); err != nil {
 			return Outcome{}, err
 		}
