@@ -127,21 +127,13 @@ func undeleted(recorded []inventory.Entry) []inventory.Entry {
 	})
 }
 
-// inventory records what the release answers for after an action wrote it. partly: what
-// of the inventory is not in the release may not have been deleted, because the action
-// failed before that, or compared the release with another than the newest revision.
+// inventory records what the release answers for after an action wrote it, and tells what
+// of it is not certain.
 func (n *run) inventory(rel *helmrelease.Release, spared *verdicts, partly bool) {
 	if rel == nil {
 		return
 	}
-	left := inventory.Union(inventory.Union(n.found.leftovers, n.found.undone), spared.kept())
-	if partly {
-		left = inventory.Union(left, undeleted(entriesOf(n.obj.Status.Inventory)))
-	}
-	has, warnings, err := n.contents(rel)
-	if err == nil {
-		left, err = n.withoutHooks(rel, dropped(left, has))
-	}
+	warnings, err := n.recordContents(rel, spared, partly)
 	if err != nil {
 		n.Events.Eventf(n.obj, corev1.EventTypeWarning, v2.InventoryBuildFailedReason, "failed to build inventory for %s/%s: %s", n.obj.Namespace, n.obj.Name, err)
 		return
@@ -149,5 +141,23 @@ func (n *run) inventory(rel *helmrelease.Release, spared *verdicts, partly bool)
 	if len(warnings) > 0 {
 		n.Events.Eventf(n.obj, corev1.EventTypeWarning, v2.NamespaceCheckSkippedReason, "%s", strings.Join(warnings, "; "))
 	}
+}
+
+// recordContents records what the release answers for. partly: what of the inventory is
+// not in the release may not have been deleted, because the action has not ended, failed
+// before that, or compared the release with another than the newest revision.
+func (n *run) recordContents(rel *helmrelease.Release, spared *verdicts, partly bool) (warnings []string, err error) {
+	left := inventory.Union(inventory.Union(n.found.leftovers, n.found.undone), spared.kept())
+	if partly {
+		left = inventory.Union(left, undeleted(entriesOf(n.obj.Status.Inventory)))
+	}
+	has, warnings, err := n.contents(rel)
+	if err != nil {
+		return nil, err
+	}
+	if left, err = n.withoutHooks(rel, dropped(left, has)); err != nil {
+		return nil, err
+	}
 	n.obj.Status.Inventory = refsOf(append(has, left...))
+	return warnings, nil
 }

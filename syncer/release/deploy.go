@@ -2,6 +2,7 @@ package release
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -28,10 +29,12 @@ func (n *run) release(ctx context.Context, a Action) error {
 		wrote.see(obj, rel)
 		if rel.Info.Status == common.StatusPendingInstall && obj.Status.History.Latest() == nil {
 			// Helm creates objects next. If the agent is killed before the end, the next one
-			// knows what to uninstall, whatever the object points at by then.
+			// knows what to uninstall, whatever the object points at by then, and what to
+			// delete of it that later revisions do not have.
 			wrote.record(obj, v2.ReleaseActionInstall)
-			if err := n.req.Save(ctx); err != nil {
-				n.log.Error(err, "cannot record the release before its objects are created")
+			_, err := n.recordContents(wrote.newest, &verdicts{}, true)
+			if err = errors.Join(err, n.req.Save(ctx)); err != nil {
+				n.log.Error(n.redacted(err), "cannot record the release before its objects are created")
 			}
 		}
 	})

@@ -1,6 +1,7 @@
 package release
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -136,5 +137,52 @@ func TestUninstallTakesUndone(t *testing.T) {
 	}
 	if got := strings.Join(m.deleted, " "); got != "extra" {
 		t.Errorf("deleted %q, want what only an earlier revision had", got)
+	}
+}
+
+// TestKilledInstallLeavesNothing: the agent was killed in the middle of an install, and the
+// upgrade after it failed before Helm came to what the chart does not have any more.
+func TestKilledInstallLeavesNothing(t *testing.T) {
+	settings, extra := named("ConfigMap", "settings"), named("ConfigMap", "extra")
+	obj := &v2.HelmRelease{}
+	obj.Name, obj.Namespace, obj.Generation, obj.UID = "web", "apps", 1, "u"
+	m := &fakeWorld{fails: map[Action]error{}, live: map[string]inventory.Live{"settings": owned(nil), "extra": owned(nil)}}
+	m.manifest = manifestOf(settings, extra)
+	var saved *v2.HelmReleaseStatus
+	n := m.newRun(obj, wanted)
+	n.req.Save = func(context.Context) error {
+		if len(m.stored) > 0 && m.stored[0].Info.Status == common.StatusPendingInstall {
+			saved = obj.Status.DeepCopy()
+		}
+		return nil
+	}
+	if _, err := n.reconcile(t.Context()); err != nil || saved == nil {
+		t.Fatalf("reconcile() = %v, and it saved %v", err, saved)
+	}
+	if got := entriesOf(obj.Status.Inventory); !inventory.Equal(got, []inventory.Entry{settings, extra}) {
+		t.Errorf("the inventory has %v after the install", got)
+	}
+	m.change(common.StatusPendingInstall)
+	obj.Status = *saved
+	for _, tc := range []struct {
+		reason  string
+		fails   error
+		deleted string
+		left    []inventory.Entry
+	}{
+		{"it is not forgotten", errors.New("a hook failed"), "", []inventory.Entry{settings, extra}},
+		{"it goes with the first upgrade that succeeds", nil, "extra", []inventory.Entry{settings}},
+	} {
+		m.manifest, m.fails[Upgrade] = manifestOf(settings), tc.fails
+		obj.Generation++
+		if _, err := m.newRun(obj, wanted).reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(m.deleted, " "); got != tc.deleted {
+			t.Errorf("%s: deleted %q, want %q", tc.reason, got, tc.deleted)
+		}
+		if got := entriesOf(obj.Status.Inventory); !inventory.Equal(got, tc.left) {
+			t.Errorf("%s: the inventory has %v, want %v", tc.reason, got, tc.left)
+		}
 	}
 }
