@@ -3,11 +3,12 @@ package helmrelease
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
+
+	"github.com/cascade-gitops/cascade/syncer/mask"
 )
 
 // secretReader is a client that asks the API server, and remembers what it read
@@ -29,29 +30,9 @@ func (s *secretReader) Get(ctx context.Context, key client.ObjectKey, obj client
 			// Numbers as they are written: an API server quotes them so.
 			var values map[string]any
 			if yaml.Unmarshal(value, &values, func(d *json.Decoder) *json.Decoder { d.UseNumber(); return d }) == nil {
-				s.remember(values)
+				s.secret = append(s.secret, mask.Scalars(values)...)
 			}
 		}
 	}
 	return nil
-}
-
-func (s *secretReader) remember(value any) {
-	switch value := value.(type) {
-	case string:
-		s.secret = append(s.secret, value)
-	case json.Number:
-		s.secret = append(s.secret, value.String())
-		if f, err := value.Float64(); err == nil {
-			s.secret = append(s.secret, fmt.Sprint(f)) // as a template writes it
-		}
-	case map[string]any:
-		for _, v := range value {
-			s.remember(v)
-		}
-	case []any:
-		for _, v := range value {
-			s.remember(v)
-		}
-	}
 }

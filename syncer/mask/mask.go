@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
@@ -37,6 +38,35 @@ func Texts(values []string) func(string) string {
 		}
 		return text
 	}
+}
+
+// Scalars are the texts and numbers in a value of YAML or JSON, however deep. Numbers are there
+// as they are written, and as a template writes them.
+func Scalars(value any) []string {
+	switch value := value.(type) {
+	case string:
+		return []string{value}
+	case json.Number:
+		if f, err := value.Float64(); err == nil {
+			return []string{value.String(), fmt.Sprint(f)}
+		}
+		return []string{value.String()}
+	case float64:
+		return []string{strconv.FormatFloat(value, 'f', -1, 64), fmt.Sprint(value)}
+	case map[string]any:
+		var all []string
+		for _, v := range value {
+			all = append(all, Scalars(v)...)
+		}
+		return all
+	case []any:
+		var all []string
+		for _, v := range value {
+			all = append(all, Scalars(v)...)
+		}
+		return all
+	}
+	return nil
 }
 
 // Error takes values out of the text of an error; nil for no error. The error stays what it

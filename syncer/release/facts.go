@@ -93,7 +93,8 @@ func (n *run) protected(ctx context.Context) (bool, error) {
 	return carries || len(s.kept()) > 0, nil
 }
 
-// rollbackTarget looks at the revision that a failed release would go back to.
+// rollbackTarget looks at the revision that a failed release would go back to. What it was
+// made with is not told from then on.
 func (n *run) rollbackTarget(previous *v2.Snapshot) (RollbackTarget, error) {
 	if previous == nil {
 		return TargetMissing, nil
@@ -107,5 +108,6 @@ func (n *run) rollbackTarget(previous *v2.Snapshot) (RollbackTarget, error) {
 	case verify(previous, rel) != nil:
 		return TargetCorrupt, nil
 	}
+	n.hide(rel)
 	return TargetIntact, nil
 }

@@ -2,16 +2,21 @@ package release
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	v2 "github.com/fluxcd/helm-controller/api/v2"
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/mask"
 )
 
 func TestDropped(t *testing.T) {
@@ -59,6 +64,54 @@ func TestLogsTellNoValues(t *testing.T) {
 	}
 	if err := n.redacted(nil); err != nil {
 		t.Errorf("redacted(nil) = %v", err)
+	}
+}
+
+// TestOldValuesAreNotTold: Helm acts on a revision that was made with values of before. Those
+// that the HelmRelease does not show may be of a Secret that has changed since, or is gone.
+func TestOldValuesAreNotTold(t *testing.T) {
+	old := map[string]any{"db": map[string]any{"password": "hunter22", "pin": 12345678.0}, "mode": "public", "a": "b"}
+	for name, tc := range map[string]struct {
+		reason string
+		action Action
+		act    func(*v2.HelmRelease, *fakeWorld) (*run, error)
+	}{
+		"Deleted": {"the HelmRelease is deleted", Uninstall, func(obj *v2.HelmRelease, m *fakeWorld) (*run, error) {
+			n := m.newRun(obj, Desired{})
+			_, err := n.remove(t.Context())
+			return n, err
+		}},
+		"Moved": {"it points elsewhere, and has a new Secret", Uninstall, func(obj *v2.HelmRelease, m *fakeWorld) (*run, error) {
+			obj.Spec.ReleaseName = "other"
+			n := m.newRun(obj, wanted)
+			n.req.Redact = mask.Texts([]string{"new-password"})
+			_, err := n.reconcile(t.Context())
+			return n, err
+		}},
+		"RolledBack": {"an upgrade with a new Secret failed", Rollback, func(obj *v2.HelmRelease, m *fakeWorld) (*run, error) {
+			strategy := v2.RollbackRemediationStrategy
+			obj.Spec.Upgrade = &v2.Upgrade{Remediation: &v2.UpgradeRemediation{Retries: 1, Strategy: &strategy}}
+			m.fails[Upgrade] = errors.New("it is never ready")
+			n := m.newRun(obj, wanted)
+			_, err := n.reconcile(t.Context())
+			return n, err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			obj.Spec.Values = &apiextensionsv1.JSON{Raw: []byte(`{"mode": "public"}`)}
+			m.stored[0].Config = old
+			obj.Status.History[0] = snapshotOf(m.stored[0], "", v2.ReleaseActionInstall)
+			m.fails[tc.action] = errors.New(`Job "x" is invalid: {"PW": "hunter22", "PIN": "1.2345678e+07", "NO": "12345678", "MODE": "public"}`)
+			n, err := tc.act(obj, m)
+			told := fmt.Sprint(err, obj.Status.Conditions)
+			for recorder := n.Events.(*record.FakeRecorder); len(recorder.Events) > 0; {
+				told += <-recorder.Events
+			}
+			if strings.Contains(told, "hunter22") || strings.Contains(told, "2345678") || !strings.Contains(told, `"MODE": "public"`) {
+				t.Errorf("%s: it says %s", tc.reason, told)
+			}
+		})
 	}
 }
 

@@ -124,11 +124,15 @@ func storedOf(rel *helmrelease.Release, latest *v2.Snapshot) *Stored {
 }
 
 // newest reads the newest of all revisions, which it lists; nil if there is none.
+// What it was made with is not told from then on.
 func (n *run) newest(ctx context.Context) (found []revision, rel *helmrelease.Release, err error) {
 	found, err = n.store.revisions(ctx, n.storageNamespace, n.name)
 	if err != nil || len(found) == 0 {
 		return nil, nil, err
 	}
-	rel, err = n.store.read(n.storageNamespace, n.name, found[0].version)
-	return found, rel, err
+	if rel, err = n.store.read(n.storageNamespace, n.name, found[0].version); err != nil {
+		return found, nil, err
+	}
+	n.hide(rel)
+	return found, rel, nil
 }

@@ -77,7 +77,8 @@ type Request struct {
 	// Save writes the status down, ahead of an action and after it.
 	Save func(context.Context) error
 	// Redact takes secrets out of a text that the chart may have put its values
-	// into. It may be nil.
+	// into. It may be nil. What the stored revision was made with that is uninstalled, or
+	// gone back to, is taken out besides.
 	Redact func(string) string
 	// Log may be the zero value.
 	Log logr.Logger

@@ -133,7 +133,7 @@ func (n *run) uninstall(ctx context.Context) (Outcome, error) {
 	n.name, n.namespace, n.storageNamespace = before.Name, before.Namespace, obj.Status.StorageNamespace
 	n.guard.name, n.guard.namespace = n.name, n.namespace
 	out, err := n.clear(ctx)
-	if err != nil {
+	if err = n.redacted(err); err != nil {
 		conditions.MarkFalse(obj, meta.ReadyCondition, v2.UninstallFailedReason, "%s", err)
 		return Outcome{}, err
 	}
@@ -160,12 +160,12 @@ func (n *run) uninstall(ctx context.Context) (Outcome, error) {
 			"Release %s was already uninstalled", before.FullReleaseName())
 		return Outcome{}, nil
 	}
-	err = outcomeOf(rel, err, before, obj)
+	err = n.redacted(outcomeOf(rel, err, before, obj))
 	latest := obj.Status.History.Latest()
 	what := fmt.Sprintf("for release %s with chart %s", latest.FullReleaseName(), latest.VersionedChartName())
 	if err != nil {
 		obj.Status.Failures++
-		message := fmt.Sprintf("Helm uninstall failed %s: %s", what, strings.TrimSpace(n.text(err)))
+		message := fmt.Sprintf("Helm uninstall failed %s: %s", what, strings.TrimSpace(err.Error()))
 		conditions.MarkFalse(obj, v2.ReleasedCondition, v2.UninstallFailedReason, "%s", message)
 		n.event(about(latest), corev1.EventTypeWarning, v2.UninstallFailedReason, h.withLogs(message))
 		return Outcome{}, err
