@@ -115,6 +115,7 @@ func (n *run) turn(ctx context.Context, want Desired) (*Outcome, error) {
 		conditions.MarkFalse(n.obj, meta.ReadyCondition, "StateError", "Could not determine release state: %s", err)
 		return nil, fmt.Errorf("cannot determine release state: %w", err)
 	}
+	forced := n.obj.Status.LastHandledForceAt
 	next, why, err := n.decide(ctx, state)
 	if err != nil {
 		return nil, err
@@ -135,16 +136,27 @@ func (n *run) turn(ctx context.Context, want Desired) (*Outcome, error) {
 	case slices.Contains(n.done, next.class()):
 		return n.pause(), nil
 	}
+	out, err := n.holdBack(ctx, next, diff)
+	if out == nil && err == nil {
+		err = n.announce(ctx, next, diff)
+	}
+	if out != nil || err != nil {
+		// Nothing was done: a request to force it is still to be handled.
+		n.obj.Status.LastHandledForceAt = forced
+		return out, err
+	}
+	return n.act(ctx, next, diff)
+}
+
+// holdBack ends the call if an action may not begin yet.
+func (n *run) holdBack(ctx context.Context, next Action, diff jsondiff.DiffSet) (*Outcome, error) {
 	if out, err := n.holdFinish(ctx, next); out != nil || err != nil {
 		return out, err
 	}
 	if out, err := n.holdCreation(ctx, next, diff); out != nil || err != nil {
 		return out, err
 	}
-	if out, err := n.holdVersions(ctx, next, diff); out != nil || err != nil {
-		return out, err
-	}
-	return n.act(ctx, next, diff)
+	return n.holdVersions(ctx, next, diff)
 }
 
 // cancelled writes the status down once more when the call was cancelled.
@@ -161,17 +173,8 @@ func (n *run) cancelled(ctx context.Context) error {
 	return fmt.Errorf("atomic release canceled: %w", err)
 }
 
-// act announces an action, carries it out, and says what follows from its end.
+// act carries an action out, and says what follows from its end.
 func (n *run) act(ctx context.Context, next Action, diff jsondiff.DiffSet) (*Outcome, error) {
-	switch next {
-	case Correct:
-		n.tellDrift(diff)
-	case Test:
-		n.acceptRemedy()
-	}
-	if err := n.announce(ctx, next); err != nil {
-		return nil, err
-	}
 	if err := n.redacted(n.take(ctx, next, diff)); err != nil {
 		if retry := n.obj.GetActiveRetry(n.DefaultToRetryOnFailure); retry != nil {
 			n.log.Error(err, "failed to run '"+string(next)+"' action")
@@ -190,7 +193,13 @@ func (n *run) act(ctx context.Context, next Action, diff jsondiff.DiffSet) (*Out
 }
 
 // announce writes down what is about to be done, which may take minutes.
-func (n *run) announce(ctx context.Context, next Action) error {
+func (n *run) announce(ctx context.Context, next Action, diff jsondiff.DiffSet) error {
+	switch next {
+	case Correct:
+		n.tellDrift(diff)
+	case Test:
+		n.acceptRemedy()
+	}
 	message := fmt.Sprintf("Running '%s' action with timeout of %s", next, n.timeout(next))
 	conditions.MarkReconciling(n.obj, meta.ProgressingReason, "%s", message)
 	if next.releases() {

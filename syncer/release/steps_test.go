@@ -251,9 +251,12 @@ func TestUninstallGuard(t *testing.T) {
 }
 
 // firstSyncs is what is known of the Clusters where a release is to be.
-type firstSyncs struct{ quiet bool }
+type firstSyncs struct {
+	quiet bool
+	fails error
+}
 
-func (f firstSyncs) Quiet(context.Context) (bool, error) { return f.quiet, nil }
+func (f firstSyncs) Quiet(context.Context) (bool, error) { return f.quiet, f.fails }
 
 func (f firstSyncs) For(context.Context, []*unstructured.Unstructured) (*inventory.FirstSync, error) {
 	return &inventory.FirstSync{}, nil
@@ -291,6 +294,53 @@ func TestHoldCreation(t *testing.T) {
 			}
 			if told := events(n); (told == v1alpha1.ReasonCreateHeld) != tc.held {
 				t.Errorf("%s: told %q", tc.reason, told)
+			}
+		})
+	}
+}
+
+// TestForceHeld: a request to force an action is not used up by what keeps the action from
+// beginning.
+func TestForceHeld(t *testing.T) {
+	away := errors.New("no route to host")
+	for name, tc := range map[string]struct {
+		reason   string
+		keeper   firstSyncs
+		creation *inventory.Creation
+		save     error
+		fails    error
+	}{
+		"Held":    {reason: "a person has to say whether the Cluster may be created", creation: &inventory.Creation{Loose: []inventory.Entry{named("Cluster", "prod")}}},
+		"Unknown": {reason: "it cannot be found out which Clusters exist", keeper: firstSyncs{fails: away}, fails: away},
+		"Unsaved": {reason: "what is about to be done cannot be written down", keeper: firstSyncs{quiet: true}, save: away, fails: away},
+	} {
+		t.Run(name, func(t *testing.T) {
+			next := wanted
+			next.ChartVersion = "2.0.0"
+			obj, m := inSync(t)
+			m.fails[Upgrade] = errors.New("it is never ready")
+			if out, err := m.newRun(obj, next).reconcile(t.Context()); err != nil || !out.Stalled {
+				t.Fatalf("reconcile() = %+v, %v, want it to have given up", out, err)
+			}
+			delete(m.fails, Upgrade)
+			m.taken, m.creation = nil, tc.creation
+			obj.Annotations = map[string]string{fluxmeta.ReconcileRequestAnnotation: "now", v2.ForceRequestAnnotation: "now"}
+			n := m.newRun(obj, next)
+			n.req.FirstSync = tc.keeper
+			n.req.Save = func(context.Context) error { return tc.save }
+			out, err := n.reconcile(t.Context())
+			if !errors.Is(err, tc.fails) || (out.Creation != nil) != (tc.creation != nil) || len(m.taken) > 0 {
+				t.Fatalf("%s: reconcile() = %+v, %v, and took %v", tc.reason, out, err, m.taken)
+			}
+			if obj.Status.LastHandledForceAt != "" {
+				t.Errorf("%s: the request is used up, and nothing was done", tc.reason)
+			}
+			m.creation = nil
+			if out, err := m.newRun(obj, next).reconcile(t.Context()); err != nil || out != (Outcome{}) || strings.Join(m.taken, " ") != "upgrade" {
+				t.Errorf("%s: reconcile() = %+v, %v, and took %v, once nothing keeps it from that", tc.reason, out, err, m.taken)
+			}
+			if obj.Status.LastHandledForceAt != "now" {
+				t.Errorf("%s: the request is there still, and would be handled again", tc.reason)
 			}
 		})
 	}
