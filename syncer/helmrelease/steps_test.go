@@ -230,39 +230,46 @@ func TestTemplateStep(t *testing.T) {
 		}}
 	}
 	for name, tc := range map[string]struct {
-		reason  string
-		have    func(*sourcev1.HelmChart)
-		changes bool
-		want    string
-		wait    time.Duration
-		event   string
+		reason string
+		have   func(*sourcev1.HelmChart)
+		// version and generation are those that the API server answers the apply with.
+		version    string
+		generation int64
+		want       string
+		wait       time.Duration
+		event      string
 	}{
-		"Missing": {"it is made, and fetched then", nil, true, reasonSourceNotReady, 30 * time.Second, "HelmChartCreated"},
-		"Older":   {"it is changed, and fetched then", func(c *sourcev1.HelmChart) { c.Spec.Chart = "web" }, true, reasonSourceNotReady, 30 * time.Second, "HelmChartConfigured"},
-		"Same":    {"nothing is written", func(*sourcev1.HelmChart) {}, false, "", 0, ""},
+		"Missing": {"it is made, and fetched then", nil, "8", 1, reasonSourceNotReady, 30 * time.Second, "HelmChartCreated"},
+		"Older":   {"it is changed, and fetched then", func(c *sourcev1.HelmChart) { c.Spec.Chart = "web" }, "8", 4, reasonSourceNotReady, 30 * time.Second, "HelmChartConfigured"},
+		"Unlabelled": {"it is changed, which makes no generation", func(c *sourcev1.HelmChart) { c.Labels = nil }, "8", 3,
+			reasonSourceNotReady, 30 * time.Second, "HelmChartConfigured"},
+		"Same": {"nothing is written", func(*sourcev1.HelmChart) {}, "", 0, "", 0, ""},
 		"More": {"our apply removes nothing that somebody else set", func(c *sourcev1.HelmChart) {
 			c.Spec.Verify = &sourcev1.HelmChartVerification{Provider: "cosign"}
-		}, false, "", 0, ""},
+		}, "7", 3, "", 0, ""},
+		"StatusMoved": {"nor is it changed where the status was written since the cache had it", func(c *sourcev1.HelmChart) {
+			c.Spec.Verify = &sourcev1.HelmChartVerification{Provider: "cosign"}
+		}, "8", 3, "", 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			obj := shop(templated)
 			var objects []client.Object
 			if tc.have != nil {
 				c := helmChart(obj)
-				c.ResourceVersion = "7"
+				c.ResourceVersion, c.Generation = "7", 3
 				tc.have(c)
 				objects = append(objects, c)
 			}
 			s := take(t, obj, objects...)
 			s.Rules = Rules{RequeueDependency: 30 * time.Second}
-			// The API server writes nothing if nothing changes.
 			s.Reconciler.Client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
 				Apply: func(_ context.Context, _ client.WithWatch, applied runtime.ApplyConfiguration, _ ...client.ApplyOption) error {
-					version := "7"
-					if tc.changes {
-						version = "8"
-					}
-					applied.(interface{ SetResourceVersion(string) }).SetResourceVersion(version)
+					answer := applied.(interface {
+						SetResourceVersion(string)
+						SetGeneration(int64)
+					})
+					answer.SetResourceVersion(tc.version)
+					answer.SetGeneration(tc.generation)
 					return nil
 				},
 			})

@@ -61,13 +61,14 @@ func (r *Reconciler) template(ctx context.Context, run *run) *refusal {
 		return nil
 	}
 	there := err == nil
-	version, err := r.applyTemplate(ctx, want)
+	applied, err := r.applyTemplate(ctx, want)
 	if err != nil {
 		r.Events.Eventf(obj, eventv1.EventTypeTrace, "HelmChartSyncErr", "failed to run server-side apply: %s", err)
 		return &refusal{reason: meta.ArtifactFailedReason, err: fmt.Errorf("failed to run server-side apply: %w", err)}
 	}
 	obj.Status.HelmChart = name.String()
-	if there && version == have.ResourceVersion {
+	// The status that fetching writes, which the cache may lack still, is no change of ours.
+	if there && applied.UID == have.UID && applied.Generation == have.Generation && marks(want, have) {
 		return nil // what it has besides is somebody else's, who may have set it on purpose
 	}
 	action := "configured"
@@ -83,23 +84,22 @@ func (r *Reconciler) template(ctx context.Context, run *run) *refusal {
 	}
 }
 
-// applyTemplate returns the resource version that the chart has then. It is the one that
-// it had if nothing was to be changed.
-func (r *Reconciler) applyTemplate(ctx context.Context, want *sourcev1.HelmChart) (string, error) {
+// applyTemplate returns the UID and the generation that the chart has then.
+func (r *Reconciler) applyTemplate(ctx context.Context, want *sourcev1.HelmChart) (metav1.ObjectMeta, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(want)
 	if err != nil {
-		return "", err
+		return metav1.ObjectMeta{}, err
 	}
 	u := &unstructured.Unstructured{Object: content}
 	u.SetGroupVersionKind(sourcev1.GroupVersion.WithKind(sourcev1.HelmChartKind))
 	unstructured.RemoveNestedField(u.Object, "status")
 	unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
 	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(status.HelmManager), client.ForceOwnership)
-	return u.GetResourceVersion(), err
+	return metav1.ObjectMeta{UID: u.GetUID(), Generation: u.GetGeneration()}, err
 }
 
-// declares reports whether an object has all that another one declares.
-func declares(want, have *sourcev1.HelmChart) bool {
+// marks reports whether an object has the labels and annotations that another one declares.
+func marks(want, have *sourcev1.HelmChart) bool {
 	for key, value := range want.Labels {
 		if have.Labels[key] != value {
 			return false
@@ -109,6 +109,14 @@ func declares(want, have *sourcev1.HelmChart) bool {
 		if have.Annotations[key] != value {
 			return false
 		}
+	}
+	return true
+}
+
+// declares reports whether an object has all that another one declares.
+func declares(want, have *sourcev1.HelmChart) bool {
+	if !marks(want, have) {
+		return false
 	}
 	spec := have.Spec.DeepCopy()
 	// Whoever suspends a chart means it.
