@@ -31,6 +31,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	kustomizeprovider "sigs.k8s.io/kustomize/api/provider"
 	"sigs.k8s.io/kustomize/api/resource"
+
+	"github.com/cascade-gitops/cascade/syncer/render"
 )
 
 var dataKey = []byte("0123456789abcdef0123456789abcdef")
@@ -432,7 +434,7 @@ func TestResource(t *testing.T) {
 	})
 	t.Run("Patch", func(t *testing.T) {
 		sealed := seal(t, formats.Yaml, "apiVersion: example.com/v1\nkind: Door\nmetadata:\n    name: db\ndata:\n    password: hunter2-secret\n", master)
-		if _, err := d.File(t.Context(), "db.enc.yaml", sealed); err != nil {
+		if _, err := d.Patch(t.Context(), "db.enc.yaml", sealed); err != nil {
 			t.Fatal(err)
 		}
 		if !slices.Contains(d.Plain(), "hunter2-secret") {
@@ -441,11 +443,32 @@ func TestResource(t *testing.T) {
 	})
 	t.Run("PatchOfAnyName", func(t *testing.T) {
 		sealed := seal(t, formats.Binary, "spec:\n  list: {token: hunter33}\n", master)
-		if _, err := d.File(t.Context(), "token.patch", sealed); err != nil {
+		if _, err := d.Patch(t.Context(), "token.patch", sealed); err != nil {
 			t.Fatal(err)
 		}
 		if !slices.Contains(d.Plain(), "hunter33") || slices.Contains(d.Plain(), "token") {
 			t.Errorf("errors may quote a value of a patch that was sealed as a whole: they must not have %v", d.Plain())
+		}
+	})
+	t.Run("FileOfSecret", func(t *testing.T) {
+		d := open(t, map[string]string{"identity.agekey": secret}, Options{})
+		sealed := seal(t, formats.Binary, "namespace: default\n", master)
+		if _, err := d.File(t.Context(), "app.conf", sealed); err != nil || len(d.Plain()) > 0 {
+			t.Errorf("it gets into a Secret and nowhere else: got %v, and messages must not have %v", err, d.Plain())
+		}
+	})
+	t.Run("LargePatches", func(t *testing.T) {
+		// What a tenant chooses the size of is parsed up to a bound, and is one value beyond that.
+		d := open(t, map[string]string{"identity.agekey": secret}, Options{})
+		list := "[" + strings.Repeat("aaaa,", maxParsed/10) + "]"
+		sealed := seal(t, formats.Binary, list, master)
+		for range 4 {
+			if _, err := d.Patch(t.Context(), "many.patch", sealed); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := d.Plain(); len(got) > maxParsed || got[len(got)-1] != list {
+			t.Errorf("%d values are kept", len(got))
 		}
 	})
 	t.Run("Disabled", func(t *testing.T) {
@@ -532,6 +555,8 @@ func TestHostile(t *testing.T) {
 		"Alias":   {reason: "an alias cycle overflows the stack", file: "a.yaml", data: []byte("mac: ENC[\ndata: &a {k: *a}\n"), want: "refused YAML"},
 		"Deep":    {reason: "brackets overflow the stack", file: "a.json", data: []byte(`{"mac": "ENC[", "a":` + strings.Repeat("[", 4<<20)), want: "nested deeper"},
 		"Quoted":  {reason: "brackets in strings are text", file: "a.json", data: []byte(`{"mac": "ENC[", "a": "\"` + strings.Repeat("[", 4<<10) + `"}`), want: "sops metadata not found"},
+		"Nodes":   {reason: "a node takes a hundred times the memory of its text, and the name of a file is that of its key", file: "a.yaml", data: []byte("mac: ENC[\na: [" + strings.Repeat("a,", render.MaxNodes) + "]\n"), want: "refused YAML"},
+		"Items":   {reason: "the same in JSON", file: "a.json", data: []byte(`{"mac": "ENC[", "a": [1` + strings.Repeat(",1", render.MaxNodes) + "]}"), want: "refused YAML"},
 		"Large":   {reason: "Flux's limit", file: "a.bin", data: append([]byte(`{"mac": "ENC[`), make([]byte, maxSize)...), want: "exceeding limit (5242880)"},
 		"Bytes":   {reason: "SOPS panics on values of type bytes", file: "a.yaml", data: bytes.ReplaceAll(sealed, []byte("type:str]\nsops"), []byte("type:bytes]\nsops")), want: "malformed"},
 		"Keys":    {reason: "each key is a request", file: "a.yaml", data: seal(t, formats.Yaml, "user: admin\n", many...), want: "names 65 keys"},

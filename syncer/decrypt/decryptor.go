@@ -44,7 +44,10 @@ const (
 	annotationOff   = "disabled"
 	provider        = "sops"
 	maxSize         = 5 << 20
-	keyServiceTime  = 30 * time.Second
+	// maxParsed bounds the patches of one reconcile whose values are noted each by itself. A value
+	// of one letter takes a hundred times its length meanwhile.
+	maxParsed      = 256 << 10
+	keyServiceTime = 30 * time.Second
 )
 
 // Options of New. The zero value grants nothing beyond the object's Secret.
@@ -86,8 +89,10 @@ type Decryptor struct {
 	serviceAccount string
 	key            string
 	keys           keys
-	// plain are the values of objects that were decrypted.
-	plain []string
+	// plain are the values of objects and patches that were decrypted, parsed the bytes of patches
+	// that were encrypted as a whole.
+	plain  []string
+	parsed int
 }
 
 // keys that came from Secrets.
@@ -192,27 +197,39 @@ func (d *Decryptor) Key() string {
 // the marker of that. The content may be anything: the caller checks it as it
 // checks other files.
 func (d *Decryptor) File(ctx context.Context, name string, data []byte) ([]byte, error) {
+	plain, _, err := d.file(ctx, name, data)
+	return plain, err
+}
+
+// Patch is File for a patch, which puts its values into objects of any kind: Plain has those
+// of one that was encrypted as a whole.
+func (d *Decryptor) Patch(ctx context.Context, name string, data []byte) ([]byte, error) {
+	plain, whole, err := d.file(ctx, name, data)
+	if whole {
+		d.noteAll(plain)
+	}
+	return plain, err
+}
+
+// file is File, and reports whether data was encrypted as a whole.
+func (d *Decryptor) file(ctx context.Context, name string, data []byte) (plain []byte, whole bool, err error) {
 	if d == nil {
-		return data, nil
+		return data, false, nil
 	}
 	format := formatOf(name)
 	if format == formats.Binary && !bytes.Contains(data, markers[formats.Binary]) {
 		format = formats.Dotenv
 	}
 	if !bytes.Contains(data, markers[format]) {
-		return data, nil
+		return data, false, nil
 	}
-	out, err := d.decrypt(ctx, data, format, format)
-	if err != nil {
-		return nil, fmt.Errorf("cannot decrypt file '%s': %w", name, err)
+	if plain, err = d.decrypt(ctx, data, format, format); err != nil {
+		return nil, false, fmt.Errorf("cannot decrypt file '%s': %w", name, err)
 	}
-	switch format {
-	case formats.Yaml, formats.Json:
-		d.note(data, out) // a patch puts it into an object of any kind
-	case formats.Binary:
-		d.noteAll(out) // a patch as well, whatever the name of its file ends with
+	if format == formats.Yaml || format == formats.Json {
+		d.note(data, plain)
 	}
-	return out, nil
+	return plain, format == formats.Binary, nil
 }
 
 // Resource returns the object with everything in it decrypted: a new one, or r
@@ -274,8 +291,13 @@ func (d *Decryptor) note(sealed, plain []byte) {
 	}
 }
 
-// noteAll notes what a file has that was encrypted as a whole.
+// noteAll notes what a patch has that was encrypted as a whole. Nobody else parses it in this
+// process: what is more than patches have is noted as one text, and hidden by its lines.
 func (d *Decryptor) noteAll(plain []byte) {
+	if d.parsed += len(plain); d.parsed > maxParsed {
+		d.plain = append(d.plain, string(plain))
+		return
+	}
 	var walk func(*yaml.Node)
 	walk = func(n *yaml.Node) {
 		if n.Kind == yaml.ScalarNode && n.Value != "" {

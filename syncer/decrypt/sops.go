@@ -87,12 +87,17 @@ func (d *Decryptor) decrypt(ctx context.Context, data []byte, in, out formats.Fo
 	return plain, nil
 }
 
+// guard refuses what SOPS must not parse. render looks at files whose own names are those of
+// YAML: the name that tells the format may be another one.
 func guard(data []byte, format formats.Format) error {
 	switch format {
 	case formats.Yaml:
-		return render.Check(data)
+		return render.CheckManifests(data)
 	case formats.Json, formats.Binary:
-		return checkDepth(data)
+		if err := checkDepth(data); err != nil {
+			return err
+		}
+		return render.CheckNodes(data)
 	}
 	return nil
 }

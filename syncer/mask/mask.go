@@ -14,26 +14,39 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 )
 
-// hidden stands where a value was.
-const hidden = "*****"
+const (
+	// hidden stands where a value was.
+	hidden = "*****"
+	// withheld stands where a text was.
+	withheld = "***** (the message is withheld: it takes too long to look for so many secret values in it; split what has them into several objects)"
+)
 
 // Texts returns a function that takes values out of texts. It is safe for concurrent use. The
-// values cost nothing until there is a text: most of the time nothing fails.
+// values cost nothing until there is a text: most of the time nothing fails. Tenants choose how
+// many values there are and how long they are: no form is kept that is not in the text, and a
+// text is withheld as a whole if it would take long to look for all of them.
 func Texts(values []string) func(string) string {
-	all := sync.OnceValue(func() []string {
-		var all []string
+	return func(text string) string {
+		places := 0
 		for _, v := range values {
-			all = append(all, forms(v)...)
+			places += 1 + strings.Count(v, "\n")
+		}
+		if places > mostCompared/(len(text)+1) {
+			return withheld
+		}
+		var found []string
+		for _, v := range values {
+			forms(v, len(text), func(form string) {
+				if strings.Contains(text, form) {
+					found = append(found, form)
+				}
+			})
 		}
 		// The longest first: one may be a part of another.
-		slices.SortFunc(all, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
-		return slices.Compact(all)
-	})
-	return func(text string) string {
-		for _, form := range all() {
+		slices.SortFunc(found, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
+		for _, form := range slices.Compact(found) {
 			text = strings.ReplaceAll(text, form, hidden)
 		}
 		return text
@@ -93,33 +106,55 @@ const (
 	// leastLine letters of one line of a value are masked by themselves. Parsers quote
 	// single lines.
 	leastLine = 8
+	// mostCompared bounds the letters of a text, times the values and lines that are looked for
+	// in it: a second of work, or a few.
+	mostCompared = 1 << 28
 )
 
-// forms are how a value may stand in a text: without its newlines, as substitution puts it
-// in; line by line; quoted and escaped for Go, JSON and YAML, once and twice; and
-// in base64, as a Secret has it.
-func forms(value string) []string {
-	plain := []string{value, strings.ReplaceAll(value, "\n", ""), strings.TrimSpace(strings.ReplaceAll(value, "\n", " ")), strings.TrimSpace(value)}
+// forms shows visit how a value may stand in a text of so many letters: without its newlines, as
+// substitution puts it in; line by line; quoted and escaped for Go, JSON and YAML, once and
+// twice; and in base64, as a Secret has it. No form is shorter than what it is a form of.
+func forms(value string, letters int, visit func(form string)) {
+	each := func(v string) {
+		if len(v) < leastSecret || len(v) > letters {
+			return
+		}
+		visit(v)
+		visit(base64.StdEncoding.EncodeToString([]byte(v)))
+		if !strings.ContainsFunc(v, escaped) {
+			return
+		}
+		once := inner(strconv.Quote(v))
+		visit(once)
+		visit(inner(strconv.Quote(once)))
+		visit(inner(strconv.QuoteToASCII(v)))
+		visit(strings.ReplaceAll(v, "'", "''"))
+		visit(url.QueryEscape(v))
+		if text, err := json.Marshal(v); err == nil {
+			visit(inner(string(text)))
+			visit(inner(strconv.Quote(inner(string(text)))))
+		}
+	}
+	each(value)
+	each(strings.TrimSpace(value))
+	if !strings.Contains(value, "\n") {
+		return
+	}
+	each(strings.ReplaceAll(value, "\n", ""))
+	each(strings.TrimSpace(strings.ReplaceAll(value, "\n", " ")))
 	for line := range strings.Lines(value) {
 		if line = strings.TrimSpace(line); len(line) >= leastLine {
-			plain = append(plain, line)
+			each(line)
 		}
 	}
-	var all []string
-	for _, v := range plain {
-		if len(v) < leastSecret {
-			continue
-		}
-		inner := func(quoted string) string { return quoted[1 : len(quoted)-1] }
-		once := inner(strconv.Quote(v))
-		all = append(all, v, once, inner(strconv.Quote(once)), inner(strconv.QuoteToASCII(v)),
-			strings.ReplaceAll(v, "'", "''"), base64.StdEncoding.EncodeToString([]byte(v)), url.QueryEscape(v))
-		if escaped, err := json.Marshal(v); err == nil {
-			all = append(all, inner(string(escaped)), inner(strconv.Quote(inner(string(escaped)))))
-		}
-	}
-	return all
 }
+
+// escaped reports whether a letter may have another form when it is quoted or escaped.
+func escaped(r rune) bool {
+	return r != '-' && r != '_' && r != '.' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+}
+
+func inner(quoted string) string { return quoted[1 : len(quoted)-1] }
 
 type masked struct {
 	text string

@@ -3,6 +3,8 @@ package mask
 import (
 	"errors"
 	"fmt"
+	"runtime"
+	"strings"
 	"testing"
 )
 
@@ -39,5 +41,37 @@ func TestError(t *testing.T) {
 	}
 	if Error(nil, []string{"abcd"}) != nil {
 		t.Error("no error became one")
+	}
+}
+
+// TestMany: a tenant chooses how many values there are, and how long they are. One text takes a bounded time, and no
+// memory for what is not in it.
+func TestMany(t *testing.T) {
+	many := make([]string, 100_000)
+	for i := range many {
+		many[i] = fmt.Sprintf("v%d", i+1000)
+	}
+	for name, c := range map[string]struct {
+		reason     string
+		values     []string
+		text, want string
+	}{
+		"Values":  {"a data set has so many", many, "cannot apply v50000", "cannot apply *****"},
+		"Lines":   {"each line of a file is looked for", []string{strings.Repeat("a line of words\n", 100_000) + "-----BEGIN-----\n"}, "line 1: -----BEGIN-----", "line 1: *****"},
+		"Long":    {"a value that is longer than the text is not in it", []string{strings.Repeat("x", 8<<20), "hunter22"}, "bad hunter22", "bad *****"},
+		"TooMany": {"a long text, in which so many would be looked for", many, strings.Repeat("a long text ", 10_000) + "v50000", withheld},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			got := Texts(c.values)(c.text)
+			runtime.ReadMemStats(&after)
+			if got != c.want {
+				t.Errorf("%s: got %.100q, want %q", c.reason, got, c.want)
+			}
+			if took := after.TotalAlloc - before.TotalAlloc; took > 32<<20 {
+				t.Errorf("%s: %d MiB of memory were used", c.reason, took>>20)
+			}
+		})
 	}
 }

@@ -38,6 +38,10 @@ func (c *caesar) File(_ context.Context, name string, data []byte) ([]byte, erro
 	return bytes.ReplaceAll(data, []byte(sealMark), nil), c.err
 }
 
+func (c *caesar) Patch(ctx context.Context, name string, data []byte) ([]byte, error) {
+	return c.File(ctx, "patch "+name, data)
+}
+
 func (c *caesar) Plain() []string { return c.plain }
 
 func (c *caesar) Resource(_ context.Context, r *resource.Resource) (*resource.Resource, error) {
@@ -94,12 +98,12 @@ func TestDecryption(t *testing.T) {
 		"Patch": {
 			"a patch in a file of a base",
 			tree{"kustomization.yaml": "resources: [base]\n", "base/kustomization.yaml": "resources: [a.yaml]\npatches: [{path: p/p.yaml}]\n", "base/a.yaml": manifest("a"), "base/p/p.yaml": manifest("a", "k", "sealed!v")}, Build{},
-			[]string{"p/p.yaml"}, map[string]string{"ConfigMap/a/data/k": "v"},
+			[]string{"patch p/p.yaml"}, map[string]string{"ConfigMap/a/data/k": "v"},
 		},
 		"Component": {
 			"and of a component that only the spec names",
 			tree{"app/a.yaml": manifest("a"), "c/kustomization.yaml": "kind: Component\npatches: [{path: p.yaml}]\n", "c/p.yaml": manifest("a", "k", "sealed!v")}, Build{Path: "app", Components: []string{"../c"}},
-			[]string{"p.yaml"}, map[string]string{"ConfigMap/a/data/k": "v"},
+			[]string{"patch p.yaml"}, map[string]string{"ConfigMap/a/data/k": "v"},
 		},
 		"ConfigMapFile": {
 			"a ConfigMap is no secret",

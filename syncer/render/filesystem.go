@@ -58,9 +58,8 @@ type fileSystem struct {
 	refused bool
 
 	decrypter Decrypter
-	// sealed are the files that the decrypter is to see, by path, with the name
-	// that tells it the format.
-	sealed map[string]string
+	// sealed are the files that the decrypter is to see, by path.
+	sealed map[string]sealed
 	// keys is why something could not be decrypted.
 	keys error
 	// passing: the build failed for what is not in its input.

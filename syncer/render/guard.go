@@ -206,8 +206,16 @@ func fields(n *yaml.Node) error {
 // CheckManifests is Check for what is going to be parsed in this process: it also bounds
 // the nodes.
 func CheckManifests(data []byte) error {
+	if err := CheckNodes(data); err != nil {
+		return err
+	}
+	return Check(data)
+}
+
+// CheckNodes refuses YAML or JSON that may have more than MaxNodes, without its aliases.
+func CheckNodes(data []byte) error {
 	if n := nodes(data); n > MaxNodes {
 		return fmt.Errorf("%w: it may have %d nodes, the limit is %d", ErrHostile, n, MaxNodes)
 	}
-	return Check(data)
+	return nil
 }

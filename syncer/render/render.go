@@ -65,11 +65,13 @@ type Build struct {
 // Decrypter decrypts for one build, which calls it from one goroutine.
 type Decrypter interface {
 	// File decrypts a file that a kustomization file names as a source of a
-	// Secret or as a patch, and returns other files as they are. The ending of
+	// Secret, and returns other files as they are. The ending of
 	// name tells the format; it is not always the file's own: the key of a
 	// Secret decides, and what is read for its variables is dotenv if nothing
 	// else is said.
 	File(ctx context.Context, name string, data []byte) ([]byte, error)
+	// Patch is File for a patch, the values of which get into objects of any kind.
+	Patch(ctx context.Context, name string, data []byte) ([]byte, error)
 	// Resource decrypts an object in place and returns it, or returns nil when
 	// there is nothing to decrypt. It is called for objects with a `sops` field
 	// and for Secrets.
