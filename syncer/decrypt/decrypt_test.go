@@ -32,6 +32,7 @@ import (
 	kustomizeprovider "sigs.k8s.io/kustomize/api/provider"
 	"sigs.k8s.io/kustomize/api/resource"
 
+	"github.com/cascade-gitops/cascade/syncer/mask"
 	"github.com/cascade-gitops/cascade/syncer/render"
 )
 
@@ -448,6 +449,22 @@ func TestResource(t *testing.T) {
 		}
 		if !slices.Contains(d.Plain(), "hunter33") || slices.Contains(d.Plain(), "token") {
 			t.Errorf("errors may quote a value of a patch that was sealed as a whole: they must not have %v", d.Plain())
+		}
+	})
+	t.Run("PatchOfObject", func(t *testing.T) {
+		for file, plain := range map[string]string{
+			"merge.patch": "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: shop, namespace: default, labels: {app: shop}}\nspec: {paused: true, token: hunter22}\n",
+			"json.patch":  "[{op: replace, path: /spec/token, value: hunter22}, {op: move, from: /spec/paused, path: /spec/stop}]",
+		} {
+			d := open(t, map[string]string{"identity.agekey": secret}, Options{})
+			if _, err := d.Patch(t.Context(), file, seal(t, formats.Binary, plain, master)); err != nil {
+				t.Fatal(err)
+			}
+			err := errors.New("apps/v1 Deployment/default/shop: cannot replace /spec/token, /spec/paused: true, token hunter22")
+			want := "apps/v1 Deployment/default/shop: cannot replace /spec/token, /spec/paused: true, token *****"
+			if got := mask.Error(err, d.Plain()).Error(); got != want {
+				t.Errorf("%s: got %q, want %q", file, got, want)
+			}
 		}
 	})
 	t.Run("FileOfSecret", func(t *testing.T) {

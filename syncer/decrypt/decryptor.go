@@ -298,9 +298,10 @@ func (d *Decryptor) noteAll(plain []byte) {
 		d.plain = append(d.plain, string(plain))
 		return
 	}
+	known := map[string]bool{}
 	var walk func(*yaml.Node)
 	walk = func(n *yaml.Node) {
-		if n.Kind == yaml.ScalarNode && n.Value != "" {
+		if tag := n.ShortTag(); n.Kind == yaml.ScalarNode && tag != "!!bool" && tag != "!!null" && !known[n.Value] {
 			d.plain = append(d.plain, n.Value)
 		}
 		for i, c := range n.Content {
@@ -318,7 +319,33 @@ func (d *Decryptor) noteAll(plain []byte) {
 			d.plain = append(d.plain, string(plain)) // no YAML
 			return
 		}
+		addressed(n.Content[0], known)
 		walk(&n)
+	}
+}
+
+// addressed adds what tells which object a patch is for, and what it does there: messages have
+// it, and a value that is the same is no secret.
+func addressed(patch *yaml.Node, known map[string]bool) {
+	add := func(mapping *yaml.Node, keys ...string) {
+		for i := 1; i < len(mapping.Content); i += 2 {
+			if slices.Contains(keys, mapping.Content[i-1].Value) {
+				known[mapping.Content[i].Value] = true
+			}
+		}
+	}
+	switch patch.Kind {
+	case yaml.SequenceNode: // of JSON 6902
+		for _, operation := range patch.Content {
+			add(operation, "op", "path", "from")
+		}
+	case yaml.MappingNode:
+		add(patch, "apiVersion", "kind")
+		for i := 1; i < len(patch.Content); i += 2 {
+			if patch.Content[i-1].Value == "metadata" {
+				add(patch.Content[i], "name", "namespace")
+			}
+		}
 	}
 }
 
