@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -561,6 +562,53 @@ func TestTypeRefused(t *testing.T) {
 		t.Errorf("the Secret has %q, valid are %v", g.password(), valid)
 	}
 	g.wants("Ready", "True", "Succeeded")
+}
+
+// TestTypeTried: what the API server says of the other Secret while the one before it is there.
+func TestTypeTried(t *testing.T) {
+	quota := func(used string) *corev1.ResourceQuota {
+		return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: space, Name: "some"}, Status: corev1.ResourceQuotaStatus{
+			Hard: corev1.ResourceList{"count/secrets": resource.MustParse("20")}, Used: corev1.ResourceList{"count/secrets": resource.MustParse(used)},
+		}}
+	}
+	forbidden := apierrors.NewForbidden(corev1.Resource("secrets"), "keys", errors.New("no"))
+	for name, tt := range map[string]struct {
+		reason   string
+		quota    *corev1.ResourceQuota
+		answer   error
+		replaced bool
+	}{
+		"Exists":  {"its name is taken, and all else is right", quota("3"), apierrors.NewAlreadyExists(corev1.Resource("secrets"), "keys"), true},
+		"Quota":   {"there is no room for one more, and there will be none more", quota("20"), forbidden, true},
+		"Policy":  {"it would be refused once the one before it is gone", quota("19"), forbidden, false},
+		"Unknown": {"nothing was said of it", quota("20"), apierrors.NewTimeoutError("slow", 1), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newRig(t, minute(), nil, tt.quota)
+			g.must()
+			before := g.password()
+			g.refuse = func(_ int64, verb string, o client.Object) error {
+				if s, ok := o.(*corev1.Secret); !ok || verb != "create" || s.Type != corev1.SecretTypeTLS {
+					return nil
+				}
+				if err := g.client.Get(t.Context(), g.key, &corev1.Secret{}); err != nil {
+					return client.IgnoreNotFound(err) // the trial is over
+				}
+				if o.GetName() != g.key.Name {
+					t.Errorf("%s: tried is another name, %q, which policies may refuse", tt.reason, o.GetName())
+				}
+				return tt.answer
+			}
+			g.change(func(o *v1alpha1.Credential) { o.Spec.Target.Type = corev1.SecretTypeTLS })
+			if _, err := g.reconcile(); (err == nil) != tt.replaced {
+				t.Errorf("%s: %v", tt.reason, err)
+			}
+			s := &corev1.Secret{}
+			if err := g.client.Get(t.Context(), g.key, s); err != nil || (s.Type == corev1.SecretTypeTLS) != tt.replaced || (g.password() != before) != tt.replaced {
+				t.Errorf("%s: the Secret is of type %s and has %q, before %q: %v", tt.reason, s.Type, g.password(), before, err)
+			}
+		})
+	}
 }
 
 // TestNotOurs: a Secret of somebody else is left alone, and nothing is leased for it.
