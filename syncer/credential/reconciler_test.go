@@ -244,6 +244,14 @@ func TestLife(t *testing.T) {
 	if o := g.object(); o.Status.ExpiresAt == nil || !o.Status.ExpiresAt.Equal(&metav1.Time{Time: at(60)}) || !o.Status.RenewAt.Equal(&metav1.Time{Time: at(40)}) {
 		t.Errorf("status %+v", o.Status)
 	}
+	// OpenShift lets those only block the deletion of an owner who may write its finalizers: not the agent under a lockdown.
+	for _, name := range []string{"keys", "cascade-leases.keys"} {
+		s := &corev1.Secret{}
+		err := g.client.Get(t.Context(), client.ObjectKey{Namespace: space, Name: name}, s)
+		if owner := metav1.GetControllerOf(s); err != nil || owner == nil || owner.UID != "u1" || owner.BlockOwnerDeletion != nil {
+			t.Errorf("Secret %s has the owner %v: %v", name, owner, err)
+		}
+	}
 	seen := map[string]bool{}
 	for range 600 {
 		g.pass(time.Second)

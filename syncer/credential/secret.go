@@ -25,6 +25,14 @@ const leasesType corev1.SecretType = "cascade.dev/leases"
 // keeps it from being that of a target by chance, and it is checked whose it is.
 func leasesName(credential string) string { return "cascade-leases." + credential }
 
+// controllerRef is how a Secret names the Credential that has it. It does not block the deletion
+// of that: some API servers allow it to those only who may write finalizers of Credentials.
+func controllerRef(owner *v1alpha1.Credential) metav1.OwnerReference {
+	ref := metav1.NewControllerRef(owner, v1alpha1.GroupVersion.WithKind(Kind))
+	ref.BlockOwnerDeletion = nil
+	return *ref
+}
+
 // gather reads the facts.
 func (k *keeping) gather(ctx context.Context) error {
 	spec := &k.obj.Spec
@@ -121,7 +129,7 @@ func (k *keeping) write(ctx context.Context, c content) error {
 		secret = k.secret.DeepCopy()
 	}
 	if !metav1.IsControlledBy(secret, k.obj) {
-		secret.OwnerReferences = append(secret.OwnerReferences, *metav1.NewControllerRef(k.obj, v1alpha1.GroupVersion.WithKind(Kind)))
+		secret.OwnerReferences = append(secret.OwnerReferences, controllerRef(k.obj))
 	}
 	secret.Data = c.data
 	k.annotate(secret, c)
@@ -278,7 +286,7 @@ func (s *journalSecret) change(ctx context.Context, f func(*journal)) error {
 		s.secret = &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: s.owner.Namespace, Name: leasesName(s.owner.Name), Labels: map[string]string{v1alpha1.LeasesLabel: "true"},
-				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(s.owner, v1alpha1.GroupVersion.WithKind(Kind))},
+				OwnerReferences: []metav1.OwnerReference{controllerRef(s.owner)},
 			},
 			Type: leasesType, Data: map[string][]byte{journalKey: text},
 		}
