@@ -102,7 +102,7 @@ func alertmanager(s *Settings, m *alert.Message) ([]Request, error) {
 		annotations["summary"] = summary
 	}
 	for name, value := range map[string]string{
-		"alertname": "Flux" + e.InvolvedObject.Kind + e.Reason, "severity": e.Severity, "reason": e.Reason,
+		"alertname": "Flux" + e.InvolvedObject.Kind + titled(e.Reason), "severity": e.Severity, "reason": e.Reason,
 		"kind": e.InvolvedObject.Kind, "name": e.InvolvedObject.Name, "namespace": e.InvolvedObject.Namespace,
 		"reportingcontroller": e.ReportingController,
 	} {
@@ -116,6 +116,15 @@ func alertmanager(s *Settings, m *alert.Message) ([]Request, error) {
 	}
 	s.login(&r)
 	return []Request{r}, nil
+}
+
+// titled is a reason as Flux has it in the name of an alert: of its letters the first alone is
+// a capital.
+func titled(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return strings.ToUpper(reason[:1]) + strings.ToLower(reason[1:])
 }
 
 // labelName is a name that every version of Alertmanager takes.
