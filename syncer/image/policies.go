@@ -46,10 +46,22 @@ type Policies struct {
 	once  sync.Once
 	begun time.Time
 
+	mu sync.Mutex
+	// waiting are the policies that wait for the image of an ImageRepository to be listed.
+	waiting map[types.NamespacedName]wait
+
 	store *status.Store[*imagev1.ImagePolicy]
 }
 
-// grace is how long after the start of a process the tags of an image that was listed before may be missing.
+// wait is for a list of what an ImageRepository names in one generation.
+type wait struct {
+	uid        types.UID
+	generation int64
+	since      time.Time
+}
+
+// grace is how long the tags of an image may be missing after the start of a process, if it was listed before, or after an
+// ImageRepository got another image.
 const grace = 2 * time.Minute
 
 // listing is how long to wait for a list that fails before it is looked at again: one that comes wakes its policies.
@@ -99,8 +111,11 @@ func (r *Policies) describe(obj *imagev1.ImagePolicy) fields {
 	}
 }
 
-// forget has nothing to do: a policy keeps nothing.
-func (r *Policies) forget(types.NamespacedName) {}
+func (r *Policies) forget(name types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.waiting, name)
+}
 
 func (r *Policies) rest(context.Context, *imagev1.ImagePolicy) {}
 
@@ -139,7 +154,7 @@ func (r *Policies) choose(ctx context.Context, obj *imagev1.ImagePolicy) outcome
 	tags, ok := r.Scans.Of(repository)
 	if !ok {
 		current := obj.Status.LatestRef != nil && obj.Status.ObservedGeneration == obj.Generation && apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.ReadyCondition)
-		if current && !tried(repository) {
+		if current && !tried(repository) && r.waited(client.ObjectKeyFromObject(obj), repository) < grace {
 			// Of another image than before: it is listed at this moment.
 			return outcome{waits: true, next: listing}
 		}
@@ -178,10 +193,25 @@ func (r *Policies) choose(ctx context.Context, obj *imagev1.ImagePolicy) outcome
 	return out
 }
 
+// waited is for how long a policy has waited for what an ImageRepository names by now. Whoever lists for that may be away.
+func (r *Policies) waited(name types.NamespacedName, repository *imagev1.ImageRepository) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w, now := r.waiting[name], r.Now()
+	if w.uid != repository.UID || w.generation != repository.Generation {
+		if r.waiting == nil {
+			r.waiting = map[types.NamespacedName]wait{}
+		}
+		w = wait{uid: repository.UID, generation: repository.Generation, since: now}
+		r.waiting[name] = w
+	}
+	return now.Sub(w.since)
+}
+
 // tried reports whether a list of what an ImageRepository names by now was asked for, or nobody asks.
 func tried(repository *imagev1.ImageRepository) bool {
 	ready := apimeta.FindStatusCondition(repository.Status.Conditions, meta.ReadyCondition)
-	return repository.Spec.Suspend || ready == nil || ready.ObservedGeneration == repository.Generation
+	return repository.Spec.Suspend || !repository.DeletionTimestamp.IsZero() || ready == nil || ready.ObservedGeneration == repository.Generation
 }
 
 // mayAccess is an error if a namespace may not use an ImageRepository.

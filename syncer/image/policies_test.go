@@ -27,18 +27,29 @@ func TestPolicyOfOtherImage(t *testing.T) {
 		want   imagev1.ImageRef
 		waits  bool
 		failed string
+		after  time.Duration
 	}{
-		"Same": {"its tags are known", func(*imagev1.ImageRepository) {}, imagev1.ImageRef{Name: image, Tag: "1.0.1"}, false, ""},
+		"Same": {"its tags are known", func(*imagev1.ImageRepository) {}, imagev1.ImageRef{Name: image, Tag: "1.0.1"}, false, "", 0},
 		"Changed": {"the other image is listed at this moment", func(o *imagev1.ImageRepository) {
 			o.Spec.Image, o.Generation = "example.com/other", 2
-		}, imagev1.ImageRef{Name: image, Tag: "1.0.0"}, true, ""},
+		}, imagev1.ImageRef{Name: image, Tag: "1.0.0"}, true, "", 0},
 		"Refused": {"the registry of the other image refuses", func(o *imagev1.ImageRepository) {
 			o.Spec.Image, o.Generation = "example.com/other", 2
 			status.SetCondition(o, meta.ReadyCondition, metav1.ConditionFalse, imagev1.ReadOperationFailedReason, "denied")
-		}, imagev1.ImageRef{Name: image, Tag: "1.0.0"}, false, imagev1.DependencyNotReadyReason},
+		}, imagev1.ImageRef{Name: image, Tag: "1.0.0"}, false, imagev1.DependencyNotReadyReason, 0},
 		"Suspended": {"nobody asks for the other image", func(o *imagev1.ImageRepository) {
 			o.Spec.Image, o.Spec.Suspend, o.Generation = "example.com/other", true, 2
-		}, imagev1.ImageRef{Name: image, Tag: "1.0.0"}, false, imagev1.DependencyNotReadyReason},
+		}, imagev1.ImageRef{Name: image, Tag: "1.0.0"}, false, imagev1.DependencyNotReadyReason, 0},
+		"Deleted": {"it is going, and nobody lists for it", func(o *imagev1.ImageRepository) {
+			o.Generation, o.DeletionTimestamp, o.Finalizers = 2, &metav1.Time{Time: time0.now()}, []string{"example.com/other"}
+			o.Spec.Image = "example.com/other"
+		}, imagev1.ImageRef{Name: image, Tag: "1.0.0"}, false, imagev1.DependencyNotReadyReason, 0},
+		"Listed": {"a list may take its time-out", func(o *imagev1.ImageRepository) {
+			o.Spec.Image, o.Generation = "example.com/other", 2
+		}, imagev1.ImageRef{Name: image, Tag: "1.0.0"}, true, "", time.Minute},
+		"Unlisted": {"who lists for it is down", func(o *imagev1.ImageRepository) {
+			o.Spec.Image, o.Generation = "example.com/other", 2
+		}, imagev1.ImageRef{Name: image, Tag: "1.0.0"}, false, imagev1.DependencyNotReadyReason, 2 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scans := NewScans(source.NewImages(t.TempDir(), 1<<20, time0.now), "", time0.now, prometheus.NewRegistry())
@@ -63,6 +74,10 @@ func TestPolicyOfOtherImage(t *testing.T) {
 			obj.Status.ObservedGeneration, obj.Status.LatestRef = 1, &imagev1.ImageRef{Name: image, Tag: "1.0.0"}
 			status.MarkReady(obj, meta.SucceededReason, "chosen")
 			out := r.run(t.Context(), obj)
+			if tt.after > 0 {
+				time0.advance(tt.after)
+				out = r.run(t.Context(), obj)
+			}
 			if *obj.Status.LatestRef != tt.want || out.waits != tt.waits || (out.failed == nil) != (tt.failed == "") || out.failed != nil && out.failed.reason != tt.failed {
 				t.Errorf("%s: %v, %+v", tt.reason, obj.Status.LatestRef, out)
 			}
