@@ -3,7 +3,6 @@ package helmrelease
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 
@@ -75,10 +74,9 @@ func (r *Reconciler) uninstall(ctx context.Context, run *run) (gone bool, result
 		return leave(why)
 	}
 	at := target.OfRelease(obj, r.Targets.ServiceAccount)
-	account := at.User[strings.LastIndex(at.User, ":")+1:]
-	switch missing, err := r.Targets.AccountGone(ctx, obj.Namespace, account, at); {
+	switch missing, err := r.Targets.AccountGone(ctx, obj.Namespace, at); {
 	case err != nil:
-		return stay(fmt.Errorf("failed to confirm ServiceAccount '%s' can be used to uninstall release: %w", account, err))
+		return stay(fmt.Errorf("failed to confirm ServiceAccount '%s' can be used to uninstall release: %w", at.Account(), err))
 	case missing:
 		return leave(fmt.Sprintf("the ServiceAccount %s does not exist", at.User))
 	}

@@ -55,12 +55,8 @@ func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 	if err != nil {
 		return stay(meta.PruneFailedReason, err)
 	}
-	account := obj.Spec.ServiceAccountName
-	if account == "" {
-		account = r.Targets.ServiceAccount
-	}
 	facts := target.DeletionFacts{Target: ref, Objects: len(owned)}
-	if facts.AccountGone, facts.Problem = r.Targets.AccountGone(ctx, obj.Namespace, account, ref); facts.Problem == nil {
+	if facts.AccountGone, facts.Problem = r.Targets.AccountGone(ctx, obj.Namespace, ref); facts.Problem == nil {
 		_, facts.Problem = r.Targets.Connect(ctx, obj.Namespace, ref)
 	}
 	answer := target.DecideDeletion(facts)

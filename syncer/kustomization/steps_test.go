@@ -551,6 +551,9 @@ func clusterServer(t *testing.T, uid string) *corev1.Secret {
 				APIResources: []metav1.APIResource{{Name: "namespaces", Kind: "Namespace"}, {Name: "serviceaccounts", Kind: "ServiceAccount", Namespaced: true}}}
 		case "/api/v1/namespaces/apps/serviceaccounts/ops":
 			answer = corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{Kind: "ServiceAccount", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "ops"}}
+		case "/api/v1/namespaces/apps/serviceaccounts/missing":
+			w.WriteHeader(http.StatusNotFound)
+			answer = apierrors.NewNotFound(schema.GroupResource{Resource: "serviceaccounts"}, "missing").Status()
 		default:
 			answer = metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"},
 				ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: types.UID(uid)}}
@@ -582,6 +585,12 @@ func accountAdded(k *kustomizev1.Kustomization) {
 	k.Spec.ServiceAccountName = "ops"
 	k.Annotations = map[string]string{target.Annotation: target.Ref{Kind: "Secret", Name: "way", Cluster: "there"}.Encode()}
 	k.Status.Inventory = refs([]inventory.Entry{entry("a")})
+}
+
+// appliedAs is accountAdded of a Kustomization that was applied with the rights of an account.
+func appliedAs(k *kustomizev1.Kustomization, account string) {
+	accountAdded(k)
+	k.Annotations[target.Annotation] = target.Ref{Kind: "Secret", Name: "way", User: target.User("apps", account), Cluster: "there"}.Encode()
 }
 
 // TestLeavingSince: the time-out for leaving another cluster begins with the first of the
@@ -929,6 +938,17 @@ func TestPruneStep(t *testing.T) {
 		}), left, nil, true, false, "Unknown/Progressing", deletePoll},
 		"HandsOver":    {"another owner is to have them: it stays until then", deleted(nil), handing, nil, true, false, "Unknown/Progressing", handOverPoll},
 		"AccountAdded": {"in another cluster, as a service account that it did not have when it was applied", deleted(accountAdded), none, nil, true, true, "", 0},
+		"AccountChanged": {"it is pruned as the account that it was applied as: whether the one of the spec exists is of no interest", deleted(func(k *kustomizev1.Kustomization) {
+			appliedAs(k, "ops")
+			k.Spec.ServiceAccountName = "missing"
+		}), none, nil, true, true, "", 0},
+		"AccountDropped": {"the same where the spec names none any more", deleted(func(k *kustomizev1.Kustomization) {
+			appliedAs(k, "ops")
+			k.Spec.ServiceAccountName = ""
+		}), none, nil, true, true, "", 0},
+		"AccountGone": {"nobody can prune as an account that is gone: what it applied is left, and the user is told", deleted(func(k *kustomizev1.Kustomization) {
+			appliedAs(k, "missing")
+		}), none, nil, false, true, "", 0},
 		"Unreachable": {"the way to its cluster is missing: nothing is forgotten", deleted(func(k *kustomizev1.Kustomization) {
 			k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "gone"}}
 		}), none, nil, false, false, "False/PruneFailed", time.Minute},

@@ -3,6 +3,7 @@ package target
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -63,6 +64,9 @@ func refTo(namespace string, k *meta.KubeConfigReference, serviceAccount, accoun
 func User(namespace, name string) string {
 	return "system:serviceaccount:" + namespace + ":" + name
 }
+
+// Account is the name of the service account that is impersonated; empty if nobody is.
+func (r Ref) Account() string { return r.User[strings.LastIndex(r.User, ":")+1:] }
 
 // Local reports whether the target is the cluster that we run in.
 func (r Ref) Local() bool { return r.Kind == "" }

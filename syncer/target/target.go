@@ -169,9 +169,9 @@ func (t *Targets) known(digest string) string {
 	return ""
 }
 
-// AccountGone asks the target whether the service account of a reference is
-// confirmed not to exist.
-func (t *Targets) AccountGone(ctx context.Context, namespace, account string, ref Ref) (bool, error) {
+// AccountGone asks the target whether the service account that a reference impersonates is
+// confirmed not to exist. The reference is of an object in a namespace.
+func (t *Targets) AccountGone(ctx context.Context, namespace string, ref Ref) (bool, error) {
 	if ref.User == "" {
 		return false, nil
 	}
@@ -179,12 +179,12 @@ func (t *Targets) AccountGone(ctx context.Context, namespace, account string, re
 	if err != nil {
 		return false, err
 	}
-	err = base.Get(ctx, types.NamespacedName{Namespace: namespace, Name: account}, &corev1.ServiceAccount{})
+	err = base.Get(ctx, types.NamespacedName{Namespace: namespace, Name: ref.Account()}, &corev1.ServiceAccount{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return true, nil
 	case err != nil:
-		return false, fmt.Errorf("cannot read ServiceAccount %s/%s of the target cluster: %w", namespace, account, err)
+		return false, fmt.Errorf("cannot read ServiceAccount %s/%s of the target cluster: %w", namespace, ref.Account(), err)
 	}
 	return false, nil
 }

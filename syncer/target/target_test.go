@@ -512,23 +512,22 @@ func TestTargetsAccountGone(t *testing.T) {
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "ops"}})
 	remote := Of(kustomizationAt("ops", bySecretRef("edge", "")), "")
 	for name, tt := range map[string]struct {
-		reason  string
-		account string
-		ref     Ref
-		want    bool
+		reason string
+		ref    Ref
+		want   bool
 	}{
-		"There":  {reason: "it exists", account: "ops", ref: Ref{User: "x"}},
-		"Gone":   {reason: "confirmed", account: "absent", ref: Ref{User: "x"}, want: true},
-		"Remote": {reason: "our own cluster's account says nothing about the other cluster's", account: "ops", ref: remote, want: true},
-		"Nobody": {reason: "nobody is impersonated", account: "", ref: Ref{}},
+		"There":  {reason: "it exists", ref: Ref{User: User("apps", "ops")}},
+		"Gone":   {reason: "confirmed", ref: Ref{User: User("apps", "absent")}, want: true},
+		"Remote": {reason: "our own cluster's account says nothing about the other cluster's", ref: remote, want: true},
+		"Nobody": {reason: "nobody is impersonated", ref: Ref{}},
 	} {
-		got, err := targets.AccountGone(t.Context(), "apps", tt.account, tt.ref)
+		got, err := targets.AccountGone(t.Context(), "apps", tt.ref)
 		if err != nil || got != tt.want {
 			t.Errorf("%s: %s: got %t, %v", name, tt.reason, got, err)
 		}
 	}
 	s.Close()
-	if gone, err := targets.AccountGone(t.Context(), "apps", "ops", remote); err == nil || gone {
+	if gone, err := targets.AccountGone(t.Context(), "apps", remote); err == nil || gone {
 		t.Error("an unreachable cluster confirms something")
 	}
 }
