@@ -10,6 +10,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/ssa/jsondiff"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -79,7 +80,7 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 	status.RemoveCondition(obj, v1alpha1.CreateHeldCondition)
 	waits := r.tellRollout(run)
 	if sync.Plan.Blocked() {
-		run.noteRevision()
+		r.noteApplied(run, v1alpha1.ReasonPruneBlocked)
 		return r.blocked(run, sync)
 	}
 	status.RemoveCondition(obj, v1alpha1.PruneBlockedCondition)
@@ -87,7 +88,7 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 		return again(time.Second) // what is declared by now wakes the next reconcile, too
 	}
 	if waits != nil {
-		run.noteRevision()
+		r.noteApplied(run, apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition).Reason)
 	}
 	return waits
 }

@@ -184,12 +184,9 @@ func (r *Reconciler) succeeded(ctx context.Context, run *run) *end {
 	obj := run.Obj
 	wasReady := apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.ReadyCondition) && obj.Status.ObservedGeneration == obj.Generation
 	news := !wasReady || run.requested || len(run.changed()) > 0 || run.sync != nil && len(run.sync.Deleted) > 0
-	attempt := run.attempt(meta.ReconciliationSucceededReason, r.Now())
-	attempt.Requested = run.requested || len(run.changed()) > 0
-	status.RecordAttempt(&obj.Status.History, attempt)
 	obj.Status.ObservedGeneration = obj.Generation
 	applied := obj.Status.LastAppliedRevision
-	run.noteRevision()
+	r.noteApplied(run, meta.ReconciliationSucceededReason)
 	status.MarkReady(obj, meta.ReconciliationSucceededReason, "Applied revision: %s", run.snapshot.Revision)
 	message := fmt.Sprintf("Reconciliation finished in %s, next run in %s", r.Now().Sub(run.start).Round(time.Millisecond), obj.Spec.Interval.Duration)
 	if news {
@@ -218,6 +215,15 @@ func (r *Reconciler) succeeded(ctx context.Context, run *run) *end {
 		next = min(next, rolloutPoll)
 	}
 	return again(next)
+}
+
+// noteApplied records that everything declared was applied, and what came of it: who knows
+// nothing of it takes what differs for drift from then on.
+func (r *Reconciler) noteApplied(run *run, reason string) {
+	attempt := run.attempt(reason, r.Now())
+	attempt.Requested = run.requested || len(run.changed()) > 0
+	status.RecordAttempt(&run.Obj.Status.History, attempt)
+	run.noteRevision()
 }
 
 // noteRevision records that the newest revision was applied. While Clusters wait to be told

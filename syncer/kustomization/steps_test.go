@@ -39,6 +39,7 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/claim"
+	"github.com/cascade-gitops/cascade/syncer/compose"
 	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/find"
 	"github.com/cascade-gitops/cascade/syncer/health"
@@ -815,6 +816,47 @@ func TestDriftOrNews(t *testing.T) {
 				return apply.Result{Changes: ssa.NewChangeSet()}, nil
 			}
 			s.Reconciler.apply(t.Context(), s.run)
+		})
+	}
+}
+
+// TestDriftAfterHold: all that is declared is applied while a plan is held, or a Rollout holds
+// Clusters back. A process that knows nothing of it takes what differs for drift.
+func TestDriftAfterHold(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason   string
+		plan     inventory.Plan
+		composed *composed
+	}{
+		"Prune": {"a person has to approve deletes", inventory.Plan{Held: true, Hash: "0123456789abcdef", Deletes: []inventory.Delete{{Entry: entry("b")}}}, nil},
+		"Rollout": {"a Cluster may not have its revision", inventory.Plan{}, &composed{
+			held:  map[types.NamespacedName]hold{{Namespace: "fleet", Name: "alpha"}: {reason: v1alpha1.ReasonRevisionMissing}},
+			facts: compose.Facts{Newest: &compose.Rendering{}},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.Annotations = map[string]string{v1alpha1.DriftAnnotation: string(DriftReport)}
+				k.Status.ObservedGeneration, k.Status.LastAppliedRevision = 1, "main@sha1:1"
+				k.Status.History = meta.History{{Digest: "old", LastReconciledStatus: meta.ReconciliationSucceededReason}}
+			}))
+			s.run.rendering, s.run.cluster, s.run.composed = &render.Rendering{Digest: "new", Reads: &render.ReadSet{}}, s.Targets.Local, tc.composed
+			applied := false
+			s.cluster.sync = func(_ context.Context, o apply.Options) (apply.Result, error) {
+				applied = o.Applied
+				return apply.Result{Changes: ssa.NewChangeSet(), Complete: true, Plan: tc.plan}, nil
+			}
+			for _, want := range []bool{false, true} {
+				if end := s.Reconciler.apply(t.Context(), s.run); end == nil || s.Obj.Status.LastAppliedRevision != revision {
+					t.Fatalf("%s: it ends as %+v and applied %s", tc.reason, end, s.Obj.Status.LastAppliedRevision)
+				}
+				if applied != want {
+					t.Errorf("%s: it was applied before: %t, want %t; the history is %+v", tc.reason, applied, want, s.Obj.Status.History)
+				}
+			}
+			if n := len(s.Obj.Status.History); n != 2 {
+				t.Errorf("%s: the history has %d entries, want one for each revision", tc.reason, n)
+			}
 		})
 	}
 }
