@@ -3,7 +3,6 @@ package kustomization
 import (
 	"context"
 	"errors"
-	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
@@ -78,25 +77,10 @@ func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 	if err != nil {
 		return stay(meta.PruneFailedReason, err)
 	}
-	obj.Status.Inventory = refs(res.Inventory)
-	r.tell(run, res)
-	waits := r.handsOver(run, res)
-	switch {
-	case res.Plan.Blocked():
-		// Confirmations on the objects, and the end of the kind, wake nobody.
-		end := r.blocked(run, res)
-		end.result.RequeueAfter = min(end.result.RequeueAfter, blockedPoll)
+	if end := r.unfinished(run, res); end != nil {
 		return end
-	case waits:
-		status.MarkProgressing(obj, "Waiting for another owner to take over %d objects, the first is %s", len(res.Plan.HandOver), res.Plan.HandOver[0])
-		return again(handOverPoll)
-	case len(res.Plan.Queued) > 0:
-		status.MarkProgressing(obj, "Waiting for another Cluster to be gone before %d are deleted, the first is %s", len(res.Plan.Queued), res.Plan.Queued[0])
-		return again(min(obj.GetRetryInterval(), 30*time.Second))
-	case len(res.Plan.OfCluster) > 0:
-		// They go with their Cluster; who else would answer for them if it stays?
-		status.MarkProgressing(obj, "Waiting for the Clusters of %d objects to be gone, the first is %s", len(res.Plan.OfCluster), res.Plan.OfCluster[0])
-		return again(min(obj.GetRetryInterval(), 30*time.Second))
+	}
+	switch {
 	case len(res.Inventory) > 0 && r.waitsForTermination(run):
 		status.MarkProgressing(obj, "Waiting for %d objects to be deleted", len(res.Inventory))
 		return again(deletePoll)

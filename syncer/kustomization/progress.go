@@ -37,6 +37,8 @@ const (
 // nothing else. It is safe for concurrent use.
 type progress struct {
 	mu sync.Mutex
+	// uid is that of the Kustomization.
+	uid types.UID
 	// rendered is nil until a rendering was applied without a remainder.
 	rendered *rendered
 	// refused is the last rendering if it failed for its inputs.
@@ -52,8 +54,10 @@ type progress struct {
 	deletes time.Time
 	// terminates is since when all objects of a deleted Kustomization are being deleted.
 	terminates time.Time
-	// left is since when it is tried in vain to leave another cluster.
-	left time.Time
+	// leave is how long it has been tried in vain to leave another cluster, and left when it was
+	// tried last.
+	leave time.Duration
+	left  time.Time
 	// unsure are objects that changed since their health was last looked at.
 	unsure map[inventory.Entry]struct{}
 	// older are renderings of revisions that Clusters may have besides the newest one.
@@ -130,6 +134,16 @@ type healthInputs struct {
 
 func inputsOf(run *run) healthInputs {
 	return healthInputs{run.snapshot.Revision, run.Obj.Generation, run.Obj.Annotations[meta.ReconcileRequestAnnotation]}
+}
+
+// isOf reports whether this is known of the object with a UID: of none until it is told of one.
+func (p *progress) isOf(uid types.UID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.uid == "" {
+		p.uid = uid
+	}
+	return p.uid == uid
 }
 
 // sameFiles reports whether everything that the last rendering read is the same
@@ -346,21 +360,24 @@ func (p *progress) terminating(now time.Time) time.Time {
 	return p.terminates
 }
 
-// leaving is since when it is tried in vain to leave another cluster.
-func (p *progress) leaving(now time.Time) time.Time {
+// leaving notes a try to leave another cluster that was in vain, and returns for how long that
+// has been tried. Time in which nobody tried does not count: it was suspended, or its build failed.
+func (p *progress) leaving(start, end time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.left.IsZero() {
-		p.left = now
+	if !p.left.IsZero() {
+		p.leave += min(start.Sub(p.left), 3*leavePoll)
 	}
-	return p.left
+	p.leave += end.Sub(start)
+	p.left = end
+	return p.leave
 }
 
 // arrived: no other cluster is being left any more, or the attempt to did not fail.
 func (p *progress) arrived() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.left = time.Time{}
+	p.leave, p.left = 0, time.Time{}
 }
 
 // stageOver ends the wait for an early stage.

@@ -16,6 +16,9 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
+// leavePoll is how soon it is tried again to leave a cluster.
+const leavePoll = 10 * time.Second
+
 // leave prunes what was applied to another cluster. That is tried for
 // spec.timeout; then the objects are left there, and an event says so.
 func (r *Reconciler) leave(ctx context.Context, run *run, old target.Ref) *end {
@@ -34,25 +37,52 @@ func (r *Reconciler) leave(ctx context.Context, run *run, old target.Ref) *end {
 		Approved: obj.Annotations[v1alpha1.ApprovePruneAnnotation], Undecided: run.undecided(),
 	})
 	if err == nil {
-		obj.Status.Inventory = refs(res.Inventory)
-		r.tell(run, res)
-		switch {
-		case res.Plan.Blocked():
+		if end := r.unfinished(run, res); end != nil {
 			run.known.arrived() // it answers: the time-out is for one that does not
-			return r.blocked(run, res)
-		case len(res.Inventory) == 0:
-			status.RemoveCondition(obj, v1alpha1.PruneBlockedCondition)
+			return end
+		}
+		if len(res.Inventory) == 0 {
 			return nil
 		}
 		err = fmt.Errorf("%d objects of the cluster that was applied to before are not gone yet", len(res.Inventory))
 	}
-	if r.Now().Sub(run.known.leaving(run.start)) > obj.GetTimeout() {
+	if run.known.leaving(run.start, r.Now()) > obj.GetTimeout() {
 		r.event(run, corev1.EventTypeWarning, nil, "%d objects are left behind in the cluster that was applied to before: %s", len(obj.Status.Inventory.Entries), err)
 		obj.Status.Inventory = nil
 		return nil
 	}
 	status.MarkFailing(obj, meta.PruneFailedReason, fmt.Errorf("cannot prune in the cluster that was applied to before: %w", err))
-	return again(min(obj.GetRetryInterval(), 10*time.Second))
+	return again(min(obj.GetRetryInterval(), leavePoll))
+}
+
+// unfinished takes in how far a removal has come. It ends the reconcile while something has to
+// happen before the rest can be deleted, however long that takes: a person decides, another owner
+// takes its objects, or a Cluster goes.
+func (r *Reconciler) unfinished(run *run, res apply.Result) *end {
+	obj := run.Obj
+	obj.Status.Inventory = refs(res.Inventory)
+	r.tell(run, res)
+	waits := r.handsOver(run, res)
+	if res.Plan.Blocked() {
+		// Confirmations on the objects, and the end of the kind, wake nobody.
+		end := r.blocked(run, res)
+		end.result.RequeueAfter = min(end.result.RequeueAfter, blockedPoll)
+		return end
+	}
+	status.RemoveCondition(obj, v1alpha1.PruneBlockedCondition)
+	switch plan := res.Plan; {
+	case waits:
+		status.MarkProgressing(obj, "Waiting for another owner to take over %d objects, the first is %s", len(plan.HandOver), plan.HandOver[0])
+		return again(handOverPoll)
+	case len(plan.Queued) > 0:
+		status.MarkProgressing(obj, "Waiting for another Cluster to be gone before %d are deleted, the first is %s", len(plan.Queued), plan.Queued[0])
+	case len(plan.OfCluster) > 0:
+		// They go with their Cluster; who else would answer for them if it stays?
+		status.MarkProgressing(obj, "Waiting for the Clusters of %d objects to be gone, the first is %s", len(plan.OfCluster), plan.OfCluster[0])
+	default:
+		return nil
+	}
+	return again(min(obj.GetRetryInterval(), 30*time.Second))
 }
 
 // pruneAt removes the objects of the inventory from the cluster that a recorded

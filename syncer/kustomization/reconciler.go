@@ -160,6 +160,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
+	for !r.known.of(req.NamespacedName).isOf(obj.UID) { // it was deleted and made again, and nobody saw it gone
+		r.forget(req.NamespacedName)
+	}
 	requested := obj.Annotations[meta.ReconcileRequestAnnotation]
 	run := newRun(r.store.Record(obj), r.known.of(req.NamespacedName), r.Now())
 	if !obj.DeletionTimestamp.IsZero() {

@@ -519,8 +519,9 @@ func TestAimStep(t *testing.T) {
 			s.dials()
 			s.run.rendering, s.run.target = &render.Rendering{}, target.Of(s.Obj, "")
 			if tc.late > 0 {
-				s.run.known.leaving(s.now)
+				s.run.known.leaving(s.now, s.now.Add(tc.late))
 				s.now = s.now.Add(tc.late)
+				s.run.start = s.now
 			}
 			end := s.Reconciler.aim(t.Context(), s.run)
 			s.expect(t, tc.reason, end, tc.want)
@@ -594,10 +595,25 @@ func appliedAs(k *kustomizev1.Kustomization, account string) {
 	k.Annotations[target.Annotation] = target.Ref{Kind: "Secret", Name: "way", User: target.User("apps", account), Cluster: "there"}.Encode()
 }
 
-// TestLeavingSince: the time-out for leaving another cluster begins with the first of the
-// attempts that fail one after the other, not with one of long ago.
+// TestLeavingSince: the time-out for leaving another cluster is for attempts that fail one after
+// the other, and for nothing that has to be waited for.
 func TestLeavingSince(t *testing.T) {
 	fails := func(apply.Options) (apply.Result, error) { return apply.Result{}, errors.New("denied") }
+	waits := func(t *testing.T, s *steps, aim func() *end, res apply.Result) {
+		res.Changes, res.Inventory = ssa.NewChangeSet(), []inventory.Entry{entry("a")}
+		for i := range 60 {
+			s.cluster.remove = func(o apply.Options) (apply.Result, error) {
+				if i > 0 && res.HandOver != nil && (o.HandOver == nil || o.HandOver.Hash != res.HandOver.Hash) {
+					t.Errorf("the record of the hand-over is %v", o.HandOver)
+				}
+				return res, nil
+			}
+			s.now = s.now.Add(leavePoll)
+			if end := aim(); end == nil || s.says() != "Unknown/Progressing" || len(s.events.Events) > 1 {
+				t.Fatalf("it is not waited for: %+v, %s, %d events", end, s.says(), len(s.events.Events))
+			}
+		}
+	}
 	there := &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
 	for name, tc := range map[string]struct {
 		reason string
@@ -605,7 +621,26 @@ func TestLeavingSince(t *testing.T) {
 		meanwhile func(t *testing.T, s *steps, aim func() *end)
 		goes      bool
 	}{
-		"Failing": {"it is tried in vain all the time", func(*testing.T, *steps, func() *end) {}, true},
+		"Failing": {"it is tried in vain all the time", func(t *testing.T, s *steps, aim func() *end) {
+			for range 30 {
+				if s.now = s.now.Add(leavePoll); aim() == nil {
+					t.Fatal("it is left before its time-out")
+				}
+			}
+		}, true},
+		"Untried": {"it was suspended, or its build failed", func(*testing.T, *steps, func() *end) {}, false},
+		"Queued": {"one Cluster goes after the other", func(t *testing.T, s *steps, aim func() *end) {
+			waits(t, s, aim, apply.Result{Plan: inventory.Plan{Queued: []inventory.Entry{entry("a")}}})
+		}, false},
+		"OfCluster": {"what belongs to a Cluster goes after it", func(t *testing.T, s *steps, aim func() *end) {
+			waits(t, s, aim, apply.Result{Plan: inventory.Plan{OfCluster: []inventory.Entry{entry("a")}}})
+		}, false},
+		"HandOver": {"another owner is to take it over", func(t *testing.T, s *steps, aim func() *end) {
+			waits(t, s, aim, apply.Result{
+				Plan:     inventory.Plan{HandOver: []inventory.Entry{entry("a")}, NewOwner: "Kustomization/x/y"},
+				HandOver: &v1alpha1.HandOver{Hash: "0123456789abcdef", Since: metav1.NewTime(noon)},
+			})
+		}, false},
 		"Reverted": {"it was the other cluster's again for a while", func(t *testing.T, s *steps, aim func() *end) {
 			s.Obj.Spec.KubeConfig = there
 			if end := aim(); end != nil {

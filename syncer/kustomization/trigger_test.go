@@ -168,3 +168,30 @@ func TestLeft(t *testing.T) {
 		t.Errorf("again after %s, known are %d, %v", result.RequeueAfter, known, err)
 	}
 }
+
+// TestMadeAgain: what is known of a Kustomization is not believed of another one of its name.
+func TestMadeAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		before types.UID
+		keeps  bool
+	}{
+		"Same":  {"it is the one that was reconciled", "two", true},
+		"Other": {"it was deleted and made again, and nobody saw it gone", "one", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(k *kustomizev1.Kustomization) { k.UID, k.Spec.Suspend = "two", true }))
+			key := client.ObjectKeyFromObject(s.Obj)
+			before := s.Reconciler.known.of(key)
+			before.isOf(tc.before)
+			for range 2 {
+				if _, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if keeps := s.Reconciler.known.of(key) == before; keeps != tc.keeps || !s.Reconciler.known.of(key).isOf("two") {
+				t.Errorf("%s: what was known is kept: %t", tc.reason, keeps)
+			}
+		})
+	}
+}
