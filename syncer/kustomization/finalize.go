@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/claim"
 	"github.com/cascade-gitops/cascade/syncer/status"
@@ -80,14 +81,16 @@ func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 	if end := r.unfinished(run, res); end != nil {
 		return end
 	}
+	// What another owner has as well stays, and is nothing to wait for.
+	left := inventory.Difference(res.Inventory, res.Plan.Claimed)
 	switch {
-	case len(res.Inventory) > 0 && r.waitsForTermination(run):
-		status.MarkProgressing(obj, "Waiting for %d objects to be deleted", len(res.Inventory))
+	case len(left) > 0 && r.waitsForTermination(run):
+		status.MarkProgressing(obj, "Waiting for %d objects to be deleted", len(left))
 		return again(deletePoll)
-	case len(res.Inventory) > 0 && obj.GetDeletionPolicy() == kustomizev1.DeletionPolicyWaitForTermination:
-		r.event(run, corev1.EventTypeWarning, nil, "failed to wait for resources termination: %d objects are still being deleted", len(res.Inventory))
+	case len(left) > 0 && obj.GetDeletionPolicy() == kustomizev1.DeletionPolicyWaitForTermination:
+		r.event(run, corev1.EventTypeWarning, nil, "failed to wait for resources termination: %d objects are still being deleted", len(left))
 	}
-	// What is left in the inventory is being deleted: the API server accepted
+	// What is left is being deleted: the API server accepted
 	// each of the deletions.
 	return nil
 }

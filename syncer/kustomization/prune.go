@@ -44,7 +44,9 @@ func (r *Reconciler) leave(ctx context.Context, run *run, old target.Ref) *end {
 		if len(res.Inventory) == 0 {
 			return nil
 		}
-		err = fmt.Errorf("%d objects of the cluster that was applied to before are not gone yet", len(res.Inventory))
+		// Who has an object as well, and does not apply it, may be about to leave, too: without
+		// its labels that one would not delete it.
+		err = fmt.Errorf("%d objects are not gone yet, and another owner has %d of them as well and has not applied these since", len(res.Inventory), len(res.Plan.Claimed))
 	}
 	if run.known.leaving(run.start, r.Now()) > obj.GetTimeout() {
 		r.event(run, corev1.EventTypeWarning, nil, "%d objects are left behind in the cluster that was applied to before: %s", len(obj.Status.Inventory.Entries), err)

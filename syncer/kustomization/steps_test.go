@@ -990,6 +990,8 @@ func TestPruneStep(t *testing.T) {
 	handing := left
 	handing.Plan = inventory.Plan{HandOver: []inventory.Entry{a}, NewOwner: "Kustomization/x/y"}
 	handing.HandOver = &v1alpha1.HandOver{Hash: "0123456789abcdef", Since: metav1.NewTime(noon)}
+	shared := left
+	shared.Plan = inventory.Plan{Claimed: []inventory.Entry{a}}
 	for name, tc := range map[string]struct {
 		reason  string
 		obj     func(*kustomizev1.Kustomization)
@@ -1009,6 +1011,7 @@ func TestPruneStep(t *testing.T) {
 		"Seldom":    {"who looks every hour does not try a deletion that seldom", deleted(func(k *kustomizev1.Kustomization) { k.Spec.RetryInterval = nil }), none, errors.New("denied"), true, false, "False/PruneFailed", deletionRetry},
 		"Accepted":  {"what the API server accepted is not waited for", deleted(nil), left, nil, true, true, "", 0},
 		"Waits":     {"unless the policy says so", deleted(policy(kustomizev1.DeletionPolicyWaitForTermination)), left, nil, true, false, "Unknown/Progressing", deletePoll},
+		"Shared":    {"what another one has as well is not deleted, and not waited for", deleted(policy(kustomizev1.DeletionPolicyWaitForTermination)), shared, nil, true, true, "", 0},
 		"WaitsLate": {"the time-out begins with the deletes, which another hour was spent on before", deleted(func(k *kustomizev1.Kustomization) {
 			k.Spec.DeletionPolicy = kustomizev1.DeletionPolicyWaitForTermination
 			k.DeletionTimestamp = &metav1.Time{Time: noon.Add(-time.Hour)}
