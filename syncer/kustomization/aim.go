@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
@@ -37,37 +36,36 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 		}
 		recorded = &ref
 	}
-	if run.target.Local() {
+	if run.target.Local() && recorded == nil {
 		run.memo = r.Memo
-		if recorded == nil {
-			run.known.arrived()
-			return nil
-		}
-	} else if err := run.cluster.Answers(ctx, r.Now()); err != nil {
-		return refuse(err)
-	} else if run.memo = run.cluster.Polled(); run.sweeps {
-		run.memo.Forget(run.name())
+		run.known.arrived()
+		return nil
 	}
 	local, err := r.Targets.Identify(ctx, obj.Namespace, target.Ref{})
 	if err != nil {
 		return refuse(err)
 	}
+	// Nothing is recorded of our own cluster. That this very process applied to it is
+	// known to be of the time before spec.kubeConfig was set, and so is the inventory. To
+	// leave may take longer than this process is there, so it is recorded now.
+	if recorded == nil && len(r.Memo.Owned(run.name())) > 0 {
+		recorded = &target.Ref{User: run.target.User, Cluster: local.Cluster}
+		if err := r.recordTarget(ctx, run, *recorded); err != nil {
+			return &end{err: err}
+		}
+	}
+	if run.target.Local() {
+		run.memo = r.Memo
+	} else if err := run.cluster.Answers(ctx, r.Now()); err != nil {
+		return refuse(err)
+	} else if run.memo = run.cluster.Polled(); run.sweeps {
+		run.memo.Forget(run.name())
+	}
 	if run.target, err = r.Targets.Identify(ctx, obj.Namespace, run.target); err != nil {
 		return refuse(err)
 	}
-	// Nothing is recorded of our own cluster. What this very process applied to it is
-	// known to be of the time before spec.kubeConfig was set.
-	var here []inventory.Entry
-	if recorded == nil {
-		if here = r.Memo.Owned(run.name()); len(here) > 0 {
-			recorded = &target.Ref{User: run.target.User, Cluster: local.Cluster}
-		}
-	}
 	switch target.Compare(recorded, run.target, local.Cluster) {
 	case target.Moved:
-		if len(here) > 0 {
-			obj.Status.Inventory = refs(here)
-		}
 		if end := r.leave(ctx, run, *recorded); end != nil {
 			return end
 		}
@@ -85,7 +83,7 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 	case target.Same:
 	}
 	run.known.arrived()
-	if len(here) > 0 {
+	if recorded != nil && recorded.Local() && !run.target.Local() {
 		r.Memo.Forget(run.name()) // what happens to it there is no drift of what is applied now
 	}
 	if err := r.recordTarget(ctx, run, run.target.Record(recorded)); err != nil {

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/claim"
 	"github.com/cascade-gitops/cascade/syncer/status"
@@ -44,9 +45,11 @@ func (r *Reconciler) leave(ctx context.Context, run *run, old target.Ref) *end {
 		if len(res.Inventory) == 0 {
 			return nil
 		}
-		// Who has an object as well, and does not apply it, may be about to leave, too: without
-		// its labels that one would not delete it.
-		err = fmt.Errorf("%d objects are not gone yet, and another owner has %d of them as well and has not applied these since", len(res.Inventory), len(res.Plan.Claimed))
+		err = fmt.Errorf("%d objects are not gone yet", len(res.Inventory))
+		if shared := res.Plan.Claimed; len(shared) > 0 {
+			// The other owner may be about to leave, too, and deletes nothing that does not have its labels.
+			err = fmt.Errorf("%w; another owner has %s as well, and has not applied it since", err, inventory.Names(shared))
+		}
 	}
 	if run.known.leaving(run.start, r.Now()) > obj.GetTimeout() {
 		r.event(run, corev1.EventTypeWarning, nil, "%d objects are left behind in the cluster that was applied to before: %s", len(obj.Status.Inventory.Entries), err)

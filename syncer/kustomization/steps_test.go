@@ -62,6 +62,8 @@ type fakeApplier struct {
 	sync   func(context.Context, apply.Options) (apply.Result, error)
 	remove func(apply.Options) (apply.Result, error)
 	health func([]inventory.Entry) (apply.Health, error)
+	// owned is what Remove was last called for.
+	owned []inventory.Entry
 	// look is how long the last look at the health may take.
 	look time.Duration
 }
@@ -70,7 +72,8 @@ func (f *fakeApplier) Sync(ctx context.Context, _ []apply.Phase, o apply.Options
 	return f.sync(ctx, o)
 }
 
-func (f *fakeApplier) Remove(_ context.Context, _ []inventory.Entry, o apply.Options) (apply.Result, error) {
+func (f *fakeApplier) Remove(_ context.Context, owned []inventory.Entry, o apply.Options) (apply.Result, error) {
+	f.owned = owned
 	return f.remove(o)
 }
 
@@ -723,13 +726,7 @@ func TestAimElsewhere(t *testing.T) {
 				}
 				return s.cluster
 			}
-			// What this process applied to its own cluster.
-			s.Memo = memo.NewPolled(observed.NewReader(nil), kustomizev1.GroupVersion.Group)
-			s.Memo.Keeps(a.GroupKind(), schema.GroupVersionResource{Group: a.Group, Version: a.Version, Resource: "deployments"})
-			s.Memo.Remember(memo.Object{Kind: a.GroupKind(), Name: types.NamespacedName{Namespace: a.Namespace, Name: a.Name}}, s.name(), digest.Short{1},
-				&unstructured.Unstructured{Object: map[string]any{}}, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-					Namespace: a.Namespace, Name: a.Name, UID: "a", ResourceVersion: "1", Generation: 1, Labels: map[string]string{s.Memo.Label(): "shop"},
-				}})
+			s.appliedHere(a)
 			s.run.rendering, s.run.target = &render.Rendering{}, target.Of(s.Obj, "")
 			s.expect(t, tc.reason, s.Reconciler.aim(t.Context(), s.run), want{goes: true, events: tc.events})
 			if prunes := s.options(t.Context(), s.run, nil, nil).Prune; prunes == (tc.uid == "") {
@@ -742,6 +739,54 @@ func TestAimElsewhere(t *testing.T) {
 				t.Errorf("%s: pruned: %t, still in the inventory: %t", tc.reason, removed, kept)
 			}
 		})
+	}
+}
+
+// appliedHere has this process know that it applied an object to its own cluster.
+func (s *steps) appliedHere(e inventory.Entry) {
+	s.Memo = memo.NewPolled(observed.NewReader(nil), kustomizev1.GroupVersion.Group)
+	s.Memo.Keeps(e.GroupKind(), schema.GroupVersionResource{Group: e.Group, Version: e.Version, Resource: "deployments"})
+	s.Memo.Remember(memo.Object{Kind: e.GroupKind(), Name: types.NamespacedName{Namespace: e.Namespace, Name: e.Name}}, s.name(), digest.Short{1},
+		&unstructured.Unstructured{Object: map[string]any{}}, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			Namespace: e.Namespace, Name: e.Name, UID: "a", ResourceVersion: "1", Generation: 1, Labels: map[string]string{s.Memo.Label(): "shop"},
+		}})
+}
+
+// TestAimElsewhereHeld: leaving the cluster that we run in goes on after a restart, and is about
+// the whole inventory, also about what the memo does not have.
+func TestAimElsewhereHeld(t *testing.T) {
+	owned := []inventory.Entry{entry("a"), entry("b"), entry("c")}
+	obj := shop(func(k *kustomizev1.Kustomization) {
+		k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
+		k.Status.Inventory = refs(owned)
+	})
+	way := clusterServer(t, "there")
+	for _, process := range []string{"the one that applied it", "the next one"} {
+		s := take(t, obj, way.DeepCopy())
+		s.dials()
+		if process == "the one that applied it" {
+			s.appliedHere(owned[0])
+		}
+		s.cluster.remove = func(apply.Options) (apply.Result, error) {
+			return apply.Result{Changes: ssa.NewChangeSet(), Inventory: owned, Plan: inventory.Plan{Protected: owned}}, nil
+		}
+		s.run.rendering, s.run.target = &render.Rendering{}, target.Of(s.Obj, "")
+		end := s.Reconciler.aim(t.Context(), s.run)
+		if end == nil || s.says() != "False/PruneBlocked" || len(s.cluster.owned) != len(owned) || len(s.Obj.Status.Inventory.Entries) != len(owned) {
+			t.Fatalf("%s: it ends as %+v, says %s and removes %v", process, end, s.says(), s.cluster.owned)
+		}
+		obj = &kustomizev1.Kustomization{}
+		if err := s.client.Get(t.Context(), s.name(), obj); err != nil {
+			t.Fatal(err)
+		}
+		obj.ResourceVersion, obj.Status = "", s.Obj.Status
+	}
+	// It is taken back: nothing moves.
+	obj.Spec.KubeConfig = nil
+	s := take(t, obj)
+	s.run.rendering, s.run.target = &render.Rendering{}, target.Of(s.Obj, "")
+	if end := s.Reconciler.aim(t.Context(), s.run); end != nil || len(s.cluster.owned) > 0 || s.Obj.Annotations[target.Annotation] != "" {
+		t.Errorf("taken back: it ends as %+v, removes %v, and has on record %s", end, s.cluster.owned, s.Obj.Annotations[target.Annotation])
 	}
 }
 
