@@ -15,7 +15,7 @@ import (
 
 // HandOverBound is how long an object is kept for an owner that declares it and does
 // not take it over. It begins anew when other objects are to be handed over. It does
-// not apply to protected objects, which are kept as long as they are declared.
+// not apply to protected objects that are known to be declared, which are kept as long as they are.
 const HandOverBound = 10 * time.Minute
 
 // handsOver reports whether what was read about an object makes it one that another
@@ -68,10 +68,16 @@ func HandingOver(kept []Entry, before *v1alpha1.HandOver, now time.Time) *v1alph
 	return record
 }
 
-// HandOverMessage says what is kept for whom, and until when.
-func HandOverMessage(kept []Entry, newOwner string, record v1alpha1.HandOver) string {
+// HandOverMessage says what is kept for whom, and until when. unsure: it is not known whether
+// that one declares it.
+func HandOverMessage(kept []Entry, newOwner string, unsure bool, record v1alpha1.HandOver) string {
+	until := record.Since.Add(HandOverBound).UTC().Format(time.RFC3339)
+	if unsure {
+		return fmt.Sprintf("it is not known whether %s declares %s, or what it applies does: that cannot be built now; it is kept until %s; mend what fails there, or take it out of what %s declares",
+			newOwner, Names(kept), until, newOwner)
+	}
 	return fmt.Sprintf("%s is declared by %s now, which has not applied it yet; it is kept until %s, or as long as it is protected; "+
-		"let that one apply it, or remove it there too", Names(kept), newOwner, record.Since.Add(HandOverBound).UTC().Format(time.RFC3339))
+		"let that one apply it, or remove it there too", Names(kept), newOwner, until)
 }
 
 // handOverHash identifies a set of objects.

@@ -32,6 +32,7 @@ func TestPlanHandOver(t *testing.T) {
 		record                    *v1alpha1.HandOver
 		asked                     bool
 		kept, deletes, leaves     string
+		protected                 string
 		superseded, held, waiting bool
 	}{
 		"Kept":         {reason: "the new owner has not applied it yet", live: map[Entry]Live{config("a"): declared}, kept: "a"},
@@ -40,6 +41,10 @@ func TestPlanHandOver(t *testing.T) {
 		"Overdue":      {reason: "the new owner had the time", live: map[Entry]Live{config("a"): declared}, record: since(HandOverBound, config("a")), deletes: "a"},
 		"OtherObjects": {reason: "the time is that of these objects", live: map[Entry]Live{config("a"): declared, config("b"): declared}, record: since(HandOverBound, config("a")), kept: "a b"},
 		"Protected":    {reason: "data is kept as long as anybody declares it", live: map[Entry]Live{volume: declared}, record: since(24*time.Hour, volume), kept: "v"},
+		"Unsure":       {reason: "nobody is known to declare it: a person decides", live: map[Entry]Live{volume: change(func(l *Live) { l.Unsure = true })}, record: since(HandOverBound, volume), kept: "v", protected: "v"},
+		"UnsureYet":    {reason: "it may be known soon", live: map[Entry]Live{volume: change(func(l *Live) { l.Unsure, l.Confirmed = true, true })}, kept: "v"},
+		"UnsureGoes":   {reason: "a person decided", live: map[Entry]Live{volume: change(func(l *Live) { l.Unsure, l.Confirmed = true, true })}, record: since(HandOverBound, volume), deletes: "v"},
+		"UnsureBeside": {reason: "what is held with it stays on record", asked: true, live: map[Entry]Live{volume: change(func(l *Live) { l.Unsure = true }), config("a"): change(func(l *Live) { l.Unsure = true })}, record: since(HandOverBound, volume, config("a")), kept: "a v", deletes: "a", protected: "v", held: true},
 		"Confirmed":    {reason: "somebody confirmed a deletion, not a hand-over", live: map[Entry]Live{volume: change(func(l *Live) { l.Confirmed = true })}, kept: "v"},
 		"Taken":        {reason: "the new owner has it", live: map[Entry]Live{config("a"): change(func(l *Live) { l.Owned = false })}, leaves: "a"},
 		"Going":        {reason: "it is being deleted already", live: map[Entry]Live{config("a"): change(func(l *Live) { l.Deleting = true })}, waiting: true},
@@ -62,7 +67,7 @@ func TestPlanHandOver(t *testing.T) {
 				deletes = append(deletes, d.Entry)
 			}
 			left := Difference(f.Owned, Union(p.Keep, append(f.Rendered, config("stays"))))
-			if namesOf(p.HandOver) != tc.kept || namesOf(deletes) != tc.deletes || namesOf(left) != tc.leaves || p.Superseded != tc.superseded || p.Held != tc.held || (len(p.Waiting) > 0) != tc.waiting {
+			if namesOf(p.HandOver) != tc.kept || namesOf(p.Protected) != tc.protected || namesOf(deletes) != tc.deletes || namesOf(left) != tc.leaves || p.Superseded != tc.superseded || p.Held != tc.held || (len(p.Waiting) > 0) != tc.waiting {
 				t.Errorf("%s: hands over %q, deletes %q, lets go of %q: %+v", tc.reason, namesOf(p.HandOver), namesOf(deletes), namesOf(left), p)
 			}
 		})

@@ -83,6 +83,8 @@ type Live struct {
 	// HandOver names another owner that declares the object now, and does not have it
 	// in its inventory yet.
 	HandOver string
+	// Unsure: it is not known whether HandOver declares it.
+	Unsure bool
 	// Again: the owner itself declares the object by now, by a newer revision or spec,
 	// or will when it is created again.
 	Again bool
@@ -183,8 +185,11 @@ type Plan struct {
 	Claimed   []Entry
 	// HandOver are objects that another owner declares and does not have yet; NewOwner
 	// names the first one's. They are kept for it until HandOverBound has passed.
+	// One of which it is not known whether that one declares it, and one whose delete is held, stay
+	// among them after that, and are among Protected or Deletes as well. Unsure is about the first.
 	HandOver []Entry
 	NewOwner string
+	Unsure   bool
 	// Superseded: the owner declares something else by now than what was rendered. The
 	// plan deletes nothing and keeps everything; the next one is made of what is
 	// declared then.
@@ -210,6 +215,7 @@ func PlanPrune(f Facts) Plan {
 		return Plan{Superseded: true, Keep: Candidates(f.Owned, f.Rendered)}
 	}
 	overdue := f.overdue()
+	var late []Entry // nobody took them over
 	// inhabited Namespaces hold something that is to stay.
 	inhabited := map[string]bool{}
 	for _, e := range f.Rendered {
@@ -217,6 +223,9 @@ func PlanPrune(f Facts) Plan {
 	}
 	for _, e := range namespacesLast(Candidates(f.Owned, f.Rendered)) {
 		live := f.Live[e]
+		if overdue && live.handsOver() {
+			late = append(late, e)
+		}
 		switch {
 		case live.State == Unknown:
 			inhabited[e.Namespace] = true
@@ -240,12 +249,9 @@ func PlanPrune(f Facts) Plan {
 			c.gone++
 		case live.Deleting:
 			p.waits(e, live)
-		case live.HandOver != "" && (!overdue || protected(e, live, f.LowerTier)):
+		case live.HandOver != "" && (!overdue || !live.Unsure && protected(e, live, f.LowerTier)):
 			inhabited[e.Namespace] = true
-			p.HandOver = append(p.HandOver, e)
-			if p.NewOwner == "" {
-				p.NewOwner = live.HandOver
-			}
+			p.handsOver(e, live)
 			c.gone++
 		case live.OfCluster != "":
 			inhabited[e.Namespace] = true
@@ -278,7 +284,22 @@ func PlanPrune(f Facts) Plan {
 	if !p.Held {
 		p.queue(f.InFlight)
 	}
+	for _, e := range late {
+		// They stay on record, or the time that they are kept would begin anew.
+		goes := !p.Held && slices.ContainsFunc(p.Deletes, func(d Delete) bool { return d.Entry == e })
+		if !goes && !slices.Contains(p.HandOver, e) {
+			p.handsOver(e, f.Live[e])
+		}
+	}
 	return p
+}
+
+// handsOver keeps an object for another owner.
+func (p *Plan) handsOver(e Entry, live Live) {
+	if len(p.HandOver) == 0 {
+		p.NewOwner, p.Unsure = live.HandOver, live.Unsure
+	}
+	p.HandOver = append(p.HandOver, e)
 }
 
 // waits has an object wait that is being deleted already.

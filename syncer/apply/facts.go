@@ -129,7 +129,7 @@ func (a *Applier) claim(ctx context.Context, e inventory.Entry, labels map[strin
 	case claim.Kind == Again:
 		live.Again = true
 	case claim.Kind == Declared && live.Claimed == "":
-		live.HandOver = claim.Owner
+		live.HandOver, live.Unsure = claim.Owner, claim.Unsure
 	case claim.Kind == Recorded && Marked(labels, a.owner.LabelGroup) == claim.Owner:
 		live.Owned = false // it took the object over, and applied it
 	case claim.Kind == Recorded && live.Claimed == "":

@@ -104,6 +104,8 @@ type Claim struct {
 	// Owner is written as Kind/namespace/name.
 	Owner string
 	Kind  ClaimKind
+	// Unsure: it is not known whether the owner declares it, which counts as Declared.
+	Unsure bool
 }
 
 // ClaimKind is how far an owner has come.

@@ -150,7 +150,7 @@ func (c *claims) on(e, except inventory.Entry) apply.Claim {
 	}
 	for _, by := range c.unsure {
 		if by.ID() != except.ID() && by.ID() != e.ID() {
-			return apply.Claim{Owner: by.String(), Kind: apply.Declared}
+			return apply.Claim{Owner: by.String(), Kind: apply.Declared, Unsure: true}
 		}
 	}
 	return apply.Claim{}

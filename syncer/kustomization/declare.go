@@ -197,7 +197,7 @@ func (r *Reconciler) handsOver(run *run, sync apply.Result) bool {
 		return false
 	}
 	isNew := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.HandOverPendingCondition) == nil
-	message := inventory.HandOverMessage(sync.Plan.HandOver, sync.Plan.NewOwner, *sync.HandOver)
+	message := inventory.HandOverMessage(sync.Plan.HandOver, sync.Plan.NewOwner, sync.Plan.Unsure, *sync.HandOver)
 	status.SetCondition(obj, v1alpha1.HandOverPendingCondition, metav1.ConditionTrue, v1alpha1.ReasonHandOverPending, "%s", message)
 	if isNew {
 		r.event(run, corev1.EventTypeNormal, nil, "%s", message)

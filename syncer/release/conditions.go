@@ -95,7 +95,7 @@ func (n *run) handsOver(s *verdicts, record *v1alpha1.HandOver) {
 		conditions.Delete(n.obj, v1alpha1.HandOverPendingCondition)
 		return
 	}
-	message := inventory.HandOverMessage(s.awaited, s.candidates[0].NewOwner, *record)
+	message := inventory.HandOverMessage(s.awaited, s.candidates[0].NewOwner, false, *record)
 	isNew := !conditions.Has(n.obj, v1alpha1.HandOverPendingCondition)
 	conditions.MarkTrue(n.obj, v1alpha1.HandOverPendingCondition, v1alpha1.ReasonHandOverPending, "%s", message)
 	if isNew {
