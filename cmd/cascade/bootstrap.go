@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -38,7 +37,9 @@ type bootstrap struct {
 	yes               bool
 
 	namespace string
-	found     *installation.Found
+	// secretName is that of the login.
+	secretName string
+	found      *installation.Found
 	// operated is Flux whose controllers an operator declares.
 	operated *layout.Flux
 	// readyNodes are counted where they decide about the network.
@@ -125,12 +126,12 @@ func (b *bootstrap) run(ctx context.Context) error {
 
 // sync makes a commit, and waits until the tier has it.
 func (b *bootstrap) sync(ctx context.Context, cluster *apply.Cluster, l *login.Login) error {
-	tree, flux, err := b.commit(ctx, l)
+	tree, flux, err := b.commit(ctx, cluster, l)
 	if err != nil {
 		return err
 	}
 	defer tree.Close()
-	return b.start(ctx, cluster, tree, flux, l)
+	return b.start(ctx, cluster, tree, flux)
 }
 
 // prepare looks at the cluster and logs in. A person who is asked may take longer than what
@@ -166,13 +167,14 @@ func (b *bootstrap) look(ctx context.Context, cluster *apply.Cluster) error {
 	return err
 }
 
-func (b *bootstrap) secretKey() client.ObjectKey {
+// tierKey names the two objects that sync the tier.
+func (b *bootstrap) tierKey() client.ObjectKey {
 	return client.ObjectKey{Namespace: b.namespace, Name: layout.Name}
 }
 
-// madeKey is where a key is until the tier syncs with it: a tier that works keeps its login.
-func (b *bootstrap) madeKey() client.ObjectKey {
-	return client.ObjectKey{Namespace: b.namespace, Name: layout.Name + "-key"}
+// secretKey names the Secret of the login from this commit on.
+func (b *bootstrap) secretKey() client.ObjectKey {
+	return client.ObjectKey{Namespace: b.namespace, Name: b.secretName}
 }
 
 // fluxSecret is where flux bootstrap keeps its login.
@@ -180,58 +182,79 @@ func fluxSecret() client.ObjectKey {
 	return client.ObjectKey{Namespace: "flux-system", Name: "flux-system"}
 }
 
-// hasLogin reads the login that the cluster has for this server, or the key that was made for
-// it and waits for the tier to sync with it.
-func (b *bootstrap) hasLogin(ctx context.Context, c client.Client) (has map[string][]byte, waits bool, err error) {
-	has, used, err := b.usedLogin(ctx, c)
-	if err != nil || used || !strings.HasPrefix(b.url, "ssh://") {
-		return has, false, err
-	}
-	made := &corev1.Secret{}
-	switch err := c.Get(ctx, b.madeKey(), made); {
-	case apierrors.IsNotFound(err):
-		return has, false, nil
-	case err != nil:
-		return nil, false, fmt.Errorf("cannot read Secret %s: %w", b.madeKey(), err)
-	case !sameServer(made.Annotations[urlAnnotation], b.url):
-		return login.Elsewhere(b.url, made.Data), true, nil
-	}
-	return made.Data, true, nil
-}
+// otherSecret is that of a login that takes the place of the one in Secret cascade-system, and
+// the other way round. A GitRepository so gets a URL and the login for it by one write, whoever
+// applies the commit: a tier has a login that works at each moment.
+const otherSecret = layout.Name + "-key"
 
-// urlAnnotation on the Secret of a key that was made says which repository it was made for.
+// urlAnnotation on the Secret of a login says which repository it is for.
 const urlAnnotation = v1alpha1.InstallLabelGroup + "/url"
 
-func (b *bootstrap) keepMade(ctx context.Context, c client.Client, data map[string][]byte) error {
-	return keepLogin(ctx, c, b.madeKey(), map[string]string{urlAnnotation: b.url}, data)
+// hasLogin reads the login that the tier syncs with, or the one that waits for the tier to sync
+// with it, and decides on the Secret that the commit names.
+func (b *bootstrap) hasLogin(ctx context.Context, c client.Client) (has map[string][]byte, waits bool, err error) {
+	b.secretName = layout.Name
+	has, used, err := b.usedLogin(ctx, c)
+	if err != nil || used {
+		return has, false, err
+	}
+	keys := []client.ObjectKey{b.secretKey()}
+	if has == nil {
+		keys = append(keys, fluxSecret())
+	}
+	for _, key := range keys {
+		secret := &corev1.Secret{}
+		err := c.Get(ctx, key, secret)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, false, fmt.Errorf("cannot read Secret %s: %w", key, err)
+		}
+		switch waitsFor := secret.Annotations[urlAnnotation]; {
+		case waitsFor != "" && sameServer(waitsFor, b.url) && login.For(b.url, secret.Data):
+			return secret.Data, true, nil
+		case waitsFor != "":
+			return login.Elsewhere(b.url, secret.Data), true, nil
+		case has != nil: // that of before, which a commit that is reverted finds again
+		case strings.HasPrefix(b.url, "ssh://"): // one that was kept by hand
+			return secret.Data, false, nil
+		default:
+			return login.Elsewhere(b.url, secret.Data), false, nil
+		}
+	}
+	return has, false, nil
 }
 
-// usedLogin reads what of the cluster's login may be used for this server, and whether it is
-// used for it already.
+// usedLogin reads what of the login that a tier syncs with may be used for this server, nil if
+// there is none, and whether it is used for it already.
 func (b *bootstrap) usedLogin(ctx context.Context, c client.Client) (has map[string][]byte, used bool, err error) {
-	for _, key := range []client.ObjectKey{b.secretKey(), fluxSecret()} {
-		has, err := loginSecret(ctx, c, key)
+	for _, key := range []client.ObjectKey{b.tierKey(), fluxSecret()} {
+		git := &sourcev1.GitRepository{}
+		if err := c.Get(ctx, key, git); apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+			continue
+		} else if err != nil {
+			return nil, false, fmt.Errorf("cannot read GitRepository %s: %w", key, err)
+		}
+		if git.Spec.SecretRef == nil {
+			continue
+		}
+		name := git.Spec.SecretRef.Name
+		has, err := loginSecret(ctx, c, client.ObjectKey{Namespace: key.Namespace, Name: name})
 		if err != nil {
 			return nil, false, err
 		}
 		if has == nil {
 			continue
 		}
-		git := &sourcev1.GitRepository{}
-		err = c.Get(ctx, key, git)
-		switch {
-		case apierrors.IsNotFound(err) || meta.IsNoMatchError(err):
-			// One that was kept by hand.
-			if !strings.HasPrefix(b.url, "ssh://") {
-				has = login.Elsewhere(b.url, has)
-			}
-			return has, false, nil
-		case err != nil:
-			return nil, false, fmt.Errorf("cannot read GitRepository %s: %w", key, err)
-		case !sameServer(git.Spec.URL, b.url):
-			return login.Elsewhere(b.url, has), false, nil
+		used := sameServer(git.Spec.URL, b.url) && login.For(b.url, has)
+		if key == b.tierKey() && used == (name == otherSecret) {
+			b.secretName = otherSecret
 		}
-		return has, true, nil
+		if used {
+			return has, true, nil
+		}
+		return login.Elsewhere(b.url, has), false, nil
 	}
 	return nil, false, nil
 }
@@ -243,8 +266,7 @@ func sameServer(a, b string) bool {
 }
 
 // logIn decides on the login. A key that is made is kept before it is shown: who ends the
-// command between the two would have to add another one. It has a Secret of its own, as a tier
-// that works goes on with the login that it has.
+// command between the two would have to add another one.
 func (b *bootstrap) logIn(ctx context.Context, c client.Client) (*login.Login, error) {
 	given, err := b.login.given(b.streams.In)
 	if err != nil {
@@ -261,14 +283,10 @@ func (b *bootstrap) logIn(ctx context.Context, c client.Client) (*login.Login, e
 	if l.Pinned != "" {
 		b.say("the server shows the key %s, and is known by it from now on", l.Pinned)
 	}
-	if l.Made == "" && (!waits || given.PrivateKey != nil) {
+	if l.Public() == "" || l.Made == "" && (!waits || given.PrivateKey != nil) {
 		return l, nil
 	}
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: b.namespace}}
-	if err := c.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
-		return nil, fmt.Errorf("cannot create Namespace %s: %w", b.namespace, err)
-	}
-	if err := b.keepMade(ctx, c, l.Data); err != nil {
+	if err := keepLogin(ctx, c, b.secretKey(), b.url, l.Data); err != nil {
 		return nil, err
 	}
 	fmt.Fprintf(b.streams.Out, "%s\n", l.Public())
@@ -278,8 +296,34 @@ func (b *bootstrap) logIn(ctx context.Context, c client.Client) (*login.Login, e
 	return l, b.consent(ctx, "Add this key to the repository, with the right to write. Is it there?", b.yes)
 }
 
+// keep keeps the login for the agent, before the commit that names it. That of Flux stays as it is.
+func (b *bootstrap) keep(ctx context.Context, c client.Client, flux *layout.Flux, l *login.Login) error {
+	switch {
+	case len(l.Data) == 0 || flux != nil && flux.Secret == "":
+		return nil
+	case flux == nil:
+		return keepLogin(ctx, c, b.secretKey(), b.url, l.Data)
+	}
+	key := client.ObjectKey{Namespace: flux.GitRepository.GetNamespace(), Name: flux.Secret}
+	if has, err := loginSecret(ctx, c, key); err != nil || has != nil {
+		return err
+	}
+	if err := keepLogin(ctx, c, key, b.url, l.Data); err != nil {
+		return err
+	}
+	waiting := &corev1.Secret{}
+	err := c.Get(ctx, b.secretKey(), waiting)
+	if err == nil && waiting.Annotations[urlAnnotation] != "" {
+		err = c.Delete(ctx, waiting)
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("cannot delete Secret %s, of which %s has a copy: %w", b.secretKey(), key, err)
+	}
+	return nil
+}
+
 // commit brings the repository to what declares the tier.
-func (b *bootstrap) commit(ctx context.Context, l *login.Login) (*checkout.Tree, *layout.Flux, error) {
+func (b *bootstrap) commit(ctx context.Context, c client.Client, l *login.Login) (*checkout.Tree, *layout.Flux, error) {
 	remote, err := remoteOf(b.url, b.branch, l)
 	if err != nil {
 		return nil, nil, err
@@ -290,6 +334,9 @@ func (b *bootstrap) commit(ctx context.Context, l *login.Login) (*checkout.Tree,
 		var changes layout.Changes
 		var err error
 		if flux, changes, err = b.decide(files, len(l.Data) > 0); err != nil {
+			return checkout.Decision{}, err
+		}
+		if err := b.keep(ctx, c, flux, l); err != nil {
 			return checkout.Decision{}, err
 		}
 		for _, name := range changes.Names() {
@@ -363,7 +410,7 @@ func (b *bootstrap) decide(files fs.FS, secret bool) (*layout.Flux, layout.Chang
 	}
 	s := layout.Sync{Namespace: b.namespace, URL: b.url, Branch: b.branch, Path: b.path, Interval: b.interval, Account: o.Lockdown != nil}
 	if secret {
-		s.Secret = layout.Name
+		s.Secret = b.secretName
 	}
 	changes, err := layout.Tier(files, objects, s)
 	return nil, changes, err

@@ -11,7 +11,6 @@ import (
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,7 +22,6 @@ import (
 	"github.com/cascade-gitops/cascade/cmd/cascade/checkout"
 	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 	"github.com/cascade-gitops/cascade/cmd/cascade/layout"
-	"github.com/cascade-gitops/cascade/cmd/cascade/login"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
@@ -33,13 +31,13 @@ type synced struct{ git, kustomization client.ObjectKey }
 
 // start starts the agent from what the repository declares, if none works yet, and waits
 // until it syncs itself.
-func (b *bootstrap) start(ctx context.Context, cluster *apply.Cluster, tree *checkout.Tree, flux *layout.Flux, l *login.Login) error {
+func (b *bootstrap) start(ctx context.Context, cluster *apply.Cluster, tree *checkout.Tree, flux *layout.Flux) error {
 	objects, err := declared(tree, b.path, flux)
 	if err != nil {
 		return err
 	}
 	steps, sync := installation.Steps(objects)
-	pair, err := pairOf(sync, b.secretKey(), flux)
+	pair, err := pairOf(sync, b.tierKey(), flux)
 	if err != nil {
 		return err
 	}
@@ -55,11 +53,6 @@ func (b *bootstrap) start(ctx context.Context, cluster *apply.Cluster, tree *che
 		if err := b.inSteps(ctx, applier, cluster, b.namespace, steps); err != nil {
 			return err
 		}
-	}
-	if err := b.keep(ctx, cluster, flux, l); err != nil {
-		return err
-	}
-	if !works {
 		b.say("applying what syncs the tier")
 		_, err := applier.Sync(ctx, []apply.Phase{{Objects: sync}}, apply.Options{
 			Record: func(context.Context, []inventory.Entry) error { return nil },
@@ -146,28 +139,6 @@ func (b *bootstrap) works(ctx context.Context, c client.Client, sync []*unstruct
 		}
 	}
 	return true, nil
-}
-
-// keep keeps the login for the agent. That of Flux stays as it is.
-func (b *bootstrap) keep(ctx context.Context, c client.Client, flux *layout.Flux, l *login.Login) error {
-	if len(l.Data) == 0 || flux != nil && flux.Secret == "" {
-		return nil
-	}
-	key := b.secretKey()
-	if flux != nil {
-		key = client.ObjectKey{Namespace: flux.GitRepository.GetNamespace(), Name: flux.Secret}
-		if has, err := loginSecret(ctx, c, key); err != nil || has != nil {
-			return err
-		}
-	}
-	if err := keepLogin(ctx, c, key, nil, l.Data); err != nil {
-		return err
-	}
-	made := b.madeKey()
-	if err := c.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: made.Namespace, Name: made.Name}}); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("cannot delete Secret %s: %w", made, err)
-	}
-	return nil
 }
 
 // awaitSync asks for the commit, and waits until it is applied. Whoever commits meanwhile is

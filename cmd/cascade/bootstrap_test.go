@@ -20,7 +20,6 @@ import (
 	"github.com/fluxcd/pkg/ssh"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -57,6 +56,7 @@ func newBootstrapOf(change func(*bootstrap)) (*bootstrap, *bytes.Buffer) {
 	c := &cli{streams: genericiooptions.IOStreams{In: strings.NewReader(""), Out: io.Discard, ErrOut: said}, now: time.Now}
 	b := &bootstrap{install: install{cli: c, options: deploy.Options{AgentValues: v1alpha1.AgentValues{Image: "registry.example/cascade:v1"}}}}
 	b.url, b.branch, b.path, b.namespace, b.interval = "https://example.com/fleet", "main", "a", v1alpha1.AgentNamespace, time.Minute
+	b.secretName = layout.Name
 	if change != nil {
 		change(b)
 	}
@@ -288,8 +288,8 @@ func TestTroubles(t *testing.T) {
 	}
 }
 
-// TestBootstrapKeepsLogin: a tier that works has its login until it syncs with another one,
-// whatever becomes of the command meanwhile.
+// TestBootstrapKeepsLogin: a tier that works has its login until it gets the URL that another one
+// is for, and then that one, whatever becomes of the command meanwhile.
 func TestBootstrapKeepsLogin(t *testing.T) {
 	pair, err := ssh.NewEd25519Generator().Generate()
 	if err != nil {
@@ -299,60 +299,74 @@ func TestBootstrapKeepsLogin(t *testing.T) {
 	if err := os.WriteFile(known, append([]byte("example.com "), pair.PublicKey...), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	const web, shell, other = "https://example.com/fleet", "ssh://git@example.com/fleet", "cascade-system-key"
 	password := map[string][]byte{"username": []byte("ann"), "password": []byte("secret-of-ann")}
 	key := map[string][]byte{"identity": pair.PrivateKey, "known_hosts": append([]byte("example.com "), pair.PublicKey...)}
+	type kept struct {
+		url  string // of the annotation
+		data map[string][]byte
+	}
 	for name, tc := range map[string]struct {
-		reason, url string
-		has         map[string][]byte
-		made        bool
+		reason    string
+		live, ref string // of the GitRepository
+		has       map[string]kept
+		url, want string
+		made      bool // a key, which the person is asked about
+		shown     bool
 	}{
-		"Password": {"it goes from https to ssh", "https://example.com/fleet", password, true},
-		"New":      {"nothing is there", "", nil, true},
-		"Same":     {"it has a key for the server", "ssh://git@example.com/fleet", key, false},
+		"New":       {"nothing is there", "", "", nil, shell, layout.Name, true, true},
+		"ToKey":     {"it goes from https to ssh", web, layout.Name, map[string]kept{layout.Name: {data: password}}, shell, other, true, true},
+		"Waits":     {"the commit is not applied yet", web, layout.Name, map[string]kept{layout.Name: {data: password}, other: {shell, key}}, shell, other, false, true},
+		"Applied":   {"the agent applied the commit by itself", shell, other, map[string]kept{layout.Name: {data: password}, other: {shell, key}}, shell, other, false, false},
+		"CutOff":    {"the commit named the Secret of the password", shell, layout.Name, map[string]kept{layout.Name: {data: password}, other: {shell, key}}, shell, other, false, true},
+		"Same":      {"it has a key for the server", shell, layout.Name, map[string]kept{layout.Name: {data: key}, other: {"ssh://git@other.example/fleet", password}}, shell, layout.Name, false, false},
+		"KeyBefore": {"it goes from one server to another", "ssh://git@other.example/fleet", layout.Name, map[string]kept{layout.Name: {data: key}}, shell, other, false, false},
+		"Back":      {"it goes from ssh to https again", shell, other, map[string]kept{layout.Name: {web, password}, other: {shell, key}}, web, layout.Name, false, false},
+		"OwnSecret": {"patches of the repository name another Secret", shell, "of-vault", map[string]kept{"of-vault": {data: key}}, shell, layout.Name, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, _ := newBootstrapOf(func(b *bootstrap) { b.url, b.login.knownHostsFile = "ssh://git@example.com/fleet", known })
+			b, _ := newBootstrapOf(func(b *bootstrap) { b.url = tc.url })
+			if strings.HasPrefix(tc.url, "ssh://") {
+				b.login.knownHostsFile = known
+			}
 			c := fake.NewClientBuilder().WithScheme(newScheme()).Build()
-			if tc.has != nil {
-				for _, o := range []client.Object{
-					&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: layout.Name}, Data: tc.has},
-					&sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: layout.Name}, Spec: sourcev1.GitRepositorySpec{URL: tc.url}},
-				} {
-					if err := c.Create(t.Context(), o); err != nil {
-						t.Fatal(err)
-					}
+			if tc.live != "" {
+				named := metav1.ObjectMeta{Namespace: b.namespace, Name: layout.Name}
+				if err := c.Create(t.Context(), &sourcev1.GitRepository{ObjectMeta: named, Spec: sourcev1.GitRepositorySpec{URL: tc.live, SecretRef: &fluxmeta.LocalObjectReference{Name: tc.ref}}}); err != nil {
+					t.Fatal(err)
 				}
 			}
-			if !tc.made { // for another server, to which the tier did not go
-				if err := b.keepMade(t.Context(), c, map[string][]byte{"identity": []byte("other")}); err != nil {
+			for name, of := range tc.has {
+				if err := keepLogin(t.Context(), c, client.ObjectKey{Namespace: b.namespace, Name: name}, of.url, of.data); err != nil {
 					t.Fatal(err)
 				}
 			}
 			first, err := b.logIn(t.Context(), c) // nobody answers
-			if (err != nil) != tc.made {
-				t.Fatalf("%s: %v", tc.reason, err)
-			}
-			if now, err := loginSecret(t.Context(), c, b.secretKey()); err != nil || !reflect.DeepEqual(now, tc.has) {
-				t.Errorf("%s: the login of the tier is another one: %v", tc.reason, err)
+			if (err != nil) != tc.made || tc.made != (first.Made != "") {
+				t.Fatalf("%s: a key is made: %t: %v", tc.reason, first.Made != "", err)
 			}
 			b.yes = true
 			var shown bytes.Buffer
 			b.streams.Out = &shown
 			again, err := b.logIn(t.Context(), c)
-			if has := strings.HasPrefix(shown.String(), "ssh-ed25519 "); has != tc.made {
-				t.Errorf("%s: the key that waits to be added is shown: %t", tc.reason, has)
-			}
-			if err != nil || again.Made != "" || !bytes.Equal(first.Data["identity"], again.Data["identity"]) {
+			if err != nil || again.Made != "" || !bytes.Equal(first.Data["identity"], again.Data["identity"]) || !tc.made && tc.url == shell && !bytes.Equal(again.Data["identity"], pair.PrivateKey) {
 				t.Fatalf("%s: the key is another one the second time: %v", tc.reason, err)
 			}
-			if err := b.keep(t.Context(), c, nil, again); err != nil {
+			if has := strings.HasPrefix(shown.String(), "ssh-ed25519 "); has != tc.shown {
+				t.Errorf("%s: the key that waits to be added is shown: %t", tc.reason, has)
+			}
+			if err := b.keep(t.Context(), c, nil, again); err != nil { // before the commit
 				t.Fatal(err)
 			}
-			if now, err := loginSecret(t.Context(), c, b.secretKey()); err != nil || !bytes.Equal(now["identity"], first.Data["identity"]) || now["password"] != nil {
-				t.Errorf("%s: the tier does not have the key alone: %v", tc.reason, err)
+			_, changes, err := b.decide(fstest.MapFS{}, true)
+			if sync := strings.Join(strings.Fields(string(changes[path.Join("a", layout.Dir, "sync.yaml")])), " "); err != nil || !strings.Contains(sync, "secretRef: name: "+tc.want+" ") {
+				t.Errorf("%s: the commit does not name %s: %v: %s", tc.reason, tc.want, err, sync)
 			}
-			if made, err := loginSecret(t.Context(), c, b.madeKey()); err != nil || made != nil {
-				t.Errorf("%s: the key that was made is there twice: %v", tc.reason, err)
+			if now, err := loginSecret(t.Context(), c, client.ObjectKey{Namespace: b.namespace, Name: tc.want}); err != nil || !reflect.DeepEqual(now, again.Data) {
+				t.Errorf("%s: the commit names a Secret without the login: %v", tc.reason, err)
+			}
+			if now, err := loginSecret(t.Context(), c, client.ObjectKey{Namespace: b.namespace, Name: tc.ref}); tc.ref != "" && tc.ref != tc.want && (err != nil || !reflect.DeepEqual(now, tc.has[tc.ref].data)) {
+				t.Errorf("%s: the tier lost its login before it has the commit: %v", tc.reason, err)
 			}
 		})
 	}
@@ -373,7 +387,8 @@ func TestBootstrapMadeKey(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b, _ := newBootstrapOf(func(b *bootstrap) { b.url = "ssh://git@example.com/fleet" })
 			c := fake.NewClientBuilder().WithScheme(newScheme()).Build()
-			if err := b.keepMade(t.Context(), c, map[string][]byte{"identity": []byte("made"), "known_hosts": []byte("example.com")}); err != nil {
+			made := client.ObjectKey{Namespace: b.namespace, Name: layout.Name}
+			if err := keepLogin(t.Context(), c, made, b.url, map[string][]byte{"identity": []byte("made"), "known_hosts": []byte("example.com")}); err != nil {
 				t.Fatal(err)
 			}
 			b.url = tc.url

@@ -113,7 +113,7 @@ func (m *migrate) readSync(ctx context.Context, c client.Client) error {
 	}
 	var err error
 	m.path, err = layout.Clean(m.kustomization.Spec.Path)
-	m.namespace = m.cli.namespace()
+	m.namespace, m.secretName = m.cli.namespace(), layout.Name
 	m.options.Namespace = m.namespace
 	return err
 }

@@ -82,16 +82,18 @@ func loginSecret(ctx context.Context, c client.Client, key client.ObjectKey) (ma
 	return secret.Data, nil
 }
 
-// keepLogin creates the Secret, or replaces what is in it.
-func keepLogin(ctx context.Context, c client.Client, key client.ObjectKey, annotations map[string]string, data map[string][]byte) error {
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, Annotations: annotations}, Data: data}
+// keepLogin creates the Secret of the login for a repository, or replaces what is in it.
+func keepLogin(ctx context.Context, c client.Client, key client.ObjectKey, url string, data map[string][]byte) error {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: key.Namespace}}
+	if err := c.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("cannot create Namespace %s: %w", key.Namespace, err)
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, Annotations: map[string]string{urlAnnotation: url}}, Data: data}
 	err := c.Create(ctx, secret)
 	if apierrors.IsAlreadyExists(err) {
 		if err = c.Get(ctx, key, secret); err == nil {
 			secret.Data = data
-			for name, value := range annotations {
-				metav1.SetMetaDataAnnotation(&secret.ObjectMeta, name, value)
-			}
+			metav1.SetMetaDataAnnotation(&secret.ObjectMeta, urlAnnotation, url)
 			err = c.Update(ctx, secret)
 		}
 	}

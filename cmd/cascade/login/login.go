@@ -201,6 +201,15 @@ func firstOf(texts ...[]byte) []byte {
 // Public is the public half of the key, for a person to add to the repository.
 func (l *Login) Public() string { return strings.TrimSpace(string(l.Data[publicKey])) }
 
+// For reports whether a Secret has a login for a URL of this kind: a key, or none that stands
+// alone, whose phrase is no password.
+func For(address string, data map[string][]byte) bool {
+	if strings.HasPrefix(address, "ssh://") {
+		return data[identityKey] != nil
+	}
+	return data[identityKey] == nil || data[usernameKey] != nil
+}
+
 // Elsewhere is what of a Secret may be used at another server than the one that it is for: a
 // key, of which a server learns the public half only. A password would be given away.
 func Elsewhere(address string, data map[string][]byte) map[string][]byte {
