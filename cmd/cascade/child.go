@@ -124,7 +124,7 @@ func (a *childAdd) run(ctx context.Context, flags *childFlags) error {
 	if err != nil {
 		return err
 	}
-	labels, err := labelsOfChild(found, a.labels)
+	labels, err := a.labelsOf(found)
 	if err != nil {
 		return err
 	}
@@ -142,11 +142,11 @@ func (a *childAdd) run(ctx context.Context, flags *childFlags) error {
 	if err != nil {
 		return err
 	}
-	objects := childObjects(a.namespace, a.name, labels, kubeconfig)
+	secret, declared := childObjects(a.namespace, a.name, labels, kubeconfig)
 	if a.export {
-		return a.print(objects)
+		return a.print(secret, asDeclared(declared, found))
 	}
-	for _, o := range objects {
+	for _, o := range []client.Object{secret, declared} {
 		if err := serverSideApply(ctx, hub, o); err != nil {
 			return fmt.Errorf("cannot write to this tier: %w", err)
 		}
@@ -185,9 +185,10 @@ func (a *childAdd) admit(ctx context.Context, hub, child client.Client) (*v1alph
 	return own, nil
 }
 
-// labelsOfChild are those that an earlier call gave a Child, which may be nil, with these
-// changes. Left out of an apply, a label would go, and with it what Layers put into the cluster.
-func labelsOfChild(found *v1alpha1.Child, changes []string) (map[string]string, error) {
+// labelsOf are the labels for a Child that is found, or nil, with the changes that are said. An
+// apply has those that an earlier one gave it: left out, a label would go, and with it what Layers
+// put into the cluster. What is printed takes the place of the whole Child, and has all.
+func (a *childAdd) labelsOf(found *v1alpha1.Child) (map[string]string, error) {
 	labels := map[string]string{}
 	if found != nil {
 		owned, err := ownedLabels(found)
@@ -195,9 +196,14 @@ func labelsOfChild(found *v1alpha1.Child, changes []string) (map[string]string, 
 			return nil, err
 		}
 		maps.Copy(labels, found.Labels)
-		maps.DeleteFunc(labels, func(name, _ string) bool { return !owned[name] })
+		maps.DeleteFunc(labels, func(name, _ string) bool {
+			if a.export {
+				return marksApplier(name)
+			}
+			return !owned[name]
+		})
 	}
-	for _, change := range changes {
+	for _, change := range a.labels {
 		name, value, is := strings.Cut(change, "=")
 		if off, without := strings.CutSuffix(change, "-"); !is && without {
 			delete(labels, off)
@@ -209,6 +215,27 @@ func labelsOfChild(found *v1alpha1.Child, changes []string) (map[string]string, 
 		labels[name] = value
 	}
 	return labels, nil
+}
+
+// marksApplier reports whether whoever applies an object writes this label.
+func marksApplier(label string) bool {
+	domain, _, _ := strings.Cut(label, "/")
+	return domain == v1alpha1.LayerLabelGroup || domain == v1alpha1.InstallLabelGroup || strings.HasSuffix(domain, ".toolkit.fluxcd.io") ||
+		label == "app.kubernetes.io/managed-by"
+}
+
+// asDeclared gives a Child that is printed what people declare in the one that is found, which may be nil.
+func asDeclared(child, found *v1alpha1.Child) *v1alpha1.Child {
+	if found == nil {
+		return child
+	}
+	child.Spec.Suspend = found.Spec.Suspend
+	for name, value := range found.Annotations {
+		if strings.HasPrefix(name, v1alpha1.VariablePrefix) {
+			metav1.SetMetaDataAnnotation(&child.ObjectMeta, name, value)
+		}
+	}
+	return child
 }
 
 // ownedLabels are the names of the labels that `cascade child add` wrote.
@@ -233,7 +260,7 @@ func ownedLabels(o client.Object) (map[string]bool, error) {
 	return names, nil
 }
 
-func (a *childAdd) print(objects []client.Object) error {
+func (a *childAdd) print(objects ...client.Object) error {
 	var all []*unstructured.Unstructured
 	for _, o := range objects {
 		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
@@ -312,19 +339,16 @@ func kubeconfigOf(config *rest.Config, server, token string) ([]byte, error) {
 }
 
 // childObjects are the Secret and the Child in the tier.
-func childObjects(namespace, name string, labels map[string]string, kubeconfig []byte) []client.Object {
+func childObjects(namespace, name string, labels map[string]string, kubeconfig []byte) (*corev1.Secret, *v1alpha1.Child) {
 	secret := clusterapi.KubeconfigSecret(name)
-	return []client.Object{
-		&corev1.Secret{
+	return &corev1.Secret{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: secret},
 			Data: map[string][]byte{clusterapi.KubeconfigKey: kubeconfig}, Type: corev1.SecretTypeOpaque,
-		},
-		&v1alpha1.Child{
+		}, &v1alpha1.Child{
 			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Child"},
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels},
 			Spec:       v1alpha1.ChildSpec{KubeConfig: &v1alpha1.KubeConfigReference{SecretRef: &v1alpha1.SecretKeyReference{Name: secret}}},
-		},
-	}
+		}
 }
 
 // serverSideApply applies a typed object.

@@ -513,11 +513,12 @@ func TestChildLabels(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				labels, err := labelsOfChild(found, a.labels)
+				labels, err := a.labelsOf(found)
 				if err != nil {
 					return err
 				}
-				for _, o := range childObjects("fleet", "edge", labels, []byte("kubeconfig")) {
+				secret, edge := childObjects("fleet", "edge", labels, []byte("kubeconfig"))
+				for _, o := range []client.Object{secret, edge} {
 					if err := serverSideApply(t.Context(), hub, o); err != nil {
 						return err
 					}
@@ -546,6 +547,48 @@ func TestChildLabels(t *testing.T) {
 			}
 			if !maps.Equal(edge.Labels, tc.want) {
 				t.Errorf("%s: the labels are %v, want %v", tc.reason, edge.Labels, tc.want)
+			}
+		})
+	}
+}
+
+// TestChildExport: what is printed for a repository takes the place of the Child there, and has what
+// the Child has, whoever wrote that.
+func TestChildExport(t *testing.T) {
+	found := child("fleet", "edge", nil, nil)
+	found.Labels = map[string]string{
+		"cascade.dev/tier": "tenant", "region": "north", "app.kubernetes.io/managed-by": "Helm",
+		"kustomize.toolkit.fluxcd.io/name": "fleet", "kustomize.toolkit.fluxcd.io/namespace": "cascade-system", "install.cascade.dev/name": "cascade",
+	}
+	found.Annotations = map[string]string{"vars.cascade.dev/size": "small", "kubectl.kubernetes.io/last-applied-configuration": "{}", "reconcile.fluxcd.io/requestedAt": "now"}
+	found.Spec.Suspend = true
+	for name, tc := range map[string]struct {
+		reason  string
+		found   *v1alpha1.Child
+		changes []string
+		want    map[string]string
+	}{
+		"New":     {"nothing is there", nil, []string{"cascade.dev/tier=tenant"}, map[string]string{"cascade.dev/tier": "tenant"}},
+		"None":    {"Layers select it by what a repository gave it", found, nil, map[string]string{"cascade.dev/tier": "tenant", "region": "north"}},
+		"Changed": {"one is said, another one goes", found, []string{"cascade.dev/tier=master", "region-"}, map[string]string{"cascade.dev/tier": "master"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, out := newCLI(t)
+			a := &childAdd{cli: c, namespace: "fleet", name: "edge", labels: tc.changes, export: true}
+			labels, err := a.labelsOf(tc.found)
+			if err != nil {
+				t.Fatal(err)
+			}
+			secret, edge := childObjects("fleet", "edge", labels, []byte("kubeconfig"))
+			edge = asDeclared(edge, tc.found)
+			if !maps.Equal(edge.Labels, tc.want) {
+				t.Errorf("%s: the labels are %v, want %v", tc.reason, edge.Labels, tc.want)
+			}
+			if tc.found != nil && (!edge.Spec.Suspend || !maps.Equal(edge.Annotations, map[string]string{"vars.cascade.dev/size": "small"})) {
+				t.Errorf("%s: it is suspended: %t, and has annotations %v", tc.reason, edge.Spec.Suspend, edge.Annotations)
+			}
+			if err := a.print(secret, edge); err != nil || strings.Contains(out.String(), "status:") {
+				t.Errorf("%s: it prints %s: %v", tc.reason, out, err)
 			}
 		})
 	}
