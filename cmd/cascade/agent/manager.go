@@ -51,7 +51,7 @@ func newManager(
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                              scheme,
 		Controller:                          ctrlconfig.Controller{ReconciliationTimeout: stall.Deadline},
-		Metrics:                             o.serving.build(now),
+		Metrics:                             o.serving.build(now, log),
 		HealthProbeBindAddress:              o.serving.healthAddr,
 		GracefulShutdownTimeout:             &o.pauses.shutdown,
 		LeaderElection:                      o.election.enabled,

@@ -47,7 +47,7 @@ func (s *serving) bind(f *pflag.FlagSet) {
 	f.StringVar(&s.metricsAddr, "metrics-addr", ":8080", "address that Prometheus scrapes, /metrics; 0 serves none")
 	f.StringVar(&s.metricsAuth, "metrics-auth", metricsAuthNone, "who may read metrics and profiles: none asks nobody and serves plain HTTP, as Flux does; "+
 		"kubernetes serves HTTPS to bearer tokens of those who may get the non-resource URL /metrics")
-	f.StringVar(&s.metricsCerts, "metrics-cert-dir", "", "directory with tls.crt and tls.key for --metrics-auth=kubernetes, read again when they change; "+
+	f.StringVar(&s.metricsCerts, "metrics-cert-dir", "", "directory with tls.crt and tls.key for --metrics-auth=kubernetes, which may come later and change; "+
 		"empty makes a certificate that nobody signed")
 	f.StringVar(&s.healthAddr, "health-addr", ":9440", "address of /healthz and /readyz")
 	f.StringSliceVar(&s.resourceInfo, "resource-info", []string{metrics.Gotk},
@@ -126,15 +126,17 @@ func boundHosts(own string) {
 }
 
 // build returns what is served as metrics.
-func (s *serving) build(now func() time.Time) metricsserver.Options {
+func (s *serving) build(now func() time.Time, log logr.Logger) metricsserver.Options {
 	o := metricsserver.Options{BindAddress: s.metricsAddr, ExtraHandlers: s.profiles()}
 	if s.metricsAuth != metricsAuthKubernetes {
 		return o
 	}
 	// A token must not be sent in the clear.
-	o.SecureServing, o.CertDir = true, s.metricsCerts
+	o.SecureServing = true
+	shown := &certificate{dir: s.metricsCerts, now: now, log: log.WithName("metrics")}
 	o.TLSOpts = []func(*tls.Config){func(c *tls.Config) {
 		c.MinVersion = tls.VersionTLS12
+		c.GetCertificate = shown.get
 		c.NextProtos = []string{"http/1.1"} // streams of HTTP/2 cost a client nothing: CVE-2023-44487
 	}}
 	o.FilterProvider = func(config *rest.Config, client *http.Client) (metricsserver.Filter, error) {

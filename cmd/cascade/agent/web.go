@@ -7,16 +7,13 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"path/filepath"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	authzv1 "k8s.io/api/authorization/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/util/cert"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 
 	"github.com/cascade-gitops/cascade/cmd/cascade/web"
 	"github.com/cascade-gitops/cascade/syncer/scrape"
@@ -32,7 +29,7 @@ type pages struct {
 
 func (p *pages) bind(f *pflag.FlagSet) {
 	f.StringVar(&p.addr, "web-addr", noPages, "address of the pages about this tier, :8443 for example, over HTTPS, for bearer tokens of those who may list what a page shows; 0 serves none")
-	f.StringVar(&p.certs, "web-cert-dir", "", "directory with tls.crt and tls.key for --web-addr, read again when they change; empty makes a certificate that nobody signed")
+	f.StringVar(&p.certs, "web-cert-dir", "", "directory with tls.crt and tls.key for --web-addr, which may come later and change; empty makes a certificate that nobody signed")
 }
 
 func (p *pages) check() error {
@@ -70,13 +67,14 @@ func (p *pages) build(mgr ctrl.Manager, namespace string, now func() time.Time) 
 	if err != nil {
 		return err
 	}
-	return mgr.Add(&pageServer{pages: p, server: server, log: mgr.GetLogger()})
+	return mgr.Add(&pageServer{pages: p, server: server, now: now, log: mgr.GetLogger()})
 }
 
 // pageServer serves the pages until the manager ends.
 type pageServer struct {
 	*pages
 	server *web.Server
+	now    func() time.Time
 	log    logr.Logger
 }
 
@@ -85,42 +83,13 @@ func (*pageServer) NeedLeaderElection() bool { return false }
 
 // Start implements manager.Runnable.
 func (s *pageServer) Start(ctx context.Context) error {
-	config, err := s.tls(ctx)
-	if err != nil {
-		return fmt.Errorf("cannot serve pages: %w", err)
-	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.addr)
 	if err != nil {
 		return fmt.Errorf("cannot serve pages: %w; see --web-addr", err)
 	}
 	s.log.Info("serving pages", "address", listener.Addr().String())
+	// Tokens must not be sent in the clear.
+	shown := &certificate{dir: s.certs, now: s.now, log: s.log.WithName("web")}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: shown.get}
 	return web.Serve(ctx, s.server.HTTP(ctx), tls.NewListener(listener, config))
-}
-
-// tls is how pages are served: tokens must not be sent in the clear.
-func (s *pageServer) tls(ctx context.Context) (*tls.Config, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
-	if s.certs == "" {
-		certificate, key, err := cert.GenerateSelfSignedCertKey("cascade", nil, nil)
-		if err != nil {
-			return nil, fmt.Errorf("cannot make a certificate: %w", err)
-		}
-		pair, err := tls.X509KeyPair(certificate, key)
-		if err != nil {
-			return nil, fmt.Errorf("cannot use the certificate: %w", err)
-		}
-		config.Certificates = []tls.Certificate{pair}
-		return config, nil
-	}
-	watcher, err := certwatcher.New(filepath.Join(s.certs, "tls.crt"), filepath.Join(s.certs, "tls.key"))
-	if err != nil {
-		return nil, fmt.Errorf("cannot read --web-cert-dir: %w", err)
-	}
-	go func() {
-		if err := watcher.Start(ctx); err != nil {
-			s.log.Error(err, "cannot watch the certificate of the pages; it stays as it is")
-		}
-	}()
-	config.GetCertificate = watcher.GetCertificate
-	return config, nil
 }
