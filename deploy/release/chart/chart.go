@@ -1,23 +1,21 @@
 // Package chart packages a Helm chart for a release, with Helm's own library. The chart's
 // version, that of the program in it and its default image are the release's, whatever its
-// files say. The same chart at the same time makes the same bytes.
+// files say. The image is in an annotation: an upgrade that reuses values has the defaults of
+// the chart before in the place of its own, and would go on with the image before. The same chart at the same time makes the same bytes.
 package chart
 
 import (
-	"bytes"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
-	"helm.sh/helm/v4/pkg/chart/common"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	chartutil "helm.sh/helm/v4/pkg/chart/v2/util"
 )
 
-// unsaid is the line of the values that leaves the image to the chart.
-const unsaid = "\nimage: \"\"\n"
+// imageAnnotation of the chart has the image that its templates take where the values have none.
+const imageAnnotation = "cascade.dev/image"
 
 // Package writes the chart of a directory to another one, and returns the file.
 func Package(dir, to, version, image string, at time.Time) (string, error) {
@@ -26,11 +24,10 @@ func Package(dir, to, version, image string, at time.Time) (string, error) {
 		return "", fmt.Errorf("cannot load chart %s: %w", dir, err)
 	}
 	c.Metadata.Version, c.Metadata.AppVersion = strings.TrimPrefix(version, "v"), version
-	i := slices.IndexFunc(c.Raw, func(f *common.File) bool { return f.Name == chartutil.ValuesfileName })
-	if i < 0 || !bytes.Contains(c.Raw[i].Data, []byte(unsaid)) {
-		return "", fmt.Errorf("cannot package chart %s: its %s has no line %q, which names the image of the release", dir, chartutil.ValuesfileName, strings.TrimSpace(unsaid))
+	if c.Metadata.Annotations == nil {
+		c.Metadata.Annotations = map[string]string{}
 	}
-	c.Raw[i].Data = bytes.Replace(c.Raw[i].Data, []byte(unsaid), fmt.Appendf(nil, "\nimage: %q\n", image), 1)
+	c.Metadata.Annotations[imageAnnotation] = image
 	stamp(c, at.UTC())
 	file, err := chartutil.Save(c, to)
 	if err != nil {

@@ -57,8 +57,8 @@ func TestPackage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Values["image"] != "registry.example/cascade:v1.2.0@sha256:0" || c.Values["replicas"] == nil {
-		t.Errorf("an installation that says no image has %v", c.Values)
+	if c.Metadata.Annotations[imageAnnotation] != "registry.example/cascade:v1.2.0@sha256:0" || c.Values["image"] != "" || c.Values["replicas"] == nil {
+		t.Errorf("an installation that says no image has %v of %v", c.Values, c.Metadata.Annotations)
 	}
 	if c.Metadata.Version != "1.2.0" || c.Metadata.AppVersion != "v1.2.0" || len(c.Templates) != 2 || len(c.Schema) == 0 {
 		t.Errorf("the package has %+v and %d templates", c.Metadata, len(c.Templates))

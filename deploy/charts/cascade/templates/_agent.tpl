@@ -2,7 +2,7 @@
 changes them. A test compares both for sets of values. */}}
 
 {{- define "cascade.image" -}}
-{{ .Values.image | default (printf "cascade:%s" .Chart.AppVersion) }}
+{{ .Values.image | default (index (default dict .Chart.Annotations) "cascade.dev/image") | default (printf "cascade:%s" .Chart.AppVersion) }}
 {{- end }}
 
 {{- define "cascade.onHost" -}}
