@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,8 +24,8 @@ type uninstall struct {
 	*cli
 	crds, dryRun, yes bool
 	timeout           time.Duration
-	// goesOn reports of an API group whether Flux's controllers go on with its objects.
-	goesOn func(group string) bool
+	// goesOn reports of a kind whether Flux's controllers go on with its objects.
+	goesOn func(schema.GroupKind) bool
 	// unrenewed are the Secrets whose Credentials go.
 	unrenewed int
 }
@@ -76,14 +77,14 @@ func (u *uninstall) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	works := map[string]client.ObjectKey{}
+	works := map[schema.GroupKind]client.ObjectKey{}
 	if !u.crds {
 		// With --crds nobody may be at work when the finalizers go.
 		if works, err = installation.FluxWorks(ctx, cluster, u.now()); err != nil {
 			return err
 		}
 	}
-	u.goesOn = func(group string) bool { return works[group].Name != "" }
+	u.goesOn = func(kind schema.GroupKind) bool { return works[kind].Name != "" }
 	objects, err := installation.Release(ctx, cluster, true, u.goesOn)
 	if err != nil {
 		return err
@@ -104,7 +105,7 @@ func (u *uninstall) run(ctx context.Context) error {
 }
 
 // tell says what goes and what stays.
-func (u *uninstall) tell(namespace string, parts installation.Parts, objects []installation.Released, works map[string]client.ObjectKey) {
+func (u *uninstall) tell(namespace string, parts installation.Parts, objects []installation.Released, works map[schema.GroupKind]client.ObjectKey) {
 	out := u.streams.Out
 	for _, part := range []struct {
 		what    string
@@ -127,8 +128,13 @@ func (u *uninstall) tell(namespace string, parts installation.Parts, objects []i
 		}
 		fmt.Fprintf(out, "%d objects of kind %s %s; %d lose a finalizer, %d of these are being deleted and go\n", r.There, r.Kind, fate, r.Freed, r.Going)
 	}
-	for _, group := range slices.Sorted(maps.Keys(works)) {
-		fmt.Fprintf(out, "stays: each object of %s with its finalizer: Flux works on it, and holds Lease %s\n", group, works[group])
+	kinds := map[string][]string{} // by the lease
+	for kind, lease := range works {
+		kinds[lease.String()] = append(kinds[lease.String()], kind.Kind)
+	}
+	for _, lease := range slices.Sorted(maps.Keys(kinds)) {
+		slices.Sort(kinds[lease])
+		fmt.Fprintf(out, "stays: each object of kind %s with its finalizer: Flux works on it, and holds Lease %s\n", strings.Join(kinds[lease], ", "), lease)
 	}
 	fmt.Fprintf(out, "stays: all that was applied, every Cluster with its machines, children and their agents, and Namespace %s with its records and Secrets\n", namespace)
 	if u.unrenewed > 0 {

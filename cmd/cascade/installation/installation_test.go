@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +12,11 @@ import (
 	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	automationv1 "github.com/fluxcd/image-automation-controller/api/v1"
+	reflectorv1 "github.com/fluxcd/image-reflector-controller/api/v1"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -168,19 +173,29 @@ func TestHolder(t *testing.T) {
 		reason string
 		lease  *coordinationv1.Lease
 		want   string
+		beside bool // it works beside an agent
 	}{
-		"Shard":  {"it prunes the part of the objects that it selects", lease("kustomize-controller-leader-election-0a1b2c3d", "x", time.Second), "flux-system/kustomize-controller-leader-election-0a1b2c3d"},
-		"Flux":   {"it would prune what a Kustomization applied", lease("kustomize-controller-leader-election", "x", time.Second), "flux-system/kustomize-controller-leader-election"},
-		"Agent":  {"another agent, of another selection", lease("cascade-leader-0a1b2c3d", "x", time.Second), "flux-system/cascade-leader-0a1b2c3d"},
-		"Lapsed": {"it died", lease("kustomize-controller-leader-election", "x", time.Minute), ""},
-		"Given":  {"it ended well", lease("helm-controller-leader-election", "", time.Second), ""},
-		"Other":  {"who works on other kinds", lease("notification-controller-leader-election", "x", time.Second), ""},
+		"Shard":  {"it prunes the part of the objects that it selects", lease("kustomize-controller-leader-election-0a1b2c3d", "x", time.Second), "flux-system/kustomize-controller-leader-election-0a1b2c3d", false},
+		"Flux":   {"it would prune what a Kustomization applied", lease("kustomize-controller-leader-election", "x", time.Second), "flux-system/kustomize-controller-leader-election", false},
+		"Agent":  {"another agent, of another selection", lease("cascade-leader-0a1b2c3d", "x", time.Second), "flux-system/cascade-leader-0a1b2c3d", false},
+		"Lapsed": {"it died", lease("kustomize-controller-leader-election", "x", time.Minute), "", false},
+		"Given":  {"it ended well", lease("helm-controller-leader-election", "", time.Second), "", false},
+		"Beside": {"an agent leaves Receivers to it", lease("notification-controller-leader-election", "x", time.Second), "flux-system/notification-controller-leader-election", true},
+		"Images": {"and images", lease("image-automation-controller-leader-election", "x", time.Second), "flux-system/image-automation-controller-leader-election", true},
+		"Other":  {"who works on other kinds", lease("somebody-leader-election", "x", time.Second), "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(tc.lease).Build()
 				if got, err := Holder(t.Context(), c, now); got != tc.want || err != nil {
 					t.Errorf("%s: %q, %v", tc.reason, got, err)
+				}
+				want := tc.want
+				if tc.beside {
+					want = ""
+				}
+				if got, err := SyncHolder(t.Context(), c, now); got != want || err != nil {
+					t.Errorf("%s: who syncs holds %q, %v", tc.reason, got, err)
 				}
 			})
 		})
@@ -246,12 +261,19 @@ func TestReleaseBesideFlux(t *testing.T) {
 		}}
 	}
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), kustomizev1.AddToScheme(scheme), helmv2.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), kustomizev1.AddToScheme(scheme), helmv2.AddToScheme(scheme), notificationv1.AddToScheme(scheme),
+		reflectorv1.AddToScheme(scheme), automationv1.AddToScheme(scheme), generatorv1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{kustomizev1.GroupVersion, helmv2.GroupVersion})
-	mapper.Add(kustomizev1.GroupVersion.WithKind(kustomizev1.KustomizationKind), meta.RESTScopeNamespace)
-	mapper.Add(helmv2.GroupVersion.WithKind(helmv2.HelmReleaseKind), meta.RESTScopeNamespace)
+	mapper := meta.NewDefaultRESTMapper(scheme.PrioritizedVersionsAllGroups())
+	for version, kind := range map[schema.GroupVersion]string{
+		kustomizev1.GroupVersion: kustomizev1.KustomizationKind, helmv2.GroupVersion: helmv2.HelmReleaseKind, notificationv1.GroupVersion: notificationv1.ReceiverKind,
+		generatorv1.GroupVersion: generatorv1.ArtifactGeneratorKind,
+	} {
+		mapper.Add(version.WithKind(kind), meta.RESTScopeNamespace)
+	}
+	mapper.Add(reflectorv1.GroupVersion.WithKind(reflectorv1.ImagePolicyKind), meta.RESTScopeNamespace)
+	mapper.Add(automationv1.GroupVersion.WithKind(automationv1.ImageUpdateAutomationKind), meta.RESTScopeNamespace)
 	for name, tc := range map[string]struct {
 		reason string
 		leases []client.Object
@@ -260,16 +282,22 @@ func TestReleaseBesideFlux(t *testing.T) {
 		"Alone":  {"no controller of Flux is there", nil, nil},
 		"Beside": {"both work", []client.Object{lease(kustomize), lease(helm)}, []string{"Kustomization", "HelmRelease"}},
 		"Part":   {"the agent worked on HelmReleases, beside Flux's Kustomizations", []client.Object{lease(kustomize)}, []string{"Kustomization"}},
+		"Others": {"the agent left these to Flux", []client.Object{lease("notification-controller-leader-election"), lease("source-watcher-leader-election")}, []string{"Receiver", "ArtifactGenerator"}},
+		"Images": {"two controllers share an API group", []client.Object{lease("image-reflector-controller-leader-election")}, []string{"ImagePolicy"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			named := metav1.ObjectMeta{Namespace: "team", Name: "apps", Finalizers: []string{"finalizers.fluxcd.io"}}
-			objects := map[string]client.Object{"Kustomization": &kustomizev1.Kustomization{ObjectMeta: named}, "HelmRelease": &helmv2.HelmRelease{ObjectMeta: named}}
-			c := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(objects["Kustomization"], objects["HelmRelease"]).WithObjects(tc.leases...).Build()
+			objects := map[string]client.Object{
+				"Kustomization": &kustomizev1.Kustomization{ObjectMeta: named}, "HelmRelease": &helmv2.HelmRelease{ObjectMeta: named},
+				"Receiver": &notificationv1.Receiver{ObjectMeta: named}, "ArtifactGenerator": &generatorv1.ArtifactGenerator{ObjectMeta: named},
+				"ImagePolicy": &reflectorv1.ImagePolicy{ObjectMeta: named}, "ImageUpdateAutomation": &automationv1.ImageUpdateAutomation{ObjectMeta: named},
+			}
+			c := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(slices.Collect(maps.Values(objects))...).WithObjects(tc.leases...).Build()
 			works, err := FluxWorks(t.Context(), c, now)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := Release(t.Context(), c, false, func(group string) bool { return works[group].Name != "" }); err != nil {
+			if _, err := Release(t.Context(), c, false, func(kind schema.GroupKind) bool { return works[kind].Name != "" }); err != nil {
 				t.Fatal(err)
 			}
 			for kind, o := range objects {

@@ -9,8 +9,11 @@ import (
 	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	automationv1 "github.com/fluxcd/image-automation-controller/api/v1"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -103,18 +106,25 @@ func Running(ctx context.Context, c client.Client, namespace string) ([]string, 
 // Holder names a lease by which an agent of any namespace, or a controller of Flux, works on
 // the objects of these kinds; empty if none does. It would act on the end of each of them.
 func Holder(ctx context.Context, c client.Client, now time.Time) (string, error) {
+	return holder(ctx, c, now, slices.Concat(lease.OfFlux(), lease.BesideAgents(), []string{v1alpha1.LeaderLease}))
+}
+
+// SyncHolder names a lease by which an agent of any namespace, or a controller of Flux whose work
+// an agent does, works in a cluster; empty if none does.
+func SyncHolder(ctx context.Context, c client.Client, now time.Time) (string, error) {
 	return holder(ctx, c, now, append(lease.OfFlux(), v1alpha1.LeaderLease))
 }
 
-// FluxHolder names a lease by which a controller of Flux works in a cluster; empty if none does.
+// FluxHolder names a lease by which a controller of Flux whose work an agent does works in a
+// cluster; empty if none does.
 func FluxHolder(ctx context.Context, c client.Client, now time.Time) (string, error) {
 	return holder(ctx, c, now, lease.OfFlux())
 }
 
-// FluxWorks are the API groups on whose objects a controller of Flux works now, each with the
-// lease by which it does.
-func FluxWorks(ctx context.Context, c client.Client, now time.Time) (map[string]client.ObjectKey, error) {
-	l, err := lookAtLeases(ctx, c, now, lease.OfFlux())
+// FluxWorks are the kinds on whose objects a controller of Flux works now, each with the lease by
+// which it does.
+func FluxWorks(ctx context.Context, c client.Client, now time.Time) (map[schema.GroupKind]client.ObjectKey, error) {
+	l, err := lookAtLeases(ctx, c, now, slices.Concat(lease.OfFlux(), lease.BesideAgents()))
 	if err != nil {
 		return nil, err
 	}
@@ -122,18 +132,43 @@ func FluxWorks(ctx context.Context, c client.Client, now time.Time) (map[string]
 	if err != nil {
 		return nil, err
 	}
-	works := map[string]client.ObjectKey{}
-	for controller, group := range map[string]string{
-		lease.SourceController: sourcev1.GroupVersion.Group, lease.KustomizeController: kustomizev1.GroupVersion.Group, lease.HelmController: helmv2.GroupVersion.Group,
-	} {
-		for _, key := range slices.Concat(l.held, renewed) {
-			if lease.Of(key.Name, controller) {
-				works[group] = key
-				break
-			}
+	kinds, err := reconciled()
+	if err != nil {
+		return nil, err
+	}
+	works, held := map[schema.GroupKind]client.ObjectKey{}, slices.Concat(l.held, renewed)
+	for _, gvk := range kinds {
+		controller := controllerOf(gvk.GroupKind())
+		if i := slices.IndexFunc(held, func(key client.ObjectKey) bool { return controller != "" && lease.Of(key.Name, controller) }); i >= 0 {
+			works[gvk.GroupKind()] = held[i]
 		}
 	}
 	return works, nil
+}
+
+// controllerOf is the Lease of the controller of Flux that works on a kind; empty for kinds of ours.
+func controllerOf(kind schema.GroupKind) string {
+	switch kind.Group {
+	case sourcev1.GroupVersion.Group:
+		if kind.Kind == sourcev1.ExternalArtifactKind {
+			return lease.SourceWatcher
+		}
+		return lease.SourceController
+	case kustomizev1.GroupVersion.Group:
+		return lease.KustomizeController
+	case helmv2.GroupVersion.Group:
+		return lease.HelmController
+	case notificationv1.GroupVersion.Group:
+		return lease.NotificationController
+	case automationv1.GroupVersion.Group:
+		if kind.Kind == automationv1.ImageUpdateAutomationKind {
+			return lease.ImageAutomationController
+		}
+		return lease.ImageReflectorController
+	case generatorv1.GroupVersion.Group:
+		return lease.SourceWatcher
+	}
+	return ""
 }
 
 func holder(ctx context.Context, c client.Client, now time.Time, controllers []string) (string, error) {
@@ -245,14 +280,14 @@ type Released struct {
 // nobody would, and their deletion would wait for ever. What they applied stays, which is
 // what a finalizer is there to remove.
 //
-// Objects of groups with which Flux's controllers go on keep them: these would not set them
+// Objects of kinds with which Flux's controllers go on keep them: these would not set them
 // again before something changes, and prune nothing of what goes meanwhile.
-func Release(ctx context.Context, c client.Client, dryRun bool, goesOn func(group string) bool) ([]Released, error) {
+func Release(ctx context.Context, c client.Client, dryRun bool, goesOn func(schema.GroupKind) bool) ([]Released, error) {
 	kinds, err := reconciled()
 	if err != nil {
 		return nil, err
 	}
-	kinds = slices.DeleteFunc(kinds, func(gvk schema.GroupVersionKind) bool { return goesOn(gvk.Group) })
+	kinds = slices.DeleteFunc(kinds, func(gvk schema.GroupVersionKind) bool { return goesOn(gvk.GroupKind()) })
 	var all []Released
 	for _, gvk := range kinds {
 		r, err := release(ctx, c, gvk, dryRun)

@@ -33,6 +33,11 @@ const (
 // OfFlux are those that keep an agent waiting.
 func OfFlux() []string { return []string{SourceController, KustomizeController, HelmController} }
 
+// BesideAgents are those of controllers that may work beside an agent.
+func BesideAgents() []string {
+	return []string{NotificationController, ImageReflectorController, ImageAutomationController, SourceWatcher}
+}
+
 // Of reports whether a Lease is that of one of some controllers. Of a part of the objects, as
 // --watch-label-selector makes it, the Lease is named after the controller and a digest.
 func Of(name string, controllers ...string) bool {
