@@ -1140,7 +1140,7 @@ func rollout() Section {
 			},
 			{
 				Reasons: []string{"NoChildren"},
-				Means:   "no cluster is in any of its waves: a revision begins when one is",
+				Means:   "no cluster that this tier manages is in any of its waves: a revision begins when one is",
 			},
 			{
 				Reasons: []string{"RollingOut"},

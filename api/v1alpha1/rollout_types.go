@@ -514,7 +514,7 @@ type RolloutApproval struct {
 
 // RolloutCounts counts clusters. Each is counted once besides in Total.
 type RolloutCounts struct {
-	// Total is how many there are.
+	// Total is how many there are. One that another tier manages is left out unless it failed.
 	// +kubebuilder:default=0
 	// +optional
 	Total int32 `json:"total"`

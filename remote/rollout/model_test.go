@@ -435,7 +435,7 @@ func (f *fleet) ran(run *v1alpha1.RolloutRun) bool {
 func (f *fleet) over(d rollout.Decision) error {
 	run, good := d.Status.Run, d.Status.LastGood
 	switch {
-	case !slices.ContainsFunc(f.clusters, func(c *cluster) bool { return waveOf(f.spec.Waves, c) >= 0 }) && (run == nil || run.Phase == v1alpha1.RolloutSuperseded):
+	case !slices.ContainsFunc(f.clusters, func(c *cluster) bool { return waveOf(f.spec.Waves, c) >= 0 && !c.elsewhere }) && (run == nil || run.Phase == v1alpha1.RolloutSuperseded):
 		return nil // nobody is there to bring anything to
 	case run == nil:
 		return fmt.Errorf("no run at the end")

@@ -197,7 +197,7 @@ func IsBack(status *v1alpha1.RolloutStatus) bool {
 }
 
 // Pending reports whether a Rollout is on its way, or is about to be. One that was looked at
-// and has no cluster in any wave is not: nobody waits for what comes with the first of them.
+// and has no cluster of this tier in any wave is not: nobody waits for what comes with the first of them.
 func Pending(o *v1alpha1.Rollout) bool {
 	if len(o.Status.Waves) > 0 && o.Status.Clusters.Total == 0 {
 		return false

@@ -115,5 +115,42 @@ func TestManagedElsewhere(t *testing.T) {
 			s.phase(v1alpha1.RolloutCompleted)
 			s.at(second, "canary1", "canary2", "rest1")
 		}},
+		{name: "all are", reason: "no run begins with nobody to prove it, nor is one waited for, and one begins with the first that is back", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.cluster("canary1").Elsewhere, s.cluster("rest1").Elsewhere = true, true
+			s.commit(second)
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+			s.held(v1alpha1.ReasonNoChildren)
+			s.pending(false)
+			s.spec.Suspend = true
+			s.decide()
+			s.pending(false)
+			s.spec.Suspend = false
+			s.cluster("canary1").Elsewhere = false
+			s.decide()
+			s.phase(v1alpha1.RolloutProgressing)
+			s.pending(true)
+			s.at(second, "canary1")
+		}},
+		{name: "the last one goes", reason: "the run neither passes on nobody, nor is waited for", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.cluster("rest1").Elsewhere = true
+			s.commit(second)
+			s.decide()
+			s.cluster("canary1").Elsewhere = true
+			s.decide()
+			s.phase(v1alpha1.RolloutProgressing)
+			s.held(v1alpha1.ReasonNoChildren)
+			s.good(first)
+			s.pending(false)
+		}},
+		{name: "the last one goes when it is ready", reason: "what it proved stands", waves: []v1alpha1.RolloutWave{wave("rest", 1, 0)}, clusters: []string{"rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "rest1")
+			s.cluster("rest1").Elsewhere = true
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+			s.good(second)
+		}},
 	})
 }

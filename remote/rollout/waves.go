@@ -336,7 +336,7 @@ func (d *decision) proven(run *v1alpha1.RolloutRun) bool {
 		}
 	}
 	switch {
-	case d.selectsNone():
+	case all.ready == 0 && d.selectsNone():
 		d.hold = d.nobody()
 	case all.ready == 0:
 		d.hold = Hold{v1alpha1.ReasonWaveUnproven, fmt.Sprintf("no cluster is known to be ready at %s, so that the run waits for one: bring one back, push another commit, or cascade rollout abort %s", title(run.RolloutRevision), d.name)}
@@ -350,12 +350,14 @@ func (d *decision) proven(run *v1alpha1.RolloutRun) bool {
 	return false
 }
 
-// selectsNone reports whether no cluster is in a wave.
-func (d *decision) selectsNone() bool { return len(d.all) == d.none }
+// selectsNone reports whether no cluster that this tier manages is in a wave.
+func (d *decision) selectsNone() bool {
+	return !slices.ContainsFunc(d.all, func(m *member) bool { return m.wave >= 0 && !m.Elsewhere })
+}
 
 // nobody is the hold of a Rollout without a cluster to bring anything to.
 func (d *decision) nobody() Hold {
-	return Hold{v1alpha1.ReasonNoChildren, "no cluster is selected: a revision begins when one is"}
+	return Hold{v1alpha1.ReasonNoChildren, "no cluster that this tier manages is selected: a revision begins when one is"}
 }
 
 // waits reports whether the wave waits for a cluster.
