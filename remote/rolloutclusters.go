@@ -74,7 +74,16 @@ func (m *moved) ofComposition(ctx context.Context, child *v1alpha1.Child, pin *v
 		// say how it is.
 		c.Unreachable, c.Healthy = time.Time{}, c.Rolling == ""
 	}
-	if pin == nil || applied != pin.Revision {
+	if pin == nil {
+		return
+	}
+	if applied != pin.Revision {
+		// That the Kustomization holds what it was given was perhaps not known before it was.
+		if pin.Result == v1alpha1.ResultUpdating {
+			if err := m.composed.Refused(ctx, clusterOf(child), pin.Revision); err != nil {
+				c.Refusal = &rollout.Hold{Reason: v1alpha1.ReasonUnsupportedVersionStep, Message: err.Error()}
+			}
+		}
 		return
 	}
 	well := c.Healthy && c.Rolling == ""

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,11 +17,18 @@ type applied struct {
 	revision    string
 	outstanding string
 	refusal     string
+	refused     error
 }
 
 func (a applied) Applied(types.NamespacedName) string                      { return a.revision }
 func (a applied) Outstanding(context.Context, types.NamespacedName) string { return a.outstanding }
 func (a applied) Refusal(context.Context, types.NamespacedName) string     { return a.refusal }
+func (a applied) Refused(_ context.Context, _ types.NamespacedName, revision string) error {
+	if revision == "main@sha1:2" {
+		return a.refused
+	}
+	return nil
+}
 
 // TestClustersOfAComposition: what a Kustomization declares of a Cluster goes on whether or not
 // a layer selects the Cluster, which alone makes this tier connect to it.
@@ -75,6 +83,9 @@ func TestOutstandingCluster(t *testing.T) {
 		"Failed":      {"one that failed may come round", v1alpha1.ResultFailed, applied{revision: "main@sha1:2", outstanding: "not yet"}, false, "not yet", ""},
 		"Succeeded":   {"it was asked before it succeeded", v1alpha1.ResultSucceeded, applied{revision: "main@sha1:2", outstanding: "not yet"}, true, "", ""},
 		"Refused":     {"its release does not take it", v1alpha1.ResultUpdating, applied{revision: "main@sha1:2", refusal: "no"}, false, "", "no"},
+		"Held":        {"its Kustomization does not apply it", v1alpha1.ResultUpdating, applied{revision: "main@sha1:1", refused: errors.New("no")}, false, "", "no"},
+		"HeldAll":     {"nor that of a Cluster of which nothing is known to be applied", v1alpha1.ResultUpdating, applied{refused: errors.New("no")}, false, "", "no"},
+		"HeldBefore":  {"which was found when it failed", v1alpha1.ResultFailed, applied{revision: "main@sha1:1", refused: errors.New("no")}, false, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pin := &v1alpha1.ChildRollout{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:2"}, Result: tc.result}

@@ -38,7 +38,8 @@ type composition struct {
 	paths  []string
 	// declares are the Clusters that any rendering or the inventory has.
 	declares map[types.NamespacedName]bool
-	// versions of Kubernetes that renderings declare, by revision.
+	// versions of Kubernetes that renderings declare, by revision; of the last good one as long as
+	// it is that.
 	versions map[string]map[types.NamespacedName]string
 	// applied is the revision that all of a Cluster was applied at last.
 	applied map[types.NamespacedName]string
@@ -110,8 +111,8 @@ func (c *Composition) Declares(cluster types.NamespacedName) bool { return c.sta
 // known.
 func (c *Composition) Applied(cluster types.NamespacedName) string { return c.state.applied[cluster] }
 
-// Built reports whether it is known what a revision declares: the newest one, or one that a
-// Cluster may have.
+// Built reports whether it is known what a revision declares: the newest one, one that a
+// Cluster may have, or the last good one.
 func (c *Composition) Built(revision string) bool {
 	_, built := c.state.versions[revision]
 	return built
@@ -189,6 +190,10 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 	run.known.mu.Lock()
 	if before := run.known.composition; before != nil {
 		maps.Copy(next.applied, before.applied)
+		// What many would go back to is judged also when no Cluster has it any more.
+		if good, known := before.versions[f.Good]; known && next.versions[f.Good] == nil {
+			next.versions[f.Good] = good
+		}
 	}
 	for cluster := range next.declares {
 		if applied := run.composed.appliedAt(cluster, run.Obj.Status.LastAppliedRevision); complete && applied != "" {

@@ -83,6 +83,37 @@ func TestComposition(t *testing.T) {
 	}
 }
 
+// TestRefusesGood: what many would go back to is judged when no Cluster has it any more.
+func TestRefusesGood(t *testing.T) {
+	const good, bad = "main@sha1:1", "main@sha1:2"
+	r := &tier{t: t}
+	r.rollout("waves", func(o *v1alpha1.Rollout) {
+		o.Status.LastGood = &v1alpha1.RolloutGood{RolloutRevision: v1alpha1.RolloutRevision{Revision: good}}
+	})
+	r.child("a", "waves="+good)
+	r.cluster("a", "spec: {controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: LocalControlPlane, name: a}}")
+	r.objects = append(r.objects, controlPlane("a", "v1.31.0"))
+	s := r.take(nil)
+	before, after := fleetOf(t, good, "a=v1.30.0"), fleetOf(t, bad, "a=v1.31.0")
+	a := types.NamespacedName{Namespace: "apps", Name: "a"}
+	for _, pin := range []string{good, bad} {
+		child := &v1alpha1.Child{}
+		if err := s.client.Get(t.Context(), a, child); err != nil {
+			t.Fatal(err)
+		}
+		child.Status.Rollouts[0].Revision = pin
+		s.updates(t, child)
+		if end := s.composes(t, after, before); end != nil {
+			t.Fatalf("it ended as %+v", end)
+		}
+		s.noteComposition(s.run, true)
+	}
+	var refused *rollout.VersionError
+	if err := s.Composed(s.name()).Refused(t.Context(), a, good); !errors.As(err, &refused) || refused.From != "v1.31.0" || refused.To != "v1.30.0" {
+		t.Errorf("a step back is refused with %v", err)
+	}
+}
+
 func TestPathsOf(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason, dir string
