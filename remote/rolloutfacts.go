@@ -217,18 +217,14 @@ func (r *Rollouts) candidate(ctx context.Context, o *v1alpha1.Rollout, m *moved)
 		return &v1alpha1.RolloutRevision{Image: m.image}, "", "", nil
 	}
 	if m.from.Kind == sourcev1.HelmChartKind {
-		chart := &sourcev1.HelmChart{}
-		err := r.Client.Get(ctx, m.from.NamespacedName, chart)
-		switch {
-		case apierrors.IsNotFound(err):
-			return nil, "", "", reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("there is no HelmChart %s: correct spec.sourceRef, or create it", m.from.NamespacedName))
+		switch revision, err := r.chartVersion(ctx, m.from); {
 		case err != nil:
 			return nil, "", "", err
-		case chart.Status.Artifact == nil:
+		case revision == "":
 			return before, known, last, nil
+		default:
+			return &v1alpha1.RolloutRevision{Revision: revision}, "", revision, nil
 		}
-		revision := chart.Status.Artifact.Revision
-		return &v1alpha1.RolloutRevision{Revision: revision}, "", revision, nil
 	}
 	if err := r.mayUse(ctx, m); err != nil {
 		return nil, "", "", err
@@ -256,6 +252,31 @@ func (r *Rollouts) candidate(ctx context.Context, o *v1alpha1.Rollout, m *moved)
 		return before, known, newest.Revision, nil
 	}
 	return &v1alpha1.RolloutRevision{Revision: newest.Revision, Image: m.image}, touched, newest.Revision, nil
+}
+
+// chartVersion is the newest version of a HelmChart; empty while there is none. Where this process
+// fetches it, its snapshot tells: who is woken by that may find an old status. Where another one
+// does, as Flux's, its status wakes.
+func (r *Rollouts) chartVersion(ctx context.Context, of source.Key) (string, error) {
+	chart := &sourcev1.HelmChart{}
+	err := r.Client.Get(ctx, of.NamespacedName, chart)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return "", fmt.Errorf("cannot read HelmChart %s: %w", of.NamespacedName, err)
+	}
+	if r.followCharts != nil {
+		if err := r.followCharts(); err != nil {
+			return "", err
+		}
+	}
+	switch newest := r.Snapshots.Get(of); {
+	case err != nil:
+		return "", reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("there is no HelmChart %s: correct spec.sourceRef, or create it", of.NamespacedName))
+	case newest != nil:
+		return newest.Revision, nil
+	case chart.Status.Artifact != nil:
+		return chart.Status.Artifact.Revision, nil
+	}
+	return "", nil
 }
 
 // mayUse is an error if the account of the layer that is moved may not use its source.

@@ -66,6 +66,9 @@ type Rollouts struct {
 	templates *templates
 	workers   worker.Runner
 	exchange  *exchange
+	// followCharts has the HelmCharts of the tier watched from the first call on, for the Rollouts
+	// that take versions of one.
+	followCharts func() error
 	// numbers were written when.
 	numbers numbers
 

@@ -1,9 +1,12 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"sync"
 
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -11,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -40,7 +44,43 @@ func (r *Rollouts) setUp(mgr ctrl.Manager, stalls *stall.Watchdog, options contr
 	if err != nil {
 		return nil, fmt.Errorf("cannot set up the reconciler of Rollouts: %w", err)
 	}
+	r.followCharts = sync.OnceValue(func() error {
+		if err := c.Watch(ctrlsource.Kind(mgr.GetCache(), &sourcev1.HelmChart{}, handler.TypedEnqueueRequestsFromMapFunc(r.ofChart), otherVersion())); err != nil {
+			return fmt.Errorf("cannot watch HelmCharts: %w", err)
+		}
+		return nil
+	})
 	return c, nil
+}
+
+// ofChart are the Rollouts that take versions of a HelmChart.
+func (r *Rollouts) ofChart(ctx context.Context, chart *sourcev1.HelmChart) []reconcile.Request {
+	list, err := r.rollouts.list(ctx, r.Client, metav1.NamespaceAll)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "cannot list Rollouts")
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range list {
+		o := &list[i]
+		if ref := o.Spec.SourceRef; ref != nil && ref.Kind == sourcev1.HelmChartKind && ref.Name == chart.Name && cmp.Or(ref.Namespace, o.Namespace) == chart.Namespace {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(o)})
+		}
+	}
+	return requests
+}
+
+// otherVersion passes HelmCharts that come, go, or have another version.
+func otherVersion() predicate.TypedPredicate[*sourcev1.HelmChart] {
+	version := func(c *sourcev1.HelmChart) string {
+		if c.Status.Artifact == nil {
+			return ""
+		}
+		return c.Status.Artifact.Revision
+	}
+	return predicate.TypedFuncs[*sourcev1.HelmChart]{UpdateFunc: func(e event.TypedUpdateEvent[*sourcev1.HelmChart]) bool {
+		return version(e.ObjectOld) != version(e.ObjectNew)
+	}}
 }
 
 // setUp registers what reads and writes for Rollouts in repositories. A few at a time may
