@@ -228,8 +228,10 @@ func (m *moved) ofSource(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *r
 		c.Known = len(child.Status.Layers) > 0 && !slices.ContainsFunc(child.Status.Layers, func(l v1alpha1.ChildLayer) bool { return l.Digest != "" })
 		return
 	}
-	has, perhaps, known := report.BroughtRevision(said, *m.spec.Moves.Source)
-	if c.Known = known; has != "" {
+	// One of which nothing is told may have something, and gets its first revision in its wave: to
+	// wait would keep the whole layer from it, with what has the child tell more.
+	has, perhaps := report.BroughtRevision(said, *m.spec.Moves.Source)
+	if c.Known = true; has != "" {
 		c.Has = &v1alpha1.RolloutRevision{Revision: has}
 	}
 	c.Ready = pin != nil && c.Healthy && said.Ready && sameContent(cmp.Or(has, perhaps), pin.Revision)

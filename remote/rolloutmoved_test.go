@@ -58,26 +58,25 @@ func TestSourceInChild(t *testing.T) {
 		return &v1alpha1.ReportBrought{Objects: objects}
 	}
 	for name, tc := range map[string]struct {
-		reason  string
-		of      v1alpha1.RolloutPinnedSource
-		said    v1alpha1.Report
-		pin     string
-		has     string
-		ready   bool
-		unknown bool
+		reason string
+		of     v1alpha1.RolloutPinnedSource
+		said   v1alpha1.Report
+		pin    string
+		has    string
+		ready  bool
 	}{
-		"NotThere":    {"it has one source, which is another: nothing of it is to be taken for the new one", app, v1alpha1.Report{Revision: one, Ready: true, Brought: brought()}, "", "", false, false},
-		"SameCommit":  {"another source has the commit of the pin already, and this one is not there yet", app, v1alpha1.Report{Revision: two, Ready: true, Brought: brought()}, two, "", false, false},
-		"There":       {"", app, v1alpha1.Report{Revision: one, Ready: true, Brought: brought(has(app, two))}, two, two, true, false},
-		"Behind":      {"it has another commit", app, v1alpha1.Report{Ready: true, Brought: brought(has(app, one))}, two, one, false, false},
-		"NotReady":    {"it has the commit, and is not ready with it", app, v1alpha1.Report{Brought: brought(has(app, two))}, two, two, false, false},
-		"SameName":    {"a team of the cluster has a source of that name", app, v1alpha1.Report{Revision: "app=" + one + ",app=" + two, Ready: true, Brought: brought(has(app, two))}, two, two, true, false},
-		"NoRoom":      {"it is not told, and may be there", app, v1alpha1.Report{Revision: "app=" + one + ",x=" + two, Brought: &v1alpha1.ReportBrought{More: 3}}, "", "", false, true},
-		"OlderAgent":  {"it names no objects; its one source has what the pin says", app, v1alpha1.Report{Revision: two, Ready: true}, two, "", true, false},
-		"OlderNames":  {"of several it names each", app, v1alpha1.Report{Revision: "app=" + one + ",x=" + two, Ready: true}, "", one, false, false},
-		"OlderOthers": {"it names others", app, v1alpha1.Report{Revision: "w=" + one + ",x=" + two, Ready: true}, "", "", false, true},
-		"Release":     {"a chart's version", web, v1alpha1.Report{Revision: one, Ready: true, Brought: brought(has(web, "1.3.0"))}, "1.3.0", "1.3.0", true, false},
-		"NoRelease":   {"a commit is no version of a chart", web, v1alpha1.Report{Revision: one, Ready: true}, "", "", false, true},
+		"NotThere":    {"it has one source, which is another: nothing of it is to be taken for the new one", app, v1alpha1.Report{Revision: one, Ready: true, Brought: brought()}, "", "", false},
+		"SameCommit":  {"another source has the commit of the pin already, and this one is not there yet", app, v1alpha1.Report{Revision: two, Ready: true, Brought: brought()}, two, "", false},
+		"There":       {"", app, v1alpha1.Report{Revision: one, Ready: true, Brought: brought(has(app, two))}, two, two, true},
+		"Behind":      {"it has another commit", app, v1alpha1.Report{Ready: true, Brought: brought(has(app, one))}, two, one, false},
+		"NotReady":    {"it has the commit, and is not ready with it", app, v1alpha1.Report{Brought: brought(has(app, two))}, two, two, false},
+		"SameName":    {"a team of the cluster has a source of that name", app, v1alpha1.Report{Revision: "app=" + one + ",app=" + two, Ready: true, Brought: brought(has(app, two))}, two, two, true},
+		"NoRoom":      {"it is not told, and is to have its first revision in its wave: it is told first from then on", app, v1alpha1.Report{Revision: "app=" + one + ",x=" + two, Brought: &v1alpha1.ReportBrought{More: 3}}, "", "", false},
+		"OlderAgent":  {"it names no objects; its one source has what the pin says", app, v1alpha1.Report{Revision: two, Ready: true}, two, "", true},
+		"OlderNames":  {"of several it names each", app, v1alpha1.Report{Revision: "app=" + one + ",x=" + two, Ready: true}, "", one, false},
+		"OlderOthers": {"it names others, and is not kept from the agent that the layer may bring", app, v1alpha1.Report{Revision: "w=" + one + ",x=" + two, Ready: true}, "", "", false},
+		"Release":     {"a chart's version", web, v1alpha1.Report{Revision: one, Ready: true, Brought: brought(has(web, "1.3.0"))}, "1.3.0", "1.3.0", true},
+		"NoRelease":   {"a commit is no version of a chart", web, v1alpha1.Report{Revision: one, Ready: true}, "", "", false},
 	} {
 		o := &v1alpha1.Rollout{}
 		o.Spec.Moves.Source = &tc.of
@@ -93,7 +92,7 @@ func TestSourceInChild(t *testing.T) {
 		if c.Has != nil {
 			got = c.Has.Revision
 		}
-		if got != tc.has || c.Ready != tc.ready || c.Known == tc.unknown {
+		if got != tc.has || c.Ready != tc.ready || !c.Known {
 			t.Errorf("%s: %s: it has %q, ready %t, known %t, want %q, %t", name, tc.reason, got, c.Ready, c.Known, tc.has, tc.ready)
 		}
 	}

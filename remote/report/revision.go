@@ -195,26 +195,27 @@ func brought(f Facts, late map[sourceKey]string) *v1alpha1.ReportBrought {
 	return b
 }
 
-// BroughtRevision is what an object that a Rollout moves has in the cluster of a report. It is not
-// known if there was no room for the object, or the agent is of before and does not name it: such
-// a one may tell a revision by which its parent finds that a pin is in effect, if nothing else.
-func BroughtRevision(r *v1alpha1.Report, of v1alpha1.RolloutPinnedSource) (has, perhaps string, known bool) {
+// BroughtRevision is what an object that a Rollout moves has in the cluster of a report; empty if
+// it has nothing, or that is not told: there was no room for one that was not pinned yet, or the
+// agent is of before. Such a one may tell a revision by which its parent finds that a pin is in
+// effect, if nothing else.
+func BroughtRevision(r *v1alpha1.Report, of v1alpha1.RolloutPinnedSource) (has, perhaps string) {
 	if r.Brought == nil {
 		revision, tells := RevisionOf(r, of.Name)
 		switch {
-		case of.Kind == helmv2.HelmReleaseKind, !tells && r.Revision != "":
-			return "", "", false
+		case of.Kind == helmv2.HelmReleaseKind, !tells:
+			return "", ""
 		case revision == r.Revision: // its only source, which may be any
-			return "", revision, true
+			return "", revision
 		}
-		return revision, "", true
+		return revision, ""
 	}
 	for _, b := range r.Brought.Objects {
 		if b.Kind == of.Kind && b.Namespace == of.Namespace && b.Name == of.Name {
-			return b.Revision, "", true
+			return b.Revision, ""
 		}
 	}
-	return "", "", r.Brought.More == 0
+	return "", ""
 }
 
 // RevisionOf is the revision of one source in a report: the only one, of whatever name, or
