@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -257,9 +258,9 @@ func (r *Rollouts) candidate(ctx context.Context, o *v1alpha1.Rollout, m *moved)
 // chartVersion is the newest version of a HelmChart; empty while there is none. Where this process
 // fetches it, its snapshot tells: who is woken by that may find an old status. Where another one
 // does, as Flux's, its status wakes.
-func (r *Rollouts) chartVersion(ctx context.Context, of source.Key) (string, error) {
+func (r *Rollouts) chartVersion(ctx context.Context, of source.Key) (version string, err error) {
 	chart := &sourcev1.HelmChart{}
-	err := r.Client.Get(ctx, of.NamespacedName, chart)
+	err = r.Client.Get(ctx, of.NamespacedName, chart)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return "", fmt.Errorf("cannot read HelmChart %s: %w", of.NamespacedName, err)
 	}
@@ -268,15 +269,20 @@ func (r *Rollouts) chartVersion(ctx context.Context, of source.Key) (string, err
 			return "", err
 		}
 	}
-	switch newest := r.Snapshots.Get(of); {
+	newest := r.Snapshots.Get(of)
+	switch {
 	case err != nil:
 		return "", reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("there is no HelmChart %s: correct spec.sourceRef, or create it", of.NamespacedName))
 	case newest != nil:
-		return newest.Revision, nil
+		version = newest.Revision
 	case chart.Status.Artifact != nil:
-		return chart.Status.Artifact.Revision, nil
+		version = chart.Status.Artifact.Revision
 	}
-	return "", nil
+	if len(chart.Spec.ValuesFiles) > 0 {
+		// The generation of this HelmChart tells clusters nothing.
+		version, _, _ = strings.Cut(version, "+")
+	}
+	return version, nil
 }
 
 // mayUse is an error if the account of the layer that is moved may not use its source.

@@ -234,9 +234,14 @@ func (m *moved) ofSource(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *r
 	if c.Known = true; has != "" {
 		c.Has = &v1alpha1.RolloutRevision{Revision: has}
 	}
-	c.Ready = pin != nil && c.Healthy && said.Ready && sameContent(cmp.Or(has, perhaps), pin.Revision)
+	c.Ready = pin != nil && c.Healthy && said.Ready && sameContent(m.spec.Moves.Source.Kind, cmp.Or(has, perhaps), pin.Revision)
 }
 
-// sameContent reports whether two revisions are the same commit or digest, however a source
-// found it.
-func sameContent(a, b string) bool { return a != "" && rollout.Content(a) == rollout.Content(b) }
+// sameContent reports whether two revisions of a kind are the same commit or digest, however a
+// source found it, or the same version of a chart.
+func sameContent(kind, a, b string) bool {
+	if kindOfRevisions(kind) == sourcev1.HelmChartKind {
+		return rollout.SameChart(a, b)
+	}
+	return a != "" && rollout.Content(a) == rollout.Content(b)
+}

@@ -101,6 +101,14 @@ func TestChartVersion(t *testing.T) {
 	if got := newest(); got != "1.3.0" {
 		t.Errorf("before the status says so, it is %s", got)
 	}
+	web.Spec.ValuesFiles = []string{"values-prod.yaml"}
+	if err := r.Client.Update(t.Context(), web); err != nil {
+		t.Fatal(err)
+	}
+	r.Snapshots.Put(key, &source.Snapshot{Revision: "1.3.0+2"})
+	if got := newest(); got != "1.3.0" {
+		t.Errorf("with values files, it is %s", got)
+	}
 	var woken []string
 	for _, request := range r.ofChart(t.Context(), web) {
 		woken = append(woken, request.String())

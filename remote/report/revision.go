@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/rollout"
 )
 
 // A parent that waits for a tier to be ready at a revision must not take an earlier readiness
@@ -182,7 +183,7 @@ func brought(f Facts, late map[sourceKey]string) *v1alpha1.ReportBrought {
 	for i := range f.Releases {
 		// Whether it is ready at that version, the tier's readiness says.
 		if has := f.Releases[i].Status.History.Latest(); has != nil {
-			tell(&f.Releases[i], helmv2.HelmReleaseKind, has.ChartVersion)
+			tell(&f.Releases[i], helmv2.HelmReleaseKind, chartVersion(&f.Releases[i], has.ChartVersion))
 		}
 	}
 	slices.SortFunc(all, func(a, b object) int {
@@ -193,6 +194,21 @@ func brought(f Facts, late map[sourceKey]string) *v1alpha1.ReportBrought {
 		b.Objects = append(b.Objects, o.ReportedSource)
 	}
 	return b
+}
+
+// chartVersion is what the repository calls the version of the chart that a release has. With values
+// files the chart is packaged anew, by the generation of its HelmChart, which its version has in the
+// place of other metadata: it is the one that the release asks for. Of a release that asks for a
+// range none is told. To pin it where it is would package the chart anew, and upgrade the release.
+func chartVersion(o *helmv2.HelmRelease, has string) string {
+	if o.Spec.Chart == nil || len(o.Spec.Chart.Spec.ValuesFiles) == 0 {
+		return has
+	}
+	packaged, _, _ := strings.Cut(has, "+")
+	if asked := o.Spec.Chart.Spec.Version; rollout.SameChart(asked, packaged) {
+		return asked
+	}
+	return ""
 }
 
 // BroughtRevision is what an object that a Rollout moves has in the cluster of a report; empty if

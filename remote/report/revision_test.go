@@ -224,6 +224,21 @@ func TestBrought(t *testing.T) {
 			t.Errorf("%s: %q is told of %+v, want %q", name, got, tc.of, tc.want)
 		}
 	}
+	for name, tc := range map[string]struct{ reason, has, asks, want string }{
+		"Range":    {"to pin it would package the chart anew, which is to wait for its wave", "1.3.0+4", "1.x", ""},
+		"Newest":   {"nor does it ask for any", "1.3.0+4", "", ""},
+		"Exact":    {"the generation of its HelmChart is no part of the version", "1.3.0+4", "1.3.0", "1.3.0"},
+		"Build":    {"it is in the place of what the repository says", "1.3.0+4", "v1.3.0+b", "v1.3.0+b"},
+		"OnItsWay": {"it asks for another one by now", "1.3.0+4", "1.4.0", ""},
+	} {
+		merged := releaseNamed("web", 0, nil)
+		merged.Labels, merged.Status.History = byLayer, helmv2.Snapshots{{ChartVersion: tc.has}}
+		merged.Spec.Chart = &helmv2.HelmChartTemplate{Spec: helmv2.HelmChartTemplateSpec{Version: tc.asks, ValuesFiles: []string{"values-prod.yaml"}}}
+		got, _ := BroughtRevision(Compute(Facts{Releases: []helmv2.HelmRelease{merged}}, nil, start), v1alpha1.RolloutPinnedSource{Kind: "HelmRelease", Namespace: merged.Namespace, Name: "web"})
+		if got != tc.want {
+			t.Errorf("%s: with values files, %s: %q is told, want %q", name, tc.reason, got, tc.want)
+		}
+	}
 	for range 2 * maxBrought {
 		r.Brought.Objects = append(r.Brought.Objects, v1alpha1.ReportedSource{Kind: strings.Repeat("k", 9999), Revision: strings.Repeat("r", 9999)})
 	}

@@ -64,6 +64,14 @@ func ChartVersion(revision string) (string, error) {
 	return revision, nil
 }
 
+// SameChart reports whether two versions are of one chart. One without metadata is any build of the
+// version: a chart that was packaged with values files has lost those of its repository.
+func SameChart(a, b string) bool {
+	versionA, buildA, _ := strings.Cut(strings.TrimPrefix(a, "v"), "+")
+	versionB, buildB, _ := strings.Cut(strings.TrimPrefix(b, "v"), "+")
+	return versionA != "" && versionA == versionB && (buildA == buildB || buildA == "" || buildB == "")
+}
+
 // Apply returns a copy of an object that is pinned to a revision. The object itself is not
 // changed. The error says why the revision would have no effect, or another one.
 func Apply(u *unstructured.Unstructured, revision string) (*unstructured.Unstructured, error) {
