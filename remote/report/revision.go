@@ -63,26 +63,60 @@ func tried(f Facts, before *v1alpha1.Report) map[sourceKey]string {
 	}
 	charts := map[string]*sourcev1.HelmChart{}
 	for _, o := range f.Sources {
-		chart, ok := o.(*sourcev1.HelmChart)
-		if !ok || chart.Spec.Suspend || chart.Spec.SourceRef.Kind != sourcev1.GitRepositoryKind {
-			continue
+		switch o := o.(type) {
+		case *sourcev1.GitRepository:
+			for i, in := range o.Status.ObservedInclude {
+				if !o.Spec.Suspend && i < len(o.Status.IncludedArtifacts) {
+					note(sourceKey{sourcev1.GitRepositoryKind, o.Namespace, in.GitRepositoryRef.Name}, o.Status.IncludedArtifacts[i].Revision)
+				}
+			}
+		case *sourcev1.HelmChart:
+			if !o.Spec.Suspend && o.Spec.SourceRef.Kind == sourcev1.GitRepositoryKind {
+				charts[o.Namespace+"/"+o.Name] = o
+				note(sourceKey{o.Spec.SourceRef.Kind, o.Namespace, o.Spec.SourceRef.Name}, o.Status.ObservedSourceArtifactRevision)
+			}
 		}
-		charts[chart.Namespace+"/"+chart.Name] = chart
-		note(sourceKey{chart.Spec.SourceRef.Kind, chart.Namespace, chart.Spec.SourceRef.Name}, chart.Status.ObservedSourceArtifactRevision)
 	}
 	for i := range f.Releases {
 		o := &f.Releases[i]
-		chart := charts[o.Status.HelmChart]
-		if o.Spec.Suspend || chart == nil || hasTried(o, chart) {
+		if o.Spec.Suspend {
+			continue
+		}
+		from := o.Status.HelmChart
+		if ref := o.Spec.ChartRef; ref != nil {
+			of := sourceKey{ref.Kind, cmp.Or(ref.Namespace, o.Namespace), ref.Name}
+			if from = of.namespace + "/" + of.name; of.kind != sourcev1.HelmChartKind {
+				// The digest alone is on record, whatever the tag: the same one is no other revision.
+				if from = ""; o.Status.LastAttemptedRevisionDigest != rollout.Content(has[of]) {
+					note(of, o.Status.LastAttemptedRevisionDigest)
+				}
+			}
+		}
+		chart := charts[from]
+		if chart == nil || hasTried(o, chart) {
 			continue
 		}
 		// Which commit its chart was of, its status does not tell: what was reported stands.
 		of := sourceKey{chart.Spec.SourceRef.Kind, chart.Namespace, chart.Spec.SourceRef.Name}
-		if revision, ok := RevisionOf(before, of.name); ok {
-			note(of, revision)
-		}
+		note(of, told(before, of))
 	}
 	return late
+}
+
+// told is the revision of a source in a report; empty if that does not tell.
+func told(r *v1alpha1.Report, of sourceKey) string {
+	if r == nil {
+		return ""
+	}
+	if r.Brought != nil {
+		if has, _ := BroughtRevision(r, v1alpha1.RolloutPinnedSource{Kind: of.kind, Namespace: of.namespace, Name: of.name}); has != "" {
+			return has
+		}
+	}
+	if revision, ok := RevisionOf(r, of.name); ok {
+		return revision
+	}
+	return ""
 }
 
 // updating counts the layers that are on their way to children of the tier which are ready with

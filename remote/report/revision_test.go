@@ -73,6 +73,62 @@ func TestTried(t *testing.T) {
 	}
 }
 
+// TestTriedByNeed: those who need a source by other ways than a sourceRef count as well, and what was
+// told before is found by its whole name.
+func TestTriedByNeed(t *testing.T) {
+	const one, two = "sha256:1", "sha256:2"
+	const before, after = "main@sha1:1", "main@sha1:2"
+	image := &sourcev1.OCIRepository{}
+	image.Namespace, image.Name, image.Status.Artifact = "cascade-system", "app", &fluxmeta.Artifact{Revision: "v2@" + two}
+	repository := repositoryAt("app", after, nil)
+	chart := &sourcev1.HelmChart{}
+	chart.Namespace, chart.Name, chart.Spec.SourceRef = "cascade-system", "web", sourcev1.LocalHelmChartSourceReference{Kind: "GitRepository", Name: "app"}
+	chart.Status.ObservedSourceArtifactRevision, chart.Status.Artifact = after, &fluxmeta.Artifact{Revision: "1.1.0"}
+	includes := func(revision string) *sourcev1.GitRepository {
+		o := repositoryAt("whole", "main@sha1:9", nil)
+		o.Status.ObservedInclude = []sourcev1.GitRepositoryInclude{{GitRepositoryRef: fluxmeta.LocalObjectReference{Name: "app"}}}
+		o.Status.IncludedArtifacts = []*fluxmeta.Artifact{{Revision: revision}}
+		return o
+	}
+	release := func(kind, name, version, digest string) []helmv2.HelmRelease {
+		r := releaseNamed("app", 0, nil)
+		r.Namespace, r.Spec.ChartRef = "team", &helmv2.CrossNamespaceSourceReference{Kind: kind, Namespace: "cascade-system", Name: name}
+		r.Status.LastAttemptedRevision, r.Status.LastAttemptedRevisionDigest = version, digest
+		return []helmv2.HelmRelease{r}
+	}
+	suspended := release("OCIRepository", "app", "1.0.0", one)
+	suspended[0].Spec.Suspend = true
+	for _, o := range []client.Object{image, repository} {
+		o.SetLabels(map[string]string{v1alpha1.LayerLabelGroup + "/name": "base"})
+	}
+	for name, tc := range map[string]struct {
+		reason   string
+		sources  []client.Object
+		releases []helmv2.HelmRelease
+		of, want string
+	}{
+		"Image":     {"the release has the chart of before", []client.Object{image}, release("OCIRepository", "app", "1.0.0", one), "OCIRepository", one},
+		"Tried":     {"it tried the chart, and its own readiness says what came of it", []client.Object{image}, release("OCIRepository", "app", "1.1.0", two), "OCIRepository", "v2@" + two},
+		"New":       {"one that tried nothing is not ready anyway", []client.Object{image}, release("OCIRepository", "app", "", ""), "OCIRepository", "v2@" + two},
+		"Suspended": {"it will not try", []client.Object{image}, suspended, "OCIRepository", "v2@" + two},
+		"Chart":     {"a HelmChart that it names has another version by now", []client.Object{repository, chart}, release("HelmChart", "web", "1.0.0", ""), "GitRepository", before},
+		"Included":  {"who includes it has not done so yet", []client.Object{repository, includes(before)}, nil, "GitRepository", before},
+		"Includes":  {"it has", []client.Object{repository, includes(after)}, nil, "GitRepository", after},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// What was told in one line had no room for it.
+			last := &v1alpha1.Report{Revision: "+41 sha256:0123456789abcdef", Brought: &v1alpha1.ReportBrought{Objects: []v1alpha1.ReportedSource{
+				{Kind: "GitRepository", Namespace: "team", Name: "app", Revision: "main@sha1:7"},
+				{Kind: "GitRepository", Namespace: "cascade-system", Name: "app", Revision: before},
+			}}}
+			r := Compute(Facts{Sources: tc.sources, Releases: tc.releases}, last, start)
+			if got, _ := BroughtRevision(r, v1alpha1.RolloutPinnedSource{Kind: tc.of, Namespace: "cascade-system", Name: "app"}); got != tc.want {
+				t.Errorf("%s: %s, want %s", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
 // TestPinnedFirst: what is pinned is named, however many other sources there are.
 func TestPinnedFirst(t *testing.T) {
 	var sources []client.Object
