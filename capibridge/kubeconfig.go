@@ -1,12 +1,15 @@
 package capibridge
 
 import (
+	"bytes"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
@@ -50,6 +53,62 @@ type Allowed struct {
 // send the agent's own token to another server (threat V4); and it runs the program that
 // exec names.
 func (a Allowed) Kubeconfig(data []byte) (*rest.Config, error) {
+	k, err := a.parse(data)
+	if err != nil {
+		return nil, err
+	}
+	return k.client(), nil
+}
+
+// Renewed is the kubeconfig that is here with the credentials of the one that a cluster has of
+// itself, there; nil if it has them already. There must be a kubeconfig that is allowed, leads to the
+// same place as the one here, and has credentials that have not lapsed. Nothing but these is
+// taken: where the kubeconfig here leads never changes by what a cluster says.
+func (a Allowed) Renewed(here, there []byte, now time.Time) ([]byte, error) {
+	ours, err := a.parse(here)
+	if err != nil {
+		return nil, fmt.Errorf("the one that is here: %w", err)
+	}
+	theirs, err := a.parse(there)
+	if err != nil {
+		return nil, fmt.Errorf("the one in the cluster: %w", err)
+	}
+	if other := ours.otherPlace(theirs); len(other) > 0 {
+		return nil, fmt.Errorf("the one in the cluster leads elsewhere, it has another %s than the one that is here", strings.Join(other, ", "))
+	}
+	u := theirs.user
+	if u.Token == "" && (len(u.ClientCertificateData) == 0 || len(u.ClientKeyData) == 0) {
+		return nil, errors.New("the one in the cluster has neither a token nor a client certificate with its key")
+	}
+	if len(u.ClientCertificateData) > 0 || len(u.ClientKeyData) > 0 {
+		if _, err := tls.X509KeyPair(u.ClientCertificateData, u.ClientKeyData); err != nil {
+			return nil, fmt.Errorf("the client certificate and the key of the one in the cluster cannot be used: %w", err)
+		}
+	}
+	if at := CredentialOf(theirs.client()).ExpiresAt; !at.IsZero() && !now.Before(at) {
+		return nil, fmt.Errorf("the credentials of the one in the cluster lapsed at %s: its controller there does not renew them", at.UTC().Format(time.RFC3339))
+	}
+	if ours.user.Token == u.Token && bytes.Equal(ours.user.ClientCertificateData, u.ClientCertificateData) && bytes.Equal(ours.user.ClientKeyData, u.ClientKeyData) {
+		return nil, nil
+	}
+	ours.user.Token, ours.user.ClientCertificateData, ours.user.ClientKeyData = u.Token, u.ClientCertificateData, u.ClientKeyData
+	data, err := clientcmd.Write(*ours.config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode kubeconfig: %w", err)
+	}
+	return data, nil
+}
+
+// parsed is a kubeconfig of which all that its current context names is allowed.
+type parsed struct {
+	config  *clientcmdapi.Config
+	cluster *clientcmdapi.Cluster
+	user    *clientcmdapi.AuthInfo
+	// proxy is nil without one.
+	proxy *url.URL
+}
+
+func (a Allowed) parse(data []byte) (*parsed, error) {
 	if len(data) == 0 {
 		return nil, errors.New("cannot use kubeconfig: it is empty")
 	}
@@ -65,41 +124,66 @@ func (a Allowed) Kubeconfig(data []byte) (*rest.Config, error) {
 	if !ok || context == nil {
 		return nil, fmt.Errorf("cannot use kubeconfig: current context %q does not exist", config.CurrentContext)
 	}
-	cluster, ok := config.Clusters[context.Cluster]
-	if !ok || cluster == nil {
+	k := &parsed{config: config}
+	if k.cluster, ok = config.Clusters[context.Cluster]; !ok || k.cluster == nil {
 		return nil, fmt.Errorf("cannot use kubeconfig: cluster %q does not exist", context.Cluster)
 	}
-	user, ok := config.AuthInfos[context.AuthInfo]
-	if !ok || user == nil {
+	if k.user, ok = config.AuthInfos[context.AuthInfo]; !ok || k.user == nil {
 		return nil, fmt.Errorf("cannot use kubeconfig: user %q does not exist", context.AuthInfo)
 	}
-	if refused := a.refusedFields(cluster, user); len(refused) > 0 {
+	if refused := a.refusedFields(k.cluster, k.user); len(refused) > 0 {
 		return nil, fmt.Errorf("cannot use kubeconfig: %s not allowed; "+
 			"it must be self-contained, with inline certificates or an inline token", strings.Join(refused, ", "))
 	}
-	server, err := url.Parse(cluster.Server)
+	server, err := url.Parse(k.cluster.Server)
 	if err != nil || server.Scheme != "https" || server.Host == "" || server.User != nil {
 		return nil, errors.New("cannot use kubeconfig: server is not an https URL")
 	}
-	var proxy func(*http.Request) (*url.URL, error)
-	if cluster.ProxyURL != "" {
-		by, err := url.Parse(cluster.ProxyURL)
-		if err != nil || !slices.Contains([]string{"http", "https", "socks5"}, by.Scheme) || by.Host == "" || by.User != nil {
+	if k.cluster.ProxyURL != "" {
+		k.proxy, err = url.Parse(k.cluster.ProxyURL)
+		if err != nil || !slices.Contains([]string{"http", "https", "socks5"}, k.proxy.Scheme) || k.proxy.Host == "" || k.proxy.User != nil {
 			return nil, errors.New("cannot use kubeconfig: proxy-url is not an http, https or socks5 URL without a user")
 		}
-		proxy = http.ProxyURL(by)
+	}
+	return k, nil
+}
+
+// client is the configuration of a client that the kubeconfig is for.
+func (k *parsed) client() *rest.Config {
+	var proxy func(*http.Request) (*url.URL, error)
+	if k.proxy != nil {
+		proxy = http.ProxyURL(k.proxy)
 	}
 	return &rest.Config{
-		Host:        cluster.Server,
-		BearerToken: user.Token,
+		Host:        k.cluster.Server,
+		BearerToken: k.user.Token,
 		Proxy:       proxy,
 		TLSClientConfig: rest.TLSClientConfig{
-			ServerName: cluster.TLSServerName,
-			CAData:     cluster.CertificateAuthorityData,
-			CertData:   user.ClientCertificateData,
-			KeyData:    user.ClientKeyData,
+			ServerName: k.cluster.TLSServerName,
+			CAData:     k.cluster.CertificateAuthorityData,
+			CertData:   k.user.ClientCertificateData,
+			KeyData:    k.user.ClientKeyData,
 		},
-	}, nil
+	}
+}
+
+// otherPlace names what differs in where two kubeconfigs lead to.
+func (k *parsed) otherPlace(other *parsed) []string {
+	var differs []string
+	for _, f := range []struct {
+		name string
+		same bool
+	}{
+		{"server", k.cluster.Server == other.cluster.Server},
+		{"tls-server-name", k.cluster.TLSServerName == other.cluster.TLSServerName},
+		{"certificate-authority-data", bytes.Equal(k.cluster.CertificateAuthorityData, other.cluster.CertificateAuthorityData)},
+		{"proxy-url", k.cluster.ProxyURL == other.cluster.ProxyURL},
+	} {
+		if !f.same {
+			differs = append(differs, f.name)
+		}
+	}
+	return differs
 }
 
 // refusedFields names what is set besides the allowed fields.

@@ -7,7 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/golang-jwt/jwt/v5"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -207,6 +209,66 @@ func FuzzKubeconfig(f *testing.F) {
 			t.Errorf("Kubeconfig() has host %q", got.Host)
 		}
 	})
+}
+
+// TestRenewed: a cluster that manages itself may give its parent other credentials for the place
+// that the parent knows, and nothing else.
+func TestRenewed(t *testing.T) {
+	now := time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
+	token := func(end time.Duration) string {
+		return "token: " + signed(t, jwt.MapClaims{"exp": now.Add(end).Unix()})
+	}
+	place := server + "\ncertificate-authority-data: " + ca64 + "\ntls-server-name: api"
+	here := kubeconfig(place, token(-time.Minute))
+	for name, tc := range map[string]struct {
+		reason string
+		there  string
+		// user is what the kubeconfig has then, empty if it stays as it is, and refused what the error tells.
+		user, refused string
+	}{
+		"Renewed":     {"what a controller renews every few minutes", kubeconfig(place, token(time.Hour)), token(time.Hour), ""},
+		"OtherNames":  {"names in a kubeconfig are of no account", strings.NewReplacer("name: u\n", "name: v\n", "user: u}", "user: v}").Replace(kubeconfig(place, token(time.Hour))), token(time.Hour), ""},
+		"NoEnd":       {"not every token says when it ends", kubeconfig(place, "token: abc"), "token: abc", ""},
+		"Lapsed":      {"nobody renews it there either", kubeconfig(place, token(-time.Second)), "", "lapsed at 2026-09-01T11:59:59Z"},
+		"Server":      {"the way to a cluster is a person's to change", kubeconfig(strings.Replace(place, "6443", "6444", 1), token(time.Hour)), "", "another server than"},
+		"CA":          {"so is who vouches for it", kubeconfig(server+"\ntls-server-name: api", token(time.Hour)), "", "another certificate-authority-data"},
+		"ServerName":  {"so is the name of it", kubeconfig(server+"\ncertificate-authority-data: "+ca64, token(time.Hour)), "", "another tls-server-name"},
+		"Proxy":       {"so is what it leads through", kubeconfig(place+"\nproxy-url: http://proxy:3128", token(time.Hour)), "", "another proxy-url"},
+		"Exec":        {"what is refused here is refused from there", kubeconfig(place, "exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}"), "", "exec not allowed"},
+		"File":        {"files are those of the agent", kubeconfig(place, "tokenFile: /etc/hostname"), "", "tokenFile not allowed"},
+		"Nobody":      {"a kubeconfig that is not filled in yet", kubeconfig(place, "{}"), "", "neither a token"},
+		"NoKey":       {"a certificate alone is no credential", kubeconfig(place, "client-certificate-data: "+cert64), "", "neither a token"},
+		"Certificate": {"what no client can use would lock the parent out", kubeconfig(place, "client-certificate-data: "+cert64+"\nclient-key-data: "+key64), "", "cannot be used"},
+		"Empty":       {"a Secret without it", "", "", "it is empty"},
+		"Large":       {"what is parsed is bounded", strings.Repeat("#", maxKubeconfig+1), "", "more than the limit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Allowed{ProxyURL: true}.Renewed([]byte(here), []byte(tc.there), now)
+			if tc.refused != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.refused) || got != nil {
+					t.Errorf("%s: Renewed() = %q, %v, want an error with %q", tc.reason, got, err, tc.refused)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", tc.reason, err)
+			}
+			is, err := Allowed{}.Kubeconfig(got)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := Allowed{}.Kubeconfig([]byte(kubeconfig(place, tc.user)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, is); diff != "" {
+				t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
+			}
+			if again, err := (Allowed{}).Renewed(got, []byte(tc.there), now); again != nil || err != nil {
+				t.Errorf("the same credentials are written again: %q, %v", again, err)
+			}
+		})
+	}
 }
 
 func TestBelongsTo(t *testing.T) {

@@ -223,7 +223,7 @@ func Identify(ctx context.Context, s Side, role Role) (Tier, error) {
 		if role == Source {
 			by = "--kubeconfig <file> --to <file of the target>"
 		}
-		return Tier{}, fmt.Errorf("cannot reach %s: %w; nobody renews the kubeconfig of a Cluster that is paused or managed elsewhere: "+
+		return Tier{}, fmt.Errorf("cannot reach %s: %w; nobody renews the kubeconfig of a Cluster that is paused, or managed elsewhere and out of reach: "+
 			"put a valid one into Secret %s, or use cascade pivot with a kubeconfig of your own, %s, with --abort to turn back", s.Name, err, s.Kubeconfig, by)
 	case err != nil:
 		return Tier{}, fmt.Errorf("cannot reach %s: %w", s.Name, err)

@@ -124,8 +124,9 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 			return cluster, false, result, err
 		}
 		if r.elsewhere {
-			r.condition(v1alpha1.ManagedElsewhereCondition, metav1.ConditionTrue, v1alpha1.ReasonManagedElsewhere,
-				"another tier manages the Cluster: what the layers brought stays as it is, and no Rollout moves it, until the Cluster is moved back")
+			if managedElsewhere(r.child) == nil {
+				r.tellElsewhere(nil)
+			}
 			return r.remembered(), true, result, nil
 		}
 		// The Child is deleted without any contact: Cluster API takes the cluster down.

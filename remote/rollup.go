@@ -48,7 +48,7 @@ func standingOf(layer *v1alpha1.Layer, child *v1alpha1.Child, is aim) (standing,
 	}
 	elsewhere := managedElsewhere(child)
 	if elsewhere != nil {
-		why.Reason, why.Message = elsewhere.Reason, elsewhere.Message
+		why.Reason, why.Message = v1alpha1.ReasonManagedElsewhere, elsewhere.Message
 	}
 	at := slices.IndexFunc(child.Status.Layers, func(e v1alpha1.ChildLayer) bool { return e.Name == layer.Name })
 	if at < 0 {

@@ -185,6 +185,7 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 	r.observe(ctx, session, found, selected)
 	r.proven(selected)
 	r.permit(ctx, session, cluster.Paused)
+	r.renew(ctx, session, cluster)
 	if err := r.publish(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -215,6 +216,9 @@ func (r *run) next(selected []*v1alpha1.Layer) ctrl.Result {
 	result := r.pace()
 	if due := r.due(selected); !r.elsewhere && !due.IsZero() && due.Sub(r.Now()) < result.RequeueAfter {
 		result.RequeueAfter = max(due.Sub(r.Now()), progressPause)
+	}
+	if r.elsewhere && !r.notes.renewAt.IsZero() {
+		result.RequeueAfter = min(result.RequeueAfter, max(r.notes.renewAt.Sub(r.Now()), progressPause))
 	}
 	result.RequeueAfter = max(result.RequeueAfter, r.rest)
 	return result

@@ -79,6 +79,9 @@ func childTransitions(before, after *v1alpha1.Child) []transition {
 			tell(is.Reason, "%s", is.Message)
 		}
 	}
+	if was, is := managedElsewhere(before), managedElsewhere(after); is != nil && is.Reason == v1alpha1.ReasonKubeconfigNotRenewed && (was == nil || was.Reason != is.Reason) {
+		tell(is.Reason, "%s", is.Message)
+	}
 	for i := range after.Status.Layers {
 		is := &after.Status.Layers[i]
 		was := entryOf(before, is.Name)

@@ -45,6 +45,12 @@ func withLayer(ready bool, reason, held string) func(*v1alpha1.Child) {
 	}
 }
 
+func elsewhere(reason string) func(*v1alpha1.Child) {
+	return func(c *v1alpha1.Child) {
+		meta.SetStatusCondition(&c.Status.Conditions, metav1.Condition{Type: v1alpha1.ManagedElsewhereCondition, Status: metav1.ConditionTrue, Reason: reason, Message: "why"})
+	}
+}
+
 func TestChildTransitions(t *testing.T) {
 	well := []string{"True Succeeded", "True Succeeded", "True Succeeded"}
 	is := func(more ...func(*v1alpha1.Child)) *v1alpha1.Child { return stated(well[0], well[1], well[2], more...) }
@@ -56,6 +62,9 @@ func TestChildTransitions(t *testing.T) {
 		"Rest":        {"nothing changed", is(), is(), nil},
 		"Message":     {"another message, count or age is no news", is(), is(func(c *v1alpha1.Child) { c.Status.Conditions[0].Message, c.Status.Version = "other", "v2" }), nil},
 		"New":         {"what a Child waits for at first", stated("", "", ""), stated("Unknown ClusterNotReady", "False ClusterNotReady", "False ClusterNotReady"), []string{"Normal ClusterNotReady: why"}},
+		"Elsewhere":   {"a pivot tells of itself", is(), is(elsewhere(v1alpha1.ReasonManagedElsewhere)), nil},
+		"Unrenewed":   {"the way to the child will lapse", is(elsewhere(v1alpha1.ReasonManagedElsewhere)), is(elsewhere(v1alpha1.ReasonKubeconfigNotRenewed)), []string{"Warning KubeconfigNotRenewed: why"}},
+		"Unrenewed2":  {"it is told once", is(elsewhere(v1alpha1.ReasonKubeconfigNotRenewed)), is(elsewhere(v1alpha1.ReasonKubeconfigNotRenewed)), nil},
 		"Up":          {"each condition that is reached", stated("Unknown ClusterNotReady", "False ClusterNotReady", "False ClusterNotReady"), is(), []string{"Normal Connected: the API server answers, and is the cluster that is on record", "Normal Seeded: all layers are in place", "Normal Ready: connected, seeded, and its agent reports ready"}},
 		"Commit":      {"each commit goes to each child: on its way is no news", is(withLayer(true, "Succeeded", "")), stated(well[0], "False Progressing", "False Progressing", withLayer(false, "Progressing", "")), nil},
 		"Unreachable": {"one event, though two conditions say so", is(), stated("False Unreachable", well[1], "False Unreachable"), []string{"Warning Unreachable: why"}},

@@ -853,6 +853,12 @@ func pivots() Section {
 				Next:    "nothing; declare the Cluster where it is managed, and remove it here",
 			},
 			{
+				Reasons: []string{"KubeconfigNotRenewed"},
+				Note:    " (condition `ManagedElsewhere` of a Child)",
+				Means:   "the Cluster is elsewhere, and its kubeconfig here cannot follow the one that the cluster renews: the message says why. The connection goes on until the one here is needed",
+				Next:    "what the message says; put a kubeconfig that is valid into the Secret, as [pivot.md](pivot.md#what-the-parent-keeps) shows",
+			},
+			{
 				Reasons: []string{"PivotWaiting"},
 				Note:    " (condition `Management`)",
 				Means:   "`spec.management` is declared, and the child is not connected or not seeded",

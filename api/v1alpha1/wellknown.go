@@ -351,10 +351,13 @@ const (
 	// Reasons of Clusters on their way between tiers.
 	ReasonManagedElsewhere = "ManagedElsewhere"
 	ReasonManagedHere      = "ManagedHere"
-	ReasonPivotWaiting     = "PivotWaiting"
-	ReasonPivotRunning     = "PivotRunning"
-	ReasonPivotBlocked     = "PivotBlocked"
-	ReasonPivotFailed      = "PivotFailed"
+	// ReasonKubeconfigNotRenewed of the condition ManagedElsewhere of a Child: the kubeconfig that was left
+	// here does not follow the one that the cluster renews.
+	ReasonKubeconfigNotRenewed = "KubeconfigNotRenewed"
+	ReasonPivotWaiting         = "PivotWaiting"
+	ReasonPivotRunning         = "PivotRunning"
+	ReasonPivotBlocked         = "PivotBlocked"
+	ReasonPivotFailed          = "PivotFailed"
 
 	// Reasons of StateBackups. ReasonBackupStale: the last success is too old.
 	ReasonBackupRefused     = "BackupRefused"

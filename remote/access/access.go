@@ -138,7 +138,11 @@ func BaseRights() []rbacv1.PolicyRule {
 
 // LayerRole is the name of the role of one layer.
 func LayerRole(namespace, layer string) string {
-	name := BaseRole + "." + namespace + "." + layer
+	return bounded(BaseRole + "." + namespace + "." + layer)
+}
+
+// bounded is a name of a role that is not longer than names may be.
+func bounded(name string) string {
 	if len(name) > 253 {
 		sum := sha256.Sum256([]byte(name))
 		name = BaseRole + "." + hex.EncodeToString(sum[:])
@@ -200,6 +204,19 @@ func Role(name string, rules []rbacv1.PolicyRule) []*unstructured.Unstructured {
 			}},
 		}},
 	}
+}
+
+// RoleIn gives the parent's account a role in one namespace.
+func RoleIn(namespace, name string, rules []rbacv1.PolicyRule) []*unstructured.Unstructured {
+	objects := Role(name, rules)
+	for _, u := range objects {
+		u.SetKind(map[string]string{"ClusterRole": "Role", "ClusterRoleBinding": "RoleBinding"}[u.GetKind()])
+		u.SetNamespace(namespace)
+		if ref, ok := u.Object["roleRef"].(map[string]any); ok {
+			ref["kind"] = "Role"
+		}
+	}
+	return objects
 }
 
 func texts(list []string) []any {

@@ -8,8 +8,10 @@ import (
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -86,6 +88,25 @@ func TestRightsAreOfNamesOnly(t *testing.T) {
 		if len(r.ResourceNames) == 0 && !slices.Equal(r.Verbs, []string{"create"}) {
 			t.Errorf("a rule without names: %v", r)
 		}
+	}
+}
+
+// TestLoan: the right to read one Secret is for that alone, in its namespace, and goes with the owner.
+func TestLoan(t *testing.T) {
+	owner := metav1.OwnerReference{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "a", UID: "1"}
+	objects, rule := Loan(types.NamespacedName{Namespace: "fleet", Name: "a-kubeconfig"}, owner)
+	if !slices.Equal(rule.Resources, []string{"secrets"}) || !slices.Equal(rule.ResourceNames, []string{"a-kubeconfig"}) || !slices.Equal(rule.Verbs, []string{"get"}) {
+		t.Errorf("the right is %v", rule)
+	}
+	var kinds []string
+	for _, u := range objects {
+		kinds = append(kinds, u.GetNamespace()+" "+u.GetKind()+" "+u.GetName())
+		if !slices.Equal(u.GetOwnerReferences(), []metav1.OwnerReference{owner}) {
+			t.Errorf("%s has the owners %v: the right would stay", u.GetKind(), u.GetOwnerReferences())
+		}
+	}
+	if want := []string{"fleet Role cascade-parent.secret.a-kubeconfig", "fleet RoleBinding cascade-parent.secret.a-kubeconfig"}; !slices.Equal(kinds, want) {
+		t.Errorf("objects are %q, want %q", kinds, want)
 	}
 }
 

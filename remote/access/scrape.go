@@ -25,14 +25,7 @@ type ServiceProxy struct{ Namespace, Name string }
 func Scrape(agent bool, services []ServiceProxy) (objects []*unstructured.Unstructured, needs []authorizationv1.ResourceAttributes) {
 	if agent {
 		rule := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods/proxy"}, Verbs: []string{"get"}}
-		for _, u := range Role(ScrapeRole, []rbacv1.PolicyRule{rule}) {
-			u.SetKind(map[string]string{"ClusterRole": "Role", "ClusterRoleBinding": "RoleBinding"}[u.GetKind()])
-			u.SetNamespace(v1alpha1.AgentNamespace)
-			if ref, ok := u.Object["roleRef"].(map[string]any); ok {
-				ref["kind"] = "Role"
-			}
-			objects = append(objects, u)
-		}
+		objects = RoleIn(v1alpha1.AgentNamespace, ScrapeRole, []rbacv1.PolicyRule{rule})
 		needs = append(needs, authorizationv1.ResourceAttributes{Namespace: v1alpha1.AgentNamespace, Verb: "get", Resource: "pods", Subresource: "proxy"})
 	}
 	var names []string

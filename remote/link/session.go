@@ -10,8 +10,10 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -200,7 +202,7 @@ func (s *Session) Grant(ctx context.Context, role string, rules []rbacv1.PolicyR
 	if err := s.DropAdministrator(ctx); err != nil {
 		return err
 	}
-	if err := l.allowed(ctx, rules[len(rules)-1]); err != nil {
+	if err := l.allowed(ctx, "", rules[len(rules)-1]); err != nil {
 		return err
 	}
 	if l.rights == nil {
@@ -226,6 +228,27 @@ func (s *Session) Trust(role string, rules []rbacv1.PolicyRule) error {
 	l.rights[access.BaseRole], l.rights[role] = "", digest
 	l.mayWatch()
 	return nil
+}
+
+// Lend gives the parent's account the right to get one Secret of the child for as long as the
+// owner exists there, with the kubeconfig. The error is one of apimachinery if there is no owner.
+func (s *Session) Lend(ctx context.Context, secret types.NamespacedName, owner *metav1.PartialObjectMetadata) error {
+	admin, err := s.Administrator(ctx)
+	if err != nil {
+		return err
+	}
+	name := client.ObjectKeyFromObject(owner)
+	if err := admin.Get(ctx, name, owner); err != nil {
+		return fmt.Errorf("cannot read %s %s of the child: %w", owner.Kind, name, err)
+	}
+	objects, rule := access.Loan(secret, metav1.OwnerReference{APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID})
+	if err := writeAccess(ctx, admin, objects); err != nil {
+		return err
+	}
+	if err := s.DropAdministrator(ctx); err != nil {
+		return err
+	}
+	return s.link.allowed(ctx, secret.Namespace, rule)
 }
 
 // doubt forgets which rights the parent has.
@@ -269,11 +292,12 @@ func writeAccess(ctx context.Context, admin *apply.Cluster, objects []*unstructu
 	return nil
 }
 
-// allowed waits until the API server honours a right that the parent was granted.
-func (l *Link) allowed(ctx context.Context, rule rbacv1.PolicyRule) error {
+// allowed waits until the API server honours a right that the parent was granted, in one
+// namespace or, if that is empty, in all.
+func (l *Link) allowed(ctx context.Context, namespace string, rule rbacv1.PolicyRule) error {
 	ctx, cancel := context.WithTimeout(ctx, rightsWait)
 	defer cancel()
-	what := authorizationv1.ResourceAttributes{Verb: rule.Verbs[len(rule.Verbs)-1], Group: rule.APIGroups[0], Resource: rule.Resources[0]}
+	what := authorizationv1.ResourceAttributes{Namespace: namespace, Verb: rule.Verbs[len(rule.Verbs)-1], Group: rule.APIGroups[0], Resource: rule.Resources[0]}
 	if len(rule.ResourceNames) > 0 {
 		what.Name = rule.ResourceNames[len(rule.ResourceNames)-1]
 	}

@@ -1,0 +1,132 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/remote/link"
+	"github.com/cascade-gitops/cascade/remote/reason"
+)
+
+// A Cluster that manages itself leaves its kubeconfig here, in a Secret without owner. The
+// controller that renews it is in the child, so that the Secret here follows the one there.
+// Decision 088 says what of that one is taken.
+
+const (
+	// renewalPause is the time between two looks at the kubeconfig of a child: well within the 15
+	// minutes that one of EKS is good for, and some ten requests an hour.
+	renewalPause = 6 * time.Minute
+	// renewalTimeout bounds all calls of one look.
+	renewalTimeout = 20 * time.Second
+)
+
+// tellElsewhere says that another tier manages the Cluster. Why its kubeconfig is not renewed here, if
+// it is not, is told along with that.
+func (r *run) tellElsewhere(unrenewed error) {
+	const text = "another tier manages the Cluster: what the layers brought stays as it is, and no Rollout moves it, until the Cluster is moved back"
+	if unrenewed == nil {
+		r.condition(v1alpha1.ManagedElsewhereCondition, metav1.ConditionTrue, v1alpha1.ReasonManagedElsewhere, "%s", text)
+		return
+	}
+	r.condition(v1alpha1.ManagedElsewhereCondition, metav1.ConditionTrue, v1alpha1.ReasonKubeconfigNotRenewed,
+		"%s. The kubeconfig is not renewed here: %s. Put one that is valid into the Secret before it lapses", text, unrenewed)
+}
+
+// renew has the kubeconfig of a Cluster that is elsewhere follow the one in the child, if that is
+// due. A failure fails nothing else: the kubeconfig may be good for long.
+func (r *run) renew(ctx context.Context, session *link.Session, cluster capibridge.Cluster) {
+	ref := r.kubeconfigRef(cluster)
+	if !r.elsewhere || r.child.Spec.KubeConfig != nil || ref.kind != fromSecret || r.Now().Before(r.notes.renewAt) {
+		return
+	}
+	r.notes.renewAt = r.Now().Add(r.jittered(renewalPause))
+	ctx, cancel := context.WithTimeout(ctx, renewalTimeout)
+	defer cancel()
+	switch err := r.renewFrom(ctx, session, ref, cluster); {
+	case err == nil || reason.Of(err) == v1alpha1.ReasonKubeconfigNotRenewed:
+		r.tellElsewhere(err)
+	default: // a call that failed says nothing that holds
+		log.FromContext(ctx).Error(err, "cannot renew the kubeconfig of a Cluster that another tier manages", "child", r.key())
+	}
+}
+
+// renewFrom writes the credentials of the child's own kubeconfig into the Secret here. An error with
+// the reason KubeconfigNotRenewed is one that a person has to look at.
+func (r *run) renewFrom(ctx context.Context, session *link.Session, ref kubeconfigRef, cluster capibridge.Cluster) error {
+	name := types.NamespacedName{Namespace: r.child.Namespace, Name: ref.name}
+	here := &corev1.Secret{}
+	if err := r.Cluster.Get(ctx, name, here); err != nil {
+		return fmt.Errorf("cannot read Secret %s: %w", name, err)
+	}
+	if len(here.OwnerReferences) > 0 || here.Annotations[v1alpha1.PivotAnnotation] != "" || !capibridge.BelongsTo(here, cluster) {
+		return nil // a pivot has not left it yet, or takes it over
+	}
+	there, err := r.secretOf(ctx, session, name)
+	if err != nil {
+		return err
+	}
+	data, err := r.Allowed.Renewed(here.Data[ref.key], there.Data[ref.key], r.Now())
+	if err != nil {
+		return unrenewed("of Secret %s, key %s, %w", name, ref.key, err)
+	}
+	if data == nil {
+		return nil
+	}
+	after := here.DeepCopy()
+	after.Data[ref.key] = data
+	err = r.Client.Patch(ctx, after, client.MergeFromWithOptions(here, client.MergeFromWithOptimisticLock{}), client.FieldOwner(statusManager))
+	switch {
+	case apierrors.IsForbidden(err): // an agent with a lockdown writes no Secrets
+		return unrenewed("cannot write Secret %s: %w", name, err)
+	case err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err): // else somebody has just seen to it
+		return fmt.Errorf("cannot write Secret %s: %w", name, err)
+	}
+	return nil
+}
+
+// secretOf reads a Secret of the child as the parent's account, which gets the right to read that one
+// if it has none yet.
+func (r *run) secretOf(ctx context.Context, session *link.Session, name types.NamespacedName) (*corev1.Secret, error) {
+	path := fmt.Sprintf("/api/v1/namespaces/%s/secrets/%s", name.Namespace, name.Name)
+	secret := &corev1.Secret{}
+	err := session.Read(ctx, path, secret)
+	if apierrors.IsForbidden(err) {
+		owner := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: r.child.Spec.ClusterRef.Name}}
+		gvk, ok := r.Clusters.Version()
+		if !ok {
+			return nil, errNoClusterAPI
+		}
+		owner.SetGroupVersionKind(gvk)
+		switch err := session.Lend(ctx, name, owner); {
+		case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err):
+			return nil, unrenewed("this tier may not read Secret %s of the cluster, and the kubeconfig that is here is refused where it would get the right: %w", name, err)
+		case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
+			return nil, unrenewed("the cluster does not manage itself: %w", err)
+		case err != nil:
+			return nil, fmt.Errorf("cannot get the right to read Secret %s of the child: %w", name, err)
+		}
+		err = session.Read(ctx, path, secret)
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, unrenewed("the cluster has no Secret %s", name)
+	case err != nil:
+		return nil, fmt.Errorf("cannot read Secret %s of the child: %w", name, err)
+	}
+	return secret, nil
+}
+
+func unrenewed(format string, args ...any) error {
+	return reason.Because(v1alpha1.ReasonKubeconfigNotRenewed, fmt.Errorf(format, args...))
+}
