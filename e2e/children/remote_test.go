@@ -51,6 +51,7 @@ func TestRemote(t *testing.T) {
 		{"AddedByHand", addedByHand},
 		{"AgentDoesNotRun", agentDoesNotRun},
 		{"Rotation", rotation},
+		{"KubeconfigElsewhere", kubeconfigElsewhere},
 		{"Recreation", recreation},
 		{"Deletion", deletion},
 	} {
