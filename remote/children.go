@@ -167,7 +167,8 @@ type notes struct {
 	// one go by.
 	phase    time.Duration
 	versions apply.Versions
-	// renewAt is when the kubeconfig of a Cluster that is elsewhere is looked at in the child again.
+	// renewAt is when the kubeconfig of a Cluster that is elsewhere is looked at in the child again,
+	// zero for others.
 	renewAt time.Time
 	// slow: the last push took long.
 	slow bool

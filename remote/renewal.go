@@ -47,7 +47,15 @@ func (r *run) tellElsewhere(unrenewed error) {
 // due. A failure fails nothing else: the kubeconfig may be good for long.
 func (r *run) renew(ctx context.Context, session *link.Session, cluster capibridge.Cluster) {
 	ref := r.kubeconfigRef(cluster)
-	if !r.elsewhere || r.child.Spec.KubeConfig != nil || ref.kind != fromSecret || r.Now().Before(r.notes.renewAt) {
+	switch {
+	case !r.elsewhere:
+		r.notes.renewAt = time.Time{}
+		return
+	case r.child.Spec.KubeConfig != nil, ref.kind != fromSecret: // a person sees to it
+		r.notes.renewAt = time.Time{}
+		r.tellElsewhere(nil)
+		return
+	case r.Now().Before(r.notes.renewAt):
 		return
 	}
 	r.notes.renewAt = r.Now().Add(r.jittered(renewalPause))

@@ -264,6 +264,21 @@ func TestKubeconfigFollows(t *testing.T) {
 	// The parent starts anew.
 	a.children.forget(a.key)
 	a.says(t, a.contact(t), v1alpha1.ReasonManagedElsewhere, "another tier")
+
+	// A person gives the Child a kubeconfig, after it could not follow: nothing is due any more.
+	a.there.change(func() { a.there.secret = nil })
+	a.after(renewalPause)
+	child := a.contact(t)
+	a.says(t, child, v1alpha1.ReasonKubeconfigNotRenewed, "has no Secret")
+	child.Spec.KubeConfig = &v1alpha1.KubeConfigReference{SecretRef: &v1alpha1.SecretKeyReference{Name: "alpha-kubeconfig"}}
+	if err := a.client.Update(t.Context(), child); err != nil {
+		t.Fatal(err)
+	}
+	a.after(renewalPause)
+	a.says(t, a.contact(t), v1alpha1.ReasonManagedElsewhere, "another tier")
+	if at := a.children.notesOf(a.key).renewAt; !at.IsZero() {
+		t.Errorf("the next look is due at %s: the Child is reconciled each second", at)
+	}
 }
 
 // TestKubeconfigStays: what does not lead to the same place with credentials that are good is told, and is

@@ -217,7 +217,7 @@ func (r *run) next(selected []*v1alpha1.Layer) ctrl.Result {
 	if due := r.due(selected); !r.elsewhere && !due.IsZero() && due.Sub(r.Now()) < result.RequeueAfter {
 		result.RequeueAfter = max(due.Sub(r.Now()), progressPause)
 	}
-	if r.elsewhere && !r.notes.renewAt.IsZero() {
+	if !r.notes.renewAt.IsZero() {
 		result.RequeueAfter = min(result.RequeueAfter, max(r.notes.renewAt.Sub(r.Now()), progressPause))
 	}
 	result.RequeueAfter = max(result.RequeueAfter, r.rest)

@@ -231,7 +231,8 @@ func (s *Session) Trust(role string, rules []rbacv1.PolicyRule) error {
 }
 
 // Lend gives the parent's account the right to get one Secret of the child for as long as the
-// owner exists there, with the kubeconfig. The error is one of apimachinery if there is no owner.
+// owner, an object of the same namespace, exists there. It reads the kubeconfig for that. The error is
+// one of apimachinery if there is no owner, or the kubeconfig is refused.
 func (s *Session) Lend(ctx context.Context, secret types.NamespacedName, owner *metav1.PartialObjectMetadata) error {
 	admin, err := s.Administrator(ctx)
 	if err != nil {
