@@ -234,14 +234,14 @@ func (m *moved) ofSource(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *r
 	if c.Known = true; has != "" {
 		c.Has = &v1alpha1.RolloutRevision{Revision: has}
 	}
-	c.Ready = pin != nil && c.Healthy && said.Ready && sameContent(m.spec.Moves.Source.Kind, cmp.Or(has, perhaps), pin.Revision)
+	c.Ready = pin != nil && c.Healthy && said.Ready && isContent(m.spec.Moves.Source.Kind, cmp.Or(has, perhaps), pin.Revision)
 }
 
-// sameContent reports whether two revisions of a kind are the same commit or digest, however a
-// source found it, or the same version of a chart.
-func sameContent(kind, a, b string) bool {
+// isContent reports whether a revision of a kind is the commit or digest of a pin, however a
+// source found it, or the version of a chart that the pin asks for.
+func isContent(kind, revision, pin string) bool {
 	if kindOfRevisions(kind) == sourcev1.HelmChartKind {
-		return rollout.SameChart(a, b)
+		return rollout.IsChart(revision, pin)
 	}
-	return a != "" && rollout.Content(a) == rollout.Content(b)
+	return revision != "" && rollout.Content(revision) == rollout.Content(pin)
 }

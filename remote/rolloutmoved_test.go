@@ -78,6 +78,7 @@ func TestSourceInChild(t *testing.T) {
 		"Release":     {"a chart's version", web, v1alpha1.Report{Revision: one, Ready: true, Brought: brought(has(web, "1.3.0"))}, "1.3.0", "1.3.0", true},
 		"ValuesFiles": {"the chart of this tier has values files, which took what the repository says besides the version", web, v1alpha1.Report{Ready: true, Brought: brought(has(web, "v1.3.0+b"))}, "1.3.0", "v1.3.0+b", true},
 		"OtherBuild":  {"of one version there may be several builds", web, v1alpha1.Report{Ready: true, Brought: brought(has(web, "1.3.0+b"))}, "1.3.0+c", "1.3.0+b", false},
+		"NoBuildYet":  {"a build of a version is not the version before it", web, v1alpha1.Report{Ready: true, Brought: brought(has(web, "1.3.0"))}, "1.3.0+c", "1.3.0", false},
 		"NextRelease": {"", web, v1alpha1.Report{Ready: true, Brought: brought(has(web, "1.3.0"))}, "1.4.0", "1.3.0", false},
 		"NoRelease":   {"a commit is no version of a chart", web, v1alpha1.Report{Revision: one, Ready: true}, "", "", false},
 	} {

@@ -239,7 +239,7 @@ func chartVersion(o *helmv2.HelmRelease, has string) string {
 		return has
 	}
 	packaged, _, _ := strings.Cut(has, "+")
-	if asked := o.Spec.Chart.Spec.Version; rollout.SameChart(asked, packaged) {
+	if asked := o.Spec.Chart.Spec.Version; rollout.IsChart(asked, packaged) {
 		return asked
 	}
 	return ""

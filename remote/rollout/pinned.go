@@ -64,12 +64,13 @@ func ChartVersion(revision string) (string, error) {
 	return revision, nil
 }
 
-// SameChart reports whether two versions are of one chart. One without metadata is any build of the
-// version: a chart that was packaged with values files has lost those of its repository.
-func SameChart(a, b string) bool {
-	versionA, buildA, _ := strings.Cut(strings.TrimPrefix(a, "v"), "+")
-	versionB, buildB, _ := strings.Cut(strings.TrimPrefix(b, "v"), "+")
-	return versionA != "" && versionA == versionB && (buildA == buildB || buildA == "" || buildB == "")
+// IsChart reports whether a version is the one that is asked for. To ask for one without metadata is
+// to ask for any build of it, as Helm does: a chart that was packaged with values files has lost the
+// metadata of its repository. To ask for a build is to ask for that one.
+func IsChart(version, asked string) bool {
+	version, build, _ := strings.Cut(strings.TrimPrefix(version, "v"), "+")
+	asked, wanted, _ := strings.Cut(strings.TrimPrefix(asked, "v"), "+")
+	return version != "" && version == asked && (wanted == "" || wanted == build)
 }
 
 // Apply returns a copy of an object that is pinned to a revision. The object itself is not
