@@ -68,6 +68,16 @@ func HandingOver(kept []Entry, before *v1alpha1.HandOver, now time.Time) *v1alph
 	return record
 }
 
+// Record is what is to be known of a plan's hand-overs when the next one is made; nil if there are
+// none. What is left of objects that were overdue together is overdue.
+func (f Facts) Record(p Plan) *v1alpha1.HandOver {
+	record := HandingOver(p.HandOver, f.HandOver, f.Now)
+	if record != nil && f.overdue() {
+		record.Since = f.HandOver.Since
+	}
+	return record
+}
+
 // HandOverMessage says what is kept for whom, and until when. unsure: it is not known whether
 // that one declares it.
 func HandOverMessage(kept []Entry, newOwner string, unsure bool, record v1alpha1.HandOver) string {

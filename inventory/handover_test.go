@@ -97,3 +97,25 @@ func TestHandingOver(t *testing.T) {
 		t.Errorf("nothing is kept: %v", none)
 	}
 }
+
+// TestHandOverOfPart: the time of what is left is not that of a new set.
+func TestHandOverOfPart(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	cluster := func(name string) Entry {
+		return Entry{Namespace: "x", Name: name, Group: "cluster.x-k8s.io", Kind: "Cluster", Version: "v1beta2"}
+	}
+	a, b := cluster("a"), cluster("b")
+	unsure := Live{State: Present, UID: "1", Owned: true, HandOver: "Kustomization/flux-system/root", Unsure: true, Confirmed: true}
+	f := Facts{Target: "t", Asked: true, Now: now, Owned: []Entry{a, b}, Live: map[Entry]Live{a: unsure, b: unsure}}
+	f.HandOver = HandingOver(f.Owned, nil, now.Add(-HandOverBound))
+	first := PlanPrune(f)
+	if len(first.Deletes) != 1 || len(first.HandOver) != 1 {
+		t.Fatalf("one of both goes first: %+v", first)
+	}
+	gone := first.Deletes[0].Entry
+	f.HandOver, f.Now = f.Record(first), now.Add(time.Minute)
+	f.Live[gone] = Live{State: Absent}
+	if second := PlanPrune(f); len(second.Deletes) != 1 || second.Deletes[0].Entry == gone {
+		t.Errorf("the other one had its time: %+v", second)
+	}
+}

@@ -187,6 +187,15 @@ func (r *Reconciler) current(run *run, view *source.View) bool {
 	return err == nil && same
 }
 
+// handOverPause is when to look again at objects that are kept for others. Those that are overdue
+// may be kept for as long as nobody decides about them.
+func (r *Reconciler) handOverPause(record *v1alpha1.HandOver) time.Duration {
+	if inventory.Overdue(record, r.Now()) {
+		return blockedPoll
+	}
+	return handOverPoll
+}
+
 // handsOver records in the status what is kept for other owners. It reports whether
 // anything is.
 func (r *Reconciler) handsOver(run *run, sync apply.Result) bool {

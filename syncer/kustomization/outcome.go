@@ -107,10 +107,14 @@ func (r *Reconciler) blocked(run *run, sync apply.Result) *end {
 	if isNew {
 		r.event(run, corev1.EventTypeWarning, nil, "%s", err)
 	}
-	if sync.HandOver != nil || len(sync.Plan.Holding) > 0 {
-		return again(min(obj.Spec.Interval.Duration, handOverPoll))
+	next := r.Jitter(obj.Spec.Interval.Duration)
+	if sync.HandOver != nil {
+		next = min(next, r.handOverPause(sync.HandOver))
 	}
-	return again(r.Jitter(obj.Spec.Interval.Duration))
+	if len(sync.Plan.Holding) > 0 {
+		next = min(next, handOverPoll)
+	}
+	return again(next)
 }
 
 // managedElsewhere records that Clusters are left alone because another tier manages them.
@@ -209,7 +213,7 @@ func (r *Reconciler) succeeded(ctx context.Context, run *run) *end {
 		next = min(next, run.known.deleting(run.start))
 	}
 	if run.sync != nil && run.sync.HandOver != nil {
-		next = min(next, handOverPoll)
+		next = min(next, r.handOverPause(run.sync.HandOver))
 	}
 	if run.composed.waits() {
 		next = min(next, rolloutPoll)

@@ -78,7 +78,7 @@ func (r *Reconciler) unfinished(run *run, res apply.Result) *end {
 	switch plan := res.Plan; {
 	case waits:
 		status.MarkProgressing(obj, "Waiting for another owner to take over %d objects, the first is %s", len(plan.HandOver), plan.HandOver[0])
-		return again(handOverPoll)
+		return again(r.handOverPause(res.HandOver))
 	case len(plan.Queued) > 0:
 		status.MarkProgressing(obj, "Waiting for another Cluster to be gone before %d are deleted, the first is %s", len(plan.Queued), plan.Queued[0])
 	case len(plan.OfCluster) > 0:

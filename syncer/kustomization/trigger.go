@@ -45,7 +45,7 @@ const (
 	// deletePoll is the pause between two looks at objects that are being
 	// deleted.
 	deletePoll = 2 * time.Second
-	// blockedPoll is the pause of a deleted Kustomization whose objects are held.
+	// blockedPoll is the pause between two looks at what a person is to decide about.
 	blockedPoll = 30 * time.Second
 )
 
